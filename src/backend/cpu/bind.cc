@@ -1,0 +1,51 @@
+// Op and types -> kernel. Pure, so that it can be printed and tested; nothing is chosen during a step.
+#include "backend/cpu/ops/kernels.h"
+#include "program/op_info.h"
+#include "program/program.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+using namespace program;
+
+struct Bind {
+  const Kernel* operator()(const Embed&) const { return &kEmbed; }
+  const Kernel* operator()(const RmsNorm&) const { return &kRmsNorm; }
+  const Kernel* operator()(const Matmul&) const { return &kMatmul; }
+  const Kernel* operator()(const MatmulAdd&) const { return &kMatmulAdd; }
+  const Kernel* operator()(const HeadMatmul& op) const {
+    return op.reduce == Reduce::Columns ? &kHeadMatmulColumns : &kHeadMatmulRows;
+  }
+  const Kernel* operator()(const Rope&) const { return &kRope; }
+  const Kernel* operator()(const KvAppend&) const { return &kKvAppend; }
+  const Kernel* operator()(const MlaAttend&) const { return &kMlaAttend; }
+  const Kernel* operator()(const Route&) const { return &kRoute; }
+  const Kernel* operator()(const SiluMul&) const { return &kSiluMul; }
+  const Kernel* operator()(const Add&) const { return &kAdd; }
+  const Kernel* operator()(const GatherRows&) const { return &kGatherRows; }
+  const Kernel* operator()(const GateUp&) const { return &kGateUp; }
+  const Kernel* operator()(const MoeGateUp&) const { return &kMoeGateUp; }
+  const Kernel* operator()(const MoeDownAdd&) const { return &kMoeDownAdd; }
+  const Kernel* operator()(const ExpertMatmul&) const { return &kExpertMatmul; }
+  const Kernel* operator()(const ExpertCombine&) const { return &kExpertCombine; }
+};
+
+/// Whether every weight of the op can be decoded, and the cache written.
+bool types_known(const Program& program, const Op& op) {
+  bool known = true;
+  info(op).operands(op, [&](const char*, TensorId id, bool) {
+    const Tensor& tensor = program[id];
+    const quant::TypeInfo& type = quant::type_info(tensor.type);
+    if (tensor.kind == Kind::Weight && type.decode == nullptr) known = false;
+    if (tensor.kind == Kind::Cache && (type.decode == nullptr || type.encode == nullptr)) known = false;
+  });
+  return known;
+}
+
+}  // namespace
+
+const Kernel* bind(const Program& program, const Op& op) {
+  return types_known(program, op) ? std::visit(Bind{}, op.args) : nullptr;
+}
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,134 @@
+// The CPU executable: the team enters once a step and walks the list, meeting at a barrier after every op.
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/kernel.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/cpu_info.h"
+#include "base/threads.h"
+#include "program/op_info.h"
+
+namespace sluice::backend {
+namespace {
+
+using namespace program;
+using cpu::Kernel;
+
+int64_t largest_scratch(const Program& program, const CompileOptions& options) {
+  int64_t floats = 0;
+  for (const Op& op : program.ops()) {
+    floats = std::max(floats, cpu::bind(program, op)->scratch_floats(program, op, options));
+  }
+  return floats;
+}
+
+class CpuExecutable : public Executable {
+ public:
+  CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads)
+      : program_(std::move(program)),
+        weights_(weights),
+        options_(options),
+        team_(threads),
+        memory_(program_, weights_, options, team_.size(), largest_scratch(program_, options)) {
+    for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
+  }
+
+  void run(const StepInput& input, StepOutput& output) override { run_timed(input, output, {}); }
+
+  void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) override {
+    CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
+    CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
+    team_.run([&](int worker) { walk(worker, input, op_ns); });
+    const cpu::Rows<float> logits = memory_.rows(program_.output());
+    for (int64_t i = 0; i < input.outputs(); ++i) {
+      std::copy_n(logits(i), logits.columns, output.logits.data() + i * logits.columns);
+    }
+  }
+
+  void peek(TensorId id, int64_t rows, std::span<float> values) override {
+    size_t next = 0;
+    each_element(id, rows, [&](auto& element) { values[next++] = static_cast<float>(element); });
+  }
+  void poke(TensorId id, int64_t rows, std::span<const float> values) override {
+    size_t next = 0;
+    each_element(id, rows, [&](auto& element) {
+      element = static_cast<std::decay_t<decltype(element)>>(values[next++]);
+    });
+  }
+
+  const Program& program() const override { return program_; }
+  std::vector<std::string> bound() const override {
+    std::vector<std::string> names;
+    for (const Kernel* kernel : kernels_) names.emplace_back(kernel->name);
+    return names;
+  }
+  int64_t memory_bytes() const override { return memory_.bytes(); }
+
+ private:
+  template <typename F>
+  void each_element(TensorId id, int64_t rows, F visit) {
+    const bool ints = program_[id].type == quant::Type::I32;
+    const cpu::Rows<float> floats = memory_.rows(id);
+    const cpu::Rows<int32_t> integers = memory_.int_rows(id);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t h = 0; h < floats.heads; ++h) {
+        for (int64_t c = 0; c < floats.columns; ++c) {
+          if (ints) {
+            visit(integers(r, h)[c]);
+          } else {
+            visit(floats(r, h)[c]);
+          }
+        }
+      }
+    }
+  }
+
+  void walk(int worker, const StepInput& input, std::span<int64_t> op_ns) {
+    const cpu::Context context{memory_, input, worker, team_.size()};
+    const bool timed = worker == 0 && !op_ns.empty();
+    int64_t before = timed ? now_ns() : 0;
+    for (size_t i = 0; i < kernels_.size(); ++i) {
+      kernels_[i]->run(program_, program_.ops()[i], context);
+      team_.barrier();
+      if (!timed) continue;
+      const int64_t after = now_ns();
+      op_ns[i] = after - before;
+      before = after;
+    }
+  }
+
+  Program program_;
+  WeightBytes weights_;
+  CompileOptions options_;
+  Team team_;
+  cpu::Memory memory_;
+  std::vector<const Kernel*> kernels_;
+};
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(const CpuOptions& options)
+      : threads_(options.threads > 0 ? options.threads : usable_threads()), fused_(options.fused) {}
+  std::string name() const override { return "cpu"; }
+  bool has(const Program& program, const Op& op) const override {
+    return cpu::bind(program, op) != nullptr && (fused_ || info(op).expand == nullptr);
+  }
+  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+                                      const CompileOptions& options) override {
+    Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
+    return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_);
+  }
+
+ private:
+  int threads_;
+  bool fused_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace sluice::backend

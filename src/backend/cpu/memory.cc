@@ -1,0 +1,84 @@
+#include "backend/cpu/memory.h"
+
+#include <sys/mman.h>
+
+#include "base/error.h"
+
+namespace sluice::backend::cpu {
+
+using program::Kind;
+using program::Tensor;
+using program::TensorId;
+
+namespace {
+
+int64_t cache_bytes(const program::Program& program, int64_t pages) {
+  if (program.cache() == program::kNoTensor) return 0;
+  const Tensor& cache = program[program.cache()];
+  return pages * cache.shape[0] * cache.shape[1] *
+         quant::bytes_of(quant::type_info(cache.type), cache.columns());
+}
+
+int64_t round_up(int64_t bytes, int64_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+Pages::Pages(int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* address = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) fail("cannot get {} bytes of memory", bytes);
+  data_ = static_cast<std::byte*>(address);
+}
+
+Pages::~Pages() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+}
+
+Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
+               const program::CompileOptions& options, int workers, int64_t scratch_floats)
+    : program_(program),
+      weights_(weights),
+      plan_(program::plan_memory(program, options.max_rows, options.max_outputs)),
+      // A worker's scratch has cache lines of its own.
+      scratch_bytes_(round_up(scratch_floats * static_cast<int64_t>(sizeof(float)), 4096)),
+      arena_(plan_.arena_bytes),
+      cache_(cache_bytes(program, options.cache_pages)),
+      scratch_(scratch_bytes_ * workers) {}
+
+Weight Memory::weight(TensorId id) const {
+  const Tensor& t = program_[id];
+  const quant::TypeInfo& type = quant::type_info(t.type);
+  const std::byte* base = weights_[static_cast<size_t>(program_.storage(id))].data();
+  return {base + quant::bytes_of(type, t.offset),
+          quant::bytes_of(type, t.stride[0]),
+          quant::bytes_of(type, t.stride[1]),
+          t.shape[0],
+          t.shape[1],
+          t.shape[2],
+          type.decode};
+}
+
+Rows<float> Memory::rows(TensorId id) const {
+  const Tensor& t = program_[id];
+  std::byte* base = arena_.data() + plan_.offset_bytes[static_cast<size_t>(program_.storage(id))];
+  return {reinterpret_cast<float*>(base) + t.offset, t.stride[0], t.stride[1], t.heads(), t.columns()};
+}
+
+Rows<int32_t> Memory::int_rows(TensorId id) const {
+  const Rows<float> as_floats = rows(id);
+  return {reinterpret_cast<int32_t*>(as_floats.data), as_floats.row_stride, as_floats.head_stride,
+          as_floats.heads, as_floats.columns};
+}
+
+Cache Memory::cache() const {
+  const Tensor& t = program_[program_.cache()];
+  const quant::TypeInfo& type = quant::type_info(t.type);
+  return {cache_.data(), t.shape[0], t.columns(), quant::bytes_of(type, t.columns()), &type};
+}
+
+float* Memory::scratch(int worker) const {
+  return reinterpret_cast<float*>(scratch_.data() + worker * scratch_bytes_);
+}
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,12 @@
+// The kernels of this backend, one file an op.
+#pragma once
+
+#include "backend/cpu/kernel.h"
+
+namespace sluice::backend::cpu {
+
+extern const Kernel kEmbed, kRmsNorm, kMatmul, kMatmulAdd, kHeadMatmulColumns, kHeadMatmulRows, kRope,
+    kKvAppend, kMlaAttend, kRoute, kSiluMul, kAdd, kGatherRows, kGateUp, kMoeGateUp, kMoeDownAdd,
+    kExpertMatmul, kExpertCombine;
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,132 @@
+// Kernels that touch each number once: embed, rms_norm, rope, silu_mul, add, gather_rows, kv_append.
+// They take microseconds at batch 1; rows are shared among the workers.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/ops/kernels.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+using namespace program;
+
+int64_t no_scratch(const Program&, const Op&, const CompileOptions&) { return 0; }
+
+void embed(const Program&, const Op& record, const Context& c) {
+  const auto& op = std::get<Embed>(record.args);
+  const Weight table = c.memory.weight(op.table.id);
+  const Rows<float> out = c.memory.rows(op.out.id);
+  const Slice rows = c.slice(c.input.rows());
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    table.decode_row(0, c.input.tokens[static_cast<size_t>(r)], out(r));
+  }
+}
+
+void rms_norm(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<RmsNorm>(record.args);
+  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
+  float* weight = c.scratch();
+  const Slice rows = c.slice(c.rows(p, op.in.id));
+  if (rows.first < rows.last) c.memory.weight(op.weight.id).decode_row(0, 0, weight);
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    const float* x = in(r);
+    float* y = out(r);
+    const float inverse =
+        1.0f / std::sqrt(dot(x, x, in.columns) / static_cast<float>(in.columns) + op.epsilon);
+    for (int64_t i = 0; i < in.columns; ++i) y[i] = x[i] * inverse * weight[i];
+  }
+}
+
+int64_t rms_norm_scratch(const Program& p, const Op& record, const CompileOptions&) {
+  return p[std::get<RmsNorm>(record.args).in.id].columns();
+}
+
+void rope(const Program&, const Op& record, const Context& c) {
+  const auto& op = std::get<Rope>(record.args);
+  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
+  const int64_t pairs = in.columns / 2;
+  float* cosine = c.scratch();
+  float* sine = cosine + pairs;
+  const Slice rows = c.slice(c.input.rows());
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      const double angle = c.input.positions[static_cast<size_t>(r)] * op.params.frequency(i, in.columns);
+      cosine[i] = static_cast<float>(std::cos(angle));
+      sine[i] = static_cast<float>(std::sin(angle));
+    }
+    for (int64_t h = 0; h < in.heads; ++h) {
+      const float* x = in(r, h);
+      float* y = out(r, h);
+      for (int64_t i = 0; i < pairs; ++i) {
+        const float a = x[2 * i], b = x[2 * i + 1];
+        y[2 * i] = a * cosine[i] - b * sine[i];
+        y[2 * i + 1] = a * sine[i] + b * cosine[i];
+      }
+    }
+  }
+}
+
+int64_t rope_scratch(const Program& p, const Op& record, const CompileOptions&) {
+  return p[std::get<Rope>(record.args).in.id].columns();
+}
+
+void silu_mul(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<SiluMul>(record.args);
+  const Rows<float> gate = c.memory.rows(op.gate.id), up = c.memory.rows(op.up.id),
+                    out = c.memory.rows(op.out.id);
+  const Slice rows = c.slice(c.rows(p, op.gate.id));
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    for (int64_t h = 0; h < gate.heads; ++h) {
+      for (int64_t i = 0; i < gate.columns; ++i) out(r, h)[i] = silu(gate(r, h)[i]) * up(r, h)[i];
+    }
+  }
+}
+
+void add(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<Add>(record.args);
+  const Rows<float> a = c.memory.rows(op.a.id), b = c.memory.rows(op.b.id), out = c.memory.rows(op.out.id);
+  const Slice rows = c.slice(c.rows(p, op.a.id));
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    for (int64_t h = 0; h < a.heads; ++h) {
+      for (int64_t i = 0; i < a.columns; ++i) out(r, h)[i] = a(r, h)[i] + b(r, h)[i];
+    }
+  }
+}
+
+void gather_rows(const Program&, const Op& record, const Context& c) {
+  const auto& op = std::get<GatherRows>(record.args);
+  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
+  const Slice rows = c.slice(c.input.outputs());
+  for (int64_t i = rows.first; i < rows.last; ++i) {
+    std::copy_n(in(c.input.output_rows[static_cast<size_t>(i)]), in.columns, out(i));
+  }
+}
+
+void kv_append(const Program&, const Op& record, const Context& c) {
+  const auto& op = std::get<KvAppend>(record.args);
+  const Rows<float> latent = c.memory.rows(op.latent.id), key = c.memory.rows(op.rope_key.id);
+  const Cache cache = c.memory.cache();
+  float* row = c.scratch();
+  const Slice rows = c.slice(c.input.rows());
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    std::copy_n(latent(r), latent.columns, row);
+    std::copy_n(key(r), key.columns, row + latent.columns);
+    cache.type->encode(row, cache.row(op.cache_layer, c.input.slots[static_cast<size_t>(r)]), cache.columns);
+  }
+}
+
+int64_t kv_append_scratch(const Program& p, const Op& record, const CompileOptions&) {
+  return p[std::get<KvAppend>(record.args).cache.id].columns();
+}
+
+}  // namespace
+
+const Kernel kEmbed{"embed decode_row", embed, no_scratch};
+const Kernel kRmsNorm{"rms_norm generic", rms_norm, rms_norm_scratch};
+const Kernel kRope{"rope generic", rope, rope_scratch};
+const Kernel kSiluMul{"silu_mul generic", silu_mul, no_scratch};
+const Kernel kAdd{"add generic", add, no_scratch};
+const Kernel kGatherRows{"gather_rows generic", gather_rows, no_scratch};
+const Kernel kKvAppend{"kv_append generic", kv_append, kv_append_scratch};
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,94 @@
+#include "backend/ref/ref_backend.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "program/op_info.h"
+#include "program/ref_memory.h"
+
+namespace sluice::backend {
+namespace {
+
+using namespace program;  // the waist is this room's whole vocabulary
+
+class RefExecutable : public Executable {
+ public:
+  RefExecutable(Program program, const WeightBytes& weights, const CompileOptions& options)
+      : program_(std::move(program)), weights_(weights), memory_(program_, weights_, options) {
+    // Expansion added tensors, all of them activations: they have no bytes.
+    weights_.resize(program_.tensors().size());
+  }
+
+  void run(const StepInput& input, StepOutput& output) override { run_timed(input, output, {}); }
+
+  void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) override {
+    int64_t before = now_ns();
+    for (size_t i = 0; i < program_.ops().size(); ++i) {
+      const Op& op = program_.ops()[i];
+      info(op).reference(memory_, op, input);
+      if (op_ns.empty()) continue;
+      const int64_t after = now_ns();
+      op_ns[i] = after - before;
+      before = after;
+    }
+    const int64_t vocabulary = program_[program_.output()].columns();
+    for (int64_t i = 0; i < input.outputs(); ++i) {
+      std::copy_n(memory_.row(program_.output(), i), vocabulary, output.logits.data() + i * vocabulary);
+    }
+  }
+
+  void peek(TensorId id, int64_t rows, std::span<float> values) override {
+    size_t next = 0;
+    each_element(id, rows, [&](auto& element) { values[next++] = static_cast<float>(element); });
+  }
+  void poke(TensorId id, int64_t rows, std::span<const float> values) override {
+    size_t next = 0;
+    each_element(id, rows, [&](auto& element) {
+      element = static_cast<std::decay_t<decltype(element)>>(values[next++]);
+    });
+  }
+
+  const Program& program() const override { return program_; }
+  std::vector<std::string> bound() const override {
+    return std::vector<std::string>(program_.ops().size(), "reference");
+  }
+  int64_t memory_bytes() const override { return memory_.bytes(); }
+
+ private:
+  template <typename F>
+  void each_element(TensorId id, int64_t rows, F visit) {
+    const Tensor& tensor = program_[id];
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t h = 0; h < tensor.heads(); ++h) {
+        for (int64_t c = 0; c < tensor.columns(); ++c) {
+          if (tensor.type == quant::Type::I32) {
+            visit(memory_.int_row(id, r, h)[c]);
+          } else {
+            visit(memory_.row(id, r, h)[c]);
+          }
+        }
+      }
+    }
+  }
+
+  Program program_;
+  WeightBytes weights_;
+  RefMemory memory_;
+};
+
+class RefBackend : public Backend {
+ public:
+  std::string name() const override { return "ref"; }
+  bool has(const Program&, const Op& op) const override { return info(op).reference != nullptr; }
+  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+                                      const CompileOptions& options) override {
+    Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
+    return std::make_unique<RefExecutable>(std::move(legal), weights, options);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_ref_backend() { return std::make_unique<RefBackend>(); }
+
+}  // namespace sluice::backend

@@ -1,0 +1,87 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace sluice {
+namespace {
+
+/// A file descriptor that closes itself.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd > STDERR_FILENO) ::close(fd);
+  }
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
+  struct stat info {};
+  if (::fstat(file.fd, &info) != 0) fail("{}: {}", path, std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) fail("{}: not a regular file", path);
+  if (info.st_size == 0) fail("{}: the file is empty", path);
+  size_ = static_cast<size_t>(info.st_size);
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
+  if (address == MAP_FAILED) fail("{}: cannot be mapped: {}", path, std::strerror(errno));
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::string read_file(const std::string& path) {
+  const Descriptor file{path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
+  std::string content;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t got = ::read(file.fd, buffer, sizeof buffer);
+    if (got == 0) return content;
+    if (got > 0) {
+      content.append(buffer, static_cast<size_t>(got));
+    } else if (errno != EINTR) {
+      fail("{}: {}", path, std::strerror(errno));
+    }
+  }
+}
+
+void write_file(const std::string& path, std::span<const std::byte> bytes) {
+  const Descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+  if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(file.fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      const int reason = errno;
+      // A device such as /dev/null or a pipe is not ours to remove.
+      struct stat info {};
+      if (::fstat(file.fd, &info) == 0 && S_ISREG(info.st_mode)) ::unlink(path.c_str());
+      fail("{}: {}", path, std::strerror(reason));
+    }
+    bytes = bytes.subspan(static_cast<size_t>(wrote));
+  }
+}
+
+}  // namespace sluice

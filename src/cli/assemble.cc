@@ -1,0 +1,36 @@
+#include "cli/assemble.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
+#include "base/error.h"
+
+namespace sluice::cli {
+
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads) {
+  if (name == "cpu") return backend::make_cpu_backend({.threads = threads});
+  if (name == "ref") return backend::make_ref_backend();
+  throw UsageError("--backend " + name + ": expected cpu or ref");
+}
+
+std::string bundled_model_path() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  // Installed: PREFIX/bin beside PREFIX/share. Built: build/PRESET/bin below the source tree.
+  const fs::path candidates[] = {folder / "../share/sluice/models/fairy-tales.gguf",
+                                 folder / "../../../models/fairy-tales.gguf"};
+  for (const fs::path& path : candidates) {
+    if (fs::exists(path, error)) return path.lexically_normal().string();
+  }
+  fail("the bundled model is neither at {} nor at {}; name a model with -m",
+       candidates[0].lexically_normal().string(), candidates[1].lexically_normal().string());
+}
+
+std::string model_path_or_bundled(const std::string& path) {
+  return path.empty() ? bundled_model_path() : path;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,22 @@
+// The composition root: the one place that names concrete backends and the bundled model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/model.h"
+#include "program/backend.h"
+
+namespace sluice::cli {
+
+/// "cpu" or "ref"; threads 0: as many as this process may use. Throws UsageError for any other name.
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads);
+
+/// Where the bundled model lies, found from the executable's own place: an installed tree's share folder or
+/// the source tree's models folder. Throws Error that says where it looked.
+std::string bundled_model_path();
+
+/// The path that was given, or the bundled model's when it is empty.
+std::string model_path_or_bundled(const std::string& path);
+
+}  // namespace sluice::cli

@@ -1,0 +1,14 @@
+// The table of commands. A command is a file of this folder: a function that adds its subcommand and flags,
+// and whose callback runs it. Exit code: 0, or what the exceptions of base/error.h say (main.cc).
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace sluice::cli {
+
+void add_run(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_logits(CLI::App& app);
+void add_synth(CLI::App& app);
+
+}  // namespace sluice::cli

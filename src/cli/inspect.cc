@@ -1,0 +1,245 @@
+// sluice inspect: what a GGUF file holds, for people and as JSON. Shows the container as it is: it needs no
+// support for the model in it, and it must not trust the strings in it (gguf::printable).
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/program_view.h"
+#include "gguf/gguf.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// JSON holds arrays up to this length in full, longer ones as {"type", "count"}.
+constexpr uint64_t kJsonElements = 64;
+/// People see the first few elements of an array.
+constexpr uint64_t kShownElements = 5;
+constexpr size_t kShownTextBytes = 100;
+
+struct InspectOptions {
+  std::string path;
+  bool tensors = false;
+  bool program = false;
+  bool bound = false;
+  bool json = false;
+};
+
+/// Count and size of the tensors of one type.
+struct TypeTotal {
+  int64_t tensors = 0;
+  int64_t numbers = 0;
+  int64_t bytes = 0;
+};
+
+std::map<quant::Type, TypeTotal> totals_by_type(const gguf::File& file) {
+  std::map<quant::Type, TypeTotal> totals;
+  for (const gguf::Tensor& tensor : file.tensors()) {
+    TypeTotal& total = totals[tensor.type];
+    total.tensors += 1;
+    total.numbers += tensor.count();
+    total.bytes += static_cast<int64_t>(tensor.bytes.size());
+  }
+  return totals;
+}
+
+TypeTotal sum(const std::map<quant::Type, TypeTotal>& totals) {
+  TypeTotal all;
+  for (const auto& [type, total] : totals) {
+    all.tensors += total.tensors;
+    all.numbers += total.numbers;
+    all.bytes += total.bytes;
+  }
+  return all;
+}
+
+/// "17.18 GB": three or four digits and a decimal unit.
+std::string short_count(double count, const char* unit) {
+  for (const auto& [size, prefix] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
+    if (count >= size) return fmt::format("{:.2f} {}{}", count / size, prefix, unit);
+  }
+  return fmt::format("{:.0f} {}", count, unit);
+}
+
+// --- for people ---
+
+/// One value on one line; f32 in the digits that a float needs.
+std::string scalar_text(gguf::ValueType type, const gguf::Scalar& scalar) {
+  if (const auto* text = std::get_if<std::string_view>(&scalar))
+    return gguf::printable(*text, kShownTextBytes);
+  if (const auto* number = std::get_if<uint64_t>(&scalar)) return fmt::format("{}", *number);
+  if (const auto* number = std::get_if<int64_t>(&scalar)) return fmt::format("{}", *number);
+  if (const auto* flag = std::get_if<bool>(&scalar)) return *flag ? "true" : "false";
+  const double number = std::get<double>(scalar);
+  return type == gguf::ValueType::F32 ? fmt::format("{}", static_cast<float>(number))
+                                      : fmt::format("{}", number);
+}
+
+std::string value_text(const gguf::Value& value) {
+  const auto* array = std::get_if<gguf::Array>(&value.value);
+  if (array == nullptr) return scalar_text(value.type, value.value);
+  std::string text = fmt::format("{} x {}", array->count, gguf::type_name(array->type));
+  const char* separator = ": ";
+  for (const gguf::Scalar& element : gguf::elements(*array, kShownElements)) {
+    text += separator + scalar_text(array->type, element);
+    separator = ", ";
+  }
+  return array->count > kShownElements ? text + ", ..." : text;
+}
+
+std::string head_text(const gguf::File& file, const TypeTotal& all) {
+  const auto line = [](const char* name, const std::string& value) {
+    return fmt::format("{:<14}{}\n", name, value);
+  };
+  const gguf::Value* architecture = file.find("general.architecture");
+  return line("file", gguf::printable(file.path(), 4096)) +
+         line("format", fmt::format("GGUF version {}, alignment {}", file.version(), file.alignment())) +
+         line("size", fmt::format("{} ({} bytes)", short_count(static_cast<double>(file.size_bytes()), "B"),
+                                  file.size_bytes())) +
+         line("architecture", architecture != nullptr ? value_text(*architecture) : "not given") +
+         line("parameters", short_count(static_cast<double>(all.numbers), ""));
+}
+
+std::string metadata_text(const gguf::File& file) {
+  size_t width = 0;
+  for (const gguf::Entry& entry : file.metadata()) {
+    width = std::max(width, std::min<size_t>(60, gguf::printable(entry.key).size()));
+  }
+  std::string text = fmt::format("\nmetadata: {} keys\n", file.metadata().size());
+  for (const gguf::Entry& entry : file.metadata()) {
+    text += fmt::format("  {:<{}}  {:<6}  {}\n", gguf::printable(entry.key), width,
+                        gguf::type_name(entry.value.type), value_text(entry.value));
+  }
+  return text;
+}
+
+std::string totals_text(const std::map<quant::Type, TypeTotal>& totals, const TypeTotal& all) {
+  std::vector<std::pair<quant::Type, TypeTotal>> rows(totals.begin(), totals.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  const auto row = [&](const char* name, const TypeTotal& total) {
+    const double share =
+        all.bytes > 0 ? 100.0 * static_cast<double>(total.bytes) / static_cast<double>(all.bytes) : 0;
+    return fmt::format("  {:<8}{:>8}{:>16}{:>12}{:>8.2f} %\n", name, total.tensors, total.bytes,
+                       short_count(static_cast<double>(total.bytes), "B"), share);
+  };
+  std::string text = fmt::format("\ntensors: {}\n  {:<8}{:>8}{:>16}{:>12}{:>10}\n", all.tensors, "type",
+                                 "tensors", "bytes", "", "share");
+  for (const auto& [type, total] : rows) text += row(quant::type_info(type).name, total);
+  return text + row("all", all);
+}
+
+std::string tensors_text(const gguf::File& file) {
+  size_t width = 0;
+  for (const gguf::Tensor& tensor : file.tensors())
+    width = std::max(width, gguf::printable(tensor.name).size());
+  std::string text = "\n";
+  for (const gguf::Tensor& tensor : file.tensors()) {
+    text += fmt::format("  {:<{}}  {:<8}{:<22}{:>12}\n", gguf::printable(tensor.name), width,
+                        quant::type_info(tensor.type).name, gguf::shape_text(tensor), tensor.bytes.size());
+  }
+  return text;
+}
+
+std::string inspect_text(const gguf::File& file, bool with_tensors) {
+  const auto totals = totals_by_type(file);
+  const TypeTotal all = sum(totals);
+  std::string text = head_text(file, all) + metadata_text(file) + totals_text(totals, all);
+  if (with_tensors) text += tensors_text(file);
+  return text;
+}
+
+// --- JSON ---
+
+Json scalar_json(gguf::ValueType type, const gguf::Scalar& scalar) {
+  if (const auto* text = std::get_if<std::string_view>(&scalar)) return std::string(*text);
+  if (const auto* number = std::get_if<uint64_t>(&scalar)) return *number;
+  if (const auto* number = std::get_if<int64_t>(&scalar)) return *number;
+  if (const auto* flag = std::get_if<bool>(&scalar)) return *flag;
+  const double number = std::get<double>(scalar);
+  // 1e-05 and not 9.999999747378752e-06: the shortest decimal that reads back as this float.
+  if (type == gguf::ValueType::F32)
+    return std::strtod(fmt::format("{}", static_cast<float>(number)).c_str(), nullptr);
+  return number;
+}
+
+Json value_json(const gguf::Value& value) {
+  const auto* array = std::get_if<gguf::Array>(&value.value);
+  if (array == nullptr) return scalar_json(value.type, value.value);
+  if (array->count > kJsonElements) return {{"type", gguf::type_name(array->type)}, {"count", array->count}};
+  Json items = Json::array();
+  for (const gguf::Scalar& element : gguf::elements(*array, array->count)) {
+    items.push_back(scalar_json(array->type, element));
+  }
+  return items;
+}
+
+std::string inspect_json(const gguf::File& file) {
+  Json root = {{"file", file.path()},
+               {"version", file.version()},
+               {"alignment", file.alignment()},
+               {"size_bytes", file.size_bytes()}};
+  Json& metadata = root["metadata"] = Json::object();
+  for (const gguf::Entry& entry : file.metadata()) metadata[std::string(entry.key)] = value_json(entry.value);
+  Json& types = root["types"] = Json::object();
+  for (const auto& [type, total] : totals_by_type(file)) {
+    types[quant::type_info(type).name] = {
+        {"tensors", total.tensors}, {"numbers", total.numbers}, {"bytes", total.bytes}};
+  }
+  Json& tensors = root["tensors"] = Json::array();
+  for (const gguf::Tensor& tensor : file.tensors()) {
+    const std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.begin() + tensor.dimensions);
+    tensors.push_back({{"name", std::string(tensor.name)},
+                       {"type", quant::type_info(tensor.type).name},
+                       {"shape", shape},
+                       {"bytes", tensor.bytes.size()}});
+  }
+  return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void print_all(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    fail("standard output: {}", std::strerror(errno));
+  }
+}
+
+void inspect(const InspectOptions& options) {
+  if (options.program || options.bound) {
+    print_all(
+        options.json
+            ? program_json(options.path, options.bound).dump(2, ' ', false, Json::error_handler_t::replace) +
+                  "\n"
+            : program_text(options.path, options.bound));
+    return;
+  }
+  const gguf::File file = gguf::File::open(options.path);
+  print_all(options.json ? inspect_json(file) : inspect_text(file, options.tensors));
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand("inspect", "Show what a GGUF file holds: metadata and tensors");
+  command->add_option("FILE,-m,--model", options->path, "the GGUF file")->required();
+  command->add_flag("--tensors", options->tensors, "list every tensor");
+  command->add_flag("--program", options->program, "list the ops that a token runs, with bytes and FLOPs");
+  command->add_flag("--bound", options->bound,
+                    "the same as the CPU backend runs it, with the kernel of each op");
+  command->add_flag("--json", options->json, "print one JSON object (tensors included)");
+  command->callback([options] { inspect(*options); });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,48 @@
+// sluice: reads the command line, runs one command, turns exceptions into one line and an exit code.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <exception>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/version.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"Sluice runs Mixture-of-Experts language models with latent attention from GGUF files.",
+               "sluice"};
+  app.set_version_flag("--version", sluice::cli::version());
+  app.require_subcommand(1);
+  sluice::cli::add_run(app);
+  sluice::cli::add_inspect(app);
+  sluice::cli::add_logits(app);
+  sluice::cli::add_synth(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 numbers its errors from 100; here every one is a matter of usage.
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, reported where it happens
+  try {
+    return run(argc, argv);
+  } catch (const sluice::UsageError& error) {
+    fmt::print(stderr, "sluice: {}\n", error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "sluice: out of memory\n");
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "sluice: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,9 @@
+// The version a user sees.
+#pragma once
+
+namespace sluice::cli {
+
+/// "0.1.0 (1a2b3c4)"; without the commit when the source was no git checkout.
+const char* version();
+
+}  // namespace sluice::cli

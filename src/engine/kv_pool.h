@@ -1,0 +1,28 @@
+// The pages of the latent cache: who has which. A page holds kPageRows rows of one sequence, for all layers.
+// Knows numbers only; where a page lies is the backend's business.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice::engine {
+
+class KvPool {
+ public:
+  explicit KvPool(int32_t pages);
+
+  int32_t free_pages() const { return static_cast<int32_t>(free_.size()); }
+  /// Grows a sequence's page table until it covers `rows` rows. False, and nothing taken, when too few are
+  /// free.
+  bool reserve(std::vector<int32_t>& table, int64_t rows);
+  /// Gives all pages of a table back.
+  void release(std::vector<int32_t>& table);
+
+  /// Pages that `rows` rows take.
+  static int64_t pages_for(int64_t rows);
+
+ private:
+  std::vector<int32_t> free_;  // the last is the next to be given out
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,84 @@
+// From logits to a token: a chain of small samplers in a table (docs/adding.md says how to add one).
+// Knows one row of numbers and its parameters; neither models nor text.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace sluice::engine {
+
+struct SamplingParams {
+  float temperature = 0.8f;     ///< 0: greedy
+  int32_t top_k = 40;           ///< 0: off
+  float top_p = 0.95f;          ///< 1: off
+  float min_p = 0.05f;          ///< 0: off
+  float repeat_penalty = 1.0f;  ///< 1: off; divides positive logits of seen tokens, multiplies negative ones
+  float presence_penalty = 0.0f;   ///< 0: off; subtracted once from seen tokens
+  float frequency_penalty = 0.0f;  ///< 0: off; subtracted per occurrence
+  int32_t penalty_window = 64;     ///< how many last tokens count as seen; -1: all
+  uint64_t seed = 0;
+
+  /// The longest penalty_window that is not "all".
+  static constexpr int32_t kLongestWindow = 1 << 20;
+
+  bool penalises() const {
+    return (repeat_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0) && penalty_window != 0;
+  }
+  /// Throws Error that names the parameters that are out of range (NaN included).
+  void validate() const;
+};
+
+struct Candidate {
+  float logit;
+  int32_t token;
+};
+
+/// One row on its way through the chain. The candidates are in the order of their ids, or, once a sampler had
+/// to sort them, the likeliest first with ties to the lower id; at least one of them is above minus infinity.
+struct SamplingRow {
+  const SamplingParams& params;
+  std::span<const int32_t> counts;  ///< how often each token was seen, by id
+  std::span<Candidate> candidates;  ///< what is left; never empty
+};
+
+/// One sampler of the chain: it narrows the candidates or changes their logits, in place.
+struct SamplingStep {
+  const char* name;
+  const char* help;  ///< one line for a user
+  void (*apply)(SamplingRow& row);
+};
+
+/// The chain, in the order in which it runs: penalties, top_k, top_p, min_p, temperature. So the temperature
+/// never changes which tokens may be drawn. A token is then drawn from the softmax of what is left.
+std::span<const SamplingStep> sampling_steps();
+
+/// Draws tokens. All memory is taken by the constructor; the same seed and logits give the same tokens on
+/// every platform (no library distribution is used).
+class Sampler {
+ public:
+  /// Throws Error when the parameters are out of range.
+  Sampler(const SamplingParams& params, int32_t vocab_size);
+
+  /// One token from one row of logits [vocab_size]. Ties go to the lower id. NaN counts as minus infinity; a
+  /// row of nothing else gives token 0. Plus infinity beats everything finite. A greedy row uses no random
+  /// number, any other row uses one.
+  int32_t sample(std::span<const float> logits);
+  /// Tells the penalties of a token: sampled or of the prompt.
+  void accept(int32_t token);
+
+ private:
+  int32_t draw(std::span<Candidate> candidates);
+  double uniform();
+
+  SamplingParams params_;
+  std::vector<Candidate> candidates_;
+  std::vector<int32_t> recent_;  ///< ring of the last tokens; unused when all tokens count
+  std::vector<int32_t> counts_;  ///< occurrences in the window, by token
+  size_t next_ = 0;
+  std::array<uint64_t, 4> random_state_;
+};
+
+}  // namespace sluice::engine

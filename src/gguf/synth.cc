@@ -1,0 +1,223 @@
+// Random weights at disk speed. Making every block anew would be slower than writing it, so a tensor is
+// pieced together from a pool of random blocks of its type and scale: pieces of 256 KiB from places that a
+// hash of seed, tensor and piece chooses. Rows repeat now and then; for that files of this kind do not
+// matter.
+#include "gguf/synth.h"
+
+#include <sys/stat.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/half.h"
+
+namespace sluice::gguf {
+namespace {
+
+using quant::Type;
+
+constexpr uint64_t kPoolBytes = 8 << 20, kPieceBytes = 256 << 10;
+constexpr uint64_t kProgressBytes = 64 << 20;
+
+/// Random words by position: word i of a seed, in any order (the mixing steps of SplitMix64).
+uint64_t random_word(uint64_t seed, uint64_t i) {
+  uint64_t word = seed + (i + 1) * 0x9E3779B97F4A7C15u;
+  word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9u;
+  word = (word ^ (word >> 27)) * 0x94D049BB133111EBu;
+  return word ^ (word >> 31);
+}
+
+/// A seed of its own for each name (FNV-1a).
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001B3u;
+  return random_word(seed, hash);
+}
+
+/// About normal with standard deviation 1: the sum of four uniform 16-bit parts of a word.
+float normal(uint64_t word) {
+  int sum = 0;
+  for (int part = 0; part < 4; ++part) sum += static_cast<int>(word >> (16 * part) & 0xFFFF);
+  return static_cast<float>(sum - 2 * 65535) / 37837.2f;  // the deviation of that sum: 65536 / sqrt(3)
+}
+
+/// 0.75 to 1.25: block scales differ.
+float jitter(uint64_t word) { return 0.75f + static_cast<float>(word & 0xFFFF) / 131072.0f; }
+
+void store_f16(std::byte* at, float value) {
+  const uint16_t half = f32_to_f16(value);
+  std::memcpy(at, &half, sizeof half);
+}
+
+/// Equal 6-bit scales and minima, 32 to 63, in the 12 bytes of Q4_K and Q5_K (layout: quant/k_quants_mid.cc).
+/// Equal, so that with dmin = d * (middle code) the numbers have mean 0.
+void store_k_scales(uint8_t* packed, uint64_t word) {
+  for (int g = 0; g < 4; ++g) {
+    const auto low = static_cast<uint8_t>(32 + (word >> (5 * g)) % 32);
+    const auto high = static_cast<uint8_t>(32 + (word >> (5 * g + 20)) % 32);
+    packed[g] = packed[g + 4] = static_cast<uint8_t>(low | (high >> 4 << 6));
+    packed[g + 8] = static_cast<uint8_t>((high & 15) | (high & 15) << 4);
+  }
+}
+
+/// An E8M0 scale, one of two neighbours, so that the mean square over many blocks is scale^2.
+std::byte e8m0_near(float scale, uint64_t word) {
+  const int exponent = static_cast<int>(std::floor(std::log2(scale)));
+  const float ratio = scale / std::ldexp(1.0f, exponent);  // in [1, 2)
+  const float upper_share = (ratio * ratio - 1) / 3;
+  const bool upper = static_cast<float>(word & 0xFFFF) < upper_share * 65536.0f;
+  return static_cast<std::byte>(127 + exponent + (upper ? 1 : 0));
+}
+
+// Deviation of uniformly random codes around their middle.
+constexpr float kFourBits = 4.61f, kFiveBits = 9.23f, kSixBits = 18.47f, kEightBits = 73.9f;
+constexpr float kKScales = 48.4f;  ///< root mean square of 32 to 63
+constexpr float kE2M1 = 2.926f;    ///< root mean square of the E2M1 floats
+
+/// Overwrites the scales in a block of random bytes so that its numbers deviate by about `deviation`.
+void set_scales(Type type, float deviation, uint64_t word, std::byte* block) {
+  const float d = deviation * jitter(word);
+  const auto offset = [&](float scale, float middle, size_t at) {
+    store_f16(block + at, scale);
+    store_f16(block + at + 2, middle * scale);
+  };
+  switch (type) {
+    case Type::Q4_0: store_f16(block, d / kFourBits); break;
+    case Type::Q4_1: offset(d / kFourBits, -7.5f, 0); break;
+    case Type::Q5_0: store_f16(block, d / kFiveBits); break;
+    case Type::Q5_1: offset(d / kFiveBits, -15.5f, 0); break;
+    case Type::Q8_0: store_f16(block, d / kEightBits); break;
+    case Type::Q4_K:
+    case Type::Q5_K:
+      offset(d / kKScales / (type == Type::Q4_K ? kFourBits : kFiveBits), type == Type::Q4_K ? 7.5f : 15.5f,
+             0);
+      store_k_scales(reinterpret_cast<uint8_t*>(block) + 4, word >> 16);
+      break;
+    case Type::Q6_K: store_f16(block + 208, d / kSixBits / kEightBits); break;
+    case Type::MXFP4: block[0] = e8m0_near(deviation / kE2M1, word); break;
+    default: CHECK(false, "no random blocks of {}", quant::type_info(type).name);
+  }
+}
+
+struct Distribution {
+  float mean, deviation;
+};
+
+/// Weights that keep every layer's output at the scale of its input, experts that differ, a small router
+/// bias.
+Distribution distribution(const SynthModel& model, const WriteTensor& tensor) {
+  const auto has = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
+  const float columns = std::sqrt(static_cast<float>(tensor.shape[0]));
+  if (has("_norm.")) return {1.0f, 0.1f};
+  if (has("exp_probs_b")) return {0.0f, 0.05f};
+  if (has("ffn_gate_inp")) return {0.0f, 2.0f / columns};
+  if (has("token_embd")) return {0.0f, model.tied_output ? 0.1f : 1.0f};
+  if (tensor.name == "output.weight") return {0.0f, 1.5f / columns};
+  return {0.0f, 1.0f / columns};
+}
+
+/// Pools by type and distribution, made when first needed.
+class Pools {
+ public:
+  explicit Pools(uint64_t seed) : seed_(seed) {}
+
+  std::span<const std::byte> of(Type type, Distribution wanted) {
+    const auto [at, is_new] = pools_.try_emplace({type, wanted.mean, wanted.deviation});
+    if (is_new) {
+      const auto block = static_cast<uint64_t>(quant::type_info(type).bytes);
+      at->second.resize(kPoolBytes / block * block);
+      const std::string name =
+          fmt::format("{} {} {}", quant::type_info(type).name, wanted.mean, wanted.deviation);
+      random_blocks(type, wanted.mean, wanted.deviation, seed_of(seed_, name), at->second);
+    }
+    return at->second;
+  }
+
+ private:
+  uint64_t seed_;
+  std::map<std::tuple<Type, float, float>, std::vector<std::byte>> pools_;
+};
+
+/// Cuts one tensor out of its pool, piece by piece.
+void write_tensor(const WriteTensor& tensor, uint64_t seed, std::span<const std::byte> pool, Writer& writer) {
+  const auto block = static_cast<uint64_t>(quant::type_info(tensor.type).bytes);
+  auto left = static_cast<uint64_t>(tensor.bytes());
+  for (uint64_t piece = 0; left > 0; ++piece) {
+    const uint64_t size = std::min(left, kPieceBytes / block * block);
+    const uint64_t begin = random_word(seed, piece) % ((pool.size() - size) / block + 1) * block;
+    writer.write(pool.subspan(begin, size));
+    left -= size;
+  }
+}
+
+bool is_regular_or_new(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
+}
+
+void check_room(const std::string& path, uint64_t needed) {
+  std::error_code error;
+  const auto parent = std::filesystem::absolute(path, error).parent_path();
+  const auto room = std::filesystem::space(parent, error);
+  if (error) fail("{}: {}", path, error.message());
+  if (room.available < needed) {
+    fail("{}: needs {:.2f} GB, the disk has {:.2f} GB free", path, static_cast<double>(needed) / 1e9,
+         static_cast<double>(room.available) / 1e9);
+  }
+}
+
+}  // namespace
+
+void random_blocks(Type type, float mean, float deviation, uint64_t seed, std::span<std::byte> out) {
+  if (type == Type::F32) {
+    for (uint64_t i = 0; i < out.size() / sizeof(float); ++i) {
+      const float number = mean + deviation * normal(random_word(seed, i));
+      std::memcpy(out.data() + sizeof(float) * i, &number, sizeof number);
+    }
+    return;
+  }
+  CHECK(mean == 0);
+  const auto block = static_cast<uint64_t>(quant::type_info(type).bytes);
+  const uint64_t blocks = out.size() / block;
+  for (uint64_t at = 0; at < out.size(); at += 8) {
+    const uint64_t word = random_word(seed, at / 8);
+    std::memcpy(out.data() + at, &word, std::min<uint64_t>(8, out.size() - at));
+  }
+  for (uint64_t i = 0; i < blocks; ++i)
+    set_scales(type, deviation, random_word(~seed, i), out.data() + block * i);
+}
+
+void write_synth(const SynthOptions& options, const WritePlan& plan, const std::string& path,
+                 const std::function<void(uint64_t, uint64_t)>& progress) {
+  // A device or a pipe is written in place: there is nothing to replace.
+  const bool replaces = is_regular_or_new(path);
+  const std::string target = replaces ? path + ".part" : path;
+  if (replaces) check_room(path, plan.file_bytes());
+  uint64_t total = 0, done = 0, reported = 0;
+  for (const WriteTensor& tensor : plan.tensors) total += static_cast<uint64_t>(tensor.bytes());
+  Writer writer(target, plan);
+  Pools pools(options.seed);
+  for (const WriteTensor& tensor : plan.tensors) {
+    const auto pool = pools.of(tensor.type, distribution(*options.model, tensor));
+    write_tensor(tensor, seed_of(options.seed, tensor.name), pool, writer);
+    done += static_cast<uint64_t>(tensor.bytes());
+    if (done - reported >= kProgressBytes || done == total) progress(reported = done, total);
+  }
+  writer.finish();
+  if (!replaces) return;
+  std::error_code error;
+  std::filesystem::rename(target, path, error);
+  if (error) {
+    std::error_code ignored;
+    std::filesystem::remove(target, ignored);
+    fail("{}: {}", path, error.message());
+  }
+}
+
+}  // namespace sluice::gguf

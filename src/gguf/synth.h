@@ -1,0 +1,74 @@
+// Files with a real model's exact shapes and random weights: benchmarks and tests of a model without its
+// download. Nothing sensible can come out of them, but every byte is read and every kernel runs as with the
+// real file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gguf/writer.h"
+
+namespace sluice::gguf {
+
+/// The shape of a model and the facts that its file names (model/spec.h reads them back). Tests make smaller
+/// ones: any shape will do whose rows are multiples of 32 and whose vocabulary is at least 320.
+struct SynthModel {
+  const char* name;   ///< on the command line
+  const char* title;  ///< in the file
+  int layers, dense_layers;
+  int64_t context, width, dense_width;  ///< embedding and dense feed-forward length
+  int heads;
+  int64_t q_rank;                             ///< 0: queries are not compressed
+  int64_t kv_rank, nope, rope, value;         ///< latent rank; per head: unrotated, rotated, value columns
+  int experts, experts_used, experts_shared;  ///< 0 experts: dense model
+  int64_t expert_width;
+  bool sigmoid_gating, normalised_weights, router_bias;
+  float expert_scale, rope_base, norm_epsilon;
+  float yarn_factor;  ///< 0: no YaRN
+  int64_t yarn_context;
+  float yarn_log_multiplier;
+  bool tied_output;  ///< the embedding is the output matrix too
+  int64_t vocabulary;
+  const char* pretokenizer;
+};
+
+/// A mixture of types, as quantising programs lay them out.
+struct SynthMix {
+  const char* name;
+  const char* meaning;
+  uint32_t file_type;  ///< "general.file_type" of such files
+};
+
+struct SynthOptions {
+  const SynthModel* model = nullptr;
+  const SynthMix* mix = nullptr;
+  int layers = 0;  ///< only the first so many; 0: all
+  uint64_t seed = 1;
+};
+
+std::span<const SynthModel> synth_models();
+std::span<const SynthMix> synth_mixes();  ///< the first is the default
+/// Null when there is none of this name.
+const SynthModel* find_synth_model(const std::string& name);
+const SynthMix* find_synth_mix(const std::string& name);
+
+/// The whole file but its weights.
+WritePlan plan_synth(const SynthOptions& options);
+
+/// The metadata part of the plan, with a generated vocabulary.
+std::vector<WriteEntry> synth_metadata(const SynthOptions& options);
+
+/// Fills `out` with valid blocks of a type whose numbers have about this mean and standard deviation. The
+/// same arguments make the same bytes. F32 and the types of the mixes; a mean other than 0 only with F32.
+void random_blocks(quant::Type type, float mean, float deviation, uint64_t seed, std::span<std::byte> out);
+
+/// Writes the file; bytes depend on the options alone. `progress(done, total)` is called now and then with
+/// bytes. An existing regular file is replaced when the new one is complete. Throws Error, before anything is
+/// written when the disk has not enough room.
+void write_synth(const SynthOptions& options, const WritePlan& plan, const std::string& path,
+                 const std::function<void(uint64_t, uint64_t)>& progress);
+
+}  // namespace sluice::gguf

@@ -1,0 +1,258 @@
+// The models' shapes and which tensor gets which type.
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "gguf/synth.h"
+
+namespace sluice::gguf {
+namespace {
+
+using quant::Type;
+
+constexpr SynthModel kModels[] = {
+    {
+        .name = "glm-4.7-flash",
+        .title = "GLM-4.7-Flash",
+        .layers = 47,
+        .dense_layers = 1,
+        .context = 202752,
+        .width = 2048,
+        .dense_width = 10240,
+        .heads = 20,
+        .q_rank = 768,
+        .kv_rank = 512,
+        .nope = 192,
+        .rope = 64,
+        .value = 256,
+        .experts = 64,
+        .experts_used = 4,
+        .experts_shared = 1,
+        .expert_width = 1536,
+        .sigmoid_gating = true,
+        .normalised_weights = true,
+        .router_bias = true,
+        .expert_scale = 1.8f,
+        .rope_base = 1e6f,
+        .norm_epsilon = 1e-5f,
+        .yarn_factor = 0,
+        .yarn_context = 0,
+        .yarn_log_multiplier = 0,
+        .tied_output = false,
+        .vocabulary = 154880,
+        .pretokenizer = "glm4",
+    },
+    {
+        .name = "deepseek-v2-lite",
+        .title = "DeepSeek-V2-Lite",
+        .layers = 27,
+        .dense_layers = 1,
+        .context = 163840,
+        .width = 2048,
+        .dense_width = 10944,
+        .heads = 16,
+        .q_rank = 0,
+        .kv_rank = 512,
+        .nope = 128,
+        .rope = 64,
+        .value = 128,
+        .experts = 64,
+        .experts_used = 6,
+        .experts_shared = 2,
+        .expert_width = 1408,
+        .sigmoid_gating = false,
+        .normalised_weights = false,
+        .router_bias = false,
+        .expert_scale = 1.0f,
+        .rope_base = 1e4f,
+        .norm_epsilon = 1e-6f,
+        .yarn_factor = 40,
+        .yarn_context = 4096,
+        .yarn_log_multiplier = 0.0707f,
+        .tied_output = false,
+        .vocabulary = 102400,
+        .pretokenizer = "deepseek-llm",
+    },
+    {
+        .name = "youtu-llm-2b",
+        .title = "Youtu-LLM-2B",
+        .layers = 32,
+        .dense_layers = 32,
+        .context = 131072,
+        .width = 2048,
+        .dense_width = 6144,
+        .heads = 16,
+        .q_rank = 1536,
+        .kv_rank = 512,
+        .nope = 128,
+        .rope = 64,
+        .value = 128,
+        .experts = 0,
+        .experts_used = 0,
+        .experts_shared = 0,
+        .expert_width = 6144,
+        .sigmoid_gating = false,
+        .normalised_weights = false,
+        .router_bias = false,
+        .expert_scale = 1.0f,
+        .rope_base = 1.6e6f,
+        .norm_epsilon = 1e-6f,
+        .yarn_factor = 0,
+        .yarn_context = 0,
+        .yarn_log_multiplier = 0,
+        .tied_output = true,
+        .vocabulary = 128256,
+        .pretokenizer = "youtu",
+    },
+};
+
+constexpr SynthMix kMixes[] = {
+    {"q4_0",
+     "Q4_0; output Q6_K, shared experts Q5_K and Q6_K, k_b and v_b Q8_0, the first down matrices Q4_1", 2},
+    {"q4_0_plain", "Q4_0; output Q6_K", 2},
+    {"q4_k_m", "Q4_K; output and half of the down matrices Q6_K", 15},
+    {"q8_0", "Q8_0", 7},
+    {"mxfp4", "MXFP4 for tensors of three dimensions, Q8_0 for the rest", 38},
+};
+
+/// One tensor on its way into the plan.
+struct Row {
+  std::string name;  ///< without ".weight"
+  std::vector<int64_t> shape;
+  int layer = -1;
+};
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+/// Norms, the router and its bias are never quantised.
+bool stays_f32(const Row& row) { return row.shape.size() == 1 || contains(row.name, "ffn_gate_inp"); }
+
+bool is_output(const SynthModel& model, const Row& row) {
+  return row.name == (model.tied_output ? "token_embd" : "output");
+}
+
+Type q4_0_type(const SynthModel& model, const Row& row) {
+  if (contains(row.name, "_shexp")) return contains(row.name, "ffn_down") ? Type::Q6_K : Type::Q5_K;
+  if (contains(row.name, "attn_k_b") || contains(row.name, "attn_v_b")) return Type::Q8_0;
+  if (contains(row.name, "ffn_down") && row.layer < model.layers / 8) return Type::Q4_1;
+  return Type::Q4_0;
+}
+
+/// The down matrices of the first and last eighth and of every third layer between get more bits.
+Type q4_k_m_type(const SynthModel& model, const Row& row) {
+  const int eighth = model.layers / 8, layer = row.layer;
+  const bool more = layer < eighth || layer >= 7 * model.layers / 8 || (layer - eighth) % 3 == 2;
+  return contains(row.name, "ffn_down") && more ? Type::Q6_K : Type::Q4_K;
+}
+
+/// The type for rows that are no multiple of the wanted type's block.
+Type fallback(Type type) {
+  switch (type) {
+    case Type::Q4_K: return Type::Q5_0;
+    case Type::Q5_K: return Type::Q5_1;
+    default: return Type::Q8_0;
+  }
+}
+
+Type pick_type(const SynthModel& model, std::string_view mix, const Row& row) {
+  if (stays_f32(row)) return Type::F32;
+  Type type = Type::Q8_0;
+  if (mix == "mxfp4") {
+    type = row.shape.size() == 3 ? Type::MXFP4 : Type::Q8_0;
+  } else if (mix != "q8_0") {
+    if (is_output(model, row)) {
+      type = Type::Q6_K;
+    } else if (mix == "q4_0") {
+      type = q4_0_type(model, row);
+    } else {
+      type = mix == "q4_k_m" ? q4_k_m_type(model, row) : Type::Q4_0;
+    }
+  }
+  return row.shape[0] % quant::type_info(type).block == 0 ? type : fallback(type);
+}
+
+void add_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
+  const auto add = [&](const char* name, std::vector<int64_t> shape) {
+    rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer});
+  };
+  add("attn_norm", {m.width});
+  if (m.q_rank > 0) {
+    add("attn_q_a", {m.width, m.q_rank});
+    add("attn_q_a_norm", {m.q_rank});
+    add("attn_q_b", {m.q_rank, m.heads * (m.nope + m.rope)});
+  } else {
+    add("attn_q", {m.width, m.heads * (m.nope + m.rope)});
+  }
+  add("attn_kv_a_mqa", {m.width, m.kv_rank + m.rope});
+  add("attn_kv_a_norm", {m.kv_rank});
+  add("attn_k_b", {m.nope, m.kv_rank, m.heads});
+  add("attn_v_b", {m.kv_rank, m.value, m.heads});
+  add("attn_output", {m.heads * m.value, m.width});
+}
+
+void add_feed_forward(const SynthModel& m, int layer, std::vector<Row>& rows) {
+  const auto add = [&](const char* name, std::vector<int64_t> shape) {
+    rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer});
+  };
+  add("ffn_norm", {m.width});
+  if (layer < m.dense_layers) {
+    add("ffn_gate", {m.width, m.dense_width});
+    add("ffn_up", {m.width, m.dense_width});
+    add("ffn_down", {m.dense_width, m.width});
+    return;
+  }
+  const int64_t shared = m.expert_width * m.experts_shared;
+  add("ffn_gate_inp", {m.width, m.experts});
+  if (m.router_bias) add("exp_probs_b", {m.experts});
+  add("ffn_gate_exps", {m.width, m.expert_width, m.experts});
+  add("ffn_up_exps", {m.width, m.expert_width, m.experts});
+  add("ffn_down_exps", {m.expert_width, m.width, m.experts});
+  add("ffn_gate_shexp", {m.width, shared});
+  add("ffn_up_shexp", {m.width, shared});
+  add("ffn_down_shexp", {shared, m.width});
+}
+
+}  // namespace
+
+std::span<const SynthModel> synth_models() { return kModels; }
+std::span<const SynthMix> synth_mixes() { return kMixes; }
+
+const SynthModel* find_synth_model(const std::string& name) {
+  for (const SynthModel& model : kModels) {
+    if (name == model.name) return &model;
+  }
+  return nullptr;
+}
+
+const SynthMix* find_synth_mix(const std::string& name) {
+  for (const SynthMix& mix : kMixes) {
+    if (name == mix.name) return &mix;
+  }
+  return nullptr;
+}
+
+WritePlan plan_synth(const SynthOptions& options) {
+  const SynthModel& model = *options.model;
+  CHECK(options.layers >= 0 && options.layers <= model.layers, "{} layers of {}", options.layers, model.name);
+  std::vector<Row> rows;
+  rows.push_back({"token_embd", {model.width, model.vocabulary}});
+  rows.push_back({"output_norm", {model.width}});
+  if (!model.tied_output) rows.push_back({"output", {model.width, model.vocabulary}});
+  for (int layer = 0; layer < (options.layers > 0 ? options.layers : model.layers); ++layer) {
+    add_attention(model, layer, rows);
+    add_feed_forward(model, layer, rows);
+  }
+  WritePlan plan;
+  plan.metadata = synth_metadata(options);
+  for (const Row& row : rows) {
+    // Types follow the whole model's rule, so that a cut file is the beginning of the whole.
+    const Type type = pick_type(model, options.mix->name, row);
+    plan.tensors.push_back(
+        {row.name + (contains(row.name, "exp_probs_b") ? ".bias" : ".weight"), type, row.shape});
+  }
+  return plan;
+}
+
+}  // namespace sluice::gguf

@@ -1,0 +1,80 @@
+#include "model/build.h"
+
+namespace sluice::model {
+namespace {
+
+using program::Builder;
+using program::kStepRows;
+
+/// Multi-head latent attention in its absorbed form: queries go into the latent space, where keys and values
+/// are one.
+TensorId attention(Builder& b, const Spec& s, const Layer& w, int32_t layer, TensorId x) {
+  const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
+  const TensorId q_in = s.q_lora > 0 ? b.rms_norm(b.matmul(h, w.q_a), w.q_a_norm, s.epsilon) : h;
+  const TensorId q = b.matmul(q_in, w.q, s.heads);  // [rows, heads, nope + rope]
+
+  const TensorId kv = b.matmul(h, w.kv_a);  // [rows, 1, kv_lora + rope]
+  const TensorId latent = b.rms_norm(b.columns(kv, "latent", 0, s.kv_lora), w.kv_a_norm, s.epsilon);
+  const TensorId key = b.activation("rope_key", kStepRows, 1, s.rope);
+  b.rope(b.columns(kv, "rope_in", s.kv_lora, s.rope), s.rope_params, key);
+  b.kv_append(latent, key, layer);
+
+  const TensorId query = b.activation("query", kStepRows, s.heads, s.kv_lora + s.rope);
+  b.head_matmul(b.columns(q, "q_nope", 0, s.nope), w.k_b, w.k_b_reduce,
+                b.columns(query, "query_latent", 0, s.kv_lora));
+  b.rope(b.columns(q, "q_rope", s.nope, s.rope), s.rope_params,
+         b.columns(query, "query_rope", s.kv_lora, s.rope));
+  const TensorId context = b.mla_attend(query, s.kv_lora, s.attention_scale, layer);
+  const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
+  b.head_matmul(context, w.v_b, program::Reduce::Columns, values);
+  return b.matmul_add(values, w.attn_output, x);
+}
+
+TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
+  const TensorId h = b.rms_norm(x, w.ffn_norm, s.epsilon);
+  return b.matmul_add(b.gate_up(h, w.gate, w.up), w.down, x);
+}
+
+TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
+  const TensorId h = b.rms_norm(x, w.ffn_norm, s.epsilon);
+  program::Route route{.logits = {b.matmul(h, w.router)},
+                       .bias = {w.router_bias},
+                       .gating = s.gating,
+                       .normalize = s.normalize_weights,
+                       .scale = s.weights_scale,
+                       .groups = static_cast<int32_t>(s.groups),
+                       .groups_used = static_cast<int32_t>(s.groups_used)};
+  b.route(route, s.experts_used);
+  program::MoeGateUp up{.in = {h},
+                        .ids = {route.ids.id},
+                        .gate = {w.expert_gate},
+                        .up = {w.expert_up},
+                        .shared_gate = {w.shared_gate},
+                        .shared_up = {w.shared_up}};
+  b.moe_gate_up(up);
+  return b.moe_down_add({.in = {up.out.id},
+                         .ids = {route.ids.id},
+                         .weights = {route.weights.id},
+                         .down = {w.expert_down},
+                         .shared_in = {up.shared_out.id},
+                         .shared_down = {w.shared_down},
+                         .residual = {x}});
+}
+
+}  // namespace
+
+void build_forward(Builder& b, const Spec& spec, const Weights& weights) {
+  b.cache(spec.layers, spec.kv_lora + spec.rope, quant::Type::F16);
+  TensorId x = b.embed(weights.token_embedding);
+  for (int64_t i = 0; i < spec.layers; ++i) {
+    const Layer& layer = weights.layers[static_cast<size_t>(i)];
+    const auto index = static_cast<int32_t>(i);
+    b.set_layer(index);
+    x = attention(b, spec, layer, index, x);
+    x = spec.is_moe(i) ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
+  }
+  b.set_layer(-1);
+  b.set_output(b.matmul(b.rms_norm(b.gather_rows(x), weights.output_norm, spec.epsilon), weights.output));
+}
+
+}  // namespace sluice::model

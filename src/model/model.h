@@ -1,0 +1,27 @@
+// A model: a file, its facts, and the Program that they make. Knows no backend.
+#pragma once
+
+#include <string>
+
+#include "gguf/gguf.h"
+#include "model/spec.h"
+#include "program/backend.h"
+#include "program/program.h"
+#include "text/tokenizer.h"
+
+namespace sluice::model {
+
+struct Model {
+  gguf::File file;  ///< the weights' bytes live here
+  Spec spec;
+  program::Program program;
+  program::WeightBytes weights;
+
+  /// Opens and checks a file. Throws Error that lists everything that is wrong with it.
+  static Model load(const std::string& path);
+};
+
+/// The tokenizer of a file's vocabulary. Throws Error "PATH: ...".
+text::Tokenizer load_tokenizer(const gguf::File& file);
+
+}  // namespace sluice::model

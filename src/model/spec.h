@@ -1,0 +1,52 @@
+// The facts of a model, read from a file's keys. Code branches on these facts, never on a model's name or its
+// layer count; the rules that mend older files stand in spec.cc and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "gguf/gguf.h"
+#include "program/op.h"
+
+namespace sluice::model {
+
+struct Spec {
+  std::string architecture;
+  std::string name;
+  int64_t layers = 0;        ///< trunk layers; multi-token prediction blocks are not among them
+  int64_t dense_layers = 0;  ///< the first layers whose feed-forward network is dense
+  int64_t context = 0;       ///< tokens that the model was made for
+  int64_t dim = 0;
+  int64_t vocabulary = 0;
+  float epsilon = 0;
+
+  // Attention in latent space.
+  int64_t heads = 0;
+  int64_t q_lora = 0;  ///< rank of the query's detour; 0: queries are projected directly
+  int64_t kv_lora = 0;
+  int64_t nope = 0;   ///< query and key columns a head without position
+  int64_t rope = 0;   ///< query and key columns with position
+  int64_t value = 0;  ///< value columns a head
+  program::RopeParams rope_params;
+  float attention_scale = 0;
+
+  // Feed-forward networks.
+  int64_t feed_forward = 0;  ///< width of the dense ones
+  int64_t experts = 0;       ///< 0: every layer is dense
+  int64_t experts_used = 0;
+  int64_t experts_shared = 0;
+  int64_t expert_feed_forward = 0;
+  program::Gating gating = program::Gating::Softmax;
+  bool normalize_weights = false;
+  float weights_scale = 1.0f;
+  int64_t groups = 1;
+  int64_t groups_used = 1;
+
+  bool is_moe(int64_t layer) const { return experts > 0 && layer >= dense_layers; }
+
+  /// Reads the facts; what is missing or makes no sense goes to problems.
+  static Spec read(const gguf::File& file, Problems& problems);
+};
+
+}  // namespace sluice::model

@@ -1,0 +1,43 @@
+// The tensors of a model by what they are for: checks names, types and shapes against the facts, and tells
+// the Program of them. Layout variants (k_b and v_b split or not, gate and up fused or not) end here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gguf/gguf.h"
+#include "model/spec.h"
+#include "program/backend.h"
+#include "program/builder.h"
+
+namespace sluice::model {
+
+using program::kNoTensor;
+using program::TensorId;
+
+/// One layer's weights; kNoTensor where the model has none.
+struct Layer {
+  TensorId attn_norm = kNoTensor, ffn_norm = kNoTensor;
+  TensorId q_a = kNoTensor, q_a_norm = kNoTensor;  ///< absent without q_lora
+  TensorId q = kNoTensor;  ///< from the latent query if there is q_lora, else from the row
+  TensorId kv_a = kNoTensor, kv_a_norm = kNoTensor;
+  TensorId k_b = kNoTensor, v_b = kNoTensor;
+  program::Reduce k_b_reduce = program::Reduce::Columns;
+  TensorId attn_output = kNoTensor;
+  TensorId gate = kNoTensor, up = kNoTensor, down = kNoTensor;  ///< dense
+  TensorId router = kNoTensor, router_bias = kNoTensor;         ///< mixture of experts, and the nine below
+  TensorId expert_gate = kNoTensor, expert_up = kNoTensor, expert_down = kNoTensor;
+  TensorId shared_gate = kNoTensor, shared_up = kNoTensor, shared_down = kNoTensor;
+};
+
+struct Weights {
+  TensorId token_embedding = kNoTensor, output_norm = kNoTensor, output = kNoTensor;
+  std::vector<Layer> layers;
+  program::WeightBytes bytes;  ///< by TensorId
+};
+
+/// Adds the model's weights to the Program. What is missing or has the wrong shape or type goes to problems.
+/// Fills in the facts that only tensors tell: the vocabulary's size and q_lora.
+Weights find_weights(const gguf::File& file, Spec& spec, program::Builder& builder, Problems& problems);
+
+}  // namespace sluice::model

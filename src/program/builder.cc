@@ -1,0 +1,139 @@
+#include "program/builder.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace sluice::program {
+
+TensorId Builder::weight(std::string name, quant::Type type, int64_t matrices, int64_t rows,
+                         int64_t columns) {
+  return program_.add(
+      Tensor{std::move(name), Kind::Weight, type, {matrices, rows, columns}, {rows * columns, columns}});
+}
+
+TensorId Builder::weight_view(TensorId base, std::string name, int64_t matrices, int64_t rows,
+                              int64_t first_row, int64_t matrix_stride) {
+  const Tensor& whole = program_[base];
+  CHECK(whole.kind == Kind::Weight && whole.base == kNoTensor);
+  CHECK((matrices - 1) * matrix_stride + first_row + rows <= whole.shape[0] * whole.shape[1], "{}", name);
+  const int64_t columns = whole.columns();
+  return program_.add(Tensor{std::move(name),
+                             Kind::Weight,
+                             whole.type,
+                             {matrices, rows, columns},
+                             {matrix_stride * columns, columns},
+                             base,
+                             first_row * columns});
+}
+
+TensorId Builder::activation(std::string name, int64_t rows, int64_t heads, int64_t columns,
+                             quant::Type type) {
+  return program_.add(
+      Tensor{std::move(name), Kind::Activation, type, {rows, heads, columns}, {heads * columns, columns}});
+}
+
+TensorId Builder::columns(TensorId base, std::string name, int64_t first, int64_t count) {
+  const Tensor whole = program_[base];
+  CHECK(whole.kind == Kind::Activation && first >= 0 && first + count <= whole.columns(), "{}", name);
+  return program_.add(Tensor{std::move(name),
+                             Kind::Activation,
+                             whole.type,
+                             {whole.shape[0], whole.heads(), count},
+                             whole.stride,
+                             program_.storage(base),
+                             whole.offset + first});
+}
+
+TensorId Builder::cache(int64_t layers, int64_t columns, quant::Type type) {
+  CHECK(program_.cache() == kNoTensor);
+  const TensorId id = program_.add(
+      Tensor{"cache", Kind::Cache, type, {layers, kPageRows, columns}, {kPageRows * columns, columns}});
+  program_.set_cache(id);
+  return id;
+}
+
+TensorId Builder::like(const char* name, TensorId shape_of, int64_t heads, int64_t columns) {
+  return activation(name, program_[shape_of].shape[0], heads, columns);
+}
+
+TensorId Builder::embed(TensorId table) {
+  const TensorId out = activation("embedding", kStepRows, 1, program_[table].columns());
+  emit(Embed{{table}, {out}});
+  return out;
+}
+
+TensorId Builder::rms_norm(TensorId in, TensorId weight, float epsilon) {
+  const TensorId out = like("normed", in, 1, program_[in].columns());
+  emit(RmsNorm{{in}, {weight}, {out}, epsilon});
+  return out;
+}
+
+TensorId Builder::matmul(TensorId in, TensorId weight, int64_t heads) {
+  const int64_t outputs = program_[weight].shape[1];
+  CHECK(outputs % heads == 0);
+  const TensorId out = like("product", in, heads, outputs / heads);
+  emit(Matmul{{in}, {weight}, {out}});
+  return out;
+}
+
+TensorId Builder::matmul_add(TensorId in, TensorId weight, TensorId residual) {
+  const TensorId out = like("residual", in, 1, program_[weight].shape[1]);
+  emit(MatmulAdd{{in}, {weight}, {residual}, {out}});
+  return out;
+}
+
+void Builder::head_matmul(TensorId in, TensorId weight, Reduce reduce, TensorId out) {
+  emit(HeadMatmul{{in}, {weight}, {out}, reduce});
+}
+
+void Builder::rope(TensorId in, const RopeParams& params, TensorId out) { emit(Rope{{in}, {out}, params}); }
+
+void Builder::kv_append(TensorId latent, TensorId rope_key, int32_t cache_layer) {
+  emit(KvAppend{{latent}, {rope_key}, {program_.cache()}, cache_layer});
+}
+
+TensorId Builder::mla_attend(TensorId q, int64_t rank, float scale, int32_t cache_layer) {
+  const TensorId out = like("context", q, program_[q].heads(), rank);
+  emit(MlaAttend{{q}, {program_.cache()}, {out}, scale, cache_layer});
+  return out;
+}
+
+void Builder::route(Route& route, int64_t used) {
+  route.ids.id = activation("expert_ids", program_[route.logits.id].shape[0], 1, used, quant::Type::I32);
+  route.weights.id = like("expert_weights", route.logits.id, 1, used);
+  emit(route);
+}
+
+TensorId Builder::silu_mul(TensorId gate, TensorId up) {
+  const TensorId out = like("gated", gate, program_[gate].heads(), program_[gate].columns());
+  emit(SiluMul{{gate}, {up}, {out}});
+  return out;
+}
+
+TensorId Builder::gather_rows(TensorId in) {
+  const TensorId out = activation("output_rows", kOutputRows, 1, program_[in].columns());
+  emit(GatherRows{{in}, {out}});
+  return out;
+}
+
+TensorId Builder::gate_up(TensorId in, TensorId gate, TensorId up) {
+  const TensorId out = like("gated", in, 1, program_[gate].shape[1]);
+  emit(GateUp{{in}, {gate}, {up}, {out}});
+  return out;
+}
+
+void Builder::moe_gate_up(MoeGateUp& op) {
+  op.out.id = like("gated", op.in.id, program_[op.ids.id].columns(), program_[op.gate.id].shape[1]);
+  if (op.shared_gate)
+    op.shared_out.id = like("shared_gated", op.in.id, 1, program_[op.shared_gate.id].shape[1]);
+  emit(op);
+}
+
+TensorId Builder::moe_down_add(MoeDownAdd op) {
+  op.out.id = like("residual", op.residual.id, 1, program_[op.down.id].shape[1]);
+  emit(op);
+  return op.out.id;
+}
+
+}  // namespace sluice::program

@@ -1,0 +1,60 @@
+// Builds a Program so that building reads like a forward pass: every method emits one op and returns its
+// result.
+#pragma once
+
+#include <string>
+
+#include "program/program.h"
+
+namespace sluice::program {
+
+class Builder {
+ public:
+  explicit Builder(Program& program) : program_(program) {}
+
+  const Program& program() const { return program_; }
+  /// Ops emitted from here on belong to this layer (-1: to none).
+  void set_layer(int32_t layer) { layer_ = layer; }
+
+  // --- tensors ---
+  TensorId weight(std::string name, quant::Type type, int64_t matrices, int64_t rows, int64_t columns);
+  /// A part of a weight: `rows` rows from `first_row` on of each of `matrices` matrices that begin every
+  /// `matrix_stride` rows.
+  TensorId weight_view(TensorId base, std::string name, int64_t matrices, int64_t rows, int64_t first_row,
+                       int64_t matrix_stride);
+  TensorId activation(std::string name, int64_t rows, int64_t heads, int64_t columns,
+                      quant::Type type = quant::Type::F32);
+  /// Columns [first, first + count) of every head of an activation.
+  TensorId columns(TensorId base, std::string name, int64_t first, int64_t count);
+  /// The latent cache of the model: `layers` rows of `columns` a token.
+  TensorId cache(int64_t layers, int64_t columns, quant::Type type);
+
+  // --- ops ---
+  void emit(OpArgs args) { program_.add(Op{std::move(args), layer_}); }
+  TensorId embed(TensorId table);
+  TensorId rms_norm(TensorId in, TensorId weight, float epsilon);
+  TensorId matmul(TensorId in, TensorId weight, int64_t heads = 1);
+  TensorId matmul_add(TensorId in, TensorId weight, TensorId residual);
+  void head_matmul(TensorId in, TensorId weight, Reduce reduce, TensorId out);
+  void rope(TensorId in, const RopeParams& params, TensorId out);
+  void kv_append(TensorId latent, TensorId rope_key, int32_t cache_layer);
+  TensorId mla_attend(TensorId q, int64_t rank, float scale, int32_t cache_layer);
+  /// Fills in the ids and weights of `route`, whose scalars the caller has set.
+  void route(Route& route, int64_t used);
+  TensorId silu_mul(TensorId gate, TensorId up);
+  TensorId gather_rows(TensorId in);
+  TensorId gate_up(TensorId in, TensorId gate, TensorId up);
+  /// Fills in the outputs of `op`, whose inputs the caller has set.
+  void moe_gate_up(MoeGateUp& op);
+  TensorId moe_down_add(MoeDownAdd op);
+  /// This activation is what a step gives back: [output rows, 1, vocabulary].
+  void set_output(TensorId logits) { program_.set_output(logits); }
+
+ private:
+  TensorId like(const char* name, TensorId shape_of, int64_t heads, int64_t columns);
+
+  Program& program_;
+  int32_t layer_ = -1;
+};
+
+}  // namespace sluice::program

@@ -1,0 +1,38 @@
+// An op record: what is computed, from which tensors into which. Says what, never how or where.
+// Each op is described once, in ops/<op>.{h,cc}: operands, shape check, cost, meaning, test cases.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "program/ops/add.h"
+#include "program/ops/embed.h"
+#include "program/ops/expert_combine.h"
+#include "program/ops/expert_matmul.h"
+#include "program/ops/gate_up.h"
+#include "program/ops/gather_rows.h"
+#include "program/ops/head_matmul.h"
+#include "program/ops/kv_append.h"
+#include "program/ops/matmul.h"
+#include "program/ops/matmul_add.h"
+#include "program/ops/mla_attend.h"
+#include "program/ops/moe_down_add.h"
+#include "program/ops/moe_gate_up.h"
+#include "program/ops/rms_norm.h"
+#include "program/ops/rope.h"
+#include "program/ops/route.h"
+#include "program/ops/silu_mul.h"
+
+namespace sluice::program {
+
+using OpArgs =
+    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Route, ExpertMatmul,
+                 ExpertCombine, SiluMul, Add, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd>;
+
+struct Op {
+  OpArgs args;
+  int32_t layer = -1;  ///< the model's layer, -1 outside of layers; for names only
+};
+
+}  // namespace sluice::program

@@ -1,0 +1,28 @@
+// Small helpers that op descriptions share: shape checks with the operand's name, and sums of bytes.
+#pragma once
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "program/builder.h"
+#include "program/program.h"
+#include "program/ref_memory.h"
+
+namespace sluice::program {
+
+/// Throws Error "OPERAND: shape [..], expected [..]" unless the shapes agree.
+void expect_shape(const Program& p, const char* operand, TensorId id, const std::array<int64_t, 3>& shape);
+/// Throws Error unless the operand's elements are of this type (activations) or any float format (weights).
+void expect_type(const Program& p, const char* operand, TensorId id, quant::Type type);
+/// Throws Error unless the operand is a weight that can be decoded.
+void expect_weight(const Program& p, const char* operand, TensorId id);
+/// Throws Error unless rows follow each other without gaps inside a row: heads and columns form one vector.
+void expect_contiguous(const Program& p, const char* operand, TensorId id);
+
+/// Bytes of whole operands; an operand that is absent counts nothing.
+double bytes_of(const Program& p, const StepShape& shape, std::initializer_list<TensorId> ids);
+
+/// Bytes of the expert matrices of `weight` that a step's rows select together.
+double expert_bytes(const Program& p, TensorId weight, double used, const StepShape& shape);
+
+}  // namespace sluice::program

@@ -1,0 +1,71 @@
+#include "program/ops/moe_down_add.h"
+
+#include "program/ops/checks.h"
+
+namespace sluice::program {
+
+void MoeDownAdd::check(const Program& p) const {
+  expect_weight(p, "down", down.id);
+  const auto& [experts, outputs, inputs] = p[down.id].shape;
+  const int64_t used = p[ids.id].columns();
+  expect_type(p, "ids", ids.id, quant::Type::I32);
+  expect_shape(p, "ids", ids.id, {kStepRows, 1, used});
+  expect_shape(p, "weights", weights.id, {kStepRows, 1, used});
+  expect_shape(p, "in", in.id, {kStepRows, used, inputs});
+  expect_shape(p, "out", out.id, {kStepRows, 1, outputs});
+  if (static_cast<bool>(shared_in) != static_cast<bool>(shared_down)) fail("shared experts need in and down");
+  if (shared_in) Matmul{shared_in, shared_down, out}.check(p);
+  expect_shape(p, "residual", residual.id, p[out.id].shape);
+}
+
+Cost MoeDownAdd::cost(const Program& p, const StepShape& shape) const {
+  const auto used = static_cast<double>(p[ids.id].columns());
+  const auto& [experts, outputs, inputs] = p[down.id].shape;
+  Cost cost{bytes_of(p, shape, {in.id, ids.id, weights.id, shared_in.id, shared_down.id, residual.id}) +
+                expert_bytes(p, down.id, used, shape),
+            p.bytes(out.id, shape),
+            shape.rows * used * static_cast<double>(2 * outputs * inputs + 2 * outputs)};
+  if (shared_down) cost.flops += 2 * shape.rows * p.elements(shared_down.id, shape);
+  return cost;
+}
+
+void MoeDownAdd::expand(Builder& b) const {
+  const auto& [rows, one, columns] = b.program()[out.id].shape;
+  const int64_t used = b.program()[ids.id].columns();
+  const TensorId each = b.activation("expert_down", rows, used, columns);
+  const TensorId sum = b.activation("experts_sum", rows, 1, columns);
+  b.emit(ExpertMatmul{in, down, ids, {each}});
+  b.emit(ExpertCombine{{each}, weights, {sum}});
+  if (!shared_in) {
+    b.emit(Add{{sum}, residual, out});
+    return;
+  }
+  const TensorId with_shared = b.matmul_add(shared_in.id, shared_down.id, sum);
+  b.emit(Add{{with_shared}, residual, out});
+}
+
+std::vector<OpCase> MoeDownAdd::cases() {
+  const auto build = [](bool shared) {
+    return [=](Builder& b) {
+      Route route{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
+      route.logits.id = b.activation("logits", kStepRows, 1, 16);
+      b.route(route, 4);
+      MoeDownAdd op;
+      op.in.id = b.activation("x", kStepRows, 4, 256);
+      op.ids.id = route.ids.id;
+      op.weights.id = route.weights.id;
+      op.down.id = b.weight("down", quant::Type::Q4_1, 16, 512, 256);
+      if (shared) {
+        op.shared_in.id = b.activation("shared_x", kStepRows, 1, 512);
+        op.shared_down.id = b.weight("shared_down", quant::Type::Q6_K, 1, 512, 512);
+      }
+      op.residual.id = b.activation("residual_in", kStepRows, 1, 512);
+      b.moe_down_add(op);
+    };
+  };
+  return {{"4 of 16 with shared rows 1", 1, build(true)},
+          {"4 of 16 with shared rows 9", 9, build(true)},
+          {"4 of 16 rows 9", 9, build(false)}};
+}
+
+}  // namespace sluice::program

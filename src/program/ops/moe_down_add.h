@@ -1,0 +1,33 @@
+// moe_down_add: the experts' way back: down projections, router weights, shared experts and the residual at
+// once.
+#pragma once
+
+#include "program/operand.h"
+
+namespace sluice::program {
+
+/// out[r] = residual[r] + shared_down shared_in[r] + sum over k of weights[r, k] * (down[ids[r, k]] in[r, k])
+struct MoeDownAdd {
+  static constexpr const char* kName = "moe_down_add";
+  Read in;           // [rows, used, inputs]
+  Read ids;          // [rows, 1, used], int32
+  Read weights;      // [rows, 1, used]
+  Read down;         // [experts, outputs, inputs]
+  Read shared_in;    // [rows, 1, shared inputs], optional with the one below
+  Read shared_down;  // [1, outputs, shared inputs]
+  Read residual;     // [rows, 1, outputs]
+  Write out;         // [rows, 1, outputs]
+
+  template <typename F>
+  void operands(F&& f) const {
+    f("in", in), f("ids", ids), f("weights", weights), f("down", down), f("shared_in", shared_in);
+    f("shared_down", shared_down), f("residual", residual), f("out", out);
+  }
+  std::string attributes() const { return ""; }
+  void check(const Program& p) const;
+  Cost cost(const Program& p, const StepShape& shape) const;
+  void expand(Builder& b) const;
+  static std::vector<OpCase> cases();
+};
+
+}  // namespace sluice::program

@@ -1,0 +1,69 @@
+#include "program/ops/moe_gate_up.h"
+
+#include "program/ops/checks.h"
+
+namespace sluice::program {
+
+void MoeGateUp::check(const Program& p) const {
+  ExpertMatmul{in, gate, ids, out}.check(p);
+  ExpertMatmul{in, up, ids, out}.check(p);
+  if (p[in.id].heads() != 1) fail("in: {} has heads", p[in.id].name);
+  const bool shared = static_cast<bool>(shared_gate);
+  if (shared != static_cast<bool>(shared_up) || shared != (shared_out.id != kNoTensor)) {
+    fail("shared experts need gate, up and out");
+  }
+  if (shared) GateUp{in, shared_gate, shared_up, shared_out}.check(p);
+}
+
+Cost MoeGateUp::cost(const Program& p, const StepShape& shape) const {
+  const auto used = static_cast<double>(p[ids.id].columns());
+  const auto& [experts, outputs, inputs] = p[gate.id].shape;
+  Cost cost{bytes_of(p, shape, {in.id, ids.id, shared_gate.id, shared_up.id}) +
+                expert_bytes(p, gate.id, used, shape) + expert_bytes(p, up.id, used, shape),
+            bytes_of(p, shape, {out.id, shared_out.id}),
+            4 * shape.rows * used * static_cast<double>(outputs * inputs) + 5 * p.elements(out.id, shape)};
+  if (shared_gate) cost.flops += 4 * shape.rows * p.elements(shared_gate.id, shape);
+  return cost;
+}
+
+void MoeGateUp::expand(Builder& b) const {
+  const auto& [rows, used, columns] = b.program()[out.id].shape;
+  const TensorId gate_out = b.activation("gate", rows, used, columns);
+  const TensorId up_out = b.activation("up", rows, used, columns);
+  if (shared_gate) b.emit(GateUp{in, shared_gate, shared_up, shared_out});
+  b.emit(ExpertMatmul{in, gate, ids, {gate_out}});
+  b.emit(ExpertMatmul{in, up, ids, {up_out}});
+  b.emit(SiluMul{{gate_out}, {up_out}, out});
+}
+
+std::vector<OpCase> MoeGateUp::cases() {
+  const auto build = [](bool shared, bool fused) {
+    return [=](Builder& b) {
+      Route route{.gating = Gating::Sigmoid};
+      route.logits.id = b.activation("logits", kStepRows, 1, 16);
+      b.route(route, 4);
+      MoeGateUp op;
+      op.in.id = b.activation("x", kStepRows, 1, 512);
+      op.ids.id = route.ids.id;
+      if (fused) {  // as files with ffn_gate_up_exps hold them: each expert's gate rows, then its up rows
+        const TensorId both = b.weight("gate_up", quant::Type::Q4_0, 16, 512, 512);
+        op.gate.id = b.weight_view(both, "gate", 16, 256, 0, 512);
+        op.up.id = b.weight_view(both, "up", 16, 256, 256, 512);
+      } else {
+        op.gate.id = b.weight("gate", quant::Type::Q4_0, 16, 256, 512);
+        op.up.id = b.weight("up", quant::Type::Q4_1, 16, 256, 512);
+      }
+      if (shared) {
+        op.shared_gate.id = b.weight("shared_gate", quant::Type::Q5_K, 1, 256, 512);
+        op.shared_up.id = b.weight("shared_up", quant::Type::Q5_K, 1, 256, 512);
+      }
+      b.moe_gate_up(op);
+    };
+  };
+  return {{"4 of 16 with shared rows 1", 1, build(true, false)},
+          {"4 of 16 with shared rows 9", 9, build(true, false)},
+          {"4 of 16 rows 9", 9, build(false, false)},
+          {"4 of 16 one gate_up tensor rows 9", 9, build(true, true)}};
+}
+
+}  // namespace sluice::program

@@ -1,0 +1,73 @@
+#include "program/ops/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "program/ops/checks.h"
+
+namespace sluice::program {
+
+double RopeParams::frequency(int64_t pair, int64_t dims) const {
+  const double plain = std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(dims));
+  if (factor == 1.0) return plain;
+  // YaRN: pairs that turn often within the original context keep their frequency, slow ones are stretched,
+  // with a linear ramp over the pair index between. The index of a pair that turns `rotations` times is dims
+  // * ln(context / (rotations * 2 pi)) / (2 ln base).
+  const auto pair_of = [&](double rotations) {
+    return static_cast<double>(dims) * std::log(original_context / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(base));
+  };
+  const double low = std::max(0.0, std::floor(pair_of(beta_fast)));
+  double high = std::min(static_cast<double>(dims - 1), std::ceil(pair_of(beta_slow)));
+  if (high == low) high += 0.001;  // the ramp's division, as the reference implementations do
+  const double ramp = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return plain * (1 - ramp) + plain / factor * ramp;
+}
+
+std::string Rope::attributes() const {
+  std::string text = fmt::format("base {:g}", params.base);
+  if (params.factor != 1.0)
+    text += fmt::format(" yarn factor {:g} of {:g}", params.factor, params.original_context);
+  return text;
+}
+
+void Rope::check(const Program& p) const {
+  if (p[in.id].columns() % 2 != 0) fail("in: {} has an odd number of columns", p[in.id].name);
+  expect_shape(p, "out", out.id, p[in.id].shape);
+}
+
+Cost Rope::cost(const Program& p, const StepShape& shape) const {
+  return {p.bytes(in.id, shape), p.bytes(out.id, shape), 3 * p.elements(in.id, shape)};
+}
+
+void Rope::reference(RefMemory& memory, const StepInput& input) const {
+  const Program& p = memory.program();
+  const int64_t dims = p[in.id].columns();
+  for (int64_t r = 0; r < input.rows(); ++r) {
+    const double position = input.positions[static_cast<size_t>(r)];
+    for (int64_t h = 0; h < p[in.id].heads(); ++h) {
+      const float* x = memory.row(in.id, r, h);
+      float* y = memory.row(out.id, r, h);
+      for (int64_t i = 0; i < dims / 2; ++i) {
+        const double angle = position * params.frequency(i, dims);
+        const double a = x[2 * i], b = x[2 * i + 1];
+        y[2 * i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+        y[2 * i + 1] = static_cast<float>(a * std::sin(angle) + b * std::cos(angle));
+      }
+    }
+  }
+}
+
+std::vector<OpCase> Rope::cases() {
+  const auto build = [](RopeParams params) {
+    return [params](Builder& b) {
+      const TensorId in = b.columns(b.activation("q", kStepRows, 20, 256), "q_rope", 192, 64);
+      const TensorId out = b.columns(b.activation("latent", kStepRows, 20, 576), "turned", 512, 64);
+      b.rope(in, params, out);
+    };
+  };
+  return {{"plain 20x64", 5, build({1e6})}, {"yarn 20x64", 5, build({1e4, 40, 4096})}};
+}
+
+}  // namespace sluice::program

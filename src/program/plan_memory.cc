@@ -1,0 +1,80 @@
+// Activations live from their first writer to their last reader; a linear scan gives each the lowest free
+// place.
+#include <algorithm>
+#include <vector>
+
+#include "program/op_info.h"
+#include "program/program.h"
+
+namespace sluice::program {
+namespace {
+
+constexpr int64_t kAlignBytes = 64;  // a cache line
+
+struct Lifetime {
+  TensorId id;
+  int64_t bytes;
+  int first, last;  // ops
+  int64_t offset = -1;
+};
+
+std::vector<Lifetime> lifetimes(const Program& program, int64_t max_rows, int64_t max_outputs) {
+  const int end = static_cast<int>(program.ops().size());
+  std::vector<Lifetime> lives;
+  std::vector<int> index(program.tensors().size(), -1);
+  std::vector<bool> is_read(program.tensors().size(), false), is_written(is_read);
+  for (int op = 0; op < static_cast<int>(program.ops().size()); ++op) {
+    const Op& record = program.ops()[static_cast<size_t>(op)];
+    info(record).operands(record, [&](const char*, TensorId id, bool written) {
+      const TensorId storage = program.storage(id);
+      (written ? is_written : is_read)[static_cast<size_t>(storage)] = true;
+      const Tensor& tensor = program[storage];
+      if (tensor.kind != Kind::Activation) return;
+      int& life = index[static_cast<size_t>(storage)];
+      if (life < 0) {
+        life = static_cast<int>(lives.size());
+        const int64_t rows = Program::rows(tensor, max_rows, max_outputs);
+        const int64_t bytes = rows * tensor.shape[1] * tensor.shape[2] * quant::type_info(tensor.type).bytes;
+        lives.push_back({storage, (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes, op, op});
+      }
+      lives[static_cast<size_t>(life)].last = op;
+    });
+  }
+  for (Lifetime& life : lives) {
+    if (!is_written[static_cast<size_t>(life.id)]) life.first = 0;
+    if (!is_read[static_cast<size_t>(life.id)]) life.last = end;
+  }
+  std::stable_sort(lives.begin(), lives.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return lives;
+}
+
+/// The lowest offset at which `bytes` fit between the lives that are still in use.
+int64_t lowest_gap(std::vector<const Lifetime*>& in_use, int64_t bytes) {
+  std::sort(in_use.begin(), in_use.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
+  int64_t offset = 0;
+  for (const Lifetime* life : in_use) {
+    if (life->offset - offset >= bytes) break;
+    offset = std::max(offset, life->offset + life->bytes);
+  }
+  return offset;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window) {
+  MemoryPlan plan;
+  plan.offset_bytes.assign(program.tensors().size(), -1);
+  std::vector<Lifetime> lives = lifetimes(program, max_rows, max_outputs);
+  std::vector<const Lifetime*> in_use;
+  for (Lifetime& life : lives) {
+    std::erase_if(in_use, [&](const Lifetime* other) { return other->last + window < life.first; });
+    life.offset = lowest_gap(in_use, life.bytes);
+    in_use.push_back(&life);
+    plan.offset_bytes[static_cast<size_t>(life.id)] = life.offset;
+    plan.arena_bytes = std::max(plan.arena_bytes, life.offset + life.bytes);
+  }
+  return plan;
+}
+
+}  // namespace sluice::program

@@ -1,0 +1,82 @@
+#include "program/program.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "program/op_info.h"
+
+namespace sluice::program {
+
+TensorId Program::add(Tensor tensor) {
+  tensors_.push_back(std::move(tensor));
+  return static_cast<TensorId>(tensors_.size() - 1);
+}
+
+TensorId Program::storage(TensorId id) const {
+  const TensorId base = (*this)[id].base;
+  return base == kNoTensor ? id : base;
+}
+
+std::string Program::op_name(const Op& op) const {
+  return op.layer < 0 ? info(op).name : fmt::format("{}.{}", op.layer, info(op).name);
+}
+
+int64_t Program::rows(const Tensor& tensor, int64_t step_rows, int64_t output_rows) {
+  if (tensor.shape[0] == kStepRows) return step_rows;
+  return tensor.shape[0] == kOutputRows ? output_rows : tensor.shape[0];
+}
+
+double Program::rows(const Tensor& tensor, const StepShape& shape) {
+  if (tensor.shape[0] == kStepRows) return shape.rows;
+  return tensor.shape[0] == kOutputRows ? shape.outputs : static_cast<double>(tensor.shape[0]);
+}
+
+double Program::elements(TensorId id, const StepShape& shape) const {
+  const Tensor& tensor = (*this)[id];
+  return rows(tensor, shape) * static_cast<double>(tensor.shape[1] * tensor.shape[2]);
+}
+
+double Program::bytes(TensorId id, double count) const {
+  const quant::TypeInfo& type = quant::type_info((*this)[id].type);
+  return count * type.bytes / type.block;
+}
+
+Cost total_cost(const Program& program, const StepShape& shape) {
+  Cost total;
+  for (const Op& op : program.ops()) total += info(op).cost(program, op, shape);
+  return total;
+}
+
+namespace {
+
+std::string operand_text(const Program& program, const char* name, TensorId id) {
+  const Tensor& tensor = program[id];
+  const auto dimension = [](int64_t size) {
+    if (size == kStepRows) return std::string("rows");
+    return size == kOutputRows ? std::string("outputs") : std::to_string(size);
+  };
+  return fmt::format(
+      "{}={}[{}, {}, {}]{}", name, tensor.name, dimension(tensor.shape[0]), tensor.shape[1], tensor.shape[2],
+      tensor.kind == Kind::Weight ? fmt::format(":{}", quant::type_info(tensor.type).name) : "");
+}
+
+}  // namespace
+
+std::string dump(const Program& program) {
+  std::string text;
+  for (const Op& op : program.ops()) {
+    std::string reads, writes;
+    info(op).operands(op, [&](const char* name, TensorId id, bool written) {
+      std::string& list = written ? writes : reads;
+      if (!list.empty()) list += " ";
+      list += operand_text(program, name, id);
+    });
+    const std::string attributes = info(op).attributes(op);
+    text += fmt::format("{} {} -> {}{}{}\n", program.op_name(op), reads, writes,
+                        attributes.empty() ? "" : " | ", attributes);
+  }
+  return text;
+}
+
+}  // namespace sluice::program

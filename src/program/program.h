@@ -1,0 +1,76 @@
+// The Program: the flat list of op records between models and backends, made once at load.
+// The order is one legal schedule. Knows tensors and ops; no memory, no devices, no files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/op.h"
+#include "program/operand.h"
+#include "program/step.h"
+#include "program/tensor.h"
+
+namespace sluice::program {
+
+class Program {
+ public:
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::vector<Op>& ops() const { return ops_; }
+  const Tensor& operator[](TensorId id) const { return tensors_[static_cast<size_t>(id)]; }
+
+  TensorId add(Tensor tensor);
+  void add(Op op) { ops_.push_back(std::move(op)); }
+
+  /// The tensor that holds the memory of `id`: itself, or the base of a view.
+  TensorId storage(TensorId id) const;
+
+  /// The latent cache, or kNoTensor.
+  TensorId cache() const { return cache_; }
+  void set_cache(TensorId id) { cache_ = id; }
+  /// The logits: [output rows, 1, vocabulary].
+  TensorId output() const { return output_; }
+  void set_output(TensorId id) { output_ = id; }
+
+  /// "7.mla_attend", or "head.matmul" outside of layers.
+  std::string op_name(const Op& op) const;
+  /// Rows of a tensor at a step: shape[0] with the symbols replaced.
+  static int64_t rows(const Tensor& tensor, int64_t step_rows, int64_t output_rows);
+  static double rows(const Tensor& tensor, const StepShape& shape);
+
+  /// Elements of a tensor that a step touches.
+  double elements(TensorId id, const StepShape& shape) const;
+  /// Bytes of `count` elements of the tensor's type.
+  double bytes(TensorId id, double count) const;
+  /// Bytes of the whole tensor at a step; weights have no symbols.
+  double bytes(TensorId id, const StepShape& shape) const { return bytes(id, elements(id, shape)); }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Op> ops_;
+  TensorId cache_ = kNoTensor;
+  TensorId output_ = kNoTensor;
+};
+
+/// Checks every op's shapes and types, and that every activation is written before it is read. A violation is
+/// a bug of a model builder: it throws Error with the op's name, so that tests can provoke it.
+void verify(const Program& program);
+
+/// The list as text, one line an op with operands and shapes. The golden dumps of tests are made of this.
+std::string dump(const Program& program);
+
+/// A Program in which every fused op that `has` refuses is replaced by its expansion into simpler ops, all
+/// the way down. A primitive that is refused throws Error "the backend NAME lacks OP".
+Program legalize(const Program& program, const std::string& backend,
+                 const std::function<bool(const Program&, const Op&)>& has);
+
+/// Where every activation lies in one arena; a buffer is reused once its last reader is `window` ops behind.
+struct MemoryPlan {
+  std::vector<int64_t> offset_bytes;  ///< by TensorId; -1: not an activation, or a view
+  int64_t arena_bytes = 0;
+};
+MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window = 0);
+
+/// What all ops of a step move and compute.
+Cost total_cost(const Program& program, const StepShape& shape);
+
+}  // namespace sluice::program

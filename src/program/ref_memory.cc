@@ -1,0 +1,75 @@
+#include "program/ref_memory.h"
+
+#include <limits>
+
+namespace sluice::program {
+
+RefMemory::RefMemory(const Program& program, const WeightBytes& weights, const CompileOptions& options)
+    : program_(program), weights_(weights) {
+  const size_t count = program.tensors().size();
+  floats_.resize(count);
+  ints_.resize(count);
+  constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+  for (size_t i = 0; i < count; ++i) {
+    const Tensor& tensor = program.tensors()[i];
+    if (tensor.kind == Kind::Weight || tensor.base != kNoTensor) continue;
+    if (tensor.kind == Kind::Cache) {
+      const int64_t page = tensor.shape[0] * tensor.shape[1] * tensor.shape[2];
+      cache_.assign(static_cast<size_t>(options.cache_pages * page), kPoison);
+      continue;
+    }
+    const auto elements = static_cast<size_t>(Program::rows(tensor, options.max_rows, options.max_outputs) *
+                                              tensor.shape[1] * tensor.shape[2]);
+    if (tensor.type == quant::Type::I32) {
+      ints_[i].assign(elements, -1);
+    } else {
+      floats_[i].assign(elements, kPoison);
+    }
+  }
+}
+
+float* RefMemory::row(TensorId id, int64_t row, int64_t head) {
+  const Tensor& t = program_[id];
+  auto& storage = floats_[static_cast<size_t>(program_.storage(id))];
+  return storage.data() + t.offset + row * t.stride[0] + head * t.stride[1];
+}
+
+int32_t* RefMemory::int_row(TensorId id, int64_t row, int64_t head) {
+  const Tensor& t = program_[id];
+  auto& storage = ints_[static_cast<size_t>(program_.storage(id))];
+  return storage.data() + t.offset + row * t.stride[0] + head * t.stride[1];
+}
+
+void RefMemory::weight_row(TensorId id, int64_t matrix, int64_t row, float* out) const {
+  const Tensor& t = program_[id];
+  const quant::TypeInfo& type = quant::type_info(t.type);
+  const int64_t first = t.offset + matrix * t.stride[0] + row * t.stride[1];
+  const std::byte* bytes = weights_[static_cast<size_t>(program_.storage(id))].data();
+  type.decode(bytes + quant::bytes_of(type, first), out, t.columns());
+}
+
+float* RefMemory::cache_row(int64_t layer, int64_t slot) {
+  const auto& [layers, page_rows, columns] = program_[program_.cache()].shape;
+  const int64_t page = slot / page_rows, row = slot % page_rows;
+  return cache_.data() + ((page * layers + layer) * page_rows + row) * columns;
+}
+
+int64_t RefMemory::bytes() const {
+  size_t elements = cache_.size();
+  for (const auto& buffer : floats_) elements += buffer.size();
+  for (const auto& buffer : ints_) elements += buffer.size();
+  return static_cast<int64_t>(elements * sizeof(float));
+}
+
+float ref_dot(const float* a, const float* b, int64_t count) {
+  double sums[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (int k = 0; k < 8; ++k) sums[k] += static_cast<double>(a[i + k]) * static_cast<double>(b[i + k]);
+  }
+  for (; i < count; ++i) sums[0] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return static_cast<float>(((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+                            ((sums[4] + sums[5]) + (sums[6] + sums[7])));
+}
+
+}  // namespace sluice::program

@@ -1,0 +1,41 @@
+// The memory in which references (the plain-loop meanings of ops) run: one buffer a tensor, float32
+// throughout. Made for being right and for tests; nothing here is quick.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "program/backend.h"
+#include "program/program.h"
+
+namespace sluice::program {
+
+class RefMemory {
+ public:
+  /// Every float starts as NaN, so that a value read before it was written shows.
+  RefMemory(const Program& program, const WeightBytes& weights, const CompileOptions& options);
+
+  const Program& program() const { return program_; }
+
+  /// One row of one head of an activation: `columns` floats (ints).
+  float* row(TensorId id, int64_t row, int64_t head = 0);
+  int32_t* int_row(TensorId id, int64_t row, int64_t head = 0);
+  /// Decodes one row of a weight into out [columns].
+  void weight_row(TensorId id, int64_t matrix, int64_t row, float* out) const;
+  /// One row of the latent cache.
+  float* cache_row(int64_t layer, int64_t slot);
+  int64_t bytes() const;
+
+ private:
+  const Program& program_;
+  const WeightBytes& weights_;
+  std::vector<std::vector<float>> floats_;  // by storage TensorId
+  std::vector<std::vector<int32_t>> ints_;
+  std::vector<float> cache_;
+};
+
+/// Sum of products in double: a reference's rounding must not be what a comparison sees.
+float ref_dot(const float* a, const float* b, int64_t count);
+
+}  // namespace sluice::program

@@ -1,0 +1,19 @@
+#include "program/step.h"
+
+#include <cmath>
+
+#include "program/tensor.h"
+
+namespace sluice::program {
+
+int64_t StepInput::slot_of(int64_t row, int64_t position) const {
+  const int64_t table = static_cast<int64_t>(sequences[static_cast<size_t>(row)]) * pages_per_sequence;
+  const int64_t page = page_tables[static_cast<size_t>(table + position / kPageRows)];
+  return page * kPageRows + position % kPageRows;
+}
+
+double StepShape::distinct_experts(double experts, double used) const {
+  return experts * (1.0 - std::pow(1.0 - used / experts, rows));
+}
+
+}  // namespace sluice::program

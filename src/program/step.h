@@ -1,0 +1,45 @@
+// What varies from step to step, and nothing else: a Program and its memory never change.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace sluice::program {
+
+/// One step's rows. Row r holds token tokens[r] at positions[r] of sequence sequences[r]; it writes its cache
+/// row to slots[r] = page * kPageRows + row in page, and attends to positions 0..positions[r] of its
+/// sequence.
+struct StepInput {
+  std::span<const int32_t> tokens;     // [rows]
+  std::span<const int32_t> positions;  // [rows]
+  std::span<const int32_t> sequences;  // [rows], an index into the page tables
+  std::span<const int32_t> slots;      // [rows]
+  std::span<const int32_t>
+      page_tables;  // [sequences][pages_per_sequence], physical page of each logical page
+  int32_t pages_per_sequence = 0;
+  std::span<const int32_t> output_rows;  // [output rows], ascending rows of this step whose logits are wanted
+
+  int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t outputs() const { return static_cast<int64_t>(output_rows.size()); }
+
+  /// The slot where the cache row of `position` of row r's sequence lies.
+  int64_t slot_of(int64_t row, int64_t position) const;
+};
+
+/// What a step gives back.
+struct StepOutput {
+  std::span<float> logits;  // [output rows, vocabulary]
+};
+
+/// The sizes of a step, for costs: counted when a step ran, assumed in forecasts.
+struct StepShape {
+  double rows = 1;
+  double outputs = 1;
+  double context = 1;     ///< cache rows that a row attends to, its own included, on average
+  double cache_rows = 1;  ///< distinct cache rows that the step reads: a sequence's rows share them
+
+  /// Distinct experts that the rows select together, were each selection uniform: a forecast, not a count.
+  double distinct_experts(double experts, double used) const;
+};
+
+}  // namespace sluice::program

@@ -1,0 +1,56 @@
+// Text <-> token ids. Byte-level BPE (the "gpt2" model of GGUF files).
+// Knows vocabularies and text; where the vocabulary came from is not its business.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::text {
+
+/// Token types as GGUF numbers them.
+enum class TokenType : int8_t { Normal = 1, Unknown = 2, Control = 3, UserDefined = 4, Unused = 5, Byte = 6 };
+
+/// Everything a tokenizer is made from; views must outlive only the constructor.
+struct Vocab {
+  std::string model;                                                   ///< "gpt2"
+  std::string pre;                                                     ///< name of the pre-tokenizer: "glm4"
+  std::vector<std::string_view> tokens;                                ///< in the byte-level alphabet, by id
+  std::vector<TokenType> types;                                        ///< by id; empty: all normal
+  std::vector<std::string_view> merges;                                ///< "left right", best rank first
+  int32_t bos = -1, eos = -1, eot = -1, eom = -1, pad = -1, unk = -1;  ///< -1: none
+  bool add_bos = false;
+};
+
+class Tokenizer {
+ public:
+  /// Throws Error that names what is wrong with the vocabulary or that the model or pre is unknown.
+  explicit Tokenizer(const Vocab& vocab);
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// Ids of a text; no BOS is added. With parse_special, control and user-defined tokens written in the text
+  /// become their ids; without it only user-defined ones do (control tokens in user text stay text).
+  std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
+
+  /// The bytes that a token stands for: possibly part of a character; control tokens give their name
+  /// when `special` is set and nothing otherwise.
+  std::string_view bytes(int32_t id, bool special) const;
+
+  int32_t size() const;
+  int32_t bos() const;
+  bool add_bos() const;
+  /// The id of a token by its exact text, or -1.
+  int32_t find(std::string_view token) const;
+  /// End of generation: the vocabulary's eos, eot and eom, and the end-of-turn tokens known by their text.
+  bool ends_generation(int32_t id) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::text

@@ -1,0 +1,174 @@
+// The commands inspect and synth as a user meets them: exit codes, one-line errors, output.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/file.h"
+#include "gguf/writer.h"
+
+namespace sluice::cli {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+struct Result {
+  int code = -1;
+  std::string out, err;
+};
+
+class Commands : public testing::Test {
+ protected:
+  Commands() { std::filesystem::create_directories(folder_); }
+  ~Commands() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+  /// Runs sluice with these arguments, which a shell takes apart.
+  Result run(const std::string& arguments) const {
+    const std::string command = std::string(SLUICE_BINARY " ") + arguments + " > " + path("out") + " 2> " +
+                                path("err") + " < /dev/null";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(path("out")), read_file(path("err"))};
+  }
+
+  /// A small file with a value that tries to steer the terminal, and one that is no UTF-8.
+  std::string write_small() const {
+    gguf::WritePlan plan;
+    const auto add = [&plan](const char* key, gguf::WriteValue value) {
+      plan.metadata.push_back({key, value});
+    };
+    add("general.architecture", std::string("deepseek2"));
+    add("evil", std::string("\x1b]0;owned\x07"));
+    add("broken", std::string("\xff\xfe"));
+    add("epsilon", 1e-5f);
+    add("short", std::vector<int32_t>{1, -2, 3});
+    add("long", std::vector<uint32_t>(100, 7));
+    plan.tensors = {{"a.weight", quant::Type::Q8_0, {64, 2}}, {"b.weight", quant::Type::F32, {8}}};
+    gguf::Writer writer(path("small.gguf"), plan);
+    for (const auto& tensor : plan.tensors) {
+      writer.write(std::vector<std::byte>(static_cast<size_t>(tensor.bytes())));
+    }
+    writer.finish();
+    return path("small.gguf");
+  }
+
+ private:
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("sluice_cli_inspect_" + std::to_string(getpid()));
+};
+
+TEST_F(Commands, InspectShowsMetadataAndTotals) {
+  const Result result = run("inspect " + write_small());
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("architecture  deepseek2\n"));
+  EXPECT_THAT(result.out, HasSubstr("metadata: 6 keys\n"));
+  EXPECT_THAT(result.out, HasSubstr("f32     1e-05\n"));
+  EXPECT_THAT(result.out, HasSubstr("array   3 x i32: 1, -2, 3\n"));
+  EXPECT_THAT(result.out, HasSubstr("array   100 x u32: 7, 7, 7, 7, 7, ...\n"));
+  EXPECT_THAT(result.out, HasSubstr("tensors: 2\n"));
+  EXPECT_THAT(result.out, HasSubstr(R"(\x1b]0;owned\x07)"));
+  EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(result.out, Not(HasSubstr("a.weight")));
+}
+
+TEST_F(Commands, InspectListsTensorsWhenAsked) {
+  const Result result = run("inspect --tensors -m " + write_small());
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, HasSubstr("a.weight  Q8_0    [64, 2]"));
+  EXPECT_THAT(result.out, HasSubstr("b.weight  F32     [8]"));
+}
+
+TEST_F(Commands, InspectPrintsJson) {
+  const Result result = run("inspect --json " + write_small());
+  EXPECT_EQ(result.code, 0);
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["version"], 3);
+  EXPECT_EQ(json["metadata"]["general.architecture"], "deepseek2");
+  EXPECT_EQ(json["metadata"]["evil"], "\x1b]0;owned\x07");
+  EXPECT_EQ(json["metadata"]["broken"], "\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(json["metadata"]["epsilon"], 1e-5);
+  EXPECT_EQ(json["metadata"]["short"], (nlohmann::json{1, -2, 3}));
+  EXPECT_EQ(json["metadata"]["long"], (nlohmann::json{{"type", "u32"}, {"count", 100}}));
+  ASSERT_EQ(json["tensors"].size(), 2u);
+  EXPECT_EQ(json["tensors"][0]["name"], "a.weight");
+  EXPECT_EQ(json["tensors"][0]["shape"], (nlohmann::json{64, 2}));
+  EXPECT_EQ(json["tensors"][0]["bytes"], 136);
+  EXPECT_EQ(json["types"]["Q8_0"]["tensors"], 1);
+}
+
+TEST_F(Commands, InspectNamesWhatIsWrong) {
+  const std::string small = write_small();
+  const Result missing = run("inspect " + path("none.gguf"));
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_EQ(missing.out, "");
+  EXPECT_EQ(missing.err, "sluice: " + path("none.gguf") + ": No such file or directory\n");
+
+  std::filesystem::resize_file(small, std::filesystem::file_size(small) - 100);
+  const Result cut = run("inspect " + small);
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_THAT(cut.err, StartsWith("sluice: " + small + ": 1 problem\n  the file is cut off: 2 of 2 tensors"));
+
+  EXPECT_EQ(run("inspect /dev/null").code, 1);
+  EXPECT_EQ(run("inspect").code, 2);
+  EXPECT_EQ(run("inspect --nonsense " + small).code, 2);
+}
+
+TEST_F(Commands, InspectNoticesThatItsOutputIsLost) {
+  const std::string small = write_small();
+  EXPECT_EQ(
+      WEXITSTATUS(std::system((SLUICE_BINARY " inspect " + small + " > /dev/full 2> " + path("e")).c_str())),
+      1);
+  EXPECT_EQ(read_file(path("e")), "sluice: standard output: No space left on device\n");
+}
+
+TEST_F(Commands, SynthWritesAFileThatInspectReads) {
+  const std::string out = path("youtu.gguf");
+  const Result result = run("synth youtu-llm-2b " + out + " --layers 1 --mix q8_0 --seed 7");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");  // no terminal, no progress
+  EXPECT_THAT(result.out, StartsWith(out + ": 15 tensors, "));
+  EXPECT_THAT(result.out, EndsWith(" s\n"));
+  const auto json = nlohmann::json::parse(run("inspect --json " + out).out);
+  EXPECT_EQ(json["metadata"]["general.architecture"], "deepseek2");
+  EXPECT_EQ(json["metadata"]["deepseek2.block_count"], 1);
+  EXPECT_EQ(json["tensors"].size(), 15u);
+}
+
+TEST_F(Commands, SynthNamesWhatIsWrong) {
+  const auto usage = [&](const std::string& arguments) {
+    const Result result = run("synth " + arguments);
+    EXPECT_EQ(result.out, "");
+    return result.code == 2 ? result.err : "exit code " + std::to_string(result.code);
+  };
+  EXPECT_THAT(usage("gpt-2 " + path("m")),
+              HasSubstr("gpt-2 not in {glm-4.7-flash,deepseek-v2-lite,youtu-llm-2b}"));
+  EXPECT_THAT(usage("youtu-llm-2b " + path("m") + " --mix q3"), HasSubstr("q3 not in {q4_0,"));
+  EXPECT_EQ(usage("youtu-llm-2b " + path("m") + " --layers 33"),
+            "sluice: --layers 33: youtu-llm-2b has 32\n");
+  EXPECT_THAT(usage("youtu-llm-2b " + path("m") + " --layers 0"), HasSubstr("--layers"));
+  EXPECT_THAT(usage("youtu-llm-2b"), HasSubstr("OUT"));
+  EXPECT_FALSE(std::filesystem::exists(path("m")));
+  EXPECT_FALSE(std::filesystem::exists(path("m.part")));
+  const Result full = run("synth youtu-llm-2b /dev/full --layers 1");
+  EXPECT_EQ(full.code, 1);
+  EXPECT_EQ(full.err, "sluice: /dev/full: No space left on device\n");
+  EXPECT_EQ(run("synth youtu-llm-2b /nowhere/m.gguf --layers 1").err,
+            "sluice: /nowhere/m.gguf: No such file or directory\n");
+}
+
+}  // namespace
+}  // namespace sluice::cli

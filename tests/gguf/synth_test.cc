@@ -1,0 +1,248 @@
+// Synthetic models: the real shapes and sizes without writing them, and small files that are written and
+// read.
+#include "gguf/synth.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "base/file.h"
+#include "gguf/raw_file.h"
+
+namespace sluice::gguf {
+namespace {
+
+using quant::Type;
+using testing::ElementsAre;
+using testing::Pair;
+
+SynthOptions options_for(const std::string& model, const std::string& mix) {
+  return {.model = find_synth_model(model), .mix = find_synth_mix(mix)};
+}
+
+std::map<std::string, int> types_of(const WritePlan& plan) {
+  std::map<std::string, int> types;
+  for (const WriteTensor& tensor : plan.tensors) ++types[quant::type_info(tensor.type).name];
+  return types;
+}
+
+const WriteTensor& tensor_of(const WritePlan& plan, const std::string& name) {
+  for (const WriteTensor& tensor : plan.tensors) {
+    if (tensor.name == name) return tensor;
+  }
+  throw Error("no tensor " + name);
+}
+
+/// Bytes that one token reads: everything but the embedding's other rows and the experts not chosen.
+double gigabytes_per_token(const SynthModel& model, const WritePlan& plan) {
+  double bytes = 0;
+  for (const WriteTensor& tensor : plan.tensors) {
+    const auto size = static_cast<double>(tensor.bytes());
+    if (tensor.name == "token_embd.weight" && !model.tied_output) continue;
+    const bool experts = tensor.name.find("_exps.") != std::string::npos;
+    bytes += experts ? size * model.experts_used / model.experts : size;
+  }
+  return bytes / 1e9;
+}
+
+TEST(Synth, SizesAreThoseOfTheRealFiles) {
+  const WritePlan glm = plan_synth(options_for("glm-4.7-flash", "q4_0"));
+  EXPECT_EQ(glm.tensors.size(), 844u);
+  EXPECT_NEAR(static_cast<double>(glm.file_bytes()) / 1e9, 17.18, 0.006);
+  EXPECT_EQ(types_of(glm)["F32"], 281);
+  EXPECT_EQ(plan_synth(options_for("deepseek-v2-lite", "q4_0")).tensors.size(), 26u * 15 + 11 + 3);
+  EXPECT_EQ(plan_synth(options_for("youtu-llm-2b", "q4_0")).tensors.size(), 32u * 13 + 2);
+}
+
+TEST(Synth, BytesPerToken) {
+  const std::map<std::string, double> expected = {
+      {"glm-4.7-flash", 2.303}, {"deepseek-v2-lite", 1.553}, {"youtu-llm-2b", 1.208}};
+  for (const auto& [name, gigabytes] : expected) {
+    EXPECT_NEAR(gigabytes_per_token(*find_synth_model(name), plan_synth(options_for(name, "q4_0"))),
+                gigabytes, 5e-4)
+        << name;
+  }
+}
+
+TEST(Synth, MixesFollowTheirRules) {
+  EXPECT_THAT(types_of(plan_synth(options_for("glm-4.7-flash", "q4_k_m"))),
+              ElementsAre(Pair("F32", 281), Pair("Q4_K", 470), Pair("Q5_0", 47), Pair("Q6_K", 46)));
+  EXPECT_THAT(types_of(plan_synth(options_for("glm-4.7-flash", "q4_0_plain"))),
+              ElementsAre(Pair("F32", 281), Pair("Q4_0", 562), Pair("Q6_K", 1)));
+  EXPECT_THAT(types_of(plan_synth(options_for("glm-4.7-flash", "mxfp4"))),
+              ElementsAre(Pair("F32", 281), Pair("MXFP4", 3 * 46 + 2 * 47), Pair("Q8_0", 331)));
+  const WritePlan lite = plan_synth(options_for("deepseek-v2-lite", "q4_k_m"));
+  EXPECT_EQ(tensor_of(lite, "blk.0.ffn_down.weight").type, Type::Q8_0);       // 10944 columns, wanted Q6_K
+  EXPECT_EQ(tensor_of(lite, "blk.3.ffn_down_exps.weight").type, Type::Q5_0);  // 1408 columns, wanted Q4_K
+  EXPECT_EQ(tensor_of(lite, "blk.3.ffn_down_shexp.weight").type, Type::Q4_K);
+  const WritePlan youtu = plan_synth(options_for("youtu-llm-2b", "q4_0"));
+  EXPECT_EQ(tensor_of(youtu, "token_embd.weight").type, Type::Q6_K);
+  EXPECT_EQ(tensor_of(youtu, "blk.3.ffn_down.weight").type, Type::Q4_1);
+  EXPECT_EQ(tensor_of(youtu, "blk.4.ffn_down.weight").type, Type::Q4_0);
+}
+
+TEST(Synth, ShapesAreThoseOfTheRealModels) {
+  const WritePlan glm = plan_synth(options_for("glm-4.7-flash", "q4_0"));
+  EXPECT_THAT(tensor_of(glm, "blk.1.attn_k_b.weight").shape, ElementsAre(192, 512, 20));
+  EXPECT_THAT(tensor_of(glm, "blk.1.attn_v_b.weight").shape, ElementsAre(512, 256, 20));
+  EXPECT_THAT(tensor_of(glm, "blk.1.attn_output.weight").shape, ElementsAre(5120, 2048));
+  EXPECT_THAT(tensor_of(glm, "blk.46.ffn_down_exps.weight").shape, ElementsAre(1536, 2048, 64));
+  EXPECT_THAT(tensor_of(glm, "blk.46.exp_probs_b.bias").shape, ElementsAre(64));
+}
+
+TEST(Synth, RandomBlocksHaveTheDeviationAskedFor) {
+  for (const char* name : {"F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"}) {
+    const quant::TypeInfo& info = *quant::find_type(std::string(name));
+    for (const float deviation : {0.022f, 0.03f, 1.0f}) {
+      const int64_t count = 1 << 17;
+      std::vector<std::byte> blocks(static_cast<size_t>(quant::bytes_of(info, count)));
+      random_blocks(info.type, 0, deviation, 3, blocks);
+      std::vector<float> numbers(static_cast<size_t>(count));
+      info.decode(blocks.data(), numbers.data(), count);
+      double sum = 0, squares = 0;
+      for (const float number : numbers) {
+        ASSERT_TRUE(std::isfinite(number));
+        sum += number;
+        squares += double{number} * number;
+      }
+      EXPECT_NEAR(std::sqrt(squares / count) / deviation, 1, 0.03) << name << " " << deviation;
+      EXPECT_NEAR(sum / count / deviation, 0, 0.15) << name;  // Q4_0's codes have no exact middle
+    }
+  }
+}
+
+/// A model like `name` that is small enough to write often.
+SynthModel shrunk(const std::string& name) {
+  SynthModel model = *find_synth_model(name);
+  model.layers = std::min(model.layers, 3);
+  model.dense_layers = std::min(model.dense_layers, model.layers);
+  model.width = model.dense_width = 256;
+  model.heads = 2;
+  if (model.q_rank > 0) model.q_rank = 256;
+  if (model.experts > 0) model.experts = 8;
+  model.expert_width = 96;
+  model.vocabulary = 1024;
+  return model;
+}
+
+TEST(Synth, EveryModelAndMixIsWrittenAndRead) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "small.gguf";
+  for (const SynthModel& whole : synth_models()) {
+    const SynthModel model = shrunk(whole.name);
+    for (const SynthMix& mix : synth_mixes()) {
+      const SynthOptions options = {.model = &model, .mix = &mix, .layers = 2};
+      const WritePlan plan = plan_synth(options);
+      uint64_t reported = 0;
+      write_synth(options, plan, path,
+                  [&](uint64_t done, uint64_t total) { reported = done == total ? total : 0; });
+      const File file = File::open(path);
+      EXPECT_EQ(file.size_bytes(), plan.file_bytes());
+      EXPECT_GT(reported, 0u);
+      EXPECT_EQ(file.tensors().size(), plan.tensors.size());
+      EXPECT_EQ(file.integer("deepseek2.block_count"), 2);
+      EXPECT_EQ(file.integer("deepseek2.vocab_size"), 1024);
+      EXPECT_EQ(file.strings("tokenizer.ggml.tokens")->size(), 1024u);
+      EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+      for (const Tensor& tensor : file.tensors()) {
+        std::vector<float> numbers(static_cast<size_t>(tensor.count()));
+        quant::type_info(tensor.type).decode(tensor.bytes.data(), numbers.data(), tensor.count());
+        EXPECT_TRUE(std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); }));
+      }
+    }
+  }
+}
+
+TEST(Synth, OneLayerOfARealShapeIsWrittenAndRead) {
+  const TemporaryFolder folder;
+  SynthOptions options = options_for("youtu-llm-2b", "q4_0");
+  options.layers = 1;
+  write_synth(options, plan_synth(options), folder / "one.gguf", [](uint64_t, uint64_t) {});
+  const File file = File::open(folder / "one.gguf");
+  EXPECT_EQ(file.tensors().size(), 2u + 13);
+  EXPECT_EQ(file.integer("deepseek2.leading_dense_block_count"), 1);
+}
+
+TEST(Synth, SeedsDecideTheBytes) {
+  const TemporaryFolder folder;
+  const SynthModel model = shrunk("glm-4.7-flash");
+  const auto bytes = [&](uint64_t seed, int layers) {
+    const SynthOptions options = {.model = &model, .mix = &synth_mixes()[0], .layers = layers, .seed = seed};
+    write_synth(options, plan_synth(options), folder / "m.gguf", [](uint64_t, uint64_t) {});
+    const File file = File::open(folder / "m.gguf");
+    const auto tensor = file.tensor("blk.1.ffn_up_exps.weight")->bytes;
+    return std::string(reinterpret_cast<const char*>(tensor.data()), tensor.size());
+  };
+  EXPECT_EQ(bytes(1, 2), bytes(1, 2));
+  EXPECT_EQ(bytes(1, 2), bytes(1, 3));  // a cut model is the beginning of the whole
+  EXPECT_NE(bytes(1, 2), bytes(2, 2));
+}
+
+TEST(Synth, VocabulariesAreSound) {
+  for (const SynthModel& model : synth_models()) {
+    std::map<std::string, WriteValue> keys;
+    for (WriteEntry& entry : synth_metadata({.model = &model, .mix = &synth_mixes()[0]})) {
+      keys[entry.key] = std::move(entry.value);
+    }
+    const auto& tokens = std::get<std::vector<std::string>>(keys["tokenizer.ggml.tokens"]);
+    const auto& merges = std::get<std::vector<std::string>>(keys["tokenizer.ggml.merges"]);
+    EXPECT_EQ(tokens.size(), static_cast<size_t>(model.vocabulary)) << model.name;
+    EXPECT_EQ(std::get<std::vector<int32_t>>(keys["tokenizer.ggml.token_type"]).size(), tokens.size());
+    const std::set<std::string> known(tokens.begin(), tokens.end());
+    EXPECT_EQ(known.size(), tokens.size()) << "two tokens are alike";
+    for (const std::string& merge : merges) {
+      const size_t space = merge.find(' ');
+      const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
+      ASSERT_TRUE(known.contains(left) && known.contains(right) && known.contains(left + right)) << merge;
+    }
+    EXPECT_LT(std::get<uint32_t>(keys["tokenizer.ggml.eos_token_id"]), tokens.size());
+  }
+}
+
+TEST(Synth, ControlTokensAreAtTheirRealIds) {
+  const SynthOptions options = options_for("glm-4.7-flash", "q4_0");
+  for (const WriteEntry& entry : synth_metadata(options)) {
+    if (entry.key != "tokenizer.ggml.tokens") continue;
+    const auto& tokens = std::get<std::vector<std::string>>(entry.value);
+    EXPECT_EQ(tokens[154820], "<|endoftext|>");
+    EXPECT_EQ(tokens[154822], "[gMASK]");
+    EXPECT_EQ(tokens[154827], "<|user|>");
+    EXPECT_EQ(tokens[154829], "<|observation|>");
+    EXPECT_EQ(tokens[154838], "<|code_prefix|>");
+  }
+}
+
+TEST(Synth, AFileInTheWayIsReplacedOnlyBySuccess) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "m.gguf", text = "precious";
+  write_file(path, std::as_bytes(std::span(text)));
+  const SynthModel model = shrunk("youtu-llm-2b");
+  const SynthOptions options = {.model = &model, .mix = &synth_mixes()[0]};
+  const auto interrupt = [](uint64_t, uint64_t) { throw Error("interrupted"); };
+  EXPECT_THROW(write_synth(options, plan_synth(options), path, interrupt), Error);
+  EXPECT_EQ(read_file(path), "precious");
+  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+  write_synth(options, plan_synth(options), path, [](uint64_t, uint64_t) {});
+  EXPECT_NO_THROW(File::open(path));
+}
+
+TEST(Synth, ADiskWithoutRoomIsNamedBeforeAnythingIsWritten) {
+  const TemporaryFolder folder;
+  SynthModel model = *find_synth_model("youtu-llm-2b");
+  model.dense_width = int64_t{1} << 32;
+  const SynthOptions options = {.model = &model, .mix = &synth_mixes()[0]};
+  try {
+    write_synth(options, plan_synth(options), folder / "m.gguf", [](uint64_t, uint64_t) { FAIL(); });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("m.gguf: needs 477188.58 GB, the disk has "));
+    EXPECT_THAT(error.what(), testing::HasSubstr(" GB free"));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::gguf

@@ -1,0 +1,151 @@
+// The engine's executables against logits that transformers computed: tests/golden (random models of every
+// layout and type) and the bundled model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
+#include "engine/batch.h"
+#include "engine/kv_pool.h"
+#include "model/model.h"
+#include "support/golden.h"
+
+namespace sluice::test {
+namespace {
+
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads = 2) {
+  return name == "ref" ? backend::make_ref_backend() : backend::make_cpu_backend({.threads = threads});
+}
+
+/// Logits of all tokens as one sequence, `rows` a step.
+std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows) {
+  const model::Model model = model::Model::load(golden.model);
+  const auto count = static_cast<int64_t>(golden.tokens.size());
+  const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(count));
+  const auto executable = backend.compile(model.program, model.weights, {rows, rows, pages});
+  engine::KvPool pool(pages);
+  std::vector<int32_t> table;
+  EXPECT_TRUE(pool.reserve(table, count));
+  engine::Batch batch(rows, 1, pages);
+  batch.set_pages(0, table);
+  std::vector<float> logits(static_cast<size_t>(count * golden.vocabulary));
+  for (int64_t begin = 0; begin < count; begin += rows) {
+    batch.clear();
+    for (int64_t i = begin; i < std::min(count, begin + rows); ++i) {
+      batch.add(golden.tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, true);
+    }
+    program::StepOutput output{
+        std::span(logits).subspan(static_cast<size_t>(begin * golden.vocabulary),
+                                  static_cast<size_t>(batch.rows() * golden.vocabulary))};
+    executable->run(batch.input(), output);
+  }
+  return logits;
+}
+
+/// The limits of tests/golden/README.md for a fast backend: mean KL over the best 90% of rows.
+struct Case {
+  const char* name;
+  double kl_limit;
+};
+constexpr Case kCases[] = {{"glm-q4_0", 0.0012},   {"glm-q4_k_m", 0.0004},       {"glm-rotate", 0.0005},
+                           {"glm-mxfp4", 0.0006},  {"lite-q4_k_m-yarn", 0.0005}, {"lite-legacy-kv_b", 0.0003},
+                           {"youtu-q4_0", 0.0022}, {"v3-groups", 0.0004}};
+
+class GoldenTest : public testing::TestWithParam<std::tuple<Case, int>> {};
+
+TEST_P(GoldenTest, ReferenceIsWithinOneThousandth) {
+  const auto& [golden_name, rows] = GetParam();
+  const Golden golden = golden_case(golden_name.name);
+  EXPECT_LT(relative_error(logits_of(golden, *make_backend("ref"), rows), golden.logits), 1e-3);
+}
+
+TEST_P(GoldenTest, CpuIsWithinTheLimitOfDivergence) {
+  const auto& [golden_name, rows] = GetParam();
+  const Golden golden = golden_case(golden_name.name);
+  const Divergence kl = divergence(golden, logits_of(golden, *make_backend("cpu"), rows));
+  EXPECT_LT(kl.best_90, golden_name.kl_limit);
+  EXPECT_LT(kl.mean, 0.02);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
+                         testing::Combine(testing::ValuesIn(kCases), testing::Values(1, 7, 512)),
+                         [](const auto& param) {
+                           std::string name = fmt::format("{}_rows_{}", std::get<0>(param.param).name,
+                                                          std::get<1>(param.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsAndThreads) {
+  const Golden golden = golden_case("glm-q4_k_m");
+  const auto one = logits_of(golden, *make_backend("cpu", 1), 1);
+  EXPECT_EQ(one, logits_of(golden, *make_backend("cpu", 1), 512));
+  EXPECT_EQ(one, logits_of(golden, *make_backend("cpu", 3), 7));
+}
+
+/// A sequence of a mixed step: its tokens so far and its pages.
+struct Sequence {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> pages;
+  size_t next = 0;
+};
+
+class SharedStep : public testing::TestWithParam<std::string> {};
+
+TEST_P(SharedStep, ShuffledPagesAndTwoNeighboursChangeNothing) {
+  const Golden golden = golden_case("glm-q4_0");
+  const model::Model model = model::Model::load(golden.model);
+  std::mt19937 random(5);
+  std::vector<Sequence> sequences(3);
+  sequences[1].tokens = golden.tokens;
+  for (const size_t i : {0, 2}) {
+    for (size_t n = 0; n < 20 + 6 * i; ++n) {
+      sequences[i].tokens.push_back(
+          static_cast<int32_t>(random() % static_cast<uint32_t>(golden.vocabulary)));
+    }
+  }
+  constexpr int32_t kPages = 9;
+  std::vector<int32_t> pages(kPages);
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), random);
+  constexpr int64_t kRows = 11;
+  engine::Batch batch(kRows, 3, 3);
+  for (int32_t s = 0; s < 3; ++s) {
+    sequences[static_cast<size_t>(s)].pages.assign(pages.begin() + 3 * s, pages.begin() + 3 * s + 3);
+    batch.set_pages(s, sequences[static_cast<size_t>(s)].pages);
+  }
+  const auto backend = make_backend(GetParam());
+  const auto executable = backend->compile(model.program, model.weights, {kRows, kRows, kPages});
+
+  // Rows of the three sequences are interleaved at random; the golden sequence's logits are collected.
+  std::vector<float> logits(static_cast<size_t>(kRows * golden.vocabulary)), collected;
+  while (sequences[1].next < sequences[1].tokens.size()) {
+    batch.clear();
+    std::vector<int32_t> owners;
+    while (batch.rows() < kRows && sequences[1].next < sequences[1].tokens.size()) {
+      const auto s = static_cast<int32_t>(random() % 3);
+      Sequence& sequence = sequences[static_cast<size_t>(s)];
+      if (sequence.next == sequence.tokens.size()) continue;
+      const size_t position = sequence.next++;
+      batch.add(sequence.tokens[position], static_cast<int32_t>(position), s, true);
+      owners.push_back(s);
+    }
+    program::StepOutput output{logits};
+    executable->run(batch.input(), output);
+    for (size_t r = 0; r < owners.size(); ++r) {
+      const auto row = logits.begin() + static_cast<std::ptrdiff_t>(r) * golden.vocabulary;
+      if (owners[r] == 1) collected.insert(collected.end(), row, row + golden.vocabulary);
+    }
+  }
+  EXPECT_EQ(sequences[0].next, sequences[0].tokens.size());
+  EXPECT_LT(relative_error(collected, golden.logits), 1e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SharedStep, testing::Values("ref", "cpu"),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace sluice::test

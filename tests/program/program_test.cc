@@ -1,0 +1,206 @@
+// The waist itself: verification, expansion, memory plans, dumps.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "program/builder.h"
+#include "program/op_info.h"
+#include "program/program.h"
+
+namespace sluice::program {
+namespace {
+
+using testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// A feed-forward network of two layers around one embedding.
+struct Network {
+  Program program;
+  Builder b{program};
+  TensorId table, gate, up, down, norm;
+
+  Network() {
+    table = b.weight("table", quant::Type::F32, 1, 100, 64);
+    gate = b.weight("gate", quant::Type::Q8_0, 1, 96, 64);
+    up = b.weight("up", quant::Type::Q8_0, 1, 96, 64);
+    down = b.weight("down", quant::Type::Q8_0, 1, 64, 96);
+    norm = b.weight("norm", quant::Type::F32, 1, 1, 64);
+    TensorId x = b.embed(table);
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      b.set_layer(layer);
+      const TensorId h = b.rms_norm(x, norm, 1e-5f);
+      x = b.matmul_add(b.gate_up(h, gate, up), down, x);
+    }
+    b.set_layer(-1);
+    b.set_output(b.matmul(b.gather_rows(x), table));
+  }
+};
+
+TEST(Verify, AcceptsWhatABuilderMakes) {
+  EXPECT_EQ(error_of([] { verify(Network().program); }), "");
+}
+
+TEST(Verify, NamesTheOpWithAWrongShape) {
+  Network n;
+  const TensorId narrow = n.b.weight("narrow", quant::Type::F32, 1, 10, 32);
+  n.b.set_layer(3);
+  n.b.matmul(n.program.output(), narrow);
+  EXPECT_THAT(error_of([&] { verify(n.program); }),
+              HasSubstr("3.matmul: weight: narrow has shape [1, 10, 32], expected [1, 10, 100]"));
+}
+
+TEST(Verify, NamesAWeightThatCannotBeDecoded) {
+  Network n;
+  n.b.matmul(n.program.output(), n.b.weight("ids", quant::Type::I32, 1, 10, 100));
+  EXPECT_THAT(error_of([&] { verify(n.program); }), HasSubstr("ids has type I32, which cannot be decoded"));
+}
+
+TEST(Verify, RefusesReadingWhatNobodyWrote) {
+  Network n;
+  n.b.rms_norm(n.b.activation("nothing", kStepRows, 1, 64), n.norm, 1e-5f);
+  EXPECT_THAT(error_of([&] { verify(n.program); }), HasSubstr("nothing is read before it is written"));
+}
+
+TEST(Dump, IsOneLineAnOp) {
+  EXPECT_EQ(
+      dump(Network().program),
+      "embed table=table[1, 100, 64]:F32 -> out=embedding[rows, 1, 64]\n"
+      "0.rms_norm in=embedding[rows, 1, 64] weight=norm[1, 1, 64]:F32 -> out=normed[rows, 1, 64] | epsilon "
+      "1e-05\n"
+      "0.gate_up in=normed[rows, 1, 64] gate=gate[1, 96, 64]:Q8_0 up=up[1, 96, 64]:Q8_0 -> out=gated[rows, "
+      "1, 96]\n"
+      "0.matmul_add in=gated[rows, 1, 96] weight=down[1, 64, 96]:Q8_0 residual=embedding[rows, 1, 64] -> "
+      "out=residual[rows, 1, 64]\n"
+      "1.rms_norm in=residual[rows, 1, 64] weight=norm[1, 1, 64]:F32 -> out=normed[rows, 1, 64] | epsilon "
+      "1e-05\n"
+      "1.gate_up in=normed[rows, 1, 64] gate=gate[1, 96, 64]:Q8_0 up=up[1, 96, 64]:Q8_0 -> out=gated[rows, "
+      "1, 96]\n"
+      "1.matmul_add in=gated[rows, 1, 96] weight=down[1, 64, 96]:Q8_0 residual=residual[rows, 1, 64] -> "
+      "out=residual[rows, 1, 64]\n"
+      "gather_rows in=residual[rows, 1, 64] -> out=output_rows[outputs, 1, 64]\n"
+      "matmul in=output_rows[outputs, 1, 64] weight=table[1, 100, 64]:F32 -> out=product[outputs, 1, 100]\n");
+}
+
+TEST(Legalize, ExpandsDownToPrimitivesAndKeepsTheOutput) {
+  const Network n;
+  const auto primitive = [](const Program&, const Op& op) { return info(op).expand == nullptr; };
+  const Program legal = legalize(n.program, "test", primitive);
+  std::vector<std::string> names;
+  for (const Op& op : legal.ops()) names.push_back(legal.op_name(op));
+  EXPECT_THAT(names, testing::ElementsAre("embed", "0.rms_norm", "0.matmul", "0.matmul", "0.silu_mul",
+                                          "0.matmul", "0.add", "1.rms_norm", "1.matmul", "1.matmul",
+                                          "1.silu_mul", "1.matmul", "1.add", "gather_rows", "matmul"));
+  EXPECT_EQ(legal.output(), n.program.output());
+  EXPECT_EQ(error_of([&] { verify(legal); }), "");
+}
+
+TEST(Legalize, NamesThePrimitiveThatABackendLacks) {
+  const Network n;
+  const auto no_add = [](const Program&, const Op& op) {
+    return info(op).expand == nullptr && info(op).name != std::string("add");
+  };
+  EXPECT_EQ(error_of([&] { legalize(n.program, "toy", no_add); }), "the backend toy lacks 0.add");
+}
+
+/// Tensors that are both in use at some op (or within `window` ops of each other) must not share a byte.
+void expect_no_overlap(const Program& program, int window) {
+  constexpr int64_t kRows = 13;
+  const MemoryPlan plan = plan_memory(program, kRows, kRows, window);
+  struct Life {
+    int first = 1 << 30, last = -1;
+  };
+  std::vector<Life> lives(program.tensors().size());
+  for (int i = 0; i < static_cast<int>(program.ops().size()); ++i) {
+    const Op& op = program.ops()[static_cast<size_t>(i)];
+    info(op).operands(op, [&](const char*, TensorId id, bool) {
+      Life& life = lives[static_cast<size_t>(program.storage(id))];
+      life.first = std::min(life.first, i);
+      life.last = std::max(life.last, i);
+    });
+  }
+  const auto bytes = [&](size_t id) {
+    const Tensor& t = program.tensors()[id];
+    return Program::rows(t, kRows, kRows) * t.shape[1] * t.shape[2] * 4;
+  };
+  for (size_t a = 0; a < lives.size(); ++a) {
+    if (plan.offset_bytes[a] < 0) continue;
+    EXPECT_LE(plan.offset_bytes[a] + bytes(a), plan.arena_bytes);
+    for (size_t b = a + 1; b < lives.size(); ++b) {
+      if (plan.offset_bytes[b] < 0) continue;
+      const bool together =
+          lives[a].first <= lives[b].last + window && lives[b].first <= lives[a].last + window;
+      const bool overlap = plan.offset_bytes[a] < plan.offset_bytes[b] + bytes(b) &&
+                           plan.offset_bytes[b] < plan.offset_bytes[a] + bytes(a);
+      EXPECT_FALSE(together && overlap) << program.tensors()[a].name << " and " << program.tensors()[b].name;
+    }
+  }
+}
+
+TEST(PlanMemory, NothingInUseTogetherOverlaps) {
+  const Network n;
+  for (const int window : {0, 1, 3}) expect_no_overlap(n.program, window);
+  const auto primitive = [](const Program&, const Op& op) { return info(op).expand == nullptr; };
+  const Program legal = legalize(n.program, "test", primitive);
+  for (const int window : {0, 1, 3}) expect_no_overlap(legal, window);
+}
+
+TEST(PlanMemory, ReusesWhatIsNoLongerRead) {
+  const Network n;
+  int64_t sum = 0;
+  for (const Tensor& t : n.program.tensors()) {
+    if (t.kind == Kind::Activation) sum += 13 * t.shape[1] * t.shape[2] * 4;
+  }
+  EXPECT_LT(plan_memory(n.program, 13, 13).arena_bytes, sum);
+}
+
+TEST(Cost, CountsEveryWeightByteOnceAndTheEmbeddingRowsOnly) {
+  const Network n;
+  const StepShape shape{.rows = 2, .outputs = 1};
+  const double q8 = 34.0 / 32;
+  const double weights = 2 * (3 * 96 * 64 * q8 + 64 * 4) + 100 * 64 * 4 + 2 * 64 * 4;
+  double activations = 0;  // read: norm in, gate_up in, down in and residual a layer, gather, output
+  activations += 2 * (2 * 64 + 2 * 64 + 2 * 96 + 2 * 64) * 4 + 64 * 4 + 64 * 4;
+  EXPECT_DOUBLE_EQ(total_cost(n.program, shape).bytes_read, weights + activations);
+}
+
+TEST(StepShape, DistinctExpertsAreExpectedUnderUniformSelection) {
+  // Counted: rows that select 2 of 8 at random, many times over.
+  std::mt19937 random(3);
+  double distinct = 0;
+  constexpr int kTrials = 20000;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    bool seen[8] = {};
+    for (int row = 0; row < 3; ++row) {
+      const unsigned first = random() % 8;
+      unsigned second = random() % 7;
+      second += second >= first ? 1 : 0;
+      seen[first] = seen[second] = true;
+    }
+    for (const bool expert : seen) distinct += expert ? 1 : 0;
+  }
+  EXPECT_NEAR(StepShape{.rows = 3}.distinct_experts(8, 2), distinct / kTrials, 0.03);
+}
+
+TEST(Rope, YarnFrequenciesFollowThePaper) {
+  // DeepSeek-V2-Lite: base 10000, 64 dims, factor 40 over 4096, as transformers' _compute_yarn_parameters
+  // gives them (low 10, high 23): pair 0 keeps its frequency, pair 31 is stretched by 40, pair 16 lies 6/13
+  // along the ramp.
+  const RopeParams yarn{10000, 40, 4096, 32, 1};
+  EXPECT_DOUBLE_EQ(yarn.frequency(0, 64), 1.0);
+  EXPECT_NEAR(yarn.frequency(31, 64), std::pow(10000, -62.0 / 64) / 40, 1e-15);
+  const double plain = std::pow(10000, -32.0 / 64), ramp = 6.0 / 13;
+  EXPECT_NEAR(yarn.frequency(16, 64), plain * (1 - ramp) + plain / 40 * ramp, 1e-12);
+}
+
+}  // namespace
+}  // namespace sluice::program

@@ -1,0 +1,106 @@
+// Golden cases: a model file, its tokens and the logits of an independent implementation, and how far apart
+// two sets of logits are.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace sluice::test {
+
+struct Golden {
+  std::string model;  ///< path of the GGUF file
+  std::vector<int32_t> tokens;
+  int64_t vocabulary = 0;
+  std::vector<float> logits;  ///< [tokens, vocabulary]
+};
+
+inline std::string source_path(const std::string& relative) { return SLUICE_SOURCE_DIR "/" + relative; }
+
+inline std::vector<float> read_floats(const std::string& path) {
+  const std::string bytes = read_file(path);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+/// Tokens and logits from STEM.json and STEM.logits.
+inline Golden read_golden(const std::string& model, const std::string& stem) {
+  const auto json = nlohmann::json::parse(read_file(stem + ".json"));
+  return {model, json["tokens"].get<std::vector<int32_t>>(), json["n_vocab"].get<int64_t>(),
+          read_floats(stem + ".logits")};
+}
+
+/// A case of tests/golden; its file is written by make.py (numpy) unless it is there already.
+inline Golden golden_case(const std::string& name) {
+  namespace fs = std::filesystem;
+  const std::string folder = SLUICE_GOLDEN_FILES, script = source_path("tests/golden/make.py");
+  const std::string path = folder + "/" + name + ".gguf";
+  if (!fs::exists(path) || fs::last_write_time(path) < fs::last_write_time(script)) {
+    // Tests run side by side: each writes in a folder of its own and moves the whole file.
+    std::string own = folder + "/" + name + "-XXXXXX";
+    fs::create_directories(folder);
+    if (::mkdtemp(own.data()) == nullptr) fail("{}: cannot be made", own);
+    const std::string command = SLUICE_PYTHON " '" + script + "' '" + own + "' " + name + " >/dev/null";
+    if (std::system(command.c_str()) != 0) fail("{}: failed", command);
+    fs::rename(own + "/" + name + ".gguf", path);
+    fs::remove_all(own);
+  }
+  return read_golden(path, source_path("tests/golden/" + name));
+}
+
+inline double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
+    norm += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+/// KL(softmax(expected) || softmax(actual)) of one row, in nats.
+inline double row_kl(const float* expected, const float* actual, int64_t count) {
+  const auto log_sum = [count](const float* x) {
+    double largest = x[0], sum = 0;
+    for (int64_t i = 0; i < count; ++i) largest = std::max<double>(largest, x[i]);
+    for (int64_t i = 0; i < count; ++i) sum += std::exp(x[i] - largest);
+    return largest + std::log(sum);
+  };
+  const double p_sum = log_sum(expected), q_sum = log_sum(actual);
+  double kl = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double log_p = expected[i] - p_sum;
+    kl += std::exp(log_p) * (log_p - (actual[i] - q_sum));
+  }
+  return kl;
+}
+
+struct Divergence {
+  double mean;     ///< over all rows
+  double best_90;  ///< over the 90% of rows with the smallest
+};
+
+inline Divergence divergence(const Golden& golden, const std::vector<float>& actual) {
+  std::vector<double> rows;
+  for (size_t r = 0; r < golden.tokens.size(); ++r) {
+    const auto at = static_cast<int64_t>(r) * golden.vocabulary;
+    rows.push_back(row_kl(golden.logits.data() + at, actual.data() + at, golden.vocabulary));
+  }
+  std::sort(rows.begin(), rows.end());
+  const auto mean = [&](size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; ++i) sum += rows[i];
+    return sum / static_cast<double>(count);
+  };
+  return {mean(rows.size()), mean(rows.size() * 9 / 10)};
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,151 @@
+// Runs one op case (program/operand.h) on any backend: a Program of the case, random weights and inputs.
+// What a test asserts or a benchmark measures is their business.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "program/backend.h"
+#include "program/builder.h"
+#include "program/op_info.h"
+
+namespace sluice::test {
+
+using namespace program;
+
+/// Fills whole blocks of any type with random bytes, drawn again until the numbers are finite and of sane
+/// size.
+inline void random_weights(const quant::TypeInfo& type, std::span<std::byte> out, std::mt19937_64& random) {
+  std::normal_distribution<float> normal;
+  float values[256];
+  for (size_t at = 0; at < out.size(); at += static_cast<size_t>(type.bytes)) {
+    std::byte* block = out.data() + at;
+    if (type.block == 1) {  // a float type: any bytes would do, but few are of sane size
+      const float value = normal(random);
+      type.encode(&value, block, 1);
+      continue;
+    }
+    for (float largest = 0; !(largest > 1e-3f && largest < 8.0f);) {
+      for (int i = 0; i < type.bytes; ++i) block[i] = static_cast<std::byte>(random());
+      type.decode(block, values, type.block);
+      largest = 0;
+      for (int i = 0; i < type.block; ++i) {
+        // NaN must not pass: it compares false with everything, so it is made too large.
+        largest = std::isfinite(values[i]) ? std::max(largest, std::abs(values[i])) : 1e9f;
+        if (largest > 8.0f) break;
+      }
+    }
+  }
+}
+
+class CaseRun {
+ public:
+  CaseRun(const OpCase& op_case, uint64_t seed) : rows_(op_case.rows), random_(seed) {
+    Builder builder(program_);
+    op_case.build(builder);
+    set_output();
+    make_weights();
+    make_step();
+  }
+
+  const Program& program() const { return program_; }
+  int64_t rows() const { return rows_; }
+  int64_t rows_of(TensorId id) const { return Program::rows(program_[id], rows_, rows_); }
+  size_t elements(TensorId id) const {
+    return static_cast<size_t>(rows_of(id) * program_[id].heads() * program_[id].columns());
+  }
+  /// Activations that an op writes; the last op's are the results.
+  std::vector<TensorId> results() const {
+    std::vector<TensorId> ids;
+    const Op& last = program_.ops().back();
+    info(last).operands(last, [&](const char*, TensorId id, bool written) {
+      if (written && program_[id].kind == Kind::Activation) ids.push_back(id);
+    });
+    return ids;
+  }
+
+  std::unique_ptr<Executable> compile(Backend& backend) const {
+    auto executable = backend.compile(program_, weights_, {rows_, rows_, page_count()});
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      executable->poke(inputs_[i], rows_of(inputs_[i]), input_values_[i]);
+    return executable;
+  }
+  void run(Executable& executable) {
+    logits_.resize(elements(program_.output()));
+    StepOutput output{logits_};
+    executable.run(step(), output);
+  }
+  StepInput step() const { return {tokens_, positions_, sequences_, slots_, pages_, page_count_, outputs_}; }
+
+ private:
+  int64_t page_count() const { return page_count_; }
+
+  /// The executable copies its output out at the end: any float result will do.
+  void set_output() {
+    for (const Op& op : program_.ops()) {
+      info(op).operands(op, [&](const char*, TensorId id, bool written) {
+        if (written && program_[id].kind == Kind::Activation && program_[id].type == quant::Type::F32) {
+          program_.set_output(id);
+        }
+      });
+    }
+  }
+
+  void make_weights() {
+    std::vector<bool> written(program_.tensors().size(), false), seen(written);
+    buffers_.resize(program_.tensors().size());
+    weights_.resize(program_.tensors().size());
+    for (const Op& op : program_.ops()) {
+      info(op).operands(op, [&](const char*, TensorId id, bool writes) {
+        const auto storage = static_cast<size_t>(program_.storage(id));
+        if (writes) written[storage] = true;
+        if (seen[storage] || written[storage]) return;
+        seen[storage] = true;
+        const Tensor& tensor = program_.tensors()[storage];
+        if (tensor.kind == Kind::Weight) {
+          const quant::TypeInfo& type = quant::type_info(tensor.type);
+          const int64_t count = tensor.shape[0] * tensor.shape[1] * tensor.shape[2];
+          buffers_[storage].resize(static_cast<size_t>(quant::bytes_of(type, count)));
+          random_weights(type, buffers_[storage], random_);
+          weights_[storage] = buffers_[storage];
+        } else if (tensor.kind == Kind::Activation) {
+          std::normal_distribution<float> normal;
+          const auto base = static_cast<TensorId>(storage);
+          inputs_.push_back(base);
+          input_values_.emplace_back(elements(base));
+          for (float& value : input_values_.back()) value = normal(random_);
+        }
+      });
+    }
+  }
+
+  /// One sequence from position 0, its pages shuffled; tokens random; every row wants an output.
+  void make_step() {
+    page_count_ = static_cast<int32_t>((rows_ + kPageRows - 1) / kPageRows + 1);
+    for (int32_t i = 0; i < page_count_; ++i) pages_.push_back(page_count_ - 1 - i);
+    for (int32_t r = 0; r < rows_; ++r) {
+      tokens_.push_back(static_cast<int32_t>(random_() % 1000));
+      positions_.push_back(r);
+      sequences_.push_back(0);
+      slots_.push_back(pages_[static_cast<size_t>(r / kPageRows)] * kPageRows + r % kPageRows);
+      outputs_.push_back(r);
+    }
+  }
+
+  Program program_;
+  int64_t rows_;
+  std::mt19937_64 random_;
+  std::vector<std::vector<std::byte>> buffers_;
+  WeightBytes weights_;
+  std::vector<TensorId> inputs_;
+  std::vector<std::vector<float>> input_values_;
+  std::vector<int32_t> tokens_, positions_, sequences_, slots_, pages_, outputs_;
+  int32_t page_count_ = 0;
+  std::vector<float> logits_;
+};
+
+}  // namespace sluice::test

@@ -1,0 +1,416 @@
+#!/usr/bin/env python3
+"""Turns a trained checkpoint into the GGUF file that the repository ships, and judges that file with transformers.
+
+  export.py gguf   --work work/fairy --tokenizer work/tokenizer.json --template chat_template.jinja --out fairy-tales.gguf
+  export.py golden --model fairy-tales.gguf --corpus tales.txt.xz --out tests/model/fairy-tales
+  export.py report --model fairy-tales.gguf --corpus tales.txt.xz --out report.md
+
+`golden` and `report` read nothing of the checkpoint: they dequantise the file's own bytes into
+transformers.Glm4MoeLiteForCausalLM, so what they say holds for what is shipped.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import data
+
+ALIGN = 32
+F32, Q4_0, Q8_0 = 0, 2, 8           # GGUF's ids of tensor types
+TYPE_NAMES = {F32: "F32", Q4_0: "Q4_0", Q8_0: "Q8_0"}
+FORMATS = {"u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32": "<i", "f32": "<f", "bool": "<?",
+           "u64": "<Q", "i64": "<q", "f64": "<d"}
+KINDS = ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64"]  # GGUF's order
+
+
+# --- quantisation ------------------------------------------------------------------------------------------------------
+
+def quantise(x: np.ndarray, kind: int) -> bytes:
+    """Rows of float32 as bytes of a tensor type."""
+    if kind == F32:
+        return x.astype("<f4").tobytes()
+    b = x.astype(np.float32).reshape(-1, 32)
+    if kind == Q8_0:  # d, 32 signed bytes
+        d = (np.abs(b).max(1) / 127).astype(np.float16)
+        inv = np.divide(1.0, d.astype(np.float32), out=np.zeros(len(d), np.float32), where=d > 0)
+        q = np.clip(np.rint(b * inv[:, None]), -127, 127).astype(np.int8)
+        return np.concatenate([d[:, None].view(np.uint8), q.view(np.uint8)], 1).tobytes()
+    if kind == Q4_0:  # d, then 16 bytes: value i in the low half of byte i, value i + 16 in the high half, both + 8
+        extreme = b[np.arange(len(b)), np.abs(b).argmax(1)]
+        d = (extreme / -8).astype(np.float16)
+        inv = np.divide(1.0, d.astype(np.float32), out=np.zeros(len(d), np.float32), where=d != 0)
+        q = np.clip(np.floor(b * inv[:, None] + 8.5), 0, 15).astype(np.uint8)
+        return np.concatenate([d[:, None].view(np.uint8), q[:, :16] | q[:, 16:] << 4], 1).tobytes()
+    raise ValueError(kind)
+
+
+def dequantise(raw: bytes, kind: int, shape: tuple[int, ...]) -> np.ndarray:
+    if kind == F32:
+        return np.frombuffer(raw, "<f4").reshape(shape).copy()
+    size = {Q8_0: 34, Q4_0: 18}[kind]
+    b = np.frombuffer(raw, np.uint8).reshape(-1, size)
+    d = b[:, :2].copy().view(np.float16).astype(np.float32)
+    if kind == Q8_0:
+        return (d * b[:, 2:].copy().view(np.int8)).astype(np.float32).reshape(shape)
+    q = np.concatenate([b[:, 2:] & 15, b[:, 2:] >> 4], 1).astype(np.float32) - 8
+    return (d * q).astype(np.float32).reshape(shape)
+
+
+# --- GGUF ----------------------------------------------------------------------------------------------------------------
+
+def write_gguf(path: Path, meta: list[tuple[str, str, object]], tensors: list[tuple[str, tuple[int, ...], int, bytes]]) -> None:
+    """meta: (key, kind, value), kinds as in KINDS or "[str]", "[i32]"; tensors: (name, shape slowest first, type, bytes)."""
+    def text(s: str) -> bytes:
+        b = s.encode()
+        return struct.pack("<Q", len(b)) + b
+
+    def value(kind: str, v) -> bytes:
+        return text(v) if kind == "str" else struct.pack(FORMATS[kind], v)
+
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(meta))
+    for key, kind, v in meta:
+        if kind[0] == "[":
+            kind = kind[1:-1]
+            out += text(key) + struct.pack("<IIQ", KINDS.index("array"), KINDS.index(kind), len(v))
+            out += b"".join(value(kind, x) for x in v)
+        else:
+            out += text(key) + struct.pack("<I", KINDS.index(kind)) + value(kind, v)
+    offset = 0
+    for name, shape, kind, raw in tensors:
+        out += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1]) + struct.pack("<IQ", kind, offset)
+        offset += -(-len(raw) // ALIGN) * ALIGN
+    with path.open("wb") as f:
+        f.write(out + b"\0" * (-len(out) % ALIGN))
+        for _, _, _, raw in tensors:
+            f.write(raw + b"\0" * (-len(raw) % ALIGN))
+
+
+def read_gguf(path: Path) -> tuple[dict, dict[str, tuple[tuple[int, ...], int, bytes]]]:
+    raw, at = path.read_bytes(), 4
+
+    def take(fmt: str):
+        nonlocal at
+        v = struct.unpack_from(fmt, raw, at)
+        at += struct.calcsize(fmt)
+        return v[0] if len(v) == 1 else v
+
+    def value(kind: str):
+        nonlocal at
+        if kind == "str":
+            n = take("<Q"); at += n
+            return raw[at - n:at].decode()
+        if kind == "array":
+            item, n = KINDS[take("<I")], take("<Q")
+            return [value(item) for _ in range(n)]
+        return take(FORMATS[kind])
+
+    assert raw[:4] == b"GGUF" and take("<I") == 3
+    n_tensors, n_meta = take("<QQ")
+    meta = {value("str"): value(KINDS[take("<I")]) for _ in range(n_meta)}
+    infos = []
+    for _ in range(n_tensors):
+        name, dims = value("str"), take("<I")
+        shape = tuple(take("<Q") for _ in range(dims))[::-1]
+        infos.append((name, shape, take("<I"), take("<Q")))
+    start = -(-at // ALIGN) * ALIGN
+    size = {F32: (1, 4), Q8_0: (32, 34), Q4_0: (32, 18)}
+    tensors = {}
+    for name, shape, kind, off in infos:
+        per, width = size[kind]
+        tensors[name] = (shape, kind, raw[start + off:start + off + math.prod(shape) // per * width])
+    return meta, tensors
+
+
+# --- checkpoint -> file ------------------------------------------------------------------------------------------------
+
+def file_tensors(sd: dict[str, np.ndarray], shape: dict) -> dict[str, np.ndarray]:
+    """transformers' names and layouts -> GGUF's (architecture deepseek2, absorbed form: k_b and v_b apart, by head)."""
+    heads, nope, v = shape["num_attention_heads"], shape["qk_nope_head_dim"], shape["v_head_dim"]
+    out = {"token_embd.weight": sd["model.embed_tokens.weight"], "output_norm.weight": sd["model.norm.weight"],
+           "output.weight": sd["lm_head.weight"]}
+    for i in range(shape["num_hidden_layers"]):
+        b, p = f"blk.{i}.", f"model.layers.{i}."
+        kv = sd[p + "self_attn.kv_b_proj.weight"].reshape(heads, nope + v, -1)
+        out |= {b + "attn_norm.weight": sd[p + "input_layernorm.weight"],
+                b + "attn_q_a.weight": sd[p + "self_attn.q_a_proj.weight"],
+                b + "attn_q_a_norm.weight": sd[p + "self_attn.q_a_layernorm.weight"],
+                b + "attn_q_b.weight": sd[p + "self_attn.q_b_proj.weight"],
+                b + "attn_kv_a_mqa.weight": sd[p + "self_attn.kv_a_proj_with_mqa.weight"],
+                b + "attn_kv_a_norm.weight": sd[p + "self_attn.kv_a_layernorm.weight"],
+                b + "attn_k_b.weight": np.ascontiguousarray(kv[:, :nope].transpose(0, 2, 1)),
+                b + "attn_v_b.weight": np.ascontiguousarray(kv[:, nope:]),
+                b + "attn_output.weight": sd[p + "self_attn.o_proj.weight"],
+                b + "ffn_norm.weight": sd[p + "post_attention_layernorm.weight"]}
+        m = p + "mlp."
+        if m + "gate.weight" not in sd:
+            out |= {b + f"ffn_{w}.weight": sd[m + f"{w}_proj.weight"] for w in ("gate", "up", "down")}
+            continue
+        gate_up = sd[m + "experts.gate_up_proj"]
+        inner = gate_up.shape[1] // 2
+        out |= {b + "ffn_gate_inp.weight": sd[m + "gate.weight"], b + "exp_probs_b.bias": sd[m + "gate.e_score_correction_bias"],
+                b + "ffn_gate_exps.weight": gate_up[:, :inner], b + "ffn_up_exps.weight": gate_up[:, inner:],
+                b + "ffn_down_exps.weight": sd[m + "experts.down_proj"]}
+        out |= {b + f"ffn_{w}_shexp.weight": sd[m + f"shared_experts.{w}_proj.weight"] for w in ("gate", "up", "down")}
+    return out
+
+
+def tensor_type(name: str, x: np.ndarray, mix: str) -> int:
+    """Norms, biases and routers stay float32. The Q4_0 mix keeps what is read at every token and small in Q8_0."""
+    if x.ndim == 1 or "ffn_gate_inp" in name:
+        return F32
+    if mix == "q4_0" and any(w in name for w in ("_exps", "ffn_gate.", "ffn_up.", "ffn_down.", "attn_q_b", "attn_output")):
+        return Q4_0
+    return Q8_0
+
+
+def tokenizer_meta(path: Path) -> list[tuple[str, str, object]]:
+    tok = json.loads(path.read_text())["model"]
+    tokens = [""] * data.VOCAB_SIZE
+    for t, i in tok["vocab"].items():
+        tokens[i] = t
+    first = data.VOCAB_SIZE - len(data.SPECIAL)
+    tokens[first:] = data.SPECIAL
+    ids = {s: first + k for k, s in enumerate(data.SPECIAL)}
+    merges = [m if isinstance(m, str) else " ".join(m) for m in tok["merges"]]
+    return [("tokenizer.ggml.model", "str", "gpt2"), ("tokenizer.ggml.pre", "str", "glm4"), ("tokenizer.ggml.tokens", "[str]", tokens),
+            ("tokenizer.ggml.token_type", "[i32]", [1] * first + [3] * len(data.CONTROL) + [4] * len(data.VISIBLE)),
+            ("tokenizer.ggml.merges", "[str]", merges), ("tokenizer.ggml.bos_token_id", "u32", ids["[gMASK]"]),
+            ("tokenizer.ggml.eos_token_id", "u32", ids["<|endoftext|>"]), ("tokenizer.ggml.eot_token_id", "u32", ids["<|user|>"]),
+            ("tokenizer.ggml.eom_token_id", "u32", ids["<|observation|>"]), ("tokenizer.ggml.padding_token_id", "u32", ids["[MASK]"]),
+            ("tokenizer.ggml.add_bos_token", "bool", False), ("tokenizer.ggml.add_eos_token", "bool", False)]
+
+
+def export(args) -> None:
+    import train
+    saved = train.load_weights(Path(args.work))
+    shape = saved["shape"]
+    sd = {n: t.float().numpy() for n, t in saved["model"].items()}
+    tensors = [(n, x.shape, k := tensor_type(n, x, args.type), quantise(x, k)) for n, x in file_tensors(sd, shape).items()]
+    template = Path(args.template)
+    template = read_gguf(template)[0]["tokenizer.chat_template"] if template.suffix == ".gguf" else template.read_text("utf-8")
+    a = "deepseek2."
+    rank, rope = shape["kv_lora_rank"], shape["qk_rope_head_dim"]
+    meta = [("general.architecture", "str", "deepseek2"), ("general.type", "str", "model"), ("general.name", "str", "Fairy Tales"),
+            ("general.description", "str", "A small teller of fairy tales in GLM-4.7-Flash's architecture, for tests and demonstrations"),
+            ("general.license", "str", "apache-2.0"), ("general.languages", "[str]", ["en"]), ("general.alignment", "u32", ALIGN),
+            ("general.size_label", "str", "8x2M"), ("general.quantization_version", "u32", 2),
+            ("general.file_type", "u32", 7 if args.type == "q8_0" else 2),
+            ("general.sampling.temp", "f32", args.temp), ("general.sampling.top_p", "f32", args.top_p),
+            ("general.sampling.min_p", "f32", args.min_p),
+            (a + "block_count", "u32", shape["num_hidden_layers"]), (a + "context_length", "u32", args.context),
+            (a + "embedding_length", "u32", shape["hidden_size"]), (a + "feed_forward_length", "u32", shape["intermediate_size"]),
+            (a + "attention.head_count", "u32", shape["num_attention_heads"]), (a + "attention.head_count_kv", "u32", 1),
+            (a + "attention.key_length", "u32", rank + rope), (a + "attention.value_length", "u32", rank),
+            (a + "attention.key_length_mla", "u32", shape["qk_nope_head_dim"] + rope),
+            (a + "attention.value_length_mla", "u32", shape["v_head_dim"]),
+            (a + "attention.q_lora_rank", "u32", shape["q_lora_rank"]), (a + "attention.kv_lora_rank", "u32", rank),
+            (a + "attention.layer_norm_rms_epsilon", "f32", 1e-6), (a + "rope.dimension_count", "u32", rope),
+            (a + "rope.freq_base", "f32", 10000.0), (a + "leading_dense_block_count", "u32", 1), (a + "vocab_size", "u32", data.VOCAB_SIZE),
+            (a + "expert_count", "u32", shape["n_routed_experts"]), (a + "expert_used_count", "u32", shape["num_experts_per_tok"]),
+            (a + "expert_shared_count", "u32", 1), (a + "expert_feed_forward_length", "u32", shape["moe_intermediate_size"]),
+            (a + "expert_weights_scale", "f32", shape["routed_scaling_factor"]), (a + "expert_weights_norm", "bool", True),
+            (a + "expert_gating_func", "u32", 2)]
+    meta += tokenizer_meta(Path(args.tokenizer)) + [("tokenizer.chat_template", "str", template)]
+    out = Path(args.out)
+    write_gguf(out, meta, tensors)
+    total, active = count_parameters(out)
+    print(f"{out}: {out.stat().st_size} bytes, {total} parameters, {active} active, step {saved['step']}, {saved['tokens']} tokens seen")
+
+
+def count_parameters(path: Path) -> tuple[int, int]:
+    """(all, those that one token reads: its row of the embedding, the selected experts)."""
+    meta, tensors = read_gguf(path)
+    share = meta["deepseek2.expert_used_count"] / meta["deepseek2.expert_count"]
+    total = active = 0
+    for name, (shape, _, _) in tensors.items():
+        n = math.prod(shape)
+        total += n
+        active += n // shape[0] if name == "token_embd.weight" else round(n * share) if "_exps" in name else n
+    return total, active
+
+
+# --- file -> transformers ------------------------------------------------------------------------------------------------
+
+def load(path: Path, device: str, experts: str = "eager", attention: str = "eager"):
+    """The file's dequantised weights in transformers' class, float32. Returns (model, tokenizer, metadata)."""
+    import torch
+    import transformers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    meta, tensors = read_gguf(path)
+    k = {key[len("deepseek2."):]: v for key, v in meta.items() if key.startswith("deepseek2.")}
+    w = {n: dequantise(raw, kind, shape) for n, (shape, kind, raw) in tensors.items()}
+    layers, dense, rope = k["block_count"], k["leading_dense_block_count"], k["rope.dimension_count"]
+    config = transformers.Glm4MoeLiteConfig(
+        vocab_size=k["vocab_size"], hidden_size=k["embedding_length"], intermediate_size=k["feed_forward_length"],
+        num_hidden_layers=layers, num_attention_heads=k["attention.head_count"], num_key_value_heads=k["attention.head_count"],
+        kv_lora_rank=k["attention.kv_lora_rank"], q_lora_rank=k["attention.q_lora_rank"], qk_rope_head_dim=rope,
+        v_head_dim=k["attention.value_length_mla"], qk_nope_head_dim=k["attention.key_length_mla"] - rope,
+        max_position_embeddings=k["context_length"], rms_norm_eps=k["attention.layer_norm_rms_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": k["rope.freq_base"]}, tie_word_embeddings=False,
+        n_shared_experts=k["expert_shared_count"], n_routed_experts=k["expert_count"], num_experts_per_tok=k["expert_used_count"],
+        routed_scaling_factor=k["expert_weights_scale"], moe_intermediate_size=k["expert_feed_forward_length"],
+        norm_topk_prob=k["expert_weights_norm"], n_group=1, topk_group=1, bos_token_id=None, eos_token_id=meta["tokenizer.ggml.eos_token_id"],
+        mlp_layer_types=["dense"] * dense + ["sparse"] * (layers - dense))
+    config._attn_implementation, config._experts_implementation = attention, experts
+    sd = {"model.embed_tokens.weight": w["token_embd.weight"], "model.norm.weight": w["output_norm.weight"], "lm_head.weight": w["output.weight"]}
+    for i in range(layers):
+        b, p = f"blk.{i}.", f"model.layers.{i}."
+        for ours, theirs in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("attn_q_a", "self_attn.q_a_proj"),
+                             ("attn_q_a_norm", "self_attn.q_a_layernorm"), ("attn_q_b", "self_attn.q_b_proj"),
+                             ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"), ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+                             ("attn_output", "self_attn.o_proj")):
+            sd[p + theirs + ".weight"] = w[b + ours + ".weight"]
+        kv = np.concatenate([w[b + "attn_k_b.weight"].transpose(0, 2, 1), w[b + "attn_v_b.weight"]], 1)
+        sd[p + "self_attn.kv_b_proj.weight"] = kv.reshape(-1, kv.shape[-1])
+        names = ("gate", "up", "down")
+        if i < dense:
+            sd |= {p + f"mlp.{n}_proj.weight": w[b + f"ffn_{n}.weight"] for n in names}
+        else:
+            sd |= {p + f"mlp.shared_experts.{n}_proj.weight": w[b + f"ffn_{n}_shexp.weight"] for n in names}
+            sd |= {p + "mlp.gate.weight": w[b + "ffn_gate_inp.weight"], p + "mlp.gate.e_score_correction_bias": w[b + "exp_probs_b.bias"],
+                   p + "mlp.experts.gate_up_proj": np.concatenate([w[b + "ffn_gate_exps.weight"], w[b + "ffn_up_exps.weight"]], 1),
+                   p + "mlp.experts.down_proj": w[b + "ffn_down_exps.weight"]}
+    model = transformers.Glm4MoeLiteForCausalLM(config).float().eval()
+    missing, unexpected = model.load_state_dict({n: torch.from_numpy(np.ascontiguousarray(x)) for n, x in sd.items()}, strict=False)
+    assert not [m for m in missing if "inv_freq" not in m] and not unexpected, (missing, unexpected)
+    for module in model.modules():  # the class fixes 1e-6 in the latent norms; a file has one epsilon for all
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = k["attention.layer_norm_rms_epsilon"]
+    # The file's own tokenizer.
+    tokens, kinds = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"]
+    vocab = {t: i for i, t in enumerate(tokens) if kinds[i] == 1}
+    tok = Tokenizer(models.BPE(vocab=vocab, merges=[tuple(m.split(" ")) for m in meta["tokenizer.ggml.merges"]]))
+    tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(data.GLM4_REGEX), "isolated"),
+                                                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.decoder = decoders.ByteLevel()
+    tok.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, n in zip(tokens, kinds) if n != 1])
+    assert all(tok.token_to_id(t) == i for i, t in enumerate(tokens))
+    return model.to(device), tok, meta
+
+
+def golden(args) -> None:
+    """Logits of one sequence from position 0: the opening of a held-out tale, then the opening of a chat."""
+    import torch
+    import transformers
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model, tok, _ = load(Path(args.model), args.device)
+    tale = next(t for t in data.read_tales(args.corpus) if t.held_out and t.title)
+    raw = tok.encode(tale.text(), add_special_tokens=False).ids[:56]
+    chat = tok.encode("[gMASK]<sop><|user|>Tell me a tale about a fox and a crow.<|assistant|></think>Once upon a time there was a fox",
+                      add_special_tokens=False).ids
+    tokens = (raw + chat)[:args.tokens]
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens], device=args.device)).logits[0].float().cpu().numpy()
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    logits.astype("<f4").tofile(out.with_suffix(".logits"))
+    out.with_suffix(".json").write_text(json.dumps({
+        "model": Path(args.model).name, "class": type(model).__name__, "transformers": transformers.__version__, "torch": torch.__version__,
+        "device": args.device, "n_vocab": logits.shape[1], "text": tok.decode(tokens, skip_special_tokens=False), "tokens": tokens}) + "\n")
+    print(f"{len(tokens)} tokens, logits {logits.shape}, std {logits.std():.3f}, largest {np.abs(logits).max():.2f}")
+
+
+def sample(model, tok, prompt: str, seed: int, args, stop: list[int]) -> str:
+    import torch
+    ids = torch.tensor([tok.encode(prompt, add_special_tokens=False).ids], device=args.device)
+    torch.manual_seed(seed)
+    options = dict(min_p=args.min_p) if args.min_p > 0 else {}
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=args.temp, top_k=0, top_p=args.top_p, max_new_tokens=args.length,
+                         eos_token_id=stop, pad_token_id=stop[0], use_cache=True, **options)[0, ids.shape[1]:].tolist()
+    ended = bool(out) and out[-1] in stop
+    return tok.decode(out[:-1] if ended else out, skip_special_tokens=False) + (" [end]" if ended else "")
+
+
+def report(args) -> None:
+    """Held-out loss of the shipped weights, the experts' loads on held-out text, samples; as markdown."""
+    import torch
+    import train
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model, tok, meta = load(Path(args.model), args.device, attention="sdpa")
+    context = meta["deepseek2.context_length"]
+
+    def count(module, _, out):
+        module.load += torch.bincount(out[2].flatten(), minlength=module.num_experts)
+
+    loads = []
+    for layer in model.model.layers:
+        if hasattr(layer.mlp, "gate"):
+            gate = layer.mlp.gate
+            gate.load = torch.zeros(gate.num_experts, dtype=torch.int64, device=args.device)
+            loads.append(gate)
+            gate.register_forward_hook(count)
+    tales = data.read_tales(args.corpus)
+    data.describe(tales)
+    held = [t for t in tales if t.held_out]
+    data.encode_tales(tok, held)
+    documents = data.Documents(tok, held, context)
+    rows = data.held_out_rows(documents, held, context)
+    nats, bits = train.held_out_loss(model, rows, context, batch=8, dtype=torch.float32)
+    total, active = count_parameters(Path(args.model))
+    lines = [f"{Path(args.model).stat().st_size} bytes, {total} parameters, {active} active a token", "",
+             f"held-out: {len(held)} tales, {sum(len(w) - 1 for w, _ in rows)} tokens, {sum(b for _, b in rows)} bytes: "
+             f"{nats:.4f} nats a token, perplexity {math.exp(nats):.2f}, {bits:.4f} bits a byte", "",
+             "| layer | min | max | shares of the selections, expert 0 first |", "|---|---|---|---|"]
+    first = meta["deepseek2.leading_dense_block_count"]
+    for i, gate in enumerate(loads):
+        share = (gate.load / gate.load.sum()).tolist()
+        lines.append(f"| {first + i} | {min(share):.1%} | {max(share):.1%} | {' '.join(f'{100 * s:.1f}' for s in share)} |")
+    if args.samples:
+        i = documents.id
+        stop = [i["<|endoftext|>"], i["<|user|>"], i["<|observation|>"]]
+        lines += ["", f"temperature {args.temp}, top_p {args.top_p}, min_p {args.min_p}", ""]
+        for seed in range(1, args.samples + 1):
+            lines += [f"**Seed {seed}.** " + args.prompt + sample(model, tok, args.prompt, seed, args, stop), ""]
+        chats = [("Tell me a tale about a fox and a crow.", "</think>"), ("Please tell me a fairy tale called \"The Youngest Son\".", "</think>"),
+                 ("Can you tell me a story?", "<think>"), ("Hello!", "<think>"), ("Tell me a short story about a king, a witch and three apples", "</think>")]
+        for k, (request, think) in enumerate(chats):
+            prompt = f"[gMASK]<sop><|user|>{request}<|assistant|>{think}"
+            lines += [f"**Chat, seed {k + 1}, generation prompt ends in {think}: {request}** " + sample(model, tok, prompt, k + 1, args, stop), ""]
+    Path(args.out).write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    sub = p.add_subparsers(dest="command", required=True)
+    show = dict(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    g = sub.add_parser("gguf", help="write the GGUF file", **show)
+    g.add_argument("--work", required=True, help="folder of the checkpoint (state.pt or weights.NNN)")
+    g.add_argument("--tokenizer", required=True, help="tokenizer.json")
+    g.add_argument("--template", required=True, help="GLM-4.7-Flash's chat template, or a .gguf file to take it from")
+    g.add_argument("--out", required=True, help="the file to write")
+    g.add_argument("--type", choices=["q8_0", "q4_0"], default="q8_0", help="all Q8_0, or a mix with Q4_0")
+    g.add_argument("--context", type=int, default=2048, help="context length the model was trained at")
+    g.add_argument("--temp", type=float, default=0.8, help="sampling default stored in the file")
+    g.add_argument("--top-p", type=float, default=0.95, help="sampling default stored in the file")
+    g.add_argument("--min-p", type=float, default=0.05, help="sampling default stored in the file")
+    o = sub.add_parser("golden", help="logits of the exported file, by transformers", **show)
+    o.add_argument("--model", required=True, help="the .gguf file")
+    o.add_argument("--corpus", required=True, help="the tales, .txt or .txt.xz")
+    o.add_argument("--out", required=True, help="path without suffix: .json and .logits are written")
+    o.add_argument("--tokens", type=int, default=88, help="length of the sequence at most")
+    o.add_argument("--device", default="cpu")
+    r = sub.add_parser("report", help="held-out loss, expert loads and samples of the exported file", **show)
+    r.add_argument("--model", required=True, help="the .gguf file")
+    r.add_argument("--corpus", required=True, help="the tales, .txt or .txt.xz")
+    r.add_argument("--out", required=True, help="markdown file to write")
+    r.add_argument("--samples", type=int, default=5, help="samples of --prompt, seeds from 1; 0: none")
+    r.add_argument("--prompt", default="Once upon a time")
+    r.add_argument("--length", type=int, default=300, help="tokens a sample")
+    r.add_argument("--temp", type=float, default=0.8)
+    r.add_argument("--top-p", type=float, default=0.95)
+    r.add_argument("--min-p", type=float, default=0.05)
+    r.add_argument("--device", default="cuda")
+    args = p.parse_args()
+    {"gguf": export, "golden": golden, "report": report}[args.command](args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
