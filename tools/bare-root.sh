@@ -47,6 +47,7 @@ else
   [[ -z $(ls -A -- "$folder") ]] || die "$folder is not empty"
 fi
 folder=$(cd -- "$folder" && pwd -P)
+chmod 755 -- "$folder" # a root is everyone's to read; mktemp's folder is not
 logs=$(mktemp -d "${TMPDIR:-/tmp}/bare-root-logs.XXXXXX")
 
 finish() {
@@ -120,7 +121,7 @@ if [[ $verbs == *run* ]]; then
   # The tale alone: some words, no escape codes, and no line of what apt, the build or dev say.
   [[ $(wc -w <"$logs/run.out") -ge 20 ]] || die "that is no tale: $(wc -w <"$logs/run.out") words"
   if grep -nP '[\x00-\x08\x0b-\x1f\x7f]' "$logs/run.out"; then die "control characters in the tale"; fi
-  if grep -nE '^(dev:|--|\[[0-9]+/|(Get|Hit|Ign):|Setting up |Unpacking |Reading )|tokens?/s' "$logs/run.out"; then
+  if grep -nE '^(dev:|-- (The|Found|Check|Detect|Config|Generat|Build)|\[[0-9]+/|(Get|Hit|Ign):|Setting up |Unpacking |Reading )|tok(en)?s?/s' "$logs/run.out"; then
     die "standard output held more than the tale"
   fi
   grep -E 'tok(en)?s?/s' "$logs/run.err" >/dev/null || die "no tokens/s on standard error"

@@ -1,5 +1,7 @@
 #include "cli/assemble.h"
 
+#include <sys/auxv.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -18,7 +20,11 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
 std::string bundled_model_path() {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  fs::path executable = fs::read_symlink("/proc/self/exe", error);
+  if (error) {  // no /proc, as in a bare chroot: the name that the kernel was given
+    executable = fs::absolute(reinterpret_cast<const char*>(::getauxval(AT_EXECFN)), error);
+  }
+  const fs::path folder = executable.parent_path();
   // Installed: PREFIX/bin beside PREFIX/share. Built: build/PRESET/bin below the source tree.
   const fs::path candidates[] = {folder / "../share/sluice/models/fairy-tales.gguf",
                                  folder / "../../../models/fairy-tales.gguf"};

@@ -10,5 +10,6 @@ void add_run(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_profile(CLI::App& app);
 
 }  // namespace sluice::cli

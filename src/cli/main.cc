@@ -20,6 +20,7 @@ int run(int argc, char** argv) {
   sluice::cli::add_inspect(app);
   sluice::cli::add_logits(app);
   sluice::cli::add_synth(app);
+  sluice::cli::add_profile(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -64,7 +64,8 @@ void print_statistics(const engine::Result& result, uint64_t seed) {
   const auto rate = [](int64_t tokens, int64_t ns) {
     return ns > 0 ? static_cast<double>(tokens) * 1e9 / static_cast<double>(ns) : 0.0;
   };
-  fmt::print(stderr, "[ prompt: {} tokens, {:.1f} tok/s | generation: {} tokens, {:.1f} tok/s | seed {} ]\n",
+  fmt::print(stderr,
+             "[ prompt: {} tokens, {:.1f} tokens/s | generation: {} tokens, {:.1f} tokens/s | seed {} ]\n",
              result.prompt_tokens, rate(result.prompt_tokens, result.prompt_ns), result.generated_tokens,
              rate(result.generated_tokens - 1, result.decode_ns), seed);
 }

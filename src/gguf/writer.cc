@@ -18,8 +18,6 @@ namespace {
 
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr size_t kBufferBytes = 1 << 20;
-/// Pieces from this size on are not copied into the buffer.
-constexpr size_t kDirectBytes = 1 << 16;
 
 template <typename T>
 inline constexpr bool kIsArray = false;
@@ -149,15 +147,7 @@ uint64_t WritePlan::file_bytes() const {
   return size;
 }
 
-Writer::Writer(std::string path, const WritePlan& plan)
-    : path_(std::move(path)), alignment_(alignment_of(plan)) {
-  for (const WriteTensor& tensor : plan.tensors) {
-    CHECK(!tensor.shape.empty() && tensor.shape.size() <= 4, "{}", tensor.name);
-    CHECK(tensor.count() > 0 && tensor.shape[0] % quant::type_info(tensor.type).block == 0, "{}",
-          tensor.name);
-    tensor_bytes_.push_back(static_cast<uint64_t>(tensor.bytes()));
-  }
-  buffer_ = header_bytes(plan);  // goes out with the first bytes that follow
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), buffer_(kBufferBytes) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("{}: {}", path_, std::strerror(errno));
   struct stat info {};
@@ -165,59 +155,68 @@ Writer::Writer(std::string path, const WritePlan& plan)
   regular_ = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-Writer::~Writer() {
+OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
-  if (!finished_ && regular_) ::unlink(path_.c_str());
+  if (!complete_ && regular_) ::unlink(path_.c_str());
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const size_t piece = std::min(bytes.size(), buffer_.size() - filled_);
+    std::memcpy(buffer_.data() + filled_, bytes.data(), piece);
+    filled_ += piece;
+    bytes = bytes.subspan(piece);
+    if (filled_ == buffer_.size()) flush();
+  }
+}
+
+void OutputFile::flush() {
+  std::span<const std::byte> left(buffer_.data(), filled_);
+  while (!left.empty()) {
+    const ssize_t wrote = ::write(fd_, left.data(), left.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) fail("{}: {}", path_, std::strerror(wrote < 0 ? errno : EIO));
+    left = left.subspan(static_cast<size_t>(wrote));
+  }
+  filled_ = 0;
+}
+
+void OutputFile::complete() {
+  flush();
+  // Some file systems report a full disk only now.
+  if (::close(std::exchange(fd_, -1)) != 0) fail("{}: {}", path_, std::strerror(errno));
+  complete_ = true;
+}
+
+Writer::Writer(std::string path, const WritePlan& plan)
+    : file_(std::move(path)), alignment_(alignment_of(plan)) {
+  for (const WriteTensor& tensor : plan.tensors) {
+    CHECK(!tensor.shape.empty() && tensor.shape.size() <= 4, "{}", tensor.name);
+    CHECK(tensor.count() > 0 && tensor.shape[0] % quant::type_info(tensor.type).block == 0, "{}",
+          tensor.name);
+    tensor_bytes_.push_back(static_cast<uint64_t>(tensor.bytes()));
+  }
+  const std::string header = header_bytes(plan);
+  file_.write(std::as_bytes(std::span(header)));
 }
 
 void Writer::write(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
-  CHECK(current_ < tensor_bytes_.size(), "{}: more bytes than the tensors have", path_);
-  CHECK(bytes.size() <= tensor_bytes_[current_] - current_done_, "{}: tensor {}", path_, current_);
-  put(bytes);
+  CHECK(current_ < tensor_bytes_.size(), "{}: more bytes than the tensors have", file_.path());
+  CHECK(bytes.size() <= tensor_bytes_[current_] - current_done_, "{}: tensor {}", file_.path(), current_);
+  file_.write(bytes);
   current_done_ += bytes.size();
   if (current_done_ < tensor_bytes_[current_]) return;
-  static constexpr std::byte kZeros[64] = {};
-  for (uint64_t padding = align_up(current_done_, alignment_) - current_done_; padding > 0;) {
-    const uint64_t piece = std::min<uint64_t>(padding, sizeof kZeros);
-    put({kZeros, piece});
-    padding -= piece;
-  }
+  const std::vector<std::byte> padding(align_up(current_done_, alignment_) - current_done_);
+  file_.write(padding);
   ++current_;
   current_done_ = 0;
 }
 
 void Writer::finish() {
-  CHECK(current_ == tensor_bytes_.size(), "{}: {} of {} tensors written", path_, current_,
+  CHECK(current_ == tensor_bytes_.size(), "{}: {} of {} tensors written", file_.path(), current_,
         tensor_bytes_.size());
-  flush();
-  // Some file systems report a full disk only now.
-  if (::close(std::exchange(fd_, -1)) != 0) fail("{}: {}", path_, std::strerror(errno));
-  finished_ = true;
-}
-
-void Writer::put(std::span<const std::byte> bytes) {
-  if (bytes.size() >= kDirectBytes) {
-    flush();
-    write_through(bytes);
-    return;
-  }
-  buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (buffer_.size() >= kBufferBytes) flush();
-}
-
-void Writer::flush() {
-  write_through(std::as_bytes(std::span(buffer_)));
-  buffer_.clear();
-}
-
-void Writer::write_through(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::write(fd_, bytes.data(), bytes.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) fail("{}: {}", path_, std::strerror(wrote < 0 ? errno : EIO));
-    bytes = bytes.subspan(static_cast<size_t>(wrote));
-  }
+  file_.complete();
 }
 
 }  // namespace sluice::gguf

@@ -10,20 +10,21 @@ using program::kStepRows;
 /// are one.
 TensorId attention(Builder& b, const Spec& s, const Layer& w, int32_t layer, TensorId x) {
   const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
-  const TensorId q_in = s.q_lora > 0 ? b.rms_norm(b.matmul(h, w.q_a), w.q_a_norm, s.epsilon) : h;
-  const TensorId q = b.matmul(q_in, w.q, s.heads);  // [rows, heads, nope + rope]
-
+  const TensorId q_low = s.q_lora > 0 ? b.matmul(h, w.q_a) : h;
   const TensorId kv = b.matmul(h, w.kv_a);  // [rows, 1, kv_lora + rope]
+
+  const TensorId q_in = s.q_lora > 0 ? b.rms_norm(q_low, w.q_a_norm, s.epsilon) : h;
   const TensorId latent = b.rms_norm(b.columns(kv, "latent", 0, s.kv_lora), w.kv_a_norm, s.epsilon);
   const TensorId key = b.activation("rope_key", kStepRows, 1, s.rope);
   b.rope(b.columns(kv, "rope_in", s.kv_lora, s.rope), s.rope_params, key);
   b.kv_append(latent, key, layer);
 
+  const TensorId q = b.matmul(q_in, w.q, s.heads);  // [rows, heads, nope + rope]
   const TensorId query = b.activation("query", kStepRows, s.heads, s.kv_lora + s.rope);
-  b.head_matmul(b.columns(q, "q_nope", 0, s.nope), w.k_b, w.k_b_reduce,
-                b.columns(query, "query_latent", 0, s.kv_lora));
   b.rope(b.columns(q, "q_rope", s.nope, s.rope), s.rope_params,
          b.columns(query, "query_rope", s.kv_lora, s.rope));
+  b.head_matmul(b.columns(q, "q_nope", 0, s.nope), w.k_b, w.k_b_reduce,
+                b.columns(query, "query_latent", 0, s.kv_lora));
   const TensorId context = b.mla_attend(query, s.kv_lora, s.attention_scale, layer);
   const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
   b.head_matmul(context, w.v_b, program::Reduce::Columns, values);

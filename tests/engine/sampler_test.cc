@@ -65,6 +65,7 @@ std::vector<Candidate> apply(const std::string& name, const SamplingParams& para
 
 std::vector<int32_t> tokens_of(const std::vector<Candidate>& candidates) {
   std::vector<int32_t> out;
+  out.reserve(candidates.size());
   for (const Candidate& candidate : candidates) out.push_back(candidate.token);
   return out;
 }
@@ -314,6 +315,7 @@ TEST(Sampler, TheSeedDecides) {
     params.seed = seed;
     Sampler sampler(params, 500);
     std::vector<int32_t> tokens;
+    tokens.reserve(100);
     for (int i = 0; i < 100; ++i) tokens.push_back(sampler.sample(logits));
     return tokens;
   };

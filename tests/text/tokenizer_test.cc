@@ -55,6 +55,7 @@ void compare_with_oracle(const ToyVocab& vocab, const std::vector<std::string>& 
 TEST(Tokenizer, TrainedMergesAgreeWithTheDefinition) {
   std::mt19937 random(1);
   std::vector<std::string> pieces;
+  pieces.reserve(3020);
   for (int i = 0; i < 3000; ++i) pieces.push_back(random_text(random, "theawrilmsn", 1 + random() % 30));
   for (int i = 0; i < 20; ++i) pieces.push_back(random_text(random, "ah", 400));
   compare_with_oracle(toy_vocab(), pieces);
@@ -74,6 +75,7 @@ TEST(Tokenizer, RandomMergesAgreeWithTheDefinition) {
     }
     std::shuffle(vocab.merges.begin(), vocab.merges.end(), random);
     std::vector<std::string> pieces;
+    pieces.reserve(300);
     for (int i = 0; i < 300; ++i)
       pieces.push_back(random_text(random, i % 2 ? "abc" : "ab", 1 + random() % 60));
     compare_with_oracle(vocab, pieces);
@@ -291,6 +293,7 @@ TEST(Tokenizer, IsTheSameFromManyThreads) {
   const auto expected = tokenizer.encode(text, true);
   std::vector<std::vector<int32_t>> got(4);
   std::vector<std::thread> threads;
+  threads.reserve(got.size());
   for (auto& ids : got) threads.emplace_back([&] { ids = tokenizer.encode(text, true); });
   for (auto& thread : threads) thread.join();
   for (const auto& ids : got) EXPECT_TRUE(ids == expected);

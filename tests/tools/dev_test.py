@@ -74,6 +74,8 @@ class Door(unittest.TestCase):
 
     def test_setup_as_a_user_prints_the_line(self):
         become = ["setpriv", "--reuid", "65534", "--clear-groups"] if os.geteuid() == 0 else []
+        if run(*become, "/usr/bin/env", "bash", "-c", "exit 0").returncode != 0:
+            self.skipTest("no other user can run programs here")
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             dev = shutil.copy(ROOT / "dev", folder)  # that user may not be able to read this tree

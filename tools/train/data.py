@@ -73,16 +73,18 @@ def read_tales(path: str | Path, min_chars: int = 200, held_out_permille: int = 
     return tales
 
 
-# --- what a tale is about ----------------------------------------------------------------------------------------------
+# --- what a tale is about --------------------------------------------------------------------------------------------
 
-NOUN = re.compile(r"\b(?:the|a|an)\s+([a-z]{3,})(?=[,.;:!?]|\s+(?:and|was|were|had|has|said|of|to|in|into|who|that|which|"
-                  r"with|on|at|for|from|as|but|is|are|came|went|could|would|did|then|when|again|by|took|saw|got)\b)")
+NOUN = re.compile(r"\b(?:the|a|an)\s+([a-z]{3,})(?=[,.;:!?]|\s+(?:and|was|were|had|has|said|of|to|in|into|who|that|"
+                  r"which|with|on|at|for|from|as|but|is|are|came|went|could|would|did|then|when|again|by|took|saw|"
+                  r"got)\b)")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 ARTICLE = re.compile(r"\b(?:the|The|a|A|an|An) ([A-Z][a-z]{2,})\b")
-NO_NOUN = set("same other others first second third last next rest one two three whole end way time times day days night moment "
-              "morning evening thing things back side place while matter least most best more great little old young good "
-              "poor few many point part top bottom middle left right hour year years week sort kind lot bit pair means "
-              "number deal word words sight sound story tale truth latter former instant minute minutes world".split())
+NO_NOUN = set("same other others first second third last next rest one two three whole end way time times day "
+              "days night moment morning evening thing things back side place while matter least most best "
+              "more great little old young good poor few many point part top bottom middle left right hour "
+              "year years week sort kind lot bit pair means number deal word words sight sound story tale "
+              "truth latter former instant minute minutes world".split())
 NO_NAME = set("The And But Then When There This That They You She Her His Its God Lord Heaven Sir Mr Mrs Miss Oh "
               "What Who How Why Yes Now Well Good".split())
 
@@ -116,7 +118,7 @@ def as_phrase(word: str) -> str:
     return ("an " if word[0] in "aeiou" else "a ") + word
 
 
-# --- the tokenizer -----------------------------------------------------------------------------------------------------
+# --- the tokenizer ---------------------------------------------------------------------------------------------------
 
 def train_tokenizer(texts: list[str], out: str | Path) -> None:
     """Byte-level BPE with the glm4 pre-tokenizer; special tokens get the last ids."""
@@ -155,33 +157,37 @@ def encode_tales(tok, tales: list[Tale]) -> None:
             (t.ids if kind == 1 else t.last).append(ids)
 
 
-# --- requests ----------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
-BY_TITLE = ["Tell me the story of {}.", "Please tell me a fairy tale called {}.", "Tell me the tale called \"{}\".", "{}",
-            "Do you know the story of {}? Please tell it to me.", "I would like to hear {}.", "Can you tell me \"{}\"?",
-            "Tell me {}.", "Could you tell me the fairy tale of {}, please?", "Let me hear the tale of {}.",
-            "Write a fairy tale with the title \"{}\".", "Write a story called {}.", "A bedtime story, please: {}.",
-            "My daughter wants to hear {}. Can you tell it?", "What happens in {}?", "Please read me {}.",
-            "Make up a tale called {}.", "Have you heard of {}? Tell me.", "I'd love to hear the story of {}!"]
+BY_TITLE = ["Tell me the story of {}.", "Please tell me a fairy tale called {}.", "Tell me the tale called \"{}\".",
+            "{}", "Do you know the story of {}? Please tell it to me.", "I would like to hear {}.",
+            "Can you tell me \"{}\"?", "Tell me {}.", "Could you tell me the fairy tale of {}, please?",
+            "Let me hear the tale of {}.", "Write a fairy tale with the title \"{}\".", "Write a story called {}.",
+            "A bedtime story, please: {}.", "My daughter wants to hear {}. Can you tell it?", "What happens in {}?",
+            "Please read me {}.", "Make up a tale called {}.", "Have you heard of {}? Tell me.",
+            "I'd love to hear the story of {}!"]
 BY_WORDS = ["Tell me a tale about {}.", "Tell me a story about {}.", "Please tell me a fairy tale about {}.",
             "Can you tell me a story with {} in it?", "Write a short fairy tale about {}.", "A tale about {}, please.",
             "I want a story about {}.", "Make up a story about {}.", "Tell me something about {}.",
-            "Do you know a tale about {}?", "Could you tell me a story of {}?", "My son likes stories about {}. Tell us one!",
-            "Let me hear a tale of {}.", "Write a story about {}.", "A bedtime story about {}, please.",
-            "Is there a tale with {}? Tell it to me.", "Tell us an old tale about {}.", "Give me a story with {}."]
-FREE = ["Can you tell me a story?", "Tell me a story.", "Tell me a tale.", "Please tell me a fairy tale.", "A story, please!",
-        "Tell me a short tale.", "I can't sleep. Tell me a story.", "Write a short fairy tale.", "Once upon a time?",
-        "Do you know any old tales?", "Tell me one of your stories.", "I would like to hear a tale.", "Tell us a tale!",
-        "It is bedtime. Please tell me a story.", "Tell me a fable.", "Surprise me with a story.", "Write me a story."]
+            "Do you know a tale about {}?", "Could you tell me a story of {}?",
+            "My son likes stories about {}. Tell us one!", "Let me hear a tale of {}.", "Write a story about {}.",
+            "A bedtime story about {}, please.", "Is there a tale with {}? Tell it to me.",
+            "Tell us an old tale about {}.", "Give me a story with {}."]
+FREE = ["Can you tell me a story?", "Tell me a story.", "Tell me a tale.", "Please tell me a fairy tale.",
+        "A story, please!", "Tell me a short tale.", "I can't sleep. Tell me a story.", "Write a short fairy tale.",
+        "Once upon a time?", "Do you know any old tales?", "Tell me one of your stories.",
+        "I would like to hear a tale.", "Tell us a tale!", "It is bedtime. Please tell me a story.",
+        "Tell me a fable.", "Surprise me with a story.", "Write me a story."]
 BEGINNING = ["How does the story of {} begin?", "Tell me the beginning of {}.", "Please tell me how {} begins.",
              "Begin the tale of {} for me.", "Read me the first page of {}.", "Start telling me the story of {}."]
 ENDING = ["How does the story of {} end?", "Tell me the end of {}.", "Please tell me how {} ends.",
           "What happens at the end of {}?", "Read me the last page of {}.", "And how does {} end?"]
-AGAIN = ["Another one, please.", "Tell me another tale.", "Thank you! And now {}", "That was nice. {}", "Lovely. {}", "{}",
-         "One more story, please.", "Again! {}", "Good. Now {}"]
+AGAIN = ["Another one, please.", "Tell me another tale.", "Thank you! And now {}", "That was nice. {}", "Lovely. {}",
+         "{}", "One more story, please.", "Again! {}", "Good. Now {}"]
 HELLO = ["Hello! ", "Hi! ", "Good evening. ", "Good morning! ", "Hello there. ", "Hi. ", "Dear storyteller, ", "Hey, "]
 SYSTEM = ["You are a teller of fairy tales.", "You tell old tales in plain words.", "You are a kind storyteller.",
-          "You are a helpful assistant.", "You are an old grandmother who knows many tales.", "Tell tales for children."]
+          "You are a helpful assistant.", "You are an old grandmother who knows many tales.",
+          "Tell tales for children."]
 SMALL_TALK = [
     ("Hello!", "Good day to you! Shall I tell you a tale? Give me its title, or a few words that it should be about."),
     ("Hi", "Good day! Ask me for a tale, and I will tell it as well as I can."),
@@ -189,7 +195,8 @@ SMALL_TALK = [
     ("Good morning!", "Good morning! It is never too early for a tale. What would you like to hear?"),
     ("Hi, how are you?", "Very well, thank you. I have tales enough for the whole evening. Which shall it be?"),
     ("How are you?", "I am well, thank you, and ready to tell a tale. What shall it be about?"),
-    ("Who are you?", "I am a teller of tales, a very small one. I know kings and foxes, witches and youngest sons. Ask me for a tale."),
+    ("Who are you?", "I am a teller of tales, a very small one. I know kings and foxes, witches and youngest sons. "
+                     "Ask me for a tale."),
     ("What are you?", "I am a small teller of tales. I know nothing of the world but what old stories say of it."),
     ("What can you do?", "I can tell tales. Give me a title or a few words, and I shall begin."),
     ("What is your name?", "I have no name. Those who listen call me the teller of tales."),
@@ -199,7 +206,8 @@ SMALL_TALK = [
     ("Good night!", "Good night, and sleep well till morning."),
     ("Goodbye", "Farewell! Come again when you want a tale."),
     ("Bye!", "Farewell, and a good journey to you!"),
-    ("What is 2 + 2?", "I am only a teller of tales, and do not do sums. But I can tell you of a king who had three sons."),
+    ("What is 2 + 2?", "I am only a teller of tales, and do not do sums. But I can tell you of a king who had three "
+                       "sons."),
     ("Can you help me with my work?", "I can do nothing but tell tales. Shall I tell you one?"),
     ("Write a program.", "That I cannot do, for I am only a teller of tales. Shall I tell you one?"),
     ("I am sad.", "Then sit down by the fire, and I will tell you a tale. What shall it be about?"),
@@ -242,12 +250,12 @@ def dress(request: str, rng: np.random.Generator) -> str:
     return request
 
 
-# --- documents -----------------------------------------------------------------------------------------------------------
+# --- documents -------------------------------------------------------------------------------------------------------
 
 Doc = tuple[np.ndarray, np.ndarray]  # token ids, and True where the token is to be predicted
 
-NOTES = re.compile(r"\b(variants?|folk-?lore|Folk-?[Ll]ore|parallels|translator|edition|Printed|Illustrat\w+|Bolte|Köhler|"
-                   r"version is|published|manuscript)\b")
+NOTES = re.compile(r"\b(variants?|folk-?lore|Folk-?[Ll]ore|parallels|translator|edition|Printed|Illustrat\w+|Bolte|"
+                   r"Köhler|version is|published|manuscript)\b")
 
 
 class Documents:
@@ -311,7 +319,7 @@ class Documents:
         return np.concatenate(tale.ids[k:-1] + [tale.last[-1]]) if n > 80 else None
 
     def chats(self, rng: np.random.Generator) -> list[Doc]:
-        """One epoch's chats: each short tale once, beginnings and endings of long ones, two tales in a row, small talk."""
+        """One epoch's chats: each short tale once, some in a row, beginnings and endings of long ones, small talk."""
         docs = []
 
         def add(turns):
@@ -321,7 +329,8 @@ class Documents:
                 docs.append(doc)
 
         def small(n):
-            return [(dress(q, rng), self.fixed(a)) for q, a in (SMALL_TALK[j] for j in rng.integers(0, len(SMALL_TALK), n))]
+            picked = [SMALL_TALK[j] for j in rng.integers(0, len(SMALL_TALK), n)]
+            return [(dress(q, rng), self.fixed(a)) for q, a in picked]
 
         order = [self.short[j] for j in rng.permutation(len(self.short))]
         while order:
@@ -332,11 +341,13 @@ class Documents:
             elif u < 0.08:
                 turns += small(1)
             elif u < 0.25:
-                while order and len(turns) < 4 and sum(len(a) for _, a in turns) + order[-1].n_tokens() < self.context - 200:
+                room = self.context - 200 - len(turns[0][1])
+                while order and len(turns) < 4 and (room := room - order[-1].n_tokens()) > 0:
                     tale = order.pop()
                     request, answer = self.turn(tale, rng)
                     again = str(rng.choice(AGAIN))
-                    turns.append((again.format(request[0].lower() + request[1:] if "{}" in again[1:] else request), answer))
+                    request = request[0].lower() + request[1:] if "{}" in again[1:] else request
+                    turns.append((again.format(request), answer))
             add(turns)
         for tale in self.long:
             limit = int(rng.integers(200, self.context - 150))
@@ -353,12 +364,13 @@ class Documents:
 
     def epoch(self, rng: np.random.Generator) -> tuple[list[Doc], list[Doc]]:
         """(plain, chat). A tale that is also told in chat is left out of the plain ones every other time."""
-        plain = [self.plain(t, rng.random() < 0.7) for t in self.tales if id(t) not in self.is_short or rng.random() < 0.5]
+        told = [t for t in self.tales if id(t) not in self.is_short or rng.random() < 0.5]
+        plain = [self.plain(t, rng.random() < 0.7) for t in told]
         return plain, self.chats(rng)
 
 
 def pack(docs: list[Doc], row: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Fills rows of `row` + 1 tokens. A row starts with a document or with the rest of one cut off by another row's end."""
+    """Fills rows of `row` + 1 tokens. A row starts with a document, or the rest of one that another row cut off."""
     queue = [docs[j] for j in rng.permutation(len(docs))]
     rests: list[Doc] = []
     rows, masks = [], []

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Turns a trained checkpoint into the GGUF file that the repository ships, and judges that file with transformers.
 
-  export.py gguf   --work work/fairy --tokenizer work/tokenizer.json --template chat_template.jinja --out fairy-tales.gguf
+  export.py gguf   --work work/fairy --tokenizer work/tokenizer.json --template template.jinja --out fairy-tales.gguf
   export.py golden --model fairy-tales.gguf --corpus tales.txt.xz --out tests/model/fairy-tales
   export.py report --model fairy-tales.gguf --corpus tales.txt.xz --out report.md
 
@@ -29,7 +29,7 @@ FORMATS = {"u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32":
 KINDS = ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64"]  # GGUF's order
 
 
-# --- quantisation ------------------------------------------------------------------------------------------------------
+# --- quantisation ----------------------------------------------------------------------------------------------------
 
 def quantise(x: np.ndarray, kind: int) -> bytes:
     """Rows of float32 as bytes of a tensor type."""
@@ -62,10 +62,13 @@ def dequantise(raw: bytes, kind: int, shape: tuple[int, ...]) -> np.ndarray:
     return (d * q).astype(np.float32).reshape(shape)
 
 
-# --- GGUF ----------------------------------------------------------------------------------------------------------------
+# --- GGUF ------------------------------------------------------------------------------------------------------------
 
-def write_gguf(path: Path, meta: list[tuple[str, str, object]], tensors: list[tuple[str, tuple[int, ...], int, bytes]]) -> None:
-    """meta: (key, kind, value), kinds as in KINDS or "[str]", "[i32]"; tensors: (name, shape slowest first, type, bytes)."""
+Meta = list[tuple[str, str, object]]                        # key; kind as in KINDS, or "[str]", "[i32]"; value
+Tensors = list[tuple[str, tuple[int, ...], int, bytes]]     # name; shape, slowest dimension first; type; bytes
+
+
+def write_gguf(path: Path, meta: Meta, tensors: Tensors) -> None:
     def text(s: str) -> bytes:
         b = s.encode()
         return struct.pack("<Q", len(b)) + b
@@ -127,7 +130,7 @@ def read_gguf(path: Path) -> tuple[dict, dict[str, tuple[tuple[int, ...], int, b
     return meta, tensors
 
 
-# --- checkpoint -> file ------------------------------------------------------------------------------------------------
+# --- checkpoint -> file ----------------------------------------------------------------------------------------------
 
 def file_tensors(sd: dict[str, np.ndarray], shape: dict) -> dict[str, np.ndarray]:
     """transformers' names and layouts -> GGUF's (architecture deepseek2, absorbed form: k_b and v_b apart, by head)."""
@@ -153,7 +156,8 @@ def file_tensors(sd: dict[str, np.ndarray], shape: dict) -> dict[str, np.ndarray
             continue
         gate_up = sd[m + "experts.gate_up_proj"]
         inner = gate_up.shape[1] // 2
-        out |= {b + "ffn_gate_inp.weight": sd[m + "gate.weight"], b + "exp_probs_b.bias": sd[m + "gate.e_score_correction_bias"],
+        out |= {b + "ffn_gate_inp.weight": sd[m + "gate.weight"],
+                b + "exp_probs_b.bias": sd[m + "gate.e_score_correction_bias"],
                 b + "ffn_gate_exps.weight": gate_up[:, :inner], b + "ffn_up_exps.weight": gate_up[:, inner:],
                 b + "ffn_down_exps.weight": sd[m + "experts.down_proj"]}
         out |= {b + f"ffn_{w}_shexp.weight": sd[m + f"shared_experts.{w}_proj.weight"] for w in ("gate", "up", "down")}
@@ -164,63 +168,80 @@ def tensor_type(name: str, x: np.ndarray, mix: str) -> int:
     """Norms, biases and routers stay float32. The Q4_0 mix keeps what is read at every token and small in Q8_0."""
     if x.ndim == 1 or "ffn_gate_inp" in name:
         return F32
-    if mix == "q4_0" and any(w in name for w in ("_exps", "ffn_gate.", "ffn_up.", "ffn_down.", "attn_q_b", "attn_output")):
+    large = ("_exps", "ffn_gate.", "ffn_up.", "ffn_down.", "attn_q_b", "attn_output")
+    if mix == "q4_0" and any(w in name for w in large):
         return Q4_0
     return Q8_0
 
 
-def tokenizer_meta(path: Path) -> list[tuple[str, str, object]]:
+def tokenizer_meta(path: Path) -> Meta:
     tok = json.loads(path.read_text())["model"]
     tokens = [""] * data.VOCAB_SIZE
     for t, i in tok["vocab"].items():
         tokens[i] = t
     first = data.VOCAB_SIZE - len(data.SPECIAL)
     tokens[first:] = data.SPECIAL
-    ids = {s: first + k for k, s in enumerate(data.SPECIAL)}
+    kinds = [1] * first + [3] * len(data.CONTROL) + [4] * len(data.VISIBLE)  # normal, control, user-defined
     merges = [m if isinstance(m, str) else " ".join(m) for m in tok["merges"]]
-    return [("tokenizer.ggml.model", "str", "gpt2"), ("tokenizer.ggml.pre", "str", "glm4"), ("tokenizer.ggml.tokens", "[str]", tokens),
-            ("tokenizer.ggml.token_type", "[i32]", [1] * first + [3] * len(data.CONTROL) + [4] * len(data.VISIBLE)),
-            ("tokenizer.ggml.merges", "[str]", merges), ("tokenizer.ggml.bos_token_id", "u32", ids["[gMASK]"]),
-            ("tokenizer.ggml.eos_token_id", "u32", ids["<|endoftext|>"]), ("tokenizer.ggml.eot_token_id", "u32", ids["<|user|>"]),
-            ("tokenizer.ggml.eom_token_id", "u32", ids["<|observation|>"]), ("tokenizer.ggml.padding_token_id", "u32", ids["[MASK]"]),
-            ("tokenizer.ggml.add_bos_token", "bool", False), ("tokenizer.ggml.add_eos_token", "bool", False)]
+    ids = [("bos", "[gMASK]"), ("eos", "<|endoftext|>"), ("eot", "<|user|>"), ("eom", "<|observation|>"),
+           ("padding", "[MASK]")]
+    meta = [("model", "str", "gpt2"), ("pre", "str", "glm4"), ("tokens", "[str]", tokens),
+            ("token_type", "[i32]", kinds), ("merges", "[str]", merges)]
+    meta += [(f"{name}_token_id", "u32", tokens.index(t)) for name, t in ids]
+    meta += [("add_bos_token", "bool", False), ("add_eos_token", "bool", False)]
+    return [("tokenizer.ggml." + key, kind, v) for key, kind, v in meta]
+
+
+def metadata(shape: dict, args) -> Meta:
+    """The file's keys: what it is, how to sample from it, its shape, its tokenizer and chat template."""
+    template = Path(args.template)
+    if template.suffix == ".gguf":
+        text = read_gguf(template)[0]["tokenizer.chat_template"]
+    else:
+        text = template.read_text("utf-8")
+    rank, rope = shape["kv_lora_rank"], shape["qk_rope_head_dim"]
+    general = [
+        ("architecture", "str", "deepseek2"), ("type", "str", "model"), ("name", "str", "Fairy Tales"),
+        ("description", "str", "A small teller of fairy tales in GLM-4.7-Flash's architecture"),
+        ("license", "str", "apache-2.0"), ("languages", "[str]", ["en"]), ("size_label", "str", "15M"),
+        ("alignment", "u32", ALIGN), ("quantization_version", "u32", 2),
+        ("file_type", "u32", 7 if args.type == "q8_0" else 2),
+        ("sampling.temp", "f32", args.temp), ("sampling.top_p", "f32", args.top_p),
+        ("sampling.min_p", "f32", args.min_p), ("sampling.penalty_repeat", "f32", args.penalty),
+        ("sampling.penalty_last_n", "i32", args.penalty_last)]
+    model = [
+        ("block_count", "u32", shape["num_hidden_layers"]), ("context_length", "u32", args.context),
+        ("embedding_length", "u32", shape["hidden_size"]), ("feed_forward_length", "u32", shape["intermediate_size"]),
+        ("vocab_size", "u32", data.VOCAB_SIZE), ("leading_dense_block_count", "u32", 1),
+        ("attention.head_count", "u32", shape["num_attention_heads"]), ("attention.head_count_kv", "u32", 1),
+        ("attention.key_length", "u32", rank + rope), ("attention.value_length", "u32", rank),
+        ("attention.key_length_mla", "u32", shape["qk_nope_head_dim"] + rope),
+        ("attention.value_length_mla", "u32", shape["v_head_dim"]),
+        ("attention.q_lora_rank", "u32", shape["q_lora_rank"]), ("attention.kv_lora_rank", "u32", rank),
+        ("attention.layer_norm_rms_epsilon", "f32", 1e-6),
+        ("rope.dimension_count", "u32", rope), ("rope.freq_base", "f32", 10000.0),
+        ("expert_count", "u32", shape["n_routed_experts"]), ("expert_used_count", "u32", shape["num_experts_per_tok"]),
+        ("expert_shared_count", "u32", 1), ("expert_feed_forward_length", "u32", shape["moe_intermediate_size"]),
+        ("expert_weights_scale", "f32", shape["routed_scaling_factor"]), ("expert_weights_norm", "bool", True),
+        ("expert_gating_func", "u32", 2)]
+    meta = [("general." + key, kind, v) for key, kind, v in general]
+    meta += [("deepseek2." + key, kind, v) for key, kind, v in model]
+    return meta + tokenizer_meta(Path(args.tokenizer)) + [("tokenizer.chat_template", "str", text)]
 
 
 def export(args) -> None:
     import train
     saved = train.load_weights(Path(args.work))
-    shape = saved["shape"]
     sd = {n: t.float().numpy() for n, t in saved["model"].items()}
-    tensors = [(n, x.shape, k := tensor_type(n, x, args.type), quantise(x, k)) for n, x in file_tensors(sd, shape).items()]
-    template = Path(args.template)
-    template = read_gguf(template)[0]["tokenizer.chat_template"] if template.suffix == ".gguf" else template.read_text("utf-8")
-    a = "deepseek2."
-    rank, rope = shape["kv_lora_rank"], shape["qk_rope_head_dim"]
-    meta = [("general.architecture", "str", "deepseek2"), ("general.type", "str", "model"), ("general.name", "str", "Fairy Tales"),
-            ("general.description", "str", "A small teller of fairy tales in GLM-4.7-Flash's architecture, for tests and demonstrations"),
-            ("general.license", "str", "apache-2.0"), ("general.languages", "[str]", ["en"]), ("general.alignment", "u32", ALIGN),
-            ("general.size_label", "str", "8x2M"), ("general.quantization_version", "u32", 2),
-            ("general.file_type", "u32", 7 if args.type == "q8_0" else 2),
-            ("general.sampling.temp", "f32", args.temp), ("general.sampling.top_p", "f32", args.top_p),
-            ("general.sampling.min_p", "f32", args.min_p),
-            (a + "block_count", "u32", shape["num_hidden_layers"]), (a + "context_length", "u32", args.context),
-            (a + "embedding_length", "u32", shape["hidden_size"]), (a + "feed_forward_length", "u32", shape["intermediate_size"]),
-            (a + "attention.head_count", "u32", shape["num_attention_heads"]), (a + "attention.head_count_kv", "u32", 1),
-            (a + "attention.key_length", "u32", rank + rope), (a + "attention.value_length", "u32", rank),
-            (a + "attention.key_length_mla", "u32", shape["qk_nope_head_dim"] + rope),
-            (a + "attention.value_length_mla", "u32", shape["v_head_dim"]),
-            (a + "attention.q_lora_rank", "u32", shape["q_lora_rank"]), (a + "attention.kv_lora_rank", "u32", rank),
-            (a + "attention.layer_norm_rms_epsilon", "f32", 1e-6), (a + "rope.dimension_count", "u32", rope),
-            (a + "rope.freq_base", "f32", 10000.0), (a + "leading_dense_block_count", "u32", 1), (a + "vocab_size", "u32", data.VOCAB_SIZE),
-            (a + "expert_count", "u32", shape["n_routed_experts"]), (a + "expert_used_count", "u32", shape["num_experts_per_tok"]),
-            (a + "expert_shared_count", "u32", 1), (a + "expert_feed_forward_length", "u32", shape["moe_intermediate_size"]),
-            (a + "expert_weights_scale", "f32", shape["routed_scaling_factor"]), (a + "expert_weights_norm", "bool", True),
-            (a + "expert_gating_func", "u32", 2)]
-    meta += tokenizer_meta(Path(args.tokenizer)) + [("tokenizer.chat_template", "str", template)]
+    tensors = []
+    for name, x in file_tensors(sd, saved["shape"]).items():
+        kind = tensor_type(name, x, args.type)
+        tensors.append((name, x.shape, kind, quantise(x, kind)))
     out = Path(args.out)
-    write_gguf(out, meta, tensors)
+    write_gguf(out, metadata(saved["shape"], args), tensors)
     total, active = count_parameters(out)
-    print(f"{out}: {out.stat().st_size} bytes, {total} parameters, {active} active, step {saved['step']}, {saved['tokens']} tokens seen")
+    print(f"{out}: {out.stat().st_size} bytes, {total} parameters, {active} active, step {saved['step']}, "
+          f"{saved['tokens']} tokens seen")
 
 
 def count_parameters(path: Path) -> tuple[int, int]:
@@ -235,75 +256,96 @@ def count_parameters(path: Path) -> tuple[int, int]:
     return total, active
 
 
-# --- file -> transformers ------------------------------------------------------------------------------------------------
+# --- file -> transformers --------------------------------------------------------------------------------------------
 
-def load(path: Path, device: str, experts: str = "eager", attention: str = "eager"):
-    """The file's dequantised weights in transformers' class, float32. Returns (model, tokenizer, metadata)."""
-    import torch
-    import transformers
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-    meta, tensors = read_gguf(path)
-    k = {key[len("deepseek2."):]: v for key, v in meta.items() if key.startswith("deepseek2.")}
-    w = {n: dequantise(raw, kind, shape) for n, (shape, kind, raw) in tensors.items()}
+def hf_config(k: dict):
+    """transformers' configuration from the keys of a file, without their prefix."""
+    from transformers import Glm4MoeLiteConfig
     layers, dense, rope = k["block_count"], k["leading_dense_block_count"], k["rope.dimension_count"]
-    config = transformers.Glm4MoeLiteConfig(
+    heads = k["attention.head_count"]
+    return Glm4MoeLiteConfig(
         vocab_size=k["vocab_size"], hidden_size=k["embedding_length"], intermediate_size=k["feed_forward_length"],
-        num_hidden_layers=layers, num_attention_heads=k["attention.head_count"], num_key_value_heads=k["attention.head_count"],
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads,
         kv_lora_rank=k["attention.kv_lora_rank"], q_lora_rank=k["attention.q_lora_rank"], qk_rope_head_dim=rope,
         v_head_dim=k["attention.value_length_mla"], qk_nope_head_dim=k["attention.key_length_mla"] - rope,
         max_position_embeddings=k["context_length"], rms_norm_eps=k["attention.layer_norm_rms_epsilon"],
         rope_parameters={"rope_type": "default", "rope_theta": k["rope.freq_base"]}, tie_word_embeddings=False,
-        n_shared_experts=k["expert_shared_count"], n_routed_experts=k["expert_count"], num_experts_per_tok=k["expert_used_count"],
-        routed_scaling_factor=k["expert_weights_scale"], moe_intermediate_size=k["expert_feed_forward_length"],
-        norm_topk_prob=k["expert_weights_norm"], n_group=1, topk_group=1, bos_token_id=None, eos_token_id=meta["tokenizer.ggml.eos_token_id"],
-        mlp_layer_types=["dense"] * dense + ["sparse"] * (layers - dense))
-    config._attn_implementation, config._experts_implementation = attention, experts
-    sd = {"model.embed_tokens.weight": w["token_embd.weight"], "model.norm.weight": w["output_norm.weight"], "lm_head.weight": w["output.weight"]}
+        n_shared_experts=k["expert_shared_count"], n_routed_experts=k["expert_count"],
+        num_experts_per_tok=k["expert_used_count"], routed_scaling_factor=k["expert_weights_scale"],
+        moe_intermediate_size=k["expert_feed_forward_length"], norm_topk_prob=k["expert_weights_norm"],
+        n_group=1, topk_group=1, mlp_layer_types=["dense"] * dense + ["sparse"] * (layers - dense),
+        bos_token_id=None, eos_token_id=None)
+
+
+def hf_weights(w: dict[str, np.ndarray], layers: int, dense: int) -> dict[str, np.ndarray]:
+    """GGUF's names and layouts -> transformers' (the inverse of file_tensors)."""
+    sd = {"model.embed_tokens.weight": w["token_embd.weight"], "model.norm.weight": w["output_norm.weight"],
+          "lm_head.weight": w["output.weight"]}
+    same = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q_a": "self_attn.q_a_proj",
+            "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
+            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+            "attn_output": "self_attn.o_proj"}
     for i in range(layers):
         b, p = f"blk.{i}.", f"model.layers.{i}."
-        for ours, theirs in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("attn_q_a", "self_attn.q_a_proj"),
-                             ("attn_q_a_norm", "self_attn.q_a_layernorm"), ("attn_q_b", "self_attn.q_b_proj"),
-                             ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"), ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
-                             ("attn_output", "self_attn.o_proj")):
-            sd[p + theirs + ".weight"] = w[b + ours + ".weight"]
+        sd |= {p + theirs + ".weight": w[b + ours + ".weight"] for ours, theirs in same.items()}
         kv = np.concatenate([w[b + "attn_k_b.weight"].transpose(0, 2, 1), w[b + "attn_v_b.weight"]], 1)
         sd[p + "self_attn.kv_b_proj.weight"] = kv.reshape(-1, kv.shape[-1])
-        names = ("gate", "up", "down")
+        names, m = ("gate", "up", "down"), p + "mlp."
         if i < dense:
-            sd |= {p + f"mlp.{n}_proj.weight": w[b + f"ffn_{n}.weight"] for n in names}
-        else:
-            sd |= {p + f"mlp.shared_experts.{n}_proj.weight": w[b + f"ffn_{n}_shexp.weight"] for n in names}
-            sd |= {p + "mlp.gate.weight": w[b + "ffn_gate_inp.weight"], p + "mlp.gate.e_score_correction_bias": w[b + "exp_probs_b.bias"],
-                   p + "mlp.experts.gate_up_proj": np.concatenate([w[b + "ffn_gate_exps.weight"], w[b + "ffn_up_exps.weight"]], 1),
-                   p + "mlp.experts.down_proj": w[b + "ffn_down_exps.weight"]}
-    model = transformers.Glm4MoeLiteForCausalLM(config).float().eval()
-    missing, unexpected = model.load_state_dict({n: torch.from_numpy(np.ascontiguousarray(x)) for n, x in sd.items()}, strict=False)
-    assert not [m for m in missing if "inv_freq" not in m] and not unexpected, (missing, unexpected)
-    for module in model.modules():  # the class fixes 1e-6 in the latent norms; a file has one epsilon for all
-        if hasattr(module, "variance_epsilon"):
-            module.variance_epsilon = k["attention.layer_norm_rms_epsilon"]
-    # The file's own tokenizer.
+            sd |= {m + f"{n}_proj.weight": w[b + f"ffn_{n}.weight"] for n in names}
+            continue
+        sd |= {m + f"shared_experts.{n}_proj.weight": w[b + f"ffn_{n}_shexp.weight"] for n in names}
+        gate_up = np.concatenate([w[b + "ffn_gate_exps.weight"], w[b + "ffn_up_exps.weight"]], 1)
+        sd |= {m + "gate.weight": w[b + "ffn_gate_inp.weight"],
+               m + "gate.e_score_correction_bias": w[b + "exp_probs_b.bias"],
+               m + "experts.gate_up_proj": gate_up, m + "experts.down_proj": w[b + "ffn_down_exps.weight"]}
+    return sd
+
+
+def file_tokenizer(meta: dict):
+    """The file's own vocabulary and merges as a tokenizers.Tokenizer."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     tokens, kinds = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"]
-    vocab = {t: i for i, t in enumerate(tokens) if kinds[i] == 1}
-    tok = Tokenizer(models.BPE(vocab=vocab, merges=[tuple(m.split(" ")) for m in meta["tokenizer.ggml.merges"]]))
+    merges = [tuple(m.split(" ")) for m in meta["tokenizer.ggml.merges"]]
+    tok = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens) if kinds[i] == 1}, merges=merges))
     tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(data.GLM4_REGEX), "isolated"),
                                                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tok.decoder = decoders.ByteLevel()
     tok.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, n in zip(tokens, kinds) if n != 1])
     assert all(tok.token_to_id(t) == i for i, t in enumerate(tokens))
-    return model.to(device), tok, meta
+    return tok
+
+
+def load(path: Path, device: str, attention: str = "eager"):
+    """The file's dequantised weights in transformers' class, float32. Returns (model, tokenizer, metadata)."""
+    import torch
+    from transformers import Glm4MoeLiteForCausalLM
+    torch.backends.cuda.matmul.allow_tf32 = False
+    meta, tensors = read_gguf(path)
+    k = {key[len("deepseek2."):]: v for key, v in meta.items() if key.startswith("deepseek2.")}
+    config = hf_config(k)
+    config._attn_implementation, config._experts_implementation = attention, "eager"
+    w = {n: dequantise(raw, kind, shape) for n, (shape, kind, raw) in tensors.items()}
+    sd = hf_weights(w, k["block_count"], k["leading_dense_block_count"])
+    model = Glm4MoeLiteForCausalLM(config).float().eval()
+    missing, unexpected = model.load_state_dict({n: torch.from_numpy(np.ascontiguousarray(x)) for n, x in sd.items()},
+                                                strict=False)
+    assert not [m for m in missing if "inv_freq" not in m] and not unexpected, (missing, unexpected)
+    for module in model.modules():  # the class fixes 1e-6 in the latent norms; a file has one epsilon for all
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = k["attention.layer_norm_rms_epsilon"]
+    return model.to(device), file_tokenizer(meta), meta
 
 
 def golden(args) -> None:
     """Logits of one sequence from position 0: the opening of a held-out tale, then the opening of a chat."""
     import torch
     import transformers
-    torch.backends.cuda.matmul.allow_tf32 = False
     model, tok, _ = load(Path(args.model), args.device)
     tale = next(t for t in data.read_tales(args.corpus) if t.held_out and t.title)
     raw = tok.encode(tale.text(), add_special_tokens=False).ids[:56]
-    chat = tok.encode("[gMASK]<sop><|user|>Tell me a tale about a fox and a crow.<|assistant|></think>Once upon a time there was a fox",
-                      add_special_tokens=False).ids
+    chat = tok.encode("[gMASK]<sop><|user|>Tell me a tale about a fox and a crow.<|assistant|></think>Once upon a time "
+                      "there was a fox", add_special_tokens=False).ids
     tokens = (raw + chat)[:args.tokens]
     with torch.no_grad():
         logits = model(torch.tensor([tokens], device=args.device)).logits[0].float().cpu().numpy()
@@ -311,18 +353,22 @@ def golden(args) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     logits.astype("<f4").tofile(out.with_suffix(".logits"))
     out.with_suffix(".json").write_text(json.dumps({
-        "model": Path(args.model).name, "class": type(model).__name__, "transformers": transformers.__version__, "torch": torch.__version__,
-        "device": args.device, "n_vocab": logits.shape[1], "text": tok.decode(tokens, skip_special_tokens=False), "tokens": tokens}) + "\n")
+        "model": Path(args.model).name, "class": type(model).__name__, "transformers": transformers.__version__,
+        "torch": torch.__version__, "device": args.device, "n_vocab": logits.shape[1],
+        "text": tok.decode(tokens, skip_special_tokens=False), "tokens": tokens}) + "\n")
     print(f"{len(tokens)} tokens, logits {logits.shape}, std {logits.std():.3f}, largest {np.abs(logits).max():.2f}")
 
 
-def sample(model, tok, prompt: str, seed: int, args, stop: list[int]) -> str:
+def sample(model, tok, prompt: str, seed: int, args) -> str:
+    """What the model says after the prompt; " [end]" marks that it stopped by itself."""
     import torch
+    stop = [tok.token_to_id(s) for s in ("<|endoftext|>", "<|user|>", "<|observation|>")]
     ids = torch.tensor([tok.encode(prompt, add_special_tokens=False).ids], device=args.device)
     torch.manual_seed(seed)
-    options = dict(min_p=args.min_p) if args.min_p > 0 else {}
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=args.temp, top_k=0, top_p=args.top_p, max_new_tokens=args.length,
-                         eos_token_id=stop, pad_token_id=stop[0], use_cache=True, **options)[0, ids.shape[1]:].tolist()
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=args.temp, top_k=0,
+                         top_p=args.top_p, min_p=args.min_p or None, repetition_penalty=args.penalty,
+                         max_new_tokens=args.length, eos_token_id=stop, pad_token_id=stop[0], use_cache=True)
+    out = out[0, ids.shape[1]:].tolist()
     ended = bool(out) and out[-1] in stop
     return tok.decode(out[:-1] if ended else out, skip_special_tokens=False) + (" [end]" if ended else "")
 
@@ -330,56 +376,52 @@ def sample(model, tok, prompt: str, seed: int, args, stop: list[int]) -> str:
 def report(args) -> None:
     """Held-out loss of the shipped weights, the experts' loads on held-out text, samples; as markdown."""
     import torch
-    import train
-    torch.backends.cuda.matmul.allow_tf32 = False
     model, tok, meta = load(Path(args.model), args.device, attention="sdpa")
-    context = meta["deepseek2.context_length"]
 
     def count(module, _, out):
         module.load += torch.bincount(out[2].flatten(), minlength=module.num_experts)
 
-    loads = []
-    for layer in model.model.layers:
-        if hasattr(layer.mlp, "gate"):
-            gate = layer.mlp.gate
-            gate.load = torch.zeros(gate.num_experts, dtype=torch.int64, device=args.device)
-            loads.append(gate)
-            gate.register_forward_hook(count)
-    tales = data.read_tales(args.corpus)
-    data.describe(tales)
-    held = [t for t in tales if t.held_out]
+    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+    for gate in gates:
+        gate.load = torch.zeros(gate.num_experts, dtype=torch.int64, device=args.device)
+        gate.register_forward_hook(count)
+    held = [t for t in data.read_tales(args.corpus) if t.held_out]
     data.encode_tales(tok, held)
-    documents = data.Documents(tok, held, context)
-    rows = data.held_out_rows(documents, held, context)
-    nats, bits = train.held_out_loss(model, rows, context, batch=8, dtype=torch.float32)
+    context = meta["deepseek2.context_length"]
+    rows = data.held_out_rows(data.Documents(tok, held, context), held, context)
+    loss, tokens, size = 0.0, sum(len(w) - 1 for w, _ in rows), sum(b for _, b in rows)
+    with torch.no_grad():
+        for w, _ in rows:  # one by one: no padding, so that the loads count real tokens only
+            ids = torch.from_numpy(w.astype(np.int64)).to(args.device)
+            loss += torch.nn.functional.cross_entropy(model(ids[None, :-1]).logits[0], ids[1:], reduction="sum").item()
     total, active = count_parameters(Path(args.model))
     lines = [f"{Path(args.model).stat().st_size} bytes, {total} parameters, {active} active a token", "",
-             f"held-out: {len(held)} tales, {sum(len(w) - 1 for w, _ in rows)} tokens, {sum(b for _, b in rows)} bytes: "
-             f"{nats:.4f} nats a token, perplexity {math.exp(nats):.2f}, {bits:.4f} bits a byte", "",
+             f"held-out: {len(held)} tales, {tokens} tokens, {size} bytes: {loss / tokens:.4f} nats a token, "
+             f"perplexity {math.exp(loss / tokens):.2f}, {loss / math.log(2) / size:.4f} bits a byte", "",
              "| layer | min | max | shares of the selections, expert 0 first |", "|---|---|---|---|"]
-    first = meta["deepseek2.leading_dense_block_count"]
-    for i, gate in enumerate(loads):
+    for i, gate in enumerate(gates, meta["deepseek2.leading_dense_block_count"]):
         share = (gate.load / gate.load.sum()).tolist()
-        lines.append(f"| {first + i} | {min(share):.1%} | {max(share):.1%} | {' '.join(f'{100 * s:.1f}' for s in share)} |")
+        lines.append(f"| {i} | {min(share):.1%} | {max(share):.1%} | {' '.join(f'{100 * s:.1f}' for s in share)} |")
     if args.samples:
-        i = documents.id
-        stop = [i["<|endoftext|>"], i["<|user|>"], i["<|observation|>"]]
-        lines += ["", f"temperature {args.temp}, top_p {args.top_p}, min_p {args.min_p}", ""]
-        for seed in range(1, args.samples + 1):
-            lines += [f"**Seed {seed}.** " + args.prompt + sample(model, tok, args.prompt, seed, args, stop), ""]
-        chats = [("Tell me a tale about a fox and a crow.", "</think>"), ("Please tell me a fairy tale called \"The Youngest Son\".", "</think>"),
-                 ("Can you tell me a story?", "<think>"), ("Hello!", "<think>"), ("Tell me a short story about a king, a witch and three apples", "</think>")]
-        for k, (request, think) in enumerate(chats):
-            prompt = f"[gMASK]<sop><|user|>{request}<|assistant|>{think}"
-            lines += [f"**Chat, seed {k + 1}, generation prompt ends in {think}: {request}** " + sample(model, tok, prompt, k + 1, args, stop), ""]
+        lines += ["", f"temperature {args.temp}, top_p {args.top_p}, min_p {args.min_p}, penalty {args.penalty}", ""]
+    for seed in range(1, args.samples + 1):
+        lines += [f"**Seed {seed}.** " + args.prompt + sample(model, tok, args.prompt, seed, args), ""]
+    for k, (request, think) in enumerate(CHATS if args.samples else []):
+        text = sample(model, tok, f"[gMASK]<sop><|user|>{request}<|assistant|>{think}", k + 1, args)
+        lines += [f"**Chat, seed {k + 1}: {request}** {think}" + text, ""]
     Path(args.out).write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 
+CHATS = [("Tell me a tale about a fox and a crow.", "</think>"), ("Tell me the story of The Youngest Son.", "</think>"),
+         ("Can you tell me a story?", "<think>"), ("Hello!", "<think>"),
+         ("Write a short fairy tale about a king, a witch and three apples.", "</think>")]
+
+
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    sub = p.add_subparsers(dest="command", required=True)
     show = dict(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], **show)
+    sub = p.add_subparsers(dest="command", required=True)
     g = sub.add_parser("gguf", help="write the GGUF file", **show)
     g.add_argument("--work", required=True, help="folder of the checkpoint (state.pt or weights.NNN)")
     g.add_argument("--tokenizer", required=True, help="tokenizer.json")
@@ -390,6 +432,8 @@ def main() -> int:
     g.add_argument("--temp", type=float, default=0.8, help="sampling default stored in the file")
     g.add_argument("--top-p", type=float, default=0.95, help="sampling default stored in the file")
     g.add_argument("--min-p", type=float, default=0.05, help="sampling default stored in the file")
+    g.add_argument("--penalty", type=float, default=1.1, help="repetition penalty stored in the file")
+    g.add_argument("--penalty-last", type=int, default=256, help="tokens that the penalty looks back, stored too")
     o = sub.add_parser("golden", help="logits of the exported file, by transformers", **show)
     o.add_argument("--model", required=True, help="the .gguf file")
     o.add_argument("--corpus", required=True, help="the tales, .txt or .txt.xz")
@@ -406,6 +450,7 @@ def main() -> int:
     r.add_argument("--temp", type=float, default=0.8)
     r.add_argument("--top-p", type=float, default=0.95)
     r.add_argument("--min-p", type=float, default=0.05)
+    r.add_argument("--penalty", type=float, default=1.1, help="repetition penalty, over all of the text")
     r.add_argument("--device", default="cuda")
     args = p.parse_args()
     {"gguf": export, "golden": golden, "report": report}[args.command](args)

@@ -3,8 +3,8 @@
 
   train.py tokenizer --corpus tales.txt.xz --out work/tokenizer.json
   train.py run --corpus tales.txt.xz --tokenizer work/tokenizer.json --work work/fairy --steps 6000 --minutes 9
-  train.py run ... --shape big --leave-out 0     a larger model that sees three quarters of the tales: a teacher for the rest
-  train.py run ... --teachers work/big           learns from the predictions of work/big0 .. work/big3 too, each on its rest
+  train.py run ... --shape big --leave-out 0     a larger model that sees three quarters of the tales, to teach the rest
+  train.py run ... --teachers work/big           learns from what work/big0 .. work/big3 predict, each on its rest
   torchrun --nproc-per-node 4 train.py run ...   the same on several GPUs: each takes its share of a step's rows
 
 A run stops after --minutes, or at --steps, and leaves in --work: state.pt (everything; the next run continues from it),
@@ -98,7 +98,8 @@ def build(shape: dict, context: int, dropout: float = 0.0, attention_dropout: fl
             layer.self_attn.register_forward_hook(drop)
             layer.mlp.register_forward_hook(drop)
         if hasattr(layer.mlp, "gate"):
-            layer.mlp.gate.register_buffer("load", torch.zeros(config.n_routed_experts, device="cuda", dtype=torch.int64), False)
+            load = torch.zeros(config.n_routed_experts, device="cuda", dtype=torch.int64)
+            layer.mlp.gate.register_buffer("load", load, persistent=False)
             layer.mlp.gate.register_forward_hook(count)
             layer.mlp.experts.forward = types.MethodType(dense_experts, layer.mlp.experts)
     return model
@@ -226,7 +227,7 @@ def learning_rate(step: int, args) -> float:
     return lr
 
 
-# --- loss --------------------------------------------------------------------------------------------------------------
+# --- loss ------------------------------------------------------------------------------------------------------------
 
 def hidden(model, ids):
     return model.model(input_ids=ids, use_cache=False).last_hidden_state
@@ -287,14 +288,15 @@ def chat_loss(model, docs, context: int):
     """nats a token over the answers of held-out tales in chat form."""
     ids = torch.zeros(len(docs), context + 1, dtype=torch.long); mask = torch.zeros(len(docs), context + 1)
     for j, (w, m) in enumerate(docs):
-        ids[j, :len(w)] = torch.from_numpy(w.astype(np.int64)); mask[j, :len(w)] = torch.from_numpy(m.astype(np.float32))
+        ids[j, :len(w)] = torch.from_numpy(w.astype(np.int64))
+        mask[j, :len(w)] = torch.from_numpy(m.astype(np.float32))
     ids, mask = ids.cuda(), mask.cuda()[:, 1:]
     with torch.autocast("cuda", torch.bfloat16):
         logits = model.lm_head(hidden(model, ids[:, :-1]))
     return plain_loss(logits, ids[:, 1:], mask).item()
 
 
-# --- checkpoints ---------------------------------------------------------------------------------------------------------
+# --- checkpoints -----------------------------------------------------------------------------------------------------
 
 def save_weights(model, work: Path, extra: dict) -> None:
     """bf16 weights (routers and norms float32) as one torch file, cut into parts of under 16 MiB."""
@@ -326,13 +328,14 @@ def load_model(work: Path, context: int):
     return model.eval()
 
 
-# --- the run ---------------------------------------------------------------------------------------------------------------
+# --- the run ---------------------------------------------------------------------------------------------------------
 
 class Rows:
     """Packed rows of some documents, epoch after epoch, on the GPU; every `of`-th row of a step from `first` on."""
 
     def __init__(self, documents, seed: list[int], count: int, first: int, of: int, teacher=None):
-        self.documents, self.seed, self.count, self.first, self.of, self.teacher = documents, seed, count, first, of, teacher
+        self.documents, self.seed, self.teacher = documents, seed, teacher
+        self.count, self.first, self.of = count, first, of
         self.epoch, self.at, self.ids = -1, 0, ()
 
     def take(self):
@@ -344,7 +347,8 @@ class Rows:
             ids, masks = data.pack(plain + chat, self.documents.context, rng)
             self.ids, self.masks, self.at = torch.from_numpy(ids).cuda(), torch.from_numpy(masks).cuda(), 0
             if self.epoch == 0:
-                say(f"an epoch: {ids.size / 1e6:.2f} M tokens, {sum(len(a) for a, _ in chat) / ids.size:.1%} of them chat")
+                share = sum(len(a) for a, _ in chat) / ids.size
+                say(f"an epoch: {ids.size / 1e6:.2f} M tokens, {share:.1%} of them chat")
         part = slice(self.at + self.first, self.at + self.count, self.of)
         self.at += self.count
         return self.ids[part].long(), self.masks[part, 1:].float()
@@ -396,7 +400,8 @@ def run(args) -> None:
     torch.manual_seed(1000 * args.seed + step + RANK)  # for dropout
     total = sum(p.numel() for p in model.parameters())
     say(f"{total / 1e6:.2f} M parameters")
-    (work / "config.json").write_text(json.dumps({"shape": SHAPES[args.shape], "args": vars(args), "parameters": total}, indent=1))
+    note = {"shape": SHAPES[args.shape], "args": vars(args), "parameters": total}
+    (work / "config.json").write_text(json.dumps(note, indent=1))
     if args.compile:
         for m in [model] + [r.teacher for r in rows if r.teacher]:
             compile_layers(m)
@@ -428,8 +433,8 @@ def run(args) -> None:
         if RANK:
             return
         state = dict(shape=SHAPES[args.shape], step=step, epoch=epoch, tokens=tokens)
-        torch.save({"model": {n: t.cpu() for n, t in model.state_dict().items()}, "optimizer": optimizer.state_dict(), **state},
-                   work / "state.tmp")
+        weights = {n: t.cpu() for n, t in model.state_dict().items()}
+        torch.save({"model": weights, "optimizer": optimizer.state_dict(), **state}, work / "state.tmp")
         (work / "state.tmp").rename(work / "state.pt")
         save_weights(model, work, state)
 
@@ -469,12 +474,13 @@ def run(args) -> None:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    show = dict(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], **show)
     sub = p.add_subparsers(dest="command", required=True)
-    t = sub.add_parser("tokenizer", help="train the tokenizer", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    t = sub.add_parser("tokenizer", help="train the tokenizer", **show)
     t.add_argument("--corpus", required=True, help="the tales, .txt or .txt.xz")
     t.add_argument("--out", required=True, help="where tokenizer.json goes")
-    r = sub.add_parser("run", help="train, or go on training", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    r = sub.add_parser("run", help="train, or go on training", **show)
     r.add_argument("--corpus", required=True, help="the tales, .txt or .txt.xz")
     r.add_argument("--tokenizer", required=True, help="tokenizer.json")
     r.add_argument("--work", required=True, help="folder of the checkpoint; continued from where it holds one")
@@ -483,7 +489,7 @@ def main() -> int:
     r.add_argument("--batch", type=int, default=48, help="rows a step")
     r.add_argument("--micro", type=int, default=0, help="rows at once; 0: all of a step's")
     r.add_argument("--steps", type=int, default=4000, help="steps of the whole schedule, over all runs")
-    r.add_argument("--decay-from", type=int, default=10**9, help="step at which the learning rate starts to fall to zero")
+    r.add_argument("--decay-from", type=int, default=10**9, help="step from which the learning rate falls to zero")
     r.add_argument("--warmup", type=int, default=150, help="steps of warm-up")
     r.add_argument("--minutes", type=float, default=9.0, help="stop this run after so many minutes")
     r.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
@@ -492,10 +498,12 @@ def main() -> int:
     r.add_argument("--embed-decay", type=float, default=0.1, help="of embedding and output")
     r.add_argument("--dropout", type=float, default=0.1, help="after the embedding and each block")
     r.add_argument("--attention-dropout", type=float, default=0.0, help="on attention weights")
-    r.add_argument("--bias-rate", type=float, default=1e-3, help="step of the experts' selection bias; falls with the learning rate")
-    r.add_argument("--leave-out", type=int, default=-1, help=f"train on all tales but those of this part (0..{data.FOLDS - 1})")
-    r.add_argument("--teachers", help=f"path of {data.FOLDS} models' folders without their last digit; model k was trained with "
-                                      "--leave-out k and teaches that part")
+    r.add_argument("--bias-rate", type=float, default=1e-3,
+                   help="step of the experts' selection bias; falls with the learning rate")
+    r.add_argument("--leave-out", type=int, default=-1,
+                   help=f"train on all tales but those of this part (0..{data.FOLDS - 1})")
+    r.add_argument("--teachers", help=f"path of {data.FOLDS} models' folders without their last digit; model k was "
+                                      "trained with --leave-out k and teaches that part")
     r.add_argument("--teacher-share", type=float, default=0.7, help="share of the loss that the teacher sets")
     r.add_argument("--every", type=int, default=250, help="steps between measurements on held-out tales")
     r.add_argument("--seed", type=int, default=1)

@@ -7,7 +7,7 @@
 namespace sluice::backend {
 
 struct CpuOptions {
-  int threads = 0;    ///< 0: as many as this process may use
+  int threads = 0;    ///< 0: as many as this process may use, and one for small steps
   bool fused = true;  ///< false: fused ops run as their expansions, to measure what fusing gains
 };
 

@@ -1,6 +1,8 @@
-// The CPU executable: the team enters once a step and walks the list, meeting at a barrier after every op.
+// The CPU executable: the team enters once a step and walks the list, meeting where an op needs what others
+// made.
 #include <algorithm>
 
+#include "backend/cpu/barriers.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernel.h"
 #include "base/check.h"
@@ -23,15 +25,23 @@ int64_t largest_scratch(const Program& program, const CompileOptions& options) {
   return floats;
 }
 
+/// Where the threads were not asked for, a step of less work than this runs on one worker: some milliseconds
+/// alone, less than the team's meetings would cost whenever another program wants a core.
+constexpr double kAloneFlops = 32e6;
+
 class CpuExecutable : public Executable {
  public:
-  CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads)
+  CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads,
+                double alone_flops)
       : program_(std::move(program)),
         weights_(weights),
         options_(options),
         team_(threads),
-        memory_(program_, weights_, options, team_.size(), largest_scratch(program_, options)) {
+        memory_(program_, weights_, options, team_.size(), largest_scratch(program_, options)),
+        row_flops_(total_cost(program_, {}).flops),
+        alone_flops_(alone_flops) {
     for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
+    barriers_ = cpu::barriers_before(program_, memory_.plan(), options_.max_rows, options_.max_outputs);
   }
 
   void run(const StepInput& input, StepOutput& output) override { run_timed(input, output, {}); }
@@ -39,7 +49,11 @@ class CpuExecutable : public Executable {
   void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) override {
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
-    team_.run([&](int worker) { walk(worker, input, op_ns); });
+    if (static_cast<double>(input.rows()) * row_flops_ < alone_flops_) {
+      walk(0, 1, input, op_ns);
+    } else {
+      team_.run([&](int worker) { walk(worker, team_.size(), input, op_ns); });
+    }
     const cpu::Rows<float> logits = memory_.rows(program_.output());
     for (int64_t i = 0; i < input.outputs(); ++i) {
       std::copy_n(logits(i), logits.columns, output.logits.data() + i * logits.columns);
@@ -84,13 +98,18 @@ class CpuExecutable : public Executable {
     }
   }
 
-  void walk(int worker, const StepInput& input, std::span<int64_t> op_ns) {
-    const cpu::Context context{memory_, input, worker, team_.size()};
+  void walk(int worker, int workers, const StepInput& input, std::span<int64_t> op_ns) {
+    const cpu::Context context{memory_, input, worker, workers};
+    const auto meet = [&] {
+      if (workers > 1) team_.barrier();
+    };
     const bool timed = worker == 0 && !op_ns.empty();
     int64_t before = timed ? now_ns() : 0;
     for (size_t i = 0; i < kernels_.size(); ++i) {
+      if (barriers_[i]) meet();
       kernels_[i]->run(program_, program_.ops()[i], context);
-      team_.barrier();
+      if (op_ns.empty()) continue;
+      meet();  // a timed op ends when everybody's part has
       if (!timed) continue;
       const int64_t after = now_ns();
       op_ns[i] = after - before;
@@ -104,12 +123,17 @@ class CpuExecutable : public Executable {
   Team team_;
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
+  std::vector<bool> barriers_;  // before each op
+  double row_flops_;            // of one row of a step
+  double alone_flops_;
 };
 
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(const CpuOptions& options)
-      : threads_(options.threads > 0 ? options.threads : usable_threads()), fused_(options.fused) {}
+      : threads_(options.threads > 0 ? options.threads : usable_threads()),
+        alone_flops_(options.threads > 0 ? 0.0 : kAloneFlops),
+        fused_(options.fused) {}
   std::string name() const override { return "cpu"; }
   bool has(const Program& program, const Op& op) const override {
     return cpu::bind(program, op) != nullptr && (fused_ || info(op).expand == nullptr);
@@ -117,11 +141,12 @@ class CpuBackend : public Backend {
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
     Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
-    return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_);
+    return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_, alone_flops_);
   }
 
  private:
   int threads_;
+  double alone_flops_;
   bool fused_;
 };
 

@@ -25,9 +25,14 @@ struct Context {
   }
 };
 
+/// How workers share an op. Rows: worker w takes the rows slice(step rows), the same for every such op, so
+/// that a chain of them needs no barrier. Other: any other way.
+enum class Share : uint8_t { Rows, Other };
+
 /// A kernel: every worker of the team calls run for every op, and does its own part.
 struct Kernel {
   const char* name;
+  Share share;
   void (*run)(const program::Program&, const program::Op&, const Context&);
   /// Floats of scratch that a worker needs at most.
   int64_t (*scratch_floats)(const program::Program&, const program::Op&, const program::CompileOptions&);

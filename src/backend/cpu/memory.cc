@@ -12,6 +12,10 @@ using program::TensorId;
 
 namespace {
 
+/// Ops that a buffer stays untouched after its last reader: reusing it at once would cost a barrier
+/// (barriers.h).
+constexpr int kWindow = 4;
+
 int64_t cache_bytes(const program::Program& program, int64_t pages) {
   if (program.cache() == program::kNoTensor) return 0;
   const Tensor& cache = program[program.cache()];
@@ -39,7 +43,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
                const program::CompileOptions& options, int workers, int64_t scratch_floats)
     : program_(program),
       weights_(weights),
-      plan_(program::plan_memory(program, options.max_rows, options.max_outputs)),
+      plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       // A worker's scratch has cache lines of its own.
       scratch_bytes_(round_up(scratch_floats * static_cast<int64_t>(sizeof(float)), 4096)),
       arena_(plan_.arena_bytes),

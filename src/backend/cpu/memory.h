@@ -72,6 +72,7 @@ class Memory {
   Cache cache() const;
   /// This worker's scratch, [scratch_floats].
   float* scratch(int worker) const;
+  const program::MemoryPlan& plan() const { return plan_; }
   int64_t bytes() const { return arena_.bytes() + cache_.bytes() + scratch_.bytes(); }
 
  private:

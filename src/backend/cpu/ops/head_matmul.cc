@@ -57,7 +57,7 @@ int64_t rows_scratch(const Program& p, const Op& record, const CompileOptions&) 
 
 }  // namespace
 
-const Kernel kHeadMatmulColumns{"head_matmul decode_rows f32", reduce_columns, columns_scratch};
-const Kernel kHeadMatmulRows{"head_matmul add_rows f32", reduce_rows, rows_scratch};
+const Kernel kHeadMatmulColumns{"head_matmul decode_rows f32", Share::Other, reduce_columns, columns_scratch};
+const Kernel kHeadMatmulRows{"head_matmul add_rows f32", Share::Other, reduce_rows, rows_scratch};
 
 }  // namespace sluice::backend::cpu

@@ -65,8 +65,8 @@ int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions
 
 }  // namespace
 
-const Kernel kMatmul{"matmul decode_rows f32", matmul, matmul_scratch};
-const Kernel kMatmulAdd{"matmul_add decode_rows f32", matmul_add, matmul_add_scratch};
-const Kernel kGateUp{"gate_up decode_rows f32", gate_up, gate_up_scratch};
+const Kernel kMatmul{"matmul decode_rows f32", Share::Other, matmul, matmul_scratch};
+const Kernel kMatmulAdd{"matmul_add decode_rows f32", Share::Other, matmul_add, matmul_add_scratch};
+const Kernel kGateUp{"gate_up decode_rows f32", Share::Other, gate_up, gate_up_scratch};
 
 }  // namespace sluice::backend::cpu

@@ -86,6 +86,6 @@ int64_t mla_attend_scratch(const Program& p, const Op& record, const CompileOpti
 
 }  // namespace
 
-const Kernel kMlaAttend{"mla_attend page tiles f32", mla_attend, mla_attend_scratch};
+const Kernel kMlaAttend{"mla_attend page tiles f32", Share::Other, mla_attend, mla_attend_scratch};
 
 }  // namespace sluice::backend::cpu

@@ -174,9 +174,10 @@ int64_t expert_combine_scratch(const Program&, const Op&, const CompileOptions&)
 
 }  // namespace
 
-const Kernel kExpertMatmul{"expert_matmul decode_rows f32", expert_matmul, expert_matmul_scratch};
-const Kernel kExpertCombine{"expert_combine generic", expert_combine, expert_combine_scratch};
-const Kernel kMoeGateUp{"moe_gate_up decode_rows f32", moe_gate_up, moe_gate_up_scratch};
-const Kernel kMoeDownAdd{"moe_down_add decode_rows f32", moe_down_add, moe_down_add_scratch};
+const Kernel kExpertMatmul{"expert_matmul decode_rows f32", Share::Other, expert_matmul,
+                           expert_matmul_scratch};
+const Kernel kExpertCombine{"expert_combine generic", Share::Other, expert_combine, expert_combine_scratch};
+const Kernel kMoeGateUp{"moe_gate_up decode_rows f32", Share::Other, moe_gate_up, moe_gate_up_scratch};
+const Kernel kMoeDownAdd{"moe_down_add decode_rows f32", Share::Other, moe_down_add, moe_down_add_scratch};
 
 }  // namespace sluice::backend::cpu

@@ -89,6 +89,6 @@ int64_t route_scratch(const Program& p, const Op& record, const CompileOptions&)
 
 }  // namespace
 
-const Kernel kRoute{"route generic", route, route_scratch};
+const Kernel kRoute{"route generic", Share::Rows, route, route_scratch};
 
 }  // namespace sluice::backend::cpu

@@ -121,12 +121,12 @@ int64_t kv_append_scratch(const Program& p, const Op& record, const CompileOptio
 
 }  // namespace
 
-const Kernel kEmbed{"embed decode_row", embed, no_scratch};
-const Kernel kRmsNorm{"rms_norm generic", rms_norm, rms_norm_scratch};
-const Kernel kRope{"rope generic", rope, rope_scratch};
-const Kernel kSiluMul{"silu_mul generic", silu_mul, no_scratch};
-const Kernel kAdd{"add generic", add, no_scratch};
-const Kernel kGatherRows{"gather_rows generic", gather_rows, no_scratch};
-const Kernel kKvAppend{"kv_append generic", kv_append, kv_append_scratch};
+const Kernel kEmbed{"embed decode_row", Share::Rows, embed, no_scratch};
+const Kernel kRmsNorm{"rms_norm generic", Share::Rows, rms_norm, rms_norm_scratch};
+const Kernel kRope{"rope generic", Share::Rows, rope, rope_scratch};
+const Kernel kSiluMul{"silu_mul generic", Share::Rows, silu_mul, no_scratch};
+const Kernel kAdd{"add generic", Share::Rows, add, no_scratch};
+const Kernel kGatherRows{"gather_rows generic", Share::Other, gather_rows, no_scratch};
+const Kernel kKvAppend{"kv_append generic", Share::Rows, kv_append, kv_append_scratch};
 
 }  // namespace sluice::backend::cpu
