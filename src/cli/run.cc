@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -50,7 +51,8 @@ void take_recommended(const CLI::App& command, const gguf::File& file, engine::S
   const auto take = [&](const char* flag, const char* key, auto& field) {
     if (command.count(flag) > 0) return;
     if (const auto value = file.number(std::string("general.sampling.") + key)) {
-      field = static_cast<std::remove_reference_t<decltype(field)>>(*value);
+      // The file's number may be anything; what is out of range is told by validate().
+      field = static_cast<std::remove_reference_t<decltype(field)>>(std::clamp(*value, -1e9, 1e9));
     }
   };
   take("--temp", "temp", sampling.temperature);
@@ -58,6 +60,7 @@ void take_recommended(const CLI::App& command, const gguf::File& file, engine::S
   take("--top-p", "top_p", sampling.top_p);
   take("--min-p", "min_p", sampling.min_p);
   take("--repeat-penalty", "penalty_repeat", sampling.repeat_penalty);
+  take("--repeat-last-n", "penalty_last_n", sampling.penalty_window);
 }
 
 void print_statistics(const engine::Result& result, uint64_t seed) {
@@ -126,6 +129,8 @@ void add_sampling(CLI::App& command, Options& options) {
       .add_option("--min-p", s.min_p, "keep tokens of at least P times the likeliest's probability; 0: off")
       ->capture_default_str();
   command.add_option("--repeat-penalty", s.repeat_penalty, "divides the scores of recent tokens; 1: off")
+      ->capture_default_str();
+  command.add_option("--repeat-last-n", s.penalty_window, "how many last tokens count as recent; -1: all")
       ->capture_default_str();
   command.add_option("--presence-penalty", s.presence_penalty, "subtracted from recent tokens once; 0: off")
       ->capture_default_str();

@@ -18,21 +18,18 @@ namespace sluice::gguf {
 struct SynthModel {
   const char* name;   ///< on the command line
   const char* title;  ///< in the file
-  int layers, dense_layers;
-  int64_t context, width, dense_width;  ///< embedding and dense feed-forward length
-  int heads;
-  int64_t q_rank;                             ///< 0: queries are not compressed
-  int64_t kv_rank, nope, rope, value;         ///< latent rank; per head: unrotated, rotated, value columns
-  int experts, experts_used, experts_shared;  ///< 0 experts: dense model
-  int64_t expert_width;
-  bool sigmoid_gating, normalised_weights, router_bias;
-  float expert_scale, rope_base, norm_epsilon;
-  float yarn_factor;  ///< 0: no YaRN
-  int64_t yarn_context;
-  float yarn_log_multiplier;
-  bool tied_output;  ///< the embedding is the output matrix too
-  int64_t vocabulary;
   const char* pretokenizer;
+  int layers, dense_layers;
+  int64_t vocabulary, context, width, dense_width;  ///< width: embedding; dense_width: feed-forward length
+  int64_t heads;
+  int64_t q_rank;                      ///< 0: queries are not compressed
+  int64_t kv_rank, nope, rope, value;  ///< latent rank; per head: unrotated, rotated, value columns
+  int64_t experts, experts_used, experts_shared, expert_width;  ///< 0 experts: dense model
+  bool sigmoid_gating, normalised_weights, router_bias;
+  bool tied_output;  ///< the embedding is the output matrix too
+  float expert_scale, rope_base, norm_epsilon;
+  float yarn_factor, yarn_log_multiplier;  ///< factor 0: no YaRN
+  int64_t yarn_context;
 };
 
 /// A mixture of types, as quantising programs lay them out.

@@ -33,7 +33,9 @@ TEST(Half, F16DecodesEveryPattern) {
 TEST(Half, F16RoundTripsEveryPatternThatIsNoNan) {
   for (int i = 0; i < 65536; ++i) {
     const float value = f16_to_f32(static_cast<uint16_t>(i));
-    if (!std::isnan(value)) { EXPECT_EQ(f32_to_f16(value), i); }
+    if (!std::isnan(value)) {
+      EXPECT_EQ(f32_to_f16(value), i);
+    }
   }
 }
 

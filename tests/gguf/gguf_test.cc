@@ -172,6 +172,7 @@ TEST(Gguf, KnownTypesWithoutCodecAreFine) {
 
 TEST(Gguf, LongVocabulariesOpenFast) {
   std::vector<std::string> tokens;
+  tokens.reserve(150000);
   for (int i = 0; i < 150000; ++i) tokens.push_back("token" + std::to_string(i));
   const TemporaryFolder folder;
   const std::string path = folder / "vocabulary.gguf";

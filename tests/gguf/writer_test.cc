@@ -73,7 +73,7 @@ TEST(Writer, AnUnfinishedFileIsRemoved) {
 
 TEST(Writer, NamesThePathOfWhatItCannotWrite) {
   try {
-    Writer("/nowhere/m.gguf", small_plan());
+    const Writer writer("/nowhere/m.gguf", small_plan());
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "/nowhere/m.gguf: No such file or directory");

@@ -147,5 +147,14 @@ TEST_P(SharedStep, ShuffledPagesAndTwoNeighboursChangeNothing) {
 INSTANTIATE_TEST_SUITE_P(Backends, SharedStep, testing::Values("ref", "cpu"),
                          [](const auto& param) { return param.param; });
 
+TEST(BundledModel, AgreesWithTransformers) {
+  const Golden golden =
+      read_golden(source_path("models/fairy-tales.gguf"), source_path("tests/model/fairy-tales"));
+  for (const int64_t rows : {1, 7, 512}) {
+    EXPECT_LT(relative_error(logits_of(golden, *make_backend("ref"), rows), golden.logits), 1e-3) << rows;
+    EXPECT_LT(divergence(golden, logits_of(golden, *make_backend("cpu"), rows)).best_90, 1e-4) << rows;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test

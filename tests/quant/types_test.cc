@@ -40,7 +40,7 @@ std::string oracle(const std::string& action, const std::string& type, std::span
   const std::string command = std::string(SLUICE_PYTHON " " SLUICE_SOURCE_DIR "/tests/quant/dequantize.py ") +
                               action + " " + type + " " + in + " " + out;
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  const std::string result = read_file(out);
+  std::string result = read_file(out);
   std::filesystem::remove_all(folder);
   return result;
 }
