@@ -1,6 +1,7 @@
 // What a kernel is on this backend, and the small pieces that kernels share.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -80,6 +81,23 @@ inline void decode_rows(const Weight& weight, int64_t matrix, int64_t first, int
 inline void dots_of(const float* x, const float* w, int64_t columns, int64_t count, float* out) {
   if (count == kWeightRows) return dots<kWeightRows>(x, w, columns, columns, out);
   for (int64_t n = 0; n < count; ++n) out[n] = dot(x, w + n * columns, columns);
+}
+
+/// The products of one matrix of a weight with `count` inputs, this worker's share of the outputs: store(i,
+/// output, value) for input(i). Each weight row is decoded once, into w [kWeightRows][columns].
+template <typename Input, typename Store>
+void multiply(const Context& c, const Weight& weight, int64_t matrix, int64_t count, float* w, Input input,
+              Store store) {
+  const Slice outputs = c.slice(weight.rows, kWeightRows);
+  for (int64_t n = outputs.first; n < outputs.last; n += kWeightRows) {
+    const int64_t group = std::min(kWeightRows, outputs.last - n);
+    decode_rows(weight, matrix, n, group, w);
+    for (int64_t i = 0; i < count; ++i) {
+      float products[kWeightRows];
+      dots_of(input(i), w, weight.columns, group, products);
+      for (int64_t j = 0; j < group; ++j) store(i, n + j, products[j]);
+    }
+  }
 }
 
 }  // namespace sluice::backend::cpu

@@ -10,26 +10,10 @@ namespace {
 
 using namespace program;
 
-/// Calls store(row, output, value) for every product of this worker's share of the weight's rows.
-template <typename Store>
-void multiply(const Context& c, const Weight& weight, const Rows<float>& in, int64_t rows, Store store) {
-  float* w = c.scratch();
-  const Slice outputs = c.slice(weight.rows, kWeightRows);
-  for (int64_t n = outputs.first; n < outputs.last; n += kWeightRows) {
-    const int64_t count = std::min(kWeightRows, outputs.last - n);
-    decode_rows(weight, 0, n, count, w);
-    for (int64_t r = 0; r < rows; ++r) {
-      float products[kWeightRows];
-      dots_of(in(r), w, weight.columns, count, products);
-      for (int64_t i = 0; i < count; ++i) store(r, n + i, products[i]);
-    }
-  }
-}
-
 void matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Matmul>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id);
-  multiply(c, c.memory.weight(op.weight.id), c.memory.rows(op.in.id), c.rows(p, op.in.id),
+  multiply(c, c.memory.weight(op.weight.id), 0, c.rows(p, op.in.id), c.scratch(), c.memory.rows(op.in.id),
            [&](int64_t r, int64_t n, float value) { out(r)[n] = value; });
 }
 
@@ -40,7 +24,7 @@ int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions&
 void matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id), residual = c.memory.rows(op.residual.id);
-  multiply(c, c.memory.weight(op.weight.id), c.memory.rows(op.in.id), c.rows(p, op.in.id),
+  multiply(c, c.memory.weight(op.weight.id), 0, c.rows(p, op.in.id), c.scratch(), c.memory.rows(op.in.id),
            [&](int64_t r, int64_t n, float value) { out(r)[n] = residual(r)[n] + value; });
 }
 
@@ -53,9 +37,9 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const int64_t rows = c.rows(p, op.in.id);
   // The same worker computes gate and up of an output, so no barrier stands between the two passes.
-  multiply(c, c.memory.weight(op.gate.id), in, rows,
+  multiply(c, c.memory.weight(op.gate.id), 0, rows, c.scratch(), in,
            [&](int64_t r, int64_t n, float value) { out(r)[n] = silu(value); });
-  multiply(c, c.memory.weight(op.up.id), in, rows,
+  multiply(c, c.memory.weight(op.up.id), 0, rows, c.scratch(), in,
            [&](int64_t r, int64_t n, float value) { out(r)[n] *= value; });
 }
 

@@ -38,22 +38,6 @@ ByExpert sort_by_expert(const Rows<int32_t>& ids, int64_t rows, int64_t experts,
   return sorted;
 }
 
-/// Calls store(pair, output, value) for the products of one matrix with the inputs of `count` pairs.
-template <typename Input, typename Store>
-void multiply(const Context& c, const Weight& weight, int64_t matrix, int64_t count, float* w, Input input,
-              Store store) {
-  const Slice outputs = c.slice(weight.rows, kWeightRows);
-  for (int64_t n = outputs.first; n < outputs.last; n += kWeightRows) {
-    const int64_t group = std::min(kWeightRows, outputs.last - n);
-    decode_rows(weight, matrix, n, group, w);
-    for (int64_t i = 0; i < count; ++i) {
-      float products[kWeightRows];
-      dots_of(input(i), w, weight.columns, group, products);
-      for (int64_t j = 0; j < group; ++j) store(i, n + j, products[j]);
-    }
-  }
-}
-
 void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeGateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
