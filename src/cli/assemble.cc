@@ -22,6 +22,7 @@ std::string bundled_model_path() {
   std::error_code error;
   fs::path executable = fs::read_symlink("/proc/self/exe", error);
   if (error) {  // no /proc, as in a bare chroot: the name that the kernel was given
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): getauxval returns pointers as integers
     executable = fs::absolute(reinterpret_cast<const char*>(::getauxval(AT_EXECFN)), error);
   }
   const fs::path folder = executable.parent_path();

@@ -7,9 +7,12 @@
 namespace sluice::cli {
 
 void add_run(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_profile(CLI::App& app);
+void add_tokenize(CLI::App& app);  // and detokenize
+void add_debug(CLI::App& app);
 
 }  // namespace sluice::cli

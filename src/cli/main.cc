@@ -15,14 +15,24 @@ int run(int argc, char** argv) {
   CLI::App app{"Sluice runs Mixture-of-Experts language models with latent attention from GGUF files.",
                "sluice"};
   app.set_version_flag("--version", sluice::cli::version());
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("sluice: {}; --help tells more\n", error.what());
+  });
   sluice::cli::add_run(app);
+  sluice::cli::add_chat(app);
   sluice::cli::add_inspect(app);
   sluice::cli::add_logits(app);
   sluice::cli::add_synth(app);
   sluice::cli::add_profile(app);
+  sluice::cli::add_tokenize(app);
+  sluice::cli::add_debug(app);
   try {
     app.parse(argc, argv);
+    if (app.get_subcommands().empty()) {
+      fmt::print(stderr, "{}", app.help());
+      return 2;
+    }
   } catch (const CLI::ParseError& error) {
     // CLI11 numbers its errors from 100; here every one is a matter of usage.
     return app.exit(error) == 0 ? 0 : 2;

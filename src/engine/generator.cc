@@ -9,6 +9,12 @@
 
 namespace sluice::engine {
 
+namespace {
+
+bool cancelled(const Request& request) { return request.cancel != nullptr && request.cancel->load(); }
+
+}  // namespace
+
 Generator::Generator(program::Executable& executable, const text::Tokenizer& tokenizer, int64_t context,
                      int64_t max_rows)
     : executable_(executable),
@@ -28,16 +34,21 @@ void Generator::step() {
   executable_.run(batch_.input(), output);
 }
 
-void Generator::prefill(const std::vector<int32_t>& prompt) {
+// Steps over the rows of the prompt that are not in the cache. False: cancelled before the last one.
+bool Generator::prefill(const Request& request) {
+  const std::vector<int32_t>& prompt = request.prompt;
   const auto length = static_cast<int64_t>(prompt.size());
-  for (int64_t begin = 0; begin < length; begin += max_rows_) {
+  for (auto begin = static_cast<int64_t>(cached_.size()); begin < length; begin += max_rows_) {
     const int64_t end = std::min(length, begin + max_rows_);
     batch_.clear();
     for (int64_t i = begin; i < end; ++i) {
       batch_.add(prompt[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, i + 1 == length);
     }
     step();
+    cached_.insert(cached_.end(), prompt.begin() + begin, prompt.begin() + end);
+    if (end < length && cancelled(request)) return false;
   }
+  return true;
 }
 
 Result Generator::run(const Request& request, const std::function<bool(std::string_view)>& on_text) {
@@ -56,7 +67,16 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
 
   const int64_t start = now_ns();
   int64_t first_token = start;
-  prefill(request.prompt);
+  // The last token is computed in any case: its row gives the logits.
+  const auto [agrees, unused] =
+      std::mismatch(cached_.begin(), cached_.end(), request.prompt.begin(), request.prompt.end() - 1);
+  cached_.erase(agrees, cached_.end());
+  result.cached_tokens = static_cast<int64_t>(cached_.size());
+  if (!prefill(request)) {
+    result.finish = Finish::Cancelled;
+    result.prompt_ns = now_ns() - start;
+    return result;
+  }
   for (int64_t position = prompt_tokens;; ++position) {
     const int32_t token = sampler.sample(logits_);
     sampler.accept(token);
@@ -66,7 +86,8 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
       result.finish = Finish::EndToken;
       break;
     }
-    if (!on_text(stops.push(utf8.push(tokenizer_.bytes(token, false))))) {
+    if (!on_text(stops.push(utf8.push(tokenizer_.bytes(token, request.show_special)))) ||
+        cancelled(request)) {
       result.finish = Finish::Cancelled;
       break;
     }
@@ -85,6 +106,7 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
     batch_.clear();
     batch_.add(token, static_cast<int32_t>(position), 0, true);
     step();
+    cached_.push_back(token);
   }
   if (result.finish != Finish::Cancelled) on_text(stops.push(utf8.finish()) + stops.finish());
   result.prompt_ns = first_token - start;

@@ -1,7 +1,9 @@
 // One sequence from prompt to text: the loop that steps an executable, samples, and hands out whole
-// characters. Knows tokens and a Program's steps; which backend runs them is not its business.
+// characters. The rows of the last request stay in the cache for a next one that begins alike. Knows tokens
+// and a Program's steps; which backend runs them is not its business.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -21,12 +23,15 @@ struct Request {
   int64_t max_tokens = -1;  ///< -1: until the model ends or the context is full
   SamplingParams sampling;
   std::vector<std::string> stops;
+  bool show_special = false;                  ///< control tokens become text too: their names
+  const std::atomic<bool>* cancel = nullptr;  ///< once true, the request ends after the step that runs
 };
 
 enum class Finish : uint8_t { EndToken, StopString, Length, ContextFull, Cancelled };
 
 struct Result {
   int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  ///< of the prompt: their rows were in the cache
   int64_t generated_tokens = 0;
   int64_t prompt_ns = 0;  ///< until the first token was there
   int64_t decode_ns = 0;  ///< all tokens after the first
@@ -41,12 +46,13 @@ class Generator {
             int64_t max_rows);
 
   int64_t context() const { return context_; }
-  /// Runs a request and calls on_text with each piece of text; false from it cancels. Throws Error when the
-  /// prompt is empty or does not fit into the context.
+  /// Runs a request and calls on_text with each token's piece of text (empty while it is held back) and then
+  /// with what is left; false from it cancels. Tokens that the prompt and the last request begin with are not
+  /// computed again. Throws Error when the prompt is empty or does not fit into the context.
   Result run(const Request& request, const std::function<bool(std::string_view)>& on_text);
 
  private:
-  void prefill(const std::vector<int32_t>& prompt);
+  bool prefill(const Request& request);
   void step();
 
   program::Executable& executable_;
@@ -55,6 +61,7 @@ class Generator {
   KvPool pool_;
   Batch batch_;
   std::vector<int32_t> pages_;
+  std::vector<int32_t> cached_;  ///< the tokens whose rows are in the cache, from position 0 on
   std::vector<float> logits_;
 };
 

@@ -112,7 +112,8 @@ void Merger::run(const std::vector<int32_t>& symbols, std::vector<int32_t>& out)
     heap_.pop_back();
     const auto at = static_cast<int32_t>(top & 0xFFFFFFFFu);
     Node& node = nodes_[at];
-    // A rank belongs to one pair: if the node still has it, the pair is still there.
+    // If the node's merge still has this rank, it is the best one there is, whether it was queued as this
+    // pair or as an earlier one of the same rank.
     if (node.merge.rank != static_cast<int32_t>(top >> 32)) continue;
     Node& gone = nodes_[node.next];
     node.token = node.merge.token;

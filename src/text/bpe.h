@@ -44,8 +44,8 @@ class Merges {
   int shift_;                ///< 64 - log2(slots)
 };
 
-/// Applies merges to one piece after another: the lowest rank first, the leftmost of equal ones. Keeps its
-/// memory between pieces. Takes O(n log n) for n bytes. One thread's.
+/// Applies merges to one piece after another: the lowest rank first, the leftmost of equal ones (several
+/// pairs may have one rank). Keeps its memory between pieces. Takes O(n log n) for n symbols. One thread's.
 class Merger {
  public:
   explicit Merger(const Merges& merges) : merges_(merges) {}

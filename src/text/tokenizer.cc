@@ -1,5 +1,6 @@
-// Byte-level BPE put together: special tokens are taken out of the text first, the rest is cut into pieces
-// by regexes, and the bytes of each piece are merged. All checks of the vocabulary happen in the constructor.
+// Tokenizers put together: special tokens are taken out of the text first; the rest is cut into pieces by
+// regexes and the bytes of each piece are merged, or it goes to SentencePiece as a whole. All checks of the
+// vocabulary happen in the constructor.
 #include "text/tokenizer.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "text/bpe.h"
 #include "text/pretokenize.h"
+#include "text/sentencepiece.h"
 #include "text/special_tokens.h"
 #include "text/utf8.h"
 
@@ -37,11 +39,19 @@ bool shown(TokenType type) {
   return type == TokenType::Normal || type == TokenType::UserDefined || type == TokenType::Byte;
 }
 
+// Whether a token is found in a text as it is written.
+bool is_special(TokenType type) {
+  return type == TokenType::UserDefined || type == TokenType::Control || type == TokenType::Unknown;
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
-  PreTokenizer pre;
+  // One of the two.
+  std::optional<PreTokenizer> pre;
+  std::optional<SentencePiece> pieces;
   bool ignore_merges = false;
+  bool space_in_front = false;
   bool add_bos = false;
   int32_t bos = -1;
 
@@ -57,7 +67,7 @@ struct Tokenizer::Impl {
   Merges merges;
   std::optional<SpecialTokens> always, parsed;  ///< user-defined ones; those and control and unknown ones
 
-  explicit Impl(const Vocab& vocab) : pre(pretokenizer_row(vocab.pre)), merges(vocab.merges.size()) {}
+  explicit Impl(const Vocab& vocab) : merges(vocab.merges.size()) {}
 
   int32_t size() const { return static_cast<int32_t>(types.size()); }
   static std::string_view part(const std::string& all, const std::vector<size_t>& end, int32_t id) {
@@ -71,6 +81,15 @@ struct Tokenizer::Impl {
     return found == by_text.end() ? -1 : found->second;
   }
 
+  /// Whether what follows these ids begins a text, as SentencePiece counts it.
+  bool at_begin(std::span<const int32_t> ids) const {
+    // Not the unknown token: it may stand for a character in the middle.
+    return ids.empty() || types[ids.back()] == TokenType::Control ||
+           types[ids.back()] == TokenType::UserDefined;
+  }
+  const Merges& merges_in_use() const { return pieces ? pieces->merges() : merges; }
+
+  void read_model(const Vocab& vocab, Problems& problems);
   void read_tokens(const Vocab& vocab, Problems& problems);
   void read_bytes(Problems& problems);
   void read_merges(const Vocab& vocab, Problems& problems);
@@ -92,10 +111,13 @@ void Tokenizer::Impl::read_tokens(const Vocab& vocab, Problems& problems) {
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     texts += vocab.tokens[id];
     text_end.push_back(texts.size());
-    // Added tokens are written as they are read, only normal ones in the alphabet of bytes.
     const std::string_view text = text_of(static_cast<int32_t>(id));
-    const auto plain = types[id] == TokenType::Normal ? bytes_of_characters(text) : std::nullopt;
-    bytes += plain ? std::string_view(*plain) : text;
+    if (vocab.model == "llama") {
+      bytes += SentencePiece::bytes_of(text, types[id]);
+    } else {  // added tokens are written as they are read, only normal ones in the alphabet of bytes
+      const auto plain = types[id] == TokenType::Normal ? bytes_of_characters(text) : std::nullopt;
+      bytes += plain ? std::string_view(*plain) : text;
+    }
     bytes_end.push_back(bytes.size());
     by_text.emplace(text, static_cast<int32_t>(id));  // of equal texts, the first id counts
     if (const int type = static_cast<int>(types[id]); type < 1 || type > 6)
@@ -143,8 +165,7 @@ void Tokenizer::Impl::find_special() {
   for (int32_t id = 0; id < size(); ++id) {
     const TokenType type = types[id];
     if (type == TokenType::UserDefined) user_defined.emplace_back(text_of(id), id);
-    if (type == TokenType::UserDefined || type == TokenType::Control || type == TokenType::Unknown)
-      all.emplace_back(text_of(id), id);
+    if (is_special(type)) all.emplace_back(text_of(id), id);
     if (ignore_merges && type == TokenType::Normal) by_bytes.emplace(bytes_of(id), id);
   }
   always.emplace(std::move(user_defined));
@@ -161,15 +182,30 @@ void Tokenizer::Impl::find_ends(const Vocab& vocab) {
   }
 }
 
+void Tokenizer::Impl::read_model(const Vocab& vocab, Problems& problems) {
+  read_tokens(vocab, problems);
+  if (vocab.model == "llama") {
+    space_in_front = vocab.space_in_front;
+    pieces.emplace(vocab, types, problems);
+    return;
+  }
+  ignore_merges = pretokenizer_row(vocab.pre).ignore_merges;
+  read_bytes(problems);
+  read_merges(vocab, problems);
+}
+
 Tokenizer::Tokenizer(const Vocab& vocab) {
-  if (vocab.model != "gpt2")
-    fail("tokenizer model \"{}\" is not supported (known: gpt2, which is byte-level BPE)", vocab.model);
+  if (vocab.model != "gpt2" && vocab.model != "llama")
+    fail(
+        "tokenizer model \"{}\" is not supported (known: gpt2, which is byte-level BPE, and llama, which is "
+        "SentencePiece)",
+        vocab.model);
   constexpr size_t kMost = std::numeric_limits<int32_t>::max();
   if (vocab.tokens.empty() || vocab.tokens.size() > kMost || vocab.merges.size() > kMost)
     fail("tokenizer: {} tokens and {} merges, expected 1 to 2^31 - 1", vocab.tokens.size(),
          vocab.merges.size());
   impl_ = std::make_unique<Impl>(vocab);
-  impl_->ignore_merges = pretokenizer_row(vocab.pre).ignore_merges;
+  if (vocab.model == "gpt2") impl_->pre.emplace(pretokenizer_row(vocab.pre));
   impl_->add_bos = vocab.add_bos;
   impl_->bos = vocab.bos;
 
@@ -180,9 +216,7 @@ Tokenizer::Tokenizer(const Vocab& vocab) {
   for (const auto& [name, id] : ids)
     if (id < -1 || id >= count) problems.add("{} token: id {}, expected 0 to {}", name, id, count - 1);
   if (vocab.add_bos && vocab.bos < 0) problems.add("add_bos is set, but there is no bos token");
-  impl_->read_tokens(vocab, problems);
-  impl_->read_bytes(problems);
-  impl_->read_merges(vocab, problems);
+  impl_->read_model(vocab, problems);
   problems.throw_if_any("tokenizer");
   impl_->find_special();
   impl_->find_ends(vocab);
@@ -193,10 +227,11 @@ Tokenizer::~Tokenizer() = default;
 
 // Text without special tokens: cut, then merge piece by piece.
 void Tokenizer::Impl::encode_text(std::string_view text, Merger& merger, std::vector<int32_t>& out) const {
-  std::vector<std::string_view> pieces;
-  pre.split(text, pieces);
+  if (pieces) return pieces->encode(text, space_in_front && at_begin(out), merger, out);
+  std::vector<std::string_view> parts;
+  pre->split(text, parts);
   std::vector<int32_t> symbols;
-  for (const std::string_view piece : pieces) {
+  for (const std::string_view piece : parts) {
     if (ignore_merges) {
       if (const auto whole = by_bytes.find(piece); whole != by_bytes.end()) {
         out.push_back(whole->second);
@@ -217,24 +252,40 @@ void Tokenizer::Impl::encode_text(std::string_view text, Merger& merger, std::ve
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  std::vector<int32_t> out;
+  append(text, parse_special, out);
+  return out;
+}
+
+void Tokenizer::append(std::string_view text, bool parse_special, std::vector<int32_t>& out) const {
   // A byte may become three symbols, and symbols are counted in 32 bits.
   constexpr size_t kMost = std::numeric_limits<int32_t>::max() / 3;
   if (text.size() > kMost) fail("text of {} bytes, expected at most {}", text.size(), kMost);
   const SpecialTokens& special = parse_special ? *impl_->parsed : *impl_->always;
-  Merger merger(impl_->merges);
-  std::vector<int32_t> out;
+  Merger merger(impl_->merges_in_use());
   for (size_t at = 0; at < text.size();) {
     const SpecialTokens::Match match = special.find(text, at);
     if (match.begin > at) impl_->encode_text(text.substr(at, match.begin - at), merger, out);
     if (match.id >= 0) out.push_back(match.id);
     at = match.begin + match.length;
   }
-  return out;
 }
 
 std::string_view Tokenizer::bytes(int32_t id, bool special) const {
   CHECK(id >= 0 && id < size(), "token {} of {}", id, size());
   return special || shown(impl_->types[id]) ? impl_->bytes_of(id) : std::string_view();
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool special) const {
+  std::string out;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    std::string_view part = bytes(ids[i], special);
+    const bool written = impl_->types[ids[i]] == TokenType::Normal;
+    if (impl_->space_in_front && written && impl_->at_begin(ids.first(i)) && part.starts_with(' '))
+      part.remove_prefix(1);
+    out += part;
+  }
+  return out;
 }
 
 int32_t Tokenizer::size() const { return impl_->size(); }

@@ -1,9 +1,10 @@
-// Text <-> token ids. Byte-level BPE (the "gpt2" model of GGUF files).
-// Knows vocabularies and text; where the vocabulary came from is not its business.
+// Text <-> token ids. Byte-level BPE (the "gpt2" model of GGUF files) and SentencePiece (their "llama"
+// model). Knows vocabularies and text; where the vocabulary came from is not its business.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,13 +16,15 @@ enum class TokenType : int8_t { Normal = 1, Unknown = 2, Control = 3, UserDefine
 
 /// Everything a tokenizer is made from; views must outlive only the constructor.
 struct Vocab {
-  std::string model;                                                   ///< "gpt2"
-  std::string pre;                                                     ///< name of the pre-tokenizer: "glm4"
-  std::vector<std::string_view> tokens;                                ///< in the byte-level alphabet, by id
-  std::vector<TokenType> types;                                        ///< by id; empty: all normal
-  std::vector<std::string_view> merges;                                ///< "left right", best rank first
+  std::string model;                     ///< "gpt2" or "llama"
+  std::string pre;                       ///< pre-tokenizer of gpt2: "glm4"
+  std::vector<std::string_view> tokens;  ///< as the model writes them, by id
+  std::vector<TokenType> types;          ///< by id; empty: all normal
+  std::vector<std::string_view> merges;  ///< gpt2: "left right", best rank first
+  std::vector<float> scores;             ///< llama: by id; the highest merges first
   int32_t bos = -1, eos = -1, eot = -1, eom = -1, pad = -1, unk = -1;  ///< -1: none
   bool add_bos = false;
+  bool space_in_front = true;  ///< llama: whether a text gets one
 };
 
 class Tokenizer {
@@ -36,9 +39,16 @@ class Tokenizer {
   /// become their ids; without it only user-defined ones do (control tokens in user text stay text).
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
+  /// The same for a text that goes on where `out` ends; its ids are appended. SentencePiece writes a space in
+  /// front of a text and after a special token, but not in the middle.
+  void append(std::string_view text, bool parse_special, std::vector<int32_t>& out) const;
+
   /// The bytes that a token stands for: possibly part of a character; control tokens give their name
   /// when `special` is set and nothing otherwise.
   std::string_view bytes(int32_t id, bool special) const;
+
+  /// The bytes of a whole text, without the spaces that append() put in. Ids must be of the vocabulary.
+  std::string decode(std::span<const int32_t> ids, bool special) const;
 
   int32_t size() const;
   int32_t bos() const;

@@ -1,7 +1,6 @@
 // The commands inspect and synth as a user meets them: exit codes, one-line errors, output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +11,7 @@
 
 #include "base/file.h"
 #include "gguf/writer.h"
+#include "support/command.h"
 
 namespace sluice::cli {
 namespace {
@@ -21,28 +21,9 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-struct Result {
-  int code = -1;
-  std::string out, err;
-};
-
-class Commands : public testing::Test {
+class Commands : public testing::Test, public test::CommandFolder {
  protected:
-  Commands() { std::filesystem::create_directories(folder_); }
-  ~Commands() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-
-  std::string path(const std::string& name) const { return folder_ / name; }
-
-  /// Runs sluice with these arguments, which a shell takes apart.
-  Result run(const std::string& arguments) const {
-    const std::string command = std::string(SLUICE_BINARY " ") + arguments + " > " + path("out") + " 2> " +
-                                path("err") + " < /dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(path("out")), read_file(path("err"))};
-  }
+  Commands() : CommandFolder("inspect") {}
 
   /// A small file with a value that tries to steer the terminal, and one that is no UTF-8.
   std::string write_small() const {
@@ -64,14 +45,10 @@ class Commands : public testing::Test {
     writer.finish();
     return path("small.gguf");
   }
-
- private:
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("sluice_cli_inspect_" + std::to_string(getpid()));
 };
 
 TEST_F(Commands, InspectShowsMetadataAndTotals) {
-  const Result result = run("inspect " + write_small());
+  const test::CommandResult result = run("inspect " + write_small());
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, HasSubstr("architecture  deepseek2\n"));
@@ -86,14 +63,14 @@ TEST_F(Commands, InspectShowsMetadataAndTotals) {
 }
 
 TEST_F(Commands, InspectListsTensorsWhenAsked) {
-  const Result result = run("inspect --tensors -m " + write_small());
+  const test::CommandResult result = run("inspect --tensors -m " + write_small());
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, HasSubstr("a.weight  Q8_0    [64, 2]"));
   EXPECT_THAT(result.out, HasSubstr("b.weight  F32     [8]"));
 }
 
 TEST_F(Commands, InspectPrintsJson) {
-  const Result result = run("inspect --json " + write_small());
+  const test::CommandResult result = run("inspect --json " + write_small());
   EXPECT_EQ(result.code, 0);
   const auto json = nlohmann::json::parse(result.out);
   EXPECT_EQ(json["version"], 3);
@@ -112,13 +89,13 @@ TEST_F(Commands, InspectPrintsJson) {
 
 TEST_F(Commands, InspectNamesWhatIsWrong) {
   const std::string small = write_small();
-  const Result missing = run("inspect " + path("none.gguf"));
+  const test::CommandResult missing = run("inspect " + path("none.gguf"));
   EXPECT_EQ(missing.code, 1);
   EXPECT_EQ(missing.out, "");
   EXPECT_EQ(missing.err, "sluice: " + path("none.gguf") + ": No such file or directory\n");
 
   std::filesystem::resize_file(small, std::filesystem::file_size(small) - 100);
-  const Result cut = run("inspect " + small);
+  const test::CommandResult cut = run("inspect " + small);
   EXPECT_EQ(cut.code, 1);
   EXPECT_THAT(cut.err, StartsWith("sluice: " + small + ": 1 problem\n  the file is cut off: 2 of 2 tensors"));
 
@@ -137,7 +114,7 @@ TEST_F(Commands, InspectNoticesThatItsOutputIsLost) {
 
 TEST_F(Commands, SynthWritesAFileThatInspectReads) {
   const std::string out = path("youtu.gguf");
-  const Result result = run("synth youtu-llm-2b " + out + " --layers 1 --mix q8_0 --seed 7");
+  const test::CommandResult result = run("synth youtu-llm-2b " + out + " --layers 1 --mix q8_0 --seed 7");
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.err, "");  // no terminal, no progress
   EXPECT_THAT(result.out, StartsWith(out + ": 15 tensors, "));
@@ -150,7 +127,7 @@ TEST_F(Commands, SynthWritesAFileThatInspectReads) {
 
 TEST_F(Commands, SynthNamesWhatIsWrong) {
   const auto usage = [&](const std::string& arguments) {
-    const Result result = run("synth " + arguments);
+    const test::CommandResult result = run("synth " + arguments);
     EXPECT_EQ(result.out, "");
     return result.code == 2 ? result.err : "exit code " + std::to_string(result.code);
   };
@@ -163,7 +140,7 @@ TEST_F(Commands, SynthNamesWhatIsWrong) {
   EXPECT_THAT(usage("youtu-llm-2b"), HasSubstr("OUT"));
   EXPECT_FALSE(std::filesystem::exists(path("m")));
   EXPECT_FALSE(std::filesystem::exists(path("m.part")));
-  const Result full = run("synth youtu-llm-2b /dev/full --layers 1");
+  const test::CommandResult full = run("synth youtu-llm-2b /dev/full --layers 1");
   EXPECT_EQ(full.code, 1);
   EXPECT_EQ(full.err, "sluice: /dev/full: No space left on device\n");
   EXPECT_EQ(run("synth youtu-llm-2b /nowhere/m.gguf --layers 1").err,

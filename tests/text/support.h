@@ -9,9 +9,12 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <iterator>
 #include <random>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sluice::text {
@@ -79,6 +82,28 @@ class TemporaryFile {
 /// Where larger shared test data may lie: beside the source tree.
 inline std::string shared_data(const std::string& name) {
   return std::string(SLUICE_SOURCE_DIR) + "/../shared/" + name;
+}
+
+/// The texts of PATH.inp, each with the ids that PATH.out lists for it.
+inline std::vector<std::pair<std::string, std::vector<int32_t>>> shared_token_lists(const std::string& path) {
+  std::ifstream texts(path + ".inp", std::ios::binary), lists(path + ".out");
+  const std::string all((std::istreambuf_iterator<char>(texts)), {});
+  const std::string separator = "\n__ggml_vocab_test__\n";
+  std::vector<std::pair<std::string, std::vector<int32_t>>> out;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = all.find(separator, at);
+    if (end == std::string::npos) {
+      ADD_FAILURE() << path << ".inp does not end in the separator";
+      break;
+    }
+    std::string line;
+    std::getline(lists, line);
+    std::istringstream numbers(line);
+    out.emplace_back(all.substr(at, end - at),
+                     std::vector<int32_t>(std::istream_iterator<int32_t>(numbers), {}));
+    at = end + separator.size();
+  }
+  return out;
 }
 
 /// Says that a test did not run, and why.

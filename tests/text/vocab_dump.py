@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Prints the vocabulary of a GGUF file (version 3) as one JSON object: pre, tokens, types, merges.
+"""Prints the vocabulary of a GGUF file (version 3) as one JSON object: pre, tokens, types, and
+merges or scores where it has them.
 
 Reads the metadata from its description in the GGUF specification, apart from the engine's own reader.
 """
@@ -46,7 +47,8 @@ def main():
         keys[key] = reader.value(reader.scalar("I"))
     model = "tokenizer.ggml."
     print(json.dumps({"pre": keys[model + "pre"], "tokens": keys[model + "tokens"],
-                      "types": keys[model + "token_type"], "merges": keys[model + "merges"]}))
+                      "types": keys[model + "token_type"], "merges": keys.get(model + "merges", []),
+                      "scores": keys.get(model + "scores", [])}))
 
 
 if __name__ == "__main__":

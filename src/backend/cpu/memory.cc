@@ -6,7 +6,6 @@
 
 namespace sluice::backend::cpu {
 
-using program::Kind;
 using program::Tensor;
 using program::TensorId;
 

@@ -1,0 +1,106 @@
+#include "cli/generation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "base/error.h"
+#include "cli/assemble.h"
+#include "engine/kv_pool.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int64_t kPrefillRows = 512;
+
+/// Sampling as the file recommends it (general.sampling.*), where the command line says nothing.
+void take_recommended(const CLI::App& command, const gguf::File& file, engine::SamplingParams& sampling) {
+  const auto take = [&](const char* flag, const char* key, auto& field) {
+    if (command.count(flag) > 0) return;
+    if (const auto value = file.number(std::string("general.sampling.") + key)) {
+      // The file's number may be anything; what is out of range is told by validate().
+      field = static_cast<std::remove_reference_t<decltype(field)>>(std::clamp(*value, -1e9, 1e9));
+    }
+  };
+  take("--temp", "temp", sampling.temperature);
+  take("--top-k", "top_k", sampling.top_k);
+  take("--top-p", "top_p", sampling.top_p);
+  take("--min-p", "min_p", sampling.min_p);
+  take("--repeat-penalty", "penalty_repeat", sampling.repeat_penalty);
+  take("--repeat-last-n", "penalty_last_n", sampling.penalty_window);
+}
+
+void add_sampling(CLI::App& command, GenerationOptions& options) {
+  engine::SamplingParams& s = options.sampling;
+  command.add_option("-s,--seed", options.seed, "seed of the sampler; -1: a new one each time")
+      ->capture_default_str();
+  command.add_option("--temp", s.temperature, "temperature; 0: always the likeliest token")
+      ->capture_default_str();
+  command.add_option("--top-k", s.top_k, "keep the K likeliest tokens; 0: off")->capture_default_str();
+  command.add_option("--top-p", s.top_p, "keep the likeliest tokens that make up P; 1: off")
+      ->capture_default_str();
+  command
+      .add_option("--min-p", s.min_p, "keep tokens of at least P times the likeliest's probability; 0: off")
+      ->capture_default_str();
+  command.add_option("--repeat-penalty", s.repeat_penalty, "divides the scores of recent tokens; 1: off")
+      ->capture_default_str();
+  command.add_option("--repeat-last-n", s.penalty_window, "how many last tokens count as recent; -1: all")
+      ->capture_default_str();
+  command.add_option("--presence-penalty", s.presence_penalty, "subtracted from recent tokens once; 0: off")
+      ->capture_default_str();
+  command.add_option("--frequency-penalty", s.frequency_penalty, "subtracted for each recent use; 0: off")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_generation_options(CLI::App& command, GenerationOptions& options) {
+  command.add_option("-m,--model", options.model, "GGUF file; without it the bundled model");
+  command.add_option("-n,--predict", options.tokens, "tokens to generate; -1: until the end")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->capture_default_str();
+  command.add_option("-c,--ctx-size", options.context, "context in tokens; 0: the model's own")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command.add_option("-t,--threads", options.threads, "threads; 0: all that are usable")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--stop", options.stops, "text at which to stop; may be given again")
+      ->allow_extra_args(false);
+  command.add_option("--backend", options.backend, "cpu or ref")->capture_default_str();
+  add_sampling(command, options);
+}
+
+LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)
+    : model_(model::Model::load(model_path_or_bundled(options.model))),
+      tokenizer_(model::load_tokenizer(model_.file)),
+      sampling_(options.sampling) {
+  take_recommended(command, model_.file, sampling_);
+  sampling_.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
+  sampling_.validate();
+  if (options.context > model_.spec.context) {
+    fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
+  }
+  const int64_t context = options.context > 0 ? options.context : model_.spec.context;
+  backend_ = make_backend(options.backend, options.threads);
+  executable_ = backend_->compile(
+      model_.program, model_.weights,
+      {.max_rows = kPrefillRows, .max_outputs = 1, .cache_pages = engine::KvPool::pages_for(context)});
+  generator_.emplace(*executable_, tokenizer_, context, kPrefillRows);
+}
+
+void print_statistics(const engine::Result& result, uint64_t seed) {
+  const auto rate = [](int64_t tokens, int64_t ns) {
+    return ns > 0 ? static_cast<double>(tokens) * 1e9 / static_cast<double>(ns) : 0.0;
+  };
+  const std::string cached =
+      result.cached_tokens > 0 ? fmt::format(" ({} from the cache)", result.cached_tokens) : "";
+  fmt::print(
+      stderr, "[ prompt: {} tokens{}, {:.1f} tokens/s | generation: {} tokens, {:.1f} tokens/s | seed {} ]\n",
+      result.prompt_tokens, cached, rate(result.prompt_tokens - result.cached_tokens, result.prompt_ns),
+      result.generated_tokens, rate(result.generated_tokens - 1, result.decode_ns), seed);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,58 @@
+// What the commands that generate text share: their flags, and a model made ready to generate.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/generator.h"
+#include "model/model.h"
+#include "program/backend.h"
+#include "text/tokenizer.h"
+
+namespace sluice::cli {
+
+struct GenerationOptions {
+  std::string model, backend = "cpu";
+  int64_t tokens = -1, context = 0;
+  int threads = 0;
+  int64_t seed = -1;
+  engine::SamplingParams sampling;
+  std::vector<std::string> stops;
+};
+
+/// Adds the flags of these options.
+void add_generation_options(CLI::App& command, GenerationOptions& options);
+
+/// A file, compiled for a backend, with a generator over it. Stays where it is: its parts point at each
+/// other.
+class LoadedModel {
+ public:
+  /// Throws Error when the file or an option makes no sense. Sampling that the command line does not give is
+  /// the file's (general.sampling.*); a seed of -1 becomes a random one.
+  LoadedModel(const CLI::App& command, const GenerationOptions& options);
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  const gguf::File& file() const { return model_.file; }
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  engine::Generator& generator() { return *generator_; }
+  int64_t context() const { return generator_->context(); }
+  const engine::SamplingParams& sampling() const { return sampling_; }
+
+ private:
+  model::Model model_;
+  text::Tokenizer tokenizer_;
+  engine::SamplingParams sampling_;
+  std::unique_ptr<program::Backend> backend_;
+  std::unique_ptr<program::Executable> executable_;
+  std::optional<engine::Generator> generator_;
+};
+
+/// One line on standard error: tokens, tokens a second, seed.
+void print_statistics(const engine::Result& result, uint64_t seed);
+
+}  // namespace sluice::cli

@@ -1,0 +1,77 @@
+// The rows, and how one is chosen. The tags are the models' own, as their chat templates write them.
+#include "text/output_format.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "text/json_text.h"
+
+namespace sluice::text {
+namespace {
+
+constexpr OutputFormat kFormats[] = {
+    // GLM-4.5, 4.6 (with newlines between the tags) and 4.7.
+    {.name = "glm47",
+     .evidence = "<arg_key>",
+     .thinks = true,
+     .calls = CallSyntax::Tagged,
+     .call_open = "<tool_call>",
+     .call_close = "</tool_call>"},
+    {.name = "kimi",
+     .evidence = "<|tool_calls_section_begin|>",
+     .thinks = true,
+     .calls = CallSyntax::Json,
+     .call_open = "<|tool_call_begin|>",
+     .call_close = "<|tool_call_end|>",
+     .separator = "<|tool_call_argument_begin|>",
+     .name_prefix = "functions.",
+     .section_open = "<|tool_calls_section_begin|>",
+     .section_close = "<|tool_calls_section_end|>"},
+    // DeepSeek V3, R1 (name and fenced JSON after the separator) and V3.1.
+    {.name = "deepseek",
+     .evidence = "<｜tool▁calls▁begin｜>",
+     .thinks = true,
+     .calls = CallSyntax::Json,
+     .call_open = "<｜tool▁call▁begin｜>",
+     .call_close = "<｜tool▁call▁end｜>",
+     .separator = "<｜tool▁sep｜>",
+     .section_open = "<｜tool▁calls▁begin｜>",
+     .section_close = "<｜tool▁calls▁end｜>"},
+    // Hermes, Qwen, Youtu.
+    {.name = "hermes",
+     .evidence = "<tool_call>",
+     .thinks = true,
+     .calls = CallSyntax::Json,
+     .call_open = "<tool_call>",
+     .call_close = "</tool_call>"},
+    {.name = "think", .evidence = "</think>", .thinks = true, .calls = CallSyntax::None},
+    {.name = "plain", .evidence = "", .thinks = false, .calls = CallSyntax::None},
+};
+
+}  // namespace
+
+std::span<const OutputFormat> output_formats() { return kFormats; }
+
+const OutputFormat& output_format(std::string_view name) {
+  std::string known;
+  for (const OutputFormat& format : kFormats) {
+    if (format.name == name) return format;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", format.name);
+  }
+  fail("unknown output format \"{}\" (known: {})", name, known);
+}
+
+const OutputFormat& output_format_of_template(std::string_view chat_template) {
+  const OutputFormat* format = kFormats;
+  while (chat_template.find(format->evidence) == std::string_view::npos) ++format;  // the last one fits all
+  return *format;
+}
+
+bool ends_in_thinking(const OutputFormat& format, std::string_view prompt) {
+  const size_t last = prompt.find_last_not_of(kSpace);
+  return format.thinks && last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(kThinkOpen);
+}
+
+}  // namespace sluice::text

@@ -1,0 +1,44 @@
+// How models mark reasoning and tool calls in what they write: a table, a row a format.
+// Knows tags; how they are read is output_parser.h's business.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace sluice::text {
+
+enum class CallSyntax : uint8_t {
+  None,    ///< no calls
+  Tagged,  ///< OPEN name (<arg_key>key</arg_key> <arg_value>value</arg_value>)* CLOSE
+  Json,    ///< OPEN [name SEPARATOR] {...} CLOSE
+};
+
+/// One format. Tags begin with '<' and have no other; an empty one does not exist in the format.
+struct OutputFormat {
+  std::string_view name;
+  std::string_view evidence;  ///< a chat template with this in it wants this format
+  bool thinks;                ///< reasoning stands between kThinkOpen and kThinkClose
+  CallSyntax calls;
+  std::string_view call_open, call_close;
+  std::string_view separator;    ///< of Json: after the name; empty: the object holds "name" and "arguments"
+  std::string_view name_prefix;  ///< of Json: names are written PREFIX name ":" number
+  std::string_view section_open, section_close;  ///< stand around a group of calls and mean nothing
+};
+
+inline constexpr std::string_view kThinkOpen = "<think>";
+inline constexpr std::string_view kThinkClose = "</think>";
+
+/// All formats; where several fit a chat template, the first one is it.
+std::span<const OutputFormat> output_formats();
+
+/// The format of that name. Throws Error that lists the known names.
+const OutputFormat& output_format(std::string_view name);
+
+/// The format that a model with this chat template writes, by the tags in the template.
+const OutputFormat& output_format_of_template(std::string_view chat_template);
+
+/// Whether a model that goes on after this prompt is inside its reasoning.
+bool ends_in_thinking(const OutputFormat& format, std::string_view prompt);
+
+}  // namespace sluice::text

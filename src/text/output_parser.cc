@@ -1,0 +1,248 @@
+// A walk over the text from '<' to '<'. What stands before a decided place has been put out and is forgotten;
+// only an attempt at a call can send the walk back, to right behind the call's opening tag.
+#include "text/output_parser.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "text/json_text.h"
+#include "text/stream.h"
+#include "text/text_window.h"
+
+namespace sluice::text {
+namespace {
+
+// One channel's text: parts trimmed, empty ones dropped, the rest joined by newlines.
+class Channel {
+ public:
+  // Adds text to the present part and returns what it lets out.
+  std::string add(std::string_view text) {
+    const size_t first = part_empty_ ? text.find_first_not_of(kSpace) : 0;
+    const size_t last = text.find_last_not_of(kSpace);
+    std::string out;
+    if (last == std::string_view::npos) {
+      if (!part_empty_) space_ += text;
+      return out;
+    }
+    if (part_empty_ && !empty_) out += '\n';
+    out += std::exchange(space_, {});
+    out += text.substr(first, last + 1 - first);
+    space_ = text.substr(last + 1);
+    empty_ = part_empty_ = false;
+    return out;
+  }
+  void end_part() {
+    space_.clear();
+    part_empty_ = true;
+  }
+
+ private:
+  bool empty_ = true, part_empty_ = true;
+  std::string space_;  ///< at the end of the part, as far as it is known
+};
+
+}  // namespace
+
+struct OutputParser::Impl {
+  const OutputFormat& format;
+  ToolTypes tools;
+  std::unique_ptr<CallReader> reader;  ///< null: no calls
+
+  Utf8Stream utf8;
+  TextWindow text;
+  size_t at = 0;  ///< what stands before has been decided
+  bool at_start = true;
+  bool thinking;
+  bool in_call = false;  ///< the reader is at work on a call whose opening tag stands at `at`
+  bool incomplete = false;
+  TagPlaces think_closes{kThinkClose};
+  Channel reasoning, content;
+  std::vector<OutputEvent> events;
+
+  Impl(const OutputFormat& format_in, const nlohmann::ordered_json& tools_in, bool starts_in_thinking)
+      : format(format_in), tools(tools_in), thinking(starts_in_thinking && format_in.thinks) {
+    if (!tools.empty()) reader = CallReader::make(format, tools);
+  }
+
+  Channel& channel() { return thinking ? reasoning : content; }
+  void put(std::string_view piece);
+  void put_call();
+  void advance(bool last);
+  bool pass_start(bool last);
+  bool walk(bool last);
+  bool pass_tag(bool last);
+  void begin_call();
+  bool read_call(bool last);
+  void refuse_call();
+  std::vector<OutputEvent> take_events() { return std::exchange(events, {}); }
+};
+
+void OutputParser::Impl::put(std::string_view piece) {
+  std::string out = channel().add(piece);
+  if (out.empty()) return;
+  const auto kind = thinking ? OutputEvent::Kind::Reasoning : OutputEvent::Kind::Content;
+  if (!events.empty() && events.back().kind == kind) {
+    events.back().text += out;
+  } else {
+    events.push_back({.kind = kind, .text = std::move(out)});
+  }
+}
+
+void OutputParser::Impl::put_call() {
+  channel().end_part();
+  events.push_back({.kind = OutputEvent::Kind::Call, .call = reader->call(text)});
+  in_call = false;
+}
+
+// Decides as much as can be decided; all that is left when no more text comes (`last`).
+void OutputParser::Impl::advance(bool last) {
+  if (at_start && !pass_start(last)) return;
+  while (in_call ? read_call(last) : walk(last)) {
+  }
+  text.drop_before(at);
+}
+
+// A tag that only repeats what the prompt said, at the very start. False: undecided yet.
+bool OutputParser::Impl::pass_start(bool last) {
+  while (at < text.end() && is_space(text.at(at))) ++at;
+  if (at == text.end()) return last;
+  const std::string_view rest = text.view(at, text.end());
+  const TagMatch open = format.thinks ? match_tag(rest, kThinkOpen) : TagMatch::None;
+  const TagMatch close = format.thinks && !thinking ? match_tag(rest, kThinkClose) : TagMatch::None;
+  if (!last && (open == TagMatch::Partial || close == TagMatch::Partial)) return false;
+  if (open == TagMatch::Full) at += kThinkOpen.size();
+  if (close == TagMatch::Full) at += kThinkClose.size();
+  thinking = thinking || open == TagMatch::Full;
+  at_start = false;
+  return true;
+}
+
+// Puts out text up to the next tag and passes that. False: the rest is undecided or there is none.
+bool OutputParser::Impl::walk(bool last) {
+  const std::string_view rest = text.view(at, text.end());
+  const size_t bracket = rest.find('<');
+  put(rest.substr(0, bracket));
+  at = bracket == std::string_view::npos ? text.end() : at + bracket;
+  return at < text.end() && pass_tag(last);
+}
+
+// Passes the '<' at hand with the tag that begins there, if one does.
+bool OutputParser::Impl::pass_tag(bool last) {
+  const std::string_view rest = text.view(at, text.end());
+  const TagMatch think = thinking ? match_tag(rest, kThinkClose) : TagMatch::None;
+  if (think == TagMatch::Full) {
+    thinking = false;
+    at += kThinkClose.size();
+    return true;
+  }
+  bool partial = think == TagMatch::Partial;
+  if (reader) {
+    const TagMatch call = match_tag(rest, format.call_open);
+    if (call == TagMatch::Full) {
+      begin_call();
+      return true;
+    }
+    partial = partial || call == TagMatch::Partial;
+    for (const std::string_view tag : {format.section_open, format.section_close}) {
+      const TagMatch section = match_tag(rest, tag);
+      partial = partial || section == TagMatch::Partial;
+      if (section != TagMatch::Full) continue;
+      channel().end_part();
+      at += tag.size();
+      return true;
+    }
+  }
+  if (partial && !last) return false;
+  put(rest.substr(0, 1));
+  ++at;
+  return true;
+}
+
+void OutputParser::Impl::begin_call() {
+  in_call = true;
+  think_closes.forget_before(at);
+  reader->start(at + format.call_open.size(), thinking);
+}
+
+// Goes on with a call. False: it is undecided, or it was cut off at the end of the text.
+bool OutputParser::Impl::read_call(bool last) {
+  // In reasoning, nothing reaches beyond the tag that closes it.
+  const size_t close = thinking ? think_closes.first_from(at, text.end(), text) : TagPlaces::kNone;
+  const size_t limit = close == TagPlaces::kNone ? text.end() : close;
+  switch (reader->read(text, limit)) {
+    case CallReader::Status::Done:
+      put_call();
+      at = reader->end();
+      return true;
+    case CallReader::Status::Failed: refuse_call(); return true;
+    case CallReader::Status::More: break;
+  }
+  if (last && limit == text.end() && reader->lacks_only_close()) {
+    put_call();
+    at = text.end();
+    return false;
+  }
+  if (thinking && (last || limit < text.end())) {
+    reader->give_up();
+    refuse_call();
+    return true;
+  }
+  if (last) {
+    incomplete = true;
+    at = text.end();
+  }
+  return false;
+}
+
+// The opening tag is text, and reading goes on behind it.
+void OutputParser::Impl::refuse_call() {
+  in_call = false;
+  put(format.call_open);
+  at += format.call_open.size();
+}
+
+OutputParser::OutputParser(const OutputFormat& format, const nlohmann::ordered_json& tools,
+                           bool starts_in_thinking)
+    : impl_(std::make_unique<Impl>(format, tools, starts_in_thinking)) {}
+OutputParser::OutputParser(OutputParser&&) noexcept = default;
+OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;
+OutputParser::~OutputParser() = default;
+
+std::vector<OutputEvent> OutputParser::push(std::string_view bytes) {
+  impl_->text.append(impl_->utf8.push(bytes));
+  impl_->advance(false);
+  return impl_->take_events();
+}
+
+std::vector<OutputEvent> OutputParser::finish() {
+  impl_->text.append(impl_->utf8.finish());
+  impl_->advance(true);
+  return impl_->take_events();
+}
+
+bool OutputParser::thinking() const { return impl_->thinking; }
+bool OutputParser::incomplete() const { return impl_->incomplete; }
+
+void ParsedOutput::add(const std::vector<OutputEvent>& events) {
+  for (const OutputEvent& event : events) {
+    switch (event.kind) {
+      case OutputEvent::Kind::Reasoning: reasoning_content += event.text; break;
+      case OutputEvent::Kind::Content: content += event.text; break;
+      case OutputEvent::Kind::Call: tool_calls.push_back(event.call); break;
+    }
+  }
+}
+
+ParsedOutput parse_output(const OutputFormat& format, const nlohmann::ordered_json& tools,
+                          bool starts_in_thinking, std::string_view text, size_t chunk_bytes) {
+  OutputParser parser(format, tools, starts_in_thinking);
+  ParsedOutput parsed;
+  const size_t step = chunk_bytes == 0 ? text.size() : chunk_bytes;
+  for (size_t begin = 0; begin < text.size(); begin += step)
+    parsed.add(parser.push(text.substr(begin, step)));
+  parsed.add(parser.finish());
+  parsed.incomplete = parser.incomplete();
+  return parsed;
+}
+
+}  // namespace sluice::text

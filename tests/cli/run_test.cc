@@ -1,0 +1,169 @@
+// The commands run, logits and profile as a user meets them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/command.h"
+#include "support/golden.h"
+
+namespace sluice::cli {
+namespace {
+
+using test::CommandResult;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::StartsWith;
+
+class Run : public testing::Test, public test::CommandFolder {
+ protected:
+  Run() : CommandFolder("run") {}
+
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+};
+
+TEST_F(Run, WithoutArgumentsTellsATaleOnStandardOutputAlone) {
+  const CommandResult result = run("run -n 20 -s 1");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, StartsWith("Once upon a time"));
+  EXPECT_GT(result.out.size(), 40u);
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("tokens/s")));
+  EXPECT_THAT(result.err, HasSubstr("tokens/s"));
+  EXPECT_THAT(result.err, HasSubstr("seed 1"));
+}
+
+TEST_F(Run, GivesTheSameTextForTheSameSeedAndAnotherForAnother) {
+  const std::string one = run("run -n 40 -s 7 -p 'The king'").out;
+  EXPECT_EQ(one, run("run -n 40 -s 7 -p 'The king' -t 2").out);
+  EXPECT_NE(one, run("run -n 40 -s 8 -p 'The king'").out);
+}
+
+TEST_F(Run, PrintsOnlyWhatItGenerated) {
+  const CommandResult result = run("run -n 5 --temp 0 -p 'Once upon a time there was a'");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("Once upon a time")));
+}
+
+TEST_F(Run, GreedyIsTheArgmaxOfTheReferenceBackendToo) {
+  EXPECT_EQ(run("run -n 12 --temp 0 -p 'There was once'").out,
+            run("run -n 12 --temp 0 -p 'There was once' --backend ref").out);
+}
+
+TEST_F(Run, TakesItsPromptFromFileOrStandardInputAlike) {
+  const std::string prompt = write("prompt", "The fox said to the crow");
+  const std::string by_flag = run("run -n 10 --temp 0 -p 'The fox said to the crow'").out;
+  EXPECT_EQ(by_flag, run("run -n 10 --temp 0 -f " + prompt).out);
+  EXPECT_EQ(by_flag, run("run -n 10 --temp 0", prompt).out);
+  // With a prompt given, standard input is left alone.
+  EXPECT_EQ(by_flag,
+            run("run -n 10 --temp 0 -p 'The fox said to the crow'", write("other", "Another text")).out);
+}
+
+TEST_F(Run, EmptyOrClosedInputTakesTheOpening) {
+  EXPECT_THAT(run("run -n 2 -s 1", write("empty", "")).out, StartsWith("Once upon a time"));
+  const CommandResult closed = run("run -n 2 -s 1", "&-");
+  EXPECT_EQ(closed.code, 0) << closed.err;
+  EXPECT_THAT(closed.out, StartsWith("Once upon a time"));
+}
+
+TEST_F(Run, StopsBeforeAStopString) {
+  const std::string whole = run("run -n 30 --temp 0 -p 'Once upon a time there was'").out;
+  const size_t space = whole.find(' ', 8);
+  ASSERT_NE(space, std::string::npos);
+  const std::string stop = whole.substr(space + 1, 6);
+  const std::string cut = run("run -n 30 --temp 0 -p 'Once upon a time there was' --stop '" + stop + "'").out;
+  EXPECT_EQ(cut, whole.substr(0, whole.find(stop)) + "\n");
+}
+
+TEST_F(Run, KeepsWithinTheContext) {
+  const CommandResult result = run("run -s 1 -c 64 -p 'The king'");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("tokens/s"));
+  const CommandResult long_prompt = run("run -c 8 -p 'a b c d e f g h i j k l m n'");
+  EXPECT_EQ(long_prompt.code, 1);
+  EXPECT_THAT(long_prompt.err,
+              MatchesRegex("sluice: the prompt has [0-9]+ tokens and leaves no room in a context of 8\n"));
+}
+
+TEST_F(Run, NamesWhatIsWrong) {
+  const struct {
+    const char* arguments;
+    int code;
+    const char* message;
+  } cases[] = {
+      {"run -m /nowhere.gguf", 1, "sluice: /nowhere.gguf: No such file or directory\n"},
+      {"run -f /nowhere.txt", 1, "sluice: /nowhere.txt: No such file or directory\n"},
+      {"run --temp -1", 1, "sluice: "},
+      {"run -c 4096", 1, "sluice: -c 4096: the model was made for a context of 2048\n"},
+      {"run --backend gpu", 2, "sluice: --backend gpu: expected cpu or ref\n"},
+      {"run --no-such-flag", 2, "sluice: "},
+      {"run -n x", 2, "sluice: "},
+      {"run -p a -f b", 2, "sluice: "},
+      {"", 2, ""},
+      {"nonsense", 2, "sluice: "},
+  };
+  for (const auto& c : cases) {
+    const CommandResult result = run(c.arguments);
+    EXPECT_EQ(result.code, c.code) << c.arguments;
+    EXPECT_THAT(result.err, StartsWith(c.message)) << c.arguments;
+    EXPECT_EQ(result.out, "") << c.arguments;
+  }
+}
+
+TEST_F(Run, ReportsThatItsOutputIsLost) {
+  const std::string command = SLUICE_BINARY " run -n 5 -s 1 > /dev/full 2> " + path("err") + " < /dev/null";
+  EXPECT_NE(std::system(command.c_str()), 0);
+  EXPECT_THAT(read_file(path("err")), HasSubstr("sluice: standard output: No space left on device"));
+}
+
+TEST_F(Run, LogitsAgreeWithTransformers) {
+  const test::Golden golden = test::golden_case("lite-legacy-kv_b");
+  const std::string tokens = test::source_path("tests/golden/lite-legacy-kv_b.json");
+  for (const std::string backend : {"ref", "cpu"}) {
+    const CommandResult result = run("logits -m " + golden.model + " --tokens " + tokens + " -o " +
+                                     path("logits") + " --batch 7 --backend " + backend);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const std::vector<float> logits = test::read_floats(path("logits"));
+    ASSERT_EQ(logits.size(), golden.logits.size());
+    EXPECT_LT(test::relative_error(logits, golden.logits), 1e-3);
+  }
+}
+
+TEST_F(Run, LogitsNamesBadTokens) {
+  const struct {
+    const char* json;
+    const char* message;
+  } cases[] = {{"{", "not JSON"},
+               {"[1]", "expected an object with an array \"tokens\""},
+               {"{\"tokens\": 3}", "expected an object with an array \"tokens\""},
+               {"{\"tokens\": []}", "\"tokens\" is empty"},
+               {"{\"tokens\": [1, 4096]}", "tokens[1] is no id from 0 to 4095"},
+               {"{\"tokens\": [1.5]}", "tokens[0] is no id"},
+               {"{\"tokens\": [18446744073709551615]}", "tokens[0] is no id"},
+               {"{\"tokens\": [-1]}", "tokens[0] is no id"}};
+  for (const auto& c : cases) {
+    const CommandResult result = run("logits --tokens " + write("t.json", c.json) + " -o " + path("o"));
+    EXPECT_EQ(result.code, 1) << c.json;
+    EXPECT_THAT(result.err, HasSubstr(c.message)) << c.json;
+  }
+}
+
+TEST_F(Run, ProfileListsEveryKindOfOpAsJson) {
+  const CommandResult result = run("profile -n 3 --json");
+  ASSERT_EQ(result.code, 0) << result.err;
+  int calls = 0;
+  for (const auto& row : nlohmann::json::parse(result.out)) {
+    calls += row["calls"].get<int>();
+    EXPECT_GT(row["us"].get<double>(), 0) << row["op"];
+  }
+  const auto program = nlohmann::json::parse(
+      run("inspect --program --json " + test::source_path("models/fairy-tales.gguf")).out);
+  EXPECT_EQ(calls, static_cast<int>(program["ops"].size()));
+}
+
+}  // namespace
+}  // namespace sluice::cli

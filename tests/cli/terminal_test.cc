@@ -1,0 +1,247 @@
+// sluice chat at a terminal: editing, history, Ctrl-C and Ctrl-D, through a pseudo-terminal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+
+#include "cli/reply_printer.h"
+#include "support/command.h"
+
+namespace sluice::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kCtrlC = "\x03";
+constexpr const char* kCtrlD = "\x04";
+constexpr const char* kUp = "\x1b[A";
+
+/// A process at a terminal of its own, and all that it has printed.
+class Terminal {
+ public:
+  explicit Terminal(const std::function<void()>& child) {
+    const winsize size{40, 200, 0, 0};
+    process_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
+    if (process_ == 0) {
+      child();
+      ::_exit(99);
+    }
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+  ~Terminal() {
+    if (process_ > 0) ::kill(process_, SIGKILL), ::waitpid(process_, nullptr, 0);
+    ::close(terminal_);
+  }
+
+  /// Reads until `text` has come after what was waited for before. False after a minute, or at the end.
+  bool wait_for(const std::string& text) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < end) {
+      if (const size_t at = seen_.find(text, waited_); at != std::string::npos) {
+        waited_ = at + text.size();
+        return true;
+      }
+      if (!read_more()) return false;
+    }
+    return false;
+  }
+  /// Reads until `text` is the last that has come; false after a minute, or at the end.
+  bool ends_in(const std::string& text) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!seen_.ends_with(text) && std::chrono::steady_clock::now() < end) {
+      if (!read_more()) return false;
+    }
+    return seen_.ends_with(text);
+  }
+  void type(const std::string& keys) {
+    EXPECT_EQ(::write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  /// Reads to the end. The exit code; -1 after a signal or a minute.
+  int finish() {
+    wait_for("\xFF no output has this");
+    int status = 0;
+    if (::waitpid(process_, &status, WNOHANG) != process_) {
+      ::usleep(500'000);
+      if (::waitpid(process_, &status, WNOHANG) != process_) return -1;
+    }
+    process_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  const std::string& seen() const { return seen_; }
+
+ private:
+  bool read_more() {
+    pollfd ready{terminal_, POLLIN, 0};
+    if (::poll(&ready, 1, 1000) == 0) return true;
+    char buffer[4096];
+    const ssize_t got = ::read(terminal_, buffer, sizeof buffer);
+    if (got <= 0) return false;  // EIO: the other end is closed
+    seen_.append(buffer, static_cast<size_t>(got));
+    return true;
+  }
+
+  int terminal_ = -1;
+  pid_t process_ = -1;
+  std::string seen_;
+  size_t waited_ = 0;
+};
+
+/// Ctrl-D at the last prompt. Before the prompt is there it would be lost: that is the terminal's line mode.
+void leave(Terminal& terminal) {
+  EXPECT_TRUE(terminal.ends_in(">>> ")) << terminal.seen();
+  terminal.type(kCtrlD);
+  EXPECT_EQ(terminal.finish(), 0) << terminal.seen();
+}
+
+class TerminalChat : public testing::Test, public test::CommandFolder {
+ protected:
+  TerminalChat() : CommandFolder("terminal") {}
+
+  std::string history() const { return path("state/sluice/history"); }
+
+  /// What a child process does: become sluice chat.
+  std::function<void()> chat(const std::vector<std::string>& flags = {"-n", "8"}) const {
+    return [this, flags] {
+      ::setenv("XDG_STATE_HOME", path("state").c_str(), 1);
+      ::setenv("HOME", path("").c_str(), 1);
+      ::setenv("TERM", "xterm", 1);
+      ::unsetenv("NO_COLOR");
+      std::vector<std::string> words = {SLUICE_BINARY, "chat", "--temp", "0"};
+      words.insert(words.end(), flags.begin(), flags.end());
+      std::vector<char*> arguments;
+      for (std::string& word : words) arguments.push_back(word.data());
+      arguments.push_back(nullptr);
+      ::execv(SLUICE_BINARY, arguments.data());
+    };
+  }
+};
+
+TEST_F(TerminalChat, KeepsAHistoryAndCtrlDLeaves) {
+  {
+    Terminal terminal(chat());
+    ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+    terminal.type("Tell me of the s\u00e9ance.\r");
+    ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+    leave(terminal);
+  }
+  EXPECT_EQ(read_file(history()), "Tell me of the s\u00e9ance.\n");
+  EXPECT_EQ(std::filesystem::status(history()).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  Terminal terminal(chat());
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type(kUp);
+  ASSERT_TRUE(terminal.wait_for("Tell me of the s\u00e9ance.")) << terminal.seen();
+  terminal.type("\r");  // again
+  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  terminal.type("/show info\r");
+  ASSERT_TRUE(terminal.wait_for("messages           2")) << terminal.seen();
+  leave(terminal);
+  EXPECT_EQ(read_file(history()), "Tell me of the s\u00e9ance.\n/show info\n") << "the same line only once";
+}
+
+TEST_F(TerminalChat, CtrlCStopsTheReply) {
+  // The reference backend is slow enough to be interrupted.
+  Terminal terminal(chat({"--backend", "ref"}));
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type("Tell me a long tale.\r");
+  ASSERT_TRUE(terminal.wait_for("tale.\r\n")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(" ")) << terminal.seen();  // a first word of the answer
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  terminal.type("/show info\r");
+  ASSERT_TRUE(terminal.wait_for("messages           2")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("/set parameter num_predict 2\r");
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("Go on.\r");
+  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  terminal.type("/show info\r");
+  ASSERT_TRUE(terminal.wait_for("messages           4")) << terminal.seen();
+  terminal.type("/bye\r");
+  EXPECT_EQ(terminal.finish(), 0);
+}
+
+TEST_F(TerminalChat, CtrlCAtThePromptDropsTheLine) {
+  Terminal terminal(chat());
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("/nonsense");
+  ASSERT_TRUE(terminal.wait_for("nonsense"));
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  terminal.type("\"\"\"one\r");
+  ASSERT_TRUE(terminal.wait_for("... ")) << terminal.seen();
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for("Ctrl-D or /bye leaves.")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type("/show info\r");
+  ASSERT_TRUE(terminal.wait_for("messages           0")) << terminal.seen();
+  leave(terminal);
+  EXPECT_THAT(terminal.seen(), Not(HasSubstr("no command")));
+}
+
+TEST_F(TerminalChat, TabCompletesCommands) {
+  Terminal terminal(chat());
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("/sh\ti\t\r");
+  ASSERT_TRUE(terminal.wait_for("architecture")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("/set t\tmaybe\r");
+  ASSERT_TRUE(terminal.wait_for("/set think: expected on or off")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("/s\t");
+  ASSERT_TRUE(terminal.wait_for("/save   /set   /show")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> /s")) << terminal.seen();
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  leave(terminal);
+}
+
+TEST_F(TerminalChat, AHistoryThatCannotBeWrittenIsLeftAlone) {
+  std::ofstream(path("state")) << "a file where the folder should be";
+  Terminal terminal(chat());
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("/show system\r");
+  ASSERT_TRUE(terminal.wait_for("no system message")) << terminal.seen();
+  leave(terminal);
+  EXPECT_THAT(terminal.seen(), Not(HasSubstr("sluice:")));
+}
+
+/// What a terminal gets of an answer with thinking.
+std::string printed(bool fold, const char* terminal_type) {
+  Terminal terminal([&] {
+    ::setenv("TERM", terminal_type, 1);
+    ::unsetenv("NO_COLOR");
+    using Kind = text::OutputEvent::Kind;
+    ReplyPrinter printer({.fold = fold});
+    printer.show({Kind::Reasoning, "Let me", {}}, 2);
+    printer.show({Kind::Reasoning, " see.\x1b]0;evil\x07", {}}, 5);
+    printer.show({Kind::Content, "A fox\x1b[2J\xC2\x9Bm.", {}}, 6);
+    printer.finish();
+    ::_exit(0);
+  });
+  EXPECT_EQ(terminal.finish(), 0);
+  return terminal.seen();
+}
+
+TEST(ReplyPrinter, DimsOrFoldsThinkingAndDefusesControlCharacters) {
+  EXPECT_EQ(printed(false, "xterm"),
+            "\x1b[2mLet me see.\uFFFD]0;evil\uFFFD\x1b[0m\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
+  EXPECT_EQ(printed(true, "xterm"),
+            "\x1b[2mthinking ...\r\x1b[Kthought for 6 tokens\x1b[0m\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
+  EXPECT_EQ(printed(true, "dumb"), "thinking ...\r\nthought for 6 tokens\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,277 @@
+// Conversations to prompts: what clients send, the published templates, and that no user's text becomes a
+// control token.
+#include "text/chat.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "text/support.h"
+#include "text/toy_vocab.h"
+
+namespace sluice::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+std::string template_source(const std::string& name) {
+  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/text/templates/" + name + ".jinja");
+  EXPECT_TRUE(file) << name;
+  std::stringstream out;
+  out << file.rdbuf();
+  return out.str();
+}
+
+/// Names that are control tokens in one vocabulary or another, think tags among them.
+ControlTokens many_control_tokens() {
+  std::vector<std::pair<std::string, int32_t>> names;
+  for (const char* name : {"<|user|>",          "<|assistant|>",
+                           "<|system|>",        "<|observation|>",
+                           "[gMASK]",           "<sop>",
+                           "<think>",           "</think>",
+                           "<tool_call>",       "</tool_call>",
+                           "<|im_start|>",      "<|im_end|>",
+                           "<|eot_id|>",        "<|start_header_id|>",
+                           "<|end_header_id|>", "<｜User｜>",
+                           "<｜Assistant｜>",   "</s>",
+                           "<|end|>",           "<|role_sep|>",
+                           "<|message_sep|>",   "<|im_user|>",
+                           "<|im_middle|>",     "<|im_assistant|>"})
+    names.emplace_back(name, static_cast<int32_t>(names.size()));
+  return ControlTokens(names);
+}
+
+ChatTemplate chat_template(const std::string& name, ControlTokens control = ControlTokens()) {
+  return ChatTemplate(template_source(name), "<bos>", "<eos>", std::move(control));
+}
+
+Json user(const Json& content) { return {{"role", "user"}, {"content", content}}; }
+
+std::string prompt_of(const ChatTemplate& chat, const Json& messages, const Json& tools = nullptr) {
+  return chat.render({.messages = messages, .tools = tools}).prompt.text;
+}
+
+std::string error_of(const Json& messages, const Json& tools = nullptr) {
+  try {
+    prompt_of(chat_template("GLM-4.7-Flash"), messages, tools);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(Chat, NullContentAndArgumentsAsStrings) {
+  const Json messages = {
+      user("Weather?"),
+      {{"role", "assistant"},
+       {"content", nullptr},
+       {"reasoning_content", nullptr},
+       {"tool_calls",
+        {{{"type", "function"},
+          {"function", {{"name", "f"}, {"arguments", "{\"b\": 1.0, \"a\": \"x\"}"}}}}}}},
+      {{"role", "tool"},
+       {"content", {{{"type", "text"}, {"text", "rain"}}, {{"type", "text"}, {"text", "y"}}}}}};
+  EXPECT_EQ(prompt_of(chat_template("GLM-4.7-Flash"), messages),
+            "[gMASK]<sop><|user|>Weather?<|assistant|></think><tool_call>f<arg_key>b</"
+            "arg_key><arg_value>1.0</arg_value>"
+            "<arg_key>a</arg_key><arg_value>x</arg_value></tool_call><|observation|><tool_response>rainy</"
+            "tool_response>"
+            "<|assistant|><think>");
+}
+
+TEST(Chat, EmptyToolsAreNone) {
+  const ChatTemplate chat(
+      "{% if tools is defined and tools is not none %}T{{ tools }}{% endif %}"
+      "{% for m in messages %}{{ m.role }}{% endfor %}{{ bos_token }}",
+      "<b>", "", ControlTokens());
+  EXPECT_EQ(prompt_of(chat, Json::array({user("a")}), Json::array()), "user<b>");
+  EXPECT_EQ(prompt_of(chat, Json::array({{{"role", "developer"}, {"content", "a"}}})), "system<b>");
+  const ChatTemplate developer("{# developer #}{% for m in messages %}{{ m.role }}{% endfor %}", "", "",
+                               ControlTokens());
+  EXPECT_EQ(prompt_of(developer, Json::array({{{"role", "developer"}, {"content", "a"}}})), "developer");
+}
+
+TEST(Chat, ThinkingFollowsTheTemplate) {
+  const ChatTemplate chat = chat_template("GLM-4.7-Flash");
+  EXPECT_EQ(chat.output_format().name, "glm47");
+  Conversation conversation{.messages = Json::array({user("a")})};
+  EXPECT_TRUE(chat.render(conversation).starts_in_thinking);
+  conversation.template_arguments = {{"enable_thinking", false}};
+  EXPECT_FALSE(chat.render(conversation).starts_in_thinking);
+  conversation = {.messages = Json::array({user("<think>")}), .add_generation_prompt = false};
+  EXPECT_FALSE(chat.render(conversation).starts_in_thinking);
+  // A template that adds nothing leaves a user's words at the end.
+  const ChatTemplate bare("{{ messages[0].content }}{# </think> #}", "", "", many_control_tokens());
+  EXPECT_FALSE(bare.render({.messages = Json::array({user("<think>")})}).starts_in_thinking);
+  EXPECT_EQ(chat_template("DeepSeek-V2-Lite-Chat").output_format().name, "plain");
+  EXPECT_EQ(chat_template("deepseek-ai-DeepSeek-V3.1").output_format().name, "deepseek");
+  EXPECT_EQ(chat_template("Qwen-Qwen3-0.6B").output_format().name, "hermes");
+  EXPECT_EQ(chat_template("Kimi-K2-Instruct").output_format().name, "kimi");
+}
+
+TEST(Chat, ErrorsNameThePlace) {
+  const auto call = [](const Json& arguments) {
+    return Json::array({user("a"),
+                        {{"role", "assistant"},
+                         {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", arguments}}}}}}}});
+  };
+  EXPECT_EQ(error_of(call("{")),
+            "messages[1].tool_calls[0].function.arguments: expected a JSON object in the string");
+  EXPECT_EQ(error_of(call("[1]")),
+            "messages[1].tool_calls[0].function.arguments: expected a JSON object in the string");
+  EXPECT_EQ(error_of(call(5)),
+            "messages[1].tool_calls[0].function.arguments: expected an object, or a string with a JSON "
+            "object in it");
+  EXPECT_EQ(error_of(call("")), "none");
+  EXPECT_EQ(error_of(call(nullptr)), "none");
+  EXPECT_THAT(error_of(Json::array()), HasSubstr("at least one message"));
+  EXPECT_THAT(error_of(Json::array({user("a"), "b"})), HasSubstr("messages[1]: expected an object"));
+  EXPECT_THAT(error_of(Json::array({user(5)})), HasSubstr("messages[0].content: expected a string"));
+  EXPECT_THAT(error_of(Json::array({user({{{"type", "image_url"}}})})),
+              HasSubstr("messages[0].content[0]: type \"image_url\""));
+  EXPECT_THAT(error_of(Json::array({user("a")}), "x"), HasSubstr("tools: expected an array"));
+  Json deep;
+  for (int i = 0; i < 100000; ++i) deep = Json::array({std::move(deep)});
+  Json message = user("a");
+  message["deep"] = std::move(deep);
+  Json messages = Json::array();
+  messages.push_back(std::move(message));
+  const ChatTemplate chat = chat_template("GLM-4.7-Flash");
+  EXPECT_THROW(chat.render({.messages = std::move(messages)}), Error);
+}
+
+/// A conversation out of a case of the templates' fixture; false when the case is none that a client would
+/// send.
+bool conversation_of(const Json& row, Conversation& out) {
+  if (row.contains("error")) return false;
+  out.messages = row.at("messages");
+  out.tools = row.value("tools", Json());
+  out.template_arguments = row.at("kwargs");
+  out.add_generation_prompt = out.template_arguments.value("add_generation_prompt", false);
+  return true;
+}
+
+TEST(Chat, PublishedTemplatesGiveWhatTransformersGives) {
+  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/text/templates/cases.jsonl");
+  int rows = 0, equal = 0, refused = 0;
+  for (std::string line; std::getline(file, line);) {
+    const Json row = Json::parse(line);
+    Conversation conversation;
+    if (!conversation_of(row, conversation)) continue;
+    ++rows;
+    const std::string name = row.at("template");
+    const std::string bos = row.at("kwargs").value("bos_token", ""),
+                      eos = row.at("kwargs").value("eos_token", "");
+    const ChatTemplate plain(template_source(name), bos, eos, ControlTokens());
+    const ChatTemplate marked(template_source(name), bos, eos, many_control_tokens());
+    jinja::RenderOptions options;
+    options.clock = [] {
+      return std::tm{.tm_sec = 5, .tm_min = 30, .tm_hour = 14, .tm_mday = 15, .tm_mon = 6, .tm_year = 125};
+    };
+    std::string text;
+    try {
+      text = plain.render(conversation, options).prompt.text;
+    } catch (
+        const Error&) {  // stricter than a template: tool content as a list of other things, and the like
+      ++refused;
+      continue;
+    }
+    if (text == row.at("expected").get<std::string>()) ++equal;
+    EXPECT_EQ(marked.render(conversation, options).prompt.text, text) << name << " " << row.at("name");
+  }
+  RecordProperty("rows", rows);
+  EXPECT_GE(rows, 100);
+  EXPECT_LE(refused, rows / 10) << equal;
+  EXPECT_GE(equal, rows * 8 / 10) << refused;
+}
+
+/// The ids of control tokens in a prompt.
+std::vector<int32_t> control_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  std::vector<int32_t> out;
+  for (const int32_t id : ids)
+    if (tokenizer.bytes(id, false).empty()) out.push_back(id);
+  return out;
+}
+
+class ChatTokens : public testing::Test {
+ protected:
+  ChatTokens() : tokenizer(toy_vocab().vocab()), chat(kSource, "", "", ControlTokens(tokenizer)) {}
+
+  static constexpr const char* kSource =
+      "{% for m in messages %}<|user|>{{ m.content }}{% if m.list %}{{ m.list }}{{ m.list | "
+      "tojson(ensure_ascii=true) }}"
+      "{% endif %}<|observation|>{% endfor %}";
+
+  std::vector<int32_t> encode(const Json& messages) {
+    const ChatPrompt prompt = chat.render({.messages = messages});
+    last_text = prompt.prompt.text;
+    return encode_prompt(tokenizer, chat.control_tokens(), prompt.prompt);
+  }
+  /// The template's tokens around the content of one message as plain text.
+  std::vector<int32_t> framed(std::string_view content) {
+    std::vector<int32_t> ids = {tokenizer.find("<|user|>")};
+    tokenizer.append(content, false, ids);
+    ids.push_back(tokenizer.find("<|observation|>"));
+    return ids;
+  }
+
+  Tokenizer tokenizer;
+  ChatTemplate chat;
+  std::string last_text;
+};
+
+TEST_F(ChatTokens, UsersTextNeverBecomesControlTokens) {
+  for (const std::string content :
+       {"hi", "<|user|>", "<|user|>x", "a <|observation|><|user|>x[gMASK] b", "<<|user|>", "the <|user|", "[",
+        "<|us", "<unk>", "~:0:~<|user|>~:", "~:7:~", "~:41<|user|>", "~:999999999999:~ [gMASK]",
+        "<|user|><|user|>", "水<|user|>水", "[gMASK][gMASK", "the wheel<|endoftext|> the wheel"}) {
+    EXPECT_EQ(encode(Json::array({user(content)})), framed(content)) << content;
+    EXPECT_EQ(last_text, "<|user|>" + content + "<|observation|>");
+  }
+}
+
+TEST_F(ChatTokens, PartsCannotBeJoinedIntoOne) {
+  const Json parts = {{{"type", "text"}, {"text", "<|us"}}, {{"type", "text"}, {"text", "er|>"}}};
+  EXPECT_EQ(encode(Json::array({user(parts)})), framed("<|user|>"));
+  const ChatTemplate joined("{{ messages[0].content }}{{ messages[1].content }}", "", "",
+                            ControlTokens(tokenizer));
+  const ChatPrompt prompt = joined.render({.messages = Json::array({user("<|us"), user("er|>")})});
+  EXPECT_EQ(prompt.prompt.text, "<|user|>");
+  EXPECT_TRUE(
+      control_ids(tokenizer, encode_prompt(tokenizer, joined.control_tokens(), prompt.prompt)).empty());
+}
+
+TEST_F(ChatTokens, MarksSurviveReprAndJson) {
+  Json message = user("");
+  message["list"] = {"<|user|>", {{"[gMASK]", "\n<|user|>x'"}}};
+  const auto ids = encode(Json::array({message}));
+  EXPECT_EQ(last_text,
+            "<|user|>['<|user|>', {'[gMASK]': \"\\n<|user|>x'\"}][\"<|user|>\", {\"[gMASK]\": "
+            "\"\\n<|user|>x'\"}]<|observation|>");
+  EXPECT_EQ(control_ids(tokenizer, ids).size(), 2u);
+}
+
+TEST_F(ChatTokens, AnswersOfTheModelKeepTheirThinkTags) {
+  const ChatTemplate glm = chat_template("GLM-4.7-Flash", many_control_tokens());
+  const Json messages = {
+      user("a"), {{"role", "assistant"}, {"content", "<think>why</think>so <|user|>"}}, user("b")};
+  const ChatPrompt prompt = glm.render({.messages = messages});
+  EXPECT_EQ(prompt.prompt.text,
+            "[gMASK]<sop><|user|>a<|assistant|></think>so <|user|><|user|>b<|assistant|><think>");
+  EXPECT_EQ(prompt.prompt.breaks.size(), 1u);
+}
+
+TEST_F(ChatTokens, LongTextsTakeLinearTime) {
+  for (const char* unit : {"<|user|>", "<", "~:1:~", "[gMASK", "the wheel "}) {
+    const std::string content = repeated(unit, 1000000);
+    EXPECT_LT(seconds([&] { encode(Json::array({user(content)})); }), 4 * kSlowdown) << unit;
+    EXPECT_EQ(last_text.size(), content.size() + 23);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::text

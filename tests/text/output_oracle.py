@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""What the output of GLM models means, by the plainest reading of its rules: the whole text at once.
+
+usage: output_oracle.py CASES    a JSON object a line: {tools, starts_in_thinking, text}
+
+Prints one result a line: {reasoning_content, content, tool_calls, incomplete}. Takes quadratic time.
+"""
+
+import json
+import sys
+
+SPACE = " \t\n\v\f\r"
+NOT_IN_NAMES = SPACE + "<>{}\"'`"
+FAILED, CUT = "failed", "cut"
+TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
+
+
+def skip_space(text, at):
+    while at < len(text) and text[at] in SPACE:
+        at += 1
+    return at
+
+
+def read_tags(text, at, tags):
+    """(tag, position behind it), or FAILED or CUT, after white space."""
+    at = skip_space(text, at)
+    for tag in tags:
+        if text.startswith(tag, at):
+            return tag, at + len(tag)
+    return CUT if any(tag.startswith(text[at:]) for tag in tags) else FAILED
+
+
+def read_call(text, at):
+    """The call whose opening tag ends at `at`: (name, pairs, end), or FAILED or CUT."""
+    begin = at = skip_space(text, at)
+    while at < len(text) and text[at] not in NOT_IN_NAMES:
+        at += 1
+    if at == len(text):
+        return CUT
+    if at == begin:
+        return FAILED
+    name, pairs = text[begin:at], []
+    while True:
+        read = read_tags(text, at, ["<arg_key>", "</tool_call>"])
+        if read in (FAILED, CUT):
+            return read
+        tag, at = read
+        if tag == "</tool_call>":
+            return name, pairs, at
+        end = text.find("</arg_key>", at)
+        if end < 0:
+            return CUT
+        key = text[at:end].strip(SPACE)
+        if not key:
+            return FAILED
+        read = read_tags(text, end + len("</arg_key>"), ["<arg_value>"])
+        if read in (FAILED, CUT):
+            return read
+        at = read[1]
+        end = text.find("</arg_value>", at)
+        if end < 0:
+            return CUT
+        pairs.append((key, text[at:end]))
+        at = end + len("</arg_value>")
+
+
+def types_of_value(value):
+    if value is None:
+        return {"null"}
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, (int, float)):
+        return {"number", "integer"} if value == int(value) else {"number"}
+    return {"array"} if isinstance(value, list) else {"object"} if isinstance(value, dict) else {"string"}
+
+
+def types_of_schema(schema, root):
+    types = set()
+    if not isinstance(schema, dict):
+        return types
+    if "$ref" in schema:
+        target = root
+        for part in schema["$ref"].split("/")[1:]:
+            target = target.get(part, {})
+        types = types_of_schema(target, root)
+    elif "type" in schema:
+        types = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+    elif "enum" in schema:
+        types = set().union(*map(types_of_value, schema["enum"]))
+    elif "const" in schema:
+        types = types_of_value(schema["const"])
+    else:
+        for word in ("anyOf", "oneOf", "allOf"):
+            for member in schema.get(word, []):
+                types |= types_of_schema(member, root)
+    return types | {"null"} if types and schema.get("nullable") is True else types
+
+
+def typed(text, types):
+    value = text.strip(SPACE)
+    if not types or "string" in types:
+        return None if "null" in types and value == "null" else text
+    value = {"True": "true", "False": "false", "None": "null"}.get(value, value)
+
+    def refuse(constant):
+        raise ValueError(constant)
+
+    try:
+        read = json.loads(value, parse_constant=refuse)
+    except ValueError:
+        return text
+    return read if types_of_value(read) & (types | {"null"}) else text
+
+
+class Answer:
+    def __init__(self, tools):
+        self.parameters = {t["function"]["name"]: t["function"].get("parameters", {}) for t in reversed(tools)}
+        self.calls, self.incomplete = [], False
+
+    def make_call(self, name, pairs):
+        root = self.parameters.get(name, {})
+        properties = root.get("properties", {})
+        self.calls.append({"name": name, "arguments": {
+            key: typed(value, types_of_schema(properties.get(key), root)) for key, value in pairs}})
+
+    def read(self, text, in_reasoning):
+        """The text that is left when calls are taken out."""
+        parts, at, begin = [], 0, 0
+        while self.parameters:
+            tag = text.find("<tool_call>", at)
+            if tag < 0:
+                break
+            at = tag + len("<tool_call>")
+            call = read_call(text, at)
+            if call == CUT and not in_reasoning:
+                self.incomplete = True
+                text = text[:tag]
+                break
+            if call in (FAILED, CUT) or in_reasoning and call[0] not in self.parameters:
+                continue
+            self.make_call(*call[:2])
+            parts.append(text[begin:tag])
+            begin = at = call[2]
+        parts.append(text[begin:])
+        return "\n".join(p for p in (part.strip(SPACE) for part in parts) if p)
+
+
+def result(case):
+    text, thinking = case["text"].lstrip(SPACE), case["starts_in_thinking"]
+    if text.startswith("<think>"):
+        text, thinking = text[len("<think>"):], True
+    elif text.startswith("</think>") and not thinking:
+        text = text[len("</think>"):]
+    answer = Answer(case["tools"])
+    reasoning, content = "", text
+    if thinking:
+        reasoning, _, content = text.partition("</think>")
+        reasoning = answer.read(reasoning, True)
+    content = answer.read(content, False)
+    return {"reasoning_content": reasoning, "content": content, "tool_calls": answer.calls,
+            "incomplete": answer.incomplete}
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as cases:
+        for line in cases:
+            print(json.dumps(result(json.loads(line))))
+
+
+if __name__ == "__main__":
+    main()

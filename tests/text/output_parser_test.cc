@@ -1,0 +1,397 @@
+// Output parsers: the shared cases of GLM-4.7-Flash, an oracle in Python on random texts, the other formats,
+// every chunking, and texts made to take long.
+#include "text/output_parser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/error.h"
+#include "text/json_text.h"
+#include "text/support.h"
+#include "text/utf8.h"
+
+namespace sluice::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+Json to_json(const ParsedOutput& output) {
+  Json calls = Json::array();
+  for (const ToolCall& call : output.tool_calls)
+    calls.push_back({{"name", call.name}, {"arguments", Json::parse(call.arguments)}});
+  return {{"reasoning_content", output.reasoning_content},
+          {"content", output.content},
+          {"tool_calls", calls},
+          {"incomplete", output.incomplete}};
+}
+
+/// The result as plain JSON, where the order of keys does not matter.
+nlohmann::json parse(std::string_view format, const Json& tools, bool thinking, std::string_view text,
+                     size_t chunk = 0) {
+  const ParsedOutput output = parse_output(output_format(format), tools, thinking, text, chunk);
+  return nlohmann::json::parse(to_json(output).dump());
+}
+
+std::vector<nlohmann::json> shared_cases() {
+  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/text/chat_output/glm47.jsonl");
+  std::vector<nlohmann::json> cases;
+  for (std::string line; std::getline(file, line);) cases.push_back(nlohmann::json::parse(line));
+  return cases;
+}
+
+const Json& tools() {
+  static const Json list = Json::parse(R"([
+    {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}},
+    {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+      "s": {"type": "string"}, "n": {"type": "integer"}, "x": {"type": "number"},
+      "o": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "a": {"type": ["array", "object"]},
+      "e": {"enum": [1, true]}, "r": {"$ref": "#/$defs/r", "nullable": true}, "any": {}},
+      "$defs": {"r": {"type": "boolean"}}}}}])");
+  return list;
+}
+
+/// Parses at once and in chunks of 1 to 17 bytes; all must agree.
+nlohmann::json parse_all_ways(std::string_view format, const Json& tool_list, bool thinking,
+                              std::string_view text) {
+  nlohmann::json whole = parse(format, tool_list, thinking, text);
+  for (size_t chunk = 1; chunk <= 17; ++chunk)
+    EXPECT_EQ(parse(format, tool_list, thinking, text, chunk), whole)
+        << "chunks of " << chunk << ": " << text;
+  return whole;
+}
+
+nlohmann::json expected(std::string_view reasoning, std::string_view content,
+                        const std::vector<nlohmann::json>& calls = {}, bool incomplete = false) {
+  return {{"reasoning_content", reasoning},
+          {"content", content},
+          {"tool_calls", calls},
+          {"incomplete", incomplete}};
+}
+
+nlohmann::json call(std::string_view name, const nlohmann::json& arguments = nlohmann::json::object()) {
+  return {{"name", name}, {"arguments", arguments}};
+}
+
+TEST(OutputParser, SharedGlmCases) {
+  const auto cases = shared_cases();
+  ASSERT_GE(cases.size(), 69u);
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one["name"].get<std::string>());
+    const Json tool_list = Json::parse(one["tools"].dump());
+    const auto result =
+        parse_all_ways("glm47", tool_list, one["starts_in_thinking"], one["text"].get<std::string>());
+    EXPECT_EQ(result, one["expected"]);
+  }
+}
+
+/// Texts of tags, pieces of tags and values, put together at random.
+std::string soup(std::mt19937& random, const std::vector<std::string>& pieces, size_t count) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) {
+    std::string piece = pieces[random() % pieces.size()];
+    if (random() % 12 == 0) piece.resize(random() % (piece.size() + 1));
+    text += piece;
+  }
+  return text;
+}
+
+const std::vector<std::string> kGlmPieces = {"<tool_call>",
+                                             "<tool_call>",
+                                             "ping",
+                                             "f",
+                                             "<arg_key>",
+                                             "</arg_key>",
+                                             "<arg_value>",
+                                             "</arg_value>",
+                                             "</tool_call>",
+                                             "</think>",
+                                             "<think>",
+                                             " ",
+                                             "\n",
+                                             "s",
+                                             "n",
+                                             "o",
+                                             "5",
+                                             "null",
+                                             " True ",
+                                             "[1, 2]",
+                                             "{\"k\": 2.0}",
+                                             "a",
+                                             "<",
+                                             "x y",
+                                             "é",
+                                             "<tool_call>f",
+                                             "-1.5e3",
+                                             "nope",
+                                             "<tool_call>ping</tool_call>",
+                                             "<arg_key>n</arg_key><arg_value>7</arg_value>",
+                                             "<arg_key>s</arg_key>\n<arg_value>",
+                                             "<tool_call>f<arg_key>any</arg_key><arg_value>",
+                                             "</arg_value></tool_call>"};
+
+TEST(OutputParser, RandomTextsAgreeWithTheRules) {
+  std::mt19937 random(7);
+  std::string input;
+  std::vector<Json> cases;
+  for (int i = 0; i < 4000; ++i) {
+    const Json one = {{"tools", tools()},
+                      {"starts_in_thinking", random() % 2 == 0},
+                      {"text", soup(random, kGlmPieces, 1 + random() % 24)}};
+    if (utf8_valid_prefix(one["text"].get<std::string>()) != one["text"].get<std::string>().size()) continue;
+    cases.push_back(one);
+    input += one.dump() + "\n";
+  }
+  const TemporaryFile file(input);
+  const auto lines = python_lines("output_oracle.py", file.path());
+  ASSERT_EQ(lines.size(), cases.size());
+  size_t calls = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string text = cases[i]["text"];
+    const auto result = parse("glm47", tools(), cases[i]["starts_in_thinking"], text, random() % 8);
+    ASSERT_EQ(result, nlohmann::json::parse(lines[i])) << cases[i];
+    calls += result["tool_calls"].size();
+  }
+  EXPECT_GT(calls, 500u);  // the soup is not all text
+}
+
+TEST(OutputParser, EveryFormatIsIndifferentToChunks) {
+  std::mt19937 random(11);
+  std::vector<std::string> pieces = kGlmPieces;
+  for (const OutputFormat& format : output_formats())
+    for (const std::string_view tag :
+         {format.call_open, format.call_close, format.separator, format.section_open, format.section_close})
+      if (!tag.empty()) pieces.emplace_back(tag);
+  for (const char* piece :
+       {"{\"name\": \"f\", \"arguments\": {\"s\": \"", "\"}}", "{}", "{\"n\":", "}", "\"", "\\",
+        "functions.f:0", "function", "```json\n", "\n```", "\xff", "\xe2\x96", "\x81"})
+    pieces.emplace_back(piece);
+  for (const OutputFormat& format : output_formats()) {
+    for (int i = 0; i < 300; ++i) {
+      const std::string text = soup(random, pieces, 1 + random() % 20);
+      const bool thinking = random() % 2 == 0;
+      const auto whole = parse(format.name, tools(), thinking, text);
+      for (const size_t chunk : {1, 2, 3, 5, 11})
+        ASSERT_EQ(parse(format.name, tools(), thinking, text, chunk), whole) << format.name << ": " << text;
+    }
+  }
+}
+
+TEST(OutputParser, EventsCarryWholeCharactersAsSoonAsTheyAreCertain) {
+  OutputParser parser(output_format("glm47"), tools(), true);
+  const auto push = [&](std::string_view bytes) {
+    std::string shown;
+    for (const OutputEvent& event : parser.push(bytes)) {
+      shown += event.kind == OutputEvent::Kind::Reasoning ? "R:"
+               : event.kind == OutputEvent::Kind::Content ? "C:"
+                                                          : "T:";
+      shown += event.kind == OutputEvent::Kind::Call ? event.call.name + event.call.arguments : event.text;
+      shown += "|";
+    }
+    return shown;
+  };
+  EXPECT_EQ(push("\n"), "");
+  EXPECT_EQ(push("why \xC3"), "R:why|");
+  EXPECT_EQ(push("\xA9\n"), "R: \u00e9|");
+  EXPECT_TRUE(parser.thinking());
+  EXPECT_EQ(push("</thi"), "");
+  EXPECT_EQ(push("nk>a <"), "C:a|");
+  EXPECT_FALSE(parser.thinking());
+  EXPECT_EQ(push("b "), "C: <b|");
+  EXPECT_EQ(push("<tool_call>f<arg_key>s</arg_key><arg_value>1</arg_value>"), "");
+  EXPECT_EQ(push("</tool_call>\n\nok"), "T:f{\"s\":\"1\"}|C:\nok|");
+  EXPECT_TRUE(parser.finish().empty());
+  EXPECT_FALSE(parser.incomplete());
+}
+
+TEST(OutputParser, Hermes) {
+  const auto run = [](bool thinking, std::string_view text) {
+    return parse_all_ways("hermes", tools(), thinking, text);
+  };
+  EXPECT_EQ(
+      run(false,
+          "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"</tool_call>\", \"n\": 1}}\n"
+          "</tool_call>\n<tool_call>{\"name\":\"ping\"}</tool_call>"),
+      expected("", "Let me see.", {call("f", {{"s", "</tool_call>"}, {"n", 1}}), call("ping")}));
+  EXPECT_EQ(run(true, "hm</think>\n\nHi"), expected("hm", "Hi"));
+  EXPECT_EQ(run(true, "hm <tool_call>{\"name\":\"ping\",\"arguments\":{}}</tool_call>"),
+            expected("hm", "", {call("ping")}));
+  EXPECT_EQ(run(true, "hm <tool_call>{\"name\":\"what\",\"arguments\":{}}</tool_call>")["tool_calls"].size(),
+            0u);
+  // The closing tag may lack at the end, nothing else may.
+  EXPECT_EQ(run(false, "<tool_call>{\"name\":\"ping\",\"arguments\":{}}\n"),
+            expected("", "", {call("ping")}));
+  EXPECT_EQ(run(false, "<tool_call>{\"name\":\"ping\",\"arguments\":{}}</tool"),
+            expected("", "", {call("ping")}));
+  EXPECT_EQ(run(false, "A <tool_call>{\"name\":\"ping\",\"arguments\":{}"), expected("", "A", {}, true));
+  EXPECT_EQ(run(false, "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"n\\\": 1}\"}</tool_call>"),
+            expected("", "", {call("f", {{"n", 1}})}));
+  for (const char* text :
+       {"<tool_call>{\"name\": f}</tool_call>", "<tool_call>ping</tool_call>",
+        "<tool_call>{\"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\":\"f\",\"arguments\":[]}</tool_call>",
+        "<tool_call>{\"name\":\"ping\",} </tool_call>", "<tool_call>{\"name\":\"ping\"} and</tool_call>"})
+    EXPECT_EQ(run(false, text), expected("", text));
+}
+
+TEST(OutputParser, DeepSeek) {
+  const auto run = [](bool thinking, std::string_view text) {
+    return parse_all_ways("deepseek", tools(), thinking, text);
+  };
+  EXPECT_EQ(run(true,
+                "Weather.</think>One "
+                "moment.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\": \"a b\"}"
+                "<｜tool▁call▁end｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
+                "｜tool▁calls▁end｜>"),
+            expected("Weather.", "One moment.", {call("f", {{"s", "a b"}}), call("ping")}));
+  EXPECT_EQ(run(false,
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"n\": 3}\n```"
+                "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+            expected("", "", {call("f", {{"n", 3}})}));
+  EXPECT_EQ(run(false, "<｜tool▁call▁begin｜>ping<｜tool▁sep｜><｜tool▁call▁end｜>"),
+            expected("", "", {call("ping")}));
+  EXPECT_EQ(run(false, "x<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\""),
+            expected("", "x", {}, true));
+  EXPECT_EQ(run(false, "<｜tool▁call▁begin｜>f {}"), expected("", "<｜tool▁call▁begin｜>f {}"));
+}
+
+TEST(OutputParser, Kimi) {
+  EXPECT_EQ(
+      parse_all_ways(
+          "kimi", tools(), false,
+          "On it.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+          "{\"n\":1}<|tool_call_end|><|tool_call_begin|>functions.ping:1<|tool_call_argument_begin|>{}"
+          "<|tool_call_end|><|tool_calls_section_end|>"),
+      expected("", "On it.", {call("f", {{"n", 1}}), call("ping")}));
+}
+
+TEST(OutputParser, PlainAndThink) {
+  const std::string text = " <think>a</think> <tool_call>ping</tool_call> ";
+  EXPECT_EQ(parse_all_ways("plain", tools(), true, text),
+            expected("", "<think>a</think> <tool_call>ping</tool_call>"));
+  EXPECT_EQ(parse_all_ways("think", tools(), false, text), expected("a", "<tool_call>ping</tool_call>"));
+}
+
+TEST(OutputParser, InvalidUtf8BecomesReplacementCharacters) {
+  EXPECT_EQ(parse_all_ways("glm47", tools(), false,
+                           "a\xff"
+                           "b\xe2\x82"),
+            expected("",
+                     "a\uFFFD"
+                     "b\uFFFD"));
+  EXPECT_EQ(parse_all_ways("glm47", tools(), false,
+                           "<tool_call>f<arg_key>a</arg_key><arg_value>[\"\xc3\"]</arg_value></tool_call>"),
+            expected("", "", {call("f", {{"a", {"\uFFFD"}}})}));
+}
+
+TEST(OutputParser, ArgumentsKeepOrderAndLongNumbers) {
+  const auto output =
+      parse_output(output_format("hermes"), tools(), false,
+                   "<tool_call>{\"name\":\"f\",\"arguments\":{ \"z\" : "
+                   "12345678901234567890123,\n\"a\":[1.50, \"\\u00e9 \\\" }\"]}}</tool_call>");
+  ASSERT_EQ(output.tool_calls.size(), 1u);
+  EXPECT_EQ(output.tool_calls[0].arguments,
+            "{\"z\":12345678901234567890123,\"a\":[1.50,\"\\u00e9 \\\" }\"]}");
+}
+
+TEST(ToolTypes, ReadsSchemas) {
+  const Json list = Json::parse(R"([{"name": "f", "parameters": {"properties": {
+    "loop": {"$ref": "#/properties/loop"}, "mutual": {"anyOf": [{"$ref": "#/properties/mutual"}, {"type": "null"}]},
+    "coded": {"$ref": "#/$defs/a~1b%20c"}, "far": {"$ref": "other.json#/x"}, "bad": {"$ref": "#x"},
+    "odd": {"type": "any"}, "whole": {"enum": [2]}, "list": {"type": ["integer", "null", 5]}, "yes": true,
+    "empty_nullable": {"nullable": true}}, "$defs": {"a/b c": {"type": "array"}}}}])");
+  const ToolTypes types(list);
+  const auto of = [&](std::string_view key) { return types.types("f", key); };
+  EXPECT_EQ(of("loop"), 0);
+  EXPECT_EQ(of("mutual"), kNull);
+  EXPECT_EQ(of("coded"), kArray);
+  EXPECT_EQ(of("far"), 0);
+  EXPECT_EQ(of("bad"), 0);
+  EXPECT_EQ(of("odd"), kOtherType);
+  EXPECT_EQ(of("whole"), kInteger | kNumber);
+  EXPECT_EQ(of("list"), kInteger | kNull);
+  EXPECT_EQ(of("yes"), 0);
+  EXPECT_EQ(of("empty_nullable"), 0);
+  EXPECT_TRUE(ToolTypes(Json()).empty());
+  EXPECT_THROW(ToolTypes(Json::object()), Error);
+  EXPECT_THROW(ToolTypes(Json::parse("[{\"type\": \"function\"}]")), Error);
+}
+
+TEST(ToolTypes, ValuesAreStrictJson) {
+  using namespace std::string_literals;
+  EXPECT_EQ(typed_value(" 2.0 ", kInteger), "2.0");
+  EXPECT_EQ(typed_value("1e400", kNumber), "\"1e400\"");
+  for (const std::string& text : {"5\0x"s,
+                                  "\xEF\xBB\xBF"
+                                  "5"s,
+                                  "+1"s, "007"s, "NaN"s, "1 2"s, "1."s, ""s, "-"s})
+    EXPECT_EQ(typed_value(text, kNumber | kNull), json_quote(text)) << text;
+  EXPECT_EQ(typed_value("\v[1 , {\"a b\" : \" \"}]\f", kArray), "[1,{\"a b\":\" \"}]");
+  EXPECT_EQ(typed_value(repeated("[", 1000000), kArray).size(), 1000002u);
+  EXPECT_EQ(typed_value(repeated("[", 256) + repeated("]", 256), kArray).front(), '[');
+  EXPECT_EQ(typed_value(repeated("[", 257) + repeated("]", 257), kArray).front(), '"');
+}
+
+TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
+  const auto of = [](std::string_view text) { return output_format_of_template(text).name; };
+  EXPECT_EQ(of("... <tool_call>{name}<arg_key>k</arg_key> ... </think>"), "glm47");
+  EXPECT_EQ(of("'<tool_call>\\n{\"name\": \"' <think>"), "hermes");
+  EXPECT_EQ(of("<｜tool▁calls▁begin｜> </think>"), "deepseek");
+  EXPECT_EQ(of("<|tool_calls_section_begin|>"), "kimi");
+  EXPECT_EQ(of("content.split('</think>')"), "think");
+  EXPECT_EQ(of("User: {{ x }}"), "plain");
+  EXPECT_TRUE(ends_in_thinking(output_format("glm47"), "<|assistant|><think>"));
+  EXPECT_TRUE(ends_in_thinking(output_format("think"), "<think>\n"));
+  EXPECT_FALSE(ends_in_thinking(output_format("glm47"), "<|assistant|></think>"));
+  EXPECT_FALSE(ends_in_thinking(output_format("glm47"), ""));
+  EXPECT_FALSE(ends_in_thinking(output_format("plain"), "<think>"));
+  try {
+    output_format("x");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("glm47, kimi, deepseek, hermes, think, plain"));
+  }
+}
+
+/// Texts of a megabyte that a careless parser reads again and again.
+TEST(OutputParser, TimeIsLinear) {
+  const size_t size = 1000000;
+  const std::string key_chain = "<tool_call>f<arg_key>k</arg_key><arg_value>";
+  const std::vector<std::string> texts = {
+      repeated("a ", size),
+      repeated(" ", size) + "a",
+      repeated("<", size),
+      repeated("</thin", size),
+      repeated("<tool_call>", size),
+      repeated("<tool_call> f ", size),
+      repeated("<tool_call>f<arg_key>", size) + "</arg_key>X",
+      repeated(key_chain, size) + "</arg_value>X",
+      repeated("<tool_call>f<arg_key>k</arg_key><arg_value></arg_value>", size) + "X",
+      key_chain + repeated("<tool_call>f<arg_key>a</arg_key><arg_value>b</arg_value>", size) + "</think>",
+      "<tool_call>f" + repeated("<arg_key><tool_call>f</arg_key><arg_value><tool_call>f</arg_value>", size) +
+          "X",
+      repeated("<tool_call>f<arg_key>", size) + repeated("</arg_key>", size),
+      repeated("<tool_call>{", size),
+      repeated("<tool_call>{\"", size),
+      "<tool_call>{\"a\":\"" + repeated("<tool_call>{", size) + "\"}x",
+      "<tool_call>{\"a\":\"" + repeated("<tool_call>{\\\"a\\\":", size) + "\"}x",
+      repeated("<tool_call>{\"<tool_call>{\":1,\"a\":[", size),
+      "<tool_call>" + repeated("[", size),
+      "<tool_call>{\"name\":\"f\",\"arguments\":{" + repeated("\"k\":1,", size) + "\"z\":1}}</tool_call>",
+  };
+  for (const char* format : {"glm47", "hermes"}) {
+    for (const bool thinking : {false, true}) {
+      for (const std::string& text : texts) {
+        const double time = seconds([&] { parse_output(output_format(format), tools(), thinking, text, 1); });
+        EXPECT_LT(time, 1 * kSlowdown) << format << " " << thinking << " " << text.substr(0, 60);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::text
