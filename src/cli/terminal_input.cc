@@ -109,7 +109,8 @@ TerminalInput::TerminalInput(std::string history_path, std::vector<std::string> 
   el_set(edit_, EL_SIGNAL, 0);
   el_set(edit_, EL_HIST, history, history_);
   el_set(edit_, EL_GETCFN, read_character);
-  el_set(edit_, EL_ADDFN, "sluice-complete", "complete a command", complete);
+  // Of narrow names libedit makes copies that it never frees.
+  el_wset(edit_, EL_ADDFN, L"sluice-complete", L"complete a command", complete);
   const char* const bindings[][2] = {{"\t", "sluice-complete"},
                                      {"^R", "em-inc-search-prev"},
                                      {"\\e[1~", "ed-move-to-beg"},
