@@ -23,6 +23,17 @@ constexpr const char* kCtrlC = "\x03";
 constexpr const char* kCtrlD = "\x04";
 constexpr const char* kUp = "\x1b[A";
 
+/// Whether this machine gives pseudo-terminals: a bare chroot has no /dev/pts.
+bool has_terminals() {
+  int ends[2];
+  if (::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) != 0) return false;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return true;
+}
+
+constexpr const char* kNoTerminals = "no pseudo-terminals here: /dev/pts is not mounted";
+
 /// A process at a terminal of its own, and all that it has printed.
 class Terminal {
  public:
@@ -104,6 +115,9 @@ void leave(Terminal& terminal) {
 class TerminalChat : public testing::Test, public test::CommandFolder {
  protected:
   TerminalChat() : CommandFolder("terminal") {}
+  void SetUp() override {
+    if (!has_terminals()) GTEST_SKIP() << kNoTerminals;
+  }
 
   std::string history() const { return path("state/sluice/history"); }
 
@@ -236,6 +250,7 @@ std::string printed(bool fold, const char* terminal_type) {
 }
 
 TEST(ReplyPrinter, DimsOrFoldsThinkingAndDefusesControlCharacters) {
+  if (!has_terminals()) GTEST_SKIP() << kNoTerminals;
   EXPECT_EQ(printed(false, "xterm"),
             "\x1b[2mLet me see.\uFFFD]0;evil\uFFFD\x1b[0m\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
   EXPECT_EQ(printed(true, "xterm"),
