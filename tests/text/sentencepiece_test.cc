@@ -138,7 +138,7 @@ TEST(SentencePiece, RandomPiecesAgreeWithTheDefinition) {
 
 TEST(SentencePiece, ASharedVocabularyGivesItsLists) {
   const std::string path = shared_data("vocab/ggml-vocab-llama-spm.gguf");
-  if (!std::ifstream(path)) SKIPPED("ASharedVocabularyGivesItsLists", "no " + path);
+  if (!std::ifstream(path)) GTEST_SKIP() << "no " + path;
   const auto lines = python_lines("vocab_dump.py", path);
   ASSERT_EQ(lines.size(), 1u);
   const auto dump = nlohmann::json::parse(lines[0]);

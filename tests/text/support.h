@@ -106,13 +106,6 @@ inline std::vector<std::pair<std::string, std::vector<int32_t>>> shared_token_li
   return out;
 }
 
-/// Says that a test did not run, and why.
-#define SKIPPED(name, why)                                            \
-  do {                                                                \
-    std::printf("skipped: %s: %s\n", name, std::string(why).c_str()); \
-    GTEST_SKIP() << why;                                              \
-  } while (false)
-
 inline std::string repeated(std::string_view unit, size_t bytes) {
   std::string out;
   out.reserve(bytes + unit.size());

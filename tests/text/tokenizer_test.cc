@@ -85,7 +85,7 @@ TEST(Tokenizer, RandomMergesAgreeWithTheDefinition) {
 TEST(Tokenizer, SharedVocabulariesGiveTheirLists) {
   for (const std::string name : {"gpt-2", "deepseek-llm", "deepseek-coder"}) {
     const std::string path = shared_data("vocab/ggml-vocab-" + name + ".gguf");
-    if (!std::ifstream(path)) SKIPPED("SharedVocabulariesGiveTheirLists", "no " + path);
+    if (!std::ifstream(path)) GTEST_SKIP() << "no " + path;
     const auto lines = python_lines("vocab_dump.py", path);
     ASSERT_EQ(lines.size(), 1u);
     const auto dump = nlohmann::json::parse(lines[0]);
