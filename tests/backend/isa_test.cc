@@ -1,0 +1,43 @@
+// The choice of an instruction tier: names, the environment's wish, and wishes that cannot be met.
+#include "backend/cpu/isa.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+class IsaTest : public testing::Test {
+ protected:
+  void TearDown() override { ::unsetenv("SLUICE_ISA"); }
+  static void wish(const char* name) { ::setenv("SLUICE_ISA", name, 1); }
+};
+
+TEST_F(IsaTest, WithoutAWishTheBestIsChosen) {
+  ::unsetenv("SLUICE_ISA");
+  EXPECT_EQ(chosen_isa(), best_isa());
+  wish("");
+  EXPECT_EQ(chosen_isa(), best_isa());
+}
+
+TEST_F(IsaTest, EveryTierUpToTheBestCanBeWishedForAndNoneAbove) {
+  for (const Isa isa : {Isa::Generic, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
+    wish(std::string(isa_name(isa)).c_str());
+    if (isa <= best_isa()) {
+      EXPECT_EQ(chosen_isa(), isa);
+    } else {
+      EXPECT_THROW(chosen_isa(), UsageError) << isa_name(isa);
+    }
+  }
+}
+
+TEST_F(IsaTest, AnUnknownNameIsAnError) {
+  wish("sse9");
+  EXPECT_THROW(chosen_isa(), UsageError);
+}
+
+}  // namespace
+}  // namespace sluice::backend::cpu
