@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapping_guard.h"
 
 namespace sluice {
 namespace {
@@ -36,6 +37,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
   if (address == MAP_FAILED) fail("{}: cannot be mapped: {}", path, std::strerror(errno));
   data_ = static_cast<const std::byte*>(address);
+  guard_mapping(bytes(), path_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
@@ -48,7 +50,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  unguard_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 std::string read_file(const std::string& path) {

@@ -8,6 +8,8 @@
 namespace sluice {
 
 /// A read-only memory mapping of a whole regular file. Movable; unmapped when destroyed.
+/// Whoever reads a page that the file no longer has, because it was truncated meanwhile, ends the program
+/// with one line that names the file and exit code 1 (mapping_guard.h).
 class MappedFile {
  public:
   /// Throws Error "PATH: reason" when the file cannot be opened, is no regular file, or is empty.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <random>
 
@@ -20,7 +21,8 @@ void take_recommended(const CLI::App& command, const gguf::File& file, engine::S
   const auto take = [&](const char* flag, const char* key, auto& field) {
     if (command.count(flag) > 0) return;
     if (const auto value = file.number(std::string("general.sampling.") + key)) {
-      // The file's number may be anything; what is out of range is told by validate().
+      if (std::isnan(*value)) fail("{}: general.sampling.{} is not a number", file.path(), key);
+      // It may still be anything; what is out of range is told by validate().
       field = static_cast<std::remove_reference_t<decltype(field)>>(std::clamp(*value, -1e9, 1e9));
     }
   };

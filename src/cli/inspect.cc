@@ -23,8 +23,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// JSON holds arrays up to this length in full, longer ones as {"type", "count"}.
+/// JSON holds arrays up to this length and size in full, longer ones as {"type", "count"}.
 constexpr uint64_t kJsonElements = 64;
+constexpr uint64_t kJsonArrayBytes = 4096;
 /// People see the first few elements of an array.
 constexpr uint64_t kShownElements = 5;
 constexpr size_t kShownTextBytes = 100;
@@ -178,7 +179,8 @@ Json scalar_json(gguf::ValueType type, const gguf::Scalar& scalar) {
 Json value_json(const gguf::Value& value) {
   const auto* array = std::get_if<gguf::Array>(&value.value);
   if (array == nullptr) return scalar_json(value.type, value.value);
-  if (array->count > kJsonElements) return {{"type", gguf::type_name(array->type)}, {"count", array->count}};
+  if (array->count > kJsonElements || array->bytes.size() > kJsonArrayBytes)
+    return {{"type", gguf::type_name(array->type)}, {"count", array->count}};
   Json items = Json::array();
   for (const gguf::Scalar& element : gguf::elements(*array, array->count)) {
     items.push_back(scalar_json(array->type, element));

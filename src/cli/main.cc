@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/version.h"
 
 namespace {
@@ -40,6 +41,9 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+/// Messages quote what a file says: it must not get to steer the terminal.
+void report(const char* message) { fmt::print(stderr, "sluice: {}\n", sluice::cli::terminal_safe(message)); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -47,13 +51,13 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const sluice::UsageError& error) {
-    fmt::print(stderr, "sluice: {}\n", error.what());
+    report(error.what());
     return 2;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "sluice: out of memory\n");
+    report("out of memory");
     return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "sluice: {}\n", error.what());
+    report(error.what());
     return 1;
   }
 }

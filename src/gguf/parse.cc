@@ -18,6 +18,12 @@ namespace {
 constexpr uint64_t kMaxAlignment = 1 << 20;
 constexpr uint64_t kUnknownOffset = std::numeric_limits<uint64_t>::max();
 
+/// Many times what real files hold (40 keys, 2,000 tensors, 20 kB of text): a file's lists must not take much
+/// more memory than the file itself, nor may what is printed of it.
+constexpr uint64_t kMostEntries = 1 << 14;
+constexpr uint64_t kMostTensors = 1 << 16;
+constexpr uint64_t kMostTextBytes = 1 << 24;  // keys, names and strings together; arrays apart
+
 /// Bytes that the shortest entry of each list takes: they bound a count by the file's size.
 constexpr uint64_t kLeastEntryBytes = 8 + 4 + 1;           // key length, type, one byte of value
 constexpr uint64_t kLeastTensorBytes = 8 + 4 + 8 + 4 + 8;  // name length, dimensions, one, type, offset
@@ -156,6 +162,16 @@ class Parser {
     return as_text(take(length, what));
   }
 
+  /// A string that is kept and may be printed.
+  std::string_view take_text(const char* what) {
+    const std::string_view text = take_string(what);
+    text_bytes_ += text.size();
+    if (text_bytes_ > kMostTextBytes) {
+      stop("{}: keys, names and texts take more than {} bytes", where(), kMostTextBytes);
+    }
+    return text;
+  }
+
   void header() {
     const auto magic = as_text(take(std::min<uint64_t>(4, left()), "the magic"));
     if (magic != "GGUF") stop("is no GGUF file: begins with \"{}\", expected \"GGUF\"", printable(magic));
@@ -167,6 +183,10 @@ class Parser {
     file_.version_ = version;
     tensor_count_ = take_number<uint64_t>("the tensor count");
     entry_count_ = take_number<uint64_t>("the metadata count");
+    if (entry_count_ > kMostEntries || tensor_count_ > kMostTensors) {
+      stop("the header promises {} metadata entries and {} tensors, expected at most {} and {}", entry_count_,
+           tensor_count_, kMostEntries, kMostTensors);
+    }
     if (entry_count_ > left() / kLeastEntryBytes) {
       stop("the header promises {} metadata entries; the {} bytes after it cannot hold them", entry_count_,
            left());
@@ -183,7 +203,7 @@ class Parser {
     for (index_ = 0; index_ < total_; ++index_) {
       name_ = {};
       Entry entry;
-      entry.key = name_ = take_string("the key");
+      entry.key = name_ = take_text("the key");
       if (entry.key.empty()) problems_.add("{}: the key is empty", where());
       entry.value = value();
       file_.metadata_.push_back(entry);
@@ -207,7 +227,7 @@ class Parser {
     Value result;
     result.type = take_type("the value's type");
     if (result.type == ValueType::String) {
-      result.value = take_string("the string");
+      result.value = take_text("the string");
     } else if (result.type == ValueType::Array) {
       result.value = array();
     } else {
@@ -282,7 +302,7 @@ class Parser {
   void tensor() {
     name_ = {};
     Tensor tensor;
-    tensor.name = name_ = take_string("the name");
+    tensor.name = name_ = take_text("the name");
     if (tensor.name.empty()) problems_.add("{}: the name is empty", where());
     const uint32_t dimensions = take_number<uint32_t>("the number of dimensions");
     if (dimensions < 1 || dimensions > 4) stop("{}: {} dimensions, expected 1 to 4", where(), dimensions);
@@ -380,7 +400,7 @@ class Parser {
   std::span<const std::byte> bytes_;
   uint64_t at_ = 0;
   Problems problems_;
-  uint64_t entry_count_ = 0, tensor_count_ = 0;
+  uint64_t entry_count_ = 0, tensor_count_ = 0, text_bytes_ = 0;
   std::vector<uint64_t> offsets_;  ///< of each tensor in the data; kUnknownOffset: it has a problem
   // What is being read (where()).
   const char* list_ = nullptr;

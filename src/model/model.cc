@@ -5,8 +5,11 @@
 
 namespace sluice::model {
 
-Model Model::load(const std::string& path) {
-  Model model{gguf::File::open(path), {}, {}, {}};
+Model Model::load(const std::string& path) { return load(gguf::File::open(path)); }
+
+Model Model::load(gguf::File file) {
+  Model model{std::move(file), {}, {}, {}};
+  const std::string& path = model.file.path();
   Problems problems;
   model.spec = Spec::read(model.file, problems);
   problems.throw_if_any(path);  // shapes mean nothing without the facts

@@ -19,6 +19,8 @@ struct Model {
 
   /// Opens and checks a file. Throws Error that lists everything that is wrong with it.
   static Model load(const std::string& path);
+  /// The same of a file that is open already.
+  static Model load(gguf::File file);
 };
 
 /// The tokenizer of a file's vocabulary. Throws Error "PATH: ...".

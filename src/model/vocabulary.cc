@@ -1,4 +1,7 @@
 // GGUF's tokenizer keys -> text::Vocab.
+#include <algorithm>
+#include <limits>
+
 #include "model/model.h"
 
 namespace sluice::model {
@@ -6,7 +9,9 @@ namespace sluice::model {
 text::Tokenizer load_tokenizer(const gguf::File& file) {
   const std::string prefix = "tokenizer.ggml.";
   const auto id = [&](const char* key) {
-    return static_cast<int32_t>(file.integer(prefix + key + "_token_id").value_or(-1));
+    const int64_t value = file.integer(prefix + key + "_token_id").value_or(-1);
+    // What no int32 holds must not become some other token's id.
+    return static_cast<int32_t>(std::clamp<int64_t>(value, -2, std::numeric_limits<int32_t>::max()));
   };
   text::Vocab vocab;
   try {
@@ -15,7 +20,7 @@ text::Tokenizer load_tokenizer(const gguf::File& file) {
     vocab.tokens = file.strings(prefix + "tokens").value_or(std::vector<std::string_view>{});
     vocab.merges = file.strings(prefix + "merges").value_or(std::vector<std::string_view>{});
     for (const int64_t type : file.integers(prefix + "token_type").value_or(std::vector<int64_t>{})) {
-      vocab.types.push_back(static_cast<text::TokenType>(type));
+      vocab.types.push_back(static_cast<text::TokenType>(std::clamp<int64_t>(type, 0, 127)));
     }
     for (const double score : file.numbers(prefix + "scores").value_or(std::vector<double>{})) {
       vocab.scores.push_back(static_cast<float>(score));
@@ -25,7 +30,13 @@ text::Tokenizer load_tokenizer(const gguf::File& file) {
     // SentencePiece's files that do not say mean yes, in both.
     vocab.add_bos = file.boolean(prefix + "add_bos_token").value_or(vocab.model == "llama" && vocab.bos >= 0);
     vocab.space_in_front = file.boolean(prefix + "add_space_prefix").value_or(true);
-    return text::Tokenizer(vocab);
+    text::Tokenizer tokenizer(vocab);
+    // Ids go from the tokenizer into the table and from the logits back into the tokenizer. A file of a
+    // vocabulary alone has no table.
+    const gguf::Tensor* table = file.tensor("token_embd.weight");
+    if (table != nullptr && table->shape[1] != tokenizer.size())
+      fail("{} tokens, but token_embd.weight has {} rows", tokenizer.size(), table->shape[1]);
+    return tokenizer;
   } catch (const Error& error) {
     fail("{}: {}", file.path(), error.what());
   }

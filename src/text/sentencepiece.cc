@@ -15,6 +15,8 @@ namespace {
 
 /// Halving a piece takes the square of its length; the longest of real files have some 50 bytes.
 constexpr size_t kLongestPiece = 1024;
+/// The sum of those squares: Gemma's 256,000 pieces come to 2^24.
+constexpr size_t kMostSquares = size_t{1} << 27;
 
 /// "<0x0A>" -> 10; the digits in either case.
 std::optional<uint8_t> byte_name(std::string_view token) {
@@ -67,15 +69,18 @@ SentencePiece::SentencePiece(const Vocab& vocab, std::span<const TokenType> type
   }
   Pieces pieces;
   pieces.reserve(vocab.tokens.size());
+  size_t squares = 0;
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     const std::string_view piece = vocab.tokens[id];
     if (!is_piece(types[id]) || piece.empty()) continue;
     if (piece.size() > kLongestPiece)
       problems.add("token {}: {} bytes, expected at most {}", id, piece.size(), kLongestPiece);
+    squares += piece.size() * piece.size();
     if (std::isnan(vocab.scores[id])) problems.add("token {}: its score is not a number", id);
     if (utf8_valid_prefix(piece) == piece.size())
       pieces.emplace(piece, id);  // of equal ones, the first counts
   }
+  if (squares > kMostSquares) problems.add("the pieces are too long: {} bytes squared", squares);
   read_bytes(vocab, types, problems);
   if (!problems.empty()) return;
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {

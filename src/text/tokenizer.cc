@@ -200,10 +200,18 @@ Tokenizer::Tokenizer(const Vocab& vocab) {
         "tokenizer model \"{}\" is not supported (known: gpt2, which is byte-level BPE, and llama, which is "
         "SentencePiece)",
         vocab.model);
-  constexpr size_t kMost = std::numeric_limits<int32_t>::max();
-  if (vocab.tokens.empty() || vocab.tokens.size() > kMost || vocab.merges.size() > kMost)
-    fail("tokenizer: {} tokens and {} merges, expected 1 to 2^31 - 1", vocab.tokens.size(),
-         vocab.merges.size());
+  // Twice what the largest vocabularies have: what a tokenizer takes of memory must have an end.
+  constexpr size_t kMostTokens = 1 << 19, kMostMerges = 1 << 20, kMostBytes = 1 << 24;
+  if (vocab.tokens.empty() || vocab.tokens.size() > kMostTokens || vocab.merges.size() > kMostMerges)
+    fail("tokenizer: {} tokens and {} merges, expected 1 to {} and at most {}", vocab.tokens.size(),
+         vocab.merges.size(), kMostTokens, kMostMerges);
+  for (const auto* list : {&vocab.tokens, &vocab.merges}) {
+    size_t bytes = 0;
+    for (const std::string_view text : *list) bytes += text.size();
+    if (bytes > kMostBytes)
+      fail("tokenizer: {} bytes of {}, expected at most {}", bytes,
+           list == &vocab.tokens ? "tokens" : "merges", kMostBytes);
+  }
   impl_ = std::make_unique<Impl>(vocab);
   if (vocab.model == "gpt2") impl_->pre.emplace(pretokenizer_row(vocab.pre));
   impl_->add_bos = vocab.add_bos;

@@ -92,7 +92,7 @@ void Route::reference(RefMemory& memory, const StepInput& input) const {
   for (int64_t r = 0; r < input.rows(); ++r) {
     const std::vector<float> scores = scores_of(memory.row(logits.id, r), experts, gating);
     std::vector<float> selection(scores);
-    for (size_t e = 0; e < selection.size(); ++e) selection[e] += biases[e];
+    for (size_t e = 0; e < selection.size(); ++e) selection[e] = selectable(selection[e] + biases[e]);
     if (groups > 1) keep_best_groups(selection, *this);
     const std::vector<int32_t> chosen = largest(selection, used);
     float sum = 0;

@@ -11,6 +11,7 @@ enum class Gating : uint8_t { Softmax = 1, Sigmoid = 2 };  // as GGUF's expert_g
 /// among the best `groups_used` groups only when there are several: a group counts as its two best (sigmoid,
 /// DeepSeek-V3) or its best (softmax, DeepSeek-V2) experts. Weights are the unbiased scores, divided by their
 /// sum if `normalize`, times `scale`. Ties go to the lower index; ids are in order of falling score + bias.
+/// Whatever the numbers, the ids are distinct experts of the groups in use: NaN counts as kLowest.
 struct Route {
   static constexpr const char* kName = "route";
   Read logits;    // [rows, 1, experts]
@@ -25,6 +26,10 @@ struct Route {
 
   /// The sum of weights is at least this before it divides them: the smallest normal binary16.
   static constexpr float kSmallestSum = 6.103515625e-5f;
+  /// What a damaged file's NaN and minus infinity count as in selection: below every real score + bias, above
+  /// minus infinity, which marks what must not be selected; two of them still add up to a finite number.
+  static constexpr float kLowest = -1e30f;
+  static float selectable(float value) { return value > kLowest ? value : kLowest; }
 
   template <typename F>
   void operands(F&& f) const {

@@ -68,7 +68,7 @@ void route(const Program& p, const Op& record, const Context& c) {
   const Slice rows = c.slice(c.rows(p, op.logits.id));
   for (int64_t r = rows.first; r < rows.last; ++r) {
     scores_of(logits(r), experts, op.gating, scores);
-    for (int64_t e = 0; e < experts; ++e) selection[e] = scores[e] + bias[e];
+    for (int64_t e = 0; e < experts; ++e) selection[e] = Route::selectable(scores[e] + bias[e]);
     if (op.groups > 1) keep_best_groups(op, selection, experts, groups);
     float sum = 0;
     for (int64_t k = 0; k < used; ++k) {
