@@ -19,6 +19,7 @@ struct CompileOptions {
   int64_t max_rows = 512;    ///< rows a step at most
   int64_t max_outputs = 1;   ///< logits rows a step at most
   int64_t cache_pages = 16;  ///< pages of kPageRows rows in the latent cache
+  bool bind_only = false;    ///< choose kernels but load no weights: for inspection, nothing can run
 };
 
 /// A Program bound to a device and memory. A step allocates nothing and cannot fail on input: who fills

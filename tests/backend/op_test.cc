@@ -7,6 +7,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "support/isas.h"
 #include "support/op_case.h"
 
 namespace sluice::test {
@@ -39,13 +40,16 @@ struct Param {
   const OpInfo* info;
   OpCase op_case;
   int threads;
+  backend::cpu::Isa isa;
 };
 
 std::vector<Param> all_cases() {
   std::vector<Param> list;
   for (const OpInfo& op : all_ops()) {
     for (const OpCase& op_case : op.cases()) {
-      for (const int threads : {1, 3}) list.push_back({&op, op_case, threads});
+      for (const int threads : {1, 3}) {
+        for (const backend::cpu::Isa isa : usable_isas()) list.push_back({&op, op_case, threads, isa});
+      }
     }
   }
   return list;
@@ -57,7 +61,7 @@ TEST_P(OpTest, CpuAgreesWithReference) {
   CaseRun run(GetParam().op_case, 11);
   for (const Op& op : run.program().ops()) info(op).check(run.program(), op);
   const auto ref = backend::make_ref_backend();
-  const auto cpu = backend::make_cpu_backend({.threads = GetParam().threads});
+  const auto cpu = backend::make_cpu_backend({.threads = GetParam().threads, .isa = GetParam().isa});
   const auto expected_by = run.compile(*ref), actual_by = run.compile(*cpu);
   for (const TensorId id : run.results()) {
     const auto expected = run_and_peek(run, *expected_by, id), actual = run_and_peek(run, *actual_by, id);
@@ -74,8 +78,8 @@ TEST_P(OpTest, CpuAgreesWithReference) {
 }
 
 std::string name_of(const testing::TestParamInfo<Param>& param) {
-  std::string name =
-      fmt::format("{}_{}_threads{}", param.param.info->name, param.param.op_case.name, param.param.threads);
+  std::string name = fmt::format("{}_{}_threads{}_{}", param.param.info->name, param.param.op_case.name,
+                                 param.param.threads, backend::cpu::isa_name(param.param.isa));
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   }

@@ -12,6 +12,7 @@
 #include "engine/kv_pool.h"
 #include "model/model.h"
 #include "support/golden.h"
+#include "support/isas.h"
 
 namespace sluice::test {
 namespace {
@@ -65,9 +66,13 @@ TEST_P(GoldenTest, ReferenceIsWithinOneThousandth) {
 TEST_P(GoldenTest, CpuIsWithinTheLimitOfDivergence) {
   const auto& [golden_name, rows] = GetParam();
   const Golden golden = golden_case(golden_name.name);
-  const Divergence kl = divergence(golden, logits_of(golden, *make_backend("cpu"), rows));
-  EXPECT_LT(kl.best_90, golden_name.kl_limit);
-  EXPECT_LT(kl.mean, 0.02);
+  for (const backend::cpu::Isa isa : usable_isas()) {
+    SCOPED_TRACE(backend::cpu::isa_name(isa));
+    const auto cpu = backend::make_cpu_backend({.threads = 2, .isa = isa});
+    const Divergence kl = divergence(golden, logits_of(golden, *cpu, rows));
+    EXPECT_LT(kl.best_90, golden_name.kl_limit);
+    EXPECT_LT(kl.mean, 0.02);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
@@ -80,10 +85,18 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
                          });
 
 TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsAndThreads) {
-  const Golden golden = golden_case("glm-q4_k_m");
-  const auto one = logits_of(golden, *make_backend("cpu", 1), 1);
-  EXPECT_EQ(one, logits_of(golden, *make_backend("cpu", 1), 512));
-  EXPECT_EQ(one, logits_of(golden, *make_backend("cpu", 3), 7));
+  for (const char* name : {"glm-q4_k_m", "glm-rotate"}) {
+    const Golden golden = golden_case(name);
+    for (const backend::cpu::Isa isa : usable_isas()) {
+      SCOPED_TRACE(std::string(name) + " " + std::string(backend::cpu::isa_name(isa)));
+      const auto logits = [&](int threads, int64_t rows) {
+        return logits_of(golden, *backend::make_cpu_backend({.threads = threads, .isa = isa}), rows);
+      };
+      const auto one = logits(1, 1);
+      EXPECT_EQ(one, logits(1, 512));
+      EXPECT_EQ(one, logits(3, 7));
+    }
+  }
 }
 
 /// A sequence of a mixed step: its tokens so far and its pages.
@@ -141,7 +154,7 @@ TEST_P(SharedStep, ShuffledPagesAndTwoNeighboursChangeNothing) {
     }
   }
   EXPECT_EQ(sequences[0].next, sequences[0].tokens.size());
-  EXPECT_LT(relative_error(collected, golden.logits), 1e-3);
+  EXPECT_EQ(collected, logits_of(golden, *backend, 1));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SharedStep, testing::Values("ref", "cpu"),

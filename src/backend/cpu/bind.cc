@@ -1,5 +1,6 @@
 // Op and types -> kernel. Pure, so that it can be printed and tested; nothing is chosen during a step.
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/packed.h"
 #include "program/op_info.h"
 #include "program/program.h"
 
@@ -30,13 +31,13 @@ struct Bind {
   const Kernel* operator()(const ExpertCombine&) const { return &kExpertCombine; }
 };
 
-/// Whether every weight of the op can be decoded, and the cache written.
+/// Whether every weight of the op can be packed and decoded, and the cache written.
 bool types_known(const Program& program, const Op& op) {
   bool known = true;
   info(op).operands(op, [&](const char*, TensorId id, bool) {
     const Tensor& tensor = program[id];
     const quant::TypeInfo& type = quant::type_info(tensor.type);
-    if (tensor.kind == Kind::Weight && type.decode == nullptr) known = false;
+    if (tensor.kind == Kind::Weight && !can_pack(tensor.type)) known = false;
     if (tensor.kind == Kind::Cache && (type.decode == nullptr || type.encode == nullptr)) known = false;
   });
   return known;

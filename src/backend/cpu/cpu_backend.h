@@ -1,7 +1,12 @@
-// The CPU backend: a team of threads walks the list together, one barrier an op; weights are read straight
-// from the mapped file. Its kernels are generic C++: a weight row is decoded to float32 and multiplied there.
+// The CPU backend: a team of threads walks the list together, one barrier an op. Weights are packed at load
+// into the order in which kernels stream them (packed.h); activations are quantised once an op, and
+// multiplied as integers.
 #pragma once
 
+#include <functional>
+#include <optional>
+
+#include "backend/cpu/isa.h"
 #include "program/backend.h"
 
 namespace sluice::backend {
@@ -9,6 +14,9 @@ namespace sluice::backend {
 struct CpuOptions {
   int threads = 0;    ///< 0: as many as this process may use, and one for small steps
   bool fused = true;  ///< false: fused ops run as their expansions, to measure what fusing gains
+  std::optional<cpu::Isa> isa = {};  ///< the tier of the kernels; without it chosen_isa()
+  /// Called while weights are packed, with the bytes that are done and those in all.
+  std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
 std::unique_ptr<program::Backend> make_cpu_backend(const CpuOptions& options);

@@ -1,5 +1,7 @@
 // The CPU executable: the team enters once a step and walks the list, meeting where an op needs what others
 // made.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "backend/cpu/barriers.h"
@@ -16,6 +18,7 @@ namespace {
 
 using namespace program;
 using cpu::Kernel;
+using Progress = std::function<void(int64_t, int64_t)>;
 
 int64_t largest_scratch(const Program& program, const CompileOptions& options) {
   int64_t floats = 0;
@@ -32,14 +35,18 @@ constexpr double kAloneFlops = 32e6;
 class CpuExecutable : public Executable {
  public:
   CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads,
-                double alone_flops)
+                double alone_flops, cpu::Isa isa, const Progress& progress)
       : program_(std::move(program)),
         weights_(weights),
         options_(options),
+        isa_(isa),
         team_(threads),
-        memory_(program_, weights_, options, team_.size(), largest_scratch(program_, options)),
+        packed_(program_, cpu::matmul_kernels(isa)),
+        memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
+                largest_scratch(program_, options)),
         row_flops_(total_cost(program_, {}).flops),
         alone_flops_(alone_flops) {
+    if (!options.bind_only) packed_.load(weights_, team_, progress);
     for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
     barriers_ = cpu::barriers_before(program_, memory_.plan(), options_.max_rows, options_.max_outputs);
   }
@@ -74,12 +81,27 @@ class CpuExecutable : public Executable {
   const Program& program() const override { return program_; }
   std::vector<std::string> bound() const override {
     std::vector<std::string> names;
-    for (const Kernel* kernel : kernels_) names.emplace_back(kernel->name);
+    for (size_t i = 0; i < kernels_.size(); ++i)
+      names.push_back(kernel_text(*kernels_[i], program_.ops()[i]));
     return names;
   }
   int64_t memory_bytes() const override { return memory_.bytes(); }
 
  private:
+  /// The kernel's name; of those that read packed weights also the tier and how large these are.
+  std::string kernel_text(const Kernel& kernel, const Op& op) const {
+    if (!kernel.panels) return kernel.name;
+    std::string text = fmt::format("{} {} panels", kernel.name, cpu::isa_name(isa_));
+    info(op).operands(op, [&](const char* name, TensorId id, bool) {
+      if (!packed_.holds(id)) return;
+      const cpu::Matrix matrix = packed_.matrix(id);
+      const double numbers = static_cast<double>(matrix.matrices * matrix.rows * matrix.columns);
+      text += fmt::format(", {} {:.4f} B a weight", name,
+                          static_cast<double>(matrix.matrices * matrix.matrix_bytes) / numbers);
+    });
+    return text;
+  }
+
   template <typename F>
   void each_element(TensorId id, int64_t rows, F visit) {
     const bool ints = program_[id].type == quant::Type::I32;
@@ -120,7 +142,9 @@ class CpuExecutable : public Executable {
   Program program_;
   WeightBytes weights_;
   CompileOptions options_;
+  cpu::Isa isa_;
   Team team_;
+  cpu::PackedWeights packed_;
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
   std::vector<bool> barriers_;  // before each op
@@ -133,7 +157,9 @@ class CpuBackend : public Backend {
   explicit CpuBackend(const CpuOptions& options)
       : threads_(options.threads > 0 ? options.threads : usable_threads()),
         alone_flops_(options.threads > 0 ? 0.0 : kAloneFlops),
-        fused_(options.fused) {}
+        fused_(options.fused),
+        isa_(options.isa ? *options.isa : cpu::chosen_isa()),
+        progress_(options.progress) {}
   std::string name() const override { return "cpu"; }
   bool has(const Program& program, const Op& op) const override {
     return cpu::bind(program, op) != nullptr && (fused_ || info(op).expand == nullptr);
@@ -141,13 +167,16 @@ class CpuBackend : public Backend {
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
     Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
-    return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_, alone_flops_);
+    return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_, alone_flops_, isa_,
+                                           progress_);
   }
 
  private:
   int threads_;
   double alone_flops_;
   bool fused_;
+  cpu::Isa isa_;
+  Progress progress_;
 };
 
 }  // namespace

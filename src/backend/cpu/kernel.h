@@ -37,6 +37,8 @@ struct Kernel {
   void (*run)(const program::Program&, const program::Op&, const Context&);
   /// Floats of scratch that a worker needs at most.
   int64_t (*scratch_floats)(const program::Program&, const program::Op&, const program::CompileOptions&);
+  /// Whether its weights are read as packed panels (packed_weights.h) and not in the file's order.
+  bool panels = false;
 };
 
 /// The kernel for an op, or null when there is none: a pure function of the op and its types (bind.cc).
@@ -81,23 +83,6 @@ inline void decode_rows(const Weight& weight, int64_t matrix, int64_t first, int
 inline void dots_of(const float* x, const float* w, int64_t columns, int64_t count, float* out) {
   if (count == kWeightRows) return dots<kWeightRows>(x, w, columns, columns, out);
   for (int64_t n = 0; n < count; ++n) out[n] = dot(x, w + n * columns, columns);
-}
-
-/// The products of one matrix of a weight with `count` inputs, this worker's share of the outputs: store(i,
-/// output, value) for input(i). Each weight row is decoded once, into w [kWeightRows][columns].
-template <typename Input, typename Store>
-void multiply(const Context& c, const Weight& weight, int64_t matrix, int64_t count, float* w, Input input,
-              Store store) {
-  const Slice outputs = c.slice(weight.rows, kWeightRows);
-  for (int64_t n = outputs.first; n < outputs.last; n += kWeightRows) {
-    const int64_t group = std::min(kWeightRows, outputs.last - n);
-    decode_rows(weight, matrix, n, group, w);
-    for (int64_t i = 0; i < count; ++i) {
-      float products[kWeightRows];
-      dots_of(input(i), w, weight.columns, group, products);
-      for (int64_t j = 0; j < group; ++j) store(i, n + j, products[j]);
-    }
-  }
 }
 
 }  // namespace sluice::backend::cpu

@@ -1,9 +1,5 @@
 #include "backend/cpu/memory.h"
 
-#include <sys/mman.h>
-
-#include "base/error.h"
-
 namespace sluice::backend::cpu {
 
 using program::Tensor;
@@ -26,22 +22,13 @@ int64_t round_up(int64_t bytes, int64_t multiple) { return (bytes + multiple - 1
 
 }  // namespace
 
-Pages::Pages(int64_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  void* address = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) fail("cannot get {} bytes of memory", bytes);
-  data_ = static_cast<std::byte*>(address);
-}
-
-Pages::~Pages() {
-  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
-}
-
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
+               const PackedWeights& packed, const MatmulKernels& kernels,
                const program::CompileOptions& options, int workers, int64_t scratch_floats)
     : program_(program),
       weights_(weights),
+      packed_(packed),
+      kernels_(kernels),
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       // A worker's scratch has cache lines of its own.
       scratch_bytes_(round_up(scratch_floats * static_cast<int64_t>(sizeof(float)), 4096)),

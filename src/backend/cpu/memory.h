@@ -3,29 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
+#include "backend/cpu/packed_weights.h"
+#include "backend/cpu/pages.h"
 #include "program/backend.h"
 #include "program/program.h"
 
 namespace sluice::backend::cpu {
-
-/// Zeroed pages from the system: a large cache costs memory only where it is written.
-class Pages {
- public:
-  /// Throws Error when the system refuses.
-  explicit Pages(int64_t bytes);
-  ~Pages();
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  std::byte* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  int64_t bytes_ = 0;
-};
 
 /// A weight as kernels read it: row n of matrix m begins at data + m * matrix_bytes + n * row_bytes.
 struct Weight {
@@ -63,21 +47,28 @@ struct Cache {
 
 class Memory {
  public:
-  Memory(const program::Program& program, const program::WeightBytes& weights,
-         const program::CompileOptions& options, int workers, int64_t scratch_floats);
+  Memory(const program::Program& program, const program::WeightBytes& weights, const PackedWeights& packed,
+         const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
+         int64_t scratch_floats);
 
+  /// A weight in the file's order.
   Weight weight(program::TensorId id) const;
+  /// A weight in panels: of ops whose kernel says so (Kernel::panels).
+  Matrix matrix(program::TensorId id) const { return packed_.matrix(id); }
+  const MatmulKernels& kernels() const { return kernels_; }
   Rows<float> rows(program::TensorId id) const;
   Rows<int32_t> int_rows(program::TensorId id) const;
   Cache cache() const;
   /// This worker's scratch, [scratch_floats].
   float* scratch(int worker) const;
   const program::MemoryPlan& plan() const { return plan_; }
-  int64_t bytes() const { return arena_.bytes() + cache_.bytes() + scratch_.bytes(); }
+  int64_t bytes() const { return arena_.bytes() + cache_.bytes() + scratch_.bytes() + packed_.bytes(); }
 
  private:
   const program::Program& program_;
   const program::WeightBytes& weights_;
+  const PackedWeights& packed_;
+  const MatmulKernels& kernels_;
   program::MemoryPlan plan_;
   int64_t scratch_bytes_;
   Pages arena_, cache_, scratch_;

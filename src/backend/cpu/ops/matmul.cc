@@ -1,8 +1,6 @@
-// matmul, matmul_add, gate_up: [rows, inputs] times [outputs, inputs], the weights decoded a few rows at a
-// time. At one row this reads each weight byte once; the workers share the outputs, so nobody waits for a
-// sum.
-#include <algorithm>
-
+// matmul, matmul_add, gate_up: [rows, inputs] times [outputs, inputs]. The workers share the panels of
+// outputs, so nobody waits for a sum and every weight byte is read by one worker.
+#include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
 
 namespace sluice::backend::cpu {
@@ -10,47 +8,63 @@ namespace {
 
 using namespace program;
 
+int64_t input_floats(const Program& p, TensorId in, const CompileOptions& options) {
+  return quant_floats(Program::rows(p[in], options.max_rows, options.max_outputs),
+                      p[in].heads() * p[in].columns());
+}
+
 void matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Matmul>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id);
-  multiply(c, c.memory.weight(op.weight.id), 0, c.rows(p, op.in.id), c.scratch(), c.memory.rows(op.in.id),
-           [&](int64_t r, int64_t n, float value) { out(r)[n] = value; });
+  const Matrix weight = c.memory.matrix(op.weight.id);
+  const int64_t rows = c.rows(p, op.in.id);
+  multiply_rows(c.memory.kernels(), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
+                c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
+                  std::copy_n(values, count, out(r) + n);
+                });
 }
 
-int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return kWeightRows * p[std::get<Matmul>(record.args).weight.id].columns();
+int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions& options) {
+  return input_floats(p, std::get<Matmul>(record.args).in.id, options);
 }
 
 void matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id), residual = c.memory.rows(op.residual.id);
-  multiply(c, c.memory.weight(op.weight.id), 0, c.rows(p, op.in.id), c.scratch(), c.memory.rows(op.in.id),
-           [&](int64_t r, int64_t n, float value) { out(r)[n] = residual(r)[n] + value; });
+  const Matrix weight = c.memory.matrix(op.weight.id);
+  const int64_t rows = c.rows(p, op.in.id);
+  multiply_rows(c.memory.kernels(), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
+                c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
+                  for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
+                });
 }
 
-int64_t matmul_add_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return kWeightRows * p[std::get<MatmulAdd>(record.args).weight.id].columns();
+int64_t matmul_add_scratch(const Program& p, const Op& record, const CompileOptions& options) {
+  return input_floats(p, std::get<MatmulAdd>(record.args).in.id, options);
 }
 
 void gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<GateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
+  const MatmulKernels& kernels = c.memory.kernels();
+  const Matrix gate = c.memory.matrix(op.gate.id), up = c.memory.matrix(op.up.id);
   const int64_t rows = c.rows(p, op.in.id);
-  // The same worker computes gate and up of an output, so no barrier stands between the two passes.
-  multiply(c, c.memory.weight(op.gate.id), 0, rows, c.scratch(), in,
-           [&](int64_t r, int64_t n, float value) { out(r)[n] = silu(value); });
-  multiply(c, c.memory.weight(op.up.id), 0, rows, c.scratch(), in,
-           [&](int64_t r, int64_t n, float value) { out(r)[n] *= value; });
+  GatedInputs x(kernels, in, rows, gate.columns, c.scratch());
+  x.prepare(gate, up);
+  multiply_gated(kernels, gate, up, 0, c.slice(gate.panels()), rows, x,
+                 [&](int64_t r, int64_t n, const float* values, int64_t count) {
+                   std::copy_n(values, count, out(r) + n);
+                 });
 }
 
-int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return kWeightRows * p[std::get<GateUp>(record.args).gate.id].columns();
+int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
+  return input_floats(p, std::get<GateUp>(record.args).in.id, options);
 }
 
 }  // namespace
 
-const Kernel kMatmul{"matmul decode_rows f32", Share::Other, matmul, matmul_scratch};
-const Kernel kMatmulAdd{"matmul_add decode_rows f32", Share::Other, matmul_add, matmul_add_scratch};
-const Kernel kGateUp{"gate_up decode_rows f32", Share::Other, gate_up, gate_up_scratch};
+const Kernel kMatmul{"matmul", Share::Other, matmul, matmul_scratch, true};
+const Kernel kMatmulAdd{"matmul_add", Share::Other, matmul_add, matmul_add_scratch, true};
+const Kernel kGateUp{"gate_up", Share::Other, gate_up, gate_up_scratch, true};
 
 }  // namespace sluice::backend::cpu

@@ -1,8 +1,10 @@
-// moe_gate_up and moe_down_add, and their primitives: every selected expert's matrix is decoded once for all
-// rows that selected it, and nothing is gathered. Workers share the outputs of every expert, so each expert's
-// rows are summed by one worker.
+// moe_gate_up and moe_down_add, and their primitives: every selected expert's matrix is read once for all
+// rows that selected it, and nothing is gathered. Workers share panels of outputs: of all experts together on
+// the way up, of every expert the same ones on the way down, so that an output's experts are summed by one
+// worker.
 #include <algorithm>
 
+#include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
 
 namespace sluice::backend::cpu {
@@ -16,6 +18,7 @@ struct ByExpert {
   int32_t* begin;  // [experts + 1]
   int32_t* pairs;  // [rows * used]
 
+  int64_t count(int64_t expert) const { return begin[expert + 1] - begin[expert]; }
   static int64_t ints(int64_t experts, int64_t rows, int64_t used) { return experts + 1 + rows * used; }
 };
 
@@ -38,37 +41,51 @@ ByExpert sort_by_expert(const Rows<int32_t>& ids, int64_t rows, int64_t experts,
   return sorted;
 }
 
+/// Quantised inputs of moe_down_add: the shared experts' rows, or one expert's, whichever is more.
+int64_t down_input_floats(const Program& p, const MoeDownAdd& op, int64_t rows) {
+  int64_t columns = p[op.down.id].columns();
+  if (op.shared_in) columns = std::max(columns, p[op.shared_in.id].columns());
+  return quant_floats(rows, columns);
+}
+
 void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeGateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const Weight gate = c.memory.weight(op.gate.id), up = c.memory.weight(op.up.id);
+  const MatmulKernels& kernels = c.memory.kernels();
+  const Matrix gate = c.memory.matrix(op.gate.id), up = c.memory.matrix(op.up.id);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
-  float* w = c.scratch();
+  const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
+                                         c.scratch() + quant_floats(rows, gate.columns));
+  GatedInputs x(kernels, in, rows, gate.columns, c.scratch());
+  PanelShares shares(c.worker, c.workers);
+  if (op.shared_gate) shares.count(c.memory.matrix(op.shared_gate.id).panels(), rows);
+  for (int64_t e = 0; e < gate.matrices; ++e) shares.count(gate.panels(), sorted.count(e));
+
   if (op.shared_gate) {
+    const Matrix shared_gate = c.memory.matrix(op.shared_gate.id),
+                 shared_up = c.memory.matrix(op.shared_up.id);
     const Rows<float> shared = c.memory.rows(op.shared_out.id);
-    const auto input = [&](int64_t r) { return in(r); };
-    multiply(c, c.memory.weight(op.shared_gate.id), 0, rows, w, input,
-             [&](int64_t r, int64_t n, float value) { shared(r)[n] = silu(value); });
-    multiply(c, c.memory.weight(op.shared_up.id), 0, rows, w, input,
-             [&](int64_t r, int64_t n, float value) { shared(r)[n] *= value; });
+    x.prepare(shared_gate, shared_up);
+    multiply_gated(kernels, shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
+                   [&](int64_t r, int64_t n, const float* values, int64_t count) {
+                     std::copy_n(values, count, shared(r) + n);
+                   });
   }
-  const ByExpert sorted =
-      sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices, w + kWeightRows * gate.columns);
+  x.prepare(gate, up);
   for (int64_t e = 0; e < gate.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
-    const int64_t count = sorted.begin[e + 1] - sorted.begin[e];
-    if (count == 0) continue;
-    const auto input = [&](int64_t i) { return in(pairs[i] / used); };
-    const auto output = [&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); };
-    multiply(c, gate, e, count, w, input,
-             [&](int64_t i, int64_t n, float value) { output(i)[n] = silu(value); });
-    multiply(c, up, e, count, w, input, [&](int64_t i, int64_t n, float value) { output(i)[n] *= value; });
+    multiply_gated(
+        kernels, gate, up, e, shares.take(gate.panels(), sorted.count(e)), sorted.count(e),
+        [&](const Matrix& weight, int64_t i) { return x(weight, pairs[i] / used); },
+        [&](int64_t i, int64_t n, const float* values, int64_t count) {
+          std::copy_n(values, count, out(pairs[i] / used, pairs[i] % used) + n);
+        });
   }
 }
 
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeGateUp>(record.args);
-  return kWeightRows * p[op.gate.id].columns() +
+  return quant_floats(options.max_rows, p[op.gate.id].columns()) +
          ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns());
 }
 
@@ -76,67 +93,62 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
-  const Weight down = c.memory.weight(op.down.id);
+  const MatmulKernels& kernels = c.memory.kernels();
+  const Matrix down = c.memory.matrix(op.down.id);
   const int64_t rows = c.rows(p, op.residual.id), used = in.heads;
-  float* w = c.scratch();
+  const Slice panels = c.slice(down.panels());
   if (op.shared_in) {
-    const Rows<float> shared = c.memory.rows(op.shared_in.id);
-    multiply(
-        c, c.memory.weight(op.shared_down.id), 0, rows, w, [&](int64_t r) { return shared(r); },
-        [&](int64_t r, int64_t n, float value) { out(r)[n] = residual(r)[n] + value; });
+    const Matrix shared_down = c.memory.matrix(op.shared_down.id);
+    multiply_rows(kernels, shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id), c.scratch(),
+                  [&](int64_t r, int64_t n, const float* values, int64_t count) {
+                    for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
+                  });
   } else {
-    const Slice mine = c.slice(down.rows, kWeightRows);
-    for (int64_t r = 0; r < rows; ++r)
-      std::copy(residual(r) + mine.first, residual(r) + mine.last, out(r) + mine.first);
+    const int64_t first = panels.first * kPanelRows, last = std::min(panels.last * kPanelRows, down.rows);
+    for (int64_t r = 0; r < rows; ++r) std::copy(residual(r) + first, residual(r) + last, out(r) + first);
   }
   // Experts add in the order of their ids: a row's sum never depends on the other rows.
-  int64_t widest = down.columns;
-  if (op.shared_in) widest = std::max(widest, p[op.shared_in.id].columns());
-  const ByExpert sorted =
-      sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, w + kWeightRows * widest);
+  float* ints = c.scratch() + down_input_floats(p, op, rows);
+  const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, ints);
   for (int64_t e = 0; e < down.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
-    const int64_t count = sorted.begin[e + 1] - sorted.begin[e];
-    if (count == 0) continue;
-    multiply(
-        c, down, e, count, w, [&](int64_t i) { return in(pairs[i] / used, pairs[i] % used); },
-        [&](int64_t i, int64_t n, float value) {
-          const int64_t r = pairs[i] / used;
-          out(r)[n] += weights(r)[pairs[i] % used] * value;
-        });
+    const auto row = [&](int64_t i) { return in(pairs[i] / used, pairs[i] % used); };
+    const auto store = [&](int64_t i, int64_t n, const float* values, int64_t count) {
+      const int64_t r = pairs[i] / used;
+      const float weight = weights(r)[pairs[i] % used];
+      for (int64_t j = 0; j < count; ++j) out(r)[n + j] += weight * values[j];
+    };
+    multiply_rows(kernels, down, e, panels, sorted.count(e), row, c.scratch(), store);
   }
 }
 
 int64_t moe_down_add_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeDownAdd>(record.args);
-  int64_t widest = p[op.down.id].columns();
-  if (op.shared_in) widest = std::max(widest, p[op.shared_in.id].columns());
-  return kWeightRows * widest +
+  return down_input_floats(p, op, options.max_rows) +
          ByExpert::ints(p[op.down.id].shape[0], options.max_rows, p[op.ids.id].columns());
 }
 
 void expert_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<ExpertMatmul>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const Weight weight = c.memory.weight(op.weight.id);
+  const Matrix weight = c.memory.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
-  float* w = c.scratch();
-  const ByExpert sorted =
-      sort_by_expert(c.memory.int_rows(op.ids.id), rows, weight.matrices, w + kWeightRows * weight.columns);
+  const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, weight.matrices,
+                                         c.scratch() + quant_floats(rows, weight.columns));
   for (int64_t e = 0; e < weight.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
-    const int64_t count = sorted.begin[e + 1] - sorted.begin[e];
-    if (count == 0) continue;
-    multiply(
-        c, weight, e, count, w,
-        [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); },
-        [&](int64_t i, int64_t n, float value) { out(pairs[i] / used, pairs[i] % used)[n] = value; });
+    const auto row = [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); };
+    const auto store = [&](int64_t i, int64_t n, const float* values, int64_t count) {
+      std::copy_n(values, count, out(pairs[i] / used, pairs[i] % used) + n);
+    };
+    multiply_rows(c.memory.kernels(), weight, e, c.slice(weight.panels()), sorted.count(e), row, c.scratch(),
+                  store);
   }
 }
 
 int64_t expert_matmul_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<ExpertMatmul>(record.args);
-  return kWeightRows * p[op.weight.id].columns() +
+  return quant_floats(options.max_rows, p[op.weight.id].columns()) +
          ByExpert::ints(p[op.weight.id].shape[0], options.max_rows, p[op.ids.id].columns());
 }
 
@@ -158,10 +170,9 @@ int64_t expert_combine_scratch(const Program&, const Op&, const CompileOptions&)
 
 }  // namespace
 
-const Kernel kExpertMatmul{"expert_matmul decode_rows f32", Share::Other, expert_matmul,
-                           expert_matmul_scratch};
+const Kernel kExpertMatmul{"expert_matmul", Share::Other, expert_matmul, expert_matmul_scratch, true};
 const Kernel kExpertCombine{"expert_combine generic", Share::Other, expert_combine, expert_combine_scratch};
-const Kernel kMoeGateUp{"moe_gate_up decode_rows f32", Share::Other, moe_gate_up, moe_gate_up_scratch};
-const Kernel kMoeDownAdd{"moe_down_add decode_rows f32", Share::Other, moe_down_add, moe_down_add_scratch};
+const Kernel kMoeGateUp{"moe_gate_up", Share::Other, moe_gate_up, moe_gate_up_scratch, true};
+const Kernel kMoeDownAdd{"moe_down_add", Share::Other, moe_down_add, moe_down_add_scratch, true};
 
 }  // namespace sluice::backend::cpu

@@ -1,0 +1,178 @@
+#include "backend/cpu/packed.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/check.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+using quant::Type;
+
+/// A part of a block: `count` words (halves, bytes) from `offset` in the file's block on.
+enum class Kind : uint8_t { Words, Halves, Bytes, Spread };
+struct Part {
+  Kind kind;
+  int offset, count;
+};
+
+/// A type's packed form: its parts in the packed order, and the product that reads it.
+struct Layout {
+  Type type;
+  bool quantized;
+  PanelProduct MatmulKernels::*product;
+  int parts;
+  Part part[4];
+};
+
+constexpr Layout kLayouts[] = {
+    {Type::F32, false, &MatmulKernels::f32, 1, {{Kind::Words, 0, 1}}},
+    {Type::F16, false, &MatmulKernels::f16, 1, {{Kind::Halves, 0, 1}}},
+    {Type::BF16, false, &MatmulKernels::bf16, 1, {{Kind::Halves, 0, 1}}},
+    {Type::Q4_0, true, &MatmulKernels::q4_0, 2, {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
+    {Type::Q4_1, true, &MatmulKernels::q4_1, 2, {{Kind::Words, 4, 4}, {Kind::Halves, 0, 2}}},
+    {Type::Q5_0,
+     true,
+     &MatmulKernels::q5_0,
+     3,
+     {{Kind::Words, 6, 4}, {Kind::Spread, 2, 1}, {Kind::Halves, 0, 1}}},
+    {Type::Q5_1,
+     true,
+     &MatmulKernels::q5_1,
+     3,
+     {{Kind::Words, 8, 4}, {Kind::Spread, 4, 1}, {Kind::Halves, 0, 2}}},
+    {Type::Q8_0, true, &MatmulKernels::q8_0, 2, {{Kind::Words, 2, 8}, {Kind::Halves, 0, 1}}},
+    {Type::IQ4_NL, true, &MatmulKernels::iq4_nl, 2, {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
+    {Type::MXFP4, true, &MatmulKernels::mxfp4, 2, {{Kind::Words, 1, 4}, {Kind::Bytes, 0, 1}}},
+    {Type::Q2_K, true, &MatmulKernels::q2_k, 2, {{Kind::Words, 0, 20}, {Kind::Halves, 80, 2}}},
+    {Type::Q3_K, true, &MatmulKernels::q3_k, 2, {{Kind::Words, 0, 27}, {Kind::Halves, 108, 1}}},
+    {Type::Q4_K, true, &MatmulKernels::q4_k, 2, {{Kind::Words, 4, 35}, {Kind::Halves, 0, 2}}},
+    {Type::Q5_K, true, &MatmulKernels::q5_k, 2, {{Kind::Words, 4, 43}, {Kind::Halves, 0, 2}}},
+    {Type::Q6_K, true, &MatmulKernels::q6_k, 2, {{Kind::Words, 0, 52}, {Kind::Halves, 208, 1}}},
+    {Type::IQ4_XS, true, &MatmulKernels::iq4_xs, 2, {{Kind::Words, 4, 33}, {Kind::Halves, 0, 2}}},
+};
+
+const Layout* find_layout(Type type) {
+  const auto* found = std::find_if(std::begin(kLayouts), std::end(kLayouts),
+                                   [type](const Layout& layout) { return layout.type == type; });
+  return found == std::end(kLayouts) ? nullptr : found;
+}
+
+const Layout& layout_of(Type type) {
+  const Layout* layout = find_layout(type);
+  CHECK(layout != nullptr, "{} has no packed form", quant::type_info(type).name);
+  return *layout;
+}
+
+std::span<const Part> parts_of(const Layout& layout) {
+  return {layout.part, static_cast<size_t>(layout.parts)};
+}
+
+int unit_bytes(Kind kind) { return kind == Kind::Bytes ? 1 : kind == Kind::Halves ? 2 : 4; }
+
+/// Bit i of the file's word goes to bit i / 4 of byte i % 4.
+uint32_t spread(uint32_t word) {
+  uint32_t out = 0;
+  for (unsigned i = 0; i < 32; ++i) out |= (word >> i & 1u) << (8 * (i % 4) + i / 4);
+  return out;
+}
+
+uint32_t gather(uint32_t word) {
+  uint32_t out = 0;
+  for (unsigned i = 0; i < 32; ++i) out |= (word >> (8 * (i % 4) + i / 4) & 1u) << i;
+  return out;
+}
+
+/// Copies row `row` of one part between the file's block and the packed block: 16 rows lie side by side.
+template <int kBytes>
+void pack_units(const uint8_t* file, int count, int row, uint8_t* packed) {
+  for (int i = 0; i < count; ++i) {
+    std::memcpy(packed + (i * kPanelRows + row) * kBytes, file + i * kBytes, kBytes);
+  }
+}
+template <int kBytes>
+void unpack_units(const uint8_t* packed, int count, int64_t row, uint8_t* file) {
+  for (int i = 0; i < count; ++i) {
+    std::memcpy(file + i * kBytes, packed + (i * kPanelRows + row) * kBytes, kBytes);
+  }
+}
+
+void pack_part(const Part& part, const uint8_t* block, int row, uint8_t* packed) {
+  const uint8_t* file = block + part.offset;
+  switch (part.kind) {
+    case Kind::Words: return pack_units<4>(file, part.count, row, packed);
+    case Kind::Halves: return pack_units<2>(file, part.count, row, packed);
+    case Kind::Bytes: return pack_units<1>(file, part.count, row, packed);
+    case Kind::Spread: break;
+  }
+  uint32_t word;
+  std::memcpy(&word, file, sizeof word);
+  word = spread(word);
+  std::memcpy(packed + row * 4, &word, sizeof word);
+}
+
+void unpack_part(const Part& part, const uint8_t* packed, int64_t row, uint8_t* block) {
+  uint8_t* file = block + part.offset;
+  switch (part.kind) {
+    case Kind::Words: return unpack_units<4>(packed, part.count, row, file);
+    case Kind::Halves: return unpack_units<2>(packed, part.count, row, file);
+    case Kind::Bytes: return unpack_units<1>(packed, part.count, row, file);
+    case Kind::Spread: break;
+  }
+  uint32_t word;
+  std::memcpy(&word, packed + row * 4, sizeof word);
+  word = gather(word);
+  std::memcpy(file, &word, sizeof word);
+}
+
+}  // namespace
+
+bool can_pack(Type type) { return find_layout(type) != nullptr; }
+
+bool takes_quantized(Type type) { return layout_of(type).quantized; }
+
+PanelProduct panel_product(const MatmulKernels& kernels, Type type) {
+  return kernels.*layout_of(type).product;
+}
+
+int64_t panel_bytes(Type type, int64_t columns) {
+  return kPanelRows * quant::bytes_of(quant::type_info(type), columns);
+}
+
+int64_t packed_bytes(Type type, int64_t rows, int64_t columns) {
+  return (rows + kPanelRows - 1) / kPanelRows * panel_bytes(type, columns);
+}
+
+void pack_panel(Type type, const std::byte* rows_data, int64_t row_bytes, int64_t rows, int64_t columns,
+                uint8_t* panel) {
+  const quant::TypeInfo& info = quant::type_info(type);
+  const Layout& layout = layout_of(type);
+  if (rows < kPanelRows) std::memset(panel, 0, static_cast<size_t>(panel_bytes(type, columns)));
+  const int64_t blocks = columns / info.block;
+  for (int64_t b = 0; b < blocks; ++b) {
+    for (const Part& part : parts_of(layout)) {
+      for (int row = 0; row < rows; ++row) {
+        const auto* block = reinterpret_cast<const uint8_t*>(rows_data + row * row_bytes) + b * info.bytes;
+        pack_part(part, block, row, panel);
+      }
+      panel += part.count * unit_bytes(part.kind) * kPanelRows;
+    }
+  }
+}
+
+void decode_packed_row(Type type, const uint8_t* panel, int64_t row, int64_t columns, float* out) {
+  const quant::TypeInfo& info = quant::type_info(type);
+  const Layout& layout = layout_of(type);
+  uint8_t block[256];  // no type's block is larger than Q6_K's 210 bytes
+  for (int64_t c = 0; c < columns; c += info.block) {
+    for (const Part& part : parts_of(layout)) {
+      unpack_part(part, panel, row, block);
+      panel += part.count * unit_bytes(part.kind) * kPanelRows;
+    }
+    info.decode(reinterpret_cast<const std::byte*>(block), out + c, info.block);
+  }
+}
+
+}  // namespace sluice::backend::cpu

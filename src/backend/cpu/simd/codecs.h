@@ -1,0 +1,240 @@
+// How each packed block (packed.h) unpacks in SIMD: one struct a type, the same for every tier. Include it
+// inside an anonymous namespace only, after a tier's Lanes.
+//
+// A codec stands on one block of a panel, at the lanes `first` and following. For each group of 32 columns it
+// gives
+//   code(group, j)         the unsigned codes of columns 4j .. 4j + 3, four bytes a lane
+//   scale(group, half)     floats; kHalves = 2: the group's two halves of 16 columns have scales of their own
+//   minimum(group, half)   if kMinimum: what is added to every number
+// number = scale * (code - kOffset) + minimum. kBytes: codes are bytes (kOffset 128) that exceed seven bits.
+
+using I = Lanes::I;
+using F = Lanes::F;
+
+constexpr int kWordBytes = 4 * kPanelRows, kHalfBytes = 2 * kPanelRows;
+
+inline I low_nibbles(I a) { return Lanes::bit_and(a, Lanes::all(0x0F0F0F0F)); }
+inline I high_nibbles(I a) { return low_nibbles(Lanes::shift_right(a, 4)); }
+
+/// Where a codec reads: words and 16-bit halves of the block for its lanes.
+struct Block {
+  const uint8_t* data;
+  int first;
+
+  I word(int index) const { return Lanes::load(data + index * kWordBytes + 4 * first); }
+  /// The index-th 16 bits a row, in a part that begins behind `words` words.
+  const uint8_t* half_at(int words, int index) const {
+    return data + words * kWordBytes + index * kHalfBytes + 2 * first;
+  }
+  F half(int words, int index) const { return Lanes::halves(half_at(words, index)); }
+  /// 32 nibble codes from word `base` on: columns 4j .. of the first 16 low, of the last 16 high.
+  I nibbles(int base, int j) const {
+    return j < 4 ? low_nibbles(word(base + j)) : high_nibbles(word(base + j - 4));
+  }
+};
+
+/// What most 32-column types share: one group a block, one scale a row.
+template <int kBlockBytes>
+struct OneGroup : Block {
+  static constexpr int kGroups = 1, kHalves = 1, kPackedBytes = kBlockBytes * kPanelRows;
+  static constexpr bool kMinimum = false, kBytes = false;
+  OneGroup(const uint8_t* at, int lane) : Block{at, lane} {}
+};
+
+struct Q4_0 : OneGroup<18> {
+  static constexpr int kOffset = 8;
+  using OneGroup::OneGroup;
+  I code(int, int j) const { return nibbles(0, j); }
+  F scale(int, int) const { return half(4, 0); }
+};
+
+struct Q4_1 : OneGroup<20> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kMinimum = true;
+  using OneGroup::OneGroup;
+  I code(int, int j) const { return nibbles(0, j); }
+  F scale(int, int) const { return half(4, 0); }
+  F minimum(int, int) const { return half(4, 1); }
+};
+
+/// The fifth bit of Q5_0 and Q5_1 stands in word 4, spread.
+inline I fifth_bits(I spread, int j) {
+  return Lanes::shift_left(Lanes::bit_and(Lanes::shift_right(spread, j), Lanes::all(0x01010101)), 4);
+}
+
+struct Q5_0 : OneGroup<22> {
+  static constexpr int kOffset = 16;
+  using OneGroup::OneGroup;
+  I code(int, int j) const { return Lanes::bit_or(nibbles(0, j), fifth_bits(word(4), j)); }
+  F scale(int, int) const { return half(5, 0); }
+};
+
+struct Q5_1 : OneGroup<24> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kMinimum = true;
+  using OneGroup::OneGroup;
+  I code(int, int j) const { return Lanes::bit_or(nibbles(0, j), fifth_bits(word(4), j)); }
+  F scale(int, int) const { return half(5, 0); }
+  F minimum(int, int) const { return half(5, 1); }
+};
+
+struct Q8_0 : OneGroup<34> {
+  static constexpr int kOffset = 128;
+  static constexpr bool kBytes = true;
+  using OneGroup::OneGroup;
+  I code(int, int j) const { return Lanes::bit_xor(word(j), Lanes::all(static_cast<int32_t>(0x80808080u))); }
+  F scale(int, int) const { return half(8, 0); }
+};
+
+// The value tables (quant/codecs.h) as bytes + 128.
+alignas(16) constexpr uint8_t kNonlinear4Bytes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                      129, 141, 153, 166, 181, 197, 217, 241};
+alignas(16) constexpr uint8_t kDoubledE2M1Bytes[16] = {128, 129, 130, 131, 132, 134, 136, 140,
+                                                       128, 127, 126, 125, 124, 122, 120, 116};
+
+struct IQ4_NL : OneGroup<18> {
+  static constexpr int kOffset = 128;
+  static constexpr bool kBytes = true;
+  using OneGroup::OneGroup;
+  I code(int, int j) const { return Lanes::lookup(Lanes::table(kNonlinear4Bytes), nibbles(0, j)); }
+  F scale(int, int) const { return half(4, 0); }
+};
+
+struct MXFP4 : OneGroup<17> {
+  static constexpr int kOffset = 128;
+  static constexpr bool kBytes = true;
+  using OneGroup::OneGroup;
+  I code(int, int j) const { return Lanes::lookup(Lanes::table(kDoubledE2M1Bytes), nibbles(0, j)); }
+  /// Half of 2^(e - 127): e - 1 as a float's exponent. Times two powers, so that e = 0 and 1, whose halves
+  /// are subnormal, need no case: (e + 63) is an exponent of a normal float, and 2^-64 is exact.
+  F scale(int, int) const {
+    const I e = Lanes::bytes(data + 4 * kWordBytes + first);
+    const I small = Lanes::shift_right(e, 1);                              // 2^small * 2^(e - small) = 2^e
+    const I rest = Lanes::plus(e, Lanes::bit_xor(small, Lanes::all(-1)));  // e - small - 1
+    const auto power = [](I exponent, int bias) {
+      return Lanes::as_float(Lanes::shift_left(Lanes::plus(exponent, Lanes::all(bias)), 23));
+    };
+    return Lanes::mul(power(small, 127 - 64), power(rest, 127 - 63));
+  }
+};
+
+/// What the types with blocks of 256 columns share: scales that are unpacked once a block.
+template <int kBlockBytes, int kHalvesOfGroup>
+struct EightGroups : Block {
+  static constexpr int kGroups = 8, kHalves = kHalvesOfGroup, kPackedBytes = kBlockBytes * kPanelRows;
+  static constexpr bool kMinimum = false, kBytes = false;
+  F scales[kGroups * kHalves];
+  EightGroups(const uint8_t* at, int lane) : Block{at, lane} {}
+  F scale(int group, int half) const { return scales[group * kHalves + half]; }
+};
+
+inline I bits(I a, int from, int32_t mask) {
+  return Lanes::bit_and(Lanes::shift_right(a, from), Lanes::all(mask));
+}
+/// The byte at bits [from, from + 8), sign and all.
+inline I signed_byte(I a, int from) { return Lanes::shift_right_signed(Lanes::shift_left(a, 24 - from), 24); }
+inline F scaled(F d, I scale) { return Lanes::mul(d, Lanes::to_float(scale)); }
+
+/// Q4_K and Q5_K: eight 6-bit scales and minima in words 0..2, as quant/k_quants_mid.cc has them.
+template <int kBlockBytes, int kWords>
+struct ScalesAndMinima : EightGroups<kBlockBytes, 1> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kMinimum = true;
+  F minima[8];
+  ScalesAndMinima(const uint8_t* at, int lane) : EightGroups<kBlockBytes, 1>(at, lane) {
+    const I low_scales = this->word(0), low_minima = this->word(1), last = this->word(2);
+    const F d = this->half(kWords, 0), dmin = Lanes::sub(Lanes::all_f(0), this->half(kWords, 1));
+    for (int g = 0; g < 4; ++g) {
+      const int at_byte = 8 * g;
+      const auto upper = [&](I a) {
+        return Lanes::bit_and(Lanes::shift_right(a, at_byte + 2), Lanes::all(0x30));
+      };
+      this->scales[g] = scaled(d, bits(low_scales, at_byte, 63));
+      minima[g] = scaled(dmin, bits(low_minima, at_byte, 63));
+      this->scales[g + 4] = scaled(d, Lanes::bit_or(bits(last, at_byte, 15), upper(low_scales)));
+      minima[g + 4] = scaled(dmin, Lanes::bit_or(bits(last, at_byte + 4, 15), upper(low_minima)));
+    }
+  }
+  F minimum(int group, int) const { return minima[group]; }
+};
+
+struct Q4_K : ScalesAndMinima<144, 35> {
+  using ScalesAndMinima::ScalesAndMinima;
+  I code(int group, int j) const {
+    return low_nibbles(Lanes::shift_right(word(3 + 8 * (group / 2) + j), 4 * (group % 2)));
+  }
+};
+
+struct Q5_K : ScalesAndMinima<176, 43> {
+  using ScalesAndMinima::ScalesAndMinima;
+  I code(int group, int j) const {
+    const I low = low_nibbles(Lanes::shift_right(word(11 + 8 * (group / 2) + j), 4 * (group % 2)));
+    return Lanes::bit_or(low, Lanes::shift_left(bits(word(3 + j), group, 0x01010101), 4));
+  }
+};
+
+struct Q6_K : EightGroups<210, 2> {
+  static constexpr int kOffset = 32;
+  Q6_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
+    const F d = half(52, 0);
+    for (int i = 0; i < 16; ++i) scales[i] = scaled(d, signed_byte(word(48 + i / 4), 8 * (i % 4)));
+  }
+  I code(int group, int j) const {
+    const int part = group / 4, k = group % 4;
+    const I low = low_nibbles(Lanes::shift_right(word(16 * part + 8 * (k % 2) + j), 4 * (k / 2)));
+    return Lanes::bit_or(low, Lanes::shift_left(bits(word(32 + 8 * part + j), 2 * k, 0x03030303), 4));
+  }
+};
+
+/// The two low bits of a number of Q2_K and Q3_K, whose codes begin at word `base`.
+inline I bit_pairs(const Block& block, int base, int group, int j) {
+  return bits(block.word(base + 8 * (group / 4) + j), 2 * (group % 4), 0x03030303);
+}
+
+struct Q2_K : EightGroups<84, 2> {
+  static constexpr int kOffset = 0;
+  static constexpr bool kMinimum = true;
+  F minima[16];
+  Q2_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
+    const F d = half(20, 0), dmin = Lanes::sub(Lanes::all_f(0), half(20, 1));
+    for (int i = 0; i < 16; ++i) {
+      scales[i] = scaled(d, bits(word(i / 4), 8 * (i % 4), 15));
+      minima[i] = scaled(dmin, bits(word(i / 4), 8 * (i % 4) + 4, 15));
+    }
+  }
+  I code(int group, int j) const { return bit_pairs(*this, 4, group, j); }
+  F minimum(int group, int half) const { return minima[2 * group + half]; }
+};
+
+struct Q3_K : EightGroups<110, 2> {
+  static constexpr int kOffset = 4;
+  Q3_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
+    const F d = half(27, 0);
+    const I third = word(26);
+    for (int i = 0; i < 16; ++i) {  // a nibble of words 24, 25 and two bits of word 26
+      const I low = bits(word(24 + i % 8 / 4), 8 * (i % 4) + 4 * (i / 8), 15);
+      const I high = Lanes::shift_left(bits(third, 8 * (i % 4) + 2 * (i / 4), 3), 4);
+      scales[i] = scaled(d, Lanes::plus(Lanes::bit_or(low, high), Lanes::all(-32)));
+    }
+  }
+  I code(int group, int j) const {
+    return Lanes::bit_or(bit_pairs(*this, 8, group, j),
+                         Lanes::shift_left(bits(word(j), group, 0x01010101), 2));
+  }
+};
+
+struct IQ4_XS : EightGroups<136, 1> {
+  static constexpr int kOffset = 128;
+  static constexpr bool kBytes = true;
+  IQ4_XS(const uint8_t* at, int lane) : EightGroups(at, lane) {
+    const F d = half(33, 0);
+    const I upper = Lanes::words(half_at(33, 1)), lower = word(0);
+    for (int g = 0; g < 8; ++g) {
+      const I six = Lanes::bit_or(bits(lower, 4 * g, 15), Lanes::shift_left(bits(upper, 2 * g, 3), 4));
+      scales[g] = scaled(d, Lanes::plus(six, Lanes::all(-32)));
+    }
+  }
+  I code(int group, int j) const {
+    return Lanes::lookup(Lanes::table(kNonlinear4Bytes), nibbles(1 + 4 * group, j));
+  }
+};

@@ -1,0 +1,79 @@
+// Sixteen lanes of 32 bits in one AVX-512 register. Include it inside an anonymous namespace only
+// (simd/matmul_*.cc), after <immintrin.h>.
+
+struct Lanes {
+  static constexpr int kWidth = 16;
+  static constexpr int kMaxTile =
+      8;  // activation rows at once: 8 sums, 8 products and the weights fit 32 registers
+  static constexpr int kMaxFloatTile = 4;
+  static constexpr bool kUnroll = true;
+  using I = __m512i;
+  using F = __m512;
+
+  // --- integers ---
+  static I load(const void* at) { return _mm512_loadu_si512(at); }
+  static I all(int32_t value) { return _mm512_set1_epi32(value); }
+  static I zero() { return _mm512_setzero_si512(); }
+  static I shift_right(I a, int by) { return _mm512_srli_epi32(a, static_cast<unsigned>(by)); }
+  static I shift_right_signed(I a, int by) { return _mm512_srai_epi32(a, static_cast<unsigned>(by)); }
+  static I shift_left(I a, int by) { return _mm512_slli_epi32(a, static_cast<unsigned>(by)); }
+  static I bit_and(I a, I b) { return _mm512_and_si512(a, b); }
+  static I bit_or(I a, I b) { return _mm512_or_si512(a, b); }
+  static I bit_xor(I a, I b) { return _mm512_xor_si512(a, b); }
+  static I plus(I a, I b) { return _mm512_add_epi32(a, b); }
+  /// 16 unsigned bytes at `at`, one a lane; 16-bit words likewise.
+  static I bytes(const void* at) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(at)));
+  }
+  static I words(const void* at) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(at)));
+  }
+  /// A byte table of 16 entries, and the entries that the bytes of `codes` (0..15) name.
+  static I table(const uint8_t* entries) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+  }
+  static I lookup(I table, I codes) { return _mm512_shuffle_epi8(table, codes); }
+
+  // --- products of codes ---
+  /// Four signed bytes for every lane.
+  static I four(const int8_t* at) {
+    int32_t word;
+    __builtin_memcpy(&word, at, sizeof word);
+    return _mm512_set1_epi32(word);
+  }
+  /// sum + the products of four unsigned bytes (at most 127) with four signed ones.
+  static I dot(I sum, I codes, I x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+  /// The same for weights of eight bits, given as weight + 128: start_bytes makes up for the 128 where the
+  /// instruction takes them as they are.
+  static I start_bytes(int32_t sum) { return _mm512_set1_epi32(-128 * sum); }
+  static I dot_bytes(I sum, I codes, I x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+
+  // --- floats ---
+  static F all_f(float value) { return _mm512_set1_ps(value); }
+  static F load_f(const float* at) { return _mm512_loadu_ps(at); }
+  static void store_f(float* at, F a) { _mm512_storeu_ps(at, a); }
+  static F halves(const void* at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(at)));
+  }
+  static F to_float(I a) { return _mm512_cvtepi32_ps(a); }
+  static F as_float(I a) { return _mm512_castsi512_ps(a); }
+  static I round(F a) { return _mm512_cvtps_epi32(a); }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  /// a * b + c
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  /// The larger (smaller); b where one of them is NaN.
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  static F min(F a, F b) { return _mm512_min_ps(a, b); }
+  static F abs(F a) { return _mm512_abs_ps(a); }
+  static float largest(F a) { return _mm512_reduce_max_ps(a); }
+  static float total(F a) { return _mm512_reduce_add_ps(a); }
+  static int32_t total(I a) { return _mm512_reduce_add_epi32(a); }
+  /// Every lane's lowest byte, saturated.
+  static void store_bytes(int8_t* at, I a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm512_cvtsepi32_epi8(a));
+  }
+  static void prefetch(const void* at) { _mm_prefetch(static_cast<const char*>(at), _MM_HINT_T0); }
+};

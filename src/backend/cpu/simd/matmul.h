@@ -1,0 +1,48 @@
+// The weight-multiplying kernels of one instruction tier, as a table of functions. A tier's file
+// (simd/matmul_TIER.cc) gives one table and keeps everything else to itself; bodies are shared
+// (simd/panel_body.h) and written against that tier's vectors (simd/lanes_TIER.h).
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::backend::cpu {
+
+enum class Isa : uint8_t;  // isa.h
+
+/// Output rows of a panel: packed weights are interleaved so that lane r of every vector belongs to row r.
+inline constexpr int kPanelRows = 16;
+/// Numbers of an activation row under one scale.
+inline constexpr int kQuantColumns = 32;
+/// Activation rows that one call of a product takes at most.
+inline constexpr int kTileRows = 8;
+
+/// 32 numbers of an activation row: number = scale * code. A block that holds an infinity or a NaN has a NaN
+/// scale, so whatever it is multiplied with becomes NaN.
+struct QuantBlock {
+  int8_t codes[kQuantColumns];
+  float scale;
+  float scaled_sum;  // scale * (sums[0] + sums[1])
+  int32_t sums[2];   // of the first and the last 16 codes
+};
+
+/// out[i * kPanelRows + r] = row r of the panel . activation row i, for `count` <= kTileRows rows of
+/// `columns` numbers: x[i] points to QuantBlocks, or to floats if the weight's type is a float type. An
+/// element's value does not depend on count.
+using PanelProduct = void (*)(const uint8_t* panel, int64_t columns, const void* const* x, int count,
+                              float* out);
+
+struct MatmulKernels {
+  /// columns: a multiple of kQuantColumns.
+  void (*quantize)(const float* x, int64_t columns, QuantBlock* out);
+  /// out = silu(gate) * up for `count` numbers, a multiple of kPanelRows.
+  void (*silu_mul)(const float* gate, const float* up, int64_t count, float* out);
+  // One product a weight type.
+  PanelProduct f32, f16, bf16;
+  PanelProduct q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
+  PanelProduct q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
+};
+
+/// The table of a tier; the nearest one below where a tier has none of its own.
+const MatmulKernels& matmul_kernels(Isa isa);
+
+}  // namespace sluice::backend::cpu

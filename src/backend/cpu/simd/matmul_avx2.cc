@@ -1,0 +1,23 @@
+// The weight-multiplying kernels of the tier avx2.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+
+#include "backend/cpu/simd/matmul.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+#include "backend/cpu/simd/lanes_avx2.h"
+// Lanes first: the others are written against it.
+#include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/panel_body.h"
+
+}  // namespace
+
+extern const MatmulKernels kMatmulAvx2;
+const MatmulKernels kMatmulAvx2 = kTable;
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,28 @@
+// The weight-multiplying kernels of the tier avx512.
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 takes the undefined operands of its own intrinsics for mistakes (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+
+#include "backend/cpu/simd/matmul.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+#include "backend/cpu/simd/lanes_avx512.h"
+// Lanes first: the others are written against it.
+#include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/panel_body.h"
+
+}  // namespace
+
+extern const MatmulKernels kMatmulAvx512;
+const MatmulKernels kMatmulAvx512 = kTable;
+
+}  // namespace sluice::backend::cpu

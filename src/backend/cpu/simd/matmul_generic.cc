@@ -1,0 +1,23 @@
+// The weight-multiplying kernels of the tier generic.
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+
+#include "backend/cpu/simd/matmul.h"
+#include "base/half.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+#include "backend/cpu/simd/lanes_generic.h"
+// Lanes first: the others are written against it.
+#include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/panel_body.h"
+
+}  // namespace
+
+extern const MatmulKernels kMatmulGeneric;
+const MatmulKernels kMatmulGeneric = kTable;
+
+}  // namespace sluice::backend::cpu

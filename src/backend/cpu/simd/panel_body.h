@@ -1,0 +1,233 @@
+// The products of panels with activation rows, the quantising of rows, and SiLU: the bodies that all tiers
+// share. Include it inside an anonymous namespace only, after a tier's Lanes and codecs.h; it ends with the
+// tier's table.
+
+using L = Lanes;
+
+/// Bytes ahead of the weights in use that are asked for: a panel's stream goes on into the next panel.
+constexpr int kAhead = 4096;
+
+/// Calls f(0) .. f(n - 1), unrolled where the tier wants it.
+template <int n, typename Function>
+inline __attribute__((always_inline)) void repeat(Function f) {
+  if constexpr (L::kUnroll) {
+    [&]<int... i>(std::integer_sequence<int, i...>) { (f(std::integral_constant<int, i>{}), ...); }
+    (std::make_integer_sequence<int, n>{});
+  } else {
+    for (int i = 0; i < n; ++i) f(i);
+  }
+}
+
+/// The sums of one half (or the whole) of a group for R rows: integers, so exact.
+template <typename Codec, int R>
+inline __attribute__((always_inline)) void dot_codes(const Codec& codec, int group, int half,
+                                                     const QuantBlock* const* x, I* sums) {
+  constexpr int kSteps = 8 / Codec::kHalves;
+  repeat<R>([&](auto r) __attribute__((always_inline)) {
+    const int32_t sum = Codec::kHalves == 2 ? x[r]->sums[half] : x[r]->sums[0] + x[r]->sums[1];
+    sums[r] = Codec::kBytes         ? L::start_bytes(sum)
+              : Codec::kOffset != 0 ? L::all(-Codec::kOffset * sum)
+                                    : L::zero();
+  });
+  repeat<kSteps>([&](auto step) __attribute__((always_inline)) {
+    const int j = half * kSteps + step;
+    const I codes = codec.code(group, j);
+    repeat<R>([&](auto r) __attribute__((always_inline)) {
+      const auto four = L::four(x[r]->codes + 4 * j);
+      sums[r] = Codec::kBytes ? L::dot_bytes(sums[r], codes, four) : L::dot(sums[r], codes, four);
+    });
+  });
+}
+
+/// One group of 32 columns: sums += scale * (codes . x) + minimum * sum of x, in float32.
+template <typename Codec, int R>
+inline __attribute__((always_inline)) void add_group(const Codec& codec, int group,
+                                                     const QuantBlock* const* x, F* sums) {
+  repeat<Codec::kHalves>([&](auto half) __attribute__((always_inline)) {
+    I dots[R];
+    dot_codes<Codec, R>(codec, group, half, x, dots);
+    const F scale = codec.scale(group, half);
+    repeat<R>([&](auto r) __attribute__((always_inline)) {
+      sums[r] = L::fma(L::mul(L::to_float(dots[r]), L::all_f(x[r]->scale)), scale, sums[r]);
+    });
+    if constexpr (Codec::kMinimum) {
+      const F minimum = codec.minimum(group, half);
+      repeat<R>([&](auto r) __attribute__((always_inline)) {
+        const float sum =
+            Codec::kHalves == 2 ? x[r]->scale * static_cast<float>(x[r]->sums[half]) : x[r]->scaled_sum;
+        sums[r] = L::fma(minimum, L::all_f(sum), sums[r]);
+      });
+    }
+  });
+}
+
+template <typename Codec, int R>
+void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out) {
+  constexpr int kParts = kPanelRows / L::kWidth;
+  constexpr int kBlockColumns = Codec::kGroups * kQuantColumns;
+  const QuantBlock* x[R];
+  F sums[kParts][R];
+  for (int r = 0; r < R; ++r) x[r] = static_cast<const QuantBlock*>(rows[r]);
+  for (int p = 0; p < kParts; ++p) {
+    for (int r = 0; r < R; ++r) sums[p][r] = L::all_f(0);
+  }
+  for (int64_t c = 0; c < columns; c += kBlockColumns, panel += Codec::kPackedBytes) {
+    for (int line = 0; line < Codec::kPackedBytes; line += 64) L::prefetch(panel + kAhead + line);
+    repeat<kParts>([&](auto p) __attribute__((always_inline)) {
+      const Codec codec(panel, p * L::kWidth);
+      if constexpr (Codec::kGroups == 1) {
+        add_group<Codec, R>(codec, 0, x, sums[p]);
+      } else {
+        const QuantBlock* at[R];
+        for (int r = 0; r < R; ++r) at[r] = x[r];
+        for (int g = 0; g < Codec::kGroups; ++g) {
+          add_group<Codec, R>(codec, g, at, sums[p]);
+          for (int r = 0; r < R; ++r) ++at[r];
+        }
+      }
+    });
+    for (int r = 0; r < R; ++r) x[r] += Codec::kGroups;
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < kParts; ++p) L::store_f(out + r * kPanelRows + p * L::kWidth, sums[p][r]);
+  }
+}
+
+// The columns of a panel of floats: 16 numbers each.
+struct F32 {
+  static constexpr int kNumberBytes = 4;
+  static F load(const uint8_t* at) { return L::as_float(L::load(at)); }
+};
+struct F16 {
+  static constexpr int kNumberBytes = 2;
+  static F load(const uint8_t* at) { return L::halves(at); }
+};
+struct BF16 {
+  static constexpr int kNumberBytes = 2;
+  static F load(const uint8_t* at) { return L::as_float(L::shift_left(L::words(at), 16)); }
+};
+
+/// Four running sums, for the columns 4i, 4i + 1 ...: one alone would wait for each multiplication.
+template <typename Number, int R>
+void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out) {
+  constexpr int kChains = 4, kColumnBytes = kPanelRows * Number::kNumberBytes;
+  for (int lane = 0; lane < kPanelRows; lane += L::kWidth) {
+    const uint8_t* at = panel + lane * Number::kNumberBytes;
+    const float* x[R];
+    F sums[kChains][R];
+    for (int r = 0; r < R; ++r) {
+      x[r] = static_cast<const float*>(rows[r]);
+      for (int k = 0; k < kChains; ++k) sums[k][r] = L::all_f(0);
+    }
+    const auto add_column = [&](int64_t c, int k) __attribute__((always_inline)) {
+      const F weights = Number::load(at + c * kColumnBytes);
+      for (int r = 0; r < R; ++r) sums[k][r] = L::fma(weights, L::all_f(x[r][c]), sums[k][r]);
+    };
+    int64_t c = 0;
+    for (; c + kChains <= columns; c += kChains) {
+      for (int line = 0; line < kChains * kColumnBytes; line += 64)
+        L::prefetch(at + c * kColumnBytes + kAhead + line);
+      repeat<kChains>([&](auto k) __attribute__((always_inline)) { add_column(c + k, k); });
+    }
+    for (; c < columns; ++c) add_column(c, 0);
+    for (int r = 0; r < R; ++r) {
+      const F sum = L::add(L::add(sums[0][r], sums[1][r]), L::add(sums[2][r], sums[3][r]));
+      L::store_f(out + r * kPanelRows + lane, sum);
+    }
+  }
+}
+
+template <typename Codec>
+struct QuantTiles {
+  static constexpr int kMax = L::kMaxTile;
+  template <int R>
+  static constexpr auto run = quant_tile<Codec, R>;
+};
+template <typename Number>
+struct FloatTiles {
+  static constexpr int kMax = L::kMaxFloatTile;
+  template <int R>
+  static constexpr auto run = float_tile<Number, R>;
+};
+
+/// Any number of rows in tiles of kMax, kMax / 2, ... 1.
+template <typename Tiles, int R = Tiles::kMax>
+void product(const uint8_t* panel, int64_t columns, const void* const* x, int count, float* out) {
+  for (; count >= R; count -= R, x += R, out += R * kPanelRows)
+    Tiles::template run<R>(panel, columns, x, out);
+  if constexpr (R > 1) {
+    if (count > 0) product<Tiles, R / 2>(panel, columns, x, count, out);
+  }
+}
+
+void quantize(const float* x, int64_t columns, QuantBlock* out) {
+  constexpr int kVectors = kQuantColumns / L::kWidth, kVectorsOfHalf = kVectors / 2;
+  for (int64_t c = 0; c < columns; c += kQuantColumns, x += kQuantColumns, ++out) {
+    F values[kVectors];
+    F magnitude = L::all_f(0), nothing = L::all_f(0);
+    for (int v = 0; v < kVectors; ++v) {
+      values[v] = L::load_f(x + v * L::kWidth);
+      magnitude = L::max(L::abs(values[v]), magnitude);
+      nothing = L::fma(values[v], L::all_f(0), nothing);  // NaN if an infinity or a NaN is among them
+    }
+    const float largest = L::largest(magnitude);
+    const float scale = largest / 127.0f + L::total(nothing);
+    // A largest of less than a normal float's inverse counts as nothing.
+    const F inverse = L::all_f(largest > 1e-36f ? 127.0f / largest : 0.0f);
+    for (int h = 0; h < 2; ++h) {
+      I sum = L::zero();
+      for (int v = h * kVectorsOfHalf; v < (h + 1) * kVectorsOfHalf; ++v) {
+        const I codes = L::round(L::mul(values[v], inverse));
+        L::store_bytes(out->codes + v * L::kWidth, codes);
+        sum = L::plus(sum, codes);
+      }
+      out->sums[h] = L::total(sum);
+    }
+    out->scale = scale;
+    out->scaled_sum = scale * static_cast<float>(out->sums[0] + out->sums[1]);
+  }
+}
+
+/// e^x to some units in the last place: 2^n * e^r with |r| <= ln 2 / 2, a Taylor polynomial of degree 7 in r
+/// (error below 2^-27). Beyond the range of floats it stays at its ends; NaN stays NaN.
+inline F exp(F x) {
+  const F bounded = L::max(L::all_f(-87.0f), L::min(L::all_f(88.0f), x));  // NaN is the second of both
+  const I n = L::round(L::mul(bounded, L::all_f(1.44269504f)));
+  // ln 2 in two parts, the first of few bits, so that n times it is exact.
+  F r = L::fma(L::to_float(n), L::all_f(-0.693359375f), bounded);
+  r = L::fma(L::to_float(n), L::all_f(2.12194440e-4f), r);
+  F p = L::all_f(1.0f / 5040);
+  for (const float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+    p = L::fma(p, r, L::all_f(coefficient));
+  }
+  return L::mul(p, L::as_float(L::shift_left(L::plus(n, L::all(127)), 23)));
+}
+
+void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i += L::kWidth) {
+    const F g = L::load_f(gate + i);
+    const F silu = L::div(g, L::add(L::all_f(1), exp(L::sub(L::all_f(0), g))));
+    L::store_f(out + i, L::mul(silu, L::load_f(up + i)));
+  }
+}
+
+constexpr MatmulKernels kTable{
+    quantize,
+    silu_mul,
+    product<FloatTiles<F32>>,
+    product<FloatTiles<F16>>,
+    product<FloatTiles<BF16>>,
+    product<QuantTiles<Q4_0>>,
+    product<QuantTiles<Q4_1>>,
+    product<QuantTiles<Q5_0>>,
+    product<QuantTiles<Q5_1>>,
+    product<QuantTiles<Q8_0>>,
+    product<QuantTiles<IQ4_NL>>,
+    product<QuantTiles<MXFP4>>,
+    product<QuantTiles<Q2_K>>,
+    product<QuantTiles<Q3_K>>,
+    product<QuantTiles<Q4_K>>,
+    product<QuantTiles<Q5_K>>,
+    product<QuantTiles<Q6_K>>,
+    product<QuantTiles<IQ4_XS>>,
+};
