@@ -1,57 +1,107 @@
 #include "base/threads.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kSpins = 2000;  // some tens of microseconds: as long as a small op takes
+/// How long a waiter spins: longer than a small op or the sampling of a token takes, and than a sleeper's way
+/// back.
+constexpr int64_t kSpinNs = 50'000;
+/// Pauses between two looks at the clock.
+constexpr int kPauses = 32;
 
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #endif
+}
+
+/// The CPUs that this process may use, in ascending order; empty where the system does not say.
+std::vector<int> usable_cpus() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+/// A refusal (a cpuset that shrank meanwhile) leaves the thread where the system wants it.
+void pin(std::thread& thread, int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  ::pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
 }
 
 }  // namespace
 
+void Team::Signal::wait_for_other_than(unsigned old) {
+  const auto changed = [&] { return value.load(std::memory_order_acquire) != old; };
+  int64_t end = 0;
+  do {
+    for (int i = 0; i < kPauses; ++i) {
+      if (changed()) return;
+      pause();
+    }
+    if (end == 0) end = now_ns() + kSpinNs;
+  } while (now_ns() < end);
+  while (!changed()) value.wait(old, std::memory_order_acquire);
+}
+
+void Team::Signal::set(unsigned next) {
+  value.store(next, std::memory_order_release);
+  value.notify_all();  // looks for sleepers first: nothing but a load where all spin
+}
+
 Team::Team(int size) : size_(std::max(1, size)) {
   for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i] { worker_loop(i); });
+  cpus_ = usable_cpus();
+  if (cpus_.size() != static_cast<size_t>(size_)) cpus_.clear();
+  for (size_t i = 1; i < cpus_.size(); ++i) pin(threads_[i - 1], cpus_[i]);
 }
 
 Team::~Team() {
-  {
-    const std::lock_guard lock(mutex_);
-    quit_ = true;
-  }
-  wake_.notify_all();
+  quit_ = true;
+  round_.set(round_.value.load(std::memory_order_relaxed) + 1);
   for (auto& thread : threads_) thread.join();
 }
 
 void Team::worker_loop(int index) {
-  unsigned seen = 0;
-  while (true) {
-    const std::function<void(int)>* work = nullptr;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return quit_ || round_ != seen; });
-      if (quit_) return;
-      seen = round_;
-      work = work_;
-    }
-    (*work)(index);
+  for (unsigned seen = 0;; ++seen) {
+    round_.wait_for_other_than(seen);
+    if (quit_) return;
+    (*work_)(index);
     barrier();
+  }
+}
+
+/// The system moves the caller as it likes; a worker that was pinned where the caller is now goes to where it
+/// was.
+void Team::make_room() {
+  const int cpu = ::sched_getcpu();
+  for (size_t i = 1; i < cpus_.size(); ++i) {
+    if (cpus_[i] != cpu) continue;
+    std::swap(cpus_[0], cpus_[i]);
+    pin(threads_[i - 1], cpus_[i]);
   }
 }
 
 void Team::run(const std::function<void(int)>& work) {
   if (size_ > 1) {
-    {
-      const std::lock_guard lock(mutex_);
-      work_ = &work;
-      ++round_;
-    }
-    wake_.notify_all();
+    make_room();
+    work_ = &work;
+    round_.set(round_.value.load(std::memory_order_relaxed) + 1);
   }
   work(0);
   barrier();  // nobody may still be in `work` when it goes out of scope
@@ -59,18 +109,13 @@ void Team::run(const std::function<void(int)>& work) {
 
 void Team::barrier() {
   if (size_ == 1) return;
-  const unsigned generation = generation_.load(std::memory_order_acquire);
+  const unsigned before = arrivals_.value.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
     arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(generation + 1, std::memory_order_release);
-    generation_.notify_all();
+    arrivals_.set(before + 1);
     return;
   }
-  for (int spin = 0; spin < kSpins; ++spin) {
-    if (generation_.load(std::memory_order_acquire) != generation) return;
-    pause();
-  }
-  while (generation_.load(std::memory_order_acquire) == generation) generation_.wait(generation);
+  arrivals_.wait_for_other_than(before);
 }
 
 }  // namespace sluice

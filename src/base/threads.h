@@ -1,12 +1,11 @@
 // A team of threads that enters a function together and meets at barriers inside it.
-// A step of a Program is one such function: one hand-over a step, one barrier an op.
+// A step of a Program is one such function: one hand-over a step, one barrier where an op needs what others
+// made.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -14,7 +13,9 @@ namespace sluice {
 
 class Team {
  public:
-  /// `size` workers, the calling thread of run() included; at least 1.
+  /// `size` workers, the calling thread of run() included; at least 1. A team of as many workers as there are
+  /// CPUs in the affinity mask has its own threads on one CPU each, and none on the caller's, which is left
+  /// as it is.
   explicit Team(int size);
   ~Team();
   Team(const Team&) = delete;
@@ -24,26 +25,34 @@ class Team {
   /// Calls work(worker) on every worker, 0 being the calling thread, and returns when all have returned.
   /// The work must not throw.
   void run(const std::function<void(int)>& work);
-  /// Inside run(): waits until every worker is here. Spins first, because ops take microseconds, then sleeps:
-  /// on a busy machine a waiter that holds its core keeps the one it waits for from running.
+  /// Inside run(): waits until every worker is here. Who waits spins first, because ops take microseconds,
+  /// then sleeps: on a busy machine a waiter that holds its core keeps the one it waits for from running.
   void barrier();
 
  private:
+  /// A number that waiters watch.
+  struct Signal {
+    std::atomic<unsigned> value{0};
+    void wait_for_other_than(unsigned old);
+    void set(unsigned next);
+  };
+
   void worker_loop(int index);
+  void make_room();
 
   int size_;
-  std::atomic<int> arrived_{0};
-  std::atomic<unsigned> generation_{0};
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  std::vector<int> cpus_;        // [size] when pinned: each worker's, the caller's first
+  alignas(64) Signal round_;     // of run(): work_ or quit_ are new
+  alignas(64) Signal arrivals_;  // of barrier(): one more round of arrivals is complete
+  std::atomic<int> arrived_{0};  // beside what its waiters watch: a meeting of two moves one cache line
   const std::function<void(int)>* work_ = nullptr;
-  unsigned round_ = 0;
   bool quit_ = false;
   std::vector<std::thread> threads_;
 };
 
 /// The part [first, last) of `count` items that worker `index` of `workers` takes, in whole groups of
-/// `group`.
+/// `group`; parts differ by one group at most. The same arguments always give the same part, so that what a
+/// worker touches once stays its own: weights lie in its node's memory when it is the one that packs them.
 struct Slice {
   int64_t first, last;
 };
@@ -51,7 +60,7 @@ inline Slice slice_of(int64_t count, int index, int workers, int64_t group = 1) 
   const int64_t groups = (count + group - 1) / group;
   const int64_t first = groups * index / workers * group;
   const int64_t last = groups * (index + 1) / workers * group;
-  return {first, last < count ? last : count};
+  return {first < count ? first : count, last < count ? last : count};
 }
 
 }  // namespace sluice

@@ -1,0 +1,149 @@
+// The team: everybody enters, barriers order what stands before and behind them, sleepers wake. And how work
+// is parted.
+#include "base/threads.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+namespace sluice {
+namespace {
+
+TEST(Team, EveryWorkerEntersOncePerRun) {
+  for (const int size : {1, 2, 5}) {
+    Team team(size);
+    EXPECT_EQ(team.size(), size);
+    std::vector<int> entered(static_cast<size_t>(size), 0);
+    for (int round = 0; round < 200; ++round)
+      team.run([&](int worker) { ++entered[static_cast<size_t>(worker)]; });
+    EXPECT_EQ(entered, std::vector<int>(static_cast<size_t>(size), 200));
+  }
+  EXPECT_EQ(Team(0).size(), 1);
+}
+
+TEST(Team, ABarrierStandsBetweenWhatIsWrittenAndWhatIsRead) {
+  constexpr int kSize = 4, kRounds = 300;
+  Team team(kSize);
+  std::vector<int> written(kSize, 0), wrong(kSize, 0);
+  team.run([&](int worker) {
+    for (int round = 1; round <= kRounds; ++round) {
+      written[static_cast<size_t>(worker)] = round;
+      team.barrier();
+      for (const int value : written) wrong[static_cast<size_t>(worker)] += value != round;
+      team.barrier();
+    }
+  });
+  EXPECT_EQ(wrong, std::vector<int>(kSize, 0));
+}
+
+TEST(Team, WorkersThatFellAsleepWakeUp) {
+  Team team(3);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they spin
+    std::atomic<int> entered = 0;
+    team.run([&](int worker) {
+      if (worker == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      team.barrier();
+      ++entered;
+    });
+    EXPECT_EQ(entered, 3);
+  }
+}
+
+TEST(Team, AsManyWorkersAsCpusHaveOneEachAndTheCallerStaysFree) {
+  cpu_set_t before, after;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  const int cpus = CPU_COUNT(&before);
+  Team team(cpus);
+  std::vector<int> allowed(static_cast<size_t>(cpus), 0), cpu(static_cast<size_t>(cpus), -1);
+  team.run([&](int worker) {
+    cpu_set_t mine;
+    ::sched_getaffinity(0, sizeof mine, &mine);
+    allowed[static_cast<size_t>(worker)] = CPU_COUNT(&mine);
+    cpu[static_cast<size_t>(worker)] = ::sched_getcpu();
+  });
+  EXPECT_EQ(allowed[0], cpus);
+  for (size_t i = 1; i < allowed.size(); ++i) EXPECT_EQ(allowed[i], 1) << "worker " << i;
+  std::sort(cpu.begin() + 1, cpu.end());
+  EXPECT_EQ(std::adjacent_find(cpu.begin() + 1, cpu.end()), cpu.end()) << "two workers on one CPU";
+  ASSERT_EQ(::sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+}
+
+TEST(Slices, CoverEverythingOnceInOrder) {
+  for (const int64_t count : {0, 1, 15, 16, 17, 100, 1536, 154880}) {
+    for (const int workers : {1, 2, 3, 64, 192}) {
+      for (const int64_t group : {1, 4, 16}) {
+        int64_t next = 0;
+        for (int w = 0; w < workers; ++w) {
+          const Slice slice = slice_of(count, w, workers, group);
+          ASSERT_EQ(slice.first, next);
+          ASSERT_LE(slice.first, slice.last);
+          ASSERT_TRUE(slice.last % group == 0 || slice.last == count);
+          next = slice.last;
+        }
+        ASSERT_EQ(next, count) << count << " of " << group << " on " << workers;
+      }
+    }
+  }
+}
+
+/// Output rows of the models' matrices, and how many of them an op goes over at batch 1.
+struct Shape {
+  const char* name;
+  int64_t rows;
+};
+constexpr Shape kShapes[] = {{"GLM q_a", 768},
+                             {"GLM kv_a", 576},
+                             {"GLM q_b", 20 * 256},
+                             {"GLM k_b", 20 * 512},
+                             {"GLM v_b", 20 * 256},
+                             {"GLM o", 2048},
+                             {"GLM dense gate", 10240},
+                             {"GLM router", 64},
+                             {"GLM expert gate", 1536},
+                             {"GLM expert down", 2048},
+                             {"GLM output", 154880},
+                             {"V2-Lite q", 16 * 192},
+                             {"V2-Lite kv_a", 576},
+                             {"V2-Lite o", 2048},
+                             {"V2-Lite dense gate", 10944},
+                             {"V2-Lite expert gate", 1408},
+                             {"V2-Lite output", 102400},
+                             {"Youtu q_b", 16 * 192},
+                             {"Youtu gate", 6144},
+                             {"Youtu output", 128256}};
+constexpr int64_t kPanel = 16;  // rows that are multiplied together
+
+TEST(Slices, AreBalancedWhereThereArePanelsEnough) {
+  for (const int workers : {2, 64, 192}) {
+    std::string coarse;
+    for (const Shape& shape : kShapes) {
+      int64_t largest = 0;
+      for (int w = 0; w < workers; ++w) {
+        const Slice slice = slice_of(shape.rows, w, workers, kPanel);
+        largest = std::max(largest, slice.last - slice.first);
+      }
+      const int64_t panels = (shape.rows + kPanel - 1) / kPanel;
+      // No division into whole panels can do better.
+      EXPECT_LE(largest, (panels + workers - 1) / workers * kPanel) << shape.name << " on " << workers;
+      const double even = static_cast<double>(shape.rows) / workers;
+      if (panels >= 20 * workers || panels % workers == 0) {
+        EXPECT_LE(static_cast<double>(largest), 1.05 * even) << shape.name << " on " << workers;
+      } else if (static_cast<double>(largest) > 1.05 * even) {
+        coarse += std::string(coarse.empty() ? "" : ", ") + shape.name + " (" + std::to_string(panels) + ")";
+      }
+    }
+    RecordProperty("too_few_panels_for_" + std::to_string(workers), coarse);
+    if (workers == 2) {
+      EXPECT_EQ(coarse, "") << "two workers share every op of these models evenly";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
