@@ -17,13 +17,13 @@ struct Access {
 };
 
 struct OpAccesses {
-  bool by_rows;
+  Share share;
   std::vector<Access> list;
 };
 
 OpAccesses accesses_of(const Program& program, const Op& op, const MemoryPlan& plan, int64_t max_rows,
                        int64_t max_outputs) {
-  OpAccesses accesses{bind(program, op)->share == Share::Rows, {}};
+  OpAccesses accesses{bind(program, op)->share, {}};
   info(op).operands(op, [&](const char*, TensorId id, bool written) {
     const TensorId storage = program.storage(id);
     const Tensor& tensor = program[id];
@@ -43,6 +43,8 @@ OpAccesses accesses_of(const Program& program, const Op& op, const MemoryPlan& p
 }
 
 bool conflict(const OpAccesses& a, const OpAccesses& b) {
+  if (a.share == Share::Together) return true;
+  const bool by_rows = a.share == Share::Rows && b.share == Share::Rows;
   for (const Access& x : a.list) {
     for (const Access& y : b.list) {
       if (!x.written && !y.written) continue;
@@ -51,7 +53,7 @@ bool conflict(const OpAccesses& a, const OpAccesses& b) {
         continue;
       }
       const bool other_columns = x.end_column <= y.first_column || y.end_column <= x.first_column;
-      const bool same_worker = a.by_rows && b.by_rows && x.step_rows && y.step_rows;
+      const bool same_worker = by_rows && x.step_rows && y.step_rows;
       if (!other_columns && !same_worker) return true;
     }
   }

@@ -121,7 +121,7 @@ class CpuExecutable : public Executable {
   }
 
   void walk(int worker, int workers, const StepInput& input, std::span<int64_t> op_ns) {
-    const cpu::Context context{memory_, input, worker, workers};
+    const cpu::Context context{memory_, input, worker, workers, isa_, team_};
     const auto meet = [&] {
       if (workers > 1) team_.barrier();
     };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "backend/cpu/isa.h"
 #include "backend/cpu/memory.h"
 #include "base/threads.h"
 #include "program/op.h"
@@ -17,7 +18,13 @@ struct Context {
   const Memory& memory;
   const program::StepInput& input;
   int worker, workers;
+  Isa isa;
+  Team& team;
 
+  /// Waits for all workers. A kernel that meets must do so as often on every worker.
+  void meet() const {
+    if (workers > 1) team.barrier();
+  }
   float* scratch() const { return memory.scratch(worker); }
   Slice slice(int64_t count, int64_t group = 1) const { return slice_of(count, worker, workers, group); }
   /// Rows of an activation at this step.
@@ -27,8 +34,9 @@ struct Context {
 };
 
 /// How workers share an op. Rows: worker w takes the rows slice(step rows), the same for every such op, so
-/// that a chain of them needs no barrier. Other: any other way.
-enum class Share : uint8_t { Rows, Other };
+/// that a chain of them needs no barrier. Other: any other way. Together: they read each other's scratch, so
+/// that a barrier stands after the op whatever comes.
+enum class Share : uint8_t { Rows, Other, Together };
 
 /// A kernel: every worker of the team calls run for every op, and does its own part.
 struct Kernel {

@@ -1,63 +1,71 @@
-// head_matmul: one small matrix a head. The work is shared as (head, group of stored rows or columns).
+// head_matmul: one small matrix a head.
 #include <algorithm>
 
+#include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
 namespace {
 
 using namespace program;
 
-/// Stored as [outputs, inputs] a head: dot products along the stored rows.
+/// Stored as [outputs, inputs] a head: panels of outputs, those of all heads shared evenly among the workers.
 void reduce_columns(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<HeadMatmul>(record.args);
-  const Weight weight = c.memory.weight(op.weight.id);
+  const Matrix weight = c.memory.matrix(op.weight.id);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const int64_t rows = c.rows(p, op.in.id);
-  const int64_t groups = (weight.rows + kWeightRows - 1) / kWeightRows;  // of one head
-  const Slice items = c.slice(weight.matrices * groups);
-  float* w = c.scratch();
-  for (int64_t item = items.first; item < items.last; ++item) {
-    const int64_t head = item / groups, first = item % groups * kWeightRows;
-    const int64_t count = std::min(kWeightRows, weight.rows - first);
-    decode_rows(weight, head, first, count, w);
-    for (int64_t r = 0; r < rows; ++r) dots_of(in(r, head), w, weight.columns, count, out(r, head) + first);
+  const int64_t rows = c.rows(p, op.in.id), panels = weight.panels();
+  const Slice mine = c.slice(weight.matrices * panels);
+  for (int64_t first = mine.first; first < mine.last;) {
+    const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
+    multiply_rows(
+        c.memory.kernels(), weight, head, {first - head * panels, last - head * panels}, rows,
+        [&](int64_t r) { return in(r, head); }, c.scratch(),
+        [&](int64_t r, int64_t n, const float* values, int64_t count) {
+          std::copy_n(values, count, out(r, head) + n);
+        });
+    first = last;
   }
 }
 
-int64_t columns_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return kWeightRows * p[std::get<HeadMatmul>(record.args).weight.id].columns();
+int64_t columns_scratch(const Program& p, const Op& record, const CompileOptions& options) {
+  const auto& op = std::get<HeadMatmul>(record.args);
+  return quant_floats(Program::rows(p[op.in.id], options.max_rows, options.max_outputs),
+                      p[op.in.id].columns());
 }
 
-/// Stored as [inputs, outputs] a head: each stored row, times one input, is added to the outputs. A blocked
-/// type cannot be read down its columns, so a worker takes whole heads.
+/// Numbers of a stored row that a worker decodes at once: whole blocks of every type.
+constexpr int64_t kPart = 256;
+
+/// Stored as [inputs, outputs] a head: each stored row, times one input, is added to the outputs. The workers
+/// share (head, part of the outputs).
 void reduce_rows(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<HeadMatmul>(record.args);
   const Weight weight = c.memory.weight(op.weight.id);
+  const quant::TypeInfo& type = quant::type_info(p[op.weight.id].type);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const int64_t rows = c.rows(p, op.in.id);
-  const Slice heads = c.slice(weight.matrices);
+  const SmallKernels& kernels = small_kernels(c.isa);
+  const int64_t rows = c.rows(p, op.in.id), parts = (weight.columns + kPart - 1) / kPart;
+  const Slice mine = c.slice(weight.matrices * parts);
   float* w = c.scratch();
-  for (int64_t head = heads.first; head < heads.last; ++head) {
+  for (int64_t item = mine.first; item < mine.last; ++item) {
+    const int64_t head = item / parts, first = item % parts * kPart;
+    const int64_t count = std::min(kPart, weight.columns - first);
+    for (int64_t r = 0; r < rows; ++r) std::fill_n(out(r, head) + first, count, 0.0f);
     for (int64_t i = 0; i < weight.rows; ++i) {
-      weight.decode_row(head, i, w);
-      for (int64_t r = 0; r < rows; ++r) {
-        const float x = in(r, head)[i];
-        float* y = out(r, head);
-        if (i == 0) std::fill_n(y, weight.columns, 0.0f);
-        for (int64_t n = 0; n < weight.columns; ++n) y[n] += x * w[n];
-      }
+      const std::byte* row = weight.data + head * weight.matrix_bytes + i * weight.row_bytes;
+      weight.decode(row + quant::bytes_of(type, first), w, count);
+      for (int64_t r = 0; r < rows; ++r) kernels.add_scaled(w, in(r, head)[i], count, out(r, head) + first);
     }
   }
 }
 
-int64_t rows_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return p[std::get<HeadMatmul>(record.args).weight.id].columns();
-}
+int64_t rows_scratch(const Program&, const Op&, const CompileOptions&) { return kPart; }
 
 }  // namespace
 
-const Kernel kHeadMatmulColumns{"head_matmul decode_rows f32", Share::Other, reduce_columns, columns_scratch};
-const Kernel kHeadMatmulRows{"head_matmul add_rows f32", Share::Other, reduce_rows, rows_scratch};
+const Kernel kHeadMatmulColumns{"head_matmul", Share::Other, reduce_columns, columns_scratch, true};
+const Kernel kHeadMatmulRows{"head_matmul add_rows", Share::Other, reduce_rows, rows_scratch};
 
 }  // namespace sluice::backend::cpu

@@ -1,91 +1,295 @@
-// mla_attend: a tile is one page of the cache, decoded once for all the heads that a worker has; a running
-// maximum rescales the sums as larger scores come (online softmax, Milakov and Gimelshein 2018). Tiles begin
-// at multiples of kPageRows positions whatever the batch, so a row's sums never depend on its neighbours.
+// mla_attend: every row's softmax is taken over chunks of kChunkRows positions, each by itself, and the
+// chunks' results are put together in their order (a running maximum rescales them: online softmax, Milakov
+// and Gimelshein 2018). Chunks begin at multiples of kChunkRows whatever the batch, so a row's bits depend
+// neither on its neighbours nor on who computes what:
+//   many rows  a worker takes whole units (some rows of one sequence: a chunk is decoded once for all their
+//   heads) few rows   the workers share the chunks and leave their results in their scratch; then each puts
+//   some heads together
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/simd/attend.h"
 
 namespace sluice::backend::cpu {
 namespace {
 
 using namespace program;
 
-/// One head's running softmax: largest score, sum of weights, and weighted sums of the values [rank].
-struct Running {
-  float largest, total;
-  float* sums;
+/// Rows of a unit at most: 16 rows of 20 heads make ten calls of 32 queries a chunk, beside which decoding it
+/// is little.
+constexpr int64_t kUnitRows = 16;
+/// Results of chunks that a worker keeps before they are put together.
+constexpr int64_t kSlots = 16;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Rows [first, last) of the step, all of one sequence; their queries are the heads of the first row, of the
+/// second, ...
+struct Unit {
+  int64_t first = 0, last = 0, chunks = 0;
 };
 
-/// Adds `count` cache rows (decoded, [count][width]) to a head's result.
-void attend_tile(const float* q, const float* tile, int64_t count, int64_t width, int64_t rank, float scale,
-                 Running& state) {
-  float weights[kPageRows];
-  float largest = state.largest;
-  for (int64_t t = 0; t < count; ++t) {
-    weights[t] = scale * dot(q, tile + t * width, width);
-    largest = std::max(largest, weights[t]);
-  }
-  const float correction = std::exp(state.largest - largest);  // 0 at the first tile
-  state.total *= correction;
-  for (int64_t i = 0; i < rank; ++i) state.sums[i] *= correction;
-  for (int64_t t = 0; t < count; ++t) {
-    const float weight = std::exp(weights[t] - largest);
-    state.total += weight;
-    const float* value = tile + t * width;
-    for (int64_t i = 0; i < rank; ++i) state.sums[i] += weight * value[i];
-  }
-  state.largest = largest;
-}
+/// What one call computes: a unit's queries [query, query + count) over one chunk.
+struct Item {
+  Unit unit;
+  int64_t chunk = 0, query = 0, count = 0;
+};
 
-/// All of row r's context for heads [first, last). scratch: one tile, then one head state after another.
-void attend_row(const Context& c, const MlaAttend& op, int64_t r, int64_t first, int64_t last) {
-  const Rows<float> q = c.memory.rows(op.q.id), out = c.memory.rows(op.out.id);
-  const Cache cache = c.memory.cache();
-  const int64_t width = cache.columns, rank = out.columns;
-  const int64_t length = c.input.positions[static_cast<size_t>(r)] + 1;
-  float* tile = c.scratch();
-  float* totals = tile + kPageRows * width;  // [heads][largest, total]
-  for (int64_t h = first; h < last; ++h) {
-    totals[2 * h] = -std::numeric_limits<float>::infinity();
-    totals[2 * h + 1] = 0.0f;
-    std::fill_n(out(r, h), rank, 0.0f);
+/// A worker's scratch.
+struct Scratch {
+  float *tile, *rows, *packed, *work, *slots, *totals;
+
+  Scratch(float* base, const AttendKernels& kernels, AttendShape shape, int64_t heads)
+      : tile(base),
+        rows(tile + kernels.tile_floats(shape)),
+        packed(rows + kPageRows * shape.width),
+        work(packed + ceil_div(kUnitRows * heads, kQueries) * kernels.packed_floats(shape)),
+        slots(work + kernels.work_floats(shape)),
+        totals(slots + kSlots * slot_floats(kernels, shape)) {}
+
+  static int64_t slot_floats(const AttendKernels& kernels, AttendShape shape) {
+    return kQueries * (2 + kernels.sums_stride(shape));
   }
-  for (int64_t begin = 0; begin < length; begin += kPageRows) {
-    const int64_t count = std::min<int64_t>(kPageRows, length - begin);
-    const std::byte* page = cache.row(op.cache_layer, c.input.slot_of(r, begin));
-    cache.type->decode(page, tile, count * width);  // the rows of a page's layer follow each other
-    for (int64_t h = first; h < last; ++h) {
-      Running state{totals[2 * h], totals[2 * h + 1], out(r, h)};
-      attend_tile(q(r, h), tile, count, width, rank, op.scale, state);
-      totals[2 * h] = state.largest;
-      totals[2 * h + 1] = state.total;
+  static int64_t floats(const AttendKernels& kernels, AttendShape shape, int64_t heads, int64_t rows) {
+    const Scratch all(nullptr, kernels, shape, heads);
+    return all.totals - all.tile + 2 * rows * heads;
+  }
+  /// Where the results of a chunk go; the sums begin at whole vectors.
+  ChunkResult slot(int64_t index, const AttendKernels& kernels, AttendShape shape) const {
+    float* base = slots + index * slot_floats(kernels, shape);
+    return {base, base + kQueries, base + 2 * kQueries};
+  }
+};
+
+/// One step's attention of one layer, as one worker sees it.
+class Attention {
+ public:
+  Attention(const Program& p, const MlaAttend& op, const Context& c)
+      : op_(op),
+        c_(c),
+        kernels_(attend_kernels(c.isa)),
+        q_(c.memory.rows(op.q.id)),
+        out_(c.memory.rows(op.out.id)),
+        cache_(c.memory.cache()),
+        shape_{cache_.columns, out_.columns},
+        heads_(p[op.q.id].heads()),
+        mine_(scratch_of(c.worker)) {}
+
+  void run() {
+    int64_t units = 0, items = 0;
+    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last)) {
+      ++units;
+      items += u.chunks * ceil_div(queries(u), kQueries);
+    }
+    if (c_.workers == 1 || units >= 4 * c_.workers) return whole_units();
+    // Where the chunks are few, the workers share the queries of a chunk, too.
+    batch_ = std::clamp<int64_t>(items * kQueries / (4 * c_.workers), 4, kQueries);
+    shared_chunks();
+  }
+
+ private:
+  Scratch scratch_of(int worker) const { return {c_.memory.scratch(worker), kernels_, shape_, heads_}; }
+  int64_t length(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)] + 1; }
+  int64_t queries(const Unit& unit) const { return (unit.last - unit.first) * heads_; }
+
+  Unit unit_from(int64_t first) const {
+    const auto sequence = [&](int64_t row) { return c_.input.sequences[static_cast<size_t>(row)]; };
+    Unit unit{first, first, 0};
+    while (unit.last < c_.input.rows() && unit.last < first + kUnitRows &&
+           sequence(unit.last) == sequence(first)) {
+      unit.chunks = std::max(unit.chunks, ceil_div(length(unit.last++), kChunkRows));
+    }
+    return unit;
+  }
+
+  /// Items in order: by unit, chunk, queries. The item after one whose count is 0 is the first.
+  Item next(const Item& item) const {
+    if (item.count == 0) return {unit_from(0), 0, 0, std::min(batch_, queries(unit_from(0)))};
+    Item after = item;
+    after.query += item.count;
+    if (after.query == queries(item.unit)) {
+      after.query = 0;
+      if (++after.chunk == item.unit.chunks) {
+        after.unit = unit_from(item.unit.last);
+        after.chunk = 0;
+      }
+    }
+    after.count = std::min(batch_, queries(after.unit) - after.query);  // 0 after the last item
+    return after;
+  }
+
+  /// Rows of the chunk that a query of the unit sees.
+  int64_t seen(const Unit& unit, int64_t chunk, int64_t query) const {
+    return std::clamp<int64_t>(length(unit.first + query / heads_) - chunk * kChunkRows, 0, kChunkRows);
+  }
+
+  void decode(const Unit& unit, int64_t chunk) {
+    int64_t longest = 0;
+    for (int64_t q = 0; q < queries(unit); q += heads_) longest = std::max(longest, seen(unit, chunk, q));
+    for (int64_t first = 0; first < longest; first += kPageRows) {
+      const int64_t count = std::min<int64_t>(kPageRows, longest - first);
+      // The rows of a page's layer follow each other.
+      const std::byte* rows =
+          cache_.row(op_.cache_layer, c_.input.slot_of(unit.first, chunk * kChunkRows + first));
+      if (cache_.type->type == quant::Type::F16) {
+        kernels_.decode_f16(reinterpret_cast<const uint16_t*>(rows), shape_, first, count, mine_.tile);
+      } else {
+        cache_.type->decode(rows, mine_.rows, count * shape_.width);
+        kernels_.decode_f32(mine_.rows, shape_, first, count, mine_.tile);
+      }
     }
   }
-  for (int64_t h = first; h < last; ++h) {
-    const float inverse = 1.0f / totals[2 * h + 1];
-    for (int64_t i = 0; i < rank; ++i) out(r, h)[i] *= inverse;
+
+  /// What decode will read.
+  Ahead ahead(const Unit& unit, int64_t chunk) const {
+    if (chunk >= unit.chunks) return {};
+    const auto page = [&](int64_t position) {
+      return reinterpret_cast<const char*>(
+          cache_.row(op_.cache_layer, c_.input.slot_of(unit.first, position)));
+    };
+    const int64_t bytes = kPageRows * cache_.row_bytes, second = chunk * kChunkRows + kPageRows;
+    const char* first_page = page(chunk * kChunkRows);
+    const char* second_page = second < length(unit.last - 1) ? page(second) : first_page;
+    return {first_page, first_page + bytes, second_page, second_page + bytes};
   }
-}
+
+  void pack(const Unit& unit, int64_t query, int64_t count, float* packed) {
+    const float* q[kQueries];
+    for (int64_t i = 0; i < count; ++i) q[i] = q_(unit.first + (query + i) / heads_, (query + i) % heads_);
+    kernels_.pack(q, count, shape_, packed);
+  }
+
+  bool last_of_chunk(const Item& item) const { return item.query + item.count == queries(item.unit); }
+
+  /// A row that ended before the chunk takes part as if it saw one position of it; fold does not ask for it.
+  void attend(const Item& item, const float* packed, const ChunkResult& result) {
+    int32_t counts[kQueries];
+    for (int64_t i = 0; i < item.count; ++i) {
+      counts[i] = static_cast<int32_t>(std::max<int64_t>(1, seen(item.unit, item.chunk, item.query + i)));
+    }
+    kernels_.attend(packed, counts, item.count, mine_.tile, shape_, op_.scale, mine_.work,
+                    last_of_chunk(item) ? ahead(item.unit, item.chunk + 1) : Ahead{}, result);
+  }
+
+  /// Adds a chunk's result for the item's queries [first, last) to what is there of the chunks before it.
+  void fold(const Item& item, const ChunkResult& result, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t query = item.query + i;
+      if (seen(item.unit, item.chunk, query) == 0) continue;
+      const int64_t row = item.unit.first + query / heads_, head = query % heads_;
+      float* out = out_(row, head);
+      float* total = mine_.totals + 2 * (row * heads_ + head);  // the largest score, the total
+      const float* sums = result.sums + i * kernels_.sums_stride(shape_);
+      if (item.chunk == 0) {
+        std::copy_n(sums, shape_.rank, out);
+        total[0] = result.largest[i];
+        total[1] = result.total[i];
+      } else {
+        const float largest = std::max(total[0], result.largest[i]);
+        const float before = std::exp(total[0] - largest), now = std::exp(result.largest[i] - largest);
+        kernels_.merge(out, before, sums, now, shape_.rank);
+        total[0] = largest;
+        total[1] = total[1] * before + result.total[i] * now;
+      }
+      if ((item.chunk + 1) * kChunkRows < length(row)) continue;
+      const float inverse = 1.0f / total[1];
+      for (int64_t n = 0; n < shape_.rank; ++n) out[n] *= inverse;
+    }
+  }
+
+  void whole_units() {
+    int64_t number = 0;
+    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last), ++number) {
+      if (number % c_.workers == c_.worker) whole_unit(u);  // late units cost more
+    }
+  }
+
+  void whole_unit(const Unit& unit) {
+    const int64_t all = queries(unit), packed_floats = kernels_.packed_floats(shape_);
+    const auto packed = [&](int64_t query) { return mine_.packed + query / kQueries * packed_floats; };
+    for (int64_t q = 0; q < all; q += kQueries) pack(unit, q, std::min(kQueries, all - q), packed(q));
+    const ChunkResult result = mine_.slot(0, kernels_, shape_);
+    for (int64_t chunk = 0; chunk < unit.chunks; ++chunk) {
+      decode(unit, chunk);
+      for (int64_t q = 0; q < all; q += kQueries) {
+        const Item item{unit, chunk, q, std::min(kQueries, all - q)};
+        attend(item, packed(q), result);
+        fold(item, result, 0, item.count);
+      }
+    }
+  }
+
+  void shared_chunks() {
+    int64_t items = 0;
+    for (Item i = next({}); i.count > 0; i = next(i)) ++items;
+    const int64_t round = c_.workers * kSlots;
+    Item item = next({});
+    for (int64_t begin = 0; begin < items; begin += round) {
+      if (begin > 0) c_.meet();  // the slots are free again
+      item = one_round(item, std::min(round, items - begin));
+    }
+  }
+
+  /// The chunks of `count` items from `item` on, everybody's share, and then their folding.
+  Item one_round(const Item& item, int64_t count) {
+    Item at = item;
+    int64_t index = 0;
+    const auto seek = [&](int64_t to) {
+      for (; index < to; ++index) at = next(at);
+    };
+    const Slice mine = c_.slice(count);
+    Item before;
+    for (int64_t i = mine.first; i < mine.last; ++i) {
+      seek(i);
+      const bool same_unit = before.count > 0 && before.unit.first == at.unit.first;
+      if (!same_unit || before.chunk != at.chunk) decode(at.unit, at.chunk);
+      if (!same_unit || before.query != at.query) pack(at.unit, at.query, at.count, mine_.packed);
+      attend(at, mine_.packed, mine_.slot(i - mine.first, kernels_, shape_));
+      before = at;
+    }
+    c_.meet();
+    at = item;
+    for (int worker = 0; worker < c_.workers; ++worker) {
+      const Slice theirs = slice_of(count, worker, c_.workers);
+      const Scratch scratch = scratch_of(worker);
+      for (int64_t i = theirs.first; i < theirs.last; ++i, at = next(at)) {
+        const Slice heads = c_.slice(at.count);
+        fold(at, scratch.slot(i - theirs.first, kernels_, shape_), heads.first, heads.last);
+      }
+    }
+    return at;
+  }
+
+  const MlaAttend& op_;
+  const Context& c_;
+  const AttendKernels& kernels_;
+  Rows<float> q_, out_;
+  Cache cache_;
+  AttendShape shape_;
+  int64_t heads_;
+  Scratch mine_;
+  int64_t batch_ = kQueries;  // queries of an item
+};
 
 void mla_attend(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<MlaAttend>(record.args);
-  const int64_t rows = c.input.rows(), heads = p[op.q.id].heads();
-  if (rows < c.workers) {  // few rows: the heads are shared
-    const Slice mine = c.slice(heads);
-    for (int64_t r = 0; r < rows; ++r) attend_row(c, op, r, mine.first, mine.last);
-    return;
-  }
-  for (int64_t r = c.worker; r < rows; r += c.workers) attend_row(c, op, r, 0, heads);  // late rows cost more
+  Attention(p, std::get<MlaAttend>(record.args), c).run();
 }
 
-int64_t mla_attend_scratch(const Program& p, const Op& record, const CompileOptions&) {
+int64_t mla_attend_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MlaAttend>(record.args);
-  return kPageRows * p[op.cache.id].columns() + 2 * p[op.q.id].heads();
+  const AttendShape shape{p[op.cache.id].columns(), p[op.out.id].columns()};
+  int64_t floats = 0;
+  for (const Isa isa : {Isa::Generic, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
+    if (isa > best_isa()) break;
+    floats =
+        std::max(floats, Scratch::floats(attend_kernels(isa), shape, p[op.q.id].heads(), options.max_rows));
+  }
+  return floats;
 }
 
 }  // namespace
 
-const Kernel kMlaAttend{"mla_attend page tiles f32", Share::Other, mla_attend, mla_attend_scratch};
+const Kernel kMlaAttend{"mla_attend chunks", Share::Together, mla_attend, mla_attend_scratch};
 
 }  // namespace sluice::backend::cpu

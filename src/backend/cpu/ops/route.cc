@@ -1,9 +1,9 @@
 // route: scores, selection and weights of each row's experts; rows are shared among the workers.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
 namespace {
@@ -11,17 +11,6 @@ namespace {
 using namespace program;
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-void scores_of(const float* logits, int64_t experts, Gating gating, float* scores) {
-  if (gating == Gating::Sigmoid) {
-    for (int64_t e = 0; e < experts; ++e) scores[e] = 1.0f / (1.0f + std::exp(-logits[e]));
-    return;
-  }
-  const float largest = *std::max_element(logits, logits + experts);
-  float sum = 0;
-  for (int64_t e = 0; e < experts; ++e) sum += scores[e] = std::exp(logits[e] - largest);
-  for (int64_t e = 0; e < experts; ++e) scores[e] /= sum;
-}
 
 /// The index of the first largest value.
 int64_t argmax(const float* values, int64_t count) {
@@ -65,9 +54,11 @@ void route(const Program& p, const Op& record, const Context& c) {
   float* groups = bias + experts;
   std::fill_n(bias, experts, 0.0f);
   if (op.bias) c.memory.weight(op.bias.id).decode_row(0, 0, bias);
+  const SmallKernels& kernels = small_kernels(c.isa);
+  const auto score = op.gating == Gating::Sigmoid ? kernels.sigmoid : kernels.softmax;
   const Slice rows = c.slice(c.rows(p, op.logits.id));
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    scores_of(logits(r), experts, op.gating, scores);
+    score(logits(r), experts, scores);
     for (int64_t e = 0; e < experts; ++e) selection[e] = Route::selectable(scores[e] + bias[e]);
     if (op.groups > 1) keep_best_groups(op, selection, experts, groups);
     float sum = 0;
@@ -89,6 +80,6 @@ int64_t route_scratch(const Program& p, const Op& record, const CompileOptions&)
 
 }  // namespace
 
-const Kernel kRoute{"route generic", Share::Rows, route, route_scratch};
+const Kernel kRoute{"route", Share::Rows, route, route_scratch};
 
 }  // namespace sluice::backend::cpu

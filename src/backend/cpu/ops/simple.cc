@@ -1,9 +1,9 @@
 // Kernels that touch each number once: embed, rms_norm, rope, silu_mul, add, gather_rows, kv_append.
 // They take microseconds at batch 1; rows are shared among the workers.
 #include <algorithm>
-#include <cmath>
 
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
 namespace {
@@ -29,11 +29,7 @@ void rms_norm(const Program& p, const Op& record, const Context& c) {
   const Slice rows = c.slice(c.rows(p, op.in.id));
   if (rows.first < rows.last) c.memory.weight(op.weight.id).decode_row(0, 0, weight);
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    const float* x = in(r);
-    float* y = out(r);
-    const float inverse =
-        1.0f / std::sqrt(dot(x, x, in.columns) / static_cast<float>(in.columns) + op.epsilon);
-    for (int64_t i = 0; i < in.columns; ++i) y[i] = x[i] * inverse * weight[i];
+    small_kernels(c.isa).rms_norm(in(r), weight, in.columns, op.epsilon, out(r));
   }
 }
 
@@ -45,29 +41,21 @@ void rope(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const int64_t pairs = in.columns / 2;
-  float* cosine = c.scratch();
+  const SmallKernels& kernels = small_kernels(c.isa);
+  auto* frequencies = reinterpret_cast<double*>(c.scratch());
+  auto* cosine = reinterpret_cast<float*>(frequencies + pairs);
   float* sine = cosine + pairs;
   const Slice rows = c.slice(c.input.rows());
+  if (rows.first == rows.last) return;
+  for (int64_t i = 0; i < pairs; ++i) frequencies[i] = op.params.frequency(i, in.columns);
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    for (int64_t i = 0; i < pairs; ++i) {
-      const double angle = c.input.positions[static_cast<size_t>(r)] * op.params.frequency(i, in.columns);
-      cosine[i] = static_cast<float>(std::cos(angle));
-      sine[i] = static_cast<float>(std::sin(angle));
-    }
-    for (int64_t h = 0; h < in.heads; ++h) {
-      const float* x = in(r, h);
-      float* y = out(r, h);
-      for (int64_t i = 0; i < pairs; ++i) {
-        const float a = x[2 * i], b = x[2 * i + 1];
-        y[2 * i] = a * cosine[i] - b * sine[i];
-        y[2 * i + 1] = a * sine[i] + b * cosine[i];
-      }
-    }
+    kernels.angles(c.input.positions[static_cast<size_t>(r)], frequencies, pairs, cosine, sine);
+    for (int64_t h = 0; h < in.heads; ++h) kernels.rotate(in(r, h), cosine, sine, pairs, out(r, h));
   }
 }
 
 int64_t rope_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return p[std::get<Rope>(record.args).in.id].columns();
+  return 2 * p[std::get<Rope>(record.args).in.id].columns();
 }
 
 void silu_mul(const Program& p, const Op& record, const Context& c) {
@@ -111,7 +99,12 @@ void kv_append(const Program&, const Op& record, const Context& c) {
   for (int64_t r = rows.first; r < rows.last; ++r) {
     std::copy_n(latent(r), latent.columns, row);
     std::copy_n(key(r), key.columns, row + latent.columns);
-    cache.type->encode(row, cache.row(op.cache_layer, c.input.slots[static_cast<size_t>(r)]), cache.columns);
+    std::byte* slot = cache.row(op.cache_layer, c.input.slots[static_cast<size_t>(r)]);
+    if (cache.type->type == quant::Type::F16) {
+      small_kernels(c.isa).to_f16(row, cache.columns, reinterpret_cast<uint16_t*>(slot));
+    } else {
+      cache.type->encode(row, slot, cache.columns);
+    }
   }
 }
 
@@ -122,11 +115,11 @@ int64_t kv_append_scratch(const Program& p, const Op& record, const CompileOptio
 }  // namespace
 
 const Kernel kEmbed{"embed decode_row", Share::Rows, embed, no_scratch};
-const Kernel kRmsNorm{"rms_norm generic", Share::Rows, rms_norm, rms_norm_scratch};
-const Kernel kRope{"rope generic", Share::Rows, rope, rope_scratch};
+const Kernel kRmsNorm{"rms_norm", Share::Rows, rms_norm, rms_norm_scratch};
+const Kernel kRope{"rope", Share::Rows, rope, rope_scratch};
 const Kernel kSiluMul{"silu_mul generic", Share::Rows, silu_mul, no_scratch};
 const Kernel kAdd{"add generic", Share::Rows, add, no_scratch};
 const Kernel kGatherRows{"gather_rows generic", Share::Other, gather_rows, no_scratch};
-const Kernel kKvAppend{"kv_append generic", Share::Rows, kv_append, kv_append_scratch};
+const Kernel kKvAppend{"kv_append", Share::Rows, kv_append, kv_append_scratch};
 
 }  // namespace sluice::backend::cpu

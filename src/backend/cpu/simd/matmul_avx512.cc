@@ -18,6 +18,7 @@ namespace {
 #include "backend/cpu/simd/lanes_avx512.h"
 // Lanes first: the others are written against it.
 #include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/exp.h"
 #include "backend/cpu/simd/panel_body.h"
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace {
 #include "backend/cpu/simd/lanes_generic.h"
 // Lanes first: the others are written against it.
 #include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/exp.h"
 #include "backend/cpu/simd/panel_body.h"
 
 }  // namespace

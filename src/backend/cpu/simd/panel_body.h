@@ -1,6 +1,6 @@
 // The products of panels with activation rows, the quantising of rows, and SiLU: the bodies that all tiers
-// share. Include it inside an anonymous namespace only, after a tier's Lanes and codecs.h; it ends with the
-// tier's table.
+// share. Include it inside an anonymous namespace only, after a tier's Lanes, exp.h and codecs.h; it ends
+// with the tier's table.
 
 using L = Lanes;
 
@@ -188,25 +188,10 @@ void quantize(const float* x, int64_t columns, QuantBlock* out) {
   }
 }
 
-/// e^x to some units in the last place: 2^n * e^r with |r| <= ln 2 / 2, a Taylor polynomial of degree 7 in r
-/// (error below 2^-27). Beyond the range of floats it stays at its ends; NaN stays NaN.
-inline F exp(F x) {
-  const F bounded = L::max(L::all_f(-87.0f), L::min(L::all_f(88.0f), x));  // NaN is the second of both
-  const I n = L::round(L::mul(bounded, L::all_f(1.44269504f)));
-  // ln 2 in two parts, the first of few bits, so that n times it is exact.
-  F r = L::fma(L::to_float(n), L::all_f(-0.693359375f), bounded);
-  r = L::fma(L::to_float(n), L::all_f(2.12194440e-4f), r);
-  F p = L::all_f(1.0f / 5040);
-  for (const float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
-    p = L::fma(p, r, L::all_f(coefficient));
-  }
-  return L::mul(p, L::as_float(L::shift_left(L::plus(n, L::all(127)), 23)));
-}
-
 void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += L::kWidth) {
     const F g = L::load_f(gate + i);
-    const F silu = L::div(g, L::add(L::all_f(1), exp(L::sub(L::all_f(0), g))));
+    const F silu = L::div(g, L::add(L::all_f(1), exp_of(L::sub(L::all_f(0), g))));
     L::store_f(out + i, L::mul(silu, L::load_f(up + i)));
   }
 }

@@ -1,0 +1,63 @@
+// Attention over one chunk of the latent cache: the kernels of one instruction tier, as a table of functions.
+// A chunk is some rows of the cache, at most kChunkRows, decoded once into a tile; many queries, each a head
+// of a row of the step, go over the tile together. Which rows make a chunk, and how chunks are put together,
+// is ops/mla_attend.cc's business.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::backend::cpu {
+
+enum class Isa : uint8_t;  // isa.h
+
+/// Cache rows of a chunk: its tile (295 KB in float32, 279 KB in bfloat16, at 512 + 64 columns) fits most
+/// second caches.
+inline constexpr int64_t kChunkRows = 128;
+/// Queries that one call takes at most.
+inline constexpr int64_t kQueries = 32;
+
+/// A tile's row is `width` numbers, of which the first `rank` are the value as well as part of the key.
+struct AttendShape {
+  int64_t width, rank;
+};
+
+/// The chunk's part of each query's result, with room for kQueries: a softmax over the chunk alone, not yet
+/// divided by its total.
+struct ChunkResult {
+  float* largest;  // [queries], the largest score
+  float* total;    // [queries], the sum of e^(score - largest)
+  float* sums;     // [queries][sums_stride], the values weighted with e^(score - largest)
+};
+
+/// Cache rows that the caller's next chunk reads, in two pages: a call asks for them while it computes.
+struct Ahead {
+  const char *at = nullptr, *end = nullptr, *next = nullptr, *next_end = nullptr;
+};
+
+struct AttendKernels {
+  const char* name;
+  bool bf16;  ///< queries, keys, weights and values are rounded to bfloat16 (8 bits)
+  /// Floats that a tile, the packed queries of a call and a call's own scratch take, and a query's sums: all
+  /// multiples of 16, and all of them begin at such multiples.
+  int64_t (*tile_floats)(AttendShape);
+  int64_t (*packed_floats)(AttendShape);
+  int64_t (*work_floats)(AttendShape);
+  int64_t (*sums_stride)(AttendShape);
+  /// Decodes `count` rows to the tile, from row `first` on; first is a multiple of 32, and so is count unless
+  /// they are a chunk's last.
+  void (*decode_f16)(const uint16_t* rows, AttendShape, int64_t first, int64_t count, float* tile);
+  void (*decode_f32)(const float* rows, AttendShape, int64_t first, int64_t count, float* tile);
+  /// Brings up to kQueries queries [width] into the order that attend reads.
+  void (*pack)(const float* const* q, int64_t queries, AttendShape, float* packed);
+  /// Query i attends to the tile's first counts[i] rows (at least one). Its result does not depend on its
+  /// neighbours, as long as the tile's numbers are finite.
+  void (*attend)(const float* packed, const int32_t* counts, int64_t queries, const float* tile, AttendShape,
+                 float scale, float* work, Ahead, ChunkResult);
+  /// out = out * a + sums * b for `count` numbers.
+  void (*merge)(float* out, float a, const float* sums, float b, int64_t count);
+};
+
+/// The table of a tier; the nearest one below where a tier has none of its own.
+const AttendKernels& attend_kernels(Isa isa);
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,204 @@
+// The attention kernels of the tier amx: matrix tiles of bfloat16 pairs, sums in float32.
+//
+// A tile register holds 16 rows of 64 bytes. Scores are computed as their transpose, rows of the chunk times
+// queries: so the keys are read as they lie, and only the queries, packed once for all chunks, stand column
+// by column. The weights then are rows of queries, and the values pairs of rows, which decoding made.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+#include "backend/cpu/simd/attend.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+#include "backend/cpu/simd/lanes_avx512.h"
+// Lanes first: the others are written against it.
+#include "backend/cpu/simd/exp.h"
+// And each of these needs the one before it.
+#include "backend/cpu/simd/attend_softmax.h"
+// Its tile too.
+#include "backend/cpu/simd/attend_bf16.h"
+
+constexpr int64_t kSide = 16;           // rows of a tile register, and 32-bit columns
+constexpr int64_t kStep = 2 * kSide;    // numbers that a product sums
+constexpr int64_t kTileBytes = 64;      // of a row of a tile register
+constexpr int64_t kWeightStride = 256;  // bfloat16 weights of a query, where its scores lay
+
+/// Tiles 0 to 3 are sums, 4 and 5 left sides, 6 and 7 right sides, all of full size.
+void configure_tiles() {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+  } config;
+  for (int i = 0; i < 8; ++i) {
+    config.row_bytes[i] = kTileBytes;
+    config.rows[i] = kSide;
+  }
+  _tile_loadconfig(&config);
+}
+
+/// out[j][i] = in[i][j], 16 by 16 words; strides in words.
+void transpose(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
+  __m512i pairs[16], fours[16];
+  for (int i = 0; i < 16; i += 2) {
+    const __m512i a = _mm512_loadu_si512(in + i * in_stride),
+                  b = _mm512_loadu_si512(in + (i + 1) * in_stride);
+    pairs[i] = _mm512_unpacklo_epi32(a, b);
+    pairs[i + 1] = _mm512_unpackhi_epi32(a, b);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+    fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+    fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+    fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+  }
+  // Quarter q of fours[4 g + j] is column 4 q + j of rows 4 g to 4 g + 3.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i even_low = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0x88);
+    const __m512i odd_low = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0xDD);
+    const __m512i even_high = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0x88);
+    const __m512i odd_high = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0xDD);
+    _mm512_storeu_si512(out + j * out_stride, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
+    _mm512_storeu_si512(out + (4 + j) * out_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
+    _mm512_storeu_si512(out + (8 + j) * out_stride, _mm512_shuffle_i32x4(even_low, even_high, 0xDD));
+    _mm512_storeu_si512(out + (12 + j) * out_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD));
+  }
+}
+
+/// [kQueries / 16][width / 32][16 pairs of numbers][16 queries], in words.
+int64_t packed_floats(AttendShape shape) { return kQueries * key_stride(shape) / 2; }
+/// Scores, and one tile register's.
+int64_t work_floats(AttendShape) { return kQueries * kChunkRows + kSide * kSide; }
+
+void pack(const float* const* q, int64_t queries, AttendShape shape, float* packed) {
+  float block[kSide * kSide];
+  for (int64_t first = 0; first < kQueries; first += kSide) {
+    for (int64_t c = 0; c < key_stride(shape); c += kStep, packed += kSide * kSide) {
+      for (int64_t i = 0; i < kSide; ++i) {
+        const float* row = first + i < queries ? q[first + i] : nullptr;
+        _mm512_storeu_si512(block + i * kSide, to_bf16(columns_of(row, c, shape.width),
+                                                       columns_of(row, c + kSide, shape.width)));
+      }
+      transpose(block, kSide, packed, kSide);
+    }
+  }
+}
+
+/// Scores of 32 rows of the chunk with the queries of one block or of two: scores[query][row].
+template <bool two>
+void score(const float* packed, const uint16_t* keys, int64_t stride, float* scores, float* block) {
+  const int64_t bytes = stride * static_cast<int64_t>(sizeof(uint16_t));
+  const float* other = packed + stride / kStep * kSide * kSide;
+  _tile_zero(0);
+  _tile_zero(1);
+  if (two) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t c = 0; c < stride; c += kStep, packed += kSide * kSide, other += kSide * kSide) {
+    _tile_loadd(4, keys + c, bytes);
+    _tile_loadd(5, keys + kSide * stride + c, bytes);
+    _tile_loadd(6, packed, kTileBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    if (two) {
+      _tile_loadd(7, other, kTileBytes);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, block, kTileBytes);
+  transpose(block, kSide, scores, kChunkRows);
+  _tile_stored(1, block, kTileBytes);
+  transpose(block, kSide, scores + kSide, kChunkRows);
+  if (two) {
+    scores += kSide * kChunkRows;
+    _tile_stored(2, block, kTileBytes);
+    transpose(block, kSide, scores, kChunkRows);
+    _tile_stored(3, block, kTileBytes);
+    transpose(block, kSide, scores + kSide, kChunkRows);
+  }
+}
+
+/// 16 or 32 columns of the weighted values of one block of queries or of two.
+template <bool two, bool wide>
+void weigh(const uint16_t* weights, const uint16_t* values, int64_t stride, int64_t count, float* sums,
+           int64_t sums_stride) {
+  constexpr int64_t kWord = sizeof(float);
+  const int64_t pair_bytes = stride * static_cast<int64_t>(sizeof(uint16_t));
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t t = 0; t < count; t += kStep, values += kSide * stride) {
+    _tile_loadd(4, weights + t, kWeightStride * 2);
+    _tile_loadd(6, values, pair_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    if (wide) {
+      _tile_loadd(7, values + kStep, pair_bytes);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (two) {
+      _tile_loadd(5, weights + kSide * kWeightStride + t, kWeightStride * 2);
+      _tile_dpbf16ps(2, 5, 6);
+      if (wide) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, sums, sums_stride * kWord);
+  if (wide) _tile_stored(1, sums + kSide, sums_stride * kWord);
+  if (two) {
+    _tile_stored(2, sums + kSide * sums_stride, sums_stride * kWord);
+    if (wide) _tile_stored(3, sums + kSide * sums_stride + kSide, sums_stride * kWord);
+  }
+}
+
+void attend(const float* packed, const int32_t* counts, int64_t queries, const float* tile, AttendShape shape,
+            float scale, float* work, Ahead ahead, ChunkResult result) {
+  const bool two = queries > kSide;
+  const int64_t stride = key_stride(shape), pairs = pair_stride(shape), rank = sums_stride(shape);
+  const int64_t count = round_up(largest_of(counts, queries), kStep);
+  float* block = work + kQueries * kChunkRows;
+  // Half of what lies ahead beside the scores, half beside the values.
+  const int64_t half_ahead = kChunkRows * shape.width * static_cast<int64_t>(sizeof(uint16_t)) / 2;
+  configure_tiles();
+  for (int64_t t = 0; t < count; t += kStep) {
+    const auto* keys = reinterpret_cast<const uint16_t*>(tile) + t * stride;
+    ask_ahead(ahead, half_ahead * kStep / count);
+    if (two) {
+      score<true>(packed, keys, stride, work + t, block);
+    } else {
+      score<false>(packed, keys, stride, work + t, block);
+    }
+  }
+  for (int64_t i = 0; i < queries; ++i) {
+    float* scores = work + i * kChunkRows;
+    softmax_chunk(scores, counts[i], count, scale, result.largest + i, result.total + i);
+    weights_to_bf16(scores, count, reinterpret_cast<uint16_t*>(scores), result.total + i);
+  }
+  const auto* weights = reinterpret_cast<const uint16_t*>(work);
+  for (int64_t c = 0; c < rank; c += kStep) {
+    const uint16_t* values = values_of(tile, shape) + 2 * c;
+    float* sums = result.sums + c;
+    ask_ahead(ahead, half_ahead * kStep / rank + 64);
+    if (c + kStep <= rank) {
+      two ? weigh<true, true>(weights, values, pairs, count, sums, rank)
+          : weigh<false, true>(weights, values, pairs, count, sums, rank);
+    } else {
+      two ? weigh<true, false>(weights, values, pairs, count, sums, rank)
+          : weigh<false, false>(weights, values, pairs, count, sums, rank);
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace
+
+extern const AttendKernels kAttendAmx;
+const AttendKernels kAttendAmx{"amx bf16", true,       tile_floats, packed_floats, work_floats, sums_stride,
+                               decode_f16, decode_f32, pack,        attend,        merge_sums};
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,109 @@
+// Attention over a chunk in registers: the body of the tiers without matrix tiles. Include it inside an
+// anonymous namespace only, after a tier's Lanes, exp.h, attend_softmax.h and its Operand; the tier's table
+// names its functions.
+//
+// What bounds it: arithmetic. A cache row of 512 + 64 halves is 1152 bytes and, with 20 heads, 43520 FLOP. So
+// a tile is decoded once, and registers hold a block of kGroup queries by four rows of the tile (scores;
+// vectors along the columns) or by four vectors of columns (values): one load feeds two to four
+// multiply-adds.
+//
+// Operand says what the multiply-adds take: its kGroup queries; `Number`, and how many of them make a vector
+// (kNumbers) and how many rows of the tile one multiply-add of the values takes (kRows); multiply_add,
+// totals, and where keys, values and weights lie.
+
+constexpr int kBlock = 4;  // rows of the tile for the scores, vectors for the values
+
+int64_t packed_floats(AttendShape shape) { return kQueries * Operand::stride(shape); }
+int64_t work_floats(AttendShape) { return kQueries * kChunkRows; }
+
+/// scores[i][t] = query i . row t for H queries; past `count` come up to three scores of whatever lies there.
+template <int H>
+void score(const Operand::Number* q, const Operand::Number* keys, int64_t stride, int64_t count, Ahead& ahead,
+           int64_t bytes_ahead, float* scores) {
+  using L = Lanes;
+  for (int64_t t = 0; t < count; t += kBlock) {
+    L::F sums[H][kBlock];
+    for (int h = 0; h < H; ++h) {
+      for (int n = 0; n < kBlock; ++n) sums[h][n] = L::all_f(0);
+    }
+    const Operand::Number* rows = keys + t * stride;
+    for (int64_t i = 0; i < stride; i += Operand::kNumbers) {
+      Operand::Vector k[kBlock];
+      for (int n = 0; n < kBlock; ++n) k[n] = Operand::load(rows + n * stride + i);
+      for (int h = 0; h < H; ++h) {
+        const Operand::Vector x = Operand::load(q + h * stride + i);
+        for (int n = 0; n < kBlock; ++n) sums[h][n] = Operand::multiply_add(x, k[n], sums[h][n]);
+      }
+    }
+    ask_ahead(ahead, bytes_ahead);
+    for (int h = 0; h < H; ++h) store_totals(sums[h], scores + h * kChunkRows + t);
+  }
+}
+
+/// sums[i] = N vectors of the values' columns, weighted, for H queries. `count` rows, in steps of
+/// Operand::kRows.
+template <int H, int N>
+void weigh(const Operand::Number* weights, const Operand::Number* values, int64_t stride, int64_t count,
+           float* sums, int64_t sums_stride) {
+  using L = Lanes;
+  L::F acc[H][N];
+  for (int h = 0; h < H; ++h) {
+    for (int n = 0; n < N; ++n) acc[h][n] = L::all_f(0);
+  }
+  for (int64_t t = 0; t < count; t += Operand::kRows) {
+    Operand::Vector v[N];
+    for (int n = 0; n < N; ++n) v[n] = Operand::load(values + n * Operand::kNumbers);
+    values += stride;
+    for (int h = 0; h < H; ++h) {
+      const Operand::Vector w = Operand::repeat(weights + h * Operand::kWeightStride + t);
+      for (int n = 0; n < N; ++n) acc[h][n] = Operand::multiply_add(w, v[n], acc[h][n]);
+    }
+  }
+  for (int h = 0; h < H; ++h) {
+    for (int n = 0; n < N; ++n) L::store_f(sums + h * sums_stride + n * L::kWidth, acc[h][n]);
+  }
+}
+
+void attend(const float* packed, const int32_t* counts, int64_t queries, const float* tile, AttendShape shape,
+            float scale, float* work, Ahead ahead, ChunkResult result) {
+  using L = Lanes;
+  using Number = Operand::Number;
+  const int64_t stride = Operand::numbers(shape), rank = sums_stride(shape);
+  const auto* q = reinterpret_cast<const Number*>(packed);
+  const Number* keys = Operand::keys(tile);
+  // What the next chunk reads, spread over this one's scores.
+  const int64_t groups = (queries + Operand::kGroup - 1) / Operand::kGroup;
+  const int64_t bytes_ahead = kBlock * shape.width * static_cast<int64_t>(sizeof(uint16_t)) / groups + 64;
+  in_groups(queries, Operand::kGroup, [&](int64_t first, int64_t size) {
+    const int64_t count = largest_of(counts + first, size);
+    with_size<Operand::kGroup>(size, [&](auto n) {
+      score<decltype(n)::value>(q + first * stride, keys, stride, count, ahead, bytes_ahead,
+                                work + first * kChunkRows);
+    });
+    const int64_t end = round_up(count, 32);
+    for (int64_t i = first; i < first + size; ++i) {
+      softmax_chunk(work + i * kChunkRows, counts[i], end, scale, result.largest + i, result.total + i);
+      Operand::make_weights(work + i * kChunkRows, end, result.total + i);
+    }
+  });
+  // Columns outside, queries inside: the block of columns stays in the first cache.
+  const auto* weights = reinterpret_cast<const Number*>(work);
+  for (int64_t c = 0; c < rank;) {
+    const bool block = c + kBlock * L::kWidth <= rank;
+    in_groups(queries, Operand::kGroup, [&](int64_t first, int64_t size) {
+      const int64_t count = largest_of(counts + first, size);
+      with_size<Operand::kGroup>(size, [&](auto n) {
+        constexpr int H = decltype(n)::value;
+        const Number* w = weights + first * Operand::kWeightStride;
+        const Number* v = Operand::values(tile, shape) + c * Operand::kRows;
+        float* sums = result.sums + first * rank + c;
+        if (block) {
+          weigh<H, kBlock>(w, v, Operand::value_stride(shape), count, sums, rank);
+        } else {
+          weigh<H, 1>(w, v, Operand::value_stride(shape), count, sums, rank);
+        }
+      });
+    });
+    c += (block ? kBlock : 1) * L::kWidth;
+  }
+}

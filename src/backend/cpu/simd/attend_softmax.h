@@ -1,0 +1,76 @@
+// The softmax of a chunk and what else all attention kernels share. Include it inside an anonymous namespace
+// only, after a tier's Lanes and exp.h.
+
+constexpr int64_t round_up(int64_t count, int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+int64_t sums_stride(AttendShape shape) { return round_up(shape.rank, 16); }
+
+/// Scores [count] to weights e^(scale * score - *largest), and zeroes from there to `end`, a multiple of 32.
+inline void softmax_chunk(float* scores, int64_t count, int64_t end, float scale, float* largest,
+                          float* total) {
+  using L = Lanes;
+  const int64_t padded = round_up(count, L::kWidth);
+  for (int64_t t = count; t < padded; ++t) scores[t] = scores[0];  // changes no maximum
+  L::F most = L::all_f(-__builtin_inff());
+  for (int64_t t = 0; t < padded; t += L::kWidth) {
+    const L::F scaled = L::mul(L::load_f(scores + t), L::all_f(scale));
+    L::store_f(scores + t, scaled);
+    most = L::max(scaled, most);
+  }
+  *largest = L::largest(most);
+  for (int64_t t = 0; t < padded; t += L::kWidth) {
+    L::store_f(scores + t, exp_of(L::sub(L::load_f(scores + t), L::all_f(*largest))));
+  }
+  for (int64_t t = count; t < end; ++t) scores[t] = 0;
+  L::F sum = L::all_f(0);
+  for (int64_t t = 0; t < padded; t += L::kWidth) sum = L::add(sum, L::load_f(scores + t));
+  *total = L::total(sum);
+}
+
+/// Asks for the next `bytes` of what lies ahead, into the second cache.
+inline void ask_ahead(Ahead& ahead, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64, ahead.at += 64) {
+    if (ahead.at >= ahead.end) {
+      if (ahead.next == ahead.next_end) return;
+      ahead = {ahead.next, ahead.next_end, nullptr, nullptr};
+    }
+    __builtin_prefetch(ahead.at, 0, 2);
+  }
+}
+
+void merge_sums(float* out, float a, const float* sums, float b, int64_t count) {
+  using L = Lanes;
+  int64_t i = 0;
+  for (; i + L::kWidth <= count; i += L::kWidth) {
+    const L::F scaled = L::mul(L::load_f(sums + i), L::all_f(b));
+    L::store_f(out + i, L::fma(L::load_f(out + i), L::all_f(a), scaled));
+  }
+  for (; i < count; ++i) out[i] = out[i] * a + sums[i] * b;
+}
+
+inline int64_t largest_of(const int32_t* counts, int64_t number) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < number; ++i) most = counts[i] > most ? counts[i] : most;
+  return most;
+}
+
+/// Queries are taken in groups of nearly the same size, at most `most`: calls body(first, size).
+template <typename Body>
+inline void in_groups(int64_t queries, int64_t most, Body body) {
+  const int64_t groups = (queries + most - 1) / most;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = queries * g / groups;
+    body(first, queries * (g + 1) / groups - first);
+  }
+}
+
+/// Calls body with the size of a group, 1 to N, as a constant.
+template <int N, typename Body>
+inline void with_size(int64_t size, Body body) {
+  if constexpr (N > 1) {
+    if (size < N) return with_size<N - 1>(size, body);
+  }
+  body(std::integral_constant<int, N>{});
+}

@@ -1,0 +1,34 @@
+// The kernels of one instruction tier that touch each number once, as a table of functions. All of them take
+// any count, and NaN for what it is.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::backend::cpu {
+
+enum class Isa : uint8_t;  // isa.h
+
+struct SmallKernels {
+  /// out = x / sqrt(mean of x^2 + epsilon) * weight.
+  void (*rms_norm)(const float* x, const float* weight, int64_t count, float epsilon, float* out);
+  /// cosine[i], sine[i] of position * frequencies[i]: within 2^-24 of the true values, as the angle in double
+  /// gives them.
+  void (*angles)(double position, const double* frequencies, int64_t count, float* cosine, float* sine);
+  /// Turns `pairs` pairs of neighbours (x[2 i], x[2 i + 1]) by the angles; out may be x.
+  void (*rotate)(const float* x, const float* cosine, const float* sine, int64_t pairs, float* out);
+  /// out = 1 / (1 + e^-x).
+  void (*sigmoid)(const float* x, int64_t count, float* out);
+  /// out = e^(x - largest x), over their sum.
+  void (*softmax)(const float* x, int64_t count, float* out);
+  /// out += x * factor.
+  void (*add_scaled)(const float* x, float factor, int64_t count, float* out);
+  /// binary16 of each number, rounded to nearest even.
+  void (*to_f16)(const float* x, int64_t count, uint16_t* out);
+  /// e^x within 2 units in the last place, for x from -87 to 88; beyond, the value at the nearest of the two.
+  void (*exp)(const float* x, int64_t count, float* out);
+};
+
+/// The table of a tier; the nearest one below where a tier has none of its own.
+const SmallKernels& small_kernels(Isa isa);
+
+}  // namespace sluice::backend::cpu

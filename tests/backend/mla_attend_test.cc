@@ -1,0 +1,242 @@
+// Attention's kernels one by one against sums in double, and that a row's bits do not depend on how it was
+// computed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/simd/attend.h"
+#include "backend/ref/ref_backend.h"
+#include "base/half.h"
+#include "program/builder.h"
+#include "support/isas.h"
+
+namespace sluice::backend::cpu {
+
+#if defined(__x86_64__)
+extern const AttendKernels kAttendAvx512;
+#endif
+
+namespace {
+
+/// Those of every tier that this machine has, the float32 ones of a machine with bfloat16 too.
+std::vector<const AttendKernels*> all_kernels() {
+  std::vector<const AttendKernels*> list;
+  for (const Isa isa : test::usable_isas()) list.push_back(&attend_kernels(isa));
+#if defined(__x86_64__)
+  if (best_isa() >= Isa::Avx512 && attend_kernels(Isa::Avx512).bf16) list.push_back(&kAttendAvx512);
+#endif
+  return list;
+}
+
+struct Case {
+  int64_t queries;
+  AttendShape shape;
+};
+constexpr Case kCases[] = {{32, {576, 512}}, {20, {576, 512}}, {16, {576, 512}}, {8, {160, 128}},
+                           {5, {96, 64}},    {17, {72, 40}},   {1, {33, 33}}};
+constexpr float kScale = 0.07f;
+
+/// Random queries and cache rows, and room that is full of NaN until something is written there.
+class ChunkRun {
+ public:
+  ChunkRun(const AttendKernels& kernels, const Case& c) : kernels_(kernels), c_(c) {
+    std::normal_distribution<float> normal;
+    rows_.resize(static_cast<size_t>(kChunkRows * c.shape.width));
+    for (uint16_t& x : rows_) x = f32_to_f16(normal(random_));
+    queries_.resize(static_cast<size_t>(c.queries * c.shape.width));
+    for (float& x : queries_) x = normal(random_);
+    for (int64_t i = 0; i < c.queries; ++i)
+      counts_.push_back(static_cast<int32_t>(1 + random_() % kChunkRows));
+  }
+
+  /// Results [count][rank] of queries from `first` on, divided by their totals.
+  std::vector<float> run(int64_t first, int64_t count, bool from_f32 = false) {
+    const AttendShape shape = c_.shape;
+    const auto room = [](int64_t floats) {
+      return std::vector<float>(static_cast<size_t>(floats), std::numeric_limits<float>::quiet_NaN());
+    };
+    std::vector<float> tile = room(kernels_.tile_floats(shape)), packed = room(kernels_.packed_floats(shape));
+    std::vector<float> work = room(kernels_.work_floats(shape)), largest = room(kQueries), total = largest;
+    std::vector<float> sums = room(kQueries * kernels_.sums_stride(shape)), out;
+    const int32_t* counts = counts_.data() + first;
+    const int64_t longest = *std::max_element(counts, counts + count);
+    for (int64_t at = 0; at < longest; at += 64) {
+      const int64_t rows = std::min<int64_t>(64, longest - at);
+      const uint16_t* halves = rows_.data() + at * shape.width;
+      if (from_f32) {
+        std::vector<float> floats(static_cast<size_t>(rows * shape.width));
+        for (size_t i = 0; i < floats.size(); ++i) floats[i] = f16_to_f32(halves[i]);
+        kernels_.decode_f32(floats.data(), shape, at, rows, tile.data());
+      } else {
+        kernels_.decode_f16(halves, shape, at, rows, tile.data());
+      }
+    }
+    std::vector<const float*> q;
+    for (int64_t i = 0; i < count; ++i) q.push_back(queries_.data() + (first + i) * shape.width);
+    kernels_.pack(q.data(), count, shape, packed.data());
+    kernels_.attend(packed.data(), counts, count, tile.data(), shape, kScale, work.data(), {},
+                    {largest.data(), total.data(), sums.data()});
+    for (int64_t i = 0; i < count; ++i) {
+      const float* row = sums.data() + i * kernels_.sums_stride(shape);
+      for (int64_t n = 0; n < shape.rank; ++n) out.push_back(row[n] / total[static_cast<size_t>(i)]);
+    }
+    return out;
+  }
+
+  std::vector<double> expected() const {
+    const auto row = [&](int64_t t, int64_t i) {
+      return static_cast<double>(f16_to_f32(rows_[static_cast<size_t>(t * c_.shape.width + i)]));
+    };
+    std::vector<double> out;
+    for (int64_t q = 0; q < c_.queries; ++q) {
+      std::vector<double> sums(static_cast<size_t>(c_.shape.rank));
+      double total = 0;
+      for (int64_t t = 0; t < counts_[static_cast<size_t>(q)]; ++t) {
+        double score = 0;
+        for (int64_t i = 0; i < c_.shape.width; ++i) {
+          score += static_cast<double>(queries_[static_cast<size_t>(q * c_.shape.width + i)]) * row(t, i);
+        }
+        const double weight = std::exp(static_cast<double>(kScale) * score);
+        total += weight;
+        for (int64_t n = 0; n < c_.shape.rank; ++n) sums[static_cast<size_t>(n)] += weight * row(t, n);
+      }
+      for (const double sum : sums) out.push_back(sum / total);
+    }
+    return out;
+  }
+
+ private:
+  const AttendKernels& kernels_;
+  Case c_;
+  std::mt19937 random_{7};
+  std::vector<uint16_t> rows_;
+  std::vector<float> queries_;
+  std::vector<int32_t> counts_;
+};
+
+TEST(AttendKernels, AgreeWithSumsInDouble) {
+  for (const AttendKernels* kernels : all_kernels()) {
+    for (const Case& c : kCases) {
+      for (const bool from_f32 : {false, true}) {
+        ChunkRun run(*kernels, c);
+        const std::vector<double> expected = run.expected();
+        const std::vector<float> actual = run.run(0, c.queries, from_f32);
+        double error = 0, norm = 0;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
+          norm += std::pow(expected[i], 2);
+        }
+        // bfloat16: four operands, each off by 2^-9 at most.
+        EXPECT_LE(std::sqrt(error / norm), kernels->bf16 ? 0x1p-8 : 0x1p-20)
+            << kernels->name << " " << c.queries << " of " << c.shape.width;
+      }
+    }
+  }
+}
+
+TEST(AttendKernels, AQueryDoesNotDependOnItsNeighbours) {
+  for (const AttendKernels* kernels : all_kernels()) {
+    for (const Case& c : kCases) {
+      ChunkRun run(*kernels, c);
+      const std::vector<float> together = run.run(0, c.queries);
+      for (int64_t i = 0; i < c.queries; i += 3) {
+        const auto begin = together.begin() + i * c.shape.rank;
+        EXPECT_EQ(run.run(i, 1), std::vector<float>(begin, begin + c.shape.rank))
+            << kernels->name << " query " << i;
+      }
+    }
+  }
+}
+
+/// A program of one attention, run over a long sequence in steps of some size: the results of the last rows.
+class LongSequence {
+ public:
+  static constexpr int64_t kLength = 4500, kLast = 20, kHeads = 3, kRank = 32, kRope = 16;
+
+  LongSequence() {
+    program::Builder b(program_);
+    b.cache(1, kRank + kRope, quant::Type::F16);
+    latent_ = b.activation("latent", program::kStepRows, 1, kRank);
+    key_ = b.activation("key", program::kStepRows, 1, kRope);
+    q_ = b.activation("q", program::kStepRows, kHeads, kRank + kRope);
+    b.kv_append(latent_, key_, 0);
+    out_ = b.mla_attend(q_, kRank, 0.1f, 0);
+    program_.set_output(out_);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    values_.resize(static_cast<size_t>(kLength * (1 + kHeads) * (kRank + kRope)));
+    for (float& x : values_) x = normal(random);
+    for (int32_t i = 0; i < kLength / program::kPageRows + 1; ++i) pages_.push_back(i);
+  }
+
+  /// The first step takes the long beginning, the others `rows` rows each.
+  std::vector<float> last_rows(program::Backend& backend, int64_t rows) {
+    const auto executable =
+        backend.compile(program_, program::WeightBytes(program_.tensors().size()),
+                        {kLength - kLast, kLength - kLast, static_cast<int32_t>(pages_.size())});
+    std::vector<float> results;
+    for (int64_t at = 0; at < kLength;) {
+      const int64_t count = at == 0 ? kLength - kLast : std::min(rows, kLength - at);
+      step(*executable, at, count);
+      if (at > 0) {
+        std::vector<float> out(static_cast<size_t>(count * kHeads * kRank));
+        executable->peek(out_, count, out);
+        results.insert(results.end(), out.begin(), out.end());
+      }
+      at += count;
+    }
+    return results;
+  }
+
+ private:
+  void step(program::Executable& executable, int64_t at, int64_t count) {
+    constexpr int64_t kWidth = kRank + kRope;
+    std::vector<float> latent, key, q;
+    std::vector<int32_t> positions, zeroes(static_cast<size_t>(count), 0);
+    for (int64_t r = at; r < at + count; ++r) {
+      const float* row = values_.data() + r * (1 + kHeads) * kWidth;
+      latent.insert(latent.end(), row, row + kRank);
+      key.insert(key.end(), row + kRank, row + kWidth);
+      q.insert(q.end(), row + kWidth, row + (1 + kHeads) * kWidth);
+      positions.push_back(static_cast<int32_t>(r));
+    }
+    executable.poke(latent_, count, latent);
+    executable.poke(key_, count, key);
+    executable.poke(q_, count, q);
+    program::StepOutput output;
+    executable.run({zeroes, positions, zeroes, positions, pages_, static_cast<int32_t>(pages_.size()), {}},
+                   output);
+  }
+
+  program::Program program_;
+  program::TensorId latent_, key_, q_, out_;
+  std::vector<float> values_;
+  std::vector<int32_t> pages_;
+};
+
+TEST(MlaAttend, TheSameBitsHoweverTheWorkIsShared) {
+  LongSequence sequence;
+  const std::vector<float> expected = sequence.last_rows(*make_ref_backend(), 20);
+  for (const Isa isa : test::usable_isas()) {
+    const auto run = [&](int threads, int64_t rows) {
+      return sequence.last_rows(*make_cpu_backend({.threads = threads, .isa = isa}), rows);
+    };
+    const std::vector<float> one = run(1, 1);
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      error += std::pow(expected[i] - one[i], 2);
+      norm += std::pow(expected[i], 2);
+    }
+    EXPECT_LE(std::sqrt(error / norm), attend_kernels(isa).bf16 ? 0x1p-8 : 0x1p-11) << isa_name(isa);
+    EXPECT_EQ(one, run(1, 20)) << isa_name(isa);
+    EXPECT_EQ(one, run(2, 1)) << isa_name(isa);  // 36 chunks: more than the workers keep at once
+    EXPECT_EQ(one, run(3, 7)) << isa_name(isa);
+    EXPECT_EQ(one, run(5, 20)) << isa_name(isa);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::backend::cpu
