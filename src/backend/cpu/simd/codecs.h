@@ -13,8 +13,13 @@ using F = Lanes::F;
 
 constexpr int kWordBytes = 4 * kPanelRows, kHalfBytes = 2 * kPanelRows;
 
-inline I low_nibbles(I a) { return Lanes::bit_and(a, Lanes::all(0x0F0F0F0F)); }
-inline I high_nibbles(I a) { return low_nibbles(Lanes::shift_right(a, 4)); }
+/// `a` shifted right by `by`, or left by -by.
+inline I shifted(I a, int by) {
+  return by > 0 ? Lanes::shift_right(a, by) : by < 0 ? Lanes::shift_left(a, -by) : a;
+}
+inline I bits(I a, int from, int32_t mask) { return Lanes::bit_and(shifted(a, from), Lanes::all(mask)); }
+/// The four nibbles that begin at bit `from` (0 or 4) of each byte.
+inline I nibbles_of(I a, int from) { return bits(a, from, 0x0F0F0F0F); }
 
 /// Where a codec reads: words and 16-bit halves of the block for its lanes.
 struct Block {
@@ -29,7 +34,7 @@ struct Block {
   F half(int words, int index) const { return Lanes::halves(half_at(words, index)); }
   /// 32 nibble codes from word `base` on: columns 4j .. of the first 16 low, of the last 16 high.
   I nibbles(int base, int j) const {
-    return j < 4 ? low_nibbles(word(base + j)) : high_nibbles(word(base + j - 4));
+    return j < 4 ? nibbles_of(word(base + j), 0) : nibbles_of(word(base + j - 4), 4);
   }
 };
 
@@ -58,9 +63,7 @@ struct Q4_1 : OneGroup<20> {
 };
 
 /// The fifth bit of Q5_0 and Q5_1 stands in word 4, spread.
-inline I fifth_bits(I spread, int j) {
-  return Lanes::shift_left(Lanes::bit_and(Lanes::shift_right(spread, j), Lanes::all(0x01010101)), 4);
-}
+inline I fifth_bits(I spread, int j) { return bits(spread, j - 4, 0x10101010); }
 
 struct Q5_0 : OneGroup<22> {
   static constexpr int kOffset = 16;
@@ -128,9 +131,6 @@ struct EightGroups : Block {
   F scale(int group, int half) const { return scales[group * kHalves + half]; }
 };
 
-inline I bits(I a, int from, int32_t mask) {
-  return Lanes::bit_and(Lanes::shift_right(a, from), Lanes::all(mask));
-}
 /// The byte at bits [from, from + 8), sign and all.
 inline I signed_byte(I a, int from) { return Lanes::shift_right_signed(Lanes::shift_left(a, 24 - from), 24); }
 inline F scaled(F d, I scale) { return Lanes::mul(d, Lanes::to_float(scale)); }
@@ -160,16 +160,14 @@ struct ScalesAndMinima : EightGroups<kBlockBytes, 1> {
 
 struct Q4_K : ScalesAndMinima<144, 35> {
   using ScalesAndMinima::ScalesAndMinima;
-  I code(int group, int j) const {
-    return low_nibbles(Lanes::shift_right(word(3 + 8 * (group / 2) + j), 4 * (group % 2)));
-  }
+  I code(int group, int j) const { return nibbles_of(word(3 + 8 * (group / 2) + j), 4 * (group % 2)); }
 };
 
 struct Q5_K : ScalesAndMinima<176, 43> {
   using ScalesAndMinima::ScalesAndMinima;
   I code(int group, int j) const {
-    const I low = low_nibbles(Lanes::shift_right(word(11 + 8 * (group / 2) + j), 4 * (group % 2)));
-    return Lanes::bit_or(low, Lanes::shift_left(bits(word(3 + j), group, 0x01010101), 4));
+    const I low = nibbles_of(word(11 + 8 * (group / 2) + j), 4 * (group % 2));
+    return Lanes::bit_or(low, bits(word(3 + j), group - 4, 0x10101010));
   }
 };
 
@@ -181,8 +179,8 @@ struct Q6_K : EightGroups<210, 2> {
   }
   I code(int group, int j) const {
     const int part = group / 4, k = group % 4;
-    const I low = low_nibbles(Lanes::shift_right(word(16 * part + 8 * (k % 2) + j), 4 * (k / 2)));
-    return Lanes::bit_or(low, Lanes::shift_left(bits(word(32 + 8 * part + j), 2 * k, 0x03030303), 4));
+    const I low = nibbles_of(word(16 * part + 8 * (k % 2) + j), 4 * (k / 2));
+    return Lanes::bit_or(low, bits(word(32 + 8 * part + j), 2 * k - 4, 0x30303030));
   }
 };
 
@@ -218,8 +216,7 @@ struct Q3_K : EightGroups<110, 2> {
     }
   }
   I code(int group, int j) const {
-    return Lanes::bit_or(bit_pairs(*this, 8, group, j),
-                         Lanes::shift_left(bits(word(j), group, 0x01010101), 2));
+    return Lanes::bit_or(bit_pairs(*this, 8, group, j), bits(word(j), group - 2, 0x04040404));
   }
 };
 

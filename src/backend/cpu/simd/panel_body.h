@@ -7,12 +7,18 @@ using L = Lanes;
 /// Bytes ahead of the weights in use that are asked for: a panel's stream goes on into the next panel.
 constexpr int kAhead = 4096;
 
-/// Calls f(0) .. f(n - 1), unrolled where the tier wants it.
+#define SLUICE_INLINE __attribute__((always_inline))
+
+template <typename Function, int... i>
+SLUICE_INLINE inline void call_each(Function f, std::integer_sequence<int, i...>) {
+  (f(std::integral_constant<int, i>{}), ...);
+}
+
+/// Calls f(0) .. f(n - 1), unrolled where the tier wants it: arrays of vectors then live in registers.
 template <int n, typename Function>
-inline __attribute__((always_inline)) void repeat(Function f) {
+SLUICE_INLINE inline void repeat(Function f) {
   if constexpr (L::kUnroll) {
-    [&]<int... i>(std::integer_sequence<int, i...>) { (f(std::integral_constant<int, i>{}), ...); }
-    (std::make_integer_sequence<int, n>{});
+    call_each(f, std::make_integer_sequence<int, n>{});
   } else {
     for (int i = 0; i < n; ++i) f(i);
   }
@@ -20,45 +26,50 @@ inline __attribute__((always_inline)) void repeat(Function f) {
 
 /// The sums of one half (or the whole) of a group for R rows: integers, so exact.
 template <typename Codec, int R>
-inline __attribute__((always_inline)) void dot_codes(const Codec& codec, int group, int half,
-                                                     const QuantBlock* const* x, I* sums) {
+SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, const QuantBlock* const* x,
+                                    I* sums) {
   constexpr int kSteps = 8 / Codec::kHalves;
-  repeat<R>([&](auto r) __attribute__((always_inline)) {
+  repeat<R>([&](auto r) SLUICE_INLINE {
     const int32_t sum = Codec::kHalves == 2 ? x[r]->sums[half] : x[r]->sums[0] + x[r]->sums[1];
     sums[r] = Codec::kBytes         ? L::start_bytes(sum)
               : Codec::kOffset != 0 ? L::all(-Codec::kOffset * sum)
                                     : L::zero();
   });
-  repeat<kSteps>([&](auto step) __attribute__((always_inline)) {
+  repeat<kSteps>([&](auto step) SLUICE_INLINE {
     const int j = half * kSteps + step;
     const I codes = codec.code(group, j);
-    repeat<R>([&](auto r) __attribute__((always_inline)) {
+    repeat<R>([&](auto r) SLUICE_INLINE {
       const auto four = L::four(x[r]->codes + 4 * j);
       sums[r] = Codec::kBytes ? L::dot_bytes(sums[r], codes, four) : L::dot(sums[r], codes, four);
     });
   });
 }
 
-/// One group of 32 columns: sums += scale * (codes . x) + minimum * sum of x, in float32.
+/// One group of 32 columns: sums += scale of x * sum of (scale * (codes . x)) + minimum * sum of x, in
+/// float32.
 template <typename Codec, int R>
-inline __attribute__((always_inline)) void add_group(const Codec& codec, int group,
-                                                     const QuantBlock* const* x, F* sums) {
-  repeat<Codec::kHalves>([&](auto half) __attribute__((always_inline)) {
+SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBlock* const* x, F* sums) {
+  F products[R];
+  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
     I dots[R];
     dot_codes<Codec, R>(codec, group, half, x, dots);
     const F scale = codec.scale(group, half);
-    repeat<R>([&](auto r) __attribute__((always_inline)) {
-      sums[r] = L::fma(L::mul(L::to_float(dots[r]), L::all_f(x[r]->scale)), scale, sums[r]);
+    repeat<R>([&](auto r) SLUICE_INLINE {
+      const F product = L::to_float(dots[r]);
+      products[r] = half == 0 ? L::mul(product, scale) : L::fma(product, scale, products[r]);
     });
-    if constexpr (Codec::kMinimum) {
+  });
+  repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = L::fma(products[r], L::all_f(x[r]->scale), sums[r]); });
+  if constexpr (Codec::kMinimum) {
+    repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
       const F minimum = codec.minimum(group, half);
-      repeat<R>([&](auto r) __attribute__((always_inline)) {
+      repeat<R>([&](auto r) SLUICE_INLINE {
         const float sum =
             Codec::kHalves == 2 ? x[r]->scale * static_cast<float>(x[r]->sums[half]) : x[r]->scaled_sum;
         sums[r] = L::fma(minimum, L::all_f(sum), sums[r]);
       });
-    }
-  });
+    });
+  }
 }
 
 template <typename Codec, int R>
@@ -73,17 +84,17 @@ void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
   }
   for (int64_t c = 0; c < columns; c += kBlockColumns, panel += Codec::kPackedBytes) {
     for (int line = 0; line < Codec::kPackedBytes; line += 64) L::prefetch(panel + kAhead + line);
-    repeat<kParts>([&](auto p) __attribute__((always_inline)) {
+    repeat<kParts>([&](auto p) SLUICE_INLINE {
       const Codec codec(panel, p * L::kWidth);
       if constexpr (Codec::kGroups == 1) {
         add_group<Codec, R>(codec, 0, x, sums[p]);
       } else {
         const QuantBlock* at[R];
         for (int r = 0; r < R; ++r) at[r] = x[r];
-        for (int g = 0; g < Codec::kGroups; ++g) {
+        repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
           add_group<Codec, R>(codec, g, at, sums[p]);
           for (int r = 0; r < R; ++r) ++at[r];
-        }
+        });
       }
     });
     for (int r = 0; r < R; ++r) x[r] += Codec::kGroups;
@@ -119,7 +130,7 @@ void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
       x[r] = static_cast<const float*>(rows[r]);
       for (int k = 0; k < kChains; ++k) sums[k][r] = L::all_f(0);
     }
-    const auto add_column = [&](int64_t c, int k) __attribute__((always_inline)) {
+    const auto add_column = [&](int64_t c, int k) SLUICE_INLINE {
       const F weights = Number::load(at + c * kColumnBytes);
       for (int r = 0; r < R; ++r) sums[k][r] = L::fma(weights, L::all_f(x[r][c]), sums[k][r]);
     };
@@ -127,7 +138,7 @@ void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
     for (; c + kChains <= columns; c += kChains) {
       for (int line = 0; line < kChains * kColumnBytes; line += 64)
         L::prefetch(at + c * kColumnBytes + kAhead + line);
-      repeat<kChains>([&](auto k) __attribute__((always_inline)) { add_column(c + k, k); });
+      repeat<kChains>([&](auto k) SLUICE_INLINE { add_column(c + k, k); });
     }
     for (; c < columns; ++c) add_column(c, 0);
     for (int r = 0; r < R; ++r) {
