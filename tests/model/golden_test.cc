@@ -84,17 +84,19 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
                            return name;
                          });
 
-TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsAndThreads) {
+TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsThreadsAndRepacking) {
   for (const char* name : {"glm-q4_k_m", "glm-rotate"}) {
     const Golden golden = golden_case(name);
     for (const backend::cpu::Isa isa : usable_isas()) {
       SCOPED_TRACE(std::string(name) + " " + std::string(backend::cpu::isa_name(isa)));
-      const auto logits = [&](int threads, int64_t rows) {
-        return logits_of(golden, *backend::make_cpu_backend({.threads = threads, .isa = isa}), rows);
+      const auto logits = [&](int threads, int64_t rows, bool repack) {
+        return logits_of(
+            golden, *backend::make_cpu_backend({.threads = threads, .repack = repack, .isa = isa}), rows);
       };
-      const auto one = logits(1, 1);
-      EXPECT_EQ(one, logits(1, 512));
-      EXPECT_EQ(one, logits(3, 7));
+      const auto one = logits(1, 1, true);
+      EXPECT_EQ(one, logits(1, 512, true));
+      EXPECT_EQ(one, logits(3, 7, true));
+      EXPECT_EQ(one, logits(2, 7, false));
     }
   }
 }

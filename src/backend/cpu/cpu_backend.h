@@ -14,6 +14,8 @@ namespace sluice::backend {
 struct CpuOptions {
   int threads = 0;    ///< 0: as many as this process may use, and one for small steps
   bool fused = true;  ///< false: fused ops run as their expansions, to measure what fusing gains
+  bool repack =
+      true;  ///< false: weights stay in the mapped file and are packed panel by panel as they are used
   std::optional<cpu::Isa> isa = {};  ///< the tier of the kernels; without it chosen_isa()
   /// Called while weights are packed, with the bytes that are done and those in all.
   std::function<void(int64_t done, int64_t total)> progress = {};

@@ -35,18 +35,19 @@ constexpr double kAloneFlops = 32e6;
 class CpuExecutable : public Executable {
  public:
   CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads,
-                double alone_flops, cpu::Isa isa, const Progress& progress)
+                double alone_flops, cpu::Isa isa, bool repack, const Progress& progress)
       : program_(std::move(program)),
         weights_(weights),
         options_(options),
         isa_(isa),
+        repack_(repack),
         team_(threads),
-        packed_(program_, cpu::matmul_kernels(isa)),
+        packed_(program_, weights_, cpu::matmul_kernels(isa), repack, team_.size()),
         memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options)),
         row_flops_(total_cost(program_, {}).flops),
         alone_flops_(alone_flops) {
-    if (!options.bind_only) packed_.load(weights_, team_, progress);
+    if (!options.bind_only) packed_.load(team_, progress);
     for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
     barriers_ = cpu::barriers_before(program_, memory_.plan(), options_.max_rows, options_.max_outputs);
   }
@@ -92,9 +93,10 @@ class CpuExecutable : public Executable {
   std::string kernel_text(const Kernel& kernel, const Op& op) const {
     if (!kernel.panels) return kernel.name;
     std::string text = fmt::format("{} {} panels", kernel.name, cpu::isa_name(isa_));
+    if (!repack_) return text + " packed as they are read";
     info(op).operands(op, [&](const char* name, TensorId id, bool) {
       if (!packed_.holds(id)) return;
-      const cpu::Matrix matrix = packed_.matrix(id);
+      const cpu::Matrix matrix = packed_.matrix(id, 0, 0);
       const double numbers = static_cast<double>(matrix.matrices * matrix.rows * matrix.columns);
       text += fmt::format(", {} {:.4f} B a weight", name,
                           static_cast<double>(matrix.matrices * matrix.matrix_bytes) / numbers);
@@ -143,6 +145,7 @@ class CpuExecutable : public Executable {
   WeightBytes weights_;
   CompileOptions options_;
   cpu::Isa isa_;
+  bool repack_;
   Team team_;
   cpu::PackedWeights packed_;
   cpu::Memory memory_;
@@ -159,6 +162,7 @@ class CpuBackend : public Backend {
         alone_flops_(options.threads > 0 ? 0.0 : kAloneFlops),
         fused_(options.fused),
         isa_(options.isa ? *options.isa : cpu::chosen_isa()),
+        repack_(options.repack),
         progress_(options.progress) {}
   std::string name() const override { return "cpu"; }
   bool has(const Program& program, const Op& op) const override {
@@ -168,7 +172,7 @@ class CpuBackend : public Backend {
                                       const CompileOptions& options) override {
     Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
     return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_, alone_flops_, isa_,
-                                           progress_);
+                                           repack_, progress_);
   }
 
  private:
@@ -176,6 +180,7 @@ class CpuBackend : public Backend {
   double alone_flops_;
   bool fused_;
   cpu::Isa isa_;
+  bool repack_;
   Progress progress_;
 };
 

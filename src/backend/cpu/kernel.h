@@ -26,6 +26,8 @@ struct Context {
     if (workers > 1) team.barrier();
   }
   float* scratch() const { return memory.scratch(worker); }
+  /// A weight in panels; two that are read at the same time take different slots.
+  Matrix matrix(program::TensorId id, int slot = 0) const { return memory.matrix(id, worker, slot); }
   Slice slice(int64_t count, int64_t group = 1) const { return slice_of(count, worker, workers, group); }
   /// Rows of an activation at this step.
   int64_t rows(const program::Program& p, program::TensorId id) const {

@@ -54,7 +54,7 @@ class Memory {
   /// A weight in the file's order.
   Weight weight(program::TensorId id) const;
   /// A weight in panels: of ops whose kernel says so (Kernel::panels).
-  Matrix matrix(program::TensorId id) const { return packed_.matrix(id); }
+  Matrix matrix(program::TensorId id, int worker, int slot) const { return packed_.matrix(id, worker, slot); }
   const MatmulKernels& kernels() const { return kernels_; }
   Rows<float> rows(program::TensorId id) const;
   Rows<int32_t> int_rows(program::TensorId id) const;

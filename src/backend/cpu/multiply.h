@@ -62,15 +62,16 @@ inline int64_t rows_in_cache(int64_t columns) {
   return std::max<int64_t>(kTileRows, kFloats / quant_floats(1, columns) / kTileRows * kTileRows);
 }
 
-/// Calls tile(panel, first row, rows) for all of `panels` and `count` rows: a panel's tiles follow each other
-/// while it is in the first-level cache.
-template <typename Tile>
-void each_tile(Slice panels, int64_t count, int64_t columns, Tile tile) {
+/// For each of `panels`: open(panel), then tile(first row, rows) for all of `count` rows, so that a panel's
+/// tiles follow each other while it is in the first-level cache.
+template <typename Open, typename Tile>
+void each_tile(Slice panels, int64_t count, int64_t columns, Open open, Tile tile) {
   const int64_t chunk = rows_in_cache(columns);
   for (int64_t begin = 0; begin < count; begin += chunk) {
     const int64_t end = std::min(count, begin + chunk);
     for (int64_t p = panels.first; p < panels.last; ++p) {
-      for (int64_t i = begin; i < end; i += kTileRows) tile(p, i, std::min<int64_t>(kTileRows, end - i));
+      open(p);
+      for (int64_t i = begin; i < end; i += kTileRows) tile(i, std::min<int64_t>(kTileRows, end - i));
     }
   }
 }
@@ -79,12 +80,17 @@ void each_tile(Slice panels, int64_t count, int64_t columns, Tile tile) {
 /// outputs [n, n + outputs) of input i, outputs <= kPanelRows.
 template <typename X, typename Store>
 void multiply(const Matrix& w, int64_t m, Slice panels, int64_t count, X x, Store store) {
-  each_tile(panels, count, w.columns, [&](int64_t p, int64_t first, int64_t rows) {
+  const uint8_t* panel = nullptr;
+  int64_t n = 0, outputs = 0;
+  const auto open = [&](int64_t p) {
+    panel = w.panel(m, p);
+    n = p * kPanelRows, outputs = std::min<int64_t>(kPanelRows, w.rows - n);
+  };
+  each_tile(panels, count, w.columns, open, [&](int64_t first, int64_t rows) {
     alignas(64) float out[kTileRows * kPanelRows];
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
-    w.product(w.panel(m, p), w.columns, rows_x, static_cast<int>(rows), out);
-    const int64_t n = p * kPanelRows, outputs = std::min<int64_t>(kPanelRows, w.rows - n);
+    w.product(panel, w.columns, rows_x, static_cast<int>(rows), out);
     for (int64_t i = 0; i < rows; ++i) store(first + i, n, out + i * kPanelRows, outputs);
   });
 }
@@ -102,15 +108,19 @@ void multiply_rows(const MatmulKernels& kernels, const Matrix& w, int64_t m, Sli
 template <typename X, typename Store>
 void multiply_gated(const MatmulKernels& kernels, const Matrix& gate, const Matrix& up, int64_t m,
                     Slice panels, int64_t count, X x, Store store) {
-  each_tile(panels, count, gate.columns, [&](int64_t p, int64_t first, int64_t rows) {
+  const uint8_t *gate_panel = nullptr, *up_panel = nullptr;
+  int64_t n = 0, outputs = 0;
+  const auto open = [&](int64_t p) {
+    gate_panel = gate.panel(m, p), up_panel = up.panel(m, p);
+    n = p * kPanelRows, outputs = std::min<int64_t>(kPanelRows, gate.rows - n);
+  };
+  each_tile(panels, count, gate.columns, open, [&](int64_t first, int64_t rows) {
     alignas(64) float gates[kTileRows * kPanelRows], ups[kTileRows * kPanelRows];
-    const void* rows_x[kTileRows];
-    for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(gate, first + i);
-    gate.product(gate.panel(m, p), gate.columns, rows_x, static_cast<int>(rows), gates);
-    for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(up, first + i);
-    up.product(up.panel(m, p), up.columns, rows_x, static_cast<int>(rows), ups);
+    const void *gate_x[kTileRows], *up_x[kTileRows];
+    for (int64_t i = 0; i < rows; ++i) gate_x[i] = x(gate, first + i), up_x[i] = x(up, first + i);
+    gate.product(gate_panel, gate.columns, gate_x, static_cast<int>(rows), gates);
+    up.product(up_panel, up.columns, up_x, static_cast<int>(rows), ups);
     kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
-    const int64_t n = p * kPanelRows, outputs = std::min<int64_t>(kPanelRows, gate.rows - n);
     for (int64_t i = 0; i < rows; ++i) store(first + i, n, gates + i * kPanelRows, outputs);
   });
 }
@@ -123,6 +133,7 @@ class PanelShares {
   /// First every matrix is counted, then every one is asked for in the same order.
   void count(int64_t panels, int64_t rows) { total_ += panels * cost(rows); }
   Slice take(int64_t panels, int64_t rows) {
+    if (rows == 0) return {0, 0};
     const int64_t begin = total_ * worker_ / workers_ - position_,
                   end = total_ * (worker_ + 1) / workers_ - position_;
     const int64_t each = cost(rows);
@@ -135,7 +146,7 @@ class PanelShares {
 
  private:
   /// Reading a panel takes as long as computing some rows of it.
-  static int64_t cost(int64_t rows) { return rows + 4; }
+  static int64_t cost(int64_t rows) { return rows == 0 ? 0 : rows + 4; }
   int worker_, workers_;
   int64_t total_ = 0, position_ = 0;
 };

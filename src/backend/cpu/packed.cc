@@ -72,10 +72,10 @@ std::span<const Part> parts_of(const Layout& layout) {
 
 int unit_bytes(Kind kind) { return kind == Kind::Bytes ? 1 : kind == Kind::Halves ? 2 : 4; }
 
-/// Bit i of the file's word goes to bit i / 4 of byte i % 4.
+/// Bit 4j + b of the file's word goes to bit j of byte b: a transposition of 8 nibbles into 4 bytes.
 uint32_t spread(uint32_t word) {
   uint32_t out = 0;
-  for (unsigned i = 0; i < 32; ++i) out |= (word >> i & 1u) << (8 * (i % 4) + i / 4);
+  for (unsigned j = 0; j < 8; ++j) out |= ((word >> (4 * j) & 15u) * 0x00204081u & 0x01010101u) << j;
   return out;
 }
 
@@ -85,12 +85,19 @@ uint32_t gather(uint32_t word) {
   return out;
 }
 
-/// Copies row `row` of one part between the file's block and the packed block: 16 rows lie side by side.
+/// Copies `count` units of a block of each of `rows` rows, row_bytes apart: 16 rows lie side by side in
+/// `packed`.
 template <int kBytes>
-void pack_units(const uint8_t* file, int count, int row, uint8_t* packed) {
-  for (int i = 0; i < count; ++i) {
-    std::memcpy(packed + (i * kPanelRows + row) * kBytes, file + i * kBytes, kBytes);
-  }
+void pack_units(const uint8_t* file, int64_t row_bytes, int count, int64_t rows, uint8_t* packed) {
+  const auto copy = [&](int64_t many) {
+    for (int i = 0; i < count; ++i) {
+      for (int64_t row = 0; row < many; ++row) {
+        std::memcpy(packed + (i * kPanelRows + row) * kBytes, file + row * row_bytes + i * kBytes, kBytes);
+      }
+    }
+  };
+  if (rows == kPanelRows) return copy(kPanelRows);  // a number of times that the compiler knows
+  copy(rows);
 }
 template <int kBytes>
 void unpack_units(const uint8_t* packed, int count, int64_t row, uint8_t* file) {
@@ -99,18 +106,20 @@ void unpack_units(const uint8_t* packed, int count, int64_t row, uint8_t* file) 
   }
 }
 
-void pack_part(const Part& part, const uint8_t* block, int row, uint8_t* packed) {
+void pack_part(const Part& part, const uint8_t* block, int64_t row_bytes, int64_t rows, uint8_t* packed) {
   const uint8_t* file = block + part.offset;
   switch (part.kind) {
-    case Kind::Words: return pack_units<4>(file, part.count, row, packed);
-    case Kind::Halves: return pack_units<2>(file, part.count, row, packed);
-    case Kind::Bytes: return pack_units<1>(file, part.count, row, packed);
+    case Kind::Words: return pack_units<4>(file, row_bytes, part.count, rows, packed);
+    case Kind::Halves: return pack_units<2>(file, row_bytes, part.count, rows, packed);
+    case Kind::Bytes: return pack_units<1>(file, row_bytes, part.count, rows, packed);
     case Kind::Spread: break;
   }
-  uint32_t word;
-  std::memcpy(&word, file, sizeof word);
-  word = spread(word);
-  std::memcpy(packed + row * 4, &word, sizeof word);
+  for (int64_t row = 0; row < rows; ++row) {
+    uint32_t word;
+    std::memcpy(&word, file + row * row_bytes, sizeof word);
+    word = spread(word);
+    std::memcpy(packed + row * 4, &word, sizeof word);
+  }
 }
 
 void unpack_part(const Part& part, const uint8_t* packed, int64_t row, uint8_t* block) {
@@ -153,10 +162,7 @@ void pack_panel(Type type, const std::byte* rows_data, int64_t row_bytes, int64_
   const int64_t blocks = columns / info.block;
   for (int64_t b = 0; b < blocks; ++b) {
     for (const Part& part : parts_of(layout)) {
-      for (int row = 0; row < rows; ++row) {
-        const auto* block = reinterpret_cast<const uint8_t*>(rows_data + row * row_bytes) + b * info.bytes;
-        pack_part(part, block, row, panel);
-      }
+      pack_part(part, reinterpret_cast<const uint8_t*>(rows_data) + b * info.bytes, row_bytes, rows, panel);
       panel += part.count * unit_bytes(part.kind) * kPanelRows;
     }
   }

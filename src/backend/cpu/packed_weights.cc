@@ -43,9 +43,18 @@ void give_back(const std::byte* data, int64_t bytes) {
 
 }  // namespace
 
-PackedWeights::PackedWeights(const program::Program& program, const MatmulKernels& kernels)
+void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const {
+  const int64_t row = panel * kPanelRows;
+  pack_panel(type, of_matrix + row * row_bytes, row_bytes, std::min<int64_t>(kPanelRows, rows - row), columns,
+             out);
+}
+
+PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,
+                             const MatmulKernels& kernels, bool repack, int workers)
     : program_(program),
+      weights_(weights),
       kernels_(kernels),
+      repack_(repack),
       offset_(program.tensors().size(), -1),
       pages_(
           [&] {
@@ -55,58 +64,73 @@ PackedWeights::PackedWeights(const program::Program& program, const MatmulKernel
                 if (program[id].kind == Kind::Weight && !holds(id)) add(id);
               });
             }
+            if (!repack) bytes_ = workers * kSlots * buffer_bytes_;
             return bytes_;
           }(),
           Pages::Size::Huge) {}
 
 void PackedWeights::add(TensorId id) {
+  const Tensor& t = program_[id];
   offset_[static_cast<size_t>(id)] = bytes_;
   ids_.push_back(id);
-  bytes_ += program_[id].shape[0] * matrix_bytes(program_[id]);
+  bytes_ += t.shape[0] * matrix_bytes(t);
+  buffer_bytes_ = std::max(buffer_bytes_, round_up(panel_bytes(t.type, t.columns()), kLine));
 }
 
-Matrix PackedWeights::matrix(TensorId id) const {
+Matrix PackedWeights::in_file(TensorId id) const {
   const Tensor& t = program_[id];
-  return {reinterpret_cast<const uint8_t*>(pages_.data()) + offset_[static_cast<size_t>(id)],
-          matrix_bytes(t),
-          panel_bytes(t.type, t.shape[2]),
+  const quant::TypeInfo& type = quant::type_info(t.type);
+  const std::byte* base = weights_[static_cast<size_t>(program_.storage(id))].data();
+  return {t.type,
+          base + bytes_of(type, t.offset),
+          bytes_of(type, t.stride[0]),
+          panel_bytes(t.type, t.columns()),
+          bytes_of(type, t.stride[1]),
           t.shape[0],
           t.shape[1],
-          t.shape[2],
+          t.columns(),
           takes_quantized(t.type),
-          panel_product(kernels_, t.type)};
+          panel_product(kernels_, t.type),
+          nullptr};
 }
 
-void PackedWeights::load(const program::WeightBytes& weights, Team& team,
-                         const std::function<void(int64_t, int64_t)>& progress) {
+Matrix PackedWeights::matrix(TensorId id, int worker, int slot) const {
+  Matrix matrix = in_file(id);
+  if (repack_) {
+    matrix.data = pages_.data() + offset_[static_cast<size_t>(id)];
+    matrix.matrix_bytes = matrix_bytes(program_[id]);
+  } else {
+    matrix.buffer = reinterpret_cast<uint8_t*>(pages_.data()) + (worker * kSlots + slot) * buffer_bytes_;
+  }
+  return matrix;
+}
+
+void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>& progress) {
+  if (!repack_) return;
   const bool short_of_memory = available_memory_bytes() < 2 * bytes_;
   std::atomic<int64_t> done{0};
   team.run([&](int worker) {
     for (const TensorId id : ids_) {
-      const Tensor& t = program_[id];
-      const quant::TypeInfo& type = quant::type_info(t.type);
-      const std::byte* from =
-          weights[static_cast<size_t>(program_.storage(id))].data() + bytes_of(type, t.offset);
-      const int64_t row_bytes = bytes_of(type, t.stride[1]), stride = bytes_of(type, t.stride[0]);
-      const Matrix to = matrix(id);
-      const int64_t chunk = std::max<int64_t>(1, kChunkBytes / to.panel_bytes);
-      const Slice mine = slice_of(to.matrices * to.panels(), worker, team.size());
+      const Matrix from = in_file(id);
+      std::byte* to = pages_.data() + offset_[static_cast<size_t>(id)];
+      const int64_t to_stride = matrix_bytes(program_[id]), panels = from.panels();
+      const int64_t chunk = std::max<int64_t>(1, kChunkBytes / from.panel_bytes);
+      const Slice mine = slice_of(from.matrices * panels, worker, team.size());
       for (int64_t item = mine.first; item < mine.last;) {
-        // Panels of one matrix.
-        const int64_t m = item / to.panels(), first = item % to.panels();
-        const int64_t last = std::min({first + chunk, to.panels(), first + mine.last - item});
+        // Some panels of one matrix.
+        const int64_t m = item / panels, first = item % panels;
+        const int64_t last = std::min({first + chunk, panels, first + mine.last - item});
+        const std::byte* rows = from.data + m * from.matrix_bytes;
         for (int64_t p = first; p < last; ++p) {
-          const int64_t row = p * kPanelRows;
-          pack_panel(t.type, from + m * stride + row * row_bytes, row_bytes,
-                     std::min<int64_t>(kPanelRows, to.rows - row), to.columns,
-                     const_cast<uint8_t*>(to.panel(m, p)));
+          from.pack(rows, p, reinterpret_cast<uint8_t*>(to + m * to_stride + p * from.panel_bytes));
+        }
+        if (short_of_memory) {
+          const int64_t panel_of_file = kPanelRows * from.row_bytes,
+                        end = std::min(last * kPanelRows, from.rows);
+          give_back(rows + first * panel_of_file, end * from.row_bytes - first * panel_of_file);
         }
         item += last - first;
-        if (short_of_memory) {
-          give_back(from + m * stride + first * kPanelRows * row_bytes,
-                    (last - first) * kPanelRows * row_bytes);
-        }
-        done += (last - first) * to.panel_bytes;
+        done += (last - first) * from.panel_bytes;
         if (worker == 0 && progress) progress(done, bytes_);
       }
     }

@@ -11,41 +11,56 @@
 
 namespace sluice::backend::cpu {
 
-/// A weight as products read it: panel p of matrix m.
+/// A weight as products read it: panel p of matrix m. Without repacking at load, a panel is packed when it is
+/// asked for, into a buffer of the worker that asks: good until the next one.
 struct Matrix {
-  const uint8_t* data;
-  int64_t matrix_bytes, panel_bytes;
+  quant::Type type;
+  const std::byte* data;  // panels; with a buffer the file's rows
+  int64_t matrix_bytes, panel_bytes, row_bytes;
   int64_t matrices, rows, columns;
   bool quantized;  // products take QuantBlocks (else floats)
   PanelProduct product;
+  uint8_t* buffer;
 
   int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
   const uint8_t* panel(int64_t matrix, int64_t panel) const {
-    return data + matrix * matrix_bytes + panel * panel_bytes;
+    const std::byte* of_matrix = data + matrix * matrix_bytes;
+    if (buffer == nullptr) return reinterpret_cast<const uint8_t*>(of_matrix + panel * panel_bytes);
+    pack(of_matrix, panel, buffer);
+    return buffer;
   }
+  /// Packs a panel of a matrix that lies in the file's order.
+  void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;
 };
 
 class PackedWeights {
  public:
-  /// Room for the weights of every op whose kernel reads panels; load() fills it. Throws Error when the
-  /// system refuses the memory.
-  PackedWeights(const program::Program& program, const MatmulKernels& kernels);
+  /// Matrices that a kernel reads at once, each with a buffer of its own.
+  static constexpr int kSlots = 2;
+
+  /// Room for the weights of every op whose kernel reads panels, which load() fills; without `repack` for two
+  /// panels a worker. Throws Error when the system refuses the memory.
+  PackedWeights(const program::Program& program, const program::WeightBytes& weights,
+                const MatmulKernels& kernels, bool repack, int workers);
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
   /// thread, if it is there. Where memory is too short for the file's pages and the packed weights, pages
   /// that were read are given back to the system as it goes.
-  void load(const program::WeightBytes& weights, Team& team,
-            const std::function<void(int64_t, int64_t)>& progress);
+  void load(Team& team, const std::function<void(int64_t, int64_t)>& progress);
 
   bool holds(program::TensorId id) const { return offset_[static_cast<size_t>(id)] >= 0; }
-  Matrix matrix(program::TensorId id) const;
+  Matrix matrix(program::TensorId id, int worker, int slot) const;
   int64_t bytes() const { return bytes_; }
 
  private:
   void add(program::TensorId id);
+  Matrix in_file(program::TensorId id) const;
 
   const program::Program& program_;
+  const program::WeightBytes& weights_;
   const MatmulKernels& kernels_;
+  bool repack_;
+  int64_t buffer_bytes_ = 0;            // of one panel, the largest
   std::vector<int64_t> offset_;         // by TensorId; -1: not packed
   std::vector<program::TensorId> ids_;  // packed, in the order of offset_
   int64_t bytes_ = 0;

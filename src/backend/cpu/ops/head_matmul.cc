@@ -13,7 +13,7 @@ using namespace program;
 /// Stored as [outputs, inputs] a head: panels of outputs, those of all heads shared evenly among the workers.
 void reduce_columns(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<HeadMatmul>(record.args);
-  const Matrix weight = c.memory.matrix(op.weight.id);
+  const Matrix weight = c.matrix(op.weight.id);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const int64_t rows = c.rows(p, op.in.id), panels = weight.panels();
   const Slice mine = c.slice(weight.matrices * panels);

@@ -16,7 +16,7 @@ int64_t input_floats(const Program& p, TensorId in, const CompileOptions& option
 void matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Matmul>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id);
-  const Matrix weight = c.memory.matrix(op.weight.id);
+  const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(c.memory.kernels(), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
                 c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
@@ -31,7 +31,7 @@ int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions&
 void matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id), residual = c.memory.rows(op.residual.id);
-  const Matrix weight = c.memory.matrix(op.weight.id);
+  const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(c.memory.kernels(), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
                 c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
@@ -47,7 +47,7 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<GateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const MatmulKernels& kernels = c.memory.kernels();
-  const Matrix gate = c.memory.matrix(op.gate.id), up = c.memory.matrix(op.up.id);
+  const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id);
   GatedInputs x(kernels, in, rows, gate.columns, c.scratch());
   x.prepare(gate, up);

@@ -52,18 +52,17 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeGateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const MatmulKernels& kernels = c.memory.kernels();
-  const Matrix gate = c.memory.matrix(op.gate.id), up = c.memory.matrix(op.up.id);
+  const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
                                          c.scratch() + quant_floats(rows, gate.columns));
   GatedInputs x(kernels, in, rows, gate.columns, c.scratch());
   PanelShares shares(c.worker, c.workers);
-  if (op.shared_gate) shares.count(c.memory.matrix(op.shared_gate.id).panels(), rows);
+  if (op.shared_gate) shares.count(c.matrix(op.shared_gate.id).panels(), rows);
   for (int64_t e = 0; e < gate.matrices; ++e) shares.count(gate.panels(), sorted.count(e));
 
   if (op.shared_gate) {
-    const Matrix shared_gate = c.memory.matrix(op.shared_gate.id),
-                 shared_up = c.memory.matrix(op.shared_up.id);
+    const Matrix shared_gate = c.matrix(op.shared_gate.id), shared_up = c.matrix(op.shared_up.id, 1);
     const Rows<float> shared = c.memory.rows(op.shared_out.id);
     x.prepare(shared_gate, shared_up);
     multiply_gated(kernels, shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
@@ -94,11 +93,11 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
   const MatmulKernels& kernels = c.memory.kernels();
-  const Matrix down = c.memory.matrix(op.down.id);
+  const Matrix down = c.matrix(op.down.id);
   const int64_t rows = c.rows(p, op.residual.id), used = in.heads;
   const Slice panels = c.slice(down.panels());
   if (op.shared_in) {
-    const Matrix shared_down = c.memory.matrix(op.shared_down.id);
+    const Matrix shared_down = c.matrix(op.shared_down.id);
     multiply_rows(kernels, shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id), c.scratch(),
                   [&](int64_t r, int64_t n, const float* values, int64_t count) {
                     for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
@@ -131,7 +130,7 @@ int64_t moe_down_add_scratch(const Program& p, const Op& record, const CompileOp
 void expert_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<ExpertMatmul>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const Matrix weight = c.memory.matrix(op.weight.id);
+  const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, weight.matrices,
                                          c.scratch() + quant_floats(rows, weight.columns));
