@@ -42,7 +42,7 @@ class CpuExecutable : public Executable {
         isa_(isa),
         repack_(repack),
         team_(threads),
-        packed_(program_, weights_, cpu::matmul_kernels(isa), repack, team_.size()),
+        packed_(program_, weights_, cpu::matmul_kernels(isa), cpu::tile_kernels(isa), repack, team_.size()),
         memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options)),
         row_flops_(total_cost(program_, {}).flops),

@@ -1,5 +1,7 @@
 // How the matrix ops use products: activation rows are quantised once by every worker for itself (cheaper
 // than a meeting), panels of output rows are shared among the workers, and rows pass by a panel in tiles.
+// Where the tier has matrix tiles, steps of many rows go another way: activations become bf16, and so does
+// each panel, once for all rows.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +18,36 @@ struct Inputs {
   const void* operator()(int64_t row) const { return data + row * stride_bytes; }
 };
 
-/// Floats of scratch that `rows` quantised rows take.
-inline int64_t quant_floats(int64_t rows, int64_t columns) {
+/// Scratch for tiles may begin anywhere in a cache line.
+inline constexpr int64_t kLineFloats = 64 / sizeof(float);
+
+/// Rows of a step from which products go through matrix tiles. The step decides, not the rows of an expert,
+/// so that a row's result does not depend on what its neighbours select.
+inline constexpr int64_t kTiledStep = 32;
+
+/// The kernels of one op's products. tiles: null where the tier has none or the step has few rows.
+struct Products {
+  const MatmulKernels& panels;
+  const TileKernels* tiles;
+};
+inline Products products(const Context& c, int64_t rows) {
+  return {c.memory.kernels(), rows >= kTiledStep ? tile_kernels(c.isa) : nullptr};
+}
+
+/// Rows that are bf16 at once: what leaves the second-level cache room for two panels, whole tiles.
+inline int64_t tiled_chunk(int64_t columns) {
+  constexpr int64_t kBytes = 1536 << 10;
+  return std::max<int64_t>(2, kBytes / (2 * columns) / kTiledRows) * kTiledRows;
+}
+
+/// Floats of scratch for `rows` inputs of an op: quantised blocks, or bf16 rows and two unpacked panels.
+inline int64_t input_floats(int64_t rows, int64_t columns) {
   static_assert(sizeof(QuantBlock) % sizeof(float) == 0);
   const int64_t blocks = (columns + kQuantColumns - 1) / kQuantColumns;
-  return rows * blocks * static_cast<int64_t>(sizeof(QuantBlock) / sizeof(float));
+  const int64_t quantized = rows * blocks * static_cast<int64_t>(sizeof(QuantBlock) / sizeof(float));
+  if (rows < kTiledStep) return quantized;
+  const int64_t tiled = std::min(rows + kTileHeight, tiled_chunk(columns)) + 2 * kPanelRows;
+  return std::max(quantized, tiled * blocks * kQuantColumns / 2) + kLineFloats;
 }
 
 /// Rows [columns] at row(0) .. row(count - 1), quantised into scratch (quant_floats).
@@ -32,24 +59,29 @@ Inputs quantized(const MatmulKernels& kernels, int64_t count, int64_t columns, R
   return {reinterpret_cast<const std::byte*>(blocks), per_row * static_cast<int64_t>(sizeof(QuantBlock))};
 }
 
-/// The same rows for gate and up matrices, which may differ in type: quantised once, when one of them wants
-/// them so.
+/// The inputs of gate and up matrices, which may differ in type: quantised once, when one of them wants them
+/// so.
 class GatedInputs {
  public:
-  GatedInputs(const MatmulKernels& kernels, const Rows<float>& in, int64_t count, int64_t columns,
-              float* scratch)
-      : kernels_(kernels), in_(in), count_(count), columns_(columns), scratch_(scratch) {}
+  GatedInputs(const Products& products, const Rows<float>& in, int64_t count, int64_t columns, float* scratch)
+      : products_(products), in_(in), count_(count), columns_(columns), scratch_(scratch) {}
+  const Products& products() const { return products_; }
+  float* scratch() const { return scratch_; }
+  bool tiled(const Matrix& gate, const Matrix& up) const {
+    return products_.tiles != nullptr && gate.unpack != nullptr && up.unpack != nullptr;
+  }
   void prepare(const Matrix& gate, const Matrix& up) {
-    if (blocks_.data == nullptr && (gate.quantized || up.quantized)) {
-      blocks_ = sluice::backend::cpu::quantized(kernels_, count_, columns_, in_, scratch_);
+    if (blocks_.data == nullptr && !tiled(gate, up) && (gate.quantized || up.quantized)) {
+      blocks_ = quantized(products_.panels, count_, columns_, in_, scratch_);
     }
   }
+  const float* row(int64_t row) const { return in_(row); }
   const void* operator()(const Matrix& weight, int64_t row) const {
     return weight.quantized ? blocks_(row) : in_(row);
   }
 
  private:
-  const MatmulKernels& kernels_;
+  const Products products_;
   const Rows<float>& in_;
   int64_t count_, columns_;
   float* scratch_;
@@ -59,7 +91,7 @@ class GatedInputs {
 /// Quantised rows that stay in a core's second-level cache while panels pass by.
 inline int64_t rows_in_cache(int64_t columns) {
   constexpr int64_t kFloats = (512 << 10) / sizeof(float);
-  return std::max<int64_t>(kTileRows, kFloats / quant_floats(1, columns) / kTileRows * kTileRows);
+  return std::max<int64_t>(kTileRows, kFloats / input_floats(1, columns) / kTileRows * kTileRows);
 }
 
 /// For each of `panels`: open(panel), then tile(first row, rows) for all of `count` rows, so that a panel's
@@ -95,33 +127,112 @@ void multiply(const Matrix& w, int64_t m, Slice panels, int64_t count, X x, Stor
   });
 }
 
-/// The same for inputs at row(i), quantised into scratch first if the weight wants them so.
+/// Rows as products on tiles take them, and where two panels are unpacked to.
+struct TiledInputs {
+  uint16_t *panels[2], *rows;
+};
+
+inline TiledInputs tiled_inputs(float* scratch, int64_t columns) {
+  // Tiles are loaded line by line: the scratch of a worker begins at a page, but this may be its middle.
+  auto* at = reinterpret_cast<uint16_t*>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
+  return {{at, at + columns * kPanelRows}, at + 2 * columns * kPanelRows};
+}
+
+/// Products on tiles: for each chunk of rows and each of `steps`, unpack(step, into the two panels), then
+/// take(step, first row, rows, products of the one panel, of the other) for up to kTiledRows rows at once.
+template <typename Row, typename Unpack, typename Take>
+void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, const TiledInputs& in,
+                Slice steps, Unpack unpack, Take take) {
+  for (int64_t begin = 0; begin < count; begin += tiled_chunk(columns)) {
+    const int64_t rows = std::min(count - begin, tiled_chunk(columns));
+    const int64_t whole = (rows + kTileHeight - 1) / kTileHeight * kTileHeight;
+    for (int64_t i = 0; i < rows; ++i) tiles.round(row(begin + i), columns, in.rows + i * columns);
+    std::fill(in.rows + rows * columns, in.rows + whole * columns, uint16_t{0});
+    for (int64_t step = steps.first; step < steps.last; ++step) {
+      unpack(step, in.panels);
+      for (int64_t i = 0; i < rows; i += kTiledRows) {
+        alignas(64) float out[2][kTiledRows * kPanelRows];
+        tiles.product(in.panels[0], in.panels[1], columns, in.rows + i * columns,
+                      static_cast<int>(std::min<int64_t>(kTiledRows, whole - i)), out[0], out[1]);
+        take(step, begin + i, std::min<int64_t>(kTiledRows, rows - i), out[0], out[1]);
+      }
+    }
+  }
+}
+
+/// The same for inputs at row(i), which are prepared in scratch first in the way that the weight wants.
 template <typename Row, typename Store>
-void multiply_rows(const MatmulKernels& kernels, const Matrix& w, int64_t m, Slice panels, int64_t count,
-                   Row row, float* scratch, Store store) {
-  if (w.quantized)
-    return multiply(w, m, panels, count, quantized(kernels, count, w.columns, row, scratch), store);
+void multiply_rows(const Products& products, const Matrix& w, int64_t m, Slice panels, int64_t count, Row row,
+                   float* scratch, Store store) {
+  if (products.tiles != nullptr && w.unpack != nullptr) {
+    // Two panels a step; an odd one at the end is unpacked alone, and what the other buffer gives is left.
+    const auto panel_of = [&](int64_t step, int which) { return panels.first + 2 * step + which; };
+    each_tiled(
+        *products.tiles, w.columns, count, row, tiled_inputs(scratch, w.columns),
+        {0, (panels.last - panels.first + 1) / 2},
+        [&](int64_t step, uint16_t* const* into) {
+          for (const int which : {0, 1}) {
+            const int64_t p = std::min(panel_of(step, which), panels.last - 1);
+            w.unpack(w.panel(m, p), w.columns, into[which]);
+          }
+        },
+        [&](int64_t step, int64_t first, int64_t rows, const float* one, const float* other) {
+          for (const int which : {0, 1}) {
+            const int64_t p = panel_of(step, which), n = p * kPanelRows;
+            if (p >= panels.last) break;
+            const float* values = which == 0 ? one : other;
+            const int64_t outputs = std::min<int64_t>(kPanelRows, w.rows - n);
+            for (int64_t i = 0; i < rows; ++i) store(first + i, n, values + i * kPanelRows, outputs);
+          }
+        });
+    return;
+  }
+  if (w.quantized) {
+    return multiply(w, m, panels, count, quantized(products.panels, count, w.columns, row, scratch), store);
+  }
   multiply(w, m, panels, count, row, store);
 }
 
-/// silu(gate x) * (up x) in the same way; x(weight, i) is input i as that weight takes it.
-template <typename X, typename Store>
-void multiply_gated(const MatmulKernels& kernels, const Matrix& gate, const Matrix& up, int64_t m,
-                    Slice panels, int64_t count, X x, Store store) {
+/// silu(gate x) * (up x) in the same way, of the inputs index(0) .. index(count - 1) of x.
+template <typename Index, typename Store>
+void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panels, int64_t count,
+                    const GatedInputs& x, Index index, Store store) {
+  const MatmulKernels& kernels = x.products().panels;
+  const auto store_rows = [&](int64_t panel, int64_t first, int64_t rows, const float* values) {
+    const int64_t n = panel * kPanelRows, outputs = std::min<int64_t>(kPanelRows, gate.rows - n);
+    for (int64_t i = 0; i < rows; ++i) store(first + i, n, values + i * kPanelRows, outputs);
+  };
+  if (x.tiled(gate, up)) {
+    each_tiled(
+        *x.products().tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); },
+        tiled_inputs(x.scratch(), gate.columns), panels,
+        [&](int64_t p, uint16_t* const* into) {
+          gate.unpack(gate.panel(m, p), gate.columns, into[0]);
+          up.unpack(up.panel(m, p), up.columns, into[1]);
+        },
+        [&](int64_t p, int64_t first, int64_t rows, float* gates, const float* ups) {
+          kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
+          store_rows(p, first, rows, gates);
+        });
+    return;
+  }
   const uint8_t *gate_panel = nullptr, *up_panel = nullptr;
-  int64_t n = 0, outputs = 0;
+  int64_t panel = 0;
   const auto open = [&](int64_t p) {
     gate_panel = gate.panel(m, p), up_panel = up.panel(m, p);
-    n = p * kPanelRows, outputs = std::min<int64_t>(kPanelRows, gate.rows - n);
+    panel = p;
   };
   each_tile(panels, count, gate.columns, open, [&](int64_t first, int64_t rows) {
     alignas(64) float gates[kTileRows * kPanelRows], ups[kTileRows * kPanelRows];
     const void *gate_x[kTileRows], *up_x[kTileRows];
-    for (int64_t i = 0; i < rows; ++i) gate_x[i] = x(gate, first + i), up_x[i] = x(up, first + i);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t from = index(first + i);
+      gate_x[i] = x(gate, from), up_x[i] = x(up, from);
+    }
     gate.product(gate_panel, gate.columns, gate_x, static_cast<int>(rows), gates);
     up.product(up_panel, up.columns, up_x, static_cast<int>(rows), ups);
     kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
-    for (int64_t i = 0; i < rows; ++i) store(first + i, n, gates + i * kPanelRows, outputs);
+    store_rows(panel, first, rows, gates);
   });
 }
 

@@ -18,40 +18,49 @@ struct Part {
   int offset, count;
 };
 
-/// A type's packed form: its parts in the packed order, and the product that reads it.
+/// A type's packed form: its parts in the packed order, and the kernels that read it. Float types have no
+/// unpack.
 struct Layout {
   Type type;
-  bool quantized;
   PanelProduct MatmulKernels::*product;
+  PanelUnpack TileKernels::*unpack;
   int parts;
   Part part[4];
 };
 
 constexpr Layout kLayouts[] = {
-    {Type::F32, false, &MatmulKernels::f32, 1, {{Kind::Words, 0, 1}}},
-    {Type::F16, false, &MatmulKernels::f16, 1, {{Kind::Halves, 0, 1}}},
-    {Type::BF16, false, &MatmulKernels::bf16, 1, {{Kind::Halves, 0, 1}}},
-    {Type::Q4_0, true, &MatmulKernels::q4_0, 2, {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
-    {Type::Q4_1, true, &MatmulKernels::q4_1, 2, {{Kind::Words, 4, 4}, {Kind::Halves, 0, 2}}},
+    {Type::F32, &MatmulKernels::f32, nullptr, 1, {{Kind::Words, 0, 1}}},
+    {Type::F16, &MatmulKernels::f16, nullptr, 1, {{Kind::Halves, 0, 1}}},
+    {Type::BF16, &MatmulKernels::bf16, nullptr, 1, {{Kind::Halves, 0, 1}}},
+    {Type::Q4_0, &MatmulKernels::q4_0, &TileKernels::q4_0, 2, {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
+    {Type::Q4_1, &MatmulKernels::q4_1, &TileKernels::q4_1, 2, {{Kind::Words, 4, 4}, {Kind::Halves, 0, 2}}},
     {Type::Q5_0,
-     true,
      &MatmulKernels::q5_0,
+     &TileKernels::q5_0,
      3,
      {{Kind::Words, 6, 4}, {Kind::Spread, 2, 1}, {Kind::Halves, 0, 1}}},
     {Type::Q5_1,
-     true,
      &MatmulKernels::q5_1,
+     &TileKernels::q5_1,
      3,
      {{Kind::Words, 8, 4}, {Kind::Spread, 4, 1}, {Kind::Halves, 0, 2}}},
-    {Type::Q8_0, true, &MatmulKernels::q8_0, 2, {{Kind::Words, 2, 8}, {Kind::Halves, 0, 1}}},
-    {Type::IQ4_NL, true, &MatmulKernels::iq4_nl, 2, {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
-    {Type::MXFP4, true, &MatmulKernels::mxfp4, 2, {{Kind::Words, 1, 4}, {Kind::Bytes, 0, 1}}},
-    {Type::Q2_K, true, &MatmulKernels::q2_k, 2, {{Kind::Words, 0, 20}, {Kind::Halves, 80, 2}}},
-    {Type::Q3_K, true, &MatmulKernels::q3_k, 2, {{Kind::Words, 0, 27}, {Kind::Halves, 108, 1}}},
-    {Type::Q4_K, true, &MatmulKernels::q4_k, 2, {{Kind::Words, 4, 35}, {Kind::Halves, 0, 2}}},
-    {Type::Q5_K, true, &MatmulKernels::q5_k, 2, {{Kind::Words, 4, 43}, {Kind::Halves, 0, 2}}},
-    {Type::Q6_K, true, &MatmulKernels::q6_k, 2, {{Kind::Words, 0, 52}, {Kind::Halves, 208, 1}}},
-    {Type::IQ4_XS, true, &MatmulKernels::iq4_xs, 2, {{Kind::Words, 4, 33}, {Kind::Halves, 0, 2}}},
+    {Type::Q8_0, &MatmulKernels::q8_0, &TileKernels::q8_0, 2, {{Kind::Words, 2, 8}, {Kind::Halves, 0, 1}}},
+    {Type::IQ4_NL,
+     &MatmulKernels::iq4_nl,
+     &TileKernels::iq4_nl,
+     2,
+     {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
+    {Type::MXFP4, &MatmulKernels::mxfp4, &TileKernels::mxfp4, 2, {{Kind::Words, 1, 4}, {Kind::Bytes, 0, 1}}},
+    {Type::Q2_K, &MatmulKernels::q2_k, &TileKernels::q2_k, 2, {{Kind::Words, 0, 20}, {Kind::Halves, 80, 2}}},
+    {Type::Q3_K, &MatmulKernels::q3_k, &TileKernels::q3_k, 2, {{Kind::Words, 0, 27}, {Kind::Halves, 108, 1}}},
+    {Type::Q4_K, &MatmulKernels::q4_k, &TileKernels::q4_k, 2, {{Kind::Words, 4, 35}, {Kind::Halves, 0, 2}}},
+    {Type::Q5_K, &MatmulKernels::q5_k, &TileKernels::q5_k, 2, {{Kind::Words, 4, 43}, {Kind::Halves, 0, 2}}},
+    {Type::Q6_K, &MatmulKernels::q6_k, &TileKernels::q6_k, 2, {{Kind::Words, 0, 52}, {Kind::Halves, 208, 1}}},
+    {Type::IQ4_XS,
+     &MatmulKernels::iq4_xs,
+     &TileKernels::iq4_xs,
+     2,
+     {{Kind::Words, 4, 33}, {Kind::Halves, 0, 2}}},
 };
 
 const Layout* find_layout(Type type) {
@@ -140,10 +149,15 @@ void unpack_part(const Part& part, const uint8_t* packed, int64_t row, uint8_t* 
 
 bool can_pack(Type type) { return find_layout(type) != nullptr; }
 
-bool takes_quantized(Type type) { return layout_of(type).quantized; }
+bool takes_quantized(Type type) { return layout_of(type).unpack != nullptr; }
 
 PanelProduct panel_product(const MatmulKernels& kernels, Type type) {
   return kernels.*layout_of(type).product;
+}
+
+PanelUnpack panel_unpack(const TileKernels* tiles, Type type) {
+  const Layout& layout = layout_of(type);
+  return tiles == nullptr || layout.unpack == nullptr ? nullptr : tiles->*layout.unpack;
 }
 
 int64_t panel_bytes(Type type, int64_t columns) {

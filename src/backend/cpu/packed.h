@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "backend/cpu/simd/matmul.h"
+#include "backend/cpu/simd/tiles.h"
 #include "quant/types.h"
 
 namespace sluice::backend::cpu {
@@ -29,6 +30,10 @@ bool takes_quantized(quant::Type type);
 
 /// The product of a tier for this type.
 PanelProduct panel_product(const MatmulKernels& kernels, quant::Type type);
+
+/// What unpacks a panel of this type for products on tiles; null where the tier has no tiles (tiles is null)
+/// or the type has none.
+PanelUnpack panel_unpack(const TileKernels* tiles, quant::Type type);
 
 /// Bytes of a panel of `columns` numbers a row.
 int64_t panel_bytes(quant::Type type, int64_t columns);

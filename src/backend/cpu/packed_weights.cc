@@ -50,10 +50,11 @@ void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const
 }
 
 PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                             const MatmulKernels& kernels, bool repack, int workers)
+                             const MatmulKernels& kernels, const TileKernels* tiles, bool repack, int workers)
     : program_(program),
       weights_(weights),
       kernels_(kernels),
+      tiles_(tiles),
       repack_(repack),
       offset_(program.tensors().size(), -1),
       pages_(
@@ -91,6 +92,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           t.columns(),
           takes_quantized(t.type),
           panel_product(kernels_, t.type),
+          panel_unpack(tiles_, t.type),
           nullptr};
 }
 

@@ -20,6 +20,7 @@ struct Matrix {
   int64_t matrices, rows, columns;
   bool quantized;  // products take QuantBlocks (else floats)
   PanelProduct product;
+  PanelUnpack unpack;  // for products on tiles; may be null
   uint8_t* buffer;
 
   int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
@@ -41,7 +42,7 @@ class PackedWeights {
   /// Room for the weights of every op whose kernel reads panels, which load() fills; without `repack` for two
   /// panels a worker. Throws Error when the system refuses the memory.
   PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                const MatmulKernels& kernels, bool repack, int workers);
+                const MatmulKernels& kernels, const TileKernels* tiles, bool repack, int workers);
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
   /// thread, if it is there. Where memory is too short for the file's pages and the packed weights, pages
@@ -59,6 +60,7 @@ class PackedWeights {
   const program::Program& program_;
   const program::WeightBytes& weights_;
   const MatmulKernels& kernels_;
+  const TileKernels* tiles_;
   bool repack_;
   int64_t buffer_bytes_ = 0;            // of one panel, the largest
   std::vector<int64_t> offset_;         // by TensorId; -1: not packed

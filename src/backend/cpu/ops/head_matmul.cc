@@ -20,7 +20,7 @@ void reduce_columns(const Program& p, const Op& record, const Context& c) {
   for (int64_t first = mine.first; first < mine.last;) {
     const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
     multiply_rows(
-        c.memory.kernels(), weight, head, {first - head * panels, last - head * panels}, rows,
+        products(c, rows), weight, head, {first - head * panels, last - head * panels}, rows,
         [&](int64_t r) { return in(r, head); }, c.scratch(),
         [&](int64_t r, int64_t n, const float* values, int64_t count) {
           std::copy_n(values, count, out(r, head) + n);
@@ -31,7 +31,7 @@ void reduce_columns(const Program& p, const Op& record, const Context& c) {
 
 int64_t columns_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<HeadMatmul>(record.args);
-  return quant_floats(Program::rows(p[op.in.id], options.max_rows, options.max_outputs),
+  return input_floats(Program::rows(p[op.in.id], options.max_rows, options.max_outputs),
                       p[op.in.id].columns());
 }
 

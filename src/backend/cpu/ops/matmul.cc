@@ -8,8 +8,8 @@ namespace {
 
 using namespace program;
 
-int64_t input_floats(const Program& p, TensorId in, const CompileOptions& options) {
-  return quant_floats(Program::rows(p[in], options.max_rows, options.max_outputs),
+int64_t inputs_of(const Program& p, TensorId in, const CompileOptions& options) {
+  return input_floats(Program::rows(p[in], options.max_rows, options.max_outputs),
                       p[in].heads() * p[in].columns());
 }
 
@@ -18,14 +18,14 @@ void matmul(const Program& p, const Op& record, const Context& c) {
   const Rows<float> out = c.memory.rows(op.out.id);
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
-  multiply_rows(c.memory.kernels(), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
+  multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
                 c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
                   std::copy_n(values, count, out(r) + n);
                 });
 }
 
 int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions& options) {
-  return input_floats(p, std::get<Matmul>(record.args).in.id, options);
+  return inputs_of(p, std::get<Matmul>(record.args).in.id, options);
 }
 
 void matmul_add(const Program& p, const Op& record, const Context& c) {
@@ -33,32 +33,32 @@ void matmul_add(const Program& p, const Op& record, const Context& c) {
   const Rows<float> out = c.memory.rows(op.out.id), residual = c.memory.rows(op.residual.id);
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
-  multiply_rows(c.memory.kernels(), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
+  multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
                 c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
                   for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
                 });
 }
 
 int64_t matmul_add_scratch(const Program& p, const Op& record, const CompileOptions& options) {
-  return input_floats(p, std::get<MatmulAdd>(record.args).in.id, options);
+  return inputs_of(p, std::get<MatmulAdd>(record.args).in.id, options);
 }
 
 void gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<GateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const MatmulKernels& kernels = c.memory.kernels();
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id);
-  GatedInputs x(kernels, in, rows, gate.columns, c.scratch());
+  GatedInputs x(products(c, rows), in, rows, gate.columns, c.scratch());
   x.prepare(gate, up);
-  multiply_gated(kernels, gate, up, 0, c.slice(gate.panels()), rows, x,
-                 [&](int64_t r, int64_t n, const float* values, int64_t count) {
-                   std::copy_n(values, count, out(r) + n);
-                 });
+  multiply_gated(
+      gate, up, 0, c.slice(gate.panels()), rows, x, [](int64_t r) { return r; },
+      [&](int64_t r, int64_t n, const float* values, int64_t count) {
+        std::copy_n(values, count, out(r) + n);
+      });
 }
 
 int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
-  return input_floats(p, std::get<GateUp>(record.args).in.id, options);
+  return inputs_of(p, std::get<GateUp>(record.args).in.id, options);
 }
 
 }  // namespace

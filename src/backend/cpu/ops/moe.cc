@@ -45,18 +45,17 @@ ByExpert sort_by_expert(const Rows<int32_t>& ids, int64_t rows, int64_t experts,
 int64_t down_input_floats(const Program& p, const MoeDownAdd& op, int64_t rows) {
   int64_t columns = p[op.down.id].columns();
   if (op.shared_in) columns = std::max(columns, p[op.shared_in.id].columns());
-  return quant_floats(rows, columns);
+  return input_floats(rows, columns);
 }
 
 void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeGateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const MatmulKernels& kernels = c.memory.kernels();
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
-                                         c.scratch() + quant_floats(rows, gate.columns));
-  GatedInputs x(kernels, in, rows, gate.columns, c.scratch());
+                                         c.scratch() + input_floats(rows, gate.columns));
+  GatedInputs x(products(c, rows), in, rows, gate.columns, c.scratch());
   PanelShares shares(c.worker, c.workers);
   if (op.shared_gate) shares.count(c.matrix(op.shared_gate.id).panels(), rows);
   for (int64_t e = 0; e < gate.matrices; ++e) shares.count(gate.panels(), sorted.count(e));
@@ -65,17 +64,19 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     const Matrix shared_gate = c.matrix(op.shared_gate.id), shared_up = c.matrix(op.shared_up.id, 1);
     const Rows<float> shared = c.memory.rows(op.shared_out.id);
     x.prepare(shared_gate, shared_up);
-    multiply_gated(kernels, shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
-                   [&](int64_t r, int64_t n, const float* values, int64_t count) {
-                     std::copy_n(values, count, shared(r) + n);
-                   });
+    multiply_gated(
+        shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
+        [](int64_t r) { return r; },
+        [&](int64_t r, int64_t n, const float* values, int64_t count) {
+          std::copy_n(values, count, shared(r) + n);
+        });
   }
   x.prepare(gate, up);
   for (int64_t e = 0; e < gate.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     multiply_gated(
-        kernels, gate, up, e, shares.take(gate.panels(), sorted.count(e)), sorted.count(e),
-        [&](const Matrix& weight, int64_t i) { return x(weight, pairs[i] / used); },
+        gate, up, e, shares.take(gate.panels(), sorted.count(e)), sorted.count(e), x,
+        [&](int64_t i) { return pairs[i] / used; },
         [&](int64_t i, int64_t n, const float* values, int64_t count) {
           std::copy_n(values, count, out(pairs[i] / used, pairs[i] % used) + n);
         });
@@ -84,7 +85,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
 
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeGateUp>(record.args);
-  return quant_floats(options.max_rows, p[op.gate.id].columns()) +
+  return input_floats(options.max_rows, p[op.gate.id].columns()) +
          ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns());
 }
 
@@ -92,9 +93,9 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
-  const MatmulKernels& kernels = c.memory.kernels();
   const Matrix down = c.matrix(op.down.id);
   const int64_t rows = c.rows(p, op.residual.id), used = in.heads;
+  const Products kernels = products(c, rows);
   const Slice panels = c.slice(down.panels());
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
@@ -133,21 +134,21 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, weight.matrices,
-                                         c.scratch() + quant_floats(rows, weight.columns));
+                                         c.scratch() + input_floats(rows, weight.columns));
   for (int64_t e = 0; e < weight.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     const auto row = [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); };
     const auto store = [&](int64_t i, int64_t n, const float* values, int64_t count) {
       std::copy_n(values, count, out(pairs[i] / used, pairs[i] % used) + n);
     };
-    multiply_rows(c.memory.kernels(), weight, e, c.slice(weight.panels()), sorted.count(e), row, c.scratch(),
+    multiply_rows(products(c, rows), weight, e, c.slice(weight.panels()), sorted.count(e), row, c.scratch(),
                   store);
   }
 }
 
 int64_t expert_matmul_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<ExpertMatmul>(record.args);
-  return quant_floats(options.max_rows, p[op.weight.id].columns()) +
+  return input_floats(options.max_rows, p[op.weight.id].columns()) +
          ByExpert::ints(p[op.weight.id].shape[0], options.max_rows, p[op.ids.id].columns());
 }
 

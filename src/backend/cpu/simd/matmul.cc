@@ -1,6 +1,7 @@
 #include "backend/cpu/simd/matmul.h"
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/simd/tiles.h"
 
 namespace sluice::backend::cpu {
 
@@ -12,6 +13,15 @@ const MatmulKernels& matmul_kernels(Isa isa) {
   if (isa == Isa::Avx2) return kMatmulAvx2;
 #endif
   return kMatmulGeneric;
+}
+
+extern const TileKernels kTilesAmx;
+
+const TileKernels* tile_kernels([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa >= Isa::Amx) return &kTilesAmx;
+#endif
+  return nullptr;
 }
 
 }  // namespace sluice::backend::cpu

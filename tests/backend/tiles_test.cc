@@ -1,0 +1,107 @@
+// Products on matrix tiles against the decoded weights, for every quantised type, panels at the end of their
+// memory and both heights.
+#include "backend/cpu/simd/tiles.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/isa.h"
+#include "backend/cpu/packed.h"
+#include "quant/types.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+using quant::Type;
+
+constexpr int64_t kColumns = 512;
+
+class TilesTest : public testing::TestWithParam<Type> {
+ protected:
+  void SetUp() override {
+    if (best_isa() < Isa::Amx) GTEST_SKIP() << "this machine has no AMX";
+  }
+};
+
+/// 16 rows of random codes; the 16-bit scales of their blocks, at the given bytes, are small and finite.
+std::vector<std::byte> random_rows(Type type, std::mt19937& random) {
+  const quant::TypeInfo& info = quant::type_info(type);
+  std::vector<std::byte> rows(static_cast<size_t>(kPanelRows * quant::bytes_of(info, kColumns)));
+  for (std::byte& byte : rows) byte = static_cast<std::byte>(random() & 255u);
+  std::vector<size_t> scales = {0};
+  if (type == Type::Q6_K) scales = {208};
+  if (type == Type::Q3_K) scales = {108};
+  if (type == Type::Q2_K) scales = {80, 82};
+  if (type == Type::Q4_1 || type == Type::Q5_1 || type == Type::Q4_K || type == Type::Q5_K) scales = {0, 2};
+  for (size_t block = 0; block < rows.size(); block += static_cast<size_t>(info.bytes)) {
+    if (type == Type::MXFP4) {
+      rows[block] = static_cast<std::byte>(120 + random() % 8);
+      continue;
+    }
+    for (const size_t at : scales)
+      rows[block + at + 1] = (rows[block + at + 1] & std::byte{0x83}) | std::byte{0x28};
+  }
+  return rows;
+}
+
+TEST_P(TilesTest, AgreeWithDecodedWeights) {
+  const Type type = GetParam();
+  const quant::TypeInfo& info = quant::type_info(type);
+  const TileKernels* tiles = tile_kernels(Isa::Amx);
+  ASSERT_NE(tiles, nullptr);
+  std::mt19937 random(7);
+  const int64_t row_bytes = quant::bytes_of(info, kColumns);
+  std::vector<float> weights[2];
+  std::vector<uint16_t> pairs[2];
+  for (const int which : {0, 1}) {
+    const std::vector<std::byte> rows = random_rows(type, random);
+    std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type, kColumns)));
+    pack_panel(type, rows.data(), row_bytes, kPanelRows, kColumns, panel.data());
+    pairs[which].resize(kColumns * kPanelRows);
+    panel_unpack(tiles, type)(panel.data(), kColumns, pairs[which].data());
+    weights[which].resize(kColumns * kPanelRows);
+    for (int64_t r = 0; r < kPanelRows; ++r) {
+      info.decode(rows.data() + r * row_bytes, weights[which].data() + r * kColumns, kColumns);
+    }
+  }
+  std::normal_distribution<float> normal;
+  std::vector<float> x(kTiledRows * kColumns);
+  for (float& number : x) number = normal(random);
+  std::vector<uint16_t> rounded(x.size());
+  for (int64_t i = 0; i < kTiledRows; ++i) tiles->round(&x[i * kColumns], kColumns, &rounded[i * kColumns]);
+  alignas(64) float tall[2][kTiledRows * kPanelRows], low[2][kTileHeight * kPanelRows];
+  tiles->product(pairs[0].data(), pairs[1].data(), kColumns, rounded.data(), kTiledRows, tall[0], tall[1]);
+  tiles->product(pairs[0].data(), pairs[1].data(), kColumns, rounded.data(), kTileHeight, low[0], low[1]);
+  for (const int which : {0, 1}) {
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < kTiledRows; ++i) {
+      for (int64_t r = 0; r < kPanelRows; ++r) {
+        double sum = 0;
+        for (int64_t c = 0; c < kColumns; ++c) {
+          sum += static_cast<double>(x[i * kColumns + c]) *
+                 static_cast<double>(weights[which][r * kColumns + c]);
+        }
+        const float got = tall[which][i * kPanelRows + r];
+        error += (sum - got) * (sum - got);
+        norm += sum * sum;
+        if (i < kTileHeight) {
+          EXPECT_EQ(got, low[which][i * kPanelRows + r]) << i << " " << r;
+        }
+      }
+    }
+    // Both factors are rounded to eight bits: each product is off by at most 2^-8, in both directions.
+    EXPECT_LT(std::sqrt(error / norm), 1.0 / 256);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TilesTest,
+                         testing::Values(Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0,
+                                         Type::IQ4_NL, Type::MXFP4, Type::Q2_K, Type::Q3_K, Type::Q4_K,
+                                         Type::Q5_K, Type::Q6_K, Type::IQ4_XS),
+                         [](const auto& param) { return std::string(quant::type_info(param.param).name); });
+
+}  // namespace
+}  // namespace sluice::backend::cpu
