@@ -109,6 +109,7 @@ std::string head_text(const gguf::File& file, const TypeTotal& all) {
          line("format", fmt::format("GGUF version {}, alignment {}", file.version(), file.alignment())) +
          line("size", fmt::format("{} ({} bytes)", short_count(static_cast<double>(file.size_bytes()), "B"),
                                   file.size_bytes())) +
+         (file.parts() > 1 ? line("parts", std::to_string(file.parts())) : "") +
          line("architecture", architecture != nullptr ? value_text(*architecture) : "not given") +
          line("parameters", short_count(static_cast<double>(all.numbers), ""));
 }
@@ -192,7 +193,8 @@ std::string inspect_json(const gguf::File& file) {
   Json root = {{"file", file.path()},
                {"version", file.version()},
                {"alignment", file.alignment()},
-               {"size_bytes", file.size_bytes()}};
+               {"size_bytes", file.size_bytes()},
+               {"parts", file.parts()}};
   Json& metadata = root["metadata"] = Json::object();
   for (const gguf::Entry& entry : file.metadata()) metadata[std::string(entry.key)] = value_json(entry.value);
   Json& types = root["types"] = Json::object();

@@ -1,4 +1,5 @@
-// GGUF files: metadata and tensors of a memory-mapped model file, parsed and checked at the door.
+// GGUF files: metadata and tensors of a memory-mapped model file (or of all parts of a split one), parsed and
+// checked at the door.
 // After open() nothing can be wrong with the container: every name, bound, size and alignment was checked.
 // Format: GGUF versions 2 and 3, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #pragma once
@@ -13,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "quant/types.h"
 
@@ -80,7 +82,8 @@ std::string printable(std::string_view text, size_t limit = 200);
 
 class File {
  public:
-  /// Maps and parses a file. Throws Error "PATH: N problems" (base/error.h) naming everything that is wrong.
+  /// Maps and parses a file, and the other parts of a split model whose first part it is (split.cc). Throws
+  /// Error "PATH: N problems" (base/error.h) naming everything that is wrong.
   static File open(const std::string& path);
 
   /// Parses bytes that stay alive and unchanged as long as the File; `name` stands for the path in messages.
@@ -89,7 +92,8 @@ class File {
   const std::string& path() const { return path_; }
   uint32_t version() const { return version_; }
   uint64_t alignment() const { return alignment_; }
-  uint64_t size_bytes() const { return bytes_.size(); }
+  uint64_t size_bytes() const { return size_bytes_; }  ///< of all parts
+  size_t parts() const { return parts_; }              ///< 1 unless the model is split
   std::span<const Entry> metadata() const { return metadata_; }
   std::span<const Tensor> tensors() const { return tensors_; }
 
@@ -108,13 +112,22 @@ class File {
   std::optional<std::vector<double>> numbers(std::string_view key) const;
 
  private:
-  File(std::string path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+  File(std::string path, std::span<const std::byte> bytes)
+      : path_(std::move(path)), bytes_(bytes), size_bytes_(bytes.size()) {}
 
   friend class Parser;
 
+  static File open_one(const std::string& path);
+  void join_parts(int64_t count);
+  void join_part(const std::string& path, int64_t number, int64_t count, Problems& problems);
+  /// Sorts by_name_; names that occur twice go to problems.
+  void index_tensors(Problems& problems);
+
   std::string path_;
-  std::optional<MappedFile> mapping_;  ///< owns bytes_; empty when the caller does
-  std::span<const std::byte> bytes_;
+  std::vector<MappedFile> mappings_;  ///< own the bytes; none when the caller does
+  std::span<const std::byte> bytes_;  ///< of the first part, which alone has the metadata
+  uint64_t size_bytes_ = 0;
+  size_t parts_ = 1;
   uint32_t version_ = 0;
   uint64_t alignment_ = 32;
   std::vector<Entry> metadata_;

@@ -289,13 +289,7 @@ class Parser {
     offsets_.reserve(tensor_count_);
     for (index_ = 0; index_ < total_; ++index_) tensor();
     list_ = nullptr;
-    file_.by_name_ = sorted_by(file_.tensors_.size(), [&](uint32_t i) { return file_.tensors_[i].name; });
-    for (size_t i = 1; i < file_.by_name_.size(); ++i) {
-      const std::string_view name = file_.tensors_[file_.by_name_[i]].name;
-      if (name == file_.tensors_[file_.by_name_[i - 1]].name) {
-        problems_.add("tensor {} occurs twice", printable(name));
-      }
-    }
+    file_.index_tensors(problems_);
   }
 
   /// One row of the tensor list. Its bytes are found later, when all rows are read.
@@ -414,11 +408,12 @@ File File::parse(const std::string& name, std::span<const std::byte> bytes) {
   return file;
 }
 
-File File::open(const std::string& path) {
-  MappedFile mapping(path);
-  File file = parse(path, mapping.bytes());
-  file.mapping_ = std::move(mapping);
-  return file;
+void File::index_tensors(Problems& problems) {
+  by_name_ = sorted_by(tensors_.size(), [&](uint32_t i) { return tensors_[i].name; });
+  for (size_t i = 1; i < by_name_.size(); ++i) {
+    const std::string_view name = tensors_[by_name_[i]].name;
+    if (name == tensors_[by_name_[i - 1]].name) problems.add("tensor {} occurs twice", printable(name));
+  }
 }
 
 }  // namespace sluice::gguf

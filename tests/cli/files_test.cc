@@ -1,0 +1,67 @@
+// Model files under the names and in the pieces that users have them in.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/command.h"
+#include "support/gguf_copy.h"
+
+namespace sluice::test {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kModel = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
+const std::string kTale = " -p 'Once upon a time' -n 6 --temp 0";
+
+std::string part_name(int number) { return fmt::format("tales-{:05d}-of-00003.gguf", number); }
+
+/// The bundled model in three parts: the metadata, and the tensors in two halves.
+void write_parts(const CommandFolder& folder) {
+  const GgufCopy whole(gguf::File::open(kModel));
+  const size_t half = whole.plan.tensors.size() / 2;
+  for (int number = 1; number <= 3; ++number) {
+    GgufCopy part = whole;
+    if (number > 1) part.plan.metadata.clear();
+    const auto keep = [&](auto& list) {
+      if (number == 1) list.clear();
+      if (number == 2) list.resize(half);
+      if (number == 3) list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(half));
+    };
+    keep(part.plan.tensors);
+    keep(part.bytes);
+    part.plan.metadata.push_back({"split.no", static_cast<uint16_t>(number - 1)});
+    part.plan.metadata.push_back({"split.count", uint16_t{3}});
+    part.plan.metadata.push_back({"split.tensors.count", static_cast<int32_t>(whole.plan.tensors.size())});
+    part.write(folder.path(part_name(number)));
+  }
+}
+
+TEST(Files, ASplitModelRunsFromItsFirstPart) {
+  const CommandFolder folder("parts");
+  write_parts(folder);
+  const std::string whole = folder.run("run -m " + kModel + kTale).out;
+  const CommandResult parts = folder.run("run -m " + folder.path(part_name(1)) + kTale);
+  EXPECT_EQ(parts.code, 0) << parts.err;
+  EXPECT_EQ(parts.out, whole);
+  EXPECT_GT(whole.size(), 20u);
+
+  const CommandResult inspected = folder.run("inspect " + folder.path(part_name(1)));
+  EXPECT_THAT(inspected.out, HasSubstr("\nparts         3\n"));
+  EXPECT_THAT(folder.run("inspect --json " + folder.path(part_name(1))).out, HasSubstr("\"parts\": 3,"));
+
+  const CommandResult second = folder.run("run -m " + folder.path(part_name(2)) + kTale);
+  EXPECT_EQ(second.code, 1);
+  EXPECT_THAT(second.err, HasSubstr("open the first part, " + folder.path(part_name(1))));
+}
+
+TEST(Files, NeedNoSuffix) {
+  const CommandFolder folder("blob");
+  const std::string blob = folder.path("sha256-4a5b6c7d");
+  std::filesystem::create_symlink(kModel, blob);
+  const CommandResult result = folder.run("run -m " + blob + kTale);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, folder.run("run -m " + kModel + kTale).out);
+}
+
+}  // namespace
+}  // namespace sluice::test
