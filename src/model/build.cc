@@ -8,7 +8,8 @@ using program::kStepRows;
 
 /// Multi-head latent attention in its absorbed form: queries go into the latent space, where keys and values
 /// are one.
-TensorId attention(Builder& b, const Spec& s, const Layer& w, int32_t layer, TensorId x) {
+TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, int32_t layer,
+                          TensorId x) {
   const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
   const TensorId q_low = s.q_lora > 0 ? b.matmul(h, w.q_a) : h;
   const TensorId kv = b.matmul(h, w.kv_a);  // [rows, 1, kv_lora + rope]
@@ -16,19 +17,42 @@ TensorId attention(Builder& b, const Spec& s, const Layer& w, int32_t layer, Ten
   const TensorId q_in = s.q_lora > 0 ? b.rms_norm(q_low, w.q_a_norm, s.epsilon) : h;
   const TensorId latent = b.rms_norm(b.columns(kv, "latent", 0, s.kv_lora), w.kv_a_norm, s.epsilon);
   const TensorId key = b.activation("rope_key", kStepRows, 1, s.rope);
-  b.rope(b.columns(kv, "rope_in", s.kv_lora, s.rope), s.rope_params, key);
+  b.rope(b.columns(kv, "rope_in", s.kv_lora, s.rope), s.rope_params, key, all.rope_factors);
   b.kv_append(latent, key, layer);
 
   const TensorId q = b.matmul(q_in, w.q, s.heads);  // [rows, heads, nope + rope]
   const TensorId query = b.activation("query", kStepRows, s.heads, s.kv_lora + s.rope);
   b.rope(b.columns(q, "q_rope", s.nope, s.rope), s.rope_params,
-         b.columns(query, "query_rope", s.kv_lora, s.rope));
+         b.columns(query, "query_rope", s.kv_lora, s.rope), all.rope_factors);
   b.head_matmul(b.columns(q, "q_nope", 0, s.nope), w.k_b, w.k_b_reduce,
                 b.columns(query, "query_latent", 0, s.kv_lora));
   const TensorId context = b.mla_attend(query, s.kv_lora, s.attention_scale, layer);
   const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
   b.head_matmul(context, w.v_b, program::Reduce::Columns, values);
   return b.matmul_add(values, w.attn_output, x);
+}
+
+/// A projection of the row: its bias and the norm of each head where the model has them.
+TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias, TensorId norm) {
+  if (bias != kNoTensor) x = b.add_bias(x, bias);
+  return norm != kNoTensor ? b.rms_norm(x, norm, s.epsilon) : x;
+}
+
+/// Multi-head attention whose heads share kv_heads heads of keys and values in groups.
+TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, int32_t layer,
+                           TensorId x) {
+  const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
+  const TensorId q = b.matmul(h, w.q, s.heads);  // [rows, heads, rope]
+  const TensorId k = b.matmul(h, w.k, s.kv_heads);
+  const TensorId v = b.matmul(h, w.v);
+
+  const TensorId key = b.activation("key", kStepRows, s.kv_heads, s.rope);
+  b.rope(finish_projection(b, s, k, w.k_bias, w.k_norm), s.rope_params, key, all.rope_factors);
+  b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), layer);
+  const TensorId query = b.activation("query", kStepRows, s.heads, s.rope);
+  b.rope(finish_projection(b, s, q, w.q_bias, w.q_norm), s.rope_params, query, all.rope_factors);
+  const TensorId context = b.attend(query, s.kv_heads, s.value, s.attention_scale, layer);
+  return b.matmul_add(context, w.attn_output, x);
 }
 
 TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
@@ -65,13 +89,14 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
 }  // namespace
 
 void build_forward(Builder& b, const Spec& spec, const Weights& weights) {
-  b.cache(spec.layers, spec.kv_lora + spec.rope, quant::Type::F16);
+  b.cache(spec.layers, spec.cache_columns(), quant::Type::F16);
   TensorId x = b.embed(weights.token_embedding);
   for (int64_t i = 0; i < spec.layers; ++i) {
     const Layer& layer = weights.layers[static_cast<size_t>(i)];
     const auto index = static_cast<int32_t>(i);
     b.set_layer(index);
-    x = attention(b, spec, layer, index, x);
+    x = spec.is_latent() ? latent_attention(b, spec, weights, layer, index, x)
+                         : grouped_attention(b, spec, weights, layer, index, x);
     x = spec.is_moe(i) ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
   }
   b.set_layer(-1);

@@ -1,9 +1,23 @@
 #include "model/model.h"
 
+#include <algorithm>
+
 #include "model/build.h"
 #include "model/weights.h"
 
 namespace sluice::model {
+namespace {
+
+/// Whether a file has a block of multi-token prediction and no trunk ("mtp-*.gguf").
+bool is_prediction_alone(const gguf::File& file) {
+  const auto predicts = [](const gguf::Tensor& t) {
+    return t.name.find(".nextn.") != std::string_view::npos;
+  };
+  return file.tensor("blk.0.attn_norm.weight") == nullptr &&
+         std::any_of(file.tensors().begin(), file.tensors().end(), predicts);
+}
+
+}  // namespace
 
 Model Model::load(const std::string& path) { return load(gguf::File::open(path)); }
 
@@ -13,6 +27,9 @@ Model Model::load(gguf::File file) {
   Problems problems;
   model.spec = Spec::read(model.file, problems);
   problems.throw_if_any(path);  // shapes mean nothing without the facts
+  if (is_prediction_alone(model.file)) {
+    fail("{}: holds a block of multi-token prediction alone; it needs the model that it belongs to", path);
+  }
   program::Builder builder(model.program);
   Weights weights = find_weights(model.file, model.spec, builder, problems);
   problems.throw_if_any(path);

@@ -3,84 +3,90 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/keys.h"
+
 namespace sluice::model {
 namespace {
 
-/// Reads "ARCHITECTURE.key" keys and notes what is wrong with them.
-class Keys {
- public:
-  Keys(const gguf::File& file, std::string architecture, Problems& problems)
-      : file_(file), prefix_(std::move(architecture) + "."), problems_(problems) {}
-
-  bool has(const std::string& key) const { return file_.find(prefix_ + key) != nullptr; }
-
-  /// An integer in [least, most]; `absent` when there is no such key.
-  int64_t integer(const std::string& key, int64_t absent, int64_t least = 0, int64_t most = kMost) {
-    const auto value = read(&gguf::File::integer, key);
-    if (!value) return absent;
-    if (*value < least || *value > most) {
-      problems_.add("{}{} is {}, expected {} to {}", prefix_, key, *value, least, most);
-      return absent;
-    }
-    return *value;
-  }
-  int64_t required(const std::string& key, int64_t least = 1, int64_t most = kMost) {
-    if (!has(key)) problems_.add("{}{} is missing", prefix_, key);
-    return integer(key, 0, least, most);
-  }
-  double number(const std::string& key, double absent) {
-    const double value = read(&gguf::File::number, key).value_or(absent);
-    if (!std::isfinite(value)) problems_.add("{}{} is not finite", prefix_, key);
-    return std::isfinite(value) ? value : absent;
-  }
-  bool boolean(const std::string& key, bool absent) {
-    return read(&gguf::File::boolean, key).value_or(absent);
-  }
-  std::string string(const std::string& key, const std::string& absent) {
-    return std::string(read(&gguf::File::string, key).value_or(absent));
-  }
-
-  template <typename... Args>
-  void refuse(fmt::format_string<Args...> format, Args&&... args) {
-    problems_.add("{}{}", prefix_, fmt::format(format, std::forward<Args>(args)...));
-  }
-
- private:
-  static constexpr int64_t kMost = 1 << 24;
-
-  template <typename Result>
-  Result read(Result (gguf::File::*reader)(std::string_view) const, const std::string& key) {
-    try {
-      return (file_.*reader)(prefix_ + key);
-    } catch (const Error& error) {
-      problems_.add("{}", error.what());
-      return std::nullopt;
-    }
-  }
-
-  const gguf::File& file_;
-  std::string prefix_;
-  Problems& problems_;
+/// What an architecture's name stands for that no key tells.
+struct Architecture {
+  std::string_view name;
+  bool latent;  ///< attention in latent space
+  program::RopePairs pairs;
+};
+constexpr Architecture kArchitectures[] = {
+    {"deepseek2", true, program::RopePairs::Neighbours},
+    // ollama's early GLM-4.7-Flash files: deepseek2 under another name, with other meanings of two keys.
+    {"glm4moelite", true, program::RopePairs::Neighbours},
+    {"llama", false, program::RopePairs::Neighbours},
+    {"qwen2", false, program::RopePairs::Halves},
+    {"qwen3", false, program::RopePairs::Halves},
 };
 
-void read_attention(Keys& keys, Spec& spec) {
-  spec.heads = keys.required("attention.head_count");
+const Architecture* find_architecture(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                                   [&](const Architecture& row) { return row.name == name; });
+  return found != std::end(kArchitectures) ? found : nullptr;
+}
+
+void read_latent_attention(Keys& keys, Spec& spec) {
   spec.kv_lora = keys.required("attention.kv_lora_rank");
   spec.rope = keys.required("rope.dimension_count", 2);
   if (spec.rope % 2 != 0) keys.refuse("rope.dimension_count is {}, expected an even number", spec.rope);
   // Files of today give the absorbed sizes as key_length and value_length and the heads' own with _mla; older
   // ones (DeepSeek-V2 conversions before 2025) have no _mla keys and the heads' own sizes in the plain ones.
-  const bool absorbed = keys.has("attention.key_length_mla") && keys.has("attention.value_length_mla");
+  // ollama's early files have both, the other way round.
+  const bool absorbed = keys.has("attention.key_length_mla") && keys.has("attention.value_length_mla") &&
+                        spec.architecture != "glm4moelite";
   const int64_t key = keys.required(absorbed ? "attention.key_length_mla" : "attention.key_length");
   spec.value = keys.required(absorbed ? "attention.value_length_mla" : "attention.value_length");
   spec.nope = key - spec.rope;
   if (key > 0 && spec.nope <= 0)
     keys.refuse("key length {} leaves nothing beside {} rope columns", key, spec.rope);
+  // There is one latent row, whatever a file says; the query's detour is told by its tensors.
+  keys.known({"attention.key_length", "attention.value_length", "attention.key_length_mla",
+              "attention.value_length_mla", "attention.head_count_kv", "attention.q_lora_rank"});
 }
 
-/// Rope frequencies and the attention scale: YaRN stretches the first and, through yarn_log_multiplier m,
-/// scales the scores by (1 + m ln factor)^2; the rotation itself keeps magnitude 1 (DeepSeek-V2's mscale ==
-/// mscale_all_dim).
+void read_grouped_attention(Keys& keys, Spec& spec) {
+  spec.kv_heads = keys.integer("attention.head_count_kv", spec.heads, 1);
+  if (spec.heads % std::max<int64_t>(1, spec.kv_heads) != 0) {
+    keys.refuse("attention.head_count_kv is {}, which does not divide {} heads", spec.kv_heads, spec.heads);
+  }
+  // Without key_length the heads share the model's width out.
+  const int64_t share = spec.heads > 0 && spec.dim % spec.heads == 0 ? spec.dim / spec.heads : 0;
+  spec.rope = keys.integer("attention.key_length", share, 2);
+  spec.value = keys.integer("attention.value_length", spec.rope, 1);
+  if (spec.rope == 0)
+    keys.refuse("attention.key_length is missing, and {} heads do not divide {}", spec.heads, spec.dim);
+  if (spec.rope % 2 != 0) keys.refuse("attention.key_length is {}, expected an even number", spec.rope);
+  const int64_t turned = keys.integer("rope.dimension_count", spec.rope);
+  if (turned != spec.rope) {
+    keys.refuse("rope.dimension_count is {}, expected the key length {}", turned, spec.rope);
+  }
+}
+
+/// YaRN's frequencies, and the result: the root of what it multiplies the scores by, 1 + m ln(factor).
+/// deepseek2 files give m as yarn_log_multiplier, and the rotation itself keeps magnitude 1 (DeepSeek-V2's
+/// mscale == mscale_all_dim). Elsewhere queries and keys are both multiplied, by the paper's m of 0.1; every
+/// column turns there, so that this too is a factor of the scores.
+double read_yarn(Keys& keys, Spec& spec) {
+  program::RopeParams& rope = spec.rope_params;
+  rope.factor = keys.number("rope.scaling.factor", 1.0);
+  rope.original_context = static_cast<double>(keys.required("rope.scaling.original_context_length"));
+  rope.beta_fast = keys.number("rope.scaling.yarn_beta_fast", 32.0);
+  rope.beta_slow = keys.number("rope.scaling.yarn_beta_slow", 1.0);
+  if (rope.factor < 1.0) keys.refuse("rope.scaling.factor is {}, expected at least 1", rope.factor);
+  if (spec.is_latent() && !keys.has("rope.scaling.yarn_log_multiplier"))
+    keys.refuse("rope.scaling.yarn_log_multiplier is missing");
+  if (keys.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0) {
+    keys.refuse("rope.scaling.yarn_ext_factor other than 1 is not supported");
+  }
+  const double m = spec.is_latent() ? keys.number("rope.scaling.yarn_log_multiplier", 0.0) : 0.1;
+  return keys.number("rope.scaling.attn_factor", 1.0) * (1.0 + m * std::log(std::max(1.0, rope.factor)));
+}
+
+/// Rope frequencies and the attention scale.
 void read_rope(Keys& keys, Spec& spec) {
   program::RopeParams& rope = spec.rope_params;
   rope.base = keys.number("rope.freq_base", 10000.0);
@@ -88,24 +94,33 @@ void read_rope(Keys& keys, Spec& spec) {
   double mscale = 1.0;
   const std::string type = keys.string("rope.scaling.type", "none");
   if (type == "yarn") {
-    rope.factor = keys.number("rope.scaling.factor", 1.0);
-    rope.original_context = static_cast<double>(keys.required("rope.scaling.original_context_length"));
-    rope.beta_fast = keys.number("rope.scaling.yarn_beta_fast", 32.0);
-    rope.beta_slow = keys.number("rope.scaling.yarn_beta_slow", 1.0);
-    if (rope.factor < 1.0) keys.refuse("rope.scaling.factor is {}, expected at least 1", rope.factor);
-    if (!keys.has("rope.scaling.yarn_log_multiplier"))
-      keys.refuse("rope.scaling.yarn_log_multiplier is missing");
-    if (keys.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0) {
-      keys.refuse("rope.scaling.yarn_ext_factor other than 1 is not supported");
-    }
-    mscale =
-        keys.number("rope.scaling.attn_factor", 1.0) *
-        (1.0 + keys.number("rope.scaling.yarn_log_multiplier", 0.0) * std::log(std::max(1.0, rope.factor)));
-  } else if (type != "none") {
-    keys.refuse("rope.scaling.type is \"{}\", expected \"none\" or \"yarn\"", type);
+    mscale = read_yarn(keys, spec);
+  } else if (type == "none" || (type == "linear" && keys.number("rope.scaling.factor", 1.0) == 1.0)) {
+    keys.known({"rope.scaling.original_context_length"});  // without a scaling it says nothing
+  } else {
+    keys.refuse("rope.scaling.type is \"{}\", expected \"none\" or \"yarn\"", gguf::printable(type));
   }
   const auto key_columns = static_cast<double>(std::max<int64_t>(1, spec.nope + spec.rope));
   spec.attention_scale = static_cast<float>(mscale * mscale / std::sqrt(key_columns));
+}
+
+bool any_tensor(const gguf::File& file, const std::string& prefix) {
+  return std::any_of(file.tensors().begin(), file.tensors().end(),
+                     [&](const gguf::Tensor& tensor) { return tensor.name.starts_with(prefix); });
+}
+
+constexpr int64_t kMostPredicting = 16;
+
+/// Blocks that come before those of multi-token prediction. block_count has these among it or not, as it
+/// pleased the converter, and a file may have left them out; only they have nextn tensors.
+int64_t trunk_layers(const gguf::File& file, int64_t blocks, int64_t predicting) {
+  int64_t layers = blocks;
+  for (; layers > std::max<int64_t>(1, blocks - kMostPredicting); --layers) {
+    const std::string last = fmt::format("blk.{}.", layers - 1);
+    const bool left_out = layers > blocks - predicting && !any_tensor(file, last);
+    if (!left_out && !any_tensor(file, last + "nextn.")) break;
+  }
+  return layers;
 }
 
 bool any_selection_bias(const gguf::File& file) {
@@ -115,7 +130,12 @@ bool any_selection_bias(const gguf::File& file) {
 
 void read_experts(const gguf::File& file, Keys& keys, Spec& spec) {
   spec.experts = keys.integer("expert_count", 0);
-  if (spec.experts == 0) return;
+  if (spec.experts == 0) {  // Youtu-LLM's conversions fill the others in all the same
+    keys.known({"expert_used_count", "expert_shared_count", "expert_feed_forward_length",
+                "expert_weights_norm", "expert_weights_scale", "expert_gating_func", "expert_group_count",
+                "expert_group_used_count"});
+    return;
+  }
   spec.experts_used = keys.required("expert_used_count", 1, spec.experts);
   spec.experts_shared = keys.integer("expert_shared_count", 0);
   spec.expert_feed_forward = keys.required("expert_feed_forward_length");
@@ -137,6 +157,13 @@ void read_experts(const gguf::File& file, Keys& keys, Spec& spec) {
   }
 }
 
+std::string architecture_names() {
+  std::string text;
+  for (const Architecture& row : kArchitectures)
+    text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", row.name);
+  return text;
+}
+
 }  // namespace
 
 Spec Spec::read(const gguf::File& file, Problems& problems) {
@@ -147,22 +174,32 @@ Spec Spec::read(const gguf::File& file, Problems& problems) {
   } catch (const Error& error) {
     problems.add("{}", error.what());
   }
-  if (spec.architecture != "deepseek2") {
-    problems.add("general.architecture is \"{}\", expected \"deepseek2\"", spec.architecture);
+  const Architecture* architecture = find_architecture(spec.architecture);
+  if (architecture == nullptr) {
+    problems.add("general.architecture is \"{}\", expected one of {}", gguf::printable(spec.architecture),
+                 architecture_names());
     return spec;
   }
   Keys keys(file, spec.architecture, problems);
   const int64_t blocks = keys.required("block_count", 1, 4096);
-  spec.layers = blocks - keys.integer("nextn_predict_layers", 0, 0, std::max<int64_t>(0, blocks - 1));
-  spec.dense_layers = keys.integer("leading_dense_block_count", 0, 0, 4096);
+  spec.layers = trunk_layers(file, blocks, keys.integer("nextn_predict_layers", 0, 0, kMostPredicting));
   spec.context = keys.required("context_length", 1, int64_t{1} << 31);
   spec.dim = keys.required("embedding_length");
-  spec.feed_forward = keys.integer("feed_forward_length", 0);
+  spec.heads = keys.required("attention.head_count");
   spec.epsilon = static_cast<float>(keys.number("attention.layer_norm_rms_epsilon", 0.0));
   if (!(spec.epsilon > 0)) keys.refuse("attention.layer_norm_rms_epsilon is missing or not positive");
-  read_attention(keys, spec);
+  spec.rope_params.pairs = architecture->pairs;
+  if (architecture->latent) {
+    spec.feed_forward = keys.integer("feed_forward_length", 0);
+    spec.dense_layers = keys.integer("leading_dense_block_count", 0, 0, 4096);
+    read_latent_attention(keys, spec);
+    read_experts(file, keys, spec);
+  } else {
+    spec.feed_forward = keys.required("feed_forward_length");
+    read_grouped_attention(keys, spec);
+  }
   read_rope(keys, spec);
-  read_experts(file, keys, spec);
+  keys.refuse_unread();
   return spec;
 }
 

@@ -21,9 +21,10 @@ struct Spec {
   int64_t vocabulary = 0;
   float epsilon = 0;
 
-  // Attention in latent space.
+  // Attention: in latent space (kv_lora > 0), or of grouped queries over kv_heads heads of keys and values.
   int64_t heads = 0;
-  int64_t q_lora = 0;  ///< rank of the query's detour; 0: queries are projected directly
+  int64_t kv_heads = 0;  ///< grouped attention only
+  int64_t q_lora = 0;    ///< rank of the query's detour; 0: queries are projected directly
   int64_t kv_lora = 0;
   int64_t nope = 0;   ///< query and key columns a head without position
   int64_t rope = 0;   ///< query and key columns with position
@@ -44,8 +45,12 @@ struct Spec {
   int64_t groups_used = 1;
 
   bool is_moe(int64_t layer) const { return experts > 0 && layer >= dense_layers; }
+  bool is_latent() const { return kv_lora > 0; }
+  /// Numbers that a token leaves in the cache of a layer.
+  int64_t cache_columns() const { return is_latent() ? kv_lora + rope : kv_heads * (rope + value); }
 
-  /// Reads the facts; what is missing or makes no sense goes to problems.
+  /// Reads the facts; what is missing or makes no sense, and what may change the arithmetic in a way that is
+  /// not known, goes to problems.
   static Spec read(const gguf::File& file, Problems& problems);
 };
 

@@ -8,10 +8,11 @@ namespace sluice::model {
 
 text::Tokenizer load_tokenizer(const gguf::File& file) {
   const std::string prefix = "tokenizer.ggml.";
+  const auto narrow = [](int64_t id) {  // what no int32 holds must not become some other token's id
+    return static_cast<int32_t>(std::clamp<int64_t>(id, -2, std::numeric_limits<int32_t>::max()));
+  };
   const auto id = [&](const char* key) {
-    const int64_t value = file.integer(prefix + key + "_token_id").value_or(-1);
-    // What no int32 holds must not become some other token's id.
-    return static_cast<int32_t>(std::clamp<int64_t>(value, -2, std::numeric_limits<int32_t>::max()));
+    return narrow(file.integer(prefix + key + "_token_id").value_or(-1));
   };
   text::Vocab vocab;
   try {
@@ -26,6 +27,11 @@ text::Tokenizer load_tokenizer(const gguf::File& file) {
       vocab.scores.push_back(static_cast<float>(score));
     }
     vocab.bos = id("bos"), vocab.eos = id("eos"), vocab.eot = id("eot"), vocab.eom = id("eom");
+    // ollama's early files name the ends of a turn in one array alone, and give no or another pre-tokenizer.
+    const auto ends = file.integers(prefix + "eos_token_ids").value_or(std::vector<int64_t>{});
+    if (vocab.eot < 0 && ends.size() > 1) vocab.eot = narrow(ends[1]);
+    if (vocab.eom < 0 && ends.size() > 2) vocab.eom = narrow(ends[2]);
+    if (file.string("general.architecture").value_or("") == "glm4moelite") vocab.pre = "glm4";
     vocab.pad = id("padding"), vocab.unk = id("unknown");
     // SentencePiece's files that do not say mean yes, in both.
     vocab.add_bos = file.boolean(prefix + "add_bos_token").value_or(vocab.model == "llama" && vocab.bos >= 0);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 namespace sluice::model {
 namespace {
 
@@ -13,6 +15,20 @@ class Finder {
   program::WeightBytes take_bytes() { return std::move(bytes_); }
   bool has(const std::string& name) const { return file_.tensor(name) != nullptr; }
 
+  /// One problem for all tensors that were neither found nor are known to be left aside: each of them would
+  /// have changed the result.
+  void refuse_unknown() {
+    size_t count = 0;
+    std::string first;
+    for (const gguf::Tensor& tensor : file_.tensors()) {
+      if (used_.contains(tensor.name) || is_left_aside(tensor.name)) continue;
+      if (count++ == 0) first = gguf::printable(tensor.name);
+    }
+    if (count == 1) problems_.add("{}: it is not known what this tensor is for", first);
+    if (count > 1)
+      problems_.add("{} and {} more: it is not known what these tensors are for", first, count - 1);
+  }
+
   /// A weight of [matrices, rows, columns]; kNoTensor and a problem when it is missing or another.
   TensorId find(const std::string& name, int64_t matrices, int64_t rows, int64_t columns) {
     const gguf::Tensor* tensor = file_.tensor(name);
@@ -20,6 +36,7 @@ class Finder {
       problems_.add("{} is missing", name);
       return kNoTensor;
     }
+    used_.insert(tensor->name);
     const quant::TypeInfo& type = quant::type_info(tensor->type);
     if (type.decode == nullptr) {
       problems_.add("{}: type {} is not supported", name, type.name);
@@ -39,6 +56,9 @@ class Finder {
   }
 
   TensorId vector(const std::string& name, int64_t columns) { return find(name, 1, 1, columns); }
+  TensorId optional_vector(const std::string& name, int64_t columns) {
+    return has(name) ? vector(name, columns) : kNoTensor;
+  }
   TensorId matrix(const std::string& name, int64_t rows, int64_t columns) {
     return find(name, 1, rows, columns);
   }
@@ -47,7 +67,7 @@ class Finder {
     block_ = fmt::format("blk.{}.", index);
     Layer l;
     l.attn_norm = vector(at("attn_norm"), spec_.dim);
-    attention(l);
+    spec_.is_latent() ? latent_attention(l) : grouped_attention(l);
     l.ffn_norm = vector(at("ffn_norm"), spec_.dim);
     if (spec_.is_moe(index)) {
       experts(l);
@@ -71,7 +91,30 @@ class Finder {
     return id;
   }
 
-  void attention(Layer& l) {
+  /// Blocks of multi-token prediction (after the trunk); tables of rope angles, which are computed here; the
+  /// unsplit kv_b that conversions of spring 2025 hold beside k_b and v_b.
+  bool is_left_aside(std::string_view name) const {
+    if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn_rot_embd.weight")) return true;
+    if (!name.starts_with("blk.")) return false;
+    const std::string block(name.substr(0, name.find('.', 4)));
+    return has(block + ".nextn.eh_proj.weight") || (spec_.is_latent() && name == block + ".attn_kv_b.weight");
+  }
+
+  void grouped_attention(Layer& l) {
+    const int64_t queries = spec_.heads * spec_.rope, keys = spec_.kv_heads * spec_.rope,
+                  values = spec_.kv_heads * spec_.value;
+    l.q = matrix(at("attn_q"), queries, spec_.dim);
+    l.k = matrix(at("attn_k"), keys, spec_.dim);
+    l.v = matrix(at("attn_v"), values, spec_.dim);
+    l.q_bias = optional_vector(at("attn_q", "bias"), queries);
+    l.k_bias = optional_vector(at("attn_k", "bias"), keys);
+    l.v_bias = optional_vector(at("attn_v", "bias"), values);
+    l.q_norm = optional_vector(at("attn_q_norm"), spec_.rope);
+    l.k_norm = optional_vector(at("attn_k_norm"), spec_.rope);
+    l.attn_output = matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
+  }
+
+  void latent_attention(Layer& l) {
     const int64_t query_columns = spec_.heads * (spec_.nope + spec_.rope);
     if (spec_.q_lora > 0) {
       l.q_a = matrix(at("attn_q_a"), spec_.q_lora, spec_.dim);
@@ -82,7 +125,7 @@ class Finder {
     }
     l.kv_a = matrix(at("attn_kv_a_mqa"), spec_.kv_lora + spec_.rope, spec_.dim);
     l.kv_a_norm = vector(at("attn_kv_a_norm"), spec_.kv_lora);
-    if (has(at("attn_kv_b"))) {
+    if (has(at("attn_kv_b")) && !has(at("attn_k_b"))) {
       // The old layout: per head the nope rows of keys, then the rows of values. Keys lie transposed, which a
       // blocked type cannot mend without requantising, so k_b is read along its rows.
       const int64_t head_rows = spec_.nope + spec_.value;
@@ -100,11 +143,15 @@ class Finder {
   void experts(Layer& l) {
     const int64_t width = spec_.expert_feed_forward;
     l.router = matrix(at("ffn_gate_inp"), spec_.experts, spec_.dim);
-    if (has(at("exp_probs_b", "bias"))) l.router_bias = vector(at("exp_probs_b", "bias"), spec_.experts);
+    l.router_bias = optional_vector(at("exp_probs_b", "bias"), spec_.experts);
     if (has(at("ffn_gate_up_exps"))) {  // each expert's gate rows, then its up rows
       const TensorId both = find(at("ffn_gate_up_exps"), spec_.experts, 2 * width, spec_.dim);
       l.expert_gate = view(both, "ffn_gate_up_exps:gate", spec_.experts, width, 0, 2 * width);
       l.expert_up = view(both, "ffn_gate_up_exps:up", spec_.experts, width, width, 2 * width);
+    } else if (has(at("ffn_up_gate_exps"))) {  // ik_llama.cpp's merge
+      used_.insert(file_.tensor(at("ffn_up_gate_exps"))->name);
+      problems_.add("{}: has its up rows first; only ffn_gate_up_exps, gate rows first, is supported",
+                    at("ffn_up_gate_exps"));
     } else {
       l.expert_gate = find(at("ffn_gate_exps"), spec_.experts, width, spec_.dim);
       l.expert_up = find(at("ffn_up_exps"), spec_.experts, width, spec_.dim);
@@ -122,6 +169,7 @@ class Finder {
   program::Builder& builder_;
   Problems& problems_;
   program::WeightBytes bytes_;
+  std::set<std::string_view> used_;
   std::string block_;
 };
 
@@ -137,7 +185,9 @@ Weights find_weights(const gguf::File& file, Spec& spec, program::Builder& build
   // Without an output matrix the token table is used once more.
   weights.output = finder.has("output.weight") ? finder.matrix("output.weight", spec.vocabulary, spec.dim)
                                                : weights.token_embedding;
+  weights.rope_factors = finder.optional_vector("rope_freqs.weight", spec.rope / 2);
   for (int64_t i = 0; i < spec.layers; ++i) weights.layers.push_back(finder.layer(i));
+  finder.refuse_unknown();
   weights.bytes = finder.take_bytes();
   return weights;
 }

@@ -1,5 +1,6 @@
 // The tensors of a model by what they are for: checks names, types and shapes against the facts, and tells
-// the Program of them. Layout variants (k_b and v_b split or not, gate and up fused or not) end here.
+// the Program of them. Layout variants (k_b and v_b split or not, gate and up fused or not) end here, and so
+// do tensors of which nobody knows what they are for.
 #pragma once
 
 #include <string>
@@ -23,6 +24,9 @@ struct Layer {
   TensorId kv_a = kNoTensor, kv_a_norm = kNoTensor;
   TensorId k_b = kNoTensor, v_b = kNoTensor;
   program::Reduce k_b_reduce = program::Reduce::Columns;
+  TensorId k = kNoTensor, v = kNoTensor;  ///< grouped attention, and the five below
+  TensorId q_bias = kNoTensor, k_bias = kNoTensor, v_bias = kNoTensor;
+  TensorId q_norm = kNoTensor, k_norm = kNoTensor;  ///< of each head by itself
   TensorId attn_output = kNoTensor;
   TensorId gate = kNoTensor, up = kNoTensor, down = kNoTensor;  ///< dense
   TensorId router = kNoTensor, router_bias = kNoTensor;         ///< mixture of experts, and the nine below
@@ -32,6 +36,7 @@ struct Layer {
 
 struct Weights {
   TensorId token_embedding = kNoTensor, output_norm = kNoTensor, output = kNoTensor;
+  TensorId rope_factors = kNoTensor;  ///< divide the rope frequencies; most files have none
   std::vector<Layer> layers;
   program::WeightBytes bytes;  ///< by TensorId
 };

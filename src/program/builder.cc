@@ -45,6 +45,20 @@ TensorId Builder::columns(TensorId base, std::string name, int64_t first, int64_
                              whole.offset + first});
 }
 
+TensorId Builder::flatten(TensorId base) {
+  const Tensor whole = program_[base];
+  const int64_t columns = whole.heads() * whole.columns();
+  CHECK(whole.kind == Kind::Activation && (whole.heads() == 1 || whole.stride[1] == whole.columns()), "{}",
+        whole.name);
+  return program_.add(Tensor{whole.name,
+                             Kind::Activation,
+                             whole.type,
+                             {whole.shape[0], 1, columns},
+                             {whole.stride[0], columns},
+                             program_.storage(base),
+                             whole.offset});
+}
+
 TensorId Builder::cache(int64_t layers, int64_t columns, quant::Type type) {
   CHECK(program_.cache() == kNoTensor);
   const TensorId id = program_.add(
@@ -64,7 +78,7 @@ TensorId Builder::embed(TensorId table) {
 }
 
 TensorId Builder::rms_norm(TensorId in, TensorId weight, float epsilon) {
-  const TensorId out = like("normed", in, 1, program_[in].columns());
+  const TensorId out = like("normed", in, program_[in].heads(), program_[in].columns());
   emit(RmsNorm{{in}, {weight}, {out}, epsilon});
   return out;
 }
@@ -87,7 +101,15 @@ void Builder::head_matmul(TensorId in, TensorId weight, Reduce reduce, TensorId 
   emit(HeadMatmul{{in}, {weight}, {out}, reduce});
 }
 
-void Builder::rope(TensorId in, const RopeParams& params, TensorId out) { emit(Rope{{in}, {out}, params}); }
+TensorId Builder::add_bias(TensorId in, TensorId bias) {
+  const TensorId out = like("biased", in, program_[in].heads(), program_[in].columns());
+  emit(AddBias{{in}, {bias}, {out}});
+  return out;
+}
+
+void Builder::rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors) {
+  emit(Rope{{in}, {out}, params, {factors}});
+}
 
 void Builder::kv_append(TensorId latent, TensorId rope_key, int32_t cache_layer) {
   emit(KvAppend{{latent}, {rope_key}, {program_.cache()}, cache_layer});
@@ -96,6 +118,13 @@ void Builder::kv_append(TensorId latent, TensorId rope_key, int32_t cache_layer)
 TensorId Builder::mla_attend(TensorId q, int64_t rank, float scale, int32_t cache_layer) {
   const TensorId out = like("context", q, program_[q].heads(), rank);
   emit(MlaAttend{{q}, {program_.cache()}, {out}, scale, cache_layer});
+  return out;
+}
+
+TensorId Builder::attend(TensorId q, int64_t kv_heads, int64_t value_columns, float scale,
+                         int32_t cache_layer) {
+  const TensorId out = like("context", q, program_[q].heads(), value_columns);
+  emit(Attend{{q}, {program_.cache()}, {out}, kv_heads, scale, cache_layer});
   return out;
 }
 

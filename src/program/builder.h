@@ -26,7 +26,9 @@ class Builder {
                       quant::Type type = quant::Type::F32);
   /// Columns [first, first + count) of every head of an activation.
   TensorId columns(TensorId base, std::string name, int64_t first, int64_t count);
-  /// The latent cache of the model: `layers` rows of `columns` a token.
+  /// All heads of an activation as the columns of one.
+  TensorId flatten(TensorId base);
+  /// The cache of the model: `layers` rows of `columns` a token.
   TensorId cache(int64_t layers, int64_t columns, quant::Type type);
 
   // --- ops ---
@@ -36,9 +38,11 @@ class Builder {
   TensorId matmul(TensorId in, TensorId weight, int64_t heads = 1);
   TensorId matmul_add(TensorId in, TensorId weight, TensorId residual);
   void head_matmul(TensorId in, TensorId weight, Reduce reduce, TensorId out);
-  void rope(TensorId in, const RopeParams& params, TensorId out);
+  TensorId add_bias(TensorId in, TensorId bias);
+  void rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors = kNoTensor);
   void kv_append(TensorId latent, TensorId rope_key, int32_t cache_layer);
   TensorId mla_attend(TensorId q, int64_t rank, float scale, int32_t cache_layer);
+  TensorId attend(TensorId q, int64_t kv_heads, int64_t value_columns, float scale, int32_t cache_layer);
   /// Fills in the ids and weights of `route`, whose scalars the caller has set.
   void route(Route& route, int64_t used);
   TensorId silu_mul(TensorId gate, TensorId up);

@@ -7,6 +7,8 @@
 #include <variant>
 
 #include "program/ops/add.h"
+#include "program/ops/add_bias.h"
+#include "program/ops/attend.h"
 #include "program/ops/embed.h"
 #include "program/ops/expert_combine.h"
 #include "program/ops/expert_matmul.h"
@@ -27,8 +29,8 @@
 namespace sluice::program {
 
 using OpArgs =
-    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Route, ExpertMatmul,
-                 ExpertCombine, SiluMul, Add, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd>;
+    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
+                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd>;
 
 struct Op {
   OpArgs args;

@@ -56,6 +56,37 @@ TEST(Barriers, DisjointColumnsOfOneTensorDoNotMeet) {
   EXPECT_THAT(barriers_of(program, 100), testing::ElementsAre("head_matmul", "rope", "| silu_mul"));
 }
 
+TEST(Barriers, OfGroupedAttentionStandAroundItsProductsAndTheCache) {
+  Program program;
+  Builder b(program);
+  const auto weight = [&](int64_t rows, int64_t columns) {
+    return b.weight("w", quant::Type::F32, 1, rows, columns);
+  };
+  b.cache(1, 2 * (32 + 32), quant::Type::F16);
+  const TensorId h = b.rms_norm(b.embed(weight(100, 64)), weight(1, 64), 1e-5f);
+  const TensorId q = b.matmul(h, weight(128, 64), 4), k = b.matmul(h, weight(64, 64), 2);
+  const TensorId v = b.add_bias(b.matmul(h, weight(64, 64)), weight(1, 64));
+  const TensorId key = b.activation("key", kStepRows, 2, 32), query = b.activation("query", kStepRows, 4, 32);
+  b.rope(b.rms_norm(k, weight(1, 32), 1e-5f), {}, key);
+  b.kv_append(b.flatten(key), v, 0);  // every worker writes the rows that it turned
+  b.rope(q, {}, query);
+  b.matmul(b.attend(query, 2, 32, 1.0f, 0), weight(64, 128));
+  EXPECT_THAT(barriers_of(program, 100),
+              testing::ElementsAre("embed", "rms_norm", "| matmul", "matmul", "matmul", "| add_bias",
+                                   "rms_norm", "rope", "kv_append", "rope", "| attend", "| matmul"));
+}
+
+TEST(Barriers, ViewsOfOtherHeadsMeet) {
+  Program program;
+  Builder b(program);
+  const TensorId x = b.activation("x", kStepRows, 2, 64);
+  const TensorId second_head = b.columns(b.flatten(x), "second_head", 64, 64);
+  b.head_matmul(b.activation("in", kStepRows, 2, 32), b.weight("w", quant::Type::F32, 2, 32, 32),
+                Reduce::Columns, b.columns(x, "front_of_both", 0, 32));
+  b.silu_mul(second_head, second_head);
+  EXPECT_THAT(barriers_of(program, 100), testing::ElementsAre("head_matmul", "| silu_mul"));
+}
+
 TEST(Barriers, StandBeforeMemoryIsReused) {
   // A chain of row-wise ops needs no barrier for its results, but it does where a new tensor lies on an old
   // one.

@@ -50,22 +50,50 @@ std::vector<float> logits_of(const Golden& golden, program::Backend& backend, in
 struct Case {
   const char* name;
   double kl_limit;
+  const char* oracle = nullptr;  ///< the model of tools/oracles whose logits a file of that script must give
 };
-constexpr Case kCases[] = {{"glm-q4_0", 0.0012},   {"glm-q4_k_m", 0.0004},       {"glm-rotate", 0.0005},
-                           {"glm-mxfp4", 0.0006},  {"lite-q4_k_m-yarn", 0.0005}, {"lite-legacy-kv_b", 0.0003},
-                           {"youtu-q4_0", 0.0022}, {"v3-groups", 0.0004}};
+
+Golden read_case(const Case& c) {
+  return c.oracle == nullptr ? golden_case(c.name) : oracle_case(c.name, c.oracle);
+}
+
+constexpr Case kCases[] = {{"glm-q4_0", 0.0012},
+                           {"glm-q4_k_m", 0.0004},
+                           {"glm-rotate", 0.0005},
+                           {"glm-mxfp4", 0.0006},
+                           {"lite-q4_k_m-yarn", 0.0005},
+                           {"lite-legacy-kv_b", 0.0003},
+                           {"youtu-q4_0", 0.0022},
+                           {"v3-groups", 0.0004},
+                           {"llama", 0.0011, "llama"},
+                           {"llama3", 0.0017, "llama3"},
+                           {"qwen2", 0.0008, "qwen2"},
+                           {"qwen3", 0.0009, "qwen3"},
+                           {"qwen3-yarn", 0.0009, "qwen3-yarn"},
+                           {"v2-groups", 0.0023, "v2-groups"},
+                           {"v2-groups-no-gating", 0.0023, "v2-groups"},
+                           {"llama-outliers", 0.0004, "llama-outliers"},
+                           {"glm-outliers", 0.0009, "glm-outliers"},
+                           {"glm", 0.0014, "glm"},
+                           {"glm-fused", 0.0014, "glm"},
+                           {"glm-unsplit", 0.0014, "glm"},
+                           {"glm-ollama", 0.0014, "glm"},
+                           {"glm-widths", 0.0014, "glm"},
+                           {"glm-no-gating", 0.0014, "glm"},
+                           {"glm-mtp", 0.0014, "glm"},
+                           {"glm-split", 0.0014, "glm"}};
 
 class GoldenTest : public testing::TestWithParam<std::tuple<Case, int>> {};
 
 TEST_P(GoldenTest, ReferenceIsWithinOneThousandth) {
   const auto& [golden_name, rows] = GetParam();
-  const Golden golden = golden_case(golden_name.name);
+  const Golden golden = read_case(golden_name);
   EXPECT_LT(relative_error(logits_of(golden, *make_backend("ref"), rows), golden.logits), 1e-3);
 }
 
 TEST_P(GoldenTest, CpuIsWithinTheLimitOfDivergence) {
   const auto& [golden_name, rows] = GetParam();
-  const Golden golden = golden_case(golden_name.name);
+  const Golden golden = read_case(golden_name);
   for (const backend::cpu::Isa isa : usable_isas()) {
     SCOPED_TRACE(backend::cpu::isa_name(isa));
     const auto cpu = backend::make_cpu_backend({.threads = 2, .isa = isa});
@@ -85,10 +113,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
                          });
 
 TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsThreadsAndRepacking) {
-  for (const char* name : {"glm-q4_k_m", "glm-rotate"}) {
-    const Golden golden = golden_case(name);
+  for (const Golden& golden :
+       {golden_case("glm-q4_k_m"), golden_case("glm-rotate"), oracle_case("qwen2", "qwen2")}) {
     for (const backend::cpu::Isa isa : usable_isas()) {
-      SCOPED_TRACE(std::string(name) + " " + std::string(backend::cpu::isa_name(isa)));
+      SCOPED_TRACE(golden.model + " " + std::string(backend::cpu::isa_name(isa)));
       const auto logits = [&](int threads, int64_t rows, bool repack) {
         return logits_of(
             golden, *backend::make_cpu_backend({.threads = threads, .repack = repack, .isa = isa}), rows);
@@ -113,10 +141,11 @@ struct Sequence {
   size_t next = 0;
 };
 
-class SharedStep : public testing::TestWithParam<std::string> {};
+class SharedStep : public testing::TestWithParam<std::tuple<std::string, bool>> {};
 
 TEST_P(SharedStep, ShuffledPagesAndTwoNeighboursChangeNothing) {
-  const Golden golden = golden_case("glm-q4_0");
+  const auto& [backend_name, is_grouped] = GetParam();
+  const Golden golden = is_grouped ? oracle_case("qwen3", "qwen3") : golden_case("glm-q4_0");
   const model::Model model = model::Model::load(golden.model);
   std::mt19937 random(5);
   std::vector<Sequence> sequences(3);
@@ -137,7 +166,7 @@ TEST_P(SharedStep, ShuffledPagesAndTwoNeighboursChangeNothing) {
     sequences[static_cast<size_t>(s)].pages.assign(pages.begin() + 3 * s, pages.begin() + 3 * s + 3);
     batch.set_pages(s, sequences[static_cast<size_t>(s)].pages);
   }
-  const auto backend = make_backend(GetParam());
+  const auto backend = make_backend(backend_name);
   const auto executable = backend->compile(model.program, model.weights, {kRows, kRows, kPages});
 
   // Rows of the three sequences are interleaved at random; the golden sequence's logits are collected.
@@ -164,8 +193,12 @@ TEST_P(SharedStep, ShuffledPagesAndTwoNeighboursChangeNothing) {
   EXPECT_EQ(collected, logits_of(golden, *backend, 1));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SharedStep, testing::Values("ref", "cpu"),
-                         [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, SharedStep,
+                         testing::Combine(testing::Values("ref", "cpu"), testing::Bool()),
+                         [](const auto& param) {
+                           return std::get<0>(param.param) +
+                                  (std::get<1>(param.param) ? "_grouped" : "_latent");
+                         });
 
 TEST(BundledModel, AgreesWithTransformers) {
   const Golden golden =

@@ -39,22 +39,41 @@ inline Golden read_golden(const std::string& model, const std::string& stem) {
           read_floats(stem + ".logits")};
 }
 
-/// A case of tests/golden; its file is written by make.py (numpy) unless it is there already.
-inline Golden golden_case(const std::string& name) {
+/// The path of a file that a numpy script writes (`SCRIPT FOLDER CASE`), which runs unless the file is there
+/// already and newer than the script.
+inline std::string made_file(const std::string& script_name, const std::string& name,
+                             const std::string& file) {
   namespace fs = std::filesystem;
-  const std::string folder = SLUICE_GOLDEN_FILES, script = source_path("tests/golden/make.py");
-  const std::string path = folder + "/" + name + ".gguf";
+  const std::string folder = SLUICE_GOLDEN_FILES, script = source_path(script_name);
+  const std::string path = folder + "/" + file;
   if (!fs::exists(path) || fs::last_write_time(path) < fs::last_write_time(script)) {
-    // Tests run side by side: each writes in a folder of its own and moves the whole file.
+    // Tests run side by side: each writes in a folder of its own and moves the whole files, the first part of
+    // a split one last.
     std::string own = folder + "/" + name + "-XXXXXX";
     fs::create_directories(folder);
     if (::mkdtemp(own.data()) == nullptr) fail("{}: cannot be made", own);
     const std::string command = SLUICE_PYTHON " '" + script + "' '" + own + "' " + name + " >/dev/null";
     if (std::system(command.c_str()) != 0) fail("{}: failed", command);
-    fs::rename(own + "/" + name + ".gguf", path);
+    for (const auto& entry : fs::directory_iterator(own)) {
+      if (entry.path().filename() != file)
+        fs::rename(entry.path(), fs::path(folder) / entry.path().filename());
+    }
+    fs::rename(own + "/" + file, path);
     fs::remove_all(own);
   }
-  return read_golden(path, source_path("tests/golden/" + name));
+  return path;
+}
+
+/// A case of tests/golden that make.py writes.
+inline Golden golden_case(const std::string& name) {
+  return read_golden(made_file("tests/golden/make.py", name, name + ".gguf"),
+                     source_path("tests/golden/" + name));
+}
+
+/// A file of tools/oracles/models.py and the logits of the model that it holds.
+inline Golden oracle_case(const std::string& name, const std::string& model) {
+  const std::string file = name == "glm-split" ? name + "-00001-of-00003.gguf" : name + ".gguf";
+  return read_golden(made_file("tools/oracles/models.py", name, file), source_path("tests/golden/" + model));
 }
 
 inline double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {

@@ -11,9 +11,9 @@ using namespace program;
 struct Access {
   TensorId storage;
   bool written;
-  int64_t begin, end;                // bytes of the arena; empty outside of it
-  int64_t first_column, end_column;  // of the storage
-  bool step_rows;                    // one row a token of the step
+  int64_t begin, end;                       // bytes of the arena; empty outside of it
+  int64_t heads, first_column, end_column;  // the columns of every head; of the storage
+  bool step_rows;                           // one row a token of the step
 };
 
 struct OpAccesses {
@@ -36,8 +36,8 @@ OpAccesses accesses_of(const Program& program, const Op& op, const MemoryPlan& p
                                     whole.shape[2] * quant::type_info(whole.type).bytes;
     // The cache's rows belong to the step's rows as much as an activation's do: each writes its own slot.
     const bool step_rows = tensor.kind == Kind::Cache || whole.shape[0] == kStepRows;
-    accesses.list.push_back(
-        {storage, written, begin, begin + bytes, tensor.offset, tensor.offset + tensor.columns(), step_rows});
+    accesses.list.push_back({storage, written, begin, begin + bytes, tensor.heads(), tensor.offset,
+                             tensor.offset + tensor.columns(), step_rows});
   });
   return accesses;
 }
@@ -52,7 +52,9 @@ bool conflict(const OpAccesses& a, const OpAccesses& b) {
         if (x.begin < y.end && y.begin < x.end) return true;
         continue;
       }
-      const bool other_columns = x.end_column <= y.first_column || y.end_column <= x.first_column;
+      // Columns compare only between views that divide the storage into heads alike.
+      const bool other_columns =
+          x.heads == y.heads && (x.end_column <= y.first_column || y.end_column <= x.first_column);
       const bool same_worker = by_rows && x.step_rows && y.step_rows;
       if (!other_columns && !same_worker) return true;
     }

@@ -20,6 +20,8 @@ struct Bind {
   const Kernel* operator()(const Rope&) const { return &kRope; }
   const Kernel* operator()(const KvAppend&) const { return &kKvAppend; }
   const Kernel* operator()(const MlaAttend&) const { return &kMlaAttend; }
+  const Kernel* operator()(const Attend&) const { return &kAttend; }
+  const Kernel* operator()(const AddBias&) const { return &kAddBias; }
   const Kernel* operator()(const Route&) const { return &kRoute; }
   const Kernel* operator()(const SiluMul&) const { return &kSiluMul; }
   const Kernel* operator()(const Add&) const { return &kAdd; }

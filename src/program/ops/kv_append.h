@@ -1,11 +1,12 @@
-// kv_append: a step's rows enter the latent cache.
+// kv_append: a step's rows enter the cache.
 #pragma once
 
 #include "program/operand.h"
 
 namespace sluice::program {
 
-/// cache[layer][slots[r]] = latent[r] followed by rope_key[r], in the cache's own number format
+/// cache[layer][slots[r]] = latent[r] followed by rope_key[r], in the cache's own number format. What attends
+/// decides what a row means: for attend (ops/attend.h) it is the keys of all heads, then their values.
 struct KvAppend {
   static constexpr const char* kName = "kv_append";
   Read latent;    // [rows, 1, rank]

@@ -5,12 +5,12 @@
 
 namespace sluice::program {
 
-/// out = in / sqrt(mean(in^2) + epsilon) * weight, each row by itself
+/// out = in / sqrt(mean(in^2) + epsilon) * weight, each head of each row by itself
 struct RmsNorm {
   static constexpr const char* kName = "rms_norm";
-  Read in;      // [rows, 1, columns]
+  Read in;      // [rows, heads, columns]
   Read weight;  // [1, 1, columns]
-  Write out;    // [rows, 1, columns]
+  Write out;    // [rows, heads, columns]
   float epsilon = 1e-5f;
 
   template <typename F>

@@ -27,6 +27,7 @@ double RopeParams::frequency(int64_t pair, int64_t dims) const {
 
 std::string Rope::attributes() const {
   std::string text = fmt::format("base {:g}", params.base);
+  if (params.pairs == RopePairs::Halves) text += " halves";
   if (params.factor != 1.0)
     text += fmt::format(" yarn factor {:g} of {:g}", params.factor, params.original_context);
   return text;
@@ -35,39 +36,57 @@ std::string Rope::attributes() const {
 void Rope::check(const Program& p) const {
   if (p[in.id].columns() % 2 != 0) fail("in: {} has an odd number of columns", p[in.id].name);
   expect_shape(p, "out", out.id, p[in.id].shape);
+  if (!factors) return;
+  expect_weight(p, "factors", factors.id);
+  expect_shape(p, "factors", factors.id, {1, 1, p[in.id].columns() / 2});
 }
 
 Cost Rope::cost(const Program& p, const StepShape& shape) const {
-  return {p.bytes(in.id, shape), p.bytes(out.id, shape), 3 * p.elements(in.id, shape)};
+  return {bytes_of(p, shape, {in.id, factors.id}), p.bytes(out.id, shape), 3 * p.elements(in.id, shape)};
 }
 
 void Rope::reference(RefMemory& memory, const StepInput& input) const {
   const Program& p = memory.program();
   const int64_t dims = p[in.id].columns();
+  std::vector<float> divisors(static_cast<size_t>(dims / 2), 1.0f);
+  if (factors) memory.weight_row(factors.id, 0, 0, divisors.data());
   for (int64_t r = 0; r < input.rows(); ++r) {
     const double position = input.positions[static_cast<size_t>(r)];
     for (int64_t h = 0; h < p[in.id].heads(); ++h) {
       const float* x = memory.row(in.id, r, h);
       float* y = memory.row(out.id, r, h);
       for (int64_t i = 0; i < dims / 2; ++i) {
-        const double angle = position * params.frequency(i, dims);
-        const double a = x[2 * i], b = x[2 * i + 1];
-        y[2 * i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
-        y[2 * i + 1] = static_cast<float>(a * std::sin(angle) + b * std::cos(angle));
+        const double angle = position * params.frequency(i, dims) / divisors[static_cast<size_t>(i)];
+        const auto [first, second] = pair(params.pairs, i, dims);
+        const double a = x[first], b = x[second];
+        y[first] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+        y[second] = static_cast<float>(a * std::sin(angle) + b * std::cos(angle));
       }
     }
   }
 }
 
 std::vector<OpCase> Rope::cases() {
-  const auto build = [](RopeParams params) {
+  const auto latent = [](RopeParams params) {
     return [params](Builder& b) {
       const TensorId in = b.columns(b.activation("q", kStepRows, 20, 256), "q_rope", 192, 64);
       const TensorId out = b.columns(b.activation("latent", kStepRows, 20, 576), "turned", 512, 64);
       b.rope(in, params, out);
     };
   };
-  return {{"plain 20x64", 5, build({1e6})}, {"yarn 20x64", 5, build({1e4, 40, 4096})}};
+  const auto whole = [](RopePairs pairs, bool factors) {
+    return [=](Builder& b) {
+      const TensorId divisors = factors ? b.weight("factors", quant::Type::F32, 1, 1, 64) : kNoTensor;
+      RopeParams params{5e5};
+      params.pairs = pairs;
+      b.rope(b.activation("q", kStepRows, 8, 128), params, b.activation("turned", kStepRows, 8, 128),
+             divisors);
+    };
+  };
+  return {{"plain 20x64", 5, latent({1e6})},
+          {"yarn 20x64", 5, latent({1e4, 40, 4096})},
+          {"halves 8x128", 5, whole(RopePairs::Halves, false)},
+          {"factors 8x128", 5, whole(RopePairs::Neighbours, true)}};
 }
 
 }  // namespace sluice::program

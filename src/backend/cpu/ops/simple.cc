@@ -29,7 +29,9 @@ void rms_norm(const Program& p, const Op& record, const Context& c) {
   const Slice rows = c.slice(c.rows(p, op.in.id));
   if (rows.first < rows.last) c.memory.weight(op.weight.id).decode_row(0, 0, weight);
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    small_kernels(c.isa).rms_norm(in(r), weight, in.columns, op.epsilon, out(r));
+    for (int64_t h = 0; h < in.heads; ++h) {
+      small_kernels(c.isa).rms_norm(in(r, h), weight, in.columns, op.epsilon, out(r, h));
+    }
   }
 }
 
@@ -45,17 +47,22 @@ void rope(const Program&, const Op& record, const Context& c) {
   auto* frequencies = reinterpret_cast<double*>(c.scratch());
   auto* cosine = reinterpret_cast<float*>(frequencies + pairs);
   float* sine = cosine + pairs;
+  float* divisors = sine + pairs;
+  std::fill_n(divisors, pairs, 1.0f);
+  if (op.factors) c.memory.weight(op.factors.id).decode_row(0, 0, divisors);
+  const auto rotate =
+      op.params.pairs == RopePairs::Neighbours ? kernels.rotate_neighbours : kernels.rotate_halves;
   const Slice rows = c.slice(c.input.rows());
   if (rows.first == rows.last) return;
-  for (int64_t i = 0; i < pairs; ++i) frequencies[i] = op.params.frequency(i, in.columns);
+  for (int64_t i = 0; i < pairs; ++i) frequencies[i] = op.params.frequency(i, in.columns) / divisors[i];
   for (int64_t r = rows.first; r < rows.last; ++r) {
     kernels.angles(c.input.positions[static_cast<size_t>(r)], frequencies, pairs, cosine, sine);
-    for (int64_t h = 0; h < in.heads; ++h) kernels.rotate(in(r, h), cosine, sine, pairs, out(r, h));
+    for (int64_t h = 0; h < in.heads; ++h) rotate(in(r, h), cosine, sine, pairs, out(r, h));
   }
 }
 
 int64_t rope_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return 2 * p[std::get<Rope>(record.args).in.id].columns();
+  return p[std::get<Rope>(record.args).in.id].columns() / 2 * 5;  // doubles count twice
 }
 
 void silu_mul(const Program& p, const Op& record, const Context& c) {

@@ -14,8 +14,11 @@ struct SmallKernels {
   /// cosine[i], sine[i] of position * frequencies[i]: within 2^-24 of the true values, as the angle in double
   /// gives them.
   void (*angles)(double position, const double* frequencies, int64_t count, float* cosine, float* sine);
-  /// Turns `pairs` pairs of neighbours (x[2 i], x[2 i + 1]) by the angles; out may be x.
-  void (*rotate)(const float* x, const float* cosine, const float* sine, int64_t pairs, float* out);
+  /// Turns `pairs` pairs by the angles; out may be x. A pair is neighbours (x[2 i], x[2 i + 1]), or of the
+  /// two halves (x[i], x[i + pairs]).
+  void (*rotate_neighbours)(const float* x, const float* cosine, const float* sine, int64_t pairs,
+                            float* out);
+  void (*rotate_halves)(const float* x, const float* cosine, const float* sine, int64_t pairs, float* out);
   /// out = 1 / (1 + e^-x).
   void (*sigmoid)(const float* x, int64_t count, float* out);
   /// out = e^(x - largest x), over their sum.

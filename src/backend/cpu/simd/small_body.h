@@ -55,11 +55,19 @@ void angles(double position, const double* frequencies, int64_t count, float* co
   }
 }
 
-void rotate(const float* x, const float* cosine, const float* sine, int64_t pairs, float* out) {
+void rotate_neighbours(const float* x, const float* cosine, const float* sine, int64_t pairs, float* out) {
   for (int64_t i = 0; i < pairs; ++i) {
     const float a = x[2 * i], b = x[2 * i + 1];
     out[2 * i] = a * cosine[i] - b * sine[i];
     out[2 * i + 1] = a * sine[i] + b * cosine[i];
+  }
+}
+
+void rotate_halves(const float* x, const float* cosine, const float* sine, int64_t pairs, float* out) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float a = x[i], b = x[i + pairs];
+    out[i] = a * cosine[i] - b * sine[i];
+    out[i + pairs] = a * sine[i] + b * cosine[i];
   }
 }
 
@@ -92,4 +100,5 @@ void exp_all(const float* x, int64_t count, float* out) {
   map(x, count, out, [](Lanes::F v) { return exp_of(v); });
 }
 
-constexpr SmallKernels kTable{rms_norm, angles, rotate, sigmoid, softmax, add_scaled, to_f16, exp_all};
+constexpr SmallKernels kTable{
+    rms_norm, angles, rotate_neighbours, rotate_halves, sigmoid, softmax, add_scaled, to_f16, exp_all};

@@ -1,0 +1,80 @@
+#include "program/ops/attend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "program/ops/checks.h"
+
+namespace sluice::program {
+
+std::string Attend::attributes() const {
+  return fmt::format("kv heads {} scale {:g} cache layer {}", kv_heads, scale, cache_layer);
+}
+
+void Attend::check(const Program& p) const {
+  const int64_t heads = p[q.id].heads(), key = p[q.id].columns(), value = p[out.id].columns();
+  if (kv_heads < 1 || heads % kv_heads != 0) fail("{} heads do not share {} key heads", heads, kv_heads);
+  expect_shape(p, "q", q.id, {kStepRows, heads, key});
+  expect_shape(p, "out", out.id, {kStepRows, heads, value});
+  expect_shape(p, "cache", cache.id, {p[cache.id].shape[0], kPageRows, kv_heads * (key + value)});
+  if (cache_layer < 0 || cache_layer >= p[cache.id].shape[0])
+    fail("cache layer {} is not there", cache_layer);
+}
+
+Cost Attend::cost(const Program& p, const StepShape& shape) const {
+  const auto width = static_cast<double>(p[cache.id].columns());
+  const auto heads = static_cast<double>(p[q.id].heads());
+  const auto columns = static_cast<double>(p[q.id].columns() + p[out.id].columns());
+  return {p.bytes(q.id, shape) + p.bytes(cache.id, shape.cache_rows * width), p.bytes(out.id, shape),
+          2 * shape.rows * shape.context * heads * columns};
+}
+
+void Attend::reference(RefMemory& memory, const StepInput& input) const {
+  const Program& p = memory.program();
+  const int64_t heads = p[q.id].heads(), key = p[q.id].columns(), value = p[out.id].columns();
+  std::vector<double> weights, sums(static_cast<size_t>(value));
+  for (int64_t r = 0; r < input.rows(); ++r) {
+    const int64_t length = input.positions[static_cast<size_t>(r)] + 1;
+    weights.resize(static_cast<size_t>(length));
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t group = h / (heads / kv_heads);
+      double largest = -std::numeric_limits<double>::infinity(), total = 0;
+      for (int64_t t = 0; t < length; ++t) {
+        const float* keys = memory.cache_row(cache_layer, input.slot_of(r, t));
+        double& weight = weights[static_cast<size_t>(t)];
+        weight = static_cast<double>(scale) * ref_dot(memory.row(q.id, r, h), keys + group * key, key);
+        largest = std::max(largest, weight);
+      }
+      for (double& weight : weights) total += weight = std::exp(weight - largest);
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (int64_t t = 0; t < length; ++t) {
+        const float* values = memory.cache_row(cache_layer, input.slot_of(r, t)) + kv_heads * key;
+        for (int64_t c = 0; c < value; ++c) {
+          sums[static_cast<size_t>(c)] +=
+              weights[static_cast<size_t>(t)] * static_cast<double>(values[group * value + c]);
+        }
+      }
+      float* y = memory.row(out.id, r, h);
+      for (int64_t c = 0; c < value; ++c) y[c] = static_cast<float>(sums[static_cast<size_t>(c)] / total);
+    }
+  }
+}
+
+std::vector<OpCase> Attend::cases() {
+  const auto build = [](int64_t heads, int64_t kv_heads, int64_t key, int64_t value) {
+    return [=](Builder& b) {
+      b.cache(1, kv_heads * (key + value), quant::Type::F16);
+      const TensorId keys = b.activation("keys", kStepRows, kv_heads, key);
+      const TensorId values = b.activation("values", kStepRows, kv_heads, value);
+      b.kv_append(b.flatten(keys), b.flatten(values), 0);
+      b.attend(b.activation("q", kStepRows, heads, key), kv_heads, value, 0.125f, 0);
+    };
+  };
+  return {{"32 heads of 8x128 rows 1", 1, build(32, 8, 128, 128)},
+          {"32 heads of 8x128 rows 150", 150, build(32, 8, 128, 128)},
+          {"6 heads of 3x64+32 rows 70", 70, build(6, 3, 64, 32)},
+          {"5 heads of 1x64 rows 7", 7, build(5, 1, 64, 64)}};
+}
+
+}  // namespace sluice::program

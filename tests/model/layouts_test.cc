@@ -1,0 +1,222 @@
+// What a loader decides from keys and tensors: old layouts that are mended, and what is refused by name
+// because it would change the arithmetic. That mended layouts give the right logits is golden_test.cc's
+// business.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "model/model.h"
+#include "support/command.h"
+#include "support/gguf_copy.h"
+#include "support/golden.h"
+#include "text/toy_vocab.h"
+
+namespace sluice::test {
+namespace {
+
+using gguf::WriteEntry;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+/// A file of tools/oracles, to be changed and written again.
+class Copy {
+ public:
+  explicit Copy(const std::string& name)
+      : copy_(gguf::File::open(made_file("tools/oracles/models.py", name, name + ".gguf"))) {}
+
+  Copy& set(const std::string& key, gguf::WriteValue value) {
+    remove(key);
+    copy_.plan.metadata.push_back({key, std::move(value)});
+    return *this;
+  }
+  Copy& remove(const std::string& key) {
+    std::erase_if(copy_.plan.metadata, [&](const WriteEntry& entry) { return entry.key == key; });
+    return *this;
+  }
+  Copy& add_tensor(const std::string& name, const std::vector<int64_t>& shape) {
+    copy_.plan.tensors.push_back({name, quant::Type::F32, shape});
+    copy_.bytes.emplace_back(static_cast<size_t>(copy_.plan.tensors.back().bytes()));
+    return *this;
+  }
+  Copy& rename_tensor(const std::string& name, const std::string& other) {
+    for (gguf::WriteTensor& tensor : copy_.plan.tensors) {
+      if (tensor.name == name) tensor.name = other;
+    }
+    return *this;
+  }
+  Copy& remove_tensors(const std::string& prefix) {
+    for (size_t i = copy_.plan.tensors.size(); i-- > 0;) {
+      if (!copy_.plan.tensors[i].name.starts_with(prefix)) continue;
+      copy_.plan.tensors.erase(copy_.plan.tensors.begin() + static_cast<std::ptrdiff_t>(i));
+      copy_.bytes.erase(copy_.bytes.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    return *this;
+  }
+
+  model::Model load() const {
+    const CommandFolder folder("layouts");
+    copy_.write(folder.path("m.gguf"));
+    return model::Model::load(folder.path("m.gguf"));  // the mapping outlives the name
+  }
+  /// The message of the Error that loading throws, empty when it throws none.
+  std::string error() const {
+    try {
+      load();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+ private:
+  GgufCopy copy_;
+};
+
+TEST(Keys, UnknownOnesThatMayChangeTheArithmeticAreRefusedByName) {
+  const std::string error = Copy("glm")
+                                .set("deepseek2.attention.temperature_scale", 0.1f)
+                                .set("deepseek2.expert_group_scale", 0.5f)
+                                .set("deepseek2.some_new_switch", true)
+                                .error();
+  EXPECT_THAT(error, AllOf(HasSubstr("3 problems"),
+                           HasSubstr("deepseek2.attention.temperature_scale is not supported"),
+                           HasSubstr("deepseek2.expert_group_scale is not supported"),
+                           HasSubstr("deepseek2.some_new_switch is not supported")));
+}
+
+TEST(Keys, ThoseThatSayNothingNewAreNot) {
+  EXPECT_EQ(Copy("glm")
+                .set("deepseek2.attention.temperature_scale", 0.0f)
+                .set("deepseek2.logit_scale", 1.0f)
+                .set("deepseek2.attention.causal", true)
+                .set("deepseek2.note", std::string("made by somebody"))
+                .set("deepseek2.hidden_activation", std::string("silu"))
+                .set("somebody.else", uint32_t{5})
+                .error(),
+            "");
+}
+
+TEST(Keys, AnotherActivationIsRefused) {
+  EXPECT_THAT(Copy("llama").set("llama.hidden_activation", std::string("gelu")).error(),
+              HasSubstr("llama.hidden_activation is \"gelu\", expected \"silu\""));
+}
+
+TEST(Keys, AnArchitectureThatIsNotKnownIsNamedWithThoseThatAre) {
+  EXPECT_THAT(Copy("llama").set("general.architecture", std::string("gemma9")).error(),
+              AllOf(HasSubstr("\"gemma9\""), HasSubstr("\"deepseek2\""), HasSubstr("\"qwen3\"")));
+}
+
+TEST(Keys, MixturesAreOfDeepseek2Alone) {
+  EXPECT_THAT(Copy("llama").set("llama.expert_count", uint32_t{8}).error(),
+              HasSubstr("llama.expert_count is not supported"));
+  EXPECT_EQ(Copy("llama").set("llama.expert_count", uint32_t{0}).error(), "");
+}
+
+TEST(Keys, RopeThatIsNotDoneIsRefused) {
+  EXPECT_THAT(Copy("llama").set("llama.rope.dimension_count", uint32_t{16}).error(),
+              HasSubstr("llama.rope.dimension_count is 16, expected the key length 32"));
+  EXPECT_THAT(Copy("llama")
+                  .set("llama.rope.scaling.type", std::string("linear"))
+                  .set("llama.rope.scaling.factor", 4.0f)
+                  .error(),
+              HasSubstr("llama.rope.scaling.type is \"linear\""));
+  EXPECT_THAT(Copy("llama").set("llama.rope.scaling.factor", 4.0f).error(),
+              HasSubstr("llama.rope.scaling.factor is not supported"));
+  EXPECT_EQ(Copy("llama")
+                .set("llama.rope.scaling.type", std::string("linear"))
+                .set("llama.rope.scaling.factor", 1.0f)
+                .error(),
+            "");
+}
+
+TEST(Keys, HeadsThatDoNotShareAreRefused) {
+  EXPECT_THAT(Copy("llama").set("llama.attention.head_count_kv", uint32_t{3}).error(),
+              HasSubstr("llama.attention.head_count_kv is 3, which does not divide 8 heads"));
+}
+
+TEST(Tensors, UnknownOnesAreRefusedByName) {
+  Copy copy("llama");
+  copy.add_tensor("blk.1.attn_sinks.weight", {8});
+  EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_sinks.weight: it is not known what this tensor is for"));
+  copy.add_tensor("blk.1.attn_output.bias", {256});
+  EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_sinks.weight and 1 more: it is not known"));
+}
+
+TEST(Tensors, TablesOfAnglesAreLeftAside) {
+  EXPECT_EQ(Copy("llama").add_tensor("blk.0.attn_rot_embd.weight", {16}).error(), "");
+}
+
+TEST(Tensors, AMergeWithUpRowsFirstIsRefused) {
+  EXPECT_THAT(Copy("glm-fused")
+                  .rename_tensor("blk.1.ffn_gate_up_exps.weight", "blk.1.ffn_up_gate_exps.weight")
+                  .error(),
+              HasSubstr("blk.1.ffn_up_gate_exps.weight: has its up rows first"));
+}
+
+TEST(Tensors, SplitKeysAndValuesGoBeforeUnsplitOnes) {
+  const model::Model model = Copy("glm").add_tensor("blk.0.attn_kv_b.weight", {128, 512}).load();
+  EXPECT_THAT(program::dump(model.program),
+              AllOf(HasSubstr("blk.0.attn_k_b.weight"), Not(HasSubstr("attn_kv_b"))));
+}
+
+TEST(Tensors, ABiasOrNormIsUsedWhereverItIs) {
+  const model::Model model = Copy("llama").add_tensor("blk.1.attn_q.bias", {256}).load();
+  EXPECT_THAT(program::dump(model.program),
+              AllOf(HasSubstr("1.add_bias"), Not(HasSubstr("0.add_bias")), Not(HasSubstr("2.add_bias"))));
+}
+
+TEST(Prediction, BlocksAreNotOfTheTrunkHoweverTheyAreCounted) {
+  EXPECT_EQ(Copy("glm-mtp").load().spec.layers, 3);
+  EXPECT_EQ(Copy("glm-mtp").remove("deepseek2.nextn_predict_layers").load().spec.layers, 3);
+  EXPECT_EQ(Copy("glm-mtp").set("deepseek2.block_count", uint32_t{3}).load().spec.layers, 3);
+  EXPECT_EQ(Copy("glm-mtp").remove_tensors("blk.3.").load().spec.layers, 3);
+}
+
+TEST(Prediction, ABlockLeftOutOfTheTrunkIsMissing) {
+  EXPECT_THAT(Copy("glm").remove_tensors("blk.2.").error(), HasSubstr("blk.2.attn_norm.weight is missing"));
+}
+
+TEST(Prediction, NoOtherBlockStandsAfterTheTrunk) {
+  EXPECT_THAT(Copy("glm").set("deepseek2.block_count", uint32_t{2}).error(),
+              HasSubstr("blk.2.attn_norm.weight and 17 more: it is not known what these tensors are for"));
+}
+
+TEST(Prediction, AloneItNeedsItsModel) {
+  EXPECT_THAT(Copy("glm-mtp-alone").error(), HasSubstr("multi-token prediction alone"));
+}
+
+TEST(Files, NeedNoSuffix) {
+  const CommandFolder folder("blob");
+  const std::string blob = folder.path("sha256-0f1e2d3c");
+  std::filesystem::copy_file(made_file("tools/oracles/models.py", "llama", "llama.gguf"), blob);
+  EXPECT_EQ(model::Model::load(blob).spec.layers, 3);
+}
+
+/// A vocabulary in the way of ollama's early GLM files.
+gguf::WritePlan ollama_vocabulary(const std::string& architecture) {
+  gguf::WritePlan plan;
+  plan.metadata.push_back({"general.architecture", architecture});
+  plan.metadata.push_back({"tokenizer.ggml.model", std::string("gpt2")});
+  plan.metadata.push_back({"tokenizer.ggml.pre", std::string("no such thing")});
+  plan.metadata.push_back({"tokenizer.ggml.tokens", text::ToyVocab().tokens});
+  plan.metadata.push_back({"tokenizer.ggml.merges", std::vector<std::string>{}});
+  plan.metadata.push_back({"tokenizer.ggml.eos_token_ids", std::vector<int32_t>{5, 17, 40}});
+  return plan;
+}
+
+TEST(Vocabulary, OfOllamasEarlyFilesIsMended) {
+  const CommandFolder folder("vocabulary");
+  const std::string path = folder.path("v");
+  gguf::Writer(path, ollama_vocabulary("glm4moelite")).finish();
+  const text::Tokenizer tokenizer = model::load_tokenizer(gguf::File::open(path));
+  EXPECT_TRUE(tokenizer.ends_generation(17));
+  EXPECT_TRUE(tokenizer.ends_generation(40));
+  EXPECT_FALSE(tokenizer.ends_generation(18));
+  gguf::Writer(path, ollama_vocabulary("deepseek2")).finish();
+  EXPECT_THROW(model::load_tokenizer(gguf::File::open(path)), Error) << "an unknown pre-tokenizer";
+}
+
+}  // namespace
+}  // namespace sluice::test
