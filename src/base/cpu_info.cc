@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -23,15 +24,38 @@ int usable_threads() {
   return threads;
 }
 
-int64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  int64_t kilobytes = 0;
-  while (file >> key >> kilobytes) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-    std::getline(file, unit);
+namespace {
+
+/// The text behind "KEY:" in a file of such lines, without the blanks around it; empty when it is not there.
+std::string value_of(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1) != key)
+      continue;
+    const size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
   }
-  return 0;
+  return "";
 }
+
+/// A file's "KEY: 123 kB" in bytes; 0 when it is not there.
+int64_t kilobytes_of(const char* path, const std::string& key) {
+  return 1024 * std::strtoll(value_of(path, key).c_str(), nullptr, 10);
+}
+
+}  // namespace
+
+int64_t available_memory_bytes() { return kilobytes_of("/proc/meminfo", "MemAvailable"); }
+
+std::string cpu_name() {
+  const std::string name = value_of("/proc/cpuinfo", "model name");
+  return name.empty() ? "unknown" : name;
+}
+
+int64_t peak_memory_bytes() { return kilobytes_of("/proc/self/status", "VmHWM"); }
+
+void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace sluice {
 
@@ -11,5 +12,13 @@ int usable_threads();
 
 /// Physical memory that is free or can be freed, in bytes; 0 when it cannot be told.
 int64_t available_memory_bytes();
+
+/// The processor's name, as "AMD EPYC 9B14"; "unknown" when it cannot be told.
+std::string cpu_name();
+
+/// The most physical memory that this process held since it began, or since reset_peak_memory(), in bytes; 0
+/// when it cannot be told. Pages of mapped files count.
+int64_t peak_memory_bytes();
+void reset_peak_memory();
 
 }  // namespace sluice

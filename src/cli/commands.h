@@ -11,6 +11,7 @@ void add_chat(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_profile(CLI::App& app);
 void add_tokenize(CLI::App& app);  // and detokenize
 void add_debug(CLI::App& app);

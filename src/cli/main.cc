@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstring>
 #include <exception>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -11,6 +13,17 @@
 #include "cli/version.h"
 
 namespace {
+
+/// llama.cpp has flags of several letters behind one dash, which CLI11 knows behind two only.
+std::vector<const char*> with_two_dashes(int argc, char** argv) {
+  std::vector<const char*> arguments(argv, argv + argc);
+  for (const char*& argument : arguments) {
+    for (const char* flag : {"--pg", "--npl", "--ub", "--oe"}) {
+      if (std::strcmp(argument, flag + 1) == 0) argument = flag;
+    }
+  }
+  return arguments;
+}
 
 int run(int argc, char** argv) {
   CLI::App app{"Sluice runs Mixture-of-Experts language models with latent attention from GGUF files.",
@@ -25,11 +38,12 @@ int run(int argc, char** argv) {
   sluice::cli::add_inspect(app);
   sluice::cli::add_logits(app);
   sluice::cli::add_synth(app);
+  sluice::cli::add_bench(app);
   sluice::cli::add_profile(app);
   sluice::cli::add_tokenize(app);
   sluice::cli::add_debug(app);
   try {
-    app.parse(argc, argv);
+    app.parse(argc, with_two_dashes(argc, argv).data());
     if (app.get_subcommands().empty()) {
       fmt::print(stderr, "{}", app.help());
       return 2;

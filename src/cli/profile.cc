@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
-#include "engine/batch.h"
-#include "engine/kv_pool.h"
+#include "cli/measured_steps.h"
 #include "profile/profile.h"
+#include "profile/timeline.h"
 
 namespace sluice::cli {
 namespace {
@@ -21,24 +21,19 @@ struct Options {
   bool json = false;
 };
 
-/// Nanoseconds of every op of `tokens` decode steps after `depth` tokens of context; the first step warms up.
-std::vector<std::vector<int64_t>> measure(program::Executable& executable, const Options& options,
-                                          int32_t pages) {
-  engine::KvPool pool(pages);
-  std::vector<int32_t> table;
-  pool.reserve(table, options.depth + options.tokens + 1);
-  engine::Batch batch(1, 1, pages);
-  batch.set_pages(0, table);
-  const program::Program& program = executable.program();
-  std::vector<float> logits(static_cast<size_t>(program[program.output()].columns()));
+/// Nanoseconds that every op added to `tokens` decode steps after `depth` tokens of context; the first step
+/// warms up.
+std::vector<std::vector<int64_t>> measure(program::Executable& executable, const Options& options) {
+  MeasuredSteps steps(executable, 1, 1, options.depth + options.tokens + 1, 1);
+  steps.fill(options.depth, 1);
+  program::StepTimes clock;
+  steps.time_into(&clock);
   std::vector<std::vector<int64_t>> times;
-  for (int64_t position = 0; position < options.depth + options.tokens + 1; ++position) {
-    batch.clear();
-    batch.add(static_cast<int32_t>(position % 256), static_cast<int32_t>(position), 0, true);
-    program::StepOutput output{logits};
-    std::vector<int64_t> op_ns(program.ops().size());
-    executable.run_timed(batch.input(), output, op_ns);
-    if (position > options.depth) times.push_back(std::move(op_ns));
+  for (int64_t position = options.depth; position <= options.depth + options.tokens; ++position) {
+    steps.decode_step(position, 1);
+    if (position > options.depth) {
+      times.push_back(profile::take_apart(clock, executable.program().ops().size()).op_ns);
+    }
   }
   return times;
 }
@@ -53,7 +48,7 @@ void profile(const Options& options) {
   const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(last));
   const auto backend = make_backend(options.backend, options.threads);
   const auto executable = backend->compile(model.program, model.weights, {1, 1, pages});
-  const auto times = measure(*executable, options, pages);
+  const auto times = measure(*executable, options);
   const double context = static_cast<double>(options.depth) + static_cast<double>(options.tokens) / 2 + 1.5;
   const auto rows =
       profile::summarize(executable->program(), times, {.context = context, .cache_rows = context});

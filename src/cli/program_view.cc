@@ -18,7 +18,7 @@ using program::StepShape;
 struct View {
   model::Model model;
   Program program;
-  std::vector<std::string> kernels;  // empty, or one an op
+  std::vector<program::BoundKernel> kernels;  // empty, or one an op
 };
 
 View load_view(const std::string& path, bool bound) {
@@ -52,7 +52,7 @@ std::string program_text(const std::string& model_path, bool bound) {
     const size_t end = lines.find('\n', begin);
     text +=
         fmt::format("{:>12.0f} {:>12.0f}  {}", cost.bytes_read, cost.flops, lines.substr(begin, end - begin));
-    text += view.kernels.empty() ? "\n" : fmt::format(" => {}\n", view.kernels[i]);
+    text += view.kernels.empty() ? "\n" : fmt::format(" => {}\n", view.kernels[i].name);
     begin = end + 1;
   }
   const Cost total = program::total_cost(view.program, kOneToken);
@@ -79,7 +79,7 @@ Json program_json(const std::string& model_path, bool bound) {
                    {"operands", std::move(operands)},
                    {"attributes", program::info(op).attributes(op)},
                    {"cost", cost_json(program::info(op).cost(view.program, op, kOneToken))}};
-    if (!view.kernels.empty()) record["kernel"] = view.kernels[i];
+    if (!view.kernels.empty()) record["kernel"] = view.kernels[i].name;
     ops.push_back(std::move(record));
   }
   return {{"ops", std::move(ops)}, {"total", cost_json(program::total_cost(view.program, kOneToken))}};

@@ -10,4 +10,6 @@ const char* version() {
   return text.c_str();
 }
 
+const char* commit() { return SLUICE_COMMIT; }
+
 }  // namespace sluice::cli

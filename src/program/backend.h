@@ -22,23 +22,54 @@ struct CompileOptions {
   bool bind_only = false;    ///< choose kernels but load no weights: for inspection, nothing can run
 };
 
+/// When every worker of a device (a thread, a stream) began and ended its part of every op of one step, in
+/// nanoseconds of one clock. Made by run_timed, which reuses its memory from step to step.
+struct StepTimes {
+  struct Part {
+    int64_t begin_ns = 0, end_ns = 0;
+  };
+  int64_t begin_ns = 0, end_ns = 0;  ///< the whole step: handing it over and its results included
+  int workers = 0;                   ///< that took part in this step
+  std::vector<Part> parts;           ///< [workers][ops], in the order of program().ops()
+};
+
+/// The kernel that an op is bound to, and where its definition stands.
+struct BoundKernel {
+  std::string name;
+  std::string file;  ///< from src/ on
+  int line = 0;
+};
+
+/// What a device reaches at best: the measure of every share. 0: not known, or it has no such unit.
+struct Peaks {
+  struct Rate {
+    std::string name;       ///< "int8 VNNI"
+    double per_second = 0;  ///< operations; a multiplication and an addition are two
+  };
+  double bytes_per_second = 0;  ///< reading memory that is in no cache
+  std::string read_how;         ///< the loop that read fastest
+  double flops = 0;             ///< of the quickest unit that multiplies matrices as kernels need it
+  std::vector<Rate> rates;      ///< every unit's rate
+};
+
 /// A Program bound to a device and memory. A step allocates nothing and cannot fail on input: who fills
 /// StepInput keeps its promises (program/step.h).
 class Executable {
  public:
   virtual ~Executable() = default;
   virtual void run(const StepInput& input, StepOutput& output) = 0;
-  /// The same, and nanoseconds of every op from its predecessor's end to its own, by index into
-  /// program().ops().
-  virtual void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) = 0;
+  /// The same, and when each op ran. Nothing is run otherwise than in run(): no op waits for another's end
+  /// only to be timed.
+  virtual void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) = 0;
   /// Copies of an activation's rows, heads and columns without gaps, for tests and comparisons: what the last
-  /// step left there (only inputs and results of the list are sure to be whole), or what the next one finds.
+  /// step left there (only inputs and results of the list and expert ids are sure to be whole), or what the
+  /// next one finds.
   virtual void peek(TensorId id, int64_t rows, std::span<float> values) = 0;
   virtual void poke(TensorId id, int64_t rows, std::span<const float> values) = 0;
   /// The Program as this backend runs it: legalized.
   virtual const Program& program() const = 0;
   /// The kernel that each op is bound to, by index into program().ops().
-  virtual std::vector<std::string> bound() const = 0;
+  virtual std::vector<BoundKernel> bound() const = 0;
   /// Activations, cache and tables; weights belong to the file.
   virtual int64_t memory_bytes() const = 0;
 };
@@ -51,6 +82,10 @@ class Backend {
   virtual bool has(const Program& program, const Op& op) const = 0;
   virtual std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                               const CompileOptions& options) = 0;
+  /// What the device reaches at best, measured at the first call (some seconds) and remembered.
+  virtual const Peaks& peaks() = 0;
+  /// Bytes a second that reading memory reaches now, measured anew (a second): on shared machines it drifts.
+  virtual double measure_read_bandwidth() = 0;
 };
 
 }  // namespace sluice::program

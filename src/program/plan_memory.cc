@@ -41,6 +41,8 @@ std::vector<Lifetime> lifetimes(const Program& program, int64_t max_rows, int64_
     });
   }
   for (Lifetime& life : lives) {
+    // Ids stay whole for who counts after the step which experts it selected; they are a few hundred bytes.
+    if (program[life.id].type == quant::Type::I32) life.last = end;
     if (!is_written[static_cast<size_t>(life.id)]) life.first = 0;
     if (!is_read[static_cast<size_t>(life.id)]) life.last = end;
   }

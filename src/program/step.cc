@@ -13,6 +13,7 @@ int64_t StepInput::slot_of(int64_t row, int64_t position) const {
 }
 
 double StepShape::distinct_experts(double experts, double used) const {
+  if (selected > 0) return selected;
   return experts * (1.0 - std::pow(1.0 - used / experts, rows));
 }
 

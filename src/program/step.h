@@ -38,7 +38,10 @@ struct StepShape {
   double context = 1;     ///< cache rows that a row attends to, its own included, on average
   double cache_rows = 1;  ///< distinct cache rows that the step reads: a sequence's rows share them
 
-  /// Distinct experts that the rows select together, were each selection uniform: a forecast, not a count.
+  double selected = 0;  ///< distinct experts that the rows selected together in a layer; 0: not counted
+
+  /// Distinct experts that the rows select together: those counted, or a forecast as though each selection
+  /// were uniform.
   double distinct_experts(double experts, double used) const;
 };
 

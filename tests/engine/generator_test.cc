@@ -100,13 +100,13 @@ class Script : public program::Executable {
     output.logits[id] = 50.0f;
     ++next_;
   }
-  void run_timed(const program::StepInput& input, program::StepOutput& output, std::span<int64_t>) override {
+  void run_timed(const program::StepInput& input, program::StepOutput& output, program::StepTimes&) override {
     run(input, output);
   }
   void peek(program::TensorId, int64_t, std::span<float>) override {}
   void poke(program::TensorId, int64_t, std::span<const float>) override {}
   const program::Program& program() const override { return program_; }
-  std::vector<std::string> bound() const override { return {}; }
+  std::vector<program::BoundKernel> bound() const override { return {}; }
   int64_t memory_bytes() const override { return 0; }
 
   std::vector<int32_t> tokens, positions;

@@ -7,6 +7,7 @@
 #include "backend/cpu/barriers.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernel.h"
+#include "backend/cpu/peaks.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_info.h"
@@ -26,6 +27,12 @@ int64_t largest_scratch(const Program& program, const CompileOptions& options) {
     floats = std::max(floats, cpu::bind(program, op)->scratch_floats(program, op, options));
   }
   return floats;
+}
+
+/// A file's path from src/ on, wherever it was compiled.
+std::string source(const std::string& path) {
+  const size_t at = path.rfind("/src/");
+  return at == std::string::npos ? path : path.substr(at + 1);
 }
 
 /// Where the threads were not asked for, a step of less work than this runs on one worker: some milliseconds
@@ -52,20 +59,13 @@ class CpuExecutable : public Executable {
     barriers_ = cpu::barriers_before(program_, memory_.plan(), options_.max_rows, options_.max_outputs);
   }
 
-  void run(const StepInput& input, StepOutput& output) override { run_timed(input, output, {}); }
+  void run(const StepInput& input, StepOutput& output) override { step(input, output, nullptr); }
 
-  void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) override {
-    CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
-    CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
-    if (static_cast<double>(input.rows()) * row_flops_ < alone_flops_) {
-      walk(0, 1, input, op_ns);
-    } else {
-      team_.run([&](int worker) { walk(worker, team_.size(), input, op_ns); });
-    }
-    const cpu::Rows<float> logits = memory_.rows(program_.output());
-    for (int64_t i = 0; i < input.outputs(); ++i) {
-      std::copy_n(logits(i), logits.columns, output.logits.data() + i * logits.columns);
-    }
+  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
+    times.begin_ns = now_ns();
+    times.parts.resize(static_cast<size_t>(team_.size()) * kernels_.size());
+    step(input, output, &times);
+    times.end_ns = now_ns();
   }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
@@ -80,11 +80,13 @@ class CpuExecutable : public Executable {
   }
 
   const Program& program() const override { return program_; }
-  std::vector<std::string> bound() const override {
-    std::vector<std::string> names;
-    for (size_t i = 0; i < kernels_.size(); ++i)
-      names.push_back(kernel_text(*kernels_[i], program_.ops()[i]));
-    return names;
+  std::vector<BoundKernel> bound() const override {
+    std::vector<BoundKernel> list;
+    for (size_t i = 0; i < kernels_.size(); ++i) {
+      const Kernel& kernel = *kernels_[i];
+      list.push_back({kernel_text(kernel, program_.ops()[i]), source(kernel.file), kernel.line});
+    }
+    return list;
   }
   int64_t memory_bytes() const override { return memory_.bytes(); }
 
@@ -122,22 +124,40 @@ class CpuExecutable : public Executable {
     }
   }
 
-  void walk(int worker, int workers, const StepInput& input, std::span<int64_t> op_ns) {
-    const cpu::Context context{memory_, input, worker, workers, isa_, team_};
-    const auto meet = [&] {
-      if (workers > 1) team_.barrier();
+  void step(const StepInput& input, StepOutput& output, StepTimes* times) {
+    CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
+    CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
+    const bool alone = static_cast<double>(input.rows()) * row_flops_ < alone_flops_;
+    const int workers = alone ? 1 : team_.size();
+    if (times != nullptr) times->workers = workers;
+    const auto parts_of = [&](int worker) {
+      return times == nullptr ? nullptr : times->parts.data() + static_cast<size_t>(worker) * kernels_.size();
     };
-    const bool timed = worker == 0 && !op_ns.empty();
-    int64_t before = timed ? now_ns() : 0;
+    if (alone) {
+      walk(0, 1, input, parts_of(0));
+    } else {
+      team_.run([&](int worker) { walk(worker, workers, input, parts_of(worker)); });
+    }
+    const cpu::Rows<float> logits = memory_.rows(program_.output());
+    for (int64_t i = 0; i < input.outputs(); ++i) {
+      std::copy_n(logits(i), logits.columns, output.logits.data() + i * logits.columns);
+    }
+  }
+
+  /// parts: this worker's times [ops], or null. Where no barrier stands, an op begins when its predecessor
+  /// ends: one reading of the clock serves both.
+  void walk(int worker, int workers, const StepInput& input, StepTimes::Part* parts) {
+    const cpu::Context context{memory_, input, worker, workers, isa_, team_};
+    int64_t begin = parts != nullptr ? now_ns() : 0;
     for (size_t i = 0; i < kernels_.size(); ++i) {
-      if (barriers_[i]) meet();
+      if (barriers_[i] && workers > 1) {
+        team_.barrier();
+        if (parts != nullptr) begin = now_ns();
+      }
       kernels_[i]->run(program_, program_.ops()[i], context);
-      if (op_ns.empty()) continue;
-      meet();  // a timed op ends when everybody's part has
-      if (!timed) continue;
-      const int64_t after = now_ns();
-      op_ns[i] = after - before;
-      before = after;
+      if (parts == nullptr) continue;
+      parts[i] = {begin, now_ns()};
+      begin = parts[i].end_ns;
     }
   }
 
@@ -174,6 +194,8 @@ class CpuBackend : public Backend {
     return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_, alone_flops_, isa_,
                                            repack_, progress_);
   }
+  const Peaks& peaks() override { return cpu::machine_peaks(threads_); }
+  double measure_read_bandwidth() override { return cpu::measure_read_bandwidth(threads_); }
 
  private:
   int threads_;

@@ -49,6 +49,9 @@ struct Kernel {
   int64_t (*scratch_floats)(const program::Program&, const program::Op&, const program::CompileOptions&);
   /// Whether its weights are read as packed panels (packed_weights.h) and not in the file's order.
   bool panels = false;
+  // Where the kernel is defined: the compiler fills these in where a Kernel is.
+  const char* file = __builtin_FILE();
+  int line = __builtin_LINE();
 };
 
 /// The kernel for an op, or null when there is none: a pure function of the op and its types (bind.cc).

@@ -19,22 +19,27 @@ class RefExecutable : public Executable {
     weights_.resize(program_.tensors().size());
   }
 
-  void run(const StepInput& input, StepOutput& output) override { run_timed(input, output, {}); }
+  void run(const StepInput& input, StepOutput& output) override {
+    StepTimes unused;
+    run_timed(input, output, unused);
+  }
 
-  void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) override {
-    int64_t before = now_ns();
+  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
+    times.begin_ns = now_ns();
+    times.workers = 1;
+    times.parts.resize(program_.ops().size());
+    int64_t begin = times.begin_ns;
     for (size_t i = 0; i < program_.ops().size(); ++i) {
       const Op& op = program_.ops()[i];
       info(op).reference(memory_, op, input);
-      if (op_ns.empty()) continue;
-      const int64_t after = now_ns();
-      op_ns[i] = after - before;
-      before = after;
+      times.parts[i] = {begin, now_ns()};
+      begin = times.parts[i].end_ns;
     }
     const int64_t vocabulary = program_[program_.output()].columns();
     for (int64_t i = 0; i < input.outputs(); ++i) {
       std::copy_n(memory_.row(program_.output(), i), vocabulary, output.logits.data() + i * vocabulary);
     }
+    times.end_ns = now_ns();
   }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
@@ -49,8 +54,12 @@ class RefExecutable : public Executable {
   }
 
   const Program& program() const override { return program_; }
-  std::vector<std::string> bound() const override {
-    return std::vector<std::string>(program_.ops().size(), "reference");
+  std::vector<BoundKernel> bound() const override {
+    std::vector<BoundKernel> list;
+    for (const Op& op : program_.ops()) {
+      list.push_back({"reference", std::string("src/program/ops/") + info(op).name + ".cc", 1});
+    }
+    return list;
   }
   int64_t memory_bytes() const override { return memory_.bytes(); }
 
@@ -85,6 +94,12 @@ class RefBackend : public Backend {
     Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
     return std::make_unique<RefExecutable>(std::move(legal), weights, options);
   }
+  /// Loops made to be right have no peaks that they could be measured by.
+  const Peaks& peaks() override { return peaks_; }
+  double measure_read_bandwidth() override { return 0; }
+
+ private:
+  Peaks peaks_;
 };
 
 }  // namespace

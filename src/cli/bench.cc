@@ -1,0 +1,411 @@
+// sluice bench: tokens a second as llama-bench measures and prints them, beside what the hardware could do.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+
+#include "base/clock.h"
+#include "base/cpu_info.h"
+#include "base/error.h"
+#include "cli/assemble.h"
+#include "cli/bench_record.h"
+#include "cli/commands.h"
+#include "cli/measured_steps.h"
+#include "cli/number_list.h"
+#include "model/model.h"
+#include "profile/statistics.h"
+
+namespace sluice::cli {
+namespace {
+
+/// A record whose rows selected fewer different experts than this share of the uniform expectation measures a
+/// collapsed routing, which reads less than real text would.
+constexpr double kLeastExperts = 0.9;
+
+struct Options {
+  std::vector<std::string> models, pairs;
+  std::string prompts = "512", gens = "128", depths = "0", threads = "0", batches = "2048", ubatches = "512",
+              parallels = "1", backend = "cpu", format = "md", error_format = "none";
+  int repetitions = 5, delay_s = 0;
+  uint64_t seed = 1;
+  int64_t sweep = 0;
+  bool peaks = false, no_warmup = false, progress = false;
+};
+
+/// The type with most bytes, after the architecture and the number of parameters: "deepseek2 29.94 B Q4_0".
+BenchModel describe(const model::Model& model) {
+  BenchModel result{model.file.path(), "", 0, 0};
+  std::map<std::string, int64_t> bytes;
+  for (const gguf::Tensor& tensor : model.file.tensors()) {
+    result.size_bytes += static_cast<int64_t>(tensor.bytes.size());
+    result.parameters += tensor.count();
+    bytes[quant::type_info(tensor.type).name] += static_cast<int64_t>(tensor.bytes.size());
+  }
+  const auto most = std::max_element(bytes.begin(), bytes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  const bool billions = result.parameters >= 1'000'000'000;
+  result.type = fmt::format("{} {:.1f}{} {}", gguf::printable(model.spec.architecture, 32),
+                            static_cast<double>(result.parameters) * (billions ? 1e-9 : 1e-6),
+                            billions ? "B" : "M", most->first);
+  return result;
+}
+
+std::vector<BenchTest> tests_of(const Options& options) {
+  const auto depths = number_list("-d", options.depths, 0);
+  const auto parallels = number_list("-npl", options.parallels, 1);
+  std::vector<BenchTest> tests;
+  for (const int64_t depth : depths) {
+    for (const int64_t prompt : number_list("-p", options.prompts, 0)) {
+      if (prompt > 0) tests.push_back({.prompt = prompt, .depth = depth});
+    }
+    for (const int64_t gen : number_list("-n", options.gens, 0)) {
+      for (const int64_t parallel : parallels) {
+        if (gen > 0)
+          tests.push_back({.gen = gen, .depth = depth, .parallel = static_cast<int32_t>(parallel)});
+      }
+    }
+    for (const std::string& pair : options.pairs) {
+      const auto both = number_list("-pg", pair, 1);
+      if (both.size() != 2) throw UsageError("-pg " + pair + ": expected PROMPT,GEN");
+      tests.push_back({.prompt = both[0], .gen = both[1], .depth = depth});
+    }
+  }
+  for (const BenchTest& test : tests) {
+    if (test.parallel > 1024) throw UsageError(fmt::format("-npl {}: 1024 at most", test.parallel));
+  }
+  return tests;
+}
+
+int64_t longest(const std::vector<BenchTest>& tests) {
+  int64_t longest = 1;
+  for (const BenchTest& test : tests) longest = std::max(longest, test.depth + test.prompt + test.gen);
+  return longest;
+}
+
+int32_t most_sequences(const std::vector<BenchTest>& tests) {
+  int32_t most = 1;
+  for (const BenchTest& test : tests) most = std::max(most, test.parallel);
+  return most;
+}
+
+void check_context(const model::Model& model, int64_t tokens) {
+  if (tokens > model.spec.context) {
+    fail("{}: its context is {} tokens, and {} are asked for", model.file.path(), model.spec.context, tokens);
+  }
+}
+
+/// Bytes and FLOPs of a test: prompt steps row by row of the batch, decode steps at the mean context (costs
+/// are linear in it).
+program::Cost cost_of(const program::Program& program, const BenchTest& test, int64_t max_rows,
+                      const profile::ExpertCount& experts) {
+  program::Cost sum;
+  for (int64_t done = 0; done < test.prompt; done += max_rows) {
+    const auto rows = static_cast<double>(std::min(max_rows, test.prompt - done));
+    const auto before = static_cast<double>(test.depth + done);
+    sum += program::total_cost(
+        program, {.rows = rows, .context = before + (rows + 1) / 2, .cache_rows = before + rows});
+  }
+  if (test.gen > 0) {
+    const auto parallel = static_cast<double>(test.parallel);
+    const double context =
+        static_cast<double>(test.depth + test.prompt) + (static_cast<double>(test.gen) + 1) / 2;
+    const program::Cost step = program::total_cost(program, {.rows = parallel,
+                                                             .outputs = parallel,
+                                                             .context = context,
+                                                             .cache_rows = parallel * context,
+                                                             .selected = experts.distinct});
+    const auto steps = static_cast<double>(test.gen);
+    sum += {steps * step.bytes_read, steps * step.bytes_written, steps * step.flops};
+  }
+  return sum;
+}
+
+/// What one repetition took.
+struct Repetition {
+  int64_t prompt_ns = 0, gen_ns = 0;
+  profile::ExpertCount experts;  // mean of the decode steps
+};
+
+Repetition repeat(MeasuredSteps& steps, program::Executable& executable, const BenchTest& test) {
+  Repetition result;
+  steps.fill(test.depth, test.parallel);
+  if (test.prompt > 0) result.prompt_ns = steps.prompt(test.depth, test.prompt);
+  for (int64_t i = 0; i < test.gen; ++i) {
+    result.gen_ns += steps.decode_step(test.depth + test.prompt + i, test.parallel);
+    if (test.parallel == 1) continue;  // as many as each row uses
+    const profile::ExpertCount count = profile::count_experts(executable, test.parallel);
+    result.experts.distinct += count.distinct / static_cast<double>(test.gen);
+    result.experts.uniform += count.uniform / static_cast<double>(test.gen);
+  }
+  return result;
+}
+
+/// Reads memory before and after what is measured: its peak is the better of the two.
+class Bandwidth {
+ public:
+  explicit Bandwidth(program::Backend& backend) : backend_(backend), last_(backend.peaks().bytes_per_second) {
+    print("before");
+  }
+  /// Bytes a second around the time since the last call.
+  double around() {
+    const double before = last_;
+    last_ = backend_.measure_read_bandwidth();
+    return std::max(before, last_);
+  }
+  void print(const char* when) const {
+    if (last_ > 0) fmt::print(stderr, "sluice: read bandwidth {}: {:.1f} GB/s\n", when, 1e-9 * last_);
+  }
+
+ private:
+  program::Backend& backend_;
+  double last_;
+};
+
+void show(const Options& options, const std::string& text) {
+  if (options.progress || ::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "sluice: bench: {}\n", text);
+}
+
+std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+
+/// The flags' printers, standard output's first.
+class Output {
+ public:
+  explicit Output(const Options& options) {
+    printers_.push_back(make_bench_printer("-o", options.format, stdout));
+    if (options.error_format != "none") {
+      printers_.push_back(make_bench_printer("-oe", options.error_format, stderr));
+    }
+    for (const auto& printer : printers_) printer->begin();
+  }
+  void add(const BenchRecord& record) {
+    for (const auto& printer : printers_) printer->add(record);
+  }
+  void end() {
+    for (const auto& printer : printers_) printer->end();
+  }
+
+ private:
+  std::vector<std::unique_ptr<BenchPrinter>> printers_;
+};
+
+/// One model on one backend, ready to be measured.
+struct Setup {
+  const model::Model& model;
+  program::Backend& backend;
+  BenchRecord record;  // what all its records have in common
+  std::unique_ptr<program::Executable> executable;
+  std::unique_ptr<MeasuredSteps> steps;
+};
+
+/// Compiles for steps of min(batch, ubatch) rows. load_began: when reading the model's file began.
+Setup set_up(const Options& options, const model::Model& model, program::Backend& backend, int threads,
+             int64_t batch, int64_t ubatch, int64_t context, int32_t sequences, int64_t load_ns) {
+  Setup setup{model, backend, {}, nullptr, nullptr};
+  const int64_t rows = std::max<int64_t>(std::min(batch, ubatch), sequences);
+  const int64_t began = now_ns();
+  setup.executable = backend.compile(
+      model.program, model.weights,
+      {.max_rows = rows, .max_outputs = sequences, .cache_pages = MeasuredSteps::pages(sequences, context)});
+  setup.steps = std::make_unique<MeasuredSteps>(*setup.executable, rows, sequences, context, options.seed);
+  BenchRecord& record = setup.record;
+  record.model = describe(model);
+  record.backend = backend.name();
+  record.threads = threads;
+  record.n_batch = batch;
+  record.n_ubatch = ubatch;
+  record.load_ns = static_cast<double>(load_ns + now_ns() - began);
+  return setup;
+}
+
+/// The test's record; false in the pair when its routing had collapsed.
+std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const BenchTest& test,
+                                     Bandwidth& bandwidth) {
+  BenchRecord record = setup.record;
+  record.test = test;
+  record.time = utc_now();
+  MeasuredSteps& steps = *setup.steps;
+  show(options, test.name());
+  steps.fill(test.depth, test.parallel);
+  if (!options.no_warmup) {
+    if (test.prompt > 0) steps.prompt(test.depth, std::min(test.prompt, steps.max_rows()));
+    if (test.gen > 0) steps.decode_step(test.depth, test.parallel);
+  }
+  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
+    show(options, fmt::format("{}: repetition {} of {}", test.name(), repetition + 1, options.repetitions));
+    const Repetition result = repeat(steps, *setup.executable, test);
+    record.samples_ns.push_back(static_cast<double>(result.prompt_ns + result.gen_ns));
+    record.first_token_ns += static_cast<double>(result.prompt_ns) / options.repetitions;
+    record.experts = result.experts;
+  }
+  const program::Cost cost = cost_of(setup.executable->program(), test, steps.max_rows(), record.experts);
+  record.bytes = cost.bytes_read;
+  record.flops = cost.flops;
+  record.peak_memory_bytes = peak_memory_bytes();
+  record.peak_bytes_per_second = bandwidth.around();
+  reset_peak_memory();  // what measuring the bandwidth took is none of the model's
+  record.peak_flops = setup.backend.peaks().flops;
+  if (record.experts.uniform > 0) {
+    fmt::print(stderr, "sluice: {}: {:.1f} different experts a layer; uniform selection would give {:.1f}\n",
+               test.name(), record.experts.distinct, record.experts.uniform);
+  }
+  if (record.experts.distinct >= kLeastExperts * record.experts.uniform) return {record, true};
+  fmt::print(stderr,
+             "sluice: {}: refused: its rows selected {:.1f} different experts a layer, and {:.1f} are to be "
+             "expected of {} rows: such a routing reads less than a real one\n",
+             test.name(), record.experts.distinct, record.experts.uniform, test.parallel);
+  return {record, false};
+}
+
+/// A line for every prompt step of a context that grows to options.sweep tokens, as ik_llama.cpp's
+/// llama-sweep-bench prints it: after each, a quarter of its tokens are generated (and overwritten again).
+void sweep(const Options& options, Setup& setup) {
+  MeasuredSteps& steps = *setup.steps;
+  const int64_t pp = std::min(steps.max_rows(), options.sweep), tg = std::max<int64_t>(pp / 4, 1);
+  if (!options.no_warmup) steps.prompt(0, pp);
+  fmt::print("| {:>6} | {:>6} | {:>7} | {:>8} | {:>9} | {:>8} | {:>9} |\n", "PP", "TG", "N_KV", "T_PP s",
+             "S_PP t/s", "T_TG s", "S_TG t/s");
+  fmt::print("| {0:->5}: | {0:->5}: | {0:->6}: | {0:->7}: | {0:->8}: | {0:->7}: | {0:->8}: |\n", "");
+  for (int64_t depth = 0; depth + pp <= options.sweep; depth += pp) {
+    int64_t gen_ns = 0;
+    for (int64_t i = 0; i < tg; ++i) gen_ns += steps.decode_step(depth + i, 1);
+    const double prompt_s = 1e-9 * static_cast<double>(steps.prompt(depth, pp));
+    const double gen_s = 1e-9 * static_cast<double>(gen_ns);
+    fmt::print("| {:>6} | {:>6} | {:>7} | {:>8.3f} | {:>9.2f} | {:>8.3f} | {:>9.2f} |\n", pp, tg, depth,
+               prompt_s, static_cast<double>(pp) / prompt_s, gen_s, static_cast<double>(tg) / gen_s);
+    std::fflush(stdout);
+  }
+}
+
+void print_peaks(program::Backend& backend, int threads) {
+  const program::Peaks& peaks = backend.peaks();
+  fmt::print("peaks of {}, backend {}, {} thread{}\n\n", cpu_name(), backend.name(), threads,
+             threads == 1 ? "" : "s");
+  fmt::print("| {:<18} | {:>12} | {:<34} |\n| {:-<18} | {:->11}: | {:-<34} |\n", "what", "rate", "how", "",
+             "", "");
+  fmt::print("| {:<18} | {:>12} | {:<34} |\n", "read",
+             fmt::format("{:.1f} GB/s", 1e-9 * peaks.bytes_per_second), peaks.read_how);
+  for (const program::Peaks::Rate& rate : peaks.rates) {
+    fmt::print("| {:<18} | {:>12} | {:<34} |\n", rate.name,
+               fmt::format("{:.1f} Gop/s", 1e-9 * rate.per_second), "in registers, 2 ops a multiply-add");
+  }
+  fmt::print("| {:<18} | {:>12} | {:<34} |\n", "read again",
+             fmt::format("{:.1f} GB/s", 1e-9 * backend.measure_read_bandwidth()),
+             "the same loop, at the end");
+}
+
+int threads_or_all(int64_t threads) { return threads > 0 ? static_cast<int>(threads) : usable_threads(); }
+
+/// All tests of one model; false when one was refused.
+bool bench_model(const Options& options, const std::string& path, const std::vector<BenchTest>& tests,
+                 Output& output) {
+  bool sound = true;
+  for (const int64_t threads : number_list("-t", options.threads, 0)) {
+    const auto backend = make_backend(options.backend, static_cast<int>(threads));
+    Bandwidth bandwidth(*backend);
+    reset_peak_memory();
+    const int64_t began = now_ns();
+    const model::Model model = model::Model::load(path);
+    const int64_t load_ns = now_ns() - began;
+    check_context(model, std::max(longest(tests), options.sweep));
+    for (const int64_t batch : number_list("-b", options.batches, 1)) {
+      for (const int64_t ubatch : number_list("-ub", options.ubatches, 1)) {
+        const bool sweeping = options.sweep > 0;
+        Setup setup = set_up(options, model, *backend, threads_or_all(threads), batch, ubatch,
+                             sweeping ? options.sweep + ubatch : longest(tests),
+                             sweeping ? 1 : most_sequences(tests), load_ns);
+        if (sweeping) {
+          sweep(options, setup);
+          continue;
+        }
+        for (const BenchTest& test : tests) {
+          if (options.delay_s > 0) ::sleep(static_cast<unsigned>(options.delay_s));
+          const auto [record, usable] = measure(options, setup, test, bandwidth);
+          if (usable) output.add(record);
+          sound = sound && usable;
+        }
+      }
+    }
+    bandwidth.print("after");
+  }
+  return sound;
+}
+
+void bench(const Options& options) {
+  if (options.peaks) {
+    for (const int64_t threads : number_list("-t", options.threads, 0)) {
+      print_peaks(*make_backend(options.backend, static_cast<int>(threads)), threads_or_all(threads));
+    }
+    return;
+  }
+  const std::vector<BenchTest> tests = tests_of(options);
+  const std::vector<std::string> models =
+      options.models.empty() ? std::vector<std::string>{bundled_model_path()} : options.models;
+  bool sound = true;
+  if (options.sweep > 0) {
+    if (options.format != "md") throw UsageError("--sweep prints its own table: leave -o away");
+  }
+  Output output(options);
+  for (const std::string& path : models) sound = bench_model(options, path, tests, output) && sound;
+  if (options.sweep == 0) output.end();
+  if (!sound) fail("records were refused: see above");
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("bench",
+                                         "Measure tokens a second: llama-bench's flags, test names and "
+                                         "fields, and the share of the hardware's limit");
+  command->footer(
+      "Numbers may be lists and ranges: 1,2,4 or 512-2048+512 or 1-8*2. Prompts and contexts are random "
+      "tokens\n"
+      "(--seed), a context is computed before the clock starts. MB/token are the bytes that the ops must "
+      "read; the\n"
+      "limit is reading them at the bandwidth measured around the test, or computing at the best measured "
+      "rate.");
+  command
+      ->add_option("-m,--model", options->models,
+                   "GGUF file, may be given again; without it the bundled model")
+      ->allow_extra_args(false);
+  command->add_option("-p,--n-prompt", options->prompts, "tokens of a prompt (pp)")->capture_default_str();
+  command->add_option("-n,--n-gen", options->gens, "tokens to generate (tg)")->capture_default_str();
+  command->add_option("--pg", options->pairs, "PROMPT,GEN: both in one test; may be given again")
+      ->allow_extra_args(false);
+  command->add_option("-d,--n-depth", options->depths, "tokens of context before a test")
+      ->capture_default_str();
+  command->add_option("-r,--repetitions", options->repetitions, "repetitions of a test")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
+      ->capture_default_str();
+  command->add_option("-b,--batch-size", options->batches, "rows that are handed over at once")
+      ->capture_default_str();
+  command->add_option("--ub,--ubatch-size", options->ubatches, "rows of a step at most")
+      ->capture_default_str();
+  command->add_option("--npl", options->parallels, "sequences that decode together in tg tests")
+      ->capture_default_str();
+  command->add_option("-o,--output", options->format, "md, csv, json, jsonl or sql, on standard output")
+      ->capture_default_str();
+  command->add_option("--oe,--output-err", options->error_format, "the same on standard error, or none")
+      ->capture_default_str();
+  command
+      ->add_option("--sweep", options->sweep,
+                   "instead: prompt and generation speed while a context grows to so many tokens")
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_flag("--peaks", options->peaks,
+                    "instead: the machine's read bandwidth and arithmetic rates, all shares' measure");
+  command->add_option("--seed", options->seed, "seed of the random tokens")->capture_default_str();
+  command->add_option("--delay", options->delay_s, "seconds to wait before each test")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
+  command->add_flag("--no-warmup", options->no_warmup, "measure the first run too");
+  command->add_flag("--progress", options->progress, "tell of each repetition, not only on a terminal");
+  command->add_option("--backend", options->backend, "cpu or ref")->capture_default_str();
+  command->callback([options] { bench(*options); });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,225 @@
+#include "cli/bench_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu_info.h"
+#include "base/error.h"
+#include "cli/version.h"
+#include "profile/statistics.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A record as (field, value): llama-bench's first, in its order, then ours.
+Json fields(const BenchRecord& r) {
+  const std::vector<double> ts = r.samples_ts();
+  const auto tokens = static_cast<double>(r.test.tokens());
+  const double seconds = r.seconds();
+  Json json = {{"build_commit", commit()},
+               {"build_number", 0},
+               {"cpu_info", cpu_name()},
+               {"gpu_info", ""},
+               {"backends", r.backend},
+               {"model_filename", r.model.path},
+               {"model_type", r.model.type},
+               {"model_size", r.model.size_bytes},
+               {"model_n_params", r.model.parameters},
+               {"n_batch", r.n_batch},
+               {"n_ubatch", r.n_ubatch},
+               {"n_threads", r.threads},
+               {"n_gpu_layers", 0},
+               {"n_prompt", r.test.prompt},
+               {"n_gen", r.test.gen},
+               {"n_depth", r.test.depth},
+               {"test_time", r.time},
+               {"avg_ns", static_cast<int64_t>(profile::mean(r.samples_ns))},
+               {"stddev_ns", static_cast<int64_t>(profile::deviation(r.samples_ns))},
+               {"avg_ts", profile::mean(ts)},
+               {"stddev_ts", profile::deviation(ts)},
+               {"test", r.test.name()},
+               {"n_parallel", r.test.parallel},
+               {"ttft_ns", static_cast<int64_t>(r.first_token_ns)},
+               {"load_ns", static_cast<int64_t>(r.load_ns)},
+               {"peak_memory_bytes", r.peak_memory_bytes},
+               {"bytes_per_token", r.bytes / tokens},
+               {"flops_per_token", r.flops / tokens},
+               {"bytes_per_second", r.bytes / seconds},
+               {"flops_per_second", r.flops / seconds},
+               {"peak_bytes_per_second", r.peak_bytes_per_second},
+               {"peak_flops_per_second", r.peak_flops},
+               {"limit_ts", r.limit_seconds() > 0 ? tokens / r.limit_seconds() : 0.0},
+               {"share_of_limit", r.limit_seconds() / seconds},
+               {"experts_distinct", r.experts.distinct},
+               {"experts_uniform", r.experts.uniform}};
+  return json;
+}
+
+/// With the samples, which only JSON can hold.
+Json whole(const BenchRecord& record) {
+  Json json = fields(record);
+  Json ns = Json::array();
+  for (const double sample : record.samples_ns) ns.push_back(static_cast<int64_t>(sample));
+  json["samples_ns"] = std::move(ns);
+  json["samples_ts"] = record.samples_ts();
+  return json;
+}
+
+class JsonPrinter : public BenchPrinter {
+ public:
+  explicit JsonPrinter(std::FILE* out) : out_(out) {}
+  void add(const BenchRecord& record) override { list_.push_back(whole(record)); }
+  void end() override { fmt::print(out_, "{}\n", list_.dump(2)); }
+
+ private:
+  std::FILE* out_;
+  Json list_ = Json::array();
+};
+
+class JsonLinesPrinter : public BenchPrinter {
+ public:
+  explicit JsonLinesPrinter(std::FILE* out) : out_(out) {}
+  void add(const BenchRecord& record) override {
+    fmt::print(out_, "{}\n", whole(record).dump());
+    std::fflush(out_);
+  }
+
+ private:
+  std::FILE* out_;
+};
+
+/// A value between quotes, those within doubled, as CSV and SQL both want it.
+std::string quoted(const Json& value, char quote) {
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  std::string out(1, quote);
+  for (const char c : text) out += c == quote ? std::string(2, quote) : std::string(1, c);
+  return out + quote;
+}
+
+std::string joined(const Json& object, char quote) {
+  std::string line;
+  for (const auto& [name, value] : object.items()) line += (line.empty() ? "" : ",") + quoted(value, quote);
+  return line;
+}
+
+class CsvPrinter : public BenchPrinter {
+ public:
+  explicit CsvPrinter(std::FILE* out) : out_(out) {}
+  void begin() override {
+    std::string line;
+    const Json names = fields(BenchRecord{.samples_ns = {1}});
+    for (const auto& [name, value] : names.items()) line += (line.empty() ? "" : ",") + name;
+    fmt::print(out_, "{}\n", line);
+  }
+  void add(const BenchRecord& record) override {
+    fmt::print(out_, "{}\n", joined(fields(record), '"'));
+    std::fflush(out_);
+  }
+
+ private:
+  std::FILE* out_;
+};
+
+class SqlPrinter : public BenchPrinter {
+ public:
+  explicit SqlPrinter(std::FILE* out) : out_(out) {}
+  void begin() override {
+    const Json example = fields(BenchRecord{.samples_ns = {1}});
+    std::string columns;
+    for (const auto& [name, value] : example.items()) {
+      const char* type = value.is_string() ? "TEXT" : (value.is_number_float() ? "REAL" : "INTEGER");
+      columns += fmt::format("{}  {} {}", columns.empty() ? "" : ",\n", name, type);
+      names_ += (names_.empty() ? "" : ", ") + name;
+    }
+    fmt::print(out_, "CREATE TABLE IF NOT EXISTS llama_bench (\n{}\n);\n\n", columns);
+  }
+  void add(const BenchRecord& record) override {
+    fmt::print(out_, "INSERT INTO llama_bench ({}) VALUES ({});\n", names_, joined(fields(record), '\''));
+    std::fflush(out_);
+  }
+
+ private:
+  std::FILE* out_;
+  std::string names_;
+};
+
+/// Columns of fixed width, so that rows stand below each other as they come.
+class MarkdownPrinter : public BenchPrinter {
+ public:
+  explicit MarkdownPrinter(std::FILE* out) : out_(out) {}
+  void add(const BenchRecord& r) override {
+    if (!headed_) head(r);
+    const std::vector<double> ts = r.samples_ts();
+    const double limit = r.limit_seconds();
+    fmt::print(
+        out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>20} | {:>17} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
+        r.model.type, width_, fmt::format("{:.2f} GiB", static_cast<double>(r.model.size_bytes) / 0x1p30),
+        fmt::format("{:.2f} {}",
+                    static_cast<double>(r.model.parameters) * (r.model.parameters >= 1e9 ? 1e-9 : 1e-6),
+                    r.model.parameters >= 1e9 ? "B" : "M"),
+        r.backend, r.threads, r.test.name(),
+        fmt::format("{:.2f} ± {:.2f}", profile::mean(ts), profile::deviation(ts)),
+        1e-6 * r.bytes / static_cast<double>(r.test.tokens()), 1e-9 * r.bytes / r.seconds(),
+        limit > 0 ? fmt::format("{:.1f} %", 100 * limit / r.seconds()) : "-");
+    std::fflush(out_);
+  }
+
+ private:
+  void head(const BenchRecord& r) {
+    headed_ = true;
+    width_ = std::max<size_t>(r.model.type.size(), 26);
+    fmt::print(out_,
+               "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>20} | {:>17} | {:>9} | {:>7} | {:>8} |\n",
+               "model", width_, "size", "params", "backend", "threads", "test", "t/s", "MB/token", "GB/s",
+               "of limit");
+    fmt::print(out_,
+               "| {:-<{}} | {:->9}: | {:->7}: | {:-<8} | {:->6}: | {:->19}: | {:->16}: | {:->8}: | {:->6}: | "
+               "{:->7}: |\n",
+               "", width_, "", "", "", "", "", "", "", "", "");
+  }
+
+  std::FILE* out_;
+  bool headed_ = false;
+  size_t width_ = 0;
+};
+
+}  // namespace
+
+std::string BenchTest::name() const {
+  std::string text;
+  if (prompt > 0) text = fmt::format("pp{}", prompt);
+  if (gen > 0) text += fmt::format("{}tg{}", prompt > 0 ? "+" : "", gen);
+  if (parallel > 1) text += fmt::format(" x {}", parallel);
+  if (depth > 0) text += fmt::format(" @ d{}", depth);
+  return text;
+}
+
+std::vector<double> BenchRecord::samples_ts() const {
+  std::vector<double> list;
+  for (const double ns : samples_ns) list.push_back(1e9 * static_cast<double>(test.tokens()) / ns);
+  return list;
+}
+
+double BenchRecord::seconds() const { return 1e-9 * profile::mean(samples_ns); }
+
+double BenchRecord::limit_seconds() const {
+  if (peak_bytes_per_second <= 0) return 0;
+  const double computing = peak_flops > 0 ? flops / peak_flops : 0.0;
+  return std::max(bytes / peak_bytes_per_second, computing);
+}
+
+std::unique_ptr<BenchPrinter> make_bench_printer(const std::string& flag, const std::string& format,
+                                                 std::FILE* out) {
+  if (format == "md") return std::make_unique<MarkdownPrinter>(out);
+  if (format == "csv") return std::make_unique<CsvPrinter>(out);
+  if (format == "json") return std::make_unique<JsonPrinter>(out);
+  if (format == "jsonl") return std::make_unique<JsonLinesPrinter>(out);
+  if (format == "sql") return std::make_unique<SqlPrinter>(out);
+  throw UsageError(fmt::format("{} {}: expected md, csv, json, jsonl or sql", flag, format));
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,91 @@
+#include "cli/measured_steps.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace sluice::cli {
+
+MeasuredSteps::MeasuredSteps(program::Executable& executable, int64_t max_rows, int32_t sequences,
+                             int64_t context, uint64_t seed)
+    : executable_(executable),
+      max_rows_(max_rows),
+      seed_(seed),
+      vocabulary_(static_cast<uint64_t>(executable.program()[executable.program().output()].columns())),
+      pool_(static_cast<int32_t>(pages(sequences, context))),
+      batch_(max_rows, sequences, static_cast<int32_t>(engine::KvPool::pages_for(context))),
+      filled_(static_cast<size_t>(sequences), 0),
+      logits_(static_cast<size_t>(sequences) * vocabulary_) {
+  for (int32_t sequence = 0; sequence < sequences; ++sequence) {
+    std::vector<int32_t> table;
+    CHECK(pool_.reserve(table, context));
+    batch_.set_pages(sequence, table);
+  }
+}
+
+// SplitMix64 (Steele, Lea and Flood 2014) of the place: uniform, and the same whatever was computed before.
+int32_t MeasuredSteps::token(int32_t sequence, int64_t position) const {
+  uint64_t z = seed_ + 0x9E3779B97F4A7C15u *
+                           (static_cast<uint64_t>(sequence) << 32 | static_cast<uint64_t>(position + 1));
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<int32_t>((z ^ (z >> 31)) % vocabulary_);
+}
+
+int64_t MeasuredSteps::step() {
+  program::StepOutput output{logits_};
+  const program::StepInput input = batch_.input();
+  const int64_t begin = now_ns();
+  if (times_ != nullptr) {
+    executable_.run_timed(input, output, *times_);
+  } else {
+    executable_.run(input, output);
+  }
+  return now_ns() - begin;
+}
+
+void MeasuredSteps::computed(int32_t sequence, int64_t position, int64_t rows) {
+  int64_t& filled = filled_[static_cast<size_t>(sequence)];
+  if (position <= filled) filled = std::max(filled, position + rows);
+}
+
+int64_t MeasuredSteps::prompt_step(int32_t sequence, int64_t position, int64_t rows) {
+  batch_.clear();
+  for (int64_t at = position; at < position + rows; ++at) {
+    batch_.add(token(sequence, at), static_cast<int32_t>(at), sequence, at + 1 == position + rows);
+  }
+  computed(sequence, position, rows);
+  return step();
+}
+
+int64_t MeasuredSteps::decode_step(int64_t position, int32_t sequences) {
+  batch_.clear();
+  for (int32_t sequence = 0; sequence < sequences; ++sequence) {
+    batch_.add(token(sequence, position), static_cast<int32_t>(position), sequence, true);
+    computed(sequence, position, 1);
+  }
+  return step();
+}
+
+int64_t MeasuredSteps::prompt(int64_t position, int64_t tokens) {
+  int64_t ns = 0;
+  for (int64_t done = 0; done < tokens; done += max_rows_) {
+    ns += prompt_step(position + done, std::min(max_rows_, tokens - done));
+  }
+  return ns;
+}
+
+void MeasuredSteps::fill(int64_t depth, int32_t sequences) {
+  program::StepTimes* const times = std::exchange(times_, nullptr);
+  for (int32_t sequence = 0; sequence < sequences; ++sequence) {
+    for (int64_t at = filled_[static_cast<size_t>(sequence)]; at < depth;
+         at = filled_[static_cast<size_t>(sequence)]) {
+      prompt_step(sequence, at, std::min(max_rows_, depth - at));
+    }
+  }
+  times_ = times;
+}
+
+}  // namespace sluice::cli

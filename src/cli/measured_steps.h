@@ -1,0 +1,56 @@
+// Steps of an executable over seeded random tokens, timed: what bench and profile measure with. The token at
+// a position of a sequence is always the same one, so a context once computed serves every later repetition.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/kv_pool.h"
+#include "program/backend.h"
+
+namespace sluice::cli {
+
+class MeasuredSteps {
+ public:
+  /// For an executable with max_rows rows a step, one output a sequence, and pages for `sequences` sequences
+  /// of `context` tokens.
+  MeasuredSteps(program::Executable& executable, int64_t max_rows, int32_t sequences, int64_t context,
+                uint64_t seed);
+
+  /// Computes the first `depth` tokens of the first `sequences` sequences, where that was not done before.
+  void fill(int64_t depth, int32_t sequences);
+  /// One step over `rows` tokens of the first sequence from `position` on. Returns its nanoseconds.
+  int64_t prompt_step(int64_t position, int64_t rows) { return prompt_step(0, position, rows); }
+  /// One step over one token of each of the first `sequences` sequences. Returns its nanoseconds.
+  int64_t decode_step(int64_t position, int32_t sequences);
+  /// All of a prompt in as few steps as max_rows allows. Returns their nanoseconds.
+  int64_t prompt(int64_t position, int64_t tokens);
+
+  /// Set: every step is run_timed into it.
+  void time_into(program::StepTimes* times) { times_ = times; }
+  int64_t max_rows() const { return max_rows_; }
+
+  /// Pages that an executable needs for this.
+  static int64_t pages(int32_t sequences, int64_t context) {
+    return sequences * engine::KvPool::pages_for(context);
+  }
+
+ private:
+  int32_t token(int32_t sequence, int64_t position) const;
+  int64_t prompt_step(int32_t sequence, int64_t position, int64_t rows);
+  int64_t step();
+  void computed(int32_t sequence, int64_t position, int64_t rows);
+
+  program::Executable& executable_;
+  int64_t max_rows_;
+  uint64_t seed_;
+  uint64_t vocabulary_;
+  engine::KvPool pool_;
+  engine::Batch batch_;
+  std::vector<int64_t> filled_;  // tokens of each sequence that the cache holds
+  std::vector<float> logits_;
+  program::StepTimes* times_ = nullptr;
+};
+
+}  // namespace sluice::cli

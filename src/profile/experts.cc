@@ -1,0 +1,34 @@
+#include "profile/experts.h"
+
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+namespace sluice::profile {
+
+ExpertCount count_experts(program::Executable& executable, int64_t rows) {
+  const program::Program& program = executable.program();
+  const program::StepShape shape{.rows = static_cast<double>(rows)};
+  ExpertCount sum;
+  int layers = 0;
+  std::vector<float> ids;
+  for (const program::Op& op : program.ops()) {
+    const auto* route = std::get_if<program::Route>(&op.args);
+    if (route == nullptr) continue;
+    const int64_t used = program[route->ids.id].columns();
+    ids.resize(static_cast<size_t>(rows * used));
+    executable.peek(route->ids.id, rows, ids);
+    std::sort(ids.begin(), ids.end());
+    sum.distinct += static_cast<double>(std::unique(ids.begin(), ids.end()) - ids.begin());
+    sum.uniform += shape.distinct_experts(static_cast<double>(program[route->logits.id].columns()),
+                                          static_cast<double>(used));
+    ++layers;
+  }
+  if (layers > 0) {
+    sum.distinct /= layers;
+    sum.uniform /= layers;
+  }
+  return sum;
+}
+
+}  // namespace sluice::profile
