@@ -20,6 +20,7 @@ namespace {
 struct SynthFlags {
   std::string model, out, mix = gguf::synth_mixes()[0].name;
   int layers = 0;
+  bool prediction = false;
   uint64_t seed = 1;
 };
 
@@ -35,6 +36,10 @@ void synth(const SynthFlags& flags) {
   options.mix = gguf::find_synth_mix(flags.mix);
   options.layers = flags.layers;
   options.seed = flags.seed;
+  options.prediction = flags.prediction;
+  if (flags.prediction && !options.model->has_prediction) {
+    throw UsageError(fmt::format("--mtp: {} has no block of multi-token prediction", flags.model));
+  }
   if (flags.layers > options.model->layers) {
     throw UsageError(fmt::format("--layers {}: {} has {}", flags.layers, flags.model, options.model->layers));
   }
@@ -78,6 +83,7 @@ void add_synth(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--layers", flags->layers, "only the first layers (default: all)")
       ->check(CLI::Range(1, 1000));
+  command->add_flag("--mtp", flags->prediction, "with the model's block of multi-token prediction");
   command->add_option("--seed", flags->seed, "the same seed makes the same bytes")->capture_default_str();
   command->callback([flags] { synth(*flags); });
 }

@@ -114,7 +114,7 @@ struct Distribution {
 Distribution distribution(const SynthModel& model, const WriteTensor& tensor) {
   const auto has = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
   const float columns = std::sqrt(static_cast<float>(tensor.shape[0]));
-  if (has("_norm.")) return {1.0f, 0.1f};
+  if (has("norm.")) return {1.0f, 0.1f};
   if (has("exp_probs_b")) return {0.0f, 0.05f};
   if (has("ffn_gate_inp")) return {0.0f, 2.0f / columns};
   if (has("token_embd")) return {0.0f, model.tied_output ? 0.1f : 1.0f};

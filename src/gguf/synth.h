@@ -26,7 +26,8 @@ struct SynthModel {
   int64_t kv_rank, nope, rope, value;  ///< latent rank; per head: unrotated, rotated, value columns
   int64_t experts, experts_used, experts_shared, expert_width;  ///< 0 experts: dense model
   bool sigmoid_gating, normalised_weights, router_bias;
-  bool tied_output;  ///< the embedding is the output matrix too
+  bool tied_output;     ///< the embedding is the output matrix too
+  bool has_prediction;  ///< published with a block of multi-token prediction
   float expert_scale, rope_base, norm_epsilon;
   float yarn_factor, yarn_log_multiplier;  ///< factor 0: no YaRN
   int64_t yarn_context;
@@ -42,7 +43,8 @@ struct SynthMix {
 struct SynthOptions {
   const SynthModel* model = nullptr;
   const SynthMix* mix = nullptr;
-  int layers = 0;  ///< only the first so many; 0: all
+  int layers = 0;           ///< only the first so many; 0: all
+  bool prediction = false;  ///< with the model's block of multi-token prediction, after its layers
   uint64_t seed = 1;
 };
 

@@ -285,7 +285,8 @@ std::vector<WriteEntry> synth_metadata(const SynthOptions& options) {
   keys.add("general.name", fmt::format("{} with random weights (seed {})", model.title, options.seed));
   keys.u32("general.quantization_version", 2);
   keys.u32("general.file_type", options.mix->file_type);
-  keys.u32(arch + "block_count", layers);
+  keys.u32(arch + "block_count", layers + (options.prediction ? 1 : 0));
+  if (options.prediction) keys.u32(arch + "nextn_predict_layers", 1);
   keys.u32(arch + "context_length", model.context);
   keys.u32(arch + "embedding_length", model.width);
   keys.u32(arch + "feed_forward_length", model.dense_width);

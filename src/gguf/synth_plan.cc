@@ -35,6 +35,7 @@ constexpr SynthModel kModels[] = {
         .normalised_weights = true,
         .router_bias = true,
         .tied_output = false,
+        .has_prediction = true,
         .expert_scale = 1.8f,
         .rope_base = 1e6f,
         .norm_epsilon = 1e-5f,
@@ -66,6 +67,7 @@ constexpr SynthModel kModels[] = {
         .normalised_weights = false,
         .router_bias = false,
         .tied_output = false,
+        .has_prediction = false,
         .expert_scale = 1.0f,
         .rope_base = 1e4f,
         .norm_epsilon = 1e-6f,
@@ -97,6 +99,7 @@ constexpr SynthModel kModels[] = {
         .normalised_weights = false,
         .router_bias = false,
         .tied_output = true,
+        .has_prediction = false,
         .expert_scale = 1.0f,
         .rope_base = 1.6e6f,
         .norm_epsilon = 1e-6f,
@@ -133,17 +136,17 @@ bool is_output(const SynthModel& model, const Row& row) {
   return row.name == (model.tied_output ? "token_embd" : "output");
 }
 
-Type q4_0_type(const SynthModel& model, const Row& row) {
+Type q4_0_type(int blocks, const Row& row) {
   if (contains(row.name, "_shexp")) return contains(row.name, "ffn_down") ? Type::Q6_K : Type::Q5_K;
   if (contains(row.name, "attn_k_b") || contains(row.name, "attn_v_b")) return Type::Q8_0;
-  if (contains(row.name, "ffn_down") && row.layer < model.layers / 8) return Type::Q4_1;
+  if (contains(row.name, "ffn_down") && row.layer < blocks / 8) return Type::Q4_1;
   return Type::Q4_0;
 }
 
 /// The down matrices of the first and last eighth and of every third layer between get more bits.
-Type q4_k_m_type(const SynthModel& model, const Row& row) {
-  const int eighth = model.layers / 8, layer = row.layer;
-  const bool more = layer < eighth || layer >= 7 * model.layers / 8 || (layer - eighth) % 3 == 2;
+Type q4_k_m_type(int blocks, const Row& row) {
+  const int eighth = blocks / 8, layer = row.layer;
+  const bool more = layer < eighth || layer >= 7 * blocks / 8 || (layer - eighth) % 3 == 2;
   return contains(row.name, "ffn_down") && more ? Type::Q6_K : Type::Q4_K;
 }
 
@@ -156,7 +159,11 @@ Type fallback(Type type) {
   }
 }
 
-Type pick_type(const SynthModel& model, std::string_view mix, const Row& row) {
+Type pick_type(const SynthOptions& options, const Row& row) {
+  const SynthModel& model = *options.model;
+  const std::string_view mix = options.mix->name;
+  // Eighths are counted over all blocks, that of prediction included where the file has it.
+  const int blocks = model.layers + (options.prediction ? 1 : 0);
   if (stays_f32(row)) return Type::F32;
   Type type = Type::Q8_0;
   if (mix == "mxfp4") {
@@ -165,9 +172,9 @@ Type pick_type(const SynthModel& model, std::string_view mix, const Row& row) {
     if (is_output(model, row)) {
       type = Type::Q6_K;
     } else if (mix == "q4_0") {
-      type = q4_0_type(model, row);
+      type = q4_0_type(blocks, row);
     } else {
-      type = mix == "q4_k_m" ? q4_k_m_type(model, row) : Type::Q4_0;
+      type = mix == "q4_k_m" ? q4_k_m_type(blocks, row) : Type::Q4_0;
     }
   }
   return row.shape[0] % quant::type_info(type).block == 0 ? type : fallback(type);
@@ -214,6 +221,19 @@ void add_feed_forward(const SynthModel& m, int layer, std::vector<Row>& rows) {
   add("ffn_down_shexp", {shared, m.width});
 }
 
+/// What a block of multi-token prediction has besides a layer's tensors.
+void add_prediction(const SynthModel& m, int layer, std::vector<Row>& rows) {
+  const auto add = [&](const char* name, std::vector<int64_t> shape) {
+    rows.push_back({fmt::format("blk.{}.nextn.{}", layer, name), std::move(shape), layer});
+  };
+  add("eh_proj", {2 * m.width, m.width});
+  add("enorm", {m.width});
+  add("hnorm", {m.width});
+  add("embed_tokens", {m.width, m.vocabulary});
+  add("shared_head_head", {m.width, m.vocabulary});
+  add("shared_head_norm", {m.width});
+}
+
 }  // namespace
 
 std::span<const SynthModel> synth_models() { return kModels; }
@@ -240,15 +260,18 @@ WritePlan plan_synth(const SynthOptions& options) {
   rows.push_back({"token_embd", {model.width, model.vocabulary}});
   rows.push_back({"output_norm", {model.width}});
   if (!model.tied_output) rows.push_back({"output", {model.width, model.vocabulary}});
-  for (int layer = 0; layer < (options.layers > 0 ? options.layers : model.layers); ++layer) {
+  CHECK(!options.prediction || model.has_prediction, "{}", model.name);
+  const int layers = options.layers > 0 ? options.layers : model.layers;
+  for (int layer = 0; layer < layers + (options.prediction ? 1 : 0); ++layer) {
     add_attention(model, layer, rows);
     add_feed_forward(model, layer, rows);
   }
+  if (options.prediction) add_prediction(model, layers, rows);
   WritePlan plan;
   plan.metadata = synth_metadata(options);
   for (const Row& row : rows) {
     // Types follow the whole model's rule, so that a cut file is the beginning of the whole.
-    const Type type = pick_type(model, options.mix->name, row);
+    const Type type = pick_type(options, row);
     plan.tensors.push_back(
         {row.name + (contains(row.name, "exp_probs_b") ? ".bias" : ".weight"), type, row.shape});
   }

@@ -17,8 +17,9 @@ def frequencies(base, factor, original):
     pair = np.arange(DIMS // 2)
     plain = base ** (-2.0 * pair / DIMS)
     turns = original * plain / (2 * np.pi)  # over the original context
-    index_of = lambda wanted: np.interp(np.log(wanted), np.log(turns)[::-1], pair[::-1])  # log turns are linear in pair
-    low, high = np.floor(index_of(32.0)), np.ceil(index_of(1.0))
+    # The logarithm of turns falls linearly with the pair: where it passes 32 turns and 1.
+    index = np.interp(np.log([1.0, 32.0]), np.log(turns)[::-1], pair[::-1])
+    low, high = np.floor(index[1]), np.ceil(index[0])
     stretched = np.clip((pair - low) / (high - low), 0, 1)
     return plain * (1 - stretched + stretched / factor)
 

@@ -54,6 +54,13 @@ TEST(Files, ASplitModelRunsFromItsFirstPart) {
   EXPECT_THAT(second.err, HasSubstr("open the first part, " + folder.path(part_name(1))));
 }
 
+TEST(Files, OnlySomeModelsHaveAPredictionBlock) {
+  const CommandFolder folder("mtp");
+  const CommandResult result = folder.run("synth youtu-llm-2b " + folder.path("x.gguf") + " --mtp");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--mtp: youtu-llm-2b has no block of multi-token prediction"));
+}
+
 TEST(Files, NeedNoSuffix) {
   const CommandFolder folder("blob");
   const std::string blob = folder.path("sha256-4a5b6c7d");

@@ -85,6 +85,17 @@ TEST(Synth, MixesFollowTheirRules) {
   EXPECT_EQ(tensor_of(youtu, "blk.4.ffn_down.weight").type, Type::Q4_0);
 }
 
+TEST(Synth, APredictionBlockCountsWhereEighthsAreCounted) {
+  SynthOptions options = options_for("glm-4.7-flash", "q4_k_m");
+  const WritePlan without = plan_synth(options);
+  options.prediction = true;
+  const WritePlan with = plan_synth(options);
+  EXPECT_EQ(with.tensors.size(), 868u);
+  EXPECT_EQ(tensor_of(without, "blk.5.ffn_down_exps.weight").type, Type::Q4_K);
+  EXPECT_EQ(tensor_of(with, "blk.5.ffn_down_exps.weight").type, Type::Q6_K);  // 5 < 48 / 8
+  EXPECT_THAT(tensor_of(with, "blk.47.nextn.eh_proj.weight").shape, ElementsAre(4096, 2048));
+}
+
 TEST(Synth, ShapesAreThoseOfTheRealModels) {
   const WritePlan glm = plan_synth(options_for("glm-4.7-flash", "q4_0"));
   EXPECT_THAT(tensor_of(glm, "blk.1.attn_k_b.weight").shape, ElementsAre(192, 512, 20));
