@@ -43,6 +43,18 @@ std::vector<OpCase> Matmul::cases() {
                       }});
     }
   }
+  // Outputs that fill no whole group of lanes, and inputs that do not.
+  for (const auto& [type, inputs] : {std::pair{quant::Type::Q5_1, 96},
+                                     {quant::Type::F32, 51},
+                                     {quant::Type::F16, 50},
+                                     {quant::Type::BF16, 49},
+                                     {quant::Type::Q3_K, 256}}) {
+    list.push_back({fmt::format("{} 37x{} rows 11", quant::type_info(type).name, inputs), 11,
+                    [type = type, inputs = inputs](Builder& b) {
+                      const TensorId x = b.activation("x", kStepRows, 1, inputs);
+                      b.matmul(x, b.weight("weight", type, 1, 37, inputs));
+                    }});
+  }
   list.push_back({"Q4_0 heads 2048x20x256", 3, [](Builder& b) {
                     const TensorId x = b.activation("x", kStepRows, 20, 256);
                     b.matmul(x, b.weight("weight", quant::Type::Q4_0, 1, 2048, 5120));

@@ -188,7 +188,9 @@ void quantize(const float* x, int64_t columns, QuantBlock* out) {
     for (int h = 0; h < 2; ++h) {
       I sum = L::zero();
       for (int v = h * kVectorsOfHalf; v < (h + 1) * kVectorsOfHalf; ++v) {
-        const I codes = L::round(L::mul(values[v], inverse));
+        // Bounded, NaN included (max gives its second there): sums of codes cannot overflow.
+        const F bounded = L::min(L::max(L::mul(values[v], inverse), L::all_f(-127)), L::all_f(127));
+        const I codes = L::round(bounded);
         L::store_bytes(out->codes + v * L::kWidth, codes);
         sum = L::plus(sum, codes);
       }
