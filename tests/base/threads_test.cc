@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <thread>
 
 namespace sluice {
@@ -88,59 +87,6 @@ TEST(Slices, CoverEverythingOnceInOrder) {
         }
         ASSERT_EQ(next, count) << count << " of " << group << " on " << workers;
       }
-    }
-  }
-}
-
-/// Output rows of the models' matrices, and how many of them an op goes over at batch 1.
-struct Shape {
-  const char* name;
-  int64_t rows;
-};
-constexpr Shape kShapes[] = {{"GLM q_a", 768},
-                             {"GLM kv_a", 576},
-                             {"GLM q_b", 20 * 256},
-                             {"GLM k_b", 20 * 512},
-                             {"GLM v_b", 20 * 256},
-                             {"GLM o", 2048},
-                             {"GLM dense gate", 10240},
-                             {"GLM router", 64},
-                             {"GLM expert gate", 1536},
-                             {"GLM expert down", 2048},
-                             {"GLM output", 154880},
-                             {"V2-Lite q", 16 * 192},
-                             {"V2-Lite kv_a", 576},
-                             {"V2-Lite o", 2048},
-                             {"V2-Lite dense gate", 10944},
-                             {"V2-Lite expert gate", 1408},
-                             {"V2-Lite output", 102400},
-                             {"Youtu q_b", 16 * 192},
-                             {"Youtu gate", 6144},
-                             {"Youtu output", 128256}};
-constexpr int64_t kPanel = 16;  // rows that are multiplied together
-
-TEST(Slices, AreBalancedWhereThereArePanelsEnough) {
-  for (const int workers : {2, 64, 192}) {
-    std::string coarse;
-    for (const Shape& shape : kShapes) {
-      int64_t largest = 0;
-      for (int w = 0; w < workers; ++w) {
-        const Slice slice = slice_of(shape.rows, w, workers, kPanel);
-        largest = std::max(largest, slice.last - slice.first);
-      }
-      const int64_t panels = (shape.rows + kPanel - 1) / kPanel;
-      // No division into whole panels can do better.
-      EXPECT_LE(largest, (panels + workers - 1) / workers * kPanel) << shape.name << " on " << workers;
-      const double even = static_cast<double>(shape.rows) / workers;
-      if (panels >= 20 * workers || panels % workers == 0) {
-        EXPECT_LE(static_cast<double>(largest), 1.05 * even) << shape.name << " on " << workers;
-      } else if (static_cast<double>(largest) > 1.05 * even) {
-        coarse += std::string(coarse.empty() ? "" : ", ") + shape.name + " (" + std::to_string(panels) + ")";
-      }
-    }
-    RecordProperty("too_few_panels_for_" + std::to_string(workers), coarse);
-    if (workers == 2) {
-      EXPECT_EQ(coarse, "") << "two workers share every op of these models evenly";
     }
   }
 }

@@ -57,45 +57,19 @@ struct Kernel {
 /// The kernel for an op, or null when there is none: a pure function of the op and its types (bind.cc).
 const Kernel* bind(const program::Program& program, const program::Op& op);
 
-/// out[n] = x . w[n * stride .. ) for N rows of w, [count] each. The order of a sum never depends on N.
-template <int N>
-inline void dots(const float* x, const float* w, int64_t stride, int64_t count, float* out) {
+/// x . w, as eight sums: a compiler makes vectors of them.
+inline float dot(const float* x, const float* w, int64_t count) {
   constexpr int kLanes = 8;
-  float sums[N][kLanes] = {};
+  float sums[kLanes] = {}, sum = 0;
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int n = 0; n < N; ++n) {
-      for (int k = 0; k < kLanes; ++k) sums[n][k] += x[i + k] * w[n * stride + i + k];
-    }
+    for (int k = 0; k < kLanes; ++k) sums[k] += x[i + k] * w[i + k];
   }
-  for (int n = 0; n < N; ++n) {
-    float sum = 0;
-    for (int k = 0; k < kLanes; ++k) sum += sums[n][k];
-    for (int64_t j = i; j < count; ++j) sum += x[j] * w[n * stride + j];
-    out[n] = sum;
-  }
-}
-
-inline float dot(const float* x, const float* w, int64_t count) {
-  float out = 0;
-  dots<1>(x, w, 0, count, &out);
-  return out;
+  for (const float part : sums) sum += part;
+  for (; i < count; ++i) sum += x[i] * w[i];
+  return sum;
 }
 
 inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
-
-/// Weight rows that are decoded together, so that an activation row is loaded once for all of them.
-inline constexpr int64_t kWeightRows = 4;
-
-/// Decodes `count` <= kWeightRows rows of a matrix from `first` on to scratch [kWeightRows][columns].
-inline void decode_rows(const Weight& weight, int64_t matrix, int64_t first, int64_t count, float* scratch) {
-  for (int64_t i = 0; i < count; ++i) weight.decode_row(matrix, first + i, scratch + i * weight.columns);
-}
-
-/// The products of one activation row with `count` <= kWeightRows decoded rows.
-inline void dots_of(const float* x, const float* w, int64_t columns, int64_t count, float* out) {
-  if (count == kWeightRows) return dots<kWeightRows>(x, w, columns, columns, out);
-  for (int64_t n = 0; n < count; ++n) out[n] = dot(x, w + n * columns, columns);
-}
 
 }  // namespace sluice::backend::cpu

@@ -69,10 +69,12 @@ void silu_mul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<SiluMul>(record.args);
   const Rows<float> gate = c.memory.rows(op.gate.id), up = c.memory.rows(op.up.id),
                     out = c.memory.rows(op.out.id);
+  const int64_t whole = gate.columns / kPanelRows * kPanelRows;
   const Slice rows = c.slice(c.rows(p, op.gate.id));
   for (int64_t r = rows.first; r < rows.last; ++r) {
     for (int64_t h = 0; h < gate.heads; ++h) {
-      for (int64_t i = 0; i < gate.columns; ++i) out(r, h)[i] = silu(gate(r, h)[i]) * up(r, h)[i];
+      c.memory.kernels().silu_mul(gate(r, h), up(r, h), whole, out(r, h));
+      for (int64_t i = whole; i < gate.columns; ++i) out(r, h)[i] = silu(gate(r, h)[i]) * up(r, h)[i];
     }
   }
 }
@@ -124,9 +126,9 @@ int64_t kv_append_scratch(const Program& p, const Op& record, const CompileOptio
 const Kernel kEmbed{"embed decode_row", Share::Rows, embed, no_scratch};
 const Kernel kRmsNorm{"rms_norm", Share::Rows, rms_norm, rms_norm_scratch};
 const Kernel kRope{"rope", Share::Rows, rope, rope_scratch};
-const Kernel kSiluMul{"silu_mul generic", Share::Rows, silu_mul, no_scratch};
-const Kernel kAdd{"add generic", Share::Rows, add, no_scratch};
-const Kernel kGatherRows{"gather_rows generic", Share::Other, gather_rows, no_scratch};
+const Kernel kSiluMul{"silu_mul", Share::Rows, silu_mul, no_scratch};
+const Kernel kAdd{"add", Share::Rows, add, no_scratch};
+const Kernel kGatherRows{"gather_rows", Share::Other, gather_rows, no_scratch};
 const Kernel kKvAppend{"kv_append", Share::Rows, kv_append, kv_append_scratch};
 
 }  // namespace sluice::backend::cpu
