@@ -60,8 +60,10 @@ void Team::Signal::wait_for_other_than(unsigned old) {
 }
 
 void Team::Signal::set(unsigned next) {
-  value.store(next, std::memory_order_release);
-  value.notify_all();  // looks for sleepers first: nothing but a load where all spin
+  // notify_all looks for sleepers first: nothing but a load where all spin. That load must not pass the
+  // store, or a waiter that goes to sleep in between would see neither.
+  value.store(next, std::memory_order_seq_cst);
+  value.notify_all();
 }
 
 Team::Team(int size) : size_(std::max(1, size)) {
