@@ -40,21 +40,58 @@ std::string value_of(const char* path, const std::string& key) {
   return "";
 }
 
-/// A file's "KEY: 123 kB" in bytes; 0 when it is not there.
-int64_t kilobytes_of(const char* path, const std::string& key) {
-  return 1024 * std::strtoll(value_of(path, key).c_str(), nullptr, 10);
+/// The number after a name at the beginning of a line: "active_file 1234"; `absent` without one.
+int64_t number_after(const std::string& path, const std::string& name, int64_t absent) {
+  std::ifstream file(path);
+  std::string word, rest;
+  int64_t number = 0;
+  while (file >> word) {
+    if (word == name) return file >> number ? number : absent;
+    std::getline(file, rest);
+  }
+  return absent;
+}
+
+/// What is left under one cgroup's memory.max; kUnknownMemory without a limit ("max") or without the file.
+int64_t left_in_cgroup(const std::string& folder) {
+  std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
+  int64_t limit = 0, used = 0;
+  if (!(limit_file >> limit) || !(used_file >> used)) return kUnknownMemory;
+  for (const char* cache : {"active_file", "inactive_file"})
+    used -= number_after(folder + "/memory.stat", cache, 0);
+  return std::max<int64_t>(0, limit - std::max<int64_t>(0, used));
+}
+
+/// This process's cgroup as a path below the tree's root: "/a/b", or "" for the root itself.
+std::string own_cgroup(const std::string& root) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.starts_with("0::/")) return line == "0::/" ? "" : line.substr(3);
+  }
+  return "";
 }
 
 }  // namespace
 
-int64_t available_memory_bytes() { return kilobytes_of("/proc/meminfo", "MemAvailable"); }
+int64_t available_memory_bytes(const std::string& root) {
+  const int64_t kilobytes = number_after(root + "/proc/meminfo", "MemAvailable:", -1);
+  int64_t available = kilobytes < 0 ? kUnknownMemory : kilobytes * 1024;
+  for (std::string group = own_cgroup(root);; group.erase(group.rfind('/'))) {
+    available = std::min(available, left_in_cgroup(root + "/sys/fs/cgroup" + group));
+    if (group.empty()) break;
+  }
+  return available;
+}
+
+int64_t own_memory_bytes() { return 1024 * number_after("/proc/self/status", "RssAnon:", 0); }
 
 std::string cpu_name() {
   const std::string name = value_of("/proc/cpuinfo", "model name");
   return name.empty() ? "unknown" : name;
 }
 
-int64_t peak_memory_bytes() { return kilobytes_of("/proc/self/status", "VmHWM"); }
+int64_t peak_memory_bytes() { return 1024 * number_after("/proc/self/status", "VmHWM:", 0); }
 
 void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace sluice {
@@ -10,8 +11,15 @@ namespace sluice {
 /// Threads that can run at once: the affinity mask, cut by the cgroup's CPU quota; at least 1.
 int usable_threads();
 
-/// Physical memory that is free or can be freed, in bytes; 0 when it cannot be told.
-int64_t available_memory_bytes();
+/// Physical memory that this process may still take, in bytes: what is free or can be freed (MemAvailable),
+/// cut by what is left under the memory.max of its cgroup (v2) and of those above; file caches count as free.
+/// kUnknownMemory when it cannot be told. `root` stands before /proc and /sys, for tests.
+inline constexpr int64_t kUnknownMemory = std::numeric_limits<int64_t>::max();
+int64_t available_memory_bytes(const std::string& root = "");
+
+/// Physical memory that this process has for itself now, in bytes: not what it shares with a file; 0 when it
+/// cannot be told.
+int64_t own_memory_bytes();
 
 /// The processor's name, as "AMD EPYC 9B14"; "unknown" when it cannot be told.
 std::string cpu_name();

@@ -9,12 +9,11 @@
 
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/memory_view.h"
 #include "engine/kv_pool.h"
 
 namespace sluice::cli {
 namespace {
-
-constexpr int64_t kPrefillRows = 512;
 
 /// Sampling as the file recommends it (general.sampling.*), where the command line says nothing.
 void take_recommended(const CLI::App& command, const gguf::File& file, engine::SamplingParams& sampling) {
@@ -63,7 +62,9 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
   command.add_option("-n,--predict", options.tokens, "tokens to generate; -1: until the end")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
-  command.add_option("-c,--ctx-size", options.context, "context in tokens; 0: the model's own")
+  command
+      .add_option("-c,--ctx-size", options.context,
+                  "context in tokens; 0: as much of the model's own as fits")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   command.add_option("-t,--threads", options.threads, "threads; 0: all that are usable")
@@ -72,6 +73,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
   command.add_option("--stop", options.stops, "text at which to stop; may be given again")
       ->allow_extra_args(false);
   command.add_option("--backend", options.backend, "cpu or ref")->capture_default_str();
+  command.add_flag("--force", options.force, "load even when memory is too small");
   add_sampling(command, options);
 }
 
@@ -85,12 +87,12 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
   if (options.context > model_.spec.context) {
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   }
-  const int64_t context = options.context > 0 ? options.context : model_.spec.context;
   backend_ = make_backend(options.backend, options.threads);
-  executable_ = backend_->compile(
-      model_.program, model_.weights,
-      {.max_rows = kPrefillRows, .max_outputs = 1, .cache_pages = engine::KvPool::pages_for(context)});
-  generator_.emplace(*executable_, tokenizer_, context, kPrefillRows);
+  const engine::LoadPlan plan =
+      checked_plan(model_, *backend_, {kPrefillRows, 1, 0}, options.context, options.force);
+  executable_ = backend_->compile(model_.program, model_.weights,
+                                  {kPrefillRows, 1, engine::KvPool::pages_for(plan.context)});
+  generator_.emplace(*executable_, tokenizer_, plan.context, kPrefillRows);
 }
 
 void print_statistics(const engine::Result& result, uint64_t seed) {

@@ -15,6 +15,9 @@
 
 namespace sluice::cli {
 
+/// Rows a step of a prompt.
+inline constexpr int64_t kPrefillRows = 512;
+
 struct GenerationOptions {
   std::string model, backend = "cpu";
   int64_t tokens = -1, context = 0;
@@ -22,6 +25,7 @@ struct GenerationOptions {
   int64_t seed = -1;
   engine::SamplingParams sampling;
   std::vector<std::string> stops;
+  bool force = false;
 };
 
 /// Adds the flags of these options.

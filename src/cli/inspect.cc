@@ -14,7 +14,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/memory_view.h"
+#include "cli/output.h"
 #include "cli/program_view.h"
 #include "gguf/gguf.h"
 
@@ -35,7 +38,11 @@ struct InspectOptions {
   bool tensors = false;
   bool program = false;
   bool bound = false;
+  bool memory = false;
   bool json = false;
+  std::string backend = "cpu";
+  int64_t context = 0;
+  int threads = 0;
 };
 
 /// Count and size of the tensors of one type.
@@ -64,14 +71,6 @@ TypeTotal sum(const std::map<quant::Type, TypeTotal>& totals) {
     all.bytes += total.bytes;
   }
   return all;
-}
-
-/// "17.18 GB": three or four digits and a decimal unit.
-std::string short_count(double count, const char* unit) {
-  for (const auto& [size, prefix] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
-    if (count >= size) return fmt::format("{:.2f} {}{}", count / size, prefix, unit);
-  }
-  return fmt::format("{:.0f} {}", count, unit);
 }
 
 // --- for people ---
@@ -219,7 +218,16 @@ void print_all(const std::string& text) {
   }
 }
 
+void inspect_memory(const InspectOptions& options) {
+  const model::Model model = model::Model::load(options.path);
+  const auto backend = make_backend(options.backend, options.threads);
+  const text::Tokenizer vocabulary = model::load_tokenizer(model.file);  // it takes memory too
+  const MemoryView view = memory_view(model, *backend, options.context);
+  print_all(options.json ? memory_json(view).dump(2) + "\n" : memory_text(view));
+}
+
 void inspect(const InspectOptions& options) {
+  if (options.memory) return inspect_memory(options);
   if (options.program || options.bound) {
     print_all(
         options.json
@@ -242,6 +250,15 @@ void add_inspect(CLI::App& app) {
   command->add_flag("--program", options->program, "list the ops that a token runs, with bytes and FLOPs");
   command->add_flag("--bound", options->bound,
                     "the same as the CPU backend runs it, with the kernel of each op");
+  auto* memory = command->add_flag("--memory", options->memory,
+                                   "what the model takes of memory to run, and what there is");
+  command->add_option("-c,--ctx-size", options->context, "with --memory: context in tokens; 0: what fits")
+      ->check(CLI::Range(0, 1 << 30))
+      ->needs(memory);
+  command->add_option("-t,--threads", options->threads, "with --memory: threads; 0: all that are usable")
+      ->check(CLI::Range(0, 1024))
+      ->needs(memory);
+  command->add_option("--backend", options->backend, "with --memory: cpu or ref")->needs(memory);
   command->add_flag("--json", options->json, "print one JSON object (tensors included)");
   command->callback([options] { inspect(*options); });
 }

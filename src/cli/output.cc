@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -25,6 +27,13 @@ std::string piped_input() {
   struct stat info {};
   if (::fstat(STDIN_FILENO, &info) != 0 || ::isatty(STDIN_FILENO) == 1) return "";
   return read_file("-");
+}
+
+std::string short_count(double count, const char* unit) {
+  for (const auto& [size, prefix] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
+    if (count >= size) return fmt::format("{:.2f} {}{}", count / size, prefix, unit);
+  }
+  return fmt::format("{:.0f} {}", count, unit);
 }
 
 std::string terminal_safe(std::string_view text) {

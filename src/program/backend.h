@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "program/tolerance.h"
 
 namespace sluice::program {
 
@@ -52,6 +53,13 @@ struct Peaks {
   std::vector<Rate> rates;      ///< every unit's rate
 };
 
+/// Memory that an executable takes when all of it is in use.
+struct MemoryNeeds {
+  int64_t weights_bytes = 0;  ///< the file's as they lie there, or what a backend makes of them
+  int64_t cache_bytes = 0;
+  int64_t scratch_bytes = 0;  ///< activations, and what kernels compute in
+};
+
 /// A Program bound to a device and memory. A step allocates nothing and cannot fail on input: who fills
 /// StepInput keeps its promises (program/step.h).
 class Executable {
@@ -80,6 +88,10 @@ class Backend {
   virtual std::string name() const = 0;
   /// Whether there is a kernel for this op with these types.
   virtual bool has(const Program& program, const Op& op) const = 0;
+  /// What compile() would take, without taking it. Sums that no int64 holds are the largest int64.
+  virtual MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const = 0;
+  /// How far this backend's last result of these ops may lie from the reference's (program/tolerance.h).
+  virtual double tolerance(const Program& program) const { return program::tolerance(program); }
   virtual std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                               const CompileOptions& options) = 0;
   /// What the device reaches at best, measured at the first call (some seconds) and remembered.

@@ -1,6 +1,7 @@
 // Activations live from their first writer to their last reader; a linear scan gives each the lowest free
 // place.
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "program/op_info.h"
@@ -63,6 +64,25 @@ int64_t lowest_gap(std::vector<const Lifetime*>& in_use, int64_t bytes) {
 }
 
 }  // namespace
+
+int64_t cache_bytes(const Program& program, quant::Type type, int64_t pages) {
+  if (program.cache() == kNoTensor) return 0;
+  const Tensor& cache = program[program.cache()];
+  const int64_t page =
+      cache.shape[0] * cache.shape[1] * quant::bytes_of(quant::type_info(type), cache.columns());
+  int64_t bytes = 0;
+  return __builtin_mul_overflow(page, pages, &bytes) ? std::numeric_limits<int64_t>::max() : bytes;
+}
+
+int64_t weights_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Tensor& tensor : program.tensors()) {
+    if (tensor.kind != Kind::Weight || tensor.base != kNoTensor) continue;
+    bytes +=
+        quant::bytes_of(quant::type_info(tensor.type), tensor.shape[0] * tensor.shape[1] * tensor.shape[2]);
+  }
+  return bytes;
+}
 
 MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window) {
   MemoryPlan plan;

@@ -70,6 +70,13 @@ struct MemoryPlan {
 };
 MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window = 0);
 
+/// Bytes of `pages` pages of the latent cache with numbers of this type, 0 without a cache; the largest int64
+/// when no int64 holds them.
+int64_t cache_bytes(const Program& program, quant::Type type, int64_t pages);
+
+/// Bytes of all weights as their file has them; views have none of their own.
+int64_t weights_bytes(const Program& program);
+
 /// What all ops of a step move and compute.
 Cost total_cost(const Program& program, const StepShape& shape);
 

@@ -2,17 +2,34 @@
 
 #include <limits>
 
+#include "program/op_info.h"
+
 namespace sluice::program {
+namespace {
+
+/// The tensors with memory of their own that the ops touch, and the output: the others need none.
+std::vector<bool> used_storages(const Program& program) {
+  std::vector<bool> used(program.tensors().size(), false);
+  if (program.output() != kNoTensor) used[static_cast<size_t>(program.storage(program.output()))] = true;
+  for (const Op& op : program.ops()) {
+    info(op).operands(
+        op, [&](const char*, TensorId id, bool) { used[static_cast<size_t>(program.storage(id))] = true; });
+  }
+  return used;
+}
+
+}  // namespace
 
 RefMemory::RefMemory(const Program& program, const WeightBytes& weights, const CompileOptions& options)
     : program_(program), weights_(weights) {
   const size_t count = program.tensors().size();
   floats_.resize(count);
   ints_.resize(count);
+  const std::vector<bool> used = used_storages(program);
   constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
   for (size_t i = 0; i < count; ++i) {
     const Tensor& tensor = program.tensors()[i];
-    if (tensor.kind == Kind::Weight || tensor.base != kNoTensor) continue;
+    if (tensor.kind == Kind::Weight || !used[i]) continue;
     if (tensor.kind == Kind::Cache) {
       const int64_t page = tensor.shape[0] * tensor.shape[1] * tensor.shape[2];
       cache_.assign(static_cast<size_t>(options.cache_pages * page), kPoison);
@@ -59,6 +76,18 @@ int64_t RefMemory::bytes() const {
   for (const auto& buffer : floats_) elements += buffer.size();
   for (const auto& buffer : ints_) elements += buffer.size();
   return static_cast<int64_t>(elements * sizeof(float));
+}
+
+MemoryNeeds RefMemory::needs(const Program& program, const CompileOptions& options) {
+  MemoryNeeds needs{weights_bytes(program), cache_bytes(program, quant::Type::F32, options.cache_pages), 0};
+  const std::vector<bool> used = used_storages(program);
+  for (size_t i = 0; i < used.size(); ++i) {
+    const Tensor& tensor = program.tensors()[i];
+    if (tensor.kind != Kind::Activation || !used[i]) continue;
+    needs.scratch_bytes += Program::rows(tensor, options.max_rows, options.max_outputs) * tensor.shape[1] *
+                           tensor.shape[2] * static_cast<int64_t>(sizeof(float));
+  }
+  return needs;
 }
 
 float ref_dot(const float* a, const float* b, int64_t count) {

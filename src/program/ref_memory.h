@@ -26,6 +26,8 @@ class RefMemory {
   /// One row of the latent cache.
   float* cache_row(int64_t layer, int64_t slot);
   int64_t bytes() const;
+  /// What bytes() would be, by activations and cache.
+  static MemoryNeeds needs(const Program& program, const CompileOptions& options);
 
  private:
   const Program& program_;

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/simd/attend.h"
 #include "backend/ref/ref_backend.h"
 #include "support/isas.h"
 #include "support/op_case.h"
@@ -21,24 +20,6 @@ std::vector<float> run_and_peek(CaseRun& run, Executable& executable, TensorId i
   run.run(executable);
   executable.peek(id, run.rows_of(id), values);
   return values;
-}
-
-/// How far sums of float32 products in another order may lie apart, relative to the whole: some units in the
-/// last place times the root of the terms; and half a unit of binary16 where values went through the cache.
-/// Where attention multiplies bfloat16, its four operands are each off by 2^-9 at most, the root of their
-/// squares by 2^-8.
-double tolerance(const Program& program, backend::cpu::Isa isa) {
-  bool through_cache = false, attends = false;
-  int64_t terms = 1;
-  for (const Op& op : program.ops()) {
-    attends |= std::holds_alternative<MlaAttend>(op.args);
-    info(op).operands(op, [&](const char*, TensorId id, bool) {
-      through_cache |= program[id].kind == Kind::Cache && program[id].type == quant::Type::F16;
-      terms = std::max(terms, program[id].columns());
-    });
-  }
-  if (attends && backend::cpu::attend_kernels(isa).bf16) return 0x1p-8;
-  return through_cache ? 0x1p-11 : 4 * 0x1p-24 * std::sqrt(static_cast<double>(terms));
 }
 
 struct Param {
@@ -78,7 +59,7 @@ TEST_P(OpTest, CpuAgreesWithReference) {
       norm += std::pow(expected[i], 2);
     }
     ASSERT_GT(norm, 0) << "a result of zeros proves nothing";
-    EXPECT_LE(std::sqrt(error / norm), tolerance(run.program(), GetParam().isa)) << run.program()[id].name;
+    EXPECT_LE(std::sqrt(error / norm), cpu->tolerance(run.program())) << run.program()[id].name;
   }
 }
 

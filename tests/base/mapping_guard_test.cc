@@ -31,7 +31,9 @@ class MappingGuard : public testing::Test {
   std::string path_;
 };
 
-std::byte last_byte(std::span<const std::byte> bytes) { return *(volatile const std::byte*)&bytes.back(); }
+std::byte last_byte(std::span<const std::byte> bytes) {
+  return *const_cast<volatile const std::byte*>(&bytes.back());
+}
 
 /// Ended as by a SIGBUS that nobody handles; sanitizers handle it and report with their own exit codes.
 bool not_handled(int status) {

@@ -3,12 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 
-#include <chrono>
 #include <fstream>
-#include <thread>
 
 #include "support/command.h"
 #include "support/golden.h"
@@ -20,13 +17,6 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-struct Outcome {
-  int status = 0;          ///< as wait() gives it
-  int64_t peak_bytes = 0;  ///< of physical memory
-  double seconds = 0;
-  std::string err;
-};
-
 class Hostile : public testing::Test, public test::CommandFolder {
  protected:
   Hostile() : CommandFolder("hostile") {}
@@ -36,34 +26,10 @@ class Hostile : public testing::Test, public test::CommandFolder {
     return path("m.gguf");
   }
 
-  Outcome measure(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), SLUICE_BINARY);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    const auto begin = std::chrono::steady_clock::now();
-    const pid_t child = ::fork();
-    if (child == 0) {
-      for (const auto& [fd, name] : {std::pair{STDOUT_FILENO, "out"}, {STDERR_FILENO, "err"}})
-        ::dup2(::open(path(name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), fd);
-      ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
-      ::execv(argv[0], argv.data());
-      ::_exit(99);
-    }
-    Outcome outcome;
-    struct rusage usage {};
-    ::wait4(child, &outcome.status, 0, &usage);
-    outcome.peak_bytes = int64_t{usage.ru_maxrss} * 1024;
-    outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    outcome.err = read_file(path("err"));
-    return outcome;
-  }
-
   /// Runs a command on these bytes and holds it to the promises; true when it accepted the file.
   bool survives(const std::string& bytes, std::vector<std::string> arguments) const {
-    const Outcome outcome = measure(std::move(arguments));
-    EXPECT_TRUE(WIFEXITED(outcome.status)) << "signal " << WTERMSIG(outcome.status) << ": " << outcome.err;
-    const int code = WIFEXITED(outcome.status) ? WEXITSTATUS(outcome.status) : -1;
+    const test::MeasuredRun outcome = measure(std::move(arguments));
+    const int code = outcome.code;
     EXPECT_TRUE(code == 0 || code == 1) << code << ": " << outcome.err;
     if (code == 1) {
       EXPECT_THAT(outcome.err, StartsWith("sluice: "));

@@ -1,12 +1,17 @@
 // The sluice binary as a user meets it: arguments in; exit code, output and messages out.
 #pragma once
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 
@@ -15,6 +20,14 @@ namespace sluice::test {
 struct CommandResult {
   int code = -1;  ///< -1: ended by a signal
   std::string out, err;
+};
+
+/// A run with what it took.
+struct MeasuredRun {
+  int code = -1;           ///< -1: ended by a signal
+  int64_t peak_bytes = 0;  ///< of physical memory
+  double seconds = 0;
+  std::string err;
 };
 
 /// A folder of its own, removed at the end, and runs of the binary with their output kept there.
@@ -41,6 +54,29 @@ class CommandFolder {
                                 path("err") + " <" + input;
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(path("out")), read_file(path("err"))};
+  }
+
+  /// Runs sluice with these arguments as they are; its output is kept in the folder's out and err.
+  MeasuredRun measure(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), SLUICE_BINARY);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const auto begin = std::chrono::steady_clock::now();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (const auto& [fd, name] : {std::pair{STDOUT_FILENO, "out"}, {STDERR_FILENO, "err"}})
+        ::dup2(::open(path(name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), fd);
+      ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+      ::execv(argv[0], argv.data());
+      ::_exit(99);
+    }
+    int status = 0;
+    struct rusage usage {};
+    ::wait4(child, &status, 0, &usage);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, int64_t{usage.ru_maxrss} * 1024, took.count(),
+            read_file(path("err"))};
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/peaks.h"
+#include "backend/cpu/simd/attend.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_info.h"
@@ -188,16 +189,29 @@ class CpuBackend : public Backend {
   bool has(const Program& program, const Op& op) const override {
     return cpu::bind(program, op) != nullptr && (fused_ || info(op).expand == nullptr);
   }
+  MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    const Program runs = legal(program);
+    return cpu::memory_needs(runs, options, threads_, largest_scratch(runs, options), repack_);
+  }
+  double tolerance(const Program& program) const override {
+    const auto attends = [](const Op& op) { return std::holds_alternative<MlaAttend>(op.args); };
+    const bool any = std::any_of(program.ops().begin(), program.ops().end(), attends);
+    // Four operands of bfloat16 are each off by 2^-9 at most, the root of their squares by 2^-8.
+    return any && cpu::attend_kernels(isa_).bf16 ? 0x1p-8 : program::tolerance(program);
+  }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
-    Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
-    return std::make_unique<CpuExecutable>(std::move(legal), weights, options, threads_, alone_flops_, isa_,
+    return std::make_unique<CpuExecutable>(legal(program), weights, options, threads_, alone_flops_, isa_,
                                            repack_, progress_);
   }
   const Peaks& peaks() override { return cpu::machine_peaks(threads_); }
   double measure_read_bandwidth() override { return cpu::measure_read_bandwidth(threads_); }
 
  private:
+  Program legal(const Program& program) const {
+    return legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
+  }
+
   int threads_;
   double alone_flops_;
   bool fused_;

@@ -13,14 +13,22 @@ constexpr int kWindow = 4;
 
 int64_t cache_bytes(const program::Program& program, int64_t pages) {
   if (program.cache() == program::kNoTensor) return 0;
-  const Tensor& cache = program[program.cache()];
-  return pages * cache.shape[0] * cache.shape[1] *
-         quant::bytes_of(quant::type_info(cache.type), cache.columns());
+  return program::cache_bytes(program, program[program.cache()].type, pages);
 }
 
-int64_t round_up(int64_t bytes, int64_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+/// A worker's scratch has pages of its own.
+int64_t worker_bytes(int64_t scratch_floats) {
+  return (scratch_floats * static_cast<int64_t>(sizeof(float)) + 4095) / 4096 * 4096;
+}
 
 }  // namespace
+
+program::MemoryNeeds memory_needs(const program::Program& program, const program::CompileOptions& options,
+                                  int workers, int64_t scratch_floats, bool repack) {
+  const auto plan = program::plan_memory(program, options.max_rows, options.max_outputs, kWindow);
+  return {held_weights_bytes(program, repack), cache_bytes(program, options.cache_pages),
+          plan.arena_bytes + worker_bytes(scratch_floats) * workers};
+}
 
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
                const PackedWeights& packed, const MatmulKernels& kernels,
@@ -30,8 +38,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       packed_(packed),
       kernels_(kernels),
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
-      // A worker's scratch has cache lines of its own.
-      scratch_bytes_(round_up(scratch_floats * static_cast<int64_t>(sizeof(float)), 4096)),
+      scratch_bytes_(worker_bytes(scratch_floats)),
       arena_(plan_.arena_bytes),
       cache_(cache_bytes(program, options.cache_pages)),
       scratch_(scratch_bytes_ * workers) {}

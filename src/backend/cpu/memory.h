@@ -45,6 +45,10 @@ struct Cache {
   }
 };
 
+/// What a Memory takes, and nothing taken.
+program::MemoryNeeds memory_needs(const program::Program& program, const program::CompileOptions& options,
+                                  int workers, int64_t scratch_floats, bool repack);
+
 class Memory {
  public:
   Memory(const program::Program& program, const program::WeightBytes& weights, const PackedWeights& packed,

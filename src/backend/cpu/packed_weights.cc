@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
+#include <variant>
 
 #include "backend/cpu/kernel.h"
 #include "base/cpu_info.h"
@@ -47,6 +49,24 @@ void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const
   const int64_t row = panel * kPanelRows;
   pack_panel(type, of_matrix + row * row_bytes, row_bytes, std::min<int64_t>(kPanelRows, rows - row), columns,
              out);
+}
+
+int64_t held_weights_bytes(const program::Program& program, bool repack) {
+  std::set<TensorId> packed, in_file;
+  for (const Op& op : program.ops()) {
+    if (std::holds_alternative<program::Embed>(op.args)) continue;
+    const bool panels = repack && bind(program, op)->panels;
+    program::info(op).operands(op, [&](const char*, TensorId id, bool) {
+      if (program[id].kind == Kind::Weight) panels ? packed.insert(id) : in_file.insert(program.storage(id));
+    });
+  }
+  int64_t bytes = 0;
+  for (const TensorId id : packed) bytes += program[id].shape[0] * matrix_bytes(program[id]);
+  for (const TensorId id : in_file) {
+    const auto& [matrices, rows, columns] = program[id].shape;
+    bytes += quant::bytes_of(quant::type_info(program[id].type), matrices * rows * columns);
+  }
+  return bytes;
 }
 
 PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,

@@ -34,6 +34,10 @@ struct Matrix {
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;
 };
 
+/// Bytes of the weights as an executable holds them: packed, and those in the file's order that its kernels
+/// read whole. The token table is not among these: a step reads some rows of it.
+int64_t held_weights_bytes(const program::Program& program, bool repack);
+
 class PackedWeights {
  public:
   /// Matrices that a kernel reads at once, each with a buffer of its own.

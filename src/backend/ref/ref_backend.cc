@@ -89,10 +89,17 @@ class RefBackend : public Backend {
  public:
   std::string name() const override { return "ref"; }
   bool has(const Program&, const Op& op) const override { return info(op).reference != nullptr; }
+  MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    return RefMemory::needs(legal(program), options);
+  }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
-    Program legal = legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
-    return std::make_unique<RefExecutable>(std::move(legal), weights, options);
+    return std::make_unique<RefExecutable>(legal(program), weights, options);
+  }
+
+ private:
+  Program legal(const Program& program) const {
+    return legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
   }
   /// Loops made to be right have no peaks that they could be measured by.
   const Peaks& peaks() override { return peaks_; }

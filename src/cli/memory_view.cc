@@ -1,0 +1,83 @@
+#include "cli/memory_view.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/cpu_info.h"
+#include "base/error.h"
+#include "cli/generation.h"
+#include "cli/output.h"
+
+namespace sluice::cli {
+namespace {
+
+std::string size_text(int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); }
+
+}  // namespace
+
+std::string too_little_memory(const engine::LoadPlan& plan) {
+  std::string text = fmt::format(
+      "needs {} of memory, {} are available: weights {}, cache {} for a context of {} tokens, scratch {}, "
+      "logits {}; ",
+      size_text(plan.total_bytes()), size_text(plan.available_bytes), size_text(plan.needs.weights_bytes),
+      size_text(plan.needs.cache_bytes), plan.context, size_text(plan.needs.scratch_bytes),
+      size_text(plan.logits_bytes));
+  text += plan.fitting_context > 0 ? fmt::format("-c {} fits", plan.fitting_context) : "no context fits";
+  return text + "; --force loads it all the same";
+}
+
+engine::LoadPlan checked_plan(const model::Model& model, const program::Backend& backend,
+                              const program::CompileOptions& options, int64_t wanted, bool force) {
+  const engine::LoadPlan plan = engine::plan_load(backend, model.program, options, model.spec.context, wanted,
+                                                  available_memory_bytes());
+  if (!plan.fits() && !force) fail("{}: {}", model.file.path(), too_little_memory(plan));
+  if (wanted == 0 && plan.context < model.spec.context) {
+    fmt::print(stderr, "[ context: {} of the model's {} tokens, as many as fit into {} of memory ]\n",
+               plan.context, model.spec.context, size_text(plan.available_bytes));
+  }
+  return plan;
+}
+
+MemoryView memory_view(const model::Model& model, const program::Backend& backend, int64_t wanted) {
+  return {backend.name(), model.spec.context, own_memory_bytes(),
+          engine::plan_load(backend, model.program, {kPrefillRows, 1, 0}, model.spec.context, wanted,
+                            available_memory_bytes())};
+}
+
+std::string memory_text(const MemoryView& view) {
+  const engine::LoadPlan& plan = view.plan;
+  const auto line = [](const char* name, int64_t bytes, const std::string& note) {
+    return fmt::format("  {:<11}{:>16}{:>12}  {}\n", name, bytes, size_text(bytes), note);
+  };
+  std::string text = fmt::format("memory on backend {} for a context of {} of {} tokens, in bytes\n",
+                                 view.backend, plan.context, view.model_context);
+  text += line("weights", plan.needs.weights_bytes, "");
+  text += line("cache", plan.needs.cache_bytes, "when the context is full");
+  text += line("scratch", plan.needs.scratch_bytes, fmt::format("for {} rows a step", kPrefillRows));
+  text += line("logits", plan.logits_bytes, "");
+  text += line("all", plan.total_bytes(), "");
+  text += line("program", view.process_bytes, "this process with the vocabulary");
+  if (plan.available_bytes == kUnknownMemory) return text + "  how much is available cannot be told\n";
+  return text + line("available", plan.available_bytes,
+                     plan.fitting_context > 0 ? fmt::format("fits a context of {}", plan.fitting_context)
+                                              : "too little for any context");
+}
+
+nlohmann::ordered_json memory_json(const MemoryView& view) {
+  const engine::LoadPlan& plan = view.plan;
+  return {{"backend", view.backend},
+          {"context", plan.context},
+          {"model_context", view.model_context},
+          {"weights_bytes", plan.needs.weights_bytes},
+          {"cache_bytes", plan.needs.cache_bytes},
+          {"scratch_bytes", plan.needs.scratch_bytes},
+          {"logits_bytes", plan.logits_bytes},
+          {"total_bytes", plan.total_bytes()},
+          {"process_bytes", view.process_bytes},
+          {"available_bytes", plan.available_bytes},
+          {"fitting_context", plan.fitting_context},
+          {"fits", plan.fits()}};
+}
+
+}  // namespace sluice::cli

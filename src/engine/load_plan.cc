@@ -1,0 +1,55 @@
+#include "engine/load_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/kv_pool.h"
+#include "engine/sampler.h"
+
+namespace sluice::engine {
+namespace {
+
+/// Positions and slots of the cache are int32.
+constexpr int64_t kLongestContext = int64_t{1} << 30;
+
+int64_t saturated_sum(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+
+}  // namespace
+
+int64_t LoadPlan::total_bytes() const {
+  return saturated_sum(saturated_sum(needs.weights_bytes, needs.cache_bytes),
+                       saturated_sum(needs.scratch_bytes, logits_bytes));
+}
+
+LoadPlan plan_load(const program::Backend& backend, const program::Program& program,
+                   program::CompileOptions options, int64_t model_context, int64_t wanted,
+                   int64_t available_bytes) {
+  const int64_t longest = std::min(model_context, kLongestContext);
+  const int64_t vocabulary = program[program.output()].columns();
+  const auto plan_for = [&](int64_t context) {
+    options.cache_pages = KvPool::pages_for(context);
+    return LoadPlan{
+        context, backend.memory_needs(program, options),
+        vocabulary * static_cast<int64_t>(options.max_outputs * sizeof(float) + sizeof(Candidate)),
+        available_bytes, 0};
+  };
+  const auto whole = [](int64_t pages) { return pages * program::kPageRows; };
+  int64_t fitting = longest;
+  if (!plan_for(longest).fits()) {
+    int64_t fits = 0, too_many = KvPool::pages_for(longest);  // pages
+    while (fits + 1 < too_many) {
+      const int64_t middle = fits + (too_many - fits) / 2;
+      (plan_for(whole(middle)).fits() ? fits : too_many) = middle;
+    }
+    fitting = whole(fits);
+  }
+  const int64_t least = std::min<int64_t>(longest, program::kPageRows);
+  LoadPlan plan = plan_for(wanted > 0 ? wanted : std::max(fitting, least));
+  plan.fitting_context = fitting;
+  return plan;
+}
+
+}  // namespace sluice::engine
