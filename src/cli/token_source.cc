@@ -1,0 +1,35 @@
+#include "cli/token_source.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace sluice::cli {
+
+std::vector<int32_t> read_token_file(const std::string& path, int64_t vocabulary) {
+  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
+  if (json.is_discarded()) fail("{}: not JSON", path);
+  if (!json.is_object() || !json.contains("tokens") || !json["tokens"].is_array()) {
+    fail("{}: expected an object with an array \"tokens\"", path);
+  }
+  std::vector<int32_t> tokens;
+  for (const auto& item : json["tokens"]) {
+    const bool valid =
+        item.is_number_integer() && item.get<int64_t>() >= 0 && item.get<int64_t>() < vocabulary;
+    if (!valid) fail("{}: tokens[{}] is no id from 0 to {}", path, tokens.size(), vocabulary - 1);
+    tokens.push_back(item.get<int32_t>());
+  }
+  if (tokens.empty()) fail("{}: \"tokens\" is empty", path);
+  return tokens;
+}
+
+std::vector<int32_t> tokens_of_text(const gguf::File& file, const std::string& text) {
+  const text::Tokenizer tokenizer = model::load_tokenizer(file);
+  std::vector<int32_t> tokens;
+  if (tokenizer.add_bos()) tokens.push_back(tokenizer.bos());
+  tokenizer.append(text, false, tokens);
+  return tokens;
+}
+
+}  // namespace sluice::cli
