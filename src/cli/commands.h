@@ -10,6 +10,7 @@ void add_run(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_compare(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_bench(CLI::App& app);

@@ -37,6 +37,7 @@ int run(int argc, char** argv) {
   sluice::cli::add_chat(app);
   sluice::cli::add_inspect(app);
   sluice::cli::add_logits(app);
+  sluice::cli::add_compare(app);
   sluice::cli::add_perplexity(app);
   sluice::cli::add_synth(app);
   sluice::cli::add_bench(app);

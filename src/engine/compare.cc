@@ -1,0 +1,237 @@
+#include "engine/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "engine/batch.h"
+#include "engine/kv_pool.h"
+#include "program/op_info.h"
+#include "program/tolerance.h"
+
+namespace sluice::engine {
+namespace {
+
+using namespace program;
+
+/// All tokens as one sequence from position 0 on, every row's logits wanted.
+Batch one_step(std::span<const int32_t> tokens) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  Batch batch(count, 1, static_cast<int32_t>(KvPool::pages_for(count)));
+  std::vector<int32_t> pages(static_cast<size_t>(KvPool::pages_for(count)));
+  std::iota(pages.begin(), pages.end(), 0);
+  batch.set_pages(0, pages);
+  for (int64_t i = 0; i < count; ++i)
+    batch.add(tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, true);
+  return batch;
+}
+
+CompileOptions options_for(std::span<const int32_t> tokens) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  return {.max_rows = count, .max_outputs = count, .cache_pages = KvPool::pages_for(count)};
+}
+
+/// The activations and caches among an op's operands.
+struct Operands {
+  std::vector<TensorId> read, written;
+  bool reads_cache = false, writes_cache = false;
+};
+
+Operands operands_of(const Program& program, const Op& op) {
+  Operands operands;
+  info(op).operands(op, [&](const char*, TensorId id, bool written) {
+    const Kind kind = program[id].kind;
+    if (kind == Kind::Cache) (written ? operands.writes_cache : operands.reads_cache) = true;
+    if (kind == Kind::Activation) (written ? operands.written : operands.read).push_back(id);
+  });
+  return operands;
+}
+
+/// A Program of these ops alone; tensors keep their ids.
+Program program_of(const Program& whole, const std::vector<const Op*>& ops) {
+  Program part;
+  for (const Tensor& tensor : whole.tensors()) part.add(tensor);
+  part.set_cache(whole.cache());
+  for (const Op* op : ops) {
+    part.add(*op);
+    for (const TensorId id : operands_of(whole, *op).written) {
+      if (whole[id].type == quant::Type::F32) part.set_output(id);  // a step copies some result out
+    }
+  }
+  return part;
+}
+
+/// The distinct kernels of an executable, in order.
+std::string kernels_of(const Executable& executable) {
+  std::vector<std::string> names;
+  for (const std::string& name : executable.bound()) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, " + "));
+}
+
+class Lockstep {
+ public:
+  Lockstep(const Program& program, const WeightBytes& weights, Backend& a, Backend& b,
+           std::span<const int32_t> tokens)
+      : program_(program),
+        weights_(weights),
+        a_(a),
+        b_(b),
+        options_(options_for(tokens)),
+        batch_(one_step(tokens)) {}
+
+  void walk(const std::function<void(const OpDifference&)>& each) {
+    for (const Op& op : program_.ops()) {
+      const Operands operands = operands_of(program_, op);
+      if (operands.written.empty()) continue;
+      // What reads the cache finds in it what the same layer's ops wrote there.
+      std::vector<const Op*> ops;
+      for (const Op& writer : program_.ops()) {
+        if (&writer == &op) break;
+        if (operands.reads_cache && writer.layer == op.layer && operands_of(program_, writer).writes_cache)
+          ops.push_back(&writer);
+      }
+      ops.push_back(&op);
+      compare(ops, operands.written, each);
+    }
+  }
+
+ private:
+  int64_t rows_of(TensorId id) const {
+    return Program::rows(program_[id], options_.max_rows, options_.max_outputs);
+  }
+  size_t elements(TensorId id) const {
+    return static_cast<size_t>(rows_of(id) * program_[id].heads() * program_[id].columns());
+  }
+
+  /// Gives the ops their inputs, and results of NaN, so that an element that nobody writes shows; runs them.
+  void run(Executable& executable, const std::vector<const Op*>& ops, const std::vector<TensorId>& results) {
+    for (const Op* op : ops) {
+      for (const TensorId id : operands_of(program_, *op).read) {
+        std::vector<float> values = known(id);
+        if (program_[id].type == quant::Type::F32) round_to_eight_bits(values, program_[id].columns());
+        executable.poke(id, rows_of(id), values);
+      }
+    }
+    for (const TensorId id : results) {
+      const bool number = program_[id].type == quant::Type::F32;
+      const float nothing = number ? std::numeric_limits<float>::quiet_NaN() : -1.0f;
+      executable.poke(id, rows_of(id), std::vector<float>(elements(id), nothing));
+    }
+    std::vector<float> copied(elements(executable.program().output()));
+    StepOutput output{copied};
+    executable.run(batch_.input(), output);
+  }
+
+  /// What the judge computed for an activation, gathered out of the tensor that holds it.
+  std::vector<float> known(TensorId id) const {
+    const Tensor& view = program_[id];
+    const Tensor& whole = program_[program_.storage(id)];
+    const std::vector<float>& values = values_.at(program_.storage(id));
+    std::vector<float> out;
+    out.reserve(elements(id));
+    for (int64_t r = 0; r < rows_of(id); ++r) {
+      for (int64_t h = 0; h < view.heads(); ++h) {
+        const auto* from = values.data() + r * whole.stride[0] + h * whole.stride[1] + view.offset;
+        out.insert(out.end(), from, from + view.columns());
+      }
+    }
+    return out;
+  }
+
+  /// Keeps a result for the ops that read it.
+  void keep(TensorId id, const std::vector<float>& result) {
+    const Tensor& view = program_[id];
+    const TensorId storage = program_.storage(id);
+    const Tensor& whole = program_[storage];
+    std::vector<float>& values = values_[storage];
+    values.resize(elements(storage), std::numeric_limits<float>::quiet_NaN());
+    const float* from = result.data();
+    for (int64_t r = 0; r < rows_of(id); ++r) {
+      for (int64_t h = 0; h < view.heads(); ++h, from += view.columns())
+        std::copy_n(from, view.columns(),
+                    values.data() + r * whole.stride[0] + h * whole.stride[1] + view.offset);
+    }
+  }
+
+  std::vector<float> peek(Executable& executable, TensorId id) const {
+    std::vector<float> values(elements(id));
+    executable.peek(id, rows_of(id), values);
+    return values;
+  }
+
+  void compare(const std::vector<const Op*>& ops, const std::vector<TensorId>& results,
+               const std::function<void(const OpDifference&)>& each) {
+    const Program part = program_of(program_, ops);
+    const auto on_a = a_.compile(part, weights_, options_), on_b = b_.compile(part, weights_, options_);
+    run(*on_a, ops, results);
+    run(*on_b, ops, results);
+    for (const TensorId id : results) {
+      OpDifference difference{.op = program_.op_name(*ops.back()),
+                              .tensor = program_[id].name,
+                              .kernel_a = kernels_of(*on_a),
+                              .kernel_b = kernels_of(*on_b),
+                              .tolerance = program_[id].type == quant::Type::F32
+                                               ? std::max(a_.tolerance(part), b_.tolerance(part))
+                                               : 0.0};
+      const std::vector<float> by_a = peek(*on_a, id);
+      measure(by_a, peek(*on_b, id), id, difference);
+      each(difference);
+      keep(id, by_a);
+    }
+  }
+
+  /// Fills in the error and the worst element. Values that are no numbers on both sides are equal.
+  void measure(const std::vector<float>& a, const std::vector<float>& b, TensorId id,
+               OpDifference& result) const {
+    double error = 0, norm = 0, largest = -1;
+    size_t worst = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const bool same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]));
+      double off = same ? 0.0 : std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+      if (std::isnan(off)) off = std::numeric_limits<double>::infinity();
+      if (off > largest) largest = off, worst = i;
+      error += off * off;
+      if (std::isfinite(a[i])) norm += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+    }
+    result.error = error == 0 ? 0
+                   : norm > 0 ? std::sqrt(error / norm)
+                              : std::numeric_limits<double>::infinity();
+    const int64_t columns = program_[id].columns(), heads = program_[id].heads();
+    const auto at = static_cast<int64_t>(worst);
+    result.worst = {at / columns / heads, at / columns % heads, at % columns};
+    result.a = a[worst];
+    result.b = b[worst];
+  }
+
+  const Program& program_;
+  const WeightBytes& weights_;
+  Backend &a_, &b_;
+  CompileOptions options_;
+  Batch batch_;
+  std::map<TensorId, std::vector<float>> values_;  ///< by storage, whole: what the judge computed so far
+};
+
+}  // namespace
+
+void compare_ops(const Program& program, const WeightBytes& weights, Backend& a, Backend& b,
+                 std::span<const int32_t> tokens, const std::function<void(const OpDifference&)>& each) {
+  Lockstep(program, weights, a, b, tokens).walk(each);
+}
+
+std::vector<float> run_whole(const Program& program, const WeightBytes& weights, Backend& backend,
+                             std::span<const int32_t> tokens) {
+  const auto executable = backend.compile(program, weights, options_for(tokens));
+  const Batch batch = one_step(tokens);
+  std::vector<float> logits(tokens.size() * static_cast<size_t>(program[program.output()].columns()));
+  StepOutput output{logits};
+  executable->run(batch.input(), output);
+  return logits;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,41 @@
+// Two backends walk a Program in lockstep: every op runs on both with the same inputs, those that the first
+// backend computed, so that errors do not add up and each op is judged by itself. The inputs are rounded to
+// what eight bits hold (program/tolerance.h): quantising them is a format's error and not a kernel's. Each op
+// is compiled as a Program of its own; whole runs, with their shared memory and missing barriers, are
+// compared by their logits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/backend.h"
+
+namespace sluice::engine {
+
+/// One result of one op on both backends.
+struct OpDifference {
+  std::string op;                   ///< "7.mla_attend"
+  std::string tensor;               ///< the result's name
+  std::string kernel_a, kernel_b;   ///< that the op is bound to; several where it runs as its expansion
+  double error = 0, tolerance = 0;  ///< relative to the whole result (program/tolerance.h)
+  std::array<int64_t, 3> worst{};   ///< row, head and column of the element that differs most
+  float a = 0, b = 0;               ///< its values
+
+  bool within() const { return error <= tolerance; }  // false for NaN
+};
+
+/// Runs the tokens as one sequence in one step and calls `each` with every result of every op, in order. An
+/// op that writes the cache is judged through those that read it. Expert ids must be equal: tolerance 0.
+void compare_ops(const program::Program& program, const program::WeightBytes& weights, program::Backend& a,
+                 program::Backend& b, std::span<const int32_t> tokens,
+                 const std::function<void(const OpDifference&)>& each);
+
+/// The logits [tokens, vocabulary] of the whole Program on one backend, in one step.
+std::vector<float> run_whole(const program::Program& program, const program::WeightBytes& weights,
+                             program::Backend& backend, std::span<const int32_t> tokens);
+
+}  // namespace sluice::engine

@@ -1,0 +1,171 @@
+// The lockstep of two backends: right ones agree, and a wrong kernel is found by its name and element.
+#include "engine/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
+#include "model/model.h"
+#include "program/op_info.h"
+#include "program/tolerance.h"
+#include "support/golden.h"
+
+namespace sluice::engine {
+namespace {
+
+using namespace program;
+
+/// Another executable, but one element of one tensor comes out wrong.
+class Spoilt : public Executable {
+ public:
+  Spoilt(std::unique_ptr<Executable> right, TensorId tensor, size_t element, float value)
+      : right_(std::move(right)), tensor_(tensor), element_(element), value_(value) {}
+  void run(const StepInput& input, StepOutput& output) override { right_->run(input, output); }
+  void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) override {
+    right_->run_timed(input, output, op_ns);
+  }
+  void peek(TensorId id, int64_t rows, std::span<float> values) override {
+    right_->peek(id, rows, values);
+    if (id == tensor_) values[element_] = value_;
+  }
+  void poke(TensorId id, int64_t rows, std::span<const float> values) override {
+    right_->poke(id, rows, values);
+  }
+  const Program& program() const override { return right_->program(); }
+  std::vector<std::string> bound() const override { return {"spoilt"}; }
+  int64_t memory_bytes() const override { return right_->memory_bytes(); }
+
+ private:
+  std::unique_ptr<Executable> right_;
+  TensorId tensor_;
+  size_t element_;
+  float value_;
+};
+
+/// The CPU backend with a wrong kernel for one op of one layer.
+class WrongBackend : public Backend {
+ public:
+  WrongBackend(std::string op, float value) : op_(std::move(op)), value_(value) {}
+  std::string name() const override { return "wrong"; }
+  bool has(const Program& program, const Op& op) const override { return cpu_->has(program, op); }
+  MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    return cpu_->memory_needs(program, options);
+  }
+  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+                                      const CompileOptions& options) override {
+    auto right = cpu_->compile(program, weights, options);
+    const Op& last = program.ops().back();
+    if (program.op_name(last) != op_) return right;
+    TensorId result = kNoTensor;
+    info(last).operands(last, [&](const char*, TensorId id, bool written) {
+      if (written) result = id;
+    });
+    return std::make_unique<Spoilt>(std::move(right), result, 1, value_);
+  }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = backend::make_cpu_backend({.threads = 2});
+  std::string op_;
+  float value_;
+};
+
+class CompareTest : public testing::Test {
+ protected:
+  CompareTest() : golden_(test::golden_case("glm-q4_k_m")), model_(model::Model::load(golden_.model)) {}
+
+  std::vector<OpDifference> differences(Backend& judge, Backend& tested, size_t rows) const {
+    std::vector<OpDifference> all;
+    compare_ops(model_.program, model_.weights, judge, tested, std::span(golden_.tokens).first(rows),
+                [&](const OpDifference& d) { all.push_back(d); });
+    return all;
+  }
+  std::vector<std::string> out_of_tolerance(Backend& tested, size_t rows) const {
+    std::vector<std::string> names;
+    for (const OpDifference& d : differences(*ref_, tested, rows)) {
+      if (!d.within()) names.push_back(fmt::format("{} {} {} of {}", d.op, d.tensor, d.error, d.tolerance));
+    }
+    return names;
+  }
+
+  test::Golden golden_;
+  model::Model model_;
+  std::unique_ptr<Backend> ref_ = backend::make_ref_backend();
+};
+
+TEST_F(CompareTest, RightBackendsAgreeOnEveryOp) {
+  for (const bool fused : {true, false}) {
+    const auto cpu = backend::make_cpu_backend({.threads = 2, .fused = fused});
+    for (const size_t rows : {size_t{1}, size_t{9}, size_t{70}})
+      EXPECT_THAT(out_of_tolerance(*cpu, rows), testing::IsEmpty()) << fused << " " << rows;
+  }
+}
+
+TEST_F(CompareTest, EveryOpWithAResultIsThere) {
+  size_t results = 0;
+  for (const Op& op : model_.program.ops()) {
+    info(op).operands(op, [&](const char*, TensorId id, bool written) {
+      results += written && model_.program[id].kind == Kind::Activation ? 1 : 0;
+    });
+  }
+  const auto all = differences(*ref_, *ref_, 3);
+  EXPECT_EQ(all.size(), results);
+  for (const OpDifference& d : all) {
+    EXPECT_EQ(d.error, 0) << d.op;
+    EXPECT_TRUE(std::isfinite(d.a)) << d.op << " " << d.tensor << ": it ran on inputs that are not there";
+  }
+}
+
+TEST_F(CompareTest, TheWalkFollowsTheWholeRun) {
+  // The last op's result is the logits, but for the rounding of what passed from op to op.
+  const auto all = differences(*ref_, *ref_, golden_.tokens.size());
+  const std::vector<float> logits = run_whole(model_.program, model_.weights, *ref_, golden_.tokens);
+  EXPECT_LT(test::relative_error(logits, golden_.logits), 1e-3);
+  const auto& [row, head, column] = all.back().worst;
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  EXPECT_NEAR(all.back().a, logits[static_cast<size_t>(row * golden_.vocabulary + column)], 0.1f * largest);
+}
+
+TEST_F(CompareTest, RoundedInputsAreWhatEightBitsHold) {
+  std::vector<float> values(64);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i * i));
+  values[3] = 2;
+  values[40] = -3;
+  const std::vector<float> before = values;
+  round_to_eight_bits(values, 64);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float step = i < 32 ? 2.0f / 127 : 3.0f / 127;
+    EXPECT_NEAR(values[i] / step, std::round(values[i] / step), 1e-4) << i;
+    EXPECT_NEAR(values[i], before[i], step / 2 + 1e-6) << i;
+  }
+  EXPECT_FLOAT_EQ(values[40], -3);
+  std::vector<float> odd = {1.2345f, 0, std::numeric_limits<float>::quiet_NaN()};
+  round_to_eight_bits(odd, 3);
+  EXPECT_EQ(odd[0], 1.2345f);
+}
+
+TEST_F(CompareTest, AWrongKernelIsNamedAndNothingElse) {
+  for (const std::string op : {"0.mla_attend", "1.matmul_add", "1.moe_down_add", "1.route", "matmul"}) {
+    for (const float value : {1e3f, std::numeric_limits<float>::quiet_NaN()}) {
+      WrongBackend wrong(op, value);
+      size_t bad = 0;
+      for (const OpDifference& d : differences(*ref_, wrong, 5)) {
+        if (d.within()) continue;
+        ++bad;
+        EXPECT_EQ(d.op, op);
+        EXPECT_EQ(d.kernel_b, "spoilt");
+        EXPECT_EQ(d.worst[0] + d.worst[1], 0);
+        EXPECT_EQ(d.worst[2], 1);
+        EXPECT_TRUE(d.b == value || std::isnan(d.b));
+      }
+      EXPECT_GE(bad, 1u) << op;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::engine
