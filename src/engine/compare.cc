@@ -68,8 +68,8 @@ Program program_of(const Program& whole, const std::vector<const Op*>& ops) {
 /// The distinct kernels of an executable, in order.
 std::string kernels_of(const Executable& executable) {
   std::vector<std::string> names;
-  for (const std::string& name : executable.bound()) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  for (const BoundKernel& kernel : executable.bound()) {
+    if (std::find(names.begin(), names.end(), kernel.name) == names.end()) names.push_back(kernel.name);
   }
   return fmt::format("{}", fmt::join(names, " + "));
 }

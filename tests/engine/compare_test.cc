@@ -26,8 +26,8 @@ class Spoilt : public Executable {
   Spoilt(std::unique_ptr<Executable> right, TensorId tensor, size_t element, float value)
       : right_(std::move(right)), tensor_(tensor), element_(element), value_(value) {}
   void run(const StepInput& input, StepOutput& output) override { right_->run(input, output); }
-  void run_timed(const StepInput& input, StepOutput& output, std::span<int64_t> op_ns) override {
-    right_->run_timed(input, output, op_ns);
+  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
+    right_->run_timed(input, output, times);
   }
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
     right_->peek(id, rows, values);
@@ -37,7 +37,7 @@ class Spoilt : public Executable {
     right_->poke(id, rows, values);
   }
   const Program& program() const override { return right_->program(); }
-  std::vector<std::string> bound() const override { return {"spoilt"}; }
+  std::vector<BoundKernel> bound() const override { return {{"spoilt", "", 0}}; }
   int64_t memory_bytes() const override { return right_->memory_bytes(); }
 
  private:
@@ -56,6 +56,8 @@ class WrongBackend : public Backend {
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return cpu_->memory_needs(program, options);
   }
+  const Peaks& peaks() override { return cpu_->peaks(); }
+  double measure_read_bandwidth() override { return cpu_->measure_read_bandwidth(); }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
     auto right = cpu_->compile(program, weights, options);

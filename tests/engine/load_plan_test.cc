@@ -28,6 +28,8 @@ class Needs : public program::Backend {
                                                const CompileOptions&) override {
     throw std::logic_error("a plan compiles nothing");
   }
+  const program::Peaks& peaks() override { throw std::logic_error("a plan measures nothing"); }
+  double measure_read_bandwidth() override { throw std::logic_error("a plan measures nothing"); }
 };
 
 constexpr int64_t kPage = 2 * 64 * 48 * 2;  // 2 layers, 64 rows, 48 columns, f16
