@@ -33,9 +33,9 @@ void filter_lines(const Answer& answer) {
   for (std::string line; std::getline(std::cin, line);) {
     std::string out;
     try {
+      // Before anything is built: building and walking values recurses as deep as they are nested.
+      if (!text::is_json(line)) fail("expected JSON, nested at most {} deep", text::kJsonDepth);
       Json input = Json::parse(line);
-      // What follows walks the values, so their nesting must have a bound.
-      if (!text::is_json(line)) fail("JSON that is nested too deep, or with zero bytes");
       if (!input.is_object()) fail("expected a JSON object");
       out = answer(input);
     } catch (const text::jinja::TemplateError& error) {

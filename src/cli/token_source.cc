@@ -4,12 +4,14 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 
 std::vector<int32_t> read_token_file(const std::string& path, int64_t vocabulary) {
-  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
-  if (json.is_discarded()) fail("{}: not JSON", path);
+  const std::string text = read_file(path);
+  if (!text::is_json(text)) fail("{}: not JSON", path);
+  const auto json = nlohmann::json::parse(text);
   if (!json.is_object() || !json.contains("tokens") || !json["tokens"].is_array()) {
     fail("{}: expected an object with an array \"tokens\"", path);
   }

@@ -75,7 +75,6 @@ TEST_F(Bench, JsonIsOneArrayWithLlamaBenchsFields) {
     EXPECT_NEAR(record["avg_ts"].get<double>(), mean_ts, 1e-6);
     EXPECT_GT(record["bytes_per_token"].get<double>(), 0);
     EXPECT_GT(record["share_of_limit"].get<double>(), 0);
-    EXPECT_LT(record["share_of_limit"].get<double>(), 1.5);
     EXPECT_GT(record["peak_memory_bytes"].get<int64_t>(), 1 << 20);
   }
   EXPECT_EQ(records[0]["test"], "pp16");

@@ -3,6 +3,7 @@
 
   export.py gguf   --work work/fairy --tokenizer work/tokenizer.json --template template.jinja --out fairy-tales.gguf
   export.py golden --model fairy-tales.gguf --corpus tales.txt.xz --out tests/model/fairy-tales
+  export.py limit  --model fairy-tales.gguf --golden tests/model/fairy-tales
   export.py report --model fairy-tales.gguf --corpus tales.txt.xz --out report.md
 
 `golden` and `report` read nothing of the checkpoint: they dequantise the file's own bytes into
@@ -15,6 +16,7 @@ import json
 import math
 import struct
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -359,6 +361,51 @@ def golden(args) -> None:
     print(f"{len(tokens)} tokens, logits {logits.shape}, std {logits.std():.3f}, largest {np.abs(logits).max():.2f}")
 
 
+def in_eight_bits(x, divisor: float):
+    """Each 32 neighbours as whole multiples of (their largest magnitude / divisor): the activations of a fast backend."""
+    import torch
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    scale = (blocks.abs().amax(-1, keepdim=True) / divisor).clamp(min=1e-30)
+    return (torch.round(blocks / scale) * scale).reshape(x.shape)
+
+
+def limit(args) -> None:
+    """The KL divergence that 8-bit activations cost: 16 simulated runs, divisors 127 to 112, against the golden logits."""
+    import torch
+    stem = Path(args.golden)
+    tokens = json.loads(stem.with_suffix(".json").read_text())["tokens"]
+    right = torch.from_numpy(np.fromfile(stem.with_suffix(".logits"), "<f4").reshape(len(tokens), -1))
+    right = torch.log_softmax(right.double(), -1)
+    model, _, _ = load(Path(args.model), "cpu")
+    divisor = 127.0
+
+    def experts(self, x, index, weight):  # the class's own sum over selected experts, its two inputs in eight bits
+        out = torch.zeros_like(x)
+        for e in range(self.num_experts):
+            row, k = torch.where(index == e)
+            gate, up = torch.nn.functional.linear(in_eight_bits(x[row], divisor), self.gate_up_proj[e]).chunk(2, -1)
+            down = torch.nn.functional.linear(in_eight_bits(torch.nn.functional.silu(gate) * up, divisor),
+                                              self.down_proj[e])
+            out.index_add_(0, row, down * weight[row, k, None])
+        return out
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(lambda _, inputs: (in_eight_bits(inputs[0], divisor),))
+        if hasattr(module, "gate_up_proj") and hasattr(module, "num_experts"):
+            module.forward = types.MethodType(experts, module)
+    worst = 0.0
+    with torch.no_grad():
+        for step in range(16):
+            divisor = 127.0 - step
+            got = torch.log_softmax(model(torch.tensor([tokens])).logits[0].double(), -1)
+            kl = (right.exp() * (right - got)).sum(-1).sort().values
+            best = kl[:int(len(kl) * 0.9)].mean().item()
+            worst = max(worst, best)
+            print(f"divisor {divisor:.0f}: mean KL over the best 90% of rows {best:.3g}, over all {kl.mean():.3g}")
+    print(f"limit: 1.3 x the worst, {1.3 * worst:.3g}")
+
+
 def sample(model, tok, prompt: str, seed: int, args) -> str:
     """What the model says after the prompt; " [end]" marks that it stopped by itself."""
     import torch
@@ -452,8 +499,11 @@ def main() -> int:
     r.add_argument("--min-p", type=float, default=0.05)
     r.add_argument("--penalty", type=float, default=1.1, help="repetition penalty, over all of the text")
     r.add_argument("--device", default="cuda")
+    m = sub.add_parser("limit", help="what 8-bit activations cost: the test's limit for a fast backend", **show)
+    m.add_argument("--model", required=True, help="the .gguf file")
+    m.add_argument("--golden", required=True, help="path of its golden logits, without suffix")
     args = p.parse_args()
-    {"gguf": export, "golden": golden, "report": report}[args.command](args)
+    {"gguf": export, "golden": golden, "limit": limit, "report": report}[args.command](args)
     return 0
 
 
