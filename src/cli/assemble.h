@@ -12,6 +12,9 @@ namespace sluice::cli {
 /// "cpu" or "ref"; threads 0: as many as this process may use. Throws UsageError for any other name.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads);
 
+/// The backend that takes as long as hardware with these peaks needs at least.
+std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks);
+
 /// Where the bundled model lies, found from the executable's own place: an installed tree's share folder or
 /// the source tree's models folder. Throws Error that says where it looked.
 std::string bundled_model_path();

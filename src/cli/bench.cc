@@ -240,13 +240,11 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
     record.first_token_ns += static_cast<double>(result.prompt_ns) / options.repetitions;
     record.experts = result.experts;
   }
-  const program::Cost cost = cost_of(setup.executable->program(), test, steps.max_rows(), record.experts);
-  record.bytes = cost.bytes_read;
-  record.flops = cost.flops;
+  record.cost = cost_of(setup.executable->program(), test, steps.max_rows(), record.experts);
   record.peak_memory_bytes = peak_memory_bytes();
-  record.peak_bytes_per_second = bandwidth.around();
+  record.peaks = setup.backend.peaks();
+  record.peaks.bytes_per_second = bandwidth.around();
   reset_peak_memory();  // what measuring the bandwidth took is none of the model's
-  record.peak_flops = setup.backend.peaks().flops;
   if (record.experts.uniform > 0) {
     fmt::print(stderr, "sluice: {}: {:.1f} different experts a layer; uniform selection would give {:.1f}\n",
                test.name(), record.experts.distinct, record.experts.uniform);

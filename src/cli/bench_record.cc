@@ -46,14 +46,14 @@ Json fields(const BenchRecord& r) {
                {"ttft_ns", static_cast<int64_t>(r.first_token_ns)},
                {"load_ns", static_cast<int64_t>(r.load_ns)},
                {"peak_memory_bytes", r.peak_memory_bytes},
-               {"bytes_per_token", r.bytes / tokens},
-               {"flops_per_token", r.flops / tokens},
-               {"bytes_per_second", r.bytes / seconds},
-               {"flops_per_second", r.flops / seconds},
-               {"peak_bytes_per_second", r.peak_bytes_per_second},
-               {"peak_flops_per_second", r.peak_flops},
-               {"limit_ts", r.limit_seconds() > 0 ? tokens / r.limit_seconds() : 0.0},
-               {"share_of_limit", r.limit_seconds() / seconds},
+               {"bytes_per_token", r.cost.bytes_read / tokens},
+               {"flops_per_token", r.cost.flops / tokens},
+               {"bytes_per_second", r.cost.bytes_read / seconds},
+               {"flops_per_second", r.cost.flops / seconds},
+               {"peak_bytes_per_second", r.peaks.bytes_per_second},
+               {"peak_flops_per_second", r.peaks.flops},
+               {"limit_ts", r.peaks.limit_seconds(r.cost) > 0 ? tokens / r.peaks.limit_seconds(r.cost) : 0.0},
+               {"share_of_limit", r.peaks.limit_seconds(r.cost) / seconds},
                {"experts_distinct", r.experts.distinct},
                {"experts_uniform", r.experts.uniform}};
   return json;
@@ -154,7 +154,7 @@ class MarkdownPrinter : public BenchPrinter {
   void add(const BenchRecord& r) override {
     if (!headed_) head(r);
     const std::vector<double> ts = r.samples_ts();
-    const double limit = r.limit_seconds();
+    const double limit = r.peaks.limit_seconds(r.cost);
     fmt::print(
         out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>20} | {:>17} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
         r.model.type, width_, fmt::format("{:.2f} GiB", static_cast<double>(r.model.size_bytes) / 0x1p30),
@@ -163,7 +163,8 @@ class MarkdownPrinter : public BenchPrinter {
                     r.model.parameters >= 1e9 ? "B" : "M"),
         r.backend, r.threads, r.test.name(),
         fmt::format("{:.2f} ± {:.2f}", profile::mean(ts), profile::deviation(ts)),
-        1e-6 * r.bytes / static_cast<double>(r.test.tokens()), 1e-9 * r.bytes / r.seconds(),
+        1e-6 * r.cost.bytes_read / static_cast<double>(r.test.tokens()),
+        1e-9 * r.cost.bytes_read / r.seconds(),
         limit > 0 ? fmt::format("{:.1f} %", 100 * limit / r.seconds()) : "-");
     std::fflush(out_);
   }
@@ -205,12 +206,6 @@ std::vector<double> BenchRecord::samples_ts() const {
 }
 
 double BenchRecord::seconds() const { return 1e-9 * profile::mean(samples_ns); }
-
-double BenchRecord::limit_seconds() const {
-  if (peak_bytes_per_second <= 0) return 0;
-  const double computing = peak_flops > 0 ? flops / peak_flops : 0.0;
-  return std::max(bytes / peak_bytes_per_second, computing);
-}
 
 std::unique_ptr<BenchPrinter> make_bench_printer(const std::string& flag, const std::string& format,
                                                  std::FILE* out) {

@@ -37,14 +37,12 @@ struct BenchRecord {
   double first_token_ns = 0;  ///< from the prompt's begin to its logits; 0: there was none
   double load_ns = 0;
   int64_t peak_memory_bytes = 0;  ///< of the process while this ran
-  double bytes = 0, flops = 0;    ///< of a repetition, from the Program's own costs
-  double peak_bytes_per_second = 0, peak_flops = 0;
-  profile::ExpertCount experts;  ///< counted when several sequences share steps
+  program::Cost cost;             ///< of a repetition
+  program::Peaks peaks;           ///< their read bandwidth measured around this test
+  profile::ExpertCount experts;   ///< counted when several sequences share steps
 
   std::vector<double> samples_ts() const;  ///< tokens a second of each repetition
   double seconds() const;                  ///< mean
-  /// What the hardware needs at least: reading the bytes or computing, whichever takes longer; 0: unknown.
-  double limit_seconds() const;
 };
 
 /// Prints records as they come; end() closes what the format leaves open.

@@ -15,6 +15,7 @@ void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_profile(CLI::App& app);
+void add_forecast(CLI::App& app);
 void add_tokenize(CLI::App& app);  // and detokenize
 void add_debug(CLI::App& app);
 

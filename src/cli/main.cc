@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   sluice::cli::add_synth(app);
   sluice::cli::add_bench(app);
   sluice::cli::add_profile(app);
+  sluice::cli::add_forecast(app);
   sluice::cli::add_tokenize(app);
   sluice::cli::add_debug(app);
   try {
@@ -50,6 +51,8 @@ int run(int argc, char** argv) {
       fmt::print(stderr, "{}", app.help());
       return 2;
     }
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();  // a command that ran and has its own verdict
   } catch (const CLI::ParseError& error) {
     // CLI11 numbers its errors from 100; here every one is a matter of usage.
     return app.exit(error) == 0 ? 0 : 2;

@@ -1,92 +1,327 @@
-// sluice profile: where the time of a token goes, op by op.
+// sluice profile: where the time of a step goes, op by op, and how far each op is from the hardware's limit.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
+#include "base/cpu_info.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/measured_steps.h"
-#include "profile/profile.h"
-#include "profile/timeline.h"
+#include "cli/output.h"
+#include "cli/version.h"
+#include "profile/report_html.h"
+#include "profile/report_json.h"
+#include "profile/report_text.h"
+#include "profile/statistics.h"
+#include "profile/trace.h"
 
 namespace sluice::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kStepRows = 512;
+constexpr int kLeastPromptSteps = 6;  // timed and untimed ones together
+constexpr size_t kTracedSteps = 4;
+constexpr int64_t kDepthSteps = 5;  // for each point of the speed over depth
+constexpr int64_t kDepthBudgetNs = 20'000'000'000;
+
 struct Options {
-  std::string model, backend = "cpu";
-  int64_t tokens = 32, depth = 0;
-  int threads = 0;
-  bool json = false;
+  std::string model, backend = "cpu", json, trace, html;
+  int64_t prompt = 0, gen = -1, depth = 0;
+  int batch = 1, threads = 0;
+  bool layers = false, weights = false, with_source = false, markdown = false;
+
+  int64_t decode_steps() const { return gen >= 0 ? gen : (prompt > 0 ? 0 : 32); }
 };
 
-/// Nanoseconds that every op added to `tokens` decode steps after `depth` tokens of context; the first step
-/// warms up.
-std::vector<std::vector<int64_t>> measure(program::Executable& executable, const Options& options) {
-  MeasuredSteps steps(executable, 1, 1, options.depth + options.tokens + 1, 1);
-  steps.fill(options.depth, 1);
-  program::StepTimes clock;
-  steps.time_into(&clock);
-  std::vector<std::vector<int64_t>> times;
-  for (int64_t position = options.depth; position <= options.depth + options.tokens; ++position) {
-    steps.decode_step(position, 1);
-    if (position > options.depth) {
-      times.push_back(profile::take_apart(clock, executable.program().ops().size()).op_ns);
+/// What one kind of step was measured at: the report's input but for the peaks.
+struct Measured {
+  std::string test;
+  std::vector<profile::Sample> samples;
+  std::vector<double> untimed_ns;
+  program::StepShape shape;
+  profile::ExpertCount experts;
+  std::vector<program::StepTimes> traced;
+  int workers = 0;
+};
+
+/// A model ready to be measured.
+class Profiler {
+ public:
+  explicit Profiler(const Options& options)
+      : options_(options), model_(model::Model::load(model_path_or_bundled(options.model))) {
+    const int64_t last = options.depth + std::max(options.prompt, 2 * options.decode_steps() + 1);
+    if (last > model_.spec.context) {
+      fail("{} tokens are asked for, and the context of {} is {}", last, model_.file.path(),
+           model_.spec.context);
     }
+    context_ = std::min(model_.spec.context,
+                        options.html.empty() ? last : std::max<int64_t>(last, 4096 + kDepthSteps));
+    const int64_t rows = std::max<int64_t>(
+        options.batch, options.prompt > 0 || options.depth > 0 || !options.html.empty() ? kStepRows : 1);
+    backend_ = make_backend(options.backend, options.threads);
+    executable_ = backend_->compile(model_.program, model_.weights,
+                                    {.max_rows = rows,
+                                     .max_outputs = options.batch,
+                                     .cache_pages = MeasuredSteps::pages(options.batch, context_)});
+    steps_ = std::make_unique<MeasuredSteps>(*executable_, rows, options.batch, context_, 1);
+    kernels_ = executable_->bound();
   }
-  return times;
+
+  const model::Model& model() const { return model_; }
+  program::Backend& backend() { return *backend_; }
+  const program::Program& program() const { return executable_->program(); }
+  std::span<const program::BoundKernel> kernels() const { return kernels_; }
+
+  /// Decode steps of all sequences: timed and untimed ones take turns, after one that warms up.
+  Measured decode() {
+    const int64_t count = 2 * options_.decode_steps();
+    Measured result;
+    result.test = fmt::format("tg{}{}{}", options_.decode_steps(),
+                              options_.batch > 1 ? fmt::format(" x {}", options_.batch) : "",
+                              options_.depth > 0 ? fmt::format(" @ d{}", options_.depth) : "");
+    steps_->fill(options_.depth, options_.batch);
+    steps_->decode_step(options_.depth, options_.batch);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t position = options_.depth + 1 + i;
+      add(
+          result, i % 2 == 0, [&] { return steps_->decode_step(position, options_.batch); }, options_.batch);
+    }
+    const auto rows = static_cast<double>(options_.batch);
+    const double context = static_cast<double>(options_.depth) + 1 + static_cast<double>(count + 1) / 2;
+    finish(result, {.rows = rows, .outputs = rows, .context = context, .cache_rows = rows * context});
+    return result;
+  }
+
+  /// Steps over a prompt, all of the same number of rows, again and again until there are enough.
+  Measured prompt() {
+    const int64_t count = (options_.prompt + kStepRows - 1) / kStepRows, rows = options_.prompt / count;
+    Measured result;
+    result.test =
+        fmt::format("pp{}{}", rows * count, options_.depth > 0 ? fmt::format(" @ d{}", options_.depth) : "");
+    steps_->fill(options_.depth, 1);
+    steps_->prompt_step(options_.depth, rows);
+    // An odd number of steps in a turn is timed the other way round in the next.
+    for (int64_t i = 0; i < std::max<int64_t>(2 * count, kLeastPromptSteps); ++i) {
+      const int64_t turn = i / count, position = options_.depth + i % count * rows;
+      add(
+          result, (i + (count % 2 == 0 ? turn : 0)) % 2 == 0,
+          [&] { return steps_->prompt_step(position, rows); }, rows);
+    }
+    const auto depth = static_cast<double>(options_.depth), all = static_cast<double>(rows * count);
+    finish(result, {.rows = static_cast<double>(rows),
+                    .context = depth + (all + 1) / 2,
+                    .cache_rows = depth + (all + static_cast<double>(rows)) / 2});
+    return result;
+  }
+
+  /// Decode speed at growing depths, as far as some seconds of filling go.
+  std::vector<profile::DepthSpeed> speeds() {
+    std::vector<profile::DepthSpeed> list;
+    const int64_t began = now_ns();
+    for (int64_t depth = 0; depth + kDepthSteps <= context_; depth = depth == 0 ? 256 : 2 * depth) {
+      steps_->fill(depth, 1);
+      std::vector<double> ns;
+      for (int64_t i = 0; i < kDepthSteps; ++i)
+        ns.push_back(static_cast<double>(steps_->decode_step(depth + i, 1)));
+      const double context = static_cast<double>(depth) + static_cast<double>(kDepthSteps + 1) / 2;
+      const double limit = backend_->peaks().limit_seconds(
+          program::total_cost(program(), {.context = context, .cache_rows = context}));
+      list.push_back({context, 1e9 / profile::median(ns), limit > 0 ? 1 / limit : 0});
+      if (now_ns() - began > kDepthBudgetNs / 3) break;  // the next depth takes as long as all before it
+    }
+    return list;
+  }
+
+ private:
+  template <typename Step>
+  void add(Measured& result, bool timed, Step step, int64_t rows) {
+    steps_->time_into(timed ? &times_ : nullptr);
+    const int64_t ns = step();
+    steps_->time_into(nullptr);
+    if (!timed) {
+      result.untimed_ns.push_back(static_cast<double>(ns));
+      return;
+    }
+    result.samples.push_back({profile::take_apart(times_, program().ops().size()), ns});
+    result.workers = times_.workers;
+    if (rows > 1) {
+      const profile::ExpertCount count = profile::count_experts(*executable_, rows);
+      result.experts.distinct += count.distinct;
+      result.experts.uniform += count.uniform;
+    }
+    if (!options_.trace.empty() && result.traced.size() < kTracedSteps) result.traced.push_back(times_);
+  }
+
+  static void finish(Measured& result, program::StepShape shape) {
+    const auto count = static_cast<double>(std::max<size_t>(result.samples.size(), 1));
+    result.experts.distinct /= count;
+    result.experts.uniform /= count;
+    shape.selected = result.experts.distinct;
+    result.shape = shape;
+  }
+
+  const Options& options_;
+  model::Model model_;
+  int64_t context_ = 0;
+  std::unique_ptr<program::Backend> backend_;
+  std::unique_ptr<program::Executable> executable_;
+  std::unique_ptr<MeasuredSteps> steps_;
+  std::vector<program::BoundKernel> kernels_;
+  program::StepTimes times_;
+};
+
+profile::Report report_of(const Options& options, Profiler& profiler, const Measured& measured) {
+  const profile::Group group = options.layers    ? profile::Group::Layer
+                               : options.weights ? profile::Group::Weight
+                                                 : profile::Group::Op;
+  profile::Report report =
+      profile::make_report({profiler.program(), profiler.kernels(), measured.samples, measured.untimed_ns,
+                            measured.shape, profiler.backend().peaks(), group});
+  report.test = measured.test;
+  report.experts = measured.experts;
+  report.workers = measured.workers;
+  return report;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  if (path == "-") return print_text(text);
+  write_file(path, std::as_bytes(std::span(text)));
+}
+
+/// The same file name without folders and with nothing that a terminal or page would mind.
+std::string file_name(const model::Model& model) {
+  const std::string& path = model.file.path();
+  return gguf::printable(path.substr(path.rfind('/') + 1));
 }
 
 void profile(const Options& options) {
-  const model::Model model = model::Model::load(model_path_or_bundled(options.model));
-  const int64_t last = options.depth + options.tokens + 1;
-  if (last > model.spec.context) {
-    fail("{} tokens at depth {}: the model's context is {}", options.tokens, options.depth,
-         model.spec.context);
+  if (options.prompt == 0 && options.decode_steps() == 0) throw UsageError("-p 0 -n 0: nothing to profile");
+  Profiler profiler(options);
+  std::vector<profile::Report> reports;
+  std::vector<program::StepTimes> traced;
+  for (const bool prompt : {true, false}) {
+    if (prompt ? options.prompt == 0 : options.decode_steps() == 0) continue;
+    const Measured measured = prompt ? profiler.prompt() : profiler.decode();
+    reports.push_back(report_of(options, profiler, measured));
+    traced.insert(traced.end(), measured.traced.begin(), measured.traced.end());
   }
-  const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(last));
-  const auto backend = make_backend(options.backend, options.threads);
-  const auto executable = backend->compile(model.program, model.weights, {1, 1, pages});
-  const auto times = measure(*executable, options);
-  const double context = static_cast<double>(options.depth) + static_cast<double>(options.tokens) / 2 + 1.5;
-  const auto rows =
-      profile::summarize(executable->program(), times, {.context = context, .cache_rows = context});
-  if (!options.json) {
-    fmt::print("{} decode steps at depth {}, backend {}; medians\n{}", options.tokens, options.depth,
-               backend->name(), profile::table_text(rows));
-    return;
+  const std::string title = fmt::format("{} on {}", file_name(profiler.model()), profiler.backend().name());
+  if (options.json != "-") {
+    for (const profile::Report& report : reports) {
+      print_text(options.markdown
+                     ? profile::report_markdown(report)
+                     : fmt::format("{}, {}\n", title, profile::report_text(report, options.with_source)));
+    }
   }
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const profile::Row& row : rows) {
-    json.push_back({{"op", row.op},
-                    {"calls", row.calls},
-                    {"us", row.us},
-                    {"bytes_read", row.cost.bytes_read},
-                    {"bytes_written", row.cost.bytes_written},
-                    {"flops", row.cost.flops}});
+  if (!options.json.empty()) {
+    Json list = Json::array();
+    for (const profile::Report& report : reports) list.push_back(profile::report_json(report));
+    const Json json = {{"sluice", version()},
+                       {"model", file_name(profiler.model())},
+                       {"backend", profiler.backend().name()},
+                       {"cpu", cpu_name()},
+                       {"reports", std::move(list)}};
+    write_text(options.json, json.dump(2) + "\n");
   }
-  fmt::print("{}\n", json.dump(2));
+  if (!options.trace.empty()) {
+    write_text(options.trace, profile::trace_json(profiler.program(), profiler.kernels(), traced));
+  }
+  if (!options.html.empty()) {
+    const auto speeds = options.batch == 1 ? profiler.speeds() : std::vector<profile::DepthSpeed>{};
+    write_text(options.html,
+               profile::report_html({"Profile: " + title, fmt::format("{}, sluice {}", cpu_name(), version()),
+                                     reports, speeds}));
+  }
+}
+
+/// Exit code 3 tells a regression from a failure.
+constexpr int kRegression = 3;
+
+struct DiffOptions {
+  std::string before, after;
+  double fail_above = -1;
+};
+
+nlohmann::json read_json(const std::string& path) {
+  const nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, false);
+  if (json.is_discarded()) fail("{}: no JSON", path);
+  return json;
+}
+
+void diff(const DiffOptions& options) {
+  const profile::Diff result =
+      profile::compare(options.before, read_json(options.before), options.after, read_json(options.after));
+  print_text(result.text);
+  if (options.fail_above < 0 || result.worst_percent <= options.fail_above) return;
+  fmt::print(stderr, "sluice: slower by {:.1f} %, and {:g} % were allowed\n", result.worst_percent,
+             options.fail_above);
+  throw CLI::RuntimeError(kRegression);
+}
+
+void add_diff(CLI::App& command) {
+  auto options = std::make_shared<DiffOptions>();
+  CLI::App* diff_command =
+      command.add_subcommand("diff", "Compare two profiles op by op: what got faster or slower");
+  diff_command->add_option("BEFORE", options->before, "a file of sluice profile --json")->required();
+  diff_command->add_option("AFTER", options->after, "another one")->required();
+  diff_command
+      ->add_option("--fail-above", options->fail_above,
+                   "exit with 3 when an op or the step is slower by more than so many percent, beyond noise")
+      ->check(CLI::Range(0.0, 1e6));
+  diff_command->callback([options] { diff(*options); });
 }
 
 }  // namespace
 
 void add_profile(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("profile", "Show where the time of a token goes, op by op");
+  CLI::App* command = app.add_subcommand(
+      "profile", "Show where the time of a step goes, op by op, and how far from the hardware's limit");
+  command->require_subcommand(0, 1);
+  command->footer(
+      "Timed steps take turns with untimed ones; the middle half of the timed ones by wall time counts. An "
+      "op's time\n"
+      "is what it adds: from its predecessor's end to its own, on the worker that ends last. \"of peak\" is "
+      "the "
+      "time that the\n"
+      "measured bandwidth and arithmetic rate would need, as a share of the time taken.");
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
-  command->add_option("-n,--tokens", options->tokens, "decode steps to time")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("-d,--depth", options->depth, "tokens of context before them")
+  command->add_option("-p,--n-prompt", options->prompt, "profile steps over a prompt of so many tokens")
+      ->check(CLI::Range(0, 1 << 20));
+  command->add_option("-n,--n-gen", options->gen, "decode steps to time (default: 32, or 0 with -p)")
+      ->check(CLI::Range(0, 1 << 20));
+  command->add_option("-d,--n-depth", options->depth, "tokens of context before them")
       ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--batch", options->batch, "sequences that decode together")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_option("--backend", options->backend, "cpu or ref")->capture_default_str();
-  command->add_flag("--json", options->json, "print a JSON array");
-  command->callback([options] { profile(*options); });
+  CLI::Option* layers =
+      command->add_flag("--layers", options->layers, "a row for each kind of op in each layer");
+  command->add_flag("--weights", options->weights, "a row for each kind of op and the weight that it reads")
+      ->excludes(layers);
+  command->add_flag("--with-source", options->with_source, "show each row's kernel and where it is defined");
+  command->add_flag("--md", options->markdown, "print Markdown tables");
+  command->add_option("--json", options->json,
+                      "write all figures to a file; - for standard output, instead of the table");
+  command->add_option("--trace", options->trace,
+                      "write some steps as a trace for Perfetto or chrome://tracing");
+  command->add_option("--html", options->html, "write a page with plots");
+  add_diff(*command);
+  command->callback([options, command] {
+    if (command->get_subcommands().empty()) profile(*options);
+  });
 }
 
 }  // namespace sluice::cli

@@ -112,23 +112,6 @@ uint64_t alignment_of(const WritePlan& plan) {
   return kDefaultAlignment;
 }
 
-std::string header_bytes(const WritePlan& plan) {
-  const uint64_t alignment = alignment_of(plan);
-  Header header;
-  header.number<uint32_t>(0x46554747);  // "GGUF"
-  header.number<uint32_t>(3);
-  header.number<uint64_t>(plan.tensors.size());
-  header.number<uint64_t>(plan.metadata.size());
-  for (const WriteEntry& entry : plan.metadata) header.entry(entry);
-  uint64_t offset = 0;
-  for (const WriteTensor& tensor : plan.tensors) {
-    header.tensor(tensor, offset);
-    offset += align_up(static_cast<uint64_t>(tensor.bytes()), alignment);
-  }
-  header.pad(alignment);
-  return header.take();
-}
-
 }  // namespace
 
 int64_t WriteTensor::count() const {
@@ -139,9 +122,26 @@ int64_t WriteTensor::count() const {
 
 int64_t WriteTensor::bytes() const { return quant::bytes_of(quant::type_info(type), count()); }
 
+std::string WritePlan::header() const {
+  const uint64_t alignment = alignment_of(*this);
+  Header header;
+  header.number<uint32_t>(0x46554747);  // "GGUF"
+  header.number<uint32_t>(3);
+  header.number<uint64_t>(tensors.size());
+  header.number<uint64_t>(metadata.size());
+  for (const WriteEntry& entry : metadata) header.entry(entry);
+  uint64_t offset = 0;
+  for (const WriteTensor& tensor : tensors) {
+    header.tensor(tensor, offset);
+    offset += align_up(static_cast<uint64_t>(tensor.bytes()), alignment);
+  }
+  header.pad(alignment);
+  return header.take();
+}
+
 uint64_t WritePlan::file_bytes() const {
   const uint64_t alignment = alignment_of(*this);
-  uint64_t size = header_bytes(*this).size();
+  uint64_t size = header().size();
   for (const WriteTensor& tensor : tensors)
     size += align_up(static_cast<uint64_t>(tensor.bytes()), alignment);
   return size;
@@ -196,7 +196,7 @@ Writer::Writer(std::string path, const WritePlan& plan)
           tensor.name);
     tensor_bytes_.push_back(static_cast<uint64_t>(tensor.bytes()));
   }
-  const std::string header = header_bytes(plan);
+  const std::string header = plan.header();
   file_.write(std::as_bytes(std::span(header)));
 }
 

@@ -43,6 +43,8 @@ struct WritePlan {
   std::vector<WriteEntry> metadata;
   std::vector<WriteTensor> tensors;
 
+  /// What stands in the file before the tensors' bytes.
+  std::string header() const;
   /// Size of the whole file.
   uint64_t file_bytes() const;
 };

@@ -12,20 +12,19 @@ StepParts take_apart(const program::StepTimes& times, size_t ops) {
   int64_t ended = times.begin_ns;  // the predecessor, by all workers
   int64_t waited = 0;              // all workers together
   for (size_t i = 0; i < ops; ++i) {
-    int64_t begin = times.parts[i].begin_ns, end = times.parts[i].end_ns;
+    const program::StepTimes::Part* last = &times.parts[i];  // of the worker that ended last
     for (size_t worker = 0; worker < workers; ++worker) {
       const auto& part = times.parts[worker * ops + i];
-      begin = std::min(begin, part.begin_ns);
-      end = std::max(end, part.end_ns);
+      if (part.end_ns > last->end_ns) last = &part;
       waited += part.begin_ns - (i == 0 ? times.begin_ns : times.parts[worker * ops + i - 1].end_ns);
     }
-    parts.gap_ns[i] = std::max<int64_t>(0, begin - ended);
-    parts.op_ns[i] = end - std::max(begin, ended);
+    parts.gap_ns[i] = std::max<int64_t>(0, last->begin_ns - ended);
+    parts.op_ns[i] = last->end_ns - std::max(last->begin_ns, ended);
     parts.wait_ns -= parts.gap_ns[i];
-    ended = end;
+    ended = last->end_ns;
   }
   parts.gap_ns[ops] = times.end_ns - ended;
-  parts.wait_ns += waited / std::max<int64_t>(1, times.workers);
+  parts.wait_ns = std::max<int64_t>(0, parts.wait_ns + waited / std::max<int64_t>(1, times.workers));
   return parts;
 }
 

@@ -10,13 +10,14 @@ namespace sluice::profile {
 
 /// Nanoseconds of one step. ops and gaps together are the time from the step's begin to its end.
 struct StepParts {
-  /// [ops] What an op added: from its predecessor's end (the last worker's), or its own first begin if that
-  /// is later, to its own end.
+  /// [ops] What an op added: the part of its last worker, from that worker's begin, or from the moment when
+  /// all had ended the predecessor if that is later, to its end.
   std::vector<int64_t> op_ns;
-  /// [ops + 1] Before each op: from the moment when all workers had ended its predecessor to the moment when
-  /// the first of them began it; behind the last op: to the step's end.
+  /// [ops + 1] Before each op: from the moment when all had ended its predecessor to the moment when the
+  /// worker that was to end last began (barriers, workers that wake late); behind the last op: to the step's
+  /// end.
   std::vector<int64_t> gap_ns;
-  /// What an average worker waited at barriers for others, gaps not counted.
+  /// What an average worker waited for others, beyond the gaps.
   int64_t wait_ns = 0;
 };
 

@@ -2,6 +2,7 @@
 // other.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,6 +52,13 @@ struct Peaks {
   std::string read_how;         ///< the loop that read fastest
   double flops = 0;             ///< of the quickest unit that multiplies matrices as kernels need it
   std::vector<Rate> rates;      ///< every unit's rate
+
+  /// Seconds that the device needs at least: to read the bytes, or to compute, whichever takes longer; 0: its
+  /// peaks are not known.
+  double limit_seconds(const Cost& cost) const {
+    if (bytes_per_second <= 0) return 0;
+    return std::max(cost.bytes_read / bytes_per_second, flops > 0 ? cost.flops / flops : 0.0);
+  }
 };
 
 /// Memory that an executable takes when all of it is in use.

@@ -154,10 +154,10 @@ TEST_F(Run, LogitsNamesBadTokens) {
 }
 
 TEST_F(Run, ProfileListsEveryKindOfOpAsJson) {
-  const CommandResult result = run("profile -n 3 --json");
+  const CommandResult result = run("profile -n 3 --json -");
   ASSERT_EQ(result.code, 0) << result.err;
   int calls = 0;
-  for (const auto& row : nlohmann::json::parse(result.out)) {
+  for (const auto& row : nlohmann::json::parse(result.out)["reports"][0]["rows"]) {
     calls += row["calls"].get<int>();
     EXPECT_GT(row["us"].get<double>(), 0) << row["op"];
   }

@@ -1,0 +1,32 @@
+#include "cli/model_shapes.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "gguf/synth.h"
+
+namespace sluice::cli {
+
+ModelShapes::ModelShapes(const std::string& model, const std::string& mix) {
+  const gguf::SynthOptions options{.model = gguf::find_synth_model(model), .mix = gguf::find_synth_mix(mix)};
+  if (options.model == nullptr) fail("{}: no model of this name; sluice synth --help lists them", model);
+  if (options.mix == nullptr) fail("{}: no mix of this name; sluice synth --help lists them", mix);
+  const gguf::WritePlan plan = gguf::plan_synth(options);
+  const std::string header = plan.header();
+  size_ = plan.file_bytes();
+  // Memory that nobody touches takes none.
+  bytes_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (bytes_ == MAP_FAILED) fail("{}: no address space for {} bytes", model, size_);
+  std::memcpy(bytes_, header.data(), header.size());
+  model_ = std::make_unique<model::Model>(model::Model::load(
+      gguf::File::parse(model + " " + mix, {static_cast<const std::byte*>(bytes_), size_})));
+}
+
+ModelShapes::~ModelShapes() {
+  model_.reset();
+  ::munmap(bytes_, size_);
+}
+
+}  // namespace sluice::cli

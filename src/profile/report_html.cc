@@ -1,0 +1,140 @@
+#include "profile/report_html.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "profile/report_text.h"
+#include "profile/svg.h"
+
+namespace sluice::profile {
+namespace {
+
+constexpr const char* kStyle = R"(<style>
+:root { color-scheme: light dark; --page:#fbfbfa; --ink:#1d2126; --soft:#5d6670; --line:#d9dde1; --bar:#b9cfe8;
+  --s0:#2f6db5; --s1:#d9792b; --s2:#3f9a5f; --s3:#b8497f; --s4:#8a6fc1; --s5:#9aa3ab; }
+@media (prefers-color-scheme: dark) { :root { --page:#15181c; --ink:#e6e9ec; --soft:#9aa4ae; --line:#30363d; --bar:#2d4664;
+  --s0:#6ea8ea; --s1:#f0a05a; --s2:#69c48a; --s3:#e082b1; --s4:#b39be8; --s5:#78828b; } }
+body { margin:0 auto; max-width:900px; padding:28px 20px 60px; background:var(--page); color:var(--ink);
+  font:15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
+h1 { font-size:24px; margin:0 0 2px; } h2 { font-size:18px; margin:36px 0 4px; } h3 { font-size:15px; margin:22px 0 4px; }
+p { margin:2px 0 8px; color:var(--soft); }
+svg { width:100%; height:auto; display:block; margin:8px 0; font:12px system-ui, sans-serif; }
+svg .ink { fill:var(--ink); } svg .soft { fill:var(--soft); } svg .grid { stroke:var(--line); stroke-width:1; }
+svg .bar { fill:var(--bar); } svg .part { fill:var(--s0); } svg .line { fill:none; stroke-width:2; }
+svg .dashed { stroke-dasharray:5 4; } svg .dot { stroke:var(--page); stroke-width:1; }
+pre { overflow-x:auto; font:12px/1.45 ui-monospace, Menlo, Consolas, monospace; padding:10px 12px;
+  border:1px solid var(--line); border-radius:6px; }
+</style>
+)";
+
+std::string time_by_op(const Report& report) {
+  std::vector<Bar> bars;
+  for (const Row& row : report.rows) {
+    const std::string name = row.weight.empty() ? row.op : row.op + " " + row.weight;
+    std::string label = fmt::format("{} us, {:.1f} %", short_number(row.us), 100 * row.us / report.wall_us);
+    if (row.limit_us > 0) label += fmt::format(", {:.0f} % of peak", 100 * row.limit_us / row.us);
+    bars.push_back(
+        {row.layer >= 0 ? fmt::format("{}.{}", row.layer, name) : name, label, row.us, row.limit_us});
+  }
+  std::sort(bars.begin(), bars.end(), [](const Bar& a, const Bar& b) { return a.value > b.value; });
+  if (bars.size() > 24) bars.resize(24);
+  bars.push_back({"(gaps)",
+                  fmt::format("{} us, {:.1f} %", short_number(report.gaps_us()),
+                              100 * report.gaps_us() / report.wall_us),
+                  report.gaps_us(), 0});
+  return "<h3>Time by op</h3>\n<p>Microseconds a step; the full colour is what the hardware needs at "
+         "least.</p>\n" +
+         bars_svg(bars);
+}
+
+std::string roofline(const Report& report) {
+  if (report.peaks.bytes_per_second <= 0) return "";
+  std::vector<Point> points;
+  double low = 1, high = 1;
+  for (const Row& row : report.rows) {
+    if (row.cost.flops <= 0 || row.cost.bytes_read <= 0 || row.us <= 0) continue;
+    const double intensity = row.cost.flops / row.cost.bytes_read;
+    low = std::min(low, intensity);
+    high = std::max(high, intensity);
+    points.push_back({intensity, 1e-3 * row.cost.flops / row.us, 3 + 14 * std::sqrt(row.us / report.wall_us),
+                      row.weight.empty() ? row.op : row.weight, std::string(row.bound) == "latency" ? 5 : 1});
+  }
+  const double bandwidth = 1e-9 * report.peaks.bytes_per_second, flops = 1e-9 * report.peaks.flops;
+  const double ridge = flops > 0 ? flops / bandwidth : high * 4;
+  high = std::max(high, ridge * 2);
+  std::vector<Line> roofs = {{"", 0, false, {{low, low * bandwidth}, {ridge, ridge * bandwidth}}}};
+  if (flops > 0) {
+    roofs.push_back({fmt::format("{:.0f} GB/s, then {:.0f} GFLOP/s", bandwidth, flops),
+                     0,
+                     false,
+                     {{ridge, flops}, {high, flops}}});
+  }
+  return "<h3>Roofline</h3>\n<p>Every op by what it computes for a byte that it reads, and how fast it does; "
+         "larger dots "
+         "take more of the step, grey ones are too short to be bound by either.</p>\n" +
+         plot_svg({"FLOP a byte", true}, {"GFLOP/s", true}, roofs, points);
+}
+
+std::string share_by_layer(const Report& report) {
+  std::map<std::string, double> totals;
+  std::map<int, std::map<std::string, double>> layers;
+  for (const Row& row : report.layers) {
+    if (row.layer >= 0) totals[row.op] += row.us;
+    layers[row.layer][row.op] += row.us;
+  }
+  std::vector<std::pair<double, std::string>> order;
+  for (const auto& [op, us] : totals) order.emplace_back(us, op);
+  std::sort(order.rbegin(), order.rend());
+  if (order.size() > 5) order.resize(5);
+  std::vector<std::string> series;
+  for (const auto& [us, op] : order) series.push_back(op);
+  series.emplace_back("other");
+  std::vector<Stack> stacks;
+  for (const auto& [layer, ops] : layers) {
+    Stack stack{layer < 0 ? "ends" : std::to_string(layer), std::vector<double>(series.size(), 0)};
+    for (const auto& [op, us] : ops) {
+      const auto at = std::find(series.begin(), series.end() - 1, op) - series.begin();
+      stack.parts[static_cast<size_t>(at)] += us;
+    }
+    stacks.push_back(std::move(stack));
+  }
+  return "<h3>Time by layer</h3>\n<p>Microseconds a step; \"ends\" is what stands outside of layers: "
+         "embedding and "
+         "output.</p>\n" +
+         stacks_svg({"us"}, series, stacks);
+}
+
+std::string speed_over_depth(std::span<const DepthSpeed> speeds) {
+  if (speeds.empty()) return "";
+  Line measured{"measured", 0, false, {}}, limit{"limit", 1, true, {}};
+  std::vector<Point> dots;
+  for (const DepthSpeed& speed : speeds) {
+    measured.points.push_back({speed.depth, speed.tokens_per_second});
+    dots.push_back({speed.depth, speed.tokens_per_second, 4, "", 0});
+    if (speed.limit_tokens_per_second > 0)
+      limit.points.push_back({speed.depth, speed.limit_tokens_per_second});
+  }
+  return "<h2>Decode speed over depth</h2>\n<p>Tokens a second of one sequence, and what the hardware allows "
+         "at most.</p>\n" +
+         plot_svg({"tokens of context"}, {"tokens/s"}, {measured, limit}, dots);
+}
+
+}  // namespace
+
+std::string report_html(const Page& page) {
+  std::string html = fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+      "content=\"width=device-width\">\n<title>{}</title>\n{}</head>\n<body>\n<h1>{}</h1>\n<p>{}</p>\n",
+      escaped(page.title), kStyle, escaped(page.title), escaped(page.subtitle));
+  for (const Report& report : page.reports) {
+    html += fmt::format("<h2>{}</h2>\n", escaped(report.test));
+    html += time_by_op(report) + roofline(report) + share_by_layer(report);
+    html += fmt::format("<h3>All figures</h3>\n<pre>{}</pre>\n", escaped(report_text(report, false)));
+  }
+  return html + speed_over_depth(page.speeds) + "</body>\n</html>\n";
+}
+
+}  // namespace sluice::profile

@@ -1,0 +1,24 @@
+// Reports as one self-contained page with plots, light or dark as its reader's system is.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "profile/report.h"
+
+namespace sluice::profile {
+
+/// Decode speed at a depth, measured and at the hardware's limit (0: not known).
+struct DepthSpeed {
+  double depth = 0, tokens_per_second = 0, limit_tokens_per_second = 0;
+};
+
+struct Page {
+  std::string title, subtitle;
+  std::span<const Report> reports;
+  std::span<const DepthSpeed> speeds;  ///< may be empty
+};
+
+std::string report_html(const Page& page);
+
+}  // namespace sluice::profile

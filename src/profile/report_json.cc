@@ -1,0 +1,150 @@
+#include "profile/report_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace sluice::profile {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using nlohmann::json;
+
+Json row_json(const Row& row) {
+  return {{"op", row.op},
+          {"weight", row.weight},
+          {"layer", row.layer},
+          {"calls", row.calls},
+          {"us", row.us},
+          {"noise_us", row.noise_us},
+          {"call_min_us", row.call_min_us},
+          {"call_median_us", row.call_median_us},
+          {"bytes_read", row.cost.bytes_read},
+          {"bytes_written", row.cost.bytes_written},
+          {"flops", row.cost.flops},
+          {"limit_us", row.limit_us},
+          {"bound_by", row.bound},
+          {"kernel", row.kernel.name},
+          {"file", row.kernel.file},
+          {"line", row.kernel.line}};
+}
+
+/// A change counts when it is larger than both measurements' noise together.
+struct Change {
+  std::string name;
+  double before_us = 0, after_us = 0, noise_us = 0;
+
+  double percent() const { return before_us > 0 ? 100 * (after_us / before_us - 1) : 0; }
+  bool real() const { return std::abs(after_us - before_us) > noise_us; }
+};
+
+std::string line(const Change& c) {
+  const char* verdict = c.real() ? (c.after_us > c.before_us ? "slower" : "faster") : "same";
+  return fmt::format("{:<28}{:>12.1f}{:>12.1f}{:>10}{:>12}  {}\n", c.name, c.before_us, c.after_us,
+                     fmt::format("{:+.1f} %", c.percent()), fmt::format("± {:.1f}", c.noise_us), verdict);
+}
+
+std::string key_of(const json& row) {
+  const int layer = row.at("layer").get<int>();
+  const auto weight = row.at("weight").get<std::string>();
+  return (layer >= 0 ? std::to_string(layer) + "." : std::string()) + row.at("op").get<std::string>() +
+         (weight.empty() ? "" : " " + weight);
+}
+
+double noise(const json& a, const json& b, const char* field) {
+  return std::hypot(a.at(field).get<double>(), b.at(field).get<double>());
+}
+
+void add_test(const json& a, const json& b, Diff& diff) {
+  diff.text += fmt::format("{}\n{:<28}{:>12}{:>12}{:>10}{:>12}\n", a.at("test").get<std::string>(), "op",
+                           "before us", "after us", "change", "noise us");
+  const auto note = [&](const Change& change) {
+    diff.text += line(change);
+    if (change.real()) diff.worst_percent = std::max(diff.worst_percent, change.percent());
+  };
+  for (const json& before : a.at("rows")) {
+    for (const json& after : b.at("rows")) {
+      if (key_of(before) != key_of(after)) continue;
+      note({key_of(before), before.at("us").get<double>(), after.at("us").get<double>(),
+            noise(before, after, "noise_us")});
+    }
+  }
+  for (const json& after : b.at("rows")) {
+    const auto same = [&](const json& before) { return key_of(before) == key_of(after); };
+    if (std::none_of(a.at("rows").begin(), a.at("rows").end(), same)) {
+      diff.text +=
+          fmt::format("{:<28}{:>12}{:>12.1f}  new\n", key_of(after), "-", after.at("us").get<double>());
+    }
+  }
+  note({"gaps", a.at("gaps_us").get<double>(), b.at("gaps_us").get<double>(),
+        std::max({noise(a, b, "noise_us"), 0.5 * a.at("gaps_us").get<double>()})});
+  note({"step", a.at("wall_us").get<double>(), b.at("wall_us").get<double>(), noise(a, b, "noise_us")});
+}
+
+void add_all(const json& a, const json& b, Diff& diff) {
+  for (const json& before : a.at("reports")) {
+    for (const json& after : b.at("reports")) {
+      if (before.at("test") == after.at("test")) add_test(before, after, diff);
+    }
+  }
+}
+
+}  // namespace
+
+Json report_json(const Report& r) {
+  Json rows = Json::array(), layers = Json::array(), rates = Json::array();
+  double noise_us = 0;
+  for (const Row& row : r.rows) {
+    rows.push_back(row_json(row));
+    noise_us += row.noise_us;
+  }
+  for (const Row& row : r.layers) layers.push_back({{"layer", row.layer}, {"op", row.op}, {"us", row.us}});
+  for (const auto& rate : r.peaks.rates)
+    rates.push_back({{"unit", rate.name}, {"per_second", rate.per_second}});
+  return {{"test", r.test},
+          {"tokens", r.tokens},
+          {"records", r.records},
+          {"workers", r.workers},
+          {"steps", r.steps},
+          {"steps_used", r.steps_used},
+          {"wall_us", r.wall_us},
+          {"untimed_us", r.untimed_us},
+          {"noise_us", noise_us},
+          {"ops_us", r.ops_us()},
+          {"gaps_us", r.gaps_us()},
+          {"between_us", r.between_us},
+          {"around_us", r.around_us},
+          {"wait_us", r.wait_us},
+          {"limit_us", r.limit_us},
+          {"bytes_read", r.cost.bytes_read},
+          {"bytes_written", r.cost.bytes_written},
+          {"flops", r.cost.flops},
+          {"experts_distinct", r.experts.distinct},
+          {"experts_uniform", r.experts.uniform},
+          {"peaks",
+           {{"bytes_per_second", r.peaks.bytes_per_second},
+            {"flops", r.peaks.flops},
+            {"rates", std::move(rates)}}},
+          {"rows", std::move(rows)},
+          {"layers", std::move(layers)}};
+}
+
+Diff compare(const std::string& a_name, const json& a, const std::string& b_name, const json& b) {
+  Diff diff;
+  for (const auto& [name, file] : {std::pair{&a_name, &a}, {&b_name, &b}}) {
+    try {
+      Diff unused;
+      add_all(*file, *file, unused);  // reads every field
+    } catch (const json::exception&) {
+      fail("{}: no profile: expected what sluice profile --json writes", *name);
+    }
+  }
+  add_all(a, b, diff);
+  if (diff.text.empty()) fail("{} and {} have no test in common", a_name, b_name);
+  return diff;
+}
+
+}  // namespace sluice::profile

@@ -1,0 +1,122 @@
+#include "profile/report_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sluice::profile {
+namespace {
+
+std::string percent(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "-";
+}
+
+std::string name_of(const Row& row) {
+  std::string name = row.layer >= 0 ? fmt::format("{}.{}", row.layer, row.op) : row.op;
+  return row.weight.empty() ? name : name + " " + row.weight;
+}
+
+size_t name_width(const Report& report) {
+  size_t width = 14;
+  for (const Row& row : report.rows) width = std::max(width, name_of(row).size());
+  return width;
+}
+
+/// A sum of rows has no times of a call.
+std::string row_text(const Row& row, double wall_us, size_t width) {
+  const auto call = [&](double us) {
+    return row.call_median_us > 0 ? fmt::format("{:.2f}", us) : std::string();
+  };
+  return fmt::format("{:<{}}{:>6}{:>10}{:>10}{:>11.1f}{:>9}{:>10.3f}{:>8.2f}{:>10.2f}{:>9}  {:<8}",
+                     name_of(row), width, row.calls, call(row.call_min_us), call(row.call_median_us), row.us,
+                     percent(row.us, wall_us), 1e-6 * row.cost.bytes_read,
+                     row.us > 0 ? 1e-3 * row.cost.bytes_read / row.us : 0.0,
+                     row.us > 0 ? 1e-3 * row.cost.flops / row.us : 0.0,
+                     row.limit_us > 0 ? percent(row.limit_us, row.us) : "-", row.bound);
+}
+
+std::string gap_text(const char* name, double us, double wall_us, size_t width) {
+  return fmt::format("{:<{}}{:>6}{:>10}{:>10}{:>11.1f}{:>9}\n", name, width, "", "", "", us,
+                     percent(us, wall_us));
+}
+
+std::string totals(const Report& r) {
+  const double sum = r.ops_us() + r.gaps_us();
+  std::string text = fmt::format(
+      "\n{} records a step of {:.0f} token{}; {} steps timed, the middle {} count; {} worker{}\n", r.records,
+      r.tokens, r.tokens == 1 ? "" : "s", r.steps, r.steps_used, r.workers, r.workers == 1 ? "" : "s");
+  text += fmt::format(
+      "ops {:.1f} us + gaps {:.1f} us = {:.1f} us; measured apart: {:.1f} us a step ({:+.2f} %)\n",
+      r.ops_us(), r.gaps_us(), sum, r.wall_us, r.wall_us > 0 ? 100 * (sum / r.wall_us - 1) : 0.0);
+  if (r.untimed_us > 0) {
+    text += fmt::format("without clocks {:.1f} us a step, {:.2f} tokens/s; the clocks cost {:+.2f} %\n",
+                        r.untimed_us, 1e6 * r.tokens / r.untimed_us, 100 * (r.wall_us / r.untimed_us - 1));
+  }
+  if (r.workers > 1) {
+    text +=
+        fmt::format("an average worker waited {:.1f} us a step ({}) for others, inside of the ops' time\n",
+                    r.wait_us, percent(r.wait_us, r.wall_us));
+  }
+  if (r.experts.uniform > 0) {
+    text += fmt::format("{:.1f} different experts a layer; uniform selection would give {:.1f}\n",
+                        r.experts.distinct, r.experts.uniform);
+  }
+  if (r.limit_us <= 0) return text + "limit: not known, this backend has no peaks\n";
+  const double step = r.untimed_us > 0 ? r.untimed_us : r.wall_us;
+  return text + fmt::format(
+                    "limit {:.1f} us a step, {:.2f} tokens/s: {:.1f} MB at {:.1f} GB/s, {:.2f} GFLOP at "
+                    "{:.1f} GFLOP/s; "
+                    "efficiency {}\n",
+                    r.limit_us, 1e6 * r.tokens / r.limit_us, 1e-6 * r.cost.bytes_read,
+                    1e-9 * r.peaks.bytes_per_second, 1e-9 * r.cost.flops, 1e-9 * r.peaks.flops,
+                    percent(r.limit_us, step));
+}
+
+}  // namespace
+
+std::string report_text(const Report& report, bool with_source) {
+  const size_t width = name_width(report) + 1;
+  std::string text =
+      fmt::format("{}\n{:<{}}{:>6}{:>10}{:>10}{:>11}{:>9}{:>10}{:>8}{:>10}{:>9}  {:<8}{}\n", report.test,
+                  "op", width, "calls", "min us", "median", "us", "share", "MB read", "GB/s", "GFLOP/s",
+                  "of peak", "bound by", with_source ? "  kernel" : "");
+  for (const Row& row : report.rows) {
+    text += row_text(row, report.wall_us, width);
+    if (with_source) text += fmt::format("  {} ({}:{})", row.kernel.name, row.kernel.file, row.kernel.line);
+    while (text.back() == ' ') text.pop_back();
+    text += "\n";
+  }
+  text += gap_text("(between ops)", report.between_us, report.wall_us, width);
+  text += gap_text("(around them)", report.around_us, report.wall_us, width);
+  Row all;
+  all.op = "all";
+  all.calls = report.records;
+  all.us = report.ops_us() + report.gaps_us();
+  all.cost = report.cost;
+  all.limit_us = report.limit_us;
+  text += row_text(all, report.wall_us, width);
+  while (text.back() == ' ') text.pop_back();
+  return text + "\n" + totals(report);
+}
+
+std::string report_markdown(const Report& report) {
+  const size_t width = name_width(report);
+  std::string text = fmt::format(
+      "| {:<{}} | {:>5} | {:>10} | {:>10} | {:>7} | {:>8} | {:>6} | {:>8} | {:<8} |\n", "op", width, "calls",
+      "us a call", "us a step", "share", "MB read", "GB/s", "of peak", "bound by");
+  text += fmt::format("|{:-<{}}|{:->6}:|{:->11}:|{:->11}:|{:->8}:|{:->9}:|{:->7}:|{:->9}:|{:-<10}|\n", "",
+                      width + 2, "", "", "", "", "", "", "", "");
+  for (const Row& row : report.rows) {
+    text += fmt::format(
+        "| {:<{}} | {:>5} | {:>10.1f} | {:>10.1f} | {:>7} | {:>8.2f} | {:>6.1f} | {:>8} | {:<8} |\n",
+        name_of(row), width, row.calls, row.call_median_us, row.us, percent(row.us, report.wall_us),
+        1e-6 * row.cost.bytes_read, row.us > 0 ? 1e-3 * row.cost.bytes_read / row.us : 0.0,
+        row.limit_us > 0 ? percent(row.limit_us, row.us) : "-", row.bound);
+  }
+  text += fmt::format("| {:<{}} | {:>5} | {:>10} | {:>10.1f} | {:>7} | {:>8} | {:>6} | {:>8} | {:<8} |\n",
+                      "(gaps)", width, "", "", report.gaps_us(), percent(report.gaps_us(), report.wall_us),
+                      "", "", "", "");
+  return text + totals(report);
+}
+
+}  // namespace sluice::profile

@@ -1,0 +1,186 @@
+// Reports: sums, medians and bounds of known readings; JSON, differences, traces and pages made of them.
+#include "profile/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "profile/report_html.h"
+#include "profile/report_json.h"
+#include "profile/report_text.h"
+#include "profile/svg.h"
+#include "profile/trace.h"
+#include "program/builder.h"
+
+namespace sluice::profile {
+namespace {
+
+using testing::HasSubstr;
+
+/// embed, then two norms, in layers -1, 0 and 1.
+program::Program two_norms() {
+  program::Program program;
+  program::Builder b(program);
+  const auto table = b.weight("token_embd.weight", quant::Type::F32, 1, 10, 64);
+  const auto first = b.weight("blk.0.attn_norm.weight", quant::Type::F32, 1, 1, 64);
+  const auto second = b.weight("blk.1.attn_norm.weight", quant::Type::F32, 1, 1, 64);
+  const auto x = b.embed(table);
+  b.set_layer(0);
+  const auto y = b.rms_norm(x, first, 1e-5f);
+  b.set_layer(1);
+  b.rms_norm(y, second, 1e-5f);
+  return program;
+}
+
+Sample sample(int64_t embed, int64_t first, int64_t second, int64_t gap) {
+  return {{{embed, first, second}, {gap, 0, gap, gap}, 0}, embed + first + second + 3 * gap + 10};
+}
+
+Report report_of(const program::Program& program, const std::vector<Sample>& samples, Group group = Group::Op,
+                 double bandwidth = 1e9) {
+  const std::vector<program::BoundKernel> kernels = {
+      {"a", "src/a.cc", 1}, {"b", "src/b.cc", 2}, {"c", "src/c.cc", 3}};
+  program::Peaks peaks;
+  peaks.bytes_per_second = bandwidth;
+  peaks.flops = 1e9;
+  Report report = make_report({program, kernels, samples, {9000, 9500, 9900}, {}, peaks, group});
+  report.test = "tg3";
+  return report;
+}
+
+const std::vector<Sample> kSamples = {sample(1000, 2000, 5000, 100), sample(1000, 9000, 9000, 100),
+                                      sample(1500, 3000, 3000, 100)};
+
+TEST(Report, RowsAndGapsAddUpToTheWallTime) {
+  const auto program = two_norms();
+  const Report report = report_of(program, kSamples);
+  ASSERT_EQ(report.rows.size(), 2u);
+  EXPECT_EQ(report.rows[0].op, "rms_norm");
+  EXPECT_EQ(report.rows[0].calls, 2);
+  EXPECT_DOUBLE_EQ(report.rows[0].us, (7.0 + 18.0 + 6.0) / 3);
+  EXPECT_DOUBLE_EQ(report.rows[0].call_min_us, 2.0);
+  EXPECT_DOUBLE_EQ(report.rows[0].call_median_us, 4.0);
+  EXPECT_DOUBLE_EQ(report.rows[0].cost.bytes_read, 2 * 2 * 64 * 4);
+  EXPECT_DOUBLE_EQ(report.between_us, 0.1);
+  EXPECT_DOUBLE_EQ(report.around_us, 0.2);
+  EXPECT_NEAR(report.ops_us() + report.gaps_us(), report.wall_us, 0.02 * report.wall_us);
+  EXPECT_DOUBLE_EQ(report.untimed_us, 9.5);
+}
+
+TEST(Report, OnlyTheMiddleHalfOfTheStepsCounts) {
+  const auto program = two_norms();
+  std::vector<Sample> samples = kSamples;
+  samples.push_back(sample(1'000'000, 0, 0, 100));  // an interruption
+  const Report report = report_of(program, samples);
+  EXPECT_EQ(report.steps, 4u);
+  EXPECT_EQ(report.steps_used, 2u);
+  EXPECT_LT(report.wall_us, 30);
+}
+
+TEST(Report, GroupsByLayerAndByWeight) {
+  const auto program = two_norms();
+  const Report layers = report_of(program, kSamples, Group::Layer);
+  ASSERT_EQ(layers.rows.size(), 3u);
+  EXPECT_EQ(layers.rows[1].layer, 0);
+  EXPECT_EQ(layers.rows[2].kernel.file, "src/c.cc");
+  const Report weights = report_of(program, kSamples, Group::Weight);
+  ASSERT_EQ(weights.rows.size(), 2u);
+  EXPECT_EQ(weights.rows[0].weight, "token_embd");
+  EXPECT_EQ(weights.rows[1].weight, "attn_norm");
+  EXPECT_EQ(weights.rows[1].calls, 2);
+}
+
+TEST(Report, SaysWhatBindsAnOp) {
+  const auto program = two_norms();
+  EXPECT_STREQ(report_of(program, kSamples).rows[0].bound, "latency");
+  EXPECT_STREQ(report_of(program, kSamples, Group::Op, 1e7).rows[0].bound, "memory");
+  EXPECT_STREQ(report_of(program, kSamples, Group::Op, 0).rows[0].bound, "");
+}
+
+TEST(Report, TextHasTotalsGapsAndSources) {
+  const auto program = two_norms();
+  const std::string text = report_text(report_of(program, kSamples), true);
+  for (const char* part :
+       {"(between ops)", "(around them)", "measured apart", "without clocks", "limit", "src/b.cc:2"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+nlohmann::json file_of(const Report& report) {
+  return {{"reports", nlohmann::json::array({nlohmann::json::parse(report_json(report).dump())})}};
+}
+
+TEST(Diff, SeesWhatGotSlowerBeyondNoise) {
+  const auto program = two_norms();
+  const std::vector<Sample> quick(8, sample(1000, 2000, 3000, 100));
+  const std::vector<Sample> slow(8, sample(1000, 2000, 6000, 100));
+  const auto a = file_of(report_of(program, quick)), b = file_of(report_of(program, slow));
+  const Diff worse = compare("a", a, "b", b);
+  EXPECT_NEAR(worse.worst_percent, 60, 0.01);  // the norms: 5 us to 8 us
+  EXPECT_THAT(worse.text, HasSubstr("slower"));
+  EXPECT_EQ(compare("b", b, "a", a).worst_percent, 0);
+  EXPECT_THAT(compare("b", b, "a", a).text, HasSubstr("faster"));
+  EXPECT_THAT(compare("a", a, "a", a).text, testing::Not(HasSubstr("slower")));
+}
+
+TEST(Diff, NoiseIsNoRegression) {
+  const auto program = two_norms();
+  std::vector<Sample> a, b;
+  for (int i = 0; i < 8; ++i) {
+    a.push_back(sample(1000, 2000, 3000 + 400 * (i % 4), 100));
+    b.push_back(sample(1000, 2000, 3100 + 400 * (i % 4), 100));
+  }
+  EXPECT_EQ(compare("a", file_of(report_of(program, a)), "b", file_of(report_of(program, b))).worst_percent,
+            0);
+}
+
+TEST(Diff, RefusesWhatIsNoProfile) {
+  const auto program = two_norms();
+  const auto good = file_of(report_of(program, kSamples));
+  EXPECT_THROW(compare("a", good, "b", nlohmann::json::array()), Error);
+  EXPECT_THROW(compare("a", nlohmann::json::parse(R"({"reports": [{"test": 1}]})"), "b", good), Error);
+  auto other = good;
+  other["reports"][0]["test"] = "pp5";
+  EXPECT_THROW(compare("a", good, "b", other), Error);
+}
+
+TEST(Trace, IsOneTrackAWorkerAndOneSliceAnOp) {
+  const auto program = two_norms();
+  program::StepTimes times;
+  times.begin_ns = 1000;
+  times.end_ns = 9000;
+  times.workers = 2;
+  times.parts = {{1000, 2000}, {2000, 3000}, {4000, 5000}, {1000, 2000}, {2500, 3000}, {4000, 8000}};
+  const auto json = nlohmann::json::parse(trace_json(program, {}, std::vector{times}));
+  int slices = 0, names = 0;
+  for (const auto& event : json["traceEvents"]) {
+    slices += event["ph"] == "X" ? 1 : 0;
+    names += event["ph"] == "M" ? 1 : 0;
+    if (event["ph"] == "X" && event["tid"] == 2 && event["name"] == "1.rms_norm") {
+      EXPECT_DOUBLE_EQ(event["ts"].get<double>(), 3.0);
+      EXPECT_DOUBLE_EQ(event["dur"].get<double>(), 4.0);
+    }
+  }
+  EXPECT_EQ(slices, 1 + 6);
+  EXPECT_EQ(names, 3);
+}
+
+TEST(Html, IsSelfContainedAndEscapesNames) {
+  const auto program = two_norms();
+  const std::vector<Report> reports = {report_of(program, kSamples)};
+  const std::vector<DepthSpeed> speeds = {{1, 100, 200}, {1024, 50, 180}};
+  const std::string html = report_html({"<script>", "a & b", reports, speeds});
+  EXPECT_THAT(html, HasSubstr("&lt;script&gt;"));
+  EXPECT_THAT(html, HasSubstr("a &amp; b"));
+  EXPECT_THAT(html, testing::Not(HasSubstr("<script")));
+  EXPECT_THAT(html, testing::Not(HasSubstr("http")));
+  EXPECT_THAT(html, testing::Not(HasSubstr("nan")));
+  size_t plots = 0;
+  for (size_t at = html.find("<svg "); at != std::string::npos; at = html.find("<svg ", at + 1)) ++plots;
+  EXPECT_EQ(plots, 4u);
+}
+
+}  // namespace
+}  // namespace sluice::profile

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""The comparison of benchmarks with records: losses, gains, noise, first figures, nonsense."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "bench_compare.py"
+
+
+def record(speed: float, deviation: float = 0.1, test: str = "tg128") -> dict:
+    return {"cpu_info": "A CPU (R) 9", "backends": "cpu", "n_threads": 2, "model_filename": "/x/m.gguf", "test": test,
+            "avg_ts": speed, "stddev_ts": deviation, "share_of_limit": 0.5, "peak_bytes_per_second": 1e10,
+            "build_commit": "abc", "test_time": "2026-01-01T00:00:00Z"}
+
+
+class BenchCompare(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def run_tool(self, records, *flags):
+        return subprocess.run([sys.executable, TOOL, *flags, self.folder.name], input=json.dumps(records), text=True,
+                              capture_output=True)
+
+    def saved(self):
+        return json.loads((Path(self.folder.name) / "a-cpu-r-9-cpu-2t.json").read_text())
+
+    def test_first_figures_are_records(self):
+        done = self.run_tool([record(100)], "--save")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("no record yet", done.stdout)
+        self.assertEqual(self.saved()["m.gguf tg128"]["avg_ts"], 100)
+
+    def test_a_loss_beyond_five_percent_is_pointed_at(self):
+        self.run_tool([record(100)], "--save")
+        self.assertEqual(self.run_tool([record(96)]).returncode, 0)
+        lost = self.run_tool([record(94)])
+        self.assertEqual(lost.returncode, 3)
+        self.assertIn("-6.0 % of the record 100.00 LOSS", lost.stdout)
+
+    def test_noise_is_no_loss(self):
+        self.run_tool([record(100)], "--save")
+        self.assertEqual(self.run_tool([record(94, deviation=5)]).returncode, 0)
+
+    def test_only_better_figures_replace_a_record(self):
+        self.run_tool([record(100)], "--save")
+        self.run_tool([record(90)], "--save")
+        self.assertEqual(self.saved()["m.gguf tg128"]["avg_ts"], 100)
+        self.run_tool([record(110)], "--save")
+        self.assertEqual(self.saved()["m.gguf tg128"]["avg_ts"], 110)
+
+    def test_without_save_nothing_is_written(self):
+        self.run_tool([record(100)])
+        self.assertEqual(list(Path(self.folder.name).iterdir()), [])
+
+    def test_nonsense_is_an_error(self):
+        self.assertEqual(self.run_tool([{"a": 1}]).returncode, 1)
+        self.assertEqual(subprocess.run([sys.executable, TOOL], capture_output=True).returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Compares `sluice bench -o json` with the best known figures of this kind of machine, and keeps better ones.
+
+usage: bench_compare.py [--save] RECORDS_FOLDER <BENCH.json
+
+A kind of machine is a processor's name and a number of threads; its figures lie in RECORDS_FOLDER/KIND.json.
+A test that is more than 5 % slower than its record, beyond twice its own deviation, is a loss: it is pointed
+at, and the exit code is 3. With --save better figures (and new tests) are written to the folder.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+LOSS = 0.05
+
+
+def kind_of(record: dict) -> str:
+    cpu = re.sub(r"[^a-z0-9]+", "-", record["cpu_info"].lower()).strip("-")
+    return f"{cpu}-{record['backends']}-{record['n_threads']}t"
+
+
+def key_of(record: dict) -> str:
+    return f"{Path(record['model_filename']).name} {record['test']}"
+
+
+def compare(records: list, folder: Path, save: bool) -> int:
+    losses = 0
+    for kind in sorted({kind_of(r) for r in records}):
+        path = folder / f"{kind}.json"
+        best = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for record in (r for r in records if kind_of(r) == kind):
+            key, speed, deviation = key_of(record), record["avg_ts"], record["stddev_ts"]
+            known = best.get(key)
+            if known is None:
+                verdict = "no record yet"
+            else:
+                change = speed / known["avg_ts"] - 1
+                lost = change < -LOSS and known["avg_ts"] - speed > 2 * deviation
+                losses += lost
+                verdict = f"{100 * change:+.1f} % of the record {known['avg_ts']:.2f}" + (" LOSS" if lost else "")
+            print(f"{key:<40} {speed:>10.2f} ± {deviation:<8.2f} tokens/s  {verdict}")
+            if known is None or speed > known["avg_ts"]:
+                fields = ("avg_ts", "stddev_ts", "share_of_limit", "peak_bytes_per_second", "build_commit", "test_time")
+                best[key] = {field: record[field] for field in fields}
+        if save:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(best, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return 3 if losses else 0
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    save = "--save" in arguments
+    arguments = [a for a in arguments if a != "--save"]
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    try:
+        records = json.load(sys.stdin)
+        return compare(records, Path(arguments[0]), save)
+    except (ValueError, KeyError, TypeError) as error:
+        print(f"bench_compare: standard input or a record is not what sluice bench -o json writes: {error!r}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
