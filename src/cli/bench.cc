@@ -364,7 +364,8 @@ void add_bench(CLI::App& app) {
       "(--seed), a context is computed before the clock starts. MB/token are the bytes that the ops must "
       "read; the\n"
       "limit is reading them at the bandwidth measured around the test, or computing at the best measured "
-      "rate.");
+      "rate;\n"
+      "what a large cache holds, as all of a small model, may exceed it.");
   command
       ->add_option("-m,--model", options->models,
                    "GGUF file, may be given again; without it the bundled model")

@@ -74,6 +74,7 @@ TEST_F(Bench, JsonIsOneArrayWithLlamaBenchsFields) {
     EXPECT_NEAR(record["avg_ns"].get<double>(), mean_ns, 1);
     EXPECT_NEAR(record["avg_ts"].get<double>(), mean_ts, 1e-6);
     EXPECT_GT(record["bytes_per_token"].get<double>(), 0);
+    // No upper bound: the bundled model fits into a large cache, which is quicker than memory.
     EXPECT_GT(record["share_of_limit"].get<double>(), 0);
     EXPECT_GT(record["peak_memory_bytes"].get<int64_t>(), 1 << 20);
   }

@@ -76,7 +76,7 @@ TEST_F(Profile, TraceIsJsonWithTheStepsOps) {
   const json trace = json::parse(read_file(path("trace.json")));
   int attends = 0;
   for (const json& event : trace["traceEvents"]) {
-    if (event["ph"] == "X") EXPECT_GE(event["dur"].get<double>(), 0);
+    EXPECT_GE(event.value("dur", 0.0), 0);
     attends += event["name"] == "0.mla_attend" ? 1 : 0;
   }
   EXPECT_GE(attends, 2);
