@@ -15,6 +15,10 @@ namespace {
 using test::CommandResult;
 using testing::HasSubstr;
 
+/// Mean KL divergence that 8-bit activations may cost the bundled model: 1.3 times the worst of 16 runs
+/// simulated with transformers (tools/train/export.py limit).
+constexpr double kCpuDivergence = 1.3 * 0.000571;
+
 class Perplexity : public testing::Test, public test::CommandFolder {
  protected:
   Perplexity() : CommandFolder("perplexity") {}
@@ -56,8 +60,8 @@ TEST_F(Perplexity, AgreesWithNumpyOnTheLogitsOfTransformers) {
   EXPECT_NEAR(ref["nats"].get<double>(), nats, 1e-5 * nats);
   EXPECT_NEAR(ref["nats_standard_error"].get<double>(), error, 1e-4 * error);
   EXPECT_EQ(ref["predicted"], 80);
-  // The CPU backend quantises activations: it is held to a divergence (tests/golden/README.md), and by that
-  // here.
+  // The CPU backend quantises activations: it is held to a divergence. With that a token's log-probability is
+  // off by some sqrt(2 kCpuDivergence) = 0.04, the mean of 80 by a ninth of it.
   const auto cpu = measure_json("--tokens " + tale_ + ".json --backend cpu");
   EXPECT_NEAR(cpu["nats"].get<double>(), nats, 0.02);
 }
@@ -84,7 +88,7 @@ TEST_F(Perplexity, DivergesFromItsOwnLogitsNotAtAll) {
   EXPECT_EQ(same["predicted"], saved["predicted"]);
   const auto cpu = measure_json("--kl-against " + path("l"));
   EXPECT_GT(cpu["kl"]["largest"].get<double>(), 0);
-  EXPECT_LT(cpu["kl"]["mean"].get<double>(), 0.02);
+  EXPECT_LT(cpu["kl"]["mean"].get<double>(), kCpuDivergence);
 }
 
 TEST_F(Perplexity, ComparesWithLogitsThatOthersSaved) {
@@ -105,7 +109,7 @@ TEST_F(Perplexity, ComparesWithLogitsThatOthersSaved) {
   near("mean", 1e-15, 1e-6);
   near("percentile_99", json["kl"]["mean"].get<double>(), 1e-5);
   near("same_top", 1, 1);
-  EXPECT_LT(measure_json("--kl-against " + path("l"))["kl"]["mean"].get<double>(), 0.02);
+  EXPECT_LT(measure_json("--kl-against " + path("l"))["kl"]["mean"].get<double>(), kCpuDivergence);
 
   // Any truncation, and numbers that do not fit together, are errors.
   for (const size_t size : {size_t{1}, size_t{47}, size_t{48}, size_t{400}, bytes.size() - 1}) {

@@ -205,7 +205,8 @@ TEST(BundledModel, AgreesWithTransformers) {
       read_golden(source_path("models/fairy-tales.gguf"), source_path("tests/model/fairy-tales"));
   for (const int64_t rows : {1, 7, 512}) {
     EXPECT_LT(relative_error(logits_of(golden, *make_backend("ref"), rows), golden.logits), 1e-3) << rows;
-    EXPECT_LT(divergence(golden, logits_of(golden, *make_backend("cpu"), rows)).best_90, 1e-4) << rows;
+    EXPECT_LT(divergence(golden, logits_of(golden, *make_backend("cpu"), rows)).best_90, 2.2e-4)
+        << rows;  // what 8-bit activations cost: tools/train/export.py limit
   }
 }
 
