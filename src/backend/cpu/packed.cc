@@ -25,7 +25,7 @@ struct Layout {
   PanelProduct MatmulKernels::*product;
   PanelUnpack TileKernels::*unpack;
   int parts;
-  Part part[4];
+  Part part[6];
 };
 
 constexpr Layout kLayouts[] = {
@@ -51,16 +51,29 @@ constexpr Layout kLayouts[] = {
      2,
      {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
     {Type::MXFP4, &MatmulKernels::mxfp4, &TileKernels::mxfp4, 2, {{Kind::Words, 1, 4}, {Kind::Bytes, 0, 1}}},
-    {Type::Q2_K, &MatmulKernels::q2_k, &TileKernels::q2_k, 2, {{Kind::Words, 0, 20}, {Kind::Halves, 80, 2}}},
-    {Type::Q3_K, &MatmulKernels::q3_k, &TileKernels::q3_k, 2, {{Kind::Words, 0, 27}, {Kind::Halves, 108, 1}}},
-    {Type::Q4_K, &MatmulKernels::q4_k, &TileKernels::q4_k, 2, {{Kind::Words, 4, 35}, {Kind::Halves, 0, 2}}},
-    {Type::Q5_K, &MatmulKernels::q5_k, &TileKernels::q5_k, 2, {{Kind::Words, 4, 43}, {Kind::Halves, 0, 2}}},
-    {Type::Q6_K, &MatmulKernels::q6_k, &TileKernels::q6_k, 2, {{Kind::Words, 0, 52}, {Kind::Halves, 208, 1}}},
+    {Type::Q2_K, &MatmulKernels::q2_k, &TileKernels::q2_k, 2, {{Kind::Halves, 80, 2}, {Kind::Words, 0, 20}}},
+    {Type::Q3_K,
+     &MatmulKernels::q3_k,
+     &TileKernels::q3_k,
+     3,
+     {{Kind::Halves, 108, 1}, {Kind::Words, 96, 3}, {Kind::Words, 0, 24}}},
+    {Type::Q4_K, &MatmulKernels::q4_k, &TileKernels::q4_k, 2, {{Kind::Halves, 0, 2}, {Kind::Words, 4, 35}}},
+    {Type::Q5_K, &MatmulKernels::q5_k, &TileKernels::q5_k, 2, {{Kind::Halves, 0, 2}, {Kind::Words, 4, 43}}},
+    {Type::Q6_K,
+     &MatmulKernels::q6_k,
+     &TileKernels::q6_k,
+     6,
+     {{Kind::Halves, 208, 1},
+      {Kind::Words, 192, 4},
+      {Kind::Words, 0, 16},
+      {Kind::Words, 128, 8},
+      {Kind::Words, 64, 16},
+      {Kind::Words, 160, 8}}},
     {Type::IQ4_XS,
      &MatmulKernels::iq4_xs,
      &TileKernels::iq4_xs,
      2,
-     {{Kind::Words, 4, 33}, {Kind::Halves, 0, 2}}},
+     {{Kind::Halves, 0, 2}, {Kind::Words, 4, 33}}},
 };
 
 const Layout* find_layout(Type type) {

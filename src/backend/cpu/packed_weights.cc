@@ -10,6 +10,7 @@
 
 #include "backend/cpu/kernel.h"
 #include "base/cpu_info.h"
+#include "base/error.h"
 #include "program/op_info.h"
 
 namespace sluice::backend::cpu {
@@ -129,7 +130,14 @@ Matrix PackedWeights::matrix(TensorId id, int worker, int slot) const {
 
 void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>& progress) {
   if (!repack_) return;
-  const bool short_of_memory = available_memory_bytes() < 2 * bytes_;
+  const int64_t available = available_memory_bytes();  // 0: cannot be told
+  if (available > 0 && bytes_ > available) {
+    fail(
+        "the packed weights need {:.1f} GB of memory, {:.1f} GB are available; --no-repack runs from the "
+        "file",
+        static_cast<double>(bytes_) * 1e-9, static_cast<double>(available) * 1e-9);
+  }
+  const bool short_of_memory = available < 2 * bytes_;
   std::atomic<int64_t> done{0};
   team.run([&](int worker) {
     for (const TensorId id : ids_) {

@@ -21,72 +21,70 @@ inline I bits(I a, int from, int32_t mask) { return Lanes::bit_and(shifted(a, fr
 /// The four nibbles that begin at bit `from` (0 or 4) of each byte.
 inline I nibbles_of(I a, int from) { return bits(a, from, 0x0F0F0F0F); }
 
-/// Where a codec reads: words and 16-bit halves of the block for its lanes.
+/// Where a codec reads: the block's words and 16-bit halves, of its lanes.
 struct Block {
-  const uint8_t* data;
+  const uint8_t *words, *halves;
   int first;
 
-  I word(int index) const { return Lanes::load(data + index * kWordBytes + 4 * first); }
-  /// The index-th 16 bits a row, in a part that begins behind `words` words.
-  const uint8_t* half_at(int words, int index) const {
-    return data + words * kWordBytes + index * kHalfBytes + 2 * first;
-  }
-  F half(int words, int index) const { return Lanes::halves(half_at(words, index)); }
+  I word(int index) const { return Lanes::load(words + index * kWordBytes + 4 * first); }
+  /// The index-th 16 bits a row.
+  const uint8_t* half_at(int index) const { return halves + index * kHalfBytes + 2 * first; }
+  F half(int index) const { return Lanes::halves(half_at(index)); }
   /// 32 nibble codes from word `base` on: columns 4j .. of the first 16 low, of the last 16 high.
   I nibbles(int base, int j) const {
     return j < 4 ? nibbles_of(word(base + j), 0) : nibbles_of(word(base + j - 4), 4);
   }
 };
 
-/// What most 32-column types share: one group a block, one scale a row.
-template <int kBlockBytes>
+/// What 32-column types share: one group a block, the scales behind its words.
+template <int kBlockBytes, int kWords>
 struct OneGroup : Block {
   static constexpr int kGroups = 1, kHalves = 1, kPackedBytes = kBlockBytes * kPanelRows;
   static constexpr bool kMinimum = false, kBytes = false;
-  OneGroup(const uint8_t* at, int lane) : Block{at, lane} {}
+  OneGroup(const uint8_t* at, int lane) : Block{at, at + kWords * kWordBytes, lane} {}
 };
 
-struct Q4_0 : OneGroup<18> {
+struct Q4_0 : OneGroup<18, 4> {
   static constexpr int kOffset = 8;
   using OneGroup::OneGroup;
   I code(int, int j) const { return nibbles(0, j); }
-  F scale(int, int) const { return half(4, 0); }
+  F scale(int, int) const { return half(0); }
 };
 
-struct Q4_1 : OneGroup<20> {
+struct Q4_1 : OneGroup<20, 4> {
   static constexpr int kOffset = 0;
   static constexpr bool kMinimum = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return nibbles(0, j); }
-  F scale(int, int) const { return half(4, 0); }
-  F minimum(int, int) const { return half(4, 1); }
+  F scale(int, int) const { return half(0); }
+  F minimum(int, int) const { return half(1); }
 };
 
 /// The fifth bit of Q5_0 and Q5_1 stands in word 4, spread.
 inline I fifth_bits(I spread, int j) { return bits(spread, j - 4, 0x10101010); }
 
-struct Q5_0 : OneGroup<22> {
+struct Q5_0 : OneGroup<22, 5> {
   static constexpr int kOffset = 16;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::bit_or(nibbles(0, j), fifth_bits(word(4), j)); }
-  F scale(int, int) const { return half(5, 0); }
+  F scale(int, int) const { return half(0); }
 };
 
-struct Q5_1 : OneGroup<24> {
+struct Q5_1 : OneGroup<24, 5> {
   static constexpr int kOffset = 0;
   static constexpr bool kMinimum = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::bit_or(nibbles(0, j), fifth_bits(word(4), j)); }
-  F scale(int, int) const { return half(5, 0); }
-  F minimum(int, int) const { return half(5, 1); }
+  F scale(int, int) const { return half(0); }
+  F minimum(int, int) const { return half(1); }
 };
 
-struct Q8_0 : OneGroup<34> {
+struct Q8_0 : OneGroup<34, 8> {
   static constexpr int kOffset = 128;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::bit_xor(word(j), Lanes::all(static_cast<int32_t>(0x80808080u))); }
-  F scale(int, int) const { return half(8, 0); }
+  F scale(int, int) const { return half(0); }
 };
 
 // The value tables (quant/codecs.h) as bytes + 128.
@@ -95,15 +93,15 @@ alignas(16) constexpr uint8_t kNonlinear4Bytes[16] = {1,   24,  45,  63,  79,  9
 alignas(16) constexpr uint8_t kDoubledE2M1Bytes[16] = {128, 129, 130, 131, 132, 134, 136, 140,
                                                        128, 127, 126, 125, 124, 122, 120, 116};
 
-struct IQ4_NL : OneGroup<18> {
+struct IQ4_NL : OneGroup<18, 4> {
   static constexpr int kOffset = 128;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::lookup(Lanes::table(kNonlinear4Bytes), nibbles(0, j)); }
-  F scale(int, int) const { return half(4, 0); }
+  F scale(int, int) const { return half(0); }
 };
 
-struct MXFP4 : OneGroup<17> {
+struct MXFP4 : OneGroup<17, 4> {
   static constexpr int kOffset = 128;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
@@ -111,7 +109,7 @@ struct MXFP4 : OneGroup<17> {
   /// Half of 2^(e - 127): e - 1 as a float's exponent. Times two powers, so that e = 0 and 1, whose halves
   /// are subnormal, need no case: (e + 63) is an exponent of a normal float, and 2^-64 is exact.
   F scale(int, int) const {
-    const I e = Lanes::bytes(data + 4 * kWordBytes + first);
+    const I e = Lanes::bytes(halves + first);
     const I small = Lanes::shift_right(e, 1);                              // 2^small * 2^(e - small) = 2^e
     const I rest = Lanes::plus(e, Lanes::bit_xor(small, Lanes::all(-1)));  // e - small - 1
     const auto power = [](I exponent, int bias) {
@@ -121,13 +119,14 @@ struct MXFP4 : OneGroup<17> {
   }
 };
 
-/// What the types with blocks of 256 columns share: scales that are unpacked once a block.
-template <int kBlockBytes, int kHalvesOfGroup>
+/// What the types with blocks of 256 columns share: k16 halves before the words, scales that are unpacked
+/// once a block.
+template <int kBlockBytes, int k16, int kHalvesOfGroup>
 struct EightGroups : Block {
   static constexpr int kGroups = 8, kHalves = kHalvesOfGroup, kPackedBytes = kBlockBytes * kPanelRows;
   static constexpr bool kMinimum = false, kBytes = false;
   F scales[kGroups * kHalves];
-  EightGroups(const uint8_t* at, int lane) : Block{at, lane} {}
+  EightGroups(const uint8_t* at, int lane) : Block{at + k16 * kHalfBytes, at, lane} {}
   F scale(int group, int half) const { return scales[group * kHalves + half]; }
 };
 
@@ -136,14 +135,14 @@ inline I signed_byte(I a, int from) { return Lanes::shift_right_signed(Lanes::sh
 inline F scaled(F d, I scale) { return Lanes::mul(d, Lanes::to_float(scale)); }
 
 /// Q4_K and Q5_K: eight 6-bit scales and minima in words 0..2, as quant/k_quants_mid.cc has them.
-template <int kBlockBytes, int kWords>
-struct ScalesAndMinima : EightGroups<kBlockBytes, 1> {
+template <int kBlockBytes>
+struct ScalesAndMinima : EightGroups<kBlockBytes, 2, 1> {
   static constexpr int kOffset = 0;
   static constexpr bool kMinimum = true;
   F minima[8];
-  ScalesAndMinima(const uint8_t* at, int lane) : EightGroups<kBlockBytes, 1>(at, lane) {
+  ScalesAndMinima(const uint8_t* at, int lane) : EightGroups<kBlockBytes, 2, 1>(at, lane) {
     const I low_scales = this->word(0), low_minima = this->word(1), last = this->word(2);
-    const F d = this->half(kWords, 0), dmin = Lanes::sub(Lanes::all_f(0), this->half(kWords, 1));
+    const F d = this->half(0), dmin = Lanes::sub(Lanes::all_f(0), this->half(1));
     for (int g = 0; g < 4; ++g) {
       const int at_byte = 8 * g;
       const auto upper = [&](I a) {
@@ -158,12 +157,12 @@ struct ScalesAndMinima : EightGroups<kBlockBytes, 1> {
   F minimum(int group, int) const { return minima[group]; }
 };
 
-struct Q4_K : ScalesAndMinima<144, 35> {
+struct Q4_K : ScalesAndMinima<144> {
   using ScalesAndMinima::ScalesAndMinima;
   I code(int group, int j) const { return nibbles_of(word(3 + 8 * (group / 2) + j), 4 * (group % 2)); }
 };
 
-struct Q5_K : ScalesAndMinima<176, 43> {
+struct Q5_K : ScalesAndMinima<176> {
   using ScalesAndMinima::ScalesAndMinima;
   I code(int group, int j) const {
     const I low = nibbles_of(word(11 + 8 * (group / 2) + j), 4 * (group % 2));
@@ -171,16 +170,16 @@ struct Q5_K : ScalesAndMinima<176, 43> {
   }
 };
 
-struct Q6_K : EightGroups<210, 2> {
+struct Q6_K : EightGroups<210, 1, 2> {
   static constexpr int kOffset = 32;
   Q6_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
-    const F d = half(52, 0);
-    for (int i = 0; i < 16; ++i) scales[i] = scaled(d, signed_byte(word(48 + i / 4), 8 * (i % 4)));
+    const F d = half(0);
+    for (int i = 0; i < 16; ++i) scales[i] = scaled(d, signed_byte(word(i / 4), 8 * (i % 4)));
   }
   I code(int group, int j) const {
     const int part = group / 4, k = group % 4;
-    const I low = nibbles_of(word(16 * part + 8 * (k % 2) + j), 4 * (k / 2));
-    return Lanes::bit_or(low, bits(word(32 + 8 * part + j), 2 * k - 4, 0x30303030));
+    const I low = nibbles_of(word(4 + 24 * part + 8 * (k % 2) + j), 4 * (k / 2));
+    return Lanes::bit_or(low, bits(word(20 + 24 * part + j), 2 * k - 4, 0x30303030));
   }
 };
 
@@ -189,12 +188,12 @@ inline I bit_pairs(const Block& block, int base, int group, int j) {
   return bits(block.word(base + 8 * (group / 4) + j), 2 * (group % 4), 0x03030303);
 }
 
-struct Q2_K : EightGroups<84, 2> {
+struct Q2_K : EightGroups<84, 2, 2> {
   static constexpr int kOffset = 0;
   static constexpr bool kMinimum = true;
   F minima[16];
   Q2_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
-    const F d = half(20, 0), dmin = Lanes::sub(Lanes::all_f(0), half(20, 1));
+    const F d = half(0), dmin = Lanes::sub(Lanes::all_f(0), half(1));
     for (int i = 0; i < 16; ++i) {
       scales[i] = scaled(d, bits(word(i / 4), 8 * (i % 4), 15));
       minima[i] = scaled(dmin, bits(word(i / 4), 8 * (i % 4) + 4, 15));
@@ -204,28 +203,28 @@ struct Q2_K : EightGroups<84, 2> {
   F minimum(int group, int half) const { return minima[2 * group + half]; }
 };
 
-struct Q3_K : EightGroups<110, 2> {
+struct Q3_K : EightGroups<110, 1, 2> {
   static constexpr int kOffset = 4;
   Q3_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
-    const F d = half(27, 0);
-    const I third = word(26);
-    for (int i = 0; i < 16; ++i) {  // a nibble of words 24, 25 and two bits of word 26
-      const I low = bits(word(24 + i % 8 / 4), 8 * (i % 4) + 4 * (i / 8), 15);
+    const F d = half(0);
+    const I third = word(2);
+    for (int i = 0; i < 16; ++i) {  // a nibble of words 0, 1 and two bits of word 2
+      const I low = bits(word(i % 8 / 4), 8 * (i % 4) + 4 * (i / 8), 15);
       const I high = Lanes::shift_left(bits(third, 8 * (i % 4) + 2 * (i / 4), 3), 4);
       scales[i] = scaled(d, Lanes::plus(Lanes::bit_or(low, high), Lanes::all(-32)));
     }
   }
   I code(int group, int j) const {
-    return Lanes::bit_or(bit_pairs(*this, 8, group, j), bits(word(j), group - 2, 0x04040404));
+    return Lanes::bit_or(bit_pairs(*this, 11, group, j), bits(word(3 + j), group - 2, 0x04040404));
   }
 };
 
-struct IQ4_XS : EightGroups<136, 1> {
+struct IQ4_XS : EightGroups<136, 2, 1> {
   static constexpr int kOffset = 128;
   static constexpr bool kBytes = true;
   IQ4_XS(const uint8_t* at, int lane) : EightGroups(at, lane) {
-    const F d = half(33, 0);
-    const I upper = Lanes::words(half_at(33, 1)), lower = word(0);
+    const F d = half(0);
+    const I upper = Lanes::words(half_at(1)), lower = word(0);
     for (int g = 0; g < 8; ++g) {
       const I six = Lanes::bit_or(bits(lower, 4 * g, 15), Lanes::shift_left(bits(upper, 2 * g, 3), 4));
       scales[g] = scaled(d, Lanes::plus(six, Lanes::all(-32)));

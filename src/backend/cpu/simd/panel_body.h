@@ -24,6 +24,13 @@ SLUICE_INLINE inline void repeat(Function f) {
   }
 }
 
+/// Asks for the lines that the next `bytes` lie ahead: a group's at a time, since a burst of a whole block's
+/// fills up what a core has for outstanding lines and everything waits.
+template <int bytes>
+SLUICE_INLINE inline void ask_for(const uint8_t* at) {
+  for (int line = 0; line < bytes; line += 64) L::prefetch(at + kAhead + line);
+}
+
 /// The sums of one half (or the whole) of a group for R rows: integers, so exact.
 template <typename Codec, int R>
 SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, const QuantBlock* const* x,
@@ -83,15 +90,17 @@ void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
     for (int r = 0; r < R; ++r) sums[p][r] = L::all_f(0);
   }
   for (int64_t c = 0; c < columns; c += kBlockColumns, panel += Codec::kPackedBytes) {
-    for (int line = 0; line < Codec::kPackedBytes; line += 64) L::prefetch(panel + kAhead + line);
+    constexpr int kAheadOfGroup = Codec::kPackedBytes / Codec::kGroups;
     repeat<kParts>([&](auto p) SLUICE_INLINE {
       const Codec codec(panel, p * L::kWidth);
       if constexpr (Codec::kGroups == 1) {
+        if (p == 0) ask_for<kAheadOfGroup>(panel);
         add_group<Codec, R>(codec, 0, x, sums[p]);
       } else {
         const QuantBlock* at[R];
         for (int r = 0; r < R; ++r) at[r] = x[r];
         repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+          if (p == 0) ask_for<kAheadOfGroup>(panel + g * kAheadOfGroup);
           add_group<Codec, R>(codec, g, at, sums[p]);
           for (int r = 0; r < R; ++r) ++at[r];
         });
