@@ -60,7 +60,8 @@ TEST_P(QuantizeTest, InfinitiesAndNaNStayVisibleInTheirBlockAlone) {
       x[at] = bad;
       const auto blocks = quantize(x);
       EXPECT_TRUE(std::isnan(blocks[0].scale)) << bad << " at " << at;
-      for (const int8_t code : blocks[0].codes) EXPECT_NE(code, -128);  // codes stay within what kernels add up
+      for (const int8_t code : blocks[0].codes)
+        EXPECT_NE(code, -128);  // codes stay within what kernels add up
       EXPECT_FLOAT_EQ(blocks[1].scale, 1.0f / 127);
     }
   }
