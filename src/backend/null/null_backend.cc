@@ -68,6 +68,7 @@ class NullBackend : public Backend {
   explicit NullBackend(const Peaks& peaks) : peaks_(peaks) {}
   std::string name() const override { return "null"; }
   bool has(const Program&, const Op&) const override { return true; }
+  MemoryNeeds memory_needs(const Program&, const CompileOptions&) const override { return {}; }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes&,
                                       const CompileOptions&) override {
     return std::make_unique<NullExecutable>(program, peaks_);
