@@ -32,6 +32,9 @@ void on_sigbus(int signal, siginfo_t* info, void*) {
   for (const Guarded& row : g_table) {
     const uintptr_t end = row.end.load(std::memory_order_acquire);
     if (info->si_code <= 0 || address >= end || address < row.begin.load(std::memory_order_relaxed)) continue;
+    // Several threads may meet the end of the file at once: one speaks, the others wait for the end.
+    static std::atomic_flag told;
+    while (told.test_and_set()) ::pause();
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, row.line, row.length);
     ::_exit(1);
   }

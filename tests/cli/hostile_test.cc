@@ -162,13 +162,16 @@ TEST_F(Hostile, AFileTruncatedUnderARunningProgramEndsItWithOneLine) {
   std::filesystem::copy_file(test::source_path("models/fairy-tales.gguf"), model);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
+  // A pipe that holds less than a context's text: the program waits in its writing until the file is short.
+  ASSERT_EQ(::fcntl(ends[1], F_SETPIPE_SZ, 4096), 4096);
   const pid_t child = ::fork();
   if (child == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
     ::dup2(::open(path("err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
     ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
     ::close(ends[0]);
-    ::execl(SLUICE_BINARY, SLUICE_BINARY, "run", "-m", model.c_str(), "-s", "1", "-n", "-1", nullptr);
+    ::execl(SLUICE_BINARY, SLUICE_BINARY, "run", "-m", model.c_str(), "--temp", "0", "--repeat-penalty", "1",
+            "-n", "-1", nullptr);
     ::_exit(99);
   }
   ::close(ends[1]);

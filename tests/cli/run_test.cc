@@ -129,7 +129,9 @@ TEST_F(Run, LogitsAgreeWithTransformers) {
     ASSERT_EQ(result.code, 0) << result.err;
     const std::vector<float> logits = test::read_floats(path("logits"));
     ASSERT_EQ(logits.size(), golden.logits.size());
-    if (backend == "ref") EXPECT_LT(test::relative_error(logits, golden.logits), 1e-3);
+    if (backend == "ref") {
+      EXPECT_LT(test::relative_error(logits, golden.logits), 1e-3);
+    }
     EXPECT_LT(test::divergence(golden, logits).best_90, 0.0003);  // tests/golden/README.md
   }
 }
@@ -157,7 +159,8 @@ TEST_F(Run, ProfileListsEveryKindOfOpAsJson) {
   const CommandResult result = run("profile -n 3 --json -");
   ASSERT_EQ(result.code, 0) << result.err;
   int calls = 0;
-  for (const auto& row : nlohmann::json::parse(result.out)["reports"][0]["rows"]) {
+  const auto file = nlohmann::json::parse(result.out);
+  for (const auto& row : file["reports"][0]["rows"]) {
     calls += row["calls"].get<int>();
     EXPECT_GT(row["us"].get<double>(), 0) << row["op"];
   }

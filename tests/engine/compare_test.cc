@@ -56,6 +56,7 @@ class WrongBackend : public Backend {
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return cpu_->memory_needs(program, options);
   }
+  double tolerance(const Program& program) const override { return cpu_->tolerance(program); }
   const Peaks& peaks() override { return cpu_->peaks(); }
   double measure_read_bandwidth() override { return cpu_->measure_read_bandwidth(); }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,

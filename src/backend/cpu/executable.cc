@@ -194,10 +194,17 @@ class CpuBackend : public Backend {
     return cpu::memory_needs(runs, options, threads_, largest_scratch(runs, options), repack_);
   }
   double tolerance(const Program& program) const override {
-    const auto attends = [](const Op& op) { return std::holds_alternative<MlaAttend>(op.args); };
-    const bool any = std::any_of(program.ops().begin(), program.ops().end(), attends);
-    // Four operands of bfloat16 are each off by 2^-9 at most, the root of their squares by 2^-8.
-    return any && cpu::attend_kernels(isa_).bf16 ? 0x1p-8 : program::tolerance(program);
+    double tolerance = program::tolerance(program);
+    for (const Op& op : program.ops()) {
+      // Operands of bfloat16 are off by 2^-9 at most, each. Attention has four, and its softmax turns a
+      // score's error into so much of a weight: with scores of some units as much again.
+      if (std::holds_alternative<MlaAttend>(op.args) && cpu::attend_kernels(isa_).bf16) tolerance = 0x1p-7;
+      // Products on tiles have two.
+      const Kernel* kernel = cpu::bind(program, op);
+      if (cpu::tile_kernels(isa_) != nullptr && kernel != nullptr && kernel->panels)
+        tolerance = std::max(tolerance, 0x1p-8);
+    }
+    return tolerance;
   }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
