@@ -52,8 +52,9 @@ struct Scratch {
     return kQueries * (2 + kernels.sums_stride(shape));
   }
   static int64_t floats(const AttendKernels& kernels, AttendShape shape, int64_t heads, int64_t rows) {
-    const Scratch all(nullptr, kernels, shape, heads);
-    return all.totals - all.tile + 2 * rows * heads;
+    return kernels.tile_floats(shape) + kPageRows * shape.width +
+           ceil_div(kUnitRows * heads, kQueries) * kernels.packed_floats(shape) + kernels.work_floats(shape) +
+           kSlots * slot_floats(kernels, shape) + 2 * rows * heads;
   }
   /// Where the results of a chunk go; the sums begin at whole vectors.
   ChunkResult slot(int64_t index, const AttendKernels& kernels, AttendShape shape) const {
