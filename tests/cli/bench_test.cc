@@ -76,7 +76,9 @@ TEST_F(Bench, JsonIsOneArrayWithLlamaBenchsFields) {
     EXPECT_GT(record["bytes_per_token"].get<double>(), 0);
     // No upper bound: the bundled model fits into a large cache, which is quicker than memory.
     EXPECT_GT(record["share_of_limit"].get<double>(), 0);
-    EXPECT_GT(record["peak_memory_bytes"].get<int64_t>(), 1 << 20);
+    if (test::has_proc()) {
+      EXPECT_GT(record["peak_memory_bytes"].get<int64_t>(), 1 << 20);
+    }
   }
   EXPECT_EQ(records[0]["test"], "pp16");
   EXPECT_EQ(records[3]["test"], "tg4 x 2");

@@ -81,6 +81,7 @@ class Memory : public testing::Test, public test::CommandFolder {
 };
 
 TEST_F(Memory, InspectListsTheItems) {
+  if (!test::has_proc()) GTEST_SKIP() << "no /proc here";
   const std::string model = test::source_path("models/fairy-tales.gguf");
   const auto json = inspect("-c 2048 " + model);
   EXPECT_EQ(json["context"], 2048);
@@ -99,9 +100,13 @@ TEST_F(Memory, InspectListsTheItems) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take memory of their own
-TEST_F(Memory, APlanIsWhatARunTakes) { expect_plan_is_right(test::source_path("models/fairy-tales.gguf")); }
+TEST_F(Memory, APlanIsWhatARunTakes) {
+  if (!test::has_proc()) GTEST_SKIP() << "no /proc here";
+  expect_plan_is_right(test::source_path("models/fairy-tales.gguf"));
+}
 
 TEST_F(Memory, APlanIsWhatALargerSyntheticModelTakes) {
+  if (!test::has_proc()) GTEST_SKIP() << "no /proc here";
   ASSERT_EQ(run("synth youtu-llm-2b " + path("m.gguf") + " --layers 2").code, 0);
   expect_plan_is_right(path("m.gguf"));
 }

@@ -17,6 +17,9 @@
 
 namespace sluice::test {
 
+/// Whether a process can be asked what memory it and the machine have: a bare chroot has no /proc.
+inline bool has_proc() { return std::filesystem::exists("/proc/self/status"); }
+
 struct CommandResult {
   int code = -1;  ///< -1: ended by a signal
   std::string out, err;
