@@ -50,7 +50,7 @@ inline int64_t input_floats(int64_t rows, int64_t columns) {
   return std::max(quantized, tiled * blocks * kQuantColumns / 2) + kLineFloats;
 }
 
-/// Rows [columns] at row(0) .. row(count - 1), quantised into scratch (quant_floats).
+/// Rows [columns] at row(0) .. row(count - 1), quantised into scratch (input_floats).
 template <typename Row>
 Inputs quantized(const MatmulKernels& kernels, int64_t count, int64_t columns, Row row, float* scratch) {
   auto* blocks = reinterpret_cast<QuantBlock*>(scratch);

@@ -41,11 +41,11 @@ ByExpert sort_by_expert(const Rows<int32_t>& ids, int64_t rows, int64_t experts,
   return sorted;
 }
 
-/// Quantised inputs of moe_down_add: the shared experts' rows, or one expert's, whichever is more.
+/// Inputs of moe_down_add: the shared experts' rows, or one expert's, whichever is more. Not those of more
+/// columns: fewer columns let more rows into a chunk.
 int64_t down_input_floats(const Program& p, const MoeDownAdd& op, int64_t rows) {
-  int64_t columns = p[op.down.id].columns();
-  if (op.shared_in) columns = std::max(columns, p[op.shared_in.id].columns());
-  return input_floats(rows, columns);
+  const int64_t floats = input_floats(rows, p[op.down.id].columns());
+  return op.shared_in ? std::max(floats, input_floats(rows, p[op.shared_in.id].columns())) : floats;
 }
 
 void moe_gate_up(const Program& p, const Op& record, const Context& c) {
