@@ -76,8 +76,6 @@ ChatReply ChatSession::answer(const Show& show, const std::atomic<bool>* cancel)
     conversation.template_arguments = {{"enable_thinking", *settings.think}, {"thinking", *settings.think}};
   }
   const text::ChatPrompt prompt = template_.render(std::move(conversation));
-  engine::Request to_run = request(prompt);
-  to_run.cancel = cancel;
 
   ChatReply reply;
   int64_t thinking_tokens = 0;
@@ -86,11 +84,12 @@ ChatReply ChatSession::answer(const Show& show, const std::atomic<bool>* cancel)
     reply.output.add(events);
     for (const text::OutputEvent& event : events) show(event, thinking_tokens);
   };
-  reply.result = model_.generator().run(to_run, [&](std::string_view text) {
+  const auto on_text = [&](std::string_view text) {
     take(parser.push(text));
     if (parser.thinking()) ++thinking_tokens;
     return true;
-  });
+  };
+  reply.result = model_.generator().run(request(prompt), on_text, cancel);
   take(parser.finish());
   ++answers_;
   context_tokens_ = reply.result.prompt_tokens + reply.result.generated_tokens;

@@ -11,7 +11,7 @@ namespace sluice::engine {
 
 namespace {
 
-bool cancelled(const Request& request) { return request.cancel != nullptr && request.cancel->load(); }
+bool is_set(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(); }
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void Generator::step() {
 }
 
 // Steps over the rows of the prompt that are not in the cache. False: cancelled before the last one.
-bool Generator::prefill(const Request& request) {
+bool Generator::prefill(const Request& request, const std::atomic<bool>* cancel) {
   const std::vector<int32_t>& prompt = request.prompt;
   const auto length = static_cast<int64_t>(prompt.size());
   for (auto begin = static_cast<int64_t>(cached_.size()); begin < length; begin += max_rows_) {
@@ -46,16 +46,17 @@ bool Generator::prefill(const Request& request) {
     }
     step();
     cached_.insert(cached_.end(), prompt.begin() + begin, prompt.begin() + end);
-    if (end < length && cancelled(request)) return false;
+    if (end < length && is_set(cancel)) return false;
   }
   return true;
 }
 
-Result Generator::run(const Request& request, const std::function<bool(std::string_view)>& on_text) {
+Result Generator::run(const Request& request, const std::function<bool(std::string_view)>& on_text,
+                      const std::atomic<bool>* cancel) {
   if (request.prompt.empty()) fail("the prompt has no tokens");
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   if (prompt_tokens >= context_) {
-    fail("the prompt has {} tokens and leaves no room in a context of {}", prompt_tokens, context_);
+    throw ContextExceeded(prompt_tokens, context_);
   }
   Result result;
   result.prompt_tokens = prompt_tokens;
@@ -72,7 +73,7 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
       std::mismatch(cached_.begin(), cached_.end(), request.prompt.begin(), request.prompt.end() - 1);
   cached_.erase(agrees, cached_.end());
   result.cached_tokens = static_cast<int64_t>(cached_.size());
-  if (!prefill(request)) {
+  if (!prefill(request, cancel)) {
     result.finish = Finish::Cancelled;
     result.prompt_ns = now_ns() - start;
     return result;
@@ -86,8 +87,7 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
       result.finish = Finish::EndToken;
       break;
     }
-    if (!on_text(stops.push(utf8.push(tokenizer_.bytes(token, request.show_special)))) ||
-        cancelled(request)) {
+    if (!on_text(stops.push(utf8.push(tokenizer_.bytes(token, request.show_special)))) || is_set(cancel)) {
       result.finish = Finish::Cancelled;
       break;
     }

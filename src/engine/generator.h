@@ -6,37 +6,16 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/batch.h"
 #include "engine/kv_pool.h"
-#include "engine/sampler.h"
+#include "engine/request.h"
 #include "program/backend.h"
 #include "text/tokenizer.h"
 
 namespace sluice::engine {
-
-struct Request {
-  std::vector<int32_t> prompt;
-  int64_t max_tokens = -1;  ///< -1: until the model ends or the context is full
-  SamplingParams sampling;
-  std::vector<std::string> stops;
-  bool show_special = false;                  ///< control tokens become text too: their names
-  const std::atomic<bool>* cancel = nullptr;  ///< once true, the request ends after the step that runs
-};
-
-enum class Finish : uint8_t { EndToken, StopString, Length, ContextFull, Cancelled };
-
-struct Result {
-  int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  ///< of the prompt: their rows were in the cache
-  int64_t generated_tokens = 0;
-  int64_t prompt_ns = 0;  ///< until the first token was there
-  int64_t decode_ns = 0;  ///< all tokens after the first
-  Finish finish = Finish::Length;
-};
 
 class Generator {
  public:
@@ -48,11 +27,13 @@ class Generator {
   int64_t context() const { return context_; }
   /// Runs a request and calls on_text with each token's piece of text (empty while it is held back) and then
   /// with what is left; false from it cancels. Tokens that the prompt and the last request begin with are not
-  /// computed again. Throws Error when the prompt is empty or does not fit into the context.
-  Result run(const Request& request, const std::function<bool(std::string_view)>& on_text);
+  /// computed again. Once `cancel` is true, the request ends after the step that runs. Throws Error when the
+  /// prompt is empty or does not fit into the context.
+  Result run(const Request& request, const std::function<bool(std::string_view)>& on_text,
+             const std::atomic<bool>* cancel = nullptr);
 
  private:
-  bool prefill(const Request& request);
+  bool prefill(const Request& request, const std::atomic<bool>* cancel);
   void step();
 
   program::Executable& executable_;

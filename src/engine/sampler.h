@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sluice::engine {
@@ -20,6 +21,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;  ///< 0: off; subtracted per occurrence
   int32_t penalty_window = 64;     ///< how many last tokens count as seen; -1: all
   uint64_t seed = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias;  ///< added to these tokens' logits before all else
 
   /// The longest penalty_window that is not "all".
   static constexpr int32_t kLongestWindow = 1 << 20;

@@ -42,12 +42,13 @@ struct Outcome {
   Result result;
 };
 
-Outcome run(Generator& generator, const Request& request) {
+Outcome run(Generator& generator, const Request& request, const std::atomic<bool>* cancel = nullptr) {
   Outcome out;
-  out.result = generator.run(request, [&](std::string_view text) {
+  const auto on_text = [&](std::string_view text) {
     out.text += text;
     return true;
-  });
+  };
+  out.result = generator.run(request, on_text, cancel);
   return out;
 }
 
@@ -106,8 +107,7 @@ TEST(CacheReuse, ACancelledRequestKeepsWhatItComputed) {
   Request request = bundled.request(words, 8);
   ASSERT_GT(request.prompt.size(), 3 * static_cast<size_t>(kMaxRows));
   std::atomic<bool> cancel{true};
-  request.cancel = &cancel;
-  const Outcome stopped = run(generator, request);
+  const Outcome stopped = run(generator, request, &cancel);
   EXPECT_EQ(stopped.result.finish, Finish::Cancelled);
   EXPECT_EQ(stopped.text, "");
   EXPECT_EQ(stopped.result.generated_tokens, 0);
@@ -123,12 +123,12 @@ TEST(CacheReuse, CancelEndsTheAnswerAfterTheToken) {
   Generator generator = bundled.generator();
   Request request = bundled.request("Once upon a time", 50);
   std::atomic<bool> cancel{false};
-  request.cancel = &cancel;
   int pieces = 0;
-  const Result result = generator.run(request, [&](std::string_view) {
+  const auto on_text = [&](std::string_view) {
     if (++pieces == 3) cancel = true;
     return true;
-  });
+  };
+  const Result result = generator.run(request, on_text, &cancel);
   EXPECT_EQ(result.finish, Finish::Cancelled);
   EXPECT_EQ(result.generated_tokens, 3);
   cancel = false;

@@ -1,0 +1,101 @@
+// The engine that serves many requests at once: one thread that owns an executable and steps it while there
+// is work. Knows requests, tokens and steps; neither HTTP nor JSON nor which backend runs a step. What a step
+// holds is decided by the scheduler (scheduler.h), what becomes of its logits by the batcher (batcher.h);
+// here are the thread, its inbox and its end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace sluice::program {
+class Executable;
+}
+namespace sluice::text {
+class Tokenizer;
+}
+
+namespace sluice::engine {
+
+struct EngineOptions {
+  int64_t context = 4096;      ///< tokens of a sequence at most, prompt and answer
+  int32_t max_sequences = 32;  ///< that run at once: the executable's output rows a step
+  int64_t max_rows = 512;      ///< rows a step at most: the executable's
+  /// Pages of the cache, all sequences and cached prefixes together: the executable's. At least context's
+  /// own.
+  int64_t pages = 64;
+  /// What a step may take in milliseconds while answers are being written: a prompt is read in pieces that
+  /// keep to it.
+  double max_itl_ms = 1000;
+  int64_t max_waiting = 1024;  ///< requests that wait at most; more are refused
+};
+
+/// What runs in one place of the batch.
+struct SlotStats {
+  RequestId id = 0;             ///< 0: free
+  int64_t prompt_tokens = 0;    ///< of which ...
+  int64_t computed_tokens = 0;  ///< ... have rows in the cache, answers' tokens included
+  int64_t cached_tokens = 0;
+  int64_t generated_tokens = 0;
+};
+
+/// A snapshot. Totals count from the engine's start.
+struct EngineStats {
+  int64_t running = 0, waiting = 0;
+  int64_t pages = 0;       ///< = free + used + cached
+  int64_t free_pages = 0;  ///< hold nothing
+  int64_t used_pages = 0;  ///< of sequences that run
+  int64_t cached_pages =
+      0;  ///< of prefixes that nobody uses now: given up, the oldest first, when pages are needed
+  int64_t requests_total = 0;
+  int64_t prompt_tokens_total = 0;  ///< of requests that left the queue
+  int64_t cached_tokens_total = 0;  ///< of those: taken from the cache
+  int64_t generated_tokens_total = 0;
+  int64_t prefix_hits_total = 0;  ///< requests of which something was cached
+  int64_t preemptions_total = 0;
+  int64_t steps_total = 0, rows_total = 0;
+  int64_t prompt_rows_total = 0;                    ///< of rows_total: prompts'
+  double step_seconds_total = 0;                    ///< all the time in which there was work
+  std::array<int64_t, kFinishes> finished_total{};  ///< by Finish
+  std::vector<SlotStats> slots;
+};
+
+class Engine {
+ public:
+  /// The executable must have been compiled for these options' max_rows, max_sequences outputs and pages;
+  /// nobody else uses it while the engine lives. Both must outlive the engine.
+  Engine(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options);
+  /// Stops as stop() does.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const EngineOptions& options() const;
+
+  /// Takes a request; the listener hears of it until its on_end(), and is then let go. Throws
+  /// ContextExceeded, Unavailable, or Error for a request that makes no sense, and then the listener hears
+  /// nothing. From any thread.
+  RequestId submit(Request request, std::shared_ptr<Listener> listener);
+  /// Ends a request after the step that runs, if it has not ended yet; its listener still hears on_end().
+  /// From any thread.
+  void cancel(RequestId id);
+  EngineStats stats() const;
+
+  /// From now on submit() throws Unavailable; what was taken before goes on.
+  void close();
+  /// close(), then waits until everything has ended. False: it had not after so many seconds.
+  bool drain(double seconds);
+  /// close(), and ends everything after the step that runs, with Finish::Shutdown. When it returns no
+  /// listener is called any more. Not from a listener.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::engine
