@@ -80,17 +80,21 @@ constexpr float kFourBits = 4.61f, kFiveBits = 9.23f, kSixBits = 18.47f, kEightB
 constexpr float kKScales = 48.4f;  ///< root mean square of 32 to 63
 constexpr float kE2M1 = 2.926f;    ///< root mean square of the E2M1 floats
 
-/// Overwrites the scales in a block of random bytes so that its numbers deviate by about `deviation`.
+/// Overwrites the scales in a block of random bytes so that its numbers deviate by about `deviation`. Codes
+/// without an exact middle (-8 to 7) have a mean; every other scale is negative, or the mean would stay:
+/// small as it is, it makes the vector of ones an eigenvector of each matrix, sqrt(columns) times as strong
+/// as any other, and after some layers all tokens lie along it.
 void set_scales(Type type, float deviation, uint64_t word, std::byte* block) {
   const float d = deviation * jitter(word);
+  const float either_sign = word >> 63 == 0 ? d : -d;
   const auto offset = [&](float scale, float middle, size_t at) {
     store_f16(block + at, scale);
     store_f16(block + at + 2, middle * scale);
   };
   switch (type) {
-    case Type::Q4_0: store_f16(block, d / kFourBits); break;
+    case Type::Q4_0: store_f16(block, either_sign / kFourBits); break;
     case Type::Q4_1: offset(d / kFourBits, -7.5f, 0); break;
-    case Type::Q5_0: store_f16(block, d / kFiveBits); break;
+    case Type::Q5_0: store_f16(block, either_sign / kFiveBits); break;
     case Type::Q5_1: offset(d / kFiveBits, -15.5f, 0); break;
     case Type::Q8_0: store_f16(block, d / kEightBits); break;
     case Type::Q4_K:
@@ -99,7 +103,7 @@ void set_scales(Type type, float deviation, uint64_t word, std::byte* block) {
              0);
       store_k_scales(reinterpret_cast<uint8_t*>(block) + 4, word >> 16);
       break;
-    case Type::Q6_K: store_f16(block + 208, d / kSixBits / kEightBits); break;
+    case Type::Q6_K: store_f16(block + 208, either_sign / kSixBits / kEightBits); break;
     case Type::MXFP4: block[0] = e8m0_near(deviation / kE2M1, word); break;
     default: CHECK(false, "no random blocks of {}", quant::type_info(type).name);
   }
@@ -109,15 +113,20 @@ struct Distribution {
   float mean, deviation;
 };
 
-/// Weights that keep every layer's output at the scale of its input, experts that differ, a small router
-/// bias.
+/// Weights that keep activations at their scale and let tokens keep their own experts in every layer: what
+/// all blocks together add to a token's embedding is about as large as that (each of their 2 * layers outputs
+/// is drawn small), so the residual stream never forgets the token. Routers' logits deviate by about 1, and
+/// their bias by less than the distances between the scores of likely experts.
 Distribution distribution(const SynthModel& model, const WriteTensor& tensor) {
   const auto has = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
   const float columns = std::sqrt(static_cast<float>(tensor.shape[0]));
+  const float embedding = model.tied_output ? 0.1f : 1.0f;
   if (has("norm.")) return {1.0f, 0.1f};
-  if (has("exp_probs_b")) return {0.0f, 0.05f};
-  if (has("ffn_gate_inp")) return {0.0f, 2.0f / columns};
-  if (has("token_embd")) return {0.0f, model.tied_output ? 0.1f : 1.0f};
+  if (has("exp_probs_b")) return {0.0f, 0.005f};
+  if (has("token_embd")) return {0.0f, embedding};
+  if (has("attn_output") || has("ffn_down")) {
+    return {0.0f, embedding / columns / std::sqrt(2.0f * static_cast<float>(model.layers))};
+  }
   if (tensor.name == "output.weight") return {0.0f, 1.5f / columns};
   return {0.0f, 1.0f / columns};
 }

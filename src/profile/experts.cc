@@ -19,7 +19,9 @@ ExpertCount count_experts(program::Executable& executable, int64_t rows) {
     ids.resize(static_cast<size_t>(rows * used));
     executable.peek(route->ids.id, rows, ids);
     std::sort(ids.begin(), ids.end());
-    sum.distinct += static_cast<double>(std::unique(ids.begin(), ids.end()) - ids.begin());
+    const auto distinct = static_cast<double>(std::unique(ids.begin(), ids.end()) - ids.begin());
+    sum.distinct += distinct;
+    sum.least = layers == 0 ? distinct : std::min(sum.least, distinct);
     sum.uniform += shape.distinct_experts(static_cast<double>(program[route->logits.id].columns()),
                                           static_cast<double>(used));
     ++layers;

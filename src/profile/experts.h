@@ -8,6 +8,7 @@ namespace sluice::profile {
 /// Experts of a step, per layer that routes and on average over them; 0 where nothing routes.
 struct ExpertCount {
   double distinct = 0;  ///< different experts that the rows selected together
+  double least = 0;     ///< the same in the layer that has fewest
   double uniform = 0;   ///< what that would be on average, were every row's selection uniform
 };
 

@@ -121,7 +121,7 @@ TEST(Synth, RandomBlocksHaveTheDeviationAskedFor) {
         squares += double{number} * number;
       }
       EXPECT_NEAR(std::sqrt(squares / count) / deviation, 1, 0.03) << name << " " << deviation;
-      EXPECT_NEAR(sum / count / deviation, 0, 0.15) << name;  // Q4_0's codes have no exact middle
+      EXPECT_NEAR(sum / count / deviation, 0, 0.02) << name;
     }
   }
 }
