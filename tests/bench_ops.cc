@@ -1,8 +1,10 @@
-// Every op at every case on the CPU backend: time, and bytes and FLOPs a second from the op's own cost.
+// The op table's own cases (small shapes, fused and expanded) under Google Benchmark. What an op is measured
+// with is profile/op_bench, as for `sluice opbench`, which takes the models' shapes.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include "backend/cpu/cpu_backend.h"
+#include "profile/op_bench.h"
 #include "support/op_case.h"
 
 namespace {
@@ -10,13 +12,12 @@ namespace {
 using namespace sluice::test;
 
 void run_case(benchmark::State& state, const OpCase& op_case, bool fused) {
-  CaseRun run(op_case, 11);
+  const CaseRun run(op_case, 11);
   const auto backend = sluice::backend::make_cpu_backend({.fused = fused});
-  const auto executable = run.compile(*backend);
-  const auto rows = static_cast<double>(run.rows());
-  const StepShape shape{.rows = rows, .outputs = rows, .context = (rows + 1) / 2, .cache_rows = rows};
-  const Cost cost = total_cost(run.program(), shape);
-  for (auto _ : state) run.run(*executable);
+  sluice::profile::OpBench bench(*backend, run.program(), run.program().ops().back(), run.weights(),
+                                 {.rows = run.rows(), .context = run.rows()});
+  for (auto _ : state) state.SetIterationTime(1e-9 * bench.round());
+  const Cost cost = bench.cost();
   const auto per_second = [&](double amount) {
     return benchmark::Counter(amount, benchmark::Counter::kIsIterationInvariantRate);
   };
@@ -30,10 +31,10 @@ int main(int argc, char** argv) {
   for (const OpInfo& op : all_ops()) {
     for (const OpCase& op_case : op.cases()) {
       const std::string name = fmt::format("{}/{}", op.name, op_case.name);
-      benchmark::RegisterBenchmark(name.c_str(), run_case, op_case, true)->UseRealTime();
+      benchmark::RegisterBenchmark(name.c_str(), run_case, op_case, true)->UseManualTime();
       // What fusing gains: the same work as the expansion's ops.
       if (op.expand != nullptr) {
-        benchmark::RegisterBenchmark((name + " expanded").c_str(), run_case, op_case, false)->UseRealTime();
+        benchmark::RegisterBenchmark((name + " expanded").c_str(), run_case, op_case, false)->UseManualTime();
       }
     }
   }

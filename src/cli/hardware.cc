@@ -10,23 +10,31 @@
 namespace sluice::cli {
 namespace {
 
-// Memory bandwidth and dense arithmetic as the makers' data sheets state them; what programs reach is less
-// (reads reach 75 to 95 % of such bandwidths). Arithmetic is 16-bit matrix products with 32-bit sums where a
-// maker states them, and 32-bit otherwise (Apple states none: cores times clock times two, as commonly
-// reported).
+// Memory bandwidth as the makers state it; what programs reach is less (reads reach 75 to 95 % of it).
+// Arithmetic is dense 16-bit matrix products with 32-bit sums where a maker states them. Makers print sparse
+// rates: halved here, and for GeForce halved again, whose 16-bit products are half as fast with 32-bit sums.
+// Apple states no such rate: arithmetic units x clock x 2, clocks as reported by others.
 constexpr Hardware kPresets[] = {
     {"ddr5-desktop", 96e9, 2.3e12,
-     "two channels of DDR5-6000: 2 x 8 B x 6.0 GT/s; AMD Ryzen 9 7950X: 16 cores x 4.5 GHz x 32 f32 FLOP a "
-     "cycle"},
-    {"m2", 100e9, 3.6e12, "Apple: M2, 100 GB/s unified memory; 10-core GPU, about 3.6 TFLOP/s f32"},
-    {"m3-max", 400e9, 14.2e12, "Apple: M3 Max with 40-core GPU, 400 GB/s; about 14.2 TFLOP/s f32"},
-    {"m4-max", 546e9, 18.4e12, "Apple: M4 Max with 40-core GPU, 546 GB/s; about 18.4 TFLOP/s f32"},
+     "two channels of DDR5-6000: 2 x 8 B x 6.0 GT/s; 16 cores x 4.5 GHz x 32 f32 FLOP a cycle (AMD Ryzen 9 "
+     "7950X)"},
+    {"m2", 100e9, 3.6e12,
+     "Apple's announcement of 6 June 2022: 100 GB/s; 10-core GPU: 1280 units x 1.40 GHz x 2, f32"},
+    {"m3-max", 400e9, 14.3e12,
+     "Apple's announcement of 30 October 2023: 400 GB/s with the 40-core GPU: 5120 units x 1.40 GHz x 2, "
+     "f32"},
+    {"m4-max", 546e9, 17.2e12,
+     "Apple's announcement of 30 October 2024: 546 GB/s with the 40-core GPU: 5120 units x 1.68 GHz x 2, "
+     "f32"},
     {"rtx-4090", 1008e9, 165.2e12,
-     "NVIDIA, Ada architecture white paper: 1008 GB/s, 165.2 TFLOP/s FP16, sums in FP32"},
+     "NVIDIA, Ada architecture white paper: 384 bits x 21 Gb/s; 165.2 TFLOP/s FP16, sums in FP32"},
     {"rtx-5090", 1792e9, 209.5e12,
-     "NVIDIA, RTX Blackwell white paper: 1792 GB/s, 209.5 TFLOP/s FP16, sums in FP32"},
-    {"h100", 3350e9, 989.4e12, "NVIDIA, H100 SXM data sheet: 3.35 TB/s, 989.4 TFLOP/s BF16 without sparsity"},
-    {"h200", 4800e9, 989.4e12, "NVIDIA, H200 SXM data sheet: 4.8 TB/s, 989.4 TFLOP/s BF16 without sparsity"},
+     "NVIDIA, RTX Blackwell white paper: 512 bits x 28 Gb/s; 838 TFLOP/s FP16 sparse = 209.5 dense, sums in "
+     "FP32"},
+    {"h100", 3350e9, 989.4e12,
+     "NVIDIA, H100 SXM data sheet: 3.35 TB/s; 1979 TFLOP/s BF16 sparse = 989.4 dense"},
+    {"h200", 4800e9, 989.4e12,
+     "NVIDIA, H200 SXM data sheet: 4.8 TB/s; 1979 TFLOP/s BF16 sparse = 989.4 dense"},
 };
 
 }  // namespace
@@ -45,9 +53,9 @@ double parse_rate(const std::string& flag, const std::string& text) {
     unit.erase(0, 1);
     break;
   }
-  const bool known = unit.empty() || unit == "B/s" || unit == "FLOP/s" || unit == "FLOPS";
+  const bool known = unit.empty() || unit == "B" || unit == "B/s" || unit == "FLOP/s" || unit == "FLOPS";
   if (number_end == text.c_str() || !known || !std::isfinite(value) || value <= 0 || value > 1e18) {
-    throw UsageError(fmt::format("{} {}: expected an amount as 100GB/s, 3.35TB/s or 2T", flag, text));
+    throw UsageError(fmt::format("{} {}: expected an amount as 100GB/s, 1.1GB or 2T", flag, text));
   }
   return value;
 }

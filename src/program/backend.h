@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,6 +41,23 @@ struct BoundKernel {
   std::string name;
   std::string file;  ///< from src/ on
   int line = 0;
+};
+
+/// Values for the choices that kernels leave open (a prefetch distance, rows a tile), by name. A backend is
+/// made with what was measured best on its machine (`sluice tune`), and what it binds is a pure function of
+/// the op, its types and shapes, and this. A name that is not here has its built-in value.
+using Tuning = std::map<std::string, int64_t>;
+
+inline int64_t tuned(const Tuning& tuning, const std::string& key, int64_t builtin) {
+  const auto found = tuning.find(key);
+  return found == tuning.end() ? builtin : found->second;
+}
+
+/// A choice that a kernel leaves open, and what may be chosen. Results do not depend on it.
+struct Variants {
+  std::string key;
+  int64_t builtin = 0;
+  std::vector<int64_t> values;  ///< all that are worth measuring, the built-in one among them
 };
 
 /// What a device reaches at best: the measure of every share. 0: not known, or it has no such unit.
@@ -94,6 +112,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
+  /// What measured figures hold for: the device, how much of it is used, and the version of the kernels.
+  /// "Intel Xeon Platinum 8488C, amx, 2 threads, kernels 1".
+  virtual std::string device() const { return name(); }
+  /// The choices that the kernel of this op leaves open: a pure function of its types and shapes.
+  virtual std::vector<Variants> variants(const Program& /*program*/, const Op& /*op*/) const { return {}; }
   /// Whether there is a kernel for this op with these types.
   virtual bool has(const Program& program, const Op& op) const = 0;
   /// What compile() would take, without taking it. Sums that no int64 holds are the largest int64.

@@ -54,6 +54,7 @@ class CaseRun {
   }
 
   const Program& program() const { return program_; }
+  const WeightBytes& weights() const { return weights_; }
   int64_t rows() const { return rows_; }
   int64_t rows_of(TensorId id) const { return Program::rows(program_[id], rows_, rows_); }
   size_t elements(TensorId id) const {

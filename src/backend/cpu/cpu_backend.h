@@ -16,6 +16,7 @@ struct CpuOptions {
   bool fused = true;  ///< false: fused ops run as their expansions, to measure what fusing gains
   bool repack =
       true;  ///< false: weights stay in the mapped file and are packed panel by panel as they are used
+  program::Tuning tuning = {};       ///< values measured best (program/backend.h); without them built-in ones
   std::optional<cpu::Isa> isa = {};  ///< the tier of the kernels; without it chosen_isa()
   /// Called while weights are packed, with the bytes that are done and those in all.
   std::function<void(int64_t done, int64_t total)> progress = {};

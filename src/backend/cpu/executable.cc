@@ -40,6 +40,9 @@ std::string source(const std::string& path) {
 /// alone, less than the team's meetings would cost whenever another program wants a core.
 constexpr double kAloneFlops = 32e6;
 
+/// Counted up by hand when kernels change so much that what was measured best may not be any more.
+constexpr int kKernelVersion = 1;
+
 class CpuExecutable : public Executable {
  public:
   CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads,
@@ -63,10 +66,17 @@ class CpuExecutable : public Executable {
   void run(const StepInput& input, StepOutput& output) override { step(input, output, nullptr); }
 
   void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
-    times.begin_ns = now_ns();
     times.parts.resize(static_cast<size_t>(team_.size()) * kernels_.size());
+    TickScale scale;
+    scale.begin();
     step(input, output, &times);
-    times.end_ns = now_ns();
+    scale.end();
+    times.begin_ns = scale.begin_ns();
+    times.end_ns = scale.end_ns();
+    for (size_t i = 0; i < static_cast<size_t>(times.workers) * kernels_.size(); ++i) {
+      StepTimes::Part& part = times.parts[i];
+      part = {scale.ns(part.begin_ns), scale.ns(part.end_ns)};
+    }
   }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
@@ -145,19 +155,19 @@ class CpuExecutable : public Executable {
     }
   }
 
-  /// parts: this worker's times [ops], or null. Where no barrier stands, an op begins when its predecessor
-  /// ends: one reading of the clock serves both.
+  /// parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an op begins when its
+  /// predecessor ends: one reading of the counter serves both.
   void walk(int worker, int workers, const StepInput& input, StepTimes::Part* parts) {
     const cpu::Context context{memory_, input, worker, workers, isa_, team_};
-    int64_t begin = parts != nullptr ? now_ns() : 0;
+    int64_t begin = parts != nullptr ? ticks() : 0;
     for (size_t i = 0; i < kernels_.size(); ++i) {
       if (barriers_[i] && workers > 1) {
         team_.barrier();
-        if (parts != nullptr) begin = now_ns();
+        if (parts != nullptr) begin = ticks();
       }
       kernels_[i]->run(program_, program_.ops()[i], context);
       if (parts == nullptr) continue;
-      parts[i] = {begin, now_ns()};
+      parts[i] = {begin, ticks()};
       begin = parts[i].end_ns;
     }
   }
@@ -184,8 +194,13 @@ class CpuBackend : public Backend {
         fused_(options.fused),
         isa_(options.isa ? *options.isa : cpu::chosen_isa()),
         repack_(options.repack),
+        tuning_(options.tuning),
         progress_(options.progress) {}
   std::string name() const override { return "cpu"; }
+  std::string device() const override {
+    return fmt::format("{}, {}, {} thread{}, kernels {}", cpu_name(), cpu::isa_name(isa_), threads_,
+                       threads_ == 1 ? "" : "s", kKernelVersion);
+  }
   bool has(const Program& program, const Op& op) const override {
     return cpu::bind(program, op) != nullptr && (fused_ || info(op).expand == nullptr);
   }
@@ -224,6 +239,7 @@ class CpuBackend : public Backend {
   bool fused_;
   cpu::Isa isa_;
   bool repack_;
+  Tuning tuning_;
   Progress progress_;
 };
 
