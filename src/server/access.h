@@ -1,0 +1,47 @@
+// Who may ask: API keys, and web pages of other origins. Knows headers alone.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http.h"
+
+namespace sluice::server {
+
+/// A set of keys of which nothing can be learnt from how long a wrong one takes.
+class ApiKeys {
+ public:
+  explicit ApiKeys(const std::vector<std::string>& keys);
+  bool empty() const { return digests_.empty(); }
+  /// The request's key (Authorization: Bearer, or x-api-key), if it is one of these, as a name that does not
+  /// give it away.
+  std::optional<std::string> find(const HttpRequest& request) const;
+
+ private:
+  using Digest = std::array<unsigned char, 32>;
+  static Digest digest(std::string_view key);
+  std::vector<Digest> digests_;
+};
+
+/// Which pages of a browser may ask (CORS). Requests without an Origin are none of a page's.
+class Origins {
+ public:
+  /// `local_only`: pages that claim to come from this very server must name it as this machine does, or a
+  /// stranger's name that was made to point here would do.
+  Origins(std::vector<std::string> allowed, bool local_only);
+  bool admits(const HttpRequest& request) const;
+  /// What lets the page read the answer; none where that needs no permission, or there is none.
+  Headers headers(const HttpRequest& request) const;
+
+ private:
+  bool allowed(std::string_view origin) const;
+  bool same(std::string_view origin, std::string_view host) const;
+
+  std::vector<std::string> allowed_;
+  bool local_only_;
+};
+
+}  // namespace sluice::server

@@ -1,0 +1,103 @@
+#include "server/answer.h"
+
+#include <chrono>
+#include <random>
+
+#include "text/stream.h"
+
+namespace sluice::server {
+
+namespace {
+
+/// Bytes of a token, which need not be whole characters.
+std::string as_text(std::string_view bytes) {
+  text::Utf8Stream stream;
+  std::string text = stream.push(bytes);
+  return text += stream.finish();
+}
+
+Json one_token(const Service& service, const engine::TokenLogprob& token) {
+  const std::string_view bytes = service.tokenizer.bytes(token.token, true);
+  Json list = Json::array();
+  for (const char byte : bytes) list.push_back(static_cast<uint8_t>(byte));
+  return {{"token", as_text(bytes)}, {"logprob", token.logprob}, {"bytes", std::move(list)}};
+}
+
+}  // namespace
+
+std::string new_id(std::string_view prefix) {
+  thread_local std::mt19937_64 random = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  static constexpr std::string_view kLetters =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string id(prefix);
+  for (int i = 0; i < 24; ++i) id += kLetters[random() % kLetters.size()];
+  return id;
+}
+
+int64_t unix_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+HttpResponse json_response(const Json& json) { return {200, "application/json", dump(json), {}}; }
+
+HttpResponse event_stream() {
+  return {200,
+          "text/event-stream; charset=utf-8",
+          "",
+          {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
+}
+
+std::string event(const Json& data, std::string_view name) {
+  std::string text;
+  if (!name.empty()) text = fmt::format("event: {}\n", name);
+  return text += "data: " + dump(data) + "\n\n";
+}
+
+Json usage_json(const Generation& generation) {
+  const int64_t prompt = generation.prompt_tokens(), written = generation.generated_tokens();
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", written},
+          {"total_tokens", prompt + written},
+          {"prompt_tokens_details", {{"cached_tokens", generation.cached_tokens()}}},
+          {"completion_tokens_details", {{"reasoning_tokens", generation.reasoning_tokens()}}}};
+}
+
+Json timings_json(const engine::Result& result) {
+  const auto ms = [](int64_t ns) { return static_cast<double>(ns) * 1e-6; };
+  const auto rate = [](int64_t tokens, int64_t ns) {
+    return ns > 0 && tokens > 0 ? static_cast<double>(tokens) * 1e9 / static_cast<double>(ns) : 0.0;
+  };
+  const int64_t read = result.prompt_tokens - result.cached_tokens;
+  // The first token comes out of the prompt's last step, so decoding makes one less.
+  const int64_t decoded = std::max<int64_t>(result.generated_tokens - 1, 0);
+  return {{"queue_ms", ms(result.queue_ns)},
+          {"cache_n", result.cached_tokens},
+          {"prompt_n", read},
+          {"prompt_ms", ms(result.prompt_ns)},
+          {"prompt_per_second", rate(read, result.prompt_ns)},
+          {"predicted_n", result.generated_tokens},
+          {"predicted_ms", ms(result.decode_ns)},
+          {"predicted_per_second", rate(decoded, result.decode_ns)}};
+}
+
+Json token_json(const Service& service, const TokenInfo& token) {
+  Json entry = one_token(service, token.logprobs.front());
+  Json top = Json::array();
+  for (size_t i = 1; i < token.logprobs.size(); ++i) top.push_back(one_token(service, token.logprobs[i]));
+  entry["top_logprobs"] = std::move(top);
+  return entry;
+}
+
+const char* finish_reason(const Choice& choice) {
+  if (!choice.complete()) return "length";
+  return choice.called() ? "tool_calls" : "stop";
+}
+
+}  // namespace sluice::server

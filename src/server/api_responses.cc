@@ -1,0 +1,184 @@
+// POST /v1/responses: OpenAI's responses API, stateless.
+#include "server/answer.h"
+#include "server/endpoints.h"
+#include "server/responses_request.h"
+
+namespace sluice::server {
+
+namespace {
+
+/// One answer. Its items are written as they come; a stream tells each step, and the end repeats the whole.
+class ResponseSink : public Sink {
+ public:
+  ResponseSink(const Call& call, ResponsesRequest request)
+      : exchange_(call.exchange),
+        model_(call.service.model_id),
+        stream_(request.chat.stream),
+        echo_(std::move(request.echo)) {}
+
+  void piece(const Generation&, size_t, const std::vector<text::OutputEvent>& events,
+             std::span<const TokenInfo>) override {
+    start();
+    for (const text::OutputEvent& event : events) add(event);
+    flush();
+  }
+
+  void done(const Generation& generation, const std::optional<ApiError>& failure) override {
+    if (failure && !stream_) return exchange_->respond(error_response(Style::OpenAi, *failure));
+    start();
+    if (failure) {
+      Json response = whole("failed");
+      response["error"] = {{"code", "server_error"}, {"message", failure->what()}};
+      tell("response.failed", {{"response", std::move(response)}});
+      flush();
+      return exchange_->finish();
+    }
+    const Choice& choice = generation.choices().front();
+    close_item(choice.complete() ? "completed" : "incomplete");
+    Json response = whole(choice.complete() ? "completed" : "incomplete");
+    if (!choice.complete())
+      response["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    else
+      response["completed_at"] = unix_now();
+    response["usage"] = {{"input_tokens", generation.prompt_tokens()},
+                         {"input_tokens_details", {{"cached_tokens", generation.cached_tokens()}}},
+                         {"output_tokens", generation.generated_tokens()},
+                         {"output_tokens_details", {{"reasoning_tokens", generation.reasoning_tokens()}}},
+                         {"total_tokens", generation.prompt_tokens() + generation.generated_tokens()}};
+    if (!stream_) return exchange_->respond(json_response(response));
+    tell(choice.complete() ? "response.completed" : "response.incomplete",
+         {{"response", std::move(response)}});
+    flush();
+    exchange_->finish();
+  }
+
+ private:
+  using Kind = text::OutputEvent::Kind;
+
+  /// An event of the stream: its type, then what belongs to it.
+  void tell(const char* type, Json more) {
+    if (!stream_) return;
+    Json data = {{"type", type}, {"sequence_number", sequence_++}};
+    data.update(more);
+    out_ += event(data, type);
+  }
+  void flush() {
+    if (!out_.empty()) exchange_->write(std::exchange(out_, {}));
+  }
+
+  void start() {
+    if (std::exchange(started_, true)) return;
+    tell("response.created", {{"response", whole("in_progress")}});
+    tell("response.in_progress", {{"response", whole("in_progress")}});
+  }
+
+  Json whole(const char* status) const {
+    Json response = {{"id", id_},
+                     {"object", "response"},
+                     {"created_at", created_},
+                     {"status", status},
+                     {"error", nullptr},
+                     {"incomplete_details", nullptr},
+                     {"instructions", nullptr},
+                     {"max_output_tokens", nullptr},
+                     {"model", model_},
+                     {"output", items_},
+                     {"parallel_tool_calls", true},
+                     {"previous_response_id", nullptr},
+                     {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+                     {"store", false},
+                     {"temperature", nullptr},
+                     {"text", {{"format", {{"type", "text"}}}}},
+                     {"tool_choice", "auto"},
+                     {"tools", Json::array()},
+                     {"top_p", nullptr},
+                     {"truncation", "disabled"},
+                     {"usage", nullptr},
+                     {"user", nullptr},
+                     {"metadata", Json::object()}};
+    response.update(echo_);
+    return response;
+  }
+
+  void add(const text::OutputEvent& piece) {
+    if (piece.kind == Kind::Call) return add_call(piece.call);
+    const bool thinking = piece.kind == Kind::Reasoning;
+    if (open_ != piece.kind) {
+      close_item("completed");
+      open_ = piece.kind;
+      text_.clear();
+      item_ = thinking ? Json{{"type", "reasoning"}, {"id", new_id("rs_")}, {"summary", Json::array()}}
+                       : Json{{"type", "message"}, {"id", new_id("msg_")}, {"role", "assistant"}};
+      item_["content"] = Json::array();
+      item_["status"] = "in_progress";
+      tell("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
+      tell("response.content_part.added", place({{"content_index", 0}, {"part", part("")}}));
+    }
+    text_ += piece.text;
+    Json delta = place({{"content_index", 0}, {"delta", piece.text}});
+    if (!thinking) delta["logprobs"] = Json::array();
+    tell(thinking ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(delta));
+  }
+
+  void add_call(const text::ToolCall& call) {
+    close_item("completed");
+    item_ = {{"type", "function_call"}, {"id", new_id("fc_")}, {"call_id", new_id("call_")},
+             {"name", call.name},       {"arguments", ""},     {"status", "in_progress"}};
+    tell("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
+    tell("response.function_call_arguments.delta", place({{"delta", call.arguments}}));
+    tell("response.function_call_arguments.done",
+         place({{"name", call.name}, {"arguments", call.arguments}}));
+    item_["arguments"] = call.arguments;
+    finish_item("completed");
+  }
+
+  /// Where an event belongs, and what it says.
+  Json place(Json more) const {
+    Json data = {{"item_id", item_["id"]}, {"output_index", items_.size()}};
+    data.update(more);
+    return data;
+  }
+  Json part(const std::string& text) const {
+    if (open_ == Kind::Reasoning) return {{"type", "reasoning_text"}, {"text", text}};
+    return {
+        {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+  }
+
+  void close_item(const char* status) {
+    if (!open_) return;
+    Json done = place({{"content_index", 0}, {"text", text_}});
+    if (open_ == Kind::Content) done["logprobs"] = Json::array();
+    tell(open_ == Kind::Reasoning ? "response.reasoning_text.done" : "response.output_text.done",
+         std::move(done));
+    tell("response.content_part.done", place({{"content_index", 0}, {"part", part(text_)}}));
+    item_["content"].push_back(part(text_));
+    open_.reset();
+    finish_item(status);
+  }
+  void finish_item(const char* status) {
+    item_["status"] = status;
+    tell("response.output_item.done", {{"output_index", items_.size()}, {"item", item_}});
+    items_.push_back(std::move(item_));
+    item_ = Json::object();
+  }
+
+  std::shared_ptr<Exchange> exchange_;
+  std::string model_, id_ = new_id("resp_"), out_;
+  bool stream_, started_ = false;
+  Json echo_, items_ = Json::array(), item_ = Json::object();
+  std::optional<Kind> open_;  ///< the item that goes on, and ...
+  std::string text_;          ///< ... its text so far
+  int64_t sequence_ = 0, created_ = unix_now();
+};
+
+}  // namespace
+
+void responses(const Call& call) {
+  ResponsesRequest request = read_responses(parse_json(call.exchange->request().body), call.service);
+  const bool stream = request.chat.stream;
+  GenerationPlan plan = plan_chat(call.service, request.chat);
+  Generation::start(call, std::move(plan), std::make_unique<ResponseSink>(call, std::move(request)));
+  if (stream) call.exchange->start_stream(event_stream(), std::string(kCommentPing));
+}
+
+}  // namespace sluice::server

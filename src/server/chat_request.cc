@@ -1,0 +1,245 @@
+#include "server/chat_request.h"
+
+#include <charconv>
+#include <random>
+
+#include "text/jinja/template.h"
+#include "text/json_text.h"
+
+namespace sluice::server {
+
+namespace {
+
+constexpr double kMostBias = 1000;
+
+uint64_t random_seed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+/// "messages[2].role" of "messages[2].role: expected ...".
+std::string path_in(const std::string& message) {
+  const size_t colon = message.find(": ");
+  const std::string path = message.substr(0, colon == std::string::npos ? 0 : colon);
+  return path.find(' ') == std::string::npos ? path : "";
+}
+
+void read_bias(const Json& bias, const std::string& path, int32_t tokens, engine::SamplingParams& sampling) {
+  const auto add = [&](const std::string& where, std::string_view id, const Json& value) {
+    int32_t token = -1;
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), token);
+    if (error != std::errc() || end != id.data() + id.size() || token < 0 || token >= tokens)
+      bad_field(where, "expected a token id from 0 to {}, not {}", tokens - 1, text::json_quote(id));
+    if (!value.is_number()) bad_field(where, "expected a number, not {}", json_kind(value));
+    const double number = value.get<double>();
+    if (!(number >= -kMostBias && number <= kMostBias))
+      bad_field(where, "{}, expected {} to {}", number, -kMostBias, kMostBias);
+    sampling.logit_bias.emplace_back(token, static_cast<float>(number));
+  };
+  if (bias.is_object()) {
+    for (const auto& [id, value] : bias.items()) add(path, id, value);
+    return;
+  }
+  if (!bias.is_array()) bad_field(path, "expected an object of token ids, not {}", json_kind(bias));
+  for (size_t i = 0; i < bias.size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    const Json& pair = bias[i];
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer())
+      bad_field(where, "expected [token id, number]");
+    add(where, pair[0].dump(), pair[1]);
+  }
+}
+
+text::CallRule call_rule(const ChatRequest& request) {
+  text::CallRule rule;
+  rule.parallel = request.parallel_calls;
+  if (!request.conversation.tools.is_array() || request.conversation.tools.empty()) return rule;
+  rule.tools = &request.conversation.tools;
+  rule.when = text::CallRule::When::Instead;
+  if (request.tool_choice.kind == ToolChoice::Kind::Required ||
+      request.tool_choice.kind == ToolChoice::Kind::Named) {
+    rule.when = text::CallRule::When::Required;
+    rule.only = request.tool_choice.name;
+  }
+  return rule;
+}
+
+/// Null: any text will do.
+std::unique_ptr<text::TokenConstraint> make_constraint(const Service& service, const ChatRequest& request,
+                                                       bool starts_in_thinking) {
+  const text::AnswerPlace place = {service.constraints, &service.chat->output_format(), starts_in_thinking};
+  const text::CallRule rule = call_rule(request);
+  const char* field = "response_format";
+  try {
+    if (rule.when == text::CallRule::When::Required) {
+      field = "tool_choice";
+      return text::tool_call_constraint(place, rule);
+    }
+    switch (request.form.kind) {
+      case AnswerForm::Kind::Text: return nullptr;
+      case AnswerForm::Kind::JsonObject: return text::json_object_constraint(place, rule);
+      case AnswerForm::Kind::JsonSchema:
+        return text::json_schema_constraint(request.form.schema, place, rule);
+      case AnswerForm::Kind::Grammar:
+        field = "grammar";
+        return text::gbnf_constraint(request.form.grammar, place, rule);
+    }
+    return nullptr;
+  } catch (const ApiError&) {
+    throw;
+  } catch (const Error& error) {
+    bad_field(field, "{}", error.what());
+  }
+}
+
+void check_tools(const Service& service, ChatRequest& request) {
+  text::Conversation& conversation = request.conversation;
+  if (request.tool_choice.kind == ToolChoice::Kind::None) conversation.tools = nullptr;
+  const bool any = conversation.tools.is_array() && !conversation.tools.empty();
+  if (!any) {
+    if (request.tool_choice.kind == ToolChoice::Kind::Required ||
+        request.tool_choice.kind == ToolChoice::Kind::Named)
+      bad_field("tool_choice", "there are no tools");
+    return;
+  }
+  if (service.chat->output_format().calls == text::CallSyntax::None)
+    bad_field("tools", "this model's chat template has no tool calls");
+  if (request.tool_choice.kind != ToolChoice::Kind::Named) return;
+  for (const Json& tool : conversation.tools) {
+    const Json& function = tool.contains("function") ? tool["function"] : tool;
+    if (function.value("name", Json()) == request.tool_choice.name) return;
+  }
+  bad_field("tool_choice", "there is no tool {}", text::json_quote(request.tool_choice.name));
+}
+
+text::ChatPrompt render(const Service& service, text::Conversation conversation) {
+  if (!service.chat) throw ApiError(400, "this model has no chat template; /v1/completions takes plain text");
+  try {
+    return service.chat->render(std::move(conversation));
+  } catch (const text::jinja::TemplateError& error) {
+    if (error.raised())
+      throw ApiError(400, "messages: the chat template refuses them: " + error.message(), "messages");
+    throw ApiError(400, fmt::format("messages: the chat template fails: {}", error.what()), "messages");
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), path_in(error.what()));
+  }
+}
+
+void add_bos(const Service& service, std::vector<int32_t>& tokens) {
+  const int32_t bos = service.tokenizer.bos();
+  if (service.tokenizer.add_bos() && (tokens.empty() || tokens.front() != bos))
+    tokens.insert(tokens.begin(), bos);
+}
+
+}  // namespace
+
+void ChatRequest::set_thinking(bool on) {
+  Json& arguments = conversation.template_arguments;
+  if (arguments.is_null()) arguments = Json::object();
+  for (const char* name : {"enable_thinking", "thinking"})  // templates disagree on the name
+    if (!arguments.contains(name)) arguments[name] = on;
+}
+
+void read_sampling(Fields& fields, const Service& service, engine::SamplingParams& sampling) {
+  sampling = service.sampling;
+  const auto take = [&](const char* name, double low, double high, auto& value) {
+    if (const auto number = fields.number(name, low, high))
+      value = static_cast<std::remove_reference_t<decltype(value)>>(*number);
+  };
+  take("temperature", 0, 1000, sampling.temperature);
+  take("top_p", 0, 1, sampling.top_p);
+  take("min_p", 0, 1, sampling.min_p);
+  take("presence_penalty", -100, 100, sampling.presence_penalty);
+  take("frequency_penalty", -100, 100, sampling.frequency_penalty);
+  take("repetition_penalty", 0.01, 100, sampling.repeat_penalty);
+  take("repeat_penalty", 0.01, 100, sampling.repeat_penalty);
+  if (const auto k = fields.integer("top_k", -1, INT32_MAX))
+    sampling.top_k = static_cast<int32_t>(std::max<int64_t>(*k, 0));  // -1: off, as some servers have it
+  if (const auto window = fields.integer("repeat_last_n", -1, engine::SamplingParams::kLongestWindow))
+    sampling.penalty_window = static_cast<int32_t>(*window);
+  const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
+  sampling.seed = seed && *seed != -1 ? static_cast<uint64_t>(*seed) : random_seed();
+  if (const Json* bias = fields.any("logit_bias"))
+    read_bias(*bias, fields.path_of("logit_bias"), service.tokenizer.size(), sampling);
+}
+
+void read_stops(Fields& fields, std::string_view name, engine::Request& request) {
+  constexpr size_t kMostStops = 64, kLongestStop = 4096;
+  for (std::string& stop : fields.strings(name)) {
+    if (stop.size() > kLongestStop) bad_field(fields.path_of(name), "longer than {} bytes", kLongestStop);
+    if (!stop.empty()) request.stops.push_back(std::move(stop));
+  }
+  if (request.stops.size() > kMostStops) bad_field(fields.path_of(name), "more than {} texts", kMostStops);
+}
+
+AnswerForm read_form(const Json& format, const std::string& path) {
+  Fields fields(format, path);
+  const auto type = fields.choice("type", {"text", "json_object", "json_schema"});
+  if (!type) bad_field(fields.path_of("type"), "is missing");
+  AnswerForm form;
+  if (*type == "json_object") form.kind = AnswerForm::Kind::JsonObject;
+  const auto take_schema = [&form](const Json* schema, const std::string& where) {
+    if (!schema) bad_field(where, "is missing");
+    if (!schema->is_object() && !schema->is_boolean())
+      bad_field(where, "expected a JSON schema, not {}", json_kind(*schema));
+    form.kind = AnswerForm::Kind::JsonSchema;
+    form.schema = *schema;
+  };
+  if (*type == "json_schema") {
+    if (const Json* inner = fields.object("json_schema")) {
+      Fields named(*inner, fields.path_of("json_schema"));
+      take_schema(named.any("schema"), named.path_of("schema"));
+      named.ignore({"name", "description", "strict"});
+      named.finish();
+    } else {
+      take_schema(fields.any("schema"), fields.path_of("schema"));
+    }
+  } else if (const Json* schema = fields.any("schema"); schema && *type == "json_object") {
+    take_schema(schema, fields.path_of("schema"));  // as llama.cpp has it
+  }
+  fields.ignore({"name", "description", "strict"});
+  fields.finish();
+  return form;
+}
+
+std::string render_prompt(const Service& service, text::Conversation conversation) {
+  return render(service, std::move(conversation)).prompt.text;
+}
+
+EncodedPrompt encode_chat(const Service& service, text::Conversation conversation) {
+  const text::ChatPrompt prompt = render(service, std::move(conversation));
+  EncodedPrompt encoded{text::encode_prompt(service.tokenizer, service.chat->control_tokens(), prompt.prompt),
+                        prompt.starts_in_thinking};
+  add_bos(service, encoded.tokens);
+  return encoded;
+}
+
+std::vector<int32_t> encode_text(const Service& service, std::string_view text) {
+  std::vector<int32_t> tokens;
+  service.tokenizer.append(text, true, tokens);
+  add_bos(service, tokens);
+  return tokens;
+}
+
+GenerationPlan plan_chat(const Service& service, ChatRequest request) {
+  if (!service.chat) throw ApiError(400, "this model has no chat template; /v1/completions takes plain text");
+  check_tools(service, request);
+  EncodedPrompt prompt = encode_chat(service, request.conversation);
+  GenerationPlan plan;
+  plan.format = &service.chat->output_format();
+  plan.starts_in_thinking = prompt.starts_in_thinking;
+  plan.one_call = !request.parallel_calls;
+  plan.prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
+  const auto constraint = make_constraint(service, request, prompt.starts_in_thinking);
+  plan.tools = std::move(request.conversation.tools);
+  request.engine.prompt = std::move(prompt.tokens);
+  request.engine.show_special = true;  // the tags of reasoning and calls may be control tokens
+  for (int64_t i = 0; i < request.choices; ++i) {
+    plan.requests.push_back(request.engine);
+    plan.requests.back().sampling.seed += static_cast<uint64_t>(i);
+    if (constraint) plan.requests.back().constraint = constraint->clone();
+  }
+  return plan;
+}
+
+}  // namespace sluice::server

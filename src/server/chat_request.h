@@ -1,0 +1,61 @@
+// What the chat endpoints have in common: a conversation with its wishes, which becomes prompts for the
+// engine. Protocols fill it in; this knows templates, tokens and constraints.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/fields.h"
+#include "server/generation.h"
+#include "text/chat.h"
+
+namespace sluice::server {
+
+struct ToolChoice {
+  enum class Kind { Auto, None, Required, Named } kind = Kind::Auto;
+  std::string name = {};  ///< of Named
+};
+
+/// What form the content must have.
+struct AnswerForm {
+  enum class Kind { Text, JsonObject, JsonSchema, Grammar } kind = Kind::Text;
+  Json schema = {};
+  std::string grammar = {};
+};
+
+struct ChatRequest {
+  text::Conversation conversation;
+  ToolChoice tool_choice;
+  bool parallel_calls = true;
+  AnswerForm form;
+  engine::Request engine;  ///< all but prompt, seed of further choices and constraint
+  int64_t choices = 1;
+  bool stream = false;
+
+  /// Asks the template for thinking or for none.
+  void set_thinking(bool on);
+};
+
+/// Sampling fields by the names that OpenAI's API and others have. `service` gives what is not said.
+void read_sampling(Fields& fields, const Service& service, engine::SamplingParams& sampling);
+/// `stop` under this name.
+void read_stops(Fields& fields, std::string_view name, engine::Request& request);
+/// {"type": "text" | "json_object" | "json_schema", ...}; in chat completions the schema stands in
+/// "json_schema", in the responses API beside "type".
+AnswerForm read_form(const Json& format, const std::string& path);
+
+/// The prompt as tokens. Throws ApiError that names the part that makes no sense.
+struct EncodedPrompt {
+  std::vector<int32_t> tokens;
+  bool starts_in_thinking;
+};
+std::string render_prompt(const Service& service, text::Conversation conversation);
+EncodedPrompt encode_chat(const Service& service, text::Conversation conversation);
+
+/// Tokens of a text that a client wrote as the model is to see it: names of control tokens are tokens.
+std::vector<int32_t> encode_text(const Service& service, std::string_view text);
+
+/// The plan of a chat request. Throws ApiError.
+GenerationPlan plan_chat(const Service& service, ChatRequest request);
+
+}  // namespace sluice::server

@@ -1,0 +1,178 @@
+#include "server/fields.h"
+
+#include <cmath>
+
+#include "text/json_text.h"
+
+namespace sluice::server {
+
+namespace {
+
+constexpr int64_t kMostValues = 2'000'000;
+constexpr int64_t kMostKeySteps = 20'000'000;
+
+/// Looks at a text before values are made of it. An object finds a key by going through those before it, so
+/// what keys cost is counted too.
+class Weigher : public Json::json_sax_t {
+ public:
+  std::string problem;
+
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(size_t) override { return open(); }
+  bool key(string_t&) override {
+    key_steps_ += ++keys_.back();
+    return key_steps_ <= kMostKeySteps || refuse("it has too many keys");
+  }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_array() override { return close(); }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    return refuse(fmt::format("it is no JSON at byte {}", position));
+  }
+
+ private:
+  bool refuse(std::string why) {
+    if (problem.empty()) problem = std::move(why);
+    return false;
+  }
+  bool value() { return ++values_ <= kMostValues || refuse("it has too many values"); }
+  bool open() {
+    keys_.push_back(0);
+    if (keys_.size() > text::kJsonDepth)
+      return refuse(fmt::format("it is nested deeper than {}", text::kJsonDepth));
+    return value();
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  int64_t values_ = 0, key_steps_ = 0;
+  std::vector<int64_t> keys_;  ///< of each object that is open
+};
+
+}  // namespace
+
+Json parse_json(std::string_view body) {
+  Weigher weigher;
+  if (!Json::sax_parse(body, &weigher)) throw ApiError(400, "the body cannot be read: " + weigher.problem);
+  return Json::parse(body);
+}
+
+std::string_view json_kind(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return "null";
+    case Json::value_t::boolean: return "a boolean";
+    case Json::value_t::string: return "a string";
+    case Json::value_t::array: return "an array";
+    case Json::value_t::object: return "an object";
+    default: return "a number";
+  }
+}
+
+Fields::Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
+  if (object.is_object()) return;
+  const std::string message = fmt::format("expected an object, not {}", json_kind(object));
+  if (path_.empty()) throw ApiError(400, "the body: " + message);
+  bad_field(path_, "{}", message);
+}
+
+std::string Fields::path_of(std::string_view name) const {
+  return path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name);
+}
+
+const Json* Fields::any(std::string_view name) {
+  known_.emplace(name);
+  const auto it = object_.find(name);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+const Json* Fields::array(std::string_view name) {
+  const Json* value = any(name);
+  if (value && !value->is_array()) bad_field(path_of(name), "expected an array, not {}", json_kind(*value));
+  return value;
+}
+
+const Json* Fields::object(std::string_view name) {
+  const Json* value = any(name);
+  if (value && !value->is_object()) bad_field(path_of(name), "expected an object, not {}", json_kind(*value));
+  return value;
+}
+
+std::optional<std::string> Fields::string(std::string_view name) {
+  const Json* value = any(name);
+  if (!value) return {};
+  if (!value->is_string()) bad_field(path_of(name), "expected a string, not {}", json_kind(*value));
+  return value->get<std::string>();
+}
+
+std::optional<bool> Fields::boolean(std::string_view name) {
+  const Json* value = any(name);
+  if (!value) return {};
+  if (!value->is_boolean()) bad_field(path_of(name), "expected true or false, not {}", json_kind(*value));
+  return value->get<bool>();
+}
+
+std::optional<double> Fields::number(std::string_view name, double low, double high) {
+  const Json* value = any(name);
+  if (!value) return {};
+  if (!value->is_number()) bad_field(path_of(name), "expected a number, not {}", json_kind(*value));
+  const double number = value->get<double>();
+  if (!(number >= low && number <= high))
+    bad_field(path_of(name), "{}, expected {} to {}", number, low, high);
+  return number;
+}
+
+std::optional<int64_t> Fields::integer(std::string_view name, int64_t low, int64_t high) {
+  const Json* value = any(name);
+  if (!value) return {};
+  const bool whole = value->is_number_integer() ||
+                     (value->is_number() && std::nearbyint(value->get<double>()) == value->get<double>());
+  if (!whole) bad_field(path_of(name), "expected a whole number, not {}", json_kind(*value));
+  const double number = value->get<double>();  // an int64 out of low..high is so as a double too
+  if (!(number >= static_cast<double>(low) && number <= static_cast<double>(high)))
+    bad_field(path_of(name), "{}, expected {} to {}", value->dump(), low, high);
+  return value->is_number_integer() ? value->get<int64_t>() : static_cast<int64_t>(number);
+}
+
+std::optional<std::string> Fields::choice(std::string_view name,
+                                          std::initializer_list<std::string_view> allowed) {
+  auto value = string(name);
+  if (!value) return value;
+  for (const std::string_view one : allowed)
+    if (*value == one) return value;
+  bad_field(path_of(name), "{}, expected {}", text::json_quote(*value), fmt::join(allowed, ", "));
+}
+
+std::vector<std::string> Fields::strings(std::string_view name) {
+  const Json* value = any(name);
+  if (!value) return {};
+  if (value->is_string()) return {value->get<std::string>()};
+  if (!value->is_array())
+    bad_field(path_of(name), "expected a string or an array of them, not {}", json_kind(*value));
+  std::vector<std::string> strings;
+  for (size_t i = 0; i < value->size(); ++i) {
+    const Json& one = (*value)[i];
+    if (!one.is_string())
+      bad_field(fmt::format("{}[{}]", path_of(name), i), "expected a string, not {}", json_kind(one));
+    strings.push_back(one.get<std::string>());
+  }
+  return strings;
+}
+
+void Fields::ignore(std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) known_.emplace(name);
+}
+
+void Fields::finish() const {
+  for (const auto& [name, value] : object_.items())
+    if (!known_.contains(name)) bad_field(path_of(name), "this server knows no such field");
+}
+
+}  // namespace sluice::server

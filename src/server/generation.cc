@@ -1,0 +1,196 @@
+#include "server/generation.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace sluice::server {
+
+// Hears what becomes of one choice, on the engine's thread.
+class Generation::Ear : public engine::Listener {
+ public:
+  Ear(std::shared_ptr<Generation> generation, size_t choice)
+      : generation_(std::move(generation)), choice_(choice), last_ns_(now_ns()) {}
+
+  void on_token(const engine::TokenEvent& event) override {
+    Metrics& metrics = generation_->metrics_;
+    (event.index == 0 ? metrics.time_to_first_token : metrics.inter_token).add_ns(event.time_ns - last_ns_);
+    last_ns_ = event.time_ns;
+    generation_->hear({choice_, event.token, std::string(event.text),
+                       std::vector<engine::TokenLogprob>(event.logprobs.begin(), event.logprobs.end())});
+  }
+  void on_end(engine::RequestId, std::string_view text, const engine::Result& result) override {
+    generation_->metrics_.queue_time.add_ns(result.queue_ns);
+    generation_->hear({choice_, 0, std::string(text), {}, result});
+  }
+
+ private:
+  std::shared_ptr<Generation> generation_;
+  size_t choice_;
+  int64_t last_ns_;
+};
+
+Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<Sink> sink)
+    : service_(call.service),
+      metrics_(call.metrics),
+      queue_(call.queue),
+      sink_(std::move(sink)),
+      tools_(std::move(plan.tools)),
+      one_call_(plan.one_call),
+      prompt_tokens_(plan.prompt_tokens),
+      started_ns_(now_ns()),
+      choices_(plan.requests.size()),
+      parsers_(plan.requests.size()),
+      running_(plan.requests.size()) {
+  for (auto& parser : parsers_) {
+    if (plan.format) parser.emplace(*plan.format, tools_, plan.starts_in_thinking);
+  }
+  for (const engine::Request& request : plan.requests) keeps_tokens_ |= request.top_logprobs >= 0;
+}
+
+std::shared_ptr<Generation> Generation::start(const Call& call, GenerationPlan plan,
+                                              std::unique_ptr<Sink> sink) {
+  std::shared_ptr<Generation> generation(new Generation(call, plan, std::move(sink)));
+  for (engine::Request& request : plan.requests) request.client = call.client;
+  generation->submit(std::move(plan.requests), call.style);
+  call.exchange->on_gone([weak = std::weak_ptr(generation)] {
+    if (const auto left = weak.lock()) left->cancel();
+  });
+  return generation;
+}
+
+// Runs on the queue: what the listeners post is read after it.
+void Generation::submit(std::vector<engine::Request> requests, Style style) {
+  const auto refuse = [this](const ApiError& error) {
+    cancel();
+    sink_ = nullptr;  // nobody writes what the cancelled choices still say
+    throw ApiError(error);
+  };
+  for (size_t i = 0; i < requests.size(); ++i) {
+    try {
+      const engine::RequestId id =
+          service_.engine.submit(std::move(requests[i]), std::make_shared<Ear>(shared_from_this(), i));
+      const std::lock_guard lock(mutex_);
+      ids_.push_back(id);
+    } catch (const engine::ContextExceeded& error) {
+      refuse(context_exceeded(style, error.prompt_tokens, error.context));
+    } catch (const engine::Unavailable& error) {
+      refuse({503, error.what()});
+    } catch (const Error& error) {
+      refuse({400, error.what()});
+    }
+  }
+}
+
+void Generation::cancel() {
+  std::vector<engine::RequestId> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    ids = ids_;
+  }
+  for (const engine::RequestId id : ids) service_.engine.cancel(id);
+}
+
+void Generation::hear(News news) {
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_.push_back(std::move(news));
+    if (scheduled_) return;
+    scheduled_ = true;
+  }
+  queue_->post([self = shared_from_this()] { self->drain(); });
+}
+
+void Generation::drain() {
+  {
+    const std::lock_guard lock(mutex_);
+    reading_.clear();
+    reading_.swap(inbox_);
+    scheduled_ = false;
+  }
+  if (!sink_) return;
+  for (News& news : reading_) take(news);
+}
+
+void Generation::take(News& news) {
+  Choice& choice = choices_[news.choice];
+  if (choice.cut) {
+    if (!news.result) return;
+    news.result->finish = engine::Finish::EndToken;
+    return end(news.choice, std::move(*news.result));
+  }
+  std::vector<TokenInfo> tokens;
+  if (!news.result) {
+    if (parsers_[news.choice] && parsers_[news.choice]->thinking()) ++choice.reasoning_tokens;
+    if (keeps_tokens_) tokens.push_back({news.token, std::move(news.logprobs)});
+  }
+  std::vector<text::OutputEvent> events;
+  if (auto& parser = parsers_[news.choice]) {
+    if (!news.text.empty()) events = parser->push(news.text);
+  } else if (!news.text.empty()) {
+    events.push_back({text::OutputEvent::Kind::Content, std::move(news.text)});
+  }
+  if (one_call_ && !choice.cut) {
+    const auto call = std::find_if(events.begin(), events.end(), [](const text::OutputEvent& event) {
+      return event.kind == text::OutputEvent::Kind::Call;
+    });
+    if (call != events.end()) {
+      events.erase(call + 1, events.end());
+      choice.cut = true;
+      const std::lock_guard lock(mutex_);
+      service_.engine.cancel(ids_[news.choice]);
+    }
+  }
+  deliver(news.choice, events, tokens);
+  if (!news.result) return;
+  if (auto& parser = parsers_[news.choice]; parser && !choice.cut) {
+    deliver(news.choice, parser->finish(), {});
+    choice.output.incomplete = parser->incomplete();
+  }
+  end(news.choice, std::move(*news.result));
+}
+
+void Generation::deliver(size_t choice, const std::vector<text::OutputEvent>& events,
+                         std::span<const TokenInfo> tokens) {
+  if (events.empty() && tokens.empty()) return;
+  choices_[choice].output.add(events);
+  choices_[choice].tokens.insert(choices_[choice].tokens.end(), tokens.begin(), tokens.end());
+  sink_->piece(*this, choice, events, tokens);
+}
+
+void Generation::end(size_t choice, engine::Result result) {
+  Choice& ended = choices_[choice];
+  ended.ended = true;
+  ended.result = std::move(result);
+  const engine::Finish finish = ended.result.finish;
+  if (finish != engine::Finish::Error && finish != engine::Finish::Shutdown) sink_->ended(*this, choice);
+  if (--running_ > 0) return;
+  std::optional<ApiError> failure;
+  for (const Choice& one : choices_) {
+    if (one.result.finish == engine::Finish::Error) failure = ApiError(500, one.result.error);
+    if (one.result.finish == engine::Finish::Shutdown) failure = ApiError(503, "the server is shutting down");
+  }
+  sink_->done(*this, failure);
+  sink_ = nullptr;
+  metrics_.request_duration.add_ns(now_ns() - started_ns_);
+}
+
+int64_t Generation::cached_tokens() const {
+  int64_t most = 0;
+  for (const Choice& choice : choices_) most = std::max(most, choice.result.cached_tokens);
+  return most;
+}
+
+int64_t Generation::generated_tokens() const {
+  int64_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.result.generated_tokens;
+  return sum;
+}
+
+int64_t Generation::reasoning_tokens() const {
+  int64_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.reasoning_tokens;
+  return sum;
+}
+
+}  // namespace sluice::server

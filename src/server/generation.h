@@ -1,0 +1,126 @@
+// A request at work: its choices run in the engine, and what they write is taken apart on the workers, piece
+// by piece, for whoever writes the answer. Knows the engine and the parsers; the shapes of answers are its
+// users' business.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/metrics.h"
+#include "server/service.h"
+#include "server/workers.h"
+#include "text/output_parser.h"
+
+namespace sluice::server {
+
+/// One request and what it needs: handed from the routes to an endpoint.
+struct Call {
+  const Service& service;
+  Metrics& metrics;
+  std::shared_ptr<Exchange> exchange;
+  std::shared_ptr<SerialQueue> queue;
+  Style style;
+  std::string client;  ///< for the engine's fairness
+};
+
+/// What to run.
+struct GenerationPlan {
+  std::vector<engine::Request> requests;       ///< one a choice
+  const text::OutputFormat* format = nullptr;  ///< null: the answer is plain text
+  Json tools;
+  bool starts_in_thinking = false;
+  bool one_call = false;      ///< the first tool call ends the answer
+  int64_t prompt_tokens = 0;  ///< of all different prompts
+};
+
+struct TokenInfo {
+  int32_t token;
+  std::vector<engine::TokenLogprob> logprobs;  ///< its own first
+};
+
+/// What a choice has written so far.
+struct Choice {
+  text::ParsedOutput output;
+  std::vector<TokenInfo> tokens;  ///< where log-probabilities were asked for
+  int64_t reasoning_tokens = 0;
+  engine::Result result;  ///< once it has ended
+  bool ended = false;
+  bool cut = false;  ///< its first call was the end
+
+  bool called() const { return !output.tool_calls.empty(); }
+  /// The model ended within its limits.
+  bool complete() const {
+    return result.finish == engine::Finish::EndToken || result.finish == engine::Finish::StopString;
+  }
+};
+
+class Generation;
+
+/// Writes the answer. Called on the workers, one call after the other.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void piece(const Generation&, size_t /*choice*/, const std::vector<text::OutputEvent>& /*events*/,
+                     std::span<const TokenInfo> /*tokens*/) {}
+  virtual void ended(const Generation&, size_t /*choice*/) {}
+  /// All choices have ended: the last call. `failure`: the engine could not go on.
+  virtual void done(const Generation&, const std::optional<ApiError>& failure) = 0;
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  /// Hands the requests to the engine. Cancels them when the client goes. Throws ApiError, and then nothing
+  /// runs.
+  static std::shared_ptr<Generation> start(const Call& call, GenerationPlan plan, std::unique_ptr<Sink> sink);
+
+  const Service& service() const { return service_; }
+  const std::vector<Choice>& choices() const { return choices_; }
+  int64_t prompt_tokens() const { return prompt_tokens_; }
+  int64_t cached_tokens() const;  ///< of the choice that found the most
+  int64_t generated_tokens() const;
+  int64_t reasoning_tokens() const;
+
+ private:
+  class Ear;
+  struct News {
+    size_t choice;
+    int32_t token = 0;
+    std::string text = {};
+    std::vector<engine::TokenLogprob> logprobs = {};
+    std::optional<engine::Result> result = {};
+  };
+
+  Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<Sink> sink);
+  void submit(std::vector<engine::Request> requests, Style style);
+  void cancel();
+  void hear(News news);
+  void drain();
+  void take(News& news);
+  void deliver(size_t choice, const std::vector<text::OutputEvent>& events,
+               std::span<const TokenInfo> tokens);
+  void end(size_t choice, engine::Result result);
+
+  const Service& service_;
+  Metrics& metrics_;
+  std::shared_ptr<SerialQueue> queue_;
+  std::unique_ptr<Sink> sink_;
+  Json tools_;
+  bool one_call_, keeps_tokens_ = false;
+  int64_t prompt_tokens_ = 0, started_ns_;
+  std::vector<Choice> choices_;
+  std::vector<std::optional<text::OutputParser>> parsers_;
+  size_t running_;
+
+  std::mutex mutex_;  // over what follows
+  std::vector<News> inbox_;
+  bool scheduled_ = false;
+  std::vector<engine::RequestId> ids_;  ///< by choice
+  std::vector<News> reading_;           ///< the workers' alone
+};
+
+}  // namespace sluice::server

@@ -1,0 +1,87 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sluice::server {
+
+namespace {
+
+void line(std::string& out, const char* name, const char* type, const char* help, double value) {
+  out +=
+      fmt::format("# HELP sluice_{0} {1}\n# TYPE sluice_{0} {2}\nsluice_{0} {3}\n", name, help, type, value);
+}
+
+void engine_lines(std::string& out, const engine::EngineStats& stats) {
+  const auto gauge = [&](const char* name, const char* help, int64_t value) {
+    line(out, name, "gauge", help, static_cast<double>(value));
+  };
+  const auto counter = [&](const char* name, const char* help, int64_t value) {
+    line(out, name, "counter", help, static_cast<double>(value));
+  };
+  gauge("requests_running", "requests in the batch", stats.running);
+  gauge("requests_waiting", "requests in the queue", stats.waiting);
+  gauge("cache_pages", "pages of the cache", stats.pages);
+  gauge("cache_pages_used", "pages of running requests", stats.used_pages);
+  gauge("cache_pages_cached", "pages of prefixes that nobody uses now", stats.cached_pages);
+  gauge("cache_pages_free", "pages that hold nothing", stats.free_pages);
+  line(out, "cache_usage_ratio", "gauge", "share of the pages that running requests use",
+       stats.pages > 0 ? static_cast<double>(stats.used_pages) / static_cast<double>(stats.pages) : 0);
+  counter("requests_total", "requests taken", stats.requests_total);
+  counter("prompt_tokens_total", "tokens of prompts", stats.prompt_tokens_total);
+  counter("prompt_cached_tokens_total", "of those, tokens whose rows were in the cache",
+          stats.cached_tokens_total);
+  counter("prefix_hits_total", "requests of which a beginning was in the cache", stats.prefix_hits_total);
+  counter("generated_tokens_total", "tokens generated", stats.generated_tokens_total);
+  counter("preemptions_total", "requests that had to give their pages to others", stats.preemptions_total);
+  counter("steps_total", "steps of the model", stats.steps_total);
+  counter("rows_total", "rows of all steps", stats.rows_total);
+  counter("prompt_rows_total", "of those, rows of prompts", stats.prompt_rows_total);
+  line(out, "step_seconds_total", "counter", "time in which there was work", stats.step_seconds_total);
+  out += "# HELP sluice_finished_total requests by how they ended\n# TYPE sluice_finished_total counter\n";
+  for (int i = 0; i < engine::kFinishes; ++i) {
+    out += fmt::format("sluice_finished_total{{reason=\"{}\"}} {}\n",
+                       engine::finish_name(static_cast<engine::Finish>(i)), stats.finished_total[i]);
+  }
+}
+
+}  // namespace
+
+void Histogram::add_ns(int64_t ns) {
+  const auto place = std::lower_bound(kBounds.begin(), kBounds.end(), static_cast<double>(ns) * 1e-9);
+  counts_[static_cast<size_t>(place - kBounds.begin())].fetch_add(1, std::memory_order_relaxed);
+  sum_ns_.fetch_add(ns, std::memory_order_relaxed);
+}
+
+void Histogram::print(std::string& out, const char* name, const char* help) const {
+  out += fmt::format("# HELP sluice_{0} {1}\n# TYPE sluice_{0} histogram\n", name, help);
+  int64_t sum = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    sum += counts_[i].load(std::memory_order_relaxed);
+    const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
+    out += fmt::format("sluice_{}_bucket{{le=\"{}\"}} {}\n", name, bound, sum);
+  }
+  out += fmt::format("sluice_{0}_sum {1}\nsluice_{0}_count {2}\n", name,
+                     static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9, sum);
+}
+
+std::string Metrics::text(const engine::Engine* engine, size_t connections) const {
+  std::string out;
+  line(out, "up", "gauge", "1 once the model is loaded", engine ? 1 : 0);
+  line(out, "http_connections", "gauge", "open connections", static_cast<double>(connections));
+  line(out, "http_requests_total", "counter", "HTTP requests", static_cast<double>(http_requests.load()));
+  out += "# HELP sluice_http_responses_total HTTP answers by class of status\n";
+  out += "# TYPE sluice_http_responses_total counter\n";
+  for (size_t i = 2; i < http_responses.size(); ++i)
+    out += fmt::format("sluice_http_responses_total{{status=\"{}xx\"}} {}\n", i, http_responses[i].load());
+  time_to_first_token.print(out, "time_to_first_token_seconds",
+                            "from a request's arrival to its first token");
+  inter_token.print(out, "inter_token_seconds", "between two tokens of an answer");
+  queue_time.print(out, "queue_seconds", "from a request's arrival until its prompt is read");
+  request_duration.print(out, "request_seconds", "from a request's arrival to the end of its answer");
+  if (engine) engine_lines(out, engine->stats());
+  return out;
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,242 @@
+// The table of routes, and the way of a request through it: the thread of the sockets finds its route and
+// refuses what may not pass; a worker runs its endpoint; what that throws becomes an answer.
+#include "server/server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "base/file.h"
+#include "server/access.h"
+#include "server/answer.h"
+#include "server/endpoints.h"
+#include "server/page.h"
+
+namespace sluice::server {
+
+namespace {
+
+enum class Access { Public, Key };
+
+struct Route {
+  std::string_view method, path;  ///< a path that ends in / stands for all below it
+  Access access;
+  Style style;
+  void (*run)(const Call&);  ///< null: answered by the server itself, below
+};
+
+constexpr Route kRoutes[] = {
+    {"POST", "/v1/chat/completions", Access::Key, Style::OpenAi, chat_completions},
+    {"POST", "/chat/completions", Access::Key, Style::OpenAi, chat_completions},
+    {"POST", "/v1/completions", Access::Key, Style::OpenAi, completions},
+    {"POST", "/v1/messages", Access::Key, Style::Anthropic, messages},
+    {"POST", "/v1/messages/count_tokens", Access::Key, Style::Anthropic, count_tokens},
+    {"POST", "/v1/responses", Access::Key, Style::OpenAi, responses},
+    {"POST", "/tokenize", Access::Key, Style::OpenAi, tokenize},
+    {"POST", "/detokenize", Access::Key, Style::OpenAi, detokenize},
+    {"POST", "/apply-template", Access::Key, Style::OpenAi, apply_template},
+    {"GET", "/v1/models", Access::Public, Style::OpenAi, models},
+    {"GET", "/v1/models/", Access::Public, Style::OpenAi, models},
+    {"GET", "/models", Access::Public, Style::OpenAi, models},
+    {"GET", "/props", Access::Key, Style::OpenAi, props},
+    {"GET", "/slots", Access::Key, Style::OpenAi, slots},
+    {"GET", "/health", Access::Public, Style::OpenAi, nullptr},
+    {"GET", "/v1/health", Access::Public, Style::OpenAi, nullptr},
+    {"GET", "/metrics", Access::Key, Style::OpenAi, nullptr},
+    {"GET", "/", Access::Public, Style::OpenAi, nullptr},
+    {"GET", "/index.html", Access::Public, Style::OpenAi, nullptr},
+};
+
+/// Clients ask for these elsewhere; here a model of language answers, and says so.
+constexpr std::string_view kNotHere[] = {
+    "/v1/embeddings",   "/v1/rerank", "/v1/audio/",  "/v1/images/",     "/completion", "/infill",
+    "/v1/fine_tuning/", "/v1/files",  "/v1/batches", "/v1/moderations", "/api/"};
+
+bool matches(std::string_view pattern, std::string_view path) {
+  return pattern.size() > 1 && pattern.ends_with('/') ? path.starts_with(pattern) : path == pattern;
+}
+
+std::string_view method_of(const HttpRequest& request) {
+  return request.method == "HEAD" ? "GET" : request.method;
+}
+
+/// The route, or null; `methods` collects those that the path knows.
+const Route* find_route(const HttpRequest& request, std::string* methods = nullptr) {
+  for (const Route& route : kRoutes) {
+    if (!matches(route.path, request.path)) continue;
+    if (route.method == method_of(request)) return &route;
+    if (methods) *methods += (methods->empty() ? "" : ", ") + std::string(route.method);
+  }
+  return nullptr;
+}
+
+Style style_of(const HttpRequest& request) {
+  return request.path.starts_with("/v1/messages") ? Style::Anthropic : Style::OpenAi;
+}
+
+bool is_loopback_host(const std::string& host) {
+  return host == "127.0.0.1" || host == "localhost" || host == "::1";
+}
+
+int workers_for(int wanted) {
+  if (wanted > 0) return wanted;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 2, 8);
+}
+
+HttpResponse page_response() {
+  if (page().empty())
+    return {200, "text/plain; charset=utf-8", "Sluice answers at /v1/chat/completions.\n", {}};
+  return {200,
+          "text/html; charset=utf-8",
+          std::string(page()),
+          {{"Cache-Control", "no-cache"},
+           {"Content-Security-Policy", "frame-ancestors 'none'"},
+           {"X-Content-Type-Options", "nosniff"},
+           {"Referrer-Policy", "no-referrer"}}};
+}
+
+}  // namespace
+
+struct Server::Impl {
+  ServerOptions options;
+  ApiKeys keys;
+  Origins origins;
+  Metrics metrics;
+  std::atomic<const Service*> service{nullptr};
+  std::unique_ptr<Workers> workers;
+  std::unique_ptr<HttpServer> http;
+
+  explicit Impl(ServerOptions given)
+      : options(std::move(given)),
+        keys(options.api_keys),
+        origins(options.origins, options.api_keys.empty() && is_loopback_host(options.http.host)) {}
+
+  std::optional<HttpResponse> gate(const HttpRequest& request);
+  void handle(const std::shared_ptr<Exchange>& exchange);
+  void run(const Route& route, const Call& call);
+  HttpResponse health() const;
+};
+
+// The body has not been read: who may not pass need not send it.
+std::optional<HttpResponse> Server::Impl::gate(const HttpRequest& request) {
+  metrics.http_requests.fetch_add(1, std::memory_order_relaxed);
+  const Style style = style_of(request);
+  const auto refuse = [&](int status, const std::string& message, const char* code = "") {
+    return error_response(style, ApiError(status, message, {}, code));
+  };
+  if (!origins.admits(request)) {
+    return refuse(403, fmt::format("pages of {} may not ask this server; start it with --cors {} to let them",
+                                   request.header("origin"), request.header("origin")));
+  }
+  if (request.method == "OPTIONS") return HttpResponse{204, "", "", {{"Allow", "GET, POST, OPTIONS"}}};
+  std::string methods;
+  const Route* route = find_route(request, &methods);
+  if (!route && !methods.empty()) {
+    HttpResponse response = refuse(405, fmt::format("{}: expected {}", request.path, methods));
+    response.headers.emplace_back("Allow", methods);
+    return response;
+  }
+  if (!route) {
+    for (const std::string_view path : kNotHere) {
+      if (matches(path, request.path)) return refuse(501, fmt::format("{} is not part of this server", path));
+    }
+    return refuse(404, fmt::format("{}: there is nothing here", request.path));
+  }
+  if (route->access == Access::Key && !keys.empty() && !keys.find(request)) {
+    return refuse(401, "expected an API key of this server, as Authorization: Bearer KEY or x-api-key: KEY",
+                  "invalid_api_key");
+  }
+  if (route->run && !service.load()) return refuse(503, "the model is still loading");
+  return {};
+}
+
+HttpResponse Server::Impl::health() const {
+  if (service.load()) return json_response({{"status", "ok"}});
+  HttpResponse response = error_response(Style::OpenAi, ApiError(503, "the model is still loading"));
+  return response;
+}
+
+void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
+  const HttpRequest& request = exchange->request();
+  const Route* route = find_route(request);  // the gate has found it already
+  if (!route->run) {
+    if (request.path.ends_with("/health")) return exchange->respond(health());
+    if (request.path != "/metrics") return exchange->respond(page_response());
+    const Service* ready = service.load();
+    return exchange->respond({200,
+                              "text/plain; version=0.0.4; charset=utf-8",
+                              metrics.text(ready ? &ready->engine : nullptr, http->connections()),
+                              {}});
+  }
+  const auto queue = std::make_shared<SerialQueue>(*workers);
+  const std::optional<std::string> key = keys.empty() ? std::nullopt : keys.find(request);
+  const Call call = {*service.load(), metrics, exchange, queue, route->style, key.value_or(request.peer)};
+  queue->post([this, route, call] { run(*route, call); });
+}
+
+void Server::Impl::run(const Route& route, const Call& call) {
+  const auto answer = [&](const ApiError& error) {
+    call.exchange->respond(error_response(route.style, error));
+  };
+  try {
+    route.run(call);
+  } catch (const ApiError& error) {
+    answer(error);
+  } catch (const Error& error) {
+    answer({400, error.what()});
+  } catch (const std::bad_alloc&) {
+    answer({503, "too little memory for this request"});
+  } catch (const std::exception& error) {
+    answer({500, fmt::format("internal error: {}", error.what())});
+  }
+}
+
+Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
+  Impl& impl = *impl_;
+  impl.workers = std::make_unique<Workers>(workers_for(impl.options.workers));
+  HttpHooks hooks;
+  hooks.gate = [&impl](const HttpRequest& head) { return impl.gate(head); };
+  hooks.handle = [&impl](const std::shared_ptr<Exchange>& exchange) { impl.handle(exchange); };
+  hooks.headers = [&impl](const HttpRequest& head) {
+    Headers headers = impl.origins.headers(head);
+    headers.emplace_back("x-request-id", new_id("req_"));
+    return headers;
+  };
+  hooks.answering = [&impl](int status) {
+    impl.metrics.http_responses[static_cast<size_t>(status / 100)].fetch_add(1, std::memory_order_relaxed);
+  };
+  hooks.error = [](const HttpRequest& request, int status, const std::string& message) {
+    return error_response(style_of(request), ApiError(status, message));
+  };
+  impl.http = std::make_unique<HttpServer>(impl.options.http, std::move(hooks));
+  impl.http->start();
+}
+
+Server::~Server() {
+  impl_->http.reset();
+  impl_->workers.reset();
+}
+
+const std::string& Server::address() const { return impl_->http->address(); }
+uint16_t Server::port() const { return impl_->http->port(); }
+void Server::ready(const Service& service) { impl_->service = &service; }
+bool Server::drain(std::chrono::milliseconds at_most) { return impl_->http->drain(at_most); }
+
+std::vector<std::string> read_api_keys(const std::string& path) {
+  const std::string text = read_file(path);
+  std::vector<std::string> keys;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
+    line = line.substr(0, line.find('#'));
+    while (!line.empty() && (line.back() == ' ' || line.back() == '\t' || line.back() == '\r'))
+      line.remove_suffix(1);
+    while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
+    if (!line.empty()) keys.emplace_back(line);
+    begin = end + 1;
+  }
+  if (keys.empty()) fail("{}: there is no key in it; expected one a line", path);
+  return keys;
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,45 @@
+// The server: connections, routes, keys and endpoints around a model. It answers from the start on, most of
+// it with "still loading" until there is a model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/http.h"
+#include "server/service.h"
+
+namespace sluice::server {
+
+struct ServerOptions {
+  HttpOptions http;
+  std::vector<std::string> api_keys;  ///< none: everybody may
+  std::vector<std::string> origins;   ///< web pages that may ask; "*": any
+  int workers = 0;                    ///< threads for text; 0: by the machine
+};
+
+class Server {
+ public:
+  /// Listens. Throws Error.
+  explicit Server(ServerOptions options);
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  /// Closes every connection. The engine must have been stopped: nothing may still be at work for a client.
+  ~Server();
+
+  const std::string& address() const;
+  uint16_t port() const;
+  /// From now on there is a model. The service outlives the server.
+  void ready(const Service& service);
+  /// Takes no more connections and requests; whether all answers are out in time.
+  bool drain(std::chrono::milliseconds at_most);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The keys of a file: one a line; empty lines and what follows a # are passed over. Throws Error.
+std::vector<std::string> read_api_keys(const std::string& path);
+
+}  // namespace sluice::server

@@ -1,0 +1,32 @@
+// What the endpoints work with: a loaded model, and the engine that runs it. Made by whoever assembles the
+// program; the endpoints change nothing in it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "text/chat.h"
+#include "text/constraint.h"
+#include "text/tokenizer.h"
+
+namespace sluice::server {
+
+struct Service {
+  engine::Engine& engine;
+  const text::Tokenizer& tokenizer;
+  const text::ChatTemplate* chat = nullptr;  ///< null: the model has none
+  std::shared_ptr<const text::ConstraintVocabulary> constraints;
+  engine::SamplingParams sampling;  ///< where a request says nothing; its seed is not used
+
+  std::string model_id;  ///< as clients see it
+  std::string model_path;
+  std::string chat_template;    ///< its source
+  std::string bos, eos;         ///< texts of these tokens
+  int64_t trained_context = 0;  ///< tokens; the engine may have less
+  int64_t model_bytes = 0;
+  std::string backend;
+};
+
+}  // namespace sluice::server
