@@ -1,4 +1,4 @@
-// The pages of the latent cache: who has which. A page holds kPageRows rows of one sequence, for all layers.
+// The free pages of the latent cache. A page holds kPageRows rows of one sequence, for all layers.
 // Knows numbers only; where a page lies is the backend's business.
 #pragma once
 
@@ -15,6 +15,8 @@ class KvPool {
   /// Grows a sequence's page table until it covers `rows` rows. False, and nothing taken, when too few are
   /// free.
   bool reserve(std::vector<int32_t>& table, int64_t rows);
+  /// Gives one page back.
+  void give_back(int32_t page) { free_.push_back(page); }
   /// Gives all pages of a table back.
   void release(std::vector<int32_t>& table);
 

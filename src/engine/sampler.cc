@@ -141,30 +141,57 @@ void SamplingParams::validate() const {
   if (top_k < 0) problems.add("top_k is {}, expected 0 (off) or more", top_k);
   if (penalty_window < -1 || penalty_window > kLongestWindow)
     problems.add("penalty_window is {}, expected -1 (all) to {}", penalty_window, kLongestWindow);
+  for (const auto& [token, bias] : logit_bias) {
+    if (token < 0) problems.add("logit_bias: token {}, expected 0 or more", token);
+    if (!(bias < kInfinity)) problems.add("logit_bias of token {} is {}, expected a number", token, bias);
+  }
   problems.throw_if_any("sampling");
 }
 
-Sampler::Sampler(const SamplingParams& params, int32_t vocab_size) : params_(params) {
-  params.validate();
+Sampler::Sampler(const SamplingParams& params, int32_t vocab_size) : Sampler(params, std::span<Candidate>()) {
   CHECK(vocab_size > 0, "vocab_size {}", vocab_size);
-  candidates_.resize(vocab_size);
+  own_scratch_.resize(vocab_size);
+  candidates_ = own_scratch_;
+  if (params.penalises()) counts_.resize(vocab_size);
+}
+
+Sampler::Sampler(const SamplingParams& params, std::span<Candidate> scratch)
+    : params_(params), candidates_(scratch) {
+  params.validate();
   if (params.penalises()) {
-    counts_.resize(vocab_size);
+    counts_.resize(scratch.size());
     recent_.reserve(std::max(params.penalty_window, 0));
   }
   uint64_t state = params.seed;
   for (uint64_t& word : random_state_) word = split_mix(state);
 }
 
-int32_t Sampler::sample(std::span<const float> logits) {
-  CHECK(logits.size() == candidates_.size(), "{} logits for {} tokens", logits.size(), candidates_.size());
-  SamplingRow row{params_, counts_, candidates_};
+// The candidates in the order of their ids; false: none of them is above minus infinity.
+bool Sampler::fill(std::span<const float> logits, std::span<const uint32_t> allowed) {
   bool any = false;
   for (size_t i = 0; i < logits.size(); ++i) {
     const float logit = std::isnan(logits[i]) ? -kInfinity : logits[i];
     candidates_[i] = {logit, static_cast<int32_t>(i)};
     any |= logit > -kInfinity;
   }
+  if (allowed.empty() && params_.logit_bias.empty()) return any;
+  for (const auto& [token, bias] : params_.logit_bias) {
+    const auto i = static_cast<size_t>(token);
+    if (i < candidates_.size() && candidates_[i].logit > -kInfinity) candidates_[i].logit += bias;
+  }
+  any = false;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const bool may = allowed.empty() || (i / 32 < allowed.size() && (allowed[i / 32] >> (i % 32) & 1) != 0);
+    if (!may) candidates_[i].logit = -kInfinity;
+    any |= candidates_[i].logit > -kInfinity;
+  }
+  return any;
+}
+
+int32_t Sampler::sample(std::span<const float> logits, std::span<const uint32_t> allowed) {
+  CHECK(logits.size() == candidates_.size(), "{} logits for {} tokens", logits.size(), candidates_.size());
+  const bool any = fill(logits, allowed);
+  SamplingRow row{params_, counts_, candidates_};
   const bool greedy = params_.temperature == 0;
   if (!any) {
     if (!greedy) uniform();

@@ -61,22 +61,30 @@ std::span<const SamplingStep> sampling_steps();
 /// every platform (no library distribution is used).
 class Sampler {
  public:
-  /// Throws Error when the parameters are out of range.
+  /// Throws Error when the parameters are out of range. The work goes on in `scratch` [vocab_size], during
+  /// sample() only: samplers of one thread may share it.
+  Sampler(const SamplingParams& params, std::span<Candidate> scratch);
+  /// With a scratch of its own.
   Sampler(const SamplingParams& params, int32_t vocab_size);
+  Sampler(Sampler&&) = default;
+  Sampler& operator=(Sampler&&) = default;
 
   /// One token from one row of logits [vocab_size]. Ties go to the lower id. NaN counts as minus infinity; a
   /// row of nothing else gives token 0. Plus infinity beats everything finite. A greedy row uses no random
-  /// number, any other row uses one.
-  int32_t sample(std::span<const float> logits);
+  /// number, any other row uses one. `allowed`: bit t % 32 of word t / 32 says whether token t may come;
+  /// tokens beyond it may not; empty: all may.
+  int32_t sample(std::span<const float> logits, std::span<const uint32_t> allowed = {});
   /// Tells the penalties of a token: sampled or of the prompt.
   void accept(int32_t token);
 
  private:
+  bool fill(std::span<const float> logits, std::span<const uint32_t> allowed);
   int32_t draw(std::span<Candidate> candidates);
   double uniform();
 
   SamplingParams params_;
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> own_scratch_;
+  std::span<Candidate> candidates_;
   std::vector<int32_t> recent_;  ///< ring of the last tokens; unused when all tokens count
   std::vector<int32_t> counts_;  ///< occurrences in the window, by token
   size_t next_ = 0;

@@ -68,8 +68,9 @@ std::string StopStream::push(std::string_view text) {
     for (Watch& watch : watches_) {
       watch.step(byte);
       if (watch.matched < watch.stop.size()) continue;
+      if (watch.stop.size() > stop_.size()) stop_ = watch.stop;
       stopped_ = true;
-      hidden = std::max(hidden, watch.stop.size());
+      hidden = stop_.size();
     }
   }
   if (!stopped_) hidden = held().size();

@@ -33,6 +33,8 @@ class StopStream {
   /// What was held back, once no more text comes.
   std::string finish();
   bool stopped() const { return stopped_; }
+  /// The stop string that ended the text; empty before.
+  const std::string& stop() const { return stop_; }
 
  private:
   // Knuth, Morris and Pratt: a stop string and how much of it the text ends with. What is held back is such
@@ -47,6 +49,7 @@ class StopStream {
 
   std::vector<Watch> watches_;
   bool stopped_ = false;
+  std::string stop_;
 };
 
 }  // namespace sluice::text

@@ -93,8 +93,14 @@ TEST(CacheReuse, CountsWhatTheLastRequestLeft) {
   Request longer = bundled.request("Once upon a time there was" + text + " and then", 2);
   EXPECT_GE(run(fresh, longer).result.cached_tokens, prompt + 6);
 
+  // The page that holds the end of a sequence is taken over where half of its rows or more serve.
+  request = bundled.request("Once upon a time there was" + text + " and then", 2);
+  const auto all = static_cast<int64_t>(request.prompt.size());
+  EXPECT_GE(run(fresh, request).result.cached_tokens, prompt + 6);
+  request.prompt[static_cast<size_t>(all - 3)] = request.prompt[2];
+  EXPECT_EQ(run(fresh, request).result.cached_tokens, all - 3);
   request.prompt[2] = request.prompt[3];
-  EXPECT_EQ(run(generator, request).result.cached_tokens, 2);
+  EXPECT_EQ(run(fresh, request).result.cached_tokens, 0);
   request.prompt.resize(1);
   EXPECT_EQ(run(generator, request).result.cached_tokens, 0) << "one token is always computed";
 }

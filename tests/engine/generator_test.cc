@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "program/builder.h"
+#include "support/script_executable.h"
 
 namespace sluice::engine {
 namespace {
@@ -54,69 +54,8 @@ TEST(Batch, FindsSlotsThroughThePageTables) {
   EXPECT_EQ(input.slot_of(2, 0), 7 * 64);
 }
 
-/// The bytes as a vocabulary, and one token that ends a turn.
-text::Tokenizer byte_tokenizer() {
-  std::vector<std::string> names;
-  for (int i = 0; i < 256; ++i) {
-    const bool printable = (i >= 33 && i < 127) || (i >= 161 && i < 173) || i >= 174;
-    int code = i;
-    if (!printable) {
-      code = 256;
-      for (int j = 0; j < i; ++j) code += !((j >= 33 && j < 127) || (j >= 161 && j < 173) || j >= 174);
-    }
-    names.push_back(
-        code < 128 ? std::string(1, static_cast<char>(code))
-                   : std::string{static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))});
-  }
-  names.emplace_back("<|endoftext|>");
-  text::Vocab vocab;
-  vocab.model = "gpt2";
-  vocab.pre = "glm4";
-  vocab.tokens.assign(names.begin(), names.end());
-  vocab.types.assign(257, text::TokenType::Normal);
-  vocab.types[256] = text::TokenType::Control;
-  vocab.eos = 256;
-  return text::Tokenizer(vocab);
-}
-
-/// Answers the n-th wanted row with the n-th byte of a script, then with the end token; notes what it was
-/// asked.
-class Script : public program::Executable {
- public:
-  explicit Script(std::string reply) : reply_(std::move(reply)) {
-    program::Builder b(program_);
-    const auto table = b.weight("table", quant::Type::F32, 1, 257, 8);
-    b.set_output(b.matmul(b.gather_rows(b.embed(table)), table));
-  }
-  void run(const program::StepInput& input, program::StepOutput& output) override {
-    for (int64_t r = 0; r < input.rows(); ++r) {
-      tokens.push_back(input.tokens[static_cast<size_t>(r)]);
-      positions.push_back(input.positions[static_cast<size_t>(r)]);
-    }
-    most_rows = std::max(most_rows, input.rows());
-    if (input.outputs() == 0) return;
-    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
-    const size_t id = next_ < reply_.size() ? static_cast<unsigned char>(reply_[next_]) : 256;
-    output.logits[id] = 50.0f;
-    ++next_;
-  }
-  void run_timed(const program::StepInput& input, program::StepOutput& output, program::StepTimes&) override {
-    run(input, output);
-  }
-  void peek(program::TensorId, int64_t, std::span<float>) override {}
-  void poke(program::TensorId, int64_t, std::span<const float>) override {}
-  const program::Program& program() const override { return program_; }
-  std::vector<program::BoundKernel> bound() const override { return {}; }
-  int64_t memory_bytes() const override { return 0; }
-
-  std::vector<int32_t> tokens, positions;
-  int64_t most_rows = 0;
-
- private:
-  program::Program program_;
-  std::string reply_;
-  size_t next_ = 0;
-};
+using test::byte_tokenizer;
+using test::Script;
 
 struct Outcome {
   std::string text;

@@ -1,0 +1,216 @@
+#include "engine/batcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "engine/logprobs.h"
+#include "text/constraint.h"
+
+namespace sluice::engine {
+
+Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
+                 const EngineOptions& options)
+    : executable_(executable),
+      tokenizer_(tokenizer),
+      options_(options),
+      scheduler_({options.context, options.max_sequences, options.max_rows, options.pages,
+                  options.max_itl_ms * 1e-3}),
+      batch_(options.max_rows, options.max_sequences,
+             static_cast<int32_t>(KvPool::pages_for(options.context))),
+      columns_(static_cast<size_t>(executable.program()[executable.program().output()].columns())),
+      vocabulary_(std::min(columns_, static_cast<size_t>(tokenizer.size()))),
+      logits_(static_cast<size_t>(options.max_sequences) * columns_),
+      scratch_(vocabulary_),
+      allowed_((vocabulary_ + 31) / 32) {
+  outputs_.reserve(static_cast<size_t>(options.max_sequences));
+  jobs_.reserve(static_cast<size_t>(options.max_waiting));
+}
+
+void Batcher::validate(const Request& request) const {
+  if (request.prompt.empty()) fail("the prompt has no tokens");
+  const auto tokens = std::ssize(request.prompt);
+  if (tokens >= options_.context) throw ContextExceeded(tokens, options_.context);
+  const auto known = static_cast<int32_t>(vocabulary_);
+  for (const int32_t token : request.prompt)
+    if (token < 0 || token >= known) fail("the prompt has token {}, expected 0 to {}", token, known - 1);
+  for (const auto& [token, unused] : request.sampling.logit_bias)
+    if (token >= known) fail("logit_bias: token {}, expected 0 to {}", token, known - 1);
+  if (request.max_tokens < -1) fail("max_tokens is {}, expected -1 (no limit) or more", request.max_tokens);
+  if (request.top_logprobs < -1 || request.top_logprobs > Request::kMostTopLogprobs)
+    fail("top_logprobs is {}, expected 0 to {}", request.top_logprobs, Request::kMostTopLogprobs);
+  request.sampling.validate();
+}
+
+void Batcher::add(RequestId id, Request request, std::shared_ptr<Listener> listener, int64_t time_ns) {
+  ++totals_.requests_total;
+  text::StopStream stops(request.stops);
+  std::vector<int32_t> prompt = std::move(request.prompt);
+  const auto [at, added] =
+      jobs_.try_emplace(id, Job{std::move(request), std::move(listener), std::move(stops)});
+  CHECK(added, "request {}", id);
+  Job& job = at->second;
+  job.added_ns = time_ns;
+  job.result.prompt_tokens = std::ssize(prompt);
+  scheduler_.add(id, std::move(prompt), job.request.client, job.request.use_cache);
+  if (job.request.max_tokens == 0) finish(id, job, Finish::Length, {});
+}
+
+void Batcher::end(RequestId id, Finish how, std::string_view error) {
+  const auto found = jobs_.find(id);
+  if (found != jobs_.end()) finish(id, found->second, how, error);
+}
+
+void Batcher::end_all(Finish how, std::string_view error) {
+  while (!jobs_.empty()) finish(jobs_.begin()->first, jobs_.begin()->second, how, error);
+}
+
+bool Batcher::step() {
+  const int64_t begin = now_ns();
+  const std::span<const Chunk> chunks = scheduler_.plan();
+  if (chunks.empty()) {
+    last_end_ns_ = 0;
+    return false;
+  }
+  begin_admitted();
+  fill_batch(chunks);
+  program::StepOutput output{std::span(logits_).first(outputs_.size() * columns_)};
+  executable_.run(batch_.input(), output);
+  const int64_t end = now_ns();
+  // From end to end: drawing the tokens of the step before is part of what its answers wait for.
+  const double seconds = static_cast<double>(end - (last_end_ns_ > 0 ? last_end_ns_ : begin)) * 1e-9;
+  last_end_ns_ = end;
+  ++totals_.steps_total;
+  totals_.rows_total += batch_.rows();
+  totals_.step_seconds_total += seconds;
+  scheduler_.computed(seconds);
+  report_prompts(chunks);
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const auto row = std::span<const float>(logits_).subspan(i * columns_, vocabulary_);
+    take_token(jobs_.at(outputs_[i]), outputs_[i], row, end);
+  }
+  return true;
+}
+
+// Only who runs has a sampler: with penalties it counts the whole vocabulary.
+void Batcher::begin_admitted() {
+  for (const RequestId id : scheduler_.admitted()) {
+    Job& job = jobs_.at(id);
+    if (job.admitted_ns > 0) continue;  // it was preempted and is back
+    job.admitted_ns = now_ns();
+    job.sampler.emplace(job.request.sampling, scratch_);
+    for (const int32_t token : scheduler_.sequence(id).tokens) job.sampler->accept(token);
+    job.result.queue_ns = job.admitted_ns - job.added_ns;
+    job.result.cached_tokens = scheduler_.sequence(id).cached_tokens;
+    totals_.prompt_tokens_total += job.result.prompt_tokens;
+    totals_.cached_tokens_total += job.result.cached_tokens;
+    totals_.prefix_hits_total += job.result.cached_tokens > 0;
+    job.listener->on_prompt(id, job.result.cached_tokens, job.result.prompt_tokens);
+  }
+}
+
+void Batcher::fill_batch(std::span<const Chunk> chunks) {
+  batch_.clear();
+  outputs_.clear();
+  for (const Chunk& chunk : chunks) {
+    const Sequence& sequence = *chunk.sequence;
+    batch_.set_pages(sequence.place, sequence.pages.pages);
+    for (int64_t at = chunk.first; at < chunk.first + chunk.rows; ++at) {
+      const bool wanted = at + 1 == std::ssize(sequence.tokens);
+      batch_.add(sequence.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), sequence.place, wanted);
+    }
+    if (chunk.last()) outputs_.push_back(sequence.id);
+  }
+}
+
+void Batcher::report_prompts(std::span<const Chunk> chunks) {
+  for (const Chunk& chunk : chunks) {
+    if (chunk.first >= chunk.sequence->prompt_tokens) continue;
+    totals_.prompt_rows_total += chunk.rows;
+    Job& job = jobs_.at(chunk.sequence->id);
+    if (job.result.generated_tokens == 0)  // else it was preempted and reads again
+      job.listener->on_prompt(chunk.sequence->id, chunk.first + chunk.rows, job.result.prompt_tokens);
+  }
+}
+
+// No token: the constraint leaves none.
+std::optional<int32_t> Batcher::draw(Job& job, std::span<const float> logits) {
+  text::TokenConstraint* constraint = job.request.constraint.get();
+  std::span<const uint32_t> allowed;
+  if (constraint != nullptr && constraint->allowed(allowed_)) {
+    allowed = allowed_;
+    if (std::ranges::all_of(allowed_, [](uint32_t word) { return word == 0; })) return std::nullopt;
+  }
+  const int32_t token = job.sampler->sample(logits, allowed);
+  if (constraint != nullptr && !constraint->accept(token)) return std::nullopt;
+  job.sampler->accept(token);
+  return token;
+}
+
+void Batcher::take_token(Job& job, RequestId id, std::span<const float> logits, int64_t time_ns) {
+  Result& result = job.result;
+  const std::optional<int32_t> token = draw(job, logits);
+  if (!token)
+    return finish(id, job, Finish::Error, "the constraint on the answer leaves no token that may follow");
+  if (result.generated_tokens == 0) job.first_token_ns = time_ns;
+  ++result.generated_tokens;
+  ++totals_.generated_tokens_total;
+  if (!job.request.ignore_end && tokenizer_.ends_generation(*token))
+    return finish(id, job, Finish::EndToken, {});
+  const std::string text = job.stops.push(job.utf8.push(tokenizer_.bytes(*token, job.request.show_special)));
+  logprobs_.clear();
+  if (job.request.top_logprobs >= 0) log_probabilities(logits, *token, job.request.top_logprobs, logprobs_);
+  job.listener->on_token({id, *token, text, logprobs_, time_ns, result.generated_tokens - 1});
+  if (job.stops.stopped()) return finish(id, job, Finish::StopString, {});
+  if (result.generated_tokens == job.request.max_tokens) return finish(id, job, Finish::Length, {});
+  // The token that was just drawn needs a row if it is to be followed by another.
+  if (result.prompt_tokens + result.generated_tokens > options_.context)
+    return finish(id, job, Finish::ContextFull, {});
+  scheduler_.append(id, *token);
+}
+
+void Batcher::finish(RequestId id, Job& job, Finish how, std::string_view error) {
+  Result& result = job.result;
+  const int64_t now = now_ns();
+  const auto or_now = [now](int64_t time_ns) { return time_ns > 0 ? time_ns : now; };
+  result.queue_ns = or_now(job.admitted_ns) - job.added_ns;
+  result.prompt_ns = or_now(job.first_token_ns) - or_now(job.admitted_ns);
+  result.decode_ns = now - or_now(job.first_token_ns);
+  result.preemptions = scheduler_.sequence(id).preemptions;
+  result.finish = how;
+  result.error = error;
+  result.stop = job.stops.stop();
+  std::string rest;
+  if (how != Finish::Cancelled) {
+    rest = job.stops.push(job.utf8.finish());
+    rest += job.stops.finish();
+  }
+  ++totals_.finished_total[static_cast<size_t>(how)];
+  scheduler_.remove(id);
+  const auto ended = jobs_.extract(id);
+  ended.mapped().listener->on_end(id, rest, ended.mapped().result);
+}
+
+void Batcher::snapshot(EngineStats& stats) const {
+  std::vector<SlotStats> slots = std::move(stats.slots);
+  stats = totals_;
+  const KvCache& cache = scheduler_.cache();
+  stats.running = std::ssize(scheduler_.running());
+  stats.waiting = scheduler_.waiting();
+  stats.pages = cache.pages();
+  stats.free_pages = cache.free_pages();
+  stats.cached_pages = cache.cached_pages();
+  stats.used_pages = cache.pages() - cache.available();
+  stats.preemptions_total = scheduler_.preemptions();
+  slots.assign(static_cast<size_t>(options_.max_sequences), {});
+  for (const Sequence* sequence : scheduler_.running()) {
+    const Result& result = jobs_.at(sequence->id).result;
+    slots[static_cast<size_t>(sequence->place)] = {sequence->id, sequence->prompt_tokens,
+                                                   sequence->pages.rows, sequence->cached_tokens,
+                                                   result.generated_tokens};
+  }
+  stats.slots = std::move(slots);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,81 @@
+// Many requests on one executable, step by step: rows go in as the scheduler says, tokens are drawn from the
+// logits that come out, and listeners hear their text. One thread's business: an Engine's (engine.h), or a
+// Generator's caller.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "program/backend.h"
+#include "text/stream.h"
+#include "text/tokenizer.h"
+
+namespace sluice::engine {
+
+class Batcher {
+ public:
+  /// As Engine's.
+  Batcher(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options);
+
+  /// Throws what Engine::submit() throws for requests that make no sense. From any thread.
+  void validate(const Request& request) const;
+
+  /// Takes a valid request, which came at that time.
+  void add(RequestId id, Request request, std::shared_ptr<Listener> listener, int64_t time_ns);
+  /// Ends a request. One that has ended already: nothing.
+  void end(RequestId id, Finish finish, std::string_view error = {});
+  void end_all(Finish finish, std::string_view error = {});
+  /// One step of the executable. False: there was nothing to do.
+  bool step();
+
+  int64_t requests() const { return std::ssize(jobs_); }
+  int64_t waiting() const { return scheduler_.waiting(); }
+  /// Overwrites all of `stats`.
+  void snapshot(EngineStats& stats) const;
+  const Scheduler& scheduler() const { return scheduler_; }
+
+ private:
+  struct Job {
+    Request request;
+    std::shared_ptr<Listener> listener;
+    text::StopStream stops;
+    std::optional<Sampler> sampler = {};  ///< from its admission on
+    text::Utf8Stream utf8 = {};
+    Result result = {};
+    int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
+  };
+
+  void begin_admitted();
+  void fill_batch(std::span<const Chunk> chunks);
+  void report_prompts(std::span<const Chunk> chunks);
+  void take_token(Job& job, RequestId id, std::span<const float> logits, int64_t time_ns);
+  std::optional<int32_t> draw(Job& job, std::span<const float> logits);
+  void finish(RequestId id, Job& job, Finish finish, std::string_view error);
+
+  program::Executable& executable_;
+  const text::Tokenizer& tokenizer_;
+  EngineOptions options_;
+  Scheduler scheduler_;
+  Batch batch_;
+  size_t columns_;     ///< of a row of logits
+  size_t vocabulary_;  ///< those of them that are tokens
+  std::vector<float> logits_;
+  std::vector<Candidate> scratch_;
+  std::vector<uint32_t> allowed_;
+  std::vector<TokenLogprob> logprobs_;
+  std::vector<RequestId> outputs_;  ///< whose logits a step gives, in their order
+  std::unordered_map<RequestId, Job> jobs_;
+  int64_t last_end_ns_ = 0;  ///< of the step before this one; 0: there was a pause
+  EngineStats totals_;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,174 @@
+#include "engine/engine.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "engine/batcher.h"
+
+namespace sluice::engine {
+
+namespace {
+
+/// A request on its way from the thread that submitted it to the engine's.
+struct Submitted {
+  RequestId id;
+  Request request;
+  std::shared_ptr<Listener> listener;
+  int64_t time_ns;
+};
+
+}  // namespace
+
+struct Engine::Impl {
+  const EngineOptions options;
+  Batcher batcher;  // the thread's, but for validate()
+
+  mutable std::mutex mutex;
+  std::condition_variable woken;    // of the thread: there is something to do
+  std::condition_variable settled;  // of drain(): everything has ended
+  std::vector<Submitted> inbox;
+  std::vector<RequestId> cancels;
+  RequestId last_id = 0;
+  int64_t in_batcher = 0, waiting = 0;  // requests, after the last step
+  bool closed = false, stopping = false;
+  std::string broken;  // why no step runs any more
+  EngineStats stats;
+
+  std::vector<Submitted> taken;  // the thread's: what it took out of the inbox
+  std::vector<RequestId> taken_cancels;
+  std::thread thread;
+
+  Impl(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& given)
+      : options(given), batcher(executable, tokenizer, given) {
+    batcher.snapshot(stats);
+    thread = std::thread([this] { run(); });
+  }
+
+  void run();
+  bool take_inbox();
+  void begin(Submitted& submitted);
+  void step();
+  void publish();
+};
+
+// Waits for something to do and takes what came. False: the engine stops.
+bool Engine::Impl::take_inbox() {
+  std::unique_lock lock(mutex);
+  woken.wait(lock, [this] { return stopping || in_batcher > 0 || !inbox.empty() || !cancels.empty(); });
+  taken.swap(inbox);
+  taken_cancels.swap(cancels);
+  in_batcher += std::ssize(taken);
+  return !stopping;
+}
+
+void Engine::Impl::begin(Submitted& submitted) {
+  const RequestId id = submitted.id;
+  const std::shared_ptr<Listener> listener = submitted.listener;
+  try {
+    batcher.add(id, std::move(submitted.request), listener, submitted.time_ns);
+  } catch (const std::exception& error) {  // memory, at worst
+    Result result;
+    result.finish = Finish::Error;
+    result.error = error.what();
+    listener->on_end(id, {}, result);
+  }
+}
+
+void Engine::Impl::step() {
+  try {
+    if (broken.empty()) batcher.step();
+  } catch (const std::exception& error) {  // a device that fails does not come back
+    const std::lock_guard lock(mutex);
+    closed = true;
+    broken = error.what();
+  }
+  if (!broken.empty()) batcher.end_all(Finish::Error, broken);
+}
+
+void Engine::Impl::publish() {
+  const std::lock_guard lock(mutex);
+  batcher.snapshot(stats);
+  in_batcher = batcher.requests();
+  waiting = batcher.waiting();
+  if (in_batcher == 0 && inbox.empty()) settled.notify_all();
+}
+
+void Engine::Impl::run() {
+  for (bool going = true; going;) {
+    going = take_inbox();
+    for (Submitted& submitted : taken) begin(submitted);
+    for (const RequestId id : taken_cancels) batcher.end(id, Finish::Cancelled);
+    taken.clear();
+    taken_cancels.clear();
+    if (going) {
+      step();
+    } else {
+      batcher.end_all(Finish::Shutdown);
+    }
+    publish();
+  }
+}
+
+Engine::Engine(program::Executable& executable, const text::Tokenizer& tokenizer,
+               const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(executable, tokenizer, options)) {}
+
+Engine::~Engine() { stop(); }
+
+const EngineOptions& Engine::options() const { return impl_->options; }
+
+RequestId Engine::submit(Request request, std::shared_ptr<Listener> listener) {
+  impl_->batcher.validate(request);
+  const int64_t now = now_ns();
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->broken.empty()) throw Unavailable("the engine has failed: " + impl_->broken);
+  if (impl_->closed) throw Unavailable("the engine is stopping");
+  if (impl_->waiting + std::ssize(impl_->inbox) >= impl_->options.max_waiting)
+    throw Unavailable(fmt::format("{} requests wait already", impl_->options.max_waiting));
+  const RequestId id = ++impl_->last_id;
+  impl_->inbox.push_back({id, std::move(request), std::move(listener), now});
+  impl_->woken.notify_one();
+  return id;
+}
+
+void Engine::cancel(RequestId id) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->cancels.push_back(id);
+  impl_->woken.notify_one();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  EngineStats out = impl_->stats;
+  out.waiting += std::ssize(impl_->inbox);
+  return out;
+}
+
+void Engine::close() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->closed = true;
+}
+
+bool Engine::drain(double seconds) {
+  close();
+  std::unique_lock lock(impl_->mutex);
+  return impl_->settled.wait_for(lock, std::chrono::duration<double>(seconds),
+                                 [this] { return impl_->in_batcher == 0 && impl_->inbox.empty(); });
+}
+
+void Engine::stop() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->closed = true;
+    impl_->stopping = true;
+    impl_->woken.notify_one();
+  }
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+}  // namespace sluice::engine

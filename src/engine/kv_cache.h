@@ -1,0 +1,66 @@
+// The rows of sequences in pages: which pages a sequence has, and which of them it found ready. Every page is
+// in one place: free, in the prefix tree (whole pages of all sequences, running or not, and ends of finished
+// ones), or a sequence's own, which alone it writes to. Knows tokens and page numbers only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/kv_pool.h"
+#include "engine/prefix_tree.h"
+
+namespace sluice::engine {
+
+/// What one running sequence has of the cache.
+struct SequencePages {
+  std::vector<int32_t> pages;  ///< by position / kPageRows: first those in the tree, then its own
+  int64_t shared = 0;          ///< how many of them are in the tree
+  int64_t rows = 0;            ///< that are computed, from position 0 on
+
+  /// The last page in the tree: the one that this sequence holds.
+  int32_t held() const { return shared > 0 ? pages[static_cast<size_t>(shared) - 1] : PrefixTree::kRoot; }
+  std::span<const int32_t> own() const { return std::span(pages).subspan(static_cast<size_t>(shared)); }
+};
+
+class KvCache {
+ public:
+  explicit KvCache(int32_t pages) : pool_(pages), tree_(pages), pages_(pages) {}
+
+  int64_t pages() const { return pages_; }
+  int64_t free_pages() const { return pool_.free_pages(); }
+  /// Pages of prefixes that no sequence has.
+  int64_t cached_pages() const { return tree_.unused(); }
+  /// Pages that could be given out now: free and cached ones.
+  int64_t available() const { return free_pages() + cached_pages(); }
+
+  /// How many of the tokens' first rows are in whole pages of the tree; and how many pages would have to be
+  /// available for a sequence that begins with these tokens to get pages for `rows` rows.
+  struct Offer {
+    int64_t rows, pages;
+  };
+  Offer offer(std::span<const int32_t> tokens, int64_t rows);
+
+  /// A sequence begins with as many of the tokens' rows as are in the cache (the result's rows). At least the
+  /// last token is left to compute.
+  SequencePages open(std::span<const int32_t> tokens);
+  /// Pages for `rows` rows; cached prefixes make room. False, and nothing changed: not enough are available.
+  bool grow(SequencePages& sequence, int64_t rows);
+  /// `rows` rows of the sequence are computed now; its whole pages enter the tree. `tokens` are those of the
+  /// sequence. Where another sequence had brought the same page, that one takes the place of this sequence's
+  /// own.
+  void computed(SequencePages& sequence, std::span<const int32_t> tokens, int64_t rows);
+  /// The sequence ends; what it computed stays, as long as nobody needs the room.
+  void close(SequencePages& sequence, std::span<const int32_t> tokens);
+
+  /// For tests: CHECKs that every page is in one place, given all sequences that are open.
+  void check(std::span<const SequencePages* const> open) const;
+
+ private:
+  KvPool pool_;
+  PrefixTree tree_;
+  int64_t pages_;
+  std::vector<int32_t> chain_;  // of offer()
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,212 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+
+namespace sluice::engine {
+
+using program::kPageRows;
+
+namespace {
+
+/// How many waiting sequences are looked at in a step, to find one that need not wait for another's pages.
+constexpr int kLookedAt = 64;
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options), cache_(static_cast<int32_t>(options.pages)), pace_(options.max_itl_seconds) {
+  CHECK(options.max_sequences > 0 && options.max_rows >= options.max_sequences, "{} rows", options.max_rows);
+  CHECK(options.pages >= KvPool::pages_for(options.context), "{} pages", options.pages);
+  for (int32_t place = options.max_sequences; place-- > 0;) places_.push_back(place);
+  running_.reserve(places_.size());
+  readers_.reserve(places_.size());
+  plan_.reserve(places_.size());
+}
+
+void Scheduler::add(RequestId id, std::vector<int32_t> prompt, const std::string& client, bool use_cache) {
+  CHECK(!prompt.empty() && std::ssize(prompt) <= options_.context, "{} tokens", prompt.size());
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = id;
+  sequence->client = client;
+  sequence->prompt_tokens = std::ssize(prompt);
+  sequence->tokens = std::move(prompt);
+  sequence->use_cache = use_cache;
+  auto own = std::ranges::find(clients_, client, &Client::name);
+  if (own == clients_.end()) own = clients_.insert(own, Client{client, {}});
+  own->waiting.push_back(sequence.get());
+  CHECK(sequences_.emplace(id, std::move(sequence)).second, "request {}", id);
+}
+
+void Scheduler::remove(RequestId id) {
+  const auto found = sequences_.find(id);
+  CHECK(found != sequences_.end(), "request {}", id);
+  Sequence& sequence = *found->second;
+  if (sequence.place >= 0) {
+    cache_.close(sequence.pages, sequence.tokens);
+    places_.push_back(sequence.place);
+    std::erase(running_, &sequence);
+  } else if (std::erase(preempted_, &sequence) == 0) {
+    const auto own = std::ranges::find(clients_, sequence.client, &Client::name);
+    CHECK(own != clients_.end() && std::erase(own->waiting, &sequence) == 1, "request {}", id);
+    if (own->waiting.empty()) clients_.erase(own);
+  }
+  sequences_.erase(found);
+}
+
+void Scheduler::append(RequestId id, int32_t token) {
+  Sequence& sequence = *sequences_.at(id);
+  CHECK(sequence.place >= 0 && sequence.uncomputed() == 0, "request {}", id);
+  CHECK(std::ssize(sequence.tokens) < options_.context, "request {}", id);
+  sequence.tokens.push_back(token);
+}
+
+std::span<const Chunk> Scheduler::plan() {
+  make_room_for_answers();
+  admit_waiting();
+  plan_.clear();
+  plan_answers();
+  plan_prompts();
+  CHECK(!plan_.empty() || sequences_.empty(), "{} sequences wait for nothing", sequences_.size());
+  return plan_;
+}
+
+// Who writes needs a page now and then. Those admitted first get theirs first.
+void Scheduler::make_room_for_answers() {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence* sequence = running_[i];
+    if (sequence->uncomputed() > 1) continue;  // has pages for all its tokens
+    while (i < running_.size() && !cache_.grow(sequence->pages, std::ssize(sequence->tokens))) preempt_last();
+  }
+}
+
+void Scheduler::preempt_last() {
+  Sequence* last = running_.back();
+  running_.pop_back();
+  cache_.close(last->pages, last->tokens);
+  places_.push_back(last->place);
+  last->place = -1;
+  ++last->preemptions;
+  ++preemptions_;
+  preempted_.push_front(last);
+}
+
+void Scheduler::admit_waiting() {
+  admitted_.clear();
+  while (!places_.empty() && !preempted_.empty()) {
+    if (!admit(*preempted_.front())) return;
+    preempted_.pop_front();
+  }
+  while (!places_.empty() && admit_next()) {
+  }
+}
+
+// Admits the next in turn; false: there is none, or it has to wait.
+bool Scheduler::admit_next() {
+  int looked_at = 0;
+  for (auto client = clients_.begin(); client != clients_.end(); ++client) {
+    for (auto next = client->waiting.begin(); next != client->waiting.end(); ++next) {
+      if (++looked_at > kLookedAt) return false;
+      if (waits_for_prefix(**next)) continue;
+      if (!admit(**next)) return false;
+      client->waiting.erase(next);
+      clients_.splice(clients_.end(), clients_, client);
+      if (clients_.back().waiting.empty()) clients_.pop_back();
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Scheduler::admit(Sequence& sequence) {
+  // What is cached for it, or only what must be computed in any case.
+  const auto known = std::span(sequence.tokens).last(sequence.use_cache ? sequence.tokens.size() : 1);
+  const auto rows = std::ssize(sequence.tokens);
+  // A page more for each that runs, so that nobody is admitted only to be preempted again.
+  if (cache_.offer(known, rows).pages + std::ssize(running_) > cache_.available()) return false;
+  sequence.pages = cache_.open(known);
+  CHECK(cache_.grow(sequence.pages, rows), "{} rows", rows);
+  if (sequence.preemptions == 0) sequence.cached_tokens = sequence.pages.rows;
+  sequence.place = places_.back();
+  places_.pop_back();
+  running_.push_back(&sequence);
+  admitted_.push_back(sequence.id);
+  return true;
+}
+
+// Whether a running sequence will compute a page that this one needs, and that it would have to compute
+// itself if it were admitted now.
+bool Scheduler::waits_for_prefix(const Sequence& sequence) {
+  if (!sequence.use_cache) return false;
+  const std::span<const int32_t> tokens = sequence.tokens;
+  int64_t cached = -1;
+  for (const Sequence* other : running_) {
+    if (other->uncomputed() <= 1) continue;
+    const auto agree =
+        std::mismatch(tokens.begin(), tokens.end() - 1, other->tokens.begin(), other->tokens.end()).first -
+        tokens.begin();
+    const int64_t common = agree / kPageRows * kPageRows;
+    if (common <= other->pages.rows / kPageRows * kPageRows) continue;
+    if (cached < 0) cached = cache_.offer(tokens, 1).rows;
+    if (common > cached) return true;
+  }
+  return false;
+}
+
+void Scheduler::plan_answers() {
+  answer_rows_ = 0;
+  readers_.clear();
+  for (Sequence* sequence : running_) {
+    CHECK(sequence->uncomputed() > 0, "request {}: nobody appended its token", sequence->id);
+    if (sequence->uncomputed() > 1) {
+      readers_.push_back(sequence);
+      continue;
+    }
+    plan_.push_back({sequence, sequence->pages.rows, 1});
+    ++answer_rows_;
+  }
+}
+
+// Equal shares; what a short prompt does not need goes to the longer ones.
+void Scheduler::plan_prompts() {
+  prompt_rows_ = 0;
+  auto left = std::ssize(readers_);
+  int64_t room = options_.max_rows - answer_rows_;
+  if (answer_rows_ > 0) room = std::min(room, std::max(left, pace_.prompt_rows(answer_rows_)));
+  std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
+  for (const Sequence* sequence : readers_) {
+    const int64_t rows = std::min(sequence->uncomputed(), room / left--);
+    plan_.push_back({sequence, sequence->pages.rows, rows});
+    room -= rows;
+    prompt_rows_ += rows;
+  }
+}
+
+void Scheduler::computed(double seconds) {
+  for (const Chunk& chunk : plan_) {
+    Sequence& sequence = *sequences_.at(chunk.sequence->id);
+    cache_.computed(sequence.pages, sequence.tokens, chunk.first + chunk.rows);
+  }
+  pace_.observe(answer_rows_, prompt_rows_, seconds);
+}
+
+void Scheduler::check() const {
+  std::vector<const SequencePages*> open;
+  std::set<int32_t> places(places_.begin(), places_.end());
+  for (const Sequence* sequence : running_) {
+    open.push_back(&sequence->pages);
+    CHECK(places.insert(sequence->place).second, "place {}", sequence->place);
+  }
+  cache_.check(open);
+  CHECK(std::ssize(places) == options_.max_sequences, "{} places", places.size());
+  auto waiting = std::ssize(preempted_);
+  for (const Client& client : clients_) {
+    CHECK(!client.waiting.empty(), "client {}", client.name);
+    waiting += std::ssize(client.waiting);
+  }
+  CHECK(waiting == this->waiting(), "{} wait, expected {}", waiting, this->waiting());
+}
+
+}  // namespace sluice::engine

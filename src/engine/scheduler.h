@@ -1,0 +1,116 @@
+// Which rows the next step computes. Pure: knows sequences of tokens, pages of the cache and how long steps
+// took; no device, no clock, no text.
+//
+// The rules. Clients wait in turn, each one's requests in their order; who is next waits until a place and
+// pages for all its tokens are there, and nobody overtakes it. (One exception: while a running sequence
+// computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
+// one row of every sequence that writes, and then rows of prompts, in equal shares: as many as fit, or, while
+// somebody writes, as keep the step within max_itl. When pages run out the sequence admitted last goes back
+// to the head of the queue; what it computed stays cached as long as there is room. The one admitted first
+// never gives up its pages, and the cache holds a whole context, so there is always progress.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "engine/pace.h"
+#include "engine/request.h"
+
+namespace sluice::engine {
+
+struct SchedulerOptions {
+  int64_t context;        ///< tokens a sequence at most
+  int32_t max_sequences;  ///< that run at once
+  int64_t max_rows;       ///< a step at most, and at least max_sequences
+  int64_t pages;          ///< of the cache; at least the context's
+  double max_itl_seconds;
+};
+
+/// A sequence of tokens, waiting or running.
+struct Sequence {
+  RequestId id = 0;
+  std::string client;
+  std::vector<int32_t> tokens;  ///< the prompt, then what was drawn
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  ///< of the prompt, when it was first admitted
+  bool use_cache = true;
+  int32_t preemptions = 0;
+  int32_t place = -1;   ///< in the batch; -1: waiting
+  SequencePages pages;  ///< while it runs
+
+  int64_t uncomputed() const { return std::ssize(tokens) - pages.rows; }
+};
+
+/// Consecutive rows of one sequence in a step. The last one's logits are wanted if it is the sequence's last.
+struct Chunk {
+  const Sequence* sequence;
+  int64_t first;  ///< position
+  int64_t rows;
+  bool last() const { return first + rows == std::ssize(sequence->tokens); }
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options);
+
+  /// A sequence begins to wait. Its prompt has 1 to context tokens.
+  void add(RequestId id, std::vector<int32_t> prompt, const std::string& client, bool use_cache = true);
+  /// A sequence ends, wherever it is; not between plan() and computed().
+  void remove(RequestId id);
+  /// A token that was drawn for a running sequence all of whose tokens are computed.
+  void append(RequestId id, int32_t token);
+
+  /// The rows of the next step, one chunk a sequence; empty if and only if there is nothing to do.
+  std::span<const Chunk> plan();
+  /// The planned step ran and took so long.
+  void computed(double seconds);
+
+  const Sequence& sequence(RequestId id) const { return *sequences_.at(id); }
+  /// Those that run, in the order of their admission; those that the last plan() admitted are the last ones.
+  std::span<const Sequence* const> running() const { return {running_.data(), running_.size()}; }
+  std::span<const RequestId> admitted() const { return admitted_; }
+  int64_t waiting() const { return std::ssize(sequences_) - std::ssize(running_); }
+  int64_t preemptions() const { return preemptions_; }
+  const KvCache& cache() const { return cache_; }
+
+  /// For tests: CHECKs everything that must always hold.
+  void check() const;
+
+ private:
+  struct Client {
+    std::string name;
+    std::deque<Sequence*> waiting;
+  };
+
+  void make_room_for_answers();
+  void preempt_last();
+  void admit_waiting();
+  bool admit_next();
+  bool admit(Sequence& sequence);
+  bool waits_for_prefix(const Sequence& sequence);
+  void plan_answers();
+  void plan_prompts();
+
+  SchedulerOptions options_;
+  KvCache cache_;
+  Pace pace_;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Sequence*> running_;   // in the order of admission
+  std::deque<Sequence*> preempted_;  // in the order of their first admission
+  std::list<Client> clients_;        // that have waiting requests; the next in turn first
+  std::vector<int32_t> places_;      // free ones
+  std::vector<Chunk> plan_;
+  int64_t answer_rows_ = 0, prompt_rows_ = 0;  // of the plan
+  std::vector<Sequence*> readers_;             // those with more than one row to compute
+  std::vector<RequestId> admitted_;
+  int64_t preemptions_ = 0;
+};
+
+}  // namespace sluice::engine

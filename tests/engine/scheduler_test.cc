@@ -1,0 +1,348 @@
+// The scheduler in simulations: a device that remembers what it wrote where, random arrivals, ends and
+// cancels, pools that are too small; and a machine whose steps take a known time.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace sluice::engine {
+namespace {
+
+using program::kPageRows;
+using Tokens = std::vector<int32_t>;
+
+/// A number that says what all the tokens up to a position are: what a row of the cache depends on.
+uint64_t chain(uint64_t before, int32_t token) {
+  uint64_t z = before * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(token) + 1;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  return z ^ (z >> 27);
+}
+
+/// The cache's memory, and what every row that a step reads must hold.
+class Device {
+ public:
+  explicit Device(int64_t pages) : rows_(static_cast<size_t>(pages) * kPageRows) {}
+
+  void run(std::span<const Chunk> chunks) {
+    for (const Chunk& chunk : chunks) write(chunk);
+    for (const Chunk& chunk : chunks) read(chunk);
+  }
+
+ private:
+  uint64_t& row(const Chunk& chunk, int64_t position) {
+    const int32_t page = chunk.sequence->pages.pages.at(static_cast<size_t>(position / kPageRows));
+    return rows_.at(static_cast<size_t>(int64_t{page} * kPageRows + position % kPageRows));
+  }
+  void write(const Chunk& chunk) {
+    uint64_t value = 0;
+    for (int64_t at = 0; at < chunk.first + chunk.rows; ++at) {
+      value = chain(value, chunk.sequence->tokens.at(static_cast<size_t>(at)));
+      if (at >= chunk.first) row(chunk, at) = value;
+    }
+  }
+  void read(const Chunk& chunk) {
+    uint64_t value = 0;
+    for (int64_t at = 0; at < chunk.first + chunk.rows; ++at) {
+      value = chain(value, chunk.sequence->tokens[static_cast<size_t>(at)]);
+      ASSERT_EQ(row(chunk, at), value) << "request " << chunk.sequence->id << ", position " << at;
+    }
+  }
+
+  std::vector<uint64_t> rows_;
+};
+
+/// What must hold of every plan.
+void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64_t max_rows) {
+  int64_t rows = 0;
+  std::set<RequestId> seen;
+  for (const Chunk& chunk : chunks) {
+    ASSERT_TRUE(seen.insert(chunk.sequence->id).second) << "one chunk a sequence";
+    ASSERT_GT(chunk.rows, 0);
+    ASSERT_EQ(chunk.first, chunk.sequence->pages.rows);
+    ASSERT_LE(chunk.first + chunk.rows, std::ssize(chunk.sequence->tokens));
+    rows += chunk.rows;
+  }
+  ASSERT_LE(rows, max_rows);
+  for (const Sequence* sequence : scheduler.running())  // whoever runs goes on in every step
+    ASSERT_TRUE(seen.contains(sequence->id)) << "request " << sequence->id;
+}
+
+struct Shape {
+  uint32_t seed;
+  int32_t max_sequences;
+  int64_t max_rows, context_pages, pages;
+  uint32_t arrivals_percent, cancels_percent;
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) {
+  *out << shape.max_sequences << " sequences, " << shape.pages << " pages";
+}
+
+class SchedulerSimulation : public testing::TestWithParam<Shape> {};
+
+TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
+  const Shape& shape = GetParam();
+  const int64_t context = shape.context_pages * kPageRows;
+  std::mt19937 random(shape.seed);
+  const auto below = [&random](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  Scheduler scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1});
+  Device device(shape.pages);
+
+  std::map<RequestId, int64_t> wants;  // tokens of the answer, by request that has not ended
+  std::map<RequestId, int> arrived;    // the step
+  std::vector<Tokens> known;           // prompts and answers that later prompts begin with
+  RequestId last_id = 0;
+  int64_t ended = 0, cancelled = 0, cached = 0, longest = 0;
+  const auto arrive = [&](int step) {
+    Tokens prompt;
+    if (!known.empty() && below(4) > 0) {
+      prompt = known[static_cast<size_t>(below(std::ssize(known)))];
+      if (below(2) == 0) prompt.resize(static_cast<size_t>(below(std::ssize(prompt)) + 1));
+    }
+    const int64_t more = below(3) == 0 ? below(context) : below(40);
+    for (int64_t i = 0; i < more; ++i) prompt.push_back(static_cast<int32_t>(below(3)));
+    prompt.push_back(1);
+    prompt.resize(std::min<size_t>(prompt.size(), static_cast<size_t>(context)));
+    if (known.size() < 50) known.push_back(prompt);
+    const RequestId id = ++last_id;
+    wants[id] = 1 + below(below(5) == 0 ? context : 20);
+    arrived[id] = step;
+    scheduler.add(id, std::move(prompt), std::to_string(below(4)), below(10) > 0);
+  };
+  const auto end = [&](RequestId id, int step) {
+    longest = std::max<int64_t>(longest, step - arrived.at(id));
+    if (below(3) == 0) known[static_cast<size_t>(below(std::ssize(known)))] = scheduler.sequence(id).tokens;
+    scheduler.remove(id);
+    wants.erase(id);
+    ++ended;
+  };
+
+  constexpr int kSteps = 2500;
+  int step = 0;
+  for (; step < kSteps || !wants.empty(); ++step) {
+    ASSERT_LT(step, 40 * kSteps) << wants.size() << " requests do not end";
+    if (step < kSteps && below(100) < shape.arrivals_percent) arrive(step);
+    if (!wants.empty() && below(100) < shape.cancels_percent) {
+      auto victim = wants.begin();
+      std::advance(victim, below(std::ssize(wants)));
+      end(victim->first, step);
+      ++cancelled;
+    }
+    const auto chunks = scheduler.plan();
+    ASSERT_EQ(chunks.empty(), wants.empty());
+    check_plan(scheduler, chunks, shape.max_rows);
+    if (testing::Test::HasFatalFailure()) return;
+    scheduler.check();
+    for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
+    device.run(chunks);
+    if (testing::Test::HasFatalFailure()) return;
+    std::vector<RequestId> draws;
+    for (const Chunk& chunk : chunks)
+      if (chunk.last()) draws.push_back(chunk.sequence->id);
+    scheduler.computed(1e-3 * static_cast<double>(1 + below(100)));
+    scheduler.check();
+    for (const RequestId id : draws) {
+      const bool full = std::ssize(scheduler.sequence(id).tokens) == context;
+      if (--wants.at(id) == 0 || full) {
+        end(id, step);
+      } else {
+        scheduler.append(id, static_cast<int32_t>(below(3)));
+      }
+    }
+  }
+  EXPECT_EQ(ended, static_cast<int64_t>(last_id));
+  EXPECT_EQ(scheduler.waiting(), 0);
+  EXPECT_TRUE(scheduler.running().empty());
+  EXPECT_EQ(scheduler.cache().available(), shape.pages) << "no page is lost";
+  EXPECT_GT(cached, 0);
+  std::printf(
+      "%d steps, %lld requests (%lld cancelled), %lld tokens from the cache, %lld preemptions, longest %lld "
+      "steps\n",
+      step, static_cast<long long>(ended), static_cast<long long>(cancelled), static_cast<long long>(cached),
+      static_cast<long long>(scheduler.preemptions()), static_cast<long long>(longest));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SchedulerSimulation,
+                         testing::Values(Shape{1, 1, 16, 3, 3, 30, 2}, Shape{2, 4, 16, 4, 4, 40, 3},
+                                         Shape{3, 8, 64, 5, 9, 60, 5}, Shape{4, 8, 64, 5, 40, 60, 5},
+                                         Shape{5, 32, 128, 6, 60, 90, 10}, Shape{6, 3, 3, 4, 7, 20, 0},
+                                         Shape{7, 16, 512, 20, 24, 50, 30},
+                                         Shape{8, 64, 64, 3, 500, 100, 2}));
+
+// ------------------------------------------------------------------------------------------------------------
+
+/// Runs until nothing is left; every answer has `answer` tokens. Returns the requests in the order of their
+/// ends.
+std::vector<RequestId> run_all(Scheduler& scheduler, int64_t answer) {
+  std::vector<RequestId> order;
+  std::map<RequestId, int64_t> written;
+  while (true) {
+    const auto chunks = scheduler.plan();
+    if (chunks.empty()) return order;
+    std::vector<RequestId> draws;
+    for (const Chunk& chunk : chunks)
+      if (chunk.last()) draws.push_back(chunk.sequence->id);
+    scheduler.computed(0.01);
+    for (const RequestId id : draws) {
+      if (++written[id] == answer) {
+        scheduler.remove(id);
+        order.push_back(id);
+      } else {
+        scheduler.append(id, 1);
+      }
+    }
+  }
+}
+
+TEST(Scheduler, ClientsTakeTurns) {
+  Scheduler scheduler({256, 1, 64, 4, 0.1});
+  for (RequestId id = 1; id <= 4; ++id) scheduler.add(id, Tokens(10, static_cast<int32_t>(id)), "busy");
+  scheduler.add(5, Tokens(10, 5), "calm");
+  scheduler.add(6, Tokens(10, 6), "third");
+  EXPECT_EQ(run_all(scheduler, 3), (std::vector<RequestId>{1, 5, 6, 2, 3, 4}));
+}
+
+TEST(Scheduler, NobodyOvertakesWhoWaitsForPages) {
+  Scheduler scheduler({512, 4, 64, 8, 0.1});
+  scheduler.add(1, Tokens(200, 1), "a");
+  scheduler.plan();
+  scheduler.computed(0.01);
+  scheduler.add(2, Tokens(400, 2), "b");  // seven pages, while the first has four of eight
+  scheduler.add(3, Tokens(10, 3), "c");
+  scheduler.plan();
+  EXPECT_EQ(scheduler.running().size(), 1u);
+  EXPECT_EQ(scheduler.waiting(), 2);
+  scheduler.computed(0.01);
+  scheduler.remove(1);
+  scheduler.plan();
+  EXPECT_TRUE(scheduler.sequence(2).place >= 0);
+}
+
+TEST(Scheduler, PromptsThatBeginAlikeAreReadOnce) {
+  Scheduler scheduler({1024, 8, 128, 64, 0.1});
+  Tokens prompt(700, 1);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i % 50);
+  for (RequestId id = 1; id <= 5; ++id) {
+    Tokens own = prompt;
+    own.push_back(static_cast<int32_t>(100 + id));
+    scheduler.add(id, own, "");
+  }
+  scheduler.add(6, Tokens(100, 9), "");
+  scheduler.plan();
+  ASSERT_EQ(scheduler.running().size(), 2u) << "four wait for the first one's pages and let the last pass";
+  EXPECT_EQ(scheduler.running()[1]->id, 6u);
+  scheduler.computed(0.01);
+  int64_t rows = 128;
+  while (true) {
+    const auto chunks = scheduler.plan();
+    for (const Chunk& chunk : chunks) rows += chunk.rows;
+    std::vector<RequestId> ready;
+    for (const Chunk& chunk : chunks)
+      if (chunk.last()) ready.push_back(chunk.sequence->id);
+    scheduler.computed(0.01);
+    for (const RequestId id : ready) scheduler.append(id, 1);
+    if (scheduler.waiting() == 0 && std::ranges::all_of(scheduler.running(), [](const Sequence* s) {
+          return std::ssize(s->tokens) > s->prompt_tokens;
+        }))
+      break;
+  }
+  for (RequestId id = 2; id <= 5; ++id) EXPECT_EQ(scheduler.sequence(id).cached_tokens, 640);
+  EXPECT_LT(rows, 701 + 4 * 61 + 100 + 200);
+}
+
+TEST(Scheduler, TheOldestKeepsItsPagesAndThePreemptedComeBackFirst) {
+  Scheduler scheduler({256, 4, 64, 4, 10});
+  scheduler.add(1, Tokens(60, 1), "a");
+  scheduler.add(2, Tokens(60, 2), "b");
+  std::vector<RequestId> order = run_all(scheduler, 150);
+  EXPECT_EQ(order, (std::vector<RequestId>{1, 2}));
+  EXPECT_GE(scheduler.preemptions(), 1);
+}
+
+// ------------------------------------------------------------------------------------------------------------
+
+/// A machine whose steps take a known time.
+struct Machine {
+  const char* name;
+  double step, answer_row, prompt_row, per_context_row;  // seconds
+  int64_t max_rows;
+  double max_itl;
+};
+
+struct Reading {
+  double prompt_rows_per_second, p99;
+};
+
+/// Reads a prompt of 16k beside some answers; `streams` 0: alone.
+Reading read_prompt(const Machine& machine, int32_t streams) {
+  constexpr int64_t kPrompt = 16384;
+  std::mt19937 random(1);
+  Scheduler scheduler({32768, streams + 1, machine.max_rows, 2048, machine.max_itl});
+  for (int32_t i = 0; i < streams; ++i)
+    scheduler.add(static_cast<RequestId>(i) + 10, Tokens(200, i + 10), "");
+  std::vector<double> gaps;
+  double reading = 0;
+  for (int step = 0; step < 100000; ++step) {
+    if (step == 50) {
+      Tokens prompt(kPrompt);
+      for (int64_t i = 0; i < kPrompt; ++i) prompt[static_cast<size_t>(i)] = static_cast<int32_t>(i % 1000);
+      scheduler.add(1, prompt, "");
+    }
+    const auto chunks = scheduler.plan();
+    if (chunks.empty()) continue;
+    double seconds = machine.step;
+    std::vector<RequestId> draws;
+    for (const Chunk& chunk : chunks) {
+      seconds += static_cast<double>(chunk.rows) *
+                 ((chunk.rows == 1 ? machine.answer_row : machine.prompt_row) +
+                  machine.per_context_row * static_cast<double>(chunk.first + chunk.rows / 2));
+      if (chunk.last()) draws.push_back(chunk.sequence->id);
+    }
+    seconds *= 0.95 + 0.1 * static_cast<double>(random() % 1000) / 1000;
+    scheduler.computed(seconds);
+    if (step >= 50) {
+      reading += seconds;
+      gaps.push_back(seconds);
+    }
+    for (const RequestId id : draws) {
+      if (id != 1) {
+        scheduler.append(id, 1);
+        continue;
+      }
+      std::sort(gaps.begin(), gaps.end());
+      return {kPrompt / reading, gaps[gaps.size() * 99 / 100]};
+    }
+  }
+  ADD_FAILURE() << "the prompt was never read";
+  return {};
+}
+
+TEST(Scheduler, APromptIsReadQuicklyWithoutStallingAnswers) {
+  const Machine machines[] = {
+      {"GPU", 6e-3, 0.2e-3, 40e-6, 1e-9, 2048, 0.1},
+      {"CPU", 60e-3, 5e-3, 4e-3, 40e-9, 512, 1.0},
+      {"fast GPU", 3e-3, 0.1e-3, 12e-6, 0.5e-9, 512, 0.1},
+  };
+  for (const Machine& machine : machines) {
+    const double alone = read_prompt(machine, 0).prompt_rows_per_second;
+    for (const int32_t streams : {1, 32}) {
+      const Reading beside = read_prompt(machine, streams);
+      std::printf(
+          "%s, %d streams: prompt at %.0f rows/s, %.0f%% of alone; p99 between tokens %.0f ms of %.0f\n",
+          machine.name, streams, beside.prompt_rows_per_second, 100 * beside.prompt_rows_per_second / alone,
+          1e3 * beside.p99, 1e3 * machine.max_itl);
+      EXPECT_GE(beside.prompt_rows_per_second, 0.7 * alone) << machine.name << ", " << streams;
+      EXPECT_LE(beside.p99, machine.max_itl) << machine.name << ", " << streams;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::engine
