@@ -23,6 +23,10 @@ struct CompileOptions {
   int64_t max_outputs = 1;   ///< logits rows a step at most
   int64_t cache_pages = 16;  ///< pages of kPageRows rows in the latent cache
   bool bind_only = false;    ///< choose kernels but load no weights: for inspection, nothing can run
+  /// One order of every sum, whatever the number of rows of a step: a row's results then never depend on what
+  /// else is in its step, nor on how a prompt was cut. Where kernels for many rows add up otherwise, they are
+  /// left out.
+  bool batch_invariant = false;
 };
 
 /// When every worker of a device (a thread, a stream) began and ended its part of every op of one step, in

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/logprobs.h"
 
 namespace sluice::engine {
 namespace {
@@ -376,6 +377,62 @@ TEST(Sampler, BadParametersAreNamed) {
   SamplingParams bad;
   bad.top_p = 2;
   EXPECT_THROW(Sampler(bad, 10), Error);
+}
+
+/// The same chain on a shorter row: only what is allowed, biased beforehand.
+TEST(Sampler, MasksAndBiasesAreThoseOfAShorterRow) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 50; ++round) {
+    constexpr size_t kCount = 300;
+    const auto logits = random_logits(random, kCount, false);
+    std::vector<uint32_t> allowed((kCount + 31) / 32);
+    for (uint32_t& word : allowed) word = random() & random();
+    SamplingParams params;
+    params.seed = random();
+    params.temperature = round % 5 == 0 ? 0 : 0.8f;
+    params.top_k = round % 3 == 0 ? 0 : 40;
+    params.logit_bias = {{3, 2.5f}, {17, -4.0f}, {40, -std::numeric_limits<float>::infinity()}};
+    std::vector<float> expected = logits;
+    expected[3] += 2.5f;
+    expected[17] -= 4.0f;
+    expected[40] = -std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i < kCount; ++i)
+      if ((allowed[i / 32] >> (i % 32) & 1) == 0) expected[i] = -std::numeric_limits<float>::infinity();
+    SamplingParams without = params;
+    without.logit_bias.clear();
+    Sampler masked(params, static_cast<int32_t>(kCount)), plain_row(without, static_cast<int32_t>(kCount));
+    for (int draw = 0; draw < 20; ++draw) {
+      const int32_t token = masked.sample(logits, allowed);
+      ASSERT_EQ(token, plain_row.sample(expected));
+      ASSERT_NE(allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1, 0u);
+    }
+  }
+}
+
+TEST(Logprobs, AreTheLogSoftmaxSorted) {
+  std::mt19937 random(5);
+  for (const size_t count : {1u, 2u, 40u, 3000u}) {
+    auto logits = random_logits(random, count, false);
+    if (count > 2) logits[1] = NAN;
+    if (count > 2) logits[count - 1] = logits[0];  // a tie
+    double sum = 0;
+    for (const float logit : logits) sum += std::isnan(logit) ? 0 : std::exp(static_cast<double>(logit));
+    std::vector<int32_t> order;
+    for (size_t i = 0; i < count; ++i)
+      if (!std::isnan(logits[i])) order.push_back(static_cast<int32_t>(i));
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+    std::vector<TokenLogprob> out;
+    log_probabilities(logits, 0, 20, out);
+    ASSERT_EQ(out.size(), 1 + std::min<size_t>(20, count));
+    EXPECT_EQ(out[0].token, 0);
+    EXPECT_NEAR(out[0].logprob, logits[0] - std::log(sum), 1e-5);
+    for (size_t i = 1; i < out.size(); ++i) {
+      EXPECT_EQ(out[i].token, order[i - 1]);
+      EXPECT_NEAR(out[i].logprob, logits[static_cast<size_t>(order[i - 1])] - std::log(sum), 1e-5);
+    }
+    log_probabilities(logits, 0, 0, out);
+    EXPECT_EQ(out.size(), 1u);
+  }
 }
 
 TEST(Sampler, AFullVocabularyTakesWellUnderAMillisecond) {

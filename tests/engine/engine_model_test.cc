@@ -1,0 +1,278 @@
+// The engine with models on the CPU backend: neighbours, cached prefixes, preemption and cancels change no
+// text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/kv_pool.h"
+#include "model/model.h"
+#include "support/recorder.h"
+#include "support/small_model.h"
+
+namespace sluice::engine {
+namespace {
+
+using test::Recorder;
+
+const char* const kTales = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
+
+/// A model compiled for an engine's options.
+struct Served {
+  model::Model model;
+  text::Tokenizer tokenizer;
+  EngineOptions options;
+  std::unique_ptr<program::Backend> backend;
+  std::unique_ptr<program::Executable> executable;
+
+  Served(const std::string& path, const EngineOptions& given, bool batch_invariant)
+      : model(model::Model::load(path)),
+        tokenizer(model::load_tokenizer(model.file)),
+        options(given),
+        backend(backend::make_cpu_backend({.threads = 2})) {
+    executable = backend->compile(model.program, model.weights,
+                                  {.max_rows = options.max_rows,
+                                   .max_outputs = options.max_sequences,
+                                   .cache_pages = options.pages,
+                                   .batch_invariant = batch_invariant});
+  }
+};
+
+/// All that a reader can see of an answer.
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::string text;
+  std::vector<float> logprobs;
+  Finish finish;
+  bool operator==(const Answer&) const = default;
+};
+
+void PrintTo(const Answer& answer, std::ostream* out) { *out << answer.text; }
+
+Answer answer_of(Recorder& listener) {
+  const Finish finish = listener.wait().finish;
+  return {listener.tokens, listener.text, listener.logprobs, finish};
+}
+
+/// Requests of all kinds; the prompts of some begin alike.
+std::vector<Request> requests(const text::Tokenizer& tokenizer, int64_t answer) {
+  const std::string opening = "Once upon a time there was a king who had three daughters, and the youngest";
+  std::string tale = opening;
+  for (int i = 0; i < 12; ++i)
+    tale += " went into the wood, and there she met a fox who spoke to her, and she";
+  const std::string prompts[] = {
+      opening, tale, tale + " said", "The fox", tale.substr(0, 400), opening + " of them", "A", tale};
+  std::vector<Request> out;
+  for (const std::string& prompt : prompts) {
+    Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = answer};
+    const size_t i = out.size();
+    request.sampling.seed = 40 + i;
+    request.sampling.temperature = i % 4 == 0 ? 0 : 0.9f;
+    if (i % 3 == 1) request.sampling.repeat_penalty = 1.2f;
+    if (i == 5) request.sampling.logit_bias = {{request.prompt[0], -3.0f}, {request.prompt[1], 1.0f}};
+    request.top_logprobs = static_cast<int32_t>(i % 4) - 1;
+    if (i == 6) request.stops = {"the"};
+    out.push_back(std::move(request));
+  }
+  return out;
+}
+
+std::vector<Answer> one_by_one(Served& served, const std::vector<Request>& requests) {
+  std::vector<Answer> out;
+  for (const Request& request : requests) {
+    Engine engine(*served.executable, served.tokenizer, served.options);  // nothing is cached
+    const auto listener = std::make_shared<Recorder>();
+    engine.submit(request, listener);
+    out.push_back(answer_of(*listener));
+  }
+  return out;
+}
+
+/// All at once, in three rounds, so that later ones find earlier ones' prefixes.
+void expect_same_together(Served& served, const std::vector<Request>& requests,
+                          const std::vector<Answer>& alone) {
+  Engine engine(*served.executable, served.tokenizer, served.options);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<Recorder>> listeners;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const size_t which = round == 1 ? requests.size() - 1 - i : i;
+      listeners.push_back(std::make_shared<Recorder>());
+      engine.submit(requests[which], listeners.back());
+      if (round == 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    int64_t cached = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const size_t which = round == 1 ? requests.size() - 1 - i : i;
+      EXPECT_EQ(answer_of(*listeners[i]), alone[which]) << "request " << which << ", round " << round;
+      cached += listeners[i]->result.cached_tokens;
+    }
+    EXPECT_GT(cached, round == 0 ? 0 : 300) << "round " << round;
+  }
+}
+
+TEST(EngineModel, NeighboursAndCachedPrefixesChangeNothingInStepsOfFewRows) {
+  Served served(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 24, .pages = 60}, false);
+  const auto all = requests(served.tokenizer, 40);
+  expect_same_together(served, all, one_by_one(served, all));
+}
+
+TEST(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {
+  Served served(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60}, true);
+  const auto all = requests(served.tokenizer, 40);
+  const auto alone = one_by_one(served, all);
+  expect_same_together(served, all, alone);
+  Served narrow(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 7, .pages = 60}, true);
+  EXPECT_EQ(one_by_one(narrow, all), alone) << "however the prompts are cut";
+}
+
+/// Random weights give near-ties everywhere.
+TEST(EngineModel, BatchInvariantHoldsForASyntheticGlmFile) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("engine-" + std::to_string(::getpid()) + ".gguf");
+  test::write_small_model("glm-4.7-flash", "q4_0", path);
+  const EngineOptions options{.context = 256, .max_sequences = 6, .max_rows = 128, .pages = 24};
+  const auto random_requests = [](const text::Tokenizer& tokenizer) {
+    std::mt19937 random(3);
+    std::vector<Request> out;
+    for (uint64_t i = 0; i < 10; ++i) {
+      Request request{.max_tokens = 60, .ignore_end = true, .top_logprobs = 0};
+      if (i % 3 > 0) request.prompt = out.back().prompt;
+      for (uint32_t more = 1 + random() % 70; more > 0; --more)
+        request.prompt.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(tokenizer.size())));
+      request.prompt.resize(std::min<size_t>(request.prompt.size(), 190));
+      request.sampling = {
+          .temperature = i % 2 == 0 ? 0 : 1.0f, .top_k = 0, .top_p = 1, .min_p = 0, .seed = i};
+      out.push_back(std::move(request));
+    }
+    return out;
+  };
+  {
+    Served served(path, options, true);
+    const auto all = random_requests(served.tokenizer);
+    expect_same_together(served, all, one_by_one(served, all));
+  }
+  std::filesystem::remove(path);
+}
+
+/// Not a check of speed: says what the one order costs on this machine.
+TEST(EngineModel, SaysWhatBatchInvariantCosts) {
+  double seconds[2];
+  for (const bool invariant : {false, true}) {
+    Served served(kTales, {.context = 1024, .max_sequences = 1, .max_rows = 512, .pages = 16}, invariant);
+    Request request{.prompt = std::vector<int32_t>(1000, 300), .max_tokens = 1, .use_cache = false};
+    Engine engine(*served.executable, served.tokenizer, served.options);
+    double best = 1e9;
+    for (int i = 0; i < 4; ++i) {
+      const auto listener = std::make_shared<Recorder>();
+      engine.submit(request, listener);
+      best = std::min(best, 1e-9 * static_cast<double>(listener->wait().prompt_ns));
+    }
+    seconds[invariant] = best;
+  }
+  std::printf("a prompt of 1000 tokens: %.0f tokens/s, batch-invariant %.0f tokens/s\n", 1000 / seconds[0],
+              1000 / seconds[1]);
+  EXPECT_GT(seconds[0], 0);
+}
+
+TEST(EngineModel, PreemptionChangesNoText) {
+  Served served(kTales, {.context = 512, .max_sequences = 4, .max_rows = 24, .pages = 9}, false);
+  std::vector<Request> all;
+  for (uint64_t i = 0; i < 6; ++i) {
+    Request request{
+        .prompt = served.tokenizer.encode("Once there were " + std::to_string(i) + " hens and", true),
+        .max_tokens = 230};
+    request.ignore_end = true;
+    request.sampling.seed = i;
+    all.push_back(std::move(request));
+  }
+  const auto alone = one_by_one(served, all);
+  Engine engine(*served.executable, served.tokenizer, served.options);
+  std::vector<std::shared_ptr<Recorder>> listeners;
+  for (const Request& request : all)
+    engine.submit(request, listeners.emplace_back(std::make_shared<Recorder>()));
+  int32_t preemptions = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(answer_of(*listeners[i]), alone[i]) << i;
+    preemptions += listeners[i]->result.preemptions;
+  }
+  EXPECT_GT(preemptions, 0) << "the pool is too large to show it";
+  ASSERT_TRUE(engine.drain(10));
+  EXPECT_EQ(engine.stats().preemptions_total, preemptions);
+}
+
+TEST(EngineModel, SeveralAnswersToOnePromptReadItOnce) {
+  Served served(kTales, {.context = 1024, .max_sequences = 8, .max_rows = 24, .pages = 60}, false);
+  const auto prompt = requests(served.tokenizer, 1)[1].prompt;
+  ASSERT_GT(prompt.size(), 129u);
+  Engine engine(*served.executable, served.tokenizer, served.options);
+  std::vector<std::shared_ptr<Recorder>> listeners;
+  std::set<std::string> texts;
+  for (uint64_t i = 0; i < 4; ++i) {
+    Request request{.prompt = prompt, .max_tokens = 30};
+    request.sampling.seed = i;
+    engine.submit(request, listeners.emplace_back(std::make_shared<Recorder>()));
+  }
+  int64_t computed = 0;
+  for (const auto& listener : listeners) {
+    const Result& result = listener->wait();
+    computed += result.prompt_tokens - result.cached_tokens;
+    texts.insert(listener->text);
+  }
+  EXPECT_EQ(texts.size(), 4u) << "seeds differ";
+  EXPECT_LE(computed, std::ssize(prompt) + 3 * 64);
+}
+
+TEST(EngineModel, ManyStreamsWithRandomCancels) {
+  Served served(kTales, {.context = 512, .max_sequences = 16, .max_rows = 64, .pages = 40}, false);
+  Engine engine(*served.executable, served.tokenizer, served.options);
+  const auto kinds = requests(served.tokenizer, 60);
+  std::vector<std::thread> clients;
+  std::atomic<int> ends = 0, cancelled = 0;
+  for (uint32_t client = 0; client < 8; ++client) {
+    clients.emplace_back([&, client] {
+      std::mt19937 random(client);
+      for (int round = 0; round < 4; ++round) {
+        std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> streams;
+        for (int i = 0; i < 8; ++i) {
+          Request request = kinds[random() % kinds.size()];
+          request.prompt.resize(std::min<size_t>(request.prompt.size(), 400));
+          request.client = std::to_string(client % 3);
+          auto listener = std::make_shared<Recorder>();
+          const RequestId id = engine.submit(std::move(request), listener);
+          streams.emplace_back(id, std::move(listener));
+        }
+        for (const auto& [id, listener] : streams) {
+          if (random() % 3 > 0) continue;
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+          engine.cancel(id);
+        }
+        for (const auto& [id, listener] : streams) {
+          cancelled += listener->wait().finish == Finish::Cancelled;
+          ends += listener->ends;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(ends, 8 * 4 * 8);
+  EXPECT_GT(cancelled, 0);
+  ASSERT_TRUE(engine.drain(10));
+  const EngineStats stats = engine.stats();
+  EXPECT_EQ(stats.running + stats.waiting, 0);
+  EXPECT_EQ(stats.used_pages, 0);
+  EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.pages);
+}
+
+}  // namespace
+}  // namespace sluice::engine

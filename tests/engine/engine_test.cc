@@ -1,0 +1,269 @@
+// The engine's thread: how requests end, whoever ends them. Over an executable whose logits are a script.
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <semaphore>
+#include <thread>
+
+#include "support/recorder.h"
+#include "support/script_executable.h"
+#include "text/constraint.h"
+
+namespace sluice::engine {
+namespace {
+
+using test::byte_tokenizer;
+using test::Recorder;
+
+/// Says the same letter forever, and counts. `hold` makes it wait before each step until somebody lets it go.
+class Endless : public test::Script {
+ public:
+  Endless() : Script("") {}
+  void run(const program::StepInput& input, program::StepOutput& output) override {
+    if (hold) go.acquire();
+    if (fails) throw Error("the device is gone");
+    rows += input.rows();
+    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
+    for (int64_t i = 0; i < input.outputs(); ++i) output.logits[static_cast<size_t>(i) * 257 + 'a'] = 50.0f;
+  }
+  std::atomic<bool> hold = false, fails = false;
+  std::atomic<int64_t> rows = 0;
+  std::counting_semaphore<1000> go{0};
+};
+
+constexpr EngineOptions kOptions{
+    .context = 1024, .max_sequences = 4, .max_rows = 32, .pages = 64, .max_waiting = 8};
+
+struct Running {
+  Endless executable;
+  text::Tokenizer tokenizer = byte_tokenizer();
+  Engine engine;
+
+  explicit Running(const EngineOptions& options = kOptions) : engine(executable, tokenizer, options) {}
+  std::pair<RequestId, std::shared_ptr<Recorder>> submit(Request request) {
+    request.sampling.temperature = 0;
+    auto listener = std::make_shared<Recorder>();
+    const RequestId id = engine.submit(std::move(request), listener);
+    return {id, listener};
+  }
+};
+
+Request letters(int64_t prompt, int64_t answer) {
+  return {.prompt = std::vector<int32_t>(static_cast<size_t>(prompt), 'x'), .max_tokens = answer};
+}
+
+TEST(Engine, AnswersAndCounts) {
+  Running running;
+  const auto [id, listener] = running.submit(letters(100, 5));
+  const Result& result = listener->wait();
+  EXPECT_EQ(listener->text, "aaaaa");
+  EXPECT_EQ(result.finish, Finish::Length);
+  EXPECT_EQ(result.prompt_tokens, 100);
+  EXPECT_EQ(result.generated_tokens, 5);
+  EXPECT_EQ(running.executable.rows, 104) << "the last token needs no row";
+  const auto [again, second] = running.submit(letters(100, 5));
+  EXPECT_GT(again, id);
+  EXPECT_EQ(second->wait().cached_tokens, 99);
+  EXPECT_TRUE(running.engine.drain(10));
+  const EngineStats stats = running.engine.stats();
+  EXPECT_EQ(stats.requests_total, 2);
+  EXPECT_EQ(stats.prompt_tokens_total, 200);
+  EXPECT_EQ(stats.cached_tokens_total, 99);
+  EXPECT_EQ(stats.prefix_hits_total, 1);
+  EXPECT_EQ(stats.generated_tokens_total, 10);
+  EXPECT_EQ(stats.finished_total[static_cast<size_t>(Finish::Length)], 2);
+  EXPECT_EQ(stats.running + stats.waiting, 0);
+  EXPECT_EQ(stats.used_pages, 0);
+  EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.pages);
+  EXPECT_EQ(stats.slots.size(), 4u);
+}
+
+TEST(Engine, RefusesWhatMakesNoSense) {
+  Running running;
+  const auto refused = [&running](const Request& request) {
+    EXPECT_THROW(running.engine.submit(request, std::make_shared<Recorder>()), Error);
+  };
+  refused({});
+  refused({.prompt = {300}});
+  refused({.prompt = {-1}});
+  refused({.prompt = {'x'}, .max_tokens = -2});
+  refused({.prompt = {'x'}, .sampling = {.top_p = 2}});
+  refused({.prompt = {'x'}, .sampling = {.logit_bias = {{257, 1.0f}}}});
+  refused({.prompt = {'x'}, .sampling = {.logit_bias = {{1, NAN}}}});
+  refused({.prompt = {'x'}, .top_logprobs = 21});
+  try {
+    running.submit(letters(1024, 1));
+    FAIL();
+  } catch (const ContextExceeded& error) {
+    EXPECT_EQ(error.prompt_tokens, 1024);
+    EXPECT_EQ(error.context, 1024);
+  }
+  EXPECT_EQ(running.submit(letters(1023, -1)).second->wait().finish, Finish::ContextFull);
+  EXPECT_EQ(running.submit(letters(3, 0)).second->wait().finish, Finish::Length);
+}
+
+TEST(Engine, CancelsWhoRunsAndWhoWaits) {
+  Running running;
+  std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> all;
+  for (int i = 0; i < 8; ++i) all.push_back(running.submit(letters(20 + i, -1)));
+  running.engine.cancel(all[1].first);
+  running.engine.cancel(all[7].first);
+  running.engine.cancel(all[7].first);
+  running.engine.cancel(12345);
+  for (const int i : {1, 7}) {
+    EXPECT_EQ(all[static_cast<size_t>(i)].second->wait().finish, Finish::Cancelled);
+    running.engine.cancel(all[static_cast<size_t>(i)].first);
+  }
+  for (const int i : {0, 2, 3, 4, 5, 6})
+    EXPECT_EQ(all[static_cast<size_t>(i)].second->wait().finish, Finish::ContextFull);
+}
+
+TEST(Engine, ACancelledPromptStopsAfterItsChunk) {
+  Running running;
+  running.executable.hold = true;
+  const auto [id, listener] = running.submit(letters(1000, 5));
+  running.executable.go.release(2);
+  while (running.executable.rows < 64) std::this_thread::yield();  // the third step waits
+  running.engine.cancel(id);
+  running.executable.go.release(100);
+  EXPECT_EQ(listener->wait().finish, Finish::Cancelled);
+  EXPECT_LE(running.executable.rows, 96);
+}
+
+TEST(Engine, AListenerMayCancelAndSubmit) {
+  Running running;
+  auto first = std::make_shared<Recorder>();
+  auto second = std::make_shared<Recorder>();
+  first->also = [&](const TokenEvent& event) {
+    if (event.index != 2) return;
+    Request next = letters(5, 3);
+    next.sampling.temperature = 0;
+    running.engine.submit(std::move(next), second);
+    running.engine.cancel(event.id);
+  };
+  Request request = letters(5, -1);
+  request.sampling.temperature = 0;
+  running.engine.submit(std::move(request), first);
+  EXPECT_EQ(first->wait().finish, Finish::Cancelled);
+  EXPECT_EQ(first->tokens.size(), 3u);
+  EXPECT_EQ(second->wait().finish, Finish::Length);
+}
+
+TEST(Engine, RefusesMoreThanMayWaitAndStopsWithAReason) {
+  Running running;
+  running.executable.hold = true;
+  std::vector<std::shared_ptr<Recorder>> all;
+  int refused = 0;
+  for (int i = 0; i < 30; ++i) {
+    try {
+      all.push_back(running.submit(letters(10, -1)).second);
+    } catch (const Unavailable&) {
+      ++refused;
+    }
+  }
+  // Eight wait; those that the thread had taken before it began to wait for its device come on top.
+  EXPECT_GE(all.size(), 8u);
+  EXPECT_GE(refused, 30 - 8 - 8);
+  running.engine.close();
+  EXPECT_THROW(running.submit(letters(10, 1)), Unavailable);
+  EXPECT_FALSE(running.engine.drain(0.01));
+  running.executable.hold = false;
+  running.executable.go.release(1);
+  running.engine.stop();
+  int shut_down = 0;
+  for (const auto& listener : all) {
+    EXPECT_EQ(listener->ends, 1) << "nobody calls after stop()";
+    shut_down += listener->result.finish == Finish::Shutdown;
+  }
+  EXPECT_GT(shut_down, 0);
+}
+
+TEST(Engine, ADeviceThatFailsEndsEverythingWithAnError) {
+  Running running;
+  running.executable.fails = true;
+  const auto listener = running.submit(letters(10, 5)).second;
+  EXPECT_EQ(listener->wait().finish, Finish::Error);
+  EXPECT_EQ(listener->result.error, "the device is gone");
+  EXPECT_THROW(running.submit(letters(10, 5)), Unavailable);
+  EXPECT_TRUE(running.engine.drain(10));
+}
+
+TEST(Engine, NamesTheStopStringAndHoldsItBack) {
+  Running running;
+  Request request = letters(3, 50);
+  request.stops = {"aaaab", "aaaa"};
+  const auto listener = running.submit(request).second;
+  EXPECT_EQ(listener->wait().finish, Finish::StopString);
+  EXPECT_EQ(listener->result.stop, "aaaa");
+  EXPECT_EQ(listener->text, "");
+  EXPECT_EQ(listener->tokens.size(), 4u);
+}
+
+/// Lets only some letters come, one after the other.
+class Spelling : public text::TokenConstraint {
+ public:
+  explicit Spelling(std::string word) : word_(std::move(word)) {}
+  bool allowed(std::span<uint32_t> bits) override {
+    std::fill(bits.begin(), bits.end(), 0u);
+    if (at_ < word_.size()) {
+      const auto token = static_cast<unsigned char>(word_[at_]);
+      bits[token / 32] |= 1u << (token % 32);
+    }
+    return true;
+  }
+  bool accept(int32_t token) override {
+    if (at_ >= word_.size() || token != static_cast<unsigned char>(word_[at_])) return false;
+    ++at_;
+    return true;
+  }
+  bool may_end() const override { return at_ == word_.size(); }
+  std::unique_ptr<TokenConstraint> clone() const override { return std::make_unique<Spelling>(*this); }
+
+ private:
+  std::string word_;
+  size_t at_ = 0;
+};
+
+TEST(Engine, AConstraintDecidesWhatMayCome) {
+  Running running;
+  Request request = letters(3, 6);
+  request.constraint = std::make_shared<Spelling>("{\"b\":}");
+  const auto listener = running.submit(request).second;
+  EXPECT_EQ(listener->wait().finish, Finish::Length);
+  EXPECT_EQ(listener->text, "{\"b\":}");
+  request.max_tokens = 7;
+  request.constraint = std::make_shared<Spelling>("{\"b\":}");
+  const auto stuck = running.submit(request).second;
+  EXPECT_EQ(stuck->wait().finish, Finish::Error);
+  EXPECT_THAT(stuck->result.error, testing::HasSubstr("constraint"));
+}
+
+TEST(Engine, BiasBansAndForcesTokens) {
+  Running running;
+  Request request = letters(3, 3);
+  request.sampling.logit_bias = {{'a', -INFINITY}, {'q', 1.0f}};
+  const auto listener = running.submit(request).second;
+  listener->wait();
+  EXPECT_EQ(listener->text, "qqq");
+}
+
+TEST(Engine, LogProbabilitiesAreTheModels) {
+  Running running;
+  Request request = letters(3, 2);
+  request.top_logprobs = 2;
+  request.sampling.logit_bias = {{'b', 100.0f}};
+  const auto listener = running.submit(request).second;
+  listener->wait();
+  EXPECT_EQ(listener->text, "bb");
+  const auto rest = static_cast<float>(-50 - std::log1p(256 * std::exp(-50.0)));
+  EXPECT_THAT(listener->logprobs, testing::ElementsAre(rest, testing::FloatNear(0, 1e-6f), rest, rest,
+                                                       testing::FloatNear(0, 1e-6f), rest));
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,57 @@
+// A listener that writes down what it hears, and can be waited for.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace sluice::test {
+
+class Recorder : public engine::Listener {
+ public:
+  /// What was heard; complete once wait() has returned.
+  std::string text;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;  ///< all of all tokens, in their order
+  std::vector<int64_t> times_ns;
+  engine::Result result;
+  int ends = 0;
+  std::function<void(const engine::TokenEvent&)> also;  ///< called for every token
+
+  void on_token(const engine::TokenEvent& event) override {
+    EXPECT_EQ(ends, 0) << "a token after the end";
+    EXPECT_EQ(event.index, std::ssize(tokens));
+    text += event.text;
+    tokens.push_back(event.token);
+    times_ns.push_back(event.time_ns);
+    for (const engine::TokenLogprob& entry : event.logprobs) logprobs.push_back(entry.logprob);
+    if (also) also(event);
+  }
+  void on_end(engine::RequestId, std::string_view rest, const engine::Result& how) override {
+    text += rest;
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(++ends, 1);
+    result = how;
+    ended_.notify_all();
+  }
+
+  /// Waits for the end, a minute at most.
+  const engine::Result& wait() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(ended_.wait_for(lock, std::chrono::minutes(1), [this] { return ends > 0; })) << "no end came";
+    return result;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+};
+
+}  // namespace sluice::test
