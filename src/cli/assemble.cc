@@ -9,13 +9,20 @@
 #include "backend/null/null_backend.h"
 #include "backend/ref/ref_backend.h"
 #include "base/error.h"
+#include "cli/cuda_library.h"
 
 namespace sluice::cli {
 
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads) {
   if (name == "cpu") return backend::make_cpu_backend({.threads = threads});
   if (name == "ref") return backend::make_ref_backend();
-  throw UsageError("--backend " + name + ": expected cpu or ref");
+  if (name != "cuda" && name != "auto") {
+    throw UsageError("--backend " + name + ": expected auto, cpu, cuda or ref");
+  }
+  std::string why;
+  if (auto cuda = load_cuda_backend(why)) return cuda;
+  if (name == "cuda") fail("--backend cuda: {}", why);
+  return make_backend("cpu", threads);
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

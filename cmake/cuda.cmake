@@ -1,0 +1,31 @@
+# The CUDA backend: libsluice_cuda.so beside the binary, which loads it where a driver is present. It carries the rooms
+# that it speaks with (base, quant, program) and CUDA's runtime, so the binary itself knows no CUDA.
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(SLUICE_NVCC nvcc PATHS /usr/local/cuda/bin REQUIRED)
+  set(CMAKE_CUDA_COMPILER ${SLUICE_NVCC})
+endif()
+enable_language(CUDA)
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # a CMake older than the compiler
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+find_package(CUDAToolkit REQUIRED)
+
+foreach(room base quant program)
+  set_target_properties(${room} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endforeach()
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
+     ${CMAKE_SOURCE_DIR}/src/backend/cuda/ops/*.cu)
+add_library(sluice_cuda SHARED ${sources})
+target_include_directories(sluice_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
+target_link_libraries(sluice_cuda PRIVATE program CUDA::cudart_static)
+target_link_options(sluice_cuda PRIVATE -Wl,--exclude-libs,ALL)
+set_target_properties(sluice_cuda PROPERTIES
+  CUDA_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden
+  VISIBILITY_INLINES_HIDDEN ON
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} INSTALL_RPATH "\$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
+# Device code is compiled with the host's flags except those that nvcc's own code breaks.
+target_compile_options(sluice_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:-Wno-pedantic -Wno-shadow --expt-relaxed-constexpr --extended-lambda -lineinfo>)
+include(GNUInstallDirs)
+install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR})

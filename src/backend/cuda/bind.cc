@@ -1,0 +1,182 @@
+#include "backend/cuda/bind.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "backend/cuda/format.h"
+#include "backend/cuda/ops/kernels.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "program/builder.h"
+#include "program/op_info.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+/// Kernels of an op in the order in which they are asked.
+using Choices = std::initializer_list<const Kernel*>;
+
+struct Bind {
+  const Program& program;
+  const Op& op;
+  const Sizes& sizes;
+
+  const Kernel* first(Choices choices) const {
+    for (const Kernel* kernel : choices) {
+      if (kernel->serves(program, op, sizes)) return kernel;
+    }
+    return nullptr;
+  }
+  const Kernel* operator()(const Embed&) const { return first({&kEmbed}); }
+  const Kernel* operator()(const RmsNorm&) const { return first({&kRmsNorm}); }
+  const Kernel* operator()(const Matmul&) const { return first({&kMatmul}); }
+  const Kernel* operator()(const MatmulAdd&) const { return first({&kMatmulAdd}); }
+  const Kernel* operator()(const HeadMatmul&) const { return first({&kHeadMatmulColumns, &kHeadMatmulRows}); }
+  const Kernel* operator()(const Rope&) const { return first({&kRope}); }
+  const Kernel* operator()(const KvAppend&) const { return first({&kKvAppend}); }
+  const Kernel* operator()(const MlaAttend&) const { return first({&kMlaAttend}); }
+  const Kernel* operator()(const Attend&) const { return first({&kAttend}); }
+  const Kernel* operator()(const Route&) const { return first({&kRoute}); }
+  const Kernel* operator()(const SiluMul&) const { return first({&kSiluMul}); }
+  const Kernel* operator()(const Add&) const { return first({&kAdd}); }
+  const Kernel* operator()(const AddBias&) const { return first({&kAddBias}); }
+  const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
+  const Kernel* operator()(const GateUp&) const { return first({&kGateUp}); }
+  const Kernel* operator()(const MoeGateUp&) const { return first({&kMoeGateUp}); }
+  const Kernel* operator()(const MoeDownAdd&) const { return first({&kMoeDownAdd}); }
+  const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmul}); }
+  const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
+};
+
+/// Whether every weight of the op can be packed, and the cache is of the one type that kernels know.
+bool types_known(const Program& program, const Op& op) {
+  bool known = true;
+  info(op).operands(op, [&](const char*, TensorId id, bool) {
+    const Tensor& tensor = program[id];
+    if (tensor.kind == Kind::Weight && quant::type_info(tensor.type).decode == nullptr) known = false;
+    if (tensor.kind == Kind::Cache && tensor.type != quant::Type::F16) known = false;
+  });
+  return known;
+}
+
+std::vector<Sizes> all_sizes(int64_t max_rows, int64_t longest) {
+  std::vector<Sizes> list;
+  for (const int64_t rows : row_buckets(max_rows)) {
+    for (const int64_t context : context_buckets(longest)) list.push_back({rows, context});
+  }
+  return list;
+}
+
+class Binder {
+ public:
+  Binder(const Program& program, std::vector<Sizes> sizes) : sizes_(std::move(sizes)) {
+    for (const Tensor& tensor : program.tensors()) tensors_.add(tensor);
+    tensors_.set_cache(program.cache());
+    tensors_.set_output(program.output());
+  }
+
+  Node node(const Op& op) {
+    Node node{op, {}};
+    const auto served = [&](const Sizes& sizes) { return bind(tensors_, op, sizes) != nullptr; };
+    if (std::all_of(sizes_.begin(), sizes_.end(), served)) return node;
+    if (info(op).expand == nullptr) fail("the backend cuda lacks {}", tensors_.op_name(op));
+    Program expansion;
+    for (const Tensor& tensor : tensors_.tensors()) expansion.add(tensor);
+    expansion.set_cache(tensors_.cache());
+    Builder builder(expansion);
+    builder.set_layer(op.layer);
+    info(op).expand(builder, op);
+    for (size_t i = tensors_.tensors().size(); i < expansion.tensors().size(); ++i) tensors_.add(expansion.tensors()[i]);
+    for (const Op& simpler : expansion.ops()) node.expansion.push_back(this->node(simpler));
+    return node;
+  }
+  /// Adds a node, or what it expands into where no sizes have a kernel for it.
+  void add(Node node, std::vector<Node>& list) {
+    const auto served = [&](const Sizes& sizes) { return bind(tensors_, node.op, sizes) != nullptr; };
+    if (std::any_of(sizes_.begin(), sizes_.end(), served)) {
+      list.push_back(std::move(node));
+      return;
+    }
+    for (Node& simpler : node.expansion) add(std::move(simpler), list);
+  }
+  const Program& tensors() const { return tensors_; }
+
+ private:
+  std::vector<Sizes> sizes_;
+  Program tensors_;
+};
+
+int add_leaves(const Node& node, Program& leaves) {
+  if (node.expansion.empty()) {
+    leaves.add(node.op);
+    return 1;
+  }
+  int count = 0;
+  for (const Node& simpler : node.expansion) count += add_leaves(simpler, leaves);
+  return count;
+}
+
+}  // namespace
+
+const Kernel* bind(const Program& program, const Op& op, const Sizes& sizes) {
+  return types_known(program, op) ? std::visit(Bind{program, op, sizes}, op.args) : nullptr;
+}
+
+bool quantises_inside(const Op&) { return false; }
+
+std::vector<int64_t> row_buckets(int64_t max_rows) {
+  std::vector<int64_t> list;
+  for (int64_t rows = 1; rows < max_rows; rows *= 2) list.push_back(rows);
+  list.push_back(max_rows);
+  return list;
+}
+
+std::vector<int64_t> context_buckets(int64_t longest) {
+  std::vector<int64_t> list;
+  for (int64_t context = 1024; context < longest; context *= 4) list.push_back(context);
+  list.push_back(longest);
+  return list;
+}
+
+int64_t bucket_of(const std::vector<int64_t>& buckets, int64_t value) {
+  const auto found = std::lower_bound(buckets.begin(), buckets.end(), value);
+  CHECK(found != buckets.end(), "{}", value);
+  return *found;
+}
+
+Bound bind_all(const Program& program, int64_t max_rows, int64_t longest) {
+  Binder binder(program, all_sizes(max_rows, longest));
+  Bound bound;
+  for (const Op& op : program.ops()) binder.add(binder.node(op), bound.nodes);
+  bound.program = bound.leaves = binder.tensors();
+  for (const Node& node : bound.nodes) {
+    bound.program.add(node.op);
+    bound.longest_expansion = std::max(bound.longest_expansion, add_leaves(node, bound.leaves));
+  }
+  return bound;
+}
+
+void add_launches(const Program& program, const Node& node, const Sizes& sizes, std::vector<Launch>& list) {
+  if (const Kernel* kernel = bind(program, node.op, sizes)) {
+    list.push_back({&node.op, kernel});
+    return;
+  }
+  for (const Node& simpler : node.expansion) add_launches(program, simpler, sizes, list);
+}
+
+int64_t scratch_bytes(const Bound& bound, int64_t max_rows, int64_t longest) {
+  int64_t most = 0;
+  for (const Sizes& sizes : all_sizes(max_rows, longest)) {
+    std::vector<Launch> launches;
+    for (const Node& node : bound.nodes) add_launches(bound.program, node, sizes, launches);
+    for (const Launch& launch : launches) {
+      if (launch.kernel->scratch_bytes == nullptr) continue;
+      most = std::max(most, launch.kernel->scratch_bytes(bound.program, *launch.op, sizes));
+    }
+  }
+  return most;
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,56 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <cstdio>
+
+#include "backend/cuda/bind.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/executable.h"
+#include "backend/cuda/peaks.h"
+#include "base/error.h"
+#include "program/op_info.h"
+
+namespace sluice::backend {
+namespace {
+
+using namespace program;
+
+class CudaBackend : public Backend {
+ public:
+  std::string name() const override { return "cuda"; }
+  bool has(const Program& program, const Op& op) const override {
+    return cuda::bind(program, op, {}) != nullptr;
+  }
+  MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    const int64_t longest = cuda::longest_context(options);
+    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest);
+    return cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
+                               bound.longest_expansion);
+  }
+  /// Fused ops quantise what the ops inside hand on to eight bits, 32 under a scale: off by half a step of 127 from
+  /// the largest, that is about 1 part in 200 of a block of normal numbers, for each hand over.
+  double tolerance(const Program& program) const override {
+    double tolerance = program::tolerance(program);
+    for (const Op& op : program.ops()) {
+      if (cuda::quantises_inside(op)) tolerance = 0x1p-6;
+    }
+    return tolerance;
+  }
+  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+                                      const CompileOptions& options) override {
+    return cuda::make_executable(program, weights, options);
+  }
+  const Peaks& peaks() override { return cuda::device_peaks(); }
+  double measure_read_bandwidth() override { return cuda::measure_read_bandwidth(); }
+};
+
+}  // namespace
+
+program::Backend* sluice_make_cuda_backend(char* why, size_t why_size) {
+  int devices = 0;
+  const cudaError_t result = cudaGetDeviceCount(&devices);
+  if (result == cudaSuccess && devices > 0) return new CudaBackend;
+  std::snprintf(why, why_size, "%s", result == cudaSuccess ? "no CUDA device" : cudaGetErrorString(result));
+  return nullptr;
+}
+
+}  // namespace sluice::backend

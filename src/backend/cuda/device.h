@@ -1,0 +1,76 @@
+// What kernels get of memory: plain structs of device pointers and sizes, the same for host and device. Knows no
+// Program and no CUDA call.
+#pragma once
+
+#include <cstdint>
+
+#include "program/tensor.h"
+#include "quant/types.h"
+
+#ifdef __CUDACC__
+#define SLUICE_BOTH __host__ __device__
+#else
+#define SLUICE_BOTH
+#endif
+
+namespace sluice::backend::cuda {
+
+/// A packed weight (format.h): row n of matrix m is the flat row first_row + m * matrix_rows + n. Planes are
+/// those of the whole tensor, so that a view differs in its rows only.
+struct Matrix {
+  const uint8_t* codes;
+  const uint8_t* high;
+  const uint8_t* scale;
+  const uint8_t* super;
+  quant::Type type;
+  int32_t matrices, rows, columns;
+  int64_t first_row, matrix_rows;
+
+  SLUICE_BOTH int64_t row(int64_t matrix, int64_t n) const { return first_row + matrix * matrix_rows + n; }
+};
+
+/// An activation: columns of heads of rows, float32 or int32.
+template <typename T>
+struct Rows {
+  T* data;
+  int64_t row_stride, head_stride;  ///< elements
+  int32_t heads, columns;
+
+  SLUICE_BOTH T* operator()(int64_t row, int64_t head = 0) const {
+    return data + row * row_stride + head * head_stride;
+  }
+};
+
+/// The cache, binary16: [page][layer][kPageRows][columns].
+struct Cache {
+  uint16_t* data;
+  int32_t layers, columns;
+
+  SLUICE_BOTH uint16_t* row(int64_t layer, int64_t slot) const {
+    const int64_t page = slot / program::kPageRows, in_page = slot % program::kPageRows;
+    return data + ((page * layers + layer) * program::kPageRows + in_page) * columns;
+  }
+};
+
+/// Sizes of a step that vary within a captured graph.
+struct StepHeader {
+  int32_t rows, outputs, pages_per_sequence, unused;
+};
+
+/// A step's data (program/step.h) in device memory. Rows from header->rows on are padding: nothing may be
+/// written for them.
+struct StepView {
+  const StepHeader* header;
+  const int32_t *tokens, *positions, *sequences, *slots, *output_rows;
+  const int32_t* page_tables;
+
+  /// The slot of `position` of row r's sequence.
+  SLUICE_BOTH int64_t slot_of(int64_t r, int64_t position) const {
+    const int64_t page = position / program::kPageRows;
+    return static_cast<int64_t>(page_tables[sequences[r] * int64_t{header->pages_per_sequence} + page]) *
+               program::kPageRows +
+           position % program::kPageRows;
+  }
+};
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,189 @@
+#include "backend/cuda/executable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/bind.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/graphs.h"
+#include "backend/cuda/step_block.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "program/op_info.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+/// Logits of this many bytes come back through pinned memory; more of them straight into the caller's.
+constexpr int64_t kMostPinned = 32 << 20;
+
+std::string source(const std::string& path) {
+  const size_t at = path.rfind("/src/");
+  return at == std::string::npos ? path : path.substr(at + 1);
+}
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+  void wait() const { check(cudaStreamSynchronize(stream_)); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaExecutable : public Executable {
+ public:
+  CudaExecutable(const Program& program, const WeightBytes& weights, const CompileOptions& options)
+      : options_(options),
+        bound_(bind_all(program, options.max_rows, longest_context(options))),
+        row_buckets_(row_buckets(options.max_rows)),
+        output_buckets_(row_buckets(options.max_outputs)),
+        context_buckets_(context_buckets(longest_context(options))),
+        memory_(bound_.leaves, weights, options, scratch_bytes(bound_, options.max_rows, longest_context(options)),
+                bound_.longest_expansion),
+        block_(options.max_rows, options.max_outputs),
+        graphs_(bound_, memory_, block_, 0) {
+    pinned_logits_bytes_ =
+        std::min(kMostPinned, options.max_outputs * bound_.program[bound_.program.output()].columns() * 4);
+    allocate_pinned(pinned_logits_, pinned_logits_bytes_);
+  }
+  ~CudaExecutable() override { cudaFreeHost(pinned_logits_); }
+  CudaExecutable(const CudaExecutable&) = delete;
+  CudaExecutable& operator=(const CudaExecutable&) = delete;
+
+  void run(const StepInput& input, StepOutput& output) override { step(input, output, false); }
+
+  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
+    times.begin_ns = now_ns();
+    step(input, output, true);
+    times.end_ns = now_ns();
+    times.workers = 1;
+    times.parts.resize(bound_.nodes.size());
+    // The device's clock knows distances only: the last op ended when its results were there to be copied.
+    const std::vector<cudaEvent_t>& events = graphs_.events();
+    const auto since_begin = [&](size_t i) {
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, events[0], events[i]));
+      return static_cast<int64_t>(1e6 * static_cast<double>(ms));
+    };
+    const int64_t origin = times.begin_ns + std::max<int64_t>(0, launched_ns_ - times.begin_ns);
+    for (size_t i = 0; i < times.parts.size(); ++i) times.parts[i] = {origin + since_begin(i), origin + since_begin(i + 1)};
+    times.end_ns = std::max(times.end_ns, times.parts.back().end_ns);
+  }
+
+  void peek(TensorId id, int64_t rows, std::span<float> values) override {
+    copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
+      const bool ints = program()[id].type == quant::Type::I32;
+      for (size_t i = 0; i < places.size(); ++i) {
+        const uint32_t word = words[places[i]];
+        values[i] = ints ? static_cast<float>(static_cast<int32_t>(word)) : std::bit_cast<float>(word);
+      }
+      return false;
+    });
+  }
+  void poke(TensorId id, int64_t rows, std::span<const float> values) override {
+    copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
+      const bool ints = program()[id].type == quant::Type::I32;
+      for (size_t i = 0; i < places.size(); ++i) {
+        words[places[i]] = ints ? static_cast<uint32_t>(static_cast<int32_t>(values[i])) : std::bit_cast<uint32_t>(values[i]);
+      }
+      return true;
+    });
+  }
+
+  const Program& program() const override { return bound_.program; }
+
+  /// The kernels of the smallest steps, and those of the largest where they are others.
+  std::vector<BoundKernel> bound() const override {
+    std::vector<BoundKernel> list;
+    for (const Node& node : bound_.nodes) {
+      const auto names = [&](const Sizes& sizes, std::vector<Launch>& launches) {
+        add_launches(bound_.program, node, sizes, launches);
+        std::string text;
+        for (const Launch& launch : launches) text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name);
+        return text;
+      };
+      std::vector<Launch> few, many;
+      std::string text = names({1, context_buckets_.front()}, few);
+      const std::string other = names({row_buckets_.back(), context_buckets_.back()}, many);
+      if (other != text) text += fmt::format("; rows {}: {}", row_buckets_.back(), other);
+      list.push_back({text, source(few[0].kernel->file), few[0].kernel->line});
+    }
+    return list;
+  }
+  int64_t memory_bytes() const override { return memory_.bytes() + block_.bytes(); }
+
+ private:
+  void step(const StepInput& input, StepOutput& output, bool timed) {
+    CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
+    CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
+    const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
+    const Bucket bucket{bucket_of(row_buckets_, input.rows()), bucket_of(output_buckets_, input.outputs()),
+                        bucket_of(context_buckets_, longest), timed};
+    if (block_.fill(input, bucket.rows, bucket.outputs, stream_)) graphs_.clear();
+    launched_ns_ = now_ns();
+    graphs_.launch(bucket, stream_);
+    fetch(input.outputs(), output.logits);
+  }
+
+  void fetch(int64_t outputs, std::span<float> logits) {
+    const Rows<float> from = memory_.rows(bound_.program.output());
+    const int64_t bytes = outputs * from.row_stride * 4;
+    if (bytes <= pinned_logits_bytes_) {
+      if (bytes > 0) {
+        check(cudaMemcpyAsync(pinned_logits_, from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
+      }
+      stream_.wait();
+      std::memcpy(logits.data(), pinned_logits_, static_cast<size_t>(bytes));
+      return;
+    }
+    check(cudaMemcpyAsync(logits.data(), from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
+    stream_.wait();
+  }
+
+  /// Calls change(words of the stretch that holds the tensor, where its elements lie in it); true: writes them back.
+  template <typename F>
+  void copy_elements(TensorId id, int64_t rows, F change) {
+    const Rows<float> view = memory_.rows(id);
+    std::vector<size_t> places;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t h = 0; h < view.heads; ++h) {
+        for (int64_t c = 0; c < view.columns; ++c) {
+          places.push_back(static_cast<size_t>(r * view.row_stride + h * view.head_stride + c));
+        }
+      }
+    }
+    std::vector<uint32_t> words(places.back() + 1);
+    stream_.wait();
+    check(cudaMemcpy(words.data(), view.data, words.size() * 4, cudaMemcpyDeviceToHost));
+    if (change(words, places)) check(cudaMemcpy(view.data, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
+  }
+
+  CompileOptions options_;
+  Bound bound_;
+  std::vector<int64_t> row_buckets_, output_buckets_, context_buckets_;
+  Memory memory_;
+  StepBlock block_;
+  Stream stream_;
+  Graphs graphs_;
+  char* pinned_logits_ = nullptr;
+  int64_t pinned_logits_bytes_ = 0;
+  int64_t launched_ns_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Executable> make_executable(const Program& program, const WeightBytes& weights,
+                                            const CompileOptions& options) {
+  return std::make_unique<CudaExecutable>(program, weights, options);
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,24 @@
+// The kernels that bind.cc chooses from, by the file that defines them.
+#pragma once
+
+#include "backend/cuda/format.h"
+#include "backend/cuda/kernel.h"
+
+namespace sluice::backend::cuda {
+
+/// Bytes of shared memory that a block of threads may ask for on every device since compute capability 8.0 (8.6 and
+/// 8.9 have the least).
+inline constexpr int64_t kMostShared = 99 * 1024;
+
+/// Any sizes will do.
+inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
+
+extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kGatherRows, kExpertCombine;
+extern const Kernel kRoute;
+extern const Kernel kMatmul, kMatmulAdd;
+extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
+extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
+extern const Kernel kMoeDownAdd;
+extern const Kernel kMlaAttend, kAttend;
+
+}  // namespace sluice::backend::cuda

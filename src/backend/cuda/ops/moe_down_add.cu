@@ -1,0 +1,120 @@
+// moe_down_add for few rows: down projections of the selected experts and the shared ones, router weights and the
+// residual in one launch; the sum over experts is taken in the order of their slots, so it never varies.
+//
+// A block of threads takes 16 output rows. Its warps take (some rows, expert) each, leave the products in shared memory,
+// and one thread a row adds them up. Bound by reading weights: 9.7 MB for GLM-4.7-Flash in the q4_0 mix.
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/dot.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+constexpr int kThreads = 512;
+constexpr int kOutputs = 16;  // of a block
+constexpr int kMostExperts = 32;
+
+struct Args {
+  StepView step;
+  Matrix down, shared_down;  // shared_down.codes null: no shared experts
+  Rows<float> in, shared_in, residual, out;
+  Rows<float> weights;
+  Rows<int32_t> ids;
+  int lanes, shared_lanes;
+  bool bytes, floats, shared_bytes, shared_floats;
+};
+
+/// Products of kOutputs rows with one expert, in turns of 32 / lanes rows: this warp's turn.
+__device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const Activations& x, float* products) {
+  const int in_block = turn * (32 / lanes) + threadIdx.x % 32 / lanes;
+  const int n = blockIdx.x * kOutputs + in_block;
+  float sums[1];
+  const bool valid = in_block < kOutputs && n < m.rows;
+  dot<1>(m, m.row(matrix, n), valid, lanes, x, sums);
+  if (valid && threadIdx.x % lanes == 0) products[in_block] = sums[0];
+}
+
+__global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constant__ Args args) {
+  extern __shared__ __align__(16) char shared[];
+  __shared__ float products[kMostExperts + 1][kOutputs];
+  let_next_start();
+  wait_for_previous();
+  const int64_t row = blockIdx.y;
+  if (row >= args.step.header->rows) return;
+  const int used = args.in.heads;
+  const Activations routed{shared, args.in.columns, args.bytes, args.floats};
+  for (int k = 0; k < used; ++k) routed.fill(k, args.in(row, k), nullptr, 0, nullptr);
+  const bool has_shared = args.shared_down.codes != nullptr;
+  const Activations from_shared{shared + used * routed.stride(), args.shared_in.columns, args.shared_bytes,
+                                args.shared_floats};
+  if (has_shared) from_shared.fill(0, args.shared_in(row), nullptr, 0, nullptr);
+  __syncthreads();
+
+  const int turns = (kOutputs * args.lanes + 31) / 32;
+  const int shared_turns = has_shared ? (kOutputs * args.shared_lanes + 31) / 32 : 0;
+  for (int task = threadIdx.x / 32; task < used * turns + shared_turns; task += kThreads / 32) {
+    if (task < shared_turns) {
+      run_task(args.shared_down, 0, task, args.shared_lanes, from_shared, products[kMostExperts]);
+      continue;
+    }
+    const int slot = (task - shared_turns) / turns;
+    Activations x = routed;
+    x.shared += slot * routed.stride();
+    run_task(args.down, __ldcg(args.ids(row) + slot), (task - shared_turns) % turns, args.lanes, x, products[slot]);
+  }
+  __syncthreads();
+  const int n = blockIdx.x * kOutputs + threadIdx.x;
+  if (threadIdx.x >= kOutputs || n >= args.down.rows) return;
+  float sum = 0;
+  for (int k = 0; k < used; ++k) sum += __ldcg(args.weights(row) + k) * products[k][threadIdx.x];
+  if (has_shared) sum += products[kMostExperts][threadIdx.x];
+  args.out(row)[n] = sum + __ldcg(args.residual(row) + n);
+}
+
+int64_t row_bytes(const Program& program, TensorId weight, TensorId in) {
+  const bool blocked = find_format(program[weight].type) != nullptr;
+  return Activations::row_bytes(static_cast<int>(program[in].columns()), blocked, !blocked);
+}
+
+/// Bytes of shared memory.
+int64_t shared_bytes(const Program& program, const MoeDownAdd& op) {
+  return program[op.in.id].heads() * row_bytes(program, op.down.id, op.in.id) +
+         (op.shared_in ? row_bytes(program, op.shared_down.id, op.shared_in.id) : 0);
+}
+
+void launch_moe_down_add(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<MoeDownAdd>(record.args);
+  const Memory& memory = context.memory;
+  Args args{};
+  args.step = context.step;
+  args.down = memory.matrix(op.down.id);
+  args.in = memory.rows(op.in.id), args.residual = memory.rows(op.residual.id), args.out = memory.rows(op.out.id);
+  args.weights = memory.rows(op.weights.id), args.ids = memory.int_rows(op.ids.id);
+  args.lanes = lanes_for(args.down.type, args.down.columns);
+  args.bytes = find_format(args.down.type) != nullptr, args.floats = !args.bytes;
+  if (op.shared_in) {
+    args.shared_down = memory.matrix(op.shared_down.id);
+    args.shared_in = memory.rows(op.shared_in.id);
+    args.shared_lanes = lanes_for(args.shared_down.type, args.shared_down.columns);
+    args.shared_bytes = find_format(args.shared_down.type) != nullptr, args.shared_floats = !args.shared_bytes;
+  }
+  const LaunchShape shape{dim3(static_cast<unsigned>((args.down.rows + kOutputs - 1) / kOutputs),
+                               static_cast<unsigned>(context.rows(program[op.in.id]))),
+                          dim3(kThreads), shared_bytes(program, op)};
+  launch(context, moe_down_add, shape, args);
+}
+
+bool serves_moe_down_add(const Program& program, const Op& record, const Sizes&) {
+  const auto& op = std::get<MoeDownAdd>(record.args);
+  return program[op.in.id].heads() <= kMostExperts && shared_bytes(program, op) <= kMostShared;
+}
+
+}  // namespace
+
+const Kernel kMoeDownAdd{"gemv of experts, summed", serves_moe_down_add, launch_moe_down_add};
+
+}  // namespace sluice::backend::cuda

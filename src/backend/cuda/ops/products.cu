@@ -1,0 +1,154 @@
+// matmul, matmul_add, norm_matmul for few rows: weights are streamed once, straight from packed planes.
+//
+// A block of threads makes the rows' activations for itself in shared memory (the norm included), then every warp takes
+// weight rows, dealt round the blocks so that each multiprocessor reads as much. Bound by reading weights; in a chain
+// of small products by the way from one kernel's results to the next one's activations (about 1.5 us).
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/dot.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+constexpr int kThreads = 512;
+constexpr int kMostParts = 3;
+
+/// One weight and where its products go.
+struct Part {
+  Matrix weight;
+  float* out;         // [rows][weight.rows]
+  const float* add;   // the same shape, or null
+  int64_t out_stride, add_stride;
+  int lanes, tasks;   // lanes a weight row; a task is a warp's: 32 / lanes weight rows
+};
+
+struct Args {
+  StepView step;
+  Part parts[kMostParts];
+  int count, tasks;
+  const float* in;
+  int64_t in_stride;
+  const float* norm;
+  float epsilon;
+  int columns;
+  bool bytes, floats, by_outputs;
+};
+
+template <int kRows>
+__device__ void run_task(const Args& args, int task, const Activations& x, int64_t first_row, int64_t rows) {
+  int p = 0;
+  while (task >= args.parts[p].tasks) task -= args.parts[p++].tasks;
+  const Part& part = args.parts[p];
+  const int n = task * (32 / part.lanes) + threadIdx.x % 32 / part.lanes;
+  float sums[kRows];
+  dot<kRows>(part.weight, part.weight.row(0, n), n < part.weight.rows, part.lanes, x, sums);
+  if (n >= part.weight.rows || threadIdx.x % part.lanes != 0) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = first_row + r;
+    if (row >= rows) break;
+    const float add = part.add != nullptr ? __ldcg(part.add + row * part.add_stride + n) : 0.0f;
+    part.out[row * part.out_stride + n] = sums[r] + add;
+  }
+}
+
+template <int kRows>
+__global__ void __launch_bounds__(kThreads, 2) products(const __grid_constant__ Args args) {
+  extern __shared__ __align__(16) char shared[];
+  __shared__ float partial[33];
+  let_next_start();
+  wait_for_previous();
+  const Activations x{shared, args.columns, args.bytes, args.floats};
+  const int64_t rows = args.by_outputs ? args.step.header->outputs : args.step.header->rows;
+  const int64_t first_row = int64_t{blockIdx.y} * kRows;
+  if (first_row >= rows) return;
+  for (int r = 0; r < kRows && first_row + r < rows; ++r) {
+    x.fill(r, args.in + (first_row + r) * args.in_stride, args.norm, args.epsilon, partial);
+  }
+  __syncthreads();
+  constexpr int kWarps = kThreads / 32;
+  for (int task = threadIdx.x / 32 * gridDim.x + blockIdx.x; task < args.tasks; task += gridDim.x * kWarps) {
+    run_task<kRows>(args, task, x, first_row, rows);
+  }
+}
+
+bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
+
+void start(const Context& context, Args& args, int64_t rows) {
+  for (int p = 0; p < args.count; ++p) {
+    Part& part = args.parts[p];
+    part.lanes = lanes_for(part.weight.type, part.weight.columns);
+    part.tasks = (part.weight.rows + 32 / part.lanes - 1) / (32 / part.lanes);
+    args.tasks += part.tasks;
+    (is_float_type(part.weight.type) ? args.floats : args.bytes) = true;
+  }
+  args.step = context.step;
+  const int64_t row_bytes = Activations::row_bytes(args.columns, args.bytes, args.floats);
+  int at_once = 8;
+  while (at_once > 1 && (at_once / 2 >= rows || at_once * row_bytes > kMostShared)) at_once /= 2;
+  const auto blocks = [&](int waves) { return std::min(args.tasks, waves * context.processors); };
+  const LaunchShape shape{dim3(static_cast<unsigned>(blocks(args.tasks > 16 * context.processors ? 2 : 1)),
+                               static_cast<unsigned>((rows + at_once - 1) / at_once)),
+                          dim3(kThreads), at_once * row_bytes};
+  launch(context, at_once == 8 ? products<8> : at_once == 4 ? products<4> : at_once == 2 ? products<2> : products<1>,
+         shape, args);
+}
+
+void set_input(Args& args, const Context& context, const Program& program, TensorId in) {
+  const Rows<float> rows = context.memory.rows(in);
+  args.in = rows.data;
+  args.in_stride = rows.row_stride;
+  args.columns = rows.heads * rows.columns;
+  args.by_outputs = program[in].shape[0] == kOutputRows;
+}
+
+Part part_of(const Context& context, TensorId weight, TensorId out, TensorId add = kNoTensor) {
+  Part part{};
+  part.weight = context.memory.matrix(weight);
+  const Rows<float> to = context.memory.rows(out);
+  part.out = to.data, part.out_stride = to.row_stride;
+  if (add != kNoTensor) {
+    const Rows<float> from = context.memory.rows(add);
+    part.add = from.data, part.add_stride = from.row_stride;
+  }
+  return part;
+}
+
+void launch_matmul(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<Matmul>(record.args);
+  Args args{};
+  set_input(args, context, program, op.in.id);
+  args.parts[args.count++] = part_of(context, op.weight.id, op.out.id);
+  start(context, args, context.rows(program[op.in.id]));
+}
+
+void launch_matmul_add(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<MatmulAdd>(record.args);
+  Args args{};
+  set_input(args, context, program, op.in.id);
+  args.parts[args.count++] = part_of(context, op.weight.id, op.out.id, op.residual.id);
+  start(context, args, context.rows(program[op.in.id]));
+}
+
+bool fits(const Program& program, TensorId in) {
+  const int64_t columns = program[in].heads() * program[in].columns();
+  return columns * 4 + columns / 32 * 40 + 64 <= kMostShared;
+}
+
+bool serves_matmul(const Program& program, const Op& record, const Sizes&) {
+  return fits(program, std::get<Matmul>(record.args).in.id);
+}
+bool serves_matmul_add(const Program& program, const Op& record, const Sizes&) {
+  return fits(program, std::get<MatmulAdd>(record.args).in.id);
+}
+
+}  // namespace
+
+const Kernel kMatmul{"gemv", serves_matmul, launch_matmul};
+const Kernel kMatmulAdd{"gemv with residual", serves_matmul_add, launch_matmul_add};
+
+}  // namespace sluice::backend::cuda

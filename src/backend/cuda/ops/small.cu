@@ -1,0 +1,221 @@
+// The ops that move or turn activations and read few weights or none: embed, rms_norm, rope, kv_append, silu_mul, add,
+// add_bias, gather_rows, expert_combine. A block of threads a row; bound by the way from one kernel to the next.
+#include <cuda_fp16.h>
+
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/codes.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/rope.cuh"
+#include "backend/cuda/prim/warp.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+constexpr int kThreads = 256;
+
+/// Whether block.x's row is there.
+__device__ inline bool is_row(const StepView& step, bool by_outputs = false) {
+  return blockIdx.x < (by_outputs ? step.header->outputs : step.header->rows);
+}
+
+// --- embed ---
+
+__global__ void __launch_bounds__(kThreads) embed(StepView step, Matrix table, Rows<float> out) {
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step)) return;
+  const int64_t row = blockIdx.x, token = __ldcg(step.tokens + row);
+  float* to = out(row);
+  if (is_float(table.type)) {
+    for (int c = threadIdx.x; c < table.columns; c += kThreads) {
+      to[c] = float_number(table.type, table.codes, table.row(0, token) * table.columns + c);
+    }
+    return;
+  }
+  with_blocked_type(table.type, [&]<Type T>() {
+    for (int b = threadIdx.x; b < table.columns / 32; b += kThreads) {
+      const Raw<T> raw = load_block<T>(table, table.row(0, token) * (table.columns / 32) + b);
+      const Codes codes = unpack_codes<T>(raw);
+      const Scales scales = unpack_scales<T>(raw);
+#pragma unroll
+      for (int c = 0; c < 32; ++c) to[32 * b + c] = number<T>(codes, scales, c);
+    }
+  });
+}
+
+// --- rms_norm ---
+
+__global__ void __launch_bounds__(kThreads) rms_norm(StepView step, bool by_outputs, Rows<float> in, const float* weight,
+                                                     float epsilon, Rows<float> out) {
+  __shared__ float partial[33];
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step, by_outputs)) return;
+  const float* x = in(blockIdx.x, blockIdx.y);
+  float* y = out(blockIdx.x, blockIdx.y);
+  float squares = 0;
+  for (int c = threadIdx.x; c < in.columns; c += kThreads) {
+    const float v = __ldcg(x + c);
+    squares += v * v;
+  }
+  const float inverse = 1.0f / sqrtf(block_sum(squares, partial) / static_cast<float>(in.columns) + epsilon);
+  for (int c = threadIdx.x; c < in.columns; c += kThreads) y[c] = __ldcg(x + c) * inverse * __ldg(weight + c);
+}
+
+// --- rope ---
+
+__global__ void __launch_bounds__(kThreads) rope(StepView step, const __grid_constant__ RopeTable table,
+                                                 const float* factors, Rows<float> in, Rows<float> out) {
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step)) return;
+  const int position = __ldcg(step.positions + blockIdx.x), half = in.columns / 2;
+  for (int at = threadIdx.x; at < in.heads * half; at += kThreads) {
+    const int head = at / half, i = at % half;
+    const float* x = in(blockIdx.x, head);
+    float* y = out(blockIdx.x, head);
+    const Turn turn = table.turn(position, i, factors);
+    const int first = table.first(i), second = table.second(i, half);
+    const float a = __ldcg(x + first), b = __ldcg(x + second);
+    y[first] = a * turn.cosine - b * turn.sine;
+    y[second] = a * turn.sine + b * turn.cosine;
+  }
+}
+
+// --- kv_append ---
+
+__global__ void __launch_bounds__(kThreads) kv_append(StepView step, Rows<float> latent, Rows<float> key, Cache cache,
+                                                      int layer) {
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step)) return;
+  const int64_t slot = __ldcg(step.slots + blockIdx.x);
+  if (slot < 0) return;
+  uint16_t* to = cache.row(layer, slot);
+  for (int c = threadIdx.x; c < cache.columns; c += kThreads) {
+    const float v = c < latent.columns ? __ldcg(latent(blockIdx.x) + c) : __ldcg(key(blockIdx.x) + c - latent.columns);
+    to[c] = __half_as_ushort(__float2half_rn(v));
+  }
+}
+
+// --- elementwise ---
+
+enum class Pairwise { SiluMul, Add };
+
+template <Pairwise kWhat>
+__global__ void __launch_bounds__(kThreads) pairwise(StepView step, bool by_outputs, Rows<float> a, Rows<float> b,
+                                                     Rows<float> out) {
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step, by_outputs)) return;
+  for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
+    const int head = at / out.columns, c = at % out.columns;
+    const float x = __ldcg(a(blockIdx.x, head) + c), y = __ldcg(b(blockIdx.x, head) + c);
+    out(blockIdx.x, head)[c] = kWhat == Pairwise::Add ? x + y : x / (1.0f + expf(-x)) * y;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) add_bias(StepView step, bool by_outputs, Rows<float> in, const float* bias,
+                                                     Rows<float> out) {
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step, by_outputs)) return;
+  for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
+    const int head = at / out.columns, c = at % out.columns;
+    out(blockIdx.x, head)[c] = __ldcg(in(blockIdx.x, head) + c) + __ldg(bias + at);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) gather_rows(StepView step, Rows<float> in, Rows<float> out) {
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step, true)) return;
+  const float* from = in(__ldcg(step.output_rows + blockIdx.x));
+  for (int c = threadIdx.x; c < in.columns; c += kThreads) out(blockIdx.x)[c] = __ldcg(from + c);
+}
+
+__global__ void __launch_bounds__(kThreads) expert_combine(StepView step, bool by_outputs, Rows<float> in,
+                                                           Rows<float> weights, Rows<float> out) {
+  let_next_start();
+  wait_for_previous();
+  if (!is_row(step, by_outputs)) return;
+  for (int c = threadIdx.x; c < out.columns; c += kThreads) {
+    float sum = 0;
+    for (int k = 0; k < in.heads; ++k) sum += __ldcg(weights(blockIdx.x) + k) * __ldcg(in(blockIdx.x, k) + c);
+    out(blockIdx.x)[c] = sum;
+  }
+}
+
+// --- launchers ---
+
+/// One block of threads a row of `tensor`.
+LaunchShape by_row(const Program& program, const Context& context, TensorId tensor, int64_t heads = 1) {
+  return {dim3(static_cast<unsigned>(context.rows(program[tensor])), static_cast<unsigned>(heads)), dim3(kThreads)};
+}
+bool by_outputs(const Program& program, TensorId tensor) { return program[tensor].shape[0] == kOutputRows; }
+
+void launch_embed(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<Embed>(record.args);
+  launch(c, embed, by_row(program, c, op.out.id), c.step, c.memory.matrix(op.table.id), c.memory.rows(op.out.id));
+}
+void launch_rms_norm(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<RmsNorm>(record.args);
+  launch(c, rms_norm, by_row(program, c, op.in.id, program[op.in.id].heads()), c.step, by_outputs(program, op.in.id),
+         c.memory.rows(op.in.id), c.memory.vector(op.weight.id), op.epsilon, c.memory.rows(op.out.id));
+}
+void launch_rope(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<Rope>(record.args);
+  launch(c, rope, by_row(program, c, op.in.id), c.step, rope_table(op.params, program[op.in.id].columns()),
+         c.memory.vector(op.factors.id), c.memory.rows(op.in.id), c.memory.rows(op.out.id));
+}
+void launch_kv_append(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<KvAppend>(record.args);
+  launch(c, kv_append, by_row(program, c, op.latent.id), c.step, c.memory.rows(op.latent.id),
+         c.memory.rows(op.rope_key.id), c.memory.cache(), op.cache_layer);
+}
+void launch_silu_mul(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<SiluMul>(record.args);
+  launch(c, pairwise<Pairwise::SiluMul>, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
+         c.memory.rows(op.gate.id), c.memory.rows(op.up.id), c.memory.rows(op.out.id));
+}
+void launch_add(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<Add>(record.args);
+  launch(c, pairwise<Pairwise::Add>, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
+         c.memory.rows(op.a.id), c.memory.rows(op.b.id), c.memory.rows(op.out.id));
+}
+void launch_add_bias(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<AddBias>(record.args);
+  launch(c, add_bias, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id), c.memory.rows(op.in.id),
+         c.memory.vector(op.bias.id), c.memory.rows(op.out.id));
+}
+void launch_gather_rows(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<GatherRows>(record.args);
+  launch(c, gather_rows, by_row(program, c, op.out.id), c.step, c.memory.rows(op.in.id), c.memory.rows(op.out.id));
+}
+void launch_expert_combine(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<ExpertCombine>(record.args);
+  launch(c, expert_combine, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
+         c.memory.rows(op.in.id), c.memory.rows(op.weights.id), c.memory.rows(op.out.id));
+}
+
+bool serves_rope(const Program& program, const Op& record, const Sizes&) {
+  return program[std::get<Rope>(record.args).in.id].columns() <= 2 * RopeTable::kMostPairs;
+}
+
+}  // namespace
+
+const Kernel kEmbed{"embed", serves_all, launch_embed};
+const Kernel kRmsNorm{"rms_norm", serves_all, launch_rms_norm};
+const Kernel kRope{"rope", serves_rope, launch_rope};
+const Kernel kKvAppend{"kv_append", serves_all, launch_kv_append};
+const Kernel kSiluMul{"silu_mul", serves_all, launch_silu_mul};
+const Kernel kAdd{"add", serves_all, launch_add};
+const Kernel kAddBias{"add_bias", serves_all, launch_add_bias};
+const Kernel kGatherRows{"gather_rows", serves_all, launch_gather_rows};
+const Kernel kExpertCombine{"expert_combine", serves_all, launch_expert_combine};
+
+}  // namespace sluice::backend::cuda

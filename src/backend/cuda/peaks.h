@@ -1,0 +1,14 @@
+// What this device reaches at best: reading memory, and multiplying matrices on its tensor cores.
+#pragma once
+
+#include "program/backend.h"
+
+namespace sluice::backend::cuda {
+
+/// Measured at the first call (a second), remembered.
+const program::Peaks& device_peaks();
+
+/// Bytes a second that reading reaches now, measured anew.
+double measure_read_bandwidth();
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,42 @@
+// Starts a kernel as a link of the chain that a step is: with a programmatic dependency where the device has that, and
+// as clusters where asked.
+#pragma once
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/kernel.h"
+
+namespace sluice::backend::cuda {
+
+struct LaunchShape {
+  dim3 grid, block;
+  int64_t shared_bytes = 0;
+  int cluster = 1;  ///< neighbouring blocks along x that share their shared memory
+};
+
+template <typename... Parameters, typename... Arguments>
+void launch(const Context& context, void (*kernel)(Parameters...), const LaunchShape& shape, Arguments... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = context.stream;
+  cudaLaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (context.overlap && context.architecture >= 90) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  config.attrs = attributes;
+  config.numAttrs = count;
+  if (shape.shared_bytes > 48 * 1024) {
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes)));
+  }
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,39 @@
+// Rotary embedding's angles: frequencies are computed once by the host, in double, and handed to kernels by value.
+#pragma once
+
+#include "program/ops/rope.h"
+
+namespace sluice::backend::cuda {
+
+struct Turn {
+  float sine, cosine;
+};
+
+struct RopeTable {
+  static constexpr int kMostPairs = 128;
+  double frequency[kMostPairs];  ///< radians a position
+  bool neighbours;               ///< pair i is columns 2i and 2i + 1, otherwise i and i + half
+
+  __device__ int first(int i) const { return neighbours ? 2 * i : i; }
+  __device__ int second(int i, int half) const { return neighbours ? 2 * i + 1 : half + i; }
+  /// factors: divisors of the frequencies, or null. The angle is reduced in double: at position 200,000 a float's
+  /// error would show.
+  __device__ Turn turn(int position, int i, const float* factors) const {
+    constexpr double kWhole = 6.283185307179586476925;
+    double angle = position * frequency[i];
+    if (factors != nullptr) angle /= __ldg(factors + i);
+    angle -= kWhole * rint(angle / kWhole);
+    Turn turn;
+    sincosf(static_cast<float>(angle), &turn.sine, &turn.cosine);
+    return turn;
+  }
+};
+
+inline RopeTable rope_table(const program::RopeParams& params, int64_t dims) {
+  RopeTable table{};
+  for (int64_t i = 0; i < dims / 2; ++i) table.frequency[i] = params.frequency(i, dims);
+  table.neighbours = params.pairs == program::RopePairs::Neighbours;
+  return table;
+}
+
+}  // namespace sluice::backend::cuda

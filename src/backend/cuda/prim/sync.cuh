@@ -1,0 +1,39 @@
+// How kernels of a graph follow each other (programmatic dependent launch), and loads that suit it.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::backend::cuda {
+
+/// Lets the next kernel start; it waits by itself for this one's results.
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Until the kernels before this one have ended and their results are seen. Weights may be read before.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// 16 bytes of a weight: read once a step, so that it need not stay in the first cache.
+__device__ inline uint4 load_weight(const uint4* at) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at));
+  return v;
+}
+__device__ inline uint2 load_weight(const uint2* at) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+  return v;
+}
+
+/// Asks for a line of a weight ahead of its use.
+__device__ inline void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,32 @@
+// Reductions within a warp and within a block of threads, in an order that never varies.
+#pragma once
+
+namespace sluice::backend::cuda {
+
+inline constexpr unsigned kWholeWarp = 0xffffffffu;
+
+/// The sum over the `lanes` (a power of two) neighbouring lanes that this lane belongs to.
+__device__ inline float lane_sum(float value, int lanes = 32) {
+  for (int step = lanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(kWholeWarp, value, step);
+  return value;
+}
+
+__device__ inline float lane_max(float value, int lanes = 32) {
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, step));
+  }
+  return value;
+}
+
+/// The sum over the block's threads, on all of them. `partial` is shared memory of 33 floats; the block meets.
+__device__ inline float block_sum(float value, float* partial) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  value = lane_sum(value);
+  if (lane == 0) partial[warp] = value;
+  __syncthreads();
+  value = lane_sum(lane < warps ? partial[lane] : 0.0f);
+  __syncthreads();
+  return value;
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,40 @@
+// A step's data on its way to the device: one pinned block that the graph copies, and page tables that are copied when
+// they have changed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+#include "backend/cuda/memory.h"
+#include "program/step.h"
+
+namespace sluice::backend::cuda {
+
+class StepBlock {
+ public:
+  StepBlock(int64_t max_rows, int64_t max_outputs);
+  ~StepBlock();
+  StepBlock(const StepBlock&) = delete;
+  StepBlock& operator=(const StepBlock&) = delete;
+
+  /// Fills the pinned block, laid out for a bucket of rows and outputs. Returns whether the page tables moved, so that
+  /// graphs that know their old place are of no use any more.
+  bool fill(const program::StepInput& input, int64_t rows, int64_t outputs, cudaStream_t stream);
+  /// Enqueues the copy of a block of this bucket.
+  void copy(int64_t rows, int64_t outputs, cudaStream_t stream) const;
+  StepView view(int64_t rows, int64_t outputs) const;
+  int64_t bytes() const { return device_.bytes() + tables_.bytes(); }
+
+ private:
+  struct Layout {
+    int64_t tokens, positions, sequences, slots, output_rows, bytes;
+  };
+  static Layout layout(int64_t rows, int64_t outputs);
+
+  char* pinned_ = nullptr;
+  Buffer device_, tables_;
+  std::vector<int32_t> known_tables_;  // what the device has
+};
+
+}  // namespace sluice::backend::cuda
