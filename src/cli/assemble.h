@@ -9,8 +9,8 @@
 
 namespace sluice::cli {
 
-/// "cpu", "cuda", "ref", or "auto": cuda where a device is there, otherwise cpu. threads (of cpu) 0: as many as this
-/// process may use. Throws Error why there is no cuda, UsageError for any other name.
+/// "cpu", "cuda", "ref", or "auto": cuda where a device is there, otherwise cpu. threads (of cpu) 0: as many
+/// as this process may use. Throws Error why there is no cuda, UsageError for any other name.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads);
 
 /// The backend that takes as long as hardware with these peaks needs at least.

@@ -1,5 +1,5 @@
-// The CUDA backend out of its shared object, libsluice_cuda.so beside this program: the program itself knows no CUDA
-// and runs on machines without a driver.
+// The CUDA backend out of its shared object, libsluice_cuda.so beside this program: the program itself knows
+// no CUDA and runs on machines without a driver.
 #pragma once
 
 #include <memory>

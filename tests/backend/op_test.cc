@@ -2,25 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ref/ref_backend.h"
 #include "support/isas.h"
-#include "support/op_case.h"
+#include "support/op_agreement.h"
 
 namespace sluice::test {
 namespace {
-
-std::vector<float> run_and_peek(CaseRun& run, Executable& executable, TensorId id) {
-  // Results start as NaN, so that an element nobody writes shows.
-  std::vector<float> values(run.elements(id), std::numeric_limits<float>::quiet_NaN());
-  if (run.program()[id].type != quant::Type::I32) executable.poke(id, run.rows_of(id), values);
-  run.run(executable);
-  executable.peek(id, run.rows_of(id), values);
-  return values;
-}
 
 struct Param {
   const OpInfo* info;
@@ -48,19 +36,7 @@ TEST_P(OpTest, CpuAgreesWithReference) {
   for (const Op& op : run.program().ops()) info(op).check(run.program(), op);
   const auto ref = backend::make_ref_backend();
   const auto cpu = backend::make_cpu_backend({.threads = GetParam().threads, .isa = GetParam().isa});
-  const auto expected_by = run.compile(*ref), actual_by = run.compile(*cpu);
-  for (const TensorId id : run.results()) {
-    const auto expected = run_and_peek(run, *expected_by, id), actual = run_and_peek(run, *actual_by, id);
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_TRUE(std::isfinite(expected[i])) << run.program()[id].name << " element " << i;
-      ASSERT_TRUE(std::isfinite(actual[i])) << run.program()[id].name << " element " << i;
-      error += std::pow(expected[i] - actual[i], 2);
-      norm += std::pow(expected[i], 2);
-    }
-    ASSERT_GT(norm, 0) << "a result of zeros proves nothing";
-    EXPECT_LE(std::sqrt(error / norm), cpu->tolerance(run.program())) << run.program()[id].name;
-  }
+  expect_agreement(run, *ref, *cpu);
 }
 
 std::string name_of(const testing::TestParamInfo<Param>& param) {

@@ -8,10 +8,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ref/ref_backend.h"
-#include "engine/batch.h"
-#include "engine/kv_pool.h"
-#include "model/model.h"
-#include "support/golden.h"
+#include "support/golden_cases.h"
 #include "support/isas.h"
 
 namespace sluice::test {
@@ -20,68 +17,6 @@ namespace {
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads = 2) {
   return name == "ref" ? backend::make_ref_backend() : backend::make_cpu_backend({.threads = threads});
 }
-
-/// Logits of all tokens as one sequence, `rows` a step.
-std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows) {
-  const model::Model model = model::Model::load(golden.model);
-  const auto count = static_cast<int64_t>(golden.tokens.size());
-  const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(count));
-  const auto executable = backend.compile(model.program, model.weights, {rows, rows, pages});
-  engine::KvPool pool(pages);
-  std::vector<int32_t> table;
-  EXPECT_TRUE(pool.reserve(table, count));
-  engine::Batch batch(rows, 1, pages);
-  batch.set_pages(0, table);
-  std::vector<float> logits(static_cast<size_t>(count * golden.vocabulary));
-  for (int64_t begin = 0; begin < count; begin += rows) {
-    batch.clear();
-    for (int64_t i = begin; i < std::min(count, begin + rows); ++i) {
-      batch.add(golden.tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, true);
-    }
-    program::StepOutput output{
-        std::span(logits).subspan(static_cast<size_t>(begin * golden.vocabulary),
-                                  static_cast<size_t>(batch.rows() * golden.vocabulary))};
-    executable->run(batch.input(), output);
-  }
-  return logits;
-}
-
-/// The limits of tests/golden/README.md for a fast backend: mean KL over the best 90% of rows.
-struct Case {
-  const char* name;
-  double kl_limit;
-  const char* oracle = nullptr;  ///< the model of tools/oracles whose logits a file of that script must give
-};
-
-Golden read_case(const Case& c) {
-  return c.oracle == nullptr ? golden_case(c.name) : oracle_case(c.name, c.oracle);
-}
-
-constexpr Case kCases[] = {{"glm-q4_0", 0.0012},
-                           {"glm-q4_k_m", 0.0004},
-                           {"glm-rotate", 0.0005},
-                           {"glm-mxfp4", 0.0006},
-                           {"lite-q4_k_m-yarn", 0.0005},
-                           {"lite-legacy-kv_b", 0.0003},
-                           {"youtu-q4_0", 0.0022},
-                           {"v3-groups", 0.0004},
-                           {"llama", 0.0011, "llama"},
-                           {"llama3", 0.0017, "llama3"},
-                           {"qwen2", 0.0008, "qwen2"},
-                           {"qwen3", 0.0009, "qwen3"},
-                           {"qwen3-yarn", 0.0009, "qwen3-yarn"},
-                           {"v2-groups", 0.0023, "v2-groups"},
-                           {"v2-groups-no-gating", 0.0023, "v2-groups"},
-                           {"llama-outliers", 0.0004, "llama-outliers"},
-                           {"glm-outliers", 0.0009, "glm-outliers"},
-                           {"glm", 0.0014, "glm"},
-                           {"glm-fused", 0.0014, "glm"},
-                           {"glm-unsplit", 0.0014, "glm"},
-                           {"glm-ollama", 0.0014, "glm"},
-                           {"glm-widths", 0.0014, "glm"},
-                           {"glm-no-gating", 0.0014, "glm"},
-                           {"glm-mtp", 0.0014, "glm"},
-                           {"glm-split", 0.0014, "glm"}};
 
 class GoldenTest : public testing::TestWithParam<std::tuple<Case, int>> {};
 

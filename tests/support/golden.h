@@ -23,7 +23,12 @@ struct Golden {
   std::vector<float> logits;  ///< [tokens, vocabulary]
 };
 
-inline std::string source_path(const std::string& relative) { return SLUICE_SOURCE_DIR "/" + relative; }
+/// SLUICE_TEST_TREE stands for the source tree where tests run elsewhere (./dev pack): its golden/ holds the
+/// files that scripts have made.
+inline std::string source_path(const std::string& relative) {
+  const char* tree = std::getenv("SLUICE_TEST_TREE");
+  return (tree != nullptr ? std::string(tree) : SLUICE_SOURCE_DIR) + "/" + relative;
+}
 
 inline std::vector<float> read_floats(const std::string& path) {
   const std::string bytes = read_file(path);
@@ -44,6 +49,7 @@ inline Golden read_golden(const std::string& model, const std::string& stem) {
 inline std::string made_file(const std::string& script_name, const std::string& name,
                              const std::string& file) {
   namespace fs = std::filesystem;
+  if (std::getenv("SLUICE_TEST_TREE") != nullptr) return source_path("golden/" + file);
   const std::string folder = SLUICE_GOLDEN_FILES, script = source_path(script_name);
   const std::string path = folder + "/" + file;
   if (!fs::exists(path) || fs::last_write_time(path) < fs::last_write_time(script)) {

@@ -88,7 +88,8 @@ class Binder {
     Builder builder(expansion);
     builder.set_layer(op.layer);
     info(op).expand(builder, op);
-    for (size_t i = tensors_.tensors().size(); i < expansion.tensors().size(); ++i) tensors_.add(expansion.tensors()[i]);
+    for (size_t i = tensors_.tensors().size(); i < expansion.tensors().size(); ++i)
+      tensors_.add(expansion.tensors()[i]);
     for (const Op& simpler : expansion.ops()) node.expansion.push_back(this->node(simpler));
     return node;
   }

@@ -1,5 +1,5 @@
-// Op, types and sizes -> kernel. Pure, so that it can be printed; nothing is chosen during a step but which of the
-// captured graphs runs.
+// Op, types and sizes -> kernel. Pure, so that it can be printed; nothing is chosen during a step but which
+// of the captured graphs runs.
 #pragma once
 
 #include <vector>
@@ -26,8 +26,8 @@ struct Node {
   std::vector<Node> expansion;
 };
 
-/// A Program as this backend may run it: `program` holds the ops that some sizes have kernels for, and the tensors of
-/// all expansions; `leaves` the same, expanded all the way.
+/// A Program as this backend may run it: `program` holds the ops that some sizes have kernels for, and the
+/// tensors of all expansions; `leaves` the same, expanded all the way.
 struct Bound {
   program::Program program, leaves;
   std::vector<Node> nodes;  ///< one an op of `program`
@@ -42,7 +42,8 @@ struct Launch {
   const program::Op* op;
   const Kernel* kernel;
 };
-void add_launches(const program::Program& program, const Node& node, const Sizes& sizes, std::vector<Launch>& list);
+void add_launches(const program::Program& program, const Node& node, const Sizes& sizes,
+                  std::vector<Launch>& list);
 
 /// The bytes of scratch that any launch needs at most.
 int64_t scratch_bytes(const Bound& bound, int64_t max_rows, int64_t longest);

@@ -26,8 +26,8 @@ class CudaBackend : public Backend {
     return cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
                                bound.longest_expansion);
   }
-  /// Fused ops quantise what the ops inside hand on to eight bits, 32 under a scale: off by half a step of 127 from
-  /// the largest, that is about 1 part in 200 of a block of normal numbers, for each hand over.
+  /// Fused ops quantise what the ops inside hand on to eight bits, 32 under a scale: off by half a step of
+  /// 127 from the largest, that is about 1 part in 200 of a block of normal numbers, for each hand over.
   double tolerance(const Program& program) const override {
     double tolerance = program::tolerance(program);
     for (const Op& op : program.ops()) {

@@ -1,5 +1,5 @@
-// What kernels get of memory: plain structs of device pointers and sizes, the same for host and device. Knows no
-// Program and no CUDA call.
+// What kernels get of memory: plain structs of device pointers and sizes, the same for host and device. Knows
+// no Program and no CUDA call.
 #pragma once
 
 #include <cstdint>

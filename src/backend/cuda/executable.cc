@@ -47,8 +47,8 @@ class CudaExecutable : public Executable {
         row_buckets_(row_buckets(options.max_rows)),
         output_buckets_(row_buckets(options.max_outputs)),
         context_buckets_(context_buckets(longest_context(options))),
-        memory_(bound_.leaves, weights, options, scratch_bytes(bound_, options.max_rows, longest_context(options)),
-                bound_.longest_expansion),
+        memory_(bound_.leaves, weights, options,
+                scratch_bytes(bound_, options.max_rows, longest_context(options)), bound_.longest_expansion),
         block_(options.max_rows, options.max_outputs),
         graphs_(bound_, memory_, block_, 0) {
     pinned_logits_bytes_ =
@@ -75,7 +75,8 @@ class CudaExecutable : public Executable {
       return static_cast<int64_t>(1e6 * static_cast<double>(ms));
     };
     const int64_t origin = times.begin_ns + std::max<int64_t>(0, launched_ns_ - times.begin_ns);
-    for (size_t i = 0; i < times.parts.size(); ++i) times.parts[i] = {origin + since_begin(i), origin + since_begin(i + 1)};
+    for (size_t i = 0; i < times.parts.size(); ++i)
+      times.parts[i] = {origin + since_begin(i), origin + since_begin(i + 1)};
     times.end_ns = std::max(times.end_ns, times.parts.back().end_ns);
   }
 
@@ -93,7 +94,8 @@ class CudaExecutable : public Executable {
     copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
       const bool ints = program()[id].type == quant::Type::I32;
       for (size_t i = 0; i < places.size(); ++i) {
-        words[places[i]] = ints ? static_cast<uint32_t>(static_cast<int32_t>(values[i])) : std::bit_cast<uint32_t>(values[i]);
+        words[places[i]] = ints ? static_cast<uint32_t>(static_cast<int32_t>(values[i]))
+                                : std::bit_cast<uint32_t>(values[i]);
       }
       return true;
     });
@@ -108,7 +110,8 @@ class CudaExecutable : public Executable {
       const auto names = [&](const Sizes& sizes, std::vector<Launch>& launches) {
         add_launches(bound_.program, node, sizes, launches);
         std::string text;
-        for (const Launch& launch : launches) text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name);
+        for (const Launch& launch : launches)
+          text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name);
         return text;
       };
       std::vector<Launch> few, many;
@@ -139,17 +142,20 @@ class CudaExecutable : public Executable {
     const int64_t bytes = outputs * from.row_stride * 4;
     if (bytes <= pinned_logits_bytes_) {
       if (bytes > 0) {
-        check(cudaMemcpyAsync(pinned_logits_, from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
+        check(cudaMemcpyAsync(pinned_logits_, from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                              stream_));
       }
       stream_.wait();
       std::memcpy(logits.data(), pinned_logits_, static_cast<size_t>(bytes));
       return;
     }
-    check(cudaMemcpyAsync(logits.data(), from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
+    check(cudaMemcpyAsync(logits.data(), from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                          stream_));
     stream_.wait();
   }
 
-  /// Calls change(words of the stretch that holds the tensor, where its elements lie in it); true: writes them back.
+  /// Calls change(words of the stretch that holds the tensor, where its elements lie in it); true: writes
+  /// them back.
   template <typename F>
   void copy_elements(TensorId id, int64_t rows, F change) {
     const Rows<float> view = memory_.rows(id);
@@ -164,7 +170,8 @@ class CudaExecutable : public Executable {
     std::vector<uint32_t> words(places.back() + 1);
     stream_.wait();
     check(cudaMemcpy(words.data(), view.data, words.size() * 4, cudaMemcpyDeviceToHost));
-    if (change(words, places)) check(cudaMemcpy(view.data, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
+    if (change(words, places))
+      check(cudaMemcpy(view.data, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
   }
 
   CompileOptions options_;

@@ -1,10 +1,12 @@
-// How each number format is packed in device memory: up to four flat planes, each a run of equal pieces, so that a
-// warp reads 16 bytes a lane without gaps and the file's bits keep (almost) the file's size.
+// How each number format is packed in device memory: up to four flat planes, each a run of equal pieces, so
+// that a warp reads 16 bytes a lane without gaps and the file's bits keep (almost) the file's size.
 //
-//   codes   the codes' low bits, a piece per 32 columns. 16 bytes: byte i holds column i (low nibble) and 16 + i.
+//   codes   the codes' low bits, a piece per 32 columns. 16 bytes: byte i holds column i (low nibble) and 16
+//   + i.
 //           32 bytes: int8. 8 bytes: byte i holds columns i, 8 + i, 16 + i, 24 + i in pairs of bits.
 //           Float types: the rows as they are.
-//   high    the codes' top bits. 4 bytes: bit j of byte c belongs to column 4j + c. 8 bytes (Q6_K): two words of
+//   high    the codes' top bits. 4 bytes: bit j of byte c belongs to column 4j + c. 8 bytes (Q6_K): two words
+//   of
 //           16 columns, bits 2j and 2j + 1 of byte c of word w belong to column 16w + 4j + c.
 //   scale   what is multiplied (and added) per 32 columns; Q3_K: 12 bytes per 256
 //   super   per 256 columns: the K-quants' scale of scales, and of minimums

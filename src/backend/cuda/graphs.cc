@@ -39,7 +39,8 @@ void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
 
 int Graphs::kernels(const Bucket& bucket) const {
   std::vector<Launch> launches;
-  for (const Node& node : bound_.nodes) add_launches(bound_.program, node, {bucket.rows, bucket.longest}, launches);
+  for (const Node& node : bound_.nodes)
+    add_launches(bound_.program, node, {bucket.rows, bucket.longest}, launches);
   return static_cast<int>(launches.size());
 }
 
@@ -66,11 +67,11 @@ cudaGraphExec_t Graphs::capture(const Bucket& bucket, cudaStream_t stream) {
 
 void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream) {
   block_.copy(bucket.rows, bucket.outputs, stream);
-  const Context context{memory_,      block_.view(bucket.rows, bucket.outputs),
-                        bucket.rows,  bucket.outputs,
+  const Context context{memory_,        block_.view(bucket.rows, bucket.outputs),
+                        bucket.rows,    bucket.outputs,
                         bucket.longest, memory_.scratch(),
-                        stream,       processors_,
-                        architecture_, true};
+                        stream,         processors_,
+                        architecture_,  true};
   const auto mark = [&](size_t i) {
     if (bucket.timed) check(cudaEventRecordWithFlags(events_[i], stream, cudaEventRecordExternal));
   };

@@ -1,5 +1,5 @@
-// What a kernel is for the host: which ops it serves, what it needs, how it is launched. Host code and .cu files see
-// it alike.
+// What a kernel is for the host: which ops it serves, what it needs, how it is launched. Host code and .cu
+// files see it alike.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,19 +14,19 @@ namespace sluice::backend::cuda {
 
 class Memory;
 
-/// Everything a launch gets besides its op. Sizes are the bucket's: a captured graph serves all steps that fit, and
-/// kernels skip rows from step.header->rows on.
+/// Everything a launch gets besides its op. Sizes are the bucket's: a captured graph serves all steps that
+/// fit, and kernels skip rows from step.header->rows on.
 struct Context {
   const Memory& memory;
   StepView step;
-  int64_t step_rows;     ///< rows, rounded up to the bucket
-  int64_t output_rows;   ///< likewise
-  int64_t longest;       ///< no row's context is longer
-  char* scratch;         ///< of this op alone, scratch_bytes of it
+  int64_t step_rows;    ///< rows, rounded up to the bucket
+  int64_t output_rows;  ///< likewise
+  int64_t longest;      ///< no row's context is longer
+  char* scratch;        ///< of this op alone, scratch_bytes of it
   cudaStream_t stream;
-  int processors;        ///< multiprocessors of the device
-  int architecture;      ///< 90: compute capability 9.0
-  bool overlap;          ///< kernels start before their predecessor has ended, and wait by themselves
+  int processors;    ///< multiprocessors of the device
+  int architecture;  ///< 90: compute capability 9.0
+  bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
 
   int64_t rows(const program::Tensor& tensor) const {
     return program::Program::rows(tensor, step_rows, output_rows);

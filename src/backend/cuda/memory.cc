@@ -142,7 +142,8 @@ MemoryNeeds Memory::needs(const Program& program, const CompileOptions& options,
   }
   needs.cache_bytes = program::cache_bytes(program, quant::Type::F16, options.cache_pages);
   needs.scratch_bytes =
-      plan_memory(program, options.max_rows, options.max_outputs, expansion_length).arena_bytes + scratch_bytes;
+      plan_memory(program, options.max_rows, options.max_outputs, expansion_length).arena_bytes +
+      scratch_bytes;
   return needs;
 }
 

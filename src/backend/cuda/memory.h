@@ -1,5 +1,5 @@
-// Where an executable's data lies on the device: packed weights, one arena for all activations, the paged cache, a step's
-// data, scratch. Hands out the plain structs of device.h.
+// Where an executable's data lies on the device: packed weights, one arena for all activations, the paged
+// cache, a step's data, scratch. Hands out the plain structs of device.h.
 #pragma once
 
 #include <map>
@@ -60,7 +60,7 @@ class Memory {
 
   const program::Program& program_;
   program::MemoryPlan plan_;
-  std::vector<Buffer> packed_;                    // by TensorId of the storage
+  std::vector<Buffer> packed_;                   // by TensorId of the storage
   std::map<program::TensorId, Buffer> vectors_;  // by TensorId
   Buffer arena_, cache_, scratch_;
 };

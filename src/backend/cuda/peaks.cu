@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(kThreads) read_all(const uint4* data, int64_t 
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += stride * kInFlight) {
     uint4 v[kInFlight];
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) v[k] = i + k * stride < count ? load_weight(data + i + k * stride) : uint4{};
+    for (int k = 0; k < kInFlight; ++k)
+      v[k] = i + k * stride < count ? load_weight(data + i + k * stride) : uint4{};
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) all |= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
   }
@@ -42,13 +43,17 @@ __global__ void __launch_bounds__(kThreads) multiply_all(int rounds, uint32_t* n
 #pragma unroll
     for (int c = 0; c < kChains; ++c) {
       if constexpr (kBf16) {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(sums[c][0]), "+f"(sums[c][1]), "+f"(sums[c][2]), "+f"(sums[c][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(sums[c][0]), "+f"(sums[c][1]), "+f"(sums[c][2]), "+f"(sums[c][3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
       } else {
-        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+r"(whole[c][0]), "+r"(whole[c][1]), "+r"(whole[c][2]), "+r"(whole[c][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        asm volatile(
+            "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+r"(whole[c][0]), "+r"(whole[c][1]), "+r"(whole[c][2]), "+r"(whole[c][3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
       }
     }
   }
@@ -107,8 +112,8 @@ double measure_read_bandwidth() {
   double best = 0;
   for (const unsigned blocks_each : {1u, 2u, 4u}) {
     const double seconds = best_seconds([&] {
-      read_all<<<blocks_each * processors(), kThreads>>>(reinterpret_cast<const uint4*>(data.data()), bytes / 16,
-                                                         reinterpret_cast<uint32_t*>(never.data()));
+      read_all<<<blocks_each * processors(), kThreads>>>(
+          reinterpret_cast<const uint4*>(data.data()), bytes / 16, reinterpret_cast<uint32_t*>(never.data()));
     });
     best = std::max(best, static_cast<double>(bytes) / seconds);
   }

@@ -1,4 +1,5 @@
-// A thread takes one block of the file's format, byte by byte: it runs once a load, and faster than the file arrives.
+// A thread takes one block of the file's format, byte by byte: it runs once a load, and faster than the file
+// arrives.
 #include "backend/cuda/repack.h"
 
 #include "backend/cuda/cuda_check.h"
@@ -79,7 +80,8 @@ __device__ void q6_k(const uint8_t* raw, int64_t super, const Planes& p) {
     const uint8_t* pairs = raw + 128 + 32 * half;
     for (int w = 0; w < 2; ++w) {
       uint32_t bits = 0;
-      for (int c = 0; c < 16; ++c) bits |= (uint32_t{pairs[16 * w + c]} >> (2 * k) & 3u) << (8 * (c % 4) + 2 * (c / 4));
+      for (int c = 0; c < 16; ++c)
+        bits |= (uint32_t{pairs[16 * w + c]} >> (2 * k) & 3u) << (8 * (c % 4) + 2 * (c / 4));
       store_word(p.high + (super * 8 + g) * 8 + 4 * w, bits);
     }
   }
@@ -129,8 +131,8 @@ __device__ void iq4_xs(const uint8_t* raw, int64_t super, const Planes& p) {
   }
 }
 
-__global__ void repack_blocks(Format format, int block_bytes, const uint8_t* raw, int64_t first, int64_t count,
-                              Planes planes) {
+__global__ void repack_blocks(Format format, int block_bytes, const uint8_t* raw, int64_t first,
+                              int64_t count, Planes planes) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i >= count) return;
   const uint8_t* block = raw + i * block_bytes;
@@ -148,7 +150,8 @@ __global__ void repack_blocks(Format format, int block_bytes, const uint8_t* raw
 
 }  // namespace
 
-void repack(Type type, const uint8_t* raw, int64_t first, int64_t count, const Planes& planes, cudaStream_t stream) {
+void repack(Type type, const uint8_t* raw, int64_t first, int64_t count, const Planes& planes,
+            cudaStream_t stream) {
   const quant::TypeInfo& info = quant::type_info(type);
   constexpr unsigned kThreads = 128;
   const int64_t blocks = count / info.block;

@@ -14,8 +14,9 @@ struct Planes {
   uint8_t *codes, *high, *scale, *super;
 };
 
-/// Repacks `count` numbers (a multiple of 256, or the end of the tensor) that begin `first` numbers (a multiple of 256)
-/// from the tensor's start. raw: their bytes in the file's format, in device memory. Blocked types only.
+/// Repacks `count` numbers (a multiple of 256, or the end of the tensor) that begin `first` numbers (a
+/// multiple of 256) from the tensor's start. raw: their bytes in the file's format, in device memory. Blocked
+/// types only.
 void repack(quant::Type type, const uint8_t* raw, int64_t first, int64_t count, const Planes& planes,
             cudaStream_t stream);
 

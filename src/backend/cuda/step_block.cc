@@ -47,8 +47,8 @@ bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outp
   const bool moves = bytes > tables_.bytes();
   if (moves) tables_ = Buffer(2 * bytes);
   known_tables_.assign(input.page_tables.begin(), input.page_tables.end());
-  check(cudaMemcpyAsync(tables_.data(), known_tables_.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
-                        stream));
+  check(cudaMemcpyAsync(tables_.data(), known_tables_.data(), static_cast<size_t>(bytes),
+                        cudaMemcpyHostToDevice, stream));
   return moves;
 }
 

@@ -1,5 +1,5 @@
-// A step's data on its way to the device: one pinned block that the graph copies, and page tables that are copied when
-// they have changed.
+// A step's data on its way to the device: one pinned block that the graph copies, and page tables that are
+// copied when they have changed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,8 +18,8 @@ class StepBlock {
   StepBlock(const StepBlock&) = delete;
   StepBlock& operator=(const StepBlock&) = delete;
 
-  /// Fills the pinned block, laid out for a bucket of rows and outputs. Returns whether the page tables moved, so that
-  /// graphs that know their old place are of no use any more.
+  /// Fills the pinned block, laid out for a bucket of rows and outputs. Returns whether the page tables
+  /// moved, so that graphs that know their old place are of no use any more.
   bool fill(const program::StepInput& input, int64_t rows, int64_t outputs, cudaStream_t stream);
   /// Enqueues the copy of a block of this bucket.
   void copy(int64_t rows, int64_t outputs, cudaStream_t stream) const;

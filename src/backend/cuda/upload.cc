@@ -113,7 +113,8 @@ void upload(const std::vector<Upload>& uploads, const std::function<void(int64_t
       next = pieces.size();
     }
   };
-  // Few bytes: this thread alone, so that a test's small weights cost no threads and no pinned memory eight times.
+  // Few bytes: this thread alone, so that a test's small weights cost no threads and no pinned memory eight
+  // times.
   const int threads = static_cast<int>(std::min<int64_t>(kThreads, total / kPieceBytes));
   std::vector<std::thread> team;
   for (int i = 1; i < threads; ++i) team.emplace_back(work);

@@ -1,5 +1,6 @@
-// Weights on their way from the mapped file to packed device memory: some threads copy pieces into pinned memory, each
-// with a stream of its own on which they are uploaded and repacked, so that the file is read meanwhile.
+// Weights on their way from the mapped file to packed device memory: some threads copy pieces into pinned
+// memory, each with a stream of its own on which they are uploaded and repacked, so that the file is read
+// meanwhile.
 #pragma once
 
 #include <cstddef>

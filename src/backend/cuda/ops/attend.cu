@@ -1,5 +1,5 @@
-// mla_attend and attend, plainly: a block of threads takes a head of a row over its whole context, in chunks of 64
-// positions (a page), with a running softmax. Right everywhere; quick only where contexts are short.
+// mla_attend and attend, plainly: a block of threads takes a head of a row over its whole context, in chunks
+// of 64 positions (a page), with a running softmax. Right everywhere; quick only where contexts are short.
 //
 // A cache row holds keys and values of a head from some columns on: for latent attention both begin at 0.
 #include <cuda_fp16.h>
@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Args 
   wait_for_previous();
   const int64_t row = blockIdx.y;
   if (row >= args.step.header->rows) return;
-  const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = head / args.heads_a_group;
+  const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+            group = head / args.heads_a_group;
   for (int c = threadIdx.x; c < args.q.columns; c += kThreads) query[c] = __ldcg(args.q(row, head) + c);
   const int length = __ldcg(args.step.positions + row) + 1;
   float sums[kMostValues / kThreads] = {}, largest = -INFINITY, total = 0;
@@ -83,15 +84,17 @@ void start(const Program& program, const Context& context, TensorId q, TensorId 
   args.step = context.step;
   args.cache = context.memory.cache();
   args.q = context.memory.rows(q), args.out = context.memory.rows(out);
-  const LaunchShape shape{dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(context.rows(program[q]))),
-                          dim3(kThreads), args.q.columns * 4};
+  const LaunchShape shape{
+      dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(context.rows(program[q]))),
+      dim3(kThreads), args.q.columns * 4};
   launch(context, attend, shape, args);
 }
 
 void launch_mla_attend(const Program& program, const Op& record, const Context& context) {
   const auto& op = std::get<MlaAttend>(record.args);
   Args args{};
-  args.layer = op.cache_layer, args.heads_a_group = static_cast<int>(program[op.q.id].heads()), args.scale = op.scale;
+  args.layer = op.cache_layer, args.heads_a_group = static_cast<int>(program[op.q.id].heads()),
+  args.scale = op.scale;
   start(program, context, op.q.id, op.out.id, args);
 }
 

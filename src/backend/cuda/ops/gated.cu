@@ -1,8 +1,8 @@
-// gate_up, moe_gate_up, expert_matmul for few rows: both matrices of an expert (or one) times a row, the gate applied at
-// once. Expert ids are read here: nothing is gathered. Shared and routed experts go in one launch.
+// gate_up, moe_gate_up, expert_matmul for few rows: both matrices of an expert (or one) times a row, the gate
+// applied at once. Expert ids are read here: nothing is gathered. Shared and routed experts go in one launch.
 //
-// Every row of the step is multiplied by itself (grid.y): rows that share an expert read it from the second cache.
-// Bound by reading weights: 18.5 MB for GLM-4.7-Flash in the q4_0 mix, 4.1 us at 4.5 TB/s.
+// Every row of the step is multiplied by itself (grid.y): rows that share an expert read it from the second
+// cache. Bound by reading weights: 18.5 MB for GLM-4.7-Flash in the q4_0 mix, 4.1 us at 4.5 TB/s.
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/prim/dot.cuh"
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads, 2) gated(const __grid_constant__ Arg
   }
 }
 
-void add_experts(Args& args, Experts& experts, const Context& context, TensorId gate, TensorId up, TensorId ids,
-                 TensorId out) {
+void add_experts(Args& args, Experts& experts, const Context& context, TensorId gate, TensorId up,
+                 TensorId ids, TensorId out) {
   experts.gate = context.memory.matrix(gate);
   if (up != kNoTensor) experts.up = context.memory.matrix(up);
   experts.out = context.memory.rows(out);
@@ -86,7 +86,9 @@ void add_experts(Args& args, Experts& experts, const Context& context, TensorId 
     experts.ids = list.data, experts.ids_stride = list.row_stride, experts.slots = list.columns;
   }
   const auto is_float = [](const Matrix& m) { return m.codes != nullptr && find_format(m.type) == nullptr; };
-  const auto is_blocked = [](const Matrix& m) { return m.codes != nullptr && find_format(m.type) != nullptr; };
+  const auto is_blocked = [](const Matrix& m) {
+    return m.codes != nullptr && find_format(m.type) != nullptr;
+  };
   args.floats |= is_float(experts.gate) || is_float(experts.up);
   args.bytes |= is_blocked(experts.gate) || is_blocked(experts.up);
   // Both matrices' rows go to the same lanes; a float one asks for the whole warp.
@@ -95,7 +97,8 @@ void add_experts(Args& args, Experts& experts, const Context& context, TensorId 
   args.tasks += experts.slots * experts.tasks;
 }
 
-void start(const Program& program, const Context& context, Args& args, TensorId in, TensorId norm, float epsilon) {
+void start(const Program& program, const Context& context, Args& args, TensorId in, TensorId norm,
+           float epsilon) {
   args.step = context.step;
   args.in = context.memory.rows(in);
   args.norm = context.memory.vector(norm);

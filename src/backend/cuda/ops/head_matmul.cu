@@ -1,5 +1,5 @@
-// head_matmul for few rows: one small matrix a head, reduced along its columns (k_b, v_b as files have them today) or
-// along its rows (k_b inside an unsplit kv_b, whose blocks lie along the other dimension).
+// head_matmul for few rows: one small matrix a head, reduced along its columns (k_b, v_b as files have them
+// today) or along its rows (k_b inside an unsplit kv_b, whose blocks lie along the other dimension).
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/prim/dot.cuh"
@@ -42,13 +42,15 @@ __global__ void __launch_bounds__(kThreads) along_columns(const __grid_constant_
   }
 }
 
-/// Numbers 32 * piece to 32 * piece + 31 of a flat row (fewer at the end of a float row), times factor, added to sums.
+/// Numbers 32 * piece to 32 * piece + 31 of a flat row (fewer at the end of a float row), times factor, added
+/// to sums.
 __device__ void add_scaled(const Matrix& m, int64_t flat_row, int piece, float factor, float (&sums)[32]) {
   if (is_float(m.type)) {
 #pragma unroll
     for (int c = 0; c < 32; ++c) {
       const int column = 32 * piece + c;
-      if (column < m.columns) sums[c] += factor * float_number(m.type, m.codes, flat_row * m.columns + column);
+      if (column < m.columns)
+        sums[c] += factor * float_number(m.type, m.codes, flat_row * m.columns + column);
     }
     return;
   }
@@ -103,7 +105,8 @@ void launch_columns(const Program& program, const Op& record, const Context& con
   const auto rows = static_cast<unsigned>(context.rows(program[std::get<HeadMatmul>(record.args).in.id]));
   // As many blocks as fill the device, and a task a warp at least.
   const int tasks = (args.weight.rows * args.lanes + 31) / 32;
-  const unsigned wanted = std::max(1u, (2u * static_cast<unsigned>(context.processors) + heads * rows - 1) / (heads * rows));
+  const unsigned wanted =
+      std::max(1u, (2u * static_cast<unsigned>(context.processors) + heads * rows - 1) / (heads * rows));
   const unsigned parts = std::min(wanted, static_cast<unsigned>((tasks + kWarps - 1) / kWarps));
   launch(context, along_columns,
          LaunchShape{dim3(parts, heads, rows), dim3(kThreads),
@@ -115,7 +118,8 @@ void launch_rows(const Program& program, const Op& record, const Context& contex
   const Args args = args_of(program, record, context);
   const auto rows = static_cast<unsigned>(context.rows(program[std::get<HeadMatmul>(record.args).in.id]));
   launch(context, along_rows,
-         LaunchShape{dim3(static_cast<unsigned>((args.weight.columns + 31) / 32), static_cast<unsigned>(args.in.heads), rows),
+         LaunchShape{dim3(static_cast<unsigned>((args.weight.columns + 31) / 32),
+                          static_cast<unsigned>(args.in.heads), rows),
                      dim3(kThreads)},
          args);
 }

@@ -6,8 +6,8 @@
 
 namespace sluice::backend::cuda {
 
-/// Bytes of shared memory that a block of threads may ask for on every device since compute capability 8.0 (8.6 and
-/// 8.9 have the least).
+/// Bytes of shared memory that a block of threads may ask for on every device since compute capability 8.0
+/// (8.6 and 8.9 have the least).
 inline constexpr int64_t kMostShared = 99 * 1024;
 
 /// Any sizes will do.

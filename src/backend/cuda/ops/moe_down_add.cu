@@ -1,8 +1,9 @@
-// moe_down_add for few rows: down projections of the selected experts and the shared ones, router weights and the
-// residual in one launch; the sum over experts is taken in the order of their slots, so it never varies.
+// moe_down_add for few rows: down projections of the selected experts and the shared ones, router weights and
+// the residual in one launch; the sum over experts is taken in the order of their slots, so it never varies.
 //
-// A block of threads takes 16 output rows. Its warps take (some rows, expert) each, leave the products in shared memory,
-// and one thread a row adds them up. Bound by reading weights: 9.7 MB for GLM-4.7-Flash in the q4_0 mix.
+// A block of threads takes 16 output rows. Its warps take (some rows, expert) each, leave the products in
+// shared memory, and one thread a row adds them up. Bound by reading weights: 9.7 MB for GLM-4.7-Flash in the
+// q4_0 mix.
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/prim/dot.cuh"
@@ -29,7 +30,8 @@ struct Args {
 };
 
 /// Products of kOutputs rows with one expert, in turns of 32 / lanes rows: this warp's turn.
-__device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const Activations& x, float* products) {
+__device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const Activations& x,
+                         float* products) {
   const int in_block = turn * (32 / lanes) + threadIdx.x % 32 / lanes;
   const int n = blockIdx.x * kOutputs + in_block;
   float sums[1];
@@ -64,7 +66,8 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constan
     const int slot = (task - shared_turns) / turns;
     Activations x = routed;
     x.shared += slot * routed.stride();
-    run_task(args.down, __ldcg(args.ids(row) + slot), (task - shared_turns) % turns, args.lanes, x, products[slot]);
+    run_task(args.down, __ldcg(args.ids(row) + slot), (task - shared_turns) % turns, args.lanes, x,
+             products[slot]);
   }
   __syncthreads();
   const int n = blockIdx.x * kOutputs + threadIdx.x;
@@ -92,7 +95,8 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   Args args{};
   args.step = context.step;
   args.down = memory.matrix(op.down.id);
-  args.in = memory.rows(op.in.id), args.residual = memory.rows(op.residual.id), args.out = memory.rows(op.out.id);
+  args.in = memory.rows(op.in.id), args.residual = memory.rows(op.residual.id),
+  args.out = memory.rows(op.out.id);
   args.weights = memory.rows(op.weights.id), args.ids = memory.int_rows(op.ids.id);
   args.lanes = lanes_for(args.down.type, args.down.columns);
   args.bytes = find_format(args.down.type) != nullptr, args.floats = !args.bytes;
@@ -100,7 +104,8 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
     args.shared_down = memory.matrix(op.shared_down.id);
     args.shared_in = memory.rows(op.shared_in.id);
     args.shared_lanes = lanes_for(args.shared_down.type, args.shared_down.columns);
-    args.shared_bytes = find_format(args.shared_down.type) != nullptr, args.shared_floats = !args.shared_bytes;
+    args.shared_bytes = find_format(args.shared_down.type) != nullptr,
+    args.shared_floats = !args.shared_bytes;
   }
   const LaunchShape shape{dim3(static_cast<unsigned>((args.down.rows + kOutputs - 1) / kOutputs),
                                static_cast<unsigned>(context.rows(program[op.in.id]))),

@@ -1,8 +1,9 @@
 // matmul, matmul_add, norm_matmul for few rows: weights are streamed once, straight from packed planes.
 //
-// A block of threads makes the rows' activations for itself in shared memory (the norm included), then every warp takes
-// weight rows, dealt round the blocks so that each multiprocessor reads as much. Bound by reading weights; in a chain
-// of small products by the way from one kernel's results to the next one's activations (about 1.5 us).
+// A block of threads makes the rows' activations for itself in shared memory (the norm included), then every
+// warp takes weight rows, dealt round the blocks so that each multiprocessor reads as much. Bound by reading
+// weights; in a chain of small products by the way from one kernel's results to the next one's activations
+// (about 1.5 us).
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/prim/dot.cuh"
@@ -20,10 +21,10 @@ constexpr int kMostParts = 3;
 /// One weight and where its products go.
 struct Part {
   Matrix weight;
-  float* out;         // [rows][weight.rows]
-  const float* add;   // the same shape, or null
+  float* out;        // [rows][weight.rows]
+  const float* add;  // the same shape, or null
   int64_t out_stride, add_stride;
-  int lanes, tasks;   // lanes a weight row; a task is a warp's: 32 / lanes weight rows
+  int lanes, tasks;  // lanes a weight row; a task is a warp's: 32 / lanes weight rows
 };
 
 struct Args {
@@ -94,7 +95,11 @@ void start(const Context& context, Args& args, int64_t rows) {
   const LaunchShape shape{dim3(static_cast<unsigned>(blocks(args.tasks > 16 * context.processors ? 2 : 1)),
                                static_cast<unsigned>((rows + at_once - 1) / at_once)),
                           dim3(kThreads), at_once * row_bytes};
-  launch(context, at_once == 8 ? products<8> : at_once == 4 ? products<4> : at_once == 2 ? products<2> : products<1>,
+  launch(context,
+         at_once == 8   ? products<8>
+         : at_once == 4 ? products<4>
+         : at_once == 2 ? products<2>
+                        : products<1>,
          shape, args);
 }
 

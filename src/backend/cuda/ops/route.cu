@@ -2,8 +2,8 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/prim/launch.cuh"
-#include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/route.cuh"
+#include "backend/cuda/prim/sync.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
@@ -11,8 +11,8 @@ namespace {
 
 using namespace program;
 
-__global__ void __launch_bounds__(32) route(StepView step, RouteRule rule, Rows<float> logits, const float* bias,
-                                            Rows<int32_t> ids, Rows<float> weights) {
+__global__ void __launch_bounds__(32) route(StepView step, RouteRule rule, Rows<float> logits,
+                                            const float* bias, Rows<int32_t> ids, Rows<float> weights) {
   __shared__ float shared[2 * kMostRouted];
   let_next_start();
   wait_for_previous();
@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(32) route(StepView step, RouteRule rule, Rows<
 void launch_route(const Program& program, const Op& record, const Context& context) {
   const auto& op = std::get<Route>(record.args);
   const Memory& memory = context.memory;
-  launch(context, route, LaunchShape{dim3(static_cast<unsigned>(context.rows(program[op.logits.id]))), dim3(32)},
+  launch(context, route,
+         LaunchShape{dim3(static_cast<unsigned>(context.rows(program[op.logits.id]))), dim3(32)},
          context.step, route_rule(program, op), memory.rows(op.logits.id), memory.vector(op.bias.id),
          memory.int_rows(op.ids.id), memory.rows(op.weights.id));
 }

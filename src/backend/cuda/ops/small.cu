@@ -1,5 +1,6 @@
-// The ops that move or turn activations and read few weights or none: embed, rms_norm, rope, kv_append, silu_mul, add,
-// add_bias, gather_rows, expert_combine. A block of threads a row; bound by the way from one kernel to the next.
+// The ops that move or turn activations and read few weights or none: embed, rms_norm, rope, kv_append,
+// silu_mul, add, add_bias, gather_rows, expert_combine. A block of threads a row; bound by the way from one
+// kernel to the next.
 #include <cuda_fp16.h>
 
 #include "backend/cuda/memory.h"
@@ -49,8 +50,8 @@ __global__ void __launch_bounds__(kThreads) embed(StepView step, Matrix table, R
 
 // --- rms_norm ---
 
-__global__ void __launch_bounds__(kThreads) rms_norm(StepView step, bool by_outputs, Rows<float> in, const float* weight,
-                                                     float epsilon, Rows<float> out) {
+__global__ void __launch_bounds__(kThreads) rms_norm(StepView step, bool by_outputs, Rows<float> in,
+                                                     const float* weight, float epsilon, Rows<float> out) {
   __shared__ float partial[33];
   let_next_start();
   wait_for_previous();
@@ -88,8 +89,8 @@ __global__ void __launch_bounds__(kThreads) rope(StepView step, const __grid_con
 
 // --- kv_append ---
 
-__global__ void __launch_bounds__(kThreads) kv_append(StepView step, Rows<float> latent, Rows<float> key, Cache cache,
-                                                      int layer) {
+__global__ void __launch_bounds__(kThreads)
+    kv_append(StepView step, Rows<float> latent, Rows<float> key, Cache cache, int layer) {
   let_next_start();
   wait_for_previous();
   if (!is_row(step)) return;
@@ -97,7 +98,8 @@ __global__ void __launch_bounds__(kThreads) kv_append(StepView step, Rows<float>
   if (slot < 0) return;
   uint16_t* to = cache.row(layer, slot);
   for (int c = threadIdx.x; c < cache.columns; c += kThreads) {
-    const float v = c < latent.columns ? __ldcg(latent(blockIdx.x) + c) : __ldcg(key(blockIdx.x) + c - latent.columns);
+    const float v =
+        c < latent.columns ? __ldcg(latent(blockIdx.x) + c) : __ldcg(key(blockIdx.x) + c - latent.columns);
     to[c] = __half_as_ushort(__float2half_rn(v));
   }
 }
@@ -107,8 +109,8 @@ __global__ void __launch_bounds__(kThreads) kv_append(StepView step, Rows<float>
 enum class Pairwise { SiluMul, Add };
 
 template <Pairwise kWhat>
-__global__ void __launch_bounds__(kThreads) pairwise(StepView step, bool by_outputs, Rows<float> a, Rows<float> b,
-                                                     Rows<float> out) {
+__global__ void __launch_bounds__(kThreads)
+    pairwise(StepView step, bool by_outputs, Rows<float> a, Rows<float> b, Rows<float> out) {
   let_next_start();
   wait_for_previous();
   if (!is_row(step, by_outputs)) return;
@@ -119,8 +121,8 @@ __global__ void __launch_bounds__(kThreads) pairwise(StepView step, bool by_outp
   }
 }
 
-__global__ void __launch_bounds__(kThreads) add_bias(StepView step, bool by_outputs, Rows<float> in, const float* bias,
-                                                     Rows<float> out) {
+__global__ void __launch_bounds__(kThreads)
+    add_bias(StepView step, bool by_outputs, Rows<float> in, const float* bias, Rows<float> out) {
   let_next_start();
   wait_for_previous();
   if (!is_row(step, by_outputs)) return;
@@ -138,8 +140,8 @@ __global__ void __launch_bounds__(kThreads) gather_rows(StepView step, Rows<floa
   for (int c = threadIdx.x; c < in.columns; c += kThreads) out(blockIdx.x)[c] = __ldcg(from + c);
 }
 
-__global__ void __launch_bounds__(kThreads) expert_combine(StepView step, bool by_outputs, Rows<float> in,
-                                                           Rows<float> weights, Rows<float> out) {
+__global__ void __launch_bounds__(kThreads)
+    expert_combine(StepView step, bool by_outputs, Rows<float> in, Rows<float> weights, Rows<float> out) {
   let_next_start();
   wait_for_previous();
   if (!is_row(step, by_outputs)) return;
@@ -154,18 +156,21 @@ __global__ void __launch_bounds__(kThreads) expert_combine(StepView step, bool b
 
 /// One block of threads a row of `tensor`.
 LaunchShape by_row(const Program& program, const Context& context, TensorId tensor, int64_t heads = 1) {
-  return {dim3(static_cast<unsigned>(context.rows(program[tensor])), static_cast<unsigned>(heads)), dim3(kThreads)};
+  return {dim3(static_cast<unsigned>(context.rows(program[tensor])), static_cast<unsigned>(heads)),
+          dim3(kThreads)};
 }
 bool by_outputs(const Program& program, TensorId tensor) { return program[tensor].shape[0] == kOutputRows; }
 
 void launch_embed(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Embed>(record.args);
-  launch(c, embed, by_row(program, c, op.out.id), c.step, c.memory.matrix(op.table.id), c.memory.rows(op.out.id));
+  launch(c, embed, by_row(program, c, op.out.id), c.step, c.memory.matrix(op.table.id),
+         c.memory.rows(op.out.id));
 }
 void launch_rms_norm(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<RmsNorm>(record.args);
-  launch(c, rms_norm, by_row(program, c, op.in.id, program[op.in.id].heads()), c.step, by_outputs(program, op.in.id),
-         c.memory.rows(op.in.id), c.memory.vector(op.weight.id), op.epsilon, c.memory.rows(op.out.id));
+  launch(c, rms_norm, by_row(program, c, op.in.id, program[op.in.id].heads()), c.step,
+         by_outputs(program, op.in.id), c.memory.rows(op.in.id), c.memory.vector(op.weight.id), op.epsilon,
+         c.memory.rows(op.out.id));
 }
 void launch_rope(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
@@ -179,8 +184,9 @@ void launch_kv_append(const Program& program, const Op& record, const Context& c
 }
 void launch_silu_mul(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<SiluMul>(record.args);
-  launch(c, pairwise<Pairwise::SiluMul>, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
-         c.memory.rows(op.gate.id), c.memory.rows(op.up.id), c.memory.rows(op.out.id));
+  launch(c, pairwise<Pairwise::SiluMul>, by_row(program, c, op.out.id), c.step,
+         by_outputs(program, op.out.id), c.memory.rows(op.gate.id), c.memory.rows(op.up.id),
+         c.memory.rows(op.out.id));
 }
 void launch_add(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Add>(record.args);
@@ -189,12 +195,13 @@ void launch_add(const Program& program, const Op& record, const Context& c) {
 }
 void launch_add_bias(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<AddBias>(record.args);
-  launch(c, add_bias, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id), c.memory.rows(op.in.id),
-         c.memory.vector(op.bias.id), c.memory.rows(op.out.id));
+  launch(c, add_bias, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
+         c.memory.rows(op.in.id), c.memory.vector(op.bias.id), c.memory.rows(op.out.id));
 }
 void launch_gather_rows(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<GatherRows>(record.args);
-  launch(c, gather_rows, by_row(program, c, op.out.id), c.step, c.memory.rows(op.in.id), c.memory.rows(op.out.id));
+  launch(c, gather_rows, by_row(program, c, op.out.id), c.step, c.memory.rows(op.in.id),
+         c.memory.rows(op.out.id));
 }
 void launch_expert_combine(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<ExpertCombine>(record.args);

@@ -1,9 +1,9 @@
-// A row of activations in shared memory as products take it: eight bits under a float scale per 32 columns for
-// blocked types, float32 for float types. Every block of threads makes it for itself, which costs less than a
-// kernel more.
+// A row of activations in shared memory as products take it: eight bits under a float scale per 32 columns
+// for blocked types, float32 for float types. Every block of threads makes it for itself, which costs less
+// than a kernel more.
 //
-// Layout of a row of K columns, `row_bytes` apart: K/32 pieces of 16 bytes (columns 0..15 of a block), K/32 of 16
-// (columns 16..31), K/32 pairs of scale and sums, then, if `floats`, K float32.
+// Layout of a row of K columns, `row_bytes` apart: K/32 pieces of 16 bytes (columns 0..15 of a block), K/32
+// of 16 (columns 16..31), K/32 pairs of scale and sums, then, if `floats`, K float32.
 #pragma once
 
 #include "backend/cuda/prim/sync.cuh"
@@ -45,7 +45,8 @@ struct Activations {
     return {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}, __int_as_float(rest.x), rest.y};
   }
 
-  /// Stores four neighbouring columns from 4 * at on. All eight lanes of a block of 32 columns call it together
+  /// Stores four neighbouring columns from 4 * at on. All eight lanes of a block of 32 columns call it
+  /// together
   /// (`at` % 8 runs over neighbouring lanes); the others of the warp too.
   __device__ void store(int r, int at, float4 x, bool valid) const {
     char* row = shared + r * stride();
@@ -68,10 +69,11 @@ struct Activations {
     }
   }
 
-  /// Row r from float32 in global memory; norm: null, or weights of a root mean square norm that is applied first
-  /// (partial: shared memory of 33 floats). The whole block calls it, and meets afterwards by itself.
+  /// Row r from float32 in global memory; norm: null, or weights of a root mean square norm that is applied
+  /// first (partial: shared memory of 33 floats). The whole block calls it, and meets afterwards by itself.
   __device__ void fill(int r, const float* in, const float* norm, float epsilon, float* partial) const {
-    if (columns % 4 != 0 || reinterpret_cast<size_t>(in) % 16 != 0) return fill_unaligned(r, in, norm, epsilon, partial);
+    if (columns % 4 != 0 || reinterpret_cast<size_t>(in) % 16 != 0)
+      return fill_unaligned(r, in, norm, epsilon, partial);
     const float4* in4 = reinterpret_cast<const float4*>(in);
     const int pieces = columns / 4, threads = blockDim.x;
     const float4 zero = make_float4(0, 0, 0, 0);
@@ -88,7 +90,8 @@ struct Activations {
     for (int i = 0; i < kKept; ++i) {
       const int at = i * threads + threadIdx.x;
       kept[i] = at < pieces ? __ldcg(in4 + at) : zero;
-      squares += kept[i].x * kept[i].x + kept[i].y * kept[i].y + kept[i].z * kept[i].z + kept[i].w * kept[i].w;
+      squares +=
+          kept[i].x * kept[i].x + kept[i].y * kept[i].y + kept[i].z * kept[i].z + kept[i].w * kept[i].w;
     }
     for (int at = kKept * threads + threadIdx.x; at < pieces; at += threads) {
       const float4 x = __ldcg(in4 + at);
@@ -110,7 +113,8 @@ struct Activations {
   }
 
   /// The same for rows that no 16-byte loads reach: a lane gathers four columns one by one.
-  __device__ void fill_unaligned(int r, const float* in, const float* norm, float epsilon, float* partial) const {
+  __device__ void fill_unaligned(int r, const float* in, const float* norm, float epsilon,
+                                 float* partial) const {
     float inverse = 1;
     if (norm != nullptr) {
       float squares = 0;

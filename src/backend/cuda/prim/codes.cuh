@@ -1,5 +1,5 @@
-// One block of 32 columns of a weight of any blocked type, from packed planes (format.h) to integer codes and the
-// floats that scale them. Knows formats; nothing of ops.
+// One block of 32 columns of a weight of any blocked type, from packed planes (format.h) to integer codes and
+// the floats that scale them. Knows formats; nothing of ops.
 //
 // A number is  multiplier * (code - offset) + addend,  multiplier and addend for columns 0..15 and 16..31.
 #pragma once
@@ -27,15 +27,19 @@ struct Scales {
 /// multipliers of their own. adds: there are addends.
 template <Type T>
 struct Traits {
-  static constexpr int codes_bytes =
-      T == Type::Q8_0 ? 32 : T == Type::Q2_K || T == Type::Q3_K ? 8 : 16;
-  static constexpr int high_bytes =
-      T == Type::Q6_K ? 8
-      : T == Type::Q5_0 || T == Type::Q5_1 || T == Type::Q5_K || T == Type::Q3_K ? 4
-                                                                                   : 0;
-  static constexpr int offset = T == Type::Q4_0 ? 8 : T == Type::Q5_0 ? 16 : T == Type::Q6_K ? 32 : T == Type::Q3_K ? 4 : 0;
+  static constexpr int codes_bytes = T == Type::Q8_0 ? 32 : T == Type::Q2_K || T == Type::Q3_K ? 8 : 16;
+  static constexpr int high_bytes = T == Type::Q6_K ? 8
+                                    : T == Type::Q5_0 || T == Type::Q5_1 || T == Type::Q5_K || T == Type::Q3_K
+                                        ? 4
+                                        : 0;
+  static constexpr int offset = T == Type::Q4_0   ? 8
+                                : T == Type::Q5_0 ? 16
+                                : T == Type::Q6_K ? 32
+                                : T == Type::Q3_K ? 4
+                                                  : 0;
   static constexpr bool halves = T == Type::Q6_K || T == Type::Q3_K || T == Type::Q2_K;
-  static constexpr bool adds = T == Type::Q4_1 || T == Type::Q5_1 || T == Type::Q4_K || T == Type::Q5_K || T == Type::Q2_K;
+  static constexpr bool adds =
+      T == Type::Q4_1 || T == Type::Q5_1 || T == Type::Q4_K || T == Type::Q5_K || T == Type::Q2_K;
 };
 
 /// The bytes of a block as loaded, before anything is computed: several are in flight at once.
@@ -60,7 +64,8 @@ __device__ inline Raw<T> load_block(const Matrix& m, int64_t block) {
       raw.codes[4 * i + 2] = v.z, raw.codes[4 * i + 3] = v.w;
     }
   }
-  if constexpr (Traits<T>::high_bytes == 4) raw.high[0] = __ldg(reinterpret_cast<const uint32_t*>(m.high) + block);
+  if constexpr (Traits<T>::high_bytes == 4)
+    raw.high[0] = __ldg(reinterpret_cast<const uint32_t*>(m.high) + block);
   if constexpr (Traits<T>::high_bytes == 8) {
     const uint2 v = load_weight(reinterpret_cast<const uint2*>(m.high) + block);
     raw.high[0] = v.x, raw.high[1] = v.y;
@@ -89,7 +94,8 @@ __device__ inline void look_up(uint32_t nibbles, const uint32_t (&table)[4], int
   const uint32_t first = nibbles & 0x77777777u;
   // Of each nibble: the entry of either half of the table, then the half that its top bit says.
   const uint32_t half = 0x32103210u | (nibbles & 0x88888888u) >> 1;
-  const uint32_t a = __byte_perm(__byte_perm(table[0], table[1], first), __byte_perm(table[2], table[3], first), half);
+  const uint32_t a =
+      __byte_perm(__byte_perm(table[0], table[1], first), __byte_perm(table[2], table[3], first), half);
   const uint32_t b = __byte_perm(__byte_perm(table[0], table[1], first >> 16),
                                  __byte_perm(table[2], table[3], first >> 16), half >> 16);
   low = static_cast<int>(__byte_perm(a, b, 0x6420));
@@ -100,7 +106,8 @@ template <Type T>
 __device__ inline Codes unpack_codes(const Raw<T>& raw) {
   Codes c;
   if constexpr (T == Type::Q8_0) {
-    for (int i = 0; i < 4; ++i) c.low[i] = static_cast<int>(raw.codes[i]), c.high[i] = static_cast<int>(raw.codes[4 + i]);
+    for (int i = 0; i < 4; ++i)
+      c.low[i] = static_cast<int>(raw.codes[i]), c.high[i] = static_cast<int>(raw.codes[4 + i]);
   } else if constexpr (T == Type::Q2_K || T == Type::Q3_K) {
     for (int i = 0; i < 8; ++i) {
       uint32_t word = raw.codes[i % 2] >> (2 * (i / 2)) & 0x03030303u;
@@ -129,7 +136,9 @@ __device__ inline Codes unpack_codes(const Raw<T>& raw) {
   return c;
 }
 
-__device__ inline float half_bits(uint32_t bits) { return __half2float(__ushort_as_half(static_cast<unsigned short>(bits))); }
+__device__ inline float half_bits(uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
 
 template <Type T>
 __device__ inline Scales unpack_scales(const Raw<T>& raw) {
@@ -155,8 +164,10 @@ __device__ inline Scales unpack_scales(const Raw<T>& raw) {
     s.multiplier[1] = half_bits(raw.super) * static_cast<float>(static_cast<int>(second) - 32);
   } else if constexpr (T == Type::Q2_K) {
     const float d = half_bits(raw.super & 0xffff), dmin = half_bits(raw.super >> 16);
-    s.multiplier[0] = d * static_cast<float>(raw.scale & 15), s.addend[0] = -dmin * static_cast<float>(raw.scale >> 4 & 15);
-    s.multiplier[1] = d * static_cast<float>(raw.scale >> 8 & 15), s.addend[1] = -dmin * static_cast<float>(raw.scale >> 12);
+    s.multiplier[0] = d * static_cast<float>(raw.scale & 15),
+    s.addend[0] = -dmin * static_cast<float>(raw.scale >> 4 & 15);
+    s.multiplier[1] = d * static_cast<float>(raw.scale >> 8 & 15),
+    s.addend[1] = -dmin * static_cast<float>(raw.scale >> 12);
   } else {
     s.multiplier[0] = low;
   }
@@ -201,6 +212,8 @@ __device__ inline float float_number(Type type, const uint8_t* plane, int64_t in
   return type == Type::F16 ? half_bits(bits) : __uint_as_float(bits << 16);
 }
 
-__device__ inline bool is_float(Type type) { return type == Type::F32 || type == Type::F16 || type == Type::BF16; }
+__device__ inline bool is_float(Type type) {
+  return type == Type::F32 || type == Type::F16 || type == Type::BF16;
+}
 
 }  // namespace sluice::backend::cuda

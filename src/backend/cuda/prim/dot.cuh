@@ -1,5 +1,5 @@
-// Products of a weight's row with rows of activations: `lanes` neighbouring lanes of a warp share a row and stream it,
-// 16 bytes of codes a lane at a time. Knows weights and activations; nothing of ops.
+// Products of a weight's row with rows of activations: `lanes` neighbouring lanes of a warp share a row and
+// stream it, 16 bytes of codes a lane at a time. Knows weights and activations; nothing of ops.
 #pragma once
 
 #include "backend/cuda/prim/activations.cuh"
@@ -27,14 +27,16 @@ template <Type T>
 __device__ inline float multiply(const Codes& w, const Scales& s, const ActivationBlock& x) {
   int first = 0, second = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) first = __dp4a(w.low[i], x.low[i], first), second = __dp4a(w.high[i], x.high[i], second);
+  for (int i = 0; i < 4; ++i)
+    first = __dp4a(w.low[i], x.low[i], first), second = __dp4a(w.high[i], x.high[i], second);
   first -= Traits<T>::offset * x.first_sum();
   second -= Traits<T>::offset * x.second_sum();
   float sum;
   if constexpr (Traits<T>::halves) {
     sum = s.multiplier[0] * static_cast<float>(first) + s.multiplier[1] * static_cast<float>(second);
     if constexpr (Traits<T>::adds) {
-      sum += s.addend[0] * static_cast<float>(x.first_sum()) + s.addend[1] * static_cast<float>(x.second_sum());
+      sum +=
+          s.addend[0] * static_cast<float>(x.first_sum()) + s.addend[1] * static_cast<float>(x.second_sum());
     }
   } else {
     sum = s.multiplier[0] * static_cast<float>(first + second);
@@ -43,7 +45,8 @@ __device__ inline float multiply(const Codes& w, const Scales& s, const Activati
   return x.scale * sum;
 }
 
-/// This lane's part of a row's product with kRows rows of activations, added to sums. lane: within the row's lanes.
+/// This lane's part of a row's product with kRows rows of activations, added to sums. lane: within the row's
+/// lanes.
 template <Type T, int kRows>
 __device__ inline void add_blocked(const Matrix& m, int64_t row, int lane, int lanes, const Activations& x,
                                    float (&sums)[kRows]) {
@@ -92,8 +95,8 @@ __device__ inline void add_float(const Matrix& m, int64_t row, int lane, int lan
   }
 }
 
-/// The product of the flat row `row` with kRows rows of activations, on all its lanes: every lane of the warp calls it,
-/// groups of `lanes` with rows of their own of one type; valid: this group's row is there.
+/// The product of the flat row `row` with kRows rows of activations, on all its lanes: every lane of the warp
+/// calls it, groups of `lanes` with rows of their own of one type; valid: this group's row is there.
 template <int kRows>
 __device__ inline void dot(const Matrix& m, int64_t row, bool valid, int lanes, const Activations& x,
                            float (&sums)[kRows]) {

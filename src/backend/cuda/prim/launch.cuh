@@ -1,5 +1,5 @@
-// Starts a kernel as a link of the chain that a step is: with a programmatic dependency where the device has that, and
-// as clusters where asked.
+// Starts a kernel as a link of the chain that a step is: with a programmatic dependency where the device has
+// that, and as clusters where asked.
 #pragma once
 
 #include "backend/cuda/cuda_check.h"
@@ -14,7 +14,8 @@ struct LaunchShape {
 };
 
 template <typename... Parameters, typename... Arguments>
-void launch(const Context& context, void (*kernel)(Parameters...), const LaunchShape& shape, Arguments... arguments) {
+void launch(const Context& context, void (*kernel)(Parameters...), const LaunchShape& shape,
+            Arguments... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
@@ -33,7 +34,8 @@ void launch(const Context& context, void (*kernel)(Parameters...), const LaunchS
   config.attrs = attributes;
   config.numAttrs = count;
   if (shape.shared_bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)));
   }
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));

@@ -1,4 +1,5 @@
-// Rotary embedding's angles: frequencies are computed once by the host, in double, and handed to kernels by value.
+// Rotary embedding's angles: frequencies are computed once by the host, in double, and handed to kernels by
+// value.
 #pragma once
 
 #include "program/ops/rope.h"
@@ -16,8 +17,8 @@ struct RopeTable {
 
   __device__ int first(int i) const { return neighbours ? 2 * i : i; }
   __device__ int second(int i, int half) const { return neighbours ? 2 * i + 1 : half + i; }
-  /// factors: divisors of the frequencies, or null. The angle is reduced in double: at position 200,000 a float's
-  /// error would show.
+  /// factors: divisors of the frequencies, or null. The angle is reduced in double: at position 200,000 a
+  /// float's error would show.
   __device__ Turn turn(int position, int i, const float* factors) const {
     constexpr double kWhole = 6.283185307179586476925;
     double angle = position * frequency[i];

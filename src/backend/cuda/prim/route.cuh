@@ -18,8 +18,13 @@ struct RouteRule {
 };
 
 inline RouteRule route_rule(const program::Program& program, const program::Route& op) {
-  return {static_cast<int>(program[op.logits.id].columns()), static_cast<int>(program[op.ids.id].columns()),
-          op.groups, op.groups_used, op.gating == program::Gating::Sigmoid, op.normalize, op.scale};
+  return {static_cast<int>(program[op.logits.id].columns()),
+          static_cast<int>(program[op.ids.id].columns()),
+          op.groups,
+          op.groups_used,
+          op.gating == program::Gating::Sigmoid,
+          op.normalize,
+          op.scale};
 }
 
 /// The index of the largest of values [count] in shared memory, the lower among equals; on all lanes.
@@ -37,8 +42,8 @@ __device__ inline int warp_largest(const float* values, int count) {
   return at;
 }
 
-/// scores: shared memory of the logits [experts], becomes the scores; selection: shared memory [experts], overwritten.
-/// bias may be null. A whole warp calls it.
+/// scores: shared memory of the logits [experts], becomes the scores; selection: shared memory [experts],
+/// overwritten. bias may be null. A whole warp calls it.
 __device__ inline void route_warp(const RouteRule& rule, float* scores, float* selection, const float* bias,
                                   int32_t* ids, float* weights) {
   const int lane = threadIdx.x % 32;

@@ -18,7 +18,8 @@ __device__ inline float lane_max(float value, int lanes = 32) {
   return value;
 }
 
-/// The sum over the block's threads, on all of them. `partial` is shared memory of 33 floats; the block meets.
+/// The sum over the block's threads, on all of them. `partial` is shared memory of 33 floats; the block
+/// meets.
 __device__ inline float block_sum(float value, float* partial) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   value = lane_sum(value);
