@@ -1,6 +1,6 @@
-// Which tokens a model may write next, so that what it writes obeys a grammar: a JSON schema, any JSON, a GBNF
-// grammar, the tool calls of its own output format. Knows tokens as bytes and grammars over bytes; requests,
-// logits and models are not its business.
+// Which tokens a model may write next, so that what it writes obeys a grammar: a JSON schema, any JSON, a
+// GBNF grammar, the tool calls of its own output format. Knows tokens as bytes and grammars over bytes;
+// requests, logits and models are not its business.
 //
 // How one is made: ConstraintVocabulary once a model; for each request a *_constraint function, which throws
 // Error (the server's 400) for whatever it cannot promise to keep; for each further sequence of the request
@@ -28,8 +28,8 @@ class TokenConstraint {
 
   /// Sets bit t % 32 of word t / 32 for each token t that may come next and clears all others; `bits` has at
   /// least (tokens of the vocabulary + 31) / 32 words, and all of them are written. Tokens that end the
-  /// generation are allowed where the text may end and nowhere else: not within reasoning either. False: every
-  /// token may come, and `bits` is as it was. No bit set: the vocabulary has no token that leads on.
+  /// generation are allowed where the text may end and nowhere else: not within reasoning either. False:
+  /// every token may come, and `bits` is as it was. No bit set: the vocabulary has no token that leads on.
   virtual bool allowed(std::span<uint32_t> bits) = 0;
   /// Goes on behind a token. False when it was not allowed: nothing has changed then.
   virtual bool accept(int32_t token) = 0;
@@ -73,8 +73,8 @@ struct CallRule {
 struct AnswerPlace {
   std::shared_ptr<const ConstraintVocabulary> vocabulary;
   const OutputFormat* format = nullptr;  ///< the model's; null: no reasoning and no calls
-  /// The prompt ends within reasoning (ChatPrompt::starts_in_thinking): anything but a call or an end may come
-  /// until kThinkClose, and the grammar begins behind it.
+  /// The prompt ends within reasoning (ChatPrompt::starts_in_thinking): anything but a call or an end may
+  /// come until kThinkClose, and the grammar begins behind it.
   bool starts_in_thinking = false;
 };
 
@@ -87,8 +87,8 @@ std::unique_ptr<TokenConstraint> json_object_constraint(const AnswerPlace& place
 /// An answer of this GBNF grammar, whose first rule is `root`. Throws Error with the line.
 std::unique_ptr<TokenConstraint> gbnf_constraint(std::string_view grammar, const AnswerPlace& place,
                                                  const CallRule& calls = {});
-/// An answer of tool calls alone, arguments by the tools' schemas; `calls.when` must be Required. Throws Error
-/// for tools and formats that have no calls and for schemas as json_schema_constraint does.
+/// An answer of tool calls alone, arguments by the tools' schemas; `calls.when` must be Required. Throws
+/// Error for tools and formats that have no calls and for schemas as json_schema_constraint does.
 std::unique_ptr<TokenConstraint> tool_call_constraint(const AnswerPlace& place, const CallRule& calls);
 
 }  // namespace sluice::text

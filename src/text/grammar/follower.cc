@@ -1,0 +1,205 @@
+// A mask is put together from parts that come again. From one state of a rule, most tokens either stay within
+// the rule (and what it calls) or die: that is the same whoever called, so it is found once (LocalMask). What
+// remains are tokens that leave the rule in their middle; for them the callers are followed, from the node of
+// the trie where the rule was left.
+#include "text/grammar/follower.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace sluice::text::grammar {
+
+CompiledGrammar::CompiledGrammar(std::shared_ptr<const ConstraintVocabulary> vocabulary, Grammar grammar)
+    : vocabulary_(std::move(vocabulary)), grammar_(std::make_shared<const Grammar>(std::move(grammar))) {}
+
+std::shared_ptr<const LocalMask> CompiledGrammar::find(const Key& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = masks_.find(key);
+  return found == masks_.end() ? nullptr : found->second;
+}
+
+void CompiledGrammar::keep(const Key& key, std::shared_ptr<const LocalMask> mask) {
+  const size_t bytes = 4 * (mask->bits.size() + mask->tokens.size() + mask->exits.size()) + 128;
+  const std::lock_guard lock(mutex_);
+  if (bytes_ + bytes > kMostBytes) {
+    masks_.clear();
+    bytes_ = 0;
+  }
+  if (masks_.emplace(key, std::move(mask)).second) bytes_ += bytes;
+}
+
+Follower::Follower(std::shared_ptr<CompiledGrammar> compiled)
+    : compiled_(std::move(compiled)),
+      machine_(compiled_->grammar()),
+      position_(machine_.start()),
+      path_(compiled_->vocabulary().trie.longest() + 1),
+      bits_(compiled_->vocabulary().words()) {}
+
+std::unique_ptr<TokenConstraint> Follower::clone() const {
+  auto copy = std::make_unique<Follower>(compiled_);
+  copy->machine_ = machine_.copy_of(position_, copy->position_);
+  return copy;
+}
+
+bool Follower::allowed(std::span<uint32_t> bits) {
+  if (bits_of_ != position_) {
+    work_before_ = machine_.work();
+    std::fill(bits_.begin(), bits_.end(), 0);
+    const Position& position = machine_.position(position_);
+    for (const Config& config : position.base) add_config(config);
+    const Grammar& grammar = *compiled_->grammar();
+    for (size_t i = 0; i < grammar.tags.size(); ++i)
+      if (machine_.position(machine_.step(position_, static_cast<Symbol>(kFirstTag + i))).alive())
+        set(grammar.tags[i]);
+    if (position.may_end)
+      for (const int32_t token : compiled_->vocabulary().ends) set(token);
+    bits_of_ = position_;
+  }
+  std::fill(bits.begin(), bits.end(), 0);
+  std::copy(bits_.begin(), bits_.end(), bits.begin());
+  return true;
+}
+
+void Follower::add_config(const Config& config) {
+  const Grammar& grammar = *compiled_->grammar();
+  const Grammar::Rule& rule = grammar.rule_of(config.state);
+  if (rule.string_kind >= 0) return add_string(config, rule);
+  const std::shared_ptr<const LocalMask> mask = local_mask(config.state, config.count);
+  for (size_t i = 0; i < mask->bits.size(); ++i) bits_[i] |= mask->bits[i];
+  for (const int32_t token : mask->tokens) set(token);
+  if (mask->exits.empty()) return;
+  const uint32_t behind = machine_.behind(config.frame);
+  for (const uint32_t node : mask->exits) add_exits(node, behind);
+}
+
+// Within a JSON string: masks that the vocabulary keeps, cut to the characters that there is room for.
+void Follower::add_string(const Config& config, const Grammar::Rule& rule) {
+  const ConstraintVocabulary::Impl& vocabulary = compiled_->vocabulary();
+  const StringMask& mask =
+      vocabulary.strings.get(static_cast<JsonStringKind>(rule.string_kind), config.state - rule.start);
+  const uint32_t room = rule.most == kNoLimit ? kNoLimit : rule.most - config.count;
+  const uint32_t need = rule.least > config.count ? rule.least - config.count : 0;
+  const std::vector<uint32_t>* whole = room >= mask.most ? &mask.all : nullptr;
+  uint32_t done = 0;  // tokens with more than so many characters remain
+  if (whole == nullptr && room > 0) {
+    const auto power = static_cast<uint32_t>(std::bit_width(room)) - 1;
+    whole = &mask.up_to[power];
+    done = 1u << power;
+  }
+  if (whole != nullptr)
+    for (size_t i = 0; i < whole->size(); ++i) bits_[i] |= (*whole)[i];
+  if (room < mask.most) {
+    auto next = room == 0
+                    ? mask.inside.begin()
+                    : std::upper_bound(mask.inside.begin(), mask.inside.end(), std::pair(done, INT32_MAX));
+    for (; next != mask.inside.end() && next->first <= room; ++next) set(next->second);
+  }
+  const uint32_t behind = machine_.behind(config.frame);
+  for (const StringMask::Exit& exit : mask.exits) {
+    if (exit.characters < need || exit.characters > room) continue;
+    for (const int32_t token : vocabulary.trie.tokens_at(exit.node)) set(token);
+    if (behind != Machine::kDead && vocabulary.trie.has_children(exit.node)) add_exits(exit.node, behind);
+  }
+}
+
+// Tokens that go on below a node of the trie, from a position.
+void Follower::add_exits(uint32_t node, uint32_t behind) {
+  const Trie& trie = compiled_->vocabulary().trie;
+  path_[trie.node(node).depth] = behind;
+  for (uint32_t at = node + 1; at < trie.node(node).end;) {
+    const Trie::Node& here = trie.node(at);
+    const uint32_t next = is_exhausted() ? Machine::kDead : machine_.step(path_[here.depth - 1], here.byte);
+    if (!machine_.position(next).alive()) {
+      at = here.end;
+      continue;
+    }
+    path_[here.depth] = next;
+    for (const int32_t token : trie.tokens_at(at)) set(token);
+    ++at;
+  }
+}
+
+std::shared_ptr<const LocalMask> Follower::local_mask(uint32_t state, uint32_t count) {
+  const Trie& trie = compiled_->vocabulary().trie;
+  const Grammar::Rule& rule = compiled_->grammar()->rule_of(state);
+  // A token has no more counts than bytes.
+  const uint32_t need = rule.least > count ? std::min(rule.least - count, trie.longest() + 1) : 0;
+  const uint32_t room =
+      rule.most == kNoLimit ? trie.longest() + 1 : std::min(rule.most - count, trie.longest() + 1);
+  const CompiledGrammar::Key key{state, need, room};
+  if (auto known = compiled_->find(key)) return known;
+  LocalMask mask;
+  path_[0] = machine_.local(state, count);
+  for (uint32_t at = 0; at < trie.size();) {
+    const Trie::Node& here = trie.node(at);
+    const bool skip = here.depth > 1 && is_exhausted();
+    const uint32_t next = skip ? Machine::kDead : machine_.step(path_[here.depth - 1], here.byte);
+    const Position& position = machine_.position(next);
+    if (!position.alive()) {
+      at = here.end;
+      continue;
+    }
+    path_[here.depth] = next;
+    const auto tokens = trie.tokens_at(at);
+    mask.tokens.insert(mask.tokens.end(), tokens.begin(), tokens.end());
+    if (position.returns && trie.has_children(at)) mask.exits.push_back(at);
+    at = position.base.empty() ? here.end : at + 1;
+  }
+  if (mask.tokens.size() > bits_.size()) {
+    mask.bits.resize(bits_.size());
+    for (const int32_t token : mask.tokens) mask.bits[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+    mask.tokens = {};
+  }
+  auto found = std::make_shared<const LocalMask>(std::move(mask));
+  if (!is_exhausted()) compiled_->keep(key, found);
+  return found;
+}
+
+// Where a token leads, or kDead.
+uint32_t Follower::follow(int32_t token) {
+  const ConstraintVocabulary::Impl& vocabulary = compiled_->vocabulary();
+  if (token < 0 || static_cast<size_t>(token) >= vocabulary.ends_generation.size()) return Machine::kDead;
+  const std::vector<int32_t>& tags = compiled_->grammar()->tags;
+  if (const auto tag = std::find(tags.begin(), tags.end(), token); tag != tags.end())
+    return machine_.step(position_, static_cast<Symbol>(kFirstTag + (tag - tags.begin())));
+  const std::string_view bytes = vocabulary.bytes(token);
+  uint32_t at = bytes.empty() ? Machine::kDead : position_;
+  for (const char c : bytes) at = machine_.step(at, static_cast<uint8_t>(c));
+  return at;
+}
+
+bool Follower::accept(int32_t token) {
+  if (token >= 0 && static_cast<size_t>(token) < compiled_->vocabulary().ends_generation.size() &&
+      compiled_->vocabulary().ends_generation[token])
+    return may_end();
+  const uint32_t next = follow(token);
+  if (!machine_.position(next).alive()) return false;
+  position_ = next;
+  if (machine_.is_large()) {
+    position_ = machine_.restart(position_);
+    bits_of_ = UINT32_MAX;
+  }
+  return true;
+}
+
+void Follower::warm_up() {
+  std::vector<uint32_t> bits(bits_.size());
+  allowed(bits);
+  const Grammar& grammar = *compiled_->grammar();
+  constexpr int kMostStates = 12, kManyBytes = 64;
+  int left = kMostStates;
+  for (uint32_t i = 0; i < grammar.states.size() && left > 0; ++i) {
+    if (grammar.rule_of(i).string_kind >= 0) continue;
+    int bytes = 0;
+    for (const Edge& edge : grammar.edges_of(grammar.states[i]))
+      bytes += std::min<int>(edge.last, 127) - std::min<int>(edge.first, 128) + 1;
+    if (bytes < kManyBytes) continue;
+    work_before_ = machine_.work();
+    local_mask(i, 0);
+    --left;
+  }
+  position_ = machine_.restart(position_);
+  bits_of_ = UINT32_MAX;
+}
+
+}  // namespace sluice::text::grammar

@@ -1,0 +1,80 @@
+// A TokenConstraint that follows a grammar, and the masks that it and its like have found.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "text/constraint.h"
+#include "text/grammar/machine.h"
+#include "text/grammar/vocabulary.h"
+
+namespace sluice::text::grammar {
+
+/// The tokens that go on from one state of a rule, whoever called the rule.
+struct LocalMask {
+  std::vector<uint32_t> bits;  ///< of the tokens; empty: `tokens` lists them
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> exits;  ///< nodes of the trie at which the rule returns while tokens go on
+};
+
+/// A grammar with what is known of it for a vocabulary. Followers of one request share it.
+class CompiledGrammar {
+ public:
+  CompiledGrammar(std::shared_ptr<const ConstraintVocabulary> vocabulary, Grammar grammar);
+
+  const ConstraintVocabulary::Impl& vocabulary() const { return vocabulary_->impl(); }
+  const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
+
+  using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  ///< state; counts still needed; counts still allowed
+  std::shared_ptr<const LocalMask> find(const Key& key) const;
+  void keep(const Key& key, std::shared_ptr<const LocalMask> mask);
+
+ private:
+  static constexpr size_t kMostBytes = size_t{32} << 20;
+
+  std::shared_ptr<const ConstraintVocabulary> vocabulary_;
+  std::shared_ptr<const Grammar> grammar_;
+  mutable std::mutex mutex_;
+  std::map<Key, std::shared_ptr<const LocalMask>> masks_;
+  size_t bytes_ = 0;
+};
+
+class Follower : public TokenConstraint {
+ public:
+  explicit Follower(std::shared_ptr<CompiledGrammar> compiled);
+
+  bool allowed(std::span<uint32_t> bits) override;
+  bool accept(int32_t token) override;
+  bool may_end() const override { return machine_.position(position_).may_end; }
+  std::unique_ptr<TokenConstraint> clone() const override;
+
+  /// Finds the masks of the first position and of states that many tokens go on from, so that the first
+  /// tokens need not wait for them.
+  void warm_up();
+
+ private:
+  // What one allowed() may take, in ways followed: a hostile grammar must not hold up everybody. Tokens that
+  // were not reached are not allowed; those of one byte always are reached.
+  static constexpr int64_t kMostWork = 3'000'000;
+
+  void add_config(const Config& config);
+  void add_string(const Config& config, const Grammar::Rule& rule);
+  void add_exits(uint32_t node, uint32_t behind);
+  std::shared_ptr<const LocalMask> local_mask(uint32_t state, uint32_t count);
+  uint32_t follow(int32_t token);
+  bool is_exhausted() const { return machine_.work() - work_before_ > kMostWork; }
+  void set(int32_t token) { bits_[static_cast<size_t>(token) / 32] |= 1u << (token % 32); }
+
+  std::shared_ptr<CompiledGrammar> compiled_;
+  Machine machine_;
+  uint32_t position_;
+  int64_t work_before_ = 0;
+  std::vector<uint32_t> path_;  ///< positions along the trie, by depth
+  std::vector<uint32_t> bits_;  ///< of the position `bits_of_`
+  uint32_t bits_of_ = UINT32_MAX;
+};
+
+}  // namespace sluice::text::grammar

@@ -1,0 +1,81 @@
+// Rules for JSON of any kind, and the bricks that schemas' rules are made of. White space is what compact,
+// usual and indented JSON have: at most one space, or a line end and up to kMostIndent spaces or tabs, behind
+// brackets, commas and colons and before closing brackets. More would let a model go on with nothing for
+// ever.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string_view>
+
+#include "text/grammar/grammar.h"
+
+namespace sluice::text::grammar {
+
+class JsonRules {
+ public:
+  static constexpr uint32_t kMostIndent = 64;
+
+  /// `strings`: the kind of all strings, keys included. The builder must outlive this.
+  JsonRules(GrammarBuilder& builder, JsonStringKind strings) : builder_(builder), strings_(strings) {}
+
+  GrammarBuilder& builder() { return builder_; }
+  Budget& budget() { return builder_.budget(); }
+
+  uint32_t any_value();
+  uint32_t any_object();
+  uint32_t any_array();
+  /// A string of that many characters.
+  uint32_t string(uint32_t least = 0, uint32_t most = kNoLimit) {
+    return builder_.string_rule(least, most, strings_);
+  }
+  /// A string whose characters are of an automaton, which was written as a JsonString and has no quotes.
+  uint32_t string(const Dfa& content);
+  /// A number without bounds.
+  uint32_t number(bool integer);
+
+  /// Adds white space behind `from`; returns the state behind it.
+  uint32_t append_space(Nfa& nfa, uint32_t from);
+  /// Adds a value as it is; keys in their order.
+  uint32_t append_value(Nfa& nfa, const nlohmann::ordered_json& value, uint32_t from);
+  /// Adds a string as it is, with quotes.
+  uint32_t append_string(Nfa& nfa, std::string_view text, uint32_t from, uint8_t first_guards = 0);
+  /// Drops from the strings of this automaton those that the kind does not allow.
+  Dfa allowed(Dfa content);
+
+  struct Array {
+    std::vector<uint32_t> prefix;  ///< rules of the first items
+    std::optional<uint32_t> rest;  ///< of further ones; none: there are no further ones
+    uint32_t least = 0, most = kNoLimit;
+  };
+  void define_array(uint32_t rule, const Array& array);
+
+  struct Property {
+    std::string key;
+    uint32_t value;  ///< its rule
+    bool required;
+  };
+  struct Further {
+    uint32_t key;  ///< rule of keys, with quotes
+    uint32_t value;
+  };
+  struct Object {
+    std::vector<Property> properties;     ///< in the order in which they come
+    std::vector<Further> further;         ///< kinds of further properties, which come behind the others
+    uint32_t least = 0, most = kNoLimit;  ///< how many further properties
+  };
+  void define_object(uint32_t rule, const Object& object);
+
+ private:
+  uint32_t indent();
+  uint32_t append_member(Nfa& nfa, uint32_t behind_key, uint32_t value, uint32_t to);
+
+  GrammarBuilder& builder_;
+  JsonStringKind strings_;
+  std::optional<uint32_t> indent_, value_, object_, array_, integer_, number_;
+};
+
+/// The texts, valid UTF-8 characters written so, in which none of these occurs.
+Dfa without(const std::vector<std::string_view>& words, Writing writing, Budget& budget);
+
+}  // namespace sluice::text::grammar

@@ -1,0 +1,89 @@
+// Follows a grammar byte by byte: an automaton with a stack, taken in all its ways at once. The stacks of all
+// ways share their frames (a graph, as in generalised parsing), so ways that come together stay together.
+// Knows grammars; tokens are not its business.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "text/grammar/grammar.h"
+
+namespace sluice::text::grammar {
+
+/// One way: a state of a rule, the counter of that activation of the rule, and who called it.
+struct Config {
+  uint32_t state, count, frame;
+  auto operator<=>(const Config&) const = default;
+};
+
+/// The places to which an activation of a rule returns; several when several ways called it here.
+using Frame = std::vector<Config>;
+
+struct Position {
+  std::vector<Config> base;    ///< sorted; what the last byte led to, and what that returned to
+  std::vector<Config> called;  ///< the beginnings of rules called there
+  bool may_end = false;        ///< the whole text may end here
+  bool returns = false;        ///< a way has come back to the unknown caller
+
+  bool alive() const { return !base.empty() || may_end || returns; }
+};
+
+class Machine {
+ public:
+  static constexpr uint32_t kUnknownCaller = 0;  ///< frame: where to is not known (local())
+  static constexpr uint32_t kNoCaller = 1;       ///< frame: the root's
+  static constexpr uint32_t kDead = 0;           ///< position: nothing matches
+
+  explicit Machine(std::shared_ptr<const Grammar> grammar);
+
+  /// Positions are numbers that stay valid until restart().
+  uint32_t start();
+  uint32_t step(uint32_t position, Symbol symbol);
+  /// Where the callers in a frame go on.
+  uint32_t behind(uint32_t frame);
+  /// A state of a rule whose caller is not known.
+  uint32_t local(uint32_t state, uint32_t count);
+  const Position& position(uint32_t id) const { return *positions_[id]; }
+
+  /// Whether so much has been kept that it is time to restart.
+  bool is_large() const { return positions_.size() > kManyPositions || frames_.size() > kManyFrames; }
+  /// Forgets everything but one position; returns its new number.
+  uint32_t restart(uint32_t position);
+  /// A machine that knows one position only, whose number there is put into `number`.
+  Machine copy_of(uint32_t position, uint32_t& number) const;
+  /// Work done so far, in ways followed.
+  int64_t work() const { return work_; }
+
+ private:
+  static constexpr size_t kManyPositions = 2048, kManyFrames = 8192, kMostTables = 4096;
+  // More ways at once than any sensible grammar has: what is beyond is not followed, which only makes fewer
+  // texts match.
+  static constexpr size_t kMostWays = 256;
+
+  struct Hash {
+    size_t operator()(const std::vector<Config>& configs) const;
+  };
+  using Table = std::array<uint32_t, 256>;
+
+  uint32_t find_position(std::vector<Config> configs);
+  uint32_t find_frame(Frame frame);
+  void return_to_callers(Position& position, std::vector<Config>& configs) const;
+  void call_rules(Position& position);
+  bool is_tail(uint32_t state) const;
+  uint32_t copy_frame(const Machine& from, uint32_t frame, std::unordered_map<uint32_t, uint32_t>& copied);
+
+  std::shared_ptr<const Grammar> grammar_;
+  std::vector<const Frame*> frames_;
+  std::unordered_map<Frame, uint32_t, Hash> frame_ids_;
+  std::vector<std::unique_ptr<Position>> positions_;
+  std::unordered_map<std::vector<Config>, uint32_t, Hash> position_ids_;
+  std::vector<std::unique_ptr<Table>> tables_;  ///< by position: where a byte leads; null: not asked yet
+  size_t table_count_ = 0;
+  int64_t work_ = 0;
+};
+
+}  // namespace sluice::text::grammar
