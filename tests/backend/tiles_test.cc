@@ -61,7 +61,7 @@ TEST_P(TilesTest, AgreeWithDecodedWeights) {
     std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type, kColumns)));
     pack_panel(type, rows.data(), row_bytes, kPanelRows, kColumns, panel.data());
     pairs[which].resize(kColumns * kPanelRows);
-    panel_unpack(tiles, type)(panel.data(), kColumns, pairs[which].data());
+    panel_unpack(tiles, type)(panel.data(), kColumns, pairs[which].data(), {});
     weights[which].resize(kColumns * kPanelRows);
     for (int64_t r = 0; r < kPanelRows; ++r) {
       info.decode(rows.data() + r * row_bytes, weights[which].data() + r * kColumns, kColumns);

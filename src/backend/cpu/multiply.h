@@ -122,7 +122,7 @@ void multiply(const Matrix& w, int64_t m, Slice panels, int64_t count, X x, Stor
     alignas(64) float out[kTileRows * kPanelRows];
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
-    w.product(panel, w.columns, rows_x, static_cast<int>(rows), out);
+    w.product(panel, w.columns, rows_x, static_cast<int>(rows), out, w.prefetch);
     for (int64_t i = 0; i < rows; ++i) store(first + i, n, out + i * kPanelRows, outputs);
   });
 }
@@ -173,7 +173,7 @@ void multiply_rows(const Products& products, const Matrix& w, int64_t m, Slice p
         [&](int64_t step, uint16_t* const* into) {
           for (const int which : {0, 1}) {
             const int64_t p = std::min(panel_of(step, which), panels.last - 1);
-            w.unpack(w.panel(m, p), w.columns, into[which]);
+            w.unpack(w.panel(m, p), w.columns, into[which], w.prefetch);
           }
         },
         [&](int64_t step, int64_t first, int64_t rows, const float* one, const float* other) {
@@ -207,8 +207,8 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
         *x.products().tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); },
         tiled_inputs(x.scratch(), gate.columns), panels,
         [&](int64_t p, uint16_t* const* into) {
-          gate.unpack(gate.panel(m, p), gate.columns, into[0]);
-          up.unpack(up.panel(m, p), up.columns, into[1]);
+          gate.unpack(gate.panel(m, p), gate.columns, into[0], gate.prefetch);
+          up.unpack(up.panel(m, p), up.columns, into[1], up.prefetch);
         },
         [&](int64_t p, int64_t first, int64_t rows, float* gates, const float* ups) {
           kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
@@ -229,8 +229,8 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
       const int64_t from = index(first + i);
       gate_x[i] = x(gate, from), up_x[i] = x(up, from);
     }
-    gate.product(gate_panel, gate.columns, gate_x, static_cast<int>(rows), gates);
-    up.product(up_panel, up.columns, up_x, static_cast<int>(rows), ups);
+    gate.product(gate_panel, gate.columns, gate_x, static_cast<int>(rows), gates, gate.prefetch);
+    up.product(up_panel, up.columns, up_x, static_cast<int>(rows), ups, up.prefetch);
     kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
     store_rows(panel, first, rows, gates);
   });

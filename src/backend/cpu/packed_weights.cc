@@ -52,6 +52,12 @@ void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const
              out);
 }
 
+Prefetch machine_prefetch() {
+  // Zen 4 was measured to be quickest when left alone: it is asked for the line that is read next.
+  static const bool amd = cpu_name().find("AMD") != std::string::npos;
+  return amd ? Prefetch{0, 0} : Prefetch{3072, 768};
+}
+
 int64_t held_weights_bytes(const program::Program& program, bool repack) {
   std::set<TensorId> packed, in_file;
   for (const Op& op : program.ops()) {
@@ -71,11 +77,13 @@ int64_t held_weights_bytes(const program::Program& program, bool repack) {
 }
 
 PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                             const MatmulKernels& kernels, const TileKernels* tiles, bool repack, int workers)
+                             const MatmulKernels& kernels, const TileKernels* tiles, Prefetch prefetch,
+                             bool repack, int workers)
     : program_(program),
       weights_(weights),
       kernels_(kernels),
       tiles_(tiles),
+      prefetch_(prefetch),
       repack_(repack),
       offset_(program.tensors().size(), -1),
       pages_(
@@ -114,6 +122,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           takes_quantized(t.type),
           panel_product(kernels_, t.type),
           panel_unpack(tiles_, t.type),
+          prefetch_,
           nullptr};
 }
 

@@ -21,6 +21,7 @@ struct Matrix {
   bool quantized;  // products take QuantBlocks (else floats)
   PanelProduct product;
   PanelUnpack unpack;  // for products on tiles; may be null
+  Prefetch prefetch;
   uint8_t* buffer;
 
   int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
@@ -34,6 +35,9 @@ struct Matrix {
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;
 };
 
+/// How far ahead this machine likes to be asked; the best of some tries (docs/performance.md).
+Prefetch machine_prefetch();
+
 /// Bytes of the weights as an executable holds them: packed, and those in the file's order that its kernels
 /// read whole. The token table is not among these: a step reads some rows of it.
 int64_t held_weights_bytes(const program::Program& program, bool repack);
@@ -46,7 +50,8 @@ class PackedWeights {
   /// Room for the weights of every op whose kernel reads panels, which load() fills; without `repack` for two
   /// panels a worker. Throws Error when the system refuses the memory.
   PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                const MatmulKernels& kernels, const TileKernels* tiles, bool repack, int workers);
+                const MatmulKernels& kernels, const TileKernels* tiles, Prefetch prefetch, bool repack,
+                int workers);
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
   /// thread, if it is there. Where memory is too short for the file's pages and the packed weights, pages
@@ -65,6 +70,7 @@ class PackedWeights {
   const program::WeightBytes& weights_;
   const MatmulKernels& kernels_;
   const TileKernels* tiles_;
+  Prefetch prefetch_;
   bool repack_;
   int64_t buffer_bytes_ = 0;            // of one panel, the largest
   std::vector<int64_t> offset_;         // by TensorId; -1: not packed

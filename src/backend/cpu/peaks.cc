@@ -31,8 +31,10 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int kPasses = 3;
 constexpr int64_t kArithmeticNs = 15'000'000;  // a pass, about
 
-constexpr ReadPattern kPatterns[] = {ReadPattern::Plain, ReadPattern::Prefetched, ReadPattern::FourStreams};
-constexpr const char* kPatternNames[] = {"plain loads", "prefetched loads", "loads in four streams"};
+constexpr ReadPattern kPatterns[] = {ReadPattern::Plain, ReadPattern::Prefetched, ReadPattern::FarAhead,
+                                     ReadPattern::FourStreams};
+constexpr const char* kPatternNames[] = {"plain loads", "loads prefetched 1 KB ahead",
+                                         "loads prefetched 4 KB ahead", "loads in four streams"};
 
 ReadLoop read_loop(Isa isa) {
 #if defined(__x86_64__)

@@ -166,4 +166,5 @@ struct Lanes {
     }
   }
   static void prefetch(const void*) {}
+  static void prefetch_far(const void*) {}
 };

@@ -25,11 +25,18 @@ struct QuantBlock {
   int32_t sums[2];   // of the first and the last 16 codes
 };
 
+/// How far ahead of the weights in use memory is asked for, in bytes; a panel's stream goes on into the next
+/// panel. Far into the second-level cache, which can wait for more lines at once, and from there near into
+/// the first.
+struct Prefetch {
+  int32_t far_bytes, near_bytes;
+};
+
 /// out[i * kPanelRows + r] = row r of the panel . activation row i, for `count` <= kTileRows rows of
 /// `columns` numbers: x[i] points to QuantBlocks, or to floats if the weight's type is a float type. An
 /// element's value does not depend on count.
 using PanelProduct = void (*)(const uint8_t* panel, int64_t columns, const void* const* x, int count,
-                              float* out);
+                              float* out, Prefetch prefetch);
 
 struct MatmulKernels {
   /// columns: a multiple of kQuantColumns.

@@ -4,9 +4,6 @@
 
 using L = Lanes;
 
-/// Bytes ahead of the weights in use that are asked for: a panel's stream goes on into the next panel.
-constexpr int kAhead = 4096;
-
 #define SLUICE_INLINE __attribute__((always_inline))
 
 template <typename Function, int... i>
@@ -14,21 +11,31 @@ SLUICE_INLINE inline void call_each(Function f, std::integer_sequence<int, i...>
   (f(std::integral_constant<int, i>{}), ...);
 }
 
+// Sanitizers would take some minutes for a file of unrolled bodies.
+#ifdef SLUICE_SANITIZED
+constexpr bool kUnrolled = false;
+#else
+constexpr bool kUnrolled = L::kUnroll;
+#endif
+
 /// Calls f(0) .. f(n - 1), unrolled where the tier wants it: arrays of vectors then live in registers.
 template <int n, typename Function>
 SLUICE_INLINE inline void repeat(Function f) {
-  if constexpr (L::kUnroll) {
+  if constexpr (kUnrolled) {
     call_each(f, std::make_integer_sequence<int, n>{});
   } else {
     for (int i = 0; i < n; ++i) f(i);
   }
 }
 
-/// Asks for the lines that the next `bytes` lie ahead: a group's at a time, since a burst of a whole block's
-/// fills up what a core has for outstanding lines and everything waits.
+/// Asks for what lies ahead of `bytes`: a group's lines at a time, since a burst of a whole block's fills up
+/// what a core has for outstanding lines and everything waits.
 template <int bytes>
-SLUICE_INLINE inline void ask_for(const uint8_t* at) {
-  for (int line = 0; line < bytes; line += 64) L::prefetch(at + kAhead + line);
+SLUICE_INLINE inline void ask_ahead(const uint8_t* at, Prefetch prefetch) {
+  for (int line = 0; line < bytes; line += 64) {
+    L::prefetch_far(at + prefetch.far_bytes + line);
+    L::prefetch(at + prefetch.near_bytes + line);
+  }
 }
 
 /// The sums of one half (or the whole) of a group for R rows: integers, so exact.
@@ -80,7 +87,8 @@ SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBl
 }
 
 template <typename Codec, int R>
-void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out) {
+void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
+                Prefetch prefetch) {
   constexpr int kParts = kPanelRows / L::kWidth;
   constexpr int kBlockColumns = Codec::kGroups * kQuantColumns;
   const QuantBlock* x[R];
@@ -90,17 +98,17 @@ void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
     for (int r = 0; r < R; ++r) sums[p][r] = L::all_f(0);
   }
   for (int64_t c = 0; c < columns; c += kBlockColumns, panel += Codec::kPackedBytes) {
-    constexpr int kAheadOfGroup = Codec::kPackedBytes / Codec::kGroups;
+    constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
     repeat<kParts>([&](auto p) SLUICE_INLINE {
       const Codec codec(panel, p * L::kWidth);
       if constexpr (Codec::kGroups == 1) {
-        if (p == 0) ask_for<kAheadOfGroup>(panel);
+        if (p == 0) ask_ahead<kGroupBytes>(panel, prefetch);
         add_group<Codec, R>(codec, 0, x, sums[p]);
       } else {
         const QuantBlock* at[R];
         for (int r = 0; r < R; ++r) at[r] = x[r];
         repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
-          if (p == 0) ask_for<kAheadOfGroup>(panel + g * kAheadOfGroup);
+          if (p == 0) ask_ahead<kGroupBytes>(panel + g * kGroupBytes, prefetch);
           add_group<Codec, R>(codec, g, at, sums[p]);
           for (int r = 0; r < R; ++r) ++at[r];
         });
@@ -129,7 +137,8 @@ struct BF16 {
 
 /// Four running sums, for the columns 4i, 4i + 1 ...: one alone would wait for each multiplication.
 template <typename Number, int R>
-void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out) {
+void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
+                Prefetch prefetch) {
   constexpr int kChains = 4, kColumnBytes = kPanelRows * Number::kNumberBytes;
   for (int lane = 0; lane < kPanelRows; lane += L::kWidth) {
     const uint8_t* at = panel + lane * Number::kNumberBytes;
@@ -145,8 +154,7 @@ void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
     };
     int64_t c = 0;
     for (; c + kChains <= columns; c += kChains) {
-      for (int line = 0; line < kChains * kColumnBytes; line += 64)
-        L::prefetch(at + c * kColumnBytes + kAhead + line);
+      ask_ahead<kChains * kColumnBytes>(at + c * kColumnBytes, prefetch);
       repeat<kChains>([&](auto k) SLUICE_INLINE { add_column(c + k, k); });
     }
     for (; c < columns; ++c) add_column(c, 0);
@@ -172,11 +180,12 @@ struct FloatTiles {
 
 /// Any number of rows in tiles of kMax, kMax / 2, ... 1.
 template <typename Tiles, int R = Tiles::kMax>
-void product(const uint8_t* panel, int64_t columns, const void* const* x, int count, float* out) {
+void product(const uint8_t* panel, int64_t columns, const void* const* x, int count, float* out,
+             Prefetch prefetch) {
   for (; count >= R; count -= R, x += R, out += R * kPanelRows)
-    Tiles::template run<R>(panel, columns, x, out);
+    Tiles::template run<R>(panel, columns, x, out, prefetch);
   if constexpr (R > 1) {
-    if (count > 0) product<Tiles, R / 2>(panel, columns, x, count, out);
+    if (count > 0) product<Tiles, R / 2>(panel, columns, x, count, out, prefetch);
   }
 }
 

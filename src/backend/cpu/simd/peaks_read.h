@@ -6,8 +6,9 @@
 
 namespace sluice::backend::cpu {
 
-/// Vector: kBytes; join(data) takes kBytes in; fold() gives a number of all that was taken in.
-template <typename Vector, bool kPrefetch, int kStreams>
+/// kAheadBytes: of prefetching, 0 for none. Vector: kBytes; join(data) takes kBytes in; fold() gives a number
+/// of all that was taken in.
+template <typename Vector, int kAheadBytes, int kStreams>
 uint64_t read_streams(const std::byte* data, int64_t bytes) {
   constexpr int64_t kLine = 64, kPerStep = 4;  // lines
   Vector sums[kPerStep];
@@ -16,7 +17,7 @@ uint64_t read_streams(const std::byte* data, int64_t bytes) {
     for (int64_t stream = 0; stream < kStreams; ++stream) {
       const std::byte* from = data + stream * part + at;
       for (int64_t k = 0; k < kPerStep; ++k) {
-        if (kPrefetch) __builtin_prefetch(from + kPrefetchBytes + k * kLine);
+        if (kAheadBytes > 0) __builtin_prefetch(from + kAheadBytes + k * kLine);
         for (int64_t i = 0; i < kLine; i += Vector::kBytes) sums[k].join(from + k * kLine + i);
       }
     }
@@ -27,9 +28,10 @@ uint64_t read_streams(const std::byte* data, int64_t bytes) {
 template <typename Vector>
 uint64_t read_as(const std::byte* data, int64_t bytes, ReadPattern pattern) {
   switch (pattern) {
-    case ReadPattern::Prefetched: return read_streams<Vector, true, 1>(data, bytes);
-    case ReadPattern::FourStreams: return read_streams<Vector, false, 4>(data, bytes);
-    default: return read_streams<Vector, false, 1>(data, bytes);
+    case ReadPattern::Prefetched: return read_streams<Vector, 1024, 1>(data, bytes);
+    case ReadPattern::FarAhead: return read_streams<Vector, 4096, 1>(data, bytes);
+    case ReadPattern::FourStreams: return read_streams<Vector, 0, 4>(data, bytes);
+    default: return read_streams<Vector, 0, 1>(data, bytes);
   }
 }
 

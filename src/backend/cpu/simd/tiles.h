@@ -17,7 +17,7 @@ inline constexpr int kTiledRows = 2 * kTileHeight;
 
 /// A panel of `columns` numbers a row, unpacked for products: [columns / 2][kPanelRows] pairs of bf16, the
 /// numbers of columns 2i and 2i + 1 of a row side by side.
-using PanelUnpack = void (*)(const uint8_t* panel, int64_t columns, uint16_t* pairs);
+using PanelUnpack = void (*)(const uint8_t* panel, int64_t columns, uint16_t* pairs, Prefetch prefetch);
 
 struct TileKernels {
   /// To bf16, to nearest even. columns: a multiple of kQuantColumns, as everywhere here.

@@ -22,9 +22,6 @@ namespace {
 // Lanes first: the codecs are written against it.
 #include "backend/cpu/simd/codecs.h"
 
-/// Bytes ahead of the weights in use that are asked for: a panel's stream goes on into the next panel.
-constexpr int kAhead = 4096;
-
 /// Pairs of bf16 out of two vectors of floats: lane r holds even's number in its low half, odd's in its high
 /// one.
 inline __m512i pairs_of(__m512 even, __m512 odd) {
@@ -58,10 +55,13 @@ inline __attribute__((always_inline)) void unpack_group(const Codec& codec, int 
 }
 
 template <typename Codec>
-void unpack(const uint8_t* panel, int64_t columns, uint16_t* pairs) {
+void unpack(const uint8_t* panel, int64_t columns, uint16_t* pairs, Prefetch prefetch) {
   constexpr int kBlockColumns = Codec::kGroups * kQuantColumns;
   for (int64_t c = 0; c < columns; c += kBlockColumns, panel += Codec::kPackedBytes) {
-    for (int line = 0; line < Codec::kPackedBytes; line += 64) Lanes::prefetch(panel + kAhead + line);
+    for (int line = 0; line < Codec::kPackedBytes; line += 64) {
+      Lanes::prefetch_far(panel + prefetch.far_bytes + line);
+      Lanes::prefetch(panel + prefetch.near_bytes + line);
+    }
     const Codec codec(panel, 0);
     for (int g = 0; g < Codec::kGroups; ++g, pairs += kQuantColumns * kPanelRows)
       unpack_group(codec, g, pairs);
