@@ -1,5 +1,5 @@
 // Products on matrix tiles against the decoded weights, for every quantised type, panels at the end of their
-// memory and both heights.
+// memory, one group and two.
 #include "backend/cpu/simd/tiles.h"
 
 #include <gtest/gtest.h>
@@ -55,41 +55,63 @@ TEST_P(TilesTest, AgreeWithDecodedWeights) {
   std::mt19937 random(7);
   const int64_t row_bytes = quant::bytes_of(info, kColumns);
   std::vector<float> weights[2];
-  std::vector<uint16_t> pairs[2];
+  std::vector<uint16_t> unpacked[2];
   for (const int which : {0, 1}) {
     const std::vector<std::byte> rows = random_rows(type, random);
     std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type, kColumns)));
     pack_panel(type, rows.data(), row_bytes, kPanelRows, kColumns, panel.data());
-    pairs[which].resize(kColumns * kPanelRows);
-    panel_unpack(tiles, type)(panel.data(), kColumns, pairs[which].data(), {});
+    unpacked[which].resize(kColumns * kPanelRows);
+    panel_unpack(tiles, type)(panel.data(), kColumns, unpacked[which].data(), {});
     weights[which].resize(kColumns * kPanelRows);
     for (int64_t r = 0; r < kPanelRows; ++r) {
       info.decode(rows.data() + r * row_bytes, weights[which].data() + r * kColumns, kColumns);
     }
   }
+  // Two groups, the second one not full.
+  constexpr int64_t kRows = kGroupRows + 5;
   std::normal_distribution<float> normal;
-  std::vector<float> x(kTiledRows * kColumns);
+  std::vector<float> x(kRows * kColumns);
   for (float& number : x) number = normal(random);
-  std::vector<uint16_t> rounded(x.size());
-  for (int64_t i = 0; i < kTiledRows; ++i) tiles->round(&x[i * kColumns], kColumns, &rounded[i * kColumns]);
-  alignas(64) float tall[2][kTiledRows * kPanelRows], low[2][kTileHeight * kPanelRows];
-  tiles->product(pairs[0].data(), pairs[1].data(), kColumns, rounded.data(), kTiledRows, tall[0], tall[1]);
-  tiles->product(pairs[0].data(), pairs[1].data(), kColumns, rounded.data(), kTileHeight, low[0], low[1]);
+  std::vector<uint16_t> rounded[2];
+  for (const int64_t group : {0, 1}) {
+    const int64_t rows = std::min<int64_t>(kGroupRows, kRows - group * kGroupRows);
+    const float* at[kGroupRows];
+    for (int64_t i = 0; i < rows; ++i) at[i] = &x[(group * kGroupRows + i) * kColumns];
+    rounded[group].resize(kGroupRows * kColumns);
+    tiles->round(at, static_cast<int>(rows), kColumns, rounded[group].data());
+  }
+  const uint16_t* panels[2] = {unpacked[0].data(), unpacked[1].data()};
+  alignas(64) float both[4][kTileFloats], alone[2][kTileFloats], turned[kTileFloats];
+  tiles->begin();
+  tiles->product(panels, rounded[0].data(), rounded[1].data(), kColumns, false, both[0]);
+  // The columns in two stretches: the same sums, to the bit.
+  constexpr int64_t kFirst = 256;
+  tiles->product(panels, rounded[0].data(), nullptr, kFirst, false, alone[0]);
+  const uint16_t* rest[2] = {panels[0] + kFirst * kPanelRows, panels[1] + kFirst * kPanelRows};
+  tiles->product(rest, rounded[0].data() + kFirst * kGroupRows, nullptr, kColumns - kFirst, true, alone[0]);
+  tiles->end();
   for (const int which : {0, 1}) {
     double error = 0, norm = 0;
-    for (int64_t i = 0; i < kTiledRows; ++i) {
+    for (int64_t i = 0; i < kRows; ++i) {
+      const int64_t group = i / kGroupRows;
+      tiles->transpose(both[group * 2 + which], turned);
       for (int64_t r = 0; r < kPanelRows; ++r) {
         double sum = 0;
         for (int64_t c = 0; c < kColumns; ++c) {
           sum += static_cast<double>(x[i * kColumns + c]) *
                  static_cast<double>(weights[which][r * kColumns + c]);
         }
-        const float got = tall[which][i * kPanelRows + r];
+        const float got = turned[i % kGroupRows * kPanelRows + r];
         error += (sum - got) * (sum - got);
         norm += sum * sum;
-        if (i < kTileHeight) {
-          EXPECT_EQ(got, low[which][i * kPanelRows + r]) << i << " " << r;
+        if (group == 0) {
+          EXPECT_EQ(got, alone[which][r * kGroupRows + i]) << i << " " << r;
         }
+      }
+    }
+    for (int64_t at = 0; at < kTileFloats; ++at) {  // the rows that are not there
+      if (at % kGroupRows >= kRows - kGroupRows) {
+        EXPECT_EQ(both[2 + which][at], 0.0f) << at;
       }
     }
     // Both factors are rounded to eight bits: each product is off by at most 2^-8, in both directions.

@@ -39,9 +39,9 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       kernels_(kernels),
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       scratch_bytes_(worker_bytes(scratch_floats)),
-      arena_(plan_.arena_bytes),
+      arena_(plan_.arena_bytes, Pages::Size::Huge),
       cache_(cache_bytes(program, options.cache_pages)),
-      scratch_(scratch_bytes_ * workers) {}
+      scratch_(scratch_bytes_ * workers, Pages::Size::Huge) {}
 
 Weight Memory::weight(TensorId id) const {
   const Tensor& t = program_[id];

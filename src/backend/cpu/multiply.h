@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/packed_weights.h"
@@ -34,20 +35,35 @@ inline Products products(const Context& c, int64_t rows) {
   return {c.memory.kernels(), rows >= kTiledStep ? tile_kernels(c.isa) : nullptr};
 }
 
-/// Rows that are bf16 at once: what leaves the second-level cache room for two panels, whole tiles.
-inline int64_t tiled_chunk(int64_t columns) {
+/// Whole groups of kGroupRows.
+inline int64_t whole_groups(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
+
+/// Rows that are bf16 at once, at most: what leaves the second-level cache room for sums.
+inline int64_t most_tiled_rows(int64_t columns) {
   constexpr int64_t kBytes = 1536 << 10;
-  return std::max<int64_t>(2, kBytes / (2 * columns) / kTiledRows) * kTiledRows;
+  return std::max<int64_t>(2, kBytes / (2 * columns) / kGroupRows) * kGroupRows;
 }
 
-/// Floats of scratch for `rows` inputs of an op: quantised blocks, or bf16 rows and two unpacked panels.
+/// Rows of the equal chunks that `rows` go through tiles in.
+inline int64_t tiled_chunk(int64_t rows, int64_t columns) {
+  const int64_t most = most_tiled_rows(columns), chunks = std::max<int64_t>(1, (rows + most - 1) / most);
+  return whole_groups((rows + chunks - 1) / chunks);
+}
+
+/// Floats of scratch for products on tiles of up to `rows` rows: two unpacked panels, sums and bf16 rows.
+inline int64_t tiled_floats(int64_t rows, int64_t columns) {
+  const int64_t chunk = std::min(whole_groups(rows), most_tiled_rows(columns));
+  return kPanelRows * kTiledColumns + chunk / kGroupRows * 2 * kTileFloats + chunk * columns / 2 +
+         kLineFloats;
+}
+
+/// Floats of scratch for `rows` inputs of an op: quantised blocks, or what products on tiles need.
 inline int64_t input_floats(int64_t rows, int64_t columns) {
   static_assert(sizeof(QuantBlock) % sizeof(float) == 0);
   const int64_t blocks = (columns + kQuantColumns - 1) / kQuantColumns;
   const int64_t quantized = rows * blocks * static_cast<int64_t>(sizeof(QuantBlock) / sizeof(float));
   if (rows < kTiledStep) return quantized;
-  const int64_t tiled = std::min(rows + kTileHeight, tiled_chunk(columns)) + 2 * kPanelRows;
-  return std::max(quantized, tiled * blocks * kQuantColumns / 2) + kLineFloats;
+  return std::max(quantized, tiled_floats(rows, blocks * kQuantColumns));
 }
 
 /// Rows [columns] at row(0) .. row(count - 1), quantised into scratch (input_floats).
@@ -108,56 +124,112 @@ void each_tile(Slice panels, int64_t count, int64_t columns, Open open, Tile til
   }
 }
 
+/// store(row, n, values, count) for `rows` rows of a panel's outputs from n on; count is a constant where the
+/// panel is whole.
+template <typename Store>
+void store_rows(Store store, int64_t first, int64_t rows, int64_t n, const float* values, int64_t outputs) {
+  const auto each = [&](auto count) {
+    for (int64_t i = 0; i < rows; ++i) store(first + i, n, values + i * kPanelRows, count);
+  };
+  if (n + kPanelRows <= outputs) {
+    each(std::integral_constant<int64_t, kPanelRows>{});
+  } else {
+    each(outputs - n);
+  }
+}
+
 /// The products of matrix m, its `panels` alone, with count inputs x(i): store(i, n, values, outputs) for the
 /// outputs [n, n + outputs) of input i, outputs <= kPanelRows.
 template <typename X, typename Store>
 void multiply(const Matrix& w, int64_t m, Slice panels, int64_t count, X x, Store store) {
   const uint8_t* panel = nullptr;
-  int64_t n = 0, outputs = 0;
+  int64_t n = 0;
   const auto open = [&](int64_t p) {
     panel = w.panel(m, p);
-    n = p * kPanelRows, outputs = std::min<int64_t>(kPanelRows, w.rows - n);
+    n = p * kPanelRows;
   };
   each_tile(panels, count, w.columns, open, [&](int64_t first, int64_t rows) {
     alignas(64) float out[kTileRows * kPanelRows];
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
     w.product(panel, w.columns, rows_x, static_cast<int>(rows), out, w.prefetch);
-    for (int64_t i = 0; i < rows; ++i) store(first + i, n, out + i * kPanelRows, outputs);
+    store_rows(store, first, rows, n, out, w.rows);
   });
 }
 
-/// Rows as products on tiles take them, and where two panels are unpacked to.
-struct TiledInputs {
-  uint16_t *panels[2], *rows;
+/// Scratch of products on tiles: two panels, unpacked a stretch of columns at a time, the sums of a chunk of
+/// rows with both, and those rows.
+struct TiledScratch {
+  uint16_t* panels[2];
+  float* sums;
+  uint16_t* rows;
+
+  TiledScratch(float* scratch, int64_t chunk) {
+    // Tiles are loaded line by line: the scratch of a worker begins at a page, but this may be its middle.
+    auto* at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
+    constexpr int64_t kPanelFloats = kPanelRows * kTiledColumns / 2;
+    panels[0] = reinterpret_cast<uint16_t*>(at);
+    panels[1] = reinterpret_cast<uint16_t*>(at + kPanelFloats);
+    sums = at + 2 * kPanelFloats;
+    rows = reinterpret_cast<uint16_t*>(sums + chunk / kGroupRows * 2 * kTileFloats);
+  }
 };
 
-inline TiledInputs tiled_inputs(float* scratch, int64_t columns) {
-  // Tiles are loaded line by line: the scratch of a worker begins at a page, but this may be its middle.
-  auto* at = reinterpret_cast<uint16_t*>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
-  return {{at, at + columns * kPanelRows}, at + 2 * columns * kPanelRows};
-}
+/// One of the two panels of a product on tiles: read once a step, then unpacked a stretch at a time.
+class TiledPanel {
+ public:
+  void open(const Matrix& weight, int64_t matrix, int64_t panel) {
+    weight_ = &weight;
+    data_ = weight.panel(matrix, panel);
+  }
+  void unpack(int64_t first, int64_t columns, uint16_t* into) const {
+    weight_->unpack(data_ + weight_->panel_bytes * first / weight_->columns, columns, into,
+                    weight_->prefetch);
+  }
 
-/// Products on tiles: for each chunk of rows and each of `steps`, unpack(step, into the two panels), then
-/// take(step, first row, rows, products of the one panel, of the other) for up to kTiledRows rows at once.
-template <typename Row, typename Unpack, typename Take>
-void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, const TiledInputs& in,
-                Slice steps, Unpack unpack, Take take) {
-  for (int64_t begin = 0; begin < count; begin += tiled_chunk(columns)) {
-    const int64_t rows = std::min(count - begin, tiled_chunk(columns));
-    const int64_t whole = (rows + kTileHeight - 1) / kTileHeight * kTileHeight;
-    for (int64_t i = 0; i < rows; ++i) tiles.round(row(begin + i), columns, in.rows + i * columns);
-    std::fill(in.rows + rows * columns, in.rows + whole * columns, uint16_t{0});
+ private:
+  const Matrix* weight_ = nullptr;
+  const uint8_t* data_ = nullptr;
+};
+
+/// Products on tiles: for each chunk of rows and each of `steps`, open(step, two panels), then take(step,
+/// first row, rows, sums with the one panel, with the other) for every group of up to kGroupRows rows; sums
+/// are [kPanelRows][kGroupRows].
+template <typename Row, typename Open, typename Take>
+void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, float* scratch,
+                Slice steps, Open open, Take take) {
+  if (count == 0 || steps.first >= steps.last) return;
+  const int64_t chunk = tiled_chunk(count, columns);
+  const TiledScratch in(scratch, chunk);
+  tiles.begin();
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const int64_t rows = std::min(count - begin, chunk);
+    const auto group = [&](int64_t i) { return in.rows + i * columns; };
+    const auto rows_of = [&](int64_t i) { return std::min<int64_t>(kGroupRows, rows - i); };
+    for (int64_t i = 0; i < rows; i += kGroupRows) {
+      const float* x[kGroupRows];
+      for (int64_t k = 0; k < rows_of(i); ++k) x[k] = row(begin + i + k);
+      tiles.round(x, static_cast<int>(rows_of(i)), columns, group(i));
+    }
     for (int64_t step = steps.first; step < steps.last; ++step) {
-      unpack(step, in.panels);
-      for (int64_t i = 0; i < rows; i += kTiledRows) {
-        alignas(64) float out[2][kTiledRows * kPanelRows];
-        tiles.product(in.panels[0], in.panels[1], columns, in.rows + i * columns,
-                      static_cast<int>(std::min<int64_t>(kTiledRows, whole - i)), out[0], out[1]);
-        take(step, begin + i, std::min<int64_t>(kTiledRows, rows - i), out[0], out[1]);
+      TiledPanel panels[2];
+      open(step, panels);
+      for (int64_t first = 0; first < columns; first += kTiledColumns) {
+        const int64_t stretch = std::min(kTiledColumns, columns - first);
+        for (const int which : {0, 1}) panels[which].unpack(first, stretch, in.panels[which]);
+        for (int64_t i = 0; i < rows; i += 2 * kGroupRows) {
+          const uint16_t* x = group(i) + first * kGroupRows;
+          tiles.product(in.panels, x, i + kGroupRows < rows ? x + kGroupRows * columns : nullptr, stretch,
+                        first > 0, in.sums + i / kGroupRows * 2 * kTileFloats);
+        }
+      }
+      for (int64_t i = 0; i < rows; i += kGroupRows) {
+        float* sums = in.sums + i / kGroupRows * 2 * kTileFloats;
+        take(step, begin + i, rows_of(i), sums, sums + kTileFloats);
       }
     }
   }
+  tiles.end();
 }
 
 /// The same for inputs at row(i), which are prepared in scratch first in the way that the weight wants.
@@ -165,24 +237,21 @@ template <typename Row, typename Store>
 void multiply_rows(const Products& products, const Matrix& w, int64_t m, Slice panels, int64_t count, Row row,
                    float* scratch, Store store) {
   if (products.tiles != nullptr && w.unpack != nullptr) {
-    // Two panels a step; an odd one at the end is unpacked alone, and what the other buffer gives is left.
+    // Two panels a step; beside an odd one at the end stands the same again.
     const auto panel_of = [&](int64_t step, int which) { return panels.first + 2 * step + which; };
     each_tiled(
-        *products.tiles, w.columns, count, row, tiled_inputs(scratch, w.columns),
-        {0, (panels.last - panels.first + 1) / 2},
-        [&](int64_t step, uint16_t* const* into) {
-          for (const int which : {0, 1}) {
-            const int64_t p = std::min(panel_of(step, which), panels.last - 1);
-            w.unpack(w.panel(m, p), w.columns, into[which], w.prefetch);
-          }
+        *products.tiles, w.columns, count, row, scratch, {0, (panels.last - panels.first + 1) / 2},
+        [&](int64_t step, TiledPanel* opened) {
+          for (const int which : {0, 1})
+            opened[which].open(w, m, std::min(panel_of(step, which), panels.last - 1));
         },
         [&](int64_t step, int64_t first, int64_t rows, const float* one, const float* other) {
           for (const int which : {0, 1}) {
             const int64_t p = panel_of(step, which), n = p * kPanelRows;
             if (p >= panels.last) break;
-            const float* values = which == 0 ? one : other;
-            const int64_t outputs = std::min<int64_t>(kPanelRows, w.rows - n);
-            for (int64_t i = 0; i < rows; ++i) store(first + i, n, values + i * kPanelRows, outputs);
+            alignas(64) float values[kTileFloats];
+            products.tiles->transpose(which == 0 ? one : other, values);
+            store_rows(store, first, rows, n, values, w.rows);
           }
         });
     return;
@@ -198,21 +267,19 @@ template <typename Index, typename Store>
 void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panels, int64_t count,
                     const GatedInputs& x, Index index, Store store) {
   const MatmulKernels& kernels = x.products().panels;
-  const auto store_rows = [&](int64_t panel, int64_t first, int64_t rows, const float* values) {
-    const int64_t n = panel * kPanelRows, outputs = std::min<int64_t>(kPanelRows, gate.rows - n);
-    for (int64_t i = 0; i < rows; ++i) store(first + i, n, values + i * kPanelRows, outputs);
+  const auto store_panel = [&](int64_t panel, int64_t first, int64_t rows, const float* values) {
+    store_rows(store, first, rows, panel * kPanelRows, values, gate.rows);
   };
   if (x.tiled(gate, up)) {
+    const TileKernels& tiles = *x.products().tiles;
     each_tiled(
-        *x.products().tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); },
-        tiled_inputs(x.scratch(), gate.columns), panels,
-        [&](int64_t p, uint16_t* const* into) {
-          gate.unpack(gate.panel(m, p), gate.columns, into[0], gate.prefetch);
-          up.unpack(up.panel(m, p), up.columns, into[1], up.prefetch);
-        },
+        tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); }, x.scratch(), panels,
+        [&](int64_t p, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
         [&](int64_t p, int64_t first, int64_t rows, float* gates, const float* ups) {
-          kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
-          store_rows(p, first, rows, gates);
+          kernels.silu_mul(gates, ups, kTileFloats, gates);
+          alignas(64) float values[kTileFloats];
+          tiles.transpose(gates, values);
+          store_panel(p, first, rows, values);
         });
     return;
   }
@@ -232,7 +299,7 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
     gate.product(gate_panel, gate.columns, gate_x, static_cast<int>(rows), gates, gate.prefetch);
     up.product(up_panel, up.columns, up_x, static_cast<int>(rows), ups, up.prefetch);
     kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
-    store_rows(panel, first, rows, gates);
+    store_panel(panel, first, rows, gates);
   });
 }
 
@@ -240,7 +307,8 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
 /// and each worker takes an equal stretch of the whole cost.
 class PanelShares {
  public:
-  PanelShares(int worker, int workers) : worker_(worker), workers_(workers) {}
+  PanelShares(int worker, int workers, bool tiled = false)
+      : worker_(worker), workers_(workers), tiled_(tiled) {}
   /// First every matrix is counted, then every one is asked for in the same order.
   void count(int64_t panels, int64_t rows) { total_ += panels * cost(rows); }
   Slice take(int64_t panels, int64_t rows) {
@@ -256,9 +324,13 @@ class PanelShares {
   }
 
  private:
-  /// Reading a panel takes as long as computing some rows of it.
-  static int64_t cost(int64_t rows) { return rows == 0 ? 0 : rows + 4; }
+  /// Reading a panel takes as long as computing some rows of it; unpacking it for tiles as some groups.
+  int64_t cost(int64_t rows) const {
+    if (rows == 0) return 0;
+    return tiled_ ? whole_groups(rows) + 4 * kGroupRows : rows + 4;
+  }
   int worker_, workers_;
+  bool tiled_;
   int64_t total_ = 0, position_ = 0;
 };
 

@@ -104,7 +104,7 @@ void PackedWeights::add(TensorId id) {
   offset_[static_cast<size_t>(id)] = bytes_;
   ids_.push_back(id);
   bytes_ += t.shape[0] * matrix_bytes(t);
-  buffer_bytes_ = std::max(buffer_bytes_, round_up(panel_bytes(t.type, t.columns()), kLine));
+  buffer_bytes_ = std::max(buffer_bytes_, round_up(2 * panel_bytes(t.type, t.columns()), kLine));
 }
 
 Matrix PackedWeights::in_file(TensorId id) const {

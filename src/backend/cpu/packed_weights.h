@@ -12,7 +12,7 @@
 namespace sluice::backend::cpu {
 
 /// A weight as products read it: panel p of matrix m. Without repacking at load, a panel is packed when it is
-/// asked for, into a buffer of the worker that asks: good until the next one.
+/// asked for, into a buffer of the worker that asks: good until the next but one.
 struct Matrix {
   quant::Type type;
   const std::byte* data;  // panels; with a buffer the file's rows
@@ -28,8 +28,9 @@ struct Matrix {
   const uint8_t* panel(int64_t matrix, int64_t panel) const {
     const std::byte* of_matrix = data + matrix * matrix_bytes;
     if (buffer == nullptr) return reinterpret_cast<const uint8_t*>(of_matrix + panel * panel_bytes);
-    pack(of_matrix, panel, buffer);
-    return buffer;
+    uint8_t* into = buffer + panel % 2 * panel_bytes;
+    pack(of_matrix, panel, into);
+    return into;
   }
   /// Packs a panel of a matrix that lies in the file's order.
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;
@@ -48,7 +49,7 @@ class PackedWeights {
   static constexpr int kSlots = 2;
 
   /// Room for the weights of every op whose kernel reads panels, which load() fills; without `repack` for two
-  /// panels a worker. Throws Error when the system refuses the memory.
+  /// panels a worker and slot. Throws Error when the system refuses the memory.
   PackedWeights(const program::Program& program, const program::WeightBytes& weights,
                 const MatmulKernels& kernels, const TileKernels* tiles, Prefetch prefetch, bool repack,
                 int workers);
@@ -72,7 +73,7 @@ class PackedWeights {
   const TileKernels* tiles_;
   Prefetch prefetch_;
   bool repack_;
-  int64_t buffer_bytes_ = 0;            // of one panel, the largest
+  int64_t buffer_bytes_ = 0;            // of two panels, the largest
   std::vector<int64_t> offset_;         // by TensorId; -1: not packed
   std::vector<program::TensorId> ids_;  // packed, in the order of offset_
   int64_t bytes_ = 0;

@@ -22,8 +22,8 @@ void reduce_columns(const Program& p, const Op& record, const Context& c) {
     multiply_rows(
         products(c, rows), weight, head, {first - head * panels, last - head * panels}, rows,
         [&](int64_t r) { return in(r, head); }, c.scratch(),
-        [&](int64_t r, int64_t n, const float* values, int64_t count) {
-          std::copy_n(values, count, out(r, head) + n);
+        [&](int64_t r, int64_t n, const float* values, auto count) {
+          std::copy_n(values, int64_t{count}, out(r, head) + n);
         });
     first = last;
   }

@@ -19,8 +19,8 @@ void matmul(const Program& p, const Op& record, const Context& c) {
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
-                c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
-                  std::copy_n(values, count, out(r) + n);
+                c.scratch(), [&](int64_t r, int64_t n, const float* values, auto count) {
+                  std::copy_n(values, int64_t{count}, out(r) + n);
                 });
 }
 
@@ -34,7 +34,7 @@ void matmul_add(const Program& p, const Op& record, const Context& c) {
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
-                c.scratch(), [&](int64_t r, int64_t n, const float* values, int64_t count) {
+                c.scratch(), [&](int64_t r, int64_t n, const float* values, auto count) {
                   for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
                 });
 }
@@ -52,8 +52,8 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   x.prepare(gate, up);
   multiply_gated(
       gate, up, 0, c.slice(gate.panels()), rows, x, [](int64_t r) { return r; },
-      [&](int64_t r, int64_t n, const float* values, int64_t count) {
-        std::copy_n(values, count, out(r) + n);
+      [&](int64_t r, int64_t n, const float* values, auto count) {
+        std::copy_n(values, int64_t{count}, out(r) + n);
       });
 }
 

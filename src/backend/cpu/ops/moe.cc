@@ -56,7 +56,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
                                          c.scratch() + input_floats(rows, gate.columns));
   GatedInputs x(products(c, rows), in, rows, gate.columns, c.scratch());
-  PanelShares shares(c.worker, c.workers);
+  PanelShares shares(c.worker, c.workers, x.tiled(gate, up));
   if (op.shared_gate) shares.count(c.matrix(op.shared_gate.id).panels(), rows);
   for (int64_t e = 0; e < gate.matrices; ++e) shares.count(gate.panels(), sorted.count(e));
 
@@ -67,8 +67,8 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     multiply_gated(
         shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
         [](int64_t r) { return r; },
-        [&](int64_t r, int64_t n, const float* values, int64_t count) {
-          std::copy_n(values, count, shared(r) + n);
+        [&](int64_t r, int64_t n, const float* values, auto count) {
+          std::copy_n(values, int64_t{count}, shared(r) + n);
         });
   }
   x.prepare(gate, up);
@@ -77,8 +77,8 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     multiply_gated(
         gate, up, e, shares.take(gate.panels(), sorted.count(e)), sorted.count(e), x,
         [&](int64_t i) { return pairs[i] / used; },
-        [&](int64_t i, int64_t n, const float* values, int64_t count) {
-          std::copy_n(values, count, out(pairs[i] / used, pairs[i] % used) + n);
+        [&](int64_t i, int64_t n, const float* values, auto count) {
+          std::copy_n(values, int64_t{count}, out(pairs[i] / used, pairs[i] % used) + n);
         });
   }
 }
@@ -100,7 +100,7 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
     multiply_rows(kernels, shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id), c.scratch(),
-                  [&](int64_t r, int64_t n, const float* values, int64_t count) {
+                  [&](int64_t r, int64_t n, const float* values, auto count) {
                     for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
                   });
   } else {
@@ -113,7 +113,7 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   for (int64_t e = 0; e < down.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     const auto row = [&](int64_t i) { return in(pairs[i] / used, pairs[i] % used); };
-    const auto store = [&](int64_t i, int64_t n, const float* values, int64_t count) {
+    const auto store = [&](int64_t i, int64_t n, const float* values, auto count) {
       const int64_t r = pairs[i] / used;
       const float weight = weights(r)[pairs[i] % used];
       for (int64_t j = 0; j < count; ++j) out(r)[n + j] += weight * values[j];
@@ -138,8 +138,8 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
   for (int64_t e = 0; e < weight.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     const auto row = [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); };
-    const auto store = [&](int64_t i, int64_t n, const float* values, int64_t count) {
-      std::copy_n(values, count, out(pairs[i] / used, pairs[i] % used) + n);
+    const auto store = [&](int64_t i, int64_t n, const float* values, auto count) {
+      std::copy_n(values, int64_t{count}, out(pairs[i] / used, pairs[i] % used) + n);
     };
     multiply_rows(products(c, rows), weight, e, c.slice(weight.panels()), sorted.count(e), row, c.scratch(),
                   store);

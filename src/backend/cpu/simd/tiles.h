@@ -10,23 +10,33 @@
 
 namespace sluice::backend::cpu {
 
-/// Rows of a tile of activations: the rows of a product are a multiple of it, filled up with zeroes.
-inline constexpr int kTileHeight = 16;
-/// Activation rows that one product takes at most.
-inline constexpr int kTiledRows = 2 * kTileHeight;
+/// Activation rows of a tile: rows go through products in groups of it, the last one filled up with zeroes.
+inline constexpr int kGroupRows = 16;
+/// Columns of two panels that are unpacked at once: 16 KB, which stay in the first-level cache while the rows
+/// pass by. Whole blocks of every type.
+inline constexpr int64_t kTiledColumns = 256;
+/// Floats of a tile of sums.
+inline constexpr int kTileFloats = kPanelRows * kGroupRows;
 
-/// A panel of `columns` numbers a row, unpacked for products: [columns / 2][kPanelRows] pairs of bf16, the
-/// numbers of columns 2i and 2i + 1 of a row side by side.
-using PanelUnpack = void (*)(const uint8_t* panel, int64_t columns, uint16_t* pairs, Prefetch prefetch);
+/// `columns` numbers a row of a panel, unpacked for products: [columns / 32][kPanelRows][32] bf16, of
+/// the 32 columns the even ones first.
+using PanelUnpack = void (*)(const uint8_t* panel, int64_t columns, uint16_t* out, Prefetch prefetch);
 
 struct TileKernels {
-  /// To bf16, to nearest even. columns: a multiple of kQuantColumns, as everywhere here.
-  void (*round)(const float* x, int64_t columns, uint16_t* out);
-  /// out0[i * kPanelRows + r] = row r of the first panel . activation row i, and out1 likewise of the second,
-  /// for `rows` = 16 or 32 rows of x, [rows][columns]. Sums are float32, in an order that does not depend on
-  /// rows.
-  void (*product)(const uint16_t* pairs0, const uint16_t* pairs1, int64_t columns, const uint16_t* x,
-                  int rows, float* out0, float* out1);
+  /// Before the first product of a thread, and after its last: what tiles need is set up, and given up.
+  void (*begin)();
+  void (*end)();
+  /// A group of rows [columns] to bf16, to nearest even, as products want them: [columns / 32][16 pairs of
+  /// columns, the even ones first][kGroupRows][2]. rows <= kGroupRows; columns: a multiple of kQuantColumns,
+  /// as everywhere here.
+  void (*round)(const float* const* x, int rows, int64_t columns, uint16_t* out);
+  /// sums[group][panel][r][i] (+)= row r of the panel . row i of the group, for both panels and the groups x0
+  /// and, unless null, x1; added to what is there if `more`. Sums are float32, in an order that does not
+  /// depend on the groups.
+  void (*product)(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, int64_t columns,
+                  bool more, float* sums);
+  /// out[i][r] = in[r][i], 16 x 16.
+  void (*transpose)(const float* in, float* out);
   // One a weight type of QuantBlocks.
   PanelUnpack q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
   PanelUnpack q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;

@@ -1,7 +1,8 @@
 // Many rows at once on AMX tiles of bf16. A product of 16 x 16 x 32 is one instruction of 16 cycles (1,024
-// FLOP a cycle); two panels and two tiles of rows share every load. Unpacking a panel costs about as much as
-// two tiles of rows, which is why it happens once for all of them. int8 tiles need no unpacking, but every 32
-// columns their sums would have to leave the tiles to be scaled.
+// FLOP a cycle). Weights are the left factor: unpacked row by row, so that the few numbers which a code of
+// four bits can mean under one scale are computed once for 32 columns and looked up, which takes half the
+// instructions of multiplying every code. int8 tiles need no unpacking, but every 32 columns their sums would
+// have to leave the tiles to be scaled.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12 takes the undefined operands of its own intrinsics for mistakes (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "backend/cpu/simd/tiles.h"
@@ -22,40 +24,142 @@ namespace {
 // Lanes first: the codecs are written against it.
 #include "backend/cpu/simd/codecs.h"
 
-/// Pairs of bf16 out of two vectors of floats: lane r holds even's number in its low half, odd's in its high
-/// one.
-inline __m512i pairs_of(__m512 even, __m512 odd) {
-  alignas(64) static constexpr uint16_t kInterleave[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                           21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                           11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i apart = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
-  return _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), apart);
+/// Types whose numbers are looked up: the most that a code can be, 15 or 31; 0: codes are multiplied.
+template <typename Codec>
+constexpr int kMostCode = 0;
+template <>
+constexpr int kMostCode<Q4_0> = 15;
+template <>
+constexpr int kMostCode<Q4_1> = 15;
+template <>
+constexpr int kMostCode<Q4_K> = 15;
+template <>
+constexpr int kMostCode<Q2_K> = 15;
+template <>
+constexpr int kMostCode<Q3_K> = 15;
+template <>
+constexpr int kMostCode<Q5_0> = 31;
+template <>
+constexpr int kMostCode<Q5_1> = 31;
+template <>
+constexpr int kMostCode<Q5_K> = 31;
+
+/// Types of one group whose 32 codes are the nibbles of 16 bytes: low ones first.
+template <typename Codec>
+constexpr bool kNibbles = std::is_same_v<Codec, Q4_0> || std::is_same_v<Codec, Q4_1>;
+
+inline __m512i two_to_bf16(__m512 high, __m512 low) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
-/// 32 columns: scale * (code - offset) + minimum as one fused step each.
+/// Four vectors of 32-bit words, lane = row, to the four words of every row side by side: the rows 4k + i in
+/// quarter k of out[i].
+inline __attribute__((always_inline)) void turn_words(const I* in, I* out) {
+  const I a = _mm512_unpacklo_epi32(in[0], in[1]), b = _mm512_unpackhi_epi32(in[0], in[1]);
+  const I c = _mm512_unpacklo_epi32(in[2], in[3]), d = _mm512_unpackhi_epi32(in[2], in[3]);
+  out[0] = _mm512_unpacklo_epi64(a, c), out[1] = _mm512_unpackhi_epi64(a, c);
+  out[2] = _mm512_unpacklo_epi64(b, d), out[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+/// A group of 32 columns of a block, row by row: 16 bytes a row and half, and by rows too the scale of each
+/// half and what its code 0 means. Where kNibbles there is only the first half, of bytes as the file has
+/// them.
+struct alignas(64) GroupOfRows {
+  uint8_t bytes[2][kPanelRows * 16];
+  float scale[2][kPanelRows], start[2][kPanelRows];
+
+  static int at(int row) { return row % 4 * 64 + row / 4 * 16; }
+  I quarters(int half, int row) const {
+    return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes[half] + at(row))));
+  }
+  /// The first half's bytes in quarters 0 and 2, the second's in 1 and 3.
+  I halves(int row) const {
+    const auto* second = reinterpret_cast<const __m128i*>(bytes[1] + at(row));
+    return _mm512_mask_broadcast_i32x4(quarters(0, row), 0xF0F0, _mm_load_si128(second));
+  }
+  /// Numbers of 16 codes under a half's scale.
+  F numbers(F codes, int half, int row) const {
+    return Lanes::fma(codes, Lanes::all_f(scale[half][row]), Lanes::all_f(start[half][row]));
+  }
+};
+
 template <typename Codec>
-inline __attribute__((always_inline)) void unpack_group(const Codec& codec, int group, uint16_t* pairs) {
-  constexpr int kSteps = 8 / Codec::kHalves;
-  const I low_byte = Lanes::all(255);
-  for (int half = 0; half < Codec::kHalves; ++half) {
+inline __attribute__((always_inline)) void read_group(const Codec& codec, int group, GroupOfRows& out) {
+  for (int half = 0; half < 2; ++half) {
+    if (half == 0 || !kNibbles<Codec>) {
+      I words[4], turned[4];
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (kNibbles<Codec>) {
+          words[j] = codec.word(j);
+        } else {
+          words[j] = codec.code(group, 4 * half + j);
+        }
+      }
+      turn_words(words, turned);
+      for (int i = 0; i < 4; ++i) _mm512_store_si512(out.bytes[half] + i * 64, turned[i]);
+    }
+    if (half == 1 && Codec::kHalves == 1) break;
     const F scale = codec.scale(group, half);
     F start = Lanes::mul(scale, Lanes::all_f(-static_cast<float>(Codec::kOffset)));
     if constexpr (Codec::kMinimum) start = Lanes::add(start, codec.minimum(group, half));
-    for (int j = half * kSteps; j < (half + 1) * kSteps; ++j) {
-      const I codes = codec.code(group, j);
-      F numbers[4];
-      for (int b = 0; b < 4; ++b) {
-        const I code = Lanes::bit_and(Lanes::shift_right(codes, 8 * b), low_byte);
-        numbers[b] = Lanes::fma(Lanes::to_float(code), scale, start);
-      }
-      _mm512_storeu_si512(pairs + (2 * j) * 2 * kPanelRows, pairs_of(numbers[0], numbers[1]));
-      _mm512_storeu_si512(pairs + (2 * j + 1) * 2 * kPanelRows, pairs_of(numbers[2], numbers[3]));
+    Lanes::store_f(out.scale[half], scale);
+    Lanes::store_f(out.start[half], start);
+  }
+}
+
+// A row's 32 numbers are written with the even columns first, then the odd ones: 16-bit words shifted into
+// place come in that order. Activations have it too (round_group).
+
+/// By looking up each code in a table of what the codes mean. A lookup minds the lowest five bits of a word.
+template <typename Codec>
+inline __attribute__((always_inline)) void look_up(const GroupOfRows& group, uint16_t* out) {
+  const F low = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const F high = Lanes::add(low, Lanes::all_f(kMostCode<Codec> == 31 ? 16 : 0));
+  // Quarter by quarter: the shift that brings a code to the bottom of its word.
+  const I nibble_shifts = _mm512_set_epi64(0x000C000C000C000C, 0x000C000C000C000C, 0x0008000800080008,
+                                           0x0008000800080008, 0x0004000400040004, 0x0004000400040004, 0, 0);
+  const I byte_shifts = _mm512_set_epi64(0x0008000800080008, 0x0008000800080008, 0x0008000800080008,
+                                         0x0008000800080008, 0, 0, 0, 0);
+  const I second_half = _mm512_set_epi64(0x0010001000100010, 0x0010001000100010, 0, 0, 0x0010001000100010,
+                                         0x0010001000100010, 0, 0);
+  for (int row = 0; row < kPanelRows; ++row) {
+    constexpr bool kTwoScales = Codec::kHalves == 2;
+    const F first = group.numbers(low, 0, row);
+    const F second = kTwoScales               ? group.numbers(low, 1, row)
+                     : kMostCode<Codec> == 31 ? group.numbers(high, 0, row)
+                                              : first;
+    I index = kNibbles<Codec> ? _mm512_srlv_epi16(group.quarters(0, row), nibble_shifts)
+                              : _mm512_srlv_epi16(group.halves(row), byte_shifts);
+    if (kTwoScales) index = Lanes::bit_or(index, second_half);
+    _mm512_storeu_si512(out + row * kQuantColumns,
+                        _mm512_permutexvar_epi16(index, two_to_bf16(second, first)));
+  }
+}
+
+/// By multiplying every code: scale * code + start, one fused step each.
+template <typename Codec>
+inline __attribute__((always_inline)) void multiply_codes(const GroupOfRows& group, uint16_t* out) {
+  const I byte = Lanes::all(255);
+  for (int row = 0; row < kPanelRows; ++row) {
+    // Both halves' bytes as 16 words: a code of an even column and one of an odd.
+    const __m128i* halves[2];
+    for (int half = 0; half < 2; ++half)
+      halves[half] = reinterpret_cast<const __m128i*>(group.bytes[half] + GroupOfRows::at(row));
+    const I words = _mm512_cvtepu16_epi32(_mm256_loadu2_m128i(halves[1], halves[0]));
+    const F even = Lanes::to_float(Lanes::bit_and(words, byte)),
+            odd = Lanes::to_float(Lanes::shift_right(words, 8));
+    F scale = Lanes::all_f(group.scale[0][row]), start = Lanes::all_f(group.start[0][row]);
+    if (Codec::kHalves == 2) {
+      scale = _mm512_mask_mov_ps(scale, 0xFF00, Lanes::all_f(group.scale[1][row]));
+      start = _mm512_mask_mov_ps(start, 0xFF00, Lanes::all_f(group.start[1][row]));
     }
+    _mm512_storeu_si512(out + row * kQuantColumns,
+                        two_to_bf16(Lanes::fma(odd, scale, start), Lanes::fma(even, scale, start)));
   }
 }
 
 template <typename Codec>
-void unpack(const uint8_t* panel, int64_t columns, uint16_t* pairs, Prefetch prefetch) {
+void unpack(const uint8_t* panel, int64_t columns, uint16_t* out, Prefetch prefetch) {
   constexpr int kBlockColumns = Codec::kGroups * kQuantColumns;
   for (int64_t c = 0; c < columns; c += kBlockColumns, panel += Codec::kPackedBytes) {
     for (int line = 0; line < Codec::kPackedBytes; line += 64) {
@@ -63,16 +167,62 @@ void unpack(const uint8_t* panel, int64_t columns, uint16_t* pairs, Prefetch pre
       Lanes::prefetch(panel + prefetch.near_bytes + line);
     }
     const Codec codec(panel, 0);
-    for (int g = 0; g < Codec::kGroups; ++g, pairs += kQuantColumns * kPanelRows)
-      unpack_group(codec, g, pairs);
+    for (int g = 0; g < Codec::kGroups; ++g, out += kQuantColumns * kPanelRows) {
+      GroupOfRows group;
+      read_group(codec, g, group);
+      // Rows are broadcast out of memory, for which loads have room. A compiler that knows the values would
+      // shuffle them in registers, on the one unit that everything else here needs.
+      asm volatile("" : "+m"(group));
+      if constexpr (kMostCode<Codec> != 0) {
+        look_up<Codec>(group, out);
+      } else {
+        multiply_codes<Codec>(group, out);
+      }
+    }
   }
 }
 
-void round_row(const float* x, int64_t columns, uint16_t* out) {
-  for (int64_t c = 0; c < columns; c += kQuantColumns) {
-    const __m512bh both = _mm512_cvtne2ps_pbh(Lanes::load_f(x + c + 16), Lanes::load_f(x + c));
-    _mm512_storeu_si512(out + c, reinterpret_cast<__m512i>(both));
+/// 16 vectors of 32-bit words, turned: word i of vector r becomes word r of vector i.
+inline __attribute__((always_inline)) void turn(I* v) {
+  I quarters[16];
+  for (int r = 0; r < 16; r += 4) turn_words(v + r, quarters + r);
+  // quarters[4a + i], quarter k: words of the rows 4a .. 4a + 3 at 4k + i.
+  for (int i = 0; i < 4; ++i) {
+    const I a = quarters[i], b = quarters[4 + i], c = quarters[8 + i], d = quarters[12 + i];
+    const I ab_low = _mm512_shuffle_i32x4(a, b, 0x88), ab_high = _mm512_shuffle_i32x4(a, b, 0xDD);
+    const I cd_low = _mm512_shuffle_i32x4(c, d, 0x88), cd_high = _mm512_shuffle_i32x4(c, d, 0xDD);
+    v[i] = _mm512_shuffle_i32x4(ab_low, cd_low, 0x88);
+    v[8 + i] = _mm512_shuffle_i32x4(ab_low, cd_low, 0xDD);
+    v[4 + i] = _mm512_shuffle_i32x4(ab_high, cd_high, 0x88);
+    v[12 + i] = _mm512_shuffle_i32x4(ab_high, cd_high, 0xDD);
   }
+}
+
+void round_group(const float* const* x, int rows, int64_t columns, uint16_t* out) {
+  alignas(64) static constexpr uint16_t kEvenThenOdd[32] = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20,
+                                                            22, 24, 26, 28, 30, 1,  3,  5,  7,  9,  11,
+                                                            13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  const I order = _mm512_load_si512(kEvenThenOdd);
+  for (int64_t c = 0; c < columns; c += kQuantColumns, out += kQuantColumns * kGroupRows) {
+    I v[kGroupRows];
+    for (int i = 0; i < kGroupRows; ++i) {
+      if (i < rows) {
+        const I natural = two_to_bf16(Lanes::load_f(x[i] + c + 16), Lanes::load_f(x[i] + c));
+        v[i] = _mm512_permutexvar_epi16(order, natural);
+      } else {
+        v[i] = Lanes::zero();
+      }
+    }
+    turn(v);
+    for (int i = 0; i < kGroupRows; ++i) _mm512_storeu_si512(out + i * 32, v[i]);
+  }
+}
+
+void transpose(const float* in, float* out) {
+  I v[16];
+  for (int i = 0; i < 16; ++i) v[i] = Lanes::load(in + i * 16);
+  turn(v);
+  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * 16, v[i]);
 }
 
 /// LDTILECFG's 64 bytes (Intel's Architecture Instruction Set Extensions reference, chapter 3): all tiles are
@@ -83,50 +233,70 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-/// Tiles 0 and 1: the sums of the first 16 rows with the two panels; 2 and 3: of the other 16; 4 and 5:
-/// activations; 6 and 7: weights.
-void product(const uint16_t* pairs0, const uint16_t* pairs1, int64_t columns, const uint16_t* x, int rows,
-             float* out0, float* out1) {
+void begin() {
   static constexpr TileConfig kConfig;
-  constexpr int kLine = 64;
-  const int64_t row_bytes = columns * 2;
   _tile_loadconfig(&kConfig);
-  _tile_zero(0);
-  _tile_zero(1);
-  if (rows == kTileHeight) {
-    for (int64_t c = 0; c < columns; c += kQuantColumns) {
-      _tile_loadd(4, x + c, row_bytes);
-      _tile_loadd(6, pairs0 + c * kPanelRows, kLine);
+}
+void end() { _tile_release(); }
+
+/// Activations come out of the second-level cache; what is ahead of the tile in use, in numbers.
+constexpr int64_t kAhead = 2 * kQuantColumns * kGroupRows;
+inline __attribute__((always_inline)) void ask_for_tile(const uint16_t* tile) {
+  for (int row = 0; row < kGroupRows; ++row) Lanes::prefetch(tile + row * kQuantColumns);
+}
+
+/// Tiles 0 and 1: the sums of the first group with the two panels; 2 and 3: of the second; 4 and 5: weights;
+/// 6 and 7: activations.
+void product(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, int64_t columns,
+             bool more, float* sums) {
+  constexpr int kLine = 64;
+  const uint16_t *one = panels[0], *other = panels[1];
+  if (more) {
+    _tile_loadd(0, sums, kLine);
+    _tile_loadd(1, sums + kTileFloats, kLine);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  if (x1 == nullptr) {
+    for (int64_t at = 0; at < columns * kPanelRows; at += kQuantColumns * kPanelRows) {
+      _tile_loadd(6, x0 + at, kLine);
+      _tile_loadd(4, one + at, kLine);
       _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, pairs1 + c * kPanelRows, kLine);
-      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(5, other + at, kLine);
+      _tile_dpbf16ps(1, 5, 6);
     }
   } else {
-    const uint16_t* below = x + kTileHeight * columns;
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t c = 0; c < columns; c += kQuantColumns) {
-      _tile_loadd(4, x + c, row_bytes);
-      _tile_loadd(6, pairs0 + c * kPanelRows, kLine);
+    if (more) {
+      _tile_loadd(2, sums + 2 * kTileFloats, kLine);
+      _tile_loadd(3, sums + 3 * kTileFloats, kLine);
+    } else {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (int64_t at = 0; at < columns * kPanelRows; at += kQuantColumns * kPanelRows) {
+      _tile_loadd(6, x0 + at, kLine);
+      _tile_loadd(4, one + at, kLine);
       _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, pairs1 + c * kPanelRows, kLine);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_loadd(5, below + c, row_bytes);
-      _tile_dpbf16ps(2, 5, 6);
+      ask_for_tile(x0 + at + kAhead);
+      _tile_loadd(7, x1 + at, kLine);
+      _tile_dpbf16ps(2, 4, 7);
+      ask_for_tile(x1 + at + kAhead);
+      _tile_loadd(5, other + at, kLine);
+      _tile_dpbf16ps(1, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(2, out0 + kTileHeight * kPanelRows, kLine);
-    _tile_stored(3, out1 + kTileHeight * kPanelRows, kLine);
+    _tile_stored(2, sums + 2 * kTileFloats, kLine);
+    _tile_stored(3, sums + 3 * kTileFloats, kLine);
   }
-  _tile_stored(0, out0, kLine);
-  _tile_stored(1, out1, kLine);
-  _tile_release();
+  _tile_stored(0, sums, kLine);
+  _tile_stored(1, sums + kTileFloats, kLine);
 }
 
 constexpr TileKernels kTable{
-    round_row,    product,      unpack<Q4_0>,   unpack<Q4_1>,  unpack<Q5_0>,
-    unpack<Q5_1>, unpack<Q8_0>, unpack<IQ4_NL>, unpack<MXFP4>, unpack<Q2_K>,
-    unpack<Q3_K>, unpack<Q4_K>, unpack<Q5_K>,   unpack<Q6_K>,  unpack<IQ4_XS>,
+    begin,        end,          round_group,  product,      transpose,      unpack<Q4_0>,
+    unpack<Q4_1>, unpack<Q5_0>, unpack<Q5_1>, unpack<Q8_0>, unpack<IQ4_NL>, unpack<MXFP4>,
+    unpack<Q2_K>, unpack<Q3_K>, unpack<Q4_K>, unpack<Q5_K>, unpack<Q6_K>,   unpack<IQ4_XS>,
 };
 
 }  // namespace
