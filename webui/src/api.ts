@@ -1,0 +1,158 @@
+// The server's API, as far as the page needs it.
+import type { Message, Settings, Stats } from "./types";
+
+export interface ServerInfo {
+  model: string;
+  context: number | null;
+}
+
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    readonly status = 0,
+  ) {
+    super(message);
+  }
+}
+
+function headers(settings: Settings): Record<string, string> {
+  return settings.apiKey ? { Authorization: `Bearer ${settings.apiKey}` } : {};
+}
+
+async function failure(response: Response): Promise<ApiError> {
+  let message = "";
+  try {
+    message = (await response.json())?.error?.message ?? "";
+  } catch {
+    // Not JSON: the status says it.
+  }
+  if (response.status === 401) message ||= "This server wants an API key. Enter it in the settings.";
+  if (response.status === 503) message ||= "The server is still loading its model, or has too much to do. Try again soon.";
+  return new ApiError(message || `The server answered with status ${response.status}.`, response.status);
+}
+
+export async function serverInfo(settings: Settings): Promise<ServerInfo> {
+  const get = async (path: string) => {
+    const response = await fetch(path, { headers: headers(settings) });
+    if (!response.ok) throw await failure(response);
+    return response.json();
+  };
+  const models = await get("/v1/models");
+  const model = models?.data?.[0];
+  let context = model?.meta?.n_ctx ?? model?.max_model_len ?? null;
+  try {
+    const props = await get("/props");
+    context = props?.default_generation_settings?.n_ctx ?? props?.n_ctx ?? context;
+  } catch {
+    // A server without /props says less.
+  }
+  return { model: String(model?.id ?? "model"), context: typeof context === "number" ? context : null };
+}
+
+export interface Delta {
+  content?: string;
+  reasoning?: string;
+  finish?: string;
+  stats?: Stats;
+}
+
+/** Splits a stream of server-sent events into the data of each. */
+export class EventReader {
+  private pending = "";
+  push(text: string): string[] {
+    this.pending += text;
+    const parts = this.pending.split(/\r?\n\r?\n/);
+    this.pending = parts.pop()!;
+    return parts
+      .map((part) =>
+        part
+          .split(/\r?\n/)
+          .filter((line) => line.startsWith("data:"))
+          .map((line) => line.slice(line.startsWith("data: ") ? 6 : 5))
+          .join("\n"),
+      )
+      .filter((data) => data !== "");
+  }
+}
+
+/** What one chunk of a chat completion says. Throws ApiError when it says that something went wrong. */
+export function readChunk(data: string): Delta {
+  const chunk = JSON.parse(data);
+  if (chunk.error) throw new ApiError(chunk.error.message ?? "The server stopped with an error.");
+  const choice = chunk.choices?.[0];
+  const delta: Delta = {};
+  if (choice?.delta?.content) delta.content = choice.delta.content;
+  const reasoning = choice?.delta?.reasoning_content ?? choice?.delta?.reasoning;
+  if (reasoning) delta.reasoning = reasoning;
+  if (choice?.finish_reason) delta.finish = choice.finish_reason;
+  if (chunk.usage || chunk.timings) {
+    delta.stats = {};
+    if (chunk.usage) {
+      delta.stats.promptTokens = chunk.usage.prompt_tokens;
+      delta.stats.tokens = chunk.usage.completion_tokens;
+      delta.stats.cachedTokens = chunk.usage.prompt_tokens_details?.cached_tokens;
+    }
+    if (chunk.timings?.predicted_per_second) delta.stats.tokensPerSecond = chunk.timings.predicted_per_second;
+  }
+  return delta;
+}
+
+export function requestBody(model: string, system: string, messages: Message[], settings: Settings) {
+  const body: Record<string, unknown> = {
+    model,
+    stream: true,
+    stream_options: { include_usage: true },
+    messages: [
+      ...(system.trim() ? [{ role: "system", content: system }] : []),
+      ...messages
+        .filter((message) => message.role === "user" || message.content !== "")
+        .map((message) => ({ role: message.role, content: message.content })),
+    ],
+  };
+  for (const key of ["temperature", "top_p", "top_k", "min_p", "max_tokens"] as const)
+    if (settings[key] !== null) body[key] = settings[key];
+  if (!settings.thinking) body.chat_template_kwargs = { enable_thinking: false };
+  return body;
+}
+
+/** Streams an answer; resolves when it is whole. Aborting the signal ends it without an error. */
+export async function streamChat(
+  body: unknown,
+  settings: Settings,
+  signal: AbortSignal,
+  onDelta: (delta: Delta) => void,
+): Promise<void> {
+  let response: Response;
+  try {
+    response = await fetch("/v1/chat/completions", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", ...headers(settings) },
+      body: JSON.stringify(body),
+      signal,
+    });
+  } catch (error) {
+    if (signal.aborted) return;
+    throw new ApiError("The server cannot be reached. Is it still running?");
+  }
+  if (!response.ok || !response.body) throw await failure(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const events = new EventReader();
+  let finished = false;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      for (const data of events.push(value)) {
+        if (data === "[DONE]") return;
+        const delta = readChunk(data);
+        finished ||= delta.finish !== undefined;
+        onDelta(delta);
+      }
+    }
+  } catch (error) {
+    if (signal.aborted) return;
+    if (error instanceof ApiError) throw error;
+    throw new ApiError("The connection to the server was lost in the middle of the answer.");
+  }
+  if (!finished && !signal.aborted) throw new ApiError("The answer ended before it was whole.");
+}

@@ -1,0 +1,120 @@
+// A server that streams like the API, for the page's tests and for working on it: `npm run mock`. What it answers
+// depends on words in the last message.
+import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const pageFile = join(dirname(fileURLToPath(import.meta.url)), "..", "dist", "index.html");
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+const tale = `# The mill by the river
+
+The **mill** *grinds* what the river brings it, as \`sluice\` does:
+
+1. water comes,
+2. the wheel turns,
+   - slowly in summer
+   - fast in spring
+3. flour falls.
+
+\`\`\`cpp
+// The wheel turns.
+int main() {
+  for (int i = 0; i < 3; ++i) std::printf("turn %d\\n", i);
+  return 0;
+}
+\`\`\`
+
+| month | water | flour |
+|:------|------:|------:|
+| April | 1200 l | 40 kg |
+| July  | 300 l  | 9 kg  |
+
+> The river gives, and the miller waits.
+
+See [the mill](https://example.org/mill) for more.`;
+
+const attacks = `<script>window.hacked = 1</script>
+<img src=x onerror="window.hacked = 2">
+<svg onload="window.hacked = 3"><script>window.hacked = 4</script></svg>
+
+[click](javascript:window.hacked=5) [data](data:text/html,<script>window.hacked=6</script>)
+[spaced](  javascript:window.hacked=7) [mixed](JaVaScRiPt:window.hacked=8) [vb](vbscript:x) <javascript:window.hacked=14>
+![picture](https://example.org/track.png) ![inline](data:image/svg+xml,<svg onload=alert(1)>)
+
+[fine](https://example.org/a?b=c&d) <https://example.org/auto> <b onclick="window.hacked=16">bold</b>
+
+<a href="javascript:window.hacked=9">a</a> <iframe src="javascript:window.hacked=10"></iframe>
+<style>body { display: none }</style> <form action="https://example.org"><input name=x><button>go</button></form>
+<details open ontoggle="window.hacked=11">x</details> <math><mtext><img src=x onerror="window.hacked=12"></mtext></math>
+
+\`\`\`html
+<script>window.hacked = 13</script>
+\`\`\`
+
+\`\`\`"><img/src/onerror=window.hacked=15>
+x
+\`\`\`
+the end of attacks`;
+
+function answerTo(text) {
+  if (/attack/.test(text)) return { content: attacks };
+  if (/think/.test(text)) return { reasoning: "The reader asks for thought.\n\n- first this\n- then that", content: "I have thought: **42**." };
+  if (/tale/.test(text)) return { content: tale };
+  if (/long/.test(text)) return { content: "The wheel turns and turns. ".repeat(400), delay: 15 };
+  return { content: `You said: ${text}` };
+}
+
+export async function startMock(port = 0) {
+  const requests = [];
+  const server = createServer(async (request, response) => {
+    const path = request.url.split("?")[0];
+    const json = (status, value) => {
+      response.writeHead(status, { "Content-Type": "application/json" });
+      response.end(JSON.stringify(value));
+    };
+    if (path === "/") {
+      response.writeHead(200, {
+        "Content-Type": "text/html; charset=utf-8",
+        "Content-Security-Policy": "frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+      });
+      return response.end(readFileSync(pageFile));
+    }
+    if (path === "/v1/models") return json(200, { object: "list", data: [{ id: "fairy-tales", object: "model" }] });
+    if (path === "/props") return json(200, { default_generation_settings: { n_ctx: 2048 } });
+    if (path !== "/v1/chat/completions") return json(404, { error: { message: "no such page" } });
+    let raw = "";
+    for await (const part of request) raw += part;
+    const body = JSON.parse(raw);
+    const entry = { body, closed: false };
+    requests.push(entry);
+    const text = body.messages.at(-1).content;
+    if (/fail/.test(text)) return json(400, { error: { message: "The prompt is longer than the context.", type: "invalid_request_error" } });
+    response.on("close", () => (entry.closed = !response.writableFinished));
+    response.writeHead(200, { "Content-Type": "text/event-stream" });
+    const send = (value) => response.write(`data: ${typeof value === "string" ? value : JSON.stringify(value)}\n\n`);
+    const chunk = (delta, finish = null) => send({ id: "c", object: "chat.completion.chunk", model: "fairy-tales", choices: [{ index: 0, delta, finish_reason: finish }] });
+    const { reasoning = "", content, delay = 2 } = answerTo(text);
+    chunk({ role: "assistant", content: "" });
+    response.write(": ping\n\n");
+    let tokens = 0;
+    for (const [key, value] of [["reasoning_content", reasoning], ["content", content]]) {
+      for (let at = 0; at < value.length && !response.destroyed; at += 5) {
+        chunk({ [key]: value.slice(at, at + 5) });
+        ++tokens;
+        await sleep(delay);
+      }
+    }
+    if (/break/.test(text)) return response.destroy();
+    chunk({}, "stop");
+    send({ id: "c", choices: [], usage: { prompt_tokens: 300 + raw.length, completion_tokens: tokens, prompt_tokens_details: { cached_tokens: 12 } }, timings: { predicted_per_second: 123.4 } });
+    send("[DONE]");
+    response.end();
+  });
+  await new Promise((resolve) => server.listen(port, "127.0.0.1", resolve));
+  return { url: `http://127.0.0.1:${server.address().port}/`, requests, close: () => (server.closeAllConnections(), server.close()) };
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) console.log((await startMock(8088)).url);
