@@ -69,7 +69,7 @@ class Batcher {
   size_t columns_;     ///< of a row of logits
   size_t vocabulary_;  ///< those of them that are tokens
   std::vector<float> logits_;
-  std::vector<Candidate> scratch_;
+  SamplerScratch scratch_;
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;
   std::vector<RequestId> outputs_;  ///< whose logits a step gives, in their order

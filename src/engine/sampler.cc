@@ -32,38 +32,98 @@ double weight(float logit, float best) {
   return logit == best ? 1.0 : std::exp(static_cast<double>(logit) - static_cast<double>(best));
 }
 
+float penalised(float logit, int32_t count, const SamplingParams& params) {
+  logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
+  return logit - params.presence_penalty - params.frequency_penalty * static_cast<float>(count);
+}
+
 void penalties(SamplingRow& row) {
-  const SamplingParams& params = row.params;
-  if (!params.penalises()) return;
-  for (Candidate& candidate : row.candidates) {
-    const int32_t count = row.counts[candidate.token];
-    if (count == 0) continue;
-    float logit = candidate.logit;
-    logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
-    candidate.logit = logit - params.presence_penalty - params.frequency_penalty * static_cast<float>(count);
+  if (!row.params.penalises()) return;
+  for (Candidate& candidate : row.candidates)
+    if (const int32_t count = row.counts[candidate.token]; count > 0)
+      candidate.logit = penalised(candidate.logit, count, row.params);
+}
+
+// The k likeliest of those that are offered in the order of their ids, collected in all[0, 2 k + 64) at most:
+// only what beats the k-th of those seen so far, which after the first few thousand is almost nothing.
+class Shortlist {
+ public:
+  Shortlist(std::span<Candidate> all, size_t k) : all_(all), k_(k) {}
+
+  /// What does not exceed this need not be offered; minus infinity until there are k.
+  float floor() const { return floor_; }
+  bool full() const { return kept_ >= k_; }
+  void offer(Candidate candidate) {
+    if (full() && !(candidate.logit > floor_)) return;
+    all_[kept_++] = candidate;
+    if (kept_ == 2 * k_ + 64 || kept_ == k_) drop_worst();
+  }
+  /// Sorted.
+  std::span<Candidate> finish() {
+    if (kept_ > k_) drop_worst();
+    const auto best = all_.first(std::min(kept_, k_));
+    std::sort(best.begin(), best.end(), likelier);
+    return best;
+  }
+
+ private:
+  void drop_worst() {
+    const auto last = all_.begin() + static_cast<int64_t>(k_) - 1;
+    std::nth_element(all_.begin(), last, all_.begin() + static_cast<int64_t>(kept_), likelier);
+    kept_ = k_;
+    floor_ = last->logit;
+  }
+
+  std::span<Candidate> all_;
+  size_t k_, kept_ = 0;
+  float floor_ = -kInfinity;  // of equal ones the first stays: ids rise
+};
+
+void top_k(SamplingRow& row) {
+  const size_t k = static_cast<size_t>(row.params.top_k);
+  if (k == 0 || k >= row.candidates.size()) return;
+  Shortlist list(row.candidates, k);
+  for (const Candidate& candidate : row.candidates) list.offer(candidate);
+  row.candidates = list.finish();
+}
+
+// Calls visit(i) for at least the numbers above floor(), in their order. Blocks without one are passed over
+// by vector comparisons.
+template <typename Floor, typename Visit>
+void each_above(std::span<const float> row, Floor floor, Visit visit) {
+  constexpr size_t kBlock = 64;
+  for (size_t first = 0; first < row.size(); first += kBlock) {
+    const auto block = row.subspan(first, std::min(kBlock, row.size() - first));
+    const float least = floor();
+    int above = 0;
+    for (const float logit : block) above |= logit > least;
+    if (above == 0) continue;
+    for (size_t i = 0; i < block.size(); ++i)
+      if (block[i] > least) visit(first + i);
   }
 }
 
-// Keeps the k likeliest, sorted. One sweep that writes only what beats the k-th of those seen so far: after
-// the first few thousand candidates almost nothing does.
-void top_k(SamplingRow& row) {
-  const size_t k = static_cast<size_t>(row.params.top_k);
-  const auto all = row.candidates;
-  if (k == 0 || k >= all.size()) return;
-  const size_t room = 2 * k + 64;  // how many may collect before the worst are dropped
-  float floor = -kInfinity;  // at least the k-th highest logit so far; ids rise, so a tie comes too late
-  size_t kept = 0;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (kept >= k && !(all[i].logit > floor)) continue;
-    all[kept++] = all[i];
-    if (kept < room && kept != k) continue;
-    std::nth_element(all.begin(), all.begin() + (k - 1), all.begin() + kept, likelier);
-    kept = k;
-    floor = all[k - 1].logit;
-  }
-  if (kept > k) std::nth_element(all.begin(), all.begin() + (k - 1), all.begin() + kept, likelier);
-  row.candidates = all.first(k);
-  std::sort(row.candidates.begin(), row.candidates.end(), likelier);
+// The same as the chain down to top_k, without making candidates of the whole row. What is not above minus
+// infinity is left out: it could not be drawn.
+std::span<Candidate> shortlist(std::span<const float> row, size_t k, std::span<Candidate> scratch) {
+  Shortlist list(scratch, k);
+  each_above(
+      row, [&list] { return list.floor(); },
+      [&](size_t i) {
+        list.offer({row[i], static_cast<int32_t>(i)});
+      });
+  return list.finish();
+}
+
+// The first of the highest; 0 when there is none above minus infinity.
+int32_t likeliest(std::span<const float> row) {
+  Candidate best{-kInfinity, 0};
+  each_above(
+      row, [&best] { return best.logit; },
+      [&](size_t i) {
+        if (row[i] > best.logit) best = {row[i], static_cast<int32_t>(i)};
+      });
+  return best.token;
 }
 
 // Keeps the fewest likeliest candidates whose probabilities reach p, sorted: sorts a few, then four times as
@@ -114,6 +174,9 @@ constexpr SamplingStep kSteps[] = {
     {"temperature", "divide logits: below 1 prefers likely tokens, above 1 evens out", temperature},
 };
 
+/// The steps that follow what shortlist() does.
+constexpr auto kAfterTopK = std::span(kSteps).subspan(2);
+
 // SplitMix64 (Steele, Lea and Flood 2014): spreads a seed over a state.
 uint64_t split_mix(uint64_t& state) {
   uint64_t z = state += 0x9E3779B97F4A7C15u;
@@ -148,64 +211,73 @@ void SamplingParams::validate() const {
   problems.throw_if_any("sampling");
 }
 
-Sampler::Sampler(const SamplingParams& params, int32_t vocab_size) : Sampler(params, std::span<Candidate>()) {
-  CHECK(vocab_size > 0, "vocab_size {}", vocab_size);
-  own_scratch_.resize(vocab_size);
-  candidates_ = own_scratch_;
-  if (params.penalises()) counts_.resize(vocab_size);
-}
-
-Sampler::Sampler(const SamplingParams& params, std::span<Candidate> scratch)
-    : params_(params), candidates_(scratch) {
+Sampler::Sampler(const SamplingParams& params, SamplerScratch& scratch)
+    : params_(params), scratch_(&scratch) {
   params.validate();
   if (params.penalises()) {
-    counts_.resize(scratch.size());
+    counts_.resize(scratch.logits.size());
     recent_.reserve(std::max(params.penalty_window, 0));
   }
   uint64_t state = params.seed;
   for (uint64_t& word : random_state_) word = split_mix(state);
 }
 
-// The candidates in the order of their ids; false: none of them is above minus infinity.
-bool Sampler::fill(std::span<const float> logits, std::span<const uint32_t> allowed) {
-  bool any = false;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float logit = std::isnan(logits[i]) ? -kInfinity : logits[i];
-    candidates_[i] = {logit, static_cast<int32_t>(i)};
-    any |= logit > -kInfinity;
+Sampler::Sampler(const SamplingParams& params, std::unique_ptr<SamplerScratch> scratch)
+    : Sampler(params, *scratch) {
+  own_scratch_ = std::move(scratch);
+}
+
+Sampler::Sampler(const SamplingParams& params, int32_t vocab_size)
+    : Sampler(params, std::make_unique<SamplerScratch>(vocab_size)) {
+  CHECK(vocab_size > 0, "vocab_size {}", vocab_size);
+}
+
+// The row with biases, what is not allowed at minus infinity and, if asked for, the penalties; itself where
+// nothing of that applies.
+std::span<const float> Sampler::edited(std::span<const float> logits, std::span<const uint32_t> allowed,
+                                       bool with_penalties) {
+  const bool penalises = with_penalties && params_.penalises();
+  if (allowed.empty() && params_.logit_bias.empty() && !penalises) return logits;
+  std::vector<float>& row = scratch_->logits;
+  std::copy(logits.begin(), logits.end(), row.begin());
+  for (const auto& [token, bias] : params_.logit_bias)
+    if (static_cast<size_t>(token) < row.size() && row[token] > -kInfinity) row[token] += bias;
+  for (size_t first = 0; first < row.size() && !allowed.empty(); first += 32) {
+    const uint32_t word = first / 32 < allowed.size() ? allowed[first / 32] : 0;
+    if (word == ~0u) continue;
+    for (size_t i = first; i < std::min(row.size(), first + 32); ++i)
+      if ((word >> (i - first) & 1) == 0) row[i] = -kInfinity;
   }
-  if (allowed.empty() && params_.logit_bias.empty()) return any;
-  for (const auto& [token, bias] : params_.logit_bias) {
-    const auto i = static_cast<size_t>(token);
-    if (i < candidates_.size() && candidates_[i].logit > -kInfinity) candidates_[i].logit += bias;
-  }
-  any = false;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const bool may = allowed.empty() || (i / 32 < allowed.size() && (allowed[i / 32] >> (i % 32) & 1) != 0);
-    if (!may) candidates_[i].logit = -kInfinity;
-    any |= candidates_[i].logit > -kInfinity;
-  }
-  return any;
+  for (size_t i = 0; i < counts_.size() && penalises; ++i)
+    if (counts_[i] > 0) row[i] = penalised(row[i], counts_[i], params_);
+  return row;
 }
 
 int32_t Sampler::sample(std::span<const float> logits, std::span<const uint32_t> allowed) {
-  CHECK(logits.size() == candidates_.size(), "{} logits for {} tokens", logits.size(), candidates_.size());
-  const bool any = fill(logits, allowed);
-  SamplingRow row{params_, counts_, candidates_};
-  const bool greedy = params_.temperature == 0;
-  if (!any) {
-    if (!greedy) uniform();
-    return 0;
+  const std::span<Candidate> all = scratch_->candidates;
+  CHECK(logits.size() == all.size(), "{} logits for {} tokens", logits.size(), all.size());
+  if (params_.temperature == 0) return likeliest(edited(logits, allowed, true));
+  const size_t k = static_cast<size_t>(params_.top_k);
+  SamplingRow row{params_, counts_, all};
+  if (k > 0 && 2 * k + 64 <= all.size()) {
+    row.candidates = shortlist(edited(logits, allowed, true), k, all);
+    if (!row.candidates.empty())
+      for (const SamplingStep& step : kAfterTopK) step.apply(row);
+  } else {
+    bool any = false;
+    const auto values = edited(logits, allowed, false);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float logit = std::isnan(values[i]) ? -kInfinity : values[i];
+      all[i] = {logit, static_cast<int32_t>(i)};
+      any |= logit > -kInfinity;
+    }
+    if (!any) row.candidates = {};
+    if (any)
+      for (const SamplingStep& step : kSteps) step.apply(row);
   }
-  if (greedy) {
-    penalties(row);
-    Candidate best = row.candidates.front();
-    for (const Candidate& candidate : row.candidates)  // ids rise: of equal ones the first stays
-      if (candidate.logit > best.logit) best = candidate;
-    return best.token;
-  }
-  for (const SamplingStep& step : kSteps) step.apply(row);
-  return draw(row.candidates);
+  if (!row.candidates.empty()) return draw(row.candidates);
+  uniform();  // a row uses one, whatever it holds
+  return 0;
 }
 
 int32_t Sampler::draw(std::span<Candidate> candidates) {
@@ -242,8 +314,8 @@ double Sampler::uniform() {
 }
 
 void Sampler::accept(int32_t token) {
-  CHECK(token >= 0 && static_cast<size_t>(token) < candidates_.size(), "token {} of {}", token,
-        candidates_.size());
+  const size_t known = scratch_->candidates.size();
+  CHECK(token >= 0 && static_cast<size_t>(token) < known, "token {} of {}", token, known);
   if (!params_.penalises()) return;
   ++counts_[token];
   if (params_.penalty_window < 0) return;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -57,17 +58,21 @@ struct SamplingStep {
 /// never changes which tokens may be drawn. A token is then drawn from the softmax of what is left.
 std::span<const SamplingStep> sampling_steps();
 
+/// What a sampler works in, during sample() only: samplers of one thread may share one.
+struct SamplerScratch {
+  explicit SamplerScratch(size_t vocab_size) : candidates(vocab_size), logits(vocab_size) {}
+  std::vector<Candidate> candidates;
+  std::vector<float> logits;
+};
+
 /// Draws tokens. All memory is taken by the constructor; the same seed and logits give the same tokens on
 /// every platform (no library distribution is used).
 class Sampler {
  public:
-  /// Throws Error when the parameters are out of range. The work goes on in `scratch` [vocab_size], during
-  /// sample() only: samplers of one thread may share it.
-  Sampler(const SamplingParams& params, std::span<Candidate> scratch);
+  /// Throws Error when the parameters are out of range. The scratch must outlive the sampler.
+  Sampler(const SamplingParams& params, SamplerScratch& scratch);
   /// With a scratch of its own.
   Sampler(const SamplingParams& params, int32_t vocab_size);
-  Sampler(Sampler&&) = default;
-  Sampler& operator=(Sampler&&) = default;
 
   /// One token from one row of logits [vocab_size]. Ties go to the lower id. NaN counts as minus infinity; a
   /// row of nothing else gives token 0. Plus infinity beats everything finite. A greedy row uses no random
@@ -78,13 +83,15 @@ class Sampler {
   void accept(int32_t token);
 
  private:
-  bool fill(std::span<const float> logits, std::span<const uint32_t> allowed);
+  Sampler(const SamplingParams& params, std::unique_ptr<SamplerScratch> scratch);
+  std::span<const float> edited(std::span<const float> logits, std::span<const uint32_t> allowed,
+                                bool with_penalties);
   int32_t draw(std::span<Candidate> candidates);
   double uniform();
 
   SamplingParams params_;
-  std::vector<Candidate> own_scratch_;
-  std::span<Candidate> candidates_;
+  std::unique_ptr<SamplerScratch> own_scratch_;
+  SamplerScratch* scratch_;
   std::vector<int32_t> recent_;  ///< ring of the last tokens; unused when all tokens count
   std::vector<int32_t> counts_;  ///< occurrences in the window, by token
   size_t next_ = 0;
