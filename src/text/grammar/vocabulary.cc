@@ -42,6 +42,10 @@ ConstraintVocabulary::Impl::Impl(const Tokenizer& tokenizer) : strings(trie) {
   begins.push_back(all_bytes.size());
   trie = make_trie(*this);
   strings.set_words(words());
+  // Within a string most tokens fit: those masks are the large ones, so no request should have to wait for
+  // them.
+  for (const auto kind : {grammar::JsonStringKind::Any, grammar::JsonStringKind::WithoutValueClose})
+    strings.get(kind, 1);
 }
 
 int32_t ConstraintVocabulary::Impl::control(std::string_view name) const {
