@@ -40,6 +40,9 @@ engine::LoadPlan checked_plan(const model::Model& model, const program::Backend&
 }
 
 MemoryView memory_view(const model::Model& model, const program::Backend& backend, int64_t wanted) {
+  if (wanted > model.spec.context) {
+    fail("-c {}: the model was made for a context of {}", wanted, model.spec.context);
+  }
   return {backend.name(), model.spec.context, own_memory_bytes(),
           engine::plan_load(backend, model.program, {kPrefillRows, 1, 0}, model.spec.context, wanted,
                             available_memory_bytes())};

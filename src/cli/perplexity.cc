@@ -111,10 +111,10 @@ Measured measure(engine::Scorer& scorer, const Text& text, const std::vector<eng
 
 void print_text_report(const Measured& m) {
   fmt::print(
-      "perplexity {:.4f} +- {:.4f} ({:.5f} nats a token), {} tokens predicted in {} windows, {:.1f} "
+      "perplexity {:.4f} +- {:.4f} ({:.5f} nats a token), {} tokens predicted in {} window{}, {:.1f} "
       "tokens/s\n",
       m.perplexity(), m.perplexity() * m.nats.standard_error(), m.nats.mean(), m.nats.count(), m.windows,
-      m.tokens_per_second());
+      m.windows == 1 ? "" : "s", m.tokens_per_second());
   if (!m.kl) return;
   fmt::print(
       "KL divergence {:.3e} +- {:.1e} nats, 99th percentile {:.3e}, largest {:.3e}, same likeliest token "
@@ -205,7 +205,10 @@ void add_perplexity(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("--backend", options->backend, "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")->capture_default_str();
+  command
+      ->add_option("--backend", options->backend,
+                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
+      ->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
   command->add_flag("--json", options->json, "print one JSON object");
   command->footer(
