@@ -2,32 +2,11 @@
 
 #include <utility>
 
+#include "cli/chat_template.h"
 #include "text/stream.h"
 
 namespace sluice::cli {
 namespace {
-
-std::string_view template_of(const gguf::File& file) {
-  const auto source = file.string("tokenizer.chat_template");
-  if (!source || source->empty()) fail("{}: no chat template (tokenizer.chat_template)", file.path());
-  return *source;
-}
-
-/// What a template writes for a token that it is given by name.
-std::string token_text(const LoadedModel& model, const char* key) {
-  const auto id = model.file().integer(std::string("tokenizer.ggml.") + key + "_token_id");
-  if (!id || *id < 0 || *id >= model.tokenizer().size()) return "";
-  return std::string(model.tokenizer().bytes(static_cast<int32_t>(*id), true));
-}
-
-text::ChatTemplate make_template(const LoadedModel& model, std::string_view source) {
-  try {
-    return {source, token_text(model, "bos"), token_text(model, "eos"),
-            text::ControlTokens(model.tokenizer())};
-  } catch (const text::jinja::TemplateError& error) {
-    fail("{}: chat template: {}", model.file().path(), error.what());
-  }
-}
 
 /// Text from outside: what is no UTF-8 becomes U+FFFD.
 std::string as_utf8(const std::string& text) {
@@ -39,7 +18,9 @@ std::string as_utf8(const std::string& text) {
 }  // namespace
 
 ChatSession::ChatSession(LoadedModel& model)
-    : model_(model), source_(template_of(model.file())), template_(make_template(model, source_)) {
+    : model_(model),
+      source_(chat_template_source(model.file())),
+      template_(make_chat_template(model.file(), model.tokenizer())) {
   settings.sampling = model.sampling();
 }
 

@@ -8,6 +8,7 @@ namespace sluice::cli {
 
 void add_run(CLI::App& app);
 void add_chat(CLI::App& app);
+void add_serve(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_compare(CLI::App& app);

@@ -33,7 +33,9 @@ void take_recommended(const CLI::App& command, const gguf::File& file, engine::S
   take("--repeat-last-n", "penalty_last_n", sampling.penalty_window);
 }
 
-void add_sampling(CLI::App& command, GenerationOptions& options) {
+}  // namespace
+
+void add_sampling_options(CLI::App& command, GenerationOptions& options) {
   engine::SamplingParams& s = options.sampling;
   command.add_option("-s,--seed", options.seed, "seed of the sampler; -1: a new one each time")
       ->capture_default_str();
@@ -55,7 +57,14 @@ void add_sampling(CLI::App& command, GenerationOptions& options) {
       ->capture_default_str();
 }
 
-}  // namespace
+engine::SamplingParams chosen_sampling(const CLI::App& command, const gguf::File& file,
+                                       const GenerationOptions& options) {
+  engine::SamplingParams sampling = options.sampling;
+  take_recommended(command, file, sampling);
+  sampling.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
+  sampling.validate();
+  return sampling;
+}
 
 void add_generation_options(CLI::App& command, GenerationOptions& options) {
   command.add_option("-m,--model", options.model, "GGUF file; without it the bundled model");
@@ -74,16 +83,13 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
       ->allow_extra_args(false);
   command.add_option("--backend", options.backend, "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")->capture_default_str();
   command.add_flag("--force", options.force, "load even when memory is too small");
-  add_sampling(command, options);
+  add_sampling_options(command, options);
 }
 
 LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)
     : model_(model::Model::load(model_path_or_bundled(options.model))),
       tokenizer_(model::load_tokenizer(model_.file)),
-      sampling_(options.sampling) {
-  take_recommended(command, model_.file, sampling_);
-  sampling_.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
-  sampling_.validate();
+      sampling_(chosen_sampling(command, model_.file, options)) {
   if (options.context > model_.spec.context) {
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   }

@@ -31,6 +31,14 @@ struct GenerationOptions {
 /// Adds the flags of these options.
 void add_generation_options(CLI::App& command, GenerationOptions& options);
 
+/// Adds the sampling flags of these options, --seed among them.
+void add_sampling_options(CLI::App& command, GenerationOptions& options);
+
+/// These options' sampling, and the file's (general.sampling.*) where the command line says nothing. Throws
+/// Error when it is out of range.
+engine::SamplingParams chosen_sampling(const CLI::App& command, const gguf::File& file,
+                                       const GenerationOptions& options);
+
 /// A file, compiled for a backend, with a generator over it. Stays where it is: its parts point at each
 /// other.
 class LoadedModel {

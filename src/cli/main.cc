@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   });
   sluice::cli::add_run(app);
   sluice::cli::add_chat(app);
+  sluice::cli::add_serve(app);
   sluice::cli::add_inspect(app);
   sluice::cli::add_logits(app);
   sluice::cli::add_compare(app);

@@ -35,6 +35,15 @@ ToolChoice read_tool_choice(const Json& value) {
   return {Kind::Named, *name};
 }
 
+/// A template passes over a role that it does not know, and nobody would notice.
+void check_roles(const Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Fields message(messages[i], fmt::format("messages[{}]", i));
+    if (!message.choice("role", {"system", "developer", "user", "assistant", "tool", "function"}))
+      bad_field(message.path_of("role"), "is missing");
+  }
+}
+
 /// Other servers call an earlier answer's reasoning_content just reasoning.
 void rename_reasoning(Json& messages) {
   for (Json& message : messages) {
@@ -74,6 +83,7 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
   fields.string("model");  // whatever a client calls it: there is one
   const Json* messages = fields.array("messages");
   if (!messages || messages->empty()) bad_field("messages", "expected an array of at least one message");
+  check_roles(*messages);
   request.conversation.messages = *messages;
   rename_reasoning(request.conversation.messages);
   if (const Json* tools = fields.array("tools")) request.conversation.tools = *tools;
@@ -131,6 +141,15 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
                  "skip_special_tokens",
                  "include_reasoning",
                  "separate_reasoning",
+                 "stream_response",
+                 "stream_delta_chunk_size",
+                 "function_calling",
+                 "num_ctx",
+                 "num_predict",
+                 "think",
+                 "extra_headers",
+                 "extra_body",
+                 "prompt_cache_options",
                  "chat_id",
                  "session_id"});
   fields.finish();
@@ -161,10 +180,8 @@ class ChatSink : public Sink {
   void piece(const Generation& generation, size_t choice, const std::vector<text::OutputEvent>& events,
              std::span<const TokenInfo> tokens) override {
     if (!stream_) return;
+    std::string out = begin(generation, choice);
     Json delta = Json::object();
-    if (!begun_[choice]) delta = {{"role", "assistant"}, {"content", ""}};
-    begun_[choice] = true;
-    std::string out;
     const auto flush = [&] {
       if (delta.empty() && tokens.empty()) return;
       out += event(chunk(generation, choice, std::move(delta), nullptr, tokens));
@@ -188,12 +205,10 @@ class ChatSink : public Sink {
 
   void ended(const Generation& generation, size_t choice) override {
     if (!stream_) return;
-    Json delta = Json::object();
-    if (!begun_[choice]) delta = {{"role", "assistant"}, {"content", ""}};
     const Choice& ended = generation.choices()[choice];
-    Json last = chunk(generation, choice, std::move(delta), finish_reason(ended), {});
+    Json last = chunk(generation, choice, Json::object(), finish_reason(ended), {});
     last["timings"] = timings_json(ended.result);
-    exchange_->write(event(last));
+    exchange_->write(begin(generation, choice) + event(last));
   }
 
   void done(const Generation& generation, const std::optional<ApiError>& failure) override {
@@ -220,6 +235,13 @@ class ChatSink : public Sink {
             {"created", created_},
             {"model", generation.service().model_id},
             {"system_fingerprint", "sluice"}};
+  }
+
+  /// A choice's first chunk: the role, and nothing else, as clients expect it.
+  std::string begin(const Generation& generation, size_t choice) {
+    if (begun_[choice]) return {};
+    begun_[choice] = true;
+    return event(chunk(generation, choice, {{"role", "assistant"}, {"content", ""}}, nullptr, {}));
   }
 
   Json chunk(const Generation& generation, size_t choice, Json delta, const char* reason,

@@ -30,6 +30,13 @@ const char* anthropic_type(int status) {
 
 }  // namespace
 
+ApiError bad_request(const Error& error) {
+  const std::string message = error.what();
+  const size_t colon = message.find(": ");
+  const std::string path = message.substr(0, colon == std::string::npos ? 0 : colon);
+  return {400, message, path.find(' ') == std::string::npos ? path : ""};
+}
+
 ApiError context_exceeded(Style style, int64_t prompt_tokens, int64_t context) {
   if (style == Style::Anthropic)
     return {400, fmt::format("prompt is too long: {} tokens > {} maximum", prompt_tokens, context - 1)};

@@ -34,6 +34,9 @@ template <typename... Args>
   throw ApiError(400, fmt::format("{}: {}", field, fmt::format(format, std::forward<Args>(args)...)), field);
 }
 
+/// A 400 of an Error whose message begins with what is wrong: "messages[2].role: expected ...".
+ApiError bad_request(const Error& error);
+
 /// The prompt leaves no room: a 400 in the words by which the clients of each API know it.
 ApiError context_exceeded(Style style, int64_t prompt_tokens, int64_t context);
 

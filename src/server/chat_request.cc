@@ -17,13 +17,6 @@ uint64_t random_seed() {
   return (uint64_t{device()} << 32) | device();
 }
 
-/// "messages[2].role" of "messages[2].role: expected ...".
-std::string path_in(const std::string& message) {
-  const size_t colon = message.find(": ");
-  const std::string path = message.substr(0, colon == std::string::npos ? 0 : colon);
-  return path.find(' ') == std::string::npos ? path : "";
-}
-
 void read_bias(const Json& bias, const std::string& path, int32_t tokens, engine::SamplingParams& sampling) {
   const auto add = [&](const std::string& where, std::string_view id, const Json& value) {
     int32_t token = -1;
@@ -121,7 +114,7 @@ text::ChatPrompt render(const Service& service, text::Conversation conversation)
       throw ApiError(400, "messages: the chat template refuses them: " + error.message(), "messages");
     throw ApiError(400, fmt::format("messages: the chat template fails: {}", error.what()), "messages");
   } catch (const Error& error) {
-    throw ApiError(400, error.what(), path_in(error.what()));
+    throw bad_request(error);
   }
 }
 

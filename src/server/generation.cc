@@ -77,7 +77,7 @@ void Generation::submit(std::vector<engine::Request> requests, Style style) {
     } catch (const engine::Unavailable& error) {
       refuse({503, error.what()});
     } catch (const Error& error) {
-      refuse({400, error.what()});
+      refuse(bad_request(error));
     }
   }
 }

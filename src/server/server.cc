@@ -183,7 +183,7 @@ void Server::Impl::run(const Route& route, const Call& call) {
   } catch (const ApiError& error) {
     answer(error);
   } catch (const Error& error) {
-    answer({400, error.what()});
+    answer(bad_request(error));
   } catch (const std::bad_alloc&) {
     answer({503, "too little memory for this request"});
   } catch (const std::exception& error) {

@@ -63,6 +63,10 @@ class Client {
     connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
   Client(Client&& other) noexcept : fd_(std::exchange(other.fd_, -1)), connected_(other.connected_) {}
+  Client& operator=(Client&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
   ~Client() { close(); }

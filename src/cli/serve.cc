@@ -1,0 +1,188 @@
+// sluice serve: the HTTP server with its model, from the first connection to the last answer. What it reports
+// goes to standard error.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <future>
+#include <memory>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/serving_model.h"
+#include "server/server.h"
+
+namespace sluice::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Options : ServingOptions {
+  server::ServerOptions server;
+  std::string key_file;
+  double drain_seconds = 30, timeout_seconds = 0;
+};
+
+/// SIGINT and SIGTERM as something to wait for. To be made before any thread.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+  ~StopSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  /// Whether one came within this time.
+  bool wait(milliseconds time) const {
+    const timespec at_most{time.count() / 1000, time.count() % 1000 * 1'000'000};
+    return sigtimedwait(&set_, nullptr, &at_most) > 0;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+};
+
+/// Every connection takes a file descriptor.
+void allow_many_connections() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+bool is_local(const server::HttpOptions& http) {
+  return !http.unix_socket.empty() || http.host == "127.0.0.1" || http.host == "localhost" ||
+         http.host == "::1";
+}
+
+/// Loads beside the server, which answers meanwhile that it is loading. Null: a signal came first.
+std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& options,
+                                   const StopSignals& signals) {
+  auto loading =
+      std::async(std::launch::async, [&] { return std::make_unique<ServingModel>(command, options); });
+  while (loading.wait_for(milliseconds(0)) != std::future_status::ready) {
+    if (signals.wait(milliseconds(50))) {
+      fmt::print(stderr, "sluice: stopped while loading\n");
+      std::fflush(stderr);
+      ::_exit(0);  // loading cannot be interrupted, and there is nothing to lose
+    }
+  }
+  return loading.get();
+}
+
+/// Lets running answers end, for some time; a second signal ends them at once.
+void stop(server::Server& server, engine::Engine& engine, double seconds, const StopSignals& signals) {
+  const int64_t running = engine.stats().running + engine.stats().waiting;
+  fmt::print(stderr, "sluice: stopping; {} requests have up to {:g} s to end\n", running, seconds);
+  for (double waited = 0; waited < seconds; waited += 0.25) {
+    if (server.drain(milliseconds(250)) || signals.wait(milliseconds(0))) break;
+  }
+  engine.stop();  // what still ran is told so
+  server.drain(milliseconds(2000));
+}
+
+void serve(const CLI::App& command, const Options& given) {
+  Options options = given;
+  if (!options.key_file.empty()) options.server.api_keys = server::read_api_keys(options.key_file);
+  const StopSignals signals;
+  allow_many_connections();
+  std::unique_ptr<ServingModel> model;  // goes after the server
+  server::Server server(options.server);
+  fmt::print(stderr, "sluice: {} is loading\n", server.address());
+  model = load(command, options, signals);
+  server.ready(model->service());
+  fmt::print(stderr, "sluice: ready at {}\n{}", server.address(), terminal_safe(model->description()));
+  if (!options.server.api_keys.empty()) {
+    fmt::print(stderr, "  keys     {}\n", options.server.api_keys.size());
+  } else if (!is_local(options.server.http)) {
+    fmt::print(stderr, "  keys     none: whoever reaches this address may ask (--api-key-file)\n");
+  }
+  while (!signals.wait(std::chrono::hours(1))) {
+  }
+  stop(server, model->engine(), options.drain_seconds, signals);
+  fmt::print(stderr, "sluice: stopped\n");
+}
+
+void add_network(CLI::App& command, Options& options) {
+  server::HttpOptions& http = options.server.http;
+  command.add_option("--host", http.host, "address to listen at; 0.0.0.0: all")->capture_default_str();
+  command.add_option("--port", http.port, "port; 0: any that is free")->capture_default_str();
+  command.add_option("--unix-socket", http.unix_socket, "listen at this path in place of host and port");
+  auto* certificate = command.add_option("--tls-cert", http.certificate, "certificate chain (PEM): HTTPS");
+  command.add_option("--tls-key", http.key, "the certificate's key (PEM)")->needs(certificate);
+  command.add_option("--api-key-file", options.key_file, "file with the keys that may ask, one a line");
+  command
+      .add_option("--cors", options.server.origins,
+                  "origin of web pages that may ask, or *; may be given again")
+      ->allow_extra_args(false);
+  command.add_option("--max-connections", http.max_connections, "connections at once")->capture_default_str();
+  command.add_option("--max-body", http.max_body_bytes, "bytes of a request's body")->capture_default_str();
+  command
+      .add_option("--drain", options.drain_seconds, "seconds that running answers get when the server stops")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs");
+  command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
+  command->add_option("--alias", options->alias, "the model's name for clients; without it the file's");
+  command
+      ->add_option("-c,--ctx-size", options->context,
+                   "context of a request in tokens; 0: as much of the model's own as fits")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--parallel", options->parallel, "requests at once; more wait")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_option("--cache-tokens", options->cache_tokens,
+                   "tokens in the cache, all requests and remembered prompts together; 0: several contexts, "
+                   "if they fit")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--max-itl", options->max_itl_ms,
+          "milliseconds between two tokens of an answer, while others' prompts are read; 0: 1000 on a "
+          "CPU, 100 on a GPU")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--max-waiting", options->max_waiting, "requests that wait; more are refused")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command
+      ->add_option("--backend", options->backend,
+                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
+      ->capture_default_str();
+  command->add_flag("--batch-invariant", options->batch_invariant,
+                    "the same request gives the same text whatever runs beside it; costs some speed");
+  command->add_flag("--force", options->force, "load even when memory is too small");
+  add_sampling_options(*command, *options);
+  add_network(*command, *options);
+  command->footer(
+      "Endpoints: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+      "/v1/messages/count_tokens,\n"
+      "/tokenize, /detokenize, /apply-template; GET /v1/models, /health, /props, /slots, /metrics; a web "
+      "page at "
+      "/.\n"
+      "Requests may set sampling themselves; the flags, or the model file, say what holds where they do "
+      "not.\n"
+      "SIGTERM and Ctrl-C end it after the running answers, a second one at once. docs/serving.md has more.");
+  command->callback([command, options] { serve(*command, *options); });
+}
+
+}  // namespace sluice::cli

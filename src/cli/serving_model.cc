@@ -1,0 +1,114 @@
+#include "cli/serving_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/cpu_info.h"
+#include "base/error.h"
+#include "cli/assemble.h"
+#include "cli/chat_template.h"
+#include "cli/memory_view.h"
+#include "cli/output.h"
+#include "engine/kv_pool.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int64_t kContextsOfCache = 4;  ///< as many whole contexts, where memory has room for them
+constexpr double kCacheShare = 0.8;      ///< of the memory that is available, beyond one context
+
+/// The name for clients: the file's, or its folder's file name.
+std::string model_name(const gguf::File& file, const std::string& alias) {
+  if (!alias.empty()) return alias;
+  if (const auto name = file.string("general.name"); name && !name->empty()) return gguf::printable(*name);
+  return std::filesystem::path(file.path()).stem().string();
+}
+
+/// Memory for this much of the cache: what was asked for, or several contexts if they fit.
+engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& backend,
+                            const program::CompileOptions& compile, int64_t context,
+                            const ServingOptions& options) {
+  const int64_t available = available_memory_bytes();
+  const auto plan = [&](int64_t wanted, int64_t most, int64_t bytes) {
+    return engine::plan_load(backend, model.program, compile, most, wanted, bytes);
+  };
+  if (options.cache_tokens > 0) {
+    if (options.cache_tokens < context)
+      fail("--cache-tokens {}: less than the context of {}", options.cache_tokens, context);
+    const engine::LoadPlan wanted = plan(options.cache_tokens, options.cache_tokens, available);
+    if (!wanted.fits() && !options.force) fail("{}: {}", model.file.path(), too_little_memory(wanted));
+    return wanted;
+  }
+  const bool known = available != kUnknownMemory;
+  const auto careful = known ? static_cast<int64_t>(static_cast<double>(available) * kCacheShare) : available;
+  const int64_t contexts = std::min<int64_t>(kContextsOfCache, compile.max_outputs);
+  engine::LoadPlan chosen = plan(0, context * contexts, careful);
+  if (chosen.context < context) chosen = plan(context, context, available);
+  chosen.available_bytes = available;
+  return chosen;
+}
+
+}  // namespace
+
+ServingModel::ServingModel(const CLI::App& command, const ServingOptions& options)
+    : model_(model::Model::load(model_path_or_bundled(options.model))),
+      tokenizer_(model::load_tokenizer(model_.file)) {
+  const gguf::File& file = model_.file;
+  const engine::SamplingParams sampling = chosen_sampling(command, file, options);
+  if (options.context > model_.spec.context)
+    fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
+  try {
+    chat_.emplace(make_chat_template(file, tokenizer_));
+  } catch (const Error& error) {
+    chat_problem_ = error.what();  // completions of plain text need none
+  }
+  backend_ = make_backend(options.backend, options.threads);
+  program::CompileOptions compile{kPrefillRows, options.parallel, 0};
+  compile.batch_invariant = options.batch_invariant;
+  const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
+  plan_ = plan_cache(model_, *backend_, compile, context, options);
+  compile.cache_pages = engine::KvPool::pages_for(plan_.context);
+  executable_ = backend_->compile(model_.program, model_.weights, compile);
+
+  engine::EngineOptions engine;
+  engine.context = context;
+  engine.max_sequences = options.parallel;
+  engine.max_rows = compile.max_rows;
+  engine.pages = compile.cache_pages;
+  engine.max_itl_ms = options.max_itl_ms > 0 ? options.max_itl_ms : backend_->name() == "cuda" ? 100 : 1000;
+  engine.max_waiting = options.max_waiting;
+  engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine);
+
+  service_ = std::make_unique<server::Service>(server::Service{*engine_, tokenizer_});
+  service_->chat = chat_ ? &*chat_ : nullptr;
+  service_->constraints = std::make_shared<text::ConstraintVocabulary>(tokenizer_);
+  service_->sampling = sampling;
+  service_->model_id = model_name(file, options.alias);
+  service_->model_path = file.path();
+  service_->chat_template = chat_template_source(file);
+  service_->bos = token_text(file, tokenizer_, "bos");
+  service_->eos = token_text(file, tokenizer_, "eos");
+  service_->trained_context = model_.spec.context;
+  service_->model_bytes = plan_.needs.weights_bytes;
+  service_->backend = backend_->name();
+}
+
+std::string ServingModel::description() const {
+  const auto size = [](int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); };
+  const engine::EngineOptions& engine = engine_->options();
+  std::string text = fmt::format("  model    {} ({}), backend {}\n", service_->model_id, service_->model_path,
+                                 service_->backend);
+  text +=
+      fmt::format("  context  {} of {} tokens, {} requests at once, {} tokens in the cache\n", engine.context,
+                  service_->trained_context, engine.max_sequences, engine.pages * program::kPageRows);
+  text += fmt::format("  memory   {}: weights {}, cache {}, scratch {}, logits {}", size(plan_.total_bytes()),
+                      size(plan_.needs.weights_bytes), size(plan_.needs.cache_bytes),
+                      size(plan_.needs.scratch_bytes), size(plan_.logits_bytes));
+  if (plan_.available_bytes != kUnknownMemory)
+    text += fmt::format("; {} were available", size(plan_.available_bytes));
+  text += "\n";
+  if (!chat_problem_.empty()) text += fmt::format("  chat     not possible: {}\n", chat_problem_);
+  return text;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,50 @@
+// A model loaded for many requests at once: what sluice serve serves.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/generation.h"
+#include "engine/engine.h"
+#include "engine/load_plan.h"
+#include "server/service.h"
+
+namespace sluice::cli {
+
+struct ServingOptions : GenerationOptions {
+  int parallel = 32;         ///< sequences at once
+  int64_t cache_tokens = 0;  ///< of all sequences and cached prefixes; 0: several contexts if they fit
+  double max_itl_ms = 0;     ///< 0: by the backend
+  int64_t max_waiting = 1024;
+  bool batch_invariant = false;  ///< the same text whatever else runs
+  std::string alias;             ///< the model's name for clients; empty: the file's
+};
+
+/// Stays where it is: its parts point at each other.
+class ServingModel {
+ public:
+  /// Throws Error when the file or an option makes no sense, or there is too little memory.
+  ServingModel(const CLI::App& command, const ServingOptions& options);
+  ServingModel(const ServingModel&) = delete;
+  ServingModel& operator=(const ServingModel&) = delete;
+
+  engine::Engine& engine() { return *engine_; }
+  const server::Service& service() const { return *service_; }
+  /// Lines for a user: model, context, memory.
+  std::string description() const;
+
+ private:
+  model::Model model_;
+  text::Tokenizer tokenizer_;
+  std::optional<text::ChatTemplate> chat_;
+  std::string chat_problem_;
+  std::unique_ptr<program::Backend> backend_;
+  engine::LoadPlan plan_;  ///< for the whole cache
+  std::unique_ptr<program::Executable> executable_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<server::Service> service_;
+};
+
+}  // namespace sluice::cli

@@ -1,0 +1,184 @@
+// Servers on a free port, in this process: one whose model says what a test tells it to, and one with the
+// bundled model.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/file.h"
+#include "engine/kv_pool.h"
+#include "model/model.h"
+#include "program/backend.h"
+#include "program/builder.h"
+#include "server/server.h"
+#include "support/script_executable.h"
+
+namespace sluice::test {
+
+/// Says the bytes of a reply to whoever asks, one sequence like the other, then the end token.
+class Parrot : public program::Executable {
+ public:
+  Parrot() {
+    program::Builder b(program_);
+    const auto table = b.weight("table", quant::Type::F32, 1, 257, 8);
+    b.set_output(b.matmul(b.gather_rows(b.embed(table)), table));
+  }
+  void say(std::string reply, std::chrono::microseconds per_step = {}) {
+    const std::lock_guard lock(mutex_);
+    reply_ = std::move(reply);
+    per_step_ = per_step;
+    said_.clear();
+    steps_ = 0;
+  }
+  int64_t steps() const { return steps_; }
+
+  void run(const program::StepInput& input, program::StepOutput& output) override {
+    std::chrono::microseconds per_step;
+    {
+      const std::lock_guard lock(mutex_);
+      ++steps_;
+      per_step = per_step_;
+      std::fill(output.logits.begin(), output.logits.end(), 0.0f);
+      for (int64_t i = 0; i < input.outputs(); ++i) {
+        const auto row = static_cast<size_t>(input.output_rows[static_cast<size_t>(i)]);
+        Said& said = said_[input.sequences[row]];
+        if (said.position + 1 != input.positions[row]) said.bytes = 0;
+        said.position = input.positions[row];
+        const size_t id = said.bytes < reply_.size() ? static_cast<unsigned char>(reply_[said.bytes++]) : 256;
+        output.logits[static_cast<size_t>(i) * 257 + id] = 50.0f;
+      }
+    }
+    if (per_step.count() > 0) std::this_thread::sleep_for(per_step);
+  }
+  void run_timed(const program::StepInput& input, program::StepOutput& output, program::StepTimes&) override {
+    run(input, output);
+  }
+  void peek(program::TensorId, int64_t, std::span<float>) override {}
+  void poke(program::TensorId, int64_t, std::span<const float>) override {}
+  const program::Program& program() const override { return program_; }
+  std::vector<program::BoundKernel> bound() const override { return {}; }
+  int64_t memory_bytes() const override { return 0; }
+
+ private:
+  struct Said {
+    int32_t position = -2;
+    size_t bytes = 0;
+  };
+  program::Program program_;
+  std::mutex mutex_;
+  std::string reply_;
+  std::chrono::microseconds per_step_{};
+  std::map<int32_t, Said> said_;
+  std::atomic<int64_t> steps_{0};
+};
+
+inline server::ServerOptions quick_server() {
+  server::ServerOptions options;
+  options.http.port = 0;
+  options.http.tick = std::chrono::milliseconds(10);
+  options.http.ping_interval = std::chrono::milliseconds(200);
+  options.workers = 2;
+  return options;
+}
+
+/// A server with the parrot, GLM-4.7-Flash's chat template and a vocabulary of bytes.
+class ParrotServer {
+ public:
+  explicit ParrotServer(server::ServerOptions options = quick_server(),
+                        engine::EngineOptions engine = small())
+      : tokenizer_(byte_tokenizer()),
+        chat_(read_file(SLUICE_SOURCE_DIR "/tests/text/templates/GLM-4.7-Flash.jinja"), "", "",
+              text::ControlTokens(tokenizer_)),
+        engine_(parrot, tokenizer_, engine),
+        service_{engine_, tokenizer_} {
+    service_.chat = &chat_;
+    service_.constraints = std::make_shared<text::ConstraintVocabulary>(tokenizer_);
+    service_.model_id = "parrot";
+    service_.sampling.temperature = 0;
+    service_.trained_context = 8192;
+    server.emplace(std::move(options));
+    server->ready(service_);
+  }
+  ~ParrotServer() {
+    engine_.stop();
+    server.reset();
+  }
+  ParrotServer(const ParrotServer&) = delete;
+  ParrotServer& operator=(const ParrotServer&) = delete;
+
+  static engine::EngineOptions small() {
+    engine::EngineOptions options;
+    options.context = 4096;
+    options.max_sequences = 8;
+    options.pages = 256;
+    return options;
+  }
+  uint16_t port() const { return server->port(); }
+  engine::Engine& engine() { return engine_; }
+  const server::Service& service() const { return service_; }
+
+  Parrot parrot;
+  std::optional<server::Server> server;
+
+ private:
+  text::Tokenizer tokenizer_;
+  text::ChatTemplate chat_;
+  engine::Engine engine_;
+  server::Service service_;
+};
+
+/// A server with the bundled model on the CPU backend.
+class BundledServer {
+ public:
+  explicit BundledServer(int32_t sequences = 16, server::ServerOptions options = quick_server())
+      : model_(model::Model::load(SLUICE_SOURCE_DIR "/models/fairy-tales.gguf")),
+        tokenizer_(model::load_tokenizer(model_.file)),
+        chat_(model_.file.string("tokenizer.chat_template").value(), "", "", text::ControlTokens(tokenizer_)),
+        backend_(backend::make_cpu_backend({.threads = 2})) {
+    engine::EngineOptions engine;
+    engine.context = 2048;
+    engine.max_sequences = sequences;
+    engine.pages = engine::KvPool::pages_for(2048 * 4);
+    engine.max_rows = 256;
+    executable_ =
+        backend_->compile(model_.program, model_.weights, {engine.max_rows, sequences, engine.pages});
+    engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine);
+    service_.emplace(server::Service{*engine_, tokenizer_});
+    service_->chat = &chat_;
+    service_->constraints = std::make_shared<text::ConstraintVocabulary>(tokenizer_);
+    service_->model_id = "Fairy Tales";
+    service_->trained_context = 2048;
+    server.emplace(std::move(options));
+    server->ready(*service_);
+  }
+  ~BundledServer() {
+    engine_->stop();
+    server.reset();
+  }
+  BundledServer(const BundledServer&) = delete;
+  BundledServer& operator=(const BundledServer&) = delete;
+
+  uint16_t port() const { return server->port(); }
+  engine::Engine& engine() { return *engine_; }
+  const text::Tokenizer& tokenizer() const { return tokenizer_; }
+
+  std::optional<server::Server> server;
+
+ private:
+  model::Model model_;
+  text::Tokenizer tokenizer_;
+  text::ChatTemplate chat_;
+  std::unique_ptr<program::Backend> backend_;
+  std::unique_ptr<program::Executable> executable_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::optional<server::Service> service_;
+};
+
+}  // namespace sluice::test
