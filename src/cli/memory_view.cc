@@ -30,7 +30,7 @@ std::string too_little_memory(const engine::LoadPlan& plan) {
 engine::LoadPlan checked_plan(const model::Model& model, const program::Backend& backend,
                               const program::CompileOptions& options, int64_t wanted, bool force) {
   const engine::LoadPlan plan = engine::plan_load(backend, model.program, options, model.spec.context, wanted,
-                                                  available_memory_bytes());
+                                                  backend.available_bytes());
   if (!plan.fits() && !force) fail("{}: {}", model.file.path(), too_little_memory(plan));
   if (wanted == 0 && plan.context < model.spec.context) {
     fmt::print(stderr, "[ context: {} of the model's {} tokens, as many as fit into {} of memory ]\n",
@@ -45,7 +45,7 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   }
   return {backend.name(), model.spec.context, own_memory_bytes(),
           engine::plan_load(backend, model.program, {kPrefillRows, 1, 0}, model.spec.context, wanted,
-                            available_memory_bytes())};
+                            backend.available_bytes())};
 }
 
 std::string memory_text(const MemoryView& view) {

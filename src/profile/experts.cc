@@ -13,7 +13,8 @@ ExpertCount count_experts(program::Executable& executable, int64_t rows) {
   int layers = 0;
   std::vector<float> ids;
   for (const program::Op& op : program.ops()) {
-    const auto* route = std::get_if<program::Route>(&op.args);
+    const auto* fused = std::get_if<program::NormRoute>(&op.args);
+    const auto* route = fused != nullptr ? &fused->route : std::get_if<program::Route>(&op.args);
     if (route == nullptr) continue;
     const int64_t used = program[route->ids.id].columns();
     ids.resize(static_cast<size_t>(rows * used));
@@ -22,8 +23,9 @@ ExpertCount count_experts(program::Executable& executable, int64_t rows) {
     const auto distinct = static_cast<double>(std::unique(ids.begin(), ids.end()) - ids.begin());
     sum.distinct += distinct;
     sum.least = layers == 0 ? distinct : std::min(sum.least, distinct);
-    sum.uniform += shape.distinct_experts(static_cast<double>(program[route->logits.id].columns()),
-                                          static_cast<double>(used));
+    const int64_t experts =
+        fused != nullptr ? program[fused->router.id].shape[1] : program[route->logits.id].columns();
+    sum.uniform += shape.distinct_experts(static_cast<double>(experts), static_cast<double>(used));
     ++layers;
   }
   if (layers > 0) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_info.h"
 #include "program/program.h"
 #include "program/tolerance.h"
 
@@ -96,6 +97,9 @@ class Executable {
  public:
   virtual ~Executable() = default;
   virtual void run(const StepInput& input, StepOutput& output) = 0;
+  /// Memory of the executable's own that run() fills quickest: logits that begin there are not copied once more. May
+  /// be empty, or less than all rows of outputs need.
+  virtual std::span<float> logits_memory() { return {}; }
   /// The same, and when each op ran. Nothing is run otherwise than in run(): no op waits for another's end
   /// only to be timed.
   virtual void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) = 0;
@@ -124,6 +128,8 @@ class Backend {
   /// Whether there is a kernel for this op with these types.
   virtual bool has(const Program& program, const Op& op) const = 0;
   /// What compile() would take, without taking it. Sums that no int64 holds are the largest int64.
+  /// Bytes that compile() may take at most, of the memory that it takes them from.
+  virtual int64_t available_bytes() const { return available_memory_bytes(); }
   virtual MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const = 0;
   /// How far this backend's last result of these ops may lie from the reference's (program/tolerance.h).
   virtual double tolerance(const Program& program) const { return program::tolerance(program); }

@@ -19,8 +19,12 @@
 #include "program/ops/matmul.h"
 #include "program/ops/matmul_add.h"
 #include "program/ops/mla_attend.h"
+#include "program/ops/mla_heads.h"
+#include "program/ops/mla_query.h"
 #include "program/ops/moe_down_add.h"
 #include "program/ops/moe_gate_up.h"
+#include "program/ops/norm_matmul.h"
+#include "program/ops/norm_route.h"
 #include "program/ops/rms_norm.h"
 #include "program/ops/rope.h"
 #include "program/ops/route.h"
@@ -30,7 +34,7 @@ namespace sluice::program {
 
 using OpArgs =
     std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
-                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd>;
+                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd, NormMatmul, NormRoute, MlaQuery, MlaHeads>;
 
 struct Op {
   OpArgs args;

@@ -31,6 +31,10 @@ struct Bind {
   const Kernel* operator()(const MoeDownAdd&) const { return &kMoeDownAdd; }
   const Kernel* operator()(const ExpertMatmul&) const { return &kExpertMatmul; }
   const Kernel* operator()(const ExpertCombine&) const { return &kExpertCombine; }
+  const Kernel* operator()(const NormMatmul&) const { return nullptr; }
+  const Kernel* operator()(const NormRoute&) const { return nullptr; }
+  const Kernel* operator()(const MlaQuery&) const { return nullptr; }
+  const Kernel* operator()(const MlaHeads&) const { return nullptr; }
 };
 
 /// Whether every weight of the op can be packed and decoded, and the cache written.

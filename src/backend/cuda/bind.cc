@@ -48,6 +48,10 @@ struct Bind {
   const Kernel* operator()(const MoeDownAdd&) const { return first({&kMoeDownAdd}); }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
+  const Kernel* operator()(const NormMatmul&) const { return first({&kNormMatmul}); }
+  const Kernel* operator()(const NormRoute&) const { return first({&kNormRoute}); }
+  const Kernel* operator()(const MlaQuery&) const { return first({&kMlaQuery}); }
+  const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads}); }
 };
 
 /// Whether every weight of the op can be packed, and the cache is of the one type that kernels know.
@@ -61,10 +65,10 @@ bool types_known(const Program& program, const Op& op) {
   return known;
 }
 
-std::vector<Sizes> all_sizes(int64_t max_rows, int64_t longest) {
+std::vector<Sizes> all_sizes(int64_t max_rows, int64_t longest, int architecture) {
   std::vector<Sizes> list;
   for (const int64_t rows : row_buckets(max_rows)) {
-    for (const int64_t context : context_buckets(longest)) list.push_back({rows, context});
+    for (const int64_t context : context_buckets(longest)) list.push_back({rows, context, architecture});
   }
   return list;
 }
@@ -125,7 +129,10 @@ const Kernel* bind(const Program& program, const Op& op, const Sizes& sizes) {
   return types_known(program, op) ? std::visit(Bind{program, op, sizes}, op.args) : nullptr;
 }
 
-bool quantises_inside(const Op&) { return false; }
+bool quantises_inside(const Op& op) {
+  return std::holds_alternative<NormMatmul>(op.args) || std::holds_alternative<MlaQuery>(op.args) ||
+         std::holds_alternative<MlaHeads>(op.args);
+}
 
 std::vector<int64_t> row_buckets(int64_t max_rows) {
   std::vector<int64_t> list;
@@ -147,9 +154,10 @@ int64_t bucket_of(const std::vector<int64_t>& buckets, int64_t value) {
   return *found;
 }
 
-Bound bind_all(const Program& program, int64_t max_rows, int64_t longest) {
-  Binder binder(program, all_sizes(max_rows, longest));
+Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, int architecture) {
+  Binder binder(program, all_sizes(max_rows, longest, architecture));
   Bound bound;
+  bound.architecture = architecture;
   for (const Op& op : program.ops()) binder.add(binder.node(op), bound.nodes);
   bound.program = bound.leaves = binder.tensors();
   for (const Node& node : bound.nodes) {
@@ -168,8 +176,9 @@ void add_launches(const Program& program, const Node& node, const Sizes& sizes, 
 }
 
 int64_t scratch_bytes(const Bound& bound, int64_t max_rows, int64_t longest) {
+  const int architecture = bound.architecture;
   int64_t most = 0;
-  for (const Sizes& sizes : all_sizes(max_rows, longest)) {
+  for (const Sizes& sizes : all_sizes(max_rows, longest, architecture)) {
     std::vector<Launch> launches;
     for (const Node& node : bound.nodes) add_launches(bound.program, node, sizes, launches);
     for (const Launch& launch : launches) {

@@ -5,6 +5,7 @@
 #include "backend/cuda/bind.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/executable.h"
+#include "backend/cuda/graphs.h"
 #include "backend/cuda/peaks.h"
 #include "base/error.h"
 #include "program/op_info.h"
@@ -18,13 +19,18 @@ class CudaBackend : public Backend {
  public:
   std::string name() const override { return "cuda"; }
   bool has(const Program& program, const Op& op) const override {
-    return cuda::bind(program, op, {}) != nullptr;
+    return cuda::bind(program, op, {.architecture = cuda::architecture_of(0)}) != nullptr;
   }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     const int64_t longest = cuda::longest_context(options);
-    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest);
+    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, cuda::architecture_of(0));
     return cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
                                bound.longest_expansion);
+  }
+  int64_t available_bytes() const override {
+    size_t available = 0, all = 0;
+    cuda::check(cudaMemGetInfo(&available, &all));
+    return static_cast<int64_t>(available);
   }
   /// Fused ops quantise what the ops inside hand on to eight bits, 32 under a scale: off by half a step of
   /// 127 from the largest, that is about 1 part in 200 of a block of normal numbers, for each hand over.

@@ -43,7 +43,7 @@ class CudaExecutable : public Executable {
  public:
   CudaExecutable(const Program& program, const WeightBytes& weights, const CompileOptions& options)
       : options_(options),
-        bound_(bind_all(program, options.max_rows, longest_context(options))),
+        bound_(bind_all(program, options.max_rows, longest_context(options), architecture_of(0))),
         row_buckets_(row_buckets(options.max_rows)),
         output_buckets_(row_buckets(options.max_outputs)),
         context_buckets_(context_buckets(longest_context(options))),
@@ -101,6 +101,10 @@ class CudaExecutable : public Executable {
     });
   }
 
+  std::span<float> logits_memory() override {
+    return {reinterpret_cast<float*>(pinned_logits_),
+            static_cast<size_t>(pinned_logits_bytes_) / sizeof(float)};
+  }
   const Program& program() const override { return bound_.program; }
 
   /// The kernels of the smallest steps, and those of the largest where they are others.
@@ -115,8 +119,9 @@ class CudaExecutable : public Executable {
         return text;
       };
       std::vector<Launch> few, many;
-      std::string text = names({1, context_buckets_.front()}, few);
-      const std::string other = names({row_buckets_.back(), context_buckets_.back()}, many);
+      std::string text = names({1, context_buckets_.front(), bound_.architecture}, few);
+      const std::string other =
+          names({row_buckets_.back(), context_buckets_.back(), bound_.architecture}, many);
       if (other != text) text += fmt::format("; rows {}: {}", row_buckets_.back(), other);
       list.push_back({text, source(few[0].kernel->file), few[0].kernel->line});
     }
@@ -146,7 +151,9 @@ class CudaExecutable : public Executable {
                               stream_));
       }
       stream_.wait();
-      std::memcpy(logits.data(), pinned_logits_, static_cast<size_t>(bytes));
+      if (reinterpret_cast<char*>(logits.data()) != pinned_logits_) {
+        std::memcpy(logits.data(), pinned_logits_, static_cast<size_t>(bytes));
+      }
       return;
     }
     check(cudaMemcpyAsync(logits.data(), from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,

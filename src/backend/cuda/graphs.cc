@@ -13,13 +13,17 @@ int attribute(cudaDeviceAttr which, int device) {
 
 }  // namespace
 
+int architecture_of(int device) {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
 Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, int device)
     : bound_(bound),
       memory_(memory),
       block_(block),
       processors_(attribute(cudaDevAttrMultiProcessorCount, device)),
-      architecture_(10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
-                    attribute(cudaDevAttrComputeCapabilityMinor, device)) {}
+      architecture_(bound.architecture) {}
 
 Graphs::~Graphs() {
   clear();
@@ -40,7 +44,7 @@ void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
 int Graphs::kernels(const Bucket& bucket) const {
   std::vector<Launch> launches;
   for (const Node& node : bound_.nodes)
-    add_launches(bound_.program, node, {bucket.rows, bucket.longest}, launches);
+    add_launches(bound_.program, node, {bucket.rows, bucket.longest, architecture_}, launches);
   return static_cast<int>(launches.size());
 }
 
@@ -79,7 +83,7 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream) {
     mark(i);
     // Rows of outputs only: with none of them there is nothing to launch.
     std::vector<Launch> launches;
-    add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest}, launches);
+    add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, architecture_}, launches);
     for (const Launch& launch : launches) launch.kernel->launch(bound_.program, *launch.op, context);
   }
   mark(bound_.nodes.size());

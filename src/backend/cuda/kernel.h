@@ -36,7 +36,8 @@ struct Context {
 /// The sizes of a bucket of steps.
 struct Sizes {
   int64_t rows = 1;
-  int64_t longest = 1;
+  int64_t longest = 1;    ///< positions of a row's context at most
+  int architecture = 90;  ///< of the device: 90 is compute capability 9.0
 };
 
 struct Kernel {

@@ -71,6 +71,10 @@ void Route::check(const Program& p) const {
   expect_type(p, "ids", ids.id, quant::Type::I32);
   expect_shape(p, "weights", weights.id, {kStepRows, 1, used});
   if (bias) expect_shape(p, "bias", bias.id, {1, 1, experts});
+  check_rule(experts, used);
+}
+
+void Route::check_rule(int64_t experts, int64_t used) const {
   if (groups < 1 || experts % groups != 0) fail("{} experts do not make {} groups", experts, groups);
   if (groups_used < 1 || groups_used > groups) fail("{} of {} groups cannot be used", groups_used, groups);
   if (used < 1 || used > experts / groups * groups_used) {

@@ -37,6 +37,8 @@ struct Route {
   }
   std::string attributes() const;
   void check(const Program& p) const;
+  /// Throws Error unless `used` of `experts` can be selected by this rule.
+  void check_rule(int64_t experts, int64_t used) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void reference(RefMemory& memory, const StepInput& input) const;
   static std::vector<OpCase> cases();

@@ -42,26 +42,22 @@ __device__ void run_task(const Experts& e, int task, const Activations& x, bool 
   const int n = task % e.tasks * group + threadIdx.x % 32 / e.lanes;
   const int expert = e.ids != nullptr ? __ldcg(e.ids + row * e.ids_stride + slot) : 0;
   Activations in = x;
-  if (in_by_slot) in.shared += slot * x.stride();
+  if (in_by_slot) in.offset += slot * x.stride();
   const bool valid = n < e.gate.rows;
-  float gate[1], up[1];
-  dot<1>(e.gate, e.gate.row(expert, n), valid, e.lanes, in, gate);
-  float value = gate[0];
+  float value = dot<1>(e.gate, e.gate.row(expert, n), valid, e.lanes, in).of[0];
   if (e.up.codes != nullptr) {
-    dot<1>(e.up, e.up.row(expert, n), valid, e.lanes, in, up);
-    value = silu(gate[0]) * up[0];
+    value = silu(value) * dot<1>(e.up, e.up.row(expert, n), valid, e.lanes, in).of[0];
   }
   if (valid && threadIdx.x % e.lanes == 0) e.out(row, slot)[n] = value;
 }
 
 __global__ void __launch_bounds__(kThreads, 2) gated(const __grid_constant__ Args args) {
-  extern __shared__ __align__(16) char shared[];
   __shared__ float partial[33];
   let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.y;
   if (row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
-  const Activations x{shared, args.in.columns, args.bytes, args.floats};
+  const Activations x{0, args.in.columns, args.bytes, args.floats};
   for (int h = 0; h < args.in.heads; ++h) x.fill(h, args.in(row, h), args.norm, args.epsilon, partial);
   __syncthreads();
   constexpr int kWarps = kThreads / 32;

@@ -24,21 +24,19 @@ struct Args {
 
 /// grid: (parts of a head's outputs, heads, rows).
 __global__ void __launch_bounds__(kThreads) along_columns(const __grid_constant__ Args args) {
-  extern __shared__ __align__(16) char shared[];
   let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.z;
   const int head = blockIdx.y;
   if (row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
-  const Activations x{shared, args.in.columns, args.bytes, !args.bytes};
+  const Activations x{0, args.in.columns, args.bytes, !args.bytes};
   x.fill(0, args.in(row, head), nullptr, 0, nullptr);
   __syncthreads();
   const int group = 32 / args.lanes, tasks = (args.weight.rows + group - 1) / group;
   for (int task = threadIdx.x / 32 * gridDim.x + blockIdx.x; task < tasks; task += gridDim.x * kWarps) {
     const int n = task * group + threadIdx.x % 32 / args.lanes;
-    float sums[1];
-    dot<1>(args.weight, args.weight.row(head, n), n < args.weight.rows, args.lanes, x, sums);
-    if (n < args.weight.rows && threadIdx.x % args.lanes == 0) args.out(row, head)[n] = sums[0];
+    const Sums<1> sums = dot<1>(args.weight, args.weight.row(head, n), n < args.weight.rows, args.lanes, x);
+    if (n < args.weight.rows && threadIdx.x % args.lanes == 0) args.out(row, head)[n] = sums.of[0];
   }
 }
 
@@ -55,7 +53,7 @@ __device__ void add_scaled(const Matrix& m, int64_t flat_row, int piece, float f
     return;
   }
   with_blocked_type(m.type, [&]<Type T>() {
-    const Raw<T> raw = load_block<T>(m, flat_row * (m.columns / 32) + piece);
+    const Raw<T> raw = load_block<T>(planes_from(m), flat_row * (m.columns / 32) + piece);
     const Codes codes = unpack_codes<T>(raw);
     const Scales scales = unpack_scales<T>(raw);
 #pragma unroll

@@ -14,11 +14,11 @@ inline constexpr int64_t kMostShared = 99 * 1024;
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kGatherRows, kExpertCombine;
-extern const Kernel kRoute;
-extern const Kernel kMatmul, kMatmulAdd;
+extern const Kernel kRoute, kNormRoute;
+extern const Kernel kMatmul, kMatmulAdd, kNormMatmul;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
-extern const Kernel kMlaAttend, kAttend;
+extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaHeads;
 
 }  // namespace sluice::backend::cuda

@@ -34,24 +34,22 @@ __device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const
                          float* products) {
   const int in_block = turn * (32 / lanes) + threadIdx.x % 32 / lanes;
   const int n = blockIdx.x * kOutputs + in_block;
-  float sums[1];
   const bool valid = in_block < kOutputs && n < m.rows;
-  dot<1>(m, m.row(matrix, n), valid, lanes, x, sums);
-  if (valid && threadIdx.x % lanes == 0) products[in_block] = sums[0];
+  const Sums<1> sums = dot<1>(m, m.row(matrix, n), valid, lanes, x);
+  if (valid && threadIdx.x % lanes == 0) products[in_block] = sums.of[0];
 }
 
 __global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constant__ Args args) {
-  extern __shared__ __align__(16) char shared[];
   __shared__ float products[kMostExperts + 1][kOutputs];
   let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.y;
   if (row >= args.step.header->rows) return;
   const int used = args.in.heads;
-  const Activations routed{shared, args.in.columns, args.bytes, args.floats};
+  const Activations routed{0, args.in.columns, args.bytes, args.floats};
   for (int k = 0; k < used; ++k) routed.fill(k, args.in(row, k), nullptr, 0, nullptr);
   const bool has_shared = args.shared_down.codes != nullptr;
-  const Activations from_shared{shared + used * routed.stride(), args.shared_in.columns, args.shared_bytes,
+  const Activations from_shared{used * routed.stride(), args.shared_in.columns, args.shared_bytes,
                                 args.shared_floats};
   if (has_shared) from_shared.fill(0, args.shared_in(row), nullptr, 0, nullptr);
   __syncthreads();
@@ -65,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constan
     }
     const int slot = (task - shared_turns) / turns;
     Activations x = routed;
-    x.shared += slot * routed.stride();
+    x.offset += slot * routed.stride();
     run_task(args.down, __ldcg(args.ids(row) + slot), (task - shared_turns) % turns, args.lanes, x,
              products[slot]);
   }

@@ -17,6 +17,7 @@ using namespace program;
 
 constexpr int kThreads = 512;
 constexpr int kMostParts = 3;
+constexpr int kMostNormedRows = 8;
 
 /// One weight and where its products go.
 struct Part {
@@ -45,25 +46,24 @@ __device__ void run_task(const Args& args, int task, const Activations& x, int64
   while (task >= args.parts[p].tasks) task -= args.parts[p++].tasks;
   const Part& part = args.parts[p];
   const int n = task * (32 / part.lanes) + threadIdx.x % 32 / part.lanes;
-  float sums[kRows];
-  dot<kRows>(part.weight, part.weight.row(0, n), n < part.weight.rows, part.lanes, x, sums);
+  const Sums<kRows> sums =
+      dot<kRows>(part.weight, part.weight.row(0, n), n < part.weight.rows, part.lanes, x);
   if (n >= part.weight.rows || threadIdx.x % part.lanes != 0) return;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = first_row + r;
     if (row >= rows) break;
     const float add = part.add != nullptr ? __ldcg(part.add + row * part.add_stride + n) : 0.0f;
-    part.out[row * part.out_stride + n] = sums[r] + add;
+    part.out[row * part.out_stride + n] = sums.of[r] + add;
   }
 }
 
 template <int kRows>
 __global__ void __launch_bounds__(kThreads, 2) products(const __grid_constant__ Args args) {
-  extern __shared__ __align__(16) char shared[];
   __shared__ float partial[33];
   let_next_start();
   wait_for_previous();
-  const Activations x{shared, args.columns, args.bytes, args.floats};
+  const Activations x{0, args.columns, args.bytes, args.floats};
   const int64_t rows = args.by_outputs ? args.step.header->outputs : args.step.header->rows;
   const int64_t first_row = int64_t{blockIdx.y} * kRows;
   if (first_row >= rows) return;
@@ -139,6 +139,18 @@ void launch_matmul_add(const Program& program, const Op& record, const Context& 
   start(context, args, context.rows(program[op.in.id]));
 }
 
+void launch_norm_matmul(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<NormMatmul>(record.args);
+  Args args{};
+  set_input(args, context, program, op.in.id);
+  args.norm = context.memory.vector(op.norm.id);
+  args.epsilon = op.epsilon;
+  args.parts[args.count++] = part_of(context, op.a.id, op.out_a.id);
+  if (op.b) args.parts[args.count++] = part_of(context, op.b.id, op.out_b.id);
+  if (op.c) args.parts[args.count++] = part_of(context, op.c.id, op.out_c.id);
+  start(context, args, context.rows(program[op.in.id]));
+}
+
 bool fits(const Program& program, TensorId in) {
   const int64_t columns = program[in].heads() * program[in].columns();
   return columns * 4 + columns / 32 * 40 + 64 <= kMostShared;
@@ -150,9 +162,14 @@ bool serves_matmul(const Program& program, const Op& record, const Sizes&) {
 bool serves_matmul_add(const Program& program, const Op& record, const Sizes&) {
   return fits(program, std::get<MatmulAdd>(record.args).in.id);
 }
+/// Many rows are normed once instead of by every block of threads.
+bool serves_norm_matmul(const Program& program, const Op& record, const Sizes& sizes) {
+  return sizes.rows <= kMostNormedRows && fits(program, std::get<NormMatmul>(record.args).in.id);
+}
 
 }  // namespace
 
+const Kernel kNormMatmul{"gemv of the normed row", serves_norm_matmul, launch_norm_matmul};
 const Kernel kMatmul{"gemv", serves_matmul, launch_matmul};
 const Kernel kMatmulAdd{"gemv with residual", serves_matmul_add, launch_matmul_add};
 

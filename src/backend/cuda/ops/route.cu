@@ -28,8 +28,9 @@ void launch_route(const Program& program, const Op& record, const Context& conte
   const Memory& memory = context.memory;
   launch(context, route,
          LaunchShape{dim3(static_cast<unsigned>(context.rows(program[op.logits.id]))), dim3(32)},
-         context.step, route_rule(program, op), memory.rows(op.logits.id), memory.vector(op.bias.id),
-         memory.int_rows(op.ids.id), memory.rows(op.weights.id));
+         context.step, route_rule(op, program[op.logits.id].columns(), program[op.ids.id].columns()),
+         memory.rows(op.logits.id), memory.vector(op.bias.id), memory.int_rows(op.ids.id),
+         memory.rows(op.weights.id));
 }
 
 bool serves_route(const Program& program, const Op& record, const Sizes&) {

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) embed(StepView step, Matrix table, R
   }
   with_blocked_type(table.type, [&]<Type T>() {
     for (int b = threadIdx.x; b < table.columns / 32; b += kThreads) {
-      const Raw<T> raw = load_block<T>(table, table.row(0, token) * (table.columns / 32) + b);
+      const Raw<T> raw = load_block<T>(planes_from(table), table.row(0, token) * (table.columns / 32) + b);
       const Codes codes = unpack_codes<T>(raw);
       const Scales scales = unpack_scales<T>(raw);
 #pragma unroll

@@ -21,9 +21,15 @@ struct ActivationBlock {
   __device__ int second_sum() const { return sums >> 16; }
 };
 
-/// Where rows of activations lie in shared memory.
+/// The block's shared memory that its launch asked for.
+__device__ inline char* dynamic_shared(int offset) {
+  extern __shared__ __align__(16) char memory[];
+  return memory + offset;
+}
+
+/// Where rows of activations lie in the block's dynamic shared memory.
 struct Activations {
-  char* shared;
+  int offset;  ///< bytes
   int columns;
   bool bytes, floats;  ///< which of the two are there
 
@@ -34,10 +40,11 @@ struct Activations {
   }
   __device__ int stride() const { return row_bytes(columns, bytes, floats); }
   __device__ float* float_row(int r) const {
-    return reinterpret_cast<float*>(shared + r * stride() + (bytes ? round16(bytes_size(columns)) : 0));
+    return reinterpret_cast<float*>(
+        dynamic_shared(offset + r * stride() + (bytes ? round16(bytes_size(columns)) : 0)));
   }
   __device__ ActivationBlock block(int r, int b) const {
-    const char* row = shared + r * stride();
+    const char* row = dynamic_shared(offset + r * stride());
     const int blocks = columns / 32;
     const int4 low = reinterpret_cast<const int4*>(row)[b];
     const int4 high = reinterpret_cast<const int4*>(row)[blocks + b];
@@ -49,7 +56,7 @@ struct Activations {
   /// together
   /// (`at` % 8 runs over neighbouring lanes); the others of the warp too.
   __device__ void store(int r, int at, float4 x, bool valid) const {
-    char* row = shared + r * stride();
+    char* row = dynamic_shared(offset + r * stride());
     if (floats && valid) reinterpret_cast<float4*>(float_row(r))[at] = x;
     if (!bytes) return;
     const float largest = lane_max(fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))), 8);
@@ -66,6 +73,16 @@ struct Activations {
     if (piece == 0) {
       reinterpret_cast<int2*>(row + blocks * 32)[b] =
           make_int2(__float_as_int(largest / 127.0f), (sum & 0xffff) | other << 16);
+    }
+  }
+
+  /// Row r from four(at), which gives columns 4 * at and on; columns % 4 == 0. The whole block calls it.
+  template <typename Four>
+  __device__ void fill_with(int r, Four four) const {
+    const int pieces = columns / 4;
+    for (int base = 0; base < pieces; base += blockDim.x) {
+      const int at = base + threadIdx.x;
+      store(r, at, at < pieces ? four(at) : make_float4(0, 0, 0, 0), at < pieces);
     }
   }
 

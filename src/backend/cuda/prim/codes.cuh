@@ -50,8 +50,14 @@ struct Raw {
   uint32_t scale, super;
 };
 
+/// Where a weight's planes lie.
+struct CodePlanes {
+  const uint8_t *codes, *high, *scale, *super;
+};
+__device__ inline CodePlanes planes_from(const Matrix& m) { return {m.codes, m.high, m.scale, m.super}; }
+
 template <Type T>
-__device__ inline Raw<T> load_block(const Matrix& m, int64_t block) {
+__device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block) {
   Raw<T> raw{};
   if constexpr (Traits<T>::codes_bytes == 8) {
     const uint2 v = load_weight(reinterpret_cast<const uint2*>(m.codes) + block);

@@ -5,7 +5,6 @@
 
 #include "backend/cuda/prim/warp.cuh"
 #include "program/ops/route.h"
-#include "program/program.h"
 
 namespace sluice::backend::cuda {
 
@@ -17,9 +16,9 @@ struct RouteRule {
   float scale;
 };
 
-inline RouteRule route_rule(const program::Program& program, const program::Route& op) {
-  return {static_cast<int>(program[op.logits.id].columns()),
-          static_cast<int>(program[op.ids.id].columns()),
+inline RouteRule route_rule(const program::Route& op, int64_t experts, int64_t used) {
+  return {static_cast<int>(experts),
+          static_cast<int>(used),
           op.groups,
           op.groups_used,
           op.gating == program::Gating::Sigmoid,

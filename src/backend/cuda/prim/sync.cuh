@@ -36,4 +36,10 @@ __device__ inline uint2 load_weight(const uint2* at) {
 /// Asks for a line of a weight ahead of its use.
 __device__ inline void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
+/// Asks for the lines of `bytes` from `from` on, the block's threads together.
+__device__ inline void prefetch_range(const uint8_t* from, int64_t bytes) {
+  constexpr int kLine = 128;
+  for (int64_t at = threadIdx.x * kLine; at < bytes; at += blockDim.x * kLine) prefetch(from + at);
+}
+
 }  // namespace sluice::backend::cuda

@@ -1,0 +1,52 @@
+#include "program/ops/mla_heads.h"
+
+#include "program/ops/checks.h"
+
+namespace sluice::program {
+
+std::string MlaHeads::attributes() const { return fmt::format("scale {:g} {}", scale, query.attributes()); }
+
+void MlaHeads::check(const Program& p) const {
+  const int64_t heads = p[out.id].heads();
+  query.check(p, heads);
+  if (query.out.id != kNoTensor) fail("query: it stays inside");
+  expect_weight(p, "v_b", v_b.id);
+  expect_shape(p, "v_b", v_b.id, {heads, p[out.id].columns(), query.rank(p)});
+  expect_shape(p, "out", out.id, {kStepRows, heads, p[out.id].columns()});
+}
+
+Cost MlaHeads::cost(const Program& p, const StepShape& shape) const {
+  const auto width = static_cast<double>(p[query.cache.id].columns());
+  const auto rank = static_cast<double>(query.rank(p)), heads = static_cast<double>(p[out.id].heads());
+  Cost cost = query.cost(p, shape);
+  cost += {p.bytes(v_b.id, shape) + p.bytes(query.cache.id, shape.cache_rows * width), p.bytes(out.id, shape),
+           2 * shape.rows * (shape.context * heads * (width + rank) + p.elements(v_b.id, shape))};
+  return cost;
+}
+
+void MlaHeads::expand(Builder& b) const {
+  const int64_t heads = b.program()[out.id].heads(), rank = query.rank(b.program());
+  MlaQuery first = query;
+  first.out.id = b.activation("query", kStepRows, heads, b.program()[query.cache.id].columns());
+  b.emit(first);
+  const TensorId context = b.activation("context", kStepRows, heads, rank);
+  b.emit(MlaAttend{{first.out.id}, {query.cache.id}, {context}, scale, query.cache_layer});
+  b.emit(HeadMatmul{{context}, v_b, out, Reduce::Columns});
+}
+
+std::vector<OpCase> MlaHeads::cases() {
+  const auto build = [](bool with_q, Reduce reduce) {
+    return [=](Builder& b) {
+      MlaHeads op{.query = MlaQuery::example(b, with_q, reduce),
+                  .v_b = {b.weight("v_b", quant::Type::Q8_0, 20, 256, 512)},
+                  .out = {b.activation("values", kStepRows, 20, 256)},
+                  .scale = 1.0f / 256};
+      b.emit(op);
+    };
+  };
+  return {{"20 heads with q rows 1", 1, build(true, Reduce::Columns)},
+          {"20 heads rows 1", 1, build(false, Reduce::Columns)},
+          {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)}};
+}
+
+}  // namespace sluice::program

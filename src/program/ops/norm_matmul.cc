@@ -1,0 +1,57 @@
+#include "program/ops/norm_matmul.h"
+
+#include "program/ops/checks.h"
+
+namespace sluice::program {
+
+std::string NormMatmul::attributes() const { return fmt::format("epsilon {:g}", epsilon); }
+
+void NormMatmul::check(const Program& p) const {
+  expect_weight(p, "norm", norm.id);
+  expect_shape(p, "norm", norm.id, {1, 1, p[in.id].columns()});
+  if (p[in.id].heads() != 1) fail("in: {} has heads", p[in.id].name);
+  Matmul{in, a, out_a}.check(p);
+  for (const auto& [weight, out] : {std::pair{b, out_b}, {c, out_c}}) {
+    if (static_cast<bool>(weight) != (out.id != kNoTensor)) fail("a weight and its result go together");
+    if (weight) Matmul{in, weight, out}.check(p);
+  }
+}
+
+Cost NormMatmul::cost(const Program& p, const StepShape& shape) const {
+  Cost cost{bytes_of(p, shape, {in.id, norm.id, a.id, b.id, c.id}),
+            bytes_of(p, shape, {out_a.id, out_b.id, out_c.id}), 4 * p.elements(in.id, shape)};
+  const double rows = Program::rows(p[in.id], shape);
+  for (const Read weight : {a, b, c}) {
+    if (weight) cost.flops += 2 * rows * p.elements(weight.id, shape);
+  }
+  return cost;
+}
+
+void NormMatmul::expand(Builder& builder) const {
+  const TensorId normed = builder.rms_norm(in.id, norm.id, epsilon);
+  for (const auto& [weight, out] : {std::pair{a, out_a}, {b, out_b}, {c, out_c}}) {
+    if (weight) builder.emit(Matmul{{normed}, weight, out});
+  }
+}
+
+std::vector<OpCase> NormMatmul::cases() {
+  const auto build = [](quant::Type second, int64_t third) {
+    return [=](Builder& b) {
+      NormMatmul op{.in = {b.activation("x", kStepRows, 1, 2048)},
+                    .norm = {b.weight("norm", quant::Type::F32, 1, 1, 2048)},
+                    .a = {b.weight("a", quant::Type::Q4_0, 1, 768, 2048)},
+                    .b = {b.weight("b", second, 1, 576, 2048)}};
+      op.out_a.id = b.activation("out_a", kStepRows, 1, 768);
+      op.out_b.id = b.activation("out_b", kStepRows, 1, 576);
+      if (third > 0) {
+        op.c.id = b.weight("c", quant::Type::F16, 1, third, 2048);
+        op.out_c.id = b.activation("out_c", kStepRows, 4, third / 4);
+      }
+      b.emit(op);
+    };
+  };
+  return {{"Q4_0 and Q8_0 rows 1", 1, build(quant::Type::Q8_0, 0)},
+          {"Q4_0, Q4_K and F16 rows 5", 5, build(quant::Type::Q4_K, 64)}};
+}
+
+}  // namespace sluice::program
