@@ -72,9 +72,12 @@ class CaseRun {
 
   std::unique_ptr<Executable> compile(Backend& backend) const {
     auto executable = backend.compile(program_, weights_, {rows_, rows_, page_count()});
-    for (size_t i = 0; i < inputs_.size(); ++i)
-      executable->poke(inputs_[i], rows_of(inputs_[i]), input_values_[i]);
+    poke_inputs(*executable);
     return executable;
+  }
+  void poke_inputs(Executable& executable) const {
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      executable.poke(inputs_[i], rows_of(inputs_[i]), input_values_[i]);
   }
   void run(Executable& executable) {
     logits_.resize(elements(program_.output()));

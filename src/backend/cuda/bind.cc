@@ -129,11 +129,6 @@ const Kernel* bind(const Program& program, const Op& op, const Sizes& sizes) {
   return types_known(program, op) ? std::visit(Bind{program, op, sizes}, op.args) : nullptr;
 }
 
-bool quantises_inside(const Op& op) {
-  return std::holds_alternative<NormMatmul>(op.args) || std::holds_alternative<MlaQuery>(op.args) ||
-         std::holds_alternative<MlaHeads>(op.args);
-}
-
 std::vector<int64_t> row_buckets(int64_t max_rows) {
   std::vector<int64_t> list;
   for (int64_t rows = 1; rows < max_rows; rows *= 2) list.push_back(rows);

@@ -8,7 +8,6 @@
 #include "backend/cuda/graphs.h"
 #include "backend/cuda/peaks.h"
 #include "base/error.h"
-#include "program/op_info.h"
 
 namespace sluice::backend {
 namespace {
@@ -31,15 +30,6 @@ class CudaBackend : public Backend {
     size_t available = 0, all = 0;
     cuda::check(cudaMemGetInfo(&available, &all));
     return static_cast<int64_t>(available);
-  }
-  /// Fused ops quantise what the ops inside hand on to eight bits, 32 under a scale: off by half a step of
-  /// 127 from the largest, that is about 1 part in 200 of a block of normal numbers, for each hand over.
-  double tolerance(const Program& program) const override {
-    double tolerance = program::tolerance(program);
-    for (const Op& op : program.ops()) {
-      if (cuda::quantises_inside(op)) tolerance = 0x1p-6;
-    }
-    return tolerance;
   }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {

@@ -40,7 +40,7 @@ std::vector<OpCase> MlaHeads::cases() {
       MlaHeads op{.query = MlaQuery::example(b, with_q, reduce),
                   .v_b = {b.weight("v_b", quant::Type::Q8_0, 20, 256, 512)},
                   .out = {b.activation("values", kStepRows, 20, 256)},
-                  .scale = 1.0f / 256};
+                  .scale = 0x1p-15f};
       b.emit(op);
     };
   };

@@ -14,7 +14,9 @@ namespace {
 
 using namespace program;
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kOut = 4;  // outputs of a warp's group of lanes
 
 /// Matrices that stand for `slots` experts of a row (1: shared or dense, no ids).
 struct Experts {
@@ -32,23 +34,29 @@ struct Args {
   const float* norm;
   float epsilon;
   int tasks;
-  bool bytes, floats, by_outputs;
+  bool bytes, floats, by_outputs, one_row;
 };
 
 __device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
 
 __device__ void run_task(const Experts& e, int task, const Activations& x, bool in_by_slot, int64_t row) {
   const int slot = task / e.tasks, group = 32 / e.lanes;
-  const int n = task % e.tasks * group + threadIdx.x % 32 / e.lanes;
+  const int n = (task % e.tasks * group + threadIdx.x % 32 / e.lanes) * kOut;
+  const int count = min(kOut, e.gate.rows - n);
   const int expert = e.ids != nullptr ? __ldcg(e.ids + row * e.ids_stride + slot) : 0;
   Activations in = x;
   if (in_by_slot) in.offset += slot * x.stride();
-  const bool valid = n < e.gate.rows;
-  float value = dot<1>(e.gate, e.gate.row(expert, n), valid, e.lanes, in).of[0];
+  Sums<1, kOut> sums = dot<1, kOut, true>(e.gate, e.gate.row(expert, n), count, e.lanes, in);
   if (e.up.codes != nullptr) {
-    value = silu(value) * dot<1>(e.up, e.up.row(expert, n), valid, e.lanes, in).of[0];
+    const Sums<1, kOut> up = dot<1, kOut, true>(e.up, e.up.row(expert, n), count, e.lanes, in);
+#pragma unroll
+    for (int o = 0; o < kOut; ++o) sums.of[o] = silu(sums.of[o]) * up.of[o];
   }
-  if (valid && threadIdx.x % e.lanes == 0) e.out(row, slot)[n] = value;
+  if (threadIdx.x % e.lanes != 0) return;
+#pragma unroll
+  for (int o = 0; o < kOut; ++o) {
+    if (o < count) e.out(row, slot)[n + o] = sums.of[o];
+  }
 }
 
 __global__ void __launch_bounds__(kThreads, 2) gated(const __grid_constant__ Args args) {
@@ -56,11 +64,10 @@ __global__ void __launch_bounds__(kThreads, 2) gated(const __grid_constant__ Arg
   let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.y;
-  if (row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
+  if (!args.one_row && row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
   const Activations x{0, args.in.columns, args.bytes, args.floats};
   for (int h = 0; h < args.in.heads; ++h) x.fill(h, args.in(row, h), args.norm, args.epsilon, partial);
   __syncthreads();
-  constexpr int kWarps = kThreads / 32;
   const int shared_tasks = args.shared.slots * args.shared.tasks;
   for (int task = threadIdx.x / 32 * gridDim.x + blockIdx.x; task < args.tasks; task += gridDim.x * kWarps) {
     if (task < shared_tasks) {
@@ -89,7 +96,8 @@ void add_experts(Args& args, Experts& experts, const Context& context, TensorId 
   args.bytes |= is_blocked(experts.gate) || is_blocked(experts.up);
   // Both matrices' rows go to the same lanes; a float one asks for the whole warp.
   experts.lanes = is_float(experts.gate) || is_float(experts.up) ? 32 : lanes_for(experts.gate.columns);
-  experts.tasks = (experts.gate.rows * experts.lanes + 31) / 32;
+  const int group = kOut * (32 / experts.lanes);
+  experts.tasks = (experts.gate.rows + group - 1) / group;
   args.tasks += experts.slots * experts.tasks;
 }
 
@@ -100,9 +108,9 @@ void start(const Program& program, const Context& context, Args& args, TensorId 
   args.norm = context.memory.vector(norm);
   args.epsilon = epsilon;
   args.by_outputs = program[in].shape[0] == kOutputRows;
+  args.one_row = context.rows(program[in]) == 1;
   const int64_t row_bytes = Activations::row_bytes(args.in.columns, args.bytes, args.floats);
-  const int waves = args.tasks > 16 * context.processors ? 2 : 1;
-  const LaunchShape shape{dim3(static_cast<unsigned>(std::min(args.tasks, waves * context.processors)),
+  const LaunchShape shape{dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.processors)),
                                static_cast<unsigned>(context.rows(program[in]))),
                           dim3(kThreads), args.in.heads * row_bytes};
   launch(context, gated, shape, args);

@@ -31,7 +31,7 @@ using namespace program;
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kChunk = kPageRows;
+constexpr int kChunk = 32;      // positions; a page is some of them
 constexpr int kLongest = 1024;  // positions
 
 struct Args {
@@ -99,7 +99,7 @@ __device__ inline void multiply_share(const Matrix& m, int64_t first_row, int ro
     const int in_share = at + threadIdx.x % 32 / lanes;
     const bool valid = in_share < share.count;
     const int n = share.first + in_share;
-    const Sums<1> sums = dot<1>(m, first_row + n, valid, lanes, x);
+    const Sums<1> sums = dot<1>(m, first_row + n, valid ? 1 : 0, lanes, x);
     if (valid) put(n, sums.of[0], threadIdx.x % lanes);
   }
 }
@@ -236,18 +236,20 @@ __device__ inline void attend_share(const Args& args, const Layout& l, int posit
     __syncthreads();
     score_chunk(args, l, begin, end, position);
     __syncthreads();
-    float next = largest;
-    for (int t = 0; t < end - begin; ++t) next = fmaxf(next, weights[t]);
-    const float shrink = expf(largest - next);
+    // Every warp finds the largest score for itself; then a thread a position turns it into a weight.
+    const int count = end - begin, lane = threadIdx.x % 32;
+    const float score = lane < count ? weights[lane] : kNone;
+    const float next = fmaxf(largest, lane_max(score)), shrink = expf(largest - next);
+    const float weight = expf(score - next);  // 0 behind the last position
     largest = next;
-    total *= shrink, x *= shrink, y *= shrink;
-    for (int t = 0; t < end - begin; ++t) {
-      const float weight = expf(weights[t] - largest);
-      total += weight;
-      if (t % groups != group) continue;
+    total = total * shrink + lane_sum(weight);
+    x *= shrink, y *= shrink;
+#pragma unroll 4
+    for (int t = group; t < count; t += groups) {
+      const float w = __shfl_sync(kWholeWarp, weight, t);
       const float2 value =
           begin + t == position ? current[pair] : __half22float2(chunk[t * (args.width() / 2) + pair]);
-      x += weight * value.x, y += weight * value.y;
+      x += w * value.x, y += w * value.y;
     }
   }
   // Groups are put together in this block's place of `partial`, which is then pushed to the others.

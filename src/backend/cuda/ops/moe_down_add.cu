@@ -1,7 +1,7 @@
 // moe_down_add for few rows: down projections of the selected experts and the shared ones, router weights and
 // the residual in one launch; the sum over experts is taken in the order of their slots, so it never varies.
 //
-// A block of threads takes 16 output rows. Its warps take (some rows, expert) each, leave the products in
+// A block of threads takes 8 output rows. Its warps take (some rows, expert) each, leave the products in
 // shared memory, and one thread a row adds them up. Bound by reading weights: 9.7 MB for GLM-4.7-Flash in the
 // q4_0 mix.
 #include "backend/cuda/memory.h"
@@ -15,8 +15,9 @@ namespace {
 
 using namespace program;
 
-constexpr int kThreads = 512;
-constexpr int kOutputs = 16;  // of a block
+constexpr int kThreads = 256;
+constexpr int kOutputs = 8;  // of a block
+constexpr int kOut = 4;      // of a warp's group of lanes
 constexpr int kMostExperts = 32;
 
 struct Args {
@@ -26,17 +27,24 @@ struct Args {
   Rows<float> weights;
   Rows<int32_t> ids;
   int lanes, shared_lanes;
-  bool bytes, floats, shared_bytes, shared_floats;
+  bool bytes, floats, shared_bytes, shared_floats, one_row;
 };
 
-/// Products of kOutputs rows with one expert, in turns of 32 / lanes rows: this warp's turn.
+/// Turns in which warps take kOutputs rows.
+__device__ inline int turns_of(int lanes) { return (kOutputs / kOut * lanes + 31) / 32; }
+
+/// Products of kOutputs rows with one expert, in turns: this warp's turn.
 __device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const Activations& x,
                          float* products) {
-  const int in_block = turn * (32 / lanes) + threadIdx.x % 32 / lanes;
+  const int in_block = (turn * (32 / lanes) + threadIdx.x % 32 / lanes) * kOut;
   const int n = blockIdx.x * kOutputs + in_block;
-  const bool valid = in_block < kOutputs && n < m.rows;
-  const Sums<1> sums = dot<1>(m, m.row(matrix, n), valid, lanes, x);
-  if (valid && threadIdx.x % lanes == 0) products[in_block] = sums.of[0];
+  const int count = in_block < kOutputs ? min(kOut, m.rows - n) : 0;
+  const Sums<1, kOut> sums = dot<1, kOut, true>(m, m.row(matrix, n), count, lanes, x);
+  if (threadIdx.x % lanes != 0) return;
+#pragma unroll
+  for (int o = 0; o < kOut; ++o) {
+    if (o < count) products[in_block + o] = sums.of[o];
+  }
 }
 
 __global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constant__ Args args) {
@@ -44,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constan
   let_next_start();
   wait_for_previous();
   const int64_t row = blockIdx.y;
-  if (row >= args.step.header->rows) return;
+  if (!args.one_row && row >= args.step.header->rows) return;
   const int used = args.in.heads;
   const Activations routed{0, args.in.columns, args.bytes, args.floats};
   for (int k = 0; k < used; ++k) routed.fill(k, args.in(row, k), nullptr, 0, nullptr);
@@ -54,8 +62,8 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constan
   if (has_shared) from_shared.fill(0, args.shared_in(row), nullptr, 0, nullptr);
   __syncthreads();
 
-  const int turns = (kOutputs * args.lanes + 31) / 32;
-  const int shared_turns = has_shared ? (kOutputs * args.shared_lanes + 31) / 32 : 0;
+  const int turns = turns_of(args.lanes);
+  const int shared_turns = has_shared ? turns_of(args.shared_lanes) : 0;
   for (int task = threadIdx.x / 32; task < used * turns + shared_turns; task += kThreads / 32) {
     if (task < shared_turns) {
       run_task(args.shared_down, 0, task, args.shared_lanes, from_shared, products[kMostExperts]);
@@ -91,7 +99,7 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Memory& memory = context.memory;
   Args args{};
-  args.step = context.step;
+  args.step = context.step, args.one_row = context.step_rows == 1;
   args.down = memory.matrix(op.down.id);
   args.in = memory.rows(op.in.id), args.residual = memory.rows(op.residual.id),
   args.out = memory.rows(op.out.id);

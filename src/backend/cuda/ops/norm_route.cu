@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kThreads, 2) norm_route(const __grid_constant_
   }
   for (int task = first_task + threadIdx.x / 32; task < min(first_task + each, tasks); task += kWarps) {
     const int n = task * group + threadIdx.x % 32 / args.lanes;
-    const Sums<1> sums = dot<1>(args.router, args.router.row(0, n), n < args.router.rows, args.lanes, x);
+    const Sums<1> sums =
+        dot<1>(args.router, args.router.row(0, n), n < args.router.rows ? 1 : 0, args.lanes, x);
     if (n < args.router.rows && threadIdx.x % args.lanes == 0) store_at_rank(logits + n, 0, sums.of[0]);
   }
   cluster_meet();

@@ -15,7 +15,8 @@ namespace {
 
 using namespace program;
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
 constexpr int kMostParts = 3;
 constexpr int kMostNormedRows = 8;
 
@@ -37,69 +38,82 @@ struct Args {
   const float* norm;
   float epsilon;
   int columns;
-  bool bytes, floats, by_outputs;
+  bool bytes, floats, by_outputs, one_row;
 };
 
-template <int kRows>
+template <int kRows, int kOut>
 __device__ void run_task(const Args& args, int task, const Activations& x, int64_t first_row, int64_t rows) {
   int p = 0;
   while (task >= args.parts[p].tasks) task -= args.parts[p++].tasks;
   const Part& part = args.parts[p];
-  const int n = task * (32 / part.lanes) + threadIdx.x % 32 / part.lanes;
-  const Sums<kRows> sums =
-      dot<kRows>(part.weight, part.weight.row(0, n), n < part.weight.rows, part.lanes, x);
-  if (n >= part.weight.rows || threadIdx.x % part.lanes != 0) return;
+  const int n = (task * (32 / part.lanes) + threadIdx.x % 32 / part.lanes) * kOut;
+  const int count = min(kOut, part.weight.rows - n), lane = threadIdx.x % part.lanes;
+  const Sums<kRows, kOut> sums =
+      dot<kRows, kOut, true>(part.weight, part.weight.row(0, n), count, part.lanes, x);
+  if (lane != 0) return;
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t row = first_row + r;
-    if (row >= rows) break;
-    const float add = part.add != nullptr ? __ldcg(part.add + row * part.add_stride + n) : 0.0f;
-    part.out[row * part.out_stride + n] = sums.of[r] + add;
+  for (int o = 0; o < kOut; ++o) {
+    if (o >= count) break;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t row = first_row + r;
+      if (row >= rows) break;
+      const float add = part.add != nullptr ? __ldcg(part.add + row * part.add_stride + n + o) : 0.0f;
+      part.out[row * part.out_stride + n + o] = sums.of[o * kRows + r] + add;
+    }
   }
 }
 
-template <int kRows>
+template <int kRows, int kOut>
 __global__ void __launch_bounds__(kThreads, 2) products(const __grid_constant__ Args args) {
   __shared__ float partial[33];
   let_next_start();
   wait_for_previous();
   const Activations x{0, args.columns, args.bytes, args.floats};
-  const int64_t rows = args.by_outputs ? args.step.header->outputs : args.step.header->rows;
+  const int64_t rows = args.one_row      ? 1
+                       : args.by_outputs ? args.step.header->outputs
+                                         : args.step.header->rows;
   const int64_t first_row = int64_t{blockIdx.y} * kRows;
   if (first_row >= rows) return;
   for (int r = 0; r < kRows && first_row + r < rows; ++r) {
     x.fill(r, args.in + (first_row + r) * args.in_stride, args.norm, args.epsilon, partial);
   }
   __syncthreads();
-  constexpr int kWarps = kThreads / 32;
   for (int task = threadIdx.x / 32 * gridDim.x + blockIdx.x; task < args.tasks; task += gridDim.x * kWarps) {
-    run_task<kRows>(args, task, x, first_row, rows);
+    run_task<kRows, kOut>(args, task, x, first_row, rows);
   }
 }
 
 bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
 
 void start(const Context& context, Args& args, int64_t rows) {
+  int weight_rows = 0;
+  for (int p = 0; p < args.count; ++p) weight_rows += args.parts[p].weight.rows;
+  // Several weight rows a warp's task where there are enough for all warps.
+  const int warps = 2 * kWarps * context.processors;
+  const int each = rows == 1 && weight_rows >= 4 * warps ? 4 : 1;
   for (int p = 0; p < args.count; ++p) {
     Part& part = args.parts[p];
     part.lanes = lanes_for(part.weight.type, part.weight.columns);
-    part.tasks = (part.weight.rows + 32 / part.lanes - 1) / (32 / part.lanes);
+    const int group = each * (32 / part.lanes);
+    part.tasks = (part.weight.rows + group - 1) / group;
     args.tasks += part.tasks;
     (is_float_type(part.weight.type) ? args.floats : args.bytes) = true;
   }
   args.step = context.step;
+  args.one_row = rows == 1;
   const int64_t row_bytes = Activations::row_bytes(args.columns, args.bytes, args.floats);
   int at_once = 8;
   while (at_once > 1 && (at_once / 2 >= rows || at_once * row_bytes > kMostShared)) at_once /= 2;
-  const auto blocks = [&](int waves) { return std::min(args.tasks, waves * context.processors); };
-  const LaunchShape shape{dim3(static_cast<unsigned>(blocks(args.tasks > 16 * context.processors ? 2 : 1)),
+  const LaunchShape shape{dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.processors)),
                                static_cast<unsigned>((rows + at_once - 1) / at_once)),
                           dim3(kThreads), at_once * row_bytes};
   launch(context,
-         at_once == 8   ? products<8>
-         : at_once == 4 ? products<4>
-         : at_once == 2 ? products<2>
-                        : products<1>,
+         each == 4      ? products<1, 4>
+         : at_once == 8 ? products<8, 1>
+         : at_once == 4 ? products<4, 1>
+         : at_once == 2 ? products<2, 1>
+                        : products<1, 1>,
          shape, args);
 }
 

@@ -45,37 +45,55 @@ __device__ inline float multiply(const Codes& w, const Scales& s, const Activati
   return x.scale * sum;
 }
 
-/// Products with some rows of activations.
-template <int kRows>
+/// Products of kOut neighbouring weight rows with kRows rows of activations.
+template <int kRows, int kOut = 1>
 struct Sums {
-  float of[kRows];
+  float of[kOut * kRows];  ///< [kOut][kRows]
 };
 
-/// This lane's part of a row's product with kRows rows of activations. lane: within the row's lanes. Not
-/// inlined: a kernel holds it for every type, and each gets registers of its own.
-template <Type T, int kRows>
-__device__ __noinline__ Sums<kRows> blocked_part(const Matrix& m, int64_t row, int lane, int lanes,
-                                                 Activations x) {
-  constexpr int kInFlight = Traits<T>::codes_bytes == 32 ? 2 : 4;
+/// How many blocks a lane asks for at once, of each of kOut weight rows: some 128 bytes (kDeep) or 64 in all.
+template <Type T, int kOut, bool kDeep>
+constexpr int blocks_at_once() {
+  constexpr int kAll = (kDeep ? 8 : 4) * 16 / Traits<T>::codes_bytes;
+  return kAll / kOut < 1 ? 1 : kAll / kOut > 8 ? 8 : kAll / kOut;
+}
+
+/// This lane's part of the products of the flat rows row, row + 1, ... (of which `count` are there) with
+/// kRows rows of activations. lane: within the rows' lanes. Not inlined: a kernel holds it for every type,
+/// and each gets registers of its own.
+template <Type T, int kRows, int kOut, bool kDeep>
+__device__ __noinline__ Sums<kRows, kOut> blocked_part(const Matrix& m, int64_t row, int count, int lane,
+                                                       int lanes, Activations x) {
+  constexpr int kAtOnce = blocks_at_once<T, kOut, kDeep>();
   const int blocks = m.columns / 32;
   const CodePlanes at = planes_from(m);
   const int64_t first = row * blocks;
-  Sums<kRows> sums{};
-  for (int b = lane; b < blocks; b += lanes * kInFlight) {
-    Raw<T> raw[kInFlight];
+  Sums<kRows, kOut> sums{};
+  for (int begin = lane; begin < blocks; begin += lanes * kAtOnce) {
+    Raw<T> raw[kAtOnce][kOut];
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      // A lane with nothing left loads its last block again: no branch parts the loads.
-      raw[i] = load_block<T>(at, first + min(b + i * lanes, blocks - 1));
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int o = 0; o < kOut; ++o) {
+        const int b = begin + i * lanes;
+        if (b < blocks && o < count) {
+          raw[i][o] = load_block<T>(at, first + o * blocks + b);
+        } else {
+          raw[i][o] = {};  // scales of 0
+        }
+      }
     }
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int block = b + i * lanes;
-      if (block < blocks) {
-        const Codes codes = unpack_codes<T>(raw[i]);
-        const Scales scales = unpack_scales<T>(raw[i]);
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int b = min(begin + i * lanes, blocks - 1);
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) sums.of[r] += multiply<T>(codes, scales, x.block(r, block));
+      for (int r = 0; r < kRows; ++r) {
+        const ActivationBlock block = x.block(r, b);
+#pragma unroll
+        for (int o = 0; o < kOut; ++o) {
+          sums.of[o * kRows + r] +=
+              multiply<T>(unpack_codes<T>(raw[i][o]), unpack_scales<T>(raw[i][o]), block);
+        }
       }
     }
   }
@@ -109,16 +127,18 @@ __device__ __noinline__ Sums<kRows> float_part(const Matrix& m, int64_t row, int
   return sums;
 }
 
-/// The product of the flat row `row` with kRows rows of activations, on all its lanes: every lane of the warp
-/// calls it, groups of `lanes` with rows of their own of one type; valid: this group's row is there.
-template <int kRows>
-__device__ inline Sums<kRows> dot(const Matrix& m, int64_t row, bool valid, int lanes, const Activations& x) {
+/// Products of kOut flat rows from `row` on, of which `count` (0: none) are there, with kRows rows of
+/// activations, on all their lanes: every lane of the warp calls it, groups of `lanes` with rows of their own
+/// of one matrix. kDeep: more is asked for at once, which takes registers.
+template <int kRows, int kOut = 1, bool kDeep = false>
+__device__ inline Sums<kRows, kOut> dot(const Matrix& m, int64_t row, int count, int lanes,
+                                        const Activations& x) {
   const int lane = threadIdx.x % lanes;
-  Sums<kRows> sums{};
-  if (valid) {
+  Sums<kRows, kOut> sums{};
+  if (count > 0) {
     switch (m.type) {
 #define SLUICE_BLOCKED(type) \
-  case Type::type: sums = blocked_part<Type::type, kRows>(m, row, lane, lanes, x); break
+  case Type::type: sums = blocked_part<Type::type, kRows, kOut, kDeep>(m, row, count, lane, lanes, x); break
       SLUICE_BLOCKED(Q4_0);
       SLUICE_BLOCKED(Q4_1);
       SLUICE_BLOCKED(Q5_0);
@@ -133,11 +153,18 @@ __device__ inline Sums<kRows> dot(const Matrix& m, int64_t row, bool valid, int 
       SLUICE_BLOCKED(IQ4_XS);
       SLUICE_BLOCKED(MXFP4);
 #undef SLUICE_BLOCKED
-      default: sums = float_part<kRows>(m, row, lane, lanes, x);
+      default:
+#pragma unroll
+        for (int o = 0; o < kOut; ++o) {
+          if (o >= count) break;
+          const Sums<kRows> one = float_part<kRows>(m, row + o, lane, lanes, x);
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) sums.of[o * kRows + r] = one.of[r];
+        }
     }
   }
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) sums.of[r] = lane_sum(sums.of[r], lanes);
+  for (float& sum : sums.of) sum = lane_sum(sum, lanes);
   return sums;
 }
 
