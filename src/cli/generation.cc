@@ -81,7 +81,10 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
       ->capture_default_str();
   command.add_option("--stop", options.stops, "text at which to stop; may be given again")
       ->allow_extra_args(false);
-  command.add_option("--backend", options.backend, "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")->capture_default_str();
+  command
+      .add_option("--backend", options.backend,
+                  "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
+      ->capture_default_str();
   command.add_flag("--force", options.force, "load even when memory is too small");
   add_sampling_options(command, options);
 }

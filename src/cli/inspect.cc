@@ -258,7 +258,10 @@ void add_inspect(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "with --memory: threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->needs(memory);
-  command->add_option("--backend", options->backend, "with --memory: auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")->needs(memory);
+  command
+      ->add_option("--backend", options->backend,
+                   "with --memory: auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
+      ->needs(memory);
   command->add_flag("--json", options->json, "print one JSON object (tensors included)");
   command->callback([options] { inspect(*options); });
 }

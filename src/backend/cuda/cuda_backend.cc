@@ -33,6 +33,7 @@ class CudaBackend : public Backend {
   }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
+    if (options.batch_invariant) fail("--batch-invariant: the CUDA backend does not have it yet");
     return cuda::make_executable(program, weights, options);
   }
   const Peaks& peaks() override { return cuda::device_peaks(); }

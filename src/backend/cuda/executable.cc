@@ -142,23 +142,19 @@ class CudaExecutable : public Executable {
     fetch(input.outputs(), output.logits);
   }
 
+  /// The first head's columns of every output row.
   void fetch(int64_t outputs, std::span<float> logits) {
     const Rows<float> from = memory_.rows(bound_.program.output());
-    const int64_t bytes = outputs * from.row_stride * 4;
-    if (bytes <= pinned_logits_bytes_) {
-      if (bytes > 0) {
-        check(cudaMemcpyAsync(pinned_logits_, from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
-                              stream_));
-      }
-      stream_.wait();
-      if (reinterpret_cast<char*>(logits.data()) != pinned_logits_) {
-        std::memcpy(logits.data(), pinned_logits_, static_cast<size_t>(bytes));
-      }
-      return;
+    const auto row_bytes = static_cast<size_t>(from.columns) * sizeof(float);
+    const size_t bytes = row_bytes * static_cast<size_t>(outputs);
+    const bool through_pinned = static_cast<int64_t>(bytes) <= pinned_logits_bytes_;
+    void* to = through_pinned ? static_cast<void*>(pinned_logits_) : logits.data();
+    if (outputs > 0) {
+      check(cudaMemcpy2DAsync(to, row_bytes, from.data, static_cast<size_t>(from.row_stride) * sizeof(float),
+                              row_bytes, static_cast<size_t>(outputs), cudaMemcpyDeviceToHost, stream_));
     }
-    check(cudaMemcpyAsync(logits.data(), from.data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
-                          stream_));
     stream_.wait();
+    if (through_pinned && to != logits.data()) std::memcpy(logits.data(), to, bytes);
   }
 
   /// Calls change(words of the stretch that holds the tensor, where its elements lie in it); true: writes
