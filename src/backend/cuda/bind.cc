@@ -31,22 +31,24 @@ struct Bind {
   }
   const Kernel* operator()(const Embed&) const { return first({&kEmbed}); }
   const Kernel* operator()(const RmsNorm&) const { return first({&kRmsNorm}); }
-  const Kernel* operator()(const Matmul&) const { return first({&kMatmul}); }
-  const Kernel* operator()(const MatmulAdd&) const { return first({&kMatmulAdd}); }
-  const Kernel* operator()(const HeadMatmul&) const { return first({&kHeadMatmulColumns, &kHeadMatmulRows}); }
+  const Kernel* operator()(const Matmul&) const { return first({&kMatmulFloat, &kMatmulWide, &kMatmul}); }
+  const Kernel* operator()(const MatmulAdd&) const { return first({&kMatmulAddWide, &kMatmulAdd}); }
+  const Kernel* operator()(const HeadMatmul&) const {
+    return first({&kHeadMatmulWide, &kHeadMatmulColumns, &kHeadMatmulRows});
+  }
   const Kernel* operator()(const Rope&) const { return first({&kRope}); }
   const Kernel* operator()(const KvAppend&) const { return first({&kKvAppend}); }
-  const Kernel* operator()(const MlaAttend&) const { return first({&kMlaAttend}); }
+  const Kernel* operator()(const MlaAttend&) const { return first({&kMlaAttendTiles, &kMlaAttend}); }
   const Kernel* operator()(const Attend&) const { return first({&kAttend}); }
   const Kernel* operator()(const Route&) const { return first({&kRoute}); }
   const Kernel* operator()(const SiluMul&) const { return first({&kSiluMul}); }
   const Kernel* operator()(const Add&) const { return first({&kAdd}); }
   const Kernel* operator()(const AddBias&) const { return first({&kAddBias}); }
   const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
-  const Kernel* operator()(const GateUp&) const { return first({&kGateUp}); }
-  const Kernel* operator()(const MoeGateUp&) const { return first({&kMoeGateUp}); }
-  const Kernel* operator()(const MoeDownAdd&) const { return first({&kMoeDownAdd}); }
-  const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmul}); }
+  const Kernel* operator()(const GateUp&) const { return first({&kGateUpWide, &kGateUp}); }
+  const Kernel* operator()(const MoeGateUp&) const { return first({&kMoeGateUpWide, &kMoeGateUp}); }
+  const Kernel* operator()(const MoeDownAdd&) const { return first({&kMoeDownAddWide, &kMoeDownAdd}); }
+  const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulWide, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
   const Kernel* operator()(const NormMatmul&) const { return first({&kNormMatmul}); }
   const Kernel* operator()(const NormRoute&) const { return first({&kNormRoute}); }
@@ -127,6 +129,16 @@ int add_leaves(const Node& node, Program& leaves) {
 
 const Kernel* bind(const Program& program, const Op& op, const Sizes& sizes) {
   return types_known(program, op) ? std::visit(Bind{program, op, sizes}, op.args) : nullptr;
+}
+
+int products_of_halves(const Program& program, const Op& op) {
+  constexpr Sizes kMany{.rows = 64, .longest = kPageRows};
+  const Kernel* kernel = bind(program, op, kMany);
+  for (const Kernel* one :
+       {&kMatmulWide, &kMatmulAddWide, &kHeadMatmulWide, &kExpertMatmulWide, &kMoeDownAddWide}) {
+    if (kernel == one) return 1;
+  }
+  return kernel == &kGateUpWide || kernel == &kMoeGateUpWide ? 2 : 0;
 }
 
 std::vector<int64_t> row_buckets(int64_t max_rows) {

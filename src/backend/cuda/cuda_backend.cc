@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "backend/cuda/bind.h"
@@ -30,6 +31,15 @@ class CudaBackend : public Backend {
     size_t available = 0, all = 0;
     cuda::check(cudaMemGetInfo(&available, &all));
     return static_cast<int64_t>(available);
+  }
+  /// Rounding to a half is off by 2^-12 at most: on matrix units an activation, a weight, its scale and its
+  /// offset.
+  double tolerance(const Program& program) const override {
+    double tolerance = program::tolerance(program);
+    for (const Op& op : program.ops()) {
+      tolerance = std::max(tolerance, 4 * 0x1p-12 * cuda::products_of_halves(program, op));
+    }
+    return tolerance;
   }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {

@@ -21,4 +21,9 @@ extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
 extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaHeads;
 
+// Steps of many rows, on matrix units.
+extern const Kernel kMatmulFloat, kMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;
+extern const Kernel kMoeGateUpWide, kMoeDownAddWide, kExpertMatmulWide;
+extern const Kernel kMlaAttendTiles;
+
 }  // namespace sluice::backend::cuda

@@ -1,0 +1,61 @@
+// mla_attend on matrix units: which of the two kernels, and their scratch.
+#include <algorithm>
+#include <numbers>
+
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/wide_parts.h"
+#include "backend/cuda/prim/mla_attend.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+/// Rows that fill a device one by one; more of them are taken many at a time.
+constexpr int64_t kSplitRows = 64;
+
+int64_t weights_bytes(int64_t rows, int64_t heads) {
+  return (rows * most_chunks(rows) * heads * static_cast<int64_t>(sizeof(float2)) + 255) / 256 * 256;
+}
+
+/// Two pages and their neighbours take 227 KB of shared memory, which compute capabilities 9.0 and 10.0 have.
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaAttend>(record.args);
+  return (sizes.architecture == 90 || sizes.architecture == 100) && p[op.q.id].columns() == kMlaWidth &&
+         p[op.out.id].columns() == kMlaRank && p[op.cache.id].type == quant::Type::F16;
+}
+
+int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
+  const int64_t heads = p[std::get<MlaAttend>(record.args).q.id].heads();
+  int64_t bytes = 0;
+  for (int64_t rows = 1; rows < 2 * sizes.rows; rows *= 2) {  // fewer rows have more chunks
+    const int64_t now = std::min(rows, sizes.rows);
+    bytes = std::max(bytes, weights_bytes(now, heads) + now * most_chunks(now) * heads * kMlaRank * 4);
+  }
+  return bytes;
+}
+
+void launch_attend(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<MlaAttend>(record.args);
+  MlaArgs args{c.step,
+               c.memory.cache(),
+               c.memory.rows(op.q.id),
+               c.memory.rows(op.out.id),
+               op.cache_layer,
+               op.scale * std::numbers::log2e_v<float>,
+               most_chunks(c.step_rows),
+               nullptr,
+               nullptr};
+  args.weights = reinterpret_cast<float2*>(c.scratch);
+  args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(c.step_rows, p[op.q.id].heads()));
+  if (c.step_rows > kSplitRows && has_wgmma()) return attend_many(args, c);
+  attend_split(args, c);
+}
+
+}  // namespace
+
+const Kernel kMlaAttendTiles{"mla_attend on matrix units", serves, launch_attend, scratch_bytes};
+
+}  // namespace sluice::backend::cuda

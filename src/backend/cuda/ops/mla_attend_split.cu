@@ -1,0 +1,301 @@
+// mla_attend of some rows (rows 1..64), any processor since sm_80: every row's context is split into chunks
+// of whole pages; a block of threads takes a chunk of a row for up to 32 heads, and a second kernel puts the
+// chunks of a row together in their order. The size of a chunk follows from the row's own length and the
+// bucket: so a row's bits do not depend on its neighbours.
+//
+// Keys and values are the same cache rows, 1,152 bytes each. A page (64 rows) comes to shared memory once,
+// the next one while it is worked on:
+//   scores   queries stay in registers, each of four warps has a quarter of their columns, its partner pair
+//   of warps
+//            half of the positions: so a page is read once for them; the quarters meet in shared memory
+//   softmax  a warp has four heads (a running maximum, online softmax: Milakov and Gimelshein 2018)
+//   values   each of eight warps has 64 of the 512 columns for all heads
+// Bound by memory at depth: 32 heads take 1,088 matrix instructions a page, 1,700 cycles, and a page takes
+// 3,700 at 4.5 TB/s over 132 multiprocessors.
+#include <cuda_fp16.h>
+
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/warp.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+constexpr int kThreads = 256, kWarps = 8;
+constexpr int kHeadTile = 32;
+constexpr int kQuarters = 4, kQuarterSteps = kMlaWidth / 16 / kQuarters;  // matrix steps of 16 columns
+constexpr int kRowBytes = kMlaWidth * 2 + 16;  // of a page in shared memory: banks differ
+constexpr int kPageBytes = kPageRows * kRowBytes;
+constexpr int kScoreStride = kPageRows + 8, kWeightStride = kPageRows + 8;
+constexpr int kSharedBytes = 2 * kPageBytes + kQuarters * kHeadTile * kScoreStride * 4 +
+                             kHeadTile * kWeightStride * 2 + 3 * kHeadTile * 4 +
+                             2 * (kMlaWidth / 16) * 32 * 16;  // the queries' second halves
+
+/// Brings a page's rows to shared memory; rows from `count` on become zeroes.
+__device__ __forceinline__ void bring_page(uint32_t to, const uint16_t* page, int count) {
+  constexpr int kUnits = kMlaWidth * 2 / 16;
+#pragma unroll 6
+  for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads) {
+    const int row = i / kUnits, unit = i - row * kUnits;
+    copy_async(to + row * kRowBytes + unit * 16, page + (row < count ? row : 0) * kMlaWidth + unit * 8,
+               row < count);
+  }
+  commit_copies();
+}
+
+template <int kTiles>
+__global__ void __launch_bounds__(kThreads, 1) attend_chunks(const MlaArgs p) {
+  extern __shared__ __align__(128) char split_shared[];
+  let_next_start();
+  wait_for_previous();
+  const int row = static_cast<int>(blockIdx.y), first_head = static_cast<int>(blockIdx.z) * 16 * kTiles;
+  if (row >= p.step.header->rows) return;
+  const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
+  const int begin = static_cast<int>(blockIdx.x) * chunk_rows, end = min(begin + chunk_rows, length);
+  if (begin >= end) return;
+
+  const uint32_t pages = shared_address(split_shared);
+  float* const scores = reinterpret_cast<float*>(split_shared + 2 * kPageBytes);
+  uint16_t* const weights = reinterpret_cast<uint16_t*>(scores + kQuarters * kHeadTile * kScoreStride);
+  float* const shrink = reinterpret_cast<float*>(weights + kHeadTile * kWeightStride);
+  float* const unscale = shrink + kHeadTile;
+  float* const total = unscale + kHeadTile;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int heads = p.q.heads, quarter = warp % kQuarters, half = warp / kQuarters;
+
+  bring_page(pages, p.cache.row(p.layer, p.step.slot_of(row, begin)), min(kPageRows, end - begin));
+
+  // Queries: a power of two a head keeps them far from the ends of a half's range.
+  for (int h = warp; h < 16 * kTiles; h += kWarps) {
+    float largest = 0;
+    if (first_head + h < heads) {
+      for (int c = lane; c < kMlaWidth; c += 32) largest = fmaxf(largest, fabsf(p.q(row, first_head + h)[c]));
+    }
+    largest = lane_max(largest);
+    if (lane == 0) unscale[h] = query_unscale(largest);
+  }
+  __syncthreads();
+  // Two halves a number, the second what the first one leaves: scores of hundreds stay right. The first ones
+  // stay in registers, the second ones lie in shared memory, a lane's together.
+  uint32_t query[kTiles][kQuarterSteps][4];
+  uint4* const rests =
+      reinterpret_cast<uint4*>(total + kHeadTile) + quarter * kQuarterSteps * kTiles * 32 + lane;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const float* from[2];
+    float factor[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int head = 16 * i + 8 * h + g;
+      const bool there = first_head + head < heads;
+      from[h] = p.q(row, there ? first_head + head : 0);
+      factor[h] = there ? 1.0f / unscale[head] : 0.0f;
+    }
+#pragma unroll
+    for (int s = 0; s < kQuarterSteps; ++s) {
+      uint32_t rest[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {  // row g or g + 8, columns 2t or 2t + 8
+        const int h = k % 2, c = (quarter * kQuarterSteps + s) * 16 + 2 * t + k / 2 * 8;
+        const float2 v = *reinterpret_cast<const float2*>(from[h] + c);
+        const __half2 first = __floats2half2_rn(v.x * factor[h], v.y * factor[h]);
+        query[i][s][k] = *reinterpret_cast<const uint32_t*>(&first);
+        rest[k] = pack_halves(v.x * factor[h] - __low2float(first), v.y * factor[h] - __high2float(first));
+      }
+      if (half == 0) rests[(s * kTiles + i) * 32] = {rest[0], rest[1], rest[2], rest[3]};
+    }
+  }
+
+  float sum[kTiles][8][4] = {};
+  constexpr int kMine = 16 * kTiles / kWarps;  // heads whose softmax this warp takes
+  float largest[kMine], all[kMine];
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) largest[i] = -INFINITY, all[i] = 0;
+
+  int buffer = 0;
+  for (int from = begin; from < end; from += kPageRows, buffer ^= 1) {
+    const int count = min(kPageRows, end - from);
+    if (from + kPageRows < end) {
+      bring_page(pages + (buffer ^ 1) * kPageBytes,
+                 p.cache.row(p.layer, p.step.slot_of(row, from + kPageRows)),
+                 min(kPageRows, end - from - kPageRows));
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
+    __syncthreads();
+    const uint32_t page = pages + buffer * kPageBytes;
+
+    float score[kTiles][4][4] = {};
+#pragma unroll
+    for (int s = 0; s < kQuarterSteps; ++s) {
+      const int c = (quarter * kQuarterSteps + s) * 16;
+      uint4 rest[kTiles];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) rest[i] = rests[(s * kTiles + i) * 32];
+#pragma unroll
+      for (int n = 0; n < 4; n += 2) {
+        uint32_t key[4];  // positions 0..7 columns 0..7 and 8..15, positions 8..15 likewise
+        const int position = half * 32 + n * 8 + lane / 16 * 8 + lane % 8;
+        load_matrices(key, page + position * kRowBytes + (c + lane / 8 % 2 * 8) * 2);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          const uint32_t second[4] = {rest[i].x, rest[i].y, rest[i].z, rest[i].w};
+          mma_16x8x16(score[i][n], query[i][s], key[0], key[1]);
+          mma_16x8x16(score[i][n + 1], query[i][s], key[2], key[3]);
+          mma_16x8x16(score[i][n], second, key[0], key[1]);
+          mma_16x8x16(score[i][n + 1], second, key[2], key[3]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float* const at =
+              scores + (quarter * kHeadTile + 16 * i + 8 * h + g) * kScoreStride + half * 32 + n * 8 + 2 * t;
+          *reinterpret_cast<float2*>(at) = {score[i][n][2 * h], score[i][n][2 * h + 1]};
+        }
+      }
+    }
+    __syncthreads();
+
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int head = warp * kMine + i;
+      float2 value{0, 0};
+#pragma unroll
+      for (int k = 0; k < kQuarters; ++k) {
+        const float2 part =
+            *reinterpret_cast<const float2*>(scores + (k * kHeadTile + head) * kScoreStride + 2 * lane);
+        value.x += part.x, value.y += part.y;
+      }
+      const float factor = p.scale_log2 * unscale[head];
+      value.x = 2 * lane < count ? value.x * factor : -INFINITY;
+      value.y = 2 * lane + 1 < count ? value.y * factor : -INFINITY;
+      const float now = fmaxf(largest[i], lane_max(fmaxf(value.x, value.y)));
+      const float keep = exp2f(largest[i] - now);
+      largest[i] = now;
+      value.x = exp2f(value.x - now), value.y = exp2f(value.y - now);
+      all[i] = all[i] * keep + lane_sum(value.x + value.y);
+      *reinterpret_cast<uint32_t*>(weights + head * kWeightStride + 2 * lane) = pack_halves(value.x, value.y);
+      if (lane == 0) shrink[head] = keep;
+    }
+    __syncthreads();
+
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const float low = shrink[16 * i + g], high = shrink[16 * i + 8 + g];
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        sum[i][n][0] *= low, sum[i][n][1] *= low, sum[i][n][2] *= high, sum[i][n][3] *= high;
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kPageRows / 16; ++s) {
+      uint32_t weight[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        load_matrices(weight[i], shared_address(weights + (16 * i + lane % 16) * kWeightStride + 16 * s +
+                                                lane / 16 * 8));
+      }
+#pragma unroll
+      for (int n = 0; n < 8; n += 2) {
+        uint32_t value[4];  // positions 0..7 and 8..15 of columns 0..7, then of columns 8..15
+        load_matrices_transposed(
+            value, page + (16 * s + lane % 16) * kRowBytes + (warp * 64 + n * 8 + lane / 16 * 8) * 2);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          mma_16x8x16(sum[i][n], weight[i], value[0], value[1]);
+          mma_16x8x16(sum[i][n + 1], weight[i], value[2], value[3]);
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  // One chunk: the result. Several: its part, and what it has to be weighed with.
+  const bool alone = length <= chunk_rows;
+  const int64_t part = int64_t{row} * p.most_chunks + blockIdx.x;
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int head = warp * kMine + i;
+    if (lane != 0 || first_head + head >= heads) continue;
+    total[head] = all[i];
+    if (!alone) p.weights[part * heads + first_head + head] = {largest[i], all[i]};
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int head = first_head + 16 * i + 8 * h + g;
+      if (head >= heads) continue;
+      const float factor = alone ? 1.0f / total[head - first_head] : 1.0f;
+      float* const to = alone ? p.out(row, head) : p.parts + (part * heads + head) * kMlaRank;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        *reinterpret_cast<float2*>(to + warp * 64 + n * 8 + 2 * t) = {sum[i][n][2 * h] * factor,
+                                                                      sum[i][n][2 * h + 1] * factor};
+      }
+    }
+  }
+}
+
+/// grid: (heads, rows): a block of threads puts the chunks of a head of a row together, a thread four
+/// columns.
+__global__ void __launch_bounds__(kMlaRank / 4) join_chunks(const MlaArgs p) {
+  __shared__ float factor[kMostChunks];
+  let_next_start();
+  wait_for_previous();
+  const int row = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x), heads = p.q.heads;
+  if (row >= p.step.header->rows) return;
+  const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
+  const int chunks = (length + chunk_rows - 1) / chunk_rows;
+  if (chunks == 1) return;
+  const int64_t part = int64_t{row} * p.most_chunks;
+  float largest = -INFINITY, total = 0;
+  for (int i = 0; i < chunks; ++i) largest = fmaxf(largest, p.weights[(part + i) * heads + head].x);
+  for (int i = 0; i < chunks; ++i) {
+    const float2 weight = p.weights[(part + i) * heads + head];
+    total += exp2f(weight.x - largest) * weight.y;
+  }
+  for (int i = threadIdx.x; i < chunks; i += kMlaRank / 4) {
+    factor[i] = exp2f(p.weights[(part + i) * heads + head].x - largest) / total;
+  }
+  __syncthreads();
+  float4 sum{0, 0, 0, 0};
+  const float4* at =
+      reinterpret_cast<const float4*>(p.parts + (part * heads + head) * kMlaRank) + threadIdx.x;
+#pragma unroll 8
+  for (int i = 0; i < chunks; ++i) {
+    const float4 v = at[int64_t{i} * heads * (kMlaRank / 4)];
+    sum.x += factor[i] * v.x, sum.y += factor[i] * v.y, sum.z += factor[i] * v.z, sum.w += factor[i] * v.w;
+  }
+  *reinterpret_cast<float4*>(p.out(row, head) + 4 * threadIdx.x) = sum;
+}
+
+}  // namespace
+
+void attend_split(const MlaArgs& args, const Context& context) {
+  const int heads = args.q.heads, tile = heads <= 16 ? 16 : kHeadTile;
+  const int64_t longest = std::max<int64_t>(1, context.longest);
+  const int64_t chunks = std::min<int64_t>(args.most_chunks, (longest + kPageRows - 1) / kPageRows);
+  const LaunchShape shape{dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(context.step_rows),
+                               static_cast<unsigned>((heads + tile - 1) / tile)),
+                          dim3(kThreads), kSharedBytes};
+  launch(context, tile == 16 ? attend_chunks<1> : attend_chunks<2>, shape, args);
+  if (chunks == 1) return;
+  launch(context, join_chunks,
+         {dim3(static_cast<unsigned>(heads), static_cast<unsigned>(context.step_rows)), dim3(kMlaRank / 4)},
+         args);
+}
+
+}  // namespace sluice::backend::cuda

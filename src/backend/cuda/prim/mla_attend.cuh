@@ -1,0 +1,50 @@
+// What the kernels of latent attention share: the shape they are made for (all models with latent attention
+// so far have it), a step's arguments, how a row's context is split.
+#pragma once
+
+#include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/mma.cuh"
+#include "backend/cuda/prim/sync.cuh"
+
+namespace sluice::backend::cuda {
+
+inline constexpr int kMlaWidth = 576, kMlaRank = 512;  ///< columns of a cache row, of the values in it
+inline constexpr int kMostChunks = 128;
+
+struct MlaArgs {
+  StepView step;
+  Cache cache;
+  Rows<float> q, out;
+  int32_t layer;
+  float scale_log2;  ///< the scale of the scores times log2(e): weights are powers of two
+  int32_t most_chunks;
+  float2* weights;  ///< [row][chunk][head]: the largest score, the sum of the weights below it
+  float* parts;     ///< [row][chunk][head][rank]
+};
+
+/// Chunks of a row at most, by the rows of the step: enough to fill a device; where rows alone do, no more
+/// than one.
+SLUICE_BOTH inline int most_chunks(int64_t rows) {
+  if (rows > 64) return 1;
+  const int64_t chunks = 2 * kMostChunks / (rows < 1 ? 1 : rows);
+  return static_cast<int>(chunks > kMostChunks ? kMostChunks : chunks < 4 ? 4 : chunks);
+}
+
+/// Rows of the cache in a chunk of a context of this length: whole pages.
+SLUICE_BOTH inline int chunk_of(int length, int most) {
+  int rows = program::kPageRows;
+  while (int64_t{rows} * most < length) rows *= 2;
+  return rows;
+}
+
+/// A power of two that divides numbers up to `largest` to below 2^8: a dot product of 576 of them with cache
+/// rows stays finite, and small ones keep their bits.
+__device__ __forceinline__ float query_unscale(float largest) {
+  const int exponent = min(max(static_cast<int>(__float_as_uint(largest) >> 23), 40), 254);
+  return __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
+}
+
+void attend_split(const MlaArgs& args, const Context& context);
+void attend_many(const MlaArgs& args, const Context& context);
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,234 @@
+// Products of packed weights with many tokens, by wgmma (sm_90a): prefill and large batches.
+//
+// A block of threads takes 128 outputs (or 64 and their gates) and up to 256 tokens: so an expert's weights
+// are unpacked once. Two warpgroups take 64 outputs each. Their weights go from global memory into registers
+// a chunk of 128 columns ahead, become halves there and are the first operand as they are; tokens, packed in
+// strips that already are what the second operand has to look like in shared memory, are brought there by a
+// third group through a ring of bulk copies (one warp of it works; a group gives its registers away, a warp
+// could not). While one warpgroup unpacks, the other one multiplies.
+//
+// Bound by the matrix units where an expert has many tokens: 64 x 256 x 128 products take 1,024 cycles,
+// unpacking their weights some 250 of the other warpgroup's.
+#pragma once
+
+#include "backend/cuda/prim/tiles_mma.cuh"
+#include "backend/cuda/prim/wgmma.cuh"
+
+namespace sluice::backend::cuda {
+
+inline constexpr int kLargeThreads = 384;
+inline constexpr int kLargeOutputs = 128;
+
+namespace large {
+
+inline constexpr int kStages = 3;
+inline constexpr int kStripBytes = kStripTokens * kChunkColumns * 2;  ///< a strip's chunk
+inline constexpr int kStageBytes = kLargeTokens / kStripTokens * kStripBytes;
+inline constexpr int kSharedBytes = kStages * kStageBytes +
+                                    kLargeTokens * static_cast<int>(sizeof(tiles::Place)) + 64 +
+                                    1024;  ///< whole atoms
+
+#ifdef SLUICE_WGMMA
+
+struct Ring {
+  uint32_t stages, full, empty, places_ready;  ///< shared addresses
+  tiles::Place* places;                        ///< in shared memory
+
+  __device__ uint32_t stage(int i) const { return stages + i * kStageBytes; }
+};
+
+/// The third group's first warp: 32 tokens a lane.
+__device__ __forceinline__ void bring_tokens(const Product& p, const TokenTile& tile, const Ring& ring) {
+  constexpr int kGroupBytes = kGroupTokens / kStripTokens * kStripBytes;
+  const int lane = threadIdx.x % 32, groups = (tile.count + kGroupTokens - 1) / kGroupTokens;
+  const int first = p.plan.list == nullptr ? tile.matrix * p.plan.per_matrix + tile.first : tile.first;
+  const char* from = reinterpret_cast<const char*>(p.tokens.data) +
+                     int64_t{first / kGroupTokens + lane} * p.tokens.chunks * kGroupBytes;
+  for (int c = 0; c < p.tokens.chunks; ++c) {
+    const int stage = c % kStages;
+    barrier_wait(ring.empty + 8 * stage, (c / kStages & 1) ^ 1);
+    if (lane == 0) barrier_expect(ring.full + 8 * stage, groups * kGroupBytes);
+    __syncwarp();
+    if (lane < groups) {
+      copy_bulk(ring.stage(stage) + lane * kGroupBytes, from + int64_t{c} * kGroupBytes, kGroupBytes,
+                ring.full + 8 * stage);
+    }
+  }
+}
+
+/// Steps 4 half .. 4 half + 3 of a chunk as first operands, from the blocks of this thread's two rows.
+template <Family kFamily>
+__device__ __forceinline__ void unpack(const Matrix& w, const Block<kFamily> (&block)[2],
+                                       const fragments::Affine (&affine)[2], int half, uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    uint32_t x[4], y[4];
+    block[0].pairs(w, affine[0], 2 * half + j, x);
+    block[1].pairs(w, affine[1], 2 * half + j, y);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[2 * j + i][0] = x[2 * i], a[2 * j + i][1] = y[2 * i];
+      a[2 * j + i][2] = x[2 * i + 1], a[2 * j + i][3] = y[2 * i + 1];
+    }
+  }
+}
+
+/// Starts the products of half a chunk (64 columns) with kParts x kWidth tokens.
+template <int kParts, int kWidth>
+__device__ __forceinline__ void start(float (&sum)[kParts][kWidth / 8][4], const uint32_t (&a)[4][4],
+                                      uint64_t tokens) {
+  wgmma_fence();
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      wgmma_64x16(sum[i], a[s], tokens + ((i * (kWidth / 8) * kStripBytes + s * 32) >> 4));
+    }
+  }
+  wgmma_commit();
+}
+
+/// A warpgroup's sums, kParts of kWidth tokens.
+template <Family kFamily, int kParts, int kWidth>
+__device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile, const Ring& ring,
+                                         char* exchange) {
+  const int thread = threadIdx.x % 128, group = threadIdx.x / 128, lane = threadIdx.x % 32, g = lane / 4,
+            t = lane % 4;
+  const Matrix& w = p.gated && group == 1 ? p.up : p.weight;
+  const int first_row =
+      static_cast<int>(blockIdx.x) * (p.gated ? 64 : 128) + (p.gated ? 0 : group * 64) + thread / 32 * 16 + g;
+  const int64_t row[2] = {w.row(tile.matrix, min(first_row, w.rows - 1)),
+                          w.row(tile.matrix, min(first_row + 8, w.rows - 1))};
+  const int blocks = blocks_of(w);
+
+  float sum[kParts][kWidth / 8][4];
+#pragma unroll
+  for (int i = 0; i < kParts * kWidth / 2; ++i) sum[i / (kWidth / 2)][i / 4 % (kWidth / 8)][i % 4] = 0;
+  // Half a chunk is unpacked while the half before it is multiplied: two sets of operands, one group in
+  // flight.
+  Block<kFamily> next[2];
+  next[0].load(w, row[0], t, t < blocks);
+  next[1].load(w, row[1], t, t < blocks);
+  // Registers hold a chunk ahead, which hides the second cache's latency, not the memory's: lines are asked
+  // for before. Lane l follows row l of the warp's 16; lanes from 16 on their scales, which are few.
+  constexpr int kCodeBytes = kFamily == Family::Float ? 0 : Block<kFamily>::kCodeWords * 4;
+  tiles::Lines lines(lane < 16 ? w.codes : w.scale,
+                     w.row(tile.matrix, min(first_row - g + lane % 16, w.rows - 1)), w.columns / 32,
+                     lane < 16 ? kCodeBytes : 2);
+  lines.ask(lane < 16 ? 48 * kCodeBytes : w.columns);
+  uint32_t a[2][4][4];
+  const uint64_t first_stage = matrix_descriptor(ring.stages, kStripBytes);
+  int stage = 0, phase = 0;
+  for (int c = 0; c < p.tokens.chunks; ++c) {
+    const Block<kFamily> now[2] = {next[0], next[1]};
+    const int ahead = (c + 1) * 4 + t;
+    next[0].load(w, row[0], ahead, ahead < blocks);
+    next[1].load(w, row[1], ahead, ahead < blocks);
+    lines.ask(4 * kCodeBytes);
+    const fragments::Affine affine[2] = {now[0].affine(w), now[1].affine(w)};
+    const uint64_t tokens = first_stage + static_cast<uint64_t>(stage * (kStageBytes >> 4));
+
+    wgmma_wait<1>();
+    unpack(w, now, affine, 0, a[0]);
+    barrier_wait(ring.full + 8 * stage, phase);
+    start<kParts, kWidth>(sum, a[0], tokens);
+    wgmma_wait<1>();  // the chunk before this one is done with
+    if (c > 0 && thread == 0) barrier_arrive(ring.empty + 8 * (stage == 0 ? kStages - 1 : stage - 1));
+    unpack(w, now, affine, 1, a[1]);
+    start<kParts, kWidth>(sum, a[1], tokens + (1024 >> 4));
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+  wgmma_wait<0>();
+
+  // Gates and ups meet where the tokens lay: every thread of one group finds its partner's sums.
+  float* const others = reinterpret_cast<float*>(exchange) + thread;
+  if (p.gated) {
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    if (group == 1) {
+#pragma unroll
+      for (int i = 0; i < kParts * kWidth / 2; ++i) {
+        others[i * 128] = sum[i / (kWidth / 2)][i / 4 % (kWidth / 8)][i % 4];
+      }
+    }
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    if (group == 1) return;
+  }
+  barrier_wait(ring.places_ready, 0);
+  const bool there[2] = {first_row < w.rows, first_row + 8 < w.rows};
+  const int n[2] = {min(first_row, w.rows - 1), min(first_row + 8, w.rows - 1)};
+#pragma unroll
+  for (int strip = 0; strip < kParts * kWidth / 8; ++strip) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const tiles::Place place = ring.places[strip * 8 + 2 * t + i];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float value = sum[strip / (kWidth / 8)][strip % (kWidth / 8)][2 * h + i] * place.scale;
+        if (p.gated) value = tiles::silu(value) * (others[(strip * 4 + 2 * h + i) * 128] * place.scale);
+        // Read even where nothing is stored (the first row's, then): loads without branches can be in flight
+        // together.
+        if (p.sink.residual != nullptr) value += __ldg(p.sink.residual + place.residual + n[h]);
+        if (there[h] && place.out >= 0) p.sink.out.data[place.out + n[h]] = value;
+      }
+    }
+  }
+}
+
+#endif
+
+}  // namespace large
+
+template <Family kFamily>
+__global__ void __launch_bounds__(kLargeThreads, 1) multiply_large(const Product p) {
+#ifdef SLUICE_WGMMA
+  using namespace large;
+  extern __shared__ char large_shared[];
+  char* const shared = large_shared;
+  const uint32_t base = (shared_address(shared) + 1023) / 1024 * 1024;
+  constexpr int kPlaces = kStages * kStageBytes, kBarriers = kPlaces + kLargeTokens * sizeof(tiles::Place);
+  char* const exchange = shared + (base - shared_address(shared));
+  const Ring ring{base, base + kBarriers, base + kBarriers + 8 * kStages, base + kBarriers + 16 * kStages,
+                  reinterpret_cast<tiles::Place*>(exchange + kPlaces)};
+  let_next_start();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(ring.full + 8 * i, 1);
+      barrier_init(ring.empty + 8 * i, 2);
+    }
+    barrier_init(ring.places_ready, 96);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  wait_for_previous();
+  const TokenTile tile = tiles::tile_of(p.plan, static_cast<int>(blockIdx.y));
+  if (tile.count <= 0) return;
+  if (threadIdx.x >= 256) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x < 288) {
+      bring_tokens(p, tile, ring);
+    } else {
+      for (int i = threadIdx.x - 288; i < kLargeTokens; i += 96) ring.places[i] = tiles::place_of(p, tile, i);
+      barrier_arrive(ring.places_ready);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if (tile.count <= 32) {
+      multiply<kFamily, 1, 32>(p, tile, ring, exchange);
+    } else if (tile.count <= 64) {
+      multiply<kFamily, 1, 64>(p, tile, ring, exchange);
+    } else if (tile.count <= 128) {
+      multiply<kFamily, 1, 128>(p, tile, ring, exchange);
+    } else if (tile.count <= 192) {
+      multiply<kFamily, 3, 64>(p, tile, ring, exchange);
+    } else {
+      multiply<kFamily, 2, 128>(p, tile, ring, exchange);
+    }
+  }
+#endif
+}
+
+/// As launch_tiles, for plan.tile_tokens up to kLargeTokens.
+template <Family kFamily>
+void launch_large(const Product& product, int64_t tiles, const Context& context);
+
+}  // namespace sluice::backend::cuda
