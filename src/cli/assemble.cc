@@ -10,11 +10,13 @@
 #include "backend/ref/ref_backend.h"
 #include "base/error.h"
 #include "cli/cuda_library.h"
+#include "cli/tuning_file.h"
 
 namespace sluice::cli {
 
-std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads) {
-  if (name == "cpu") return backend::make_cpu_backend({.threads = threads});
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
+                                               const program::Tuning& tuning) {
+  if (name == "cpu") return backend::make_cpu_backend({.threads = threads, .tuning = tuning});
   if (name == "ref") return backend::make_ref_backend();
   if (name != "cuda" && name != "auto") {
     throw UsageError("--backend " + name + ": expected auto, cpu, cuda or ref");
@@ -22,7 +24,13 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   std::string why;
   if (auto cuda = load_cuda_backend(why)) return cuda;
   if (name == "cuda") fail("--backend cuda: {}", why);
-  return make_backend("cpu", threads);
+  return make_backend("cpu", threads, tuning);
+}
+
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads) {
+  auto backend = make_backend(name, threads, {});
+  const program::Tuning tuning = read_tuning(tuning_path(), backend->device());
+  return tuning.empty() ? std::move(backend) : make_backend(name, threads, tuning);
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

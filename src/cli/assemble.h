@@ -10,8 +10,12 @@
 namespace sluice::cli {
 
 /// "cpu", "cuda", "ref", or "auto": cuda where a device is there, otherwise cpu. threads (of cpu) 0: as many
-/// as this process may use. Throws Error why there is no cuda, UsageError for any other name.
+/// as this process may use. With the values that `sluice tune` kept for this machine. Throws Error why there
+/// is no cuda, UsageError for any other name.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads);
+/// The same with these values.
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
+                                               const program::Tuning& tuning);
 
 /// The backend that takes as long as hardware with these peaks needs at least.
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks);

@@ -26,7 +26,7 @@ constexpr int64_t kMostSequences = 256;
 struct Options {
   std::string model, shapes, mix = gguf::synth_mixes()[0].name, preset, bandwidth, flops;
   std::string depths = "0", batches = "1", prompts = "0";
-  bool ops = false, json = false;
+  bool ops = false, records = false, json = false;
 };
 
 program::Peaks peaks_of(const Options& options) {
@@ -45,7 +45,7 @@ program::Peaks peaks_of(const Options& options) {
 
 /// One step on the null backend, as a profile: a prompt of `rows` tokens, or a token of `batch` sequences.
 profile::Report step_report(program::Backend& backend, const model::Model& model, int64_t depth,
-                            int64_t batch, int64_t prompt) {
+                            int64_t batch, int64_t prompt, profile::Group group) {
   const int64_t rows = std::max<int64_t>(prompt, batch), context = depth + std::max<int64_t>(prompt, 1);
   if (context > model.spec.context)
     fail("{} tokens are asked for, and the context is {}", context, model.spec.context);
@@ -68,8 +68,8 @@ profile::Report step_report(program::Backend& backend, const model::Model& model
     shape.cache_rows = row_count * shape.context;
   }
   const std::vector<program::BoundKernel> kernels = executable->bound();
-  profile::Report report = profile::make_report(
-      {executable->program(), kernels, samples, {}, shape, backend.peaks(), profile::Group::Op});
+  profile::Report report =
+      profile::make_report({executable->program(), kernels, samples, {}, shape, backend.peaks(), group});
   report.workers = 1;
   report.test = fmt::format("{}{}{}", prompt > 0 ? fmt::format("pp{}", prompt) : "tg1",
                             batch > 1 && prompt == 0 ? fmt::format(" x {}", batch) : "",
@@ -80,15 +80,16 @@ profile::Report step_report(program::Backend& backend, const model::Model& model
 std::vector<profile::Report> reports_of(const Options& options, const model::Model& model,
                                         const program::Peaks& peaks) {
   const auto backend = make_forecast_backend(peaks);
+  const profile::Group group = options.records ? profile::Group::Record : profile::Group::Op;
   std::vector<profile::Report> reports;
   for (const int64_t depth : number_list("-d", options.depths, 0)) {
     for (const int64_t prompt : number_list("-p", options.prompts, 0)) {
-      if (prompt > 0) reports.push_back(step_report(*backend, model, depth, 1, prompt));
+      if (prompt > 0) reports.push_back(step_report(*backend, model, depth, 1, prompt, group));
     }
     for (const int64_t batch : number_list("--batch", options.batches, 1)) {
       if (batch > kMostSequences)
         throw UsageError(fmt::format("--batch {}: {} at most", batch, kMostSequences));
-      reports.push_back(step_report(*backend, model, depth, batch, 0));
+      reports.push_back(step_report(*backend, model, depth, batch, 0, group));
     }
   }
   return reports;
@@ -109,7 +110,7 @@ void print_tables(const Options& options, const std::vector<profile::Report>& re
                         1e6 * report.tokens / report.limit_us);
   }
   print_text(text);
-  if (!options.ops) return;
+  if (!options.ops && !options.records) return;
   for (const profile::Report& report : reports) print_text("\n" + profile::report_text(report, false));
 }
 
@@ -170,6 +171,7 @@ void add_forecast(CLI::App& app) {
   command->add_option("-p,--n-prompt", options->prompts, "also a step over a prompt of so many tokens")
       ->capture_default_str();
   command->add_flag("--ops", options->ops, "show the limits op by op");
+  command->add_flag("--records", options->records, "show the limits of every record of a step");
   command->add_flag("--json", options->json, "print JSON, as sluice profile --json does");
   command->callback([options] { forecast(*options); });
 }

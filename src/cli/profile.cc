@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/kernel_source.h"
 #include "cli/measured_steps.h"
 #include "cli/output.h"
 #include "cli/version.h"
@@ -35,7 +36,7 @@ struct Options {
   std::string model, backend = "cpu", json, trace, html;
   int64_t prompt = 0, gen = -1, depth = 0;
   int batch = 1, threads = 0;
-  bool layers = false, weights = false, with_source = false, markdown = false;
+  bool layers = false, weights = false, records = false, with_source = false, markdown = false;
 
   int64_t decode_steps() const { return gen >= 0 ? gen : (prompt > 0 ? 0 : 32); }
 };
@@ -180,6 +181,7 @@ class Profiler {
 profile::Report report_of(const Options& options, Profiler& profiler, const Measured& measured) {
   const profile::Group group = options.layers    ? profile::Group::Layer
                                : options.weights ? profile::Group::Weight
+                               : options.records ? profile::Group::Record
                                                  : profile::Group::Op;
   profile::Report report =
       profile::make_report({profiler.program(), profiler.kernels(), measured.samples, measured.untimed_ns,
@@ -218,6 +220,7 @@ void profile(const Options& options) {
       print_text(options.markdown
                      ? profile::report_markdown(report)
                      : fmt::format("{}, {}\n", title, profile::report_text(report, options.with_source)));
+      if (options.with_source) print_text(sources_text(report));
     }
   }
   if (!options.json.empty()) {
@@ -312,9 +315,16 @@ void add_profile(CLI::App& app) {
       ->capture_default_str();
   CLI::Option* layers =
       command->add_flag("--layers", options->layers, "a row for each kind of op in each layer");
-  command->add_flag("--weights", options->weights, "a row for each kind of op and the weight that it reads")
-      ->excludes(layers);
-  command->add_flag("--with-source", options->with_source, "show each row's kernel and where it is defined");
+  CLI::Option* weights =
+      command
+          ->add_flag("--weights", options->weights, "a row for each kind of op and the weight that it reads")
+          ->excludes(layers);
+  command->add_flag("--records", options->records, "a row for every op of a step")
+      ->excludes(layers)
+      ->excludes(weights);
+  command->add_flag("--with-source", options->with_source,
+                    "show each row's kernel, its resources and where it is defined, and the source of the "
+                    "three that take most");
   command->add_flag("--md", options->markdown, "print Markdown tables");
   command->add_option("--json", options->json,
                       "write all figures to a file; - for standard output, instead of the table");

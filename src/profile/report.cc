@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "profile/op_bench.h"
 #include "profile/statistics.h"
 #include "program/op_info.h"
 
@@ -40,14 +41,18 @@ std::vector<Members> group_ops(const ReportInput& input, Group group) {
   for (size_t i = 0; i < input.program.ops().size(); ++i) {
     const program::Op& op = input.program.ops()[i];
     const program::OpInfo& info = program::info(op);
-    const std::string weight = group == Group::Weight ? weight_of(input.program, op) : "";
-    const int layer = group == Group::Layer ? op.layer : -1;
-    const std::string key = std::string(info.name) + "\n" + weight + "\n" + std::to_string(layer);
+    const bool by_weight = group == Group::Weight || group == Group::Record;
+    const std::string weight = by_weight ? weight_of(input.program, op) : "";
+    const int layer = group == Group::Layer || group == Group::Record ? op.layer : -1;
+    const std::string key = group == Group::Record
+                                ? std::to_string(i)
+                                : std::string(info.name) + "\n" + weight + "\n" + std::to_string(layer);
     const auto [found, is_new] = index.emplace(key, list.size());
     if (is_new) {
       Members members;
       members.row.op = info.name;
       members.row.weight = weight;
+      if (by_weight) members.row.shape = shape_text(input.program, op);
       members.row.layer = layer;
       if (i < input.kernels.size()) members.row.kernel = input.kernels[i];
       list.push_back(std::move(members));

@@ -19,6 +19,7 @@ enum class Group : uint8_t {
   Op,      ///< all ops of one kind
   Layer,   ///< all ops of one kind in one layer
   Weight,  ///< all ops of one kind that read the same weight of their layer ("attn_q_a"), over all layers
+  Record,  ///< every op by itself
 };
 
 /// One timed step.
@@ -29,9 +30,10 @@ struct Sample {
 
 struct Row {
   std::string op, weight;
-  int layer = -1;  ///< Group::Layer; -1: outside of layers
-  int calls = 0;   ///< a step
-  double us = 0;   ///< a step, mean of the steps that count
+  std::string shape;  ///< Group::Weight, Record: of the first such op (shape_text)
+  int layer = -1;     ///< Group::Layer, Record; -1: outside of layers
+  int calls = 0;      ///< a step
+  double us = 0;      ///< a step, mean of the steps that count
   double call_min_us = 0, call_median_us = 0;
   double noise_us = 0;  ///< how far us may be off by chance (statistics.h)
   program::Cost cost;
@@ -50,7 +52,7 @@ struct Report {
   int records = 0;    ///< ops of a step
   int workers = 0;
   size_t steps = 0, steps_used = 0;  ///< timed, and how many of them count: the middle half by wall time
-  std::vector<Row> rows;             ///< by falling time; Group::Layer and Weight: in order of the Program
+  std::vector<Row> rows;             ///< by falling time; other groups than Op: in order of the Program
   std::vector<Row> layers;           ///< Group::Layer's rows, for plots
   double between_us = 0;             ///< gaps between ops: hand-over and barriers after all had ended
   double around_us = 0;   ///< before the first op and after the last: waking the team, copying results

@@ -16,6 +16,7 @@ using nlohmann::json;
 Json row_json(const Row& row) {
   return {{"op", row.op},
           {"weight", row.weight},
+          {"shape", row.shape},
           {"layer", row.layer},
           {"calls", row.calls},
           {"us", row.us},

@@ -53,17 +53,21 @@ struct BoundKernel {
 /// the op, its types and shapes, and this. A name that is not here has its built-in value.
 using Tuning = std::map<std::string, int64_t>;
 
-inline int64_t tuned(const Tuning& tuning, const std::string& key, int64_t builtin) {
-  const auto found = tuning.find(key);
-  return found == tuning.end() ? builtin : found->second;
-}
-
 /// A choice that a kernel leaves open, and what may be chosen. Results do not depend on it.
 struct Variants {
   std::string key;
   int64_t builtin = 0;
   std::vector<int64_t> values;  ///< all that are worth measuring, the built-in one among them
 };
+
+/// What was chosen. A value that is not offered (the file may be anybody's) is not taken.
+inline int64_t tuned(const Tuning& tuning, const Variants& variants) {
+  const auto found = tuning.find(variants.key);
+  if (found == tuning.end()) return variants.builtin;
+  const bool offered =
+      std::find(variants.values.begin(), variants.values.end(), found->second) != variants.values.end();
+  return offered ? found->second : variants.builtin;
+}
 
 /// What a device reaches at best: the measure of every share. 0: not known, or it has no such unit.
 struct Peaks {

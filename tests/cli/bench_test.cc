@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cli/bench_record.h"
 #include "cli/number_list.h"
 #include "support/command.h"
+#include "support/gguf_copy.h"
+#include "support/small_model.h"
 
 namespace sluice::cli {
 namespace {
@@ -140,6 +143,30 @@ TEST_F(Bench, TellsWhatItCannotDo) {
   const CommandResult deep = run("bench -d 1000000");
   EXPECT_EQ(deep.code, 1);
   EXPECT_THAT(deep.err, HasSubstr("its context is"));
+}
+
+// A router whose bias always selects the same experts: batches would read less than real text makes them
+// read.
+TEST_F(Bench, RefusesCollapsedRouting) {
+  test::write_small_model("glm-4.7-flash", "q8_0", path("even.gguf"));
+  test::GgufCopy copy(gguf::File::open(path("even.gguf")));
+  for (size_t i = 0; i < copy.plan.tensors.size(); ++i) {
+    if (copy.plan.tensors[i].name.find("exp_probs_b") == std::string::npos) continue;
+    const float biases[] = {9, 9, 0, 0};  // two of four experts are used
+    ASSERT_EQ(copy.bytes[i].size(), sizeof biases);
+    std::memcpy(copy.bytes[i].data(), biases, sizeof biases);
+  }
+  copy.write(path("collapsed.gguf"));
+  const CommandResult result =
+      run("bench -m " + path("collapsed.gguf") + " -p 16 -n 3 -npl 1,8 -r 1 -t 1 -o json");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err,
+              HasSubstr("tg3 x 8: refused: its rows selected 2.0 different experts a layer, and 4.0 "));
+  const json records = json::parse(result.out);
+  ASSERT_EQ(records.size(), 2u) << result.out;  // the prompt and the single sequence
+  EXPECT_EQ(records[0]["test"], "pp16");
+  EXPECT_EQ(records[0]["experts_distinct"], 2);
+  EXPECT_EQ(records[1]["test"], "tg3");
 }
 
 TEST_F(Bench, PeaksAreOfThisMachine) {

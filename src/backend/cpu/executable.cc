@@ -7,6 +7,7 @@
 #include "backend/cpu/barriers.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernel.h"
+#include "backend/cpu/multiply.h"
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/simd/attend.h"
 #include "base/check.h"
@@ -104,10 +105,16 @@ class CpuExecutable : public Executable {
   int64_t memory_bytes() const override { return memory_.bytes(); }
 
  private:
-  /// The kernel's name; of those that read packed weights also the tier and how large these are.
+  /// The kernel's name and the tier; of those that read packed weights also the tiles in registers, and how
+  /// large the weights are.
   std::string kernel_text(const Kernel& kernel, const Op& op) const {
-    if (!kernel.panels) return kernel.name;
-    std::string text = fmt::format("{} {} panels", kernel.name, cpu::isa_name(isa_));
+    if (!kernel.panels) return fmt::format("{}, {}", kernel.name, cpu::isa_name(isa_));
+    std::string text = fmt::format("{}, {}: panels of {} outputs x {} rows", kernel.name, cpu::isa_name(isa_),
+                                   cpu::kPanelRows, cpu::kTileRows);
+    if (cpu::tile_kernels(isa_) != nullptr) {
+      text += fmt::format(", from {} rows on matrix tiles of {} x {}", cpu::kTiledStep, 2 * cpu::kPanelRows,
+                          cpu::kTiledRows);
+    }
     if (!repack_) return text + " packed as they are read";
     info(op).operands(op, [&](const char* name, TensorId id, bool) {
       if (!packed_.holds(id)) return;

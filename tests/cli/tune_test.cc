@@ -1,0 +1,81 @@
+// The file of tuned values, and sluice tune as a user meets it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/tuning_file.h"
+#include "support/command.h"
+
+namespace sluice::cli {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class TuningFile : public testing::Test, public test::CommandFolder {
+ protected:
+  TuningFile() : CommandFolder("tuning") {}
+  void write(const std::string& text) { write_file(path("t.json"), std::as_bytes(std::span(text))); }
+  /// What a run says on standard error with this file of tuned values.
+  std::string complaint(const std::string& text) {
+    write(text);
+    const std::string command = "SLUICE_TUNING=" + path("t.json") + " " SLUICE_BINARY " profile -n 1 > " +
+                                path("out") + " 2> " + path("err");
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return read_file(path("err"));
+  }
+};
+
+const std::vector<profile::Choice> kChoices = {
+    {{"a.tile", 1, {1, 2}}, 3, {10.0, 8.0}, {0.1, 0.1}, 2},
+    {{"a.ahead", 64, {64, 128}}, 1, {10.0, 9.9}, {0.1, 0.1}, 64},
+};
+
+TEST_F(TuningFile, KeepsWhatDiffersByDevice) {
+  const std::string file = path("cache/sluice/tuning.json");
+  write_tuning(file, "X, avx2, 2 threads, kernels 1", kChoices);
+  write_tuning(file, "Y, avx2, 2 threads, kernels 1", {});
+  EXPECT_EQ(read_tuning(file, "X, avx2, 2 threads, kernels 1"), (program::Tuning{{"a.tile", 2}}));
+  EXPECT_THAT(read_tuning(file, "Y, avx2, 2 threads, kernels 1"), IsEmpty());
+  EXPECT_THAT(read_tuning(file, "X, avx2, 3 threads, kernels 1"), IsEmpty());
+  const json kept = json::parse(read_file(file));
+  EXPECT_EQ(kept["devices"]["X, avx2, 2 threads, kernels 1"]["a.tile"]["builtin_us"], 10.0);
+  // Newer kernels' values take the place of older ones'.
+  write_tuning(file, "X, avx2, 2 threads, kernels 2", kChoices);
+  EXPECT_EQ(json::parse(read_file(file))["devices"].size(), 2u);
+  EXPECT_THROW(write_tuning("/proc/none/t.json", "X", kChoices), Error);
+}
+
+TEST_F(TuningFile, DamageIsIgnoredWithOneWarning) {
+  for (const char* text : {"", "{", "[]", "3", R"({"format":2,"devices":{}})", R"({"format":1,"devices":[]})",
+                           R"({"devices":{}})"}) {
+    const std::string said = complaint(text);
+    EXPECT_THAT(said, HasSubstr("t.json: not what `sluice tune` writes; built-in values are used")) << text;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  }
+  EXPECT_EQ(complaint(R"({"format":1,"devices":{}})"), "");
+  EXPECT_EQ(complaint(R"({"format":1,"devices":{"another machine, kernels 1":{}}})"), "");
+  write(R"({"format":1,"devices":{"X, kernels 1":{"a":"b"}}})");
+  EXPECT_THAT(read_tuning(path("t.json"), "X, kernels 1"), IsEmpty());
+  EXPECT_THAT(read_tuning(path("none.json"), "X, kernels 1"), IsEmpty());
+  EXPECT_THAT(read_tuning("", "X, kernels 1"), IsEmpty());
+}
+
+TEST_F(TuningFile, OtherKernelsValuesAreStale) {
+  const auto backend_device = [&] {
+    const std::string out = run("tune -t 1 --dry-run --seconds 0.001 --rotate 1MB").out;
+    return out;
+  };
+  EXPECT_THAT(backend_device(), testing::AnyOf(HasSubstr("leave nothing open"), HasSubstr("| gain")));
+  testing::internal::CaptureStderr();
+  write(R"({"format":1,"devices":{"X, 2 threads, kernels 0":{}}})");
+  // One warning a process: the earlier test may have had it, so only the result is sure.
+  EXPECT_THAT(read_tuning(path("t.json"), "X, 2 threads, kernels 1"), IsEmpty());
+  testing::internal::GetCapturedStderr();
+}
+
+}  // namespace
+}  // namespace sluice::cli
