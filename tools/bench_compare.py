@@ -3,7 +3,8 @@
 
 usage: bench_compare.py [--save] RECORDS_FOLDER <BENCH.json
 
-A kind of machine is a processor's name and a number of threads; its figures lie in RECORDS_FOLDER/KIND.json.
+A kind of machine is a device with its tier and threads ("device", without the version of the kernels, which are
+what is to be compared); its figures lie in RECORDS_FOLDER/KIND.json, by the model's type and size and the test.
 A test that is more than 5 % slower than its record, beyond twice its own deviation, is a loss: it is pointed
 at, and the exit code is 3. With --save better figures (and new tests) are written to the folder.
 """
@@ -17,12 +18,12 @@ LOSS = 0.05
 
 
 def kind_of(record: dict) -> str:
-    cpu = re.sub(r"[^a-z0-9]+", "-", record["cpu_info"].lower()).strip("-")
-    return f"{cpu}-{record['backends']}-{record['n_threads']}t"
+    device = record["device"].rsplit(", kernels ", 1)[0].lower().replace("(r)", "").replace("(tm)", "")
+    return re.sub(r"[^a-z0-9]+", "-", device).strip("-")
 
 
 def key_of(record: dict) -> str:
-    return f"{Path(record['model_filename']).name} {record['test']}"
+    return f"{record['model_type']} {record['model_size'] / 1e9:.2f} GB, {record['test']}"
 
 
 def compare(records: list, folder: Path, save: bool) -> int:
@@ -40,7 +41,7 @@ def compare(records: list, folder: Path, save: bool) -> int:
                 lost = change < -LOSS and known["avg_ts"] - speed > 2 * deviation
                 losses += lost
                 verdict = f"{100 * change:+.1f} % of the record {known['avg_ts']:.2f}" + (" LOSS" if lost else "")
-            print(f"{key:<40} {speed:>10.2f} ± {deviation:<8.2f} tokens/s  {verdict}")
+            print(f"{key:<44} {speed:>10.2f} ± {deviation:<8.2f} tokens/s  {verdict}")
             if known is None or speed > known["avg_ts"]:
                 fields = ("avg_ts", "stddev_ts", "share_of_limit", "peak_bytes_per_second", "build_commit", "test_time")
                 best[key] = {field: record[field] for field in fields}

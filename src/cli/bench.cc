@@ -226,6 +226,7 @@ Setup set_up(const Options& options, const model::Model& model, program::Backend
   BenchRecord& record = setup.record;
   record.model = describe(model);
   record.backend = backend.name();
+  record.device = backend.device();
   record.threads = threads;
   record.n_batch = batch;
   record.n_ubatch = ubatch;

@@ -42,6 +42,7 @@ Json fields(const BenchRecord& r) {
                {"avg_ts", profile::mean(ts)},
                {"stddev_ts", profile::deviation(ts)},
                {"test", r.test.name()},
+               {"device", r.device},
                {"n_parallel", r.test.parallel},
                {"ttft_ns", static_cast<int64_t>(r.first_token_ns)},
                {"load_ns", static_cast<int64_t>(r.load_ns)},

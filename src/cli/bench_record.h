@@ -30,6 +30,7 @@ struct BenchModel {
 struct BenchRecord {
   BenchModel model;
   std::string backend, time;
+  std::string device;  ///< what the figures hold for (program/backend.h)
   int threads = 0;
   int64_t n_batch = 0, n_ubatch = 0;
   BenchTest test;

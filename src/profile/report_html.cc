@@ -24,11 +24,33 @@ p { margin:2px 0 8px; color:var(--soft); }
 svg { width:100%; height:auto; display:block; margin:8px 0; font:12px system-ui, sans-serif; }
 svg .ink { fill:var(--ink); } svg .soft { fill:var(--soft); } svg .grid { stroke:var(--line); stroke-width:1; }
 svg .bar { fill:var(--bar); } svg .part { fill:var(--s0); } svg .line { fill:none; stroke-width:2; }
+svg text { paint-order:stroke; stroke:var(--page); stroke-width:3px; stroke-linejoin:round; }
+.cards { display:flex; flex-wrap:wrap; gap:10px; margin:10px 0 4px; }
+.card { flex:1 1 150px; padding:8px 12px; border:1px solid var(--line); border-radius:6px; }
+.card b { display:block; font-size:20px; font-weight:600; } .card span { color:var(--soft); font-size:13px; }
 svg .dashed { stroke-dasharray:5 4; } svg .dot { stroke:var(--page); stroke-width:1; }
 pre { overflow-x:auto; font:12px/1.45 ui-monospace, Menlo, Consolas, monospace; padding:10px 12px;
   border:1px solid var(--line); border-radius:6px; }
 </style>
 )";
+
+std::string card(const std::string& figure, const std::string& what) {
+  return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", escaped(figure), escaped(what));
+}
+
+/// The step in a few figures.
+std::string cards(const Report& report) {
+  const double step_us = report.untimed_us > 0 ? report.untimed_us : report.wall_us;
+  std::string text = "<div class=\"cards\">\n";
+  text += card(short_number(1e6 * report.tokens / step_us), "tokens/s");
+  if (report.limit_us > 0) {
+    text += card(short_number(1e6 * report.tokens / report.limit_us), "tokens/s at the limit");
+    text += card(fmt::format("{:.0f} %", 100 * report.limit_us / step_us), "of the limit");
+  }
+  text += card(short_number(1e-6 * report.cost.bytes_read / report.tokens) + " MB", "read a token");
+  text += card(std::to_string(report.records), "records a step");
+  return text + card(fmt::format("{:.1f} %", 100 * report.gaps_us() / report.wall_us), "gaps") + "</div>\n";
+}
 
 std::string time_by_op(const Report& report) {
   std::vector<Bar> bars;
@@ -67,15 +89,14 @@ std::string roofline(const Report& report) {
   high = std::max(high, ridge * 2);
   std::vector<Line> roofs = {{"", 0, false, {{low, low * bandwidth}, {ridge, ridge * bandwidth}}}};
   if (flops > 0) {
-    roofs.push_back({fmt::format("{:.0f} GB/s, then {:.0f} GFLOP/s", bandwidth, flops),
-                     0,
-                     false,
-                     {{ridge, flops}, {high, flops}}});
+    roofs.push_back({"", 0, false, {{ridge, flops}, {high, flops}}});
   }
   return "<h3>Roofline</h3>\n<p>Every op by what it computes for a byte that it reads, and how fast it does; "
-         "larger dots "
-         "take more of the step, grey ones are too short to be bound by either.</p>\n" +
-         plot_svg({"FLOP a byte", true}, {"GFLOP/s", true}, roofs, points);
+         "larger dots take more of the step, grey ones are too short to be bound by either. The line is what "
+         "was measured of the machine: " +
+         (flops > 0 ? fmt::format("{:.0f} GB/s, then {:.0f} GFLOP/s", bandwidth, flops)
+                    : fmt::format("{:.0f} GB/s", bandwidth)) +
+         "; caches are above it.</p>\n" + plot_svg({"FLOP a byte", true}, {"GFLOP/s", true}, roofs, points);
 }
 
 std::string share_by_layer(const Report& report) {
@@ -131,7 +152,7 @@ std::string report_html(const Page& page) {
       escaped(page.title), kStyle, escaped(page.title), escaped(page.subtitle));
   for (const Report& report : page.reports) {
     html += fmt::format("<h2>{}</h2>\n", escaped(report.test));
-    html += time_by_op(report) + roofline(report) + share_by_layer(report);
+    html += cards(report) + time_by_op(report) + roofline(report) + share_by_layer(report);
     html += fmt::format("<h3>All figures</h3>\n<pre>{}</pre>\n", escaped(report_text(report, false)));
   }
   return html + speed_over_depth(page.speeds) + "</body>\n</html>\n";

@@ -12,7 +12,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "bench_compare.py"
 
 
 def record(speed: float, deviation: float = 0.1, test: str = "tg128") -> dict:
-    return {"cpu_info": "A CPU (R) 9", "backends": "cpu", "n_threads": 2, "model_filename": "/x/m.gguf", "test": test,
+    return {"device": "A CPU(R) 9, avx2, 2 threads, kernels 1", "model_type": "m 1B Q4_0", "model_size": 5.6e8, "test": test,
             "avg_ts": speed, "stddev_ts": deviation, "share_of_limit": 0.5, "peak_bytes_per_second": 1e10,
             "build_commit": "abc", "test_time": "2026-01-01T00:00:00Z"}
 
@@ -27,13 +27,13 @@ class BenchCompare(unittest.TestCase):
                               capture_output=True)
 
     def saved(self):
-        return json.loads((Path(self.folder.name) / "a-cpu-r-9-cpu-2t.json").read_text())
+        return json.loads((Path(self.folder.name) / "a-cpu-9-avx2-2-threads.json").read_text())
 
     def test_first_figures_are_records(self):
         done = self.run_tool([record(100)], "--save")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("no record yet", done.stdout)
-        self.assertEqual(self.saved()["m.gguf tg128"]["avg_ts"], 100)
+        self.assertEqual(self.saved()["m 1B Q4_0 0.56 GB, tg128"]["avg_ts"], 100)
 
     def test_a_loss_beyond_five_percent_is_pointed_at(self):
         self.run_tool([record(100)], "--save")
@@ -49,9 +49,14 @@ class BenchCompare(unittest.TestCase):
     def test_only_better_figures_replace_a_record(self):
         self.run_tool([record(100)], "--save")
         self.run_tool([record(90)], "--save")
-        self.assertEqual(self.saved()["m.gguf tg128"]["avg_ts"], 100)
+        self.assertEqual(self.saved()["m 1B Q4_0 0.56 GB, tg128"]["avg_ts"], 100)
         self.run_tool([record(110)], "--save")
-        self.assertEqual(self.saved()["m.gguf tg128"]["avg_ts"], 110)
+        self.assertEqual(self.saved()["m 1B Q4_0 0.56 GB, tg128"]["avg_ts"], 110)
+
+    def test_newer_kernels_are_compared_with_older_ones(self):
+        self.run_tool([record(100)], "--save")
+        newer = self.run_tool([{**record(90), "device": "A CPU(R) 9, avx2, 2 threads, kernels 2"}])
+        self.assertEqual(newer.returncode, 3)
 
     def test_without_save_nothing_is_written(self):
         self.run_tool([record(100)])

@@ -112,8 +112,8 @@ class CpuExecutable : public Executable {
     std::string text = fmt::format("{}, {}: panels of {} outputs x {} rows", kernel.name, cpu::isa_name(isa_),
                                    cpu::kPanelRows, cpu::kTileRows);
     if (cpu::tile_kernels(isa_) != nullptr) {
-      text += fmt::format(", from {} rows on matrix tiles of {} x {}", cpu::kTiledStep, 2 * cpu::kPanelRows,
-                          cpu::kTiledRows);
+      text += fmt::format(", from {} rows on matrix tiles of {} x {}", cpu::kTiledStep, cpu::kPanelRows,
+                          cpu::kGroupRows);
     }
     if (!repack_) return text + " packed as they are read";
     info(op).operands(op, [&](const char* name, TensorId id, bool) {
