@@ -25,7 +25,8 @@ TEST_F(KernelSource, StandsWhereProfilesSay) {
   const auto result = run("profile -n 1 --json -");
   ASSERT_EQ(result.code, 0) << result.err;
   int checked = 0;
-  for (const json& row : json::parse(result.out)["reports"][0]["rows"]) {
+  const json profile = json::parse(result.out);
+  for (const json& row : profile["reports"][0]["rows"]) {
     const auto kernel = row["kernel"].get<std::string>();
     const std::string name = kernel.substr(0, kernel.find(','));
     const std::string source = read_file(SLUICE_SOURCE_DIR "/" + row["file"].get<std::string>());
