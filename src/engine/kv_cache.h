@@ -25,7 +25,7 @@ struct SequencePages {
 
 class KvCache {
  public:
-  explicit KvCache(int32_t pages) : pool_(pages), tree_(pages), pages_(pages) {}
+  explicit KvCache(int32_t pages) : pool_(pages), pages_(pages) {}
 
   int64_t pages() const { return pages_; }
   int64_t free_pages() const { return pool_.free_pages(); }

@@ -21,8 +21,6 @@ int64_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
 
 }  // namespace
 
-PrefixTree::PrefixTree(int32_t pages) : nodes_(static_cast<size_t>(pages) + 1) {}
-
 // The first of the children whose tokens do not come before these.
 size_t PrefixTree::place(const Node& parent, std::span<const int32_t> tokens) const {
   const auto& children = parent.children;
@@ -60,6 +58,7 @@ void PrefixTree::end_use(int32_t page) {
 }
 
 void PrefixTree::insert(int32_t parent, std::span<const int32_t> tokens, int32_t page) {
+  if (page + 1 >= std::ssize(nodes_)) nodes_.resize(static_cast<size_t>(page) + 2);
   Node& n = node(page);
   CHECK(n.rows == 0 && !tokens.empty() && tokens.size() <= n.tokens.size(), "page {}", page);
   if (is_free_leaf(parent)) oldest_.erase({node(parent).released, parent});
@@ -145,8 +144,7 @@ std::optional<PrefixTree::Taken> PrefixTree::take_leaf(int32_t parent, std::span
   for (size_t i = at - (at > 0); i < std::min(children.size(), at + 1); ++i) {
     const int64_t rows = common(tokens, node(children[i]).key());
     const bool worth_it = rows == std::ssize(tokens) || 2 * rows >= node(children[i]).rows;
-    if (rows > best.rows && is_free_leaf(children[i]) && worth_it)
-      best = {children[i], rows};
+    if (rows > best.rows && is_free_leaf(children[i]) && worth_it) best = {children[i], rows};
   }
   if (best.page == kRoot) return std::nullopt;
   remove(best.page);

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <set>
 #include <span>
@@ -24,12 +25,9 @@ class PrefixTree {
   /// What stands for "no page": the root.
   static constexpr int32_t kRoot = -1;
 
-  /// For pages 0 to pages - 1; holds none of them yet.
-  explicit PrefixTree(int32_t pages);
-
   /// Pages that the tree has, and those among them that are neither held nor lie above one that is.
   int64_t size() const { return size_; }
-  bool contains(int32_t page) const { return node(page).rows > 0; }
+  bool contains(int32_t page) const { return page + 1 < std::ssize(nodes_) && node(page).rows > 0; }
   int64_t unused() const { return unused_; }
   /// How many of a chain's pages (as find() gives it) are unused: the last ones.
   int64_t unused_of(std::span<const int32_t> chain) const;
@@ -88,7 +86,9 @@ class PrefixTree {
   void start_use(int32_t page);
   void end_use(int32_t page);
 
-  std::vector<Node> nodes_;                        // [pages + 1], the root first
+  // The root, then pages by number, as far as one was ever put in: a cache may have room for far more than it
+  // will hold. Growing moves no node.
+  std::deque<Node> nodes_ = std::deque<Node>(1);
   std::set<std::pair<uint64_t, int32_t>> oldest_;  // unused leaves: (released, page)
   uint64_t clock_ = 0;
   int64_t size_ = 0, unused_ = 0;

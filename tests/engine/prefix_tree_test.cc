@@ -23,7 +23,7 @@ Tokens random_tokens(std::mt19937& random, size_t count) {
 
 TEST(PrefixTree, FindsWhatAListOfPrefixesFinds) {
   std::mt19937 random(1);
-  PrefixTree tree(kPages);
+  PrefixTree tree;
   std::map<Tokens, int32_t> whole;  // the oracle: from all the tokens up to a page's end to the page
   std::vector<int32_t> free;
   for (int32_t page = 0; page < kPages; ++page) free.push_back(page);
@@ -78,7 +78,7 @@ TEST(PrefixTree, FindsWhatAListOfPrefixesFinds) {
 }
 
 TEST(PrefixTree, EvictsWhatWasReleasedLongestAgo) {
-  PrefixTree tree(8);
+  PrefixTree tree;
   const Tokens a(64, 1), b(64, 2), c(64, 3);
   int32_t page = 0;
   for (const Tokens* tokens : {&a, &b, &c}) tree.release(tree.extend(PrefixTree::kRoot, *tokens, page++));
@@ -94,7 +94,7 @@ TEST(PrefixTree, EvictsWhatWasReleasedLongestAgo) {
 }
 
 TEST(PrefixTree, ASecondPageWithTheSameTokensStaysTheCallers) {
-  PrefixTree tree(4);
+  PrefixTree tree;
   const Tokens tokens(64, 1);
   EXPECT_EQ(tree.extend(PrefixTree::kRoot, tokens, 2), 2);
   EXPECT_EQ(tree.extend(PrefixTree::kRoot, tokens, 3), 2);
@@ -104,7 +104,7 @@ TEST(PrefixTree, ASecondPageWithTheSameTokensStaysTheCallers) {
 }
 
 TEST(PrefixTree, EndsOfSequencesAreTakenOutWhereTheyServe) {
-  PrefixTree tree(8);
+  PrefixTree tree;
   Tokens tail(10, 5);
   EXPECT_EQ(tree.add_leaf(PrefixTree::kRoot, tail, 0), PrefixTree::kRoot);
   EXPECT_EQ(tree.add_leaf(PrefixTree::kRoot, std::span(tail).first(8), 1), 1)
