@@ -49,6 +49,13 @@ class StopSignals {
   sigset_t set_{}, before_{};
 };
 
+/// A line on standard error. Whoever read it may have gone: that is no reason to stop serving.
+template <typename... Args>
+void tell(fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
 /// Every connection takes a file descriptor.
 void allow_many_connections() {
   rlimit limit{};
@@ -69,7 +76,7 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
       std::async(std::launch::async, [&] { return std::make_unique<ServingModel>(command, options); });
   while (loading.wait_for(milliseconds(0)) != std::future_status::ready) {
     if (signals.wait(milliseconds(50))) {
-      fmt::print(stderr, "sluice: stopped while loading\n");
+      tell("sluice: stopped while loading\n");
       std::fflush(stderr);
       ::_exit(0);  // loading cannot be interrupted, and there is nothing to lose
     }
@@ -80,7 +87,7 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
 /// Lets running answers end, for some time; a second signal ends them at once.
 void stop(server::Server& server, engine::Engine& engine, double seconds, const StopSignals& signals) {
   const int64_t running = engine.stats().running + engine.stats().waiting;
-  fmt::print(stderr, "sluice: stopping; {} requests have up to {:g} s to end\n", running, seconds);
+  tell("sluice: stopping; {} requests have up to {:g} s to end\n", running, seconds);
   for (double waited = 0; waited < seconds; waited += 0.25) {
     if (server.drain(milliseconds(250)) || signals.wait(milliseconds(0))) break;
   }
@@ -95,19 +102,21 @@ void serve(const CLI::App& command, const Options& given) {
   allow_many_connections();
   std::unique_ptr<ServingModel> model;  // goes after the server
   server::Server server(options.server);
-  fmt::print(stderr, "sluice: {} is loading\n", server.address());
+  tell("sluice: {} is loading\n", server.address());
   model = load(command, options, signals);
+  // Whatever happens from here on: the engine stops before the server goes.
+  const std::shared_ptr<void> last(nullptr, [&model](void*) { model->engine().stop(); });
   server.ready(model->service());
-  fmt::print(stderr, "sluice: ready at {}\n{}", server.address(), terminal_safe(model->description()));
+  tell("sluice: ready at {}\n{}", server.address(), terminal_safe(model->description()));
   if (!options.server.api_keys.empty()) {
-    fmt::print(stderr, "  keys     {}\n", options.server.api_keys.size());
+    tell("  keys     {}\n", options.server.api_keys.size());
   } else if (!is_local(options.server.http)) {
-    fmt::print(stderr, "  keys     none: whoever reaches this address may ask (--api-key-file)\n");
+    tell("  keys     none: whoever reaches this address may ask (--api-key-file)\n");
   }
   while (!signals.wait(std::chrono::hours(1))) {
   }
   stop(server, model->engine(), options.drain_seconds, signals);
-  fmt::print(stderr, "sluice: stopped\n");
+  tell("sluice: stopped\n");
 }
 
 void add_network(CLI::App& command, Options& options) {
