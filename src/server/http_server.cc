@@ -127,6 +127,7 @@ struct HttpServer::Impl {
   std::string address;
   uint16_t port = 0;
   std::atomic<size_t> connections{0};
+  bool closing = false;  // the thread of the sockets' alone
   std::mutex mutex;
   std::condition_variable changed;
 
@@ -238,7 +239,7 @@ void HttpServer::Impl::welcome(Stream::socket socket) {
 void HttpServer::Impl::tick() {
   timer.expires_after(host->options.tick);
   timer.async_wait([this](error_code cancelled) {
-    if (cancelled) return;
+    if (cancelled || closing) return;  // a timer that has run out can no longer be cancelled
     const Clock::time_point now = Clock::now();
     const std::vector<std::shared_ptr<HttpSession>> all(host->sessions.begin(), host->sessions.end());
     for (const auto& session : all) session->tick(now);
@@ -253,6 +254,7 @@ void HttpServer::Impl::tick() {
 
 // On the thread of the sockets; then no work is left and it ends.
 void HttpServer::Impl::close() {
+  closing = true;
   error_code ignored;
   acceptor.close(ignored);
   timer.cancel();
