@@ -101,8 +101,8 @@ class Executable {
  public:
   virtual ~Executable() = default;
   virtual void run(const StepInput& input, StepOutput& output) = 0;
-  /// Memory of the executable's own that run() fills quickest: logits that begin there are not copied once more. May
-  /// be empty, or less than all rows of outputs need.
+  /// Memory of the executable's own that run() fills quickest: logits that begin there are not copied once
+  /// more. May be empty, or less than all rows of outputs need.
   virtual std::span<float> logits_memory() { return {}; }
   /// The same, and when each op ran. Nothing is run otherwise than in run(): no op waits for another's end
   /// only to be timed.

@@ -32,9 +32,9 @@
 
 namespace sluice::program {
 
-using OpArgs =
-    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
-                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd, NormMatmul, NormRoute, MlaQuery, MlaHeads>;
+using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
+                            ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
+                            MoeGateUp, MoeDownAdd, NormMatmul, NormRoute, MlaQuery, MlaHeads>;
 
 struct Op {
   OpArgs args;

@@ -18,8 +18,8 @@ bool hands_on(const Op& op) {
 }  // namespace
 
 double tolerance(const Program& program) {
-  // Eight bits, 32 under a scale: half a step of 127 from the largest is about 1 part in 200 of a block of normal
-  // numbers, and some are handed on one after the other.
+  // Eight bits, 32 under a scale: half a step of 127 from the largest is about 1 part in 200 of a block of
+  // normal numbers, and some are handed on one after the other.
   for (const Op& op : program.ops()) {
     if (hands_on(op)) return 0x1p-6;
   }

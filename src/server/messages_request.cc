@@ -197,7 +197,7 @@ ChatRequest read_messages(const Json& body, const Service& service) {
   read_conversation(fields, request);
   fields.string("model");
   const auto tokens = fields.integer("max_tokens", 0, INT32_MAX);
-                      if (!tokens) bad_field("max_tokens", "is missing");
+  if (!tokens) bad_field("max_tokens", "is missing");
   request.engine.max_tokens = *tokens;
   read_sampling(fields, service, request.engine.sampling);
   read_stops(fields, "stop_sequences", request.engine);
