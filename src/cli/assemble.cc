@@ -37,7 +37,7 @@ std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& pe
   return backend::make_null_backend(peaks);
 }
 
-std::string bundled_model_path() {
+std::filesystem::path executable_folder() {
   namespace fs = std::filesystem;
   std::error_code error;
   fs::path executable = fs::read_symlink("/proc/self/exe", error);
@@ -45,7 +45,13 @@ std::string bundled_model_path() {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): getauxval returns pointers as integers
     executable = fs::absolute(reinterpret_cast<const char*>(::getauxval(AT_EXECFN)), error);
   }
-  const fs::path folder = executable.parent_path();
+  return executable.parent_path();
+}
+
+std::string bundled_model_path() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = executable_folder();
   // Installed: PREFIX/bin beside PREFIX/share. Built: build/PRESET/bin below the source tree.
   const fs::path candidates[] = {folder / "../share/sluice/models/fairy-tales.gguf",
                                  folder / "../../../models/fairy-tales.gguf"};

@@ -1,6 +1,7 @@
 // The composition root: the one place that names concrete backends and the bundled model.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,9 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
 
 /// The backend that takes as long as hardware with these peaks needs at least.
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks);
+
+/// The folder of this program's file.
+std::filesystem::path executable_folder();
 
 /// Where the bundled model lies, found from the executable's own place: an installed tree's share folder or
 /// the source tree's models folder. Throws Error that says where it looked.

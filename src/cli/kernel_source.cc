@@ -23,9 +23,8 @@ constexpr int kLines = 40;
 std::string source_of(const std::string& file) {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path executable = fs::read_symlink("/proc/self/exe", error);
-  if (error || file.rfind("src/", 0) != 0) return "";
-  const fs::path path = executable.parent_path() / "../../.." / file;
+  if (file.rfind("src/", 0) != 0) return "";
+  const fs::path path = executable_folder() / "../../.." / file;
   return fs::is_regular_file(path, error) ? read_file(path.string()) : "";
 }
 
