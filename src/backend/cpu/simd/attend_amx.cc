@@ -21,6 +21,7 @@ namespace {
 #include "backend/cpu/simd/attend_softmax.h"
 // Its tile too.
 #include "backend/cpu/simd/attend_bf16.h"
+#include "backend/cpu/simd/turn_avx512.h"
 
 constexpr int64_t kSide = 16;           // rows of a tile register, and 32-bit columns
 constexpr int64_t kStep = 2 * kSide;    // numbers that a product sums
@@ -43,30 +44,10 @@ void configure_tiles() {
 
 /// out[j][i] = in[i][j], 16 by 16 words; strides in words.
 void transpose(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
-  __m512i pairs[16], fours[16];
-  for (int i = 0; i < 16; i += 2) {
-    const __m512i a = _mm512_loadu_si512(in + i * in_stride),
-                  b = _mm512_loadu_si512(in + (i + 1) * in_stride);
-    pairs[i] = _mm512_unpacklo_epi32(a, b);
-    pairs[i + 1] = _mm512_unpackhi_epi32(a, b);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-    fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-    fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-    fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-  }
-  // Quarter q of fours[4 g + j] is column 4 q + j of rows 4 g to 4 g + 3.
-  for (int j = 0; j < 4; ++j) {
-    const __m512i even_low = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0x88);
-    const __m512i odd_low = _mm512_shuffle_i32x4(fours[j], fours[4 + j], 0xDD);
-    const __m512i even_high = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0x88);
-    const __m512i odd_high = _mm512_shuffle_i32x4(fours[8 + j], fours[12 + j], 0xDD);
-    _mm512_storeu_si512(out + j * out_stride, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
-    _mm512_storeu_si512(out + (4 + j) * out_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
-    _mm512_storeu_si512(out + (8 + j) * out_stride, _mm512_shuffle_i32x4(even_low, even_high, 0xDD));
-    _mm512_storeu_si512(out + (12 + j) * out_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD));
-  }
+  __m512i rows[kSide];
+  for (int64_t i = 0; i < kSide; ++i) rows[i] = _mm512_loadu_si512(in + i * in_stride);
+  turn(rows);
+  for (int64_t i = 0; i < kSide; ++i) _mm512_storeu_si512(out + i * out_stride, rows[i]);
 }
 
 /// [kQueries / 16][width / 32][16 pairs of numbers][16 queries], in words.

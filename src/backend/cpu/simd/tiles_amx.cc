@@ -23,6 +23,7 @@ namespace {
 #include "backend/cpu/simd/lanes_avx512.h"
 // Lanes first: the codecs are written against it.
 #include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/turn_avx512.h"
 
 /// Types whose numbers are looked up: the most that a code can be, 15 or 31; 0: codes are multiplied.
 template <typename Codec>
@@ -50,15 +51,6 @@ constexpr bool kNibbles = std::is_same_v<Codec, Q4_0> || std::is_same_v<Codec, Q
 
 inline __m512i two_to_bf16(__m512 high, __m512 low) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-}
-
-/// Four vectors of 32-bit words, lane = row, to the four words of every row side by side: the rows 4k + i in
-/// quarter k of out[i].
-inline __attribute__((always_inline)) void turn_words(const I* in, I* out) {
-  const I a = _mm512_unpacklo_epi32(in[0], in[1]), b = _mm512_unpackhi_epi32(in[0], in[1]);
-  const I c = _mm512_unpacklo_epi32(in[2], in[3]), d = _mm512_unpackhi_epi32(in[2], in[3]);
-  out[0] = _mm512_unpacklo_epi64(a, c), out[1] = _mm512_unpackhi_epi64(a, c);
-  out[2] = _mm512_unpacklo_epi64(b, d), out[3] = _mm512_unpackhi_epi64(b, d);
 }
 
 /// A group of 32 columns of a block, row by row: 16 bytes a row and half, and by rows too the scale of each
@@ -179,22 +171,6 @@ void unpack(const uint8_t* panel, int64_t columns, uint16_t* out, Prefetch prefe
         multiply_codes<Codec>(group, out);
       }
     }
-  }
-}
-
-/// 16 vectors of 32-bit words, turned: word i of vector r becomes word r of vector i.
-inline __attribute__((always_inline)) void turn(I* v) {
-  I quarters[16];
-  for (int r = 0; r < 16; r += 4) turn_words(v + r, quarters + r);
-  // quarters[4a + i], quarter k: words of the rows 4a .. 4a + 3 at 4k + i.
-  for (int i = 0; i < 4; ++i) {
-    const I a = quarters[i], b = quarters[4 + i], c = quarters[8 + i], d = quarters[12 + i];
-    const I ab_low = _mm512_shuffle_i32x4(a, b, 0x88), ab_high = _mm512_shuffle_i32x4(a, b, 0xDD);
-    const I cd_low = _mm512_shuffle_i32x4(c, d, 0x88), cd_high = _mm512_shuffle_i32x4(c, d, 0xDD);
-    v[i] = _mm512_shuffle_i32x4(ab_low, cd_low, 0x88);
-    v[8 + i] = _mm512_shuffle_i32x4(ab_low, cd_low, 0xDD);
-    v[4 + i] = _mm512_shuffle_i32x4(ab_high, cd_high, 0x88);
-    v[12 + i] = _mm512_shuffle_i32x4(ab_high, cd_high, 0xDD);
   }
 }
 
