@@ -11,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -267,7 +268,11 @@ HttpServer::HttpServer(HttpOptions options, HttpHooks hooks) : impl_(std::make_u
   Impl& impl = *impl_;
   impl.host->options = std::move(options);
   impl.host->hooks = std::move(hooks);
-  impl.host->post = [io = impl.io](std::function<void()> function) { asio::post(*io, std::move(function)); };
+  // A strand keeps the order of posts from several threads; the context itself does not: what its own thread
+  // posts waits until the running handler has ended.
+  impl.host->post = [io = impl.io, strand = asio::make_strand(*impl.io)](std::function<void()> function) {
+    asio::post(strand, std::move(function));
+  };
   impl.load_certificate();
   if (impl.host->options.unix_socket.empty())
     impl.listen_tcp();
