@@ -12,6 +12,9 @@ namespace {
 struct Param {
   const OpInfo* info;
   OpCase op_case;
+
+  std::string name() const { return fmt::format("{} {}", info->name, op_case.name); }
+  friend void PrintTo(const Param& param, std::ostream* out) { *out << param.name(); }
 };
 
 /// The cases of every op, and each again with more rows: those of the other buckets.
@@ -41,7 +44,7 @@ TEST_P(CudaOps, AgreeWithReference) {
 }
 
 std::string name_of(const testing::TestParamInfo<Param>& param) {
-  std::string name = fmt::format("{}_{}", param.param.info->name, param.param.op_case.name);
+  std::string name = param.param.name();
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   }
