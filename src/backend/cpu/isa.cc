@@ -31,6 +31,7 @@ bool has_amx() {
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;
   if ((d & kNeeded) != kNeeded) return false;
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi")) return false;
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }

@@ -138,6 +138,35 @@ void store_rows(Store store, int64_t first, int64_t rows, int64_t n, const float
   }
 }
 
+/// A store that only copies: row i of the outputs is at(i). Others do what they like with what they are
+/// given.
+template <typename At>
+struct CopyTo {
+  At at;
+  template <typename Count>
+  void operator()(int64_t i, int64_t n, const float* values, Count count) const {
+    std::copy_n(values, int64_t{count}, at(i) + n);
+  }
+};
+template <typename At>
+CopyTo(At) -> CopyTo<At>;
+
+/// The same for a tile of sums, [kPanelRows][kGroupRows], of up to kGroupRows rows.
+template <typename Store>
+void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int64_t rows, int64_t n,
+                const float* sums, int64_t outputs) {
+  if constexpr (requires { store.at(first); }) {
+    if (n + kPanelRows <= outputs) {
+      float* to[kGroupRows];
+      for (int64_t i = 0; i < rows; ++i) to[i] = store.at(first + i) + n;
+      return tiles.write(sums, to, static_cast<int>(rows));
+    }
+  }
+  alignas(64) float values[kTileFloats];
+  tiles.transpose(sums, values);
+  store_rows(store, first, rows, n, values, outputs);
+}
+
 /// The products of matrix m, its `panels` alone, with count inputs x(i): store(i, n, values, outputs) for the
 /// outputs [n, n + outputs) of input i, outputs <= kPanelRows.
 template <typename X, typename Store>
@@ -249,9 +278,7 @@ void multiply_rows(const Products& products, const Matrix& w, int64_t m, Slice p
           for (const int which : {0, 1}) {
             const int64_t p = panel_of(step, which), n = p * kPanelRows;
             if (p >= panels.last) break;
-            alignas(64) float values[kTileFloats];
-            products.tiles->transpose(which == 0 ? one : other, values);
-            store_rows(store, first, rows, n, values, w.rows);
+            store_tile(*products.tiles, store, first, rows, n, which == 0 ? one : other, w.rows);
           }
         });
     return;
@@ -267,9 +294,6 @@ template <typename Index, typename Store>
 void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panels, int64_t count,
                     const GatedInputs& x, Index index, Store store) {
   const MatmulKernels& kernels = x.products().panels;
-  const auto store_panel = [&](int64_t panel, int64_t first, int64_t rows, const float* values) {
-    store_rows(store, first, rows, panel * kPanelRows, values, gate.rows);
-  };
   if (x.tiled(gate, up)) {
     const TileKernels& tiles = *x.products().tiles;
     each_tiled(
@@ -277,9 +301,7 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
         [&](int64_t p, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
         [&](int64_t p, int64_t first, int64_t rows, float* gates, const float* ups) {
           kernels.silu_mul(gates, ups, kTileFloats, gates);
-          alignas(64) float values[kTileFloats];
-          tiles.transpose(gates, values);
-          store_panel(p, first, rows, values);
+          store_tile(tiles, store, first, rows, p * kPanelRows, gates, gate.rows);
         });
     return;
   }
@@ -299,7 +321,7 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
     gate.product(gate_panel, gate.columns, gate_x, static_cast<int>(rows), gates, gate.prefetch);
     up.product(up_panel, up.columns, up_x, static_cast<int>(rows), ups, up.prefetch);
     kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
-    store_panel(panel, first, rows, gates);
+    store_rows(store, first, rows, panel * kPanelRows, gates, gate.rows);
   });
 }
 

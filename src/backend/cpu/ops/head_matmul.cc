@@ -21,10 +21,7 @@ void reduce_columns(const Program& p, const Op& record, const Context& c) {
     const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
     multiply_rows(
         products(c, rows), weight, head, {first - head * panels, last - head * panels}, rows,
-        [&](int64_t r) { return in(r, head); }, c.scratch(),
-        [&](int64_t r, int64_t n, const float* values, auto count) {
-          std::copy_n(values, int64_t{count}, out(r, head) + n);
-        });
+        [&](int64_t r) { return in(r, head); }, c.scratch(), CopyTo{[&](int64_t r) { return out(r, head); }});
     first = last;
   }
 }

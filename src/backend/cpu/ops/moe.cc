@@ -66,10 +66,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     x.prepare(shared_gate, shared_up);
     multiply_gated(
         shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
-        [](int64_t r) { return r; },
-        [&](int64_t r, int64_t n, const float* values, auto count) {
-          std::copy_n(values, int64_t{count}, shared(r) + n);
-        });
+        [](int64_t r) { return r; }, CopyTo{[&](int64_t r) { return shared(r); }});
   }
   x.prepare(gate, up);
   for (int64_t e = 0; e < gate.matrices; ++e) {
@@ -77,9 +74,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     multiply_gated(
         gate, up, e, shares.take(gate.panels(), sorted.count(e)), sorted.count(e), x,
         [&](int64_t i) { return pairs[i] / used; },
-        [&](int64_t i, int64_t n, const float* values, auto count) {
-          std::copy_n(values, int64_t{count}, out(pairs[i] / used, pairs[i] % used) + n);
-        });
+        CopyTo{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }});
   }
 }
 
@@ -138,9 +133,7 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
   for (int64_t e = 0; e < weight.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     const auto row = [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); };
-    const auto store = [&](int64_t i, int64_t n, const float* values, auto count) {
-      std::copy_n(values, int64_t{count}, out(pairs[i] / used, pairs[i] % used) + n);
-    };
+    const CopyTo store{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }};
     multiply_rows(products(c, rows), weight, e, c.slice(weight.panels()), sorted.count(e), row, c.scratch(),
                   store);
   }

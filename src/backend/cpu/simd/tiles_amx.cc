@@ -102,26 +102,51 @@ inline __attribute__((always_inline)) void read_group(const Codec& codec, int gr
 // A row's 32 numbers are written with the even columns first, then the odd ones: 16-bit words shifted into
 // place come in that order. Activations have it too (round_group).
 
-/// By looking up each code in a table of what the codes mean. A lookup minds the lowest five bits of a word.
+/// The upper halves of floats are bf16 numbers: 0x8000 more, and what is cut off was rounded to nearest (ties
+/// away from zero).
+inline I rounded_floats(F a) { return Lanes::plus(reinterpret_cast<I>(a), Lanes::all(0x8000)); }
+
+/// Bits [bit, bit + 8), [16 + bit ..), [32 + bit ..), [48 + bit ..) of eight bytes, as a multishift is told.
+constexpr long long words_from(long long bit) {
+  long long all = 0;
+  for (const long long word : {0, 16, 32, 48}) all |= ((word + bit) & 63) << word;
+  return all;
+}
+
+/// Codes of four bits under one scale, looked up in floats: of the 32 words there the odd ones are what the
+/// codes 0 to 15 mean. A lookup minds the lowest five bits of a word: here a code, and a 1 below it.
+template <typename Codec>
+inline __attribute__((always_inline)) void look_up_in_floats(const GroupOfRows& group, uint16_t* out) {
+  const F codes = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  // Quarter by quarter (last one first): the bit below a code, in even bytes, then in odd ones.
+  constexpr int kOther = kNibbles<Codec> ? 4 : 0;  // a second nibble of each byte, or the second half
+  const I bits =
+      _mm512_set_epi64(words_from(7 + kOther), words_from(7 + kOther), words_from(7), words_from(7),
+                       words_from(kOther - 1), words_from(kOther - 1), words_from(-1), words_from(-1));
+  const I odd = _mm512_set1_epi16(1);
+  for (int row = 0; row < kPanelRows; ++row) {
+    const I bytes = kNibbles<Codec> ? group.quarters(0, row) : group.halves(row);
+    const I index = Lanes::bit_or(_mm512_multishift_epi64_epi8(bits, bytes), odd);
+    _mm512_storeu_si512(out + row * kQuantColumns,
+                        _mm512_permutexvar_epi16(index, rounded_floats(group.numbers(codes, 0, row))));
+  }
+}
+
+/// The same where a group has two scales or 32 codes: in a table of bf16, of a word each.
 template <typename Codec>
 inline __attribute__((always_inline)) void look_up(const GroupOfRows& group, uint16_t* out) {
   const F low = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const F high = Lanes::add(low, Lanes::all_f(kMostCode<Codec> == 31 ? 16 : 0));
+  const F high = Lanes::add(low, Lanes::all_f(16));
   // Quarter by quarter: the shift that brings a code to the bottom of its word.
-  const I nibble_shifts = _mm512_set_epi64(0x000C000C000C000C, 0x000C000C000C000C, 0x0008000800080008,
-                                           0x0008000800080008, 0x0004000400040004, 0x0004000400040004, 0, 0);
-  const I byte_shifts = _mm512_set_epi64(0x0008000800080008, 0x0008000800080008, 0x0008000800080008,
-                                         0x0008000800080008, 0, 0, 0, 0);
+  const I shifts = _mm512_set_epi64(0x0008000800080008, 0x0008000800080008, 0x0008000800080008,
+                                    0x0008000800080008, 0, 0, 0, 0);
   const I second_half = _mm512_set_epi64(0x0010001000100010, 0x0010001000100010, 0, 0, 0x0010001000100010,
                                          0x0010001000100010, 0, 0);
+  constexpr bool kTwoScales = Codec::kHalves == 2;
   for (int row = 0; row < kPanelRows; ++row) {
-    constexpr bool kTwoScales = Codec::kHalves == 2;
     const F first = group.numbers(low, 0, row);
-    const F second = kTwoScales               ? group.numbers(low, 1, row)
-                     : kMostCode<Codec> == 31 ? group.numbers(high, 0, row)
-                                              : first;
-    I index = kNibbles<Codec> ? _mm512_srlv_epi16(group.quarters(0, row), nibble_shifts)
-                              : _mm512_srlv_epi16(group.halves(row), byte_shifts);
+    const F second = kTwoScales ? group.numbers(low, 1, row) : group.numbers(high, 0, row);
+    I index = _mm512_srlv_epi16(group.halves(row), shifts);
     if (kTwoScales) index = Lanes::bit_or(index, second_half);
     _mm512_storeu_si512(out + row * kQuantColumns,
                         _mm512_permutexvar_epi16(index, two_to_bf16(second, first)));
@@ -165,7 +190,9 @@ void unpack(const uint8_t* panel, int64_t columns, uint16_t* out, Prefetch prefe
       // Rows are broadcast out of memory, for which loads have room. A compiler that knows the values would
       // shuffle them in registers, on the one unit that everything else here needs.
       asm volatile("" : "+m"(group));
-      if constexpr (kMostCode<Codec> != 0) {
+      if constexpr (kMostCode<Codec> == 15 && Codec::kHalves == 1) {
+        look_up_in_floats<Codec>(group, out);
+      } else if constexpr (kMostCode<Codec> != 0) {
         look_up<Codec>(group, out);
       } else {
         multiply_codes<Codec>(group, out);
@@ -201,6 +228,20 @@ void transpose(const float* in, float* out) {
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * 16, v[i]);
 }
 
+void write(const float* in, float* const* out, int rows) {
+  I v[16];
+  for (int i = 0; i < 16; ++i) v[i] = Lanes::load(in + i * 16);
+  turn(v);
+  for (int i = 0; i < 16; ++i) {
+    if (i >= rows) break;
+    if (reinterpret_cast<uintptr_t>(out[i]) % 64 == 0) {
+      _mm512_stream_si512(reinterpret_cast<I*>(out[i]), v[i]);
+    } else {
+      _mm512_storeu_si512(out[i], v[i]);
+    }
+  }
+}
+
 /// LDTILECFG's 64 bytes (Intel's Architecture Instruction Set Extensions reference, chapter 3): all tiles are
 /// 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
@@ -213,7 +254,10 @@ void begin() {
   static constexpr TileConfig kConfig;
   _tile_loadconfig(&kConfig);
 }
-void end() { _tile_release(); }
+void end() {
+  _tile_release();
+  _mm_sfence();  // what write() wrote comes before the barrier that tells others of it
+}
 
 /// Activations come out of the second-level cache; what is ahead of the tile in use, in numbers.
 constexpr int64_t kAhead = 2 * kQuantColumns * kGroupRows;
@@ -270,9 +314,9 @@ void product(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* 
 }
 
 constexpr TileKernels kTable{
-    begin,        end,          round_group,  product,      transpose,      unpack<Q4_0>,
-    unpack<Q4_1>, unpack<Q5_0>, unpack<Q5_1>, unpack<Q8_0>, unpack<IQ4_NL>, unpack<MXFP4>,
-    unpack<Q2_K>, unpack<Q3_K>, unpack<Q4_K>, unpack<Q5_K>, unpack<Q6_K>,   unpack<IQ4_XS>,
+    begin,        end,          round_group,  product,      transpose,      write,         unpack<Q4_0>,
+    unpack<Q4_1>, unpack<Q5_0>, unpack<Q5_1>, unpack<Q8_0>, unpack<IQ4_NL>, unpack<MXFP4>, unpack<Q2_K>,
+    unpack<Q3_K>, unpack<Q4_K>, unpack<Q5_K>, unpack<Q6_K>, unpack<IQ4_XS>,
 };
 
 }  // namespace
