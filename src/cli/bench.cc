@@ -234,6 +234,17 @@ Setup set_up(const Options& options, const model::Model& model, program::Backend
   return setup;
 }
 
+/// What the table has no columns for.
+void print_marks(const BenchRecord& record) {
+  std::string text = fmt::format("loaded in {:.2f} s", 1e-9 * record.load_ns);
+  if (record.first_token_ns > 0)
+    text += fmt::format(", first token after {:.1f} ms", 1e-6 * record.first_token_ns);
+  if (record.peak_memory_bytes > 0)
+    text +=
+        fmt::format(", {:.2f} GB of memory at most", 1e-9 * static_cast<double>(record.peak_memory_bytes));
+  fmt::print(stderr, "sluice: {}: {}\n", record.test.name(), text);
+}
+
 /// The test's record; false in the pair when its routing had collapsed.
 std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const BenchTest& test,
                                      Bandwidth& bandwidth) {
@@ -259,6 +270,7 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
   record.peaks = setup.backend.peaks();
   record.peaks.bytes_per_second = bandwidth.around();
   reset_peak_memory();  // what measuring the bandwidth took is none of the model's
+  print_marks(record);
   if (record.experts.uniform > 0) {
     fmt::print(stderr, "sluice: {}: {:.1f} different experts a layer; uniform selection would give {:.1f}\n",
                test.name(), record.experts.distinct, record.experts.uniform);
@@ -375,33 +387,43 @@ void add_bench(CLI::App& app) {
                                          "Measure tokens a second: llama-bench's flags, test names and "
                                          "fields, and the share of the hardware's limit");
   command->footer(
-      "Numbers may be lists and ranges: 1,2,4 or 512-2048+512 or 1-8*2. Prompts and contexts are random "
-      "tokens\n"
-      "(--seed), a context is computed before the clock starts. MB/token are the bytes that the ops must "
-      "read; the\n"
-      "limit is reading them at the bandwidth measured around the test, or computing at the best measured "
-      "rate;\n"
-      "what a large cache holds, as all of a small model, may exceed it.");
+      "Numbers may be lists and ranges (1,2,4 or 512-2048+512 or 1-8*2), and flags be given again. Prompts\n"
+      "and contexts are random tokens (--seed), a context is computed before the clock starts. MB/token are\n"
+      "the bytes that the ops must read; the limit is reading them at the bandwidth measured around the "
+      "test,\n"
+      "or computing at the best measured rate; what a large cache holds, as all of a small model, may "
+      "exceed\n"
+      "it. Time to the first token, load time and memory are told on standard error, and in csv, json and "
+      "sql.");
   command
       ->add_option("-m,--model", options->models,
                    "GGUF file, may be given again; without it the bundled model")
       ->allow_extra_args(false);
-  command->add_option("-p,--n-prompt", options->prompts, "tokens of a prompt (pp)")->capture_default_str();
-  command->add_option("-n,--n-gen", options->gens, "tokens to generate (tg)")->capture_default_str();
+  command->add_option("-p,--n-prompt", options->prompts, "tokens of a prompt (pp)")
+      ->join(',')
+      ->capture_default_str();
+  command->add_option("-n,--n-gen", options->gens, "tokens to generate (tg)")
+      ->join(',')
+      ->capture_default_str();
   command->add_option("--pg", options->pairs, "PROMPT,GEN: both in one test; may be given again")
       ->allow_extra_args(false);
   command->add_option("-d,--n-depth", options->depths, "tokens of context before a test")
+      ->join(',')
       ->capture_default_str();
   command->add_option("-r,--repetitions", options->repetitions, "repetitions of a test")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
+      ->join(',')
       ->capture_default_str();
   command->add_option("-b,--batch-size", options->batches, "rows that are handed over at once")
+      ->join(',')
       ->capture_default_str();
   command->add_option("--ub,--ubatch-size", options->ubatches, "rows of a step at most")
+      ->join(',')
       ->capture_default_str();
   command->add_option("--npl", options->parallels, "sequences that decode together in tg tests")
+      ->join(',')
       ->capture_default_str();
   command->add_option("-o,--output", options->format, "md, csv, json, jsonl or sql, on standard output")
       ->capture_default_str();

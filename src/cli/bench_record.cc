@@ -23,7 +23,7 @@ Json fields(const BenchRecord& r) {
   Json json = {{"build_commit", commit()},
                {"build_number", 0},
                {"cpu_info", cpu_name()},
-               {"gpu_info", ""},
+               {"gpu_info", r.backend == "cuda" ? r.device.substr(0, r.device.find(", ")) : ""},
                {"backends", r.backend},
                {"model_filename", r.model.path},
                {"model_type", r.model.type},

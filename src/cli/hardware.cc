@@ -13,19 +13,23 @@ namespace {
 // Memory bandwidth as the makers state it; what programs reach is less (reads reach 75 to 95 % of it).
 // Arithmetic is dense 16-bit matrix products with 32-bit sums where a maker states them. Makers print sparse
 // rates: halved here, and for GeForce halved again, whose 16-bit products are half as fast with 32-bit sums.
-// Apple states no such rate: arithmetic units x clock x 2, clocks as reported by others.
+// Apple states such a rate for the M2 alone: the others' is arithmetic units (128 a core) x clock x 2, clocks
+// as others have read them (reports for the M3 Max go from 1.40 to 1.60 GHz, for the M4 Max to 1.80).
 constexpr Hardware kPresets[] = {
     {"ddr5-desktop", 96e9, 2.3e12,
-     "two channels of DDR5-6000: 2 x 8 B x 6.0 GT/s; 16 cores x 4.5 GHz x 32 f32 FLOP a cycle (AMD Ryzen 9 "
-     "7950X)"},
+     "two channels of DDR5-6000 (a profile of the modules; processors are specified for 5200 to 6400): 2 x 8 "
+     "B x "
+     "6.0 GT/s; AMD Ryzen 9 7950X: 16 cores x 4.5 GHz (base) x 32 f32 FLOP a cycle (two 256-bit FMA)"},
     {"m2", 100e9, 3.6e12,
-     "Apple's announcement of 6 June 2022: 100 GB/s; 10-core GPU: 1280 units x 1.40 GHz x 2, f32"},
+     "Apple's announcement of the M2, 6 June 2022: 100 GB/s, 10-core GPU with 3.6 TFLOP/s, f32"},
     {"m3-max", 400e9, 14.3e12,
-     "Apple's announcement of 30 October 2023: 400 GB/s with the 40-core GPU: 5120 units x 1.40 GHz x 2, "
-     "f32"},
+     "Apple, technical specifications of the MacBook Pro of November 2023: 400 GB/s with the 40-core GPU; "
+     "5120 "
+     "units x 1.40 GHz x 2, f32"},
     {"m4-max", 546e9, 17.2e12,
-     "Apple's announcement of 30 October 2024: 546 GB/s with the 40-core GPU: 5120 units x 1.68 GHz x 2, "
-     "f32"},
+     "Apple's announcement of the M4 Max, 30 October 2024: 546 GB/s with the 40-core GPU; 5120 units x 1.68 "
+     "GHz "
+     "x 2, f32"},
     {"rtx-4090", 1008e9, 165.2e12,
      "NVIDIA, Ada architecture white paper: 384 bits x 21 Gb/s; 165.2 TFLOP/s FP16, sums in FP32"},
     {"rtx-5090", 1792e9, 209.5e12,

@@ -290,11 +290,10 @@ void add_profile(CLI::App& app) {
   command->require_subcommand(0, 1);
   command->footer(
       "Timed steps take turns with untimed ones; the middle half of the timed ones by wall time counts. An "
-      "op's time\n"
-      "is what it adds: from its predecessor's end to its own, on the worker that ends last. \"of peak\" is "
-      "the "
-      "time that the\n"
-      "measured bandwidth and arithmetic rate would need, as a share of the time taken.");
+      "op's\n"
+      "time is what it adds: from its predecessor's end to its own, on the worker that ends last. \"of "
+      "peak\" is\n"
+      "the time that the measured bandwidth and arithmetic rate would need, as a share of the time taken.");
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
   command->add_option("-p,--n-prompt", options->prompt, "profile steps over a prompt of so many tokens")
       ->check(CLI::Range(0, 1 << 20));
@@ -323,8 +322,7 @@ void add_profile(CLI::App& app) {
       ->excludes(layers)
       ->excludes(weights);
   command->add_flag("--with-source", options->with_source,
-                    "show each row's kernel, its resources and where it is defined, and the source of the "
-                    "three that take most");
+                    "show each kernel's resources too, and the source of the three that take most");
   command->add_flag("--md", options->markdown, "print Markdown tables");
   command->add_option("--json", options->json,
                       "write all figures to a file; - for standard output, instead of the table");

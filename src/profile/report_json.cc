@@ -73,12 +73,19 @@ void add_test(const json& a, const json& b, Diff& diff) {
             noise(before, after, "noise_us")});
     }
   }
+  const auto lacks = [](const json& rows, const json& row) {
+    return std::none_of(rows.begin(), rows.end(),
+                        [&](const json& other) { return key_of(other) == key_of(row); });
+  };
+  for (const json& before : a.at("rows")) {
+    if (!lacks(b.at("rows"), before)) continue;
+    diff.text +=
+        fmt::format("{:<28}{:>12.1f}{:>12}  gone\n", key_of(before), before.at("us").get<double>(), "-");
+  }
   for (const json& after : b.at("rows")) {
-    const auto same = [&](const json& before) { return key_of(before) == key_of(after); };
-    if (std::none_of(a.at("rows").begin(), a.at("rows").end(), same)) {
-      diff.text +=
-          fmt::format("{:<28}{:>12}{:>12.1f}  new\n", key_of(after), "-", after.at("us").get<double>());
-    }
+    if (!lacks(a.at("rows"), after)) continue;
+    diff.text +=
+        fmt::format("{:<28}{:>12}{:>12.1f}  new\n", key_of(after), "-", after.at("us").get<double>());
   }
   note({"gaps", a.at("gaps_us").get<double>(), b.at("gaps_us").get<double>(),
         std::max({noise(a, b, "noise_us"), 0.5 * a.at("gaps_us").get<double>()})});

@@ -35,6 +35,14 @@ std::string row_text(const Row& row, double wall_us, size_t width) {
                      row.limit_us > 0 ? percent(row.limit_us, row.us) : "-", row.bound);
 }
 
+/// The kernel and where it is defined; its resources (behind the colon of its name) only where they are
+/// wanted.
+std::string kernel_text(const program::BoundKernel& kernel, bool with_resources) {
+  if (kernel.name.empty()) return "";
+  const std::string name = with_resources ? kernel.name : kernel.name.substr(0, kernel.name.find(':'));
+  return fmt::format("  {} ({}:{})", name, kernel.file, kernel.line);
+}
+
 std::string gap_text(const char* name, double us, double wall_us, size_t width) {
   return fmt::format("{:<{}}{:>6}{:>10}{:>10}{:>11.1f}{:>9}\n", name, width, "", "", "", us,
                      percent(us, wall_us));
@@ -74,15 +82,14 @@ std::string totals(const Report& r) {
 
 }  // namespace
 
-std::string report_text(const Report& report, bool with_source) {
+std::string report_text(const Report& report, bool with_resources) {
   const size_t width = name_width(report) + 1;
-  std::string text =
-      fmt::format("{}\n{:<{}}{:>6}{:>10}{:>10}{:>11}{:>9}{:>10}{:>8}{:>10}{:>9}  {:<8}{}\n", report.test,
-                  "op", width, "calls", "min us", "median", "us", "share", "MB read", "GB/s", "GFLOP/s",
-                  "of peak", "bound by", with_source ? "  kernel" : "");
+  std::string text = fmt::format(
+      "{}\n{:<{}}{:>6}{:>10}{:>10}{:>11}{:>9}{:>10}{:>8}{:>10}{:>9}  {:<8}  kernel\n", report.test, "op",
+      width, "calls", "min us", "median", "us", "share", "MB read", "GB/s", "GFLOP/s", "of peak", "bound by");
   for (const Row& row : report.rows) {
     text += row_text(row, report.wall_us, width);
-    if (with_source) text += fmt::format("  {} ({}:{})", row.kernel.name, row.kernel.file, row.kernel.line);
+    text += kernel_text(row.kernel, with_resources);
     while (text.back() == ' ') text.pop_back();
     text += "\n";
   }

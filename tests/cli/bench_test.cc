@@ -113,6 +113,8 @@ TEST_F(Bench, TablesHaveColumnsOfOneWidth) {
   EXPECT_THAT(result.out, HasSubstr("pp8"));
   EXPECT_THAT(result.err, HasSubstr("read bandwidth before"));
   EXPECT_THAT(result.err, HasSubstr("read bandwidth after"));
+  EXPECT_THAT(result.err, testing::ContainsRegex("pp8: loaded in [0-9.]+ s, first token after [0-9.]+ ms"));
+  EXPECT_THAT(result.err, testing::ContainsRegex("tg4: loaded in [0-9.]+ s"));
 }
 
 TEST_F(Bench, OtherFormatsHoldTheSame) {
@@ -126,6 +128,10 @@ TEST_F(Bench, OtherFormatsHoldTheSame) {
   int count = 0;
   for (; std::getline(in, line); ++count) EXPECT_EQ(json::parse(line)["samples_ns"].size(), 1u);
   EXPECT_EQ(count, 2);
+  // A flag that is given again is a list.
+  const std::string twice = run("bench -p 8 -p 16 -n 0 -r 1 -o csv").out;
+  EXPECT_THAT(twice, HasSubstr("\"pp8\""));
+  EXPECT_THAT(twice, HasSubstr("\"pp16\""));
 }
 
 TEST_F(Bench, SweepPrintsALineForEachStepOfTheContext) {

@@ -1,4 +1,5 @@
 // The memory plan as a user meets it, and against what a run really takes.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -124,6 +125,20 @@ TEST_F(Memory, TooLittleIsToldItemByItem) {
             "tokens, scratch 90.00 MB, logits 2.00 MB; -c 3840 fits; --force loads it all the same");
   plan.fitting_context = 0;
   EXPECT_THAT(too_little_memory(plan), HasSubstr("; no context fits; "));
+}
+
+// Refused before anything is planned: the plan of a context that the model was not made for means nothing.
+TEST_F(Memory, AContextBeyondTheModelsIsRefused) {
+  const std::string model = test::source_path("models/fairy-tales.gguf");
+  const nlohmann::json keys = nlohmann::json::parse(run("inspect --json " + model).out)["metadata"];
+  const auto longest =
+      keys[keys["general.architecture"].get<std::string>() + ".context_length"].get<int64_t>();
+  EXPECT_EQ(run(fmt::format("inspect --memory -c {} {}", longest, model)).code, 0);
+  const CommandResult refused = run(fmt::format("inspect --memory -c {} {}", longest + 1, model));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(refused.err,
+            fmt::format("sluice: -c {}: the model was made for a context of {}\n", longest + 1, longest));
 }
 
 /// The small model with another number as its context.

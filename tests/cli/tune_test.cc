@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "cli/assemble.h"
 #include "cli/tuning_file.h"
 #include "support/command.h"
 
@@ -65,17 +66,27 @@ TEST_F(TuningFile, DamageIsIgnoredWithOneWarning) {
   EXPECT_THAT(read_tuning("", "X, kernels 1"), IsEmpty());
 }
 
-TEST_F(TuningFile, OtherKernelsValuesAreStale) {
-  const auto backend_device = [&] {
-    const std::string out = run("tune -t 1 --dry-run --seconds 0.001 --rotate 1MB").out;
-    return out;
+// In processes of their own: a process says it once.
+TEST_F(TuningFile, OtherKernelsValuesAreStaleAndIgnoredWithOneWarning) {
+  const std::string device = make_backend("cpu", 0)->device();
+  const std::string same = device.substr(0, device.rfind(", kernels ")), stale = same + ", kernels 0";
+  ASSERT_NE(stale, device);
+  const auto file = [](const std::string& name, const char* entries) {
+    return R"({"format":1,"devices":{")" + name + R"(":)" + entries + "}}";
   };
-  EXPECT_THAT(backend_device(), testing::AnyOf(HasSubstr("leave nothing open"), HasSubstr("| gain")));
-  testing::internal::CaptureStderr();
-  write(R"({"format":1,"devices":{"X, 2 threads, kernels 0":{}}})");
-  // One warning a process: the earlier test may have had it, so only the result is sure.
-  EXPECT_THAT(read_tuning(path("t.json"), "X, 2 threads, kernels 1"), IsEmpty());
-  testing::internal::GetCapturedStderr();
+  const std::string said = complaint(file(stale, R"({"a.tile":{"value":2}})"));
+  EXPECT_EQ(said, "sluice: " + path("t.json") + ": measured with other kernels than these (" + device +
+                      "); built-in values are used, `sluice tune` measures anew\n");
+  EXPECT_THAT(read_tuning(path("t.json"), device), IsEmpty());
+  // This device's own entry, another device's, and a choice that these kernels do not have: nothing to say.
+  EXPECT_EQ(complaint(file(device, "{}")), "");
+  EXPECT_EQ(complaint(file("another " + stale, "{}")), "");
+  EXPECT_EQ(complaint(file(device, R"({"no such choice":{"value":7}})")), "");
+}
+
+TEST_F(TuningFile, TuneSaysWhatIsOpen) {
+  EXPECT_THAT(run("tune -t 1 --dry-run --seconds 0.001 --rotate 1MB").out,
+              testing::AnyOf(HasSubstr("leave nothing open"), HasSubstr("| gain")));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ Sample sample(int64_t embed, int64_t first, int64_t second, int64_t gap) {
 Report report_of(const program::Program& program, const std::vector<Sample>& samples, Group group = Group::Op,
                  double bandwidth = 1e9) {
   const std::vector<program::BoundKernel> kernels = {
-      {"a", "src/a.cc", 1}, {"b", "src/b.cc", 2}, {"c", "src/c.cc", 3}};
+      {"a", "src/a.cc", 1}, {"b: 16 x 4", "src/b.cc", 2}, {"c", "src/c.cc", 3}};
   program::Peaks peaks;
   peaks.bytes_per_second = bandwidth;
   peaks.flops = 1e9;
@@ -102,10 +102,11 @@ TEST(Report, SaysWhatBindsAnOp) {
 TEST(Report, TextHasTotalsGapsAndSources) {
   const auto program = two_norms();
   const std::string text = report_text(report_of(program, kSamples), true);
-  for (const char* part :
-       {"(between ops)", "(around them)", "measured apart", "without clocks", "limit", "src/b.cc:2"}) {
+  for (const char* part : {"(between ops)", "(around them)", "measured apart", "without clocks", "limit",
+                           "b: 16 x 4 (src/b.cc:2)"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+  EXPECT_THAT(report_text(report_of(program, kSamples), false), HasSubstr("  b (src/b.cc:2)"));
 }
 
 nlohmann::json file_of(const Report& report) {
@@ -134,6 +135,15 @@ TEST(Diff, NoiseIsNoRegression) {
   }
   EXPECT_EQ(compare("a", file_of(report_of(program, a)), "b", file_of(report_of(program, b))).worst_percent,
             0);
+}
+
+TEST(Diff, TellsOfRowsThatOnlyOneSideHas) {
+  const auto program = two_norms();
+  const auto both = file_of(report_of(program, kSamples));
+  auto one = both;
+  one["reports"][0]["rows"].erase(0);
+  EXPECT_THAT(compare("a", both, "b", one).text, testing::ContainsRegex("rms_norm +10\\.3 +-  gone\n"));
+  EXPECT_THAT(compare("a", one, "b", both).text, testing::ContainsRegex("rms_norm +- +10\\.3  new\n"));
 }
 
 TEST(Diff, RefusesWhatIsNoProfile) {

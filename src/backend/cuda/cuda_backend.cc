@@ -1,5 +1,7 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -15,9 +17,18 @@ namespace {
 
 using namespace program;
 
+/// Counts up when kernels change so that what was measured of older ones says nothing of them.
+constexpr int kKernelsVersion = 1;
+
 class CudaBackend : public Backend {
  public:
   std::string name() const override { return "cuda"; }
+  std::string device() const override {
+    cudaDeviceProp properties = {};
+    cuda::check(cudaGetDeviceProperties(&properties, 0));
+    return fmt::format("{}, {} multiprocessors, kernels {}", properties.name, properties.multiProcessorCount,
+                       kKernelsVersion);
+  }
   bool has(const Program& program, const Op& op) const override {
     return cuda::bind(program, op, {.architecture = cuda::architecture_of(0)}) != nullptr;
   }

@@ -107,22 +107,16 @@ class CudaExecutable : public Executable {
   }
   const Program& program() const override { return bound_.program; }
 
-  /// The kernels of the smallest steps, and those of the largest where they are others.
+  /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
   std::vector<BoundKernel> bound() const override {
+    const Bucket least{1, 1, context_buckets_.front(), false};
+    const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back(), false};
     std::vector<BoundKernel> list;
-    for (const Node& node : bound_.nodes) {
-      const auto names = [&](const Sizes& sizes, std::vector<Launch>& launches) {
-        add_launches(bound_.program, node, sizes, launches);
-        std::string text;
-        for (const Launch& launch : launches)
-          text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name);
-        return text;
-      };
+    for (size_t i = 0; i < bound_.nodes.size(); ++i) {
       std::vector<Launch> few, many;
-      std::string text = names({1, context_buckets_.front(), bound_.architecture}, few);
-      const std::string other =
-          names({row_buckets_.back(), context_buckets_.back(), bound_.architecture}, many);
-      if (other != text) text += fmt::format("; rows {}: {}", row_buckets_.back(), other);
+      const std::string of_few = kernel_names(i, least, few), of_many = kernel_names(i, most, many);
+      std::string text = of_few + resources(least, i);
+      if (of_many != of_few) text += fmt::format("; rows {}: {}{}", most.rows, of_many, resources(most, i));
       list.push_back({text, source(few[0].kernel->file), few[0].kernel->line});
     }
     return list;
@@ -130,6 +124,20 @@ class CudaExecutable : public Executable {
   int64_t memory_bytes() const override { return memory_.bytes() + block_.bytes(); }
 
  private:
+  std::string kernel_names(size_t i, const Bucket& bucket, std::vector<Launch>& launches) const {
+    add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, bound_.architecture},
+                 launches);
+    std::string text;
+    for (const Launch& launch : launches)
+      text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name);
+    return text;
+  }
+
+  std::string resources(const Bucket& bucket, size_t i) const {
+    const std::string text = graphs_.resources(bucket, i);
+    return text.empty() ? text : ": " + text;
+  }
+
   void step(const StepInput& input, StepOutput& output, bool timed) {
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());

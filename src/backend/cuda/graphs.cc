@@ -1,6 +1,7 @@
 #include "backend/cuda/graphs.h"
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/resources.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -42,10 +43,9 @@ void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
 }
 
 int Graphs::kernels(const Bucket& bucket) const {
-  std::vector<Launch> launches;
-  for (const Node& node : bound_.nodes)
-    add_launches(bound_.program, node, {bucket.rows, bucket.longest, architecture_}, launches);
-  return static_cast<int>(launches.size());
+  size_t count = 0;
+  for (size_t i = 0; i < bound_.nodes.size(); ++i) count += launches(bucket, i).size();
+  return static_cast<int>(count);
 }
 
 cudaGraphExec_t Graphs::capture(const Bucket& bucket, cudaStream_t stream) {
@@ -69,22 +69,45 @@ cudaGraphExec_t Graphs::capture(const Bucket& bucket, cudaStream_t stream) {
   return executable;
 }
 
+Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
+  return {.memory = memory_,
+          .step = block_.view(bucket.rows, bucket.outputs),
+          .step_rows = bucket.rows,
+          .output_rows = bucket.outputs,
+          .longest = bucket.longest,
+          .scratch = memory_.scratch(),
+          .stream = stream,
+          .processors = processors_,
+          .architecture = architecture_,
+          .overlap = true};
+}
+
+std::vector<Launch> Graphs::launches(const Bucket& bucket, size_t i) const {
+  std::vector<Launch> list;
+  add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, architecture_}, list);
+  return list;
+}
+
+std::string Graphs::resources(const Bucket& bucket, size_t i) const {
+  LaunchLog log;
+  Context asked = context(bucket, nullptr);
+  asked.log = &log;
+  for (const Launch& launch : launches(bucket, i)) launch.kernel->launch(bound_.program, *launch.op, asked);
+  std::string text;
+  for (const LaunchResources& launch : log.list()) text += (text.empty() ? "" : " + ") + launch.text();
+  return text;
+}
+
 void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream) {
   block_.copy(bucket.rows, bucket.outputs, stream);
-  const Context context{memory_,        block_.view(bucket.rows, bucket.outputs),
-                        bucket.rows,    bucket.outputs,
-                        bucket.longest, memory_.scratch(),
-                        stream,         processors_,
-                        architecture_,  true};
+  const Context step = context(bucket, stream);
   const auto mark = [&](size_t i) {
     if (bucket.timed) check(cudaEventRecordWithFlags(events_[i], stream, cudaEventRecordExternal));
   };
   for (size_t i = 0; i < bound_.nodes.size(); ++i) {
     mark(i);
     // Rows of outputs only: with none of them there is nothing to launch.
-    std::vector<Launch> launches;
-    add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, architecture_}, launches);
-    for (const Launch& launch : launches) launch.kernel->launch(bound_.program, *launch.op, context);
+    for (const Launch& launch : launches(bucket, i)) launch.kernel->launch(bound_.program, *launch.op, step);
   }
   mark(bound_.nodes.size());
 }

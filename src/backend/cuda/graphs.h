@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <map>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -34,6 +35,8 @@ class Graphs {
   void launch(const Bucket& bucket, cudaStream_t stream);
   /// Kernels of a bucket's graph.
   int kernels(const Bucket& bucket) const;
+  /// What the launches of op i take in a bucket's graph, as text; nothing is started.
+  std::string resources(const Bucket& bucket, size_t i) const;
   /// Forgets all: memory that graphs point to has moved.
   void clear();
   /// Event i of a timed graph was recorded before op i, the last one after the last op.
@@ -42,6 +45,8 @@ class Graphs {
  private:
   cudaGraphExec_t capture(const Bucket& bucket, cudaStream_t stream);
   void enqueue(const Bucket& bucket, cudaStream_t stream);
+  Context context(const Bucket& bucket, cudaStream_t stream) const;
+  std::vector<Launch> launches(const Bucket& bucket, size_t i) const;
 
   const Bound& bound_;
   const Memory& memory_;

@@ -13,6 +13,7 @@
 namespace sluice::backend::cuda {
 
 class Memory;
+class LaunchLog;
 
 /// Everything a launch gets besides its op. Sizes are the bucket's: a captured graph serves all steps that
 /// fit, and kernels skip rows from step.header->rows on.
@@ -24,9 +25,10 @@ struct Context {
   int64_t longest;      ///< no row's context is longer
   char* scratch;        ///< of this op alone, scratch_bytes of it
   cudaStream_t stream;
-  int processors;    ///< multiprocessors of the device
-  int architecture;  ///< 90: compute capability 9.0
-  bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
+  int processors;            ///< multiprocessors of the device
+  int architecture;          ///< 90: compute capability 9.0
+  bool overlap;              ///< kernels start before their predecessor has ended, and wait by themselves
+  LaunchLog* log = nullptr;  ///< set: launches are told to it and not started
 
   int64_t rows(const program::Tensor& tensor) const {
     return program::Program::rows(tensor, step_rows, output_rows);

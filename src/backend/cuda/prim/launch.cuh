@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/resources.h"
 
 namespace sluice::backend::cuda {
 
@@ -37,6 +38,11 @@ void launch(const Context& context, void (*kernel)(Parameters...), const LaunchS
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)));
+  }
+  if (context.log != nullptr) {
+    const auto blocks = int64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
+    const auto threads = static_cast<int>(shape.block.x * shape.block.y * shape.block.z);
+    return context.log->add(reinterpret_cast<const void*>(kernel), blocks, threads, shape.shared_bytes);
   }
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
