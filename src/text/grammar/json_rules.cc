@@ -101,7 +101,9 @@ uint32_t JsonRules::any_object() {
 uint32_t JsonRules::any_array() {
   if (array_) return *array_;
   array_ = builder_.add_rule("array");
-  define_array(*array_, {.rest = any_value()});
+  Array array;
+  array.rest = any_value();
+  define_array(*array_, array);
   return *array_;
 }
 
