@@ -23,7 +23,9 @@ class TuningFile : public testing::Test, public test::CommandFolder {
   /// What a run says on standard error with this file of tuned values.
   std::string complaint(const std::string& text) {
     write(text);
-    const std::string command = "SLUICE_TUNING=" + path("t.json") + " " SLUICE_BINARY " profile -n 1 > " +
+    const std::string command = "SLUICE_TUNING=" + path("t.json") +
+                                " " SLUICE_BINARY " inspect --memory " SLUICE_SOURCE_DIR
+                                "/models/fairy-tales.gguf > " +
                                 path("out") + " 2> " + path("err");
     EXPECT_EQ(std::system(command.c_str()), 0);
     return read_file(path("err"));
