@@ -138,18 +138,29 @@ void store_rows(Store store, int64_t first, int64_t rows, int64_t n, const float
   }
 }
 
-/// A store that only copies: row i of the outputs is at(i). Others do what they like with what they are
-/// given.
-template <typename At>
-struct CopyTo {
+/// A store to row i of the outputs at(i), which are the products or, with addends, add(i) + products. Others
+/// do what they like with what they are given.
+template <typename At, typename Add = std::nullptr_t>
+struct StoreTo {
   At at;
+  Add add = {};
+  static constexpr bool kAdds = !std::is_same_v<Add, std::nullptr_t>;
+
   template <typename Count>
   void operator()(int64_t i, int64_t n, const float* values, Count count) const {
-    std::copy_n(values, int64_t{count}, at(i) + n);
+    if constexpr (kAdds) {
+      const float* addend = add(i) + n;
+      float* to = at(i) + n;
+      for (int64_t j = 0; j < count; ++j) to[j] = addend[j] + values[j];
+    } else {
+      std::copy_n(values, int64_t{count}, at(i) + n);
+    }
   }
 };
 template <typename At>
-CopyTo(At) -> CopyTo<At>;
+StoreTo(At) -> StoreTo<At>;
+template <typename At, typename Add>
+StoreTo(At, Add) -> StoreTo<At, Add>;
 
 /// The same for a tile of sums, [kPanelRows][kGroupRows], of up to kGroupRows rows.
 template <typename Store>
@@ -158,8 +169,12 @@ void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int
   if constexpr (requires { store.at(first); }) {
     if (n + kPanelRows <= outputs) {
       float* to[kGroupRows];
-      for (int64_t i = 0; i < rows; ++i) to[i] = store.at(first + i) + n;
-      return tiles.write(sums, to, static_cast<int>(rows));
+      const float* addends[kGroupRows];
+      for (int64_t i = 0; i < rows; ++i) {
+        to[i] = store.at(first + i) + n;
+        if constexpr (Store::kAdds) addends[i] = store.add(first + i) + n;
+      }
+      return tiles.write(sums, to, Store::kAdds ? addends : nullptr, static_cast<int>(rows));
     }
   }
   alignas(64) float values[kTileFloats];

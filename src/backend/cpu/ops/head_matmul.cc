@@ -21,7 +21,8 @@ void reduce_columns(const Program& p, const Op& record, const Context& c) {
     const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
     multiply_rows(
         products(c, rows), weight, head, {first - head * panels, last - head * panels}, rows,
-        [&](int64_t r) { return in(r, head); }, c.scratch(), CopyTo{[&](int64_t r) { return out(r, head); }});
+        [&](int64_t r) { return in(r, head); }, c.scratch(),
+        StoreTo{[&](int64_t r) { return out(r, head); }});
     first = last;
   }
 }

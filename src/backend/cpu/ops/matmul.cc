@@ -19,7 +19,7 @@ void matmul(const Program& p, const Op& record, const Context& c) {
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
-                c.scratch(), CopyTo{[&](int64_t r) { return out(r); }});
+                c.scratch(), StoreTo{[&](int64_t r) { return out(r); }});
 }
 
 int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions& options) {
@@ -32,9 +32,8 @@ void matmul_add(const Program& p, const Op& record, const Context& c) {
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
-                c.scratch(), [&](int64_t r, int64_t n, const float* values, auto count) {
-                  for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
-                });
+                c.scratch(),
+                StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
 }
 
 int64_t matmul_add_scratch(const Program& p, const Op& record, const CompileOptions& options) {
@@ -50,7 +49,7 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   x.prepare(gate, up);
   multiply_gated(
       gate, up, 0, c.slice(gate.panels()), rows, x, [](int64_t r) { return r; },
-      CopyTo{[&](int64_t r) { return out(r); }});
+      StoreTo{[&](int64_t r) { return out(r); }});
 }
 
 int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {

@@ -66,7 +66,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     x.prepare(shared_gate, shared_up);
     multiply_gated(
         shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
-        [](int64_t r) { return r; }, CopyTo{[&](int64_t r) { return shared(r); }});
+        [](int64_t r) { return r; }, StoreTo{[&](int64_t r) { return shared(r); }});
   }
   x.prepare(gate, up);
   for (int64_t e = 0; e < gate.matrices; ++e) {
@@ -74,7 +74,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     multiply_gated(
         gate, up, e, shares.take(gate.panels(), sorted.count(e)), sorted.count(e), x,
         [&](int64_t i) { return pairs[i] / used; },
-        CopyTo{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }});
+        StoreTo{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }});
   }
 }
 
@@ -95,9 +95,7 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
     multiply_rows(kernels, shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id), c.scratch(),
-                  [&](int64_t r, int64_t n, const float* values, auto count) {
-                    for (int64_t j = 0; j < count; ++j) out(r)[n + j] = residual(r)[n + j] + values[j];
-                  });
+                  StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
   } else {
     const int64_t first = panels.first * kPanelRows, last = std::min(panels.last * kPanelRows, down.rows);
     for (int64_t r = 0; r < rows; ++r) std::copy(residual(r) + first, residual(r) + last, out(r) + first);
@@ -133,7 +131,7 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
   for (int64_t e = 0; e < weight.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     const auto row = [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); };
-    const CopyTo store{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }};
+    const StoreTo store{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }};
     multiply_rows(products(c, rows), weight, e, c.slice(weight.panels()), sorted.count(e), row, c.scratch(),
                   store);
   }

@@ -37,9 +37,10 @@ struct TileKernels {
                   bool more, float* sums);
   /// out[i][r] = in[r][i], 16 x 16.
   void (*transpose)(const float* in, float* out);
-  /// The same for i < rows, each out[i] a place of its own, past the caches where it is a cache line: what a
-  /// step of many rows writes does not fit them, and reading a line before writing it costs as much again.
-  void (*write)(const float* in, float* const* out, int rows);
+  /// The same for i < rows, each out[i] a place of its own, and addends[i] added unless addends is null. Past
+  /// the caches where a place is a cache line: what a step of many rows writes does not fit them, and reading
+  /// a line before writing it costs as much again.
+  void (*write)(const float* in, float* const* out, const float* const* addends, int rows);
   // One a weight type of QuantBlocks.
   PanelUnpack q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
   PanelUnpack q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;

@@ -228,16 +228,18 @@ void transpose(const float* in, float* out) {
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * 16, v[i]);
 }
 
-void write(const float* in, float* const* out, int rows) {
+void write(const float* in, float* const* out, const float* const* addends, int rows) {
   I v[16];
   for (int i = 0; i < 16; ++i) v[i] = Lanes::load(in + i * 16);
   turn(v);
   for (int i = 0; i < 16; ++i) {
     if (i >= rows) break;
+    F values = Lanes::as_float(v[i]);
+    if (addends != nullptr) values = Lanes::add(Lanes::load_f(addends[i]), values);
     if (reinterpret_cast<uintptr_t>(out[i]) % 64 == 0) {
-      _mm512_stream_si512(reinterpret_cast<I*>(out[i]), v[i]);
+      _mm512_stream_ps(out[i], values);
     } else {
-      _mm512_storeu_si512(out[i], v[i]);
+      _mm512_storeu_ps(out[i], values);
     }
   }
 }
