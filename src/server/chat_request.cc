@@ -57,31 +57,42 @@ text::CallRule call_rule(const ChatRequest& request) {
   return rule;
 }
 
+std::unique_ptr<text::TokenConstraint> make_constraint(const AnswerForm& form, const text::AnswerPlace& place,
+                                                       const text::CallRule& rule) {
+  if (rule.when == text::CallRule::When::Required) return text::tool_call_constraint(place, rule);
+  switch (form.kind) {
+    case AnswerForm::Kind::Text: break;
+    case AnswerForm::Kind::JsonObject: return text::json_object_constraint(place, rule);
+    case AnswerForm::Kind::JsonSchema: return text::json_schema_constraint(form.schema, place, rule);
+    case AnswerForm::Kind::Grammar: return text::gbnf_constraint(form.grammar, place, rule);
+  }
+  return nullptr;
+}
+
 /// Null: any text will do.
-std::unique_ptr<text::TokenConstraint> make_constraint(const Service& service, const ChatRequest& request,
-                                                       bool starts_in_thinking) {
+std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, const ChatRequest& request,
+                                                     bool starts_in_thinking) {
   const text::AnswerPlace place = {service.constraints, &service.chat->output_format(), starts_in_thinking};
   const text::CallRule rule = call_rule(request);
-  const char* field = "response_format";
+  const bool required = rule.when == text::CallRule::When::Required;
+  const AnswerForm& form = request.form;
+  if (form.kind == AnswerForm::Kind::Text && !required) return nullptr;
+  // All that a constraint of this model depends on.
+  const Json key = {static_cast<int>(form.kind),
+                    form.schema,
+                    form.grammar,
+                    starts_in_thinking,
+                    rule.parallel,
+                    static_cast<int>(rule.when),
+                    rule.only,
+                    rule.tools ? *rule.tools : Json()};
   try {
-    if (rule.when == text::CallRule::When::Required) {
-      field = "tool_choice";
-      return text::tool_call_constraint(place, rule);
-    }
-    switch (request.form.kind) {
-      case AnswerForm::Kind::Text: return nullptr;
-      case AnswerForm::Kind::JsonObject: return text::json_object_constraint(place, rule);
-      case AnswerForm::Kind::JsonSchema:
-        return text::json_schema_constraint(request.form.schema, place, rule);
-      case AnswerForm::Kind::Grammar:
-        field = "grammar";
-        return text::gbnf_constraint(request.form.grammar, place, rule);
-    }
-    return nullptr;
+    return service.constraint_cache->get(key.dump(), [&] { return make_constraint(form, place, rule); });
   } catch (const ApiError&) {
     throw;
   } catch (const Error& error) {
-    bad_field(field, "{}", error.what());
+    const bool grammar = form.kind == AnswerForm::Kind::Grammar;
+    bad_field(required ? "tool_choice" : grammar ? "grammar" : "response_format", "{}", error.what());
   }
 }
 
@@ -223,7 +234,7 @@ GenerationPlan plan_chat(const Service& service, ChatRequest request) {
   plan.starts_in_thinking = prompt.starts_in_thinking;
   plan.one_call = !request.parallel_calls;
   plan.prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
-  const auto constraint = make_constraint(service, request, prompt.starts_in_thinking);
+  const auto constraint = constraint_of(service, request, prompt.starts_in_thinking);
   plan.tools = std::move(request.conversation.tools);
   request.engine.prompt = std::move(prompt.tokens);
   request.engine.show_special = true;  // the tags of reasoning and calls may be control tokens

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/constraint_cache.h"
 #include "text/chat.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
@@ -18,6 +19,7 @@ struct Service {
   const text::Tokenizer& tokenizer;
   const text::ChatTemplate* chat = nullptr;  ///< null: the model has none
   std::shared_ptr<const text::ConstraintVocabulary> constraints;
+  std::shared_ptr<ConstraintCache> constraint_cache = std::make_shared<ConstraintCache>();
   engine::SamplingParams sampling;  ///< where a request says nothing; its seed is not used
 
   std::string model_id;  ///< as clients see it
