@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Tests that need Node: clients from npm and the web page in a browser, each against a sluice serve of its own, and
+what sluice profile writes, read by a browser.
+
+usage: web_tests.py BINARY [FOLDER...]
+
+A folder is tests/clients, tests/trace or webui. Its packages are what its lock file says (`npm ci`, when they are not that
+yet). Prints `skipped: NAME: WHY` for what cannot run here (no Node, no browser, no npm registry within reach),
+`failed: NAME`, and, last, `web: N passed, N failed, N skipped`. Exit code 1 if something failed.
+"""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LEAST_NODE = 20
+INSTALL_SECONDS, TEST_SECONDS = 600, 1200
+
+# What npm says when the fault is the network's or the registry's, and not the lock file's.
+REGISTRY_TROUBLE = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONN\w+|ETIMEDOUT|E?TIMEOUT|EHOSTUNREACH|ENETUNREACH|EPIPE|EPROTO|"
+                              r"ERR_SOCKET_TIMEOUT|\w*CERT\w*|E40[134]|E429|E5\d\d)\b")
+
+SUITES = {  # folder: (name, steps before the tests, test files)
+    "tests/clients": ("clients", {}, ["*.test.mjs"]),
+    "tests/trace": ("trace", {}, ["*.test.mjs"]),
+    "webui": ("page", {"page.committed": ["npm", "run", "--silent", "check"]},
+              ["test/unit/*.test.mjs", "test/browser/*.test.mjs"]),
+}
+
+
+class Totals:
+    def __init__(self):
+        self.passed, self.failed, self.skipped = 0, [], 0
+
+    def skip(self, name, why):
+        self.skipped += 1
+        print(f"skipped: {name}: {why}", flush=True)
+
+    def all(self):
+        return self.passed + len(self.failed) + self.skipped
+
+    def end(self):
+        for name in self.failed:
+            print(f"failed: {name}")
+        print(f"web: {self.passed} passed, {len(self.failed)} failed, {self.skipped} skipped", flush=True)
+        return 1 if self.failed else 0
+
+
+def run(command, folder, seconds, **options):
+    """The finished process, or None: its time was over, and all that it had started has been ended."""
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True, **options) as process:
+        try:
+            output = process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return None
+        return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def node_trouble():
+    """Why no test can run; None: Node is well."""
+    for program in ("node", "npm"):
+        try:
+            version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return f"no {program} here (Debian packages nodejs and npm)"
+        if program == "node" and int(re.match(r"v?(\d+)", version)[1]) < LEAST_NODE:
+            return f"needs Node {LEAST_NODE}, here is {version}"
+    return None
+
+
+def install(folder):
+    """Packages as the lock file says: (it worked, why not, whether that is the registry's fault)."""
+    stamp = folder / "node_modules" / ".installed"
+    wanted = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return True, "", False
+    print(f"npm ci in {folder.relative_to(ROOT)}", file=sys.stderr, flush=True)
+    done = run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=2", "--fetch-timeout=60000"],
+               folder, INSTALL_SECONDS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if done is None:
+        return False, f"npm ci was not done after {INSTALL_SECONDS} s", True
+    sys.stderr.write(done.stdout)
+    if done.returncode == 0:
+        stamp.write_text(wanted)
+        return True, "", False
+    lines = [line for line in done.stdout.splitlines() if re.match(r"npm (ERR!|error) ", line)]
+    told = next((line for line in lines if REGISTRY_TROUBLE.search(line)), None)
+    if told:
+        return False, "npm's registry is out of reach or does not give the packages: " + told, True
+    return False, lines[0] if lines else f"npm ci ended with {done.returncode}", False
+
+
+def count(tap, name, totals):
+    """Counts the tests of Node's TAP report, not the groups that hold them."""
+    lines = tap.splitlines()
+    for at, line in enumerate(lines):
+        found = re.match(r"\s*(not )?ok \d+ - (.*?)(?: # (SKIP|TODO)\s*(.*))?$", line)
+        if not found:
+            continue
+        end = next((i for i in range(at, len(lines)) if lines[i].strip() == "..."), at)
+        if found[3]:
+            totals.skip(f"{name}: {found[2]}", found[4] or "it does not say why")
+        elif not any(text.strip() == "type: 'suite'" for text in lines[at:end]):
+            if found[1]:
+                totals.failed.append(f"{name}: {found[2]}")
+            else:
+                totals.passed += 1
+
+
+def test(folder, name, patterns, totals):
+    files = sorted(str(path.relative_to(folder)) for pattern in patterns for path in folder.glob(pattern))
+    before, failed = totals.all(), len(totals.failed)
+    with tempfile.TemporaryDirectory() as reports:
+        report = Path(reports) / "tap"
+        done = run(["node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-reporter-destination=stderr",
+                    "--test-reporter=tap", f"--test-reporter-destination={report}", *files], folder, TEST_SECONDS)
+        count(report.read_text(errors="replace") if report.exists() else "", name, totals)
+    if done is None:
+        totals.failed.append(f"{name}: not done after {TEST_SECONDS} s")
+    elif done.returncode != 0 and len(totals.failed) == failed:
+        totals.failed.append(f"{name}: Node ended with {done.returncode}")
+    elif totals.all() == before:
+        totals.failed.append(f"{name}: no test ran")
+
+
+def main():
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    os.environ["SLUICE_BINARY"] = os.path.abspath(sys.argv[1])
+    totals = Totals()
+    trouble = node_trouble()
+    for folder in sys.argv[2:] or SUITES:
+        name, steps, patterns = SUITES[folder]
+        if trouble:
+            totals.skip(name, trouble)
+            continue
+        installed, why, registry = install(ROOT / folder)
+        if not installed and registry:
+            totals.skip(name, why)
+        elif not installed:
+            totals.failed.append(f"{name}: {why}")
+        else:
+            for step, command in steps.items():
+                done = run(command, ROOT / folder, TEST_SECONDS, stdout=sys.stderr)
+                if done is not None and done.returncode == 0:
+                    totals.passed += 1
+                else:
+                    totals.failed.append(step)
+            test(ROOT / folder, name, patterns, totals)
+    return totals.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
