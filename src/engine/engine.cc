@@ -35,6 +35,7 @@ struct Engine::Impl {
   std::vector<RequestId> cancels;
   RequestId last_id = 0;
   int64_t in_batcher = 0, waiting = 0;  // requests, after the last step
+  int64_t just_taken = 0;               // out of the inbox, since then
   bool closed = false, stopping = false;
   std::string broken;  // why no step runs any more
   EngineStats stats;
@@ -62,7 +63,8 @@ bool Engine::Impl::take_inbox() {
   woken.wait(lock, [this] { return stopping || in_batcher > 0 || !inbox.empty() || !cancels.empty(); });
   taken.swap(inbox);
   taken_cancels.swap(cancels);
-  in_batcher += std::ssize(taken);
+  just_taken = std::ssize(taken);
+  in_batcher += just_taken;
   return !stopping;
 }
 
@@ -95,6 +97,7 @@ void Engine::Impl::publish() {
   batcher.snapshot(stats);
   in_batcher = batcher.requests();
   waiting = batcher.waiting();
+  just_taken = 0;
   if (in_batcher == 0 && inbox.empty()) settled.notify_all();
 }
 
@@ -145,7 +148,7 @@ void Engine::cancel(RequestId id) {
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);
   EngineStats out = impl_->stats;
-  out.waiting += std::ssize(impl_->inbox);
+  out.waiting += impl_->just_taken + std::ssize(impl_->inbox);
   return out;
 }
 

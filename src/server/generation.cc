@@ -170,9 +170,9 @@ void Generation::end(size_t choice, engine::Result result) {
     if (one.result.finish == engine::Finish::Error) failure = ApiError(500, one.result.error);
     if (one.result.finish == engine::Finish::Shutdown) failure = ApiError(503, "the server is shutting down");
   }
+  metrics_.request_duration.add_ns(now_ns() - started_ns_);  // first: who has the answer finds it counted
   sink_->done(*this, failure);
   sink_ = nullptr;
-  metrics_.request_duration.add_ns(now_ns() - started_ns_);
 }
 
 int64_t Generation::cached_tokens() const {

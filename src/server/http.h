@@ -109,8 +109,10 @@ class HttpServer {
   size_t connections() const;
 
   /// Takes no more connections and requests, and waits until all answers are out or the time is over.
-  /// Returns whether they were.
+  /// Returns whether they were. Not from the thread of the sockets.
   bool drain(std::chrono::milliseconds at_most);
+  /// Closes every connection. When it returns no hook is called any more. Not from the thread of the sockets.
+  void stop();
 
  private:
   struct Impl;

@@ -52,9 +52,10 @@ class PlainTransport : public Transport {
     socket_.async_write_some(asio::buffer(bytes.data(), bytes.size()),
                              [done = std::move(done)](error_code error, size_t size) { done(!error, size); });
   }
-  void shut() override {
-    error_code ignored;
-    socket_.shutdown(Stream::socket::shutdown_send, ignored);
+  void shut(Done done) override {
+    error_code error;
+    socket_.shutdown(Stream::socket::shutdown_send, error);
+    asio::post(socket_.get_executor(), [done = std::move(done), ok = !error] { done(ok); });
   }
   void close() override {
     error_code ignored;
@@ -83,8 +84,8 @@ class TlsTransport : public Transport {
     stream_.async_write_some(asio::buffer(bytes.data(), bytes.size()),
                              [done = std::move(done)](error_code error, size_t size) { done(!error, size); });
   }
-  void shut() override {
-    stream_.async_shutdown([](error_code) {});
+  void shut(Done done) override {
+    stream_.async_shutdown([done = std::move(done)](error_code error) { done(!error); });
   }
   void close() override {
     error_code ignored;
@@ -129,8 +130,9 @@ struct HttpServer::Impl {
   uint16_t port = 0;
   std::atomic<size_t> connections{0};
   bool closing = false;  // the thread of the sockets' alone
-  std::mutex mutex;
+  std::mutex mutex;      // over what follows
   std::condition_variable changed;
+  bool drained = false;  // every connection has been told
 
   void listen_tcp();
   void listen_unix();
@@ -138,6 +140,8 @@ struct HttpServer::Impl {
   void accept();
   void welcome(Stream::socket socket);
   void tick();
+  void count();
+  void drain();
   void close();
 };
 
@@ -194,6 +198,7 @@ void HttpServer::Impl::load_certificate() {
   using Context = asio::ssl::context;
   tls = std::make_unique<Context>(Context::tls_server);
   tls->set_options(Context::default_workarounds | Context::no_tlsv1 | Context::no_tlsv1_1);
+  ::SSL_CTX_set_mode(tls->native_handle(), SSL_MODE_RELEASE_BUFFERS);  // idle connections hold none
   error_code error;
   tls->use_certificate_chain_file(options.certificate, error);
   if (error) fail("{}: {}; expected a certificate as PEM", options.certificate, error.message());
@@ -244,13 +249,29 @@ void HttpServer::Impl::tick() {
     const Clock::time_point now = Clock::now();
     const std::vector<std::shared_ptr<HttpSession>> all(host->sessions.begin(), host->sessions.end());
     for (const auto& session : all) session->tick(now);
-    {
-      const std::lock_guard lock(mutex);
-      connections = host->sessions.size();
-    }
-    changed.notify_all();
+    count();
     tick();
   });
+}
+
+void HttpServer::Impl::count() {
+  const std::lock_guard lock(mutex);
+  connections = host->sessions.size();
+  changed.notify_all();
+}
+
+// Connections that are in the middle of an answer stay; whoever waits for drain() learns when they have gone.
+void HttpServer::Impl::drain() {
+  error_code ignored;
+  acceptor.close(ignored);
+  host->draining = true;
+  const std::vector<std::shared_ptr<HttpSession>> all(host->sessions.begin(), host->sessions.end());
+  for (const auto& session : all) session->drain();
+  {
+    const std::lock_guard lock(mutex);
+    drained = true;
+  }
+  count();
 }
 
 // On the thread of the sockets; then no work is left and it ends.
@@ -287,10 +308,15 @@ void HttpServer::start() {
 }
 
 HttpServer::~HttpServer() {
-  asio::post(*impl_->io, [this] { impl_->close(); });
-  if (impl_->thread.joinable()) impl_->thread.join();
+  stop();
   const std::string& path = impl_->host->options.unix_socket;
   if (!path.empty()) ::unlink(path.c_str());
+}
+
+void HttpServer::stop() {
+  if (!impl_->thread.joinable()) return;
+  asio::post(*impl_->io, [this] { impl_->close(); });
+  impl_->thread.join();
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }
@@ -299,19 +325,11 @@ size_t HttpServer::connections() const { return impl_->connections; }
 
 bool HttpServer::drain(std::chrono::milliseconds at_most) {
   Impl& impl = *impl_;
-  asio::post(*impl.io, [&impl] {
-    error_code ignored;
-    impl.acceptor.close(ignored);
-    impl.host->draining = true;
-    const std::vector<std::shared_ptr<HttpSession>> all(impl.host->sessions.begin(),
-                                                        impl.host->sessions.end());
-    for (const auto& session : all) session->drain();
-  });
-  const auto end = Clock::now() + at_most;
+  if (!impl.thread.joinable()) return true;
+  asio::post(*impl.io, [&impl] { impl.drain(); });
   std::unique_lock lock(impl.mutex);
-  // The first tick after this counts the connections that are left.
-  impl.changed.wait_until(lock, end);
-  return impl.changed.wait_until(lock, end, [&impl] { return impl.connections == 0; });
+  impl.changed.wait(lock, [&impl] { return impl.drained; });
+  return impl.changed.wait_for(lock, at_most, [&impl] { return impl.connections == 0; });
 }
 
 }  // namespace sluice::server

@@ -430,7 +430,7 @@ void HttpSession::linger() {
   state_ = State::Lingering;
   deadline_after(kLinger);
   in_ = {};
-  transport_->shut();
+  transport_->shut([self = shared_from_this()](bool) {});
   read_on();
 }
 

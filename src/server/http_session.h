@@ -28,8 +28,8 @@ class Transport {
   virtual void read(Read done) = 0;
   /// Writes some of the bytes, which stay where they are until the callback.
   virtual void write(std::string_view bytes, std::function<void(bool ok, size_t written)> done) = 0;
-  /// Says that nothing more will be written.
-  virtual void shut() = 0;
+  /// Says that nothing more will be written. `done` comes when that is said, or after close().
+  virtual void shut(Done done) = 0;
   virtual void close() = 0;
 };
 

@@ -213,6 +213,7 @@ Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(o
 }
 
 Server::~Server() {
+  impl_->http->stop();  // the hooks use it: first they end, then it goes
   impl_->http.reset();
   impl_->workers.reset();
 }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <future>
 #include <memory>
 #include <semaphore>
 #include <thread>
@@ -109,12 +110,15 @@ TEST(Engine, RefusesWhatMakesNoSense) {
 
 TEST(Engine, CancelsWhoRunsAndWhoWaits) {
   Running running;
+  running.executable.hold = true;
   std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> all;
   for (int i = 0; i < 8; ++i) all.push_back(running.submit(letters(20 + i, -1)));
   running.engine.cancel(all[1].first);
   running.engine.cancel(all[7].first);
   running.engine.cancel(all[7].first);
   running.engine.cancel(12345);
+  running.executable.hold = false;
+  running.executable.go.release(1);
   for (const int i : {1, 7}) {
     EXPECT_EQ(all[static_cast<size_t>(i)].second->wait().finish, Finish::Cancelled);
     running.engine.cancel(all[static_cast<size_t>(i)].first);
@@ -172,9 +176,10 @@ TEST(Engine, RefusesMoreThanMayWaitAndStopsWithAReason) {
   running.engine.close();
   EXPECT_THROW(running.submit(letters(10, 1)), Unavailable);
   EXPECT_FALSE(running.engine.drain(0.01));
-  running.executable.hold = false;
-  running.executable.go.release(1);
-  running.engine.stop();
+  auto stopped = std::async(std::launch::async, [&running] { running.engine.stop(); });
+  // A step now and then, so that none reaches its end before the engine is told to stop.
+  while (stopped.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready)
+    running.executable.go.release(1);
   int shut_down = 0;
   for (const auto& listener : all) {
     EXPECT_EQ(listener->ends, 1) << "nobody calls after stop()";

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "server/endpoints.h"
-#include "server/fixtures.h"
 #include "server/http_session.h"
+#include "server/parrot.h"
 
 namespace {
 
@@ -47,7 +47,9 @@ class Sender : public server::Transport {
   void write(std::string_view bytes, std::function<void(bool, size_t)> done) override {
     later_.push_back([size = bytes.size(), done = std::move(done)] { done(true, size); });
   }
-  void shut() override {}
+  void shut(Done done) override {
+    later_.push_back([done = std::move(done)] { done(true); });
+  }
   void close() override {}
 
  private:

@@ -72,6 +72,7 @@ class Client {
   ~Client() { close(); }
 
   bool connected() const { return connected_; }
+  int fd() const { return fd_; }
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
@@ -91,19 +92,26 @@ class Client {
     return true;
   }
   /// Some bytes; nothing when the connection has ended or nothing came in time.
-  std::string receive(int timeout_ms = 30'000) {
-    pollfd wait{fd_, POLLIN, 0};
-    if (::poll(&wait, 1, timeout_ms) != 1) return "";
+  std::string receive(int timeout_ms = 120'000) {
+    if (!readable(timeout_ms)) return "";
     char buffer[16 << 10];
     const ssize_t got = ::recv(fd_, buffer, sizeof buffer, 0);
     ended_ |= got <= 0;
     return got > 0 ? std::string(buffer, static_cast<size_t>(got)) : "";
   }
+  /// Whether something can be read, or the connection has ended. Waits in short pieces: while the whole
+  /// process stands still, no time passes.
+  bool readable(int timeout_ms = 0) const {
+    constexpr int kPiece = 20;
+    pollfd wait{fd_, POLLIN, 0};
+    for (; timeout_ms > kPiece; timeout_ms -= kPiece)
+      if (::poll(&wait, 1, kPiece) == 1) return true;
+    return ::poll(&wait, 1, timeout_ms) == 1;
+  }
   /// Whether the other side has closed: waits for it, passing over what still comes.
-  bool ends(int timeout_ms = 10'000) {
+  bool ends(int timeout_ms = 60'000) {
     while (!ended_) {
-      pollfd wait{fd_, POLLIN, 0};
-      if (::poll(&wait, 1, timeout_ms) != 1) return false;
+      if (!readable(timeout_ms)) return false;
       receive(0);
     }
     return true;

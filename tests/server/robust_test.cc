@@ -5,8 +5,8 @@
 #include <atomic>
 #include <random>
 
+#include "server/bundled.h"
 #include "server/client.h"
-#include "server/fixtures.h"
 
 namespace sluice::server {
 namespace {

@@ -1,5 +1,4 @@
-// Servers on a free port, in this process: one whose model says what a test tells it to, and one with the
-// bundled model.
+// A server on a free port, in this process, whose model says what a test tells it to.
 #pragma once
 
 #include <atomic>
@@ -11,10 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "backend/cpu/cpu_backend.h"
 #include "base/file.h"
-#include "engine/kv_pool.h"
-#include "model/model.h"
 #include "program/backend.h"
 #include "program/builder.h"
 #include "server/server.h"
@@ -38,6 +34,7 @@ class Parrot : public program::Executable {
     steps_ = 0;
   }
   int64_t steps() const { return steps_; }
+  std::atomic<bool> hold = false;  ///< steps wait until it is false
 
   void run(const program::StepInput& input, program::StepOutput& output) override {
     std::chrono::microseconds per_step;
@@ -56,6 +53,7 @@ class Parrot : public program::Executable {
       }
     }
     if (per_step.count() > 0) std::this_thread::sleep_for(per_step);
+    while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   void run_timed(const program::StepInput& input, program::StepOutput& output, program::StepTimes&) override {
     run(input, output);
@@ -107,6 +105,7 @@ class ParrotServer {
     server->ready(service_);
   }
   ~ParrotServer() {
+    parrot.hold = false;
     engine_.stop();
     server.reset();
   }
@@ -132,53 +131,6 @@ class ParrotServer {
   text::ChatTemplate chat_;
   engine::Engine engine_;
   server::Service service_;
-};
-
-/// A server with the bundled model on the CPU backend.
-class BundledServer {
- public:
-  explicit BundledServer(int32_t sequences = 16, server::ServerOptions options = quick_server())
-      : model_(model::Model::load(SLUICE_SOURCE_DIR "/models/fairy-tales.gguf")),
-        tokenizer_(model::load_tokenizer(model_.file)),
-        chat_(model_.file.string("tokenizer.chat_template").value(), "", "", text::ControlTokens(tokenizer_)),
-        backend_(backend::make_cpu_backend({.threads = 2})) {
-    engine::EngineOptions engine;
-    engine.context = 2048;
-    engine.max_sequences = sequences;
-    engine.pages = engine::KvPool::pages_for(2048 * 4);
-    engine.max_rows = 256;
-    executable_ =
-        backend_->compile(model_.program, model_.weights, {engine.max_rows, sequences, engine.pages});
-    engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine);
-    service_.emplace(server::Service{*engine_, tokenizer_});
-    service_->chat = &chat_;
-    service_->constraints = std::make_shared<text::ConstraintVocabulary>(tokenizer_);
-    service_->model_id = "Fairy Tales";
-    service_->trained_context = 2048;
-    server.emplace(std::move(options));
-    server->ready(*service_);
-  }
-  ~BundledServer() {
-    engine_->stop();
-    server.reset();
-  }
-  BundledServer(const BundledServer&) = delete;
-  BundledServer& operator=(const BundledServer&) = delete;
-
-  uint16_t port() const { return server->port(); }
-  engine::Engine& engine() { return *engine_; }
-  const text::Tokenizer& tokenizer() const { return tokenizer_; }
-
-  std::optional<server::Server> server;
-
- private:
-  model::Model model_;
-  text::Tokenizer tokenizer_;
-  text::ChatTemplate chat_;
-  std::unique_ptr<program::Backend> backend_;
-  std::unique_ptr<program::Executable> executable_;
-  std::unique_ptr<engine::Engine> engine_;
-  std::optional<server::Service> service_;
 };
 
 }  // namespace sluice::test
