@@ -28,7 +28,7 @@ svg text { paint-order:stroke; stroke:var(--page); stroke-width:3px; stroke-line
 .cards { display:flex; flex-wrap:wrap; gap:10px; margin:10px 0 4px; }
 .card { flex:1 1 150px; padding:8px 12px; border:1px solid var(--line); border-radius:6px; }
 .card b { display:block; font-size:20px; font-weight:600; } .card span { color:var(--soft); font-size:13px; }
-svg .dashed { stroke-dasharray:5 4; } svg .dot { stroke:var(--page); stroke-width:1; }
+svg .lead { stroke:var(--soft); stroke-width:0.7; } svg .dashed { stroke-dasharray:5 4; } svg .dot { stroke:var(--page); stroke-width:1; }
 pre { overflow-x:auto; font:12px/1.45 ui-monospace, Menlo, Consolas, monospace; padding:10px 12px;
   border:1px solid var(--line); border-radius:6px; }
 </style>

@@ -88,22 +88,36 @@ struct Range {
   }
 };
 
-/// Names of points, moved down where they would lie over each other.
-std::string point_names(std::vector<std::pair<Point, std::pair<double, double>>> places) {
-  std::sort(places.begin(), places.end(),
-            [](const auto& a, const auto& b) { return a.second.second < b.second.second; });
+/// Names of points, moved to the nearest free line where they would lie over each other; a thin line leads
+/// from a name that was moved to its point.
+std::string point_names(const std::vector<std::pair<Point, std::pair<double, double>>>& places,
+                        double height) {
+  constexpr double kLine = 13, kLetter = 7;
+  struct Box {
+    double from, to, y;
+  };
+  std::vector<Box> taken;
   std::string body;
-  std::vector<std::pair<double, double>> taken;
   for (const auto& [point, place] : places) {
-    const bool left = place.first > kWidth - 170;
-    const double x = place.first + (left ? -1 : 1) * (point.radius + 4);
-    double y = place.second + 4;
-    const auto lies_over = [&](const std::pair<double, double>& other) {
-      return std::abs(other.first - x) < 110 && std::abs(other.second - y) < 13;
+    const double width = kLetter * static_cast<double>(point.name.size());
+    const bool left = place.first > kWidth - kRight - width - 20;
+    const double x = place.first + (left ? -1 : 1) * (point.radius + 6), home = place.second + 4;
+    Box box{left ? x - width : x, left ? x : x + width, home};
+    const auto lies_over = [&](const Box& other) {
+      return box.from < other.to && other.from < box.to && std::abs(other.y - box.y) < kLine;
     };
-    while (std::any_of(taken.begin(), taken.end(), lies_over)) y += 13;
-    taken.emplace_back(x, y);
-    body += text(x, y, left ? "end" : "start", "ink", point.name);
+    const auto is_free = [&] {
+      return box.y > kTop + 8 && box.y < height - kBottom &&
+             std::none_of(taken.begin(), taken.end(), lies_over);
+    };
+    for (int step = 1; !is_free() && step < 80; ++step)
+      box.y = home + (step % 2 == 0 ? -1 : 1) * kLine / 2 * static_cast<double>((step + 1) / 2);
+    taken.push_back(box);
+    if (std::abs(box.y - home) > kLine / 2) {
+      body += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" class=\"lead\"/>\n",
+                          place.first, x, place.second, box.y - 4);
+    }
+    body += text(x, box.y, left ? "end" : "start", "ink", point.name);
   }
   return body;
 }
@@ -180,7 +194,7 @@ std::string plot_svg(const Axis& x, const Axis& y, const std::vector<Line>& line
         across(point.x), up(point.y), point.radius, point.series, escaped(point.name));
     if (!point.name.empty()) places.push_back({point, {across(point.x), up(point.y)}});
   }
-  return svg(kHeight, body + point_names(std::move(places)));
+  return svg(kHeight, body + point_names(places, kHeight));
 }
 
 std::string stacks_svg(const Axis& y, const std::vector<std::string>& series,
