@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "backend/cpu/barriers.h"
 #include "backend/cpu/cpu_backend.h"
@@ -42,12 +43,12 @@ std::string source(const std::string& path) {
 constexpr double kAloneFlops = 32e6;
 
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
-constexpr int kKernelVersion = 1;
+constexpr int kKernelVersion = 2;
 
 class CpuExecutable : public Executable {
  public:
   CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads,
-                double alone_flops, cpu::Isa isa, bool repack, const Progress& progress)
+                double alone_flops, cpu::Isa isa, bool repack, const Tuning& tuning, const Progress& progress)
       : program_(std::move(program)),
         weights_(weights),
         options_(options),
@@ -55,8 +56,7 @@ class CpuExecutable : public Executable {
         repack_(repack),
         team_(threads),
         packed_(program_, weights_, cpu::matmul_kernels(isa),
-                options.batch_invariant ? nullptr : cpu::tile_kernels(isa), cpu::machine_prefetch(), repack,
-                team_.size()),
+                options.batch_invariant ? nullptr : cpu::tile_kernels(isa), tuning, repack, team_.size()),
         memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options)),
         row_flops_(total_cost(program_, {}).flops),
@@ -120,8 +120,9 @@ class CpuExecutable : public Executable {
       if (!packed_.holds(id)) return;
       const cpu::Matrix matrix = packed_.matrix(id, 0, 0);
       const double numbers = static_cast<double>(matrix.matrices * matrix.rows * matrix.columns);
-      text += fmt::format(", {} {:.4f} B a weight", name,
-                          static_cast<double>(matrix.matrices * matrix.matrix_bytes) / numbers);
+      text += fmt::format(", {} {:.4f} B a weight, {} B ahead", name,
+                          static_cast<double>(matrix.matrices * matrix.matrix_bytes) / numbers,
+                          matrix.prefetch.near_bytes);
     });
     return text;
   }
@@ -213,6 +214,18 @@ class CpuBackend : public Backend {
   bool has(const Program& program, const Op& op) const override {
     return cpu::bind(program, op) != nullptr && (fused_ || info(op).expand == nullptr);
   }
+  std::vector<Variants> variants(const Program& program, const Op& op) const override {
+    const Kernel* kernel = cpu::bind(program, op);
+    std::set<quant::Type> types;
+    if (kernel != nullptr && kernel->panels) {
+      info(op).operands(op, [&](const char*, TensorId id, bool) {
+        if (program[id].kind == Kind::Weight) types.insert(program[id].type);
+      });
+    }
+    std::vector<Variants> list;
+    for (const quant::Type type : types) list.push_back(cpu::ahead_variants(type));
+    return list;
+  }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     const Program runs = legal(program);
     return cpu::memory_needs(runs, options, threads_, largest_scratch(runs, options), repack_);
@@ -233,7 +246,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
     return std::make_unique<CpuExecutable>(legal(program), weights, options, threads_, alone_flops_, isa_,
-                                           repack_, progress_);
+                                           repack_, tuning_, progress_);
   }
   const Peaks& peaks() override { return cpu::machine_peaks(threads_); }
   double measure_read_bandwidth() override { return cpu::measure_read_bandwidth(threads_); }

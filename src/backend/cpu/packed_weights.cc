@@ -1,5 +1,6 @@
 #include "backend/cpu/packed_weights.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -52,10 +53,12 @@ void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const
              out);
 }
 
-Prefetch machine_prefetch() {
+program::Variants ahead_variants(quant::Type type) {
   // Zen 4 was measured to be quickest when left alone: it is asked for the line that is read next.
   static const bool amd = cpu_name().find("AMD") != std::string::npos;
-  return amd ? Prefetch{0, 0} : Prefetch{3072, 768};
+  return {fmt::format("panels.ahead_bytes.{}", quant::type_info(type).name),
+          amd ? 0 : 768,
+          {0, 256, 512, 768, 1024, 2048}};
 }
 
 int64_t held_weights_bytes(const program::Program& program, bool repack) {
@@ -77,13 +80,20 @@ int64_t held_weights_bytes(const program::Program& program, bool repack) {
 }
 
 PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                             const MatmulKernels& kernels, const TileKernels* tiles, Prefetch prefetch,
-                             bool repack, int workers)
+                             const MatmulKernels& kernels, const TileKernels* tiles,
+                             const program::Tuning& tuning, bool repack, int workers)
     : program_(program),
       weights_(weights),
       kernels_(kernels),
       tiles_(tiles),
-      prefetch_(prefetch),
+      prefetch_([&] {
+        std::vector<Prefetch> list;
+        for (const Tensor& tensor : program.tensors()) {
+          const auto ahead = static_cast<int32_t>(program::tuned(tuning, ahead_variants(tensor.type)));
+          list.push_back({4 * ahead, ahead});
+        }
+        return list;
+      }()),
       repack_(repack),
       offset_(program.tensors().size(), -1),
       pages_(
@@ -122,7 +132,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           takes_quantized(t.type),
           panel_product(kernels_, t.type),
           panel_unpack(tiles_, t.type),
-          prefetch_,
+          prefetch_[static_cast<size_t>(id)],
           nullptr};
 }
 

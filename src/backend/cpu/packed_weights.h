@@ -36,8 +36,10 @@ struct Matrix {
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;
 };
 
-/// How far ahead this machine likes to be asked; the best of some tries (docs/performance.md).
-Prefetch machine_prefetch();
+/// How far ahead of the weights in use panels of a type are asked for, in bytes: into the first-level cache,
+/// and four times as far into the second. Which distance is best is a matter of the machine
+/// (docs/performance.md), so it is left open.
+program::Variants ahead_variants(quant::Type type);
 
 /// Bytes of the weights as an executable holds them: packed, and those in the file's order that its kernels
 /// read whole. The token table is not among these: a step reads some rows of it.
@@ -51,8 +53,8 @@ class PackedWeights {
   /// Room for the weights of every op whose kernel reads panels, which load() fills; without `repack` for two
   /// panels a worker and slot. Throws Error when the system refuses the memory.
   PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                const MatmulKernels& kernels, const TileKernels* tiles, Prefetch prefetch, bool repack,
-                int workers);
+                const MatmulKernels& kernels, const TileKernels* tiles, const program::Tuning& tuning,
+                bool repack, int workers);
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
   /// thread, if it is there. Where memory is too short for the file's pages and the packed weights, pages
@@ -71,7 +73,7 @@ class PackedWeights {
   const program::WeightBytes& weights_;
   const MatmulKernels& kernels_;
   const TileKernels* tiles_;
-  Prefetch prefetch_;
+  std::vector<Prefetch> prefetch_;  // by TensorId
   bool repack_;
   int64_t buffer_bytes_ = 0;            // of two panels, the largest
   std::vector<int64_t> offset_;         // by TensorId; -1: not packed
