@@ -175,6 +175,7 @@ std::string plot_svg(const Axis& x, const Axis& y, const std::vector<Line>& line
   const Scale across(x.logarithmic, xs.low, xs.high, kLeft, kWidth - kRight);
   const Scale up(y.logarithmic, ys.low, ys.high, kHeight - kBottom, kTop + 6);
   std::string body = y_axis(y, up) + x_axis(x, across, kHeight);
+  std::vector<double> labels;  // where lines' names stand, at the lines' ends
   for (const Line& line : lines) {
     std::string path;
     for (const Point& point : line.points) {
@@ -184,7 +185,12 @@ std::string plot_svg(const Axis& x, const Axis& y, const std::vector<Line>& line
                         line.dashed ? " dashed" : "", line.series);
     if (line.points.empty()) continue;
     const Point& last = line.points.back();
-    body += text(std::min(across(last.x), kWidth - kRight) - 4, up(last.y) - 7, "end", "soft", line.name);
+    double label = up(last.y) - 7;
+    for (const double other : labels) {
+      if (!line.name.empty() && std::abs(other - label) < 14) label = other + 14;
+    }
+    labels.push_back(label);
+    body += text(std::min(across(last.x), kWidth - kRight) - 4, label, "end", "soft", line.name);
   }
   std::vector<std::pair<Point, std::pair<double, double>>> places;
   for (const Point& point : points) {
