@@ -110,8 +110,10 @@ std::string point_names(const std::vector<std::pair<Point, std::pair<double, dou
       return box.y > kTop + 8 && box.y < height - kBottom &&
              std::none_of(taken.begin(), taken.end(), lies_over);
     };
-    for (int step = 1; !is_free() && step < 80; ++step)
-      box.y = home + (step % 2 == 0 ? -1 : 1) * kLine / 2 * static_cast<double>((step + 1) / 2);
+    for (int step = 1; !is_free() && step < 80; ++step) {
+      const int lines = (step + 1) / 2;  // down, up, further down, ...
+      box.y = home + kLine / 2 * (step % 2 == 0 ? -lines : lines);
+    }
     taken.push_back(box);
     if (std::abs(box.y - home) > kLine / 2) {
       body += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" class=\"lead\"/>\n",
