@@ -224,7 +224,7 @@ TEST_F(Http, RefusesWhatIsNoRequest) {
   } cases[] = {
       {"nonsense\r\n\r\n", 400},
       {"GET / HTTP/9.9\r\n\r\n", 400},
-      {std::string("GET / HTTP/1.1\r\nX: \0\r\n\r\n", 27), 400},
+      {std::string("GET / HTTP/1.1\r\nX: \0\r\n\r\n", 24), 400},
       {"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400},
       {"POST /echo HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\n", 400},
       {"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
