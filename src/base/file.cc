@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "base/mapping_guard.h"
 
 namespace sluice {
@@ -27,7 +28,7 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) fail("{}: {}", path, std::strerror(errno));
@@ -38,6 +39,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (address == MAP_FAILED) fail("{}: cannot be mapped: {}", path, std::strerror(errno));
   data_ = static_cast<const std::byte*>(address);
   guard_mapping(bytes(), path_);
+  know_mapping(bytes(), std::exchange(file.fd, -1));
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
@@ -52,6 +54,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 MappedFile::~MappedFile() {
   if (data_ == nullptr) return;
   unguard_mapping(data_);
+  forget_mapping(data_);
   ::munmap(const_cast<std::byte*>(data_), size_);
 }
 

@@ -1,7 +1,9 @@
 #include "cli/assemble.h"
 
 #include <sys/auxv.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -14,23 +16,63 @@
 
 namespace sluice::cli {
 
+OpenedModel open_model(const std::string& path) {
+  if (!PackFile::is_one(path)) return {model::Model::load(path), nullptr};
+  auto packed = std::make_shared<const PackFile>(path);
+  return {model::Model::load(gguf::File::parse(path, packed->original())), packed};
+}
+
+bool pack_model(const std::string& path, const std::string& out, int threads, const Loading& loading) {
+  if (PackFile::is_one(path)) fail("{}: is packed already", path);
+  const MappedFile mapped(path);
+  gguf::File file = gguf::File::parse(path, mapped.bytes());
+  if (file.integer("split.count").value_or(1) > 1)
+    fail("{}: is a part of a split model; join the parts first", path);
+  const model::Model model = model::Model::load(std::move(file));
+  std::error_code error;
+  if (std::filesystem::equivalent(path, out, error)) fail("{}: is the model itself", out);
+  const std::byte* head_end = mapped.bytes().data() + mapped.bytes().size();
+  for (const gguf::Tensor& tensor : model.file.tensors()) head_end = std::min(head_end, tensor.bytes.data());
+  struct stat info {};
+  ::stat(path.c_str(), &info);
+  const backend::cpu::PackSource source{mapped.bytes(), head_end - mapped.bytes().data(),
+                                        info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
+  return backend::write_packed({.threads = threads, .progress = loading.progress}, model.program,
+                               model.weights, source, out);
+}
+
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
-                                               const program::Tuning& tuning) {
-  if (name == "cpu") return backend::make_cpu_backend({.threads = threads, .tuning = tuning});
+                                               const program::Tuning& tuning, const Loading& loading) {
+  const auto cpu = [&] {
+    return backend::make_cpu_backend({.threads = threads,
+                                      .repack = loading.repack,
+                                      .tuning = tuning,
+                                      .progress = loading.progress,
+                                      .packed = loading.packed});
+  };
+  const bool for_cpu = !loading.repack || loading.packed != nullptr;
+  if (!loading.repack && loading.packed) throw UsageError("--no-repack: the model is packed already");
+  if (name == "cpu") return cpu();
+  if (for_cpu && (name == "cuda" || name == "ref")) {
+    throw UsageError(loading.packed
+                         ? "--backend " + name + ": " + loading.packed->path() + " is packed for cpu"
+                         : "--no-repack: needs --backend cpu");
+  }
   if (name == "ref") return backend::make_ref_backend();
   if (name != "cuda" && name != "auto") {
     throw UsageError("--backend " + name + ": expected auto, cpu, cuda or ref");
   }
+  if (for_cpu) return cpu();
   std::string why;
   if (auto cuda = load_cuda_backend(why)) return cuda;
   if (name == "cuda") fail("--backend cuda: {}", why);
-  return make_backend("cpu", threads, tuning);
+  return cpu();
 }
 
-std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads) {
-  auto backend = make_backend(name, threads, {});
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading) {
+  auto backend = make_backend(name, threads, program::Tuning{}, loading);
   const program::Tuning tuning = read_tuning(tuning_path(), backend->device());
-  return tuning.empty() ? std::move(backend) : make_backend(name, threads, tuning);
+  return tuning.empty() ? std::move(backend) : make_backend(name, threads, tuning, loading);
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

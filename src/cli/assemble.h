@@ -1,22 +1,52 @@
 // The composition root: the one place that names concrete backends and the bundled model.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "model/model.h"
 #include "program/backend.h"
 
+namespace sluice::backend::cpu {
+class PackFile;
+}
+
 namespace sluice::cli {
+
+using PackFile = backend::cpu::PackFile;
+
+/// A model as its file gives it.
+struct OpenedModel : model::Model {
+  std::shared_ptr<const PackFile>
+      packed;  ///< the file's bytes, of a file of `sluice pack`; null of a GGUF file
+};
+
+/// Opens a GGUF file or one of `sluice pack`. Throws Error that lists everything that is wrong with it.
+OpenedModel open_model(const std::string& path);
+
+/// How the backend cpu gets its weights into memory.
+struct Loading {
+  bool repack = true;  ///< false: they stay in the mapped file
+  /// Called while they are packed, with the bytes that are done and those in all.
+  std::function<void(int64_t done, int64_t total)> progress = {};
+  std::shared_ptr<const PackFile> packed = {};  ///< they were packed before (open_model)
+};
+
+/// Packs a GGUF file's weights for the backend cpu. False: `out` is there already, made of the same file.
+/// Throws Error that says what is wrong with one of the two.
+bool pack_model(const std::string& path, const std::string& out, int threads, const Loading& loading);
 
 /// "cpu", "cuda", "ref", or "auto": cuda where a device is there, otherwise cpu. threads (of cpu) 0: as many
 /// as this process may use. With the values that `sluice tune` kept for this machine. Throws Error why there
-/// is no cuda, UsageError for any other name.
-std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads);
+/// is no cuda, UsageError for any other name and for a loading that the backend does not know.
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
+                                               const Loading& loading = {});
 /// The same with these values.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
-                                               const program::Tuning& tuning);
+                                               const program::Tuning& tuning, const Loading& loading = {});
 
 /// The backend that takes as long as hardware with these peaks needs at least.
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks);

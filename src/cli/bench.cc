@@ -13,6 +13,7 @@
 #include "cli/assemble.h"
 #include "cli/bench_record.h"
 #include "cli/commands.h"
+#include "cli/loading.h"
 #include "cli/measured_steps.h"
 #include "cli/number_list.h"
 #include "model/model.h"
@@ -32,7 +33,7 @@ struct Options {
   int repetitions = 5, delay_s = 0;
   uint64_t seed = 1;
   int64_t sweep = 0;
-  bool peaks = false, no_warmup = false, progress = false;
+  bool peaks = false, no_warmup = false, progress = false, no_repack = false;
 };
 
 /// The type with most bytes, after the architecture and the number of parameters: "deepseek2 29.94 B Q4_0".
@@ -329,12 +330,13 @@ bool bench_model(const Options& options, const std::string& path, const std::vec
                  Output& output) {
   bool sound = true;
   for (const int64_t threads : number_list("-t", options.threads, 0)) {
-    const auto backend = make_backend(options.backend, static_cast<int>(threads));
+    const int64_t began = now_ns();
+    const OpenedModel model = open_model(path);
+    const int64_t load_ns = now_ns() - began;
+    const auto backend =
+        make_backend(options.backend, static_cast<int>(threads), loading_of(options.no_repack, model.packed));
     Bandwidth bandwidth(*backend);
     reset_peak_memory();
-    const int64_t began = now_ns();
-    const model::Model model = model::Model::load(path);
-    const int64_t load_ns = now_ns() - began;
     check_context(model, std::max(longest(tests), options.sweep));
     for (const int64_t batch : number_list("-b", options.batches, 1)) {
       for (const int64_t ubatch : number_list("-ub", options.ubatches, 1)) {
@@ -445,6 +447,7 @@ void add_bench(CLI::App& app) {
       ->add_option("--backend", options->backend,
                    "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
       ->capture_default_str();
+  add_loading_option(*command, options->no_repack);
   command->callback([options] { bench(*options); });
 }
 

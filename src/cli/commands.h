@@ -14,6 +14,7 @@ void add_logits(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_pack(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_load(CLI::App& app);
 void add_profile(CLI::App& app);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "engine/kv_pool.h"
 
@@ -86,17 +87,18 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
       ->capture_default_str();
   command.add_flag("--force", options.force, "load even when memory is too small");
+  add_loading_option(command, options.no_repack);
   add_sampling_options(command, options);
 }
 
 LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)
-    : model_(model::Model::load(model_path_or_bundled(options.model))),
+    : model_(open_model(model_path_or_bundled(options.model))),
       tokenizer_(model::load_tokenizer(model_.file)),
       sampling_(chosen_sampling(command, model_.file, options)) {
   if (options.context > model_.spec.context) {
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   }
-  backend_ = make_backend(options.backend, options.threads);
+  backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
   const engine::LoadPlan plan =
       checked_plan(model_, *backend_, {kPrefillRows, 1, 0}, options.context, options.force);
   executable_ = backend_->compile(model_.program, model_.weights,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/assemble.h"
 #include "engine/generator.h"
 #include "model/model.h"
 #include "program/backend.h"
@@ -26,6 +27,7 @@ struct GenerationOptions {
   engine::SamplingParams sampling;
   std::vector<std::string> stops;
   bool force = false;
+  bool no_repack = false;
 };
 
 /// Adds the flags of these options.
@@ -56,7 +58,7 @@ class LoadedModel {
   const engine::SamplingParams& sampling() const { return sampling_; }
 
  private:
-  model::Model model_;
+  OpenedModel model_;
   text::Tokenizer tokenizer_;
   engine::SamplingParams sampling_;
   std::unique_ptr<program::Backend> backend_;

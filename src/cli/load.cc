@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/number_list.h"
 #include "engine/engine.h"
@@ -29,7 +30,7 @@ struct Options {
   int threads = 0;
   int64_t prompt = 16384, depth = 128, rows = 512, tokens = 64;
   double max_itl_ms = 0;
-  bool batch_invariant = false, force = false;
+  bool batch_invariant = false, force = false, no_repack = false;
 };
 
 /// Notes when tokens came. Times may be read once the request has ended, the counters at any time.
@@ -77,9 +78,10 @@ class Load {
   explicit Load(const Options& options)
       : options_(options),
         streams_(number_list("--streams", options.streams, 1)),
-        model_(model::Model::load(model_path_or_bundled(options.model))),
+        model_(open_model(model_path_or_bundled(options.model))),
         tokenizer_(model::load_tokenizer(model_.file)),
-        backend_(make_backend(options.backend, options.threads)) {
+        backend_(
+            make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed))) {
     for (const int64_t streams : streams_)
       if (streams > 1000) throw UsageError(fmt::format("--streams {}: 1000 at most", streams));
     const int64_t most = *std::ranges::max_element(streams_);
@@ -198,7 +200,7 @@ class Load {
 
   Options options_;
   std::vector<int64_t> streams_;
-  model::Model model_;
+  OpenedModel model_;
   text::Tokenizer tokenizer_;
   std::unique_ptr<program::Backend> backend_;
   engine::EngineOptions engine_;
@@ -242,6 +244,7 @@ void add_load(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--backend", options->backend, "auto, cpu, cuda or ref")->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
+  add_loading_option(*command, options->no_repack);
   command->callback([options] { Load(*options).run(); });
 }
 

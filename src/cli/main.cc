@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   sluice::cli::add_compare(app);
   sluice::cli::add_perplexity(app);
   sluice::cli::add_synth(app);
+  sluice::cli::add_pack(app);
   sluice::cli::add_bench(app);
   sluice::cli::add_load(app);
   sluice::cli::add_profile(app);

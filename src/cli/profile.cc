@@ -12,6 +12,7 @@
 #include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/kernel_source.h"
+#include "cli/loading.h"
 #include "cli/measured_steps.h"
 #include "cli/output.h"
 #include "cli/version.h"
@@ -36,7 +37,8 @@ struct Options {
   std::string model, backend = "cpu", json, trace, html;
   int64_t prompt = 0, gen = -1, depth = 0;
   int batch = 1, threads = 0;
-  bool layers = false, weights = false, records = false, with_source = false, markdown = false;
+  bool layers = false, weights = false, records = false, with_source = false, markdown = false,
+       no_repack = false;
 
   int64_t decode_steps() const { return gen >= 0 ? gen : (prompt > 0 ? 0 : 32); }
 };
@@ -56,7 +58,7 @@ struct Measured {
 class Profiler {
  public:
   explicit Profiler(const Options& options)
-      : options_(options), model_(model::Model::load(model_path_or_bundled(options.model))) {
+      : options_(options), model_(open_model(model_path_or_bundled(options.model))) {
     const int64_t last = options.depth + std::max(options.prompt, 2 * options.decode_steps() + 1);
     if (last > model_.spec.context) {
       fail("{} tokens are asked for, and the context of {} is {}", last, model_.file.path(),
@@ -66,7 +68,7 @@ class Profiler {
                         options.html.empty() ? last : std::max<int64_t>(last, 4096 + kDepthSteps));
     const int64_t rows = std::max<int64_t>(
         options.batch, options.prompt > 0 || options.depth > 0 || !options.html.empty() ? kStepRows : 1);
-    backend_ = make_backend(options.backend, options.threads);
+    backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
     executable_ = backend_->compile(model_.program, model_.weights,
                                     {.max_rows = rows,
                                      .max_outputs = options.batch,
@@ -169,7 +171,7 @@ class Profiler {
   }
 
   const Options& options_;
-  model::Model model_;
+  OpenedModel model_;
   int64_t context_ = 0;
   std::unique_ptr<program::Backend> backend_;
   std::unique_ptr<program::Executable> executable_;
@@ -329,6 +331,7 @@ void add_profile(CLI::App& app) {
   command->add_option("--trace", options->trace,
                       "write some steps as a trace for Perfetto or chrome://tracing");
   command->add_option("--html", options->html, "write a page with plots");
+  add_loading_option(*command, options->no_repack);
   add_diff(*command);
   command->callback([options, command] {
     if (command->get_subcommands().empty()) profile(*options);

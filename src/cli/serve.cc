@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/loading.h"
 #include "cli/output.h"
 #include "cli/serving_model.h"
 #include "server/server.h"
@@ -180,6 +181,7 @@ void add_serve(CLI::App& app) {
   command->add_flag("--batch-invariant", options->batch_invariant,
                     "the same request gives the same text whatever runs beside it; costs some speed");
   command->add_flag("--force", options->force, "load even when memory is too small");
+  add_loading_option(*command, options->no_repack);
   add_sampling_options(*command, *options);
   add_network(*command, *options);
   command->footer(

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/chat_template.h"
+#include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/output.h"
 #include "engine/kv_pool.h"
@@ -51,7 +52,7 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 }  // namespace
 
 ServingModel::ServingModel(const CLI::App& command, const ServingOptions& options)
-    : model_(model::Model::load(model_path_or_bundled(options.model))),
+    : model_(open_model(model_path_or_bundled(options.model))),
       tokenizer_(model::load_tokenizer(model_.file)) {
   const gguf::File& file = model_.file;
   const engine::SamplingParams sampling = chosen_sampling(command, file, options);
@@ -62,7 +63,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   } catch (const Error& error) {
     chat_problem_ = error.what();  // completions of plain text need none
   }
-  backend_ = make_backend(options.backend, options.threads);
+  backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
   program::CompileOptions compile{kPrefillRows, options.parallel, 0};
   compile.batch_invariant = options.batch_invariant;
   const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;

@@ -36,7 +36,7 @@ class ServingModel {
   std::string description() const;
 
  private:
-  model::Model model_;
+  OpenedModel model_;
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> chat_;
   std::string chat_problem_;

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/pack_file.h"
 #include "program/backend.h"
 
 namespace sluice::backend {
@@ -20,7 +23,15 @@ struct CpuOptions {
   std::optional<cpu::Isa> isa = {};  ///< the tier of the kernels; without it chosen_isa()
   /// Called while weights are packed, with the bytes that are done and those in all.
   std::function<void(int64_t done, int64_t total)> progress = {};
+  /// Weights that were packed before: only programs of its model can be compiled.
+  std::shared_ptr<const cpu::PackFile> packed = {};
 };
+
+/// Packs a model's weights, as this backend would at load, into a file. False: the file is there already,
+/// made of the same one. Throws Error "PATH: ...".
+bool write_packed(const CpuOptions& options, const program::Program& program,
+                  const program::WeightBytes& weights, const cpu::PackSource& source,
+                  const std::string& path);
 
 std::unique_ptr<program::Backend> make_cpu_backend(const CpuOptions& options);
 

@@ -48,15 +48,18 @@ constexpr int kKernelVersion = 2;
 class CpuExecutable : public Executable {
  public:
   CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads,
-                double alone_flops, cpu::Isa isa, bool repack, const Tuning& tuning, const Progress& progress)
+                double alone_flops, cpu::Isa isa, bool repack, const Tuning& tuning, const Progress& progress,
+                std::shared_ptr<const cpu::PackFile> pack_file)
       : program_(std::move(program)),
         weights_(weights),
         options_(options),
         isa_(isa),
         repack_(repack),
         team_(threads),
+        pack_file_(std::move(pack_file)),
         packed_(program_, weights_, cpu::matmul_kernels(isa),
-                options.batch_invariant ? nullptr : cpu::tile_kernels(isa), tuning, repack, team_.size()),
+                options.batch_invariant ? nullptr : cpu::tile_kernels(isa), tuning, repack, team_.size(),
+                pack_file_.get()),
         memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options)),
         row_flops_(total_cost(program_, {}).flops),
@@ -188,6 +191,7 @@ class CpuExecutable : public Executable {
   cpu::Isa isa_;
   bool repack_;
   Team team_;
+  std::shared_ptr<const cpu::PackFile> pack_file_;
   cpu::PackedWeights packed_;
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
@@ -205,7 +209,8 @@ class CpuBackend : public Backend {
         isa_(options.isa ? *options.isa : cpu::chosen_isa()),
         repack_(options.repack),
         tuning_(options.tuning),
-        progress_(options.progress) {}
+        progress_(options.progress),
+        pack_file_(options.packed) {}
   std::string name() const override { return "cpu"; }
   std::string device() const override {
     return fmt::format("{}, {}, {} thread{}, kernels {}", cpu_name(), cpu::isa_name(isa_), threads_,
@@ -246,7 +251,12 @@ class CpuBackend : public Backend {
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
     return std::make_unique<CpuExecutable>(legal(program), weights, options, threads_, alone_flops_, isa_,
-                                           repack_, tuning_, progress_);
+                                           repack_, tuning_, progress_, pack_file_);
+  }
+  bool pack(const Program& program, const WeightBytes& weights, const cpu::PackSource& source,
+            const std::string& path) const {
+    Team team(threads_);
+    return cpu::write_pack_file(legal(program), weights, source, path, team, progress_);
   }
   const Peaks& peaks() override { return cpu::machine_peaks(threads_); }
   double measure_read_bandwidth() override { return cpu::measure_read_bandwidth(threads_); }
@@ -263,9 +273,15 @@ class CpuBackend : public Backend {
   bool repack_;
   Tuning tuning_;
   Progress progress_;
+  std::shared_ptr<const cpu::PackFile> pack_file_;
 };
 
 }  // namespace
+
+bool write_packed(const CpuOptions& options, const Program& program, const WeightBytes& weights,
+                  const cpu::PackSource& source, const std::string& path) {
+  return CpuBackend(options).pack(program, weights, source, path);
+}
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
   return std::make_unique<CpuBackend>(options);

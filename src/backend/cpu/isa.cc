@@ -1,5 +1,6 @@
 #include "backend/cpu/isa.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -9,12 +10,17 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace sluice::backend::cpu {
 namespace {
 
-constexpr std::string_view kNames[] = {"generic", "avx2", "avx512", "amx"};
+constexpr std::string_view kNames[] = {"generic", "avx2", "avx512", "amx", "neon"};
 
 #if defined(__x86_64__)
 
@@ -47,6 +53,32 @@ Isa detect() {
   return has_amx() ? Isa::Amx : Isa::Avx512;
 }
 
+#elif defined(__aarch64__)
+
+/// What a processor has beyond ARMv8.0.
+struct ArmFeatures {
+  bool dot_products, i8mm;
+};
+
+#if defined(__linux__)
+ArmFeatures arm_features() {
+  return {(::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0, (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0};
+}
+#elif defined(__APPLE__)
+ArmFeatures arm_features() {
+  const auto has = [](const char* name) {
+    int value = 0;
+    size_t bytes = sizeof value;
+    return ::sysctlbyname(name, &value, &bytes, nullptr, 0) == 0 && value != 0;
+  };
+  return {has("hw.optional.arm.FEAT_DotProd"), has("hw.optional.arm.FEAT_I8MM")};
+}
+#else
+ArmFeatures arm_features() { return {false, false}; }
+#endif
+
+Isa detect() { return arm_features().dot_products ? Isa::Neon : Isa::Generic; }
+
 #else
 
 Isa detect() { return Isa::Generic; }
@@ -54,6 +86,24 @@ Isa detect() { return Isa::Generic; }
 #endif
 
 }  // namespace
+
+bool has_i8mm() {
+#if defined(__aarch64__)
+  static const bool has = arm_features().i8mm;
+  return has;
+#else
+  return false;
+#endif
+}
+
+std::vector<Isa> usable_isas() {
+  if (best_isa() == Isa::Neon) return {Isa::Generic, Isa::Neon};
+  std::vector<Isa> list;
+  for (const Isa isa : {Isa::Generic, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
+    if (isa <= best_isa()) list.push_back(isa);
+  }
+  return list;
+}
 
 std::string_view isa_name(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
@@ -68,13 +118,14 @@ Isa chosen_isa() {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (kNames[i] != wanted) continue;
     const auto isa = static_cast<Isa>(i);
-    if (isa > best_isa()) {
+    const std::vector<Isa> usable = usable_isas();
+    if (std::find(usable.begin(), usable.end(), isa) == usable.end()) {
       throw UsageError("SLUICE_ISA=" + std::string(wanted) + ": this machine has " +
                        std::string(isa_name(best_isa())) + " at most");
     }
     return isa;
   }
-  throw UsageError("SLUICE_ISA=" + std::string(wanted) + ": expected generic, avx2, avx512 or amx");
+  throw UsageError("SLUICE_ISA=" + std::string(wanted) + ": expected generic, avx2, avx512, amx or neon");
 }
 
 }  // namespace sluice::backend::cpu

@@ -3,22 +3,31 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace sluice::backend::cpu {
 
-/// In ascending order on one architecture: a machine that has a tier has those below it.
+/// In ascending order on one architecture: a machine that has a tier has those below it (usable_isas).
 enum class Isa : uint8_t {
   Generic,  ///< plain C++, any machine
   Avx2,     ///< x86-64 with AVX2, FMA and F16C
   Avx512,   ///< and AVX-512 F, BW, DQ, VL and VNNI (Ice Lake, Zen 4)
   Amx,      ///< and AMX tiles of int8 and bf16 (Sapphire Rapids)
+  Neon,     ///< aarch64 with dot products of bytes (Neoverse N1, Apple M1)
 };
 
-/// "generic", "avx2", "avx512", "amx".
+/// "generic", "avx2", "avx512", "amx", "neon".
 std::string_view isa_name(Isa isa);
 
 /// The best tier that the processor and the operating system offer.
 Isa best_isa();
+
+/// All tiers that they offer, the generic one first.
+std::vector<Isa> usable_isas();
+
+/// Of the tier neon: whether the processor also multiplies small matrices of bytes (I8MM: Neoverse V1, Apple
+/// M2).
+bool has_i8mm();
 
 /// The tier to use: best_isa(), or what the environment variable SLUICE_ISA names. Throws UsageError when
 /// that is no tier's name, or a tier that this machine lacks.

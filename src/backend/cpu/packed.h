@@ -22,6 +22,10 @@
 
 namespace sluice::backend::cpu {
 
+/// Counted up by hand when the order or the bits of panels change: files of panels (pack_file.h) then no
+/// longer fit.
+inline constexpr int kPackedVersion = 1;
+
 /// Whether a type has a packed form: every type that can be decoded has.
 bool can_pack(quant::Type type);
 

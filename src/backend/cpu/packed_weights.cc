@@ -1,15 +1,16 @@
 #include "backend/cpu/packed_weights.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
 #include <set>
 #include <variant>
 
+#include "backend/cpu/consumed.h"
 #include "backend/cpu/kernel.h"
+#include "backend/cpu/pack_file.h"
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "program/op_info.h"
@@ -31,18 +32,6 @@ int64_t round_up(int64_t bytes, int64_t multiple) { return (bytes + multiple - 1
 
 int64_t matrix_bytes(const Tensor& t) {
   return round_up(packed_bytes(t.type, t.shape[1], t.shape[2]), kLine);
-}
-
-/// Gives the pages that lie wholly within these bytes back to the system: nothing is lost, a later reader
-/// finds the file's numbers again.
-void give_back(const std::byte* data, int64_t bytes) {
-#if defined(MADV_PAGEOUT)
-  static const int64_t page = ::sysconf(_SC_PAGESIZE);
-  const auto begin = round_up(reinterpret_cast<int64_t>(data), page);
-  const auto end = (reinterpret_cast<int64_t>(data) + bytes) / page * page;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address of a page
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), static_cast<size_t>(end - begin), MADV_PAGEOUT);
-#endif
 }
 
 }  // namespace
@@ -81,7 +70,7 @@ int64_t held_weights_bytes(const program::Program& program, bool repack) {
 
 PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,
                              const MatmulKernels& kernels, const TileKernels* tiles,
-                             const program::Tuning& tuning, bool repack, int workers)
+                             const program::Tuning& tuning, bool repack, int workers, const PackFile* file)
     : program_(program),
       weights_(weights),
       kernels_(kernels),
@@ -105,9 +94,10 @@ PackedWeights::PackedWeights(const program::Program& program, const program::Wei
               });
             }
             if (!repack) bytes_ = workers * kSlots * buffer_bytes_;
-            return bytes_;
+            return file == nullptr ? bytes_ : 0;
           }(),
-          Pages::Size::Huge) {}
+          Pages::Size::Huge),
+      panels_(file == nullptr ? pages_.data() : file->panels(layout(), bytes_)) {}
 
 void PackedWeights::add(TensorId id) {
   const Tensor& t = program_[id];
@@ -139,7 +129,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
 Matrix PackedWeights::matrix(TensorId id, int worker, int slot) const {
   Matrix matrix = in_file(id);
   if (repack_) {
-    matrix.data = pages_.data() + offset_[static_cast<size_t>(id)];
+    matrix.data = panels_ + offset_[static_cast<size_t>(id)];
     matrix.matrix_bytes = matrix_bytes(program_[id]);
   } else {
     matrix.buffer = reinterpret_cast<uint8_t*>(pages_.data()) + (worker * kSlots + slot) * buffer_bytes_;
@@ -148,7 +138,7 @@ Matrix PackedWeights::matrix(TensorId id, int worker, int slot) const {
 }
 
 void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>& progress) {
-  if (!repack_) return;
+  if (!repack_ || panels_ != pages_.data()) return;
   const int64_t available = available_memory_bytes();  // 0: cannot be told
   if (available > 0 && bytes_ > available) {
     fail(
@@ -156,12 +146,17 @@ void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>
         "file",
         static_cast<double>(bytes_) * 1e-9, static_cast<double>(available) * 1e-9);
   }
-  const bool short_of_memory = available < 2 * bytes_;
+  pack_into(pages_.data(), team, progress);
+}
+
+void PackedWeights::pack_into(std::byte* into, Team& team,
+                              const std::function<void(int64_t, int64_t)>& progress) const {
   std::atomic<int64_t> done{0};
+  Consumed consumed;
   team.run([&](int worker) {
     for (const TensorId id : ids_) {
       const Matrix from = in_file(id);
-      std::byte* to = pages_.data() + offset_[static_cast<size_t>(id)];
+      std::byte* to = into + offset_[static_cast<size_t>(id)];
       const int64_t to_stride = matrix_bytes(program_[id]), panels = from.panels();
       const int64_t chunk = std::max<int64_t>(1, kChunkBytes / from.panel_bytes);
       const Slice mine = slice_of(from.matrices * panels, worker, team.size());
@@ -173,11 +168,8 @@ void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>
         for (int64_t p = first; p < last; ++p) {
           from.pack(rows, p, reinterpret_cast<uint8_t*>(to + m * to_stride + p * from.panel_bytes));
         }
-        if (short_of_memory) {
-          const int64_t panel_of_file = kPanelRows * from.row_bytes,
-                        end = std::min(last * kPanelRows, from.rows);
-          give_back(rows + first * panel_of_file, end * from.row_bytes - first * panel_of_file);
-        }
+        const int64_t row = first * kPanelRows, end = std::min(last * kPanelRows, from.rows);
+        consumed.add({rows + row * from.row_bytes, static_cast<size_t>((end - row) * from.row_bytes)});
         item += last - first;
         done += (last - first) * from.panel_bytes;
         if (worker == 0 && progress) progress(done, bytes_);
@@ -185,6 +177,17 @@ void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>
     }
   });
   if (progress) progress(bytes_, bytes_);
+}
+
+std::string PackedWeights::layout() const {
+  std::string text = fmt::format("panels of {} rows, version {}\n", kPanelRows, kPackedVersion);
+  for (const TensorId id : ids_) {
+    const Tensor& t = program_[id];
+    text += fmt::format("{} {} {} at {} from {} of {}, strides {}\n", t.name, quant::type_info(t.type).name,
+                        fmt::join(t.shape, "x"), offset_[static_cast<size_t>(id)], t.offset,
+                        program_[program_.storage(id)].name, fmt::join(t.stride, " "));
+  }
+  return text + fmt::format("{} bytes\n", bytes_);
 }
 
 }  // namespace sluice::backend::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "backend/cpu/packed.h"
@@ -45,21 +46,28 @@ program::Variants ahead_variants(quant::Type type);
 /// read whole. The token table is not among these: a step reads some rows of it.
 int64_t held_weights_bytes(const program::Program& program, bool repack);
 
+class PackFile;  // pack_file.h
+
 class PackedWeights {
  public:
   /// Matrices that a kernel reads at once, each with a buffer of its own.
   static constexpr int kSlots = 2;
 
   /// Room for the weights of every op whose kernel reads panels, which load() fills; without `repack` for two
-  /// panels a worker and slot. Throws Error when the system refuses the memory.
+  /// panels a worker and slot. With a file (which outlives this) they are its panels. Throws Error when the
+  /// system refuses the memory, or the file was packed otherwise.
   PackedWeights(const program::Program& program, const program::WeightBytes& weights,
                 const MatmulKernels& kernels, const TileKernels* tiles, const program::Tuning& tuning,
-                bool repack, int workers);
+                bool repack, int workers, const PackFile* file = nullptr);
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
-  /// thread, if it is there. Where memory is too short for the file's pages and the packed weights, pages
-  /// that were read are given back to the system as it goes.
+  /// thread, if it is there. The file's pages are given back to the system as they have been read: what a
+  /// process holds, page cache included, grows by no more than what readers are ahead.
   void load(Team& team, const std::function<void(int64_t, int64_t)>& progress);
+  /// The same to other memory of bytes().
+  void pack_into(std::byte* into, Team& team, const std::function<void(int64_t, int64_t)>& progress) const;
+  /// What lies where, a line a weight: whoever has the same text can read the same bytes.
+  std::string layout() const;
 
   bool holds(program::TensorId id) const { return offset_[static_cast<size_t>(id)] >= 0; }
   Matrix matrix(program::TensorId id, int worker, int slot) const;
@@ -80,6 +88,7 @@ class PackedWeights {
   std::vector<program::TensorId> ids_;  // packed, in the order of offset_
   int64_t bytes_ = 0;
   Pages pages_;
+  const std::byte* panels_;  // in pages_, or a file's
 };
 
 }  // namespace sluice::backend::cpu

@@ -76,6 +76,15 @@ constexpr Unit kUnits[] = {
     {"int8 AMX", Isa::Amx, false, nullptr, int8_amx, 2.0 * kTileChains * 16 * 16 * 64},
 };
 
+#elif defined(__aarch64__)
+
+constexpr Unit kUnits[] = {
+    {"f32", Isa::Generic, true, nullptr, f32_generic, 2.0 * kChains * 4},
+    {"f32 FMA NEON", Isa::Neon, true, nullptr, f32_neon, 2.0 * kChains * 4},
+    {"int8 dot NEON", Isa::Neon, true, nullptr, int8_neon, 2.0 * kChains * 16},
+    {"int8 I8MM", Isa::Neon, true, has_i8mm, int8_i8mm, 2.0 * kChains * 32},
+};
+
 #else
 
 constexpr Unit kUnits[] = {{"f32", Isa::Generic, true, nullptr, f32_generic, 2.0 * kChains * 4}};

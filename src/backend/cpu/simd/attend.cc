@@ -18,6 +18,12 @@ const AttendKernels& attend_kernels(Isa isa) {
   return isa == Isa::Avx2 ? kAttendAvx2 : kAttendGeneric;
 }
 
+#elif defined(__aarch64__)
+
+extern const AttendKernels kAttendNeon;
+
+const AttendKernels& attend_kernels(Isa isa) { return isa == Isa::Neon ? kAttendNeon : kAttendGeneric; }
+
 #else
 
 const AttendKernels& attend_kernels(Isa) { return kAttendGeneric; }

@@ -5,12 +5,14 @@
 
 namespace sluice::backend::cpu {
 
-extern const MatmulKernels kMatmulGeneric, kMatmulAvx2, kMatmulAvx512;
+extern const MatmulKernels kMatmulGeneric, kMatmulAvx2, kMatmulAvx512, kMatmulNeon, kMatmulI8mm;
 
-const MatmulKernels& matmul_kernels(Isa isa) {
+const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::Avx512) return kMatmulAvx512;
   if (isa == Isa::Avx2) return kMatmulAvx2;
+#elif defined(__aarch64__)
+  if (isa == Isa::Neon) return has_i8mm() ? kMatmulI8mm : kMatmulNeon;
 #endif
   return kMatmulGeneric;
 }

@@ -33,6 +33,9 @@ void int8_avx512(int64_t rounds);
 void bf16_avx512(int64_t rounds);  ///< AVX512-BF16, which not every processor of the tier has
 void int8_amx(int64_t rounds);
 void bf16_amx(int64_t rounds);
+void f32_neon(int64_t rounds);
+void int8_neon(int64_t rounds);
+void int8_i8mm(int64_t rounds);
 
 /// Chains of a loop: enough for four cycles of latency times two units (times eight tiles' worth for AMX).
 inline constexpr int kChains = 12;

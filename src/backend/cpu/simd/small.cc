@@ -15,6 +15,12 @@ const SmallKernels& small_kernels(Isa isa) {
   return isa == Isa::Avx2 ? kSmallAvx2 : kSmallGeneric;
 }
 
+#elif defined(__aarch64__)
+
+extern const SmallKernels kSmallNeon;
+
+const SmallKernels& small_kernels(Isa isa) { return isa == Isa::Neon ? kSmallNeon : kSmallGeneric; }
+
 #else
 
 const SmallKernels& small_kernels(Isa) { return kSmallGeneric; }

@@ -1,0 +1,42 @@
+# Libraries, one a room of the house, and the instructions that files of kernels are compiled for.
+get_filename_component(SLUICE_SOURCES ${CMAKE_CURRENT_LIST_DIR}/../src ABSOLUTE)
+
+# room(NAME DIR LIBRARIES...): a static library of every .cc in src/DIR and its folders ops, jinja, grammar and simd,
+# main.cc excepted. simd/*_TIER.cc is compiled for that tier's instructions, and only where the processor family has
+# it; what such a file defines must be its own (anonymous namespace), or the linker may keep its copy of an inline
+# function for everybody.
+set(SLUICE_TIERS avx2 avx512 avx512bf16 amx neon i8mm)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  set(SLUICE_TIER_avx2 -mavx2 -mfma -mf16c)
+  set(SLUICE_TIER_avx512 ${SLUICE_TIER_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+      -mprefer-vector-width=512)
+  set(SLUICE_TIER_avx512bf16 ${SLUICE_TIER_avx512} -mavx512bf16)
+  set(SLUICE_TIER_amx ${SLUICE_TIER_avx512} -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mavx512vbmi)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ 12 takes the undefined vectors of its own intrinsics for ours (GCC bug 105593).
+    foreach(tier avx512 avx512bf16 amx)
+      list(APPEND SLUICE_TIER_${tier} -Wno-maybe-uninitialized -Wno-uninitialized)
+    endforeach()
+  endif()
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(SLUICE_TIER_neon -march=armv8.2-a+dotprod)
+  set(SLUICE_TIER_i8mm -march=armv8.2-a+dotprod+i8mm)
+endif()
+function(room name dir)
+  file(GLOB sources CONFIGURE_DEPENDS ${SLUICE_SOURCES}/${dir}/*.cc ${SLUICE_SOURCES}/${dir}/ops/*.cc
+       ${SLUICE_SOURCES}/${dir}/jinja/*.cc ${SLUICE_SOURCES}/${dir}/grammar/*.cc
+       ${SLUICE_SOURCES}/${dir}/simd/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  foreach(tier ${SLUICE_TIERS})
+    set(files ${sources})
+    list(FILTER files INCLUDE REGEX "/simd/[a-z_0-9]*_${tier}\\.cc$")
+    if(DEFINED SLUICE_TIER_${tier})
+      set_source_files_properties(${files} PROPERTIES COMPILE_OPTIONS "${SLUICE_TIER_${tier}}")
+    elseif(files)
+      list(REMOVE_ITEM sources ${files})
+    endif()
+  endforeach()
+  add_library(${name} STATIC ${sources})
+  target_include_directories(${name} PUBLIC ${SLUICE_SOURCES})
+  target_link_libraries(${name} PUBLIC ${ARGN})
+endfunction()

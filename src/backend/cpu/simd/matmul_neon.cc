@@ -1,0 +1,24 @@
+// The weight-multiplying kernels of the tier neon: dot products of bytes.
+#include <arm_neon.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
+
+#include "backend/cpu/simd/matmul.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+#include "backend/cpu/simd/lanes_neon.h"
+// Lanes first: the others are written against it.
+#include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/exp.h"
+#include "backend/cpu/simd/panel_body.h"
+
+}  // namespace
+
+extern const MatmulKernels kMatmulNeon;
+const MatmulKernels kMatmulNeon = kTable;
+
+}  // namespace sluice::backend::cpu

@@ -1,0 +1,62 @@
+#include "base/file_cache.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+struct Mapping {
+  const std::byte* data;
+  size_t size;
+  int descriptor;
+};
+constexpr size_t kMostMappings = 256;  // each keeps a file open, and a process may have some thousand
+std::mutex g_mutex;
+std::vector<Mapping> g_mappings;
+
+}  // namespace
+
+void know_mapping(std::span<const std::byte> bytes, int descriptor) {
+  const std::lock_guard lock(g_mutex);
+  if (g_mappings.size() == kMostMappings) {
+    ::close(descriptor);
+    return;
+  }
+  g_mappings.push_back({bytes.data(), bytes.size(), descriptor});
+}
+
+void forget_mapping(const std::byte* begin) {
+  const std::lock_guard lock(g_mutex);
+  const auto found = std::find_if(g_mappings.begin(), g_mappings.end(),
+                                  [begin](const Mapping& m) { return m.data == begin; });
+  if (found == g_mappings.end()) return;
+  ::close(found->descriptor);
+  g_mappings.erase(found);
+}
+
+void drop_pages(std::span<const std::byte> bytes) {
+  static const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const std::lock_guard lock(g_mutex);  // the mapping stays as long as this takes
+  for (const Mapping& m : g_mappings) {
+    if (bytes.data() < m.data || bytes.data() + bytes.size() > m.data + m.size) continue;
+    const auto from = static_cast<size_t>(bytes.data() - m.data), to = from + bytes.size();
+    const size_t begin = (from + page - 1) / page * page;
+    // The file's last page goes with its last byte.
+    const size_t end = to == m.size ? (to + page - 1) / page * page : to / page * page;
+    if (begin >= end) return;
+    // Out of this process first: what is mapped stays in the cache.
+    ::madvise(const_cast<std::byte*>(m.data) + begin, end - begin, MADV_DONTNEED);
+    ::posix_fadvise(m.descriptor, static_cast<off_t>(begin), static_cast<off_t>(end - begin),
+                    POSIX_FADV_DONTNEED);
+    return;
+  }
+}
+
+}  // namespace sluice

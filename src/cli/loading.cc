@@ -1,0 +1,66 @@
+#include "cli/loading.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/clock.h"
+#include "cli/output.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int64_t kLeastBytes = 64 << 20;  // less is packed before anybody could read a bar
+constexpr int64_t kEveryNs = 100'000'000;
+
+/// A bar that is drawn again and again in one line, and is gone at the end.
+class PackingBar {
+ public:
+  void show(int64_t done, int64_t total) {
+    if (total < kLeastBytes) return;
+    const int64_t now = now_ns();
+    if (done == total) {
+      fmt::print(stderr, "\r\x1b[K");
+    } else if (now >= next_ns_) {
+      next_ns_ = now + kEveryNs;
+      fmt::print(stderr, "\r{}\x1b[K", packing_bar(done, total));
+    }
+    std::fflush(stderr);
+  }
+
+ private:
+  int64_t next_ns_ = 0;
+};
+
+}  // namespace
+
+void add_loading_option(CLI::App& command, bool& no_repack) {
+  command.add_flag(
+      "--no-repack", no_repack,
+      "run from the file as it is mapped: ready at once and without a second copy of the weights "
+      "in memory, but slower (backend cpu)");
+}
+
+std::string packing_bar(int64_t done_bytes, int64_t total_bytes) {
+  constexpr int kCells = 24;
+  const double share =
+      static_cast<double>(done_bytes) / static_cast<double>(std::max<int64_t>(total_bytes, 1));
+  const int cells = static_cast<int>(share * kCells);
+  return fmt::format("packing weights  [{:<{}}] {:3.0f} %  {} of {}",
+                     std::string(static_cast<size_t>(cells), '#'), kCells, 100 * share,
+                     short_count(static_cast<double>(done_bytes), "B"),
+                     short_count(static_cast<double>(total_bytes), "B"));
+}
+
+Loading loading_of(bool no_repack, std::shared_ptr<const PackFile> packed) {
+  Loading loading{.repack = !no_repack, .packed = std::move(packed)};
+  if (::isatty(STDERR_FILENO) == 1) {
+    loading.progress = [bar = PackingBar()](int64_t done, int64_t total) mutable { bar.show(done, total); };
+  }
+  return loading;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,22 @@
+// How a command's model gets into memory: the flag for it, and a bar on a terminal while weights are packed.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cli/assemble.h"
+
+namespace sluice::cli {
+
+/// Adds --no-repack, which sets no_repack.
+void add_loading_option(CLI::App& command, bool& no_repack);
+
+/// The loading of a command with that flag: with a bar on standard error if that is a terminal.
+Loading loading_of(bool no_repack, std::shared_ptr<const PackFile> packed = nullptr);
+
+/// "packing weights  [#####     ]  50 %  8.60 GB of 17.20 GB".
+std::string packing_bar(int64_t done_bytes, int64_t total_bytes);
+
+}  // namespace sluice::cli

@@ -1,0 +1,52 @@
+// sluice pack: a model's weights packed once into a file that later starts only map.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "cli/assemble.h"
+#include "cli/commands.h"
+#include "cli/loading.h"
+#include "cli/output.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Options {
+  std::string file, out;
+  int threads = 0;
+};
+
+void pack(const Options& options) {
+  const int64_t began = now_ns();
+  const bool written = pack_model(options.file, options.out, options.threads, loading_of(false));
+  const auto bytes = static_cast<double>(std::filesystem::file_size(options.out));
+  if (!written) return print_text(fmt::format("{}: is up to date\n", options.out));
+  print_text(fmt::format("{}: {} in {:.1f} s\n", options.out, short_count(bytes, "B"),
+                         1e-9 * static_cast<double>(now_ns() - began)));
+}
+
+}  // namespace
+
+void add_pack(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "pack", "Pack a model's weights into a file that the backend cpu maps and runs at once");
+  command->add_option("FILE", options->file, "GGUF file")->required();
+  command->add_option("OUT", options->out, "the packed file to write; replaced when complete")->required();
+  command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->footer(
+      "run, chat, serve, bench, profile and load take OUT for a model (-m OUT). It is as large as FILE, "
+      "which it "
+      "does not\n"
+      "need any more; processes that run it share its pages. A file of another version of sluice is refused: "
+      "pack\n"
+      "again.");
+  command->callback([options] { pack(*options); });
+}
+
+}  // namespace sluice::cli

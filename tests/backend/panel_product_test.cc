@@ -1,0 +1,92 @@
+// The products of every tier, type and number of rows, against the file's own numbers in double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/packed.h"
+#include "support/isas.h"
+#include "support/op_case.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+struct Param {
+  Isa isa;
+  quant::Type type;
+};
+
+class PanelProductTest : public testing::TestWithParam<Param> {};
+
+TEST_P(PanelProductTest, IsTheProductOfTheFilesNumbers) {
+  const auto [isa, type_id] = GetParam();
+  const quant::TypeInfo& type = quant::type_info(type_id);
+  constexpr int64_t kColumns = 512;
+  const int64_t row_bytes = quant::bytes_of(type, kColumns);
+  std::mt19937_64 random(5);
+  std::vector<std::byte> file(static_cast<size_t>(kPanelRows * row_bytes));
+  test::random_weights(type, file, random);
+  std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type_id, kColumns)));
+  pack_panel(type_id, file.data(), row_bytes, kPanelRows, kColumns, panel.data());
+  std::vector<float> weights(kPanelRows * kColumns), x(kTileRows * kColumns);
+  for (int64_t r = 0; r < kPanelRows; ++r)
+    type.decode(file.data() + r * row_bytes, &weights[r * kColumns], kColumns);
+  std::normal_distribution<float> normal;
+  for (float& value : x) value = normal(random);
+
+  const MatmulKernels& kernels = matmul_kernels(isa);
+  constexpr int64_t kBlocks = kColumns / kQuantColumns;
+  std::vector<QuantBlock> blocks(kTileRows * kBlocks);
+  kernels.quantize(x.data(), kTileRows * kColumns, blocks.data());
+  const bool quantized = takes_quantized(type_id);
+  const void* rows[kTileRows];
+  for (int i = 0; i < kTileRows; ++i) {
+    rows[i] = quantized ? static_cast<const void*>(&blocks[i * kBlocks]) : &x[i * kColumns];
+    for (int64_t c = 0; quantized && c < kColumns; ++c) {
+      const QuantBlock& block = blocks[i * kBlocks + c / kQuantColumns];
+      x[i * kColumns + c] = block.scale * static_cast<float>(block.codes[c % kQuantColumns]);
+    }
+  }
+  std::vector<float> one_by_one;
+  for (int count = 1; count <= kTileRows; ++count) {
+    std::vector<float> out(static_cast<size_t>(count) * kPanelRows + 1, NAN);
+    panel_product(kernels, type_id)(panel.data(), kColumns, rows, count, out.data(), {0, 0});
+    EXPECT_TRUE(std::isnan(out.back())) << "written past the end";
+    out.pop_back();
+    for (int i = 0; i < count; ++i) {
+      for (int64_t r = 0; r < kPanelRows; ++r) {
+        double sum = 0, magnitude = 0;
+        for (int64_t c = 0; c < kColumns; ++c) {
+          const double product =
+              static_cast<double>(weights[r * kColumns + c]) * static_cast<double>(x[i * kColumns + c]);
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        // Sums of float32 in some order: of scaled groups, whose minima and offsets may cancel.
+        EXPECT_NEAR(out[i * kPanelRows + r], sum, 0x1p-18 * magnitude)
+            << "row " << i << " of " << count << ", output " << r;
+      }
+    }
+    // An element's bits do not depend on its neighbours.
+    if (count == 1) one_by_one = out;
+    EXPECT_TRUE(std::equal(one_by_one.begin(), one_by_one.end(), out.begin())) << count;
+  }
+}
+
+std::vector<Param> params() {
+  std::vector<Param> list;
+  for (const Isa isa : usable_isas()) {
+    for (const quant::TypeInfo& type : quant::all_types()) {
+      if (can_pack(type.type)) list.push_back({isa, type.type});
+    }
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PanelProductTest, testing::ValuesIn(params()), [](const auto& param) {
+  return std::string(isa_name(param.param.isa)) + "_" + quant::type_info(param.param.type).name;
+});
+
+}  // namespace
+}  // namespace sluice::backend::cpu
