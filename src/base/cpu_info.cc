@@ -1,6 +1,7 @@
 #include "base/cpu_info.h"
 
 #include <sched.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <cmath>
@@ -72,11 +73,18 @@ std::string own_cgroup(const std::string& root) {
   return "";
 }
 
+int64_t total_memory_bytes() {
+  struct sysinfo info {};
+  return ::sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : kUnknownMemory;
+}
+
 }  // namespace
 
 int64_t available_memory_bytes(const std::string& root) {
   const int64_t kilobytes = number_after(root + "/proc/meminfo", "MemAvailable:", -1);
-  int64_t available = kilobytes < 0 ? kUnknownMemory : kilobytes * 1024;
+  int64_t available = kilobytes >= 0 ? kilobytes * 1024
+                      : root.empty() ? total_memory_bytes()
+                                     : kUnknownMemory;
   for (std::string group = own_cgroup(root);; group.erase(group.rfind('/'))) {
     available = std::min(available, left_in_cgroup(root + "/sys/fs/cgroup" + group));
     if (group.empty()) break;

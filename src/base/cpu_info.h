@@ -13,7 +13,8 @@ int usable_threads();
 
 /// Physical memory that this process may still take, in bytes: what is free or can be freed (MemAvailable),
 /// cut by what is left under the memory.max of its cgroup (v2) and of those above; file caches count as free.
-/// kUnknownMemory when it cannot be told. `root` stands before /proc and /sys, for tests.
+/// Without /proc all that the machine has; kUnknownMemory when that cannot be told either. `root` stands
+/// before /proc and /sys, for tests.
 inline constexpr int64_t kUnknownMemory = std::numeric_limits<int64_t>::max();
 int64_t available_memory_bytes(const std::string& root = "");
 

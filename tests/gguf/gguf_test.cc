@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <limits>
 
-#include "base/clock.h"
 #include "gguf/raw_file.h"
 #include "gguf/writer.h"
 
@@ -177,9 +177,9 @@ TEST(Gguf, LongVocabulariesOpenFast) {
   const TemporaryFolder folder;
   const std::string path = folder / "vocabulary.gguf";
   Writer(path, {{{"tokenizer.ggml.tokens", tokens}, {"tokenizer.ggml.merges", tokens}}, {}}).finish();
-  const int64_t begin = now_ns();
+  const std::clock_t begin = std::clock();  // processor time: a busy machine does not make it fail
   const File file = File::open(path);
-  const double milliseconds = 1e-6 * static_cast<double>(now_ns() - begin);
+  const double milliseconds = 1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_EQ(file.strings("tokenizer.ggml.tokens")->back(), "token149999");
   EXPECT_LT(milliseconds, 500) << "2 ms on a quiet machine";
 }
