@@ -19,7 +19,7 @@ from serving import Server, ask
 
 async def stream_on(address, end, draw, reasons):
     while time.monotonic() < end:
-        words = draw.choice([4, 40, 400])
+        words = draw.choice([4, 40, 400, 1200])
         body = {"messages": [{"role": "user", "content": "a fox and a crow " * (words // 4 + 1)}],
                 "max_tokens": draw.randint(1, 80), "temperature": draw.choice([0, 1]), "seed": draw.randint(0, 5)}
         leave = draw.expovariate(1) if draw.random() < 1 / 3 else None

@@ -119,6 +119,17 @@ TEST_P(TilesTest, AgreeWithDecodedWeights) {
   }
 }
 
+// A file of nothing but ones: scales are NaN with every bit set, and stay NaN.
+TEST_P(TilesTest, KeepNaN) {
+  const Type type = GetParam();
+  if (type == Type::MXFP4) GTEST_SKIP() << "its scales are powers of two, never NaN";
+  const std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type, kColumns)), 0xFF);
+  std::vector<uint16_t> unpacked(kColumns * kPanelRows);
+  panel_unpack(tile_kernels(Isa::Amx), type)(panel.data(), kColumns, unpacked.data(), {});
+  for (size_t i = 0; i < unpacked.size(); ++i)
+    ASSERT_GT(unpacked[i] & 0x7FFF, 0x7F80) << i << ": " << unpacked[i];
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, TilesTest,
                          testing::Values(Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0,
                                          Type::IQ4_NL, Type::MXFP4, Type::Q2_K, Type::Q3_K, Type::Q4_K,

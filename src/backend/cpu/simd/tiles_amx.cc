@@ -75,6 +75,13 @@ struct alignas(64) GroupOfRows {
   }
 };
 
+/// A damaged file's NaN as one whose lower bits are clear: rounding (rounded_floats) must not carry out of
+/// it.
+inline F plain_nan(F a) {
+  return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q),
+                            Lanes::as_float(Lanes::all(0x7FC00000)));
+}
+
 template <typename Codec>
 inline __attribute__((always_inline)) void read_group(const Codec& codec, int group, GroupOfRows& out) {
   for (int half = 0; half < 2; ++half) {
@@ -94,8 +101,8 @@ inline __attribute__((always_inline)) void read_group(const Codec& codec, int gr
     const F scale = codec.scale(group, half);
     F start = Lanes::mul(scale, Lanes::all_f(-static_cast<float>(Codec::kOffset)));
     if constexpr (Codec::kMinimum) start = Lanes::add(start, codec.minimum(group, half));
-    Lanes::store_f(out.scale[half], scale);
-    Lanes::store_f(out.start[half], start);
+    Lanes::store_f(out.scale[half], plain_nan(scale));
+    Lanes::store_f(out.start[half], plain_nan(start));
   }
 }
 
