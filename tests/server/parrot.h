@@ -11,21 +11,14 @@
 #include <thread>
 
 #include "base/file.h"
-#include "program/backend.h"
-#include "program/builder.h"
 #include "server/server.h"
 #include "support/script_executable.h"
 
 namespace sluice::test {
 
 /// Says the bytes of a reply to whoever asks, one sequence like the other, then the end token.
-class Parrot : public program::Executable {
+class Parrot : public Speaker {
  public:
-  Parrot() {
-    program::Builder b(program_);
-    const auto table = b.weight("table", quant::Type::F32, 1, 257, 8);
-    b.set_output(b.matmul(b.gather_rows(b.embed(table)), table));
-  }
   void say(std::string reply, std::chrono::microseconds per_step = {}) {
     const std::lock_guard lock(mutex_);
     reply_ = std::move(reply);
@@ -48,28 +41,18 @@ class Parrot : public program::Executable {
         Said& said = said_[input.sequences[row]];
         if (said.position + 1 != input.positions[row]) said.bytes = 0;
         said.position = input.positions[row];
-        const size_t id = said.bytes < reply_.size() ? static_cast<unsigned char>(reply_[said.bytes++]) : 256;
-        output.logits[static_cast<size_t>(i) * 257 + id] = 50.0f;
+        put(output, i, reply_, said.bytes++);
       }
     }
     if (per_step.count() > 0) std::this_thread::sleep_for(per_step);
     while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  void run_timed(const program::StepInput& input, program::StepOutput& output, program::StepTimes&) override {
-    run(input, output);
-  }
-  void peek(program::TensorId, int64_t, std::span<float>) override {}
-  void poke(program::TensorId, int64_t, std::span<const float>) override {}
-  const program::Program& program() const override { return program_; }
-  std::vector<program::BoundKernel> bound() const override { return {}; }
-  int64_t memory_bytes() const override { return 0; }
 
  private:
   struct Said {
     int32_t position = -2;
     size_t bytes = 0;
   };
-  program::Program program_;
   std::mutex mutex_;
   std::string reply_;
   std::chrono::microseconds per_step_{};

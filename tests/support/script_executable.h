@@ -1,4 +1,4 @@
-// An executable without a model: its logits are a script. And a vocabulary of bytes to read it with.
+// Executables without a model: they say what a test wants said. And a vocabulary of bytes to read it with.
 #pragma once
 
 #include <algorithm>
@@ -37,26 +37,14 @@ inline text::Tokenizer byte_tokenizer() {
   return text::Tokenizer(vocab);
 }
 
-/// Answers the n-th wanted row with the n-th byte of a script, then with the end token; notes what it was
-/// asked.
-class Script : public program::Executable {
+/// What can be asked of an executable that computes nothing; `run` says bytes, or the end token, by their
+/// logits.
+class Speaker : public program::Executable {
  public:
-  explicit Script(std::string reply) : reply_(std::move(reply)) {
+  Speaker() {
     program::Builder b(program_);
-    const auto table = b.weight("table", quant::Type::F32, 1, 257, 8);
+    const auto table = b.weight("table", quant::Type::F32, 1, kTokens, 8);
     b.set_output(b.matmul(b.gather_rows(b.embed(table)), table));
-  }
-  void run(const program::StepInput& input, program::StepOutput& output) override {
-    for (int64_t r = 0; r < input.rows(); ++r) {
-      tokens.push_back(input.tokens[static_cast<size_t>(r)]);
-      positions.push_back(input.positions[static_cast<size_t>(r)]);
-    }
-    most_rows = std::max(most_rows, input.rows());
-    if (input.outputs() == 0) return;
-    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
-    const size_t id = next_ < reply_.size() ? static_cast<unsigned char>(reply_[next_]) : 256;
-    output.logits[id] = 50.0f;
-    ++next_;
   }
   void run_timed(const program::StepInput& input, program::StepOutput& output, program::StepTimes&) override {
     run(input, output);
@@ -67,11 +55,39 @@ class Script : public program::Executable {
   std::vector<program::BoundKernel> bound() const override { return {}; }
   int64_t memory_bytes() const override { return 0; }
 
+ protected:
+  static constexpr int64_t kTokens = 257;
+  /// Byte `position` of `text` is the likeliest token of wanted row `row` by far, behind its end the end
+  /// token.
+  static void put(program::StepOutput& output, int64_t row, const std::string& text, size_t position) {
+    const size_t id = position < text.size() ? static_cast<unsigned char>(text[position]) : kTokens - 1;
+    output.logits[static_cast<size_t>(row * kTokens) + id] = 50.0f;
+  }
+
+ private:
+  program::Program program_;
+};
+
+/// Answers the n-th wanted row with the n-th byte of a script, then with the end token; notes what it was
+/// asked.
+class Script : public Speaker {
+ public:
+  explicit Script(std::string reply) : reply_(std::move(reply)) {}
+  void run(const program::StepInput& input, program::StepOutput& output) override {
+    for (int64_t r = 0; r < input.rows(); ++r) {
+      tokens.push_back(input.tokens[static_cast<size_t>(r)]);
+      positions.push_back(input.positions[static_cast<size_t>(r)]);
+    }
+    most_rows = std::max(most_rows, input.rows());
+    if (input.outputs() == 0) return;
+    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
+    put(output, 0, reply_, next_++);
+  }
+
   std::vector<int32_t> tokens, positions;
   int64_t most_rows = 0;
 
  private:
-  program::Program program_;
   std::string reply_;
   size_t next_ = 0;
 };

@@ -1,0 +1,240 @@
+// /v1/chat/completions over a socket: what of the text that a test tells the model to say arrives where.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/api_fixture.h"
+
+namespace sluice::server {
+namespace {
+
+using nlohmann::json;
+using test::Api;
+using test::kCalls;
+using test::kTools;
+using test::Reply;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST_F(Api, ChatAnswersWhole) {
+  say("I think.</think>Hello, you!");
+  const Reply reply = post("/v1/chat/completions", chat());
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const json answer = reply.json();
+  EXPECT_EQ(answer["object"], "chat.completion");
+  EXPECT_THAT(answer["id"].get<std::string>(), StartsWith("chatcmpl-"));
+  EXPECT_EQ(answer["model"], "parrot");
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "Hello, you!");
+  EXPECT_EQ(answer["choices"][0]["message"]["reasoning_content"], "I think.");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(answer["choices"][0]["logprobs"], nullptr);
+  const json usage = answer["usage"];
+  EXPECT_EQ(usage["completion_tokens"], 28);  // 27 bytes and the end token
+  EXPECT_EQ(usage["completion_tokens_details"]["reasoning_tokens"], 16);
+  EXPECT_EQ(usage["total_tokens"], usage["prompt_tokens"].get<int>() + 28);
+  EXPECT_EQ(answer["timings"]["predicted_n"], 28);
+  EXPECT_NE(reply.header("x-request-id"), "");
+}
+
+TEST_F(Api, ChatStreams) {
+  say("I think.</think>Hello, you! \xF0\x9F\xA6\x8A");
+  const auto list = chunks(
+      post("/v1/chat/completions", chat({{"stream", true}, {"stream_options", {{"include_usage", true}}}})));
+  ASSERT_GE(list.size(), 4u);
+  std::string content, reasoning;
+  for (size_t i = 0; i + 2 < list.size(); ++i) {
+    EXPECT_EQ(list[i]["object"], "chat.completion.chunk");
+    EXPECT_EQ(list[i]["id"], list[0]["id"]);
+    const json& delta = list[i]["choices"][0]["delta"];
+    EXPECT_EQ(delta.contains("role"), i == 0);
+    content += delta.value("content", "");
+    reasoning += delta.value("reasoning_content", "");
+    EXPECT_EQ(list[i]["choices"][0]["finish_reason"], nullptr);
+    EXPECT_FALSE(list[i].contains("usage"));
+  }
+  EXPECT_EQ(content, "Hello, you! \xF0\x9F\xA6\x8A");
+  EXPECT_EQ(reasoning, "I think.");
+  EXPECT_EQ(list[list.size() - 2]["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(list.back()["choices"], json::array());
+  EXPECT_GT(list.back()["usage"]["prompt_tokens"], 10);
+}
+
+TEST_F(Api, ChatCallsTools) {
+  say(kCalls);
+  const json message = post("/v1/chat/completions", chat({{"tools", kTools}})).json()["choices"][0];
+  EXPECT_EQ(message["finish_reason"], "tool_calls");
+  EXPECT_EQ(message["message"]["content"], "I look it up.");
+  EXPECT_EQ(message["message"]["reasoning_content"], "Let me see.");
+  const json calls = message["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0]["type"], "function");
+  EXPECT_EQ(calls[0]["function"]["name"], "weather");
+  EXPECT_EQ(json::parse(calls[0]["function"]["arguments"].get<std::string>()),
+            (json{{"city", "Bern"}, {"days", 3}}));
+  EXPECT_EQ(calls[1]["function"]["arguments"], "{}");
+  EXPECT_NE(calls[0]["id"], calls[1]["id"]);
+
+  say(kCalls);
+  const auto list = chunks(post("/v1/chat/completions", chat({{"tools", kTools}, {"stream", true}})));
+  std::vector<json> deltas;
+  for (const json& chunk : list)
+    for (const json& call : chunk["choices"][0]["delta"].value("tool_calls", json::array()))
+      deltas.push_back(call);
+  ASSERT_EQ(deltas.size(), 2u);
+  EXPECT_EQ(deltas[0]["index"], 0);
+  EXPECT_EQ(deltas[1]["index"], 1);
+  EXPECT_EQ(deltas[0]["function"]["name"], "weather");
+  EXPECT_EQ(deltas[1]["function"]["arguments"], "{}");
+  EXPECT_EQ(list.back()["choices"][0]["finish_reason"], "tool_calls");
+
+  say(kCalls);
+  const json one =
+      post("/v1/chat/completions", chat({{"tools", kTools}, {"parallel_tool_calls", false}})).json();
+  EXPECT_EQ(one["choices"][0]["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(one["choices"][0]["finish_reason"], "tool_calls");
+
+  say(kCalls);
+  const json none = post("/v1/chat/completions", chat({{"tools", kTools}, {"tool_choice", "none"}})).json();
+  EXPECT_FALSE(none["choices"][0]["message"].contains("tool_calls"));
+  EXPECT_THAT(none["choices"][0]["message"]["content"].get<std::string>(), HasSubstr("<tool_call>weather"));
+}
+
+TEST_F(Api, ChatStopsWhereAsked) {
+  say("</think>one two three");
+  json choice = post("/v1/chat/completions", chat({{"stop", {"two", "never"}}})).json()["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "one");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  say("</think>one two three");
+  choice = post("/v1/chat/completions", chat({{"max_tokens", 11}})).json()["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "one");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  say("</think>one two three");
+  choice = post("/v1/chat/completions", chat({{"max_completion_tokens", 8}, {"max_tokens", 11}}))
+               .json()["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "");
+}
+
+TEST_F(Api, ChatSwitchesThinkingOff) {
+  for (const json& way :
+       {json{{"chat_template_kwargs", {{"enable_thinking", false}}}}, json{{"reasoning_effort", "none"}},
+        json{{"enable_thinking", false}}, json{{"thinking", {{"type", "disabled"}}}}}) {
+    say("Straight away.");
+    const json message = post("/v1/chat/completions", chat(way)).json()["choices"][0]["message"];
+    EXPECT_EQ(message["content"], "Straight away.") << way;
+    EXPECT_FALSE(message.contains("reasoning_content"));
+  }
+}
+
+TEST_F(Api, ChatGivesSeveralChoicesAndLogprobs) {
+  say("</think>ab");
+  const json answer = post("/v1/chat/completions",
+                           chat({{"n", 3}, {"logprobs", true}, {"top_logprobs", 2}, {"max_tokens", 10}}))
+                          .json();
+  ASSERT_EQ(answer["choices"].size(), 3u) << answer;
+  for (int i = 0; i < 3; ++i) {
+    const json choice = answer["choices"][static_cast<size_t>(i)];
+    EXPECT_EQ(choice["index"], i);
+    EXPECT_EQ(choice["message"]["content"], "ab");
+    const json tokens = choice["logprobs"]["content"];
+    ASSERT_EQ(tokens.size(), 10u);
+    EXPECT_EQ(tokens[8]["token"], "a");
+    EXPECT_EQ(tokens[8]["bytes"], json({97}));
+    EXPECT_LT(tokens[8]["logprob"], 0.001);
+    ASSERT_EQ(tokens[8]["top_logprobs"].size(), 2u);
+    EXPECT_EQ(tokens[8]["top_logprobs"][0]["token"], "a");
+  }
+  say("</think>ab");
+  std::string text;
+  for (const json& chunk : chunks(post("/v1/chat/completions", chat({{"stream", true}, {"logprobs", true}}))))
+    if (const json& logprobs = chunk["choices"][0]["logprobs"]; !logprobs.is_null())
+      for (const json& token : logprobs["content"]) text += token["token"];
+  EXPECT_EQ(text, "</think>ab");
+  say("</think>ab");
+  const json biased =
+      post("/v1/chat/completions", chat({{"logit_bias", {{"97", -100}, {"120", 60}}}, {"max_tokens", 9}}))
+          .json();
+  EXPECT_EQ(biased["choices"][0]["message"]["content"], "")
+      << "x wins everywhere: nothing ever leaves thinking";
+  EXPECT_THAT(biased["choices"][0]["message"]["reasoning_content"].get<std::string>(),
+              HasSubstr("xxxxxxxxx"));
+}
+
+TEST_F(Api, ChatTakesWhatClientsSend) {
+  const json conversations[] = {
+      json::parse(
+          R"([{"role":"developer","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"Hi"}]}])"),
+      json::parse(
+          R"([{"role":"user","content":"w?"},{"role":"assistant","content":null,"reasoning_content":"hm",
+        "tool_calls":[{"id":"c1","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Bern\"}"}}]},
+        {"role":"tool","tool_call_id":"c1","content":"sun"}])"),
+      json::parse(
+          R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"c","refusal":null},
+        {"role":"user","content":"d","name":"me"}])")};
+  for (const json& messages : conversations) {
+    say("</think>Yes.");
+    const Reply reply = post("/v1/chat/completions", chat({{"messages", messages},
+                                                           {"tools", kTools},
+                                                           {"user", "u"},
+                                                           {"store", false},
+                                                           {"metadata", nullptr},
+                                                           {"temperature", 0.5},
+                                                           {"top_p", 0.9},
+                                                           {"top_k", 20},
+                                                           {"min_p", 0.01},
+                                                           {"seed", -7},
+                                                           {"presence_penalty", 0},
+                                                           {"frequency_penalty", 0},
+                                                           {"repetition_penalty", 1.0},
+                                                           {"response_format", {{"type", "text"}}},
+                                                           {"stream_options", nullptr}}));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+  }
+}
+
+TEST_F(Api, WrongFieldsAreNamed) {
+  const struct {
+    json more;
+    const char *param, *message;
+  } cases[] = {
+      {{{"messages", 1}}, "messages", "messages: expected an array, not a number"},
+      {{{"messages", json::array()}}, "messages", "at least one message"},
+      {{{"messages", {1}}}, "messages[0]", ""},
+      {{{"messages", {{{"role", "alien"}, {"content", "x"}}}}}, "messages[0].role", ""},
+      {{{"messages", {{{"role", "user"}, {"content", 5}}}}}, "messages[0].content", ""},
+      {{{"temperature", "hot"}}, "temperature", "expected a number, not a string"},
+      {{{"temperature", -1}}, "temperature", "-1, expected 0 to"},
+      {{{"top_p", 2}}, "top_p", ""},
+      {{{"max_tokens", 1.5}}, "max_tokens", "whole number"},
+      {{{"max_tokens", 1e30}}, "max_tokens", ""},
+      {{{"n", 0}}, "n", ""},
+      {{{"stop", {1}}}, "stop[0]", "expected a string"},
+      {{{"stream", "yes"}}, "stream", "true or false"},
+      {{{"logit_bias", {{"999", 1}}}}, "logit_bias", "token id from 0 to 256"},
+      {{{"logit_bias", {{"1", "x"}}}}, "logit_bias", ""},
+      {{{"top_logprobs", 3}}, "top_logprobs", "needs logprobs"},
+      {{{"top_logprobs", 99}, {"logprobs", true}}, "top_logprobs", ""},
+      {{{"tools", {{{"type", "function"}}}}}, "tools[0]", ""},
+      {{{"tool_choice", "required"}}, "tool_choice", "no tools"},
+      {{{"tool_choice", {{"type", "function"}, {"function", {{"name", "nope"}}}}}, {"tools", kTools}},
+       "tool_choice",
+       "\"nope\""},
+      {{{"tool_choice", "sometimes"}}, "tool_choice", ""},
+      {{{"response_format", {{"type", "xml"}}}}, "response_format.type", "text, json_object, json_schema"},
+      {{{"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "x"}}}}}},
+       "response_format.json_schema.schema",
+       "is missing"},
+      {{{"functions", json::array()}}, "functions", "use tools"},
+      {{{"tempratur", 1}}, "tempratur", "knows no such field"},
+      {{{"stream_options", {{"nope", 1}}}}, "stream_options.nope", ""},
+      {{{"chat_template_kwargs", 1}}, "chat_template_kwargs", ""}};
+  for (const auto& c : cases) {
+    const Reply reply = post("/v1/chat/completions", chat(c.more));
+    EXPECT_EQ(reply.status, 400) << c.more << reply.body;
+    const json error = reply.json()["error"];
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_EQ(error["param"], c.param) << error;
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(c.message));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::server
