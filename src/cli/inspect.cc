@@ -110,7 +110,10 @@ std::string head_text(const gguf::File& file, const TypeTotal& all) {
                                   file.size_bytes())) +
          (file.parts() > 1 ? line("parts", std::to_string(file.parts())) : "") +
          line("architecture", architecture != nullptr ? value_text(*architecture) : "not given") +
-         line("parameters", short_count(static_cast<double>(all.numbers), ""));
+         line("parameters", short_count(static_cast<double>(all.numbers), "")) +
+         (model::is_prediction_alone(file)
+              ? line("holds", "a block of multi-token prediction alone: useless without its model")
+              : "");
 }
 
 std::string metadata_text(const gguf::File& file) {

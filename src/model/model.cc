@@ -6,30 +6,32 @@
 #include "model/weights.h"
 
 namespace sluice::model {
-namespace {
 
-/// Whether a file has a block of multi-token prediction and no trunk ("mtp-*.gguf").
 bool is_prediction_alone(const gguf::File& file) {
   const auto predicts = [](const gguf::Tensor& t) {
     return t.name.find(".nextn.") != std::string_view::npos;
   };
-  return file.tensor("blk.0.attn_norm.weight") == nullptr &&
-         std::any_of(file.tensors().begin(), file.tensors().end(), predicts);
+  if (std::none_of(file.tensors().begin(), file.tensors().end(), predicts)) return false;
+  // Its block keeps the number that it has behind the trunk, or is counted from 0.
+  return file.tensor("blk.0.attn_norm.weight") == nullptr ||
+         file.tensor("blk.0.nextn.eh_proj.weight") != nullptr;
 }
-
-}  // namespace
 
 Model Model::load(const std::string& path) { return load(gguf::File::open(path)); }
 
 Model Model::load(gguf::File file) {
   Model model{std::move(file), {}, {}, {}};
   const std::string& path = model.file.path();
+  if (is_prediction_alone(model.file)) {
+    fail(
+        "{}: holds a block of multi-token prediction alone, which is not used yet; expected the model that "
+        "it "
+        "belongs to",
+        path);
+  }
   Problems problems;
   model.spec = Spec::read(model.file, problems);
   problems.throw_if_any(path);  // shapes mean nothing without the facts
-  if (is_prediction_alone(model.file)) {
-    fail("{}: holds a block of multi-token prediction alone; it needs the model that it belongs to", path);
-  }
   program::Builder builder(model.program);
   Weights weights = find_weights(model.file, model.spec, builder, problems);
   problems.throw_if_any(path);

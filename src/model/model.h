@@ -23,6 +23,10 @@ struct Model {
   static Model load(gguf::File file);
 };
 
+/// Whether a file has a block of multi-token prediction and no trunk ("mtp-*.gguf"): it can be looked at, not
+/// run.
+bool is_prediction_alone(const gguf::File& file);
+
 /// The tokenizer of a file's vocabulary. Throws Error "PATH: ...".
 text::Tokenizer load_tokenizer(const gguf::File& file);
 

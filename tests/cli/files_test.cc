@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/command.h"
 #include "support/gguf_copy.h"
+#include "support/golden.h"
 
 namespace sluice::test {
 namespace {
@@ -59,6 +62,21 @@ TEST(Files, OnlySomeModelsHaveAPredictionBlock) {
   const CommandResult result = folder.run("synth youtu-llm-2b " + folder.path("x.gguf") + " --mtp");
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("--mtp: youtu-llm-2b has no block of multi-token prediction"));
+}
+
+TEST(Files, APredictionBlockAloneIsShownAndNotRun) {
+  const CommandFolder folder("mtp-alone");
+  const std::string path = made_file("tools/oracles/models.py", "glm-mtp-alone", "glm-mtp-alone.gguf");
+  const CommandResult shown = folder.run("inspect " + path);
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("\nholds         a block of multi-token prediction alone"));
+  for (const std::string command :
+       {"run -n 2 -m ", "bench -m ", "perplexity -f /dev/null -m ", "inspect --program "}) {
+    const CommandResult result = folder.run(command + path);
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(path + ": holds a block of multi-token prediction alone"));
+  }
 }
 
 TEST(Files, NeedNoSuffix) {

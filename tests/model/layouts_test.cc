@@ -46,6 +46,12 @@ class Copy {
     }
     return *this;
   }
+  Copy& rename_tensors(const std::string& prefix, const std::string& other) {
+    for (gguf::WriteTensor& tensor : copy_.plan.tensors) {
+      if (tensor.name.starts_with(prefix)) tensor.name.replace(0, prefix.size(), other);
+    }
+    return *this;
+  }
   Copy& remove_tensors(const std::string& prefix) {
     for (size_t i = copy_.plan.tensors.size(); i-- > 0;) {
       if (!copy_.plan.tensors[i].name.starts_with(prefix)) continue;
@@ -184,7 +190,16 @@ TEST(Prediction, NoOtherBlockStandsAfterTheTrunk) {
 }
 
 TEST(Prediction, AloneItNeedsItsModel) {
-  EXPECT_THAT(Copy("glm-mtp-alone").error(), HasSubstr("multi-token prediction alone"));
+  const char* said =
+      "holds a block of multi-token prediction alone, which is not used yet; expected the model";
+  EXPECT_THAT(Copy("glm-mtp-alone").error(), HasSubstr(said));
+  EXPECT_THAT(Copy("glm-mtp-alone").remove("deepseek2.nextn_predict_layers").error(), HasSubstr(said));
+  EXPECT_THAT(Copy("glm-mtp-alone").remove("deepseek2.attention.head_count").error(), HasSubstr(said));
+  EXPECT_THAT(Copy("glm-mtp-alone")
+                  .rename_tensors("blk.3.", "blk.0.")
+                  .set("deepseek2.block_count", uint32_t{1})
+                  .error(),
+              HasSubstr(said));
 }
 
 TEST(Files, NeedNoSuffix) {
