@@ -1,5 +1,6 @@
 #include "base/cpu_info.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/sysinfo.h>
 
@@ -28,7 +29,7 @@ int usable_threads() {
 namespace {
 
 /// The text behind "KEY:" in a file of such lines, without the blanks around it; empty when it is not there.
-std::string value_of(const char* path, const std::string& key) {
+std::string value_of(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string line;
   while (std::getline(file, line)) {
@@ -94,9 +95,16 @@ int64_t available_memory_bytes(const std::string& root) {
 
 int64_t own_memory_bytes() { return 1024 * number_after("/proc/self/status", "RssAnon:", 0); }
 
-std::string cpu_name() {
-  const std::string name = value_of("/proc/cpuinfo", "model name");
-  return name.empty() ? "unknown" : name;
+std::string cpu_name(const std::string& root) {
+  const std::string path = root + "/proc/cpuinfo";
+  const auto number = [&](const char* key) { return std::strtol(value_of(path, key).c_str(), nullptr, 0); };
+  const std::string name = value_of(path, "model name");
+  if (name.empty()) {  // aarch64
+    const bool told = number("CPU implementer") > 0;
+    return told ? fmt::format("{:X}-{:X}", number("CPU implementer"), number("CPU part")) : "unknown";
+  }
+  if (name.find_first_of("0123456789") != std::string::npos || number("cpu family") == 0) return name;
+  return fmt::format("{} {}-{:X}-{}", name, number("cpu family"), number("model"), number("stepping"));
 }
 
 int64_t peak_memory_bytes() { return 1024 * number_after("/proc/self/status", "VmHWM:", 0); }

@@ -22,8 +22,10 @@ int64_t available_memory_bytes(const std::string& root = "");
 /// cannot be told.
 int64_t own_memory_bytes();
 
-/// The processor's name, as "AMD EPYC 9B14"; "unknown" when it cannot be told.
-std::string cpu_name();
+/// The processor's name, as "AMD EPYC 9B14". A name without a digit, as virtual machines give it, gets
+/// family, model (hexadecimal) and stepping: "Intel(R) Xeon(R) Processor 6-8F-8"; without a name there are
+/// implementer and part: "41-D0C"; "unknown" when nothing is told. `root` stands before /proc, for tests.
+std::string cpu_name(const std::string& root = "");
 
 /// The most physical memory that this process held since it began, or since reset_peak_memory(), in bytes; 0
 /// when it cannot be told. Pages of mapped files count.

@@ -1,4 +1,4 @@
-// Available memory from /proc and cgroup trees of our own making.
+// Available memory and the processor from /proc and cgroup trees of our own making.
 #include "base/cpu_info.h"
 
 #include <gtest/gtest.h>
@@ -12,21 +12,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class AvailableMemory : public testing::Test {
+class OwnTree : public testing::Test {
  protected:
-  AvailableMemory() : root_(fs::temp_directory_path() / ("sluice_memory_" + std::to_string(getpid()))) {}
-  ~AvailableMemory() override { fs::remove_all(root_); }
+  OwnTree() : root_(fs::temp_directory_path() / ("sluice_cpu_info_" + std::to_string(getpid()))) {}
+  ~OwnTree() override { fs::remove_all(root_); }
 
   void write(const std::string& path, const std::string& text) const {
     fs::create_directories(fs::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
   }
+
+  std::string root_;
+};
+
+class AvailableMemory : public OwnTree {
+ protected:
   void meminfo() const {
     write("/proc/meminfo", "MemTotal: 9000 kB\nMemFree:  10 kB\nMemAvailable:    4000 kB\n");
   }
   int64_t available() const { return available_memory_bytes(root_); }
-
-  std::string root_;
 };
 
 TEST_F(AvailableMemory, IsUnknownWithoutAnyFile) { EXPECT_EQ(available(), kUnknownMemory); }
@@ -64,6 +68,29 @@ TEST_F(AvailableMemory, TheTightestCgroupOnTheWayUpCounts) {
 TEST_F(AvailableMemory, ThisMachineTells) {
   EXPECT_GE(available_memory_bytes(), 0);
   EXPECT_GE(own_memory_bytes(), 0);
+}
+
+class CpuName : public OwnTree {};
+
+TEST_F(CpuName, IsTheModelsWhereItNamesOne) {
+  write("/proc/cpuinfo",
+        "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9B14\nstepping\t: 1\n");
+  EXPECT_EQ(cpu_name(root_), "AMD EPYC 9B14");
+}
+
+TEST_F(CpuName, SaysMoreWhereTheModelsIsOfAWholeFamily) {
+  write("/proc/cpuinfo",
+        "cpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Processor\nstepping\t: 8\n");
+  EXPECT_EQ(cpu_name(root_), "Intel(R) Xeon(R) Processor 6-8F-8");
+  write("/proc/cpuinfo", "model name\t: Intel(R) Xeon(R) Processor\n");
+  EXPECT_EQ(cpu_name(root_), "Intel(R) Xeon(R) Processor");
+}
+
+TEST_F(CpuName, IsImplementerAndPartWithoutAModel) {
+  write("/proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\nCPU revision\t: 1\n");
+  EXPECT_EQ(cpu_name(root_), "41-D0C");
+  write("/proc/cpuinfo", "processor\t: 0\n");
+  EXPECT_EQ(cpu_name(root_), "unknown");
 }
 
 }  // namespace
