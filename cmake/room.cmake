@@ -17,6 +17,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
     foreach(tier avx512 avx512bf16 amx)
       list(APPEND SLUICE_TIER_${tier} -Wno-maybe-uninitialized -Wno-uninitialized)
     endforeach()
+  else()  # clang 14's conversions to half floats are macros with C's compound literals
+    list(APPEND SLUICE_TIER_avx2 -Wno-c99-extensions)
   endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(SLUICE_TIER_neon -march=armv8.2-a+dotprod)

@@ -35,9 +35,12 @@ else
   files=$(all) # no history, or a first commit: everything is new
 fi
 
-# Only what the build compiles has its flags in the database.
+# Only what the build compiles has its flags in the database. g++'s precompiled headers are nothing for clang.
+database=build/release/lint
+mkdir -p "$database"
+sed 's/ -Winvalid-pch -include [^ ]*cmake_pch\.hxx//' build/release/compile_commands.json >"$database/compile_commands.json"
 while read -r file; do
-  if [[ -n $file ]] && grep -qF "$root/$file" build/release/compile_commands.json; then echo "$file"; fi
+  if [[ -n $file ]] && grep -qF "$root/$file" "$database/compile_commands.json"; then echo "$file"; fi
 done <<<"$files" |
-  xargs -r -d '\n' -n 1 -P "${JOBS:-1}" clang-tidy --quiet -p build/release 2>&1 |
+  xargs -r -d '\n' -n 1 -P "${JOBS:-1}" clang-tidy --quiet -p "$database" 2>&1 |
   sed '/ warnings\{0,1\} generated\.$/d' # of those in the system's headers, which it does not show
