@@ -76,8 +76,8 @@ class PrefixTree {
     std::span<const int32_t> key() const { return {tokens.data(), static_cast<size_t>(rows)}; }
   };
 
-  Node& node(int32_t page) { return nodes_[static_cast<size_t>(page + 1)]; }
-  const Node& node(int32_t page) const { return nodes_[static_cast<size_t>(page + 1)]; }
+  Node& node(int32_t page) { return nodes_[static_cast<size_t>(int64_t{page} + 1)]; }
+  const Node& node(int32_t page) const { return nodes_[static_cast<size_t>(int64_t{page} + 1)]; }
   size_t place(const Node& parent, std::span<const int32_t> tokens) const;
   int32_t child(int32_t parent, std::span<const int32_t> tokens) const;
   bool is_free_leaf(int32_t page) const;

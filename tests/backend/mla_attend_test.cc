@@ -152,6 +152,8 @@ TEST(AttendKernels, AQueryDoesNotDependOnItsNeighbours) {
 }
 
 /// A program of one attention, run over a long sequence in steps of some size: the results of the last rows.
+/// What the beginning attends to is of no interest: it fills its pages as though each were a sequence of its
+/// own.
 class LongSequence {
  public:
   static constexpr int64_t kLength = 4500, kLast = 20, kHeads = 3, kRank = 32, kRope = 16;
@@ -195,20 +197,23 @@ class LongSequence {
   void step(program::Executable& executable, int64_t at, int64_t count) {
     constexpr int64_t kWidth = kRank + kRope;
     std::vector<float> latent, key, q;
-    std::vector<int32_t> positions, zeroes(static_cast<size_t>(count), 0);
+    std::vector<int32_t> positions, slots, sequences, zeroes(static_cast<size_t>(count), 0);
+    const bool beginning = at == 0;
     for (int64_t r = at; r < at + count; ++r) {
       const float* row = values_.data() + r * (1 + kHeads) * kWidth;
       latent.insert(latent.end(), row, row + kRank);
       key.insert(key.end(), row + kRank, row + kWidth);
       q.insert(q.end(), row + kWidth, row + (1 + kHeads) * kWidth);
-      positions.push_back(static_cast<int32_t>(r));
+      slots.push_back(static_cast<int32_t>(r));  // page 0 is the first, 1 the second
+      positions.push_back(static_cast<int32_t>(beginning ? r % program::kPageRows : r));
+      sequences.push_back(static_cast<int32_t>(beginning ? r / program::kPageRows : 0));
     }
     executable.poke(latent_, count, latent);
     executable.poke(key_, count, key);
     executable.poke(q_, count, q);
     program::StepOutput output;
-    executable.run({zeroes, positions, zeroes, positions, pages_, static_cast<int32_t>(pages_.size()), {}},
-                   output);
+    const int32_t pages = beginning ? 1 : static_cast<int32_t>(pages_.size());
+    executable.run({zeroes, positions, sequences, slots, pages_, pages, {}}, output);
   }
 
   program::Program program_;

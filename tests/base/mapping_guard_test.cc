@@ -37,7 +37,7 @@ std::byte last_byte(std::span<const std::byte> bytes) {
 
 /// Ended as by a SIGBUS that nobody handles; sanitizers handle it and report with their own exit codes.
 bool not_handled(int status) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SLUICE_SANITIZED
   return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 #else
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS;

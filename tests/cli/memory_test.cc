@@ -100,7 +100,7 @@ TEST_F(Memory, InspectListsTheItems) {
   EXPECT_EQ(run("inspect -c 5 " + model).code, 2);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take memory of their own
+#ifndef SLUICE_SANITIZED  // they take memory of their own
 TEST_F(Memory, APlanIsWhatARunTakes) {
   if (!test::has_proc()) GTEST_SKIP() << "no /proc here";
   expect_plan_is_right(test::source_path("models/fairy-tales.gguf"));

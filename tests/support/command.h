@@ -29,7 +29,7 @@ struct CommandResult {
 struct MeasuredRun {
   int code = -1;           ///< -1: ended by a signal
   int64_t peak_bytes = 0;  ///< of physical memory
-  double seconds = 0;
+  double seconds = 0, processor_seconds = 0;
   std::string err;
 };
 
@@ -78,8 +78,11 @@ class CommandFolder {
     struct rusage usage {};
     ::wait4(child, &status, 0, &usage);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    };
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, int64_t{usage.ru_maxrss} * 1024, took.count(),
-            read_file(path("err"))};
+            seconds(usage.ru_utime) + seconds(usage.ru_stime), read_file(path("err"))};
   }
 
  private:

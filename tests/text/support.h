@@ -19,14 +19,8 @@
 
 namespace sluice::text {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SLUICE_SANITIZED
 inline constexpr double kSlowdown = 15;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr double kSlowdown = 15;
-#else
-inline constexpr double kSlowdown = 1;
-#endif
 #else
 inline constexpr double kSlowdown = 1;
 #endif

@@ -30,7 +30,8 @@ Cost MoeDownAdd::cost(const Program& p, const StepShape& shape) const {
 }
 
 void MoeDownAdd::expand(Builder& b) const {
-  const auto& [rows, one, columns] = b.program()[out.id].shape;
+  // A copy: tensors move when others are added.
+  const auto [rows, one, columns] = b.program()[out.id].shape;
   const int64_t used = b.program()[ids.id].columns();
   const TensorId each = b.activation("expert_down", rows, used, columns);
   const TensorId sum = b.activation("experts_sum", rows, 1, columns);

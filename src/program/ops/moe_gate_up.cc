@@ -27,7 +27,8 @@ Cost MoeGateUp::cost(const Program& p, const StepShape& shape) const {
 }
 
 void MoeGateUp::expand(Builder& b) const {
-  const auto& [rows, used, columns] = b.program()[out.id].shape;
+  // A copy: tensors move when others are added.
+  const auto [rows, used, columns] = b.program()[out.id].shape;
   const TensorId gate_out = b.activation("gate", rows, used, columns);
   const TensorId up_out = b.activation("up", rows, used, columns);
   if (shared_gate) b.emit(GateUp{in, shared_gate, shared_up, shared_out});

@@ -11,6 +11,7 @@ using Json = nlohmann::ordered_json;
 Dfa without(const std::vector<std::string_view>& words, Writing writing, Budget& budget) {
   const ExpressionPtr anything = repeat(any_character(), 0);
   std::vector<ExpressionPtr> ways;
+  ways.reserve(words.size());
   for (const std::string_view word : words) ways.push_back(literal(word));
   return difference(automaton(*anything, writing, budget),
                     automaton(*sequence({anything, choice(std::move(ways)), anything}), writing, budget),

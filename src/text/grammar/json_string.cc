@@ -51,7 +51,7 @@ class StringBuilder {
     const uint32_t first = add_state(), three = add_state(), two = add_state(), one = add_state();
     edge(escape_, 'u', 'u', first);
     edge(first, '0', '9', three);
-    for (const int base : {'A', 'a'}) {
+    for (const Symbol base : {'A', 'a'}) {
       edge(first, base, base + 2, three);      // A to C
       edge(first, base + 4, base + 5, three);  // E and F
     }
@@ -59,17 +59,17 @@ class StringBuilder {
     hex(two, one);
     hex(one, kBody);
     const uint32_t after_d = add_state(), high2 = add_state(), high1 = add_state(), high0 = add_state();
-    for (const int d : {'D', 'd'}) edge(first, d, d, after_d);
+    for (const Symbol d : {'D', 'd'}) edge(first, d, d, after_d);
     edge(after_d, '0', '7', two);
     edge(after_d, '8', '9', high2);
-    for (const int base : {'A', 'a'}) edge(after_d, base, base + 1, high2);
+    for (const Symbol base : {'A', 'a'}) edge(after_d, base, base + 1, high2);
     hex(high2, high1);
     hex(high1, high0);
     const uint32_t u = add_state(), d = add_state(), low = add_state();
     edge(high0, '\\', '\\', u);
     edge(u, 'u', 'u', d);
-    for (const int c : {'D', 'd'}) edge(d, c, c, low);
-    for (const int base : {'A', 'a'}) edge(low, base + 2, base + 5, two);  // C to F
+    for (const Symbol c : {'D', 'd'}) edge(d, c, c, low);
+    for (const Symbol base : {'A', 'a'}) edge(low, base + 2, base + 5, two);  // C to F
   }
 
   // Bytes behind the first of a character (Unicode, table 3-7).

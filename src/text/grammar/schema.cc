@@ -400,8 +400,10 @@ std::vector<JsonRules::Further> SchemaCompiler::further_of(const Shape& shape,
   std::vector<JsonRules::Further> out;
   if (open && properties.empty() && kinds.empty()) return {{rules_.string(), rule_of(others)}};
   std::vector<ExpressionPtr> names;
+  names.reserve(properties.size());
   for (const Property& property : properties) names.push_back(literal(property.key));
   const Dfa named = automaton(*choice(names), Writing::JsonString, budget);
+  out.reserve(kinds.size() + 1);
   for (const Kind& kind : kinds)
     out.push_back({rules_.string(difference(kind.keys, named, budget)), rule_of(kind.items)});
   if (open) {
