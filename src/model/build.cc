@@ -10,25 +10,31 @@ using program::kStepRows;
 /// are one.
 TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, int32_t layer,
                           TensorId x) {
-  const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
-  const TensorId q_low = s.q_lora > 0 ? b.matmul(h, w.q_a) : h;
-  const TensorId kv = b.matmul(h, w.kv_a);  // [rows, 1, kv_lora + rope]
-
-  const TensorId q_in = s.q_lora > 0 ? b.rms_norm(q_low, w.q_a_norm, s.epsilon) : h;
-  const TensorId latent = b.rms_norm(b.columns(kv, "latent", 0, s.kv_lora), w.kv_a_norm, s.epsilon);
-  const TensorId key = b.activation("rope_key", kStepRows, 1, s.rope);
-  b.rope(b.columns(kv, "rope_in", s.kv_lora, s.rope), s.rope_params, key, all.rope_factors);
-  b.kv_append(latent, key, layer);
-
-  const TensorId q = b.matmul(q_in, w.q, s.heads);  // [rows, heads, nope + rope]
-  const TensorId query = b.activation("query", kStepRows, s.heads, s.kv_lora + s.rope);
-  b.rope(b.columns(q, "q_rope", s.nope, s.rope), s.rope_params,
-         b.columns(query, "query_rope", s.kv_lora, s.rope), all.rope_factors);
-  b.head_matmul(b.columns(q, "q_nope", 0, s.nope), w.k_b, w.k_b_reduce,
-                b.columns(query, "query_latent", 0, s.kv_lora));
-  const TensorId context = b.mla_attend(query, s.kv_lora, s.attention_scale, layer);
+  // Of the normed row: a low-rank query, or the queries themselves; and the latent with its key beside it.
+  const bool low_rank = s.q_lora > 0;
+  const TensorId q = low_rank ? b.activation("q_low", kStepRows, 1, s.q_lora)
+                              : b.activation("q", kStepRows, s.heads, s.nope + s.rope);
+  const TensorId kv = b.activation("kv", kStepRows, 1, s.kv_lora + s.rope);
+  b.emit(program::NormMatmul{.in = {x},
+                             .norm = {w.attn_norm},
+                             .a = {low_rank ? w.q_a : w.q},
+                             .b = {w.kv_a},
+                             .out_a = {q},
+                             .out_b = {kv},
+                             .epsilon = s.epsilon});
   const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
-  b.head_matmul(context, w.v_b, program::Reduce::Columns, values);
+  program::MlaQuery query{.in = {q},
+                          .kv = {kv},
+                          .kv_norm = {w.kv_a_norm},
+                          .k_b = {w.k_b},
+                          .factors = {all.rope_factors},
+                          .cache = {b.program().cache()},
+                          .rope = s.rope_params,
+                          .k_b_reduce = w.k_b_reduce,
+                          .epsilon = s.epsilon,
+                          .cache_layer = layer};
+  if (low_rank) query.q_norm = {w.q_a_norm}, query.q = {w.q};
+  b.emit(program::MlaHeads{.query = query, .v_b = {w.v_b}, .out = {values}, .scale = s.attention_scale});
   return b.matmul_add(values, w.attn_output, x);
 }
 
@@ -61,15 +67,22 @@ TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
 }
 
 TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
-  const TensorId h = b.rms_norm(x, w.ffn_norm, s.epsilon);
-  program::Route route{.logits = {b.matmul(h, w.router)},
-                       .bias = {w.router_bias},
-                       .gating = s.gating,
-                       .normalize = s.normalize_weights,
-                       .scale = s.weights_scale,
-                       .groups = static_cast<int32_t>(s.groups),
-                       .groups_used = static_cast<int32_t>(s.groups_used)};
-  b.route(route, s.experts_used);
+  const TensorId h = b.activation("normed", kStepRows, 1, b.program()[x].columns());
+  program::NormRoute choice{.in = {x},
+                            .norm = {w.ffn_norm},
+                            .router = {w.router},
+                            .normed = {h},
+                            .route = {.bias = {w.router_bias},
+                                      .gating = s.gating,
+                                      .normalize = s.normalize_weights,
+                                      .scale = s.weights_scale,
+                                      .groups = static_cast<int32_t>(s.groups),
+                                      .groups_used = static_cast<int32_t>(s.groups_used)},
+                            .epsilon = s.epsilon};
+  const program::Route& route = choice.route;
+  choice.route.ids.id = b.activation("expert_ids", kStepRows, 1, s.experts_used, quant::Type::I32);
+  choice.route.weights.id = b.activation("expert_weights", kStepRows, 1, s.experts_used);
+  b.emit(choice);
   program::MoeGateUp up{.in = {h},
                         .ids = {route.ids.id},
                         .gate = {w.expert_gate},
