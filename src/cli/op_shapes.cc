@@ -52,15 +52,17 @@ void OpShapes::add_synth(const std::string& model, const std::string& mix) {
 }
 
 void OpShapes::add(const std::string& name, const model::Model& model, bool has_weights) {
+  const Program& program =
+      *programs_.emplace_back(std::make_unique<Program>(legalize(model.program, backend_, rows_)));
   std::set<size_t> of_this_model;
-  for (const Op& op : model.program.ops()) {
-    const auto [at, is_new] = index_.emplace(key_of(model.program, op), list_.size());
+  for (const Op& op : program.ops()) {
+    const auto [at, is_new] = index_.emplace(key_of(program, op), list_.size());
     if (is_new) {
       list_.push_back({.op = program::info(op).name,
-                       .weight = profile::weight_of(model.program, op),
-                       .shape = profile::shape_text(model.program, op),
+                       .weight = profile::weight_of(program, op),
+                       .shape = profile::shape_text(program, op),
                        .models = {name},
-                       .program = &model.program,
+                       .program = &program,
                        .record = &op,
                        .file = has_weights ? &model : nullptr});
       of_this_model.insert(at->second);

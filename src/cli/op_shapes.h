@@ -25,6 +25,10 @@ struct OpShape {
 
 class OpShapes {
  public:
+  /// Ops as the backend, which must outlive this, runs them in steps of so many rows: fused ops that it has
+  /// no kernel for are there as what they expand into.
+  OpShapes(const program::Backend& backend, int64_t rows) : backend_(backend), rows_(rows) {}
+
   /// The ops of a file.
   void add_file(const std::string& path);
   /// The ops of a model of `sluice synth`, without its file.
@@ -38,6 +42,9 @@ class OpShapes {
  private:
   void add(const std::string& name, const model::Model& model, bool has_weights);
 
+  const program::Backend& backend_;
+  int64_t rows_;
+  std::vector<std::unique_ptr<program::Program>> programs_;
   std::vector<std::unique_ptr<model::Model>> files_;
   std::vector<std::unique_ptr<ModelShapes>> synths_;
   std::vector<OpShape> list_;

@@ -184,7 +184,9 @@ Result measure(const Options& options, program::Backend& backend, OpShapes& shap
 
 void opbench(Options options) {
   if (!options.cold && !options.warm) options.cold = options.warm = true;
-  OpShapes shapes;
+  const auto rows_list = number_list("--rows", options.rows, 1);
+  const auto backend = make_backend(options.backend, options.threads);
+  OpShapes shapes(*backend, *std::ranges::min_element(rows_list));
   collect(options, shapes);
   std::vector<const OpShape*> chosen;
   for (const OpShape& shape : shapes.list()) {
@@ -199,9 +201,7 @@ void opbench(Options options) {
     return;
   }
   const double rotate_bytes = parse_rate("--rotate", options.rotate);
-  const auto rows_list = number_list("--rows", options.rows, 1);
   const bool json = options.format == "json";
-  const auto backend = make_backend(options.backend, options.threads);
   if (options.cold) check_memory(rotate_bytes, chosen);
   const program::Peaks& peaks = backend->peaks();
   fmt::print(
@@ -253,7 +253,10 @@ void add_opbench(CLI::App& app) {
       "read;\n"
       "\"of peak\" is the time that the measured bandwidth and arithmetic rate would need, as a share of "
       "the\n"
-      "time taken, and may pass 100 % warm. Ops that stream nothing have no cold figure.");
+      "time taken, and may pass 100 % warm. Ops that stream nothing have no cold figure.\n"
+      "Ops are those that the backend runs at the fewest of these rows: a fused op that it has no kernel "
+      "for\n"
+      "is there as its parts.");
   command->add_option("OP", options->op, "only this op")->check(CLI::IsMember(names_of(program::all_ops())));
   CLI::Option* file =
       command->add_option("-m,--model", options->file, "the ops of this GGUF file, with its own weights");

@@ -57,7 +57,12 @@ void check_memory(double rotate_bytes) {
 }
 
 void tune(const Options& options) {
-  OpShapes shapes;
+  const auto make = [&](const program::Tuning& tuning) {
+    return make_backend(options.backend, options.threads, tuning);
+  };
+  const auto backend = make({});
+  const auto rows_list = number_list("--rows", options.rows, 1);
+  OpShapes shapes(*backend, *std::ranges::min_element(rows_list));
   if (options.shapes.empty()) {
     shapes.add_file(model_path_or_bundled(options.file));
   } else {
@@ -67,15 +72,12 @@ void tune(const Options& options) {
   check_memory(rotate_bytes);
   std::vector<profile::TuneCase> cases;
   for (const OpShape& shape : shapes.list()) {
-    for (const int64_t rows : number_list("--rows", options.rows, 1)) {
+    for (const int64_t rows : rows_list) {
       cases.push_back({shape.program, shape.record, static_cast<double>(shape.calls), rows,
                        [&shapes, &shape]() -> const program::WeightBytes& { return shapes.weights(shape); }});
     }
   }
-  const auto make = [&](const program::Tuning& tuning) {
-    return make_backend(options.backend, options.threads, tuning);
-  };
-  const std::string device = make({})->device();
+  const std::string device = backend->device();
   const std::vector<profile::Choice> choices =
       profile::tune(make, cases, {.rotate_bytes = rotate_bytes, .seconds = options.seconds},
                     [](const std::string& what) { fmt::print(stderr, "sluice: {}\n", what); });

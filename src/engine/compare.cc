@@ -78,7 +78,7 @@ class Lockstep {
  public:
   Lockstep(const Program& program, const WeightBytes& weights, Backend& a, Backend& b,
            std::span<const int32_t> tokens)
-      : program_(program),
+      : program_(legalize(program, b, static_cast<int64_t>(tokens.size()))),
         weights_(weights),
         a_(a),
         b_(b),
@@ -209,7 +209,7 @@ class Lockstep {
     result.b = b[worst];
   }
 
-  const Program& program_;
+  const Program program_;  ///< as the second backend runs it
   const WeightBytes& weights_;
   Backend &a_, &b_;
   CompileOptions options_;

@@ -1,6 +1,8 @@
 // Two backends walk a Program in lockstep: every op runs on both with the same inputs, those that the first
 // backend computed, so that errors do not add up and each op is judged by itself. The inputs are rounded to
-// what eight bits hold (program/tolerance.h): quantising them is a format's error and not a kernel's. Each op
+// what eight bits hold (program/tolerance.h): quantising them is a format's error and not a kernel's. The ops
+// are those that the second backend runs in a step of these rows: what it has no kernel for is taken apart,
+// so that a wrong part is named, and what it has one for is judged whole, by the first's expansion. Each op
 // is compiled as a Program of its own; whole runs, with their shared memory and missing barriers, are
 // compared by their logits.
 #pragma once

@@ -131,6 +131,10 @@ class Backend {
   virtual std::vector<Variants> variants(const Program& /*program*/, const Op& /*op*/) const { return {}; }
   /// Whether there is a kernel for this op with these types.
   virtual bool has(const Program& program, const Op& op) const = 0;
+  /// Whether steps of so many rows run this op by that kernel; otherwise its expansion runs.
+  virtual bool has_for(const Program& program, const Op& op, int64_t /*rows*/) const {
+    return has(program, op);
+  }
   /// What compile() would take, without taking it. Sums that no int64 holds are the largest int64.
   /// Bytes that compile() may take at most, of the memory that it takes them from.
   virtual int64_t available_bytes() const { return available_memory_bytes(); }
@@ -144,5 +148,9 @@ class Backend {
   /// Bytes a second that reading memory reaches now, measured anew (a second): on shared machines it drifts.
   virtual double measure_read_bandwidth() = 0;
 };
+
+/// The ops that a backend runs in steps of so many rows: legalize of program/program.h by what it has for
+/// them. Tensors keep their ids, new ones follow.
+Program legalize(const Program& program, const Backend& backend, int64_t rows);
 
 }  // namespace sluice::program

@@ -1,5 +1,6 @@
 // Fused ops that a backend lacks become their expansions, again and again until every op is one that it has.
 #include "base/error.h"
+#include "program/backend.h"
 #include "program/builder.h"
 #include "program/op_info.h"
 #include "program/program.h"
@@ -34,6 +35,11 @@ Program legalize(const Program& program, const std::string& backend, const Has& 
   out.set_cache(program.cache());
   out.set_output(program.output());
   return out;
+}
+
+Program legalize(const Program& program, const Backend& backend, int64_t rows) {
+  return legalize(program, backend.name(),
+                  [&](const Program& p, const Op& op) { return backend.has_for(p, op, rows); });
 }
 
 }  // namespace sluice::program

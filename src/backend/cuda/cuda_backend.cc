@@ -32,6 +32,9 @@ class CudaBackend : public Backend {
   bool has(const Program& program, const Op& op) const override {
     return cuda::bind(program, op, {.architecture = cuda::architecture_of(0)}) != nullptr;
   }
+  bool has_for(const Program& program, const Op& op, int64_t rows) const override {
+    return cuda::bind(program, op, {.rows = rows, .architecture = cuda::architecture_of(0)}) != nullptr;
+  }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     const int64_t longest = cuda::longest_context(options);
     const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, cuda::architecture_of(0));
