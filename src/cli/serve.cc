@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 struct Options : ServingOptions {
   server::ServerOptions server;
   std::string key_file;
-  double drain_seconds = 30, timeout_seconds = 0;
+  double drain_seconds = 30;
 };
 
 /// SIGINT and SIGTERM as something to wait for. To be made before any thread.
@@ -177,6 +177,11 @@ void add_serve(CLI::App& app) {
   command
       ->add_option("--backend", options->backend,
                    "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
+      ->capture_default_str();
+  command
+      ->add_option("--reasoning-budget", options->thinking_budget,
+                   "tokens of reasoning, then the model has to answer; -1: no limit")
+      ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
   command->add_flag("--batch-invariant", options->batch_invariant,
                     "the same request gives the same text whatever runs beside it; costs some speed");

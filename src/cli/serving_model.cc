@@ -84,6 +84,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   service_->chat = chat_ ? &*chat_ : nullptr;
   service_->constraints = std::make_shared<text::ConstraintVocabulary>(tokenizer_);
   service_->sampling = sampling;
+  service_->thinking_budget = options.thinking_budget;
   service_->model_id = model_name(file, options.alias);
   service_->model_path = file.path();
   service_->chat_template = chat_template_source(file);

@@ -18,6 +18,7 @@ struct ServingOptions : GenerationOptions {
   int64_t cache_tokens = 0;  ///< of all sequences and cached prefixes; 0: several contexts if they fit
   double max_itl_ms = 0;     ///< 0: by the backend
   int64_t max_waiting = 1024;
+  int64_t thinking_budget = -1;  ///< tokens of reasoning an answer; -1: no limit
   bool batch_invariant = false;  ///< the same text whatever else runs
   std::string alias;             ///< the model's name for clients; empty: the file's
 };

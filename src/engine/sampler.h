@@ -16,7 +16,7 @@ struct SamplingParams {
   float temperature = 0.8f;     ///< 0: greedy
   int32_t top_k = 40;           ///< 0: off
   float top_p = 0.95f;          ///< 1: off
-  float min_p = 0.05f;          ///< 0: off
+  float min_p = 0.01f;          ///< 0: off; more makes reasoning models poorer
   float repeat_penalty = 1.0f;  ///< 1: off; divides positive logits of seen tokens, multiplies negative ones
   float presence_penalty = 0.0f;   ///< 0: off; subtracted once from seen tokens
   float frequency_penalty = 0.0f;  ///< 0: off; subtracted per occurrence

@@ -39,8 +39,11 @@ ToolChoice read_tool_choice(const Json& value) {
 void check_roles(const Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     Fields message(messages[i], fmt::format("messages[{}]", i));
-    if (!message.choice("role", {"system", "developer", "user", "assistant", "tool", "function"}))
-      bad_field(message.path_of("role"), "is missing");
+    const auto role =
+        message.choice("role", {"system", "developer", "user", "assistant", "tool", "function"});
+    if (!role) bad_field(message.path_of("role"), "is missing");
+    const bool asks = *role == "user" || *role == "system" || *role == "developer";
+    if (asks && !message.any("content")) bad_field(message.path_of("content"), "is missing");
   }
 }
 
@@ -53,21 +56,35 @@ void rename_reasoning(Json& messages) {
   }
 }
 
+void read_effort(Fields& fields, const char* name, ChatRequest& request) {
+  const auto effort = fields.choice(name, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  if (!effort) return;
+  request.set_thinking(*effort != "none");
+  Json& arguments = request.conversation.template_arguments;
+  if (*effort != "none" && !arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *effort;
+}
+
 void read_thinking(Fields& fields, ChatRequest& request) {
   if (const Json* kwargs = fields.object("chat_template_kwargs"))
     request.conversation.template_arguments = *kwargs;
   if (const auto on = fields.boolean("enable_thinking")) request.set_thinking(*on);
   if (const Json* thinking = fields.object("thinking")) {
     Fields inner(*thinking, "thinking");
-    const auto type = inner.choice("type", {"enabled", "disabled", "adaptive", "auto"});
-    if (type) request.set_thinking(*type != "disabled");
+    request.read_thinking_type(inner);
   }
-  const auto effort =
-      fields.choice("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
-  if (!effort) return;
-  request.set_thinking(*effort != "none");
-  Json& arguments = request.conversation.template_arguments;
-  if (*effort != "none" && !arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *effort;
+  for (const char* name : {"thinking_budget_tokens", "thinking_budget"})
+    if (const auto tokens = fields.integer(name, -1, INT32_MAX)) request.thinking_budget = *tokens;
+  if (const Json* think = fields.any("think"); think && think->is_boolean())
+    request.set_thinking(think->get<bool>());
+  else
+    read_effort(fields, "think", request);
+  if (const Json* reasoning = fields.object("reasoning")) {
+    Fields inner(*reasoning, "reasoning");
+    if (const auto on = inner.boolean("enabled")) request.set_thinking(*on);
+    read_effort(inner, "effort", request);
+    if (const auto tokens = inner.integer("max_tokens", 0, INT32_MAX)) request.thinking_budget = *tokens;
+  }
+  read_effort(fields, "reasoning_effort", request);
 }
 
 void read_logprobs(Fields& fields, engine::Request& request) {
@@ -131,7 +148,6 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
                  "web_search_options",
                  "keep_alive",
                  "options",
-                 "reasoning",
                  "reasoning_format",
                  "timings_per_token",
                  "provider",
@@ -146,7 +162,6 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
                  "function_calling",
                  "num_ctx",
                  "num_predict",
-                 "think",
                  "extra_headers",
                  "extra_body",
                  "prompt_cache_options",

@@ -5,6 +5,7 @@
 
 #include "text/jinja/template.h"
 #include "text/json_text.h"
+#include "text/thinking_budget.h"
 
 namespace sluice::server {
 
@@ -144,6 +145,33 @@ void ChatRequest::set_thinking(bool on) {
     if (!arguments.contains(name)) arguments[name] = on;
 }
 
+void ChatRequest::read_thinking_type(Fields& fields) {
+  const auto type = fields.choice("type", {"enabled", "disabled", "adaptive", "auto"});
+  if (type) set_thinking(*type != "disabled");
+  if (const auto tokens = fields.integer("budget_tokens", -1, INT32_MAX)) thinking_budget = *tokens;
+}
+
+namespace {
+
+/// Samplers of other servers, which clients send switched off. What only shapes one of them is passed over.
+void expect_no_other_samplers(Fields& fields) {
+  static constexpr struct {
+    const char* name;
+    double off;
+  } kOthers[] = {
+      {"typical_p", 1},       {"top_n_sigma", -1},   {"xtc_probability", 0}, {"dry_multiplier", 0},
+      {"mirostat", 0},        {"dynatemp_range", 0}, {"tfs_z", 1},           {"top_a", 0},
+      {"epsilon_cutoff", 0},  {"eta_cutoff", 0},     {"min_tokens", 0},      {"length_penalty", 1},
+      {"use_beam_search", 0}, {"n_probs", 0},        {"min_keep", 0},        {"adaptive_target", -1},
+      {"n_keep", 0}};
+  for (const auto& [name, off] : kOthers) fields.expect(name, off);
+  fields.ignore({"xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+                 "dry_sequence_breakers", "mirostat_tau", "mirostat_eta", "dynatemp_exponent",
+                 "adaptive_decay", "early_stopping"});
+}
+
+}  // namespace
+
 void read_sampling(Fields& fields, const Service& service, engine::SamplingParams& sampling) {
   sampling = service.sampling;
   const auto take = [&](const char* name, double low, double high, auto& value) {
@@ -161,6 +189,7 @@ void read_sampling(Fields& fields, const Service& service, engine::SamplingParam
     sampling.top_k = static_cast<int32_t>(std::max<int64_t>(*k, 0));  // -1: off, as some servers have it
   if (const auto window = fields.integer("repeat_last_n", -1, engine::SamplingParams::kLongestWindow))
     sampling.penalty_window = static_cast<int32_t>(*window);
+  expect_no_other_samplers(fields);
   const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
   sampling.seed = seed && *seed != -1 ? static_cast<uint64_t>(*seed) : random_seed();
   if (const Json* bias = fields.any("logit_bias"))
@@ -237,11 +266,16 @@ GenerationPlan plan_chat(const Service& service, ChatRequest request) {
   const auto constraint = constraint_of(service, request, prompt.starts_in_thinking);
   plan.tools = std::move(request.conversation.tools);
   request.engine.prompt = std::move(prompt.tokens);
+  const int64_t budget = request.thinking_budget.value_or(service.thinking_budget);
   request.engine.show_special = true;  // the tags of reasoning and calls may be control tokens
   for (int64_t i = 0; i < request.choices; ++i) {
     plan.requests.push_back(request.engine);
     plan.requests.back().sampling.seed += static_cast<uint64_t>(i);
-    if (constraint) plan.requests.back().constraint = constraint->clone();
+    std::unique_ptr<text::TokenConstraint> own = constraint ? constraint->clone() : nullptr;
+    if (budget >= 0 && plan.format->thinks)
+      own = text::limit_thinking(budget, service.tokenizer, *plan.format, plan.starts_in_thinking,
+                                 std::move(own));
+    plan.requests.back().constraint = std::move(own);
   }
   return plan;
 }

@@ -28,12 +28,15 @@ struct ChatRequest {
   ToolChoice tool_choice;
   bool parallel_calls = true;
   AnswerForm form;
-  engine::Request engine;  ///< all but prompt, seed of further choices and constraint
+  std::optional<int64_t> thinking_budget = {};  ///< tokens of reasoning at most; -1: no limit
+  engine::Request engine;                       ///< all but prompt, seed of further choices and constraint
   int64_t choices = 1;
   bool stream = false;
 
   /// Asks the template for thinking or for none.
   void set_thinking(bool on);
+  /// {"type": "enabled", "budget_tokens": N}, as Anthropic's API and others have it.
+  void read_thinking_type(Fields& fields);
 };
 
 /// Sampling fields by the names that OpenAI's API and others have. `service` gives what is not said.

@@ -170,9 +170,20 @@ void Fields::ignore(std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) known_.emplace(name);
 }
 
+void Fields::expect(std::string_view name, double neutral) {
+  const Json* value = any(name);
+  if (!value) return;
+  const bool same = value->is_boolean() ? value->get<bool>() == (neutral != 0)
+                                        : value->is_number() && value->get<double>() == neutral;
+  if (!same)
+    bad_field(path_of(name), "{} is not supported here, only {:g}, which changes nothing", value->dump(),
+              neutral);
+}
+
 void Fields::finish() const {
   for (const auto& [name, value] : object_.items())
-    if (!known_.contains(name)) bad_field(path_of(name), "this server knows no such field");
+    if (!known_.contains(name) && !value.is_null())
+      bad_field(path_of(name), "this server knows no such field");
 }
 
 }  // namespace sluice::server

@@ -40,6 +40,9 @@ class Fields {
 
   /// Fields that change nothing here.
   void ignore(std::initializer_list<std::string_view> names);
+  /// A field of other servers that this one does not know: a number, or true and false for 1 and 0. Throws
+  /// ApiError unless it asks for what happens anyway.
+  void expect(std::string_view name, double neutral);
   /// Throws ApiError for a field that was not asked for.
   void finish() const;
 

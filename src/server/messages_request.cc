@@ -180,13 +180,11 @@ void read_conversation(Fields& fields, ChatRequest& request) {
   request.conversation.messages = std::move(messages);
   if (const Json* tools = fields.array("tools")) request.conversation.tools = read_tools(*tools);
   if (const Json* choice = fields.object("tool_choice")) read_tool_choice(*choice, request);
-  bool think = false;  // in this API nobody gets thinking who has not asked for it
   if (const Json* thinking = fields.object("thinking")) {
     Fields inner(*thinking, "thinking");
-    const auto type = inner.choice("type", {"enabled", "disabled", "adaptive"});
-    think = type && *type != "disabled";
+    request.read_thinking_type(inner);
   }
-  request.set_thinking(think);
+  request.set_thinking(false);  // in this API nobody gets thinking who has not asked for it
 }
 
 }  // namespace

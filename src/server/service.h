@@ -22,6 +22,8 @@ struct Service {
   std::shared_ptr<ConstraintCache> constraint_cache = std::make_shared<ConstraintCache>();
   engine::SamplingParams sampling;  ///< where a request says nothing; its seed is not used
 
+  int64_t thinking_budget = -1;  ///< tokens of reasoning where a request says nothing; -1: no limit
+
   std::string model_id;  ///< as clients see it
   std::string model_path;
   std::string chat_template;    ///< its source

@@ -16,6 +16,8 @@ class Utf8Stream {
   std::string push(std::string_view bytes);
   /// What is left at the end; an unfinished character becomes U+FFFD.
   std::string finish();
+  /// Whether the bytes so far end within a character.
+  bool unfinished() const { return !pending_.empty(); }
 
  private:
   std::string pending_;  ///< the beginning of a character: at most 3 bytes

@@ -116,12 +116,49 @@ TEST_F(Api, ChatStopsWhereAsked) {
 TEST_F(Api, ChatSwitchesThinkingOff) {
   for (const json& way :
        {json{{"chat_template_kwargs", {{"enable_thinking", false}}}}, json{{"reasoning_effort", "none"}},
-        json{{"enable_thinking", false}}, json{{"thinking", {{"type", "disabled"}}}}}) {
+        json{{"enable_thinking", false}}, json{{"thinking", {{"type", "disabled"}}}}, json{{"think", false}},
+        json{{"reasoning", {{"effort", "none"}}}}, json{{"reasoning", {{"enabled", false}}}}}) {
     say("Straight away.");
     const json message = post("/v1/chat/completions", chat(way)).json()["choices"][0]["message"];
     EXPECT_EQ(message["content"], "Straight away.") << way;
     EXPECT_FALSE(message.contains("reasoning_content"));
   }
+}
+
+TEST_F(Api, ChatThinksWithinItsBudget) {
+  say("I think and think.</think>Hello!");
+  for (const json& budget : std::vector<json>{{{"thinking_budget_tokens", 7}},
+                                              {{"thinking", {{"type", "enabled"}, {"budget_tokens", 7}}}},
+                                              {{"reasoning", {{"max_tokens", 7}}}}}) {
+    const json answer = post("/v1/chat/completions", chat(budget)).json();
+    EXPECT_EQ(answer["choices"][0]["message"]["reasoning_content"], "I think") << answer;
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  }
+  const json free = post("/v1/chat/completions", chat({{"thinking_budget_tokens", -1}})).json();
+  EXPECT_EQ(free["choices"][0]["message"]["reasoning_content"], "I think and think.") << free;
+  const json both = post("/v1/chat/completions", chat({{"thinking_budget_tokens", 3},
+                                                       {"max_tokens", 60},
+                                                       {"response_format", {{"type", "json_object"}}}}))
+                        .json();
+  EXPECT_EQ(both["choices"][0]["message"]["reasoning_content"], "I t") << both;
+  EXPECT_THAT(both["choices"][0]["message"]["content"].get<std::string>(), StartsWith("{")) << both;
+}
+
+TEST_F(Api, SamplersOfOtherServersMayBeSwitchedOff) {
+  say("</think>Yes");
+  const json off = {{"typical_p", 1.0},         {"mirostat", 0},         {"mirostat_tau", 5.0},
+                    {"xtc_probability", 0},     {"dry_multiplier", 0.0}, {"top_n_sigma", -1},
+                    {"use_beam_search", false}, {"n_probs", 0},          {"some_new_field", nullptr}};
+  EXPECT_EQ(post("/v1/chat/completions", chat(off)).status, 200);
+  json completion = off;
+  completion["prompt"] = "Hello";
+  EXPECT_EQ(post("/v1/completions", completion).status, 200);
+  const Reply on = post("/v1/chat/completions", chat({{"mirostat", 2}}));
+  EXPECT_EQ(on.status, 400);
+  EXPECT_EQ(on.json()["error"]["message"],
+            "mirostat: 2 is not supported here, only 0, which changes nothing");
+  EXPECT_EQ(post("/v1/chat/completions", chat({{"use_beam_search", true}})).status, 400);
+  EXPECT_EQ(post("/v1/chat/completions", chat({{"typical_p", "1"}})).status, 400);
 }
 
 TEST_F(Api, ChatGivesSeveralChoicesAndLogprobs) {
@@ -200,6 +237,9 @@ TEST_F(Api, WrongFieldsAreNamed) {
       {{{"messages", {1}}}, "messages[0]", ""},
       {{{"messages", {{{"role", "alien"}, {"content", "x"}}}}}, "messages[0].role", ""},
       {{{"messages", {{{"role", "user"}, {"content", 5}}}}}, "messages[0].content", ""},
+      {{{"messages", {{{"role", "user"}}}}}, "messages[0].content", "is missing"},
+      {{{"thinking_budget_tokens", -2}}, "thinking_budget_tokens", ""},
+      {{{"think", 1}}, "think", "expected a string"},
       {{{"temperature", "hot"}}, "temperature", "expected a number, not a string"},
       {{{"temperature", -1}}, "temperature", "-1, expected 0 to"},
       {{{"top_p", 2}}, "top_p", ""},

@@ -142,5 +142,14 @@ TEST_F(Api, TheBillingHeaderDoesNotReachThePrompt) {
   EXPECT_NE(tokens("something else"), none);
 }
 
+TEST_F(Api, MessagesThinkWithinTheirBudget) {
+  say("I think and think.</think>Hello!");
+  const json body = json::parse(R"({"max_tokens":500,"thinking":{"type":"enabled","budget_tokens":7},
+    "messages":[{"role":"user","content":"Hi"}]})");
+  const json answer = post("/v1/messages", body).json();
+  EXPECT_EQ(answer["content"][0]["thinking"], "I think") << answer;
+  EXPECT_EQ(answer["content"][1]["type"], "text") << answer;
+}
+
 }  // namespace
 }  // namespace sluice::server
