@@ -21,33 +21,56 @@ double Pace::answers_seconds(int64_t answer_rows) const {
 
 int64_t Pace::prompt_rows(int64_t answer_rows) const {
   if (row_seconds_ <= 0) return kLeastRows;
-  const double room = (aim_ - answers_seconds(answer_rows)) / row_seconds_;
-  // Not far beyond what was tried: a row's cost depends on how many there are.
+  // One step that was held up is scatter, two are slower than thought, and that is believed at once.
+  const double late = std::max(0.0, std::min(late_[0], late_[1]));
+  const double room =
+      (most_seconds_ / scatter_ - answers_seconds(answer_rows) - base_seconds_ - late) / row_seconds_;
+  // Not far beyond what was tried.
   const double most = static_cast<double>(2 * std::max(most_seen_, kLeastRows));
-  const auto rows = static_cast<int64_t>(std::clamp(room, 0.0, most));
-  return std::max(kLeastRows, rows / kLeastRows * kLeastRows);
+  const double rows = std::clamp(room, 0.0, most);
+  return std::max(kLeastRows, static_cast<int64_t>(rows + kLeastRows / 4) / kLeastRows * kLeastRows);
 }
 
 void Pace::observe(int64_t answer_rows, int64_t prompt_rows, double seconds) {
-  constexpr double kForget = 0.25;  // of what was known, at each step
+  constexpr double kForget = 0.25;   // of what was known, at each step
+  constexpr double kFirstSteps = 4;  // what they miss is not known yet
+  constexpr double kScatterStep = 0.05, kMostScatter = 1.35;
   if (prompt_rows == 0) {
     double& known = answers_[bucket(answer_rows)];
     known = known > 0 ? known + kForget * (seconds - known) : seconds;
     return;
   }
   if (prompt_rows < kLeastRows) return;  // the end of a prompt: says little about its rows
-  const double least = 0.05 * seconds / static_cast<double>(prompt_rows);
-  const double cost =
-      std::max(least, (seconds - answers_seconds(answer_rows)) / static_cast<double>(prompt_rows));
-  // Slower than thought is believed at once, but one step that was held up does not count for all of it.
-  if (row_seconds_ <= 0) {
-    row_seconds_ = cost;
-  } else if (cost > row_seconds_) {
-    row_seconds_ = std::min(cost, 2 * row_seconds_);
-  } else {
-    row_seconds_ += kForget * (cost - row_seconds_);
+  const auto rows = static_cast<double>(prompt_rows);
+  double added = std::max(0.05 * seconds, seconds - answers_seconds(answer_rows));
+  if (row_seconds_ > 0) {
+    const double expected = base_seconds_ + rows * row_seconds_;
+    late_ = {added - expected, late_[0]};
+    // A percentile, found step by step: up when it is passed, down by as much in 99 others.
+    const double answers = answers_seconds(answer_rows);
+    const bool passed = answers + added > scatter_ * (answers + expected);
+    if (steps_ > kFirstSteps) scatter_ += kScatterStep * (passed ? 0.99 : -0.01);
+    scatter_ = std::clamp(scatter_, 1.02, kMostScatter);
+    added = std::min(added, 2 * expected);
   }
+  fit(rows, added);
   most_seen_ = prompt_rows;
+}
+
+// A line through what prompts added to the last steps. As long as all of them had about as many rows it goes
+// through 0 rows, 0 seconds; where they differ they tell what a step with prompts costs whatever its rows.
+void Pace::fit(double rows, double seconds) {
+  constexpr double kKeep = 0.9;  // of a step's weight, at each further one
+  steps_ = kKeep * steps_ + 1;
+  rows_ = kKeep * rows_ + rows;
+  seconds_ = kKeep * seconds_ + seconds;
+  rows_rows_ = kKeep * rows_rows_ + rows * rows;
+  rows_seconds_ = kKeep * rows_seconds_ + rows * seconds;
+  const double points = steps_ + 1;  // the origin is one
+  const double slope = (points * rows_seconds_ - rows_ * seconds_) / (points * rows_rows_ - rows_ * rows_);
+  const double all = seconds_ / rows_;
+  row_seconds_ = std::clamp(slope, all / 4, all);
+  base_seconds_ = (seconds_ - row_seconds_ * rows_) / steps_;
 }
 
 }  // namespace sluice::engine

@@ -11,26 +11,28 @@ class Pace {
  public:
   /// Fewer rows than these are not worth a step: what weights cost is then most of it.
   static constexpr int64_t kLeastRows = 16;
-  /// Of the time that a step may take, what is aimed at: measured times scatter.
-  static constexpr double kAim = 0.85;
-
   /// Steps of at most `seconds`.
-  explicit Pace(double seconds) : aim_(kAim * seconds) {}
+  explicit Pace(double seconds) : most_seconds_(seconds) {}
 
-  /// Rows of prompts for the next step with so many rows of answers: at least kLeastRows, and in whole
-  /// multiples of them.
+  /// Rows of prompts for the next step with so many rows of answers: kLeastRows or a multiple of them.
   int64_t prompt_rows(int64_t answer_rows) const;
   /// A step took so long.
   void observe(int64_t answer_rows, int64_t prompt_rows, double seconds);
 
  private:
   double answers_seconds(int64_t answer_rows) const;
+  void fit(double rows, double seconds);
 
-  double aim_;
+  double most_seconds_;
   // Seconds of a step without prompts, by the logarithm of its rows; 0: not seen.
   std::array<double, 16> answers_{};
-  double row_seconds_ = 0;  // that a prompt's row adds; 0: not seen
-  int64_t most_seen_ = 0;   // prompt rows of the last step that had any
+  // What prompts add to a step: so many seconds, and so many a row; 0: not seen. Of the last steps, by least
+  // squares, whose sums these are.
+  double base_seconds_ = 0, row_seconds_ = 0;
+  double steps_ = 0, rows_ = 0, seconds_ = 0, rows_rows_ = 0, rows_seconds_ = 0;
+  std::array<double, 2> late_{};  // seconds by which the last two steps took longer than that, or less
+  double scatter_ = 1.15;         // how many times what was expected 99 of 100 steps take at most
+  int64_t most_seen_ = 0;         // prompt rows of the last step that had any
 };
 
 }  // namespace sluice::engine

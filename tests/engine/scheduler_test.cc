@@ -274,6 +274,8 @@ struct Machine {
   double step, answer_row, prompt_row, per_context_row;  // seconds
   int64_t max_rows;
   double max_itl;
+  int64_t group = 1;   // rows whose attention takes as long as that of fewer
+  double hiccups = 0;  // share of steps that take 1.3 times as long
 };
 
 struct Reading {
@@ -300,11 +302,14 @@ Reading read_prompt(const Machine& machine, int32_t streams) {
     double seconds = machine.step;
     std::vector<RequestId> draws;
     for (const Chunk& chunk : chunks) {
-      seconds += static_cast<double>(chunk.rows) *
-                 ((chunk.rows == 1 ? machine.answer_row : machine.prompt_row) +
-                  machine.per_context_row * static_cast<double>(chunk.first + chunk.rows / 2));
+      const int64_t group = chunk.rows == 1 ? 1 : machine.group;
+      const auto rows = static_cast<double>((chunk.rows + group - 1) / group * group);
+      seconds +=
+          static_cast<double>(chunk.rows) * (chunk.rows == 1 ? machine.answer_row : machine.prompt_row);
+      seconds += rows * machine.per_context_row * static_cast<double>(chunk.first + chunk.rows / 2);
       if (chunk.last()) draws.push_back(chunk.sequence->id);
     }
+    if (static_cast<double>(random() % 1000) < 1000 * machine.hiccups) seconds *= 1.3;
     seconds *= 0.95 + 0.1 * static_cast<double>(random() % 1000) / 1000;
     scheduler.computed(seconds);
     if (step >= 50) {
@@ -329,6 +334,9 @@ TEST(Scheduler, APromptIsReadQuicklyWithoutStallingAnswers) {
       {"GPU", 6e-3, 0.2e-3, 40e-6, 1e-9, 2048, 0.1},
       {"CPU", 60e-3, 5e-3, 4e-3, 40e-9, 512, 1.0},
       {"fast GPU", 3e-3, 0.1e-3, 12e-6, 0.5e-9, 512, 0.1},
+      // What two cores measured: most of a long prompt's time is attention, for 16 rows on one core, 32 on
+      // both.
+      {"slow CPU", 50e-3, 1e-3, 2.2e-3, 0.4e-6, 512, 0.5, 32, 0.03},
   };
   for (const Machine& machine : machines) {
     const double alone = read_prompt(machine, 0).prompt_rows_per_second;
@@ -339,7 +347,9 @@ TEST(Scheduler, APromptIsReadQuicklyWithoutStallingAnswers) {
           machine.name, streams, beside.prompt_rows_per_second, 100 * beside.prompt_rows_per_second / alone,
           1e3 * beside.p99, 1e3 * machine.max_itl);
       EXPECT_GE(beside.prompt_rows_per_second, 0.7 * alone) << machine.name << ", " << streams;
-      EXPECT_LE(beside.p99, machine.max_itl) << machine.name << ", " << streams;
+      // Whatever is aimed at, a step may be held up.
+      EXPECT_LE(beside.p99, machine.max_itl * (machine.hiccups > 0 ? 1.3 : 1))
+          << machine.name << ", " << streams;
     }
   }
 }

@@ -2,10 +2,12 @@
 // chunks' results are put together in their order (a running maximum rescales them: online softmax, Milakov
 // and Gimelshein 2018). Chunks begin at multiples of kChunkRows whatever the batch, so a row's bits depend
 // neither on its neighbours nor on who computes what:
-//   many rows  a worker takes whole units (some rows of one sequence: a chunk is decoded once for all their
-//   heads) few rows   the workers share the chunks and leave their results in their scratch; then each puts
-//   some heads together
+//   where units (some rows of one sequence: a chunk is decoded once for all their heads) can be dealt out
+//              evenly, a worker takes whole ones
+//   elsewhere  the workers share the chunks and leave their results in their scratch; then each puts some
+//              heads together
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "backend/cpu/ops/kernels.h"
@@ -34,6 +36,27 @@ struct Unit {
 struct Item {
   Unit unit;
   int64_t chunk = 0, query = 0, count = 0;
+};
+
+/// Who computes which unit: whoever has least to do so far takes the next one. Everybody finds the same.
+class Deal {
+ public:
+  explicit Deal(int workers) : workers_(std::min(workers, static_cast<int>(std::size(load_)))) {}
+  int take(int64_t work) {
+    const auto least = std::min_element(load_.begin(), load_.begin() + workers_);
+    *least += work;
+    all_ += work;
+    return static_cast<int>(least - load_.begin());
+  }
+  /// Whether nobody waits long for the others.
+  bool is_even() const {
+    return *std::max_element(load_.begin(), load_.begin() + workers_) * workers_ <= all_ + all_ / 8;
+  }
+
+ private:
+  std::array<int64_t, 256> load_{};  // more workers than these have nothing to do
+  int workers_;
+  int64_t all_ = 0;
 };
 
 /// A worker's scratch.
@@ -78,12 +101,13 @@ class Attention {
         mine_(scratch_of(c.worker)) {}
 
   void run() {
-    int64_t units = 0, items = 0;
-    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last)) {
-      ++units;
+    // Units of fewer rows decode a chunk more often, but where they are few they are dealt out more evenly.
+    for (unit_rows_ = kUnitRows; unit_rows_ >= kUnitRows / 4; unit_rows_ /= 2)
+      if (can_deal()) return whole_units();
+    unit_rows_ = kUnitRows;
+    int64_t items = 0;
+    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last))
       items += u.chunks * ceil_div(queries(u), kQueries);
-    }
-    if (c_.workers == 1 || units >= 4 * c_.workers) return whole_units();
     // Where the chunks are few, the workers share the queries of a chunk, too.
     batch_ = std::clamp<int64_t>(items * kQueries / (4 * c_.workers), 4, kQueries);
     shared_chunks();
@@ -93,11 +117,20 @@ class Attention {
   Scratch scratch_of(int worker) const { return {c_.memory.scratch(worker), kernels_, shape_, heads_}; }
   int64_t length(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)] + 1; }
   int64_t queries(const Unit& unit) const { return (unit.last - unit.first) * heads_; }
+  int64_t work(const Unit& unit) const { return unit.chunks * queries(unit); }
+
+  /// Whether whole units keep all workers busy.
+  bool can_deal() const {
+    int64_t units = 0;
+    Deal deal(c_.workers);
+    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last), ++units) deal.take(work(u));
+    return c_.workers == 1 || units >= 4 * c_.workers || deal.is_even();
+  }
 
   Unit unit_from(int64_t first) const {
     const auto sequence = [&](int64_t row) { return c_.input.sequences[static_cast<size_t>(row)]; };
     Unit unit{first, first, 0};
-    while (unit.last < c_.input.rows() && unit.last < first + kUnitRows &&
+    while (unit.last < c_.input.rows() && unit.last < first + unit_rows_ &&
            sequence(unit.last) == sequence(first)) {
       unit.chunks = std::max(unit.chunks, ceil_div(length(unit.last++), kChunkRows));
     }
@@ -200,9 +233,9 @@ class Attention {
   }
 
   void whole_units() {
-    int64_t number = 0;
-    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last), ++number) {
-      if (number % c_.workers == c_.worker) whole_unit(u);  // late units cost more
+    Deal deal(c_.workers);
+    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last)) {
+      if (deal.take(work(u)) == c_.worker) whole_unit(u);
     }
   }
 
@@ -270,7 +303,8 @@ class Attention {
   AttendShape shape_;
   int64_t heads_;
   Scratch mine_;
-  int64_t batch_ = kQueries;  // queries of an item
+  int64_t unit_rows_ = kUnitRows;  // of a unit at most
+  int64_t batch_ = kQueries;       // queries of an item
 };
 
 void mla_attend(const Program& p, const Op& record, const Context& c) {
