@@ -161,7 +161,7 @@ int32_t PrefixTree::evict() {
 void PrefixTree::check(std::span<const int32_t> held) const {
   std::vector<int32_t> holds(nodes_.size(), 0);
   for (int32_t page : held)
-    for (; page != kRoot; page = node(page).parent) ++holds[static_cast<size_t>(page + 1)];
+    for (; page != kRoot; page = node(page).parent) ++holds[static_cast<size_t>(int64_t{page} + 1)];
   int64_t in_tree = 0, without_holds = 0, leaves = 0, links = std::ssize(node(kRoot).children);
   for (size_t i = 1; i < nodes_.size(); ++i) {
     const Node& n = nodes_[i];

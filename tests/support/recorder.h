@@ -42,13 +42,18 @@ class Recorder : public engine::Listener {
     ended_.notify_all();
   }
 
-  /// Waits for the end, a minute at most.
+  /// Waits for the end, a minute at most; under sanitizers ten.
   const engine::Result& wait() {
     using std::chrono::system_clock;
     std::unique_lock lock(mutex_);
     // By the system's clock: waiting by another one, g++ 12's thread sanitizer does not see the lock given
     // up. In short pieces: while the whole process stands still, no time passes.
-    for (int i = 0; i < 1200 && ends == 0; ++i)
+#ifdef SLUICE_SANITIZED
+    constexpr int kPieces = 12'000;
+#else
+    constexpr int kPieces = 1'200;
+#endif
+    for (int i = 0; i < kPieces && ends == 0; ++i)
       ended_.wait_until(lock, system_clock::now() + std::chrono::milliseconds(50));
     EXPECT_GT(ends, 0) << "no end came";
     return result;
