@@ -5,6 +5,7 @@
 // cache. Bound by reading weights: 18.5 MB for GLM-4.7-Flash in the q4_0 mix, 4.1 us at 4.5 TB/s.
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/one_row.h"
 #include "backend/cuda/prim/dot.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "program/op.h"
@@ -109,6 +110,14 @@ void start(const Program& program, const Context& context, Args& args, TensorId 
   args.epsilon = epsilon;
   args.by_outputs = program[in].shape[0] == kOutputRows;
   args.one_row = context.rows(program[in]) == 1;
+  if (args.one_row && args.in.heads == 1 && norm == kNoTensor) {
+    OneRowGated one;
+    const auto take = [](const Experts& e) {
+      return OneRowGated::Experts{e.gate, e.up, e.out, e.ids, e.slots};
+    };
+    one.shared = take(args.shared), one.routed = take(args.routed), one.in = args.in.data;
+    if (gate_one_row(context, one)) return;
+  }
   const int64_t row_bytes = Activations::row_bytes(args.in.columns, args.bytes, args.floats);
   const LaunchShape shape{dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.processors)),
                                static_cast<unsigned>(context.rows(program[in]))),

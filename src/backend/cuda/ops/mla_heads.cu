@@ -1,24 +1,26 @@
 // mla_heads for one row and a short context, and its first half, mla_query, for any context: a cluster of
 // blocks takes a head from the low-rank query to its values, so that four products and the attention cost one
-// launch. The blocks of a cluster share the rows of the head's matrices and the chunks of its context; what
-// one makes it pushes into the others' shared memory, three times:
+// launch. The blocks of a cluster share the head's queries by 32, the chunks of its context and the rows of
+// its values; what one makes it pushes into the others' shared memory, twice:
 //
-//   queries (q) | taken into latent space (k_b) | attention over this block's chunks | put together, values
-//   (v_b)
+//   32 queries each (q), their part of all latent queries (k_b) | sums of the parts; attention over this
+//   block's chunks | put together, values (v_b)
 //
 // Every block norms the latent and turns the key for itself; the row enters the cache from the first one, and
-// everybody reads it from shared memory. The cached rows of the first chunk and all weights are asked for
-// before the kernel waits for its predecessor: they do not depend on it.
+// everybody reads it from shared memory. All weights are asked for before the kernel waits for its
+// predecessor: they do not depend on it.
 //
 // GLM-4.7-Flash in the q4_0 mix: 6.4 MB of weights and 1,152 bytes a position, which all heads read from the
 // second cache; so from about a thousand positions on kernels that read the cache once for all heads are
 // better.
 #include <cuda_fp16.h>
 
+#include <cstddef>
+
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/any_type.cuh"
 #include "backend/cuda/prim/cluster.cuh"
-#include "backend/cuda/prim/dot.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/prefetch.cuh"
 #include "backend/cuda/prim/rope.cuh"
@@ -29,348 +31,405 @@ namespace {
 
 using namespace program;
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kChunk = 32;      // positions; a page is some of them
-constexpr int kLongest = 1024;  // positions
+constexpr int kShare = 32;  // queries of a block: a block of columns of k_b
+constexpr int kLanes = 8;   // of a row of q or v_b
+constexpr int kRank = 512, kTurned = 64, kWidth = kRank + kTurned;  // a cache row
+constexpr int kChunk = 32;                                          // positions; a page is some of them
+constexpr int kLongest = 1024;                                      // positions
+constexpr int kMostColumns = 2048;                                  // of the low-rank query
 
 struct Args {
   StepView step;
   Rows<float> in, out;
   const float *q_norm, *kv, *kv_norm, *factors;
-  Matrix q, k_b,
-      v_b;  // q.codes null: `in` holds the queries; v_b.columns 0: `out` gets queries in latent space
+  Matrix q, k_b, v_b;  // q.codes null: `in` holds the queries; v_b.codes null: `out` gets latent queries
   Cache cache;
-  int layer, cluster, rank, turned, nope;  // turned: columns of the rotary part
-  int q_lanes, k_lanes, v_lanes;
-  bool q_bytes, k_bytes, v_bytes;
+  int layer, cluster, nope;
   float scale, epsilon;
   RopeTable rope;
-
-  SLUICE_BOTH int width() const { return rank + turned; }
 };
 
-/// Shared memory behind the activations, in floats but for the chunk of cache rows.
-struct Layout {
-  int activations, queries, query, current, weights, partial, best, bytes, chunk;  // bytes from the beginning
+constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
+
+/// A block's shared memory.
+struct alignas(16) Shared {
+  float q_norm[kMostColumns];
+  char x[activation_bytes(kMostColumns)];        // the low-rank query
+  char q_blocks[activation_bytes(32 * kWarps)];  // this block's queries, a copy a warp
+  char context[activation_bytes(kRank)];
+  float q[kShare];
+  float parts[kMostInCluster][kRank];  // of latent queries, by block of the cluster
+  float turned[kTurned];               // queries to be turned
+  float query[kWidth], current[kWidth];
+  float weights[kChunk];
+  float sums[kMostInCluster][kRank];  // of values, by block
+  float2 best[kMostInCluster];        // largest score, total weight
+  Turn turns[kTurned / 2];
+  alignas(16) float partial[2][kWarps];
+  Arrivals queries_there, sums_there;
+  alignas(16) __half2 chunk[kChunk][kWidth / 2];
 };
 
-SLUICE_BOTH inline int wide(int bytes) { return (bytes + 15) / 16 * 16; }
+__device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
+__device__ inline int thread() { return static_cast<int>(threadIdx.x); }
 
-SLUICE_BOTH inline Layout layout_of(const Args& a) {
-  const auto row = [](int columns, bool bytes) { return Activations::row_bytes(columns, bytes, !bytes); };
-  int most = row(a.nope, a.k_bytes);
-  const int v = a.v_b.columns > 0 ? row(a.rank, a.v_bytes) : 0,
-            q = a.q.codes != nullptr ? row(a.in.columns, a.q_bytes) : 0;
-  most = v > most ? v : most;
-  most = q > most ? q : most;
-  Layout l{};
-  l.queries = wide(most);
-  l.query = l.queries + wide((a.nope + a.turned) * 4);
-  l.current = l.query + wide(a.width() * 4);
-  l.weights = l.current + wide(a.width() * 4);
-  l.partial = l.weights + kChunk * 4;
-  l.best = l.partial + wide(a.cluster * a.rank * 4);
-  l.chunk = l.best + wide(a.cluster * 8);
-  l.bytes = a.v_b.columns > 0 ? l.chunk + kChunk * a.width() * 2 : l.partial;
-  return l;
-}
-
-__device__ inline float* floats_at(int offset) { return reinterpret_cast<float*>(dynamic_shared(offset)); }
-
-/// Rows [first, first + count) that this block takes of a head's `rows`.
+/// This block's rows of q or of v_b: a row is kLanes threads'. One: how a block is held (prim/any_type.cuh).
+template <typename One>
 struct Share {
-  int first, count;
-};
-__device__ inline Share share_of(int rows, int cluster, int group) {
-  const int each = ((rows + cluster - 1) / cluster + group - 1) / group * group;
-  const int first = static_cast<int>(cluster_rank()) * each;
-  return {first, max(0, min(each, rows - first))};
-}
+  const Matrix& m;
+  int first, rows;  // flat row of the first, how many
+  RowShape shape;
+  AskedOf<One> asked;
 
-/// This block's rows of a head's matrix times x; put(n, product) is called by the lanes of each row, the same
-/// for all.
-template <typename Put>
-__device__ inline void multiply_share(const Matrix& m, int64_t first_row, int rows, int lanes, int cluster,
-                                      const Activations& x, Put put) {
-  const int group = 32 / lanes;
-  const Share share = share_of(rows, cluster, group);
-  for (int at = threadIdx.x / 32 * group; at < share.count; at += kWarps * group) {
-    const int in_share = at + threadIdx.x % 32 / lanes;
-    const bool valid = in_share < share.count;
-    const int n = share.first + in_share;
-    const Sums<1> sums = dot<1>(m, first_row + n, valid ? 1 : 0, lanes, x);
-    if (valid) put(n, sums.of[0], threadIdx.x % lanes);
+  __device__ Share(const Matrix& matrix, int64_t first_row, int count)
+      : m(matrix),
+        first(static_cast<int>(first_row)),
+        rows(count),
+        shape{matrix.columns / 32, kLanes, count} {}
+  __device__ int row(int pass) const { return pass * (kThreads / kLanes) + thread() / kLanes; }
+  __device__ int first_block(int pass) const { return (first + min(row(pass), rows - 1)) * shape.blocks; }
+  /// The first blocks of the first pass.
+  __device__ void ask() { asked.ask(m, first_block(0), shape.lane(), shape); }
+  /// put(row of the share, product) by the first lane of each row.
+  template <typename Put>
+  __device__ void multiply(const Activations& x, Put put) {
+    for (int pass = 0; pass * (kThreads / kLanes) < rows; ++pass) {
+      float sum = 0;
+#pragma unroll 1
+      for (int b = shape.lane(); b - shape.lane() < shape.blocks; b += kLanes * One::kAtOnce) {
+        if (pass > 0 || b != shape.lane()) asked.ask(m, first_block(pass), b, shape);
+        sum += asked.times(m.type, x, b, shape);
+      }
+      sum = lane_sum(sum, kLanes);
+      if (row(pass) < rows && shape.lane() == 0) put(row(pass), sum);
+    }
   }
-}
-
-/// The head's rows that this block will multiply.
-__device__ inline void prefetch_share(const Matrix& m, int64_t first_row, int rows, int lanes, int cluster) {
-  const Share share = share_of(rows, cluster, 32 / lanes);
-  const int64_t row = code_bytes(m.type, m.columns);
-  prefetch_range(m.codes + (first_row + share.first) * row, share.count * row);
-}
+  __device__ void prefetch() const {
+    const int64_t row_bytes = code_bytes(m.type, m.columns);
+    prefetch_range(m.codes + first * row_bytes, rows * row_bytes);
+  }
+};
 
 /// Copies cached rows begin to end of this sequence (in one page) to shared memory, asynchronously.
-__device__ inline void fetch_chunk(const Args& args, int offset, int begin, int end) {
+__device__ inline void fetch_chunk(const Args& args, int begin, int end) {
   if (end <= begin) return;
   const char* page = reinterpret_cast<const char*>(args.cache.row(args.layer, args.step.slot_of(0, begin)));
-  const int bytes = (end - begin) * args.width() * 2;
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(dynamic_shared(offset)));
-  for (int at = threadIdx.x * 16; at < bytes; at += kThreads * 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(page + at) : "memory");
-  }
+  char* const to = reinterpret_cast<char*>(shared().chunk);
+#pragma unroll 1
+  for (int at = thread() * 16; at < (end - begin) * kWidth * 2; at += kThreads * 16)
+    copy_async(to + at, page + at);
 }
-__device__ inline void wait_for_chunk() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/// The normed latent and the turned key of this row, as the cache holds them: in shared memory, and from the
-/// first block in the cache.
-__device__ inline void make_current(const Args& args, const Layout& l, int position, float* partial) {
-  float* current = floats_at(l.current);
-  float squares = 0;
-  for (int c = threadIdx.x; c < args.rank; c += kThreads) {
-    const float v = __ldcg(args.kv + c);
-    squares += v * v;
-  }
-  const float inverse =
-      1.0f / sqrtf(block_sum(squares, partial) / static_cast<float>(args.rank) + args.epsilon);
+__device__ inline float factor_of(const float* partial, int columns, float epsilon) {
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += partial[w];
+  return rsqrtf(sum / static_cast<float>(columns) + epsilon);
+}
+
+/// The row that this step adds, as the cache holds it, in shared memory and from the first block in the
+/// cache; and the low-rank query, quantised. Returns the factor of its norm. The block meets.
+__device__ inline float take_row(const Args& args, const Activations& x,
+                                 const float (&kv_norm)[kRank / kThreads]) {
+  Shared& s = shared();
+  constexpr int kEach = kRank / kThreads;
+  float latent[kEach], squares = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) latent[i] = load_result(args.kv + i * kThreads + thread());
+  const bool turns = thread() < kTurned / 2;
+  const int first = args.rope.first(thread()), second = args.rope.second(thread(), kTurned / 2);
+  const float a = turns ? load_result(args.kv + kRank + first) : 0.0f;
+  const float b = turns ? load_result(args.kv + kRank + second) : 0.0f;
+  float query_squares = 0;
+  if (args.q.codes != nullptr)
+    query_squares = quantize_row<kThreads>(x, args.in(0), args.q_norm != nullptr ? s.q_norm : nullptr, [] {});
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) squares += latent[i] * latent[i];
+  squares = lane_sum(squares), query_squares = lane_sum(query_squares);
+  if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares, s.partial[1][thread() / 32] = query_squares;
+  __syncthreads();
+  const float factor = factor_of(s.partial[0], kRank, args.epsilon);
   const auto rounded = [](float v) { return __half2float(__float2half_rn(v)); };
-  for (int c = threadIdx.x; c < args.rank; c += kThreads) {
-    current[c] = rounded(__ldcg(args.kv + c) * inverse * __ldg(args.kv_norm + c));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int c = i * kThreads + thread();
+    s.current[c] = rounded(latent[i] * factor * kv_norm[i]);
   }
-  const int half = args.turned / 2;
-  for (int i = threadIdx.x; i < half; i += kThreads) {
-    const Turn turn = args.rope.turn(position, i, args.factors);
-    const int first = args.rope.first(i), second = args.rope.second(i, half);
-    const float a = __ldcg(args.kv + args.rank + first), b = __ldcg(args.kv + args.rank + second);
-    current[args.rank + first] = rounded(a * turn.cosine - b * turn.sine);
-    current[args.rank + second] = rounded(a * turn.sine + b * turn.cosine);
+  if (turns) {
+    const Turn turn = s.turns[thread()];
+    s.current[kRank + first] = rounded(a * turn.cosine - b * turn.sine);
+    s.current[kRank + second] = rounded(a * turn.sine + b * turn.cosine);
   }
-  __syncthreads();
-  const int slot = __ldcg(args.step.slots);
-  if (blockIdx.x != 0 || slot < 0) return;
-  uint16_t* to = args.cache.row(args.layer, slot);
-  for (int c = threadIdx.x; c < args.width(); c += kThreads)
-    to[c] = __half_as_ushort(__float2half_rn(current[c]));
-}
-
-/// Queries of this head, in every block's shared memory. The cluster meets.
-__device__ inline void make_queries(const Args& args, const Layout& l, int head, float* partial) {
-  float* queries = floats_at(l.queries);
-  const int columns = args.nope + args.turned;
-  if (args.q.codes == nullptr) {
-    for (int c = threadIdx.x; c < columns; c += kThreads) queries[c] = __ldcg(args.in(0, head) + c);
+  if (blockIdx.x == 0) {
     __syncthreads();
-    return;
+    const int slot = __ldg(args.step.slots);
+    uint16_t* to = args.cache.row(args.layer, slot);
+    for (int c = thread(); c < kWidth && slot >= 0; c += kThreads)
+      to[c] = __half_as_ushort(__float2half_rn(s.current[c]));
   }
-  const Activations x{0, args.in.columns, args.q_bytes, !args.q_bytes};
-  x.fill(0, args.in(0), args.q_norm, args.epsilon, partial);
-  __syncthreads();
-  multiply_share(args.q, args.q.row(0, int64_t{head} * columns), columns, args.q_lanes, args.cluster, x,
-                 [&](int n, float value, int lane) {
-                   for (int r = lane; r < args.cluster; r += args.q_lanes)
-                     store_at_rank(queries + n, r, value);
-                 });
-  cluster_meet();
+  return args.q.codes != nullptr && args.q_norm != nullptr
+             ? factor_of(s.partial[1], args.in.columns, args.epsilon)
+             : 1.0f;
 }
 
-/// Queries in latent space, in every block's shared memory. The cluster meets.
-__device__ inline void make_latent_queries(const Args& args, const Layout& l, int head, int position) {
-  const float* queries = floats_at(l.queries);
-  float* query = floats_at(l.query);
-  const Activations x{0, args.nope, args.k_bytes, !args.k_bytes};
-  x.fill_with(0, [&](int at) { return reinterpret_cast<const float4*>(queries)[at]; });
-  const int half = args.turned / 2;
-  for (int i = threadIdx.x; i < half; i += kThreads) {
-    const Turn turn = args.rope.turn(position, i, args.factors);
-    const int first = args.rope.first(i), second = args.rope.second(i, half);
-    const float a = queries[args.nope + first], b = queries[args.nope + second];
-    query[args.rank + first] = a * turn.cosine - b * turn.sine;
-    query[args.rank + second] = a * turn.sine + b * turn.cosine;
+/// This block's queries, to shared memory. The block meets.
+template <typename One>
+__device__ inline void make_queries(const Args& args, int head, int rank, Share<One>& q, const Activations& x,
+                                    float factor) {
+  Shared& s = shared();
+  if (args.q.codes == nullptr) {
+    if (thread() < kShare) s.q[thread()] = __ldcg(args.in(0, head) + rank * kShare + thread());
+  } else {
+    q.multiply(x, [&](int row, float value) { s.q[row] = value * factor; });
   }
   __syncthreads();
-  multiply_share(args.k_b, args.k_b.row(head, 0), args.rank, args.k_lanes, args.cluster, x,
-                 [&](int n, float value, int lane) {
-                   for (int r = lane; r < args.cluster; r += args.k_lanes) store_at_rank(query + n, r, value);
-                 });
-  cluster_meet();
 }
 
-/// Scores of a chunk's rows, to shared memory: a warp takes every kWarps-th row.
-__device__ inline void score_chunk(const Args& args, const Layout& l, int begin, int end, int position) {
-  const int lane = threadIdx.x % 32;
-  const auto* chunk = reinterpret_cast<const __half2*>(dynamic_shared(l.chunk));
-  const auto* query = reinterpret_cast<const float2*>(floats_at(l.query));
-  const auto* current = reinterpret_cast<const float2*>(floats_at(l.current));
-  for (int t = begin + threadIdx.x / 32; t < end; t += kWarps) {
-    float score = 0;
-    for (int c = lane; c < args.width() / 2; c += 32) {
-      const float2 key =
-          t == position ? current[c] : __half22float2(chunk[(t - begin) * (args.width() / 2) + c]);
-      score += key.x * query[c].x + key.y * query[c].y;
+/// What this block's queries give of latent queries, or they themselves where they are to be turned, in every
+/// block's shared memory. All blocks do.
+template <typename One>
+__device__ inline void share_queries(const Args& args, int rank, const One (&raw)[kRank / kThreads]) {
+  Shared& s = shared();
+  const int lane = thread() % 32, warp = thread() / 32;
+  if (rank * kShare < args.nope) {
+    constexpr int kEach = kRank / kThreads;
+    const Activations x{offsetof(Shared, q_blocks), 32 * kWarps, true, false};
+    quantize_lanes(x, warp, s.q[lane]);
+    __syncwarp();
+    const ActivationBlock block = x.block(0, warp);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const float part = raw[i].times(args.k_b.type, block);
+      for (int r = 0; r < args.cluster; ++r)
+        s.queries_there.push(&s.parts[rank][i * kThreads + thread()], r, part);
     }
-    score = lane_sum(score);
-    if (lane == 0) floats_at(l.weights)[t - begin] = score * args.scale;
+  } else if (warp == 0) {
+    for (int r = 0; r < args.cluster; ++r)
+      s.queries_there.push(&s.turned[rank * kShare - args.nope + lane], r, s.q[lane]);
+  }
+  s.queries_there.wait();
+}
+
+/// Queries as the cache's rows meet them. The block meets.
+__device__ inline void sum_queries(const Args& args) {
+  Shared& s = shared();
+  for (int c = thread(); c < kRank; c += kThreads) {
+    float sum = 0;
+    for (int r = 0; r < args.nope / kShare; ++r) sum += s.parts[r][c];
+    s.query[c] = sum;
+  }
+  if (thread() < kTurned / 2) {
+    const Turn turn = s.turns[thread()];
+    const int first = args.rope.first(thread()), second = args.rope.second(thread(), kTurned / 2);
+    const float a = s.turned[first], b = s.turned[second];
+    s.query[kRank + first] = a * turn.cosine - b * turn.sine;
+    s.query[kRank + second] = a * turn.sine + b * turn.cosine;
+  }
+  __syncthreads();
+}
+
+/// Scores of a chunk's rows, to shared memory: a warp takes every kWarps-th row, all of its rows side by
+/// side.
+__device__ inline void score_chunk(const Args& args, int begin, int end) {
+  Shared& s = shared();
+  constexpr int kEach = kChunk / kWarps;
+  const int lane = thread() % 32, warp = thread() / 32;
+  const auto* query = reinterpret_cast<const float2*>(s.query);
+  float scores[kEach] = {};
+#pragma unroll
+  for (int i = 0; i < kWidth / 64; ++i) {
+    const float2 q = query[i * 32 + lane];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const float2 key = __half22float2(s.chunk[j * kWarps + warp][i * 32 + lane]);
+      scores[j] += key.x * q.x + key.y * q.y;
+    }
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+#pragma unroll
+    for (float& score : scores) score += __shfl_xor_sync(kWholeWarp, score, step);
+  }
+  static_assert(kEach <= 32);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (lane == 0)
+      s.weights[j * kWarps + warp] = begin + j * kWarps + warp < end ? scores[j] * args.scale : -INFINITY;
   }
 }
 
 /// Attention over this block's chunks: its unnormalised sums and (largest score, total weight), in every
-/// block's shared memory. The cluster meets. A thread keeps two columns of the latent, and of several groups
-/// of threads each takes every so many rows.
-__device__ inline void attend_share(const Args& args, const Layout& l, int position) {
+/// block's shared memory. A thread keeps two columns of the latent.
+__device__ inline void attend_share(const Args& args, int rank, int position) {
+  Shared& s = shared();
+  static_assert(kRank == 2 * kThreads);
   constexpr float kNone = -INFINITY;
-  const int pairs = args.rank / 2, groups = kThreads / pairs;
-  const int pair = threadIdx.x % pairs, group = threadIdx.x / pairs;
-  const auto rank = static_cast<int>(cluster_rank());
-  const float* weights = floats_at(l.weights);
-  const auto* chunk = reinterpret_cast<const __half2*>(dynamic_shared(l.chunk));
-  const auto* current = reinterpret_cast<const float2*>(floats_at(l.current));
+  const int lane = thread() % 32;
+  static_assert(kChunk <= 32 && kTurned / 2 == 32);
   float largest = kNone, total = 0, x = 0, y = 0;
   for (int begin = rank * kChunk; begin <= position; begin += args.cluster * kChunk) {
     const int end = min(begin + kChunk, position + 1);
     if (begin != rank * kChunk) {  // the first chunk was fetched before
       __syncthreads();
-      fetch_chunk(args, l.chunk, begin, min(end, position));
+      fetch_chunk(args, begin, min(end, position));
     }
-    wait_for_chunk();
+    wait_for_copies();
+    // This step's row is not in the cache yet.
+    if (position < end) {
+      for (int c = thread(); c < kWidth / 2; c += kThreads)
+        s.chunk[position - begin][c] = __float22half2_rn(reinterpret_cast<const float2*>(s.current)[c]);
+    }
     __syncthreads();
-    score_chunk(args, l, begin, end, position);
+    score_chunk(args, begin, end);
     __syncthreads();
-    // Every warp finds the largest score for itself; then a thread a position turns it into a weight.
-    const int count = end - begin, lane = threadIdx.x % 32;
-    const float score = lane < count ? weights[lane] : kNone;
+    // Every warp turns all scores into weights for itself.
+    const int count = end - begin;
+    const float score = lane < kChunk ? s.weights[lane] : kNone;
     const float next = fmaxf(largest, lane_max(score)), shrink = expf(largest - next);
     const float weight = expf(score - next);  // 0 behind the last position
     largest = next;
     total = total * shrink + lane_sum(weight);
     x *= shrink, y *= shrink;
-#pragma unroll 4
-    for (int t = group; t < count; t += groups) {
+#pragma unroll 8
+    for (int t = 0; t < count; ++t) {
       const float w = __shfl_sync(kWholeWarp, weight, t);
-      const float2 value =
-          begin + t == position ? current[pair] : __half22float2(chunk[t * (args.width() / 2) + pair]);
+      const float2 value = __half22float2(s.chunk[t][thread()]);
       x += w * value.x, y += w * value.y;
     }
   }
-  // Groups are put together in this block's place of `partial`, which is then pushed to the others.
-  float* partial = floats_at(l.partial) + rank * args.rank;
-  for (int g = 0; g < groups; ++g) {
-    if (g == group) {
-      partial[2 * pair] = x + (g > 0 ? partial[2 * pair] : 0.0f);
-      partial[2 * pair + 1] = y + (g > 0 ? partial[2 * pair + 1] : 0.0f);
-    }
-    __syncthreads();
-  }
-  for (int r = 0; r < args.cluster; ++r) {
-    if (r == rank) continue;
-    for (int c = threadIdx.x; c < args.rank; c += kThreads) store_at_rank(partial + c, r, partial[c]);
-  }
-  if (threadIdx.x < args.cluster) {
-    store_at_rank(floats_at(l.best) + 2 * rank, threadIdx.x, largest);
-    store_at_rank(floats_at(l.best) + 2 * rank + 1, threadIdx.x, total);
-  }
-  cluster_meet();
+  for (int r = 0; r < args.cluster; ++r) s.sums_there.push(&s.sums[rank][2 * thread()], r, make_float2(x, y));
+  if (thread() < args.cluster) s.sums_there.push(&s.best[rank].x, thread(), make_float2(largest, total));
 }
 
 /// This block's share of the head's values, from all blocks' sums.
-__device__ inline void make_values(const Args& args, const Layout& l, int head) {
-  const float *best = floats_at(l.best), *partial = floats_at(l.partial);
-  float largest = -INFINITY, total = 0;
-  for (int r = 0; r < args.cluster; ++r) largest = fmaxf(largest, best[2 * r]);
-  for (int r = 0; r < args.cluster; ++r) total += expf(best[2 * r] - largest) * best[2 * r + 1];
-  const Activations x{0, args.rank, args.v_bytes, !args.v_bytes};
-  x.fill_with(0, [&](int at) {
-    float4 sum = make_float4(0, 0, 0, 0);
-    for (int r = 0; r < args.cluster; ++r) {
-      if (best[2 * r + 1] == 0) continue;
-      const float factor = expf(best[2 * r] - largest) / total;
-      const float4 v = reinterpret_cast<const float4*>(partial + r * args.rank)[at];
-      sum.x += factor * v.x, sum.y += factor * v.y, sum.z += factor * v.z, sum.w += factor * v.w;
-    }
-    return sum;
-  });
+template <typename One>
+__device__ inline void make_values(const Args& args, int head, int first, Share<One>& v) {
+  Shared& s = shared();
+  const Activations x{offsetof(Shared, context), kRank, true, false};
+  // A lane finds the factor of a block; one without positions has none.
+  const int lane = thread() % 32;
+  const float2 best = lane < args.cluster ? s.best[lane] : make_float2(-INFINITY, 0.0f);
+  const float largest = lane_max(best.x);
+  const float part = best.y > 0 ? expf(best.x - largest) : 0.0f;
+  const float mine = __fdividef(part, lane_sum(part * best.y));
+  constexpr int kEach = kRank / kThreads;
+  float context[kEach] = {};
+#pragma unroll 4
+  for (int r = 0; r < args.cluster; ++r) {
+    const float factor = __shfl_sync(kWholeWarp, mine, r);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) context[i] += factor * s.sums[r][i * kThreads + thread()];
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) quantize_lanes(x, i * kWarps + thread() / 32, context[i]);
   __syncthreads();
-  multiply_share(args.v_b, args.v_b.row(head, 0), args.out.columns, args.v_lanes, args.cluster, x,
-                 [&](int n, float value, int lane) {
-                   if (lane == 0) args.out(0, head)[n] = value;
-                 });
+  v.multiply(x, [&](int row, float value) { args.out(0, head)[first + row] = value; });
 }
 
-__global__ void __launch_bounds__(kThreads, 2) mla_heads(const __grid_constant__ Args args) {
-  __shared__ float partial[33];
+template <typename Q, typename B>
+__global__ void __launch_bounds__(kThreads, 4) mla_heads(const __grid_constant__ Args args) {
   let_next_start();
-  const int head = static_cast<int>(blockIdx.x) / args.cluster;
-  const Layout l = layout_of(args);
-  // The step's data was there before the first kernel began; rows of earlier positions before this step.
-  const int position = __ldcg(args.step.positions);
-  const bool attends = args.v_b.columns > 0;
-  const int begin = static_cast<int>(cluster_rank()) * kChunk;
-  if (attends) fetch_chunk(args, l.chunk, begin, min(begin + kChunk, position));
-  if (args.q.codes != nullptr) {
-    prefetch_share(args.q, args.q.row(0, int64_t{head} * (args.nope + args.turned)), args.nope + args.turned,
-                   args.q_lanes, args.cluster);
+  Shared& s = shared();
+  const int rank = static_cast<int>(cluster_rank()), head = static_cast<int>(blockIdx.x) / args.cluster;
+  if (thread() == 0) {
+    s.queries_there.expect((args.nope / kShare * kRank + kTurned) * 4);
+    s.sums_there.expect(args.v_b.codes != nullptr ? args.cluster * (kRank + 2) * 4 : 0);
   }
-  prefetch_share(args.k_b, args.k_b.row(head, 0), args.rank, args.k_lanes, args.cluster);
-  if (attends) prefetch_share(args.v_b, args.v_b.row(head, 0), args.out.columns, args.v_lanes, args.cluster);
+  Share<Q> q(args.q, args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare), kShare);
+  if (args.q.codes != nullptr) q.ask();
+  // The step's data was there before the first kernel began; rows of earlier positions before this step.
+  const int position = __ldg(args.step.positions);
+  const bool attends = args.v_b.codes != nullptr;
+  if (args.q_norm != nullptr) fetch_norm<kThreads>(s.q_norm, args.q_norm, args.in.columns);
+  constexpr int kEach = kRank / kThreads;
+  float kv_norm[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) kv_norm[i] = __ldg(args.kv_norm + i * kThreads + thread());
+  // The cluster's blocks share the rows of k_b and v_b.
+  const int k_each = (kRank + args.cluster - 1) / args.cluster;
+  Share<B>(args.k_b, args.k_b.row(head, rank * k_each), max(0, min(k_each, kRank - rank * k_each)))
+      .prefetch();
+  const int values = attends ? args.out.columns : 0, v_each = (values + args.cluster - 1) / args.cluster;
+  const int v_first = min(rank * v_each, values);
+  Share<B> v(args.v_b, args.v_b.row(head, v_first), min(v_each, values - v_first));
+  if (attends) v.prefetch();
+  if (attends) fetch_chunk(args, rank * kChunk, min(rank * kChunk + kChunk, position));
+  if (thread() < kTurned / 2) s.turns[thread()] = args.rope.turn(position, thread(), args.factors);
+  cluster_begin();
   wait_for_previous();
-  make_current(args, l, position, partial);
-  cluster_meet();  // all blocks have begun: their shared memory is there
-  make_queries(args, l, head, partial);
-  make_latent_queries(args, l, head, position);
+  wait_for_copies();
+  const Activations x{offsetof(Shared, x), args.in.columns, true, false};
+  const float factor = take_row(args, x, kv_norm);
+  make_queries(args, head, rank, q, x, factor);
+  B k_b[kEach];
+  if (rank * kShare < args.nope) {
+    const int blocks = args.k_b.columns / 32, first = static_cast<int>(args.k_b.row(head, 0));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      k_b[i].load(args.k_b.type, planes_from(args.k_b), (first + i * kThreads + thread()) * blocks + rank);
+  }
+  share_queries(args, rank, k_b);
+  sum_queries(args);
   if (!attends) {
-    if (cluster_rank() != 0) return;
-    for (int c = threadIdx.x; c < args.width(); c += kThreads) args.out(0, head)[c] = floats_at(l.query)[c];
+    for (int c = rank * kThreads + thread(); c < kWidth; c += args.cluster * kThreads)
+      args.out(0, head)[c] = s.query[c];
     return;
   }
-  attend_share(args, l, position);
-  make_values(args, l, head);
+  attend_share(args, rank, position);
+  if (v.rows > 0) v.ask();
+  s.sums_there.wait();
+  if (v.rows > 0) make_values(args, head, v_first, v);
 }
 
-/// v_b: kNoTensor for mla_query.
-Args args_of(const Program& program, const MlaQuery& op, TensorId v_b) {
-  Args args{};
-  args.rank = static_cast<int>(op.rank(program)), args.nope = static_cast<int>(op.nope(program));
-  args.turned = static_cast<int>(op.rope_columns(program));
-  args.in.columns = static_cast<int>(program[op.in.id].columns());
-  const auto is_blocked = [&](TensorId id) { return find_format(program[id].type) != nullptr; };
-  args.q_bytes = op.q && is_blocked(op.q.id), args.k_bytes = is_blocked(op.k_b.id);
-  if (v_b != kNoTensor)
-    args.v_bytes = is_blocked(v_b), args.v_b.columns = static_cast<int>(program[v_b].columns());
-  args.cluster = kMostInCluster;
-  return args;
+/// The kernel for the types of q and of k_b and v_b: of its own where files have them often.
+auto kernel_of(const Args& args) {
+  using quant::Type;
+  const Type b = args.k_b.type;
+  const bool same = args.v_b.codes == nullptr || args.v_b.type == b;
+  const auto q_is = [&](Type type) { return args.q.codes == nullptr || args.q.type == type; };
+  if (same && b == Type::Q8_0) {
+    if (q_is(Type::Q4_0)) return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q8_0>>;
+    if (q_is(Type::Q4_K)) return mla_heads<TypedRaw<Type::Q4_K>, TypedRaw<Type::Q8_0>>;
+    if (q_is(Type::Q8_0)) return mla_heads<TypedRaw<Type::Q8_0>, TypedRaw<Type::Q8_0>>;
+  }
+  if (same && b == Type::Q4_0 && q_is(Type::Q4_0))
+    return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>>;
+  return mla_heads<AnyRaw, AnyRaw>;
 }
 
 void start(const Program& program, const MlaQuery& op, TensorId v_b, TensorId out, float scale,
            const Context& context) {
   const Memory& memory = context.memory;
-  Args args = args_of(program, op, v_b);
+  Args args{};
+  args.nope = static_cast<int>(op.nope(program));
   args.step = context.step;
   args.in = memory.rows(op.in.id), args.out = memory.rows(out);
   args.kv = memory.rows(op.kv.id).data;
   args.q_norm = memory.vector(op.q_norm.id), args.kv_norm = memory.vector(op.kv_norm.id);
   args.factors = memory.vector(op.factors.id);
-  if (op.q) args.q = memory.matrix(op.q.id), args.q_lanes = lanes_for(args.q.type, args.q.columns);
-  args.k_b = memory.matrix(op.k_b.id), args.k_lanes = lanes_for(args.k_b.type, args.k_b.columns);
-  if (v_b != kNoTensor)
-    args.v_b = memory.matrix(v_b), args.v_lanes = lanes_for(args.v_b.type, args.v_b.columns);
+  if (op.q) args.q = memory.matrix(op.q.id);
+  args.k_b = memory.matrix(op.k_b.id);
+  if (v_b != kNoTensor) args.v_b = memory.matrix(v_b);
   args.cache = memory.cache();
   args.layer = op.cache_layer, args.scale = scale, args.epsilon = op.epsilon;
-  args.rope = rope_table(op.rope, args.turned);
-  // As many blocks a head as the device holds at two on a multiprocessor.
-  while (args.cluster > 1 && args.cluster * args.out.heads > 2 * context.processors) args.cluster /= 2;
+  args.rope = rope_table(op.rope, kTurned);
+  args.cluster = (args.nope + kTurned) / kShare;
   const LaunchShape shape{dim3(static_cast<unsigned>(args.out.heads * args.cluster)), dim3(kThreads),
-                          layout_of(args).bytes, args.cluster};
-  launch(context, mla_heads, shape, args);
+                          sizeof(Shared), args.cluster};
+  launch(context, kernel_of(args), shape, args);
 }
 
 bool serves(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
   if (sizes.architecture < 90 || sizes.rows > 1 || op.k_b_reduce != Reduce::Columns) return false;
-  Args args = args_of(program, op, v_b);
-  static const uint8_t kThere = 0;
-  if (op.q) args.q.codes = &kThere;
-  const bool shapes = args.rank >= 64 && kThreads % (args.rank / 2) == 0 && args.nope % 4 == 0 &&
-                      args.turned / 2 <= RopeTable::kMostPairs && args.width() % 8 == 0;
-  return shapes && layout_of(args).bytes <= 2 * kMostShared;
+  const auto is_blocked = [&](TensorId id) { return find_format(program[id].type) != nullptr; };
+  if (!is_blocked(op.k_b.id) || (op.q && !is_blocked(op.q.id)) || (v_b != kNoTensor && !is_blocked(v_b)))
+    return false;
+  const int64_t nope = op.nope(program);
+  return op.rank(program) == kRank && op.rope_columns(program) == kTurned && nope % kShare == 0 && nope > 0 &&
+         (nope + kTurned) / kShare <= kMostInCluster &&
+         (!op.q || program[op.in.id].columns() <= kMostColumns);
 }
 
 void launch_mla_query(const Program& program, const Op& record, const Context& context) {

@@ -6,6 +6,7 @@
 // q4_0 mix.
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/one_row.h"
 #include "backend/cuda/prim/dot.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "program/op.h"
@@ -112,6 +113,11 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
     args.shared_lanes = lanes_for(args.shared_down.type, args.shared_down.columns);
     args.shared_bytes = find_format(args.shared_down.type) != nullptr,
     args.shared_floats = !args.shared_bytes;
+  }
+  if (args.one_row &&
+      add_down_one_row(context, {args.down, args.shared_down, args.in, args.shared_in.data, args.weights.data,
+                                 args.residual.data, args.ids.data, args.out.data})) {
+    return;
   }
   const LaunchShape shape{dim3(static_cast<unsigned>((args.down.rows + kOutputs - 1) / kOutputs),
                                static_cast<unsigned>(context.rows(program[op.in.id]))),

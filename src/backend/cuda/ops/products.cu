@@ -6,6 +6,7 @@
 // (about 1.5 us).
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/one_row.h"
 #include "backend/cuda/prim/dot.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "program/op.h"
@@ -86,7 +87,17 @@ __global__ void __launch_bounds__(kThreads, 2) products(const __grid_constant__ 
 
 bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
 
+/// Whether the kernel of one row and type has taken it.
+bool started_one_row(const Context& context, const Args& args) {
+  OneRowProducts one;
+  for (int p = 0; p < args.count; ++p)
+    one.parts[p] = {args.parts[p].weight, args.parts[p].out, args.parts[p].add};
+  one.count = args.count, one.in = args.in, one.norm = args.norm, one.epsilon = args.epsilon;
+  return multiply_one_row(context, one);
+}
+
 void start(const Context& context, Args& args, int64_t rows) {
+  if (rows == 1 && started_one_row(context, args)) return;
   int weight_rows = 0;
   for (int p = 0; p < args.count; ++p) weight_rows += args.parts[p].weight.rows;
   // Several weight rows a warp's task where there are enough for all warps.

@@ -17,23 +17,72 @@ __device__ inline unsigned cluster_rank() {
   return rank;
 }
 
-/// All threads of all blocks meet; what they wrote before, to their own or others' shared memory, is seen
-/// after.
-__device__ inline void cluster_meet() {
+/// All blocks of the cluster have begun, and what they have made of Arrivals is seen. Nothing else is.
+__device__ inline void cluster_begin() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 
-/// Writes a float to where block `rank` of the cluster has `at`, a place in this block's shared memory.
-__device__ inline void store_at_rank(float* at, unsigned rank, float value) {
+/// Counts the bytes that other blocks of the cluster (and this one) push into this block's shared memory: a
+/// place in shared memory, the same in all blocks. A barrier of the whole cluster would wait for every
+/// thread's global memory too, some thousand cycles.
+struct Arrivals {
+  uint64_t barrier;
+
+  /// bytes: that will come in all. One thread calls it, before cluster_begin.
+  __device__ void expect(int bytes) {
 #if __CUDA_ARCH__ >= 900
-  const auto local = static_cast<uint32_t>(__cvta_generic_to_shared(at));
-  uint32_t remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 #endif
-}
+  }
+  /// Until all of them are there.
+  __device__ void wait() {
+#if __CUDA_ARCH__ >= 900
+    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
+    uint32_t there = 0;
+    while (there == 0) {
+      asm volatile(
+          "{\n .reg .pred p;\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
+          " selp.u32 %0, 1, 0, p;\n}"
+          : "=r"(there)
+          : "r"(at)
+          : "memory");
+    }
+#endif
+  }
+  /// Pushes a number to where block `rank` has `at`, a place in this block's shared memory.
+  __device__ void push(float* at, unsigned rank, float value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                     remote(at, rank)),
+                 "r"(__float_as_uint(value)), "r"(remote(&barrier, rank))
+                 : "memory");
+#endif
+  }
+  /// Two, at a place that is a multiple of 8 bytes.
+  __device__ void push(float* at, unsigned rank, float2 value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+            remote(at, rank)),
+        "r"(__float_as_uint(value.x)), "r"(__float_as_uint(value.y)), "r"(remote(&barrier, rank))
+        : "memory");
+#endif
+  }
+
+ private:
+  __device__ static uint32_t remote(const void* at, unsigned rank) {
+    uint32_t place = 0;
+#if __CUDA_ARCH__ >= 900
+    const auto local = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(local), "r"(rank));
+#endif
+    return place;
+  }
+};
 
 }  // namespace sluice::backend::cuda

@@ -54,7 +54,7 @@ struct Raw {
 struct CodePlanes {
   const uint8_t *codes, *high, *scale, *super;
 };
-__device__ inline CodePlanes planes_from(const Matrix& m) { return {m.codes, m.high, m.scale, m.super}; }
+SLUICE_BOTH inline CodePlanes planes_from(const Matrix& m) { return {m.codes, m.high, m.scale, m.super}; }
 
 template <Type T>
 __device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block) {
@@ -71,26 +71,26 @@ __device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block) {
     }
   }
   if constexpr (Traits<T>::high_bytes == 4)
-    raw.high[0] = __ldg(reinterpret_cast<const uint32_t*>(m.high) + block);
+    raw.high[0] = load_weight(reinterpret_cast<const uint32_t*>(m.high) + block);
   if constexpr (Traits<T>::high_bytes == 8) {
     const uint2 v = load_weight(reinterpret_cast<const uint2*>(m.high) + block);
     raw.high[0] = v.x, raw.high[1] = v.y;
   }
   if constexpr (T == Type::Q4_1 || T == Type::Q5_1) {
-    raw.scale = __ldg(reinterpret_cast<const uint32_t*>(m.scale) + block);
+    raw.scale = load_weight(reinterpret_cast<const uint32_t*>(m.scale) + block);
   } else if constexpr (T == Type::MXFP4 || T == Type::IQ4_XS) {
-    raw.scale = __ldg(m.scale + block);
+    raw.scale = load_weight(m.scale + block);
   } else if constexpr (T == Type::Q3_K) {
     // Two scales of six bits: a byte of low nibbles, and four top bits of a word.
     const uint8_t* group = m.scale + block / 8 * 12;
     raw.scale = group[block % 8] | (uint32_t{group[8 + block % 8 / 2]} >> (4 * (block % 2)) & 15u) << 8;
   } else {
-    raw.scale = __ldg(reinterpret_cast<const uint16_t*>(m.scale) + block);
+    raw.scale = load_weight(reinterpret_cast<const uint16_t*>(m.scale) + block);
   }
   if constexpr (T == Type::Q4_K || T == Type::Q5_K || T == Type::Q2_K) {
-    raw.super = __ldg(reinterpret_cast<const uint32_t*>(m.super) + block / 8);
+    raw.super = load_weight(reinterpret_cast<const uint32_t*>(m.super) + block / 8);
   } else if constexpr (T == Type::Q6_K || T == Type::Q3_K || T == Type::IQ4_XS) {
-    raw.super = __ldg(reinterpret_cast<const uint16_t*>(m.super) + block / 8);
+    raw.super = load_weight(reinterpret_cast<const uint16_t*>(m.super) + block / 8);
   }
   return raw;
 }

@@ -20,12 +20,4 @@ __device__ inline int64_t code_bytes(quant::Type type, int64_t columns) {
   }
 }
 
-/// Asks for the codes of `count` flat rows from `first` on (as far as a matrix has them), the block's threads
-/// together. Other planes are a tenth of them, and come along later.
-__device__ inline void prefetch_rows(const Matrix& m, int64_t first, int64_t count) {
-  const int64_t row = code_bytes(m.type, m.columns);
-  const int64_t last = first + count < m.rows ? first + count : m.rows;
-  if (last > first) prefetch_range(m.codes + (m.first_row + first) * row, (last - first) * row);
-}
-
 }  // namespace sluice::backend::cuda

@@ -33,6 +33,35 @@ __device__ inline uint2 load_weight(const uint2* at) {
   return v;
 }
 
+/// Smaller pieces of a weight's planes.
+__device__ inline uint32_t load_weight(const uint32_t* at) {
+  uint32_t v;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(at));
+  return v;
+}
+__device__ inline uint32_t load_weight(const uint16_t* at) {
+  uint32_t v;  // not 16 bits, whose widening would wait for the load where it stands
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(v) : "l"(at));
+  return v;
+}
+__device__ inline uint32_t load_weight(const uint8_t* at) {
+  uint32_t v;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(at));
+  return v;
+}
+
+/// What an earlier kernel of the step has made, asked for here and not where it is used first.
+__device__ inline float load_result(const float* at) {
+  float v;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at));
+  return v;
+}
+__device__ inline int load_result(const int32_t* at) {
+  int v;
+  asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(at));
+  return v;
+}
+
 /// Asks for a line of a weight ahead of its use.
 __device__ inline void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 

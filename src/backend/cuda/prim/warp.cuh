@@ -5,15 +5,21 @@ namespace sluice::backend::cuda {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
-/// The sum over the `lanes` (a power of two) neighbouring lanes that this lane belongs to.
+/// The sum over the `lanes` (a power of two) neighbouring lanes that this lane belongs to. Unrolled: a loop
+/// would cost more than shuffles that are not needed.
 __device__ inline float lane_sum(float value, int lanes = 32) {
-  for (int step = lanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(kWholeWarp, value, step);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const float other = __shfl_xor_sync(kWholeWarp, value, step);
+    if (step < lanes) value += other;
+  }
   return value;
 }
 
 __device__ inline float lane_max(float value, int lanes = 32) {
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, step));
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    if (step < lanes) value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, step));
   }
   return value;
 }
