@@ -41,8 +41,7 @@ struct Args {
 
 __global__ void __launch_bounds__(kThreads, 2) norm_route(const __grid_constant__ Args args) {
   __shared__ float parts[kMostParts], selection[kMostRouted];  // parts: [stretches][experts]
-  __shared__ float squares[kMostStretches], bias[kMostRouted], rehearsed_weights[kMostRouted];
-  __shared__ int32_t rehearsed_ids[kMostRouted];
+  __shared__ float squares[kMostStretches], bias[kMostRouted];
   __shared__ Arrivals arrivals;  // of logits, in the first block
   let_next_start();
   const int rank = static_cast<int>(cluster_rank()), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -67,13 +66,6 @@ __global__ void __launch_bounds__(kThreads, 2) norm_route(const __grid_constant_
   if (args.bias != nullptr) {
 #pragma unroll 1
     for (int e = threadIdx.x; e < experts; e += kThreads) bias[e] = __ldg(args.bias + e);
-  }
-  if (rank == 0 && warp == 0) {
-    // A rehearsal: the selection's code is brought to this multiprocessor while there is time.
-#pragma unroll 1
-    for (int e = lane; e < experts; e += 32) parts[e] = 0;
-    __syncwarp();
-    route_warp(args.rule, parts, selection, nullptr, rehearsed_ids, rehearsed_weights);
   }
   const int64_t row = blockIdx.y;
   // Computed before the wait, and kept from being computed after it.
