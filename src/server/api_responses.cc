@@ -56,7 +56,7 @@ class ResponseSink : public Sink {
   using Kind = text::OutputEvent::Kind;
 
   /// An event of the stream: its type, then what belongs to it.
-  void tell(const char* type, Json more) {
+  void tell(const char* type, const Json& more) {
     if (!stream_) return;
     Json data = {{"type", type}, {"sequence_number", sequence_++}};
     data.update(more);
@@ -133,7 +133,7 @@ class ResponseSink : public Sink {
   }
 
   /// Where an event belongs, and what it says.
-  Json place(Json more) const {
+  Json place(const Json& more) const {
     Json data = {{"item_id", item_["id"]}, {"output_index", items_.size()}};
     data.update(more);
     return data;
