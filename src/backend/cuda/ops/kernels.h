@@ -10,6 +10,11 @@ namespace sluice::backend::cuda {
 /// (8.6 and 8.9 have the least).
 inline constexpr int64_t kMostShared = 99 * 1024;
 
+/// The same on a device of this architecture; 9.0 and 10.0 have more.
+inline constexpr int64_t most_shared(int architecture) {
+  return architecture == 90 || architecture == 100 ? 2 * kMostShared : kMostShared;
+}
+
 /// Any sizes will do.
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 

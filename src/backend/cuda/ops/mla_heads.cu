@@ -422,6 +422,7 @@ void start(const Program& program, const MlaQuery& op, TensorId v_b, TensorId ou
 }
 
 bool serves(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
+  if (static_cast<int64_t>(sizeof(Shared)) > most_shared(sizes.architecture)) return false;
   if (sizes.architecture < 90 || sizes.rows > 1 || op.k_b_reduce != Reduce::Columns) return false;
   const auto is_blocked = [&](TensorId id) { return find_format(program[id].type) != nullptr; };
   if (!is_blocked(op.k_b.id) || (op.q && !is_blocked(op.q.id)) || (v_b != kNoTensor && !is_blocked(v_b)))

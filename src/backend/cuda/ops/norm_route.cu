@@ -25,7 +25,7 @@ constexpr int kMostRows = 8;
 constexpr int kFours = 8;                  // of four columns, in a lane's registers
 constexpr int kStretch = kFours * 4 * 32;  // columns of a warp
 constexpr int kMostStretches = 16;
-constexpr int kMostParts = 4096;  // experts times stretches
+constexpr int kMostParts = 2048;  // experts times stretches
 
 struct Args {
   StepView step;
@@ -140,6 +140,10 @@ __global__ void __launch_bounds__(kThreads, 2) norm_route(const __grid_constant_
   }
 }
 
+/// The norm's weights and a stretch of the router for each warp.
+int64_t shared_bytes(int64_t columns) { return (columns + kWarps * kStretch) * 4; }
+constexpr int64_t kStatic = 26 * 1024;  ///< what the kernel and the selection have besides, at most
+
 void launch_norm_route(const Program& program, const Op& record, const Context& context) {
   const auto& op = std::get<NormRoute>(record.args);
   const Memory& memory = context.memory;
@@ -155,7 +159,7 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
   args.stretches = (args.in.columns + kStretch - 1) / kStretch;
   args.one_row = context.step_rows == 1;
   const LaunchShape shape{dim3(kBlocks, static_cast<unsigned>(context.rows(program[op.in.id]))),
-                          dim3(kThreads), (args.in.columns + kWarps * kStretch) * 4, kBlocks};
+                          dim3(kThreads), shared_bytes(args.in.columns), kBlocks};
   launch(context, norm_route, shape, args);
 }
 
