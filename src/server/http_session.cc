@@ -274,9 +274,9 @@ bool HttpSession::parse_head() {
   keep_alive_ = message.keep_alive();
   chunked_ = message.version() >= 11;
   head_only_ = request.method == "HEAD";
-  if (auto refusal = host_->hooks.gate(request)) {
+  if (const auto refusal = host_->hooks.gate(request)) {
     if (!parser.is_done()) keep_alive_ = false;  // its body is not read
-    return refuse(std::move(*refusal)), false;
+    return refuse(*refusal), false;
   }
   state_ = State::Body;
   deadline_after(host_->options.body_timeout);
@@ -329,7 +329,7 @@ void HttpSession::refuse(int status, const std::string& message) {
   refuse(host_->hooks.error(request, status, message));
 }
 
-void HttpSession::refuse(HttpResponse response) {
+void HttpSession::refuse(const HttpResponse& response) {
   forget_body();
   state_ = State::Answering;
   deadline_ = Clock::time_point::max();

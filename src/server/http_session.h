@@ -70,7 +70,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   bool parse_body();
   void hand_over();
   void refuse(int status, const std::string& message);
-  void refuse(HttpResponse response);
+  void refuse(const HttpResponse& response);
   void deadline_after(std::chrono::milliseconds time);
 
   void begin_answer(const HttpResponse& head, bool stream);
