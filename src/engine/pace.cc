@@ -23,12 +23,12 @@ int64_t Pace::prompt_rows(int64_t answer_rows) const {
   if (row_seconds_ <= 0) return kLeastRows;
   // One step that was held up is scatter, two are slower than thought, and that is believed at once.
   const double late = std::max(0.0, std::min(late_[0], late_[1]));
-  const double room =
-      (most_seconds_ / scatter_ - answers_seconds(answer_rows) - base_seconds_ - late) / row_seconds_;
-  // Not far beyond what was tried.
-  const double most = static_cast<double>(2 * std::max(most_seen_, kLeastRows));
-  const double rows = std::clamp(room, 0.0, most);
-  return std::max(kLeastRows, static_cast<int64_t>(rows + kLeastRows / 4) / kLeastRows * kLeastRows);
+  const double budget = most_seconds_ / scatter_ - answers_seconds(answer_rows) - late;
+  // A line is known where its points lie: little more than what the last step would allow by itself.
+  const double further = std::min(2.0, budget / last_added_);
+  const double most = further * static_cast<double>(std::max(last_rows_, kLeastRows)) + kLeastRows;
+  const double rows = std::min((budget - base_seconds_) / row_seconds_, most) + kLeastRows / 4;
+  return std::max(kLeastRows, static_cast<int64_t>(rows) / kLeastRows * kLeastRows);
 }
 
 void Pace::observe(int64_t answer_rows, int64_t prompt_rows, double seconds) {
@@ -54,7 +54,8 @@ void Pace::observe(int64_t answer_rows, int64_t prompt_rows, double seconds) {
     added = std::min(added, 2 * expected);
   }
   fit(rows, added);
-  most_seen_ = prompt_rows;
+  last_rows_ = prompt_rows;
+  last_added_ = added;
 }
 
 // A line through what prompts added to the last steps. As long as all of them had about as many rows it goes

@@ -32,7 +32,8 @@ class Pace {
   double steps_ = 0, rows_ = 0, seconds_ = 0, rows_rows_ = 0, rows_seconds_ = 0;
   std::array<double, 2> late_{};  // seconds by which the last two steps took longer than that, or less
   double scatter_ = 1.15;         // how many times what was expected 99 of 100 steps take at most
-  int64_t most_seen_ = 0;         // prompt rows of the last step that had any
+  int64_t last_rows_ = 0;         // of prompts, in the last step that had any, and ...
+  double last_added_ = 0;         // ... the seconds that they took
 };
 
 }  // namespace sluice::engine

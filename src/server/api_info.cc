@@ -29,6 +29,9 @@ Json model_json(const Service& service) {
           {"display_name", service.model_id}};
 }
 
+/// The number as it was given: 0.8, where a float is 0.800000012 as a double.
+double as_given(float value) { return std::stod(fmt::format("{}", value)); }
+
 }  // namespace
 
 void models(const Call& call) {
@@ -57,14 +60,14 @@ void props(const Call& call) {
                                         {"default_generation_settings",
                                          {{"n_ctx", options.context},
                                           {"params",
-                                           {{"temperature", s.temperature},
+                                           {{"temperature", as_given(s.temperature)},
                                             {"top_k", s.top_k},
-                                            {"top_p", s.top_p},
-                                            {"min_p", s.min_p},
-                                            {"repeat_penalty", s.repeat_penalty},
+                                            {"top_p", as_given(s.top_p)},
+                                            {"min_p", as_given(s.min_p)},
+                                            {"repeat_penalty", as_given(s.repeat_penalty)},
                                             {"repeat_last_n", s.penalty_window},
-                                            {"presence_penalty", s.presence_penalty},
-                                            {"frequency_penalty", s.frequency_penalty}}}}},
+                                            {"presence_penalty", as_given(s.presence_penalty)},
+                                            {"frequency_penalty", as_given(s.frequency_penalty)}}}}},
                                         {"chat_template", service.chat_template},
                                         {"bos_token", service.bos},
                                         {"eos_token", service.eos},

@@ -131,6 +131,7 @@ TEST_F(Api, TellsWhatRunsHere) {
   EXPECT_EQ(models["data"][0]["meta"]["n_ctx"], 4096);
   EXPECT_EQ(get("/v1/models/parrot").json()["id"], "parrot");
   EXPECT_EQ(get("/props").json()["default_generation_settings"]["n_ctx"], 4096);
+  EXPECT_THAT(get("/props").body, HasSubstr("\"top_p\":0.95,"));
   EXPECT_EQ(get("/slots").json().size(), 8u);
   EXPECT_EQ(get("/health").json()["status"], "ok");
   EXPECT_EQ(get("/").status, 200);
