@@ -23,7 +23,7 @@ std::vector<Param> all_cases() {
   for (const OpInfo& op : all_ops()) {
     for (const OpCase& op_case : op.cases()) {
       list.push_back({&op, op_case});
-      for (const int64_t rows : {1, 2, 3, 8, 9, 70}) {
+      for (const int64_t rows : {1, 2, 3, 8, 9, 20, 40, 70}) {
         if (rows == op_case.rows) continue;
         OpCase other = op_case;
         other.rows = rows;

@@ -50,9 +50,9 @@ struct Bind {
   const Kernel* operator()(const MoeDownAdd&) const { return first({&kMoeDownAddWide, &kMoeDownAdd}); }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulWide, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
-  const Kernel* operator()(const NormMatmul&) const { return first({&kNormMatmul}); }
-  const Kernel* operator()(const NormRoute&) const { return first({&kNormRoute}); }
-  const Kernel* operator()(const MlaQuery&) const { return first({&kMlaQuery}); }
+  const Kernel* operator()(const NormMatmul&) const { return first({&kNormMatmulWide, &kNormMatmul}); }
+  const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }
+  const Kernel* operator()(const MlaQuery&) const { return first({&kMlaQueryMany, &kMlaQuery}); }
   const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads}); }
 };
 

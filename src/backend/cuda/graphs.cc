@@ -100,14 +100,17 @@ std::string Graphs::resources(const Bucket& bucket, size_t i) const {
 
 void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream) {
   block_.copy(bucket.rows, bucket.outputs, stream);
-  const Context step = context(bucket, stream);
+  Context step = context(bucket, stream);
   const auto mark = [&](size_t i) {
     if (bucket.timed) check(cudaEventRecordWithFlags(events_[i], stream, cudaEventRecordExternal));
   };
   for (size_t i = 0; i < bound_.nodes.size(); ++i) {
     mark(i);
     // Rows of outputs only: with none of them there is nothing to launch.
-    for (const Launch& launch : launches(bucket, i)) launch.kernel->launch(bound_.program, *launch.op, step);
+    for (const Launch& launch : launches(bucket, i)) {
+      launch.kernel->launch(bound_.program, *launch.op, step);
+      step.previous = launch.op;
+    }
   }
   mark(bound_.nodes.size());
 }

@@ -25,10 +25,11 @@ struct Context {
   int64_t longest;      ///< no row's context is longer
   char* scratch;        ///< of this op alone, scratch_bytes of it
   cudaStream_t stream;
-  int processors;            ///< multiprocessors of the device
-  int architecture;          ///< 90: compute capability 9.0
-  bool overlap;              ///< kernels start before their predecessor has ended, and wait by themselves
-  LaunchLog* log = nullptr;  ///< set: launches are told to it and not started
+  int processors;    ///< multiprocessors of the device
+  int architecture;  ///< 90: compute capability 9.0
+  bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
+  const program::Op* previous = nullptr;  ///< the op that was launched before; null: not known
+  LaunchLog* log = nullptr;               ///< set: launches are told to it and not started
 
   int64_t rows(const program::Tensor& tensor) const {
     return program::Program::rows(tensor, step_rows, output_rows);

@@ -19,15 +19,15 @@ inline constexpr int64_t most_shared(int architecture) {
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kGatherRows, kExpertCombine;
-extern const Kernel kRoute, kNormRoute;
+extern const Kernel kRoute, kNormRoute, kNormRouteMany;
 extern const Kernel kMatmul, kMatmulAdd, kNormMatmul;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
-extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaHeads;
+extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryMany, kMlaHeads;
 
 // Steps of many rows, on matrix units.
-extern const Kernel kMatmulFloat, kMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;
+extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;
 extern const Kernel kMoeGateUpWide, kMoeDownAddWide, kExpertMatmulWide;
 extern const Kernel kMlaAttendTiles;
 

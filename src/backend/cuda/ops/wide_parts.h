@@ -2,6 +2,8 @@
 // of experts. Host launchers; the kernels stand in files of their own.
 #pragma once
 
+#include <span>
+
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/prim/wide.h"
 
@@ -40,12 +42,23 @@ constexpr int64_t list_tiles(int64_t pairs, int64_t experts, int64_t tile_tokens
 }
 
 void pack_tokens(const PackPlan& plan, int64_t slots, const Context& context);
+/// Two packings in one launch.
+void pack_tokens(const PackPlan& one, int64_t slots_of_one, const PackPlan& other, int64_t slots_of_other,
+                 const Context& context);
+/// Columns of a row that packing holds in registers, and may norm (PackPlan::norm).
+inline constexpr int64_t kHeldColumns = 4096;
 void order_pairs(const OrderPlan& plan, const Context& context);
 void combine_experts(const CombinePlan& plan, const Context& context);
 
 /// Whether this build has the kernels of warpgroups for the device in hand (compute capability 9.0, and not
 /// by way of another one's code).
 bool has_wgmma();
+
+/// Products of the same tokens with weights of one type and width (one or two), by streaming
+/// (tiles_stream.cuh), for `tiles` tiles of tokens of each at most; false: they are not of a shape for it,
+/// and nothing was started.
+bool multiply_streamed(std::span<const Product> products, std::span<const int64_t> tiles,
+                       const Context& context);
 
 /// The product on matrix units, for `tiles` tiles of tokens at most. by_wgmma: tokens lie in strips.
 void multiply_wide(const Product& product, int64_t tiles, bool by_wgmma, const Context& context);

@@ -59,9 +59,20 @@ __device__ __forceinline__ __half2 twice(float value) { return __float2half2_rn(
 __device__ __forceinline__ float low_half(uint32_t bits) { return __low2float(as_half2(bits)); }
 __device__ __forceinline__ float high_half(uint32_t bits) { return __high2float(as_half2(bits)); }
 
-template <typename T>
+/// Where packed weights lie: in device memory, or a copy of some rows in shared memory.
+enum class Space : uint8_t { Global, Shared };
+
+template <typename T, Space kSpace>
+__device__ __forceinline__ T read(const uint8_t* at) {
+  if constexpr (kSpace == Space::Shared) {
+    return *reinterpret_cast<const T*>(at);
+  } else {
+    return __ldg(reinterpret_cast<const T*>(at));
+  }
+}
+template <typename T, Space kSpace>
 __device__ __forceinline__ uint32_t load(const uint8_t* at) {
-  return static_cast<uint32_t>(__ldg(reinterpret_cast<const T*>(at)));
+  return static_cast<uint32_t>(read<T, kSpace>(at));
 }
 
 /// What the codes of a block become numbers with: columns 0..15 and 16..31.
@@ -95,6 +106,7 @@ struct Block {
   uint32_t scale, super;
 
   /// Block `block` of flat row `row`; zeroes where it is not there.
+  template <fragments::Space kSpace = fragments::Space::Global>
   __device__ __forceinline__ void load(const Matrix& m, int64_t row, int block, bool there) {
     using namespace fragments;
     using quant::Type;
@@ -106,46 +118,47 @@ struct Block {
     const auto type = m.type;
     const int64_t b = row * (m.columns / 32) + block;
     if constexpr (kCodeWords == 2) {
-      const uint2 v = __ldg(reinterpret_cast<const uint2*>(m.codes + b * 8));
+      const uint2 v = read<uint2, kSpace>(m.codes + b * 8);
       codes[0] = v.x, codes[1] = v.y;
     } else {
 #pragma unroll
       for (int i = 0; i < kCodeWords; i += 4) {
-        const uint4 v = __ldg(reinterpret_cast<const uint4*>(m.codes + b * (4 * kCodeWords) + 4 * i));
+        const uint4 v = read<uint4, kSpace>(m.codes + b * (4 * kCodeWords) + 4 * i);
         codes[i] = v.x, codes[i + 1] = v.y, codes[i + 2] = v.z, codes[i + 3] = v.w;
       }
     }
     if constexpr (kFamily == Family::Nibble || kFamily == Family::Five) {
-      if constexpr (kFamily == Family::Five) high[0] = fragments::load<uint32_t>(m.high + b * 4);
+      if constexpr (kFamily == Family::Five) high[0] = fragments::load<uint32_t, kSpace>(m.high + b * 4);
       if (type == Type::Q4_1 || type == Type::Q5_1) {
-        scale = fragments::load<uint32_t>(m.scale + b * 4);
+        scale = fragments::load<uint32_t, kSpace>(m.scale + b * 4);
       } else {
-        scale = fragments::load<uint16_t>(m.scale + b * 2);
-        if (type == Type::Q4_K || type == Type::Q5_K) super = fragments::load<uint32_t>(m.super + b / 8 * 4);
+        scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
+        if (type == Type::Q4_K || type == Type::Q5_K)
+          super = fragments::load<uint32_t, kSpace>(m.super + b / 8 * 4);
       }
     } else if constexpr (kFamily == Family::Six) {
-      const uint2 v = __ldg(reinterpret_cast<const uint2*>(m.high + b * 8));
+      const uint2 v = read<uint2, kSpace>(m.high + b * 8);
       high[0] = v.x, high[1] = v.y;
-      scale = fragments::load<uint16_t>(m.scale + b * 2);
-      super = fragments::load<uint16_t>(m.super + b / 8 * 2);
+      scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
+      super = fragments::load<uint16_t, kSpace>(m.super + b / 8 * 2);
     } else if constexpr (kFamily == Family::Eight) {
-      scale = fragments::load<uint16_t>(m.scale + b * 2);
+      scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
     } else if constexpr (kFamily == Family::TwoThree) {
       if (type == Type::Q2_K) {
-        scale = fragments::load<uint16_t>(m.scale + b * 2);
-        super = fragments::load<uint32_t>(m.super + b / 8 * 4);
+        scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
+        super = fragments::load<uint32_t, kSpace>(m.super + b / 8 * 4);
       } else {
-        high[0] = fragments::load<uint32_t>(m.high + b * 4);
-        scale = fragments::load<uint8_t>(m.scale + b / 8 * 12 + b % 8);
-        high[1] = fragments::load<uint32_t>(m.scale + b / 8 * 12 + 8) >> (4 * (b % 8));
-        super = fragments::load<uint16_t>(m.super + b / 8 * 2);
+        high[0] = fragments::load<uint32_t, kSpace>(m.high + b * 4);
+        scale = fragments::load<uint8_t, kSpace>(m.scale + b / 8 * 12 + b % 8);
+        high[1] = fragments::load<uint32_t, kSpace>(m.scale + b / 8 * 12 + 8) >> (4 * (b % 8));
+        super = fragments::load<uint16_t, kSpace>(m.super + b / 8 * 2);
       }
     } else if constexpr (kFamily == Family::Table) {
       if (type == Type::IQ4_NL) {
-        scale = fragments::load<uint16_t>(m.scale + b * 2);
+        scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
       } else {
-        scale = fragments::load<uint8_t>(m.scale + b);
-        if (type == Type::IQ4_XS) super = fragments::load<uint16_t>(m.super + b / 8 * 2);
+        scale = fragments::load<uint8_t, kSpace>(m.scale + b);
+        if (type == Type::IQ4_XS) super = fragments::load<uint16_t, kSpace>(m.super + b / 8 * 2);
       }
     }
   }

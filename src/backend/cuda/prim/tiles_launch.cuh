@@ -1,9 +1,10 @@
-// Defines launch_tiles and launch_large of one family: for the files ops/tiles_<family>.cu, which are many
-// only so that compilers work side by side.
+// Defines launch_tiles, launch_stream and launch_large of one family: for the files ops/tiles_<family>.cu,
+// which are many only so that compilers work side by side.
 #pragma once
 
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/tiles_mma.cuh"
+#include "backend/cuda/prim/tiles_stream.cuh"
 #include "backend/cuda/prim/tiles_wgmma.cuh"
 
 namespace sluice::backend::cuda {
@@ -28,6 +29,31 @@ void launch_tiles(const Product& product, int64_t tiles, const Context& context)
     case 2: return launch_strips<kFamily, 2>(product, tiles, context);
     case 4: return launch_strips<kFamily, 4>(product, tiles, context);
     default: return launch_strips<kFamily, 8>(product, tiles, context);
+  }
+}
+
+template <Family kFamily, int kStrips, bool kGated>
+void launch_streamed(const stream::Args& args, const Context& context) {
+  const int64_t shared = int64_t{args.slots} * args.slot_bytes + stream::meeting_bytes(kStrips, kGated) +
+                         stream::places_bytes(kStrips);
+  const auto blocks = static_cast<unsigned>(std::min(context.processors, args.items));
+  launch(context, multiply_stream<kFamily, kStrips, kGated>, {dim3(blocks), dim3(stream::kThreads), shared},
+         args);
+}
+
+template <Family kFamily>
+void launch_stream(const stream::Args& args, const Context& context) {
+  const bool gated = args.item[0].product.gated;
+  switch (args.strips) {
+    case 1:
+      return gated ? launch_streamed<kFamily, 1, true>(args, context)
+                   : launch_streamed<kFamily, 1, false>(args, context);
+    case 2:
+      return gated ? launch_streamed<kFamily, 2, true>(args, context)
+                   : launch_streamed<kFamily, 2, false>(args, context);
+    default:
+      return gated ? launch_streamed<kFamily, 4, true>(args, context)
+                   : launch_streamed<kFamily, 4, false>(args, context);
   }
 }
 

@@ -81,6 +81,8 @@ struct PackPlan {
   bool strips;
   uint16_t* data;
   float* scale;
+  const float* norm = nullptr;  ///< set: rows are normed first (ops/rms_norm.h)
+  float epsilon = 0;
 };
 
 }  // namespace sluice::backend::cuda

@@ -1,0 +1,184 @@
+// mla_query of several rows, in four launches where its parts would be nine: rows are normed and packed while
+// others' latents and keys go into the cache; q; queries' rotary columns are turned and the others packed;
+// k_b. The products are those of ops/wide.cu; what stands here is bound by latency.
+#include <cuda_fp16.h>
+
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/wide_dense.h"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/pack.cuh"
+#include "backend/cuda/prim/rope.cuh"
+#include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/warp.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+constexpr int kPackWarps = kPackThreads / 32;
+
+/// What of a step's rows becomes rows of the cache.
+struct CacheRows {
+  StepView step;
+  Cache cache;
+  int32_t layer, rank;
+  Rows<float> kv;
+  const float *norm, *factors;
+  float epsilon;
+};
+
+/// A block of threads: the latent normed, the key turned, both halves of the cache's row.
+__device__ void append_row(const CacheRows& p, const RopeTable& rope, int row) {
+  __shared__ float partial[33];
+  const int64_t slot = p.step.slots[row];
+  const float* const from = p.kv(row);
+  float squares = 0;
+  for (int c = threadIdx.x; c < p.rank; c += kPackThreads) squares += from[c] * from[c];
+  const float inverse = 1.0f / sqrtf(block_sum(squares, partial) / static_cast<float>(p.rank) + p.epsilon);
+  if (slot < 0) return;
+  uint16_t* const to = p.cache.row(p.layer, slot);
+  for (int c = threadIdx.x; c < p.rank; c += kPackThreads)
+    to[c] = __half_as_ushort(__float2half_rn(from[c] * inverse * __ldg(p.norm + c)));
+  const int half = (p.cache.columns - p.rank) / 2, position = p.step.positions[row];
+  for (int i = threadIdx.x; i < half; i += kPackThreads) {
+    const Turn turn = rope.turn(position, i, p.factors);
+    const int first = p.rank + rope.first(i), second = p.rank + rope.second(i, half);
+    const float a = from[first], b = from[second];
+    to[first] = __half_as_ushort(__float2half_rn(a * turn.cosine - b * turn.sine));
+    to[second] = __half_as_ushort(__float2half_rn(a * turn.sine + b * turn.cosine));
+  }
+}
+
+/// The first `slots` blocks pack a row each, the others append one.
+__global__ void __launch_bounds__(kPackThreads)
+    prepare_rows(const PackPlan packing, int slots, const CacheRows rows,
+                 const __grid_constant__ RopeTable rope) {
+  let_next_start();
+  wait_for_previous();
+  const int block = static_cast<int>(blockIdx.x);
+  if (block < slots) {
+    pack_slot<kPackWarps>(packing, block);
+  } else if (block - slots < rows.step.header->rows) {
+    append_row(rows, rope, block - slots);
+  }
+}
+
+/// A warp a head of a row: its first columns packed, those to turn turned.
+__global__ void __launch_bounds__(kPackThreads)
+    turn_queries(const PackPlan packing, int slots, const StepView step, Rows<float> queries,
+                 Rows<float> turned, const float* factors, const __grid_constant__ RopeTable rope) {
+  let_next_start();
+  wait_for_previous();
+  const int slot = static_cast<int>(blockIdx.x) * kPackWarps + threadIdx.x / 32;
+  if (slot >= slots) return;
+  const int row = slot % packing.per_matrix, head = slot / packing.per_matrix, half = turned.columns / 2;
+  if (row < step.header->rows) {
+    const float* const from = queries(row, head);
+    float* const to = turned(row, head);
+    const int position = step.positions[row];
+    for (int i = threadIdx.x % 32; i < half; i += 32) {
+      const Turn turn = rope.turn(position, i, factors);
+      const int first = rope.first(i), second = rope.second(i, half);
+      const float a = from[first], b = from[second];
+      to[first] = a * turn.cosine - b * turn.sine;
+      to[second] = a * turn.sine + b * turn.cosine;
+    }
+  }
+  pack_slot<1>(packing, slot);
+}
+
+/// Columns [first, first + count) of the heads.
+Rows<float> part(const Rows<float>& rows, int64_t first, int64_t count) {
+  return {rows.data + first, rows.row_stride, rows.head_stride, rows.heads, static_cast<int32_t>(count)};
+}
+
+/// Scratch: q's rows packed, the queries, and their packed parts.
+struct Pieces {
+  Packed rows, heads;
+  float* queries;
+};
+Pieces take_pieces(Scratch& scratch, const Program& p, const MlaQuery& op, int64_t rows, int64_t heads) {
+  Pieces pieces{};
+  const int64_t slots = whole_groups(rows), width = op.nope(p) + op.rope_columns(p);
+  pieces.heads = take_packed(scratch, slots * heads, op.nope(p));
+  if (!op.q) return pieces;
+  pieces.rows = take_packed(scratch, slots, p[op.in.id].columns());
+  pieces.queries = scratch.take<float>(rows * heads * width);
+  return pieces;
+}
+
+void launch_query(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<MlaQuery>(record.args);
+  const Memory& memory = c.memory;
+  const Rows<float> out = memory.rows(op.out.id);
+  const int64_t rows = c.step_rows, heads = out.heads, rank = op.rank(p), nope = op.nope(p);
+  const int64_t turned = op.rope_columns(p), width = nope + turned;
+  Scratch scratch(c.scratch);
+  const Pieces pieces = take_pieces(scratch, p, op, rows, heads);
+  const RopeTable rope = rope_table(op.rope, turned);
+  const float* const factors = memory.vector(op.factors.id);
+  const CacheRows appended{c.step,
+                           memory.cache(),
+                           op.cache_layer,
+                           static_cast<int32_t>(rank),
+                           memory.rows(op.kv.id),
+                           memory.vector(op.kv_norm.id),
+                           factors,
+                           op.epsilon};
+
+  Rows<float> queries = memory.rows(op.in.id);
+  Dense q{
+      .in = flat(queries), .out = {}, .weight = {}, .up = {}, .rows = rows, .count = &c.step.header->rows};
+  PackPlan packing{};
+  int64_t slots = 0;
+  bool strips = false;
+  if (op.q) {
+    queries = {pieces.queries, heads * width, width, static_cast<int32_t>(heads),
+               static_cast<int32_t>(width)};
+    q.weight = memory.matrix(op.q.id), q.out = flat(queries);
+    strips = by_wgmma(q);
+    slots = slots_per_matrix(rows, strips);
+    packing = packing_of(q, strips, pieces.rows);
+    packing.norm = memory.vector(op.q_norm.id), packing.epsilon = op.epsilon;
+  }
+  launch(c, prepare_rows, {dim3(static_cast<unsigned>(slots + rows)), dim3(kPackThreads)}, packing,
+         static_cast<int>(slots), appended, rope);
+  if (op.q) multiply_packed(q, strips, pieces.rows, c);
+
+  const Dense k{.in = part(queries, 0, nope),
+                .out = part(out, 0, rank),
+                .weight = memory.matrix(op.k_b.id),
+                .up = {},
+                .rows = rows,
+                .count = &c.step.header->rows};
+  const bool k_strips = by_wgmma(k);
+  const int64_t k_slots = slots_per_matrix(rows, k_strips) * heads;
+  launch(c, turn_queries,
+         {dim3(static_cast<unsigned>((k_slots + kPackWarps - 1) / kPackWarps)), dim3(kPackThreads)},
+         packing_of(k, k_strips, pieces.heads), static_cast<int>(k_slots), c.step,
+         part(queries, nope, turned), part(out, rank, turned), factors, rope);
+  multiply_packed(k, k_strips, pieces.heads, c);
+}
+
+int64_t query_scratch(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaQuery>(record.args);
+  Scratch scratch(nullptr);
+  take_pieces(scratch, p, op, sizes.rows, p[op.out.id].heads());
+  return scratch.bytes();
+}
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaQuery>(record.args);
+  const auto multiplied = [&](TensorId id) { return known(p, id) && p[id].type != quant::Type::F32; };
+  return sizes.rows > kNarrowRows && op.k_b_reduce == Reduce::Columns && multiplied(op.k_b.id) &&
+         (!op.q || (multiplied(op.q.id) && p[op.in.id].columns() <= kHeldColumns)) &&
+         op.nope(p) <= 4 * kChunkColumns && op.rope_columns(p) <= 2 * RopeTable::kMostPairs;
+}
+
+}  // namespace
+
+const Kernel kMlaQueryMany{"queries of several rows on matrix units", serves, launch_query, query_scratch};
+
+}  // namespace sluice::backend::cuda
