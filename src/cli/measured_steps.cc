@@ -36,8 +36,9 @@ int32_t MeasuredSteps::token(int32_t sequence, int64_t position) const {
 
 int64_t MeasuredSteps::step() {
   const std::span<float> own = executable_.logits_memory();
-  program::StepOutput output{own.size() >= logits_.size() ? own : logits_};
   const program::StepInput input = batch_.input();
+  program::StepOutput output{own.size() >= static_cast<size_t>(input.outputs()) * vocabulary_ ? own
+                                                                                              : logits_};
   const int64_t begin = now_ns();
   if (times_ != nullptr) {
     executable_.run_timed(input, output, *times_);

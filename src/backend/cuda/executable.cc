@@ -19,7 +19,7 @@ namespace {
 using namespace program;
 
 /// Logits of this many bytes come back through pinned memory; more of them straight into the caller's.
-constexpr int64_t kMostPinned = 32 << 20;
+constexpr int64_t kMostPinned = 128 << 20;
 
 std::string source(const std::string& path) {
   const size_t at = path.rfind("/src/");

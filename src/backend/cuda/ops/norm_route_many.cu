@@ -52,16 +52,18 @@ __global__ void __launch_bounds__(kThreads) norm_route_many(const __grid_constan
   __shared__ float logits[kMostRouted], selection[kMostRouted];
   __shared__ float partial[kWarps][32], squares[kWarps][kRows], inverse[kRows];
   let_next_start();
-  wait_for_previous();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster_rank());
+  const int share = (p.rule.experts + kBlocks - 1) / kBlocks;
+  prefetch_range(reinterpret_cast<const uint8_t*>(p.router + int64_t{rank} * share * p.columns),
+                 int64_t{max(0, min(share, p.rule.experts - rank * share))} * p.columns * 4);
+  wait_for_previous();
   const int first_row = static_cast<int>(blockIdx.y) * kRows, rows = *p.rows;
   if (first_row >= rows) return;  // all blocks of the cluster
   const float4* x[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) x[r] = reinterpret_cast<const float4*>(p.in(min(first_row + r, rows - 1)));
   const auto* const norm = reinterpret_cast<const float4*>(p.norm);
-  const int fours = p.columns / 4, each = (p.rule.experts + kBlocks - 1) / kBlocks;
-  const int first = rank * each, last = min(first + each, p.rule.experts);
+  const int fours = p.columns / 4, first = rank * share, last = min(first + share, p.rule.experts);
 
   for (int n = first; n < last || n == first; n += kOutputs) {
     float sum[32] = {}, square[kRows] = {};

@@ -234,9 +234,8 @@ int64_t moe_gate_up_scratch(const Program& p, const Op& record, const Sizes& siz
   return scratch.bytes() + (op.shared_gate ? dense_scratch(sizes.rows, 1, p[op.gate.id].columns()) : 0);
 }
 
-/// Of few rows this op, which fused ones stand in for, stays with the gemv.
 bool serves_expert_matmul(const Program& p, const Op& record, const Sizes& sizes) {
-  return sizes.rows > 8 && known(p, std::get<ExpertMatmul>(record.args).weight.id);
+  return sizes.rows > kNarrowRows && known(p, std::get<ExpertMatmul>(record.args).weight.id);
 }
 void launch_expert_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<ExpertMatmul>(record.args);
@@ -255,7 +254,7 @@ int64_t expert_matmul_scratch(const Program& p, const Op& record, const Sizes& s
   const auto& op = std::get<ExpertMatmul>(record.args);
   Scratch scratch(nullptr);
   const Ordered order = take_order(scratch, sizes.rows, p[op.ids.id].columns(), p[op.weight.id].shape[0]);
-  take_packed(scratch, expert_slots(order, sizes.rows, true), p[op.weight.id].columns());
+  take_packed(scratch, expert_slots(order, sizes.rows, p[op.in.id].heads() > 1), p[op.weight.id].columns());
   return scratch.bytes();
 }
 

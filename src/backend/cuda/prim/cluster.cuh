@@ -85,4 +85,23 @@ struct Arrivals {
   }
 };
 
+/// All threads of all blocks meet; what they wrote before, to their own or others' shared memory, is seen
+/// after.
+__device__ inline void cluster_meet() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+#endif
+}
+
+/// Writes a float to where block `rank` of the cluster has `at`, a place in this block's shared memory.
+__device__ inline void store_at_rank(float* at, unsigned rank, float value) {
+#if __CUDA_ARCH__ >= 900
+  const auto local = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+  uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+#endif
+}
+
 }  // namespace sluice::backend::cuda

@@ -92,6 +92,23 @@ __device__ __forceinline__ uint32_t number(uint32_t codes, const Affine& a, int 
   return as_bits(__hfma2(exact, a.scale[half], a.offset[half]));
 }
 
+/// Bits of `mask` under the exponent of 1024, in one instruction.
+__device__ __forceinline__ uint32_t under_1024(uint32_t bits, uint32_t mask) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(0x64006400u));
+  return result;
+}
+/// Two pairs of nibbles, in the low and the high four bits of every other byte, to numbers: 1024 + 16 q,
+/// where q lies high, is divided before the bias is taken away, both exactly.
+__device__ __forceinline__ void nibbles(uint32_t bits, const Affine& a, uint32_t& low, uint32_t& high) {
+  const __half2 exact = __hsub2(as_half2(under_1024(bits, 0x000F000Fu)), a.bias);
+  const __half2 sixteenth = __float2half2_rn(0x1p-4f);
+  const __half2 shift = __hsub2(__float2half2_rn(960.0f), a.bias);  // -64 - bias
+  const __half2 upper = __hfma2(as_half2(under_1024(bits, 0x00F000F0u)), sixteenth, shift);
+  low = as_bits(__hfma2(exact, a.scale[0], a.offset[0]));
+  high = as_bits(__hfma2(upper, a.scale[1], a.offset[1]));
+}
+
 }  // namespace fragments
 
 /// One row's block of 32 in registers, as loaded (so that loads can be in flight), and as numbers.
@@ -239,6 +256,9 @@ struct Block {
         out[2 * i] = number(word >> (4 * i) & 0x00030003u | (third & 0x00010001u) << 2, a, i);
         out[2 * i + 1] = number(word >> (4 * i + 8) & 0x00030003u | (third >> 8 & 0x00010001u) << 2, a, i);
       }
+    } else if constexpr (kFamily == Family::Nibble) {
+      nibbles(codes[j], a, out[0], out[2]);
+      nibbles(codes[j] >> 8, a, out[1], out[3]);
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

@@ -32,29 +32,43 @@ void launch_tiles(const Product& product, int64_t tiles, const Context& context)
   }
 }
 
-template <Family kFamily, int kStrips, bool kGated>
+template <Family kFamily, quant::Type kType, int kStrips, bool kGated>
 void launch_streamed(const stream::Args& args, const Context& context) {
   const int64_t shared = int64_t{args.slots} * args.slot_bytes + stream::meeting_bytes(kStrips, kGated) +
                          stream::places_bytes(kStrips);
   const auto blocks = static_cast<unsigned>(std::min(context.processors, args.items));
-  launch(context, multiply_stream<kFamily, kStrips, kGated>, {dim3(blocks), dim3(stream::kThreads), shared},
-         args);
+  launch(context, multiply_stream<kFamily, kStrips, kGated, kType>,
+         {dim3(blocks), dim3(stream::kThreads), shared}, args);
 }
 
+template <Family kFamily, quant::Type kType, int kStrips>
+void launch_sides(const stream::Args& args, const Context& context) {
+  return args.item[0].product.gated ? launch_streamed<kFamily, kType, kStrips, true>(args, context)
+                                    : launch_streamed<kFamily, kType, kStrips, false>(args, context);
+}
+
+template <Family kFamily, quant::Type kType>
+void launch_type(const stream::Args& args, const Context& context) {
+  switch (args.strips) {
+    case 1: return launch_sides<kFamily, kType, 1>(args, context);
+    case 2: return launch_sides<kFamily, kType, 2>(args, context);
+    default: return launch_sides<kFamily, kType, 4>(args, context);
+  }
+}
+
+/// A family's most common type has kernels of its own: they need not ask.
 template <Family kFamily>
 void launch_stream(const stream::Args& args, const Context& context) {
-  const bool gated = args.item[0].product.gated;
-  switch (args.strips) {
-    case 1:
-      return gated ? launch_streamed<kFamily, 1, true>(args, context)
-                   : launch_streamed<kFamily, 1, false>(args, context);
-    case 2:
-      return gated ? launch_streamed<kFamily, 2, true>(args, context)
-                   : launch_streamed<kFamily, 2, false>(args, context);
-    default:
-      return gated ? launch_streamed<kFamily, 4, true>(args, context)
-                   : launch_streamed<kFamily, 4, false>(args, context);
-  }
+  using quant::Type;
+  constexpr Type kOwn = kFamily == Family::Nibble  ? Type::Q4_0
+                        : kFamily == Family::Five  ? Type::Q5_K
+                        : kFamily == Family::Six   ? Type::Q6_K
+                        : kFamily == Family::Eight ? Type::Q8_0
+                                                   : Type::F32;
+  const Type type = args.item[0].product.weight.type;
+  if (type == kOwn) return launch_type<kFamily, kOwn>(args, context);
+  if constexpr (kFamily != Family::Six && kFamily != Family::Eight)
+    launch_type<kFamily, Type::F32>(args, context);
 }
 
 template <Family kFamily>

@@ -117,7 +117,8 @@ constexpr int places_bytes(int strips) {
 
 }  // namespace stream
 
-template <Family kFamily, int kStrips, bool kGated>
+/// kType: what the weights are of; F32: one of the family's, told at run time.
+template <Family kFamily, int kStrips, bool kGated, quant::Type kType>
 __global__ void __launch_bounds__(stream::kThreads, 1)
     multiply_stream(const __grid_constant__ stream::Args p) {
 #if __CUDA_ARCH__ >= 900
@@ -168,9 +169,14 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
   const int thread = along * 32 + lane, g = lane / 4, t = lane % 4;
   tiles::Place* const places = all_places + group * kStrips * kStripTokens;
   int at_tile = -1, at_product = -1;
-  uint32_t x[kStrips];                               // where tokens begin, in units of 16 bytes
-  int64_t slots_before = int64_t{group} * p.pieces;  // of this block, before this group's next item
-  for (int index = begin + group; index < end; index += groups, slots_before += int64_t{groups} * p.pieces) {
+  uint32_t x[kStrips];  // where tokens begin, in units of 16 bytes
+  int slot = 0;         // of this group's next piece, and how often the ring has gone round before it
+  uint32_t phase = 0;
+  const auto advance = [&](int count) {
+    for (slot += count; slot >= p.slots; slot -= p.slots) phase ^= 1;
+  };
+  advance(group * p.pieces);
+  for (int index = begin + group; index < end; index += groups, advance((groups - 1) * p.pieces)) {
     const stream::Place place = place_of(p, index, first_count);
     const Item& item = p.item[place.product];
     const Product& product = item.product;
@@ -192,10 +198,7 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
     }
 
     float sum[kSides][kStrips][4] = {};
-    for (int piece = 0; piece < p.pieces; ++piece) {
-      const int64_t number = slots_before + piece;
-      const int slot = static_cast<int>(number % p.slots);
-      const uint32_t phase = static_cast<uint32_t>(number / p.slots) & 1;
+    for (int piece = 0; piece < p.pieces; ++piece, advance(1)) {
       const int columns = min(product.weight.columns - piece * kPieceColumns, kPieceColumns);
       const int first_chunk = piece * (kPieceColumns / kChunkColumns);
       const int here = (columns + kChunkColumns - 1) / kChunkColumns;
@@ -205,23 +208,25 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
       for (int s = 0; s < kSides; ++s) {
         const uint8_t* const from = base + s * p.side_bytes;
         side[s] = s == 0 ? product.weight : product.up;
+        if constexpr (kType != quant::Type::F32) side[s].type = kType;
         side[s].codes = from + item.planes.offset[0], side[s].high = from + item.planes.offset[1];
         side[s].scale = from + item.planes.offset[2], side[s].super = from + item.planes.offset[3];
         side[s].columns = min(product.weight.columns, kPieceColumns);
       }
       bool arrived = false;
       for (int c = along; c < here; c += p.group_warps) {
-        uint4 b[4][kStrips];
-        constexpr bool kAhead = kStrips * kSides <= 2;
-        if constexpr (kAhead) {
+        // All of the chunk's tokens at once, or those of the next quarter while this one is multiplied.
+        constexpr int kQuarters = kStrips * kSides <= 2 ? 4 : 2;
+        uint4 b[kQuarters][kStrips];
+        const auto load_tokens = [&](int j) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-#pragma unroll
-            for (int n = 0; n < kStrips; ++n)
-              b[j][n] = __ldg(
-                  tokens + (x[n] + static_cast<uint32_t>((first_chunk + c) * (kChunkColumns / 8) + j * 4)));
+          for (int n = 0; n < kStrips; ++n) {
+            b[j % kQuarters][n] = __ldg(
+                tokens + (x[n] + static_cast<uint32_t>((first_chunk + c) * (kChunkColumns / 8) + j * 4)));
           }
-        }
+        };
+#pragma unroll
+        for (int j = 0; j < kQuarters; ++j) load_tokens(j);
         if (!arrived) barrier_wait(full + 8 * slot, phase), arrived = true;
         Block<kFamily> block[kSides][2];
         fragments::Affine affine[kSides][2];
@@ -229,19 +234,14 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
         for (int s = 0; s < kSides; ++s) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            block[s][h].template load<fragments::Space::Shared>(side[s], 8 * h + g, c * 4 + t,
-                                                                c * 4 + t < columns / 32);
+            // Beyond the last block tokens are zeroes.
+            block[s][h].template load<fragments::Space::Shared>(side[s], 8 * h + g,
+                                                                min(c * 4 + t, columns / 32 - 1), true);
             affine[s][h] = block[s][h].affine(side[s]);
           }
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          if constexpr (!kAhead) {
-#pragma unroll
-            for (int n = 0; n < kStrips; ++n)
-              b[j][n] = __ldg(
-                  tokens + (x[n] + static_cast<uint32_t>((first_chunk + c) * (kChunkColumns / 8) + j * 4)));
-          }
 #pragma unroll
           for (int s = 0; s < kSides; ++s) {
             uint32_t low[4], high[4];
@@ -251,10 +251,12 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
                            second[4] = {low[2], high[2], low[3], high[3]};
 #pragma unroll
             for (int n = 0; n < kStrips; ++n) {
-              mma_16x8x16(sum[s][n], first, b[j][n].x, b[j][n].y);
-              mma_16x8x16(sum[s][n], second, b[j][n].z, b[j][n].w);
+              const uint4& token = b[j % kQuarters][n];
+              mma_16x8x16(sum[s][n], first, token.x, token.y);
+              mma_16x8x16(sum[s][n], second, token.z, token.w);
             }
           }
+          if (j + kQuarters < 4) load_tokens(j + kQuarters);
         }
       }
       if (!arrived) barrier_wait(full + 8 * slot, phase);  // nothing of it is this warp's
