@@ -20,19 +20,12 @@ MIXES = {"q4_0_plain": "all Q4_0, output Q6_K", "q4_0": "Q4_0 with larger shared
 HARDWARE = {"ddr5-desktop": "DDR5 desktop", "m2": "Apple M2", "m3-max": "Apple M3 Max", "m4-max": "Apple M4 Max",
             "rtx-4090": "RTX 4090", "rtx-5090": "RTX 5090", "h100": "H100", "h200": "H200"}
 WHAT = {
-    ("rms_norm", "attn_norm"): "norm before attention", ("matmul", "attn_q_a"): "queries, compressed",
-    ("matmul", "attn_kv_a_mqa"): "the latent row and the rotated key", ("rms_norm", "attn_q_a_norm"): "norm of the compressed queries",
-    ("rms_norm", "attn_kv_a_norm"): "norm of the latent row", ("rope", ""): "rotation",
-    ("kv_append", ""): "one row into the cache", ("matmul", "attn_q_b"): "queries of all heads",
-    ("head_matmul", "attn_k_b"): "queries into the latent space", ("mla_attend", ""): "scores, softmax, values: all in the latent space",
-    ("head_matmul", "attn_v_b"): "out of the latent space", ("matmul_add", "attn_output"): "output projection and residual",
-    ("rms_norm", "ffn_norm"): "norm before the experts", ("matmul", "ffn_gate_inp"): "router logits",
-    ("route", "exp_probs_b.bias"): "sigmoid, bias, 4 of 64 experts, their weights",
+    ("norm_matmul", "attn_norm"): "norm; queries, compressed; the latent row and its key",
+    ("mla_heads", "attn_q_a_norm"): "queries of all heads into the latent space; scores, softmax, values; out of it",
+    ("matmul_add", "attn_output"): "output projection and residual",
+    ("norm_route", "ffn_norm"): "norm, router, 4 of 64 experts and their weights",
     ("moe_gate_up", "ffn_gate_exps"): "gate, SiLU and up of 4 experts and the shared one",
     ("moe_down_add", "ffn_down_exps"): "down, weighted sum, shared expert, residual",
-    ("embed", "token_embd"): "embedding", ("gate_up", "ffn_gate"): "dense layer: gate, SiLU, up",
-    ("matmul_add", "ffn_down"): "dense layer: down, residual", ("gather_rows", ""): "rows whose logits are wanted",
-    ("rms_norm", "output_norm"): "last norm", ("matmul", "output"): "output matrix",
 }
 
 
@@ -83,7 +76,7 @@ def part_of(row: dict) -> str:
         return "dense layer's feed-forward"
     if row["op"].startswith("moe"):
         return "experts, routed and shared"
-    if row["weight"] in ("ffn_gate_inp", "ffn_norm") or row["op"] == "route":
+    if row["weight"] == "ffn_norm":
         return "routers and norms before them"
     return "attention of all layers"
 
@@ -129,14 +122,14 @@ def page(sluice: Sluice) -> str:
     batch = sluice.forecast("--bandwidth", "100GB/s", "--batch", "8,32")
     depths, batches = [0, 4096, 32768], [8, 32]
     long_context = sluice.forecast("--bandwidth", "100GB/s", "--records", "-d", "32768")[0]["rows"]
-    attend = next(r for r in long_context if r["op"] == "mla_attend")
+    attend = next(r for r in long_context if r["op"] == "mla_heads")
     peaks = [sluice.forecast("--preset", preset)[0]["peaks"] for preset in HARDWARE]
     least_ridge = min(p["flops"] / p["bytes_per_second"] for p in peaks)
     return f"""# One token of GLM-4.7-Flash
 
 This page is made by `./dev analysis` (tools/analysis.py) out of `sluice forecast --shapes glm-4.7-flash --records`: the costs are
 those of the Program that runs, the hardware is that of the presets (`sluice forecast --help` states their sources). Nothing here is
-measured; `sluice profile` shows the same rows with times beside them.
+measured; `sluice profile` shows what a backend makes of these records, with times beside.
 
 A decode step is {main['records']} records. The tables are of the mix `q4_0` ({MIXES['q4_0']}) at depth 0 unless they say otherwise.
 
@@ -148,9 +141,9 @@ Layer {USUAL}, one of 46 with experts: {len(block)} records, {block_mb:.1f} MB, 
 - The two expert ops are {100 * sum(r['bytes_read'] for r in block if r['op'].startswith('moe')) / 1e6 / block_mb:.0f} % of the block's bytes: 4 of 64 routed experts and the shared one. Experts that are not
   selected cost nothing, and nothing is gathered: ids are read inside the kernel.
 - No record computes more than {max(intensity(r) for r in block):.1f} FLOP for a byte that it reads. Every machine below could compute more than that in the time it takes
-  to read the byte ({least_ridge:.0f} FLOP a byte and more), so at batch 1 the block is bound by memory all through; what is short (norms, rotations, routing) is
-  bound by starting it. Over a long context attention comes to {intensity(attend):.0f} FLOP a byte, because 20 heads share each row of the cache: a desktop processor is then bound
-  by arithmetic.
+  to read the byte ({least_ridge:.0f} FLOP a byte and more), so at batch 1 the block is bound by memory all through; what is short (the router) is bound by
+  starting it. Over a long context mla_heads comes to {intensity(attend):.0f} FLOP a byte, because 20 heads share each row of the cache: a desktop processor is then bound by
+  arithmetic.
 - Attention reads one cache row of 512 + 64 16-bit numbers a token and layer, 1,152 bytes: {47 * 1152 / 1e3:.1f} kB a token of context over all layers.
   At depth 16,384 a token reads {deep / 1e9:.2f} GB instead of {total / 1e9:.2f}.
 
