@@ -24,9 +24,8 @@ Model Model::load(gguf::File file) {
   const std::string& path = model.file.path();
   if (is_prediction_alone(model.file)) {
     fail(
-        "{}: holds a block of multi-token prediction alone, which is not used yet; expected the model that "
-        "it "
-        "belongs to",
+        "{}: holds a block of multi-token prediction alone, which is not used yet; "
+        "expected the model that it belongs to",
         path);
   }
   Problems problems;
