@@ -173,6 +173,7 @@ class Load {
     };
     const auto counts = [&] {
       std::vector<int64_t> out;
+      out.reserve(clocks.size());
       for (const auto& clock : clocks) out.push_back(clock->tokens);
       return out;
     };

@@ -255,7 +255,7 @@ struct DiffOptions {
 };
 
 nlohmann::json read_json(const std::string& path) {
-  const nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, false);
+  nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, false);
   if (json.is_discarded()) fail("{}: no JSON", path);
   return json;
 }

@@ -10,6 +10,7 @@
 #include <future>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/loading.h"
@@ -89,7 +90,8 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
 void stop(server::Server& server, engine::Engine& engine, double seconds, const StopSignals& signals) {
   const int64_t running = engine.stats().running + engine.stats().waiting;
   tell("sluice: stopping; {} requests have up to {:g} s to end\n", running, seconds);
-  for (double waited = 0; waited < seconds; waited += 0.25) {
+  const int64_t end_ns = now_ns() + static_cast<int64_t>(1e9 * seconds);
+  while (now_ns() < end_ns) {
     if (server.drain(milliseconds(250)) || signals.wait(milliseconds(0))) break;
   }
   engine.stop();  // what still ran is told so
