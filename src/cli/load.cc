@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/number_list.h"
+#include "cli/serving_model.h"
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
 #include "model/model.h"
@@ -28,7 +28,7 @@ namespace {
 struct Options {
   std::string model, backend = "auto", streams = "1,8,32";
   int threads = 0;
-  int64_t prompt = 16384, depth = 128, rows = 512, tokens = 64;
+  int64_t prompt = 16384, depth = 128, rows = 0, tokens = 64;
   double max_itl_ms = 0;
   bool batch_invariant = false, force = false, no_repack = false;
 };
@@ -91,10 +91,8 @@ class Load {
     depth_ = std::min(options.depth, engine_.context / 2);
     answer_ = std::min<int64_t>(kAnswer, engine_.context - depth_);
     engine_.max_sequences = static_cast<int32_t>(most + 1);
-    engine_.max_rows = std::max(options.rows, most + 1);
-    engine_.max_itl_ms = options.max_itl_ms > 0       ? options.max_itl_ms
-                         : backend_->name() == "cuda" ? 100
-                                                      : 1000;
+    engine_.max_rows = serving_rows(*backend_, options.rows, most + 1);
+    engine_.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
     engine_.max_waiting = most + 1;
     const int64_t tokens = std::max(engine_.context, most * (depth_ + answer_) + engine_.context);
     program::CompileOptions compile{engine_.max_rows, engine_.max_sequences, 0};
@@ -102,7 +100,7 @@ class Load {
     engine_.pages = engine::KvPool::pages_for(tokens) + most;
     const auto plan =
         engine::plan_load(*backend_, model_.program, compile, engine_.pages * program::kPageRows,
-                          engine_.pages * program::kPageRows, available_memory_bytes());
+                          engine_.pages * program::kPageRows, backend_->available_bytes());
     if (!plan.fits() && !options.force) fail("{}: {}", model_.file.path(), too_little_memory(plan));
     compile.cache_pages = engine_.pages;
     executable_ = backend_->compile(model_.program, model_.weights, compile);
@@ -231,8 +229,8 @@ void add_load(CLI::App& app) {
                    "tokens of each answer that are timed without the long prompt")
       ->check(CLI::Range(1, 2048))
       ->capture_default_str();
-  command->add_option("-u,--rows", options->rows, "rows a step at most")
-      ->check(CLI::Range(1, 1 << 16))
+  command->add_option("-u,--rows", options->rows, "rows a step at most; 0: 512, on a GPU 1024")
+      ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
   command
       ->add_option("--max-itl", options->max_itl_ms, "milliseconds between two tokens; 0: 1000, on a GPU 100")

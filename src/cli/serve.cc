@@ -170,6 +170,11 @@ void add_serve(CLI::App& app) {
           "CPU, 100 on a GPU")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  command
+      ->add_option("-u,--rows", options->rows,
+                   "rows of prompts and answers a step at most; 0: 512 on a CPU, 1024 on a GPU")
+      ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
   command->add_option("--max-waiting", options->max_waiting, "requests that wait; more are refused")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

@@ -17,7 +17,6 @@ namespace {
 
 constexpr int64_t kContextsOfCache = 4;  ///< as many whole contexts, where memory has room for them
 constexpr double kCacheShare = 0.8;      ///< of the memory that is available, beyond one context
-
 /// The name for clients: the file's, or its folder's file name.
 std::string model_name(const gguf::File& file, const std::string& alias) {
   if (!alias.empty()) return alias;
@@ -29,7 +28,7 @@ std::string model_name(const gguf::File& file, const std::string& alias) {
 engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& backend,
                             const program::CompileOptions& compile, int64_t context,
                             const ServingOptions& options) {
-  const int64_t available = available_memory_bytes();
+  const int64_t available = backend.available_bytes();
   const auto plan = [&](int64_t wanted, int64_t most, int64_t bytes) {
     return engine::plan_load(backend, model.program, compile, most, wanted, bytes);
   };
@@ -51,6 +50,15 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 
 }  // namespace
 
+int64_t serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel) {
+  constexpr int64_t kGpuRows = 1024;
+  return std::max(parallel, wanted > 0 ? wanted : backend.name() == "cuda" ? kGpuRows : kPrefillRows);
+}
+
+double serving_itl_ms(const program::Backend& backend, double wanted) {
+  return wanted > 0 ? wanted : backend.name() == "cuda" ? 100 : 1000;
+}
+
 ServingModel::ServingModel(const CLI::App& command, const ServingOptions& options)
     : model_(open_model(model_path_or_bundled(options.model))),
       tokenizer_(model::load_tokenizer(model_.file)) {
@@ -64,7 +72,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
     chat_problem_ = error.what();  // completions of plain text need none
   }
   backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
-  program::CompileOptions compile{kPrefillRows, options.parallel, 0};
+  program::CompileOptions compile{serving_rows(*backend_, options.rows, options.parallel), options.parallel,
+                                  0};
   compile.batch_invariant = options.batch_invariant;
   const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
   plan_ = plan_cache(model_, *backend_, compile, context, options);
@@ -76,7 +85,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   engine.max_sequences = options.parallel;
   engine.max_rows = compile.max_rows;
   engine.pages = compile.cache_pages;
-  engine.max_itl_ms = options.max_itl_ms > 0 ? options.max_itl_ms : backend_->name() == "cuda" ? 100 : 1000;
+  engine.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
   engine.max_waiting = options.max_waiting;
   engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine);
 

@@ -21,9 +21,14 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
              static_cast<int32_t>(KvPool::pages_for(options.context))),
       columns_(static_cast<size_t>(executable.program()[executable.program().output()].columns())),
       vocabulary_(std::min(columns_, static_cast<size_t>(tokenizer.size()))),
-      logits_(static_cast<size_t>(options.max_sequences) * columns_),
       scratch_(vocabulary_),
       allowed_((vocabulary_ + 31) / 32) {
+  const size_t most = static_cast<size_t>(options.max_sequences) * columns_;
+  logits_ = executable.logits_memory();
+  if (logits_.size() < most) {
+    own_logits_.resize(most);
+    logits_ = own_logits_;
+  }
   outputs_.reserve(static_cast<size_t>(options.max_sequences));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
 }
@@ -75,7 +80,7 @@ bool Batcher::step() {
   }
   begin_admitted();
   fill_batch(chunks);
-  program::StepOutput output{std::span(logits_).first(outputs_.size() * columns_)};
+  program::StepOutput output{logits_.first(outputs_.size() * columns_)};
   executable_.run(batch_.input(), output);
   const int64_t end = now_ns();
   // From end to end: drawing the tokens of the step before is part of what its answers wait for.
@@ -87,7 +92,7 @@ bool Batcher::step() {
   scheduler_.computed(seconds);
   report_prompts(chunks);
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    const auto row = std::span<const float>(logits_).subspan(i * columns_, vocabulary_);
+    const std::span<const float> row = logits_.subspan(i * columns_, vocabulary_);
     take_token(jobs_.at(outputs_[i]), outputs_[i], row, end);
   }
   return true;

@@ -68,7 +68,9 @@ class Batcher {
   Batch batch_;
   size_t columns_;     ///< of a row of logits
   size_t vocabulary_;  ///< those of them that are tokens
-  std::vector<float> logits_;
+  // The executable's own memory where it has enough, which saves a copy; or own_logits_.
+  std::span<float> logits_;
+  std::vector<float> own_logits_;
   SamplerScratch scratch_;
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;

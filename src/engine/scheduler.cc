@@ -172,9 +172,12 @@ void Scheduler::plan_answers() {
 // Equal shares; what a short prompt does not need goes to the longer ones.
 void Scheduler::plan_prompts() {
   prompt_rows_ = 0;
+  prompt_depth_ = 0;
   auto left = std::ssize(readers_);
+  for (const Sequence* sequence : readers_)
+    prompt_depth_ += static_cast<double>(sequence->pages.rows) / static_cast<double>(left);
   int64_t room = options_.max_rows - answer_rows_;
-  if (answer_rows_ > 0) room = std::min(room, std::max(left, pace_.prompt_rows(answer_rows_)));
+  if (answer_rows_ > 0) room = std::min(room, std::max(left, pace_.prompt_rows(answer_rows_, prompt_depth_)));
   std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
   for (const Sequence* sequence : readers_) {
     const int64_t rows = std::min(sequence->uncomputed(), room / left--);
@@ -189,7 +192,7 @@ void Scheduler::computed(double seconds) {
     Sequence& sequence = *sequences_.at(chunk.sequence->id);
     cache_.computed(sequence.pages, sequence.tokens, chunk.first + chunk.rows);
   }
-  pace_.observe(answer_rows_, prompt_rows_, seconds);
+  pace_.observe(answer_rows_, prompt_rows_, prompt_depth_, seconds);
 }
 
 void Scheduler::check() const {

@@ -108,6 +108,7 @@ class Scheduler {
   std::vector<int32_t> places_;      // free ones
   std::vector<Chunk> plan_;
   int64_t answer_rows_ = 0, prompt_rows_ = 0;  // of the plan
+  double prompt_depth_ = 0;                    // where its prompts' rows begin, on average
   std::vector<Sequence*> readers_;             // those with more than one row to compute
   std::vector<RequestId> admitted_;
   int64_t preemptions_ = 0;

@@ -1,0 +1,219 @@
+// sluice serve as a process: what it says, what its flags do, and how it ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <chrono>
+#include <cstring>
+#include <regex>
+#include <thread>
+
+#include "support/command.h"
+
+namespace sluice::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+/// A connection of its own for each request; the answer is read to its end.
+class Connection {
+ public:
+  explicit Connection(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = ::connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
+  }
+  explicit Connection(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un to{};
+    to.sun_family = AF_UNIX;
+    std::strncpy(to.sun_path, path.c_str(), sizeof to.sun_path - 1);
+    connected_ = ::connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
+  }
+  ~Connection() { ::close(socket_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  bool connected() const { return connected_; }
+  void send(const std::string& method, const std::string& path, const std::string& body = {}) {
+    const std::string text = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
+                             "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    ASSERT_EQ(::send(socket_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  /// Reads until `end` has come, or all there is.
+  std::string read(const std::string& end = {}) {
+    char bytes[4096];
+    while (end.empty() || text_.find(end) == std::string::npos) {
+      const ssize_t got = ::recv(socket_, bytes, sizeof bytes, 0);
+      if (got <= 0) break;
+      text_.append(bytes, static_cast<size_t>(got));
+    }
+    return text_;
+  }
+
+ private:
+  int socket_;
+  bool connected_ = false;
+  std::string text_;
+};
+
+/// `sluice serve` with these flags, from when it is ready or has ended.
+class Served {
+ public:
+  Served(const test::CommandFolder& folder, std::vector<std::string> flags) : log_(folder.path("log")) {
+    flags.insert(flags.begin(), {SLUICE_BINARY, "serve"});
+    std::vector<char*> argv;
+    for (std::string& flag : flags) argv.push_back(flag.data());
+    argv.push_back(nullptr);
+    const int log = ::open(log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::dup2(log, STDOUT_FILENO), ::dup2(log, STDERR_FILENO);
+      ::execv(argv[0], argv.data());
+      ::_exit(99);
+    }
+    ::close(log);
+    wait_for("memory ");  // the last line but one of those that it prints when it is ready
+  }
+  ~Served() {
+    if (!ended()) ::kill(child_, SIGKILL), wait();
+  }
+  Served(const Served&) = delete;
+  Served& operator=(const Served&) = delete;
+
+  std::string log() const { return read_file(log_); }
+  int port() const {
+    const std::string text = log();
+    std::smatch found;
+    return std::regex_search(text, found, std::regex("ready at http://[^:]+:([0-9]+)")) ? std::stoi(found[1])
+                                                                                        : 0;
+  }
+  /// Waits, for a minute at most, until the log has this or the process has ended.
+  void wait_for(const std::string& text) {
+    for (int i = 0; i < 6000 && !ended() && log().find(text) == std::string::npos; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  void signal(int which) const { ::kill(child_, which); }
+  /// Its exit code; -1: a signal ended it.
+  int wait() {
+    if (!waited_) ::waitpid(child_, &status_, 0), waited_ = true;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
+  }
+
+ private:
+  bool ended() {
+    if (!waited_) waited_ = ::waitpid(child_, &status_, WNOHANG) == child_;
+    return waited_;
+  }
+
+  std::string log_;
+  pid_t child_ = -1;
+  int status_ = 0;
+  bool waited_ = false;
+};
+
+class ServeTest : public testing::Test, public test::CommandFolder {
+ protected:
+  ServeTest() : CommandFolder("serve") {}
+};
+
+const char kLongTale[] =
+    R"({"prompt": "Once upon a time", "stream": true, "ignore_eos": true, "temperature": 0, "max_tokens": 600})";
+
+TEST_F(ServeTest, SaysWhatItServesAndEndsWhenAsked) {
+  Served served(*this, {"--port", "0", "-c", "512"});
+  ASSERT_GT(served.port(), 0) << served.log();
+  EXPECT_THAT(served.log(), StartsWith("sluice: http://127.0.0.1:"));
+  for (const char* part : {" is loading\n", "  model    ", "backend ", "  context  512 of ", "  memory   "})
+    EXPECT_THAT(served.log(), HasSubstr(part));
+  Connection health(served.port());
+  health.send("GET", "/health");
+  EXPECT_THAT(health.read(), StartsWith("HTTP/1.1 200 "));
+  served.signal(SIGTERM);
+  EXPECT_EQ(served.wait(), 0) << served.log();
+  EXPECT_THAT(served.log(), testing::EndsWith("sluice: stopped\n"));
+}
+
+TEST_F(ServeTest, ManyMoreAnswersThanAStepOfAPromptHasRows) {
+  Served served(*this, {"--port", "0", "-c", "64", "--parallel", "600", "--rows", "100"});
+  ASSERT_GT(served.port(), 0) << served.log();
+  EXPECT_THAT(served.log(), HasSubstr(", 600 requests at once"));
+  Connection asked(served.port());
+  asked.send("POST", "/v1/completions", R"({"prompt": "Once upon", "max_tokens": 3})");
+  EXPECT_THAT(asked.read(), HasSubstr(R"("finish_reason":"length")"));
+}
+
+TEST_F(ServeTest, AnswersThatRunMayEndAndNewOnesAreRefused) {
+  Served served(*this, {"--port", "0", "-c", "1024"});
+  ASSERT_GT(served.port(), 0) << served.log();
+  Connection tale(served.port());
+  tale.send("POST", "/v1/completions", kLongTale);
+  tale.read("data: ");
+  served.signal(SIGTERM);
+  served.wait_for("stopping");
+  EXPECT_FALSE(Connection(served.port()).connected());
+  const std::string all = tale.read(), last = all.substr(all.size() - std::min<size_t>(all.size(), 400));
+  EXPECT_THAT(last, HasSubstr(R"("finish_reason":"length")"));
+  EXPECT_THAT(last, HasSubstr("data: [DONE]"));
+  EXPECT_EQ(served.wait(), 0) << served.log();
+}
+
+TEST_F(ServeTest, ASecondSignalEndsAnswersWithAnError) {
+  Served served(*this, {"--port", "0", "-c", "1024", "--parallel", "8"});
+  ASSERT_GT(served.port(), 0) << served.log();
+  Connection tale(served.port());
+  tale.send("POST", "/v1/completions", kLongTale);
+  tale.read("data: ");
+  served.signal(SIGTERM);
+  served.wait_for("stopping");
+  served.signal(SIGTERM);
+  const std::string all = tale.read(), last = all.substr(all.size() - std::min<size_t>(all.size(), 200));
+  if (all.find(R"("finish_reason":"length")") == std::string::npos)  // it may have been faster
+    EXPECT_THAT(last, HasSubstr(R"(data: {"error":{"message":"the server is shutting down")"));
+  EXPECT_EQ(served.wait(), 0) << served.log();
+}
+
+TEST_F(ServeTest, AKilledServerLeavesNothingThatHindersTheNext) {
+  const std::string socket = path("socket");
+  for (int i = 0; i < 2; ++i) {
+    Served served(*this, {"--unix-socket", socket, "-c", "64"});
+    Connection asked(socket);
+    ASSERT_TRUE(asked.connected()) << served.log();
+    asked.send("GET", "/v1/models");
+    EXPECT_THAT(asked.read(), StartsWith("HTTP/1.1 200 "));
+    served.signal(SIGKILL);
+    EXPECT_EQ(served.wait(), -1);
+  }
+}
+
+TEST_F(ServeTest, WhatCannotBeServedIsOneLine) {
+  Served first(*this, {"--port", "0", "-c", "64"});
+  ASSERT_GT(first.port(), 0) << first.log();
+  const std::string taken = std::to_string(first.port());
+  const struct {
+    std::string flags, message;
+  } cases[] = {
+      {"--port " + taken, taken},
+      {"--port 0 -c 1000000", "-c 1000000: the model was made for a context of"},
+      {"--port 0 -c 512 --cache-tokens 100", "--cache-tokens 100: less than the context of 512"},
+      {"--port 0 --api-key-file " + path("none"), path("none")},
+      {"--port 0 --tls-cert " + path("none") + " --tls-key " + path("none"), path("none")},
+      {"--port 0 -m " + path("none"), path("none")},
+  };
+  for (const auto& [flags, message] : cases) {
+    const test::CommandResult result = run("serve " + flags);
+    EXPECT_EQ(result.code, 1) << flags;
+    EXPECT_THAT(result.err, HasSubstr(message)) << flags;
+    const auto last = result.err.find("is loading\n");  // the address may have been told by then
+    const std::string error = last == std::string::npos ? result.err : result.err.substr(last + 11);
+    EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli
