@@ -16,6 +16,8 @@
 namespace sluice::text::grammar {
 
 inline constexpr uint32_t kNoLimit = UINT32_MAX;
+/// A count as a limit: what is too large for one is none.
+inline uint32_t limit(uint64_t count) { return count >= kNoLimit ? kNoLimit : static_cast<uint32_t>(count); }
 
 struct Grammar {
   struct State {

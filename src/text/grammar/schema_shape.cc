@@ -309,4 +309,12 @@ const Json* SchemaDocument::target(const Json* schema, const std::string& refere
   refuse(schema, "$ref", "points to nothing: " + reference.substr(0, 80));
 }
 
+TypeSet types_of(const Shape& shape) {
+  if (shape.never) return 0;
+  if (!shape.values) return shape.types;
+  TypeSet types = 0;
+  for (const Json& value : *shape.values) types |= type_of_value(value);
+  return types & shape.types;
+}
+
 }  // namespace sluice::text::grammar

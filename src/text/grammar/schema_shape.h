@@ -85,4 +85,7 @@ class SchemaDocument {
 /// The type of a value; integers are kInteger alone.
 TypeSet type_of_value(const Json& value);
 
+/// The types that may really occur.
+TypeSet types_of(const Shape& shape);
+
 }  // namespace sluice::text::grammar
