@@ -16,10 +16,10 @@
 
 namespace sluice::cli {
 
-OpenedModel open_model(const std::string& path) {
-  if (!PackFile::is_one(path)) return {model::Model::load(path), nullptr};
+OpenedModel open_model(const std::string& path, quant::Type cache) {
+  if (!PackFile::is_one(path)) return {model::Model::load(path, cache), nullptr};
   auto packed = std::make_shared<const PackFile>(path);
-  return {model::Model::load(gguf::File::parse(path, packed->original())), packed};
+  return {model::Model::load(gguf::File::parse(path, packed->original()), cache), packed};
 }
 
 bool pack_model(const std::string& path, const std::string& out, int threads, const Loading& loading) {

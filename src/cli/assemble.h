@@ -25,7 +25,7 @@ struct OpenedModel : model::Model {
 };
 
 /// Opens a GGUF file or one of `sluice pack`. Throws Error that lists everything that is wrong with it.
-OpenedModel open_model(const std::string& path);
+OpenedModel open_model(const std::string& path, quant::Type cache = quant::Type::F16);
 
 /// How the backend cpu gets its weights into memory.
 struct Loading {

@@ -29,7 +29,7 @@ constexpr double kLeastExperts = 0.9;
 struct Options {
   std::vector<std::string> models, pairs;
   std::string prompts = "512", gens = "128", depths = "0", threads = "0", batches = "2048", ubatches = "512",
-              parallels = "1", backend = "cpu", format = "md", error_format = "none";
+              parallels = "1", caches = "f16", backend = "cpu", format = "md", error_format = "none";
   int repetitions = 5, delay_s = 0;
   uint64_t seed = 1;
   int64_t sweep = 0;
@@ -325,40 +325,50 @@ void print_peaks(program::Backend& backend, int threads) {
 
 int threads_or_all(int64_t threads) { return threads > 0 ? static_cast<int>(threads) : usable_threads(); }
 
-/// All tests of one model; false when one was refused.
-bool bench_model(const Options& options, const std::string& path, const std::vector<BenchTest>& tests,
-                 Output& output) {
+/// All tests of one model with some threads and a type of cache; false when one was refused.
+bool bench_model(const Options& options, const std::string& path, int64_t threads, quant::Type cache,
+                 std::vector<BenchTest> tests, Output& output) {
   bool sound = true;
-  for (const int64_t threads : number_list("-t", options.threads, 0)) {
-    const int64_t began = now_ns();
-    const OpenedModel model = open_model(path);
-    const int64_t load_ns = now_ns() - began;
-    const auto backend =
-        make_backend(options.backend, static_cast<int>(threads), loading_of(options.no_repack, model.packed));
-    Bandwidth bandwidth(*backend);
-    reset_peak_memory();
-    check_context(model, std::max(longest(tests), options.sweep));
-    for (const int64_t batch : number_list("-b", options.batches, 1)) {
-      for (const int64_t ubatch : number_list("-ub", options.ubatches, 1)) {
-        const bool sweeping = options.sweep > 0;
-        Setup setup = set_up(options, model, *backend, threads_or_all(threads), batch, ubatch,
-                             sweeping ? options.sweep + ubatch : longest(tests),
-                             sweeping ? 1 : most_sequences(tests), load_ns);
-        if (sweeping) {
-          sweep(options, setup);
-          continue;
-        }
-        for (const BenchTest& test : tests) {
-          if (options.delay_s > 0) ::sleep(static_cast<unsigned>(options.delay_s));
-          const auto [record, usable] = measure(options, setup, test, bandwidth);
-          if (usable) output.add(record);
-          sound = sound && usable;
-        }
+  for (BenchTest& test : tests) test.cache = cache;
+  const int64_t began = now_ns();
+  const OpenedModel model = open_model(path, cache);
+  const int64_t load_ns = now_ns() - began;
+  const auto backend =
+      make_backend(options.backend, static_cast<int>(threads), loading_of(options.no_repack, model.packed));
+  Bandwidth bandwidth(*backend);
+  reset_peak_memory();
+  check_context(model, std::max(longest(tests), options.sweep));
+  for (const int64_t batch : number_list("-b", options.batches, 1)) {
+    for (const int64_t ubatch : number_list("-ub", options.ubatches, 1)) {
+      const bool sweeping = options.sweep > 0;
+      Setup setup = set_up(options, model, *backend, threads_or_all(threads), batch, ubatch,
+                           sweeping ? options.sweep + ubatch : longest(tests),
+                           sweeping ? 1 : most_sequences(tests), load_ns);
+      if (sweeping) {
+        sweep(options, setup);
+        continue;
+      }
+      for (const BenchTest& test : tests) {
+        if (options.delay_s > 0) ::sleep(static_cast<unsigned>(options.delay_s));
+        const auto [record, usable] = measure(options, setup, test, bandwidth);
+        if (usable) output.add(record);
+        sound = sound && usable;
       }
     }
-    bandwidth.print("after");
   }
+  bandwidth.print("after");
   return sound;
+}
+
+/// "f16,q8_0".
+std::vector<quant::Type> cache_types(const std::string& names) {
+  std::vector<quant::Type> types;
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    types.push_back(cache_type_of(names.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return types;
 }
 
 void bench(const Options& options) {
@@ -376,7 +386,13 @@ void bench(const Options& options) {
     if (options.format != "md") throw UsageError("--sweep prints its own table: leave -o away");
   }
   Output output(options);
-  for (const std::string& path : models) sound = bench_model(options, path, tests, output) && sound;
+  const std::vector<quant::Type> caches = cache_types(options.caches);
+  for (const std::string& path : models) {
+    for (const int64_t threads : number_list("-t", options.threads, 0)) {
+      for (const quant::Type cache : caches)
+        sound = bench_model(options, path, threads, cache, tests, output) && sound;
+    }
+  }
   if (options.sweep == 0) output.end();
   if (!sound) fail("records were refused: see above");
 }
@@ -425,6 +441,9 @@ void add_bench(CLI::App& app) {
       ->join(',')
       ->capture_default_str();
   command->add_option("--npl", options->parallels, "sequences that decode together in tg tests")
+      ->join(',')
+      ->capture_default_str();
+  command->add_option("--ctk,--cache-type,--cache-type-k", options->caches, "numbers of the cache: f16, q8_0")
       ->join(',')
       ->capture_default_str();
   command->add_option("-o,--output", options->format, "md, csv, json, jsonl or sql, on standard output")

@@ -7,6 +7,7 @@
 
 #include "base/cpu_info.h"
 #include "base/error.h"
+#include "cli/loading.h"
 #include "cli/version.h"
 #include "profile/statistics.h"
 
@@ -32,6 +33,7 @@ Json fields(const BenchRecord& r) {
                {"n_batch", r.n_batch},
                {"n_ubatch", r.n_ubatch},
                {"n_threads", r.threads},
+               {"type_k", cache_type_name(r.test.cache)},
                {"n_gpu_layers", 0},
                {"n_prompt", r.test.prompt},
                {"n_gen", r.test.gen},
@@ -197,6 +199,7 @@ std::string BenchTest::name() const {
   if (gen > 0) text += fmt::format("{}tg{}", prompt > 0 ? "+" : "", gen);
   if (parallel > 1) text += fmt::format(" x {}", parallel);
   if (depth > 0) text += fmt::format(" @ d{}", depth);
+  if (cache != quant::Type::F16) text += " ctk " + cache_type_name(cache);
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "profile/experts.h"
+#include "quant/types.h"
 
 namespace sluice::cli {
 
@@ -15,9 +16,10 @@ namespace sluice::cli {
 struct BenchTest {
   int64_t prompt = 0, gen = 0, depth = 0;
   int32_t parallel = 1;
+  quant::Type cache = quant::Type::F16;  ///< of the cache
 
   int64_t tokens() const { return prompt + gen * parallel; }
-  /// "pp512", "tg128 @ d4096", "pp512+tg128", "tg128 x 8".
+  /// "pp512", "tg128 @ d4096", "pp512+tg128", "tg128 x 8", "tg128 @ d4096 ctk q8_0".
   std::string name() const;
 };
 

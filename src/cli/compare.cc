@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/token_source.h"
 #include "engine/compare.h"
@@ -25,6 +26,8 @@ struct Options {
   int64_t rows = 8;
   int threads = 0;
   bool force = false, json = false;
+  quant::Type cache = quant::Type::F16;
+  std::string against_cache;  ///< the same, unless it is given
 };
 
 constexpr size_t kShown = 10;
@@ -41,9 +44,10 @@ struct Whole {
   engine::Divergences kl;
 };
 
-Whole compare_whole(const model::Model& model, program::Backend& tested, program::Backend& judge,
-                    std::span<const int32_t> tokens) {
-  const std::vector<float> expected = engine::run_whole(model.program, model.weights, judge, tokens);
+Whole compare_whole(const model::Model& model, program::Backend& tested, const model::Model& judged_with,
+                    program::Backend& judge, std::span<const int32_t> tokens) {
+  const std::vector<float> expected =
+      engine::run_whole(judged_with.program, judged_with.weights, judge, tokens);
   const std::vector<float> actual = engine::run_whole(model.program, model.weights, tested, tokens);
   Whole whole;
   double error = 0, norm = 0;
@@ -91,7 +95,8 @@ void print_table(const std::vector<engine::OpDifference>& all, const Options& op
 }
 
 void compare(const CLI::App& command, const Options& options) {
-  const model::Model model = model::Model::load(model_path_or_bundled(options.model));
+  const std::string path = model_path_or_bundled(options.model);
+  const model::Model model = model::Model::load(path, options.cache);
   std::vector<int32_t> tokens = command.count("--tokens") > 0
                                     ? read_token_file(options.tokens, model.spec.vocabulary)
                                     : tokens_of_text(model.file, options.text);
@@ -114,7 +119,9 @@ void compare(const CLI::App& command, const Options& options) {
           fmt::print(stderr, "\r\x1b[K{} of {} ops: {}", all.size(), model.program.ops().size(), d.op);
       });
   if (terminal) fmt::print(stderr, "\r\x1b[K");
-  const Whole whole = compare_whole(model, *tested, *judge, tokens);
+  const quant::Type against =
+      options.against_cache.empty() ? options.cache : cache_type_of(options.against_cache);
+  const Whole whole = compare_whole(model, *tested, model::Model::load(path, against), *judge, tokens);
   if (options.json) {
     nlohmann::ordered_json ops = nlohmann::ordered_json::array();
     for (const engine::OpDifference& d : all) ops.push_back(difference_json(d));
@@ -153,6 +160,10 @@ void add_compare(CLI::App& app) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
+  add_cache_option(*command, options->cache);
+  command->add_option(
+      "--against-cache-type", options->against_cache,
+      "the cache of the judge's whole run, where it is to be another one: what the type costs");
   command->add_flag("--json", options->json, "print one JSON object, every result in it");
   command->footer(
       "Every op runs on both backends with the inputs that the judge computed, so that each is held to its "

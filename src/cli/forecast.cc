@@ -10,6 +10,7 @@
 #include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/hardware.h"
+#include "cli/loading.h"
 #include "cli/measured_steps.h"
 #include "cli/model_shapes.h"
 #include "cli/number_list.h"
@@ -27,6 +28,7 @@ struct Options {
   std::string model, shapes, mix = gguf::synth_mixes()[0].name, preset, bandwidth, flops;
   std::string depths = "0", batches = "1", prompts = "0";
   bool ops = false, records = false, json = false;
+  quant::Type cache = quant::Type::F16;
 };
 
 program::Peaks peaks_of(const Options& options) {
@@ -119,9 +121,9 @@ void forecast(const Options& options) {
   std::optional<ModelShapes> shapes;
   std::optional<model::Model> file;
   if (options.shapes.empty()) {
-    file.emplace(model::Model::load(model_path_or_bundled(options.model)));
+    file.emplace(model::Model::load(model_path_or_bundled(options.model), options.cache));
   } else {
-    shapes.emplace(options.shapes, options.mix);
+    shapes.emplace(options.shapes, options.mix, options.cache);
   }
   const std::vector<profile::Report> reports = reports_of(options, shapes ? shapes->model() : *file, peaks);
   if (!options.json) return print_tables(options, reports, peaks);
@@ -172,6 +174,7 @@ void add_forecast(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--ops", options->ops, "show the limits op by op");
   command->add_flag("--records", options->records, "show the limits of every record of a step");
+  add_cache_option(*command, options->cache);
   command->add_flag("--json", options->json, "print JSON, as sluice profile --json does");
   command->callback([options] { forecast(*options); });
 }

@@ -88,11 +88,12 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
       ->capture_default_str();
   command.add_flag("--force", options.force, "load even when memory is too small");
   add_loading_option(command, options.no_repack);
+  add_cache_option(command, options.cache);
   add_sampling_options(command, options);
 }
 
 LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)
-    : model_(open_model(model_path_or_bundled(options.model))),
+    : model_(open_model(model_path_or_bundled(options.model), options.cache)),
       tokenizer_(model::load_tokenizer(model_.file)),
       sampling_(chosen_sampling(command, model_.file, options)) {
   if (options.context > model_.spec.context) {

@@ -28,6 +28,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;
   bool force = false;
   bool no_repack = false;
+  quant::Type cache = quant::Type::F16;
 };
 
 /// Adds the flags of these options.

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/output.h"
 #include "cli/program_view.h"
@@ -43,6 +44,7 @@ struct InspectOptions {
   std::string backend = "cpu";
   int64_t context = 0;
   int threads = 0;
+  quant::Type cache = quant::Type::F16;
 };
 
 /// Count and size of the tensors of one type.
@@ -222,7 +224,7 @@ void print_all(const std::string& text) {
 }
 
 void inspect_memory(const InspectOptions& options) {
-  const model::Model model = model::Model::load(options.path);
+  const model::Model model = model::Model::load(options.path, options.cache);
   const auto backend = make_backend(options.backend, options.threads);
   const text::Tokenizer vocabulary = model::load_tokenizer(model.file);  // it takes memory too
   const MemoryView view = memory_view(model, *backend, options.context);
@@ -232,11 +234,10 @@ void inspect_memory(const InspectOptions& options) {
 void inspect(const InspectOptions& options) {
   if (options.memory) return inspect_memory(options);
   if (options.program || options.bound) {
-    print_all(
-        options.json
-            ? program_json(options.path, options.bound).dump(2, ' ', false, Json::error_handler_t::replace) +
-                  "\n"
-            : program_text(options.path, options.bound));
+    print_all(options.json ? program_json(options.path, options.cache, options.bound)
+                                     .dump(2, ' ', false, Json::error_handler_t::replace) +
+                                 "\n"
+                           : program_text(options.path, options.cache, options.bound));
     return;
   }
   const gguf::File file = gguf::File::open(options.path);
@@ -265,6 +266,7 @@ void add_inspect(CLI::App& app) {
       ->add_option("--backend", options->backend,
                    "with --memory: auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
       ->needs(memory);
+  add_cache_option(*command, options->cache);
   command->add_flag("--json", options->json, "print one JSON object (tensors included)");
   command->callback([options] { inspect(*options); });
 }

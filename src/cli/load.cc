@@ -31,6 +31,7 @@ struct Options {
   int64_t prompt = 16384, depth = 128, rows = 0, tokens = 64;
   double max_itl_ms = 0;
   bool batch_invariant = false, force = false, no_repack = false;
+  quant::Type cache = quant::Type::F16;
 };
 
 /// Notes when tokens came. Times may be read once the request has ended, the counters at any time.
@@ -78,7 +79,7 @@ class Load {
   explicit Load(const Options& options)
       : options_(options),
         streams_(number_list("--streams", options.streams, 1)),
-        model_(open_model(model_path_or_bundled(options.model))),
+        model_(open_model(model_path_or_bundled(options.model), options.cache)),
         tokenizer_(model::load_tokenizer(model_.file)),
         backend_(
             make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed))) {
@@ -244,6 +245,7 @@ void add_load(CLI::App& app) {
   command->add_option("--backend", options->backend, "auto, cpu, cuda or ref")->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_loading_option(*command, options->no_repack);
+  add_cache_option(*command, options->cache);
   command->callback([options] { Load(*options).run(); });
 }
 

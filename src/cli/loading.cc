@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "cli/output.h"
 
 namespace sluice::cli {
@@ -42,6 +43,24 @@ void add_loading_option(CLI::App& command, bool& no_repack) {
       "--no-repack", no_repack,
       "run from the file as it is mapped: ready at once and without a second copy of the weights "
       "in memory, but slower (backend cpu)");
+}
+
+quant::Type cache_type_of(const std::string& name) {
+  if (name == "f16") return quant::Type::F16;
+  if (name == "q8_0") return quant::Type::Q8_0;
+  throw UsageError("--cache-type " + name + ": expected f16 or q8_0");
+}
+
+std::string cache_type_name(quant::Type type) { return type == quant::Type::Q8_0 ? "q8_0" : "f16"; }
+
+void add_cache_option(CLI::App& command, quant::Type& type) {
+  command
+      .add_option_function<std::string>(
+          "--cache-type,--ctk,--cache-type-k",
+          [&type](const std::string& name) { type = cache_type_of(name); },
+          "numbers of the cache: f16, or q8_0, which takes little more than half the memory and is not as "
+          "exact")
+      ->default_str("f16");
 }
 
 std::string packing_bar(int64_t done_bytes, int64_t total_bytes) {

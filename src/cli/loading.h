@@ -1,4 +1,4 @@
-// How a command's model gets into memory: the flag for it, and a bar on a terminal while weights are packed.
+// How a command's model gets into memory: the flags for it, and a bar on a terminal while weights are packed.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,13 @@ namespace sluice::cli {
 
 /// Adds --no-repack, which sets no_repack.
 void add_loading_option(CLI::App& command, bool& no_repack);
+
+/// The type of a cache by the name that users know it by (f16, q8_0). Throws UsageError for any other.
+quant::Type cache_type_of(const std::string& name);
+std::string cache_type_name(quant::Type type);
+
+/// Adds --cache-type, which sets `type`.
+void add_cache_option(CLI::App& command, quant::Type& type);
 
 /// The loading of a command with that flag: with a bar on standard error if that is a terminal.
 Loading loading_of(bool no_repack, std::shared_ptr<const PackFile> packed = nullptr);

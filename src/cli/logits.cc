@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/token_source.h"
 #include "engine/kv_pool.h"
@@ -22,10 +23,11 @@ struct Options {
   int64_t batch = 512;
   int threads = 0;
   bool force = false;
+  quant::Type cache = quant::Type::F16;
 };
 
 void run(const Options& options) {
-  const model::Model model = model::Model::load(model_path_or_bundled(options.model));
+  const model::Model model = model::Model::load(model_path_or_bundled(options.model), options.cache);
   const std::vector<int32_t> tokens = read_token_file(options.tokens, model.spec.vocabulary);
   const auto count = static_cast<int64_t>(tokens.size());
   if (count > model.spec.context) {
@@ -69,6 +71,7 @@ void add_logits(CLI::App& app) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
+  add_cache_option(*command, options->cache);
   command->callback([options] { run(*options); });
 }
 

@@ -18,7 +18,7 @@ namespace {
 std::vector<const char*> with_two_dashes(int argc, char** argv) {
   std::vector<const char*> arguments(argv, argv + argc);
   for (const char*& argument : arguments) {
-    for (const char* flag : {"--pg", "--npl", "--ub", "--oe"}) {
+    for (const char* flag : {"--pg", "--npl", "--ub", "--oe", "--ctk"}) {
       if (std::strcmp(argument, flag + 1) == 0) argument = flag;
     }
   }

@@ -9,7 +9,7 @@
 
 namespace sluice::cli {
 
-ModelShapes::ModelShapes(const std::string& model, const std::string& mix) {
+ModelShapes::ModelShapes(const std::string& model, const std::string& mix, quant::Type cache) {
   const gguf::SynthOptions options{.model = gguf::find_synth_model(model), .mix = gguf::find_synth_mix(mix)};
   if (options.model == nullptr) fail("{}: no model of this name; sluice synth --help lists them", model);
   if (options.mix == nullptr) fail("{}: no mix of this name; sluice synth --help lists them", mix);
@@ -21,7 +21,7 @@ ModelShapes::ModelShapes(const std::string& model, const std::string& mix) {
   if (bytes_ == MAP_FAILED) fail("{}: no address space for {} bytes", model, size_);
   std::memcpy(bytes_, header.data(), header.size());
   model_ = std::make_unique<model::Model>(model::Model::load(
-      gguf::File::parse(model + " " + mix, {static_cast<const std::byte*>(bytes_), size_})));
+      gguf::File::parse(model + " " + mix, {static_cast<const std::byte*>(bytes_), size_}), cache));
 }
 
 ModelShapes::~ModelShapes() {

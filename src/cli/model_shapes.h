@@ -10,7 +10,7 @@ namespace sluice::cli {
 class ModelShapes {
  public:
   /// Throws Error when there is no such model or mix, or no address space for it.
-  ModelShapes(const std::string& model, const std::string& mix);
+  ModelShapes(const std::string& model, const std::string& mix, quant::Type cache = quant::Type::F16);
   ~ModelShapes();
   ModelShapes(const ModelShapes&) = delete;
   ModelShapes& operator=(const ModelShapes&) = delete;

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/saved_logits.h"
 #include "cli/token_source.h"
@@ -28,6 +29,7 @@ struct Options {
   int64_t context = 0, stride = 0, windows = 0;
   int threads = 0;
   bool force = false, json = false;
+  quant::Type cache = quant::Type::F16;
 };
 
 /// Without -c: as much as a text's windows need, for most texts.
@@ -145,7 +147,7 @@ void print_json_report(const Measured& m, const Text& text) {
 }
 
 void perplexity(const Options& options) {
-  const model::Model model = model::Model::load(model_path_or_bundled(options.model));
+  const model::Model model = model::Model::load(model_path_or_bundled(options.model), options.cache);
   std::optional<SavedLogits> against;
   if (!options.against.empty()) against.emplace(options.against);
   Text text = read_text(options, model, against ? &*against : nullptr);
@@ -210,6 +212,7 @@ void add_perplexity(CLI::App& app) {
                    "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
       ->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
+  add_cache_option(*command, options->cache);
   command->add_flag("--json", options->json, "print one JSON object");
   command->footer(
       "Each window is run as a sequence of its own; every token is predicted once, with what its window has\n"

@@ -39,6 +39,7 @@ struct Options {
   int batch = 1, threads = 0;
   bool layers = false, weights = false, records = false, with_source = false, markdown = false,
        no_repack = false;
+  quant::Type cache = quant::Type::F16;
 
   int64_t decode_steps() const { return gen >= 0 ? gen : (prompt > 0 ? 0 : 32); }
 };
@@ -58,7 +59,7 @@ struct Measured {
 class Profiler {
  public:
   explicit Profiler(const Options& options)
-      : options_(options), model_(open_model(model_path_or_bundled(options.model))) {
+      : options_(options), model_(open_model(model_path_or_bundled(options.model), options.cache)) {
     const int64_t last = options.depth + std::max(options.prompt, 2 * options.decode_steps() + 1);
     if (last > model_.spec.context) {
       fail("{} tokens are asked for, and the context of {} is {}", last, model_.file.path(),
@@ -87,8 +88,7 @@ class Profiler {
     const int64_t count = 2 * options_.decode_steps();
     Measured result;
     result.test = fmt::format("tg{}{}{}", options_.decode_steps(),
-                              options_.batch > 1 ? fmt::format(" x {}", options_.batch) : "",
-                              options_.depth > 0 ? fmt::format(" @ d{}", options_.depth) : "");
+                              options_.batch > 1 ? fmt::format(" x {}", options_.batch) : "", depth_text());
     steps_->fill(options_.depth, options_.batch);
     steps_->decode_step(options_.depth, options_.batch);
     for (int64_t i = 0; i < count; ++i) {
@@ -106,8 +106,7 @@ class Profiler {
   Measured prompt() {
     const int64_t count = (options_.prompt + kStepRows - 1) / kStepRows, rows = options_.prompt / count;
     Measured result;
-    result.test =
-        fmt::format("pp{}{}", rows * count, options_.depth > 0 ? fmt::format(" @ d{}", options_.depth) : "");
+    result.test = fmt::format("pp{}{}", rows * count, depth_text());
     steps_->fill(options_.depth, 1);
     steps_->prompt_step(options_.depth, rows);
     // An odd number of steps in a turn is timed the other way round in the next.
@@ -143,6 +142,12 @@ class Profiler {
   }
 
  private:
+  /// " @ d4096 ctk q8_0".
+  std::string depth_text() const {
+    return (options_.depth > 0 ? fmt::format(" @ d{}", options_.depth) : "") +
+           (options_.cache != quant::Type::F16 ? " ctk " + cache_type_name(options_.cache) : "");
+  }
+
   template <typename Step>
   void add(Measured& result, bool timed, Step step, int64_t rows) {
     steps_->time_into(timed ? &times_ : nullptr);
@@ -332,6 +337,7 @@ void add_profile(CLI::App& app) {
                       "write some steps as a trace for Perfetto or chrome://tracing");
   command->add_option("--html", options->html, "write a page with plots");
   add_loading_option(*command, options->no_repack);
+  add_cache_option(*command, options->cache);
   add_diff(*command);
   command->callback([options, command] {
     if (command->get_subcommands().empty()) profile(*options);

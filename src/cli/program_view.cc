@@ -21,8 +21,8 @@ struct View {
   std::vector<program::BoundKernel> kernels;  // empty, or one an op
 };
 
-View load_view(const std::string& path, bool bound) {
-  View view{model::Model::load(path), {}, {}};
+View load_view(const std::string& path, quant::Type cache, bool bound) {
+  View view{model::Model::load(path, cache), {}, {}};
   view.program = view.model.program;
   if (bound) {
     const auto backend = make_backend("cpu", 1);
@@ -41,8 +41,8 @@ Json cost_json(const Cost& cost) {
 
 }  // namespace
 
-std::string program_text(const std::string& model_path, bool bound) {
-  const View view = load_view(model_path, bound);
+std::string program_text(const std::string& model_path, quant::Type cache, bool bound) {
+  const View view = load_view(model_path, cache, bound);
   const std::string lines = program::dump(view.program);
   std::string text = fmt::format("{:>12} {:>12}  op\n", "bytes read", "FLOPs");
   size_t begin = 0;
@@ -60,8 +60,8 @@ std::string program_text(const std::string& model_path, bool bound) {
                             total.flops, view.program.ops().size());
 }
 
-Json program_json(const std::string& model_path, bool bound) {
-  const View view = load_view(model_path, bound);
+Json program_json(const std::string& model_path, quant::Type cache, bool bound) {
+  const View view = load_view(model_path, cache, bound);
   Json ops = Json::array();
   for (size_t i = 0; i < view.program.ops().size(); ++i) {
     const Op& op = view.program.ops()[i];

@@ -60,7 +60,7 @@ double serving_itl_ms(const program::Backend& backend, double wanted) {
 }
 
 ServingModel::ServingModel(const CLI::App& command, const ServingOptions& options)
-    : model_(open_model(model_path_or_bundled(options.model))),
+    : model_(open_model(model_path_or_bundled(options.model), options.cache)),
       tokenizer_(model::load_tokenizer(model_.file)) {
   const gguf::File& file = model_.file;
   const engine::SamplingParams sampling = chosen_sampling(command, file, options);

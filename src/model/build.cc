@@ -101,8 +101,10 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
 
 }  // namespace
 
-void build_forward(Builder& b, const Spec& spec, const Weights& weights) {
-  b.cache(spec.layers, spec.cache_columns(), quant::Type::F16);
+void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::Type cache) {
+  // Keys that were turned are not normed as latents are: in eight bits they would cost most of what a cache
+  // of eight bits costs.
+  b.cache(spec.layers, spec.cache_columns(), cache, spec.is_latent() ? spec.rope : 0);
   TensorId x = b.embed(weights.token_embedding);
   for (int64_t i = 0; i < spec.layers; ++i) {
     const Layer& layer = weights.layers[static_cast<size_t>(i)];

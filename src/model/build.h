@@ -7,6 +7,7 @@
 
 namespace sluice::model {
 
-void build_forward(program::Builder& b, const Spec& spec, const Weights& weights);
+/// cache: the number format of the cache's rows (quant/cache_row.h).
+void build_forward(program::Builder& b, const Spec& spec, const Weights& weights, quant::Type cache);
 
 }  // namespace sluice::model

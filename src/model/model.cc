@@ -17,9 +17,9 @@ bool is_prediction_alone(const gguf::File& file) {
          file.tensor("blk.0.nextn.eh_proj.weight") != nullptr;
 }
 
-Model Model::load(const std::string& path) { return load(gguf::File::open(path)); }
+Model Model::load(const std::string& path, quant::Type cache) { return load(gguf::File::open(path), cache); }
 
-Model Model::load(gguf::File file) {
+Model Model::load(gguf::File file, quant::Type cache) {
   Model model{std::move(file), {}, {}, {}};
   const std::string& path = model.file.path();
   if (is_prediction_alone(model.file)) {
@@ -34,7 +34,7 @@ Model Model::load(gguf::File file) {
   program::Builder builder(model.program);
   Weights weights = find_weights(model.file, model.spec, builder, problems);
   problems.throw_if_any(path);
-  build_forward(builder, model.spec, weights);
+  build_forward(builder, model.spec, weights, cache);
   try {
     program::verify(model.program);
   } catch (const Error& error) {

@@ -17,10 +17,11 @@ struct Model {
   program::Program program;
   program::WeightBytes weights;
 
-  /// Opens and checks a file. Throws Error that lists everything that is wrong with it.
-  static Model load(const std::string& path);
+  /// Opens and checks a file. Throws Error that lists everything that is wrong with it. cache: what its cache
+  /// holds numbers in, F16 or Q8_0 (quant/cache_row.h).
+  static Model load(const std::string& path, quant::Type cache = quant::Type::F16);
   /// The same of a file that is open already.
-  static Model load(gguf::File file);
+  static Model load(gguf::File file, quant::Type cache = quant::Type::F16);
 };
 
 /// Whether a file has a block of multi-token prediction and no trunk ("mtp-*.gguf"): it can be looked at, not

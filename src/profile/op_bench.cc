@@ -115,7 +115,7 @@ OpBench::OpBench(Backend& backend, const Program& program, const Op& op, const W
   pages_ = pages_of_step_;
   const bool uses_cache = uses_of(program, op).cache;
   if (options_.rotate_bytes > 0 && uses_cache) {
-    const auto page = static_cast<double>(cache_bytes(part_, quant::Type::F16, 1));
+    const auto page = static_cast<double>(cache_bytes(part_, 1));
     pages_ = std::max(pages_, static_cast<int64_t>(std::ceil(options_.rotate_bytes / page)) + pages_of_step_);
     resident_bytes_ = page * static_cast<double>(pages_);
   } else if (options_.rotate_bytes > 0) {

@@ -59,10 +59,11 @@ TensorId Builder::flatten(TensorId base) {
                              whole.offset});
 }
 
-TensorId Builder::cache(int64_t layers, int64_t columns, quant::Type type) {
+TensorId Builder::cache(int64_t layers, int64_t columns, quant::Type type, int64_t exact) {
   CHECK(program_.cache() == kNoTensor);
-  const TensorId id = program_.add(
-      Tensor{"cache", Kind::Cache, type, {layers, kPageRows, columns}, {kPageRows * columns, columns}});
+  Tensor tensor{"cache", Kind::Cache, type, {layers, kPageRows, columns}, {kPageRows * columns, columns}};
+  tensor.exact = exact;
+  const TensorId id = program_.add(std::move(tensor));
   program_.set_cache(id);
   return id;
 }

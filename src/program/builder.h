@@ -28,8 +28,8 @@ class Builder {
   TensorId columns(TensorId base, std::string name, int64_t first, int64_t count);
   /// All heads of an activation as the columns of one.
   TensorId flatten(TensorId base);
-  /// The cache of the model: `layers` rows of `columns` a token.
-  TensorId cache(int64_t layers, int64_t columns, quant::Type type);
+  /// The cache of the model: `layers` rows of `columns` a token (quant/cache_row.h).
+  TensorId cache(int64_t layers, int64_t columns, quant::Type type, int64_t exact = 0);
 
   // --- ops ---
   void emit(OpArgs args) { program_.add(Op{std::move(args), layer_}); }

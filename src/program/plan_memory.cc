@@ -68,10 +68,15 @@ int64_t lowest_gap(std::vector<const Lifetime*>& in_use, int64_t bytes) {
 int64_t cache_bytes(const Program& program, quant::Type type, int64_t pages) {
   if (program.cache() == kNoTensor) return 0;
   const Tensor& cache = program[program.cache()];
-  const int64_t page =
-      cache.shape[0] * cache.shape[1] * quant::bytes_of(quant::type_info(type), cache.columns());
+  quant::CacheRow row = cache.cache_row();
+  row.type = type;
+  const int64_t page = cache.shape[0] * cache.shape[1] * row.bytes();
   int64_t bytes = 0;
   return __builtin_mul_overflow(page, pages, &bytes) ? std::numeric_limits<int64_t>::max() : bytes;
+}
+
+int64_t cache_bytes(const Program& program, int64_t pages) {
+  return program.cache() == kNoTensor ? 0 : cache_bytes(program, program[program.cache()].type, pages);
 }
 
 int64_t weights_bytes(const Program& program) {

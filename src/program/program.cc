@@ -38,7 +38,12 @@ double Program::elements(TensorId id, const StepShape& shape) const {
 }
 
 double Program::bytes(TensorId id, double count) const {
-  const quant::TypeInfo& type = quant::type_info((*this)[id].type);
+  const Tensor& tensor = (*this)[id];
+  if (tensor.kind == Kind::Cache) {
+    const auto columns = static_cast<double>(tensor.columns());
+    return count / columns * static_cast<double>(tensor.cache_row().bytes());
+  }
+  const quant::TypeInfo& type = quant::type_info(tensor.type);
   return count * type.bytes / type.block;
 }
 
@@ -58,7 +63,7 @@ std::string operand_text(const Program& program, const char* name, TensorId id) 
   };
   return fmt::format(
       "{}={}[{}, {}, {}]{}", name, tensor.name, dimension(tensor.shape[0]), tensor.shape[1], tensor.shape[2],
-      tensor.kind == Kind::Weight ? fmt::format(":{}", quant::type_info(tensor.type).name) : "");
+      tensor.kind != Kind::Activation ? fmt::format(":{}", quant::type_info(tensor.type).name) : "");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class Program {
 
   /// Elements of a tensor that a step touches.
   double elements(TensorId id, const StepShape& shape) const;
-  /// Bytes of `count` elements of the tensor's type.
+  /// Bytes of `count` elements of the tensor's type; of a cache, of whole rows (quant/cache_row.h).
   double bytes(TensorId id, double count) const;
   /// Bytes of the whole tensor at a step; weights have no symbols.
   double bytes(TensorId id, const StepShape& shape) const { return bytes(id, elements(id, shape)); }
@@ -73,6 +73,8 @@ MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_out
 /// Bytes of `pages` pages of the latent cache with numbers of this type, 0 without a cache; the largest int64
 /// when no int64 holds them.
 int64_t cache_bytes(const Program& program, quant::Type type, int64_t pages);
+/// The same with numbers of the cache's own type.
+int64_t cache_bytes(const Program& program, int64_t pages);
 
 /// Bytes of all weights as their file has them; views have none of their own.
 int64_t weights_bytes(const Program& program);

@@ -71,6 +71,16 @@ float* RefMemory::cache_row(int64_t layer, int64_t slot) {
   return cache_.data() + ((page * layers + layer) * page_rows + row) * columns;
 }
 
+void RefMemory::round_cache_row(int64_t layer, int64_t slot) {
+  const Tensor& cache = program_[program_.cache()];
+  if (cache.type != quant::Type::Q8_0) return;
+  const quant::CacheRow format = cache.cache_row();
+  float* const row = cache_row(layer, slot);
+  rounded_.resize(static_cast<size_t>(format.bytes()));
+  format.encode(row, rounded_.data());
+  format.decode(rounded_.data(), row);
+}
+
 int64_t RefMemory::bytes() const {
   size_t elements = cache_.size();
   for (const auto& buffer : floats_) elements += buffer.size();

@@ -25,6 +25,9 @@ class RefMemory {
   void weight_row(TensorId id, int64_t matrix, int64_t row, float* out) const;
   /// One row of the latent cache.
   float* cache_row(int64_t layer, int64_t slot);
+  /// Gives a row that was written the numbers that the cache's type keeps of it: of eight bits that is what
+  /// is asked for, while float32 stands for binary16.
+  void round_cache_row(int64_t layer, int64_t slot);
   int64_t bytes() const;
   /// What bytes() would be, by activations and cache.
   static MemoryNeeds needs(const Program& program, const CompileOptions& options);
@@ -35,6 +38,7 @@ class RefMemory {
   std::vector<std::vector<float>> floats_;  // by storage TensorId
   std::vector<std::vector<int32_t>> ints_;
   std::vector<float> cache_;
+  std::vector<std::byte> rounded_;  ///< a cache row in its type
 };
 
 /// Sum of products in double: a reference's rounding must not be what a comparison sees.

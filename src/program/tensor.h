@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "quant/cache_row.h"
 #include "quant/types.h"
 
 namespace sluice::program {
@@ -33,9 +34,12 @@ struct Tensor {
   std::array<int64_t, 2> stride = {1, 1};  ///< elements from one shape[0] (shape[1]) index to the next
   TensorId base = kNoTensor;               ///< set for a view; a view of a view names the first base
   int64_t offset = 0;                      ///< elements from the base's beginning
+  int64_t exact = 0;                       ///< of a cache of eight bits: the last columns, which have sixteen
 
   int64_t heads() const { return shape[1]; }
   int64_t columns() const { return shape[2]; }
+  /// Of a cache: how its rows hold numbers.
+  quant::CacheRow cache_row() const { return {type, columns(), exact}; }
 };
 
 /// Rows of the cache that are allocated, shared and freed together, for all layers.

@@ -27,7 +27,7 @@ double tolerance(const Program& program) {
   int64_t terms = 1;
   for (const Op& op : program.ops()) {
     info(op).operands(op, [&](const char*, TensorId id, bool) {
-      through_cache |= program[id].kind == Kind::Cache && program[id].type == quant::Type::F16;
+      through_cache |= program[id].kind == Kind::Cache;
       terms = std::max(terms, program[id].columns());
     });
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -39,13 +40,32 @@ constexpr Case kCases[] = {{32, {576, 512}}, {20, {576, 512}}, {16, {576, 512}},
                            {5, {96, 64}},    {17, {72, 40}},   {1, {33, 33}}};
 constexpr float kScale = 0.07f;
 
+/// What the tile is decoded from.
+enum class Rows { F16, F32, Q8 };
+
 /// Random queries and cache rows, and room that is full of NaN until something is written there.
 class ChunkRun {
  public:
-  ChunkRun(const AttendKernels& kernels, const Case& c) : kernels_(kernels), c_(c) {
+  ChunkRun(const AttendKernels& kernels, const Case& c, Rows how = Rows::F16)
+      : kernels_(kernels), c_(c), how_(how) {
     std::normal_distribution<float> normal;
     rows_.resize(static_cast<size_t>(kChunkRows * c.shape.width));
     for (uint16_t& x : rows_) x = f32_to_f16(normal(random_));
+    // All whole runs of the rank in eight bits, with scales of their own, the other columns as they are.
+    std::mt19937 random(8);
+    std::normal_distribution<float> normal_of_scales;
+    const quant::CacheRow format = q8();
+    bytes_.assign(static_cast<size_t>(kChunkRows * format.bytes()), std::byte{0x7F});
+    for (int64_t t = 0; t < kChunkRows; ++t) {
+      std::byte* row = bytes_.data() + t * format.bytes();
+      for (int64_t i = 0; i < format.coded(); ++i)
+        row[i] = static_cast<std::byte>(static_cast<int8_t>(static_cast<int>(random() % 255) - 127));
+      for (int64_t i = 0; i < format.coded() / quant::kCacheRun; ++i)
+        put_half(row + format.scales_at() + 2 * i,
+                 f32_to_f16(0.01f * std::exp2(normal_of_scales(random) / 2)));
+      for (int64_t i = format.coded(); i < format.columns; ++i)
+        put_half(row + format.exact_at() + 2 * (i - format.coded()), half(t, i));
+    }
     queries_.resize(static_cast<size_t>(c.queries * c.shape.width));
     for (float& x : queries_) x = normal(random_);
     for (int64_t i = 0; i < c.queries; ++i)
@@ -53,7 +73,7 @@ class ChunkRun {
   }
 
   /// Results [count][rank] of queries from `first` on, divided by their totals.
-  std::vector<float> run(int64_t first, int64_t count, bool from_f32 = false) {
+  std::vector<float> run(int64_t first, int64_t count) {
     const AttendShape shape = c_.shape;
     const auto room = [](int64_t floats) {
       return std::vector<float>(static_cast<size_t>(floats), std::numeric_limits<float>::quiet_NaN());
@@ -66,7 +86,12 @@ class ChunkRun {
     for (int64_t at = 0; at < longest; at += 64) {
       const int64_t rows = std::min<int64_t>(64, longest - at);
       const uint16_t* halves = rows_.data() + at * shape.width;
-      if (from_f32) {
+      if (how_ == Rows::Q8) {
+        const quant::CacheRow format = q8();
+        kernels_.decode_q8({bytes_.data() + at * format.bytes(), format.bytes(), format.coded(),
+                            format.exact_at(), format.scales_at()},
+                           shape, at, rows, tile.data());
+      } else if (how_ == Rows::F32) {
         std::vector<float> floats(static_cast<size_t>(rows * shape.width));
         for (size_t i = 0; i < floats.size(); ++i) floats[i] = f16_to_f32(halves[i]);
         kernels_.decode_f32(floats.data(), shape, at, rows, tile.data());
@@ -87,8 +112,13 @@ class ChunkRun {
   }
 
   std::vector<double> expected() const {
+    const quant::CacheRow format = q8();
     const auto row = [&](int64_t t, int64_t i) {
-      return static_cast<double>(f16_to_f32(rows_[static_cast<size_t>(t * c_.shape.width + i)]));
+      if (how_ != Rows::Q8 || i >= format.coded()) return static_cast<double>(f16_to_f32(half(t, i)));
+      const std::byte* at = bytes_.data() + t * format.bytes();
+      uint16_t scale;
+      std::memcpy(&scale, at + format.scales_at() + i / quant::kCacheRun * 2, sizeof scale);
+      return static_cast<double>(f16_to_f32(scale)) * static_cast<double>(static_cast<int8_t>(at[i]));
     };
     std::vector<double> out;
     for (int64_t q = 0; q < c_.queries; ++q) {
@@ -109,9 +139,18 @@ class ChunkRun {
   }
 
  private:
+  uint16_t half(int64_t t, int64_t i) const { return rows_[static_cast<size_t>(t * c_.shape.width + i)]; }
+  quant::CacheRow q8() const {
+    const int64_t coded = c_.shape.rank / quant::kCacheRun * quant::kCacheRun;
+    return {quant::Type::Q8_0, c_.shape.width, c_.shape.width - coded};
+  }
+  static void put_half(std::byte* at, uint16_t half) { std::memcpy(at, &half, sizeof half); }
+
   const AttendKernels& kernels_;
   Case c_;
+  Rows how_;
   std::mt19937 random_{7};
+  std::vector<std::byte> bytes_;  ///< the rows in eight bits
   std::vector<uint16_t> rows_;
   std::vector<float> queries_;
   std::vector<int32_t> counts_;
@@ -120,10 +159,10 @@ class ChunkRun {
 TEST(AttendKernels, AgreeWithSumsInDouble) {
   for (const AttendKernels* kernels : all_kernels()) {
     for (const Case& c : kCases) {
-      for (const bool from_f32 : {false, true}) {
-        ChunkRun run(*kernels, c);
+      for (const Rows how : {Rows::F16, Rows::F32, Rows::Q8}) {
+        ChunkRun run(*kernels, c, how);
         const std::vector<double> expected = run.expected();
-        const std::vector<float> actual = run.run(0, c.queries, from_f32);
+        const std::vector<float> actual = run.run(0, c.queries);
         double error = 0, norm = 0;
         for (size_t i = 0; i < expected.size(); ++i) {
           error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
@@ -131,7 +170,8 @@ TEST(AttendKernels, AgreeWithSumsInDouble) {
         }
         // bfloat16: four operands, each off by 2^-9 at most.
         EXPECT_LE(std::sqrt(error / norm), kernels->bf16 ? 0x1p-8 : 0x1p-20)
-            << kernels->name << " " << c.queries << " of " << c.shape.width;
+            << kernels->name << " " << c.queries << " of " << c.shape.width << " from "
+            << static_cast<int>(how);
       }
     }
   }
@@ -158,9 +198,9 @@ class LongSequence {
  public:
   static constexpr int64_t kLength = 4500, kLast = 20, kHeads = 3, kRank = 32, kRope = 16;
 
-  LongSequence() {
+  explicit LongSequence(quant::Type cache) {
     program::Builder b(program_);
-    b.cache(1, kRank + kRope, quant::Type::F16);
+    b.cache(1, kRank + kRope, cache, kRope);
     latent_ = b.activation("latent", program::kStepRows, 1, kRank);
     key_ = b.activation("key", program::kStepRows, 1, kRope);
     q_ = b.activation("q", program::kStepRows, kHeads, kRank + kRope);
@@ -222,8 +262,8 @@ class LongSequence {
   std::vector<int32_t> pages_;
 };
 
-TEST(MlaAttend, TheSameBitsHoweverTheWorkIsShared) {
-  LongSequence sequence;
+void expect_the_same_bits(quant::Type cache) {
+  LongSequence sequence(cache);
   const std::vector<float> expected = sequence.last_rows(*make_ref_backend(), 20);
   for (const Isa isa : test::usable_isas()) {
     const auto run = [&](int threads, int64_t rows) {
@@ -242,6 +282,9 @@ TEST(MlaAttend, TheSameBitsHoweverTheWorkIsShared) {
     EXPECT_EQ(one, run(5, 20)) << isa_name(isa);
   }
 }
+
+TEST(MlaAttend, TheSameBitsHoweverTheWorkIsShared) { expect_the_same_bits(quant::Type::F16); }
+TEST(MlaAttend, TheSameBitsHoweverTheWorkIsSharedInEightBits) { expect_the_same_bits(quant::Type::Q8_0); }
 
 }  // namespace
 }  // namespace sluice::backend::cpu

@@ -21,8 +21,7 @@ class Needs : public program::Backend {
   std::string name() const override { return "needs"; }
   bool has(const Program&, const program::Op&) const override { return true; }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
-    return {1000, program::cache_bytes(program, quant::Type::F16, options.cache_pages),
-            300 * options.max_rows};
+    return {1000, program::cache_bytes(program, options.cache_pages), 300 * options.max_rows};
   }
   std::unique_ptr<program::Executable> compile(const Program&, const program::WeightBytes&,
                                                const CompileOptions&) override {
@@ -56,6 +55,22 @@ TEST_F(LoadPlanTest, AddsUpItsItems) {
   EXPECT_EQ(p.total_bytes(), kFixed + 2 * kPage);
   EXPECT_TRUE(p.fits());
   EXPECT_EQ(p.fitting_context, 1000);
+}
+
+/// 96 numbers of eight bits and 32 halves under 3 scales: 176 bytes in place of 256.
+TEST(LoadPlan, ACacheOfEightBitsHoldsMoreOfAContext) {
+  const auto plan = [](quant::Type type, int64_t wanted) {
+    Program program;
+    program::Builder b(program);
+    b.cache(2, 128, type, 32);
+    b.set_output(b.activation("logits", program::kOutputRows, 1, 10));
+    return plan_load(Needs(), program, {.max_rows = 2, .max_outputs = 1}, 1 << 20, wanted, 100'000'000);
+  };
+  EXPECT_EQ(plan(quant::Type::F16, 640).needs.cache_bytes, 10 * 2 * 64 * 256);
+  EXPECT_EQ(plan(quant::Type::Q8_0, 640).needs.cache_bytes, 10 * 2 * 64 * 176);
+  const double more = static_cast<double>(plan(quant::Type::Q8_0, 0).context) /
+                      static_cast<double>(plan(quant::Type::F16, 0).context);
+  EXPECT_NEAR(more, 256.0 / 176, 1e-3);
 }
 
 TEST_F(LoadPlanTest, ZeroTakesTheLargestContextThatFits) {

@@ -19,6 +19,15 @@ TEST_P(CudaGolden, IsWithinTheLimitOfDivergence) {
   EXPECT_LT(kl.mean, 0.02);
 }
 
+TEST_P(CudaGolden, IsWithinTheSameLimitWithACacheOfEightBits) {
+  CUDA_OR_SKIP(cuda);
+  const auto& [golden_case, rows] = GetParam();
+  const Golden golden = read_case(golden_case);
+  const Divergence kl = divergence(golden, logits_of(golden, cuda, rows, quant::Type::Q8_0));
+  EXPECT_LT(kl.best_90, golden_case.kl_limit);
+  EXPECT_LT(kl.mean, 0.02);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, CudaGolden,
                          testing::Combine(testing::ValuesIn(kCases), testing::Values(1, 7, 512)),
                          [](const auto& param) {
@@ -34,6 +43,8 @@ TEST(CudaRuns, GiveTheSameBitsEveryTime) {
     const Golden golden = golden_case(name);
     for (const int rows : {1, 7, 512})
       EXPECT_EQ(logits_of(golden, cuda, rows), logits_of(golden, cuda, rows)) << name;
+    EXPECT_EQ(logits_of(golden, cuda, 7, quant::Type::Q8_0), logits_of(golden, cuda, 7, quant::Type::Q8_0))
+        << name;
   }
 }
 

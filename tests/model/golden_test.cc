@@ -38,6 +38,19 @@ TEST_P(GoldenTest, CpuIsWithinTheLimitOfDivergence) {
   }
 }
 
+/// Eight bits of the cache beside eight bits of activations, both 32 under a scale: no limit is another one.
+TEST_P(GoldenTest, CpuIsWithinTheSameLimitWithACacheOfEightBits) {
+  const auto& [golden_name, rows] = GetParam();
+  const Golden golden = read_case(golden_name);
+  for (const backend::cpu::Isa isa : usable_isas()) {
+    SCOPED_TRACE(backend::cpu::isa_name(isa));
+    const auto cpu = backend::make_cpu_backend({.threads = 2, .isa = isa});
+    const Divergence kl = divergence(golden, logits_of(golden, *cpu, rows, quant::Type::Q8_0));
+    EXPECT_LT(kl.best_90, golden_name.kl_limit);
+    EXPECT_LT(kl.mean, 0.02);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
                          testing::Combine(testing::ValuesIn(kCases), testing::Values(1, 7, 512)),
                          [](const auto& param) {
@@ -46,6 +59,36 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+/// What the cache's format alone costs, everything else being float32. The limit's measure is eight bits of
+/// activations at six places of a layer or more, and divergences of unrelated errors add up: one more place
+/// is worth a sixth of it, or a quarter with the same allowance for chance (1.3).
+TEST(Golden, ACacheOfEightBitsCostsLittle) {
+  for (const Case& one : kCases) {
+    const Golden golden = read_case(one);
+    const auto ref = backend::make_ref_backend();
+    const Divergence kl = divergence(golden, logits_of(golden, *ref, 512, quant::Type::Q8_0));
+    EXPECT_LT(kl.best_90, one.kl_limit / 4) << one.name;
+    EXPECT_GT(kl.best_90, 1e-8) << one.name << ": the cache was float32";
+  }
+}
+
+TEST(Golden, CpuGivesTheSameBitsWithACacheOfEightBits) {
+  for (const Golden& golden : {golden_case("glm-q4_0"), oracle_case("qwen2", "qwen2")}) {
+    for (const backend::cpu::Isa isa : usable_isas()) {
+      SCOPED_TRACE(golden.model + " " + std::string(backend::cpu::isa_name(isa)));
+      const auto logits = [&](int threads, int64_t rows) {
+        return logits_of(golden, *backend::make_cpu_backend({.threads = threads, .isa = isa}), rows,
+                         quant::Type::Q8_0);
+      };
+      const auto one = logits(1, 1);
+      EXPECT_EQ(one, logits(3, 7));
+      if (isa < backend::cpu::Isa::Amx) {
+        EXPECT_EQ(one, logits(2, 512));
+      }
+    }
+  }
+}
 
 TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsThreadsAndRepacking) {
   for (const Golden& golden :
@@ -142,6 +185,9 @@ TEST(BundledModel, AgreesWithTransformers) {
     EXPECT_LT(relative_error(logits_of(golden, *make_backend("ref"), rows), golden.logits), 1e-3) << rows;
     EXPECT_LT(divergence(golden, logits_of(golden, *make_backend("cpu"), rows)).best_90, 2.2e-4)
         << rows;  // what 8-bit activations cost: tools/train/export.py limit
+    EXPECT_LT(divergence(golden, logits_of(golden, *make_backend("cpu"), rows, quant::Type::Q8_0)).best_90,
+              2.2e-4)
+        << rows;
   }
 }
 

@@ -12,9 +12,10 @@
 
 namespace sluice::test {
 
-/// Logits of all tokens as one sequence, `rows` a step.
-inline std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows) {
-  const model::Model model = model::Model::load(golden.model);
+/// Logits of all tokens as one sequence, `rows` a step, with a cache of this type.
+inline std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows,
+                                    quant::Type cache = quant::Type::F16) {
+  const model::Model model = model::Model::load(golden.model, cache);
   const auto count = static_cast<int64_t>(golden.tokens.size());
   const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(count));
   const auto executable = backend.compile(model.program, model.weights, {rows, rows, pages});

@@ -3,6 +3,7 @@
 #include "backend/cpu/packed.h"
 #include "program/op_info.h"
 #include "program/program.h"
+#include "quant/cache_row.h"
 
 namespace sluice::backend::cpu {
 namespace {
@@ -42,9 +43,8 @@ bool types_known(const Program& program, const Op& op) {
   bool known = true;
   info(op).operands(op, [&](const char*, TensorId id, bool) {
     const Tensor& tensor = program[id];
-    const quant::TypeInfo& type = quant::type_info(tensor.type);
     if (tensor.kind == Kind::Weight && !can_pack(tensor.type)) known = false;
-    if (tensor.kind == Kind::Cache && (type.decode == nullptr || type.encode == nullptr)) known = false;
+    if (tensor.kind == Kind::Cache && !quant::is_cache_type(tensor.type)) known = false;
   });
   return known;
 }

@@ -11,11 +11,6 @@ namespace {
 /// (barriers.h).
 constexpr int kWindow = 4;
 
-int64_t cache_bytes(const program::Program& program, int64_t pages) {
-  if (program.cache() == program::kNoTensor) return 0;
-  return program::cache_bytes(program, program[program.cache()].type, pages);
-}
-
 /// A worker's scratch has pages of its own.
 int64_t worker_bytes(int64_t scratch_floats) {
   return (scratch_floats * static_cast<int64_t>(sizeof(float)) + 4095) / 4096 * 4096;
@@ -26,7 +21,7 @@ int64_t worker_bytes(int64_t scratch_floats) {
 program::MemoryNeeds memory_needs(const program::Program& program, const program::CompileOptions& options,
                                   int workers, int64_t scratch_floats, bool repack) {
   const auto plan = program::plan_memory(program, options.max_rows, options.max_outputs, kWindow);
-  return {held_weights_bytes(program, repack), cache_bytes(program, options.cache_pages),
+  return {held_weights_bytes(program, repack), program::cache_bytes(program, options.cache_pages),
           plan.arena_bytes + worker_bytes(scratch_floats) * workers};
 }
 
@@ -40,7 +35,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       scratch_bytes_(worker_bytes(scratch_floats)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
-      cache_(cache_bytes(program, options.cache_pages)),
+      cache_(program::cache_bytes(program, options.cache_pages)),
       scratch_(scratch_bytes_ * workers, Pages::Size::Huge) {}
 
 Weight Memory::weight(TensorId id) const {
@@ -70,8 +65,8 @@ Rows<int32_t> Memory::int_rows(TensorId id) const {
 
 Cache Memory::cache() const {
   const Tensor& t = program_[program_.cache()];
-  const quant::TypeInfo& type = quant::type_info(t.type);
-  return {cache_.data(), t.shape[0], t.columns(), quant::bytes_of(type, t.columns()), &type};
+  const quant::CacheRow format = t.cache_row();
+  return {cache_.data(), t.shape[0], format.bytes(), format};
 }
 
 float* Memory::scratch(int worker) const {

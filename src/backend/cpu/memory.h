@@ -8,6 +8,7 @@
 #include "backend/cpu/pages.h"
 #include "program/backend.h"
 #include "program/program.h"
+#include "quant/cache_row.h"
 
 namespace sluice::backend::cpu {
 
@@ -33,15 +34,19 @@ struct Rows {
   T* operator()(int64_t row, int64_t head = 0) const { return data + row * row_stride + head * head_stride; }
 };
 
-/// The latent cache: rows of `columns` numbers in the cache's own format.
+/// The cache: rows of numbers in its own format.
 struct Cache {
   std::byte* data;
-  int64_t layers, columns, row_bytes;
-  const quant::TypeInfo* type;
+  int64_t layers, row_bytes;
+  quant::CacheRow format;
 
   std::byte* row(int64_t layer, int64_t slot) const {
     const int64_t page = slot / program::kPageRows, row = slot % program::kPageRows;
     return data + ((page * layers + layer) * program::kPageRows + row) * row_bytes;
+  }
+  /// Decodes `count` rows that follow each other, as those of a page's layer do, to out [count][columns].
+  void decode(const std::byte* rows, float* out, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) format.decode(rows + i * row_bytes, out + i * format.columns);
   }
 };
 

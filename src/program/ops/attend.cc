@@ -62,9 +62,10 @@ void Attend::reference(RefMemory& memory, const StepInput& input) const {
 }
 
 std::vector<OpCase> Attend::cases() {
-  const auto build = [](int64_t heads, int64_t kv_heads, int64_t key, int64_t value) {
+  const auto build = [](int64_t heads, int64_t kv_heads, int64_t key, int64_t value,
+                        quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      b.cache(1, kv_heads * (key + value), quant::Type::F16);
+      b.cache(1, kv_heads * (key + value), cache);
       const TensorId keys = b.activation("keys", kStepRows, kv_heads, key);
       const TensorId values = b.activation("values", kStepRows, kv_heads, value);
       b.kv_append(b.flatten(keys), b.flatten(values), 0);
@@ -74,7 +75,9 @@ std::vector<OpCase> Attend::cases() {
   return {{"32 heads of 8x128 rows 1", 1, build(32, 8, 128, 128)},
           {"32 heads of 8x128 rows 150", 150, build(32, 8, 128, 128)},
           {"6 heads of 3x64+32 rows 70", 70, build(6, 3, 64, 32)},
-          {"5 heads of 1x64 rows 7", 7, build(5, 1, 64, 64)}};
+          {"5 heads of 1x64 rows 7", 7, build(5, 1, 64, 64)},
+          {"32 heads of 8x128 of Q8_0 rows 1", 1, build(32, 8, 128, 128, quant::Type::Q8_0)},
+          {"6 heads of 3x64+32 of Q8_0 rows 70", 70, build(6, 3, 64, 32, quant::Type::Q8_0)}};
 }
 
 }  // namespace sluice::program

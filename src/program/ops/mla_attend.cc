@@ -59,9 +59,9 @@ void MlaAttend::reference(RefMemory& memory, const StepInput& input) const {
 }
 
 std::vector<OpCase> MlaAttend::cases() {
-  const auto build = [](int64_t heads, int64_t rank, int64_t rope) {
+  const auto build = [](int64_t heads, int64_t rank, int64_t rope, quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      b.cache(1, rank + rope, quant::Type::F16);
+      b.cache(1, rank + rope, cache, rope);
       const TensorId latent = b.activation("latent", kStepRows, 1, rank);
       const TensorId key = b.activation("key", kStepRows, 1, rope);
       b.kv_append(latent, key, 0);
@@ -70,7 +70,10 @@ std::vector<OpCase> MlaAttend::cases() {
   };
   return {{"20 heads 512+64 rows 1", 1, build(20, 512, 64)},
           {"20 heads 512+64 rows 150", 150, build(20, 512, 64)},
-          {"5 heads 64+32 rows 70", 70, build(5, 64, 32)}};
+          {"5 heads 64+32 rows 70", 70, build(5, 64, 32)},
+          {"20 heads 512+64 of Q8_0 rows 1", 1, build(20, 512, 64, quant::Type::Q8_0)},
+          {"20 heads 512+64 of Q8_0 rows 150", 150, build(20, 512, 64, quant::Type::Q8_0)},
+          {"5 heads 64+32 of Q8_0 rows 70", 70, build(5, 64, 32, quant::Type::Q8_0)}};
 }
 
 }  // namespace sluice::program

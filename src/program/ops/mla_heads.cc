@@ -35,9 +35,9 @@ void MlaHeads::expand(Builder& b) const {
 }
 
 std::vector<OpCase> MlaHeads::cases() {
-  const auto build = [](bool with_q, Reduce reduce) {
+  const auto build = [](bool with_q, Reduce reduce, quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      MlaHeads op{.query = MlaQuery::example(b, with_q, reduce),
+      MlaHeads op{.query = MlaQuery::example(b, with_q, reduce, cache),
                   .v_b = {b.weight("v_b", quant::Type::Q8_0, 20, 256, 512)},
                   .out = {b.activation("values", kStepRows, 20, 256)},
                   .scale = 0x1p-15f};
@@ -46,7 +46,9 @@ std::vector<OpCase> MlaHeads::cases() {
   };
   return {{"20 heads with q rows 1", 1, build(true, Reduce::Columns)},
           {"20 heads rows 1", 1, build(false, Reduce::Columns)},
-          {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)}};
+          {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)},
+          {"20 heads with q, cache of Q8_0, rows 1", 1, build(true, Reduce::Columns, quant::Type::Q8_0)},
+          {"20 heads, cache of Q8_0, rows 5", 5, build(false, Reduce::Columns, quant::Type::Q8_0)}};
 }
 
 }  // namespace sluice::program

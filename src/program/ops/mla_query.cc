@@ -65,7 +65,7 @@ void MlaQuery::expand(Builder& b) const {
                 b.columns(out.id, "query_latent", 0, rank));
 }
 
-MlaQuery MlaQuery::example(Builder& b, bool with_q, Reduce reduce) {
+MlaQuery MlaQuery::example(Builder& b, bool with_q, Reduce reduce, quant::Type cache) {
   constexpr int64_t kHeads = 20, kNope = 192, kTurned = 64, kRank = 512, kLow = 768;
   MlaQuery op;
   if (with_q) {
@@ -79,7 +79,7 @@ MlaQuery MlaQuery::example(Builder& b, bool with_q, Reduce reduce) {
   op.kv_norm.id = b.weight("kv_norm", quant::Type::F32, 1, 1, kRank);
   const bool columns = reduce == Reduce::Columns;
   op.k_b.id = b.weight("k_b", quant::Type::Q8_0, kHeads, columns ? kRank : kNope, columns ? kNope : kRank);
-  op.cache.id = b.cache(2, kRank + kTurned, quant::Type::F16);
+  op.cache.id = b.cache(2, kRank + kTurned, cache, kTurned);
   op.rope.base = 1e6;
   op.k_b_reduce = reduce;
   op.cache_layer = 1;
@@ -87,16 +87,17 @@ MlaQuery MlaQuery::example(Builder& b, bool with_q, Reduce reduce) {
 }
 
 std::vector<OpCase> MlaQuery::cases() {
-  const auto build = [](bool with_q, Reduce reduce) {
+  const auto build = [](bool with_q, Reduce reduce, quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      MlaQuery op = example(b, with_q, reduce);
+      MlaQuery op = example(b, with_q, reduce, cache);
       op.out.id = b.activation("query", kStepRows, 20, 576);
       b.emit(op);
     };
   };
   return {{"20 heads with q rows 1", 1, build(true, Reduce::Columns)},
           {"20 heads rows 1", 1, build(false, Reduce::Columns)},
-          {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)}};
+          {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)},
+          {"20 heads with q, cache of Q8_0, rows 1", 1, build(true, Reduce::Columns, quant::Type::Q8_0)}};
 }
 
 }  // namespace sluice::program

@@ -39,7 +39,7 @@ struct MlaQuery {
   void expand(Builder& b) const;
   static std::vector<OpCase> cases();
   /// Sets operands of 20 heads (192 + 64, rank 512) but the results, for cases.
-  static MlaQuery example(Builder& b, bool with_q, Reduce reduce);
+  static MlaQuery example(Builder& b, bool with_q, Reduce reduce, quant::Type cache);
 
   int64_t rank(const Program& p) const { return p_columns(p, kv_norm.id); }
   int64_t nope(const Program& p) const;

@@ -47,7 +47,7 @@ void attend_tile(const Rows<float>& q, const Rows<float>& out, int64_t row, int6
 void attend_row(const Context& c, const Attend& op, int64_t r, int64_t first, int64_t last) {
   const Rows<float> q = c.memory.rows(op.q.id), out = c.memory.rows(op.out.id);
   const Cache cache = c.memory.cache();
-  const int64_t width = cache.columns, group = q.heads / op.kv_heads;
+  const int64_t width = cache.format.columns, group = q.heads / op.kv_heads;
   const int64_t length = c.input.positions[static_cast<size_t>(r)] + 1;
   float* tile = c.scratch();
   auto* states = reinterpret_cast<Running*>(tile + kPageRows * width);
@@ -58,7 +58,7 @@ void attend_row(const Context& c, const Attend& op, int64_t r, int64_t first, in
   for (int64_t begin = 0; begin < length; begin += kPageRows) {
     const int64_t count = std::min<int64_t>(kPageRows, length - begin);
     const std::byte* page = cache.row(op.cache_layer, c.input.slot_of(r, begin));
-    cache.type->decode(page, tile, count * width);  // the rows of a page's layer follow each other
+    cache.decode(page, tile, count);
     for (int64_t h = first; h < last; ++h) {
       const Place place{h / group * q.columns, op.kv_heads * q.columns + h / group * out.columns};
       attend_tile(q, out, r, h, tile, count, width, place, op.scale, states[h]);

@@ -24,6 +24,8 @@ constexpr int64_t kUnitRows = 16;
 /// Results of chunks that a worker keeps before they are put together.
 constexpr int64_t kSlots = 16;
 
+static_assert(kQ8Run == quant::kCacheRun);
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Rows [first, last) of the step, all of one sequence; their queries are the heads of the first row, of the
@@ -96,7 +98,7 @@ class Attention {
         q_(c.memory.rows(op.q.id)),
         out_(c.memory.rows(op.out.id)),
         cache_(c.memory.cache()),
-        shape_{cache_.columns, out_.columns},
+        shape_{cache_.format.columns, out_.columns},
         heads_(p[op.q.id].heads()),
         mine_(scratch_of(c.worker)) {}
 
@@ -163,13 +165,16 @@ class Attention {
     for (int64_t q = 0; q < queries(unit); q += heads_) longest = std::max(longest, seen(unit, chunk, q));
     for (int64_t first = 0; first < longest; first += kPageRows) {
       const int64_t count = std::min<int64_t>(kPageRows, longest - first);
-      // The rows of a page's layer follow each other.
       const std::byte* rows =
           cache_.row(op_.cache_layer, c_.input.slot_of(unit.first, chunk * kChunkRows + first));
-      if (cache_.type->type == quant::Type::F16) {
+      const quant::CacheRow& format = cache_.format;
+      if (format.type == quant::Type::F16) {
         kernels_.decode_f16(reinterpret_cast<const uint16_t*>(rows), shape_, first, count, mine_.tile);
+      } else if (format.type == quant::Type::Q8_0 && format.coded() % kQ8Run == 0) {
+        kernels_.decode_q8({rows, cache_.row_bytes, format.coded(), format.exact_at(), format.scales_at()},
+                           shape_, first, count, mine_.tile);
       } else {
-        cache_.type->decode(rows, mine_.rows, count * shape_.width);
+        cache_.decode(rows, mine_.rows, count);
         kernels_.decode_f32(mine_.rows, shape_, first, count, mine_.tile);
       }
     }

@@ -109,10 +109,10 @@ void kv_append(const Program&, const Op& record, const Context& c) {
     std::copy_n(latent(r), latent.columns, row);
     std::copy_n(key(r), key.columns, row + latent.columns);
     std::byte* slot = cache.row(op.cache_layer, c.input.slots[static_cast<size_t>(r)]);
-    if (cache.type->type == quant::Type::F16) {
-      small_kernels(c.isa).to_f16(row, cache.columns, reinterpret_cast<uint16_t*>(slot));
+    if (cache.format.type == quant::Type::F16) {
+      small_kernels(c.isa).to_f16(row, cache.format.columns, reinterpret_cast<uint16_t*>(slot));
     } else {
-      cache.type->encode(row, slot, cache.columns);
+      cache.format.encode(row, slot);
     }
   }
 }

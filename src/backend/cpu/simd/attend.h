@@ -4,6 +4,7 @@
 // is ops/mla_attend.cc's business.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice::backend::cpu {
@@ -20,6 +21,14 @@ inline constexpr int64_t kQueries = 32;
 struct AttendShape {
   int64_t width, rank;
 };
+
+/// Cache rows of eight bits (quant/cache_row.h), `row_bytes` apart: `coded` codes, whole runs of kQ8Run with
+/// a binary16 scale each (from byte scales_at on); the other columns are binary16 (from byte exact_at on).
+struct Q8Rows {
+  const std::byte* at;
+  int64_t row_bytes, coded, exact_at, scales_at;
+};
+inline constexpr int64_t kQ8Run = 32;
 
 /// The chunk's part of each query's result, with room for kQueries: a softmax over the chunk alone, not yet
 /// divided by its total.
@@ -46,6 +55,7 @@ struct AttendKernels {
   /// Decodes `count` rows to the tile, from row `first` on; first is a multiple of 32, and so is count unless
   /// they are a chunk's last.
   void (*decode_f16)(const uint16_t* rows, AttendShape, int64_t first, int64_t count, float* tile);
+  void (*decode_q8)(Q8Rows rows, AttendShape, int64_t first, int64_t count, float* tile);
   void (*decode_f32)(const float* rows, AttendShape, int64_t first, int64_t count, float* tile);
   /// Brings up to kQueries queries [width] into the order that attend reads.
   void (*pack)(const float* const* q, int64_t queries, AttendShape, float* packed);

@@ -30,7 +30,7 @@ constexpr int kGroupF32 = 2;
 }  // namespace
 
 extern const AttendKernels kAttendAvx2;
-const AttendKernels kAttendAvx2{"avx2 f32", false,      tile_floats, packed_floats, work_floats, sums_stride,
-                                decode_f16, decode_f32, pack,        attend,        merge_sums};
+const AttendKernels kAttendAvx2{"avx2 f32", false,     tile_floats, packed_floats, work_floats, sums_stride,
+                                decode_f16, decode_q8, decode_f32,  pack,          attend,      merge_sums};
 
 }  // namespace sluice::backend::cpu

@@ -63,7 +63,7 @@ void pack(const float* const* q, int64_t queries, AttendShape shape, float* pack
 
 extern const AttendKernels kAttendAvx512Bf16;
 const AttendKernels kAttendAvx512Bf16{"avx512 bf16", true,        tile_floats, packed_floats,
-                                      work_floats,   sums_stride, decode_f16,  decode_f32,
-                                      pack,          attend,      merge_sums};
+                                      work_floats,   sums_stride, decode_f16,  decode_q8,
+                                      decode_f32,    pack,        attend,      merge_sums};
 
 }  // namespace sluice::backend::cpu

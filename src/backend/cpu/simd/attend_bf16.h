@@ -31,21 +31,55 @@ inline __m512 columns_of(const float* row, int64_t c, int64_t width) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), row + c);
 }
 
-/// Two rows at a time; then rows of zeroes up to a multiple of 32, because their weights are zero and a NaN
-/// there would not be.
+/// A row of halves or floats; null: of zeroes.
 template <typename T>
-void decode(const T* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+struct PlainRow {
+  const T* at;
+  __m512 columns(int64_t c, int64_t width) { return columns_of(at, c, width); }
+};
+
+/// A row of eight bits; null: of zeroes. Asked for its columns in order: scales are converted 16 at a time.
+struct Q8Row {
+  const int8_t* codes;
+  const uint16_t *halves, *scales;
+  int64_t coded;
+  alignas(64) float steps[16] = {};
+
+  static Q8Row of(const Q8Rows& rows, int64_t t, bool there) {
+    const std::byte* at = rows.at + t * rows.row_bytes;
+    return {there ? reinterpret_cast<const int8_t*>(at) : nullptr,
+            reinterpret_cast<const uint16_t*>(at + rows.exact_at),
+            reinterpret_cast<const uint16_t*>(at + rows.scales_at), rows.coded};
+  }
+  __m512 columns(int64_t c, int64_t width) {
+    if (codes == nullptr) return _mm512_setzero_ps();
+    if (c >= coded) return columns_of(halves, c - coded, width - coded);
+    const int64_t run = c / kQ8Run;
+    if (c % (16 * kQ8Run) == 0) {
+      const int64_t left = coded / kQ8Run - run;
+      const auto mask = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1u << left) - 1);
+      _mm512_store_ps(steps, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, scales + run)));
+    }
+    const __m512i numbers =
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + c)));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(numbers), _mm512_set1_ps(steps[run % 16]));
+  }
+};
+
+/// Two rows at a time, row(t, whether there is one); then rows of zeroes up to a multiple of 32, because
+/// their weights are zero and a NaN there would not be.
+template <typename Row>
+void decode(const Row& row, AttendShape shape, int64_t first, int64_t count, float* tile) {
   const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
                                               23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   const int64_t stride = key_stride(shape), pairs = pair_stride(shape);
   auto* keys = reinterpret_cast<uint16_t*>(tile) + first * stride;
   uint16_t* values = reinterpret_cast<uint16_t*>(tile) + kChunkRows * stride + first / 2 * pairs;
   for (int64_t t = 0; t < round_up(count, 32); t += 2, keys += 2 * stride, values += pairs) {
-    const T* even = t < count ? rows + t * shape.width : nullptr;
-    const T* odd = t + 1 < count ? rows + (t + 1) * shape.width : nullptr;
+    auto even = row(t, t < count), odd = row(t + 1, t + 1 < count);
     for (int64_t c = 0; c < stride; c += 32) {
-      const __m512 a = columns_of(even, c, shape.width), b = columns_of(even, c + 16, shape.width);
-      const __m512 d = columns_of(odd, c, shape.width), e = columns_of(odd, c + 16, shape.width);
+      const __m512 a = even.columns(c, shape.width), b = even.columns(c + 16, shape.width);
+      const __m512 d = odd.columns(c, shape.width), e = odd.columns(c + 16, shape.width);
       _mm512_storeu_si512(keys + c, to_bf16(a, b));
       _mm512_storeu_si512(keys + stride + c, to_bf16(d, e));
       if (2 * c < pairs) {
@@ -58,11 +92,21 @@ void decode(const T* rows, AttendShape shape, int64_t first, int64_t count, floa
   }
 }
 
+template <typename T>
+void decode_plain(const T* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  const auto row = [&](int64_t t, bool there) {
+    return PlainRow<T>{there ? rows + t * shape.width : nullptr};
+  };
+  decode(row, shape, first, count, tile);
+}
 void decode_f16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  decode(rows, shape, first, count, tile);
+  decode_plain(rows, shape, first, count, tile);
 }
 void decode_f32(const float* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  decode(rows, shape, first, count, tile);
+  decode_plain(rows, shape, first, count, tile);
+}
+void decode_q8(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  decode([&](int64_t t, bool there) { return Q8Row::of(rows, t, there); }, shape, first, count, tile);
 }
 
 /// Weights [end] to bfloat16, in place, each pair of rows in a word; the total becomes the rounded ones'.

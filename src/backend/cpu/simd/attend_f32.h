@@ -22,17 +22,50 @@ struct Operand {
 
 int64_t tile_floats(AttendShape shape) { return kChunkRows * Operand::stride(shape); }
 
-void decode_f16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+/// `count` halves, then zeroes up to `room`, a multiple of 16.
+void decode_halves(const uint16_t* row, int64_t count, float* out, int64_t room) {
   using L = Lanes;
-  const int64_t stride = Operand::stride(shape), whole = shape.width / L::kWidth * L::kWidth;
+  const int64_t whole = count / L::kWidth * L::kWidth;
+  for (int64_t i = 0; i < whole; i += L::kWidth) L::store_f(out + i, L::halves(row + i));
+  if (whole == room) return;
+  uint16_t tail[16] = {};
+  for (int64_t i = whole; i < count; ++i) tail[i - whole] = row[i];
+  for (int64_t i = whole; i < room; i += L::kWidth) L::store_f(out + i, L::halves(tail + (i - whole)));
+}
+
+void decode_f16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  const int64_t stride = Operand::stride(shape);
+  for (int64_t t = 0; t < count; ++t)
+    decode_halves(rows + t * shape.width, shape.width, tile + (first + t) * stride, stride);
+}
+
+/// A vector of codes, one signed byte a lane, times the scale.
+inline Lanes::F scaled(const int8_t* codes, Lanes::F scale) {
+  using L = Lanes;
+  return L::mul(L::to_float(L::shift_right_signed(L::shift_left(L::bytes(codes), 24), 24)), scale);
+}
+
+/// A binary16 number in all lanes.
+inline Lanes::F all_half(const uint16_t* at) {
+  uint16_t same[Lanes::kWidth];
+  for (uint16_t& half : same) half = *at;
+  return Lanes::halves(same);
+}
+
+void decode_q8(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  using L = Lanes;
+  const int64_t stride = Operand::stride(shape);
   for (int64_t t = 0; t < count; ++t) {
-    const uint16_t* row = rows + t * shape.width;
+    const std::byte* row = rows.at + t * rows.row_bytes;
+    const auto* codes = reinterpret_cast<const int8_t*>(row);
+    const auto* scales = reinterpret_cast<const uint16_t*>(row + rows.scales_at);
     float* out = tile + (first + t) * stride;
-    for (int64_t i = 0; i < whole; i += L::kWidth) L::store_f(out + i, L::halves(row + i));
-    if (whole == stride) continue;
-    uint16_t tail[16] = {};
-    for (int64_t i = whole; i < shape.width; ++i) tail[i - whole] = row[i];
-    for (int64_t i = whole; i < stride; i += L::kWidth) L::store_f(out + i, L::halves(tail + (i - whole)));
+    for (int64_t i = 0; i < rows.coded; i += kQ8Run) {
+      const L::F scale = all_half(scales + i / kQ8Run);
+      for (int64_t k = i; k < i + kQ8Run; k += L::kWidth) L::store_f(out + k, scaled(codes + k, scale));
+    }
+    decode_halves(reinterpret_cast<const uint16_t*>(row + rows.exact_at), shape.width - rows.coded,
+                  out + rows.coded, stride - rows.coded);
   }
 }
 

@@ -29,7 +29,7 @@ constexpr int kGroupF32 = 2;
 
 extern const AttendKernels kAttendGeneric;
 const AttendKernels kAttendGeneric{"generic f32", false,       tile_floats, packed_floats,
-                                   work_floats,   sums_stride, decode_f16,  decode_f32,
-                                   pack,          attend,      merge_sums};
+                                   work_floats,   sums_stride, decode_f16,  decode_q8,
+                                   decode_f32,    pack,        attend,      merge_sums};
 
 }  // namespace sluice::backend::cpu

@@ -29,7 +29,7 @@ constexpr int kGroupF32 = 4;
 }  // namespace
 
 extern const AttendKernels kAttendNeon;
-const AttendKernels kAttendNeon{"neon f32", false,      tile_floats, packed_floats, work_floats, sums_stride,
-                                decode_f16, decode_f32, pack,        attend,        merge_sums};
+const AttendKernels kAttendNeon{"neon f32", false,     tile_floats, packed_floats, work_floats, sums_stride,
+                                decode_f16, decode_q8, decode_f32,  pack,          attend,      merge_sums};
 
 }  // namespace sluice::backend::cpu
