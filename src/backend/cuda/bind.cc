@@ -56,13 +56,19 @@ struct Bind {
   const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads}); }
 };
 
-/// Whether every weight of the op can be packed, and the cache is of the one type that kernels know.
+/// Whether kernels know the cache's type: in eight bits, whole runs, each a warp's.
+bool cache_known(const quant::CacheRow& row) {
+  return row.type == quant::Type::F16 ||
+         (row.type == quant::Type::Q8_0 && row.coded() % quant::kCacheRun == 0);
+}
+
+/// Whether every weight of the op can be packed, and kernels know the cache's type.
 bool types_known(const Program& program, const Op& op) {
   bool known = true;
   info(op).operands(op, [&](const char*, TensorId id, bool) {
     const Tensor& tensor = program[id];
     if (tensor.kind == Kind::Weight && quant::type_info(tensor.type).decode == nullptr) known = false;
-    if (tensor.kind == Kind::Cache && tensor.type != quant::Type::F16) known = false;
+    if (tensor.kind == Kind::Cache && !cache_known(tensor.cache_row())) known = false;
   });
   return known;
 }

@@ -41,14 +41,16 @@ struct Rows {
   }
 };
 
-/// The cache, binary16: [page][layer][kPageRows][columns].
+/// The cache: [page][layer][kPageRows] rows. A row is `coded` columns in eight bits, the others in binary16
+/// (from byte exact_at on), and the scales of the first (quant/cache_row.h); all of it binary16: coded is 0.
 struct Cache {
-  uint16_t* data;
-  int32_t layers, columns;
+  char* data;
+  int32_t layers, columns, row_bytes;
+  int32_t coded, exact_at, scales_at;
 
-  SLUICE_BOTH uint16_t* row(int64_t layer, int64_t slot) const {
+  SLUICE_BOTH char* row(int64_t layer, int64_t slot) const {
     const int64_t page = slot / program::kPageRows, in_page = slot % program::kPageRows;
-    return data + ((page * layers + layer) * program::kPageRows + in_page) * columns;
+    return data + ((page * layers + layer) * program::kPageRows + in_page) * row_bytes;
   }
 };
 

@@ -65,7 +65,7 @@ Memory::Memory(const Program& program, const WeightBytes& weights, const Compile
   arena_ = Buffer(plan_.arena_bytes);
   // Values that no op has written show.
   if (plan_.arena_bytes > 0) check(cudaMemset(arena_.data(), 0xff, static_cast<size_t>(plan_.arena_bytes)));
-  cache_ = Buffer(program::cache_bytes(program, quant::Type::F16, options.cache_pages));
+  cache_ = Buffer(program::cache_bytes(program, options.cache_pages));
   if (cache_.bytes() > 0) check(cudaMemset(cache_.data(), 0, static_cast<size_t>(cache_.bytes())));
   scratch_ = Buffer(scratch_bytes);
   packed_.resize(program.tensors().size());
@@ -127,8 +127,15 @@ template Rows<int32_t> Memory::view<int32_t>(TensorId id) const;
 
 Cache Memory::cache() const {
   const Tensor& tensor = program_[program_.cache()];
-  return {reinterpret_cast<uint16_t*>(cache_.data()), static_cast<int32_t>(tensor.shape[0]),
-          static_cast<int32_t>(tensor.columns())};
+  const quant::CacheRow row = tensor.cache_row();
+  const bool coded = row.type == quant::Type::Q8_0;
+  return {cache_.data(),
+          static_cast<int32_t>(tensor.shape[0]),
+          static_cast<int32_t>(row.columns),
+          static_cast<int32_t>(row.bytes()),
+          coded ? static_cast<int32_t>(row.coded()) : 0,
+          coded ? static_cast<int32_t>(row.exact_at()) : 0,
+          coded ? static_cast<int32_t>(row.scales_at()) : 0};
 }
 
 int64_t Memory::bytes() const { return arena_.bytes() + cache_.bytes() + scratch_.bytes(); }
@@ -140,7 +147,7 @@ MemoryNeeds Memory::needs(const Program& program, const CompileOptions& options,
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i]) needs.weights_bytes += packed_bytes(program.tensors()[i]);
   }
-  needs.cache_bytes = program::cache_bytes(program, quant::Type::F16, options.cache_pages);
+  needs.cache_bytes = program::cache_bytes(program, options.cache_pages);
   needs.scratch_bytes =
       plan_memory(program, options.max_rows, options.max_outputs, expansion_length).arena_bytes +
       scratch_bytes;

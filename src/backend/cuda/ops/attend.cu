@@ -6,6 +6,7 @@
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/warp.cuh"
@@ -20,8 +21,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kChunk = kPageRows;
 constexpr int kMostValues = 4 * kThreads;
-
-__device__ inline float half_number(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
 
 struct Args {
   StepView step;
@@ -46,12 +45,13 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Args 
   float sums[kMostValues / kThreads] = {}, largest = -INFINITY, total = 0;
   for (int begin = 0; begin < length; begin += kChunk) {
     const int count = min(kChunk, length - begin);
-    const uint16_t* page = args.cache.row(args.layer, args.step.slot_of(row, begin));
+    const char* page = args.cache.row(args.layer, args.step.slot_of(row, begin));
     __syncthreads();
     for (int t = warp; t < count; t += kWarps) {
-      const uint16_t* key = page + int64_t{t} * args.cache.columns + group * args.q.columns;
+      const char* row_of_t = page + int64_t{t} * args.cache.row_bytes;
       float score = 0;
-      for (int c = lane; c < args.q.columns; c += 32) score += query[c] * half_number(__ldcg(key + c));
+      for (int c = lane; c < args.q.columns; c += 32)
+        score += query[c] * number_at(args.cache, row_of_t, group * args.q.columns + c);
       score = lane_sum(score);
       if (lane == 0) weights[t] = score * args.scale;
     }
@@ -62,14 +62,14 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Args 
     largest = chunk_largest;
     total *= shrink;
     for (float& sum : sums) sum *= shrink;
-    const uint16_t* value = page + args.values_from + group * args.out.columns;
-    for (int t = 0; t < count; ++t, value += args.cache.columns) {
+    const int values = args.values_from + group * args.out.columns;
+    for (int t = 0; t < count; ++t, page += args.cache.row_bytes) {
       const float weight = expf(weights[t] - largest);
       total += weight;
 #pragma unroll
       for (int i = 0; i < kMostValues / kThreads; ++i) {
         const int c = i * kThreads + threadIdx.x;
-        if (c < args.out.columns) sums[i] += weight * half_number(__ldcg(value + c));
+        if (c < args.out.columns) sums[i] += weight * number_at(args.cache, page, values + c);
       }
     }
   }

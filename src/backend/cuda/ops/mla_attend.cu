@@ -23,9 +23,14 @@ int64_t weights_bytes(int64_t rows, int64_t heads) {
 /// Two pages and their neighbours take 227 KB of shared memory, which compute capabilities 9.0 and 10.0 have.
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MlaAttend>(record.args);
+  const quant::CacheRow row = p[op.cache.id].cache_row();
   return (sizes.architecture == 90 || sizes.architecture == 100) && p[op.q.id].columns() == kMlaWidth &&
-         p[op.out.id].columns() == kMlaRank && p[op.cache.id].type == quant::Type::F16;
+         p[op.out.id].columns() == kMlaRank && (row.type == quant::Type::F16 || row.coded() == kMlaRank);
 }
+
+constexpr quant::CacheRow kQ8{quant::Type::Q8_0, kMlaWidth, kMlaWidth - kMlaRank};
+static_assert(kQ8.q8_bytes() == kMlaQ8Bytes && kQ8.exact_at() == kMlaQ8Exact &&
+              kQ8.scales_at() == kMlaQ8Scales);
 
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   const int64_t heads = p[std::get<MlaAttend>(record.args).q.id].heads();

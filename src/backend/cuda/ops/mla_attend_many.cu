@@ -14,6 +14,7 @@
 // the softmax.
 #include <cuda_fp16.h>
 
+#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/warp.cuh"
@@ -66,6 +67,10 @@ __device__ __forceinline__ uint32_t swizzled(int row, int unit) {
   return static_cast<uint32_t>(row * 128 + ((unit ^ row) & 7) * 16);
 }
 
+__device__ __forceinline__ void store_shared(uint32_t at, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Scaled to halves, a warp a query.
@@ -99,16 +104,57 @@ __device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, 
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   const uint32_t place = buffers + swizzled(row, unit);
   for (int from = 0, i = 0; from < q.longest; from += kPageRows, ++i) {
-    const uint16_t* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from)) + unit * 8;
+    const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from)) + unit * 16;
     const int count = min(kPageRows, q.longest - from);
     const uint32_t to = place + i % 2 * kPageBytes;
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
 #pragma unroll
     for (int r = 0; r < kPageRows; r += 16) {
       const bool there = row + r < count;
-      const uint16_t* const source = page + (there ? row + r : 0) * kMlaWidth;
+      const char* const source = page + (there ? row + r : 0) * kMlaWidth * 2;
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) copy_async(to + r * 128 + b * kBlockBytes, source + b * 64, there);
+      for (int b = 0; b < kBlocks; ++b) copy_async(to + r * 128 + b * kBlockBytes, source + b * 128, there);
+    }
+    commit_copies();
+    wait_copies<0>();
+    fence_async();
+    barrier_arrive(full + 8 * (i % 2));
+  }
+}
+
+/// The same of rows in eight bits: a thread takes four times sixteen codes of a row at once, through
+/// registers; what is binary16 is copied.
+__device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Queries& q, uint32_t buffers,
+                                                  uint32_t full, uint32_t empty) {
+  const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
+  // Sixteen codes are two units of a block; those of the next turn lie two blocks further on.
+  const uint32_t low = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2);
+  const uint32_t high = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2 + 1);
+  const uint32_t exact = buffers + (kBlocks - 1) * kBlockBytes + swizzled(row, unit);
+  for (int from = 0, i = 0; from < q.longest; from += kPageRows, ++i) {
+    const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from));
+    const int count = min(kPageRows, q.longest - from);
+    const uint32_t to = i % 2 * kPageBytes;
+    barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
+#pragma unroll
+    for (int r = 0; r < kPageRows; r += 16) {
+      const bool there = row + r < count;
+      const char* const source = page + (there ? row + r : 0) * kMlaQ8Bytes;
+      copy_async(exact + to + r * 128, source + kMlaQ8Exact + unit * 16, there);
+      uint4 codes[4];
+      __half scales[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        codes[k] = __ldcg(reinterpret_cast<const uint4*>(source) + unit + 8 * k);
+        scales[k] = __ushort_as_half(
+            __ldcg(reinterpret_cast<const unsigned short*>(source + kMlaQ8Scales) + unit / 2 + 4 * k));
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const SixteenHalves numbers = halves_of_codes(codes[k], there ? scales[k] : __ushort_as_half(0));
+        store_shared(low + to + r * 128 + 2 * k * kBlockBytes, numbers.low);
+        store_shared(high + to + r * 128 + 2 * k * kBlockBytes, numbers.high);
+      }
     }
     commit_copies();
     wait_copies<0>();
@@ -283,6 +329,7 @@ __device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q,
 
 #endif
 
+template <bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1) attend_many_kernel(const MlaArgs p, int tiles) {
 #ifdef SLUICE_WGMMA
   extern __shared__ char many_shared[];
@@ -305,6 +352,10 @@ __global__ void __launch_bounds__(kThreads, 1) attend_many_kernel(const MlaArgs 
   const Queries q = queries_of(p, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
   if (q.count <= 0) return;
   if (threadIdx.x >= 256) {
+    if (kCoded) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
+      return bring_coded_pages(p, q, queries + kPageBytes, full, empty);
+    }
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     return bring_pages(p, q, queries + kPageBytes, full, empty);
   }
@@ -326,7 +377,7 @@ void attend_many(const MlaArgs& args, const Context& context) {
   const int tiles = std::max((kGroupRows * heads + kQueries - 1) / kQueries,
                              kGroupRows * ((heads + kQueries - 1) / kQueries));
   const int64_t groups = (context.step_rows + kGroupRows - 1) / kGroupRows;
-  launch(context, attend_many_kernel,
+  launch(context, args.cache.coded > 0 ? attend_many_kernel<true> : attend_many_kernel<false>,
          {dim3(static_cast<unsigned>(groups * tiles)), dim3(kThreads), kSharedBytes}, args, tiles);
 }
 

@@ -10,12 +10,16 @@
 //            half of the positions: so a page is read once for them; the quarters meet in shared memory
 //   softmax  a warp has four heads (a running maximum, online softmax: Milakov and Gimelshein 2018)
 //   values   each of eight warps has 64 of the 512 columns for all heads
+// A cache in eight bits: a page comes as it is, 672 bytes a row, and is made halves in shared memory before
+// it is worked on, while the next one comes.
+//
 // Bound by memory at depth: 32 heads take 1,088 matrix instructions a page, 1,700 cycles, and a page takes
 // 3,700 at 4.5 TB/s over 132 multiprocessors.
 #include <cuda_fp16.h>
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/warp.cuh"
@@ -37,18 +41,48 @@ constexpr int kSharedBytes = 2 * kPageBytes + kQuarters * kHeadTile * kScoreStri
                              2 * (kMlaWidth / 16) * 32 * 16;  // the queries' second halves
 
 /// Brings a page's rows to shared memory; rows from `count` on become zeroes.
-__device__ __forceinline__ void bring_page(uint32_t to, const uint16_t* page, int count) {
+__device__ __forceinline__ void bring_page(uint32_t to, const char* page, int count) {
   constexpr int kUnits = kMlaWidth * 2 / 16;
 #pragma unroll 6
   for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads) {
     const int row = i / kUnits, unit = i - row * kUnits;
-    copy_async(to + row * kRowBytes + unit * 16, page + (row < count ? row : 0) * kMlaWidth + unit * 8,
+    copy_async(to + row * kRowBytes + unit * 16, page + (row < count ? row : 0) * kMlaWidth * 2 + unit * 16,
                row < count);
   }
   commit_copies();
 }
 
-template <int kTiles>
+/// The same of rows in eight bits, as they are; a page of them takes less room than one in shared memory.
+__device__ __forceinline__ void bring_codes(uint32_t to, const char* page, int count) {
+  constexpr int kUnits = kMlaQ8Bytes / 16;
+#pragma unroll 6
+  for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads)
+    copy_async(to + i * 16, page + (i < count * kUnits ? i : 0) * 16, i < count * kUnits);
+  commit_copies();
+}
+
+/// The page of these rows: halves.
+__device__ __forceinline__ void decode_page(char* to, const char* rows) {
+  constexpr int kCodeUnits = kMlaRank / 16, kUnits = kCodeUnits + (kMlaWidth - kMlaRank) * 2 / 16;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads) {
+    const int row = i / kUnits, unit = i - row * kUnits;
+    const char* const from = rows + row * kMlaQ8Bytes;
+    const uint4 bits = *reinterpret_cast<const uint4*>(from + unit * 16);
+    auto* const at = reinterpret_cast<uint4*>(to + row * kRowBytes);
+    if (unit >= kCodeUnits) {
+      at[unit + kCodeUnits] = bits;
+    } else {
+      const auto scale = reinterpret_cast<const __half*>(from + kMlaQ8Scales)[unit / 2];
+      const SixteenHalves numbers = halves_of_codes(bits, scale);
+      at[2 * unit] = numbers.low, at[2 * unit + 1] = numbers.high;
+    }
+  }
+}
+
+/// kCoded: the cache is in eight bits. The second page's place holds rows as they are then, and the page is
+/// made of them.
+template <int kTiles, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const MlaArgs p) {
   extern __shared__ __align__(128) char split_shared[];
   let_next_start();
@@ -68,7 +102,13 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const MlaArgs p) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int heads = p.q.heads, quarter = warp % kQuarters, half = warp / kQuarters;
 
-  bring_page(pages, p.cache.row(p.layer, p.step.slot_of(row, begin)), min(kPageRows, end - begin));
+  const auto bring = [&](int buffer, int from) {
+    const char* const page = p.cache.row(p.layer, p.step.slot_of(row, from));
+    const int count = min(kPageRows, end - from);
+    kCoded ? bring_codes(pages + kPageBytes, page, count)
+           : bring_page(pages + buffer * kPageBytes, page, count);
+  };
+  bring(0, begin);
 
   // Queries: a power of two a head keeps them far from the ends of a half's range.
   for (int h = warp; h < 16 * kTiles; h += kWarps) {
@@ -118,17 +158,21 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const MlaArgs p) {
   for (int i = 0; i < kMine; ++i) largest[i] = -INFINITY, all[i] = 0;
 
   int buffer = 0;
-  for (int from = begin; from < end; from += kPageRows, buffer ^= 1) {
+  for (int from = begin; from < end; from += kPageRows, buffer ^= kCoded ? 0 : 1) {
     const int count = min(kPageRows, end - from);
-    if (from + kPageRows < end) {
-      bring_page(pages + (buffer ^ 1) * kPageBytes,
-                 p.cache.row(p.layer, p.step.slot_of(row, from + kPageRows)),
-                 min(kPageRows, end - from - kPageRows));
+    const bool more = from + kPageRows < end;
+    if (kCoded) {
+      wait_copies<0>();
+      __syncthreads();
+      decode_page(split_shared, split_shared + kPageBytes);
+    } else if (more) {
+      bring(buffer ^ 1, from + kPageRows);
       wait_copies<1>();
     } else {
       wait_copies<0>();
     }
     __syncthreads();
+    if (kCoded && more) bring(0, from + kPageRows);
     const uint32_t page = pages + buffer * kPageBytes;
 
     float score[kTiles][4][4] = {};
@@ -291,7 +335,11 @@ void attend_split(const MlaArgs& args, const Context& context) {
   const LaunchShape shape{dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(context.step_rows),
                                static_cast<unsigned>((heads + tile - 1) / tile)),
                           dim3(kThreads), kSharedBytes};
-  launch(context, tile == 16 ? attend_chunks<1> : attend_chunks<2>, shape, args);
+  const bool coded = args.cache.coded > 0;
+  launch(context,
+         tile == 16 ? (coded ? attend_chunks<1, true> : attend_chunks<1, false>)
+                    : (coded ? attend_chunks<2, true> : attend_chunks<2, false>),
+         shape, args);
   if (chunks == 1) return;
   launch(context, join_chunks,
          {dim3(static_cast<unsigned>(heads), static_cast<unsigned>(context.step_rows)), dim3(kMlaRank / 4)},

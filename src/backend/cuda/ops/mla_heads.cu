@@ -22,6 +22,7 @@
 #include "backend/cuda/prim/any_type.cuh"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mla_row.cuh"
 #include "backend/cuda/prim/prefetch.cuh"
 #include "backend/cuda/prim/rope.cuh"
 #include "program/op.h"
@@ -62,14 +63,15 @@ struct alignas(16) Shared {
   float q[kShare];
   float parts[kMostInCluster][kRank];  // of latent queries, by block of the cluster
   float turned[kTurned];               // queries to be turned
-  float query[kWidth], current[kWidth];
+  float query[kWidth];
+  alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
   float weights[kChunk];
   float sums[kMostInCluster][kRank];  // of values, by block
   float2 best[kMostInCluster];        // largest score, total weight
   Turn turns[kTurned / 2];
   alignas(16) float partial[2][kWarps];
   Arrivals queries_there, sums_there;
-  alignas(16) __half2 chunk[kChunk][kWidth / 2];
+  alignas(16) char chunk[kChunk * HalfRow::kBytes];  // rows of the cache as they are
 };
 
 __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
@@ -113,12 +115,13 @@ struct Share {
 };
 
 /// Copies cached rows begin to end of this sequence (in one page) to shared memory, asynchronously.
+template <typename Row>
 __device__ inline void fetch_chunk(const Args& args, int begin, int end) {
   if (end <= begin) return;
-  const char* page = reinterpret_cast<const char*>(args.cache.row(args.layer, args.step.slot_of(0, begin)));
-  char* const to = reinterpret_cast<char*>(shared().chunk);
+  const char* page = args.cache.row(args.layer, args.step.slot_of(0, begin));
+  char* const to = shared().chunk;
 #pragma unroll 1
-  for (int at = thread() * 16; at < (end - begin) * kWidth * 2; at += kThreads * 16)
+  for (int at = thread() * 16; at < (end - begin) * Row::kBytes; at += kThreads * 16)
     copy_async(to + at, page + at);
 }
 
@@ -129,8 +132,16 @@ __device__ inline float factor_of(const float* partial, int columns, float epsil
   return rsqrtf(sum / static_cast<float>(columns) + epsilon);
 }
 
+/// Copies the row that this step adds.
+template <typename Row>
+__device__ inline void copy_current(char* to) {
+  if (thread() < Row::kBytes / 16)
+    reinterpret_cast<uint4*>(to)[thread()] = reinterpret_cast<const uint4*>(shared().current)[thread()];
+}
+
 /// The row that this step adds, as the cache holds it, in shared memory and from the first block in the
 /// cache; and the low-rank query, quantised. Returns the factor of its norm. The block meets.
+template <typename Row>
 __device__ inline float take_row(const Args& args, const Activations& x,
                                  const float (&kv_norm)[kRank / kThreads]) {
   Shared& s = shared();
@@ -151,23 +162,20 @@ __device__ inline float take_row(const Args& args, const Activations& x,
   if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares, s.partial[1][thread() / 32] = query_squares;
   __syncthreads();
   const float factor = factor_of(s.partial[0], kRank, args.epsilon);
-  const auto rounded = [](float v) { return __half2float(__float2half_rn(v)); };
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int c = i * kThreads + thread();
-    s.current[c] = rounded(latent[i] * factor * kv_norm[i]);
+    Row::put_latent(s.current, c, latent[i] * factor * kv_norm[i]);
   }
   if (turns) {
     const Turn turn = s.turns[thread()];
-    s.current[kRank + first] = rounded(a * turn.cosine - b * turn.sine);
-    s.current[kRank + second] = rounded(a * turn.sine + b * turn.cosine);
+    put_exact<Row>(s.current, first, a * turn.cosine - b * turn.sine);
+    put_exact<Row>(s.current, second, a * turn.sine + b * turn.cosine);
   }
   if (blockIdx.x == 0) {
     __syncthreads();
     const int slot = __ldg(args.step.slots);
-    uint16_t* to = args.cache.row(args.layer, slot);
-    for (int c = thread(); c < kWidth && slot >= 0; c += kThreads)
-      to[c] = __half_as_ushort(__float2half_rn(s.current[c]));
+    if (slot >= 0) copy_current<Row>(args.cache.row(args.layer, slot));
   }
   return args.q.codes != nullptr && args.q_norm != nullptr
              ? factor_of(s.partial[1], args.in.columns, args.epsilon)
@@ -232,6 +240,7 @@ __device__ inline void sum_queries(const Args& args) {
 
 /// Scores of a chunk's rows, to shared memory: a warp takes every kWarps-th row, all of its rows side by
 /// side.
+template <typename Row>
 __device__ inline void score_chunk(const Args& args, int begin, int end) {
   Shared& s = shared();
   constexpr int kEach = kChunk / kWarps;
@@ -243,7 +252,8 @@ __device__ inline void score_chunk(const Args& args, int begin, int end) {
     const float2 q = query[i * 32 + lane];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const float2 key = __half22float2(s.chunk[j * kWarps + warp][i * 32 + lane]);
+      const char* const row = s.chunk + (j * kWarps + warp) * Row::kBytes;
+      const float2 key = i < kRank / 64 ? Row::latent(row, i * 32 + lane) : exact_pair<Row>(row, lane);
       scores[j] += key.x * q.x + key.y * q.y;
     }
   }
@@ -262,6 +272,7 @@ __device__ inline void score_chunk(const Args& args, int begin, int end) {
 
 /// Attention over this block's chunks: its unnormalised sums and (largest score, total weight), in every
 /// block's shared memory. A thread keeps two columns of the latent.
+template <typename Row>
 __device__ inline void attend_share(const Args& args, int rank, int position) {
   Shared& s = shared();
   static_assert(kRank == 2 * kThreads);
@@ -273,16 +284,13 @@ __device__ inline void attend_share(const Args& args, int rank, int position) {
     const int end = min(begin + kChunk, position + 1);
     if (begin != rank * kChunk) {  // the first chunk was fetched before
       __syncthreads();
-      fetch_chunk(args, begin, min(end, position));
+      fetch_chunk<Row>(args, begin, min(end, position));
     }
     wait_for_copies();
     // This step's row is not in the cache yet.
-    if (position < end) {
-      for (int c = thread(); c < kWidth / 2; c += kThreads)
-        s.chunk[position - begin][c] = __float22half2_rn(reinterpret_cast<const float2*>(s.current)[c]);
-    }
+    if (position < end) copy_current<Row>(s.chunk + (position - begin) * Row::kBytes);
     __syncthreads();
-    score_chunk(args, begin, end);
+    score_chunk<Row>(args, begin, end);
     __syncthreads();
     // Every warp turns all scores into weights for itself.
     const int count = end - begin;
@@ -295,7 +303,7 @@ __device__ inline void attend_share(const Args& args, int rank, int position) {
 #pragma unroll 8
     for (int t = 0; t < count; ++t) {
       const float w = __shfl_sync(kWholeWarp, weight, t);
-      const float2 value = __half22float2(s.chunk[t][thread()]);
+      const float2 value = Row::latent(s.chunk + t * Row::kBytes, thread());
       x += w * value.x, y += w * value.y;
     }
   }
@@ -328,7 +336,7 @@ __device__ inline void make_values(const Args& args, int head, int first, Share<
   v.multiply(x, [&](int row, float value) { args.out(0, head)[first + row] = value; });
 }
 
-template <typename Q, typename B>
+template <typename Q, typename B, typename Row>
 __global__ void __launch_bounds__(kThreads, 4) mla_heads(const __grid_constant__ Args args) {
   let_next_start();
   Shared& s = shared();
@@ -355,13 +363,13 @@ __global__ void __launch_bounds__(kThreads, 4) mla_heads(const __grid_constant__
   const int v_first = min(rank * v_each, values);
   Share<B> v(args.v_b, args.v_b.row(head, v_first), min(v_each, values - v_first));
   if (attends) v.prefetch();
-  if (attends) fetch_chunk(args, rank * kChunk, min(rank * kChunk + kChunk, position));
+  if (attends) fetch_chunk<Row>(args, rank * kChunk, min(rank * kChunk + kChunk, position));
   if (thread() < kTurned / 2) s.turns[thread()] = args.rope.turn(position, thread(), args.factors);
   cluster_begin();
   wait_for_previous();
   wait_for_copies();
   const Activations x{offsetof(Shared, x), args.in.columns, true, false};
-  const float factor = take_row(args, x, kv_norm);
+  const float factor = take_row<Row>(args, x, kv_norm);
   make_queries(args, head, rank, q, x, factor);
   B k_b[kEach];
   if (rank * kShare < args.nope) {
@@ -377,26 +385,30 @@ __global__ void __launch_bounds__(kThreads, 4) mla_heads(const __grid_constant__
       args.out(0, head)[c] = s.query[c];
     return;
   }
-  attend_share(args, rank, position);
+  attend_share<Row>(args, rank, position);
   if (v.rows > 0) v.ask();
   s.sums_there.wait();
   if (v.rows > 0) make_values(args, head, v_first, v);
 }
 
 /// The kernel for the types of q and of k_b and v_b: of its own where files have them often.
-auto kernel_of(const Args& args) {
+template <typename Row>
+auto kernel_for(const Args& args) {
   using quant::Type;
   const Type b = args.k_b.type;
   const bool same = args.v_b.codes == nullptr || args.v_b.type == b;
   const auto q_is = [&](Type type) { return args.q.codes == nullptr || args.q.type == type; };
   if (same && b == Type::Q8_0) {
-    if (q_is(Type::Q4_0)) return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q8_0>>;
-    if (q_is(Type::Q4_K)) return mla_heads<TypedRaw<Type::Q4_K>, TypedRaw<Type::Q8_0>>;
-    if (q_is(Type::Q8_0)) return mla_heads<TypedRaw<Type::Q8_0>, TypedRaw<Type::Q8_0>>;
+    if (q_is(Type::Q4_0)) return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q8_0>, Row>;
+    if (q_is(Type::Q4_K)) return mla_heads<TypedRaw<Type::Q4_K>, TypedRaw<Type::Q8_0>, Row>;
+    if (q_is(Type::Q8_0)) return mla_heads<TypedRaw<Type::Q8_0>, TypedRaw<Type::Q8_0>, Row>;
   }
   if (same && b == Type::Q4_0 && q_is(Type::Q4_0))
-    return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>>;
-  return mla_heads<AnyRaw, AnyRaw>;
+    return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>, Row>;
+  return mla_heads<AnyRaw, AnyRaw, Row>;
+}
+auto kernel_of(const Args& args) {
+  return args.cache.coded > 0 ? kernel_for<CodedRow>(args) : kernel_for<HalfRow>(args);
 }
 
 void start(const Program& program, const MlaQuery& op, TensorId v_b, TensorId out, float scale,
@@ -423,6 +435,8 @@ void start(const Program& program, const MlaQuery& op, TensorId v_b, TensorId ou
 
 bool serves(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
   if (static_cast<int64_t>(sizeof(Shared)) > most_shared(sizes.architecture)) return false;
+  const quant::CacheRow row = program[op.cache.id].cache_row();
+  if (row.type == quant::Type::Q8_0 && row.coded() != kRank) return false;
   if (sizes.architecture < 90 || sizes.rows > 1 || op.k_b_reduce != Reduce::Columns) return false;
   const auto is_blocked = [&](TensorId id) { return find_format(program[id].type) != nullptr; };
   if (!is_blocked(op.k_b.id) || (op.q && !is_blocked(op.q.id)) || (v_b != kNoTensor && !is_blocked(v_b)))

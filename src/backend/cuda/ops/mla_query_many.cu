@@ -5,6 +5,7 @@
 
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/wide_dense.h"
+#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/pack.cuh"
 #include "backend/cuda/prim/rope.cuh"
@@ -38,16 +39,16 @@ __device__ void append_row(const CacheRows& p, const RopeTable& rope, int row) {
   for (int c = threadIdx.x; c < p.rank; c += kPackThreads) squares += from[c] * from[c];
   const float inverse = 1.0f / sqrtf(block_sum(squares, partial) / static_cast<float>(p.rank) + p.epsilon);
   if (slot < 0) return;
-  uint16_t* const to = p.cache.row(p.layer, slot);
+  char* const to = p.cache.row(p.layer, slot);
   for (int c = threadIdx.x; c < p.rank; c += kPackThreads)
-    to[c] = __half_as_ushort(__float2half_rn(from[c] * inverse * __ldg(p.norm + c)));
+    put_number(p.cache, to, c, from[c] * inverse * __ldg(p.norm + c));
   const int half = (p.cache.columns - p.rank) / 2, position = p.step.positions[row];
   for (int i = threadIdx.x; i < half; i += kPackThreads) {
     const Turn turn = rope.turn(position, i, p.factors);
     const int first = p.rank + rope.first(i), second = p.rank + rope.second(i, half);
     const float a = from[first], b = from[second];
-    to[first] = __half_as_ushort(__float2half_rn(a * turn.cosine - b * turn.sine));
-    to[second] = __half_as_ushort(__float2half_rn(a * turn.sine + b * turn.cosine));
+    put_exact(p.cache, to, first, a * turn.cosine - b * turn.sine);
+    put_exact(p.cache, to, second, a * turn.sine + b * turn.cosine);
   }
 }
 
@@ -172,7 +173,9 @@ int64_t query_scratch(const Program& p, const Op& record, const Sizes& sizes) {
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MlaQuery>(record.args);
   const auto multiplied = [&](TensorId id) { return known(p, id) && p[id].type != quant::Type::F32; };
-  return sizes.rows > kNarrowRows && op.k_b_reduce == Reduce::Columns && multiplied(op.k_b.id) &&
+  const quant::CacheRow row = p[op.cache.id].cache_row();
+  return sizes.rows > kNarrowRows && (row.type == quant::Type::F16 || row.coded() == op.rank(p)) &&
+         op.k_b_reduce == Reduce::Columns && multiplied(op.k_b.id) &&
          (!op.q || (multiplied(op.q.id) && p[op.in.id].columns() <= kHeldColumns)) &&
          op.nope(p) <= 4 * kChunkColumns && op.rope_columns(p) <= 2 * RopeTable::kMostPairs;
 }

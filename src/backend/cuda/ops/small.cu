@@ -5,6 +5,7 @@
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/codes.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/rope.cuh"
@@ -96,11 +97,11 @@ __global__ void __launch_bounds__(kThreads)
   if (!is_row(step)) return;
   const int64_t slot = __ldcg(step.slots + blockIdx.x);
   if (slot < 0) return;
-  uint16_t* to = cache.row(layer, slot);
+  char* const to = cache.row(layer, slot);
   for (int c = threadIdx.x; c < cache.columns; c += kThreads) {
     const float v =
         c < latent.columns ? __ldcg(latent(blockIdx.x) + c) : __ldcg(key(blockIdx.x) + c - latent.columns);
-    to[c] = __half_as_ushort(__float2half_rn(v));
+    put_number(cache, to, c, v);
   }
 }
 

@@ -9,6 +9,8 @@
 namespace sluice::backend::cuda {
 
 inline constexpr int kMlaWidth = 576, kMlaRank = 512;  ///< columns of a cache row, of the values in it
+/// Bytes of a cache row in eight bits; where its columns in binary16 and its scales begin.
+inline constexpr int kMlaQ8Bytes = 672, kMlaQ8Exact = 512, kMlaQ8Scales = 640;
 inline constexpr int kMostChunks = 128;
 
 struct MlaArgs {
