@@ -19,13 +19,36 @@ namespace {
 constexpr size_t kKernels = 3;
 constexpr int kLines = 40;
 
-/// A kernel's file in the tree that this program was built in; "" where it is not there.
-std::string source_of(const std::string& file) {
-  namespace fs = std::filesystem;
+namespace fs = std::filesystem;
+
+/// A kernel's file in the tree that this program was built in, if that is at hand.
+fs::path path_of(const std::string& file) {
+  return file.rfind("src/", 0) == 0 ? executable_folder() / "../../.." / file : fs::path();
+}
+std::string text_of(const fs::path& path) {
   std::error_code error;
-  if (file.rfind("src/", 0) != 0) return "";
-  const fs::path path = executable_folder() / "../../.." / file;
   return fs::is_regular_file(path, error) ? read_file(path.string()) : "";
+}
+
+/// The definitions of the functions that a kernel starts on the device, where they are found.
+std::string device_source(const program::BoundKernel& kernel, int most) {
+  const fs::path folder = path_of(kernel.file).parent_path();
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::path& each : {folder, folder / "../prim"}) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(each, error))
+      files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string text;
+  for (const std::string& function : kernel.functions) {
+    for (const fs::path& file : files) {
+      if (file.extension() != ".cu" && file.extension() != ".cuh") continue;
+      const std::string found = device_function(text_of(file), function, most);
+      if (!found.empty()) text += fmt::format("  in {}\n{}", file.filename().string(), found);
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -57,6 +80,22 @@ std::string excerpt(const std::string& text, int line, int most) {
   return out;
 }
 
+std::string device_function(const std::string& text, const std::string& name, int most) {
+  const std::regex definition("__global__[^{};]*\\b" + name + "\\(");
+  std::smatch match;
+  if (!std::regex_match(name, std::regex("\\w+")) || !std::regex_search(text, match, definition)) return "";
+  std::istringstream stream(text);
+  const auto first = 1 + std::count(text.begin(), text.begin() + match.position(), '\n');
+  std::string out;
+  int number = 1;
+  for (std::string line; std::getline(stream, line) && number < first + most; ++number) {
+    if (number < first) continue;
+    out += fmt::format("{:>5}  {}\n", number, line);
+    if (line == "}") break;
+  }
+  return out;
+}
+
 std::string sources_text(const profile::Report& report) {
   std::vector<const profile::Row*> rows;
   for (const profile::Row& row : report.rows) rows.push_back(&row);
@@ -66,7 +105,8 @@ std::string sources_text(const profile::Report& report) {
   for (const profile::Row* row : rows) {
     const std::string place = fmt::format("{}:{}", row->kernel.file, row->kernel.line);
     if (shown.size() == kKernels || !shown.insert(place).second) continue;
-    const std::string source = excerpt(source_of(row->kernel.file), row->kernel.line, kLines);
+    std::string source = device_source(row->kernel, kLines);
+    if (source.empty()) source = excerpt(text_of(path_of(row->kernel.file)), row->kernel.line, kLines);
     text +=
         fmt::format("\n{} at {}\n{}", row->kernel.name, place,
                     source.empty() ? "  (its source is not at hand: this program was installed)\n" : source);

@@ -14,4 +14,8 @@ std::string sources_text(const profile::Report& report);
 /// names, `most` lines of it at most.
 std::string excerpt(const std::string& text, int line, int most);
 
+/// Lines of a text, numbered: the CUDA kernel of this name, `most` lines of it at most; "" where it does not
+/// stand there.
+std::string device_function(const std::string& text, const std::string& name, int most);
+
 }  // namespace sluice::cli

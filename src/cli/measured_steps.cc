@@ -45,7 +45,9 @@ int64_t MeasuredSteps::step() {
   } else {
     executable_.run(input, output);
   }
-  return now_ns() - begin;
+  const int64_t ns = now_ns() - begin;
+  if (times_ != nullptr) executable_.fetch_times(*times_);
+  return ns;
 }
 
 void MeasuredSteps::computed(int32_t sequence, int64_t position, int64_t rows) {

@@ -242,6 +242,7 @@ double OpBench::round() {
       tokens_, positions_, sequences_, slots_, page_table_, static_cast<int32_t>(pages_of_step_), outputs_};
   StepOutput output{result_};
   executable_->run_timed(input, output, times_);
+  executable_->fetch_times(times_);
   const StepParts parts = take_apart(times_, executable_->program().ops().size());
   const int64_t ns = std::accumulate(parts.op_ns.begin(), parts.op_ns.end(), int64_t{0}) +
                      std::accumulate(parts.gap_ns.begin() + 1, parts.gap_ns.end() - 1, int64_t{0});

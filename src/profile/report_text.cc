@@ -72,11 +72,11 @@ std::string totals(const Report& r) {
   if (r.limit_us <= 0) return text + "limit: not known, this backend has no peaks\n";
   const double step = r.untimed_us > 0 ? r.untimed_us : r.wall_us;
   return text + fmt::format(
-                    "limit {:.1f} us a step, {:.2f} tokens/s: {:.1f} MB at {:.1f} GB/s, {:.2f} GFLOP at "
-                    "{:.1f} GFLOP/s; "
+                    "limit {:.1f} us a step, {:.2f} tokens/s: {:.1f} MB at {:.1f} GB/s, {:.2f} GFLOP at {}; "
                     "efficiency {}\n",
                     r.limit_us, 1e6 * r.tokens / r.limit_us, 1e-6 * r.cost.bytes_read,
-                    1e-9 * r.peaks.bytes_per_second, 1e-9 * r.cost.flops, 1e-9 * r.peaks.flops,
+                    1e-9 * r.peaks.bytes_per_second, 1e-9 * r.cost.flops,
+                    r.peaks.flops > 0 ? fmt::format("{:.1f} GFLOP/s", 1e-9 * r.peaks.flops) : "any rate",
                     percent(r.limit_us, step));
 }
 

@@ -1,5 +1,6 @@
 #include "profile/trace.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "program/op_info.h"
@@ -9,6 +10,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Microseconds whose thousandfold, cut off, is ns: so Perfetto reads them. A slice that came out a
+/// nanosecond too early or too long would overlap its neighbour, and Perfetto drops slices that do.
+double microseconds(int64_t ns) {
+  double us = 1e-3 * static_cast<double>(ns);
+  while (static_cast<int64_t>(us * 1000.0) < ns) us = std::nextafter(us, HUGE_VAL);
+  return us;
+}
+
 Json slice(const std::string& name, const char* category, int track, int64_t begin_ns, int64_t end_ns,
            int64_t origin_ns) {
   return {{"name", name},
@@ -16,8 +25,8 @@ Json slice(const std::string& name, const char* category, int track, int64_t beg
           {"ph", "X"},
           {"pid", 1},
           {"tid", track},
-          {"ts", 1e-3 * static_cast<double>(begin_ns - origin_ns)},
-          {"dur", 1e-3 * static_cast<double>(end_ns - begin_ns)}};
+          {"ts", microseconds(begin_ns - origin_ns)},
+          {"dur", microseconds(end_ns - begin_ns)}};
 }
 
 Json track_name(int track, const std::string& name) {

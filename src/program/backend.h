@@ -46,6 +46,9 @@ struct BoundKernel {
   std::string name;
   std::string file;  ///< from src/ on
   int line = 0;
+  /// Functions of the device that a launcher starts, where it is not the kernel itself: their definitions
+  /// stand in that file's folder or in the folder prim beside it.
+  std::vector<std::string> functions = {};
 };
 
 /// Values for the choices that kernels leave open (a prefetch distance, rows a tile), by name. A backend is
@@ -107,6 +110,9 @@ class Executable {
   /// The same, and when each op ran. Nothing is run otherwise than in run(): no op waits for another's end
   /// only to be timed.
   virtual void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) = 0;
+  /// Brings what run_timed left with the device into `times`, which is whole only then: apart from it, so
+  /// that a step that is measured from outside does not take longer for it.
+  virtual void fetch_times(StepTimes& /*times*/) {}
   /// Copies of an activation's rows, heads and columns without gaps, for tests and comparisons: what the last
   /// step left there (only inputs and results of the list and expert ids are sure to be whole), or what the
   /// next one finds.

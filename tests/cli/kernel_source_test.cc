@@ -61,6 +61,20 @@ TEST_F(KernelSource, IsTheFunctionThatTheDefinitionNames) {
   EXPECT_EQ(excerpt("", 0, 40), "");
 }
 
+TEST_F(KernelSource, IsTheFunctionOfTheDeviceThatIsStarted) {
+  const std::string text =
+      "__global__ void __launch_bounds__(kMost, 2) once(int x) {\n}\n\ntemplate <int kN>\n"
+      "__global__ void __launch_bounds__(kMost)\n    twice(int x) {\n  use(x);\n}\nvoid start() { twice(1); "
+      "}\n";
+  EXPECT_EQ(device_function(text, "twice", 40),
+            "    5  __global__ void __launch_bounds__(kMost)\n    6      twice(int x) {\n    7    use(x);\n  "
+            "  8  }\n");
+  EXPECT_EQ(device_function(text, "twice", 1), "    5  __global__ void __launch_bounds__(kMost)\n");
+  EXPECT_EQ(device_function(text, "start", 40), "");
+  EXPECT_EQ(device_function(text, "tw", 40), "");
+  EXPECT_EQ(device_function(text, "tw.*", 40), "");
+}
+
 // From here on this file is another one, as far as the compiler knows.
 #line 1000 "src/backend/cpu/ops/elsewhere.cc"
 const backend::cpu::Kernel kMoved{"new name", backend::cpu::Share::Rows, nullptr, nullptr};

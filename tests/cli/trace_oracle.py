@@ -8,7 +8,10 @@ import json
 import sys
 from collections import Counter, defaultdict
 
-ROUNDING_US = 0.0011  # times are printed in nanoseconds
+
+def nanoseconds(us: float) -> int:
+    """As Perfetto's importer has them: what is left behind the decimal point is cut off."""
+    return int(us * 1000.0)
 
 
 def main() -> int:
@@ -26,21 +29,21 @@ def main() -> int:
         assert event["ph"] == "X" and isinstance(event["cat"], str), event
         assert isinstance(event["ts"], (int, float)) and isinstance(event["dur"], (int, float)), event
         assert event["ts"] >= 0 and event["dur"] >= 0, event
-        tracks[event["tid"]].append((event["ts"], -event["dur"], event["name"]))
+        tracks[event["tid"]].append((nanoseconds(event["ts"]), nanoseconds(event["dur"]), event["name"]))
         slices[event["name"]] += 1
     assert set(tracks) == set(names), "every track has a name"
     for tid, events in tracks.items():
-        open_until = []  # slices of a track nest, or viewers drop them
-        for begin, negative, name in sorted(events):
-            while open_until and open_until[-1] <= begin + ROUNDING_US:
+        open_until = []  # slices of a track nest to the nanosecond, or Perfetto drops them
+        for begin, duration, name in sorted(events, key=lambda event: event[0]):
+            while open_until and open_until[-1] <= begin:
                 open_until.pop()
-            assert not open_until or begin - negative <= open_until[-1] + ROUNDING_US, (names[tid], name, begin)
-            open_until.append(begin - negative)
-    steps = [(ts, ts - negative) for ts, negative, _ in sorted(tracks[0])]
+            assert not open_until or begin + duration <= open_until[-1], (names[tid], name, begin)
+            open_until.append(begin + duration)
+    steps = [(begin, begin + duration) for begin, duration, _ in tracks[0]]
     for tid in set(tracks) - {0}:
-        for ts, negative, name in tracks[tid]:
-            inside = any(a - ROUNDING_US <= ts and ts - negative <= b + ROUNDING_US for a, b in steps)
-            assert inside, f"{name} at {ts} lies in no step"
+        for begin, duration, name in tracks[tid]:
+            inside = any(a <= begin and begin + duration <= b for a, b in steps)
+            assert inside, f"{name} at {begin} ns lies in no step"
     print(json.dumps({"steps": len(steps), "tracks": [names[t] for t in sorted(names)], "slices": slices}))
     return 0
 

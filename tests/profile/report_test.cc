@@ -177,6 +177,30 @@ TEST(Trace, IsOneTrackAWorkerAndOneSliceAnOp) {
   EXPECT_EQ(names, 3);
 }
 
+// Perfetto multiplies by 1000 and cuts off; of slices that then overlap by a nanosecond it drops one.
+TEST(Trace, SlicesThatTouchStillTouchWhenCutToNanoseconds) {
+  const auto program = two_norms();
+  std::vector<program::StepTimes> steps;
+  int64_t now = 0;
+  for (int64_t i = 0; i < 20'000; ++i) {
+    program::StepTimes times;
+    times.begin_ns = now, times.workers = 1;
+    for (int64_t ns : {i % 997 + 1, i % 61 + 1, i % 4001 + 1})
+      times.parts.push_back({now, now + ns}), now += ns;
+    times.end_ns = now;
+    steps.push_back(times);
+  }
+  const auto json = nlohmann::json::parse(trace_json(program, {}, steps));
+  const auto ns = [](const nlohmann::json& us) { return static_cast<int64_t>(us.get<double>() * 1000.0); };
+  int64_t ended = 0;
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] != "X" || event["tid"] != 1) continue;
+    ASSERT_EQ(ns(event["ts"]), ended) << event;
+    ended += ns(event["dur"]);
+  }
+  EXPECT_EQ(ended, now);
+}
+
 TEST(Html, IsSelfContainedAndEscapesNames) {
   const auto program = two_norms();
   const std::vector<Report> reports = {report_of(program, kSamples)};

@@ -75,4 +75,17 @@ struct StepView {
   }
 };
 
+/// When a launch's blocks of one multiprocessor (or of some of them) ran, in nanoseconds of the device's
+/// clock.
+struct Span {
+  uint64_t not_begin;  ///< ~ of the first begin; zero: none ran there
+  uint64_t end;        ///< the last warp's
+};
+
+/// Where a launch leaves its times; null: nobody asks for them.
+struct Stamps {
+  static constexpr int kSpans = 256;  ///< a power of two: spread so that few warps write to the same one
+  Span* spans = nullptr;
+};
+
 }  // namespace sluice::backend::cuda

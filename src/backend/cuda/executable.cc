@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "backend/cuda/bind.h"
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device_clock.h"
 #include "backend/cuda/graphs.h"
+#include "backend/cuda/launch_times.h"
 #include "backend/cuda/step_block.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -61,22 +64,24 @@ class CudaExecutable : public Executable {
 
   void run(const StepInput& input, StepOutput& output) override { step(input, output, false); }
 
+  /// The same graph, captured once more with a place for every launch's times.
   void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
+    if (!clock_behind_ns_) clock_behind_ns_ = device_clock_behind(stream_);
     times.begin_ns = now_ns();
-    step(input, output, true);
+    timed_bucket_ = step(input, output, true);
     times.end_ns = now_ns();
+  }
+
+  /// The clocks of host and device drift apart, but kernels begin after their launch, and end before their
+  /// results are here.
+  void fetch_times(StepTimes& times) override {
+    graphs_.op_times(timed_bucket_, stream_, op_times_);
+    const int64_t least = launched_ns_ - op_times_.front().begin_ns;
+    const int64_t most = times.end_ns - op_times_.back().end_ns;
+    const int64_t behind = std::max(least, std::min(most, *clock_behind_ns_));
     times.workers = 1;
-    times.parts.resize(bound_.nodes.size());
-    // The device's clock knows distances only: the last op ended when its results were there to be copied.
-    const std::vector<cudaEvent_t>& events = graphs_.events();
-    const auto since_begin = [&](size_t i) {
-      float ms = 0;
-      check(cudaEventElapsedTime(&ms, events[0], events[i]));
-      return static_cast<int64_t>(1e6 * static_cast<double>(ms));
-    };
-    const int64_t origin = times.begin_ns + std::max<int64_t>(0, launched_ns_ - times.begin_ns);
-    for (size_t i = 0; i < times.parts.size(); ++i)
-      times.parts[i] = {origin + since_begin(i), origin + since_begin(i + 1)};
+    times.parts.clear();
+    for (const LaunchTime& op : op_times_) times.parts.push_back({op.begin_ns + behind, op.end_ns + behind});
     times.end_ns = std::max(times.end_ns, times.parts.back().end_ns);
   }
 
@@ -115,9 +120,13 @@ class CudaExecutable : public Executable {
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
       std::vector<Launch> few, many;
       const std::string of_few = kernel_names(i, least, few), of_many = kernel_names(i, most, many);
-      std::string text = of_few + resources(least, i);
-      if (of_many != of_few) text += fmt::format("; rows {}: {}{}", most.rows, of_many, resources(most, i));
-      list.push_back({text, source(few[0].kernel->file), few[0].kernel->line});
+      BoundKernel bound{of_few, source(few[0].kernel->file), few[0].kernel->line};
+      add_resources(least, i, bound);
+      if (of_many != of_few) {
+        bound.name += fmt::format("; rows {}: {}", most.rows, of_many);
+        add_resources(most, i, bound);
+      }
+      list.push_back(std::move(bound));
     }
     return list;
   }
@@ -133,12 +142,18 @@ class CudaExecutable : public Executable {
     return text;
   }
 
-  std::string resources(const Bucket& bucket, size_t i) const {
-    const std::string text = graphs_.resources(bucket, i);
-    return text.empty() ? text : ": " + text;
+  void add_resources(const Bucket& bucket, size_t i, BoundKernel& bound) const {
+    std::string text;
+    for (const LaunchResources& launch : graphs_.resources(bucket, i)) {
+      text += (text.empty() ? ": " : " + ") + launch.text();
+      const auto& known = bound.functions;
+      if (std::find(known.begin(), known.end(), launch.function) == known.end())
+        bound.functions.push_back(launch.function);
+    }
+    bound.name += text;
   }
 
-  void step(const StepInput& input, StepOutput& output, bool timed) {
+  Bucket step(const StepInput& input, StepOutput& output, bool timed) {
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
@@ -148,6 +163,7 @@ class CudaExecutable : public Executable {
     launched_ns_ = now_ns();
     graphs_.launch(bucket, stream_);
     fetch(input.outputs(), output.logits);
+    return bucket;
   }
 
   /// The first head's columns of every output row.
@@ -195,6 +211,9 @@ class CudaExecutable : public Executable {
   char* pinned_logits_ = nullptr;
   int64_t pinned_logits_bytes_ = 0;
   int64_t launched_ns_ = 0;
+  std::optional<int64_t> clock_behind_ns_;
+  Bucket timed_bucket_{};
+  std::vector<LaunchTime> op_times_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/resources.h"
+#include "base/check.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -26,20 +27,27 @@ Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block,
       processors_(attribute(cudaDevAttrMultiProcessorCount, device)),
       architecture_(bound.architecture) {}
 
-Graphs::~Graphs() {
-  clear();
-  for (cudaEvent_t event : events_) cudaEventDestroy(event);
-}
+Graphs::~Graphs() { clear(); }
 
 void Graphs::clear() {
-  for (const auto& [bucket, graph] : graphs_) cudaGraphExecDestroy(graph);
+  for (const auto& [bucket, captured] : graphs_) cudaGraphExecDestroy(captured.graph);
   graphs_.clear();
 }
 
 void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
-  cudaGraphExec_t& graph = graphs_[bucket];
-  if (graph == nullptr) graph = capture(bucket, stream);
-  check(cudaGraphLaunch(graph, stream));
+  Captured& captured = graphs_[bucket];
+  if (captured.graph == nullptr) capture(bucket, stream, captured);
+  check(cudaGraphLaunch(captured.graph, stream));
+}
+
+void Graphs::op_times(const Bucket& bucket, cudaStream_t stream, std::vector<LaunchTime>& times) {
+  const Captured& captured = graphs_.at(bucket);
+  const std::vector<LaunchTime>& launches = captured.times->read(stream);
+  times.resize(bound_.nodes.size());
+  for (size_t i = 0; i < times.size(); ++i) {
+    const size_t first = captured.first[i], end = captured.first[i + 1];
+    times[i] = {launches[first].begin_ns, launches[end - 1].end_ns};
+  }
 }
 
 int Graphs::kernels(const Bucket& bucket) const {
@@ -48,25 +56,39 @@ int Graphs::kernels(const Bucket& bucket) const {
   return static_cast<int>(count);
 }
 
-cudaGraphExec_t Graphs::capture(const Bucket& bucket, cudaStream_t stream) {
-  while (bucket.timed && events_.size() < bound_.nodes.size() + 1) {
-    events_.push_back(nullptr);
-    check(cudaEventCreate(&events_.back()));
+void Graphs::capture(const Bucket& bucket, cudaStream_t stream, Captured& captured) {
+  if (bucket.timed) {
+    captured.first = first_launches(bucket);
+    captured.times = std::make_unique<LaunchTimes>(captured.first.back());
   }
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   cudaGraph_t graph = nullptr;
   try {
-    enqueue(bucket, stream);
+    enqueue(bucket, stream, captured.times.get());
   } catch (...) {
     cudaStreamEndCapture(stream, &graph);
     throw;
   }
   check(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t result = cudaGraphInstantiate(&executable, graph, 0);
+  const cudaError_t result = cudaGraphInstantiate(&captured.graph, graph, 0);
   cudaGraphDestroy(graph);
   check(result);
-  return executable;
+}
+
+std::vector<size_t> Graphs::first_launches(const Bucket& bucket) const {
+  LaunchLog log;
+  Context asked = context(bucket, nullptr);
+  asked.log = &log;
+  std::vector<size_t> first = {0};
+  for (size_t i = 0; i < bound_.nodes.size(); ++i) {
+    for (const Launch& launch : launches(bucket, i)) {
+      launch.kernel->launch(bound_.program, *launch.op, asked);
+      asked.previous = launch.op;
+    }
+    CHECK(log.list().size() > first.back(), "op {} launches nothing", i);
+    first.push_back(log.list().size());
+  }
+  return first;
 }
 
 Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
@@ -88,31 +110,25 @@ std::vector<Launch> Graphs::launches(const Bucket& bucket, size_t i) const {
   return list;
 }
 
-std::string Graphs::resources(const Bucket& bucket, size_t i) const {
+std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) const {
   LaunchLog log;
   Context asked = context(bucket, nullptr);
   asked.log = &log;
   for (const Launch& launch : launches(bucket, i)) launch.kernel->launch(bound_.program, *launch.op, asked);
-  std::string text;
-  for (const LaunchResources& launch : log.list()) text += (text.empty() ? "" : " + ") + launch.text();
-  return text;
+  return log.list();
 }
 
-void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream) {
+void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times) {
   block_.copy(bucket.rows, bucket.outputs, stream);
   Context step = context(bucket, stream);
-  const auto mark = [&](size_t i) {
-    if (bucket.timed) check(cudaEventRecordWithFlags(events_[i], stream, cudaEventRecordExternal));
-  };
+  step.times = times;
   for (size_t i = 0; i < bound_.nodes.size(); ++i) {
-    mark(i);
     // Rows of outputs only: with none of them there is nothing to launch.
     for (const Launch& launch : launches(bucket, i)) {
       launch.kernel->launch(bound_.program, *launch.op, step);
       step.previous = launch.op;
     }
   }
-  mark(bound_.nodes.size());
 }
 
 }  // namespace sluice::backend::cuda

@@ -4,11 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "backend/cuda/bind.h"
+#include "backend/cuda/launch_times.h"
+#include "backend/cuda/resources.h"
 #include "backend/cuda/step_block.h"
 
 namespace sluice::backend::cuda {
@@ -19,7 +22,7 @@ int architecture_of(int device);
 /// What a graph is captured for.
 struct Bucket {
   int64_t rows, outputs, longest;
-  bool timed;  ///< an event stands between the ops
+  bool timed;  ///< kernels leave their times
 
   auto operator<=>(const Bucket&) const = default;
 };
@@ -35,16 +38,23 @@ class Graphs {
   void launch(const Bucket& bucket, cudaStream_t stream);
   /// Kernels of a bucket's graph.
   int kernels(const Bucket& bucket) const;
-  /// What the launches of op i take in a bucket's graph, as text; nothing is started.
-  std::string resources(const Bucket& bucket, size_t i) const;
+  /// What the launches of op i take in a bucket's graph; nothing is started.
+  std::vector<LaunchResources> resources(const Bucket& bucket, size_t i) const;
   /// Forgets all: memory that graphs point to has moved.
   void clear();
-  /// Event i of a timed graph was recorded before op i, the last one after the last op.
-  const std::vector<cudaEvent_t>& events() const { return events_; }
+  /// When each op ran in the last step of a timed bucket, which has ended: from its first launch's begin to
+  /// its last one's end, on the device's clock.
+  void op_times(const Bucket& bucket, cudaStream_t stream, std::vector<LaunchTime>& times);
 
  private:
-  cudaGraphExec_t capture(const Bucket& bucket, cudaStream_t stream);
-  void enqueue(const Bucket& bucket, cudaStream_t stream);
+  struct Captured {
+    cudaGraphExec_t graph = nullptr;
+    std::unique_ptr<LaunchTimes> times;  ///< of a timed bucket
+    std::vector<size_t> first;           ///< launch of each op, and how many there are
+  };
+  void capture(const Bucket& bucket, cudaStream_t stream, Captured& captured);
+  void enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times);
+  std::vector<size_t> first_launches(const Bucket& bucket) const;
   Context context(const Bucket& bucket, cudaStream_t stream) const;
   std::vector<Launch> launches(const Bucket& bucket, size_t i) const;
 
@@ -52,8 +62,7 @@ class Graphs {
   const Memory& memory_;
   const StepBlock& block_;
   int processors_, architecture_;
-  std::map<Bucket, cudaGraphExec_t> graphs_;
-  std::vector<cudaEvent_t> events_;
+  std::map<Bucket, Captured> graphs_;
 };
 
 }  // namespace sluice::backend::cuda

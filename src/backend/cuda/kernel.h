@@ -14,6 +14,7 @@ namespace sluice::backend::cuda {
 
 class Memory;
 class LaunchLog;
+class LaunchTimes;
 
 /// Everything a launch gets besides its op. Sizes are the bucket's: a captured graph serves all steps that
 /// fit, and kernels skip rows from step.header->rows on.
@@ -30,6 +31,7 @@ struct Context {
   bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
   const program::Op* previous = nullptr;  ///< the op that was launched before; null: not known
   LaunchLog* log = nullptr;               ///< set: launches are told to it and not started
+  LaunchTimes* times = nullptr;           ///< set: launches leave their times there
 
   int64_t rows(const program::Tensor& tensor) const {
     return program::Program::rows(tensor, step_rows, output_rows);

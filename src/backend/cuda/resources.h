@@ -10,6 +10,7 @@ namespace sluice::backend::cuda {
 
 /// One launch of one kernel.
 struct LaunchResources {
+  std::string function;  ///< "row_products"; "": the driver does not tell
   int64_t blocks = 0;
   int threads = 0;            ///< a block
   int registers = 0;          ///< a thread
@@ -18,7 +19,8 @@ struct LaunchResources {
   int blocks_at_once = 0;     ///< on a multiprocessor
   double occupancy = 0;       ///< of a multiprocessor's threads
 
-  /// "264 blocks x 256 threads, 64 registers, 23.4 KB shared, 2 at once (25 % of the threads)".
+  /// "gated, 264 blocks of 256 threads, 64 registers, 23.4 KB shared, 2 blocks a multiprocessor (25 % of its
+  /// threads)".
   std::string text() const;
 };
 
@@ -33,5 +35,9 @@ class LaunchLog {
  private:
   std::vector<LaunchResources> list_;
 };
+
+/// A function's own name in a demangled one: "row_products" of
+/// "void sluice::(anonymous namespace)::row_products<(sluice::Type)2>(sluice::Stamps)".
+std::string own_name(const std::string& demangled);
 
 }  // namespace sluice::backend::cuda

@@ -31,11 +31,11 @@ struct Args {
 };
 
 /// grid: (heads, rows). Shared memory: the query.
-__global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads) attend(const Stamps stamps, const __grid_constant__ Args args) {
   extern __shared__ __align__(16) float query[];
   __shared__ float weights[kChunk];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int64_t row = blockIdx.y;
   if (row >= args.step.header->rows) return;
   const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32,

@@ -60,10 +60,10 @@ __device__ void run_task(const Experts& e, int task, const Activations& x, bool 
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2) gated(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads, 2) gated(const Stamps stamps, const __grid_constant__ Args args) {
   __shared__ float partial[33];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int64_t row = blockIdx.y;
   if (!args.one_row && row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
   const Activations x{0, args.in.columns, args.bytes, args.floats};

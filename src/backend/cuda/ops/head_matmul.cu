@@ -23,9 +23,10 @@ struct Args {
 };
 
 /// grid: (parts of a head's outputs, heads, rows).
-__global__ void __launch_bounds__(kThreads) along_columns(const __grid_constant__ Args args) {
-  let_next_start();
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads)
+    along_columns(const Stamps stamps, const __grid_constant__ Args args) {
+  const Link link(stamps);
+  link.wait();
   const int64_t row = blockIdx.z;
   const int head = blockIdx.y;
   if (row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
@@ -63,10 +64,11 @@ __device__ void add_scaled(const Matrix& m, int64_t flat_row, int piece, float f
 }
 
 /// grid: (pieces of 32 outputs, heads, rows). Warps and lanes share the matrix's rows.
-__global__ void __launch_bounds__(kThreads) along_rows(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads)
+    along_rows(const Stamps stamps, const __grid_constant__ Args args) {
   __shared__ float partial[kWarps][32];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int64_t row = blockIdx.z;
   const int head = blockIdx.y, piece = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;

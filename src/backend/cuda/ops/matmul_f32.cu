@@ -24,10 +24,10 @@ struct Args {
   const int32_t* rows;
 };
 
-__global__ void __launch_bounds__(kThreads) multiply_f32(const Args p) {
+__global__ void __launch_bounds__(kThreads) multiply_f32(const Stamps stamps, const Args p) {
   __shared__ float sums[kWarps][kTileRows][kTileOutputs];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = *p.rows;
   const int first_row = static_cast<int>(blockIdx.x) * kTileRows,
             first_output = static_cast<int>(blockIdx.y) * kTileOutputs;

@@ -330,7 +330,8 @@ __device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q,
 #endif
 
 template <bool kCoded>
-__global__ void __launch_bounds__(kThreads, 1) attend_many_kernel(const MlaArgs p, int tiles) {
+__global__ void __launch_bounds__(kThreads, 1)
+    attend_many_kernel(const Stamps stamps, const MlaArgs p, int tiles) {
 #ifdef SLUICE_WGMMA
   extern __shared__ char many_shared[];
   char* const shared = many_shared + (1024 - shared_address(many_shared) % 1024) % 1024;
@@ -340,14 +341,14 @@ __global__ void __launch_bounds__(kThreads, 1) attend_many_kernel(const MlaArgs 
   const uint32_t queries = shared_address(shared), full = shared_address(factors + kQueries),
                  empty = full + 16;
   const Exchange exchange{weights, shrink, full + 32, full + 40};
-  let_next_start();
+  const Link link(stamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) barrier_init(full + 8 * i, 128), barrier_init(empty + 8 * i, 2);
     barrier_init(exchange.ready, 128), barrier_init(exchange.used, 128);
     barrier_init_fence();
   }
   __syncthreads();
-  wait_for_previous();
+  link.wait();
   // Later rows see more: they begin first.
   const Queries q = queries_of(p, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
   if (q.count <= 0) return;

@@ -83,10 +83,10 @@ __device__ __forceinline__ void decode_page(char* to, const char* rows) {
 /// kCoded: the cache is in eight bits. The second page's place holds rows as they are then, and the page is
 /// made of them.
 template <int kTiles, bool kCoded>
-__global__ void __launch_bounds__(kThreads, 1) attend_chunks(const MlaArgs p) {
+__global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps, const MlaArgs p) {
   extern __shared__ __align__(128) char split_shared[];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int row = static_cast<int>(blockIdx.y), first_head = static_cast<int>(blockIdx.z) * 16 * kTiles;
   if (row >= p.step.header->rows) return;
   const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
@@ -295,10 +295,10 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const MlaArgs p) {
 
 /// grid: (heads, rows): a block of threads puts the chunks of a head of a row together, a thread four
 /// columns.
-__global__ void __launch_bounds__(kMlaRank / 4) join_chunks(const MlaArgs p) {
+__global__ void __launch_bounds__(kMlaRank / 4) join_chunks(const Stamps stamps, const MlaArgs p) {
   __shared__ float factor[kMostChunks];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int row = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x), heads = p.q.heads;
   if (row >= p.step.header->rows) return;
   const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);

@@ -337,8 +337,9 @@ __device__ inline void make_values(const Args& args, int head, int first, Share<
 }
 
 template <typename Q, typename B, typename Row>
-__global__ void __launch_bounds__(kThreads, 4) mla_heads(const __grid_constant__ Args args) {
-  let_next_start();
+__global__ void __launch_bounds__(kThreads, 4)
+    mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
+  const Link link(stamps);
   Shared& s = shared();
   const int rank = static_cast<int>(cluster_rank()), head = static_cast<int>(blockIdx.x) / args.cluster;
   if (thread() == 0) {
@@ -366,7 +367,7 @@ __global__ void __launch_bounds__(kThreads, 4) mla_heads(const __grid_constant__
   if (attends) fetch_chunk<Row>(args, rank * kChunk, min(rank * kChunk + kChunk, position));
   if (thread() < kTurned / 2) s.turns[thread()] = args.rope.turn(position, thread(), args.factors);
   cluster_begin();
-  wait_for_previous();
+  link.wait();
   wait_for_copies();
   const Activations x{offsetof(Shared, x), args.in.columns, true, false};
   const float factor = take_row<Row>(args, x, kv_norm);

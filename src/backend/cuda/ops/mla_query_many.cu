@@ -54,10 +54,10 @@ __device__ void append_row(const CacheRows& p, const RopeTable& rope, int row) {
 
 /// The first `slots` blocks pack a row each, the others append one.
 __global__ void __launch_bounds__(kPackThreads)
-    prepare_rows(const PackPlan packing, int slots, const CacheRows rows,
+    prepare_rows(const Stamps stamps, const PackPlan packing, int slots, const CacheRows rows,
                  const __grid_constant__ RopeTable rope) {
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int block = static_cast<int>(blockIdx.x);
   if (block < slots) {
     pack_slot<kPackWarps>(packing, block);
@@ -68,10 +68,11 @@ __global__ void __launch_bounds__(kPackThreads)
 
 /// A warp a head of a row: its first columns packed, those to turn turned.
 __global__ void __launch_bounds__(kPackThreads)
-    turn_queries(const PackPlan packing, int slots, const StepView step, Rows<float> queries,
-                 Rows<float> turned, const float* factors, const __grid_constant__ RopeTable rope) {
-  let_next_start();
-  wait_for_previous();
+    turn_queries(const Stamps stamps, const PackPlan packing, int slots, const StepView step,
+                 Rows<float> queries, Rows<float> turned, const float* factors,
+                 const __grid_constant__ RopeTable rope) {
+  const Link link(stamps);
+  link.wait();
   const int slot = static_cast<int>(blockIdx.x) * kPackWarps + threadIdx.x / 32;
   if (slot >= slots) return;
   const int row = slot % packing.per_matrix, head = slot / packing.per_matrix, half = turned.columns / 2;

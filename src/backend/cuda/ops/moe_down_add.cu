@@ -48,10 +48,11 @@ __device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2) moe_down_add(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads, 2)
+    moe_down_add(const Stamps stamps, const __grid_constant__ Args args) {
   __shared__ float products[kMostExperts + 1][kOutputs];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int64_t row = blockIdx.y;
   if (!args.one_row && row >= args.step.header->rows) return;
   const int used = args.in.heads;

@@ -39,11 +39,12 @@ struct Args {
   bool one_row;
 };
 
-__global__ void __launch_bounds__(kThreads, 2) norm_route(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads, 2)
+    norm_route(const Stamps stamps, const __grid_constant__ Args args) {
   __shared__ float parts[kMostParts], selection[kMostRouted];  // parts: [stretches][experts]
   __shared__ float squares[kMostStretches], bias[kMostRouted];
   __shared__ Arrivals arrivals;  // of logits, in the first block
-  let_next_start();
+  const Link link(stamps);
   const int rank = static_cast<int>(cluster_rank()), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int columns = args.in.columns, experts = args.rule.experts;
   const int each = (experts + kBlocks - 1) / kBlocks, first = rank * each;
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 2) norm_route(const __grid_constant_
   const float* in = args.in(row) + begin;
   asm volatile("" : "+l"(in), "+r"(begin));
   cluster_begin();
-  wait_for_previous();
+  link.wait();
   // A row that is not there: all blocks of its cluster leave together.
   if (!args.one_row && row >= args.step.header->rows) return;
   float4 x[kFours];

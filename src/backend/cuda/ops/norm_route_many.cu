@@ -48,15 +48,16 @@ __device__ __forceinline__ float sum_by_lane(float (&value)[32]) {
   return value[0];
 }
 
-__global__ void __launch_bounds__(kThreads) norm_route_many(const __grid_constant__ Args p) {
+__global__ void __launch_bounds__(kThreads)
+    norm_route_many(const Stamps stamps, const __grid_constant__ Args p) {
   __shared__ float logits[kMostRouted], selection[kMostRouted];
   __shared__ float partial[kWarps][32], squares[kWarps][kRows], inverse[kRows];
-  let_next_start();
+  const Link link(stamps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster_rank());
   const int share = (p.rule.experts + kBlocks - 1) / kBlocks;
   prefetch_range(reinterpret_cast<const uint8_t*>(p.router + int64_t{rank} * share * p.columns),
                  int64_t{max(0, min(share, p.rule.experts - rank * share))} * p.columns * 4);
-  wait_for_previous();
+  link.wait();
   const int first_row = static_cast<int>(blockIdx.y) * kRows, rows = *p.rows;
   if (first_row >= rows) return;  // all blocks of the cluster
   const float4* x[kRows];

@@ -19,8 +19,9 @@ struct Args {
 
 /// grid: any; a warp a row at a time.
 template <Type Routed, Type Shared>
-__global__ void __launch_bounds__(kOneRowThreads, 2) row_down(const __grid_constant__ Args args) {
-  let_next_start();
+__global__ void __launch_bounds__(kOneRowThreads, 2)
+    row_down(const Stamps stamps, const __grid_constant__ Args args) {
+  const Link link(stamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, stride = warps_of_launch();
   const RowShape shape{args.blocks, 32, args.rows}, shared_shape{args.shared_blocks, 32, args.rows};
   const int first_n = warp_of_launch();
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2) row_down(const __grid_const
   Asked<Shared, 2> shared;
   if (first_n < args.rows && args.shared_blocks > 0)
     shared.ask(args.shared_planes, shared_first(first_n), lane, shared_shape);
-  wait_for_previous();
+  link.wait();
   // A lane knows the matrix and the weight of its slot.
   const bool has_slot = lane < args.slots;
   const int expert = has_slot ? load_result(args.ids + lane) : 0;

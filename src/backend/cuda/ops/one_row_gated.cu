@@ -97,20 +97,21 @@ struct Walk {
 
 /// A warp takes rows of the shared matrix or of experts, never both.
 template <Type Routed, Type Shared>
-__global__ void __launch_bounds__(kOneRowThreads, 2) row_gated(const __grid_constant__ Args args) {
-  let_next_start();
+__global__ void __launch_bounds__(kOneRowThreads, 2)
+    row_gated(const Stamps stamps, const __grid_constant__ Args args) {
+  const Link link(stamps);
   const int warp = warp_of_launch();
   const Activations x{0, args.columns, true, false};
   if (warp < args.shared_warps) {
     Walk<Shared> walk(args, args.shared, warp, args.shared_warps);
     walk.begin();
-    wait_for_previous();
+    link.wait();
     quantize_row(x, args.in, nullptr, [] {});
     __syncthreads();
     walk.run(x);
   } else {
     Walk<Routed> walk(args, args.routed, warp - args.shared_warps, warps_of_launch() - args.shared_warps);
-    wait_for_previous();
+    link.wait();
     walk.take_ids();
     quantize_row(x, args.in, nullptr, [&] { walk.begin(); });
     __syncthreads();

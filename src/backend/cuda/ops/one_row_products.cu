@@ -42,9 +42,10 @@ struct Place {
 };
 
 template <Type T>
-__global__ void __launch_bounds__(kOneRowThreads, 2) row_products(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kOneRowThreads, 2)
+    row_products(const Stamps stamps, const __grid_constant__ Args args) {
   __shared__ __align__(16) float partial[kOneRowWarps];
-  let_next_start();
+  const Link link(stamps);
   using Piece = Asked<T>;
   const RowShape shape{args.blocks, args.lanes, 0};
   const int lane = shape.lane(), step = Piece::kAtOnce * args.lanes;
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2) row_products(const __grid_c
   float* const norm =
       reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
   if (args.norm != nullptr) fetch_norm(norm, args.norm, args.columns);
-  wait_for_previous();
+  link.wait();
   wait_for_copies();
   const auto addend = [&] {
     const float* from = args.parts[place.part].add;

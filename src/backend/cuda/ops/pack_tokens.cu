@@ -13,9 +13,9 @@ namespace {
 /// Slots of `one`, then those of `other`.
 template <int kWarps>
 __global__ void __launch_bounds__(kPackThreads)
-    pack_tokens_kernel(const PackPlan one, const PackPlan other, int of_one, int slots) {
-  let_next_start();
-  wait_for_previous();
+    pack_tokens_kernel(const Stamps stamps, const PackPlan one, const PackPlan other, int of_one, int slots) {
+  const Link link(stamps);
+  link.wait();
   const int slot = static_cast<int>(blockIdx.x) * (kPackThreads / 32 / kWarps) + threadIdx.x / 32 / kWarps;
   if (slot >= slots) return;
   if (slot < of_one) {
@@ -51,11 +51,11 @@ __device__ Scan block_scan(int value, int* partial) {
 
 /// A block of threads takes an expert. It counts all pairs, so that it knows where its own begin; then every
 /// thread places those of a stretch of its own: rows ascending.
-__global__ void __launch_bounds__(kOrderThreads) order_pairs_kernel(const OrderPlan p) {
+__global__ void __launch_bounds__(kOrderThreads) order_pairs_kernel(const Stamps stamps, const OrderPlan p) {
   extern __shared__ int count[];  // [experts]
   __shared__ int partial[kOrderThreads / 32];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int pairs = *p.rows * p.used, expert = static_cast<int>(blockIdx.x);
   const int stretch = (pairs + kOrderThreads - 1) / kOrderThreads, first = min(threadIdx.x * stretch, pairs);
   const int last = min(first + stretch, pairs);
@@ -93,11 +93,11 @@ __global__ void __launch_bounds__(kOrderThreads) order_pairs_kernel(const OrderP
 constexpr int kCombineThreads = 128;
 
 /// A block of threads takes 512 columns of a row: its experts' results in the order of their ids.
-__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombinePlan p) {
+__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Stamps stamps, const CombinePlan p) {
   __shared__ int order[kMostUsed];
   __shared__ float weight[kMostUsed];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const int r = static_cast<int>(blockIdx.x);
   if (r >= *p.rows) return;
   if (static_cast<int>(threadIdx.x) < p.used) {

@@ -66,10 +66,11 @@ __device__ void run_task(const Args& args, int task, const Activations& x, int64
 }
 
 template <int kRows, int kOut>
-__global__ void __launch_bounds__(kThreads, 2) products(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads, 2)
+    products(const Stamps stamps, const __grid_constant__ Args args) {
   __shared__ float partial[33];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const Activations x{0, args.columns, args.bytes, args.floats};
   const int64_t rows = args.one_row      ? 1
                        : args.by_outputs ? args.step.header->outputs

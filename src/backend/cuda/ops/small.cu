@@ -26,9 +26,10 @@ __device__ inline bool is_row(const StepView& step, bool by_outputs = false) {
 
 // --- embed ---
 
-__global__ void __launch_bounds__(kThreads) embed(StepView step, Matrix table, Rows<float> out) {
-  let_next_start();
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads)
+    embed(const Stamps stamps, StepView step, Matrix table, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step)) return;
   const int64_t row = blockIdx.x, token = __ldcg(step.tokens + row);
   float* to = out(row);
@@ -51,11 +52,12 @@ __global__ void __launch_bounds__(kThreads) embed(StepView step, Matrix table, R
 
 // --- rms_norm ---
 
-__global__ void __launch_bounds__(kThreads) rms_norm(StepView step, bool by_outputs, Rows<float> in,
-                                                     const float* weight, float epsilon, Rows<float> out) {
+__global__ void __launch_bounds__(kThreads)
+    rms_norm(const Stamps stamps, StepView step, bool by_outputs, Rows<float> in, const float* weight,
+             float epsilon, Rows<float> out) {
   __shared__ float partial[33];
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step, by_outputs)) return;
   const float* x = in(blockIdx.x, blockIdx.y);
   float* y = out(blockIdx.x, blockIdx.y);
@@ -70,10 +72,11 @@ __global__ void __launch_bounds__(kThreads) rms_norm(StepView step, bool by_outp
 
 // --- rope ---
 
-__global__ void __launch_bounds__(kThreads) rope(StepView step, const __grid_constant__ RopeTable table,
-                                                 const float* factors, Rows<float> in, Rows<float> out) {
-  let_next_start();
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads)
+    rope(const Stamps stamps, StepView step, const __grid_constant__ RopeTable table, const float* factors,
+         Rows<float> in, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step)) return;
   const int position = __ldcg(step.positions + blockIdx.x), half = in.columns / 2;
   for (int at = threadIdx.x; at < in.heads * half; at += kThreads) {
@@ -90,10 +93,10 @@ __global__ void __launch_bounds__(kThreads) rope(StepView step, const __grid_con
 
 // --- kv_append ---
 
-__global__ void __launch_bounds__(kThreads)
-    kv_append(StepView step, Rows<float> latent, Rows<float> key, Cache cache, int layer) {
-  let_next_start();
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads) kv_append(const Stamps stamps, StepView step, Rows<float> latent,
+                                                      Rows<float> key, Cache cache, int layer) {
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step)) return;
   const int64_t slot = __ldcg(step.slots + blockIdx.x);
   if (slot < 0) return;
@@ -110,10 +113,10 @@ __global__ void __launch_bounds__(kThreads)
 enum class Pairwise { SiluMul, Add };
 
 template <Pairwise kWhat>
-__global__ void __launch_bounds__(kThreads)
-    pairwise(StepView step, bool by_outputs, Rows<float> a, Rows<float> b, Rows<float> out) {
-  let_next_start();
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads) pairwise(const Stamps stamps, StepView step, bool by_outputs,
+                                                     Rows<float> a, Rows<float> b, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step, by_outputs)) return;
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
     const int head = at / out.columns, c = at % out.columns;
@@ -122,10 +125,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    add_bias(StepView step, bool by_outputs, Rows<float> in, const float* bias, Rows<float> out) {
-  let_next_start();
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads) add_bias(const Stamps stamps, StepView step, bool by_outputs,
+                                                     Rows<float> in, const float* bias, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step, by_outputs)) return;
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
     const int head = at / out.columns, c = at % out.columns;
@@ -133,18 +136,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) gather_rows(StepView step, Rows<float> in, Rows<float> out) {
-  let_next_start();
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads)
+    gather_rows(const Stamps stamps, StepView step, Rows<float> in, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step, true)) return;
   const float* from = in(__ldcg(step.output_rows + blockIdx.x));
   for (int c = threadIdx.x; c < in.columns; c += kThreads) out(blockIdx.x)[c] = __ldcg(from + c);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    expert_combine(StepView step, bool by_outputs, Rows<float> in, Rows<float> weights, Rows<float> out) {
-  let_next_start();
-  wait_for_previous();
+    expert_combine(const Stamps stamps, StepView step, bool by_outputs, Rows<float> in, Rows<float> weights,
+                   Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
   if (!is_row(step, by_outputs)) return;
   for (int c = threadIdx.x; c < out.columns; c += kThreads) {
     float sum = 0;

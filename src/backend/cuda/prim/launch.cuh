@@ -1,9 +1,10 @@
 // Starts a kernel as a link of the chain that a step is: with a programmatic dependency where the device has
-// that, and as clusters where asked.
+// that, and as clusters where asked. A kernel's first parameter says where its times go.
 #pragma once
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/launch_times.h"
 #include "backend/cuda/resources.h"
 
 namespace sluice::backend::cuda {
@@ -15,7 +16,7 @@ struct LaunchShape {
 };
 
 template <typename... Parameters, typename... Arguments>
-void launch(const Context& context, void (*kernel)(Parameters...), const LaunchShape& shape,
+void launch(const Context& context, void (*kernel)(Stamps, Parameters...), const LaunchShape& shape,
             Arguments... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
@@ -44,7 +45,8 @@ void launch(const Context& context, void (*kernel)(Parameters...), const LaunchS
     const auto threads = static_cast<int>(shape.block.x * shape.block.y * shape.block.z);
     return context.log->add(reinterpret_cast<const void*>(kernel), blocks, threads, shape.shared_bytes);
   }
-  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+  const Stamps stamps = context.times != nullptr ? context.times->next() : Stamps{};
+  check(cudaLaunchKernelEx(&config, kernel, stamps, static_cast<Parameters>(arguments)...));
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,23 +1,58 @@
-// How kernels of a graph follow each other (programmatic dependent launch), and loads that suit it.
+// How kernels of a graph follow each other (programmatic dependent launch) and leave their times; loads that
+// suit it.
 #pragma once
 
 #include <cstdint>
 
+#include "backend/cuda/device.h"
+
 namespace sluice::backend::cuda {
 
-/// Lets the next kernel start; it waits by itself for this one's results.
-__device__ inline void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+/// Nanoseconds; the same for all multiprocessors.
+__device__ inline uint64_t device_ns() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+  return ns;
+}
+__device__ inline void raise(uint64_t* at, uint64_t value) {
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
-/// Until the kernels before this one have ended and their results are seen. Weights may be read before.
-__device__ inline void wait_for_previous() {
+/// A kernel as a link of the chain that a step is. Every kernel's first parameter is its Stamps (launch()
+/// gives it), and it makes its link before all else.
+class Link {
+ public:
+  /// Lets the next kernel start; it waits by itself for this one's results.
+  __device__ explicit Link(const Stamps& stamps) : stamps_(stamps) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-}
+  }
+
+  /// Until the kernels before this one have ended and their results are seen. Weights may be read before. The
+  /// first block to come through is the kernel's begin.
+  __device__ void wait() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (stamps_.spans != nullptr && threadIdx.x == 0) raise(&span()->not_begin, ~device_ns());
+  }
+
+  /// The last warp to come here is the kernel's end.
+  __device__ ~Link() {
+    if (stamps_.spans != nullptr && threadIdx.x % 32 == 0) raise(&span()->end, device_ns());
+  }
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+ private:
+  __device__ Span* span() const {
+    uint32_t multiprocessor;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+    return stamps_.spans + multiprocessor % Stamps::kSpans;
+  }
+  const Stamps& stamps_;
+};
 
 /// 16 bytes of a weight: read once a step, so that it need not stay in the first cache.
 __device__ inline uint4 load_weight(const uint4* at) {

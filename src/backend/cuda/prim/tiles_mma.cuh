@@ -108,7 +108,7 @@ constexpr int64_t tile_shared_bytes(int strips, bool shares_columns) {
 
 template <Family kFamily, int kStrips, bool kSharesColumns>
 __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns ? 2 : 1)
-    multiply_tiles(const Product p) {
+    multiply_tiles(const Stamps stamps, const Product p) {
   using namespace tiles;
   constexpr int kAlong = kSharesColumns ? kWarps : 1;
   constexpr bool kTokensAhead = kSharesColumns ? kStrips <= 4 : kStrips <= 2;
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns 
   const int first_row = part * (p.gated ? 16 : 32);
   const Matrix* const matrix[kRowTiles] = {&p.weight, p.gated ? &p.up : &p.weight};
 
-  let_next_start();
-  wait_for_previous();
+  const Link link(stamps);
+  link.wait();
   const TokenTile tile = tile_of(p.plan, static_cast<int>(blockIdx.y));
   if (tile.count <= 0) return;
 

@@ -120,7 +120,7 @@ constexpr int places_bytes(int strips) {
 /// kType: what the weights are of; F32: one of the family's, told at run time.
 template <Family kFamily, int kStrips, bool kGated, quant::Type kType>
 __global__ void __launch_bounds__(stream::kThreads, 1)
-    multiply_stream(const __grid_constant__ stream::Args p) {
+    multiply_stream(const Stamps stamps, const __grid_constant__ stream::Args p) {
 #if __CUDA_ARCH__ >= 900
   using namespace stream;
   constexpr int kSides = kGated ? 2 : 1, kSums = kSides * kStrips * 4;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
                                                                    meeting_bytes(kStrips, kGated));
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t full = shared_address(barriers), empty = full + 8 * kMostSlots;
-  let_next_start();
+  const Link link(stamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.slots; ++i)
       barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, p.group_warps);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
   __syncthreads();
 
   const bool known = p.item[0].product.plan.tiles == nullptr;
-  if (!known || warp < kConsumerWarps) wait_for_previous();
+  if (!known || warp < kConsumerWarps) link.wait();
   const int first_count = tiles_there(p.item[0]) * p.item[0].across;
   const int count = first_count + (p.products > 1 ? tiles_there(p.item[1]) * p.item[1].across : 0);
   const int begin = static_cast<int>(int64_t{count} * blockIdx.x / gridDim.x);

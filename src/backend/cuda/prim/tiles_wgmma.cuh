@@ -179,7 +179,7 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
 }  // namespace large
 
 template <Family kFamily>
-__global__ void __launch_bounds__(kLargeThreads, 1) multiply_large(const Product p) {
+__global__ void __launch_bounds__(kLargeThreads, 1) multiply_large(const Stamps stamps, const Product p) {
 #ifdef SLUICE_WGMMA
   using namespace large;
   extern __shared__ char large_shared[];
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kLargeThreads, 1) multiply_large(const Product
   char* const exchange = shared + (base - shared_address(shared));
   const Ring ring{base, base + kBarriers, base + kBarriers + 8 * kStages, base + kBarriers + 16 * kStages,
                   reinterpret_cast<tiles::Place*>(exchange + kPlaces)};
-  let_next_start();
+  const Link link(stamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(ring.full + 8 * i, 1);
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kLargeThreads, 1) multiply_large(const Product
     barrier_init_fence();
   }
   __syncthreads();
-  wait_for_previous();
+  link.wait();
   const TokenTile tile = tiles::tile_of(p.plan, static_cast<int>(blockIdx.y));
   if (tile.count <= 0) return;
   if (threadIdx.x >= 256) {
