@@ -28,7 +28,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kStepRows = 512;
-constexpr int kLeastPromptSteps = 6;  // timed and untimed ones together
+constexpr int64_t kLeastPromptSteps = 6, kMostPromptSteps = 100;  // timed and untimed ones together
+constexpr int64_t kPromptNs = 2'000'000'000;                      // for more than the least
 constexpr size_t kTracedSteps = 4;
 constexpr int64_t kDepthSteps = 5;  // for each point of the speed over depth
 constexpr int64_t kDepthBudgetNs = 20'000'000'000;
@@ -110,7 +111,13 @@ class Profiler {
     steps_->fill(options_.depth, 1);
     steps_->prompt_step(options_.depth, rows);
     // An odd number of steps in a turn is timed the other way round in the next.
-    for (int64_t i = 0; i < std::max<int64_t>(2 * count, kLeastPromptSteps); ++i) {
+    const int64_t least = std::max(2 * count, kLeastPromptSteps), began = now_ns();
+    // Whole turns, in pairs: as many timed steps as untimed ones at each position.
+    const auto goes_on = [&](int64_t done) {
+      return done < least || done % (2 * count) != 0 ||
+             (done < kMostPromptSteps && now_ns() - began < kPromptNs);
+    };
+    for (int64_t i = 0; goes_on(i); ++i) {
       const int64_t turn = i / count, position = options_.depth + i % count * rows;
       add(
           result, (i + (count % 2 == 0 ? turn : 0)) % 2 == 0,

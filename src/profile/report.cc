@@ -11,12 +11,11 @@
 namespace sluice::profile {
 namespace {
 
-/// Indices of the middle half of the samples by wall time; all of fewer than four.
-std::vector<size_t> middle_half(std::span<const Sample> samples) {
-  std::vector<size_t> order(samples.size());
+/// Indices of the middle half of the steps by wall time; all of fewer than four.
+std::vector<size_t> middle_half(const std::vector<double>& wall_ns) {
+  std::vector<size_t> order(wall_ns.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return samples[a].wall_ns < samples[b].wall_ns; });
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return wall_ns[a] < wall_ns[b]; });
   if (order.size() < 4) return order;
   const size_t cut = order.size() / 4;
   return {order.begin() + static_cast<std::ptrdiff_t>(cut), order.end() - static_cast<std::ptrdiff_t>(cut)};
@@ -115,7 +114,9 @@ double Report::ops_us() const {
 
 Report make_report(const ReportInput& input) {
   Report report;
-  const std::vector<size_t> used = middle_half(input.samples);
+  std::vector<double> timed_ns, untimed;
+  for (const Sample& sample : input.samples) timed_ns.push_back(static_cast<double>(sample.wall_ns));
+  const std::vector<size_t> used = middle_half(timed_ns);
   report.records = static_cast<int>(input.program.ops().size());
   report.tokens = input.shape.rows;
   report.steps = input.samples.size();
@@ -139,7 +140,9 @@ Report make_report(const ReportInput& input) {
     report.wait_us += scale * static_cast<double>(parts.wait_ns);
     report.wall_us += scale * static_cast<double>(input.samples[sample].wall_ns);
   }
-  report.untimed_us = 1e-3 * median(input.untimed_ns);
+  // By the same rule as the timed ones: a mean and a median of few steps differ by more than clocks cost.
+  for (const size_t step : middle_half(input.untimed_ns)) untimed.push_back(1e-3 * input.untimed_ns[step]);
+  report.untimed_us = mean(untimed);
   for (const Row& row : report.layers) report.limit_us += row.limit_us;
   return report;
 }

@@ -66,7 +66,7 @@ TEST(Report, RowsAndGapsAddUpToTheWallTime) {
   EXPECT_DOUBLE_EQ(report.between_us, 0.1);
   EXPECT_DOUBLE_EQ(report.around_us, 0.2);
   EXPECT_NEAR(report.ops_us() + report.gaps_us(), report.wall_us, 0.02 * report.wall_us);
-  EXPECT_DOUBLE_EQ(report.untimed_us, 9.5);
+  EXPECT_DOUBLE_EQ(report.untimed_us, (9.0 + 9.5 + 9.9) / 3);
 }
 
 TEST(Report, OnlyTheMiddleHalfOfTheStepsCounts) {
