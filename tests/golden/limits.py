@@ -148,7 +148,8 @@ class Model:
 
     def gated(self, x, gate, up, down):
         g, u = self.product(x, gate), self.product(x, up)
-        return self.product(g / (1 + np.exp(-g)) * u, down)
+        with np.errstate(over="ignore"):  # the infinity that it makes has the right inverse
+            return self.product(g / (1 + np.exp(-g)) * u, down)
 
     def choice(self, b, h):
         """Experts of each row and their weights."""

@@ -333,6 +333,9 @@ template <bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_many_kernel(const Stamps stamps, const MlaArgs p, int tiles) {
 #ifdef SLUICE_WGMMA
+  // A thread's registers by group; the block begins with 168 for each, and has no more to give.
+  constexpr int kBringing = kCoded ? 56 : 40, kAttending = kCoded ? 224 : 232;
+  static_assert(kBringing + 2 * kAttending <= 3 * 168);
   extern __shared__ char many_shared[];
   char* const shared = many_shared + (1024 - shared_address(many_shared) % 1024) % 1024;
   char* const weights = shared + 3 * kPageBytes;
@@ -353,14 +356,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Queries q = queries_of(p, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
   if (q.count <= 0) return;
   if (threadIdx.x >= 256) {
-    if (kCoded) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
-      return bring_coded_pages(p, q, queries + kPageBytes, full, empty);
-    }
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    return bring_pages(p, q, queries + kPageBytes, full, empty);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringing));
+    return kCoded ? bring_coded_pages(p, q, queries + kPageBytes, full, empty)
+                  : bring_pages(p, q, queries + kPageBytes, full, empty);
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kAttending));
   bring_queries(p, q, shared, factors);
   asm volatile("bar.sync 1, 256;" ::: "memory");
   if (threadIdx.x < 128) {
