@@ -83,7 +83,7 @@ void Pace::observe(int64_t answer_rows, int64_t prompt_rows, double depth, doubl
     const bool passed = answers + added > scatter_ * (answers + known);
     if (steps_ > kFirstSteps) scatter_ += kScatterStep * (passed ? 0.99 : -0.01);
     scatter_ = std::clamp(scatter_, 1.02, kMostScatter);
-    added = std::min(added, 2 * known);
+    added = std::min(added, kMostScatter * known);  // more is a step that was held up
   }
   fit(terms(rows, depth), added);
   last_rows_ = prompt_rows;
@@ -99,9 +99,12 @@ void Pace::fit(const Terms& x, double seconds) {
     for (size_t j = 0; j < kTerms; ++j) products_[i][j] = kKeep * products_[i][j] + x[i] * x[j];
     answers_of_terms_[i] = kKeep * answers_of_terms_[i] + x[i] * seconds;
   }
+  // What is thought before steps tell: no rows, no seconds; and 8192 positions cost a row as much as itself.
+  constexpr double kDepth = 0.01;
   auto products = products_;
-  products[0][0] += 1;     // no rows, no seconds
-  products[2][2] += 1e-3;  // rather to rows than to their depth
+  products[0][0] += 1;
+  for (const size_t i : {1, 2})
+    for (const size_t j : {1, 2}) products[i][j] += i == j ? kDepth : -kDepth;
   constexpr size_t kAll[] = {0, 1, 2}, kRows[] = {1, 2}, kFlat[] = {0, 1}, kOne[] = {1};
   for (const std::span<const size_t> chosen : {std::span<const size_t>(kAll), {kRows}, {kFlat}, {kOne}})
     if (solve(products, answers_of_terms_, chosen, costs_) && costs_[1] > 0) return;
