@@ -41,6 +41,7 @@ struct ChunkResult {
 /// Cache rows that the caller's next chunk reads, in two pages: a call asks for them while it computes.
 struct Ahead {
   const char *at = nullptr, *end = nullptr, *next = nullptr, *next_end = nullptr;
+  int64_t bytes() const { return (end - at) + (next_end - next); }
 };
 
 struct AttendKernels {

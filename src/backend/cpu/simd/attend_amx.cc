@@ -144,7 +144,7 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   const int64_t count = round_up(largest_of(counts, queries), kStep);
   float* block = work + kQueries * kChunkRows;
   // Half of what lies ahead beside the scores, half beside the values.
-  const int64_t half_ahead = kChunkRows * shape.width * static_cast<int64_t>(sizeof(uint16_t)) / 2;
+  const int64_t half_ahead = ahead.bytes() / 2;
   configure_tiles();
   for (int64_t t = 0; t < count; t += kStep) {
     const auto* keys = reinterpret_cast<const uint16_t*>(tile) + t * stride;

@@ -73,7 +73,7 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   const Number* keys = Operand::keys(tile);
   // What the next chunk reads, spread over this one's scores.
   const int64_t groups = (queries + Operand::kGroup - 1) / Operand::kGroup;
-  const int64_t bytes_ahead = kBlock * shape.width * static_cast<int64_t>(sizeof(uint16_t)) / groups + 64;
+  const int64_t bytes_ahead = kBlock * ahead.bytes() / kChunkRows / groups + 64;
   in_groups(queries, Operand::kGroup, [&](int64_t first, int64_t size) {
     const int64_t count = largest_of(counts + first, size);
     with_size<Operand::kGroup>(size, [&](auto n) {
