@@ -23,8 +23,7 @@ WHAT = {
     ("norm_matmul", "attn_norm"): "norm; queries, compressed; the latent row and its key",
     ("mla_heads", "attn_q_a_norm"): "queries of all heads into the latent space; scores, softmax, values; out of it",
     ("matmul_add", "attn_output"): "output projection and residual",
-    ("norm_route", "ffn_norm"): "norm, router, 4 of 64 experts and their weights",
-    ("moe_gate_up", "ffn_gate_exps"): "gate, SiLU and up of 4 experts and the shared one",
+    ("norm_moe_gate_up", "ffn_norm"): "norm, router, 4 of 64 experts and their weights; gate, SiLU and up of them and the shared one",
     ("moe_down_add", "ffn_down_exps"): "down, weighted sum, shared expert, residual",
 }
 
@@ -138,10 +137,10 @@ A decode step is {main['records']} records. The tables are of the mix `q4_0` ({M
 Layer {USUAL}, one of 46 with experts: {len(block)} records, {block_mb:.1f} MB, {1e-2 * block_mb * 1e3:.0f} us at 100 GB/s.
 
 {block_table(rows)}
-- The two expert ops are {100 * sum(r['bytes_read'] for r in block if r['op'].startswith('moe')) / 1e6 / block_mb:.0f} % of the block's bytes: 4 of 64 routed experts and the shared one. Experts that are not
+- The two expert ops are {100 * sum(r['bytes_read'] for r in block if 'moe' in r['op']) / 1e6 / block_mb:.0f} % of the block's bytes: 4 of 64 routed experts and the shared one. Experts that are not
   selected cost nothing, and nothing is gathered: ids are read inside the kernel.
 - No record computes more than {max(intensity(r) for r in block):.1f} FLOP for a byte that it reads. Every machine below could compute more than that in the time it takes
-  to read the byte ({least_ridge:.0f} FLOP a byte and more), so at batch 1 the block is bound by memory all through; what is short (the router) is bound by
+  to read the byte ({least_ridge:.0f} FLOP a byte and more), so at batch 1 the block is bound by memory all through; what is short is bound by
   starting it. Over a long context mla_heads comes to {intensity(attend):.0f} FLOP a byte, because 20 heads share each row of the cache: a desktop processor is then bound by
   arithmetic.
 - Attention reads one cache row of 512 + 64 16-bit numbers a token and layer, 1,152 bytes: {47 * 1152 / 1e3:.1f} kB a token of context over all layers.

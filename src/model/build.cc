@@ -67,34 +67,27 @@ TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
 }
 
 TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
-  const TensorId h = b.activation("normed", kStepRows, 1, b.program()[x].columns());
-  program::NormRoute choice{.in = {x},
-                            .norm = {w.ffn_norm},
-                            .router = {w.router},
-                            .normed = {h},
-                            .route = {.bias = {w.router_bias},
-                                      .gating = s.gating,
-                                      .normalize = s.normalize_weights,
-                                      .scale = s.weights_scale,
-                                      .groups = static_cast<int32_t>(s.groups),
-                                      .groups_used = static_cast<int32_t>(s.groups_used)},
-                            .epsilon = s.epsilon};
-  const program::Route& route = choice.route;
-  choice.route.ids.id = b.activation("expert_ids", kStepRows, 1, s.experts_used, quant::Type::I32);
-  choice.route.weights.id = b.activation("expert_weights", kStepRows, 1, s.experts_used);
-  b.emit(choice);
-  program::MoeGateUp up{.in = {h},
-                        .ids = {route.ids.id},
-                        .gate = {w.expert_gate},
-                        .up = {w.expert_up},
-                        .shared_gate = {w.shared_gate},
-                        .shared_up = {w.shared_up}};
-  b.moe_gate_up(up);
-  return b.moe_down_add({.in = {up.out.id},
-                         .ids = {route.ids.id},
-                         .weights = {route.weights.id},
+  program::NormMoeGateUp op;
+  op.route = {.in = {x},
+              .norm = {w.ffn_norm},
+              .router = {w.router},
+              .route = {.bias = {w.router_bias},
+                        .gating = s.gating,
+                        .normalize = s.normalize_weights,
+                        .scale = s.weights_scale,
+                        .groups = static_cast<int32_t>(s.groups),
+                        .groups_used = static_cast<int32_t>(s.groups_used)},
+              .epsilon = s.epsilon};
+  op.experts = {.gate = {w.expert_gate},
+                .up = {w.expert_up},
+                .shared_gate = {w.shared_gate},
+                .shared_up = {w.shared_up}};
+  b.norm_moe_gate_up(op, s.experts_used);
+  return b.moe_down_add({.in = {op.experts.out.id},
+                         .ids = {op.route.route.ids.id},
+                         .weights = {op.route.route.weights.id},
                          .down = {w.expert_down},
-                         .shared_in = {up.shared_out.id},
+                         .shared_in = {op.experts.shared_out.id},
                          .shared_down = {w.shared_down},
                          .residual = {x}});
 }

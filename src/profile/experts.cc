@@ -13,7 +13,8 @@ ExpertCount count_experts(program::Executable& executable, int64_t rows) {
   int layers = 0;
   std::vector<float> ids;
   for (const program::Op& op : program.ops()) {
-    const auto* fused = std::get_if<program::NormRoute>(&op.args);
+    const auto* gated = std::get_if<program::NormMoeGateUp>(&op.args);
+    const auto* fused = gated != nullptr ? &gated->route : std::get_if<program::NormRoute>(&op.args);
     const auto* route = fused != nullptr ? &fused->route : std::get_if<program::Route>(&op.args);
     if (route == nullptr) continue;
     const int64_t used = program[route->ids.id].columns();

@@ -160,6 +160,18 @@ void Builder::moe_gate_up(MoeGateUp& op) {
   emit(op);
 }
 
+void Builder::norm_moe_gate_up(NormMoeGateUp& op, int64_t used) {
+  const TensorId in = op.route.in.id;
+  Route& route = op.route.route;
+  route.ids.id = activation("expert_ids", program_[in].shape[0], 1, used, quant::Type::I32);
+  route.weights.id = like("expert_weights", in, 1, used);
+  MoeGateUp& experts = op.experts;
+  experts.out.id = like("gated", in, used, program_[experts.gate.id].shape[1]);
+  if (experts.shared_gate)
+    experts.shared_out.id = like("shared_gated", in, 1, program_[experts.shared_gate.id].shape[1]);
+  emit(op);
+}
+
 TensorId Builder::moe_down_add(MoeDownAdd op) {
   op.out.id = like("residual", op.residual.id, 1, program_[op.down.id].shape[1]);
   emit(op);

@@ -50,6 +50,8 @@ class Builder {
   TensorId gate_up(TensorId in, TensorId gate, TensorId up);
   /// Fills in the outputs of `op`, whose inputs the caller has set.
   void moe_gate_up(MoeGateUp& op);
+  /// The same, with `used` experts a row.
+  void norm_moe_gate_up(NormMoeGateUp& op, int64_t used);
   TensorId moe_down_add(MoeDownAdd op);
   /// This activation is what a step gives back: [output rows, 1, vocabulary].
   void set_output(TensorId logits) { program_.set_output(logits); }

@@ -24,6 +24,7 @@
 #include "program/ops/moe_down_add.h"
 #include "program/ops/moe_gate_up.h"
 #include "program/ops/norm_matmul.h"
+#include "program/ops/norm_moe_gate_up.h"
 #include "program/ops/norm_route.h"
 #include "program/ops/rms_norm.h"
 #include "program/ops/rope.h"
@@ -34,7 +35,7 @@ namespace sluice::program {
 
 using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
                             ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
-                            MoeGateUp, MoeDownAdd, NormMatmul, NormRoute, MlaQuery, MlaHeads>;
+                            MoeGateUp, MoeDownAdd, NormMatmul, NormRoute, NormMoeGateUp, MlaQuery, MlaHeads>;
 
 struct Op {
   OpArgs args;

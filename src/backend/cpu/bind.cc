@@ -34,6 +34,7 @@ struct Bind {
   const Kernel* operator()(const ExpertCombine&) const { return &kExpertCombine; }
   const Kernel* operator()(const NormMatmul&) const { return nullptr; }
   const Kernel* operator()(const NormRoute&) const { return nullptr; }
+  const Kernel* operator()(const NormMoeGateUp&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const { return nullptr; }
   const Kernel* operator()(const MlaHeads&) const { return nullptr; }
 };

@@ -52,6 +52,7 @@ struct Bind {
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
   const Kernel* operator()(const NormMatmul&) const { return first({&kNormMatmulWide, &kNormMatmul}); }
   const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }
+  const Kernel* operator()(const NormMoeGateUp&) const { return first({&kNormMoeGateUp}); }
   const Kernel* operator()(const MlaQuery&) const { return first({&kMlaQueryMany, &kMlaQuery}); }
   const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads}); }
 };

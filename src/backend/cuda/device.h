@@ -56,7 +56,8 @@ struct Cache {
 
 /// Sizes of a step that vary within a captured graph.
 struct StepHeader {
-  int32_t rows, outputs, pages_per_sequence, unused;
+  int32_t rows, outputs, pages_per_sequence;
+  uint32_t number;  ///< of the step, from 1 on
 };
 
 /// A step's data (program/step.h) in device memory. Rows from header->rows on are padding: nothing may be
@@ -65,6 +66,7 @@ struct StepView {
   const StepHeader* header;
   const int32_t *tokens, *positions, *sequences, *slots, *output_rows;
   const int32_t* page_tables;
+  uint64_t* board;  ///< kBoardWords that blocks of a launch leave for each other (Board)
 
   /// The slot of `position` of row r's sequence.
   SLUICE_BOTH int64_t slot_of(int64_t r, int64_t position) const {
@@ -86,6 +88,18 @@ struct Span {
 struct Stamps {
   static constexpr int kSpans = 256;  ///< a power of two: spread so that few warps write to the same one
   Span* spans = nullptr;
+};
+
+inline constexpr int kBoardWords = 2048;
+
+/// What blocks of a launch tell each other while it runs: a word is a number and a tag, which no word of an
+/// earlier launch or step had, so a number is there as soon as its tag is.
+struct Board {
+  uint64_t* words;  ///< kBoardWords, zero before the first step; only boards are ever written there
+  const StepHeader* header;
+  uint32_t launch, launches;  ///< this launch of a step, and how many there are
+
+  SLUICE_BOTH uint32_t tag() const { return header->number * launches + launch; }
 };
 
 }  // namespace sluice::backend::cuda

@@ -122,7 +122,9 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* tim
   block_.copy(bucket.rows, bucket.outputs, stream);
   Context step = context(bucket, stream);
   step.times = times;
+  step.launches = static_cast<uint32_t>(bound_.nodes.size());
   for (size_t i = 0; i < bound_.nodes.size(); ++i) {
+    step.launch = static_cast<uint32_t>(i);
     // Rows of outputs only: with none of them there is nothing to launch.
     for (const Launch& launch : launches(bucket, i)) {
       launch.kernel->launch(bound_.program, *launch.op, step);

@@ -30,9 +30,11 @@ struct Context {
   int architecture;  ///< 90: compute capability 9.0
   bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
   const program::Op* previous = nullptr;  ///< the op that was launched before; null: not known
+  uint32_t launch = 0, launches = 1;      ///< the op's number in the step, and how many there are
   LaunchLog* log = nullptr;               ///< set: launches are told to it and not started
   LaunchTimes* times = nullptr;           ///< set: launches leave their times there
 
+  Board board() const { return {step.board, step.header, launch, launches}; }
   int64_t rows(const program::Tensor& tensor) const {
     return program::Program::rows(tensor, step_rows, output_rows);
   }

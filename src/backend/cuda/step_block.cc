@@ -25,7 +25,9 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
   return l;
 }
 
-StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs) : device_(layout(max_rows, max_outputs).bytes) {
+StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs)
+    : device_(layout(max_rows, max_outputs).bytes), board_(kBoardWords * int64_t{sizeof(uint64_t)}) {
+  check(cudaMemset(board_.data(), 0, static_cast<size_t>(board_.bytes())));
   allocate_pinned(pinned_, device_.bytes());
   std::memset(pinned_, 0, static_cast<size_t>(device_.bytes()));
 }
@@ -34,7 +36,7 @@ StepBlock::~StepBlock() { cudaFreeHost(pinned_); }
 bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outputs, cudaStream_t stream) {
   const Layout l = layout(rows, outputs);
   const StepHeader header{static_cast<int32_t>(input.rows()), static_cast<int32_t>(input.outputs()),
-                          input.pages_per_sequence, 0};
+                          input.pages_per_sequence, ++steps_};
   std::memcpy(pinned_, &header, sizeof header);
   const auto put = [&](int64_t at, std::span<const int32_t> values) {
     std::memcpy(pinned_ + at, values.data(), values.size_bytes());
@@ -66,7 +68,8 @@ StepView StepBlock::view(int64_t rows, int64_t outputs) const {
           ints(l.sequences),
           ints(l.slots),
           ints(l.output_rows),
-          reinterpret_cast<const int32_t*>(tables_.data())};
+          reinterpret_cast<const int32_t*>(tables_.data()),
+          reinterpret_cast<uint64_t*>(board_.data())};
 }
 
 }  // namespace sluice::backend::cuda

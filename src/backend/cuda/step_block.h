@@ -24,7 +24,7 @@ class StepBlock {
   /// Enqueues the copy of a block of this bucket.
   void copy(int64_t rows, int64_t outputs, cudaStream_t stream) const;
   StepView view(int64_t rows, int64_t outputs) const;
-  int64_t bytes() const { return device_.bytes() + tables_.bytes(); }
+  int64_t bytes() const { return device_.bytes() + tables_.bytes() + board_.bytes(); }
 
  private:
   struct Layout {
@@ -33,7 +33,8 @@ class StepBlock {
   static Layout layout(int64_t rows, int64_t outputs);
 
   char* pinned_ = nullptr;
-  Buffer device_, tables_;
+  Buffer device_, tables_, board_;
+  uint32_t steps_ = 0;
   std::vector<int32_t> known_tables_;  // what the device has
 };
 

@@ -19,7 +19,7 @@ inline constexpr int64_t most_shared(int architecture) {
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kGatherRows, kExpertCombine;
-extern const Kernel kRoute, kNormRoute, kNormRouteMany;
+extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp;
 extern const Kernel kMatmul, kMatmulAdd, kNormMatmul;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;

@@ -19,6 +19,7 @@
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/one_row.h"
 #include "backend/cuda/prim/any_type.cuh"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/launch.cuh"
@@ -48,11 +49,19 @@ struct Args {
   Matrix q, k_b, v_b;  // q.codes null: `in` holds the queries; v_b.codes null: `out` gets latent queries
   Cache cache;
   int layer, cluster, nope;
+  int each;      // values of a block, whole blocks of 32
+  char* handed;  // null, or the values quantised: a row of activations of all heads
   float scale, epsilon;
   RopeTable rope;
 };
 
 constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
+
+/// What a block makes of its chunks: its unnormalised sums of values, the largest score and the total weight.
+struct alignas(16) Sums {
+  float of[kRank];
+  float largest, total;
+};
 
 /// A block's shared memory.
 struct alignas(16) Shared {
@@ -61,13 +70,12 @@ struct alignas(16) Shared {
   char q_blocks[activation_bytes(32 * kWarps)];  // this block's queries, a copy a warp
   char context[activation_bytes(kRank)];
   float q[kShare];
-  float parts[kMostInCluster][kRank];  // of latent queries, by block of the cluster
-  float turned[kTurned];               // queries to be turned
-  float query[kWidth];
+  alignas(16) float parts[kMostInCluster][kRank];  // of latent queries, by block of the cluster
+  alignas(16) float turned[kTurned];               // queries to be turned
+  alignas(16) float query[kWidth];
   alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
-  float weights[kChunk];
-  float sums[kMostInCluster][kRank];  // of values, by block
-  float2 best[kMostInCluster];        // largest score, total weight
+  float weights[kChunk], values[kThreads];
+  Sums sums[kMostInCluster];  // by block
   Turn turns[kTurned / 2];
   alignas(16) float partial[2][kWarps];
   Arrivals queries_there, sums_there;
@@ -100,7 +108,7 @@ struct Share {
     for (int pass = 0; pass * (kThreads / kLanes) < rows; ++pass) {
       float sum = 0;
 #pragma unroll 1
-      for (int b = shape.lane(); b - shape.lane() < shape.blocks; b += kLanes * One::kAtOnce) {
+      for (int b = shape.lane(); b - shape.lane() < shape.blocks; b += kLanes * AskedOf<One>::kAtOnce) {
         if (pass > 0 || b != shape.lane()) asked.ask(m, first_block(pass), b, shape);
         sum += asked.times(m.type, x, b, shape);
       }
@@ -114,15 +122,14 @@ struct Share {
   }
 };
 
-/// Copies cached rows begin to end of this sequence (in one page) to shared memory, asynchronously.
+/// Copies `count` cached rows (of one page) from a slot on to shared memory, asynchronously.
 template <typename Row>
-__device__ inline void fetch_chunk(const Args& args, int begin, int end) {
-  if (end <= begin) return;
-  const char* page = args.cache.row(args.layer, args.step.slot_of(0, begin));
+__device__ inline void fetch_rows(const Args& args, int64_t slot, int count) {
+  if (count <= 0) return;
+  const char* page = args.cache.row(args.layer, slot);
   char* const to = shared().chunk;
 #pragma unroll 1
-  for (int at = thread() * 16; at < (end - begin) * Row::kBytes; at += kThreads * 16)
-    copy_async(to + at, page + at);
+  for (int at = thread() * 16; at < count * Row::kBytes; at += kThreads * 16) copy_async(to + at, page + at);
 }
 
 __device__ inline float factor_of(const float* partial, int columns, float epsilon) {
@@ -208,14 +215,20 @@ __device__ inline void share_queries(const Args& args, int rank, const One (&raw
     __syncwarp();
     const ActivationBlock block = x.block(0, warp);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const float part = raw[i].times(args.k_b.type, block);
-      for (int r = 0; r < args.cluster; ++r)
-        s.queries_there.push(&s.parts[rank][i * kThreads + thread()], r, part);
-    }
+    for (int i = 0; i < kEach; ++i)
+      s.parts[rank][i * kThreads + thread()] = raw[i].times(args.k_b.type, block);
   } else if (warp == 0) {
-    for (int r = 0; r < args.cluster; ++r)
-      s.queries_there.push(&s.turned[rank * kShare - args.nope + lane], r, s.q[lane]);
+    s.turned[rank * kShare - args.nope + lane] = s.q[lane];
+  }
+  pushes_from_here();
+  __syncthreads();
+  cluster_all();  // they have begun
+  if (thread() < args.cluster && thread() != rank) {
+    if (rank * kShare < args.nope) {
+      s.queries_there.push_row(s.parts[rank], sizeof s.parts[rank], thread());
+    } else {
+      s.queries_there.push_row(s.turned + rank * kShare - args.nope, kShare * 4, thread());
+    }
   }
   s.queries_there.wait();
 }
@@ -223,14 +236,21 @@ __device__ inline void share_queries(const Args& args, int rank, const One (&raw
 /// Queries as the cache's rows meet them. The block meets.
 __device__ inline void sum_queries(const Args& args) {
   Shared& s = shared();
-  for (int c = thread(); c < kRank; c += kThreads) {
-    float sum = 0;
-    for (int r = 0; r < args.nope / kShare; ++r) sum += s.parts[r][c];
-    s.query[c] = sum;
-  }
-  if (thread() < kTurned / 2) {
-    const Turn turn = s.turns[thread()];
-    const int first = args.rope.first(thread()), second = args.rope.second(thread(), kTurned / 2);
+  // The first warps' threads take four columns each, those of the next one a pair to be turned.
+  static_assert(kRank / 4 + kTurned / 2 <= kThreads);
+  const int pair = thread() - kRank / 4;
+  if (pair < 0) {
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int r = 0; r < kMostInCluster; ++r) {
+      if (r >= args.nope / kShare) break;
+      const float4 part = reinterpret_cast<const float4*>(s.parts[r])[thread()];
+      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    }
+    reinterpret_cast<float4*>(s.query)[thread()] = sum;
+  } else if (pair < kTurned / 2) {
+    const Turn turn = s.turns[pair];
+    const int first = args.rope.first(pair), second = args.rope.second(pair, kTurned / 2);
     const float a = s.turned[first], b = s.turned[second];
     s.query[kRank + first] = a * turn.cosine - b * turn.sine;
     s.query[kRank + second] = a * turn.sine + b * turn.cosine;
@@ -270,11 +290,17 @@ __device__ inline void score_chunk(const Args& args, int begin, int end) {
   }
 }
 
-/// Attention over this block's chunks: its unnormalised sums and (largest score, total weight), in every
-/// block's shared memory. A thread keeps two columns of the latent.
+/// Blocks that have a chunk of the context.
+__device__ inline int attending(const Args& args, int position) {
+  return min(args.cluster, position / kChunk + 1);
+}
+
+/// Attention over this block's chunks, in every block's shared memory; blocks without chunks do nothing. A
+/// thread keeps two columns of the latent.
 template <typename Row>
 __device__ inline void attend_share(const Args& args, int rank, int position) {
   Shared& s = shared();
+  if (rank >= attending(args, position)) return;
   static_assert(kRank == 2 * kThreads);
   constexpr float kNone = -INFINITY;
   const int lane = thread() % 32;
@@ -284,7 +310,7 @@ __device__ inline void attend_share(const Args& args, int rank, int position) {
     const int end = min(begin + kChunk, position + 1);
     if (begin != rank * kChunk) {  // the first chunk was fetched before
       __syncthreads();
-      fetch_chunk<Row>(args, begin, min(end, position));
+      fetch_rows<Row>(args, args.step.slot_of(0, begin), min(end, position) - begin);
     }
     wait_for_copies();
     // This step's row is not in the cache yet.
@@ -307,89 +333,108 @@ __device__ inline void attend_share(const Args& args, int rank, int position) {
       x += w * value.x, y += w * value.y;
     }
   }
-  for (int r = 0; r < args.cluster; ++r) s.sums_there.push(&s.sums[rank][2 * thread()], r, make_float2(x, y));
-  if (thread() < args.cluster) s.sums_there.push(&s.best[rank].x, thread(), make_float2(largest, total));
+  Sums& mine = s.sums[rank];
+  reinterpret_cast<float2*>(mine.of)[thread()] = make_float2(x, y);
+  if (thread() == 0) mine.largest = largest, mine.total = total;
+  pushes_from_here();
+  __syncthreads();
+  if (thread() < args.cluster && thread() != rank) s.sums_there.push_row(&mine, sizeof mine, thread());
 }
 
 /// This block's share of the head's values, from all blocks' sums.
 template <typename One>
-__device__ inline void make_values(const Args& args, int head, int first, Share<One>& v) {
+__device__ inline void make_values(const Args& args, int head, int first, int blocks, Share<One>& v) {
   Shared& s = shared();
   const Activations x{offsetof(Shared, context), kRank, true, false};
-  // A lane finds the factor of a block; one without positions has none.
+  // A lane finds the factor of a block.
   const int lane = thread() % 32;
-  const float2 best = lane < args.cluster ? s.best[lane] : make_float2(-INFINITY, 0.0f);
-  const float largest = lane_max(best.x);
-  const float part = best.y > 0 ? expf(best.x - largest) : 0.0f;
-  const float mine = __fdividef(part, lane_sum(part * best.y));
+  const float best = lane < blocks ? s.sums[lane].largest : -INFINITY;
+  const float total = lane < blocks ? s.sums[lane].total : 0.0f;
+  const float part = expf(best - lane_max(best));
+  const float mine = __fdividef(part, lane_sum(part * total));
   constexpr int kEach = kRank / kThreads;
   float context[kEach] = {};
 #pragma unroll 4
-  for (int r = 0; r < args.cluster; ++r) {
+  for (int r = 0; r < blocks; ++r) {
     const float factor = __shfl_sync(kWholeWarp, mine, r);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) context[i] += factor * s.sums[r][i * kThreads + thread()];
+    for (int i = 0; i < kEach; ++i) context[i] += factor * s.sums[r].of[i * kThreads + thread()];
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) quantize_lanes(x, i * kWarps + thread() / 32, context[i]);
   __syncthreads();
-  v.multiply(x, [&](int row, float value) { args.out(0, head)[first + row] = value; });
+  v.multiply(x, [&](int row, float value) { args.out(0, head)[first + row] = s.values[row] = value; });
+  if (args.handed == nullptr) return;
+  __syncthreads();
+  const int block = thread() / 32, columns = args.out.columns;
+  if (block * 32 < v.rows)
+    quantize_lanes(args.handed, args.out.heads * columns / 32, (head * columns + first) / 32 + block,
+                   s.values[thread()]);
 }
 
 template <typename Q, typename B, typename Row>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
   const Link link(stamps);
   Shared& s = shared();
   const int rank = static_cast<int>(cluster_rank()), head = static_cast<int>(blockIdx.x) / args.cluster;
-  if (thread() == 0) {
-    s.queries_there.expect((args.nope / kShare * kRank + kTurned) * 4);
-    s.sums_there.expect(args.v_b.codes != nullptr ? args.cluster * (kRank + 2) * 4 : 0);
-  }
-  Share<Q> q(args.q, args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare), kShare);
-  if (args.q.codes != nullptr) q.ask();
+  if (thread() == 0) s.queries_there.begin(), s.sums_there.begin();
+  cluster_here();
   // The step's data was there before the first kernel began; rows of earlier positions before this step.
   const int position = __ldg(args.step.positions);
   const bool attends = args.v_b.codes != nullptr;
+  // Of this block's first chunk, asked for before `position` is there; if the context is shorter, of any
+  // page.
+  const int last = args.step.header->pages_per_sequence * kPageRows - 1;
+  const int64_t first_slot = attends ? args.step.slot_of(0, min(rank * kChunk, last)) : 0;
+  Share<Q> q(args.q, args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare), kShare);
+  if (args.q.codes != nullptr) q.ask();
   if (args.q_norm != nullptr) fetch_norm<kThreads>(s.q_norm, args.q_norm, args.in.columns);
   constexpr int kEach = kRank / kThreads;
   float kv_norm[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) kv_norm[i] = __ldg(args.kv_norm + i * kThreads + thread());
   // The cluster's blocks share the rows of k_b and v_b.
-  const int k_each = (kRank + args.cluster - 1) / args.cluster;
-  Share<B>(args.k_b, args.k_b.row(head, rank * k_each), max(0, min(k_each, kRank - rank * k_each)))
-      .prefetch();
-  const int values = attends ? args.out.columns : 0, v_each = (values + args.cluster - 1) / args.cluster;
-  const int v_first = min(rank * v_each, values);
-  Share<B> v(args.v_b, args.v_b.row(head, v_first), min(v_each, values - v_first));
+  const int values = attends ? args.out.columns : 0, v_first = min(rank * args.each, values);
+  Share<B> v(args.v_b, args.v_b.row(head, v_first), min(args.each, values - v_first));
   if (attends) v.prefetch();
-  if (attends) fetch_chunk<Row>(args, rank * kChunk, min(rank * kChunk + kChunk, position));
-  if (thread() < kTurned / 2) s.turns[thread()] = args.rope.turn(position, thread(), args.factors);
-  cluster_begin();
+  if (attends) fetch_rows<Row>(args, first_slot, min(kChunk, position - rank * kChunk));
+  if (thread() % kWarps == 0)  // some threads of each warp
+    s.turns[thread() / kWarps] = args.rope.turn(position, thread() / kWarps, args.factors);
+  B k_b[kEach];
+  if (rank * kShare < args.nope) {
+    const int k_blocks = args.k_b.columns / 32, first = static_cast<int>(args.k_b.row(head, 0));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      k_b[i].load(args.k_b.type, planes_from(args.k_b), (first + i * kThreads + thread()) * k_blocks + rank);
+  }
+  const int blocks = attends ? attending(args, position) : 0;
+  if (thread() == 0) {
+    // What the others will push.
+    const int latent = args.nope / kShare;
+    const int latent_bytes = (latent - (rank < latent)) * kRank * 4;
+    s.queries_there.expect(latent_bytes + (kTurned / kShare - (rank >= latent)) * kShare * 4);
+    s.sums_there.expect((blocks - (rank < blocks)) * static_cast<int>(sizeof(Sums)));
+  }
   link.wait();
   wait_for_copies();
   const Activations x{offsetof(Shared, x), args.in.columns, true, false};
   const float factor = take_row<Row>(args, x, kv_norm);
   make_queries(args, head, rank, q, x, factor);
-  B k_b[kEach];
-  if (rank * kShare < args.nope) {
-    const int blocks = args.k_b.columns / 32, first = static_cast<int>(args.k_b.row(head, 0));
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      k_b[i].load(args.k_b.type, planes_from(args.k_b), (first + i * kThreads + thread()) * blocks + rank);
-  }
   share_queries(args, rank, k_b);
+  if (!attends) cluster_here();
   sum_queries(args);
-  if (!attends) {
+  if (attends) {
+    attend_share<Row>(args, rank, position);
+    if (v.rows > 0) v.ask();
+    s.sums_there.wait();
+    cluster_here();
+    if (v.rows > 0) make_values(args, head, v_first, blocks, v);
+  } else {
     for (int c = rank * kThreads + thread(); c < kWidth; c += args.cluster * kThreads)
       args.out(0, head)[c] = s.query[c];
-    return;
   }
-  attend_share<Row>(args, rank, position);
-  if (v.rows > 0) v.ask();
-  s.sums_there.wait();
-  if (v.rows > 0) make_values(args, head, v_first, v);
+  cluster_all();
 }
 
 /// The kernel for the types of q and of k_b and v_b: of its own where files have them often.
@@ -429,6 +474,8 @@ void start(const Program& program, const MlaQuery& op, TensorId v_b, TensorId ou
   args.layer = op.cache_layer, args.scale = scale, args.epsilon = op.epsilon;
   args.rope = rope_table(op.rope, kTurned);
   args.cluster = (args.nope + kTurned) / kShare;
+  args.each = ((args.out.columns + args.cluster - 1) / args.cluster + 31) / 32 * 32;
+  if (v_b != kNoTensor && args.out.columns % 32 == 0) args.handed = context.scratch;
   const LaunchShape shape{dim3(static_cast<unsigned>(args.out.heads * args.cluster)), dim3(kThreads),
                           sizeof(Shared), args.cluster};
   launch(context, kernel_of(args), shape, args);
@@ -456,17 +503,31 @@ void launch_mla_heads(const Program& program, const Op& record, const Context& c
   const auto& op = std::get<MlaHeads>(record.args);
   start(program, op.query, op.v_b.id, op.out.id, op.scale, context);
 }
+int64_t scratch_bytes(const Program& program, const Op& record, const Sizes&) {
+  const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
+  return Activations::bytes_size(static_cast<int>(out.heads() * out.columns()));
+}
 bool serves_mla_query(const Program& program, const Op& record, const Sizes& sizes) {
   return serves(program, std::get<MlaQuery>(record.args), kNoTensor, sizes);
 }
 bool serves_mla_heads(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MlaHeads>(record.args);
-  return sizes.longest <= kLongest && serves(program, op.query, op.v_b.id, sizes);
+  return sizes.longest <= kLongest && program[op.out.id].columns() <= kThreads &&
+         serves(program, op.query, op.v_b.id, sizes);
 }
 
 }  // namespace
 
 const Kernel kMlaQuery{"queries, a cluster a head", serves_mla_query, launch_mla_query};
-const Kernel kMlaHeads{"a cluster a head", serves_mla_heads, launch_mla_heads};
+const Kernel kMlaHeads{"a cluster a head", serves_mla_heads, launch_mla_heads, scratch_bytes};
+
+const char* quantized_values(const Program& program, TensorId in, const Context& context) {
+  const auto* before = context.previous == nullptr ? nullptr : std::get_if<MlaHeads>(&context.previous->args);
+  if (before == nullptr || context.step_rows != 1) return nullptr;
+  const Tensor& out = program[before->out.id];
+  const bool same = program.storage(in) == before->out.id && program[in].offset == 0 &&
+                    program[in].heads() * program[in].columns() == out.heads() * out.columns();
+  return same && out.columns() % 32 == 0 ? context.scratch : nullptr;
+}
 
 }  // namespace sluice::backend::cuda

@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll 1
     for (int c = 4 * lane; c < min(kStretch, columns - begin); c += 128) copy_async(router + c, from + c);
   };
-  if (threadIdx.x == 0) arrivals.expect(rank == 0 ? 4 * experts * args.stretches : 0);
+  if (threadIdx.x == 0) arrivals.begin(), arrivals.expect(rank == 0 ? 4 * experts * args.stretches : 0);
+  cluster_here();
   if (warp < tasks) fetch(warp);
 #pragma unroll 1
   for (int c = 4 * static_cast<int>(threadIdx.x); c < columns; c += 4 * kThreads)
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   int begin = warp % args.stretches * kStretch;
   const float* in = args.in(row) + begin;
   asm volatile("" : "+l"(in), "+r"(begin));
-  cluster_begin();
+  cluster_all();
   link.wait();
   // A row that is not there: all blocks of its cluster leave together.
   if (!args.one_row && row >= args.step.header->rows) return;
@@ -143,7 +144,6 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 /// The norm's weights and a stretch of the router for each warp.
 int64_t shared_bytes(int64_t columns) { return (columns + kWarps * kStretch) * 4; }
-constexpr int64_t kStatic = 26 * 1024;  ///< what the kernel and the selection have besides, at most
 
 void launch_norm_route(const Program& program, const Op& record, const Context& context) {
   const auto& op = std::get<NormRoute>(record.args);

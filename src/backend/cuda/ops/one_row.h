@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/route.cuh"
 
 namespace sluice::backend::cuda {
 
@@ -18,9 +19,12 @@ struct OneRowProducts {
   Part parts[kMost];
   int count = 0;
   const float* in = nullptr;
-  const float* norm = nullptr;  ///< null, or weights of a root mean square norm of `in`
+  const float* norm = nullptr;   ///< null, or weights of a root mean square norm of `in`
+  const char* handed = nullptr;  ///< null, or `in` as the op before has quantised it (without a norm)
   float epsilon = 0;
 };
+/// `in`, where mla_heads was launched before and has left its values in scratch; else null.
+const char* quantized_values(const program::Program& program, program::TensorId in, const Context& context);
 bool multiply_one_row(const Context& context, const OneRowProducts& products);
 
 /// Gated products of one row: of one shared or dense matrix, and of selected experts.
@@ -35,6 +39,21 @@ struct OneRowGated {
   const float* in = nullptr;
 };
 bool gate_one_row(const Context& context, const OneRowGated& gated);
+
+/// The norm of a row, a router and the selection, before gated products of the experts (OneRowGated, whose
+/// ids are null).
+struct OneRowRoute {
+  const float *router, *norm, *bias;  ///< router: [experts][columns]; bias: null, or [experts]
+  float epsilon;
+  RouteRule rule;
+  int32_t* ids;
+  float* weights;
+  char*
+      handed;  ///< null, or where the results go quantised: all slots', then shared (one row of Activations)
+};
+bool route_one_row(const Context& context, const OneRowGated& gated, const OneRowRoute& route);
+/// Whether it could, for weights of these types. shared: as routed where there are none.
+bool routes_one_row(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule);
 
 /// Down projections of selected and shared experts, weighted, with the residual.
 struct OneRowDown {

@@ -20,6 +20,7 @@ struct Part {
 struct Args {
   Part parts[OneRowProducts::kMost];
   const float *in, *norm;
+  const char* handed;
   float epsilon;
   int columns, blocks, lanes, tasks;
 };
@@ -64,8 +65,14 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   };
   float add = 0;
   const Activations x{0, args.columns, true, false};
-  const float squares =
-      quantize_row(x, args.in, args.norm != nullptr ? norm : nullptr, [&] { add = addend(); });
+  float squares = 0;
+  if (args.handed != nullptr) {
+    copy_quantized(x, args.handed);
+    add = addend();
+    wait_for_copies();
+  } else {
+    squares = quantize_row(x, args.in, args.norm != nullptr ? norm : nullptr, [&] { add = addend(); });
+  }
   float factor = 1;
   if (args.norm != nullptr) {
     factor = meet_for_norm(squares, partial, args.columns, args.epsilon);
@@ -98,7 +105,8 @@ bool multiply_one_row(const Context& context, const OneRowProducts& products) {
   Args args{};
   const Matrix& first = products.parts[0].weight;
   const RowShape shape = row_shape(first);
-  args.in = products.in, args.norm = products.norm, args.epsilon = products.epsilon;
+  args.in = products.in, args.norm = products.norm, args.handed = products.handed,
+  args.epsilon = products.epsilon;
   args.columns = first.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
   if (!is_aligned(products.in) || !is_aligned(products.norm) || first.columns % 32 != 0) return false;
   for (int p = 0; p < products.count; ++p) {

@@ -89,16 +89,18 @@ __global__ void __launch_bounds__(kThreads, 2)
 bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
 
 /// Whether the kernel of one row and type has taken it.
-bool started_one_row(const Context& context, const Args& args) {
+bool started_one_row(const Context& context, const Args& args, const char* handed) {
   OneRowProducts one;
   for (int p = 0; p < args.count; ++p)
     one.parts[p] = {args.parts[p].weight, args.parts[p].out, args.parts[p].add};
   one.count = args.count, one.in = args.in, one.norm = args.norm, one.epsilon = args.epsilon;
+  one.handed = handed;
   return multiply_one_row(context, one);
 }
 
-void start(const Context& context, Args& args, int64_t rows) {
-  if (rows == 1 && started_one_row(context, args)) return;
+/// handed: null, or one row's input as the op before has quantised it.
+void start(const Context& context, Args& args, int64_t rows, const char* handed = nullptr) {
+  if (rows == 1 && started_one_row(context, args, handed)) return;
   int weight_rows = 0;
   for (int p = 0; p < args.count; ++p) weight_rows += args.parts[p].weight.rows;
   // Several weight rows a warp's task where there are enough for all warps.
@@ -162,7 +164,7 @@ void launch_matmul_add(const Program& program, const Op& record, const Context& 
   Args args{};
   set_input(args, context, program, op.in.id);
   args.parts[args.count++] = part_of(context, op.weight.id, op.out.id, op.residual.id);
-  start(context, args, context.rows(program[op.in.id]));
+  start(context, args, context.rows(program[op.in.id]), quantized_values(program, op.in.id, context));
 }
 
 void launch_norm_matmul(const Program& program, const Op& record, const Context& context) {

@@ -52,19 +52,19 @@ struct AnyRaw {
 /// A piece of a weight row on its way; One: TypedRaw or AnyRaw.
 template <typename One>
 struct AskedOf {
-  One raw[One::kAtOnce];
+  static constexpr int kAtOnce = One::kAtOnce < 3 ? One::kAtOnce : 3;
+  One raw[kAtOnce];
 
+  /// Where the row ends, its last block again: a branch around a load would wait for the loads before it.
   __device__ void ask(const Matrix& m, int first, int b, const RowShape& shape) {
 #pragma unroll
-    for (int i = 0; i < One::kAtOnce; ++i) {
-      const int block = b + i * shape.lanes;
-      if (block < shape.blocks) raw[i].load(m.type, planes_from(m), first + block);
-    }
+    for (int i = 0; i < kAtOnce; ++i)
+      raw[i].load(m.type, planes_from(m), first + min(b + i * shape.lanes, shape.blocks - 1));
   }
   __device__ float times(Type type, const Activations& x, int b, const RowShape& shape) const {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < One::kAtOnce; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       const int block = b + i * shape.lanes;
       if (block < shape.blocks) sum += raw[i].times(type, x.block(0, block));
     }
@@ -72,10 +72,12 @@ struct AskedOf {
   }
 };
 
-/// Quantises a block of 32 columns, a lane each, to x's block `block`. A whole warp calls it.
-__device__ inline void quantize_lanes(const Activations& x, int block, float value) {
+/// Quantises a block of 32 columns, a lane each, to block `block` of a row of `blocks` (as activations.cuh
+/// lays it out). A whole warp calls it.
+__device__ inline void quantize_lanes(char* row, int blocks, int block, float value) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float largest = lane_max(fabsf(value));
+  // Floats that are not negative are ordered as their bits are.
+  const float largest = __uint_as_float(__reduce_max_sync(kWholeWarp, __float_as_uint(fabsf(value))));
   const float inverse = largest > 0 ? __fdividef(127.0f, largest) : 0.0f;
   uint32_t word = __float_as_uint(fmaf(value, inverse, 12582912.0f)) & 255u;
   word |= __shfl_down_sync(kWholeWarp, word, 1) << 8;
@@ -84,14 +86,17 @@ __device__ inline void quantize_lanes(const Activations& x, int block, float val
   sum += __shfl_xor_sync(kWholeWarp, sum, 4);
   sum += __shfl_xor_sync(kWholeWarp, sum, 8);
   const int other = __shfl_xor_sync(kWholeWarp, sum, 16);
-  char* const row = dynamic_shared(x.offset);
-  const int blocks = x.columns / 32;
   if (lane % 4 == 0)
     reinterpret_cast<uint32_t*>(row + (lane < 16 ? 0 : blocks * 16) + block * 16)[lane / 4 % 4] = word;
   if (lane == 0) {
     reinterpret_cast<int2*>(row + blocks * 32)[block] =
         make_int2(__float_as_int(largest * (1.0f / 127.0f)), (sum & 0xffff) | other << 16);
   }
+}
+
+/// The same, to x's block.
+__device__ inline void quantize_lanes(const Activations& x, int block, float value) {
+  quantize_lanes(dynamic_shared(x.offset), x.columns / 32, block, value);
 }
 
 }  // namespace sluice::backend::cuda

@@ -17,10 +17,16 @@ __device__ inline unsigned cluster_rank() {
   return rank;
 }
 
-/// All blocks of the cluster have begun, and what they have made of Arrivals is seen. Nothing else is.
-__device__ inline void cluster_begin() {
+/// This thread says to the cluster that it has come here; cluster_all waits until all threads have. What they
+/// have made of Arrivals is seen then, and nothing else.
+__device__ inline void cluster_here() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_all() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 
@@ -30,12 +36,18 @@ __device__ inline void cluster_begin() {
 struct Arrivals {
   uint64_t barrier;
 
-  /// bytes: that will come in all. One thread calls it, before cluster_begin.
-  __device__ void expect(int bytes) {
+  /// One thread calls it, before cluster_here.
+  __device__ void begin() {
 #if __CUDA_ARCH__ >= 900
     const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+  }
+  /// bytes: that will come in all, or have come. The same thread calls it.
+  __device__ void expect(int bytes) {
+#if __CUDA_ARCH__ >= 900
+    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(&barrier));
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 #endif
   }
@@ -54,6 +66,19 @@ struct Arrivals {
     }
 #endif
   }
+  /// Copies bytes (a multiple of 16) from `from` to where block `rank` has the same place, by the copy
+  /// engine: after pushes_from_here of the threads that wrote them, and a meeting of the block. A request for
+  /// a row costs what a push of one number does, so rows go this way. The block must stay until they are
+  /// there: cluster_here once this block has what it waits for, and cluster_all at its end.
+  __device__ void push_row(const void* from, int bytes, unsigned rank) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            remote(from, rank)),
+        "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes), "r"(remote(&barrier, rank))
+        : "memory");
+#endif
+  }
   /// Pushes a number to where block `rank` has `at`, a place in this block's shared memory.
   __device__ void push(float* at, unsigned rank, float value) {
 #if __CUDA_ARCH__ >= 900
@@ -61,16 +86,6 @@ struct Arrivals {
                      remote(at, rank)),
                  "r"(__float_as_uint(value)), "r"(remote(&barrier, rank))
                  : "memory");
-#endif
-  }
-  /// Two, at a place that is a multiple of 8 bytes.
-  __device__ void push(float* at, unsigned rank, float2 value) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
-            remote(at, rank)),
-        "r"(__float_as_uint(value.x)), "r"(__float_as_uint(value.y)), "r"(remote(&barrier, rank))
-        : "memory");
 #endif
   }
 
@@ -84,6 +99,13 @@ struct Arrivals {
     return place;
   }
 };
+
+/// What this thread has written to shared memory is seen by the copy engine (Arrivals::push_row).
+__device__ inline void pushes_from_here() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 /// All threads of all blocks meet; what they wrote before, to their own or others' shared memory, is seen
 /// after.

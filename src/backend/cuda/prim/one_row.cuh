@@ -24,15 +24,17 @@ __device__ inline int warps_of_launch() { return static_cast<int>(gridDim.x) * k
 /// How a weight's rows are shared by lanes.
 struct RowShape {
   int blocks;  ///< of 32 columns, a row
-  int lanes;   ///< a row
+  int lanes;   ///< a row; a power of two, at most 32
   int rows;    ///< of a matrix
 
   SLUICE_BOTH int group() const { return 32 / lanes; }                      ///< rows a warp takes at once
   SLUICE_BOTH int tasks() const { return (rows + group() - 1) / group(); }  ///< of a warp, a matrix
-  __device__ int lane() const { return static_cast<int>(threadIdx.x) % lanes; }
+  // `lanes` is a power of two, which a compiler does not know: its divisions take a hundred instructions.
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) & (lanes - 1); }
   /// This lane's row of a task; the last task's spare lanes take the last row again.
   __device__ int row_of(int task) const {
-    return task * group() + static_cast<int>(threadIdx.x) % 32 / lanes;
+    const int shift = __ffs(lanes) - 1;
+    return (task << (5 - shift)) + (static_cast<int>(threadIdx.x) % 32 >> shift);
   }
 };
 inline RowShape row_shape(const Matrix& m) { return {m.columns / 32, lanes_for(m.columns), m.rows}; }
@@ -84,6 +86,13 @@ __device__ inline float4 load_four(const float4* at) {
 __device__ inline void copy_async(void* to, const void* from) {
   asm volatile(
       "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from)
+      : "memory");
+}
+/// 4 bytes.
+__device__ inline void copy_async_four(void* to, const void* from) {
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
       "l"(from)
       : "memory");
 }
@@ -169,6 +178,16 @@ __device__ inline float quantize_row(const Activations& x, const float* in, cons
   return quantize_pieces<kThreads>(
       x, x.columns / 8, norm, [&](int at) { return reinterpret_cast<const float4*>(in) + 2 * at; },
       meanwhile);
+}
+
+/// Copies a row that another kernel has quantised; the block meets after wait_for_copies.
+template <int kThreads = kOneRowThreads>
+__device__ inline void copy_quantized(const Activations& x, const char* from) {
+  char* const to = dynamic_shared(x.offset);
+#pragma unroll 1
+  for (int at = 16 * static_cast<int>(threadIdx.x); at < Activations::bytes_size(x.columns);
+       at += 16 * kThreads)
+    copy_async(to + at, from + at);
 }
 
 /// What norms the products: 1 / sqrt(mean of squares + epsilon). The block of threads meets; partial: shared

@@ -1,5 +1,6 @@
 // Rotary embedding's angles: frequencies are computed once by the host, in double, and handed to kernels by
-// value.
+// value, as whole turns a position: then no division is left, and sincospif has no slow path for large
+// angles.
 #pragma once
 
 #include "program/ops/rope.h"
@@ -12,7 +13,7 @@ struct Turn {
 
 struct RopeTable {
   static constexpr int kMostPairs = 128;
-  double frequency[kMostPairs];  ///< radians a position
+  double frequency[kMostPairs];  ///< whole turns a position
   bool neighbours;               ///< pair i is columns 2i and 2i + 1, otherwise i and i + half
 
   __device__ int first(int i) const { return neighbours ? 2 * i : i; }
@@ -20,19 +21,18 @@ struct RopeTable {
   /// factors: divisors of the frequencies, or null. The angle is reduced in double: at position 200,000 a
   /// float's error would show.
   __device__ Turn turn(int position, int i, const float* factors) const {
-    constexpr double kWhole = 6.283185307179586476925;
-    double angle = position * frequency[i];
-    if (factors != nullptr) angle /= __ldg(factors + i);
-    angle -= kWhole * rint(angle / kWhole);
+    double turns = position * frequency[i];
+    if (factors != nullptr) turns /= __ldg(factors + i);
     Turn turn;
-    sincosf(static_cast<float>(angle), &turn.sine, &turn.cosine);
+    sincospif(static_cast<float>(2 * (turns - rint(turns))), &turn.sine, &turn.cosine);
     return turn;
   }
 };
 
 inline RopeTable rope_table(const program::RopeParams& params, int64_t dims) {
   RopeTable table{};
-  for (int64_t i = 0; i < dims / 2; ++i) table.frequency[i] = params.frequency(i, dims);
+  constexpr double kWhole = 6.283185307179586476925;  // radians
+  for (int64_t i = 0; i < dims / 2; ++i) table.frequency[i] = params.frequency(i, dims) / kWhole;
   table.neighbours = params.pairs == program::RopePairs::Neighbours;
   return table;
 }

@@ -1,0 +1,42 @@
+// Words that blocks of one launch leave for each other (device.h: Board): one trip through the second cache,
+// where a flag behind its data would take two. Whoever reads waits for all blocks that write, so they must
+// all be on the device at a time: launch no more of them than fit.
+#pragma once
+
+#include "backend/cuda/device.h"
+
+namespace sluice::backend::cuda {
+
+__device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
+  const uint64_t word = uint64_t{tag} << 32 | __float_as_uint(number);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+
+/// Reads words [count] to numbers in shared memory as they come. A whole warp calls it.
+__device__ inline void take_words(const uint64_t* words, int count, uint32_t tag, float* numbers) {
+  constexpr int kAtOnce = 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int begin = lane; begin - lane < count; begin += 32 * kAtOnce) {
+    uint64_t word[kAtOnce];
+    bool there = false;
+#pragma unroll 1
+    while (!there) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint64_t* at = words + min(begin + 32 * i, count - 1);
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word[i]) : "l"(at) : "memory");
+      }
+      there = true;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) there &= static_cast<uint32_t>(word[i] >> 32) == tag;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (begin + 32 * i < count) numbers[begin + 32 * i] = __uint_as_float(static_cast<uint32_t>(word[i]));
+    }
+  }
+  __syncwarp();
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,77 @@
+#include "program/ops/norm_moe_gate_up.h"
+
+#include "program/ops/checks.h"
+
+namespace sluice::program {
+namespace {
+
+/// The two ops, with `normed` between them.
+std::pair<NormRoute, MoeGateUp> halves(const NormMoeGateUp& op, TensorId normed) {
+  std::pair<NormRoute, MoeGateUp> both{op.route, op.experts};
+  both.first.normed.id = both.second.in.id = normed;
+  both.second.ids.id = op.route.route.ids.id;
+  return both;
+}
+
+}  // namespace
+
+void NormMoeGateUp::check(const Program& p) const {
+  // The normed row is as the row is: it stands for what is not in the Program.
+  const auto [first, second] = halves(*this, route.in.id);
+  first.check(p), second.check(p);
+}
+
+Cost NormMoeGateUp::cost(const Program& p, const StepShape& shape) const {
+  const auto [first, second] = halves(*this, route.in.id);
+  Cost cost = first.cost(p, shape);
+  cost += second.cost(p, shape);
+  // The normed row is neither written nor read, and the ids are not read back.
+  const double inside = p.bytes(route.in.id, shape);
+  cost.bytes_read -= inside + p.bytes(route.route.ids.id, shape);
+  cost.bytes_written -= inside;
+  return cost;
+}
+
+void NormMoeGateUp::expand(Builder& b) const {
+  const auto [first, second] =
+      halves(*this, b.activation("normed", kStepRows, 1, b.program()[route.in.id].columns()));
+  b.emit(first);
+  b.emit(second);
+}
+
+std::vector<OpCase> NormMoeGateUp::cases() {
+  const auto build = [](int64_t experts, int64_t used, quant::Type shared, const Route& route) {
+    return [=](Builder& b) {
+      constexpr int64_t kColumns = 2048, kOutputs = 96, kShared = 160;
+      NormMoeGateUp op;
+      op.route = {.in = {b.activation("x", kStepRows, 1, kColumns)},
+                  .norm = {b.weight("norm", quant::Type::F32, 1, 1, kColumns)},
+                  .router = {b.weight("router", quant::Type::F32, 1, experts, kColumns)},
+                  .route = route};
+      if (route.gating == Gating::Sigmoid)
+        op.route.route.bias.id = b.weight("bias", quant::Type::F32, 1, 1, experts);
+      op.route.route.ids.id = b.activation("expert_ids", kStepRows, 1, used, quant::Type::I32);
+      op.route.route.weights.id = b.activation("expert_weights", kStepRows, 1, used);
+      op.experts.gate.id = b.weight("gate", quant::Type::Q4_0, experts, kOutputs, kColumns);
+      op.experts.up.id = b.weight("up", quant::Type::Q4_0, experts, kOutputs, kColumns);
+      if (shared != quant::Type::F32) {
+        op.experts.shared_gate.id = b.weight("shared_gate", shared, 1, kShared, kColumns);
+        op.experts.shared_up.id = b.weight("shared_up", shared, 1, kShared, kColumns);
+        op.experts.shared_out.id = b.activation("shared_gated", kStepRows, 1, kShared);
+      }
+      op.experts.out.id = b.activation("gated", kStepRows, used, kOutputs);
+      b.emit(op);
+    };
+  };
+  const Route sigmoid{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
+  const Route softmax{.gating = Gating::Softmax};
+  Route groups = sigmoid;
+  groups.groups = 4, groups.groups_used = 2;
+  using quant::Type;
+  return {{"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
+          {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
+          {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},
+          {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)}};
+}
+
+}  // namespace sluice::program

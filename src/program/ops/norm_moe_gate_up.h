@@ -1,0 +1,31 @@
+// norm_moe_gate_up: the first half of a mixture of experts: norm, router, selection, and gate, SiLU and up of
+// the selected and the shared experts, so that nothing lies between the selection and the experts.
+#pragma once
+
+#include "program/operand.h"
+#include "program/ops/moe_gate_up.h"
+#include "program/ops/norm_route.h"
+
+namespace sluice::program {
+
+/// norm_route, and moe_gate_up of what it normed and selected
+struct NormMoeGateUp {
+  static constexpr const char* kName = "norm_moe_gate_up";
+  NormRoute route;    ///< all but normed
+  MoeGateUp experts;  ///< all but in and ids
+
+  template <typename F>
+  void operands(F&& f) const {
+    f("in", route.in), f("norm", route.norm), f("router", route.router), f("bias", route.route.bias);
+    f("gate", experts.gate), f("up", experts.up), f("shared_gate", experts.shared_gate);
+    f("shared_up", experts.shared_up), f("ids", route.route.ids), f("weights", route.route.weights);
+    f("shared_out", experts.shared_out), f("out", experts.out);
+  }
+  std::string attributes() const { return route.attributes(); }
+  void check(const Program& p) const;
+  Cost cost(const Program& p, const StepShape& shape) const;
+  void expand(Builder& b) const;
+  static std::vector<OpCase> cases();
+};
+
+}  // namespace sluice::program
