@@ -108,7 +108,7 @@ std::string sources_text(const profile::Report& report) {
     std::string source = device_source(row->kernel, kLines);
     if (source.empty()) source = excerpt(text_of(path_of(row->kernel.file)), row->kernel.line, kLines);
     text +=
-        fmt::format("\n{} at {}\n{}", row->kernel.name, place,
+        fmt::format("\n{} at {}\n{}", row->kernel.name.substr(0, row->kernel.name.find(':')), place,
                     source.empty() ? "  (its source is not at hand: this program was installed)\n" : source);
   }
   return terminal_safe(text);

@@ -205,7 +205,7 @@ void opbench(Options options) {
   if (options.cold) check_memory(rotate_bytes, chosen);
   const program::Peaks& peaks = backend->peaks();
   fmt::print(
-      stderr, "sluice: {}, backend {}: {:.1f} GB/s, {:.0f} GFLOP/s{}\n", cpu_name(), backend->name(),
+      stderr, "sluice: {}, backend {}: {:.1f} GB/s, {:.0f} GFLOP/s{}\n", backend->device(), backend->name(),
       1e-9 * peaks.bytes_per_second, 1e-9 * peaks.flops,
       options.cold ? fmt::format("; cold: over {:.2f} GB of weights or cache", 1e-9 * rotate_bytes) : "");
   Json list = Json::array();
@@ -225,6 +225,7 @@ void opbench(Options options) {
   if (!json) return;
   print_text(Json{{"sluice", version()},
                   {"cpu", cpu_name()},
+                  {"device", backend->device()},
                   {"backend", backend->name()},
                   {"peak_bytes_per_second", peaks.bytes_per_second},
                   {"peak_flops_per_second", peaks.flops},

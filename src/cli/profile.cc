@@ -84,14 +84,14 @@ class Profiler {
   const program::Program& program() const { return executable_->program(); }
   std::span<const program::BoundKernel> kernels() const { return kernels_; }
 
-  /// Decode steps of all sequences: timed and untimed ones take turns, after one that warms up.
+  /// Decode steps of all sequences: timed and untimed ones take turns, after one of each that warms up.
   Measured decode() {
     const int64_t count = 2 * options_.decode_steps();
     Measured result;
     result.test = fmt::format("tg{}{}{}", options_.decode_steps(),
                               options_.batch > 1 ? fmt::format(" x {}", options_.batch) : "", depth_text());
     steps_->fill(options_.depth, options_.batch);
-    steps_->decode_step(options_.depth, options_.batch);
+    warm_up([&] { steps_->decode_step(options_.depth, options_.batch); });
     for (int64_t i = 0; i < count; ++i) {
       const int64_t position = options_.depth + 1 + i;
       add(
@@ -109,7 +109,7 @@ class Profiler {
     Measured result;
     result.test = fmt::format("pp{}{}", rows * count, depth_text());
     steps_->fill(options_.depth, 1);
-    steps_->prompt_step(options_.depth, rows);
+    warm_up([&] { steps_->prompt_step(options_.depth, rows); });
     // An odd number of steps in a turn is timed the other way round in the next.
     const int64_t least = std::max(2 * count, kLeastPromptSteps), began = now_ns();
     // Whole turns, in pairs: as many timed steps as untimed ones at each position.
@@ -153,6 +153,16 @@ class Profiler {
   std::string depth_text() const {
     return (options_.depth > 0 ? fmt::format(" @ d{}", options_.depth) : "") +
            (options_.cache != quant::Type::F16 ? " ctk " + cache_type_name(options_.cache) : "");
+  }
+
+  /// A step of either kind: what is captured or allocated for them is there when the clock starts.
+  template <typename Step>
+  void warm_up(Step step) {
+    for (program::StepTimes* times : {static_cast<program::StepTimes*>(nullptr), &times_}) {
+      steps_->time_into(times);
+      step();
+    }
+    steps_->time_into(nullptr);
   }
 
   template <typename Step>
@@ -244,6 +254,7 @@ void profile(const Options& options) {
                        {"model", file_name(profiler.model())},
                        {"backend", profiler.backend().name()},
                        {"cpu", cpu_name()},
+                       {"device", profiler.backend().device()},
                        {"reports", std::move(list)}};
     write_text(options.json, json.dump(2) + "\n");
   }
@@ -253,7 +264,8 @@ void profile(const Options& options) {
   if (!options.html.empty()) {
     const auto speeds = options.batch == 1 ? profiler.speeds() : std::vector<profile::DepthSpeed>{};
     write_text(options.html,
-               profile::report_html({"Profile: " + title, fmt::format("{}, sluice {}", cpu_name(), version()),
+               profile::report_html({"Profile: " + title,
+                                     fmt::format("{}, sluice {}", profiler.backend().device(), version()),
                                      reports, speeds}));
   }
 }

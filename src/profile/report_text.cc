@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 namespace sluice::profile {
 namespace {
@@ -35,12 +37,26 @@ std::string row_text(const Row& row, double wall_us, size_t width) {
                      row.limit_us > 0 ? percent(row.limit_us, row.us) : "-", row.bound);
 }
 
-/// The kernel and where it is defined; its resources (behind the colon of its name) only where they are
-/// wanted.
-std::string kernel_text(const program::BoundKernel& kernel, bool with_resources) {
+/// The kernel and where it is defined. Behind the colon of its name stand its resources.
+std::string kernel_text(const program::BoundKernel& kernel) {
   if (kernel.name.empty()) return "";
-  const std::string name = with_resources ? kernel.name : kernel.name.substr(0, kernel.name.find(':'));
-  return fmt::format("  {} ({}:{})", name, kernel.file, kernel.line);
+  return fmt::format("{} ({}:{})", kernel.name.substr(0, kernel.name.find(':')), kernel.file, kernel.line);
+}
+
+/// What each row's kernel takes of the machine: a line a launch.
+std::string resources_text(const Report& report) {
+  std::string text = "\nkernels\n";
+  for (const Row& row : report.rows) {
+    const size_t colon = row.kernel.name.find(": ");
+    if (colon == std::string::npos) continue;
+    std::string resources = row.kernel.name.substr(colon + 2);
+    for (const auto& [mark, indent] : {std::pair{"; rows ", "\n    rows "}, std::pair{" + ", "\n    + "}}) {
+      for (size_t at = resources.find(mark); at != std::string::npos; at = resources.find(mark, at + 8))
+        resources.replace(at, std::string_view(mark).size(), indent);
+    }
+    text += fmt::format("  {}: {}\n    {}\n", name_of(row), kernel_text(row.kernel), resources);
+  }
+  return text;
 }
 
 std::string gap_text(const char* name, double us, double wall_us, size_t width) {
@@ -89,7 +105,7 @@ std::string report_text(const Report& report, bool with_resources) {
       width, "calls", "min us", "median", "us", "share", "MB read", "GB/s", "GFLOP/s", "of peak", "bound by");
   for (const Row& row : report.rows) {
     text += row_text(row, report.wall_us, width);
-    text += kernel_text(row.kernel, with_resources);
+    text += "  " + kernel_text(row.kernel);
     while (text.back() == ' ') text.pop_back();
     text += "\n";
   }
@@ -103,7 +119,7 @@ std::string report_text(const Report& report, bool with_resources) {
   all.limit_us = report.limit_us;
   text += row_text(all, report.wall_us, width);
   while (text.back() == ' ') text.pop_back();
-  return text + "\n" + totals(report);
+  return text + "\n" + totals(report) + (with_resources ? resources_text(report) : "");
 }
 
 std::string report_markdown(const Report& report) {

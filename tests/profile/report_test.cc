@@ -103,7 +103,7 @@ TEST(Report, TextHasTotalsGapsAndSources) {
   const auto program = two_norms();
   const std::string text = report_text(report_of(program, kSamples), true);
   for (const char* part : {"(between ops)", "(around them)", "measured apart", "without clocks", "limit",
-                           "b: 16 x 4 (src/b.cc:2)"}) {
+                           "kernels\n  rms_norm: b (src/b.cc:2)\n    16 x 4\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(report_text(report_of(program, kSamples), false), HasSubstr("  b (src/b.cc:2)"));
