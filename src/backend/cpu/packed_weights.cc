@@ -27,6 +27,7 @@ namespace {
 constexpr int64_t kLine = 64;  // a matrix begins at a cache line
 /// Source bytes that a worker packs at once: between two such chunks it reports and gives pages back.
 constexpr int64_t kChunkBytes = 4 << 20;
+constexpr int64_t kTogether = 16 << 20;  // packed bytes after which workers wait for each other
 
 int64_t round_up(int64_t bytes, int64_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
@@ -154,6 +155,9 @@ void PackedWeights::pack_into(std::byte* into, Team& team,
   std::atomic<int64_t> done{0};
   Consumed consumed;
   team.run([&](int worker) {
+    // A part of the file leaves memory together with its neighbours, which are other workers' to read: if one
+    // ran ahead by itself, what it has read would stay.
+    int64_t since_meeting = 0;
     for (const TensorId id : ids_) {
       const Matrix from = in_file(id);
       std::byte* to = into + offset_[static_cast<size_t>(id)];
@@ -174,6 +178,10 @@ void PackedWeights::pack_into(std::byte* into, Team& team,
         done += (last - first) * from.panel_bytes;
         if (worker == 0 && progress) progress(done, bytes_);
       }
+      since_meeting += from.matrices * to_stride;
+      if (since_meeting < kTogether) continue;
+      team.barrier();
+      since_meeting = 0;
     }
   });
   if (progress) progress(bytes_, bytes_);
