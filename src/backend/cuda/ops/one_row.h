@@ -48,8 +48,6 @@ struct OneRowRoute {
   RouteRule rule;
   int32_t* ids;
   float* weights;
-  char*
-      handed;  ///< null, or where the results go quantised: all slots', then shared (one row of Activations)
 };
 bool route_one_row(const Context& context, const OneRowGated& gated, const OneRowRoute& route);
 /// Whether it could, for weights of these types. shared: as routed where there are none.
