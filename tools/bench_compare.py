@@ -4,8 +4,8 @@
 usage: bench_compare.py [--save] RECORDS_FOLDER <BENCH.json
 
 A kind of machine is a device with its tier and threads ("device", without the version of the kernels, which are
-what is to be compared); its figures lie in RECORDS_FOLDER/KIND.json, by the model's type and size and the test.
-A test that is more than 5 % slower than its record, beyond twice its own deviation, is a loss: it is pointed
+what is to be compared); its figures lie in RECORDS_FOLDER/KIND.json, by the model's type and size, the test, and the
+rows of a step where a prompt takes several steps. What several benches wrote may follow one another. A test that is more than 5 % slower than its record, beyond twice its own deviation, is a loss: it is pointed
 at, and the exit code is 3. With --save better figures (and new tests) are written to the folder.
 """
 
@@ -23,7 +23,18 @@ def kind_of(record: dict) -> str:
 
 
 def key_of(record: dict) -> str:
-    return f"{record['model_type']} {record['model_size'] / 1e9:.2f} GB, {record['test']}"
+    key = f"{record['model_type']} {record['model_size'] / 1e9:.2f} GB, {record['test']}"
+    rows = min(record["n_batch"], record["n_ubatch"])
+    return key + (f" by {rows}" if rows < record["n_prompt"] else "")
+
+
+def records_of(text: str) -> list:
+    """The records of one JSON array after another."""
+    decoder, records, at = json.JSONDecoder(), [], 0
+    while text := text[at:].lstrip():
+        array, at = decoder.raw_decode(text)
+        records += array
+    return records
 
 
 def compare(records: list, folder: Path, save: bool) -> int:
@@ -41,7 +52,7 @@ def compare(records: list, folder: Path, save: bool) -> int:
                 lost = change < -LOSS and known["avg_ts"] - speed > 2 * deviation
                 losses += lost
                 verdict = f"{100 * change:+.1f} % of the record {known['avg_ts']:.2f}" + (" LOSS" if lost else "")
-            print(f"{key:<44} {speed:>10.2f} ± {deviation:<8.2f} tokens/s  {verdict}")
+            print(f"{key:<52} {speed:>10.2f} ± {deviation:<8.2f} tokens/s  {verdict}")
             if known is None or speed > known["avg_ts"]:
                 fields = ("avg_ts", "stddev_ts", "share_of_limit", "peak_bytes_per_second", "build_commit", "test_time")
                 best[key] = {field: record[field] for field in fields}
@@ -59,8 +70,7 @@ def main() -> int:
         print(__doc__.strip(), file=sys.stderr)
         return 2
     try:
-        records = json.load(sys.stdin)
-        return compare(records, Path(arguments[0]), save)
+        return compare(records_of(sys.stdin.read()), Path(arguments[0]), save)
     except (ValueError, KeyError, TypeError) as error:
         print(f"bench_compare: standard input or a record is not what sluice bench -o json writes: {error!r}", file=sys.stderr)
         return 1

@@ -187,10 +187,10 @@ std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(
 /// The flags' printers, standard output's first.
 class Output {
  public:
-  explicit Output(const Options& options) {
-    printers_.push_back(make_bench_printer("-o", options.format, stdout));
+  Output(const Options& options, size_t longest_test) {
+    printers_.push_back(make_bench_printer("-o", options.format, stdout, longest_test));
     if (options.error_format != "none") {
-      printers_.push_back(make_bench_printer("-oe", options.error_format, stderr));
+      printers_.push_back(make_bench_printer("-oe", options.error_format, stderr, longest_test));
     }
     for (const auto& printer : printers_) printer->begin();
   }
@@ -256,8 +256,9 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
   show(options, test.name());
   steps.fill(test.depth, test.parallel);
   if (!options.no_warmup) {
-    if (test.prompt > 0) steps.prompt(test.depth, std::min(test.prompt, steps.max_rows()));
-    if (test.gen > 0) steps.decode_step(test.depth, test.parallel);
+    // The whole prompt: a backend may prepare for each size of step when it comes first.
+    if (test.prompt > 0) steps.prompt(test.depth, test.prompt);
+    if (test.gen > 0) steps.decode_step(test.depth + test.prompt, test.parallel);
   }
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     show(options, fmt::format("{}: repetition {} of {}", test.name(), repetition + 1, options.repetitions));
@@ -371,6 +372,17 @@ std::vector<quant::Type> cache_types(const std::string& names) {
   return types;
 }
 
+size_t longest_name(std::vector<BenchTest> tests, const std::vector<quant::Type>& caches) {
+  size_t longest = 0;
+  for (BenchTest& test : tests) {
+    for (const quant::Type cache : caches) {
+      test.cache = cache;
+      longest = std::max(longest, test.name().size());
+    }
+  }
+  return longest;
+}
+
 void bench(const Options& options) {
   if (options.peaks) {
     for (const int64_t threads : number_list("-t", options.threads, 0)) {
@@ -385,8 +397,8 @@ void bench(const Options& options) {
   if (options.sweep > 0) {
     if (options.format != "md") throw UsageError("--sweep prints its own table: leave -o away");
   }
-  Output output(options);
   const std::vector<quant::Type> caches = cache_types(options.caches);
+  Output output(options, longest_name(tests, caches));
   for (const std::string& path : models) {
     for (const int64_t threads : number_list("-t", options.threads, 0)) {
       for (const quant::Type cache : caches)

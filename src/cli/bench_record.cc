@@ -153,18 +153,19 @@ class SqlPrinter : public BenchPrinter {
 /// Columns of fixed width, so that rows stand below each other as they come.
 class MarkdownPrinter : public BenchPrinter {
  public:
-  explicit MarkdownPrinter(std::FILE* out) : out_(out) {}
+  MarkdownPrinter(std::FILE* out, size_t longest_test)
+      : out_(out), test_width_(std::max<size_t>(longest_test, 20)) {}
   void add(const BenchRecord& r) override {
     if (!headed_) head(r);
     const std::vector<double> ts = r.samples_ts();
     const double limit = r.peaks.limit_seconds(r.cost);
     fmt::print(
-        out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>20} | {:>17} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
+        out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>17} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
         r.model.type, width_, fmt::format("{:.2f} GiB", static_cast<double>(r.model.size_bytes) / 0x1p30),
         fmt::format("{:.2f} {}",
                     static_cast<double>(r.model.parameters) * (r.model.parameters >= 1e9 ? 1e-9 : 1e-6),
                     r.model.parameters >= 1e9 ? "B" : "M"),
-        r.backend, r.threads, r.test.name(),
+        r.backend, r.threads, r.test.name(), test_width_,
         fmt::format("{:.2f} ± {:.2f}", profile::mean(ts), profile::deviation(ts)),
         1e-6 * r.cost.bytes_read / static_cast<double>(r.test.tokens()),
         1e-9 * r.cost.bytes_read / r.seconds(),
@@ -177,18 +178,18 @@ class MarkdownPrinter : public BenchPrinter {
     headed_ = true;
     width_ = std::max<size_t>(r.model.type.size(), 26);
     fmt::print(out_,
-               "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>20} | {:>17} | {:>9} | {:>7} | {:>8} |\n",
-               "model", width_, "size", "params", "backend", "threads", "test", "t/s", "MB/token", "GB/s",
-               "of limit");
+               "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>17} | {:>9} | {:>7} | {:>8} |\n",
+               "model", width_, "size", "params", "backend", "threads", "test", test_width_, "t/s",
+               "MB/token", "GB/s", "of limit");
     fmt::print(out_,
-               "| {:-<{}} | {:->9}: | {:->7}: | {:-<8} | {:->6}: | {:->19}: | {:->16}: | {:->8}: | {:->6}: | "
+               "| {:-<{}} | {:->9}: | {:->7}: | {:-<8} | {:->6}: | {:->{}}: | {:->16}: | {:->8}: | {:->6}: | "
                "{:->7}: |\n",
-               "", width_, "", "", "", "", "", "", "", "", "");
+               "", width_, "", "", "", "", "", test_width_ - 1, "", "", "", "");
   }
 
   std::FILE* out_;
   bool headed_ = false;
-  size_t width_ = 0;
+  size_t width_ = 0, test_width_;
 };
 
 }  // namespace
@@ -212,8 +213,8 @@ std::vector<double> BenchRecord::samples_ts() const {
 double BenchRecord::seconds() const { return 1e-9 * profile::mean(samples_ns); }
 
 std::unique_ptr<BenchPrinter> make_bench_printer(const std::string& flag, const std::string& format,
-                                                 std::FILE* out) {
-  if (format == "md") return std::make_unique<MarkdownPrinter>(out);
+                                                 std::FILE* out, size_t longest_test) {
+  if (format == "md") return std::make_unique<MarkdownPrinter>(out, longest_test);
   if (format == "csv") return std::make_unique<CsvPrinter>(out);
   if (format == "json") return std::make_unique<JsonPrinter>(out);
   if (format == "jsonl") return std::make_unique<JsonLinesPrinter>(out);

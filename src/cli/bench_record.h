@@ -57,8 +57,9 @@ class BenchPrinter {
   virtual void end() {}
 };
 
-/// format: md, csv, json, jsonl or sql. Throws UsageError for any other.
+/// format: md, csv, json, jsonl or sql. longest_test: characters of the longest test's name to come. Throws
+/// UsageError for any other format.
 std::unique_ptr<BenchPrinter> make_bench_printer(const std::string& flag, const std::string& format,
-                                                 std::FILE* out);
+                                                 std::FILE* out, size_t longest_test);
 
 }  // namespace sluice::cli

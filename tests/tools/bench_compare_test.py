@@ -11,8 +11,9 @@ from pathlib import Path
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "bench_compare.py"
 
 
-def record(speed: float, deviation: float = 0.1, test: str = "tg128") -> dict:
-    return {"device": "A CPU(R) 9, avx2, 2 threads, kernels 1", "model_type": "m 1B Q4_0", "model_size": 5.6e8, "test": test,
+def record(speed: float, deviation: float = 0.1, test: str = "tg128", prompt: int = 0, ubatch: int = 512) -> dict:
+    return {"n_prompt": prompt, "n_batch": 2048, "n_ubatch": ubatch,
+            "device": "A CPU(R) 9, avx2, 2 threads, kernels 1", "model_type": "m 1B Q4_0", "model_size": 5.6e8, "test": test,
             "avg_ts": speed, "stddev_ts": deviation, "share_of_limit": 0.5, "peak_bytes_per_second": 1e10,
             "build_commit": "abc", "test_time": "2026-01-01T00:00:00Z"}
 
@@ -61,6 +62,21 @@ class BenchCompare(unittest.TestCase):
     def test_without_save_nothing_is_written(self):
         self.run_tool([record(100)])
         self.assertEqual(list(Path(self.folder.name).iterdir()), [])
+
+    def test_prompts_in_larger_steps_are_other_tests(self):
+        def prompt(speed, ubatch):
+            return record(speed, test="pp1024", prompt=1024, ubatch=ubatch)
+        self.run_tool([prompt(100, 2048)], "--save")
+        smaller = self.run_tool([prompt(80, 512)], "--save")
+        self.assertEqual(smaller.returncode, 0, smaller.stdout)
+        self.assertEqual(self.run_tool([prompt(80, 1024)]).returncode, 3)
+        self.assertEqual(sorted(self.saved()), ["m 1B Q4_0 0.56 GB, pp1024", "m 1B Q4_0 0.56 GB, pp1024 by 512"])
+
+    def test_several_benches_may_follow_one_another(self):
+        arrays = json.dumps([record(100)]) + "\n" + json.dumps([record(50, test="tg32")], indent=2) + "\n"
+        done = subprocess.run([sys.executable, TOOL, "--save", self.folder.name], input=arrays, text=True, capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.saved()), 2)
 
     def test_nonsense_is_an_error(self):
         self.assertEqual(self.run_tool([{"a": 1}]).returncode, 1)

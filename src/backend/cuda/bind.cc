@@ -74,6 +74,16 @@ bool types_known(const Program& program, const Op& op) {
   return known;
 }
 
+/// Refuses a cache that no kernel knows by the flag that asked for it: ops would not say why they are
+/// lacking.
+void check_cache(const Program& program) {
+  for (const Tensor& tensor : program.tensors()) {
+    if (tensor.kind != Kind::Cache || cache_known(tensor.cache_row())) continue;
+    fail("--cache-type {}: the CUDA backend wants runs of {} columns of a row in eight bits, not {} columns",
+         quant::type_info(tensor.type).name, quant::kCacheRun, tensor.cache_row().coded());
+  }
+}
+
 std::vector<Sizes> all_sizes(int64_t max_rows, int64_t longest, int architecture) {
   std::vector<Sizes> list;
   for (const int64_t rows : row_buckets(max_rows)) {
@@ -169,6 +179,7 @@ int64_t bucket_of(const std::vector<int64_t>& buckets, int64_t value) {
 }
 
 Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, int architecture) {
+  check_cache(program);
   Binder binder(program, all_sizes(max_rows, longest, architecture));
   Bound bound;
   bound.architecture = architecture;

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "backend/cuda/architecture.h"
 #include "backend/cuda/bind.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/executable.h"
-#include "backend/cuda/graphs.h"
 #include "backend/cuda/peaks.h"
 #include "base/error.h"
 

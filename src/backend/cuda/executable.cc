@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "backend/cuda/architecture.h"
 #include "backend/cuda/bind.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device_clock.h"

@@ -15,11 +15,6 @@ int attribute(cudaDeviceAttr which, int device) {
 
 }  // namespace
 
-int architecture_of(int device) {
-  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
-         attribute(cudaDevAttrComputeCapabilityMinor, device);
-}
-
 Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, int device)
     : bound_(bound),
       memory_(memory),

@@ -16,9 +16,6 @@
 
 namespace sluice::backend::cuda {
 
-/// A device's compute capability: 90 for 9.0.
-int architecture_of(int device);
-
 /// What a graph is captured for.
 struct Bucket {
   int64_t rows, outputs, longest;
