@@ -5,6 +5,13 @@
 // so that a wrong part is named, and what it has one for is judged whole, by the first's expansion. Each op
 // is compiled as a Program of its own; whole runs, with their shared memory and missing barriers, are
 // compared by their logits.
+//
+// A kernel that rounds its operands is right where its result is the exact one of operands so rounded. With
+// operands w and x off by some e of themselves, independently, a sum of products is off by e times the root
+// of the sum of (w x)^2: as much of the result, while terms do not cancel, and more where they do (values of
+// late layers: up to 7 times). So where a result is out of tolerance, the first backend runs once more on
+// inputs shaken by a known share of themselves: the tolerance grows by as many times as the result moves
+// further than they did.
 #pragma once
 
 #include <array>
@@ -20,12 +27,13 @@ namespace sluice::engine {
 
 /// One result of one op on both backends.
 struct OpDifference {
-  std::string op;                   ///< "7.mla_attend"
-  std::string tensor;               ///< the result's name
-  std::string kernel_a, kernel_b;   ///< that the op is bound to; several where it runs as its expansion
-  double error = 0, tolerance = 0;  ///< relative to the whole result (program/tolerance.h)
-  std::array<int64_t, 3> worst{};   ///< row, head and column of the element that differs most
-  float a = 0, b = 0;               ///< its values
+  std::string op;                  ///< "7.mla_attend"
+  std::string tensor;              ///< the result's name
+  std::string kernel_a, kernel_b;  ///< that the op is bound to; several where it runs as its expansion
+  double error = 0;                ///< relative to the whole result
+  double tolerance = 0;            ///< of that (program/tolerance.h), more where the result's terms cancel
+  std::array<int64_t, 3> worst{};  ///< row, head and column of the element that differs most
+  float a = 0, b = 0;              ///< its values
 
   bool within() const { return error <= tolerance; }  // false for NaN
 };
