@@ -160,7 +160,7 @@ class MarkdownPrinter : public BenchPrinter {
     const std::vector<double> ts = r.samples_ts();
     const double limit = r.peaks.limit_seconds(r.cost);
     fmt::print(
-        out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>17} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
+        out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>20} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
         r.model.type, width_, fmt::format("{:.2f} GiB", static_cast<double>(r.model.size_bytes) / 0x1p30),
         fmt::format("{:.2f} {}",
                     static_cast<double>(r.model.parameters) * (r.model.parameters >= 1e9 ? 1e-9 : 1e-6),
@@ -178,11 +178,11 @@ class MarkdownPrinter : public BenchPrinter {
     headed_ = true;
     width_ = std::max<size_t>(r.model.type.size(), 26);
     fmt::print(out_,
-               "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>17} | {:>9} | {:>7} | {:>8} |\n",
+               "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>20} | {:>9} | {:>7} | {:>8} |\n",
                "model", width_, "size", "params", "backend", "threads", "test", test_width_, "t/s",
                "MB/token", "GB/s", "of limit");
     fmt::print(out_,
-               "| {:-<{}} | {:->9}: | {:->7}: | {:-<8} | {:->6}: | {:->{}}: | {:->16}: | {:->8}: | {:->6}: | "
+               "| {:-<{}} | {:->9}: | {:->7}: | {:-<8} | {:->6}: | {:->{}}: | {:->19}: | {:->8}: | {:->6}: | "
                "{:->7}: |\n",
                "", width_, "", "", "", "", "", test_width_ - 1, "", "", "", "");
   }

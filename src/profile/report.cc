@@ -119,6 +119,7 @@ Report make_report(const ReportInput& input) {
   const std::vector<size_t> used = middle_half(timed_ns);
   report.records = static_cast<int>(input.program.ops().size());
   report.tokens = input.shape.rows;
+  report.group = input.group;
   report.steps = input.samples.size();
   report.steps_used = used.size();
   report.peaks = input.peaks;

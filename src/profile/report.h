@@ -52,6 +52,7 @@ struct Report {
   int records = 0;    ///< ops of a step
   int workers = 0;
   size_t steps = 0, steps_used = 0;  ///< timed, and how many of them count: the middle half by wall time
+  Group group = Group::Op;           ///< of rows
   std::vector<Row> rows;             ///< by falling time; other groups than Op: in order of the Program
   std::vector<Row> layers;           ///< Group::Layer's rows, for plots
   double between_us = 0;             ///< gaps between ops: hand-over and barriers after all had ended

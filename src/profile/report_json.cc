@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -12,6 +15,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using nlohmann::json;
+
+const char* group_name(Group group) {
+  switch (group) {
+    case Group::Op: return "op";
+    case Group::Layer: return "layer";
+    case Group::Weight: return "weight";
+    case Group::Record: return "record";
+  }
+  return "";
+}
 
 Json row_json(const Row& row) {
   return {{"op", row.op},
@@ -48,11 +61,26 @@ std::string line(const Change& c) {
                      fmt::format("{:+.1f} %", c.percent()), fmt::format("± {:.1f}", c.noise_us), verdict);
 }
 
+/// What a report's rows stand for: "op", unless it says otherwise.
+std::string rows_by(const json& report) { return report.value("rows_by", "op"); }
+
 std::string key_of(const json& row) {
   const int layer = row.at("layer").get<int>();
   const auto weight = row.at("weight").get<std::string>();
   return (layer >= 0 ? std::to_string(layer) + "." : std::string()) + row.at("op").get<std::string>() +
          (weight.empty() ? "" : " " + weight);
+}
+
+/// Rows by name. A list by record has a name twice where a layer has an op twice: the second is "name (2)".
+std::vector<std::pair<std::string, const json*>> named(const json& rows) {
+  std::vector<std::pair<std::string, const json*>> list;
+  std::map<std::string, int> seen;
+  for (const json& row : rows) {
+    const std::string key = key_of(row);
+    const int count = ++seen[key];
+    list.emplace_back(count == 1 ? key : fmt::format("{} ({})", key, count), &row);
+  }
+  return list;
 }
 
 double noise(const json& a, const json& b, const char* field) {
@@ -66,26 +94,24 @@ void add_test(const json& a, const json& b, Diff& diff) {
     diff.text += line(change);
     if (change.real()) diff.worst_percent = std::max(diff.worst_percent, change.percent());
   };
-  for (const json& before : a.at("rows")) {
-    for (const json& after : b.at("rows")) {
-      if (key_of(before) != key_of(after)) continue;
-      note({key_of(before), before.at("us").get<double>(), after.at("us").get<double>(),
-            noise(before, after, "noise_us")});
-    }
-  }
-  const auto lacks = [](const json& rows, const json& row) {
-    return std::none_of(rows.begin(), rows.end(),
-                        [&](const json& other) { return key_of(other) == key_of(row); });
+  const auto before = named(a.at("rows")), after = named(b.at("rows"));
+  const auto find = [](const auto& rows, const std::string& name) -> const json* {
+    const auto found =
+        std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == name; });
+    return found == rows.end() ? nullptr : found->second;
   };
-  for (const json& before : a.at("rows")) {
-    if (!lacks(b.at("rows"), before)) continue;
-    diff.text +=
-        fmt::format("{:<28}{:>12.1f}{:>12}  gone\n", key_of(before), before.at("us").get<double>(), "-");
+  for (const auto& [name, row] : before) {
+    const json* other = find(after, name);
+    if (other == nullptr) continue;
+    note({name, row->at("us").get<double>(), other->at("us").get<double>(), noise(*row, *other, "noise_us")});
   }
-  for (const json& after : b.at("rows")) {
-    if (!lacks(a.at("rows"), after)) continue;
-    diff.text +=
-        fmt::format("{:<28}{:>12}{:>12.1f}  new\n", key_of(after), "-", after.at("us").get<double>());
+  for (const auto& [name, row] : before) {
+    if (find(after, name) != nullptr) continue;
+    diff.text += fmt::format("{:<28}{:>12.1f}{:>12}  gone\n", name, row->at("us").get<double>(), "-");
+  }
+  for (const auto& [name, row] : after) {
+    if (find(before, name) != nullptr) continue;
+    diff.text += fmt::format("{:<28}{:>12}{:>12.1f}  new\n", name, "-", row->at("us").get<double>());
   }
   note({"gaps", a.at("gaps_us").get<double>(), b.at("gaps_us").get<double>(),
         std::max({noise(a, b, "noise_us"), 0.5 * a.at("gaps_us").get<double>()})});
@@ -137,6 +163,7 @@ Json report_json(const Report& r) {
             {"flops", r.peaks.flops},
             {"rates", std::move(rates)}}},
           {"rows", std::move(rows)},
+          {"rows_by", group_name(r.group)},
           {"layers", std::move(layers)}};
 }
 
@@ -148,6 +175,13 @@ Diff compare(const std::string& a_name, const json& a, const std::string& b_name
       add_all(*file, *file, unused);  // reads every field
     } catch (const json::exception&) {
       fail("{}: no profile: expected what sluice profile --json writes", *name);
+    }
+  }
+  for (const json& before : a.at("reports")) {
+    for (const json& after : b.at("reports")) {
+      const auto by_a = rows_by(before), by_b = rows_by(after);
+      if (by_a != by_b)
+        fail("{} has rows by {} and {} by {}: profile both alike", a_name, by_a, b_name, by_b);
     }
   }
   add_all(a, b, diff);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -89,6 +90,22 @@ TEST_F(Bench, JsonIsOneArrayWithLlamaBenchsFields) {
   EXPECT_GT(records[3]["experts_distinct"].get<double>(), 0.9 * records[3]["experts_uniform"].get<double>());
   // A token at depth reads the cache too.
   EXPECT_GT(records[7]["bytes_per_token"].get<double>(), records[2]["bytes_per_token"].get<double>());
+}
+
+TEST(BenchTable, HasRoomForWhatGpusReach) {
+  std::FILE* const file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  BenchRecord record{.model = {.path = "m", .type = "deepseek2 2.0B Q4_0", .size_bytes = 1, .parameters = 1},
+                     .backend = "cuda",
+                     .test = {.gen = 128, .depth = 131072, .parallel = 1024, .cache = quant::Type::Q8_0},
+                     .samples_ns = {5e8, 9e8}};  // 203,890 ± 82,401 tokens a second
+  make_bench_printer("-o", "md", file, record.test.name().size())->add(record);
+  std::rewind(file);
+  char line[1000];
+  std::vector<size_t> lengths;
+  while (std::fgets(line, sizeof line, file) != nullptr) lengths.push_back(std::strlen(line));
+  std::fclose(file);
+  EXPECT_THAT(lengths, ElementsAre(lengths[0], lengths[0], lengths[0] + 1));  // the sign takes two bytes
 }
 
 TEST_F(Bench, TablesHaveColumnsOfOneWidth) {

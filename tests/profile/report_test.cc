@@ -146,6 +146,28 @@ TEST(Diff, TellsOfRowsThatOnlyOneSideHas) {
   EXPECT_THAT(compare("a", one, "b", both).text, testing::ContainsRegex("rms_norm +- +10\\.3  new\n"));
 }
 
+TEST(Diff, RowsOfTwoKindsAreNotCompared) {
+  const auto program = two_norms();
+  const auto whole = file_of(report_of(program, kSamples));
+  auto layers = whole, older = whole;
+  layers["reports"][0]["rows_by"] = "layer";
+  older["reports"][0].erase("rows_by");
+  EXPECT_THROW(compare("a", whole, "b", layers), Error);
+  EXPECT_THAT(compare("a", layers, "b", layers).text, HasSubstr("same"));
+  EXPECT_THAT(compare("a", older, "b", whole).text, HasSubstr("same"));
+}
+
+TEST(Diff, RecordsOfOneNameAreComparedInTheirOrder) {
+  const auto program = two_norms();
+  auto records = file_of(report_of(program, kSamples));
+  auto& rows = records["reports"][0]["rows"];
+  rows = {rows[0], rows[0]};
+  rows[1]["us"] = 2 * rows[0]["us"].get<double>();
+  const std::string text = compare("a", records, "b", records).text;
+  EXPECT_THAT(text, testing::Not(HasSubstr("slower")));
+  EXPECT_THAT(text, HasSubstr(rows[0]["op"].get<std::string>() + " (2)"));
+}
+
 TEST(Diff, RefusesWhatIsNoProfile) {
   const auto program = two_norms();
   const auto good = file_of(report_of(program, kSamples));
