@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "profile/report_text.h"
 #include "profile/svg.h"
@@ -81,8 +82,17 @@ std::string roofline(const Report& report) {
     const double intensity = row.cost.flops / row.cost.bytes_read;
     low = std::min(low, intensity);
     high = std::max(high, intensity);
+    const std::string& name = row.weight.empty() ? row.op : row.weight;
     points.push_back({intensity, 1e-3 * row.cost.flops / row.us, 3 + 14 * std::sqrt(row.us / report.wall_us),
-                      row.weight.empty() ? row.op : row.weight, std::string(row.bound) == "latency" ? 5 : 1});
+                      name, std::string(row.bound) == "latency" ? 5 : 1,
+                      row.layer >= 0 ? fmt::format("{}.{}", row.layer, name) : name});
+  }
+  // A name once, at its largest dot: a list by layer has hundreds of dots.
+  std::stable_sort(points.begin(), points.end(),
+                   [](const Point& a, const Point& b) { return a.radius > b.radius; });
+  std::set<std::string> named;
+  for (Point& point : points) {
+    if (!named.insert(point.name).second) point.name.clear();
   }
   const double bandwidth = 1e-9 * report.peaks.bytes_per_second, flops = 1e-9 * report.peaks.flops;
   const double ridge = flops > 0 ? flops / bandwidth : high * 4;
@@ -92,7 +102,8 @@ std::string roofline(const Report& report) {
     roofs.push_back({"", 0, false, {{ridge, flops}, {high, flops}}});
   }
   return "<h3>Roofline</h3>\n<p>Every op by what it computes for a byte that it reads, and how fast it does; "
-         "larger dots take more of the step, grey ones are too short to be bound by either. The line is what "
+         "larger dots take more of the step (the largest of a name has it), grey ones are too short to be "
+         "bound by either. The line is what "
          "was measured of the machine: " +
          (flops > 0 ? fmt::format("{:.0f} GB/s, then {:.0f} GFLOP/s", bandwidth, flops)
                     : fmt::format("{:.0f} GB/s", bandwidth)) +

@@ -199,7 +199,8 @@ std::string plot_svg(const Axis& x, const Axis& y, const std::vector<Line>& line
     body += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" class=\"dot\" "
         "style=\"fill:var(--s{})\"><title>{}</title></circle>\n",
-        across(point.x), up(point.y), point.radius, point.series, escaped(point.name));
+        across(point.x), up(point.y), point.radius, point.series,
+        escaped(point.title.empty() ? point.name : point.title));
     if (!point.name.empty()) places.push_back({point, {across(point.x), up(point.y)}});
   }
   return svg(kHeight, body + point_names(places, kHeight));

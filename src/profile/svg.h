@@ -23,8 +23,9 @@ std::string bars_svg(const std::vector<Bar>& bars);
 
 struct Point {
   double x = 0, y = 0, radius = 4;
-  std::string name;
+  std::string name;  ///< beside it
   int series = 0;
+  std::string title = {};  ///< shown when it is pointed at; empty: the name
 };
 struct Line {
   std::string name;

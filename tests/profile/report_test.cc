@@ -109,6 +109,33 @@ TEST(Report, TextHasTotalsGapsAndSources) {
   EXPECT_THAT(report_text(report_of(program, kSamples), false), HasSubstr("  b (src/b.cc:2)"));
 }
 
+TEST(Report, ThePageNamesADotOfEachKindOnly) {
+  const auto program = two_norms();
+  Report report = report_of(program, kSamples);
+  report.peaks.bytes_per_second = 1e9;
+  const Row row = report.rows[0];
+  report.rows.clear();
+  for (int layer = 0; layer < 40; ++layer) {
+    for (const char* op : {"first", "second"}) {
+      report.rows.push_back(row);
+      report.rows.back().op = op;
+      report.rows.back().layer = layer;
+      report.rows.back().cost = {1e3, 0, 2e3};
+      report.rows.back().us = 1 + layer;
+    }
+  }
+  const std::vector<Report> reports = {report};
+  const std::string html = report_html({"t", "s", reports, {}});
+  const std::string roofline =
+      html.substr(html.find("Roofline"), html.find("Time by layer") - html.find("Roofline"));
+  EXPECT_THAT(roofline, HasSubstr("<title>39.first</title>"));
+  for (const char* op : {">first<", ">second<"}) {
+    const size_t at = roofline.find(op);
+    ASSERT_NE(at, std::string::npos) << op;
+    EXPECT_EQ(roofline.find(op, at + 1), std::string::npos) << op;
+  }
+}
+
 nlohmann::json file_of(const Report& report) {
   return {{"reports", nlohmann::json::array({nlohmann::json::parse(report_json(report).dump())})}};
 }
