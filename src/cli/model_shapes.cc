@@ -9,11 +9,32 @@
 
 namespace sluice::cli {
 
-ModelShapes::ModelShapes(const std::string& model, const std::string& mix, quant::Type cache) {
+namespace {
+
+/// The default mix's plan, but every quantised tensor whose rows are whole blocks of the type is of it.
+gguf::WritePlan plan_of_type(const quant::TypeInfo& type, gguf::SynthOptions options) {
+  options.mix = &gguf::synth_mixes()[0];
+  gguf::WritePlan plan = gguf::plan_synth(options);
+  for (gguf::WriteTensor& tensor : plan.tensors) {
+    if (tensor.type != quant::Type::F32 && tensor.shape[0] % type.block == 0) tensor.type = type.type;
+  }
+  return plan;
+}
+
+gguf::WritePlan plan_of(const std::string& model, const std::string& mix) {
   const gguf::SynthOptions options{.model = gguf::find_synth_model(model), .mix = gguf::find_synth_mix(mix)};
   if (options.model == nullptr) fail("{}: no model of this name; sluice synth --help lists them", model);
-  if (options.mix == nullptr) fail("{}: no mix of this name; sluice synth --help lists them", mix);
-  const gguf::WritePlan plan = gguf::plan_synth(options);
+  if (options.mix != nullptr) return gguf::plan_synth(options);
+  const quant::TypeInfo* type = quant::find_type(mix);
+  if (type == nullptr || type->decode == nullptr)
+    fail("{}: no mix of this name, which sluice synth --help lists, and no type, as Q2_K", mix);
+  return plan_of_type(*type, options);
+}
+
+}  // namespace
+
+ModelShapes::ModelShapes(const std::string& model, const std::string& mix, quant::Type cache) {
+  const gguf::WritePlan plan = plan_of(model, mix);
   const std::string header = plan.header();
   size_ = plan.file_bytes();
   // Memory that nobody touches takes none.

@@ -9,7 +9,8 @@ namespace sluice::cli {
 
 class ModelShapes {
  public:
-  /// Throws Error when there is no such model or mix, or no address space for it.
+  /// mix: of `sluice synth`, or the name of a type ("Q2_K"), which then all matrices have whose rows are
+  /// whole blocks of it. Throws Error when there is no such model or mix, or no address space for it.
   ModelShapes(const std::string& model, const std::string& mix, quant::Type cache = quant::Type::F16);
   ~ModelShapes();
   ModelShapes(const ModelShapes&) = delete;

@@ -142,14 +142,19 @@ Json json_of(const Result& result, int64_t depth) {
   return json;
 }
 
+template <typename Rows>
+std::vector<std::string> names_of(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
+}
+
 void collect(const Options& options, OpShapes& shapes) {
   if (!options.file.empty()) return shapes.add_file(options.file);
   for (const gguf::SynthModel& model : gguf::synth_models()) {
     if (!options.models.empty() && std::ranges::count(options.models, model.name) == 0) continue;
-    for (const gguf::SynthMix& mix : gguf::synth_mixes()) {
-      if (options.mixes.empty() || std::ranges::count(options.mixes, mix.name) > 0)
-        shapes.add_synth(model.name, mix.name);
-    }
+    for (const std::string& mix : options.mixes.empty() ? names_of(gguf::synth_mixes()) : options.mixes)
+      shapes.add_synth(model.name, mix);
   }
 }
 
@@ -234,13 +239,6 @@ void opbench(Options options) {
              "\n");
 }
 
-template <typename Rows>
-std::vector<std::string> names_of(const Rows& rows) {
-  std::vector<std::string> names;
-  for (const auto& row : rows) names.emplace_back(row.name);
-  return names;
-}
-
 }  // namespace
 
 void add_opbench(CLI::App& app) {
@@ -265,8 +263,9 @@ void add_opbench(CLI::App& app) {
       ->check(CLI::IsMember(names_of(gguf::synth_models())))
       ->delimiter(',')
       ->excludes(file);
-  command->add_option("--mix", options->mixes, "only these mixtures of types (default: all)")
-      ->check(CLI::IsMember(names_of(gguf::synth_mixes())))
+  command
+      ->add_option("--mix", options->mixes,
+                   "only these mixtures of types of sluice synth (default: all), or types alone, as Q2_K")
       ->delimiter(',')
       ->excludes(file);
   command->add_option("--type", options->type, "only ops with a weight of this type, as Q4_0");

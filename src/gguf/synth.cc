@@ -77,8 +77,11 @@ std::byte e8m0_near(float scale, uint64_t word) {
 
 // Deviation of uniformly random codes around their middle.
 constexpr float kFourBits = 4.61f, kFiveBits = 9.23f, kSixBits = 18.47f, kEightBits = 73.9f;
-constexpr float kKScales = 48.4f;  ///< root mean square of 32 to 63
-constexpr float kE2M1 = 2.926f;    ///< root mean square of the E2M1 floats
+constexpr float kKScales = 48.4f;                        ///< root mean square of 32 to 63
+constexpr float kE2M1 = 2.926f;                          ///< root mean square of the E2M1 floats
+constexpr float kTwoBits = 1.118f, kThreeBits = 2.345f;  ///< 0 to 3 around 1.5; root mean square of -4 to 3
+constexpr float kHalfScales = 11.73f;                    ///< root mean square of 8 to 15
+constexpr float kTable = 67.44f;                         ///< root mean square of IQ4_NL's numbers
 
 /// Overwrites the scales in a block of random bytes so that its numbers deviate by about `deviation`. Codes
 /// without an exact middle (-8 to 7) have a mean; every other scale is negative, or the mean would stay:
@@ -103,6 +106,17 @@ void set_scales(Type type, float deviation, uint64_t word, std::byte* block) {
              0);
       store_k_scales(reinterpret_cast<uint8_t*>(block) + 4, word >> 16);
       break;
+    case Type::Q2_K:
+      offset(d / kHalfScales / kTwoBits, 1.5f, 80);
+      for (int g = 0; g < 16; ++g) {
+        const auto scale = 8 + (word >> (3 * g) & 7);
+        block[g] = static_cast<std::byte>(scale | scale << 4);
+      }
+      break;
+    // Scales of six bits less 32: they stay random.
+    case Type::Q3_K: store_f16(block + 108, d / kSixBits / kThreeBits); break;
+    case Type::IQ4_XS: store_f16(block, d / kSixBits / kTable); break;
+    case Type::IQ4_NL: store_f16(block, either_sign / kTable); break;
     case Type::Q6_K: store_f16(block + 208, either_sign / kSixBits / kEightBits); break;
     case Type::MXFP4: block[0] = e8m0_near(deviation / kE2M1, word); break;
     default: CHECK(false, "no random blocks of {}", quant::type_info(type).name);
@@ -184,15 +198,17 @@ void check_room(const std::string& path, uint64_t needed) {
 }  // namespace
 
 void random_blocks(Type type, float mean, float deviation, uint64_t seed, std::span<std::byte> out) {
-  if (type == Type::F32) {
-    for (uint64_t i = 0; i < out.size() / sizeof(float); ++i) {
+  const quant::TypeInfo& info = quant::type_info(type);
+  if (info.block == 1) {
+    const auto bytes = static_cast<size_t>(info.bytes);
+    for (uint64_t i = 0; i < out.size() / bytes; ++i) {
       const float number = mean + deviation * normal(random_word(seed, i));
-      std::memcpy(out.data() + sizeof(float) * i, &number, sizeof number);
+      info.encode(&number, out.data() + bytes * i, 1);
     }
     return;
   }
   CHECK(mean == 0);
-  const auto block = static_cast<uint64_t>(quant::type_info(type).bytes);
+  const auto block = static_cast<uint64_t>(info.bytes);
   const uint64_t blocks = out.size() / block;
   for (uint64_t at = 0; at < out.size(); at += 8) {
     const uint64_t word = random_word(seed, at / 8);

@@ -44,6 +44,16 @@ TEST_F(OpBench, ShapesAreTheModels) {
   EXPECT_THAT(glm, HasSubstr("rms_norm"));
 }
 
+TEST_F(OpBench, AMixMayBeATypeAlone) {
+  const std::string list = run("opbench --list --shapes glm-4.7-flash --mix Q2_K").out;
+  EXPECT_THAT(list, HasSubstr("2 x 64x1536x2048 Q2_K + 2 x 1536x2048 Q2_K"));
+  EXPECT_THAT(list, HasSubstr("154880x2048 Q2_K"));
+  EXPECT_THAT(list, HasSubstr("20x512x192 Q8_0")) << "192 columns are no whole blocks of 256";
+  EXPECT_THAT(list, Not(HasSubstr("Q4_0")));
+  for (const char* none : {"Q9_K", "IQ2_XXS", "q2_k"})
+    EXPECT_THAT(run(std::string("opbench --list --mix ") + none).err, HasSubstr("no mix of this name"));
+}
+
 TEST_F(OpBench, CallsTimesBytesAreTheWholeProgram) {
   const std::string path = bundled_model_path();
   double bytes = 0, flops = 0;
