@@ -82,7 +82,8 @@ void tune(const Options& options) {
       profile::tune(make, cases, {.rotate_bytes = rotate_bytes, .seconds = options.seconds},
                     [](const std::string& what) { fmt::print(stderr, "sluice: {}\n", what); });
   if (choices.empty()) {
-    print_text(fmt::format("the kernels of {} leave nothing open at these shapes\n", device));
+    print_text(
+        fmt::format("the kernels of {} leave nothing open at these shapes; nothing is kept\n", device));
     return;
   }
   print_choices(choices);
@@ -109,7 +110,10 @@ void add_tune(CLI::App& app) {
       "processor,\n"
       "tier, threads and version of the kernels; every command reads them. They change how fast results are\n"
       "computed, never the results. A value must be faster than the built-in one by 2 %, and by more than\n"
-      "chance. Remove the file to go back.");
+      "chance. Remove the file to go back.\n"
+      "The backend cpu leaves open how far ahead its kernels ask for weights. Those of cuda leave nothing "
+      "open:\n"
+      "how they share an op among blocks follows from its shape, and decides in which order sums are taken.");
   CLI::Option* file =
       command->add_option("-m,--model", options->file, "GGUF file; without it the bundled model");
   command->add_option("--shapes", options->shapes, "instead of a file: a model of sluice synth")
