@@ -301,8 +301,10 @@ void add_diff(CLI::App& command) {
   diff_command->add_option("BEFORE", options->before, "a file of sluice profile --json")->required();
   diff_command->add_option("AFTER", options->after, "another one")->required();
   diff_command
-      ->add_option("--fail-above", options->fail_above,
-                   "exit with 3 when an op or the step is slower by more than so many percent, beyond noise")
+      ->add_option(
+          "--fail-above", options->fail_above,
+          "exit with 3 when an op or the step is slower by more than so many percent, beyond noise and "
+          "by a thousandth of the step at least")
       ->check(CLI::Range(0.0, 1e6));
   diff_command->callback([options] { diff(*options); });
 }

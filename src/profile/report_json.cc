@@ -46,6 +46,9 @@ Json row_json(const Row& row) {
           {"line", row.kernel.line}};
 }
 
+/// An op that adds less than this share to the step is no regression, however many times as long it takes.
+constexpr double kLeastShare = 0.001;
+
 /// A change counts when it is larger than both measurements' noise together.
 struct Change {
   std::string name;
@@ -90,9 +93,11 @@ double noise(const json& a, const json& b, const char* field) {
 void add_test(const json& a, const json& b, Diff& diff) {
   diff.text += fmt::format("{}\n{:<28}{:>12}{:>12}{:>10}{:>12}\n", a.at("test").get<std::string>(), "op",
                            "before us", "after us", "change", "noise us");
+  const double least_us = kLeastShare * a.at("wall_us").get<double>();
   const auto note = [&](const Change& change) {
     diff.text += line(change);
-    if (change.real()) diff.worst_percent = std::max(diff.worst_percent, change.percent());
+    const bool matters = change.real() && change.after_us - change.before_us >= least_us;
+    if (matters) diff.worst_percent = std::max(diff.worst_percent, change.percent());
   };
   const auto before = named(a.at("rows")), after = named(b.at("rows"));
   const auto find = [](const auto& rows, const std::string& name) -> const json* {

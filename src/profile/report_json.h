@@ -14,7 +14,8 @@ nlohmann::ordered_json report_json(const Report& report);
 /// What changed from one profile to another.
 struct Diff {
   std::string text;          ///< a table: one line an op, the total last
-  double worst_percent = 0;  ///< the largest slowdown that is beyond noise, of an op or the total; 0: none
+  double worst_percent = 0;  ///< the largest slowdown of an op or the total that is beyond noise and adds a
+                             ///< thousandth to the step; 0: none
 };
 
 /// a, b: files of `sluice profile --json`. Tests that both hold are compared op by op. Throws Error that

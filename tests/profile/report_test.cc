@@ -164,6 +164,18 @@ TEST(Diff, NoiseIsNoRegression) {
             0);
 }
 
+TEST(Diff, WhatAddsNothingToTheStepIsNoRegression) {
+  const auto program = two_norms();
+  const std::vector<Sample> before(8, sample(100, 2'000'000, 3'000'000, 100));
+  const std::vector<Sample> tiny(8, sample(4000, 2'000'000, 3'000'000, 100));
+  const std::vector<Sample> some(8, sample(8000, 2'000'000, 3'000'000, 100));
+  const auto a = file_of(report_of(program, before));
+  const Diff ignored = compare("a", a, "b", file_of(report_of(program, tiny)));
+  EXPECT_EQ(ignored.worst_percent, 0);
+  EXPECT_THAT(ignored.text, HasSubstr("slower"));  // it is shown all the same
+  EXPECT_NEAR(compare("a", a, "b", file_of(report_of(program, some))).worst_percent, 7900, 1);
+}
+
 TEST(Diff, TellsOfRowsThatOnlyOneSideHas) {
   const auto program = two_norms();
   const auto both = file_of(report_of(program, kSamples));
