@@ -67,7 +67,8 @@ void Pace::observe(int64_t answer_rows, int64_t prompt_rows, double depth, doubl
   constexpr double kForget = 0.25;   // of what was known, at each step
   constexpr double kFirstSteps = 4;  // what they miss is not known yet
   // The least leaves room for what a model of three terms misses: 1.02 was passed by 1.5% on a GPU.
-  constexpr double kScatterStep = 0.05, kLeastScatter = 1.05, kMostScatter = 1.35;
+  constexpr double kScatterStep = 0.05, kLeastScatter = 1.05, kMostScatter = 1.6;
+  constexpr double kHeldUp = 1.35;  // more than so many times what was expected is a step that was held up
   if (prompt_rows == 0) {
     double& known = answers_[bucket(answer_rows)];
     known = known > 0 ? known + kForget * (seconds - known) : seconds;
@@ -80,11 +81,13 @@ void Pace::observe(int64_t answer_rows, int64_t prompt_rows, double depth, doubl
   if (last_rows_ > 0) {
     const double known = expected(rows, depth);
     late_ = {added - known, late_[0]};
-    // A percentile, found step by step: up when it is passed, down by as much in 99 others.
-    const bool passed = answers + added > scatter_ * (answers + known);
-    if (steps_ > kFirstSteps) scatter_ += kScatterStep * (passed ? 0.99 : -0.01);
+    // A percentile, found step by step: up when it is passed, down by as much in 99 others. At once half of
+    // the way to what was seen: a prompt has few hundred steps, and one of a hundred may pass.
+    const double times = (answers + added) / (answers + known);
+    if (steps_ > kFirstSteps)
+      scatter_ += times > scatter_ ? 0.99 * kScatterStep + (times - scatter_) / 2 : -0.01 * kScatterStep;
     scatter_ = std::clamp(scatter_, kLeastScatter, kMostScatter);
-    added = std::min(added, kMostScatter * known);  // more is a step that was held up
+    added = std::min(added, kHeldUp * known);
   }
   fit(terms(rows, depth), added);
   last_rows_ = prompt_rows;

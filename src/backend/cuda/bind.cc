@@ -54,7 +54,7 @@ struct Bind {
   const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }
   const Kernel* operator()(const NormMoeGateUp&) const { return first({&kNormMoeGateUp}); }
   const Kernel* operator()(const MlaQuery&) const { return first({&kMlaQueryMany, &kMlaQuery}); }
-  const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads}); }
+  const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads, &kMlaHeadsDeep}); }
 };
 
 /// Whether kernels know the cache's type: in eight bits, whole runs, each a warp's.
@@ -167,7 +167,7 @@ std::vector<int64_t> row_buckets(int64_t max_rows) {
 
 std::vector<int64_t> context_buckets(int64_t longest) {
   std::vector<int64_t> list;
-  for (int64_t context = 1024; context < longest; context *= 4) list.push_back(context);
+  for (int64_t context = kShortContext; context < longest; context *= 4) list.push_back(context);
   list.push_back(longest);
   return list;
 }

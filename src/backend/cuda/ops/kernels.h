@@ -15,6 +15,10 @@ inline constexpr int64_t most_shared(int architecture) {
   return architecture == 90 || architecture == 100 ? 2 * kMostShared : kMostShared;
 }
 
+/// Positions up to which a context is short: the first bucket. There reading the cache once for every head
+/// costs less than sharing it (H200, GLM-4.7-Flash: equal at about 650).
+inline constexpr int64_t kShortContext = 512;
+
 /// Any sizes will do.
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 
@@ -24,7 +28,7 @@ extern const Kernel kMatmul, kMatmulAdd, kNormMatmul;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
-extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryMany, kMlaHeads;
+extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep;
 
 // Steps of many rows, on matrix units.
 extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;

@@ -1,31 +1,12 @@
-// mla_heads for one row and a short context, and its first half, mla_query, for any context: a cluster of
-// blocks takes a head from the low-rank query to its values, so that four products and the attention cost one
-// launch. The blocks of a cluster share the head's queries by 32, the chunks of its context and the rows of
-// its values; what one makes it pushes into the others' shared memory, twice:
-//
-//   32 queries each (q), their part of all latent queries (k_b) | sums of the parts; attention over this
-//   block's chunks | put together, values (v_b)
-//
-// Every block norms the latent and turns the key for itself; the row enters the cache from the first one, and
-// everybody reads it from shared memory. All weights are asked for before the kernel waits for its
-// predecessor: they do not depend on it.
-//
-// GLM-4.7-Flash in the q4_0 mix: 6.4 MB of weights and 1,152 bytes a position, which all heads read from the
-// second cache; so from about a thousand positions on kernels that read the cache once for all heads are
-// better.
-#include <cuda_fp16.h>
-
-#include <cstddef>
-
+// mla_heads for one row, and its first half, mla_query: which kernels, and what they get.
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/mla_heads.cuh"
 #include "backend/cuda/ops/one_row.h"
-#include "backend/cuda/prim/any_type.cuh"
+#include "backend/cuda/prim/activations.cuh"
 #include "backend/cuda/prim/cluster.cuh"
-#include "backend/cuda/prim/launch.cuh"
-#include "backend/cuda/prim/mla_row.cuh"
-#include "backend/cuda/prim/prefetch.cuh"
-#include "backend/cuda/prim/rope.cuh"
+#include "backend/cuda/prim/head_rows.cuh"
+#include "backend/cuda/prim/mla_attend.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
@@ -33,493 +14,88 @@ namespace {
 
 using namespace program;
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kShare = 32;  // queries of a block: a block of columns of k_b
-constexpr int kLanes = 8;   // of a row of q or v_b
-constexpr int kRank = 512, kTurned = 64, kWidth = kRank + kTurned;  // a cache row
-constexpr int kChunk = 32;                                          // positions; a page is some of them
-constexpr int kLongest = 1024;                                      // positions
-constexpr int kMostColumns = 2048;                                  // of the low-rank query
+constexpr int kTurned = kMlaWidth - kMlaRank;
 
-struct Args {
-  StepView step;
-  Rows<float> in, out;
-  const float *q_norm, *kv, *kv_norm, *factors;
-  Matrix q, k_b, v_b;  // q.codes null: `in` holds the queries; v_b.codes null: `out` gets latent queries
-  Cache cache;
-  int layer, cluster, nope;
-  int each;      // values of a block, whole blocks of 32
-  char* handed;  // null, or the values quantised: a row of activations of all heads
-  float scale, epsilon;
-  RopeTable rope;
-};
-
-constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
-
-/// What a block makes of its chunks: its unnormalised sums of values, the largest score and the total weight.
-struct alignas(16) Sums {
-  float of[kRank];
-  float largest, total;
-};
-
-/// A block's shared memory.
-struct alignas(16) Shared {
-  float q_norm[kMostColumns];
-  char x[activation_bytes(kMostColumns)];        // the low-rank query
-  char q_blocks[activation_bytes(32 * kWarps)];  // this block's queries, a copy a warp
-  char context[activation_bytes(kRank)];
-  float q[kShare];
-  alignas(16) float parts[kMostInCluster][kRank];  // of latent queries, by block of the cluster
-  alignas(16) float turned[kTurned];               // queries to be turned
-  alignas(16) float query[kWidth];
-  alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
-  float weights[kChunk], values[kThreads];
-  Sums sums[kMostInCluster];  // by block
-  Turn turns[kTurned / 2];
-  alignas(16) float partial[2][kWarps];
-  Arrivals queries_there, sums_there;
-  alignas(16) char chunk[kChunk * HalfRow::kBytes];  // rows of the cache as they are
-};
-
-__device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
-__device__ inline int thread() { return static_cast<int>(threadIdx.x); }
-
-/// This block's rows of q or of v_b: a row is kLanes threads'. One: how a block is held (prim/any_type.cuh).
-template <typename One>
-struct Share {
-  const Matrix& m;
-  int first, rows;  // flat row of the first, how many
-  RowShape shape;
-  AskedOf<One> asked;
-
-  __device__ Share(const Matrix& matrix, int64_t first_row, int count)
-      : m(matrix),
-        first(static_cast<int>(first_row)),
-        rows(count),
-        shape{matrix.columns / 32, kLanes, count} {}
-  __device__ int row(int pass) const { return pass * (kThreads / kLanes) + thread() / kLanes; }
-  __device__ int first_block(int pass) const { return (first + min(row(pass), rows - 1)) * shape.blocks; }
-  /// The first blocks of the first pass.
-  __device__ void ask() { asked.ask(m, first_block(0), shape.lane(), shape); }
-  /// put(row of the share, product) by the first lane of each row.
-  template <typename Put>
-  __device__ void multiply(const Activations& x, Put put) {
-    for (int pass = 0; pass * (kThreads / kLanes) < rows; ++pass) {
-      float sum = 0;
-#pragma unroll 1
-      for (int b = shape.lane(); b - shape.lane() < shape.blocks; b += kLanes * AskedOf<One>::kAtOnce) {
-        if (pass > 0 || b != shape.lane()) asked.ask(m, first_block(pass), b, shape);
-        sum += asked.times(m.type, x, b, shape);
-      }
-      sum = lane_sum(sum, kLanes);
-      if (row(pass) < rows && shape.lane() == 0) put(row(pass), sum);
-    }
-  }
-  __device__ void prefetch() const {
-    const int64_t row_bytes = code_bytes(m.type, m.columns);
-    prefetch_range(m.codes + first * row_bytes, rows * row_bytes);
-  }
-};
-
-/// Copies `count` cached rows (of one page) from a slot on to shared memory, asynchronously.
-template <typename Row>
-__device__ inline void fetch_rows(const Args& args, int64_t slot, int count) {
-  if (count <= 0) return;
-  const char* page = args.cache.row(args.layer, slot);
-  char* const to = shared().chunk;
-#pragma unroll 1
-  for (int at = thread() * 16; at < count * Row::kBytes; at += kThreads * 16) copy_async(to + at, page + at);
-}
-
-__device__ inline float factor_of(const float* partial, int columns, float epsilon) {
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += partial[w];
-  return rsqrtf(sum / static_cast<float>(columns) + epsilon);
-}
-
-/// Copies the row that this step adds.
-template <typename Row>
-__device__ inline void copy_current(char* to) {
-  if (thread() < Row::kBytes / 16)
-    reinterpret_cast<uint4*>(to)[thread()] = reinterpret_cast<const uint4*>(shared().current)[thread()];
-}
-
-/// The row that this step adds, as the cache holds it, in shared memory and from the first block in the
-/// cache; and the low-rank query, quantised. Returns the factor of its norm. The block meets.
-template <typename Row>
-__device__ inline float take_row(const Args& args, const Activations& x,
-                                 const float (&kv_norm)[kRank / kThreads]) {
-  Shared& s = shared();
-  constexpr int kEach = kRank / kThreads;
-  float latent[kEach], squares = 0;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) latent[i] = load_result(args.kv + i * kThreads + thread());
-  const bool turns = thread() < kTurned / 2;
-  const int first = args.rope.first(thread()), second = args.rope.second(thread(), kTurned / 2);
-  const float a = turns ? load_result(args.kv + kRank + first) : 0.0f;
-  const float b = turns ? load_result(args.kv + kRank + second) : 0.0f;
-  float query_squares = 0;
-  if (args.q.codes != nullptr)
-    query_squares = quantize_row<kThreads>(x, args.in(0), args.q_norm != nullptr ? s.q_norm : nullptr, [] {});
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) squares += latent[i] * latent[i];
-  squares = lane_sum(squares), query_squares = lane_sum(query_squares);
-  if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares, s.partial[1][thread() / 32] = query_squares;
-  __syncthreads();
-  const float factor = factor_of(s.partial[0], kRank, args.epsilon);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int c = i * kThreads + thread();
-    Row::put_latent(s.current, c, latent[i] * factor * kv_norm[i]);
-  }
-  if (turns) {
-    const Turn turn = s.turns[thread()];
-    put_exact<Row>(s.current, first, a * turn.cosine - b * turn.sine);
-    put_exact<Row>(s.current, second, a * turn.sine + b * turn.cosine);
-  }
-  if (blockIdx.x == 0) {
-    __syncthreads();
-    const int slot = __ldg(args.step.slots);
-    if (slot >= 0) copy_current<Row>(args.cache.row(args.layer, slot));
-  }
-  return args.q.codes != nullptr && args.q_norm != nullptr
-             ? factor_of(s.partial[1], args.in.columns, args.epsilon)
-             : 1.0f;
-}
-
-/// This block's queries, to shared memory. The block meets.
-template <typename One>
-__device__ inline void make_queries(const Args& args, int head, int rank, Share<One>& q, const Activations& x,
-                                    float factor) {
-  Shared& s = shared();
-  if (args.q.codes == nullptr) {
-    if (thread() < kShare) s.q[thread()] = __ldcg(args.in(0, head) + rank * kShare + thread());
-  } else {
-    q.multiply(x, [&](int row, float value) { s.q[row] = value * factor; });
-  }
-  __syncthreads();
-}
-
-/// What this block's queries give of latent queries, or they themselves where they are to be turned, in every
-/// block's shared memory. All blocks do.
-template <typename One>
-__device__ inline void share_queries(const Args& args, int rank, const One (&raw)[kRank / kThreads]) {
-  Shared& s = shared();
-  const int lane = thread() % 32, warp = thread() / 32;
-  if (rank * kShare < args.nope) {
-    constexpr int kEach = kRank / kThreads;
-    const Activations x{offsetof(Shared, q_blocks), 32 * kWarps, true, false};
-    quantize_lanes(x, warp, s.q[lane]);
-    __syncwarp();
-    const ActivationBlock block = x.block(0, warp);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      s.parts[rank][i * kThreads + thread()] = raw[i].times(args.k_b.type, block);
-  } else if (warp == 0) {
-    s.turned[rank * kShare - args.nope + lane] = s.q[lane];
-  }
-  pushes_from_here();
-  __syncthreads();
-  cluster_all();  // they have begun
-  if (thread() < args.cluster && thread() != rank) {
-    if (rank * kShare < args.nope) {
-      s.queries_there.push_row(s.parts[rank], sizeof s.parts[rank], thread());
-    } else {
-      s.queries_there.push_row(s.turned + rank * kShare - args.nope, kShare * 4, thread());
-    }
-  }
-  s.queries_there.wait();
-}
-
-/// Queries as the cache's rows meet them. The block meets.
-__device__ inline void sum_queries(const Args& args) {
-  Shared& s = shared();
-  // The first warps' threads take four columns each, those of the next one a pair to be turned.
-  static_assert(kRank / 4 + kTurned / 2 <= kThreads);
-  const int pair = thread() - kRank / 4;
-  if (pair < 0) {
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int r = 0; r < kMostInCluster; ++r) {
-      if (r >= args.nope / kShare) break;
-      const float4 part = reinterpret_cast<const float4*>(s.parts[r])[thread()];
-      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-    }
-    reinterpret_cast<float4*>(s.query)[thread()] = sum;
-  } else if (pair < kTurned / 2) {
-    const Turn turn = s.turns[pair];
-    const int first = args.rope.first(pair), second = args.rope.second(pair, kTurned / 2);
-    const float a = s.turned[first], b = s.turned[second];
-    s.query[kRank + first] = a * turn.cosine - b * turn.sine;
-    s.query[kRank + second] = a * turn.sine + b * turn.cosine;
-  }
-  __syncthreads();
-}
-
-/// Scores of a chunk's rows, to shared memory: a warp takes every kWarps-th row, all of its rows side by
-/// side.
-template <typename Row>
-__device__ inline void score_chunk(const Args& args, int begin, int end) {
-  Shared& s = shared();
-  constexpr int kEach = kChunk / kWarps;
-  const int lane = thread() % 32, warp = thread() / 32;
-  const auto* query = reinterpret_cast<const float2*>(s.query);
-  float scores[kEach] = {};
-#pragma unroll
-  for (int i = 0; i < kWidth / 64; ++i) {
-    const float2 q = query[i * 32 + lane];
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const char* const row = s.chunk + (j * kWarps + warp) * Row::kBytes;
-      const float2 key = i < kRank / 64 ? Row::latent(row, i * 32 + lane) : exact_pair<Row>(row, lane);
-      scores[j] += key.x * q.x + key.y * q.y;
-    }
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-#pragma unroll
-    for (float& score : scores) score += __shfl_xor_sync(kWholeWarp, score, step);
-  }
-  static_assert(kEach <= 32);
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    if (lane == 0)
-      s.weights[j * kWarps + warp] = begin + j * kWarps + warp < end ? scores[j] * args.scale : -INFINITY;
-  }
-}
-
-/// Blocks that have a chunk of the context.
-__device__ inline int attending(const Args& args, int position) {
-  return min(args.cluster, position / kChunk + 1);
-}
-
-/// Attention over this block's chunks, in every block's shared memory; blocks without chunks do nothing. A
-/// thread keeps two columns of the latent.
-template <typename Row>
-__device__ inline void attend_share(const Args& args, int rank, int position) {
-  Shared& s = shared();
-  if (rank >= attending(args, position)) return;
-  static_assert(kRank == 2 * kThreads);
-  constexpr float kNone = -INFINITY;
-  const int lane = thread() % 32;
-  static_assert(kChunk <= 32 && kTurned / 2 == 32);
-  float largest = kNone, total = 0, x = 0, y = 0;
-  for (int begin = rank * kChunk; begin <= position; begin += args.cluster * kChunk) {
-    const int end = min(begin + kChunk, position + 1);
-    if (begin != rank * kChunk) {  // the first chunk was fetched before
-      __syncthreads();
-      fetch_rows<Row>(args, args.step.slot_of(0, begin), min(end, position) - begin);
-    }
-    wait_for_copies();
-    // This step's row is not in the cache yet.
-    if (position < end) copy_current<Row>(s.chunk + (position - begin) * Row::kBytes);
-    __syncthreads();
-    score_chunk<Row>(args, begin, end);
-    __syncthreads();
-    // Every warp turns all scores into weights for itself.
-    const int count = end - begin;
-    const float score = lane < kChunk ? s.weights[lane] : kNone;
-    const float next = fmaxf(largest, lane_max(score)), shrink = expf(largest - next);
-    const float weight = expf(score - next);  // 0 behind the last position
-    largest = next;
-    total = total * shrink + lane_sum(weight);
-    x *= shrink, y *= shrink;
-#pragma unroll 8
-    for (int t = 0; t < count; ++t) {
-      const float w = __shfl_sync(kWholeWarp, weight, t);
-      const float2 value = Row::latent(s.chunk + t * Row::kBytes, thread());
-      x += w * value.x, y += w * value.y;
-    }
-  }
-  Sums& mine = s.sums[rank];
-  reinterpret_cast<float2*>(mine.of)[thread()] = make_float2(x, y);
-  if (thread() == 0) mine.largest = largest, mine.total = total;
-  pushes_from_here();
-  __syncthreads();
-  if (thread() < args.cluster && thread() != rank) s.sums_there.push_row(&mine, sizeof mine, thread());
-}
-
-/// This block's share of the head's values, from all blocks' sums.
-template <typename One>
-__device__ inline void make_values(const Args& args, int head, int first, int blocks, Share<One>& v) {
-  Shared& s = shared();
-  const Activations x{offsetof(Shared, context), kRank, true, false};
-  // A lane finds the factor of a block.
-  const int lane = thread() % 32;
-  const float best = lane < blocks ? s.sums[lane].largest : -INFINITY;
-  const float total = lane < blocks ? s.sums[lane].total : 0.0f;
-  const float part = expf(best - lane_max(best));
-  const float mine = __fdividef(part, lane_sum(part * total));
-  constexpr int kEach = kRank / kThreads;
-  float context[kEach] = {};
-#pragma unroll 4
-  for (int r = 0; r < blocks; ++r) {
-    const float factor = __shfl_sync(kWholeWarp, mine, r);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) context[i] += factor * s.sums[r].of[i * kThreads + thread()];
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) quantize_lanes(x, i * kWarps + thread() / 32, context[i]);
-  __syncthreads();
-  v.multiply(x, [&](int row, float value) { args.out(0, head)[first + row] = s.values[row] = value; });
-  if (args.handed == nullptr) return;
-  __syncthreads();
-  const int block = thread() / 32, columns = args.out.columns;
-  if (block * 32 < v.rows)
-    quantize_lanes(args.handed, args.out.heads * columns / 32, (head * columns + first) / 32 + block,
-                   s.values[thread()]);
-}
-
-template <typename Q, typename B, typename Row>
-__global__ void __launch_bounds__(kThreads, 3)
-    mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
-  const Link link(stamps);
-  Shared& s = shared();
-  const int rank = static_cast<int>(cluster_rank()), head = static_cast<int>(blockIdx.x) / args.cluster;
-  if (thread() == 0) s.queries_there.begin(), s.sums_there.begin();
-  cluster_here();
-  // The step's data was there before the first kernel began; rows of earlier positions before this step.
-  const int position = __ldg(args.step.positions);
-  const bool attends = args.v_b.codes != nullptr;
-  // Of this block's first chunk, asked for before `position` is there; if the context is shorter, of any
-  // page.
-  const int last = args.step.header->pages_per_sequence * kPageRows - 1;
-  const int64_t first_slot = attends ? args.step.slot_of(0, min(rank * kChunk, last)) : 0;
-  Share<Q> q(args.q, args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare), kShare);
-  if (args.q.codes != nullptr) q.ask();
-  if (args.q_norm != nullptr) fetch_norm<kThreads>(s.q_norm, args.q_norm, args.in.columns);
-  constexpr int kEach = kRank / kThreads;
-  float kv_norm[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) kv_norm[i] = __ldg(args.kv_norm + i * kThreads + thread());
-  // The cluster's blocks share the rows of k_b and v_b.
-  const int values = attends ? args.out.columns : 0, v_first = min(rank * args.each, values);
-  Share<B> v(args.v_b, args.v_b.row(head, v_first), min(args.each, values - v_first));
-  if (attends) v.prefetch();
-  if (attends) fetch_rows<Row>(args, first_slot, min(kChunk, position - rank * kChunk));
-  if (thread() % kWarps == 0)  // some threads of each warp
-    s.turns[thread() / kWarps] = args.rope.turn(position, thread() / kWarps, args.factors);
-  B k_b[kEach];
-  if (rank * kShare < args.nope) {
-    const int k_blocks = args.k_b.columns / 32, first = static_cast<int>(args.k_b.row(head, 0));
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      k_b[i].load(args.k_b.type, planes_from(args.k_b), (first + i * kThreads + thread()) * k_blocks + rank);
-  }
-  const int blocks = attends ? attending(args, position) : 0;
-  if (thread() == 0) {
-    // What the others will push.
-    const int latent = args.nope / kShare;
-    const int latent_bytes = (latent - (rank < latent)) * kRank * 4;
-    s.queries_there.expect(latent_bytes + (kTurned / kShare - (rank >= latent)) * kShare * 4);
-    s.sums_there.expect((blocks - (rank < blocks)) * static_cast<int>(sizeof(Sums)));
-  }
-  link.wait();
-  wait_for_copies();
-  const Activations x{offsetof(Shared, x), args.in.columns, true, false};
-  const float factor = take_row<Row>(args, x, kv_norm);
-  make_queries(args, head, rank, q, x, factor);
-  share_queries(args, rank, k_b);
-  if (!attends) cluster_here();
-  sum_queries(args);
-  if (attends) {
-    attend_share<Row>(args, rank, position);
-    if (v.rows > 0) v.ask();
-    s.sums_there.wait();
-    cluster_here();
-    if (v.rows > 0) make_values(args, head, v_first, blocks, v);
-  } else {
-    for (int c = rank * kThreads + thread(); c < kWidth; c += args.cluster * kThreads)
-      args.out(0, head)[c] = s.query[c];
-  }
-  cluster_all();
-}
-
-/// The kernel for the types of q and of k_b and v_b: of its own where files have them often.
-template <typename Row>
-auto kernel_for(const Args& args) {
-  using quant::Type;
-  const Type b = args.k_b.type;
-  const bool same = args.v_b.codes == nullptr || args.v_b.type == b;
-  const auto q_is = [&](Type type) { return args.q.codes == nullptr || args.q.type == type; };
-  if (same && b == Type::Q8_0) {
-    if (q_is(Type::Q4_0)) return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q8_0>, Row>;
-    if (q_is(Type::Q4_K)) return mla_heads<TypedRaw<Type::Q4_K>, TypedRaw<Type::Q8_0>, Row>;
-    if (q_is(Type::Q8_0)) return mla_heads<TypedRaw<Type::Q8_0>, TypedRaw<Type::Q8_0>, Row>;
-  }
-  if (same && b == Type::Q4_0 && q_is(Type::Q4_0))
-    return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>, Row>;
-  return mla_heads<AnyRaw, AnyRaw, Row>;
-}
-auto kernel_of(const Args& args) {
-  return args.cache.coded > 0 ? kernel_for<CodedRow>(args) : kernel_for<HalfRow>(args);
-}
-
-void start(const Program& program, const MlaQuery& op, TensorId v_b, TensorId out, float scale,
-           const Context& context) {
+/// The arguments of everything before the values.
+MlaHeadsArgs query_args(const Program& program, const MlaQuery& op, const Rows<float>& out,
+                        const Context& context) {
   const Memory& memory = context.memory;
-  Args args{};
+  MlaHeadsArgs args{};
   args.nope = static_cast<int>(op.nope(program));
   args.step = context.step;
-  args.in = memory.rows(op.in.id), args.out = memory.rows(out);
+  args.in = memory.rows(op.in.id), args.out = out;
   args.kv = memory.rows(op.kv.id).data;
   args.q_norm = memory.vector(op.q_norm.id), args.kv_norm = memory.vector(op.kv_norm.id);
   args.factors = memory.vector(op.factors.id);
   if (op.q) args.q = memory.matrix(op.q.id);
   args.k_b = memory.matrix(op.k_b.id);
-  if (v_b != kNoTensor) args.v_b = memory.matrix(v_b);
   args.cache = memory.cache();
-  args.layer = op.cache_layer, args.scale = scale, args.epsilon = op.epsilon;
+  args.layer = op.cache_layer, args.epsilon = op.epsilon;
   args.rope = rope_table(op.rope, kTurned);
-  args.cluster = (args.nope + kTurned) / kShare;
-  args.each = ((args.out.columns + args.cluster - 1) / args.cluster + 31) / 32 * 32;
-  if (v_b != kNoTensor && args.out.columns % 32 == 0) args.handed = context.scratch;
-  const LaunchShape shape{dim3(static_cast<unsigned>(args.out.heads * args.cluster)), dim3(kThreads),
-                          sizeof(Shared), args.cluster};
-  launch(context, kernel_of(args), shape, args);
+  args.cluster = (args.nope + kTurned) / kQueriesOfBlock;
+  return args;
 }
 
-bool serves(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
-  if (static_cast<int64_t>(sizeof(Shared)) > most_shared(sizes.architecture)) return false;
+void launch_mla_query(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<MlaQuery>(record.args);
+  start_clusters(query_args(program, op, context.memory.rows(op.out.id), context), context);
+}
+MlaHeadsArgs heads_args(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<MlaHeads>(record.args);
+  const Rows<float> out = context.memory.rows(op.out.id);
+  MlaHeadsArgs args = query_args(program, op.query, out, context);
+  args.scale = op.scale;
+  args.v_b = context.memory.matrix(op.v_b.id);
+  args.each = ((out.columns + args.cluster - 1) / args.cluster + 31) / 32 * 32;
+  if (out.columns % 32 == 0) args.handed = context.scratch;
+  return args;
+}
+void launch_mla_heads(const Program& program, const Op& record, const Context& context) {
+  start_clusters(heads_args(program, record, context), context);
+}
+void launch_mla_heads_deep(const Program& program, const Op& record, const Context& context) {
+  start_deep(heads_args(program, record, context), context);
+}
+
+/// Whether a cluster a head serves queries of this shape, and these values (or kNoTensor).
+bool clusters_serve(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
+  if (kClusterBytes > most_shared(sizes.architecture)) return false;
   const quant::CacheRow row = program[op.cache.id].cache_row();
-  if (row.type == quant::Type::Q8_0 && row.coded() != kRank) return false;
+  if (row.type == quant::Type::Q8_0 && row.coded() != kMlaRank) return false;
   if (sizes.architecture < 90 || sizes.rows > 1 || op.k_b_reduce != Reduce::Columns) return false;
   const auto is_blocked = [&](TensorId id) { return find_format(program[id].type) != nullptr; };
   if (!is_blocked(op.k_b.id) || (op.q && !is_blocked(op.q.id)) || (v_b != kNoTensor && !is_blocked(v_b)))
     return false;
   const int64_t nope = op.nope(program);
-  return op.rank(program) == kRank && op.rope_columns(program) == kTurned && nope % kShare == 0 && nope > 0 &&
-         (nope + kTurned) / kShare <= kMostInCluster &&
-         (!op.q || program[op.in.id].columns() <= kMostColumns);
+  return op.rank(program) == kMlaRank && op.rope_columns(program) == kTurned && nope % kQueriesOfBlock == 0 &&
+         nope > 0 && (nope + kTurned) / kQueriesOfBlock <= kMostInCluster &&
+         (!op.q || program[op.in.id].columns() <= kMostQueryColumns);
+}
+bool serves_mla_query(const Program& program, const Op& record, const Sizes& sizes) {
+  return clusters_serve(program, std::get<MlaQuery>(record.args), kNoTensor, sizes);
+}
+bool serves_mla_heads(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaHeads>(record.args);
+  return sizes.longest <= kShortContext && program[op.out.id].columns() <= kHeadThreads &&
+         clusters_serve(program, op.query, op.v_b.id, sizes);
+}
+bool serves_mla_heads_deep(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaHeads>(record.args);
+  const bool coded = program[op.query.cache.id].cache_row().type == quant::Type::Q8_0;
+  return sizes.longest > kShortContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
+         deep_fits(program[op.out.id].heads(), coded) && clusters_serve(program, op.query, op.v_b.id, sizes);
 }
 
-void launch_mla_query(const Program& program, const Op& record, const Context& context) {
-  const auto& op = std::get<MlaQuery>(record.args);
-  start(program, op, kNoTensor, op.out.id, 0, context);
-}
-void launch_mla_heads(const Program& program, const Op& record, const Context& context) {
-  const auto& op = std::get<MlaHeads>(record.args);
-  start(program, op.query, op.v_b.id, op.out.id, op.scale, context);
-}
 int64_t scratch_bytes(const Program& program, const Op& record, const Sizes&) {
   const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
   return Activations::bytes_size(static_cast<int>(out.heads() * out.columns()));
 }
-bool serves_mla_query(const Program& program, const Op& record, const Sizes& sizes) {
-  return serves(program, std::get<MlaQuery>(record.args), kNoTensor, sizes);
-}
-bool serves_mla_heads(const Program& program, const Op& record, const Sizes& sizes) {
-  const auto& op = std::get<MlaHeads>(record.args);
-  return sizes.longest <= kLongest && program[op.out.id].columns() <= kThreads &&
-         serves(program, op.query, op.v_b.id, sizes);
+int64_t scratch_bytes_deep(const Program& program, const Op& record, const Sizes&) {
+  const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
+  return deep_scratch_bytes(out.heads(), out.columns());
 }
 
 }  // namespace
-
-const Kernel kMlaQuery{"queries, a cluster a head", serves_mla_query, launch_mla_query};
-const Kernel kMlaHeads{"a cluster a head", serves_mla_heads, launch_mla_heads, scratch_bytes};
 
 const char* quantized_values(const Program& program, TensorId in, const Context& context) {
   const auto* before = context.previous == nullptr ? nullptr : std::get_if<MlaHeads>(&context.previous->args);
@@ -529,5 +105,10 @@ const char* quantized_values(const Program& program, TensorId in, const Context&
                     program[in].heads() * program[in].columns() == out.heads() * out.columns();
   return same && out.columns() % 32 == 0 ? context.scratch : nullptr;
 }
+
+const Kernel kMlaQuery{"queries, a cluster a head", serves_mla_query, launch_mla_query};
+const Kernel kMlaHeads{"a cluster a head", serves_mla_heads, launch_mla_heads, scratch_bytes};
+const Kernel kMlaHeadsDeep{"a cluster a head, attention over all multiprocessors, values",
+                           serves_mla_heads_deep, launch_mla_heads_deep, scratch_bytes_deep};
 
 }  // namespace sluice::backend::cuda

@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   link.wait();
   const int first_row = static_cast<int>(blockIdx.y) * kRows, rows = *p.rows;
   if (first_row >= rows) return;  // all blocks of the cluster
+  cluster_here();
   const float4* x[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) x[r] = reinterpret_cast<const float4*>(p.in(min(first_row + r, rows - 1)));
@@ -98,6 +99,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     partial[warp][lane] = sum_by_lane(sum);
+    if (n == first) cluster_all();  // the others have begun: results go to their shared memory
     __syncthreads();
     if (warp == 0) {
       if (n == first && lane < kRows) {

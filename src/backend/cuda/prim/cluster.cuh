@@ -70,11 +70,13 @@ struct Arrivals {
   /// engine: after pushes_from_here of the threads that wrote them, and a meeting of the block. A request for
   /// a row costs what a push of one number does, so rows go this way. The block must stay until they are
   /// there: cluster_here once this block has what it waits for, and cluster_all at its end.
-  __device__ void push_row(const void* from, int bytes, unsigned rank) {
+  __device__ void push_row(const void* from, int bytes, unsigned rank) { push(from, from, bytes, rank); }
+  /// The same, to where that block has `to`.
+  __device__ void push(const void* to, const void* from, int bytes, unsigned rank) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            remote(from, rank)),
+            remote(to, rank)),
         "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes), "r"(remote(&barrier, rank))
         : "memory");
 #endif

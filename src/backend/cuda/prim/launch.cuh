@@ -15,6 +15,31 @@ struct LaunchShape {
   int cluster = 1;  ///< neighbouring blocks along x that share their shared memory
 };
 
+/// Lets a kernel ask for so much shared memory.
+inline void allow_shared(const void* kernel, int64_t bytes) {
+  if (bytes <= 48 * 1024) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
+/// Clusters of such blocks that are on the device at a time; none where one does not fit.
+template <typename... Parameters>
+int most_clusters(void (*kernel)(Stamps, Parameters...), const LaunchShape& shape) {
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  allow_shared(function, shape.shared_bytes);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  check(cudaOccupancyMaxActiveClusters(&clusters, function, &config));
+  return clusters;
+}
+
 template <typename... Parameters, typename... Arguments>
 void launch(const Context& context, void (*kernel)(Stamps, Parameters...), const LaunchShape& shape,
             Arguments... arguments) {
@@ -35,11 +60,7 @@ void launch(const Context& context, void (*kernel)(Stamps, Parameters...), const
   }
   config.attrs = attributes;
   config.numAttrs = count;
-  if (shape.shared_bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shape.shared_bytes)));
-  }
+  allow_shared(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   if (context.log != nullptr) {
     const auto blocks = int64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
     const auto threads = static_cast<int>(shape.block.x * shape.block.y * shape.block.z);

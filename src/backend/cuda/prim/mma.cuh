@@ -39,6 +39,13 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                : "r"(address));
 }
 
+/// Stores what load_matrices_transposed of the same addresses would load (sm_90).
+__device__ __forceinline__ void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 /// 16 bytes from global to shared memory, or zeroes where `there` is false.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool there = true) {
   const int bytes = there ? 16 : 0;

@@ -1,0 +1,497 @@
+// mla_heads for one row and a long context, in three launches: queries (mla_heads_short.cu, a cluster a
+// head), attention over all multiprocessors, values.
+//
+// Attention: all blocks of threads that the device holds share the context evenly, in sixteens of positions,
+// each for up to 32 heads. What earlier steps have put into the cache does not depend on this one, so a block
+// asks for its first rows before it waits for the queries. Pieces of kPiece rows come to shared
+// memory; a lane of the first warp asks for two rows. Of a piece
+//   scores   each of four warps has a quarter of the columns, and of two such fours each every other sixteen
+//            positions; the quarters meet in shared memory
+//   softmax  a warp has some heads, a lane two positions (a running maximum: Milakov and Gimelshein 2018)
+//   values   each of eight warps has 64 of the 512 columns for all heads
+// Positions or columns are the rows of the matrix instructions, heads their eight columns: 20 heads fill 24.
+//
+// Then the blocks of a cluster push their sums to each other: block r puts 64 columns of all of them
+// together. What is left is a part of a head for each cluster; the values' kernel joins them before it
+// multiplies by v_b. All sums are in one order, which the length of the context and the device say.
+//
+// Bound by memory at depth, 1,152 bytes a position for all heads; by the chain of steps before that.
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <numbers>
+
+#include "backend/cuda/ops/mla_heads.cuh"
+#include "backend/cuda/prim/cache_row.cuh"
+#include "backend/cuda/prim/cluster.cuh"
+#include "backend/cuda/prim/head_rows.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mla_attend.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = 8;
+constexpr int kInCluster = 8, kMostClusters = 16;
+constexpr int kPiece = 64;                                                // positions
+constexpr int kQuarters = 4, kQuarterSteps = kMlaWidth / 16 / kQuarters;  // matrix steps of 16 columns
+constexpr int kRowBytes = kMlaWidth * 2 + 16;                             // in shared memory: banks differ
+constexpr int kPieceBytes = kPiece * kRowBytes;
+constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
+constexpr int kColumns = kMlaRank / kInCluster;  // that a block puts together
+constexpr int kPartBytes = kColumns * 2 + 16;    // of a head's part of them: banks differ
+
+struct Args {
+  StepView step;
+  Cache cache;
+  SplitQueries queries;
+  int layer, heads;
+  float scale_log2;  // the scale of the scores times log2(e): weights are powers of two
+  float2* weights;   // [cluster][head]: the largest score, the sum of the weights below it
+  uint16_t* parts;   // [cluster][head][rank]: contexts, halves
+};
+
+/// How a block's shared memory is divided; offsets in bytes. Contexts that are pushed take the place of rows,
+/// those that arrive that of queries and scores.
+struct Layout {
+  int pushed;  // heads whose contexts are pushed: even, so that their statistics are whole 16 bytes
+  int coded, first, second, scores, weights, shrink, stats, incoming_stats, part_weights, nowhere, bytes;
+
+  SLUICE_BOTH Layout(int heads, int tiles, bool is_coded) : pushed((heads + 1) / 2 * 2) {
+    const int padded = 8 * tiles, parts = kInCluster * pushed * kPartBytes;
+    coded = kPieceBytes;
+    first = coded + (is_coded ? kPiece * kMlaQ8Bytes : 0);
+    second = first + tiles * SplitQueries::kTileBytes;
+    scores = second + tiles * SplitQueries::kTileBytes;
+    weights = scores + kQuarters * padded * kScoreStride * 4;
+    const int used = weights + padded * kWeightStride * 2;
+    shrink = first + parts > used ? first + parts : used;
+    stats = shrink + padded * 4;
+    incoming_stats = stats + padded * 8;
+    part_weights = incoming_stats + kInCluster * pushed * 8;
+    nowhere = part_weights + kInCluster * padded * 4;  // what padding would write
+    bytes = nowhere + 16;
+  }
+};
+static_assert(kInCluster * 32 * kPartBytes <= kPieceBytes, "contexts fit where rows were");
+
+#if __CUDA_ARCH__ >= 900
+
+/// Rows in eight bits, as halves.
+__device__ __forceinline__ void decode_piece(char* to, const char* rows, int count) {
+  constexpr int kCodeUnits = kMlaRank / 16, kUnits = kCodeUnits + (kMlaWidth - kMlaRank) * 2 / 16;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count * kUnits; i += kThreads) {
+    const int row = i / kUnits, unit = i - row * kUnits;
+    const char* const from = rows + row * kMlaQ8Bytes;
+    const uint4 bits = *reinterpret_cast<const uint4*>(from + unit * 16);
+    auto* const at = reinterpret_cast<uint4*>(to + row * kRowBytes);
+    if (unit >= kCodeUnits) {
+      at[unit + kCodeUnits] = bits;
+    } else {
+      const auto scale = reinterpret_cast<const __half*>(from + kMlaQ8Scales)[unit / 2];
+      const SixteenHalves numbers = halves_of_codes(bits, scale);
+      at[2 * unit] = numbers.low, at[2 * unit + 1] = numbers.high;
+    }
+  }
+}
+
+#endif
+
+template <int kTiles, bool kCoded>
+__global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_constant__ Args p) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kPadded = 8 * kTiles;
+  extern __shared__ __align__(128) char deep_shared[];
+  __shared__ __align__(8) uint64_t barriers[2];
+  __shared__ Arrivals sums_there;
+  const Link link(stamps);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int rank = static_cast<int>(cluster_rank());
+  const int first_head = static_cast<int>(blockIdx.y) * kPadded, heads = min(p.heads - first_head, kPadded);
+  const Layout layout(heads, kTiles, kCoded);
+  const uint32_t rows_there = shared_address(barriers), queries_there = rows_there + 8;
+  if (threadIdx.x == 0) {
+    barrier_init(rows_there, 1), barrier_init(queries_there, 1);
+    sums_there.begin();
+    // What the others will push.
+    sums_there.expect((kInCluster - 1) * layout.pushed * (kPartBytes + 8));
+  }
+  __syncthreads();
+  cluster_here();
+
+  // This block's positions.
+  const int length = __ldg(p.step.positions) + 1, groups = (length + 15) / 16;
+  const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+  const int begin = groups * block / blocks * 16, end = min(groups * (block + 1) / blocks * 16, length);
+  const int pieces = (max(0, end - begin) + kPiece - 1) / kPiece;
+  constexpr int kBytes = kCoded ? kMlaQ8Bytes : kMlaWidth * 2, kPitch = kCoded ? kMlaQ8Bytes : kRowBytes;
+  char* const rows = deep_shared;
+  char* const come = kCoded ? deep_shared + layout.coded : rows;  // rows as they are in the cache
+  const auto count_of = [&](int piece) { return min(kPiece, end - begin - piece * kPiece); };
+  // The first warp's: rows of a piece, those of earlier steps or the one that this step adds.
+  const auto expect = [&](int piece) {
+    if (lane == 0) barrier_expect(rows_there, static_cast<uint32_t>(count_of(piece) * kBytes));
+    __syncwarp();
+  };
+  const auto bring = [&](int piece, bool earlier, bool added) {
+    for (int row = lane; row < count_of(piece); row += 32) {
+      const int position = begin + piece * kPiece + row;
+      if (!(position < length - 1 ? earlier : added)) continue;
+      copy_bulk(shared_address(come) + row * kPitch, p.cache.row(p.layer, p.step.slot_of(0, position)),
+                kBytes, rows_there);
+    }
+  };
+  if (warp == 0 && pieces > 0) expect(0), bring(0, true, false);
+
+  link.wait();
+  cluster_all();  // they have begun
+  const int first_tile = static_cast<int>(blockIdx.y) * kTiles;
+  constexpr int kQueryBytes = kTiles * SplitQueries::kTileBytes;
+  if (warp == 0) {
+    // The row was written by ordinary stores, the copy engine reads it.
+    asm volatile("fence.proxy.async;" ::: "memory");
+    if (lane == 0) {
+      barrier_expect(queries_there, 2 * kQueryBytes);
+      const int64_t from = int64_t{first_tile} * SplitQueries::kTileBytes / 4;
+      copy_bulk(shared_address(deep_shared + layout.first), p.queries.first + from, kQueryBytes,
+                queries_there);
+      copy_bulk(shared_address(deep_shared + layout.second), p.queries.second + from, kQueryBytes,
+                queries_there);
+    }
+    if (pieces > 0) bring(0, false, true);
+  }
+  float factor[kTiles];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+    factor[i] = p.scale_log2 * __ldcg(p.queries.unscale + first_head + min(i * kWarps + warp, heads - 1));
+
+  float* const scores = reinterpret_cast<float*>(deep_shared + layout.scores);
+  uint16_t* const weights = reinterpret_cast<uint16_t*>(deep_shared + layout.weights);
+  float* const shrink = reinterpret_cast<float*>(deep_shared + layout.shrink);
+  const auto* const first = reinterpret_cast<const uint2*>(deep_shared + layout.first);
+  const auto* const second = reinterpret_cast<const uint2*>(deep_shared + layout.second);
+  // Of heads i * kWarps + warp: the largest score, the sum of this lane's weights.
+  float largest[kTiles], all[kTiles];
+  float sum[4][kTiles][4] = {};  // columns by heads
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) largest[i] = -INFINITY, all[i] = 0;
+  const int quarter = warp % kQuarters, half = warp / kQuarters;
+
+  barrier_wait(queries_there, 0);
+
+  for (int piece = 0; piece < pieces; ++piece) {
+    const int count = count_of(piece);
+    barrier_wait(rows_there, static_cast<uint32_t>(piece % 2));
+    if (kCoded) decode_piece(rows, come, count);
+    const int whole = (count + 15) / 16 * 16;
+    if (count < whole) {
+      // Rows that are not there: weights of zero do not make up for what is no number.
+      constexpr int kUnits = kMlaWidth * 2 / 16;
+      for (int i = threadIdx.x; i < (whole - count) * kUnits; i += kThreads) {
+        const int row = i / kUnits, unit = i - row * kUnits;
+        reinterpret_cast<uint4*>(rows + (count + row) * kRowBytes)[unit] = {0, 0, 0, 0};
+      }
+    }
+    if (kCoded || count < whole) __syncthreads();
+    const uint32_t at_rows = shared_address(rows);
+
+#pragma unroll 1
+    for (int at = half * 16; at < count; at += 32) {
+      float score[2][kTiles][4] = {};  // positions by heads; of the queries' first and second halves
+#pragma unroll
+      for (int s = 0; s < kQuarterSteps; ++s) {
+        const int step = quarter * kQuarterSteps + s;
+        uint32_t key[4];
+        load_matrices(key, at_rows + (at + lane % 16) * kRowBytes + (step * 16 + lane / 16 * 8) * 2);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          const uint2 high = first[SplitQueries::at(i, step, lane)],
+                      low = second[SplitQueries::at(i, step, lane)];
+          mma_16x8x16(score[0][i], key, high.x, high.y);
+          mma_16x8x16(score[1][i], key, low.x, low.y);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        float* const to = scores + (quarter * kPadded + 8 * i + 2 * t) * kScoreStride + at + g;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) to[k % 2 * kScoreStride + k / 2 * 8] = score[0][i][k] + score[1][i][k];
+      }
+    }
+    __syncthreads();
+
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int head = i * kWarps + warp;
+      float2 value{0, 0};
+#pragma unroll
+      for (int k = 0; k < kQuarters; ++k) {
+        const float2 part =
+            *reinterpret_cast<const float2*>(scores + (k * kPadded + head) * kScoreStride + 2 * lane);
+        value.x += part.x, value.y += part.y;
+      }
+      value.x = 2 * lane < count ? value.x * factor[i] : -INFINITY;
+      value.y = 2 * lane + 1 < count ? value.y * factor[i] : -INFINITY;
+      const float now = fmaxf(largest[i], lane_max(fmaxf(value.x, value.y))), keep = exp2f(largest[i] - now);
+      largest[i] = now;
+      value.x = exp2f(value.x - now), value.y = exp2f(value.y - now);
+      all[i] = all[i] * keep + value.x + value.y;
+      *reinterpret_cast<uint32_t*>(weights + head * kWeightStride + 2 * lane) = pack_halves(value.x, value.y);
+      if (lane == 0) shrink[head] = keep;
+    }
+    __syncthreads();
+
+    if (piece > 0) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const float2 keep = *reinterpret_cast<const float2*>(shrink + 8 * i + 2 * t);
+#pragma unroll
+        for (int m = 0; m < 4; ++m)
+          sum[m][i][0] *= keep.x, sum[m][i][1] *= keep.y, sum[m][i][2] *= keep.x, sum[m][i][3] *= keep.y;
+      }
+    }
+#pragma unroll 1
+    for (int at = 0; at < count; at += 16) {
+      uint32_t weight[(kTiles + 1) / 2][4];  // of two eights of heads; positions 0..7, then 8..15
+#pragma unroll
+      for (int i = 0; i < (kTiles + 1) / 2; ++i) {
+        const int head = min(16 * i + lane / 16 * 8, kPadded - 8) + lane % 8;
+        load_matrices(weight[i], shared_address(weights + head * kWeightStride + at + lane / 8 % 2 * 8));
+      }
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        uint32_t value[4];  // columns by positions
+        load_matrices_transposed(value, at_rows + (at + lane % 8 + lane / 16 * 8) * kRowBytes +
+                                            (warp * 64 + m * 16 + lane / 8 % 2 * 8) * 2);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i)
+          mma_16x8x16(sum[m][i], value, weight[i / 2][i % 2 * 2], weight[i / 2][i % 2 * 2 + 1]);
+      }
+    }
+    __syncthreads();
+    if (warp == 0 && piece + 1 < pieces) expect(piece + 1), bring(piece + 1, true, true);
+  }
+  cluster_here();  // what will arrive takes the place of queries and scores
+
+  // This block's part of the context, halves, by who puts its columns together: [block][head][64 columns].
+  char* const outgoing = deep_shared;
+  char* const incoming = deep_shared + layout.first;
+  char* const incoming_stats = deep_shared + layout.incoming_stats;
+  auto* const stats = reinterpret_cast<float2*>(deep_shared + layout.stats);
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const float total = lane_sum(all[i]);
+    if (lane == 0) stats[i * kWarps + warp] = {largest[i], total};
+  }
+  __syncthreads();
+  static_assert(kColumns == 64, "a warp's columns are a block's");
+  const int slice = layout.pushed * kPartBytes;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const float x = stats[8 * i + 2 * t].y, y = stats[8 * i + 2 * t + 1].y;
+    const float2 inverse = {x > 0 ? 1 / x : 0.0f, y > 0 ? 1 / y : 0.0f};
+#pragma unroll
+    for (int m = 0; m < 4; m += 2) {
+      const uint32_t pairs[4] = {pack_halves(sum[m][i][0] * inverse.x, sum[m][i][1] * inverse.y),
+                                 pack_halves(sum[m][i][2] * inverse.x, sum[m][i][3] * inverse.y),
+                                 pack_halves(sum[m + 1][i][0] * inverse.x, sum[m + 1][i][1] * inverse.y),
+                                 pack_halves(sum[m + 1][i][2] * inverse.x, sum[m + 1][i][3] * inverse.y)};
+      const int head = 8 * i + lane % 8;
+      store_matrices_transposed(
+          shared_address(head < layout.pushed
+                             ? outgoing + warp * slice + head * kPartBytes + (m * 16 + lane / 8 * 8) * 2
+                             : deep_shared + layout.nowhere),
+          pairs);
+    }
+  }
+  pushes_from_here();
+  __syncthreads();
+  cluster_all();
+  if (threadIdx.x < kInCluster && static_cast<int>(threadIdx.x) != rank) {
+    sums_there.push(incoming_stats + rank * layout.pushed * 8, stats, layout.pushed * 8, threadIdx.x);
+    sums_there.push(incoming + rank * slice, outgoing + threadIdx.x * slice, slice, threadIdx.x);
+  }
+  sums_there.wait();
+  cluster_here();
+
+  // Weights of the blocks' parts, by head.
+  static_assert(kInCluster * 32 <= kThreads && kColumns / 8 * 32 <= kThreads);
+  if (const int head = threadIdx.x / kInCluster, r = threadIdx.x % kInCluster; head < kPadded) {
+    const int there = min(head, heads - 1);
+    const float2 of =
+        r == rank ? stats[there] : reinterpret_cast<const float2*>(incoming_stats)[r * layout.pushed + there];
+    const float most = lane_max(of.x, kInCluster);
+    const float weight = of.y > 0 ? exp2f(of.x - most) * of.y : 0.0f;  // blocks without positions have none
+    const float total = lane_sum(weight, kInCluster);
+    reinterpret_cast<float*>(deep_shared + layout.part_weights)[threadIdx.x] =
+        total > 0 ? weight / total : 0.0f;
+    if (rank == 0 && r == 0 && head < heads)
+      p.weights[block / kInCluster * p.heads + first_head + head] = {most, total};
+  }
+  __syncthreads();
+  // A thread eight columns of a head.
+  constexpr int kEights = kColumns / 8;
+  if (const int head = threadIdx.x / kEights, at = threadIdx.x % kEights; head < heads) {
+    float value[8] = {};
+#pragma unroll
+    for (int r = 0; r < kInCluster; ++r) {
+      const float weight =
+          reinterpret_cast<const float*>(deep_shared + layout.part_weights)[head * kInCluster + r];
+      const uint4 bits = reinterpret_cast<const uint4*>((r == rank ? outgoing : incoming) + r * slice +
+                                                        head * kPartBytes)[at];
+      const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&pairs[i]));
+        value[2 * i] += weight * v.x, value[2 * i + 1] += weight * v.y;
+      }
+    }
+    const int part = block / kInCluster * p.heads + first_head + head;
+    reinterpret_cast<uint4*>(p.parts + int64_t{part} * kMlaRank + rank * kColumns)[at] = {
+        pack_halves(value[0], value[1]), pack_halves(value[2], value[3]), pack_halves(value[4], value[5]),
+        pack_halves(value[6], value[7])};
+  }
+  cluster_all();
+#endif
+}
+
+struct ValueArgs {
+  Rows<float> out;
+  Matrix v_b;
+  int each, shares;  // rows of a block, blocks of a head
+  int clusters;      // parts of a head
+  char* handed;      // null, or the values quantised: a row of activations of all heads
+  const float2* weights;
+  const uint16_t* parts;
+};
+
+/// Values of a head from the parts of its context: a block some rows of v_b.
+template <typename One>
+__global__ void __launch_bounds__(kHeadThreads)
+    deep_values(const Stamps stamps, const __grid_constant__ ValueArgs p) {
+  __shared__ float values[kHeadThreads];
+  const Link link(stamps);
+  const int head = static_cast<int>(blockIdx.x) / p.shares, share = static_cast<int>(blockIdx.x) % p.shares;
+  const int first = share * p.each, lane = threadIdx.x % 32, heads = p.out.heads;
+  HeadRows<One> v(p.v_b, p.v_b.row(head, first), min(p.each, p.out.columns - first));
+  v.ask();
+  link.wait();
+  static_assert(kMlaRank == 2 * kHeadThreads, "a thread has two columns");
+  uint32_t part[kMostClusters];
+#pragma unroll
+  for (int r = 0; r < kMostClusters; ++r) {
+    part[r] = __ldcg(reinterpret_cast<const uint32_t*>(
+                         p.parts + (int64_t{min(r, p.clusters - 1)} * heads + head) * kMlaRank) +
+                     threadIdx.x);
+  }
+  const float2 weight = __ldcg(p.weights + min(lane, p.clusters - 1) * heads + head);
+  const float most = lane_max(weight.x);
+  const float factor = lane < p.clusters && weight.y > 0 ? exp2f(weight.x - most) * weight.y : 0.0f;
+  const float mine = __fdividef(factor, lane_sum(factor));
+  float2 context{0, 0};
+#pragma unroll
+  for (int r = 0; r < kMostClusters; ++r) {
+    const float share = __shfl_sync(kWholeWarp, mine, r);
+    const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&part[r]));
+    context.x += share * v.x, context.y += share * v.y;
+  }
+  // A warp has two blocks of 32 columns, a lane a pair of one: a column of each now.
+  const Activations x{0, kMlaRank, true, false};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float even = __shfl_sync(kWholeWarp, context.x, i * 16 + lane / 2);
+    const float odd = __shfl_sync(kWholeWarp, context.y, i * 16 + lane / 2);
+    quantize_lanes(x, static_cast<int>(threadIdx.x) / 32 * 2 + i, lane % 2 == 0 ? even : odd);
+  }
+  __syncthreads();
+  v.multiply(x, [&](int row, float value) { p.out(0, head)[first + row] = values[row] = value; });
+  if (p.handed == nullptr) return;
+  __syncthreads();
+  const int block = static_cast<int>(threadIdx.x) / 32, columns = p.out.columns;
+  if (block * 32 < v.rows)
+    quantize_lanes(p.handed, heads * columns / 32, (head * columns + first) / 32 + block,
+                   values[threadIdx.x]);
+}
+
+auto values_kernel(const Matrix& v_b) {
+  switch (v_b.type) {
+    case quant::Type::Q8_0: return deep_values<TypedRaw<quant::Type::Q8_0>>;
+    case quant::Type::Q4_0: return deep_values<TypedRaw<quant::Type::Q4_0>>;
+    default: return deep_values<AnyRaw>;
+  }
+}
+
+using AttendKernel = void (*)(Stamps, Args);
+AttendKernel kernel_of(int tiles, bool coded) {
+  switch (tiles) {
+    case 1:
+    case 2: return coded ? attend_deep<2, true> : attend_deep<2, false>;
+    case 3: return coded ? attend_deep<3, true> : attend_deep<3, false>;
+    default: return coded ? attend_deep<4, true> : attend_deep<4, false>;
+  }
+}
+
+/// What the launches leave for each other; the values quantised first, where the next op looks for them.
+struct Parts {
+  char* handed;
+  SplitQueries queries;
+  float2* weights;
+  uint16_t* parts;
+  int64_t bytes;
+
+  Parts(char* scratch, int64_t heads, int64_t columns) : bytes(0) {
+    const auto take = [&]<typename T>(T*& place, int64_t count) {
+      place = reinterpret_cast<T*>(scratch + bytes);
+      bytes += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    };
+    const int64_t padded = (heads + 31) / 32 * 32;
+    take(handed, Activations::bytes_size(static_cast<int>(heads * columns)));
+    take(queries.first, SplitQueries::words(padded));
+    take(queries.second, SplitQueries::words(padded));
+    take(queries.unscale, padded);
+    take(weights, kMostClusters * heads);
+    take(parts, kMostClusters * heads * kMlaRank);
+  }
+};
+
+int tiles_for(int64_t heads) { return static_cast<int>(std::clamp<int64_t>((heads + 7) / 8, 2, 4)); }
+Layout layout_for(int64_t heads, bool coded) {
+  const int tiles = tiles_for(heads);
+  return {static_cast<int>(std::min<int64_t>(heads, 8 * tiles)), tiles, coded};
+}
+
+}  // namespace
+
+bool deep_fits(int64_t heads, bool coded) {
+  constexpr int kMostBytes = 227 * 1024;  // of compute capabilities 9.0 and 10.0
+  return layout_for(heads, coded).bytes <= kMostBytes;
+}
+
+int64_t deep_scratch_bytes(int64_t heads, int64_t columns) { return Parts(nullptr, heads, columns).bytes; }
+
+void start_deep(const MlaHeadsArgs& args, const Context& context) {
+  const int heads = args.out.heads, tiles = tiles_for(heads);
+  const Parts parts(context.scratch, heads, args.out.columns);
+  MlaHeadsArgs first = args;
+  first.v_b = {}, first.handed = nullptr, first.split = parts.queries;
+  start_clusters(first, context);
+
+  const bool coded = args.cache.coded > 0;
+  const auto kernel = kernel_of(tiles, coded);
+  LaunchShape shape{dim3(kInCluster, static_cast<unsigned>((heads + 8 * tiles - 1) / (8 * tiles))),
+                    dim3(kThreads), layout_for(heads, coded).bytes, kInCluster};
+  const int clusters = std::clamp(most_clusters(kernel, shape), 1, kMostClusters);
+  shape.grid.x = static_cast<unsigned>(clusters * kInCluster);
+  launch(context, kernel, shape,
+         Args{args.step, args.cache, parts.queries, args.layer, heads,
+              args.scale * std::numbers::log2e_v<float>, parts.weights, parts.parts});
+
+  const int each = kHeadThreads / kHeadLanes, shares = (args.out.columns + each - 1) / each;
+  launch(context, values_kernel(args.v_b),
+         {dim3(static_cast<unsigned>(heads * shares)), dim3(kHeadThreads),
+          Activations::row_bytes(kMlaRank, true, false)},
+         ValueArgs{args.out, args.v_b, each, shares, clusters, args.handed, parts.weights, parts.parts});
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,108 @@
+// mla_heads of one row at depth on the CUDA backend against the reference: contexts that other tests are too
+// short for, of every regime of its kernels.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "backend/ref/ref_backend.h"
+#include "program/tolerance.h"
+#include "support/cuda.h"
+#include "support/op_case.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr int32_t kFilled =
+    128;  // rows of the cache that differ; a context goes through their pages again and again
+
+struct Param {
+  const char* op_case;
+  int32_t depth;
+};
+
+class CudaDepth : public testing::TestWithParam<Param> {};
+
+/// Values of a row that stands at `depth`: fills the cache in one step, each row as a sequence's first, then
+/// takes the row in another.
+std::vector<float> values_at(CaseRun& run, program::Backend& backend, int32_t depth) {
+  const int32_t pages = kFilled / static_cast<int32_t>(kPageRows),
+                used = depth / static_cast<int32_t>(kPageRows) + 1;
+  const auto executable =
+      backend.compile(run.program(), run.weights(), {kFilled, kFilled, std::max(used, pages) + 1});
+  run.poke_inputs(*executable);
+  std::vector<int32_t> tokens(kFilled, 1), positions(kFilled, 0), sequences(kFilled, 0), slots(kFilled),
+      rows(kFilled);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::iota(rows.begin(), rows.end(), 0);
+  std::vector<int32_t> table(static_cast<size_t>(used));
+  for (int32_t i = 0; i < used; ++i) table[static_cast<size_t>(i)] = i % pages;
+  table.back() = pages;  // the row's own page
+  std::vector<float> values(run.elements(run.program().output()));
+  StepOutput output{values};
+  executable->run(StepInput{tokens, positions, sequences, slots, table, used, rows}, output);
+  // The page of the row holds earlier ones too.
+  const int32_t own = depth % static_cast<int32_t>(kPageRows);
+  if (own > 0) {
+    std::vector<int32_t> more(static_cast<size_t>(own));
+    std::iota(more.begin(), more.end(), pages * static_cast<int32_t>(kPageRows));
+    const auto first = [&](const std::vector<int32_t>& list) {
+      return std::span<const int32_t>(list).first(static_cast<size_t>(own));
+    };
+    executable->run(
+        StepInput{first(tokens), first(positions), first(sequences), more, table, used, first(rows)}, output);
+  }
+  const std::vector<int32_t> one{1}, position{depth}, sequence{0},
+      slot{pages * static_cast<int32_t>(kPageRows) + own}, row{0};
+  executable->run(StepInput{one, position, sequence, slot, table, used, row}, output);
+  values.resize(values.size() / kFilled);
+  return values;
+}
+
+TEST_P(CudaDepth, AgreesWithReference) {
+  CUDA_OR_SKIP(cuda);
+  const OpInfo* info = nullptr;
+  for (const OpInfo& op : all_ops()) {
+    if (std::string_view(op.name) == "mla_heads") info = &op;
+  }
+  for (OpCase op_case : info->cases()) {
+    if (op_case.name != GetParam().op_case) continue;
+    op_case.rows = kFilled;
+    CaseRun run(op_case, 7);
+    const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), GetParam().depth);
+    const std::vector<float> seen = values_at(run, cuda, GetParam().depth),
+                             again = values_at(run, cuda, GetParam().depth);
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      error += std::pow(double{seen[i]} - expected[i], 2);
+      norm += std::pow(double{expected[i]}, 2);
+    }
+    fmt::print("relative error {:.2e}\n", std::sqrt(error / norm));
+    EXPECT_LE(std::sqrt(error / norm), tolerance(run.program()));
+    EXPECT_EQ(seen, again);
+    return;
+  }
+  FAIL() << "no case " << GetParam().op_case;
+}
+
+std::string name_of(const testing::TestParamInfo<Param>& param) {
+  std::string name = fmt::format("{} depth {}", param.param.op_case, param.param.depth);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return name;
+}
+
+constexpr const char *kHalves = "20 heads with q rows 1", *kNoQ = "20 heads rows 1",
+                     *kCoded = "20 heads with q, cache of Q8_0, rows 1";
+INSTANTIATE_TEST_SUITE_P(Depths, CudaDepth,
+                         testing::Values(Param{kHalves, 40}, Param{kHalves, 511}, Param{kHalves, 512},
+                                         Param{kHalves, 1023}, Param{kNoQ, 2100}, Param{kHalves, 4095},
+                                         Param{kHalves, 4096}, Param{kHalves, 9001}, Param{kHalves, 33000},
+                                         Param{kCoded, 700}, Param{kCoded, 4097}, Param{kCoded, 20011}),
+                         name_of);
+
+}  // namespace
+}  // namespace sluice::test
