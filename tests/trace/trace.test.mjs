@@ -24,6 +24,8 @@ describe("profiles", { skip, timeout: 300_000 }, () => {
     folder = mkdtempSync(join(tmpdir(), "sluice-trace-"));
     execFileSync(binary, ["profile", "-p", "32", "-n", "2", "-t", "2", "--trace", file("t.json"), "--html", file("t.html")],
       { stdio: ["ignore", "ignore", "inherit"] });
+    execFileSync(binary, ["profile", "-p", "32", "-n", "2", "-t", "2", "--layers", "--html", file("layers.html")],
+      { stdio: ["ignore", "ignore", "inherit"] });
     trace = JSON.parse(readFileSync(file("t.json"), "utf8"));
     mkdirSync(file("browser"));
     writeFileSync(file("browser/Local State"), '{"internal_only_uis_enabled":true}'); // opens chrome://tracing
@@ -108,14 +110,14 @@ describe("profiles", { skip, timeout: 300_000 }, () => {
     await page.close();
   });
 
-  for (const scheme of ["light", "dark"]) {
-    test(`the page is drawn in ${scheme} colours, nothing outside of its plot, no names over each other`, async () => {
+  for (const [scheme, html] of [["light", "t.html"], ["dark", "t.html"], ["light", "layers.html"]]) {
+    test(`${html} is drawn in ${scheme} colours, nothing outside of its plot, no names over each other`, async () => {
       const page = await browser.newPage();
       const problems = [];
       page.on("pageerror", (error) => problems.push(String(error)));
       page.on("request", (request) => { if (!request.url().startsWith("file:")) problems.push(request.url()); });
       await page.emulateMedia({ colorScheme: scheme });
-      await page.goto(pathToFileURL(file("t.html")).href);
+      await page.goto(pathToFileURL(file(html)).href);
       const seen = await page.evaluate(() => {
         const outside = [], over = [];
         const plots = [...document.querySelectorAll("svg")];
@@ -134,7 +136,7 @@ describe("profiles", { skip, timeout: 300_000 }, () => {
         }
         return { plots: plots.length, outside, over, wide: document.documentElement.scrollWidth > innerWidth };
       });
-      if (process.env.SLUICE_SHOTS) await page.screenshot({ path: join(process.env.SLUICE_SHOTS, `${scheme}.png`), fullPage: true });
+      if (process.env.SLUICE_SHOTS) await page.screenshot({ path: join(process.env.SLUICE_SHOTS, `${html}-${scheme}.png`), fullPage: true });
       assert.deepEqual(seen, { plots: 7, outside: [], over: [], wide: false });
       assert.deepEqual(problems, []);
       await page.close();
