@@ -81,11 +81,9 @@ void Pace::observe(int64_t answer_rows, int64_t prompt_rows, double depth, doubl
   if (last_rows_ > 0) {
     const double known = expected(rows, depth);
     late_ = {added - known, late_[0]};
-    // A percentile, found step by step: up when it is passed, down by as much in 99 others. At once half of
-    // the way to what was seen: a prompt has few hundred steps, and one of a hundred may pass.
-    const double times = (answers + added) / (answers + known);
-    if (steps_ > kFirstSteps)
-      scatter_ += times > scatter_ ? 0.99 * kScatterStep + (times - scatter_) / 2 : -0.01 * kScatterStep;
+    // A percentile, found step by step: up when it is passed, down by as much in 99 others.
+    const bool passed = answers + added > scatter_ * (answers + known);
+    if (steps_ > kFirstSteps) scatter_ += kScatterStep * (passed ? 0.99 : -0.01);
     scatter_ = std::clamp(scatter_, kLeastScatter, kMostScatter);
     added = std::min(added, kHeldUp * known);
   }

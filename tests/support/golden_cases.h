@@ -14,11 +14,13 @@ namespace sluice::test {
 
 /// Logits of all tokens as one sequence, `rows` a step, with a cache of this type.
 inline std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows,
-                                    quant::Type cache = quant::Type::F16) {
+                                    quant::Type cache = quant::Type::F16, bool batch_invariant = false) {
   const model::Model model = model::Model::load(golden.model, cache);
   const auto count = static_cast<int64_t>(golden.tokens.size());
   const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(count));
-  const auto executable = backend.compile(model.program, model.weights, {rows, rows, pages});
+  const auto executable = backend.compile(
+      model.program, model.weights,
+      {.max_rows = rows, .max_outputs = rows, .cache_pages = pages, .batch_invariant = batch_invariant});
   engine::KvPool pool(pages);
   std::vector<int32_t> table;
   EXPECT_TRUE(pool.reserve(table, count));

@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <utility>
 
 #include "backend/cuda/architecture.h"
 #include "backend/cuda/bind.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/executable.h"
 #include "backend/cuda/peaks.h"
-#include "base/error.h"
+#include "backend/cuda/row_by_row.h"
 
 namespace sluice::backend {
 namespace {
@@ -19,6 +21,12 @@ using namespace program;
 
 /// Counts up when kernels change so that what was measured of older ones says nothing of them.
 constexpr int kKernelsVersion = 1;
+
+/// What is compiled: steps of one row, where rows must not feel each other.
+CompileOptions compiled(CompileOptions options) {
+  if (options.batch_invariant) options.max_rows = options.max_outputs = 1;
+  return options;
+}
 
 class CudaBackend : public Backend {
  public:
@@ -35,7 +43,8 @@ class CudaBackend : public Backend {
   bool has_for(const Program& program, const Op& op, int64_t rows) const override {
     return cuda::bind(program, op, {.rows = rows, .architecture = cuda::architecture_of(0)}) != nullptr;
   }
-  MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+  MemoryNeeds memory_needs(const Program& program, const CompileOptions& asked) const override {
+    const CompileOptions options = compiled(asked);
     const int64_t longest = cuda::longest_context(options);
     const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, cuda::architecture_of(0));
     return cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
@@ -57,8 +66,8 @@ class CudaBackend : public Backend {
   }
   std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
                                       const CompileOptions& options) override {
-    if (options.batch_invariant) fail("--batch-invariant: the CUDA backend does not have it yet");
-    return cuda::make_executable(program, weights, options);
+    auto executable = cuda::make_executable(program, weights, compiled(options));
+    return options.batch_invariant ? cuda::run_row_by_row(std::move(executable)) : std::move(executable);
   }
   const Peaks& peaks() override { return cuda::device_peaks(); }
   double measure_read_bandwidth() override { return cuda::measure_read_bandwidth(); }
