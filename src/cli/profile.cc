@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -53,6 +54,7 @@ struct Measured {
   program::StepShape shape;
   profile::ExpertCount experts;
   std::vector<program::StepTimes> traced;
+  std::vector<program::BoundKernel> kernels;  ///< of these steps
   int workers = 0;
 };
 
@@ -76,13 +78,11 @@ class Profiler {
                                      .max_outputs = options.batch,
                                      .cache_pages = MeasuredSteps::pages(options.batch, context_)});
     steps_ = std::make_unique<MeasuredSteps>(*executable_, rows, options.batch, context_, 1);
-    kernels_ = executable_->bound();
   }
 
   const model::Model& model() const { return model_; }
   program::Backend& backend() { return *backend_; }
   const program::Program& program() const { return executable_->program(); }
-  std::span<const program::BoundKernel> kernels() const { return kernels_; }
 
   /// Decode steps of all sequences: timed and untimed ones take turns, after one of each that warms up.
   Measured decode() {
@@ -184,7 +184,8 @@ class Profiler {
     if (!options_.trace.empty() && result.traced.size() < kTracedSteps) result.traced.push_back(times_);
   }
 
-  static void finish(Measured& result, program::StepShape shape) {
+  void finish(Measured& result, program::StepShape shape) const {
+    result.kernels = executable_->bound_for(std::llround(shape.rows), std::llround(shape.context));
     const auto count = static_cast<double>(std::max<size_t>(result.samples.size(), 1));
     result.experts.distinct /= count;
     result.experts.uniform /= count;
@@ -198,7 +199,6 @@ class Profiler {
   std::unique_ptr<program::Backend> backend_;
   std::unique_ptr<program::Executable> executable_;
   std::unique_ptr<MeasuredSteps> steps_;
-  std::vector<program::BoundKernel> kernels_;
   program::StepTimes times_;
 };
 
@@ -208,7 +208,7 @@ profile::Report report_of(const Options& options, Profiler& profiler, const Meas
                                : options.records ? profile::Group::Record
                                                  : profile::Group::Op;
   profile::Report report =
-      profile::make_report({profiler.program(), profiler.kernels(), measured.samples, measured.untimed_ns,
+      profile::make_report({profiler.program(), measured.kernels, measured.samples, measured.untimed_ns,
                             measured.shape, profiler.backend().peaks(), group});
   report.test = measured.test;
   report.experts = measured.experts;
@@ -232,9 +232,11 @@ void profile(const Options& options) {
   Profiler profiler(options);
   std::vector<profile::Report> reports;
   std::vector<program::StepTimes> traced;
+  std::vector<program::BoundKernel> kernels;  // of the last: a trace names an op's kernel once
   for (const bool prompt : {true, false}) {
     if (prompt ? options.prompt == 0 : options.decode_steps() == 0) continue;
     const Measured measured = prompt ? profiler.prompt() : profiler.decode();
+    kernels = measured.kernels;
     reports.push_back(report_of(options, profiler, measured));
     traced.insert(traced.end(), measured.traced.begin(), measured.traced.end());
   }
@@ -259,7 +261,7 @@ void profile(const Options& options) {
     write_text(options.json, json.dump(2) + "\n");
   }
   if (!options.trace.empty()) {
-    write_text(options.trace, profile::trace_json(profiler.program(), profiler.kernels(), traced));
+    write_text(options.trace, profile::trace_json(profiler.program(), kernels, traced));
   }
   if (!options.html.empty()) {
     const auto speeds = options.batch == 1 ? profiler.speeds() : std::vector<profile::DepthSpeed>{};

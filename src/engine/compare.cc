@@ -70,10 +70,10 @@ Program program_of(const Program& whole, const std::vector<const Op*>& ops) {
   return part;
 }
 
-/// The distinct kernels of an executable, in order.
-std::string kernels_of(const Executable& executable) {
+/// The distinct kernels that an executable runs for so many tokens, in order.
+std::string kernels_of(const Executable& executable, int64_t rows) {
   std::vector<std::string> names;
-  for (const BoundKernel& kernel : executable.bound()) {
+  for (const BoundKernel& kernel : executable.bound_for(rows, rows)) {
     if (std::find(names.begin(), names.end(), kernel.name) == names.end()) names.push_back(kernel.name);
   }
   return fmt::format("{}", fmt::join(names, " + "));
@@ -191,8 +191,8 @@ class Lockstep {
       const TensorId id = results[i];
       OpDifference difference{.op = program_.op_name(*ops.back()),
                               .tensor = program_[id].name,
-                              .kernel_a = kernels_of(*on_a),
-                              .kernel_b = kernels_of(*on_b),
+                              .kernel_a = kernels_of(*on_a, options_.max_rows),
+                              .kernel_b = kernels_of(*on_b, options_.max_rows),
                               .tolerance = program_[id].type == quant::Type::F32
                                                ? std::max(a_.tolerance(part), b_.tolerance(part))
                                                : 0.0};

@@ -281,7 +281,7 @@ OpTiming OpBench::measure() {
   timing.limit_us = 1e6 * backend_.peaks().limit_seconds(timing.cost);
   timing.resident_bytes = resident_bytes_;
   timing.rounds = static_cast<int>(us.size());
-  timing.kernel = executable_->bound().front();
+  timing.kernel = executable_->bound_for(options_.rows, std::max(options_.context, options_.rows)).front();
   return timing;
 }
 

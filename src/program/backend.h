@@ -122,6 +122,9 @@ class Executable {
   virtual const Program& program() const = 0;
   /// The kernel that each op is bound to, by index into program().ops().
   virtual std::vector<BoundKernel> bound() const = 0;
+  /// The same for steps of so many rows, none with a longer context than this: which kernel runs may depend
+  /// on both.
+  virtual std::vector<BoundKernel> bound_for(int64_t /*rows*/, int64_t /*context*/) const { return bound(); }
   /// Activations, cache and tables; weights belong to the file.
   virtual int64_t memory_bytes() const = 0;
 };

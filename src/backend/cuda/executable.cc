@@ -119,31 +119,46 @@ class CudaExecutable : public Executable {
     const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back(), false};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
-      std::vector<Launch> few, many;
-      const std::string of_few = kernel_names(i, least, few), of_many = kernel_names(i, most, many);
-      BoundKernel bound{of_few, source(few[0].kernel->file), few[0].kernel->line};
-      add_resources(least, i, bound);
-      if (of_many != of_few) {
-        bound.name += fmt::format("; rows {}: {}", most.rows, of_many);
-        add_resources(most, i, bound);
+      BoundKernel bound = kernel_of(i, least);
+      if (kernel_names(launches(i, most)) != kernel_names(launches(i, least))) {
+        bound.name += fmt::format("; rows {}: ", most.rows);
+        add_kernels(i, most, bound);
       }
       list.push_back(std::move(bound));
     }
     return list;
   }
+  std::vector<BoundKernel> bound_for(int64_t rows, int64_t context) const override {
+    const Bucket bucket{bucket_of(row_buckets_, rows),
+                        bucket_of(output_buckets_, std::min(rows, options_.max_outputs)),
+                        bucket_of(context_buckets_, context), false};
+    std::vector<BoundKernel> list;
+    for (size_t i = 0; i < bound_.nodes.size(); ++i) list.push_back(kernel_of(i, bucket));
+    return list;
+  }
   int64_t memory_bytes() const override { return memory_.bytes() + block_.bytes(); }
 
  private:
-  std::string kernel_names(size_t i, const Bucket& bucket, std::vector<Launch>& launches) const {
-    add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, bound_.architecture},
-                 launches);
+  std::vector<Launch> launches(size_t i, const Bucket& bucket) const {
+    std::vector<Launch> list;
+    add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, bound_.architecture}, list);
+    return list;
+  }
+  static std::string kernel_names(const std::vector<Launch>& launches) {
     std::string text;
     for (const Launch& launch : launches)
       text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name);
     return text;
   }
+  BoundKernel kernel_of(size_t i, const Bucket& bucket) const {
+    const Kernel& first = *launches(i, bucket)[0].kernel;
+    BoundKernel bound{"", source(first.file), first.line};
+    add_kernels(i, bucket, bound);
+    return bound;
+  }
 
-  void add_resources(const Bucket& bucket, size_t i, BoundKernel& bound) const {
+  /// Adds a bucket's kernels to the name, with what they take, and the functions that they start.
+  void add_kernels(size_t i, const Bucket& bucket, BoundKernel& bound) const {
     std::string text;
     for (const LaunchResources& launch : graphs_.resources(bucket, i)) {
       text += (text.empty() ? ": " : " + ") + launch.text();
@@ -151,7 +166,7 @@ class CudaExecutable : public Executable {
       if (std::find(known.begin(), known.end(), launch.function) == known.end())
         bound.functions.push_back(launch.function);
     }
-    bound.name += text;
+    bound.name += kernel_names(launches(i, bucket)) + text;
   }
 
   Bucket step(const StepInput& input, StepOutput& output, bool timed) {
