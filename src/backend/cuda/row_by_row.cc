@@ -44,6 +44,9 @@ class RowByRow : public Executable {
   }
   const Program& program() const override { return std::as_const(*one_).program(); }
   std::vector<BoundKernel> bound() const override { return one_->bound(); }
+  std::vector<BoundKernel> bound_for(int64_t, int64_t context) const override {
+    return one_->bound_for(1, context);
+  }
   int64_t memory_bytes() const override { return one_->memory_bytes(); }
 
  private:
