@@ -100,6 +100,9 @@ class HalvesExecutable : public Executable {
   }
   const Program& program() const override { return right_->program(); }
   std::vector<BoundKernel> bound() const override { return right_->bound(); }
+  std::vector<BoundKernel> bound_for(int64_t rows, int64_t) const override {
+    return {{fmt::format("halves of {} rows", rows), "", 0}};
+  }
   int64_t memory_bytes() const override { return right_->memory_bytes(); }
 
  private:
@@ -248,6 +251,7 @@ TEST(Compare, WhereTermsCancelTheToleranceIsThatOfTheTerms) {
         EXPECT_EQ(d.error, 0) << d.op;
         return;
       }
+      EXPECT_EQ(d.kernel_b, "halves of 8 rows");
       ++heads;
       within += d.within() ? 1 : 0;
       cancelling += d.tolerance > 2 * 0x1p-12 ? 1 : 0;

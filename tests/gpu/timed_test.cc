@@ -50,6 +50,7 @@ class Steps {
   }
   const std::vector<float>& logits() const { return logits_; }
   const Program& program() const { return executable_->program(); }
+  const Executable& executable() const { return *executable_; }
 
  private:
   model::Model model_;
@@ -107,6 +108,24 @@ TEST(CudaTimedStep, AddsUpAndCostsLittle) {
   }
   EXPECT_NEAR(profile::median(sums) / profile::median(timed), 1, 0.02);
   EXPECT_LT(profile::median(timed) / profile::median(untimed), 1.08);
+}
+
+// A profile of a prompt must not name the kernels of one row.
+TEST(CudaBound, KernelsAreThoseOfTheRowsAskedFor) {
+  CUDA_OR_SKIP(cuda);
+  const Steps steps(cuda, 64);
+  const std::vector<BoundKernel> all = steps.executable().bound(), few = steps.executable().bound_for(1, 1),
+                                 many = steps.executable().bound_for(64, 64);
+  ASSERT_EQ(few.size(), all.size());
+  ASSERT_EQ(many.size(), all.size());
+  int others = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    // Of a range of rows both are told, and the smallest steps' first.
+    EXPECT_EQ(all[i].name.substr(0, few[i].name.size()), few[i].name);
+    EXPECT_EQ(many[i].name.find("; rows"), std::string::npos);
+    others += many[i].name.substr(0, many[i].name.find(':')) != few[i].name.substr(0, few[i].name.find(':'));
+  }
+  EXPECT_GT(others, 0);
 }
 
 }  // namespace
