@@ -34,7 +34,7 @@ struct Bind {
   const Kernel* operator()(const Matmul&) const { return first({&kMatmulFloat, &kMatmulWide, &kMatmul}); }
   const Kernel* operator()(const MatmulAdd&) const { return first({&kMatmulAddWide, &kMatmulAdd}); }
   const Kernel* operator()(const HeadMatmul&) const {
-    return first({&kHeadMatmulWide, &kHeadMatmulColumns, &kHeadMatmulRows});
+    return first({&kHeadMatmulFew, &kHeadMatmulWide, &kHeadMatmulColumns, &kHeadMatmulRows});
   }
   const Kernel* operator()(const Rope&) const { return first({&kRope}); }
   const Kernel* operator()(const KvAppend&) const { return first({&kKvAppend}); }
@@ -53,7 +53,9 @@ struct Bind {
   const Kernel* operator()(const NormMatmul&) const { return first({&kNormMatmulWide, &kNormMatmul}); }
   const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }
   const Kernel* operator()(const NormMoeGateUp&) const { return first({&kNormMoeGateUp}); }
-  const Kernel* operator()(const MlaQuery&) const { return first({&kMlaQueryMany, &kMlaQuery}); }
+  const Kernel* operator()(const MlaQuery&) const {
+    return first({&kMlaQueryFew, &kMlaQueryMany, &kMlaQuery});
+  }
   const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads, &kMlaHeadsDeep}); }
 };
 

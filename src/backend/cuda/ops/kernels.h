@@ -28,10 +28,11 @@ extern const Kernel kMatmul, kMatmulAdd, kNormMatmul;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
-extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep;
+extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep;
 
 // Steps of many rows, on matrix units.
 extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;
+extern const Kernel kHeadMatmulFew;
 extern const Kernel kMoeGateUpWide, kMoeDownAddWide, kExpertMatmulWide;
 extern const Kernel kMlaAttendTiles;
 

@@ -31,6 +31,7 @@ struct Args {
   int32_t columns;
   float epsilon;
   RouteRule rule;
+  bool lanes;  ///< the selection is made in registers
 };
 
 /// Lane l gets the sum over all lanes of value l.
@@ -57,6 +58,19 @@ __global__ void __launch_bounds__(kThreads)
   const int share = (p.rule.experts + kBlocks - 1) / kBlocks;
   prefetch_range(reinterpret_cast<const uint8_t*>(p.router + int64_t{rank} * share * p.columns),
                  int64_t{max(0, min(share, p.rule.experts - rank * share))} * p.columns * 4);
+  const int fours = p.columns / 4, first = rank * share, last = min(first + share, p.rule.experts);
+  const auto router_at = [&](int n, int c) {
+    return __ldg(reinterpret_cast<const float4*>(p.router) + int64_t{min(n, p.rule.experts - 1)} * fours + c);
+  };
+  float4 w[kOutputs];  // what a thread multiplies next
+  const auto ask = [&](int n, int c) {
+#pragma unroll
+    for (int j = 0; j < kOutputs; ++j) w[j] = router_at(n + j, min(c, fours - 1));
+  };
+  ask(first, threadIdx.x);
+  if (p.lanes && warp == kWarps - 1 && p.bias != nullptr) {
+    for (int e = lane; e < p.rule.experts; e += 32) selection[e] = __ldg(p.bias + e);
+  }
   link.wait();
   const int first_row = static_cast<int>(blockIdx.y) * kRows, rows = *p.rows;
   if (first_row >= rows) return;  // all blocks of the cluster
@@ -65,16 +79,12 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int r = 0; r < kRows; ++r) x[r] = reinterpret_cast<const float4*>(p.in(min(first_row + r, rows - 1)));
   const auto* const norm = reinterpret_cast<const float4*>(p.norm);
-  const int fours = p.columns / 4, first = rank * share, last = min(first + share, p.rule.experts);
 
   for (int n = first; n < last || n == first; n += kOutputs) {
     float sum[32] = {}, square[kRows] = {};
+    if (n != first) ask(n, threadIdx.x);
     for (int c = threadIdx.x; c < fours; c += kThreads) {
-      float4 w[kOutputs], v[kRows];
-#pragma unroll
-      for (int j = 0; j < kOutputs; ++j)
-        w[j] = __ldg(reinterpret_cast<const float4*>(p.router) +
-                     int64_t{min(n + j, p.rule.experts - 1)} * fours + c);
+      float4 v[kRows];
       const float4 by = __ldg(norm + c);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) v[r] = __ldg(x[r] + c);
@@ -90,6 +100,7 @@ __global__ void __launch_bounds__(kThreads)
           sum[r * kOutputs + j] += v[r].w * w[j].w;
         }
       }
+      ask(n, c + kThreads);
     }
     if (n == first) {
 #pragma unroll
@@ -116,6 +127,8 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
 
+  cluster_arrive();
+
   // The normed rows themselves: a slice of the columns a block.
   const int slice = (fours + kBlocks - 1) / kBlocks;
   for (int i = threadIdx.x; i < kRows * slice; i += kThreads) {
@@ -127,26 +140,37 @@ __global__ void __launch_bounds__(kThreads)
     v.x *= factor * by.x, v.y *= factor * by.y, v.z *= factor * by.z, v.w *= factor * by.w;
     *(reinterpret_cast<float4*>(p.normed(first_row + r)) + c) = v;
   }
-  cluster_meet();
-  if (rank < kRows && first_row + rank < rows && warp == 0)
-    route_warp(p.rule, logits, selection, p.bias, p.ids(first_row + rank), p.weights(first_row + rank));
+  cluster_wait();
+  if (rank >= kRows || first_row + rank >= rows || warp != 0) return;
+  int32_t* const ids = p.ids(first_row + rank);
+  float* const weights = p.weights(first_row + rank);
+  if (!p.lanes) return route_warp(p.rule, logits, selection, p.bias, ids, weights);
+  float scores[kMostEach];
+#pragma unroll
+  for (int i = 0; i < kMostEach; ++i)
+    scores[i] = 32 * i < p.rule.experts ? logits[min(lane + 32 * i, p.rule.experts - 1)] : 0.0f;
+  int id = 0;
+  float weight = 0;
+  route_lanes(p.rule, scores, p.bias != nullptr ? selection : nullptr, id, weight);
+  if (lane < p.rule.used) ids[lane] = id, weights[lane] = weight;
 }
 
 void launch_norm_route(const Program& program, const Op& record, const Context& context) {
   const auto& op = std::get<NormRoute>(record.args);
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(op.router.id);
-  const Args args{&context.step.header->rows,
-                  memory.rows(op.in.id),
-                  memory.rows(op.normed.id),
-                  memory.rows(op.route.weights.id),
-                  memory.int_rows(op.route.ids.id),
-                  reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
-                  memory.vector(op.norm.id),
-                  memory.vector(op.route.bias.id),
-                  router.columns,
-                  op.epsilon,
-                  route_rule(op.route, program[op.router.id].shape[1], program[op.route.ids.id].columns())};
+  Args args{&context.step.header->rows,
+            memory.rows(op.in.id),
+            memory.rows(op.normed.id),
+            memory.rows(op.route.weights.id),
+            memory.int_rows(op.route.ids.id),
+            reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
+            memory.vector(op.norm.id),
+            memory.vector(op.route.bias.id),
+            router.columns,
+            op.epsilon,
+            route_rule(op.route, program[op.router.id].shape[1], program[op.route.ids.id].columns())};
+  args.lanes = in_lanes(args.rule);
   const int64_t rows = context.rows(program[op.in.id]);
   launch(context, norm_route_many,
          {dim3(kBlocks, static_cast<unsigned>((rows + kRows - 1) / kRows)), dim3(kThreads), 0, kBlocks},

@@ -122,6 +122,41 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Stamps s
   }
 }
 
+/// The same for few experts a row: everything is asked for at once, and the order found meanwhile.
+constexpr int kFewUsed = 8;
+__global__ void __launch_bounds__(kCombineThreads)
+    combine_few_kernel(const Stamps stamps, const CombinePlan p) {
+  const Link link(stamps);
+  const int r = static_cast<int>(blockIdx.x),
+            rows = *p.rows;  // was there before the step's first kernel began
+  const int n = (static_cast<int>(blockIdx.y) * kCombineThreads + static_cast<int>(threadIdx.x)) * 4;
+  link.wait();
+  if (r >= rows || n >= p.out.columns) return;
+  float4 each[kFewUsed];
+  int id[kFewUsed];
+  float weight[kFewUsed];
+#pragma unroll
+  for (int k = 0; k < kFewUsed; ++k) {
+    if (k >= p.used) break;
+    each[k] = __ldg(reinterpret_cast<const float4*>(p.each + (int64_t{r} * p.used + k) * p.out.columns + n));
+    id[k] = p.ids(r)[k], weight[k] = p.weights(r)[k];
+  }
+  float4 sum = *reinterpret_cast<const float4*>(p.base(r) + n);
+  for (int i = 0; i < p.used; ++i) {
+#pragma unroll
+    for (int k = 0; k < kFewUsed; ++k) {
+      if (k >= p.used) break;
+      int rank = 0;
+#pragma unroll
+      for (int other = 0; other < kFewUsed; ++other) rank += other < p.used && id[other] < id[k] ? 1 : 0;
+      if (rank != i) continue;
+      sum.x += weight[k] * each[k].x, sum.y += weight[k] * each[k].y;
+      sum.z += weight[k] * each[k].z, sum.w += weight[k] * each[k].w;
+    }
+  }
+  *reinterpret_cast<float4*>(p.out(r) + n) = sum;
+}
+
 }  // namespace
 
 void pack_tokens(const PackPlan& plan, int64_t slots, const Context& context) {
@@ -146,7 +181,13 @@ void order_pairs(const OrderPlan& plan, const Context& context) {
 
 void combine_experts(const CombinePlan& plan, const Context& context) {
   constexpr int kColumns = 4 * kCombineThreads;
-  launch(context, combine_kernel,
+  const auto in_fours = [&](const Rows<float>& rows) {
+    return rows.columns % 4 == 0 && rows.row_stride % 4 == 0 &&
+           reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
+  };
+  launch(context,
+         plan.used <= kFewUsed && in_fours(plan.base) && in_fours(plan.out) ? combine_few_kernel
+                                                                            : combine_kernel,
          {dim3(static_cast<unsigned>(context.step_rows),
                static_cast<unsigned>((plan.out.columns + kColumns - 1) / kColumns)),
           dim3(kCombineThreads)},

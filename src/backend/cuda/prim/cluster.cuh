@@ -118,6 +118,18 @@ __device__ inline void cluster_meet() {
 #endif
 }
 
+/// The two halves of cluster_meet: what was written before the first is seen after the second.
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
 /// Writes a float to where block `rank` of the cluster has `at`, a place in this block's shared memory.
 __device__ inline void store_at_rank(float* at, unsigned rank, float value) {
 #if __CUDA_ARCH__ >= 900

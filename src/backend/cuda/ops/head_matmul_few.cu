@@ -1,0 +1,102 @@
+// head_matmul of 2 to 32 rows in one launch (prim/few_rows.cuh): a block of threads takes 64 outputs of a
+// head. Four warps share the columns of 16 outputs, a chunk of 128 each, asked for before the kernel waits.
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/wide_dense.h"
+#include "backend/cuda/prim/few_rows.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/sync.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+using namespace few;
+
+constexpr int kTiles = 4, kOutputs = kTiles * 16;  ///< of a block of threads
+constexpr int kMostChunks = kWarps / kTiles;
+
+struct Args {
+  const StepHeader* header;
+  Rows<float> in, out;
+  Matrix weight;
+};
+
+template <int kStrips>
+struct Shared {
+  static constexpr int kTokens = kStrips * kStripTokens;
+  float meeting[kWarps * kStrips * 4 * 32];
+  float scale[kTokens];
+  alignas(16) char packed[kTokens * row_pitch(kMostChunks)];
+};
+
+template <quant::Type kType, int kStrips>
+__global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stamps, const Args p) {
+  extern __shared__ __align__(16) char few_shared[];
+  auto& s = *reinterpret_cast<Shared<kStrips>*>(few_shared);
+  const Link link(stamps);
+  const int rows = p.header->rows;  // was there before the step's first kernel began
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = warp % kTiles, chunk = warp / kTiles;
+  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kOutputs;
+  const int columns = p.weight.columns, chunks = columns / kChunkColumns;
+  Unit<kType> unit;
+  if (chunk < chunks) unit.load(p.weight, p.weight.row(head, first + tile * 16), chunk);
+  link.wait();
+  for (int token = warp; token < s.kTokens; token += kWarps) {
+    float4 v[kMostChunks];
+    const float* const row = p.in(min(token, rows - 1), head);
+#pragma unroll
+    for (int i = 0; i < kMostChunks; ++i) {
+      const int c = i * kChunkColumns + lane * 4;
+      v[i] = c < columns ? *reinterpret_cast<const float4*>(row + c) : float4{0, 0, 0, 0};
+    }
+    pack_row(v, chunks, s.packed + token * row_pitch(kMostChunks), s.scale + token);
+  }
+  __syncthreads();
+  float sum[kStrips][4] = {};
+  if (chunk < chunks) unit.multiply(p.weight, s.packed, row_pitch(kMostChunks), chunk, sum);
+  meet(sum, kTiles, kTiles, s.meeting, [&](int of, int output, int token, float all) {
+    if (token < rows) p.out(token, head)[first + of * 16 + output] = all * s.scale[token];
+  });
+}
+
+template <quant::Type kType>
+void start(const Args& args, const Context& c) {
+  const auto with = [&](auto kernel, size_t shared) {
+    launch(c, kernel,
+           {dim3(static_cast<unsigned>(args.weight.rows / kOutputs),
+                 static_cast<unsigned>(args.weight.matrices)),
+            dim3(kThreads), static_cast<int64_t>(shared)},
+           args);
+  };
+  switch (strips_for(c.step_rows)) {
+    case 1: return with(head_matmul_few<kType, 1>, sizeof(Shared<1>));
+    case 2: return with(head_matmul_few<kType, 2>, sizeof(Shared<2>));
+    default: return with(head_matmul_few<kType, 4>, sizeof(Shared<4>));
+  }
+}
+
+void launch_head_matmul(const Program&, const Op& record, const Context& c) {
+  const auto& op = std::get<HeadMatmul>(record.args);
+  const Args args{c.step.header, c.memory.rows(op.in.id), c.memory.rows(op.out.id),
+                  c.memory.matrix(op.weight.id)};
+  if (args.weight.type == quant::Type::Q8_0) return start<quant::Type::Q8_0>(args, c);
+  start<quant::Type::Q4_0>(args, c);
+}
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<HeadMatmul>(record.args);
+  const Tensor &weight = p[op.weight.id], &in = p[op.in.id];
+  return sizes.rows > kNarrowRows && sizes.rows <= kMostRows && op.reduce == Reduce::Columns &&
+         in.shape[0] == kStepRows && (weight.type == quant::Type::Q8_0 || weight.type == quant::Type::Q4_0) &&
+         weight.shape[1] % kOutputs == 0 && weight.columns() % kChunkColumns == 0 &&
+         weight.columns() <= kMostChunks * kChunkColumns && in.stride[0] % 4 == 0 && in.stride[1] % 4 == 0 &&
+         in.offset % 4 == 0;
+}
+
+}  // namespace
+
+const Kernel kHeadMatmulFew{"matmul of heads, packed in place", serves, launch_head_matmul};
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,259 @@
+// mla_query of 2 to 32 rows in one launch, where ops/mla_query_many.cu takes four: a cluster of four blocks
+// takes a head. Each block norms and packs the rows for itself, makes a quarter of the head's queries (q) and
+// pushes it to the others; then it turns the rotary columns of a quarter of the rows, packs what is not
+// turned and makes a quarter of the latent queries (k_b). Clusters behind those of the heads put rows into
+// the cache.
+//
+// Bound by latency: weights (53 KB a block for GLM-4.7-Flash in q4_0) are asked for before the kernel waits
+// for its predecessor, into registers. A warp multiplies 16 outputs and every fourth chunk of 128 columns;
+// sums meet in shared memory in the order of the warps.
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/wide_dense.h"
+#include "backend/cuda/prim/append_row.cuh"
+#include "backend/cuda/prim/cluster.cuh"
+#include "backend/cuda/prim/few_rows.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/sync.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+using namespace few;
+
+constexpr int kBlocks = 4;          ///< of a cluster
+constexpr int kMostQuery = 256;     ///< columns of a head's query, nope and turned
+constexpr int kMostRank = 512;      ///< columns of a latent query
+constexpr int kMostColumns = 1024;  ///< of the low-rank query
+constexpr int kMostTurned = 64;
+constexpr int kAhead = 2;  ///< chunks of q that a warp asks for before it waits
+
+struct Args {
+  StepView step;
+  CacheRows appended;
+  Rows<float> in, out;
+  const float* q_norm;
+  Matrix q, k_b;
+  int32_t heads, nope, turned, rank;
+  float epsilon;
+  RopeTable rope;
+};
+
+template <int kStrips>
+struct Shared {
+  static constexpr int kTokens = kStrips * kStripTokens;
+  alignas(16) float query[kTokens][kMostQuery];
+  float meeting[kWarps * kStrips * 4 * 32];
+  float scale[kTokens];
+  Arrivals queries_there;
+  alignas(16) char packed[];  ///< tokens as halves
+};
+
+/// The rows normed, as halves.
+template <int kStrips>
+__device__ __forceinline__ void pack_rows(const Args& p, Shared<kStrips>& s, int rows, int chunks) {
+  constexpr int kHeld = kMostColumns / kChunkColumns;
+  const int lane = threadIdx.x % 32, columns = p.in.columns;
+  for (int token = threadIdx.x / 32; token < s.kTokens; token += kWarps) {
+    float4 v[kHeld], norm[kHeld];
+    const float* const row = p.in(min(token, rows - 1));
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int c = i * kChunkColumns + lane * 4;
+      v[i] = c < columns ? *reinterpret_cast<const float4*>(row + c) : float4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int c = i * kChunkColumns + lane * 4;
+      norm[i] = c < columns ? __ldg(reinterpret_cast<const float4*>(p.q_norm + c)) : float4{0, 0, 0, 0};
+    }
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+    const float inverse = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(columns) + p.epsilon);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      v[i].x *= inverse * norm[i].x, v[i].y *= inverse * norm[i].y;
+      v[i].z *= inverse * norm[i].z, v[i].w *= inverse * norm[i].w;
+    }
+    pack_row(v, chunks, s.packed + token * row_pitch(chunks), s.scale + token);
+  }
+}
+
+/// What of the queries is not turned, as halves, in place of the rows.
+template <int kStrips>
+__device__ __forceinline__ void pack_queries(const Args& p, Shared<kStrips>& s, int chunks) {
+  const int lane = threadIdx.x % 32;
+  for (int token = threadIdx.x / 32; token < s.kTokens; token += kWarps) {
+    float4 v[kMostQuery / kChunkColumns];
+#pragma unroll
+    for (int i = 0; i < kMostQuery / kChunkColumns; ++i) {
+      const int c = i * kChunkColumns + lane * 4;
+      v[i] = c < p.nope ? *reinterpret_cast<const float4*>(&s.query[token][c]) : float4{0, 0, 0, 0};
+    }
+    pack_row(v, chunks, s.packed + token * row_pitch(chunks), s.scale + token);
+  }
+}
+
+template <quant::Type kQ, quant::Type kB, int kStrips>
+__global__ void __launch_bounds__(kThreads, 1)
+    mla_query_few(const Stamps stamps, const __grid_constant__ Args p) {
+  extern __shared__ __align__(128) char few_shared[];
+  auto& s = *reinterpret_cast<Shared<kStrips>*>(few_shared);
+  const Link link(stamps);
+  const int rows = p.step.header->rows;  // was there before the step's first kernel began
+  const int warp = threadIdx.x / 32, head = static_cast<int>(blockIdx.x) / kBlocks;
+  if (head >= p.heads) {
+    link.wait();
+    const int row = static_cast<int>(blockIdx.x) - p.heads * kBlocks;
+    if (row < rows) append_row(p.appended, p.rope, row);
+    return;
+  }
+  const int rank = static_cast<int>(cluster_rank()), width = p.nope + p.turned;
+  const int share = width / kBlocks, chunks = p.q.columns / kChunkColumns;
+  const int latents = p.rank / kBlocks, k_chunks = (p.nope + kChunkColumns - 1) / kChunkColumns;
+  if (threadIdx.x == 0) s.queries_there.begin();
+  cluster_here();
+
+  // Weights first. A warp's 16 outputs, and its chunks of them.
+  constexpr int kTiles = kMostQuery / kBlocks / 16, kShares = kWarps / kTiles;
+  constexpr int kLatentTiles = kMostRank / kBlocks / 16;
+  const int tile = warp % kTiles, part = warp / kTiles, k_tile = warp % kLatentTiles,
+            k_part = warp / kLatentTiles;
+  const bool has_tile = tile < share / 16, has_latents = k_tile < latents / 16 && k_part < k_chunks;
+  const int64_t q_row = p.q.row(0, int64_t{head} * width + rank * share + tile * 16);
+  const int64_t k_row = p.k_b.row(head, rank * latents + k_tile * 16);
+  Unit<kQ> q[kAhead];
+  Unit<kB> k_b;
+  if (has_tile) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) q[i].load(p.q, q_row, min(part + i * kShares, chunks - 1));
+  }
+  if (has_latents) k_b.load(p.k_b, k_row, k_part);
+  // The rotary columns of every fourth row are this block's to turn: a pair a thread.
+  const int turned_row = static_cast<int>(threadIdx.x) / 32 * kBlocks + rank, pair = threadIdx.x % 32;
+  const bool turns = turned_row < rows && pair < p.turned / 2;
+  Turn turn{};
+  if (turns) turn = p.rope.turn(p.step.positions[turned_row], pair, p.appended.factors);
+  if (threadIdx.x == 0) s.queries_there.expect((kBlocks - 1) * share * 4 * s.kTokens);
+
+  link.wait();
+  pack_rows(p, s, rows, chunks);
+  __syncthreads();
+  float sum[kStrips][4] = {};
+  if (has_tile) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (part + i * kShares < chunks)
+        q[i].multiply(p.q, s.packed, row_pitch(chunks), part + i * kShares, sum);
+    }
+    for (int c = part + kAhead * kShares; c < chunks; c += kShares) {
+      q[0].load(p.q, q_row, c);
+      q[0].multiply(p.q, s.packed, row_pitch(chunks), c, sum);
+    }
+  }
+  meet(sum, share / 16, kTiles, s.meeting, [&](int of, int output, int token, float all) {
+    s.query[token][rank * share + of * 16 + output] = all * s.scale[token];
+  });
+  pushes_from_here();
+  __syncthreads();
+  cluster_all();  // everybody counts by now
+  for (int i = threadIdx.x; i < s.kTokens * (kBlocks - 1); i += kThreads) {
+    const int token = i / (kBlocks - 1), other = (rank + 1 + i % (kBlocks - 1)) % kBlocks;
+    s.queries_there.push_row(&s.query[token][rank * share], share * 4, static_cast<unsigned>(other));
+  }
+  s.queries_there.wait();
+  cluster_here();
+
+  if (turns) {
+    const float* const from = s.query[turned_row] + p.nope;
+    float* const to = p.out(turned_row, head) + p.rank;
+    const int half = p.turned / 2, first = p.rope.first(pair), second = p.rope.second(pair, half);
+    const float a = from[first], b = from[second];
+    to[first] = a * turn.cosine - b * turn.sine;
+    to[second] = a * turn.sine + b * turn.cosine;
+  }
+  pack_queries(p, s, k_chunks);
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < kStrips; ++n) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
+  if (has_latents) k_b.multiply(p.k_b, s.packed, row_pitch(k_chunks), k_part, sum);
+  meet(sum, latents / 16, kLatentTiles, s.meeting, [&](int of, int output, int token, float all) {
+    if (token < rows) p.out(token, head)[rank * latents + of * 16 + output] = all * s.scale[token];
+  });
+  cluster_all();
+}
+
+template <quant::Type kQ, quant::Type kB>
+auto kernel_of(int64_t rows) {
+  return rows <= 8    ? mla_query_few<kQ, kB, 1>
+         : rows <= 16 ? mla_query_few<kQ, kB, 2>
+                      : mla_query_few<kQ, kB, 4>;
+}
+int64_t shared_bytes(int64_t rows, int64_t columns, int64_t nope) {
+  const int strips = rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
+  const auto chunks = static_cast<int>(std::max(columns, padded_columns(nope)) / kChunkColumns);
+  const int64_t fixed = strips == 1 ? sizeof(Shared<1>) : strips == 2 ? sizeof(Shared<2>) : sizeof(Shared<4>);
+  return fixed + int64_t{strips} * kStripTokens * row_pitch(chunks);
+}
+
+void launch_query(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<MlaQuery>(record.args);
+  const Memory& memory = c.memory;
+  const int64_t turned = op.rope_columns(p);
+  Args args{};
+  args.step = c.step;
+  args.in = flat(memory.rows(op.in.id)), args.out = memory.rows(op.out.id);
+  args.q_norm = memory.vector(op.q_norm.id);
+  args.q = memory.matrix(op.q.id), args.k_b = memory.matrix(op.k_b.id);
+  args.heads = args.out.heads, args.nope = static_cast<int32_t>(op.nope(p));
+  args.turned = static_cast<int32_t>(turned), args.rank = static_cast<int32_t>(op.rank(p));
+  args.epsilon = op.epsilon, args.rope = rope_table(op.rope, turned);
+  args.appended = {c.step,
+                   memory.cache(),
+                   op.cache_layer,
+                   args.rank,
+                   memory.rows(op.kv.id),
+                   memory.vector(op.kv_norm.id),
+                   memory.vector(op.factors.id),
+                   op.epsilon};
+  const int64_t blocks = args.heads * kBlocks + (c.step_rows + kBlocks - 1) / kBlocks * kBlocks;
+  const LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                          shared_bytes(c.step_rows, args.q.columns, args.nope), kBlocks};
+  using quant::Type;
+  if (args.q.type == Type::Q4_K)
+    return launch(c, kernel_of<Type::Q4_K, Type::Q8_0>(c.step_rows), shape, args);
+  if (args.q.type == Type::Q8_0)
+    return launch(c, kernel_of<Type::Q8_0, Type::Q8_0>(c.step_rows), shape, args);
+  if (args.k_b.type == Type::Q8_0)
+    return launch(c, kernel_of<Type::Q4_0, Type::Q8_0>(c.step_rows), shape, args);
+  launch(c, kernel_of<Type::Q4_0, Type::Q4_0>(c.step_rows), shape, args);
+}
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  using quant::Type;
+  const auto& op = std::get<MlaQuery>(record.args);
+  if (sizes.architecture < 90 || sizes.rows <= kNarrowRows || sizes.rows > kMostRows || !op.q || !op.q_norm ||
+      op.k_b_reduce != Reduce::Columns)
+    return false;
+  const Type q = p[op.q.id].type, k_b = p[op.k_b.id].type;
+  const bool typed = k_b == Type::Q8_0 ? q == Type::Q4_0 || q == Type::Q4_K || q == Type::Q8_0
+                                       : k_b == Type::Q4_0 && q == Type::Q4_0;
+  const quant::CacheRow row = p[op.cache.id].cache_row();
+  const int64_t rank = op.rank(p), nope = op.nope(p), turned = op.rope_columns(p), width = nope + turned;
+  const int64_t columns = p[op.in.id].columns();
+  const auto aligned = [&](TensorId id) { return p[id].stride[0] % 4 == 0 && p[id].offset % 4 == 0; };
+  return typed && (row.type == Type::F16 || row.coded() == rank) && aligned(op.in.id) &&
+         columns % kChunkColumns == 0 && columns <= kMostColumns && width <= kMostQuery &&
+         width % (16 * kBlocks) == 0 && rank <= kMostRank && rank % (16 * kBlocks) == 0 && nope % 32 == 0 &&
+         turned <= kMostTurned && shared_bytes(sizes.rows, columns, nope) <= most_shared(sizes.architecture);
+}
+
+}  // namespace
+
+const Kernel kMlaQueryFew{"queries of some rows, a cluster a head", serves, launch_query};
+
+}  // namespace sluice::backend::cuda
