@@ -19,7 +19,6 @@
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
-#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/warp.cuh"
@@ -33,8 +32,7 @@ using namespace program;
 constexpr int kThreads = 256, kWarps = 8;
 constexpr int kHeadTile = 32;
 constexpr int kQuarters = 4, kQuarterSteps = kMlaWidth / 16 / kQuarters;  // matrix steps of 16 columns
-constexpr int kRowBytes = kMlaWidth * 2 + 16;  // of a page in shared memory: banks differ
-constexpr int kPageBytes = kPageRows * kRowBytes;
+constexpr int kPageBytes = kPageRows * kMlaPitch;
 constexpr int kScoreStride = kPageRows + 8, kWeightStride = kPageRows + 8;
 constexpr int kSharedBytes = 2 * kPageBytes + kQuarters * kHeadTile * kScoreStride * 4 +
                              kHeadTile * kWeightStride * 2 + 3 * kHeadTile * 4 +
@@ -46,7 +44,7 @@ __device__ __forceinline__ void bring_page(uint32_t to, const char* page, int co
 #pragma unroll 6
   for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads) {
     const int row = i / kUnits, unit = i - row * kUnits;
-    copy_async(to + row * kRowBytes + unit * 16, page + (row < count ? row : 0) * kMlaWidth * 2 + unit * 16,
+    copy_async(to + row * kMlaPitch + unit * 16, page + (row < count ? row : 0) * kMlaWidth * 2 + unit * 16,
                row < count);
   }
   commit_copies();
@@ -59,25 +57,6 @@ __device__ __forceinline__ void bring_codes(uint32_t to, const char* page, int c
   for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads)
     copy_async(to + i * 16, page + (i < count * kUnits ? i : 0) * 16, i < count * kUnits);
   commit_copies();
-}
-
-/// The page of these rows: halves.
-__device__ __forceinline__ void decode_page(char* to, const char* rows) {
-  constexpr int kCodeUnits = kMlaRank / 16, kUnits = kCodeUnits + (kMlaWidth - kMlaRank) * 2 / 16;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads) {
-    const int row = i / kUnits, unit = i - row * kUnits;
-    const char* const from = rows + row * kMlaQ8Bytes;
-    const uint4 bits = *reinterpret_cast<const uint4*>(from + unit * 16);
-    auto* const at = reinterpret_cast<uint4*>(to + row * kRowBytes);
-    if (unit >= kCodeUnits) {
-      at[unit + kCodeUnits] = bits;
-    } else {
-      const auto scale = reinterpret_cast<const __half*>(from + kMlaQ8Scales)[unit / 2];
-      const SixteenHalves numbers = halves_of_codes(bits, scale);
-      at[2 * unit] = numbers.low, at[2 * unit + 1] = numbers.high;
-    }
-  }
 }
 
 /// kCoded: the cache is in eight bits. The second page's place holds rows as they are then, and the page is
@@ -164,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
     if (kCoded) {
       wait_copies<0>();
       __syncthreads();
-      decode_page(split_shared, split_shared + kPageBytes);
+      decode_rows<kThreads>(split_shared, split_shared + kPageBytes, kPageRows);
     } else if (more) {
       bring(buffer ^ 1, from + kPageRows);
       wait_copies<1>();
@@ -186,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
       for (int n = 0; n < 4; n += 2) {
         uint32_t key[4];  // positions 0..7 columns 0..7 and 8..15, positions 8..15 likewise
         const int position = half * 32 + n * 8 + lane / 16 * 8 + lane % 8;
-        load_matrices(key, page + position * kRowBytes + (c + lane / 8 % 2 * 8) * 2);
+        load_matrices(key, page + position * kMlaPitch + (c + lane / 8 % 2 * 8) * 2);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           const uint32_t second[4] = {rest[i].x, rest[i].y, rest[i].z, rest[i].w};
@@ -254,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
       for (int n = 0; n < 8; n += 2) {
         uint32_t value[4];  // positions 0..7 and 8..15 of columns 0..7, then of columns 8..15
         load_matrices_transposed(
-            value, page + (16 * s + lane % 16) * kRowBytes + (warp * 64 + n * 8 + lane / 16 * 8) * 2);
+            value, page + (16 * s + lane % 16) * kMlaPitch + (warp * 64 + n * 8 + lane / 16 * 8) * 2);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           mma_16x8x16(sum[i][n], weight[i], value[0], value[1]);

@@ -3,17 +3,17 @@
 //
 // Attention: all blocks of threads that the device holds share the context evenly, in sixteens of positions,
 // each for up to 32 heads. What earlier steps have put into the cache does not depend on this one, so a block
-// asks for its first rows before it waits for the queries. Pieces of kPiece rows come to shared
-// memory; a lane of the first warp asks for two rows. Of a piece
+// asks for its first rows before it waits for the queries. Pieces of kPiece rows come to shared memory; a
+// lane of the first warp asks for two rows. Of a piece
 //   scores   each of four warps has a quarter of the columns, and of two such fours each every other sixteen
 //            positions; the quarters meet in shared memory
 //   softmax  a warp has some heads, a lane two positions (a running maximum: Milakov and Gimelshein 2018)
 //   values   each of eight warps has 64 of the 512 columns for all heads
 // Positions or columns are the rows of the matrix instructions, heads their eight columns: 20 heads fill 24.
 //
-// Then the blocks of a cluster push their sums to each other: block r puts 64 columns of all of them
-// together. What is left is a part of a head for each cluster; the values' kernel joins them before it
-// multiplies by v_b. All sums are in one order, which the length of the context and the device say.
+// Then the blocks of a cluster push their parts of the contexts to each other: block r puts 64 columns of all
+// of them together. What is left is a part of a head for each cluster; the values' kernel joins them before
+// it multiplies by v_b. All sums are in one order, which the length of the context and the device say.
 //
 // Bound by memory at depth, 1,152 bytes a position for all heads; by the chain of steps before that.
 #include <cuda_fp16.h>
@@ -22,7 +22,6 @@
 #include <numbers>
 
 #include "backend/cuda/ops/mla_heads.cuh"
-#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/head_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
@@ -35,8 +34,7 @@ constexpr int kThreads = 256, kWarps = 8;
 constexpr int kInCluster = 8, kMostClusters = 16;
 constexpr int kPiece = 64;                                                // positions
 constexpr int kQuarters = 4, kQuarterSteps = kMlaWidth / 16 / kQuarters;  // matrix steps of 16 columns
-constexpr int kRowBytes = kMlaWidth * 2 + 16;                             // in shared memory: banks differ
-constexpr int kPieceBytes = kPiece * kRowBytes;
+constexpr int kPieceBytes = kPiece * kMlaPitch;
 constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
 constexpr int kColumns = kMlaRank / kInCluster;  // that a block puts together
 constexpr int kPartBytes = kColumns * 2 + 16;    // of a head's part of them: banks differ
@@ -75,36 +73,13 @@ struct Layout {
 };
 static_assert(kInCluster * 32 * kPartBytes <= kPieceBytes, "contexts fit where rows were");
 
-#if __CUDA_ARCH__ >= 900
-
-/// Rows in eight bits, as halves.
-__device__ __forceinline__ void decode_piece(char* to, const char* rows, int count) {
-  constexpr int kCodeUnits = kMlaRank / 16, kUnits = kCodeUnits + (kMlaWidth - kMlaRank) * 2 / 16;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < count * kUnits; i += kThreads) {
-    const int row = i / kUnits, unit = i - row * kUnits;
-    const char* const from = rows + row * kMlaQ8Bytes;
-    const uint4 bits = *reinterpret_cast<const uint4*>(from + unit * 16);
-    auto* const at = reinterpret_cast<uint4*>(to + row * kRowBytes);
-    if (unit >= kCodeUnits) {
-      at[unit + kCodeUnits] = bits;
-    } else {
-      const auto scale = reinterpret_cast<const __half*>(from + kMlaQ8Scales)[unit / 2];
-      const SixteenHalves numbers = halves_of_codes(bits, scale);
-      at[2 * unit] = numbers.low, at[2 * unit + 1] = numbers.high;
-    }
-  }
-}
-
-#endif
-
 template <int kTiles, bool kCoded>
 __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kPadded = 8 * kTiles;
   extern __shared__ __align__(128) char deep_shared[];
   __shared__ __align__(8) uint64_t barriers[2];
-  __shared__ Arrivals sums_there;
+  __shared__ Arrivals parts_there;
   const Link link(stamps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int rank = static_cast<int>(cluster_rank());
@@ -113,9 +88,9 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   const uint32_t rows_there = shared_address(barriers), queries_there = rows_there + 8;
   if (threadIdx.x == 0) {
     barrier_init(rows_there, 1), barrier_init(queries_there, 1);
-    sums_there.begin();
+    parts_there.begin();
     // What the others will push.
-    sums_there.expect((kInCluster - 1) * layout.pushed * (kPartBytes + 8));
+    parts_there.expect((kInCluster - 1) * layout.pushed * (kPartBytes + 8));
   }
   __syncthreads();
   cluster_here();
@@ -125,7 +100,7 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   const int begin = groups * block / blocks * 16, end = min(groups * (block + 1) / blocks * 16, length);
   const int pieces = (max(0, end - begin) + kPiece - 1) / kPiece;
-  constexpr int kBytes = kCoded ? kMlaQ8Bytes : kMlaWidth * 2, kPitch = kCoded ? kMlaQ8Bytes : kRowBytes;
+  constexpr int kBytes = kCoded ? kMlaQ8Bytes : kMlaWidth * 2, kPitch = kCoded ? kMlaQ8Bytes : kMlaPitch;
   char* const rows = deep_shared;
   char* const come = kCoded ? deep_shared + layout.coded : rows;  // rows as they are in the cache
   const auto count_of = [&](int piece) { return min(kPiece, end - begin - piece * kPiece); };
@@ -183,14 +158,14 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   for (int piece = 0; piece < pieces; ++piece) {
     const int count = count_of(piece);
     barrier_wait(rows_there, static_cast<uint32_t>(piece % 2));
-    if (kCoded) decode_piece(rows, come, count);
+    if (kCoded) decode_rows<kThreads>(rows, come, count);
     const int whole = (count + 15) / 16 * 16;
     if (count < whole) {
       // Rows that are not there: weights of zero do not make up for what is no number.
       constexpr int kUnits = kMlaWidth * 2 / 16;
       for (int i = threadIdx.x; i < (whole - count) * kUnits; i += kThreads) {
         const int row = i / kUnits, unit = i - row * kUnits;
-        reinterpret_cast<uint4*>(rows + (count + row) * kRowBytes)[unit] = {0, 0, 0, 0};
+        reinterpret_cast<uint4*>(rows + (count + row) * kMlaPitch)[unit] = {0, 0, 0, 0};
       }
     }
     if (kCoded || count < whole) __syncthreads();
@@ -203,7 +178,7 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
       for (int s = 0; s < kQuarterSteps; ++s) {
         const int step = quarter * kQuarterSteps + s;
         uint32_t key[4];
-        load_matrices(key, at_rows + (at + lane % 16) * kRowBytes + (step * 16 + lane / 16 * 8) * 2);
+        load_matrices(key, at_rows + (at + lane % 16) * kMlaPitch + (step * 16 + lane / 16 * 8) * 2);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           const uint2 high = first[SplitQueries::at(i, step, lane)],
@@ -262,7 +237,7 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         uint32_t value[4];  // columns by positions
-        load_matrices_transposed(value, at_rows + (at + lane % 8 + lane / 16 * 8) * kRowBytes +
+        load_matrices_transposed(value, at_rows + (at + lane % 8 + lane / 16 * 8) * kMlaPitch +
                                             (warp * 64 + m * 16 + lane / 8 % 2 * 8) * 2);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i)
@@ -309,10 +284,10 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   __syncthreads();
   cluster_all();
   if (threadIdx.x < kInCluster && static_cast<int>(threadIdx.x) != rank) {
-    sums_there.push(incoming_stats + rank * layout.pushed * 8, stats, layout.pushed * 8, threadIdx.x);
-    sums_there.push(incoming + rank * slice, outgoing + threadIdx.x * slice, slice, threadIdx.x);
+    parts_there.push(incoming_stats + rank * layout.pushed * 8, stats, layout.pushed * 8, threadIdx.x);
+    parts_there.push(incoming + rank * slice, outgoing + threadIdx.x * slice, slice, threadIdx.x);
   }
-  sums_there.wait();
+  parts_there.wait();
   cluster_here();
 
   // Weights of the blocks' parts, by head.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/mma.cuh"
 #include "backend/cuda/prim/sync.cuh"
 
@@ -11,6 +12,8 @@ namespace sluice::backend::cuda {
 inline constexpr int kMlaWidth = 576, kMlaRank = 512;  ///< columns of a cache row, of the values in it
 /// Bytes of a cache row in eight bits; where its columns in binary16 and its scales begin.
 inline constexpr int kMlaQ8Bytes = 672, kMlaQ8Exact = 512, kMlaQ8Scales = 640;
+/// From row to row of halves in shared memory, bytes: banks differ.
+inline constexpr int kMlaPitch = kMlaWidth * 2 + 16;
 inline constexpr int kMostChunks = 128;
 
 struct MlaArgs {
@@ -44,6 +47,26 @@ SLUICE_BOTH inline int chunk_of(int length, int most) {
 __device__ __forceinline__ float query_unscale(float largest) {
   const int exponent = min(max(static_cast<int>(__float_as_uint(largest) >> 23), 40), 254);
   return __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
+}
+
+/// Cache rows in eight bits, as they lie in the cache, to rows of halves. A block of kThreads calls it.
+template <int kThreads>
+__device__ __forceinline__ void decode_rows(char* to, const char* rows, int count) {
+  constexpr int kCodeUnits = kMlaRank / 16, kUnits = kCodeUnits + (kMlaWidth - kMlaRank) * 2 / 16;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count * kUnits; i += kThreads) {
+    const int row = i / kUnits, unit = i - row * kUnits;
+    const char* const from = rows + row * kMlaQ8Bytes;
+    const uint4 bits = *reinterpret_cast<const uint4*>(from + unit * 16);
+    auto* const at = reinterpret_cast<uint4*>(to + row * kMlaPitch);
+    if (unit >= kCodeUnits) {
+      at[unit + kCodeUnits] = bits;
+    } else {
+      const auto scale = reinterpret_cast<const __half*>(from + kMlaQ8Scales)[unit / 2];
+      const SixteenHalves numbers = halves_of_codes(bits, scale);
+      at[2 * unit] = numbers.low, at[2 * unit + 1] = numbers.high;
+    }
+  }
 }
 
 void attend_split(const MlaArgs& args, const Context& context);
