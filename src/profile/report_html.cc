@@ -118,10 +118,12 @@ std::string share_by_layer(const Report& report) {
     layers[row.layer][row.op] += row.us;
   }
   std::vector<std::pair<double, std::string>> order;
+  order.reserve(totals.size());
   for (const auto& [op, us] : totals) order.emplace_back(us, op);
   std::sort(order.rbegin(), order.rend());
   if (order.size() > 5) order.resize(5);
   std::vector<std::string> series;
+  series.reserve(order.size() + 1);
   for (const auto& [us, op] : order) series.push_back(op);
   series.emplace_back("other");
   std::vector<Stack> stacks;
