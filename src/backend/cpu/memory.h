@@ -64,6 +64,8 @@ class Memory {
   Weight weight(program::TensorId id) const;
   /// A weight in panels: of ops whose kernel says so (Kernel::panels).
   Matrix matrix(program::TensorId id, int worker, int slot) const { return packed_.matrix(id, worker, slot); }
+  /// A row of a table, which may lie in panels.
+  void decode_row(program::TensorId id, int64_t row, float* out) const { packed_.decode_row(id, row, out); }
   const MatmulKernels& kernels() const { return kernels_; }
   Rows<float> rows(program::TensorId id) const;
   Rows<int32_t> int_rows(program::TensorId id) const;

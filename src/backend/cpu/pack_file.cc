@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernel.h"
@@ -23,7 +25,7 @@ namespace sluice::backend::cpu {
 namespace {
 
 constexpr char kMagic[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'P', 'K'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kPart = 64 << 10;                // every part begins at a multiple: of all page sizes
 constexpr uint64_t kMostSegments = 1 << 14;         // a system maps some ten thousands
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // sums of a few such numbers do not overflow
@@ -210,10 +212,17 @@ std::vector<PackSegment> kept_segments(const program::Program& program, const pr
     list.push_back({first, whole_parts(begin + bytes) - first});
   };
   keep(0, static_cast<uint64_t>(source.head_bytes));
+  std::set<program::TensorId> packed;
+  for (const program::Op& op : program.ops()) {
+    if (!bind(program, op)->panels) continue;
+    program::info(op).operands(op, [&](const char*, program::TensorId id, bool) { packed.insert(id); });
+  }
   for (const program::Op& op : program.ops()) {
     if (bind(program, op)->panels) continue;
+    // Where a token table is multiplied too, its rows come out of the panels (PackedWeights::decode_row).
+    const bool reads_panels = std::holds_alternative<program::Embed>(op.args);
     program::info(op).operands(op, [&](const char*, program::TensorId id, bool) {
-      if (program[id].kind != program::Kind::Weight) return;
+      if (program[id].kind != program::Kind::Weight || (reads_panels && packed.contains(id))) return;
       const auto bytes = weights[static_cast<size_t>(program.storage(id))];
       CHECK(bytes.data() >= source.bytes.data() &&
                 bytes.data() + bytes.size() <= source.bytes.data() + source.bytes.size(),

@@ -138,6 +138,15 @@ Matrix PackedWeights::matrix(TensorId id, int worker, int slot) const {
   return matrix;
 }
 
+void PackedWeights::decode_row(TensorId id, int64_t row, float* out) const {
+  if (repack_ && holds(id)) {
+    const auto* panel = matrix(id, 0, 0).panel(0, row / kPanelRows);
+    return decode_packed_row(program_[id].type, panel, row % kPanelRows, program_[id].columns(), out);
+  }
+  const Matrix rows = in_file(id);
+  quant::type_info(rows.type).decode(rows.data + row * rows.row_bytes, out, rows.columns);
+}
+
 void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>& progress) {
   if (!repack_ || panels_ != pages_.data()) return;
   const int64_t available = available_memory_bytes();  // 0: cannot be told

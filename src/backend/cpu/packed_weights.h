@@ -70,6 +70,10 @@ class PackedWeights {
   std::string layout() const;
 
   bool holds(program::TensorId id) const { return offset_[static_cast<size_t>(id)] >= 0; }
+  /// A row of a table [1, rows, columns], decoded: out of its panels where products read it too, and else out
+  /// of the file. The same numbers; but the file's pages were given back when they were packed, and each new
+  /// token's would come from the disk.
+  void decode_row(program::TensorId id, int64_t row, float* out) const;
   Matrix matrix(program::TensorId id, int worker, int slot) const;
   int64_t bytes() const { return bytes_; }
 

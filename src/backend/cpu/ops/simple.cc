@@ -14,11 +14,10 @@ int64_t no_scratch(const Program&, const Op&, const CompileOptions&) { return 0;
 
 void embed(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<Embed>(record.args);
-  const Weight table = c.memory.weight(op.table.id);
   const Rows<float> out = c.memory.rows(op.out.id);
   const Slice rows = c.slice(c.input.rows());
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    table.decode_row(0, c.input.tokens[static_cast<size_t>(r)], out(r));
+    c.memory.decode_row(op.table.id, c.input.tokens[static_cast<size_t>(r)], out(r));
   }
 }
 
