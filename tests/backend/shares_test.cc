@@ -53,12 +53,12 @@ int64_t load(const OpShape& op, int worker, int workers) {
     return slice.last - slice.first;
   }
   PanelShares shares(worker, workers);
-  shares.count(panels_of(op.rows), 1);
-  for (int64_t i = 0; i < op.others; ++i) shares.count(panels_of(op.other_rows), 1);
-  const Slice first = shares.take(panels_of(op.rows), 1);
+  shares.count(panels_of(op.rows), 1, false);
+  for (int64_t i = 0; i < op.others; ++i) shares.count(panels_of(op.other_rows), 1, false);
+  const Slice first = shares.take(panels_of(op.rows), 1, false);
   int64_t panels = first.last - first.first;
   for (int64_t i = 0; i < op.others; ++i) {
-    const Slice slice = shares.take(panels_of(op.other_rows), 1);
+    const Slice slice = shares.take(panels_of(op.other_rows), 1, false);
     panels += slice.last - slice.first;
   }
   return panels;

@@ -38,6 +38,20 @@ TEST_P(GoldenTest, CpuIsWithinTheLimitOfDivergence) {
   }
 }
 
+/// Steps in which some matrices go through tiles and others through byte products: by type (24 rows), and
+/// experts apart from what all rows share.
+TEST(Golden, CpuIsWithinTheLimitWhereSomeProductsAreTiled) {
+  if (backend::cpu::best_isa() != backend::cpu::Isa::Amx) GTEST_SKIP() << "this machine has no AMX";
+  for (const Case& one : kCases) {
+    const Golden golden = read_case(one);
+    const auto cpu = backend::make_cpu_backend({.threads = 2});
+    for (const int64_t rows : {14, 24}) {
+      EXPECT_LT(divergence(golden, logits_of(golden, *cpu, rows)).best_90, one.kl_limit)
+          << one.name << " " << rows;
+    }
+  }
+}
+
 /// Eight bits of the cache beside eight bits of activations, both 32 under a scale: no limit is another one.
 TEST_P(GoldenTest, CpuIsWithinTheSameLimitWithACacheOfEightBits) {
   const auto& [golden_name, rows] = GetParam();
@@ -103,7 +117,7 @@ TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsThreadsAndRepacking) {
       EXPECT_EQ(one, logits(2, 7, false));
       if (isa < backend::cpu::Isa::Amx) {
         EXPECT_EQ(one, logits(1, 512, true));
-      } else {  // from 32 rows a step on products go through tiles of bf16: the same bits among themselves
+      } else {  // with rows enough all products go through tiles of bf16: the same bits among themselves
         EXPECT_EQ(logits(1, 48, true), logits(3, 512, true));
         EXPECT_EQ(logits(1, 48, true), logits(2, 512, false));
       }

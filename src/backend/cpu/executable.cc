@@ -1,6 +1,7 @@
 // The CPU executable: the team enters once a step and walks the list, meeting where an op needs what others
 // made.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -115,8 +116,12 @@ class CpuExecutable : public Executable {
     std::string text = fmt::format("{}, {}: panels of {} outputs x {} rows", kernel.name, cpu::isa_name(isa_),
                                    cpu::kPanelRows, cpu::kTileRows);
     if (cpu::tile_kernels(isa_) != nullptr) {
-      text += fmt::format(", from {} rows on matrix tiles of {} x {}", cpu::kTiledStep, cpu::kPanelRows,
-                          cpu::kGroupRows);
+      std::set<int> from;
+      info(op).operands(op, [&](const char*, TensorId id, bool) {
+        if (packed_.holds(id)) from.insert(cpu::tiled_from(program_[id].type));
+      });
+      text += fmt::format(", from {} rows a matrix on tiles of {} x {}", fmt::join(from, " or "),
+                          cpu::kPanelRows, cpu::kGroupRows);
     }
     if (!repack_) return text + " packed as they are read";
     info(op).operands(op, [&](const char* name, TensorId id, bool) {

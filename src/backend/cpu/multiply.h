@@ -22,39 +22,58 @@ struct Inputs {
 /// Scratch for tiles may begin anywhere in a cache line.
 inline constexpr int64_t kLineFloats = 64 / sizeof(float);
 
-/// Rows of a step from which products go through matrix tiles. The step decides, not the rows of an expert,
-/// so that a row's result does not depend on what its neighbours select.
-inline constexpr int64_t kTiledStep = 32;
-
-/// The kernels of one op's products. tiles: null where the tier has none or the step has few rows.
+/// The kernels of one op's products. tiles: null where the tier has none. rows: what the choice between both
+/// goes by, a function of the step's rows alone, so that a row's result does not depend on what its
+/// neighbours select.
 struct Products {
   const MatmulKernels& panels;
   const TileKernels* tiles;
+  int64_t rows;
+
+  bool tiled(const Matrix& w) const {
+    return tiles != nullptr && w.unpack != nullptr && rows >= w.tiled_from;
+  }
 };
 inline Products products(const Context& c, int64_t rows) {
-  return {c.memory.kernels(), rows >= kTiledStep ? tile_kernels(c.isa) : nullptr};
+  return {c.memory.kernels(), tile_kernels(c.isa), rows};
+}
+/// For `experts` matrices of which each row selects `used`. Those that get more rows than the average take
+/// most of the time: half as many more are reckoned with.
+inline Products expert_products(const Context& c, int64_t rows, int64_t used, int64_t experts) {
+  return products(c, 3 * rows * used / (2 * experts));
 }
 
 /// Whole groups of kGroupRows.
 inline int64_t whole_groups(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
 
-/// Rows that are bf16 at once, at most: what leaves the second-level cache room for sums.
-inline int64_t most_tiled_rows(int64_t columns) {
-  constexpr int64_t kBytes = 1536 << 10;
-  return std::max<int64_t>(2, kBytes / (2 * columns) / kGroupRows) * kGroupRows;
-}
+/// How products on tiles go through a chunk of rows, which are bf16 in half to three quarters of the
+/// second-level cache: at once, or where that would be few rows, and weights be unpacked for each few, in
+/// blocks of columns.
+struct TiledChunk {
+  int64_t rows, columns;
 
-/// Rows of the equal chunks that `rows` go through tiles in.
-inline int64_t tiled_chunk(int64_t rows, int64_t columns) {
-  const int64_t most = most_tiled_rows(columns), chunks = std::max<int64_t>(1, (rows + most - 1) / most);
-  return whole_groups((rows + chunks - 1) / chunks);
+  static TiledChunk of(int64_t rows, int64_t columns) {
+    constexpr int64_t kWhole = 3072, kBytes = 1536 << 10;
+    const bool whole = columns <= kWhole;
+    const int64_t most = whole ? std::max<int64_t>(2, kBytes / (2 * columns) / kGroupRows) * kGroupRows : 512;
+    const int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
+    return {whole_groups((rows + chunks - 1) / chunks), whole ? columns : 1024};
+  }
+  /// Of the sums of a step, with two panels.
+  int64_t sums_floats() const { return rows / kGroupRows * 2 * kTileFloats; }
+};
+
+/// Floats of sums that wait for the next block of columns, or as many as one step has.
+inline constexpr int64_t kWaitingFloats = 1 << 20;
+/// bf16 numbers of a chunk of rows at most.
+inline int64_t most_rounded(int64_t rows, int64_t columns) {
+  const TiledChunk chunk = TiledChunk::of(rows, columns);
+  return std::min(whole_groups(rows) * chunk.columns, int64_t{768 << 10});
 }
 
 /// Floats of scratch for products on tiles of up to `rows` rows: two unpacked panels, sums and bf16 rows.
 inline int64_t tiled_floats(int64_t rows, int64_t columns) {
-  const int64_t chunk = std::min(whole_groups(rows), most_tiled_rows(columns));
-  return kPanelRows * kTiledColumns + chunk / kGroupRows * 2 * kTileFloats + chunk * columns / 2 +
-         kLineFloats;
+  return kPanelRows * kTiledColumns + kWaitingFloats + most_rounded(rows, columns) / 2 + kLineFloats;
 }
 
 /// Floats of scratch for `rows` inputs of an op: quantised blocks, or what products on tiles need.
@@ -62,7 +81,7 @@ inline int64_t input_floats(int64_t rows, int64_t columns) {
   static_assert(sizeof(QuantBlock) % sizeof(float) == 0);
   const int64_t blocks = (columns + kQuantColumns - 1) / kQuantColumns;
   const int64_t quantized = rows * blocks * static_cast<int64_t>(sizeof(QuantBlock) / sizeof(float));
-  if (rows < kTiledStep) return quantized;
+  if (rows < kLeastTiled) return quantized;
   return std::max(quantized, tiled_floats(rows, blocks * kQuantColumns));
 }
 
@@ -83,8 +102,10 @@ class GatedInputs {
       : products_(products), in_(in), count_(count), columns_(columns), scratch_(scratch) {}
   const Products& products() const { return products_; }
   float* scratch() const { return scratch_; }
+  /// From now on the matrices are experts.
+  void become(const Products& products) { products_.rows = products.rows; }
   bool tiled(const Matrix& gate, const Matrix& up) const {
-    return products_.tiles != nullptr && gate.unpack != nullptr && up.unpack != nullptr;
+    return products_.tiled(gate) && products_.tiled(up);
   }
   void prepare(const Matrix& gate, const Matrix& up) {
     if (blocks_.data == nullptr && !tiled(gate, up) && (gate.quantized || up.quantized)) {
@@ -97,7 +118,7 @@ class GatedInputs {
   }
 
  private:
-  const Products products_;
+  Products products_;
   const Rows<float>& in_;
   int64_t count_, columns_;
   float* scratch_;
@@ -208,14 +229,14 @@ struct TiledScratch {
   float* sums;
   uint16_t* rows;
 
-  TiledScratch(float* scratch, int64_t chunk) {
+  explicit TiledScratch(float* scratch) {
     // Tiles are loaded line by line: the scratch of a worker begins at a page, but this may be its middle.
     auto* at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
     constexpr int64_t kPanelFloats = kPanelRows * kTiledColumns / 2;
     panels[0] = reinterpret_cast<uint16_t*>(at);
     panels[1] = reinterpret_cast<uint16_t*>(at + kPanelFloats);
     sums = at + 2 * kPanelFloats;
-    rows = reinterpret_cast<uint16_t*>(sums + chunk / kGroupRows * 2 * kTileFloats);
+    rows = reinterpret_cast<uint16_t*>(sums + kWaitingFloats);
   }
 };
 
@@ -236,40 +257,64 @@ class TiledPanel {
   const uint8_t* data_ = nullptr;
 };
 
+/// The columns of rows row(0) .. row(rows - 1) as bf16, a group after the other.
+template <typename Row>
+void round_rows(const TileKernels& tiles, int64_t rows, Slice columns, Row row, uint16_t* out) {
+  const int64_t width = columns.last - columns.first;
+  for (int64_t i = 0; i < rows; i += kGroupRows, out += kGroupRows * width) {
+    const int64_t count = std::min<int64_t>(kGroupRows, rows - i);
+    const float* x[kGroupRows];
+    for (int64_t k = 0; k < count; ++k) x[k] = row(i + k) + columns.first;
+    tiles.round(x, static_cast<int>(count), width, out);
+  }
+}
+
+/// sums (+)= the columns of two panels times those of all rows; they begin with the first column's.
+inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, Slice columns, int64_t rows,
+                           const TiledScratch& in, float* sums) {
+  const int64_t width = columns.last - columns.first;
+  for (int64_t first = columns.first; first < columns.last; first += kTiledColumns) {
+    const int64_t stretch = std::min(kTiledColumns, columns.last - first);
+    for (const int which : {0, 1}) panels[which].unpack(first, stretch, in.panels[which]);
+    for (int64_t i = 0; i < rows; i += 2 * kGroupRows) {
+      const uint16_t* x = in.rows + i * width + (first - columns.first) * kGroupRows;
+      tiles.product(in.panels, x, i + kGroupRows < rows ? x + kGroupRows * width : nullptr, stretch,
+                    first > 0, sums + i / kGroupRows * 2 * kTileFloats);
+    }
+  }
+}
+
 /// Products on tiles: for each chunk of rows and each of `steps`, open(step, two panels), then take(step,
 /// first row, rows, sums with the one panel, with the other) for every group of up to kGroupRows rows; sums
 /// are [kPanelRows][kGroupRows].
+///
+/// Where columns go in blocks, weights are unpacked once for many rows, and the sums of some steps wait for
+/// the next block. A block is rounded again for the next of these steps.
 template <typename Row, typename Open, typename Take>
 void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, float* scratch,
                 Slice steps, Open open, Take take) {
   if (count == 0 || steps.first >= steps.last) return;
-  const int64_t chunk = tiled_chunk(count, columns);
-  const TiledScratch in(scratch, chunk);
+  const TiledChunk chunk = TiledChunk::of(count, columns);
+  const bool waits = chunk.columns < columns;
+  const int64_t most_steps = waits ? kWaitingFloats / chunk.sums_floats() : steps.last - steps.first;
+  const TiledScratch in(scratch);
   tiles.begin();
-  for (int64_t begin = 0; begin < count; begin += chunk) {
-    const int64_t rows = std::min(count - begin, chunk);
-    const auto group = [&](int64_t i) { return in.rows + i * columns; };
-    const auto rows_of = [&](int64_t i) { return std::min<int64_t>(kGroupRows, rows - i); };
-    for (int64_t i = 0; i < rows; i += kGroupRows) {
-      const float* x[kGroupRows];
-      for (int64_t k = 0; k < rows_of(i); ++k) x[k] = row(begin + i + k);
-      tiles.round(x, static_cast<int>(rows_of(i)), columns, group(i));
-    }
-    for (int64_t step = steps.first; step < steps.last; ++step) {
-      TiledPanel panels[2];
-      open(step, panels);
-      for (int64_t first = 0; first < columns; first += kTiledColumns) {
-        const int64_t stretch = std::min(kTiledColumns, columns - first);
-        for (const int which : {0, 1}) panels[which].unpack(first, stretch, in.panels[which]);
-        for (int64_t i = 0; i < rows; i += 2 * kGroupRows) {
-          const uint16_t* x = group(i) + first * kGroupRows;
-          tiles.product(in.panels, x, i + kGroupRows < rows ? x + kGroupRows * columns : nullptr, stretch,
-                        first > 0, in.sums + i / kGroupRows * 2 * kTileFloats);
+  for (int64_t begin = 0; begin < count; begin += chunk.rows) {
+    const int64_t rows = std::min(count - begin, chunk.rows);
+    for (int64_t from = steps.first; from < steps.last; from += most_steps) {
+      const Slice some{from, std::min(steps.last, from + most_steps)};
+      for (int64_t block = 0; block < columns; block += chunk.columns) {
+        const Slice width{block, std::min(columns, block + chunk.columns)};
+        round_rows(
+            tiles, rows, width, [&](int64_t i) { return row(begin + i); }, in.rows);
+        for (int64_t step = some.first; step < some.last; ++step) {
+          float* sums = in.sums + (waits ? (step - from) * chunk.sums_floats() : 0);
+          TiledPanel panels[2];
+          open(step, panels);
+          multiply_block(tiles, panels, width, rows, in, sums);
+          for (int64_t i = 0; i < rows && width.last == columns; i += kGroupRows, sums += 2 * kTileFloats)
+            take(step, begin + i, std::min<int64_t>(kGroupRows, rows - i), sums, sums + kTileFloats);
         }
-      }
-      for (int64_t i = 0; i < rows; i += kGroupRows) {
-        float* sums = in.sums + i / kGroupRows * 2 * kTileFloats;
-        take(step, begin + i, rows_of(i), sums, sums + kTileFloats);
       }
     }
   }
@@ -280,7 +325,7 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
 template <typename Row, typename Store>
 void multiply_rows(const Products& products, const Matrix& w, int64_t m, Slice panels, int64_t count, Row row,
                    float* scratch, Store store) {
-  if (products.tiles != nullptr && w.unpack != nullptr) {
+  if (products.tiled(w)) {
     // Two panels a step; beside an odd one at the end stands the same again.
     const auto panel_of = [&](int64_t step, int which) { return panels.first + 2 * step + which; };
     each_tiled(
@@ -344,15 +389,14 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
 /// and each worker takes an equal stretch of the whole cost.
 class PanelShares {
  public:
-  PanelShares(int worker, int workers, bool tiled = false)
-      : worker_(worker), workers_(workers), tiled_(tiled) {}
+  PanelShares(int worker, int workers) : worker_(worker), workers_(workers) {}
   /// First every matrix is counted, then every one is asked for in the same order.
-  void count(int64_t panels, int64_t rows) { total_ += panels * cost(rows); }
-  Slice take(int64_t panels, int64_t rows) {
+  void count(int64_t panels, int64_t rows, bool tiled) { total_ += panels * cost(rows, tiled); }
+  Slice take(int64_t panels, int64_t rows, bool tiled) {
     if (rows == 0) return {0, 0};
     const int64_t begin = total_ * worker_ / workers_ - position_,
                   end = total_ * (worker_ + 1) / workers_ - position_;
-    const int64_t each = cost(rows);
+    const int64_t each = cost(rows, tiled);
     position_ += panels * each;
     const auto first_from = [&](int64_t at) {
       return std::clamp<int64_t>((at + each - 1) / each, 0, panels);
@@ -361,13 +405,13 @@ class PanelShares {
   }
 
  private:
-  /// Reading a panel takes as long as computing some rows of it; unpacking it for tiles as some groups.
-  int64_t cost(int64_t rows) const {
+  /// In quarters of a row's byte product: reading a panel takes as long as computing four rows of it. On
+  /// tiles a group of rows takes as long as four, unpacking as 16.
+  static int64_t cost(int64_t rows, bool tiled) {
     if (rows == 0) return 0;
-    return tiled_ ? whole_groups(rows) + 4 * kGroupRows : rows + 4;
+    return tiled ? whole_groups(rows) + 4 * kGroupRows : 4 * (rows + 4);
   }
   int worker_, workers_;
-  bool tiled_;
   int64_t total_ = 0, position_ = 0;
 };
 

@@ -173,6 +173,8 @@ PanelUnpack panel_unpack(const TileKernels* tiles, Type type) {
   return tiles == nullptr || layout.unpack == nullptr ? nullptr : tiles->*layout.unpack;
 }
 
+int tiled_from(Type type) { return type == Type::Q4_0 || type == Type::Q4_1 ? kLeastTiled : 20; }
+
 int64_t panel_bytes(Type type, int64_t columns) {
   return kPanelRows * quant::bytes_of(quant::type_info(type), columns);
 }

@@ -39,6 +39,12 @@ PanelProduct panel_product(const MatmulKernels& kernels, quant::Type type);
 /// or the type has none.
 PanelUnpack panel_unpack(const TileKernels* tiles, quant::Type type);
 
+/// Rows from which products of such a weight go through tiles: as long as unpacking takes, byte products take
+/// for so many rows (measured on Sapphire Rapids, docs/performance.md).
+int tiled_from(quant::Type type);
+/// The least of all types.
+inline constexpr int kLeastTiled = 12;
+
 /// Bytes of a panel of `columns` numbers a row.
 int64_t panel_bytes(quant::Type type, int64_t columns);
 

@@ -123,6 +123,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           takes_quantized(t.type),
           panel_product(kernels_, t.type),
           panel_unpack(tiles_, t.type),
+          tiled_from(t.type),
           prefetch_[static_cast<size_t>(id)],
           nullptr};
 }

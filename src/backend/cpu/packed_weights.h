@@ -22,6 +22,7 @@ struct Matrix {
   bool quantized;  // products take QuantBlocks (else floats)
   PanelProduct product;
   PanelUnpack unpack;  // for products on tiles; may be null
+  int tiled_from;      // rows
   Prefetch prefetch;
   uint8_t* buffer;
 

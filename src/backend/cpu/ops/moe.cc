@@ -56,23 +56,31 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
                                          c.scratch() + input_floats(rows, gate.columns));
   GatedInputs x(products(c, rows), in, rows, gate.columns, c.scratch());
-  PanelShares shares(c.worker, c.workers, x.tiled(gate, up));
-  if (op.shared_gate) shares.count(c.matrix(op.shared_gate.id).panels(), rows);
-  for (int64_t e = 0; e < gate.matrices; ++e) shares.count(gate.panels(), sorted.count(e));
-
+  const Products of_experts = expert_products(c, rows, used, gate.matrices);
+  const bool tiled = of_experts.tiled(gate) && of_experts.tiled(up);
+  PanelShares shares(c.worker, c.workers);
+  const auto count_experts = [&] {
+    for (int64_t e = 0; e < gate.matrices; ++e) shares.count(gate.panels(), sorted.count(e), tiled);
+  };
   if (op.shared_gate) {
     const Matrix shared_gate = c.matrix(op.shared_gate.id), shared_up = c.matrix(op.shared_up.id, 1);
     const Rows<float> shared = c.memory.rows(op.shared_out.id);
+    const bool shared_tiled = x.tiled(shared_gate, shared_up);
+    shares.count(shared_gate.panels(), rows, shared_tiled);
+    count_experts();
     x.prepare(shared_gate, shared_up);
     multiply_gated(
-        shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows), rows, x,
+        shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows, shared_tiled), rows, x,
         [](int64_t r) { return r; }, StoreTo{[&](int64_t r) { return shared(r); }});
+  } else {
+    count_experts();
   }
+  x.become(of_experts);
   x.prepare(gate, up);
   for (int64_t e = 0; e < gate.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     multiply_gated(
-        gate, up, e, shares.take(gate.panels(), sorted.count(e)), sorted.count(e), x,
+        gate, up, e, shares.take(gate.panels(), sorted.count(e), tiled), sorted.count(e), x,
         [&](int64_t i) { return pairs[i] / used; },
         StoreTo{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }});
   }
@@ -90,11 +98,11 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
   const Matrix down = c.matrix(op.down.id);
   const int64_t rows = c.rows(p, op.residual.id), used = in.heads;
-  const Products kernels = products(c, rows);
   const Slice panels = c.slice(down.panels());
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
-    multiply_rows(kernels, shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id), c.scratch(),
+    multiply_rows(products(c, rows), shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id),
+                  c.scratch(),
                   StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
   } else {
     const int64_t first = panels.first * kPanelRows, last = std::min(panels.last * kPanelRows, down.rows);
@@ -103,6 +111,7 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   // Experts add in the order of their ids: a row's sum never depends on the other rows.
   float* ints = c.scratch() + down_input_floats(p, op, rows);
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, ints);
+  const Products of_experts = expert_products(c, rows, used, down.matrices);
   for (int64_t e = 0; e < down.matrices; ++e) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     const auto row = [&](int64_t i) { return in(pairs[i] / used, pairs[i] % used); };
@@ -111,7 +120,7 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
       const float weight = weights(r)[pairs[i] % used];
       for (int64_t j = 0; j < count; ++j) out(r)[n + j] += weight * values[j];
     };
-    multiply_rows(kernels, down, e, panels, sorted.count(e), row, c.scratch(), store);
+    multiply_rows(of_experts, down, e, panels, sorted.count(e), row, c.scratch(), store);
   }
 }
 
@@ -132,8 +141,8 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     const auto row = [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); };
     const StoreTo store{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }};
-    multiply_rows(products(c, rows), weight, e, c.slice(weight.panels()), sorted.count(e), row, c.scratch(),
-                  store);
+    multiply_rows(expert_products(c, rows, used, weight.matrices), weight, e, c.slice(weight.panels()),
+                  sorted.count(e), row, c.scratch(), store);
   }
 }
 

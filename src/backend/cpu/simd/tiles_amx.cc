@@ -268,58 +268,53 @@ void end() {
   _mm_sfence();  // what write() wrote comes before the barrier that tells others of it
 }
 
-/// Activations come out of the second-level cache; what is ahead of the tile in use, in numbers.
-constexpr int64_t kAhead = 2 * kQuantColumns * kGroupRows;
-inline __attribute__((always_inline)) void ask_for_tile(const uint16_t* tile) {
-  for (int row = 0; row < kGroupRows; ++row) Lanes::prefetch(tile + row * kQuantColumns);
+/// For writing: what is asked for to be read first has to be asked for again.
+inline __attribute__((always_inline)) void ask_to_write(const float* at) {
+  asm volatile("prefetchw %0" : : "m"(*at));
 }
 
 /// Tiles 0 and 1: the sums of the first group with the two panels; 2 and 3: of the second; 4 and 5: weights;
-/// 6 and 7: activations.
-void product(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, int64_t columns,
-             bool more, float* sums) {
+/// 6 and 7: activations. These come out of the second-level cache and are loaded as passing by, so that the
+/// first-level cache keeps weights and sums.
+template <bool two>
+void multiply_tiles(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, int64_t columns,
+                    bool more, float* sums) {
   constexpr int kLine = 64;
   const uint16_t *one = panels[0], *other = panels[1];
   if (more) {
     _tile_loadd(0, sums, kLine);
     _tile_loadd(1, sums + kTileFloats, kLine);
+    if (two) _tile_loadd(2, sums + 2 * kTileFloats, kLine);
+    if (two) _tile_loadd(3, sums + 3 * kTileFloats, kLine);
   } else {
     _tile_zero(0);
     _tile_zero(1);
+    if (two) _tile_zero(2);
+    if (two) _tile_zero(3);
   }
-  if (x1 == nullptr) {
-    for (int64_t at = 0; at < columns * kPanelRows; at += kQuantColumns * kPanelRows) {
-      _tile_loadd(6, x0 + at, kLine);
-      _tile_loadd(4, one + at, kLine);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(5, other + at, kLine);
-      _tile_dpbf16ps(1, 5, 6);
-    }
-  } else {
-    if (more) {
-      _tile_loadd(2, sums + 2 * kTileFloats, kLine);
-      _tile_loadd(3, sums + 3 * kTileFloats, kLine);
-    } else {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-    for (int64_t at = 0; at < columns * kPanelRows; at += kQuantColumns * kPanelRows) {
-      _tile_loadd(6, x0 + at, kLine);
-      _tile_loadd(4, one + at, kLine);
-      _tile_dpbf16ps(0, 4, 6);
-      ask_for_tile(x0 + at + kAhead);
-      _tile_loadd(7, x1 + at, kLine);
-      _tile_dpbf16ps(2, 4, 7);
-      ask_for_tile(x1 + at + kAhead);
-      _tile_loadd(5, other + at, kLine);
-      _tile_dpbf16ps(1, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(2, sums + 2 * kTileFloats, kLine);
-    _tile_stored(3, sums + 3 * kTileFloats, kLine);
+  // The sums that the next call adds to: an eighth of them a step, of which 256 columns have eight.
+  const float* next = sums + 4 * kTileFloats;
+  for (int64_t at = 0; at < columns * kPanelRows; at += kQuantColumns * kPanelRows) {
+    _tile_stream_loadd(6, x0 + at, kLine);
+    _tile_loadd(4, one + at, kLine);
+    _tile_dpbf16ps(0, 4, 6);
+    if (two) _tile_stream_loadd(7, x1 + at, kLine);
+    if (two) _tile_dpbf16ps(2, 4, 7);
+    _tile_loadd(5, other + at, kLine);
+    _tile_dpbf16ps(1, 5, 6);
+    for (int line = 0; line < 8; ++line, next += kLine / sizeof(float)) ask_to_write(next);
+    if (two) _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, sums, kLine);
   _tile_stored(1, sums + kTileFloats, kLine);
+  if (two) _tile_stored(2, sums + 2 * kTileFloats, kLine);
+  if (two) _tile_stored(3, sums + 3 * kTileFloats, kLine);
+}
+
+void product(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, int64_t columns,
+             bool more, float* sums) {
+  x1 == nullptr ? multiply_tiles<false>(panels, x0, x1, columns, more, sums)
+                : multiply_tiles<true>(panels, x0, x1, columns, more, sums);
 }
 
 constexpr TileKernels kTable{

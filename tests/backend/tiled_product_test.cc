@@ -1,0 +1,72 @@
+// Products on tiles of more columns than a chunk of rows can have at once: columns go in blocks, steps in
+// ranges and rows in chunks, and none of these changes a result.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backend/cpu/cpu_backend.h"
+#include "support/op_case.h"
+
+namespace sluice::backend {
+namespace {
+
+using namespace test;
+
+constexpr int64_t kColumns = 4 * 1024 + 32;  // the last block is one of 32 columns
+constexpr int64_t kOutputs = 16 * 2 * 70;    // more steps than wait for a block at 512 rows
+
+class TiledProduct : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cpu::best_isa() != cpu::Isa::Amx) GTEST_SKIP() << "this machine has no AMX";
+  }
+};
+
+/// x times a matrix, by a worker team of this size.
+struct Products {
+  CaseRun run;
+  std::vector<float> x, out;
+
+  Products(int64_t rows, int threads)
+      : run({"", rows,
+             [](Builder& b) {
+               const TensorId in = b.activation("x", kStepRows, 1, kColumns);
+               b.matmul(in, b.weight("w", quant::Type::Q4_0, 1, kOutputs, kColumns));
+             }},
+            3) {
+    const auto backend = make_cpu_backend({.threads = threads, .isa = cpu::Isa::Amx});
+    const auto executable = run.compile(*backend);
+    run.run(*executable);
+    out.resize(static_cast<size_t>(rows * kOutputs));
+    executable->peek(run.results()[0], rows, out);
+    x.resize(static_cast<size_t>(rows * kColumns));
+    executable->peek(0, rows, x);
+  }
+};
+
+TEST_F(TiledProduct, IsThatOfTheDecodedWeights) {
+  const Products products(512, 1);
+  const quant::TypeInfo& type = quant::type_info(quant::Type::Q4_0);
+  std::vector<float> weights(kColumns);
+  double error = 0, norm = 0;
+  for (int64_t n = 0; n < kOutputs; n += 37) {
+    type.decode(products.run.weights()[1].data() + n * quant::bytes_of(type, kColumns), weights.data(),
+                kColumns);
+    for (int64_t r = 0; r < 512; r += 31) {
+      double sum = 0;
+      for (int64_t c = 0; c < kColumns; ++c)
+        sum += static_cast<double>(products.x[r * kColumns + c]) * static_cast<double>(weights[c]);
+      const double off = sum - static_cast<double>(products.out[r * kOutputs + n]);
+      error += off * off, norm += sum * sum;
+    }
+  }
+  EXPECT_LT(std::sqrt(error / norm), 1.0 / 256);  // both factors have eight bits
+}
+
+TEST_F(TiledProduct, IsTheSameWhateverTheRowsAndThreads) {
+  const Products all(600, 1);  // two chunks
+  EXPECT_EQ(all.out, Products(600, 3).out);
+}
+
+}  // namespace
+}  // namespace sluice::backend
