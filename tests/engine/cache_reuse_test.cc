@@ -27,7 +27,10 @@ struct Bundled {
   explicit Bundled(std::unique_ptr<program::Backend> made) : backend(std::move(made)) {
     executable = backend->compile(
         model.program, model.weights,
-        {.max_rows = kMaxRows, .max_outputs = 1, .cache_pages = KvPool::pages_for(kContext)});
+        {.max_rows = kMaxRows,
+         .max_outputs = 1,
+         .cache_pages = KvPool::pages_for(kContext),
+         .batch_invariant = true});  // else a prompt that is read whole may take the tiles' other sums
   }
   Generator generator() { return {*executable, tokenizer, kContext, kMaxRows}; }
   Request request(const std::string& prompt, int64_t tokens) const {
