@@ -3,9 +3,9 @@
 //
 // The file, in parts that begin at multiples of 64 KB: a header with its checksum and a list of segments; the
 // segments, which are what is left of the GGUF file when the weights that products read are taken out of it
-// (its metadata, norms, a token table that nothing else reads); the panels, as PackedWeights lays them out. The segments are mapped
-// to where they were in the GGUF file, so whoever reads that file finds everything in its place, but for the
-// packed weights: they are not there, and must not be read.
+// (its metadata, norms, a token table that nothing else reads); the panels, as PackedWeights lays them out.
+// The segments are mapped to where they were in the GGUF file, so whoever reads that file finds everything in
+// its place, but for the packed weights: they are not there, and must not be read.
 #pragma once
 
 #include <cstddef>
