@@ -8,15 +8,17 @@
 #include <numeric>
 
 #include "backend/ref/ref_backend.h"
-#include "program/tolerance.h"
 #include "support/cuda.h"
 #include "support/op_case.h"
 
 namespace sluice::test {
 namespace {
 
-constexpr int32_t kFilled =
-    128;  // rows of the cache that differ; a context goes through their pages again and again
+/// Rows of the cache that differ; a context goes through their pages again and again.
+constexpr int32_t kFilled = 128;
+/// Weights of positions and activations of eight bits average out over a context: an H200 is off by 5e-4 at
+/// most. A piece of 64 positions left out of 33,000 changes the weights of their rows by 1 in 258.
+constexpr double kMostError = 0x1p-10;
 
 struct Param {
   const char* op_case;
@@ -80,7 +82,7 @@ TEST_P(CudaDepth, AgreesWithReference) {
       norm += std::pow(double{expected[i]}, 2);
     }
     fmt::print("relative error {:.2e}\n", std::sqrt(error / norm));
-    EXPECT_LE(std::sqrt(error / norm), tolerance(run.program()));
+    EXPECT_LE(std::sqrt(error / norm), kMostError);
     EXPECT_EQ(seen, again);
     return;
   }

@@ -11,8 +11,7 @@
 // predecessor: they do not depend on it.
 //
 // GLM-4.7-Flash in the q4_0 mix: 6.4 MB of weights and 1,152 bytes a position, which all heads read from the
-// second cache; so from about a thousand positions on kernels that read the cache once for all heads are
-// better.
+// second cache; so over a longer context (kShortContext) mla_heads_deep.cu reads it once for all heads.
 #include <cuda_fp16.h>
 
 #include <cstddef>

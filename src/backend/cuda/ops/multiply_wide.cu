@@ -104,6 +104,11 @@ bool plan_stream(std::span<const Product> products, std::span<const int64_t> til
   const int64_t each = (items + context.processors - 1) / context.processors;
   const int64_t chunks = (first.weight.columns + kChunkColumns - 1) / kChunkColumns;
   args.group_warps = each > 4 || chunks <= 4 ? 4 : each > 2 || chunks <= 8 ? 8 : 16;
+  // A barrier's phase is one bit: a group may be ahead of what is in a slot by one round of the ring, no
+  // more.
+  while (args.group_warps < stream::kConsumerWarps &&
+         stream::kConsumerWarps / args.group_warps * args.pieces > args.slots)
+    args.group_warps *= 2;
   return true;
 }
 

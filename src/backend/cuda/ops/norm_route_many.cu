@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
 
-  cluster_arrive();
+  cluster_release();
 
   // The normed rows themselves: a slice of the columns a block.
   const int slice = (fours + kBlocks - 1) / kBlocks;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
     v.x *= factor * by.x, v.y *= factor * by.y, v.z *= factor * by.z, v.w *= factor * by.w;
     *(reinterpret_cast<float4*>(p.normed(first_row + r)) + c) = v;
   }
-  cluster_wait();
+  cluster_all();
   if (rank >= kRows || first_row + rank >= rows || warp != 0) return;
   int32_t* const ids = p.ids(first_row + rank);
   float* const weights = p.weights(first_row + rank);

@@ -109,24 +109,11 @@ __device__ inline void pushes_from_here() {
 #endif
 }
 
-/// All threads of all blocks meet; what they wrote before, to their own or others' shared memory, is seen
-/// after.
-__device__ inline void cluster_meet() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-#endif
-}
-
-/// The two halves of cluster_meet: what was written before the first is seen after the second.
-__device__ inline void cluster_arrive() {
+/// cluster_here, and what this thread has written, to its own or others' shared memory too, is seen after
+/// their cluster_all (which acquires).
+__device__ inline void cluster_release() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ inline void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
