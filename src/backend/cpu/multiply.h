@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backend/cpu/isa.h"
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/packed_weights.h"
 
@@ -81,7 +82,7 @@ inline int64_t input_floats(int64_t rows, int64_t columns) {
   static_assert(sizeof(QuantBlock) % sizeof(float) == 0);
   const int64_t blocks = (columns + kQuantColumns - 1) / kQuantColumns;
   const int64_t quantized = rows * blocks * static_cast<int64_t>(sizeof(QuantBlock) / sizeof(float));
-  if (rows < kLeastTiled) return quantized;
+  if (rows < kLeastTiled || tile_kernels(best_isa()) == nullptr) return quantized;
   return std::max(quantized, tiled_floats(rows, blocks * kQuantColumns));
 }
 
