@@ -96,8 +96,8 @@ struct Walk {
         const int block = b + i * shape.lanes;
         if (block >= shape.blocks) break;
         const ActivationBlock in = x.block(0, block);
-        gate_sum += multiply<T>(unpack_codes<T>(gate.raw[i]), unpack_scales<T>(gate.raw[i]), in);
-        up_sum += multiply<T>(unpack_codes<T>(up.raw[i]), unpack_scales<T>(up.raw[i]), in);
+        gate_sum += multiply<T>(gate.raw[i], in);
+        up_sum += multiply<T>(up.raw[i], in);
       }
       b += kAtOnce * shape.lanes;
       const bool row_ends = b - shape.lane() >= shape.blocks;

@@ -14,9 +14,7 @@ struct TypedRaw {
   Raw<T> raw;
 
   __device__ void load(Type, const CodePlanes& at, int block) { raw = load_block<T>(at, block); }
-  __device__ float times(Type, const ActivationBlock& x) const {
-    return multiply<T>(unpack_codes<T>(raw), unpack_scales<T>(raw), x);
-  }
+  __device__ float times(Type, const ActivationBlock& x) const { return multiply<T>(raw, x); }
 };
 
 /// A block of any type.
@@ -43,7 +41,7 @@ struct AnyRaw {
 #pragma unroll
       for (int i = 0; i < Traits<T>::high_bytes / 4; ++i) raw.high[i] = high[i];
       raw.scale = scale, raw.super = super;
-      product = multiply<T>(unpack_codes<T>(raw), unpack_scales<T>(raw), x);
+      product = multiply<T>(raw, x);
     });
     return product;
   }

@@ -45,6 +45,30 @@ __device__ inline float multiply(const Codes& w, const Scales& s, const Activati
   return x.scale * sum;
 }
 
+/// The same from a block as it was loaded. High nibbles are not moved down but multiplied as they stand,
+/// which is 16 times their product and as exact.
+template <Type T>
+__device__ inline float multiply(const Raw<T>& raw, const ActivationBlock& x) {
+  if constexpr (T == Type::Q4_0 || T == Type::Q4_1 || T == Type::Q4_K) {
+    int low = 0, high = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      low = __dp4a(static_cast<int>(raw.codes[i] & 0x0f0f0f0fu), x.low[i], low);
+      asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(high) : "r"(raw.codes[i] & 0xf0f0f0f0u), "r"(x.high[i]));
+    }
+    int sum = low + (high >> 4);
+    // Both halves' sums times the offset.
+    constexpr int kOffset = -Traits<T>::offset & 255;
+    if constexpr (Traits<T>::offset != 0) sum = __dp2a_lo(x.sums, kOffset | kOffset << 8, sum);
+    const Scales s = unpack_scales<T>(raw);
+    float product = s.multiplier[0] * static_cast<float>(sum);
+    if constexpr (Traits<T>::adds) product += s.addend[0] * static_cast<float>(__dp2a_lo(x.sums, 0x0101, 0));
+    return x.scale * product;
+  } else {
+    return multiply<T>(unpack_codes<T>(raw), unpack_scales<T>(raw), x);
+  }
+}
+
 /// Products of kOut neighbouring weight rows with kRows rows of activations.
 template <int kRows, int kOut = 1>
 struct Sums {

@@ -66,8 +66,7 @@ struct Asked {
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       const int block = b + i * shape.lanes;
-      if (block < shape.blocks)
-        sum += multiply<T>(unpack_codes<T>(raw[i]), unpack_scales<T>(raw[i]), x.block(0, first_x + block));
+      if (block < shape.blocks) sum += multiply<T>(raw[i], x.block(0, first_x + block));
     }
     return sum;
   }
