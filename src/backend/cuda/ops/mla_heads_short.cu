@@ -91,48 +91,56 @@ __device__ inline void copy_current(char* to) {
     reinterpret_cast<uint4*>(to)[thread()] = reinterpret_cast<const uint4*>(shared().current)[thread()];
 }
 
-/// The row that this step adds, as the cache holds it, in shared memory and from the first block in the
-/// cache; and the low-rank query, quantised. Returns the factor of its norm. The block meets.
-template <typename Row>
-__device__ inline float take_row(const Args& args, const Activations& x,
-                                 const float (&kv_norm)[kRank / kThreads]) {
+/// The low-rank query, quantised; returns the factor of its norm. The block meets.
+__device__ inline float quantize_query(const Args& args, const Activations& x) {
+  if (args.q.codes == nullptr) return 1;
   Shared& s = shared();
-  constexpr int kEach = kRank / kThreads;
-  float latent[kEach], squares = 0;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) latent[i] = load_result(args.kv + i * kThreads + thread());
-  const bool turns = thread() < kTurned / 2;
-  const int first = args.rope.first(thread()), second = args.rope.second(thread(), kTurned / 2);
-  const float a = turns ? load_result(args.kv + kRank + first) : 0.0f;
-  const float b = turns ? load_result(args.kv + kRank + second) : 0.0f;
-  float query_squares = 0;
-  if (args.q.codes != nullptr)
-    query_squares = quantize_row<kThreads>(x, args.in(0), args.q_norm != nullptr ? s.q_norm : nullptr, [] {});
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) squares += latent[i] * latent[i];
-  squares = lane_sum(squares), query_squares = lane_sum(query_squares);
-  if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares, s.partial[1][thread() / 32] = query_squares;
+  const float squares =
+      lane_sum(quantize_row<kThreads>(x, args.in(0), args.q_norm != nullptr ? s.q_norm : nullptr, [] {}));
+  if (thread() % 32 == 0) s.partial[1][thread() / 32] = squares;
   __syncthreads();
-  const float factor = factor_of(s.partial[0], kRank, args.epsilon);
+  return args.q_norm != nullptr ? factor_of(s.partial[1], args.in.columns, args.epsilon) : 1.0f;
+}
+
+/// A thread's numbers of the row that this step adds to the cache, on their way.
+struct NewRow {
+  static constexpr int kEach = kRank / kThreads;
+  float latent[kEach], a = 0, b = 0;  // a, b: a pair to be turned
+
+  __device__ explicit NewRow(const Args& args) {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int c = i * kThreads + thread();
-    Row::put_latent(s.current, c, latent[i] * factor * kv_norm[i]);
+    for (int i = 0; i < kEach; ++i) latent[i] = load_result(args.kv + i * kThreads + thread());
+    if (thread() >= kTurned / 2) return;
+    a = load_result(args.kv + kRank + args.rope.first(thread()));
+    b = load_result(args.kv + kRank + args.rope.second(thread(), kTurned / 2));
   }
-  if (turns) {
-    const Turn turn = s.turns[thread()];
-    put_exact<Row>(s.current, first, a * turn.cosine - b * turn.sine);
-    put_exact<Row>(s.current, second, a * turn.sine + b * turn.cosine);
-  }
-  if (blockIdx.x == 0) {
+
+  /// As the cache holds it, to shared memory, and from the first block to the cache. The block meets, and
+  /// meets again before the row is read.
+  template <typename Row>
+  __device__ void put(const Args& args, const float (&kv_norm)[kEach]) const {
+    Shared& s = shared();
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) squares += latent[i] * latent[i];
+    squares = lane_sum(squares);
+    if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
+    __syncthreads();
+    const float factor = factor_of(s.partial[0], kRank, args.epsilon);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      Row::put_latent(s.current, i * kThreads + thread(), latent[i] * factor * kv_norm[i]);
+    if (thread() < kTurned / 2) {
+      const Turn turn = s.turns[thread()];
+      put_exact<Row>(s.current, args.rope.first(thread()), a * turn.cosine - b * turn.sine);
+      put_exact<Row>(s.current, args.rope.second(thread(), kTurned / 2), a * turn.sine + b * turn.cosine);
+    }
+    if (blockIdx.x != 0) return;
     __syncthreads();
     const int slot = __ldg(args.step.slots);
     if (slot >= 0) copy_current<Row>(args.cache.row(args.layer, slot));
   }
-  return args.q.codes != nullptr && args.q_norm != nullptr
-             ? factor_of(s.partial[1], args.in.columns, args.epsilon)
-             : 1.0f;
-}
+};
 
 /// This block's queries, to shared memory. The block meets.
 template <typename One>
@@ -148,9 +156,10 @@ __device__ inline void make_queries(const Args& args, int head, int rank, HeadRo
 }
 
 /// What this block's queries give of latent queries, or they themselves where they are to be turned, in every
-/// block's shared memory. All blocks do.
-template <typename One>
-__device__ inline void share_queries(const Args& args, int rank, const One (&raw)[kRank / kThreads]) {
+/// block's shared memory. All blocks do. meanwhile() is called while they are on their way.
+template <typename One, typename Meanwhile>
+__device__ inline void share_queries(const Args& args, int rank, const One (&raw)[kRank / kThreads],
+                                     Meanwhile meanwhile) {
   Shared& s = shared();
   const int lane = thread() % 32, warp = thread() / 32;
   if (rank * kShare < args.nope) {
@@ -175,6 +184,7 @@ __device__ inline void share_queries(const Args& args, int rank, const One (&raw
       s.queries_there.push_row(s.turned + rank * kShare - args.nope, kShare * 4, thread());
     }
   }
+  meanwhile();
   s.queries_there.wait();
 }
 
@@ -387,9 +397,9 @@ __global__ void __launch_bounds__(kThreads, 3)
   link.wait();
   wait_for_copies();
   const Activations x{offsetof(Shared, x), args.in.columns, true, false};
-  const float factor = take_row<Row>(args, x, kv_norm);
-  make_queries(args, head, rank, q, x, factor);
-  share_queries(args, rank, k_b);
+  const NewRow row(args);
+  make_queries(args, head, rank, q, x, quantize_query(args, x));
+  share_queries(args, rank, k_b, [&] { row.put<Row>(args, kv_norm); });
   if (!attends) cluster_here();
   sum_queries(args);
   if (attends) {

@@ -117,7 +117,8 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   }
   if (args.one_row &&
       add_down_one_row(context, {args.down, args.shared_down, args.in, args.shared_in.data, args.weights.data,
-                                 args.residual.data, args.ids.data, args.out.data})) {
+                                 args.residual.data, args.ids.data, args.out.data,
+                                 selected_experts(program, op.ids.id, context)})) {
     return;
   }
   const LaunchShape shape{dim3(static_cast<unsigned>((args.down.rows + kOutputs - 1) / kOutputs),

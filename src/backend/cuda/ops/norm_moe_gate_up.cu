@@ -61,6 +61,18 @@ bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Siz
 
 }  // namespace
 
+Board selected_experts(const Program& program, TensorId ids, const Context& context) {
+  const auto* before =
+      context.previous == nullptr ? nullptr : std::get_if<NormMoeGateUp>(&context.previous->args);
+  if (before == nullptr || context.step_rows != 1 || context.launch == 0) return {};
+  const auto& [norm_route, experts] = *before;
+  const TensorId left = norm_route.route.ids.id;
+  if (program.storage(left) != program.storage(ids) || program[left].offset != program[ids].offset) return {};
+  Board board = context.board();
+  --board.launch;
+  return board;
+}
+
 const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts", serves_norm_moe_gate_up,
                             launch_norm_moe_gate_up};
 

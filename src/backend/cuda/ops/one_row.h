@@ -60,7 +60,10 @@ struct OneRowDown {
   const float *shared_in, *weights, *residual;
   const int32_t* ids;
   float* out;
+  Board selected;  ///< words null, or where the kernel before leaves the ids while it still runs
 };
+/// The board of the launch before, where norm_moe_gate_up leaves `ids` on it; else one without words.
+Board selected_experts(const program::Program& program, program::TensorId ids, const Context& context);
 bool add_down_one_row(const Context& context, const OneRowDown& down);
 
 }  // namespace sluice::backend::cuda

@@ -44,7 +44,7 @@ struct RouterPart {
   const Args& args;
   Stage& stage;  // shared memory of this warp
   const int stride;
-  int task;
+  int task, expert, first;  // first: column of the stretch
 
   /// at, of: this warp's number and how many there are. Asks for the first stretch.
   __device__ RouterPart(const Args& all, Stage& own, int at, int of)
@@ -52,15 +52,16 @@ struct RouterPart {
     fetch();
   }
   __device__ bool done() const { return task >= args.router.rule.experts * args.router.stretches; }
-  __device__ int first() const { return task % args.router.stretches * kStretch; }
   __device__ void fetch() {
     if (done()) return;
-    const float* const row = args.router.weights + int64_t{task / args.router.stretches} * args.columns;
+    expert = task / args.router.stretches;
+    first = (task - expert * args.router.stretches) * kStretch;
+    const float* const row = args.router.weights + int64_t{expert} * args.columns;
 #pragma unroll 1
-    for (int c = 4 * (static_cast<int>(threadIdx.x) % 32); c < min(kStretch, args.columns - first());
+    for (int c = 4 * (static_cast<int>(threadIdx.x) % 32); c < min(kStretch, args.columns - first);
          c += 128) {
-      copy_async(stage.router + c, row + first() + c);
-      copy_async(stage.norm + c, args.router.norm + first() + c);
+      copy_async(stage.router + c, row + first + c);
+      copy_async(stage.norm + c, args.router.norm + first + c);
     }
   }
   /// Leaves the parts on the board: word [stretch][expert].
@@ -68,25 +69,24 @@ struct RouterPart {
     const Router& r = args.router;
 #pragma unroll 1
     while (!done()) {
+      const int lane = static_cast<int>(threadIdx.x) % 32, last = args.columns - first - 4;
       float4 x[kFours];
 #pragma unroll
-      for (int i = 0; i < kFours; ++i) {
-        const int c = (i * 32 + static_cast<int>(threadIdx.x) % 32) * 4;
-        x[i] = load_four(reinterpret_cast<const float4*>(args.in + min(first() + c, args.columns - 4)));
-      }
+      for (int i = 0; i < kFours; ++i)
+        x[i] = load_four(reinterpret_cast<const float4*>(args.in + first + min((i * 32 + lane) * 4, last)));
       wait_for_copies();
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kFours; ++i) {
-        const int c = (i * 32 + static_cast<int>(threadIdx.x) % 32) * 4;
-        if (first() + c >= args.columns) break;
+        const int c = (i * 32 + lane) * 4;
         const float4 w = *reinterpret_cast<const float4*>(stage.router + c);
         const float4 n = *reinterpret_cast<const float4*>(stage.norm + c);
-        sum += (x[i].x * n.x * w.x + x[i].y * n.y * w.y) + (x[i].z * n.z * w.z + x[i].w * n.w * w.w);
+        const float part =
+            (x[i].x * n.x * w.x + x[i].y * n.y * w.y) + (x[i].z * n.z * w.z + x[i].w * n.w * w.w);
+        if (c <= last) sum += part;
       }
       sum = lane_sum(sum);
-      const int word = task % r.stretches * r.rule.experts + task / r.stretches;
-      if (threadIdx.x % 32 == 0) put_word(r.board.words + word, sum, tag);
+      if (lane == 0) put_word(r.board.words + first / kStretch * r.rule.experts + expert, sum, tag);
       task += stride;
       fetch();  // where there is one: each lane reads what it fetched itself
     }
@@ -96,7 +96,7 @@ struct RouterPart {
 /// What a block of threads selects.
 struct Selection {
   int32_t ids[32];
-  float bias[32 * kMostEach], parts[kBoardWords];
+  float bias[32 * kMostEach], parts[kBoardIds];
 };
 
 /// Asks for the biases; they are there after wait_for_copies.
@@ -110,27 +110,34 @@ __device__ inline void fetch_biases(const Router& r, Selection& s) {
 __device__ inline void select(const Router& r, uint32_t tag, float factor, Selection& s) {
   const int experts = r.rule.experts, lane = static_cast<int>(threadIdx.x) % 32;
   take_words(r.board.words, experts * r.stretches, tag, s.parts);
-  float scores[kMostEach];
+  with_experts_of_lane(experts, [&]<int kEach>() {
+    float scores[kEach] = {};
+#pragma unroll 1
+    for (int p = 0; p < r.stretches; ++p) {
 #pragma unroll
-  for (int i = 0; i < kMostEach; ++i) {
-    scores[i] = 0;
-    const int e = lane + 32 * i;
-    if (32 * i >= experts) break;
-    if (e >= experts) continue;
-#pragma unroll 4
-    for (int p = 0; p < r.stretches; ++p) scores[i] += s.parts[p * experts + e];
-    scores[i] *= factor;
-  }
-  int id;
-  float weight;
-  route_lanes(r.rule, scores, r.bias != nullptr ? s.bias : nullptr, id, weight);
-  if (lane >= r.rule.used) return;
-  s.ids[lane] = id;
-  if (blockIdx.x == 0) r.ids[lane] = id, r.expert_weights[lane] = weight;
+      for (int i = 0; i < kEach; ++i) scores[i] += s.parts[p * experts + min(lane + 32 * i, experts - 1)];
+    }
+#pragma unroll
+    for (float& score : scores) score *= factor;
+    int id;
+    float weight;
+    route_lanes(r.rule, scores, r.bias != nullptr ? s.bias : nullptr, id, weight);
+    if (lane >= r.rule.used) return;
+    s.ids[lane] = id;
+    if (blockIdx.x != 0) return;
+    put_word(r.board.words + kBoardIds + lane, __int_as_float(id), tag);
+    r.ids[lane] = id, r.expert_weights[lane] = weight;
+  });
 }
 
 /// Warps of a block that share named barrier 1 meet.
 __device__ inline void meet_some(int warps) { asm volatile("bar.sync 1, %0;" ::"r"(warps * 32) : "memory"); }
+/// The block's routing warps have left their words, or: until they have. Everything waits for the words in
+/// the end, so nobody else takes turns from those warps meanwhile.
+__device__ inline void words_are_left() {
+  asm volatile("bar.arrive 2, %0;" ::"n"(kOneRowThreads) : "memory");
+}
+__device__ inline void after_words() { asm volatile("bar.sync 2, %0;" ::"n"(kOneRowThreads) : "memory"); }
 
 /// A warp takes rows of the shared matrix or of experts, never both. All blocks are on the device at a time.
 template <Type Routed, Type Shared>
@@ -146,27 +153,34 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   float* const norm =
       reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
   fetch_norm(norm, args.router.norm, args.columns);
+  const auto others_wait = [&] {
+    if (block < args.early) after_words();
+  };
   if (warp < args.shared_warps) {
     Walk<Shared> walk(args.shared, args.blocks, args.lanes, warp, args.shared_warps);
     walk.begin();
     link.wait();
     wait_for_copies();
-    const float squares = quantize_row(x, args.in, norm, [] {});
+    const float squares = quantize_row(x, args.in, norm, others_wait);
     walk.run(x, meet_for_norm(squares, partial, args.columns, args.router.epsilon));
     return;
   }
   const int from_last = kOneRowWarps - 1 - static_cast<int>(threadIdx.x) / 32;
   const uint32_t tag = args.router.board.tag();
   if (from_last == 0) fetch_biases(args.router, selection);
-  if (from_last < kRouting && block < args.early) {
+  const bool routes = from_last < kRouting && block < args.early;
+  if (routes) {
     RouterPart part(args, stages[from_last], from_last * args.early + block, kRouting * args.early);
     link.wait();
     part.run(tag);
+    words_are_left();
   } else {
     link.wait();
   }
   wait_for_copies();
-  const float squares = quantize_row(x, args.in, norm, [] {});
+  const float squares = quantize_row(x, args.in, norm, [&] {
+    if (!routes) others_wait();
+  });
   const float factor = meet_for_norm(squares, partial, args.columns, args.router.epsilon);
   if (from_last == 0) select(args.router, tag, factor, selection);
   // The block's warps of the shared matrix are its first.
@@ -226,7 +240,7 @@ bool route_one_row(const Context& context, const OneRowGated& gated, const OneRo
 }
 
 bool routes_one_row(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule) {
-  return columns % 32 == 0 && in_lanes(rule) && rule.experts * stretches_of(columns) <= kBoardWords &&
+  return columns % 32 == 0 && in_lanes(rule) && rule.experts * stretches_of(columns) <= kBoardIds &&
          with_types(routed, shared, [&]<quant::Type, quant::Type>() {});
 }
 

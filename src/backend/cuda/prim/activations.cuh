@@ -43,6 +43,10 @@ struct Activations {
     return reinterpret_cast<float*>(
         dynamic_shared(offset + r * stride() + (bytes ? round16(bytes_size(columns)) : 0)));
   }
+  /// The scale of block b of the first row.
+  __device__ float& scale(int b) const {
+    return reinterpret_cast<float*>(dynamic_shared(offset + columns))[2 * b];
+  }
   __device__ ActivationBlock block(int r, int b) const {
     const char* row = dynamic_shared(offset + r * stride());
     const int blocks = columns / 32;

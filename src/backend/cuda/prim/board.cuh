@@ -7,9 +7,22 @@
 
 namespace sluice::backend::cuda {
 
+/// Where norm_moe_gate_up leaves which experts it has selected, for the kernel behind it; parts lie before.
+inline constexpr int kBoardIds = kBoardWords - 32;
+
 __device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
   const uint64_t word = uint64_t{tag} << 32 | __float_as_uint(number);
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+
+/// Waits for a word and returns its number.
+__device__ inline float take_word(const uint64_t* at, uint32_t tag) {
+  uint64_t word = 0;
+#pragma unroll 1
+  do {
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+  } while (static_cast<uint32_t>(word >> 32) != tag);
+  return __uint_as_float(static_cast<uint32_t>(word));
 }
 
 /// Reads words [count] to numbers in shared memory as they come. A whole warp calls it.

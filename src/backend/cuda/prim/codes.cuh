@@ -56,41 +56,58 @@ struct CodePlanes {
 };
 SLUICE_BOTH inline CodePlanes planes_from(const Matrix& m) { return {m.codes, m.high, m.scale, m.super}; }
 
-template <Type T>
-__device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block) {
+/// How load_block reads: weights in global memory.
+struct FromGlobal {
+  template <typename Word>
+  __device__ auto operator()(const Word* at) const {
+    return load_weight(at);
+  }
+};
+/// Planes that were copied to shared memory.
+struct FromShared {
+  __device__ uint4 operator()(const uint4* at) const { return *at; }
+  __device__ uint2 operator()(const uint2* at) const { return *at; }
+  template <typename Word>
+  __device__ uint32_t operator()(const Word* at) const {
+    return *at;
+  }
+};
+
+template <Type T, typename From = FromGlobal>
+__device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block, From load = {}) {
   Raw<T> raw{};
   if constexpr (Traits<T>::codes_bytes == 8) {
-    const uint2 v = load_weight(reinterpret_cast<const uint2*>(m.codes) + block);
+    const uint2 v = load(reinterpret_cast<const uint2*>(m.codes) + block);
     raw.codes[0] = v.x, raw.codes[1] = v.y;
   } else {
     constexpr int kPieces = Traits<T>::codes_bytes / 16;
     for (int i = 0; i < kPieces; ++i) {
-      const uint4 v = load_weight(reinterpret_cast<const uint4*>(m.codes) + block * kPieces + i);
+      const uint4 v = load(reinterpret_cast<const uint4*>(m.codes) + block * kPieces + i);
       raw.codes[4 * i] = v.x, raw.codes[4 * i + 1] = v.y;
       raw.codes[4 * i + 2] = v.z, raw.codes[4 * i + 3] = v.w;
     }
   }
   if constexpr (Traits<T>::high_bytes == 4)
-    raw.high[0] = load_weight(reinterpret_cast<const uint32_t*>(m.high) + block);
+    raw.high[0] = load(reinterpret_cast<const uint32_t*>(m.high) + block);
   if constexpr (Traits<T>::high_bytes == 8) {
-    const uint2 v = load_weight(reinterpret_cast<const uint2*>(m.high) + block);
+    const uint2 v = load(reinterpret_cast<const uint2*>(m.high) + block);
     raw.high[0] = v.x, raw.high[1] = v.y;
   }
   if constexpr (T == Type::Q4_1 || T == Type::Q5_1) {
-    raw.scale = load_weight(reinterpret_cast<const uint32_t*>(m.scale) + block);
+    raw.scale = load(reinterpret_cast<const uint32_t*>(m.scale) + block);
   } else if constexpr (T == Type::MXFP4 || T == Type::IQ4_XS) {
-    raw.scale = load_weight(m.scale + block);
+    raw.scale = load(m.scale + block);
   } else if constexpr (T == Type::Q3_K) {
     // Two scales of six bits: a byte of low nibbles, and four top bits of a word.
     const uint8_t* group = m.scale + block / 8 * 12;
     raw.scale = group[block % 8] | (uint32_t{group[8 + block % 8 / 2]} >> (4 * (block % 2)) & 15u) << 8;
   } else {
-    raw.scale = load_weight(reinterpret_cast<const uint16_t*>(m.scale) + block);
+    raw.scale = load(reinterpret_cast<const uint16_t*>(m.scale) + block);
   }
   if constexpr (T == Type::Q4_K || T == Type::Q5_K || T == Type::Q2_K) {
-    raw.super = load_weight(reinterpret_cast<const uint32_t*>(m.super) + block / 8);
+    raw.super = load(reinterpret_cast<const uint32_t*>(m.super) + block / 8);
   } else if constexpr (T == Type::Q6_K || T == Type::Q3_K || T == Type::IQ4_XS) {
-    raw.super = load_weight(reinterpret_cast<const uint16_t*>(m.super) + block / 8);
+    raw.super = load(reinterpret_cast<const uint16_t*>(m.super) + block / 8);
   }
   return raw;
 }

@@ -129,56 +129,72 @@ inline bool in_lanes(const RouteRule& rule) {
   return rule.groups == 1 && rule.experts <= 32 * kMostEach && rule.used <= 32;
 }
 
-/// The selection in registers, some thousand cycles less: scores: logits of this lane's experts, become the
-/// scores; bias: shared memory of all experts', or null. Lane k gets the k-th expert and its weight. A whole
-/// warp calls it.
-__device__ inline void route_lanes(const RouteRule& rule, float (&scores)[kMostEach], const float* bias,
-                                   int& id, float& weight) {
-  const int lane = threadIdx.x % 32;
-  const auto each = [&](auto&& what) {
-#pragma unroll
-    for (int i = 0; i < kMostEach; ++i) {
-      if (32 * i >= rule.experts) break;
-      what(i, lane + 32 * i < rule.experts);
-    }
-  };
+/// The selection in registers, some thousand cycles less: scores: logits of this lane's experts, of which it
+/// has kEach at most, become the scores; bias: shared memory of all experts', or null. Lane k gets the k-th
+/// expert and its weight. A whole warp calls it.
+template <int kEach>
+__device__ inline void route_lanes(const RouteRule& rule, float (&scores)[kEach], const float* bias, int& id,
+                                   float& weight) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   if (rule.sigmoid) {
-    each([&](int i, bool) { scores[i] = __fdividef(1.0f, 1.0f + __expf(-scores[i])); });
+#pragma unroll
+    for (float& score : scores) score = __fdividef(1.0f, 1.0f + __expf(-score));
   } else {
     float largest = -INFINITY, sum = 0;
-    each([&](int i, bool there) { largest = there ? fmaxf(largest, scores[i]) : largest; });
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      largest = lane + 32 * i < rule.experts ? fmaxf(largest, scores[i]) : largest;
     largest = lane_max(largest);
-    each([&](int i, bool there) { sum += scores[i] = there ? __expf(scores[i] - largest) : 0.0f; });
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      sum += scores[i] = lane + 32 * i < rule.experts ? __expf(scores[i] - largest) : 0.0f;
     const float inverse = __fdividef(1.0f, lane_sum(sum));
-    each([&](int i, bool) { scores[i] *= inverse; });
+#pragma unroll
+    for (float& score : scores) score *= inverse;
   }
   constexpr float kLowest = program::Route::kLowest;
-  unsigned order[kMostEach];  // 0: not to be selected, which no number's order is
-  each([&](int i, bool there) {
-    const float value = scores[i] + (bias != nullptr && there ? bias[lane + 32 * i] : 0.0f);
-    order[i] = there ? order_of(value > kLowest ? value : kLowest) : 0;
-  });
+  unsigned order[kEach];  // 0: not to be selected, which no number's order is
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = lane + 32 * i;
+    const float value = scores[i] + (bias != nullptr && e < rule.experts ? bias[e] : 0.0f);
+    order[i] = e < rule.experts ? order_of(value > kLowest ? value : kLowest) : 0;
+  }
   id = 0, weight = 0;
   float sum = 0;
 #pragma unroll 1
   for (int k = 0; k < rule.used; ++k) {
     unsigned best = 0;
-    int at = rule.experts;
-    float score = 0;
-    each([&](int i, bool) {
-      if (order[i] > best) best = order[i], at = lane + 32 * i, score = scores[i];
-    });
+#pragma unroll
+    for (const unsigned one : order) best = max(best, one);
     const unsigned largest = __reduce_max_sync(kWholeWarp, best);
-    const auto e =
-        static_cast<int>(__reduce_min_sync(kWholeWarp, best == largest ? static_cast<unsigned>(at) : ~0u));
+    // The first expert of those: the lowest i, then the lowest lane.
+    int e = 0;
+    float score = 0;
+#pragma unroll
+    for (int i = kEach - 1; i >= 0; --i) {
+      const unsigned lanes = __ballot_sync(kWholeWarp, order[i] == largest);
+      if (lanes != 0) e = 32 * i + __ffs(static_cast<int>(lanes)) - 1;
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (lane + 32 * i == e) order[i] = 0, score = scores[i];
+    }
     score = __shfl_sync(kWholeWarp, score, e % 32);
     sum += score;
     if (lane == k) id = e, weight = score;
-    each([&](int i, bool) {
-      if (lane + 32 * i == e) order[i] = 0;
-    });
   }
   weight *= rule.normalize ? rule.scale / fmaxf(sum, program::Route::kSmallestSum) : rule.scale;
+}
+
+/// Calls go.template operator()<kEach>() for as many experts a lane as there are: code that is run once costs
+/// what it is long.
+template <typename Go>
+__device__ inline void with_experts_of_lane(int experts, Go&& go) {
+  static_assert(kMostEach == 8);
+  if (experts <= 64) return go.template operator()<2>();
+  if (experts <= 128) return go.template operator()<4>();
+  go.template operator()<kMostEach>();
 }
 
 }  // namespace sluice::backend::cuda
