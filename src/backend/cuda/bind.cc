@@ -56,7 +56,9 @@ struct Bind {
   const Kernel* operator()(const MlaQuery&) const {
     return first({&kMlaQueryFew, &kMlaQueryMany, &kMlaQuery});
   }
-  const Kernel* operator()(const MlaHeads&) const { return first({&kMlaHeads, &kMlaHeadsDeep}); }
+  const Kernel* operator()(const MlaHeads&) const {
+    return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsMany});
+  }
 };
 
 /// Whether kernels know the cache's type: in eight bits, whole runs, each a warp's.

@@ -28,7 +28,8 @@ extern const Kernel kMatmul, kMatmulAdd, kNormMatmul;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
-extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep;
+extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep,
+    kMlaHeadsMany;
 
 // Steps of many rows, on matrix units.
 extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;

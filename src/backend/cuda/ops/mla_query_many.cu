@@ -1,8 +1,9 @@
 // mla_query of several rows, in four launches where its parts would be nine: rows are normed and packed while
 // others' latents and keys go into the cache; q; queries' rotary columns are turned and the others packed;
 // k_b. The products are those of ops/wide.cu; what stands here is bound by latency.
+#include "backend/cuda/ops/mla_query_many.h"
+
 #include "backend/cuda/ops/kernels.h"
-#include "backend/cuda/ops/wide_dense.h"
 #include "backend/cuda/prim/append_row.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/pack.cuh"
@@ -62,40 +63,52 @@ Rows<float> part(const Rows<float>& rows, int64_t first, int64_t count) {
   return {rows.data + first, rows.row_stride, rows.head_stride, rows.heads, static_cast<int32_t>(count)};
 }
 
-/// Scratch: q's rows packed, the queries, and their packed parts.
-struct Pieces {
-  Packed rows, heads;
-  float* queries;
-};
-Pieces take_pieces(Scratch& scratch, const Program& p, const MlaQuery& op, int64_t rows, int64_t heads) {
-  Pieces pieces{};
-  const int64_t slots = whole_groups(rows), width = op.nope(p) + op.rope_columns(p);
-  pieces.heads = take_packed(scratch, slots * heads, op.nope(p));
-  if (!op.q) return pieces;
-  pieces.rows = take_packed(scratch, slots, p[op.in.id].columns());
-  pieces.queries = scratch.take<float>(rows * heads * width);
-  return pieces;
+Packed take_heads(Scratch& scratch, const Program& p, const MlaQuery& op, int64_t rows, int64_t heads) {
+  return take_packed(scratch, whole_groups(rows) * heads, op.nope(p));
 }
 
 void launch_query(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MlaQuery>(record.args);
-  const Memory& memory = c.memory;
-  const Rows<float> out = memory.rows(op.out.id);
-  const int64_t rows = c.step_rows, heads = out.heads, rank = op.rank(p), nope = op.nope(p);
-  const int64_t turned = op.rope_columns(p), width = nope + turned;
+  const Rows<float> out = c.memory.rows(op.out.id);
   Scratch scratch(c.scratch);
-  const Pieces pieces = take_pieces(scratch, p, op, rows, heads);
-  const RopeTable rope = rope_table(op.rope, turned);
-  const float* const factors = memory.vector(op.factors.id);
+  const Rows<float> queries = make_queries(p, op, out.heads, scratch, c);
+  make_latent_queries(p, op, queries, out, scratch, c);
+}
+
+int64_t query_scratch(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaQuery>(record.args);
+  Scratch scratch(nullptr);
+  take_queries(scratch, p, op, sizes.rows, p[op.out.id].heads());
+  take_heads(scratch, p, op, sizes.rows, p[op.out.id].heads());
+  return scratch.bytes();
+}
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  return queries_of_many_serve(p, std::get<MlaQuery>(record.args), sizes);
+}
+
+}  // namespace
+
+QueryPieces take_queries(Scratch& scratch, const Program& p, const MlaQuery& op, int64_t rows,
+                         int64_t heads) {
+  if (!op.q) return {};
+  const Packed packed = take_packed(scratch, whole_groups(rows), p[op.in.id].columns());
+  return {packed, scratch.take<float>(rows * heads * (op.nope(p) + op.rope_columns(p)))};
+}
+
+Rows<float> make_queries(const Program& p, const MlaQuery& op, int64_t heads, Scratch& scratch,
+                         const Context& c) {
+  const Memory& memory = c.memory;
+  const int64_t rows = c.step_rows, width = op.nope(p) + op.rope_columns(p);
+  const QueryPieces pieces = take_queries(scratch, p, op, rows, heads);
   const CacheRows appended{c.step,
                            memory.cache(),
                            op.cache_layer,
-                           static_cast<int32_t>(rank),
+                           static_cast<int32_t>(op.rank(p)),
                            memory.rows(op.kv.id),
                            memory.vector(op.kv_norm.id),
-                           factors,
+                           memory.vector(op.factors.id),
                            op.epsilon};
-
   Rows<float> queries = memory.rows(op.in.id);
   Dense q{
       .in = flat(queries), .out = {}, .weight = {}, .up = {}, .rows = rows, .count = &c.step.header->rows};
@@ -112,33 +125,32 @@ void launch_query(const Program& p, const Op& record, const Context& c) {
     packing.norm = memory.vector(op.q_norm.id), packing.epsilon = op.epsilon;
   }
   launch(c, prepare_rows, {dim3(static_cast<unsigned>(slots + rows)), dim3(kPackThreads)}, packing,
-         static_cast<int>(slots), appended, rope);
+         static_cast<int>(slots), appended, rope_table(op.rope, op.rope_columns(p)));
   if (op.q) multiply_packed(q, strips, pieces.rows, c);
+  return queries;
+}
 
+void make_latent_queries(const Program& p, const MlaQuery& op, const Rows<float>& queries,
+                         const Rows<float>& out, Scratch& scratch, const Context& c) {
+  const int64_t rows = c.step_rows, heads = out.heads, rank = op.rank(p), nope = op.nope(p);
+  const int64_t turned = op.rope_columns(p);
+  const Packed packed = take_heads(scratch, p, op, rows, heads);
   const Dense k{.in = part(queries, 0, nope),
                 .out = part(out, 0, rank),
-                .weight = memory.matrix(op.k_b.id),
+                .weight = c.memory.matrix(op.k_b.id),
                 .up = {},
                 .rows = rows,
                 .count = &c.step.header->rows};
-  const bool k_strips = by_wgmma(k);
-  const int64_t k_slots = slots_per_matrix(rows, k_strips) * heads;
+  const bool strips = by_wgmma(k);
+  const int64_t slots = slots_per_matrix(rows, strips) * heads;
   launch(c, turn_queries,
-         {dim3(static_cast<unsigned>((k_slots + kPackWarps - 1) / kPackWarps)), dim3(kPackThreads)},
-         packing_of(k, k_strips, pieces.heads), static_cast<int>(k_slots), c.step,
-         part(queries, nope, turned), part(out, rank, turned), factors, rope);
-  multiply_packed(k, k_strips, pieces.heads, c);
+         {dim3(static_cast<unsigned>((slots + kPackWarps - 1) / kPackWarps)), dim3(kPackThreads)},
+         packing_of(k, strips, packed), static_cast<int>(slots), c.step, part(queries, nope, turned),
+         part(out, rank, turned), c.memory.vector(op.factors.id), rope_table(op.rope, turned));
+  multiply_packed(k, strips, packed, c);
 }
 
-int64_t query_scratch(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& op = std::get<MlaQuery>(record.args);
-  Scratch scratch(nullptr);
-  take_pieces(scratch, p, op, sizes.rows, p[op.out.id].heads());
-  return scratch.bytes();
-}
-
-bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& op = std::get<MlaQuery>(record.args);
+bool queries_of_many_serve(const Program& p, const MlaQuery& op, const Sizes& sizes) {
   const auto multiplied = [&](TensorId id) { return known(p, id) && p[id].type != quant::Type::F32; };
   const quant::CacheRow row = p[op.cache.id].cache_row();
   return sizes.rows > kNarrowRows && (row.type == quant::Type::F16 || row.coded() == op.rank(p)) &&
@@ -146,8 +158,6 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
          (!op.q || (multiplied(op.q.id) && p[op.in.id].columns() <= kHeldColumns)) &&
          op.nope(p) <= 4 * kChunkColumns && op.rope_columns(p) <= 2 * RopeTable::kMostPairs;
 }
-
-}  // namespace
 
 const Kernel kMlaQueryMany{"queries of several rows on matrix units", serves, launch_query, query_scratch};
 

@@ -1,0 +1,325 @@
+// Attention of long prompts over expanded keys and values (ops/mla_expand.cu), by wgmma (sm_90a): a block of
+// threads takes a head of 128 rows of a sequence over their whole context, with a running softmax (online
+// softmax: Milakov and Gimelshein 2018; warpgroups that give and take, and a tile's scores under the values
+// of the tile before it, as in FlashAttention-3).
+//
+// Two warpgroups take 64 rows each: scores of 64 x kKeys, values of 64 x kValue (128 registers a thread where
+// that is 256). A third one's thread brings keys and values by bulk copies, two tiles of each. While one
+// group is at its softmax the other one multiplies. A row's bits depend on its own context alone: tiles are
+// the same steps for everybody, and what a row does not see has weight 0.
+//
+// Bound by the matrix units: 2 x 64 x kKeys x (kNope + 64 + kValue) products a tile, 2,048 cycles of them for
+// 64 positions of 256 + 256 columns.
+#include <cuda_fp16.h>
+
+#include "backend/cuda/ops/mla_expanded.h"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/warp.cuh"
+#include "backend/cuda/prim/wgmma.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+constexpr int kThreads = 384, kGroupRows = kExpandTile / 2;
+
+template <int kNopeColumns, int kValueColumns>
+struct Shape {
+  static constexpr int kNope = kNopeColumns, kValue = kValueColumns, kWidth = kNope + kExpandTurned;
+  static constexpr int kKeys = expanded_keys(kValue);
+  static constexpr int kNopeBytes = kKeys * kNope * 2, kTurnedBytes = kKeys * kExpandTurned * 2;
+  static constexpr int kKeyBytes = kNopeBytes + kTurnedBytes, kValueBytes = kKeys * kValue * 2;
+  static constexpr int kQueryBytes = kGroupRows * kWidth * 2;  ///< of a warpgroup
+  static constexpr int kSharedBytes =
+      2 * kQueryBytes + 2 * (kKeyBytes + kValueBytes) + kExpandTile * 4 + 64 + 1024;
+};
+
+/// 128 rows of a segment, the last ones' perhaps fewer.
+struct RowTile {
+  Segment segment;
+  int first, longest;  ///< of the segment's rows; positions that its last row sees
+
+  /// Row i of the tile, or the last one again.
+  __device__ __forceinline__ int row(int i) const { return min(first + i, segment.rows - 1); }
+  __device__ __forceinline__ int limit(int i) const { return segment.position + row(i) + 1; }
+};
+
+#ifdef SLUICE_WGMMA
+
+/// Shared addresses.
+struct Ring {
+  uint32_t keys, values, key_full, key_empty, value_full, value_empty;
+};
+
+__device__ __forceinline__ float power_of_two(float v) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
+  return result;
+}
+
+/// Turned, scaled to halves, in the order of the keys; a warp a query.
+template <typename S>
+__device__ __forceinline__ void bring_queries(const AttendExpanded& p, const RopeTable& rope,
+                                              const RowTile& tile, int head, char* to, float* factors) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 4
+  for (int i = threadIdx.x / 32; i < kExpandTile; i += 8) {
+    const int row = tile.row(i);
+    const float* const from = p.queries(tile.segment.first_row + row, head);
+    float2 v[S::kNope / 64];
+    float largest = 0;
+#pragma unroll
+    for (int b = 0; b < S::kNope / 64; ++b) {
+      v[b] = *reinterpret_cast<const float2*>(from + b * 64 + 2 * lane);
+      largest = fmaxf(largest, fmaxf(fabsf(v[b].x), fabsf(v[b].y)));
+    }
+    const int first = rope.first(lane), second = rope.second(lane, kExpandTurned / 2);
+    const float a = from[S::kNope + first], b = from[S::kNope + second];
+    const Turn turn = rope.turn(tile.segment.position + row, lane, p.factors);
+    const float x = a * turn.cosine - b * turn.sine, y = a * turn.sine + b * turn.cosine;
+    largest = lane_max(fmaxf(largest, fmaxf(fabsf(x), fabsf(y))));
+    const float unscale = query_unscale(largest), scale = 1.0f / unscale;
+
+    char* const group = to + i / kGroupRows * S::kQueryBytes;
+    const int in_group = i % kGroupRows;
+    const int unit = lane / 16 * 4 + lane % 4, word = lane % 16 / 4;
+#pragma unroll
+    for (int b = 0; b < S::kNope / 64; ++b) {
+      *reinterpret_cast<uint32_t*>(group + b * kGroupRows * kExpandBlock + swizzled_unit(in_group, unit) +
+                                   word * 4) = pack_halves(v[b].x * scale, v[b].y * scale);
+    }
+    char* const turned = group + S::kNope / 64 * kGroupRows * kExpandBlock;
+    *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, first / 8) + first % 8 * 2) =
+        __float2half_rn(x * scale);
+    *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, second / 8) + second % 8 * 2) =
+        __float2half_rn(y * scale);
+    if (lane == 0) factors[i] = unscale * p.scale_log2;
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// One thread: tile after tile of keys and values.
+template <typename S>
+__device__ __forceinline__ void bring_tiles(const Expanded& e, const RowTile& tile, int slot,
+                                            const Ring& ring) {
+  const int64_t first = slot * e.capacity + tile.segment.offset;
+  const char* keys = e.keys + first * S::kNope * 2;
+  const char* turned = e.turned + int64_t{tile.segment.offset} * kExpandBlock;
+  const char* values = e.values + first * S::kValue * 2;
+  for (int from = 0, i = 0; from < tile.longest; from += S::kKeys, ++i) {
+    const int stage = i % 2, phase = (i / 2 & 1) ^ 1;
+    const uint32_t to = ring.keys + stage * S::kKeyBytes;
+    barrier_wait(ring.key_empty + 8 * stage, phase);
+    barrier_expect(ring.key_full + 8 * stage, S::kKeyBytes);
+    copy_bulk(to, keys, S::kNopeBytes, ring.key_full + 8 * stage);
+    copy_bulk(to + S::kNopeBytes, turned, S::kTurnedBytes, ring.key_full + 8 * stage);
+    barrier_wait(ring.value_empty + 8 * stage, phase);
+    barrier_expect(ring.value_full + 8 * stage, S::kValueBytes);
+    copy_bulk(ring.values + stage * S::kValueBytes, values, S::kValueBytes, ring.value_full + 8 * stage);
+    keys += S::kNopeBytes, turned += S::kTurnedBytes, values += S::kValueBytes;
+  }
+}
+
+/// A warpgroup's 64 rows.
+template <typename S>
+struct Attend {
+  static constexpr int kKeys = S::kKeys;
+  const Ring& ring;
+  uint64_t queries;     ///< descriptor of the first
+  int limit[2], least;  ///< positions that this thread's rows see, and that all rows of the group do
+  float factor[2], largest[2] = {-INFINITY, -INFINITY}, all[2] = {0, 0}, keep[2];
+  float sum[S::kValue / 8][4];
+  uint32_t weight[kKeys / 16][4];  ///< as the first operand
+
+  using Scores = float[kKeys / 8][4];
+
+  __device__ __forceinline__ void start_scores(Scores& score, int i) {
+    barrier_wait(ring.key_full + 8 * (i % 2), i / 2 & 1);
+    const uint64_t keys = matrix_descriptor(ring.keys + i % 2 * S::kKeyBytes, 1024);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < S::kWidth / 16; ++s) {
+      wgmma_64x16_shared(score, queries + ((s / 4 * kGroupRows * kExpandBlock + s % 4 * 32) >> 4),
+                         keys + ((s / 4 * kKeys * kExpandBlock + s % 4 * 32) >> 4), s > 0);
+    }
+    wgmma_commit();
+  }
+  /// Values' blocks of 64 columns lie kKeys rows apart, groups of eight rows 1,024 bytes; they are taken
+  /// turned.
+  __device__ __forceinline__ void start_values(int i) {
+    barrier_wait(ring.value_full + 8 * (i % 2), i / 2 & 1);
+    const uint32_t at = ring.values + i % 2 * S::kValueBytes;
+    const uint64_t values = static_cast<uint64_t>((at & 0x3FFFF) >> 4) |
+                            (static_cast<uint64_t>(kKeys * kExpandBlock >> 4) << 16) |
+                            (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < kKeys / 16; ++s) wgmma_64x16_rows(sum, weight[s], values + s * (2048 >> 4));
+    wgmma_commit();
+  }
+  static __device__ __forceinline__ void release(uint32_t barrier) {
+    if (threadIdx.x % 128 == 0) barrier_arrive(barrier);
+  }
+  /// Scores of a tile to weights; keep: what sums have to be multiplied by before.
+  __device__ __forceinline__ void soften(Scores& score, int from) {
+    const int t = threadIdx.x % 4;
+    if (from + kKeys > least) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            if (from + n * 8 + 2 * t + k >= limit[h]) score[n][2 * h + k] = -INFINITY;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = largest[h];
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+      top = lane_max(top, 4);
+      keep[h] = power_of_two((largest[h] - top) * factor[h]);
+      largest[h] = top;
+      const float scaled = top * factor[h];
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const float a = power_of_two(fmaf(score[n][2 * h], factor[h], -scaled));
+        const float b = power_of_two(fmaf(score[n][2 * h + 1], factor[h], -scaled));
+        total += a + b;
+        score[n][2 * h] = a, score[n][2 * h + 1] = b;
+      }
+      all[h] = all[h] * keep[h] + total;
+    }
+  }
+  /// Not while products are in flight: their operands' registers may not be written then.
+  __device__ __forceinline__ void pack(const Scores& score) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      weight[n / 2][n % 2 * 2] = pack_halves(score[n][0], score[n][1]);
+      weight[n / 2][n % 2 * 2 + 1] = pack_halves(score[n][2], score[n][3]);
+    }
+  }
+  __device__ __forceinline__ void run(int tiles) {
+#pragma unroll
+    for (int i = 0; i < S::kValue / 2; ++i) sum[i / 4][i % 4] = 0;
+    {
+      Scores score;
+      start_scores(score, 0);
+      wgmma_wait<0>();
+      hold_sums(score);
+      release(ring.key_empty);
+      soften(score, 0);
+      pack(score);
+    }
+    for (int i = 1; i < tiles; ++i) {
+      Scores score;
+      start_scores(score, i);
+      start_values(i - 1);
+      wgmma_wait<1>();
+      hold_sums(score);
+      release(ring.key_empty + 8 * (i % 2));
+      soften(score, i * kKeys);
+      wgmma_wait<0>();
+      hold_sums(sum);
+      release(ring.value_empty + 8 * ((i - 1) % 2));
+#pragma unroll
+      for (int n = 0; n < S::kValue / 8; ++n) {
+        sum[n][0] *= keep[0], sum[n][1] *= keep[0], sum[n][2] *= keep[1], sum[n][3] *= keep[1];
+      }
+      pack(score);
+    }
+    start_values(tiles - 1);
+    wgmma_wait<0>();
+    hold_sums(sum);
+  }
+};
+
+#endif
+
+template <typename S>
+__global__ void __launch_bounds__(kThreads, 1)
+    attend_expanded_kernel(const Stamps stamps, const __grid_constant__ AttendExpanded p,
+                           const __grid_constant__ RopeTable rope) {
+#ifdef SLUICE_WGMMA
+  extern __shared__ char attend_shared[];
+  char* const shared = attend_shared + (1024 - shared_address(attend_shared) % 1024) % 1024;
+  constexpr int kKeysAt = 2 * S::kQueryBytes, kValuesAt = kKeysAt + 2 * S::kKeyBytes,
+                kFactorsAt = kValuesAt + 2 * S::kValueBytes, kBarriersAt = kFactorsAt + kExpandTile * 4;
+  float* const factors = reinterpret_cast<float*>(shared + kFactorsAt);
+  const uint32_t base = shared_address(shared), barriers = base + kBarriersAt;
+  const Ring ring{base + kKeysAt, base + kValuesAt, barriers, barriers + 16, barriers + 32, barriers + 48};
+  const Link link(stamps);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(ring.key_full + 8 * i, 1), barrier_init(ring.value_full + 8 * i, 1);
+      barrier_init(ring.key_empty + 8 * i, 2), barrier_init(ring.value_empty + 8 * i, 2);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  link.wait();
+  // Later rows see more: they begin first.
+  const int item = static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_before = item / p.e.slots;
+  const int slot = item % p.e.slots, head = p.e.first_head + slot;
+  if (tiles_before >= p.e.plan->tiles) return;
+  int s = 0;
+  while (s + 1 < p.e.plan->segments && tiles_before >= p.e.segments[s + 1].first_tile) ++s;
+  RowTile tile{p.e.segments[s], 0, 0};
+  tile.first = (tiles_before - tile.segment.first_tile) * kExpandTile;
+  tile.longest = tile.limit(kExpandTile - 1);
+  if (threadIdx.x >= 256) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == 256) bring_tiles<S>(p.e, tile, slot, ring);
+    return;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+  bring_queries<S>(p, rope, tile, head, shared, factors);
+  asm volatile("bar.sync 1, 256;" ::: "memory");
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, t = lane % 4;
+  const int group = threadIdx.x / 128 * kGroupRows, mine = group + warp * 16 + lane / 4;
+  Attend<S> attend{.ring = ring,
+                   .queries = matrix_descriptor(base + threadIdx.x / 128 * S::kQueryBytes, 1024),
+                   .limit = {tile.limit(mine), tile.limit(mine + 8)},
+                   .least = tile.limit(group),
+                   .factor = {factors[mine], factors[mine + 8]}};
+  attend.run((tile.limit(group + kGroupRows - 1) + S::kKeys - 1) / S::kKeys);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float all = attend.all[h];
+    all += __shfl_xor_sync(kWholeWarp, all, 1);
+    all += __shfl_xor_sync(kWholeWarp, all, 2);
+    const float inverse = 1.0f / all;
+    if (tile.first + mine + 8 * h >= tile.segment.rows) continue;
+    float* const to = p.out(tile.segment.first_row + tile.first + mine + 8 * h, head) + 8 * t;
+#pragma unroll
+    for (int n = 0; n < S::kValue / 8; n += 2) {
+      *reinterpret_cast<float4*>(to + n / 4 * 32 + n % 4 * 2) = {
+          attend.sum[n][2 * h] * inverse, attend.sum[n][2 * h + 1] * inverse,
+          attend.sum[n + 1][2 * h] * inverse, attend.sum[n + 1][2 * h + 1] * inverse};
+    }
+  }
+#endif
+}
+
+template <typename S>
+void launch_shape(const AttendExpanded& args, const RopeTable& rope, const Context& context) {
+  // A segment's last tile may have one row.
+  const int64_t tiles = context.step_rows / kExpandTile + context.step_rows / kExpandRows + 1;
+  launch(context, attend_expanded_kernel<S>,
+         {dim3(static_cast<unsigned>(tiles * args.e.slots)), dim3(kThreads), S::kSharedBytes}, args, rope);
+}
+
+}  // namespace
+
+void attend_expanded(const AttendExpanded& args, const RopeTable& rope, const Context& context) {
+  return args.e.value == 256 ? launch_shape<Shape<192, 256>>(args, rope, context)
+                             : launch_shape<Shape<128, 128>>(args, rope, context);
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,20 @@
+// Expanded latent attention: launchers (prim/mla_expanded.cuh says what lies where).
+#pragma once
+
+#include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/mla_expanded.cuh"
+#include "backend/cuda/prim/rope.cuh"
+
+namespace sluice::backend::cuda {
+
+/// Which rows of a step attend to an expanded context. starts: scratch, an int a row and one.
+void plan_expansion(const Expanded& e, ExpandPlan* plan, Segment* segments, int32_t* starts, int64_t rank,
+                    const Context& context);
+/// The weights of all heads as halves; the latents of all contexts, and the columns of keys that heads share.
+void prepare_expansion(const Expanded& e, const Matrix& k_b, const Matrix& v_b, const Context& context);
+/// Keys and values of a group of heads.
+void expand_heads(const Expanded& e, const Context& context);
+/// Values of the group's heads, for the rows of the plan's segments.
+void attend_expanded(const AttendExpanded& args, const RopeTable& rope, const Context& context);
+
+}  // namespace sluice::backend::cuda
