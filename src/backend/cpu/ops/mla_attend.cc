@@ -21,6 +21,8 @@ using namespace program;
 /// Rows of a unit at most: 16 rows of 20 heads make ten calls of 32 queries a chunk, beside which decoding it
 /// is little.
 constexpr int64_t kUnitRows = 16;
+/// Decoding a chunk takes about as long as so many queries: 2 with AVX-512's bfloat16, 19 with AMX.
+constexpr int64_t kDecodeQueries = 8;
 /// Results of chunks that a worker keeps before they are put together.
 constexpr int64_t kSlots = 16;
 
@@ -50,10 +52,8 @@ class Deal {
     all_ += work;
     return static_cast<int>(least - load_.begin());
   }
-  /// Whether nobody waits long for the others.
-  bool is_even() const {
-    return *std::max_element(load_.begin(), load_.begin() + workers_) * workers_ <= all_ + all_ / 8;
-  }
+  int64_t busiest() const { return *std::max_element(load_.begin(), load_.begin() + workers_); }
+  int64_t all() const { return all_; }
 
  private:
   std::array<int64_t, 256> load_{};  // more workers than these have nothing to do
@@ -103,9 +103,7 @@ class Attention {
         mine_(scratch_of(c.worker)) {}
 
   void run() {
-    // Units of fewer rows decode a chunk more often, but where they are few they are dealt out more evenly.
-    for (unit_rows_ = kUnitRows; unit_rows_ >= kUnitRows / 4; unit_rows_ /= 2)
-      if (can_deal()) return whole_units();
+    if (deal_evenly()) return whole_units();
     unit_rows_ = kUnitRows;
     int64_t items = 0;
     for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last))
@@ -119,14 +117,20 @@ class Attention {
   Scratch scratch_of(int worker) const { return {c_.memory.scratch(worker), kernels_, shape_, heads_}; }
   int64_t length(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)] + 1; }
   int64_t queries(const Unit& unit) const { return (unit.last - unit.first) * heads_; }
-  int64_t work(const Unit& unit) const { return unit.chunks * queries(unit); }
+  int64_t work(const Unit& unit) const { return unit.chunks * (queries(unit) + kDecodeQueries); }
 
-  /// Whether whole units keep all workers busy.
-  bool can_deal() const {
-    int64_t units = 0;
-    Deal deal(c_.workers);
-    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last), ++units) deal.take(work(u));
-    return c_.workers == 1 || units >= 4 * c_.workers || deal.is_even();
+  /// Chooses the rows of units: fewer decode a chunk more often, but are dealt out more evenly. Says whether
+  /// whole units keep all workers busy then.
+  bool deal_evenly() {
+    int64_t best_rows = kUnitRows, least = 0, all = 0;
+    for (unit_rows_ = kUnitRows; unit_rows_ >= kUnitRows / 8; unit_rows_ /= 2) {
+      Deal deal(c_.workers);
+      for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last)) deal.take(work(u));
+      if (unit_rows_ == kUnitRows) all = deal.all();
+      if (unit_rows_ == kUnitRows || deal.busiest() < least) best_rows = unit_rows_, least = deal.busiest();
+    }
+    unit_rows_ = best_rows;
+    return least * c_.workers <= all + all / 4;
   }
 
   Unit unit_from(int64_t first) const {
