@@ -35,7 +35,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       scratch_bytes_(worker_bytes(scratch_floats)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
-      cache_(program::cache_bytes(program, options.cache_pages)),
+      cache_(program::cache_bytes(program, options.cache_pages), Pages::Size::Huge),
       scratch_(scratch_bytes_ * workers, Pages::Size::Huge) {}
 
 Weight Memory::weight(TensorId id) const {

@@ -366,6 +366,33 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
         });
     return;
   }
+  const auto multiply_tile = [&](const Matrix& w, const uint8_t* panel, int64_t first, int64_t rows,
+                                 float* out) {
+    const void* rows_x[kTileRows];
+    for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(w, index(first + i));
+    w.product(panel, w.columns, rows_x, static_cast<int>(rows), out, w.prefetch);
+  };
+  const auto finish_tile = [&](int64_t panel, int64_t first, int64_t rows, float* gates, const float* ups) {
+    kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
+    store_rows(store, first, rows, panel * kPanelRows, gates, gate.rows);
+  };
+  alignas(64) float ups[kTileRows * kPanelRows];
+  if (count <= kTileRows) {
+    // Every panel is read once. Some of the one matrix come before those of the other, because a processor
+    // that fetches ahead by itself follows one stream and loses two that take turns at every panel.
+    constexpr int64_t kTurn = 8;
+    alignas(64) float gates[kTurn][kTileRows * kPanelRows];
+    for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
+      const int64_t end = std::min(panels.last, begin + kTurn);
+      for (int64_t p = begin; p < end; ++p) multiply_tile(gate, gate.panel(m, p), 0, count, gates[p - begin]);
+      for (int64_t p = begin; p < end; ++p) {
+        multiply_tile(up, up.panel(m, p), 0, count, ups);
+        finish_tile(p, 0, count, gates[p - begin], ups);
+      }
+    }
+    return;
+  }
+  alignas(64) float gates[kTileRows * kPanelRows];
   const uint8_t *gate_panel = nullptr, *up_panel = nullptr;
   int64_t panel = 0;
   const auto open = [&](int64_t p) {
@@ -373,16 +400,9 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
     panel = p;
   };
   each_tile(panels, count, gate.columns, open, [&](int64_t first, int64_t rows) {
-    alignas(64) float gates[kTileRows * kPanelRows], ups[kTileRows * kPanelRows];
-    const void *gate_x[kTileRows], *up_x[kTileRows];
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t from = index(first + i);
-      gate_x[i] = x(gate, from), up_x[i] = x(up, from);
-    }
-    gate.product(gate_panel, gate.columns, gate_x, static_cast<int>(rows), gates, gate.prefetch);
-    up.product(up_panel, up.columns, up_x, static_cast<int>(rows), ups, up.prefetch);
-    kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
-    store_rows(store, first, rows, panel * kPanelRows, gates, gate.rows);
+    multiply_tile(gate, gate_panel, first, rows, gates);
+    multiply_tile(up, up_panel, first, rows, ups);
+    finish_tile(panel, first, rows, gates, ups);
   });
 }
 

@@ -20,8 +20,13 @@ namespace {
 // And each of these needs the one before it.
 #include "backend/cpu/simd/attend_softmax.h"
 // Its tile too.
+constexpr bool kValuesInPairs = true;
 #include "backend/cpu/simd/attend_bf16.h"
 #include "backend/cpu/simd/turn_avx512.h"
+
+const uint16_t* values_of(const float* tile, AttendShape shape) {
+  return reinterpret_cast<const uint16_t*>(tile) + kChunkRows * key_stride(shape);
+}
 
 constexpr int64_t kSide = 16;           // rows of a tile register, and 32-bit columns
 constexpr int64_t kStep = 2 * kSide;    // numbers that a product sums

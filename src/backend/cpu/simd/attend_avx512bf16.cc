@@ -16,7 +16,18 @@ namespace {
 // And each of these needs the one before it.
 #include "backend/cpu/simd/attend_softmax.h"
 
+// Pairs of values are put together in registers, beside the products, which leaves a shuffle unit idle.
+constexpr bool kValuesInPairs = false;
 #include "backend/cpu/simd/attend_bf16.h"
+
+/// For every lane the number of one row and that of the next, from 16 columns of both: the lower or the
+/// upper ones.
+inline __m512i pairs_of(__m512i row, __m512i next, bool upper) {
+  const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
+                                         38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i from = upper ? _mm512_add_epi16(lower, _mm512_set1_epi16(16)) : lower;
+  return _mm512_permutex2var_epi16(row, from, next);
+}
 
 struct Operand {
   using Number = uint16_t;
@@ -29,6 +40,21 @@ struct Operand {
   static int64_t stride(AttendShape shape) { return key_stride(shape) / 2; }
   static int64_t numbers(AttendShape shape) { return key_stride(shape); }
   static Vector load(const uint16_t* at) { return _mm512_loadu_si512(at); }
+  /// Two rows' numbers side by side, for N * 16 columns.
+  template <int N>
+  static void load_values(const uint16_t* rows, int64_t stride, Vector (&v)[N]) {
+    if constexpr (N == 1) {
+      v[0] = pairs_of(load_half(rows), load_half(rows + stride), false);
+    } else {
+      for (int n = 0; n < N; n += 2) {
+        const Vector row = load(rows + n * 16), next = load(rows + stride + n * 16);
+        v[n] = pairs_of(row, next, false), v[n + 1] = pairs_of(row, next, true);
+      }
+    }
+  }
+  static Vector load_half(const uint16_t* at) {
+    return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  }
   static Vector repeat(const uint16_t* at) {
     int32_t pair;
     __builtin_memcpy(&pair, at, sizeof pair);
@@ -38,8 +64,6 @@ struct Operand {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
   }
   static const uint16_t* keys(const float* tile) { return reinterpret_cast<const uint16_t*>(tile); }
-  static const uint16_t* values(const float* tile, AttendShape shape) { return values_of(tile, shape); }
-  static int64_t value_stride(AttendShape shape) { return pair_stride(shape); }
   static void make_weights(float* weights, int64_t end, float* total) {
     weights_to_bf16(weights, end, reinterpret_cast<uint16_t*>(weights), total);
   }

@@ -1,6 +1,6 @@
-// Attention's tile in bfloat16, for the tiers that multiply pairs of such numbers: keys as rows, and values
-// as pairs of rows, column by column. Include it inside an anonymous namespace only, after AVX-512's Lanes
-// and attend_softmax.h.
+// Attention's tile in bfloat16, for the tiers that multiply pairs of such numbers: keys as rows, and where
+// `kValuesInPairs`, values once more as pairs of rows, column by column. Include it inside an anonymous
+// namespace only, after AVX-512's Lanes and attend_softmax.h.
 //
 // A cache row's 11 bits become 8 and a product's error 2^-9 of it at most, without a bias: scores are sums of
 // hundreds of them, and results are sums over the context.
@@ -10,10 +10,8 @@ constexpr int64_t key_stride(AttendShape shape) { return round_up(shape.width, 3
 constexpr int64_t pair_stride(AttendShape shape) { return 2 * round_up(shape.rank, 16); }
 
 int64_t tile_floats(AttendShape shape) {
-  return (kChunkRows * key_stride(shape) + kChunkRows / 2 * pair_stride(shape)) / 2;
-}
-const uint16_t* values_of(const float* tile, AttendShape shape) {
-  return reinterpret_cast<const uint16_t*>(tile) + kChunkRows * key_stride(shape);
+  const int64_t values = kValuesInPairs ? kChunkRows / 2 * pair_stride(shape) : 0;
+  return (kChunkRows * key_stride(shape) + values) / 2;
 }
 
 /// The low vector's numbers before the high one's.
@@ -82,10 +80,10 @@ void decode(const Row& row, AttendShape shape, int64_t first, int64_t count, flo
       const __m512 d = odd.columns(c, shape.width), e = odd.columns(c + 16, shape.width);
       _mm512_storeu_si512(keys + c, to_bf16(a, b));
       _mm512_storeu_si512(keys + stride + c, to_bf16(d, e));
-      if (2 * c < pairs) {
+      if (kValuesInPairs && 2 * c < pairs) {
         _mm512_storeu_si512(values + 2 * c, _mm512_permutexvar_epi16(interleave, to_bf16(a, d)));
       }
-      if (2 * (c + 16) < pairs) {
+      if (kValuesInPairs && 2 * (c + 16) < pairs) {
         _mm512_storeu_si512(values + 2 * (c + 16), _mm512_permutexvar_epi16(interleave, to_bf16(b, e)));
       }
     }

@@ -8,8 +8,8 @@
 // multiply-adds.
 //
 // Operand says what the multiply-adds take: its kGroup queries; `Number`, and how many of them make a vector
-// (kNumbers) and how many rows of the tile one multiply-add of the values takes (kRows); multiply_add,
-// totals, and where keys, values and weights lie.
+// (kNumbers) and how many rows of the tile one multiply-add of the values takes (kRows), which load_values
+// puts side by side; multiply_add, totals, and where keys and weights lie.
 
 constexpr int kBlock = 4;  // rows of the tile for the scores, vectors for the values
 
@@ -52,8 +52,8 @@ void weigh(const Operand::Number* weights, const Operand::Number* values, int64_
   }
   for (int64_t t = 0; t < count; t += Operand::kRows) {
     Operand::Vector v[N];
-    for (int n = 0; n < N; ++n) v[n] = Operand::load(values + n * Operand::kNumbers);
-    values += stride;
+    Operand::load_values(values, stride, v);
+    values += Operand::kRows * stride;
     for (int h = 0; h < H; ++h) {
       const Operand::Vector w = Operand::repeat(weights + h * Operand::kWeightStride + t);
       for (int n = 0; n < N; ++n) acc[h][n] = Operand::multiply_add(w, v[n], acc[h][n]);
@@ -95,12 +95,12 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
       with_size<Operand::kGroup>(size, [&](auto n) {
         constexpr int H = decltype(n)::value;
         const Number* w = weights + first * Operand::kWeightStride;
-        const Number* v = Operand::values(tile, shape) + c * Operand::kRows;
+        const Number* v = keys + c;
         float* sums = result.sums + first * rank + c;
         if (block) {
-          weigh<H, kBlock>(w, v, Operand::value_stride(shape), count, sums, rank);
+          weigh<H, kBlock>(w, v, stride, count, sums, rank);
         } else {
-          weigh<H, 1>(w, v, Operand::value_stride(shape), count, sums, rank);
+          weigh<H, 1>(w, v, stride, count, sums, rank);
         }
       });
     });

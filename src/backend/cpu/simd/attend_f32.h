@@ -12,11 +12,13 @@ struct Operand {
   static int64_t stride(AttendShape shape) { return round_up(shape.width, 16); }
   static int64_t numbers(AttendShape shape) { return stride(shape); }
   static Vector load(const float* at) { return Lanes::load_f(at); }
+  template <int N>
+  static void load_values(const float* row, int64_t, Vector (&v)[N]) {
+    for (int n = 0; n < N; ++n) v[n] = load(row + n * kNumbers);
+  }
   static Vector repeat(const float* at) { return Lanes::all_f(*at); }
   static Lanes::F multiply_add(Vector a, Vector b, Lanes::F sum) { return Lanes::fma(a, b, sum); }
   static const float* keys(const float* tile) { return tile; }
-  static const float* values(const float* tile, AttendShape) { return tile; }
-  static int64_t value_stride(AttendShape shape) { return stride(shape); }
   static void make_weights(float*, int64_t, float*) {}
 };
 
