@@ -61,7 +61,32 @@ std::vector<OpCase> MoeGateUp::cases() {
       b.moe_gate_up(op);
     };
   };
+  // All of one type, routers of many experts: few tokens each.
+  const auto build_alike = [](quant::Type type, int64_t experts, int64_t columns, bool shared) {
+    return [=](Builder& b) {
+      Route route{.gating = Gating::Sigmoid};
+      route.logits.id = b.activation("logits", kStepRows, 1, experts);
+      b.route(route, 4);
+      MoeGateUp op;
+      op.in.id = b.activation("x", kStepRows, 1, columns);
+      op.ids.id = route.ids.id;
+      op.gate.id = b.weight("gate", type, experts, 40, columns);
+      op.up.id = b.weight("up", type, experts, 40, columns);
+      if (shared) {
+        op.shared_gate.id = b.weight("shared_gate", type, 1, 72, columns);
+        op.shared_up.id = b.weight("shared_up", type, 1, 72, columns);
+      }
+      b.moe_gate_up(op);
+    };
+  };
+  using quant::Type;
   return {{"4 of 16 with shared rows 1", 1, build(true, false)},
+          {"4 of 64 alike Q4_0 rows 2", 2, build_alike(Type::Q4_0, 64, 448, true)},
+          {"4 of 64 alike Q4_0 rows 33", 33, build_alike(Type::Q4_0, 64, 2048, true)},
+          {"4 of 128 alike Q4_0 rows 70", 70, build_alike(Type::Q4_0, 128, 192, true)},
+          {"4 of 8 alike Q4_0 rows 8", 8, build_alike(Type::Q4_0, 8, 7168, false)},
+          {"4 of 64 alike Q4_1 rows 5", 5, build_alike(Type::Q4_1, 64, 320, true)},
+          {"4 of 16 alike Q4_K rows 16", 16, build_alike(Type::Q4_K, 16, 768, true)},
           {"4 of 16 with shared rows 9", 9, build(true, false)},
           {"4 of 16 rows 9", 9, build(false, false)},
           {"4 of 16 one gate_up tensor rows 9", 9, build(true, true)}};

@@ -65,7 +65,7 @@ template <int kTiles, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps, const MlaArgs p) {
   extern __shared__ __align__(128) char split_shared[];
   const Link link(stamps);
-  link.wait();
+  // What a step is made of is there before its first kernel; its cache rows and queries are not.
   const int row = static_cast<int>(blockIdx.y), first_head = static_cast<int>(blockIdx.z) * 16 * kTiles;
   if (row >= p.step.header->rows) return;
   const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
@@ -81,57 +81,62 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int heads = p.q.heads, quarter = warp % kQuarters, half = warp / kQuarters;
 
+  const char* const first_page = p.cache.row(p.layer, p.step.slot_of(row, begin));
+  link.wait();
   const auto bring = [&](int buffer, int from) {
-    const char* const page = p.cache.row(p.layer, p.step.slot_of(row, from));
+    const char* const page = from == begin ? first_page : p.cache.row(p.layer, p.step.slot_of(row, from));
     const int count = min(kPageRows, end - from);
     kCoded ? bring_codes(pages + kPageBytes, page, count)
            : bring_page(pages + buffer * kPageBytes, page, count);
   };
   bring(0, begin);
 
-  // Queries: a power of two a head keeps them far from the ends of a half's range.
-  for (int h = warp; h < 16 * kTiles; h += kWarps) {
-    float largest = 0;
-    if (first_head + h < heads) {
-      for (int c = lane; c < kMlaWidth; c += 32) largest = fmaxf(largest, fabsf(p.q(row, first_head + h)[c]));
+  // Queries: a power of two a head keeps them far from the ends of a half's range. Two halves a number, the
+  // second what the first one leaves: scores of hundreds stay right. Both become operands in shared memory, a
+  // lane's together; the first ones, where scores will be, go on to registers.
+  constexpr int kMine = 16 * kTiles / kWarps;  // heads that this warp takes here, and whose softmax
+  constexpr int kEach = kMlaWidth / 64;        // pairs of columns 2 lane + 64 m of a head
+  float2 loaded[kMine][kEach];
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int head = first_head + warp * kMine + i;
+    const auto* const from = reinterpret_cast<const float2*>(p.q(row, min(head, heads - 1))) + lane;
+#pragma unroll
+    for (int m = 0; m < kEach; ++m) loaded[i][m] = head < heads ? from[32 * m] : float2{0, 0};
+  }
+  auto* const firsts = reinterpret_cast<uint32_t*>(scores);
+  auto* const rests = reinterpret_cast<uint32_t*>(total + kHeadTile);
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int head = warp * kMine + i;
+    float most = 0;
+#pragma unroll
+    for (int m = 0; m < kEach; ++m) most = fmaxf(most, fmaxf(fabsf(loaded[i][m].x), fabsf(loaded[i][m].y)));
+    const float back = query_unscale(lane_max(most)), factor = 1.0f / back;
+    if (lane == 0) unscale[head] = back;
+#pragma unroll
+    for (int m = 0; m < kEach; ++m) {
+      const float2 v{loaded[i][m].x * factor, loaded[i][m].y * factor};
+      const __half2 first = __floats2half2_rn(v.x, v.y);
+      // Operand: step of 16 columns, tile of heads, lane, word: row g or g + 8, columns 2t or 2t + 8.
+      const int step = lane / 8 + 4 * m, word = head / 8 % 2 + lane / 4 % 2 * 2;
+      const int at = (((step * kTiles + head / 16) * 8 + head % 8) * 4 + lane % 4) * 4 + word;
+      firsts[at] = *reinterpret_cast<const uint32_t*>(&first);
+      rests[at] = pack_halves(v.x - __low2float(first), v.y - __high2float(first));
     }
-    largest = lane_max(largest);
-    if (lane == 0) unscale[h] = query_unscale(largest);
   }
   __syncthreads();
-  // Two halves a number, the second what the first one leaves: scores of hundreds stay right. The first ones
-  // stay in registers, the second ones lie in shared memory, a lane's together.
-  uint32_t query[kTiles][kQuarterSteps][4];
-  uint4* const rests =
-      reinterpret_cast<uint4*>(total + kHeadTile) + quarter * kQuarterSteps * kTiles * 32 + lane;
+  uint4 query[kTiles][kQuarterSteps];
+  const auto operand = [&](const uint32_t* of, int s, int i) {
+    return reinterpret_cast<const uint4*>(of)[((quarter * kQuarterSteps + s) * kTiles + i) * 32 + lane];
+  };
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    const float* from[2];
-    float factor[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int head = 16 * i + 8 * h + g;
-      const bool there = first_head + head < heads;
-      from[h] = p.q(row, there ? first_head + head : 0);
-      factor[h] = there ? 1.0f / unscale[head] : 0.0f;
-    }
-#pragma unroll
-    for (int s = 0; s < kQuarterSteps; ++s) {
-      uint32_t rest[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {  // row g or g + 8, columns 2t or 2t + 8
-        const int h = k % 2, c = (quarter * kQuarterSteps + s) * 16 + 2 * t + k / 2 * 8;
-        const float2 v = *reinterpret_cast<const float2*>(from[h] + c);
-        const __half2 first = __floats2half2_rn(v.x * factor[h], v.y * factor[h]);
-        query[i][s][k] = *reinterpret_cast<const uint32_t*>(&first);
-        rest[k] = pack_halves(v.x * factor[h] - __low2float(first), v.y * factor[h] - __high2float(first));
-      }
-      if (half == 0) rests[(s * kTiles + i) * 32] = {rest[0], rest[1], rest[2], rest[3]};
-    }
+    for (int s = 0; s < kQuarterSteps; ++s) query[i][s] = operand(firsts, s, i);
   }
 
   float sum[kTiles][8][4] = {};
-  constexpr int kMine = 16 * kTiles / kWarps;  // heads whose softmax this warp takes
   float largest[kMine], all[kMine];
 #pragma unroll
   for (int i = 0; i < kMine; ++i) largest[i] = -INFINITY, all[i] = 0;
@@ -160,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
       const int c = (quarter * kQuarterSteps + s) * 16;
       uint4 rest[kTiles];
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) rest[i] = rests[(s * kTiles + i) * 32];
+      for (int i = 0; i < kTiles; ++i) rest[i] = operand(rests, s, i);
 #pragma unroll
       for (int n = 0; n < 4; n += 2) {
         uint32_t key[4];  // positions 0..7 columns 0..7 and 8..15, positions 8..15 likewise
@@ -168,9 +173,11 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
         load_matrices(key, page + position * kMlaPitch + (c + lane / 8 % 2 * 8) * 2);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          const uint32_t second[4] = {rest[i].x, rest[i].y, rest[i].z, rest[i].w};
-          mma_16x8x16(score[i][n], query[i][s], key[0], key[1]);
-          mma_16x8x16(score[i][n + 1], query[i][s], key[2], key[3]);
+          const uint4& one = query[i][s];
+          const uint32_t first[4] = {one.x, one.y, one.z, one.w},
+                         second[4] = {rest[i].x, rest[i].y, rest[i].z, rest[i].w};
+          mma_16x8x16(score[i][n], first, key[0], key[1]);
+          mma_16x8x16(score[i][n + 1], first, key[2], key[3]);
           mma_16x8x16(score[i][n], second, key[0], key[1]);
           mma_16x8x16(score[i][n + 1], second, key[2], key[3]);
         }
@@ -308,9 +315,12 @@ __global__ void __launch_bounds__(kMlaRank / 4) join_chunks(const Stamps stamps,
 }  // namespace
 
 void attend_split(const MlaArgs& args, const Context& context) {
-  const int heads = args.q.heads, tile = heads <= 16 ? 16 : kHeadTile;
+  const int heads = args.q.heads;
   const int64_t longest = std::max<int64_t>(1, context.longest);
   const int64_t chunks = std::min<int64_t>(args.most_chunks, (longest + kPageRows - 1) / kPageRows);
+  // Tiles of 16 heads read the cache once each, but halve what a block of threads has to do.
+  const bool small = heads <= 16 || chunks * context.step_rows * ((heads + 15) / 16) <= context.processors;
+  const int tile = small ? 16 : kHeadTile;
   const LaunchShape shape{dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(context.step_rows),
                                static_cast<unsigned>((heads + tile - 1) / tile)),
                           dim3(kThreads), kSharedBytes};

@@ -41,17 +41,17 @@ bool has_bulk_copies() {
   return version == 9 || version == 10;
 }
 
-/// Where a product's planes lie in a slot; false: they are not copied whole.
-bool planes_of(const Product& product, stream::Planes& planes, int32_t& side_bytes) {
+/// Where a product's planes lie in a slot of so many columns; false: they are not copied whole.
+bool planes_of(const Product& product, int64_t piece_columns, stream::Planes& planes, int32_t& side_bytes) {
   const Matrix& m = product.weight;
   const Format* format = find_format(m.type);
   if (format == nullptr || m.columns % 32 != 0) return false;
-  const int64_t pieces = (m.columns + stream::kPieceColumns - 1) / stream::kPieceColumns;
+  const int64_t pieces = (m.columns + piece_columns - 1) / piece_columns;
   const auto bytes = [&](int64_t columns) {
     const PlaneBytes all = plane_bytes(m.type, columns);
     return std::array{all.codes, all.high, all.scale, all.super};
   };
-  const auto row = bytes(m.columns), piece = bytes(std::min<int64_t>(m.columns, stream::kPieceColumns));
+  const auto row = bytes(m.columns), piece = bytes(std::min<int64_t>(m.columns, piece_columns));
   if (pieces > 1 && m.columns % 256 != 0) return false;
   side_bytes = 0;
   for (size_t i = 0; i < row.size(); ++i) {
@@ -70,9 +70,9 @@ bool in_groups(const Matrix& m) {
          (m.matrices == 1 || m.matrix_rows % stream::kRows == 0);
 }
 
-/// Fills in what the products' streaming takes; false: they are not streamed.
-bool plan_stream(std::span<const Product> products, std::span<const int64_t> tiles, const Context& context,
-                 stream::Args& args) {
+/// Fills in what the products' streaming takes in pieces of so many columns; false: they are not streamed.
+bool plan_pieces(std::span<const Product> products, std::span<const int64_t> tiles, int64_t piece_columns,
+                 const Context& context, stream::Args& args) {
   const Product& first = products[0];
   const int tokens = first.plan.tile_tokens;
   if (tokens > stream::kMostTokens || products.size() > stream::kMostProducts || !has_bulk_copies())
@@ -87,29 +87,39 @@ bool plan_stream(std::span<const Product> products, std::span<const int64_t> til
     }
     stream::Item& item = args.item[i];
     item.product = product;
-    if (!planes_of(product, item.planes, args.side_bytes)) return false;
+    if (!planes_of(product, piece_columns, item.planes, args.side_bytes)) return false;
     item.across = product.weight.rows / stream::kRows, item.tiles = static_cast<int32_t>(tiles[i]);
     items += item.across * tiles[i];
   }
   args.products = static_cast<int32_t>(products.size());
   args.items = static_cast<int32_t>(std::min<int64_t>(items, INT32_MAX));
-  args.pieces = (first.weight.columns + stream::kPieceColumns - 1) / stream::kPieceColumns;
+  args.piece_columns = static_cast<int32_t>(piece_columns);
+  args.pieces = static_cast<int32_t>((first.weight.columns + piece_columns - 1) / piece_columns);
   args.strips = tokens <= 8 ? 1 : tokens <= 16 ? 2 : 4;
   args.slot_bytes = args.side_bytes * (first.gated ? 2 : 1);
   const int64_t room =
       kStreamShared - stream::meeting_bytes(args.strips, first.gated) - stream::places_bytes(args.strips);
-  args.slots = static_cast<int32_t>(std::min<int64_t>(room / args.slot_bytes, stream::kMostSlots));
-  if (args.slots < 2) return false;
+  const int64_t slots = std::min<int64_t>(room / args.slot_bytes, stream::kMostSlots);
   // Where a multiprocessor has few items, more warps take one together, as far as there are columns.
   const int64_t each = (items + context.processors - 1) / context.processors;
   const int64_t chunks = (first.weight.columns + kChunkColumns - 1) / kChunkColumns;
   args.group_warps = each > 4 || chunks <= 4 ? 4 : each > 2 || chunks <= 8 ? 8 : 16;
-  // A barrier's phase is one bit: a group may be ahead of what is in a slot by one round of the ring, no
-  // more.
-  while (args.group_warps < stream::kConsumerWarps &&
-         stream::kConsumerWarps / args.group_warps * args.pieces > args.slots)
-    args.group_warps *= 2;
-  return true;
+  // A barrier's phase is one bit, and copies may end in any order: who waits for a slot has itself emptied it
+  // the round before. So every group has slots of its own.
+  const auto groups = [&] { return stream::kConsumerWarps / args.group_warps; };
+  while (args.group_warps < stream::kConsumerWarps && groups() * args.pieces > slots) args.group_warps *= 2;
+  const int64_t round = groups() > 1 ? groups() * args.pieces : 1;
+  args.slots = static_cast<int32_t>(slots / round * round);
+  return args.slots >= 2;
+}
+
+/// Whole rows where two slots have room for them: their copies are few and large.
+bool plan_stream(std::span<const Product> products, std::span<const int64_t> tiles, const Context& context,
+                 stream::Args& args) {
+  constexpr int64_t kPieceColumns = 2048;
+  return plan_pieces(products, tiles, products[0].weight.columns, context, args) ||
+         (products[0].weight.columns > kPieceColumns &&
+          plan_pieces(products, tiles, kPieceColumns, context, args));
 }
 
 }  // namespace

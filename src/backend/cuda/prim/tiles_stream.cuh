@@ -18,8 +18,7 @@ namespace sluice::backend::cuda {
 
 namespace stream {
 
-inline constexpr int kRows = 16;            ///< outputs of an item
-inline constexpr int kPieceColumns = 2048;  ///< columns of a slot at most
+inline constexpr int kRows = 16;  ///< outputs of an item
 inline constexpr int kConsumerWarps = 16, kThreads = (kConsumerWarps + 1) * 32;
 inline constexpr int kMostSlots = 16, kMostProducts = 2;
 inline constexpr int kMostTokens = 32;
@@ -28,7 +27,7 @@ inline constexpr int kMostTokens = 32;
 /// they begin in a slot.
 struct Planes {
   int32_t row_bytes[4];    ///< of a whole row in device memory
-  int32_t piece_bytes[4];  ///< of kPieceColumns columns of it, or of all
+  int32_t piece_bytes[4];  ///< of a piece's columns of it
   int32_t offset[4];       ///< in a slot, of 16 rows of pieces; the other side's are side_bytes on
 };
 
@@ -42,59 +41,86 @@ struct Item {
 struct Args {
   Item item[kMostProducts];
   int32_t products, pieces, slots, slot_bytes, side_bytes;
-  int32_t group_warps;  ///< 4, 8 or 16
-  int32_t items;        ///< at most
-  int32_t strips;       ///< of 8 tokens: 1, 2 or 4
-};
-
-/// Item `index` of the launch: which product, which tile of tokens, which 16 outputs.
-struct Place {
-  int32_t product, tile, row;
+  int32_t piece_columns;  ///< of a slot at most: whole rows where they fit, as small copies cost much
+  int32_t group_warps;    ///< 4, 8 or 16
+  int32_t items;          ///< at most
+  int32_t strips;         ///< of 8 tokens: 1, 2 or 4
 };
 
 __device__ __forceinline__ int tiles_there(const Item& item) {
   return item.product.plan.tiles != nullptr ? *item.product.plan.tile_count : item.tiles;
 }
 
-__device__ __forceinline__ Place place_of(const Args& p, int index, int first_count) {
-  const int product = index >= first_count ? 1 : 0;
-  if (product == 1) index -= first_count;
-  const int across = p.item[product].across;
-  return {product, index / across, index % across * kRows};
-}
+/// An item of the launch: which product, which tile of tokens, which 16 outputs. Goes on without divisions.
+struct Place {
+  int32_t product, tile, row;  ///< row: groups of 16 outputs
+  int32_t across, first_tiles;
+
+  /// first_tiles: tiles of the first product.
+  __device__ __forceinline__ Place(const Args& p, int index, int first_tiles) : first_tiles(first_tiles) {
+    const int first_count = first_tiles * p.item[0].across;
+    product = p.products > 1 && index >= first_count ? 1 : 0;
+    if (product == 1) index -= first_count;
+    across = p.item[product].across;
+    tile = index / across, row = index - tile * across;
+  }
+  __device__ __forceinline__ void advance(const Args& p, int count) {
+    for (row += count; row >= across;) {
+      row -= across;
+      if (++tile == first_tiles && product < p.products - 1) product = 1, tile = 0, across = p.item[1].across;
+    }
+  }
+};
 
 #if __CUDA_ARCH__ >= 900
 
-/// Copies of a slot: the rows of both sides, all planes. The lanes share them.
+/// What a lane copies of whole rows: a plane of a side.
+struct Copy {
+  const uint8_t* base;  ///< null: nothing
+  uint32_t to, bytes;   ///< in a slot
+  int32_t row_bytes;
+
+  template <bool kGated>
+  __device__ __forceinline__ static Copy of_lane(const Item& item, int side_bytes) {
+    const int lane = threadIdx.x % 32, side = lane / 4, plane = lane % 4;
+    if (side >= (kGated ? 2 : 1)) return {nullptr, 0, 0, 0};
+    const Matrix& m = side == 0 ? item.product.weight : item.product.up;
+    const uint8_t* const base = plane == 0 ? m.codes : plane == 1 ? m.high : plane == 2 ? m.scale : m.super;
+    const int row_bytes = item.planes.row_bytes[plane];
+    return {row_bytes > 0 ? base + m.first_row * row_bytes : nullptr,
+            static_cast<uint32_t>(side * side_bytes + item.planes.offset[plane]),
+            static_cast<uint32_t>(kRows * row_bytes), row_bytes};
+  }
+};
+
+/// Bytes of a slot's rows, both sides and all planes.
 template <bool kGated>
-__device__ __forceinline__ void bring(const Item& item, const TokenTile& tile, int row, int piece,
-                                      uint32_t slot, int side_bytes, uint32_t full) {
-  constexpr int kSides = kGated ? 2 : 1;
-  const int lane = threadIdx.x % 32;
-  const Planes& planes = item.planes;
-  const bool whole = item.product.weight.columns <= kPieceColumns;
+__device__ __forceinline__ uint32_t item_bytes(const Item& item, int piece) {
   uint32_t bytes = 0;
 #pragma unroll
   for (int plane = 0; plane < 4; ++plane) {
     // Of the last piece less is there; pieces of whole 256 columns keep every plane's bytes whole.
-    bytes +=
-        kSides * kRows *
-        (whole ? planes.row_bytes[plane]
-               : min(planes.piece_bytes[plane], planes.row_bytes[plane] - piece * planes.piece_bytes[plane]));
+    const int all = item.planes.row_bytes[plane], most = item.planes.piece_bytes[plane];
+    bytes += min(most, all - piece * most);
   }
-  if (lane == 0) barrier_expect(full, bytes);
-  __syncwarp();
-  const int side = whole ? lane / 4 : lane / kRows, at = whole ? 0 : lane % kRows;
-  if (side >= kSides) return;
+  return bytes * kRows * (kGated ? 2 : 1);
+}
+
+/// Copies of a piece of a slot's rows. The lanes share them.
+template <bool kGated>
+__device__ __forceinline__ void bring(const Item& item, int64_t matrix, int row, int piece, uint32_t slot,
+                                      int side_bytes, uint32_t full) {
+  const int lane = threadIdx.x % 32, side = lane / kRows, at = lane % kRows;
+  if (side >= (kGated ? 2 : 1)) return;
+  const Planes& planes = item.planes;
   const Matrix& m = side == 0 ? item.product.weight : item.product.up;
   const uint8_t* const base[4] = {m.codes, m.high, m.scale, m.super};
-  const int64_t first = m.row(tile.matrix, row) + at;
+  const int64_t first = m.row(matrix, row) + at;
 #pragma unroll
   for (int plane = 0; plane < 4; ++plane) {
-    if (planes.row_bytes[plane] == 0 || (whole && plane != lane % 4)) continue;
+    if (planes.row_bytes[plane] == 0) continue;
     const int size =
-        whole ? kRows * planes.row_bytes[plane]
-              : min(planes.piece_bytes[plane], planes.row_bytes[plane] - piece * planes.piece_bytes[plane]);
+        min(planes.piece_bytes[plane], planes.row_bytes[plane] - piece * planes.piece_bytes[plane]);
     copy_bulk(slot + side * side_bytes + planes.offset[plane] + at * planes.piece_bytes[plane],
               base[plane] + first * planes.row_bytes[plane] + int64_t{piece} * planes.piece_bytes[plane],
               static_cast<uint32_t>(size), full);
@@ -141,25 +167,48 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
 
   const bool known = p.item[0].product.plan.tiles == nullptr;
   if (!known || warp < kConsumerWarps) link.wait();
-  const int first_count = tiles_there(p.item[0]) * p.item[0].across;
-  const int count = first_count + (p.products > 1 ? tiles_there(p.item[1]) * p.item[1].across : 0);
+  const int first_tiles = tiles_there(p.item[0]);
+  const int count =
+      first_tiles * p.item[0].across + (p.products > 1 ? tiles_there(p.item[1]) * p.item[1].across : 0);
   const int begin = static_cast<int>(int64_t{count} * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(int64_t{count} * (blockIdx.x + 1) / gridDim.x);
 
   if (warp == kConsumerWarps) {
     int slot = 0;
     uint32_t phase = 1;
-    for (int index = begin; index < end; ++index) {
-      const stream::Place place = place_of(p, index, first_count);
+    if (begin >= end) return;
+    stream::Place place(p, begin, first_tiles);
+    const auto matrix_of = [&](const stream::Place& at) {
+      return tiles::tile_of(p.item[at.product].product.plan, at.tile).matrix;
+    };
+    const uint32_t slots = shared_address(stream_shared);
+    int matrix = matrix_of(place), left = end - begin;
+    while (left > 0) {  // tile by tile; the next one's matrix is asked for before its time
       const Item& item = p.item[place.product];
-      const TokenTile tile = tiles::tile_of(item.product.plan, place.tile);
-      for (int piece = 0; piece < p.pieces; ++piece) {
-        barrier_wait(empty + 8 * slot, phase);
-        bring<kGated>(item, tile, place.row, piece,
-                      shared_address(stream_shared) + static_cast<uint32_t>(slot * p.slot_bytes),
-                      p.side_bytes, full + 8 * slot);
-        if (++slot == p.slots) slot = 0, phase ^= 1;
+      const int here = min(left, place.across - place.row), row = place.row;
+      place.advance(p, here), left -= here;
+      const int next = left > 0 ? matrix_of(place) : 0;
+      const Copy copy = Copy::of_lane<kGated>(item, p.side_bytes);
+      const uint8_t* from = copy.base;
+      const Matrix& m = lane / 4 == 0 ? item.product.weight : item.product.up;
+      if (from != nullptr) from += (matrix * m.matrix_rows + row * kRows) * copy.row_bytes;
+      const uint32_t whole = item_bytes<kGated>(item, 0);
+      for (int i = 0; i < here; ++i) {
+        for (int piece = 0; piece < p.pieces; ++piece) {
+          const uint32_t here_full = full + 8 * slot, to = slots + static_cast<uint32_t>(slot * p.slot_bytes);
+          barrier_wait(empty + 8 * slot, phase);
+          if (lane == 0) barrier_expect(here_full, p.pieces == 1 ? whole : item_bytes<kGated>(item, piece));
+          __syncwarp();
+          if (p.pieces > 1) {
+            bring<kGated>(item, matrix, (row + i) * kRows, piece, to, p.side_bytes, here_full);
+          } else if (from != nullptr) {
+            copy_bulk(to + copy.to, from, copy.bytes, here_full);
+            from += copy.bytes;
+          }
+          if (++slot == p.slots) slot = 0, phase ^= 1;
+        }
       }
+      matrix = next;
     }
     return;
   }
@@ -176,8 +225,9 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
     for (slot += count; slot >= p.slots; slot -= p.slots) phase ^= 1;
   };
   advance(group * p.pieces);
-  for (int index = begin + group; index < end; index += groups, advance((groups - 1) * p.pieces)) {
-    const stream::Place place = place_of(p, index, first_count);
+  stream::Place place(p, begin + group, first_tiles);
+  for (int index = begin + group; index < end;
+       index += groups, place.advance(p, groups), advance((groups - 1) * p.pieces)) {
     const Item& item = p.item[place.product];
     const Product& product = item.product;
     const int chunks = product.tokens.chunks;
@@ -199,8 +249,8 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
 
     float sum[kSides][kStrips][4] = {};
     for (int piece = 0; piece < p.pieces; ++piece, advance(1)) {
-      const int columns = min(product.weight.columns - piece * kPieceColumns, kPieceColumns);
-      const int first_chunk = piece * (kPieceColumns / kChunkColumns);
+      const int columns = min(product.weight.columns - piece * p.piece_columns, p.piece_columns);
+      const int first_chunk = piece * (p.piece_columns / kChunkColumns);
       const int here = (columns + kChunkColumns - 1) / kChunkColumns;
       const uint8_t* const base = reinterpret_cast<const uint8_t*>(stream_shared) + slot * p.slot_bytes;
       Matrix side[kSides];
@@ -211,7 +261,7 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
         if constexpr (kType != quant::Type::F32) side[s].type = kType;
         side[s].codes = from + item.planes.offset[0], side[s].high = from + item.planes.offset[1];
         side[s].scale = from + item.planes.offset[2], side[s].super = from + item.planes.offset[3];
-        side[s].columns = min(product.weight.columns, kPieceColumns);
+        side[s].columns = min(product.weight.columns, p.piece_columns);
       }
       bool arrived = false;
       for (int c = along; c < here; c += p.group_warps) {
@@ -280,7 +330,7 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
       const tiles::Place to = places[of / 4 * kStripTokens + 2 * (l % 4) + of % 2];
       float value = total(i) * to.scale;
       if constexpr (kGated) value = tiles::silu(value) * (total(i + kStrips * 4 * 32) * to.scale);
-      if (to.out >= 0) tiles::store(product.sink, to, place.row + l / 4 + of / 2 % 2 * 8, value);
+      if (to.out >= 0) tiles::store(product.sink, to, place.row * kRows + l / 4 + of / 2 % 2 * 8, value);
     }
     group_barrier(group, group_threads);
   }
