@@ -61,7 +61,15 @@ OpCase op_case(const Shape& s) {
           }};
 }
 
-/// Logits of a step of these chunks, whose sequences' pages lie anywhere.
+/// The result of a step's first rows, all heads: an executable hands back the first one's.
+std::vector<float> all_heads(const CaseRun& run, Executable& executable, size_t rows) {
+  const TensorId id = run.program().output();
+  std::vector<float> values(run.elements(id) / kMostRows * rows);
+  executable.peek(id, static_cast<int64_t>(rows), values);
+  return values;
+}
+
+/// Values of a step of these chunks, whose sequences' pages lie anywhere.
 std::vector<float> values_of(const CaseRun& run, Executable& executable, const std::vector<Chunk>& chunks) {
   std::vector<int32_t> table(kSequences * kPages), tokens, positions, sequences, slots, outputs;
   for (int32_t i = 0; i < kSequences * kPages; ++i)
@@ -79,8 +87,7 @@ std::vector<float> values_of(const CaseRun& run, Executable& executable, const s
   std::vector<float> values(run.elements(run.program().output()));
   StepOutput output{values};
   executable.run({tokens, positions, sequences, slots, table, kPages, outputs}, output);
-  values.resize(values.size() / kMostRows * outputs.size());
-  return values;
+  return all_heads(run, executable, outputs.size());
 }
 
 std::vector<float> values_of(const CaseRun& run, Backend& backend, const Param& param) {
@@ -103,9 +110,11 @@ TEST_P(CudaPrompts, AgreeWithReference) {
     double of_head = 0, norm_of_head = 0;
     for (size_t i = at; i < at + columns; ++i) {
       ASSERT_TRUE(std::isfinite(seen[i])) << i;
+      ASSERT_TRUE(std::isfinite(expected[i])) << i;
       of_head += std::pow(double{seen[i]} - expected[i], 2);
       norm_of_head += std::pow(double{expected[i]}, 2);
     }
+    ASSERT_GT(norm_of_head, 0) << "a result of zeros proves nothing";
     error += of_head, norm += norm_of_head;
     worst = std::max(worst, std::sqrt(of_head / norm_of_head));
   }
@@ -162,6 +171,47 @@ TEST(CudaPromptRows, FeelNoNeighbours) {
   others.push_back({0, 0, 890});
   others.push_back({1, 0, 300});
   EXPECT_EQ(one, last_rows(values_of(run, *executable, others)));
+}
+
+/// A context so long that not all heads are expanded at once: the same rows attend in latent space where they
+/// are few.
+TEST(CudaPromptRows, OfALongContextGoByGroupsOfHeads) {
+  CUDA_OR_SKIP(cuda);
+  constexpr int32_t kRows = 1024, kFewRows = 256, kDepth = 32768, kFilledPages = 16;
+  constexpr auto kPage = static_cast<int32_t>(kPageRows);
+  const CaseRun run(op_case({"12 heads", 12, 192, 256, true}), 7);
+  // Contexts beyond 32,768 have room for 131,072 positions: 12 heads of them are 1.4 GB.
+  const auto executable = cuda.compile(run.program(), run.weights(), {kMostRows, kMostRows, 2100});
+  std::vector<int32_t> table;
+  table.reserve((kDepth + kRows) / kPage);
+  for (int32_t i = 0; i < kDepth / kPage; ++i) table.push_back(i % kFilledPages);
+  for (int32_t i = 0; i < kRows / kPage; ++i) table.push_back(kFilledPages + i);
+  const auto values_at = [&](int32_t first, int32_t rows) {
+    std::vector<int32_t> tokens(static_cast<size_t>(rows), 1), sequences(tokens.size(), 0), positions, slots,
+        outputs;
+    for (int32_t r = 0; r < rows; ++r) {
+      const int32_t p = first + r;
+      positions.push_back(p), outputs.push_back(r);
+      slots.push_back(table[static_cast<size_t>(p / kPage)] * kPage + p % kPage);
+    }
+    run.poke_inputs(*executable);
+    std::vector<float> values(run.elements(run.program().output()));
+    StepOutput output{values};
+    executable->run({tokens, positions, sequences, slots, table, static_cast<int32_t>(table.size()), outputs},
+                    output);
+    return all_heads(run, *executable, kFewRows);
+  };
+  values_at(0, kFilledPages * kPage);
+  const std::vector<float> together = values_at(kDepth, kRows), alone = values_at(kDepth, kFewRows);
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < alone.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(together[i])) << i;
+    error += std::pow(double{together[i]} - alone[i], 2);
+    norm += std::pow(double{alone[i]}, 2);
+  }
+  fmt::print("relative difference {:.2e}\n", std::sqrt(error / norm));
+  EXPECT_GT(error, 0);  // they are different kernels
+  EXPECT_LE(std::sqrt(error / norm), kMostError);
 }
 
 }  // namespace
