@@ -60,13 +60,18 @@ struct StepHeader {
   uint32_t number;  ///< of the step, from 1 on
 };
 
+struct Prompts;
+struct Segment;
+
 /// A step's data (program/step.h) in device memory. Rows from header->rows on are padding: nothing may be
 /// written for them.
 struct StepView {
   const StepHeader* header;
   const int32_t *tokens, *positions, *sequences, *slots, *output_rows;
   const int32_t* page_tables;
-  uint64_t* board;  ///< kBoardWords that blocks of a launch leave for each other (Board)
+  uint64_t* board;          ///< kBoardWords that blocks of a launch leave for each other (Board)
+  const Prompts* prompts;   ///< (prompts.h), of wide steps
+  const Segment* segments;  ///< theirs
 
   /// The slot of `position` of row r's sequence.
   SLUICE_BOTH int64_t slot_of(int64_t r, int64_t position) const {

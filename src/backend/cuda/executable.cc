@@ -115,8 +115,8 @@ class CudaExecutable : public Executable {
 
   /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
   std::vector<BoundKernel> bound() const override {
-    const Bucket least{1, 1, context_buckets_.front(), false};
-    const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back(), false};
+    const Bucket least{1, 1, context_buckets_.front(), false, false};
+    const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back(), false, false};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
       BoundKernel bound = kernel_of(i, least);
@@ -131,7 +131,7 @@ class CudaExecutable : public Executable {
   std::vector<BoundKernel> bound_for(int64_t rows, int64_t context) const override {
     const Bucket bucket{bucket_of(row_buckets_, rows),
                         bucket_of(output_buckets_, std::min(rows, options_.max_outputs)),
-                        bucket_of(context_buckets_, context), false};
+                        bucket_of(context_buckets_, context), false, false};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) list.push_back(kernel_of(i, bucket));
     return list;
@@ -173,9 +173,10 @@ class CudaExecutable : public Executable {
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
-    const Bucket bucket{bucket_of(row_buckets_, input.rows()), bucket_of(output_buckets_, input.outputs()),
-                        bucket_of(context_buckets_, longest), timed};
-    if (block_.fill(input, bucket.rows, bucket.outputs, stream_)) graphs_.clear();
+    Bucket bucket{bucket_of(row_buckets_, input.rows()), bucket_of(output_buckets_, input.outputs()),
+                  bucket_of(context_buckets_, longest), false, timed};
+    if (block_.fill(input, bucket.rows, bucket.outputs, bucket.longest, stream_)) graphs_.clear();
+    bucket.prompts_alone = block_.prompts_alone();
     launched_ns_ = now_ns();
     graphs_.launch(bucket, stream_);
     fetch(input.outputs(), output.logits);

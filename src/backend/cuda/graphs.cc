@@ -92,6 +92,7 @@ Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
           .step_rows = bucket.rows,
           .output_rows = bucket.outputs,
           .longest = bucket.longest,
+          .prompts_alone = bucket.prompts_alone,
           .scratch = memory_.scratch(),
           .stream = stream,
           .processors = processors_,

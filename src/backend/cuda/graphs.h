@@ -19,7 +19,8 @@ namespace sluice::backend::cuda {
 /// What a graph is captured for.
 struct Bucket {
   int64_t rows, outputs, longest;
-  bool timed;  ///< kernels leave their times
+  bool prompts_alone;  ///< no row but those of long stretches of prompts (prompts.h)
+  bool timed;          ///< kernels leave their times
 
   auto operator<=>(const Bucket&) const = default;
 };

@@ -24,6 +24,7 @@ struct Context {
   int64_t step_rows;    ///< rows, rounded up to the bucket
   int64_t output_rows;  ///< likewise
   int64_t longest;      ///< no row's context is longer
+  bool prompts_alone;   ///< no row but those of long stretches of prompts (prompts.h)
   char* scratch;        ///< of this op alone, scratch_bytes of it
   cudaStream_t stream;
   int processors;    ///< multiprocessors of the device

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-int64_t aligned_ints(int64_t count) { return (count * 4 + kAlign - 1) / kAlign * kAlign; }
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t aligned_ints(int64_t count) { return aligned(count * 4); }
 
 }  // namespace
 
@@ -21,7 +22,10 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
   l.sequences = l.positions + aligned_ints(rows);
   l.slots = l.sequences + aligned_ints(rows);
   l.output_rows = l.slots + aligned_ints(rows);
-  l.bytes = l.output_rows + aligned_ints(outputs);
+  l.prompts = l.output_rows + aligned_ints(outputs);
+  const int64_t segments = rows >= kPromptRows ? most_segments(rows) : 0;
+  l.segments = l.prompts + (segments > 0 ? aligned(sizeof(Prompts)) : 0);
+  l.bytes = l.segments + aligned(segments * int64_t{sizeof(Segment)});
   return l;
 }
 
@@ -33,7 +37,8 @@ StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs)
 }
 StepBlock::~StepBlock() { cudaFreeHost(pinned_); }
 
-bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outputs, cudaStream_t stream) {
+bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outputs, int64_t longest,
+                     cudaStream_t stream) {
   const Layout l = layout(rows, outputs);
   const StepHeader header{static_cast<int32_t>(input.rows()), static_cast<int32_t>(input.outputs()),
                           input.pages_per_sequence, ++steps_};
@@ -43,6 +48,13 @@ bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outp
   };
   put(l.tokens, input.tokens), put(l.positions, input.positions), put(l.sequences, input.sequences);
   put(l.slots, input.slots), put(l.output_rows, input.output_rows);
+  prompts_alone_ = false;
+  if (rows >= kPromptRows) {
+    const Prompts prompts =
+        find_prompts(input, header, rows, longest, reinterpret_cast<Segment*>(pinned_ + l.segments));
+    std::memcpy(pinned_ + l.prompts, &prompts, sizeof prompts);
+    prompts_alone_ = prompts.others.rows == 0;
+  }
 
   if (std::ranges::equal(known_tables_, input.page_tables)) return false;
   const auto bytes = static_cast<int64_t>(input.page_tables.size_bytes());
@@ -69,7 +81,9 @@ StepView StepBlock::view(int64_t rows, int64_t outputs) const {
           ints(l.slots),
           ints(l.output_rows),
           reinterpret_cast<const int32_t*>(tables_.data()),
-          reinterpret_cast<uint64_t*>(board_.data())};
+          reinterpret_cast<uint64_t*>(board_.data()),
+          reinterpret_cast<const Prompts*>(device_.data() + l.prompts),
+          reinterpret_cast<const Segment*>(device_.data() + l.segments)};
 }
 
 }  // namespace sluice::backend::cuda

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/memory.h"
+#include "backend/cuda/prompts.h"
 #include "program/step.h"
 
 namespace sluice::backend::cuda {
@@ -18,9 +19,12 @@ class StepBlock {
   StepBlock(const StepBlock&) = delete;
   StepBlock& operator=(const StepBlock&) = delete;
 
-  /// Fills the pinned block, laid out for a bucket of rows and outputs. Returns whether the page tables
-  /// moved, so that graphs that know their old place are of no use any more.
-  bool fill(const program::StepInput& input, int64_t rows, int64_t outputs, cudaStream_t stream);
+  /// Fills the pinned block, laid out for a bucket of rows and outputs; longest: of the bucket's contexts.
+  /// Returns whether the page tables moved, so that graphs that know their old place are of no use any more.
+  bool fill(const program::StepInput& input, int64_t rows, int64_t outputs, int64_t longest,
+            cudaStream_t stream);
+  /// Whether the step's rows are long stretches of prompts and nothing else.
+  bool prompts_alone() const { return prompts_alone_; }
   /// Enqueues the copy of a block of this bucket.
   void copy(int64_t rows, int64_t outputs, cudaStream_t stream) const;
   StepView view(int64_t rows, int64_t outputs) const;
@@ -28,13 +32,14 @@ class StepBlock {
 
  private:
   struct Layout {
-    int64_t tokens, positions, sequences, slots, output_rows, bytes;
+    int64_t tokens, positions, sequences, slots, output_rows, prompts, segments, bytes;
   };
   static Layout layout(int64_t rows, int64_t outputs);
 
   char* pinned_ = nullptr;
   Buffer device_, tables_, board_;
   uint32_t steps_ = 0;
+  bool prompts_alone_ = false;
   std::vector<int32_t> known_tables_;  // what the device has
 };
 

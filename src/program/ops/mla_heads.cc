@@ -1,5 +1,7 @@
 #include "program/ops/mla_heads.h"
 
+#include <algorithm>
+
 #include "program/ops/checks.h"
 
 namespace sluice::program {
@@ -15,12 +17,19 @@ void MlaHeads::check(const Program& p) const {
   expect_shape(p, "out", out.id, {kStepRows, heads, p[out.id].columns()});
 }
 
+/// In latent space, or with the keys and values of every head expanded once for all cache rows, whichever is
+/// less.
 Cost MlaHeads::cost(const Program& p, const StepShape& shape) const {
   const auto width = static_cast<double>(p[query.cache.id].columns());
   const auto rank = static_cast<double>(query.rank(p)), heads = static_cast<double>(p[out.id].heads());
+  const double attended = shape.rows * shape.context * heads;
+  const double of_k = p.elements(query.k_b.id, shape), of_v = p.elements(v_b.id, shape);
+  const double latent = attended * (width + rank) + shape.rows * (of_k + of_v);
+  const double columns = static_cast<double>(query.nope(p) + query.rope_columns(p) + p[out.id].columns());
+  const double expanded = attended * columns + shape.cache_rows * (of_k + of_v);
   Cost cost = query.cost(p, shape);
   cost += {p.bytes(v_b.id, shape) + p.bytes(query.cache.id, shape.cache_rows * width), p.bytes(out.id, shape),
-           2 * shape.rows * (shape.context * heads * (width + rank) + p.elements(v_b.id, shape))};
+           2 * (std::min(latent, expanded) - shape.rows * of_k)};
   return cost;
 }
 

@@ -62,39 +62,48 @@ __device__ __forceinline__ float power_of_two(float v) {
 template <typename S>
 __device__ __forceinline__ void bring_queries(const AttendExpanded& p, const RopeTable& rope,
                                               const RowTile& tile, int head, char* to, float* factors) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll 4
-  for (int i = threadIdx.x / 32; i < kExpandTile; i += 8) {
-    const int row = tile.row(i);
-    const float* const from = p.queries(tile.segment.first_row + row, head);
-    float2 v[S::kNope / 64];
-    float largest = 0;
+  constexpr int kAtOnce = 8;  // queries of a warp that are on their way together
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int first = rope.first(lane), second = rope.second(lane, kExpandTurned / 2);
 #pragma unroll
-    for (int b = 0; b < S::kNope / 64; ++b) {
-      v[b] = *reinterpret_cast<const float2*>(from + b * 64 + 2 * lane);
-      largest = fmaxf(largest, fmaxf(fabsf(v[b].x), fabsf(v[b].y)));
+  for (int from = 0; from < kExpandTile; from += 8 * kAtOnce) {
+    float2 v[kAtOnce][S::kNope / 64];
+    float ends[kAtOnce][2];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const float* const query = p.queries(tile.segment.first_row + tile.row(from + 8 * k + warp), head);
+#pragma unroll
+      for (int b = 0; b < S::kNope / 64; ++b)
+        v[k][b] = __ldg(reinterpret_cast<const float2*>(query + b * 64) + lane);
+      ends[k][0] = __ldg(query + S::kNope + first), ends[k][1] = __ldg(query + S::kNope + second);
     }
-    const int first = rope.first(lane), second = rope.second(lane, kExpandTurned / 2);
-    const float a = from[S::kNope + first], b = from[S::kNope + second];
-    const Turn turn = rope.turn(tile.segment.position + row, lane, p.factors);
-    const float x = a * turn.cosine - b * turn.sine, y = a * turn.sine + b * turn.cosine;
-    largest = lane_max(fmaxf(largest, fmaxf(fabsf(x), fabsf(y))));
-    const float unscale = query_unscale(largest), scale = 1.0f / unscale;
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = from + 8 * k + warp;
+      const Turn turn = rope.turn(tile.limit(i) - 1, lane, p.factors);
+      const float x = ends[k][0] * turn.cosine - ends[k][1] * turn.sine;
+      const float y = ends[k][0] * turn.sine + ends[k][1] * turn.cosine;
+      float largest = fmaxf(fabsf(x), fabsf(y));
+#pragma unroll
+      for (int b = 0; b < S::kNope / 64; ++b)
+        largest = fmaxf(largest, fmaxf(fabsf(v[k][b].x), fabsf(v[k][b].y)));
+      const float unscale = query_unscale(lane_max(largest)), scale = 1.0f / unscale;
 
-    char* const group = to + i / kGroupRows * S::kQueryBytes;
-    const int in_group = i % kGroupRows;
-    const int unit = lane / 16 * 4 + lane % 4, word = lane % 16 / 4;
+      char* const group = to + i / kGroupRows * S::kQueryBytes;
+      const int in_group = i % kGroupRows;
+      const int unit = lane / 16 * 4 + lane % 4, word = lane % 16 / 4;
 #pragma unroll
-    for (int b = 0; b < S::kNope / 64; ++b) {
-      *reinterpret_cast<uint32_t*>(group + b * kGroupRows * kExpandBlock + swizzled_unit(in_group, unit) +
-                                   word * 4) = pack_halves(v[b].x * scale, v[b].y * scale);
+      for (int b = 0; b < S::kNope / 64; ++b) {
+        *reinterpret_cast<uint32_t*>(group + b * kGroupRows * kExpandBlock + swizzled_unit(in_group, unit) +
+                                     word * 4) = pack_halves(v[k][b].x * scale, v[k][b].y * scale);
+      }
+      char* const turned = group + S::kNope / 64 * kGroupRows * kExpandBlock;
+      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, first / 8) + first % 8 * 2) =
+          __float2half_rn(x * scale);
+      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, second / 8) + second % 8 * 2) =
+          __float2half_rn(y * scale);
+      if (lane == 0) factors[i] = unscale * p.scale_log2;
     }
-    char* const turned = group + S::kNope / 64 * kGroupRows * kExpandBlock;
-    *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, first / 8) + first % 8 * 2) =
-        __float2half_rn(x * scale);
-    *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, second / 8) + second % 8 * 2) =
-        __float2half_rn(y * scale);
-    if (lane == 0) factors[i] = unscale * p.scale_log2;
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -127,6 +136,7 @@ struct Attend {
   static constexpr int kKeys = S::kKeys;
   const Ring& ring;
   uint64_t queries;     ///< descriptor of the first
+  int tiles;            ///< that the group's rows see
   int limit[2], least;  ///< positions that this thread's rows see, and that all rows of the group do
   float factor[2], largest[2] = {-INFINITY, -INFINITY}, all[2] = {0, 0}, keep[2];
   float sum[S::kValue / 8][4];
@@ -204,7 +214,7 @@ struct Attend {
       weight[n / 2][n % 2 * 2 + 1] = pack_halves(score[n][2], score[n][3]);
     }
   }
-  __device__ __forceinline__ void run(int tiles) {
+  __device__ __forceinline__ void run() {
 #pragma unroll
     for (int i = 0; i < S::kValue / 2; ++i) sum[i / 4][i % 4] = 0;
     {
@@ -266,18 +276,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Later rows see more: they begin first.
   const int item = static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_before = item / p.e.slots;
   const int slot = item % p.e.slots, head = p.e.first_head + slot;
-  if (tiles_before >= p.e.plan->tiles) return;
+  if (tiles_before >= p.e.step.prompts->tiles) return;
   int s = 0;
-  while (s + 1 < p.e.plan->segments && tiles_before >= p.e.segments[s + 1].first_tile) ++s;
-  RowTile tile{p.e.segments[s], 0, 0};
+  while (s + 1 < p.e.step.prompts->segments && tiles_before >= p.e.step.segments[s + 1].first_tile) ++s;
+  RowTile tile{p.e.step.segments[s], 0, 0};
   tile.first = (tiles_before - tile.segment.first_tile) * kExpandTile;
   tile.longest = tile.limit(kExpandTile - 1);
   if (threadIdx.x >= 256) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 256) bring_tiles<S>(p.e, tile, slot, ring);
     return;
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   bring_queries<S>(p, rope, tile, head, shared, factors);
   asm volatile("bar.sync 1, 256;" ::: "memory");
 
@@ -285,10 +295,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = threadIdx.x / 128 * kGroupRows, mine = group + warp * 16 + lane / 4;
   Attend<S> attend{.ring = ring,
                    .queries = matrix_descriptor(base + threadIdx.x / 128 * S::kQueryBytes, 1024),
+                   .tiles = (tile.limit(group + kGroupRows - 1) + S::kKeys - 1) / S::kKeys,
                    .limit = {tile.limit(mine), tile.limit(mine + 8)},
                    .least = tile.limit(group),
                    .factor = {factors[mine], factors[mine + 8]}};
-  attend.run((tile.limit(group + kGroupRows - 1) + S::kKeys - 1) / S::kKeys);
+  attend.run();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float all = attend.all[h];
@@ -310,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename S>
 void launch_shape(const AttendExpanded& args, const RopeTable& rope, const Context& context) {
   // A segment's last tile may have one row.
-  const int64_t tiles = context.step_rows / kExpandTile + context.step_rows / kExpandRows + 1;
+  const int64_t tiles = context.step_rows / kExpandTile + most_segments(context.step_rows);
   launch(context, attend_expanded_kernel<S>,
          {dim3(static_cast<unsigned>(tiles * args.e.slots)), dim3(kThreads), S::kSharedBytes}, args, rope);
 }

@@ -1,5 +1,5 @@
 // Expands the contexts of long prompts: keys [nope] and values of every head, of the latents in the cache
-// (DeepSeek-V2, 2024, section 2.1, before its matrices are absorbed). First which rows do so; then weights
+// (DeepSeek-V2, 2024, section 2.1, before its matrices are absorbed). First weights
 // and latents as operands of matrix instructions; then the products, by wgmma (sm_90a).
 //
 // A product's block of threads takes 128 positions of a head's keys or values: two warpgroups of 64 positions
@@ -19,68 +19,6 @@
 
 namespace sluice::backend::cuda {
 namespace {
-
-// --- which rows ---
-
-constexpr int kPlanThreads = 1024;
-
-/// What a row and position costs less, and what a position costs once, in products a head.
-struct Worth {
-  int32_t saved, spent;
-};
-
-/// Rows [begin, end) are a segment's if positions and sequence go on from row to row.
-__device__ __forceinline__ bool begins(const StepView& step, int row) {
-  return row == 0 || step.sequences[row] != step.sequences[row - 1] ||
-         step.positions[row] != step.positions[row - 1] + 1;
-}
-
-/// One block of threads. A segment is expanded if that is less work, which depends on its own length and
-/// depth alone: answers come first in a step, so segments are taken from the end as long as they are worth it
-/// and there is room.
-__global__ void __launch_bounds__(kPlanThreads)
-    plan_segments(const Stamps stamps, const StepView step, ExpandPlan* plan, Segment* segments,
-                  int32_t* starts, int64_t capacity, Worth worth) {
-  __shared__ int warps[kPlanThreads / 32];
-  const Link link(stamps);
-  link.wait();
-  const int rows = step.header->rows, each = (rows + kPlanThreads - 1) / kPlanThreads;
-  const int begin = min(static_cast<int>(threadIdx.x) * each, rows), end = min(begin + each, rows);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int count = 0;
-  for (int r = begin; r < end; ++r) count += begins(step, r) ? 1 : 0;
-  int before = count;  // of this warp's lanes up to this one
-  for (int s = 1; s < 32; s *= 2) {
-    const int other = __shfl_up_sync(kWholeWarp, before, s);
-    if (lane >= s) before += other;
-  }
-  if (lane == 31) warps[warp] = before;
-  __syncthreads();
-  int at = before - count, all = 0;
-  for (int w = 0; w < kPlanThreads / 32; ++w) {
-    if (w < warp) at += warps[w];
-    all += warps[w];
-  }
-  for (int r = begin; r < end; ++r) {
-    if (begins(step, r)) starts[at++] = r;
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  int first = rows, positions = 0, tiles = 0, taken = 0;
-  for (int i = all - 1; i >= 0; --i) {
-    Segment s{starts[i], first - starts[i], step.positions[starts[i]], 0, positions, tiles};
-    s.length = s.position + s.rows;
-    const int64_t saved = int64_t{worth.saved} * s.rows * (s.position + s.rows / 2);
-    const int padded = (s.length + kExpandTile - 1) / kExpandTile * kExpandTile;
-    if (s.rows < kExpandRows || saved < int64_t{worth.spent} * s.position || positions + padded > capacity)
-      break;
-    segments[taken++] = s;
-    first = s.first_row, positions += padded, tiles += (s.rows + kExpandTile - 1) / kExpandTile;
-  }
-  plan->latent = *step.header;
-  plan->latent.rows = first;
-  plan->segments = taken, plan->positions = positions, plan->tiles = tiles;
-}
 
 // --- weights and latents ---
 
@@ -140,10 +78,10 @@ __device__ __forceinline__ void unpack_weights(const Expanded& e, const Matrix& 
 /// Item i: 16 columns of a position; what no row sees is zero.
 __device__ __forceinline__ void gather_latents(const Expanded& e, int64_t i) {
   const int position = static_cast<int>(i / kUnitPairs), pair = static_cast<int>(i % kUnitPairs);
-  if (position >= e.plan->positions) return;
+  if (position >= e.step.prompts->positions) return;
   int s = 0;
-  while (s + 1 < e.plan->segments && position >= e.segments[s + 1].offset) ++s;
-  const Segment segment = e.segments[s];
+  while (s + 1 < e.step.prompts->segments && position >= e.step.segments[s + 1].offset) ++s;
+  const Segment segment = e.step.segments[s];
   const int own = position - segment.offset;
   SixteenHalves numbers{};
   if (own < segment.length) {
@@ -180,7 +118,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
                      int weight_blocks) {
   const Link link(stamps);
   link.wait();
-  if (e.plan->segments == 0) return;
+  if (e.step.prompts->segments == 0) return;
   const int block = static_cast<int>(blockIdx.x);
   if (block < weight_blocks) {
     unpack_weights(e, k_b, v_b, block * kPrepareThreads + static_cast<int>(threadIdx.x));
@@ -284,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   link.wait();
   const int tile = static_cast<int>(blockIdx.y), slot = static_cast<int>(blockIdx.x) / 2;
   const bool of_values = blockIdx.x % 2 == 1;
-  if (tile * kExpandTile >= e.plan->positions) return;
+  if (tile * kExpandTile >= e.step.prompts->positions) return;
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x != 256) return;
@@ -321,14 +259,6 @@ void launch_expand(const Expanded& e, const Context& context) {
 }
 
 }  // namespace
-
-void plan_expansion(const Expanded& e, ExpandPlan* plan, Segment* segments, int32_t* starts, int64_t rank,
-                    const Context& context) {
-  const Worth worth{static_cast<int32_t>(2 * rank - e.nope - e.value),
-                    static_cast<int32_t>(rank) * (e.nope + e.value)};
-  launch(context, plan_segments, {dim3(1), dim3(kPlanThreads)}, e.step, plan, segments, starts, e.capacity,
-         worth);
-}
 
 void prepare_expansion(const Expanded& e, const Matrix& k_b, const Matrix& v_b, const Context& context) {
   const int64_t of_k = int64_t{e.heads} * (e.nope / 32) * kExpandRank,

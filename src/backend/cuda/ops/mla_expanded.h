@@ -7,9 +7,6 @@
 
 namespace sluice::backend::cuda {
 
-/// Which rows of a step attend to an expanded context. starts: scratch, an int a row and one.
-void plan_expansion(const Expanded& e, ExpandPlan* plan, Segment* segments, int32_t* starts, int64_t rank,
-                    const Context& context);
 /// The weights of all heads as halves; the latents of all contexts, and the columns of keys that heads share.
 void prepare_expansion(const Expanded& e, const Matrix& k_b, const Matrix& v_b, const Context& context);
 /// Keys and values of a group of heads.

@@ -16,16 +16,10 @@ namespace {
 
 using namespace program;
 
-/// Rows of a step from which on it may pay: a sequence of fewer hardly saves what its context costs.
-constexpr int64_t kLeastRows = 1024;
 /// Keys and values at most: 57,000 positions of 20 heads of 192 + 256 columns at once; longer contexts go by
 /// groups of heads.
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 
-/// Positions that are expanded together at most: the longest context, and beginnings of several.
-int64_t capacity_of(int64_t longest, int64_t rows) {
-  return (longest + 2 * rows + kExpandTile - 1) / kExpandTile * kExpandTile;
-}
 /// Heads that are expanded together; 0: not even one.
 int64_t group_of(int64_t heads, int64_t columns, int64_t capacity) {
   const int64_t most = std::min(heads, kMostBytes / (capacity * columns * 2));
@@ -42,16 +36,6 @@ LatentPieces take_latent(Scratch& scratch, int64_t rows, int64_t heads) {
   return {scratch.take<float>(rows * heads * kMlaWidth), scratch.take<float>(rows * heads * kMlaRank)};
 }
 
-struct PlanPieces {
-  ExpandPlan* plan;
-  Segment* segments;
-  int32_t* starts;
-};
-PlanPieces take_plan(Scratch& scratch, int64_t rows) {
-  return {scratch.take<ExpandPlan>(1), scratch.take<Segment>(rows / kExpandRows + 1),
-          scratch.take<int32_t>(rows + 1)};
-}
-
 void take_expanded(Scratch& scratch, Expanded& e) {
   e.weights = scratch.take<char>(e.heads * e.weights_of_head());
   e.latents = scratch.take<char>(e.capacity * kExpandRank * 2);
@@ -64,7 +48,7 @@ Expanded expanded_of(const Program& p, const MlaHeads& op, int64_t longest, int6
   Expanded e{};
   e.heads = static_cast<int32_t>(p[op.out.id].heads());
   e.nope = static_cast<int32_t>(op.query.nope(p)), e.value = static_cast<int32_t>(p[op.out.id].columns());
-  e.capacity = capacity_of(longest, rows);
+  e.capacity = most_expanded(rows, longest);
   e.slots = static_cast<int32_t>(group_of(e.heads, e.nope + e.value, e.capacity));
   return e;
 }
@@ -73,7 +57,7 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MlaHeads>(record.args);
   const Tensor& out = p[op.out.id];
   const int64_t nope = op.query.nope(p), value = out.columns();
-  return sizes.architecture == 90 && sizes.rows >= kLeastRows && has_wgmma() &&
+  return sizes.architecture == 90 && sizes.rows >= kPromptRows && has_wgmma() &&
          queries_of_many_serve(p, op.query, sizes) && op.query.rank(p) == kExpandRank &&
          op.query.rope_columns(p) == kExpandTurned &&
          ((nope == 192 && value == 256) || (nope == 128 && value == 128)) && known(p, op.v_b.id) &&
@@ -81,7 +65,7 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
          expanded_of(p, op, sizes.longest, sizes.rows).slots > 0;
 }
 
-/// The plan's rows in latent space.
+/// Rows that are in no segment.
 void attend_latent(const Program& p, const MlaHeads& op, const Rows<float>& queries, Scratch scratch,
                    const Context& c) {
   const int64_t heads = p[op.out.id].heads();
@@ -109,16 +93,15 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MlaHeads>(record.args);
   Scratch scratch(c.scratch);
   const Rows<float> queries = make_queries(p, op.query, p[op.out.id].heads(), scratch, c);
-  const PlanPieces pieces = take_plan(scratch, c.step_rows);
-  Expanded e = expanded_of(p, op, c.longest, c.step_rows);
-  e.step = c.step, e.plan = pieces.plan, e.segments = pieces.segments;
-  e.cache = c.memory.cache(), e.layer = op.query.cache_layer;
-  plan_expansion(e, pieces.plan, pieces.segments, pieces.starts, kExpandRank, c);
-  Context latent = c;
-  latent.step.header = &pieces.plan->latent;
-  attend_latent(p, op, queries, scratch, latent);
+  if (!c.prompts_alone) {
+    Context others = c;
+    others.step.header = &c.step.prompts->others;
+    attend_latent(p, op, queries, scratch, others);
+  }
 
-  take_expanded(scratch, e);  // where the latents' scratch was
+  Expanded e = expanded_of(p, op, c.longest, c.step_rows);
+  e.step = c.step, e.cache = c.memory.cache(), e.layer = op.query.cache_layer;
+  take_expanded(scratch, e);  // where the other rows' scratch was
   prepare_expansion(e, c.memory.matrix(op.query.k_b.id), c.memory.matrix(op.v_b.id), c);
   const RopeTable rope = rope_table(op.query.rope, kExpandTurned);
   const int32_t group = e.slots;
@@ -136,7 +119,6 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   const int64_t heads = p[op.out.id].heads();
   Scratch scratch(nullptr);
   take_queries(scratch, p, op.query, sizes.rows, heads);
-  take_plan(scratch, sizes.rows);
   Scratch latent = scratch, expanded = scratch;
   take_latent(latent, sizes.rows, heads);
   const int64_t products = std::max(dense_scratch(sizes.rows, heads, op.query.nope(p)),

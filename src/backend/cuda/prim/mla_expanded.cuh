@@ -1,5 +1,5 @@
-// What the kernels of expanded latent attention share (ops/mla_expand.cu, ops/mla_attend_expanded.cu): which
-// rows of a step attend so, and how the keys and values of a head lie.
+// What the kernels of expanded latent attention share (ops/mla_expand.cu, ops/mla_attend_expanded.cu): how
+// the keys and values of a head lie.
 //
 // Keys and values are halves in blocks of 64 columns as matrix instructions take them from shared memory
 // (rows of 128 bytes, their units of 16 swizzled), in tiles of kKeys positions, so that a tile is one copy.
@@ -10,35 +10,20 @@
 
 #include <cstdint>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/prompts.h"
 
 namespace sluice::backend::cuda {
 
 inline constexpr int kExpandRank = 512, kExpandTurned = 64;  ///< columns of a cache row
-inline constexpr int kExpandTile = 128;      ///< positions that are expanded, and rows that attend, together
-inline constexpr int kExpandRows = 256;      ///< of a sequence in the step, for its context to be expanded
-inline constexpr int kExpandBlock = 64 * 2;  ///< bytes of a row's 64 columns
+inline constexpr int kExpandBlock = 64 * 2;                  ///< bytes of a row's 64 columns
 
 /// Positions of a tile of keys and values, by the columns of the values: shared memory holds two of both.
 constexpr int expanded_keys(int value) { return value > 128 ? 64 : 128; }
 
-/// Consecutive rows of a sequence, and where its context lies among the expanded positions.
-struct Segment {
-  int32_t first_row, rows, position, length;  ///< position: of the first row; length: the last row's context
-  int32_t offset;                             ///< of its position 0, whole tiles
-  int32_t first_tile;                         ///< of its tiles of kExpandTile rows, counted through
-};
-
-struct ExpandPlan {
-  StepHeader latent;  ///< the step's, but of the rows that attend in latent space: those before all others
-  int32_t segments, positions, tiles;
-};
-
-/// A step's plan and where things lie; slots are the heads of a group, from first_head on.
+/// Where things lie, for the segments of the step's prompts; slots are the heads of a group, from first_head
+/// on.
 struct Expanded {
   StepView step;
-  const ExpandPlan* plan;
-  const Segment* segments;
   Cache cache;
   int32_t layer, heads, nope, value;
   char* weights;        ///< [head][of k_b, of v_b][64 columns of the rank: 8][outputs][128 bytes]
