@@ -132,11 +132,8 @@ __device__ inline void select(const Router& r, uint32_t tag, float factor, Selec
 
 /// Warps of a block that share named barrier 1 meet.
 __device__ inline void meet_some(int warps) { asm volatile("bar.sync 1, %0;" ::"r"(warps * 32) : "memory"); }
-/// The block's routing warps have left their words, or: until they have. Everything waits for the words in
-/// the end, so nobody else takes turns from those warps meanwhile.
-__device__ inline void words_are_left() {
-  asm volatile("bar.arrive 2, %0;" ::"n"(kOneRowThreads) : "memory");
-}
+/// Until the block's routing warps have left their words. Everything waits for those in the end, so nobody
+/// else takes turns from these warps meanwhile.
 __device__ inline void after_words() { asm volatile("bar.sync 2, %0;" ::"n"(kOneRowThreads) : "memory"); }
 
 /// A warp takes rows of the shared matrix or of experts, never both. All blocks are on the device at a time.
@@ -173,7 +170,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
     RouterPart part(args, stages[from_last], from_last * args.early + block, kRouting * args.early);
     link.wait();
     part.run(tag);
-    words_are_left();
+    after_words();
   } else {
     link.wait();
   }
