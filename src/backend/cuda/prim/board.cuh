@@ -1,6 +1,6 @@
-// Words that blocks of one launch leave for each other (device.h: Board): one trip through the second cache,
-// where a flag behind its data would take two. Whoever reads waits for all blocks that write, so they must
-// all be on the device at a time: launch no more of them than fit.
+// Words that blocks of one launch leave for each other, or for the launch behind it (device.h: Board): one
+// trip through the second cache, where a flag behind its data would take two. Whoever reads waits for all
+// blocks that write, so they must all be on the device at a time: launch no more of them than fit.
 #pragma once
 
 #include "backend/cuda/device.h"
