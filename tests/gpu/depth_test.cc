@@ -1,4 +1,4 @@
-// mla_heads of one row at depth on the CUDA backend against the reference: contexts that other tests are too
+// mla_heads of rows at depth on the CUDA backend against the reference: contexts that other tests are too
 // short for, of every regime of its kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -19,46 +19,60 @@ constexpr int32_t kFilled = 128;
 
 struct Param {
   const char* op_case;
-  int32_t depth;
+  int32_t depth, rows = 1;
 };
 
 class CudaDepth : public testing::TestWithParam<Param> {};
 
-/// Values of a row that stands at `depth`: fills the cache in one step, each row as a sequence's first, then
-/// takes the row in another.
-std::vector<float> values_at(CaseRun& run, program::Backend& backend, int32_t depth) {
-  const int32_t pages = kFilled / static_cast<int32_t>(kPageRows),
-                used = depth / static_cast<int32_t>(kPageRows) + 1;
+/// Values of rows of a sequence each, the first at `depth`, each next one some pages and a position less
+/// deep: fills the cache in one step, each row as a sequence's first, then takes the rows in another.
+std::vector<float> values_at(CaseRun& run, program::Backend& backend, const Param& param) {
+  constexpr auto kPage = static_cast<int32_t>(kPageRows), kLessDeep = kPage + 1;
+  const int32_t pages = kFilled / kPage, used = param.depth / kPage + 1;
   const auto executable =
-      backend.compile(run.program(), run.weights(), {kFilled, kFilled, std::max(used, pages) + 1});
+      backend.compile(run.program(), run.weights(), {kFilled, kFilled, std::max(used, pages) + param.rows});
   run.poke_inputs(*executable);
   std::vector<int32_t> tokens(kFilled, 1), positions(kFilled, 0), sequences(kFilled, 0), slots(kFilled),
       rows(kFilled);
   std::iota(slots.begin(), slots.end(), 0);
   std::iota(rows.begin(), rows.end(), 0);
-  std::vector<int32_t> table(static_cast<size_t>(used));
-  for (int32_t i = 0; i < used; ++i) table[static_cast<size_t>(i)] = i % pages;
-  table.back() = pages;  // the row's own page
+  const auto depth_of = [&](int32_t row) { return param.depth - row * kLessDeep; };
+  std::vector<int32_t> tables;
+  for (int32_t row = 0; row < param.rows; ++row) {
+    for (int32_t i = 0; i < used; ++i) tables.push_back(i % pages);
+    tables[static_cast<size_t>(row * used + depth_of(row) / kPage)] = pages + row;  // the row's own page
+  }
   std::vector<float> values(run.elements(run.program().output()));
   StepOutput output{values};
-  executable->run(StepInput{tokens, positions, sequences, slots, table, used, rows}, output);
-  // The page of the row holds earlier ones too.
-  const int32_t own = depth % static_cast<int32_t>(kPageRows);
-  if (own > 0) {
+  executable->run(StepInput{tokens, positions, sequences, slots, tables, used, rows}, output);
+  // The page of a row holds earlier ones too.
+  for (int32_t row = 0; row < param.rows; ++row) {
+    const int32_t own = depth_of(row) % kPage;
+    if (own == 0) continue;
     std::vector<int32_t> more(static_cast<size_t>(own));
-    std::iota(more.begin(), more.end(), pages * static_cast<int32_t>(kPageRows));
+    std::iota(more.begin(), more.end(), (pages + row) * kPage);
     const auto first = [&](const std::vector<int32_t>& list) {
       return std::span<const int32_t>(list).first(static_cast<size_t>(own));
     };
     executable->run(
-        StepInput{first(tokens), first(positions), first(sequences), more, table, used, first(rows)}, output);
+        StepInput{first(tokens), first(positions), first(sequences), more, tables, used, first(rows)},
+        output);
   }
-  const std::vector<int32_t> one{1}, position{depth}, sequence{0},
-      slot{pages * static_cast<int32_t>(kPageRows) + own}, row{0};
-  executable->run(StepInput{one, position, sequence, slot, table, used, row}, output);
+  std::vector<int32_t> deep, own_slots;
+  for (int32_t row = 0; row < param.rows; ++row) {
+    deep.push_back(depth_of(row));
+    own_slots.push_back((pages + row) * kPage + depth_of(row) % kPage);
+  }
+  std::iota(sequences.begin(), sequences.end(), 0);
+  const auto first = [&](const std::vector<int32_t>& list) {
+    return std::span<const int32_t>(list).first(static_cast<size_t>(param.rows));
+  };
+  run.poke_inputs(*executable);  // what a step made may lie where they were
+  executable->run(StepInput{first(tokens), deep, first(sequences), own_slots, tables, used, first(rows)},
+                  output);
   // All heads: an executable hands back the first one's.
-  values.resize(values.size() / kFilled);
-  executable->peek(run.program().output(), 1, values);
+  values.resize(values.size() / kFilled * static_cast<size_t>(param.rows));
+  executable->peek(run.program().output(), param.rows, values);
   return values;
 }
 
@@ -72,9 +86,9 @@ TEST_P(CudaDepth, AgreesWithReference) {
     if (op_case.name != GetParam().op_case) continue;
     op_case.rows = kFilled;
     CaseRun run(op_case, 7);
-    const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), GetParam().depth);
-    const std::vector<float> seen = values_at(run, cuda, GetParam().depth),
-                             again = values_at(run, cuda, GetParam().depth);
+    const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), GetParam());
+    const std::vector<float> seen = values_at(run, cuda, GetParam()),
+                             again = values_at(run, cuda, GetParam());
     double error = 0, norm = 0;
     for (size_t i = 0; i < seen.size(); ++i) {
       ASSERT_TRUE(std::isfinite(seen[i])) << i;
@@ -93,6 +107,7 @@ TEST_P(CudaDepth, AgreesWithReference) {
 
 std::string name_of(const testing::TestParamInfo<Param>& param) {
   std::string name = fmt::format("{} depth {}", param.param.op_case, param.param.depth);
+  if (param.param.rows > 1) name += fmt::format(" for {}", param.param.rows);
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   }
@@ -105,7 +120,10 @@ INSTANTIATE_TEST_SUITE_P(Depths, CudaDepth,
                          testing::Values(Param{kHalves, 40}, Param{kHalves, 511}, Param{kHalves, 512},
                                          Param{kHalves, 1023}, Param{kNoQ, 2100}, Param{kHalves, 4095},
                                          Param{kHalves, 4096}, Param{kHalves, 9001}, Param{kHalves, 33000},
-                                         Param{kCoded, 700}, Param{kCoded, 4097}, Param{kCoded, 20011}),
+                                         Param{kCoded, 700}, Param{kCoded, 4097}, Param{kCoded, 20011},
+                                         Param{kHalves, 4095, 2}, Param{kHalves, 9001, 5},
+                                         Param{kHalves, 2777, 40}, Param{kHalves, 4679, 70},
+                                         Param{kCoded, 4097, 7}, Param{kCoded, 4679, 66}),
                          name_of);
 
 }  // namespace

@@ -38,7 +38,9 @@ struct Bind {
   }
   const Kernel* operator()(const Rope&) const { return first({&kRope}); }
   const Kernel* operator()(const KvAppend&) const { return first({&kKvAppend}); }
-  const Kernel* operator()(const MlaAttend&) const { return first({&kMlaAttendTiles, &kMlaAttend}); }
+  const Kernel* operator()(const MlaAttend&) const {
+    return first({&kMlaAttendPages, &kMlaAttendPieces, &kMlaAttend});
+  }
   const Kernel* operator()(const Attend&) const { return first({&kAttend}); }
   const Kernel* operator()(const Route&) const { return first({&kRoute}); }
   const Kernel* operator()(const SiluMul&) const { return first({&kSiluMul}); }
@@ -57,7 +59,7 @@ struct Bind {
     return first({&kMlaQueryFew, &kMlaQueryMany, &kMlaQuery});
   }
   const Kernel* operator()(const MlaHeads&) const {
-    return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsMany});
+    return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsMany});
   }
 };
 

@@ -29,12 +29,12 @@ extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
 extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep,
-    kMlaHeadsMany;
+    kMlaHeadsPieces, kMlaHeadsMany;
 
 // Steps of many rows, on matrix units.
 extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;
 extern const Kernel kHeadMatmulFew;
 extern const Kernel kMoeGateUpWide, kMoeDownAddWide, kExpertMatmulWide;
-extern const Kernel kMlaAttendTiles;
+extern const Kernel kMlaAttendPages, kMlaAttendPieces;
 
 }  // namespace sluice::backend::cuda

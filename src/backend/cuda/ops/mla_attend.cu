@@ -1,4 +1,4 @@
-// mla_attend on matrix units: which of the two kernels, and their scratch.
+// mla_attend on matrix units: which of the kernels, and their scratch.
 #include <algorithm>
 #include <numbers>
 
@@ -20,12 +20,15 @@ int64_t weights_bytes(int64_t rows, int64_t heads) {
   return (rows * most_chunks(rows) * heads * static_cast<int64_t>(sizeof(float2)) + 255) / 256 * 256;
 }
 
-/// Two pages and their neighbours take 227 KB of shared memory, which compute capabilities 9.0 and 10.0 have.
-bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+bool serves_pieces(const Program& p, const Op& record, const Sizes&) {
   const auto& op = std::get<MlaAttend>(record.args);
   const quant::CacheRow row = p[op.cache.id].cache_row();
-  return (sizes.architecture == 90 || sizes.architecture == 100) && p[op.q.id].columns() == kMlaWidth &&
-         p[op.out.id].columns() == kMlaRank && (row.type == quant::Type::F16 || row.coded() == kMlaRank);
+  return p[op.q.id].columns() == kMlaWidth && p[op.out.id].columns() == kMlaRank &&
+         (row.type == quant::Type::F16 || row.coded() == kMlaRank);
+}
+/// Two pages and their neighbours take 227 KB of shared memory, which compute capabilities 9.0 and 10.0 have.
+bool serves_pages(const Program& p, const Op& record, const Sizes& sizes) {
+  return most_shared(sizes.architecture) > kMostShared && serves_pieces(p, record, sizes);
 }
 
 constexpr quant::CacheRow kQ8{quant::Type::Q8_0, kMlaWidth, kMlaWidth - kMlaRank};
@@ -42,8 +45,7 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   return bytes;
 }
 
-void launch_attend(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<MlaAttend>(record.args);
+MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c) {
   MlaArgs args{c.step,
                c.memory.cache(),
                c.memory.rows(op.q.id),
@@ -55,12 +57,21 @@ void launch_attend(const Program& p, const Op& record, const Context& c) {
                nullptr};
   args.weights = reinterpret_cast<float2*>(c.scratch);
   args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(c.step_rows, p[op.q.id].heads()));
-  if (c.step_rows > kSplitRows && has_wgmma()) return attend_many(args, c);
-  attend_split(args, c);
+  return args;
+}
+void launch_pages(const Program& p, const Op& record, const Context& c) {
+  const MlaArgs args = attend_args(p, std::get<MlaAttend>(record.args), c);
+  if (c.step_rows <= kSplitRows) return attend_split(args, c);
+  has_wgmma() ? attend_many(args, c) : attend_pieces(args, c);
+}
+void launch_pieces(const Program& p, const Op& record, const Context& c) {
+  attend_pieces(attend_args(p, std::get<MlaAttend>(record.args), c), c);
 }
 
 }  // namespace
 
-const Kernel kMlaAttendTiles{"mla_attend on matrix units", serves, launch_attend, scratch_bytes};
+const Kernel kMlaAttendPages{"mla_attend on matrix units", serves_pages, launch_pages, scratch_bytes};
+const Kernel kMlaAttendPieces{"mla_attend on matrix units, half pages", serves_pieces, launch_pieces,
+                              scratch_bytes};
 
 }  // namespace sluice::backend::cuda

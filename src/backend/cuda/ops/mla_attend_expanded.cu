@@ -14,15 +14,14 @@
 
 #include "backend/cuda/ops/mla_expanded.h"
 #include "backend/cuda/prim/launch.cuh"
-#include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/mla_expanded_rows.cuh"
 #include "backend/cuda/prim/sync.cuh"
-#include "backend/cuda/prim/warp.cuh"
 #include "backend/cuda/prim/wgmma.cuh"
 
 namespace sluice::backend::cuda {
 namespace {
 
-constexpr int kThreads = 384, kGroupRows = kExpandTile / 2;
+constexpr int kThreads = 384;
 
 template <int kNopeColumns, int kValueColumns>
 struct Shape {
@@ -30,19 +29,9 @@ struct Shape {
   static constexpr int kKeys = expanded_keys(kValue);
   static constexpr int kNopeBytes = kKeys * kNope * 2, kTurnedBytes = kKeys * kExpandTurned * 2;
   static constexpr int kKeyBytes = kNopeBytes + kTurnedBytes, kValueBytes = kKeys * kValue * 2;
-  static constexpr int kQueryBytes = kGroupRows * kWidth * 2;  ///< of a warpgroup
+  static constexpr int kQueryBytes = kHalfTile * kWidth * 2;  ///< of a warpgroup
   static constexpr int kSharedBytes =
       2 * kQueryBytes + 2 * (kKeyBytes + kValueBytes) + kExpandTile * 4 + 64 + 1024;
-};
-
-/// 128 rows of a segment, the last ones' perhaps fewer.
-struct RowTile {
-  Segment segment;
-  int first, longest;  ///< of the segment's rows; positions that its last row sees
-
-  /// Row i of the tile, or the last one again.
-  __device__ __forceinline__ int row(int i) const { return min(first + i, segment.rows - 1); }
-  __device__ __forceinline__ int limit(int i) const { return segment.position + row(i) + 1; }
 };
 
 #ifdef SLUICE_WGMMA
@@ -51,62 +40,6 @@ struct RowTile {
 struct Ring {
   uint32_t keys, values, key_full, key_empty, value_full, value_empty;
 };
-
-__device__ __forceinline__ float power_of_two(float v) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
-  return result;
-}
-
-/// Turned, scaled to halves, in the order of the keys; a warp a query.
-template <typename S>
-__device__ __forceinline__ void bring_queries(const AttendExpanded& p, const RopeTable& rope,
-                                              const RowTile& tile, int head, char* to, float* factors) {
-  constexpr int kAtOnce = 8;  // queries of a warp that are on their way together
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int first = rope.first(lane), second = rope.second(lane, kExpandTurned / 2);
-#pragma unroll
-  for (int from = 0; from < kExpandTile; from += 8 * kAtOnce) {
-    float2 v[kAtOnce][S::kNope / 64];
-    float ends[kAtOnce][2];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const float* const query = p.queries(tile.segment.first_row + tile.row(from + 8 * k + warp), head);
-#pragma unroll
-      for (int b = 0; b < S::kNope / 64; ++b)
-        v[k][b] = __ldg(reinterpret_cast<const float2*>(query + b * 64) + lane);
-      ends[k][0] = __ldg(query + S::kNope + first), ends[k][1] = __ldg(query + S::kNope + second);
-    }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const int i = from + 8 * k + warp;
-      const Turn turn = rope.turn(tile.limit(i) - 1, lane, p.factors);
-      const float x = ends[k][0] * turn.cosine - ends[k][1] * turn.sine;
-      const float y = ends[k][0] * turn.sine + ends[k][1] * turn.cosine;
-      float largest = fmaxf(fabsf(x), fabsf(y));
-#pragma unroll
-      for (int b = 0; b < S::kNope / 64; ++b)
-        largest = fmaxf(largest, fmaxf(fabsf(v[k][b].x), fabsf(v[k][b].y)));
-      const float unscale = query_unscale(lane_max(largest)), scale = 1.0f / unscale;
-
-      char* const group = to + i / kGroupRows * S::kQueryBytes;
-      const int in_group = i % kGroupRows;
-      const int unit = lane / 16 * 4 + lane % 4, word = lane % 16 / 4;
-#pragma unroll
-      for (int b = 0; b < S::kNope / 64; ++b) {
-        *reinterpret_cast<uint32_t*>(group + b * kGroupRows * kExpandBlock + swizzled_unit(in_group, unit) +
-                                     word * 4) = pack_halves(v[k][b].x * scale, v[k][b].y * scale);
-      }
-      char* const turned = group + S::kNope / 64 * kGroupRows * kExpandBlock;
-      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, first / 8) + first % 8 * 2) =
-          __float2half_rn(x * scale);
-      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, second / 8) + second % 8 * 2) =
-          __float2half_rn(y * scale);
-      if (lane == 0) factors[i] = unscale * p.scale_log2;
-    }
-  }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 /// One thread: tile after tile of keys and values.
 template <typename S>
@@ -150,7 +83,7 @@ struct Attend {
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < S::kWidth / 16; ++s) {
-      wgmma_64x16_shared(score, queries + ((s / 4 * kGroupRows * kExpandBlock + s % 4 * 32) >> 4),
+      wgmma_64x16_shared(score, queries + ((s / 4 * kHalfTile * kExpandBlock + s % 4 * 32) >> 4),
                          keys + ((s / 4 * kKeys * kExpandBlock + s % 4 * 32) >> 4), s > 0);
     }
     wgmma_commit();
@@ -277,11 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int item = static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_before = item / p.e.slots;
   const int slot = item % p.e.slots, head = p.e.first_head + slot;
   if (tiles_before >= p.e.step.prompts->tiles) return;
-  int s = 0;
-  while (s + 1 < p.e.step.prompts->segments && tiles_before >= p.e.step.segments[s + 1].first_tile) ++s;
-  RowTile tile{p.e.step.segments[s], 0, 0};
-  tile.first = (tiles_before - tile.segment.first_tile) * kExpandTile;
-  tile.longest = tile.limit(kExpandTile - 1);
+  const RowTile tile(p.e, tiles_before);
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 256) bring_tiles<S>(p.e, tile, slot, ring);
@@ -289,13 +218,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   bring_queries<S>(p, rope, tile, head, shared, factors);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   asm volatile("bar.sync 1, 256;" ::: "memory");
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, t = lane % 4;
-  const int group = threadIdx.x / 128 * kGroupRows, mine = group + warp * 16 + lane / 4;
+  const int group = threadIdx.x / 128 * kHalfTile, mine = group + warp * 16 + lane / 4;
   Attend<S> attend{.ring = ring,
                    .queries = matrix_descriptor(base + threadIdx.x / 128 * S::kQueryBytes, 1024),
-                   .tiles = (tile.limit(group + kGroupRows - 1) + S::kKeys - 1) / S::kKeys,
+                   .tiles = (tile.limit(group + kHalfTile - 1) + S::kKeys - 1) / S::kKeys,
                    .limit = {tile.limit(mine), tile.limit(mine + 8)},
                    .least = tile.limit(group),
                    .factor = {factors[mine], factors[mine + 8]}};

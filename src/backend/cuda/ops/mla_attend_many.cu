@@ -25,40 +25,10 @@ namespace {
 
 using program::kPageRows;
 
-constexpr int kThreads = 384, kQueries = 64, kGroupRows = 16;
+constexpr int kThreads = 384, kQueries = 64;
 constexpr int kBlocks = kMlaWidth / 64, kBlockBytes = 64 * 128;  // of 64 columns
 constexpr int kPageBytes = kBlocks * kBlockBytes;
 constexpr int kSharedBytes = 3 * kPageBytes + kBlockBytes + 2 * kQueries * 4 + 64 + 1024;
-
-/// A block's 64 queries: of rows [first_row, ...), the first one is head `first_query` of them, counted
-/// through.
-struct Queries {
-  int first_row, first_query, count, longest;
-};
-
-/// A group of 16 rows of one sequence is cut into tiles of 64 queries; in a group of several every row stands
-/// alone.
-__device__ __forceinline__ Queries queries_of(const MlaArgs& p, int index, int tiles) {
-  const int heads = p.q.heads, rows = p.step.header->rows;
-  const int group = index / tiles, tile = index % tiles, first = group * kGroupRows;
-  const int count = min(kGroupRows, rows - first);
-  if (count <= 0) return {0, 0, 0, 0};
-  bool same = true;
-  for (int i = 1; i < count; ++i) same &= p.step.sequences[first + i] == p.step.sequences[first];
-  Queries q{first, tile * kQueries, 0, 0};
-  if (same) {
-    q.count = min(kQueries, count * heads - q.first_query);
-  } else {
-    const int a_row = (heads + kQueries - 1) / kQueries;
-    q.first_row = first + tile / a_row, q.first_query = tile % a_row * kQueries;
-    q.count = q.first_row < first + count ? min(kQueries, heads - q.first_query) : 0;
-  }
-  if (q.count <= 0) return {0, 0, 0, 0};
-  for (int r = q.first_query / heads; r <= (q.first_query + q.count - 1) / heads; ++r) {
-    q.longest = max(q.longest, p.step.positions[q.first_row + r] + 1);
-  }
-  return q;
-}
 
 #ifdef SLUICE_WGMMA
 
@@ -353,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   link.wait();
   // Later rows see more: they begin first.
-  const Queries q = queries_of(p, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
+  const Queries q = queries_of(p, kQueries, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
   if (q.count <= 0) return;
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringing));
@@ -374,9 +344,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 void attend_many(const MlaArgs& args, const Context& context) {
-  const int heads = args.q.heads;
-  const int tiles = std::max((kGroupRows * heads + kQueries - 1) / kQueries,
-                             kGroupRows * ((heads + kQueries - 1) / kQueries));
+  const int tiles = tiles_of_group(args.q.heads, kQueries);
   const int64_t groups = (context.step_rows + kGroupRows - 1) / kGroupRows;
   launch(context, args.cache.coded > 0 ? attend_many_kernel<true> : attend_many_kernel<false>,
          {dim3(static_cast<unsigned>(groups * tiles)), dim3(kThreads), kSharedBytes}, args, tiles);

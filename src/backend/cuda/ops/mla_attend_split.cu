@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
 
 /// grid: (heads, rows): a block of threads puts the chunks of a head of a row together, a thread four
 /// columns.
-__global__ void __launch_bounds__(kMlaRank / 4) join_chunks(const Stamps stamps, const MlaArgs p) {
+__global__ void __launch_bounds__(kMlaRank / 4) join_parts(const Stamps stamps, const MlaArgs p) {
   __shared__ float factor[kMostChunks];
   const Link link(stamps);
   link.wait();
@@ -329,9 +329,13 @@ void attend_split(const MlaArgs& args, const Context& context) {
          tile == 16 ? (coded ? attend_chunks<1, true> : attend_chunks<1, false>)
                     : (coded ? attend_chunks<2, true> : attend_chunks<2, false>),
          shape, args);
-  if (chunks == 1) return;
-  launch(context, join_chunks,
-         {dim3(static_cast<unsigned>(heads), static_cast<unsigned>(context.step_rows)), dim3(kMlaRank / 4)},
+  if (chunks > 1) join_chunks(args, context);
+}
+
+void join_chunks(const MlaArgs& args, const Context& context) {
+  launch(context, join_parts,
+         {dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(context.step_rows)),
+          dim3(kMlaRank / 4)},
          args);
 }
 

@@ -14,4 +14,8 @@ void expand_heads(const Expanded& e, const Context& context);
 /// Values of the group's heads, for the rows of the plan's segments.
 void attend_expanded(const AttendExpanded& args, const RopeTable& rope, const Context& context);
 
+/// The last two by mma.sync, where there is no wgmma.
+void expand_pieces(const Expanded& e, const Context& context);
+void attend_expanded_pieces(const AttendExpanded& args, const RopeTable& rope, const Context& context);
+
 }  // namespace sluice::backend::cuda

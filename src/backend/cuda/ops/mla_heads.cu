@@ -57,19 +57,37 @@ void launch_mla_heads_deep(const Program& program, const Op& record, const Conte
   start_deep(heads_args(program, record, context), context);
 }
 
-/// Whether a cluster a head serves queries of this shape, and these values (or kNoTensor).
-bool clusters_serve(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
-  if (kClusterBytes > most_shared(sizes.architecture)) return false;
+void launch_mla_heads_pieces(const Program& program, const Op& record, const Context& context) {
+  const MlaQuery& query = std::get<MlaHeads>(record.args).query;
+  const Memory& memory = context.memory;
+  const CacheRows appended{context.step,
+                           memory.cache(),
+                           query.cache_layer,
+                           kMlaRank,
+                           memory.rows(query.kv.id),
+                           memory.vector(query.kv_norm.id),
+                           memory.vector(query.factors.id),
+                           query.epsilon};
+  start_pieces(heads_args(program, record, context), appended, context);
+}
+
+/// Whether kernels of one row know queries of this shape, and these values (or kNoTensor).
+bool one_row_serves(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
   const quant::CacheRow row = program[op.cache.id].cache_row();
   if (row.type == quant::Type::Q8_0 && row.coded() != kMlaRank) return false;
-  if (sizes.architecture < 90 || sizes.rows > 1 || op.k_b_reduce != Reduce::Columns) return false;
+  if (sizes.rows > 1 || op.k_b_reduce != Reduce::Columns) return false;
   const auto is_blocked = [&](TensorId id) { return find_format(program[id].type) != nullptr; };
   if (!is_blocked(op.k_b.id) || (op.q && !is_blocked(op.q.id)) || (v_b != kNoTensor && !is_blocked(v_b)))
     return false;
   const int64_t nope = op.nope(program);
   return op.rank(program) == kMlaRank && op.rope_columns(program) == kTurned && nope % kQueriesOfBlock == 0 &&
-         nope > 0 && (nope + kTurned) / kQueriesOfBlock <= kMostInCluster &&
-         (!op.q || program[op.in.id].columns() <= kMostQueryColumns);
+         nope > 0 && nope <= kMostNope && (!op.q || program[op.in.id].columns() <= kMostQueryColumns);
+}
+static_assert((kMostNope + kTurned) / kQueriesOfBlock == kMostInCluster);
+/// The same of a cluster a head.
+bool clusters_serve(const Program& program, const MlaQuery& op, TensorId v_b, const Sizes& sizes) {
+  return sizes.architecture >= 90 && kClusterBytes <= most_shared(sizes.architecture) &&
+         one_row_serves(program, op, v_b, sizes);
 }
 bool serves_mla_query(const Program& program, const Op& record, const Sizes& sizes) {
   return clusters_serve(program, std::get<MlaQuery>(record.args), kNoTensor, sizes);
@@ -85,6 +103,10 @@ bool serves_mla_heads_deep(const Program& program, const Op& record, const Sizes
   return sizes.longest > kShortContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
          deep_fits(program[op.out.id].heads(), coded) && clusters_serve(program, op.query, op.v_b.id, sizes);
 }
+bool serves_mla_heads_pieces(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaHeads>(record.args);
+  return one_row_serves(program, op.query, op.v_b.id, sizes);
+}
 
 int64_t scratch_bytes(const Program& program, const Op& record, const Sizes&) {
   const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
@@ -93,6 +115,10 @@ int64_t scratch_bytes(const Program& program, const Op& record, const Sizes&) {
 int64_t scratch_bytes_deep(const Program& program, const Op& record, const Sizes&) {
   const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
   return deep_scratch_bytes(out.heads(), out.columns());
+}
+int64_t scratch_bytes_pieces(const Program& program, const Op& record, const Sizes&) {
+  const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
+  return pieces_scratch_bytes(out.heads(), out.columns());
 }
 
 }  // namespace
@@ -110,5 +136,7 @@ const Kernel kMlaQuery{"queries, a cluster a head", serves_mla_query, launch_mla
 const Kernel kMlaHeads{"a cluster a head", serves_mla_heads, launch_mla_heads, scratch_bytes};
 const Kernel kMlaHeadsDeep{"a cluster a head, attention over all multiprocessors, values",
                            serves_mla_heads_deep, launch_mla_heads_deep, scratch_bytes_deep};
+const Kernel kMlaHeadsPieces{"queries, attention over all multiprocessors by half pages, values",
+                             serves_mla_heads_pieces, launch_mla_heads_pieces, scratch_bytes_pieces};
 
 }  // namespace sluice::backend::cuda

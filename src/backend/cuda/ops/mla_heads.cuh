@@ -1,16 +1,19 @@
 // What the kernels of mla_heads for one row share: a cluster a head for a short context (mla_heads_short.cu),
-// whose first half also makes the queries for a long one (mla_heads_deep.cu). Which one: mla_heads.cu.
+// whose first half also makes the queries for a long one (mla_heads_deep.cu); neither clusters nor much
+// shared memory (mla_heads_pieces.cu). Which one: mla_heads.cu.
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/append_row.cuh"
 #include "backend/cuda/prim/rope.cuh"
 
 namespace sluice::backend::cuda {
 
 inline constexpr int kQueriesOfBlock = 32;       ///< of a head, that a block of a cluster makes
 inline constexpr int kMostQueryColumns = 2048;   ///< of the low-rank query
+inline constexpr int kMostNope = 192;            ///< columns of a head's queries that are not turned
 inline constexpr int kClusterBytes = 99 * 1024;  ///< of shared memory that its blocks have at most
 
 /// A row's latent queries as matrix instructions take them: per head, times a power of two (1 / unscale) that
@@ -56,5 +59,9 @@ void start_deep(const MlaHeadsArgs& args, const Context& context);
 /// Whether its blocks fit; the scratch that it takes, which begins with what it hands on.
 bool deep_fits(int64_t heads, bool coded);
 int64_t deep_scratch_bytes(int64_t heads, int64_t columns);
+
+/// The same for any context without clusters, in pieces that fit into 99 KB of shared memory.
+void start_pieces(MlaHeadsArgs args, const CacheRows& appended, const Context& context);
+int64_t pieces_scratch_bytes(int64_t heads, int64_t columns);
 
 }  // namespace sluice::backend::cuda

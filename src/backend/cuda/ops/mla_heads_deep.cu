@@ -22,8 +22,8 @@
 #include <numbers>
 
 #include "backend/cuda/ops/mla_heads.cuh"
+#include "backend/cuda/ops/mla_heads_values.cuh"
 #include "backend/cuda/prim/cluster.cuh"
-#include "backend/cuda/prim/head_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 
@@ -331,72 +331,6 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
 #endif
 }
 
-struct ValueArgs {
-  Rows<float> out;
-  Matrix v_b;
-  int each, shares;  // rows of a block, blocks of a head
-  int clusters;      // parts of a head
-  char* handed;      // null, or the values quantised: a row of activations of all heads
-  const float2* weights;
-  const uint16_t* parts;
-};
-
-/// Values of a head from the parts of its context: a block some rows of v_b.
-template <typename One>
-__global__ void __launch_bounds__(kHeadThreads)
-    deep_values(const Stamps stamps, const __grid_constant__ ValueArgs p) {
-  __shared__ float values[kHeadThreads];
-  const Link link(stamps);
-  const int head = static_cast<int>(blockIdx.x) / p.shares, share = static_cast<int>(blockIdx.x) % p.shares;
-  const int first = share * p.each, lane = threadIdx.x % 32, heads = p.out.heads;
-  HeadRows<One> v(p.v_b, p.v_b.row(head, first), min(p.each, p.out.columns - first));
-  v.ask();
-  link.wait();
-  static_assert(kMlaRank == 2 * kHeadThreads, "a thread has two columns");
-  uint32_t part[kMostClusters];
-#pragma unroll
-  for (int r = 0; r < kMostClusters; ++r) {
-    part[r] = __ldcg(reinterpret_cast<const uint32_t*>(
-                         p.parts + (int64_t{min(r, p.clusters - 1)} * heads + head) * kMlaRank) +
-                     threadIdx.x);
-  }
-  const float2 weight = __ldcg(p.weights + min(lane, p.clusters - 1) * heads + head);
-  const float most = lane_max(weight.x);
-  const float factor = lane < p.clusters && weight.y > 0 ? exp2f(weight.x - most) * weight.y : 0.0f;
-  const float mine = __fdividef(factor, lane_sum(factor));
-  float2 context{0, 0};
-#pragma unroll
-  for (int r = 0; r < kMostClusters; ++r) {
-    const float share = __shfl_sync(kWholeWarp, mine, r);
-    const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&part[r]));
-    context.x += share * v.x, context.y += share * v.y;
-  }
-  // A warp has two blocks of 32 columns, a lane a pair of one: a column of each now.
-  const Activations x{0, kMlaRank, true, false};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float even = __shfl_sync(kWholeWarp, context.x, i * 16 + lane / 2);
-    const float odd = __shfl_sync(kWholeWarp, context.y, i * 16 + lane / 2);
-    quantize_lanes(x, static_cast<int>(threadIdx.x) / 32 * 2 + i, lane % 2 == 0 ? even : odd);
-  }
-  __syncthreads();
-  v.multiply(x, [&](int row, float value) { p.out(0, head)[first + row] = values[row] = value; });
-  if (p.handed == nullptr) return;
-  __syncthreads();
-  const int block = static_cast<int>(threadIdx.x) / 32, columns = p.out.columns;
-  if (block * 32 < v.rows)
-    quantize_lanes(p.handed, heads * columns / 32, (head * columns + first) / 32 + block,
-                   values[threadIdx.x]);
-}
-
-auto values_kernel(const Matrix& v_b) {
-  switch (v_b.type) {
-    case quant::Type::Q8_0: return deep_values<TypedRaw<quant::Type::Q8_0>>;
-    case quant::Type::Q4_0: return deep_values<TypedRaw<quant::Type::Q4_0>>;
-    default: return deep_values<AnyRaw>;
-  }
-}
-
 using AttendKernel = void (*)(Stamps, Args);
 AttendKernel kernel_of(int tiles, bool coded) {
   switch (tiles) {
@@ -462,11 +396,8 @@ void start_deep(const MlaHeadsArgs& args, const Context& context) {
          Args{args.step, args.cache, parts.queries, args.layer, heads,
               args.scale * std::numbers::log2e_v<float>, parts.weights, parts.parts});
 
-  const int each = kHeadThreads / kHeadLanes, shares = (args.out.columns + each - 1) / each;
-  launch(context, values_kernel(args.v_b),
-         {dim3(static_cast<unsigned>(heads * shares)), dim3(kHeadThreads),
-          Activations::row_bytes(kMlaRank, true, false)},
-         ValueArgs{args.out, args.v_b, each, shares, clusters, args.handed, parts.weights, parts.parts});
+  join_values<kMostClusters>({args.out, args.v_b, clusters, args.handed, parts.weights, parts.parts},
+                             context);
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,6 +1,6 @@
 // mla_heads of many rows: long prompts attend to expanded keys and values (ops/mla_expand.cu,
-// ops/mla_attend_expanded.cu), other rows of the step in latent space, as mla_query, mla_attend and
-// head_matmul would.
+// ops/mla_attend_expanded.cu; without wgmma ops/mla_expanded_pieces.cu), other rows of the step in latent
+// space, as mla_query, mla_attend and head_matmul would.
 #include <algorithm>
 #include <numbers>
 
@@ -16,13 +16,15 @@ namespace {
 
 using namespace program;
 
-/// Keys and values at most: 57,000 positions of 20 heads of 192 + 256 columns at once; longer contexts go by
-/// groups of heads.
-constexpr int64_t kMostBytes = int64_t{1} << 30;
+/// Keys and values at most: 57,000 positions of 20 heads of 192 + 256 columns at once, a quarter of that
+/// where a device's memory is a desktop's; longer contexts go by groups of heads.
+constexpr int64_t most_bytes(int architecture) {
+  return architecture == 90 || architecture == 100 ? int64_t{1} << 30 : int64_t{1} << 28;
+}
 
 /// Heads that are expanded together; 0: not even one.
-int64_t group_of(int64_t heads, int64_t columns, int64_t capacity) {
-  const int64_t most = std::min(heads, kMostBytes / (capacity * columns * 2));
+int64_t group_of(int64_t heads, int64_t columns, int64_t capacity, int64_t bytes) {
+  const int64_t most = std::min(heads, bytes / (capacity * columns * 2));
   if (most == 0) return 0;
   const int64_t groups = (heads + most - 1) / most;
   return (heads + groups - 1) / groups;
@@ -44,12 +46,13 @@ void take_expanded(Scratch& scratch, Expanded& e) {
   e.values = scratch.take<char>(e.slots * e.capacity * e.value * 2);
 }
 
-Expanded expanded_of(const Program& p, const MlaHeads& op, int64_t longest, int64_t rows) {
+Expanded expanded_of(const Program& p, const MlaHeads& op, const Sizes& sizes) {
   Expanded e{};
   e.heads = static_cast<int32_t>(p[op.out.id].heads());
   e.nope = static_cast<int32_t>(op.query.nope(p)), e.value = static_cast<int32_t>(p[op.out.id].columns());
-  e.capacity = most_expanded(rows, longest);
-  e.slots = static_cast<int32_t>(group_of(e.heads, e.nope + e.value, e.capacity));
+  e.capacity = most_expanded(sizes.rows, sizes.longest);
+  const int64_t bytes = most_bytes(sizes.architecture);
+  e.slots = static_cast<int32_t>(group_of(e.heads, e.nope + e.value, e.capacity, bytes));
   return e;
 }
 
@@ -57,12 +60,11 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MlaHeads>(record.args);
   const Tensor& out = p[op.out.id];
   const int64_t nope = op.query.nope(p), value = out.columns();
-  return sizes.architecture == 90 && sizes.rows >= kPromptRows && has_wgmma() &&
-         queries_of_many_serve(p, op.query, sizes) && op.query.rank(p) == kExpandRank &&
-         op.query.rope_columns(p) == kExpandTurned &&
+  return sizes.rows >= kPromptRows && queries_of_many_serve(p, op.query, sizes) &&
+         op.query.rank(p) == kExpandRank && op.query.rope_columns(p) == kExpandTurned &&
          ((nope == 192 && value == 256) || (nope == 128 && value == 128)) && known(p, op.v_b.id) &&
          out.stride[0] % 4 == 0 && out.stride[1] % 4 == 0 && out.offset % 4 == 0 &&
-         expanded_of(p, op, sizes.longest, sizes.rows).slots > 0;
+         expanded_of(p, op, sizes).slots > 0;
 }
 
 /// Rows that are in no segment.
@@ -77,9 +79,16 @@ void attend_latent(const Program& p, const MlaHeads& op, const Rows<float>& quer
   const Rows<float> latent = rows_of(pieces.queries, kMlaWidth), attended = rows_of(pieces.context, kMlaRank);
   Scratch for_queries = scratch;
   make_latent_queries(p, op.query, queries, latent, for_queries, c);
-  attend_many({c.step, c.memory.cache(), latent, attended, op.query.cache_layer,
-               op.scale * std::numbers::log2e_v<float>, 1, nullptr, nullptr},
-              c);
+  const MlaArgs args{c.step,
+                     c.memory.cache(),
+                     latent,
+                     attended,
+                     op.query.cache_layer,
+                     op.scale * std::numbers::log2e_v<float>,
+                     1,
+                     nullptr,
+                     nullptr};
+  has_wgmma() ? attend_many(args, c) : attend_pieces(args, c);
   multiply_dense({.in = attended,
                   .out = c.memory.rows(op.out.id),
                   .weight = c.memory.matrix(op.v_b.id),
@@ -99,7 +108,8 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
     attend_latent(p, op, queries, scratch, others);
   }
 
-  Expanded e = expanded_of(p, op, c.longest, c.step_rows);
+  Expanded e =
+      expanded_of(p, op, {.rows = c.step_rows, .longest = c.longest, .architecture = c.architecture});
   e.step = c.step, e.cache = c.memory.cache(), e.layer = op.query.cache_layer;
   take_expanded(scratch, e);  // where the other rows' scratch was
   prepare_expansion(e, c.memory.matrix(op.query.k_b.id), c.memory.matrix(op.v_b.id), c);
@@ -107,10 +117,15 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
   const int32_t group = e.slots;
   for (e.first_head = 0; e.first_head < e.heads; e.first_head += group) {
     e.slots = std::min(group, e.heads - e.first_head);
-    expand_heads(e, c);
-    attend_expanded({e, queries, c.memory.rows(op.out.id), c.memory.vector(op.query.factors.id),
-                     op.scale * std::numbers::log2e_v<float>},
-                    rope, c);
+    const AttendExpanded args{e, queries, c.memory.rows(op.out.id), c.memory.vector(op.query.factors.id),
+                              op.scale * std::numbers::log2e_v<float>};
+    if (has_wgmma()) {
+      expand_heads(e, c);
+      attend_expanded(args, rope, c);
+    } else {
+      expand_pieces(e, c);
+      attend_expanded_pieces(args, rope, c);
+    }
   }
 }
 
@@ -123,7 +138,7 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   take_latent(latent, sizes.rows, heads);
   const int64_t products = std::max(dense_scratch(sizes.rows, heads, op.query.nope(p)),
                                     dense_scratch(sizes.rows, heads, kMlaRank));
-  Expanded e = expanded_of(p, op, sizes.longest, sizes.rows);
+  Expanded e = expanded_of(p, op, sizes);
   take_expanded(expanded, e);
   return std::max(latent.bytes() + products, expanded.bytes());
 }

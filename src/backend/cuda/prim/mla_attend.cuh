@@ -42,6 +42,44 @@ SLUICE_BOTH inline int chunk_of(int length, int most) {
   return rows;
 }
 
+/// A block's queries: of rows [first_row, ...), the first one is head `first_query` of them, counted through.
+struct Queries {
+  int first_row, first_query, count, longest;
+};
+
+inline constexpr int kGroupRows = 16;
+
+/// A group of 16 rows of one sequence is cut into tiles of `most` queries; in a group of several every row
+/// stands alone.
+__device__ __forceinline__ Queries queries_of(const MlaArgs& p, int most, int index, int tiles) {
+  const int heads = p.q.heads, rows = p.step.header->rows;
+  const int group = index / tiles, tile = index % tiles, first = group * kGroupRows;
+  const int count = min(kGroupRows, rows - first);
+  if (count <= 0) return {0, 0, 0, 0};
+  bool same = true;
+  for (int i = 1; i < count; ++i) same &= p.step.sequences[first + i] == p.step.sequences[first];
+  Queries q{first, tile * most, 0, 0};
+  if (same) {
+    q.count = min(most, count * heads - q.first_query);
+  } else {
+    const int a_row = (heads + most - 1) / most;
+    q.first_row = first + tile / a_row, q.first_query = tile % a_row * most;
+    q.count = q.first_row < first + count ? min(most, heads - q.first_query) : 0;
+  }
+  if (q.count <= 0) return {0, 0, 0, 0};
+  for (int r = q.first_query / heads; r <= (q.first_query + q.count - 1) / heads; ++r) {
+    q.longest = max(q.longest, p.step.positions[q.first_row + r] + 1);
+  }
+  return q;
+}
+
+/// Tiles of a group at most.
+inline int tiles_of_group(int heads, int most) {
+  const int together = (kGroupRows * heads + most - 1) / most;
+  const int apart = kGroupRows * ((heads + most - 1) / most);
+  return together > apart ? together : apart;
+}
+
 /// A power of two that divides numbers up to `largest` to below 2^8: a dot product of 576 of them with cache
 /// rows stays finite, and small ones keep their bits.
 __device__ __forceinline__ float query_unscale(float largest) {
@@ -71,5 +109,8 @@ __device__ __forceinline__ void decode_rows(char* to, const char* rows, int coun
 
 void attend_split(const MlaArgs& args, const Context& context);
 void attend_many(const MlaArgs& args, const Context& context);
+void attend_pieces(const MlaArgs& args, const Context& context);
+/// Puts the chunks of rows together that attend_split or attend_pieces has left in args.parts.
+void join_chunks(const MlaArgs& args, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -1,0 +1,89 @@
+// Rows that attend to expanded keys and values: what the kernels of mla_attend_expanded.cu (wgmma) and
+// mla_expanded_pieces.cu share.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/mla_expanded.cuh"
+#include "backend/cuda/prim/rope.cuh"
+#include "backend/cuda/prim/warp.cuh"
+
+namespace sluice::backend::cuda {
+
+inline constexpr int kHalfTile = kExpandTile / 2;  ///< rows whose queries lie together
+
+/// 128 rows of a segment, the last ones' perhaps fewer.
+struct RowTile {
+  Segment segment;
+  int first, longest;  ///< of the segment's rows; positions that its last row sees
+
+  /// The step's tile of this number; there is one.
+  __device__ __forceinline__ RowTile(const Expanded& e, int number) {
+    int s = 0;
+    while (s + 1 < e.step.prompts->segments && number >= e.step.segments[s + 1].first_tile) ++s;
+    segment = e.step.segments[s];
+    first = (number - segment.first_tile) * kExpandTile;
+    longest = limit(kExpandTile - 1);
+  }
+  /// Row i of the tile, or the last one again.
+  __device__ __forceinline__ int row(int i) const { return min(first + i, segment.rows - 1); }
+  __device__ __forceinline__ int limit(int i) const { return segment.position + row(i) + 1; }
+};
+
+__device__ __forceinline__ float power_of_two(float v) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
+  return result;
+}
+
+/// Turned, scaled to halves, in the order of the keys; a warp a query.
+template <typename S>
+__device__ __forceinline__ void bring_queries(const AttendExpanded& p, const RopeTable& rope,
+                                              const RowTile& tile, int head, char* to, float* factors) {
+  constexpr int kAtOnce = 8;  // queries of a warp that are on their way together
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int first = rope.first(lane), second = rope.second(lane, kExpandTurned / 2);
+#pragma unroll
+  for (int from = 0; from < kExpandTile; from += 8 * kAtOnce) {
+    float2 v[kAtOnce][S::kNope / 64];
+    float ends[kAtOnce][2];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const float* const query = p.queries(tile.segment.first_row + tile.row(from + 8 * k + warp), head);
+#pragma unroll
+      for (int b = 0; b < S::kNope / 64; ++b)
+        v[k][b] = __ldg(reinterpret_cast<const float2*>(query + b * 64) + lane);
+      ends[k][0] = __ldg(query + S::kNope + first), ends[k][1] = __ldg(query + S::kNope + second);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = from + 8 * k + warp;
+      const Turn turn = rope.turn(tile.limit(i) - 1, lane, p.factors);
+      const float x = ends[k][0] * turn.cosine - ends[k][1] * turn.sine;
+      const float y = ends[k][0] * turn.sine + ends[k][1] * turn.cosine;
+      float largest = fmaxf(fabsf(x), fabsf(y));
+#pragma unroll
+      for (int b = 0; b < S::kNope / 64; ++b)
+        largest = fmaxf(largest, fmaxf(fabsf(v[k][b].x), fabsf(v[k][b].y)));
+      const float unscale = query_unscale(lane_max(largest)), scale = 1.0f / unscale;
+
+      char* const group = to + i / kHalfTile * S::kQueryBytes;
+      const int in_group = i % kHalfTile;
+      const int unit = lane / 16 * 4 + lane % 4, word = lane % 16 / 4;
+#pragma unroll
+      for (int b = 0; b < S::kNope / 64; ++b) {
+        *reinterpret_cast<uint32_t*>(group + b * kHalfTile * kExpandBlock + swizzled_unit(in_group, unit) +
+                                     word * 4) = pack_halves(v[k][b].x * scale, v[k][b].y * scale);
+      }
+      char* const turned = group + S::kNope / 64 * kHalfTile * kExpandBlock;
+      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, first / 8) + first % 8 * 2) =
+          __float2half_rn(x * scale);
+      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, second / 8) + second % 8 * 2) =
+          __float2half_rn(y * scale);
+      if (lane == 0) factors[i] = unscale * p.scale_log2;
+    }
+  }
+}
+
+}  // namespace sluice::backend::cuda
