@@ -52,9 +52,13 @@ struct Bind {
   const Kernel* operator()(const MoeDownAdd&) const { return first({&kMoeDownAddWide, &kMoeDownAdd}); }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulWide, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
-  const Kernel* operator()(const NormMatmul&) const { return first({&kNormMatmulWide, &kNormMatmul}); }
+  const Kernel* operator()(const NormMatmul&) const {
+    return first({&kNormMatmulFew, &kNormMatmulWide, &kNormMatmul});
+  }
   const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }
-  const Kernel* operator()(const NormMoeGateUp&) const { return first({&kNormMoeGateUp}); }
+  const Kernel* operator()(const NormMoeGateUp&) const {
+    return first({&kNormMoeGateUp, &kNormMoeGateUpFew});
+  }
   const Kernel* operator()(const MlaQuery&) const {
     return first({&kMlaQueryFew, &kMlaQueryMany, &kMlaQuery});
   }

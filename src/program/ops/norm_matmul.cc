@@ -51,6 +51,7 @@ std::vector<OpCase> NormMatmul::cases() {
     };
   };
   return {{"Q4_0 and Q8_0 rows 1", 1, build(quant::Type::Q8_0, 0)},
+          {"Q4_0 twice rows 7", 7, build(quant::Type::Q4_0, 0)},
           {"Q4_0, Q4_K and F16 rows 5", 5, build(quant::Type::Q4_K, 64)}};
 }
 

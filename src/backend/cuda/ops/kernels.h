@@ -23,8 +23,8 @@ inline constexpr int64_t kShortContext = 512;
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kGatherRows, kExpertCombine;
-extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp;
-extern const Kernel kMatmul, kMatmulAdd, kNormMatmul;
+extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp, kNormMoeGateUpFew;
+extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulFew;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;

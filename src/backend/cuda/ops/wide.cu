@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/memory.h"
+#include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/wide_dense.h"
 #include "program/op.h"
@@ -164,13 +165,31 @@ bool serves_moe_gate_up(const Program& p, const Op& record, const Sizes& sizes) 
          (!op.shared_gate || alike(p, op.shared_gate.id, op.shared_up.id));
 }
 
+/// Whether these experts' products order and pack for themselves (experts_few.h).
+bool few_each(const Program& p, TensorId in, TensorId weight, TensorId up, int64_t used, const Sizes& sizes) {
+  const Tensor &w = p[weight], &x = p[in];
+  const bool gated = up != kNoTensor;
+  if (x.stride[0] % 4 != 0 || x.stride[1] % 4 != 0 || x.offset % 4 != 0) return false;
+  return (!gated || p[up].type == w.type) &&
+         serves_experts_few({w.type, w.shape[0], w.shape[1], w.shape[2], used, gated}, sizes.rows,
+                            sizes.architecture);
+}
+bool gate_up_few_each(const Program& p, const MoeGateUp& op, const Sizes& sizes) {
+  return few_each(p, op.in.id, op.gate.id, op.up.id, p[op.ids.id].columns(), sizes);
+}
+bool down_few_each(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
+  return few_each(p, op.in.id, op.down.id, kNoTensor, p[op.ids.id].columns(), sizes);
+}
+Sizes sizes_of(const Context& c) { return {c.step_rows, c.longest, c.architecture}; }
+
 /// The order lies first in the scratch of all that need it: gate_up's is still there for what follows it.
 void start_order(const Program& p, Ordered& order, TensorId ids, const Context& c) {
   order.plan.ids = c.memory.int_rows(ids);
   order.plan.rows = &c.step.header->rows;
   const auto* before = c.previous == nullptr ? nullptr : std::get_if<MoeGateUp>(&c.previous->args);
-  const bool made =
-      before != nullptr && before->ids.id == ids && serves_moe_gate_up(p, *c.previous, {.rows = c.step_rows});
+  const bool made = before != nullptr && before->ids.id == ids &&
+                    serves_moe_gate_up(p, *c.previous, {.rows = c.step_rows}) &&
+                    !gate_up_few_each(p, *before, sizes_of(c));
   if (!made) order_pairs(order.plan, c);
 }
 /// Slots that the experts' tokens take: of the step's rows where a row is multiplied by all its experts, of
@@ -205,18 +224,27 @@ void launch_moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const int64_t rows = c.step_rows;
   Scratch scratch(c.scratch);
   const Matrix gate = c.memory.matrix(op.gate.id);
+  const auto shared_product = [&] {
+    return Dense{.in = in,
+                 .out = flat(c.memory.rows(op.shared_out.id)),
+                 .weight = c.memory.matrix(op.shared_gate.id),
+                 .up = c.memory.matrix(op.shared_up.id),
+                 .gated = true,
+                 .rows = rows,
+                 .count = &c.step.header->rows};
+  };
+  if (gate_up_few_each(p, op, sizes_of(c))) {
+    if (op.shared_gate) multiply_dense(shared_product(), c, scratch);
+    return multiply_experts_few({gate, c.memory.matrix(op.up.id), true, false, in, c.memory.rows(op.out.id),
+                                 c.memory.int_rows(op.ids.id), &c.step.header->rows},
+                                c);
+  }
   Ordered order = take_order(scratch, rows, p[op.ids.id].columns(), gate.matrices);
   start_order(p, order, op.ids.id, c);
   const Packed packed = take_packed(scratch, expert_slots(order, rows, false), in.columns);
   pack_tokens(expert_packing(order, in, false, rows, packed), expert_slots(order, rows, false), c);
   if (op.shared_gate) {
-    const Dense shared{.in = in,
-                       .out = flat(c.memory.rows(op.shared_out.id)),
-                       .weight = c.memory.matrix(op.shared_gate.id),
-                       .up = c.memory.matrix(op.shared_up.id),
-                       .gated = true,
-                       .rows = rows,
-                       .count = &c.step.header->rows};
+    const Dense shared = shared_product();
     if (order.by_wgmma || by_wgmma(shared)) {
       multiply_dense(shared, c, scratch);
     } else {
@@ -273,20 +301,39 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   Scratch scratch(c.scratch);
   const Matrix down = c.memory.matrix(op.down.id);
   const int64_t used = p[op.ids.id].columns();
+  const Rows<int32_t> ids = c.memory.int_rows(op.ids.id);
+  const auto shared_product = [&] {
+    return Dense{.in = flat(c.memory.rows(op.shared_in.id)),
+                 .out = out,
+                 .weight = c.memory.matrix(op.shared_down.id),
+                 .up = {},
+                 .residual = residual.data,
+                 .residual_stride = residual.row_stride,
+                 .rows = rows,
+                 .count = &c.step.header->rows};
+  };
+  const auto take_pairs = [&] {
+    return Rows<float>{scratch.take<float>(rows * used * down.rows), used * down.rows, down.rows,
+                       static_cast<int32_t>(used), down.rows};
+  };
+  const auto combine = [&](const Rows<float>& pairs) {
+    combine_experts({op.shared_in ? out : residual, c.memory.rows(op.weights.id), out, ids, pairs.data,
+                     &c.step.header->rows, static_cast<int32_t>(used)},
+                    c);
+  };
+  if (down_few_each(p, op, sizes_of(c))) {
+    const Rows<float> pairs = take_pairs();
+    if (op.shared_in) multiply_dense(shared_product(), c, scratch);
+    multiply_experts_few({down, {}, false, true, in, pairs, ids, &c.step.header->rows}, c);
+    return combine(pairs);
+  }
   Ordered order = take_order(scratch, rows, used, down.matrices);
   start_order(p, order, op.ids.id, c);
   const int64_t slots = expert_slots(order, rows, true);
   const Packed packed = take_packed(scratch, slots, in.columns);
   const PackPlan packing = expert_packing(order, in, true, rows, packed);
   if (op.shared_in) {
-    const Dense shared{.in = flat(c.memory.rows(op.shared_in.id)),
-                       .out = out,
-                       .weight = c.memory.matrix(op.shared_down.id),
-                       .up = {},
-                       .residual = residual.data,
-                       .residual_stride = residual.row_stride,
-                       .rows = rows,
-                       .count = &c.step.header->rows};
+    const Dense shared = shared_product();
     const bool strips = by_wgmma(shared);
     const int64_t shared_slots = slots_per_matrix(rows, strips);
     const Packed packed_shared = take_packed(scratch, shared_slots, shared.in.columns);
@@ -295,12 +342,9 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   } else {
     pack_tokens(packing, slots, c);
   }
-  auto* const each = scratch.take<float>(rows * used * down.rows);
-  const Rows<float> pairs{each, used * down.rows, down.rows, static_cast<int32_t>(used), down.rows};
+  const Rows<float> pairs = take_pairs();
   multiply_experts(order, in, true, down, {}, false, pairs, packed, c);
-  combine_experts({op.shared_in ? out : residual, c.memory.rows(op.weights.id), out, order.plan.ids, each,
-                   &c.step.header->rows, static_cast<int32_t>(used)},
-                  c);
+  combine(pairs);
 }
 int64_t moe_down_add_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeDownAdd>(record.args);

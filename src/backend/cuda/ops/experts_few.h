@@ -1,0 +1,42 @@
+// Products of experts with few tokens each, activations in eight bits (ops/experts_few.cu).
+#pragma once
+
+#include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/route.cuh"
+
+namespace sluice::backend::cuda {
+
+/// What a launch before has made of a norm and a router, for rows that are neither normed nor routed: the
+/// products' launch does the rest. All its blocks of threads select, one of them writes ids and weights down.
+struct Routing {
+  const float* logits = nullptr;   ///< [rows][experts]; null: there is no norm, and ids are there
+  const float* inverse = nullptr;  ///< the norm's factor of a row
+  const float *norm = nullptr, *bias = nullptr;
+  Rows<float> weights{};
+  RouteRule rule{};
+};
+
+/// out(r, k) = weight[ids(r, k)] times in(r), or in(r, k) (by_pair); or silu of that, times the same with up
+/// (gated). Rows from *rows on are padding.
+struct ExpertsFew {
+  Matrix weight, up;
+  bool gated, by_pair;
+  Rows<float> in, out;
+  Rows<int32_t> ids;
+  const int32_t* rows;
+  Routing routing{};
+};
+
+/// Experts' weights as far as binding sees them.
+struct ExpertsShape {
+  quant::Type type;
+  int64_t experts, outputs, columns;
+  int64_t used;  ///< experts a row
+  bool gated;
+};
+
+/// Whether multiply_experts_few takes these: steps of a few tokens an expert.
+bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture);
+void multiply_experts_few(const ExpertsFew& product, const Context& context);
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,215 @@
+// norm_moe_gate_up of a few rows: a launch makes the router's logits, and packs the normed rows for the
+// shared experts beside it; those are multiplied; the routed experts' launch (experts_few.cu) selects for
+// itself.
+//
+// A block of threads takes two experts and four rows, or four and eight: the norm is a factor of a row,
+// multiplied in at last. Half a megabyte of router, float32: bound by latency, so weights are asked for
+// before the wait; of many rows by the second cache.
+#include <algorithm>
+
+#include "backend/cuda/memory.h"
+#include "backend/cuda/ops/experts_few.h"
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/wide_dense.h"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/pack.cuh"
+#include "backend/cuda/prim/route.cuh"
+#include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/warp.cuh"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+constexpr int kMostRows = 128;
+constexpr int kThreads = kPackThreads, kWarps = kThreads / 32;
+/// Rows and experts of a block of threads: of few rows, of more.
+constexpr int kFewRows = 4, kFewExperts = 2, kFewAtMost = 32;
+constexpr int kManyRows = 8, kManyExperts = 4;
+
+struct Args {
+  const int32_t* rows;
+  Rows<float> in;
+  const float *router, *norm;
+  int32_t experts, blocks;  ///< blocks of threads that make logits; the others pack
+  float epsilon;
+  float *logits, *inverse;
+  PackPlan packing;
+};
+
+/// kHeld: of four columns, that a thread asks for before the wait.
+template <int kRows, int kExperts, int kHeld>
+__global__ void __launch_bounds__(kThreads) norm_logits(const Stamps stamps, const __grid_constant__ Args p) {
+  constexpr int kSums = kRows * kExperts, kValues = kSums + kRows;  // the rows' squares behind the sums
+  __shared__ float partial[kWarps][kValues], total[kValues];
+  const Link link(stamps);
+  const int block = static_cast<int>(blockIdx.x);
+  if (block >= p.blocks) {
+    link.wait();
+    return pack_slot<kWarps>(p.packing, block - p.blocks);
+  }
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int across = (p.experts + kExperts - 1) / kExperts;
+  const int expert = block % across * kExperts, first = block / across * kRows, fours = p.in.columns / 4;
+  const auto* const norm = reinterpret_cast<const float4*>(p.norm);
+  const auto router_at = [&](int j, int c) {
+    return __ldg(reinterpret_cast<const float4*>(p.router) + int64_t{min(expert + j, p.experts - 1)} * fours +
+                 c);
+  };
+  float4 by[kHeld], w[kHeld][kExperts];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int c = min(static_cast<int>(threadIdx.x) + i * kThreads, fours - 1);
+    by[i] = __ldg(norm + c);
+#pragma unroll
+    for (int j = 0; j < kExperts; ++j) w[i][j] = router_at(j, c);
+  }
+  link.wait();
+  const int rows = *p.rows;
+  if (first >= rows) return;
+  const float4* x[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) x[r] = reinterpret_cast<const float4*>(p.in(min(first + r, rows - 1)));
+  float value[kValues] = {};
+  const auto add = [&](const float4(&v)[kRows], float4 norms, const float4(&weights)[kExperts]) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      value[kSums + r] += (v[r].x * v[r].x + v[r].y * v[r].y) + (v[r].z * v[r].z + v[r].w * v[r].w);
+      const float4 n{v[r].x * norms.x, v[r].y * norms.y, v[r].z * norms.z, v[r].w * norms.w};
+#pragma unroll
+      for (int j = 0; j < kExperts; ++j) {
+        value[r * kExperts + j] +=
+            (n.x * weights[j].x + n.y * weights[j].y) + (n.z * weights[j].z + n.w * weights[j].w);
+      }
+    }
+  };
+  float4 v[kHeld][kRows];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int c = min(static_cast<int>(threadIdx.x) + i * kThreads, fours - 1);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) v[i][r] = __ldcg(x[r] + c);
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (static_cast<int>(threadIdx.x) + i * kThreads < fours) add(v[i], by[i], w[i]);
+  }
+  for (int c = static_cast<int>(threadIdx.x) + kHeld * kThreads; c < fours; c += kThreads) {
+    float4 weights[kExperts];
+#pragma unroll
+    for (int j = 0; j < kExperts; ++j) weights[j] = router_at(j, c);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) v[0][r] = __ldcg(x[r] + c);
+    add(v[0], __ldg(norm + c), weights);
+  }
+#pragma unroll
+  for (float& sum : value) sum = lane_sum(sum);
+  if (lane == 0) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) partial[warp][i] = value[i];
+  }
+  __syncthreads();
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < kValues) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += partial[w][i];
+    total[i] = sum;
+  }
+  __syncthreads();
+  if (i >= kValues) return;
+  const int r = i < kSums ? i / kExperts : i - kSums, e = expert + i % kExperts;
+  const float inverse = 1.0f / sqrtf(total[kSums + r] / static_cast<float>(p.in.columns) + p.epsilon);
+  if (first + r >= rows) return;
+  if (i < kSums) {
+    if (e < p.experts) p.logits[(first + r) * p.experts + e] = total[i] * inverse;
+  } else if (expert == 0) {
+    p.inverse[first + r] = inverse;
+  }
+}
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+  const Tensor &in = p[norm_route.in.id], &router = p[norm_route.router.id], &gate = p[experts.gate.id];
+  const int64_t used = p[norm_route.route.ids.id].columns();
+  if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows || router.type != quant::Type::F32) return false;
+  if (in.columns() > kHeldColumns || in.stride[0] % 4 != 0 || in.offset % 4 != 0 || router.offset % 4 != 0)
+    return false;
+  if (p[experts.up.id].type != gate.type || !in_lanes(route_rule(norm_route.route, router.shape[1], used)))
+    return false;
+  if (experts.shared_gate && !alike(p, experts.shared_gate.id, experts.shared_up.id)) return false;
+  return serves_experts_few({gate.type, gate.shape[0], gate.shape[1], gate.shape[2], used, true}, sizes.rows,
+                            sizes.architecture);
+}
+
+struct Buffers {
+  float *logits, *inverse;
+  Packed packed;
+};
+Buffers take(Scratch& scratch, int64_t rows, int64_t experts, int64_t columns) {
+  return {scratch.take<float>(rows * experts), scratch.take<float>(rows),
+          take_packed(scratch, whole_groups(rows), columns)};
+}
+
+void launch_norm_moe_few(const Program&, const Op& record, const Context& context) {
+  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+  const Memory& memory = context.memory;
+  const Matrix router = memory.matrix(norm_route.router.id);
+  const Rows<float> in = flat(memory.rows(norm_route.in.id));
+  const Rows<int32_t> ids = memory.int_rows(norm_route.route.ids.id);
+  const int64_t rows = context.step_rows;
+  const int32_t* const count = &context.step.header->rows;
+  Scratch scratch(context.scratch);
+  const Buffers buffers = take(scratch, rows, router.rows, in.columns);
+  Args args{};
+  args.rows = count, args.in = in;
+  args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
+  args.norm = memory.vector(norm_route.norm.id), args.epsilon = norm_route.epsilon;
+  args.experts = router.rows;
+  const bool few = rows <= kFewAtMost;
+  const int64_t rows_each = few ? kFewRows : kManyRows, experts_each = few ? kFewExperts : kManyExperts;
+  args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
+                                     ((rows + rows_each - 1) / rows_each));
+  args.logits = buffers.logits, args.inverse = buffers.inverse;
+  Dense shared{};
+  bool strips = false;
+  int64_t packed_rows = 0;
+  if (experts.shared_gate) {
+    shared = {.in = in,
+              .out = flat(memory.rows(experts.shared_out.id)),
+              .weight = memory.matrix(experts.shared_gate.id),
+              .up = memory.matrix(experts.shared_up.id),
+              .gated = true,
+              .rows = rows,
+              .count = count};
+    strips = by_wgmma(shared), packed_rows = slots_per_matrix(rows, strips);
+    args.packing = packing_of(shared, strips, buffers.packed);
+    args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
+  }
+  launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
+         {dim3(static_cast<unsigned>(args.blocks + packed_rows)), dim3(kThreads)}, args);
+  if (experts.shared_gate) multiply_packed(shared, strips, buffers.packed, context);
+  multiply_experts_few(
+      {memory.matrix(experts.gate.id), memory.matrix(experts.up.id), true, false, in,
+       memory.rows(experts.out.id), ids, count,
+       Routing{buffers.logits, buffers.inverse, args.norm, memory.vector(norm_route.route.bias.id),
+               memory.rows(norm_route.route.weights.id),
+               route_rule(norm_route.route, router.rows, ids.columns)}},
+      context);
+}
+
+int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
+  const NormRoute& op = std::get<NormMoeGateUp>(record.args).route;
+  Scratch scratch(nullptr);
+  take(scratch, sizes.rows, p[op.router.id].shape[1], p[op.in.id].columns());
+  return scratch.bytes();
+}
+
+}  // namespace
+
+const Kernel kNormMoeGateUpFew{"norm and router; experts' products, which select for themselves", serves,
+                               launch_norm_moe_few, scratch_bytes};
+
+}  // namespace sluice::backend::cuda

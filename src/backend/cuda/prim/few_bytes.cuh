@@ -1,0 +1,162 @@
+// Products of 16 rows of Q4_0 with strips of 8 tokens whose activations are eight bits: what kernels of few
+// tokens are made of. A warp takes up to 512 columns of them from shared memory, where it has copied them for
+// itself.
+//
+// A matrix instruction takes 16 outputs x a block of 32 columns x 8 tokens. Both nibbles of a byte come into
+// the upper half of one, with their sign: a byte is 16 (q - 8). The sum of a block is an integer below 2^22
+// and begins at the bits of 1.5 * 2^23, so that its bits are a float; two fused multiply-adds scale it.
+#pragma once
+
+#include "backend/cuda/prim/fragments.cuh"
+#include "backend/cuda/prim/mma.cuh"
+#include "backend/cuda/prim/warp.cuh"
+
+namespace sluice::backend::cuda::few_bytes {
+
+inline constexpr int kRows = 16;      ///< of weights
+inline constexpr int kQuad = 128;     ///< columns: four blocks of 32
+inline constexpr int kMostQuads = 4;  ///< of a warp
+
+/// Where the 16 rows' quads lie in shared memory. Rows lie an odd number of 16 (of 8) bytes apart: eight of
+/// them fall on different banks.
+struct Slot {
+  int32_t code_pitch, scale_pitch, bytes;
+
+  static Slot of(int quads) {
+    const int32_t codes = quads * 64 + 16, scales = (quads | 1) * 8;
+    return {codes, scales, kRows * (codes + scales)};
+  }
+};
+/// Where tokens lie: each token's codes, then its blocks' scales.
+struct TokenRows {
+  int32_t pitch, scales;
+
+  static TokenRows of(int quads) {
+    const int32_t scales = quads * kQuad + 16, bytes = scales + quads * 16;
+    return {bytes + (16 - bytes % 128 + 128) % 128, scales};
+  }
+};
+
+__device__ __forceinline__ void copy_codes(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_scales(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+
+/// Asks for `quads` quads of eight rows: flat row `row` is this lane's (they are lane / 4 on), to rows `half`
+/// * 8 and on of the slot. all_quads: of a row.
+__device__ __forceinline__ void ask_rows(const Matrix& m, int row, int all_quads, int first_quad, int quads,
+                                         int half, const Slot& layout, uint32_t slot) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int quad = row * all_quads + first_quad;
+  const uint8_t* const from = m.codes + (int64_t{quad} * 64 + lane % 4 * 16);
+  const int in_slot = 8 * half + lane / 4;
+  const uint32_t to = slot + static_cast<uint32_t>(in_slot * layout.code_pitch + lane % 4 * 16);
+#pragma unroll
+  for (int j = 0; j < kMostQuads; ++j)
+    if (j < quads) copy_codes(to + 64 * j, from + 64 * j);
+  if (lane % 4 < quads) {
+    copy_scales(
+        slot + static_cast<uint32_t>(kRows * layout.code_pitch + in_slot * layout.scale_pitch + lane % 4 * 8),
+        m.scale + (quad + lane % 4) * 8);
+  }
+}
+
+/// d = a[16, 32] b[32, 8] + begin, all signed bytes and integers. With g = lane / 4, t = lane % 4: a[0] holds
+/// (row g, columns 4t ..), a[1] row g + 8, a[2] and a[3] those 16 columns on; b0 (rows 4t ..; column g), b1
+/// 16 rows on; d as in mma_16x8x16.
+__device__ __forceinline__ void mma_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                          int begin) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(begin));
+}
+
+/// Four numbers a lane, 128 columns, to codes as the matrix instruction's second operand wants them: lane t
+/// of the four that share a token has the 32 bytes from 32 t on, block by block. A 16th of the blocks' scales
+/// (weights are 16 times what they should be), times `factor`, goes to `scales`.
+__device__ __forceinline__ void store_codes(float4 x, float factor, char* codes, float* scales) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, block = lane / 8, piece = lane % 8;
+  const float largest = lane_max(fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))), 8);
+  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  const auto code = [inverse](float v) { return __float2int_rn(v * inverse) & 255; };
+  const int word = code(x.x) | code(x.y) << 8 | code(x.z) << 16 | code(x.w) << 24;
+  *reinterpret_cast<int*>(codes + piece % 4 * 32 + block * 8 + piece / 4 * 4) = word;
+  if (piece == 0) scales[block] = largest * (1.0f / (16 * 127)) * factor;
+}
+
+/// Adds the products of a slot's kQuads quads with the tokens' quads from first_quad on. Sums lie as in
+/// mma_16x8x16.
+template <int kQuads, int kStrips>
+__device__ __forceinline__ void multiply_quads(const char* slot, const Slot& layout, const char* tokens,
+                                               const TokenRows& rows, int first_quad,
+                                               float (&sum)[kStrips][4]) {
+  constexpr int kBegin = 0x4B400000;  // the bits of 1.5 * 2^23
+  constexpr float kLess = -12582912.0f;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t codes =
+      shared_address(slot) + static_cast<uint32_t>(lane % 16 * layout.code_pitch + lane / 16 * 16);
+  const char* const scales = slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch;
+  const char* const x = tokens + lane / 4 * rows.pitch + first_quad * kQuad + lane % 4 * 32;
+  const char* const s = tokens + lane % 4 * 2 * rows.pitch + rows.scales + first_quad * 16;
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    uint32_t w[2][4];
+    load_matrices(w[0], codes + 64 * q), load_matrices(w[1], codes + 64 * q + 32);
+    const uint2 low = *reinterpret_cast<const uint2*>(scales + 8 * q);
+    const uint2 high = *reinterpret_cast<const uint2*>(scales + 8 * layout.scale_pitch + 8 * q);
+    uint32_t a[4][4];
+    float d[4][2], less[4][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t up = w[i / 2][i % 2 * 2], down = w[i / 2][i % 2 * 2 + 1];
+      a[i][0] = (up << 4 & 0xF0F0F0F0u) ^ 0x80808080u, a[i][1] = (down << 4 & 0xF0F0F0F0u) ^ 0x80808080u;
+      a[i][2] = (up & 0xF0F0F0F0u) ^ 0x80808080u, a[i][3] = (down & 0xF0F0F0F0u) ^ 0x80808080u;
+      const __half2 pair[2] = {fragments::as_half2(i < 2 ? low.x : low.y),
+                               fragments::as_half2(i < 2 ? high.x : high.y)};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        d[i][h] = i % 2 == 0 ? __low2float(pair[h]) : __high2float(pair[h]);
+        less[i][h] = d[i][h] * kLess;  // exact: a scale has 11 bits
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kStrips; ++n) {
+      const char* const of = x + n * 8 * rows.pitch + q * kQuad;
+      const uint4 words[2] = {*reinterpret_cast<const uint4*>(of), *reinterpret_cast<const uint4*>(of + 16)};
+      const char* const scale = s + n * 8 * rows.pitch + q * 16;
+      const float4 by[2] = {*reinterpret_cast<const float4*>(scale),
+                            *reinterpret_cast<const float4*>(scale + rows.pitch)};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint4& b = words[i / 2];
+        int c[4];
+        mma_bytes(c, a[i], i % 2 == 0 ? b.x : b.z, i % 2 == 0 ? b.y : b.w, kBegin);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float4& t = by[j % 2];
+          const float token = i == 0 ? t.x : i == 1 ? t.y : i == 2 ? t.z : t.w;
+          sum[n][j] = fmaf(fmaf(__int_as_float(c[j]), d[i][j / 2], less[i][j / 2]), token, sum[n][j]);
+        }
+      }
+    }
+  }
+}
+
+/// The same of up to kMostQuads.
+template <int kStrips>
+__device__ __forceinline__ void multiply(const char* slot, const Slot& layout, int quads, const char* tokens,
+                                         const TokenRows& rows, int first_quad, float (&sum)[kStrips][4]) {
+  static_assert(kMostQuads == 4);
+  switch (quads) {
+    case 4: return multiply_quads<4>(slot, layout, tokens, rows, first_quad, sum);
+    case 3: return multiply_quads<3>(slot, layout, tokens, rows, first_quad, sum);
+    case 2: return multiply_quads<2>(slot, layout, tokens, rows, first_quad, sum);
+    case 1: return multiply_quads<1>(slot, layout, tokens, rows, first_quad, sum);
+    default: return;
+  }
+}
+
+}  // namespace sluice::backend::cuda::few_bytes
