@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "backend/cpu/consumed.h"
+#include "backend/cpu/isa.h"
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/pack_file.h"
 #include "base/cpu_info.h"
@@ -46,13 +47,14 @@ void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const
 program::Variants ahead_variants(quant::Type type) {
   // Zen 4 was measured to be quickest when left alone: it is asked for the line that is read next. But it
   // does not see that blocks whose words are read out of order (the low bits and then the high ones) make a
-  // stream.
-  static const bool amd = cpu_name().find("AMD") != std::string::npos;
+  // stream. Zen 3 wants to be asked always; its like have no AVX-512.
+  static const bool amd = cpu_name().find("AMD") != std::string::npos, wide = best_isa() >= Isa::Avx512;
   const bool out_of_order = type == quant::Type::Q3_K || type == quant::Type::Q6_K;
+  const bool large_blocks = quant::type_info(type).block > kQuantColumns;
   return {fmt::format("panels.ahead_bytes.{}", quant::type_info(type).name),
-          !amd           ? 768
-          : out_of_order ? 2048
-                         : 0,
+          !amd   ? 768
+          : wide ? (out_of_order ? 2048 : 0)
+                 : (large_blocks ? 2048 : 512),
           {0, 256, 512, 768, 1024, 2048}};
 }
 

@@ -7,6 +7,7 @@
 //   scale(group, half)     floats; kHalves = 2: the group's two halves of 16 columns have scales of their own
 //   minimum(group, half)   if kMinimum: what is added to every number
 // number = scale * (code - kOffset) + minimum. kBytes: codes are bytes (kOffset 128) that exceed seven bits.
+// kLargest: of the codes, or with kBytes of the magnitudes of code - kOffset.
 
 using I = Lanes::I;
 using F = Lanes::F;
@@ -45,14 +46,14 @@ struct OneGroup : Block {
 };
 
 struct Q4_0 : OneGroup<18, 4> {
-  static constexpr int kOffset = 8;
+  static constexpr int kOffset = 8, kLargest = 15;
   using OneGroup::OneGroup;
   I code(int, int j) const { return nibbles(0, j); }
   F scale(int, int) const { return half(0); }
 };
 
 struct Q4_1 : OneGroup<20, 4> {
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kLargest = 15;
   static constexpr bool kMinimum = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return nibbles(0, j); }
@@ -64,14 +65,14 @@ struct Q4_1 : OneGroup<20, 4> {
 inline I fifth_bits(I spread, int j) { return bits(spread, j - 4, 0x10101010); }
 
 struct Q5_0 : OneGroup<22, 5> {
-  static constexpr int kOffset = 16;
+  static constexpr int kOffset = 16, kLargest = 31;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::bit_or(nibbles(0, j), fifth_bits(word(4), j)); }
   F scale(int, int) const { return half(0); }
 };
 
 struct Q5_1 : OneGroup<24, 5> {
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kLargest = 31;
   static constexpr bool kMinimum = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::bit_or(nibbles(0, j), fifth_bits(word(4), j)); }
@@ -80,7 +81,7 @@ struct Q5_1 : OneGroup<24, 5> {
 };
 
 struct Q8_0 : OneGroup<34, 8> {
-  static constexpr int kOffset = 128;
+  static constexpr int kOffset = 128, kLargest = 128;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::bit_xor(word(j), Lanes::all(static_cast<int32_t>(0x80808080u))); }
@@ -94,7 +95,7 @@ alignas(16) constexpr uint8_t kDoubledE2M1Bytes[16] = {128, 129, 130, 131, 132, 
                                                        128, 127, 126, 125, 124, 122, 120, 116};
 
 struct IQ4_NL : OneGroup<18, 4> {
-  static constexpr int kOffset = 128;
+  static constexpr int kOffset = 128, kLargest = 127;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::lookup(Lanes::table(kNonlinear4Bytes), nibbles(0, j)); }
@@ -102,7 +103,7 @@ struct IQ4_NL : OneGroup<18, 4> {
 };
 
 struct MXFP4 : OneGroup<17, 4> {
-  static constexpr int kOffset = 128;
+  static constexpr int kOffset = 128, kLargest = 12;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::lookup(Lanes::table(kDoubledE2M1Bytes), nibbles(0, j)); }
@@ -158,11 +159,13 @@ struct ScalesAndMinima : EightGroups<kBlockBytes, 2, 1> {
 };
 
 struct Q4_K : ScalesAndMinima<144> {
+  static constexpr int kLargest = 15;
   using ScalesAndMinima::ScalesAndMinima;
   I code(int group, int j) const { return nibbles_of(word(3 + 8 * (group / 2) + j), 4 * (group % 2)); }
 };
 
 struct Q5_K : ScalesAndMinima<176> {
+  static constexpr int kLargest = 31;
   using ScalesAndMinima::ScalesAndMinima;
   I code(int group, int j) const {
     const I low = nibbles_of(word(11 + 8 * (group / 2) + j), 4 * (group % 2));
@@ -171,7 +174,7 @@ struct Q5_K : ScalesAndMinima<176> {
 };
 
 struct Q6_K : EightGroups<210, 1, 2> {
-  static constexpr int kOffset = 32;
+  static constexpr int kOffset = 32, kLargest = 63;
   Q6_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
     const F d = half(0);
     for (int i = 0; i < 16; ++i) scales[i] = scaled(d, signed_byte(word(i / 4), 8 * (i % 4)));
@@ -189,7 +192,7 @@ inline I bit_pairs(const Block& block, int base, int group, int j) {
 }
 
 struct Q2_K : EightGroups<84, 2, 2> {
-  static constexpr int kOffset = 0;
+  static constexpr int kOffset = 0, kLargest = 3;
   static constexpr bool kMinimum = true;
   F minima[16];
   Q2_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
@@ -204,7 +207,7 @@ struct Q2_K : EightGroups<84, 2, 2> {
 };
 
 struct Q3_K : EightGroups<110, 1, 2> {
-  static constexpr int kOffset = 4;
+  static constexpr int kOffset = 4, kLargest = 7;
   Q3_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
     const F d = half(0);
     const I third = word(2);
@@ -220,7 +223,7 @@ struct Q3_K : EightGroups<110, 1, 2> {
 };
 
 struct IQ4_XS : EightGroups<136, 2, 1> {
-  static constexpr int kOffset = 128;
+  static constexpr int kOffset = 128, kLargest = 127;
   static constexpr bool kBytes = true;
   IQ4_XS(const uint8_t* at, int lane) : EightGroups(at, lane) {
     const F d = half(0);

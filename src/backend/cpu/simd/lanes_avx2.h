@@ -6,6 +6,7 @@ struct Lanes {
   static constexpr int kMaxTile = 4;
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = true;
+  static constexpr bool kAddsPairs = true;
   using I = __m256i;
   using F = __m256;
 
@@ -35,20 +36,34 @@ struct Lanes {
     __builtin_memcpy(&word, at, sizeof word);
     return _mm256_set1_epi32(word);
   }
-  /// Codes of at most 6 bits: two products of 63 * 127 fit the 16 bits between.
-  static I dot(I sum, I codes, I x) {
-    const I pairs = _mm256_maddubs_epi16(codes, x);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
-  /// Eight bits would not fit: the weight's sign moves to the activation, and 128 * 127 * 2 does.
-  static I start_bytes(int32_t) { return zero(); }
-  static I dot_bytes(I sum, I codes, I x) {
+  /// Unsigned bytes times signed ones, two neighbours' products added up in 16 bits: codes of at most 7 bits.
+  static I pairs(I codes, I x) { return _mm256_maddubs_epi16(codes, x); }
+  /// The same for weights of eight bits, given as weight + 128, which would not fit: the weight's sign moves
+  /// to the activation, and 128 * 127 * 2 does.
+  static I pairs_of_bytes(I codes, I x) {
     const I weights = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-    return dot(sum, _mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+    return pairs(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
+  }
+  static I start_bytes(int32_t) { return zero(); }
+  static I plus_pairs(I a, I b) { return now(_mm256_add_epi16(a, b)); }
+  /// sum + the two sums of every lane.
+  static I plus_totals(I sum, I pairs) {
+    return now(_mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
+  }
+  /// g++ puts off the additions of a chain to its end, and the products wait for them in memory; not so those
+  /// whose sum is wanted at once.
+  static I now(I sum) {
+    asm("" : "+x"(sum));
+    return sum;
   }
 
   static F all_f(float value) { return _mm256_set1_ps(value); }
-  static F load_f(const float* at) { return _mm256_loadu_ps(at); }
+  /// Into a register: g++ would load what is used twice a second time, beside each of its products.
+  static F load_f(const float* at) {
+    F numbers = _mm256_loadu_ps(at);
+    asm("" : "+x"(numbers));
+    return numbers;
+  }
   static void store_f(float* at, F a) { _mm256_storeu_ps(at, a); }
   static F halves(const void* at) {
     return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(at)));

@@ -7,6 +7,7 @@ struct Lanes {
       8;  // activation rows at once: 8 sums, 8 products and the weights fit 32 registers
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
+  static constexpr bool kAddsPairs = false;
   using I = __m512i;
   using F = __m512;
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "backend/cpu/simd/matmul.h"
@@ -10,8 +11,12 @@
 namespace sluice::backend::cpu {
 namespace {
 
+namespace half {
 #include "backend/cpu/simd/lanes_avx2.h"
+}
 // Lanes first: the others are written against it.
+#include "backend/cpu/simd/lanes_twice.h"
+using Lanes = Twice<half::Lanes>;
 #include "backend/cpu/simd/codecs.h"
 #include "backend/cpu/simd/exp.h"
 #include "backend/cpu/simd/panel_body.h"

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "backend/cpu/simd/matmul.h"

@@ -38,6 +38,13 @@ SLUICE_INLINE inline void ask_ahead(const uint8_t* at, Prefetch prefetch) {
   }
 }
 
+/// Where products come as pairs in 16 bits: how many of these can be added up before they are widened, of a
+/// half's `steps`. A pair is at most 2 * 127 * largest.
+constexpr int pairs_that_fit(int largest, int steps) {
+  while (steps * 2 * 127 * largest > 32767) steps /= 2;
+  return steps;
+}
+
 /// The sums of one half (or the whole) of a group for R rows: integers, so exact.
 template <typename Codec, int R>
 SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, const QuantBlock* const* x,
@@ -49,14 +56,32 @@ SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, con
               : Codec::kOffset != 0 ? L::all(-Codec::kOffset * sum)
                                     : L::zero();
   });
-  repeat<kSteps>([&](auto step) SLUICE_INLINE {
-    const int j = half * kSteps + step;
-    const I codes = codec.code(group, j);
-    repeat<R>([&](auto r) SLUICE_INLINE {
-      const auto four = L::four(x[r]->codes + 4 * j);
-      sums[r] = Codec::kBytes ? L::dot_bytes(sums[r], codes, four) : L::dot(sums[r], codes, four);
+  using V = std::conditional_t<(R > 0), L, void>;  // names that a tier does not have are not looked up
+  if constexpr (V::kAddsPairs) {
+    constexpr int kRun = pairs_that_fit(Codec::kLargest, kSteps);
+    repeat<kSteps / kRun>([&](auto run) SLUICE_INLINE {
+      I pairs[R];
+      repeat<kRun>([&](auto step) SLUICE_INLINE {
+        const int j = half * kSteps + run * kRun + step;
+        const I codes = codec.code(group, j);
+        repeat<R>([&](auto r) SLUICE_INLINE {
+          const auto four = L::four(x[r]->codes + 4 * j);
+          const I products = Codec::kBytes ? V::pairs_of_bytes(codes, four) : V::pairs(codes, four);
+          pairs[r] = step == 0 ? products : V::plus_pairs(pairs[r], products);
+        });
+      });
+      repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = V::plus_totals(sums[r], pairs[r]); });
     });
-  });
+  } else {
+    repeat<kSteps>([&](auto step) SLUICE_INLINE {
+      const int j = half * kSteps + step;
+      const I codes = codec.code(group, j);
+      repeat<R>([&](auto r) SLUICE_INLINE {
+        const auto four = L::four(x[r]->codes + 4 * j);
+        sums[r] = Codec::kBytes ? V::dot_bytes(sums[r], codes, four) : V::dot(sums[r], codes, four);
+      });
+    });
+  }
 }
 
 /// One group of 32 columns: sums += scale of x * sum of (scale * (codes . x)) + minimum * sum of x, in

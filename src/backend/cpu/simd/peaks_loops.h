@@ -27,6 +27,7 @@ uint64_t read_avx512(const std::byte* data, int64_t bytes, ReadPattern pattern);
 using MultiplyLoop = void (*)(int64_t rounds);
 void f32_generic(int64_t rounds);
 void f32_avx2(int64_t rounds);
+void int4_avx2(int64_t rounds);  ///< codes of four bits times bytes
 void int8_avx2(int64_t rounds);
 void f32_avx512(int64_t rounds);
 void int8_avx512(int64_t rounds);
