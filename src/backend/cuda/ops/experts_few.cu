@@ -3,11 +3,10 @@
 // What few tokens cost is reading weights: everything else has to hide behind that. So no launch goes before
 // this one to order or to pack: every block of threads counts the step's pairs for itself, takes an equal
 // stretch of all items (16 outputs, or 8 gates and their ups, times a tile of tokens) and makes its tiles'
-// tokens codes of eight bits, 32 under a scale, in shared memory. Its warps share the items evenly, by pieces
-// of some columns. Each has its own ring of copies (cp.async), and waits for nobody but at the end of a tile.
+// tokens codes of eight bits, 32 under a scale, in shared memory. Its warps take items in turn. Each has its
+// own ring of copies (cp.async), and waits for nobody but where tiles change.
 //
-// A piece's sum is made by itself and the sums are added in the order of pieces, so an element depends on
-// nothing but its weights and its token.
+// An element's sum depends on nothing but its weights and its token.
 #include "backend/cuda/ops/experts_few.h"
 
 #include <algorithm>
@@ -51,9 +50,6 @@ struct Tile {
   int16_t expert, part;
 };
 
-/// Whether warps share items. Where tokens are many there is no room for it, and less need.
-constexpr bool splits(int strips) { return strips == 1; }
-
 /// Until all but the last slots - 1 groups of copies are there.
 __device__ __forceinline__ void wait_for_oldest(int slots) {
   switch (slots) {
@@ -70,8 +66,7 @@ __device__ __forceinline__ void wait_for_oldest(int slots) {
 template <int kStrips, bool kGated, bool kRoutes>
 __global__ void __launch_bounds__(kThreads, 1)
     experts_few(const Stamps stamps, const __grid_constant__ Args p) {
-  constexpr int kTokens = kStrips * 8, kSums = kStrips * 4;
-  constexpr bool kSplits = splits(kStrips);
+  constexpr int kTokens = kStrips * 8;
   extern __shared__ __align__(128) char few_shared[];
   __shared__ int16_t ids[kMostPairs];
   __shared__ int32_t count[kMostExperts];
@@ -142,32 +137,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int all_quads = p.weight.columns / kQuad, last_tile = (end - 1) / p.across;
   char* const own_slots = few_shared + warp * p.slots * p.slot.bytes;
   char* const tokens = few_shared + kWarps * p.slots * p.slot.bytes;
-  float* const parts_of_items = reinterpret_cast<float*>(tokens + p.buffers * kTokens * p.token.pitch);
-  // The warps share the pieces of some tiles' items evenly, each a stretch of them.
-  const auto stretch_of = [&](int first, int of_warp, int& item, int& from, int& to) {
-    item = max(begin, first * p.across);
-    const int count = min(end, (first + p.buffers) * p.across) - item;
-    if constexpr (kSplits) {
-      from = count * p.pieces * of_warp / kWarps, to = count * p.pieces * (of_warp + 1) / kWarps;
-    } else {
-      from = count * of_warp / kWarps * p.pieces, to = count * (of_warp + 1) / kWarps * p.pieces;
-    }
-  };
 
-  // What this warp asks for next.
-  int next_first = begin / p.across, next_left = 0, next_tile = 0, next_row = 0, next_piece = 0;
-  const auto open = [&] {
-    for (; next_left == 0 && next_first <= last_tile; next_first += p.buffers) {
-      int item, from, to;
-      stretch_of(next_first, warp, item, from, to);
-      item += from / p.pieces;
-      next_left = to - from, next_piece = from % p.pieces;
-      next_tile = item / p.across, next_row = item % p.across;
-    }
-  };
-  open();
+  // What this warp asks for next: the warps take items in turn, piece by piece.
+  int next = begin + warp, next_tile = next / p.across, next_row = next % p.across, next_piece = 0;
   const auto ask = [&](int slot) {
-    if (next_left > 0) {
+    if (next < end) {
       const int matrix = tiles[next_tile].expert, first = next_piece * kMostQuads;
       const uint32_t to = shared_address(own_slots + slot * p.slot.bytes);
 #pragma unroll
@@ -178,16 +152,15 @@ __global__ void __launch_bounds__(kThreads, 1)
         few_bytes::ask_rows(m, row, all_quads, first, min(kMostQuads, all_quads - first), h, p.slot, to);
       }
       if (++next_piece == p.pieces) {
-        next_piece = 0;
-        if (++next_row == p.across) next_row = 0, ++next_tile;
+        next_piece = 0, next += kWarps;
+        for (next_row += kWarps; next_row >= p.across; next_row -= p.across) ++next_tile;
       }
-      if (--next_left == 0) open();
     }
     commit_copies();
   };
   for (int slot = 0; slot < p.slots; ++slot) ask(slot);
 
-  int slot = 0;
+  int index = begin + warp, tile = index / p.across, row = index % p.across, slot = 0;
   for (int first = begin / p.across; first <= last_tile; first += p.buffers) {
     const int here = min(p.buffers, last_tile + 1 - first);
     // Their pairs, in the order of rows; then their codes.
@@ -244,20 +217,19 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncthreads();
 
-    int item, from, to;
-    stretch_of(first, warp, item, from, to);
-    // An item is whose first piece it is; who does other pieces of it leaves their sums there. They are added
-    // in their order.
-    int owner = warp, piece = from % p.pieces;
-    for (int others_item, before, after; piece != 0 && owner > 0;) {
-      stretch_of(first, --owner, others_item, before, after);
-      if (before <= from - piece) break;
-    }
-    item += from / p.pieces;
-    int tile = item / p.across, row = item % p.across;
-    float total[kStrips][4];
-    const auto store = [&] {
+    for (; index < end && tile < first + here; index += kWarps) {
       const int buffer = tile - first;
+      float total[kStrips][4] = {};
+      for (int piece = 0; piece < p.pieces; ++piece) {
+        wait_for_oldest(p.slots);
+        __syncwarp();
+        const int first_quad = piece * kMostQuads;
+        few_bytes::multiply(own_slots + slot * p.slot.bytes, p.slot, min(kMostQuads, all_quads - first_quad),
+                            tokens + buffer * kTokens * p.token.pitch, p.token, first_quad, total);
+        __syncwarp();
+        ask(slot);
+        if (++slot == p.slots) slot = 0;
+      }
 #pragma unroll
       for (int n = 0; n < kStrips; ++n) {
 #pragma unroll
@@ -269,42 +241,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             p.out.data[place[buffer][token] + row * (kGated ? 8 : 16) + lane / 4 + j / 2 * 8] = value;
         }
       }
-    };
-    const auto part_at = [&](int of, int piece) {
-      return parts_of_items + (of * (p.pieces - 1) + piece - 1) * kSums * 32 + lane;
-    };
-    for (int left = to - from; left > 0; --left) {
-      wait_for_oldest(p.slots);
-      __syncwarp();
-      const int first_quad = piece * kMostQuads;
-      float sum[kStrips][4] = {};
-      few_bytes::multiply(own_slots + slot * p.slot.bytes, p.slot, min(kMostQuads, all_quads - first_quad),
-                          tokens + (tile - first) * kTokens * p.token.pitch, p.token, first_quad, sum);
-      __syncwarp();
-      ask(slot);
-      if (++slot == p.slots) slot = 0;
-      if (kSplits && owner != warp) {
-        float* const at = part_at(owner, piece);
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) at[i * 32] = sum[i / 4][i % 4];
-      } else {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i)
-          total[i / 4][i % 4] = piece == 0 ? sum[i / 4][i % 4] : total[i / 4][i % 4] + sum[i / 4][i % 4];
-      }
-      if (++piece < p.pieces) continue;
-      if (owner == warp) store();
-      owner = warp, piece = 0;
-      if (++row == p.across) row = 0, ++tile;
-    }
-    __syncthreads();
-    if (kSplits && owner == warp && piece != 0) {
-      for (; piece < p.pieces; ++piece) {
-        const float* const at = part_at(warp, piece);
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) total[i / 4][i % 4] += at[i * 32];
-      }
-      store();
+      for (row += kWarps; row >= p.across; row -= p.across) ++tile;
     }
     if (first + p.buffers <= last_tile) __syncthreads();  // what the tiles had in shared memory is done with
   }
@@ -316,23 +253,17 @@ int tokens_for(int64_t pairs, int64_t experts) {
   return average <= 4 ? 8 : average <= 12 ? 16 : 0;
 }
 
-/// Sums of pieces that other warps have done.
-int64_t part_bytes(int tokens, int pieces) {
-  return splits(tokens / 8) ? int64_t{kWarps} * (pieces - 1) * tokens / 2 * 32 * 4 : 0;
-}
-
 /// The launch's sizes; false: something does not fit.
 bool plan(const ExpertsShape& shape, int tokens, Args& args) {
   const auto quads = static_cast<int>(shape.columns / kQuad);
   args.across = static_cast<int32_t>(shape.outputs / (shape.gated ? few_bytes::kRows / 2 : few_bytes::kRows));
   args.pieces = (quads + kMostQuads - 1) / kMostQuads;
   args.slot = few_bytes::Slot::of(std::min(quads, kMostQuads)), args.token = few_bytes::TokenRows::of(quads);
-  const int64_t tile = int64_t{tokens} * args.token.pitch, parts = part_bytes(tokens, args.pieces);
+  const int64_t tile = int64_t{tokens} * args.token.pitch;
   const int64_t ring = int64_t{kWarps} * args.slot.bytes;
   args.buffers = kMostBuffers;
-  if (2 * ring + args.buffers * tile + parts > kShared) args.buffers = 1;
-  args.slots =
-      static_cast<int32_t>(std::min<int64_t>(kMostSlots, (kShared - parts - args.buffers * tile) / ring));
+  if (2 * ring + args.buffers * tile > kShared) args.buffers = 1;
+  args.slots = static_cast<int32_t>(std::min<int64_t>(kMostSlots, (kShared - args.buffers * tile) / ring));
   return args.slots >= 2;
 }
 
@@ -369,8 +300,8 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   };
   const auto kernel =
       tokens <= 8 ? with_strips.template operator()<1>() : with_strips.template operator()<2>();
-  const int64_t shared = int64_t{kWarps} * args.slots * args.slot.bytes +
-                         int64_t{args.buffers} * tokens * args.token.pitch + part_bytes(tokens, args.pieces);
+  const int64_t shared =
+      int64_t{kWarps} * args.slots * args.slot.bytes + int64_t{args.buffers} * tokens * args.token.pitch;
   const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across;
   launch(context, kernel,
          {dim3(static_cast<unsigned>(std::min<int64_t>(context.processors, items))), dim3(kThreads), shared},
