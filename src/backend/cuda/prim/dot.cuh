@@ -142,6 +142,37 @@ __device__ __noinline__ Sums<kRows> float_part(const Matrix& m, int64_t row, int
     }
     return sums;
   }
+  if (m.type != Type::F32 && m.columns % 8 == 0) {
+    constexpr int kAtOnce = 4;  // eights of a lane on their way
+    const uint4* const w = reinterpret_cast<const uint4*>(m.codes) + first / 8;
+    const int eights = m.columns / 8;
+#pragma unroll 1
+    for (int begin = lane; begin < eights; begin += kAtOnce * lanes) {
+      uint4 v[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) v[i] = load_weight(w + min(begin + i * lanes, eights - 1));
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (begin + i * lanes >= eights) break;
+        const uint32_t pairs[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+        float number[8];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const bool half = m.type == Type::F16;
+          number[2 * k] = half ? half_bits(pairs[k] & 0xffff) : __uint_as_float(pairs[k] << 16);
+          number[2 * k + 1] = half ? half_bits(pairs[k] >> 16) : __uint_as_float(pairs[k] & 0xffff0000u);
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const float4* const at = reinterpret_cast<const float4*>(x.float_row(r)) + 2 * (begin + i * lanes);
+          const float4 a = at[0], b = at[1];
+          sums.of[r] += number[0] * a.x + number[1] * a.y + number[2] * a.z + number[3] * a.w +
+                        number[4] * b.x + number[5] * b.y + number[6] * b.z + number[7] * b.w;
+        }
+      }
+    }
+    return sums;
+  }
 #pragma unroll 4
   for (int c = lane; c < m.columns; c += lanes) {
     const float v = float_number(m.type, m.codes, first + c);
