@@ -20,8 +20,7 @@ MIXES = {"q4_0_plain": "all Q4_0, output Q6_K", "q4_0": "Q4_0 with larger shared
 HARDWARE = {"ddr5-desktop": "DDR5 desktop", "m2": "Apple M2", "m3-max": "Apple M3 Max", "m4-max": "Apple M4 Max",
             "rtx-4090": "RTX 4090", "rtx-5090": "RTX 5090", "h100": "H100", "h200": "H200"}
 WHAT = {
-    ("norm_matmul", "attn_norm"): "norm; queries, compressed; the latent row and its key",
-    ("mla_heads", "attn_q_a_norm"): "queries of all heads into the latent space; scores, softmax, values; out of it",
+    ("norm_mla_heads", "attn_norm"): "norm; queries, compressed; the latent row and its key; queries of all heads into the latent space; scores, softmax, values; out of it",
     ("matmul_add", "attn_output"): "output projection and residual",
     ("norm_moe_gate_up", "ffn_norm"): "norm, router, 4 of 64 experts and their weights; gate, SiLU and up of them and the shared one",
     ("moe_down_add", "ffn_down_exps"): "down, weighted sum, shared expert, residual",
@@ -121,7 +120,7 @@ def page(sluice: Sluice) -> str:
     batch = sluice.forecast("--bandwidth", "100GB/s", "--batch", "8,32")
     depths, batches = [0, 4096, 32768], [8, 32]
     long_context = sluice.forecast("--bandwidth", "100GB/s", "--records", "-d", "32768")[0]["rows"]
-    attend = next(r for r in long_context if r["op"] == "mla_heads")
+    attend = next(r for r in long_context if r["op"] == "norm_mla_heads")
     peaks = [sluice.forecast("--preset", preset)[0]["peaks"] for preset in HARDWARE]
     least_ridge = min(p["flops"] / p["bytes_per_second"] for p in peaks)
     return f"""# One token of GLM-4.7-Flash
@@ -141,7 +140,7 @@ Layer {USUAL}, one of 46 with experts: {len(block)} records, {block_mb:.1f} MB, 
   selected cost nothing, and nothing is gathered: ids are read inside the kernel.
 - No record computes more than {max(intensity(r) for r in block):.1f} FLOP for a byte that it reads. Every machine below could compute more than that in the time it takes
   to read the byte ({least_ridge:.0f} FLOP a byte and more), so at batch 1 the block is bound by memory all through; what is short is bound by
-  starting it. Over a long context mla_heads comes to {intensity(attend):.0f} FLOP a byte, because 20 heads share each row of the cache: a desktop processor is then bound by
+  starting it. Over a long context norm_mla_heads comes to {intensity(attend):.0f} FLOP a byte, because 20 heads share each row of the cache: a desktop processor is then bound by
   arithmetic.
 - Attention reads one cache row of 512 + 64 16-bit numbers a token and layer, 1,152 bytes: {47 * 1152 / 1e3:.1f} kB a token of context over all layers.
   At depth 16,384 a token reads {deep / 1e9:.2f} GB instead of {total / 1e9:.2f}.

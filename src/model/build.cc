@@ -12,20 +12,11 @@ TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const L
                           TensorId x) {
   // Of the normed row: a low-rank query, or the queries themselves; and the latent with its key beside it.
   const bool low_rank = s.q_lora > 0;
-  const TensorId q = low_rank ? b.activation("q_low", kStepRows, 1, s.q_lora)
-                              : b.activation("q", kStepRows, s.heads, s.nope + s.rope);
-  const TensorId kv = b.activation("kv", kStepRows, 1, s.kv_lora + s.rope);
-  b.emit(program::NormMatmul{.in = {x},
-                             .norm = {w.attn_norm},
-                             .a = {low_rank ? w.q_a : w.q},
-                             .b = {w.kv_a},
-                             .out_a = {q},
-                             .out_b = {kv},
-                             .epsilon = s.epsilon});
+  program::NormMlaHeads op;
+  op.products = {
+      .in = {x}, .norm = {w.attn_norm}, .a = {low_rank ? w.q_a : w.q}, .b = {w.kv_a}, .epsilon = s.epsilon};
   const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
-  program::MlaQuery query{.in = {q},
-                          .kv = {kv},
-                          .kv_norm = {w.kv_a_norm},
+  program::MlaQuery query{.kv_norm = {w.kv_a_norm},
                           .k_b = {w.k_b},
                           .factors = {all.rope_factors},
                           .cache = {b.program().cache()},
@@ -34,7 +25,8 @@ TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const L
                           .epsilon = s.epsilon,
                           .cache_layer = layer};
   if (low_rank) query.q_norm = {w.q_a_norm}, query.q = {w.q};
-  b.emit(program::MlaHeads{.query = query, .v_b = {w.v_b}, .out = {values}, .scale = s.attention_scale});
+  op.heads = {.query = query, .v_b = {w.v_b}, .out = {values}, .scale = s.attention_scale};
+  b.emit(op);
   return b.matmul_add(values, w.attn_output, x);
 }
 

@@ -24,6 +24,7 @@
 #include "program/ops/moe_down_add.h"
 #include "program/ops/moe_gate_up.h"
 #include "program/ops/norm_matmul.h"
+#include "program/ops/norm_mla_heads.h"
 #include "program/ops/norm_moe_gate_up.h"
 #include "program/ops/norm_route.h"
 #include "program/ops/rms_norm.h"
@@ -33,9 +34,10 @@
 
 namespace sluice::program {
 
-using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
-                            ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
-                            MoeGateUp, MoeDownAdd, NormMatmul, NormRoute, NormMoeGateUp, MlaQuery, MlaHeads>;
+using OpArgs =
+    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
+                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
+                 NormMatmul, NormRoute, NormMoeGateUp, MlaQuery, MlaHeads, NormMlaHeads>;
 
 struct Op {
   OpArgs args;

@@ -219,7 +219,7 @@ TEST_F(CompareTest, RoundedInputsAreWhatEightBitsHold) {
 TEST_F(CompareTest, AWrongKernelIsNamedAndNothingElse) {
   // Parts of fused ops that both backends lack, and fused ops that the tested one alone has.
   for (const std::string op : {"0.mla_attend", "1.matmul_add", "1.moe_down_add", "1.route", "matmul",
-                               "0.norm_matmul", "0.mla_query", "1.mla_heads"}) {
+                               "0.norm_matmul", "0.mla_query", "1.mla_heads", "0.norm_mla_heads"}) {
     for (const float value : {1e3f, std::numeric_limits<float>::quiet_NaN()}) {
       WrongBackend wrong(op, value);
       size_t bad = 0;

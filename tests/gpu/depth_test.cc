@@ -1,5 +1,5 @@
-// mla_heads of rows at depth on the CUDA backend against the reference: contexts that other tests are too
-// short for, of every regime of its kernels.
+// mla_heads and norm_mla_heads of rows at depth on the CUDA backend against the reference: contexts that
+// other tests are too short for, of every regime of their kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr int32_t kFilled = 128;
 
 struct Param {
-  const char* op_case;
+  const char *op, *op_case;
   int32_t depth, rows = 1;
 };
 
@@ -80,7 +80,7 @@ TEST_P(CudaDepth, AgreesWithReference) {
   CUDA_OR_SKIP(cuda);
   const OpInfo* info = nullptr;
   for (const OpInfo& op : all_ops()) {
-    if (std::string_view(op.name) == "mla_heads") info = &op;
+    if (std::string_view(op.name) == GetParam().op) info = &op;
   }
   for (OpCase op_case : info->cases()) {
     if (op_case.name != GetParam().op_case) continue;
@@ -106,7 +106,7 @@ TEST_P(CudaDepth, AgreesWithReference) {
 }
 
 std::string name_of(const testing::TestParamInfo<Param>& param) {
-  std::string name = fmt::format("{} depth {}", param.param.op_case, param.param.depth);
+  std::string name = fmt::format("{} {} depth {}", param.param.op, param.param.op_case, param.param.depth);
   if (param.param.rows > 1) name += fmt::format(" for {}", param.param.rows);
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
@@ -114,17 +114,25 @@ std::string name_of(const testing::TestParamInfo<Param>& param) {
   return name;
 }
 
+constexpr const char *kHeads = "mla_heads", *kWhole = "norm_mla_heads";
 constexpr const char *kHalves = "20 heads with q rows 1", *kNoQ = "20 heads rows 1",
                      *kCoded = "20 heads with q, cache of Q8_0, rows 1";
-INSTANTIATE_TEST_SUITE_P(Depths, CudaDepth,
-                         testing::Values(Param{kHalves, 40}, Param{kHalves, 511}, Param{kHalves, 512},
-                                         Param{kHalves, 1023}, Param{kNoQ, 2100}, Param{kHalves, 4095},
-                                         Param{kHalves, 4096}, Param{kHalves, 9001}, Param{kHalves, 33000},
-                                         Param{kCoded, 700}, Param{kCoded, 4097}, Param{kCoded, 20011},
-                                         Param{kHalves, 4095, 2}, Param{kHalves, 9001, 5},
-                                         Param{kHalves, 2777, 40}, Param{kHalves, 4679, 70},
-                                         Param{kCoded, 4097, 7}, Param{kCoded, 4679, 66}),
-                         name_of);
+constexpr const char *kFour = "20 heads Q4_0 rows 1", *kDirect = "16 heads Q4_0, no low-rank query, rows 1",
+                     *kSix = "16 heads Q6_K, cache of Q8_0, rows 1",
+                     *kFew = "4 heads of 1024 columns Q8_0 rows 1";
+INSTANTIATE_TEST_SUITE_P(
+    Depths, CudaDepth,
+    testing::Values(Param{kHeads, kHalves, 40}, Param{kHeads, kHalves, 511}, Param{kHeads, kHalves, 512},
+                    Param{kHeads, kHalves, 1023}, Param{kHeads, kNoQ, 2100}, Param{kHeads, kHalves, 4095},
+                    Param{kHeads, kHalves, 4096}, Param{kHeads, kHalves, 9001}, Param{kHeads, kHalves, 33000},
+                    Param{kHeads, kCoded, 700}, Param{kHeads, kCoded, 4097}, Param{kHeads, kCoded, 20011},
+                    Param{kHeads, kHalves, 4095, 2}, Param{kHeads, kHalves, 9001, 5},
+                    Param{kHeads, kHalves, 2777, 40}, Param{kHeads, kHalves, 4679, 70},
+                    Param{kHeads, kCoded, 4097, 7}, Param{kHeads, kCoded, 4679, 66}, Param{kWhole, kFour, 31},
+                    Param{kWhole, kFour, 32}, Param{kWhole, kFour, 300}, Param{kWhole, kFour, 511},
+                    Param{kWhole, kDirect, 191}, Param{kWhole, kDirect, 511}, Param{kWhole, kSix, 70},
+                    Param{kWhole, kSix, 450}, Param{kWhole, kFew, 288}, Param{kWhole, kFour, 2100}),
+    name_of);
 
 }  // namespace
 }  // namespace sluice::test

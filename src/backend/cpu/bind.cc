@@ -37,6 +37,7 @@ struct Bind {
   const Kernel* operator()(const NormMoeGateUp&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const { return nullptr; }
   const Kernel* operator()(const MlaHeads&) const { return nullptr; }
+  const Kernel* operator()(const NormMlaHeads&) const { return nullptr; }
 };
 
 /// Whether every weight of the op can be packed and decoded, and the cache written.

@@ -31,4 +31,9 @@ int architecture_of(int device) {
                                 attribute(cudaDevAttrComputeCapabilityMinor, device));
 }
 
+Sizes sizes_on(int device) {
+  return {.architecture = architecture_of(device),
+          .processors = attribute(cudaDevAttrMultiProcessorCount, device)};
+}
+
 }  // namespace sluice::backend::cuda

@@ -65,6 +65,7 @@ struct Bind {
   const Kernel* operator()(const MlaHeads&) const {
     return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsMany});
   }
+  const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
 };
 
 /// Whether kernels know the cache's type: in eight bits, whole runs, each a warp's.
@@ -94,10 +95,10 @@ void check_cache(const Program& program) {
   }
 }
 
-std::vector<Sizes> all_sizes(int64_t max_rows, int64_t longest, int architecture) {
+std::vector<Sizes> all_sizes(int64_t max_rows, int64_t longest, const Sizes& device) {
   std::vector<Sizes> list;
   for (const int64_t rows : row_buckets(max_rows)) {
-    for (const int64_t context : context_buckets(longest)) list.push_back({rows, context, architecture});
+    for (const int64_t context : context_buckets(longest)) list.push_back(device.of(rows, context));
   }
   return list;
 }
@@ -188,11 +189,11 @@ int64_t bucket_of(const std::vector<int64_t>& buckets, int64_t value) {
   return *found;
 }
 
-Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, int architecture) {
+Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, const Sizes& device) {
   check_cache(program);
-  Binder binder(program, all_sizes(max_rows, longest, architecture));
+  Binder binder(program, all_sizes(max_rows, longest, device));
   Bound bound;
-  bound.architecture = architecture;
+  bound.device = device;
   for (const Op& op : program.ops()) binder.add(binder.node(op), bound.nodes);
   bound.program = bound.leaves = binder.tensors();
   for (const Node& node : bound.nodes) {
@@ -211,9 +212,8 @@ void add_launches(const Program& program, const Node& node, const Sizes& sizes, 
 }
 
 int64_t scratch_bytes(const Bound& bound, int64_t max_rows, int64_t longest) {
-  const int architecture = bound.architecture;
   int64_t most = 0;
-  for (const Sizes& sizes : all_sizes(max_rows, longest, architecture)) {
+  for (const Sizes& sizes : all_sizes(max_rows, longest, bound.device)) {
     std::vector<Launch> launches;
     for (const Node& node : bound.nodes) add_launches(bound.program, node, sizes, launches);
     for (const Launch& launch : launches) {

@@ -33,11 +33,11 @@ struct Bound {
   program::Program program, leaves;
   std::vector<Node> nodes;  ///< one an op of `program`
   int longest_expansion = 0;
-  int architecture = 90;  ///< what it was bound for
+  Sizes device;  ///< what it was bound for
 };
 
 /// Throws Error "the backend cuda lacks OP" where a primitive has no kernel.
-Bound bind_all(const program::Program& program, int64_t max_rows, int64_t longest, int architecture);
+Bound bind_all(const program::Program& program, int64_t max_rows, int64_t longest, const Sizes& device);
 
 /// The kernels that a node runs as, in order, with their ops.
 struct Launch {

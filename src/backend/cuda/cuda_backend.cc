@@ -38,15 +38,15 @@ class CudaBackend : public Backend {
                        kKernelsVersion);
   }
   bool has(const Program& program, const Op& op) const override {
-    return cuda::bind(program, op, {.architecture = cuda::architecture_of(0)}) != nullptr;
+    return cuda::bind(program, op, cuda::sizes_on(0)) != nullptr;
   }
   bool has_for(const Program& program, const Op& op, int64_t rows) const override {
-    return cuda::bind(program, op, {.rows = rows, .architecture = cuda::architecture_of(0)}) != nullptr;
+    return cuda::bind(program, op, cuda::sizes_on(0).of(rows, 1)) != nullptr;
   }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& asked) const override {
     const CompileOptions options = compiled(asked);
     const int64_t longest = cuda::longest_context(options);
-    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, cuda::architecture_of(0));
+    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, cuda::sizes_on(0));
     return cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
                                bound.longest_expansion);
   }

@@ -95,7 +95,7 @@ struct Stamps {
   Span* spans = nullptr;
 };
 
-inline constexpr int kBoardWords = 2048;
+inline constexpr int kBoardWords = 1 << 18;
 
 /// What blocks of a launch tell each other while it runs: a word is a number and a tag, which no word of an
 /// earlier launch or step had, so a number is there as soon as its tag is.

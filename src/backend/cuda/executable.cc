@@ -47,14 +47,14 @@ class CudaExecutable : public Executable {
  public:
   CudaExecutable(const Program& program, const WeightBytes& weights, const CompileOptions& options)
       : options_(options),
-        bound_(bind_all(program, options.max_rows, longest_context(options), architecture_of(0))),
+        bound_(bind_all(program, options.max_rows, longest_context(options), sizes_on(0))),
         row_buckets_(row_buckets(options.max_rows)),
         output_buckets_(row_buckets(options.max_outputs)),
         context_buckets_(context_buckets(longest_context(options))),
         memory_(bound_.leaves, weights, options,
                 scratch_bytes(bound_, options.max_rows, longest_context(options)), bound_.longest_expansion),
         block_(options.max_rows, options.max_outputs),
-        graphs_(bound_, memory_, block_, 0) {
+        graphs_(bound_, memory_, block_) {
     pinned_logits_bytes_ =
         std::min(kMostPinned, options.max_outputs * bound_.program[bound_.program.output()].columns() * 4);
     allocate_pinned(pinned_logits_, pinned_logits_bytes_);
@@ -141,7 +141,7 @@ class CudaExecutable : public Executable {
  private:
   std::vector<Launch> launches(size_t i, const Bucket& bucket) const {
     std::vector<Launch> list;
-    add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, bound_.architecture}, list);
+    add_launches(bound_.program, bound_.nodes[i], bound_.device.of(bucket.rows, bucket.longest), list);
     return list;
   }
   static std::string kernel_names(const std::vector<Launch>& launches) {

@@ -5,22 +5,9 @@
 #include "base/check.h"
 
 namespace sluice::backend::cuda {
-namespace {
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
-}  // namespace
-
-Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, int device)
-    : bound_(bound),
-      memory_(memory),
-      block_(block),
-      processors_(attribute(cudaDevAttrMultiProcessorCount, device)),
-      architecture_(bound.architecture) {}
+Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block)
+    : bound_(bound), memory_(memory), block_(block) {}
 
 Graphs::~Graphs() { clear(); }
 
@@ -95,14 +82,14 @@ Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
           .prompts_alone = bucket.prompts_alone,
           .scratch = memory_.scratch(),
           .stream = stream,
-          .processors = processors_,
-          .architecture = architecture_,
+          .processors = bound_.device.processors,
+          .architecture = bound_.device.architecture,
           .overlap = true};
 }
 
 std::vector<Launch> Graphs::launches(const Bucket& bucket, size_t i) const {
   std::vector<Launch> list;
-  add_launches(bound_.program, bound_.nodes[i], {bucket.rows, bucket.longest, architecture_}, list);
+  add_launches(bound_.program, bound_.nodes[i], bound_.device.of(bucket.rows, bucket.longest), list);
   return list;
 }
 

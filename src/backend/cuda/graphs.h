@@ -27,7 +27,7 @@ struct Bucket {
 
 class Graphs {
  public:
-  Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, int device);
+  Graphs(const Bound& bound, const Memory& memory, const StepBlock& block);
   ~Graphs();
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
@@ -59,7 +59,6 @@ class Graphs {
   const Bound& bound_;
   const Memory& memory_;
   const StepBlock& block_;
-  int processors_, architecture_;
   std::map<Bucket, Captured> graphs_;
 };
 

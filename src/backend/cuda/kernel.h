@@ -41,11 +41,17 @@ struct Context {
   }
 };
 
-/// The sizes of a bucket of steps.
+/// What is chosen by: the sizes of a bucket of steps, and the device.
 struct Sizes {
   int64_t rows = 1;
   int64_t longest = 1;    ///< positions of a row's context at most
   int architecture = 90;  ///< of the device: 90 is compute capability 9.0
+  int processors = 132;   ///< its multiprocessors
+
+  /// Another bucket's on the same device.
+  Sizes of(int64_t bucket_rows, int64_t bucket_longest) const {
+    return {bucket_rows, bucket_longest, architecture, processors};
+  }
 };
 
 struct Kernel {

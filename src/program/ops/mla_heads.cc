@@ -11,6 +11,16 @@ std::string MlaHeads::attributes() const { return fmt::format("scale {:g} {}", s
 void MlaHeads::check(const Program& p) const {
   const int64_t heads = p[out.id].heads();
   query.check(p, heads);
+  check_values(p);
+}
+
+void MlaHeads::check_weights(const Program& p, int64_t low) const {
+  query.check_weights(p, p[out.id].heads(), low);
+  check_values(p);
+}
+
+void MlaHeads::check_values(const Program& p) const {
+  const int64_t heads = p[out.id].heads();
   if (query.out.id != kNoTensor) fail("query: it stays inside");
   expect_weight(p, "v_b", v_b.id);
   expect_shape(p, "v_b", v_b.id, {heads, p[out.id].columns(), query.rank(p)});
@@ -46,7 +56,7 @@ void MlaHeads::expand(Builder& b) const {
 std::vector<OpCase> MlaHeads::cases() {
   const auto build = [](bool with_q, Reduce reduce, quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      MlaHeads op{.query = MlaQuery::example(b, with_q, reduce, cache),
+      MlaHeads op{.query = MlaQuery::example(b, {.with_q = with_q, .reduce = reduce, .cache = cache}),
                   .v_b = {b.weight("v_b", quant::Type::Q8_0, 20, 256, 512)},
                   .out = {b.activation("values", kStepRows, 20, 256)},
                   .scale = 0x1p-15f};

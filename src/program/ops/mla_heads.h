@@ -22,9 +22,14 @@ struct MlaHeads {
   }
   std::string attributes() const;
   void check(const Program& p) const;
+  /// Of what it reads weights and cache alone (MlaQuery::check_weights).
+  void check_weights(const Program& p, int64_t low) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void expand(Builder& b) const;
   static std::vector<OpCase> cases();
+
+ private:
+  void check_values(const Program& p) const;
 };
 
 }  // namespace sluice::program

@@ -13,18 +13,15 @@ int64_t MlaQuery::nope(const Program& p) const {
   return k_b_reduce == Reduce::Columns ? p[k_b.id].columns() : p[k_b.id].shape[1];
 }
 
-void MlaQuery::check(const Program& p, int64_t heads) const {
+void MlaQuery::check_weights(const Program& p, int64_t heads, int64_t low) const {
   const int64_t turned = rope_columns(p), query = nope(p) + turned;
   if (turned < 2 || turned % 2 != 0) fail("cache: {} columns to turn", turned);
   if (static_cast<bool>(q) != static_cast<bool>(q_norm)) fail("q and its norm go together");
   if (q) {
     expect_weight(p, "q", q.id);
-    expect_shape(p, "q", q.id, {1, heads * query, p[in.id].columns()});
-    expect_shape(p, "q_norm", q_norm.id, {1, 1, p[in.id].columns()});
-  } else {
-    expect_shape(p, "in", in.id, {kStepRows, heads, query});
+    expect_shape(p, "q", q.id, {1, heads * query, low});
+    expect_shape(p, "q_norm", q_norm.id, {1, 1, low});
   }
-  expect_shape(p, "kv", kv.id, {kStepRows, 1, p[cache.id].columns()});
   expect_weight(p, "kv_norm", kv_norm.id);
   expect_weight(p, "k_b", k_b.id);
   const int64_t rows = k_b_reduce == Reduce::Columns ? rank(p) : nope(p);
@@ -32,6 +29,12 @@ void MlaQuery::check(const Program& p, int64_t heads) const {
   if (factors) expect_shape(p, "factors", factors.id, {1, 1, turned / 2});
   if (cache_layer < 0 || cache_layer >= p[cache.id].shape[0])
     fail("cache layer {} is not there", cache_layer);
+}
+
+void MlaQuery::check(const Program& p, int64_t heads) const {
+  check_weights(p, heads, p[in.id].columns());
+  if (!q) expect_shape(p, "in", in.id, {kStepRows, heads, nope(p) + rope_columns(p)});
+  expect_shape(p, "kv", kv.id, {kStepRows, 1, p[cache.id].columns()});
 }
 
 void MlaQuery::check(const Program& p) const {
@@ -65,23 +68,23 @@ void MlaQuery::expand(Builder& b) const {
                 b.columns(out.id, "query_latent", 0, rank));
 }
 
-MlaQuery MlaQuery::example(Builder& b, bool with_q, Reduce reduce, quant::Type cache) {
-  constexpr int64_t kHeads = 20, kNope = 192, kTurned = 64, kRank = 512, kLow = 768;
+MlaQuery MlaQuery::example(Builder& b, const Example& of) {
+  constexpr int64_t kTurned = 64, kRank = 512, kLow = 768;
   MlaQuery op;
-  if (with_q) {
+  if (of.with_q) {
     op.in.id = b.activation("x", kStepRows, 1, kLow);
     op.q_norm.id = b.weight("q_norm", quant::Type::F32, 1, 1, kLow);
-    op.q.id = b.weight("q", quant::Type::Q4_0, 1, kHeads * (kNope + kTurned), kLow);
+    op.q.id = b.weight("q", of.q, 1, of.heads * (of.nope + kTurned), kLow);
   } else {
-    op.in.id = b.activation("x", kStepRows, kHeads, kNope + kTurned);
+    op.in.id = b.activation("x", kStepRows, of.heads, of.nope + kTurned);
   }
   op.kv.id = b.activation("kv", kStepRows, 1, kRank + kTurned);
   op.kv_norm.id = b.weight("kv_norm", quant::Type::F32, 1, 1, kRank);
-  const bool columns = reduce == Reduce::Columns;
-  op.k_b.id = b.weight("k_b", quant::Type::Q8_0, kHeads, columns ? kRank : kNope, columns ? kNope : kRank);
-  op.cache.id = b.cache(2, kRank + kTurned, cache, kTurned);
+  const bool columns = of.reduce == Reduce::Columns;
+  op.k_b.id = b.weight("k_b", of.k_b, of.heads, columns ? kRank : of.nope, columns ? of.nope : kRank);
+  op.cache.id = b.cache(2, kRank + kTurned, of.cache, kTurned);
   op.rope.base = 1e6;
-  op.k_b_reduce = reduce;
+  op.k_b_reduce = of.reduce;
   op.cache_layer = 1;
   return op;
 }
@@ -89,7 +92,7 @@ MlaQuery MlaQuery::example(Builder& b, bool with_q, Reduce reduce, quant::Type c
 std::vector<OpCase> MlaQuery::cases() {
   const auto build = [](bool with_q, Reduce reduce, quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      MlaQuery op = example(b, with_q, reduce, cache);
+      MlaQuery op = example(b, {.with_q = with_q, .reduce = reduce, .cache = cache});
       op.out.id = b.activation("query", kStepRows, 20, 576);
       b.emit(op);
     };

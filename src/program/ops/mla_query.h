@@ -35,11 +35,20 @@ struct MlaQuery {
   void check(const Program& p) const;
   /// The same for `heads` heads, whatever `out` is.
   void check(const Program& p, int64_t heads) const;
+  /// Weights and cache alone, for a low-rank query of `low` columns, or none.
+  void check_weights(const Program& p, int64_t heads, int64_t low) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void expand(Builder& b) const;
   static std::vector<OpCase> cases();
-  /// Sets operands of 20 heads (192 + 64, rank 512) but the results, for cases.
-  static MlaQuery example(Builder& b, bool with_q, Reduce reduce, quant::Type cache);
+  /// What cases are made of; the rank is 512, and 64 columns are turned.
+  struct Example {
+    int64_t heads = 20, nope = 192;
+    bool with_q = true;
+    Reduce reduce = Reduce::Columns;
+    quant::Type q = quant::Type::Q4_0, k_b = quant::Type::Q8_0, cache = quant::Type::F16;
+  };
+  /// Sets all operands but the results.
+  static MlaQuery example(Builder& b, const Example& of);
 
   int64_t rank(const Program& p) const { return p_columns(p, kv_norm.id); }
   int64_t nope(const Program& p) const;

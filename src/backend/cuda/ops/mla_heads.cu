@@ -124,8 +124,10 @@ int64_t scratch_bytes_pieces(const Program& program, const Op& record, const Siz
 }  // namespace
 
 const char* quantized_values(const Program& program, TensorId in, const Context& context) {
-  const auto* before = context.previous == nullptr ? nullptr : std::get_if<MlaHeads>(&context.previous->args);
-  if (before == nullptr || context.step_rows != 1) return nullptr;
+  if (context.previous == nullptr || context.step_rows != 1) return nullptr;
+  const auto* whole = std::get_if<NormMlaHeads>(&context.previous->args);
+  const auto* before = whole != nullptr ? &whole->heads : std::get_if<MlaHeads>(&context.previous->args);
+  if (before == nullptr) return nullptr;
   const Tensor& out = program[before->out.id];
   const bool same = program.storage(in) == before->out.id && program[in].offset == 0 &&
                     program[in].heads() * program[in].columns() == out.heads() * out.columns();

@@ -10,6 +10,7 @@ namespace sluice::backend::cuda {
 /// A block of type T on its way.
 template <Type T>
 struct TypedRaw {
+  static constexpr Type kType = T;
   static constexpr int kAtOnce = at_once<T>();
   Raw<T> raw;
 
@@ -48,9 +49,9 @@ struct AnyRaw {
 };
 
 /// A piece of a weight row on its way; One: TypedRaw or AnyRaw.
-template <typename One>
+template <typename One, int kMost = 3>
 struct AskedOf {
-  static constexpr int kAtOnce = One::kAtOnce < 3 ? One::kAtOnce : 3;
+  static constexpr int kAtOnce = One::kAtOnce < kMost ? One::kAtOnce : kMost;
   One raw[kAtOnce];
 
   /// Where the row ends, its last block again: a branch around a load would wait for the loads before it.
@@ -67,6 +68,32 @@ struct AskedOf {
       if (block < shape.blocks) sum += raw[i].times(type, x.block(0, block));
     }
     return sum;
+  }
+};
+
+/// A row of weights that some lanes multiply: its first two pieces are asked for at once.
+template <typename One, int kMost = 3>
+struct RowAhead {
+  AskedOf<One, kMost> pieces[2];
+
+  __device__ static int step(const RowShape& shape) { return AskedOf<One, kMost>::kAtOnce * shape.lanes; }
+  /// first: the row's first block.
+  __device__ void ask(const Matrix& m, int first, const RowShape& shape) {
+    const int b = shape.lane(), second = step(shape);
+    pieces[0].ask(m, first, b, shape);
+    if (shape.blocks > second) pieces[1].ask(m, first, b + second, shape);
+  }
+  /// The row's product, in all of its lanes, after ask.
+  __device__ float times(const Matrix& m, int first, const Activations& x, const RowShape& shape) {
+    const int lane = shape.lane(), second = step(shape);
+    float sum = pieces[0].times(m.type, x, lane, shape);
+    if (shape.blocks > second) sum += pieces[1].times(m.type, x, lane + second, shape);
+#pragma unroll 1
+    for (int b = lane + 2 * second; b - lane < shape.blocks; b += second) {
+      pieces[0].ask(m, first, b, shape);
+      sum += pieces[0].times(m.type, x, b, shape);
+    }
+    return lane_sum(sum, shape.lanes);
   }
 };
 

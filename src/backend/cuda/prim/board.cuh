@@ -7,8 +7,10 @@
 
 namespace sluice::backend::cuda {
 
+/// Where norm_mla_heads leaves its words; before them norm_moe_gate_up those of the router.
+inline constexpr int kHeadsBoard = 2048;
 /// Where norm_moe_gate_up leaves which experts it has selected, for the kernel behind it; parts lie before.
-inline constexpr int kBoardIds = kBoardWords - 32;
+inline constexpr int kBoardIds = kHeadsBoard - 32;
 
 __device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
   const uint64_t word = uint64_t{tag} << 32 | __float_as_uint(number);
@@ -50,6 +52,34 @@ __device__ inline void take_words(const uint64_t* words, int count, uint32_t tag
     }
   }
   __syncwarp();
+}
+
+/// Waits for words and takes their numbers; zero where `at` is null.
+template <int kCount>
+__device__ inline void take_each(const uint64_t* const (&at)[kCount], uint32_t tag, float (&number)[kCount]) {
+  uint64_t word[kCount];
+  const auto ask = [&] {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      asm volatile("{\n .reg .pred p;\n setp.ne.u64 p, %1, 0;\n @p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
+                   : "+l"(word[i])
+                   : "l"(at[i])
+                   : "memory");
+    }
+  };
+  const auto there = [&] {
+    bool all = true;
+#pragma unroll
+    for (const uint64_t one : word) all &= static_cast<uint32_t>(one >> 32) == tag;
+    return all;
+  };
+#pragma unroll
+  for (uint64_t& one : word) one = uint64_t{tag} << 32;
+  ask();
+#pragma unroll 1
+  while (!there()) ask();
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) number[i] = __uint_as_float(static_cast<uint32_t>(word[i]));
 }
 
 }  // namespace sluice::backend::cuda
