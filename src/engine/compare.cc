@@ -118,6 +118,12 @@ class Lockstep {
   /// shaken: every input is off by kShake of itself, up or down.
   void run(Executable& executable, const std::vector<const Op*>& ops, const std::vector<TensorId>& results,
            bool shaken = false) {
+    // Results first: where ops run as their expansion, one may lie where an input does.
+    for (const TensorId id : results) {
+      const bool number = program_[id].type == quant::Type::F32;
+      const float nothing = number ? std::numeric_limits<float>::quiet_NaN() : -1.0f;
+      executable.poke(id, rows_of(id), std::vector<float>(elements(id), nothing));
+    }
     std::minstd_rand coin;  // the same on every machine
     for (const Op* op : ops) {
       for (const TensorId id : operands_of(program_, *op).read) {
@@ -130,11 +136,6 @@ class Lockstep {
         }
         executable.poke(id, rows_of(id), values);
       }
-    }
-    for (const TensorId id : results) {
-      const bool number = program_[id].type == quant::Type::F32;
-      const float nothing = number ? std::numeric_limits<float>::quiet_NaN() : -1.0f;
-      executable.poke(id, rows_of(id), std::vector<float>(elements(id), nothing));
     }
     std::vector<float> copied(elements(executable.program().output()));
     StepOutput output{copied};

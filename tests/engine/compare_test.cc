@@ -229,7 +229,7 @@ TEST_F(CompareTest, AWrongKernelIsNamedAndNothingElse) {
         EXPECT_EQ(d.op, op);
         EXPECT_EQ(d.kernel_b, "spoilt");
         EXPECT_EQ(d.worst[0] + d.worst[1], 0);
-        EXPECT_EQ(d.worst[2], 1);
+        EXPECT_EQ(d.worst[2], 1) << op;
         EXPECT_TRUE(d.b == value || std::isnan(d.b));
       }
       EXPECT_GE(bad, 1u) << op;
