@@ -156,6 +156,10 @@ TEST_F(ServeTest, AnswersThatRunMayEndAndNewOnesAreRefused) {
   tale.read("data: ");
   served.signal(SIGTERM);
   served.wait_for("stopping");
+  // It says so before its socket is closed.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (Connection(served.port()).connected() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(Connection(served.port()).connected());
   const std::string all = tale.read(), last = all.substr(all.size() - std::min<size_t>(all.size(), 400));
   EXPECT_THAT(last, HasSubstr(R"("finish_reason":"length")"));

@@ -47,15 +47,24 @@ TEST_P(SynthExperts, RandomTokensSelectNearlyAsManyAsUniformSelectionWould) {
       model.program, model.weights, {.max_rows = kRows, .cache_pages = MeasuredSteps::pages(1, 2 * kRows)});
   MeasuredSteps steps(*executable, kRows, 1, 2 * kRows, 1);
   int64_t position = 0;
-  for (const int64_t rows : {8, 32, 512}) {
-    steps.prompt_step(position, rows);
-    const profile::ExpertCount count = profile::count_experts(*executable, rows);
-    std::cout << GetParam().model << " " << GetParam().mix << ", " << rows << " rows: " << count.distinct
-              << " experts a layer, " << count.least
-              << " where they are fewest; uniform selection: " << count.uniform << "\n";
-    EXPECT_GE(count.distinct, 0.93 * count.uniform);
-    EXPECT_GE(count.least, 0.75 * count.uniform);
-    position += rows;
+  struct Steps {
+    int64_t rows;
+    int count;
+  };
+  // Of eight rows some steps: the least of 46 layers in one of them is mostly chance.
+  for (const auto& [rows, count] : {Steps{8, 6}, Steps{32, 1}, Steps{512, 1}}) {
+    double distinct = 0, least = 0, uniform = 0;
+    for (int step = 0; step < count; ++step, position += rows) {
+      steps.prompt_step(position, rows);
+      const profile::ExpertCount seen = profile::count_experts(*executable, rows);
+      distinct += seen.distinct / count, least += static_cast<double>(seen.least) / count;
+      uniform = seen.uniform;
+    }
+    std::cout << GetParam().model << " " << GetParam().mix << ", " << rows << " rows: " << distinct
+              << " experts a layer, " << least << " where they are fewest; uniform selection: " << uniform
+              << "\n";
+    EXPECT_GE(distinct, 0.93 * uniform);
+    EXPECT_GE(least, 0.75 * uniform);
   }
 }
 
