@@ -1,6 +1,7 @@
 // What the kernels of mla_heads for one row share: a cluster a head for a short context (mla_heads_short.cu),
 // whose first half also makes the queries for a long one (mla_heads_deep.cu); neither clusters nor much
-// shared memory (mla_heads_pieces.cu). Which one: mla_heads.cu.
+// shared memory (mla_heads_pieces.cu). Which one: mla_heads.cu. norm_mla_heads.cu, which begins a step
+// earlier, takes the same arguments.
 #pragma once
 
 #include <cuda_fp16.h>
