@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/packed.h"
@@ -71,6 +72,38 @@ TEST_P(PanelProductTest, IsTheProductOfTheFilesNumbers) {
     // An element's bits do not depend on its neighbours.
     if (count == 1) one_by_one = out;
     EXPECT_TRUE(std::equal(one_by_one.begin(), one_by_one.end(), out.begin())) << count;
+  }
+}
+
+TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
+  const auto [isa, type_id] = GetParam();
+  const FileProduct of_file = file_product(matmul_kernels(isa), type_id);
+  if (of_file == nullptr) GTEST_SKIP() << "rows of floats are packed";
+  const quant::TypeInfo& type = quant::type_info(type_id);
+  // Rows may lie further apart than they are long, and begin anywhere.
+  for (const int64_t columns : {256, 768}) {
+    for (const int64_t gap : {0, 2}) {
+      const int64_t row_bytes = quant::bytes_of(type, columns) + gap;
+      std::mt19937_64 random(6);
+      std::vector<std::byte> file(static_cast<size_t>(kPanelRows * row_bytes - gap));
+      for (int64_t r = 0; r < kPanelRows; ++r) {
+        const std::span row(file.data() + r * row_bytes, static_cast<size_t>(row_bytes - gap));
+        test::random_weights(type, row, random);
+      }
+      std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type_id, columns)));
+      pack_panel(type_id, file.data(), row_bytes, kPanelRows, columns, panel.data());
+      std::normal_distribution<float> normal;
+      std::vector<float> x(static_cast<size_t>(columns));
+      for (float& value : x) value = normal(random);
+      const MatmulKernels& kernels = matmul_kernels(isa);
+      std::vector<QuantBlock> blocks(static_cast<size_t>(columns / kQuantColumns));
+      kernels.quantize(x.data(), columns, blocks.data());
+      const void* row = blocks.data();
+      std::vector<float> expected(kPanelRows, NAN), actual(kPanelRows, NAN);
+      panel_product(kernels, type_id)(panel.data(), columns, &row, 1, expected.data(), {0, 0});
+      of_file(file.data(), row_bytes, columns, row, actual.data());
+      EXPECT_EQ(actual, expected) << columns << " columns, " << gap << " bytes between rows";
+    }
   }
 }
 

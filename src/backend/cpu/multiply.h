@@ -208,17 +208,17 @@ void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int
 /// outputs [n, n + outputs) of input i, outputs <= kPanelRows.
 template <typename X, typename Store>
 void multiply(const Matrix& w, int64_t m, Slice panels, int64_t count, X x, Store store) {
-  const uint8_t* panel = nullptr;
+  Panel panel{};
   int64_t n = 0;
   const auto open = [&](int64_t p) {
-    panel = w.panel(m, p);
+    panel = w.open(m, p, count);
     n = p * kPanelRows;
   };
   each_tile(panels, count, w.columns, open, [&](int64_t first, int64_t rows) {
     alignas(64) float out[kTileRows * kPanelRows];
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
-    w.product(panel, w.columns, rows_x, static_cast<int>(rows), out, w.prefetch);
+    w.multiply(panel, rows_x, rows, out);
     store_rows(store, first, rows, n, out, w.rows);
   });
 }
@@ -366,11 +366,10 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
         });
     return;
   }
-  const auto multiply_tile = [&](const Matrix& w, const uint8_t* panel, int64_t first, int64_t rows,
-                                 float* out) {
+  const auto multiply_tile = [&](const Matrix& w, Panel panel, int64_t first, int64_t rows, float* out) {
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(w, index(first + i));
-    w.product(panel, w.columns, rows_x, static_cast<int>(rows), out, w.prefetch);
+    w.multiply(panel, rows_x, rows, out);
   };
   const auto finish_tile = [&](int64_t panel, int64_t first, int64_t rows, float* gates, const float* ups) {
     kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
@@ -384,19 +383,20 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
     alignas(64) float gates[kTurn][kTileRows * kPanelRows];
     for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
       const int64_t end = std::min(panels.last, begin + kTurn);
-      for (int64_t p = begin; p < end; ++p) multiply_tile(gate, gate.panel(m, p), 0, count, gates[p - begin]);
+      for (int64_t p = begin; p < end; ++p)
+        multiply_tile(gate, gate.open(m, p, count), 0, count, gates[p - begin]);
       for (int64_t p = begin; p < end; ++p) {
-        multiply_tile(up, up.panel(m, p), 0, count, ups);
+        multiply_tile(up, up.open(m, p, count), 0, count, ups);
         finish_tile(p, 0, count, gates[p - begin], ups);
       }
     }
     return;
   }
   alignas(64) float gates[kTileRows * kPanelRows];
-  const uint8_t *gate_panel = nullptr, *up_panel = nullptr;
+  Panel gate_panel{}, up_panel{};
   int64_t panel = 0;
   const auto open = [&](int64_t p) {
-    gate_panel = gate.panel(m, p), up_panel = up.panel(m, p);
+    gate_panel = gate.open(m, p, count), up_panel = up.open(m, p, count);
     panel = p;
   };
   each_tile(panels, count, gate.columns, open, [&](int64_t first, int64_t rows) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 
+#include "backend/cpu/simd/layout.h"
 #include "base/check.h"
 
 namespace sluice::backend::cpu {
@@ -11,75 +12,37 @@ namespace {
 
 using quant::Type;
 
-/// A part of a block: `count` words (halves, bytes) from `offset` in the file's block on.
-enum class Kind : uint8_t { Words, Halves, Bytes, Spread };
-struct Part {
-  Kind kind;
-  int offset, count;
-};
-
-/// A type's packed form: its parts in the packed order, and the kernels that read it. Float types have no
-/// unpack.
-struct Layout {
+/// The kernels that read a type's panels. Float types have no unpack.
+struct Kernels {
   Type type;
-  PanelProduct MatmulKernels::*product;
+  Product MatmulKernels::*product;
   PanelUnpack TileKernels::*unpack;
-  int parts;
-  Part part[6];
 };
 
-constexpr Layout kLayouts[] = {
-    {Type::F32, &MatmulKernels::f32, nullptr, 1, {{Kind::Words, 0, 1}}},
-    {Type::F16, &MatmulKernels::f16, nullptr, 1, {{Kind::Halves, 0, 1}}},
-    {Type::BF16, &MatmulKernels::bf16, nullptr, 1, {{Kind::Halves, 0, 1}}},
-    {Type::Q4_0, &MatmulKernels::q4_0, &TileKernels::q4_0, 2, {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
-    {Type::Q4_1, &MatmulKernels::q4_1, &TileKernels::q4_1, 2, {{Kind::Words, 4, 4}, {Kind::Halves, 0, 2}}},
-    {Type::Q5_0,
-     &MatmulKernels::q5_0,
-     &TileKernels::q5_0,
-     3,
-     {{Kind::Words, 6, 4}, {Kind::Spread, 2, 1}, {Kind::Halves, 0, 1}}},
-    {Type::Q5_1,
-     &MatmulKernels::q5_1,
-     &TileKernels::q5_1,
-     3,
-     {{Kind::Words, 8, 4}, {Kind::Spread, 4, 1}, {Kind::Halves, 0, 2}}},
-    {Type::Q8_0, &MatmulKernels::q8_0, &TileKernels::q8_0, 2, {{Kind::Words, 2, 8}, {Kind::Halves, 0, 1}}},
-    {Type::IQ4_NL,
-     &MatmulKernels::iq4_nl,
-     &TileKernels::iq4_nl,
-     2,
-     {{Kind::Words, 2, 4}, {Kind::Halves, 0, 1}}},
-    {Type::MXFP4, &MatmulKernels::mxfp4, &TileKernels::mxfp4, 2, {{Kind::Words, 1, 4}, {Kind::Bytes, 0, 1}}},
-    {Type::Q2_K, &MatmulKernels::q2_k, &TileKernels::q2_k, 2, {{Kind::Halves, 80, 2}, {Kind::Words, 0, 20}}},
-    {Type::Q3_K,
-     &MatmulKernels::q3_k,
-     &TileKernels::q3_k,
-     3,
-     {{Kind::Halves, 108, 1}, {Kind::Words, 96, 3}, {Kind::Words, 0, 24}}},
-    {Type::Q4_K, &MatmulKernels::q4_k, &TileKernels::q4_k, 2, {{Kind::Halves, 0, 2}, {Kind::Words, 4, 35}}},
-    {Type::Q5_K, &MatmulKernels::q5_k, &TileKernels::q5_k, 2, {{Kind::Halves, 0, 2}, {Kind::Words, 4, 43}}},
-    {Type::Q6_K,
-     &MatmulKernels::q6_k,
-     &TileKernels::q6_k,
-     6,
-     {{Kind::Halves, 208, 1},
-      {Kind::Words, 192, 4},
-      {Kind::Words, 0, 16},
-      {Kind::Words, 128, 8},
-      {Kind::Words, 64, 16},
-      {Kind::Words, 160, 8}}},
-    {Type::IQ4_XS,
-     &MatmulKernels::iq4_xs,
-     &TileKernels::iq4_xs,
-     2,
-     {{Kind::Halves, 0, 2}, {Kind::Words, 4, 33}}},
+constexpr Kernels kKernels[] = {
+    {Type::F32, &MatmulKernels::f32, nullptr},
+    {Type::F16, &MatmulKernels::f16, nullptr},
+    {Type::BF16, &MatmulKernels::bf16, nullptr},
+    {Type::Q4_0, &MatmulKernels::q4_0, &TileKernels::q4_0},
+    {Type::Q4_1, &MatmulKernels::q4_1, &TileKernels::q4_1},
+    {Type::Q5_0, &MatmulKernels::q5_0, &TileKernels::q5_0},
+    {Type::Q5_1, &MatmulKernels::q5_1, &TileKernels::q5_1},
+    {Type::Q8_0, &MatmulKernels::q8_0, &TileKernels::q8_0},
+    {Type::IQ4_NL, &MatmulKernels::iq4_nl, &TileKernels::iq4_nl},
+    {Type::MXFP4, &MatmulKernels::mxfp4, &TileKernels::mxfp4},
+    {Type::Q2_K, &MatmulKernels::q2_k, &TileKernels::q2_k},
+    {Type::Q3_K, &MatmulKernels::q3_k, &TileKernels::q3_k},
+    {Type::Q4_K, &MatmulKernels::q4_k, &TileKernels::q4_k},
+    {Type::Q5_K, &MatmulKernels::q5_k, &TileKernels::q5_k},
+    {Type::Q6_K, &MatmulKernels::q6_k, &TileKernels::q6_k},
+    {Type::IQ4_XS, &MatmulKernels::iq4_xs, &TileKernels::iq4_xs},
 };
 
-const Layout* find_layout(Type type) {
-  const auto* found = std::find_if(std::begin(kLayouts), std::end(kLayouts),
-                                   [type](const Layout& layout) { return layout.type == type; });
-  return found == std::end(kLayouts) ? nullptr : found;
+const Kernels& kernels_of(Type type) {
+  const auto* found = std::find_if(std::begin(kKernels), std::end(kKernels),
+                                   [type](const Kernels& kernels) { return kernels.type == type; });
+  CHECK(found != std::end(kKernels), "{} has no packed form", quant::type_info(type).name);
+  return *found;
 }
 
 const Layout& layout_of(Type type) {
@@ -91,8 +54,6 @@ const Layout& layout_of(Type type) {
 std::span<const Part> parts_of(const Layout& layout) {
   return {layout.part, static_cast<size_t>(layout.parts)};
 }
-
-int unit_bytes(Kind kind) { return kind == Kind::Bytes ? 1 : kind == Kind::Halves ? 2 : 4; }
 
 /// Of the bits of a word, exchanges those `by` apart whose lower one is in `lower`.
 struct Exchange {
@@ -210,20 +171,20 @@ void unpack_units(const uint8_t* packed, int count, int64_t row, uint8_t* file) 
 void pack_part(const Part& part, int64_t count, Blocks blocks) {
   blocks.file += part.offset;
   switch (part.kind) {
-    case Kind::Words: return pack_units<uint32_t>(blocks, count);
-    case Kind::Halves: return pack_units<uint16_t>(blocks, count);
-    case Kind::Bytes: return pack_units<uint8_t>(blocks, count);
-    case Kind::Spread: return pack_spread(blocks);
+    case PartKind::Words: return pack_units<uint32_t>(blocks, count);
+    case PartKind::Halves: return pack_units<uint16_t>(blocks, count);
+    case PartKind::Bytes: return pack_units<uint8_t>(blocks, count);
+    case PartKind::Spread: return pack_spread(blocks);
   }
 }
 
 void unpack_part(const Part& part, const uint8_t* packed, int64_t row, uint8_t* block) {
   uint8_t* file = block + part.offset;
   switch (part.kind) {
-    case Kind::Words: return unpack_units<4>(packed, part.count, row, file);
-    case Kind::Halves: return unpack_units<2>(packed, part.count, row, file);
-    case Kind::Bytes: return unpack_units<1>(packed, part.count, row, file);
-    case Kind::Spread: break;
+    case PartKind::Words: return unpack_units<4>(packed, part.count, row, file);
+    case PartKind::Halves: return unpack_units<2>(packed, part.count, row, file);
+    case PartKind::Bytes: return unpack_units<1>(packed, part.count, row, file);
+    case PartKind::Spread: break;
   }
   uint32_t word;
   std::memcpy(&word, packed + row * 4, sizeof word);
@@ -235,15 +196,19 @@ void unpack_part(const Part& part, const uint8_t* packed, int64_t row, uint8_t* 
 
 bool can_pack(Type type) { return find_layout(type) != nullptr; }
 
-bool takes_quantized(Type type) { return layout_of(type).unpack != nullptr; }
+bool takes_quantized(Type type) { return kernels_of(type).unpack != nullptr; }
 
 PanelProduct panel_product(const MatmulKernels& kernels, Type type) {
-  return kernels.*layout_of(type).product;
+  return (kernels.*kernels_of(type).product).panel;
+}
+
+FileProduct file_product(const MatmulKernels& kernels, Type type) {
+  return (kernels.*kernels_of(type).product).file;
 }
 
 PanelUnpack panel_unpack(const TileKernels* tiles, Type type) {
-  const Layout& layout = layout_of(type);
-  return tiles == nullptr || layout.unpack == nullptr ? nullptr : tiles->*layout.unpack;
+  const auto unpack = kernels_of(type).unpack;
+  return tiles == nullptr || unpack == nullptr ? nullptr : tiles->*unpack;
 }
 
 int tiled_from(Type type) { return type == Type::Q4_0 || type == Type::Q4_1 ? kLeastTiled : 20; }

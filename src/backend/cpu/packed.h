@@ -35,6 +35,9 @@ bool takes_quantized(quant::Type type);
 /// The product of a tier for this type.
 PanelProduct panel_product(const MatmulKernels& kernels, quant::Type type);
 
+/// The same for one activation row and rows that were not packed; null for float types.
+FileProduct file_product(const MatmulKernels& kernels, quant::Type type);
+
 /// What unpacks a panel of this type for products on tiles; null where the tier has no tiles (tiles is null)
 /// or the type has none.
 PanelUnpack panel_unpack(const TileKernels* tiles, quant::Type type);

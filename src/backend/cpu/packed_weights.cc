@@ -36,6 +36,18 @@ int64_t matrix_bytes(const Tensor& t) {
   return round_up(packed_bytes(t.type, t.shape[1], t.shape[2]), kLine);
 }
 
+/// Weights that follow each other in a file are one stretch, or its large pages would end with each of them.
+void read_in_huge_pages(program::WeightBytes weights) {
+  std::sort(weights.begin(), weights.end(), [](auto a, auto b) { return a.data() < b.data(); });
+  constexpr int64_t kPadding = 4096;  // GGUF files align by less
+  for (size_t i = 0; i < weights.size();) {
+    const std::byte *begin = weights[i].data(), *end = begin + weights[i].size();
+    while (++i < weights.size() && weights[i].data() - end < kPadding)
+      end = std::max(end, weights[i].data() + weights[i].size());
+    want_huge_pages(begin, static_cast<size_t>(end - begin));
+  }
+}
+
 }  // namespace
 
 void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const {
@@ -105,7 +117,9 @@ PackedWeights::PackedWeights(const program::Program& program, const program::Wei
             return file == nullptr ? bytes_ : 0;
           }(),
           Pages::Size::Huge),
-      panels_(file == nullptr ? pages_.data() : file->panels(layout(), bytes_)) {}
+      panels_(file == nullptr ? pages_.data() : file->panels(layout(), bytes_)) {
+  if (!repack) read_in_huge_pages(weights);
+}
 
 void PackedWeights::add(TensorId id) {
   const Tensor& t = program_[id];
@@ -129,6 +143,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           t.columns(),
           takes_quantized(t.type),
           panel_product(kernels_, t.type),
+          file_product(kernels_, t.type),
           panel_unpack(tiles_, t.type),
           tiled_from(t.type),
           prefetch_[static_cast<size_t>(id)],

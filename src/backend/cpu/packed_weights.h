@@ -12,8 +12,15 @@
 
 namespace sluice::backend::cpu {
 
+/// A panel that products read: packed, or (packed is null) the rows of the file.
+struct Panel {
+  const uint8_t* packed;
+  const std::byte* rows;
+};
+
 /// A weight as products read it: panel p of matrix m. Without repacking at load, a panel is packed when it is
-/// asked for, into a buffer of the worker that asks: good until the next but one.
+/// asked for, into a buffer of the worker that asks: good until the next but one. For one activation row that
+/// would be another way through memory, so a panel stays as it is for it.
 struct Matrix {
   quant::Type type;
   const std::byte* data;  // panels; with a buffer the file's rows
@@ -21,8 +28,9 @@ struct Matrix {
   int64_t matrices, rows, columns;
   bool quantized;  // products take QuantBlocks (else floats)
   PanelProduct product;
-  PanelUnpack unpack;  // for products on tiles; may be null
-  int tiled_from;      // rows
+  FileProduct file_product;  // may be null
+  PanelUnpack unpack;        // for products on tiles; may be null
+  int tiled_from;            // rows
   Prefetch prefetch;
   uint8_t* buffer;
 
@@ -33,6 +41,18 @@ struct Matrix {
     uint8_t* into = buffer + panel % 2 * panel_bytes;
     pack(of_matrix, panel, into);
     return into;
+  }
+  /// The same for products with `count` activation rows.
+  Panel open(int64_t matrix, int64_t p, int64_t count) const {
+    const bool as_it_is =
+        buffer != nullptr && file_product != nullptr && count == 1 && (p + 1) * kPanelRows <= rows;
+    if (!as_it_is) return {panel(matrix, p), nullptr};
+    return {nullptr, data + matrix * matrix_bytes + p * kPanelRows * row_bytes};
+  }
+  /// out = the panel times x[0] .. x[count - 1], count <= kTileRows.
+  void multiply(Panel panel, const void* const* x, int64_t count, float* out) const {
+    if (panel.packed == nullptr) return file_product(panel.rows, row_bytes, columns, x[0], out);
+    product(panel.packed, columns, x, static_cast<int>(count), out, prefetch);
   }
   /// Packs a panel of a matrix that lies in the file's order.
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;

@@ -1,6 +1,9 @@
 #include "backend/cpu/pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
 
 #include "base/error.h"
 
@@ -18,6 +21,13 @@ Pages::Pages(int64_t bytes, Size size) : bytes_(bytes) {
 
 Pages::~Pages() {
   if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+}
+
+void want_huge_pages(const std::byte* data, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(data) + bytes;
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
 }  // namespace sluice::backend::cpu

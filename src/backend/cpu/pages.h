@@ -24,4 +24,8 @@ class Pages {
   int64_t bytes_ = 0;
 };
 
+/// Asks that a mapped file be read in large pages, as a wish. Good for what was not read before:
+/// pages that the system has of the file already stay as they are.
+void want_huge_pages(const std::byte* data, size_t bytes);
+
 }  // namespace sluice::backend::cpu

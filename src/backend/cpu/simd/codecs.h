@@ -38,21 +38,22 @@ struct Block {
 };
 
 /// What 32-column types share: one group a block, the scales behind its words.
-template <int kBlockBytes, int kWords>
+template <quant::Type type, int kBlockBytes, int kWords>
 struct OneGroup : Block {
+  static constexpr quant::Type kType = type;
   static constexpr int kGroups = 1, kHalves = 1, kPackedBytes = kBlockBytes * kPanelRows;
   static constexpr bool kMinimum = false, kBytes = false;
   OneGroup(const uint8_t* at, int lane) : Block{at, at + kWords * kWordBytes, lane} {}
 };
 
-struct Q4_0 : OneGroup<18, 4> {
+struct Q4_0 : OneGroup<quant::Type::Q4_0, 18, 4> {
   static constexpr int kOffset = 8, kLargest = 15;
   using OneGroup::OneGroup;
   I code(int, int j) const { return nibbles(0, j); }
   F scale(int, int) const { return half(0); }
 };
 
-struct Q4_1 : OneGroup<20, 4> {
+struct Q4_1 : OneGroup<quant::Type::Q4_1, 20, 4> {
   static constexpr int kOffset = 0, kLargest = 15;
   static constexpr bool kMinimum = true;
   using OneGroup::OneGroup;
@@ -64,14 +65,14 @@ struct Q4_1 : OneGroup<20, 4> {
 /// The fifth bit of Q5_0 and Q5_1 stands in word 4, spread.
 inline I fifth_bits(I spread, int j) { return bits(spread, j - 4, 0x10101010); }
 
-struct Q5_0 : OneGroup<22, 5> {
+struct Q5_0 : OneGroup<quant::Type::Q5_0, 22, 5> {
   static constexpr int kOffset = 16, kLargest = 31;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::bit_or(nibbles(0, j), fifth_bits(word(4), j)); }
   F scale(int, int) const { return half(0); }
 };
 
-struct Q5_1 : OneGroup<24, 5> {
+struct Q5_1 : OneGroup<quant::Type::Q5_1, 24, 5> {
   static constexpr int kOffset = 0, kLargest = 31;
   static constexpr bool kMinimum = true;
   using OneGroup::OneGroup;
@@ -80,7 +81,7 @@ struct Q5_1 : OneGroup<24, 5> {
   F minimum(int, int) const { return half(1); }
 };
 
-struct Q8_0 : OneGroup<34, 8> {
+struct Q8_0 : OneGroup<quant::Type::Q8_0, 34, 8> {
   static constexpr int kOffset = 128, kLargest = 128;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
@@ -94,7 +95,7 @@ alignas(16) constexpr uint8_t kNonlinear4Bytes[16] = {1,   24,  45,  63,  79,  9
 alignas(16) constexpr uint8_t kDoubledE2M1Bytes[16] = {128, 129, 130, 131, 132, 134, 136, 140,
                                                        128, 127, 126, 125, 124, 122, 120, 116};
 
-struct IQ4_NL : OneGroup<18, 4> {
+struct IQ4_NL : OneGroup<quant::Type::IQ4_NL, 18, 4> {
   static constexpr int kOffset = 128, kLargest = 127;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
@@ -102,7 +103,7 @@ struct IQ4_NL : OneGroup<18, 4> {
   F scale(int, int) const { return half(0); }
 };
 
-struct MXFP4 : OneGroup<17, 4> {
+struct MXFP4 : OneGroup<quant::Type::MXFP4, 17, 4> {
   static constexpr int kOffset = 128, kLargest = 12;
   static constexpr bool kBytes = true;
   using OneGroup::OneGroup;
@@ -122,8 +123,9 @@ struct MXFP4 : OneGroup<17, 4> {
 
 /// What the types with blocks of 256 columns share: k16 halves before the words, scales that are unpacked
 /// once a block.
-template <int kBlockBytes, int k16, int kHalvesOfGroup>
+template <quant::Type type, int kBlockBytes, int k16, int kHalvesOfGroup>
 struct EightGroups : Block {
+  static constexpr quant::Type kType = type;
   static constexpr int kGroups = 8, kHalves = kHalvesOfGroup, kPackedBytes = kBlockBytes * kPanelRows;
   static constexpr bool kMinimum = false, kBytes = false;
   F scales[kGroups * kHalves];
@@ -136,12 +138,12 @@ inline I signed_byte(I a, int from) { return Lanes::shift_right_signed(Lanes::sh
 inline F scaled(F d, I scale) { return Lanes::mul(d, Lanes::to_float(scale)); }
 
 /// Q4_K and Q5_K: eight 6-bit scales and minima in words 0..2, as quant/k_quants_mid.cc has them.
-template <int kBlockBytes>
-struct ScalesAndMinima : EightGroups<kBlockBytes, 2, 1> {
+template <quant::Type type, int kBlockBytes>
+struct ScalesAndMinima : EightGroups<type, kBlockBytes, 2, 1> {
   static constexpr int kOffset = 0;
   static constexpr bool kMinimum = true;
   F minima[8];
-  ScalesAndMinima(const uint8_t* at, int lane) : EightGroups<kBlockBytes, 2, 1>(at, lane) {
+  ScalesAndMinima(const uint8_t* at, int lane) : EightGroups<type, kBlockBytes, 2, 1>(at, lane) {
     const I low_scales = this->word(0), low_minima = this->word(1), last = this->word(2);
     const F d = this->half(0), dmin = Lanes::sub(Lanes::all_f(0), this->half(1));
     for (int g = 0; g < 4; ++g) {
@@ -158,13 +160,13 @@ struct ScalesAndMinima : EightGroups<kBlockBytes, 2, 1> {
   F minimum(int group, int) const { return minima[group]; }
 };
 
-struct Q4_K : ScalesAndMinima<144> {
+struct Q4_K : ScalesAndMinima<quant::Type::Q4_K, 144> {
   static constexpr int kLargest = 15;
   using ScalesAndMinima::ScalesAndMinima;
   I code(int group, int j) const { return nibbles_of(word(3 + 8 * (group / 2) + j), 4 * (group % 2)); }
 };
 
-struct Q5_K : ScalesAndMinima<176> {
+struct Q5_K : ScalesAndMinima<quant::Type::Q5_K, 176> {
   static constexpr int kLargest = 31;
   using ScalesAndMinima::ScalesAndMinima;
   I code(int group, int j) const {
@@ -173,7 +175,7 @@ struct Q5_K : ScalesAndMinima<176> {
   }
 };
 
-struct Q6_K : EightGroups<210, 1, 2> {
+struct Q6_K : EightGroups<quant::Type::Q6_K, 210, 1, 2> {
   static constexpr int kOffset = 32, kLargest = 63;
   Q6_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
     const F d = half(0);
@@ -191,7 +193,7 @@ inline I bit_pairs(const Block& block, int base, int group, int j) {
   return bits(block.word(base + 8 * (group / 4) + j), 2 * (group % 4), 0x03030303);
 }
 
-struct Q2_K : EightGroups<84, 2, 2> {
+struct Q2_K : EightGroups<quant::Type::Q2_K, 84, 2, 2> {
   static constexpr int kOffset = 0, kLargest = 3;
   static constexpr bool kMinimum = true;
   F minima[16];
@@ -206,7 +208,7 @@ struct Q2_K : EightGroups<84, 2, 2> {
   F minimum(int group, int half) const { return minima[2 * group + half]; }
 };
 
-struct Q3_K : EightGroups<110, 1, 2> {
+struct Q3_K : EightGroups<quant::Type::Q3_K, 110, 1, 2> {
   static constexpr int kOffset = 4, kLargest = 7;
   Q3_K(const uint8_t* at, int lane) : EightGroups(at, lane) {
     const F d = half(0);
@@ -222,7 +224,7 @@ struct Q3_K : EightGroups<110, 1, 2> {
   }
 };
 
-struct IQ4_XS : EightGroups<136, 2, 1> {
+struct IQ4_XS : EightGroups<quant::Type::IQ4_XS, 136, 2, 1> {
   static constexpr int kOffset = 128, kLargest = 127;
   static constexpr bool kBytes = true;
   IQ4_XS(const uint8_t* at, int lane) : EightGroups(at, lane) {

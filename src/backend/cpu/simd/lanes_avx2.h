@@ -11,6 +11,21 @@ struct Lanes {
   using F = __m256;
 
   static I load(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
+  static void store(void* at, I a) { _mm256_storeu_si256(static_cast<__m256i*>(at), a); }
+  static void words_of_rows(const uint8_t* at, int64_t row_bytes, I (&words)[4]) {
+    const auto row = [&](int64_t index) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + index * row_bytes));
+    };
+    I rows[4];
+    for (int i = 0; i < 4; ++i)
+      rows[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(row(i)), row(i + 4), 1);
+    const I low[2] = {_mm256_unpacklo_epi32(rows[0], rows[1]), _mm256_unpacklo_epi32(rows[2], rows[3])};
+    const I high[2] = {_mm256_unpackhi_epi32(rows[0], rows[1]), _mm256_unpackhi_epi32(rows[2], rows[3])};
+    words[0] = _mm256_unpacklo_epi64(low[0], low[1]);
+    words[1] = _mm256_unpackhi_epi64(low[0], low[1]);
+    words[2] = _mm256_unpacklo_epi64(high[0], high[1]);
+    words[3] = _mm256_unpackhi_epi64(high[0], high[1]);
+  }
   static I all(int32_t value) { return _mm256_set1_epi32(value); }
   static I zero() { return _mm256_setzero_si256(); }
   static I shift_right(I a, int by) { return _mm256_srli_epi32(a, by); }

@@ -13,6 +13,27 @@ struct Lanes {
 
   // --- integers ---
   static I load(const void* at) { return _mm512_loadu_si512(at); }
+  static void store(void* at, I a) { _mm512_storeu_si512(at, a); }
+  /// The 16 bytes at `at` of as many rows as there are lanes, row_bytes apart: word i of each, for four
+  /// words.
+  static void words_of_rows(const uint8_t* at, int64_t row_bytes, I (&words)[4]) {
+    const auto row = [&](int64_t index) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + index * row_bytes));
+    };
+    I rows[4];
+    for (int i = 0; i < 4; ++i) {
+      rows[i] = _mm512_castsi128_si512(row(i));
+      rows[i] = _mm512_inserti32x4(rows[i], row(i + 4), 1);
+      rows[i] = _mm512_inserti32x4(rows[i], row(i + 8), 2);
+      rows[i] = _mm512_inserti32x4(rows[i], row(i + 12), 3);
+    }
+    const I low[2] = {_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpacklo_epi32(rows[2], rows[3])};
+    const I high[2] = {_mm512_unpackhi_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[2], rows[3])};
+    words[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+    words[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+    words[2] = _mm512_unpacklo_epi64(high[0], high[1]);
+    words[3] = _mm512_unpackhi_epi64(high[0], high[1]);
+  }
   static I all(int32_t value) { return _mm512_set1_epi32(value); }
   static I zero() { return _mm512_setzero_si512(); }
   static I shift_right(I a, int by) { return _mm512_srli_epi32(a, static_cast<unsigned>(by)); }

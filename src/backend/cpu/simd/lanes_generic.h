@@ -26,6 +26,14 @@ struct Lanes {
     __builtin_memcpy(&out, at, sizeof out);
     return out;
   }
+  static void store(void* at, const I& a) { __builtin_memcpy(at, &a, sizeof a); }
+  static void words_of_rows(const uint8_t* at, int64_t row_bytes, I (&words)[4]) {
+    for (int row = 0; row < kWidth; ++row) {
+      uint32_t four[4];
+      __builtin_memcpy(four, at + row * row_bytes, sizeof four);
+      for (int i = 0; i < 4; ++i) words[i].v[row] = four[i];
+    }
+  }
   static I all(int32_t value) {
     return each<I>([=](int) { return static_cast<uint32_t>(value); });
   }

@@ -15,6 +15,18 @@ struct Lanes {
   static uint32x4_t as_unsigned(I a) { return vreinterpretq_u32_s32(a); }
 
   static I load(const void* at) { return vreinterpretq_s32_u8(vld1q_u8(static_cast<const uint8_t*>(at))); }
+  static void store(void* at, I a) { vst1q_u8(static_cast<uint8_t*>(at), vreinterpretq_u8_s32(a)); }
+  static void words_of_rows(const uint8_t* at, int64_t row_bytes, I (&words)[4]) {
+    I rows[4];
+    for (int i = 0; i < 4; ++i) rows[i] = load(at + i * row_bytes);
+    // Words of rows 0 and 2, and of 1 and 3, in turns.
+    const I low[2] = {vzip1q_s32(rows[0], rows[2]), vzip1q_s32(rows[1], rows[3])};
+    const I high[2] = {vzip2q_s32(rows[0], rows[2]), vzip2q_s32(rows[1], rows[3])};
+    words[0] = vzip1q_s32(low[0], low[1]);
+    words[1] = vzip2q_s32(low[0], low[1]);
+    words[2] = vzip1q_s32(high[0], high[1]);
+    words[3] = vzip2q_s32(high[0], high[1]);
+  }
   static I all(int32_t value) { return vdupq_n_s32(value); }
   static I zero() { return all(0); }
   static I shift_right(I a, int by) { return vreinterpretq_s32_u32(vshlq_u32(as_unsigned(a), all(-by))); }

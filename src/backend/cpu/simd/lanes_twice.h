@@ -20,6 +20,16 @@ struct Twice {
   }
 
   static I load(const void* at) { return {Half::load(at), Half::load(next<int32_t>(at))}; }
+  static void store(void* at, I a) {
+    Half::store(at, a.low);
+    Half::store(static_cast<uint8_t*>(at) + sizeof a.low, a.high);
+  }
+  static void words_of_rows(const uint8_t* at, int64_t row_bytes, I (&words)[4]) {
+    typename Half::I low[4], high[4];
+    Half::words_of_rows(at, row_bytes, low);
+    Half::words_of_rows(at + Half::kWidth * row_bytes, row_bytes, high);
+    for (int i = 0; i < 4; ++i) words[i] = {low[i], high[i]};
+  }
   static I all(int32_t value) { return {Half::all(value), Half::all(value)}; }
   static I zero() { return {Half::zero(), Half::zero()}; }
   static I shift_right(I a, int by) { return {Half::shift_right(a.low, by), Half::shift_right(a.high, by)}; }

@@ -3,6 +3,7 @@
 // (simd/panel_body.h) and written against that tier's vectors (simd/lanes_TIER.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice::backend::cpu {
@@ -38,15 +39,26 @@ struct Prefetch {
 using PanelProduct = void (*)(const uint8_t* panel, int64_t columns, const void* const* x, int count,
                               float* out, Prefetch prefetch);
 
+/// The same of a whole panel that was not packed, for one activation row of QuantBlocks: its rows lie as in
+/// the file, row_bytes apart. The same bits.
+using FileProduct = void (*)(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* x,
+                             float* out);
+
+/// file: null for float types.
+struct Product {
+  PanelProduct panel;
+  FileProduct file;
+};
+
 struct MatmulKernels {
   /// columns: a multiple of kQuantColumns.
   void (*quantize)(const float* x, int64_t columns, QuantBlock* out);
   /// out = silu(gate) * up for `count` numbers, a multiple of kPanelRows.
   void (*silu_mul)(const float* gate, const float* up, int64_t count, float* out);
   // One product a weight type.
-  PanelProduct f32, f16, bf16;
-  PanelProduct q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
-  PanelProduct q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
+  Product f32, f16, bf16;
+  Product q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
+  Product q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

@@ -1,11 +1,14 @@
 // The weight-multiplying kernels of the tier avx2.
 #include <immintrin.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>
 
+#include "backend/cpu/simd/layout.h"
 #include "backend/cpu/simd/matmul.h"
 
 namespace sluice::backend::cpu {

@@ -6,11 +6,14 @@
 #endif
 #include <immintrin.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>
 
+#include "backend/cpu/simd/layout.h"
 #include "backend/cpu/simd/matmul.h"
 
 namespace sluice::backend::cpu {

@@ -1,10 +1,13 @@
 // The weight-multiplying kernels of the tier generic.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>
 
+#include "backend/cpu/simd/layout.h"
 #include "backend/cpu/simd/matmul.h"
 #include "base/half.h"
 

@@ -111,39 +111,140 @@ SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBl
   }
 }
 
+/// The sums of R rows with all rows of a panel.
+template <int R>
+struct PanelSums {
+  static constexpr int kParts = kPanelRows / L::kWidth;
+  F of[kParts][R];
+
+  PanelSums() {
+    for (auto& part : of) {
+      for (F& sum : part) sum = L::all_f(0);
+    }
+  }
+  void store(float* out) const {
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < kParts; ++p) L::store_f(out + r * kPanelRows + p * L::kWidth, of[p][r]);
+    }
+  }
+};
+
+/// The groups of a packed block; x goes on behind it. ask(g) is called once a group.
+template <typename Codec, int R, typename Ask>
+SLUICE_INLINE inline void add_block(const uint8_t* block, const QuantBlock** x, PanelSums<R>& sums, Ask ask) {
+  repeat<PanelSums<R>::kParts>([&](auto p) SLUICE_INLINE {
+    const Codec codec(block, p * L::kWidth);
+    const QuantBlock* at[R];
+    for (int r = 0; r < R; ++r) at[r] = x[r];
+    repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+      if (p == 0) ask(g);
+      add_group<Codec, R>(codec, g, at, sums.of[p]);
+      for (int r = 0; r < R; ++r) ++at[r];
+    });
+  });
+  for (int r = 0; r < R; ++r) x[r] += Codec::kGroups;
+}
+
 template <typename Codec, int R>
 void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
                 Prefetch prefetch) {
-  constexpr int kParts = kPanelRows / L::kWidth;
-  constexpr int kBlockColumns = Codec::kGroups * kQuantColumns;
+  constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
   const QuantBlock* x[R];
-  F sums[kParts][R];
+  PanelSums<R> sums;
   for (int r = 0; r < R; ++r) x[r] = static_cast<const QuantBlock*>(rows[r]);
-  for (int p = 0; p < kParts; ++p) {
-    for (int r = 0; r < R; ++r) sums[p][r] = L::all_f(0);
-  }
-  for (int64_t c = 0; c < columns; c += kBlockColumns, panel += Codec::kPackedBytes) {
-    constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
-    repeat<kParts>([&](auto p) SLUICE_INLINE {
-      const Codec codec(panel, p * L::kWidth);
-      if constexpr (Codec::kGroups == 1) {
-        if (p == 0) ask_ahead<kGroupBytes>(panel, prefetch);
-        add_group<Codec, R>(codec, 0, x, sums[p]);
-      } else {
-        const QuantBlock* at[R];
-        for (int r = 0; r < R; ++r) at[r] = x[r];
-        repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
-          if (p == 0) ask_ahead<kGroupBytes>(panel + g * kGroupBytes, prefetch);
-          add_group<Codec, R>(codec, g, at, sums[p]);
-          for (int r = 0; r < R; ++r) ++at[r];
-        });
-      }
+  for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns, panel += Codec::kPackedBytes) {
+    add_block<Codec, R>(panel, x, sums, [&](int group) SLUICE_INLINE {
+      ask_ahead<kGroupBytes>(panel + group * kGroupBytes, prefetch);
     });
-    for (int r = 0; r < R; ++r) x[r] += Codec::kGroups;
   }
-  for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < kParts; ++p) L::store_f(out + r * kPanelRows + p * L::kWidth, sums[p][r]);
+  sums.store(out);
+}
+
+/// Fifth bits of a row a lane, to where panels have them: bit 4j + b becomes bit j of byte b, by four
+/// exchanges of bits (packed.cc).
+inline I spread(I word) {
+  const auto exchange = [](I a, int32_t lower, int by) {
+    const I differ = L::bit_and(L::bit_xor(a, L::shift_right(a, by)), L::all(lower));
+    return L::bit_xor(a, L::bit_xor(differ, L::shift_left(differ, by)));
+  };
+  word = exchange(exchange(word, 0x0000CCCC, 14), 0x00AA00AA, 7);
+  return exchange(exchange(word, 0x0C0C0C0C, 2), 0x22222222, 1);
+}
+
+/// The words of a part of a block, from the rows of the file to a panel: squares of four words, the last of
+/// which may lie over the one before, or over what stands beside fewer words in a block of `bytes`.
+template <Part part, int bytes>
+SLUICE_INLINE inline void pack_words(const uint8_t* file, int64_t row_bytes, uint8_t* packed) {
+  constexpr int kEnd = part.offset + 4 * part.count;
+  repeat<(part.count + 3) / 4>([&](auto square) SLUICE_INLINE {
+    const int beside = part.offset + 16 <= bytes ? part.offset : kEnd - 16;
+    const int offset = part.count < 4 ? beside : std::min(part.offset + 16 * square, kEnd - 16);
+    repeat<kPanelRows / L::kWidth>([&](auto p) SLUICE_INLINE {
+      I words[4];
+      L::words_of_rows(file + offset + p * L::kWidth * row_bytes, row_bytes, words);
+      repeat<4>([&](auto i) SLUICE_INLINE {
+        const int word = (offset - part.offset) / 4 + i;
+        if (word < 0 || word >= part.count) return;
+        const I here = part.kind == PartKind::Spread ? spread(words[i]) : words[i];
+        L::store(packed + word * kWordBytes + 4 * p * L::kWidth, here);
+      });
+    });
+  });
+}
+
+template <typename Unit, Part part>
+SLUICE_INLINE inline void pack_units(const uint8_t* file, int64_t row_bytes, uint8_t* packed) {
+  for (int i = 0; i < part.count; ++i) {
+    Unit units[kPanelRows];
+    for (int row = 0; row < kPanelRows; ++row) {
+      const auto at = part.offset + i * static_cast<int>(sizeof(Unit));
+      __builtin_memcpy(&units[row], file + row * row_bytes + at, sizeof(Unit));
+    }
+    __builtin_memcpy(packed + i * sizeof units, units, sizeof units);
   }
+}
+
+/// A block of 16 rows.
+template <quant::Type type>
+SLUICE_INLINE inline void pack_block(const uint8_t* file, int64_t row_bytes, uint8_t* packed) {
+  static constexpr Layout kLayout = *find_layout(type);
+  call_each(
+      [&](auto p) SLUICE_INLINE {
+        constexpr Part kPart = kLayout.part[p];
+        uint8_t* to = packed + kPanelRows * kLayout.bytes_before(p);
+        if constexpr (kPart.kind == PartKind::Bytes) {
+          pack_units<uint8_t, kPart>(file, row_bytes, to);
+        } else if constexpr (kPart.kind == PartKind::Halves) {
+          pack_units<uint16_t, kPart>(file, row_bytes, to);
+        } else {
+          pack_words<kPart, kLayout.bytes()>(file, row_bytes, to);
+        }
+      },
+      std::make_integer_sequence<int, kLayout.parts>{});
+}
+
+/// Rows are packed block by block, on their way to the registers. The panel behind this one is asked for
+/// meanwhile: 16 rows side by side are no stream that a processor sees.
+template <typename Codec>
+void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* activation,
+                  float* out) {
+  constexpr int kBytes = Codec::kPackedBytes / kPanelRows;
+  static_assert(kBytes == find_layout(Codec::kType)->bytes());
+  const auto* file = reinterpret_cast<const uint8_t*>(rows);
+  const uint8_t* ahead = file + kPanelRows * row_bytes;
+  const auto* x = static_cast<const QuantBlock*>(activation);
+  PanelSums<1> sums;
+  for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
+    alignas(64) uint8_t block[Codec::kPackedBytes];
+    pack_block<Codec::kType>(file, row_bytes, block);
+    add_block<Codec, 1>(block, &x, sums, [&](int) SLUICE_INLINE {
+      constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
+      for (int line = 0; line < kGroupBytes; line += 64) L::prefetch(ahead + line);
+      ahead += kGroupBytes;
+    });
+    file += kBytes;
+  }
+  sums.store(out);
 }
 
 // The columns of a panel of floats: 16 numbers each.
@@ -252,23 +353,14 @@ void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
   }
 }
 
+template <typename Codec>
+constexpr Product kProduct{product<QuantTiles<Codec>>, file_product<Codec>};
+template <typename Number>
+constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr};
+
 constexpr MatmulKernels kTable{
-    quantize,
-    silu_mul,
-    product<FloatTiles<F32>>,
-    product<FloatTiles<F16>>,
-    product<FloatTiles<BF16>>,
-    product<QuantTiles<Q4_0>>,
-    product<QuantTiles<Q4_1>>,
-    product<QuantTiles<Q5_0>>,
-    product<QuantTiles<Q5_1>>,
-    product<QuantTiles<Q8_0>>,
-    product<QuantTiles<IQ4_NL>>,
-    product<QuantTiles<MXFP4>>,
-    product<QuantTiles<Q2_K>>,
-    product<QuantTiles<Q3_K>>,
-    product<QuantTiles<Q4_K>>,
-    product<QuantTiles<Q5_K>>,
-    product<QuantTiles<Q6_K>>,
-    product<QuantTiles<IQ4_XS>>,
+    quantize,         silu_mul,        kFloatProduct<F32>, kFloatProduct<F16>, kFloatProduct<BF16>,
+    kProduct<Q4_0>,   kProduct<Q4_1>,  kProduct<Q5_0>,     kProduct<Q5_1>,     kProduct<Q8_0>,
+    kProduct<IQ4_NL>, kProduct<MXFP4>, kProduct<Q2_K>,     kProduct<Q3_K>,     kProduct<Q4_K>,
+    kProduct<Q5_K>,   kProduct<Q6_K>,  kProduct<IQ4_XS>,
 };
