@@ -44,7 +44,7 @@ std::string source(const std::string& path) {
 constexpr double kAloneFlops = 32e6;
 
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
-constexpr int kKernelVersion = 4;
+constexpr int kKernelVersion = 5;
 
 class CpuExecutable : public Executable {
  public:
@@ -245,7 +245,8 @@ class CpuBackend : public Backend {
     for (const Op& op : program.ops()) {
       // Operands of bfloat16 are off by 2^-9 at most, each. Attention has four, and its softmax turns a
       // score's error into so much of a weight: with scores of some units as much again.
-      if (std::holds_alternative<MlaAttend>(op.args) && cpu::attend_kernels(isa_).bf16) tolerance = 0x1p-7;
+      if (std::holds_alternative<MlaAttend>(op.args) && cpu::attend_kernels(isa_).bits == 8)
+        tolerance = 0x1p-7;
       // Products on tiles have two.
       const Kernel* kernel = cpu::bind(program, op);
       if (cpu::tile_kernels(isa_) != nullptr && kernel != nullptr && kernel->panels)

@@ -46,7 +46,9 @@ struct Ahead {
 
 struct AttendKernels {
   const char* name;
-  bool bf16;  ///< queries, keys, weights and values are rounded to bfloat16 (8 bits)
+  /// Of the numbers that queries, keys, weights and values are rounded to: 24 (float32), 11 and more (whole
+  /// numbers of 16 bits under a scale a row), 8 (bfloat16).
+  int bits;
   /// Floats that a tile, the packed queries of a call and a call's own scratch take, and a query's sums: all
   /// multiples of 16, and all of them begin at such multiples.
   int64_t (*tile_floats)(AttendShape);

@@ -184,7 +184,7 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
 }  // namespace
 
 extern const AttendKernels kAttendAmx;
-const AttendKernels kAttendAmx{"amx bf16", true,      tile_floats, packed_floats, work_floats, sums_stride,
+const AttendKernels kAttendAmx{"amx bf16", 8,         tile_floats, packed_floats, work_floats, sums_stride,
                                decode_f16, decode_q8, decode_f32,  pack,          attend,      merge_sums};
 
 }  // namespace sluice::backend::cpu

@@ -1,6 +1,7 @@
 // The attention kernels of the tier avx512bf16: products of bfloat16 pairs, sums in float32.
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
@@ -29,7 +30,9 @@ inline __m512i pairs_of(__m512i row, __m512i next, bool upper) {
   return _mm512_permutex2var_epi16(row, from, next);
 }
 
-struct Operand {
+#include "backend/cpu/simd/totals_avx512.h"
+
+struct Operand : FloatSums {
   using Number = uint16_t;
   using Vector = __m512i;
   static constexpr int kGroup = 5;
@@ -64,7 +67,11 @@ struct Operand {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
   }
   static const uint16_t* keys(const float* tile) { return reinterpret_cast<const uint16_t*>(tile); }
-  static void make_weights(float* weights, int64_t end, float* total) {
+  static void store_scores(const Sum* sums, const float*, int64_t, const float*, int64_t, AttendShape,
+                           float* scores) {
+    store_totals(sums, scores);
+  }
+  static void make_weights(float* weights, int64_t end, const float*, AttendShape, float* total) {
     weights_to_bf16(weights, end, reinterpret_cast<uint16_t*>(weights), total);
   }
 };
@@ -79,14 +86,13 @@ void pack(const float* const* q, int64_t queries, AttendShape shape, float* pack
   }
 }
 
-#include "backend/cpu/simd/totals_avx512.h"
-// Operand and totals first.
+// Operand first.
 #include "backend/cpu/simd/attend_body.h"
 
 }  // namespace
 
 extern const AttendKernels kAttendAvx512Bf16;
-const AttendKernels kAttendAvx512Bf16{"avx512 bf16", true,        tile_floats, packed_floats,
+const AttendKernels kAttendAvx512Bf16{"avx512 bf16", 8,           tile_floats, packed_floats,
                                       work_floats,   sums_stride, decode_f16,  decode_q8,
                                       decode_f32,    pack,        attend,      merge_sums};
 

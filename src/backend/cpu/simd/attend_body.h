@@ -9,22 +9,28 @@
 //
 // Operand says what the multiply-adds take: its kGroup queries; `Number`, and how many of them make a vector
 // (kNumbers) and how many rows of the tile one multiply-add of the values takes (kRows), which load_values
-// puts side by side; multiply_add, totals, and where keys and weights lie.
+// puts side by side; multiply_add, the Sum that it makes, how sums become scores and results, and where keys
+// and weights lie.
 
 constexpr int kBlock = 4;  // rows of the tile for the scores, vectors for the values
 
-int64_t packed_floats(AttendShape shape) { return kQueries * Operand::stride(shape); }
+int64_t packed_floats(AttendShape shape) {
+  return kQueries * (Operand::stride(shape) + Operand::kQueryFloats);
+}
 int64_t work_floats(AttendShape) { return kQueries * kChunkRows; }
 
-/// scores[i][t] = query i . row t for H queries; past `count` come up to three scores of whatever lies there.
+/// scores[i][t] = query first + i . row t for H queries; past `count` come up to three scores of whatever
+/// lies there.
 template <int H>
-void score(const Operand::Number* q, const Operand::Number* keys, int64_t stride, int64_t count, Ahead& ahead,
-           int64_t bytes_ahead, float* scores) {
-  using L = Lanes;
+void score(const float* packed, int64_t first, const float* tile, AttendShape shape, int64_t count,
+           Ahead& ahead, int64_t bytes_ahead, float* scores) {
+  const int64_t stride = Operand::numbers(shape);
+  const auto* q = reinterpret_cast<const Operand::Number*>(packed) + first * stride;
+  const Operand::Number* keys = Operand::keys(tile);
   for (int64_t t = 0; t < count; t += kBlock) {
-    L::F sums[H][kBlock];
+    Operand::Sum sums[H][kBlock];
     for (int h = 0; h < H; ++h) {
-      for (int n = 0; n < kBlock; ++n) sums[h][n] = L::all_f(0);
+      for (int n = 0; n < kBlock; ++n) sums[h][n] = Operand::nothing();
     }
     const Operand::Number* rows = keys + t * stride;
     for (int64_t i = 0; i < stride; i += Operand::kNumbers) {
@@ -36,7 +42,8 @@ void score(const Operand::Number* q, const Operand::Number* keys, int64_t stride
       }
     }
     ask_ahead(ahead, bytes_ahead);
-    for (int h = 0; h < H; ++h) store_totals(sums[h], scores + h * kChunkRows + t);
+    for (int h = 0; h < H; ++h)
+      Operand::store_scores(sums[h], packed, first + h, tile, t, shape, scores + h * kChunkRows + t);
   }
 }
 
@@ -45,10 +52,9 @@ void score(const Operand::Number* q, const Operand::Number* keys, int64_t stride
 template <int H, int N>
 void weigh(const Operand::Number* weights, const Operand::Number* values, int64_t stride, int64_t count,
            float* sums, int64_t sums_stride) {
-  using L = Lanes;
-  L::F acc[H][N];
+  Operand::Sum acc[H][N];
   for (int h = 0; h < H; ++h) {
-    for (int n = 0; n < N; ++n) acc[h][n] = L::all_f(0);
+    for (int n = 0; n < N; ++n) acc[h][n] = Operand::nothing();
   }
   for (int64_t t = 0; t < count; t += Operand::kRows) {
     Operand::Vector v[N];
@@ -59,9 +65,8 @@ void weigh(const Operand::Number* weights, const Operand::Number* values, int64_
       for (int n = 0; n < N; ++n) acc[h][n] = Operand::multiply_add(w, v[n], acc[h][n]);
     }
   }
-  for (int h = 0; h < H; ++h) {
-    for (int n = 0; n < N; ++n) L::store_f(sums + h * sums_stride + n * L::kWidth, acc[h][n]);
-  }
+  for (int h = 0; h < H; ++h)
+    Operand::store_sums(acc[h], weights + h * Operand::kWeightStride, sums + h * sums_stride);
 }
 
 void attend(const float* packed, const int32_t* counts, int64_t queries, const float* tile, AttendShape shape,
@@ -69,7 +74,6 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   using L = Lanes;
   using Number = Operand::Number;
   const int64_t stride = Operand::numbers(shape), rank = sums_stride(shape);
-  const auto* q = reinterpret_cast<const Number*>(packed);
   const Number* keys = Operand::keys(tile);
   // What the next chunk reads, spread over this one's scores.
   const int64_t groups = (queries + Operand::kGroup - 1) / Operand::kGroup;
@@ -77,13 +81,13 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   in_groups(queries, Operand::kGroup, [&](int64_t first, int64_t size) {
     const int64_t count = largest_of(counts + first, size);
     with_size<Operand::kGroup>(size, [&](auto n) {
-      score<decltype(n)::value>(q + first * stride, keys, stride, count, ahead, bytes_ahead,
+      score<decltype(n)::value>(packed, first, tile, shape, count, ahead, bytes_ahead,
                                 work + first * kChunkRows);
     });
     const int64_t end = round_up(count, 32);
     for (int64_t i = first; i < first + size; ++i) {
       softmax_chunk(work + i * kChunkRows, counts[i], end, scale, result.largest + i, result.total + i);
-      Operand::make_weights(work + i * kChunkRows, end, result.total + i);
+      Operand::make_weights(work + i * kChunkRows, end, tile, shape, result.total + i);
     }
   });
   // Columns outside, queries inside: the block of columns stays in the first cache.

@@ -1,5 +1,6 @@
 // The attention kernels of the tier generic: float32.
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
@@ -13,6 +14,7 @@ namespace {
 // Lanes first: the others are written against it.
 #include "backend/cpu/simd/exp.h"
 // And each of these needs the one before it.
+#include "backend/cpu/simd/attend_rows.h"
 #include "backend/cpu/simd/attend_softmax.h"
 
 /// The total of each of four vectors.
@@ -28,7 +30,7 @@ constexpr int kGroupF32 = 2;
 }  // namespace
 
 extern const AttendKernels kAttendGeneric;
-const AttendKernels kAttendGeneric{"generic f32", false,       tile_floats, packed_floats,
+const AttendKernels kAttendGeneric{"generic f32", 24,          tile_floats, packed_floats,
                                    work_floats,   sums_stride, decode_f16,  decode_q8,
                                    decode_f32,    pack,        attend,      merge_sums};
 

@@ -1,6 +1,7 @@
 // The attention kernels of the tier neon: float32.
 #include <arm_neon.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
@@ -14,6 +15,7 @@ namespace {
 // Lanes first: the others are written against it.
 #include "backend/cpu/simd/exp.h"
 // And each of these needs the one before it.
+#include "backend/cpu/simd/attend_rows.h"
 #include "backend/cpu/simd/attend_softmax.h"
 
 /// The total of each of four vectors.
@@ -29,7 +31,7 @@ constexpr int kGroupF32 = 4;
 }  // namespace
 
 extern const AttendKernels kAttendNeon;
-const AttendKernels kAttendNeon{"neon f32", false,     tile_floats, packed_floats, work_floats, sums_stride,
+const AttendKernels kAttendNeon{"neon f32", 24,        tile_floats, packed_floats, work_floats, sums_stride,
                                 decode_f16, decode_q8, decode_f32,  pack,          attend,      merge_sums};
 
 }  // namespace sluice::backend::cpu

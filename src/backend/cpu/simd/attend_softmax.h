@@ -56,6 +56,18 @@ inline int64_t largest_of(const int32_t* counts, int64_t number) {
   return most;
 }
 
+/// What an Operand has whose sums are floats (attend_body.h).
+struct FloatSums {
+  using Sum = Lanes::F;
+  static constexpr int64_t kQueryFloats = 0;  // of a packed query, beside its numbers
+
+  static Sum nothing() { return Lanes::all_f(0); }
+  template <int N>
+  static void store_sums(const Sum (&sums)[N], const void*, float* out) {
+    for (int n = 0; n < N; ++n) Lanes::store_f(out + n * Lanes::kWidth, sums[n]);
+  }
+};
+
 /// Queries are taken in groups of nearly the same size, at most `most`: calls body(first, size).
 template <typename Body>
 inline void in_groups(int64_t queries, int64_t most, Body body) {
