@@ -113,7 +113,9 @@ void add_tune(CLI::App& app) {
       "chance. Remove the file to go back.\n"
       "The backend cpu leaves open how far ahead its kernels ask for weights. Those of cuda leave nothing "
       "open:\n"
-      "how they share an op among blocks follows from its shape, and decides in which order sums are taken.");
+      "how they split a sum follows from the op's shape and the device, so that no result depends on a "
+      "file;\n"
+      "how many blocks, stages and registers they take was measured and is compiled in.");
   CLI::Option* file =
       command->add_option("-m,--model", options->file, "GGUF file; without it the bundled model");
   command->add_option("--shapes", options->shapes, "instead of a file: a model of sluice synth")
