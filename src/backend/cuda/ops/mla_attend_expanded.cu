@@ -67,15 +67,12 @@ __device__ __forceinline__ void bring_tiles(const Expanded& e, const RowTile& ti
 template <typename S>
 struct Attend {
   static constexpr int kKeys = S::kKeys;
-  const Ring& ring;
-  uint64_t queries;     ///< descriptor of the first
-  int tiles;            ///< that the group's rows see
-  int limit[2], least;  ///< positions that this thread's rows see, and that all rows of the group do
-  float factor[2], largest[2] = {-INFINITY, -INFINITY}, all[2] = {0, 0}, keep[2];
-  float sum[S::kValue / 8][4];
-  uint32_t weight[kKeys / 16][4];  ///< as the first operand
-
   using Scores = float[kKeys / 8][4];
+  const Ring& ring;
+  uint64_t queries;  ///< descriptor of the first
+  int tiles;         ///< that the group's rows see
+  TwoRows<kKeys, S::kValue> rows;
+  uint32_t weight[kKeys / 16][4];  ///< as the first operand
 
   __device__ __forceinline__ void start_scores(Scores& score, int i) {
     barrier_wait(ring.key_full + 8 * (i % 2), i / 2 & 1);
@@ -98,66 +95,23 @@ struct Attend {
                             (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
     wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < kKeys / 16; ++s) wgmma_64x16_rows(sum, weight[s], values + s * (2048 >> 4));
+    for (int s = 0; s < kKeys / 16; ++s) wgmma_64x16_rows(rows.sum, weight[s], values + s * (2048 >> 4));
     wgmma_commit();
   }
   static __device__ __forceinline__ void release(uint32_t barrier) {
     if (threadIdx.x % 128 == 0) barrier_arrive(barrier);
   }
-  /// Scores of a tile to weights; keep: what sums have to be multiplied by before.
-  __device__ __forceinline__ void soften(Scores& score, int from) {
-    const int t = threadIdx.x % 4;
-    if (from + kKeys > least) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-#pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            if (from + n * 8 + 2 * t + k >= limit[h]) score[n][2 * h + k] = -INFINITY;
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float top = largest[h];
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
-      top = lane_max(top, 4);
-      keep[h] = power_of_two((largest[h] - top) * factor[h]);
-      largest[h] = top;
-      const float scaled = top * factor[h];
-      float total = 0;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
-        const float a = power_of_two(fmaf(score[n][2 * h], factor[h], -scaled));
-        const float b = power_of_two(fmaf(score[n][2 * h + 1], factor[h], -scaled));
-        total += a + b;
-        score[n][2 * h] = a, score[n][2 * h + 1] = b;
-      }
-      all[h] = all[h] * keep[h] + total;
-    }
-  }
-  /// Not while products are in flight: their operands' registers may not be written then.
-  __device__ __forceinline__ void pack(const Scores& score) {
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-      weight[n / 2][n % 2 * 2] = pack_halves(score[n][0], score[n][1]);
-      weight[n / 2][n % 2 * 2 + 1] = pack_halves(score[n][2], score[n][3]);
-    }
-  }
   __device__ __forceinline__ void run() {
 #pragma unroll
-    for (int i = 0; i < S::kValue / 2; ++i) sum[i / 4][i % 4] = 0;
+    for (int i = 0; i < S::kValue / 2; ++i) rows.sum[i / 4][i % 4] = 0;
     {
       Scores score;
       start_scores(score, 0);
       wgmma_wait<0>();
       hold_sums(score);
       release(ring.key_empty);
-      soften(score, 0);
-      pack(score);
+      rows.soften(score, 0);
+      rows.pack(weight, score);
     }
     for (int i = 1; i < tiles; ++i) {
       Scores score;
@@ -166,19 +120,17 @@ struct Attend {
       wgmma_wait<1>();
       hold_sums(score);
       release(ring.key_empty + 8 * (i % 2));
-      soften(score, i * kKeys);
+      rows.soften(score, i * kKeys);
       wgmma_wait<0>();
-      hold_sums(sum);
+      hold_sums(rows.sum);
       release(ring.value_empty + 8 * ((i - 1) % 2));
-#pragma unroll
-      for (int n = 0; n < S::kValue / 8; ++n) {
-        sum[n][0] *= keep[0], sum[n][1] *= keep[0], sum[n][2] *= keep[1], sum[n][3] *= keep[1];
-      }
-      pack(score);
+      rows.rescale();
+      // Not while products are in flight: their operands' registers may not be written then.
+      rows.pack(weight, score);
     }
     start_values(tiles - 1);
     wgmma_wait<0>();
-    hold_sums(sum);
+    hold_sums(rows.sum);
   }
 };
 
@@ -221,30 +173,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   asm volatile("bar.sync 1, 256;" ::: "memory");
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int group = threadIdx.x / 128 * kHalfTile, mine = group + warp * 16 + lane / 4;
   Attend<S> attend{.ring = ring,
                    .queries = matrix_descriptor(base + threadIdx.x / 128 * S::kQueryBytes, 1024),
                    .tiles = (tile.limit(group + kHalfTile - 1) + S::kKeys - 1) / S::kKeys,
-                   .limit = {tile.limit(mine), tile.limit(mine + 8)},
-                   .least = tile.limit(group),
-                   .factor = {factors[mine], factors[mine + 8]}};
+                   .rows = {.limit = {tile.limit(mine), tile.limit(mine + 8)},
+                            .least = tile.limit(group),
+                            .factor = {factors[mine], factors[mine + 8]}}};
   attend.run();
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float all = attend.all[h];
-    all += __shfl_xor_sync(kWholeWarp, all, 1);
-    all += __shfl_xor_sync(kWholeWarp, all, 2);
-    const float inverse = 1.0f / all;
-    if (tile.first + mine + 8 * h >= tile.segment.rows) continue;
-    float* const to = p.out(tile.segment.first_row + tile.first + mine + 8 * h, head) + 8 * t;
-#pragma unroll
-    for (int n = 0; n < S::kValue / 8; n += 2) {
-      *reinterpret_cast<float4*>(to + n / 4 * 32 + n % 4 * 2) = {
-          attend.sum[n][2 * h] * inverse, attend.sum[n][2 * h + 1] * inverse,
-          attend.sum[n + 1][2 * h] * inverse, attend.sum[n + 1][2 * h + 1] * inverse};
-    }
-  }
+  attend.rows.store(p, tile, mine, head);
 #endif
 }
 

@@ -26,6 +26,7 @@
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/mla_values.cuh"
 #include "backend/cuda/prim/warp.cuh"
 
 namespace sluice::backend::cuda {
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (kFew) operand(rests, 0, rest[s]);
   }
 
-  float sum[kTiles][8][4] = {};
+  QueryRowSums<kTiles> sum;
   float largest[kMine], all[kMine];  // all: this lane's weights
 #pragma unroll
   for (int i = 0; i < kMine; ++i) largest[i] = -INFINITY, all[i] = 0;
@@ -236,33 +237,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncthreads();
 
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const float low = shrink[16 * i + g], high = shrink[16 * i + 8 + g];
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-        sum[i][n][0] *= low, sum[i][n][1] *= low, sum[i][n][2] *= high, sum[i][n][3] *= high;
-    }
-#pragma unroll
-    for (int s = 0; s < kPiece / 16; ++s) {
-      uint32_t weight[kTiles][4];
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        load_matrices(weight[i], shared_address(weights + (16 * i + lane % 16) * kWeightStride + 16 * s +
-                                                lane / 16 * 8));
-      }
-#pragma unroll
-      for (int n = 0; n < 8; n += 2) {
-        uint32_t value[4];  // positions 0..7 and 8..15 of columns 0..7, then of columns 8..15
-        load_matrices_transposed(
-            value, piece + (16 * s + lane % 16) * kMlaPitch + (warp * 64 + n * 8 + lane / 16 * 8) * 2);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          mma_16x8x16(sum[i][n], weight[i], value[0], value[1]);
-          mma_16x8x16(sum[i][n + 1], weight[i], value[2], value[3]);
-        }
-      }
-    }
+    sum.rescale(shrink);
+    sum.template add<kPiece, kWeightStride>(weights, piece);
   }
 
   // The whole context: the result. A chunk of it: its part, and what it has to be weighed with.
@@ -277,22 +253,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (!alone && mine < q.count) p.weights[part * heads + q.first_query + mine] = {largest[i], whole};
   }
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int mine = 16 * i + 8 * h + g, query = q.first_query + mine;
-      if (mine >= q.count) continue;
-      const float inverse = alone ? 1.0f / total[mine] : 1.0f;
-      float* const to = alone ? p.out(q.first_row + query / heads, query % heads)
-                              : p.parts + (part * heads + query) * kMlaRank;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        *reinterpret_cast<float2*>(to + warp * 64 + n * 8 + 2 * t) = {sum[i][n][2 * h] * inverse,
-                                                                      sum[i][n][2 * h + 1] * inverse};
-      }
-    }
-  }
+  sum.store(q.count, alone, total, [&](int mine) -> float* {
+    const int query = q.first_query + mine;
+    return alone ? p.out(q.first_row + query / heads, query % heads)
+                 : p.parts + (part * heads + query) * kMlaRank;
+  });
 }
 
 }  // namespace

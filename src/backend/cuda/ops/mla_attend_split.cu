@@ -21,6 +21,7 @@
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/mla_values.cuh"
 #include "backend/cuda/prim/warp.cuh"
 #include "program/op.h"
 
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
     for (int s = 0; s < kQuarterSteps; ++s) query[i][s] = operand(firsts, s, i);
   }
 
-  float sum[kTiles][8][4] = {};
+  QueryRowSums<kTiles> sum;
   float largest[kMine], all[kMine];
 #pragma unroll
   for (int i = 0; i < kMine; ++i) largest[i] = -INFINITY, all[i] = 0;
@@ -220,34 +221,8 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
     }
     __syncthreads();
 
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const float low = shrink[16 * i + g], high = shrink[16 * i + 8 + g];
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        sum[i][n][0] *= low, sum[i][n][1] *= low, sum[i][n][2] *= high, sum[i][n][3] *= high;
-      }
-    }
-#pragma unroll
-    for (int s = 0; s < kPageRows / 16; ++s) {
-      uint32_t weight[kTiles][4];
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        load_matrices(weight[i], shared_address(weights + (16 * i + lane % 16) * kWeightStride + 16 * s +
-                                                lane / 16 * 8));
-      }
-#pragma unroll
-      for (int n = 0; n < 8; n += 2) {
-        uint32_t value[4];  // positions 0..7 and 8..15 of columns 0..7, then of columns 8..15
-        load_matrices_transposed(
-            value, page + (16 * s + lane % 16) * kMlaPitch + (warp * 64 + n * 8 + lane / 16 * 8) * 2);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          mma_16x8x16(sum[i][n], weight[i], value[0], value[1]);
-          mma_16x8x16(sum[i][n + 1], weight[i], value[2], value[3]);
-        }
-      }
-    }
+    sum.rescale(shrink);
+    sum.template add<kPageRows, kWeightStride>(weights, page);
     __syncthreads();
   }
 
@@ -262,21 +237,10 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
     if (!alone) p.weights[part * heads + first_head + head] = {largest[i], all[i]};
   }
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int head = first_head + 16 * i + 8 * h + g;
-      if (head >= heads) continue;
-      const float factor = alone ? 1.0f / total[head - first_head] : 1.0f;
-      float* const to = alone ? p.out(row, head) : p.parts + (part * heads + head) * kMlaRank;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        *reinterpret_cast<float2*>(to + warp * 64 + n * 8 + 2 * t) = {sum[i][n][2 * h] * factor,
-                                                                      sum[i][n][2 * h + 1] * factor};
-      }
-    }
-  }
+  sum.store(heads - first_head, alone, total, [&](int mine) -> float* {
+    const int head = first_head + mine;
+    return alone ? p.out(row, head) : p.parts + (part * heads + head) * kMlaRank;
+  });
 }
 
 /// grid: (heads, rows): a block of threads puts the chunks of a head of a row together, a thread four

@@ -185,14 +185,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   bring_queries<S>(p, rope, tile, head, attend_shared, factors);
   __syncthreads();
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = warp * 16, mine = row + lane / 4;
   const uint32_t queries = base + row / kHalfTile * S::kQueryBytes;
-  const int limit[2] = {tile.limit(mine), tile.limit(mine + 8)};   // positions that this thread's rows see
-  const int least = tile.limit(row), most = tile.limit(row + 15);  // that all of the warp's do, and any
-  const float factor[2] = {factors[mine], factors[mine + 8]};
-  float largest[2] = {-INFINITY, -INFINITY}, all[2] = {0, 0};
-  float sum[S::kValue / 8][4] = {};
+  const int most = tile.limit(row + 15);  // positions that any of the warp's rows sees
+  TwoRows<kPiece, S::kValue> rows{.limit = {tile.limit(mine), tile.limit(mine + 8)},
+                                  .least = tile.limit(row),
+                                  .factor = {factors[mine], factors[mine + 8]},
+                                  .sum = {}};
 
   for (int from = 0; from < tile.longest; from += kPiece) {
     wait_copies<0>();
@@ -215,36 +215,9 @@ __global__ void __launch_bounds__(kThreads, 1)
           mma_16x8x16(score[2 * n + 1], query, key[2], key[3]);
         }
       }
-      float keep[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float top = largest[h];
-#pragma unroll
-        for (int n = 0; n < kPiece / 8; ++n) {
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            float& value = score[n][2 * h + k];
-            if (from + kPiece > least && from + n * 8 + 2 * t + k >= limit[h]) value = -INFINITY;
-            top = fmaxf(top, value);
-          }
-        }
-        top = lane_max(top, 4);
-        keep[h] = power_of_two((largest[h] - top) * factor[h]);
-        largest[h] = top;
-        const float scaled = top * factor[h];
-        float total = 0;
-#pragma unroll
-        for (int n = 0; n < kPiece / 8; ++n) {
-          const float a = power_of_two(fmaf(score[n][2 * h], factor[h], -scaled));
-          const float b = power_of_two(fmaf(score[n][2 * h + 1], factor[h], -scaled));
-          total += a + b;
-          weight[n / 2][n % 2 * 2 + h] = pack_halves(a, b);
-        }
-        all[h] = all[h] * keep[h] + total;
-      }
-#pragma unroll
-      for (int n = 0; n < S::kValue / 8; ++n)
-        sum[n][0] *= keep[0], sum[n][1] *= keep[0], sum[n][2] *= keep[1], sum[n][3] *= keep[1];
+      rows.soften(score, from);
+      rows.pack(weight, score);
+      rows.rescale();
     }
     wait_copies<0>();
     __syncthreads();  // values are there, and everybody has done with the keys
@@ -257,23 +230,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         uint32_t value[4];  // positions 0..7 and 8..15 of columns 0..7, then of columns 8..15
         load_matrices_transposed(value, values + n / 4 * S::kBlockBytes +
                                             swizzled_unit(16 * s + lane % 16, n % 4 * 2 + lane / 16));
-        mma_16x8x16(sum[2 * n], weight[s], value[0], value[1]);
-        mma_16x8x16(sum[2 * n + 1], weight[s], value[2], value[3]);
+        mma_16x8x16(rows.sum[2 * n], weight[s], value[0], value[1]);
+        mma_16x8x16(rows.sum[2 * n + 1], weight[s], value[2], value[3]);
       }
     }
   }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float inverse = 1.0f / lane_sum(all[h], 4);
-    if (tile.first + mine + 8 * h >= tile.segment.rows) continue;
-    float* const to = p.out(tile.segment.first_row + tile.first + mine + 8 * h, head) + 8 * t;
-#pragma unroll
-    for (int n = 0; n < S::kValue / 8; n += 2) {
-      *reinterpret_cast<float4*>(to + n / 4 * 32 + n % 4 * 2) = {
-          sum[n][2 * h] * inverse, sum[n][2 * h + 1] * inverse, sum[n + 1][2 * h] * inverse,
-          sum[n + 1][2 * h + 1] * inverse};
-    }
-  }
+  rows.store(p, tile, mine, head);
 }
 
 template <typename S>

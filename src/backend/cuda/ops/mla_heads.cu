@@ -5,7 +5,6 @@
 #include "backend/cuda/ops/one_row.h"
 #include "backend/cuda/prim/activations.cuh"
 #include "backend/cuda/prim/cluster.cuh"
-#include "backend/cuda/prim/head_rows.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 #include "program/op.h"
 

@@ -12,6 +12,7 @@
 
 namespace sluice::backend::cuda {
 
+inline constexpr int kHeadThreads = 256;         ///< of a block that makes queries or values of a head
 inline constexpr int kQueriesOfBlock = 32;       ///< of a head, that a block of a cluster makes
 inline constexpr int kMostQueryColumns = 2048;   ///< of the low-rank query
 inline constexpr int kMostNope = 192;            ///< columns of a head's queries that are not turned

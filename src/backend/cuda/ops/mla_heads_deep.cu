@@ -26,6 +26,7 @@
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/mla_values.cuh"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -148,7 +149,7 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   const auto* const second = reinterpret_cast<const uint2*>(deep_shared + layout.second);
   // Of heads i * kWarps + warp: the largest score, the sum of this lane's weights.
   float largest[kTiles], all[kTiles];
-  float sum[4][kTiles][4] = {};  // columns by heads
+  QueryColumnSums<kTiles> sum;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) largest[i] = -INFINITY, all[i] = 0;
   const int quarter = warp % kQuarters, half = warp / kQuarters;
@@ -217,33 +218,10 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
     }
     __syncthreads();
 
-    if (piece > 0) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const float2 keep = *reinterpret_cast<const float2*>(shrink + 8 * i + 2 * t);
-#pragma unroll
-        for (int m = 0; m < 4; ++m)
-          sum[m][i][0] *= keep.x, sum[m][i][1] *= keep.y, sum[m][i][2] *= keep.x, sum[m][i][3] *= keep.y;
-      }
-    }
+    if (piece > 0) sum.rescale(shrink);
 #pragma unroll 1
-    for (int at = 0; at < count; at += 16) {
-      uint32_t weight[(kTiles + 1) / 2][4];  // of two eights of heads; positions 0..7, then 8..15
-#pragma unroll
-      for (int i = 0; i < (kTiles + 1) / 2; ++i) {
-        const int head = min(16 * i + lane / 16 * 8, kPadded - 8) + lane % 8;
-        load_matrices(weight[i], shared_address(weights + head * kWeightStride + at + lane / 8 % 2 * 8));
-      }
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        uint32_t value[4];  // columns by positions
-        load_matrices_transposed(value, at_rows + (at + lane % 8 + lane / 16 * 8) * kMlaPitch +
-                                            (warp * 64 + m * 16 + lane / 8 % 2 * 8) * 2);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i)
-          mma_16x8x16(sum[m][i], value, weight[i / 2][i % 2 * 2], weight[i / 2][i % 2 * 2 + 1]);
-      }
-    }
+    for (int at = 0; at < count; at += 16)
+      sum.template add<kWeightStride>(weights + at, at_rows + at * kMlaPitch);
     __syncthreads();
     if (warp == 0 && piece + 1 < pieces) expect(piece + 1), bring(piece + 1, true, true);
   }
@@ -268,10 +246,11 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
     const float2 inverse = {x > 0 ? 1 / x : 0.0f, y > 0 ? 1 / y : 0.0f};
 #pragma unroll
     for (int m = 0; m < 4; m += 2) {
-      const uint32_t pairs[4] = {pack_halves(sum[m][i][0] * inverse.x, sum[m][i][1] * inverse.y),
-                                 pack_halves(sum[m][i][2] * inverse.x, sum[m][i][3] * inverse.y),
-                                 pack_halves(sum[m + 1][i][0] * inverse.x, sum[m + 1][i][1] * inverse.y),
-                                 pack_halves(sum[m + 1][i][2] * inverse.x, sum[m + 1][i][3] * inverse.y)};
+      const uint32_t pairs[4] = {
+          pack_halves(sum.of[m][i][0] * inverse.x, sum.of[m][i][1] * inverse.y),
+          pack_halves(sum.of[m][i][2] * inverse.x, sum.of[m][i][3] * inverse.y),
+          pack_halves(sum.of[m + 1][i][0] * inverse.x, sum.of[m + 1][i][1] * inverse.y),
+          pack_halves(sum.of[m + 1][i][2] * inverse.x, sum.of[m + 1][i][3] * inverse.y)};
       const int head = 8 * i + lane % 8;
       store_matrices_transposed(
           shared_address(head < layout.pushed

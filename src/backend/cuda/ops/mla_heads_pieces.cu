@@ -25,6 +25,7 @@
 #include "backend/cuda/ops/mla_heads.cuh"
 #include "backend/cuda/ops/mla_heads_values.cuh"
 #include "backend/cuda/ops/one_row.h"
+#include "backend/cuda/prim/mla_values.cuh"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   // Of heads i * kWarps + warp: the largest score, the sum of this lane's weights.
   float factor[kTiles], largest[kTiles], all[kTiles];
-  float sum[4][kTiles][4] = {};  // columns by heads
+  QueryColumnSums<kTiles> sum;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     factor[i] = p.scale_log2 * __ldcg(p.queries.unscale + first_head + min(i * kWarps + warp, heads - 1));
@@ -232,31 +233,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncthreads();
 
+    sum.rescale(shrink);
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const float2 keep = *reinterpret_cast<const float2*>(shrink + 8 * i + 2 * t);
-#pragma unroll
-      for (int m = 0; m < 4; ++m)
-        sum[m][i][0] *= keep.x, sum[m][i][1] *= keep.y, sum[m][i][2] *= keep.x, sum[m][i][3] *= keep.y;
-    }
-#pragma unroll
-    for (int at = 0; at < kPiece; at += 16) {
-      uint32_t weight[(kTiles + 1) / 2][4];  // of two eights of heads; positions 0..7, then 8..15
-#pragma unroll
-      for (int i = 0; i < (kTiles + 1) / 2; ++i) {
-        const int head = min(16 * i + lane / 16 * 8, kPadded - 8) + lane % 8;
-        load_matrices(weight[i], shared_address(weights + head * kWeightStride + at + lane / 8 % 2 * 8));
-      }
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        uint32_t value[4];  // columns by positions
-        load_matrices_transposed(value, rows + (at + lane % 8 + lane / 16 * 8) * kMlaPitch +
-                                            (warp * 64 + m * 16 + lane / 8 % 2 * 8) * 2);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i)
-          mma_16x8x16(sum[m][i], value, weight[i / 2][i % 2 * 2], weight[i / 2][i % 2 * 2 + 1]);
-      }
-    }
+    for (int at = 0; at < kPiece; at += 16)
+      sum.template add<kWeightStride>(weights + at, rows + at * kMlaPitch);
   }
   __syncthreads();
 
@@ -279,7 +259,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int k = 0; k < 4; ++k) {
         const int column = warp * 64 + m * 16 + k / 2 * 8 + g;
         reinterpret_cast<__half*>(row_shared + (8 * i + 2 * t + k % 2) * kPartPitch)[column] =
-            __float2half_rn(sum[m][i][k] * (k % 2 == 0 ? inverse.x : inverse.y));
+            __float2half_rn(sum.of[m][i][k] * (k % 2 == 0 ? inverse.x : inverse.y));
       }
     }
   }

@@ -19,7 +19,7 @@
 #include "backend/cuda/ops/mla_heads.cuh"
 #include "backend/cuda/prim/any_type.cuh"
 #include "backend/cuda/prim/cluster.cuh"
-#include "backend/cuda/prim/head_rows.cuh"
+#include "backend/cuda/prim/lane_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/mla_row.cuh"
@@ -67,28 +67,11 @@ struct alignas(16) Shared {
 __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
 __device__ inline int thread() { return static_cast<int>(threadIdx.x); }
 
-/// Copies `count` cached rows (of one page) from a slot on to shared memory, asynchronously.
-template <typename Row>
-__device__ inline void fetch_rows(const Args& args, int64_t slot, int count) {
-  if (count <= 0) return;
-  const char* page = args.cache.row(args.layer, slot);
-  char* const to = shared().chunk;
-#pragma unroll 1
-  for (int at = thread() * 16; at < count * Row::kBytes; at += kThreads * 16) copy_async(to + at, page + at);
-}
-
 __device__ inline float factor_of(const float* partial, int columns, float epsilon) {
   float sum = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) sum += partial[w];
   return rsqrtf(sum / static_cast<float>(columns) + epsilon);
-}
-
-/// Copies the row that this step adds.
-template <typename Row>
-__device__ inline void copy_current(char* to) {
-  if (thread() < Row::kBytes / 16)
-    reinterpret_cast<uint4*>(to)[thread()] = reinterpret_cast<const uint4*>(shared().current)[thread()];
 }
 
 /// The low-rank query, quantised; returns the factor of its norm. The block meets.
@@ -138,14 +121,14 @@ struct NewRow {
     if (blockIdx.x != 0) return;
     __syncthreads();
     const int slot = __ldg(args.step.slots);
-    if (slot >= 0) copy_current<Row>(args.cache.row(args.layer, slot));
+    if (slot >= 0) copy_row<Row>(args.cache.row(args.layer, slot), s.current);
   }
 };
 
 /// This block's queries, to shared memory. The block meets.
-template <typename One>
-__device__ inline void make_queries(const Args& args, int head, int rank, HeadRows<One>& q,
-                                    const Activations& x, float factor) {
+template <typename Rows>
+__device__ inline void make_queries(const Args& args, int head, int rank, Rows& q, const Activations& x,
+                                    float factor) {
   Shared& s = shared();
   if (args.q.codes == nullptr) {
     if (thread() < kShare) s.q[thread()] = __ldcg(args.in(0, head) + rank * kShare + thread());
@@ -236,38 +219,6 @@ __device__ inline void hand_queries(const Args& args, int head, int rank) {
   args.split.put(head, pair, v.x * factor, v.y * factor);
 }
 
-/// Scores of a chunk's rows, to shared memory: a warp takes every kWarps-th row, all of its rows side by
-/// side.
-template <typename Row>
-__device__ inline void score_chunk(const Args& args, int begin, int end) {
-  Shared& s = shared();
-  constexpr int kEach = kChunk / kWarps;
-  const int lane = thread() % 32, warp = thread() / 32;
-  const auto* query = reinterpret_cast<const float2*>(s.query);
-  float scores[kEach] = {};
-#pragma unroll
-  for (int i = 0; i < kWidth / 64; ++i) {
-    const float2 q = query[i * 32 + lane];
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const char* const row = s.chunk + (j * kWarps + warp) * Row::kBytes;
-      const float2 key = i < kRank / 64 ? Row::latent(row, i * 32 + lane) : exact_pair<Row>(row, lane);
-      scores[j] += key.x * q.x + key.y * q.y;
-    }
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-#pragma unroll
-    for (float& score : scores) score += __shfl_xor_sync(kWholeWarp, score, step);
-  }
-  static_assert(kEach <= 32);
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    if (lane == 0)
-      s.weights[j * kWarps + warp] = begin + j * kWarps + warp < end ? scores[j] * args.scale : -INFINITY;
-  }
-}
-
 /// Blocks that have a chunk of the context.
 __device__ inline int attending(const Args& args, int position) {
   return min(args.cluster, position / kChunk + 1);
@@ -288,16 +239,17 @@ __device__ inline void attend_share(const Args& args, int rank, int position) {
     const int end = min(begin + kChunk, position + 1);
     if (begin != rank * kChunk) {  // the first chunk was fetched before
       __syncthreads();
-      fetch_rows<Row>(args, args.step.slot_of(0, begin), min(end, position) - begin);
+      fetch_rows<Row, kThreads>(s.chunk, args.cache.row(args.layer, args.step.slot_of(0, begin)),
+                                min(end, position) - begin);
     }
     wait_for_copies();
     // This step's row is not in the cache yet.
-    if (position < end) copy_current<Row>(s.chunk + (position - begin) * Row::kBytes);
+    if (position < end) copy_row<Row>(s.chunk + (position - begin) * Row::kBytes, s.current);
     __syncthreads();
-    score_chunk<Row>(args, begin, end);
+    const int count = end - begin;
+    score_rows<Row, kChunk, kWarps>(s.chunk, s.query, count, args.scale, s.weights);
     __syncthreads();
     // Every warp turns all scores into weights for itself.
-    const int count = end - begin;
     const float score = lane < kChunk ? s.weights[lane] : kNone;
     const float next = fmaxf(largest, lane_max(score)), shrink = expf(largest - next);
     const float weight = expf(score - next);  // 0 behind the last position
@@ -320,8 +272,8 @@ __device__ inline void attend_share(const Args& args, int rank, int position) {
 }
 
 /// This block's share of the head's values, from all blocks' sums.
-template <typename One>
-__device__ inline void make_values(const Args& args, int head, int first, int blocks, HeadRows<One>& v) {
+template <typename Rows>
+__device__ inline void make_values(const Args& args, int head, int first, int blocks, Rows& v) {
   Shared& s = shared();
   const Activations x{offsetof(Shared, context), kRank, true, false};
   // A lane finds the factor of a block.
@@ -345,7 +297,7 @@ __device__ inline void make_values(const Args& args, int head, int first, int bl
   if (args.handed == nullptr) return;
   __syncthreads();
   const int block = thread() / 32, columns = args.out.columns;
-  if (block * 32 < v.rows)
+  if (block * 32 < v.count)
     quantize_lanes(args.handed, args.out.heads * columns / 32, (head * columns + first) / 32 + block,
                    s.values[thread()]);
 }
@@ -365,7 +317,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   // page.
   const int last = args.step.header->pages_per_sequence * program::kPageRows - 1;
   const int64_t first_slot = attends ? args.step.slot_of(0, min(rank * kChunk, last)) : 0;
-  HeadRows<Q> q(args.q, args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare), kShare);
+  const int q_row = static_cast<int>(args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare));
+  auto q = lane_rows<Q, kThreads, 1>(args.q, kShare, [q_row](int i) { return q_row + i; });
   if (args.q.codes != nullptr) q.ask();
   if (args.q_norm != nullptr) fetch_norm<kThreads>(s.q_norm, args.q_norm, args.in.columns);
   constexpr int kEach = kRank / kThreads;
@@ -374,9 +327,15 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int i = 0; i < kEach; ++i) kv_norm[i] = __ldg(args.kv_norm + i * kThreads + thread());
   // The cluster's blocks share the rows of k_b and v_b.
   const int values = attends ? args.out.columns : 0, v_first = min(rank * args.each, values);
-  HeadRows<B> v(args.v_b, args.v_b.row(head, v_first), min(args.each, values - v_first));
-  if (attends) v.prefetch();
-  if (attends) fetch_rows<Row>(args, first_slot, min(kChunk, position - rank * kChunk));
+  const int v_row = static_cast<int>(args.v_b.row(head, v_first));
+  auto v = lane_rows<B, kThreads, 1>(args.v_b, min(args.each, values - v_first),
+                                     [v_row](int i) { return v_row + i; });
+  const int64_t v_bytes = code_bytes(args.v_b.type, args.v_b.columns);
+  if (attends) {
+    prefetch_range(args.v_b.codes + v_row * v_bytes, v.count * v_bytes);
+    fetch_rows<Row, kThreads>(s.chunk, args.cache.row(args.layer, first_slot),
+                              min(kChunk, position - rank * kChunk));
+  }
   if (thread() % kWarps == 0)  // some threads of each warp
     s.turns[thread() / kWarps] = args.rope.turn(position, thread() / kWarps, args.factors);
   B k_b[kEach];
@@ -404,10 +363,10 @@ __global__ void __launch_bounds__(kThreads, 3)
   sum_queries(args);
   if (attends) {
     attend_share<Row>(args, rank, position);
-    if (v.rows > 0) v.ask();
+    if (v.count > 0) v.ask();
     s.sums_there.wait();
     cluster_here();
-    if (v.rows > 0) make_values(args, head, v_first, blocks, v);
+    if (v.count > 0) make_values(args, head, v_first, blocks, v);
   } else {
     hand_queries(args, head, rank);
   }

@@ -4,7 +4,8 @@
 
 #include <cuda_fp16.h>
 
-#include "backend/cuda/prim/head_rows.cuh"
+#include "backend/cuda/ops/mla_heads.cuh"
+#include "backend/cuda/prim/lane_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 
@@ -23,13 +24,15 @@ struct ValueArgs {
 template <typename One, int kMostParts>
 __global__ void __launch_bounds__(kHeadThreads)
     join_values_kernel(const Stamps stamps, const __grid_constant__ ValueArgs p) {
-  constexpr int kEach = kHeadThreads / kHeadLanes, kTurns = (kMostParts + 31) / 32, kAtOnce = 16;
+  constexpr int kEach = kHeadThreads / kRowLanes, kTurns = (kMostParts + 31) / 32, kAtOnce = 16;
   __shared__ float values[kHeadThreads];
   const Link link(stamps);
   const int columns = p.out.columns, shares = (columns + kEach - 1) / kEach;
   const int head = static_cast<int>(blockIdx.x) / shares, share = static_cast<int>(blockIdx.x) % shares;
   const int first = share * kEach, lane = threadIdx.x % 32, heads = p.out.heads;
-  HeadRows<One> v(p.v_b, p.v_b.row(head, first), min(kEach, columns - first));
+  const int v_row = static_cast<int>(p.v_b.row(head, first));
+  auto v = lane_rows<One, kHeadThreads, 1>(p.v_b, min(kEach, columns - first),
+                                           [v_row](int i) { return v_row + i; });
   v.ask();
   link.wait();
   static_assert(kMlaRank == 2 * kHeadThreads, "a thread has two columns");
@@ -90,7 +93,7 @@ __global__ void __launch_bounds__(kHeadThreads)
   if (p.handed == nullptr) return;
   __syncthreads();
   const int block = static_cast<int>(threadIdx.x) / 32;
-  if (block * 32 < v.rows)
+  if (block * 32 < v.count)
     quantize_lanes(p.handed, heads * columns / 32, (head * columns + first) / 32 + block,
                    values[threadIdx.x]);
 }
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(kHeadThreads)
 /// kMostParts: p.count at most.
 template <int kMostParts>
 void join_values(const ValueArgs& p, const Context& context) {
-  constexpr int kEach = kHeadThreads / kHeadLanes;
+  constexpr int kEach = kHeadThreads / kRowLanes;
   const auto kernel =
       p.v_b.type == quant::Type::Q8_0   ? join_values_kernel<TypedRaw<quant::Type::Q8_0>, kMostParts>
       : p.v_b.type == quant::Type::Q4_0 ? join_values_kernel<TypedRaw<quant::Type::Q4_0>, kMostParts>

@@ -19,6 +19,7 @@
 #include "backend/cuda/ops/mla_heads.cuh"
 #include "backend/cuda/prim/any_type.cuh"
 #include "backend/cuda/prim/board.cuh"
+#include "backend/cuda/prim/lane_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/mla_row.cuh"
@@ -41,8 +42,6 @@ constexpr int kMostLowColumns = 1024;  // of the low-rank query; for Youtu-LLM-2
 constexpr int kMostShares = 6;         // of a head's queries that are not turned
 constexpr int kMostValues = 256;       // of a head
 constexpr int kMostBlocks = 8, kMostHeads = 32;  // kMostBlocks: of a head
-constexpr int kLanes = 8;                        // of a row of q or v_b
-constexpr int kRowsAtOnce = kThreads / kLanes;
 static_assert(kRank == kThreads, "a thread has a column");
 
 /// What a block makes of its head's queries: every blocks-th share of 32, and some of those to be turned.
@@ -100,16 +99,6 @@ struct alignas(16) Shared {
 __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
 __device__ inline int thread() { return static_cast<int>(threadIdx.x); }
 
-/// Copies `count` cached rows (of one page) from a slot on to shared memory, asynchronously.
-template <typename Row>
-__device__ inline void fetch_rows(const MlaHeadsArgs& args, int64_t slot, int count) {
-  if (count <= 0) return;
-  const char* page = args.cache.row(args.layer, slot);
-  char* const to = shared().chunk;
-#pragma unroll 1
-  for (int at = thread() * 16; at < count * Row::kBytes; at += kThreads * 16) copy_async(to + at, page + at);
-}
-
 __device__ inline float factor_of(const float* partial, int columns, float epsilon) {
   float sum = 0;
 #pragma unroll
@@ -164,37 +153,6 @@ __device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, in
          (at < 0 ? (rank + i / kShare * args.cluster) * kShare + i % kShare : args.nope + share.turned + at);
 }
 
-/// Rows of a matrix of a head, eight lanes each: row_of(i) is the i-th's flat row.
-template <typename One, typename RowOf>
-struct LanesOfRows {
-  const Matrix& m;
-  const int count;
-  const RowOf row_of;
-  const RowShape shape;
-  RowAhead<One> ahead;
-
-  __device__ LanesOfRows(const Matrix& matrix, int rows, RowOf of)
-      : m(matrix), count(rows), row_of(of), shape{matrix.columns / 32, kLanes, 0} {}
-  __device__ int first_block(int i) const { return row_of(min(i, count - 1)) * shape.blocks; }
-  /// Asks for the first rows.
-  __device__ void ask() { ahead.ask(m, first_block(thread() / kLanes), shape); }
-  /// put(row of these, product) by the first lane of each row.
-  template <typename Put>
-  __device__ void multiply(const Activations& x, Put put) {
-#pragma unroll 1
-    for (int base = 0; base < count; base += kRowsAtOnce) {
-      const int i = base + thread() / kLanes;
-      if (base > 0) ahead.ask(m, first_block(i), shape);
-      const float product = ahead.times(m, first_block(i), x, shape);
-      if (i < count && shape.lane() == 0) put(i, product);
-    }
-  }
-};
-template <typename One, typename RowOf>
-__device__ inline LanesOfRows<One, RowOf> lanes_of_rows(const Matrix& matrix, int rows, RowOf of) {
-  return {matrix, rows, of};
-}
-
 /// Numbers of the row that this step adds, on their way: a column of the latent, a pair to be turned.
 struct NewRow {
   static constexpr int kWords = 3;
@@ -231,9 +189,7 @@ struct NewRow {
     if (blockIdx.x + blockIdx.y != 0) return;
     __syncthreads();
     const int slot = __ldg(h.step.slots);
-    if (slot >= 0 && thread() < Row::kBytes / 16)
-      reinterpret_cast<uint4*>(h.cache.row(h.layer, slot))[thread()] =
-          reinterpret_cast<const uint4*>(s.current)[thread()];
+    if (slot >= 0) copy_row<Row>(h.cache.row(h.layer, slot), s.current);
   }
 };
 
@@ -320,33 +276,6 @@ __device__ inline void take_queries(const Args& args, int head, uint32_t tag) {
   __syncthreads();
 }
 
-/// Scores of a chunk's rows, to shared memory: a warp takes every kWarps-th row, its rows side by side.
-template <typename Row>
-__device__ inline void score_chunk(const MlaHeadsArgs& args, int begin, int end) {
-  Shared& s = shared();
-  constexpr int kEach = kChunk / kWarps;
-  const int lane = thread() % 32, warp = thread() / 32;
-  const auto* query = reinterpret_cast<const float2*>(s.query);
-  float scores[kEach] = {};
-#pragma unroll
-  for (int i = 0; i < kWidth / 64; ++i) {
-    const float2 q = query[i * 32 + lane];
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const char* const row = s.chunk + (j * kWarps + warp) * Row::kBytes;
-      const float2 key = i < kRank / 64 ? Row::latent(row, i * 32 + lane) : exact_pair<Row>(row, lane);
-      scores[j] += key.x * q.x + key.y * q.y;
-    }
-  }
-#pragma unroll
-  for (float& score : scores) score = lane_sum(score);
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    if (lane == 0)
-      s.weights[j * kWarps + warp] = begin + j * kWarps + warp < end ? scores[j] * args.scale : -INFINITY;
-  }
-}
-
 /// Blocks of a head that have a chunk of the context.
 __device__ inline int attending(const MlaHeadsArgs& args, int position) {
   return min(args.cluster, position / kChunk + 1);
@@ -367,18 +296,17 @@ __device__ inline void attend_share(const Args& args, int head, int rank, int po
     const int end = min(begin + kChunk, position + 1);
     if (begin != rank * kChunk) {  // the first chunk was fetched before
       __syncthreads();
-      fetch_rows<Row>(h, h.step.slot_of(0, begin), min(end, position) - begin);
+      fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, h.step.slot_of(0, begin)),
+                                min(end, position) - begin);
     }
     wait_for_copies();
     // This step's row is not in the cache yet.
-    if (position < end && thread() < Row::kBytes / 16)
-      reinterpret_cast<uint4*>(s.chunk + (position - begin) * Row::kBytes)[thread()] =
-          reinterpret_cast<const uint4*>(s.current)[thread()];
+    if (position < end) copy_row<Row>(s.chunk + (position - begin) * Row::kBytes, s.current);
     __syncthreads();
-    score_chunk<Row>(h, begin, end);
+    const int count = end - begin;
+    score_rows<Row, kChunk, kWarps>(s.chunk, s.query, count, h.scale, s.weights);
     __syncthreads();
     // Every warp turns all scores into weights for itself.
-    const int count = end - begin;
     const float score = s.weights[lane];
     const float next = fmaxf(largest, lane_max(score)), shrink = expf(largest - next);
     const float weight = expf(score - next);  // 0 behind the last position
@@ -454,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
 
   const Share share = args.shares[rank];
-  auto q = lanes_of_rows<Q>(h.q, share.count, [&](int i) {
+  auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
     return static_cast<int>(h.q.first_row) + query_row(h, share, head, rank, i);
   });
   const bool multiplies = h.q.codes != nullptr;
@@ -477,7 +405,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (thread() % kWarps == 0)  // some threads of each warp
     s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
   // Rows of earlier positions were there before this step.
-  fetch_rows<Row>(h, int64_t{page} * kPage + rank * kChunk % kPage, min(kChunk, position - rank * kChunk));
+  fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, int64_t{page} * kPage + rank * kChunk % kPage),
+                            min(kChunk, position - rank * kChunk));
   take_each(at, tag, taken);
   if (multiplies) {
     const Activations x{offsetof(Shared, x), h.in.columns, true, false};
@@ -496,7 +425,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
-  auto v = lanes_of_rows<B>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
+  auto v = lane_rows<B, kThreads>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
   const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   const int blocks = attending(h, position);

@@ -71,25 +71,26 @@ struct AskedOf {
   }
 };
 
-/// A row of weights that some lanes multiply: its first two pieces are asked for at once.
-template <typename One, int kMost = 3>
+/// A row of weights that some lanes multiply: its first kPieces (one or two) pieces are asked for at once.
+template <typename One, int kMost = 3, int kPieces = 2>
 struct RowAhead {
-  AskedOf<One, kMost> pieces[2];
+  AskedOf<One, kMost> pieces[kPieces];
 
   __device__ static int step(const RowShape& shape) { return AskedOf<One, kMost>::kAtOnce * shape.lanes; }
   /// first: the row's first block.
   __device__ void ask(const Matrix& m, int first, const RowShape& shape) {
     const int b = shape.lane(), second = step(shape);
     pieces[0].ask(m, first, b, shape);
-    if (shape.blocks > second) pieces[1].ask(m, first, b + second, shape);
+    if (kPieces > 1 && shape.blocks > second) pieces[kPieces - 1].ask(m, first, b + second, shape);
   }
   /// The row's product, in all of its lanes, after ask.
   __device__ float times(const Matrix& m, int first, const Activations& x, const RowShape& shape) {
     const int lane = shape.lane(), second = step(shape);
     float sum = pieces[0].times(m.type, x, lane, shape);
-    if (shape.blocks > second) sum += pieces[1].times(m.type, x, lane + second, shape);
+    if (kPieces > 1 && shape.blocks > second)
+      sum += pieces[kPieces - 1].times(m.type, x, lane + second, shape);
 #pragma unroll 1
-    for (int b = lane + 2 * second; b - lane < shape.blocks; b += second) {
+    for (int b = lane + kPieces * second; b - lane < shape.blocks; b += second) {
       pieces[0].ask(m, first, b, shape);
       sum += pieces[0].times(m.type, x, b, shape);
     }

@@ -37,6 +37,88 @@ __device__ __forceinline__ float power_of_two(float v) {
   return result;
 }
 
+/// The running softmax (online softmax) of two rows of a tile over kKeys positions at a time, and the sums of
+/// values under it. A warp has 16 rows: four lanes share rows g and g + 8, g = lane / 4, and have two of
+/// every eight positions or columns, as matrix instructions leave them.
+template <int kKeys, int kValue>
+struct TwoRows {
+  using Scores = float[kKeys / 8][4];
+  int limit[2], least;  ///< positions that these rows see, and that all rows beside them do
+  float factor[2];      ///< makes scores powers of two
+  float largest[2] = {-INFINITY, -INFINITY}, all[2] = {0, 0}, keep[2];
+  float sum[kValue / 8][4];
+
+  /// Scores of the positions from `from` on to weights; keep: what sums have to be multiplied by before.
+  __device__ __forceinline__ void soften(Scores& score, int from) {
+    const int t = threadIdx.x % 4;
+    if (from + kKeys > least) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            if (from + n * 8 + 2 * t + k >= limit[h]) score[n][2 * h + k] = -INFINITY;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = largest[h];
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+      top = lane_max(top, 4);
+      keep[h] = power_of_two((largest[h] - top) * factor[h]);
+      largest[h] = top;
+      const float scaled = top * factor[h];
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const float a = power_of_two(fmaf(score[n][2 * h], factor[h], -scaled));
+        const float b = power_of_two(fmaf(score[n][2 * h + 1], factor[h], -scaled));
+        total += a + b;
+        score[n][2 * h] = a, score[n][2 * h + 1] = b;
+      }
+      all[h] = all[h] * keep[h] + total;
+    }
+  }
+  __device__ __forceinline__ void rescale() {
+#pragma unroll
+    for (int n = 0; n < kValue / 8; ++n)
+      sum[n][0] *= keep[0], sum[n][1] *= keep[0], sum[n][2] *= keep[1], sum[n][3] *= keep[1];
+  }
+  /// Weights as the first operand.
+  __device__ __forceinline__ void pack(uint32_t (&weight)[kKeys / 16][4], const Scores& score) const {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      weight[n / 2][n % 2 * 2] = pack_halves(score[n][0], score[n][1]);
+      weight[n / 2][n % 2 * 2 + 1] = pack_halves(score[n][2], score[n][3]);
+    }
+  }
+  /// The results of the tile's rows `row` and row + 8. Values' columns lie so that a lane has eight
+  /// neighbours.
+  __device__ __forceinline__ void store(const AttendExpanded& p, const RowTile& tile, int row,
+                                        int head) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float total = all[h];
+      total += __shfl_xor_sync(kWholeWarp, total, 1);
+      total += __shfl_xor_sync(kWholeWarp, total, 2);
+      const float inverse = 1.0f / total;
+      if (tile.first + row + 8 * h >= tile.segment.rows) continue;
+      float* const to =
+          p.out(tile.segment.first_row + tile.first + row + 8 * h, head) + 8 * (threadIdx.x % 4);
+#pragma unroll
+      for (int n = 0; n < kValue / 8; n += 2) {
+        *reinterpret_cast<float4*>(to + n / 4 * 32 + n % 4 * 2) = {
+            sum[n][2 * h] * inverse, sum[n][2 * h + 1] * inverse, sum[n + 1][2 * h] * inverse,
+            sum[n + 1][2 * h + 1] * inverse};
+      }
+    }
+  }
+};
+
 /// Turned, scaled to halves, in the order of the keys; a warp a query.
 template <typename S>
 __device__ __forceinline__ void bring_queries(const AttendExpanded& p, const RopeTable& rope,
