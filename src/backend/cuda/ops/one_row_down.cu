@@ -173,12 +173,17 @@ bool add_down_one_row(const Context& context, const OneRowDown& down) {
     return false;
   if (!blocks_fit_int(m) || (has_shared && !blocks_fit_int(down.shared_down))) return false;
   if (!is_aligned(args.in) || !is_aligned(args.shared_in)) return false;
-  return with_types(
-      m.type, has_shared ? down.shared_down.type : m.type, [&]<quant::Type Routed, quant::Type Shared>() {
-        const LaunchShape shape{dim3(static_cast<unsigned>((args.rows + kOutputs - 1) / kOutputs)),
-                                dim3(kThreads), args.staged + kOutputs * args.stage_bytes};
-        launch(context, row_down<Routed, Shared>, shape, args);
-      });
+  const auto start = [&]<quant::Type Routed, quant::Type Shared>() {
+    const LaunchShape shape{dim3(static_cast<unsigned>((args.rows + kOutputs - 1) / kOutputs)),
+                            dim3(kThreads), args.staged + kOutputs * args.stage_bytes};
+    launch(context, row_down<Routed, Shared>, shape, args);
+  };
+  using quant::Type;
+  const Type shared_type = has_shared ? down.shared_down.type : m.type;
+  // What files of Q4_0 have in their first layers.
+  if (m.type == Type::Q4_1 && shared_type == Type::Q6_K)
+    return start.template operator()<Type::Q4_1, Type::Q6_K>(), true;
+  return with_types(m.type, shared_type, start);
 }
 
 }  // namespace sluice::backend::cuda
