@@ -54,8 +54,7 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
 }
 
 TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
-  const TensorId h = b.rms_norm(x, w.ffn_norm, s.epsilon);
-  return b.matmul_add(b.gate_up(h, w.gate, w.up), w.down, x);
+  return b.matmul_add(b.norm_gate_up(x, w.ffn_norm, s.epsilon, w.gate, w.up), w.down, x);
 }
 
 TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
@@ -100,7 +99,7 @@ void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::
     x = spec.is_moe(i) ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
   }
   b.set_layer(-1);
-  b.set_output(b.matmul(b.rms_norm(b.gather_rows(x), weights.output_norm, spec.epsilon), weights.output));
+  b.set_output(b.norm_matmul(b.gather_rows(x), weights.output_norm, spec.epsilon, weights.output));
 }
 
 }  // namespace sluice::model

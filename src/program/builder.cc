@@ -92,6 +92,12 @@ TensorId Builder::matmul(TensorId in, TensorId weight, int64_t heads) {
   return out;
 }
 
+TensorId Builder::norm_matmul(TensorId in, TensorId norm, float epsilon, TensorId weight) {
+  const TensorId out = like("product", in, 1, program_[weight].shape[1]);
+  emit(NormMatmul{.in = {in}, .norm = {norm}, .a = {weight}, .out_a = {out}, .epsilon = epsilon});
+  return out;
+}
+
 TensorId Builder::matmul_add(TensorId in, TensorId weight, TensorId residual) {
   const TensorId out = like("residual", in, 1, program_[weight].shape[1]);
   emit(MatmulAdd{{in}, {weight}, {residual}, {out}});
@@ -150,6 +156,12 @@ TensorId Builder::gather_rows(TensorId in) {
 TensorId Builder::gate_up(TensorId in, TensorId gate, TensorId up) {
   const TensorId out = like("gated", in, 1, program_[gate].shape[1]);
   emit(GateUp{{in}, {gate}, {up}, {out}});
+  return out;
+}
+
+TensorId Builder::norm_gate_up(TensorId in, TensorId norm, float epsilon, TensorId gate, TensorId up) {
+  const TensorId out = like("gated", in, 1, program_[gate].shape[1]);
+  emit(NormGateUp{{in}, {norm}, {{}, {gate}, {up}, {out}}, epsilon});
   return out;
 }
 

@@ -47,7 +47,9 @@ class Builder {
   void route(Route& route, int64_t used);
   TensorId silu_mul(TensorId gate, TensorId up);
   TensorId gather_rows(TensorId in);
+  TensorId norm_matmul(TensorId in, TensorId norm, float epsilon, TensorId weight);
   TensorId gate_up(TensorId in, TensorId gate, TensorId up);
+  TensorId norm_gate_up(TensorId in, TensorId norm, float epsilon, TensorId gate, TensorId up);
   /// Fills in the outputs of `op`, whose inputs the caller has set.
   void moe_gate_up(MoeGateUp& op);
   /// The same, with `used` experts a row.

@@ -23,6 +23,7 @@
 #include "program/ops/mla_query.h"
 #include "program/ops/moe_down_add.h"
 #include "program/ops/moe_gate_up.h"
+#include "program/ops/norm_gate_up.h"
 #include "program/ops/norm_matmul.h"
 #include "program/ops/norm_mla_heads.h"
 #include "program/ops/norm_moe_gate_up.h"
@@ -37,7 +38,7 @@ namespace sluice::program {
 using OpArgs =
     std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
                  ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
-                 NormMatmul, NormRoute, NormMoeGateUp, MlaQuery, MlaHeads, NormMlaHeads>;
+                 NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, MlaHeads, NormMlaHeads>;
 
 struct Op {
   OpArgs args;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "program/op_info.h"
 
@@ -22,6 +23,8 @@ double tolerance(const Program& program) {
   // Eight bits, 32 under a scale: half a step of 127 from the largest is about 1 part in 200 of a block of
   // normal numbers, and some are handed on one after the other.
   for (const Op& op : program.ops()) {
+    // A product of two such sums: both are off, independently.
+    if (std::holds_alternative<NormGateUp>(op.args)) return 0x1p-6 * std::numbers::sqrt2;
     if (hands_on(op)) return 0x1p-6;
   }
   bool through_cache = false;

@@ -33,6 +33,7 @@ struct Bind {
   const Kernel* operator()(const ExpertMatmul&) const { return &kExpertMatmul; }
   const Kernel* operator()(const ExpertCombine&) const { return &kExpertCombine; }
   const Kernel* operator()(const NormMatmul&) const { return nullptr; }
+  const Kernel* operator()(const NormGateUp&) const { return nullptr; }
   const Kernel* operator()(const NormRoute&) const { return nullptr; }
   const Kernel* operator()(const NormMoeGateUp&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const { return nullptr; }

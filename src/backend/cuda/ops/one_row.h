@@ -37,8 +37,12 @@ struct OneRowGated {
   };
   Experts shared{}, routed{};
   const float* in = nullptr;
+  const float* norm = nullptr;  ///< null, or weights of a root mean square norm of `in`; without routed ones
+  float epsilon = 0;
 };
 bool gate_one_row(const Context& context, const OneRowGated& gated);
+/// Whether it could, for one matrix of this type.
+bool gates_one_row(quant::Type type);
 
 /// The norm of a row, a router and the selection, before gated products of the experts (OneRowGated, whose
 /// ids are null).
