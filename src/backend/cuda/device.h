@@ -100,7 +100,7 @@ inline constexpr int kBoardWords = 1 << 18;
 /// What blocks of a launch tell each other while it runs: a word is a number and a tag, which no word of an
 /// earlier launch or step had, so a number is there as soon as its tag is.
 struct Board {
-  uint64_t* words;  ///< kBoardWords, zero before the first step; only boards are ever written there
+  uint64_t* words;  ///< kBoardWords, zero before the first step; nothing else is written to a board's part
   const StepHeader* header;
   uint32_t launch, launches;  ///< this launch of a step, and how many there are
 

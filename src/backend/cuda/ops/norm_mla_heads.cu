@@ -75,7 +75,7 @@ __device__ inline int sum_words(const Args& args, int head, int rank) {
   return turned_words(args, head) + kTurned + rank * (kRank + 2);
 }
 static_assert(kWidth + kMostLow + kMostHeads * (kMostShares * kRank + kTurned + kMostBlocks * (kRank + 2)) <=
-              kBoardWords - kHeadsBoard);
+              kSumsBoard - kHeadsBoard);
 
 constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
 

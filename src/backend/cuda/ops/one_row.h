@@ -27,6 +27,23 @@ struct OneRowProducts {
 const char* quantized_values(const program::Program& program, program::TensorId in, const Context& context);
 bool multiply_one_row(const Context& context, const OneRowProducts& products);
 
+/// A router's products with a row, left by the matmul_add that makes the row for the norm_moe_gate_up that
+/// routes it: each block of threads adds the part of its columns to one of kCopies sums an expert, in fixed
+/// point, so that the order of additions does not matter.
+struct RouterSums {
+  static constexpr int kCopies = 4;
+  static constexpr float kOne = 1 << 30;  ///< 1 in fixed point
+  unsigned long long* words = nullptr;    ///< [kCopies][experts], zero before; null: nobody leaves them
+  const float *router = nullptr, *norm = nullptr;  ///< [experts][columns], [columns]
+  int experts = 0, columns = 0;
+};
+/// What matmul_add, launched now, leaves for the op behind it.
+RouterSums sums_for_router(const program::Program& program, const program::MatmulAdd& add,
+                           const Context& context);
+/// One product of one row with its residual, and the router's sums. handed as above. False: it cannot.
+bool add_and_route_one_row(const Context& context, const OneRowProducts& product, const RouterSums& sums);
+bool adds_and_routes_one_row(const Matrix& weight, const float* in);
+
 /// Gated products of one row: of one shared or dense matrix, and of selected experts.
 struct OneRowGated {
   struct Experts {
@@ -52,6 +69,8 @@ struct OneRowRoute {
   RouteRule rule;
   int32_t* ids;
   float* weights;
+  const unsigned long long* sums;  ///< null, or RouterSums::words that the launch before has left
+  unsigned long long* clear;       ///< null, or an earlier router's words, which are to be zero again
 };
 bool route_one_row(const Context& context, const OneRowGated& gated, const OneRowRoute& route);
 /// Whether it could, for weights of these types. shared: as routed where there are none.

@@ -22,6 +22,8 @@ struct Router {
   int stretches;  // of a row
   int32_t* ids;
   float* expert_weights;
+  const unsigned long long* sums;  // null: this launch multiplies the router
+  unsigned long long* clear;
 };
 
 constexpr int kRouting = 2;  // warps of a block that multiply the router
@@ -106,10 +108,23 @@ __device__ inline void fetch_biases(const Router& r, Selection& s) {
     copy_async_four(s.bias + e, r.bias + e);
 }
 
+/// Takes the sums that the launch before has left. A whole warp calls it.
+__device__ inline void take_sums(const Router& r, Selection& s) {
+  const int experts = r.rule.experts;
+#pragma unroll 2
+  for (int e = static_cast<int>(threadIdx.x) % 32; e < experts; e += 32) {
+    long long sum = 0;
+#pragma unroll
+    for (int i = 0; i < RouterSums::kCopies; ++i)
+      sum += static_cast<long long>(__ldcg(r.sums + i * experts + e));
+    s.parts[e] = static_cast<float>(sum) * (1.0f / RouterSums::kOne);
+  }
+}
+
 /// factor: of the norm. The first block's selection is the op's. A whole warp calls it.
 __device__ inline void select(const Router& r, uint32_t tag, float factor, Selection& s) {
   const int experts = r.rule.experts, lane = static_cast<int>(threadIdx.x) % 32;
-  take_words(r.board.words, experts * r.stretches, tag, s.parts);
+  if (r.sums == nullptr) take_words(r.board.words, experts * r.stretches, tag, s.parts);
   with_experts_of_lane(experts, [&]<int kEach>() {
     float scores[kEach] = {};
 #pragma unroll 1
@@ -150,8 +165,9 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   float* const norm =
       reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
   fetch_norm(norm, args.router.norm, args.columns);
+  const bool multiplies_router = args.router.sums == nullptr;
   const auto others_wait = [&] {
-    if (block < args.early) after_words();
+    if (multiplies_router && block < args.early) after_words();
   };
   if (warp < args.shared_warps) {
     Walk<Shared> walk(args.shared, args.blocks, args.lanes, warp, args.shared_warps);
@@ -165,7 +181,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   const int from_last = kOneRowWarps - 1 - static_cast<int>(threadIdx.x) / 32;
   const uint32_t tag = args.router.board.tag();
   if (from_last == 0) fetch_biases(args.router, selection);
-  const bool routes = from_last < kRouting && block < args.early;
+  const bool routes = multiplies_router && from_last < kRouting && block < args.early;
   if (routes) {
     RouterPart part(args, stages[from_last], from_last * args.early + block, kRouting * args.early);
     link.wait();
@@ -173,6 +189,12 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
     after_words();
   } else {
     link.wait();
+    if (!multiplies_router && from_last == 0) take_sums(args.router, selection);
+  }
+  if (from_last == 1 && block == 0 && args.router.clear != nullptr) {
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < RouterSums::kCopies * args.router.rule.experts;
+         i += 32)
+      args.router.clear[i] = 0;
   }
   wait_for_copies();
   const float squares = quantize_row(x, args.in, norm, [&] {
@@ -216,9 +238,11 @@ bool route_one_row(const Context& context, const OneRowGated& gated, const OneRo
                  route.epsilon,
                  route.rule,
                  context.board(),
-                 stretches_of(args.columns),
+                 route.sums != nullptr ? 1 : stretches_of(args.columns),
                  route.ids,
-                 route.weights};
+                 route.weights,
+                 route.sums,
+                 route.clear};
   const int shared_tasks = args.shared.slots * args.shared.tasks;
   const int tasks = shared_tasks + args.routed.slots * args.routed.tasks;
   LaunchShape launched =

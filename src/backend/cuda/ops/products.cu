@@ -164,7 +164,15 @@ void launch_matmul_add(const Program& program, const Op& record, const Context& 
   Args args{};
   set_input(args, context, program, op.in.id);
   args.parts[args.count++] = part_of(context, op.weight.id, op.out.id, op.residual.id);
-  start(context, args, context.rows(program[op.in.id]), quantized_values(program, op.in.id, context));
+  const char* const handed = quantized_values(program, op.in.id, context);
+  if (const RouterSums sums = sums_for_router(program, op, context); sums.words != nullptr) {
+    const Part& part = args.parts[0];
+    OneRowProducts one;
+    one.parts[one.count++] = {part.weight, part.out, part.add};
+    one.in = args.in, one.handed = handed;
+    if (add_and_route_one_row(context, one, sums)) return;
+  }
+  start(context, args, context.rows(program[op.in.id]), handed);
 }
 
 void launch_norm_matmul(const Program& program, const Op& record, const Context& context) {

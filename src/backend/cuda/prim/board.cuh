@@ -11,6 +11,8 @@ namespace sluice::backend::cuda {
 inline constexpr int kHeadsBoard = 2048;
 /// Where norm_moe_gate_up leaves which experts it has selected, for the kernel behind it; parts lie before.
 inline constexpr int kBoardIds = kHeadsBoard - 32;
+/// Behind all boards: sums of routers (RouterSums, one_row.h), which are no words with tags.
+inline constexpr int kSumsWords = 20480, kSumsBoard = kBoardWords - kSumsWords;
 
 __device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
   const uint64_t word = uint64_t{tag} << 32 | __float_as_uint(number);
