@@ -17,7 +17,8 @@ MeasuredSteps::MeasuredSteps(program::Executable& executable, int64_t max_rows, 
       pool_(static_cast<int32_t>(pages(sequences, context))),
       batch_(max_rows, sequences, static_cast<int32_t>(engine::KvPool::pages_for(context))),
       filled_(static_cast<size_t>(sequences), 0),
-      logits_(static_cast<size_t>(sequences) * vocabulary_) {
+      likeliest_(executable.finds_likeliest() ? static_cast<size_t>(sequences) * program::kLikeliest : 0),
+      logits_(likeliest_.empty() ? static_cast<size_t>(sequences) * vocabulary_ : 0) {
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
     std::vector<int32_t> table;
     CHECK(pool_.reserve(table, context));
@@ -35,10 +36,14 @@ int32_t MeasuredSteps::token(int32_t sequence, int64_t position) const {
 }
 
 int64_t MeasuredSteps::step() {
-  const std::span<float> own = executable_.logits_memory();
   const program::StepInput input = batch_.input();
-  program::StepOutput output{own.size() >= static_cast<size_t>(input.outputs()) * vocabulary_ ? own
-                                                                                              : logits_};
+  program::StepOutput output;
+  if (!likeliest_.empty()) {
+    output.likeliest = likeliest_;
+  } else {
+    const std::span<float> own = executable_.logits_memory();
+    output.logits = own.size() >= static_cast<size_t>(input.outputs()) * vocabulary_ ? own : logits_;
+  }
   const int64_t begin = now_ns();
   if (times_ != nullptr) {
     executable_.run_timed(input, output, *times_);

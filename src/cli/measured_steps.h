@@ -48,8 +48,9 @@ class MeasuredSteps {
   uint64_t vocabulary_;
   engine::KvPool pool_;
   engine::Batch batch_;
-  std::vector<int64_t> filled_;  // tokens of each sequence that the cache holds
-  std::vector<float> logits_;
+  std::vector<int64_t> filled_;             // tokens of each sequence that the cache holds
+  std::vector<program::Likely> likeliest_;  ///< what serving asks a device for, where it finds them
+  std::vector<float> logits_;               ///< elsewhere
   program::StepTimes* times_ = nullptr;
 };
 

@@ -29,6 +29,8 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
     own_logits_.resize(most);
     logits_ = own_logits_;
   }
+  if (executable.finds_likeliest() && columns_ == vocabulary_)
+    likeliest_.resize(static_cast<size_t>(options.max_sequences * program::kLikeliest));
   outputs_.reserve(static_cast<size_t>(options.max_sequences));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
 }
@@ -80,7 +82,14 @@ bool Batcher::step() {
   }
   begin_admitted();
   fill_batch(chunks);
-  program::StepOutput output{logits_.first(outputs_.size() * columns_)};
+  const bool few = likeliest_suffice();
+  constexpr auto kFew = static_cast<size_t>(program::kLikeliest);
+  program::StepOutput output;
+  if (few) {
+    output.likeliest = std::span(likeliest_).first(outputs_.size() * kFew);
+  } else {
+    output.logits = logits_.first(outputs_.size() * columns_);
+  }
   executable_.run(batch_.input(), output);
   const int64_t end = now_ns();
   // From end to end: drawing the tokens of the step before is part of what its answers wait for.
@@ -92,7 +101,12 @@ bool Batcher::step() {
   scheduler_.computed(seconds);
   report_prompts(chunks);
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    const std::span<const float> row = logits_.subspan(i * columns_, vocabulary_);
+    Row row;
+    if (few) {
+      row.likeliest = output.likeliest.subspan(i * kFew, kFew);
+    } else {
+      row.logits = logits_.subspan(i * columns_, vocabulary_);
+    }
     take_token(jobs_.at(outputs_[i]), outputs_[i], row, end);
   }
   return true;
@@ -139,23 +153,32 @@ void Batcher::report_prompts(std::span<const Chunk> chunks) {
   }
 }
 
+bool Batcher::likeliest_suffice() const {
+  return !likeliest_.empty() && std::ranges::all_of(outputs_, [this](RequestId id) {
+    const Job& job = jobs_.at(id);
+    return job.request.constraint == nullptr && job.request.top_logprobs < 0 &&
+           job.sampler->draws_from_likeliest();
+  });
+}
+
 // No token: the constraint leaves none.
-std::optional<int32_t> Batcher::draw(Job& job, std::span<const float> logits) {
+std::optional<int32_t> Batcher::draw(Job& job, const Row& row) {
   text::TokenConstraint* constraint = job.request.constraint.get();
   std::span<const uint32_t> allowed;
   if (constraint != nullptr && constraint->allowed(allowed_)) {
     allowed = allowed_;
     if (std::ranges::all_of(allowed_, [](uint32_t word) { return word == 0; })) return std::nullopt;
   }
-  const int32_t token = job.sampler->sample(logits, allowed);
+  const int32_t token =
+      row.logits.empty() ? job.sampler->sample(row.likeliest) : job.sampler->sample(row.logits, allowed);
   if (constraint != nullptr && !constraint->accept(token)) return std::nullopt;
   job.sampler->accept(token);
   return token;
 }
 
-void Batcher::take_token(Job& job, RequestId id, std::span<const float> logits, int64_t time_ns) {
+void Batcher::take_token(Job& job, RequestId id, const Row& row, int64_t time_ns) {
   Result& result = job.result;
-  const std::optional<int32_t> token = draw(job, logits);
+  const std::optional<int32_t> token = draw(job, row);
   if (!token)
     return finish(id, job, Finish::Error, "the constraint on the answer leaves no token that may follow");
   if (result.generated_tokens == 0) job.first_token_ns = time_ns;
@@ -165,7 +188,8 @@ void Batcher::take_token(Job& job, RequestId id, std::span<const float> logits, 
     return finish(id, job, Finish::EndToken, {});
   const std::string text = job.stops.push(job.utf8.push(tokenizer_.bytes(*token, job.request.show_special)));
   logprobs_.clear();
-  if (job.request.top_logprobs >= 0) log_probabilities(logits, *token, job.request.top_logprobs, logprobs_);
+  if (job.request.top_logprobs >= 0)
+    log_probabilities(row.logits, *token, job.request.top_logprobs, logprobs_);
   job.listener->on_token({id, *token, text, logprobs_, time_ns, result.generated_tokens - 1});
   if (job.stops.stopped()) return finish(id, job, Finish::StopString, {});
   if (result.generated_tokens == job.request.max_tokens) return finish(id, job, Finish::Length, {});

@@ -54,11 +54,19 @@ class Batcher {
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
   };
 
+  /// What a step gives of a wanted row: all logits, or else the likeliest tokens.
+  struct Row {
+    std::span<const float> logits;
+    std::span<const program::Likely> likeliest;
+  };
+
   void begin_admitted();
   void fill_batch(std::span<const Chunk> chunks);
   void report_prompts(std::span<const Chunk> chunks);
-  void take_token(Job& job, RequestId id, std::span<const float> logits, int64_t time_ns);
-  std::optional<int32_t> draw(Job& job, std::span<const float> logits);
+  /// Whether every answer's next token can be drawn from its likeliest ones.
+  bool likeliest_suffice() const;
+  void take_token(Job& job, RequestId id, const Row& row, int64_t time_ns);
+  std::optional<int32_t> draw(Job& job, const Row& row);
   void finish(RequestId id, Job& job, Finish finish, std::string_view error);
 
   program::Executable& executable_;
@@ -71,6 +79,7 @@ class Batcher {
   // The executable's own memory where it has enough, which saves a copy; or own_logits_.
   std::span<float> logits_;
   std::vector<float> own_logits_;
+  std::vector<program::Likely> likeliest_;  ///< empty: the executable does not find them
   SamplerScratch scratch_;
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;

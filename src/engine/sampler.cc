@@ -253,29 +253,55 @@ std::span<const float> Sampler::edited(std::span<const float> logits, std::span<
   return row;
 }
 
+bool Sampler::shortlists() const {
+  const size_t k = static_cast<size_t>(params_.top_k);
+  return k > 0 && 2 * k + 64 <= scratch_->candidates.size();
+}
+
+bool Sampler::draws_from_likeliest() const {
+  if (!params_.logit_bias.empty() || params_.penalises()) return false;
+  return params_.temperature == 0 || (shortlists() && params_.top_k <= program::kLikeliest);
+}
+
+int32_t Sampler::sample(std::span<const Candidate> likeliest) {
+  const auto end = std::ranges::find_if(likeliest, [](const Candidate& c) { return c.token < 0; });
+  auto best = likeliest.first(static_cast<size_t>(end - likeliest.begin()));
+  if (params_.temperature == 0) return best.empty() ? 0 : best.front().token;
+  best = best.first(std::min(best.size(), static_cast<size_t>(params_.top_k)));
+  std::ranges::copy(best, scratch_->candidates.begin());
+  return draw_from_shortlist(std::span(scratch_->candidates).first(best.size()));
+}
+
+int32_t Sampler::draw_from_shortlist(std::span<Candidate> candidates) {
+  if (candidates.empty()) {
+    uniform();  // a row uses one, whatever it holds
+    return 0;
+  }
+  SamplingRow row{params_, counts_, candidates};
+  for (const SamplingStep& step : kAfterTopK) step.apply(row);
+  return draw(row.candidates);
+}
+
 int32_t Sampler::sample(std::span<const float> logits, std::span<const uint32_t> allowed) {
   const std::span<Candidate> all = scratch_->candidates;
   CHECK(logits.size() == all.size(), "{} logits for {} tokens", logits.size(), all.size());
   if (params_.temperature == 0) return likeliest(edited(logits, allowed, true));
-  const size_t k = static_cast<size_t>(params_.top_k);
   SamplingRow row{params_, counts_, all};
-  if (k > 0 && 2 * k + 64 <= all.size()) {
-    row.candidates = shortlist(edited(logits, allowed, true), k, all);
-    if (!row.candidates.empty())
-      for (const SamplingStep& step : kAfterTopK) step.apply(row);
-  } else {
-    bool any = false;
-    const auto values = edited(logits, allowed, false);
-    for (size_t i = 0; i < values.size(); ++i) {
-      const float logit = std::isnan(values[i]) ? -kInfinity : values[i];
-      all[i] = {logit, static_cast<int32_t>(i)};
-      any |= logit > -kInfinity;
-    }
-    if (!any) row.candidates = {};
-    if (any)
-      for (const SamplingStep& step : kSteps) step.apply(row);
+  if (shortlists()) {
+    return draw_from_shortlist(
+        shortlist(edited(logits, allowed, true), static_cast<size_t>(params_.top_k), all));
   }
-  if (!row.candidates.empty()) return draw(row.candidates);
+  bool any = false;
+  const auto values = edited(logits, allowed, false);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float logit = std::isnan(values[i]) ? -kInfinity : values[i];
+    all[i] = {logit, static_cast<int32_t>(i)};
+    any |= logit > -kInfinity;
+  }
+  if (any) {
+    for (const SamplingStep& step : kSteps) step.apply(row);
+    return draw(row.candidates);
+  }
   uniform();  // a row uses one, whatever it holds
   return 0;
 }

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "program/step.h"
+
 namespace sluice::engine {
 
 struct SamplingParams {
@@ -34,10 +36,7 @@ struct SamplingParams {
   void validate() const;
 };
 
-struct Candidate {
-  float logit;
-  int32_t token;
-};
+using Candidate = program::Likely;
 
 /// One row on its way through the chain. The candidates are in the order of their ids, or, once a sampler had
 /// to sort them, the likeliest first with ties to the lower id; at least one of them is above minus infinity.
@@ -79,6 +78,10 @@ class Sampler {
   /// number, any other row uses one. `allowed`: bit t % 32 of word t / 32 says whether token t may come;
   /// tokens beyond it may not; empty: all may.
   int32_t sample(std::span<const float> logits, std::span<const uint32_t> allowed = {});
+  /// Whether a row's kLikeliest likeliest tokens tell what sample() would draw from the whole row.
+  bool draws_from_likeliest() const;
+  /// The same token from those (program/step.h: StepOutput).
+  int32_t sample(std::span<const Candidate> likeliest);
   /// Tells the penalties of a token: sampled or of the prompt.
   void accept(int32_t token);
 
@@ -86,6 +89,9 @@ class Sampler {
   Sampler(const SamplingParams& params, std::unique_ptr<SamplerScratch> scratch);
   std::span<const float> edited(std::span<const float> logits, std::span<const uint32_t> allowed,
                                 bool with_penalties);
+  /// Whether top_k comes first, and is small beside the vocabulary.
+  bool shortlists() const;
+  int32_t draw_from_shortlist(std::span<Candidate> candidates);
   int32_t draw(std::span<Candidate> candidates);
   double uniform();
 

@@ -104,6 +104,9 @@ class Executable {
  public:
   virtual ~Executable() = default;
   virtual void run(const StepInput& input, StepOutput& output) = 0;
+  /// Whether run() can give the likeliest tokens of a row in place of its logits, which spares bringing them
+  /// from the device.
+  virtual bool finds_likeliest() const { return false; }
   /// Memory of the executable's own that run() fills quickest: logits that begin there are not copied once
   /// more. May be empty, or less than all rows of outputs need.
   virtual std::span<float> logits_memory() { return {}; }

@@ -26,9 +26,20 @@ struct StepInput {
   int64_t slot_of(int64_t row, int64_t position) const;
 };
 
-/// What a step gives back.
+/// A token and its logit.
+struct Likely {
+  float logit = 0;
+  int32_t token = -1;
+};
+/// How many of a row's likeliest tokens a step can give.
+inline constexpr int64_t kLikeliest = 64;
+
+/// What a step gives back: one of the two, the other is empty.
 struct StepOutput {
   std::span<float> logits;  // [output rows, vocabulary]
+  /// [output rows, kLikeliest]: the highest logits first, of equal ones the lower token; token -1 where no
+  /// more are above minus infinity (NaN is not). Only where Executable::finds_likeliest.
+  std::span<Likely> likeliest = {};
 };
 
 /// The sizes of a step, for costs: counted when a step ran, assumed in forecasts.

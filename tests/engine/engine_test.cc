@@ -84,6 +84,48 @@ TEST(Engine, AnswersAndCounts) {
   EXPECT_EQ(stats.slots.size(), 4u);
 }
 
+/// Says letters by their likeliest tokens where it is asked for those, and counts how often it was.
+class Finder : public test::Script {
+ public:
+  Finder() : Script("") {}
+  bool finds_likeliest() const override { return true; }
+  void run(const program::StepInput& input, program::StepOutput& output) override {
+    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
+    std::fill(output.likeliest.begin(), output.likeliest.end(), program::Likely{});
+    for (int64_t i = 0; i < input.outputs(); ++i) {
+      if (output.likeliest.empty()) {
+        output.logits[static_cast<size_t>(i) * 257 + 'r'] = 50.0f, ++whole_rows;
+      } else {
+        output.likeliest[static_cast<size_t>(i * program::kLikeliest)] = {50.0f, 'l'}, ++lists;
+      }
+    }
+  }
+  std::atomic<int> whole_rows = 0, lists = 0;
+};
+
+TEST(Engine, AsksForTheLikeliestTokensWhereTheySuffice) {
+  Finder executable;
+  const text::Tokenizer tokenizer = byte_tokenizer();
+  Engine engine(executable, tokenizer, kOptions);
+  const auto answer = [&](auto change) {
+    Request request = letters(5, 3);
+    request.sampling.seed = 1;
+    change(request);
+    auto listener = std::make_shared<Recorder>();
+    engine.submit(std::move(request), listener);
+    listener->wait();
+    return listener->text;
+  };
+  EXPECT_EQ(answer([](Request&) {}), "lll");
+  EXPECT_EQ(answer([](Request& r) { r.sampling.temperature = 0; }), "lll");
+  EXPECT_EQ(executable.lists, 6);
+  EXPECT_EQ(executable.whole_rows, 0);
+  EXPECT_EQ(answer([](Request& r) { r.top_logprobs = 2; }), "rrr");
+  EXPECT_EQ(answer([](Request& r) { r.sampling.top_k = 0, r.sampling.min_p = 0.5f; }), "rrr");
+  EXPECT_EQ(answer([](Request& r) { r.sampling.repeat_penalty = 1.1f; }), "rrr");
+  EXPECT_EQ(executable.lists, 6);
+}
+
 TEST(Engine, RefusesWhatMakesNoSense) {
   Running running;
   const auto refused = [&running](const Request& request) {

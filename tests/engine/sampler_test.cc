@@ -460,5 +460,47 @@ TEST(Sampler, AFullVocabularyTakesWellUnderAMillisecond) {
   time("top_p alone", wide);
 }
 
+/// A row's likeliest tokens as a device gives them, by sorting all of it.
+std::vector<Candidate> likeliest_of(const std::vector<float>& logits) {
+  std::vector<Candidate> list;
+  for (const int32_t id : ranking(logits))
+    if (logits[static_cast<size_t>(id)] > -kInf) list.push_back({logits[static_cast<size_t>(id)], id});
+  list.resize(program::kLikeliest, Candidate{});
+  return list;
+}
+
+TEST(Sampler, DrawsFromTheLikeliestWhatItDrawsFromTheRow) {
+  std::mt19937 random(5);
+  for (const int32_t top_k : {1, 7, 40, 64}) {
+    for (const float temperature : {0.0f, 0.7f, 1.5f}) {
+      SamplingParams params;  // with top_p and min_p
+      params.top_k = top_k, params.temperature = temperature, params.seed = random();
+      Sampler by_row(params, 3000), by_list(params, 3000);
+      ASSERT_TRUE(by_list.draws_from_likeliest());
+      for (int round = 0; round < 200; ++round) {
+        auto logits = random_logits(random, 3000, round % 2 == 0);
+        if (round % 20 == 7) std::fill(logits.begin() + 3, logits.end(), -kInf);
+        if (round % 20 == 9) std::fill(logits.begin(), logits.end(), -kInf);
+        ASSERT_EQ(by_list.sample(likeliest_of(logits)), by_row.sample(logits)) << round;
+      }
+    }
+  }
+}
+
+TEST(Sampler, WantsTheWholeRowWhereTheLikeliestAreNotEnough) {
+  const auto enough = [](auto change, int32_t vocabulary = 3000) {
+    SamplingParams params;
+    change(params);
+    return Sampler(params, vocabulary).draws_from_likeliest();
+  };
+  EXPECT_TRUE(enough([](SamplingParams&) {}));
+  EXPECT_FALSE(enough([](SamplingParams& p) { p.top_k = 0; }));
+  EXPECT_FALSE(enough([](SamplingParams& p) { p.top_k = 65; }));
+  EXPECT_FALSE(enough([](SamplingParams& p) { p.presence_penalty = 0.5f; }));
+  EXPECT_FALSE(enough([](SamplingParams& p) { p.logit_bias = {{3, 1.0f}}; }));
+  EXPECT_FALSE(enough([](SamplingParams&) {}, 100)) << "candidates of few tokens stay in the order of ids";
+  EXPECT_TRUE(enough([](SamplingParams& p) { p.temperature = 0, p.top_k = 0; }, 100));
+}
+
 }  // namespace
 }  // namespace sluice::engine

@@ -12,6 +12,7 @@
 #include "backend/cuda/device_clock.h"
 #include "backend/cuda/graphs.h"
 #include "backend/cuda/launch_times.h"
+#include "backend/cuda/likeliest.h"
 #include "backend/cuda/step_block.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -54,7 +55,8 @@ class CudaExecutable : public Executable {
         memory_(bound_.leaves, weights, options,
                 scratch_bytes(bound_, options.max_rows, longest_context(options)), bound_.longest_expansion),
         block_(options.max_rows, options.max_outputs),
-        graphs_(bound_, memory_, block_) {
+        likeliest_(options.max_outputs),
+        graphs_(bound_, memory_, block_, likeliest_) {
     pinned_logits_bytes_ =
         std::min(kMostPinned, options.max_outputs * bound_.program[bound_.program.output()].columns() * 4);
     allocate_pinned(pinned_logits_, pinned_logits_bytes_);
@@ -107,6 +109,7 @@ class CudaExecutable : public Executable {
     });
   }
 
+  bool finds_likeliest() const override { return true; }
   std::span<float> logits_memory() override {
     return {reinterpret_cast<float*>(pinned_logits_),
             static_cast<size_t>(pinned_logits_bytes_) / sizeof(float)};
@@ -115,7 +118,7 @@ class CudaExecutable : public Executable {
 
   /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
   std::vector<BoundKernel> bound() const override {
-    const Bucket least{1, 1, context_buckets_.front(), false, false};
+    const Bucket least{1, 1, context_buckets_.front(), false, false, false};
     const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back(), false, false};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
@@ -131,12 +134,15 @@ class CudaExecutable : public Executable {
   std::vector<BoundKernel> bound_for(int64_t rows, int64_t context) const override {
     const Bucket bucket{bucket_of(row_buckets_, rows),
                         bucket_of(output_buckets_, std::min(rows, options_.max_outputs)),
-                        bucket_of(context_buckets_, context), false, false};
+                        bucket_of(context_buckets_, context),
+                        false,
+                        false,
+                        false};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) list.push_back(kernel_of(i, bucket));
     return list;
   }
-  int64_t memory_bytes() const override { return memory_.bytes() + block_.bytes(); }
+  int64_t memory_bytes() const override { return memory_.bytes() + block_.bytes() + likeliest_.bytes(); }
 
  private:
   std::vector<Launch> launches(size_t i, const Bucket& bucket) const {
@@ -173,13 +179,22 @@ class CudaExecutable : public Executable {
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
-    Bucket bucket{bucket_of(row_buckets_, input.rows()), bucket_of(output_buckets_, input.outputs()),
-                  bucket_of(context_buckets_, longest), false, timed};
+    Bucket bucket{bucket_of(row_buckets_, input.rows()),
+                  bucket_of(output_buckets_, input.outputs()),
+                  bucket_of(context_buckets_, longest),
+                  false,
+                  timed,
+                  output.logits.empty() && !output.likeliest.empty()};
     if (block_.fill(input, bucket.rows, bucket.outputs, bucket.longest, stream_)) graphs_.clear();
     bucket.prompts_alone = block_.prompts_alone();
     launched_ns_ = now_ns();
     graphs_.launch(bucket, stream_);
-    fetch(input.outputs(), output.logits);
+    if (bucket.likeliest) {
+      stream_.wait();
+      std::ranges::copy(likeliest_.found(input.outputs()), output.likeliest.begin());
+    } else {
+      fetch(input.outputs(), output.logits);
+    }
     return bucket;
   }
 
@@ -224,6 +239,7 @@ class CudaExecutable : public Executable {
   Memory memory_;
   StepBlock block_;
   Stream stream_;
+  Likeliest likeliest_;
   Graphs graphs_;
   char* pinned_logits_ = nullptr;
   int64_t pinned_logits_bytes_ = 0;

@@ -6,8 +6,8 @@
 
 namespace sluice::backend::cuda {
 
-Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block)
-    : bound_(bound), memory_(memory), block_(block) {}
+Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest)
+    : bound_(bound), memory_(memory), block_(block), likeliest_(likeliest) {}
 
 Graphs::~Graphs() { clear(); }
 
@@ -114,6 +114,9 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* tim
       step.previous = launch.op;
     }
   }
+  if (!bucket.likeliest) return;
+  step.times = nullptr;  // no op of the list
+  likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs);
 }
 
 }  // namespace sluice::backend::cuda

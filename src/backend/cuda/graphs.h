@@ -11,6 +11,7 @@
 
 #include "backend/cuda/bind.h"
 #include "backend/cuda/launch_times.h"
+#include "backend/cuda/likeliest.h"
 #include "backend/cuda/resources.h"
 #include "backend/cuda/step_block.h"
 
@@ -21,13 +22,14 @@ struct Bucket {
   int64_t rows, outputs, longest;
   bool prompts_alone;  ///< no row but those of long stretches of prompts (prompts.h)
   bool timed;          ///< kernels leave their times
+  bool likeliest;      ///< the likeliest tokens of outputs are found
 
   auto operator<=>(const Bucket&) const = default;
 };
 
 class Graphs {
  public:
-  Graphs(const Bound& bound, const Memory& memory, const StepBlock& block);
+  Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest);
   ~Graphs();
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
@@ -59,6 +61,7 @@ class Graphs {
   const Bound& bound_;
   const Memory& memory_;
   const StepBlock& block_;
+  const Likeliest& likeliest_;
   std::map<Bucket, Captured> graphs_;
 };
 

@@ -27,11 +27,17 @@ class RowByRow : public Executable {
       step.page_tables = input.page_tables.subspan(static_cast<size_t>(input.sequences[row]) * pages, pages);
       step.pages_per_sequence = input.pages_per_sequence;
       if (wanted) step.output_rows = kFirst;
-      StepOutput logits{output.logits.subspan(outputs * columns, wanted ? columns : 0)};
-      one_->run(step, logits);
+      StepOutput own;
+      if (wanted && output.likeliest.empty()) {
+        own.logits = output.logits.subspan(outputs * columns, columns);
+      } else if (wanted) {
+        own.likeliest = output.likeliest.subspan(outputs * kLikeliest, kLikeliest);
+      }
+      one_->run(step, own);
       outputs += wanted ? 1 : 0;
     }
   }
+  bool finds_likeliest() const override { return one_->finds_likeliest(); }
   /// Of steps of one row.
   void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
     CHECK(input.rows() == 1, "{} rows", input.rows());

@@ -1,0 +1,220 @@
+// A row's columns are some two thousand groups at most. The kLikeliest-th largest of the groups' largest
+// numbers is a floor that so many numbers of the row reach, and hardly any more: those are collected and put
+// in order. A row with many equal numbers may have more of them than there is room for; its tokens are then
+// found one after another.
+#include "backend/cuda/likeliest.h"
+
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/route.cuh"
+#include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/warp.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using program::kLikeliest, program::Likely;
+
+constexpr int kMostGroups = 2048, kThreads = 1024, kWarps = kThreads / 32;
+constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
+constexpr int kRoom = 1024;      // numbers that reach the floor
+constexpr int kGroupRoom = 256;  // groups that do
+constexpr int kPick = static_cast<int>(kLikeliest);
+
+struct Args {
+  const float* logits;
+  int64_t stride;             // of a row
+  uint32_t* largest;          // [row][kMostGroups]
+  Likely* found;              // [row][kLikeliest]
+  int columns, each, groups;  // each: columns of a group, 1 or a multiple of 32
+};
+
+/// A number's order among others; 0 for what cannot be drawn: NaN and minus infinity.
+__device__ inline uint32_t rank_of(float value) { return value > -INFINITY ? order_of(value) : 0; }
+__device__ inline float number_of(uint32_t rank) {
+  return __uint_as_float((rank & 0x80000000u) != 0 ? rank & 0x7fffffffu : ~rank);
+}
+/// Of equal numbers the lower token comes first.
+__device__ inline uint64_t entry(uint32_t rank, int token) {
+  return uint64_t{rank} << 32 | ~static_cast<uint32_t>(token);
+}
+__device__ inline int token_of(uint64_t entry) { return static_cast<int>(~static_cast<uint32_t>(entry)); }
+
+/// The largest rank of every group: a warp takes one, or 32 of a column each.
+__global__ void __launch_bounds__(kGroupThreads)
+    largest_of_groups(const Stamps stamps, const __grid_constant__ Args args) {
+  const Link link(stamps);
+  link.wait();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int task = static_cast<int>(blockIdx.x) * kGroupWarps + static_cast<int>(threadIdx.x) / 32;
+  const float* const row = args.logits + blockIdx.y * args.stride;
+  uint32_t* const largest = args.largest + blockIdx.y * kMostGroups;
+  if (args.each == 1) {
+    const int c = task * 32 + lane;
+    if (c < args.columns) largest[c] = rank_of(load_result(row + c));
+    return;
+  }
+  if (task >= args.groups) return;
+  uint32_t most = 0;
+#pragma unroll 4
+  for (int i = lane; i < args.each; i += 32) {
+    const int c = task * args.each + i;
+    if (c < args.columns) most = max(most, rank_of(load_result(row + c)));
+  }
+  most = __reduce_max_sync(kWholeWarp, most);
+  if (lane == 0) largest[task] = most;
+}
+
+/// The kPick-th largest of the threads' ranks; 1 where fewer are not 0. The block meets.
+template <int kEach>
+__device__ inline uint32_t floor_of(const uint32_t (&ranks)[kEach]) {
+  __shared__ int count[256];
+  __shared__ uint32_t chosen;
+  __shared__ int wanted;
+  uint32_t prefix = 0;
+  int want = kPick;
+#pragma unroll 1
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    if (threadIdx.x < 256) count[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll
+    for (const uint32_t rank : ranks) {
+      if (rank != 0 && (shift == 24 || rank >> (shift + 8) == prefix >> (shift + 8)))
+        atomicAdd(&count[rank >> shift & 255u], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      // Lane l has digits 255 - 8 l and down.
+      const int lane = static_cast<int>(threadIdx.x);
+      int own = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) own += count[255 - 8 * lane - i];
+      int upto = own;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(kWholeWarp, upto, step);
+        if (lane >= step) upto += other;
+      }
+      const unsigned reach = __ballot_sync(kWholeWarp, upto >= want);
+      if (reach == 0) {
+        if (lane == 0) chosen = 0;
+      } else if (lane == __ffs(static_cast<int>(reach)) - 1) {
+        int left = want - (upto - own), digit = 255 - 8 * lane;
+        while (count[digit] < left) left -= count[digit--];
+        chosen = prefix | static_cast<uint32_t>(digit) << shift, wanted = left;
+      }
+    }
+    __syncthreads();
+    if (shift == 24 && chosen == 0) return 1;  // the highest digit of a rank that counts is never 0
+    prefix = chosen, want = wanted;
+  }
+  return prefix;
+}
+
+/// The largest entry below `below` in the row; 0: there is none. The block meets.
+__device__ inline uint64_t next_entry(const float* row, int columns, uint64_t below) {
+  __shared__ uint64_t best[kWarps];
+  uint64_t most = 0;
+  for (int c = static_cast<int>(threadIdx.x); c < columns; c += kThreads) {
+    const uint32_t rank = rank_of(load_result(row + c));
+    const uint64_t one = entry(rank, c);
+    if (rank != 0 && one < below) most = max(most, one);
+  }
+  for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(kWholeWarp, most, step));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) best[threadIdx.x / 32] = most;
+  __syncthreads();
+  for (const uint64_t one : best) most = max(most, one);
+  return most;
+}
+
+/// A block finds a row's tokens.
+__global__ void __launch_bounds__(kThreads)
+    find_likeliest(const Stamps stamps, const __grid_constant__ Args args) {
+  __shared__ uint64_t entries[kRoom], picked[kPick];
+  __shared__ int groups[kGroupRoom];
+  __shared__ int group_count, count;
+  const Link link(stamps);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  if (thread == 0) group_count = count = 0;
+  if (thread < kPick) picked[thread] = 0;
+  link.wait();
+  const float* const row = args.logits + blockIdx.x * args.stride;
+  constexpr int kEach = kMostGroups / kThreads;
+  uint32_t ranks[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int group = i * kThreads + thread;
+    ranks[i] = group < args.groups ? __ldcg(args.largest + blockIdx.x * kMostGroups + group) : 0;
+  }
+  const uint32_t floor = floor_of(ranks);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (ranks[i] < floor) continue;
+    const int at = atomicAdd(&group_count, 1);
+    if (at < kGroupRoom) groups[at] = i * kThreads + thread;
+  }
+  __syncthreads();
+  bool room = group_count <= kGroupRoom;
+  if (room) {
+    for (int i = warp; i < group_count; i += kWarps) {
+      for (int j = lane; j < args.each; j += 32) {
+        const int c = groups[i] * args.each + j;
+        const uint32_t rank = c < args.columns ? rank_of(load_result(row + c)) : 0;
+        if (rank < floor) continue;
+        const int at = atomicAdd(&count, 1);
+        if (at < kRoom) entries[at] = entry(rank, c);
+      }
+    }
+  }
+  __syncthreads();
+  room = room && count <= kRoom;
+  if (room) {
+    if (thread < count) {
+      int before = 0;
+#pragma unroll 8
+      for (int i = 0; i < count; ++i) before += entries[i] > entries[thread];
+      if (before < kPick) picked[before] = entries[thread];
+    }
+  } else {
+    uint64_t below = ~uint64_t{0};
+    for (int i = 0; i < kPick && below != 0; ++i) {
+      below = next_entry(row, args.columns, below);
+      if (thread == 0) picked[i] = below;
+    }
+  }
+  __syncthreads();
+  if (thread >= kPick) return;
+  const uint64_t one = picked[thread];
+  args.found[blockIdx.x * kPick + thread] =
+      one != 0 ? Likely{number_of(static_cast<uint32_t>(one >> 32)), token_of(one)} : Likely{-INFINITY, -1};
+}
+
+}  // namespace
+
+Likeliest::Likeliest(int64_t max_outputs) : largest_(max_outputs * kMostGroups * int64_t{sizeof(uint32_t)}) {
+  allocate_pinned(pinned_, max_outputs * kLikeliest * int64_t{sizeof(Likely)});
+}
+Likeliest::~Likeliest() { cudaFreeHost(pinned_); }
+
+void Likeliest::enqueue(const Context& context, const Rows<float>& logits, int64_t outputs) const {
+  if (outputs == 0) return;
+  const int columns = logits.columns;
+  const int each = columns <= kMostGroups ? 1 : (columns + 32 * kMostGroups - 1) / (32 * kMostGroups) * 32;
+  const int groups = (columns + each - 1) / each;
+  const Args args{logits.data,
+                  logits.row_stride,
+                  reinterpret_cast<uint32_t*>(largest_.data()),
+                  reinterpret_cast<Likely*>(pinned_),
+                  columns,
+                  each,
+                  groups};
+  const int tasks = each == 1 ? (columns + 31) / 32 : groups;
+  launch(
+      context, largest_of_groups,
+      {dim3(static_cast<unsigned>((tasks + kGroupWarps - 1) / kGroupWarps), static_cast<unsigned>(outputs)),
+       dim3(kGroupThreads)},
+      args);
+  launch(context, find_likeliest, {dim3(static_cast<unsigned>(outputs)), dim3(kThreads)}, args);
+}
+
+}  // namespace sluice::backend::cuda
