@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/prim/board.cuh"
 #include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/route.cuh"
@@ -24,9 +25,15 @@ namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 using few_bytes::kMostQuads, few_bytes::kQuad;
-constexpr int kMostSlots = 8;
+/// Of each warp's ring; a slot holds kMostQuads quads of 16 rows.
+constexpr int kSlots = 2;
+constexpr few_bytes::Slot kSlot = few_bytes::kWholeSlot;
+constexpr int64_t kRings = int64_t{kWarps} * kSlots * kSlot.bytes;
 constexpr int kMostPairs = 1024, kMostExperts = 256, kMostTokens = 16, kMostBuffers = 2;
 constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
+/// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave.
+constexpr int kSelectionBoard = kHeadsBoard;
+static_assert(kSelectionBoard + kMostPairs <= kSumsBoard);
 /// Shared memory of a block on compute capabilities 9.0 and 10.0, less what the kernel has by itself.
 constexpr int64_t kShared = 227 * 1024 - 9 * 1024;
 
@@ -37,12 +44,10 @@ struct Args {
   const int32_t* rows;
   int32_t used, by_pair;
   int32_t across;   ///< items of a tile
-  int32_t pieces;   ///< of an item: kMostQuads quads each, the last one less
-  int32_t slots;    ///< of each warp's ring, a piece each
   int32_t buffers;  ///< tiles of tokens that there is room for
-  few_bytes::Slot slot;
   few_bytes::TokenRows token;
   Routing routing;
+  Board selection;  ///< experts of pairs, put there or, without a router, taken from there; or null
 };
 
 /// A tile of tokens in the step's order: an expert's pairs from the part-th 8 (or 16) on.
@@ -50,23 +55,86 @@ struct Tile {
   int16_t expert, part;
 };
 
-/// Until all but the last slots - 1 groups of copies are there.
-__device__ __forceinline__ void wait_for_oldest(int slots) {
-  switch (slots) {
-    case 2: return wait_copies<1>();
-    case 3: return wait_copies<2>();
-    case 4: return wait_copies<3>();
-    case 5: return wait_copies<4>();
-    case 6: return wait_copies<5>();
-    case 7: return wait_copies<6>();
-    default: return wait_copies<7>();
+/// What a warp asks for next: its items are every kWarps-th, 16 rows each, piece by piece. Pointers go on
+/// from piece to piece, each lane's to its 16 bytes of codes of two rows and of scales of one.
+template <bool kGated>
+class Feed {
+ public:
+  __device__ Feed(const Args& p, const Tile* tiles, int begin, int end, uint32_t slots)
+      : p_(p), tiles_(tiles), end_(end), all_quads_(p.weight.columns / kQuad) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    codes_to_ = slots + static_cast<uint32_t>(lane / 4 * kSlot.code_pitch + lane % 4 * 16);
+    scales_to_ = slots + static_cast<uint32_t>(few_bytes::kRows * kSlot.code_pitch +
+                                               lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
+    next_ = begin + warp, tile_ = next_ / p.across, row_ = next_ - tile_ * p.across;
+    if (next_ < end_) begin_item();
   }
-}
+
+  /// Asks for the next piece, into slot `slot`.
+  __device__ __forceinline__ void ask(int slot) {
+    if (next_ < end_) {
+      const auto offset = static_cast<uint32_t>(slot * kSlot.bytes);
+      const uint32_t codes_to = codes_to_ + offset, scales_to = scales_to_ + offset;
+      if (left_ >= kMostQuads) {
+#pragma unroll
+        for (int j = 0; j < kMostQuads; ++j) {
+          few_bytes::copy_codes(codes_to + 64 * j, codes_[0] + 64 * j);
+          few_bytes::copy_codes(codes_to + 8 * kSlot.code_pitch + 64 * j, codes_[1] + 64 * j);
+        }
+        copy_scales(scales_to, kMostQuads);
+        codes_[0] += 64 * kMostQuads, codes_[1] += 64 * kMostQuads, scales_ += 8 * kMostQuads;
+      } else {
+        for (int j = 0; j < left_; ++j) {
+          few_bytes::copy_codes(codes_to + 64 * j, codes_[0] + 64 * j);
+          few_bytes::copy_codes(codes_to + 8 * kSlot.code_pitch + 64 * j, codes_[1] + 64 * j);
+        }
+        copy_scales(scales_to, left_);
+      }
+      left_ -= kMostQuads;
+      if (left_ <= 0) {
+        next_ += kWarps;
+        for (row_ += kWarps; row_ >= p_.across; row_ -= p_.across) ++tile_;
+        if (next_ < end_) begin_item();
+      }
+    }
+    commit_copies();
+  }
+
+ private:
+  /// A lane's two quads of a row's scales; those of an odd number of quads begin at odd multiples of 8 bytes.
+  __device__ __forceinline__ void copy_scales(uint32_t to, int quads) const {
+    const int first = static_cast<int>(threadIdx.x) % 2 * 2;
+    if (quads == kMostQuads && all_quads_ % 2 == 0) return few_bytes::copy_codes(to, scales_);
+    if (first < quads) few_bytes::copy_scales(to, scales_);
+    if (first + 1 < quads) few_bytes::copy_scales(to + 8, scales_ + 8);
+  }
+  __device__ __forceinline__ void begin_item() {
+    const int lane = static_cast<int>(threadIdx.x) % 32, matrix = tiles_[tile_].expert;
+    const auto quad_of = [&](int row) {  // row: of the item's 16
+      const Matrix& m = kGated && row >= 8 ? p_.up : p_.weight;
+      return m.row(matrix, kGated ? row_ * 8 + row % 8 : row_ * 16 + row) * all_quads_;
+    };
+    const Matrix& second = kGated ? p_.up : p_.weight;
+    codes_[0] = p_.weight.codes + quad_of(lane / 4) * 64 + lane % 4 * 16;
+    codes_[1] = second.codes + quad_of(8 + lane / 4) * 64 + lane % 4 * 16;
+    scales_ = (lane < 16 ? p_.weight : second).scale + quad_of(lane / 2) * 8 + lane % 2 * 16;
+    left_ = all_quads_;
+  }
+
+  const Args& p_;
+  const Tile* tiles_;
+  int end_, all_quads_;
+  int next_, tile_, row_, left_;  // left: quads of the item that is next
+  const uint8_t *codes_[2], *scales_;
+  uint32_t codes_to_, scales_to_;
+};
 
 template <int kStrips, bool kGated, bool kRoutes>
 __global__ void __launch_bounds__(kThreads, 1)
     experts_few(const Stamps stamps, const __grid_constant__ Args p) {
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
   constexpr int kTokens = kStrips * 8;
+  constexpr few_bytes::Slot layout = kSlot;
   extern __shared__ __align__(128) char few_shared[];
   __shared__ int16_t ids[kMostPairs];
   __shared__ int32_t count[kMostExperts];
@@ -83,10 +151,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (kRoutes && p.routing.bias != nullptr) bias[e] = __ldg(p.routing.bias + e);
   }
   __syncthreads();
-  link.wait();
+  // Without a router the selection may lie on the board before all of it is done that is to be multiplied.
+  const bool early = !kRoutes && p.selection.words != nullptr;
+  if (!early) link.wait();
 
   // Experts' pairs are counted, and their tiles written down in the order of the experts.
-  const int rows = *p.rows, pairs = rows * p.used;
+  const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
+  const uint32_t tag = p.selection.words != nullptr ? p.selection.tag() : 0;
   if constexpr (kRoutes) {
     with_experts_of_lane(experts, [&]<int kEach>() {
 #pragma unroll 1
@@ -101,12 +172,16 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (lane >= p.used) continue;
         ids[r * p.used + lane] = static_cast<int16_t>(id);
         atomicAdd(&count[id], 1);
-        if (blockIdx.x == 0) p.ids(r)[lane] = id, p.routing.weights(r)[lane] = weight;
+        if (blockIdx.x != 0) continue;
+        p.ids(r)[lane] = id, p.routing.weights(r)[lane] = weight;
+        put_word(p.selection.words + kSelectionBoard + r * p.used + lane, __int_as_float(id), tag);
       }
     });
   } else {
     for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
-      const int r = i / p.used, id = load_result(p.ids(r) + (i - r * p.used));
+      const int r = i / p.used;
+      const int id = early ? __float_as_int(take_word(p.selection.words + kSelectionBoard + i, tag))
+                           : load_result(p.ids(r) + (i - r * p.used));
       ids[i] = static_cast<int16_t>(id);
       atomicAdd(&count[id], 1);
     }
@@ -129,36 +204,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (lane == 0) all_tiles = before;
   }
   __syncthreads();
-  const int64_t items = int64_t{all_tiles} * p.across;
+  const unsigned items = static_cast<unsigned>(all_tiles * p.across);
   const int begin = static_cast<int>(items * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
-  if (begin >= end) return;
+  if (begin >= end) return early ? link.wait() : void();
 
   const int all_quads = p.weight.columns / kQuad, last_tile = (end - 1) / p.across;
-  char* const own_slots = few_shared + warp * p.slots * p.slot.bytes;
-  char* const tokens = few_shared + kWarps * p.slots * p.slot.bytes;
-
-  // What this warp asks for next: the warps take items in turn, piece by piece.
-  int next = begin + warp, next_tile = next / p.across, next_row = next % p.across, next_piece = 0;
-  const auto ask = [&](int slot) {
-    if (next < end) {
-      const int matrix = tiles[next_tile].expert, first = next_piece * kMostQuads;
-      const uint32_t to = shared_address(own_slots + slot * p.slot.bytes);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Matrix& m = kGated && h == 1 ? p.up : p.weight;
-        const int row =
-            static_cast<int>(m.row(matrix, next_row * (kGated ? 8 : 16) + (kGated ? 0 : 8 * h) + lane / 4));
-        few_bytes::ask_rows(m, row, all_quads, first, min(kMostQuads, all_quads - first), h, p.slot, to);
-      }
-      if (++next_piece == p.pieces) {
-        next_piece = 0, next += kWarps;
-        for (next_row += kWarps; next_row >= p.across; next_row -= p.across) ++next_tile;
-      }
-    }
-    commit_copies();
-  };
-  for (int slot = 0; slot < p.slots; ++slot) ask(slot);
+  const char* const own_slots = few_shared + warp * kSlots * kSlot.bytes;
+  char* const tokens = few_shared + kRings;
+  Feed<kGated> feed(p, tiles, begin, end, shared_address(own_slots));
+  for (int slot = 0; slot < kSlots; ++slot) feed.ask(slot);
+  if (early) link.wait();
 
   int index = begin + warp, tile = index / p.across, row = index % p.across, slot = 0;
   for (int first = begin / p.across; first <= last_tile; first += p.buffers) {
@@ -220,15 +276,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (; index < end && tile < first + here; index += kWarps) {
       const int buffer = tile - first;
       float total[kStrips][4] = {};
-      for (int piece = 0; piece < p.pieces; ++piece) {
-        wait_for_oldest(p.slots);
+      few_bytes::TokensAt at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
+      for (int left = all_quads; left > 0; left -= kMostQuads) {
+        wait_copies<kSlots - 1>();
         __syncwarp();
-        const int first_quad = piece * kMostQuads;
-        few_bytes::multiply(own_slots + slot * p.slot.bytes, p.slot, min(kMostQuads, all_quads - first_quad),
-                            tokens + buffer * kTokens * p.token.pitch, p.token, first_quad, total);
+        const char* const of = own_slots + slot * kSlot.bytes;
+        if (left >= kMostQuads) {
+          few_bytes::multiply_quads<kMostQuads>(of, layout, at, p.token.pitch, total);
+        } else {
+          few_bytes::multiply(of, layout, left, at, p.token.pitch, total);
+        }
+        at.codes += kMostQuads * kQuad, at.scales += kMostQuads * 16;
         __syncwarp();
-        ask(slot);
-        if (++slot == p.slots) slot = 0;
+        feed.ask(slot);
+        slot = kSlots - 1 - slot;
       }
 #pragma unroll
       for (int n = 0; n < kStrips; ++n) {
@@ -245,6 +306,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     if (first + p.buffers <= last_tile) __syncthreads();  // what the tiles had in shared memory is done with
   }
+#endif
 }
 
 /// Tokens of a tile: about twice what an expert has on average, so that hardly any expert needs two.
@@ -257,14 +319,10 @@ int tokens_for(int64_t pairs, int64_t experts) {
 bool plan(const ExpertsShape& shape, int tokens, Args& args) {
   const auto quads = static_cast<int>(shape.columns / kQuad);
   args.across = static_cast<int32_t>(shape.outputs / (shape.gated ? few_bytes::kRows / 2 : few_bytes::kRows));
-  args.pieces = (quads + kMostQuads - 1) / kMostQuads;
-  args.slot = few_bytes::Slot::of(std::min(quads, kMostQuads)), args.token = few_bytes::TokenRows::of(quads);
+  args.token = few_bytes::TokenRows::of(quads);
   const int64_t tile = int64_t{tokens} * args.token.pitch;
-  const int64_t ring = int64_t{kWarps} * args.slot.bytes;
-  args.buffers = kMostBuffers;
-  if (2 * ring + args.buffers * tile > kShared) args.buffers = 1;
-  args.slots = static_cast<int32_t>(std::min<int64_t>(kMostSlots, (kShared - args.buffers * tile) / ring));
-  return args.slots >= 2;
+  args.buffers = kRings + kMostBuffers * tile <= kShared ? kMostBuffers : 1;
+  return kRings + args.buffers * tile <= kShared;
 }
 
 }  // namespace
@@ -291,7 +349,7 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   args.weight = weight, args.up = product.up;
   args.in = product.in, args.out = product.out, args.ids = product.ids, args.rows = product.rows;
   args.used = product.ids.columns, args.by_pair = product.by_pair ? 1 : 0;
-  args.routing = product.routing;
+  args.routing = product.routing, args.selection = product.selection;
   const bool routes = product.routing.logits != nullptr;
   const auto with_strips = [&]<int kStrips>() {
     return !product.gated ? experts_few<kStrips, false, false>
@@ -300,8 +358,7 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   };
   const auto kernel =
       tokens <= 8 ? with_strips.template operator()<1>() : with_strips.template operator()<2>();
-  const int64_t shared =
-      int64_t{kWarps} * args.slots * args.slot.bytes + int64_t{args.buffers} * tokens * args.token.pitch;
+  const int64_t shared = kRings + int64_t{args.buffers} * tokens * args.token.pitch;
   const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across;
   launch(context, kernel,
          {dim3(static_cast<unsigned>(std::min<int64_t>(context.processors, items))), dim3(kThreads), shared},

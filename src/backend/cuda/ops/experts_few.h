@@ -25,6 +25,7 @@ struct ExpertsFew {
   Rows<int32_t> ids;
   const int32_t* rows;
   Routing routing{};
+  Board selection{};  ///< with a router: where the selection is left; without: where one was left, or null
 };
 
 /// Experts' weights as far as binding sees them.
@@ -38,5 +39,8 @@ struct ExpertsShape {
 /// Whether multiply_experts_few takes these: steps of a few tokens an expert.
 bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture);
 void multiply_experts_few(const ExpertsFew& product, const Context& context);
+
+/// Where norm_moe_gate_up of some rows, if it was launched right before, leaves the selection `ids`.
+Board selection_of_some_rows(const program::Program& program, program::TensorId ids, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   wait_copies<0>();
   __syncthreads();
   float sum[1][4] = {};
-  few_bytes::multiply(slot, p.slot, quads, tokens, p.token, first_quad, sum);
+  few_bytes::multiply(slot, p.slot, quads, {tokens, p.token, first_quad}, p.token.pitch, sum);
 #pragma unroll
   for (int i = 0; i < kSums; ++i) meeting[(warp * kSums + i) * 32 + lane] = sum[0][i];
   __syncthreads();

@@ -1,6 +1,6 @@
-// norm_moe_gate_up of a few rows: a launch makes the router's logits, and packs the normed rows for the
-// shared experts beside it; those are multiplied; the routed experts' launch (experts_few.cu) selects for
-// itself.
+// norm_moe_gate_up of a few rows: a launch makes the router's logits, and beside them multiplies the shared
+// experts (up to 8 rows) or packs the normed rows for them, who are multiplied next; the routed experts'
+// launch (experts_few.cu) selects for itself.
 //
 // A block of threads takes two experts and four rows, or four and eight: the norm is a factor of a row,
 // multiplied in at last. Half a megabyte of router, float32: bound by latency, so weights are asked for
@@ -11,10 +11,12 @@
 #include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/wide_dense.h"
+#include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/pack.cuh"
 #include "backend/cuda/prim/route.cuh"
 #include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/tiles_mma.cuh"
 #include "backend/cuda/prim/warp.cuh"
 #include "program/op.h"
 
@@ -39,17 +41,12 @@ struct Args {
   PackPlan packing;
 };
 
-/// kHeld: of four columns, that a thread asks for before the wait.
+/// A block of threads' part of the logits. kHeld: of four columns, that a thread asks for before the wait.
 template <int kRows, int kExperts, int kHeld>
-__global__ void __launch_bounds__(kThreads) norm_logits(const Stamps stamps, const __grid_constant__ Args p) {
+__device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
   constexpr int kSums = kRows * kExperts, kValues = kSums + kRows;  // the rows' squares behind the sums
   __shared__ float partial[kWarps][kValues], total[kValues];
-  const Link link(stamps);
   const int block = static_cast<int>(blockIdx.x);
-  if (block >= p.blocks) {
-    link.wait();
-    return pack_slot<kWarps>(p.packing, block - p.blocks);
-  }
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int across = (p.experts + kExperts - 1) / kExperts;
   const int expert = block % across * kExperts, first = block / across * kRows, fours = p.in.columns / 4;
@@ -130,6 +127,103 @@ __global__ void __launch_bounds__(kThreads) norm_logits(const Stamps stamps, con
   }
 }
 
+template <int kRows, int kExperts, int kHeld>
+__global__ void __launch_bounds__(kThreads) norm_logits(const Stamps stamps, const __grid_constant__ Args p) {
+  const Link link(stamps);
+  const int block = static_cast<int>(blockIdx.x);
+  if (block < p.blocks) return make_logits<kRows, kExperts, kHeld>(p, link);
+  link.wait();
+  pack_slot<kWarps>(p.packing, block - p.blocks);
+}
+
+// --- up to 8 rows: shared experts beside the logits ---
+
+constexpr int kSharedRows = kStripTokens, kSharedOutputs = 8;
+constexpr int kSharedChunks = 16, kChunksEach = kSharedChunks / kWarps;  ///< of 128 columns, at most
+static_assert(kWarps == kSharedRows);
+
+struct SharedExperts {
+  Matrix gate, up;
+  Rows<float> out;
+};
+
+/// 8 gates and their ups of all rows. A warp norms and packs a row (its norm's factor multiplies the sums)
+/// and takes every kWarps-th chunk of the columns, asked for before the wait.
+template <quant::Type kType>
+__device__ __forceinline__ void multiply_shared(const Args& p, const SharedExperts& shared,
+                                                const Link& link) {
+  constexpr int kPitch = few::row_pitch(kSharedChunks), kSums = 4;
+  __shared__ __align__(16) char packed[kSharedRows * kPitch];
+  __shared__ float meeting[kWarps][kSums][32];
+  __shared__ float scale[kSharedRows];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int first = (static_cast<int>(blockIdx.x) - p.blocks) * kSharedOutputs, columns = p.in.columns;
+  const int chunks = columns / kChunkColumns,
+            rows = *p.rows;  // was there before the step's first kernel began
+  few::Unit<kType> unit[kChunksEach];
+#pragma unroll
+  for (int i = 0; i < kChunksEach; ++i) {
+    const int chunk = min(warp + i * kWarps, chunks - 1);
+    unit[i].load(shared.gate, shared.gate.row(0, first), shared.up, shared.up.row(0, first), chunk);
+  }
+  link.wait();
+  if (warp < rows) {
+    float4 v[kSharedChunks];
+    const float* const row = p.in(warp);
+#pragma unroll
+    for (int i = 0; i < kSharedChunks; ++i) {
+      const int c = i * kChunkColumns + lane * 4;
+      v[i] = c < columns ? __ldcg(reinterpret_cast<const float4*>(row + c)) : float4{0, 0, 0, 0};
+    }
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kSharedChunks; ++i) {
+      const int c = min(i * kChunkColumns + lane * 4, columns - 4);
+      const float4 by = __ldg(reinterpret_cast<const float4*>(p.norm + c));
+      squares += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
+      v[i].x *= by.x, v[i].y *= by.y, v[i].z *= by.z, v[i].w *= by.w;
+    }
+    squares = lane_sum(squares);
+    few::pack_row(v, chunks, packed + warp * kPitch, scale + warp);
+    if (lane == 0) scale[warp] *= 1.0f / sqrtf(squares / static_cast<float>(columns) + p.epsilon);
+  }
+  __syncthreads();
+  float sum[1][kSums] = {};
+#pragma unroll
+  for (int i = 0; i < kChunksEach; ++i) {
+    const int chunk = warp + i * kWarps;
+    if (chunk < chunks) unit[i].multiply(shared.gate, packed, kPitch, chunk, sum);
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) meeting[warp][i][lane] = sum[0][i];
+  __syncthreads();
+  // Sums 0 and 1 of a lane are gates of two rows, 2 and 3 their ups.
+  const int row = 2 * (lane % 4) + warp;
+  if (warp >= 2 || row >= rows) return;
+  float gate = 0, up = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) gate += meeting[w][warp][lane], up += meeting[w][warp + 2][lane];
+  shared.out(row)[first + lane / 4] = tiles::silu(gate * scale[row]) * (up * scale[row]);
+}
+
+template <quant::Type kType>
+__global__ void __launch_bounds__(kThreads, 2)
+    norm_logits_shared(const Stamps stamps, const __grid_constant__ Args p,
+                       const __grid_constant__ SharedExperts shared) {
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+  const Link link(stamps);
+  if (static_cast<int>(blockIdx.x) < p.blocks) return make_logits<kFewRows, kFewExperts, 2>(p, link);
+  multiply_shared<kType>(p, shared, link);
+#endif
+}
+
+/// Whether shared experts are multiplied beside the logits.
+bool beside_logits(quant::Type type, int64_t outputs, int64_t columns, int64_t rows) {
+  return (type == quant::Type::Q5_K || type == quant::Type::Q4_0) && rows <= kSharedRows &&
+         outputs % kSharedOutputs == 0 && columns % kChunkColumns == 0 &&
+         columns <= kSharedChunks * kChunkColumns;
+}
+
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
   const Tensor &in = p[norm_route.in.id], &router = p[norm_route.router.id], &gate = p[experts.gate.id];
@@ -174,9 +268,21 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
                                      ((rows + rows_each - 1) / rows_each));
   args.logits = buffers.logits, args.inverse = buffers.inverse;
   Dense shared{};
-  bool strips = false;
+  bool strips = false, beside = false;
   int64_t packed_rows = 0;
   if (experts.shared_gate) {
+    const Matrix gate = memory.matrix(experts.shared_gate.id);
+    beside = beside_logits(gate.type, gate.rows, gate.columns, rows);
+  }
+  if (beside) {
+    const SharedExperts at_once{memory.matrix(experts.shared_gate.id), memory.matrix(experts.shared_up.id),
+                                flat(memory.rows(experts.shared_out.id))};
+    launch(context,
+           at_once.gate.type == quant::Type::Q5_K ? norm_logits_shared<quant::Type::Q5_K>
+                                                  : norm_logits_shared<quant::Type::Q4_0>,
+           {dim3(static_cast<unsigned>(args.blocks + at_once.gate.rows / kSharedOutputs)), dim3(kThreads)},
+           args, at_once);
+  } else if (experts.shared_gate) {
     shared = {.in = in,
               .out = flat(memory.rows(experts.shared_out.id)),
               .weight = memory.matrix(experts.shared_gate.id),
@@ -188,15 +294,17 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
     args.packing = packing_of(shared, strips, buffers.packed);
     args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
   }
-  launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
-         {dim3(static_cast<unsigned>(args.blocks + packed_rows)), dim3(kThreads)}, args);
-  if (experts.shared_gate) multiply_packed(shared, strips, buffers.packed, context);
+  if (!beside)
+    launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
+           {dim3(static_cast<unsigned>(args.blocks + packed_rows)), dim3(kThreads)}, args);
+  if (experts.shared_gate && !beside) multiply_packed(shared, strips, buffers.packed, context);
   multiply_experts_few(
       {memory.matrix(experts.gate.id), memory.matrix(experts.up.id), true, false, in,
        memory.rows(experts.out.id), ids, count,
        Routing{buffers.logits, buffers.inverse, args.norm, memory.vector(norm_route.route.bias.id),
                memory.rows(norm_route.route.weights.id),
-               route_rule(norm_route.route, router.rows, ids.columns)}},
+               route_rule(norm_route.route, router.rows, ids.columns)},
+       context.board()},
       context);
 }
 
@@ -208,6 +316,18 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
 }
 
 }  // namespace
+
+Board selection_of_some_rows(const Program& p, TensorId ids, const Context& context) {
+  const auto* before =
+      context.previous == nullptr ? nullptr : std::get_if<NormMoeGateUp>(&context.previous->args);
+  const Sizes sizes{context.step_rows, context.longest, context.architecture};
+  if (before == nullptr || context.launch == 0 || !serves(p, *context.previous, sizes)) return {};
+  const TensorId left = before->route.route.ids.id;
+  if (p.storage(left) != p.storage(ids) || p[left].offset != p[ids].offset) return {};
+  Board board = context.board();
+  --board.launch;
+  return board;
+}
 
 const Kernel kNormMoeGateUpFew{"norm and router; experts' products, which select for themselves", serves,
                                launch_norm_moe_few, scratch_bytes};

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "backend/cuda/memory.h"
+#include "backend/cuda/ops/add_experts_few.h"
 #include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/matmul_add_few.h"
 #include "backend/cuda/ops/wide_dense.h"
 #include "program/op.h"
 
@@ -85,6 +87,12 @@ bool serves_matmul_add(const Program& p, const Op& op, const Sizes& sizes) {
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> residual = c.memory.rows(op.residual.id);
+  const char* const codes = coded_values(p, op.in.id, c);
+  if (codes != nullptr && serves_matmul_add_few(c.memory.matrix(op.weight.id), c.step_rows, c.architecture)) {
+    return matmul_add_few({&c.step.header->rows, codes, c.memory.matrix(op.weight.id), residual,
+                           flat(c.memory.rows(op.out.id))},
+                          c);
+  }
   multiply_dense({.in = flat(c.memory.rows(op.in.id)),
                   .out = flat(c.memory.rows(op.out.id)),
                   .weight = c.memory.matrix(op.weight.id),
@@ -179,6 +187,13 @@ bool gate_up_few_each(const Program& p, const MoeGateUp& op, const Sizes& sizes)
 }
 bool down_few_each(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
   return few_each(p, op.in.id, op.down.id, kNoTensor, p[op.ids.id].columns(), sizes);
+}
+/// Whether the shared experts are multiplied where all is added up.
+bool few_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
+  const Tensor &weight = p[op.shared_down.id], &in = p[op.shared_in.id];
+  return in.stride[0] % 4 == 0 && in.offset % 4 == 0 &&
+         serves_add_experts_few(weight.type, weight.shape[1], weight.columns(), p[op.ids.id].columns(),
+                                sizes.rows, sizes.architecture);
 }
 Sizes sizes_of(const Context& c) { return {c.step_rows, c.longest, c.architecture}; }
 
@@ -322,9 +337,27 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
                     c);
   };
   if (down_few_each(p, op, sizes_of(c))) {
+    // Routed experts first: their weights are asked for while the op before is still at work.
     const Rows<float> pairs = take_pairs();
-    if (op.shared_in) multiply_dense(shared_product(), c, scratch);
-    multiply_experts_few({down, {}, false, true, in, pairs, ids, &c.step.header->rows}, c);
+    multiply_experts_few({.weight = down,
+                          .up = {},
+                          .gated = false,
+                          .by_pair = true,
+                          .in = in,
+                          .out = pairs,
+                          .ids = ids,
+                          .rows = &c.step.header->rows,
+                          .selection = selection_of_some_rows(p, op.ids.id, c)},
+                         c);
+    if (op.shared_in) {
+      const Dense shared = shared_product();
+      if (few_at_last(p, op, sizes_of(c))) {
+        return add_experts_few({&c.step.header->rows, shared.weight, shared.in, residual,
+                                c.memory.rows(op.weights.id), out, ids, pairs.data},
+                               c);
+      }
+      multiply_dense(shared, c, scratch);
+    }
     return combine(pairs);
   }
   Ordered order = take_order(scratch, rows, used, down.matrices);

@@ -17,16 +17,19 @@ inline constexpr int kRows = 16;      ///< of weights
 inline constexpr int kQuad = 128;     ///< columns: four blocks of 32
 inline constexpr int kMostQuads = 4;  ///< of a warp
 
-/// Where the 16 rows' quads lie in shared memory. Rows lie an odd number of 16 (of 8) bytes apart: eight of
-/// them fall on different banks.
+/// Where the 16 rows' quads lie in shared memory: codes, then scales. Rows lie an odd number of 16 bytes
+/// apart: eight of them fall on different banks.
 struct Slot {
   int32_t code_pitch, scale_pitch, bytes;
 
-  static Slot of(int quads) {
-    const int32_t codes = quads * 64 + 16, scales = (quads | 1) * 8;
+  static constexpr Slot of(int quads) {
+    const int32_t codes = quads * 64 + 16, scales = ((quads + 1) / 2 | 1) * 16;
     return {codes, scales, kRows * (codes + scales)};
   }
 };
+/// A slot of as many quads as a warp takes at most.
+inline constexpr Slot kWholeSlot = Slot::of(kMostQuads);
+
 /// Where tokens lie: each token's codes, then its blocks' scales.
 struct TokenRows {
   int32_t pitch, scales;
@@ -74,17 +77,23 @@ __device__ __forceinline__ void mma_bytes(int (&d)[4], const uint32_t (&a)[4], u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(begin));
 }
 
-/// Four numbers a lane, 128 columns, to codes as the matrix instruction's second operand wants them: lane t
-/// of the four that share a token has the 32 bytes from 32 t on, block by block. A 16th of the blocks' scales
-/// (weights are 16 times what they should be), times `factor`, goes to `scales`.
-__device__ __forceinline__ void store_codes(float4 x, float factor, char* codes, float* scales) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, block = lane / 8, piece = lane % 8;
+/// Four numbers a lane, piece `piece` of eight of a quad's block `block`, to codes as the matrix
+/// instruction's second operand wants them: lane t of the four that share a token has the 32 bytes from 32 t
+/// on, block by block. A 16th of the blocks' scales (weights are 16 times what they should be), times
+/// `factor`, goes to `scales`.
+__device__ __forceinline__ void store_codes(float4 x, float factor, char* codes, float* scales, int block,
+                                            int piece) {
   const float largest = lane_max(fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))), 8);
   const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
   const auto code = [inverse](float v) { return __float2int_rn(v * inverse) & 255; };
   const int word = code(x.x) | code(x.y) << 8 | code(x.z) << 16 | code(x.w) << 24;
   *reinterpret_cast<int*>(codes + piece % 4 * 32 + block * 8 + piece / 4 * 4) = word;
   if (piece == 0) scales[block] = largest * (1.0f / (16 * 127)) * factor;
+}
+/// A warp's 128 columns.
+__device__ __forceinline__ void store_codes(float4 x, float factor, char* codes, float* scales) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  store_codes(x, factor, codes, scales, lane / 8, lane % 8);
 }
 
 /// The upper nibbles of four bytes as 16 (q - 8), in one instruction.
@@ -94,26 +103,44 @@ __device__ __forceinline__ uint32_t upper_nibbles(uint32_t bytes) {
   return result;
 }
 
-/// Adds the products of a slot's kQuads quads with the tokens' quads from first_quad on. Sums lie as in
-/// mma_16x8x16.
+/// Where a lane finds the tokens of its first strip: those of row lane / 4, and the scales of two.
+struct TokensAt {
+  const char *codes, *scales;
+
+  __device__ TokensAt(const char* tokens, const TokenRows& rows, int first_quad) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    codes = tokens + lane / 4 * rows.pitch + lane % 4 * 32 + first_quad * kQuad;
+    scales = tokens + lane % 4 * 2 * rows.pitch + rows.scales + first_quad * 16;
+  }
+};
+
+/// Adds the products of kQuads quads of a slot, from `begin` on, with the tokens' (pitch: bytes from one to
+/// the next). Sums lie as in mma_16x8x16.
 template <int kQuads, int kStrips>
-__device__ __forceinline__ void multiply_quads(const char* slot, const Slot& layout, const char* tokens,
-                                               const TokenRows& rows, int first_quad,
-                                               float (&sum)[kStrips][4]) {
+__device__ __forceinline__ void multiply_quads(const char* slot, const Slot& layout, const TokensAt& at,
+                                               int pitch, float (&sum)[kStrips][4], int begin = 0) {
   constexpr int kBegin = 0x4B400000;  // the bits of 1.5 * 2^23
   constexpr float kLess = -12582912.0f;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t codes =
-      shared_address(slot) + static_cast<uint32_t>(lane % 16 * layout.code_pitch + lane / 16 * 16);
-  const char* const scales = slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch;
-  const char* const x = tokens + lane / 4 * rows.pitch + first_quad * kQuad + lane % 4 * 32;
-  const char* const s = tokens + lane % 4 * 2 * rows.pitch + rows.scales + first_quad * 16;
+  const uint32_t codes = shared_address(slot) +
+                         static_cast<uint32_t>(lane % 16 * layout.code_pitch + lane / 16 * 16 + begin * 64);
+  const char* const scales = slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8;
+  uint4 of_two[2];  // scales of two quads, of rows g and g + 8
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     uint32_t w[2][4];
     load_matrices(w[0], codes + 64 * q), load_matrices(w[1], codes + 64 * q + 32);
-    const uint2 low = *reinterpret_cast<const uint2*>(scales + 8 * q);
-    const uint2 high = *reinterpret_cast<const uint2*>(scales + 8 * layout.scale_pitch + 8 * q);
+    if constexpr (kQuads == 1) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint2 one = *reinterpret_cast<const uint2*>(scales + 8 * h * layout.scale_pitch);
+        of_two[h].x = one.x, of_two[h].y = one.y;
+      }
+    } else if (q % 2 == 0) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        of_two[h] = *reinterpret_cast<const uint4*>(scales + 8 * h * layout.scale_pitch + 8 * q);
+    }
     uint32_t a[4][4];
     float d[4][2], less[4][2];
 #pragma unroll
@@ -121,21 +148,22 @@ __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& lay
       const uint32_t up = w[i / 2][i % 2 * 2], down = w[i / 2][i % 2 * 2 + 1];
       a[i][0] = upper_nibbles(up << 4), a[i][1] = upper_nibbles(down << 4);
       a[i][2] = upper_nibbles(up), a[i][3] = upper_nibbles(down);
-      const __half2 pair[2] = {fragments::as_half2(i < 2 ? low.x : low.y),
-                               fragments::as_half2(i < 2 ? high.x : high.y)};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        d[i][h] = i % 2 == 0 ? __low2float(pair[h]) : __high2float(pair[h]);
+        const uint4& four = of_two[h];
+        const __half2 pair =
+            fragments::as_half2(q % 2 == 0 ? (i < 2 ? four.x : four.y) : (i < 2 ? four.z : four.w));
+        d[i][h] = i % 2 == 0 ? __low2float(pair) : __high2float(pair);
         less[i][h] = d[i][h] * kLess;  // exact: a scale has 11 bits
       }
     }
 #pragma unroll
     for (int n = 0; n < kStrips; ++n) {
-      const char* const of = x + n * 8 * rows.pitch + q * kQuad;
+      const char* const of = at.codes + n * 8 * pitch + q * kQuad;
       const uint4 words[2] = {*reinterpret_cast<const uint4*>(of), *reinterpret_cast<const uint4*>(of + 16)};
-      const char* const scale = s + n * 8 * rows.pitch + q * 16;
+      const char* const scale = at.scales + n * 8 * pitch + q * 16;
       const float4 by[2] = {*reinterpret_cast<const float4*>(scale),
-                            *reinterpret_cast<const float4*>(scale + rows.pitch)};
+                            *reinterpret_cast<const float4*>(scale + pitch)};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint4& b = words[i / 2];
@@ -154,14 +182,14 @@ __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& lay
 
 /// The same of up to kMostQuads.
 template <int kStrips>
-__device__ __forceinline__ void multiply(const char* slot, const Slot& layout, int quads, const char* tokens,
-                                         const TokenRows& rows, int first_quad, float (&sum)[kStrips][4]) {
+__device__ __forceinline__ void multiply(const char* slot, const Slot& layout, int quads, const TokensAt& at,
+                                         int pitch, float (&sum)[kStrips][4]) {
   static_assert(kMostQuads == 4);
   switch (quads) {
-    case 4: return multiply_quads<4>(slot, layout, tokens, rows, first_quad, sum);
-    case 3: return multiply_quads<3>(slot, layout, tokens, rows, first_quad, sum);
-    case 2: return multiply_quads<2>(slot, layout, tokens, rows, first_quad, sum);
-    case 1: return multiply_quads<1>(slot, layout, tokens, rows, first_quad, sum);
+    case 4: return multiply_quads<4>(slot, layout, at, pitch, sum);
+    case 3: return multiply_quads<3>(slot, layout, at, pitch, sum);
+    case 2: return multiply_quads<2>(slot, layout, at, pitch, sum);
+    case 1: return multiply_quads<1>(slot, layout, at, pitch, sum);
     default: return;
   }
 }

@@ -56,6 +56,13 @@ struct Unit {
 #pragma unroll
     for (int h = 0; h < 2; ++h) block[h].load(m, row + lane / 4 + 8 * h, min(at, last), true);
   }
+  /// The same of 8 rows of one matrix and 8 of another.
+  __device__ __forceinline__ void load(Matrix m, int64_t row, Matrix other, int64_t other_row, int chunk) {
+    m.type = other.type = kType;
+    const int lane = threadIdx.x % 32, at = chunk * 4 + lane % 4, last = m.columns / 32 - 1;
+    block[0].load(m, row + lane / 4, min(at, last), true);
+    block[1].load(other, other_row + lane / 4, min(at, last), true);
+  }
   /// Adds its products with the packed tokens of a chunk; beyond the last block those are zeroes.
   template <int kStrips>
   __device__ __forceinline__ void multiply(Matrix m, const char* packed, int pitch, int chunk,

@@ -1,0 +1,24 @@
+// What a row's experts have made, its shared experts and the residual added up (ops/add_experts_few.cu).
+#pragma once
+
+#include "backend/cuda/kernel.h"
+
+namespace sluice::backend::cuda {
+
+/// out[r] = residual[r] + down times in[r] + sum over k, in the order of ids, of weights[r, k] * each[r *
+/// used
+/// + k]. Rows from *rows on are padding.
+struct AddExperts {
+  const int32_t* rows;
+  Matrix down;
+  Rows<float> in, residual, weights, out;
+  Rows<int32_t> ids;
+  const float* each;  ///< [pairs][columns]
+};
+
+/// Whether add_experts_few takes shared experts of this type, [outputs][columns], `used` experts a row.
+bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows,
+                            int architecture);
+void add_experts_few(const AddExperts& sum, const Context& context);
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,98 @@
+// matmul_add of 2 to 32 rows, Q4_0, whose rows are codes of eight bits already: a block of threads takes 16
+// outputs, asks for their weights before it waits, and its 16 warps share the columns. A warp reads the codes
+// of its columns alone, so a block reads them once, a quarter of what floats would be.
+#include "backend/cuda/ops/matmul_add_few.h"
+
+#include "backend/cuda/prim/few_bytes.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/sync.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+constexpr int kThreads = 512, kWarps = kThreads / 32;
+constexpr int kMostRows = 32;
+constexpr int kMostColumns = kWarps * few_bytes::kMostQuads * few_bytes::kQuad;
+
+struct Args {
+  MatmulAddFew product;
+  int32_t quads;  ///< of a warp at most
+  few_bytes::Slot slot;
+  few_bytes::TokenRows token;
+};
+
+template <int kStrips>
+__global__ void __launch_bounds__(kThreads, 1)
+    matmul_add_few_kernel(const Stamps stamps, const __grid_constant__ Args p) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kSums = kStrips * 4;
+  extern __shared__ __align__(128) char few_shared[];
+  const Link link(stamps);
+  const Matrix& weight = p.product.weight;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int output = static_cast<int>(blockIdx.x) * few_bytes::kRows;
+  const int all_quads = weight.columns / few_bytes::kQuad, first_quad = warp * p.quads;
+  const int quads = max(0, min(p.quads, all_quads - first_quad));
+  char* const slot = few_shared + warp * p.slot.bytes;
+  float* const meeting = reinterpret_cast<float*>(few_shared + kWarps * p.slot.bytes);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    few_bytes::ask_rows(weight, static_cast<int>(weight.row(0, output + 8 * h + lane / 4)), all_quads,
+                        first_quad, quads, h, p.slot, shared_address(slot));
+  }
+  commit_copies();
+  const int rows = *p.product.rows;  // was there before the step's first kernel began
+  link.wait();
+  // Where sums meet, warp w has sum w of every lane: of that output and row.
+  const int own_row = warp / 4 * 8 + 2 * (lane % 4) + warp % 2, own = output + lane / 4 + warp / 2 % 2 * 8;
+  const bool adds = warp < kSums && own_row < rows;
+  const float residual = adds ? load_result(p.product.residual(own_row) + own) : 0.0f;
+  float sum[kStrips][4] = {};
+  few_bytes::TokensAt at(p.product.codes, p.token, first_quad);
+  wait_copies<0>();
+  __syncwarp();
+  if constexpr (kStrips == 1) {
+    few_bytes::multiply(slot, p.slot, quads, at, p.token.pitch, sum);
+  } else {
+#pragma unroll 1
+    for (int q = 0; q < quads; ++q) {
+      few_bytes::multiply_quads<1>(slot, p.slot, at, p.token.pitch, sum, q);
+      at.codes += few_bytes::kQuad, at.scales += 16;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) meeting[(warp * kSums + i) * 32 + lane] = sum[i / 4][i % 4];
+  __syncthreads();
+  if (!adds) return;
+  float value = residual;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) value += meeting[(w * kSums + warp) * 32 + lane];
+  p.product.out(own_row)[own] = value;
+#endif
+}
+
+int64_t plan(int64_t columns, int64_t rows, Args& args) {
+  const auto quads = static_cast<int>(columns / few_bytes::kQuad);
+  args.quads = (quads + kWarps - 1) / kWarps;
+  args.slot = few_bytes::Slot::of(args.quads), args.token = few_bytes::TokenRows::of(quads);
+  return kWarps * args.slot.bytes + kWarps * (rows <= 8 ? 1 : 4) * 4 * 32 * 4;
+}
+
+}  // namespace
+
+bool serves_matmul_add_few(const Matrix& weight, int64_t rows, int architecture) {
+  Args args{};
+  return architecture >= 90 && weight.type == quant::Type::Q4_0 && rows >= 2 && rows <= kMostRows &&
+         weight.rows % few_bytes::kRows == 0 && weight.columns % few_bytes::kQuad == 0 &&
+         weight.columns <= kMostColumns && plan(weight.columns, rows, args) <= 99 * 1024;
+}
+
+void matmul_add_few(const MatmulAddFew& product, const Context& context) {
+  Args args{};
+  args.product = product;
+  const int64_t shared = plan(product.weight.columns, context.step_rows, args);
+  launch(context, context.step_rows <= 8 ? matmul_add_few_kernel<1> : matmul_add_few_kernel<4>,
+         {dim3(static_cast<unsigned>(product.weight.rows / few_bytes::kRows)), dim3(kThreads), shared}, args);
+}
+
+}  // namespace sluice::backend::cuda
