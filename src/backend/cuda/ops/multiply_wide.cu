@@ -142,7 +142,8 @@ bool multiply_streamed(std::span<const Product> products, std::span<const int64_
     case Family::Eight: launch_stream<Family::Eight>(args, context); break;
     case Family::TwoThree: launch_stream<Family::TwoThree>(args, context); break;
     case Family::Table: launch_stream<Family::Table>(args, context); break;
-    case Family::Float: return false;
+    case Family::Float:
+    case Family::Bfloat: return false;
   }
   return true;
 }
@@ -159,6 +160,7 @@ void multiply_wide(const Product& product, int64_t tiles, bool by_wgmma, const C
     case Family::TwoThree: return multiply_family<Family::TwoThree>(product, tiles, by_wgmma, context);
     case Family::Table: return multiply_family<Family::Table>(product, tiles, by_wgmma, context);
     case Family::Float: return multiply_family<Family::Float>(product, tiles, by_wgmma, context);
+    case Family::Bfloat: return multiply_family<Family::Bfloat>(product, tiles, by_wgmma, context);
   }
 }
 

@@ -524,7 +524,7 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
   const MlaQuery& query = op.heads.query;
   const quant::CacheRow row = program[query.cache.id].cache_row();
   if (row.type == quant::Type::Q8_0 && row.coded() != kRank) return false;
-  if (sizes.architecture < 90 || sizes.rows > 1 || sizes.longest > kShortContext) return false;
+  if (sizes.rows > 1 || sizes.longest > kShortContext) return false;
   if (query.k_b_reduce != Reduce::Columns) return false;
   for (const TensorId id : {op.products.a.id, op.products.b.id, query.q ? query.q.id : query.k_b.id,
                             query.k_b.id, op.heads.v_b.id}) {

@@ -22,7 +22,9 @@
 
 namespace sluice::backend::cuda {
 
-enum class Family : uint8_t { Nibble, Five, Six, Eight, TwoThree, Table, Float };
+enum class Family : uint8_t { Nibble, Five, Six, Eight, TwoThree, Table, Float, Bfloat };
+
+constexpr bool is_float(Family family) { return family == Family::Float || family == Family::Bfloat; }
 
 constexpr bool family_of(quant::Type type, Family& family) {
   using quant::Type;
@@ -41,8 +43,8 @@ constexpr bool family_of(quant::Type type, Family& family) {
     case Type::IQ4_XS:
     case Type::MXFP4: family = Family::Table; return true;
     case Type::F32:
-    case Type::F16:
-    case Type::BF16: family = Family::Float; return true;
+    case Type::F16: family = Family::Float; return true;
+    case Type::BF16: family = Family::Bfloat; return true;
     default: return false;
   }
 }
@@ -58,6 +60,11 @@ __device__ __forceinline__ uint32_t as_bits(__half2 pair) {
 __device__ __forceinline__ __half2 twice(float value) { return __float2half2_rn(value); }
 __device__ __forceinline__ float low_half(uint32_t bits) { return __low2float(as_half2(bits)); }
 __device__ __forceinline__ float high_half(uint32_t bits) { return __high2float(as_half2(bits)); }
+
+/// A pair of bfloat16 as halves.
+__device__ __forceinline__ uint32_t halves_of_bfloats(uint32_t bits) {
+  return as_bits(__floats2half2_rn(__uint_as_float(bits << 16), __uint_as_float(bits & 0xFFFF0000u)));
+}
 
 /// Where packed weights lie: in device memory, or a copy of some rows in shared memory.
 enum class Space : uint8_t { Global, Shared };
@@ -116,7 +123,7 @@ template <Family kFamily>
 struct Block {
   static constexpr int kCodeWords = kFamily == Family::Eight      ? 8
                                     : kFamily == Family::TwoThree ? 2
-                                    : kFamily == Family::Float    ? 16
+                                    : is_float(kFamily)           ? 16
                                                                   : 4;
   uint32_t codes[kCodeWords];
   uint32_t high[2];
@@ -132,6 +139,7 @@ struct Block {
     high[0] = high[1] = scale = super = 0;
     if (!there) return;
     if constexpr (kFamily == Family::Float) return load_floats(m, row, block);
+    if constexpr (kFamily == Family::Bfloat) return load_bfloats(m, row, block);
     const auto type = m.type;
     const int64_t b = row * (m.columns / 32) + block;
     if constexpr (kCodeWords == 2) {
@@ -232,10 +240,12 @@ struct Block {
   __device__ __forceinline__ void pairs(const Matrix& m, const fragments::Affine& a, int j,
                                         uint32_t (&out)[4]) const {
     using namespace fragments;
-    if constexpr (kFamily == Family::Float) {
+    if constexpr (is_float(kFamily)) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {  // columns 4j .. 4j + 3 lie in two words, those 16 on in two others
-        const uint32_t first = codes[2 * j + 8 * i], second = codes[2 * j + 8 * i + 1];
+        uint32_t first = codes[2 * j + 8 * i], second = codes[2 * j + 8 * i + 1];
+        if constexpr (kFamily == Family::Bfloat)
+          first = halves_of_bfloats(first), second = halves_of_bfloats(second);
         out[2 * i] = __byte_perm(first, second, 0x5410);
         out[2 * i + 1] = __byte_perm(first, second, 0x7632);
       }
@@ -323,6 +333,24 @@ struct Block {
     for (int i = 0; i < kCodeWords; ++i) {
       codes[i] = fragments::as_bits(__floats2half2_rn(value(2 * i), value(2 * i + 1)));
     }
+  }
+  /// BF16 stays as it is until it is used: loads stay in flight.
+  __device__ void load_bfloats(const Matrix& m, int64_t row, int block) {
+    const int64_t first = row * m.columns + int64_t{block} * 32;
+    const int count = min(32, m.columns - block * 32);
+    if (m.columns % 8 == 0 && count == 32) {
+#pragma unroll
+      for (int i = 0; i < kCodeWords / 4; ++i) {
+        const uint4 v = __ldg(reinterpret_cast<const uint4*>(m.codes + first * 2) + i);
+        codes[4 * i] = v.x, codes[4 * i + 1] = v.y, codes[4 * i + 2] = v.z, codes[4 * i + 3] = v.w;
+      }
+      return;
+    }
+    const auto bits = [&](int i) -> uint32_t {
+      return i < count ? __ldg(reinterpret_cast<const uint16_t*>(m.codes) + first + i) : 0;
+    };
+#pragma unroll
+    for (int i = 0; i < kCodeWords; ++i) codes[i] = bits(2 * i) | bits(2 * i + 1) << 16;
   }
 };
 

@@ -77,7 +77,8 @@ __device__ inline void write_pairs(const PackPlan& p, int slot, int chunks, int 
 template <int kWarps>
 __device__ inline void pack_slot(const PackPlan& p, int slot) {
   constexpr int kHeld = 4;
-  __shared__ float partial[2][kPackThreads / 32];
+  // Aligned, so that no load of some of one half covers what is written to the other.
+  __shared__ __align__(16) float partial[2][kPackThreads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % kWarps;
   const Source source = source_of(p, slot);
   if (!source.there) return;

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns 
   next.load(matrix, row, along * 4 + t);
 
   // Lane l follows row l of the warp's 32. Float types need no help: their rows are read in longer pieces.
-  constexpr int kCodeBytes = kFamily == Family::Float ? 0 : Block<kFamily>::kCodeWords * 4;
+  constexpr int kCodeBytes = is_float(kFamily) ? 0 : Block<kFamily>::kCodeWords * 4;
   const int follow = min(first_row + (p.gated ? lane % 16 : lane), p.weight.rows - 1);
   Lines lines(p.gated && lane >= 16 ? p.up.codes : p.weight.codes,
               p.gated && lane >= 16 ? p.up.row(tile.matrix, follow) : p.weight.row(tile.matrix, follow),

@@ -111,7 +111,7 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
   next[1].load(w, row[1], t, t < blocks);
   // Registers hold a chunk ahead, which hides the second cache's latency, not the memory's: lines are asked
   // for before. Lane l follows row l of the warp's 16; lanes from 16 on their scales, which are few.
-  constexpr int kCodeBytes = kFamily == Family::Float ? 0 : Block<kFamily>::kCodeWords * 4;
+  constexpr int kCodeBytes = is_float(kFamily) ? 0 : Block<kFamily>::kCodeWords * 4;
   tiles::Lines lines(lane < 16 ? w.codes : w.scale,
                      w.row(tile.matrix, min(first_row - g + lane % 16, w.rows - 1)), w.columns / 32,
                      lane < 16 ? kCodeBytes : 2);
