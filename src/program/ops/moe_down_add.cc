@@ -64,8 +64,8 @@ std::vector<OpCase> MoeDownAdd::cases() {
       b.moe_down_add(op);
     };
   };
-  // All of one type, routers of many experts: few tokens each.
-  const auto build_alike = [](quant::Type type, int64_t experts, int64_t columns, bool shared) {
+  // Routers of many experts: few tokens each. shared: of the shared experts' type, or F32: there are none.
+  const auto build_many = [](quant::Type type, int64_t experts, int64_t columns, quant::Type shared) {
     return [=](Builder& b) {
       Route route{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
       route.logits.id = b.activation("logits", kStepRows, 1, experts);
@@ -75,9 +75,9 @@ std::vector<OpCase> MoeDownAdd::cases() {
       op.ids.id = route.ids.id;
       op.weights.id = route.weights.id;
       op.down.id = b.weight("down", type, experts, 80, columns);
-      if (shared) {
+      if (shared != quant::Type::F32) {
         op.shared_in.id = b.activation("shared_x", kStepRows, 1, columns);
-        op.shared_down.id = b.weight("shared_down", type, 1, 80, columns);
+        op.shared_down.id = b.weight("shared_down", shared, 1, 80, columns);
       }
       op.residual.id = b.activation("residual_in", kStepRows, 1, 80);
       b.moe_down_add(op);
@@ -85,11 +85,12 @@ std::vector<OpCase> MoeDownAdd::cases() {
   };
   using quant::Type;
   return {{"4 of 16 with shared rows 1", 1, build(true)},
-          {"4 of 64 alike Q4_0 rows 2", 2, build_alike(Type::Q4_0, 64, 1408, true)},
-          {"4 of 64 alike Q4_0 rows 33", 33, build_alike(Type::Q4_0, 64, 1536, true)},
-          {"4 of 128 alike Q4_0 rows 70", 70, build_alike(Type::Q4_0, 128, 192, true)},
-          {"4 of 64 alike Q4_1 rows 5", 5, build_alike(Type::Q4_1, 64, 320, false)},
-          {"4 of 16 alike Q4_K rows 16", 16, build_alike(Type::Q4_K, 16, 768, true)},
+          {"4 of 64 alike Q4_0 rows 2", 2, build_many(Type::Q4_0, 64, 1408, Type::Q4_0)},
+          {"4 of 64 alike Q4_0 rows 33", 33, build_many(Type::Q4_0, 64, 1536, Type::Q4_0)},
+          {"4 of 128 alike Q4_0 rows 70", 70, build_many(Type::Q4_0, 128, 192, Type::Q4_0)},
+          {"4 of 64 alike Q4_1 rows 5", 5, build_many(Type::Q4_1, 64, 320, Type::F32)},
+          {"4 of 16 alike Q4_K rows 16", 16, build_many(Type::Q4_K, 16, 768, Type::Q4_K)},
+          {"4 of 64 Q4_0 with shared Q6_K rows 20", 20, build_many(Type::Q4_0, 64, 1536, Type::Q6_K)},
           {"4 of 16 with shared rows 9", 9, build(true)},
           {"4 of 16 rows 9", 9, build(false)}};
 }
