@@ -26,7 +26,7 @@ set_target_properties(sluice_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} INSTALL_RPATH "\$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
 # Device code is compiled with the host's flags except those that nvcc's own code breaks.
 target_compile_options(sluice_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:-Wno-pedantic -Wno-shadow --expt-relaxed-constexpr --extended-lambda -lineinfo
-  --compress-mode=size>)
+  $<$<COMPILE_LANGUAGE:CUDA>:-Wno-pedantic -Wno-shadow --expt-relaxed-constexpr --extended-lambda --compress-mode=size>
+  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${SLUICE_CUDA_LINES}>>:-lineinfo>)
 include(GNUInstallDirs)
 install(TARGETS sluice_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR})
