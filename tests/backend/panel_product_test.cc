@@ -78,7 +78,8 @@ TEST_P(PanelProductTest, IsTheProductOfTheFilesNumbers) {
 TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
   const auto [isa, type_id] = GetParam();
   const FileProduct of_file = file_product(matmul_kernels(isa), type_id);
-  if (of_file == nullptr) GTEST_SKIP() << "rows of floats are packed";
+  ASSERT_EQ(of_file != nullptr, takes_quantized(type_id)) << "of all but floats";
+  if (of_file == nullptr) return;
   const quant::TypeInfo& type = quant::type_info(type_id);
   // Rows may lie further apart than they are long, and begin anywhere.
   for (const int64_t columns : {256, 768}) {

@@ -118,8 +118,8 @@ class CudaExecutable : public Executable {
 
   /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
   std::vector<BoundKernel> bound() const override {
-    const Bucket least{1, 1, context_buckets_.front(), false, false, false};
-    const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back(), false, false};
+    const Bucket least{1, 1, context_buckets_.front()};
+    const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back()};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
       BoundKernel bound = kernel_of(i, least);
@@ -134,10 +134,7 @@ class CudaExecutable : public Executable {
   std::vector<BoundKernel> bound_for(int64_t rows, int64_t context) const override {
     const Bucket bucket{bucket_of(row_buckets_, rows),
                         bucket_of(output_buckets_, std::min(rows, options_.max_outputs)),
-                        bucket_of(context_buckets_, context),
-                        false,
-                        false,
-                        false};
+                        bucket_of(context_buckets_, context)};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) list.push_back(kernel_of(i, bucket));
     return list;

@@ -20,9 +20,9 @@ namespace sluice::backend::cuda {
 /// What a graph is captured for.
 struct Bucket {
   int64_t rows, outputs, longest;
-  bool prompts_alone;  ///< no row but those of long stretches of prompts (prompts.h)
-  bool timed;          ///< kernels leave their times
-  bool likeliest;      ///< the likeliest tokens of outputs are found
+  bool prompts_alone = false;  ///< no row but those of long stretches of prompts (prompts.h)
+  bool timed = false;          ///< kernels leave their times
+  bool likeliest = false;      ///< the likeliest tokens of outputs are found
 
   auto operator<=>(const Bucket&) const = default;
 };

@@ -104,7 +104,7 @@ __device__ inline uint32_t floor_of(const uint32_t (&ranks)[kEach]) {
       }
     }
     __syncthreads();
-    if (shift == 24 && chosen == 0) return 1;  // the highest digit of a rank that counts is never 0
+    if (shift == 24 && chosen == 0) return 1;  // fewer, or as good as none below it: all of them reach this
     prefix = chosen, want = wanted;
   }
   return prefix;

@@ -5,9 +5,8 @@
 
 namespace sluice::backend::cuda {
 
-/// out[r] = residual[r] + down times in[r] + sum over k, in the order of ids, of weights[r, k] * each[r *
-/// used
-/// + k]. Rows from *rows on are padding.
+/// out[r] = residual[r] + down times in[r] + sum over k, in the order of ids, of weights[r, k] times row
+/// r * used + k of each. Rows from *rows on are padding.
 struct AddExperts {
   const int32_t* rows;
   Matrix down;

@@ -4,6 +4,8 @@
 // warp takes weight rows, dealt round the blocks so that each multiprocessor reads as much. Bound by reading
 // weights; in a chain of small products by the way from one kernel's results to the next one's activations
 // (about 1.5 us).
+#include <stdexcept>
+
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/one_row.h"
@@ -170,7 +172,10 @@ void launch_matmul_add(const Program& program, const Op& record, const Context& 
     OneRowProducts one;
     one.parts[one.count++] = {part.weight, part.out, part.add};
     one.in = args.in, one.handed = handed;
-    if (add_and_route_one_row(context, one, sums)) return;
+    // The router behind it takes its sums from here, so there is no other way now.
+    if (!add_and_route_one_row(context, one, sums))
+      throw std::logic_error("matmul_add: not what sums_for_router() promised");
+    return;
   }
   start(context, args, context.rows(program[op.in.id]), handed);
 }
