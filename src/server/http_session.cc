@@ -230,7 +230,7 @@ void HttpSession::read_on() {
 void HttpSession::parse() {
   if (state_ == State::Idle) {
     while (in_.starts_with("\r\n")) in_.erase(0, 2);  // RFC 9112, 2.2: between requests
-    if (!in_.empty()) {
+    if (!in_.empty() && in_ != "\r") {                // half of an empty line may come alone
       state_ = State::Head;
       deadline_after(host_->options.header_timeout);
       parser_ = std::make_unique<Parser>();
