@@ -35,7 +35,7 @@ inline __m512i pairs_of(__m512i row, __m512i next, bool upper) {
 struct Operand : FloatSums {
   using Number = uint16_t;
   using Vector = __m512i;
-  static constexpr int kGroup = 5;
+  static constexpr int kGroup = 5, kValueGroup = 5, kValueBlock = 4;
   static constexpr int kNumbers = 32;
   static constexpr int kRows = 2;                           // a pair
   static constexpr int64_t kWeightStride = 2 * kChunkRows;  // they lie where the scores lay

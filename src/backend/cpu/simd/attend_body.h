@@ -4,15 +4,15 @@
 //
 // What bounds it: arithmetic. A cache row of 512 + 64 halves is 1152 bytes and, with 20 heads, 43520 FLOP. So
 // a tile is decoded once, and registers hold a block of kGroup queries by four rows of the tile (scores;
-// vectors along the columns) or by four vectors of columns (values): one load feeds two to four
-// multiply-adds.
+// vectors along the columns) or of kValueGroup queries by kValueBlock vectors of columns (values): one load
+// feeds two to four multiply-adds.
 //
-// Operand says what the multiply-adds take: its kGroup queries; `Number`, and how many of them make a vector
-// (kNumbers) and how many rows of the tile one multiply-add of the values takes (kRows), which load_values
-// puts side by side; multiply_add, the Sum that it makes, how sums become scores and results, and where keys
-// and weights lie.
+// Operand says what the multiply-adds take: those numbers of queries and vectors; `Number`, and how many of
+// them make a vector (kNumbers) and how many rows of the tile one multiply-add of the values takes (kRows),
+// which load_values puts side by side; multiply_add, the Sum that it makes, how sums become scores and
+// results, and where keys and weights lie.
 
-constexpr int kBlock = 4;  // rows of the tile for the scores, vectors for the values
+constexpr int kBlock = 4;  // rows of the tile for the scores
 
 int64_t packed_floats(AttendShape shape) {
   return kQueries * (Operand::stride(shape) + Operand::kQueryFloats);
@@ -75,6 +75,8 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   using Number = Operand::Number;
   const int64_t stride = Operand::numbers(shape), rank = sums_stride(shape);
   const Number* keys = Operand::keys(tile);
+  // Weights go as far as any query's: the values may be weighted in other groups than the scores.
+  const int64_t end = round_up(largest_of(counts, queries), 32);
   // What the next chunk reads, spread over this one's scores.
   const int64_t groups = (queries + Operand::kGroup - 1) / Operand::kGroup;
   const int64_t bytes_ahead = kBlock * ahead.bytes() / kChunkRows / groups + 64;
@@ -84,7 +86,6 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
       score<decltype(n)::value>(packed, first, tile, shape, count, ahead, bytes_ahead,
                                 work + first * kChunkRows);
     });
-    const int64_t end = round_up(count, 32);
     for (int64_t i = first; i < first + size; ++i) {
       softmax_chunk(work + i * kChunkRows, counts[i], end, scale, result.largest + i, result.total + i);
       Operand::make_weights(work + i * kChunkRows, end, tile, shape, result.total + i);
@@ -92,22 +93,20 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   });
   // Columns outside, queries inside: the block of columns stays in the first cache.
   const auto* weights = reinterpret_cast<const Number*>(work);
-  for (int64_t c = 0; c < rank;) {
-    const bool block = c + kBlock * L::kWidth <= rank;
-    in_groups(queries, Operand::kGroup, [&](int64_t first, int64_t size) {
+  const auto weigh_columns = [&](int64_t c, auto vectors) {
+    in_groups(queries, Operand::kValueGroup, [&](int64_t first, int64_t size) {
       const int64_t count = largest_of(counts + first, size);
-      with_size<Operand::kGroup>(size, [&](auto n) {
-        constexpr int H = decltype(n)::value;
-        const Number* w = weights + first * Operand::kWeightStride;
-        const Number* v = keys + c;
-        float* sums = result.sums + first * rank + c;
-        if (block) {
-          weigh<H, kBlock>(w, v, stride, count, sums, rank);
-        } else {
-          weigh<H, 1>(w, v, stride, count, sums, rank);
-        }
+      with_size<Operand::kValueGroup>(size, [&](auto n) {
+        weigh<decltype(n)::value, decltype(vectors)::value>(weights + first * Operand::kWeightStride,
+                                                            keys + c, stride, count,
+                                                            result.sums + first * rank + c, rank);
       });
     });
-    c += (block ? kBlock : 1) * L::kWidth;
-  }
+  };
+  constexpr int kBlockOf16 = 16 / L::kWidth;  // to which sums_stride rounds up
+  constexpr int64_t kColumns = Operand::kValueBlock * L::kWidth;
+  int64_t c = 0;
+  for (; c + kColumns <= rank; c += kColumns)
+    weigh_columns(c, std::integral_constant<int, Operand::kValueBlock>{});
+  for (; c < rank; c += 16) weigh_columns(c, std::integral_constant<int, kBlockOf16>{});
 }

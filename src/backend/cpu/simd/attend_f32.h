@@ -4,7 +4,7 @@
 struct Operand : FloatSums {
   using Number = float;
   using Vector = Lanes::F;
-  static constexpr int kGroup = kGroupF32;
+  static constexpr int kGroup = kGroupF32, kValueGroup = kGroupF32, kValueBlock = 4;
   static constexpr int kNumbers = Lanes::kWidth;
   static constexpr int kRows = 1;
   static constexpr int64_t kWeightStride = kChunkRows;

@@ -16,6 +16,7 @@ struct Operand {
   using Vector = __m256i;
   using Sum = __m256i;
   static constexpr int kGroup = 2;
+  static constexpr int kValueGroup = 6, kValueBlock = 2;
   static constexpr int kNumbers = 16;
   static constexpr int kRows = 2;                           // a pair
   static constexpr int64_t kWeightStride = 2 * kChunkRows;  // they lie where the scores lay
@@ -42,25 +43,16 @@ struct Operand {
     __builtin_memcpy(&pair, at, sizeof pair);
     return _mm256_set1_epi32(pair);
   }
+  /// The addition in assembly: g++ would put it off, or leave copies of the sums behind.
   static Sum multiply_add(Vector a, Vector b, Sum sum) {
-    return Lanes::now(_mm256_add_epi32(sum, _mm256_madd_epi16(a, b)));
+    asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
+    return sum;
   }
-  /// Two rows' numbers side by side, for N * 8 columns. Of 16 columns one vector has 0 to 3 and 8 to 11, the
-  /// next one the others; store_sums sets that right.
-  template <int N>
-  static void load_values(const int16_t* rows, int64_t stride, Vector (&v)[N]) {
-    if constexpr (N == 1) {
-      const auto eight = [](const int16_t* at) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-      };
-      const __m128i row = eight(rows), next = eight(rows + stride);
-      v[0] = _mm256_set_m128i(_mm_unpackhi_epi16(row, next), _mm_unpacklo_epi16(row, next));
-    } else {
-      for (int n = 0; n < N; n += 2) {
-        const Vector row = load(rows + n * 8), next = load(rows + stride + n * 8);
-        v[n] = _mm256_unpacklo_epi16(row, next), v[n + 1] = _mm256_unpackhi_epi16(row, next);
-      }
-    }
+  /// Two rows' numbers side by side, for 16 columns in order: store_numbers leaves them so that they come
+  /// out.
+  static void load_values(const int16_t* rows, int64_t stride, Vector (&v)[kValueBlock]) {
+    const Vector row = load(rows), next = load(rows + stride);
+    v[0] = _mm256_unpacklo_epi16(row, next), v[1] = _mm256_unpackhi_epi16(row, next);
   }
   /// Four keys' scores.
   static void store_scores(const Sum* sums, const float* packed, int64_t query, const float* tile, int64_t t,
@@ -90,39 +82,40 @@ struct Operand {
     const float worth = of_numbers > of_sums ? of_numbers : of_sums;
     const L::F inverse = L::all_f(worth > 0 ? 1 / worth : 0);
     auto* out = reinterpret_cast<int16_t*>(weights);
-    for (int64_t t = 0; t < end; t += 16) store_numbers(weights + t, inverse, out + t);
+    for (int64_t t = 0; t < end; t += 16) {
+      const __m256i numbers = sixteen(L::load_f(weights + t), L::load_f(weights + t + 8), inverse);
+      L::store(out + t, _mm256_permute4x64_epi64(numbers, 0xD8));
+    }
     weights[kChunkRows - 1] = worth;
   }
-  /// 16 numbers.
-  static void store_numbers(const float* from, Lanes::F inverse, int16_t* to) {
-    const __m256i low = Lanes::round(Lanes::mul(Lanes::load_f(from), inverse));
-    const __m256i high = Lanes::round(Lanes::mul(Lanes::load_f(from + 8), inverse));
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), words);
+  /// Low and high floats as whole numbers: the first four of both, then the others.
+  static __m256i sixteen(Lanes::F low, Lanes::F high, Lanes::F inverse) {
+    return _mm256_packs_epi32(Lanes::round(Lanes::mul(low, inverse)),
+                              Lanes::round(Lanes::mul(high, inverse)));
   }
-  template <int N>
-  static void store_sums(const Sum (&sums)[N], const int16_t* weights, float* out) {
+  static void store_sums(const Sum (&sums)[kValueBlock], const int16_t* weights, float* out) {
     const Lanes::F worth = Lanes::all_f(reinterpret_cast<const float*>(weights)[kChunkRows - 1]);
-    const auto store = [&](Sum sum, int n) {
-      Lanes::store_f(out + n * 8, Lanes::mul(Lanes::to_float(sum), worth));
-    };
-    if constexpr (N == 1) {
-      store(sums[0], 0);
-    } else {
-      for (int n = 0; n < N; n += 2) {
-        store(_mm256_permute2x128_si256(sums[n], sums[n + 1], 0x20), n);
-        store(_mm256_permute2x128_si256(sums[n], sums[n + 1], 0x31), n + 1);
-      }
-    }
+    for (int n = 0; n < kValueBlock; ++n)
+      Lanes::store_f(out + n * 8, Lanes::mul(Lanes::to_float(sums[n]), worth));
   }
 };
 
-/// Rows of floats on their way to whole numbers.
+/// Rows that are made whole numbers together: as many as a vector has lanes.
 constexpr int64_t kRowsTogether = 8;
 
 /// Numbers, their scales and magnitudes, and floats.
 int64_t tile_floats(AttendShape shape) {
   return kChunkRows * (Operand::stride(shape) + 2) + kRowsTogether * Operand::numbers(shape);
+}
+
+inline Lanes::F sum_of(const Lanes::F (&sums)[4]) {
+  return Lanes::add(Lanes::add(sums[0], sums[1]), Lanes::add(sums[2], sums[3]));
+}
+
+/// What a row's whole numbers are worth, a lane a row: of its sum of squares and its largest magnitude.
+inline Lanes::F scales_of(Lanes::F squares, Lanes::F largest) {
+  using L = Lanes;
+  return L::max(L::div(largest, L::all_f(kLargestNumber)), L::div(_mm256_sqrt_ps(squares), L::all_f(kNorm)));
 }
 
 /// What one of a row's whole numbers is worth, and the largest magnitude of the first `rank` columns (or of
@@ -148,16 +141,20 @@ inline float scale_of(At at, int64_t count, int64_t rank, float* largest_value) 
   };
   const int64_t values = round_up(rank, 16);
   *largest_value = take(0, values);
-  const float of_numbers = take(values, count) / kLargestNumber;
-  const L::F sum = L::add(L::add(squares[0], squares[1]), L::add(squares[2], squares[3]));
-  const float of_norm = __builtin_sqrtf(L::total(sum)) / kNorm;
-  return of_numbers > of_norm ? of_numbers : of_norm;
+  const float largest = take(values, count);
+  return _mm256_cvtss_f32(scales_of(L::all_f(L::total(sum_of(squares))), L::all_f(largest)));
 }
+
+/// Numbers are multiplied with it.
+inline Lanes::F inverse_of(float scale) { return Lanes::all_f(scale > 1e-36f ? 1 / scale : 0); }
 
 template <typename At>
 inline void to_numbers(At at, int64_t count, float scale, int16_t* out) {
-  const Lanes::F inverse = Lanes::all_f(scale > 1e-36f ? 1 / scale : 0);
-  for (int64_t i = 0; i < count; i += 16) Operand::store_numbers(at(i), inverse, out + i);
+  const Lanes::F inverse = inverse_of(scale);
+  for (int64_t i = 0; i < count; i += 16) {
+    const float* from = at(i);
+    Lanes::store(out + i, Operand::sixteen(Lanes::load_f(from), Lanes::load_f(from + 8), inverse));
+  }
 }
 
 /// row(t, out): row t as floats, filled up with zeroes. Some rows at once: nobody waits for a scale.
@@ -179,11 +176,79 @@ void decode(Row row, AttendShape shape, int64_t first, int64_t count, float* til
   }
 }
 
-void decode_f16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  const auto row = [&](int64_t t, float* out) {
-    decode_halves(rows + t * shape.width, shape.width, out, Operand::numbers(shape));
+/// The largest of 16 whole numbers without a sign.
+inline uint16_t largest16(Lanes::I a) {
+  __m128i half = _mm_max_epu16(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  half = _mm_xor_si128(half, _mm_set1_epi16(-1));  // there is a search for the smallest only
+  return static_cast<uint16_t>(~_mm_cvtsi128_si32(_mm_minpos_epu16(half)));
+}
+
+/// Of rows of halves: the sums of their squares, and the largest magnitudes of values and of all numbers, as
+/// halves.
+struct OfHalves {
+  float squares[kRowsTogether];
+  uint16_t value[kRowsTogether], number[kRowsTogether];
+};
+
+/// What scale_of finds, for R rows from row t on: the same sums in the same order, and magnitudes compared as
+/// they are, because a larger half is a larger whole number. R rows, or additions would wait for each other.
+template <int R>
+inline void of_halves(const uint16_t* row, AttendShape shape, int64_t t, OfHalves& result) {
+  using L = Lanes;
+  L::F squares[R][4];
+  L::I most[R];
+  for (int r = 0; r < R; ++r) {
+    most[r] = L::zero();
+    for (L::F& sum : squares[r]) sum = L::all_f(0);
+  }
+  const auto take = [&](int64_t from, int64_t to, uint16_t * largest) __attribute__((always_inline)) {
+    for (int64_t i = from; i < to; i += 32) {
+      for (int r = 0; r < R; ++r) {
+        const uint16_t* at = row + r * shape.width + i;
+        for (int n = 0; n < 2; ++n) {
+          const L::I magnitudes = L::bit_and(L::load(at + n * 16), _mm256_set1_epi16(0x7FFF));
+          most[r] = L::now(_mm256_max_epu16(most[r], magnitudes));
+        }
+        for (int n = 0; n < 4; ++n) {
+          const L::F x = L::halves(at + n * 8);
+          squares[r][n] = L::fma(x, x, squares[r][n]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) largest[r] = largest16(most[r]);
   };
-  decode(row, shape, first, count, tile);
+  take(0, shape.rank, result.value + t);
+  take(shape.rank, shape.width, result.number + t);
+  for (int r = 0; r < R; ++r) result.squares[t + r] = L::total(sum_of(squares[r]));
+}
+
+void decode_f16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  if (shape.width % 32 != 0 || shape.rank % 32 != 0) {
+    const auto row = [&](int64_t t, float* out) {
+      decode_halves(rows + t * shape.width, shape.width, out, Operand::numbers(shape));
+    };
+    return decode(row, shape, first, count, tile);
+  }
+  float *scales = Operand::scales(tile, shape) + first, *largest = scales + kChunkRows;
+  int16_t* out = reinterpret_cast<int16_t*>(tile) + first * shape.width;
+  for (int64_t begin = 0; begin < count; begin += kRowsTogether) {
+    const int64_t end = std::min(count, begin + kRowsTogether);
+    OfHalves of{};
+    int64_t t = begin;
+    for (; t + 2 <= end; t += 2) of_halves<2>(rows + t * shape.width, shape, t - begin, of);
+    if (t < end) of_halves<1>(rows + t * shape.width, shape, t - begin, of);
+    Lanes::store_f(scales + begin, scales_of(_mm256_loadu_ps(of.squares), Lanes::halves(of.number)));
+    Lanes::store_f(largest + begin, Lanes::halves(of.value));
+    for (t = begin; t < end; ++t) {
+      const uint16_t* row = rows + t * shape.width;
+      const Lanes::F inverse = inverse_of(scales[t]);
+      for (int64_t i = 0; i < shape.width; i += 16) {
+        const Lanes::I numbers =
+            Operand::sixteen(Lanes::halves(row + i), Lanes::halves(row + i + 8), inverse);
+        Lanes::store(out + t * shape.width + i, numbers);
+      }
+    }
+  }
 }
 void decode_q8(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
   const auto row = [&](int64_t t, float* out) {
