@@ -16,6 +16,16 @@ struct Vector {
   uint64_t fold() const { return static_cast<uint64_t>(_mm256_movemask_epi8(bits)); }
 };
 
+/// In assembly: g++ 12 keeps a part of the sums in memory otherwise, and the loop reaches 60% of the rate.
+template <int bits>
+void add(__m256i& sum, __m256i more) {
+  if constexpr (bits == 16) {
+    __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(more));
+  } else {
+    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(more));
+  }
+}
+
 }  // namespace
 
 uint64_t read_avx2(const std::byte* data, int64_t bytes, ReadPattern pattern) {
@@ -40,7 +50,20 @@ void int4_avx2(int64_t rounds) {
       rounds, [&] { return _mm256_set1_epi32(source); },
       [&](__m256i& sum) {
         __asm__ volatile("" : "+x"(factor));  // another one each time, for all that the compiler knows
-        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(factor, factor));
+        add<16>(sum, _mm256_maddubs_epi16(factor, factor));
+      },
+      [&](__m256i sum) { source = _mm256_cvtsi256_si32(sum); }, Chains());
+}
+
+/// Whole numbers of 16 bits, pairs of products in 32: attention's.
+void int16_avx2(int64_t rounds) {
+  volatile int source = 3;
+  __m256i factor = _mm256_set1_epi16(static_cast<int16_t>(source));
+  run_chains(
+      rounds, [&] { return _mm256_set1_epi32(source); },
+      [&](__m256i& sum) {
+        __asm__ volatile("" : "+x"(factor));  // another one each time, for all that the compiler knows
+        add<32>(sum, _mm256_madd_epi16(factor, factor));
       },
       [&](__m256i sum) { source = _mm256_cvtsi256_si32(sum); }, Chains());
 }
@@ -54,7 +77,7 @@ void int8_avx2(int64_t rounds) {
       rounds, [&] { return _mm256_set1_epi32(source); },
       [&](__m256i& sum) {
         __asm__ volatile("" : "+x"(factor));  // another one each time, for all that the compiler knows
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(factor, factor), ones));
+        add<32>(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(factor, factor), ones));
       },
       [&](__m256i sum) { source = _mm256_cvtsi256_si32(sum); }, Chains());
 }
