@@ -63,9 +63,10 @@ class Feed {
   __device__ Feed(const Args& p, const Tile* tiles, int begin, int end, uint32_t slots)
       : p_(p), tiles_(tiles), end_(end), all_quads_(p.weight.columns / kQuad) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    codes_to_ = slots + static_cast<uint32_t>(lane / 4 * kSlot.code_pitch + lane % 4 * 16);
+    codes_to_ = slots + static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
     scales_to_ = slots + static_cast<uint32_t>(few_bytes::kRows * kSlot.code_pitch +
                                                lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
+    two_rows_ = all_quads_ * 128;
     next_ = begin + warp, tile_ = next_ / p.across, row_ = next_ - tile_ * p.across;
     if (next_ < end_) begin_item();
   }
@@ -76,18 +77,11 @@ class Feed {
       const auto offset = static_cast<uint32_t>(slot * kSlot.bytes);
       const uint32_t codes_to = codes_to_ + offset, scales_to = scales_to_ + offset;
       if (left_ >= kMostQuads) {
-#pragma unroll
-        for (int j = 0; j < kMostQuads; ++j) {
-          few_bytes::copy_codes(codes_to + 64 * j, codes_[0] + 64 * j);
-          few_bytes::copy_codes(codes_to + 8 * kSlot.code_pitch + 64 * j, codes_[1] + 64 * j);
-        }
+        copy_rows(codes_to);
         copy_scales(scales_to, kMostQuads);
         codes_[0] += 64 * kMostQuads, codes_[1] += 64 * kMostQuads, scales_ += 8 * kMostQuads;
       } else {
-        for (int j = 0; j < left_; ++j) {
-          few_bytes::copy_codes(codes_to + 64 * j, codes_[0] + 64 * j);
-          few_bytes::copy_codes(codes_to + 8 * kSlot.code_pitch + 64 * j, codes_[1] + 64 * j);
-        }
+        if (static_cast<int>(threadIdx.x) % 16 < 4 * left_) copy_rows(codes_to);
         copy_scales(scales_to, left_);
       }
       left_ -= kMostQuads;
@@ -101,6 +95,15 @@ class Feed {
   }
 
  private:
+  /// Two rows an instruction, 256 bytes of each: whole lines.
+  __device__ __forceinline__ void copy_rows(uint32_t to) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int j = 0; j < few_bytes::kRows / 4; ++j)
+        few_bytes::copy_codes(to + (8 * h + 2 * j) * kSlot.code_pitch, codes_[h] + j * two_rows_);
+    }
+  }
   /// A lane's two quads of a row's scales; those of an odd number of quads begin at odd multiples of 8 bytes.
   __device__ __forceinline__ void copy_scales(uint32_t to, int quads) const {
     const int first = static_cast<int>(threadIdx.x) % 2 * 2;
@@ -115,8 +118,8 @@ class Feed {
       return m.row(matrix, kGated ? row_ * 8 + row % 8 : row_ * 16 + row) * all_quads_;
     };
     const Matrix& second = kGated ? p_.up : p_.weight;
-    codes_[0] = p_.weight.codes + quad_of(lane / 4) * 64 + lane % 4 * 16;
-    codes_[1] = second.codes + quad_of(8 + lane / 4) * 64 + lane % 4 * 16;
+    codes_[0] = p_.weight.codes + quad_of(lane / 16) * 64 + lane % 16 * 16;
+    codes_[1] = second.codes + quad_of(8 + lane / 16) * 64 + lane % 16 * 16;
     scales_ = (lane < 16 ? p_.weight : second).scale + quad_of(lane / 2) * 8 + lane % 2 * 16;
     left_ = all_quads_;
   }
@@ -124,6 +127,7 @@ class Feed {
   const Args& p_;
   const Tile* tiles_;
   int end_, all_quads_;
+  int two_rows_;                  // bytes
   int next_, tile_, row_, left_;  // left: quads of the item that is next
   const uint8_t *codes_[2], *scales_;
   uint32_t codes_to_, scales_to_;

@@ -2,6 +2,9 @@
 #include "backend/cuda/ops/wide_dense.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "backend/cuda/ops/wide_cluster.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -38,6 +41,16 @@ Planned planned(const Dense& d, bool strips, const Packed& packed) {
           heads * ((per_matrix + tile - 1) / tile)};
 }
 
+/// Whether clusters multiply it (wide_cluster.h).
+bool by_cluster(const Dense& d) {
+  const Sink sink{d.out, d.residual, d.residual_stride, 1, 0};
+  return serves_cluster({d.weight, d.up, d.gated, {}, {}, sink}, d.rows);
+}
+bool by_resident(const Dense& d) {
+  const Sink sink{d.out, d.residual, d.residual_stride, 1, 0};
+  return serves_resident({d.weight, d.up, d.gated, {}, {}, sink}, d.rows);
+}
+
 }  // namespace
 
 int32_t tile_for(int64_t tokens, bool by_wgmma) {
@@ -46,7 +59,8 @@ int32_t tile_for(int64_t tokens, bool by_wgmma) {
 }
 
 bool by_wgmma(const Dense& d) {
-  return dense_by_wgmma(d.rows, d.weight.rows * (d.gated ? 2 : 1), d.weight.matrices);
+  return by_cluster(d) || by_resident(d) ||
+         dense_by_wgmma(d.rows, d.weight.rows * (d.gated ? 2 : 1), d.weight.matrices);
 }
 int64_t slots_per_matrix(int64_t rows, bool strips) {
   return strips || rows > kGroupTokens ? whole_groups(rows) : tile_for(rows, false);
@@ -58,6 +72,8 @@ PackPlan packing_of(const Dense& d, bool strips, const Packed& packed) {
 
 void multiply_packed(const Dense& d, bool strips, const Packed& packed, const Context& context) {
   const auto [product, tiles] = planned(d, strips, packed);
+  if (strips && by_resident(d)) return multiply_resident_tokens(product, context);
+  if (strips && by_cluster(d) && multiply_cluster_together({&product, 1}, d.rows, context)) return;
   multiply_wide(product, tiles, strips, context);
 }
 
@@ -76,6 +92,11 @@ void multiply_together(std::span<const Dense> list, bool strips, const Packed& p
     const Product both[] = {first.product, second.product};
     const int64_t tiles[] = {first.tiles, second.tiles};
     if (multiply_streamed(both, tiles, context)) list = list.subspan(2);
+  }
+  if (list.size() >= 2 && strips && std::all_of(list.begin(), list.end(), by_cluster)) {
+    std::vector<Product> all;
+    for (const Dense& d : list) all.push_back(planned(d, strips, packed).product);
+    if (multiply_cluster_together(all, list[0].rows, context)) return;
   }
   for (const Dense& d : list) multiply_packed(d, strips, packed, context);
 }

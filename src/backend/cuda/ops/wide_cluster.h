@@ -1,0 +1,20 @@
+// Products of 33 to 128 tokens with plain matrices and heads, whose columns warpgroups and clusters share.
+#pragma once
+
+#include <span>
+
+#include "backend/cuda/ops/wide_parts.h"
+
+namespace sluice::backend::cuda {
+
+/// Whether the product is of a shape for it. Its tokens lie in strips then.
+bool serves_cluster(const Product& product, int64_t tokens);
+/// Products of the same tokens (up to three) in one launch; false: they are not alike, and nothing was
+/// started.
+bool multiply_cluster_together(std::span<const Product> products, int64_t tokens, const Context& context);
+
+/// Whether the product is of a shape for prim/tiles_resident.cuh: the output matrix, few tokens, in strips.
+bool serves_resident(const Product& product, int64_t tokens);
+void multiply_resident_tokens(const Product& product, const Context& context);
+
+}  // namespace sluice::backend::cuda
