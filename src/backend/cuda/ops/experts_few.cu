@@ -3,8 +3,9 @@
 // What few tokens cost is reading weights: everything else has to hide behind that. So no launch goes before
 // this one to order or to pack: every block of threads counts the step's pairs for itself, takes an equal
 // stretch of all items (16 outputs, or 8 gates and their ups, times a tile of tokens) and makes its tiles'
-// tokens codes of eight bits, 32 under a scale, in shared memory. Its warps take items in turn. Each has its
-// own ring of copies (cp.async), and waits for nobody but where tiles change.
+// tokens codes of eight bits, 32 under a scale, in shared memory, or finds them coded. Its warps take items
+// in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads),
+// and waits for nobody but where tiles change.
 //
 // An element's sum depends on nothing but its weights and its token.
 #include "backend/cuda/ops/experts_few.h"
@@ -19,6 +20,7 @@
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/tiles_mma.cuh"
 #include "backend/cuda/prim/warp.cuh"
+#include "backend/cuda/tensor_map.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -28,16 +30,21 @@ using few_bytes::kMostQuads, few_bytes::kQuad;
 /// Of each warp's ring; a slot holds kMostQuads quads of 16 rows.
 constexpr int kSlots = 2;
 constexpr few_bytes::Slot kSlot = few_bytes::kWholeSlot;
-constexpr int64_t kRings = int64_t{kWarps} * kSlots * kSlot.bytes;
-constexpr int kMostPairs = 1024, kMostExperts = 256, kMostTokens = 16, kMostBuffers = 2;
+/// Codes of a slot that tensor copies fill, two copies of two lines of eight rows; scales lie behind all
+/// codes.
+constexpr int kMapGroups = kMostQuads * 64 / kMapLine, kMapBytes = kMapGroups * kMapRows * kMapLine;
+constexpr int kMapSlot = 2 * kMapBytes, kMapScales = few_bytes::kRows * kSlot.scale_pitch;
+constexpr int64_t rings_of(bool by_map) {
+  return by_map ? int64_t{kWarps} * kSlots * (kMapSlot + kMapScales) + 1024
+                : int64_t{kWarps} * kSlots * kSlot.bytes;
+}
+constexpr int kMostPairs = kMostSelected, kMostExperts = 256, kMostTokens = 16, kMostBuffers = 2;
 constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
-/// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave.
-constexpr int kSelectionBoard = kHeadsBoard;
-static_assert(kSelectionBoard + kMostPairs <= kSumsBoard);
 /// Shared memory of a block on compute capabilities 9.0 and 10.0, less what the kernel has by itself.
 constexpr int64_t kShared = 227 * 1024 - 9 * 1024;
 
 struct Args {
+  CUtensorMap map, map_up;
   Matrix weight, up;
   Rows<float> in, out;
   Rows<int32_t> ids;
@@ -47,7 +54,8 @@ struct Args {
   int32_t buffers;  ///< tiles of tokens that there is room for
   few_bytes::TokenRows token;
   Routing routing;
-  Board selection;  ///< experts of pairs, put there or, without a router, taken from there; or null
+  const char* coded;  ///< or null: rows are made codes here
+  Board selection;    ///< experts of pairs, put there or, without a router, taken from there; or null
 };
 
 /// A tile of tokens in the step's order: an expert's pairs from the part-th 8 (or 16) on.
@@ -57,15 +65,17 @@ struct Tile {
 
 /// What a warp asks for next: its items are every kWarps-th, 16 rows each, piece by piece. Pointers go on
 /// from piece to piece, each lane's to its 16 bytes of codes of two rows and of scales of one.
-template <bool kGated>
+template <bool kGated, bool kByMap>
 class Feed {
  public:
-  __device__ Feed(const Args& p, const Tile* tiles, int begin, int end, uint32_t slots)
-      : p_(p), tiles_(tiles), end_(end), all_quads_(p.weight.columns / kQuad) {
+  /// codes, scales: of the warp's first slot; barriers: of its slots.
+  __device__ Feed(const Args& p, const Tile* tiles, int begin, int end, uint32_t codes, uint32_t scales,
+                  uint32_t barriers)
+      : p_(p), tiles_(tiles), end_(end), all_quads_(p.weight.columns / kQuad), barriers_(barriers) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    codes_to_ = slots + static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
-    scales_to_ = slots + static_cast<uint32_t>(few_bytes::kRows * kSlot.code_pitch +
-                                               lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
+    codes_to_ = codes;
+    if constexpr (!kByMap) codes_to_ += static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
+    scales_to_ = scales + static_cast<uint32_t>(lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
     two_rows_ = all_quads_ * 128;
     next_ = begin + warp, tile_ = next_ / p.across, row_ = next_ - tile_ * p.across;
     if (next_ < end_) begin_item();
@@ -74,9 +84,22 @@ class Feed {
   /// Asks for the next piece, into slot `slot`.
   __device__ __forceinline__ void ask(int slot) {
     if (next_ < end_) {
-      const auto offset = static_cast<uint32_t>(slot * kSlot.bytes);
-      const uint32_t codes_to = codes_to_ + offset, scales_to = scales_to_ + offset;
-      if (left_ >= kMostQuads) {
+      const uint32_t codes_to = codes_to_ + static_cast<uint32_t>(slot * (kByMap ? kMapSlot : kSlot.bytes));
+      const uint32_t scales_to =
+          scales_to_ + static_cast<uint32_t>(slot * (kByMap ? kMapScales : kSlot.bytes));
+      if constexpr (kByMap) {
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x % 32 == 0) {
+          const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(slot);
+          barrier_expect(barrier, kMapSlot);
+          copy_mapped(codes_to, p_.map, line_, map_row_[0], barrier);
+          copy_mapped(codes_to + kMapBytes, p_.map_up, line_, map_row_[1], barrier);
+        }
+#endif
+        line_ += kMapGroups;
+        copy_scales(scales_to, min(left_, kMostQuads));
+        scales_ += 8 * kMostQuads;
+      } else if (left_ >= kMostQuads) {
         copy_rows(codes_to);
         copy_scales(scales_to, kMostQuads);
         codes_[0] += 64 * kMostQuads, codes_[1] += 64 * kMostQuads, scales_ += 8 * kMostQuads;
@@ -95,6 +118,17 @@ class Feed {
   }
 
  private:
+  /// `line`: of 128 bytes of the rows.
+  __device__ __forceinline__ static void copy_mapped(uint32_t to, const CUtensorMap& map, int line, int row,
+                                                     uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+        "l"(&map), "r"(0), "r"(row), "r"(line), "r"(barrier)
+        : "memory");
+#endif
+  }
   /// Two rows an instruction, 256 bytes of each: whole lines.
   __device__ __forceinline__ void copy_rows(uint32_t to) const {
 #pragma unroll
@@ -118,8 +152,14 @@ class Feed {
       return m.row(matrix, kGated ? row_ * 8 + row % 8 : row_ * 16 + row) * all_quads_;
     };
     const Matrix& second = kGated ? p_.up : p_.weight;
-    codes_[0] = p_.weight.codes + quad_of(lane / 16) * 64 + lane % 16 * 16;
-    codes_[1] = second.codes + quad_of(8 + lane / 16) * 64 + lane % 16 * 16;
+    if constexpr (kByMap) {
+      line_ = 0;
+      map_row_[0] = static_cast<int>(p_.weight.row(matrix, row_ * (kGated ? 8 : 16)));
+      map_row_[1] = kGated ? static_cast<int>(p_.up.row(matrix, row_ * 8)) : map_row_[0] + kMapRows;
+    } else {
+      codes_[0] = p_.weight.codes + quad_of(lane / 16) * 64 + lane % 16 * 16;
+      codes_[1] = second.codes + quad_of(8 + lane / 16) * 64 + lane % 16 * 16;
+    }
     scales_ = (lane < 16 ? p_.weight : second).scale + quad_of(lane / 2) * 8 + lane % 2 * 16;
     left_ = all_quads_;
   }
@@ -130,10 +170,12 @@ class Feed {
   int two_rows_;                  // bytes
   int next_, tile_, row_, left_;  // left: quads of the item that is next
   const uint8_t *codes_[2], *scales_;
-  uint32_t codes_to_, scales_to_;
+  int line_, map_row_[2];
+  uint32_t codes_to_, scales_to_, barriers_;
 };
 
-template <int kStrips, bool kGated, bool kRoutes>
+/// kByMap: codes come by tensor copies, which leave the path of shared memory's readers free.
+template <int kStrips, bool kGated, bool kRoutes, bool kByMap>
 __global__ void __launch_bounds__(kThreads, 1)
     experts_few(const Stamps stamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
@@ -144,6 +186,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ int32_t count[kMostExperts];
   __shared__ Tile tiles[kMostTiles];
   __shared__ int32_t all_tiles;
+  __shared__ __align__(8) uint64_t barriers[kByMap ? kWarps * kSlots : 1];
   __shared__ int32_t list[kMostBuffers][kMostTokens];  // pairs of the tiles at hand
   __shared__ int64_t place[kMostBuffers][kMostTokens];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -164,12 +207,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t tag = p.selection.words != nullptr ? p.selection.tag() : 0;
   if constexpr (kRoutes) {
     with_experts_of_lane(experts, [&]<int kEach>() {
-#pragma unroll 1
-      for (int r = warp; r < rows; r += kWarps) {
-        float scores[kEach];
+      float scores[kEach], next[kEach];
+      const auto load = [&](int r) {
 #pragma unroll
         for (int i = 0; i < kEach; ++i)
-          scores[i] = load_result(p.routing.logits + r * experts + min(lane + 32 * i, experts - 1));
+          next[i] = load_result(p.routing.logits + r * experts + min(lane + 32 * i, experts - 1));
+      };
+      if (warp < rows) load(warp);
+#pragma unroll 1
+      for (int r = warp; r < rows; r += kWarps) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) scores[i] = next[i];
+        if (r + kWarps < rows) load(r + kWarps);
         int id = 0;
         float weight = 0;
         route_lanes(p.routing.rule, scores, p.routing.bias != nullptr ? bias : nullptr, id, weight);
@@ -214,13 +263,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (begin >= end) return early ? link.wait() : void();
 
   const int all_quads = p.weight.columns / kQuad, last_tile = (end - 1) / p.across;
-  const char* const own_slots = few_shared + warp * kSlots * kSlot.bytes;
-  char* const tokens = few_shared + kRings;
-  Feed<kGated> feed(p, tiles, begin, end, shared_address(own_slots));
+  char* const rings = kByMap ? few_shared + (1024 - shared_address(few_shared) % 1024) % 1024 : few_shared;
+  constexpr int kCodesApart = kByMap ? kMapSlot : kSlot.bytes;
+  constexpr int kScalesApart = kByMap ? kMapScales : kSlot.bytes;
+  char* const own_codes = rings + warp * kSlots * kCodesApart;
+  char* const own_scales =
+      (kByMap ? rings + kWarps * kSlots * kCodesApart : rings + few_bytes::kRows * kSlot.code_pitch) +
+      warp * kSlots * kScalesApart;
+  char* const tokens = few_shared + rings_of(kByMap);
+  const uint32_t own_barriers = shared_address(barriers + (kByMap ? warp * kSlots : 0));
+  if constexpr (kByMap) {
+    if (lane < kSlots) barrier_init(own_barriers + 8 * static_cast<uint32_t>(lane), 1), barrier_init_fence();
+    __syncwarp();
+  }
+  Feed<kGated, kByMap> feed(p, tiles, begin, end, shared_address(own_codes), shared_address(own_scales),
+                            own_barriers);
   for (int slot = 0; slot < kSlots; ++slot) feed.ask(slot);
   if (early) link.wait();
 
   int index = begin + warp, tile = index / p.across, row = index % p.across, slot = 0;
+  uint32_t phase = 0;  // of the barriers: a round of the slots
   for (int first = begin / p.across; first <= last_tile; first += p.buffers) {
     const int here = min(p.buffers, last_tile + 1 - first);
     // Their pairs, in the order of rows; then their codes.
@@ -242,9 +304,21 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     __syncthreads();
+    if (p.coded != nullptr) {
+      for (int token = warp; token < here * kTokens; token += kWarps) {
+        const int pair = list[token / kTokens][token % kTokens];
+        if (pair < 0) continue;
+        const auto* const from =
+            reinterpret_cast<const uint4*>(p.coded + int64_t{pair / p.used} * p.token.pitch);
+        auto* const to = reinterpret_cast<uint4*>(tokens + token * p.token.pitch);
+#pragma unroll 5
+        for (int i = lane; i < p.token.pitch / 16; i += 32) to[i] = __ldcg(from + i);
+      }
+    }
     constexpr int kAtOnce = 4;  // quads
     const int parts = (all_quads + kAtOnce - 1) / kAtOnce;
-    for (int task = warp; task < here * kTokens * parts; task += kWarps) {
+    const int tasks = p.coded != nullptr ? 0 : here * kTokens * parts;
+    for (int task = warp; task < tasks; task += kWarps) {
       // Parts of the first token, then those of the second: tiles are rarely full.
       const int token = task / parts, part = task - token * parts;
       const int pair = list[token / kTokens][token % kTokens];
@@ -280,20 +354,38 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (; index < end && tile < first + here; index += kWarps) {
       const int buffer = tile - first;
       float total[kStrips][4] = {};
-      few_bytes::TokensAt at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
-      for (int left = all_quads; left > 0; left -= kMostQuads) {
-        wait_copies<kSlots - 1>();
-        __syncwarp();
-        const char* const of = own_slots + slot * kSlot.bytes;
-        if (left >= kMostQuads) {
-          few_bytes::multiply_quads<kMostQuads>(of, layout, at, p.token.pitch, total);
-        } else {
-          few_bytes::multiply(of, layout, left, at, p.token.pitch, total);
+      const auto multiply_item = [&]<int kHere>(float(&sum)[kHere][4]) {
+        few_bytes::TokensAt at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
+        for (int left = all_quads; left > 0; left -= kMostQuads) {
+          wait_copies<kSlots - 1>();
+          __syncwarp();
+          const char* const of = own_codes + slot * kCodesApart;
+          if constexpr (kByMap) {
+            barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
+            const few_bytes::SwizzledCodes<kMapBytes, kMapRows * kMapLine> codes(shared_address(of));
+            const char* const scales = own_scales + slot * kScalesApart + lane / 4 * kSlot.scale_pitch;
+            const auto multiply = [&]<int kQuads>() {
+              few_bytes::multiply_codes<kQuads>(codes, scales, kSlot.scale_pitch, at, p.token.pitch, sum);
+            };
+            left >= kMostQuads ? multiply.template operator()<kMostQuads>()
+                               : multiply.template operator()<kMostQuads / 2>();
+          } else if (left >= kMostQuads) {
+            few_bytes::multiply_quads<kMostQuads>(of, layout, at, p.token.pitch, sum);
+          } else {
+            few_bytes::multiply(of, layout, left, at, p.token.pitch, sum);
+          }
+          at.codes += kMostQuads * kQuad, at.scales += kMostQuads * 16;
+          __syncwarp();
+          feed.ask(slot);
+          if (++slot == kSlots) slot = 0, phase ^= 1;
         }
-        at.codes += kMostQuads * kQuad, at.scales += kMostQuads * 16;
-        __syncwarp();
-        feed.ask(slot);
-        slot = kSlots - 1 - slot;
+      };
+      // Few tiles are so full that they need the second strip.
+      if constexpr (kStrips == 2) {
+        list[buffer][kStripTokens] < 0 ? multiply_item(reinterpret_cast<float(&)[1][4]>(total[0]))
+                                       : multiply_item(total);
+      } else {
+        multiply_item(total);
       }
 #pragma unroll
       for (int n = 0; n < kStrips; ++n) {
@@ -319,14 +411,22 @@ int tokens_for(int64_t pairs, int64_t experts) {
   return average <= 4 ? 8 : average <= 12 ? 16 : 0;
 }
 
+/// Whether rows are whole pairs of quads, which is what tensor copies take.
+bool by_map(const ExpertsShape& shape) { return shape.columns % (2 * kQuad) == 0; }
+/// The codes of a matrix's rows.
+CUtensorMap map_of(const Matrix& m) {
+  return map_rows(m.codes, m.columns / 2, m.row(m.matrices - 1, m.rows), kMapGroups);
+}
+
 /// The launch's sizes; false: something does not fit.
 bool plan(const ExpertsShape& shape, int tokens, Args& args) {
   const auto quads = static_cast<int>(shape.columns / kQuad);
   args.across = static_cast<int32_t>(shape.outputs / (shape.gated ? few_bytes::kRows / 2 : few_bytes::kRows));
   args.token = few_bytes::TokenRows::of(quads);
   const int64_t tile = int64_t{tokens} * args.token.pitch;
-  args.buffers = kRings + kMostBuffers * tile <= kShared ? kMostBuffers : 1;
-  return kRings + args.buffers * tile <= kShared;
+  const int64_t rings = rings_of(by_map(shape));
+  args.buffers = rings + kMostBuffers * tile <= kShared ? kMostBuffers : 1;
+  return rings + args.buffers * tile <= kShared;
 }
 
 }  // namespace
@@ -353,16 +453,19 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   args.weight = weight, args.up = product.up;
   args.in = product.in, args.out = product.out, args.ids = product.ids, args.rows = product.rows;
   args.used = product.ids.columns, args.by_pair = product.by_pair ? 1 : 0;
-  args.routing = product.routing, args.selection = product.selection;
+  args.routing = product.routing, args.selection = product.selection, args.coded = product.coded;
   const bool routes = product.routing.logits != nullptr;
-  const auto with_strips = [&]<int kStrips>() {
-    return !product.gated ? experts_few<kStrips, false, false>
-           : routes       ? experts_few<kStrips, true, true>
-                          : experts_few<kStrips, true, false>;
+  const bool mapped = by_map(shape);
+  if (mapped) args.map = map_of(weight), args.map_up = product.gated ? map_of(product.up) : args.map;
+  const auto with = [&]<int kStrips, bool kByMap>() {
+    return !product.gated ? experts_few<kStrips, false, false, kByMap>
+           : routes       ? experts_few<kStrips, true, true, kByMap>
+                          : experts_few<kStrips, true, false, kByMap>;
   };
   const auto kernel =
-      tokens <= 8 ? with_strips.template operator()<1>() : with_strips.template operator()<2>();
-  const int64_t shared = kRings + int64_t{args.buffers} * tokens * args.token.pitch;
+      tokens <= 8 ? (mapped ? with.template operator()<1, true>() : with.template operator()<1, false>())
+                  : (mapped ? with.template operator()<2, true>() : with.template operator()<2, false>());
+  const int64_t shared = rings_of(mapped) + int64_t{args.buffers} * tokens * args.token.pitch;
   const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across;
   launch(context, kernel,
          {dim3(static_cast<unsigned>(std::min<int64_t>(context.processors, items))), dim3(kThreads), shared},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/board.cuh"
 #include "backend/cuda/prim/route.cuh"
 
 namespace sluice::backend::cuda {
@@ -25,8 +26,15 @@ struct ExpertsFew {
   Rows<int32_t> ids;
   const int32_t* rows;
   Routing routing{};
+  /// The rows as codes already, a token's bytes apart (few_bytes::TokenRows), or null.
+  const char* coded = nullptr;
   Board selection{};  ///< with a router: where the selection is left; without: where one was left, or null
 };
+
+/// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave; and the
+/// router's logits.
+inline constexpr int kSelectionBoard = kHeadsBoard, kMostSelected = 1024;
+inline constexpr int kLogitsBoard = kSelectionBoard + kMostSelected;
 
 /// Experts' weights as far as binding sees them.
 struct ExpertsShape {

@@ -1,6 +1,7 @@
 // norm_moe_gate_up of a few rows: a launch makes the router's logits, and beside them multiplies the shared
-// experts (up to 8 rows) or packs the normed rows for them, who are multiplied next; the routed experts'
-// launch (experts_few.cu) selects for itself.
+// experts (up to 8 rows) or packs the normed rows for them, who are multiplied next. Up to 8 rows the routed
+// experts' launch (experts_few.cu) selects for itself; beyond, a block of threads that packs a row makes its
+// codes and selects for it, so that the routed launch may begin beside the shared one.
 //
 // A block of threads takes two experts and four rows, or four and eight: the norm is a factor of a row,
 // multiplied in at last. Half a megabyte of router, float32: bound by latency, so weights are asked for
@@ -11,6 +12,8 @@
 #include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/wide_dense.h"
+#include "backend/cuda/prim/board.cuh"
+#include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/pack.cuh"
@@ -31,8 +34,21 @@ constexpr int kThreads = kPackThreads, kWarps = kThreads / 32;
 constexpr int kFewRows = 4, kFewExperts = 2, kFewAtMost = 32;
 constexpr int kManyRows = 8, kManyExperts = 4;
 
+/// What blocks of threads that pack a row do besides: codes of eight bits for the routed experts, and the
+/// row's selection, from logits that others leave on the board.
+struct Select {
+  char* codes;  ///< [rows][token.pitch]; null: no such blocks, and the routed experts' launch selects
+  few_bytes::TokenRows token;
+  RouteRule rule;
+  const float* bias;
+  Rows<int32_t> ids;
+  Rows<float> weights;
+  Board board;
+};
+
 struct Args {
   const int32_t* rows;
+  Select select;
   Rows<float> in;
   const float *router, *norm;
   int32_t experts, blocks;  ///< blocks of threads that make logits; the others pack
@@ -121,10 +137,45 @@ __device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
   const float inverse = 1.0f / sqrtf(total[kSums + r] / static_cast<float>(p.in.columns) + p.epsilon);
   if (first + r >= rows) return;
   if (i < kSums) {
-    if (e < p.experts) p.logits[(first + r) * p.experts + e] = total[i] * inverse;
+    if (e >= p.experts) return;
+    const int at = (first + r) * p.experts + e;
+    if (p.select.codes != nullptr) {
+      put_word(p.select.board.words + kLogitsBoard + at, total[i] * inverse, p.select.board.tag());
+    } else {
+      p.logits[at] = total[i] * inverse;
+    }
   } else if (expert == 0) {
     p.inverse[first + r] = inverse;
   }
+}
+
+/// A row packed, coded and selected for by a block of threads.
+__device__ __forceinline__ void pack_and_select(const Args& p, int row) {
+  const Select& s = p.select;
+  const bool there = s.codes != nullptr && row < *p.rows;
+  char* const codes = s.codes + int64_t{row} * s.token.pitch;
+  pack_slot<kWarps>(p.packing, row, [&](int quad, float4 v) {
+    if (!there) return;
+    few_bytes::store_codes(v, 1.0f, codes + quad * few_bytes::kQuad,
+                           reinterpret_cast<float*>(codes + s.token.scales) + quad * 4);
+  });
+  if (!there || threadIdx.x >= 32) return;
+  const int lane = static_cast<int>(threadIdx.x);
+  const uint32_t tag = s.board.tag();
+  with_experts_of_lane(p.experts, [&]<int kEach>() {
+    float scores[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      scores[i] =
+          take_word(s.board.words + kLogitsBoard + row * p.experts + min(lane + 32 * i, p.experts - 1), tag);
+    }
+    int id = 0;
+    float weight = 0;
+    route_lanes(s.rule, scores, s.bias, id, weight);
+    if (lane >= s.rule.used) return;
+    s.ids(row)[lane] = id, s.weights(row)[lane] = weight;
+    put_word(s.board.words + kSelectionBoard + row * s.rule.used + lane, __int_as_float(id), tag);
+  });
 }
 
 template <int kRows, int kExperts, int kHeld>
@@ -133,7 +184,7 @@ __global__ void __launch_bounds__(kThreads) norm_logits(const Stamps stamps, con
   const int block = static_cast<int>(blockIdx.x);
   if (block < p.blocks) return make_logits<kRows, kExperts, kHeld>(p, link);
   link.wait();
-  pack_slot<kWarps>(p.packing, block - p.blocks);
+  pack_and_select(p, block - p.blocks);
 }
 
 // --- up to 8 rows: shared experts beside the logits ---
@@ -241,10 +292,13 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
 struct Buffers {
   float *logits, *inverse;
   Packed packed;
+  char* codes;
 };
 Buffers take(Scratch& scratch, int64_t rows, int64_t experts, int64_t columns) {
   return {scratch.take<float>(rows * experts), scratch.take<float>(rows),
-          take_packed(scratch, whole_groups(rows), columns)};
+          take_packed(scratch, whole_groups(rows), columns),
+          scratch.take<char>(rows *
+                             few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad)).pitch)};
 }
 
 void launch_norm_moe_few(const Program&, const Op& record, const Context& context) {
@@ -267,6 +321,12 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
                                      ((rows + rows_each - 1) / rows_each));
   args.logits = buffers.logits, args.inverse = buffers.inverse;
+  const Routing routing{buffers.logits,
+                        buffers.inverse,
+                        args.norm,
+                        memory.vector(norm_route.route.bias.id),
+                        memory.rows(norm_route.route.weights.id),
+                        route_rule(norm_route.route, router.rows, ids.columns)};
   Dense shared{};
   bool strips = false, beside = false;
   int64_t packed_rows = 0;
@@ -293,19 +353,31 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
     strips = by_wgmma(shared), packed_rows = slots_per_matrix(rows, strips);
     args.packing = packing_of(shared, strips, buffers.packed);
     args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
+    args.select = {buffers.codes,
+                   few_bytes::TokenRows::of(in.columns / few_bytes::kQuad),
+                   routing.rule,
+                   routing.bias,
+                   ids,
+                   routing.weights,
+                   context.board()};
   }
   if (!beside)
     launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
            {dim3(static_cast<unsigned>(args.blocks + packed_rows)), dim3(kThreads)}, args);
   if (experts.shared_gate && !beside) multiply_packed(shared, strips, buffers.packed, context);
-  multiply_experts_few(
-      {memory.matrix(experts.gate.id), memory.matrix(experts.up.id), true, false, in,
-       memory.rows(experts.out.id), ids, count,
-       Routing{buffers.logits, buffers.inverse, args.norm, memory.vector(norm_route.route.bias.id),
-               memory.rows(norm_route.route.weights.id),
-               route_rule(norm_route.route, router.rows, ids.columns)},
-       context.board()},
-      context);
+  const char* const coded = args.select.codes;
+  multiply_experts_few({.weight = memory.matrix(experts.gate.id),
+                        .up = memory.matrix(experts.up.id),
+                        .gated = true,
+                        .by_pair = false,
+                        .in = in,
+                        .out = memory.rows(experts.out.id),
+                        .ids = ids,
+                        .rows = count,
+                        .routing = coded != nullptr ? Routing{} : routing,
+                        .coded = coded,
+                        .selection = context.board()},
+                       context);
 }
 
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {

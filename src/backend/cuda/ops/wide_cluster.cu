@@ -3,6 +3,7 @@
 #include "backend/cuda/ops/wide_cluster.h"
 
 #include <algorithm>
+#include <array>
 
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/tiles_cluster.cuh"
@@ -19,12 +20,35 @@ bool in_fours(const void* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 4 == 0;
 }
 
+/// Clusters of so many blocks that are on the device at a time.
+using MostClusters = std::array<int, cluster::kMostBlocks + 1>;
+template <typename Kernel>
+MostClusters count_clusters(Kernel kernel, int64_t shared) {
+  MostClusters most{};
+  for (int blocks = 2; blocks <= cluster::kMostBlocks; ++blocks) {
+    most[static_cast<size_t>(blocks)] =
+        most_clusters(kernel, {dim3(static_cast<unsigned>(blocks)), dim3(cluster::kThreads), shared, blocks});
+  }
+  return most;
+}
+/// Blocks of a cluster: as many as let all clusters be on the device at a time and leave each two chunks.
+int cluster_blocks(const MostClusters& most, int clusters, int chunks) {
+  int blocks = 1;
+  for (int more = 2; more <= cluster::kMostBlocks; ++more) {
+    if (clusters <= most[static_cast<size_t>(more)] && chunks >= more * 2) blocks = more;
+  }
+  return blocks;
+}
+
 template <Family kFamily, quant::Type kType, int kTokens, int kAlong>
-void start(const cluster::Args& args, const Context& context) {
-  const int blocks = args.item[cluster::kMostProducts - 1].end * args.blocks;
-  launch(context, multiply_cluster<kFamily, kType, kTokens, kAlong>,
-         {dim3(static_cast<unsigned>(blocks)), dim3(cluster::kThreads), cluster::shared_bytes(kTokens),
-          args.blocks},
+void start(cluster::Args args, const Context& context) {
+  const auto kernel = multiply_cluster<kFamily, kType, kTokens, kAlong>;
+  const int clusters = args.item[cluster::kMostProducts - 1].end, chunks = args.item[0].product.tokens.chunks;
+  constexpr int64_t kShared = cluster::shared_bytes(kTokens);
+  static const MostClusters most = count_clusters(kernel, kShared);
+  args.blocks = kAlong < cluster::kGroups ? 1 : cluster_blocks(most, clusters, chunks);
+  launch(context, kernel,
+         {dim3(static_cast<unsigned>(clusters * args.blocks)), dim3(cluster::kThreads), kShared, args.blocks},
          args);
 }
 
@@ -63,6 +87,7 @@ bool serves_cluster(const Product& product, int64_t tokens) {
   }
   const Sink& sink = product.sink;
   const int64_t chunks = (product.weight.columns + kChunkColumns - 1) / kChunkColumns;
+  if (tokens > 64 && product.weight.rows * product.weight.matrices > kMostOutputs) return false;
   return chunks <= cluster::kMostChunks &&
          product.weight.rows % (product.gated ? cluster::kTileRows / 2 : cluster::kTileRows) == 0 &&
          in_fours(sink.out.data, sink.out.row_stride) && sink.out.head_stride % 4 == 0 &&
@@ -93,11 +118,6 @@ bool multiply_cluster_together(std::span<const Product> products, int64_t tokens
       all += int64_t{item.across} * products[i].weight.matrices;
     }
     item.end = static_cast<int32_t>(all);
-  }
-  args.blocks = 1;
-  while (args.blocks < cluster::kMostBlocks && all * args.blocks * 2 <= context.processors &&
-         first.tokens.chunks >= args.blocks * 4) {
-    args.blocks *= 2;
   }
   using quant::Type;
   switch (family) {

@@ -114,32 +114,54 @@ struct TokensAt {
   }
 };
 
-/// Adds the products of kQuads quads of a slot, from `begin` on, with the tokens' (pitch: bytes from one to
-/// the next). Sums lie as in mma_16x8x16.
-template <int kQuads, int kStrips>
-__device__ __forceinline__ void multiply_quads(const char* slot, const Slot& layout, const TokensAt& at,
-                                               int pitch, float (&sum)[kStrips][4], int begin = 0) {
+/// Where a lane finds the codes of a quad's row for `ldmatrix`: rows a pitch apart.
+struct PitchedCodes {
+  uint32_t at;
+
+  __device__ PitchedCodes(uint32_t slot, int pitch) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    at = slot + static_cast<uint32_t>(lane % 16 * pitch + lane / 16 * 16);
+  }
+  /// Blocks 2 half and 2 half + 1 of quad q.
+  __device__ __forceinline__ uint32_t operator()(int q, int half) const { return at + 64 * q + 32 * half; }
+};
+/// As tensor copies leave them (tensor_map.h): 16 rows are two copies, kAcross bytes apart, two quads' lines
+/// kAlong.
+template <int kAcross, int kAlong>
+struct SwizzledCodes {
+  uint32_t at;
+
+  explicit __device__ SwizzledCodes(uint32_t slot) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane % 8;
+    at = slot + static_cast<uint32_t>(lane / 8 % 2 * kAcross + row * 128 + ((lane / 16) ^ row) * 16);
+  }
+  __device__ __forceinline__ uint32_t operator()(int q, int half) const {
+    return (at ^ static_cast<uint32_t>(q % 2 * 64 + half * 32)) + q / 2 * kAlong;
+  }
+};
+
+/// Adds the products of kQuads quads with the tokens' (pitch: bytes from one to the next): their codes, their
+/// scales from the lane's first row on. Sums lie as in mma_16x8x16.
+template <int kQuads, int kStrips, typename Codes>
+__device__ __forceinline__ void multiply_codes(const Codes& codes, const char* scales, int scale_pitch,
+                                               const TokensAt& at, int pitch, float (&sum)[kStrips][4]) {
   constexpr int kBegin = 0x4B400000;  // the bits of 1.5 * 2^23
   constexpr float kLess = -12582912.0f;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t codes = shared_address(slot) +
-                         static_cast<uint32_t>(lane % 16 * layout.code_pitch + lane / 16 * 16 + begin * 64);
-  const char* const scales = slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8;
   uint4 of_two[2];  // scales of two quads, of rows g and g + 8
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     uint32_t w[2][4];
-    load_matrices(w[0], codes + 64 * q), load_matrices(w[1], codes + 64 * q + 32);
+    load_matrices(w[0], codes(q, 0)), load_matrices(w[1], codes(q, 1));
     if constexpr (kQuads == 1) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const uint2 one = *reinterpret_cast<const uint2*>(scales + 8 * h * layout.scale_pitch);
+        const uint2 one = *reinterpret_cast<const uint2*>(scales + 8 * h * scale_pitch);
         of_two[h].x = one.x, of_two[h].y = one.y;
       }
     } else if (q % 2 == 0) {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        of_two[h] = *reinterpret_cast<const uint4*>(scales + 8 * h * layout.scale_pitch + 8 * q);
+        of_two[h] = *reinterpret_cast<const uint4*>(scales + 8 * h * scale_pitch + 8 * q);
     }
     uint32_t a[4][4];
     float d[4][2], less[4][2];
@@ -178,6 +200,16 @@ __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& lay
       }
     }
   }
+}
+
+/// Those of a slot, from `begin` on.
+template <int kQuads, int kStrips>
+__device__ __forceinline__ void multiply_quads(const char* slot, const Slot& layout, const TokensAt& at,
+                                               int pitch, float (&sum)[kStrips][4], int begin = 0) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const PitchedCodes codes(shared_address(slot) + static_cast<uint32_t>(begin * 64), layout.code_pitch);
+  multiply_codes<kQuads>(codes, slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8,
+                         layout.scale_pitch, at, pitch, sum);
 }
 
 /// The same of up to kMostQuads.

@@ -71,11 +71,15 @@ __device__ inline void write_pairs(const PackPlan& p, int slot, int chunks, int 
   }
 }
 
+struct NothingElse {
+  __device__ void operator()(int /*chunk*/, float4 /*values*/) const {}
+};
+
 /// kWarps warps pack a slot, a warp a chunk of 128 columns at a time; lane l takes four columns of it: those
 /// of pairs q and q + 1 of block l / 8. The first chunks of each warp stay in registers between the two
-/// passes.
-template <int kWarps>
-__device__ inline void pack_slot(const PackPlan& p, int slot) {
+/// passes. also: what else a warp does with a chunk's numbers, four a lane.
+template <int kWarps, typename Also = NothingElse>
+__device__ inline void pack_slot(const PackPlan& p, int slot, const Also& also = {}) {
   constexpr int kHeld = 4;
   // Aligned, so that no load of some of one half covers what is written to the other.
   __shared__ __align__(16) float partial[2][kPackThreads / 32];
@@ -135,10 +139,11 @@ __device__ inline void pack_slot(const PackPlan& p, int slot) {
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int chunk = warp + i * kWarps;
-    if (chunk < chunks) write_pairs(p, slot, chunks, chunk, held[i], scale.factor);
+    if (chunk < chunks) write_pairs(p, slot, chunks, chunk, held[i], scale.factor), also(chunk, held[i]);
   }
   for (int chunk = warp + kHeld * kWarps; chunk < chunks; chunk += kWarps) {
-    write_pairs(p, slot, chunks, chunk, load(chunk), scale.factor);
+    const float4 v = load(chunk);
+    write_pairs(p, slot, chunks, chunk, v, scale.factor), also(chunk, v);
   }
 }
 

@@ -30,9 +30,11 @@ inline constexpr int kMostChunks = 64;
 constexpr int stages_of(int tokens) { return tokens > 64 ? 5 : 10; }
 constexpr int stage_bytes(int tokens) { return tokens * kChunkColumns * 2; }
 constexpr int sums_bytes(int tokens) { return tokens * kPitch * 4; }
+/// Tokens of a block's share, the last one's may be fewer.
+SLUICE_BOTH constexpr int share_of(int tokens, int blocks) { return (tokens + blocks - 1) / blocks; }
 /// The stages, where the warpgroups' sums meet later; what a cluster's blocks push; whole atoms.
 constexpr int shared_bytes(int tokens) {
-  return stages_of(tokens) * stage_bytes(tokens) + sums_bytes(tokens) + 1024;
+  return stages_of(tokens) * stage_bytes(tokens) + sums_bytes(tokens + kMostBlocks) + 1024;
 }
 static_assert(kGroups * sums_bytes(128) <= stages_of(128) * stage_bytes(128));
 static_assert(kGroups * sums_bytes(64) <= stages_of(64) * stage_bytes(64));
@@ -130,9 +132,9 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     for (int i = kAlong + along * 2 + lane / 16; i < count; i += 2 * kAlong)
       prefetch(codes + (begin + i) * kBytes);
   }
+  const int rows = *product.plan.rows;  // was there before the step's first kernel began
   link.wait();
 
-  const int rows = *product.plan.rows;
   const int copies = min(kCopies, (rows + kGroupTokens - 1) / kGroupTokens);
   const char* const tokens =
       reinterpret_cast<const char*>(product.tokens.data) +
@@ -230,10 +232,10 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   }
   pushes_from_here();
   __syncthreads();
-  const int share = kTokens / p.blocks, share_floats = share * kPitch;
+  const int share = share_of(kTokens, p.blocks), share_floats = share * kPitch;
   float* const pushed = reinterpret_cast<float*>(base + kStages * kStage);
   if (threadIdx.x == 0) {
-    arrivals.expect(kApart * 4);
+    arrivals.expect(p.blocks * share_floats * 4);
     for (int r = 0; r < p.blocks; ++r)
       arrivals.push(pushed + rank * share_floats, sums + r * share_floats, share_floats * 4,
                     static_cast<unsigned>(r));

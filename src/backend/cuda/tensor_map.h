@@ -1,0 +1,18 @@
+// How the copy engine finds pieces of rows of packed codes (tensor copies, compute capability 9.0): as 128
+// bytes of eight rows, so many groups of them, swizzled, so that eight rows' units of 16 bytes fall on
+// different banks of shared memory.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace sluice::backend::cuda {
+
+inline constexpr int kMapLine = 128, kMapRows = 8;
+
+/// Of `rows` rows of row_bytes (a multiple of 128) from `base` on; a copy brings `groups` times 128 bytes of
+/// eight rows: [group][row][128 bytes], unit u of row r where unit u ^ r would be.
+CUtensorMap map_rows(const uint8_t* base, int64_t row_bytes, int64_t rows, int groups);
+
+}  // namespace sluice::backend::cuda
