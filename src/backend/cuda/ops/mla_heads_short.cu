@@ -15,6 +15,7 @@
 #include <cuda_fp16.h>
 
 #include <cstddef>
+#include <type_traits>
 
 #include "backend/cuda/ops/mla_heads.cuh"
 #include "backend/cuda/prim/any_type.cuh"
@@ -36,6 +37,12 @@ constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kTurned = kWidth - kRank;  /
 constexpr int kChunk = 32;  // positions; a page is some of them
 
 using Args = MlaHeadsArgs;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kHasClusters = false;
+#else
+constexpr bool kHasClusters = true;
+#endif
 
 constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
 
@@ -303,8 +310,9 @@ __device__ inline void make_values(const Args& args, int head, int first, int bl
 }
 
 template <typename Q, typename B, typename Row>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 2)
     mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
+  if (!kHasClusters) return;  // never launched there, and not worth compiling
   const Link link(stamps);
   Shared& s = shared();
   const int rank = static_cast<int>(cluster_rank()), head = static_cast<int>(blockIdx.x) / args.cluster;
@@ -318,7 +326,9 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int last = args.step.header->pages_per_sequence * program::kPageRows - 1;
   const int64_t first_slot = attends ? args.step.slot_of(0, min(rank * kChunk, last)) : 0;
   const int q_row = static_cast<int>(args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare));
-  auto q = lane_rows<Q, kThreads, 1>(args.q, kShare, [q_row](int i) { return q_row + i; });
+  // As many pieces of a row of q as registers hold: one that is asked for after the wait is waited for.
+  constexpr int kAhead = std::is_same_v<Q, AnyRaw> ? 1 : 2;
+  auto q = lane_rows<Q, kThreads, kAhead>(args.q, kShare, [q_row](int i) { return q_row + i; });
   if (args.q.codes != nullptr) q.ask();
   if (args.q_norm != nullptr) fetch_norm<kThreads>(s.q_norm, args.q_norm, args.in.columns);
   constexpr int kEach = kRank / kThreads;
