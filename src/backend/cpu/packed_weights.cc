@@ -66,7 +66,7 @@ program::Variants ahead_variants(quant::Type type) {
   return {fmt::format("panels.ahead_bytes.{}", quant::type_info(type).name),
           !amd   ? 768
           : wide ? (out_of_order ? 2048 : 0)
-                 : (large_blocks ? 2048 : 512),
+                 : (large_blocks ? 2048 : 256),
           {0, 256, 512, 768, 1024, 2048}};
 }
 
