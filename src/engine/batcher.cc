@@ -9,6 +9,11 @@
 #include "text/constraint.h"
 
 namespace sluice::engine {
+namespace {
+
+constexpr auto kFew = static_cast<size_t>(program::kLikeliest);
+
+}  // namespace
 
 Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
                  const EngineOptions& options)
@@ -32,6 +37,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
   if (executable.finds_likeliest() && columns_ == vocabulary_)
     likeliest_.resize(static_cast<size_t>(options.max_sequences * program::kLikeliest));
   outputs_.reserve(static_cast<size_t>(options.max_sequences));
+  whole_.reserve(static_cast<size_t>(options.max_sequences));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
 }
 
@@ -82,15 +88,7 @@ bool Batcher::step() {
   }
   begin_admitted();
   fill_batch(chunks);
-  const bool few = likeliest_suffice();
-  constexpr auto kFew = static_cast<size_t>(program::kLikeliest);
-  program::StepOutput output;
-  if (few) {
-    output.likeliest = std::span(likeliest_).first(outputs_.size() * kFew);
-  } else {
-    output.logits = logits_.first(outputs_.size() * columns_);
-  }
-  executable_.run(batch_.input(), output);
+  run_batch();
   const int64_t end = now_ns();
   // From end to end: drawing the tokens of the step before is part of what its answers wait for.
   const double seconds = static_cast<double>(end - (last_end_ns_ > 0 ? last_end_ns_ : begin)) * 1e-9;
@@ -100,15 +98,7 @@ bool Batcher::step() {
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   report_prompts(chunks);
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    Row row;
-    if (few) {
-      row.likeliest = output.likeliest.subspan(i * kFew, kFew);
-    } else {
-      row.logits = logits_.subspan(i * columns_, vocabulary_);
-    }
-    take_token(jobs_.at(outputs_[i]), outputs_[i], row, end);
-  }
+  for (size_t i = 0; i < outputs_.size(); ++i) take_token(jobs_.at(outputs_[i]), outputs_[i], row(i), end);
   return true;
 }
 
@@ -153,12 +143,33 @@ void Batcher::report_prompts(std::span<const Chunk> chunks) {
   }
 }
 
-bool Batcher::likeliest_suffice() const {
-  return !likeliest_.empty() && std::ranges::all_of(outputs_, [this](RequestId id) {
-    const Job& job = jobs_.at(id);
-    return job.request.constraint == nullptr && job.request.top_logprobs < 0 &&
-           job.sampler->draws_from_likeliest();
-  });
+void Batcher::run_batch() {
+  whole_.clear();
+  for (size_t i = 0; i < outputs_.size(); ++i)
+    if (!likeliest_suffice(jobs_.at(outputs_[i]))) whole_.push_back(static_cast<int32_t>(i));
+  few_ = !likeliest_.empty() &&
+         (whole_.empty() || (executable_.keeps_logits() && whole_.size() < outputs_.size()));
+  program::StepOutput output;
+  if (few_) {
+    output.likeliest = std::span(likeliest_).first(outputs_.size() * kFew);
+  } else {
+    output.logits = logits_.first(outputs_.size() * columns_);
+  }
+  executable_.run(batch_.input(), output);
+  if (few_ && !whole_.empty()) executable_.fetch_logits(whole_, logits_.first(whole_.size() * columns_));
+}
+
+Batcher::Row Batcher::row(size_t i) const {
+  if (!few_) return {logits_.subspan(i * columns_, vocabulary_), {}};
+  const auto found = std::ranges::lower_bound(whole_, static_cast<int32_t>(i));
+  if (found == whole_.end() || *found != static_cast<int32_t>(i))
+    return {{}, std::span(likeliest_).subspan(i * kFew, kFew)};
+  return {logits_.subspan(static_cast<size_t>(found - whole_.begin()) * columns_, vocabulary_), {}};
+}
+
+bool Batcher::likeliest_suffice(const Job& job) const {
+  return job.request.constraint == nullptr && job.request.top_logprobs < 0 &&
+         job.sampler->draws_from_likeliest();
 }
 
 // No token: the constraint leaves none.

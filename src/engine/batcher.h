@@ -63,8 +63,11 @@ class Batcher {
   void begin_admitted();
   void fill_batch(std::span<const Chunk> chunks);
   void report_prompts(std::span<const Chunk> chunks);
-  /// Whether every answer's next token can be drawn from its likeliest ones.
-  bool likeliest_suffice() const;
+  /// Runs the batch; row(i) is what it gives of output i.
+  void run_batch();
+  Row row(size_t i) const;
+  /// Whether an answer's next token can be drawn from the likeliest ones.
+  bool likeliest_suffice(const Job& job) const;
   void take_token(Job& job, RequestId id, const Row& row, int64_t time_ns);
   std::optional<int32_t> draw(Job& job, const Row& row);
   void finish(RequestId id, Job& job, Finish finish, std::string_view error);
@@ -84,6 +87,8 @@ class Batcher {
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;
   std::vector<RequestId> outputs_;  ///< whose logits a step gives, in their order
+  std::vector<int32_t> whole_;      ///< which of those need all logits, where others have likeliest tokens
+  bool few_ = false;                ///< the step gives likeliest tokens
   std::unordered_map<RequestId, Job> jobs_;
   int64_t last_end_ns_ = 0;  ///< of the step before this one; 0: there was a pause
   EngineStats totals_;

@@ -130,6 +130,10 @@ class Executable {
   virtual std::vector<BoundKernel> bound_for(int64_t /*rows*/, int64_t /*context*/) const { return bound(); }
   /// Activations, cache and tables; weights belong to the file.
   virtual int64_t memory_bytes() const = 0;
+  /// Whether a step that gives likeliest tokens keeps its logits, so that fetch_logits can bring those of
+  /// some outputs afterwards: [outputs, vocabulary], outputs by their numbers, which ascend.
+  virtual bool keeps_logits() const { return false; }
+  virtual void fetch_logits(std::span<const int32_t> /*outputs*/, std::span<float> /*logits*/) {}
 };
 
 class Backend {

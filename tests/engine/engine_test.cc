@@ -9,8 +9,10 @@
 #include <future>
 #include <memory>
 #include <semaphore>
+#include <set>
 #include <thread>
 
+#include "engine/batcher.h"
 #include "support/recorder.h"
 #include "support/script_executable.h"
 #include "text/constraint.h"
@@ -103,6 +105,19 @@ class Finder : public test::Script {
   std::atomic<int> whole_rows = 0, lists = 0;
 };
 
+/// And brings the logits of some outputs afterwards, which say their numbers.
+class Keeper : public Finder {
+ public:
+  bool keeps_logits() const override { return true; }
+  void fetch_logits(std::span<const int32_t> outputs, std::span<float> logits) override {
+    ASSERT_EQ(logits.size(), outputs.size() * 257);
+    std::fill(logits.begin(), logits.end(), 0.0f);
+    for (size_t i = 0; i < outputs.size(); ++i, ++fetched)
+      logits[i * 257 + '0' + static_cast<size_t>(outputs[i])] = 50.0f;
+  }
+  int fetched = 0;
+};
+
 TEST(Engine, AsksForTheLikeliestTokensWhereTheySuffice) {
   Finder executable;
   const text::Tokenizer tokenizer = byte_tokenizer();
@@ -124,6 +139,36 @@ TEST(Engine, AsksForTheLikeliestTokensWhereTheySuffice) {
   EXPECT_EQ(answer([](Request& r) { r.sampling.top_k = 0, r.sampling.min_p = 0.5f; }), "rrr");
   EXPECT_EQ(answer([](Request& r) { r.sampling.repeat_penalty = 1.1f; }), "rrr");
   EXPECT_EQ(executable.lists, 6);
+}
+
+TEST(Engine, BringsLogitsForThoseAnswersAloneThatNeedThem) {
+  const text::Tokenizer tokenizer = byte_tokenizer();
+  // Which of four answers that decode together want log-probabilities, and what all four say.
+  const auto said = [&](Finder& executable, std::set<int> wanting) {
+    Batcher batcher(executable, tokenizer, kOptions);
+    std::vector<std::shared_ptr<Recorder>> listeners;
+    for (int i = 0; i < 4; ++i) {
+      Request request = letters(1, 3);
+      request.sampling.temperature = 0;
+      if (wanting.contains(i)) request.top_logprobs = 1;
+      listeners.push_back(std::make_shared<Recorder>());
+      batcher.add(i + 1, std::move(request), listeners.back(), 1);
+    }
+    while (batcher.step()) {
+    }
+    std::string all;
+    for (const auto& listener : listeners) all += listener->text + " ";
+    return all;
+  };
+  Keeper keeper;
+  EXPECT_EQ(said(keeper, {1, 3}), "lll 111 lll 333 ");
+  EXPECT_EQ(keeper.fetched, 6);
+  EXPECT_EQ(keeper.lists, 12);
+  EXPECT_EQ(keeper.whole_rows, 0);
+  EXPECT_EQ(said(keeper, {0, 1, 2, 3}), "rrr rrr rrr rrr ");
+  EXPECT_EQ(keeper.fetched, 6);
+  Finder finder;
+  EXPECT_EQ(said(finder, {2}), "rrr rrr rrr rrr ") << "it keeps no logits";
 }
 
 TEST(Engine, RefusesWhatMakesNoSense) {

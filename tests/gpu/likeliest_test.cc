@@ -51,6 +51,18 @@ void expect_found(program::Backend& backend, const std::vector<float>& rows, int
   std::vector<Likely> found(static_cast<size_t>(count * kLikeliest));
   StepOutput output{{}, found};
   executable->run(run.step(), output);
+  // The logits have stayed: of the last row, and of the first and the last.
+  ASSERT_TRUE(executable->keeps_logits());
+  for (const std::vector<int32_t>& some :
+       {std::vector<int32_t>{static_cast<int32_t>(count - 1)}, {0, static_cast<int32_t>(count - 1)}}) {
+    std::vector<float> logits(some.size() * static_cast<size_t>(columns));
+    executable->fetch_logits(some, logits);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const size_t at = static_cast<size_t>(some[i / static_cast<size_t>(columns)] * columns) +
+                        i % static_cast<size_t>(columns);
+      ASSERT_TRUE(logits[i] == rows[at] || (std::isnan(logits[i]) && std::isnan(rows[at]))) << i;
+    }
+  }
   for (int64_t r = 0; r < count; ++r) {
     const auto expected =
         sorted(std::span(rows).subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns)));

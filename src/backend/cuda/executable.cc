@@ -110,6 +110,14 @@ class CudaExecutable : public Executable {
   }
 
   bool finds_likeliest() const override { return true; }
+  bool keeps_logits() const override { return true; }
+  void fetch_logits(std::span<const int32_t> outputs, std::span<float> logits) override {
+    fetch(std::ssize(outputs), logits, [&](const Rows<float>& from, char* to, size_t row_bytes) {
+      for (size_t i = 0; i < outputs.size(); ++i)
+        check(cudaMemcpyAsync(to + i * row_bytes, from(outputs[i]), row_bytes, cudaMemcpyDeviceToHost,
+                              stream_));
+    });
+  }
   std::span<float> logits_memory() override {
     return {reinterpret_cast<float*>(pinned_logits_),
             static_cast<size_t>(pinned_logits_bytes_) / sizeof(float)};
@@ -190,24 +198,27 @@ class CudaExecutable : public Executable {
       stream_.wait();
       std::ranges::copy(likeliest_.found(input.outputs()), output.likeliest.begin());
     } else {
-      fetch(input.outputs(), output.logits);
+      const auto rows = static_cast<size_t>(input.outputs());
+      fetch(input.outputs(), output.logits, [&](const Rows<float>& from, char* to, size_t row_bytes) {
+        const size_t pitch = static_cast<size_t>(from.row_stride) * sizeof(float);
+        check(cudaMemcpy2DAsync(to, row_bytes, from.data, pitch, row_bytes, rows, cudaMemcpyDeviceToHost,
+                                stream_));
+      });
     }
     return bucket;
   }
 
-  /// The first head's columns of every output row.
-  void fetch(int64_t outputs, std::span<float> logits) {
+  /// The first head's columns of some rows of outputs, which copy(all rows, to, bytes of a row) enqueues.
+  template <typename Copy>
+  void fetch(int64_t outputs, std::span<float> logits, Copy copy) {
     const Rows<float> from = memory_.rows(bound_.program.output());
     const auto row_bytes = static_cast<size_t>(from.columns) * sizeof(float);
     const size_t bytes = row_bytes * static_cast<size_t>(outputs);
     const bool through_pinned = static_cast<int64_t>(bytes) <= pinned_logits_bytes_;
-    void* to = through_pinned ? static_cast<void*>(pinned_logits_) : logits.data();
-    if (outputs > 0) {
-      check(cudaMemcpy2DAsync(to, row_bytes, from.data, static_cast<size_t>(from.row_stride) * sizeof(float),
-                              row_bytes, static_cast<size_t>(outputs), cudaMemcpyDeviceToHost, stream_));
-    }
+    char* const to = through_pinned ? pinned_logits_ : reinterpret_cast<char*>(logits.data());
+    if (outputs > 0) copy(from, to, row_bytes);
     stream_.wait();
-    if (through_pinned && to != logits.data()) std::memcpy(logits.data(), to, bytes);
+    if (to != reinterpret_cast<char*>(logits.data())) std::memcpy(logits.data(), to, bytes);
   }
 
   /// Calls change(words of the stretch that holds the tensor, where its elements lie in it); true: writes
