@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, CudaTimed, testing::Values(1, 2, 7, 64, 512));
 // On whole models the cost is below 3 % (docs/performance.md); the bundled one has the shortest kernels of
 // all.
 TEST(CudaTimedStep, AddsUpAndCostsLittle) {
-  CUDA_OR_SKIP(cuda);
+  CUDA_ALONE_OR_SKIP(cuda);
   Steps steps(cuda, 1);
   StepTimes times;
   std::vector<double> timed, untimed, sums;
