@@ -33,7 +33,10 @@ constexpr few_bytes::Slot kSlot = few_bytes::kWholeSlot;
 /// Codes of a slot that tensor copies fill, two copies of two lines of eight rows; scales lie behind all
 /// codes.
 constexpr int kMapGroups = kMostQuads * 64 / kMapLine, kMapBytes = kMapGroups * kMapRows * kMapLine;
-constexpr int kMapSlot = 2 * kMapBytes, kMapScales = few_bytes::kRows * kSlot.scale_pitch;
+constexpr int kMapSlot = 2 * kMapBytes;
+/// Scales of a row lie without gaps there (two rows in eight meet in a bank), so that two tiles of 16 tokens
+/// of 2,048 columns have room beside them: at the end of a lonely tile warps wait for each other.
+constexpr int kMapScalePitch = kMostQuads * 8, kMapScales = few_bytes::kRows * kMapScalePitch;
 constexpr int64_t rings_of(bool by_map) {
   return by_map ? int64_t{kWarps} * kSlots * (kMapSlot + kMapScales) + 1024
                 : int64_t{kWarps} * kSlots * kSlot.bytes;
@@ -53,7 +56,6 @@ struct Args {
   int32_t across;   ///< items of a tile
   int32_t buffers;  ///< tiles of tokens that there is room for
   few_bytes::TokenRows token;
-  Routing routing;
   const char* coded;  ///< or null: rows are made codes here
   Board selection;    ///< experts of pairs, put there or, without a router, taken from there; or null
 };
@@ -75,7 +77,8 @@ class Feed {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     codes_to_ = codes;
     if constexpr (!kByMap) codes_to_ += static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
-    scales_to_ = scales + static_cast<uint32_t>(lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
+    scales_to_ = scales + static_cast<uint32_t>(lane / 2 * (kByMap ? kMapScalePitch : kSlot.scale_pitch) +
+                                                lane % 2 * 16);
     two_rows_ = all_quads_ * 128;
     next_ = begin + warp, tile_ = next_ / p.across, row_ = next_ - tile_ * p.across;
     if (next_ < end_) begin_item();
@@ -175,7 +178,7 @@ class Feed {
 };
 
 /// kByMap: codes come by tensor copies, which leave the path of shared memory's readers free.
-template <int kStrips, bool kGated, bool kRoutes, bool kByMap>
+template <int kStrips, bool kGated, bool kByMap>
 __global__ void __launch_bounds__(kThreads, 1)
     experts_few(const Stamps stamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
@@ -192,52 +195,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int experts = p.weight.matrices;
   const Link link(stamps);
-  __shared__ float bias[kRoutes ? kMostExperts : 1];
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) {
-    count[e] = 0;
-    if (kRoutes && p.routing.bias != nullptr) bias[e] = __ldg(p.routing.bias + e);
-  }
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) count[e] = 0;
   __syncthreads();
-  // Without a router the selection may lie on the board before all of it is done that is to be multiplied.
-  const bool early = !kRoutes && p.selection.words != nullptr;
+  // The selection may lie on the board before all of it is done that is to be multiplied.
+  const bool early = p.selection.words != nullptr;
   if (!early) link.wait();
 
   // Experts' pairs are counted, and their tiles written down in the order of the experts.
   const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
-  const uint32_t tag = p.selection.words != nullptr ? p.selection.tag() : 0;
-  if constexpr (kRoutes) {
-    with_experts_of_lane(experts, [&]<int kEach>() {
-      float scores[kEach], next[kEach];
-      const auto load = [&](int r) {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i)
-          next[i] = load_result(p.routing.logits + r * experts + min(lane + 32 * i, experts - 1));
-      };
-      if (warp < rows) load(warp);
-#pragma unroll 1
-      for (int r = warp; r < rows; r += kWarps) {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) scores[i] = next[i];
-        if (r + kWarps < rows) load(r + kWarps);
-        int id = 0;
-        float weight = 0;
-        route_lanes(p.routing.rule, scores, p.routing.bias != nullptr ? bias : nullptr, id, weight);
-        if (lane >= p.used) continue;
-        ids[r * p.used + lane] = static_cast<int16_t>(id);
-        atomicAdd(&count[id], 1);
-        if (blockIdx.x != 0) continue;
-        p.ids(r)[lane] = id, p.routing.weights(r)[lane] = weight;
-        put_word(p.selection.words + kSelectionBoard + r * p.used + lane, __int_as_float(id), tag);
-      }
-    });
-  } else {
-    for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
-      const int r = i / p.used;
-      const int id = early ? __float_as_int(take_word(p.selection.words + kSelectionBoard + i, tag))
-                           : load_result(p.ids(r) + (i - r * p.used));
-      ids[i] = static_cast<int16_t>(id);
-      atomicAdd(&count[id], 1);
-    }
+  const uint32_t tag = early ? p.selection.tag() : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
+    const int r = i / p.used;
+    const int id = early ? __float_as_int(take_word(p.selection.words + kSelectionBoard + i, tag))
+                         : load_result(p.ids(r) + (i - r * p.used));
+    ids[i] = static_cast<int16_t>(id);
+    atomicAdd(&count[id], 1);
   }
   __syncthreads();
   if (warp == 0) {
@@ -332,20 +304,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int quad = min(part * kAtOnce + i, all_quads - 1);
         x[i] = __ldcg(reinterpret_cast<const float4*>(from + quad * kQuad) + lane);
       }
-      float factor = 1;
-      if constexpr (kRoutes) {
-        factor = load_result(p.routing.inverse + r);
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int quad = min(part * kAtOnce + i, all_quads - 1);
-          const float4 by = __ldg(reinterpret_cast<const float4*>(p.routing.norm + quad * kQuad) + lane);
-          x[i].x *= by.x, x[i].y *= by.y, x[i].z *= by.z, x[i].w *= by.w;
-        }
-      }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int quad = min(part * kAtOnce + i, all_quads - 1);
-        few_bytes::store_codes(x[i], factor, to + quad * kQuad,
+        few_bytes::store_codes(x[i], 1.0f, to + quad * kQuad,
                                reinterpret_cast<float*>(to + p.token.scales) + quad * 4);
       }
     }
@@ -354,38 +316,29 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (; index < end && tile < first + here; index += kWarps) {
       const int buffer = tile - first;
       float total[kStrips][4] = {};
-      const auto multiply_item = [&]<int kHere>(float(&sum)[kHere][4]) {
-        few_bytes::TokensAt at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
-        for (int left = all_quads; left > 0; left -= kMostQuads) {
-          wait_copies<kSlots - 1>();
-          __syncwarp();
-          const char* const of = own_codes + slot * kCodesApart;
-          if constexpr (kByMap) {
-            barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
-            const few_bytes::SwizzledCodes<kMapBytes, kMapRows * kMapLine> codes(shared_address(of));
-            const char* const scales = own_scales + slot * kScalesApart + lane / 4 * kSlot.scale_pitch;
-            const auto multiply = [&]<int kQuads>() {
-              few_bytes::multiply_codes<kQuads>(codes, scales, kSlot.scale_pitch, at, p.token.pitch, sum);
-            };
-            left >= kMostQuads ? multiply.template operator()<kMostQuads>()
-                               : multiply.template operator()<kMostQuads / 2>();
-          } else if (left >= kMostQuads) {
-            few_bytes::multiply_quads<kMostQuads>(of, layout, at, p.token.pitch, sum);
-          } else {
-            few_bytes::multiply(of, layout, left, at, p.token.pitch, sum);
-          }
-          at.codes += kMostQuads * kQuad, at.scales += kMostQuads * 16;
-          __syncwarp();
-          feed.ask(slot);
-          if (++slot == kSlots) slot = 0, phase ^= 1;
+      few_bytes::TokensAt at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
+      for (int left = all_quads; left > 0; left -= kMostQuads) {
+        wait_copies<kSlots - 1>();
+        __syncwarp();
+        const char* const of = own_codes + slot * kCodesApart;
+        if constexpr (kByMap) {
+          barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
+          const few_bytes::SwizzledCodes<kMapBytes, kMapRows * kMapLine> codes(shared_address(of));
+          const char* const scales = own_scales + slot * kScalesApart + lane / 4 * kMapScalePitch;
+          const auto multiply = [&]<int kQuads>() {
+            few_bytes::multiply_codes<kQuads>(codes, scales, kMapScalePitch, at, p.token.pitch, total);
+          };
+          left >= kMostQuads ? multiply.template operator()<kMostQuads>()
+                             : multiply.template operator()<kMostQuads / 2>();
+        } else if (left >= kMostQuads) {
+          few_bytes::multiply_quads<kMostQuads>(of, layout, at, p.token.pitch, total);
+        } else {
+          few_bytes::multiply(of, layout, left, at, p.token.pitch, total);
         }
-      };
-      // Few tiles are so full that they need the second strip.
-      if constexpr (kStrips == 2) {
-        list[buffer][kStripTokens] < 0 ? multiply_item(reinterpret_cast<float(&)[1][4]>(total[0]))
-                                       : multiply_item(total);
-      } else {
-        multiply_item(total);
+        at.codes += kMostQuads * kQuad, at.scales += kMostQuads * 16;
+        __syncwarp();
+        feed.ask(slot);
+        if (++slot == kSlots) slot = 0, phase ^= 1;
       }
 #pragma unroll
       for (int n = 0; n < kStrips; ++n) {
@@ -453,14 +406,11 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   args.weight = weight, args.up = product.up;
   args.in = product.in, args.out = product.out, args.ids = product.ids, args.rows = product.rows;
   args.used = product.ids.columns, args.by_pair = product.by_pair ? 1 : 0;
-  args.routing = product.routing, args.selection = product.selection, args.coded = product.coded;
-  const bool routes = product.routing.logits != nullptr;
+  args.selection = product.selection, args.coded = product.coded;
   const bool mapped = by_map(shape);
   if (mapped) args.map = map_of(weight), args.map_up = product.gated ? map_of(product.up) : args.map;
   const auto with = [&]<int kStrips, bool kByMap>() {
-    return !product.gated ? experts_few<kStrips, false, false, kByMap>
-           : routes       ? experts_few<kStrips, true, true, kByMap>
-                          : experts_few<kStrips, true, false, kByMap>;
+    return product.gated ? experts_few<kStrips, true, kByMap> : experts_few<kStrips, false, kByMap>;
   };
   const auto kernel =
       tokens <= 8 ? (mapped ? with.template operator()<1, true>() : with.template operator()<1, false>())

@@ -7,16 +7,6 @@
 
 namespace sluice::backend::cuda {
 
-/// What a launch before has made of a norm and a router, for rows that are neither normed nor routed: the
-/// products' launch does the rest. All its blocks of threads select, one of them writes ids and weights down.
-struct Routing {
-  const float* logits = nullptr;   ///< [rows][experts]; null: there is no norm, and ids are there
-  const float* inverse = nullptr;  ///< the norm's factor of a row
-  const float *norm = nullptr, *bias = nullptr;
-  Rows<float> weights{};
-  RouteRule rule{};
-};
-
 /// out(r, k) = weight[ids(r, k)] times in(r), or in(r, k) (by_pair); or silu of that, times the same with up
 /// (gated). Rows from *rows on are padding.
 struct ExpertsFew {
@@ -25,10 +15,9 @@ struct ExpertsFew {
   Rows<float> in, out;
   Rows<int32_t> ids;
   const int32_t* rows;
-  Routing routing{};
   /// The rows as codes already, a token's bytes apart (few_bytes::TokenRows), or null.
   const char* coded = nullptr;
-  Board selection{};  ///< with a router: where the selection is left; without: where one was left, or null
+  Board selection{};  ///< where the selection was left (kSelectionBoard), or null: in ids
 };
 
 /// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave; and the

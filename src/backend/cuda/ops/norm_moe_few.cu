@@ -1,7 +1,7 @@
 // norm_moe_gate_up of a few rows: a launch makes the router's logits, and beside them multiplies the shared
-// experts (up to 8 rows) or packs the normed rows for them, who are multiplied next. Up to 8 rows the routed
-// experts' launch (experts_few.cu) selects for itself; beyond, a block of threads that packs a row makes its
-// codes and selects for it, so that the routed launch may begin beside the shared one.
+// experts (up to 8 rows) or packs the normed rows for them, who are multiplied next. A block of threads that
+// packs a row makes its codes of eight bits, too, and selects for it, so that the routed experts' launch
+// (experts_few.cu) asks for weights as soon as it finds room.
 //
 // A block of threads takes two experts and four rows, or four and eight: the norm is a factor of a row,
 // multiplied in at last. Half a megabyte of router, float32: bound by latency, so weights are asked for
@@ -37,7 +37,7 @@ constexpr int kManyRows = 8, kManyExperts = 4;
 /// What blocks of threads that pack a row do besides: codes of eight bits for the routed experts, and the
 /// row's selection, from logits that others leave on the board.
 struct Select {
-  char* codes;  ///< [rows][token.pitch]; null: no such blocks, and the routed experts' launch selects
+  char* codes;  ///< [rows][token.pitch]
   few_bytes::TokenRows token;
   RouteRule rule;
   const float* bias;
@@ -51,9 +51,8 @@ struct Args {
   Select select;
   Rows<float> in;
   const float *router, *norm;
-  int32_t experts, blocks;  ///< blocks of threads that make logits; the others pack
+  int32_t experts, blocks;  ///< blocks of threads that make logits
   float epsilon;
-  float *logits, *inverse;
   PackPlan packing;
 };
 
@@ -132,27 +131,18 @@ __device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
     total[i] = sum;
   }
   __syncthreads();
-  if (i >= kValues) return;
-  const int r = i < kSums ? i / kExperts : i - kSums, e = expert + i % kExperts;
+  if (i >= kSums) return;
+  const int r = i / kExperts, e = expert + i % kExperts;
+  if (first + r >= rows || e >= p.experts) return;
   const float inverse = 1.0f / sqrtf(total[kSums + r] / static_cast<float>(p.in.columns) + p.epsilon);
-  if (first + r >= rows) return;
-  if (i < kSums) {
-    if (e >= p.experts) return;
-    const int at = (first + r) * p.experts + e;
-    if (p.select.codes != nullptr) {
-      put_word(p.select.board.words + kLogitsBoard + at, total[i] * inverse, p.select.board.tag());
-    } else {
-      p.logits[at] = total[i] * inverse;
-    }
-  } else if (expert == 0) {
-    p.inverse[first + r] = inverse;
-  }
+  put_word(p.select.board.words + kLogitsBoard + (first + r) * p.experts + e, total[i] * inverse,
+           p.select.board.tag());
 }
 
 /// A row packed, coded and selected for by a block of threads.
 __device__ __forceinline__ void pack_and_select(const Args& p, int row) {
   const Select& s = p.select;
-  const bool there = s.codes != nullptr && row < *p.rows;
+  const bool there = row < *p.rows;
   char* const codes = s.codes + int64_t{row} * s.token.pitch;
   pack_slot<kWarps>(p.packing, row, [&](int quad, float4 v) {
     if (!there) return;
@@ -196,6 +186,7 @@ static_assert(kWarps == kSharedRows);
 struct SharedExperts {
   Matrix gate, up;
   Rows<float> out;
+  int32_t blocks;  ///< of threads
 };
 
 /// 8 gates and their ups of all rows. A warp norms and packs a row (its norm's factor multiplies the sums)
@@ -263,8 +254,11 @@ __global__ void __launch_bounds__(kThreads, 2)
                        const __grid_constant__ SharedExperts shared) {
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
   const Link link(stamps);
-  if (static_cast<int>(blockIdx.x) < p.blocks) return make_logits<kFewRows, kFewExperts, 2>(p, link);
-  multiply_shared<kType>(p, shared, link);
+  const int block = static_cast<int>(blockIdx.x), behind = block - p.blocks - shared.blocks;
+  if (block < p.blocks) return make_logits<kFewRows, kFewExperts, 2>(p, link);
+  if (behind < 0) return multiply_shared<kType>(p, shared, link);
+  link.wait();
+  pack_and_select(p, behind);
 #endif
 }
 
@@ -290,15 +284,13 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
 }
 
 struct Buffers {
-  float *logits, *inverse;
   Packed packed;
   char* codes;
 };
-Buffers take(Scratch& scratch, int64_t rows, int64_t experts, int64_t columns) {
-  return {scratch.take<float>(rows * experts), scratch.take<float>(rows),
-          take_packed(scratch, whole_groups(rows), columns),
-          scratch.take<char>(rows *
-                             few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad)).pitch)};
+Buffers take(Scratch& scratch, int64_t rows, int64_t columns) {
+  const auto quads = static_cast<int>(columns / few_bytes::kQuad);
+  return {take_packed(scratch, whole_groups(rows), columns),
+          scratch.take<char>(rows * few_bytes::TokenRows::of(quads).pitch)};
 }
 
 void launch_norm_moe_few(const Program&, const Op& record, const Context& context) {
@@ -310,7 +302,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   const int64_t rows = context.step_rows;
   const int32_t* const count = &context.step.header->rows;
   Scratch scratch(context.scratch);
-  const Buffers buffers = take(scratch, rows, router.rows, in.columns);
+  const Buffers buffers = take(scratch, rows, in.columns);
   Args args{};
   args.rows = count, args.in = in;
   args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
@@ -320,52 +312,36 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   const int64_t rows_each = few ? kFewRows : kManyRows, experts_each = few ? kFewExperts : kManyExperts;
   args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
                                      ((rows + rows_each - 1) / rows_each));
-  args.logits = buffers.logits, args.inverse = buffers.inverse;
-  const Routing routing{buffers.logits,
-                        buffers.inverse,
-                        args.norm,
-                        memory.vector(norm_route.route.bias.id),
-                        memory.rows(norm_route.route.weights.id),
-                        route_rule(norm_route.route, router.rows, ids.columns)};
-  Dense shared{};
+  args.select = {buffers.codes,
+                 few_bytes::TokenRows::of(in.columns / static_cast<int>(few_bytes::kQuad)),
+                 route_rule(norm_route.route, router.rows, ids.columns),
+                 memory.vector(norm_route.route.bias.id),
+                 ids,
+                 memory.rows(norm_route.route.weights.id),
+                 context.board()};
+  Dense shared{.in = in, .out = {}, .weight = {}, .up = {}, .gated = true, .rows = rows, .count = count};
   bool strips = false, beside = false;
-  int64_t packed_rows = 0;
   if (experts.shared_gate) {
-    const Matrix gate = memory.matrix(experts.shared_gate.id);
-    beside = beside_logits(gate.type, gate.rows, gate.columns, rows);
+    shared.weight = memory.matrix(experts.shared_gate.id), shared.up = memory.matrix(experts.shared_up.id);
+    shared.out = flat(memory.rows(experts.shared_out.id));
+    beside = beside_logits(shared.weight.type, shared.weight.rows, shared.weight.columns, rows);
+    strips = !beside && by_wgmma(shared);
   }
+  args.packing = packing_of(shared, strips, buffers.packed);
+  args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
+  const int64_t blocks = args.blocks + slots_per_matrix(rows, strips);
   if (beside) {
-    const SharedExperts at_once{memory.matrix(experts.shared_gate.id), memory.matrix(experts.shared_up.id),
-                                flat(memory.rows(experts.shared_out.id))};
+    const auto of_shared = static_cast<int32_t>(shared.weight.rows / kSharedOutputs);
     launch(context,
-           at_once.gate.type == quant::Type::Q5_K ? norm_logits_shared<quant::Type::Q5_K>
-                                                  : norm_logits_shared<quant::Type::Q4_0>,
-           {dim3(static_cast<unsigned>(args.blocks + at_once.gate.rows / kSharedOutputs)), dim3(kThreads)},
-           args, at_once);
-  } else if (experts.shared_gate) {
-    shared = {.in = in,
-              .out = flat(memory.rows(experts.shared_out.id)),
-              .weight = memory.matrix(experts.shared_gate.id),
-              .up = memory.matrix(experts.shared_up.id),
-              .gated = true,
-              .rows = rows,
-              .count = count};
-    strips = by_wgmma(shared), packed_rows = slots_per_matrix(rows, strips);
-    args.packing = packing_of(shared, strips, buffers.packed);
-    args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
-    args.select = {buffers.codes,
-                   few_bytes::TokenRows::of(in.columns / few_bytes::kQuad),
-                   routing.rule,
-                   routing.bias,
-                   ids,
-                   routing.weights,
-                   context.board()};
-  }
-  if (!beside)
+           shared.weight.type == quant::Type::Q5_K ? norm_logits_shared<quant::Type::Q5_K>
+                                                   : norm_logits_shared<quant::Type::Q4_0>,
+           {dim3(static_cast<unsigned>(blocks + of_shared)), dim3(kThreads)}, args,
+           SharedExperts{shared.weight, shared.up, shared.out, of_shared});
+  } else {
     launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
-           {dim3(static_cast<unsigned>(args.blocks + packed_rows)), dim3(kThreads)}, args);
-  if (experts.shared_gate && !beside) multiply_packed(shared, strips, buffers.packed, context);
-  const char* const coded = args.select.codes;
+           {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
+    if (experts.shared_gate) multiply_packed(shared, strips, buffers.packed, context);
+  }
   multiply_experts_few({.weight = memory.matrix(experts.gate.id),
                         .up = memory.matrix(experts.up.id),
                         .gated = true,
@@ -374,8 +350,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
                         .out = memory.rows(experts.out.id),
                         .ids = ids,
                         .rows = count,
-                        .routing = coded != nullptr ? Routing{} : routing,
-                        .coded = coded,
+                        .coded = buffers.codes,
                         .selection = context.board()},
                        context);
 }
@@ -383,7 +358,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   const NormRoute& op = std::get<NormMoeGateUp>(record.args).route;
   Scratch scratch(nullptr);
-  take(scratch, sizes.rows, p[op.router.id].shape[1], p[op.in.id].columns());
+  take(scratch, sizes.rows, p[op.in.id].columns());
   return scratch.bytes();
 }
 
