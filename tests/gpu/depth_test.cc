@@ -131,7 +131,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{kHeads, kCoded, 4097, 7}, Param{kHeads, kCoded, 4679, 66}, Param{kWhole, kFour, 31},
                     Param{kWhole, kFour, 32}, Param{kWhole, kFour, 300}, Param{kWhole, kFour, 511},
                     Param{kWhole, kDirect, 191}, Param{kWhole, kDirect, 511}, Param{kWhole, kSix, 70},
-                    Param{kWhole, kSix, 450}, Param{kWhole, kFew, 288}, Param{kWhole, kFour, 2100}),
+                    Param{kWhole, kSix, 450}, Param{kWhole, kFew, 288}, Param{kWhole, kFour, 600},
+                    Param{kWhole, kFour, 2100}, Param{kWhole, kFour, 4095}, Param{kWhole, kFour, 4096},
+                    Param{kWhole, kFour, 4400}, Param{kWhole, kFour, 8100}, Param{kWhole, kFour, 9001},
+                    Param{kWhole, kDirect, 700}, Param{kWhole, kDirect, 4097}, Param{kWhole, kSix, 2100},
+                    Param{kWhole, kFew, 513}, Param{kWhole, kFew, 5000}),
     name_of);
 
 }  // namespace

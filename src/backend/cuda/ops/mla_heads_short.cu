@@ -15,7 +15,6 @@
 #include <cuda_fp16.h>
 
 #include <cstddef>
-#include <type_traits>
 
 #include "backend/cuda/ops/mla_heads.cuh"
 #include "backend/cuda/prim/any_type.cuh"
@@ -326,9 +325,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int last = args.step.header->pages_per_sequence * program::kPageRows - 1;
   const int64_t first_slot = attends ? args.step.slot_of(0, min(rank * kChunk, last)) : 0;
   const int q_row = static_cast<int>(args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare));
-  // As many pieces of a row of q as registers hold: one that is asked for after the wait is waited for.
-  constexpr int kAhead = std::is_same_v<Q, AnyRaw> ? 1 : 2;
-  auto q = lane_rows<Q, kThreads, kAhead>(args.q, kShare, [q_row](int i) { return q_row + i; });
+  // As many blocks of a row of q as registers hold: one that is asked for after the wait is waited for.
+  constexpr int kBlocks = 6;
+  auto q = lane_rows<Q, kThreads, kBlocks>(args.q, kShare, [q_row](int i) { return q_row + i; });
   if (args.q.codes != nullptr) q.ask();
   if (args.q_norm != nullptr) fetch_norm<kThreads>(s.q_norm, args.q_norm, args.in.columns);
   constexpr int kEach = kRank / kThreads;
@@ -338,8 +337,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   // The cluster's blocks share the rows of k_b and v_b.
   const int values = attends ? args.out.columns : 0, v_first = min(rank * args.each, values);
   const int v_row = static_cast<int>(args.v_b.row(head, v_first));
-  auto v = lane_rows<B, kThreads, 1>(args.v_b, min(args.each, values - v_first),
-                                     [v_row](int i) { return v_row + i; });
+  auto v = lane_rows<B, kThreads>(args.v_b, min(args.each, values - v_first),
+                                  [v_row](int i) { return v_row + i; });
   const int64_t v_bytes = code_bytes(args.v_b.type, args.v_b.columns);
   if (attends) {
     prefetch_range(args.v_b.codes + v_row * v_bytes, v.count * v_bytes);

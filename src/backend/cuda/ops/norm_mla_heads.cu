@@ -9,64 +9,24 @@
 // The blocks wait for each other, so there are no more of them than multiprocessors. Most begin when the
 // kernel before ends, which fills the multiprocessors: between that and a product stands as little code as
 // can be, for every warp runs all of it.
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cstddef>
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
-#include "backend/cuda/ops/mla_heads.cuh"
-#include "backend/cuda/prim/any_type.cuh"
-#include "backend/cuda/prim/board.cuh"
-#include "backend/cuda/prim/lane_rows.cuh"
-#include "backend/cuda/prim/launch.cuh"
-#include "backend/cuda/prim/mla_attend.cuh"
-#include "backend/cuda/prim/mla_row.cuh"
-#include "backend/cuda/prim/prefetch.cuh"
+#include "backend/cuda/ops/norm_mla_heads.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
 namespace {
 
 using namespace program;
+using namespace first_half;
 
-constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kTurned = kWidth - kRank;  // of a cache row
-constexpr int kShare = 32;  // columns of k_b under one scale: what blocks share a head's queries by
 constexpr int kPage = static_cast<int>(kPageRows);
 constexpr int kChunk = 32;             // positions; a page is some of them
-constexpr int kMostColumns = 4096;     // of the row
-constexpr int kMostLow = 4096;         // numbers of the low-rank query, or of queries
 constexpr int kMostLowColumns = 1024;  // of the low-rank query; for Youtu-LLM-2B's 1,536 it does not pay
-constexpr int kMostShares = 6;         // of a head's queries that are not turned
-constexpr int kMostValues = 256;       // of a head
-constexpr int kMostBlocks = 8, kMostHeads = 32;  // kMostBlocks: of a head
-static_assert(kRank == kThreads, "a thread has a column");
 
-/// What a block makes of its head's queries: every blocks-th share of 32, and some of those to be turned.
-struct Share {
-  int shares, turned, count;  ///< turned: the first of those; count: of all
-};
-
-struct Args {
-  MlaHeadsArgs heads;  ///< in.columns: of the low-rank query; cluster: blocks of a head
-  Matrix a, b;
-  const float *in, *norm;
-  float epsilon;
-  int columns, lanes, a_tasks, tasks;  ///< of a row of a and b; tasks: of a warp
-  Board board;
-  Share shares[kMostBlocks];  ///< by block of a head
-  int parts;                  ///< blocks of a head that have a share
-  int head_words;             ///< of a head on the board: parts, queries to be turned, sums
-};
-
-/// Where numbers lie on the board, in words: the cache's row before its norm, the low-rank query (or
-/// queries), and what heads have.
-constexpr int kLatentWords = kHeadsBoard, kQueryWords = kLatentWords + kWidth;
-__device__ inline int head_words(const Args& args, int head) {
-  return kQueryWords + args.a.rows + head * args.head_words;
-}
 __device__ inline int part_words(const Args& args, int head, int rank) {
   return head_words(args, head) + rank * kRank;
 }
@@ -76,8 +36,6 @@ __device__ inline int sum_words(const Args& args, int head, int rank) {
 }
 static_assert(kWidth + kMostLow + kMostHeads * (kMostShares * kRank + kTurned + kMostBlocks * (kRank + 2)) <=
               kSumsBoard - kHeadsBoard);
-
-constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
 
 /// A block's shared memory.
 struct alignas(16) Shared {
@@ -97,123 +55,11 @@ struct alignas(16) Shared {
 };
 
 __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
-__device__ inline int thread() { return static_cast<int>(threadIdx.x); }
-
-__device__ inline float factor_of(const float* partial, int columns, float epsilon) {
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; w += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(partial + w);
-    sum += (four.x + four.y) + (four.z + four.w);
-  }
-  return rsqrtf(sum / static_cast<float>(columns) + epsilon);
-}
-
-/// Rows of a and b that warps of the launch share.
-template <typename One>
-struct LowRows {
-  const Args& args;
-  const RowShape shape;
-  int task, row;  // row: this lane's
-  RowAhead<One, 4> ahead;
-
-  __device__ explicit LowRows(const Args& all)
-      : args(all),
-        shape{all.columns / 32, all.lanes, 0},
-        task(thread() / 32 * blocks() + static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)) {}
-  __device__ static int blocks() { return static_cast<int>(gridDim.x * gridDim.y); }
-  __device__ bool done() const { return task >= args.tasks; }
-  __device__ const Matrix& matrix() const { return task < args.a_tasks ? args.a : args.b; }
-  __device__ int first_block() const {
-    const Matrix& m = matrix();
-    return (static_cast<int>(m.first_row) + min(row, m.rows - 1)) * shape.blocks;
-  }
-  __device__ void ask() {
-    if (done()) return;
-    row = shape.row_of(task < args.a_tasks ? task : task - args.a_tasks);
-    ahead.ask(matrix(), first_block(), shape);
-  }
-  /// Leaves the products on the board.
-  __device__ void run(const Activations& x, float factor, uint32_t tag) {
-#pragma unroll 1
-    while (!done()) {
-      const float product = ahead.times(matrix(), first_block(), x, shape) * factor;
-      const int at = (task < args.a_tasks ? kQueryWords : kLatentWords) + row;
-      if (row < matrix().rows && shape.lane() == 0) put_word(args.board.words + at, product, tag);
-      task += blocks() * kWarps;
-      ask();
-    }
-  }
-};
-
-/// Query i of a block's among all heads' queries.
-__device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, int head, int rank, int i) {
-  const int at = i - share.shares * kShare;
-  return head * (args.nope + kTurned) +
-         (at < 0 ? (rank + i / kShare * args.cluster) * kShare + i % kShare : args.nope + share.turned + at);
-}
-
-/// Numbers of the row that this step adds, on their way: a column of the latent, a pair to be turned.
-struct NewRow {
-  static constexpr int kWords = 3;
-  int first, second;
-  bool turns;
-  const uint64_t* at[kWords];
-
-  /// wanted: whether this block reads it.
-  __device__ NewRow(const Args& args, bool wanted)
-      : first(args.heads.rope.first(thread())),
-        second(args.heads.rope.second(thread(), kTurned / 2)),
-        turns(wanted && thread() < kTurned / 2) {
-    const uint64_t* const words = args.board.words + kLatentWords;
-    at[0] = wanted ? words + thread() : nullptr;
-    at[1] = turns ? words + kRank + first : nullptr;
-    at[2] = turns ? words + kRank + second : nullptr;
-  }
-  /// The row as the cache holds it, to shared memory, and from the first block to the cache. The block meets,
-  /// and meets again before the row is read.
-  template <typename Row>
-  __device__ void put(const Args& args, const float* value) const {
-    Shared& s = shared();
-    const MlaHeadsArgs& h = args.heads;
-    const float norm = __ldg(h.kv_norm + thread());
-    const float squares = lane_sum(value[0] * value[0]);
-    if (thread() % 32 == 0) s.partial[2][thread() / 32] = squares;
-    __syncthreads();
-    Row::put_latent(s.current, thread(), value[0] * factor_of(s.partial[2], kRank, h.epsilon) * norm);
-    if (turns) {
-      const Turn turn = s.turns[thread()];
-      put_exact<Row>(s.current, first, value[1] * turn.cosine - value[2] * turn.sine);
-      put_exact<Row>(s.current, second, value[1] * turn.sine + value[2] * turn.cosine);
-    }
-    if (blockIdx.x + blockIdx.y != 0) return;
-    __syncthreads();
-    const int slot = __ldg(h.step.slots);
-    if (slot >= 0) copy_row<Row>(h.cache.row(h.layer, slot), s.current);
-  }
-};
 
 /// Words of the board that a thread takes together: its numbers of the low-rank query, or one of this block's
 /// queries, and what it takes of the new row.
 constexpr int kMostLowWords = kMostLowColumns / kThreads;
 constexpr int kTaken = kMostLowWords + NewRow::kWords;
-
-/// The low-rank query, quantised; returns the factor of its norm. The block meets.
-__device__ inline float quantize_query(const Args& args, const Activations& x, const float* value) {
-  Shared& s = shared();
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kMostLowWords; ++i) {
-    const int c = i * kThreads + thread();
-    if (c / 32 * 32 >= x.columns) break;
-    squares += value[i] * value[i];
-    quantize_lanes(x, c / 32, args.heads.q_norm != nullptr ? value[i] * s.q_norm[c] : value[i]);
-  }
-  squares = lane_sum(squares);
-  if (thread() % 32 == 0) s.partial[1][thread() / 32] = squares;
-  __syncthreads();
-  return args.heads.q_norm != nullptr ? factor_of(s.partial[1], x.columns, args.heads.epsilon) : 1.0f;
-}
 
 /// A thread's row of k_b, of one share.
 template <typename One>
@@ -410,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   take_each(at, tag, taken);
   if (multiplies) {
     const Activations x{offsetof(Shared, x), h.in.columns, true, false};
-    const float factor = quantize_query(args, x, taken);
+    const float factor = quantize_query<kMostLowWords>(args, s, x, taken);
     q.multiply(x, [&](int i, float value) { s.q[i] = value * factor; });
   } else {
 #pragma unroll
@@ -421,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   put_queries(args, head, rank, share, k_b, tag);
-  if (adds) added.put<Row>(args, taken + kMostLowWords);
+  if (adds) added.put<Row>(args, s, taken + kMostLowWords);
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
@@ -446,24 +292,12 @@ __global__ void __launch_bounds__(kThreads, 1)
                    s.values[thread()]);
 }
 
-/// The kernel for the types of a, b and q, and of k_b and v_b: of its own where files have them often.
+/// The kernel for these types.
 template <typename Row>
 auto kernel_for(const Args& args) {
-  using quant::Type;
-  const MlaHeadsArgs& h = args.heads;
-  const Type low = args.a.type, b = h.k_b.type;
-  const bool same = args.b.type == low && (h.q.codes == nullptr || h.q.type == low) && h.v_b.type == b;
-  if (same && b == Type::Q8_0) {
-    if (low == Type::Q4_0)
-      return norm_mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>, TypedRaw<Type::Q8_0>, Row>;
-    if (low == Type::Q4_K)
-      return norm_mla_heads<TypedRaw<Type::Q4_K>, TypedRaw<Type::Q4_K>, TypedRaw<Type::Q8_0>, Row>;
-    if (low == Type::Q8_0)
-      return norm_mla_heads<TypedRaw<Type::Q8_0>, TypedRaw<Type::Q8_0>, TypedRaw<Type::Q8_0>, Row>;
-  }
-  if (same && b == Type::Q4_0 && low == Type::Q4_0)
-    return norm_mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>, Row>;
-  return norm_mla_heads<AnyRaw, AnyRaw, AnyRaw, Row>;
+  return with_types(args, []<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
+    return norm_mla_heads<Low, Q, B, Row>;
+  });
 }
 auto kernel_of(const Args& args) {
   return args.heads.cache.coded > 0 ? kernel_for<CodedRow>(args) : kernel_for<HalfRow>(args);
@@ -512,7 +346,8 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   h.layer = query.cache_layer, h.epsilon = query.epsilon, h.scale = op.heads.scale;
   h.rope = rope_table(query.rope, kTurned);
   if (h.out.columns % 32 == 0) h.handed = context.scratch;
-  share_out(args, std::clamp(context.processors / h.out.heads, 1, kMostBlocks));
+  share_out(args, blocks_of_head(h.out.heads, context.processors));
+  if (context.longest > kShortContext) return start_long_context(args, context);
   launch(context, kernel_of(args),
          {dim3(static_cast<unsigned>(h.cluster), static_cast<unsigned>(h.out.heads)), dim3(kThreads),
           static_cast<int64_t>(sizeof(Shared))},
@@ -524,7 +359,7 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
   const MlaQuery& query = op.heads.query;
   const quant::CacheRow row = program[query.cache.id].cache_row();
   if (row.type == quant::Type::Q8_0 && row.coded() != kRank) return false;
-  if (sizes.rows > 1 || sizes.longest > kShortContext) return false;
+  if (sizes.rows > 1) return false;
   if (query.k_b_reduce != Reduce::Columns) return false;
   for (const TensorId id : {op.products.a.id, op.products.b.id, query.q ? query.q.id : query.k_b.id,
                             query.k_b.id, op.heads.v_b.id}) {
@@ -534,7 +369,8 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
   const Tensor &a = program[op.products.a.id], &out = program[op.heads.out.id];
   const int64_t nope = query.nope(program), low = query.q ? program[query.q.id].columns() : 0;
   return query.rank(program) == kRank && query.rope_columns(program) == kTurned && nope > 0 &&
-         nope % kShare == 0 && nope <= kMostShares * kShare && low <= kMostLowColumns && low % 32 == 0 &&
+         nope % kShare == 0 && nope <= kMostShares * kShare && low % 32 == 0 &&
+         (sizes.longest > kShortContext ? long_context_serves(program, op, sizes) : low <= kMostLowColumns) &&
          a.columns() <= kMostColumns && a.columns() % 32 == 0 && a.shape[1] <= kMostLow &&
          program[op.products.in.id].offset % 4 == 0 && out.heads() <= kMostHeads &&
          out.heads() <= sizes.processors && out.columns() <= kMostValues;

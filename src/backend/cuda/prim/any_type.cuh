@@ -11,7 +11,8 @@ namespace sluice::backend::cuda {
 template <Type T>
 struct TypedRaw {
   static constexpr Type kType = T;
-  static constexpr int kAtOnce = at_once<T>();
+  /// Blocks that a lane asks for at once at most: what some 36 registers hold.
+  static constexpr int kAtOnce = 36 / (Traits<T>::codes_bytes / 4 + Traits<T>::high_bytes / 4 + 1);
   Raw<T> raw;
 
   __device__ void load(Type, const CodePlanes& at, int block) { raw = load_block<T>(at, block); }
@@ -71,28 +72,26 @@ struct AskedOf {
   }
 };
 
-/// A row of weights that some lanes multiply: its first kPieces (one or two) pieces are asked for at once.
-template <typename One, int kMost = 3, int kPieces = 2>
+/// A row of weights that some lanes multiply, kMost blocks of each lane asked for at once. One loop: code
+/// that every warp runs once costs the way to it, not its instructions.
+template <typename One, int kMost = 3>
 struct RowAhead {
-  AskedOf<One, kMost> pieces[kPieces];
+  AskedOf<One, kMost> piece;
 
-  __device__ static int step(const RowShape& shape) { return AskedOf<One, kMost>::kAtOnce * shape.lanes; }
   /// first: the row's first block.
   __device__ void ask(const Matrix& m, int first, const RowShape& shape) {
-    const int b = shape.lane(), second = step(shape);
-    pieces[0].ask(m, first, b, shape);
-    if (kPieces > 1 && shape.blocks > second) pieces[kPieces - 1].ask(m, first, b + second, shape);
+    piece.ask(m, first, shape.lane(), shape);
   }
   /// The row's product, in all of its lanes, after ask.
   __device__ float times(const Matrix& m, int first, const Activations& x, const RowShape& shape) {
-    const int lane = shape.lane(), second = step(shape);
-    float sum = pieces[0].times(m.type, x, lane, shape);
-    if (kPieces > 1 && shape.blocks > second)
-      sum += pieces[kPieces - 1].times(m.type, x, lane + second, shape);
+    const int lane = shape.lane();
+    float sum = 0;
 #pragma unroll 1
-    for (int b = lane + kPieces * second; b - lane < shape.blocks; b += second) {
-      pieces[0].ask(m, first, b, shape);
-      sum += pieces[0].times(m.type, x, b, shape);
+    for (int b = lane;;) {
+      sum += piece.times(m.type, x, b, shape);
+      b += AskedOf<One, kMost>::kAtOnce * shape.lanes;
+      if (b - lane >= shape.blocks) break;
+      piece.ask(m, first, b, shape);
     }
     return lane_sum(sum, shape.lanes);
   }

@@ -56,32 +56,37 @@ __device__ inline void take_words(const uint64_t* words, int count, uint32_t tag
   __syncwarp();
 }
 
-/// Waits for words and takes their numbers; zero where `at` is null.
-template <int kCount>
-__device__ inline void take_each(const uint64_t* const (&at)[kCount], uint32_t tag, float (&number)[kCount]) {
+/// Waits for words and takes their numbers, zero for those that are not wanted: at(i) is where word i lies.
+/// Asks again for those only that were not there: a block may take tens of thousands.
+template <int kCount, typename At, typename Wanted>
+__device__ inline void take_each(At at, Wanted wanted, uint32_t tag, float (&number)[kCount]) {
   uint64_t word[kCount];
-  const auto ask = [&] {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) word[i] = uint64_t{wanted(i) ? ~tag : tag} << 32;
+  bool all;
+#pragma unroll 1
+  do {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      asm volatile("{\n .reg .pred p;\n setp.ne.u64 p, %1, 0;\n @p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
-                   : "+l"(word[i])
-                   : "l"(at[i])
-                   : "memory");
+      asm volatile(
+          "{\n .reg .pred p;\n .reg .b32 low, high;\n mov.b64 {low, high}, %0;\n setp.ne.u32 p, high, %2;\n"
+          " @p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
+          : "+l"(word[i])
+          : "l"(at(i)), "r"(tag)
+          : "memory");
     }
-  };
-  const auto there = [&] {
-    bool all = true;
+    all = true;
 #pragma unroll
     for (const uint64_t one : word) all &= static_cast<uint32_t>(one >> 32) == tag;
-    return all;
-  };
-#pragma unroll
-  for (uint64_t& one : word) one = uint64_t{tag} << 32;
-  ask();
-#pragma unroll 1
-  while (!there()) ask();
+  } while (!all);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) number[i] = __uint_as_float(static_cast<uint32_t>(word[i]));
+}
+
+/// The same; those are not wanted whose place is null.
+template <int kCount>
+__device__ inline void take_each(const uint64_t* const (&at)[kCount], uint32_t tag, float (&number)[kCount]) {
+  take_each([&](int i) { return at[i]; }, [&](int i) { return at[i] != nullptr; }, tag, number);
 }
 
 }  // namespace sluice::backend::cuda

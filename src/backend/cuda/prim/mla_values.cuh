@@ -79,9 +79,10 @@ struct QueryRowSums {
   }
 };
 
-template <int kTiles>
+/// kColumns: of a warp.
+template <int kTiles, int kColumns = kMlaWarpColumns>
 struct QueryColumnSums {
-  float of[4][kTiles][4] = {};  ///< 16 columns, tile of eight queries, as mma_16x8x16 has them
+  float of[kColumns / 16][kTiles][4] = {};  ///< 16 columns, tile of eight queries, as mma_16x8x16 has them
 
   __device__ __forceinline__ void rescale(const float* keep) {
     const int t = threadIdx.x % 4;
@@ -89,7 +90,7 @@ struct QueryColumnSums {
     for (int i = 0; i < kTiles; ++i) {
       const float2 two = *reinterpret_cast<const float2*>(keep + 8 * i + 2 * t);
 #pragma unroll
-      for (int m = 0; m < 4; ++m)
+      for (int m = 0; m < kColumns / 16; ++m)
         of[m][i][0] *= two.x, of[m][i][1] *= two.y, of[m][i][2] *= two.x, of[m][i][3] *= two.y;
     }
   }
@@ -99,16 +100,20 @@ struct QueryColumnSums {
   __device__ __forceinline__ void add(const uint16_t* weights, uint32_t rows) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t weight[(kTiles + 1) / 2][4];  // of two eights of queries; positions 0..7, then 8..15
+    if constexpr (kTiles == 1) {
+      const auto* const at = reinterpret_cast<const uint32_t*>(weights + lane / 4 * kStride) + lane % 4;
+      weight[0][0] = at[0], weight[0][1] = at[4];
+    }
 #pragma unroll
-    for (int i = 0; i < (kTiles + 1) / 2; ++i) {
+    for (int i = 0; kTiles > 1 && i < (kTiles + 1) / 2; ++i) {
       const int query = min(16 * i + lane / 16 * 8, 8 * kTiles - 8) + lane % 8;
       load_matrices(weight[i], shared_address(weights + query * kStride + lane / 8 % 2 * 8));
     }
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
+    for (int m = 0; m < kColumns / 16; ++m) {
       uint32_t value[4];  // columns by positions
       load_matrices_transposed(value, rows + (lane % 8 + lane / 16 * 8) * kMlaPitch +
-                                          (warp * kMlaWarpColumns + m * 16 + lane / 8 % 2 * 8) * 2);
+                                          (warp * kColumns + m * 16 + lane / 8 % 2 * 8) * 2);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
         mma_16x8x16(of[m][i], value, weight[i / 2][i % 2 * 2], weight[i / 2][i % 2 * 2 + 1]);

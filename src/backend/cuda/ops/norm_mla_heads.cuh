@@ -1,0 +1,207 @@
+// norm_mla_heads of one row, as far as its kernels over a short context (norm_mla_heads.cu) and over a long
+// one (norm_mla_heads_deep.cu) are the same: the row normed, its products with a (low-rank query, or queries)
+// and b (latent), by all blocks for all of them over the board; the queries of a head shared by its blocks;
+// the row that enters the cache.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "backend/cuda/ops/mla_heads.cuh"
+#include "backend/cuda/prim/any_type.cuh"
+#include "backend/cuda/prim/board.cuh"
+#include "backend/cuda/prim/lane_rows.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/prim/mla_row.cuh"
+#include "backend/cuda/prim/prefetch.cuh"
+
+namespace sluice::backend::cuda::first_half {
+
+inline constexpr int kThreads = 512, kWarps = kThreads / 32;
+inline constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kTurned = kWidth - kRank;  // of a cache row
+inline constexpr int kShare = 32;  // columns of k_b under one scale: what blocks share a head's queries by
+inline constexpr int kMostColumns = 4096;               // of the row
+inline constexpr int kMostLow = 4096;                   // numbers of the low-rank query, or of queries
+inline constexpr int kMostShares = 6;                   // of a head's queries that are not turned
+inline constexpr int kMostValues = 256;                 // of a head
+inline constexpr int kMostBlocks = 8, kMostHeads = 32;  // kMostBlocks: of a head
+static_assert(kRank == kThreads, "a thread has a column");
+
+/// What a block makes of its head's queries: every blocks-th share of 32, and some of those to be turned.
+struct Share {
+  int shares, turned, count;  ///< turned: the first of those; count: of all
+};
+
+struct Args {
+  MlaHeadsArgs heads;  ///< in.columns: of the low-rank query; cluster: blocks of a head
+  Matrix a, b;
+  const float *in, *norm;
+  float epsilon;
+  int columns, lanes, a_tasks, tasks;  ///< of a row of a and b; tasks: of a warp
+  Board board;
+  Share shares[kMostBlocks];  ///< by block of a head
+  int head_words;             ///< of a head on the board
+  int parts;                  ///< short: blocks of a head that have a share; deep: of a head's context
+  int groups;                 ///< deep: of heads that a block attends for
+  int in_cluster;             ///< deep: blocks of a part that have its rows brought together
+  int piece;                  ///< deep: positions of a block at a time, whole sixteens
+};
+
+/// Where numbers lie on the board, in words: the cache's row before its norm, the low-rank query (or
+/// queries), and what heads have.
+inline constexpr int kLatentWords = kHeadsBoard, kQueryWords = kLatentWords + kWidth;
+__device__ inline int head_words(const Args& args, int head) {
+  return kQueryWords + args.a.rows + head * args.head_words;
+}
+
+constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
+
+__device__ inline int thread() { return static_cast<int>(threadIdx.x); }
+
+__device__ inline float factor_of(const float* partial, int columns, float epsilon) {
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; w += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(partial + w);
+    sum += (four.x + four.y) + (four.z + four.w);
+  }
+  return rsqrtf(sum / static_cast<float>(columns) + epsilon);
+}
+
+/// Rows of a and b that warps of the launch share.
+template <typename One>
+struct LowRows {
+  const Args& args;
+  const RowShape shape;
+  int task, row;  // row: this lane's
+  RowAhead<One, 4> ahead;
+
+  __device__ explicit LowRows(const Args& all)
+      : args(all),
+        shape{all.columns / 32, all.lanes, 0},
+        task(thread() / 32 * blocks() + static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)) {}
+  __device__ static int blocks() { return static_cast<int>(gridDim.x * gridDim.y); }
+  __device__ bool done() const { return task >= args.tasks; }
+  __device__ const Matrix& matrix() const { return task < args.a_tasks ? args.a : args.b; }
+  __device__ int first_block() const {
+    const Matrix& m = matrix();
+    return (static_cast<int>(m.first_row) + min(row, m.rows - 1)) * shape.blocks;
+  }
+  __device__ void ask() {
+    if (done()) return;
+    row = shape.row_of(task < args.a_tasks ? task : task - args.a_tasks);
+    ahead.ask(matrix(), first_block(), shape);
+  }
+  /// Leaves the products on the board.
+  __device__ void run(const Activations& x, float factor, uint32_t tag) {
+#pragma unroll 1
+    while (!done()) {
+      const float product = ahead.times(matrix(), first_block(), x, shape) * factor;
+      const int at = (task < args.a_tasks ? kQueryWords : kLatentWords) + row;
+      if (row < matrix().rows && shape.lane() == 0) put_word(args.board.words + at, product, tag);
+      task += blocks() * kWarps;
+      ask();
+    }
+  }
+};
+
+/// Query i of a block's among all heads' queries.
+__device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, int head, int rank, int i) {
+  const int at = i - share.shares * kShare;
+  return head * (args.nope + kTurned) +
+         (at < 0 ? (rank + i / kShare * args.cluster) * kShare + i % kShare : args.nope + share.turned + at);
+}
+
+/// Numbers of the row that this step adds, on their way: a column of the latent, a pair to be turned.
+struct NewRow {
+  static constexpr int kWords = 3;
+  int first, second;
+  bool turns;
+  const uint64_t* at[kWords];
+
+  /// wanted: whether this block reads it.
+  __device__ NewRow(const Args& args, bool wanted)
+      : first(args.heads.rope.first(thread())),
+        second(args.heads.rope.second(thread(), kTurned / 2)),
+        turns(wanted && thread() < kTurned / 2) {
+    const uint64_t* const words = args.board.words + kLatentWords;
+    at[0] = wanted ? words + thread() : nullptr;
+    at[1] = turns ? words + kRank + first : nullptr;
+    at[2] = turns ? words + kRank + second : nullptr;
+  }
+  /// The row as the cache holds it, to shared memory, and from the first block to the cache. The block meets,
+  /// and meets again before the row is read.
+  template <typename Row, typename Shared>
+  __device__ void put(const Args& args, Shared& s, const float* value) const {
+    const MlaHeadsArgs& h = args.heads;
+    const float norm = __ldg(h.kv_norm + thread());
+    const float squares = lane_sum(value[0] * value[0]);
+    if (thread() % 32 == 0) s.partial[2][thread() / 32] = squares;
+    __syncthreads();
+    Row::put_latent(s.current, thread(), value[0] * factor_of(s.partial[2], kRank, h.epsilon) * norm);
+    if (turns) {
+      const Turn turn = s.turns[thread()];
+      put_exact<Row>(s.current, first, value[1] * turn.cosine - value[2] * turn.sine);
+      put_exact<Row>(s.current, second, value[1] * turn.sine + value[2] * turn.cosine);
+    }
+    if (blockIdx.x + blockIdx.y != 0) return;
+    __syncthreads();
+    const int slot = __ldg(h.step.slots);
+    if (slot >= 0) copy_row<Row>(h.cache.row(h.layer, slot), s.current);
+  }
+};
+
+/// The low-rank query, quantised; returns the factor of its norm. The block meets.
+template <int kLowWords, typename Shared>
+__device__ inline float quantize_query(const Args& args, Shared& s, const Activations& x,
+                                       const float* value) {
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kLowWords; ++i) {
+    const int c = i * kThreads + thread();
+    if (c / 32 * 32 >= x.columns) break;
+    squares += value[i] * value[i];
+    quantize_lanes(x, c / 32, args.heads.q_norm != nullptr ? value[i] * s.q_norm[c] : value[i]);
+  }
+  squares = lane_sum(squares);
+  if (thread() % 32 == 0) s.partial[1][thread() / 32] = squares;
+  __syncthreads();
+  return args.heads.q_norm != nullptr ? factor_of(s.partial[1], x.columns, args.heads.epsilon) : 1.0f;
+}
+
+/// Types of a and b, of q, and of k_b and v_b, as values.
+template <typename Low, typename Q, typename B>
+struct Types {};
+/// make's kernel for the types of a, b and q, and of k_b and v_b: of its own where files have them often.
+template <typename Make>
+auto with_types(const Args& args, Make make) {
+  using quant::Type;
+  const MlaHeadsArgs& h = args.heads;
+  const Type low = args.a.type, b = h.k_b.type;
+  const bool same = args.b.type == low && (h.q.codes == nullptr || h.q.type == low) && h.v_b.type == b;
+  using Four = TypedRaw<Type::Q4_0>;
+  using FourK = TypedRaw<Type::Q4_K>;
+  using Eight = TypedRaw<Type::Q8_0>;
+  if (same && b == Type::Q8_0) {
+    if (low == Type::Q4_0) return make(Types<Four, Four, Eight>{});
+    if (low == Type::Q4_K) return make(Types<FourK, FourK, Eight>{});
+    if (low == Type::Q8_0) return make(Types<Eight, Eight, Eight>{});
+  }
+  if (same && b == Type::Q4_0 && low == Type::Q4_0) return make(Types<Four, Four, Four>{});
+  return make(Types<AnyRaw, AnyRaw, AnyRaw>{});
+}
+
+/// Blocks of a head: all of them are on the device at a time.
+inline int blocks_of_head(int64_t heads, int processors) {
+  return static_cast<int>(std::clamp<int64_t>(processors / heads, 1, kMostBlocks));
+}
+
+/// norm_mla_heads over a long context in one launch (norm_mla_heads_deep.cu): whether it serves, what it adds
+/// to the arguments, and the launch.
+bool long_context_serves(const program::Program& program, const program::NormMlaHeads& op,
+                         const Sizes& sizes);
+void start_long_context(Args args, const Context& context);
+
+}  // namespace sluice::backend::cuda::first_half

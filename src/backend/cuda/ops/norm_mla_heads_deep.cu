@@ -1,0 +1,512 @@
+// norm_mla_heads of one row over a long context, in one launch of blocks of threads, all on the device at a
+// time, that hand each other numbers over the board (prim/board.cuh), four times:
+//
+//   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
+//   blocks (q) | rows of k_b shared by them: latent queries | attention: a block has some heads and a part of
+//   the context | parts put together, values (v_b)
+//
+// Attention: groups of heads (four of five for GLM-4.7-Flash) times parts of the context are the blocks. What
+// earlier steps have put into the cache does not depend on this one, so a block asks for its rows while its
+// queries are made. The blocks of a part are a cluster where as many clusters fit on the device: each brings
+// some of the rows to all of them. Of a piece of rows
+//   scores   each of four warps has a quarter of the columns, of four such fours each every fourth sixteen
+//            positions; the quarters meet in shared memory
+//   softmax  a warp a head (a running maximum: Milakov and Gimelshein 2018)
+//   values   each warp has 32 of the 512 columns for all heads of the block
+// Positions or columns are the rows of the matrix instructions, heads their eight columns. A part of a head's
+// context goes over the board as halves, two a word.
+//
+// Bound by the chain of steps and trips (docs/kernels/mla_attend.md), not by memory.
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <numbers>
+
+#include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/norm_mla_heads.cuh"
+#include "backend/cuda/prim/cluster.cuh"
+#include "backend/cuda/prim/mla_values.cuh"
+
+namespace sluice::backend::cuda::first_half {
+namespace {
+
+constexpr int kMostLowColumns = 1536;            // of the low-rank query
+constexpr int kMostNope = kMostShares * kShare;  // of a head's queries that are not turned
+constexpr int kPage = static_cast<int>(program::kPageRows);
+constexpr int kPiece = 144;                // positions, whole sixteens
+constexpr int kHeads = 8;                  // of a block at most
+constexpr int kMostParts = 32;             // of a head's context
+constexpr int64_t kLongestContext = 8192;  // behind it reading the cache for each group costs more
+constexpr int kQuarters = 4, kQuarterSteps = kWidth / 16 / kQuarters;  // matrix steps of 16 columns
+constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
+constexpr int kWarpColumns = kRank / kWarps;  // of values
+constexpr int kLatentLanes = 4;               // that share a row of k_b
+static_assert(kPiece % 16 == 0);
+
+/// Words of a head on the board: its queries, its latent queries, of each part of its context the largest
+/// score and the sum of the weights below it, and 512 halves of each part.
+constexpr int kPartWords = kRank / 2;
+__device__ inline int query_words(const Args& args, int head) {
+  return args.heads.q.codes != nullptr ? head_words(args, head)
+                                       : kQueryWords + head * (args.heads.nope + kTurned);
+}
+__device__ inline int latent_words(const Args& args, int head) {
+  return head_words(args, head) + args.heads.nope + kTurned;
+}
+__device__ inline int weight_words(const Args& args, int head, int part) {
+  return latent_words(args, head) + kRank + 2 * part;
+}
+__device__ inline int part_words(const Args& args, int head, int part) {
+  return weight_words(args, head, args.parts) + part * kPartWords;
+}
+
+/// A block's shared memory.
+struct alignas(16) Shared {
+  union {
+    struct {
+      char row[activation_bytes(kMostColumns)];
+      float norm[kMostColumns], q_norm[kMostLowColumns];
+    };
+    struct {  // once the queries are made
+      float scores[kQuarters * kHeads * kScoreStride];
+      alignas(16) uint16_t weights[kHeads * kWeightStride];
+      float shrink[kHeads], inverse[kHeads];
+    };
+    float halves[2][kRank];  // of the context, once the parts are out
+  };
+  alignas(16) char x[activation_bytes(kMostLowColumns)];  // the low-rank query
+  char nope[activation_bytes(kMostNope)];                 // the head's queries
+  alignas(16) char context[activation_bytes(kRank)];
+  alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
+  float values[kMostValues];
+  Turn turns[kTurned / 2];
+  alignas(16) float partial[3][kWarps];
+  uint32_t largest;  // of this block's latent queries: bits of a float
+  alignas(8) uint64_t rows_there;
+  alignas(16) char first[SplitQueries::kTileBytes], second[SplitQueries::kTileBytes];
+  alignas(16) char rows[kPiece * kMlaPitch];
+};
+static_assert(sizeof(Shared) <= 226 * 1024, "of compute capabilities 9.0 and 10.0");
+
+__device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
+
+/// n / by of small numbers (n below 2^20): a few instructions where a division takes dozens.
+__device__ inline int quotient(int n, int by) {
+  return __float2int_rd((static_cast<float>(n) + 0.5f) * __frcp_rn(static_cast<float>(by)));
+}
+
+/// A block's heads and its part of the context.
+struct Work {
+  int part, first_head, heads, begin, end;  ///< positions [begin, end); none: nothing to attend to
+  int piece_rows, pieces;
+
+  __device__ Work(const Args& args, int length) : piece_rows(args.piece) {
+    const int block = static_cast<int>(blockIdx.x), all = args.heads.out.heads;
+    const int sixteens = (length + 15) / 16, parts = parts_of(args, length);
+    part = quotient(block, args.groups);
+    const int group = block - part * args.groups;
+    first_head = quotient(all * group, args.groups);
+    heads = quotient(all * (group + 1), args.groups) - first_head;
+    begin = part < parts ? quotient(sixteens * part, parts) * 16 : 0;
+    end = part < parts ? min(quotient(sixteens * (part + 1), parts) * 16, length) : 0;
+    pieces = quotient(end - begin + piece_rows - 1, piece_rows);
+  }
+  /// Parts of a context, none of them without positions.
+  __device__ static int parts_of(const Args& args, int length) { return min(args.parts, (length + 15) / 16); }
+  __device__ int first_of(int piece) const { return begin + piece * piece_rows; }
+  __device__ int count_of(int piece) const { return min(piece_rows, end - first_of(piece)); }
+};
+
+/// A thread's row of a piece: the blocks of a cluster share its rows, their warps those.
+struct PieceRow {
+  int row;
+  const char* from;
+
+  __device__ PieceRow(const Args& args, const Work& work, int piece, int last, int sequence, int pages)
+      : row((thread() / 32 + thread() % 32 * kWarps) * args.in_cluster + static_cast<int>(cluster_rank())) {
+    const MlaHeadsArgs& h = args.heads;
+    const int position = min(work.first_of(piece) + row, last);
+    const int page = __ldg(h.step.page_tables + int64_t{sequence} * pages + position / kPage);
+    from = h.cache.row(h.layer, int64_t{page} * kPage + position % kPage);
+  }
+};
+
+/// Asks for a piece's rows of earlier steps, for the whole cluster. The block calls it.
+__device__ inline void ask_for_rows(const Args& args, const Work& work, int piece, int position,
+                                    const PieceRow& mine) {
+#if __CUDA_ARCH__ >= 900
+  Shared& s = shared();
+  const int count = max(0, min(work.count_of(piece), position - work.first_of(piece)));
+  const uint32_t there = shared_address(&s.rows_there);
+  if (thread() == 0) barrier_expect(there, static_cast<uint32_t>(count * HalfRow::kBytes));
+  if (mine.row >= count) return;
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared_address(s.rows) + mine.row * kMlaPitch),
+      "l"(mine.from), "r"(HalfRow::kBytes), "r"(there), "h"(static_cast<uint16_t>((1 << args.in_cluster) - 1))
+      : "memory");
+#endif
+}
+
+/// The latent queries of this block's heads, as the matrix instructions take them. The block meets.
+__device__ inline void take_latent_queries(const Args& args, const Work& work, uint32_t tag) {
+  Shared& s = shared();
+  const MlaHeadsArgs& h = args.heads;
+  const int lane = thread() % 32, of = thread() / (kTurned / 2), pair = thread() % (kTurned / 2);
+  const bool turns = of < work.heads;
+  const int first = h.rope.first(pair), second = h.rope.second(pair, kTurned / 2);
+  const uint64_t* const words = args.board.words;
+  const uint64_t* const latents = words + latent_words(args, work.first_head) + thread();
+  const uint64_t* const turned =
+      words + query_words(args, work.first_head + min(of, work.heads - 1)) + h.nope;
+  const uint64_t *const a_word = turned + first, *const b_word = turned + second;
+  float value[kHeads + 2];
+  take_each([&](int i) { return i < kHeads    ? latents + i * args.head_words
+                                : i == kHeads ? a_word
+                                              : b_word; },
+            [&](int i) { return i < kHeads ? i < work.heads : turns; }, tag, value);
+  const Turn turn = s.turns[pair];
+  const float a = value[kHeads] * turn.cosine - value[kHeads + 1] * turn.sine;
+  const float b = value[kHeads] * turn.sine + value[kHeads + 1] * turn.cosine;
+  float most = fmaxf(fabsf(a), fabsf(b));
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) most = fmaxf(most, fabsf(value[i]));
+  const uint32_t bits = __reduce_max_sync(kWholeWarp, __float_as_uint(most));
+  if (lane == 0) atomicMax(&s.largest, bits);
+  __syncthreads();
+  // Two halves a number, the second what the first one leaves; a power of two for all heads keeps them far
+  // from the ends of a half's range.
+  const float factor = 1.0f / query_unscale(__uint_as_float(s.largest));
+  const auto word = [](int head, int pair) {
+    return SplitQueries::at(0, pair / 8, head * 4 + pair % 4) * 2 + pair % 8 / 4;
+  };
+  auto* const firsts = reinterpret_cast<uint32_t*>(s.first);
+  auto* const seconds = reinterpret_cast<uint32_t*>(s.second);
+  // Even lanes put the first halves of two columns, odd lanes the second ones.
+  const bool odd = lane % 2 == 1;
+  uint32_t* const mine = odd ? seconds : firsts;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (i >= work.heads) break;
+    const float v = value[i] * factor, other = __shfl_xor_sync(kWholeWarp, v, 1);
+    const float x = odd ? other : v, y = odd ? v : other;
+    const __half2 high = __floats2half2_rn(x, y);
+    mine[word(i, thread() / 2)] = odd ? pack_halves(x - __low2float(high), y - __high2float(high))
+                                      : *reinterpret_cast<const uint32_t*>(&high);
+  }
+  if (turns) {
+    const auto put = [&](int column, float x) {
+      const __half high = __float2half_rn(x), low = __float2half_rn(x - __half2float(high));
+      const int at_half = word(of, (kRank + column) / 2) * 2 + column % 2;
+      reinterpret_cast<__half*>(firsts)[at_half] = high, reinterpret_cast<__half*>(seconds)[at_half] = low;
+    };
+    put(first, a * factor), put(second, b * factor);
+  }
+  __syncthreads();
+}
+
+/// Attention of this block's heads over its part of the context, to the board.
+__device__ inline void attend_part(const Args& args, const Work& work, int position, int sequence, int pages,
+                                   uint32_t tag) {
+#if __CUDA_ARCH__ >= 900
+  Shared& s = shared();
+  const MlaHeadsArgs& h = args.heads;
+  const int lane = thread() % 32, warp = thread() / 32, g = lane / 4, t = lane % 4;
+  const int quarter = warp % kQuarters, set = warp / kQuarters;
+  const uint32_t rows = shared_address(s.rows);
+  const float factor = h.scale * std::numbers::log2e_v<float> * query_unscale(__uint_as_float(s.largest));
+  float largest = -INFINITY, total = 0;  // of the head that is this warp's
+  QueryColumnSums<1, kWarpColumns> sum;
+#pragma unroll 1
+  for (int piece = 0; piece < work.pieces; ++piece) {
+    const int count = work.count_of(piece), whole = (count + 15) / 16 * 16;
+    barrier_wait(shared_address(&s.rows_there), static_cast<uint32_t>(piece % 2));
+    const int added = position - work.first_of(piece);  // this step's row is not in the cache yet
+    if (added < count) copy_row<HalfRow>(s.rows + added * kMlaPitch, s.current);
+    if (count < whole) {
+      // Rows that are not there: weights of zero do not make up for what is no number.
+      constexpr int kUnits = HalfRow::kBytes / 16;
+      for (int i = thread(); i < (whole - count) * kUnits; i += kThreads) {
+        const int row = i / kUnits, unit = i - row * kUnits;
+        reinterpret_cast<uint4*>(s.rows + (count + row) * kMlaPitch)[unit] = {0, 0, 0, 0};
+      }
+    }
+    if (added < count || count < whole) __syncthreads();
+
+    constexpr int kSets = kWarps / kQuarters, kTiles = (kPiece / 16 + kSets - 1) / kSets;
+    float score[kTiles][2][4] = {};  // positions by heads; of the queries' first and second halves
+#pragma unroll 3
+    for (int i = 0; i < kQuarterSteps; ++i) {
+      const int step = SplitQueries::at(0, quarter * kQuarterSteps + i, lane);
+      const uint2 high = reinterpret_cast<const uint2*>(s.first)[step];
+      const uint2 low = reinterpret_cast<const uint2*>(s.second)[step];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int at = (tile * kSets + set) * 16;
+        if (at >= count) break;
+        uint32_t key[4];
+        load_matrices(key, rows + (at + lane % 16) * kMlaPitch +
+                               ((quarter * kQuarterSteps + i) * 16 + lane / 16 * 8) * 2);
+        mma_16x8x16(score[tile][0], key, high.x, high.y);
+        mma_16x8x16(score[tile][1], key, low.x, low.y);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int at = (tile * kSets + set) * 16;
+      if (at >= count) break;
+      float* const to = s.scores + (quarter * kHeads + 2 * t) * kScoreStride + at + g;
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        to[k % 2 * kScoreStride + k / 2 * 8] = score[tile][0][k] + score[tile][1][k];
+    }
+    __syncthreads();
+
+    if (warp < kHeads) {
+      constexpr int kEach = (kPiece + 31) / 32;
+      float value[kEach], most = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int at = 32 * i + lane;
+        value[i] = 0;
+#pragma unroll
+        for (int k = 0; k < kQuarters; ++k)
+          value[i] += s.scores[(k * kHeads + warp) * kScoreStride + min(at, kPiece - 1)];
+        value[i] = at < count ? value[i] * factor : -INFINITY;
+        most = fmaxf(most, value[i]);
+      }
+      const float now = fmaxf(largest, lane_max(most)), keep = exp2f(largest - now);
+      largest = now;
+      total *= keep;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const float weight = exp2f(value[i] - now);
+        total += weight;
+        if (32 * i + lane < kPiece)
+          reinterpret_cast<__half*>(s.weights)[warp * kWeightStride + 32 * i + lane] =
+              __float2half_rn(weight);
+      }
+      if (lane == 0) s.shrink[warp] = keep;
+      if (piece + 1 == work.pieces) {
+        const float all = lane_sum(total);
+        if (lane == 0) {
+          s.inverse[warp] = 1 / all;
+          if (warp < work.heads) {
+            uint64_t* const words = args.board.words + weight_words(args, work.first_head + warp, work.part);
+            put_word(words, largest, tag), put_word(words + 1, all, tag);
+          }
+        }
+      }
+    }
+    __syncthreads();
+
+    if (piece > 0) sum.rescale(s.shrink);
+#pragma unroll 3
+    for (int at = 0; at < count; at += 16) sum.add<kWeightStride>(s.weights + at, rows + at * kMlaPitch);
+    if (piece + 1 == work.pieces) break;
+    cluster_here();
+    cluster_all();  // they are done with this piece
+    ask_for_rows(args, work, piece + 1, position, PieceRow(args, work, piece + 1, position, sequence, pages));
+  }
+  const float inverse[2] = {s.inverse[2 * t], s.inverse[2 * t + 1]};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (2 * t + i >= work.heads) break;
+    uint64_t* const words = args.board.words + part_words(args, work.first_head + 2 * t + i, work.part);
+#pragma unroll
+    for (int m = 0; m < kWarpColumns / 16; ++m) {
+      const uint32_t pair = pack_halves(sum.of[m][0][i] * inverse[i], sum.of[m][0][2 + i] * inverse[i]);
+      put_word(words + (warp * (kWarpColumns / 16) + m) * 8 + g, __uint_as_float(pair), tag);
+    }
+  }
+#endif
+}
+
+/// The head's context from its parts, quantised. The block meets.
+__device__ inline void take_context(const Args& args, const Activations& x, int head, int parts,
+                                    uint32_t tag) {
+  Shared& s = shared();
+  constexpr int kEach = kMostParts / 2;
+  const int lane = thread() % 32, half = thread() / (kRank / 2), word = thread() % (kRank / 2);
+  const uint64_t* const words = args.board.words;
+  const uint64_t* const mine = words + part_words(args, head, half) + word;  // of every other part
+  // A lane finds the factor of a part.
+  const uint64_t* const of_lane = words + weight_words(args, head, min(lane, parts - 1));
+  // The last part is late: it has this step's row. Words that others wait for are not asked for in vain.
+  take_word(words + part_words(args, head, parts - 1) + word, tag);
+  float value[kEach + 2];
+  take_each([&](int i) { return i < kEach ? mine + i * 2 * kPartWords : of_lane + (i - kEach); },
+            [&](int i) { return i >= kEach || 2 * i + half < parts; }, tag, value);
+  const float best = lane < parts ? value[kEach] : -INFINITY;
+  const float weight = exp2f(best - lane_max(best)) * value[kEach + 1];
+  const float factor = __fdividef(lane < parts ? weight : 0.0f, lane_sum(lane < parts ? weight : 0.0f));
+  float2 sum{0, 0};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float share = __shfl_sync(kWholeWarp, factor, 2 * i + half);
+    const uint32_t bits = __float_as_uint(value[i]);
+    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&bits));
+    sum.x += share * two.x, sum.y += share * two.y;
+  }
+  const int column = word / 8 * 16 + word % 8;
+  __syncthreads();  // all warps are done with what lies there
+  s.halves[half][column] = sum.x, s.halves[half][column + 8] = sum.y;
+  __syncthreads();
+  quantize_lanes(x, thread() / 32, s.halves[0][thread()] + s.halves[1][thread()]);
+  __syncthreads();
+}
+
+template <typename Low, typename Q, typename B>
+__global__ void __launch_bounds__(kThreads, 1)
+    norm_mla_heads_deep(const Stamps stamps, const __grid_constant__ Args args) {
+#if __CUDA_ARCH__ >= 900
+  const Link link(stamps);
+  Shared& s = shared();
+  const MlaHeadsArgs& h = args.heads;
+  const int head = quotient(static_cast<int>(blockIdx.x), h.cluster);
+  const int rank = static_cast<int>(blockIdx.x) - head * h.cluster;
+  LowRows<Low> low(args);
+  low.ask();
+  fetch_norm(s.norm, args.norm, args.columns);
+  if (h.q_norm != nullptr) fetch_norm(s.q_norm, h.q_norm, h.in.columns);
+  if (thread() == 0) {
+    barrier_init(shared_address(&s.rows_there), 1), barrier_init_fence();
+    s.largest = 0;
+  }
+  __syncthreads();
+  cluster_here();
+  // The step's data was there before the first kernel began.
+  const uint32_t tag = args.board.tag();
+  const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
+            pages = __ldg(&h.step.header->pages_per_sequence);
+  const Work work(args, position + 1);
+  const PieceRow first_piece(args, work, 0, position, sequence, pages);
+  link.wait();
+
+  wait_for_copies();
+  const Activations row{offsetof(Shared, row), args.columns, true, false};
+  float squares = quantize_row(row, args.in, s.norm, [] {});
+  squares = lane_sum(squares);
+  if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
+  __syncthreads();
+  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
+
+  const bool multiplies = h.q.codes != nullptr;
+  const Share share = args.shares[rank];
+  auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
+    return static_cast<int>(h.q.first_row) + query_row(h, share, head, rank, i);
+  });
+  if (multiplies) q.ask();
+  const int first = quotient(kRank * rank, h.cluster);
+  const int latents = quotient(kRank * (rank + 1), h.cluster) - first;
+  const int k_row = static_cast<int>(h.k_b.row(head, first));
+  auto k_b = lane_rows<B, kThreads, 2, kLatentLanes>(h.k_b, latents, [k_row](int i) { return k_row + i; });
+  k_b.ask();
+  const bool adds = work.begin <= position && position < work.end;
+  const NewRow added(args, adds || (rank == 0 && head == 0));
+  constexpr int kLowWords = kMostLowColumns / kThreads;
+  uint64_t* const words = args.board.words;
+  uint64_t* const queries = words + query_words(args, head);
+  if (thread() % kWarps == 0)  // some threads of each warp
+    s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
+
+  // The head's queries that are not turned.
+  const Activations nope{offsetof(Shared, nope), h.nope, true, false};
+  const uint64_t* const low_words = words + kQueryWords + thread();
+  float taken[kLowWords + NewRow::kWords];
+  take_each([&](int i) { return i < kLowWords ? low_words + i * kThreads : added.at[i - kLowWords]; },
+            [&](int i) {
+              return i < kLowWords ? multiplies && i * kThreads + thread() < h.in.columns
+                                   : added.at[i - kLowWords] != nullptr;
+            },
+            tag, taken);
+  cluster_all();  // they have begun
+  ask_for_rows(args, work, 0, position, first_piece);
+  if (multiplies) {
+    const Activations x{offsetof(Shared, x), h.in.columns, true, false};
+    const float factor = quantize_query<kLowWords>(args, s, x, taken);
+    q.multiply(x, [&](int i, float value) {
+      put_word(queries + query_row(h, share, 0, rank, i), value * factor, tag);
+    });
+  }
+  if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowWords);
+  if (thread() < h.nope) {
+    quantize_lanes(nope, thread() / 32, take_word(queries + thread(), tag));
+  }
+  __syncthreads();
+  k_b.multiply(
+      nope, [&](int i, float value) { put_word(words + latent_words(args, head) + first + i, value, tag); });
+
+  const int values = h.out.columns, v_first = min(rank * h.each, values);
+  const int v_row = static_cast<int>(h.v_b.row(head, v_first));
+  auto v =
+      lane_rows<B, kThreads, 2>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
+  const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
+  prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
+  if (work.end > work.begin) {
+    take_latent_queries(args, work, tag);
+    attend_part(args, work, position, sequence, pages, tag);
+  }
+  if (v.count <= 0) return;
+  v.ask();
+  const Activations context{offsetof(Shared, context), kRank, true, false};
+  take_context(args, context, head, Work::parts_of(args, position + 1), tag);
+  v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
+  if (h.handed == nullptr) return;
+  __syncthreads();
+  const int block = thread() / 32;
+  if (block * 32 < v.count)
+    quantize_lanes(h.handed, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
+                   s.values[thread()]);
+#endif
+}
+
+/// Into how many groups `blocks` blocks divide the heads; none if they can't.
+int groups_of(int heads, int blocks) {
+  for (int groups = 1; groups <= kMostInCluster; ++groups) {
+    if (blocks % groups == 0 && blocks / groups <= kMostParts && (heads + groups - 1) / groups <= kHeads)
+      return groups;
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool long_context_serves(const program::Program& program, const program::NormMlaHeads& op,
+                         const Sizes& sizes) {
+  const program::MlaQuery& query = op.heads.query;
+  const int64_t low = query.q ? program[query.q.id].columns() : 0;
+  const int64_t heads = program[op.heads.out.id].heads();
+  const int64_t head_words = query.nope(program) + kWidth + int64_t{kMostParts} * (kPartWords + 2);
+  return sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
+         groups_of(static_cast<int>(heads),
+                   static_cast<int>(heads) * blocks_of_head(heads, sizes.processors)) > 0 &&
+         program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns &&
+         kQueryWords + program[op.products.a.id].shape[1] + heads * head_words <= kSumsBoard;
+}
+
+void start_long_context(Args args, const Context& context) {
+  const MlaHeadsArgs& h = args.heads;
+  const int heads = h.out.heads, blocks = heads * h.cluster;
+  args.groups = groups_of(heads, blocks);
+  args.parts = blocks / args.groups;
+  args.head_words = h.nope + kWidth + args.parts * (kPartWords + 2);
+  // Pieces of one size, as few as can be: no more shared memory than they take.
+  const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
+  const int pieces = (most + kPiece - 1) / kPiece;
+  args.piece = (most / 16 + pieces - 1) / pieces * 16;
+  const auto kernel = with_types(args, []<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
+    return norm_mla_heads_deep<Low, Q, B>;
+  });
+  LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                    static_cast<int64_t>(offsetof(Shared, rows)) + args.piece * kMlaPitch, args.groups};
+  // All of them are on the device at a time, or they would wait for ever.
+  while (shape.cluster > 1 &&
+         (args.groups % shape.cluster != 0 || most_clusters(kernel, shape) < blocks / shape.cluster))
+    --shape.cluster;
+  args.in_cluster = shape.cluster;
+  launch(context, kernel, shape, args);
+}
+
+}  // namespace sluice::backend::cuda::first_half
