@@ -223,22 +223,25 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     }
     return;
   }
-  // Blocks' sums of a share of the tokens meet where that share is.
+  // Blocks' sums of a share of the tokens meet where that share is: its own stay, the others are pushed.
   constexpr int kFours = kTileRows / 4;
+  const int share = share_of(kTokens, p.blocks), share_floats = share * kPitch;
+  float* const pushed = reinterpret_cast<float*>(base + kStages * kStage);
   for (int i = threadIdx.x; i < kTokens * kFours; i += kThreads) {
-    const int token = i / kFours, column = i % kFours * 4;
-    *reinterpret_cast<float4*>(sums + token * kPitch + column) =
-        all_sums(sums, kAlong, kApart, token, column);
+    const int token = i / kFours, column = i % kFours * 4, in_share = token - rank * share;
+    float* const to = in_share >= 0 && in_share < share ? pushed + rank * share_floats + in_share * kPitch
+                                                        : sums + token * kPitch;
+    *reinterpret_cast<float4*>(to + column) = all_sums(sums, kAlong, kApart, token, column);
   }
   pushes_from_here();
   __syncthreads();
-  const int share = share_of(kTokens, p.blocks), share_floats = share * kPitch;
-  float* const pushed = reinterpret_cast<float*>(base + kStages * kStage);
   if (threadIdx.x == 0) {
-    arrivals.expect(p.blocks * share_floats * 4);
-    for (int r = 0; r < p.blocks; ++r)
-      arrivals.push(pushed + rank * share_floats, sums + r * share_floats, share_floats * 4,
-                    static_cast<unsigned>(r));
+    arrivals.expect((p.blocks - 1) * share_floats * 4);
+    for (int r = 0; r < p.blocks; ++r) {
+      if (r != rank)
+        arrivals.push(pushed + rank * share_floats, sums + r * share_floats, share_floats * 4,
+                      static_cast<unsigned>(r));
+    }
   }
   arrivals.wait();
   cluster_here();
