@@ -119,7 +119,8 @@ constexpr const char *kHalves = "20 heads with q rows 1", *kNoQ = "20 heads rows
                      *kCoded = "20 heads with q, cache of Q8_0, rows 1";
 constexpr const char *kFour = "20 heads Q4_0 rows 1", *kDirect = "16 heads Q4_0, no low-rank query, rows 1",
                      *kSix = "16 heads Q6_K, cache of Q8_0, rows 1",
-                     *kFew = "4 heads of 1024 columns Q8_0 rows 1";
+                     *kFew = "4 heads of 1024 columns Q8_0 rows 1",
+                     *kWide = "16 heads Q4_0, low-rank query of 1536, rows 1";
 INSTANTIATE_TEST_SUITE_P(
     Depths, CudaDepth,
     testing::Values(Param{kHeads, kHalves, 40}, Param{kHeads, kHalves, 511}, Param{kHeads, kHalves, 512},
@@ -135,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{kWhole, kFour, 2100}, Param{kWhole, kFour, 4095}, Param{kWhole, kFour, 4096},
                     Param{kWhole, kFour, 4400}, Param{kWhole, kFour, 8100}, Param{kWhole, kFour, 9001},
                     Param{kWhole, kDirect, 700}, Param{kWhole, kDirect, 4097}, Param{kWhole, kSix, 2100},
-                    Param{kWhole, kFew, 513}, Param{kWhole, kFew, 5000}),
+                    Param{kWhole, kFew, 513}, Param{kWhole, kFew, 5000}, Param{kWhole, kWide, 400},
+                    Param{kWhole, kWide, 700}, Param{kWhole, kWide, 4097}),
     name_of);
 
 }  // namespace

@@ -50,12 +50,13 @@ std::vector<OpCase> NormMlaHeads::cases() {
     int64_t columns, heads, nope, value;
     Type low, b = Type::Q8_0, cache = Type::F16;
     bool with_q = true;
+    int64_t wide_low = 0;  // columns of a low-rank query that is wider than the example's
   };
   const auto build = [](const Shape& s) {
     return [=](Builder& b) {
       MlaHeads heads{.query = MlaQuery::example(b, {.heads = s.heads,
                                                     .nope = s.nope,
-                                                    .with_q = s.with_q,
+                                                    .with_q = s.with_q && s.wide_low == 0,
                                                     .q = s.low,
                                                     .k_b = s.b,
                                                     .cache = s.cache}),
@@ -63,6 +64,10 @@ std::vector<OpCase> NormMlaHeads::cases() {
                      .out = {b.activation("values", kStepRows, s.heads, s.value)},
                      .scale = 0x1p-15f};
       heads.query.in = heads.query.kv = {};
+      if (s.wide_low > 0) {
+        heads.query.q_norm.id = b.weight("q_norm", Type::F32, 1, 1, s.wide_low);
+        heads.query.q.id = b.weight("q", s.low, 1, s.heads * (s.nope + 64), s.wide_low);
+      }
       const int64_t low = s.with_q ? b.program()[heads.query.q.id].columns() : s.heads * (s.nope + 64);
       b.emit(NormMlaHeads{.products = {.in = {b.activation("x", kStepRows, 1, s.columns)},
                                        .norm = {b.weight("norm", Type::F32, 1, 1, s.columns)},
@@ -77,6 +82,8 @@ std::vector<OpCase> NormMlaHeads::cases() {
           {"16 heads Q6_K, cache of Q8_0, rows 1", 1,
            build({2048, 16, 128, 128, Type::Q6_K, Type::Q8_0, Type::Q8_0})},
           {"4 heads of 1024 columns Q8_0 rows 1", 1, build({1024, 4, 64, 96, Type::Q8_0})},
+          {"16 heads Q4_0, low-rank query of 1536, rows 1", 1,
+           build({2048, 16, 128, 128, Type::Q4_0, Type::Q8_0, Type::F16, true, 1536})},
           {"20 heads Q4_0 rows 5", 5, build({2048, 20, 192, 256, Type::Q4_0})}};
 }
 

@@ -1,4 +1,4 @@
-// Products of 33 to 128 tokens with plain matrices and heads (prim/tiles_cluster.cuh): which shapes, and how
+// Products of 9 to 128 tokens with plain matrices and heads (prim/tiles_cluster.cuh): which shapes, and how
 // many blocks of threads share the columns.
 #include "backend/cuda/ops/wide_cluster.h"
 

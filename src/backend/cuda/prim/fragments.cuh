@@ -357,4 +357,21 @@ struct Block {
 /// Blocks of 32 that a row of this matrix has, a last one that is not full included.
 __device__ __forceinline__ int blocks_of(const Matrix& m) { return (m.columns + 31) / 32; }
 
+/// Steps 4 half .. 4 half + 3 of a chunk as first operands, from the blocks of this thread's two rows.
+template <Family kFamily>
+__device__ __forceinline__ void unpack(const Matrix& w, const Block<kFamily> (&block)[2],
+                                       const fragments::Affine (&affine)[2], int half, uint32_t (&a)[4][4]) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    uint32_t x[4], y[4];
+    block[0].pairs(w, affine[0], 2 * half + j, x);
+    block[1].pairs(w, affine[1], 2 * half + j, y);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[2 * j + i][0] = x[2 * i], a[2 * j + i][1] = y[2 * i];
+      a[2 * j + i][2] = x[2 * i + 1], a[2 * j + i][3] = y[2 * i + 1];
+    }
+  }
+}
+
 }  // namespace sluice::backend::cuda

@@ -51,27 +51,6 @@ struct Args {
   int32_t blocks;  ///< of a cluster
 };
 
-#ifdef SLUICE_WGMMA
-
-/// Half a chunk's first operands (64 columns) from the blocks of this thread's two rows.
-template <Family kFamily>
-__device__ __forceinline__ void unpack(const Matrix& w, const Block<kFamily> (&block)[2],
-                                       const fragments::Affine (&affine)[2], int half, uint32_t (&a)[4][4]) {
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    uint32_t x[4], y[4];
-    block[0].pairs(w, affine[0], 2 * half + j, x);
-    block[1].pairs(w, affine[1], 2 * half + j, y);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      a[2 * j + i][0] = x[2 * i], a[2 * j + i][1] = y[2 * i];
-      a[2 * j + i][2] = x[2 * i + 1], a[2 * j + i][3] = y[2 * i + 1];
-    }
-  }
-}
-
-#endif
-
 }  // namespace cluster
 
 /// kAlong: warpgroups that share the columns; the others have outputs of their own. kType: what the weights
