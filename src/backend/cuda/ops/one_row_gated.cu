@@ -68,7 +68,8 @@ struct StagedArgs {
 };
 
 constexpr int64_t kStatic = 1024;  ///< of shared memory, at most
-constexpr int kMostStaged = 16;    ///< slots
+constexpr int kMostStaged = 16;    ///< slots: rows of a warp, which half of its lanes have
+constexpr int kKept = 2;           ///< blocks of a lane: of 2,048 columns, all
 
 template <Type T>
 __global__ void __launch_bounds__(kOneRowThreads, 2)
@@ -118,6 +119,14 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   } else {
     __syncthreads();
   }
+  // What a lane has of a row this short it has once for all of its warp's rows.
+  const bool keeps = args.blocks == 32 * kKept;
+  ActivationBlock kept[kKept];
+  if (keeps) {
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) kept[k] = x.block(0, lane + 32 * k);
+  }
+  float mine = 0;  // lane i: gate of the warp's row i, lane 16 + i: up
 #pragma unroll 1
   for (int i = 0, n = warp; n < count; ++i, n += kOneRowWarps) {
     barrier_wait(barrier + 8 * i, 0);
@@ -127,15 +136,28 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
     const uint8_t* const other = slot + args.side_bytes;
     const CodePlanes up{other + args.at[0], other + args.at[1], other + args.at[2], other + args.at[3]};
     float gate_sum = 0, up_sum = 0;
-#pragma unroll 2
-    for (int b = lane; b < args.blocks; b += 32) {
-      const ActivationBlock in = x.block(0, b);
+    const auto add = [&](int b, const ActivationBlock& in) {
       gate_sum += multiply<T>(load_block<T>(gate, warp * args.blocks + b, FromShared{}), in);
       up_sum += multiply<T>(load_block<T>(up, warp * args.blocks + b, FromShared{}), in);
+    };
+    if (keeps) {
+#pragma unroll
+      for (int k = 0; k < kKept; ++k) add(lane + 32 * k, kept[k]);
+    } else {
+#pragma unroll 2
+      for (int b = lane; b < args.blocks; b += 32) add(b, x.block(0, b));
     }
-    gate_sum = lane_sum(gate_sum) * factor, up_sum = lane_sum(up_sum) * factor;
-    if (lane == 0) args.out[first + n] = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * up_sum;
+    // Either half of the warp has one of the sums.
+    const bool first_half = lane < 16;
+    float sum = first_half ? gate_sum : up_sum;
+    sum += __shfl_xor_sync(kWholeWarp, first_half ? up_sum : gate_sum, 16);
+    sum = lane_sum(sum, 16);
+    if (lane % 16 == i) mine = sum;
   }
+  mine *= factor;
+  const float up = __shfl_down_sync(kWholeWarp, mine, 16);
+  const int n = warp + lane * kOneRowWarps;
+  if (lane < 16 && n < count) args.out[first + n] = __fdividef(mine, 1.0f + __expf(-mine)) * up;
 #endif
 }
 
