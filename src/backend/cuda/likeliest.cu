@@ -18,6 +18,9 @@ constexpr int kMostGroups = 2048, kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
 constexpr int kRoom = 1024;      // numbers that reach the floor
 constexpr int kGroupRoom = 256;  // groups that do
+constexpr int kEnough = 96;      // few enough groups that do
+constexpr int kAtOnce = 3;       // of those, whose columns a warp asks for
+constexpr int kSharers = 8;      // threads that find a number's place
 constexpr int kPick = static_cast<int>(kLikeliest);
 
 struct Args {
@@ -64,12 +67,13 @@ __global__ void __launch_bounds__(kGroupThreads)
   if (lane == 0) largest[task] = most;
 }
 
-/// The kPick-th largest of the threads' ranks; 1 where fewer are not 0. The block meets.
+/// A rank that at least kPick of the threads' ranks reach, and no more than kEnough of them where digits can
+/// tell: at last the kPick-th largest itself. 1 where fewer are not 0. The block meets.
 template <int kEach>
 __device__ inline uint32_t floor_of(const uint32_t (&ranks)[kEach]) {
   __shared__ int count[256];
   __shared__ uint32_t chosen;
-  __shared__ int wanted;
+  __shared__ int wanted, reaching;
   uint32_t prefix = 0;
   int want = kPick;
 #pragma unroll 1
@@ -101,11 +105,13 @@ __device__ inline uint32_t floor_of(const uint32_t (&ranks)[kEach]) {
         int left = want - (upto - own), digit = 255 - 8 * lane;
         while (count[digit] < left) left -= count[digit--];
         chosen = prefix | static_cast<uint32_t>(digit) << shift, wanted = left;
+        reaching = kPick - left + count[digit];
       }
     }
     __syncthreads();
     if (shift == 24 && chosen == 0) return 1;  // fewer, or as good as none below it: all of them reach this
     prefix = chosen, want = wanted;
+    if (reaching <= kEnough) break;
   }
   return prefix;
 }
@@ -156,24 +162,38 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   bool room = group_count <= kGroupRoom;
   if (room) {
-    for (int i = warp; i < group_count; i += kWarps) {
+    for (int first = warp; first < group_count; first += kWarps * kAtOnce) {
       for (int j = lane; j < args.each; j += 32) {
-        const int c = groups[i] * args.each + j;
-        const uint32_t rank = c < args.columns ? rank_of(load_result(row + c)) : 0;
-        if (rank < floor) continue;
-        const int at = atomicAdd(&count, 1);
-        if (at < kRoom) entries[at] = entry(rank, c);
+        float value[kAtOnce];
+        int column[kAtOnce];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const int i = first + k * kWarps;
+          column[k] = i < group_count ? groups[i] * args.each + j : args.columns;
+          value[k] = column[k] < args.columns ? load_result(row + column[k]) : -INFINITY;
+        }
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const uint32_t rank = rank_of(value[k]);
+          if (rank < floor) continue;
+          const int at = atomicAdd(&count, 1);
+          if (at < kRoom) entries[at] = entry(rank, column[k]);
+        }
       }
     }
   }
   __syncthreads();
   room = room && count <= kRoom;
   if (room) {
-    if (thread < count) {
+    const int entered = count, own = thread / kSharers;
+    for (int base = 0; base < entered; base += kThreads / kSharers) {
+      const uint64_t one = entries[min(base + own, entered - 1)];
       int before = 0;
-#pragma unroll 8
-      for (int i = 0; i < count; ++i) before += entries[i] > entries[thread];
-      if (before < kPick) picked[before] = entries[thread];
+#pragma unroll 4
+      for (int i = thread % kSharers; i < entered; i += kSharers) before += entries[i] > one;
+#pragma unroll
+      for (int step = 1; step < kSharers; step *= 2) before += __shfl_xor_sync(kWholeWarp, before, step);
+      if (thread % kSharers == 0 && base + own < entered && before < kPick) picked[before] = one;
     }
   } else {
     uint64_t below = ~uint64_t{0};

@@ -139,9 +139,12 @@ __global__ void __launch_bounds__(kThreads) add_bias(const Stamps stamps, StepVi
 __global__ void __launch_bounds__(kThreads)
     gather_rows(const Stamps stamps, StepView step, Rows<float> in, Rows<float> out) {
   const Link link(stamps);
+  // The step's data was there before the first kernel began.
+  const bool there = is_row(step, true);
+  const int row = there ? __ldg(step.output_rows + blockIdx.x) : 0;
   link.wait();
-  if (!is_row(step, true)) return;
-  const float* from = in(__ldcg(step.output_rows + blockIdx.x));
+  if (!there) return;
+  const float* from = in(row);
   for (int c = threadIdx.x; c < in.columns; c += kThreads) out(blockIdx.x)[c] = __ldcg(from + c);
 }
 
