@@ -1,16 +1,6 @@
-// norm_mla_heads of one row over a short context: a layer's first half, from the row to the values of its
-// heads, in one launch of plain blocks of threads, some to a head. They hand each other numbers over the
-// board (prim/board.cuh), three times:
-//
-//   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
-//   blocks, their part of its latent queries (q, k_b) | attention over a block's chunks of the context | sums
-//   put together, values (v_b)
-//
-// The blocks wait for each other, so there are no more of them than multiprocessors. Most begin when the
-// kernel before ends, which fills the multiprocessors: between that and a product stands as little code as
-// can be, for every warp runs all of it.
+// norm_mla_heads of one row: whether a kernel serves, what it gets. The kernels: norm_mla_heads_short.cuh
+// and, over a long context, norm_mla_heads_deep.cu.
 #include <algorithm>
-#include <cstddef>
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
@@ -22,286 +12,6 @@ namespace {
 
 using namespace program;
 using namespace first_half;
-
-constexpr int kPage = static_cast<int>(kPageRows);
-constexpr int kChunk = 32;             // positions; a page is some of them
-constexpr int kMostLowColumns = 1024;  // of the low-rank query; for Youtu-LLM-2B's 1,536 it does not pay
-
-__device__ inline int part_words(const Args& args, int head, int rank) {
-  return head_words(args, head) + rank * kRank;
-}
-__device__ inline int turned_words(const Args& args, int head) { return part_words(args, head, args.parts); }
-__device__ inline int sum_words(const Args& args, int head, int rank) {
-  return turned_words(args, head) + kTurned + rank * (kRank + 2);
-}
-static_assert(kWidth + kMostLow + kMostHeads * (kMostShares * kRank + kTurned + kMostBlocks * (kRank + 2)) <=
-              kSumsBoard - kHeadsBoard);
-
-/// A block's shared memory.
-struct alignas(16) Shared {
-  char row[activation_bytes(kMostColumns)];
-  char x[activation_bytes(kMostLowColumns)];     // the low-rank query
-  char q_blocks[activation_bytes(32 * kWarps)];  // a share of queries, a copy a warp
-  char context[activation_bytes(kRank)];
-  float norm[kMostColumns], q_norm[kMostLowColumns];
-  float q[kMostShares * kShare + kTurned];  // this block's queries: shares, then those to be turned
-  alignas(16) float query[kWidth];
-  alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
-  float weights[kChunk], values[kMostValues];
-  Turn turns[kTurned / 2];
-  alignas(16) float other_half[kRank];  // of sums of values
-  alignas(16) float partial[3][kWarps];
-  alignas(16) char chunk[kChunk * HalfRow::kBytes];  // rows of the cache as they are
-};
-
-__device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
-
-/// Words of the board that a thread takes together: its numbers of the low-rank query, or one of this block's
-/// queries, and what it takes of the new row.
-constexpr int kMostLowWords = kMostLowColumns / kThreads;
-constexpr int kTaken = kMostLowWords + NewRow::kWords;
-
-/// A thread's row of k_b, of one share.
-template <typename One>
-__device__ inline void load_latent_row(const MlaHeadsArgs& args, int head, int share, One& k_b) {
-  const int row = static_cast<int>(args.k_b.row(head, 0)) + thread();
-  k_b.load(args.k_b.type, planes_from(args.k_b), row * (args.nope / kShare) + share);
-}
-
-/// What this block's queries give of latent queries, and those of them to be turned, to the board. The block
-/// has met since they were made. k_b: of the first share.
-template <typename One>
-__device__ inline void put_queries(const Args& args, int head, int rank, const Share& share, One& k_b,
-                                   uint32_t tag) {
-  Shared& s = shared();
-  const MlaHeadsArgs& h = args.heads;
-  const int lane = thread() % 32, warp = thread() / 32;
-  float sum = 0;
-#pragma unroll 1
-  for (int i = 0; i < share.shares; ++i) {
-    const Activations x{offsetof(Shared, q_blocks), 32 * kWarps, true, false};
-    if (i > 0) {
-      load_latent_row(h, head, rank + i * h.cluster, k_b);
-      __syncwarp();
-    }
-    quantize_lanes(x, warp, s.q[i * kShare + lane]);
-    __syncwarp();
-    sum += k_b.times(h.k_b.type, x.block(0, warp));
-  }
-  uint64_t* const words = args.board.words;
-  if (share.shares > 0) put_word(words + part_words(args, head, rank) + thread(), sum, tag);
-  const int at = share.shares * kShare + thread();
-  if (at < share.count) put_word(words + turned_words(args, head) + share.turned + thread(), s.q[at], tag);
-}
-
-/// The head's queries as the cache's rows meet them. The block meets.
-__device__ inline void take_queries(const Args& args, int head, uint32_t tag) {
-  Shared& s = shared();
-  const MlaHeadsArgs& h = args.heads;
-  const uint64_t* at[kMostShares + 2];
-  float value[kMostShares + 2];
-#pragma unroll
-  for (int i = 0; i < kMostShares; ++i)
-    at[i] = i < args.parts ? args.board.words + part_words(args, head, i) + thread() : nullptr;
-  const bool turns = thread() < kTurned / 2;
-  const int first = h.rope.first(thread()), second = h.rope.second(thread(), kTurned / 2);
-  const uint64_t* const turned = args.board.words + turned_words(args, head);
-  at[kMostShares] = turns ? turned + first : nullptr;
-  at[kMostShares + 1] = turns ? turned + second : nullptr;
-  take_each(at, tag, value);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kMostShares; ++i) sum += value[i];  // of those that are not there, zero
-  s.query[thread()] = sum;
-  if (turns) {
-    const Turn turn = s.turns[thread()];
-    const float a = value[kMostShares], b = value[kMostShares + 1];
-    s.query[kRank + first] = a * turn.cosine - b * turn.sine;
-    s.query[kRank + second] = a * turn.sine + b * turn.cosine;
-  }
-  __syncthreads();
-}
-
-/// Blocks of a head that have a chunk of the context.
-__device__ inline int attending(const MlaHeadsArgs& args, int position) {
-  return min(args.cluster, position / kChunk + 1);
-}
-
-/// Attention over this block's chunks, to the board. Either half of the
-/// threads has every other position, a thread of it two columns of the latent.
-template <typename Row>
-__device__ inline void attend_share(const Args& args, int head, int rank, int position, uint32_t tag) {
-  Shared& s = shared();
-  const MlaHeadsArgs& h = args.heads;
-  constexpr float kNone = -INFINITY;
-  const int lane = thread() % 32, half = thread() / (kThreads / 2), pair = thread() % (kThreads / 2);
-  static_assert(kChunk == 32 && kTurned / 2 == 32);
-  float largest = kNone, total = 0, x = 0, y = 0;
-#pragma unroll 1
-  for (int begin = rank * kChunk; begin <= position; begin += h.cluster * kChunk) {
-    const int end = min(begin + kChunk, position + 1);
-    if (begin != rank * kChunk) {  // the first chunk was fetched before
-      __syncthreads();
-      fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, h.step.slot_of(0, begin)),
-                                min(end, position) - begin);
-    }
-    wait_for_copies();
-    // This step's row is not in the cache yet.
-    if (position < end) copy_row<Row>(s.chunk + (position - begin) * Row::kBytes, s.current);
-    __syncthreads();
-    const int count = end - begin;
-    score_rows<Row, kChunk, kWarps>(s.chunk, s.query, count, h.scale, s.weights);
-    __syncthreads();
-    // Every warp turns all scores into weights for itself.
-    const float score = s.weights[lane];
-    const float next = fmaxf(largest, lane_max(score)), shrink = expf(largest - next);
-    const float weight = expf(score - next);  // 0 behind the last position
-    largest = next;
-    total = total * shrink + lane_sum(weight);
-    x *= shrink, y *= shrink;
-#pragma unroll 8
-    for (int t = half; t < count; t += 2) {
-      const float w = __shfl_sync(kWholeWarp, weight, t);
-      const float2 value = Row::latent(s.chunk + t * Row::kBytes, pair);
-      x += w * value.x, y += w * value.y;
-    }
-  }
-  if (half == 1) reinterpret_cast<float2*>(s.other_half)[pair] = make_float2(x, y);
-  __syncthreads();
-  if (half == 1) return;
-  const float2 other = reinterpret_cast<const float2*>(s.other_half)[pair];
-  uint64_t* const words = args.board.words + sum_words(args, head, rank);
-  put_word(words + 2 * pair, x + other.x, tag), put_word(words + 2 * pair + 1, y + other.y, tag);
-  if (thread() == 0) put_word(words + kRank, largest, tag), put_word(words + kRank + 1, total, tag);
-}
-
-/// The head's context from all blocks' sums, quantised. The block meets.
-__device__ inline void take_context(const Args& args, const Activations& x, int head, int blocks,
-                                    uint32_t tag) {
-  const int lane = thread() % 32;
-  const uint64_t* at[kMostBlocks + 2];
-  float value[kMostBlocks + 2];
-#pragma unroll
-  for (int i = 0; i < kMostBlocks; ++i)
-    at[i] = i < blocks ? args.board.words + sum_words(args, head, i) + thread() : nullptr;
-  // A lane finds the factor of a block.
-  const uint64_t* const mine = args.board.words + sum_words(args, head, min(lane, blocks - 1)) + kRank;
-  at[kMostBlocks] = mine, at[kMostBlocks + 1] = mine + 1;
-  take_each(at, tag, value);
-  const float best = lane < blocks ? value[kMostBlocks] : -INFINITY;
-  const float total = lane < blocks ? value[kMostBlocks + 1] : 0.0f;
-  const float part = expf(best - lane_max(best));
-  const float factor = __fdividef(part, lane_sum(part * total));
-  float context = 0;
-#pragma unroll
-  for (int i = 0; i < kMostBlocks; ++i) context += __shfl_sync(kWholeWarp, factor, i) * value[i];
-  quantize_lanes(x, thread() / 32, context);
-  __syncthreads();
-}
-
-template <typename Low, typename Q, typename B, typename Row>
-__global__ void __launch_bounds__(kThreads, 1)
-    norm_mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
-  const Link link(stamps);
-  Shared& s = shared();
-  const MlaHeadsArgs& h = args.heads;
-  const int rank = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
-  LowRows<Low> low(args);
-  low.ask();
-  fetch_norm(s.norm, args.norm, args.columns);
-  if (h.q_norm != nullptr) fetch_norm(s.q_norm, h.q_norm, h.in.columns);
-  // The step's data was there before the first kernel began.
-  const uint32_t tag = args.board.tag();
-  const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
-            pages = __ldg(&h.step.header->pages_per_sequence);
-  link.wait();
-
-  wait_for_copies();
-  const Activations row{offsetof(Shared, row), args.columns, true, false};
-  int page = 0;  // of this block's first chunk; if the context is shorter, any page
-  float squares = quantize_row(row, args.in, s.norm, [&] {
-    page = __ldg(h.step.page_tables + int64_t{sequence} * pages + min(rank * kChunk / kPage, pages - 1));
-  });
-  squares = lane_sum(squares);
-  if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
-  __syncthreads();
-  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
-
-  const Share share = args.shares[rank];
-  auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
-    return static_cast<int>(h.q.first_row) + query_row(h, share, head, rank, i);
-  });
-  const bool multiplies = h.q.codes != nullptr;
-  if (multiplies) q.ask();
-  B k_b;
-  if (share.shares > 0) load_latent_row(h, head, rank, k_b);
-  const bool adds = position / kChunk % h.cluster == rank || (rank == 0 && head == 0);
-  const NewRow added(args, adds);
-  const uint64_t* at[kTaken];
-#pragma unroll
-  for (int i = 0; i < kMostLowWords; ++i) {
-    const int n = i * kThreads + thread();
-    const bool wanted = multiplies ? n < h.in.columns : n < share.count;
-    const int word = multiplies ? n : query_row(h, share, head, rank, n);
-    at[i] = wanted ? args.board.words + kQueryWords + word : nullptr;
-  }
-#pragma unroll
-  for (int i = 0; i < NewRow::kWords; ++i) at[kMostLowWords + i] = added.at[i];
-  float taken[kTaken];
-  if (thread() % kWarps == 0)  // some threads of each warp
-    s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
-  // Rows of earlier positions were there before this step.
-  fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, int64_t{page} * kPage + rank * kChunk % kPage),
-                            min(kChunk, position - rank * kChunk));
-  take_each(at, tag, taken);
-  if (multiplies) {
-    const Activations x{offsetof(Shared, x), h.in.columns, true, false};
-    const float factor = quantize_query<kMostLowWords>(args, s, x, taken);
-    q.multiply(x, [&](int i, float value) { s.q[i] = value * factor; });
-  } else {
-#pragma unroll
-    for (int i = 0; i < kMostLowWords; ++i) {
-      const int n = i * kThreads + thread();
-      if (n < share.count) s.q[n] = taken[i];
-    }
-  }
-  __syncthreads();
-  put_queries(args, head, rank, share, k_b, tag);
-  if (adds) added.put<Row>(args, s, taken + kMostLowWords);
-
-  const int values = h.out.columns, v_first = min(rank * h.each, values);
-  const int v_row = static_cast<int>(h.v_b.row(head, v_first));
-  auto v = lane_rows<B, kThreads>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
-  const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
-  prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
-  const int blocks = attending(h, position);
-  if (rank < blocks) {
-    take_queries(args, head, tag);
-    attend_share<Row>(args, head, rank, position, tag);
-  }
-  if (v.count <= 0) return;
-  v.ask();
-  const Activations context{offsetof(Shared, context), kRank, true, false};
-  take_context(args, context, head, blocks, tag);
-  v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
-  if (h.handed == nullptr) return;
-  __syncthreads();
-  const int block = thread() / 32;
-  if (block * 32 < v.count)
-    quantize_lanes(h.handed, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
-                   s.values[thread()]);
-}
-
-/// The kernel for these types.
-template <typename Row>
-auto kernel_for(const Args& args) {
-  return with_types(args, []<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
-    return norm_mla_heads<Low, Q, B, Row>;
-  });
-}
-auto kernel_of(const Args& args) {
-  return args.heads.cache.coded > 0 ? kernel_for<CodedRow>(args) : kernel_for<HalfRow>(args);
-}
 
 /// How `blocks` blocks a head share the work.
 void share_out(Args& args, int blocks) {
@@ -348,10 +58,9 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   if (h.out.columns % 32 == 0) h.handed = context.scratch;
   share_out(args, blocks_of_head(h.out.heads, context.processors));
   if (context.longest > kShortContext) return start_long_context(args, context);
-  launch(context, kernel_of(args),
-         {dim3(static_cast<unsigned>(h.cluster), static_cast<unsigned>(h.out.heads)), dim3(kThreads),
-          static_cast<int64_t>(sizeof(Shared))},
-         args);
+  with_types(args, [&]<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
+    start_short_context<Low, Q, B>(args, context);
+  });
 }
 
 bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes& sizes) {
@@ -370,7 +79,8 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
   const int64_t nope = query.nope(program), low = query.q ? program[query.q.id].columns() : 0;
   return query.rank(program) == kRank && query.rope_columns(program) == kTurned && nope > 0 &&
          nope % kShare == 0 && nope <= kMostShares * kShare && low % 32 == 0 &&
-         (sizes.longest > kShortContext ? long_context_serves(program, op, sizes) : low <= kMostLowColumns) &&
+         (sizes.longest > kShortContext ? long_context_serves(program, op, sizes)
+                                        : low <= kShortLowColumns) &&
          a.columns() <= kMostColumns && a.columns() % 32 == 0 && a.shape[1] <= kMostLow &&
          program[op.products.in.id].offset % 4 == 0 && out.heads() <= kMostHeads &&
          out.heads() <= sizes.processors && out.columns() <= kMostValues;
@@ -380,8 +90,6 @@ int64_t scratch_bytes(const Program& program, const Op& record, const Sizes&) {
   const Tensor& out = program[std::get<NormMlaHeads>(record.args).heads.out.id];
   return Activations::bytes_size(static_cast<int>(out.heads() * out.columns()));
 }
-
-static_assert(sizeof(Shared) <= kMostShared);
 
 }  // namespace
 

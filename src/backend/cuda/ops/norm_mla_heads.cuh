@@ -1,7 +1,7 @@
-// norm_mla_heads of one row, as far as its kernels over a short context (norm_mla_heads.cu) and over a long
-// one (norm_mla_heads_deep.cu) are the same: the row normed, its products with a (low-rank query, or queries)
-// and b (latent), by all blocks for all of them over the board; the queries of a head shared by its blocks;
-// the row that enters the cache.
+// norm_mla_heads of one row, as far as its kernels over a short context (norm_mla_heads_short.cuh) and over a
+// long one (norm_mla_heads_deep.cu) are the same: the row normed, its products with a (low-rank query, or
+// queries) and b (latent), by all blocks for all of them over the board; the queries of a head shared by its
+// blocks; the row that enters the cache.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -197,6 +197,13 @@ auto with_types(const Args& args, Make make) {
 inline int blocks_of_head(int64_t heads, int processors) {
   return static_cast<int>(std::clamp<int64_t>(processors / heads, 1, kMostBlocks));
 }
+
+/// Of the low-rank query over a short context; for Youtu-LLM-2B's 1,536 it does not pay.
+inline constexpr int kShortLowColumns = 1024;
+/// norm_mla_heads over a short context (norm_mla_heads_short.cuh): the launch, for types of a and b, of q,
+/// and of k_b and v_b.
+template <typename Low, typename Q, typename B>
+void start_short_context(const Args& args, const Context& context);
 
 /// norm_mla_heads over a long context in one launch (norm_mla_heads_deep.cu): whether it serves, what it adds
 /// to the arguments, and the launch.

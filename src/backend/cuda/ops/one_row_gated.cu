@@ -1,60 +1,16 @@
-// Gated products of one row (gate_up, norm_gate_up, moe_gate_up): the shared or dense matrix first, whose
-// first blocks are asked for before the kernel waits; then the experts that were selected, whose ids are read
-// here: nothing is gathered.
-//
-// A dense matrix alone goes through shared memory where there is a copy engine (9.0) and room: a block of
-// threads a multiprocessor asks for all of its rows before it waits. That saves registers rather than time:
-// it leaves each multiprocessor room for one block of the next kernel, so that those behind begin evenly.
+// Gated products of one row (gate_up, norm_gate_up, moe_gate_up): one_row_gated_kernel.cuh, but a dense
+// matrix alone goes through shared memory where there is a copy engine (9.0) and room: a block of threads a
+// multiprocessor asks for all of its rows before it waits. That saves registers rather than time: it leaves
+// each multiprocessor room for one block of the next kernel, so that those behind begin evenly.
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/one_row_gated.cuh"
 #include "backend/cuda/prim/mma.cuh"
 
 namespace sluice::backend::cuda {
+
+using namespace gated;
+
 namespace {
-
-struct Args {
-  GatedPlanes shared, routed;
-  const float *in, *norm;
-  float epsilon;
-  int columns, blocks, lanes;
-  int shared_warps;  ///< of the launch
-};
-
-/// A warp takes rows of the shared matrix or of experts, never both.
-template <Type Routed, Type Shared>
-__global__ void __launch_bounds__(kOneRowThreads, 2)
-    row_gated(const Stamps stamps, const __grid_constant__ Args args) {
-  __shared__ __align__(16) float partial[kOneRowWarps];
-  const Link link(stamps);
-  const int warp = warp_of_launch();
-  const Activations x{0, args.columns, true, false};
-  if (warp < args.shared_warps) {
-    Walk<Shared> walk(args.shared, args.blocks, args.lanes, warp, args.shared_warps);
-    walk.begin();
-    if (args.norm == nullptr) {
-      link.wait();
-      quantize_row(x, args.in, nullptr, [] {});
-      __syncthreads();
-      walk.run(x);
-      return;
-    }
-    float* const norm =
-        reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
-    fetch_norm(norm, args.norm, args.columns);
-    link.wait();
-    wait_for_copies();
-    const float squares = quantize_row(x, args.in, norm, [] {});
-    walk.run(x, meet_for_norm(squares, partial, args.columns, args.epsilon));
-  } else {
-    Walk<Routed> walk(args.routed, args.blocks, args.lanes, warp - args.shared_warps,
-                      warps_of_launch() - args.shared_warps);
-    link.wait();
-    walk.take_ids();
-    quantize_row(x, args.in, nullptr, [&] { walk.begin(); });
-    __syncthreads();
-    walk.run(x);
-  }
-}
 
 /// A dense gate and up through shared memory, in slots of a row a warp.
 struct StagedArgs {
@@ -222,9 +178,11 @@ bool gate_one_row(const Context& context, const OneRowGated& gated) {
   const int64_t shared_tasks = args.shared.slots * args.shared.tasks;
   args.shared_warps = static_cast<int>((warps * shared_tasks + tasks - 1) / tasks);
   if (shared_tasks < tasks) args.shared_warps = std::min(args.shared_warps, static_cast<int>(warps) - 1);
-  return with_types(first.type, second.type, [&]<quant::Type Routed, quant::Type Shared>() {
-    launch(context, row_gated<Routed, Shared>, launched, args);
+  bool there = false;
+  with_type(first.type, [&]<quant::Type Routed>() {
+    there = launch_gated<Routed>(context, second.type, args, launched);
   });
+  return there;
 }
 
 bool gates_one_row(quant::Type type) {

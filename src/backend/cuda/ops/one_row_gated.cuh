@@ -1,4 +1,5 @@
-// Gate and up matrices of experts as warps walk over them: what one_row_gated.cu and one_row_routed.cu share.
+// Gate and up matrices of experts as warps walk over them: what one_row_gated.cu and
+// one_row_routed_kernel.cuh share.
 #pragma once
 
 #include "backend/cuda/ops/one_row.h"
@@ -117,5 +118,22 @@ struct Walk {
     }
   }
 };
+
+namespace gated {
+
+struct Args {
+  GatedPlanes shared, routed;
+  const float *in, *norm;
+  float epsilon;
+  int columns, blocks, lanes;
+  int shared_warps;  ///< of the launch
+};
+
+/// Starts the kernel (one_row_gated_kernel.cuh) for routed experts of type Routed and a shared or dense
+/// matrix of this type. False: files do not mix these.
+template <Type Routed>
+bool launch_gated(const Context& context, Type shared, const Args& args, const LaunchShape& shape);
+
+}  // namespace gated
 
 }  // namespace sluice::backend::cuda

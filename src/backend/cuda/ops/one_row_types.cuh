@@ -31,29 +31,29 @@ bool with_type(quant::Type type, Start&& start) {
   }
 }
 
-/// The same for the types of two weights that go into one launch: equal, or as files mix them (shared experts
-/// and attention finer than routed experts).
-template <typename Start>
-bool with_types(quant::Type routed, quant::Type shared, Start&& start) {
+/// The types of a second weight in a launch with one of type T: the same, or as files mix them (shared
+/// experts and attention finer than routed experts).
+template <quant::Type T, typename Start>
+bool with_second_type(quant::Type second, Start&& start) {
   using quant::Type;
-  if (routed == shared) {
-    return with_type(routed, [&]<Type T>() { start.template operator()<T, T>(); });
-  }
-  const auto finer = [&]<Type T>() {
-    switch (shared) {
+  if (second == T) return start.template operator()<T, T>(), true;
+  if constexpr (T == Type::Q4_0 || T == Type::Q4_K || T == Type::IQ4_XS || T == Type::MXFP4) {
+    switch (second) {
       case Type::Q5_K: return start.template operator()<T, Type::Q5_K>(), true;
       case Type::Q6_K: return start.template operator()<T, Type::Q6_K>(), true;
       case Type::Q8_0: return start.template operator()<T, Type::Q8_0>(), true;
       default: return false;
     }
-  };
-  switch (routed) {
-    case Type::Q4_0: return finer.template operator()<Type::Q4_0>();
-    case Type::Q4_K: return finer.template operator()<Type::Q4_K>();
-    case Type::IQ4_XS: return finer.template operator()<Type::IQ4_XS>();
-    case Type::MXFP4: return finer.template operator()<Type::MXFP4>();
-    default: return false;
   }
+  return false;
+}
+
+/// Both.
+template <typename Start>
+bool with_types(quant::Type routed, quant::Type shared, Start&& start) {
+  bool there = false;
+  with_type(routed, [&]<quant::Type T>() { there = with_second_type<T>(shared, start); });
+  return there;
 }
 
 /// A block of threads a multiprocessor, which leaves room for the next kernel's; two where a warp would have
