@@ -117,6 +117,7 @@ std::string name_of(const testing::TestParamInfo<Param>& param) {
 constexpr const char *kHeads = "mla_heads", *kWhole = "norm_mla_heads";
 constexpr const char *kHalves = "20 heads with q rows 1", *kNoQ = "20 heads rows 1",
                      *kCoded = "20 heads with q, cache of Q8_0, rows 1";
+constexpr const char *k27 = "27 heads rows 1", *k38 = "38 heads rows 1";
 constexpr const char *kFour = "20 heads Q4_0 rows 1", *kDirect = "16 heads Q4_0, no low-rank query, rows 1",
                      *kSix = "16 heads Q6_K, cache of Q8_0, rows 1",
                      *kFew = "4 heads of 1024 columns Q8_0 rows 1",
@@ -126,18 +127,26 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Param{kHeads, kHalves, 40}, Param{kHeads, kHalves, 511}, Param{kHeads, kHalves, 512},
                     Param{kHeads, kHalves, 1023}, Param{kHeads, kNoQ, 2100}, Param{kHeads, kHalves, 4095},
                     Param{kHeads, kHalves, 4096}, Param{kHeads, kHalves, 9001}, Param{kHeads, kHalves, 33000},
-                    Param{kHeads, kCoded, 700}, Param{kHeads, kCoded, 4097}, Param{kHeads, kCoded, 20011},
-                    Param{kHeads, kHalves, 4095, 2}, Param{kHeads, kHalves, 9001, 5},
-                    Param{kHeads, kHalves, 2777, 40}, Param{kHeads, kHalves, 4679, 70},
-                    Param{kHeads, kCoded, 4097, 7}, Param{kHeads, kCoded, 4679, 66}, Param{kWhole, kFour, 31},
-                    Param{kWhole, kFour, 32}, Param{kWhole, kFour, 300}, Param{kWhole, kFour, 511},
-                    Param{kWhole, kDirect, 191}, Param{kWhole, kDirect, 511}, Param{kWhole, kSix, 70},
-                    Param{kWhole, kSix, 450}, Param{kWhole, kFew, 288}, Param{kWhole, kFour, 600},
-                    Param{kWhole, kFour, 2100}, Param{kWhole, kFour, 4095}, Param{kWhole, kFour, 4096},
-                    Param{kWhole, kFour, 4400}, Param{kWhole, kFour, 8100}, Param{kWhole, kFour, 9001},
-                    Param{kWhole, kDirect, 700}, Param{kWhole, kDirect, 4097}, Param{kWhole, kSix, 2100},
-                    Param{kWhole, kFew, 513}, Param{kWhole, kFew, 5000}, Param{kWhole, kWide, 400},
-                    Param{kWhole, kWide, 700}, Param{kWhole, kWide, 4097}),
+                    // Pieces of 64 positions, copies of eight, shares of sixteens: where they end.
+                    Param{kHeads, kHalves, 8192}, Param{kHeads, kHalves, 8199}, Param{kHeads, kHalves, 8207},
+                    Param{kHeads, kHalves, 8208}, Param{kHeads, kHalves, 8239}, Param{kHeads, kHalves, 8255},
+                    Param{kHeads, kHalves, 8256}, Param{kHeads, kHalves, 8262}, Param{kHeads, kHalves, 12000},
+                    Param{kHeads, kHalves, 32767}, Param{kHeads, kHalves, 40000}, Param{kHeads, k27, 9001},
+                    Param{kHeads, k27, 33000}, Param{kHeads, k38, 9002}, Param{kHeads, k38, 33000},
+                    Param{kWhole, kDirect, 9001}, Param{kWhole, kDirect, 33000}, Param{kWhole, kWide, 9001},
+                    Param{kWhole, kFew, 9001}, Param{kHeads, kCoded, 700}, Param{kHeads, kCoded, 4097},
+                    Param{kHeads, kCoded, 20011}, Param{kHeads, kHalves, 4095, 2},
+                    Param{kHeads, kHalves, 9001, 5}, Param{kHeads, kHalves, 2777, 40},
+                    Param{kHeads, kHalves, 4679, 70}, Param{kHeads, kCoded, 4097, 7},
+                    Param{kHeads, kCoded, 4679, 66}, Param{kWhole, kFour, 31}, Param{kWhole, kFour, 32},
+                    Param{kWhole, kFour, 300}, Param{kWhole, kFour, 511}, Param{kWhole, kDirect, 191},
+                    Param{kWhole, kDirect, 511}, Param{kWhole, kSix, 70}, Param{kWhole, kSix, 450},
+                    Param{kWhole, kFew, 288}, Param{kWhole, kFour, 600}, Param{kWhole, kFour, 2100},
+                    Param{kWhole, kFour, 4095}, Param{kWhole, kFour, 4096}, Param{kWhole, kFour, 4400},
+                    Param{kWhole, kFour, 8100}, Param{kWhole, kFour, 9001}, Param{kWhole, kDirect, 700},
+                    Param{kWhole, kDirect, 4097}, Param{kWhole, kSix, 2100}, Param{kWhole, kFew, 513},
+                    Param{kWhole, kFew, 5000}, Param{kWhole, kWide, 400}, Param{kWhole, kWide, 700},
+                    Param{kWhole, kWide, 4097}),
     name_of);
 
 }  // namespace

@@ -54,12 +54,14 @@ void MlaHeads::expand(Builder& b) const {
 }
 
 std::vector<OpCase> MlaHeads::cases() {
-  const auto build = [](bool with_q, Reduce reduce, quant::Type cache = quant::Type::F16) {
+  const auto build = [](bool with_q, Reduce reduce, quant::Type cache = quant::Type::F16,
+                        int64_t heads = 20) {
     return [=](Builder& b) {
-      MlaHeads op{.query = MlaQuery::example(b, {.with_q = with_q, .reduce = reduce, .cache = cache}),
-                  .v_b = {b.weight("v_b", quant::Type::Q8_0, 20, 256, 512)},
-                  .out = {b.activation("values", kStepRows, 20, 256)},
-                  .scale = 0x1p-15f};
+      MlaHeads op{
+          .query = MlaQuery::example(b, {.heads = heads, .with_q = with_q, .reduce = reduce, .cache = cache}),
+          .v_b = {b.weight("v_b", quant::Type::Q8_0, heads, 256, 512)},
+          .out = {b.activation("values", kStepRows, heads, 256)},
+          .scale = 0x1p-15f};
       b.emit(op);
     };
   };
@@ -67,7 +69,9 @@ std::vector<OpCase> MlaHeads::cases() {
           {"20 heads rows 1", 1, build(false, Reduce::Columns)},
           {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)},
           {"20 heads with q, cache of Q8_0, rows 1", 1, build(true, Reduce::Columns, quant::Type::Q8_0)},
-          {"20 heads, cache of Q8_0, rows 5", 5, build(false, Reduce::Columns, quant::Type::Q8_0)}};
+          {"20 heads, cache of Q8_0, rows 5", 5, build(false, Reduce::Columns, quant::Type::Q8_0)},
+          {"27 heads rows 1", 1, build(false, Reduce::Columns, quant::Type::F16, 27)},
+          {"38 heads rows 1", 1, build(false, Reduce::Columns, quant::Type::F16, 38)}};
 }
 
 }  // namespace sluice::program

@@ -1,27 +1,30 @@
 // mla_heads for one row and a long context, in three launches: queries (mla_heads_short.cu, a cluster a
-// head), attention over all multiprocessors, values.
+// head), attention over all multiprocessors, values. A cache of halves is attended to by wgmma on 9.0
+// (mla_heads_wgmma.cu); here is attention by the matrix instructions of single warps, for a cache in eight
+// bits and for 10.0.
 //
-// Attention: all blocks of threads that the device holds share the context evenly, in sixteens of positions,
-// each for up to 32 heads. What earlier steps have put into the cache does not depend on this one, so a block
-// asks for its first rows before it waits for the queries. Pieces of kPiece rows come to shared memory; a
-// lane of the first warp asks for two rows. Of a piece
+// All blocks of threads that the device holds share the context evenly, in sixteens of positions, each for up
+// to 32 heads. What earlier steps have put into the cache does not depend on this one, so a block asks for
+// its first rows before it waits for the queries. Pieces of kPiece rows come to shared memory; a lane of the
+// first warp asks for two rows. Of a piece
 //   scores   each of four warps has a quarter of the columns, and of two such fours each every other sixteen
 //            positions; the quarters meet in shared memory
 //   softmax  a warp has some heads, a lane two positions (a running maximum: Milakov and Gimelshein 2018)
 //   values   each of eight warps has 64 of the 512 columns for all heads
 // Positions or columns are the rows of the matrix instructions, heads their eight columns: 20 heads fill 24.
 //
-// Then the blocks of a cluster push their parts of the contexts to each other: block r puts 64 columns of all
-// of them together. What is left is a part of a head for each cluster; the values' kernel joins them before
-// it multiplies by v_b. All sums are in one order, which the length of the context and the device say.
+// Then the blocks of a cluster put their parts of the contexts together (join_blocks). What is left is a part
+// of a head for each cluster; the values' kernel joins them before it multiplies by v_b. All sums are in one
+// order, which the length of the context and the device say.
 //
-// Bound by memory at depth, 1,152 bytes a position for all heads; by the chain of steps before that.
+// Bound by the scores: the queries are read from shared memory for every 16 positions, three times the bytes
+// of the rows themselves.
 #include <cuda_fp16.h>
 
 #include <algorithm>
 #include <numbers>
 
-#include "backend/cuda/ops/mla_heads.cuh"
+#include "backend/cuda/ops/mla_heads_deep.cuh"
 #include "backend/cuda/ops/mla_heads_values.cuh"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/launch.cuh"
@@ -32,23 +35,13 @@ namespace sluice::backend::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = 8;
-constexpr int kInCluster = 8, kMostClusters = 16;
+constexpr int kMostClusters = 16;
 constexpr int kPiece = 64;                                                // positions
 constexpr int kQuarters = 4, kQuarterSteps = kMlaWidth / 16 / kQuarters;  // matrix steps of 16 columns
 constexpr int kPieceBytes = kPiece * kMlaPitch;
 constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
-constexpr int kColumns = kMlaRank / kInCluster;  // that a block puts together
-constexpr int kPartBytes = kColumns * 2 + 16;    // of a head's part of them: banks differ
 
-struct Args {
-  StepView step;
-  Cache cache;
-  SplitQueries queries;
-  int layer, heads;
-  float scale_log2;  // the scale of the scores times log2(e): weights are powers of two
-  float2* weights;   // [cluster][head]: the largest score, the sum of the weights below it
-  uint16_t* parts;   // [cluster][head][rank]: contexts, halves
-};
+using Args = DeepArgs;
 
 /// How a block's shared memory is divided; offsets in bytes. Contexts that are pushed take the place of rows,
 /// those that arrive that of queries and scores.
@@ -89,9 +82,7 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   const uint32_t rows_there = shared_address(barriers), queries_there = rows_there + 8;
   if (threadIdx.x == 0) {
     barrier_init(rows_there, 1), barrier_init(queries_there, 1);
-    parts_there.begin();
-    // What the others will push.
-    parts_there.expect((kInCluster - 1) * layout.pushed * (kPartBytes + 8));
+    BlockParts::expect(parts_there, heads);
   }
   __syncthreads();
   cluster_here();
@@ -228,21 +219,23 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   cluster_here();  // what will arrive takes the place of queries and scores
 
   // This block's part of the context, halves, by who puts its columns together: [block][head][64 columns].
-  char* const outgoing = deep_shared;
-  char* const incoming = deep_shared + layout.first;
-  char* const incoming_stats = deep_shared + layout.incoming_stats;
-  auto* const stats = reinterpret_cast<float2*>(deep_shared + layout.stats);
+  const BlockParts parts{heads,
+                         deep_shared,
+                         deep_shared + layout.first,
+                         reinterpret_cast<float2*>(deep_shared + layout.stats),
+                         reinterpret_cast<float2*>(deep_shared + layout.incoming_stats),
+                         reinterpret_cast<float*>(deep_shared + layout.part_weights),
+                         &parts_there};
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     const float total = lane_sum(all[i]);
-    if (lane == 0) stats[i * kWarps + warp] = {largest[i], total};
+    if (lane == 0) parts.stats[i * kWarps + warp] = {largest[i], total};
   }
   __syncthreads();
-  static_assert(kColumns == 64, "a warp's columns are a block's");
-  const int slice = layout.pushed * kPartBytes;
+  static_assert(kJoinedColumns == 64, "a warp's columns are a block's");
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    const float x = stats[8 * i + 2 * t].y, y = stats[8 * i + 2 * t + 1].y;
+    const float x = parts.stats[8 * i + 2 * t].y, y = parts.stats[8 * i + 2 * t + 1].y;
     const float2 inverse = {x > 0 ? 1 / x : 0.0f, y > 0 ? 1 / y : 0.0f};
 #pragma unroll
     for (int m = 0; m < 4; m += 2) {
@@ -253,60 +246,15 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
           pack_halves(sum.of[m + 1][i][2] * inverse.x, sum.of[m + 1][i][3] * inverse.y)};
       const int head = 8 * i + lane % 8;
       store_matrices_transposed(
-          shared_address(head < layout.pushed
-                             ? outgoing + warp * slice + head * kPartBytes + (m * 16 + lane / 8 * 8) * 2
-                             : deep_shared + layout.nowhere),
+          shared_address(head < layout.pushed ? parts.outgoing + warp * parts.slice() + head * kPartBytes +
+                                                    (m * 16 + lane / 8 * 8) * 2
+                                              : deep_shared + layout.nowhere),
           pairs);
     }
   }
   pushes_from_here();
-  __syncthreads();
-  cluster_all();
-  if (threadIdx.x < kInCluster && static_cast<int>(threadIdx.x) != rank) {
-    parts_there.push(incoming_stats + rank * layout.pushed * 8, stats, layout.pushed * 8, threadIdx.x);
-    parts_there.push(incoming + rank * slice, outgoing + threadIdx.x * slice, slice, threadIdx.x);
-  }
-  parts_there.wait();
-  cluster_here();
-
-  // Weights of the blocks' parts, by head.
-  static_assert(kInCluster * 32 <= kThreads && kColumns / 8 * 32 <= kThreads);
-  if (const int head = threadIdx.x / kInCluster, r = threadIdx.x % kInCluster; head < kPadded) {
-    const int there = min(head, heads - 1);
-    const float2 of =
-        r == rank ? stats[there] : reinterpret_cast<const float2*>(incoming_stats)[r * layout.pushed + there];
-    const float most = lane_max(of.x, kInCluster);
-    const float weight = of.y > 0 ? exp2f(of.x - most) * of.y : 0.0f;  // blocks without positions have none
-    const float total = lane_sum(weight, kInCluster);
-    reinterpret_cast<float*>(deep_shared + layout.part_weights)[threadIdx.x] =
-        total > 0 ? weight / total : 0.0f;
-    if (rank == 0 && r == 0 && head < heads)
-      p.weights[block / kInCluster * p.heads + first_head + head] = {most, total};
-  }
-  __syncthreads();
-  // A thread eight columns of a head.
-  constexpr int kEights = kColumns / 8;
-  if (const int head = threadIdx.x / kEights, at = threadIdx.x % kEights; head < heads) {
-    float value[8] = {};
-#pragma unroll
-    for (int r = 0; r < kInCluster; ++r) {
-      const float weight =
-          reinterpret_cast<const float*>(deep_shared + layout.part_weights)[head * kInCluster + r];
-      const uint4 bits = reinterpret_cast<const uint4*>((r == rank ? outgoing : incoming) + r * slice +
-                                                        head * kPartBytes)[at];
-      const uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&pairs[i]));
-        value[2 * i] += weight * v.x, value[2 * i + 1] += weight * v.y;
-      }
-    }
-    const int part = block / kInCluster * p.heads + first_head + head;
-    reinterpret_cast<uint4*>(p.parts + int64_t{part} * kMlaRank + rank * kColumns)[at] = {
-        pack_halves(value[0], value[1]), pack_halves(value[2], value[3]), pack_halves(value[4], value[5]),
-        pack_halves(value[6], value[7])};
-  }
-  cluster_all();
+  static_assert(kInCluster * 32 <= kThreads && kJoinedColumns / 8 * 32 <= kThreads);
+  join_blocks<kPadded>(p, parts, first_head);
 #endif
 }
 
@@ -349,6 +297,19 @@ Layout layout_for(int64_t heads, bool coded) {
   return {static_cast<int>(std::min<int64_t>(heads, 8 * tiles)), tiles, coded};
 }
 
+/// Starts attention by the kernel above; how many clusters it has, parts of a head.
+int attend_by_warps(const DeepArgs& args, const Context& context) {
+  const int tiles = tiles_for(args.heads);
+  const bool coded = args.cache.coded > 0;
+  const auto kernel = kernel_of(tiles, coded);
+  LaunchShape shape{dim3(kInCluster, static_cast<unsigned>((args.heads + 8 * tiles - 1) / (8 * tiles))),
+                    dim3(kThreads), layout_for(args.heads, coded).bytes, kInCluster};
+  const int clusters = std::clamp(most_clusters(kernel, shape), 1, kMostClusters);
+  shape.grid.x = static_cast<unsigned>(clusters * kInCluster);
+  launch(context, kernel, shape, args);
+  return clusters;
+}
+
 }  // namespace
 
 bool deep_fits(int64_t heads, bool coded) {
@@ -359,22 +320,19 @@ bool deep_fits(int64_t heads, bool coded) {
 int64_t deep_scratch_bytes(int64_t heads, int64_t columns) { return Parts(nullptr, heads, columns).bytes; }
 
 void start_deep(const MlaHeadsArgs& args, const Context& context) {
-  const int heads = args.out.heads, tiles = tiles_for(heads);
+  const int heads = args.out.heads;
   const Parts parts(context.scratch, heads, args.out.columns);
+  const bool by_wgmma = args.cache.coded == 0 && context.architecture == 90;
   MlaHeadsArgs first = args;
   first.v_b = {}, first.handed = nullptr, first.split = parts.queries;
+  if (by_wgmma) first.split.second = nullptr;  // put_query_rows: both halves of a number from `first` on
   start_clusters(first, context);
 
-  const bool coded = args.cache.coded > 0;
-  const auto kernel = kernel_of(tiles, coded);
-  LaunchShape shape{dim3(kInCluster, static_cast<unsigned>((heads + 8 * tiles - 1) / (8 * tiles))),
-                    dim3(kThreads), layout_for(heads, coded).bytes, kInCluster};
-  const int clusters = std::clamp(most_clusters(kernel, shape), 1, kMostClusters);
-  shape.grid.x = static_cast<unsigned>(clusters * kInCluster);
-  launch(context, kernel, shape,
-         Args{args.step, args.cache, parts.queries, args.layer, heads,
-              args.scale * std::numbers::log2e_v<float>, parts.weights, parts.parts});
-
+  const DeepArgs deep{args.step,     args.cache, first.split,
+                      args.layer,    heads,      args.scale * std::numbers::log2e_v<float>,
+                      parts.weights, parts.parts};
+  const int clusters =
+      by_wgmma ? attend_by_wgmma(deep, kMostClusters, context) : attend_by_warps(deep, context);
   join_values<kMostClusters>({args.out, args.v_b, clusters, args.handed, parts.weights, parts.parts},
                              context);
 }

@@ -16,7 +16,7 @@
 
 #include <cstddef>
 
-#include "backend/cuda/ops/mla_heads.cuh"
+#include "backend/cuda/ops/mla_heads_deep.cuh"
 #include "backend/cuda/prim/any_type.cuh"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/lane_rows.cuh"
@@ -222,6 +222,8 @@ __device__ inline void hand_queries(const Args& args, int head, int rank) {
   const int pair = thread() * args.cluster + rank;
   if (pair >= kWidth / 2) return;
   const float2 v = reinterpret_cast<const float2*>(s.query)[pair];
+  if (args.split.second == nullptr)
+    return put_query_rows(args.split.first, head, pair, v.x * factor, v.y * factor);
   args.split.put(head, pair, v.x * factor, v.y * factor);
 }
 
