@@ -19,8 +19,8 @@ void share_out(Args& args, int blocks) {
   const int shares = h.nope / kShare;
   h.cluster = blocks;
   h.each = ((h.out.columns + blocks - 1) / blocks + 31) / 32 * 32;
-  args.parts = std::min(shares, blocks);
-  args.head_words = args.parts * kRank + kTurned + blocks * (kRank + 2);
+  args.shared = std::min(shares, blocks);
+  args.head_words = blocks * (kRank + 2);
   for (int rank = 0; rank < blocks; ++rank) {
     Share& share = args.shares[rank];
     share.shares = (shares - rank + blocks - 1) / blocks;

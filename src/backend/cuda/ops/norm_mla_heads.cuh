@@ -1,7 +1,8 @@
 // norm_mla_heads of one row, as far as its kernels over a short context (norm_mla_heads_short.cuh) and over a
 // long one (norm_mla_heads_deep.cu) are the same: the row normed, its products with a (low-rank query, or
 // queries) and b (latent), by all blocks for all of them over the board; the queries of a head shared by its
-// blocks; the row that enters the cache.
+// blocks, and what each of them gives of the head's latent queries, in sums of all (board.cuh: add_part); the
+// row that enters the cache.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -43,7 +44,8 @@ struct Args {
   Board board;
   Share shares[kMostBlocks];  ///< by block of a head
   int head_words;             ///< of a head on the board
-  int parts;                  ///< short: blocks of a head that have a share; deep: of a head's context
+  int shared;                 ///< blocks of a head that have a share of its queries
+  int parts;                  ///< deep: of a head's context
   int groups;                 ///< deep: of heads that a block attends for
   int in_cluster;             ///< deep: blocks of a part that have its rows brought together
   int piece;                  ///< deep: positions of a block at a time, whole sixteens
@@ -107,6 +109,12 @@ struct LowRows {
   }
 };
 
+/// Sums of a head's latent queries, and behind them its queries to be turned: kWidth words.
+__device__ inline uint64_t* query_sums(const Args& args, int head) {
+  return args.board.words + kCountedBoard + head * kWidth;
+}
+static_assert(kMostHeads * kWidth <= kCountedWords);
+
 /// Query i of a block's among all heads' queries.
 __device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, int head, int rank, int i) {
   const int at = i - share.shares * kShare;
@@ -169,6 +177,60 @@ __device__ inline float quantize_query(const Args& args, Shared& s, const Activa
   if (thread() % 32 == 0) s.partial[1][thread() / 32] = squares;
   __syncthreads();
   return args.heads.q_norm != nullptr ? factor_of(s.partial[1], x.columns, args.heads.epsilon) : 1.0f;
+}
+
+/// A block's queries: of the low-rank query, or the numbers that the board has had. The block meets.
+template <int kLowWords, typename Shared, typename Queries>
+__device__ inline void make_queries(const Args& args, Shared& s, const Activations& x, Queries& q,
+                                    const float* taken) {
+  if (args.heads.q.codes != nullptr) {
+    const float factor = quantize_query<kLowWords>(args, s, x, taken);
+    q.multiply(x, [&](int i, float value) { s.q[i] = value * factor; });
+  } else {
+#pragma unroll
+    for (int i = 0; i < kLowWords; ++i) {
+      const int n = i * kThreads + thread();
+      if (n < q.count) s.q[n] = taken[i];
+    }
+  }
+  __syncthreads();
+}
+
+/// A thread's row of k_b, of one share.
+template <typename One>
+__device__ inline void load_latent_row(const MlaHeadsArgs& args, int head, int share, One& k_b) {
+  const int row = static_cast<int>(args.k_b.row(head, 0)) + thread();
+  k_b.load(args.k_b.type, planes_from(args.k_b), row * (args.nope / kShare) + share);
+}
+
+/// What this block's queries give of latent queries, and those of them to be turned, to the head's sums.
+/// k_b: of the first share. blocks: a share of queries, a copy a warp.
+template <typename One, typename Shared>
+__device__ inline void add_queries(const Args& args, Shared& s, const Activations& blocks, int head, int rank,
+                                   const Share& share, One& k_b) {
+  const MlaHeadsArgs& h = args.heads;
+  const int lane = thread() % 32, warp = thread() / 32;
+  float sum = 0;
+#pragma unroll 1
+  for (int i = 0; i < share.shares; ++i) {
+    if (i > 0) {
+      load_latent_row(h, head, rank + i * h.cluster, k_b);
+      __syncwarp();
+    }
+    quantize_lanes(blocks, warp, s.q[i * kShare + lane]);
+    __syncwarp();
+    sum += k_b.times(h.k_b.type, blocks.block(0, warp));
+  }
+  uint64_t* const sums = query_sums(args, head);
+  if (share.shares > 0) add_part(sums + thread(), sum, 1);
+  const int at = share.shares * kShare + thread();
+  if (at < share.count) add_part(sums + kRank + share.turned + thread(), s.q[at], args.shared);
+}
+
+/// Once all who wait for them have taken a head's sums.
+__device__ inline void clear_queries(const Args& args, int head) {
+  uint64_t* const sums = query_sums(args, head);
+  for (int i = thread(); i < kWidth; i += kThreads) sums[i] = 0;
 }
 
 /// Types of a and b, of q, and of k_b and v_b, as values.

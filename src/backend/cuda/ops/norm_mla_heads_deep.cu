@@ -1,9 +1,9 @@
 // norm_mla_heads of one row over a long context, in one launch of blocks of threads, all on the device at a
-// time, that hand each other numbers over the board (prim/board.cuh), four times:
+// time, that hand each other numbers over the board (prim/board.cuh), three times:
 //
 //   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
-//   blocks (q) | rows of k_b shared by them: latent queries | attention: a block has some heads and a part of
-//   the context | parts put together, values (v_b)
+//   blocks, their part of its latent queries (q, k_b) | attention: a block has some heads and a part of the
+//   context | parts put together, values (v_b)
 //
 // Attention: groups of heads (four of five for GLM-4.7-Flash) times parts of the context are the blocks. What
 // earlier steps have put into the cache does not depend on this one, so a block asks for its rows while its
@@ -31,8 +31,7 @@
 namespace sluice::backend::cuda::first_half {
 namespace {
 
-constexpr int kMostLowColumns = 1536;            // of the low-rank query
-constexpr int kMostNope = kMostShares * kShare;  // of a head's queries that are not turned
+constexpr int kMostLowColumns = 1536;  // of the low-rank query
 constexpr int kPage = static_cast<int>(program::kPageRows);
 constexpr int kPiece = 144;                // positions, whole sixteens
 constexpr int kHeads = 8;                  // of a block at most
@@ -41,21 +40,14 @@ constexpr int64_t kLongestContext = 8192;  // a bucket; 6% over mla_heads_deep.c
 constexpr int kQuarters = 4, kQuarterSteps = kWidth / 16 / kQuarters;  // matrix steps of 16 columns
 constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
 constexpr int kWarpColumns = kRank / kWarps;  // of values
-constexpr int kLatentLanes = 4;               // that share a row of k_b
+constexpr int kFewReaders = 6;                // blocks of a head that may ask for all words at once
 static_assert(kPiece % 16 == 0);
 
-/// Words of a head on the board: its queries, its latent queries, of each part of its context the largest
-/// score and the sum of the weights below it, and 512 halves of each part.
+/// Words of a head on the board: of each part of its context the largest score and the sum of the weights
+/// below it, and 512 halves of each part.
 constexpr int kPartWords = kRank / 2;
-__device__ inline int query_words(const Args& args, int head) {
-  return args.heads.q.codes != nullptr ? head_words(args, head)
-                                       : kQueryWords + head * (args.heads.nope + kTurned);
-}
-__device__ inline int latent_words(const Args& args, int head) {
-  return head_words(args, head) + args.heads.nope + kTurned;
-}
 __device__ inline int weight_words(const Args& args, int head, int part) {
-  return latent_words(args, head) + kRank + 2 * part;
+  return head_words(args, head) + 2 * part;
 }
 __device__ inline int part_words(const Args& args, int head, int part) {
   return weight_words(args, head, args.parts) + part * kPartWords;
@@ -76,7 +68,8 @@ struct alignas(16) Shared {
     float halves[2][kRank];  // of the context, once the parts are out
   };
   alignas(16) char x[activation_bytes(kMostLowColumns)];  // the low-rank query
-  char nope[activation_bytes(kMostNope)];                 // the head's queries
+  char q_blocks[activation_bytes(32 * kWarps)];           // a share of queries, a copy a warp
+  float q[kMostShares * kShare + kTurned];  // this block's queries: shares, then those to be turned
   alignas(16) char context[activation_bytes(kRank)];
   alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
   float values[kMostValues];
@@ -150,22 +143,20 @@ __device__ inline void ask_for_rows(const Args& args, const Work& work, int piec
 }
 
 /// The latent queries of this block's heads, as the matrix instructions take them. The block meets.
-__device__ inline void take_latent_queries(const Args& args, const Work& work, uint32_t tag) {
+__device__ inline void take_latent_queries(const Args& args, const Work& work) {
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
   const int lane = thread() % 32, of = thread() / (kTurned / 2), pair = thread() % (kTurned / 2);
   const bool turns = of < work.heads;
   const int first = h.rope.first(pair), second = h.rope.second(pair, kTurned / 2);
-  const uint64_t* const words = args.board.words;
-  const uint64_t* const latents = words + latent_words(args, work.first_head) + thread();
-  const uint64_t* const turned =
-      words + query_words(args, work.first_head + min(of, work.heads - 1)) + h.nope;
+  const uint64_t* const latents = query_sums(args, work.first_head) + thread();
+  const uint64_t* const turned = query_sums(args, work.first_head + min(of, work.heads - 1)) + kRank;
   const uint64_t *const a_word = turned + first, *const b_word = turned + second;
   float value[kHeads + 2];
-  take_each([&](int i) { return i < kHeads    ? latents + i * args.head_words
+  take_sums([&](int i) { return i < kHeads    ? latents + i * kWidth
                                 : i == kHeads ? a_word
                                               : b_word; },
-            [&](int i) { return i < kHeads ? i < work.heads : turns; }, tag, value);
+            [&](int i) { return i < kHeads ? i < work.heads : turns; }, args.shared, value);
   const Turn turn = s.turns[pair];
   const float a = value[kHeads] * turn.cosine - value[kHeads + 1] * turn.sine;
   const float b = value[kHeads] * turn.sine + value[kHeads + 1] * turn.cosine;
@@ -333,8 +324,9 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
   const uint64_t* const mine = words + part_words(args, head, half) + word;  // of every other part
   // A lane finds the factor of a part.
   const uint64_t* const of_lane = words + weight_words(args, head, min(lane, parts - 1));
-  // The last part is late: it has this step's row. Words that others wait for are not asked for in vain.
-  take_word(words + part_words(args, head, parts - 1) + word, tag);
+  // The last part is late: it has this step's row. Where many blocks would ask for words in vain they wait
+  // for it.
+  if (args.heads.cluster > kFewReaders) take_word(words + part_words(args, head, parts - 1) + word, tag);
   float value[kEach + 2];
   take_each([&](int i) { return i < kEach ? mine + i * 2 * kPartWords : of_lane + (i - kEach); },
             [&](int i) { return i >= kEach || 2 * i + half < parts; }, tag, value);
@@ -398,45 +390,35 @@ __global__ void __launch_bounds__(kThreads, 1)
     return static_cast<int>(h.q.first_row) + query_row(h, share, head, rank, i);
   });
   if (multiplies) q.ask();
-  const int first = quotient(kRank * rank, h.cluster);
-  const int latents = quotient(kRank * (rank + 1), h.cluster) - first;
-  const int k_row = static_cast<int>(h.k_b.row(head, first));
-  auto k_b = lane_rows<B, kThreads, 2, kLatentLanes>(h.k_b, latents, [k_row](int i) { return k_row + i; });
-  k_b.ask();
+  // A share of k_b is some bytes of each row: lanes would ask for a line each while the words are awaited.
+  const int64_t k_bytes = code_bytes(h.k_b.type, h.nope) * kRank / h.cluster;
+  prefetch_range(h.k_b.codes + h.k_b.row(head, 0) * code_bytes(h.k_b.type, h.nope) + rank * k_bytes, k_bytes);
   const bool adds = work.begin <= position && position < work.end;
   const NewRow added(args, adds || (rank == 0 && head == 0));
   constexpr int kLowWords = kMostLowColumns / kThreads;
-  uint64_t* const words = args.board.words;
-  uint64_t* const queries = words + query_words(args, head);
   if (thread() % kWarps == 0)  // some threads of each warp
     s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
 
-  // The head's queries that are not turned.
-  const Activations nope{offsetof(Shared, nope), h.nope, true, false};
-  const uint64_t* const low_words = words + kQueryWords + thread();
+  const uint64_t* const queries = args.board.words + kQueryWords;
   float taken[kLowWords + NewRow::kWords];
-  take_each([&](int i) { return i < kLowWords ? low_words + i * kThreads : added.at[i - kLowWords]; },
-            [&](int i) {
-              return i < kLowWords ? multiplies && i * kThreads + thread() < h.in.columns
-                                   : added.at[i - kLowWords] != nullptr;
-            },
-            tag, taken);
+  take_each(
+      [&](int i) {
+        const int n = i * kThreads + thread();
+        return i >= kLowWords ? added.at[i - kLowWords]
+                              : queries + (multiplies ? n : query_row(h, share, head, rank, n));
+      },
+      [&](int i) {
+        return i < kLowWords ? i * kThreads + thread() < (multiplies ? h.in.columns : share.count)
+                             : added.at[i - kLowWords] != nullptr;
+      },
+      tag, taken);
+  B k_b;
+  if (share.shares > 0) load_latent_row(h, head, rank, k_b);
   cluster_all();  // they have begun
   ask_for_rows(args, work, 0, position, first_piece);
-  if (multiplies) {
-    const Activations x{offsetof(Shared, x), h.in.columns, true, false};
-    const float factor = quantize_query<kLowWords>(args, s, x, taken);
-    q.multiply(x, [&](int i, float value) {
-      put_word(queries + query_row(h, share, 0, rank, i), value * factor, tag);
-    });
-  }
+  make_queries<kLowWords>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
+  add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
   if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowWords);
-  if (thread() < h.nope) {
-    quantize_lanes(nope, thread() / 32, take_word(queries + thread(), tag));
-  }
-  __syncthreads();
-  k_b.multiply(
-      nope, [&](int i, float value) { put_word(words + latent_words(args, head) + first + i, value, tag); });
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
@@ -445,13 +427,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   if (work.end > work.begin) {
-    take_latent_queries(args, work, tag);
+    take_latent_queries(args, work);
     attend_part(args, work, position, sequence, pages, tag);
   }
   if (v.count <= 0) return;
   v.ask();
   const Activations context{offsetof(Shared, context), kRank, true, false};
   take_context(args, context, head, Work::parts_of(args, position + 1), tag);
+  if (rank == 0) clear_queries(args, head);
   v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
   if (h.handed == nullptr) return;
   __syncthreads();
@@ -478,12 +461,12 @@ bool long_context_serves(const program::Program& program, const program::NormMla
   const program::MlaQuery& query = op.heads.query;
   const int64_t low = query.q ? program[query.q.id].columns() : 0;
   const int64_t heads = program[op.heads.out.id].heads();
-  const int64_t head_words = query.nope(program) + kWidth + int64_t{kMostParts} * (kPartWords + 2);
+  const int64_t head_words = int64_t{kMostParts} * (kPartWords + 2);
   return sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
          groups_of(static_cast<int>(heads),
                    static_cast<int>(heads) * blocks_of_head(heads, sizes.processors)) > 0 &&
          program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns &&
-         kQueryWords + program[op.products.a.id].shape[1] + heads * head_words <= kSumsBoard;
+         kQueryWords + program[op.products.a.id].shape[1] + heads * head_words <= kCountedBoard;
 }
 
 void start_long_context(Args args, const Context& context) {
@@ -491,7 +474,7 @@ void start_long_context(Args args, const Context& context) {
   const int heads = h.out.heads, blocks = heads * h.cluster;
   args.groups = groups_of(heads, blocks);
   args.parts = blocks / args.groups;
-  args.head_words = h.nope + kWidth + args.parts * (kPartWords + 2);
+  args.head_words = args.parts * (kPartWords + 2);
   // Pieces of one size, as few as can be: no more shared memory than they take.
   const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
   const int pieces = (most + kPiece - 1) / kPiece;

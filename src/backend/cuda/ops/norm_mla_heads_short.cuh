@@ -24,15 +24,10 @@ namespace sluice::backend::cuda::first_half {
 inline constexpr int kPage = static_cast<int>(program::kPageRows);
 inline constexpr int kChunk = 32;  // positions; a page is some of them
 
-__device__ inline int part_words(const Args& args, int head, int rank) {
-  return head_words(args, head) + rank * kRank;
-}
-__device__ inline int turned_words(const Args& args, int head) { return part_words(args, head, args.parts); }
 __device__ inline int sum_words(const Args& args, int head, int rank) {
-  return turned_words(args, head) + kTurned + rank * (kRank + 2);
+  return head_words(args, head) + rank * (kRank + 2);
 }
-static_assert(kWidth + kMostLow + kMostHeads * (kMostShares * kRank + kTurned + kMostBlocks * (kRank + 2)) <=
-              kSumsBoard - kHeadsBoard);
+static_assert(kWidth + kMostLow + kMostHeads * kMostBlocks * (kRank + 2) <= kCountedBoard - kHeadsBoard);
 
 /// A block's shared memory.
 struct alignas(16) Shared {
@@ -58,63 +53,21 @@ __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_s
 inline constexpr int kMostLowWords = kShortLowColumns / kThreads;
 inline constexpr int kTaken = kMostLowWords + NewRow::kWords;
 
-/// A thread's row of k_b, of one share.
-template <typename One>
-__device__ inline void load_latent_row(const MlaHeadsArgs& args, int head, int share, One& k_b) {
-  const int row = static_cast<int>(args.k_b.row(head, 0)) + thread();
-  k_b.load(args.k_b.type, planes_from(args.k_b), row * (args.nope / kShare) + share);
-}
-
-/// What this block's queries give of latent queries, and those of them to be turned, to the board. The block
-/// has met since they were made. k_b: of the first share.
-template <typename One>
-__device__ inline void put_queries(const Args& args, int head, int rank, const Share& share, One& k_b,
-                                   uint32_t tag) {
-  Shared& s = shared();
-  const MlaHeadsArgs& h = args.heads;
-  const int lane = thread() % 32, warp = thread() / 32;
-  float sum = 0;
-#pragma unroll 1
-  for (int i = 0; i < share.shares; ++i) {
-    const Activations x{offsetof(Shared, q_blocks), 32 * kWarps, true, false};
-    if (i > 0) {
-      load_latent_row(h, head, rank + i * h.cluster, k_b);
-      __syncwarp();
-    }
-    quantize_lanes(x, warp, s.q[i * kShare + lane]);
-    __syncwarp();
-    sum += k_b.times(h.k_b.type, x.block(0, warp));
-  }
-  uint64_t* const words = args.board.words;
-  if (share.shares > 0) put_word(words + part_words(args, head, rank) + thread(), sum, tag);
-  const int at = share.shares * kShare + thread();
-  if (at < share.count) put_word(words + turned_words(args, head) + share.turned + thread(), s.q[at], tag);
-}
-
 /// The head's queries as the cache's rows meet them. The block meets.
-__device__ inline void take_queries(const Args& args, int head, uint32_t tag) {
+__device__ inline void take_queries(const Args& args, int head) {
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
-  const uint64_t* at[kMostShares + 2];
-  float value[kMostShares + 2];
-#pragma unroll
-  for (int i = 0; i < kMostShares; ++i)
-    at[i] = i < args.parts ? args.board.words + part_words(args, head, i) + thread() : nullptr;
   const bool turns = thread() < kTurned / 2;
   const int first = h.rope.first(thread()), second = h.rope.second(thread(), kTurned / 2);
-  const uint64_t* const turned = args.board.words + turned_words(args, head);
-  at[kMostShares] = turns ? turned + first : nullptr;
-  at[kMostShares + 1] = turns ? turned + second : nullptr;
-  take_each(at, tag, value);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kMostShares; ++i) sum += value[i];  // of those that are not there, zero
-  s.query[thread()] = sum;
+  const uint64_t* const sums = query_sums(args, head);
+  const uint64_t* const at[3] = {sums + thread(), sums + kRank + first, sums + kRank + second};
+  float value[3];
+  take_sums([&](int i) { return at[i]; }, [&](int i) { return i == 0 || turns; }, args.shared, value);
+  s.query[thread()] = value[0];
   if (turns) {
     const Turn turn = s.turns[thread()];
-    const float a = value[kMostShares], b = value[kMostShares + 1];
-    s.query[kRank + first] = a * turn.cosine - b * turn.sine;
-    s.query[kRank + second] = a * turn.sine + b * turn.cosine;
+    s.query[kRank + first] = value[1] * turn.cosine - value[2] * turn.sine;
+    s.query[kRank + second] = value[1] * turn.sine + value[2] * turn.cosine;
   }
   __syncthreads();
 }
@@ -251,19 +204,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, int64_t{page} * kPage + rank * kChunk % kPage),
                             min(kChunk, position - rank * kChunk));
   take_each(at, tag, taken);
-  if (multiplies) {
-    const Activations x{offsetof(Shared, x), h.in.columns, true, false};
-    const float factor = quantize_query<kMostLowWords>(args, s, x, taken);
-    q.multiply(x, [&](int i, float value) { s.q[i] = value * factor; });
-  } else {
-#pragma unroll
-    for (int i = 0; i < kMostLowWords; ++i) {
-      const int n = i * kThreads + thread();
-      if (n < share.count) s.q[n] = taken[i];
-    }
-  }
-  __syncthreads();
-  put_queries(args, head, rank, share, k_b, tag);
+  make_queries<kMostLowWords>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
+  add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
   if (adds) added.put<Row>(args, s, taken + kMostLowWords);
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
@@ -273,13 +215,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   const int blocks = attending(h, position);
   if (rank < blocks) {
-    take_queries(args, head, tag);
+    take_queries(args, head);
     attend_share<Row>(args, head, rank, position, tag);
   }
   if (v.count <= 0) return;
   v.ask();
   const Activations context{offsetof(Shared, context), kRank, true, false};
   take_context(args, context, head, blocks, tag);
+  if (rank == 0) clear_queries(args, head);
   v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
   if (h.handed == nullptr) return;
   __syncthreads();

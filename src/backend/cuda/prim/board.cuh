@@ -13,6 +13,8 @@ inline constexpr int kHeadsBoard = 2048;
 inline constexpr int kBoardIds = kHeadsBoard - 32;
 /// Behind all boards: sums of routers (RouterSums, one_row.h), which are no words with tags.
 inline constexpr int kSumsWords = 20480, kSumsBoard = kBoardWords - kSumsWords;
+/// Before those: sums with counts (add_part) of norm_mla_heads.
+inline constexpr int kCountedWords = 32 * 576, kCountedBoard = kSumsBoard - kCountedWords;
 
 __device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
   const uint64_t word = uint64_t{tag} << 32 | __float_as_uint(number);
@@ -87,6 +89,52 @@ __device__ inline void take_each(At at, Wanted wanted, uint32_t tag, float (&num
 template <int kCount>
 __device__ inline void take_each(const uint64_t* const (&at)[kCount], uint32_t tag, float (&number)[kCount]) {
   take_each([&](int i) { return at[i]; }, [&](int i) { return at[i] != nullptr; }, tag, number);
+}
+
+/// A sum to which several blocks add parts, in fixed point so that their order does not matter, and above it
+/// how many have: whoever waits for all of them takes one word. Zero before the first part, and to be zero
+/// again once all have taken it. Parts beyond 2^22 are held there.
+inline constexpr int kCountShift = 58;
+inline constexpr float kPartOne = 4294967296.0f, kMostPart = 1 << 22;  // 1 in fixed point
+
+/// Counts as `count` parts.
+__device__ inline void add_part(uint64_t* at, float part, int count) {
+  const float held = fminf(fmaxf(part, -kMostPart), kMostPart);
+  atomicAdd(reinterpret_cast<unsigned long long*>(at),
+            (static_cast<unsigned long long>(count) << kCountShift) +
+                static_cast<unsigned long long>(__float2ll_rn(held * kPartOne)));
+}
+
+/// Waits for sums of `count` parts, as take_each.
+template <int kCount, typename At, typename Wanted>
+__device__ inline void take_sums(At at, Wanted wanted, int count, float (&number)[kCount]) {
+  uint64_t word[kCount];
+  const uint64_t none = static_cast<uint64_t>(count) << kCountShift;
+  // A negative sum borrows from the count.
+  const auto counted = [](uint64_t one) {
+    return static_cast<int>((static_cast<uint32_t>(one >> 32) + (1u << (kCountShift - 33))) >>
+                            (kCountShift - 32));
+  };
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) word[i] = wanted(i) ? 0 : none;
+  bool all;
+#pragma unroll 1
+  do {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      asm volatile("{\n .reg .pred p;\n setp.ne.s32 p, %2, %3;\n @p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
+                   : "+l"(word[i])
+                   : "l"(at(i)), "r"(counted(word[i])), "r"(count)
+                   : "memory");
+    }
+    all = true;
+#pragma unroll
+    for (const uint64_t one : word) all &= counted(one) == count;
+  } while (!all);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    number[i] = static_cast<float>(static_cast<int64_t>(word[i] << (64 - kCountShift))) *
+                (1.0f / kPartOne / (1 << (64 - kCountShift)));
 }
 
 }  // namespace sluice::backend::cuda
