@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Param{kHeads, kHalves, 40}, Param{kHeads, kHalves, 511}, Param{kHeads, kHalves, 512},
                     Param{kHeads, kHalves, 1023}, Param{kHeads, kNoQ, 2100}, Param{kHeads, kHalves, 4095},
                     Param{kHeads, kHalves, 4096}, Param{kHeads, kHalves, 9001}, Param{kHeads, kHalves, 33000},
-                    // Pieces of 64 positions, copies of eight, shares of sixteens: where they end.
+                    // Pieces of 48 positions, copies of eight, shares of sixteens: where they end.
                     Param{kHeads, kHalves, 8192}, Param{kHeads, kHalves, 8199}, Param{kHeads, kHalves, 8207},
                     Param{kHeads, kHalves, 8208}, Param{kHeads, kHalves, 8239}, Param{kHeads, kHalves, 8255},
                     Param{kHeads, kHalves, 8256}, Param{kHeads, kHalves, 8262}, Param{kHeads, kHalves, 12000},
