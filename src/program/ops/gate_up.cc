@@ -28,6 +28,12 @@ std::vector<OpCase> GateUp::cases() {
                       b.gate_up(x, gate, b.weight("up", quant::Type::Q6_K, 1, 1024, 2048));
                     }});
   }
+  // As wide as shared experts are.
+  list.push_back({"Q5_K 1504x1792 rows 70", 70, [](Builder& b) {
+                    const TensorId x = b.activation("x", kStepRows, 1, 1792);
+                    const TensorId gate = b.weight("gate", quant::Type::Q5_K, 1, 1504, 1792);
+                    b.gate_up(x, gate, b.weight("up", quant::Type::Q5_K, 1, 1504, 1792));
+                  }});
   return list;
 }
 

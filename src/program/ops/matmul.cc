@@ -55,6 +55,11 @@ std::vector<OpCase> Matmul::cases() {
                       b.matmul(x, b.weight("weight", type, 1, 37, inputs));
                     }});
   }
+  // As many outputs as an output matrix has: kernels of their own on some devices.
+  list.push_back({"Q6_K 33792x256 rows 20", 20, [](Builder& b) {
+                    const TensorId x = b.activation("x", kStepRows, 1, 256);
+                    b.matmul(x, b.weight("weight", quant::Type::Q6_K, 1, 33792, 256));
+                  }});
   list.push_back({"Q4_0 heads 2048x20x256", 3, [](Builder& b) {
                     const TensorId x = b.activation("x", kStepRows, 20, 256);
                     b.matmul(x, b.weight("weight", quant::Type::Q4_0, 1, 2048, 5120));

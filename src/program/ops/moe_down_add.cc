@@ -65,7 +65,8 @@ std::vector<OpCase> MoeDownAdd::cases() {
     };
   };
   // Routers of many experts: few tokens each. shared: of the shared experts' type, or F32: there are none.
-  const auto build_many = [](quant::Type type, int64_t experts, int64_t columns, quant::Type shared) {
+  const auto build_many = [](quant::Type type, int64_t experts, int64_t columns, quant::Type shared,
+                             int64_t outputs = 80) {
     return [=](Builder& b) {
       Route route{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
       route.logits.id = b.activation("logits", kStepRows, 1, experts);
@@ -74,12 +75,12 @@ std::vector<OpCase> MoeDownAdd::cases() {
       op.in.id = b.activation("x", kStepRows, 4, columns);
       op.ids.id = route.ids.id;
       op.weights.id = route.weights.id;
-      op.down.id = b.weight("down", type, experts, 80, columns);
+      op.down.id = b.weight("down", type, experts, outputs, columns);
       if (shared != quant::Type::F32) {
         op.shared_in.id = b.activation("shared_x", kStepRows, 1, columns);
-        op.shared_down.id = b.weight("shared_down", shared, 1, 80, columns);
+        op.shared_down.id = b.weight("shared_down", shared, 1, outputs, columns);
       }
-      op.residual.id = b.activation("residual_in", kStepRows, 1, 80);
+      op.residual.id = b.activation("residual_in", kStepRows, 1, outputs);
       b.moe_down_add(op);
     };
   };
@@ -91,6 +92,8 @@ std::vector<OpCase> MoeDownAdd::cases() {
           {"4 of 64 alike Q4_1 rows 5", 5, build_many(Type::Q4_1, 64, 320, Type::F32)},
           {"4 of 16 alike Q4_K rows 16", 16, build_many(Type::Q4_K, 16, 768, Type::Q4_K)},
           {"4 of 64 Q4_0 with shared Q6_K rows 20", 20, build_many(Type::Q4_0, 64, 1536, Type::Q6_K)},
+          {"4 of 64 Q4_0 with shared Q6_K, 128 outputs rows 70", 70,
+           build_many(Type::Q4_0, 64, 512, Type::Q6_K, 128)},
           {"4 of 16 with shared rows 9", 9, build(true)},
           {"4 of 16 rows 9", 9, build(false)}};
 }

@@ -2,15 +2,17 @@
 #pragma once
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/wide.h"
 
 namespace sluice::backend::cuda {
 
-/// out[r] = residual[r] + down times in[r] + sum over k, in the order of ids, of weights[r, k] times row
+/// out[r] = residual[r] + down times token r + sum over k, in the order of ids, of weights[r, k] times row
 /// r * used + k of each. Rows from *rows on are padding.
 struct AddExperts {
   const int32_t* rows;
   Matrix down;
-  Rows<float> in, residual, weights, out;
+  Tokens tokens;  ///< in rows; those of whole strips are read
+  Rows<float> residual, weights, out;
   Rows<int32_t> ids;
   const float* each;  ///< [pairs][columns]
 };

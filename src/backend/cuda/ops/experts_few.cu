@@ -5,7 +5,8 @@
 // stretch of all items (16 outputs, or 8 gates and their ups, times a tile of tokens) and makes its tiles'
 // tokens codes of eight bits, 32 under a scale, in shared memory, or finds them coded. Its warps take items
 // in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads),
-// and waits for nobody but where tiles change.
+// and waits for nobody but where tiles change. Beside a down projection the last warps, which have the fewest
+// items, pack what the launch behind multiplies.
 //
 // An element's sum depends on nothing but its weights and its token.
 #include "backend/cuda/ops/experts_few.h"
@@ -16,6 +17,7 @@
 #include "backend/cuda/prim/board.cuh"
 #include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/pack.cuh"
 #include "backend/cuda/prim/route.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/tiles_mma.cuh"
@@ -58,6 +60,7 @@ struct Args {
   few_bytes::TokenRows token;
   const char* coded;  ///< or null: rows are made codes here
   Board selection;    ///< experts of pairs, put there or, without a router, taken from there; or null
+  PackPlan beside;    ///< or none: data null
 };
 
 /// A tile of tokens in the step's order: an expert's pairs from the part-th 8 (or 16) on.
@@ -177,6 +180,26 @@ class Feed {
   uint32_t codes_to_, scales_to_, barriers_;
 };
 
+/// Rows for the launch behind this one, a row a block of threads: one warp packs it. Short code rather than
+/// fast: it runs once.
+__device__ __forceinline__ void pack_beside(const PackPlan& plan) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, chunks = plan.in.columns / kChunkColumns;
+  for (int row = static_cast<int>(blockIdx.x); row < *plan.slots; row += static_cast<int>(gridDim.x)) {
+    const auto* const from = reinterpret_cast<const float4*>(plan.in(row)) + lane;
+    float largest = 0;
+#pragma unroll 4
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const float4 v = from[chunk * 32];
+      largest = fmaxf(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))), largest);
+    }
+    const PowerOfTwo scale = scale_for(lane_max(largest));
+    if (lane == 0) plan.scale[row] = scale.inverse;
+#pragma unroll 2
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      write_pairs(plan, row, chunks, chunk, from[chunk * 32], scale.factor);
+  }
+}
+
 /// kByMap: codes come by tensor copies, which leave the path of shared memory's readers free.
 template <int kStrips, bool kGated, bool kByMap>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -232,7 +255,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const unsigned items = static_cast<unsigned>(all_tiles * p.across);
   const int begin = static_cast<int>(items * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
-  if (begin >= end) return early ? link.wait() : void();
+  if (begin >= end) {
+    if (early) link.wait();
+    if (!kGated && p.beside.data != nullptr && warp == 0) pack_beside(p.beside);
+    return;
+  }
 
   const int all_quads = p.weight.columns / kQuad, last_tile = (end - 1) / p.across;
   char* const rings = kByMap ? few_shared + (1024 - shared_address(few_shared) % 1024) % 1024 : few_shared;
@@ -251,30 +278,36 @@ __global__ void __launch_bounds__(kThreads, 1)
   Feed<kGated, kByMap> feed(p, tiles, begin, end, shared_address(own_codes), shared_address(own_scales),
                             own_barriers);
   for (int slot = 0; slot < kSlots; ++slot) feed.ask(slot);
+
+  // Pairs of the tiles from `first` on, a tile a warp, in the order of rows.
+  const auto list_pairs = [&](int first, int here) {
+    if (warp >= here) return;
+    const Tile of = tiles[first + warp];
+    int rank = -of.part * kTokens;  // of the next pair in the tile
+    if (lane < kTokens) list[warp][lane] = -1;
+    __syncwarp();
+#pragma unroll 1
+    for (int base = 0; base < pairs; base += 32) {
+      const bool is = base + lane < pairs && ids[base + lane] == of.expert;
+      const unsigned all = __ballot_sync(kWholeWarp, is);
+      const int at = rank + __popc(all & ((1u << lane) - 1));
+      if (is && at >= 0 && at < kTokens) {
+        const int pair = base + lane, r = pair / p.used, k = pair - r * p.used;
+        list[warp][at] = pair;
+        place[warp][at] = r * p.out.row_stride + k * p.out.head_stride;
+      }
+      rank += __popc(all);
+    }
+  };
+  const int first_tile = begin / p.across;
+  list_pairs(first_tile, min(p.buffers, last_tile + 1 - first_tile));
   if (early) link.wait();
 
   int index = begin + warp, tile = index / p.across, row = index % p.across, slot = 0;
   uint32_t phase = 0;  // of the barriers: a round of the slots
-  for (int first = begin / p.across; first <= last_tile; first += p.buffers) {
+  for (int first = first_tile; first <= last_tile; first += p.buffers) {
     const int here = min(p.buffers, last_tile + 1 - first);
-    // Their pairs, in the order of rows; then their codes.
-    if (warp < here) {
-      const Tile of = tiles[first + warp];
-      int rank = -of.part * kTokens;  // of the next pair in the tile
-      if (lane < kTokens) list[warp][lane] = -1;
-      __syncwarp();
-      for (int base = 0; base < pairs; base += 32) {
-        const bool is = base + lane < pairs && ids[base + lane] == of.expert;
-        const unsigned all = __ballot_sync(kWholeWarp, is);
-        const int at = rank + __popc(all & ((1u << lane) - 1));
-        if (is && at >= 0 && at < kTokens) {
-          const int pair = base + lane, r = pair / p.used, k = pair - r * p.used;
-          list[warp][at] = pair;
-          place[warp][at] = r * p.out.row_stride + k * p.out.head_stride;
-        }
-        rank += __popc(all);
-      }
-    }
+    if (first != first_tile) list_pairs(first, here);
     __syncthreads();
     if (p.coded != nullptr) {
       for (int token = warp; token < here * kTokens; token += kWarps) {
@@ -312,6 +345,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     __syncthreads();
+    // The last warp has the fewest items.
+    if (!kGated && first == first_tile && warp == kWarps - 1 && p.beside.data != nullptr)
+      pack_beside(p.beside);
 
     for (; index < end && tile < first + here; index += kWarps) {
       const int buffer = tile - first;
@@ -406,7 +442,7 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   args.weight = weight, args.up = product.up;
   args.in = product.in, args.out = product.out, args.ids = product.ids, args.rows = product.rows;
   args.used = product.ids.columns, args.by_pair = product.by_pair ? 1 : 0;
-  args.selection = product.selection, args.coded = product.coded;
+  args.selection = product.selection, args.coded = product.coded, args.beside = product.beside;
   const bool mapped = by_map(shape);
   if (mapped) args.map = map_of(weight), args.map_up = product.gated ? map_of(product.up) : args.map;
   const auto with = [&]<int kStrips, bool kByMap>() {

@@ -4,6 +4,7 @@
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/prim/board.cuh"
 #include "backend/cuda/prim/route.cuh"
+#include "backend/cuda/prim/wide.h"
 
 namespace sluice::backend::cuda {
 
@@ -18,6 +19,9 @@ struct ExpertsFew {
   /// The rows as codes already, a token's bytes apart (few_bytes::TokenRows), or null.
   const char* coded = nullptr;
   Board selection{};  ///< where the selection was left (kSelectionBoard), or null: in ids
+  /// Rows of one matrix that are packed beside, for a launch behind this one: whole chunks of aligned columns
+  /// (packs_beside), not where gated.
+  PackPlan beside{};
 };
 
 /// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave; and the
@@ -36,6 +40,11 @@ struct ExpertsShape {
 /// Whether multiply_experts_few takes these: steps of a few tokens an expert.
 bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture);
 void multiply_experts_few(const ExpertsFew& product, const Context& context);
+
+inline bool packs_beside(const Rows<float>& in) {
+  return in.columns % kChunkColumns == 0 && in.row_stride % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(in.data) % 16 == 0;
+}
 
 /// Where norm_moe_gate_up of some rows, if it was launched right before, leaves the selection `ids`.
 Board selection_of_some_rows(const program::Program& program, program::TensorId ids, const Context& context);

@@ -48,15 +48,21 @@ __global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stam
   Unit<kType> unit;
   if (chunk < chunks) unit.load(p.weight, p.weight.row(head, first + tile * 16), chunk);
   link.wait();
-  for (int token = warp; token < s.kTokens; token += kWarps) {
-    float4 v[kMostChunks];
-    const float* const row = p.in(min(token, rows - 1), head);
+  constexpr int kEach = (s.kTokens + kWarps - 1) / kWarps;  // rows of a warp, asked for together
+  float4 v[kEach][kMostChunks];
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const float* const row = p.in(min(warp + e * kWarps, rows - 1), head);
 #pragma unroll
     for (int i = 0; i < kMostChunks; ++i) {
       const int c = i * kChunkColumns + lane * 4;
-      v[i] = c < columns ? *reinterpret_cast<const float4*>(row + c) : float4{0, 0, 0, 0};
+      v[e][i] = c < columns ? *reinterpret_cast<const float4*>(row + c) : float4{0, 0, 0, 0};
     }
-    pack_row(v, chunks, s.packed + token * row_pitch(kMostChunks), s.scale + token);
+  }
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int token = warp + e * kWarps;
+    if (token < s.kTokens) pack_row(v[e], chunks, s.packed + token * row_pitch(kMostChunks), s.scale + token);
   }
   __syncthreads();
   float sum[kStrips][4] = {};

@@ -70,13 +70,14 @@ __device__ __forceinline__ void bring_queries(const MlaArgs& p, const Queries& q
 /// The third group: page after page into two buffers. Thread 8 r + u takes unit u of every block of rows r, r
 /// + 16, ..., whose place within a block is the same for all.
 __device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, uint32_t buffers,
-                                            uint32_t full, uint32_t empty) {
+                                            uint32_t full, uint32_t empty, const Link& link) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   const uint32_t place = buffers + swizzled(row, unit);
   for (int from = 0, i = 0; from < q.longest; from += kPageRows, ++i) {
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from)) + unit * 16;
     const int count = min(kPageRows, q.longest - from);
     const uint32_t to = place + i % 2 * kPageBytes;
+    if (i == 0) link.wait();
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
 #pragma unroll
     for (int r = 0; r < kPageRows; r += 16) {
@@ -95,7 +96,7 @@ __device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, 
 /// The same of rows in eight bits: a thread takes four times sixteen codes of a row at once, through
 /// registers; what is binary16 is copied.
 __device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Queries& q, uint32_t buffers,
-                                                  uint32_t full, uint32_t empty) {
+                                                  uint32_t full, uint32_t empty, const Link& link) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   // Sixteen codes are two units of a block; those of the next turn lie two blocks further on.
   const uint32_t low = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2);
@@ -105,6 +106,7 @@ __device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Querie
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from));
     const int count = min(kPageRows, q.longest - from);
     const uint32_t to = i % 2 * kPageBytes;
+    if (i == 0) link.wait();
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
 #pragma unroll
     for (int r = 0; r < kPageRows; r += 16) {
@@ -321,16 +323,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     barrier_init_fence();
   }
   __syncthreads();
-  link.wait();
-  // Later rows see more: they begin first.
+  // Whose queries, and where their page lies, is known before the kernels before have ended. Later rows see
+  // more: they begin first.
   const Queries q = queries_of(p, kQueries, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
-  if (q.count <= 0) return;
+  if (q.count <= 0) return link.wait();
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringing));
-    return kCoded ? bring_coded_pages(p, q, queries + kPageBytes, full, empty)
-                  : bring_pages(p, q, queries + kPageBytes, full, empty);
+    return kCoded ? bring_coded_pages(p, q, queries + kPageBytes, full, empty, link)
+                  : bring_pages(p, q, queries + kPageBytes, full, empty, link);
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kAttending));
+  link.wait();
   bring_queries(p, q, shared, factors);
   asm volatile("bar.sync 1, 256;" ::: "memory");
   if (threadIdx.x < 128) {

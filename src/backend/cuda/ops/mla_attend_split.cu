@@ -67,10 +67,10 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
   extern __shared__ __align__(128) char split_shared[];
   const Link link(stamps);
   // What a step is made of is there before its first kernel; its cache rows and queries are not.
-  const int row = static_cast<int>(blockIdx.y), first_head = static_cast<int>(blockIdx.z) * 16 * kTiles;
+  const int row = static_cast<int>(blockIdx.x), first_head = static_cast<int>(blockIdx.z) * 16 * kTiles;
   if (row >= p.step.header->rows) return;
   const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
-  const int begin = static_cast<int>(blockIdx.x) * chunk_rows, end = min(begin + chunk_rows, length);
+  const int begin = static_cast<int>(blockIdx.y) * chunk_rows, end = min(begin + chunk_rows, length);
   if (begin >= end) return;
 
   const uint32_t pages = shared_address(split_shared);
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
 
   // One chunk: the result. Several: its part, and what it has to be weighed with.
   const bool alone = length <= chunk_rows;
-  const int64_t part = int64_t{row} * p.most_chunks + blockIdx.x;
+  const int64_t part = int64_t{row} * p.most_chunks + blockIdx.y;
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int head = warp * kMine + i;
@@ -285,7 +285,8 @@ void attend_split(const MlaArgs& args, const Context& context) {
   // Tiles of 16 heads read the cache once each, but halve what a block of threads has to do.
   const bool small = heads <= 16 || chunks * context.step_rows * ((heads + 15) / 16) <= context.processors;
   const int tile = small ? 16 : kHeadTile;
-  const LaunchShape shape{dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(context.step_rows),
+  // Rows' first chunks come first: of short contexts there are no others.
+  const LaunchShape shape{dim3(static_cast<unsigned>(context.step_rows), static_cast<unsigned>(chunks),
                                static_cast<unsigned>((heads + tile - 1) / tile)),
                           dim3(kThreads), kSharedBytes};
   const bool coded = args.cache.coded > 0;

@@ -107,10 +107,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int rows = p.step.header->rows;  // was there before the step's first kernel began
   const int warp = threadIdx.x / 32, head = static_cast<int>(blockIdx.x) / kBlocks;
   if (head >= p.heads) {
-    link.wait();
     const int row = static_cast<int>(blockIdx.x) - p.heads * kBlocks;
-    if (row < rows) append_row(p.appended, p.rope, row);
-    return;
+    if (row >= rows) return link.wait();
+    const RowToAppend ahead = row_to_append(p.appended, p.rope, row);
+    link.wait();
+    return append_row(p.appended, p.rope, row, ahead);
   }
   const int rank = static_cast<int>(cluster_rank()), width = p.nope + p.turned;
   const int share = width / kBlocks, chunks = p.q.columns / kChunkColumns;
@@ -161,7 +162,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   pushes_from_here();
   __syncthreads();
   cluster_all();  // everybody counts by now
-  for (int i = threadIdx.x; i < s.kTokens * (kBlocks - 1); i += kThreads) {
+  // A warp's copies go one after the other: every warp has some.
+  for (int i = threadIdx.x % 32 * kWarps + warp; i < s.kTokens * (kBlocks - 1); i += kThreads) {
     const int token = i / (kBlocks - 1), other = (rank + 1 + i % (kBlocks - 1)) % kBlocks;
     s.queries_there.push_row(&s.query[token][rank * share], share * 4, static_cast<unsigned>(other));
   }

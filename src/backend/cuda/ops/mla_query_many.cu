@@ -24,38 +24,40 @@ __global__ void __launch_bounds__(kPackThreads)
     prepare_rows(const Stamps stamps, const PackPlan packing, int slots, const CacheRows rows,
                  const __grid_constant__ RopeTable rope) {
   const Link link(stamps);
+  const int block = static_cast<int>(blockIdx.x), row = block - slots;
+  const bool appends = row >= 0 && row < rows.step.header->rows;
+  RowToAppend ahead{};
+  if (appends) ahead = row_to_append(rows, rope, row);
   link.wait();
-  const int block = static_cast<int>(blockIdx.x);
-  if (block < slots) {
-    pack_slot<kPackWarps>(packing, block);
-  } else if (block - slots < rows.step.header->rows) {
-    append_row(rows, rope, block - slots);
-  }
+  if (block < slots) pack_slot<kPackWarps>(packing, block);
+  if (appends) append_row(rows, rope, row, ahead);
 }
 
-/// A warp a head of a row: its first columns packed, those to turn turned.
+/// A head of a row: the first `slots` warps pack its first columns, the others turn those to turn.
 __global__ void __launch_bounds__(kPackThreads)
     turn_queries(const Stamps stamps, const PackPlan packing, int slots, const StepView step,
                  Rows<float> queries, Rows<float> turned, const float* factors,
                  const __grid_constant__ RopeTable rope) {
   const Link link(stamps);
-  link.wait();
-  const int slot = static_cast<int>(blockIdx.x) * kPackWarps + threadIdx.x / 32;
-  if (slot >= slots) return;
+  const int task = static_cast<int>(blockIdx.x) * kPackWarps + threadIdx.x / 32, slot = task - slots;
   const int row = slot % packing.per_matrix, head = slot / packing.per_matrix, half = turned.columns / 2;
-  if (row < step.header->rows) {
-    const float* const from = queries(row, head);
-    float* const to = turned(row, head);
-    const int position = step.positions[row];
-    for (int i = threadIdx.x % 32; i < half; i += 32) {
-      const Turn turn = rope.turn(position, i, factors);
-      const int first = rope.first(i), second = rope.second(i, half);
-      const float a = from[first], b = from[second];
-      to[first] = a * turn.cosine - b * turn.sine;
-      to[second] = a * turn.sine + b * turn.cosine;
-    }
+  const int lane = threadIdx.x % 32;
+  const bool turns = slot >= 0 && slot < slots && row < step.header->rows;
+  const int position = turns ? step.positions[row] : 0;
+  Turn turn{};
+  if (turns && lane < half) turn = rope.turn(position, lane, factors);
+  link.wait();
+  if (task < slots) return pack_slot<1>(packing, task);
+  if (!turns) return;
+  const float* const from = queries(row, head);
+  float* const to = turned(row, head);
+  for (int i = lane; i < half; i += 32) {
+    if (i != lane) turn = rope.turn(position, i, factors);
+    const int first = rope.first(i), second = rope.second(i, half);
+    const float a = from[first], b = from[second];
+    to[first] = a * turn.cosine - b * turn.sine;
+    to[second] = a * turn.sine + b * turn.cosine;
   }
-  pack_slot<1>(packing, slot);
 }
 
 /// Columns [first, first + count) of the heads.
@@ -144,7 +146,7 @@ void make_latent_queries(const Program& p, const MlaQuery& op, const Rows<float>
   const bool strips = by_wgmma(k);
   const int64_t slots = slots_per_matrix(rows, strips) * heads;
   launch(c, turn_queries,
-         {dim3(static_cast<unsigned>((slots + kPackWarps - 1) / kPackWarps)), dim3(kPackThreads)},
+         {dim3(static_cast<unsigned>((2 * slots + kPackWarps - 1) / kPackWarps)), dim3(kPackThreads)},
          packing_of(k, strips, packed), static_cast<int>(slots), c.step, part(queries, nope, turned),
          part(out, rank, turned), c.memory.vector(op.factors.id), rope_table(op.rope, turned));
   multiply_packed(k, strips, packed, c);

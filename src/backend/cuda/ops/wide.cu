@@ -331,34 +331,44 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
     return Rows<float>{scratch.take<float>(rows * used * down.rows), used * down.rows, down.rows,
                        static_cast<int32_t>(used), down.rows};
   };
-  const auto combine = [&](const Rows<float>& pairs) {
-    combine_experts({op.shared_in ? out : residual, c.memory.rows(op.weights.id), out, ids, pairs.data,
-                     &c.step.header->rows, static_cast<int32_t>(used)},
-                    c);
+  const auto combined = [&](const Rows<float>& pairs) {
+    return CombinePlan{op.shared_in ? out : residual, c.memory.rows(op.weights.id), out, ids, pairs.data,
+                       &c.step.header->rows,          static_cast<int32_t>(used)};
   };
   if (down_few_each(p, op, sizes_of(c))) {
-    // Routed experts first: their weights are asked for while the op before is still at work.
+    // Routed experts first: their weights are asked for while the op before is still at work. Rows of the
+    // shared ones are packed beside.
     const Rows<float> pairs = take_pairs();
-    multiply_experts_few({.weight = down,
-                          .up = {},
-                          .gated = false,
-                          .by_pair = true,
-                          .in = in,
-                          .out = pairs,
-                          .ids = ids,
-                          .rows = &c.step.header->rows,
-                          .selection = selection_of_some_rows(p, op.ids.id, c)},
-                         c);
-    if (op.shared_in) {
-      const Dense shared = shared_product();
-      if (few_at_last(p, op, sizes_of(c))) {
-        return add_experts_few({&c.step.header->rows, shared.weight, shared.in, residual,
-                                c.memory.rows(op.weights.id), out, ids, pairs.data},
-                               c);
-      }
-      multiply_dense(shared, c, scratch);
+    ExpertsFew routed{.weight = down,
+                      .up = {},
+                      .gated = false,
+                      .by_pair = true,
+                      .in = in,
+                      .out = pairs,
+                      .ids = ids,
+                      .rows = &c.step.header->rows,
+                      .selection = selection_of_some_rows(p, op.ids.id, c)};
+    if (!op.shared_in) {
+      multiply_experts_few(routed, c);
+      return combine_experts(combined(pairs), c);
     }
-    return combine(pairs);
+    const Dense shared = shared_product();
+    const bool at_last = few_at_last(p, op, sizes_of(c)), strips = !at_last && by_wgmma(shared);
+    const int64_t slots = slots_per_matrix(rows, strips);
+    const Packed packed = take_packed(scratch, slots, shared.in.columns);
+    const PackPlan packing = packing_of(shared, strips, packed);
+    const bool beside = packs_beside(packing.in);
+    if (beside) routed.beside = packing;
+    multiply_experts_few(routed, c);
+    if (!beside) pack_tokens(packing, slots, c);
+    if (at_last) {
+      return add_experts_few({&c.step.header->rows, shared.weight, tokens_of(packed, shared.in.columns),
+                              residual, c.memory.rows(op.weights.id), out, ids, pairs.data},
+                             c);
+    }
+    if (multiply_and_combine(shared, strips, packed, combined(pairs), c)) return;
+    multiply_packed(shared, strips, packed, c);
+    return combine_experts(combined(pairs), c);
   }
   Ordered order = take_order(scratch, rows, used, down.matrices);
   start_order(p, order, op.ids.id, c);
@@ -377,7 +387,7 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   }
   const Rows<float> pairs = take_pairs();
   multiply_experts(order, in, true, down, {}, false, pairs, packed, c);
-  combine(pairs);
+  combine_experts(combined(pairs), c);
 }
 int64_t moe_down_add_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeDownAdd>(record.args);

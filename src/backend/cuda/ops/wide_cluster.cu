@@ -94,11 +94,14 @@ bool serves_cluster(const Product& product, int64_t tokens) {
          in_fours(sink.residual, sink.residual_stride);
 }
 
-bool multiply_cluster_together(std::span<const Product> products, int64_t tokens, const Context& context) {
+bool multiply_cluster_together(std::span<const Product> products, int64_t tokens, const Context& context,
+                               const CombinePlan* added) {
   const Product& first = products[0];
   Family family{};
   family_of(first.weight.type, family);
   if (products.size() > cluster::kMostProducts) return false;
+  if (added != nullptr && (added->used > cluster::kMostAdded || first.gated || first.weight.matrices > 1))
+    return false;
   for (const Product& product : products) {
     Family other{};
     if (!family_of(product.weight.type, other) || other != family || product.gated != first.gated ||
@@ -109,6 +112,7 @@ bool multiply_cluster_together(std::span<const Product> products, int64_t tokens
   const bool short_rows = first.tokens.chunks <= 2;
   const int64_t outputs = (first.gated ? cluster::kTileRows / 2 : cluster::kTileRows) * (short_rows ? 2 : 1);
   cluster::Args args{};
+  if (added != nullptr) args.added = {added->each, added->ids, added->weights, added->used};
   int64_t all = 0;
   for (size_t i = 0; i < cluster::kMostProducts; ++i) {
     cluster::Item& item = args.item[i];

@@ -10,8 +10,9 @@ namespace sluice::backend::cuda {
 /// Whether the product is of a shape for it. Its tokens lie in strips then.
 bool serves_cluster(const Product& product, int64_t tokens);
 /// Products of the same tokens (up to three) in one launch; false: they are not alike, and nothing was
-/// started.
-bool multiply_cluster_together(std::span<const Product> products, int64_t tokens, const Context& context);
+/// started. added: experts' results that come to a plain matrix's (its base and out are not asked for).
+bool multiply_cluster_together(std::span<const Product> products, int64_t tokens, const Context& context,
+                               const CombinePlan* added = nullptr);
 
 /// Whether the product is of a shape for prim/tiles_resident.cuh: the output matrix, few tokens, in strips.
 bool serves_resident(const Product& product, int64_t tokens);

@@ -77,6 +77,13 @@ void multiply_packed(const Dense& d, bool strips, const Packed& packed, const Co
   multiply_wide(product, tiles, strips, context);
 }
 
+bool multiply_and_combine(const Dense& d, bool strips, const Packed& packed, const CombinePlan& experts,
+                          const Context& context) {
+  if (!strips || by_resident(d) || !by_cluster(d)) return false;
+  const Product product = planned(d, strips, packed).product;
+  return multiply_cluster_together({&product, 1}, d.rows, context, &experts);
+}
+
 void multiply_dense(const Dense& d, const Context& context, Scratch scratch) {
   const bool strips = by_wgmma(d);
   const int64_t slots = slots_per_matrix(d.rows, strips) * d.weight.matrices;

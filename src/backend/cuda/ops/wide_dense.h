@@ -80,6 +80,10 @@ int64_t slots_per_matrix(int64_t rows, bool strips);
 PackPlan packing_of(const Dense& d, bool strips, const Packed& packed);
 /// The product of tokens that are packed.
 void multiply_packed(const Dense& d, bool strips, const Packed& packed, const Context& context);
+/// The same, and the experts' results added to it in one launch; false: there is none for it, and nothing was
+/// started.
+bool multiply_and_combine(const Dense& d, bool strips, const Packed& packed, const CombinePlan& experts,
+                          const Context& context);
 /// Products of the same packed tokens: the first two in one launch, where they can be.
 void multiply_together(std::span<const Dense> list, bool strips, const Packed& packed,
                        const Context& context);

@@ -65,10 +65,20 @@ struct Unit {
   }
   /// Adds its products with the packed tokens of a chunk; beyond the last block those are zeroes.
   template <int kStrips>
-  __device__ __forceinline__ void multiply(Matrix m, const char* packed, int pitch, int chunk,
+  __device__ __forceinline__ void multiply(const Matrix& m, const char* packed, int pitch, int chunk,
                                            float (&sum)[kStrips][4]) const {
-    m.type = kType;
+    multiply(m, sum, [&](int j, int n) { return token_at(packed, pitch, chunk, j, n); });
+  }
+  /// What this lane needs of packed tokens for step j of four and strip n.
+  __device__ __forceinline__ static uint4 token_at(const char* packed, int pitch, int chunk, int j, int n) {
     const int lane = threadIdx.x % 32;
+    return *reinterpret_cast<const uint4*>(packed + (n * kStripTokens + lane / 4) * pitch + chunk * 256 +
+                                           j * 64 + lane % 4 * 16);
+  }
+  /// The same with tokens that are at hand: token(j, n).
+  template <int kStrips, typename Token>
+  __device__ __forceinline__ void multiply(Matrix m, float (&sum)[kStrips][4], const Token& token_of) const {
+    m.type = kType;
     const fragments::Affine affine[2] = {block[0].affine(m), block[1].affine(m)};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -79,8 +89,7 @@ struct Unit {
                      second[4] = {low[2], high[2], low[3], high[3]};
 #pragma unroll
       for (int n = 0; n < kStrips; ++n) {
-        const uint4 token = *reinterpret_cast<const uint4*>(packed + (n * kStripTokens + lane / 4) * pitch +
-                                                            chunk * 256 + j * 64 + lane % 4 * 16);
+        const uint4 token = token_of(j, n);
         mma_16x8x16(sum[n], first, token.x, token.y);
         mma_16x8x16(sum[n], second, token.z, token.w);
       }

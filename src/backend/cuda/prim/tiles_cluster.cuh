@@ -5,7 +5,8 @@
 // turn, and up to four blocks, a cluster, a stretch of the columns each. Weights go from global memory into
 // registers a chunk ahead, asked for before the kernel waits for its predecessor; tokens come in strips by
 // bulk copies, most of what a block needs at once. Sums meet in shared memory, warpgroups' first, then the
-// blocks', in the order of either. An element's sum depends on nothing but its weights and its token.
+// blocks', in the order of either; what is added to them (a residual, experts' results) is asked for before.
+// An element's sum depends on nothing but its weights and its token.
 #pragma once
 
 #include "backend/cuda/prim/cluster.cuh"
@@ -45,13 +46,45 @@ struct Item {
   int32_t across;  ///< blocks' outputs in a matrix
   int32_t end;     ///< blocks' outputs of this product and those before it
 };
+/// A token's experts, their results and weights (CombinePlan): added to the only product's.
+struct Added {
+  const float* each;  ///< [token][used][outputs], or null: nothing is added
+  Rows<int32_t> ids;
+  Rows<float> weights;
+  int32_t used;
+};
+inline constexpr int kMostAdded = 8;
 /// Products of the same tokens; weights of one family.
 struct Args {
   Item item[kMostProducts];
   int32_t blocks;  ///< of a cluster
+  Added added;
 };
 
 }  // namespace cluster
+
+/// In the order of their ids: which of a token's experts come, and what they are weighed with.
+template <int kTokens>
+__device__ __forceinline__ void put_in_order(const cluster::Added& added, int token,
+                                             uint8_t (&index)[cluster::kMostAdded][kTokens],
+                                             float (&weight)[cluster::kMostAdded][kTokens]) {
+  int id[cluster::kMostAdded];
+  float by[cluster::kMostAdded];
+#pragma unroll
+  for (int k = 0; k < cluster::kMostAdded; ++k) {
+    if (k >= added.used) break;
+    id[k] = load_result(added.ids(token) + k), by[k] = load_result(added.weights(token) + k);
+  }
+#pragma unroll
+  for (int k = 0; k < cluster::kMostAdded; ++k) {
+    if (k >= added.used) break;
+    int rank = 0;
+#pragma unroll
+    for (int other = 0; other < cluster::kMostAdded; ++other)
+      rank += other < added.used && id[other] < id[k] ? 1 : 0;
+    index[rank][threadIdx.x] = static_cast<uint8_t>(k), weight[rank][threadIdx.x] = by[k];
+  }
+}
 
 /// kAlong: warpgroups that share the columns; the others have outputs of their own. kType: what the weights
 /// are of; F32: one of the family's, told at run time.
@@ -66,6 +99,9 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   extern __shared__ char cluster_shared[];
   __shared__ __align__(8) uint64_t barriers[kMostChunks];
   __shared__ Arrivals arrivals;
+  __shared__ float scales[kTokens];
+  __shared__ float added_weight[kMostAdded][kTokens];
+  __shared__ uint8_t added_index[kMostAdded][kTokens];
   char* const base = cluster_shared + (1024 - shared_address(cluster_shared) % 1024) % 1024;
   const uint32_t full = shared_address(barriers), stages = shared_address(base);
   float* const sums = reinterpret_cast<float*>(base);
@@ -129,6 +165,13 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     }
   };
   for (int i = group; i < min(count, kStages); i += kGroups) bring(i);
+  // What sums meet with at last.
+  const Added& added = p.added;
+  if (threadIdx.x < kTokens) {
+    const int token = min(static_cast<int>(threadIdx.x), max(rows, 1) - 1);
+    scales[threadIdx.x] = load_result(product.tokens.scale + matrix * product.plan.per_matrix + token);
+    if (added.each != nullptr) put_in_order(added, token, added_index, added_weight);
+  }
 
   float sum[kStrips][4] = {};
   for (int i = along; i < count; i += kAlong) {
@@ -174,20 +217,43 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
       add(total, *reinterpret_cast<const float4*>(of + i * apart + token * kPitch + column));
     return total;
   };
+  const Sink& sink = product.sink;
+  // What is added to four outputs from n on of a token.
+  const auto others = [&](int token, int64_t n) {
+    float4 v{0, 0, 0, 0};
+    if (sink.residual != nullptr)
+      v = __ldcg(reinterpret_cast<const float4*>(sink.residual + token * sink.residual_stride + n));
+    if (added.each != nullptr) {
+      float4 each[kMostAdded];
+#pragma unroll
+      for (int k = 0; k < kMostAdded; ++k) {
+        if (k < added.used) {
+          const int64_t pair = int64_t{token} * added.used + added_index[k][token];
+          each[k] = __ldcg(reinterpret_cast<const float4*>(added.each + pair * w.rows + n));
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kMostAdded; ++k) {
+        if (k >= added.used) break;
+        const float by = added_weight[k][token];
+        v.x += by * each[k].x, v.y += by * each[k].y, v.z += by * each[k].z, v.w += by * each[k].w;
+      }
+    }
+    return v;
+  };
   // Four outputs of a token; pieces of their sums lie `apart`.
-  const auto finish = [&](const float* of, int pieces, int apart, int token, int at, int output, int column) {
+  const auto finish = [&](const float* of, int pieces, int apart, int token, int at, int output, int column,
+                          const float4& more) {
     float4 v = all_sums(of, pieces, apart, at, column);
-    const float scale = product.tokens.scale[matrix * product.plan.per_matrix + token];
+    const float scale = scales[token];
     v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
     if (gated) {
       const float4 up = all_sums(of, pieces, apart, at, column + kTileRows / 2);
       v.x = tiles::silu(v.x) * (up.x * scale), v.y = tiles::silu(v.y) * (up.y * scale);
       v.z = tiles::silu(v.z) * (up.z * scale), v.w = tiles::silu(v.w) * (up.w * scale);
     }
-    const Sink& sink = product.sink;
+    add(v, more);
     const int64_t n = output + column;
-    if (sink.residual != nullptr)
-      add(v, *reinterpret_cast<const float4*>(sink.residual + token * sink.residual_stride + n));
     *reinterpret_cast<float4*>(sink.out.data + token * sink.out.row_stride +
                                matrix * sink.head_per_matrix * sink.out.head_stride + n) = v;
   };
@@ -197,8 +263,10 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     for (int i = threadIdx.x; i < kTiles * rows * fours; i += kThreads) {
       const int column = i % fours * 4, token = i / fours % rows, tile = i / fours / rows;
       const int output = first_output + tile * outputs;
-      if (output < w.rows)
-        finish(sums + tile * kAlong * kApart, kAlong, kApart, token, token, output, column);
+      if (output < w.rows) {
+        finish(sums + tile * kAlong * kApart, kAlong, kApart, token, token, output, column,
+               others(token, output + column));
+      }
     }
     return;
   }
@@ -222,12 +290,21 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
                       static_cast<unsigned>(r));
     }
   }
+  constexpr int kMostTurns = (share_of(kTokens, 2) * kFours + kThreads - 1) / kThreads;
+  float4 more[kMostTurns];
+  const auto turns = [&](auto turn) {
+#pragma unroll
+    for (int m = 0; m < kMostTurns; ++m) {
+      const int i = static_cast<int>(threadIdx.x) + m * kThreads, at = i / fours, token = rank * share + at;
+      if (at < share && token < rows) turn(m, token, at, i % fours * 4);
+    }
+  };
+  turns([&](int m, int token, int, int column) { more[m] = others(token, first_output + column); });
   arrivals.wait();
   cluster_here();
-  for (int i = threadIdx.x; i < share * fours; i += kThreads) {
-    const int at = i / fours, token = rank * share + at, column = i % fours * 4;
-    if (token < rows) finish(pushed, p.blocks, share_floats, token, at, first_output, column);
-  }
+  turns([&](int m, int token, int at, int column) {
+    finish(pushed, p.blocks, share_floats, token, at, first_output, column, more[m]);
+  });
   cluster_all();
 #endif
 }
