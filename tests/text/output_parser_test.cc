@@ -317,7 +317,7 @@ TEST(ToolTypes, ReadsSchemas) {
   EXPECT_EQ(of("yes"), 0);
   EXPECT_EQ(of("empty_nullable"), 0);
   EXPECT_TRUE(ToolTypes(Json()).empty());
-  EXPECT_THROW(ToolTypes(Json::object()), Error);
+  EXPECT_THROW((void)ToolTypes(Json::object()), Error);
   EXPECT_THROW(ToolTypes(Json::parse("[{\"type\": \"function\"}]")), Error);
 }
 
