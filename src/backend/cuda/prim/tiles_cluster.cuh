@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   // What sums meet with at last.
   const Added& added = p.added;
   if (threadIdx.x < kTokens) {
-    const int token = min(static_cast<int>(threadIdx.x), max(rows, 1) - 1);
+    const int token = min(static_cast<int>(threadIdx.x), rows - 1);
     scales[threadIdx.x] = load_result(product.tokens.scale + matrix * product.plan.per_matrix + token);
     if (added.each != nullptr) put_in_order(added, token, added_index, added_weight);
   }
