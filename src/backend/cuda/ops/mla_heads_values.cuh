@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(kHeadThreads)
   const int head = static_cast<int>(blockIdx.x) / shares, share = static_cast<int>(blockIdx.x) % shares;
   const int first = share * kEach, lane = threadIdx.x % 32, heads = p.out.heads;
   const int v_row = static_cast<int>(p.v_b.row(head, first));
-  auto v = lane_rows<One, kHeadThreads>(p.v_b, min(kEach, columns - first),
-                                           [v_row](int i) { return v_row + i; });
+  auto v =
+      lane_rows<One, kHeadThreads>(p.v_b, min(kEach, columns - first), [v_row](int i) { return v_row + i; });
   v.ask();
   link.wait();
   static_assert(kMlaRank == 2 * kHeadThreads, "a thread has two columns");
