@@ -93,7 +93,8 @@ __device__ inline void take_each(const uint64_t* const (&at)[kCount], uint32_t t
 
 /// A sum to which several blocks add parts, in fixed point so that their order does not matter, and above it
 /// how many have: whoever waits for all of them takes one word. Zero before the first part, and to be zero
-/// again once all have taken it. Parts beyond 2^22 are held there.
+/// again once all have taken it. Parts beyond 2^22 are held there, and so is
+/// what is no number: a sum that never came to its count would be waited for without end.
 inline constexpr int kCountShift = 58;
 inline constexpr float kPartOne = 4294967296.0f, kMostPart = 1 << 22;  // 1 in fixed point
 
