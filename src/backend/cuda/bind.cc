@@ -1,6 +1,7 @@
 #include "backend/cuda/bind.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 
 #include "backend/cuda/format.h"
@@ -179,7 +180,10 @@ std::vector<int64_t> row_buckets(int64_t max_rows) {
 
 std::vector<int64_t> context_buckets(int64_t longest) {
   std::vector<int64_t> list;
-  for (int64_t context = kShortContext; context < longest; context *= 4) list.push_back(context);
+  // Close to each other where shared memory is as large as the bucket wants (norm_mla_heads_deep.cu).
+  for (const int64_t context : std::to_array<int64_t>({kShortContext, 1024, 2048, 3072, 4096, 8192}))
+    if (context < longest) list.push_back(context);
+  for (int64_t context = 4 * 8192; context < longest; context *= 4) list.push_back(context);
   list.push_back(longest);
   return list;
 }

@@ -475,10 +475,9 @@ void start_long_context(Args args, const Context& context) {
   args.groups = groups_of(heads, blocks);
   args.parts = blocks / args.groups;
   args.head_words = args.parts * (kPartWords + 2);
-  // Pieces of one size, as few as can be: no more shared memory than they take.
+  // One piece where that is enough, and no more shared memory than it takes.
   const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
-  const int pieces = (most + kPiece - 1) / kPiece;
-  args.piece = (most / 16 + pieces - 1) / pieces * 16;
+  args.piece = std::min(most, kPiece);
   const auto kernel = with_types(args, []<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
     return norm_mla_heads_deep<Low, Q, B>;
   });
