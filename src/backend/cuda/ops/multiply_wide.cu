@@ -142,8 +142,9 @@ bool multiply_streamed(std::span<const Product> products, std::span<const int64_
     case Family::Eight: launch_stream<Family::Eight>(args, context); break;
     case Family::TwoThree: launch_stream<Family::TwoThree>(args, context); break;
     case Family::Table: launch_stream<Family::Table>(args, context); break;
-    case Family::Float:
-    case Family::Bfloat: return false;
+    case Family::Half:
+    case Family::Bfloat:
+    case Family::Single: return false;
   }
   return true;
 }
@@ -159,8 +160,9 @@ void multiply_wide(const Product& product, int64_t tiles, bool by_wgmma, const C
     case Family::Eight: return multiply_family<Family::Eight>(product, tiles, by_wgmma, context);
     case Family::TwoThree: return multiply_family<Family::TwoThree>(product, tiles, by_wgmma, context);
     case Family::Table: return multiply_family<Family::Table>(product, tiles, by_wgmma, context);
-    case Family::Float: return multiply_family<Family::Float>(product, tiles, by_wgmma, context);
+    case Family::Half: return multiply_family<Family::Half>(product, tiles, by_wgmma, context);
     case Family::Bfloat: return multiply_family<Family::Bfloat>(product, tiles, by_wgmma, context);
+    case Family::Single: return multiply_family<Family::Single>(product, tiles, by_wgmma, context);
   }
 }
 

@@ -22,9 +22,11 @@
 
 namespace sluice::backend::cuda {
 
-enum class Family : uint8_t { Nibble, Five, Six, Eight, TwoThree, Table, Float, Bfloat };
+enum class Family : uint8_t { Nibble, Five, Six, Eight, TwoThree, Table, Half, Bfloat, Single };
 
-constexpr bool is_float(Family family) { return family == Family::Float || family == Family::Bfloat; }
+constexpr bool is_float(Family family) {
+  return family == Family::Half || family == Family::Bfloat || family == Family::Single;
+}
 
 constexpr bool family_of(quant::Type type, Family& family) {
   using quant::Type;
@@ -42,9 +44,9 @@ constexpr bool family_of(quant::Type type, Family& family) {
     case Type::IQ4_NL:
     case Type::IQ4_XS:
     case Type::MXFP4: family = Family::Table; return true;
-    case Type::F32:
-    case Type::F16: family = Family::Float; return true;
+    case Type::F16: family = Family::Half; return true;
     case Type::BF16: family = Family::Bfloat; return true;
+    case Type::F32: family = Family::Single; return true;
     default: return false;
   }
 }
@@ -138,8 +140,8 @@ struct Block {
     for (uint32_t& word : codes) word = 0;
     high[0] = high[1] = scale = super = 0;
     if (!there) return;
-    if constexpr (kFamily == Family::Float) return load_floats(m, row, block);
-    if constexpr (kFamily == Family::Bfloat) return load_bfloats(m, row, block);
+    if constexpr (kFamily == Family::Half || kFamily == Family::Bfloat) return load_halves(m, row, block);
+    if constexpr (kFamily == Family::Single) return load_singles(m, row, block);
     const auto type = m.type;
     const int64_t b = row * (m.columns / 32) + block;
     if constexpr (kCodeWords == 2) {
@@ -310,32 +312,8 @@ struct Block {
     out[3] = number(__byte_perm(bytes[0], bytes[1], 0x0703) & 0x00FF00FFu, a, 1);
   }
 
-  __device__ void load_floats(const Matrix& m, int64_t row, int block) {
-    using quant::Type;
-    const auto type = m.type;
-    const int64_t first = row * m.columns + int64_t{block} * 32;
-    const int count = min(32, m.columns - block * 32);
-    const auto value = [&](int i) {
-      if (i >= count) return 0.0f;
-      if (type == Type::F32) return __ldg(reinterpret_cast<const float*>(m.codes) + first + i);
-      if (type == Type::F16) return __half2float(__ldg(reinterpret_cast<const __half*>(m.codes) + first + i));
-      return __bfloat162float(__ldg(reinterpret_cast<const __nv_bfloat16*>(m.codes) + first + i));
-    };
-    if (type == Type::F16 && m.columns % 8 == 0 && count == 32) {
-#pragma unroll
-      for (int i = 0; i < 4 && i * 4 < kCodeWords; ++i) {
-        const uint4 v = __ldg(reinterpret_cast<const uint4*>(m.codes + first * 2) + i);
-        codes[4 * i] = v.x, codes[4 * i + 1] = v.y, codes[4 * i + 2] = v.z, codes[4 * i + 3] = v.w;
-      }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kCodeWords; ++i) {
-      codes[i] = fragments::as_bits(__floats2half2_rn(value(2 * i), value(2 * i + 1)));
-    }
-  }
-  /// BF16 stays as it is until it is used: loads stay in flight.
-  __device__ void load_bfloats(const Matrix& m, int64_t row, int block) {
+  /// F16 and BF16 stay as they are until they are used: loads stay in flight.
+  __device__ void load_halves(const Matrix& m, int64_t row, int block) {
     const int64_t first = row * m.columns + int64_t{block} * 32;
     const int count = min(32, m.columns - block * 32);
     if (m.columns % 8 == 0 && count == 32) {
@@ -351,6 +329,24 @@ struct Block {
     };
 #pragma unroll
     for (int i = 0; i < kCodeWords; ++i) codes[i] = bits(2 * i) | bits(2 * i + 1) << 16;
+  }
+  /// F32 becomes halves.
+  __device__ void load_singles(const Matrix& m, int64_t row, int block) {
+    const float* const first =
+        reinterpret_cast<const float*>(m.codes) + row * m.columns + int64_t{block} * 32;
+    const int count = min(32, m.columns - block * 32);
+    const auto pair = [](float a, float b) { return fragments::as_bits(__floats2half2_rn(a, b)); };
+    if (m.columns % 4 == 0 && count == 32) {
+#pragma unroll
+      for (int i = 0; i < kCodeWords / 2; ++i) {
+        const float4 v = __ldg(reinterpret_cast<const float4*>(first) + i);
+        codes[2 * i] = pair(v.x, v.y), codes[2 * i + 1] = pair(v.z, v.w);
+      }
+      return;
+    }
+    const auto value = [&](int i) { return i < count ? __ldg(first + i) : 0.0f; };
+#pragma unroll
+    for (int i = 0; i < kCodeWords; ++i) codes[i] = pair(value(2 * i), value(2 * i + 1));
   }
 };
 

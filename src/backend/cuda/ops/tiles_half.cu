@@ -3,7 +3,7 @@
 
 namespace sluice::backend::cuda {
 
-template void launch_tiles<Family::Float>(const Product&, int64_t, const Context&);
-template void launch_large<Family::Float>(const Product&, int64_t, const Context&);
+template void launch_tiles<Family::Half>(const Product&, int64_t, const Context&);
+template void launch_large<Family::Half>(const Product&, int64_t, const Context&);
 
 }  // namespace sluice::backend::cuda

@@ -1,0 +1,9 @@
+// Products of wide steps (prim/tiles_mma.cuh, tiles_wgmma.cuh) for one family of number formats.
+#include "backend/cuda/prim/tiles_launch.cuh"
+
+namespace sluice::backend::cuda {
+
+template void launch_tiles<Family::Single>(const Product&, int64_t, const Context&);
+template void launch_large<Family::Single>(const Product&, int64_t, const Context&);
+
+}  // namespace sluice::backend::cuda
