@@ -96,6 +96,18 @@ bool has_i8mm() {
 #endif
 }
 
+int amd_family() {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  __builtin_cpu_init();
+  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &a, &b, &c, &d) == 0) return 0;
+  const unsigned base = a >> 8 & 15, extended = a >> 20 & 255;
+  return static_cast<int>(base == 15 ? base + extended : base);
+#else
+  return 0;
+#endif
+}
+
 std::vector<Isa> usable_isas() {
   if (best_isa() == Isa::Neon) return {Isa::Generic, Isa::Neon};
   std::vector<Isa> list;

@@ -29,6 +29,10 @@ std::vector<Isa> usable_isas();
 /// M2).
 bool has_i8mm();
 
+/// The family that an AMD processor says it is of (25: Zen 3 and Zen 4, 26: Zen 5); 0 of others. For what
+/// processors with the same instructions do in different ways.
+int amd_family();
+
 /// The tier to use: best_isa(), or what the environment variable SLUICE_ISA names. Throws UsageError when
 /// that is no tier's name, or a tier that this machine lacks.
 Isa chosen_isa();

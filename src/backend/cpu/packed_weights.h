@@ -59,7 +59,7 @@ struct Matrix {
 };
 
 /// How far ahead of the weights in use panels of a type are asked for, in bytes: into the first-level cache,
-/// and four times as far into the second. Which distance is best is a matter of the machine
+/// and up to four times as far into the second. Which distance is best is a matter of the machine
 /// (docs/performance.md), so it is left open.
 program::Variants ahead_variants(quant::Type type);
 
