@@ -75,6 +75,45 @@ TEST_P(PanelProductTest, IsTheProductOfTheFilesNumbers) {
   }
 }
 
+TEST_P(PanelProductTest, OfTwoPanelsHasTheBitsOfEach) {
+  const auto [isa, type_id] = GetParam();
+  const MatmulKernels& kernels = matmul_kernels(isa);
+  const PairProduct of_two = pair_product(kernels, type_id);
+  if (of_two == nullptr) GTEST_SKIP() << "the tier has none for this type";
+  const quant::TypeInfo& type = quant::type_info(type_id);
+  std::mt19937_64 random(7);
+  for (const int64_t columns : {256, 768}) {
+    const int64_t row_bytes = quant::bytes_of(type, columns), blocks_a_row = columns / kQuantColumns;
+    std::vector<std::byte> file(static_cast<size_t>(kPanelRows * row_bytes));
+    std::vector<uint8_t> packed[2];
+    for (std::vector<uint8_t>& panel : packed) {
+      test::random_weights(type, file, random);
+      panel.resize(static_cast<size_t>(panel_bytes(type_id, columns)));
+      pack_panel(type_id, file.data(), row_bytes, kPanelRows, columns, panel.data());
+    }
+    std::normal_distribution<float> normal;
+    std::vector<float> x(static_cast<size_t>(kPairRows * columns));
+    for (float& value : x) value = normal(random);
+    std::vector<QuantBlock> blocks(static_cast<size_t>(kPairRows * blocks_a_row));
+    kernels.quantize(x.data(), kPairRows * columns, blocks.data());
+    const void* rows[kPairRows];
+    for (int i = 0; i < kPairRows; ++i) rows[i] = &blocks[static_cast<size_t>(i * blocks_a_row)];
+    for (const Prefetch prefetch : {Prefetch{0, 0}, kAskNothing}) {
+      std::vector<float> actual[2], expected(kPairRows * kPanelRows, NAN);
+      for (std::vector<float>& out : actual) out.assign(expected.size() + 1, NAN);
+      const uint8_t* panels[2] = {packed[0].data(), packed[1].data()};
+      float* out[2] = {actual[0].data(), actual[1].data()};
+      of_two(panels, columns, rows, out, prefetch);
+      for (int p = 0; p < 2; ++p) {
+        EXPECT_TRUE(std::isnan(actual[p].back())) << "written past the end";
+        actual[p].pop_back();
+        panel_product(kernels, type_id)(panels[p], columns, rows, kPairRows, expected.data(), prefetch);
+        EXPECT_EQ(actual[p], expected) << "panel " << p << ", " << columns << " columns";
+      }
+    }
+  }
+}
+
 TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
   const auto [isa, type_id] = GetParam();
   const FileProduct of_file = file_product(matmul_kernels(isa), type_id);

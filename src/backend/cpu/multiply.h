@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
 #include "backend/cpu/isa.h"
@@ -132,18 +133,43 @@ inline int64_t rows_in_cache(int64_t columns) {
   return std::max<int64_t>(kTileRows, kFloats / input_floats(1, columns) / kTileRows * kTileRows);
 }
 
-/// For each of `panels`: open(panel), then tile(first row, rows) for all of `count` rows, so that a panel's
-/// tiles follow each other while it is in the first-level cache.
+/// For each `step` of `panels`: open(panel), then tile(first row, rows, whether the panel was read before)
+/// for all of `count` rows, so that a panel's tiles follow each other while it is in the first-level cache.
 template <typename Open, typename Tile>
-void each_tile(Slice panels, int64_t count, int64_t columns, Open open, Tile tile) {
+void each_tile(Slice panels, int64_t step, int64_t count, int64_t columns, Open open, Tile tile) {
   const int64_t chunk = rows_in_cache(columns);
   for (int64_t begin = 0; begin < count; begin += chunk) {
     const int64_t end = std::min(count, begin + chunk);
-    for (int64_t p = panels.first; p < panels.last; ++p) {
+    for (int64_t p = panels.first; p < panels.last; p += step) {
       open(p);
-      for (int64_t i = begin; i < end; i += kTileRows) tile(i, std::min<int64_t>(kTileRows, end - i));
+      for (int64_t i = begin; i < end; i += kTileRows)
+        tile(i, std::min<int64_t>(kTileRows, end - i), i > begin);
     }
   }
+}
+
+/// The sums of a tile of rows with a panel.
+using TileSums = float[kTileRows * kPanelRows];
+
+/// Panels that products take side by side of this weight, with `count` rows.
+inline int64_t panels_at_once(const Matrix& w, int64_t count) {
+  return w.pair_product != nullptr && count >= kPairRows ? 2 : 1;
+}
+
+/// out[p] = panel p of one or two, of weights like w, times x[0] .. x[rows - 1].
+inline void multiply_panels(const Matrix& w, const Panel* panels, int64_t number, const void* const* x,
+                            int64_t rows, TileSums* out, bool again) {
+  int64_t done = 0;
+  if (number == 2 && w.pair_product != nullptr) {
+    const uint8_t* packed[2] = {panels[0].packed, panels[1].packed};
+    for (; done + kPairRows <= rows; done += kPairRows, again = true) {
+      float* sums[2] = {out[0] + done * kPanelRows, out[1] + done * kPanelRows};
+      w.pair_product(packed, w.columns, x + done, sums, again ? kAskNothing : w.prefetch);
+    }
+  }
+  if (done == rows) return;
+  for (int64_t p = 0; p < number; ++p)
+    w.multiply(panels[p], x + done, rows - done, out[p] + done * kPanelRows, again);
 }
 
 /// store(row, n, values, count) for `rows` rows of a panel's outputs from n on; count is a constant where the
@@ -175,7 +201,7 @@ struct StoreTo {
       float* to = at(i) + n;
       for (int64_t j = 0; j < count; ++j) to[j] = addend[j] + values[j];
     } else {
-      std::copy_n(values, int64_t{count}, at(i) + n);
+      std::memcpy(at(i) + n, values, static_cast<size_t>(count) * sizeof(float));
     }
   }
 };
@@ -208,18 +234,20 @@ void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int
 /// outputs [n, n + outputs) of input i, outputs <= kPanelRows.
 template <typename X, typename Store>
 void multiply(const Matrix& w, int64_t m, Slice panels, int64_t count, X x, Store store) {
-  Panel panel{};
-  int64_t n = 0;
+  const int64_t step = panels_at_once(w, count);
+  Panel opened[2]{};
+  int64_t panel = 0, number = 0;
   const auto open = [&](int64_t p) {
-    panel = w.open(m, p, count);
-    n = p * kPanelRows;
+    panel = p, number = std::min(step, panels.last - p);
+    for (int64_t k = 0; k < number; ++k) opened[k] = w.open(m, p + k, count);
   };
-  each_tile(panels, count, w.columns, open, [&](int64_t first, int64_t rows) {
-    alignas(64) float out[kTileRows * kPanelRows];
+  each_tile(panels, step, count, w.columns, open, [&](int64_t first, int64_t rows, bool again) {
+    alignas(64) TileSums out[2];
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
-    w.multiply(panel, rows_x, rows, out);
-    store_rows(store, first, rows, n, out, w.rows);
+    multiply_panels(w, opened, number, rows_x, rows, out, again);
+    for (int64_t k = 0; k < number; ++k)
+      store_rows(store, first, rows, (panel + k) * kPanelRows, out[k], w.rows);
   });
 }
 
@@ -366,43 +394,50 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
         });
     return;
   }
-  const auto multiply_tile = [&](const Matrix& w, Panel panel, int64_t first, int64_t rows, float* out) {
+  const auto multiply_tile = [&](const Matrix& w, const Panel* opened, int64_t number, int64_t first,
+                                 int64_t rows, TileSums* out, bool again) {
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(w, index(first + i));
-    w.multiply(panel, rows_x, rows, out);
+    multiply_panels(w, opened, number, rows_x, rows, out, again);
   };
   const auto finish_tile = [&](int64_t panel, int64_t first, int64_t rows, float* gates, const float* ups) {
     kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
     store_rows(store, first, rows, panel * kPanelRows, gates, gate.rows);
   };
-  alignas(64) float ups[kTileRows * kPanelRows];
   if (count <= kTileRows) {
     // Every panel is read once. Some of the one matrix come before those of the other, because a processor
     // that fetches ahead by itself follows one stream and loses two that take turns at every panel.
     constexpr int64_t kTurn = 8;
-    alignas(64) float gates[kTurn][kTileRows * kPanelRows];
+    alignas(64) TileSums gates[kTurn], ups[kTurn];
     for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
       const int64_t end = std::min(panels.last, begin + kTurn);
-      for (int64_t p = begin; p < end; ++p)
-        multiply_tile(gate, gate.open(m, p, count), 0, count, gates[p - begin]);
-      for (int64_t p = begin; p < end; ++p) {
-        multiply_tile(up, up.open(m, p, count), 0, count, ups);
-        finish_tile(p, 0, count, gates[p - begin], ups);
-      }
+      const auto multiply_turn = [&](const Matrix& w, TileSums* out) {
+        const int64_t step = panels_at_once(w, count);
+        for (int64_t p = begin; p < end; p += step) {
+          const int64_t number = std::min(step, end - p);
+          Panel opened[2]{};
+          for (int64_t k = 0; k < number; ++k) opened[k] = w.open(m, p + k, count);
+          multiply_tile(w, opened, number, 0, count, out + (p - begin), false);
+        }
+      };
+      multiply_turn(gate, gates);
+      multiply_turn(up, ups);
+      for (int64_t p = begin; p < end; ++p) finish_tile(p, 0, count, gates[p - begin], ups[p - begin]);
     }
     return;
   }
-  alignas(64) float gates[kTileRows * kPanelRows];
-  Panel gate_panel{}, up_panel{};
+  alignas(64) TileSums sums[2];  // of gate and up
+  Panel opened[2]{};
   int64_t panel = 0;
   const auto open = [&](int64_t p) {
-    gate_panel = gate.open(m, p, count), up_panel = up.open(m, p, count);
+    opened[0] = gate.open(m, p, count), opened[1] = up.open(m, p, count);
     panel = p;
   };
-  each_tile(panels, count, gate.columns, open, [&](int64_t first, int64_t rows) {
-    multiply_tile(gate, gate_panel, first, rows, gates);
-    multiply_tile(up, up_panel, first, rows, ups);
-    finish_tile(panel, first, rows, gates, ups);
+  const bool alike = gate.type == up.type;
+  each_tile(panels, 1, count, gate.columns, open, [&](int64_t first, int64_t rows, bool again) {
+    multiply_tile(gate, opened, alike ? 2 : 1, first, rows, sums, again);
+    if (!alike) multiply_tile(up, opened + 1, 1, first, rows, sums + 1, again);
+    finish_tile(panel, first, rows, sums[0], sums[1]);
   });
 }
 

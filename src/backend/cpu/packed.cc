@@ -206,6 +206,10 @@ FileProduct file_product(const MatmulKernels& kernels, Type type) {
   return (kernels.*kernels_of(type).product).file;
 }
 
+PairProduct pair_product(const MatmulKernels& kernels, Type type) {
+  return (kernels.*kernels_of(type).product).pair;
+}
+
 PanelUnpack panel_unpack(const TileKernels* tiles, Type type) {
   const auto unpack = kernels_of(type).unpack;
   return tiles == nullptr || unpack == nullptr ? nullptr : tiles->*unpack;

@@ -38,6 +38,9 @@ PanelProduct panel_product(const MatmulKernels& kernels, quant::Type type);
 /// The same for one activation row and rows that were not packed; null for float types.
 FileProduct file_product(const MatmulKernels& kernels, quant::Type type);
 
+/// The same for two panels and kPairRows rows; null where the tier gains nothing by it.
+PairProduct pair_product(const MatmulKernels& kernels, quant::Type type);
+
 /// What unpacks a panel of this type for products on tiles; null where the tier has no tiles (tiles is null)
 /// or the type has none.
 PanelUnpack panel_unpack(const TileKernels* tiles, quant::Type type);

@@ -51,8 +51,8 @@ void read_in_huge_pages(program::WeightBytes weights) {
 /// Into the second-level cache four times as far as into the first, but no further than this.
 constexpr int32_t kMostFarBytes = 8192;
 
-/// As measured. Zen 4 is quickest when left alone: it is asked for the line that is read next. But it does not
-/// see that blocks whose words are read out of order (the low bits and then the high ones) make a stream.
+/// As measured. Zen 4 is quickest when left alone: it is asked for the line that is read next. But it does
+/// not see that blocks whose words are read out of order (the low bits and then the high ones) make a stream.
 /// Zen 3, which has no AVX-512, and Zen 5 want to be asked always; Zen 5 from 6 to 24 KB ahead.
 int64_t builtin_ahead(quant::Type type) {
   static const int family = amd_family();
@@ -151,6 +151,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           takes_quantized(t.type),
           panel_product(kernels_, t.type),
           file_product(kernels_, t.type),
+          pair_product(kernels_, t.type),
           panel_unpack(tiles_, t.type),
           tiled_from(t.type),
           prefetch_[static_cast<size_t>(id)],

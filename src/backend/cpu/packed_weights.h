@@ -29,6 +29,7 @@ struct Matrix {
   bool quantized;  // products take QuantBlocks (else floats)
   PanelProduct product;
   FileProduct file_product;  // may be null
+  PairProduct pair_product;  // may be null
   PanelUnpack unpack;        // for products on tiles; may be null
   int tiled_from;            // rows
   Prefetch prefetch;
@@ -49,10 +50,10 @@ struct Matrix {
     if (!as_it_is) return {panel(matrix, p), nullptr};
     return {nullptr, data + matrix * matrix_bytes + p * kPanelRows * row_bytes};
   }
-  /// out = the panel times x[0] .. x[count - 1], count <= kTileRows.
-  void multiply(Panel panel, const void* const* x, int64_t count, float* out) const {
+  /// out = the panel times x[0] .. x[count - 1], count <= kTileRows. again: it was read a moment ago.
+  void multiply(Panel panel, const void* const* x, int64_t count, float* out, bool again) const {
     if (panel.packed == nullptr) return file_product(panel.rows, row_bytes, columns, x[0], out);
-    product(panel.packed, columns, x, static_cast<int>(count), out, prefetch);
+    product(panel.packed, columns, x, static_cast<int>(count), out, again ? kAskNothing : prefetch);
   }
   /// Packs a panel of a matrix that lies in the file's order.
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;

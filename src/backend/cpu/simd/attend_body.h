@@ -51,7 +51,7 @@ void score(const float* packed, int64_t first, const float* tile, AttendShape sh
 /// Operand::kRows.
 template <int H, int N>
 void weigh(const Operand::Number* weights, const Operand::Number* values, int64_t stride, int64_t count,
-           float* sums, int64_t sums_stride) {
+           Ahead& ahead, int64_t bytes_ahead, float* sums, int64_t sums_stride) {
   Operand::Sum acc[H][N];
   for (int h = 0; h < H; ++h) {
     for (int n = 0; n < N; ++n) acc[h][n] = Operand::nothing();
@@ -65,6 +65,7 @@ void weigh(const Operand::Number* weights, const Operand::Number* values, int64_
       for (int n = 0; n < N; ++n) acc[h][n] = Operand::multiply_add(w, v[n], acc[h][n]);
     }
   }
+  ask_ahead(ahead, bytes_ahead);
   for (int h = 0; h < H; ++h)
     Operand::store_sums(acc[h], weights + h * Operand::kWeightStride, sums + h * sums_stride);
 }
@@ -77,13 +78,16 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   const Number* keys = Operand::keys(tile);
   // Weights go as far as any query's: the values may be weighted in other groups than the scores.
   const int64_t end = round_up(largest_of(counts, queries), 32);
-  // What the next chunk reads, spread over this one's scores.
-  const int64_t groups = (queries + Operand::kGroup - 1) / Operand::kGroup;
-  const int64_t bytes_ahead = kBlock * ahead.bytes() / kChunkRows / groups + 64;
+  // What the next chunk reads, half of it beside this one's scores and half beside its values.
+  constexpr int64_t kColumns = Operand::kValueBlock * L::kWidth;
+  const auto groups_of = [&](int64_t most) { return (queries + most - 1) / most; };
+  const int64_t half = ahead.bytes() / 2;
+  const int64_t beside_scores = half * kBlock / (kChunkRows * groups_of(Operand::kGroup)) + 64;
+  const int64_t beside_values = half * kColumns / (rank * groups_of(Operand::kValueGroup)) + 64;
   in_groups(queries, Operand::kGroup, [&](int64_t first, int64_t size) {
     const int64_t count = largest_of(counts + first, size);
     with_size<Operand::kGroup>(size, [&](auto n) {
-      score<decltype(n)::value>(packed, first, tile, shape, count, ahead, bytes_ahead,
+      score<decltype(n)::value>(packed, first, tile, shape, count, ahead, beside_scores,
                                 work + first * kChunkRows);
     });
     for (int64_t i = first; i < first + size; ++i) {
@@ -98,13 +102,12 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
       const int64_t count = largest_of(counts + first, size);
       with_size<Operand::kValueGroup>(size, [&](auto n) {
         weigh<decltype(n)::value, decltype(vectors)::value>(weights + first * Operand::kWeightStride,
-                                                            keys + c, stride, count,
+                                                            keys + c, stride, count, ahead, beside_values,
                                                             result.sums + first * rank + c, rank);
       });
     });
   };
   constexpr int kBlockOf16 = 16 / L::kWidth;  // to which sums_stride rounds up
-  constexpr int64_t kColumns = Operand::kValueBlock * L::kWidth;
   int64_t c = 0;
   for (; c + kColumns <= rank; c += kColumns)
     weigh_columns(c, std::integral_constant<int, Operand::kValueBlock>{});

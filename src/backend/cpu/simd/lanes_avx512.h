@@ -8,6 +8,8 @@ struct Lanes {
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
   static constexpr bool kAddsPairs = false;
+  static constexpr bool kPairs =
+      true;  // panels in pairs: 16 sums and products fit, and loads are what limits
   using I = __m512i;
   using F = __m512;
 

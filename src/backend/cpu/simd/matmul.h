@@ -17,6 +17,9 @@ inline constexpr int kQuantColumns = 32;
 /// Activation rows that one call of a product takes at most.
 inline constexpr int kTileRows = 8;
 
+/// Activation rows of a product of two panels.
+inline constexpr int kPairRows = 4;
+
 /// 32 numbers of an activation row: number = scale * code. A block that holds an infinity or a NaN has a NaN
 /// scale, so whatever it is multiplied with becomes NaN.
 struct QuantBlock {
@@ -32,6 +35,8 @@ struct QuantBlock {
 struct Prefetch {
   int32_t far_bytes, near_bytes;
 };
+/// For who reads a panel again: nothing is asked for.
+inline constexpr Prefetch kAskNothing{-1, -1};
 
 /// out[i * kPanelRows + r] = row r of the panel . activation row i, for `count` <= kTileRows rows of
 /// `columns` numbers: x[i] points to QuantBlocks, or to floats if the weight's type is a float type. An
@@ -44,10 +49,16 @@ using PanelProduct = void (*)(const uint8_t* panel, int64_t columns, const void*
 using FileProduct = void (*)(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* x,
                              float* out);
 
-/// file: null for float types.
+/// The same of two panels and kPairRows rows, for which an activation is loaded once: out[p][i * kPanelRows +
+/// r]. The same bits.
+using PairProduct = void (*)(const uint8_t* const* panels, int64_t columns, const void* const* x,
+                             float* const* out, Prefetch prefetch);
+
+/// file: null for float types. pair: null for these, and where a tier gains nothing by it.
 struct Product {
   PanelProduct panel;
   FileProduct file;
+  PairProduct pair;
 };
 
 struct MatmulKernels {

@@ -32,6 +32,7 @@ SLUICE_INLINE inline void repeat(Function f) {
 /// what a core has for outstanding lines and everything waits.
 template <int bytes>
 SLUICE_INLINE inline void ask_ahead(const uint8_t* at, Prefetch prefetch) {
+  if (prefetch.near_bytes < 0) return;
   for (int line = 0; line < bytes; line += 64) {
     L::prefetch_far(at + prefetch.far_bytes + line);
     L::prefetch(at + prefetch.near_bytes + line);
@@ -45,17 +46,20 @@ constexpr int pairs_that_fit(int largest, int steps) {
   return steps;
 }
 
+/// What the sums of one half (or the whole) of a group begin with: it makes up for the offset of the codes.
+template <typename Codec>
+SLUICE_INLINE inline I start_of(const QuantBlock& x, int half) {
+  const int32_t sum = Codec::kHalves == 2 ? x.sums[half] : x.sums[0] + x.sums[1];
+  if constexpr (Codec::kBytes) return L::start_bytes(sum);
+  return Codec::kOffset != 0 ? L::all(-Codec::kOffset * sum) : L::zero();
+}
+
 /// The sums of one half (or the whole) of a group for R rows: integers, so exact.
 template <typename Codec, int R>
 SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, const QuantBlock* const* x,
                                     I* sums) {
   constexpr int kSteps = 8 / Codec::kHalves;
-  repeat<R>([&](auto r) SLUICE_INLINE {
-    const int32_t sum = Codec::kHalves == 2 ? x[r]->sums[half] : x[r]->sums[0] + x[r]->sums[1];
-    sums[r] = Codec::kBytes         ? L::start_bytes(sum)
-              : Codec::kOffset != 0 ? L::all(-Codec::kOffset * sum)
-                                    : L::zero();
-  });
+  repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = start_of<Codec>(*x[r], half); });
   using V = std::conditional_t<(R > 0), L, void>;  // names that a tier does not have are not looked up
   if constexpr (V::kAddsPairs) {
     constexpr int kRun = pairs_that_fit(Codec::kLargest, kSteps);
@@ -84,20 +88,40 @@ SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, con
   }
 }
 
-/// One group of 32 columns: sums += scale of x * sum of (scale * (codes . x)) + minimum * sum of x, in
-/// float32.
+/// The same of two panels: an activation is loaded once for both. Of tiers whose vectors hold a panel.
 template <typename Codec, int R>
-SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBlock* const* x, F* sums) {
-  F products[R];
-  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
-    I dots[R];
-    dot_codes<Codec, R>(codec, group, half, x, dots);
-    const F scale = codec.scale(group, half);
+SLUICE_INLINE inline void dot_codes_of_two(const Codec (&codecs)[2], int group, int half,
+                                           const QuantBlock* const* x, I (&sums)[2][R]) {
+  constexpr int kSteps = 8 / Codec::kHalves;
+  using V = std::conditional_t<(R > 0), L, void>;  // names that a tier does not have are not looked up
+  repeat<R>([&](auto r) SLUICE_INLINE { sums[0][r] = sums[1][r] = start_of<Codec>(*x[r], half); });
+  repeat<kSteps>([&](auto step) SLUICE_INLINE {
+    const int j = half * kSteps + step;
+    const I codes[2] = {codecs[0].code(group, j), codecs[1].code(group, j)};
     repeat<R>([&](auto r) SLUICE_INLINE {
-      const F product = L::to_float(dots[r]);
-      products[r] = half == 0 ? L::mul(product, scale) : L::fma(product, scale, products[r]);
+      const auto four = L::four(x[r]->codes + 4 * j);
+      repeat<2>([&](auto p) SLUICE_INLINE {
+        sums[p][r] =
+            Codec::kBytes ? V::dot_bytes(sums[p][r], codes[p], four) : V::dot(sums[p][r], codes[p], four);
+      });
     });
   });
+}
+
+/// products (+)= scale * dots of one half.
+template <typename Codec, int R>
+SLUICE_INLINE inline void scale_dots(const Codec& codec, int group, int half, const I* dots, F* products) {
+  const F scale = codec.scale(group, half);
+  repeat<R>([&](auto r) SLUICE_INLINE {
+    const F product = L::to_float(dots[r]);
+    products[r] = half == 0 ? L::mul(product, scale) : L::fma(product, scale, products[r]);
+  });
+}
+
+/// sums += scale of x * products + minimum * sum of x.
+template <typename Codec, int R>
+SLUICE_INLINE inline void add_products(const Codec& codec, int group, const QuantBlock* const* x,
+                                       const F* products, F* sums) {
   repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = L::fma(products[r], L::all_f(x[r]->scale), sums[r]); });
   if constexpr (Codec::kMinimum) {
     repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
@@ -109,6 +133,33 @@ SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBl
       });
     });
   }
+}
+
+/// One group of 32 columns: sums += scale of x * sum of (scale * (codes . x)) + minimum * sum of x, in
+/// float32.
+template <typename Codec, int R>
+SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBlock* const* x, F* sums) {
+  F products[R]{};
+  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
+    I dots[R];
+    dot_codes<Codec, R>(codec, group, half, x, dots);
+    scale_dots<Codec, R>(codec, group, half, dots, products);
+  });
+  add_products<Codec, R>(codec, group, x, products, sums);
+}
+
+/// The same of two panels.
+template <typename Codec, int R>
+SLUICE_INLINE inline void add_group_of_two(const Codec (&codecs)[2], int group, const QuantBlock* const* x,
+                                           F (&sums)[2][R]) {
+  F products[2][R]{};
+  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
+    I dots[2][R];
+    dot_codes_of_two<Codec, R>(codecs, group, half, x, dots);
+    repeat<2>([&](auto p)
+                  SLUICE_INLINE { scale_dots<Codec, R>(codecs[p], group, half, dots[p], products[p]); });
+  });
+  repeat<2>([&](auto p) SLUICE_INLINE { add_products<Codec, R>(codecs[p], group, x, products[p], sums[p]); });
 }
 
 /// The sums of R rows with all rows of a panel.
@@ -158,6 +209,33 @@ void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
     });
   }
   sums.store(out);
+}
+
+/// kPairRows rows times two panels.
+template <typename Codec>
+void pair_tile(const uint8_t* const* panels, int64_t columns, const void* const* rows, float* const* out,
+               Prefetch prefetch) {
+  constexpr int R = kPairRows, kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
+  static_assert(PanelSums<R>::kParts == 1);
+  const uint8_t* at[2] = {panels[0], panels[1]};
+  const QuantBlock* x[R];
+  F sums[2][R];
+  for (int r = 0; r < R; ++r) {
+    x[r] = static_cast<const QuantBlock*>(rows[r]);
+    sums[0][r] = sums[1][r] = L::all_f(0);
+  }
+  for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
+    const Codec codecs[2] = {Codec(at[0], 0), Codec(at[1], 0)};
+    repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+      for (const uint8_t* panel : at) ask_ahead<kGroupBytes>(panel + g * kGroupBytes, prefetch);
+      add_group_of_two<Codec, R>(codecs, g, x, sums);
+      for (int r = 0; r < R; ++r) ++x[r];
+    });
+    for (const uint8_t*& panel : at) panel += Codec::kPackedBytes;
+  }
+  for (int p = 0; p < 2; ++p) {
+    for (int r = 0; r < R; ++r) L::store_f(out[p] + r * kPanelRows, sums[p][r]);
+  }
 }
 
 /// Fifth bits of a row a lane, to where panels have them: bit 4j + b becomes bit j of byte b, by four
@@ -354,9 +432,15 @@ void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
 }
 
 template <typename Codec>
-constexpr Product kProduct{product<QuantTiles<Codec>>, file_product<Codec>};
+constexpr PairProduct pair_of() {
+  // Blocks of 256 columns keep their scales in memory, and two of them more than is gained.
+  if constexpr (L::kPairs && Codec::kGroups == 1) return pair_tile<Codec>;
+  return nullptr;
+}
+template <typename Codec>
+constexpr Product kProduct{product<QuantTiles<Codec>>, file_product<Codec>, pair_of<Codec>()};
 template <typename Number>
-constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr};
+constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr, nullptr};
 
 constexpr MatmulKernels kTable{
     quantize,         silu_mul,        kFloatProduct<F32>, kFloatProduct<F16>, kFloatProduct<BF16>,
