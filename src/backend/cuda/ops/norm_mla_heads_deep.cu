@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numbers>
+#include <variant>
 
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/norm_mla_heads.cuh"
@@ -40,32 +41,58 @@ constexpr int64_t kLongestContext = 8192;  // a bucket; 6% over mla_heads_deep.c
 constexpr int kQuarters = 4, kQuarterSteps = kWidth / 16 / kQuarters;  // matrix steps of 16 columns
 constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
 constexpr int kWarpColumns = kRank / kWarps;  // of values
-constexpr int kFewReaders = 6;                // blocks of a head that may ask for all words at once
 static_assert(kPiece % 16 == 0);
 
-/// Words of a head on the board: of each part of its context the largest score and the sum of the weights
-/// below it, and 512 halves of each part.
-constexpr int kPartWords = kRank / 2;
-__device__ inline int weight_words(const Args& args, int head, int part) {
-  return head_words(args, head) + 2 * part;
+/// Parts of contexts lie on the board without tags, which would be as many bytes again: a word is there once
+/// it is not zero. There is room for them twice: a launch takes what the one before it has made zero, and
+/// makes the other one zero. Of a head: 512 halves of each part, two of which are never zero together, and of
+/// each part the largest score (low) and the sum of the weights below it, which is 1 or more.
+constexpr int kPartWords = kRank / 4;
+constexpr int kPartGroups = kThreads / (kRank / 8);  // of threads that take every so manyth part
+SLUICE_BOTH inline int words_of_parts(int parts) { return parts * kPartWords + (parts + 1) / 2 * 2; }
+/// Where they begin: behind the words of the kernel for a short context. Before them, the number of launches.
+SLUICE_BOTH inline int parts_board(const Args& args) {
+  return (kQueryWords + args.a.rows + args.heads.out.heads * args.heads.cluster * (kRank + 2) + 3) / 2 * 2;
 }
-__device__ inline int part_words(const Args& args, int head, int part) {
-  return weight_words(args, head, args.parts) + part * kPartWords;
+__device__ inline uint64_t* turn_word(const Args& args) { return args.board.words + parts_board(args) - 1; }
+__device__ inline uint64_t* head_parts(const Args& args, uint32_t turn, int head) {
+  const int heads = args.heads.out.heads;
+  return args.board.words + parts_board(args) + (turn % 2 * heads + head) * args.head_words;
+}
+__device__ inline uint64_t* part_weights(const Args& args, uint32_t turn, int head) {
+  return head_parts(args, turn, head) + args.parts * kPartWords;
+}
+
+__device__ inline void put_pair(uint64_t* at, uint32_t low, uint32_t high) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(uint64_t{high} << 32 | low) : "memory");
+}
+/// Two halves, minus zero for two zeroes.
+__device__ inline uint32_t never_zero(uint32_t halves) { return halves == 0 ? 0x80008000u : halves; }
+
+/// Makes the room of parts zero that the next launch takes.
+__device__ inline void clear_parts(const Args& args, uint32_t turn) {
+  auto* const to = reinterpret_cast<uint4*>(head_parts(args, turn + 1, 0));
+  const int all = args.heads.out.heads * args.head_words / 2;
+  for (int i = static_cast<int>(blockIdx.x) * kThreads + thread(); i < all;
+       i += static_cast<int>(gridDim.x) * kThreads)
+    to[i] = uint4{0, 0, 0, 0};
 }
 
 /// A block's shared memory.
 struct alignas(16) Shared {
   union {
     struct {
+      float q_norm[kMostLowColumns];
       char row[activation_bytes(kMostColumns)];
-      float norm[kMostColumns], q_norm[kMostLowColumns];
+      float norm[kMostColumns];
     };
     struct {  // once the queries are made
+      alignas(16) char first[SplitQueries::kTileBytes], second[SplitQueries::kTileBytes];
       float scores[kQuarters * kHeads * kScoreStride];
       alignas(16) uint16_t weights[kHeads * kWeightStride];
       float shrink[kHeads], inverse[kHeads];
     };
-    float halves[2][kRank];  // of the context, once the parts are out
+    float sums[kPartGroups][kRank];  // of the context, once the parts are out
   };
   alignas(16) char x[activation_bytes(kMostLowColumns)];  // the low-rank query
   char q_blocks[activation_bytes(32 * kWarps)];           // a share of queries, a copy a warp
@@ -76,8 +103,8 @@ struct alignas(16) Shared {
   Turn turns[kTurned / 2];
   alignas(16) float partial[3][kWarps];
   uint32_t largest;  // of this block's latent queries: bits of a float
+  uint32_t turn;     // launches of this kernel before this one
   alignas(8) uint64_t rows_there;
-  alignas(16) char first[SplitQueries::kTileBytes], second[SplitQueries::kTileBytes];
   alignas(16) char rows[kPiece * kMlaPitch];
 };
 static_assert(sizeof(Shared) <= 226 * 1024, "of compute capabilities 9.0 and 10.0");
@@ -199,7 +226,7 @@ __device__ inline void take_latent_queries(const Args& args, const Work& work) {
 
 /// Attention of this block's heads over its part of the context, to the board.
 __device__ inline void attend_part(const Args& args, const Work& work, int position, int sequence, int pages,
-                                   uint32_t tag) {
+                                   uint32_t turn) {
 #if __CUDA_ARCH__ >= 900
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
@@ -209,6 +236,13 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
   const float factor = h.scale * std::numbers::log2e_v<float> * query_unscale(__uint_as_float(s.largest));
   float largest = -INFINITY, total = 0;  // of the head that is this warp's
   QueryColumnSums<1, kWarpColumns> sum;
+  const int first_step = SplitQueries::at(0, quarter * kQuarterSteps, lane);
+  uint2 high[kQuarterSteps], low[kQuarterSteps];  // both halves of this lane's queries
+#pragma unroll
+  for (int i = 0; i < kQuarterSteps; ++i) {
+    high[i] = reinterpret_cast<const uint2*>(s.first)[first_step + 32 * i];
+    low[i] = reinterpret_cast<const uint2*>(s.second)[first_step + 32 * i];
+  }
 #pragma unroll 1
   for (int piece = 0; piece < work.pieces; ++piece) {
     const int count = work.count_of(piece), whole = (count + 15) / 16 * 16;
@@ -225,32 +259,27 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
     }
     if (added < count || count < whole) __syncthreads();
 
-    constexpr int kSets = kWarps / kQuarters, kTiles = (kPiece / 16 + kSets - 1) / kSets;
-    float score[kTiles][2][4] = {};  // positions by heads; of the queries' first and second halves
-#pragma unroll 3
-    for (int i = 0; i < kQuarterSteps; ++i) {
-      const int step = SplitQueries::at(0, quarter * kQuarterSteps + i, lane);
-      const uint2 high = reinterpret_cast<const uint2*>(s.first)[step];
-      const uint2 low = reinterpret_cast<const uint2*>(s.second)[step];
+    constexpr int kSets = kWarps / kQuarters;
+#pragma unroll 1
+    for (int at = set * 16; at < count; at += kSets * 16) {
+      // All of a tile's rows at once, so that they do not wait for each other.
+      uint32_t key[kQuarterSteps][4];
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const int at = (tile * kSets + set) * 16;
-        if (at >= count) break;
-        uint32_t key[4];
-        load_matrices(key, rows + (at + lane % 16) * kMlaPitch +
-                               ((quarter * kQuarterSteps + i) * 16 + lane / 16 * 8) * 2);
-        mma_16x8x16(score[tile][0], key, high.x, high.y);
-        mma_16x8x16(score[tile][1], key, low.x, low.y);
+      for (int i = 0; i < kQuarterSteps; ++i) {
+        load_matrices(key[i], rows + (at + lane % 16) * kMlaPitch +
+                                  ((quarter * kQuarterSteps + i) * 16 + lane / 16 * 8) * 2);
       }
-    }
+      // Positions by heads; of the queries' first and second halves, of every other step.
+      float score[4][4] = {};
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int at = (tile * kSets + set) * 16;
-      if (at >= count) break;
+      for (int i = 0; i < kQuarterSteps; ++i) {
+        mma_16x8x16(score[i % 2], key[i], high[i].x, high[i].y);
+        mma_16x8x16(score[2 + i % 2], key[i], low[i].x, low[i].y);
+      }
       float* const to = s.scores + (quarter * kHeads + 2 * t) * kScoreStride + at + g;
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        to[k % 2 * kScoreStride + k / 2 * 8] = score[tile][0][k] + score[tile][1][k];
+        to[k % 2 * kScoreStride + k / 2 * 8] = (score[0][k] + score[1][k]) + (score[2][k] + score[3][k]);
     }
     __syncthreads();
 
@@ -283,10 +312,9 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
         const float all = lane_sum(total);
         if (lane == 0) {
           s.inverse[warp] = 1 / all;
-          if (warp < work.heads) {
-            uint64_t* const words = args.board.words + weight_words(args, work.first_head + warp, work.part);
-            put_word(words, largest, tag), put_word(words + 1, all, tag);
-          }
+          if (warp < work.heads)
+            put_pair(part_weights(args, turn, work.first_head + warp) + work.part, __float_as_uint(largest),
+                     __float_as_uint(all));
         }
       }
     }
@@ -304,49 +332,81 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (2 * t + i >= work.heads) break;
-    uint64_t* const words = args.board.words + part_words(args, work.first_head + 2 * t + i, work.part);
+    static_assert(kWarpColumns == 32);
+    uint32_t pair[2];
 #pragma unroll
-    for (int m = 0; m < kWarpColumns / 16; ++m) {
-      const uint32_t pair = pack_halves(sum.of[m][0][i] * inverse[i], sum.of[m][0][2 + i] * inverse[i]);
-      put_word(words + (warp * (kWarpColumns / 16) + m) * 8 + g, __uint_as_float(pair), tag);
-    }
+    for (int m = 0; m < 2; ++m)
+      pair[m] = never_zero(pack_halves(sum.of[m][0][i] * inverse[i], sum.of[m][0][2 + i] * inverse[i]));
+    put_pair(head_parts(args, turn, work.first_head + 2 * t + i) + work.part * kPartWords + warp * 8 + g,
+             pair[0], pair[1]);
   }
 #endif
 }
 
 /// The head's context from its parts, quantised. The block meets.
 __device__ inline void take_context(const Args& args, const Activations& x, int head, int parts,
-                                    uint32_t tag) {
+                                    uint32_t turn) {
+#if __CUDA_ARCH__ >= 900
   Shared& s = shared();
-  constexpr int kEach = kMostParts / 2;
-  const int lane = thread() % 32, half = thread() / (kRank / 2), word = thread() % (kRank / 2);
-  const uint64_t* const words = args.board.words;
-  const uint64_t* const mine = words + part_words(args, head, half) + word;  // of every other part
+  constexpr int kEach = kMostParts / kPartGroups, kUnits = kRank / 8;
+  const int lane = thread() % 32, group = thread() / kUnits, unit = thread() % kUnits;
+  const auto* const mine = reinterpret_cast<const uint4*>(head_parts(args, turn, head)) + unit;
   // A lane finds the factor of a part.
-  const uint64_t* const of_lane = words + weight_words(args, head, min(lane, parts - 1));
-  // The last part is late: it has this step's row. Where many blocks would ask for words in vain they wait
-  // for it.
-  if (args.heads.cluster > kFewReaders) take_word(words + part_words(args, head, parts - 1) + word, tag);
-  float value[kEach + 2];
-  take_each([&](int i) { return i < kEach ? mine + i * 2 * kPartWords : of_lane + (i - kEach); },
-            [&](int i) { return i >= kEach || 2 * i + half < parts; }, tag, value);
-  const float best = lane < parts ? value[kEach] : -INFINITY;
-  const float weight = exp2f(best - lane_max(best)) * value[kEach + 1];
-  const float factor = __fdividef(lane < parts ? weight : 0.0f, lane_sum(lane < parts ? weight : 0.0f));
-  float2 sum{0, 0};
+  const uint64_t* const of_lane = part_weights(args, turn, head) + min(lane, parts - 1);
+  uint64_t weights = 0;
+  uint4 part[kEach];  // of every kPartGroups-th
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const float share = __shfl_sync(kWholeWarp, factor, 2 * i + half);
-    const uint32_t bits = __float_as_uint(value[i]);
-    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&bits));
-    sum.x += share * two.x, sum.y += share * two.y;
+    const uint32_t none = group + i * kPartGroups < parts ? 0 : 1;
+    part[i] = {none, none, none, none};
   }
-  const int column = word / 8 * 16 + word % 8;
+  bool all;
+#pragma unroll 1
+  do {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      asm volatile(
+          "{\n .reg .pred p;\n .reg .b32 a, b;\n min.u32 a, %0, %1;\n min.u32 b, %2, %3;\n"
+          " min.u32 a, a, b;\n setp.eq.u32 p, a, 0;\n"
+          " @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+          : "+r"(part[i].x), "+r"(part[i].y), "+r"(part[i].z), "+r"(part[i].w)
+          : "l"(mine + (group + i * kPartGroups) * (kPartWords / 2))
+          : "memory");
+    }
+    asm volatile("{\n .reg .pred p;\n setp.eq.u64 p, %0, 0;\n @p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
+                 : "+l"(weights)
+                 : "l"(of_lane)
+                 : "memory");
+    all = weights != 0;
+#pragma unroll
+    for (const uint4& one : part) all &= min(min(one.x, one.y), min(one.z, one.w)) != 0;
+  } while (!all);
+  const float best = lane < parts ? __uint_as_float(static_cast<uint32_t>(weights)) : -INFINITY;
+  const float weight = exp2f(best - lane_max(best)) * __uint_as_float(static_cast<uint32_t>(weights >> 32));
+  const float factor = __fdividef(lane < parts ? weight : 0.0f, lane_sum(lane < parts ? weight : 0.0f));
+  float sum[8] = {};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float share = __shfl_sync(kWholeWarp, factor, group + i * kPartGroups);
+    const uint32_t words[4] = {part[i].x, part[i].y, part[i].z, part[i].w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&words[w]));
+      sum[2 * w] += share * two.x, sum[2 * w + 1] += share * two.y;
+    }
+  }
   __syncthreads();  // all warps are done with what lies there
-  s.halves[half][column] = sum.x, s.halves[half][column + 8] = sum.y;
+  auto* const to = reinterpret_cast<float4*>(s.sums[group] + unit * 8);
+  to[0] = {sum[0], sum[1], sum[2], sum[3]}, to[1] = {sum[4], sum[5], sum[6], sum[7]};
   __syncthreads();
-  quantize_lanes(x, thread() / 32, s.halves[0][thread()] + s.halves[1][thread()]);
+  // A lane's two words of a part are columns g and 8 + g, 16 + g and 24 + g of a warp's 32 (attend_part).
+  const int at = thread() - lane + lane % 8 * 4 + lane / 16 * 2 + lane / 8 % 2;
+  float context = 0;
+#pragma unroll
+  for (int i = 0; i < kPartGroups; ++i) context += s.sums[i][at];
+  quantize_lanes(x, thread() / 32, context);
   __syncthreads();
+#endif
 }
 
 template <typename Low, typename Q, typename B>
@@ -372,20 +432,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t tag = args.board.tag();
   const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
             pages = __ldg(&h.step.header->pages_per_sequence);
-  const Work work(args, position + 1);
-  const PieceRow first_piece(args, work, 0, position, sequence, pages);
   link.wait();
 
+  uint32_t turn = 0;
+  if (thread() == 0)
+    turn = static_cast<uint32_t>(load_result(reinterpret_cast<const int32_t*>(turn_word(args))));
   wait_for_copies();
   const Activations row{offsetof(Shared, row), args.columns, true, false};
   float squares = quantize_row(row, args.in, s.norm, [] {});
   squares = lane_sum(squares);
   if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
+  if (thread() == 0) s.turn = turn;
   __syncthreads();
-  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
-
+  turn = s.turn;
   const bool multiplies = h.q.codes != nullptr;
   const Share share = args.shares[rank];
+  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
+
+  const Work work(args, position + 1);
   auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
     return static_cast<int>(h.q.first_row) + query_row(h, share, head, rank, i);
   });
@@ -395,6 +459,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   prefetch_range(h.k_b.codes + h.k_b.row(head, 0) * code_bytes(h.k_b.type, h.nope) + rank * k_bytes, k_bytes);
   const bool adds = work.begin <= position && position < work.end;
   const NewRow added(args, adds || (rank == 0 && head == 0));
+  clear_parts(args, turn);
+  const PieceRow first_piece(args, work, 0, position, sequence, pages);
   constexpr int kLowWords = kMostLowColumns / kThreads;
   if (thread() % kWarps == 0)  // some threads of each warp
     s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
@@ -428,13 +494,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   if (work.end > work.begin) {
     take_latent_queries(args, work);
-    attend_part(args, work, position, sequence, pages, tag);
+    attend_part(args, work, position, sequence, pages, turn);
   }
   if (v.count <= 0) return;
   v.ask();
   const Activations context{offsetof(Shared, context), kRank, true, false};
-  take_context(args, context, head, Work::parts_of(args, position + 1), tag);
+  take_context(args, context, head, Work::parts_of(args, position + 1), turn);
   if (rank == 0) clear_queries(args, head);
+  // This block has had words of all others, who had read it before (LowRows: each has a task of b or more).
+  if (blockIdx.x == 0 && thread() == 0) *turn_word(args) = turn + 1;
   v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
   if (h.handed == nullptr) return;
   __syncthreads();
@@ -461,12 +529,20 @@ bool long_context_serves(const program::Program& program, const program::NormMla
   const program::MlaQuery& query = op.heads.query;
   const int64_t low = query.q ? program[query.q.id].columns() : 0;
   const int64_t heads = program[op.heads.out.id].heads();
-  const int64_t head_words = int64_t{kMostParts} * (kPartWords + 2);
+  for (const program::Op& record : program.ops()) {  // they share the board's room for parts
+    const auto* const other = std::get_if<program::NormMlaHeads>(&record.args);
+    if (other != nullptr && (program[other->heads.out.id].heads() != heads ||
+                             program[other->products.a.id].shape[1] != program[op.products.a.id].shape[1]))
+      return false;
+  }
+  const int of_head = blocks_of_head(heads, sizes.processors), blocks = static_cast<int>(heads) * of_head;
+  const int groups = groups_of(static_cast<int>(heads), blocks);
+  if (groups == 0) return false;
+  const int64_t words = kQueryWords + program[op.products.a.id].shape[1] + heads * of_head * (kRank + 2) + 3 +
+                        2 * heads * words_of_parts(blocks / groups);
   return sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
-         groups_of(static_cast<int>(heads),
-                   static_cast<int>(heads) * blocks_of_head(heads, sizes.processors)) > 0 &&
          program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns &&
-         kQueryWords + program[op.products.a.id].shape[1] + heads * head_words <= kCountedBoard;
+         words <= kCountedBoard;
 }
 
 void start_long_context(Args args, const Context& context) {
@@ -474,7 +550,7 @@ void start_long_context(Args args, const Context& context) {
   const int heads = h.out.heads, blocks = heads * h.cluster;
   args.groups = groups_of(heads, blocks);
   args.parts = blocks / args.groups;
-  args.head_words = args.parts * (kPartWords + 2);
+  args.head_words = words_of_parts(args.parts);
   // One piece where that is enough, and no more shared memory than it takes.
   const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
   args.piece = std::min(most, kPiece);
