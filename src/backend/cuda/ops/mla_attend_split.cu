@@ -60,19 +60,14 @@ __device__ __forceinline__ void bring_codes(uint32_t to, const char* page, int c
   commit_copies();
 }
 
-/// kCoded: the cache is in eight bits. The second page's place holds rows as they are then, and the page is
-/// made of them.
+/// A chunk of a row for 16 kTiles heads. kCoded: the cache is in eight bits. The second page's place holds
+/// rows as they are then, and the page is made of them.
 template <int kTiles, bool kCoded>
-__global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps, const MlaArgs p) {
+__device__ __forceinline__ void attend_chunk(const Link& link, const MlaArgs& p, int first_head, int length,
+                                             int chunk_rows, int chunk) {
   extern __shared__ __align__(128) char split_shared[];
-  const Link link(stamps);
-  // What a step is made of is there before its first kernel; its cache rows and queries are not.
-  const int row = static_cast<int>(blockIdx.x), first_head = static_cast<int>(blockIdx.z) * 16 * kTiles;
-  if (row >= p.step.header->rows) return;
-  const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
-  const int begin = static_cast<int>(blockIdx.y) * chunk_rows, end = min(begin + chunk_rows, length);
-  if (begin >= end) return;
-
+  const int row = static_cast<int>(blockIdx.x);
+  const int begin = chunk * chunk_rows, end = min(begin + chunk_rows, length);
   const uint32_t pages = shared_address(split_shared);
   float* const scores = reinterpret_cast<float*>(split_shared + 2 * kPageBytes);
   uint16_t* const weights = reinterpret_cast<uint16_t*>(scores + kQuarters * kHeadTile * kScoreStride);
@@ -228,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
 
   // One chunk: the result. Several: its part, and what it has to be weighed with.
   const bool alone = length <= chunk_rows;
-  const int64_t part = int64_t{row} * p.most_chunks + blockIdx.y;
+  const int64_t part = int64_t{row} * p.most_chunks + chunk;
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int head = warp * kMine + i;
@@ -241,6 +236,29 @@ __global__ void __launch_bounds__(kThreads, 1) attend_chunks(const Stamps stamps
     const int head = first_head + mine;
     return alone ? p.out(row, head) : p.parts + (part * heads + head) * kMlaRank;
   });
+}
+
+/// Tiles of 16 heads read the cache once each, but halve what a block of threads has to do: they are taken
+/// where a row has no more than small_chunks chunks. grid: (rows, tiles of the chunks that may be so, then of
+/// the others), so that what short contexts have comes first. kEither: there may be rows of more chunks.
+template <bool kEither, bool kCoded>
+__global__ void __launch_bounds__(kThreads, 1)
+    attend_chunks(const Stamps stamps, const MlaArgs p, int small_chunks) {
+  const Link link(stamps);
+  // What a step is made of is there before its first kernel; its cache rows and queries are not.
+  const int row = static_cast<int>(blockIdx.x), tiles = (p.q.heads + 15) / 16, pairs = (tiles + 1) / 2;
+  if (row >= p.step.header->rows) return;
+  const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
+  const int chunks = (length + chunk_rows - 1) / chunk_rows;
+  const int at = static_cast<int>(blockIdx.y), behind = at - small_chunks * tiles;
+  const int chunk = behind < 0 ? at / tiles : small_chunks + behind / pairs;
+  const int tile = behind < 0 ? at % tiles : behind % pairs * 2;
+  if (chunk >= chunks) return;
+  if (!kEither || chunks <= small_chunks) {
+    attend_chunk<1, kCoded>(link, p, tile * 16, length, chunk_rows, chunk);
+  } else if constexpr (kEither) {
+    if (tile % 2 == 0) attend_chunk<2, kCoded>(link, p, tile * 16, length, chunk_rows, chunk);
+  }
 }
 
 /// grid: (heads, rows): a block of threads puts the chunks of a head of a row together, a thread four
@@ -282,18 +300,18 @@ void attend_split(const MlaArgs& args, const Context& context) {
   const int heads = args.q.heads;
   const int64_t longest = std::max<int64_t>(1, context.longest);
   const int64_t chunks = std::min<int64_t>(args.most_chunks, (longest + kPageRows - 1) / kPageRows);
-  // Tiles of 16 heads read the cache once each, but halve what a block of threads has to do.
-  const bool small = heads <= 16 || chunks * context.step_rows * ((heads + 15) / 16) <= context.processors;
-  const int tile = small ? 16 : kHeadTile;
-  // Rows' first chunks come first: of short contexts there are no others.
-  const LaunchShape shape{dim3(static_cast<unsigned>(context.step_rows), static_cast<unsigned>(chunks),
-                               static_cast<unsigned>((heads + tile - 1) / tile)),
+  const int64_t tiles = (heads + 15) / 16;
+  // As many blocks of threads as there are multiprocessors.
+  const int64_t small =
+      tiles == 1 ? chunks : std::min(chunks, context.processors / (context.step_rows * tiles));
+  const LaunchShape shape{dim3(static_cast<unsigned>(context.step_rows),
+                               static_cast<unsigned>(small * tiles + (chunks - small) * ((tiles + 1) / 2))),
                           dim3(kThreads), kSharedBytes};
   const bool coded = args.cache.coded > 0;
   launch(context,
-         tile == 16 ? (coded ? attend_chunks<1, true> : attend_chunks<1, false>)
-                    : (coded ? attend_chunks<2, true> : attend_chunks<2, false>),
-         shape, args);
+         small < chunks ? (coded ? attend_chunks<true, true> : attend_chunks<true, false>)
+                        : (coded ? attend_chunks<false, true> : attend_chunks<false, false>),
+         shape, args, small);
   if (chunks > 1) join_chunks(args, context);
 }
 

@@ -107,6 +107,27 @@ __device__ __forceinline__ uint32_t under_1024(uint32_t bits, uint32_t mask) {
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(0x64006400u));
   return result;
 }
+/// The same into `codes`, which lie under it already.
+__device__ __forceinline__ uint32_t under_1024_with(uint32_t codes, uint32_t bits, uint32_t mask) {
+  return codes | bits & mask;
+}
+/// `bits` by so many places to the left, or to the right where negative; known at compile time.
+__device__ __forceinline__ uint32_t moved(uint32_t bits, int places) {
+  return places >= 0 ? bits << places : bits >> -places;
+}
+/// Two pairs of codes of six bits, their low four bits as in nibbles(), the upper two in `upper` from bit
+/// `first` of every 16 on: of the first pair's in upper[0], of the second's in upper[1].
+__device__ __forceinline__ void sixes(uint32_t bits, const uint32_t (&upper)[2], int first, const Affine& a,
+                                      uint32_t& low, uint32_t& high) {
+  const uint32_t q = under_1024_with(under_1024(bits, 0x000F000Fu), moved(upper[0], 4 - first), 0x00300030u);
+  const uint32_t q16 =
+      under_1024_with(under_1024(bits, 0x00F000F0u), moved(upper[1], 8 - first), 0x03000300u);
+  const __half2 exact = __hsub2(as_half2(q), a.bias);
+  const __half2 shift = __hsub2(__float2half2_rn(960.0f), a.bias);  // -64 - bias
+  const __half2 above = __hfma2(as_half2(q16), __float2half2_rn(0x1p-4f), shift);
+  low = as_bits(__hfma2(exact, a.scale[0], a.offset[0]));
+  high = as_bits(__hfma2(above, a.scale[1], a.offset[1]));
+}
 /// Two pairs of nibbles, in the low and the high four bits of every other byte, to numbers: 1024 + 16 q,
 /// where q lies high, is divided before the bias is taken away, both exactly.
 __device__ __forceinline__ void nibbles(uint32_t bits, const Affine& a, uint32_t& low, uint32_t& high) {
@@ -207,8 +228,12 @@ struct Block {
                 -high_half(super) * static_cast<float>(scale >> 8));
       }
     } else if constexpr (kFamily == Family::Six) {
-      set_all(a, 32, low_half(super) * static_cast<float>(static_cast<int8_t>(scale & 255)), 0);
-      a.scale[1] = twice(low_half(super) * static_cast<float>(static_cast<int8_t>(scale >> 8)));
+      set_all(a, 32, 0, 0);
+      // Both bytes, 128 more than they are, under 1024; products of halves are rounded once.
+      const __half2 signed_bytes =
+          __hsub2(as_half2(__byte_perm(scale ^ 0x8080u, 0x64u, 0x4140)), twice(1152.0f));
+      const __half2 both = __hmul2(signed_bytes, __low2half2(as_half2(super)));
+      a.scale[0] = __low2half2(both), a.scale[1] = __high2half2(both);
     } else if constexpr (kFamily == Family::Eight) {
       set_all(a, 128, low, 0);
     } else if constexpr (kFamily == Family::TwoThree) {
@@ -271,6 +296,9 @@ struct Block {
     } else if constexpr (kFamily == Family::Nibble) {
       nibbles(codes[j], a, out[0], out[2]);
       nibbles(codes[j] >> 8, a, out[1], out[3]);
+    } else if constexpr (kFamily == Family::Six) {
+      sixes(codes[j], high, 2 * j, a, out[0], out[2]);
+      sixes(codes[j] >> 8, high, 2 * j + 8, a, out[1], out[3]);
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -278,9 +306,6 @@ struct Block {
         if constexpr (kFamily == Family::Five) {
           const uint32_t fifth = high[0] >> (j + 4 * i);
           even |= (fifth & 0x00010001u) << 4, odd |= (fifth >> 8 & 0x00010001u) << 4;
-        } else if constexpr (kFamily == Family::Six) {
-          const uint32_t upper = high[i] >> (2 * j);
-          even |= (upper & 0x00030003u) << 4, odd |= (upper >> 8 & 0x00030003u) << 4;
         }
         out[2 * i] = number(even, a, i);
         out[2 * i + 1] = number(odd, a, i);

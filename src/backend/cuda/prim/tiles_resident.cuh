@@ -22,15 +22,16 @@ inline constexpr int kAhead = 6;  ///< chunks from a line's being asked for to i
 
 #ifdef SLUICE_WGMMA
 
-/// Goes through the chunks of a warpgroup's tiles: block 4 chunk + t of its row, or without t.
+/// Goes through the chunks of a warpgroup's tiles: block 4 chunk + t of its row, or without t. Behind the
+/// last tile it stays in that: what is loaded there is not used.
 struct Cursor {
-  int64_t block;
-  int32_t chunk, tile;
+  int32_t block, chunk, tile;
 
-  __device__ __forceinline__ void advance(int chunks, int tiles_apart) {
+  __device__ __forceinline__ void advance(int chunks, int tiles, int tiles_apart) {
     block += 4;
-    if (++chunk == chunks)
-      chunk = 0, tile += tiles_apart, block += (int64_t{tiles_apart} * kTileRows - 1) * (4 * chunks);
+    if (++chunk < chunks) return;
+    chunk = 0, tile += tiles_apart;
+    block += ((tile < tiles ? tiles_apart * kTileRows : 0) - 1) * (4 * chunks);
   }
 };
 
@@ -58,27 +59,27 @@ __global__ void __launch_bounds__(resident::kThreads, 1)
   const int apart = static_cast<int>(gridDim.x) * kGroups;
   const int first = static_cast<int>(blockIdx.x) * kGroups + group;
   const auto cursor_of = [&](int row_in_tile, int block) {
-    return Cursor{w.row(0, first * kTileRows + row_in_tile) * (4 * chunks) + block, 0, first};
+    const int64_t row = w.row(0, min(first, tiles - 1) * kTileRows + row_in_tile);
+    return Cursor{static_cast<int>(row) * (4 * chunks) + block, 0, first};
   };
   Cursor at = cursor_of(warp * 16 + g, t), line = cursor_of(warp * 16 + lane % 16, 0);
-  const int64_t eight_rows = 8 * 4 * chunks;  // blocks
+  const int eight_rows = 8 * 4 * chunks;  // blocks
   Block<kFamily> next[2][2];
   const auto load = [&](Block<kFamily>(&to)[2]) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      to[h].load(w, 0, static_cast<int>(at.block + h * eight_rows), at.tile < tiles);
-    at.advance(chunks, apart);
+    for (int h = 0; h < 2; ++h) to[h].load(w, 0, at.block + h * eight_rows, true);
+    at.advance(chunks, tiles, apart);
   };
   constexpr int kBytes = 4 * Block<kFamily>::kCodeWords;  // of a block's codes
   const auto ask = [&] {                                  // two chunks' lines
     if (line.tile < tiles) {
       if (lane < 16) {
-        prefetch(w.codes + line.block * kBytes);
+        prefetch(w.codes + int64_t{line.block} * kBytes);
       } else if (kFamily == Family::Six) {
-        prefetch(w.high + line.block * 8);
+        prefetch(w.high + int64_t{line.block} * 8);
       }
     }
-    line.advance(chunks, apart), line.advance(chunks, apart);
+    line.advance(chunks, tiles, apart), line.advance(chunks, tiles, apart);
   };
   load(next[0]), load(next[1]);
   for (int i = 0; i < kAhead; i += 2) ask();
