@@ -151,20 +151,21 @@ void each_tile(Slice panels, int64_t step, int64_t count, int64_t columns, Open 
 /// The sums of a tile of rows with a panel.
 using TileSums = float[kTileRows * kPanelRows];
 
-/// Panels that products take side by side of this weight, with `count` rows.
+/// Panels that products of `count` rows take side by side of this weight.
 inline int64_t panels_at_once(const Matrix& w, int64_t count) {
-  return w.pair_product != nullptr && count >= kPairRows ? 2 : 1;
+  return w.pair_product != nullptr && count > kTileRows ? 2 : 1;
 }
 
-/// out[p] = panel p of one or two, of weights like w, times x[0] .. x[rows - 1].
+/// out[p] = panel p of one or two, of weights like w, times x[0] .. x[rows - 1]. Two are taken together once
+/// they have been read (again): memory gives one stream quicker than two.
 inline void multiply_panels(const Matrix& w, const Panel* panels, int64_t number, const void* const* x,
                             int64_t rows, TileSums* out, bool again) {
   int64_t done = 0;
-  if (number == 2 && w.pair_product != nullptr) {
+  if (again && number == 2 && w.pair_product != nullptr) {
     const uint8_t* packed[2] = {panels[0].packed, panels[1].packed};
-    for (; done + kPairRows <= rows; done += kPairRows, again = true) {
+    for (; done + kPairRows <= rows; done += kPairRows) {
       float* sums[2] = {out[0] + done * kPanelRows, out[1] + done * kPanelRows};
-      w.pair_product(packed, w.columns, x + done, sums, again ? kAskNothing : w.prefetch);
+      w.pair_product(packed, w.columns, x + done, sums);
     }
   }
   if (done == rows) return;
@@ -408,21 +409,18 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
     // Every panel is read once. Some of the one matrix come before those of the other, because a processor
     // that fetches ahead by itself follows one stream and loses two that take turns at every panel.
     constexpr int64_t kTurn = 8;
-    alignas(64) TileSums gates[kTurn], ups[kTurn];
+    alignas(64) TileSums gates[kTurn], ups;
     for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
       const int64_t end = std::min(panels.last, begin + kTurn);
-      const auto multiply_turn = [&](const Matrix& w, TileSums* out) {
-        const int64_t step = panels_at_once(w, count);
-        for (int64_t p = begin; p < end; p += step) {
-          const int64_t number = std::min(step, end - p);
-          Panel opened[2]{};
-          for (int64_t k = 0; k < number; ++k) opened[k] = w.open(m, p + k, count);
-          multiply_tile(w, opened, number, 0, count, out + (p - begin), false);
-        }
-      };
-      multiply_turn(gate, gates);
-      multiply_turn(up, ups);
-      for (int64_t p = begin; p < end; ++p) finish_tile(p, 0, count, gates[p - begin], ups[p - begin]);
+      for (int64_t p = begin; p < end; ++p) {
+        const Panel opened = gate.open(m, p, count);
+        multiply_tile(gate, &opened, 1, 0, count, gates + (p - begin), false);
+      }
+      for (int64_t p = begin; p < end; ++p) {
+        const Panel opened = up.open(m, p, count);
+        multiply_tile(up, &opened, 1, 0, count, &ups, false);
+        finish_tile(p, 0, count, gates[p - begin], ups);
+      }
     }
     return;
   }

@@ -49,10 +49,10 @@ using PanelProduct = void (*)(const uint8_t* panel, int64_t columns, const void*
 using FileProduct = void (*)(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* x,
                              float* out);
 
-/// The same of two panels and kPairRows rows, for which an activation is loaded once: out[p][i * kPanelRows +
-/// r]. The same bits.
+/// The same of two panels that were read a moment ago and kPairRows rows, for which an activation is loaded
+/// once: out[p][i * kPanelRows + r]. The same bits.
 using PairProduct = void (*)(const uint8_t* const* panels, int64_t columns, const void* const* x,
-                             float* const* out, Prefetch prefetch);
+                             float* const* out);
 
 /// file: null for float types. pair: null for these, and where a tier gains nothing by it.
 struct Product {

@@ -213,9 +213,8 @@ void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
 
 /// kPairRows rows times two panels.
 template <typename Codec>
-void pair_tile(const uint8_t* const* panels, int64_t columns, const void* const* rows, float* const* out,
-               Prefetch prefetch) {
-  constexpr int R = kPairRows, kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
+void pair_tile(const uint8_t* const* panels, int64_t columns, const void* const* rows, float* const* out) {
+  constexpr int R = kPairRows;
   static_assert(PanelSums<R>::kParts == 1);
   const uint8_t* at[2] = {panels[0], panels[1]};
   const QuantBlock* x[R];
@@ -227,7 +226,6 @@ void pair_tile(const uint8_t* const* panels, int64_t columns, const void* const*
   for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
     const Codec codecs[2] = {Codec(at[0], 0), Codec(at[1], 0)};
     repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
-      for (const uint8_t* panel : at) ask_ahead<kGroupBytes>(panel + g * kGroupBytes, prefetch);
       add_group_of_two<Codec, R>(codecs, g, x, sums);
       for (int r = 0; r < R; ++r) ++x[r];
     });
