@@ -125,7 +125,8 @@ bool plan_stream(std::span<const Product> products, std::span<const int64_t> til
 }  // namespace
 
 bool has_wgmma() {
-  static const bool has = native_version(reinterpret_cast<const void*>(multiply_large<Family::Nibble>)) == 9;
+  static const bool has = native_version(reinterpret_cast<const void*>(
+                              multiply_large<Family::Nibble, quant::Type::Q4_0, kLargeTokens>)) == 9;
   return has;
 }
 

@@ -1,11 +1,9 @@
-// Products of wide steps (prim/tiles_mma.cuh, tiles_stream.cuh, tiles_wgmma.cuh) for one family of number
-// formats.
+// Products of wide steps (prim/tiles_mma.cuh, tiles_stream.cuh) for one family of number formats.
 #include "backend/cuda/prim/tiles_launch.cuh"
 
 namespace sluice::backend::cuda {
 
 template void launch_tiles<Family::Five>(const Product&, int64_t, const Context&);
 template void launch_stream<Family::Five>(const stream::Args&, const Context&);
-template void launch_large<Family::Five>(const Product&, int64_t, const Context&);
 
 }  // namespace sluice::backend::cuda

@@ -1,9 +1,8 @@
-// Products of wide steps (prim/tiles_mma.cuh, tiles_wgmma.cuh) for one family of number formats.
+// Products of wide steps (prim/tiles_mma.cuh) for one family of number formats.
 #include "backend/cuda/prim/tiles_launch.cuh"
 
 namespace sluice::backend::cuda {
 
 template void launch_tiles<Family::Half>(const Product&, int64_t, const Context&);
-template void launch_large<Family::Half>(const Product&, int64_t, const Context&);
 
 }  // namespace sluice::backend::cuda

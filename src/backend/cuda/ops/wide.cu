@@ -18,7 +18,9 @@ namespace {
 using namespace program;
 
 /// Tokens that an expert has to have on average for warpgroups to be worth their tiles.
-constexpr int64_t kLargeExpertTokensLeast = 20;
+constexpr int64_t kLargeExpertTokensLeast = 12;
+/// The same for tiles of kFewTokens to be enough for most experts.
+constexpr int64_t kFewExpertTokensMost = 64;
 
 // --- plain matrices ---
 
@@ -158,7 +160,9 @@ Ordered take_order(Scratch& scratch, int64_t rows, int64_t used, int64_t experts
   Ordered order{};
   order.by_wgmma = average >= kLargeExpertTokensLeast && has_wgmma();
   // Few tokens an expert: tiles of twice the average, so that hardly any expert needs two.
-  order.plan.tile_tokens = tile_for(average <= 4 ? 8 : average <= 12 ? 16 : average * 2, order.by_wgmma);
+  const int64_t of_warps = average <= 4 ? 8 : average <= 12 ? 16 : average * 2;
+  const int32_t of_warpgroups = average <= kFewExpertTokensMost ? kFewTokens : kLargeTokens;
+  order.plan.tile_tokens = order.by_wgmma ? of_warpgroups : tile_for(of_warps);
   order.plan.used = static_cast<int32_t>(used), order.plan.experts = static_cast<int32_t>(experts);
   order.entries = list_entries(pairs, experts);
   order.tiles = list_tiles(pairs, experts, order.plan.tile_tokens);

@@ -21,7 +21,7 @@ bool dense_by_wgmma(int64_t tokens, int64_t outputs, int64_t matrices) {
 }
 /// Tokens of a tile of one matrix: as many as leave a device enough blocks of threads.
 int32_t dense_tile(int64_t tokens, int64_t outputs, int64_t matrices, bool by_wgmma) {
-  if (!by_wgmma) return tile_for(tokens, false);
+  if (!by_wgmma) return tile_for(tokens);
   int32_t tile = kLargeTokens;
   while (tile > 64 && large_blocks(tokens, outputs, matrices, tile) < 100) tile /= 2;
   return tile;
@@ -53,17 +53,14 @@ bool by_resident(const Dense& d) {
 
 }  // namespace
 
-int32_t tile_for(int64_t tokens, bool by_wgmma) {
-  if (by_wgmma) return kLargeTokens;
-  return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
-}
+int32_t tile_for(int64_t tokens) { return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64; }
 
 bool by_wgmma(const Dense& d) {
   return by_cluster(d) || by_resident(d) ||
          dense_by_wgmma(d.rows, d.weight.rows * (d.gated ? 2 : 1), d.weight.matrices);
 }
 int64_t slots_per_matrix(int64_t rows, bool strips) {
-  return strips || rows > kGroupTokens ? whole_groups(rows) : tile_for(rows, false);
+  return strips || rows > kGroupTokens ? whole_groups(rows) : tile_for(rows);
 }
 PackPlan packing_of(const Dense& d, bool strips, const Packed& packed) {
   return {d.in,   nullptr,     d.count,     static_cast<int32_t>(slots_per_matrix(d.rows, strips)), 1, false,

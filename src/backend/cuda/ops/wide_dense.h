@@ -39,8 +39,8 @@ inline bool alike(const program::Program& p, program::TensorId a, program::Tenso
   return family_of(p[a].type, one) && family_of(p[b].type, other) && one == other;
 }
 
-/// Tokens of a tile of warps, or of warpgroups.
-int32_t tile_for(int64_t tokens, bool by_wgmma);
+/// Tokens of a tile of warps.
+int32_t tile_for(int64_t tokens);
 
 struct Packed {
   uint16_t* data;

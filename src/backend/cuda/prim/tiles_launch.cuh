@@ -1,5 +1,5 @@
-// Defines launch_tiles, launch_stream and launch_large of one family: for the files ops/tiles_<family>.cu,
-// which are many only so that compilers work side by side.
+// Defines launch_tiles, launch_stream and launch_large of one family: for the files ops/tiles_<family>.cu and
+// tiles_large_<family>.cu, which are many only so that compilers work side by side.
 #pragma once
 
 #include "backend/cuda/prim/launch.cuh"
@@ -56,27 +56,57 @@ void launch_type(const stream::Args& args, const Context& context) {
   }
 }
 
-/// A family's most common type has kernels of its own: they need not ask.
+/// A family's most common type has kernels of its own: they need not ask. F32: no type has.
+template <Family kFamily>
+constexpr quant::Type own_type() {
+  using quant::Type;
+  switch (kFamily) {
+    case Family::Nibble: return Type::Q4_0;
+    case Family::Five: return Type::Q5_K;
+    case Family::Six: return Type::Q6_K;
+    case Family::Eight: return Type::Q8_0;
+    default: return Type::F32;
+  }
+}
+/// Whether a family has that type alone.
+constexpr bool is_alone(Family family) { return family == Family::Six || family == Family::Eight; }
+
 template <Family kFamily>
 void launch_stream(const stream::Args& args, const Context& context) {
-  using quant::Type;
-  constexpr Type kOwn = kFamily == Family::Nibble  ? Type::Q4_0
-                        : kFamily == Family::Five  ? Type::Q5_K
-                        : kFamily == Family::Six   ? Type::Q6_K
-                        : kFamily == Family::Eight ? Type::Q8_0
-                                                   : Type::F32;
-  const Type type = args.item[0].product.weight.type;
-  if (type == kOwn) return launch_type<kFamily, kOwn>(args, context);
-  if constexpr (kFamily != Family::Six && kFamily != Family::Eight)
-    launch_type<kFamily, Type::F32>(args, context);
+  constexpr quant::Type kOwn = own_type<kFamily>();
+  if (args.item[0].product.weight.type == kOwn) return launch_type<kFamily, kOwn>(args, context);
+  if constexpr (!is_alone(kFamily)) launch_type<kFamily, quant::Type::F32>(args, context);
+}
+
+template <Family kFamily, quant::Type kType, int kTokens>
+void launch_shape(const Product& product, dim3 blocks, const Context& context) {
+  using Shape = large::Shape<kTokens>;
+  launch(context, multiply_large<kFamily, kType, kTokens>,
+         {blocks, dim3(Shape::kThreads), Shape::kSharedBytes}, product);
+}
+
+template <Family kFamily, quant::Type kType>
+void launch_large_type(const Product& product, int64_t tiles, const Context& context) {
+  const int64_t outputs = product.gated ? kLargeOutputs / 2 : kLargeOutputs;
+  const int64_t across = (product.weight.rows + outputs - 1) / outputs;
+  const dim3 blocks(static_cast<unsigned>(across), static_cast<unsigned>(tiles));
+  // Floats in registers leave no room for a second block of threads.
+  if constexpr (!is_float(kFamily)) {
+    const bool in_pairs = across * tiles > context.processors;
+    if (product.plan.tile_tokens <= kFewTokens && in_pairs)
+      return launch_shape<kFamily, kType, kFewTokens>(product, blocks, context);
+  }
+  launch_shape<kFamily, kType, kLargeTokens>(product, blocks, context);
 }
 
 template <Family kFamily>
 void launch_large(const Product& product, int64_t tiles, const Context& context) {
-  const int64_t outputs = product.gated ? kLargeOutputs / 2 : kLargeOutputs;
-  const auto across = static_cast<unsigned>((product.weight.rows + outputs - 1) / outputs);
-  launch(context, multiply_large<kFamily>,
-         {dim3(across, static_cast<unsigned>(tiles)), dim3(kLargeThreads), large::kSharedBytes}, product);
+  constexpr quant::Type kOwn = own_type<kFamily>();
+  if constexpr (kOwn != quant::Type::F32) {
+    if (product.weight.type == kOwn && (!product.gated || product.up.type == kOwn))
+      return launch_large_type<kFamily, kOwn>(product, tiles, context);
+  }
+  if constexpr (!is_alone(kFamily)) launch_large_type<kFamily, quant::Type::F32>(product, tiles, context);
 }
 
 }  // namespace sluice::backend::cuda

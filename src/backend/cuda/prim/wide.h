@@ -18,6 +18,8 @@ inline constexpr int kGroupTokens = 32;
 
 /// Tokens that a block of threads of tiles_wgmma.cuh takes at most.
 inline constexpr int kLargeTokens = 256;
+/// The same where a tile has few, and two blocks of threads share a multiprocessor.
+inline constexpr int kFewTokens = 64;
 
 SLUICE_BOTH constexpr int64_t padded_columns(int64_t columns) {
   return (columns + kChunkColumns - 1) / kChunkColumns * kChunkColumns;
