@@ -7,8 +7,8 @@
 //
 // Attention: groups of heads (four of five for GLM-4.7-Flash) times parts of the context are the blocks. What
 // earlier steps have put into the cache does not depend on this one, so a block asks for its rows while its
-// queries are made. The blocks of a part are a cluster where as many clusters fit on the device: each brings
-// some of the rows to all of them. Of a piece of rows
+// latent queries are summed up. The blocks of a part are a cluster where as many clusters fit on the device:
+// each brings some of the rows to all of them. Of a piece of rows
 //   scores   each of four warps has a quarter of the columns, of four such fours each every fourth sixteen
 //            positions; the quarters meet in shared memory
 //   softmax  a warp a head (a running maximum: Milakov and Gimelshein 2018)
@@ -90,7 +90,7 @@ struct alignas(16) Shared {
       alignas(16) char first[SplitQueries::kTileBytes], second[SplitQueries::kTileBytes];
       float scores[kQuarters * kHeads * kScoreStride];
       alignas(16) uint16_t weights[kHeads * kWeightStride];
-      float shrink[kHeads], inverse[kHeads];
+      float shrink[kHeads];
     };
     float sums[kPartGroups][kRank];  // of the context, once the parts are out
   };
@@ -169,7 +169,9 @@ __device__ inline void ask_for_rows(const Args& args, const Work& work, int piec
 #endif
 }
 
-/// The latent queries of this block's heads, as the matrix instructions take them. The block meets.
+/// The latent queries of this block's heads, as the matrix instructions take them. kBoth: no more than four,
+/// whose second halves are heads of their own in the same tile. The block meets.
+template <bool kBoth>
 __device__ inline void take_latent_queries(const Args& args, const Work& work) {
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
@@ -200,7 +202,7 @@ __device__ inline void take_latent_queries(const Args& args, const Work& work) {
     return SplitQueries::at(0, pair / 8, head * 4 + pair % 4) * 2 + pair % 8 / 4;
   };
   auto* const firsts = reinterpret_cast<uint32_t*>(s.first);
-  auto* const seconds = reinterpret_cast<uint32_t*>(s.second);
+  auto* const seconds = kBoth ? firsts + word(kHeads / 2, 0) : reinterpret_cast<uint32_t*>(s.second);
   // Even lanes put the first halves of two columns, odd lanes the second ones.
   const bool odd = lane % 2 == 1;
   uint32_t* const mine = odd ? seconds : firsts;
@@ -224,7 +226,41 @@ __device__ inline void take_latent_queries(const Args& args, const Work& work) {
   __syncthreads();
 }
 
+/// Weighed values of a warp's columns, and the sums of the weights: of this lane's two heads, what a column
+/// of ones would come to.
+struct WeighedSums : QueryColumnSums<1, kWarpColumns> {
+  float weights[4] = {};
+
+  __device__ __forceinline__ void rescale(const float* keep) {
+    QueryColumnSums<1, kWarpColumns>::rescale(keep);
+    const int t = thread() % 4;
+    weights[0] *= keep[2 * t], weights[1] *= keep[2 * t + 1];
+  }
+  __device__ __forceinline__ void add(const uint16_t* from, uint32_t rows) {
+    const int lane = thread() % 32, warp = thread() / 32;
+    constexpr uint32_t kOnes = 0x3c003c00u, ones[4] = {kOnes, kOnes, kOnes, kOnes};
+    const auto* const at = reinterpret_cast<const uint32_t*>(from + lane / 4 * kWeightStride) + lane % 4;
+    const uint32_t low = at[0], high = at[4];  // positions 0..7 and 8..15
+#pragma unroll
+    for (int m = 0; m < kWarpColumns / 16; ++m) {
+      uint32_t value[4];  // columns by positions
+      load_matrices_transposed(value, rows + (lane % 8 + lane / 16 * 8) * kMlaPitch +
+                                          (warp * kWarpColumns + m * 16 + lane / 8 % 2 * 8) * 2);
+      mma_16x8x16(of[m][0], value, low, high);
+    }
+    mma_16x8x16(weights, ones, low, high);
+  }
+};
+
+/// The largest of a warp's numbers: as whole numbers they are in order once those below zero are turned
+/// round.
+__device__ inline float largest_of_warp(float x) {
+  const auto turned = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(turned(__reduce_max_sync(kWholeWarp, turned(__float_as_int(x)))));
+}
+
 /// Attention of this block's heads over its part of the context, to the board.
+template <bool kBoth>
 __device__ inline void attend_part(const Args& args, const Work& work, int position, int sequence, int pages,
                                    uint32_t turn) {
 #if __CUDA_ARCH__ >= 900
@@ -234,14 +270,14 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
   const int quarter = warp % kQuarters, set = warp / kQuarters;
   const uint32_t rows = shared_address(s.rows);
   const float factor = h.scale * std::numbers::log2e_v<float> * query_unscale(__uint_as_float(s.largest));
-  float largest = -INFINITY, total = 0;  // of the head that is this warp's
-  QueryColumnSums<1, kWarpColumns> sum;
+  float largest = -INFINITY;  // of the head that is this warp's
+  WeighedSums sum;
   const int first_step = SplitQueries::at(0, quarter * kQuarterSteps, lane);
   uint2 high[kQuarterSteps], low[kQuarterSteps];  // both halves of this lane's queries
 #pragma unroll
   for (int i = 0; i < kQuarterSteps; ++i) {
     high[i] = reinterpret_cast<const uint2*>(s.first)[first_step + 32 * i];
-    low[i] = reinterpret_cast<const uint2*>(s.second)[first_step + 32 * i];
+    if (!kBoth) low[i] = reinterpret_cast<const uint2*>(s.second)[first_step + 32 * i];
   }
 #pragma unroll 1
   for (int piece = 0; piece < work.pieces; ++piece) {
@@ -274,12 +310,15 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
 #pragma unroll
       for (int i = 0; i < kQuarterSteps; ++i) {
         mma_16x8x16(score[i % 2], key[i], high[i].x, high[i].y);
-        mma_16x8x16(score[2 + i % 2], key[i], low[i].x, low[i].y);
+        if (!kBoth) mma_16x8x16(score[2 + i % 2], key[i], low[i].x, low[i].y);
       }
       float* const to = s.scores + (quarter * kHeads + 2 * t) * kScoreStride + at + g;
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        to[k % 2 * kScoreStride + k / 2 * 8] = (score[0][k] + score[1][k]) + (score[2][k] + score[3][k]);
+      for (int k = 0; k < 4; ++k) {
+        float sum = (score[0][k] + score[1][k]) + (score[2][k] + score[3][k]);
+        if (kBoth) sum += __shfl_xor_sync(kWholeWarp, sum, 2);
+        to[k % 2 * kScoreStride + k / 2 * 8] = sum;
+      }
     }
     __syncthreads();
 
@@ -296,39 +335,31 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
         value[i] = at < count ? value[i] * factor : -INFINITY;
         most = fmaxf(most, value[i]);
       }
-      const float now = fmaxf(largest, lane_max(most)), keep = exp2f(largest - now);
+      const float now = fmaxf(largest, largest_of_warp(most)), keep = exp2f(largest - now);
       largest = now;
-      total *= keep;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const float weight = exp2f(value[i] - now);
-        total += weight;
         if (32 * i + lane < kPiece)
           reinterpret_cast<__half*>(s.weights)[warp * kWeightStride + 32 * i + lane] =
               __float2half_rn(weight);
       }
       if (lane == 0) s.shrink[warp] = keep;
-      if (piece + 1 == work.pieces) {
-        const float all = lane_sum(total);
-        if (lane == 0) {
-          s.inverse[warp] = 1 / all;
-          if (warp < work.heads)
-            put_pair(part_weights(args, turn, work.first_head + warp) + work.part, __float_as_uint(largest),
-                     __float_as_uint(all));
-        }
-      }
     }
     __syncthreads();
 
     if (piece > 0) sum.rescale(s.shrink);
 #pragma unroll 3
-    for (int at = 0; at < count; at += 16) sum.add<kWeightStride>(s.weights + at, rows + at * kMlaPitch);
+    for (int at = 0; at < count; at += 16) sum.add(s.weights + at, rows + at * kMlaPitch);
     if (piece + 1 == work.pieces) break;
     cluster_here();
     cluster_all();  // they are done with this piece
     ask_for_rows(args, work, piece + 1, position, PieceRow(args, work, piece + 1, position, sequence, pages));
   }
-  const float inverse[2] = {s.inverse[2 * t], s.inverse[2 * t + 1]};
+  const float inverse[2] = {__fdividef(1.0f, sum.weights[0]), __fdividef(1.0f, sum.weights[1])};
+  if (warp < work.heads && lane == warp / 2)
+    put_pair(part_weights(args, turn, work.first_head + warp) + work.part, __float_as_uint(largest),
+             __float_as_uint(warp % 2 == 0 ? sum.weights[0] : sum.weights[1]));
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (2 * t + i >= work.heads) break;
@@ -409,7 +440,7 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
 #endif
 }
 
-template <typename Low, typename Q, typename B>
+template <typename Low, typename Q, typename B, bool kBoth>
 __global__ void __launch_bounds__(kThreads, 1)
     norm_mla_heads_deep(const Stamps stamps, const __grid_constant__ Args args) {
 #if __CUDA_ARCH__ >= 900
@@ -480,11 +511,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       tag, taken);
   B k_b;
   if (share.shares > 0) load_latent_row(h, head, rank, k_b);
-  cluster_all();  // they have begun
-  ask_for_rows(args, work, 0, position, first_piece);
   make_queries<kLowWords>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
   add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
   if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowWords);
+  cluster_all();  // they have begun
+  // Not before: what warps ask of shared memory would wait behind the copies.
+  ask_for_rows(args, work, 0, position, first_piece);
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
@@ -493,8 +525,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   if (work.end > work.begin) {
-    take_latent_queries(args, work);
-    attend_part(args, work, position, sequence, pages, turn);
+    take_latent_queries<kBoth>(args, work);
+    attend_part<kBoth>(args, work, position, sequence, pages, turn);
   }
   if (v.count <= 0) return;
   v.ask();
@@ -554,8 +586,9 @@ void start_long_context(Args args, const Context& context) {
   // One piece where that is enough, and no more shared memory than it takes.
   const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
   args.piece = std::min(most, kPiece);
-  const auto kernel = with_types(args, []<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
-    return norm_mla_heads_deep<Low, Q, B>;
+  const bool both = (heads + args.groups - 1) / args.groups <= kHeads / 2;
+  const auto kernel = with_types(args, [both]<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
+    return both ? norm_mla_heads_deep<Low, Q, B, true> : norm_mla_heads_deep<Low, Q, B, false>;
   });
   LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                     static_cast<int64_t>(offsetof(Shared, rows)) + args.piece * kMlaPitch, args.groups};
