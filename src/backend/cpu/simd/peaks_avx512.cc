@@ -1,5 +1,5 @@
-// The loops with AVX-512, VNNI and, where a processor has it, AVX512-BF16. Instructions by name: g++ 12 copies
-// every sum to another register and back in each round, which two units a cycle do not hide.
+// The loops with AVX-512, VNNI and, where a processor has it, AVX512-BF16. Instructions by name: g++ 12
+// copies every sum to another register and back in each round, which two units a cycle do not hide.
 #include <immintrin.h>
 
 #include "backend/cpu/simd/peaks_chains.h"
