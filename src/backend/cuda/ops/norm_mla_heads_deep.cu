@@ -14,7 +14,7 @@
 //   softmax  a warp a head (a running maximum: Milakov and Gimelshein 2018)
 //   values   each warp has 32 of the 512 columns for all heads of the block
 // Positions or columns are the rows of the matrix instructions, heads their eight columns. A part of a head's
-// context goes over the board as halves, two a word.
+// context goes over the board as halves, four a word, without tags (kPartWords).
 //
 // Bound by the chain of steps and trips (docs/kernels/mla_attend.md), not by memory.
 #include <cuda_fp16.h>
