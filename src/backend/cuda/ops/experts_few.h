@@ -25,9 +25,9 @@ struct ExpertsFew {
 };
 
 /// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave; and the
-/// router's logits.
+/// router's logits, of each expert and up to so many rows.
 inline constexpr int kSelectionBoard = kHeadsBoard, kMostSelected = 1024;
-inline constexpr int kLogitsBoard = kSelectionBoard + kMostSelected;
+inline constexpr int kLogitsBoard = kSelectionBoard + kMostSelected, kMostLogitRows = 128;
 
 /// Experts' weights as far as binding sees them.
 struct ExpertsShape {

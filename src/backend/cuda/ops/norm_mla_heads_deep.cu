@@ -24,6 +24,7 @@
 #include <numbers>
 #include <variant>
 
+#include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/norm_mla_heads.cuh"
 #include "backend/cuda/prim/cluster.cuh"
@@ -561,20 +562,24 @@ bool long_context_serves(const program::Program& program, const program::NormMla
   const program::MlaQuery& query = op.heads.query;
   const int64_t low = query.q ? program[query.q.id].columns() : 0;
   const int64_t heads = program[op.heads.out.id].heads();
-  for (const program::Op& record : program.ops()) {  // they share the board's room for parts
+  int64_t experts = 0;
+  for (const program::Op& record : program.ops()) {  // these share the board's room for parts
     const auto* const other = std::get_if<program::NormMlaHeads>(&record.args);
     if (other != nullptr && (program[other->heads.out.id].heads() != heads ||
                              program[other->products.a.id].shape[1] != program[op.products.a.id].shape[1]))
       return false;
+    const auto* const routed = std::get_if<program::NormMoeGateUp>(&record.args);
+    if (routed != nullptr) experts = std::max(experts, program[routed->experts.gate.id].shape[0]);
   }
   const int of_head = blocks_of_head(heads, sizes.processors), blocks = static_cast<int>(heads) * of_head;
   const int groups = groups_of(static_cast<int>(heads), blocks);
   if (groups == 0) return false;
-  const int64_t words = kQueryWords + program[op.products.a.id].shape[1] + heads * of_head * (kRank + 2) + 3 +
-                        2 * heads * words_of_parts(blocks / groups);
-  return sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
-         program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns &&
-         words <= kCountedBoard;
+  const int64_t begin = kQueryWords + program[op.products.a.id].shape[1] + heads * of_head * (kRank + 2);
+  const int64_t words = begin + 3 + 2 * heads * words_of_parts(blocks / groups);
+  // Logits of steps of some rows lie before: what stands among parts would be taken for one.
+  return begin >= kLogitsBoard + kMostLogitRows * experts && words <= kCountedBoard &&
+         sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
+         program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns;
 }
 
 void start_long_context(Args args, const Context& context) {

@@ -28,7 +28,7 @@ namespace {
 
 using namespace program;
 
-constexpr int kMostRows = 128;
+constexpr int kMostRows = kMostLogitRows;
 constexpr int kThreads = kPackThreads, kWarps = kThreads / 32;
 /// Rows and experts of a block of threads: of few rows, of more.
 constexpr int kFewRows = 4, kFewExperts = 2, kFewAtMost = 32;
