@@ -299,15 +299,19 @@ SLUICE_INLINE inline void pack_block(const uint8_t* file, int64_t row_bytes, uin
       std::make_integer_sequence<int, kLayout.parts>{});
 }
 
-/// Rows are packed block by block, on their way to the registers. The panel behind this one is asked for
-/// meanwhile: 16 rows side by side are no stream that a processor sees.
+/// Beyond a panel: so that its last rows are there, too, when its first blocks are wanted.
+constexpr int64_t kRowsAheadBytes = 8192;
+
+/// Rows are packed block by block, on their way to the registers. What lies more than a panel ahead is asked
+/// for meanwhile, from front to back, because 16 rows side by side are no stream that a processor sees: into
+/// the second-level cache, since two panels are more than the first one holds.
 template <typename Codec>
 void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* activation,
                   float* out) {
   constexpr int kBytes = Codec::kPackedBytes / kPanelRows;
   static_assert(kBytes == find_layout(Codec::kType)->bytes());
   const auto* file = reinterpret_cast<const uint8_t*>(rows);
-  const uint8_t* ahead = file + kPanelRows * row_bytes;
+  const uint8_t* ahead = file + kPanelRows * row_bytes + kRowsAheadBytes;
   const auto* x = static_cast<const QuantBlock*>(activation);
   PanelSums<1> sums;
   for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
@@ -315,7 +319,7 @@ void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, con
     pack_block<Codec::kType>(file, row_bytes, block);
     add_block<Codec, 1>(block, &x, sums, [&](int) SLUICE_INLINE {
       constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
-      for (int line = 0; line < kGroupBytes; line += 64) L::prefetch(ahead + line);
+      for (int line = 0; line < kGroupBytes; line += 64) L::prefetch_far(ahead + line);
       ahead += kGroupBytes;
     });
     file += kBytes;
