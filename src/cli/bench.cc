@@ -150,9 +150,9 @@ Repetition repeat(MeasuredSteps& steps, program::Executable& executable, const B
     result.prompt_ns += steps.prompt_step(test.depth + done, rows);
     if (test.gen == 0 && rows == std::min(steps.max_rows(), test.prompt)) count(rows);
   }
-  for (int64_t i = 0; i < test.gen; ++i) {
-    result.gen_ns += steps.decode_step(test.depth + test.prompt + i, test.parallel);
-    count(test.parallel);
+  if (test.gen > 0) {
+    result.gen_ns = steps.decode_steps(test.depth + test.prompt, test.parallel, test.gen);
+    count(test.parallel);  // of the last step
   }
   return result;
 }
@@ -297,8 +297,7 @@ void sweep(const Options& options, Setup& setup) {
              "S_PP t/s", "T_TG s", "S_TG t/s");
   fmt::print("| {0:->5}: | {0:->5}: | {0:->6}: | {0:->7}: | {0:->8}: | {0:->7}: | {0:->8}: |\n", "");
   for (int64_t depth = 0; depth + pp <= options.sweep; depth += pp) {
-    int64_t gen_ns = 0;
-    for (int64_t i = 0; i < tg; ++i) gen_ns += steps.decode_step(depth + i, 1);
+    const int64_t gen_ns = steps.decode_steps(depth, 1, tg);
     const double prompt_s = 1e-9 * static_cast<double>(steps.prompt(depth, pp));
     const double gen_s = 1e-9 * static_cast<double>(gen_ns);
     fmt::print("| {:>6} | {:>6} | {:>7} | {:>8.3f} | {:>9.2f} | {:>8.3f} | {:>9.2f} |\n", pp, tg, depth,

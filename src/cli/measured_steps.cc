@@ -69,13 +69,33 @@ int64_t MeasuredSteps::prompt_step(int32_t sequence, int64_t position, int64_t r
   return step();
 }
 
-int64_t MeasuredSteps::decode_step(int64_t position, int32_t sequences) {
+void MeasuredSteps::add_tokens(int64_t position, int32_t sequences) {
   batch_.clear();
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
     batch_.add(token(sequence, position), static_cast<int32_t>(position), sequence, true);
     computed(sequence, position, 1);
   }
+}
+
+int64_t MeasuredSteps::decode_step(int64_t position, int32_t sequences) {
+  add_tokens(position, sequences);
   return step();
+}
+
+int64_t MeasuredSteps::decode_steps(int64_t position, int32_t sequences, int64_t steps) {
+  int64_t ns = 0;
+  if (!executable_.runs_ahead() || times_ != nullptr) {
+    for (int64_t i = 0; i < steps; ++i) ns += decode_step(position + i, sequences);
+    return ns;
+  }
+  const int64_t begin = now_ns();
+  for (int64_t i = 0; i < steps; ++i) {
+    add_tokens(position + i, sequences);
+    executable_.begin(batch_.input());
+    if (i > 0) executable_.end(likeliest_, {});
+  }
+  if (steps > 0) executable_.end(likeliest_, {});
+  return now_ns() - begin;
 }
 
 int64_t MeasuredSteps::prompt(int64_t position, int64_t tokens) {

@@ -24,6 +24,9 @@ class MeasuredSteps {
   int64_t prompt_step(int64_t position, int64_t rows) { return prompt_step(0, position, rows); }
   /// One step over one token of each of the first `sequences` sequences. Returns its nanoseconds.
   int64_t decode_step(int64_t position, int32_t sequences);
+  /// So many of these, one position further each, as answers run them: where the executable runs ahead each
+  /// begins while the one before it runs. Returns their nanoseconds.
+  int64_t decode_steps(int64_t position, int32_t sequences, int64_t steps);
   /// All of a prompt in as few steps as max_rows allows. Returns their nanoseconds.
   int64_t prompt(int64_t position, int64_t tokens);
 
@@ -39,6 +42,7 @@ class MeasuredSteps {
  private:
   int32_t token(int32_t sequence, int64_t position) const;
   int64_t prompt_step(int32_t sequence, int64_t position, int64_t rows);
+  void add_tokens(int64_t position, int32_t sequences);
   int64_t step();
   void computed(int32_t sequence, int64_t position, int64_t rows);
 

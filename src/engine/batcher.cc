@@ -36,9 +36,17 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
   }
   if (executable.finds_likeliest() && columns_ == vocabulary_)
     likeliest_.resize(static_cast<size_t>(options.max_sequences * program::kLikeliest));
+  drawn_.resize(static_cast<size_t>(options.max_sequences));
   outputs_.reserve(static_cast<size_t>(options.max_sequences));
   whole_.reserve(static_cast<size_t>(options.max_sequences));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
+}
+
+Batcher::~Batcher() {
+  try {
+    drop_ahead();
+  } catch (const std::exception&) {  // the device has failed, and said so in a step
+  }
 }
 
 void Batcher::validate(const Request& request) const {
@@ -81,25 +89,101 @@ void Batcher::end_all(Finish how, std::string_view error) {
 
 bool Batcher::step() {
   const int64_t begin = now_ns();
-  const std::span<const Chunk> chunks = scheduler_.plan();
+  std::span<const Chunk> chunks = take_ahead();
+  if (chunks.empty()) chunks = begin_planned();
   if (chunks.empty()) {
     last_end_ns_ = 0;
     return false;
   }
-  begin_admitted();
-  fill_batch(chunks);
-  run_batch();
+  if (begun_) begin_ahead(chunks);
+  end_batch();
   const int64_t end = now_ns();
   // From end to end: drawing the tokens of the step before is part of what its answers wait for.
   const double seconds = static_cast<double>(end - (last_end_ns_ > 0 ? last_end_ns_ : begin)) * 1e-9;
   last_end_ns_ = end;
   ++totals_.steps_total;
-  totals_.rows_total += batch_.rows();
+  for (const Chunk& chunk : chunks) totals_.rows_total += chunk.rows;
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   report_prompts(chunks);
-  for (size_t i = 0; i < outputs_.size(); ++i) take_token(jobs_.at(outputs_[i]), outputs_[i], row(i), end);
+  for (size_t i = 0; i < outputs_.size(); ++i)
+    if (outputs_[i] != 0) take_token(jobs_.at(outputs_[i]), outputs_[i], row(i), end);
+  if (scheduler_.running().empty()) drop_ahead();
   return true;
+}
+
+// What the scheduler plans, begun; empty: there is nothing to do.
+std::span<const Chunk> Batcher::begin_planned() {
+  const std::span<const Chunk> chunks = scheduler_.plan();
+  if (chunks.empty()) return chunks;
+  begin_admitted();
+  fill_batch(chunks);
+  begin_batch();
+  return chunks;
+}
+
+// The step that has begun ahead becomes the step that runs, if its rows are still what running sequences
+// need: some may have ended. Empty: none has begun, or it is of no use.
+std::span<const Chunk> Batcher::take_ahead() {
+  if (ahead_.empty()) return {};
+  const std::span<const Chunk> chunks = scheduler_.plan_only_answers();
+  outputs_.assign(ahead_.size(), 0);
+  size_t at = 0;
+  for (const Chunk& chunk : chunks) {
+    while (at < ahead_.size() && ahead_[at].id != chunk.sequence->id) ++at;
+    if (at == ahead_.size() || ahead_[at].position != chunk.first ||
+        chunk.sequence->tokens.back() != drawn_[ahead_[at].output])
+      return drop_ahead();
+    outputs_[at] = chunk.sequence->id;
+  }
+  if (chunks.empty()) return drop_ahead();
+  ahead_.clear();
+  whole_.clear();
+  begun_ = few_ = true;
+  return chunks;
+}
+
+// Begins the step after the one that runs, if the executable can draw all of its tokens and there are pages
+// for them.
+void Batcher::begin_ahead(std::span<const Chunk> chunks) {
+  const auto follows = [this](const Chunk& chunk) {
+    return chunk.rows == 1 && chunk.last() && likeliest_suffice(jobs_.at(chunk.sequence->id));
+  };
+  // Who waits for nothing but the next plan does not wait for ever.
+  const bool full = std::ssize(scheduler_.running()) == options_.max_sequences;
+  if ((scheduler_.waiting() > 0 && !full) || !std::ranges::all_of(chunks, follows)) return;
+  next_.clear();
+  size_t output = 0;
+  for (const Chunk& chunk : chunks) {
+    while (outputs_[output] != chunk.sequence->id) ++output;
+    if (!writes_on(jobs_.at(chunk.sequence->id))) continue;
+    if (!scheduler_.make_room_ahead(chunk.sequence->id)) return;
+    next_.push_back({chunk.sequence->id, chunk.first + 1, output});
+  }
+  if (next_.empty()) return;
+  batch_.clear();
+  for (const AheadRow& row : next_) {
+    const Sequence& sequence = scheduler_.sequence(row.id);
+    batch_.set_pages(sequence.place, sequence.pages.pages);
+    batch_.add(program::following(static_cast<int32_t>(row.output)), static_cast<int32_t>(row.position),
+               sequence.place, true, jobs_.at(row.id).sampler->draw_after(1));
+  }
+  executable_.begin(batch_.input());
+  ahead_.swap(next_);
+}
+
+// Whether an answer goes on after the token that is being computed, unless that one ends it.
+bool Batcher::writes_on(const Job& job) const {
+  const int64_t generated = job.result.generated_tokens + 1;
+  return generated != job.request.max_tokens && job.result.prompt_tokens + generated <= options_.context;
+}
+
+// Waits for the step that has begun ahead, if one has, and forgets it.
+std::span<const Chunk> Batcher::drop_ahead() {
+  if (ahead_.empty()) return {};
+  ahead_.clear();
+  executable_.end(likeliest_, drawn_);
+  return {};
 }
 
 // Only who runs has a sampler: with penalties it counts the whole vocabulary.
@@ -127,7 +211,9 @@ void Batcher::fill_batch(std::span<const Chunk> chunks) {
     batch_.set_pages(sequence.place, sequence.pages.pages);
     for (int64_t at = chunk.first; at < chunk.first + chunk.rows; ++at) {
       const bool wanted = at + 1 == std::ssize(sequence.tokens);
-      batch_.add(sequence.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), sequence.place, wanted);
+      const Job& job = jobs_.at(sequence.id);
+      batch_.add(sequence.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), sequence.place, wanted,
+                 wanted && likeliest_suffice(job) ? job.sampler->draw_after(0) : program::Draw{});
     }
     if (chunk.last()) outputs_.push_back(sequence.id);
   }
@@ -143,12 +229,18 @@ void Batcher::report_prompts(std::span<const Chunk> chunks) {
   }
 }
 
-void Batcher::run_batch() {
+void Batcher::begin_batch() {
   whole_.clear();
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (!likeliest_suffice(jobs_.at(outputs_[i]))) whole_.push_back(static_cast<int32_t>(i));
   few_ = !likeliest_.empty() &&
          (whole_.empty() || (executable_.keeps_logits() && whole_.size() < outputs_.size()));
+  begun_ = few_ && whole_.empty() && !outputs_.empty() && executable_.runs_ahead();
+  if (begun_) executable_.begin(batch_.input());
+}
+
+void Batcher::end_batch() {
+  if (begun_) return executable_.end(likeliest_, drawn_);
   program::StepOutput output;
   if (few_) {
     output.likeliest = std::span(likeliest_).first(outputs_.size() * kFew);

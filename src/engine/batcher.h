@@ -1,6 +1,7 @@
 // Many requests on one executable, step by step: rows go in as the scheduler says, tokens are drawn from the
-// logits that come out, and listeners hear their text. One thread's business: an Engine's (engine.h), or a
-// Generator's caller.
+// logits that come out, and listeners hear their text. Where the executable draws tokens itself, a step
+// begins while the one before it runs, so that a device never waits for the host; the host draws them again,
+// and what it draws counts. One thread's business: an Engine's (engine.h), or a Generator's caller.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,10 @@ class Batcher {
  public:
   /// As Engine's.
   Batcher(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options);
+  /// Waits for what has begun.
+  ~Batcher();
+  Batcher(const Batcher&) = delete;
+  Batcher& operator=(const Batcher&) = delete;
 
   /// Throws what Engine::submit() throws for requests that make no sense. From any thread.
   void validate(const Request& request) const;
@@ -60,11 +65,24 @@ class Batcher {
     std::span<const program::Likely> likeliest;
   };
 
+  /// A row of a step that began before the one before it had ended.
+  struct AheadRow {
+    RequestId id;
+    int64_t position;
+    size_t output;  ///< of the step before, whose token is this row's
+  };
+
+  std::span<const Chunk> begin_planned();
+  std::span<const Chunk> take_ahead();
+  void begin_ahead(std::span<const Chunk> chunks);
+  bool writes_on(const Job& job) const;
+  std::span<const Chunk> drop_ahead();
   void begin_admitted();
   void fill_batch(std::span<const Chunk> chunks);
   void report_prompts(std::span<const Chunk> chunks);
-  /// Runs the batch; row(i) is what it gives of output i.
-  void run_batch();
+  /// Begins the batch, or runs it; row(i) is what it gives of output i once it has ended.
+  void begin_batch();
+  void end_batch();
   Row row(size_t i) const;
   /// Whether an answer's next token can be drawn from the likeliest ones.
   bool likeliest_suffice(const Job& job) const;
@@ -83,12 +101,16 @@ class Batcher {
   std::span<float> logits_;
   std::vector<float> own_logits_;
   std::vector<program::Likely> likeliest_;  ///< empty: the executable does not find them
+  std::vector<int32_t> drawn_;              ///< by the executable, for the step that begins ahead
   SamplerScratch scratch_;
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;
-  std::vector<RequestId> outputs_;  ///< whose logits a step gives, in their order
+  std::vector<RequestId> outputs_;  ///< whose logits a step gives, in their order; 0: nobody's any more
   std::vector<int32_t> whole_;      ///< which of those need all logits, where others have likeliest tokens
   bool few_ = false;                ///< the step gives likeliest tokens
+  bool begun_ = false;              ///< the step has begun, and its end is to be waited for
+  std::vector<AheadRow> ahead_;     ///< of the step that has begun after it; empty: none has
+  std::vector<AheadRow> next_;      ///< what ahead_ may become
   std::unordered_map<RequestId, Job> jobs_;
   int64_t last_end_ns_ = 0;  ///< of the step before this one; 0: there was a pause
   EngineStats totals_;

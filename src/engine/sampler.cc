@@ -274,7 +274,7 @@ int32_t Sampler::sample(std::span<const Candidate> likeliest) {
 
 int32_t Sampler::draw_from_shortlist(std::span<Candidate> candidates) {
   if (candidates.empty()) {
-    uniform();  // a row uses one, whatever it holds
+    uniform(random_state_);  // a row uses one, whatever it holds
     return 0;
   }
   SamplingRow row{params_, counts_, candidates};
@@ -302,8 +302,19 @@ int32_t Sampler::sample(std::span<const float> logits, std::span<const uint32_t>
     for (const SamplingStep& step : kSteps) step.apply(row);
     return draw(row.candidates);
   }
-  uniform();  // a row uses one, whatever it holds
+  uniform(random_state_);  // a row uses one, whatever it holds
   return 0;
+}
+
+program::Draw Sampler::draw_after(int tokens) const {
+  if (params_.temperature == 0) return {};
+  RandomState state = random_state_;
+  double next = 0;
+  for (int i = 0; i <= tokens; ++i) next = uniform(state);
+  // The nearest float may be 1.
+  const float below_one = std::nextafter(1.0f, 0.0f);
+  return {params_.top_k, params_.top_p, params_.min_p, params_.temperature,
+          std::min(static_cast<float>(next), below_one)};
 }
 
 int32_t Sampler::draw(std::span<Candidate> candidates) {
@@ -313,7 +324,7 @@ int32_t Sampler::draw(std::span<Candidate> candidates) {
     candidate.logit = static_cast<float>(weight(candidate.logit, best));  // from here on a weight
     total += candidate.logit;
   }
-  const double target = uniform() * total;
+  const double target = uniform(random_state_) * total;
   double sum = 0;
   int32_t last = candidates.front().token;
   for (const Candidate& candidate : candidates) {
@@ -326,8 +337,7 @@ int32_t Sampler::draw(std::span<Candidate> candidates) {
 }
 
 // xoshiro256** (Blackman and Vigna 2018), the upper 53 bits as a number in [0, 1).
-double Sampler::uniform() {
-  auto& s = random_state_;
+double Sampler::uniform(RandomState& s) {
   const uint64_t result = std::rotl(s[1] * 5, 7) * 9;
   const uint64_t shifted = s[1] << 17;
   s[2] ^= s[0];

@@ -80,6 +80,9 @@ class Sampler {
   int32_t sample(std::span<const float> logits, std::span<const uint32_t> allowed = {});
   /// Whether a row's kLikeliest likeliest tokens tell what sample() would draw from the whole row.
   bool draws_from_likeliest() const;
+  /// How it draws from those, in the words of program/step.h: the next token, or the one after so many
+  /// others.
+  program::Draw draw_after(int tokens) const;
   /// The same token from those (program/step.h: StepOutput).
   int32_t sample(std::span<const Candidate> likeliest);
   /// Tells the penalties of a token: sampled or of the prompt.
@@ -93,7 +96,8 @@ class Sampler {
   bool shortlists() const;
   int32_t draw_from_shortlist(std::span<Candidate> candidates);
   int32_t draw(std::span<Candidate> candidates);
-  double uniform();
+  using RandomState = std::array<uint64_t, 4>;
+  static double uniform(RandomState& state);
 
   SamplingParams params_;
   std::unique_ptr<SamplerScratch> own_scratch_;
@@ -101,7 +105,7 @@ class Sampler {
   std::vector<int32_t> recent_;  ///< ring of the last tokens; unused when all tokens count
   std::vector<int32_t> counts_;  ///< occurrences in the window, by token
   size_t next_ = 0;
-  std::array<uint64_t, 4> random_state_;
+  RandomState random_state_;
 };
 
 }  // namespace sluice::engine

@@ -73,6 +73,22 @@ std::span<const Chunk> Scheduler::plan() {
   return plan_;
 }
 
+std::span<const Chunk> Scheduler::plan_only_answers() {
+  make_room_for_answers();
+  admitted_.clear();
+  plan_.clear();
+  plan_answers();
+  prompt_rows_ = 0;
+  prompt_depth_ = 0;
+  return plan_;
+}
+
+bool Scheduler::make_room_ahead(RequestId id) {
+  Sequence& sequence = *sequences_.at(id);
+  const int64_t rows = std::ssize(sequence.tokens) + 1;
+  return rows <= options_.context && cache_.grow(sequence.pages, rows);
+}
+
 // Who writes needs a page now and then. Those admitted first get theirs first.
 void Scheduler::make_room_for_answers() {
   for (size_t i = 0; i < running_.size(); ++i) {

@@ -69,6 +69,12 @@ class Scheduler {
 
   /// The rows of the next step, one chunk a sequence; empty if and only if there is nothing to do.
   std::span<const Chunk> plan();
+  /// The rows of running sequences that write, and no others: those of a step that has begun ahead. May be
+  /// empty.
+  std::span<const Chunk> plan_only_answers();
+  /// Takes pages for one token more than a running sequence has, in time for a step that begins ahead. False:
+  /// there are none, or the sequence is as long as it may be.
+  bool make_room_ahead(RequestId id);
   /// The planned step ran and took so long.
   void computed(double seconds);
 

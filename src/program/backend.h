@@ -107,6 +107,14 @@ class Executable {
   /// Whether run() can give the likeliest tokens of a row in place of its logits, which spares bringing them
   /// from the device.
   virtual bool finds_likeliest() const { return false; }
+  /// Whether steps can be handed over ahead: begin() returns at once, end() waits for the step that began
+  /// first and gives its outputs' likeliest tokens [output rows, kLikeliest], and the tokens that following()
+  /// stands for [output rows], which rounding may make others than an exact draw's. Two steps at most have
+  /// begun and not ended; they run one after the other, as run() would run them. While one has, nothing else
+  /// is called but these two.
+  virtual bool runs_ahead() const { return false; }
+  virtual void begin(const StepInput& /*input*/) {}
+  virtual void end(std::span<Likely> /*likeliest*/, std::span<int32_t> /*drawn*/) {}
   /// Memory of the executable's own that run() fills quickest: logits that begin there are not copied once
   /// more. May be empty, or less than all rows of outputs need.
   virtual std::span<float> logits_memory() { return {}; }

@@ -6,9 +6,23 @@
 
 namespace sluice::program {
 
+/// In place of a token: what was drawn for output `output` of the step before.
+constexpr int32_t following(int32_t output) { return -1 - output; }
+
+/// How a token is drawn from a row's likeliest ones, for following(): of the top_k likeliest, those that
+/// together reach probability top_p, those at least min_p times as likely as the likeliest; then by the
+/// softmax of logits over temperature, the first whose sum of probabilities exceeds `uniform`. Temperature 0:
+/// the likeliest.
+struct Draw {
+  int32_t top_k = 1;  ///< 1 to kLikeliest
+  float top_p = 1, min_p = 0, temperature = 0;
+  float uniform = 0;  ///< in [0, 1)
+};
+
 /// One step's rows. Row r holds token tokens[r] at positions[r] of sequence sequences[r]; it writes its cache
 /// row to slots[r] = page * kPageRows + row in page, and attends to positions 0..positions[r] of its
-/// sequence.
+/// sequence. A step that begins before the one before it has ended (Executable::begin) may have tokens that
+/// are not known yet: following(i) is what is drawn for that step's output i.
 struct StepInput {
   std::span<const int32_t> tokens;     // [rows]
   std::span<const int32_t> positions;  // [rows]
@@ -18,6 +32,8 @@ struct StepInput {
       page_tables;  // [sequences][pages_per_sequence], physical page of each logical page
   int32_t pages_per_sequence = 0;
   std::span<const int32_t> output_rows;  // [output rows], ascending rows of this step whose logits are wanted
+  std::span<const Draw> draws =
+      {};  // [output rows], what following() means in the next step; empty: default ones
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   int64_t outputs() const { return static_cast<int64_t>(output_rows.size()); }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <random>
 #include <set>
@@ -18,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
 #include "model/model.h"
+#include "support/ahead_executable.h"
 #include "support/recorder.h"
 #include "support/small_model.h"
 
@@ -236,45 +238,132 @@ TEST(EngineModel, SeveralAnswersToOnePromptReadItOnce) {
   EXPECT_LE(computed, std::ssize(prompt) + 3 * 64);
 }
 
-TEST(EngineModel, ManyStreamsWithRandomCancels) {
-  Served served(kTales, {.context = 512, .max_sequences = 16, .max_rows = 64, .pages = 40}, false);
-  Engine engine(*served.executable, served.tokenizer, served.options);
-  const auto kinds = requests(served.tokenizer, 60);
-  std::vector<std::thread> clients;
-  std::atomic<int> ends = 0, cancelled = 0;
-  for (uint32_t client = 0; client < 8; ++client) {
-    clients.emplace_back([&, client] {
-      std::mt19937 random(client);
-      for (int round = 0; round < 4; ++round) {
-        std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> streams;
-        for (int i = 0; i < 8; ++i) {
-          Request request = kinds[random() % kinds.size()];
-          request.prompt.resize(std::min<size_t>(request.prompt.size(), 400));
-          request.client = std::to_string(client % 3);
-          auto listener = std::make_shared<Recorder>();
-          const RequestId id = engine.submit(std::move(request), listener);
-          streams.emplace_back(id, std::move(listener));
-        }
-        for (const auto& [id, listener] : streams) {
-          if (random() % 3 > 0) continue;
-          std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
-          engine.cancel(id);
-        }
-        for (const auto& [id, listener] : streams) {
-          cancelled += listener->wait().finish == Finish::Cancelled;
-          ends += listener->ends;
-        }
-      }
-    });
+/// Greedy requests whose tokens are all that is asked of them, so that steps can begin ahead; they end in
+/// many ways.
+std::vector<Request> plain_requests(const text::Tokenizer& tokenizer) {
+  std::vector<Request> out = requests(tokenizer, 0);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i].sampling = {.temperature = i % 4 < 2 ? 0 : 0.9f, .top_k = 20 + static_cast<int32_t>(i), .seed = i};
+    out[i].top_logprobs = -1;
+    out[i].max_tokens = 20 + 37 * static_cast<int64_t>(i);
+    out[i].ignore_end = i % 2 == 0;
   }
-  for (std::thread& client : clients) client.join();
-  EXPECT_EQ(ends, 8 * 4 * 8);
-  EXPECT_GT(cancelled, 0);
-  ASSERT_TRUE(engine.drain(10));
-  const EngineStats stats = engine.stats();
-  EXPECT_EQ(stats.running + stats.waiting, 0);
-  EXPECT_EQ(stats.used_pages, 0);
-  EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.pages);
+  return out;
+}
+
+/// Serves by steps that begin ahead what it served without; `eager`: they run at once
+/// (support/ahead_executable.h).
+test::AheadExecutable& run_ahead(Served& served, bool eager) {
+  auto ahead = std::make_unique<test::AheadExecutable>(std::move(served.executable), eager);
+  test::AheadExecutable& out = *ahead;
+  served.executable = std::move(ahead);
+  return out;
+}
+
+TEST(EngineModel, StepsThatBeginAheadChangeNothing) {
+  for (const bool eager : {false, true}) {
+    Served served(kTales, {.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60}, false);
+    const auto plain = plain_requests(served.tokenizer), mixed = requests(served.tokenizer, 40);
+    const auto plain_alone = one_by_one(served, plain), mixed_alone = one_by_one(served, mixed);
+    test::AheadExecutable& executable = run_ahead(served, eager);
+    expect_same_together(served, plain, plain_alone);
+    EXPECT_GT(executable.ahead, executable.steps / 2) << "of " << executable.steps;
+    expect_same_together(served, mixed, mixed_alone);
+  }
+}
+
+TEST(EngineModel, StepsThatBeginAheadSurvivePreemption) {
+  Served served(kTales, {.context = 512, .max_sequences = 4, .max_rows = kFewRows, .pages = 9}, false);
+  std::vector<Request> all;
+  for (int i = 0; i < 6; ++i) {
+    all.push_back(
+        {.prompt = served.tokenizer.encode("Once there were " + std::to_string(i) + " hens and", true),
+         .max_tokens = 230,
+         .ignore_end = true});
+    all.back().sampling.temperature = 0;
+  }
+  const auto alone = one_by_one(served, all);
+  for (const bool eager : {false, true}) {
+    Served again(kTales, served.options, false);
+    const test::AheadExecutable& executable = run_ahead(again, eager);
+    Engine engine(*again.executable, again.tokenizer, again.options);
+    std::vector<std::shared_ptr<Recorder>> listeners;
+    for (const Request& request : all)
+      engine.submit(request, listeners.emplace_back(std::make_shared<Recorder>()));
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(answer_of(*listeners[i]), alone[i]) << i;
+    ASSERT_TRUE(engine.drain(10));
+    EXPECT_GT(engine.stats().preemptions_total, 0);
+    EXPECT_GT(executable.ahead, 100);
+  }
+}
+
+TEST(EngineModel, WhoeverComesIsAdmittedThoughStepsBeginAhead) {
+  Served served(kTales, {.context = 4096, .max_sequences = 2, .max_rows = kFewRows, .pages = 130}, false);
+  run_ahead(served, true);
+  Engine engine(*served.executable, served.tokenizer, served.options);
+  Request endless{.prompt = {1, 2, 3}, .max_tokens = -1, .ignore_end = true};
+  endless.sampling.temperature = 0;
+  Request brief = endless;
+  brief.max_tokens = 5;
+  const auto first = std::make_shared<Recorder>();
+  std::promise<void> began;
+  first->also = [&](const TokenEvent& event) {
+    if (event.index == 20) began.set_value();
+  };
+  const RequestId id = engine.submit(endless, first);
+  began.get_future().wait();
+  for (int i = 0; i < 3; ++i) {
+    const auto second = std::make_shared<Recorder>();
+    engine.submit(brief, second);
+    EXPECT_EQ(second->wait().generated_tokens, 5);
+  }
+  engine.cancel(id);
+  EXPECT_EQ(first->wait().finish, Finish::Cancelled);
+}
+
+TEST(EngineModel, ManyStreamsWithRandomCancels) {
+  // Without steps that begin ahead, and with.
+  for (const bool ahead : {false, true}) {
+    Served served(kTales, {.context = 512, .max_sequences = 16, .max_rows = 64, .pages = 40}, false);
+    const auto kinds = ahead ? plain_requests(served.tokenizer) : requests(served.tokenizer, 60);
+    if (ahead) run_ahead(served, false);
+    Engine engine(*served.executable, served.tokenizer, served.options);
+    std::vector<std::thread> clients;
+    std::atomic<int> ends = 0, cancelled = 0;
+    for (uint32_t client = 0; client < 8; ++client) {
+      clients.emplace_back([&, client] {
+        std::mt19937 random(client);
+        for (int round = 0; round < 4; ++round) {
+          std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> streams;
+          for (int i = 0; i < 8; ++i) {
+            Request request = kinds[random() % kinds.size()];
+            request.prompt.resize(std::min<size_t>(request.prompt.size(), 400));
+            request.client = std::to_string(client % 3);
+            auto listener = std::make_shared<Recorder>();
+            const RequestId id = engine.submit(std::move(request), listener);
+            streams.emplace_back(id, std::move(listener));
+          }
+          for (const auto& [id, listener] : streams) {
+            if (random() % 3 > 0) continue;
+            std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+            engine.cancel(id);
+          }
+          for (const auto& [id, listener] : streams) {
+            cancelled += listener->wait().finish == Finish::Cancelled;
+            ends += listener->ends;
+          }
+        }
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(ends, 8 * 4 * 8);
+    EXPECT_GT(cancelled, 0);
+    ASSERT_TRUE(engine.drain(10));
+    const EngineStats stats = engine.stats();
+    EXPECT_EQ(stats.running + stats.waiting, 0);
+    EXPECT_EQ(stats.used_pages, 0);
+    EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.pages);
+  }
 }
 
 }  // namespace

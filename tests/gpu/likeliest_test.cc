@@ -36,18 +36,23 @@ std::vector<Likely> sorted(std::span<const float> row) {
   return all;
 }
 
+/// Makes `rows` what the sum gives.
+void poke_sum(program::Executable& executable, const Program& program, const std::vector<float>& rows) {
+  const auto columns = program[program.output()].columns();
+  const auto count = static_cast<int64_t>(rows.size()) / columns;
+  for (size_t i = 0; i < program.tensors().size(); ++i) {
+    const auto id = static_cast<TensorId>(i);
+    if (program[id].name == "x") executable.poke(id, count, rows);
+    if (program[id].name == "zeros") executable.poke(id, count, std::vector<float>(rows.size(), 0.0f));
+  }
+}
+
 void expect_found(program::Backend& backend, const std::vector<float>& rows, int64_t columns) {
   const auto count = static_cast<int64_t>(rows.size()) / columns;
   CaseRun run(sum_of(count, columns), 1);
   const auto executable = run.compile(backend);
   ASSERT_TRUE(executable->finds_likeliest());
-  TensorId x = kNoTensor, zeros = kNoTensor;
-  for (size_t i = 0; i < run.program().tensors().size(); ++i) {
-    if (run.program().tensors()[i].name == "x") x = static_cast<TensorId>(i);
-    if (run.program().tensors()[i].name == "zeros") zeros = static_cast<TensorId>(i);
-  }
-  executable->poke(x, count, rows);
-  executable->poke(zeros, count, std::vector<float>(rows.size(), 0.0f));
+  poke_sum(*executable, run.program(), rows);
   std::vector<Likely> found(static_cast<size_t>(count * kLikeliest));
   StepOutput output{{}, found};
   executable->run(run.step(), output);
@@ -106,6 +111,106 @@ TEST(CudaLikeliest, HoldWhereRowsAreStrange) {
   add([](int64_t i) { return static_cast<float>(-i); });
   add([&](int64_t) { return 1e-40f * normal(random); });
   expect_found(cuda, rows, kColumns);
+}
+
+/// What step.h's definition draws from a sorted row, and how near (in shares of all probability) the number
+/// that decided is to deciding otherwise.
+struct Exact {
+  int32_t token;
+  double margin;
+};
+
+Exact drawn_exactly(std::span<const Likely> sorted, const Draw& how) {
+  const auto difference = [&](size_t i) { return static_cast<double>(sorted[i].logit) - sorted[0].logit; };
+  const auto top_k = static_cast<size_t>(how.top_k);
+  double total = 0, before = 0, margin = 1;
+  for (size_t i = 0; i < top_k; ++i) total += std::exp(difference(i));
+  std::vector<double> upto;
+  for (size_t i = 0; i < top_k; ++i) {
+    if (i > 0 && how.top_p < 1) {
+      margin = std::min(margin, std::abs(before / total - how.top_p));
+      if (before >= how.top_p * total) break;
+    }
+    before += std::exp(difference(i));
+    if (how.min_p > 0) {
+      margin = std::min(margin, std::abs(difference(i) - std::log(how.min_p)));
+      if (difference(i) < std::log(how.min_p)) break;
+    }
+    upto.push_back((upto.empty() ? 0 : upto.back()) + std::exp(difference(i) / how.temperature));
+  }
+  size_t place = 0;
+  for (const double sum : upto) {
+    margin = std::min(margin, std::abs(sum / upto.back() - how.uniform));
+    place += sum <= how.uniform * upto.back();
+  }
+  return {sorted[std::min(place, upto.size() - 1)].token, margin};
+}
+
+TEST(CudaLikeliest, AreDrawnFromByTheDefinition) {
+  CUDA_OR_SKIP(cuda);
+  constexpr int64_t kRows = 64, kColumns = 3'000;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 3);
+  std::uniform_real_distribution<float> uniform(0, 1);
+  std::vector<float> rows(kRows * kColumns);
+  for (float& number : rows) number = normal(random);
+  CaseRun run(sum_of(kRows, kColumns), 1);
+  const auto executable = run.compile(cuda);
+  ASSERT_TRUE(executable->runs_ahead());
+  poke_sum(*executable, run.program(), rows);
+  std::vector<Likely> found(kRows * kLikeliest);
+  std::vector<int32_t> drawn(kRows);
+  int near = 0;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<Draw> draws(kRows);
+    for (Draw& draw : draws) {
+      draw = {.top_k = 1 + static_cast<int32_t>(random() % 64),
+              .top_p = random() % 4 == 0 ? 1 : uniform(random),
+              .min_p = random() % 2 == 0 ? 0 : 0.2f * uniform(random),
+              .temperature = random() % 8 == 0 ? 0 : 0.05f + 2 * uniform(random),
+              .uniform = std::min(uniform(random), std::nextafter(1.0f, 0.0f))};
+    }
+    StepInput step = run.step();
+    step.draws = draws;
+    executable->begin(step);
+    executable->end(found, drawn);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const auto at = static_cast<size_t>(r);
+      const auto row = std::span(found).subspan(at * kLikeliest, kLikeliest);
+      if (draws[at].temperature == 0) {
+        EXPECT_EQ(drawn[at], row[0].token) << "row " << r;
+        continue;
+      }
+      const Exact exact = drawn_exactly(row, draws[at]);
+      near += exact.margin < 1e-5;
+      if (exact.margin >= 1e-5) EXPECT_EQ(drawn[at], exact.token) << "row " << r << ", round " << round;
+    }
+  }
+  EXPECT_LT(near, 40) << "of " << 40 * kRows << " draws";
+}
+
+TEST(CudaLikeliest, OfStrangeRowsAreDrawnFromToo) {
+  CUDA_OR_SKIP(cuda);
+  constexpr int64_t kColumns = 500;
+  std::vector<float> rows(5 * kColumns, kNan);
+  rows[kColumns + 17] = -3;                                             // one token alone
+  rows[2 * kColumns + 40] = rows[2 * kColumns + 400] = kInf;            // two that beat all
+  for (size_t i = 0; i < kColumns; ++i) rows[3 * kColumns + i] = 1.5f;  // all the same
+  for (size_t i = 0; i < kColumns; ++i)
+    rows[4 * kColumns + i] = -1e30f * float(i);  // differences without end
+  CaseRun run(sum_of(5, kColumns), 1);
+  const auto executable = run.compile(cuda);
+  poke_sum(*executable, run.program(), rows);
+  const std::vector<Draw> draws(
+      5, {.top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .temperature = 0.7f, .uniform = 0.75f});
+  StepInput step = run.step();
+  step.draws = draws;
+  std::vector<Likely> found(5 * kLikeliest);
+  std::vector<int32_t> drawn(5);
+  executable->begin(step);
+  executable->end(found, drawn);
+  // Of 40 equal ones the first 36 reach nine tenths.
+  EXPECT_EQ(drawn, (std::vector<int32_t>{0, 17, 400, 27, 0}));
 }
 
 }  // namespace

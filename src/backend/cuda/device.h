@@ -54,6 +54,9 @@ struct Cache {
   }
 };
 
+/// Steps that may be in flight: what the host fills for a step, or reads of it, has a place for each.
+inline constexpr int kTurns = 2;
+
 /// Sizes of a step that vary within a captured graph.
 struct StepHeader {
   int32_t rows, outputs, pages_per_sequence;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -42,6 +43,29 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+/// A place in the stream that can be waited for.
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream)); }
+  void wait() const { check(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Steps that were handed over and not waited for.
+struct InFlight {
+  int count = 0;
+  int first = 0;  ///< the turn of the one that runs first
+  std::array<int64_t, kTurns> outputs{};
+
+  int next() const { return (first + count) % kTurns; }
 };
 
 class CudaExecutable : public Executable {
@@ -110,6 +134,9 @@ class CudaExecutable : public Executable {
   }
 
   bool finds_likeliest() const override { return true; }
+  bool runs_ahead() const override { return true; }
+  void begin(const StepInput& input) override { launch(input, true, false); }
+  void end(std::span<Likely> likeliest, std::span<int32_t> drawn) override { finish(likeliest, drawn); }
   bool keeps_logits() const override { return true; }
   void fetch_logits(std::span<const int32_t> outputs, std::span<float> logits) override {
     fetch(std::ssize(outputs), logits, [&](const Rows<float>& from, char* to, size_t row_bytes) {
@@ -181,23 +208,12 @@ class CudaExecutable : public Executable {
   }
 
   Bucket step(const StepInput& input, StepOutput& output, bool timed) {
-    CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
-    CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
-    const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
-    Bucket bucket{bucket_of(row_buckets_, input.rows()),
-                  bucket_of(output_buckets_, input.outputs()),
-                  bucket_of(context_buckets_, longest),
-                  false,
-                  timed,
-                  output.logits.empty() && !output.likeliest.empty()};
-    if (block_.fill(input, bucket.rows, bucket.outputs, bucket.longest, stream_)) graphs_.clear();
-    bucket.prompts_alone = block_.prompts_alone();
-    launched_ns_ = now_ns();
-    graphs_.launch(bucket, stream_);
+    CHECK(in_flight_.count == 0, "{} steps are in flight", in_flight_.count);
+    const Bucket bucket = launch(input, output.logits.empty() && !output.likeliest.empty(), timed);
     if (bucket.likeliest) {
-      stream_.wait();
-      std::ranges::copy(likeliest_.found(input.outputs()), output.likeliest.begin());
+      finish(output.likeliest, {});
     } else {
+      in_flight_.count = 0;
       const auto rows = static_cast<size_t>(input.outputs());
       fetch(input.outputs(), output.logits, [&](const Rows<float>& from, char* to, size_t row_bytes) {
         const size_t pitch = static_cast<size_t>(from.row_stride) * sizeof(float);
@@ -206,6 +222,41 @@ class CudaExecutable : public Executable {
       });
     }
     return bucket;
+  }
+
+  /// Hands a step over.
+  Bucket launch(const StepInput& input, bool likeliest, bool timed) {
+    CHECK(in_flight_.count < kTurns, "{} steps are in flight", in_flight_.count);
+    CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
+    CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
+    const int turn = in_flight_.next();
+    const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
+    Bucket bucket{bucket_of(row_buckets_, input.rows()),
+                  bucket_of(output_buckets_, input.outputs()),
+                  bucket_of(context_buckets_, longest),
+                  false,
+                  timed,
+                  likeliest,
+                  turn};
+    if (block_.fill(input, bucket.rows, bucket.outputs, bucket.longest, turn, stream_)) graphs_.clear();
+    bucket.prompts_alone = block_.prompts_alone();
+    launched_ns_ = now_ns();
+    graphs_.launch(bucket, stream_);
+    ended_[static_cast<size_t>(turn)].record(stream_);
+    in_flight_.outputs[static_cast<size_t>(turn)] = input.outputs();
+    ++in_flight_.count;
+    return bucket;
+  }
+
+  /// Waits for the step that was handed over first.
+  void finish(std::span<Likely> likeliest, std::span<int32_t> drawn) {
+    CHECK(in_flight_.count > 0, "no step is in flight");
+    const int turn = in_flight_.first;
+    ended_[static_cast<size_t>(turn)].wait();
+    const int64_t outputs = in_flight_.outputs[static_cast<size_t>(turn)];
+    std::ranges::copy(likeliest_.found(outputs, turn), likeliest.begin());
+    if (!drawn.empty()) std::ranges::copy(likeliest_.drawn(outputs, turn), drawn.begin());
+    in_flight_.first = --in_flight_.count > 0 ? kTurns - 1 - turn : 0;
   }
 
   /// The first head's columns of some rows of outputs, which copy(all rows, to, bytes of a row) enqueues.
@@ -252,6 +303,8 @@ class CudaExecutable : public Executable {
   char* pinned_logits_ = nullptr;
   int64_t pinned_logits_bytes_ = 0;
   int64_t launched_ns_ = 0;
+  std::array<Event, kTurns> ended_;
+  InFlight in_flight_;
   std::optional<int64_t> clock_behind_ns_;
   Bucket timed_bucket_{};
   std::vector<LaunchTime> op_times_;

@@ -75,12 +75,13 @@ std::vector<size_t> Graphs::first_launches(const Bucket& bucket) const {
 
 Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
   return {.memory = memory_,
-          .step = block_.view(bucket.rows, bucket.outputs),
+          .step = block_.view(bucket.rows, bucket.outputs, bucket.turn),
           .step_rows = bucket.rows,
           .output_rows = bucket.outputs,
           .longest = bucket.longest,
           .prompts_alone = bucket.prompts_alone,
           .scratch = memory_.scratch(),
+          .drawn = likeliest_.drawn(),
           .stream = stream,
           .processors = bound_.device.processors,
           .architecture = bound_.device.architecture,
@@ -102,7 +103,7 @@ std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) c
 }
 
 void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times) {
-  block_.copy(bucket.rows, bucket.outputs, stream);
+  block_.copy(bucket.rows, bucket.outputs, bucket.turn, stream);
   Context step = context(bucket, stream);
   step.times = times;
   step.launches = static_cast<uint32_t>(bound_.nodes.size());
@@ -116,7 +117,8 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* tim
   }
   if (!bucket.likeliest) return;
   step.times = nullptr;  // no op of the list
-  likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs);
+  likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,
+                     block_.draws(bucket.rows, bucket.outputs, bucket.turn), bucket.turn);
 }
 
 }  // namespace sluice::backend::cuda

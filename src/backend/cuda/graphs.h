@@ -23,6 +23,7 @@ struct Bucket {
   bool prompts_alone = false;  ///< no row but those of long stretches of prompts (prompts.h)
   bool timed = false;          ///< kernels leave their times
   bool likeliest = false;      ///< the likeliest tokens of outputs are found
+  int turn = 0;                ///< which of the places that steps in flight take in turns is this one's
 
   auto operator<=>(const Bucket&) const = default;
 };

@@ -21,11 +21,12 @@ class LaunchTimes;
 struct Context {
   const Memory& memory;
   StepView step;
-  int64_t step_rows;    ///< rows, rounded up to the bucket
-  int64_t output_rows;  ///< likewise
-  int64_t longest;      ///< no row's context is longer
-  bool prompts_alone;   ///< no row but those of long stretches of prompts (prompts.h)
-  char* scratch;        ///< of this op alone, scratch_bytes of it
+  int64_t step_rows;     ///< rows, rounded up to the bucket
+  int64_t output_rows;   ///< likewise
+  int64_t longest;       ///< no row's context is longer
+  bool prompts_alone;    ///< no row but those of long stretches of prompts (prompts.h)
+  char* scratch;         ///< of this op alone, scratch_bytes of it
+  const int32_t* drawn;  ///< by outputs of the step before, for following()
   cudaStream_t stream;
   int processors;    ///< multiprocessors of the device
   int architecture;  ///< 90: compute capability 9.0

@@ -12,7 +12,7 @@
 namespace sluice::backend::cuda {
 namespace {
 
-using program::kLikeliest, program::Likely;
+using program::Draw, program::kLikeliest, program::Likely;
 
 constexpr int kMostGroups = 2048, kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
@@ -28,6 +28,8 @@ struct Args {
   int64_t stride;             // of a row
   uint32_t* largest;          // [row][kMostGroups]
   Likely* found;              // [row][kLikeliest]
+  const Draw* draws;          // [row]
+  int32_t *drawn, *told;      // [row], for the next step and for the host
   int columns, each, groups;  // each: columns of a group, 1 or a multiple of 32
 };
 
@@ -133,6 +135,63 @@ __device__ inline uint64_t next_entry(const float* row, int columns, uint64_t be
   return most;
 }
 
+/// Sums of a lane's two numbers, of places l and l + 32, up to each of them.
+__device__ inline float2 sums_upto(float2 numbers, float& total) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float2 upto = numbers;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const float x = __shfl_up_sync(kWholeWarp, upto.x, step), y = __shfl_up_sync(kWholeWarp, upto.y, step);
+    if (lane >= step) upto.x += x, upto.y += y;
+  }
+  upto.y += __shfl_sync(kWholeWarp, upto.x, 31);
+  total = __shfl_sync(kWholeWarp, upto.y, 31);
+  return upto;
+}
+
+/// Draws one of a row's likeliest tokens (program/step.h), or 0 where there is none. A warp's; lane l has the
+/// tokens of places l and l + 32.
+__device__ inline int draw(const uint64_t (&picked)[kPick], const Draw& how) {
+  static_assert(kPick == 64);
+  if (picked[0] == 0) return 0;
+  if (how.temperature == 0) return token_of(picked[0]);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint64_t one = picked[lane], other = picked[lane + 32];
+  const float best = number_of(static_cast<uint32_t>(picked[0] >> 32));
+  // Both infinite: no difference.
+  const auto below_best = [best](uint64_t entry) {
+    const float logit = number_of(static_cast<uint32_t>(entry >> 32));
+    return logit == best ? 0.0f : logit - best;
+  };
+  const float2 below{below_best(one), below_best(other)};
+  bool keep = one != 0 && lane < how.top_k, keep_other = other != 0 && lane + 32 < how.top_k;
+  float total;
+  if (how.top_p < 1) {
+    const float2 weights{keep ? expf(below.x) : 0, keep_other ? expf(below.y) : 0};
+    const float2 upto = sums_upto(weights, total);
+    keep = keep && (lane == 0 || upto.x - weights.x < how.top_p * total);
+    keep_other = keep_other && upto.y - weights.y < how.top_p * total;
+  }
+  if (how.min_p > 0) {
+    const float floor = logf(how.min_p);
+    keep = keep && below.x >= floor, keep_other = keep_other && below.y >= floor;
+  }
+  const float2 weights{keep ? expf(below.x / how.temperature) : 0,
+                       keep_other ? expf(below.y / how.temperature) : 0};
+  const float2 upto = sums_upto(weights, total);
+  const float target = how.uniform * total;
+  const auto places = [](bool first, bool second) {
+    return uint64_t{__ballot_sync(kWholeWarp, second)} << 32 | __ballot_sync(kWholeWarp, first);
+  };
+  // The first that exceeds the target, or the last of all where sums were rounded down. The likeliest is
+  // always there, but not in the rows that fill up a bucket.
+  const uint64_t some = places(lane == 0 || weights.x > 0, weights.y > 0);
+  const uint64_t beyond = some & places(target < upto.x, target < upto.y);
+  const int place =
+      beyond != 0 ? __ffsll(static_cast<long long>(beyond)) - 1 : 63 - __clzll(static_cast<long long>(some));
+  return token_of(picked[place]);
+}
+
 /// A block finds a row's tokens.
 __global__ void __launch_bounds__(kThreads)
     find_likeliest(const Stamps stamps, const __grid_constant__ Args args) {
@@ -204,6 +263,10 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   if (thread >= kPick) return;
+  if (warp == 0) {
+    const int token = draw(picked, args.draws[blockIdx.x]);
+    if (lane == 0) args.drawn[blockIdx.x] = args.told[blockIdx.x] = token;
+  }
   const uint64_t one = picked[thread];
   args.found[blockIdx.x * kPick + thread] =
       one != 0 ? Likely{number_of(static_cast<uint32_t>(one >> 32)), token_of(one)} : Likely{-INFINITY, -1};
@@ -211,12 +274,17 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Likeliest::Likeliest(int64_t max_outputs) : largest_(max_outputs * kMostGroups * int64_t{sizeof(uint32_t)}) {
-  allocate_pinned(pinned_, max_outputs * kLikeliest * int64_t{sizeof(Likely)});
+Likeliest::Likeliest(int64_t max_outputs)
+    : max_outputs_(max_outputs),
+      largest_(max_outputs * kMostGroups * int64_t{sizeof(uint32_t)}),
+      drawn_(max_outputs * int64_t{sizeof(int32_t)}) {
+  allocate_pinned(pinned_,
+                  kTurns * max_outputs * (kLikeliest * int64_t{sizeof(Likely)} + int64_t{sizeof(int32_t)}));
 }
 Likeliest::~Likeliest() { cudaFreeHost(pinned_); }
 
-void Likeliest::enqueue(const Context& context, const Rows<float>& logits, int64_t outputs) const {
+void Likeliest::enqueue(const Context& context, const Rows<float>& logits, int64_t outputs, const Draw* draws,
+                        int turn) const {
   if (outputs == 0) return;
   const int columns = logits.columns;
   const int each = columns <= kMostGroups ? 1 : (columns + 32 * kMostGroups - 1) / (32 * kMostGroups) * 32;
@@ -224,7 +292,10 @@ void Likeliest::enqueue(const Context& context, const Rows<float>& logits, int64
   const Args args{logits.data,
                   logits.row_stride,
                   reinterpret_cast<uint32_t*>(largest_.data()),
-                  reinterpret_cast<Likely*>(pinned_),
+                  pinned(turn),
+                  draws,
+                  reinterpret_cast<int32_t*>(drawn_.data()),
+                  pinned_drawn(turn),
                   columns,
                   each,
                   groups};

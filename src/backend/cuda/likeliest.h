@@ -18,18 +18,34 @@ class Likeliest {
   Likeliest(const Likeliest&) = delete;
   Likeliest& operator=(const Likeliest&) = delete;
 
-  /// Enqueues the search behind what makes the logits.
-  void enqueue(const Context& context, const Rows<float>& logits, int64_t outputs) const;
-  /// What a step that has ended has found: [outputs][kLikeliest].
-  std::span<const program::Likely> found(int64_t outputs) const {
-    return {reinterpret_cast<const program::Likely*>(pinned_),
-            static_cast<size_t>(outputs * program::kLikeliest)};
+  /// Enqueues the search behind what makes the logits, and the draws [outputs]; steps in flight take turns.
+  void enqueue(const Context& context, const Rows<float>& logits, int64_t outputs, const program::Draw* draws,
+               int turn) const;
+  /// What a step that has ended has found, [outputs][kLikeliest], and drawn [outputs].
+  std::span<const program::Likely> found(int64_t outputs, int turn) const {
+    return {pinned(turn), static_cast<size_t>(outputs * program::kLikeliest)};
   }
-  int64_t bytes() const { return largest_.bytes(); }
+  std::span<const int32_t> drawn(int64_t outputs, int turn) const {
+    return {pinned_drawn(turn), static_cast<size_t>(outputs)};
+  }
+  /// On the device: what the last step that was searched has drawn, by output; 0 where there was nothing to
+  /// draw from.
+  const int32_t* drawn() const { return reinterpret_cast<const int32_t*>(drawn_.data()); }
+  int64_t bytes() const { return largest_.bytes() + drawn_.bytes(); }
 
  private:
+  program::Likely* pinned(int turn) const {
+    return reinterpret_cast<program::Likely*>(pinned_) + turn * max_outputs_ * program::kLikeliest;
+  }
+
+  int32_t* pinned_drawn(int turn) const {
+    return reinterpret_cast<int32_t*>(pinned(kTurns)) + turn * max_outputs_;
+  }
+
+  int64_t max_outputs_;
   Buffer largest_;  // of each group of a row
-  char* pinned_ = nullptr;
+  Buffer drawn_;
+  char* pinned_ = nullptr;  // found [kTurns][max_outputs][kLikeliest], drawn [kTurns][max_outputs]
 };
 
 }  // namespace sluice::backend::cuda

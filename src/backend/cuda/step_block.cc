@@ -13,6 +13,9 @@ constexpr int64_t kAlign = 64;
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 int64_t aligned_ints(int64_t count) { return aligned(count * 4); }
 
+/// What no page table has: no page has it, and no entry without a page, which is -1.
+constexpr int32_t kNoPage = -2;
+
 }  // namespace
 
 StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
@@ -22,7 +25,8 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
   l.sequences = l.positions + aligned_ints(rows);
   l.slots = l.sequences + aligned_ints(rows);
   l.output_rows = l.slots + aligned_ints(rows);
-  l.prompts = l.output_rows + aligned_ints(outputs);
+  l.draws = l.output_rows + aligned_ints(outputs);
+  l.prompts = l.draws + aligned(outputs * int64_t{sizeof(program::Draw)});
   const int64_t segments = rows >= kPromptRows ? most_segments(rows) : 0;
   l.segments = l.prompts + (segments > 0 ? aligned(sizeof(Prompts)) : 0);
   l.bytes = l.segments + aligned(segments * int64_t{sizeof(Segment)});
@@ -30,51 +34,88 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
 }
 
 StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs)
-    : device_(layout(max_rows, max_outputs).bytes), board_(kBoardWords * int64_t{sizeof(uint64_t)}) {
+    : block_bytes_(layout(max_rows, max_outputs).bytes),
+      device_(kTurns * block_bytes_),
+      board_(kBoardWords * int64_t{sizeof(uint64_t)}) {
   check(cudaMemset(board_.data(), 0, static_cast<size_t>(board_.bytes())));
   allocate_pinned(pinned_, device_.bytes());
   std::memset(pinned_, 0, static_cast<size_t>(device_.bytes()));
 }
-StepBlock::~StepBlock() { cudaFreeHost(pinned_); }
+StepBlock::~StepBlock() {
+  cudaFreeHost(pinned_);
+  cudaFreeHost(pinned_tables_);
+}
 
 bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outputs, int64_t longest,
-                     cudaStream_t stream) {
+                     int turn, cudaStream_t stream) {
   const Layout l = layout(rows, outputs);
+  char* const block = pinned_ + turn * block_bytes_;
   const StepHeader header{static_cast<int32_t>(input.rows()), static_cast<int32_t>(input.outputs()),
                           input.pages_per_sequence, ++steps_};
-  std::memcpy(pinned_, &header, sizeof header);
+  std::memcpy(block, &header, sizeof header);
   const auto put = [&](int64_t at, std::span<const int32_t> values) {
-    std::memcpy(pinned_ + at, values.data(), values.size_bytes());
+    std::memcpy(block + at, values.data(), values.size_bytes());
   };
   put(l.tokens, input.tokens), put(l.positions, input.positions), put(l.sequences, input.sequences);
   put(l.slots, input.slots), put(l.output_rows, input.output_rows);
+  auto* const draws = reinterpret_cast<program::Draw*>(block + l.draws);
+  if (input.draws.empty()) {
+    std::fill_n(draws, input.outputs(), program::Draw{});
+  } else {
+    std::ranges::copy(input.draws, draws);
+  }
   prompts_alone_ = false;
   if (rows >= kPromptRows) {
     const Prompts prompts =
-        find_prompts(input, header, rows, longest, reinterpret_cast<Segment*>(pinned_ + l.segments));
-    std::memcpy(pinned_ + l.prompts, &prompts, sizeof prompts);
+        find_prompts(input, header, rows, longest, reinterpret_cast<Segment*>(block + l.segments));
+    std::memcpy(block + l.prompts, &prompts, sizeof prompts);
     prompts_alone_ = prompts.others.rows == 0;
   }
+  return update_tables(input, turn, stream);
+}
 
-  if (std::ranges::equal(known_tables_, input.page_tables)) return false;
-  const auto bytes = static_cast<int64_t>(input.page_tables.size_bytes());
+// Copies from the first entry that has changed to the last one. True: the tables moved.
+bool StepBlock::update_tables(const program::StepInput& input, int turn, cudaStream_t stream) {
+  const std::span<const int32_t> tables = input.page_tables;
+  const auto bytes = static_cast<int64_t>(tables.size_bytes());
   const bool moves = bytes > tables_.bytes();
-  if (moves) tables_ = Buffer(2 * bytes);
-  known_tables_.assign(input.page_tables.begin(), input.page_tables.end());
-  check(cudaMemcpyAsync(tables_.data(), known_tables_.data(), static_cast<size_t>(bytes),
-                        cudaMemcpyHostToDevice, stream));
+  if (moves) {
+    check(cudaStreamSynchronize(stream));
+    tables_ = Buffer(2 * bytes);
+    cudaFreeHost(pinned_tables_);
+    allocate_pinned(pinned_tables_, kTurns * tables_.bytes());
+    known_tables_.clear();
+  }
+  if (known_tables_.size() != tables.size()) known_tables_.assign(tables.size(), kNoPage);
+  const size_t first =
+      static_cast<size_t>(std::ranges::mismatch(known_tables_, tables).in1 - known_tables_.begin());
+  if (first == tables.size()) return moves;
+  size_t end = tables.size();
+  while (known_tables_[end - 1] == tables[end - 1]) --end;
+  const auto changed = tables.subspan(first, end - first);
+  std::ranges::copy(changed, known_tables_.begin() + static_cast<std::ptrdiff_t>(first));
+  const size_t at = first * sizeof(int32_t);
+  char* const pinned = pinned_tables_ + turn * tables_.bytes() + at;
+  std::memcpy(pinned, changed.data(), changed.size_bytes());
+  check(cudaMemcpyAsync(tables_.data() + at, pinned, changed.size_bytes(), cudaMemcpyHostToDevice, stream));
   return moves;
 }
 
-void StepBlock::copy(int64_t rows, int64_t outputs, cudaStream_t stream) const {
-  check(cudaMemcpyAsync(device_.data(), pinned_, static_cast<size_t>(layout(rows, outputs).bytes),
-                        cudaMemcpyHostToDevice, stream));
+void StepBlock::copy(int64_t rows, int64_t outputs, int turn, cudaStream_t stream) const {
+  check(cudaMemcpyAsync(device_.data() + turn * block_bytes_, pinned_ + turn * block_bytes_,
+                        static_cast<size_t>(layout(rows, outputs).bytes), cudaMemcpyHostToDevice, stream));
 }
 
-StepView StepBlock::view(int64_t rows, int64_t outputs) const {
+const program::Draw* StepBlock::draws(int64_t rows, int64_t outputs, int turn) const {
+  return reinterpret_cast<const program::Draw*>(device_.data() + turn * block_bytes_ +
+                                                layout(rows, outputs).draws);
+}
+
+StepView StepBlock::view(int64_t rows, int64_t outputs, int turn) const {
   const Layout l = layout(rows, outputs);
-  const auto ints = [&](int64_t at) { return reinterpret_cast<const int32_t*>(device_.data() + at); };
-  return {reinterpret_cast<const StepHeader*>(device_.data()),
+  const char* const block = device_.data() + turn * block_bytes_;
+  const auto ints = [&](int64_t at) { return reinterpret_cast<const int32_t*>(block + at); };
+  return {reinterpret_cast<const StepHeader*>(block),
           ints(l.tokens),
           ints(l.positions),
           ints(l.sequences),
@@ -82,8 +123,8 @@ StepView StepBlock::view(int64_t rows, int64_t outputs) const {
           ints(l.output_rows),
           reinterpret_cast<const int32_t*>(tables_.data()),
           reinterpret_cast<uint64_t*>(board_.data()),
-          reinterpret_cast<const Prompts*>(device_.data() + l.prompts),
-          reinterpret_cast<const Segment*>(device_.data() + l.segments)};
+          reinterpret_cast<const Prompts*>(block + l.prompts),
+          reinterpret_cast<const Segment*>(block + l.segments)};
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,5 +1,5 @@
-// A step's data on its way to the device: one pinned block that the graph copies, and page tables that are
-// copied when they have changed.
+// A step's data on its way to the device: one pinned block that the graph copies, and what has changed of the
+// page tables. Steps in flight have a block each, in turns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,25 +19,31 @@ class StepBlock {
   StepBlock(const StepBlock&) = delete;
   StepBlock& operator=(const StepBlock&) = delete;
 
-  /// Fills the pinned block, laid out for a bucket of rows and outputs; longest: of the bucket's contexts.
-  /// Returns whether the page tables moved, so that graphs that know their old place are of no use any more.
-  bool fill(const program::StepInput& input, int64_t rows, int64_t outputs, int64_t longest,
+  /// Fills a turn's pinned block, which no step in flight has, laid out for a bucket of rows and outputs;
+  /// longest: of the bucket's contexts. Returns whether the page tables moved, so that graphs that know their
+  /// old place are of no use any more; no step is in flight then.
+  bool fill(const program::StepInput& input, int64_t rows, int64_t outputs, int64_t longest, int turn,
             cudaStream_t stream);
   /// Whether the step's rows are long stretches of prompts and nothing else.
   bool prompts_alone() const { return prompts_alone_; }
   /// Enqueues the copy of a block of this bucket.
-  void copy(int64_t rows, int64_t outputs, cudaStream_t stream) const;
-  StepView view(int64_t rows, int64_t outputs) const;
+  void copy(int64_t rows, int64_t outputs, int turn, cudaStream_t stream) const;
+  StepView view(int64_t rows, int64_t outputs, int turn) const;
+  /// How tokens of outputs are drawn, on the device.
+  const program::Draw* draws(int64_t rows, int64_t outputs, int turn) const;
   int64_t bytes() const { return device_.bytes() + tables_.bytes() + board_.bytes(); }
 
  private:
   struct Layout {
-    int64_t tokens, positions, sequences, slots, output_rows, prompts, segments, bytes;
+    int64_t tokens, positions, sequences, slots, output_rows, draws, prompts, segments, bytes;
   };
   static Layout layout(int64_t rows, int64_t outputs);
+  bool update_tables(const program::StepInput& input, int turn, cudaStream_t stream);
 
-  char* pinned_ = nullptr;
-  Buffer device_, tables_, board_;
+  int64_t block_bytes_;             // of a turn
+  char* pinned_ = nullptr;          // [kTurns][block_bytes_]
+  char* pinned_tables_ = nullptr;   // [kTurns][bytes of tables_]
+  Buffer device_, tables_, board_;  // device_: as pinned_
   uint32_t steps_ = 0;
   bool prompts_alone_ = false;
   std::vector<int32_t> known_tables_;  // what the device has

@@ -27,11 +27,12 @@ __device__ inline bool is_row(const StepView& step, bool by_outputs = false) {
 // --- embed ---
 
 __global__ void __launch_bounds__(kThreads)
-    embed(const Stamps stamps, StepView step, Matrix table, Rows<float> out) {
+    embed(const Stamps stamps, StepView step, Matrix table, const int32_t* drawn, Rows<float> out) {
   const Link link(stamps);
   link.wait();
   if (!is_row(step)) return;
-  const int64_t row = blockIdx.x, token = __ldcg(step.tokens + row);
+  const int64_t row = blockIdx.x, given = __ldcg(step.tokens + row);
+  const int64_t token = given >= 0 ? given : __ldcg(drawn + (-1 - given));
   float* to = out(row);
   if (is_float(table.type)) {
     for (int c = threadIdx.x; c < table.columns; c += kThreads) {
@@ -172,7 +173,7 @@ bool by_outputs(const Program& program, TensorId tensor) { return program[tensor
 
 void launch_embed(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Embed>(record.args);
-  launch(c, embed, by_row(program, c, op.out.id), c.step, c.memory.matrix(op.table.id),
+  launch(c, embed, by_row(program, c, op.out.id), c.step, c.memory.matrix(op.table.id), c.drawn,
          c.memory.rows(op.out.id));
 }
 void launch_rms_norm(const Program& program, const Op& record, const Context& c) {

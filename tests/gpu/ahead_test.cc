@@ -1,0 +1,94 @@
+// The engine on the CUDA backend with steps that begin ahead, against the same engine without: texts are the
+// same, greedy or drawn, alone and beside others, across pages of the cache.
+#include <gtest/gtest.h>
+
+#include "engine/engine.h"
+#include "model/model.h"
+#include "support/cuda.h"
+#include "support/golden.h"
+#include "support/recorder.h"
+
+namespace sluice::test {
+namespace {
+
+using namespace engine;
+
+/// An executable with or without steps that begin ahead; counts those whose tokens were drawn on the device.
+class Counted : public program::Executable {
+ public:
+  Counted(program::Executable& of, bool ahead) : of_(of), ahead_(ahead) {}
+  bool finds_likeliest() const override { return true; }
+  bool keeps_logits() const override { return true; }
+  void fetch_logits(std::span<const int32_t> outputs, std::span<float> logits) override {
+    of_.fetch_logits(outputs, logits);
+  }
+  bool runs_ahead() const override { return ahead_; }
+  void begin(const program::StepInput& input) override {
+    following += input.tokens[0] < 0;
+    of_.begin(input);
+  }
+  void end(std::span<program::Likely> likeliest, std::span<int32_t> drawn) override {
+    of_.end(likeliest, drawn);
+  }
+  void run(const program::StepInput& input, program::StepOutput& output) override { of_.run(input, output); }
+  void run_timed(const program::StepInput&, program::StepOutput&, program::StepTimes&) override {}
+  void peek(program::TensorId, int64_t, std::span<float>) override {}
+  void poke(program::TensorId, int64_t, std::span<const float>) override {}
+  const program::Program& program() const override { return of_.program(); }
+  std::vector<program::BoundKernel> bound() const override { return of_.bound(); }
+  int64_t memory_bytes() const override { return of_.memory_bytes(); }
+
+  int following = 0;  ///< steps whose first token was drawn on the device
+
+ private:
+  program::Executable& of_;
+  bool ahead_;
+};
+
+TEST(CudaAhead, StepsThatBeginAheadSayTheSame) {
+  CUDA_OR_SKIP(cuda);
+  const model::Model model = model::Model::load(source_path("models/fairy-tales.gguf"));
+  const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
+  const EngineOptions options{.context = 1024, .max_sequences = 8, .max_rows = 256, .pages = 150};
+  // What is beside an answer is chance, so no sum may depend on it.
+  const auto executable = cuda.compile(model.program, model.weights,
+                                       {.max_rows = options.max_rows,
+                                        .max_outputs = options.max_sequences,
+                                        .cache_pages = options.pages,
+                                        .batch_invariant = true});
+  int following = 0;
+  const auto texts = [&](int at_once, bool ahead) {
+    Counted steps(*executable, ahead);
+    std::vector<std::string> out;
+    {
+      Engine engine(steps, tokenizer, options);
+      std::vector<std::shared_ptr<Recorder>> listeners;
+      for (int i = 0; i < 8; ++i) {
+        Request request{
+            .prompt = tokenizer.encode("Once there were " + std::to_string(i) + " hens and", true),
+            .max_tokens = 150 + 20 * i,
+            .ignore_end = true,
+            .use_cache = false};
+        request.sampling.seed = static_cast<uint64_t>(i);
+        request.sampling.temperature = i % 3 == 0 ? 0 : 0.9f;
+        engine.submit(request, listeners.emplace_back(std::make_shared<Recorder>()));
+        if (at_once == 1) listeners.back()->wait();
+      }
+      for (const auto& listener : listeners) {
+        EXPECT_EQ(listener->wait().finish, Finish::Length) << listener->result.error;
+        out.push_back(listener->text);
+      }
+    }
+    following = steps.following;
+    return out;
+  };
+  for (const int at_once : {1, 8}) {
+    const auto expected = texts(at_once, false);
+    EXPECT_EQ(following, 0);
+    EXPECT_EQ(texts(at_once, true), expected) << at_once << " at once";
+    EXPECT_GT(following, at_once == 1 ? 1500 : 250);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test
