@@ -34,4 +34,17 @@ CUtensorMap map_rows(const uint8_t* base, int64_t row_bytes, int64_t rows, int g
   return map;
 }
 
+CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int strip_bytes) {
+  static const auto encode = encode_function();
+  const cuuint64_t size[] = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t stride[] = {static_cast<cuuint64_t>(row_bytes)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(strip_bytes), kStripRows}, step[] = {1, 1};
+  CUtensorMap map{};
+  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<uint8_t*>(base), size,
+                                 stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: {}", static_cast<int>(result));
+  return map;
+}
+
 }  // namespace sluice::backend::cuda

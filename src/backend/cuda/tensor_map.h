@@ -15,4 +15,8 @@ inline constexpr int kMapLine = 128, kMapRows = 8;
 /// eight rows: [group][row][128 bytes], unit u of row r where unit u ^ r would be.
 CUtensorMap map_rows(const uint8_t* base, int64_t row_bytes, int64_t rows, int groups);
 
+/// Of rows of row_bytes (a multiple of 16) a strip of them: a copy brings strip_bytes of kStripRows rows.
+inline constexpr int kStripRows = 256;
+CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int strip_bytes);
+
 }  // namespace sluice::backend::cuda

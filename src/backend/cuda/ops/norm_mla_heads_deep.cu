@@ -24,32 +24,24 @@
 #include <numbers>
 #include <variant>
 
+#include "backend/cuda/format.h"
 #include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
-#include "backend/cuda/ops/norm_mla_heads.cuh"
-#include "backend/cuda/prim/cluster.cuh"
+#include "backend/cuda/ops/norm_mla_heads_deep.cuh"
 #include "backend/cuda/prim/mla_values.cuh"
 
 namespace sluice::backend::cuda::first_half {
 namespace {
 
-constexpr int kMostLowColumns = 1536;  // of the low-rank query
-constexpr int kPage = static_cast<int>(program::kPageRows);
-constexpr int kPiece = 144;                // positions, whole sixteens
-constexpr int kHeads = 8;                  // of a block at most
-constexpr int kMostParts = 32;             // of a head's context
+using namespace deep;
+
 constexpr int64_t kLongestContext = 8192;  // a bucket; 6% over mla_heads_deep.cu there (H200), less beyond
-constexpr int kQuarters = 4, kQuarterSteps = kWidth / 16 / kQuarters;  // matrix steps of 16 columns
-constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
-constexpr int kWarpColumns = kRank / kWarps;  // of values
-static_assert(kPiece % 16 == 0);
 
 /// Parts of contexts lie on the board without tags, which would be as many bytes again: a word is there once
 /// it is not zero. There is room for them twice: a launch takes what the one before it has made zero, and
 /// makes the other one zero. Of a head: 512 halves of each part, two of which are never zero together, and of
 /// each part the largest score (low) and the sum of the weights below it, which is 1 or more.
 constexpr int kPartWords = kRank / 4;
-constexpr int kPartGroups = kThreads / (kRank / 8);  // of threads that take every so manyth part
 SLUICE_BOTH inline int words_of_parts(int parts) { return parts * kPartWords + (parts + 1) / 2 * 2; }
 /// Where they begin: behind the words of the kernel for a short context. Before them, the number of launches.
 SLUICE_BOTH inline int parts_board(const Args& args) {
@@ -77,97 +69,6 @@ __device__ inline void clear_parts(const Args& args, uint32_t turn) {
   for (int i = static_cast<int>(blockIdx.x) * kThreads + thread(); i < all;
        i += static_cast<int>(gridDim.x) * kThreads)
     to[i] = uint4{0, 0, 0, 0};
-}
-
-/// A block's shared memory.
-struct alignas(16) Shared {
-  union {
-    struct {
-      float q_norm[kMostLowColumns];
-      char row[activation_bytes(kMostColumns)];
-      float norm[kMostColumns];
-    };
-    struct {  // once the queries are made
-      alignas(16) char first[SplitQueries::kTileBytes], second[SplitQueries::kTileBytes];
-      float scores[kQuarters * kHeads * kScoreStride];
-      alignas(16) uint16_t weights[kHeads * kWeightStride];
-      float shrink[kHeads];
-    };
-    float sums[kPartGroups][kRank];  // of the context, once the parts are out
-  };
-  alignas(16) char x[activation_bytes(kMostLowColumns)];  // the low-rank query
-  char q_blocks[activation_bytes(32 * kWarps)];           // a share of queries, a copy a warp
-  float q[kMostShares * kShare + kTurned];  // this block's queries: shares, then those to be turned
-  alignas(16) char context[activation_bytes(kRank)];
-  alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
-  float values[kMostValues];
-  Turn turns[kTurned / 2];
-  alignas(16) float partial[3][kWarps];
-  uint32_t largest;  // of this block's latent queries: bits of a float
-  uint32_t turn;     // launches of this kernel before this one
-  alignas(8) uint64_t rows_there;
-  alignas(16) char rows[kPiece * kMlaPitch];
-};
-static_assert(sizeof(Shared) <= 226 * 1024, "of compute capabilities 9.0 and 10.0");
-
-__device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
-
-/// n / by of small numbers (n below 2^20): a few instructions where a division takes dozens.
-__device__ inline int quotient(int n, int by) {
-  return __float2int_rd((static_cast<float>(n) + 0.5f) * __frcp_rn(static_cast<float>(by)));
-}
-
-/// A block's heads and its part of the context.
-struct Work {
-  int part, first_head, heads, begin, end;  ///< positions [begin, end); none: nothing to attend to
-  int piece_rows, pieces;
-
-  __device__ Work(const Args& args, int length) : piece_rows(args.piece) {
-    const int block = static_cast<int>(blockIdx.x), all = args.heads.out.heads;
-    const int sixteens = (length + 15) / 16, parts = parts_of(args, length);
-    part = quotient(block, args.groups);
-    const int group = block - part * args.groups;
-    first_head = quotient(all * group, args.groups);
-    heads = quotient(all * (group + 1), args.groups) - first_head;
-    begin = part < parts ? quotient(sixteens * part, parts) * 16 : 0;
-    end = part < parts ? min(quotient(sixteens * (part + 1), parts) * 16, length) : 0;
-    pieces = quotient(end - begin + piece_rows - 1, piece_rows);
-  }
-  /// Parts of a context, none of them without positions.
-  __device__ static int parts_of(const Args& args, int length) { return min(args.parts, (length + 15) / 16); }
-  __device__ int first_of(int piece) const { return begin + piece * piece_rows; }
-  __device__ int count_of(int piece) const { return min(piece_rows, end - first_of(piece)); }
-};
-
-/// A thread's row of a piece: the blocks of a cluster share its rows, their warps those.
-struct PieceRow {
-  int row;
-  const char* from;
-
-  __device__ PieceRow(const Args& args, const Work& work, int piece, int last, int sequence, int pages)
-      : row((thread() / 32 + thread() % 32 * kWarps) * args.in_cluster + static_cast<int>(cluster_rank())) {
-    const MlaHeadsArgs& h = args.heads;
-    const int position = min(work.first_of(piece) + row, last);
-    const int page = __ldg(h.step.page_tables + int64_t{sequence} * pages + position / kPage);
-    from = h.cache.row(h.layer, int64_t{page} * kPage + position % kPage);
-  }
-};
-
-/// Asks for a piece's rows of earlier steps, for the whole cluster. The block calls it.
-__device__ inline void ask_for_rows(const Args& args, const Work& work, int piece, int position,
-                                    const PieceRow& mine) {
-#if __CUDA_ARCH__ >= 900
-  Shared& s = shared();
-  const int count = max(0, min(work.count_of(piece), position - work.first_of(piece)));
-  const uint32_t there = shared_address(&s.rows_there);
-  if (thread() == 0) barrier_expect(there, static_cast<uint32_t>(count * HalfRow::kBytes));
-  if (mine.row >= count) return;
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
-      "[%3], %4;" ::"r"(shared_address(s.rows) + mine.row * kMlaPitch),
-      "l"(mine.from), "r"(HalfRow::kBytes), "r"(there), "h"(static_cast<uint16_t>((1 << args.in_cluster) - 1))
-      : "memory");
-#endif
 }
 
 /// The latent queries of this block's heads, as the matrix instructions take them. kBoth: no more than four,
@@ -237,16 +138,21 @@ struct WeighedSums : QueryColumnSums<1, kWarpColumns> {
     const int t = thread() % 4;
     weights[0] *= keep[2 * t], weights[1] *= keep[2 * t + 1];
   }
+  /// Where a lane reads the first 16 columns of a piece.
+  __device__ static uint32_t lane_at(uint32_t rows) {
+    const int lane = thread() % 32, unit = thread() / 32 * (kWarpColumns / 8) + lane / 8 % 2;
+    return rows + lane / 16 * kEightBytes + unit / 8 * 1024 + lane % 8 * 128 + (unit % 8 ^ lane % 8) * 16;
+  }
+  /// Of the 16 rows from `rows` (lane_at) on.
   __device__ __forceinline__ void add(const uint16_t* from, uint32_t rows) {
-    const int lane = thread() % 32, warp = thread() / 32;
+    const int lane = thread() % 32;
     constexpr uint32_t kOnes = 0x3c003c00u, ones[4] = {kOnes, kOnes, kOnes, kOnes};
     const auto* const at = reinterpret_cast<const uint32_t*>(from + lane / 4 * kWeightStride) + lane % 4;
     const uint32_t low = at[0], high = at[4];  // positions 0..7 and 8..15
 #pragma unroll
     for (int m = 0; m < kWarpColumns / 16; ++m) {
       uint32_t value[4];  // columns by positions
-      load_matrices_transposed(value, rows + (lane % 8 + lane / 16 * 8) * kMlaPitch +
-                                          (warp * kWarpColumns + m * 16 + lane / 8 % 2 * 8) * 2);
+      load_matrices_transposed(value, rows ^ m * 32);
       mma_16x8x16(of[m][0], value, low, high);
     }
     mma_16x8x16(weights, ones, low, high);
@@ -262,8 +168,8 @@ __device__ inline float largest_of_warp(float x) {
 
 /// Attention of this block's heads over its part of the context, to the board.
 template <bool kBoth>
-__device__ inline void attend_part(const Args& args, const Work& work, int position, int sequence, int pages,
-                                   uint32_t turn) {
+__device__ inline void attend_part(const LongArgs& args, const Work& work, int position, int sequence,
+                                   int pages, uint32_t turn) {
 #if __CUDA_ARCH__ >= 900
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
@@ -273,25 +179,30 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
   const float factor = h.scale * std::numbers::log2e_v<float> * query_unscale(__uint_as_float(s.largest));
   float largest = -INFINITY;  // of the head that is this warp's
   WeighedSums sum;
-  const int first_step = SplitQueries::at(0, quarter * kQuarterSteps, lane);
+  const int first_step = SplitQueries::at(0, quarter, lane);
+  // Where a lane reads its quarter of the first block of columns, and its warp's columns of the values.
+  const uint32_t keys =
+      rows + lane % 16 / kEight * kEightBytes + lane % 8 * 128 + ((quarter * 2 + lane / 16) ^ lane % 8) * 16;
+  const uint32_t columns = WeighedSums::lane_at(rows);
   uint2 high[kQuarterSteps], low[kQuarterSteps];  // both halves of this lane's queries
 #pragma unroll
   for (int i = 0; i < kQuarterSteps; ++i) {
-    high[i] = reinterpret_cast<const uint2*>(s.first)[first_step + 32 * i];
-    if (!kBoth) low[i] = reinterpret_cast<const uint2*>(s.second)[first_step + 32 * i];
+    high[i] = reinterpret_cast<const uint2*>(s.first)[first_step + 32 * kQuarters * i];
+    if (!kBoth) low[i] = reinterpret_cast<const uint2*>(s.second)[first_step + 32 * kQuarters * i];
   }
 #pragma unroll 1
   for (int piece = 0; piece < work.pieces; ++piece) {
     const int count = work.count_of(piece), whole = (count + 15) / 16 * 16;
     barrier_wait(shared_address(&s.rows_there), static_cast<uint32_t>(piece % 2));
     const int added = position - work.first_of(piece);  // this step's row is not in the cache yet
-    if (added < count) copy_row<HalfRow>(s.rows + added * kMlaPitch, s.current);
+    constexpr int kUnits = HalfRow::kBytes / 16;
+    if (added < count && thread() < kUnits)
+      unit_of(added, thread()) = reinterpret_cast<const uint4*>(s.current)[thread()];
     if (count < whole) {
       // Rows that are not there: weights of zero do not make up for what is no number.
-      constexpr int kUnits = HalfRow::kBytes / 16;
       for (int i = thread(); i < (whole - count) * kUnits; i += kThreads) {
         const int row = i / kUnits, unit = i - row * kUnits;
-        reinterpret_cast<uint4*>(s.rows + (count + row) * kMlaPitch)[unit] = {0, 0, 0, 0};
+        unit_of(count + row, unit) = {0, 0, 0, 0};
       }
     }
     if (added < count || count < whole) __syncthreads();
@@ -302,10 +213,8 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
       // All of a tile's rows at once, so that they do not wait for each other.
       uint32_t key[kQuarterSteps][4];
 #pragma unroll
-      for (int i = 0; i < kQuarterSteps; ++i) {
-        load_matrices(key[i], rows + (at + lane % 16) * kMlaPitch +
-                                  ((quarter * kQuarterSteps + i) * 16 + lane / 16 * 8) * 2);
-      }
+      for (int i = 0; i < kQuarterSteps; ++i)
+        load_matrices(key[i], keys + at / kEight * kEightBytes + i * 1024);
       // Positions by heads; of the queries' first and second halves, of every other step.
       float score[4][4] = {};
 #pragma unroll
@@ -351,11 +260,12 @@ __device__ inline void attend_part(const Args& args, const Work& work, int posit
 
     if (piece > 0) sum.rescale(s.shrink);
 #pragma unroll 3
-    for (int at = 0; at < count; at += 16) sum.add(s.weights + at, rows + at * kMlaPitch);
+    for (int at = 0; at < count; at += 16) sum.add(s.weights + at, columns + at / kEight * kEightBytes);
     if (piece + 1 == work.pieces) break;
     cluster_here();
     cluster_all();  // they are done with this piece
-    ask_for_rows(args, work, piece + 1, position, PieceRow(args, work, piece + 1, position, sequence, pages));
+    ask_for_rows(args, work, piece + 1, position,
+                 PieceRows(args, work, piece + 1, position, sequence, pages));
   }
   const float inverse[2] = {__fdividef(1.0f, sum.weights[0]), __fdividef(1.0f, sum.weights[1])};
   if (warp < work.heads && lane == warp / 2)
@@ -443,7 +353,7 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
 
 template <typename Low, typename Q, typename B, bool kBoth>
 __global__ void __launch_bounds__(kThreads, 1)
-    norm_mla_heads_deep(const Stamps stamps, const __grid_constant__ Args args) {
+    norm_mla_heads_deep(const Stamps stamps, const __grid_constant__ LongArgs args) {
 #if __CUDA_ARCH__ >= 900
   const Link link(stamps);
   Shared& s = shared();
@@ -455,11 +365,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   fetch_norm(s.norm, args.norm, args.columns);
   if (h.q_norm != nullptr) fetch_norm(s.q_norm, h.q_norm, h.in.columns);
   if (thread() == 0) {
-    barrier_init(shared_address(&s.rows_there), 1), barrier_init_fence();
+    barrier_init(shared_address(&s.rows_there), 1), barrier_init(shared_address(&s.k_there), 1);
+    barrier_init(shared_address(&s.q_there), 1);
+    barrier_init_fence();
     s.largest = 0;
   }
   __syncthreads();
-  cluster_here();
+  if (args.early) cluster_here();
   // The step's data was there before the first kernel began.
   const uint32_t tag = args.board.tag();
   const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
@@ -479,20 +391,30 @@ __global__ void __launch_bounds__(kThreads, 1)
   turn = s.turn;
   const bool multiplies = h.q.codes != nullptr;
   const Share share = args.shares[rank];
-  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
-
-  const Work work(args, position + 1);
   auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
     return static_cast<int>(h.q.first_row) + query_row(h, share, head, rank, i);
   });
-  if (multiplies) q.ask();
-  // A share of k_b is some bytes of each row: lanes would ask for a line each while the words are awaited.
-  const int64_t k_bytes = code_bytes(h.k_b.type, h.nope) * kRank / h.cluster;
-  prefetch_range(h.k_b.codes + h.k_b.row(head, 0) * code_bytes(h.k_b.type, h.nope) + rank * k_bytes, k_bytes);
+  const CopiedQueries<Q> copied(args, share);
+  if constexpr (CopiedQueries<Q>::kServes) {
+    if (multiplies && thread() == 0) copied.ask(h, share, head, rank);
+  } else if (multiplies) {
+    q.ask();
+  }
+  if constexpr (CopiedShare<B>::kServes) {
+    if (share.shares > 0 && thread() == 0) CopiedShare<B>::ask(args, head, rank);
+  } else {
+    // A share of k_b is some bytes of each row: lanes would ask for a line each while the words are awaited.
+    const int64_t k_bytes = code_bytes(h.k_b.type, h.nope) * kRank / h.cluster;
+    prefetch_range(h.k_b.codes + h.k_b.row(head, 0) * code_bytes(h.k_b.type, h.nope) + rank * k_bytes,
+                   k_bytes);
+  }
+  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
+
+  const Work work(args, position + 1);
   const bool adds = work.begin <= position && position < work.end;
   const NewRow added(args, adds || (rank == 0 && head == 0));
   clear_parts(args, turn);
-  const PieceRow first_piece(args, work, 0, position, sequence, pages);
+  const PieceRows first_piece(args, work, 0, position, sequence, pages);
   constexpr int kLowWords = kMostLowColumns / kThreads;
   if (thread() % kWarps == 0)  // some threads of each warp
     s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
@@ -510,14 +432,33 @@ __global__ void __launch_bounds__(kThreads, 1)
                              : added.at[i - kLowWords] != nullptr;
       },
       tag, taken);
+  if (args.early) {
+    cluster_all();  // they have begun
+    ask_for_rows(args, work, 0, position, first_piece);
+  }
   B k_b;
-  if (share.shares > 0) load_latent_row(h, head, rank, k_b);
-  make_queries<kLowWords>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
+  if constexpr (CopiedShare<B>::kServes) {
+    if (share.shares > 0) CopiedShare<B>::ask_scale(h, head, rank, k_b);
+  } else if (share.shares > 0) {
+    load_latent_row(h, head, rank, k_b);
+  }
+  const Activations low_query{offsetof(Shared, x), h.in.columns, true, false};
+  if constexpr (CopiedQueries<Q>::kServes) {
+    make_queries<kLowWords>(args, s, low_query, copied, taken);
+  } else {
+    make_queries<kLowWords>(args, s, low_query, q, taken);
+  }
+  if (!args.early) cluster_here();
+  if constexpr (CopiedShare<B>::kServes) {
+    if (share.shares > 0) CopiedShare<B>::take(k_b);
+  }
   add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
   if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowWords);
-  cluster_all();  // they have begun
-  // Not before: what warps ask of shared memory would wait behind the copies.
-  ask_for_rows(args, work, 0, position, first_piece);
+  if (!args.early) {
+    cluster_all();  // they have their queries
+    // Not before: what warps ask of shared memory would wait behind the copies.
+    ask_for_rows(args, work, 0, position, first_piece);
+  }
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
@@ -562,6 +503,8 @@ bool long_context_serves(const program::Program& program, const program::NormMla
   const program::MlaQuery& query = op.heads.query;
   const int64_t low = query.q ? program[query.q.id].columns() : 0;
   const int64_t heads = program[op.heads.out.id].heads();
+  // Copies of its rows are whole sixteens of bytes.
+  if (query.q && program[query.q.id].type == quant::Type::Q4_0 && low % 256 != 0) return false;
   int64_t experts = 0;
   for (const program::Op& record : program.ops()) {  // these share the board's room for parts
     const auto* const other = std::get_if<program::NormMlaHeads>(&record.args);
@@ -582,9 +525,19 @@ bool long_context_serves(const program::Program& program, const program::NormMla
          program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns;
 }
 
-void start_long_context(Args args, const Context& context) {
+void start_long_context(Args most_args, const Context& context) {
+  // How many rows the cache has is nothing that a kernel is told; the pages' table says where they are.
+  constexpr int64_t kMostRows = int64_t{1} << 30;
+  LongArgs args{};
+  static_cast<Args&>(args) = most_args;
+  args.rows = map_rows(reinterpret_cast<const uint8_t*>(most_args.heads.cache.data), HalfRow::kBytes,
+                       kMostRows, kBlocks);
   const MlaHeadsArgs& h = args.heads;
   const int heads = h.out.heads, blocks = heads * h.cluster;
+  if (const Matrix& m = h.k_b; m.type == quant::Type::Q4_0 || m.type == quant::Type::Q8_0) {
+    const int bytes = find_format(m.type)->codes;
+    args.strips = map_strips(m.codes, int64_t{h.nope} / kShare * bytes, m.row(m.matrices - 1, m.rows), bytes);
+  }
   args.groups = groups_of(heads, blocks);
   args.parts = blocks / args.groups;
   args.head_words = words_of_parts(args.parts);
@@ -595,8 +548,16 @@ void start_long_context(Args args, const Context& context) {
   const auto kernel = with_types(args, [both]<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
     return both ? norm_mla_heads_deep<Low, Q, B, true> : norm_mla_heads_deep<Low, Q, B, false>;
   });
+  int most_queries = 0;  // rows of q that lie where rows of the cache will be
+  for (int rank = 0; rank < h.cluster; ++rank) most_queries = std::max(most_queries, args.shares[rank].count);
+  if (h.q.codes == nullptr || h.q.type != quant::Type::Q4_0) most_queries = 0;
+  const int query_bytes = most_queries * (h.q.columns / 32) * 18;
+  args.early = query_bytes <= kCopiedBytes;
+  args.q_at = static_cast<int>(args.early ? offsetof(Shared, q_rows) : offsetof(Shared, rows));
   LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                    static_cast<int64_t>(offsetof(Shared, rows)) + args.piece * kMlaPitch, args.groups};
+                    static_cast<int64_t>(offsetof(Shared, rows)) +
+                        std::max(args.piece * HalfRow::kBytes, args.early ? 0 : query_bytes),
+                    args.groups};
   // All of them are on the device at a time, or they would wait for ever.
   while (shape.cluster > 1 &&
          (args.groups % shape.cluster != 0 || most_clusters(kernel, shape) < blocks / shape.cluster))
