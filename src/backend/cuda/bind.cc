@@ -65,7 +65,7 @@ struct Bind {
     return first({&kMlaQueryFew, &kMlaQueryMany, &kMlaQuery});
   }
   const Kernel* operator()(const MlaHeads&) const {
-    return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsMany});
+    return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsFew, &kMlaHeadsMany});
   }
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
 };

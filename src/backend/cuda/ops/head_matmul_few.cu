@@ -1,5 +1,6 @@
 // head_matmul of 2 to 32 rows in one launch (prim/few_rows.cuh): a block of threads takes 64 outputs of a
 // head. Four warps share the columns of 16 outputs, a chunk of 128 each, asked for before the kernel waits.
+// Rows that are short contexts may come in parts (mla_heads of 2 to 8 rows), which every block puts together.
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/matmul_add_few.h"
@@ -7,6 +8,7 @@
 #include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "program/op.h"
 
@@ -25,7 +27,40 @@ struct Args {
   Matrix weight;
   char* codes;  ///< where results are left in codes of eight bits too (matmul_add_few.h), or null
   few_bytes::TokenRows coded;
+  ContextParts parts;
 };
+
+/// A lane's columns of a row's context of a head, put together of its chunks, in the order and to the bits of
+/// join_chunks: which of the two does it depends on the row's neighbours. false: it was one chunk, which lies
+/// among the rows.
+template <int kChunks>
+__device__ __forceinline__ bool join(const ContextParts& p, int heads, int row, int head,
+                                     float4 (&v)[kChunks]) {
+  const int lane = threadIdx.x % 32, length = p.positions[row] + 1, rows = chunk_of(length, p.most_chunks);
+  const int chunks = (length + rows - 1) / rows;
+  if (chunks == 1) return false;
+  const int64_t first = int64_t{row} * p.most_chunks * heads + head;
+  const float2 mine = lane < chunks ? __ldcg(p.weights + first + lane * heads) : float2{-INFINITY, 0};
+  const float part = exp2f(mine.x - lane_max(mine.x));
+  float total = 0;
+  for (int i = 0; i < chunks; ++i)
+    total += __shfl_sync(kWholeWarp, part, i) * __shfl_sync(kWholeWarp, mine.y, i);
+  const float factor = part / total;
+#pragma unroll
+  for (float4& one : v) one = {0, 0, 0, 0};
+#pragma unroll 2
+  for (int i = 0; i < chunks; ++i) {
+    const auto* const from =
+        reinterpret_cast<const float4*>(p.parts + (first + int64_t{i} * heads) * kMlaRank) + lane;
+    const float f = __shfl_sync(kWholeWarp, factor, i);
+#pragma unroll
+    for (int c = 0; c < kMlaRank / kChunkColumns; ++c) {
+      const float4 one = __ldcg(from + c * 32);
+      v[c].x += f * one.x, v[c].y += f * one.y, v[c].z += f * one.z, v[c].w += f * one.w;
+    }
+  }
+  return true;
+}
 
 template <int kStrips>
 struct Shared {
@@ -36,7 +71,7 @@ struct Shared {
   alignas(16) char packed[kTokens * row_pitch(kMostChunks)];
 };
 
-template <quant::Type kType, int kStrips>
+template <quant::Type kType, int kStrips, bool kJoins = false>
 __global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stamps, const Args p) {
   extern __shared__ __align__(16) char few_shared[];
   auto& s = *reinterpret_cast<Shared<kStrips>*>(few_shared);
@@ -52,7 +87,9 @@ __global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stam
   float4 v[kEach][kMostChunks];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
-    const float* const row = p.in(min(warp + e * kWarps, rows - 1), head);
+    const int of = min(warp + e * kWarps, rows - 1);
+    if (kJoins && join(p.parts, p.weight.matrices, of, head, v[e])) continue;
+    const float* const row = p.in(of, head);
 #pragma unroll
     for (int i = 0; i < kMostChunks; ++i) {
       const int c = i * kChunkColumns + lane * 4;
@@ -93,6 +130,7 @@ void start(const Args& args, const Context& c) {
             dim3(kThreads), static_cast<int64_t>(shared)},
            args);
   };
+  if (args.parts.parts != nullptr) return with(head_matmul_few<kType, 1, true>, sizeof(Shared<1>));
   switch (strips_for(c.step_rows)) {
     case 1: return with(head_matmul_few<kType, 1>, sizeof(Shared<1>));
     case 2: return with(head_matmul_few<kType, 2>, sizeof(Shared<2>));
@@ -102,12 +140,32 @@ void start(const Args& args, const Context& c) {
 
 void launch_head_matmul(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<HeadMatmul>(record.args);
-  Args args{c.step.header,
-            c.memory.rows(op.in.id),
-            c.memory.rows(op.out.id),
-            c.memory.matrix(op.weight.id),
-            nullptr,
-            {}};
+  head_matmul_few(c.memory.rows(op.in.id), c.memory.rows(op.out.id), c.memory.matrix(op.weight.id), {}, c);
+}
+
+bool serves_weight(const Tensor& weight) {
+  return (weight.type == quant::Type::Q8_0 || weight.type == quant::Type::Q4_0) &&
+         weight.shape[1] % kOutputs == 0 && weight.columns() % kChunkColumns == 0 &&
+         weight.columns() <= kMostChunks * kChunkColumns;
+}
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<HeadMatmul>(record.args);
+  const Tensor &weight = p[op.weight.id], &in = p[op.in.id];
+  return sizes.rows > kNarrowRows && sizes.rows <= kMostRows && op.reduce == Reduce::Columns &&
+         in.shape[0] == kStepRows && serves_weight(weight) && in.stride[0] % 4 == 0 &&
+         in.stride[1] % 4 == 0 && in.offset % 4 == 0;
+}
+
+int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
+  return head_matmul_codes(p[std::get<HeadMatmul>(record.args).weight.id], sizes.rows);
+}
+
+}  // namespace
+
+void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
+                     const ContextParts& parts, const Context& c) {
+  Args args{c.step.header, in, out, weight, nullptr, {}, parts};
   const int64_t columns = int64_t{args.weight.matrices} * args.weight.rows;
   if (columns % few_bytes::kQuad == 0) {
     args.codes = c.scratch,
@@ -117,29 +175,24 @@ void launch_head_matmul(const Program&, const Op& record, const Context& c) {
   start<quant::Type::Q4_0>(args, c);
 }
 
-bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& op = std::get<HeadMatmul>(record.args);
-  const Tensor &weight = p[op.weight.id], &in = p[op.in.id];
-  return sizes.rows > kNarrowRows && sizes.rows <= kMostRows && op.reduce == Reduce::Columns &&
-         in.shape[0] == kStepRows && (weight.type == quant::Type::Q8_0 || weight.type == quant::Type::Q4_0) &&
-         weight.shape[1] % kOutputs == 0 && weight.columns() % kChunkColumns == 0 &&
-         weight.columns() <= kMostChunks * kChunkColumns && in.stride[0] % 4 == 0 && in.stride[1] % 4 == 0 &&
-         in.offset % 4 == 0;
-}
+bool serves_head_matmul_few(const Tensor& weight) { return serves_weight(weight); }
 
-int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
-  const Tensor& weight = p[std::get<HeadMatmul>(record.args).weight.id];
+int64_t head_matmul_codes(const Tensor& weight, int64_t rows) {
   const auto quads = static_cast<int>(weight.shape[0] * weight.shape[1] / few_bytes::kQuad);
-  return int64_t{strips_for(sizes.rows)} * kStripTokens * few_bytes::TokenRows::of(quads).pitch;
+  return int64_t{strips_for(rows)} * kStripTokens * few_bytes::TokenRows::of(quads).pitch;
 }
-
-}  // namespace
 
 const char* coded_values(const Program& p, TensorId in, const Context& c) {
-  const auto* before = c.previous == nullptr ? nullptr : std::get_if<HeadMatmul>(&c.previous->args);
-  if (before == nullptr || !serves(p, *c.previous, {c.step_rows, c.longest, c.architecture})) return nullptr;
-  const Tensor &left = p[before->out.id], &wanted = p[in];
-  if (p.storage(before->out.id) != p.storage(in) || left.offset != wanted.offset ||
+  if (c.previous == nullptr) return nullptr;
+  const Sizes sizes{c.step_rows, c.longest, c.architecture, c.processors};
+  const auto* const before = std::get_if<HeadMatmul>(&c.previous->args);
+  const auto* const heads = std::get_if<MlaHeads>(&c.previous->args);
+  if (before != nullptr ? !serves(p, *c.previous, sizes)
+                        : heads == nullptr || !kMlaHeadsFew.serves(p, *c.previous, sizes))
+    return nullptr;
+  const TensorId out = before != nullptr ? before->out.id : heads->out.id;
+  const Tensor &left = p[out], &wanted = p[in];
+  if (p.storage(out) != p.storage(in) || left.offset != wanted.offset ||
       left.heads() * left.columns() != wanted.heads() * wanted.columns() ||
       left.heads() * left.columns() % few_bytes::kQuad != 0)
     return nullptr;

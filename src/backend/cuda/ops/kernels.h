@@ -29,7 +29,7 @@ extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kNormGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
 extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep,
-    kMlaHeadsPieces, kMlaHeadsMany, kNormMlaHeads;
+    kMlaHeadsPieces, kMlaHeadsMany, kMlaHeadsFew, kNormMlaHeads;
 
 // Steps of many rows, on matrix units.
 extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;

@@ -39,25 +39,39 @@ constexpr int kSharedBytes = 2 * kPageBytes + kQuarters * kHeadTile * kScoreStri
                              kHeadTile * kWeightStride * 2 + 3 * kHeadTile * 4 +
                              2 * (kMlaWidth / 16) * 32 * 16;  // the queries' second halves
 
-/// Brings a page's rows to shared memory; rows from `count` on become zeroes.
-__device__ __forceinline__ void bring_page(uint32_t to, const char* page, int count) {
-  constexpr int kUnits = kMlaWidth * 2 / 16;
+/// Brings a page's rows to shared memory, `count` of them but for those from `known` on; what lies behind
+/// becomes zeroes. kCoded: as they are; a page of them takes less room than one in shared memory.
+template <bool kCoded>
+struct Page {
+  static constexpr int kRowBytes = kCoded ? kMlaQ8Bytes : kMlaWidth * 2;
+  static constexpr int kPitch = kCoded ? kMlaQ8Bytes : kMlaPitch, kUnits = kRowBytes / 16;
+  __device__ static __forceinline__ void bring(uint32_t to, const char* page, int count, int known) {
 #pragma unroll 6
-  for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads) {
-    const int row = i / kUnits, unit = i - row * kUnits;
-    copy_async(to + row * kMlaPitch + unit * 16, page + (row < count ? row : 0) * kMlaWidth * 2 + unit * 16,
-               row < count);
+    for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads) {
+      const int row = i / kUnits, unit = i - row * kUnits;
+      if (row >= known && row < count) continue;
+      copy_async(to + row * kPitch + unit * 16, page + (row < count ? row : 0) * kRowBytes + unit * 16,
+                 row < count);
+    }
   }
-  commit_copies();
-}
+  /// Those from `known` on.
+  __device__ static __forceinline__ void bring_rest(uint32_t to, const char* page, int count, int known) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < (count - known) * kUnits; i += kThreads) {
+      const int row = known + i / kUnits, unit = i % kUnits;
+      copy_async(to + row * kPitch + unit * 16, page + row * kRowBytes + unit * 16, true);
+    }
+  }
+};
 
-/// The same of rows in eight bits, as they are; a page of them takes less room than one in shared memory.
-__device__ __forceinline__ void bring_codes(uint32_t to, const char* page, int count) {
-  constexpr int kUnits = kMlaQ8Bytes / 16;
-#pragma unroll 6
-  for (int i = threadIdx.x; i < kPageRows * kUnits; i += kThreads)
-    copy_async(to + i * 16, page + (i < count * kUnits ? i : 0) * 16, i < count * kUnits);
-  commit_copies();
+/// The first position of row r's sequence in this step: rows of the cache before it are there. A whole warp
+/// calls it.
+__device__ __forceinline__ int first_of_step(const StepView& step, int row) {
+  const int rows = step.header->rows, sequence = step.sequences[row];
+  int first = step.positions[row];
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < rows; i += 32)
+    if (step.sequences[i] == sequence) first = min(first, step.positions[i]);
+  return __reduce_min_sync(kWholeWarp, first);
 }
 
 /// A chunk of a row for 16 kTiles heads. kCoded: the cache is in eight bits. The second page's place holds
@@ -78,14 +92,20 @@ __device__ __forceinline__ void attend_chunk(const Link& link, const MlaArgs& p,
   const int heads = p.q.heads, quarter = warp % kQuarters, half = warp / kQuarters;
 
   const char* const first_page = p.cache.row(p.layer, p.step.slot_of(row, begin));
-  link.wait();
   const auto bring = [&](int buffer, int from) {
-    const char* const page = from == begin ? first_page : p.cache.row(p.layer, p.step.slot_of(row, from));
     const int count = min(kPageRows, end - from);
-    kCoded ? bring_codes(pages + kPageBytes, page, count)
-           : bring_page(pages + buffer * kPageBytes, page, count);
+    Page<kCoded>::bring(pages + (kCoded ? 1 : buffer) * kPageBytes,
+                        p.cache.row(p.layer, p.step.slot_of(row, from)), count, count);
+    commit_copies();
   };
-  bring(0, begin);
+  // The first page's rows of earlier steps before the wait.
+  const int count = min(kPageRows, end - begin),
+            known = max(0, min(count, first_of_step(p.step, row) - begin));
+  const uint32_t first_place = pages + (kCoded ? kPageBytes : 0);
+  Page<kCoded>::bring(first_place, first_page, count, known);
+  link.wait();
+  Page<kCoded>::bring_rest(first_place, first_page, count, known);
+  commit_copies();
 
   // Queries: a power of two a head keeps them far from the ends of a half's range. Two halves a number, the
   // second what the first one leaves: scores of hundreds stay right. Both become operands in shared memory, a
@@ -296,7 +316,7 @@ __global__ void __launch_bounds__(kMlaRank / 4) join_parts(const Stamps stamps, 
 
 }  // namespace
 
-void attend_split(const MlaArgs& args, const Context& context) {
+void attend_split(const MlaArgs& args, const Context& context, bool joins) {
   const int heads = args.q.heads;
   const int64_t longest = std::max<int64_t>(1, context.longest);
   const int64_t chunks = std::min<int64_t>(args.most_chunks, (longest + kPageRows - 1) / kPageRows);
@@ -312,7 +332,7 @@ void attend_split(const MlaArgs& args, const Context& context) {
          small < chunks ? (coded ? attend_chunks<true, true> : attend_chunks<true, false>)
                         : (coded ? attend_chunks<false, true> : attend_chunks<false, false>),
          shape, args, small);
-  if (chunks > 1) join_chunks(args, context);
+  if (joins && chunks > 1) join_chunks(args, context);
 }
 
 void join_chunks(const MlaArgs& args, const Context& context) {

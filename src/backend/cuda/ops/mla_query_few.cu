@@ -7,13 +7,19 @@
 // Bound by latency: weights (53 KB a block for GLM-4.7-Flash in q4_0) are asked for before the kernel waits
 // for its predecessor, into registers. A warp multiplies 16 outputs and every fourth chunk of 128 columns;
 // sums meet in shared memory in the order of the warps.
+//
+// And mla_heads of 2 to 8 rows over short contexts, which begins with that launch.
+#include <numbers>
+
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/matmul_add_few.h"
 #include "backend/cuda/ops/wide_dense.h"
 #include "backend/cuda/prim/append_row.cuh"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "program/op.h"
 
@@ -202,13 +208,12 @@ int64_t shared_bytes(int64_t rows, int64_t columns, int64_t nope) {
   return fixed + int64_t{strips} * kStripTokens * row_pitch(chunks);
 }
 
-void launch_query(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<MlaQuery>(record.args);
+void start_query(const Program& p, const MlaQuery& op, const Rows<float>& out, const Context& c) {
   const Memory& memory = c.memory;
   const int64_t turned = op.rope_columns(p);
   Args args{};
   args.step = c.step;
-  args.in = flat(memory.rows(op.in.id)), args.out = memory.rows(op.out.id);
+  args.in = flat(memory.rows(op.in.id)), args.out = out;
   args.q_norm = memory.vector(op.q_norm.id);
   args.q = memory.matrix(op.q.id), args.k_b = memory.matrix(op.k_b.id);
   args.heads = args.out.heads, args.nope = static_cast<int32_t>(op.nope(p));
@@ -235,9 +240,13 @@ void launch_query(const Program& p, const Op& record, const Context& c) {
   launch(c, kernel_of<Type::Q4_0, Type::Q4_0>(c.step_rows), shape, args);
 }
 
-bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  using quant::Type;
+void launch_query(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MlaQuery>(record.args);
+  start_query(p, op, c.memory.rows(op.out.id), c);
+}
+
+bool serves_query(const Program& p, const MlaQuery& op, const Sizes& sizes) {
+  using quant::Type;
   if (sizes.architecture < 90 || sizes.rows <= kNarrowRows || sizes.rows > kMostRows || !op.q || !op.q_norm ||
       op.k_b_reduce != Reduce::Columns)
     return false;
@@ -254,8 +263,65 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
          turned <= kMostTurned && shared_bytes(sizes.rows, columns, nope) <= most_shared(sizes.architecture);
 }
 
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  return serves_query(p, std::get<MlaQuery>(record.args), sizes);
+}
+
+/// mla_heads of 2 to 8 rows whose contexts are short: queries, attention by chunks of contexts, values, whose
+/// blocks put the chunks together for themselves.
+constexpr int kJoinedRows = 8;
+static_assert(kShortContext / program::kPageRows <= kMostJoined);
+
+bool serves_heads(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MlaHeads>(record.args);
+  return sizes.rows <= kJoinedRows && sizes.longest <= kShortContext &&
+         most_shared(sizes.architecture) > kMostShared && serves_query(p, op.query, sizes) &&
+         op.query.rank(p) == kMlaRank && op.query.rope_columns(p) == kMlaWidth - kMlaRank &&
+         serves_head_matmul_few(p[op.v_b.id]);
+}
+
+struct HeadsScratch {
+  char* codes;
+  float *queries, *context, *parts;
+  float2* weights;
+};
+HeadsScratch take_scratch(Scratch& scratch, const Program& p, const MlaHeads& op, int64_t rows) {
+  const int64_t all = rows * p[op.out.id].heads();
+  return {scratch.take<char>(head_matmul_codes(p[op.v_b.id], rows)), scratch.take<float>(all * kMlaWidth),
+          scratch.take<float>(all * kMlaRank), scratch.take<float>(all * most_chunks(rows) * kMlaRank),
+          scratch.take<float2>(all * most_chunks(rows))};
+}
+int64_t heads_scratch_bytes(const Program& p, const Op& record, const Sizes&) {
+  int64_t bytes = 0;
+  for (int64_t rows = 2; rows <= kJoinedRows; ++rows) {
+    Scratch scratch(nullptr);
+    take_scratch(scratch, p, std::get<MlaHeads>(record.args), rows);
+    bytes = std::max(bytes, scratch.bytes());
+  }
+  return bytes;
+}
+
+void launch_heads(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<MlaHeads>(record.args);
+  Scratch scratch(c.scratch);
+  const HeadsScratch s = take_scratch(scratch, p, op, c.step_rows);
+  const Rows<float> out = c.memory.rows(op.out.id);
+  const auto rows_of = [&](float* data, int64_t columns) {
+    return Rows<float>{data, out.heads * columns, columns, out.heads, static_cast<int32_t>(columns)};
+  };
+  const Rows<float> queries = rows_of(s.queries, kMlaWidth), context = rows_of(s.context, kMlaRank);
+  start_query(p, op.query, queries, c);
+  const int32_t most = most_chunks(c.step_rows);
+  attend_split({c.step, c.memory.cache(), queries, context, op.query.cache_layer,
+                op.scale * std::numbers::log2e_v<float>, most, s.weights, s.parts},
+               c, false);
+  head_matmul_few(context, out, c.memory.matrix(op.v_b.id), {c.step.positions, s.weights, s.parts, most}, c);
+}
+
 }  // namespace
 
 const Kernel kMlaQueryFew{"queries of some rows, a cluster a head", serves, launch_query};
+const Kernel kMlaHeadsFew{"queries, attention by chunks, values of chunks put together", serves_heads,
+                          launch_heads, heads_scratch_bytes};
 
 }  // namespace sluice::backend::cuda

@@ -107,7 +107,8 @@ __device__ __forceinline__ void decode_rows(char* to, const char* rows, int coun
   }
 }
 
-void attend_split(const MlaArgs& args, const Context& context);
+/// joins: puts chunks together too.
+void attend_split(const MlaArgs& args, const Context& context, bool joins = true);
 void attend_many(const MlaArgs& args, const Context& context);
 void attend_pieces(const MlaArgs& args, const Context& context);
 /// Puts the chunks of rows together that attend_split or attend_pieces has left in args.parts.
