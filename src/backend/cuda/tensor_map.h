@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/device.h"
+
 namespace sluice::backend::cuda {
 
 inline constexpr int kMapLine = 128, kMapRows = 8;
@@ -18,5 +20,16 @@ CUtensorMap map_rows(const uint8_t* base, int64_t row_bytes, int64_t rows, int g
 /// Of rows of row_bytes (a multiple of 16) a strip of them: a copy brings strip_bytes of kStripRows rows.
 inline constexpr int kStripRows = 256;
 CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int strip_bytes);
+
+/// Rows of nibbles in pairs of stretches of eight: of two matrices alike, or of one, whose eight and next
+/// eight. A copy of codes brings `groups` times 128 bytes of both, [group][stretch][row][128 bytes], each
+/// stretch swizzled as above; one of scales as many blocks', [stretch][row][scales]. Rows count from the
+/// matrices' first one on.
+struct RowPairs {
+  CUtensorMap codes, scales;
+  bool swapped;  ///< the second matrix' stretch comes first: it lies before the other one
+};
+RowPairs map_row_pairs(const Matrix& matrix, int groups);
+RowPairs map_row_pairs(const Matrix& matrix, const Matrix& second, int groups);
 
 }  // namespace sluice::backend::cuda

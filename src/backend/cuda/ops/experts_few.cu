@@ -32,12 +32,10 @@ using few_bytes::kMostQuads, few_bytes::kQuad;
 /// Of each warp's ring; a slot holds kMostQuads quads of 16 rows.
 constexpr int kSlots = 2;
 constexpr few_bytes::Slot kSlot = few_bytes::kWholeSlot;
-/// Codes of a slot that tensor copies fill, two copies of two lines of eight rows; scales lie behind all
-/// codes.
-constexpr int kMapGroups = kMostQuads * 64 / kMapLine, kMapBytes = kMapGroups * kMapRows * kMapLine;
-constexpr int kMapSlot = 2 * kMapBytes;
-/// Scales of a row lie without gaps there (two rows in eight meet in a bank), so that two tiles of 16 tokens
-/// of 2,048 columns have room beside them: at the end of a lonely tile warps wait for each other.
+/// Codes of a slot that tensor copies fill, a copy of two lines of twice eight rows; scales, another copy,
+/// lie behind all codes.
+constexpr int kMapGroups = kMostQuads * 64 / kMapLine;
+constexpr int kMapSlot = kMapGroups * few_bytes::kRows * kMapLine;
 constexpr int kMapScalePitch = kMostQuads * 8, kMapScales = few_bytes::kRows * kMapScalePitch;
 constexpr int64_t rings_of(bool by_map) {
   return by_map ? int64_t{kWarps} * kSlots * (kMapSlot + kMapScales) + 1024
@@ -49,7 +47,7 @@ constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
 constexpr int64_t kShared = 227 * 1024 - 9 * 1024;
 
 struct Args {
-  CUtensorMap map, map_up;
+  RowPairs map;  ///< an item's rows: of gate and up, or eight and eight of one matrix
   Matrix weight, up;
   Rows<float> in, out;
   Rows<int32_t> ids;
@@ -78,10 +76,11 @@ class Feed {
                   uint32_t barriers)
       : p_(p), tiles_(tiles), end_(end), all_quads_(p.weight.columns / kQuad), barriers_(barriers) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    codes_to_ = codes;
-    if constexpr (!kByMap) codes_to_ += static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
-    scales_to_ = scales + static_cast<uint32_t>(lane / 2 * (kByMap ? kMapScalePitch : kSlot.scale_pitch) +
-                                                lane % 2 * 16);
+    codes_to_ = codes, scales_to_ = scales;
+    if constexpr (!kByMap) {
+      codes_to_ += static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
+      scales_to_ += static_cast<uint32_t>(lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
+    }
     two_rows_ = all_quads_ * 128;
     next_ = begin + warp, tile_ = next_ / p.across, row_ = next_ - tile_ * p.across;
     if (next_ < end_) begin_item();
@@ -97,14 +96,21 @@ class Feed {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x % 32 == 0) {
           const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(slot);
-          barrier_expect(barrier, kMapSlot);
-          copy_mapped(codes_to, p_.map, line_, map_row_[0], barrier);
-          copy_mapped(codes_to + kMapBytes, p_.map_up, line_, map_row_[1], barrier);
+          barrier_expect(barrier, kMapSlot + kMapScales);
+          asm volatile(
+              "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+              " [%0], [%1, {%2, %3, %2, %4}], [%5];" ::"r"(codes_to),
+              "l"(&p_.map.codes), "r"(0), "r"(map_row_), "r"(line_), "r"(barrier)
+              : "memory");
+          asm volatile(
+              "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+              " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(scales_to),
+              "l"(&p_.map.scales), "r"(line_ * (kMapScalePitch / kMapGroups)), "r"(map_row_), "r"(0),
+              "r"(barrier)
+              : "memory");
         }
 #endif
         line_ += kMapGroups;
-        copy_scales(scales_to, min(left_, kMostQuads));
-        scales_ += 8 * kMostQuads;
       } else if (left_ >= kMostQuads) {
         copy_rows(codes_to);
         copy_scales(scales_to, kMostQuads);
@@ -120,21 +126,10 @@ class Feed {
         if (next_ < end_) begin_item();
       }
     }
-    commit_copies();
+    if constexpr (!kByMap) commit_copies();
   }
 
  private:
-  /// `line`: of 128 bytes of the rows.
-  __device__ __forceinline__ static void copy_mapped(uint32_t to, const CUtensorMap& map, int line, int row,
-                                                     uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-        "l"(&map), "r"(0), "r"(row), "r"(line), "r"(barrier)
-        : "memory");
-#endif
-  }
   /// Two rows an instruction, 256 bytes of each: whole lines.
   __device__ __forceinline__ void copy_rows(uint32_t to) const {
 #pragma unroll
@@ -153,20 +148,19 @@ class Feed {
   }
   __device__ __forceinline__ void begin_item() {
     const int lane = static_cast<int>(threadIdx.x) % 32, matrix = tiles_[tile_].expert;
-    const auto quad_of = [&](int row) {  // row: of the item's 16
-      const Matrix& m = kGated && row >= 8 ? p_.up : p_.weight;
-      return m.row(matrix, kGated ? row_ * 8 + row % 8 : row_ * 16 + row) * all_quads_;
-    };
-    const Matrix& second = kGated ? p_.up : p_.weight;
     if constexpr (kByMap) {
       line_ = 0;
-      map_row_[0] = static_cast<int>(p_.weight.row(matrix, row_ * (kGated ? 8 : 16)));
-      map_row_[1] = kGated ? static_cast<int>(p_.up.row(matrix, row_ * 8)) : map_row_[0] + kMapRows;
+      map_row_ = matrix * static_cast<int>(p_.weight.matrix_rows) + row_ * (kGated ? 8 : 16);
     } else {
+      const auto quad_of = [&](int row) {  // row: of the item's 16
+        const Matrix& m = kGated && row >= 8 ? p_.up : p_.weight;
+        return m.row(matrix, kGated ? row_ * 8 + row % 8 : row_ * 16 + row) * all_quads_;
+      };
+      const Matrix& second = kGated ? p_.up : p_.weight;
       codes_[0] = p_.weight.codes + quad_of(lane / 16) * 64 + lane % 16 * 16;
       codes_[1] = second.codes + quad_of(8 + lane / 16) * 64 + lane % 16 * 16;
+      scales_ = (lane < 16 ? p_.weight : second).scale + quad_of(lane / 2) * 8 + lane % 2 * 16;
     }
-    scales_ = (lane < 16 ? p_.weight : second).scale + quad_of(lane / 2) * 8 + lane % 2 * 16;
     left_ = all_quads_;
   }
 
@@ -176,7 +170,7 @@ class Feed {
   int two_rows_;                  // bytes
   int next_, tile_, row_, left_;  // left: quads of the item that is next
   const uint8_t *codes_[2], *scales_;
-  int line_, map_row_[2];
+  int line_, map_row_;
   uint32_t codes_to_, scales_to_, barriers_;
 };
 
@@ -199,6 +193,10 @@ __device__ __forceinline__ void pack_beside(const PackPlan& plan) {
       write_pairs(plan, row, chunks, chunk, from[chunk * 32], scale.factor);
   }
 }
+
+/// Without a division of its own, which would go the long way for what columns without tokens hold. Where
+/// e^-x overflows, or comes above 2^126 so that the quick division gives zero, zero is right.
+__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 /// kByMap: codes come by tensor copies, which leave the path of shared memory's readers free.
 template <int kStrips, bool kGated, bool kByMap>
@@ -303,6 +301,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   list_pairs(first_tile, min(p.buffers, last_tile + 1 - first_tile));
   if (early) link.wait();
 
+  const bool up_first = kGated && kByMap && p.map.swapped;
   int index = begin + warp, tile = index / p.across, row = index % p.across, slot = 0;
   uint32_t phase = 0;  // of the barriers: a round of the slots
   for (int first = first_tile; first <= last_tile; first += p.buffers) {
@@ -354,12 +353,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       float total[kStrips][4] = {};
       few_bytes::TokensAt at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
       for (int left = all_quads; left > 0; left -= kMostQuads) {
-        wait_copies<kSlots - 1>();
-        __syncwarp();
+        if constexpr (!kByMap) {
+          wait_copies<kSlots - 1>();
+          __syncwarp();
+        }
         const char* const of = own_codes + slot * kCodesApart;
         if constexpr (kByMap) {
           barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
-          const few_bytes::SwizzledCodes<kMapBytes, kMapRows * kMapLine> codes(shared_address(of));
+          const few_bytes::SwizzledCodes<kMapRows * kMapLine, few_bytes::kRows * kMapLine> codes(
+              shared_address(of));
           const char* const scales = own_scales + slot * kScalesApart + lane / 4 * kMapScalePitch;
           const auto multiply = [&]<int kQuads>() {
             few_bytes::multiply_codes<kQuads>(codes, scales, kMapScalePitch, at, p.token.pitch, total);
@@ -382,7 +384,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (int j = 0; j < (kGated ? 2 : 4); ++j) {
           const int token = n * 8 + 2 * (lane % 4) + j % 2;
           float value = total[n][j];
-          if constexpr (kGated) value = tiles::silu(value) * total[n][j + 2];
+          if constexpr (kGated) {
+            const float up = up_first ? value : total[n][j + 2];
+            value = silu(up_first ? total[n][j + 2] : value) * up;
+          }
           if (list[buffer][token] >= 0)
             p.out.data[place[buffer][token] + row * (kGated ? 8 : 16) + lane / 4 + j / 2 * 8] = value;
         }
@@ -402,10 +407,6 @@ int tokens_for(int64_t pairs, int64_t experts) {
 
 /// Whether rows are whole pairs of quads, which is what tensor copies take.
 bool by_map(const ExpertsShape& shape) { return shape.columns % (2 * kQuad) == 0; }
-/// The codes of a matrix's rows.
-CUtensorMap map_of(const Matrix& m) {
-  return map_rows(m.codes, m.columns / 2, m.row(m.matrices - 1, m.rows), kMapGroups);
-}
 
 /// The launch's sizes; false: something does not fit.
 bool plan(const ExpertsShape& shape, int tokens, Args& args) {
@@ -444,7 +445,9 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   args.used = product.ids.columns, args.by_pair = product.by_pair ? 1 : 0;
   args.selection = product.selection, args.coded = product.coded, args.beside = product.beside;
   const bool mapped = by_map(shape);
-  if (mapped) args.map = map_of(weight), args.map_up = product.gated ? map_of(product.up) : args.map;
+  if (mapped)
+    args.map =
+        product.gated ? map_row_pairs(weight, product.up, kMapGroups) : map_row_pairs(weight, kMapGroups);
   const auto with = [&]<int kStrips, bool kByMap>() {
     return product.gated ? experts_few<kStrips, true, kByMap> : experts_few<kStrips, false, kByMap>;
   };

@@ -125,8 +125,8 @@ struct PitchedCodes {
   /// Blocks 2 half and 2 half + 1 of quad q.
   __device__ __forceinline__ uint32_t operator()(int q, int half) const { return at + 64 * q + 32 * half; }
 };
-/// As tensor copies leave them (tensor_map.h): 16 rows are two copies, kAcross bytes apart, two quads' lines
-/// kAlong.
+/// As tensor copies leave them (tensor_map.h): eight rows and the next eight are kAcross bytes apart, two
+/// quads' lines kAlong.
 template <int kAcross, int kAlong>
 struct SwizzledCodes {
   uint32_t at;
