@@ -6,7 +6,8 @@
 // tokens codes of eight bits, 32 under a scale, in shared memory, or finds them coded. Its warps take items
 // in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads),
 // and waits for nobody but where tiles change. Beside a down projection the last warps, which have the fewest
-// items, pack what the launch behind multiplies.
+// items, pack what the launch behind multiplies. Gates and ups of up to 32 rows have a kernel of their own
+// (experts_of_kept_rows), whose warps take items from all.
 //
 // An element's sum depends on nothing but its weights and its token.
 #include "backend/cuda/ops/experts_few.h"
@@ -66,6 +67,35 @@ struct Tile {
   int16_t expert, part;
 };
 
+/// A tensor map is fetched when it is used first, unless it was before.
+__device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
+
+/// Asks for a piece: an item's 16 rows from row `row` of a stretch on, from `line` of 128 bytes on.
+__device__ __forceinline__ void ask_piece(const RowPairs& map, int row, int line, uint32_t codes,
+                                          uint32_t scales, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  barrier_expect(barrier, kMapSlot + kMapScales);
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %2, %4}], [%5];" ::"r"(codes),
+      "l"(&map.codes), "r"(0), "r"(row), "r"(line), "r"(barrier)
+      : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(scales),
+      "l"(&map.scales), "r"(line * (kMapScalePitch / kMapGroups)), "r"(row), "r"(0), "r"(barrier)
+      : "memory");
+#endif
+}
+
+/// Without a division of its own, which would go the long way for what columns without tokens hold. Where
+/// e^-x overflows, or comes above 2^126 so that the quick division gives zero, zero is right.
+__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
 /// What a warp asks for next: its items are every kWarps-th, 16 rows each, piece by piece. Pointers go on
 /// from piece to piece, each lane's to its 16 bytes of codes of two rows and of scales of one.
 template <bool kGated, bool kByMap>
@@ -93,23 +123,9 @@ class Feed {
       const uint32_t scales_to =
           scales_to_ + static_cast<uint32_t>(slot * (kByMap ? kMapScales : kSlot.bytes));
       if constexpr (kByMap) {
-#if __CUDA_ARCH__ >= 900
-        if (threadIdx.x % 32 == 0) {
-          const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(slot);
-          barrier_expect(barrier, kMapSlot + kMapScales);
-          asm volatile(
-              "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-              " [%0], [%1, {%2, %3, %2, %4}], [%5];" ::"r"(codes_to),
-              "l"(&p_.map.codes), "r"(0), "r"(map_row_), "r"(line_), "r"(barrier)
-              : "memory");
-          asm volatile(
-              "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-              " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(scales_to),
-              "l"(&p_.map.scales), "r"(line_ * (kMapScalePitch / kMapGroups)), "r"(map_row_), "r"(0),
-              "r"(barrier)
-              : "memory");
-        }
-#endif
+        if (threadIdx.x % 32 == 0)
+          ask_piece(p_.map, map_row_, line_, codes_to, scales_to,
+                    barriers_ + 8 * static_cast<uint32_t>(slot));
         line_ += kMapGroups;
       } else if (left_ >= kMostQuads) {
         copy_rows(codes_to);
@@ -194,10 +210,6 @@ __device__ __forceinline__ void pack_beside(const PackPlan& plan) {
   }
 }
 
-/// Without a division of its own, which would go the long way for what columns without tokens hold. Where
-/// e^-x overflows, or comes above 2^126 so that the quick division gives zero, zero is right.
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-
 /// kByMap: codes come by tensor copies, which leave the path of shared memory's readers free.
 template <int kStrips, bool kGated, bool kByMap>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -216,6 +228,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int experts = p.weight.matrices;
   const Link link(stamps);
+  const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
+  const uint32_t own_barriers = shared_address(barriers + (kByMap ? warp * kSlots : 0));
+  if constexpr (kByMap) {
+    if (threadIdx.x == 0) fetch_map(p.map.codes), fetch_map(p.map.scales);
+    if (lane < kSlots) barrier_init(own_barriers + 8 * static_cast<uint32_t>(lane), 1), barrier_init_fence();
+  }
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) count[e] = 0;
   __syncthreads();
   // The selection may lie on the board before all of it is done that is to be multiplied.
@@ -223,7 +241,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (!early) link.wait();
 
   // Experts' pairs are counted, and their tiles written down in the order of the experts.
-  const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
   const uint32_t tag = early ? p.selection.tag() : 0;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
     const int r = i / p.used;
@@ -268,11 +285,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       (kByMap ? rings + kWarps * kSlots * kCodesApart : rings + few_bytes::kRows * kSlot.code_pitch) +
       warp * kSlots * kScalesApart;
   char* const tokens = few_shared + rings_of(kByMap);
-  const uint32_t own_barriers = shared_address(barriers + (kByMap ? warp * kSlots : 0));
-  if constexpr (kByMap) {
-    if (lane < kSlots) barrier_init(own_barriers + 8 * static_cast<uint32_t>(lane), 1), barrier_init_fence();
-    __syncwarp();
-  }
   Feed<kGated, kByMap> feed(p, tiles, begin, end, shared_address(own_codes), shared_address(own_scales),
                             own_barriers);
   for (int slot = 0; slot < kSlots; ++slot) feed.ask(slot);
@@ -399,6 +411,156 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
+// --- few rows, coded: every block of threads keeps them all, so that a warp may take any item ---
+
+constexpr int kRowsKept = 32, kPairsKept = 256, kTilesKept = 128;
+
+struct KeptArgs {
+  RowPairs map;
+  Matrix weight;
+  Rows<float> out;
+  const int32_t* rows;
+  int32_t used, across;
+  few_bytes::TokenRows token;
+  const char* coded;
+  Board selection;
+  unsigned* taken;
+};
+
+/// Gates and ups. Items go to whichever warp is free: multiprocessors do not get their weights equally fast.
+__global__ void __launch_bounds__(kThreads, 1)
+    experts_of_kept_rows(const Stamps stamps, const __grid_constant__ KeptArgs p) {
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+  constexpr int kTokens = 8;
+  extern __shared__ __align__(128) char few_shared[];
+  __shared__ int32_t count[kMostExperts];
+  __shared__ int16_t first_tile[kMostExperts], tiles[kTilesKept];  // an expert's first tile, a tile's expert
+  __shared__ __align__(16) int16_t list[kTilesKept][kTokens];      // a tile's pairs
+  __shared__ int16_t ids[kPairsKept];
+  __shared__ int32_t all_tiles;
+  __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const Link link(stamps);
+  const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
+  const uint32_t tag = p.selection.tag();
+  const uint32_t own_barriers = shared_address(barriers + warp * kSlots);
+  if (threadIdx.x == 0) fetch_map(p.map.codes), fetch_map(p.map.scales);
+  if (lane < kSlots) barrier_init(own_barriers + 8 * static_cast<uint32_t>(lane), 1), barrier_init_fence();
+  for (int i = static_cast<int>(threadIdx.x); i < kMostExperts; i += kThreads) count[i] = 0;
+  if (threadIdx.x < kTilesKept) *reinterpret_cast<uint4*>(list[threadIdx.x]) = {~0u, ~0u, ~0u, ~0u};
+  __syncthreads();
+
+  // A thread has a pair: its place among its expert's.
+  const int pair = static_cast<int>(threadIdx.x);
+  int id = 0, rank = 0;
+  if (pair < pairs) {
+    id = __float_as_int(take_word(p.selection.words + kSelectionBoard + pair, tag));
+    rank = atomicAdd(&count[id], 1), ids[pair] = static_cast<int16_t>(id);
+  }
+  __syncthreads();
+  char* const rings = few_shared + (1024 - shared_address(few_shared) % 1024) % 1024;
+  char* const tokens = few_shared + rings_of(true);
+  if (warp == 0) {
+    int before = 0;
+    for (int base = 0; base < p.weight.matrices; base += 32) {
+      const int e = base + lane, own = (count[e] + kTokens - 1) / kTokens;
+      int sum = own;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(kWholeWarp, sum, step);
+        if (lane >= step) sum += other;
+      }
+      const int first = before + sum - own;
+      first_tile[e] = static_cast<int16_t>(first);
+      for (int i = 0; i < own; ++i) tiles[first + i] = static_cast<int16_t>(e);
+      before += __shfl_sync(kWholeWarp, sum, 31);
+    }
+    if (lane == 0) all_tiles = before;
+  }
+  __syncthreads();
+  // Where an expert has several tiles, all blocks must agree on which pairs are in which.
+  if (pair < pairs && count[id] > kTokens) {
+    rank = 0;
+#pragma unroll 1
+    for (int i = 0; i < pair; ++i) rank += ids[i] == id ? 1 : 0;
+  }
+  if (pair < pairs) list[first_tile[id] + rank / kTokens][rank % kTokens] = static_cast<int16_t>(pair);
+
+  // Items: what is asked for next, and what comes behind it.
+  const int items = all_tiles * p.across, all_quads = p.weight.columns / kQuad;
+  const auto codes_of = [&](int slot) { return rings + (warp * kSlots + slot) * kMapSlot; };
+  const auto scales_of = [&](int slot) {
+    return rings + kWarps * kSlots * kMapSlot + (warp * kSlots + slot) * kMapScales;
+  };
+  int tile = 0, row = 0, left = 0, line = 0, map_row = 0;
+  unsigned next = 0;
+  const auto begin_item = [&](int item) {
+    tile = item / p.across, row = (item - tile * p.across) * 8;
+    map_row = tiles[tile] * static_cast<int>(p.weight.matrix_rows) + row;
+    line = 0, left = all_quads;
+  };
+  const auto take_item = [&] {
+    if (lane == 0) next = atomicAdd(p.taken, 1u);
+  };
+  int item = static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x);
+  const auto ask = [&](int slot) {
+    if (left <= 0 && item < items) {
+      item = static_cast<int>(__shfl_sync(kWholeWarp, next, 0)) + kWarps * static_cast<int>(gridDim.x);
+      if (item < items) begin_item(item), take_item();
+    }
+    if (left <= 0) return;
+    if (lane == 0)
+      ask_piece(p.map, map_row, line, shared_address(codes_of(slot)), shared_address(scales_of(slot)),
+                own_barriers + 8 * static_cast<uint32_t>(slot));
+    line += kMapGroups, left -= kMostQuads;
+  };
+  if (item < items) begin_item(item);
+  // Tokens come before a second round of weights: what all ask for at once comes all at once.
+  ask(0);
+  link.wait();
+  take_item();
+  for (int i = static_cast<int>(threadIdx.x); i < rows * (p.token.pitch / 16); i += kThreads)
+    copy_async(shared_address(tokens + 16 * i), p.coded + 16 * i);
+  commit_copies();
+  ask(1);
+  wait_copies<0>();
+  __syncthreads();
+
+  int slot = 0;
+  uint32_t phase = 0;  // of the barriers: a round of the slots
+  for (int at_hand = item; at_hand < items; at_hand = item) {
+    const int16_t* const of_tile = list[tile];
+    const int first_output = row;
+    const auto row_of = [&](int token) { return max(int{of_tile[token]}, 0) / p.used; };
+    few_bytes::TokensAt at(tokens, p.token, 0, row_of);
+    float total[1][4] = {};
+    for (int to_do = all_quads; to_do > 0; to_do -= kMostQuads) {
+      barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
+      const few_bytes::SwizzledCodes<kMapRows * kMapLine, few_bytes::kRows * kMapLine> codes(
+          shared_address(codes_of(slot)));
+      const char* const scales = scales_of(slot) + lane / 4 * kMapScalePitch;
+      if (to_do >= kMostQuads) {
+        few_bytes::multiply_codes<kMostQuads>(codes, scales, kMapScalePitch, at, 0, total);
+      } else {
+        few_bytes::multiply_codes<kMostQuads / 2>(codes, scales, kMapScalePitch, at, 0, total);
+      }
+      at.codes += kMostQuads * kQuad, at.scales += kMostQuads * 16;
+      __syncwarp();
+      ask(slot);
+      if (++slot == kSlots) slot = 0, phase ^= 1;
+    }
+    const bool up_first = p.map.swapped;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int of = of_tile[2 * (lane % 4) + j], r = of / p.used, k = of - r * p.used;
+      const float gate = up_first ? total[0][j + 2] : total[0][j];
+      const float up = up_first ? total[0][j] : total[0][j + 2];
+      if (of >= 0) p.out(r, k)[first_output + lane / 4] = silu(gate) * up;
+    }
+  }
+#endif
+}
+
 /// Tokens of a tile: about twice what an expert has on average, so that hardly any expert needs two.
 int tokens_for(int64_t pairs, int64_t experts) {
   const int64_t average = (pairs + experts - 1) / experts;
@@ -407,6 +569,15 @@ int tokens_for(int64_t pairs, int64_t experts) {
 
 /// Whether rows are whole pairs of quads, which is what tensor copies take.
 bool by_map(const ExpertsShape& shape) { return shape.columns % (2 * kQuad) == 0; }
+
+/// Whether every block of threads has room for all rows and their lists.
+bool keeps_rows(const ExpertsShape& shape, int64_t rows) {
+  const int64_t pairs = rows * shape.used;
+  const int64_t token = few_bytes::TokenRows::of(static_cast<int>(shape.columns / kQuad)).pitch;
+  return shape.gated && rows <= kRowsKept && pairs <= kPairsKept &&
+         std::min(pairs, pairs / 8 + shape.experts) <= kTilesKept && shape.columns > kMostQuads * kQuad &&
+         rings_of(true) + rows * token <= kShared;
+}
 
 /// The launch's sizes; false: something does not fit.
 bool plan(const ExpertsShape& shape, int tokens, Args& args) {
@@ -448,6 +619,14 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   if (mapped)
     args.map =
         product.gated ? map_row_pairs(weight, product.up, kMapGroups) : map_row_pairs(weight, kMapGroups);
+  if (mapped && tokens <= 8 && keeps_rows(shape, context.step_rows) && product.taken != nullptr) {
+    launch(context, experts_of_kept_rows,
+           {dim3(static_cast<unsigned>(context.processors)), dim3(kThreads),
+            rings_of(true) + context.step_rows * args.token.pitch},
+           KeptArgs{args.map, weight, product.out, product.rows, args.used, args.across, args.token,
+                    product.coded, product.selection, product.taken});
+    return;
+  }
   const auto with = [&]<int kStrips, bool kByMap>() {
     return product.gated ? experts_few<kStrips, true, kByMap> : experts_few<kStrips, false, kByMap>;
   };

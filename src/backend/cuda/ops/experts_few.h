@@ -18,6 +18,8 @@ struct ExpertsFew {
   const int32_t* rows;
   /// The rows as codes already, a token's bytes apart (few_bytes::TokenRows), or null.
   const char* coded = nullptr;
+  /// Zero, or null: how many items warps have taken beyond their first.
+  unsigned* taken = nullptr;
   Board selection{};  ///< where the selection was left (kSelectionBoard), or null: in ids
   /// Rows of one matrix that are packed beside, for a launch behind this one: whole chunks of aligned columns
   /// (packs_beside), not where gated.

@@ -37,7 +37,8 @@ constexpr int kManyRows = 8, kManyExperts = 4;
 /// What blocks of threads that pack a row do besides: codes of eight bits for the routed experts, and the
 /// row's selection, from logits that others leave on the board.
 struct Select {
-  char* codes;  ///< [rows][token.pitch]
+  char* codes;      ///< [rows][token.pitch]
+  unsigned* taken;  ///< becomes zero
   few_bytes::TokenRows token;
   RouteRule rule;
   const float* bias;
@@ -150,6 +151,7 @@ __device__ __forceinline__ void pack_and_select(const Args& p, int row) {
                            reinterpret_cast<float*>(codes + s.token.scales) + quad * 4);
   });
   if (!there || threadIdx.x >= 32) return;
+  if (row == 0 && threadIdx.x == 0) *s.taken = 0;
   const int lane = static_cast<int>(threadIdx.x);
   const uint32_t tag = s.board.tag();
   with_experts_of_lane(p.experts, [&]<int kEach>() {
@@ -286,11 +288,12 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
 struct Buffers {
   Packed packed;
   char* codes;
+  unsigned* taken;
 };
 Buffers take(Scratch& scratch, int64_t rows, int64_t columns) {
   const auto quads = static_cast<int>(columns / few_bytes::kQuad);
   return {take_packed(scratch, whole_groups(rows), columns),
-          scratch.take<char>(rows * few_bytes::TokenRows::of(quads).pitch)};
+          scratch.take<char>(rows * few_bytes::TokenRows::of(quads).pitch), scratch.take<unsigned>(1)};
 }
 
 void launch_norm_moe_few(const Program&, const Op& record, const Context& context) {
@@ -313,6 +316,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
                                      ((rows + rows_each - 1) / rows_each));
   args.select = {buffers.codes,
+                 buffers.taken,
                  few_bytes::TokenRows::of(in.columns / static_cast<int>(few_bytes::kQuad)),
                  route_rule(norm_route.route, router.rows, ids.columns),
                  memory.vector(norm_route.route.bias.id),
@@ -351,6 +355,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
                         .ids = ids,
                         .rows = count,
                         .coded = buffers.codes,
+                        .taken = buffers.taken,
                         .selection = context.board()},
                        context);
 }

@@ -103,14 +103,21 @@ __device__ __forceinline__ uint32_t upper_nibbles(uint32_t bytes) {
   return result;
 }
 
-/// Where a lane finds the tokens of its first strip: those of row lane / 4, and the scales of two.
+/// Where a lane finds the tokens of its first strip: that of row lane / 4, and the scales of two, so many
+/// bytes apart.
 struct TokensAt {
   const char *codes, *scales;
+  int apart;
 
-  __device__ TokensAt(const char* tokens, const TokenRows& rows, int first_quad) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    codes = tokens + lane / 4 * rows.pitch + lane % 4 * 32 + first_quad * kQuad;
-    scales = tokens + lane % 4 * 2 * rows.pitch + rows.scales + first_quad * 16;
+  __device__ TokensAt(const char* tokens, const TokenRows& rows, int first_quad)
+      : TokensAt(tokens, rows, first_quad, [](int token) { return token; }) {}
+  /// at: the row in which a token lies.
+  template <typename At>
+  __device__ TokensAt(const char* tokens, const TokenRows& rows, int first_quad, const At& at) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, first = at(lane % 4 * 2);
+    codes = tokens + at(lane / 4) * rows.pitch + lane % 4 * 32 + first_quad * kQuad;
+    scales = tokens + first * rows.pitch + rows.scales + first_quad * 16;
+    apart = (at(lane % 4 * 2 + 1) - first) * rows.pitch;
   }
 };
 
@@ -125,8 +132,8 @@ struct PitchedCodes {
   /// Blocks 2 half and 2 half + 1 of quad q.
   __device__ __forceinline__ uint32_t operator()(int q, int half) const { return at + 64 * q + 32 * half; }
 };
-/// As tensor copies leave them (tensor_map.h): eight rows and the next eight are kAcross bytes apart, two
-/// quads' lines kAlong.
+/// As tensor copies leave them (tensor_map.h): the second eight rows lie kAcross bytes behind the first, two
+/// quads' lines kAlong behind the two before.
 template <int kAcross, int kAlong>
 struct SwizzledCodes {
   uint32_t at;
@@ -185,7 +192,7 @@ __device__ __forceinline__ void multiply_codes(const Codes& codes, const char* s
       const uint4 words[2] = {*reinterpret_cast<const uint4*>(of), *reinterpret_cast<const uint4*>(of + 16)};
       const char* const scale = at.scales + n * 8 * pitch + q * 16;
       const float4 by[2] = {*reinterpret_cast<const float4*>(scale),
-                            *reinterpret_cast<const float4*>(scale + pitch)};
+                            *reinterpret_cast<const float4*>(scale + at.apart)};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint4& b = words[i / 2];
