@@ -74,6 +74,21 @@ __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
 #endif
 }
 
+/// What all lanes know to be the same, so that the compiler does, too: a copy's place need not be gathered
+/// lane by lane.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(kWholeWarp, value, 0); }
+__device__ __forceinline__ int warp_index() { return uniform(static_cast<int>(threadIdx.x) / 32); }
+
+/// One lane of the warp, and the compiler knows that it is one: what a copy takes need not be gathered lane
+/// by lane.
+__device__ __forceinline__ bool is_elected() {
+  uint32_t is = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
+#endif
+  return is != 0;
+}
+
 /// Asks for a piece: an item's 16 rows from row `row` of a stretch on, from `line` of 128 bytes on.
 __device__ __forceinline__ void ask_piece(const RowPairs& map, int row, int line, uint32_t codes,
                                           uint32_t scales, uint32_t barrier) {
@@ -105,7 +120,7 @@ class Feed {
   __device__ Feed(const Args& p, const Tile* tiles, int begin, int end, uint32_t codes, uint32_t scales,
                   uint32_t barriers)
       : p_(p), tiles_(tiles), end_(end), all_quads_(p.weight.columns / kQuad), barriers_(barriers) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index();
     codes_to_ = codes, scales_to_ = scales;
     if constexpr (!kByMap) {
       codes_to_ += static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
@@ -123,7 +138,7 @@ class Feed {
       const uint32_t scales_to =
           scales_to_ + static_cast<uint32_t>(slot * (kByMap ? kMapScales : kSlot.bytes));
       if constexpr (kByMap) {
-        if (threadIdx.x % 32 == 0)
+        if (is_elected())
           ask_piece(p_.map, map_row_, line_, codes_to, scales_to,
                     barriers_ + 8 * static_cast<uint32_t>(slot));
         line_ += kMapGroups;
@@ -166,7 +181,7 @@ class Feed {
     const int lane = static_cast<int>(threadIdx.x) % 32, matrix = tiles_[tile_].expert;
     if constexpr (kByMap) {
       line_ = 0;
-      map_row_ = matrix * static_cast<int>(p_.weight.matrix_rows) + row_ * (kGated ? 8 : 16);
+      map_row_ = uniform(matrix * static_cast<int>(p_.weight.matrix_rows) + row_ * (kGated ? 8 : 16));
     } else {
       const auto quad_of = [&](int row) {  // row: of the item's 16
         const Matrix& m = kGated && row >= 8 ? p_.up : p_.weight;
@@ -225,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ __align__(8) uint64_t barriers[kByMap ? kWarps * kSlots : 1];
   __shared__ int32_t list[kMostBuffers][kMostTokens];  // pairs of the tiles at hand
   __shared__ int64_t place[kMostBuffers][kMostTokens];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index();
   const int experts = p.weight.matrices;
   const Link link(stamps);
   const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
@@ -417,6 +432,7 @@ constexpr int kRowsKept = 32, kPairsKept = 256, kTilesKept = 128;
 
 struct KeptArgs {
   RowPairs map;
+  uint32_t inverse;  ///< item / across is the upper half of item times this; zero: items are tiles
   Matrix weight;
   Rows<float> out;
   const int32_t* rows;
@@ -435,11 +451,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(128) char few_shared[];
   __shared__ int32_t count[kMostExperts];
   __shared__ int16_t first_tile[kMostExperts], tiles[kTilesKept];  // an expert's first tile, a tile's expert
-  __shared__ __align__(16) int16_t list[kTilesKept][kTokens];      // a tile's pairs
+  __shared__ __align__(16) int16_t list[kTilesKept][kTokens];      // a tile's tokens: their rows
+  __shared__ int32_t place[kTilesKept][kTokens];                   // where their results go
   __shared__ int16_t ids[kPairsKept];
   __shared__ int32_t all_tiles;
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index();
   const Link link(stamps);
   const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
   const uint32_t tag = p.selection.tag();
@@ -484,7 +501,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
     for (int i = 0; i < pair; ++i) rank += ids[i] == id ? 1 : 0;
   }
-  if (pair < pairs) list[first_tile[id] + rank / kTokens][rank % kTokens] = static_cast<int16_t>(pair);
+  if (pair < pairs) {
+    const int tile = first_tile[id] + rank / kTokens, r = pair / p.used;
+    list[tile][rank % kTokens] = static_cast<int16_t>(r);
+    place[tile][rank % kTokens] =
+        static_cast<int32_t>(r * p.out.row_stride + (pair - r * p.used) * p.out.head_stride);
+  }
 
   // Items: what is asked for next, and what comes behind it.
   const int items = all_tiles * p.across, all_quads = p.weight.columns / kQuad;
@@ -495,8 +517,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   int tile = 0, row = 0, left = 0, line = 0, map_row = 0;
   unsigned next = 0;
   const auto begin_item = [&](int item) {
-    tile = item / p.across, row = (item - tile * p.across) * 8;
-    map_row = tiles[tile] * static_cast<int>(p.weight.matrix_rows) + row;
+    tile = p.inverse == 0 ? item : static_cast<int>(__umulhi(static_cast<unsigned>(item), p.inverse));
+    row = (item - tile * p.across) * 8;
+    map_row = uniform(tiles[tile] * static_cast<int>(p.weight.matrix_rows) + row);
     line = 0, left = all_quads;
   };
   const auto take_item = [&] {
@@ -509,7 +532,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (item < items) begin_item(item), take_item();
     }
     if (left <= 0) return;
-    if (lane == 0)
+    if (is_elected())
       ask_piece(p.map, map_row, line, shared_address(codes_of(slot)), shared_address(scales_of(slot)),
                 own_barriers + 8 * static_cast<uint32_t>(slot));
     line += kMapGroups, left -= kMostQuads;
@@ -530,8 +553,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint32_t phase = 0;  // of the barriers: a round of the slots
   for (int at_hand = item; at_hand < items; at_hand = item) {
     const int16_t* const of_tile = list[tile];
+    const int32_t* const to = place[tile];
     const int first_output = row;
-    const auto row_of = [&](int token) { return max(int{of_tile[token]}, 0) / p.used; };
+    const auto row_of = [&](int token) { return max(int{of_tile[token]}, 0); };
     few_bytes::TokensAt at(tokens, p.token, 0, row_of);
     float total[1][4] = {};
     for (int to_do = all_quads; to_do > 0; to_do -= kMostQuads) {
@@ -552,10 +576,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     const bool up_first = p.map.swapped;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int of = of_tile[2 * (lane % 4) + j], r = of / p.used, k = of - r * p.used;
+      const int token = 2 * (lane % 4) + j;
       const float gate = up_first ? total[0][j + 2] : total[0][j];
       const float up = up_first ? total[0][j] : total[0][j + 2];
-      if (of >= 0) p.out(r, k)[first_output + lane / 4] = silu(gate) * up;
+      if (of_tile[token] >= 0) p.out.data[to[token] + first_output + lane / 4] = silu(gate) * up;
     }
   }
 #endif
@@ -620,11 +644,13 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
     args.map =
         product.gated ? map_row_pairs(weight, product.up, kMapGroups) : map_row_pairs(weight, kMapGroups);
   if (mapped && tokens <= 8 && keeps_rows(shape, context.step_rows) && product.taken != nullptr) {
-    launch(context, experts_of_kept_rows,
-           {dim3(static_cast<unsigned>(context.processors)), dim3(kThreads),
-            rings_of(true) + context.step_rows * args.token.pitch},
-           KeptArgs{args.map, weight, product.out, product.rows, args.used, args.across, args.token,
-                    product.coded, product.selection, product.taken});
+    launch(
+        context, experts_of_kept_rows,
+        {dim3(static_cast<unsigned>(context.processors)), dim3(kThreads),
+         rings_of(true) + context.step_rows * args.token.pitch},
+        KeptArgs{args.map, args.across == 1 ? 0 : static_cast<uint32_t>((int64_t{1} << 32) / args.across + 1),
+                 weight, product.out, product.rows, args.used, args.across, args.token, product.coded,
+                 product.selection, product.taken});
     return;
   }
   const auto with = [&]<int kStrips, bool kByMap>() {
