@@ -47,14 +47,29 @@ constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
 /// Shared memory of a block on compute capabilities 9.0 and 10.0, less what the kernel has by itself.
 constexpr int64_t kShared = 227 * 1024 - 9 * 1024;
 
+/// Division of numbers whose product with the divisor is below 2^32, by a multiplication: a division is some
+/// 40 instructions, and blocks of threads begin with several.
+struct Divisor {
+  int32_t by;
+  uint32_t inverse;  ///< zero: by is one
+
+  static Divisor of(int32_t by) {
+    return {by, by == 1 ? 0 : static_cast<uint32_t>((int64_t{1} << 32) / by + 1)};
+  }
+  __device__ int operator()(int n) const {
+    return inverse == 0 ? n : static_cast<int>(__umulhi(static_cast<unsigned>(n), inverse));
+  }
+};
+
 struct Args {
   RowPairs map;  ///< an item's rows: of gate and up, or eight and eight of one matrix
   Matrix weight, up;
   Rows<float> in, out;
   Rows<int32_t> ids;
   const int32_t* rows;
-  int32_t used, by_pair;
-  int32_t across;   ///< items of a tile
+  Divisor per_row;  ///< experts
+  int32_t by_pair;
+  Divisor across;   ///< items of a tile
   int32_t buffers;  ///< tiles of tokens that there is room for
   few_bytes::TokenRows token;
   const char* coded;  ///< or null: rows are made codes here
@@ -127,7 +142,7 @@ class Feed {
       scales_to_ += static_cast<uint32_t>(lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
     }
     two_rows_ = all_quads_ * 128;
-    next_ = begin + warp, tile_ = next_ / p.across, row_ = next_ - tile_ * p.across;
+    next_ = begin + warp, tile_ = p.across(next_), row_ = next_ - tile_ * p.across.by;
     if (next_ < end_) begin_item();
   }
 
@@ -153,7 +168,7 @@ class Feed {
       left_ -= kMostQuads;
       if (left_ <= 0) {
         next_ += kWarps;
-        for (row_ += kWarps; row_ >= p_.across; row_ -= p_.across) ++tile_;
+        for (row_ += kWarps; row_ >= p_.across.by; row_ -= p_.across.by) ++tile_;
         if (next_ < end_) begin_item();
       }
     }
@@ -243,7 +258,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index();
   const int experts = p.weight.matrices;
   const Link link(stamps);
-  const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
+  const int rows = *p.rows,
+            pairs = rows * p.per_row.by;  // *p.rows was there before the step's first kernel began
   const uint32_t own_barriers = shared_address(barriers + (kByMap ? warp * kSlots : 0));
   if constexpr (kByMap) {
     if (threadIdx.x == 0) fetch_map(p.map.codes), fetch_map(p.map.scales);
@@ -258,9 +274,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Experts' pairs are counted, and their tiles written down in the order of the experts.
   const uint32_t tag = early ? p.selection.tag() : 0;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
-    const int r = i / p.used;
+    const int r = p.per_row(i);
     const int id = early ? __float_as_int(take_word(p.selection.words + kSelectionBoard + i, tag))
-                         : load_result(p.ids(r) + (i - r * p.used));
+                         : load_result(p.ids(r) + (i - r * p.per_row.by));
     ids[i] = static_cast<int16_t>(id);
     atomicAdd(&count[id], 1);
   }
@@ -282,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (lane == 0) all_tiles = before;
   }
   __syncthreads();
-  const unsigned items = static_cast<unsigned>(all_tiles * p.across);
+  const unsigned items = static_cast<unsigned>(all_tiles * p.across.by);
   const int begin = static_cast<int>(items * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
   if (begin >= end) {
@@ -291,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  const int all_quads = p.weight.columns / kQuad, last_tile = (end - 1) / p.across;
+  const int all_quads = p.weight.columns / kQuad, last_tile = p.across(end - 1);
   char* const rings = kByMap ? few_shared + (1024 - shared_address(few_shared) % 1024) % 1024 : few_shared;
   constexpr int kCodesApart = kByMap ? kMapSlot : kSlot.bytes;
   constexpr int kScalesApart = kByMap ? kMapScales : kSlot.bytes;
@@ -317,19 +333,19 @@ __global__ void __launch_bounds__(kThreads, 1)
       const unsigned all = __ballot_sync(kWholeWarp, is);
       const int at = rank + __popc(all & ((1u << lane) - 1));
       if (is && at >= 0 && at < kTokens) {
-        const int pair = base + lane, r = pair / p.used, k = pair - r * p.used;
+        const int pair = base + lane, r = p.per_row(pair), k = pair - r * p.per_row.by;
         list[warp][at] = pair;
         place[warp][at] = r * p.out.row_stride + k * p.out.head_stride;
       }
       rank += __popc(all);
     }
   };
-  const int first_tile = begin / p.across;
+  const int first_tile = p.across(begin);
   list_pairs(first_tile, min(p.buffers, last_tile + 1 - first_tile));
   if (early) link.wait();
 
   const bool up_first = kGated && kByMap && p.map.swapped;
-  int index = begin + warp, tile = index / p.across, row = index % p.across, slot = 0;
+  int index = begin + warp, tile = p.across(index), row = index - tile * p.across.by, slot = 0;
   uint32_t phase = 0;  // of the barriers: a round of the slots
   for (int first = first_tile; first <= last_tile; first += p.buffers) {
     const int here = min(p.buffers, last_tile + 1 - first);
@@ -340,7 +356,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int pair = list[token / kTokens][token % kTokens];
         if (pair < 0) continue;
         const auto* const from =
-            reinterpret_cast<const uint4*>(p.coded + int64_t{pair / p.used} * p.token.pitch);
+            reinterpret_cast<const uint4*>(p.coded + int64_t{p.per_row(pair)} * p.token.pitch);
         auto* const to = reinterpret_cast<uint4*>(tokens + token * p.token.pitch);
 #pragma unroll 5
         for (int i = lane; i < p.token.pitch / 16; i += 32) to[i] = __ldcg(from + i);
@@ -354,8 +370,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int token = task / parts, part = task - token * parts;
       const int pair = list[token / kTokens][token % kTokens];
       if (pair < 0) continue;
-      const int r = pair / p.used;
-      const float* const from = p.in(r, p.by_pair != 0 ? pair - r * p.used : 0);
+      const int r = p.per_row(pair);
+      const float* const from = p.in(r, p.by_pair != 0 ? pair - r * p.per_row.by : 0);
       char* const to = tokens + token * p.token.pitch;
       float4 x[kAtOnce];
 #pragma unroll
@@ -419,7 +435,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             p.out.data[place[buffer][token] + row * (kGated ? 8 : 16) + lane / 4 + j / 2 * 8] = value;
         }
       }
-      for (row += kWarps; row >= p.across; row -= p.across) ++tile;
+      for (row += kWarps; row >= p.across.by; row -= p.across.by) ++tile;
     }
     if (first + p.buffers <= last_tile) __syncthreads();  // what the tiles had in shared memory is done with
   }
@@ -432,11 +448,10 @@ constexpr int kRowsKept = 32, kPairsKept = 256, kTilesKept = 128;
 
 struct KeptArgs {
   RowPairs map;
-  uint32_t inverse;  ///< item / across is the upper half of item times this; zero: items are tiles
   Matrix weight;
   Rows<float> out;
   const int32_t* rows;
-  int32_t used, across;
+  Divisor per_row, across;  ///< experts of a row, items of a tile
   few_bytes::TokenRows token;
   const char* coded;
   Board selection;
@@ -458,7 +473,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index();
   const Link link(stamps);
-  const int rows = *p.rows, pairs = rows * p.used;  // *p.rows was there before the step's first kernel began
+  const int rows = *p.rows,
+            pairs = rows * p.per_row.by;  // *p.rows was there before the step's first kernel began
   const uint32_t tag = p.selection.tag();
   const uint32_t own_barriers = shared_address(barriers + warp * kSlots);
   if (threadIdx.x == 0) fetch_map(p.map.codes), fetch_map(p.map.scales);
@@ -502,14 +518,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < pair; ++i) rank += ids[i] == id ? 1 : 0;
   }
   if (pair < pairs) {
-    const int tile = first_tile[id] + rank / kTokens, r = pair / p.used;
+    const int tile = first_tile[id] + rank / kTokens, r = p.per_row(pair);
     list[tile][rank % kTokens] = static_cast<int16_t>(r);
     place[tile][rank % kTokens] =
-        static_cast<int32_t>(r * p.out.row_stride + (pair - r * p.used) * p.out.head_stride);
+        static_cast<int32_t>(r * p.out.row_stride + (pair - r * p.per_row.by) * p.out.head_stride);
   }
 
   // Items: what is asked for next, and what comes behind it.
-  const int items = all_tiles * p.across, all_quads = p.weight.columns / kQuad;
+  const int items = all_tiles * p.across.by, all_quads = p.weight.columns / kQuad;
   const auto codes_of = [&](int slot) { return rings + (warp * kSlots + slot) * kMapSlot; };
   const auto scales_of = [&](int slot) {
     return rings + kWarps * kSlots * kMapSlot + (warp * kSlots + slot) * kMapScales;
@@ -517,8 +533,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   int tile = 0, row = 0, left = 0, line = 0, map_row = 0;
   unsigned next = 0;
   const auto begin_item = [&](int item) {
-    tile = p.inverse == 0 ? item : static_cast<int>(__umulhi(static_cast<unsigned>(item), p.inverse));
-    row = (item - tile * p.across) * 8;
+    tile = p.across(item), row = (item - tile * p.across.by) * 8;
     map_row = uniform(tiles[tile] * static_cast<int>(p.weight.matrix_rows) + row);
     line = 0, left = all_quads;
   };
@@ -606,12 +621,15 @@ bool keeps_rows(const ExpertsShape& shape, int64_t rows) {
 /// The launch's sizes; false: something does not fit.
 bool plan(const ExpertsShape& shape, int tokens, Args& args) {
   const auto quads = static_cast<int>(shape.columns / kQuad);
-  args.across = static_cast<int32_t>(shape.outputs / (shape.gated ? few_bytes::kRows / 2 : few_bytes::kRows));
+  args.across = Divisor::of(
+      static_cast<int32_t>(shape.outputs / (shape.gated ? few_bytes::kRows / 2 : few_bytes::kRows)));
+  args.per_row = Divisor::of(static_cast<int32_t>(shape.used));
   args.token = few_bytes::TokenRows::of(quads);
   const int64_t tile = int64_t{tokens} * args.token.pitch;
   const int64_t rings = rings_of(by_map(shape));
   args.buffers = rings + kMostBuffers * tile <= kShared ? kMostBuffers : 1;
-  return rings + args.buffers * tile <= kShared;
+  const int64_t most = int64_t{kMostTiles} * args.across.by * args.across.by;  // that Divisor sees
+  return rings + args.buffers * tile <= kShared && most < int64_t{1} << 32;
 }
 
 }  // namespace
@@ -637,20 +655,18 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   plan(shape, tokens, args);
   args.weight = weight, args.up = product.up;
   args.in = product.in, args.out = product.out, args.ids = product.ids, args.rows = product.rows;
-  args.used = product.ids.columns, args.by_pair = product.by_pair ? 1 : 0;
+  args.by_pair = product.by_pair ? 1 : 0;
   args.selection = product.selection, args.coded = product.coded, args.beside = product.beside;
   const bool mapped = by_map(shape);
   if (mapped)
     args.map =
         product.gated ? map_row_pairs(weight, product.up, kMapGroups) : map_row_pairs(weight, kMapGroups);
   if (mapped && tokens <= 8 && keeps_rows(shape, context.step_rows) && product.taken != nullptr) {
-    launch(
-        context, experts_of_kept_rows,
-        {dim3(static_cast<unsigned>(context.processors)), dim3(kThreads),
-         rings_of(true) + context.step_rows * args.token.pitch},
-        KeptArgs{args.map, args.across == 1 ? 0 : static_cast<uint32_t>((int64_t{1} << 32) / args.across + 1),
-                 weight, product.out, product.rows, args.used, args.across, args.token, product.coded,
-                 product.selection, product.taken});
+    launch(context, experts_of_kept_rows,
+           {dim3(static_cast<unsigned>(context.processors)), dim3(kThreads),
+            rings_of(true) + context.step_rows * args.token.pitch},
+           KeptArgs{args.map, weight, product.out, product.rows, args.per_row, args.across, args.token,
+                    product.coded, product.selection, product.taken});
     return;
   }
   const auto with = [&]<int kStrips, bool kByMap>() {
@@ -660,7 +676,7 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
       tokens <= 8 ? (mapped ? with.template operator()<1, true>() : with.template operator()<1, false>())
                   : (mapped ? with.template operator()<2, true>() : with.template operator()<2, false>());
   const int64_t shared = rings_of(mapped) + int64_t{args.buffers} * tokens * args.token.pitch;
-  const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across;
+  const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across.by;
   launch(context, kernel,
          {dim3(static_cast<unsigned>(std::min<int64_t>(context.processors, items))), dim3(kThreads), shared},
          args);
