@@ -131,7 +131,7 @@ program::Cost cost_of(const program::Program& program, const BenchTest& test, in
 /// What one repetition took.
 struct Repetition {
   int64_t prompt_ns = 0, gen_ns = 0;
-  profile::ExpertCount experts;  // mean of the steps that have several rows
+  profile::ExpertCount experts;  // of steps that have several rows: prompts', on average, or the last one's
 };
 
 Repetition repeat(MeasuredSteps& steps, program::Executable& executable, const BenchTest& test) {

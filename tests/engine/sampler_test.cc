@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/logprobs.h"
+#include "support/exact_draw.h"
 
 namespace sluice::engine {
 namespace {
@@ -485,6 +486,35 @@ TEST(Sampler, DrawsFromTheLikeliestWhatItDrawsFromTheRow) {
       }
     }
   }
+}
+
+TEST(Sampler, SaysHowItWillDraw) {
+  std::mt19937 random(6);
+  int near = 0;
+  for (const int32_t top_k : {1, 7, 40, 64}) {
+    for (const float temperature : {0.0f, 0.7f, 1.5f}) {
+      SamplingParams params;  // with top_p and min_p
+      params.top_k = top_k, params.temperature = temperature, params.seed = random();
+      Sampler sampler(params, 3000);
+      program::Draw expected = sampler.draw_after(0);
+      for (int round = 0; round < 200; ++round) {
+        auto logits = random_logits(random, 3000, round % 2 == 0);
+        if (round % 20 == 7) std::fill(logits.begin() + 3, logits.end(), -kInf);
+        if (round % 20 == 9) std::fill(logits.begin(), logits.end(), -kInf);
+        const auto likeliest = likeliest_of(logits);
+        const program::Draw how = sampler.draw_after(0);
+        EXPECT_EQ(how.uniform, expected.uniform) << "it was said a token before";
+        expected = sampler.draw_after(1);
+        const test::ExactDraw exact = test::draw_exactly(likeliest, how);
+        const int32_t token = sampler.sample(likeliest);
+        near += exact.margin < 1e-6;
+        if (exact.margin >= 1e-6) {
+          ASSERT_EQ(token, exact.token) << round;
+        }
+      }
+    }
+  }
+  EXPECT_LT(near, 10);
 }
 
 TEST(Sampler, WantsTheWholeRowWhereTheLikeliestAreNotEnough) {

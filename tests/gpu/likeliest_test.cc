@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "support/cuda.h"
+#include "support/exact_draw.h"
 #include "support/op_case.h"
 
 namespace sluice::test {
@@ -113,39 +114,6 @@ TEST(CudaLikeliest, HoldWhereRowsAreStrange) {
   expect_found(cuda, rows, kColumns);
 }
 
-/// What step.h's definition draws from a sorted row, and how near (in shares of all probability) the number
-/// that decided is to deciding otherwise.
-struct Exact {
-  int32_t token;
-  double margin;
-};
-
-Exact drawn_exactly(std::span<const Likely> sorted, const Draw& how) {
-  const auto difference = [&](size_t i) { return static_cast<double>(sorted[i].logit) - sorted[0].logit; };
-  const auto top_k = static_cast<size_t>(how.top_k);
-  double total = 0, before = 0, margin = 1;
-  for (size_t i = 0; i < top_k; ++i) total += std::exp(difference(i));
-  std::vector<double> upto;
-  for (size_t i = 0; i < top_k; ++i) {
-    if (i > 0 && how.top_p < 1) {
-      margin = std::min(margin, std::abs(before / total - how.top_p));
-      if (before >= how.top_p * total) break;
-    }
-    before += std::exp(difference(i));
-    if (how.min_p > 0) {
-      margin = std::min(margin, std::abs(difference(i) - std::log(how.min_p)));
-      if (difference(i) < std::log(how.min_p)) break;
-    }
-    upto.push_back((upto.empty() ? 0 : upto.back()) + std::exp(difference(i) / how.temperature));
-  }
-  size_t place = 0;
-  for (const double sum : upto) {
-    margin = std::min(margin, std::abs(sum / upto.back() - how.uniform));
-    place += sum <= how.uniform * upto.back();
-  }
-  return {sorted[std::min(place, upto.size() - 1)].token, margin};
-}
-
 TEST(CudaLikeliest, AreDrawnFromByTheDefinition) {
   CUDA_OR_SKIP(cuda);
   constexpr int64_t kRows = 64, kColumns = 3'000;
@@ -177,13 +145,11 @@ TEST(CudaLikeliest, AreDrawnFromByTheDefinition) {
     for (int64_t r = 0; r < kRows; ++r) {
       const auto at = static_cast<size_t>(r);
       const auto row = std::span(found).subspan(at * kLikeliest, kLikeliest);
-      if (draws[at].temperature == 0) {
-        EXPECT_EQ(drawn[at], row[0].token) << "row " << r;
-        continue;
-      }
-      const Exact exact = drawn_exactly(row, draws[at]);
+      const ExactDraw exact = draw_exactly(row, draws[at]);
       near += exact.margin < 1e-5;
-      if (exact.margin >= 1e-5) EXPECT_EQ(drawn[at], exact.token) << "row " << r << ", round " << round;
+      if (exact.margin >= 1e-5) {
+        EXPECT_EQ(drawn[at], exact.token) << "row " << r << ", round " << round;
+      }
     }
   }
   EXPECT_LT(near, 40) << "of " << 40 * kRows << " draws";

@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "program/backend.h"
+#include "support/exact_draw.h"
 
 namespace sluice::test {
 
@@ -100,30 +100,10 @@ class AheadExecutable : public program::Executable {
       std::ranges::stable_sort(row_, std::ranges::greater(), &program::Likely::logit);
       row_.resize(static_cast<size_t>(program::kLikeliest));
       step.likeliest.insert(step.likeliest.end(), row_.begin(), row_.end());
-      step.drawn.push_back(draw(step.draws.at(i)));
+      step.drawn.push_back(draw_exactly(row_, step.draws.at(i)).token);
       if (++draws % kWrong == 0) step.drawn.back() = row_[1].token;
     }
     drawn_ = step.drawn;
-  }
-
-  /// From row_, as program/step.h says it.
-  int32_t draw(const program::Draw& how) const {
-    if (how.temperature == 0) return row_[0].token;
-    std::vector<double> weights;
-    double total = 0, before = 0, sum = 0;
-    const auto difference = [this](size_t i) { return static_cast<double>(row_[i].logit) - row_[0].logit; };
-    for (int i = 0; i < how.top_k; ++i) total += std::exp(difference(static_cast<size_t>(i)));
-    for (size_t i = 0; i < static_cast<size_t>(how.top_k); ++i) {
-      if (i > 0 && how.top_p < 1 && before >= how.top_p * total) break;
-      before += std::exp(difference(i));
-      if (how.min_p > 0 && difference(i) < std::log(how.min_p)) break;
-      weights.push_back(std::exp(difference(i) / how.temperature));
-      sum += weights.back();
-    }
-    double upto = 0;
-    for (size_t i = 0; i < weights.size(); ++i)
-      if (how.uniform * sum < (upto += weights[i])) return row_[i].token;
-    return row_[weights.size() - 1].token;
   }
 
   static constexpr int64_t kWrong = 37;  // now and then a draw is another than the host's
