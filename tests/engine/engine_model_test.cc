@@ -172,7 +172,7 @@ TEST(EngineModel, BatchInvariantHoldsForASyntheticGlmFile) {
 
 /// Not a check of speed: says what the one order costs on this machine.
 TEST(EngineModel, SaysWhatBatchInvariantCosts) {
-  double seconds[2];
+  double seconds[2] = {};
   for (const bool invariant : {false, true}) {
     Served served(kTales, {.context = 1024, .max_sequences = 1, .max_rows = 512, .pages = 16}, invariant);
     Request request{.prompt = std::vector<int32_t>(1000, 300), .max_tokens = 1, .use_cache = false};
