@@ -123,24 +123,33 @@ std::span<const Chunk> Batcher::begin_planned() {
 }
 
 // The step that has begun ahead becomes the step that runs, if its rows are still what running sequences
-// need: some may have ended. Empty: none has begun, or it is of no use.
+// need: some may have ended. Empty: none has begun, or it was of no use and is forgotten.
 std::span<const Chunk> Batcher::take_ahead() {
   if (ahead_.empty()) return {};
   const std::span<const Chunk> chunks = scheduler_.plan_only_answers();
+  if (chunks.empty() || !match_ahead(chunks)) {
+    drop_ahead();
+    return {};
+  }
+  ahead_.clear();
+  whole_.clear();
+  begun_ = few_ = true;
+  return chunks;
+}
+
+// Whether the step that has begun ahead has all of these rows, with the tokens that were drawn for them; then
+// outputs_ says whose its rows are.
+bool Batcher::match_ahead(std::span<const Chunk> chunks) {
   outputs_.assign(ahead_.size(), 0);
   size_t at = 0;
   for (const Chunk& chunk : chunks) {
     while (at < ahead_.size() && ahead_[at].id != chunk.sequence->id) ++at;
     if (at == ahead_.size() || ahead_[at].position != chunk.first ||
         chunk.sequence->tokens.back() != drawn_[ahead_[at].output])
-      return drop_ahead();
+      return false;
     outputs_[at] = chunk.sequence->id;
   }
-  if (chunks.empty()) return drop_ahead();
-  ahead_.clear();
-  whole_.clear();
-  begun_ = few_ = true;
-  return chunks;
+  return true;
 }
 
 // Begins the step after the one that runs, if the executable can draw all of its tokens and there are pages
@@ -179,11 +188,10 @@ bool Batcher::writes_on(const Job& job) const {
 }
 
 // Waits for the step that has begun ahead, if one has, and forgets it.
-std::span<const Chunk> Batcher::drop_ahead() {
-  if (ahead_.empty()) return {};
+void Batcher::drop_ahead() {
+  if (ahead_.empty()) return;
   ahead_.clear();
   executable_.end(likeliest_, drawn_);
-  return {};
 }
 
 // Only who runs has a sampler: with penalties it counts the whole vocabulary.

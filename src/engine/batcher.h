@@ -74,9 +74,10 @@ class Batcher {
 
   std::span<const Chunk> begin_planned();
   std::span<const Chunk> take_ahead();
+  bool match_ahead(std::span<const Chunk> chunks);
   void begin_ahead(std::span<const Chunk> chunks);
   bool writes_on(const Job& job) const;
-  std::span<const Chunk> drop_ahead();
+  void drop_ahead();
   void begin_admitted();
   void fill_batch(std::span<const Chunk> chunks);
   void report_prompts(std::span<const Chunk> chunks);

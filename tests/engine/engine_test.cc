@@ -285,6 +285,39 @@ TEST(Engine, ADeviceThatFailsEndsEverythingWithAnError) {
   EXPECT_TRUE(running.engine.drain(10));
 }
 
+/// Takes steps ahead, and fails at the end of the third while a fourth has begun.
+class BreaksAhead : public Finder {
+ public:
+  bool runs_ahead() const override { return true; }
+  void begin(const program::StepInput& input) override {
+    EXPECT_EQ(input.outputs(), 1);
+    ++begun;
+  }
+  void end(std::span<program::Likely> likeliest, std::span<int32_t> drawn) override {
+    if (ended == 2) throw Error("the device is gone");
+    ++ended;
+    likeliest[0] = {50.0f, 'l'}, drawn[0] = 'l';
+  }
+  std::atomic<int> begun = 0, ended = 0;
+};
+
+TEST(Engine, ADeviceThatFailsWithAStepAheadEndsEverythingWithAnError) {
+  BreaksAhead executable;
+  const text::Tokenizer tokenizer = byte_tokenizer();
+  const auto listener = std::make_shared<Recorder>();
+  {
+    Engine engine(executable, tokenizer, kOptions);
+    Request request = letters(5, 20);
+    request.sampling.temperature = 0;
+    engine.submit(std::move(request), listener);
+    EXPECT_EQ(listener->wait().finish, Finish::Error);
+    EXPECT_TRUE(engine.drain(10));
+  }
+  EXPECT_EQ(listener->result.error, "the device is gone");
+  EXPECT_EQ(listener->text, "ll");
+  EXPECT_EQ(executable.begun, 4);
+}
+
 TEST(Engine, NamesTheStopStringAndHoldsItBack) {
   Running running;
   Request request = letters(3, 50);

@@ -1,9 +1,10 @@
 // head_matmul of 2 to 32 rows in one launch (prim/few_rows.cuh): a block of threads takes 64 outputs of a
 // head. Four warps share the columns of 16 outputs, a chunk of 128 each, asked for before the kernel waits.
 // Rows that are short contexts may come in parts (mla_heads of 2 to 8 rows), which every block puts together.
+#include "backend/cuda/ops/head_matmul_few.h"
+
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
-#include "backend/cuda/ops/matmul_add_few.h"
 #include "backend/cuda/ops/wide_dense.h"
 #include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/few_rows.cuh"
@@ -25,7 +26,7 @@ struct Args {
   const StepHeader* header;
   Rows<float> in, out;
   Matrix weight;
-  char* codes;  ///< where results are left in codes of eight bits too (matmul_add_few.h), or null
+  char* codes;  ///< where results are left in codes of eight bits too (head_matmul_few.h), or null
   few_bytes::TokenRows coded;
   ContextParts parts;
 };

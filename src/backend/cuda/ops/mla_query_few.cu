@@ -12,8 +12,8 @@
 #include <numbers>
 
 #include "backend/cuda/memory.h"
+#include "backend/cuda/ops/head_matmul_few.h"
 #include "backend/cuda/ops/kernels.h"
-#include "backend/cuda/ops/matmul_add_few.h"
 #include "backend/cuda/ops/wide_dense.h"
 #include "backend/cuda/prim/append_row.cuh"
 #include "backend/cuda/prim/cluster.cuh"

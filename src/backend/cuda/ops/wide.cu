@@ -7,6 +7,7 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/add_experts_few.h"
 #include "backend/cuda/ops/experts_few.h"
+#include "backend/cuda/ops/head_matmul_few.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/matmul_add_few.h"
 #include "backend/cuda/ops/wide_dense.h"

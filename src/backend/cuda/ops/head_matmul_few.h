@@ -1,0 +1,30 @@
+// head_matmul of 2 to 32 rows (ops/head_matmul_few.cu), for other ops that end in it, and its results in
+// codes of eight bits for what multiplies them next.
+#pragma once
+
+#include "backend/cuda/kernel.h"
+
+namespace sluice::backend::cuda {
+
+/// Contexts of up to 8 rows in chunks, as attend_split leaves those of several (prim/mla_attend.cuh).
+struct ContextParts {
+  const int32_t* positions;
+  const float2* weights;
+  const float* parts;  ///< null: none
+  int32_t most_chunks;
+};
+inline constexpr int kMostJoined = 32;  ///< chunks of a row
+
+/// head_matmul of 2 to 32 rows; puts chunks together where they are given. It leaves its results in codes,
+/// too, at the beginning of scratch.
+void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
+                     const ContextParts& parts, const Context& context);
+bool serves_head_matmul_few(const program::Tensor& weight);
+/// Bytes of those codes.
+int64_t head_matmul_codes(const program::Tensor& weight, int64_t rows);
+
+/// `in` in codes of eight bits, 32 under a scale (few_bytes::TokenRows), where the op before ended in that
+/// launch and has left them in scratch; else null.
+const char* coded_values(const program::Program& program, program::TensorId in, const Context& context);
+
+}  // namespace sluice::backend::cuda
