@@ -213,6 +213,8 @@ void add_launches(const Program& program, const Node& node, const Sizes& sizes, 
     list.push_back({&node.op, kernel});
     return;
   }
+  CHECK(!node.expansion.empty(), "{} of {} rows: neither a kernel nor an expansion", program.op_name(node.op),
+        sizes.rows);
   for (const Node& simpler : node.expansion) add_launches(program, simpler, sizes, list);
 }
 

@@ -63,10 +63,7 @@ std::vector<size_t> Graphs::first_launches(const Bucket& bucket) const {
   asked.log = &log;
   std::vector<size_t> first = {0};
   for (size_t i = 0; i < bound_.nodes.size(); ++i) {
-    for (const Launch& launch : launches(bucket, i)) {
-      launch.kernel->launch(bound_.program, *launch.op, asked);
-      asked.previous = launch.op;
-    }
+    enqueue_op(bucket, i, asked);
     CHECK(log.list().size() > first.back(), "op {} launches nothing", i);
     first.push_back(log.list().size());
   }
@@ -98,8 +95,25 @@ std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) c
   LaunchLog log;
   Context asked = context(bucket, nullptr);
   asked.log = &log;
-  for (const Launch& launch : launches(bucket, i)) launch.kernel->launch(bound_.program, *launch.op, asked);
+  enqueue_op(bucket, i, asked);
   return log.list();
+}
+
+void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
+  const auto neighbour = [&](size_t op, bool last) -> const program::Op* {
+    const std::vector<Launch> list = launches(bucket, op);
+    return list.empty() ? nullptr : (last ? list.back() : list.front()).op;
+  };
+  const std::vector<Launch> list = launches(bucket, i);
+  step.launch = static_cast<uint32_t>(i);
+  step.previous = i > 0 ? neighbour(i - 1, true) : nullptr;
+  for (size_t k = 0; k < list.size(); ++k) {
+    step.next = k + 1 < list.size()           ? list[k + 1].op
+                : i + 1 < bound_.nodes.size() ? neighbour(i + 1, false)
+                                              : nullptr;
+    list[k].kernel->launch(bound_.program, *list[k].op, step);
+    step.previous = list[k].op;
+  }
 }
 
 void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times) {
@@ -107,14 +121,7 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* tim
   Context step = context(bucket, stream);
   step.times = times;
   step.launches = static_cast<uint32_t>(bound_.nodes.size());
-  for (size_t i = 0; i < bound_.nodes.size(); ++i) {
-    step.launch = static_cast<uint32_t>(i);
-    // Rows of outputs only: with none of them there is nothing to launch.
-    for (const Launch& launch : launches(bucket, i)) {
-      launch.kernel->launch(bound_.program, *launch.op, step);
-      step.previous = launch.op;
-    }
-  }
+  for (size_t i = 0; i < bound_.nodes.size(); ++i) enqueue_op(bucket, i, step);
   if (!bucket.likeliest) return;
   step.times = nullptr;  // no op of the list
   likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,

@@ -58,6 +58,8 @@ class Graphs {
   std::vector<size_t> first_launches(const Bucket& bucket) const;
   Context context(const Bucket& bucket, cudaStream_t stream) const;
   std::vector<Launch> launches(const Bucket& bucket, size_t i) const;
+  /// Launches op i, which knows its neighbours in the step.
+  void enqueue_op(const Bucket& bucket, size_t i, Context step) const;
 
   const Bound& bound_;
   const Memory& memory_;

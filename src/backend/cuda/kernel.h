@@ -32,6 +32,7 @@ struct Context {
   int architecture;  ///< 90: compute capability 9.0
   bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
   const program::Op* previous = nullptr;  ///< the op that was launched before; null: not known
+  const program::Op* next = nullptr;      ///< likewise the one that is launched behind
   uint32_t launch = 0, launches = 1;      ///< the op's number in the step, and how many there are
   LaunchLog* log = nullptr;               ///< set: launches are told to it and not started
   LaunchTimes* times = nullptr;           ///< set: launches leave their times there
