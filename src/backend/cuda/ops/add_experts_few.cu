@@ -5,6 +5,7 @@
 // for together with the tokens.
 #include "backend/cuda/ops/add_experts_few.h"
 
+#include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
@@ -22,12 +23,12 @@ template <quant::Type kType, int kStrips>
 __global__ void __launch_bounds__(kThreads, 1)
     add_experts_few_kernel(const Stamps stamps, const __grid_constant__ AddExperts p) {
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
-  __shared__ float meeting[kWarps * kStrips * 4 * 32];
+  __shared__ float meeting[meeting_floats(kStrips)];
   const Link link(stamps);
   const int rows = *p.rows;  // was there before the step's first kernel began
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
-  const int columns = p.down.columns, chunks = columns / kChunkColumns, used = p.ids.columns;
+  const int columns = p.down.columns, chunks = columns / kChunkColumns, used = p.weights.columns;
   Unit<kType> unit;
   if (warp < chunks) unit.load(p.down, p.down.row(0, first), warp);
   link.wait();
@@ -42,39 +43,47 @@ __global__ void __launch_bounds__(kThreads, 1)
         tokens[j][n] = Unit<kType>::token_at(packed, chunks * kChunkColumns * 2, warp, j, n);
     }
   }
-  // What this thread adds up at last: where sums meet, warp w has sum w of every lane.
-  const int own_token = warp / 4 * kStripTokens + 2 * (lane % 4) + warp % 2;
-  const int own_output = first + lane / 4 + warp / 2 % 2 * 8;
-  const bool adds = warp < kStrips * 4 && own_token < rows;
+  // What this thread adds up at last.
+  const int own_token = static_cast<int>(threadIdx.x) / kOutputs;
+  const int own_output = first + static_cast<int>(threadIdx.x) % kOutputs;
+  const bool adds = own_token < min(rows, kStrips * kStripTokens);
   float each[kMostUsed], weight[kMostUsed], residual = 0, scale = 0;
-  int id[kMostUsed];
   if (adds) {
 #pragma unroll
     for (int k = 0; k < kMostUsed; ++k) {
       if (k >= used) break;
       each[k] = load_result(p.each + (int64_t{own_token} * used + k) * p.out.columns + own_output);
-      id[k] = load_result(p.ids(own_token) + k), weight[k] = load_result(p.weights(own_token) + k);
+      weight[k] = load_result(p.weights(own_token) + k);
     }
     residual = load_result(p.residual(own_token) + own_output);
     scale = load_result(p.tokens.scale + own_token);
   }
+  const float norm = adds && p.coded.codes != nullptr ? __ldg(p.coded.norm + own_output) : 0.0f;
   float sum[kStrips][4] = {};
   if (warp < chunks) unit.multiply(p.down, sum, [&](int j, int n) { return tokens[j][n]; });
-  meet(sum, 1, 1, meeting, [&](int, int, int, float all) {
-    if (!adds) return;
-    float value = residual + all * scale;
-    for (int i = 0; i < used; ++i) {
+  const float all = meet_all(sum, meeting);
+  float value = 0;
+  if (adds) {
+    value = residual + all * scale;
 #pragma unroll
-      for (int k = 0; k < kMostUsed; ++k) {
-        if (k >= used) break;
-        int rank = 0;
-#pragma unroll
-        for (int other = 0; other < kMostUsed; ++other) rank += other < used && id[other] < id[k] ? 1 : 0;
-        if (rank == i) value += weight[k] * each[k];
-      }
+    for (int k = 0; k < kMostUsed; ++k) {
+      if (k >= used) break;
+      value += weight[k] * each[k];
     }
     p.out(own_token)[own_output] = value;
-  });
+  }
+  if (p.coded.codes == nullptr) return;
+  static_assert(kOutputs == CodedRows::kScaled);
+  const float normed = value * norm, largest = lane_max(fabsf(normed), kOutputs);
+  const float squares = lane_sum(value * value, kOutputs);
+  if (!adds) return;
+  char* const row = p.coded.codes + own_token * p.coded.token.pitch;
+  row[few_bytes::place_of_code(own_output)] =
+      static_cast<char>(__float2int_rn(normed * (largest > 0 ? 127.0f / largest : 0.0f)));
+  if (own_output == first) {
+    reinterpret_cast<float*>(row + p.coded.token.scales)[blockIdx.x] = largest * (1.0f / (16 * 127));
+    p.coded.squares[static_cast<int>(blockIdx.x) * kMostRows + own_token] = squares;
+  }
 #endif
 }
 

@@ -1,20 +1,20 @@
 // What a row's experts have made, its shared experts and the residual added up (ops/add_experts_few.cu).
 #pragma once
 
-#include "backend/cuda/kernel.h"
+#include "backend/cuda/ops/coded_rows.h"
 #include "backend/cuda/prim/wide.h"
 
 namespace sluice::backend::cuda {
 
-/// out[r] = residual[r] + down times token r + sum over k, in the order of ids, of weights[r, k] times row
-/// r * used + k of each. Rows from *rows on are padding.
+/// out[r] = residual[r] + down times token r + sum over k of weights[r, k] times row r * used + k of each.
+/// Rows from *rows on are padding.
 struct AddExperts {
   const int32_t* rows;
   Matrix down;
   Tokens tokens;  ///< in rows; those of whole strips are read
   Rows<float> residual, weights, out;
-  Rows<int32_t> ids;
   const float* each;  ///< [pairs][columns]
+  CodedRows coded;    ///< where rows are left for the norm_matmul behind, too
 };
 
 /// Whether add_experts_few takes shared experts of this type, [outputs][columns], `used` experts a row.

@@ -66,9 +66,8 @@ __device__ __forceinline__ bool join(const ContextParts& p, int heads, int row, 
 template <int kStrips>
 struct Shared {
   static constexpr int kTokens = kStrips * kStripTokens;
-  float meeting[kWarps * kStrips * 4 * 32];
+  alignas(16) float meeting[meeting_floats(kStrips)];
   float scale[kTokens];
-  alignas(16) float values[kTokens][kOutputs];
   alignas(16) char packed[kTokens * row_pitch(kMostChunks)];
 };
 
@@ -105,21 +104,18 @@ __global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stam
   __syncthreads();
   float sum[kStrips][4] = {};
   if (chunk < chunks) unit.multiply(p.weight, s.packed, row_pitch(kMostChunks), chunk, sum);
-  meet(sum, kTiles, kTiles, s.meeting, [&](int of, int output, int token, float all) {
-    const float value = all * s.scale[token];
-    if (token < rows) p.out(token, head)[first + of * 16 + output] = value;
-    s.values[token][of * 16 + output] = value;
+  static_assert(s.kTokens * kTiles * 4 % 32 == 0);  // whole warps make codes
+  meet_fours<kTiles>(sum, kTiles, s.meeting, [&](int of, int token, int four, float4 all) {
+    const float4 value = times(all, s.scale[token]);
+    const int output = first + of * 16 + four * 4;
+    if (token < rows) *reinterpret_cast<float4*>(p.out(token, head) + output) = value;
+    if (p.codes == nullptr) return;
+    const int column = head * p.weight.rows + output, quad = column / few_bytes::kQuad;
+    char* const to = p.codes + token * p.coded.pitch;
+    few_bytes::store_codes(value, 1.0f, to + quad * few_bytes::kQuad,
+                           reinterpret_cast<float*>(to + p.coded.scales) + quad * 4,
+                           column % few_bytes::kQuad / 32, column % 32 / 4);
   });
-  if (p.codes == nullptr) return;
-  __syncthreads();
-  constexpr int kLanes = kOutputs / 4;  // of a token
-  if (static_cast<int>(threadIdx.x) >= s.kTokens * kLanes) return;
-  const int token = static_cast<int>(threadIdx.x) / kLanes, four = static_cast<int>(threadIdx.x) % kLanes;
-  const int column = head * p.weight.rows + first + four * 4, quad = column / few_bytes::kQuad;
-  char* const to = p.codes + token * p.coded.pitch;
-  few_bytes::store_codes(
-      *reinterpret_cast<const float4*>(&s.values[token][four * 4]), 1.0f, to + quad * few_bytes::kQuad,
-      reinterpret_cast<float*>(to + p.coded.scales) + quad * 4, column % few_bytes::kQuad / 32, four % 8);
 }
 
 template <quant::Type kType>
@@ -144,18 +140,17 @@ void launch_head_matmul(const Program&, const Op& record, const Context& c) {
   head_matmul_few(c.memory.rows(op.in.id), c.memory.rows(op.out.id), c.memory.matrix(op.weight.id), {}, c);
 }
 
-bool serves_weight(const Tensor& weight) {
-  return (weight.type == quant::Type::Q8_0 || weight.type == quant::Type::Q4_0) &&
+bool serves_product(const Tensor& weight, const Tensor& out) {
+  return in_fours(out) && (weight.type == quant::Type::Q8_0 || weight.type == quant::Type::Q4_0) &&
          weight.shape[1] % kOutputs == 0 && weight.columns() % kChunkColumns == 0 &&
          weight.columns() <= kMostChunks * kChunkColumns;
 }
 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<HeadMatmul>(record.args);
-  const Tensor &weight = p[op.weight.id], &in = p[op.in.id];
+  const Tensor& in = p[op.in.id];
   return sizes.rows > kNarrowRows && sizes.rows <= kMostRows && op.reduce == Reduce::Columns &&
-         in.shape[0] == kStepRows && serves_weight(weight) && in.stride[0] % 4 == 0 &&
-         in.stride[1] % 4 == 0 && in.offset % 4 == 0;
+         in.shape[0] == kStepRows && in_fours(in) && serves_product(p[op.weight.id], p[op.out.id]);
 }
 
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
@@ -176,7 +171,7 @@ void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix
   start<quant::Type::Q4_0>(args, c);
 }
 
-bool serves_head_matmul_few(const Tensor& weight) { return serves_weight(weight); }
+bool serves_head_matmul_few(const Tensor& weight, const Tensor& out) { return serves_product(weight, out); }
 
 int64_t head_matmul_codes(const Tensor& weight, int64_t rows) {
   const auto quads = static_cast<int>(weight.shape[0] * weight.shape[1] / few_bytes::kQuad);

@@ -19,7 +19,7 @@ inline constexpr int kMostJoined = 32;  ///< chunks of a row
 /// too, at the beginning of scratch.
 void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
                      const ContextParts& parts, const Context& context);
-bool serves_head_matmul_few(const program::Tensor& weight);
+bool serves_head_matmul_few(const program::Tensor& weight, const program::Tensor& out);
 /// Bytes of those codes.
 int64_t head_matmul_codes(const program::Tensor& weight, int64_t rows);
 

@@ -4,14 +4,14 @@
 #include "backend/cuda/ops/matmul_add_few.h"
 
 #include "backend/cuda/prim/few_bytes.cuh"
+#include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
 
 namespace sluice::backend::cuda {
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kMostRows = 32;
+using few::kThreads, few::kWarps;
 constexpr int kMostColumns = kWarps * few_bytes::kMostQuads * few_bytes::kQuad;
 
 struct Args {
@@ -75,14 +75,14 @@ int64_t plan(int64_t columns, int64_t rows, Args& args) {
   const auto quads = static_cast<int>(columns / few_bytes::kQuad);
   args.quads = (quads + kWarps - 1) / kWarps;
   args.slot = few_bytes::Slot::of(args.quads), args.token = few_bytes::TokenRows::of(quads);
-  return kWarps * args.slot.bytes + kWarps * (rows <= 8 ? 1 : 4) * 4 * 32 * 4;
+  return kWarps * args.slot.bytes + few::strips_for(rows) * kWarps * 4 * 32 * int64_t{sizeof(float)};
 }
 
 }  // namespace
 
 bool serves_matmul_add_few(const Matrix& weight, int64_t rows, int architecture) {
   Args args{};
-  return architecture >= 90 && weight.type == quant::Type::Q4_0 && rows >= 2 && rows <= kMostRows &&
+  return architecture >= 90 && weight.type == quant::Type::Q4_0 && rows >= 2 && rows <= few::kMostRows &&
          weight.rows % few_bytes::kRows == 0 && weight.columns % few_bytes::kQuad == 0 &&
          weight.columns <= kMostColumns && plan(weight.columns, rows, args) <= 99 * 1024;
 }
@@ -91,7 +91,11 @@ void matmul_add_few(const MatmulAddFew& product, const Context& context) {
   Args args{};
   args.product = product;
   const int64_t shared = plan(product.weight.columns, context.step_rows, args);
-  launch(context, context.step_rows <= 8 ? matmul_add_few_kernel<1> : matmul_add_few_kernel<4>,
+  const int strips = few::strips_for(context.step_rows);
+  launch(context,
+         strips == 1   ? matmul_add_few_kernel<1>
+         : strips == 2 ? matmul_add_few_kernel<2>
+                       : matmul_add_few_kernel<4>,
          {dim3(static_cast<unsigned>(product.weight.rows / few_bytes::kRows)), dim3(kThreads), shared}, args);
 }
 

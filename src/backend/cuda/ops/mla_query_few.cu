@@ -51,41 +51,44 @@ template <int kStrips>
 struct Shared {
   static constexpr int kTokens = kStrips * kStripTokens;
   alignas(16) float query[kTokens][kMostQuery];
-  float meeting[kWarps * kStrips * 4 * 32];
+  alignas(16) float meeting[meeting_floats(kStrips)];
+  alignas(16) float norm[kMostColumns];
   float scale[kTokens];
   Arrivals queries_there;
   alignas(16) char packed[];  ///< tokens as halves
 };
 
-/// The rows normed, as halves.
+/// The rows normed, as halves. A warp's rows are asked for together.
 template <int kStrips>
 __device__ __forceinline__ void pack_rows(const Args& p, Shared<kStrips>& s, int rows, int chunks) {
-  constexpr int kHeld = kMostColumns / kChunkColumns;
-  const int lane = threadIdx.x % 32, columns = p.in.columns;
-  for (int token = threadIdx.x / 32; token < s.kTokens; token += kWarps) {
-    float4 v[kHeld], norm[kHeld];
-    const float* const row = p.in(min(token, rows - 1));
+  constexpr int kHeld = kMostColumns / kChunkColumns, kEach = (s.kTokens + kWarps - 1) / kWarps;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float4 v[kEach][kHeld];
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int c = i * kChunkColumns + lane * 4;
-      v[i] = c < columns ? *reinterpret_cast<const float4*>(row + c) : float4{0, 0, 0, 0};
-    }
+  for (int e = 0; e < kEach; ++e) {
+    const auto* const row = reinterpret_cast<const float4*>(p.in(min(warp + e * kWarps, rows - 1))) + lane;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int c = i * kChunkColumns + lane * 4;
-      norm[i] = c < columns ? __ldg(reinterpret_cast<const float4*>(p.q_norm + c)) : float4{0, 0, 0, 0};
-    }
+    for (int i = 0; i < kHeld; ++i) v[e][i] = i < chunks ? __ldcg(row + i * 32) : float4{0, 0, 0, 0};
+  }
+  wait_copies<0>();
+  __syncthreads();  // the norm is there
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int token = warp + e * kWarps;
+    if (token >= s.kTokens) break;
     float squares = 0;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i)
-      squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-    const float inverse = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(columns) + p.epsilon);
-#pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      v[i].x *= inverse * norm[i].x, v[i].y *= inverse * norm[i].y;
-      v[i].z *= inverse * norm[i].z, v[i].w *= inverse * norm[i].w;
+      if (i >= chunks) break;
+      float4& one = v[e][i];
+      squares += one.x * one.x + one.y * one.y + one.z * one.z + one.w * one.w;
+      const float4 norm = reinterpret_cast<const float4*>(s.norm)[i * 32 + lane];
+      one.x *= norm.x, one.y *= norm.y, one.z *= norm.z, one.w *= norm.w;
     }
-    pack_row(v, chunks, s.packed + token * row_pitch(chunks), s.scale + token);
+    pack_row(v[e], chunks, s.packed + token * row_pitch(chunks), s.scale + token);
+    // The norm's factor multiplies the sums.
+    squares = lane_sum(squares);
+    if (lane == 0) s.scale[token] *= 1.0f / sqrtf(squares / static_cast<float>(p.in.columns) + p.epsilon);
   }
 }
 
@@ -140,6 +143,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kAhead; ++i) q[i].load(p.q, q_row, min(part + i * kShares, chunks - 1));
   }
   if (has_latents) k_b.load(p.k_b, k_row, k_part);
+  for (int i = static_cast<int>(threadIdx.x); i < p.in.columns / 4; i += kThreads)
+    copy_async(shared_address(s.norm + 4 * i), p.q_norm + 4 * i);
+  commit_copies();
   // The rotary columns of every fourth row are this block's to turn: a pair a thread.
   const int turned_row = static_cast<int>(threadIdx.x) / 32 * kBlocks + rank, pair = threadIdx.x % 32;
   const bool turns = turned_row < rows && pair < p.turned / 2;
@@ -162,8 +168,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       q[0].multiply(p.q, s.packed, row_pitch(chunks), c, sum);
     }
   }
-  meet(sum, share / 16, kTiles, s.meeting, [&](int of, int output, int token, float all) {
-    s.query[token][rank * share + of * 16 + output] = all * s.scale[token];
+  meet_fours<kTiles>(sum, share / 16, s.meeting, [&](int of, int token, int four, float4 all) {
+    *reinterpret_cast<float4*>(&s.query[token][rank * share + of * 16 + four * 4]) =
+        times(all, s.scale[token]);
   });
   pushes_from_here();
   __syncthreads();
@@ -189,8 +196,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int n = 0; n < kStrips; ++n) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
   if (has_latents) k_b.multiply(p.k_b, s.packed, row_pitch(k_chunks), k_part, sum);
-  meet(sum, latents / 16, kLatentTiles, s.meeting, [&](int of, int output, int token, float all) {
-    if (token < rows) p.out(token, head)[rank * latents + of * 16 + output] = all * s.scale[token];
+  meet_fours<kLatentTiles>(sum, latents / 16, s.meeting, [&](int of, int token, int four, float4 all) {
+    if (token < rows)
+      *reinterpret_cast<float4*>(p.out(token, head) + rank * latents + of * 16 + four * 4) =
+          times(all, s.scale[token]);
   });
   cluster_all();
 }
@@ -256,15 +265,15 @@ bool serves_query(const Program& p, const MlaQuery& op, const Sizes& sizes) {
   const quant::CacheRow row = p[op.cache.id].cache_row();
   const int64_t rank = op.rank(p), nope = op.nope(p), turned = op.rope_columns(p), width = nope + turned;
   const int64_t columns = p[op.in.id].columns();
-  const auto aligned = [&](TensorId id) { return p[id].stride[0] % 4 == 0 && p[id].offset % 4 == 0; };
-  return typed && (row.type == Type::F16 || row.coded() == rank) && aligned(op.in.id) &&
+  return typed && (row.type == Type::F16 || row.coded() == rank) && in_fours(p[op.in.id]) &&
          columns % kChunkColumns == 0 && columns <= kMostColumns && width <= kMostQuery &&
          width % (16 * kBlocks) == 0 && rank <= kMostRank && rank % (16 * kBlocks) == 0 && nope % 32 == 0 &&
          turned <= kMostTurned && shared_bytes(sizes.rows, columns, nope) <= most_shared(sizes.architecture);
 }
 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  return serves_query(p, std::get<MlaQuery>(record.args), sizes);
+  const auto& op = std::get<MlaQuery>(record.args);
+  return in_fours(p[op.out.id]) && serves_query(p, op, sizes);
 }
 
 /// mla_heads of 2 to 8 rows whose contexts are short: queries, attention by chunks of contexts, values, whose
@@ -277,7 +286,7 @@ bool serves_heads(const Program& p, const Op& record, const Sizes& sizes) {
   return sizes.rows <= kJoinedRows && sizes.longest <= kShortContext &&
          most_shared(sizes.architecture) > kMostShared && serves_query(p, op.query, sizes) &&
          op.query.rank(p) == kMlaRank && op.query.rope_columns(p) == kMlaWidth - kMlaRank &&
-         serves_head_matmul_few(p[op.v_b.id]);
+         serves_head_matmul_few(p[op.v_b.id], p[op.out.id]);
 }
 
 struct HeadsScratch {

@@ -3,8 +3,10 @@
 // share the columns. What these products wait for is launches and the way of the rows, not bytes. The norm's
 // factor multiplies the products, so that a row is read once.
 //
-// Every block reads all rows: of more than 8 they are packed once (ops/wide.cu).
+// Every block reads all rows: of more than 8 they are packed once (ops/wide.cu). Rows that come in codes are
+// not packed at all (ops/coded_rows.cu).
 #include "backend/cuda/memory.h"
+#include "backend/cuda/ops/coded_rows.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/wide_dense.h"
 #include "backend/cuda/prim/few_bytes.cuh"
@@ -147,6 +149,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
+  if (norm_matmul_coded(p, op, c)) return;
   Args args{};
   args.rows = count_of(p, op.in.id, c.step), args.in = flat(c.memory.rows(op.in.id));
   args.norm = c.memory.vector(op.norm.id), args.epsilon = op.epsilon;

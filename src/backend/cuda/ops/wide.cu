@@ -6,6 +6,7 @@
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/add_experts_few.h"
+#include "backend/cuda/ops/coded_rows.h"
 #include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/head_matmul_few.h"
 #include "backend/cuda/ops/kernels.h"
@@ -55,6 +56,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
+  if (norm_matmul_coded(p, op, c)) return;
   const Rows<float> in = flat(c.memory.rows(op.in.id));
   const int64_t rows = c.rows(p[op.in.id]);
   Scratch scratch(c.scratch);
@@ -343,6 +345,9 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   if (down_few_each(p, op, sizes_of(c))) {
     // Routed experts first: their weights are asked for while the op before is still at work. Rows of the
     // shared ones are packed beside.
+    const bool leaves = leaves_coded_rows(p, op, sizes_of(c));
+    if (leaves)
+      scratch.take<char>(coded_rows_bytes(rows, out.columns));  // where the op behind looks for them
     const Rows<float> pairs = take_pairs();
     ExpertsFew routed{.weight = down,
                       .up = {},
@@ -368,7 +373,8 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
     if (!beside) pack_tokens(packing, slots, c);
     if (at_last) {
       return add_experts_few({&c.step.header->rows, shared.weight, tokens_of(packed, shared.in.columns),
-                              residual, c.memory.rows(op.weights.id), out, ids, pairs.data},
+                              residual, c.memory.rows(op.weights.id), out, pairs.data,
+                              leaves ? rows_for_next(p, op.out.id, c) : CodedRows{}},
                              c);
     }
     if (multiply_and_combine(shared, strips, packed, combined(pairs), c)) return;
@@ -399,6 +405,8 @@ int64_t moe_down_add_scratch(const Program& p, const Op& record, const Sizes& si
   const Tensor& down = p[op.down.id];
   const int64_t used = p[op.ids.id].columns();
   Scratch scratch(nullptr);
+  if (leaves_coded_rows(p, op, sizes))
+    scratch.take<char>(coded_rows_bytes(sizes.rows, p[op.out.id].columns()));
   const Ordered order = take_order(scratch, sizes.rows, used, down.shape[0]);
   take_packed(scratch, expert_slots(order, sizes.rows, true), down.columns());
   scratch.take<float>(sizes.rows * used * down.shape[1]);
@@ -406,6 +414,11 @@ int64_t moe_down_add_scratch(const Program& p, const Op& record, const Sizes& si
 }
 
 }  // namespace
+
+bool leaves_coded_rows(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
+  return op.shared_in && p[op.ids.id].columns() <= kMostUsed && down_few_each(p, op, sizes) &&
+         few_at_last(p, op, sizes) && p[op.out.id].columns() % few_bytes::kQuad == 0;
+}
 
 const Kernel kMatmulWide{"matmul on matrix units", serves_matmul, launch_matmul, matmul_scratch};
 const Kernel kNormMatmulWide{"matmuls of the normed row on matrix units", serves_norm_matmul,

@@ -30,12 +30,12 @@ struct Slot {
 /// A slot of as many quads as a warp takes at most.
 inline constexpr Slot kWholeSlot = Slot::of(kMostQuads);
 
-/// Where tokens lie: each token's codes, then its blocks' scales.
+/// Where tokens lie: each token's codes, then its blocks' scales (or those of half blocks).
 struct TokenRows {
   int32_t pitch, scales;
 
-  static TokenRows of(int quads) {
-    const int32_t scales = quads * kQuad + 16, bytes = scales + quads * 16;
+  static TokenRows of(int quads, int scales_of_quad = 4) {
+    const int32_t scales = quads * kQuad + 16, bytes = scales + quads * scales_of_quad * 4;
     return {bytes + (16 - bytes % 128 + 128) % 128, scales};
   }
 };
@@ -75,6 +75,20 @@ __device__ __forceinline__ void mma_bytes(int (&d)[4], const uint32_t (&a)[4], u
       "{%10,%10,%10,%10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(begin));
+}
+
+/// The same of 16 columns: a[0] and a[1] of those above.
+__device__ __forceinline__ void mma_bytes_half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, int begin) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b), "r"(begin));
+}
+
+/// Where store_codes puts the code of a row's column.
+__device__ __forceinline__ int place_of_code(int column) {
+  const int in_block = column % 32;
+  return column / kQuad * kQuad + in_block % 16 / 4 * 32 + column % kQuad / 32 * 8 + in_block / 16 * 4 +
+         in_block % 4;
 }
 
 /// Four numbers a lane, piece `piece` of eight of a quad's block `block`, to codes as the matrix
@@ -147,9 +161,39 @@ struct SwizzledCodes {
   }
 };
 
-/// Adds the products of kQuads quads with the tokens' (pitch: bytes from one to the next): their codes, their
-/// scales from the lane's first row on. Sums lie as in mma_16x8x16.
-template <int kQuads, int kStrips, typename Codes>
+/// What a lane needs of a strip's tokens for a quad: their codes, the scales of two. kHalves: a token has a
+/// scale for 16 columns and not for 32.
+template <bool kHalves>
+struct StripTokens {
+  uint4 words[2];
+  float4 by[kHalves ? 2 : 1][2];
+
+  /// Of strip n's quad q, counted from where `at` is; pitch: bytes from one token to the next.
+  __device__ __forceinline__ StripTokens(const TokensAt& at, int pitch, int q, int n) {
+    const char* const of = at.codes + n * 8 * pitch + q * kQuad;
+    words[0] = *reinterpret_cast<const uint4*>(of), words[1] = *reinterpret_cast<const uint4*>(of + 16);
+    const char* const scale = at.scales + n * 8 * pitch + q * (kHalves ? 32 : 16);
+#pragma unroll
+    for (int h = 0; h < (kHalves ? 2 : 1); ++h) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) by[h][j] = *reinterpret_cast<const float4*>(scale + 16 * h + j * at.apart);
+    }
+  }
+  /// Of block i: the codes of its first 16 columns and the others, the scale of token j for those of half h.
+  __device__ __forceinline__ uint2 block(int i) const {
+    const uint4& two = words[i / 2];
+    return i % 2 == 0 ? uint2{two.x, two.y} : uint2{two.z, two.w};
+  }
+  __device__ __forceinline__ float scale(int i, int h, int j) const {
+    const float4& four = by[kHalves ? i / 2 : 0][j];
+    const int at = kHalves ? i % 2 * 2 + h : i;
+    return at == 0 ? four.x : at == 1 ? four.y : at == 2 ? four.z : four.w;
+  }
+};
+
+/// Adds the products of kQuads quads with the tokens' from `at` on (pitch: bytes from one to the next). Sums
+/// lie as in mma_16x8x16.
+template <int kQuads, bool kHalves = false, int kStrips, typename Codes>
 __device__ __forceinline__ void multiply_codes(const Codes& codes, const char* scales, int scale_pitch,
                                                const TokensAt& at, int pitch, float (&sum)[kStrips][4]) {
   constexpr int kBegin = 0x4B400000;  // the bits of 1.5 * 2^23
@@ -188,21 +232,23 @@ __device__ __forceinline__ void multiply_codes(const Codes& codes, const char* s
     }
 #pragma unroll
     for (int n = 0; n < kStrips; ++n) {
-      const char* const of = at.codes + n * 8 * pitch + q * kQuad;
-      const uint4 words[2] = {*reinterpret_cast<const uint4*>(of), *reinterpret_cast<const uint4*>(of + 16)};
-      const char* const scale = at.scales + n * 8 * pitch + q * 16;
-      const float4 by[2] = {*reinterpret_cast<const float4*>(scale),
-                            *reinterpret_cast<const float4*>(scale + at.apart)};
+      const StripTokens<kHalves> tokens(at, pitch, q, n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint4& b = words[i / 2];
-        int c[4];
-        mma_bytes(c, a[i], i % 2 == 0 ? b.x : b.z, i % 2 == 0 ? b.y : b.w, kBegin);
+        const uint2 b = tokens.block(i);
+        int c[2][4];
+        if constexpr (kHalves) {
+          mma_bytes_half(c[0], a[i][0], a[i][1], b.x, kBegin);
+          mma_bytes_half(c[1], a[i][2], a[i][3], b.y, kBegin);
+        } else {
+          mma_bytes(c[0], a[i], b.x, b.y, kBegin);
+        }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float4& t = by[j % 2];
-          const float token = i == 0 ? t.x : i == 1 ? t.y : i == 2 ? t.z : t.w;
-          sum[n][j] = fmaf(fmaf(__int_as_float(c[j]), d[i][j / 2], less[i][j / 2]), token, sum[n][j]);
+#pragma unroll
+          for (int h = 0; h < (kHalves ? 2 : 1); ++h)
+            sum[n][j] = fmaf(fmaf(__int_as_float(c[h][j]), d[i][j / 2], less[i][j / 2]),
+                             tokens.scale(i, h, j % 2), sum[n][j]);
         }
       }
     }
@@ -210,13 +256,14 @@ __device__ __forceinline__ void multiply_codes(const Codes& codes, const char* s
 }
 
 /// Those of a slot, from `begin` on.
-template <int kQuads, int kStrips>
+template <int kQuads, bool kHalves = false, int kStrips>
 __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& layout, const TokensAt& at,
                                                int pitch, float (&sum)[kStrips][4], int begin = 0) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const PitchedCodes codes(shared_address(slot) + static_cast<uint32_t>(begin * 64), layout.code_pitch);
-  multiply_codes<kQuads>(codes, slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8,
-                         layout.scale_pitch, at, pitch, sum);
+  multiply_codes<kQuads, kHalves>(
+      codes, slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8, layout.scale_pitch,
+      at, pitch, sum);
 }
 
 /// The same of up to kMostQuads.

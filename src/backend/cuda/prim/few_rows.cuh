@@ -14,8 +14,17 @@ namespace sluice::backend::cuda::few {
 inline constexpr int kThreads = 512, kWarps = kThreads / 32;
 inline constexpr int kMostRows = 32;
 
+/// Whether rows and heads begin at multiples of four numbers.
+inline bool in_fours(const program::Tensor& tensor) {
+  return tensor.stride[0] % 4 == 0 && tensor.stride[1] % 4 == 0 && tensor.offset % 4 == 0;
+}
+
 /// Strips of 8 tokens for so many rows.
 constexpr int strips_for(int64_t rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
+
+/// Where sums of warps meet: floats from a token's 16 outputs to the next one's, and what lies between two
+/// warps, so that lanes write to 32 banks and eight of them read from 32.
+inline constexpr int kMeetingPitch = 20, kMeetingGap = 16;
 
 /// Bytes from token to token of packed rows in shared memory: lanes of two tokens fall on different banks.
 constexpr int row_pitch(int chunks) { return chunks * kChunkColumns * 2 + 64; }
@@ -27,8 +36,10 @@ __device__ __forceinline__ void pack_row(const float4 (&v)[kChunks], int chunks,
   const int lane = threadIdx.x % 32, block = lane / 8, pair = 4 * (lane % 4) + 2 * (lane / 4 % 2);
   float largest = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i)
+  for (int i = 0; i < kChunks; ++i) {
+    if (i >= chunks) break;
     largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
+  }
   const PowerOfTwo power = scale_for(lane_max(largest));
   if (lane == 0) *scale = power.inverse;
 #pragma unroll
@@ -97,21 +108,63 @@ struct Unit {
   }
 };
 
-/// Sums of `shares` warps meet, those of tile w in warps w, w + kTiles, ..: put(tile, output, token, sum).
-template <int kStrips, typename Put>
-__device__ __forceinline__ void meet(const float (&sum)[kStrips][4], int tiles, int most_tiles,
-                                     float* meeting, Put put) {
-  constexpr int kSums = kStrips * 4;
+__device__ __forceinline__ float4 times(float4 v, float factor) {
+  return {v.x * factor, v.y * factor, v.z * factor, v.w * factor};
+}
+
+/// Floats of shared memory between two warps' sums, and of all warps, where sums lie by token.
+constexpr int floats_of_warp(int strips) { return strips * kStripTokens * kMeetingPitch + kMeetingGap; }
+constexpr int meeting_floats(int strips) { return kWarps * floats_of_warp(strips); }
+
+/// A warp leaves its sums: 16 outputs a token, kMeetingPitch floats from one token to the next.
+template <int kStrips>
+__device__ __forceinline__ void leave_sums(const float (&sum)[kStrips][4], float* meeting) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float* const own = meeting + warp * floats_of_warp(kStrips) + 2 * (lane % 4) * kMeetingPitch + lane / 4;
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) meeting[(warp * kSums + i) * 32 + lane] = sum[i / 4][i % 4];
-  __syncthreads();
-  for (int at = threadIdx.x; at < tiles * kSums * 32; at += kThreads) {
-    const int tile = at / (kSums * 32), i = at / 32 % kSums, l = at % 32;
-    float all = 0;
-    for (int w = tile; w < kWarps; w += most_tiles) all += meeting[(w * kSums + i) * 32 + l];
-    put(tile, l / 4 + i / 2 % 2 * 8, i / 4 * kStripTokens + 2 * (l % 4) + i % 2, all);
+  for (int n = 0; n < kStrips; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) own[(n * kStripTokens + i % 2) * kMeetingPitch + i / 2 * 8] = sum[n][i];
   }
+}
+
+/// Sums of warps meet, those of tile w in warps w, w + kTiles, ..; the first `tiles` of kTiles are there:
+/// put(tile, token, four, sums) gets outputs 4 four .. 4 four + 3 of a tile. Neighbouring threads have
+/// neighbouring outputs of a token.
+template <int kTiles, int kStrips, typename Put>
+__device__ __forceinline__ void meet_fours(const float (&sum)[kStrips][4], int tiles, float* meeting,
+                                           Put put) {
+  constexpr int kTokens = kStrips * kStripTokens;
+  leave_sums(sum, meeting);
+  __syncthreads();
+#pragma unroll
+  for (int base = 0; base < kTokens * kTiles * 4; base += kThreads) {
+    const int at = base + static_cast<int>(threadIdx.x), four = at % 4, tile = at / 4 % kTiles,
+              token = at / (4 * kTiles);
+    if (token >= kTokens || tile >= tiles) continue;
+    float4 all{0, 0, 0, 0};
+#pragma unroll
+    for (int w = 0; w < kWarps; w += kTiles) {
+      const float4 part = *reinterpret_cast<const float4*>(meeting + (tile + w) * floats_of_warp(kStrips) +
+                                                           token * kMeetingPitch + 4 * four);
+      all.x += part.x, all.y += part.y, all.z += part.z, all.w += part.w;
+    }
+    put(tile, token, four, all);
+  }
+}
+
+/// Sums of all warps meet: thread t gets output t % 16 of token t / 16, those of the first threads alone.
+template <int kStrips>
+__device__ __forceinline__ float meet_all(const float (&sum)[kStrips][4], float* meeting) {
+  leave_sums(sum, meeting);
+  __syncthreads();
+  const int token = static_cast<int>(threadIdx.x) / 16, output = static_cast<int>(threadIdx.x) % 16;
+  if (token >= kStrips * kStripTokens) return 0;
+  float all = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w)
+    all += meeting[w * floats_of_warp(kStrips) + token * kMeetingPitch + output];
+  return all;
 }
 
 }  // namespace sluice::backend::cuda::few
