@@ -5,16 +5,17 @@ get_filename_component(SLUICE_SOURCES ${CMAKE_CURRENT_LIST_DIR}/../src ABSOLUTE)
 # main.cc excepted. simd/*_TIER.cc is compiled for that tier's instructions, and only where the processor family has
 # it; what such a file defines must be its own (anonymous namespace), or the linker may keep its copy of an inline
 # function for everybody.
-set(SLUICE_TIERS avx2 avx512 avx512bf16 amx neon i8mm)
+set(SLUICE_TIERS avx2 avx512 avx512bf16 avx512fp16 amx neon i8mm)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(SLUICE_TIER_avx2 -mavx2 -mfma -mf16c)
   set(SLUICE_TIER_avx512 ${SLUICE_TIER_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
       -mprefer-vector-width=512)
   set(SLUICE_TIER_avx512bf16 ${SLUICE_TIER_avx512} -mavx512bf16)
+  set(SLUICE_TIER_avx512fp16 ${SLUICE_TIER_avx512} -mavx512fp16)
   set(SLUICE_TIER_amx ${SLUICE_TIER_avx512} -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mavx512vbmi)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ 12 takes the undefined vectors of its own intrinsics for ours (GCC bug 105593).
-    foreach(tier avx512 avx512bf16 amx)
+    foreach(tier avx512 avx512bf16 avx512fp16 amx)
       list(APPEND SLUICE_TIER_${tier} -Wno-maybe-uninitialized -Wno-uninitialized)
     endforeach()
   else()  # clang 14's conversions to half floats are macros with C's compound literals

@@ -17,17 +17,22 @@
 namespace sluice::backend::cpu {
 
 #if defined(__x86_64__)
-extern const AttendKernels kAttendAvx512;
+extern const AttendKernels kAttendAvx512, kAttendAvx512Fp16, kAttendAvx512Bf16;
 #endif
 
 namespace {
 
-/// Those of every tier that this machine has, the float32 ones of a machine with bfloat16 too.
+/// Those of every tier that this machine has, and what else of the tier avx512 it could run.
 std::vector<const AttendKernels*> all_kernels() {
   std::vector<const AttendKernels*> list;
   for (const Isa isa : test::usable_isas()) list.push_back(&attend_kernels(isa));
 #if defined(__x86_64__)
-  if (best_isa() >= Isa::Avx512 && attend_kernels(Isa::Avx512).bits == 8) list.push_back(&kAttendAvx512);
+  const auto add = [&](bool there, const AttendKernels& kernels) {
+    if (there && &kernels != &attend_kernels(Isa::Avx512)) list.push_back(&kernels);
+  };
+  add(best_isa() >= Isa::Avx512, kAttendAvx512);
+  add(has_avx512_fp16(), kAttendAvx512Fp16);
+  add(best_isa() >= Isa::Avx512 && __builtin_cpu_supports("avx512bf16") != 0, kAttendAvx512Bf16);
 #endif
   return list;
 }

@@ -96,6 +96,15 @@ bool has_i8mm() {
 #endif
 }
 
+bool has_avx512_fp16() {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  return best_isa() >= Isa::Avx512 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 23 & 1) != 0;
+#else
+  return false;
+#endif
+}
+
 int amd_family() {
 #if defined(__x86_64__)
   unsigned a, b, c, d;

@@ -32,9 +32,10 @@ constexpr int kPasses = 3;
 constexpr int64_t kArithmeticNs = 15'000'000;  // a pass, about
 
 constexpr ReadPattern kPatterns[] = {ReadPattern::Plain, ReadPattern::Prefetched, ReadPattern::FarAhead,
-                                     ReadPattern::FourStreams};
+                                     ReadPattern::FourStreams, ReadPattern::FourPrefetched};
 constexpr const char* kPatternNames[] = {"plain loads", "loads prefetched 1 KB ahead",
-                                         "loads prefetched 4 KB ahead", "loads in four streams"};
+                                         "loads prefetched 4 KB ahead", "loads in four streams",
+                                         "loads in four streams prefetched 1 KB ahead"};
 
 ReadLoop read_loop(Isa isa) {
 #if defined(__x86_64__)

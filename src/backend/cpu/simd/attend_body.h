@@ -10,7 +10,8 @@
 // Operand says what the multiply-adds take: those numbers of queries and vectors; `Number`, and how many of
 // them make a vector (kNumbers) and how many rows of the tile one multiply-add of the values takes (kRows),
 // which load_values puts side by side; multiply_add, the Sum that it makes, how sums become scores and
-// results, and where keys and weights lie.
+// results, and where keys and weights lie. What lies ahead is asked for between multiply-adds if kAsksWithin,
+// after some hundreds of them if not.
 
 constexpr int kBlock = 4;  // rows of the tile for the scores
 
@@ -36,12 +37,13 @@ void score(const float* packed, int64_t first, const float* tile, AttendShape sh
     for (int64_t i = 0; i < stride; i += Operand::kNumbers) {
       Operand::Vector k[kBlock];
       for (int n = 0; n < kBlock; ++n) k[n] = Operand::load(rows + n * stride + i);
+      if (Operand::kAsksWithin && i % 64 == 0) ask_ahead(ahead, 64);
       for (int h = 0; h < H; ++h) {
         const Operand::Vector x = Operand::load(q + h * stride + i);
         for (int n = 0; n < kBlock; ++n) sums[h][n] = Operand::multiply_add(x, k[n], sums[h][n]);
       }
     }
-    ask_ahead(ahead, bytes_ahead);
+    ask_ahead(ahead, Operand::kAsksWithin ? bytes_ahead - stride : bytes_ahead);
     for (int h = 0; h < H; ++h)
       Operand::store_scores(sums[h], packed, first + h, tile, t, shape, scores + h * kChunkRows + t);
   }
@@ -60,12 +62,13 @@ void weigh(const Operand::Number* weights, const Operand::Number* values, int64_
     Operand::Vector v[N];
     Operand::load_values(values, stride, v);
     values += Operand::kRows * stride;
+    if (Operand::kAsksWithin && t % 16 == 0) ask_ahead(ahead, bytes_ahead * 16 / kChunkRows);
     for (int h = 0; h < H; ++h) {
       const Operand::Vector w = Operand::repeat(weights + h * Operand::kWeightStride + t);
       for (int n = 0; n < N; ++n) acc[h][n] = Operand::multiply_add(w, v[n], acc[h][n]);
     }
   }
-  ask_ahead(ahead, bytes_ahead);
+  if (!Operand::kAsksWithin) ask_ahead(ahead, bytes_ahead);
   for (int h = 0; h < H; ++h)
     Operand::store_sums(acc[h], weights + h * Operand::kWeightStride, sums + h * sums_stride);
 }
@@ -82,8 +85,9 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   constexpr int64_t kColumns = Operand::kValueBlock * L::kWidth;
   const auto groups_of = [&](int64_t most) { return (queries + most - 1) / most; };
   const int64_t half = ahead.bytes() / 2;
-  const int64_t beside_scores = half * kBlock / (kChunkRows * groups_of(Operand::kGroup)) + 64;
-  const int64_t beside_values = half * kColumns / (rank * groups_of(Operand::kValueGroup)) + 64;
+  constexpr int64_t kLine = Operand::kAsksWithin ? 0 : 64;  // parts of lines are rounded up
+  const int64_t beside_scores = half * kBlock / (kChunkRows * groups_of(Operand::kGroup)) + kLine;
+  const int64_t beside_values = half * kColumns / (rank * groups_of(Operand::kValueGroup)) + kLine;
   in_groups(queries, Operand::kGroup, [&](int64_t first, int64_t size) {
     const int64_t count = largest_of(counts + first, size);
     with_size<Operand::kGroup>(size, [&](auto n) {

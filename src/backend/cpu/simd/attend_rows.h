@@ -1,12 +1,12 @@
 // Rows of the cache as floats. Include it inside an anonymous namespace only, after a tier's Lanes.
 
-/// `count` halves, then zeroes up to `room`, a multiple of 16.
+/// `count` halves, then zeroes up to `room`, a multiple of 16 and less than 32 more.
 inline void decode_halves(const uint16_t* row, int64_t count, float* out, int64_t room) {
   using L = Lanes;
   const int64_t whole = count / L::kWidth * L::kWidth;
   for (int64_t i = 0; i < whole; i += L::kWidth) L::store_f(out + i, L::halves(row + i));
   if (whole == room) return;
-  uint16_t tail[16] = {};
+  uint16_t tail[32] = {};
   for (int64_t i = whole; i < count; ++i) tail[i - whole] = row[i];
   for (int64_t i = whole; i < room; i += L::kWidth) L::store_f(out + i, L::halves(tail + (i - whole)));
 }

@@ -60,6 +60,7 @@ inline int64_t largest_of(const int32_t* counts, int64_t number) {
 struct FloatSums {
   using Sum = Lanes::F;
   static constexpr int64_t kQueryFloats = 0;  // of a packed query, beside its numbers
+  static constexpr bool kAsksWithin = false;
 
   static Sum nothing() { return Lanes::all_f(0); }
   template <int N>

@@ -8,10 +8,11 @@ namespace sluice::backend::cpu {
 
 /// How a stretch of memory is read: hardware guesses what comes next, and likes one or the other better.
 enum class ReadPattern : uint8_t {
-  Plain,        ///< from front to back
-  Prefetched,   ///< the same, and each cache line is asked for 1 KB ahead
-  FarAhead,     ///< 4 KB ahead
-  FourStreams,  ///< the four quarters side by side
+  Plain,           ///< from front to back
+  Prefetched,      ///< the same, and each cache line is asked for 1 KB ahead
+  FarAhead,        ///< 4 KB ahead
+  FourStreams,     ///< the four quarters side by side
+  FourPrefetched,  ///< the same, and each cache line is asked for 1 KB ahead
 };
 /// A stretch is a multiple of this.
 inline constexpr int64_t kReadMultiple = 4096;

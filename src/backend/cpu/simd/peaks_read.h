@@ -31,6 +31,7 @@ uint64_t read_as(const std::byte* data, int64_t bytes, ReadPattern pattern) {
     case ReadPattern::Prefetched: return read_streams<Vector, 1024, 1>(data, bytes);
     case ReadPattern::FarAhead: return read_streams<Vector, 4096, 1>(data, bytes);
     case ReadPattern::FourStreams: return read_streams<Vector, 0, 4>(data, bytes);
+    case ReadPattern::FourPrefetched: return read_streams<Vector, 1024, 4>(data, bytes);
     default: return read_streams<Vector, 0, 1>(data, bytes);
   }
 }
