@@ -7,6 +7,7 @@ struct Lanes {
   static constexpr int kMaxTile = 4;
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = false;
+  static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAddsPairs = false, kPairs = false;
   struct I {
     uint32_t v[kWidth];

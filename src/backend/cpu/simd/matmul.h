@@ -27,6 +27,10 @@ struct QuantBlock {
   float scale;
   float scaled_sum;  // scale * (sums[0] + sums[1])
   int32_t sums[2];   // of the first and the last 16 codes
+  // Where sums are floats (panel_body.h): scale * sums, and where those of codes with an offset of 8 and of
+  // 128 begin.
+  float scaled_sums[2];
+  int32_t starts[2];
 };
 
 /// How far ahead of the weights in use memory is asked for, in bytes; a panel's stream goes on into the next

@@ -46,12 +46,32 @@ constexpr int pairs_that_fit(int largest, int steps) {
   return steps;
 }
 
-/// What the sums of one half (or the whole) of a group begin with: it makes up for the offset of the codes.
+/// Where sums are floats: whole numbers of up to 22 bits, added to the bits of this one, are added to it. So
+/// a sum of products needs no conversion, but this times the scale taken away, for which 24 bits are enough.
+constexpr float kBase = 0x1.8p23f;
+constexpr int32_t kBaseBits = 0x4B400000;
+
+/// Which of a block's starts makes up for the offset of the codes, or -1.
+template <typename Codec>
+constexpr int kStart = Codec::kHalves == 2     ? -1
+                       : Codec::kOffset == 8   ? 0
+                       : Codec::kOffset == 128 ? 1
+                                               : -1;
+
+/// What the sums of one half (or the whole) of a group begin with: it makes up for the offset of the codes,
+/// or add_products does.
 template <typename Codec>
 SLUICE_INLINE inline I start_of(const QuantBlock& x, int half) {
+  using V =
+      std::conditional_t<(Codec::kGroups > 0), L, void>;  // names that a tier does not have are not looked up
   const int32_t sum = Codec::kHalves == 2 ? x.sums[half] : x.sums[0] + x.sums[1];
-  if constexpr (Codec::kBytes) return L::start_bytes(sum);
-  return Codec::kOffset != 0 ? L::all(-Codec::kOffset * sum) : L::zero();
+  if constexpr (V::kSumsAreFloats) {
+    return V::all(kStart<Codec> < 0 ? kBaseBits : x.starts[kStart<Codec>]);
+  } else if constexpr (Codec::kBytes) {
+    return V::start_bytes(sum);
+  } else {
+    return Codec::kOffset != 0 ? V::all(-Codec::kOffset * sum) : V::zero();
+  }
 }
 
 /// The sums of one half (or the whole) of a group for R rows: integers, so exact.
@@ -81,8 +101,13 @@ SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, con
       const int j = half * kSteps + step;
       const I codes = codec.code(group, j);
       repeat<R>([&](auto r) SLUICE_INLINE {
-        const auto four = L::four(x[r]->codes + 4 * j);
-        sums[r] = Codec::kBytes ? V::dot_bytes(sums[r], codes, four) : V::dot(sums[r], codes, four);
+        const int8_t* at = x[r]->codes + 4 * j;
+        if constexpr (V::kSumsAreFloats) {
+          sums[r] = V::dot_at(sums[r], codes, at);
+        } else {
+          sums[r] =
+              Codec::kBytes ? V::dot_bytes(sums[r], codes, V::four(at)) : V::dot(sums[r], codes, V::four(at));
+        }
       });
     });
   }
@@ -112,27 +137,45 @@ SLUICE_INLINE inline void dot_codes_of_two(const Codec (&codecs)[2], int group, 
 template <typename Codec, int R>
 SLUICE_INLINE inline void scale_dots(const Codec& codec, int group, int half, const I* dots, F* products) {
   const F scale = codec.scale(group, half);
-  repeat<R>([&](auto r) SLUICE_INLINE {
-    const F product = L::to_float(dots[r]);
-    products[r] = half == 0 ? L::mul(product, scale) : L::fma(product, scale, products[r]);
-  });
+  if constexpr (L::kSumsAreFloats) {
+    const F base = L::mul(scale, L::all_f(-kBase));
+    repeat<R>([&](auto r) SLUICE_INLINE {
+      const F product = L::fma(L::as_float(dots[r]), scale, base);
+      products[r] = half == 0 ? product : L::add(products[r], product);
+    });
+  } else {
+    repeat<R>([&](auto r) SLUICE_INLINE {
+      const F product = L::to_float(dots[r]);
+      products[r] = half == 0 ? L::mul(product, scale) : L::fma(product, scale, products[r]);
+    });
+  }
 }
 
-/// sums += scale of x * products + minimum * sum of x.
+/// A half's (or the whole group's) sum of x.
+template <typename Codec>
+SLUICE_INLINE inline float scaled_sum(const QuantBlock& x, int half) {
+  if (Codec::kHalves == 1) return x.scaled_sum;
+  return L::kSumsAreFloats ? x.scaled_sums[half] : x.scale * static_cast<float>(x.sums[half]);
+}
+
+/// sums += scale of x * products + minimum * sum of x, of which the codes' offset is one where no start makes
+/// up for it.
 template <typename Codec, int R>
 SLUICE_INLINE inline void add_products(const Codec& codec, int group, const QuantBlock* const* x,
                                        const F* products, F* sums) {
   repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = L::fma(products[r], L::all_f(x[r]->scale), sums[r]); });
-  if constexpr (Codec::kMinimum) {
-    repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
-      const F minimum = codec.minimum(group, half);
-      repeat<R>([&](auto r) SLUICE_INLINE {
-        const float sum =
-            Codec::kHalves == 2 ? x[r]->scale * static_cast<float>(x[r]->sums[half]) : x[r]->scaled_sum;
-        sums[r] = L::fma(minimum, L::all_f(sum), sums[r]);
-      });
+  const auto add_minimum = [&](int half, F minimum) SLUICE_INLINE {
+    repeat<R>([&](auto r) SLUICE_INLINE {
+      sums[r] = L::fma(minimum, L::all_f(scaled_sum<Codec>(*x[r], half)), sums[r]);
     });
-  }
+  };
+  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
+    if constexpr (Codec::kMinimum) {
+      add_minimum(half, codec.minimum(group, half));
+    } else if constexpr (L::kSumsAreFloats && kStart<Codec> < 0 && Codec::kOffset != 0) {
+      add_minimum(half, L::mul(codec.scale(group, half), L::all_f(-static_cast<float>(Codec::kOffset))));
+    }
+  });
 }
 
 /// One group of 32 columns: sums += scale of x * sum of (scale * (codes . x)) + minimum * sum of x, in
@@ -420,8 +463,14 @@ void quantize(const float* x, int64_t columns, QuantBlock* out) {
       }
       out->sums[h] = L::total(sum);
     }
+    const int32_t sum = out->sums[0] + out->sums[1];
     out->scale = scale;
-    out->scaled_sum = scale * static_cast<float>(out->sums[0] + out->sums[1]);
+    out->scaled_sum = scale * static_cast<float>(sum);
+    if constexpr (L::kSumsAreFloats) {
+      for (int h = 0; h < 2; ++h) out->scaled_sums[h] = scale * static_cast<float>(out->sums[h]);
+      out->starts[0] = kBaseBits - 8 * sum;
+      out->starts[1] = kBaseBits - 128 * sum;
+    }
   }
 }
 
