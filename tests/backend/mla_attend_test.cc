@@ -51,11 +51,16 @@ enum class Rows { F16, F32, Q8 };
 /// Random queries and cache rows, and room that is full of NaN until something is written there.
 class ChunkRun {
  public:
-  ChunkRun(const AttendKernels& kernels, const Case& c, Rows how = Rows::F16)
+  /// uneven: rows of very different size take turns, one of them of nothing but zeroes.
+  ChunkRun(const AttendKernels& kernels, const Case& c, Rows how = Rows::F16, bool uneven = false)
       : kernels_(kernels), c_(c), how_(how) {
     std::normal_distribution<float> normal;
     rows_.resize(static_cast<size_t>(kChunkRows * c.shape.width));
-    for (uint16_t& x : rows_) x = f32_to_f16(normal(random_));
+    constexpr float kSizes[] = {1, 0.002f, 80, 0, 0.02f};
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const size_t row = i / static_cast<size_t>(c.shape.width);
+      rows_[i] = f32_to_f16(normal(random_) * (uneven ? kSizes[row % std::size(kSizes)] : 1.0f));
+    }
     // All whole runs of the rank in eight bits, with scales of their own, the other columns as they are.
     std::mt19937 random(8);
     std::normal_distribution<float> normal_of_scales;
@@ -178,6 +183,24 @@ TEST(AttendKernels, AgreeWithSumsInDouble) {
             << kernels->name << " " << c.queries << " of " << c.shape.width << " from "
             << static_cast<int>(how);
       }
+    }
+  }
+}
+
+TEST(AttendKernels, RowsMayBeOfVeryDifferentSize) {
+  for (const AttendKernels* kernels : all_kernels()) {
+    for (const Case& c : kCases) {
+      ChunkRun run(*kernels, c, Rows::F16, true);
+      const std::vector<double> expected = run.expected();
+      const std::vector<float> actual = run.run(0, c.queries);
+      double error = 0, norm = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
+        norm += std::pow(expected[i], 2);
+      }
+      // Scores of hundreds: what they are off by is 16 times as much of a weight.
+      EXPECT_LE(std::sqrt(error / norm), std::ldexp(1, 4 - std::min(kernels->bits, 16)))
+          << kernels->name << " " << c.queries << " of " << c.shape.width;
     }
   }
 }
