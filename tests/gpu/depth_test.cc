@@ -22,23 +22,33 @@ struct Param {
   int32_t depth, rows = 1;
 };
 
+/// Depths of so many rows, each some pages and a position less deep than the one before.
+std::vector<int32_t> depths_from(int32_t deepest, int32_t rows) {
+  std::vector<int32_t> depths;
+  for (int32_t row = 0; row < rows; ++row)
+    depths.push_back(deepest - row * (static_cast<int32_t>(kPageRows) + 1));
+  return depths;
+}
+
 class CudaDepth : public testing::TestWithParam<Param> {};
 
-/// Values of rows of a sequence each, the first at `depth`, each next one some pages and a position less
-/// deep: fills the cache in one step, each row as a sequence's first, then takes the rows in another.
-std::vector<float> values_at(CaseRun& run, program::Backend& backend, const Param& param) {
-  constexpr auto kPage = static_cast<int32_t>(kPageRows), kLessDeep = kPage + 1;
-  const int32_t pages = kFilled / kPage, used = param.depth / kPage + 1;
-  const auto executable =
-      backend.compile(run.program(), run.weights(), {kFilled, kFilled, std::max(used, pages) + param.rows});
+/// Values of rows of a sequence each at these depths: fills the cache in one step, each row as a sequence's
+/// first, then takes the rows in another. most_pages: of a sequence, for the executable; 0: those it has.
+std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std::vector<int32_t>& depths,
+                             int32_t most_pages = 0) {
+  constexpr auto kPage = static_cast<int32_t>(kPageRows);
+  const auto count = static_cast<int32_t>(depths.size());
+  const int32_t pages = kFilled / kPage, used = *std::max_element(depths.begin(), depths.end()) / kPage + 1;
+  const auto executable = backend.compile(run.program(), run.weights(),
+                                          {kFilled, kFilled, std::max({used, pages, most_pages}) + count});
   run.poke_inputs(*executable);
   std::vector<int32_t> tokens(kFilled, 1), positions(kFilled, 0), sequences(kFilled, 0), slots(kFilled),
       rows(kFilled);
   std::iota(slots.begin(), slots.end(), 0);
   std::iota(rows.begin(), rows.end(), 0);
-  const auto depth_of = [&](int32_t row) { return param.depth - row * kLessDeep; };
+  const auto depth_of = [&](int32_t row) { return depths[static_cast<size_t>(row)]; };
   std::vector<int32_t> tables;
-  for (int32_t row = 0; row < param.rows; ++row) {
+  for (int32_t row = 0; row < count; ++row) {
     for (int32_t i = 0; i < used; ++i) tables.push_back(i % pages);
     tables[static_cast<size_t>(row * used + depth_of(row) / kPage)] = pages + row;  // the row's own page
   }
@@ -46,7 +56,7 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const Para
   StepOutput output{values};
   executable->run(StepInput{tokens, positions, sequences, slots, tables, used, rows}, output);
   // The page of a row holds earlier ones too.
-  for (int32_t row = 0; row < param.rows; ++row) {
+  for (int32_t row = 0; row < count; ++row) {
     const int32_t own = depth_of(row) % kPage;
     if (own == 0) continue;
     std::vector<int32_t> more(static_cast<size_t>(own));
@@ -59,51 +69,78 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const Para
         output);
   }
   std::vector<int32_t> deep, own_slots;
-  for (int32_t row = 0; row < param.rows; ++row) {
+  for (int32_t row = 0; row < count; ++row) {
     deep.push_back(depth_of(row));
     own_slots.push_back((pages + row) * kPage + depth_of(row) % kPage);
   }
   std::iota(sequences.begin(), sequences.end(), 0);
   const auto first = [&](const std::vector<int32_t>& list) {
-    return std::span<const int32_t>(list).first(static_cast<size_t>(param.rows));
+    return std::span<const int32_t>(list).first(depths.size());
   };
   run.poke_inputs(*executable);  // what a step made may lie where they were
   executable->run(StepInput{first(tokens), deep, first(sequences), own_slots, tables, used, first(rows)},
                   output);
   // All heads: an executable hands back the first one's.
-  values.resize(values.size() / kFilled * static_cast<size_t>(param.rows));
-  executable->peek(run.program().output(), param.rows, values);
+  values.resize(values.size() / kFilled * depths.size());
+  executable->peek(run.program().output(), count, values);
   return values;
+}
+
+/// The case of this name, with as many rows as fill the cache.
+OpCase case_of(std::string_view op, std::string_view name) {
+  for (const OpInfo& info : all_ops()) {
+    if (info.name != op) continue;
+    for (OpCase op_case : info.cases()) {
+      if (op_case.name != name) continue;
+      op_case.rows = kFilled;
+      return op_case;
+    }
+  }
+  throw std::invalid_argument(fmt::format("no case {} of {}", name, op));
 }
 
 TEST_P(CudaDepth, AgreesWithReference) {
   CUDA_OR_SKIP(cuda);
-  const OpInfo* info = nullptr;
-  for (const OpInfo& op : all_ops()) {
-    if (std::string_view(op.name) == GetParam().op) info = &op;
+  CaseRun run(case_of(GetParam().op, GetParam().op_case), 7);
+  const std::vector<int32_t> depths = depths_from(GetParam().depth, GetParam().rows);
+  const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), depths);
+  const std::vector<float> seen = values_at(run, cuda, depths), again = values_at(run, cuda, depths);
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(seen[i])) << i;
+    error += std::pow(double{seen[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
   }
-  for (OpCase op_case : info->cases()) {
-    if (op_case.name != GetParam().op_case) continue;
-    op_case.rows = kFilled;
-    CaseRun run(op_case, 7);
-    const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), GetParam());
-    const std::vector<float> seen = values_at(run, cuda, GetParam()),
-                             again = values_at(run, cuda, GetParam());
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < seen.size(); ++i) {
-      ASSERT_TRUE(std::isfinite(seen[i])) << i;
-      error += std::pow(double{seen[i]} - expected[i], 2);
-      norm += std::pow(double{expected[i]}, 2);
-    }
-    ASSERT_GT(norm, 0) << "a result of zeros proves nothing";
-    fmt::print("relative error {:.2e}\n", std::sqrt(error / norm));
-    // Eight bits of queries and of values make 8e-3; 64 positions left out of 4,096 would make 2e-2.
-    EXPECT_LE(std::sqrt(error / norm), cuda.tolerance(run.program()));
-    EXPECT_EQ(seen, again);
-    return;
-  }
-  FAIL() << "no case " << GetParam().op_case;
+  ASSERT_GT(norm, 0) << "a result of zeros proves nothing";
+  fmt::print("relative error {:.2e}\n", std::sqrt(error / norm));
+  // Eight bits of queries and of values make 8e-3; 64 positions left out of 4,096 would make 2e-2.
+  EXPECT_LE(std::sqrt(error / norm), cuda.tolerance(run.program()));
+  EXPECT_EQ(seen, again);
 }
+
+class CudaNeighbours : public testing::TestWithParam<int> {};
+
+// Which kernels attend, and which puts the chunks of contexts together, goes by the longest context of a
+// step: a row must not see it.
+TEST_P(CudaNeighbours, OfOtherDepthsChangeNoBit) {
+  CUDA_OR_SKIP(cuda);
+  CaseRun run(case_of("mla_heads", "20 heads with q rows 1"), 7);
+  const auto rows = static_cast<int32_t>(GetParam());
+  std::vector<int32_t> depths;
+  for (int32_t row = 0; row < rows; ++row) depths.push_back(17 + row * 470 / rows);
+  constexpr int32_t kDeepest = 9001, kPages = kDeepest / static_cast<int32_t>(kPageRows) + 1;
+  const std::vector<float> expected = values_at(run, cuda, depths, kPages);
+  const size_t row = expected.size() / depths.size();
+  for (const int32_t other : {100, 511, 512, 1500, 5000, kDeepest}) {
+    depths[0] = other;
+    const std::vector<float> seen = values_at(run, cuda, depths, kPages);
+    EXPECT_TRUE(std::equal(seen.begin() + static_cast<std::ptrdiff_t>(row), seen.end(),
+                           expected.begin() + static_cast<std::ptrdiff_t>(row)))
+        << "beside a context of " << other;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, CudaNeighbours, testing::Values(2, 3, 8, 20, 40));
 
 std::string name_of(const testing::TestParamInfo<Param>& param) {
   std::string name = fmt::format("{} {} depth {}", param.param.op, param.param.op_case, param.param.depth);
