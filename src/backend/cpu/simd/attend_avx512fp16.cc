@@ -78,10 +78,12 @@ void decode_f16_as_halves(const uint16_t* rows, AttendShape shape, int64_t first
       }
       const __m512h factor = _mm512_castsi512_ph(_mm512_set1_epi16(static_cast<int16_t>(factors[t - begin])));
       for (int64_t i = 0; i < shape.width; i += 32) {
-        // A product of more than 2,048 has lost its last bits: the rest is a number of its own.
-        const __m512h x = load_halves(row + i), product = _mm512_mul_ph(x, factor);
-        const __m512i rest = _mm512_cvtph_epi16(_mm512_fmsub_ph(x, factor, product));
-        const __m512i numbers = _mm512_add_epi16(_mm512_cvtph_epi16(product), rest);
+        // A product has lost its last bits: beyond 2,048 numbers, below the half that says which is nearer.
+        // What is left of it beside its number, which is a half, is exact but for a rounding of its own.
+        const __m512h x = load_halves(row + i);
+        const __m512i number = _mm512_cvtph_epi16(_mm512_mul_ph(x, factor));
+        const __m512i rest = _mm512_cvtph_epi16(_mm512_fmsub_ph(x, factor, _mm512_cvtepi16_ph(number)));
+        const __m512i numbers = _mm512_add_epi16(number, rest);
         _mm512_storeu_si512(out + t * shape.width + i, _mm512_permutexvar_epi64(by_four, numbers));
       }
     }
