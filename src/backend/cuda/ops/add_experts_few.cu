@@ -2,7 +2,7 @@
 // with the routed experts' results and the residual. A block of threads takes 16 outputs: it asks for their
 // weights before it waits, and its warps share the columns, a chunk of 128 each, whose tokens, packed by the
 // launch before, they take as operands from where they lie. Bound by latency: what is to be added is asked
-// for together with the tokens.
+// for together with the tokens. For the norm_matmul behind, the sums are left in codes, too (coded_rows.h).
 #include "backend/cuda/ops/add_experts_few.h"
 
 #include "backend/cuda/prim/few_bytes.cuh"

@@ -314,7 +314,7 @@ bool serves_moe_down_add(const Program& p, const Op& record, const Sizes& sizes)
          (!op.shared_in || known(p, op.shared_down.id));
 }
 /// Shared experts and the residual first, then every pair's result by itself, then a row's pairs in the order
-/// of ids.
+/// of ids (by add_experts_few in that of the row's selection).
 void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = flat(c.memory.rows(op.out.id));
