@@ -1,11 +1,13 @@
 // mla_attend: every row's softmax is taken over chunks of kChunkRows positions, each by itself, and the
 // chunks' results are put together in their order (a running maximum rescales them: online softmax, Milakov
-// and Gimelshein 2018). Chunks begin at multiples of kChunkRows whatever the batch, so a row's bits depend
-// neither on its neighbours nor on who computes what:
+// and Gimelshein 2018): those of kGroupChunks chunks first, then the groups. Chunks begin at multiples of
+// kChunkRows and groups at multiples of theirs whatever the batch, so a row's bits depend neither on its
+// neighbours nor on who computes what:
 //   where units (some rows of one sequence: a chunk is decoded once for all their heads) can be dealt out
 //              evenly, a worker takes whole ones
-//   elsewhere  the workers share the chunks and leave their results in their scratch; then each puts some
-//              heads together
+//   elsewhere  the workers share the chunks and leave their results in their scratch, those of a group put
+//              together already by who has computed it from its first chunk on; then each puts some heads
+//              together
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,8 +25,11 @@ using namespace program;
 constexpr int64_t kUnitRows = 16;
 /// Decoding a chunk takes about as long as so many queries: 2 with AVX-512's bfloat16, 19 with AMX.
 constexpr int64_t kDecodeQueries = 8;
+/// Chunks whose results are put together while a core still has them: a worker leaves the others a quarter
+/// of what it computes.
+constexpr int64_t kGroupChunks = 4;
 /// Results of chunks that a worker keeps before they are put together.
-constexpr int64_t kSlots = 16;
+constexpr int64_t kSlots = 32;
 
 static_assert(kQ8Run == quant::kCacheRun);
 
@@ -62,30 +67,42 @@ class Deal {
 };
 
 /// A worker's scratch.
-struct Scratch {
-  float *tile, *rows, *packed, *work, *slots, *totals;
+class Scratch {
+ public:
+  float *tile, *rows, *packed, *work, *chunk, *totals;
 
   Scratch(float* base, const AttendKernels& kernels, AttendShape shape, int64_t heads)
       : tile(base),
         rows(tile + kernels.tile_floats(shape)),
         packed(rows + kPageRows * shape.width),
-        work(packed + ceil_div(kUnitRows * heads, kQueries) * kernels.packed_floats(shape)),
-        slots(work + kernels.work_floats(shape)),
-        totals(slots + kSlots * slot_floats(kernels, shape)) {}
+        work(packed + unit_calls(heads) * kernels.packed_floats(shape)),
+        chunk(work + kernels.work_floats(shape)),
+        totals(chunk + (1 + kSlots + unit_calls(heads)) * result_floats(kernels, shape)),
+        sums_stride_(kernels.sums_stride(shape)),
+        result_floats_(result_floats(kernels, shape)),
+        unit_queries_(unit_calls(heads) * kQueries) {}
 
-  static int64_t slot_floats(const AttendKernels& kernels, AttendShape shape) {
-    return kQueries * (2 + kernels.sums_stride(shape));
-  }
   static int64_t floats(const AttendKernels& kernels, AttendShape shape, int64_t heads, int64_t rows) {
     return kernels.tile_floats(shape) + kPageRows * shape.width +
-           ceil_div(kUnitRows * heads, kQueries) * kernels.packed_floats(shape) + kernels.work_floats(shape) +
-           kSlots * slot_floats(kernels, shape) + 2 * rows * heads;
+           unit_calls(heads) * kernels.packed_floats(shape) + kernels.work_floats(shape) +
+           (1 + kSlots + unit_calls(heads)) * result_floats(kernels, shape) + 2 * rows * heads;
   }
-  /// Where the results of a chunk go; the sums begin at whole vectors.
-  ChunkResult slot(int64_t index, const AttendKernels& kernels, AttendShape shape) const {
-    float* base = slots + index * slot_floats(kernels, shape);
-    return {base, base + kQueries, base + 2 * kQueries};
+  /// Results for up to kQueries queries; sums begin at whole vectors.
+  ChunkResult result(float* at) const { return {at, at + kQueries, at + 2 * kQueries}; }
+  ChunkResult slot(int64_t index) const { return result(chunk + (1 + index) * result_floats_); }
+  /// What is there of a group, of a unit's queries from `query` on.
+  ChunkResult group(int64_t query) const {
+    float* at = chunk + (1 + kSlots) * result_floats_;
+    return {at + query, at + unit_queries_ + query, at + 2 * unit_queries_ + query * sums_stride_};
   }
+
+ private:
+  /// Calls that a unit's queries take at least.
+  static int64_t unit_calls(int64_t heads) { return ceil_div(kUnitRows * heads, kQueries); }
+  static int64_t result_floats(const AttendKernels& kernels, AttendShape shape) {
+    return kQueries * (2 + kernels.sums_stride(shape));
+  }
+  int64_t sums_stride_, result_floats_, unit_queries_;
 };
 
 /// One step's attention of one layer, as one worker sees it.
@@ -205,7 +222,7 @@ class Attention {
 
   bool last_of_chunk(const Item& item) const { return item.query + item.count == queries(item.unit); }
 
-  /// A row that ended before the chunk takes part as if it saw one position of it; fold does not ask for it.
+  /// A row that ended before the chunk takes part as if it saw one position of it; nobody asks for that.
   void attend(const Item& item, const float* packed, const ChunkResult& result) {
     int32_t counts[kQueries];
     for (int64_t i = 0; i < item.count; ++i) {
@@ -215,30 +232,74 @@ class Attention {
                     last_of_chunk(item) ? ahead(item.unit, item.chunk + 1) : Ahead{}, result);
   }
 
-  /// Adds a chunk's result for the item's queries [first, last) to what is there of the chunks before it.
-  void fold(const Item& item, const ChunkResult& result, int64_t first, int64_t last) {
+  int64_t last_of_group(const Unit& unit, int64_t chunk) const {
+    return std::min(unit.chunks, chunk / kGroupChunks * kGroupChunks + kGroupChunks) - 1;
+  }
+
+  /// The chunk's part of the item's queries; or, where `joins`, added to what the chunks of its group before
+  /// it have left there.
+  void compute(const Item& item, const float* packed, const ChunkResult& result, bool joins) {
+    if (!joins) return attend(item, packed, result);
+    const ChunkResult chunk = mine_.result(mine_.chunk);
+    attend(item, packed, chunk);
+    join(item, result, chunk, 0, item.count);
+  }
+
+  /// Adds what comes after to a query's sums, their largest score and total.
+  void merge(float* sums, float& largest, float& total, const ChunkResult& after, int64_t i) const {
+    const float most = std::max(largest, after.largest[i]);
+    const float before = std::exp(largest - most), now = std::exp(after.largest[i] - most);
+    kernels_.merge(sums, before, after.sums + i * kernels_.sums_stride(shape_), now, shape_.rank);
+    largest = most;
+    total = total * before + after.total[i] * now;
+  }
+
+  /// Adds the item's chunk, for its queries [first, last), to those of its group before it.
+  void join(const Item& item, const ChunkResult& group, const ChunkResult& chunk, int64_t first,
+            int64_t last) const {
+    for (int64_t i = first; i < last; ++i) {
+      if (seen(item.unit, item.chunk, item.query + i) == 0) continue;
+      merge(group.sums + i * kernels_.sums_stride(shape_), group.largest[i], group.total[i], chunk, i);
+    }
+  }
+
+  /// Adds the group of the item's chunk, whole, to the groups before it.
+  void add_group(const Item& item, const ChunkResult& group, int64_t first, int64_t last) {
+    const int64_t begin = item.chunk / kGroupChunks * kGroupChunks;
     for (int64_t i = first; i < last; ++i) {
       const int64_t query = item.query + i;
-      if (seen(item.unit, item.chunk, query) == 0) continue;
+      if (seen(item.unit, begin, query) == 0) continue;
       const int64_t row = item.unit.first + query / heads_, head = query % heads_;
       float* out = out_(row, head);
       float* total = mine_.totals + 2 * (row * heads_ + head);  // the largest score, the total
-      const float* sums = result.sums + i * kernels_.sums_stride(shape_);
-      if (item.chunk == 0) {
-        std::copy_n(sums, shape_.rank, out);
-        total[0] = result.largest[i];
-        total[1] = result.total[i];
+      if (begin == 0) {
+        std::copy_n(group.sums + i * kernels_.sums_stride(shape_), shape_.rank, out);
+        total[0] = group.largest[i];
+        total[1] = group.total[i];
       } else {
-        const float largest = std::max(total[0], result.largest[i]);
-        const float before = std::exp(total[0] - largest), now = std::exp(result.largest[i] - largest);
-        kernels_.merge(out, before, sums, now, shape_.rank);
-        total[0] = largest;
-        total[1] = total[1] * before + result.total[i] * now;
+        merge(out, total[0], total[1], group, i);
       }
-      if ((item.chunk + 1) * kChunkRows < length(row)) continue;
+      if ((begin + kGroupChunks) * kChunkRows < length(row)) continue;
       const float inverse = 1.0f / total[1];
       for (int64_t n = 0; n < shape_.rank; ++n) out[n] *= inverse;
     }
+  }
+
+  /// Adds a result of the item's chunk, or of its group from there to the chunk `to`, to what is there of the
+  /// chunks before it.
+  void fold(const Item& item, int64_t to, const ChunkResult& result, int64_t first, int64_t last) {
+    const bool begins = item.chunk % kGroupChunks == 0, ends = to == last_of_group(item.unit, to);
+    if (begins && ends) return add_group(item, result, first, last);
+    const ChunkResult group = mine_.group(item.query);
+    if (begins) {
+      const int64_t stride = kernels_.sums_stride(shape_);
+      std::copy(result.largest + first, result.largest + last, group.largest + first);
+      std::copy(result.total + first, result.total + last, group.total + first);
+      std::copy(result.sums + first * stride, result.sums + last * stride, group.sums + first * stride);
+    } else {
+      join(item, group, result, first, last);
+    }
+    if (ends) add_group(item, group, first, last);
   }
 
   void whole_units() {
@@ -252,13 +313,13 @@ class Attention {
     const int64_t all = queries(unit), packed_floats = kernels_.packed_floats(shape_);
     const auto packed = [&](int64_t query) { return mine_.packed + query / kQueries * packed_floats; };
     for (int64_t q = 0; q < all; q += kQueries) pack(unit, q, std::min(kQueries, all - q), packed(q));
-    const ChunkResult result = mine_.slot(0, kernels_, shape_);
     for (int64_t chunk = 0; chunk < unit.chunks; ++chunk) {
       decode(unit, chunk);
       for (int64_t q = 0; q < all; q += kQueries) {
         const Item item{unit, chunk, q, std::min(kQueries, all - q)};
-        attend(item, packed(q), result);
-        fold(item, result, 0, item.count);
+        const ChunkResult group = mine_.group(q);
+        compute(item, packed(q), group, chunk % kGroupChunks > 0);
+        if (chunk == last_of_group(unit, chunk)) add_group(item, group, 0, item.count);
       }
     }
   }
@@ -272,6 +333,20 @@ class Attention {
       if (begin > 0) c_.meet();  // the slots are free again
       item = one_round(item, std::min(round, items - begin));
     }
+  }
+
+  /// Where the index-th item's result goes in its worker's share of a round: to the slot of the first of its
+  /// group, if that is in the share too.
+  struct Place {
+    int64_t slot, to;  // to: the last chunk that the share has of the group, from the item's own on
+    bool joins;
+  };
+  Place place_of(const Item& item, int64_t index, Slice share) const {
+    const int64_t calls = ceil_div(queries(item.unit), batch_), within = item.chunk % kGroupChunks;
+    const int64_t begin = index - within * calls;
+    if (begin < share.first) return {index - share.first, item.chunk, false};
+    const int64_t there = item.chunk + (share.last - 1 - index) / calls;
+    return {begin - share.first, std::min(there, last_of_group(item.unit, item.chunk)), within > 0};
   }
 
   /// The chunks of `count` items from `item` on, everybody's share, and then their folding.
@@ -288,7 +363,8 @@ class Attention {
       const bool same_unit = before.count > 0 && before.unit.first == at.unit.first;
       if (!same_unit || before.chunk != at.chunk) decode(at.unit, at.chunk);
       if (!same_unit || before.query != at.query) pack(at.unit, at.query, at.count, mine_.packed);
-      attend(at, mine_.packed, mine_.slot(i - mine.first, kernels_, shape_));
+      const Place place = place_of(at, i, mine);
+      compute(at, mine_.packed, mine_.slot(place.slot), place.joins);
       before = at;
     }
     c_.meet();
@@ -297,8 +373,10 @@ class Attention {
       const Slice theirs = slice_of(count, worker, c_.workers);
       const Scratch scratch = scratch_of(worker);
       for (int64_t i = theirs.first; i < theirs.last; ++i, at = next(at)) {
+        const Place place = place_of(at, i, theirs);
+        if (place.joins) continue;
         const Slice heads = c_.slice(at.count);
-        fold(at, scratch.slot(i - theirs.first, kernels_, shape_), heads.first, heads.last);
+        fold(at, place.to, scratch.slot(place.slot), heads.first, heads.last);
       }
     }
     return at;

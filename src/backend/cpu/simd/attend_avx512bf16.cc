@@ -33,6 +33,7 @@ inline __m512i pairs_of(__m512i row, __m512i next, bool upper) {
 #include "backend/cpu/simd/totals_avx512.h"
 
 struct Operand : FloatSums {
+  static constexpr bool kAsksWithin = true;  // ten lines at once are more than a core has room for
   using Number = uint16_t;
   using Vector = __m512i;
   static constexpr int kGroup = 5, kValueGroup = 5, kValueBlock = 4;
