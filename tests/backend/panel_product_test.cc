@@ -147,6 +147,59 @@ TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
   }
 }
 
+/// The exponent of an MXFP4 block may be any: a scale beyond 2^103 is a number that 2^24 of it are not.
+TEST(PanelProduct, ScalesOfMxfp4MayBeHugeAndTiny) {
+  constexpr quant::Type kType = quant::Type::MXFP4;
+  constexpr int64_t kColumns = 256, kBlocks = kColumns / kQuantColumns;
+  const quant::TypeInfo& type = quant::type_info(kType);
+  const int64_t row_bytes = quant::bytes_of(type, kColumns), block_bytes = row_bytes / kBlocks;
+  std::mt19937_64 random(8);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(kPairRows * kColumns);
+  for (float& value : x) value = normal(random);
+  for (const int exponent : {40, 100, 127, 160, 228, 231, 234, 236}) {
+    std::vector<std::byte> file(static_cast<size_t>(kPanelRows * row_bytes));
+    test::random_weights(type, file, random);
+    for (size_t b = 0; b < file.size() / static_cast<size_t>(block_bytes); ++b)
+      file[b * static_cast<size_t>(block_bytes)] = static_cast<std::byte>(exponent - b % 3);
+    std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(kType, kColumns)));
+    pack_panel(kType, file.data(), row_bytes, kPanelRows, kColumns, panel.data());
+    std::vector<float> weights(kPanelRows * kColumns);
+    for (int64_t r = 0; r < kPanelRows; ++r)
+      type.decode(file.data() + r * row_bytes, &weights[static_cast<size_t>(r * kColumns)], kColumns);
+    for (const Isa isa : usable_isas()) {
+      const MatmulKernels& kernels = matmul_kernels(isa);
+      std::vector<QuantBlock> blocks(kPairRows * kBlocks);
+      kernels.quantize(x.data(), kPairRows * kColumns, blocks.data());
+      const void* rows[kPairRows];
+      for (int i = 0; i < kPairRows; ++i) rows[i] = &blocks[static_cast<size_t>(i * kBlocks)];
+      std::vector<float> out(kPairRows * kPanelRows), other(out.size());
+      panel_product(kernels, kType)(panel.data(), kColumns, rows, kPairRows, out.data(), kAskNothing);
+      for (int i = 0; i < kPairRows; ++i) {
+        for (int64_t r = 0; r < kPanelRows; ++r) {
+          double sum = 0, magnitude = 0;
+          for (int64_t c = 0; c < kColumns; ++c) {
+            const QuantBlock& block = blocks[static_cast<size_t>(i * kBlocks + c / kQuantColumns)];
+            const double product = static_cast<double>(weights[static_cast<size_t>(r * kColumns + c)]) *
+                                   block.scale * block.codes[c % kQuantColumns];
+            sum += product, magnitude += std::abs(product);
+          }
+          EXPECT_NEAR(out[static_cast<size_t>(i * kPanelRows + r)], sum, 0x1p-18 * magnitude)
+              << isa_name(isa) << ", exponent " << exponent;
+        }
+      }
+      if (const PairProduct of_two = pair_product(kernels, kType)) {
+        const uint8_t* panels[2] = {panel.data(), panel.data()};
+        float* to[2] = {other.data(), other.data()};
+        of_two(panels, kColumns, rows, to);
+        EXPECT_EQ(other, out) << isa_name(isa) << ", exponent " << exponent;
+      }
+      file_product(kernels, kType)(file.data(), row_bytes, kColumns, rows[0], other.data());
+      EXPECT_TRUE(std::equal(out.begin(), out.begin() + kPanelRows, other.begin())) << isa_name(isa);
+    }
+  }
+}
+
 std::vector<Param> params() {
   std::vector<Param> list;
   for (const Isa isa : usable_isas()) {

@@ -7,7 +7,8 @@
 //   scale(group, half)     floats; kHalves = 2: the group's two halves of 16 columns have scales of their own
 //   minimum(group, half)   if kMinimum: what is added to every number
 // number = scale * (code - kOffset) + minimum. kBytes: codes are bytes (kOffset 128) that exceed seven bits.
-// kLargest: of the codes, or with kBytes of the magnitudes of code - kOffset.
+// kLargest: of the codes, or with kBytes of the magnitudes of code - kOffset. kLargeScales: they may exceed
+// 2^103, so that 2^24 of them are no float.
 
 using I = Lanes::I;
 using F = Lanes::F;
@@ -42,7 +43,7 @@ template <quant::Type type, int kBlockBytes, int kWords>
 struct OneGroup : Block {
   static constexpr quant::Type kType = type;
   static constexpr int kGroups = 1, kHalves = 1, kPackedBytes = kBlockBytes * kPanelRows;
-  static constexpr bool kMinimum = false, kBytes = false;
+  static constexpr bool kMinimum = false, kBytes = false, kLargeScales = false;
   OneGroup(const uint8_t* at, int lane) : Block{at, at + kWords * kWordBytes, lane} {}
 };
 
@@ -105,7 +106,7 @@ struct IQ4_NL : OneGroup<quant::Type::IQ4_NL, 18, 4> {
 
 struct MXFP4 : OneGroup<quant::Type::MXFP4, 17, 4> {
   static constexpr int kOffset = 128, kLargest = 12;
-  static constexpr bool kBytes = true;
+  static constexpr bool kBytes = true, kLargeScales = true;
   using OneGroup::OneGroup;
   I code(int, int j) const { return Lanes::lookup(Lanes::table(kDoubledE2M1Bytes), nibbles(0, j)); }
   /// Half of 2^(e - 127): e - 1 as a float's exponent. Times two powers, so that e = 0 and 1, whose halves
@@ -127,7 +128,7 @@ template <quant::Type type, int kBlockBytes, int k16, int kHalvesOfGroup>
 struct EightGroups : Block {
   static constexpr quant::Type kType = type;
   static constexpr int kGroups = 8, kHalves = kHalvesOfGroup, kPackedBytes = kBlockBytes * kPanelRows;
-  static constexpr bool kMinimum = false, kBytes = false;
+  static constexpr bool kMinimum = false, kBytes = false, kLargeScales = false;
   F scales[kGroups * kHalves];
   EightGroups(const uint8_t* at, int lane) : Block{at + k16 * kHalfBytes, at, lane} {}
   F scale(int group, int half) const { return scales[group * kHalves + half]; }

@@ -28,7 +28,7 @@ struct QuantBlock {
   float scaled_sum;  // scale * (sums[0] + sums[1])
   int32_t sums[2];   // of the first and the last 16 codes
   // Where sums are floats (panel_body.h): scale * sums, and where those of codes with an offset of 8 and of
-  // 128 begin.
+  // 128 begin. In place of `sums` stands where those of 16 codes with an offset of 32 begin.
   float scaled_sums[2];
   int32_t starts[2];
 };

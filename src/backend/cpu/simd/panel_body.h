@@ -51,12 +51,10 @@ constexpr int pairs_that_fit(int largest, int steps) {
 constexpr float kBase = 0x1.8p23f;
 constexpr int32_t kBaseBits = 0x4B400000;
 
-/// Which of a block's starts makes up for the offset of the codes, or -1.
+/// Whether a start that a block holds makes up for the offset of the codes.
 template <typename Codec>
-constexpr int kStart = Codec::kHalves == 2     ? -1
-                       : Codec::kOffset == 8   ? 0
-                       : Codec::kOffset == 128 ? 1
-                                               : -1;
+constexpr bool kHasStart =
+    Codec::kHalves == 2 ? Codec::kOffset == 32 : Codec::kOffset == 8 || Codec::kOffset == 128;
 
 /// What the sums of one half (or the whole) of a group begin with: it makes up for the offset of the codes,
 /// or add_products does.
@@ -64,12 +62,12 @@ template <typename Codec>
 SLUICE_INLINE inline I start_of(const QuantBlock& x, int half) {
   using V =
       std::conditional_t<(Codec::kGroups > 0), L, void>;  // names that a tier does not have are not looked up
-  const int32_t sum = Codec::kHalves == 2 ? x.sums[half] : x.sums[0] + x.sums[1];
   if constexpr (V::kSumsAreFloats) {
-    return V::all(kStart<Codec> < 0 ? kBaseBits : x.starts[kStart<Codec>]);
-  } else if constexpr (Codec::kBytes) {
-    return V::start_bytes(sum);
+    if constexpr (!kHasStart<Codec>) return V::all(kBaseBits);
+    return V::all(Codec::kHalves == 2 ? x.sums[half] : x.starts[Codec::kOffset == 128]);
   } else {
+    const int32_t sum = Codec::kHalves == 2 ? x.sums[half] : x.sums[0] + x.sums[1];
+    if constexpr (Codec::kBytes) return V::start_bytes(sum);
     return Codec::kOffset != 0 ? V::all(-Codec::kOffset * sum) : V::zero();
   }
 }
@@ -137,7 +135,11 @@ SLUICE_INLINE inline void dot_codes_of_two(const Codec (&codecs)[2], int group, 
 template <typename Codec, int R>
 SLUICE_INLINE inline void scale_dots(const Codec& codec, int group, int half, const I* dots, F* products) {
   const F scale = codec.scale(group, half);
-  if constexpr (L::kSumsAreFloats) {
+  if constexpr (L::kSumsAreFloats && Codec::kLargeScales) {
+    repeat<R>([&](auto r) SLUICE_INLINE {
+      products[r] = L::mul(L::sub(L::as_float(dots[r]), L::all_f(kBase)), scale);
+    });
+  } else if constexpr (L::kSumsAreFloats) {
     const F base = L::mul(scale, L::all_f(-kBase));
     repeat<R>([&](auto r) SLUICE_INLINE {
       const F product = L::fma(L::as_float(dots[r]), scale, base);
@@ -172,7 +174,7 @@ SLUICE_INLINE inline void add_products(const Codec& codec, int group, const Quan
   repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
     if constexpr (Codec::kMinimum) {
       add_minimum(half, codec.minimum(group, half));
-    } else if constexpr (L::kSumsAreFloats && kStart<Codec> < 0 && Codec::kOffset != 0) {
+    } else if constexpr (L::kSumsAreFloats && !kHasStart<Codec> && Codec::kOffset != 0) {
       add_minimum(half, L::mul(codec.scale(group, half), L::all_f(-static_cast<float>(Codec::kOffset))));
     }
   });
@@ -467,7 +469,10 @@ void quantize(const float* x, int64_t columns, QuantBlock* out) {
     out->scale = scale;
     out->scaled_sum = scale * static_cast<float>(sum);
     if constexpr (L::kSumsAreFloats) {
-      for (int h = 0; h < 2; ++h) out->scaled_sums[h] = scale * static_cast<float>(out->sums[h]);
+      for (int h = 0; h < 2; ++h) {
+        out->scaled_sums[h] = scale * static_cast<float>(out->sums[h]);
+        out->sums[h] = kBaseBits - 32 * out->sums[h];
+      }
       out->starts[0] = kBaseBits - 8 * sum;
       out->starts[1] = kBaseBits - 128 * sum;
     }
