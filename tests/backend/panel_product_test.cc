@@ -141,7 +141,7 @@ TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
       const void* row = blocks.data();
       std::vector<float> expected(kPanelRows, NAN), actual(kPanelRows, NAN);
       panel_product(kernels, type_id)(panel.data(), columns, &row, 1, expected.data(), {0, 0});
-      of_file(file.data(), row_bytes, columns, row, actual.data());
+      of_file(file.data(), row_bytes, columns, row, actual.data(), {0, 0});
       EXPECT_EQ(actual, expected) << columns << " columns, " << gap << " bytes between rows";
     }
   }
@@ -194,7 +194,7 @@ TEST(PanelProduct, ScalesOfMxfp4MayBeHugeAndTiny) {
         of_two(panels, kColumns, rows, to);
         EXPECT_EQ(other, out) << isa_name(isa) << ", exponent " << exponent;
       }
-      file_product(kernels, kType)(file.data(), row_bytes, kColumns, rows[0], other.data());
+      file_product(kernels, kType)(file.data(), row_bytes, kColumns, rows[0], other.data(), kAskNothing);
       EXPECT_TRUE(std::equal(out.begin(), out.begin() + kPanelRows, other.begin())) << isa_name(isa);
     }
   }

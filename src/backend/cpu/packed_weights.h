@@ -32,7 +32,7 @@ struct Matrix {
   PairProduct pair_product;  // may be null
   PanelUnpack unpack;        // for products on tiles; may be null
   int tiled_from;            // rows
-  Prefetch prefetch;
+  Prefetch prefetch, file_prefetch;
   uint8_t* buffer;
 
   int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
@@ -52,7 +52,8 @@ struct Matrix {
   }
   /// out = the panel times x[0] .. x[count - 1], count <= kTileRows. again: it was read a moment ago.
   void multiply(Panel panel, const void* const* x, int64_t count, float* out, bool again) const {
-    if (panel.packed == nullptr) return file_product(panel.rows, row_bytes, columns, x[0], out);
+    if (panel.packed == nullptr)
+      return file_product(panel.rows, row_bytes, columns, x[0], out, file_prefetch);
     product(panel.packed, columns, x, static_cast<int>(count), out, again ? kAskNothing : prefetch);
   }
   /// Packs a panel of a matrix that lies in the file's order.

@@ -35,7 +35,7 @@ struct QuantBlock {
 
 /// How far ahead of the weights in use memory is asked for, in bytes; a panel's stream goes on into the next
 /// panel. Far into the second-level cache, which can wait for more lines at once, and from there near into
-/// the first.
+/// the first; negative: not there.
 struct Prefetch {
   int32_t far_bytes, near_bytes;
 };
@@ -49,9 +49,9 @@ using PanelProduct = void (*)(const uint8_t* panel, int64_t columns, const void*
                               float* out, Prefetch prefetch);
 
 /// The same of a whole panel that was not packed, for one activation row of QuantBlocks: its rows lie as in
-/// the file, row_bytes apart. The same bits.
+/// the file, row_bytes apart. What is asked for ahead lies beyond the panel. The same bits.
 using FileProduct = void (*)(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* x,
-                             float* out);
+                             float* out, Prefetch prefetch);
 
 /// The same of two panels that were read a moment ago and kPairRows rows, for which an activation is loaded
 /// once: out[p][i * kPanelRows + r]. The same bits.

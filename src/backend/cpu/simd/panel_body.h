@@ -32,10 +32,9 @@ SLUICE_INLINE inline void repeat(Function f) {
 /// what a core has for outstanding lines and everything waits.
 template <int bytes>
 SLUICE_INLINE inline void ask_ahead(const uint8_t* at, Prefetch prefetch) {
-  if (prefetch.near_bytes < 0) return;
   for (int line = 0; line < bytes; line += 64) {
-    L::prefetch_far(at + prefetch.far_bytes + line);
-    L::prefetch(at + prefetch.near_bytes + line);
+    if (prefetch.far_bytes >= 0) L::prefetch_far(at + prefetch.far_bytes + line);
+    if (prefetch.near_bytes >= 0) L::prefetch(at + prefetch.near_bytes + line);
   }
 }
 
@@ -344,19 +343,16 @@ SLUICE_INLINE inline void pack_block(const uint8_t* file, int64_t row_bytes, uin
       std::make_integer_sequence<int, kLayout.parts>{});
 }
 
-/// Beyond a panel: so that its last rows are there, too, when its first blocks are wanted.
-constexpr int64_t kRowsAheadBytes = 8192;
-
 /// Rows are packed block by block, on their way to the registers. What lies more than a panel ahead is asked
-/// for meanwhile, from front to back, because 16 rows side by side are no stream that a processor sees: into
-/// the second-level cache, since two panels are more than the first one holds.
+/// for meanwhile, from front to back, because 16 rows side by side are no stream that a processor sees; and
+/// so that a panel's last rows are there, too, when its first blocks are wanted.
 template <typename Codec>
 void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* activation,
-                  float* out) {
+                  float* out, Prefetch prefetch) {
   constexpr int kBytes = Codec::kPackedBytes / kPanelRows;
   static_assert(kBytes == find_layout(Codec::kType)->bytes());
   const auto* file = reinterpret_cast<const uint8_t*>(rows);
-  const uint8_t* ahead = file + kPanelRows * row_bytes + kRowsAheadBytes;
+  const uint8_t* next = file + kPanelRows * row_bytes;
   const auto* x = static_cast<const QuantBlock*>(activation);
   PanelSums<1> sums;
   for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
@@ -364,8 +360,8 @@ void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, con
     pack_block<Codec::kType>(file, row_bytes, block);
     add_block<Codec, 1>(block, &x, sums, [&](int) SLUICE_INLINE {
       constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
-      for (int line = 0; line < kGroupBytes; line += 64) L::prefetch_far(ahead + line);
-      ahead += kGroupBytes;
+      ask_ahead<kGroupBytes>(next, prefetch);
+      next += kGroupBytes;
     });
     file += kBytes;
   }
