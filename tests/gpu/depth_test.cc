@@ -99,10 +99,9 @@ OpCase case_of(std::string_view op, std::string_view name) {
   throw std::invalid_argument(fmt::format("no case {} of {}", name, op));
 }
 
-TEST_P(CudaDepth, AgreesWithReference) {
+void expect_agreement(const OpCase& of, const std::vector<int32_t>& depths) {
   CUDA_OR_SKIP(cuda);
-  CaseRun run(case_of(GetParam().op, GetParam().op_case), 7);
-  const std::vector<int32_t> depths = depths_from(GetParam().depth, GetParam().rows);
+  CaseRun run(of, 7);
   const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), depths);
   const std::vector<float> seen = values_at(run, cuda, depths), again = values_at(run, cuda, depths);
   double error = 0, norm = 0;
@@ -118,20 +117,36 @@ TEST_P(CudaDepth, AgreesWithReference) {
   EXPECT_EQ(seen, again);
 }
 
-class CudaNeighbours : public testing::TestWithParam<int> {};
+TEST_P(CudaDepth, AgreesWithReference) {
+  expect_agreement(case_of(GetParam().op, GetParam().op_case),
+                   depths_from(GetParam().depth, GetParam().rows));
+}
+
+// Where a page begins and ends, and where its quarters do.
+TEST(CudaPage, OfFewRowsAgreesWithReference) {
+  for (const std::vector<int32_t>& depths :
+       {std::vector<int32_t>{0, 1}, {63, 15, 16}, {47, 48, 31, 32, 33}, {63, 0, 62, 17, 40, 5, 16, 63}})
+    expect_agreement(case_of("mla_heads", "20 heads with q rows 1"), depths);
+}
+
+struct Neighbours {
+  int32_t rows, span;  ///< depths of rows from 17 on, so far
+};
+
+class CudaNeighbours : public testing::TestWithParam<Neighbours> {};
 
 // Which kernels attend, and which puts the chunks of contexts together, goes by the longest context of a
 // step: a row must not see it.
 TEST_P(CudaNeighbours, OfOtherDepthsChangeNoBit) {
   CUDA_OR_SKIP(cuda);
   CaseRun run(case_of("mla_heads", "20 heads with q rows 1"), 7);
-  const auto rows = static_cast<int32_t>(GetParam());
+  const auto [rows, span] = GetParam();
   std::vector<int32_t> depths;
-  for (int32_t row = 0; row < rows; ++row) depths.push_back(17 + row * 470 / rows);
+  for (int32_t row = 0; row < rows; ++row) depths.push_back(17 + row * span / rows);
   constexpr int32_t kDeepest = 9001, kPages = kDeepest / static_cast<int32_t>(kPageRows) + 1;
   const std::vector<float> expected = values_at(run, cuda, depths, kPages);
   const size_t row = expected.size() / depths.size();
-  for (const int32_t other : {100, 511, 512, 1500, 5000, kDeepest}) {
+  for (const int32_t other : {63, 64, 100, 511, 512, 1500, 5000, kDeepest}) {
     depths[0] = other;
     const std::vector<float> seen = values_at(run, cuda, depths, kPages);
     EXPECT_TRUE(std::equal(seen.begin() + static_cast<std::ptrdiff_t>(row), seen.end(),
@@ -140,7 +155,13 @@ TEST_P(CudaNeighbours, OfOtherDepthsChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, CudaNeighbours, testing::Values(2, 3, 8, 20, 40));
+INSTANTIATE_TEST_SUITE_P(Rows, CudaNeighbours,
+                         testing::Values(Neighbours{2, 470}, Neighbours{3, 470}, Neighbours{8, 470},
+                                         Neighbours{20, 470}, Neighbours{40, 470}, Neighbours{2, 46},
+                                         Neighbours{3, 46}, Neighbours{8, 46}),
+                         [](const testing::TestParamInfo<Neighbours>& param) {
+                           return fmt::format("{}_of_{}", param.param.rows, param.param.span);
+                         });
 
 std::string name_of(const testing::TestParamInfo<Param>& param) {
   std::string name = fmt::format("{} {} depth {}", param.param.op, param.param.op_case, param.param.depth);
