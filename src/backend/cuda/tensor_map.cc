@@ -54,9 +54,11 @@ RowPairs map_pairs(const Matrix& m, int64_t codes_apart, int64_t scales_apart, i
 
 }  // namespace
 
-CUtensorMap map_rows(const uint8_t* base, int64_t row_bytes, int64_t rows, int groups) {
-  return map_bytes<3>(base, {kMapLine, rows, row_bytes / kMapLine}, {row_bytes, kMapLine},
-                      {kMapLine, kMapRows, groups}, CU_TENSOR_MAP_SWIZZLE_128B);
+CUtensorMap map_tiles(const uint8_t* base, int64_t row_bytes, int64_t rows, int group_bytes, int tile_rows,
+                      int groups) {
+  return map_bytes<3>(base, {group_bytes, rows, row_bytes / group_bytes}, {row_bytes, group_bytes},
+                      {group_bytes, tile_rows, groups},
+                      group_bytes == kMapLine ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int strip_bytes) {

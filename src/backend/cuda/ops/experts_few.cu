@@ -21,6 +21,7 @@
 #include "backend/cuda/prim/pack.cuh"
 #include "backend/cuda/prim/route.cuh"
 #include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/tensor_copy.cuh"
 #include "backend/cuda/prim/tiles_mma.cuh"
 #include "backend/cuda/prim/warp.cuh"
 #include "backend/cuda/tensor_map.h"
@@ -81,28 +82,6 @@ struct Args {
 struct Tile {
   int16_t expert, part;
 };
-
-/// A tensor map is fetched when it is used first, unless it was before.
-__device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-#endif
-}
-
-/// What all lanes know to be the same, so that the compiler does, too: a copy's place need not be gathered
-/// lane by lane.
-__device__ __forceinline__ int uniform(int value) { return __shfl_sync(kWholeWarp, value, 0); }
-__device__ __forceinline__ int warp_index() { return uniform(static_cast<int>(threadIdx.x) / 32); }
-
-/// One lane of the warp, and the compiler knows that it is one: what a copy takes need not be gathered lane
-/// by lane.
-__device__ __forceinline__ bool is_elected() {
-  uint32_t is = 0;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
-#endif
-  return is != 0;
-}
 
 /// Asks for a piece: an item's 16 rows from row `row` of a stretch on, from `line` of 128 bytes on.
 __device__ __forceinline__ void ask_piece(const RowPairs& map, int row, int line, uint32_t codes,
