@@ -54,7 +54,7 @@ struct Bind {
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulWide, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
   const Kernel* operator()(const NormMatmul&) const {
-    return first({&kNormMatmulFew, &kNormMatmulWide, &kNormMatmul});
+    return first({&kNormMatmulFew, &kNormMatmulTall, &kNormMatmulWide, &kNormMatmul});
   }
   const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUp}); }
   const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }

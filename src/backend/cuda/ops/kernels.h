@@ -24,7 +24,7 @@ inline bool serves_all(const program::Program&, const program::Op&, const Sizes&
 
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kGatherRows, kExpertCombine;
 extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp, kNormMoeGateUpFew;
-extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulFew;
+extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulFew, kNormMatmulTall;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kNormGateUp, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
