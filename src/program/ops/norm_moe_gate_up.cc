@@ -40,24 +40,25 @@ void NormMoeGateUp::expand(Builder& b) const {
 }
 
 std::vector<OpCase> NormMoeGateUp::cases() {
-  const auto build = [](int64_t experts, int64_t used, quant::Type shared, const Route& route) {
+  const auto build = [](int64_t experts, int64_t used, quant::Type shared, const Route& route,
+                        int64_t columns = 2048, int64_t shared_outputs = 160) {
     return [=](Builder& b) {
-      constexpr int64_t kColumns = 2048, kOutputs = 96, kShared = 160;
+      constexpr int64_t kOutputs = 96;
       NormMoeGateUp op;
-      op.route = {.in = {b.activation("x", kStepRows, 1, kColumns)},
-                  .norm = {b.weight("norm", quant::Type::F32, 1, 1, kColumns)},
-                  .router = {b.weight("router", quant::Type::F32, 1, experts, kColumns)},
+      op.route = {.in = {b.activation("x", kStepRows, 1, columns)},
+                  .norm = {b.weight("norm", quant::Type::F32, 1, 1, columns)},
+                  .router = {b.weight("router", quant::Type::F32, 1, experts, columns)},
                   .route = route};
       if (route.gating == Gating::Sigmoid)
         op.route.route.bias.id = b.weight("bias", quant::Type::F32, 1, 1, experts);
       op.route.route.ids.id = b.activation("expert_ids", kStepRows, 1, used, quant::Type::I32);
       op.route.route.weights.id = b.activation("expert_weights", kStepRows, 1, used);
-      op.experts.gate.id = b.weight("gate", quant::Type::Q4_0, experts, kOutputs, kColumns);
-      op.experts.up.id = b.weight("up", quant::Type::Q4_0, experts, kOutputs, kColumns);
+      op.experts.gate.id = b.weight("gate", quant::Type::Q4_0, experts, kOutputs, columns);
+      op.experts.up.id = b.weight("up", quant::Type::Q4_0, experts, kOutputs, columns);
       if (shared != quant::Type::F32) {
-        op.experts.shared_gate.id = b.weight("shared_gate", shared, 1, kShared, kColumns);
-        op.experts.shared_up.id = b.weight("shared_up", shared, 1, kShared, kColumns);
-        op.experts.shared_out.id = b.activation("shared_gated", kStepRows, 1, kShared);
+        op.experts.shared_gate.id = b.weight("shared_gate", shared, 1, shared_outputs, columns);
+        op.experts.shared_up.id = b.weight("shared_up", shared, 1, shared_outputs, columns);
+        op.experts.shared_out.id = b.activation("shared_gated", kStepRows, 1, shared_outputs);
       }
       op.experts.out.id = b.activation("gated", kStepRows, used, kOutputs);
       b.emit(op);
@@ -71,7 +72,8 @@ std::vector<OpCase> NormMoeGateUp::cases() {
   return {{"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
           {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
           {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},
-          {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)}};
+          {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)},
+          {"softmax 6 of 64 with wide shared rows 4", 4, build(64, 6, Type::Q5_K, softmax, 1280, 2816)}};
 }
 
 }  // namespace sluice::program

@@ -6,23 +6,26 @@
 // tokens codes of eight bits, 32 under a scale, in shared memory, or finds them coded. Its warps take items
 // in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads),
 // and waits for nobody but where tiles change. Beside a down projection the last warps, which have the fewest
-// items, pack what the launch behind multiplies. Gates and ups of up to 32 rows have a kernel of their own
-// (experts_of_kept_rows), whose warps take items from all.
+// items, pack what the launch behind multiplies. Gates and ups of up to 32 rows have kernels of their own
+// (multiply_kept_rows), whose warps take items from all; of up to 8 rows they multiply the shared experts,
+// too, while the routed ones' first weights are on their way.
 //
 // An element's sum depends on nothing but its weights and its token.
 #include "backend/cuda/ops/experts_few.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/select_few.cuh"
 #include "backend/cuda/prim/board.cuh"
 #include "backend/cuda/prim/few_bytes.cuh"
+#include "backend/cuda/prim/few_gate_up.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/pack.cuh"
 #include "backend/cuda/prim/route.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/tensor_copy.cuh"
-#include "backend/cuda/prim/tiles_mma.cuh"
 #include "backend/cuda/prim/warp.cuh"
 #include "backend/cuda/tensor_map.h"
 
@@ -30,6 +33,7 @@ namespace sluice::backend::cuda {
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
+using few::silu;
 using few_bytes::kMostQuads, few_bytes::kQuad;
 /// Of each warp's ring; a slot holds kMostQuads quads of 16 rows.
 constexpr int kSlots = 2;
@@ -100,10 +104,6 @@ __device__ __forceinline__ void ask_piece(const RowPairs& map, int row, int line
       : "memory");
 #endif
 }
-
-/// Without a division of its own, which would go the long way for what columns without tokens hold. Where
-/// e^-x overflows, or comes above 2^126 so that the quick division gives zero, zero is right.
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 /// What a warp asks for next: its items are every kWarps-th, 16 rows each, piece by piece. Pointers go on
 /// from piece to piece, each lane's to its 16 bytes of codes of two rows and of scales of one.
@@ -424,6 +424,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 // --- few rows, coded: every block of threads keeps them all, so that a warp may take any item ---
 
 constexpr int kRowsKept = 32, kPairsKept = 256, kTilesKept = 128;
+static_assert(kPairsKept <= kPackedPairs);
 
 struct KeptArgs {
   RowPairs map;
@@ -437,11 +438,19 @@ struct KeptArgs {
   unsigned* taken;
 };
 
+/// In the place of few::GateUpItems.
+struct NoSharedExperts {};
+
 /// Gates and ups. Items go to whichever warp is free: multiprocessors do not get their weights equally fast.
-__global__ void __launch_bounds__(kThreads, 1)
-    experts_of_kept_rows(const Stamps stamps, const __grid_constant__ KeptArgs p) {
+/// 19 MB are asked for at once and come all at once, 5 us later, and whatever is asked for behind them comes
+/// later still. So with shared experts all else is asked for first, and they are multiplied until the first
+/// pieces come. Every block of threads selects for itself then (selection): a trip over the board less.
+template <typename Shared>
+__device__ __forceinline__ void multiply_kept_rows(const KeptArgs& p, const Link& link, Shared shared,
+                                                   const RowSelection* selection) {
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
   constexpr int kTokens = 8;
+  constexpr bool kShared = !std::is_same_v<Shared, NoSharedExperts>;
   extern __shared__ __align__(128) char few_shared[];
   __shared__ int32_t count[kMostExperts];
   __shared__ int16_t first_tile[kMostExperts], tiles[kTilesKept];  // an expert's first tile, a tile's expert
@@ -451,27 +460,45 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ int32_t all_tiles;
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index();
-  const Link link(stamps);
   const int rows = *p.rows,
             pairs = rows * p.per_row.by;  // *p.rows was there before the step's first kernel began
   const uint32_t tag = p.selection.tag();
   const uint32_t own_barriers = shared_address(barriers + warp * kSlots);
+  [[maybe_unused]] float bias = 0;  // of expert threadIdx.x
+  if constexpr (kShared) {
+    if (selection->bias != nullptr && static_cast<int>(threadIdx.x) < selection->rule.experts)
+      bias = __ldg(selection->bias + threadIdx.x);
+    shared.ask_weights();
+  }
   if (threadIdx.x == 0) fetch_map(p.map.codes), fetch_map(p.map.scales);
   if (lane < kSlots) barrier_init(own_barriers + 8 * static_cast<uint32_t>(lane), 1), barrier_init_fence();
   for (int i = static_cast<int>(threadIdx.x); i < kMostExperts; i += kThreads) count[i] = 0;
   if (threadIdx.x < kTilesKept) *reinterpret_cast<uint4*>(list[threadIdx.x]) = {~0u, ~0u, ~0u, ~0u};
+  [[maybe_unused]] __shared__ float biases[kShared ? kMostExperts : 1];
+  if constexpr (kShared) {
+    if (threadIdx.x < kMostExperts) biases[threadIdx.x] = bias;
+  }
   __syncthreads();
 
   // A thread has a pair: its place among its expert's.
-  const int pair = static_cast<int>(threadIdx.x);
-  int id = 0, rank = 0;
-  if (pair < pairs) {
-    id = __float_as_int(take_word(p.selection.words + kSelectionBoard + pair, tag));
-    rank = atomicAdd(&count[id], 1), ids[pair] = static_cast<int16_t>(id);
+  int pair = static_cast<int>(threadIdx.x), id = 0, rank = 0;
+  if constexpr (kShared) {
+    pair = warp < rows && lane < p.per_row.by ? warp * p.per_row.by + lane : pairs;
+    if (warp < rows) id = select_row(*selection, warp, biases, tag, blockIdx.x == 0);
+    if (warp == kWarps - 1 && lane < rows) take_word<true>(p.selection.words + kPackedBoard + lane, tag);
+  } else {
+    if (pair < pairs) id = __float_as_int(take_word(p.selection.words + kSelectionBoard + pair, tag));
   }
+  if (pair < pairs) rank = atomicAdd(&count[id], 1), ids[pair] = static_cast<int16_t>(id);
   __syncthreads();
   char* const rings = few_shared + (1024 - shared_address(few_shared) % 1024) % 1024;
   char* const tokens = few_shared + rings_of(true);
+  const auto ask_tokens = [&] {
+    for (int i = static_cast<int>(threadIdx.x); i < rows * (p.token.pitch / 16); i += kThreads)
+      copy_async(shared_address(tokens + 16 * i), p.coded + 16 * i);
+    commit_copies();
+  };
+  if constexpr (kShared) shared.ask_tokens(rows), ask_tokens();
   if (warp == 0) {
     int before = 0;
     for (int base = 0; base < p.weight.matrices; base += 32) {
@@ -532,16 +559,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     line += kMapGroups, left -= kMostQuads;
   };
   if (item < items) begin_item(item);
-  // Tokens come before a second round of weights: what all ask for at once comes all at once.
   ask(0);
-  link.wait();
-  take_item();
-  for (int i = static_cast<int>(threadIdx.x); i < rows * (p.token.pitch / 16); i += kThreads)
-    copy_async(shared_address(tokens + 16 * i), p.coded + 16 * i);
-  commit_copies();
-  ask(1);
-  wait_copies<0>();
-  __syncthreads();
+  if constexpr (kShared) {
+    __shared__ float meeting[Shared::kMeetingFloats];
+    ask(1);
+    take_item();
+    shared.multiply(meeting);
+    link.wait();
+    wait_copies<0>();
+    __syncthreads();
+    shared.store(meeting, rows);
+  } else {
+    // Tokens come before a second round of weights.
+    link.wait();
+    take_item();
+    ask_tokens();
+    ask(1);
+    wait_copies<0>();
+    __syncthreads();
+  }
 
   int slot = 0;
   uint32_t phase = 0;  // of the barriers: a round of the slots
@@ -579,6 +615,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
+__global__ void __launch_bounds__(kThreads, 1)
+    experts_of_kept_rows(const Stamps stamps, const __grid_constant__ KeptArgs p) {
+  const Link link(stamps);
+  multiply_kept_rows(p, link, NoSharedExperts{}, nullptr);
+}
+
+template <quant::Type kType>
+__global__ void __launch_bounds__(kThreads, 1)
+    experts_of_kept_rows_and_shared(const Stamps stamps, const __grid_constant__ KeptArgs p,
+                                    const __grid_constant__ Besides besides) {
+  const Link link(stamps);
+  multiply_kept_rows(p, link, few::GateUpItems<kType>(besides.shared), &besides.selection);
+}
+
 /// Tokens of a tile: about twice what an expert has on average, so that hardly any expert needs two.
 int tokens_for(int64_t pairs, int64_t experts) {
   const int64_t average = (pairs + experts - 1) / experts;
@@ -591,6 +641,7 @@ bool by_map(const ExpertsShape& shape) { return shape.columns % (2 * kQuad) == 0
 /// Whether every block of threads has room for all rows and their lists.
 bool keeps_rows(const ExpertsShape& shape, int64_t rows) {
   const int64_t pairs = rows * shape.used;
+  if (!by_map(shape) || tokens_for(pairs, shape.experts) > 8) return false;
   const int64_t token = few_bytes::TokenRows::of(static_cast<int>(shape.columns / kQuad)).pitch;
   return shape.gated && rows <= kRowsKept && pairs <= kPairsKept &&
          std::min(pairs, pairs / 8 + shape.experts) <= kTilesKept && shape.columns > kMostQuads * kQuad &&
@@ -624,6 +675,12 @@ bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architectur
   return plan(shape, tokens, args);
 }
 
+bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up, int64_t rows,
+                          int processors) {
+  return keeps_rows(shape, rows) && gate.type == up.type &&
+         few::serves_gate_up(gate.type, gate.rows, gate.columns, rows, processors);
+}
+
 void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   const Matrix& weight = product.weight;
   const ExpertsShape shape{weight.type,    weight.matrices,     weight.rows,
@@ -640,13 +697,17 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   if (mapped)
     args.map =
         product.gated ? map_row_pairs(weight, product.up, kMapGroups) : map_row_pairs(weight, kMapGroups);
-  if (mapped && tokens <= 8 && keeps_rows(shape, context.step_rows) && product.taken != nullptr) {
-    launch(context, experts_of_kept_rows,
-           {dim3(static_cast<unsigned>(context.processors)), dim3(kThreads),
-            rings_of(true) + context.step_rows * args.token.pitch},
-           KeptArgs{args.map, weight, product.out, product.rows, args.per_row, args.across, args.token,
-                    product.coded, product.selection, product.taken});
-    return;
+  if (keeps_rows(shape, context.step_rows) && product.taken != nullptr) {
+    const LaunchShape of_kept{dim3(static_cast<unsigned>(context.processors)), dim3(kThreads),
+                              rings_of(true) + context.step_rows * args.token.pitch};
+    const KeptArgs kept{args.map,    weight,     product.out,   product.rows,      args.per_row,
+                        args.across, args.token, product.coded, product.selection, product.taken};
+    if (product.besides == nullptr) return launch(context, experts_of_kept_rows, of_kept, kept);
+    return launch(context,
+                  product.besides->shared.gate.type == quant::Type::Q5_K
+                      ? experts_of_kept_rows_and_shared<quant::Type::Q5_K>
+                      : experts_of_kept_rows_and_shared<quant::Type::Q4_0>,
+                  of_kept, kept, *product.besides);
   }
   const auto with = [&]<int kStrips, bool kByMap>() {
     return product.gated ? experts_few<kStrips, true, kByMap> : experts_few<kStrips, false, kByMap>;

@@ -8,6 +8,24 @@
 
 namespace sluice::backend::cuda {
 
+/// How a row's experts are selected, from logits on the board, and where the selection is left: on the board,
+/// too.
+struct RowSelection {
+  RouteRule rule;
+  const float* bias;
+  Rows<int32_t> ids;
+  Rows<float> weights;
+  Board board;
+};
+
+/// What gates and ups of up to 8 rows do besides: they select (for all that is behind), and multiply the
+/// shared experts. A row is packed for these, coded, and `taken` is zero, when its word at kPackedBoard is
+/// there.
+struct Besides {
+  RowSelection selection;
+  SharedGateUp shared;
+};
+
 /// out(r, k) = weight[ids(r, k)] times in(r), or in(r, k) (by_pair); or silu of that, times the same with up
 /// (gated). Rows from *rows on are padding.
 struct ExpertsFew {
@@ -20,15 +38,18 @@ struct ExpertsFew {
   const char* coded = nullptr;
   /// Zero, or null: how many items warps have taken beyond their first.
   unsigned* taken = nullptr;
-  Board selection{};  ///< where the selection was left (kSelectionBoard), or null: in ids
+  Board selection{};                 ///< where the selection was left (kSelectionBoard), or null: in ids
+  const Besides* besides = nullptr;  ///< or null (takes_shared_experts)
   /// Rows of one matrix that are packed beside, for a launch behind this one: whole chunks of aligned columns
   /// (packs_beside), not where gated.
   PackPlan beside{};
 };
 
 /// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave; and the
-/// router's logits, of each expert and up to so many rows.
+/// router's logits, of each expert and up to so many rows. Of up to 8 rows, whose pairs are no more than
+/// kPackedPairs: which are packed.
 inline constexpr int kSelectionBoard = kHeadsBoard, kMostSelected = 1024;
+inline constexpr int kPackedPairs = 256, kPackedBoard = kSelectionBoard + kPackedPairs;
 inline constexpr int kLogitsBoard = kSelectionBoard + kMostSelected, kMostLogitRows = 128;
 
 /// Experts' weights as far as binding sees them.
@@ -41,6 +62,9 @@ struct ExpertsShape {
 
 /// Whether multiply_experts_few takes these: steps of a few tokens an expert.
 bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture);
+/// Whether it multiplies these shared experts beside, where there are `coded` and `taken`.
+bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up, int64_t rows,
+                          int processors);
 void multiply_experts_few(const ExpertsFew& product, const Context& context);
 
 inline bool packs_beside(const Rows<float>& in) {

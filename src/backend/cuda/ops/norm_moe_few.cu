@@ -1,7 +1,8 @@
-// norm_moe_gate_up of a few rows: a launch makes the router's logits, and beside them multiplies the shared
-// experts (up to 8 rows) or packs the normed rows for them, who are multiplied next. A block of threads that
-// packs a row makes its codes of eight bits, too, and selects for it, so that the routed experts' launch
-// (experts_few.cu) asks for weights as soon as it finds room.
+// norm_moe_gate_up of a few rows: a launch makes the router's logits, and beside them packs the normed rows
+// for the shared experts and makes their codes of eight bits. Up to 8 rows the routed experts' launch
+// (experts_few.cu) selects for itself and multiplies the shared experts, too. Of more, shared experts have a
+// launch between them, and a block of threads that packs a row selects for it, so that the routed experts'
+// launch asks for weights as soon as it finds room.
 //
 // A block of threads takes two experts and four rows, or four and eight: the norm is a factor of a row,
 // multiplied in at last. Half a megabyte of router, float32: bound by latency, so weights are asked for
@@ -11,15 +12,14 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/ops/select_few.cuh"
 #include "backend/cuda/ops/wide_dense.h"
 #include "backend/cuda/prim/board.cuh"
 #include "backend/cuda/prim/few_bytes.cuh"
-#include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/pack.cuh"
 #include "backend/cuda/prim/route.cuh"
 #include "backend/cuda/prim/sync.cuh"
-#include "backend/cuda/prim/tiles_mma.cuh"
 #include "backend/cuda/prim/warp.cuh"
 #include "program/op.h"
 
@@ -35,16 +35,13 @@ constexpr int kFewRows = 4, kFewExperts = 2, kFewAtMost = 32;
 constexpr int kManyRows = 8, kManyExperts = 4;
 
 /// What blocks of threads that pack a row do besides: codes of eight bits for the routed experts, and the
-/// row's selection, from logits that others leave on the board.
+/// row's selection, from logits that others leave on the board, if nobody else does.
 struct Select {
   char* codes;      ///< [rows][token.pitch]
   unsigned* taken;  ///< becomes zero
   few_bytes::TokenRows token;
-  RouteRule rule;
-  const float* bias;
-  Rows<int32_t> ids;
-  Rows<float> weights;
-  Board board;
+  RowSelection selection;
+  bool packs_alone;  ///< the launch behind selects (ExpertsFew::besides)
 };
 
 struct Args {
@@ -85,15 +82,15 @@ __device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
   const float4* x[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) x[r] = reinterpret_cast<const float4*>(p.in(min(first + r, rows - 1)));
-  float value[kValues] = {};
+  float products[kSums] = {}, squares[kRows] = {};
   const auto add = [&](const float4(&v)[kRows], float4 norms, const float4(&weights)[kExperts]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      value[kSums + r] += (v[r].x * v[r].x + v[r].y * v[r].y) + (v[r].z * v[r].z + v[r].w * v[r].w);
+      squares[r] += (v[r].x * v[r].x + v[r].y * v[r].y) + (v[r].z * v[r].z + v[r].w * v[r].w);
       const float4 n{v[r].x * norms.x, v[r].y * norms.y, v[r].z * norms.z, v[r].w * norms.w};
 #pragma unroll
       for (int j = 0; j < kExperts; ++j) {
-        value[r * kExperts + j] +=
+        products[r * kExperts + j] +=
             (n.x * weights[j].x + n.y * weights[j].y) + (n.z * weights[j].z + n.w * weights[j].w);
       }
     }
@@ -117,12 +114,10 @@ __device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
     for (int r = 0; r < kRows; ++r) v[0][r] = __ldcg(x[r] + c);
     add(v[0], __ldg(norm + c), weights);
   }
-#pragma unroll
-  for (float& sum : value) sum = lane_sum(sum);
-  if (lane == 0) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) partial[warp][i] = value[i];
-  }
+  constexpr int kLanesOfSum = 32 / kSums, kLanesOfRow = 32 / kRows;
+  const float product = lane_sums(products), square = lane_sums(squares);
+  if (lane % kLanesOfSum == 0) partial[warp][lane / kLanesOfSum] = product;
+  if (lane % kLanesOfRow == 0) partial[warp][kSums + lane / kLanesOfRow] = square;
   __syncthreads();
   const int i = static_cast<int>(threadIdx.x);
   if (i < kValues) {
@@ -136,13 +131,20 @@ __device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
   const int r = i / kExperts, e = expert + i % kExperts;
   if (first + r >= rows || e >= p.experts) return;
   const float inverse = 1.0f / sqrtf(total[kSums + r] / static_cast<float>(p.in.columns) + p.epsilon);
-  put_word(p.select.board.words + kLogitsBoard + (first + r) * p.experts + e, total[i] * inverse,
-           p.select.board.tag());
+  put_word(p.select.selection.board.words + kLogitsBoard + (first + r) * p.experts + e, total[i] * inverse,
+           p.select.selection.board.tag());
 }
 
-/// A row packed, coded and selected for by a block of threads.
-__device__ __forceinline__ void pack_and_select(const Args& p, int row) {
+/// A row packed, coded and maybe selected for by a block of threads.
+__device__ __forceinline__ void pack_and_select(const Args& p, int row, const Link& link) {
+  __shared__ float bias[32 * kMostEach];
   const Select& s = p.select;
+  const RowSelection& selection = s.selection;
+  // A lane's are those of the experts that it selects among.
+  if (threadIdx.x < 32 && !s.packs_alone && selection.bias != nullptr) {
+    for (int e = static_cast<int>(threadIdx.x); e < p.experts; e += 32) bias[e] = __ldg(selection.bias + e);
+  }
+  link.wait();
   const bool there = row < *p.rows;
   char* const codes = s.codes + int64_t{row} * s.token.pitch;
   pack_slot<kWarps>(p.packing, row, [&](int quad, float4 v) {
@@ -150,24 +152,16 @@ __device__ __forceinline__ void pack_and_select(const Args& p, int row) {
     few_bytes::store_codes(v, 1.0f, codes + quad * few_bytes::kQuad,
                            reinterpret_cast<float*>(codes + s.token.scales) + quad * 4);
   });
-  if (!there || threadIdx.x >= 32) return;
+  if (!there) return;
   if (row == 0 && threadIdx.x == 0) *s.taken = 0;
-  const int lane = static_cast<int>(threadIdx.x);
-  const uint32_t tag = s.board.tag();
-  with_experts_of_lane(p.experts, [&]<int kEach>() {
-    float scores[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      scores[i] =
-          take_word(s.board.words + kLogitsBoard + row * p.experts + min(lane + 32 * i, p.experts - 1), tag);
-    }
-    int id = 0;
-    float weight = 0;
-    route_lanes(s.rule, scores, s.bias, id, weight);
-    if (lane >= s.rule.used) return;
-    s.ids(row)[lane] = id, s.weights(row)[lane] = weight;
-    put_word(s.board.words + kSelectionBoard + row * s.rule.used + lane, __int_as_float(id), tag);
-  });
+  if (s.packs_alone) {
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    release_writes();
+    put_word(selection.board.words + kPackedBoard + row, 0, selection.board.tag());
+  } else if (threadIdx.x < 32) {
+    select_row(selection, row, bias, selection.board.tag(), true);
+  }
 }
 
 template <int kRows, int kExperts, int kHeld>
@@ -175,100 +169,7 @@ __global__ void __launch_bounds__(kThreads) norm_logits(const Stamps stamps, con
   const Link link(stamps);
   const int block = static_cast<int>(blockIdx.x);
   if (block < p.blocks) return make_logits<kRows, kExperts, kHeld>(p, link);
-  link.wait();
-  pack_and_select(p, block - p.blocks);
-}
-
-// --- up to 8 rows: shared experts beside the logits ---
-
-constexpr int kSharedRows = kStripTokens, kSharedOutputs = 8;
-constexpr int kSharedChunks = 16, kChunksEach = kSharedChunks / kWarps;  ///< of 128 columns, at most
-static_assert(kWarps == kSharedRows);
-
-struct SharedExperts {
-  Matrix gate, up;
-  Rows<float> out;
-  int32_t blocks;  ///< of threads
-};
-
-/// 8 gates and their ups of all rows. A warp norms and packs a row (its norm's factor multiplies the sums)
-/// and takes every kWarps-th chunk of the columns, asked for before the wait.
-template <quant::Type kType>
-__device__ __forceinline__ void multiply_shared(const Args& p, const SharedExperts& shared,
-                                                const Link& link) {
-  constexpr int kPitch = few::row_pitch(kSharedChunks), kSums = 4;
-  __shared__ __align__(16) char packed[kSharedRows * kPitch];
-  __shared__ float meeting[kWarps][kSums][32];
-  __shared__ float scale[kSharedRows];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first = (static_cast<int>(blockIdx.x) - p.blocks) * kSharedOutputs, columns = p.in.columns;
-  const int chunks = columns / kChunkColumns,
-            rows = *p.rows;  // was there before the step's first kernel began
-  few::Unit<kType> unit[kChunksEach];
-#pragma unroll
-  for (int i = 0; i < kChunksEach; ++i) {
-    const int chunk = min(warp + i * kWarps, chunks - 1);
-    unit[i].load(shared.gate, shared.gate.row(0, first), shared.up, shared.up.row(0, first), chunk);
-  }
-  link.wait();
-  if (warp < rows) {
-    float4 v[kSharedChunks];
-    const float* const row = p.in(warp);
-#pragma unroll
-    for (int i = 0; i < kSharedChunks; ++i) {
-      const int c = i * kChunkColumns + lane * 4;
-      v[i] = c < columns ? __ldcg(reinterpret_cast<const float4*>(row + c)) : float4{0, 0, 0, 0};
-    }
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < kSharedChunks; ++i) {
-      const int c = min(i * kChunkColumns + lane * 4, columns - 4);
-      const float4 by = __ldg(reinterpret_cast<const float4*>(p.norm + c));
-      squares += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
-      v[i].x *= by.x, v[i].y *= by.y, v[i].z *= by.z, v[i].w *= by.w;
-    }
-    squares = lane_sum(squares);
-    few::pack_row(v, chunks, packed + warp * kPitch, scale + warp);
-    if (lane == 0) scale[warp] *= 1.0f / sqrtf(squares / static_cast<float>(columns) + p.epsilon);
-  }
-  __syncthreads();
-  float sum[1][kSums] = {};
-#pragma unroll
-  for (int i = 0; i < kChunksEach; ++i) {
-    const int chunk = warp + i * kWarps;
-    if (chunk < chunks) unit[i].multiply(shared.gate, packed, kPitch, chunk, sum);
-  }
-#pragma unroll
-  for (int i = 0; i < kSums; ++i) meeting[warp][i][lane] = sum[0][i];
-  __syncthreads();
-  // Sums 0 and 1 of a lane are gates of two rows, 2 and 3 their ups.
-  const int row = 2 * (lane % 4) + warp;
-  if (warp >= 2 || row >= rows) return;
-  float gate = 0, up = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) gate += meeting[w][warp][lane], up += meeting[w][warp + 2][lane];
-  shared.out(row)[first + lane / 4] = tiles::silu(gate * scale[row]) * (up * scale[row]);
-}
-
-template <quant::Type kType>
-__global__ void __launch_bounds__(kThreads, 2)
-    norm_logits_shared(const Stamps stamps, const __grid_constant__ Args p,
-                       const __grid_constant__ SharedExperts shared) {
-#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
-  const Link link(stamps);
-  const int block = static_cast<int>(blockIdx.x), behind = block - p.blocks - shared.blocks;
-  if (block < p.blocks) return make_logits<kFewRows, kFewExperts, 2>(p, link);
-  if (behind < 0) return multiply_shared<kType>(p, shared, link);
-  link.wait();
-  pack_and_select(p, behind);
-#endif
-}
-
-/// Whether shared experts are multiplied beside the logits.
-bool beside_logits(quant::Type type, int64_t outputs, int64_t columns, int64_t rows) {
-  return (type == quant::Type::Q5_K || type == quant::Type::Q4_0) && rows <= kSharedRows &&
-         outputs % kSharedOutputs == 0 && columns % kChunkColumns == 0 &&
-         columns <= kSharedChunks * kChunkColumns;
+  pack_and_select(p, block - p.blocks, link);
 }
 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
@@ -315,38 +216,33 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   const int64_t rows_each = few ? kFewRows : kManyRows, experts_each = few ? kFewExperts : kManyExperts;
   args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
                                      ((rows + rows_each - 1) / rows_each));
-  args.select = {buffers.codes,
-                 buffers.taken,
-                 few_bytes::TokenRows::of(in.columns / static_cast<int>(few_bytes::kQuad)),
-                 route_rule(norm_route.route, router.rows, ids.columns),
-                 memory.vector(norm_route.route.bias.id),
-                 ids,
-                 memory.rows(norm_route.route.weights.id),
-                 context.board()};
+  args.select = {
+      buffers.codes,
+      buffers.taken,
+      few_bytes::TokenRows::of(in.columns / static_cast<int>(few_bytes::kQuad)),
+      {route_rule(norm_route.route, router.rows, ids.columns), memory.vector(norm_route.route.bias.id), ids,
+       memory.rows(norm_route.route.weights.id), context.board()},
+      false};
   Dense shared{.in = in, .out = {}, .weight = {}, .up = {}, .gated = true, .rows = rows, .count = count};
+  const Matrix gate = memory.matrix(experts.gate.id);
+  const ExpertsShape shape{gate.type, gate.matrices, gate.rows, gate.columns, ids.columns, true};
   bool strips = false, beside = false;
   if (experts.shared_gate) {
     shared.weight = memory.matrix(experts.shared_gate.id), shared.up = memory.matrix(experts.shared_up.id);
     shared.out = flat(memory.rows(experts.shared_out.id));
-    beside = beside_logits(shared.weight.type, shared.weight.rows, shared.weight.columns, rows);
+    beside = takes_shared_experts(shape, shared.weight, shared.up, rows, context.processors);
     strips = !beside && by_wgmma(shared);
   }
+  args.select.packs_alone = beside;
   args.packing = packing_of(shared, strips, buffers.packed);
   args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
   const int64_t blocks = args.blocks + slots_per_matrix(rows, strips);
-  if (beside) {
-    const auto of_shared = static_cast<int32_t>(shared.weight.rows / kSharedOutputs);
-    launch(context,
-           shared.weight.type == quant::Type::Q5_K ? norm_logits_shared<quant::Type::Q5_K>
-                                                   : norm_logits_shared<quant::Type::Q4_0>,
-           {dim3(static_cast<unsigned>(blocks + of_shared)), dim3(kThreads)}, args,
-           SharedExperts{shared.weight, shared.up, shared.out, of_shared});
-  } else {
-    launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
-           {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
-    if (experts.shared_gate) multiply_packed(shared, strips, buffers.packed, context);
-  }
-  multiply_experts_few({.weight = memory.matrix(experts.gate.id),
+  launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
+         {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
+  if (experts.shared_gate && !beside) multiply_packed(shared, strips, buffers.packed, context);
+  const Besides besides{args.select.selection,
+                        {shared.weight, shared.up, tokens_of(buffers.packed, in.columns), shared.out}};
+  multiply_experts_few({.weight = gate,
                         .up = memory.matrix(experts.up.id),
                         .gated = true,
                         .by_pair = false,
@@ -356,7 +252,8 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
                         .rows = count,
                         .coded = buffers.codes,
                         .taken = buffers.taken,
-                        .selection = context.board()},
+                        .selection = context.board(),
+                        .besides = beside ? &besides : nullptr},
                        context);
 }
 

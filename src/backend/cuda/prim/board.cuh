@@ -21,15 +21,24 @@ __device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
 }
 
-/// Waits for a word and returns its number.
+/// Waits for a word and returns its number. kAcquires: what its writer had written before release_writes is
+/// seen, too, by this thread and whomever it meets then.
+template <bool kAcquires = false>
 __device__ inline float take_word(const uint64_t* at, uint32_t tag) {
   uint64_t word = 0;
 #pragma unroll 1
   do {
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    if constexpr (kAcquires) {
+      asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    } else {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    }
   } while (static_cast<uint32_t>(word >> 32) != tag);
   return __uint_as_float(static_cast<uint32_t>(word));
 }
+
+/// Before a word that says that something else is written: by this thread, or by those it has met.
+__device__ inline void release_writes() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 /// Reads words [count] to numbers in shared memory as they come. A whole warp calls it.
 __device__ inline void take_words(const uint64_t* words, int count, uint32_t tag, float* numbers) {

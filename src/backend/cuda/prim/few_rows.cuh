@@ -82,9 +82,13 @@ struct Unit {
   }
   /// What this lane needs of packed tokens for step j of four and strip n.
   __device__ __forceinline__ static uint4 token_at(const char* packed, int pitch, int chunk, int j, int n) {
+    return *place_of_token(packed, pitch, chunk, j, n);
+  }
+  __device__ __forceinline__ static const uint4* place_of_token(const char* packed, int pitch, int chunk,
+                                                                int j, int n) {
     const int lane = threadIdx.x % 32;
-    return *reinterpret_cast<const uint4*>(packed + (n * kStripTokens + lane / 4) * pitch + chunk * 256 +
-                                           j * 64 + lane % 4 * 16);
+    return reinterpret_cast<const uint4*>(packed + (n * kStripTokens + lane / 4) * pitch + chunk * 256 +
+                                          j * 64 + lane % 4 * 16);
   }
   /// The same with tokens that are at hand: token(j, n).
   template <int kStrips, typename Token>

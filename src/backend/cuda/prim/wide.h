@@ -72,6 +72,13 @@ struct Product {
   Sink sink;
 };
 
+/// out = silu(tokens times gate) * (tokens times up) of a few rows, whose tokens lie in rows.
+struct SharedGateUp {
+  Matrix gate, up;
+  Tokens tokens;
+  Rows<float> out;
+};
+
 /// How activations are packed. Slot i holds pair list[i] (experts) or row i % per_matrix of head i /
 /// per_matrix.
 struct PackPlan {
