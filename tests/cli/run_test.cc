@@ -1,4 +1,5 @@
 // The commands run, logits and profile as a user meets them.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -126,8 +127,8 @@ TEST_F(Run, LogitsAgreeWithTransformers) {
   const test::Golden golden = test::golden_case("lite-legacy-kv_b");
   const std::string tokens = test::source_path("tests/golden/lite-legacy-kv_b.json");
   for (const std::string backend : {"ref", "cpu"}) {
-    const CommandResult result = run("logits -m " + golden.model + " --tokens " + tokens + " -o " +
-                                     path("logits") + " --batch 7 --backend " + backend);
+    const CommandResult result = run(fmt::format("logits -m {} --tokens {} -o {} --batch 7 --backend {}",
+                                                 golden.model, tokens, path("logits"), backend));
     ASSERT_EQ(result.code, 0) << result.err;
     const std::vector<float> logits = test::read_floats(path("logits"));
     ASSERT_EQ(logits.size(), golden.logits.size());

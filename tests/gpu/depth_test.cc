@@ -25,6 +25,7 @@ struct Param {
 /// Depths of so many rows, each some pages and a position less deep than the one before.
 std::vector<int32_t> depths_from(int32_t deepest, int32_t rows) {
   std::vector<int32_t> depths;
+  depths.reserve(static_cast<size_t>(rows));
   for (int32_t row = 0; row < rows; ++row)
     depths.push_back(deepest - row * (static_cast<int32_t>(kPageRows) + 1));
   return depths;
@@ -50,7 +51,8 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std:
   std::vector<int32_t> tables;
   for (int32_t row = 0; row < count; ++row) {
     for (int32_t i = 0; i < used; ++i) tables.push_back(i % pages);
-    tables[static_cast<size_t>(row * used + depth_of(row) / kPage)] = pages + row;  // the row's own page
+    const int32_t own = row * used + depth_of(row) / kPage;
+    tables[static_cast<size_t>(own)] = pages + row;  // the row's own page
   }
   std::vector<float> values(run.elements(run.program().output()));
   StepOutput output{values};
@@ -142,6 +144,7 @@ TEST_P(CudaNeighbours, OfOtherDepthsChangeNoBit) {
   CaseRun run(case_of("mla_heads", "20 heads with q rows 1"), 7);
   const auto [rows, span] = GetParam();
   std::vector<int32_t> depths;
+  depths.reserve(static_cast<size_t>(rows));
   for (int32_t row = 0; row < rows; ++row) depths.push_back(17 + row * span / rows);
   constexpr int32_t kDeepest = 9001, kPages = kDeepest / static_cast<int32_t>(kPageRows) + 1;
   const std::vector<float> expected = values_at(run, cuda, depths, kPages);

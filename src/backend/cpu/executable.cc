@@ -233,6 +233,7 @@ class CpuBackend : public Backend {
       });
     }
     std::vector<Variants> list;
+    list.reserve(types.size());
     for (const quant::Type type : types) list.push_back(cpu::ahead_variants(type));
     return list;
   }

@@ -261,7 +261,9 @@ struct TiledScratch {
 
   explicit TiledScratch(float* scratch) {
     // Tiles are loaded line by line: the scratch of a worker begins at a page, but this may be its middle.
-    auto* at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) / 64 * 64);
+    constexpr size_t kLine = 64;
+    const size_t behind = reinterpret_cast<uintptr_t>(scratch) % kLine;
+    float* const at = scratch + (kLine - behind) % kLine / sizeof(float);
     constexpr int64_t kPanelFloats = kPanelRows * kTiledColumns / 2;
     panels[0] = reinterpret_cast<uint16_t*>(at);
     panels[1] = reinterpret_cast<uint16_t*>(at + kPanelFloats);

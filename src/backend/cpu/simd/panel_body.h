@@ -170,7 +170,7 @@ SLUICE_INLINE inline void add_products(const Codec& codec, int group, const Quan
       sums[r] = L::fma(minimum, L::all_f(scaled_sum<Codec>(*x[r], half)), sums[r]);
     });
   };
-  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
+  repeat<Codec::kHalves>([&]([[maybe_unused]] auto half) SLUICE_INLINE {
     if constexpr (Codec::kMinimum) {
       add_minimum(half, codec.minimum(group, half));
     } else if constexpr (L::kSumsAreFloats && !kHasStart<Codec> && Codec::kOffset != 0) {
