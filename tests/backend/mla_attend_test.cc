@@ -166,6 +166,16 @@ class ChunkRun {
   std::vector<int32_t> counts_;
 };
 
+/// The error's norm in the result's.
+double relative_error(const std::vector<float>& actual, const std::vector<double>& expected) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
+    norm += std::pow(expected[i], 2);
+  }
+  return std::sqrt(error / norm);
+}
+
 TEST(AttendKernels, AgreeWithSumsInDouble) {
   for (const AttendKernels* kernels : all_kernels()) {
     for (const Case& c : kCases) {
@@ -173,13 +183,9 @@ TEST(AttendKernels, AgreeWithSumsInDouble) {
         ChunkRun run(*kernels, c, how);
         const std::vector<double> expected = run.expected();
         const std::vector<float> actual = run.run(0, c.queries);
-        double error = 0, norm = 0;
-        for (size_t i = 0; i < expected.size(); ++i) {
-          error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
-          norm += std::pow(expected[i], 2);
-        }
         // Four operands, each off by half a unit in its last bit at most; float32's sums come to more.
-        EXPECT_LE(std::sqrt(error / norm), kernels->bits < 24 ? std::ldexp(1, -kernels->bits) : 0x1p-20)
+        EXPECT_LE(relative_error(actual, expected),
+                  kernels->bits < 24 ? std::ldexp(1, -kernels->bits) : 0x1p-20)
             << kernels->name << " " << c.queries << " of " << c.shape.width << " from "
             << static_cast<int>(how);
       }
@@ -193,13 +199,8 @@ TEST(AttendKernels, RowsMayBeOfVeryDifferentSize) {
       ChunkRun run(*kernels, c, Rows::F16, true);
       const std::vector<double> expected = run.expected();
       const std::vector<float> actual = run.run(0, c.queries);
-      double error = 0, norm = 0;
-      for (size_t i = 0; i < expected.size(); ++i) {
-        error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
-        norm += std::pow(expected[i], 2);
-      }
       // Scores of hundreds: what they are off by is 16 times as much of a weight.
-      EXPECT_LE(std::sqrt(error / norm), std::ldexp(1, 4 - std::min(kernels->bits, 16)))
+      EXPECT_LE(relative_error(actual, expected), std::ldexp(1, 4 - std::min(kernels->bits, 16)))
           << kernels->name << " " << c.queries << " of " << c.shape.width;
     }
   }
@@ -298,12 +299,9 @@ void expect_the_same_bits(quant::Type cache) {
       return sequence.last_rows(*make_cpu_backend({.threads = threads, .isa = isa}), rows);
     };
     const std::vector<float> one = run(1, 1);
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      error += std::pow(expected[i] - one[i], 2);
-      norm += std::pow(expected[i], 2);
-    }
-    EXPECT_LE(std::sqrt(error / norm), attend_kernels(isa).bits == 8 ? 0x1p-8 : 0x1p-11) << isa_name(isa);
+    EXPECT_LE(relative_error(one, {expected.begin(), expected.end()}),
+              attend_kernels(isa).bits == 8 ? 0x1p-8 : 0x1p-11)
+        << isa_name(isa);
     EXPECT_EQ(one, run(1, 20)) << isa_name(isa);
     EXPECT_EQ(one, run(2, 1)) << isa_name(isa);  // 67 chunks: more than the workers keep at once
     EXPECT_EQ(one, run(3, 7)) << isa_name(isa);

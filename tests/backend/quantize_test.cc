@@ -43,7 +43,7 @@ TEST_P(QuantizeTest, IsWithinHalfAStepAndSumsItsCodes) {
       // Where sums are floats: the bits of 1.5 * 2^23, less 32 of them.
       const int32_t bits = std::bit_cast<int32_t>(0x1.8p23f);
       const bool starts = blocks[b].sums[h] > bits / 2;
-      EXPECT_EQ(starts ? (bits - blocks[b].sums[h]) / 32 : blocks[b].sums[h], sums[h]);
+      EXPECT_EQ(blocks[b].sums[h], starts ? bits - 32 * sums[h] : sums[h]);
     }
     EXPECT_FLOAT_EQ(blocks[b].scaled_sum, blocks[b].scale * static_cast<float>(sums[0] + sums[1]));
   }

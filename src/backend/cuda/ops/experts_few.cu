@@ -624,9 +624,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <quant::Type kType>
 __global__ void __launch_bounds__(kThreads, 1)
     experts_of_kept_rows_and_shared(const Stamps stamps, const __grid_constant__ KeptArgs p,
-                                    const __grid_constant__ Besides besides) {
+                                    const __grid_constant__ SelectAndShared more) {
   const Link link(stamps);
-  multiply_kept_rows(p, link, few::GateUpItems<kType>(besides.shared), &besides.selection);
+  multiply_kept_rows(p, link, few::GateUpItems<kType>(more.shared), &more.selection);
 }
 
 /// Tokens of a tile: about twice what an expert has on average, so that hardly any expert needs two.
@@ -702,12 +702,12 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
                               rings_of(true) + context.step_rows * args.token.pitch};
     const KeptArgs kept{args.map,    weight,     product.out,   product.rows,      args.per_row,
                         args.across, args.token, product.coded, product.selection, product.taken};
-    if (product.besides == nullptr) return launch(context, experts_of_kept_rows, of_kept, kept);
+    if (product.select_and_shared == nullptr) return launch(context, experts_of_kept_rows, of_kept, kept);
     return launch(context,
-                  product.besides->shared.gate.type == quant::Type::Q5_K
+                  product.select_and_shared->shared.gate.type == quant::Type::Q5_K
                       ? experts_of_kept_rows_and_shared<quant::Type::Q5_K>
                       : experts_of_kept_rows_and_shared<quant::Type::Q4_0>,
-                  of_kept, kept, *product.besides);
+                  of_kept, kept, *product.select_and_shared);
   }
   const auto with = [&]<int kStrips, bool kByMap>() {
     return product.gated ? experts_few<kStrips, true, kByMap> : experts_few<kStrips, false, kByMap>;

@@ -18,10 +18,10 @@ struct RowSelection {
   Board board;
 };
 
-/// What gates and ups of up to 8 rows do besides: they select (for all that is behind), and multiply the
-/// shared experts. A row is packed for these, coded, and `taken` is zero, when its word at kPackedBoard is
+/// Gates and ups of up to 8 rows select for themselves (and for all that is behind) and multiply the shared
+/// experts. A row is packed for these, coded, and `taken` is zero, when its word at kPackedBoard is
 /// there.
-struct Besides {
+struct SelectAndShared {
   RowSelection selection;
   SharedGateUp shared;
 };
@@ -38,8 +38,8 @@ struct ExpertsFew {
   const char* coded = nullptr;
   /// Zero, or null: how many items warps have taken beyond their first.
   unsigned* taken = nullptr;
-  Board selection{};                 ///< where the selection was left (kSelectionBoard), or null: in ids
-  const Besides* besides = nullptr;  ///< or null (takes_shared_experts)
+  Board selection{};  ///< where the selection was left (kSelectionBoard), or null: in ids
+  const SelectAndShared* select_and_shared = nullptr;  ///< or null (takes_shared_experts)
   /// Rows of one matrix that are packed beside, for a launch behind this one: whole chunks of aligned columns
   /// (packs_beside), not where gated.
   PackPlan beside{};

@@ -41,7 +41,7 @@ struct Select {
   unsigned* taken;  ///< becomes zero
   few_bytes::TokenRows token;
   RowSelection selection;
-  bool packs_alone;  ///< the launch behind selects (ExpertsFew::besides)
+  bool packs_alone;  ///< the launch behind selects (ExpertsFew::select_and_shared)
 };
 
 struct Args {
@@ -240,8 +240,8 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
          {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
   if (experts.shared_gate && !beside) multiply_packed(shared, strips, buffers.packed, context);
-  const Besides besides{args.select.selection,
-                        {shared.weight, shared.up, tokens_of(buffers.packed, in.columns), shared.out}};
+  const SelectAndShared more{args.select.selection,
+                             {shared.weight, shared.up, tokens_of(buffers.packed, in.columns), shared.out}};
   multiply_experts_few({.weight = gate,
                         .up = memory.matrix(experts.up.id),
                         .gated = true,
@@ -253,7 +253,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
                         .coded = buffers.codes,
                         .taken = buffers.taken,
                         .selection = context.board(),
-                        .besides = beside ? &besides : nullptr},
+                        .select_and_shared = beside ? &more : nullptr},
                        context);
 }
 
