@@ -128,6 +128,12 @@ program::Cost cost_of(const program::Program& program, const BenchTest& test, in
   return sum;
 }
 
+/// Bytes that a step reads, on average.
+double step_bytes(const program::Program& program, const BenchTest& test, int64_t max_rows) {
+  const int64_t steps = (test.prompt + max_rows - 1) / max_rows + test.gen;
+  return cost_of(program, test, max_rows, {}).bytes_read / static_cast<double>(steps);
+}
+
 /// What one repetition took.
 struct Repetition {
   int64_t prompt_ns = 0, gen_ns = 0;
@@ -157,7 +163,8 @@ Repetition repeat(MeasuredSteps& steps, program::Executable& executable, const B
   return result;
 }
 
-/// Reads memory before and after what is measured: its peak is the better of the two.
+/// Reads memory before and after what is measured: its peak is the better of the two, where nothing is read
+/// between steps (ReadTurns).
 class Bandwidth {
  public:
   explicit Bandwidth(program::Backend& backend) : backend_(backend), last_(backend.peaks().bytes_per_second) {
@@ -243,6 +250,8 @@ void print_marks(const BenchRecord& record) {
   if (record.peak_memory_bytes > 0)
     text +=
         fmt::format(", {:.2f} GB of memory at most", 1e-9 * static_cast<double>(record.peak_memory_bytes));
+  if (record.peaks.bytes_per_second != record.around_bytes_per_second)
+    text += fmt::format(", read bandwidth between steps {:.1f} GB/s", 1e-9 * record.peaks.bytes_per_second);
   fmt::print(stderr, "sluice: {}: {}\n", record.test.name(), text);
 }
 
@@ -260,6 +269,10 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
     if (test.prompt > 0) steps.prompt(test.depth, test.prompt);
     if (test.gen > 0) steps.decode_step(test.depth + test.prompt, test.parallel);
   }
+  const int64_t peak_before = peak_memory_bytes();
+  ReadTurns turns(setup.backend, step_bytes(setup.executable->program(), test, steps.max_rows()));
+  reset_peak_memory();
+  steps.read_between(&turns);
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     show(options, fmt::format("{}: repetition {} of {}", test.name(), repetition + 1, options.repetitions));
     const Repetition result = repeat(steps, *setup.executable, test);
@@ -268,9 +281,12 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
     record.experts = result.experts;
   }
   record.cost = cost_of(setup.executable->program(), test, steps.max_rows(), record.experts);
-  record.peak_memory_bytes = peak_memory_bytes();
+  steps.read_between(nullptr);
+  record.peak_memory_bytes = std::max(peak_before, peak_memory_bytes() - turns.memory_bytes());
   record.peaks = setup.backend.peaks();
-  record.peaks.bytes_per_second = bandwidth.around();
+  record.around_bytes_per_second = bandwidth.around();
+  record.peaks.bytes_per_second =
+      turns.bytes_per_second() > 0 ? turns.bytes_per_second() : record.around_bytes_per_second;
   reset_peak_memory();  // what measuring the bandwidth took is none of the model's
   print_marks(record);
   if (record.experts.uniform > 0) {
@@ -418,12 +434,13 @@ void add_bench(CLI::App& app) {
   command->footer(
       "Numbers may be lists and ranges (1,2,4 or 512-2048+512 or 1-8*2), and flags be given again. Prompts\n"
       "and contexts are random tokens (--seed), a context is computed before the clock starts. MB/token are\n"
-      "the bytes that the ops must read; the limit is reading them at the bandwidth measured around the "
-      "test,\n"
-      "or computing at the best measured rate; what a large cache holds, as all of a small model, may "
-      "exceed\n"
-      "it. Time to the first token, load time and memory are told on standard error, and in csv, json and "
-      "sql.");
+      "the bytes that the ops must read; the limit is reading them at the bandwidth measured between steps "
+      "(of\n"
+      "small models and on GPUs around the test), or computing at the best measured rate; what a large "
+      "cache\n"
+      "holds, as all of a small model, may exceed it. Time to the first token, load time and memory are told "
+      "on\n"
+      "standard error, and in csv, json and sql.");
   command
       ->add_option("-m,--model", options->models,
                    "GGUF file, may be given again; without it the bundled model")

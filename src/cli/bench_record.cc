@@ -55,6 +55,7 @@ Json fields(const BenchRecord& r) {
                {"flops_per_second", r.cost.flops / seconds},
                {"peak_bytes_per_second", r.peaks.bytes_per_second},
                {"peak_flops_per_second", r.peaks.flops},
+               {"around_bytes_per_second", r.around_bytes_per_second},
                {"limit_ts", r.peaks.limit_seconds(r.cost) > 0 ? tokens / r.peaks.limit_seconds(r.cost) : 0.0},
                {"share_of_limit", r.peaks.limit_seconds(r.cost) / seconds},
                {"experts_distinct", r.experts.distinct},

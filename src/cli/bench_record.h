@@ -41,8 +41,9 @@ struct BenchRecord {
   double load_ns = 0;
   int64_t peak_memory_bytes = 0;  ///< of the process while this ran
   program::Cost cost;             ///< of a repetition
-  program::Peaks peaks;           ///< their read bandwidth measured around this test
-  profile::ExpertCount experts;   ///< counted when several sequences share steps
+  program::Peaks peaks;           ///< their read bandwidth measured between this test's steps or around it
+  double around_bytes_per_second = 0;  ///< the better reading of before and after
+  profile::ExpertCount experts;        ///< counted when several sequences share steps
 
   std::vector<double> samples_ts() const;  ///< tokens a second of each repetition
   double seconds() const;                  ///< mean

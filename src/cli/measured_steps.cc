@@ -1,12 +1,33 @@
 #include "cli/measured_steps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 
 namespace sluice::cli {
+namespace {
+
+/// More than any cache of the processors of today but the largest servers' holds.
+constexpr double kLeastStepBytes = 256e6;
+constexpr double kTurnBytes = 128e6;  // some milliseconds
+constexpr double kReadShare = 0.125;
+
+}  // namespace
+
+ReadTurns::ReadTurns(program::Backend& backend, double step_bytes) {
+  if (step_bytes < kLeastStepBytes) return;
+  probe_ = backend.bandwidth_probe();
+  turn_steps_ = std::max<int64_t>(1, std::llround(kTurnBytes / (kReadShare * step_bytes)));
+  turn_bytes_ = std::llround(kReadShare * step_bytes * static_cast<double>(turn_steps_));
+}
+
+void ReadTurns::after_step() {
+  if (probe_ == nullptr || ++steps_ % turn_steps_ != 0) return;
+  probe_->read(turn_bytes_);
+}
 
 MeasuredSteps::MeasuredSteps(program::Executable& executable, int64_t max_rows, int32_t sequences,
                              int64_t context, uint64_t seed)
@@ -52,6 +73,7 @@ int64_t MeasuredSteps::step() {
   }
   const int64_t ns = now_ns() - begin;
   if (times_ != nullptr) executable_.fetch_times(*times_);
+  if (turns_ != nullptr) turns_->after_step();
   return ns;
 }
 
@@ -108,6 +130,7 @@ int64_t MeasuredSteps::prompt(int64_t position, int64_t tokens) {
 
 void MeasuredSteps::fill(int64_t depth, int32_t sequences) {
   program::StepTimes* const times = std::exchange(times_, nullptr);
+  ReadTurns* const turns = std::exchange(turns_, nullptr);
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
     for (int64_t at = filled_[static_cast<size_t>(sequence)]; at < depth;
          at = filled_[static_cast<size_t>(sequence)]) {
@@ -115,6 +138,7 @@ void MeasuredSteps::fill(int64_t depth, int32_t sequences) {
     }
   }
   times_ = times;
+  turns_ = turns;
 }
 
 }  // namespace sluice::cli

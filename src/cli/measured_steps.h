@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/batch.h"
@@ -10,6 +11,24 @@
 #include "program/backend.h"
 
 namespace sluice::cli {
+
+/// Reads memory between steps, about an eighth of what the steps read: always so many bytes after so many
+/// steps, so that both spend the same share of their time in a machine's quick and slow moments.
+class ReadTurns {
+ public:
+  /// step_bytes: what a step reads. Does nothing where the backend's bandwidth does not change, and for steps
+  /// that read so little that a cache may hold it, which readings would turn out.
+  ReadTurns(program::Backend& backend, double step_bytes);
+
+  void after_step();
+  /// Of all readings together; 0: there were none.
+  double bytes_per_second() const { return probe_ != nullptr ? probe_->bytes_per_second() : 0; }
+  int64_t memory_bytes() const { return probe_ != nullptr ? probe_->memory_bytes() : 0; }
+
+ private:
+  std::unique_ptr<program::BandwidthProbe> probe_;
+  int64_t turn_bytes_ = 0, turn_steps_ = 1, steps_ = 0;
+};
 
 class MeasuredSteps {
  public:
@@ -32,6 +51,8 @@ class MeasuredSteps {
 
   /// Set: every step is run_timed into it.
   void time_into(program::StepTimes* times) { times_ = times; }
+  /// Set: it reads after every step but those that fill a context.
+  void read_between(ReadTurns* turns) { turns_ = turns; }
   int64_t max_rows() const { return max_rows_; }
 
   /// Pages that an executable needs for this.
@@ -56,6 +77,7 @@ class MeasuredSteps {
   std::vector<program::Likely> likeliest_;  ///< what serving asks a device for, where it finds them
   std::vector<float> logits_;               ///< elsewhere
   program::StepTimes* times_ = nullptr;
+  ReadTurns* turns_ = nullptr;
 };
 
 }  // namespace sluice::cli

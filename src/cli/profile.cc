@@ -46,7 +46,7 @@ struct Options {
   int64_t decode_steps() const { return gen >= 0 ? gen : (prompt > 0 ? 0 : 32); }
 };
 
-/// What one kind of step was measured at: the report's input but for the peaks.
+/// What one kind of step was measured at: the report's input.
 struct Measured {
   std::string test;
   std::vector<profile::Sample> samples;
@@ -55,6 +55,7 @@ struct Measured {
   profile::ExpertCount experts;
   std::vector<program::StepTimes> traced;
   std::vector<program::BoundKernel> kernels;  ///< of these steps
+  program::Peaks peaks;                       ///< their bandwidth measured between the steps, where it drifts
   int workers = 0;
 };
 
@@ -91,15 +92,19 @@ class Profiler {
     result.test = fmt::format("tg{}{}{}", options_.decode_steps(),
                               options_.batch > 1 ? fmt::format(" x {}", options_.batch) : "", depth_text());
     steps_->fill(options_.depth, options_.batch);
+    const auto rows = static_cast<double>(options_.batch);
+    const double context = static_cast<double>(options_.depth) + 1 + static_cast<double>(count + 1) / 2;
+    const program::StepShape shape{
+        .rows = rows, .outputs = rows, .context = context, .cache_rows = rows * context};
     warm_up([&] { steps_->decode_step(options_.depth, options_.batch); });
+    ReadTurns turns(*backend_, program::total_cost(program(), shape).bytes_read);
+    steps_->read_between(&turns);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t position = options_.depth + 1 + i;
       add(
           result, i % 2 == 0, [&] { return steps_->decode_step(position, options_.batch); }, options_.batch);
     }
-    const auto rows = static_cast<double>(options_.batch);
-    const double context = static_cast<double>(options_.depth) + 1 + static_cast<double>(count + 1) / 2;
-    finish(result, {.rows = rows, .outputs = rows, .context = context, .cache_rows = rows * context});
+    finish(result, shape, turns);
     return result;
   }
 
@@ -109,7 +114,13 @@ class Profiler {
     Measured result;
     result.test = fmt::format("pp{}{}", rows * count, depth_text());
     steps_->fill(options_.depth, 1);
+    const auto depth = static_cast<double>(options_.depth), all = static_cast<double>(rows * count);
+    const program::StepShape shape{.rows = static_cast<double>(rows),
+                                   .context = depth + (all + 1) / 2,
+                                   .cache_rows = depth + (all + static_cast<double>(rows)) / 2};
     warm_up([&] { steps_->prompt_step(options_.depth, rows); });
+    ReadTurns turns(*backend_, program::total_cost(program(), shape).bytes_read);
+    steps_->read_between(&turns);
     // An odd number of steps in a turn is timed the other way round in the next.
     const int64_t least = std::max(2 * count, kLeastPromptSteps), began = now_ns();
     // Whole turns, in pairs: as many timed steps as untimed ones at each position.
@@ -123,10 +134,7 @@ class Profiler {
           result, (i + (count % 2 == 0 ? turn : 0)) % 2 == 0,
           [&] { return steps_->prompt_step(position, rows); }, rows);
     }
-    const auto depth = static_cast<double>(options_.depth), all = static_cast<double>(rows * count);
-    finish(result, {.rows = static_cast<double>(rows),
-                    .context = depth + (all + 1) / 2,
-                    .cache_rows = depth + (all + static_cast<double>(rows)) / 2});
+    finish(result, shape, turns);
     return result;
   }
 
@@ -184,7 +192,10 @@ class Profiler {
     if (!options_.trace.empty() && result.traced.size() < kTracedSteps) result.traced.push_back(times_);
   }
 
-  void finish(Measured& result, program::StepShape shape) const {
+  void finish(Measured& result, program::StepShape shape, const ReadTurns& turns) const {
+    steps_->read_between(nullptr);
+    result.peaks = backend_->peaks();
+    if (turns.bytes_per_second() > 0) result.peaks.bytes_per_second = turns.bytes_per_second();
     result.kernels = executable_->bound_for(std::llround(shape.rows), std::llround(shape.context));
     const auto count = static_cast<double>(std::max<size_t>(result.samples.size(), 1));
     result.experts.distinct /= count;
@@ -207,9 +218,8 @@ profile::Report report_of(const Options& options, Profiler& profiler, const Meas
                                : options.weights ? profile::Group::Weight
                                : options.records ? profile::Group::Record
                                                  : profile::Group::Op;
-  profile::Report report =
-      profile::make_report({profiler.program(), measured.kernels, measured.samples, measured.untimed_ns,
-                            measured.shape, profiler.backend().peaks(), group});
+  profile::Report report = profile::make_report({profiler.program(), measured.kernels, measured.samples,
+                                                 measured.untimed_ns, measured.shape, measured.peaks, group});
   report.test = measured.test;
   report.experts = measured.experts;
   report.workers = measured.workers;

@@ -91,6 +91,19 @@ struct Peaks {
   }
 };
 
+/// Reads memory that is in no cache, a stretch at a time. On a shared machine bandwidth changes within
+/// seconds: readings between steps meet what the steps meet.
+class BandwidthProbe {
+ public:
+  virtual ~BandwidthProbe() = default;
+  /// Reads about so many bytes more, each time with the next of several loops.
+  virtual void read(int64_t bytes) = 0;
+  /// Of all readings by the loop that was fastest; 0: there were none.
+  virtual double bytes_per_second() const = 0;
+  /// Physical memory that it holds for this.
+  virtual int64_t memory_bytes() const = 0;
+};
+
 /// Memory that an executable takes when all of it is in use.
 struct MemoryNeeds {
   int64_t weights_bytes = 0;  ///< the file's as they lie there, or what a backend makes of them
@@ -171,6 +184,8 @@ class Backend {
   virtual const Peaks& peaks() = 0;
   /// Bytes a second that reading memory reaches now, measured anew (a second): on shared machines it drifts.
   virtual double measure_read_bandwidth() = 0;
+  /// Null where nothing else reads the device's memory, so that its bandwidth stays what it was.
+  virtual std::unique_ptr<BandwidthProbe> bandwidth_probe() { return nullptr; }
 };
 
 /// The ops that a backend runs in steps of so many rows: legalize of program/program.h by what it has for

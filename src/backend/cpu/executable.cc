@@ -267,6 +267,7 @@ class CpuBackend : public Backend {
   }
   const Peaks& peaks() override { return cpu::machine_peaks(threads_); }
   double measure_read_bandwidth() override { return cpu::measure_read_bandwidth(threads_); }
+  std::unique_ptr<BandwidthProbe> bandwidth_probe() override { return cpu::make_bandwidth_probe(threads_); }
 
  private:
   Program legal(const Program& program) const {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -140,17 +141,36 @@ class ReadBuffer {
     });
   }
 
+  int64_t bytes() const { return bytes_; }
+
   double bytes_per_second(ReadLoop loop, ReadPattern pattern) {
-    const double ns = best_ns(team_, [&](int worker) {
-      const Slice mine = part(worker);
-      volatile uint64_t kept = loop(data_ + mine.first, mine.last - mine.first, pattern);
-      (void)kept;
-    });
+    const double ns = best_ns(team_, [&](int worker) { read(loop, pattern, part(worker)); });
     return static_cast<double>(bytes_) * 1e9 / ns;
+  }
+
+  /// Over one of `stretches` pieces of every worker's part, once.
+  double ns_a_byte(ReadLoop loop, ReadPattern pattern, int64_t stretch, int64_t stretches) {
+    std::atomic<int64_t> bytes = 0;
+    team_.run([](int) {});  // who slept is awake when the clock starts
+    const int64_t begin = now_ns();
+    team_.run([&](int worker) {
+      const Slice mine = part(worker);
+      const Slice piece = slice_of(mine.last - mine.first, static_cast<int>(stretch),
+                                   static_cast<int>(stretches), 4 * kReadMultiple);
+      read(loop, pattern, {mine.first + piece.first, mine.first + piece.last});
+      bytes += piece.last - piece.first;
+    });
+    return static_cast<double>(std::max<int64_t>(now_ns() - begin, 1)) /
+           static_cast<double>(std::max<int64_t>(bytes, 1));
   }
 
  private:
   Slice part(int worker) const { return slice_of(bytes_, worker, team_.size(), 4 * kReadMultiple); }
+
+  void read(ReadLoop loop, ReadPattern pattern, const Slice& slice) const {
+    volatile uint64_t kept = loop(data_ + slice.first, slice.last - slice.first, pattern);
+    (void)kept;
+  }
 
   Team& team_;
   int64_t bytes_;
@@ -181,6 +201,48 @@ Read best_read(Team& team, Isa isa) {
   }
   return best;
 }
+
+/// Piece by piece, and from the front again. Which loop is the best depends on how busy the memory is: all
+/// take turns. Pages are large ones, as the weights' are.
+class CpuBandwidthProbe : public program::BandwidthProbe {
+ public:
+  explicit CpuBandwidthProbe(int threads) : team_(threads), buffer_(team_, read_bytes(), true) {}
+
+  void read(int64_t bytes) override {
+    const int64_t stretches =
+        std::clamp<int64_t>(buffer_.bytes() / std::max<int64_t>(bytes, 1), 1, kStretches);
+    Loop& loop = loops_[static_cast<size_t>(readings_ % std::ssize(loops_))];
+    loop.ns_a_byte +=
+        buffer_.ns_a_byte(read_loop(chosen_isa()), loop.pattern, readings_ % stretches, stretches);
+    ++loop.readings;
+    ++readings_;
+  }
+  double bytes_per_second() const override {
+    double best = 0;
+    for (const Loop& loop : loops_) {
+      if (loop.readings > 0) best = std::max(best, 1e9 * static_cast<double>(loop.readings) / loop.ns_a_byte);
+    }
+    return best;
+  }
+  int64_t memory_bytes() const override { return buffer_.bytes(); }
+
+ private:
+  static constexpr int64_t kStretches = 1024;
+  struct Loop {
+    ReadPattern pattern;
+    int64_t readings = 0;
+    double ns_a_byte = 0;  // their sum
+  };
+
+  Team team_;
+  ReadBuffer buffer_;
+  std::vector<Loop> loops_ = [] {
+    std::vector<Loop> loops;
+    for (const ReadPattern pattern : kPatterns) loops.push_back({pattern});
+    return loops;
+  }();
+  int64_t readings_ = 0;
+};
 
 Peaks measure(int threads, Isa isa) {
   Team team(threads);
@@ -213,6 +275,10 @@ double measure_read_bandwidth(int threads) {
   Team team(threads);
   ReadBuffer buffer(team, read_bytes(), best.huge);
   return buffer.bytes_per_second(read_loop(chosen_isa()), best.pattern);
+}
+
+std::unique_ptr<program::BandwidthProbe> make_bandwidth_probe(int threads) {
+  return std::make_unique<CpuBandwidthProbe>(threads);
 }
 
 }  // namespace sluice::backend::cpu

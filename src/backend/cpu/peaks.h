@@ -2,6 +2,8 @@
 // profiles are shares of these.
 #pragma once
 
+#include <memory>
+
 #include "program/backend.h"
 
 namespace sluice::backend::cpu {
@@ -12,5 +14,8 @@ const program::Peaks& machine_peaks(int threads);
 
 /// Bytes a second that reading reaches now, measured anew with the loop that was best before.
 double measure_read_bandwidth(int threads);
+
+/// All loops in turns, over memory that is kept from reading to reading.
+std::unique_ptr<program::BandwidthProbe> make_bandwidth_probe(int threads);
 
 }  // namespace sluice::backend::cpu
