@@ -31,7 +31,9 @@ void encode_run(const float* in, int8_t* codes, uint8_t* scale_at, int64_t count
 
 }  // namespace
 
-bool is_cache_type(Type type) { return type == Type::F16 || type == Type::Q8_0 || type == Type::F32; }
+bool is_cache_type(Type type) {
+  return type == Type::F16 || type == Type::Q8_0 || type == Type::BF16 || type == Type::F32;
+}
 
 int64_t CacheRow::bytes() const {
   CHECK(is_cache_type(type) && exact >= 0 && exact <= columns, "{}", type_info(type).name);

@@ -16,7 +16,7 @@ inline constexpr int64_t kCacheRun = 32;
 
 /// The format of a cache's rows.
 struct CacheRow {
-  Type type = Type::F16;  ///< F16, Q8_0, or F32 for references
+  Type type = Type::F16;  ///< F16, Q8_0; BF16 where kernels multiply it, F32 for references
   int64_t columns = 0;
   int64_t exact = 0;  ///< of Q8_0: the last columns, which are binary16
 

@@ -45,8 +45,8 @@ constexpr Case kCases[] = {{32, {576, 512}}, {20, {576, 512}}, {16, {576, 512}},
                            {5, {96, 64}},    {17, {72, 40}},   {1, {33, 33}}};
 constexpr float kScale = 0.07f;
 
-/// What the tile is decoded from.
-enum class Rows { F16, F32, Q8 };
+/// What the tile is decoded from; InPlace: from nothing, the rows are read where they lie.
+enum class Rows { F16, F32, Q8, Bf16, InPlace };
 
 /// Random queries and cache rows, and room that is full of NaN until something is written there.
 class ChunkRun {
@@ -61,6 +61,8 @@ class ChunkRun {
       const size_t row = i / static_cast<size_t>(c.shape.width);
       rows_[i] = f32_to_f16(normal(random_) * (uneven ? kSizes[row % std::size(kSizes)] : 1.0f));
     }
+    for (size_t i = 0; i < rows_.size(); ++i)
+      pages_[2 * i / rows_.size()].push_back(f32_to_bf16(f16_to_f32(rows_[i])));
     // All whole runs of the rank in eight bits, with scales of their own, the other columns as they are.
     std::mt19937 random(8);
     std::normal_distribution<float> normal_of_scales;
@@ -96,7 +98,10 @@ class ChunkRun {
     for (int64_t at = 0; at < longest; at += 64) {
       const int64_t rows = std::min<int64_t>(64, longest - at);
       const uint16_t* halves = rows_.data() + at * shape.width;
-      if (how_ == Rows::Q8) {
+      if (how_ == Rows::InPlace) break;
+      if (how_ == Rows::Bf16) {
+        kernels_.decode_bf16(pages_[at / kHalfRows].data(), shape, at, rows, tile.data());
+      } else if (how_ == Rows::Q8) {
         const quant::CacheRow format = q8();
         kernels_.decode_q8({bytes_.data() + at * format.bytes(), format.bytes(), format.coded(),
                             format.exact_at(), format.scales_at()},
@@ -112,8 +117,13 @@ class ChunkRun {
     std::vector<const float*> q;
     for (int64_t i = 0; i < count; ++i) q.push_back(queries_.data() + (first + i) * shape.width);
     kernels_.pack(q.data(), count, shape, packed.data());
-    kernels_.attend(packed.data(), counts, count, tile.data(), shape, kScale, work.data(), {},
-                    {largest.data(), total.data(), sums.data()});
+    const ChunkResult result{largest.data(), total.data(), sums.data()};
+    if (how_ == Rows::InPlace) {
+      const uint16_t* const pages[] = {pages_[0].data(), pages_[1].data()};
+      kernels_.attend_pages(packed.data(), counts, count, pages, shape, kScale, work.data(), {}, result);
+    } else {
+      kernels_.attend(packed.data(), counts, count, tile.data(), shape, kScale, work.data(), {}, result);
+    }
     for (int64_t i = 0; i < count; ++i) {
       const float* row = sums.data() + i * kernels_.sums_stride(shape);
       for (int64_t n = 0; n < shape.rank; ++n) out.push_back(row[n] / total[static_cast<size_t>(i)]);
@@ -124,6 +134,10 @@ class ChunkRun {
   std::vector<double> expected() const {
     const quant::CacheRow format = q8();
     const auto row = [&](int64_t t, int64_t i) {
+      if (how_ >= Rows::Bf16) {
+        const auto at = static_cast<size_t>(t % kHalfRows * c_.shape.width + i);
+        return static_cast<double>(bf16_to_f32(pages_[t / kHalfRows][at]));
+      }
       if (how_ != Rows::Q8 || i >= format.coded()) return static_cast<double>(f16_to_f32(half(t, i)));
       const std::byte* at = bytes_.data() + t * format.bytes();
       uint16_t scale;
@@ -162,6 +176,7 @@ class ChunkRun {
   std::mt19937 random_{7};
   std::vector<std::byte> bytes_;  ///< the rows in eight bits
   std::vector<uint16_t> rows_;
+  std::vector<uint16_t> pages_[2];  ///< half of the rows each, in bfloat16
   std::vector<float> queries_;
   std::vector<int32_t> counts_;
 };
@@ -191,6 +206,23 @@ TEST(AttendKernels, AgreeWithSumsInDouble) {
       }
     }
   }
+}
+
+TEST(AttendKernels, RowsOfBfloat16AreTheSameBitsWhereTheyLie) {
+  int compared = 0;
+  for (const AttendKernels* kernels : all_kernels()) {
+    if (kernels->attend_pages == nullptr) continue;
+    for (const Case& c : kCases) {
+      ChunkRun decoded(*kernels, c, Rows::Bf16);
+      const std::vector<float> expected = decoded.run(0, c.queries);
+      EXPECT_LE(relative_error(expected, decoded.expected()), std::ldexp(1, -kernels->bits)) << kernels->name;
+      if (c.shape.width % kRowColumns != 0) continue;
+      EXPECT_EQ(ChunkRun(*kernels, c, Rows::InPlace).run(0, c.queries), expected)
+          << kernels->name << " " << c.queries << " of " << c.shape.width;
+      ++compared;
+    }
+  }
+  if (compared == 0) GTEST_SKIP() << "no kernels here attend to rows where they lie";
 }
 
 TEST(AttendKernels, RowsMayBeOfVeryDifferentSize) {
@@ -225,20 +257,20 @@ TEST(AttendKernels, AQueryDoesNotDependOnItsNeighbours) {
 /// own.
 class LongSequence {
  public:
-  static constexpr int64_t kLength = 8500, kLast = 20, kHeads = 3, kRank = 32, kRope = 16;
+  static constexpr int64_t kLength = 8500, kLast = 20, kHeads = 3, kRank = 32;
 
-  explicit LongSequence(quant::Type cache) {
+  LongSequence(quant::Type cache, int64_t rope) : width_(kRank + rope) {
     program::Builder b(program_);
-    b.cache(1, kRank + kRope, cache, kRope);
+    b.cache(1, width_, cache, rope);
     latent_ = b.activation("latent", program::kStepRows, 1, kRank);
-    key_ = b.activation("key", program::kStepRows, 1, kRope);
-    q_ = b.activation("q", program::kStepRows, kHeads, kRank + kRope);
+    key_ = b.activation("key", program::kStepRows, 1, rope);
+    q_ = b.activation("q", program::kStepRows, kHeads, width_);
     b.kv_append(latent_, key_, 0);
     out_ = b.mla_attend(q_, kRank, 0.1f, 0);
     program_.set_output(out_);
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
-    values_.resize(static_cast<size_t>(kLength * (1 + kHeads) * (kRank + kRope)));
+    values_.resize(static_cast<size_t>(kLength * (1 + kHeads) * width_));
     for (float& x : values_) x = normal(random);
     for (int32_t i = 0; i < kLength / program::kPageRows + 1; ++i) pages_.push_back(i);
   }
@@ -262,17 +294,32 @@ class LongSequence {
     return results;
   }
 
+  /// The result of a row whose sequence ends in the middle of a page, behind which other rows lie.
+  std::vector<float> row_before_others(program::Backend& backend, bool others_are_numbers) {
+    constexpr int64_t kRow = 98, kFilled = 128;
+    std::vector<float> values = values_;
+    for (int64_t r = kRow + 1; r < kFilled && !others_are_numbers; ++r)
+      std::fill_n(values_.begin() + r * (1 + kHeads) * width_, width_, std::nanf(""));
+    const auto executable = backend.compile(program_, program::WeightBytes(program_.tensors().size()),
+                                            {kFilled, kFilled, static_cast<int32_t>(pages_.size())});
+    step(*executable, 0, kFilled);
+    step(*executable, kRow, 1);
+    std::vector<float> out(static_cast<size_t>(kHeads * kRank));
+    executable->peek(out_, 1, out);
+    values_ = values;
+    return out;
+  }
+
  private:
   void step(program::Executable& executable, int64_t at, int64_t count) {
-    constexpr int64_t kWidth = kRank + kRope;
     std::vector<float> latent, key, q;
     std::vector<int32_t> positions, slots, sequences, zeroes(static_cast<size_t>(count), 0);
     const bool beginning = at == 0;
     for (int64_t r = at; r < at + count; ++r) {
-      const float* row = values_.data() + r * (1 + kHeads) * kWidth;
+      const float* row = values_.data() + r * (1 + kHeads) * width_;
       latent.insert(latent.end(), row, row + kRank);
-      key.insert(key.end(), row + kRank, row + kWidth);
-      q.insert(q.end(), row + kWidth, row + (1 + kHeads) * kWidth);
+      key.insert(key.end(), row + kRank, row + width_);
+      q.insert(q.end(), row + width_, row + (1 + kHeads) * width_);
       slots.push_back(static_cast<int32_t>(r));  // page 0 is the first, 1 the second
       positions.push_back(static_cast<int32_t>(beginning ? r % program::kPageRows : r));
       sequences.push_back(static_cast<int32_t>(beginning ? r / program::kPageRows : 0));
@@ -285,14 +332,15 @@ class LongSequence {
     executable.run({zeroes, positions, sequences, slots, pages_, pages, {}}, output);
   }
 
+  int64_t width_;
   program::Program program_;
   program::TensorId latent_, key_, q_, out_;
   std::vector<float> values_;
   std::vector<int32_t> pages_;
 };
 
-void expect_the_same_bits(quant::Type cache) {
-  LongSequence sequence(cache);
+void expect_the_same_bits(quant::Type cache, int64_t rope) {
+  LongSequence sequence(cache, rope);
   const std::vector<float> expected = sequence.last_rows(*make_ref_backend(), 20);
   for (const Isa isa : test::usable_isas()) {
     const auto run = [&](int threads, int64_t rows) {
@@ -309,8 +357,22 @@ void expect_the_same_bits(quant::Type cache) {
   }
 }
 
-TEST(MlaAttend, TheSameBitsHoweverTheWorkIsShared) { expect_the_same_bits(quant::Type::F16); }
-TEST(MlaAttend, TheSameBitsHoweverTheWorkIsSharedInEightBits) { expect_the_same_bits(quant::Type::Q8_0); }
+TEST(MlaAttend, TheSameBitsHoweverTheWorkIsShared) { expect_the_same_bits(quant::Type::F16, 16); }
+/// Rows of 64 numbers: bfloat16, read where they lie, on tiers that do so.
+TEST(MlaAttend, TheSameBitsHoweverTheWorkIsSharedOfWholeVectors) {
+  expect_the_same_bits(quant::Type::F16, 32);
+}
+TEST(MlaAttend, TheSameBitsHoweverTheWorkIsSharedInEightBits) { expect_the_same_bits(quant::Type::Q8_0, 16); }
+
+TEST(MlaAttend, WhatLiesBehindASequenceMayBeNoNumber) {
+  LongSequence sequence(quant::Type::F16, 32);
+  for (const Isa isa : test::usable_isas()) {
+    const auto backend = make_cpu_backend({.threads = 2, .isa = isa});
+    const std::vector<float> expected = sequence.row_before_others(*backend, true);
+    EXPECT_TRUE(std::isfinite(expected[0])) << isa_name(isa);
+    EXPECT_EQ(sequence.row_before_others(*backend, false), expected) << isa_name(isa);
+  }
+}
 
 }  // namespace
 }  // namespace sluice::backend::cpu

@@ -62,7 +62,7 @@ class CpuExecutable : public Executable {
                 options.batch_invariant ? nullptr : cpu::tile_kernels(isa), tuning, repack, team_.size(),
                 pack_file_.get()),
         memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
-                largest_scratch(program_, options)),
+                largest_scratch(program_, options), cpu::attends_in_bf16(program_, isa)),
         row_flops_(total_cost(program_, {}).flops),
         alone_flops_(alone_flops) {
     if (!options.bind_only) packed_.load(team_, progress);
@@ -112,7 +112,11 @@ class CpuExecutable : public Executable {
   /// The kernel's name and the tier; of those that read packed weights also the tiles in registers, and how
   /// large the weights are.
   std::string kernel_text(const Kernel& kernel, const Op& op) const {
-    if (!kernel.panels) return fmt::format("{}, {}", kernel.name, cpu::isa_name(isa_));
+    const bool rounded =
+        std::holds_alternative<MlaAttend>(op.args) && memory_.cache().format.type == quant::Type::BF16;
+    if (!kernel.panels) {
+      return fmt::format("{}, {}{}", kernel.name, cpu::isa_name(isa_), rounded ? ", cache in bfloat16" : "");
+    }
     std::string text = fmt::format("{}, {}: panels of {} outputs x {} rows", kernel.name, cpu::isa_name(isa_),
                                    cpu::kPanelRows, cpu::kTileRows);
     if (cpu::tile_kernels(isa_) != nullptr) {

@@ -27,13 +27,14 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
 
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
                const PackedWeights& packed, const MatmulKernels& kernels,
-               const program::CompileOptions& options, int workers, int64_t scratch_floats)
+               const program::CompileOptions& options, int workers, int64_t scratch_floats, bool bf16_cache)
     : program_(program),
       weights_(weights),
       packed_(packed),
       kernels_(kernels),
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       scratch_bytes_(worker_bytes(scratch_floats)),
+      bf16_cache_(bf16_cache),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
       cache_(program::cache_bytes(program, options.cache_pages), Pages::Size::Huge),
       scratch_(scratch_bytes_ * workers, Pages::Size::Huge) {}
@@ -65,7 +66,8 @@ Rows<int32_t> Memory::int_rows(TensorId id) const {
 
 Cache Memory::cache() const {
   const Tensor& t = program_[program_.cache()];
-  const quant::CacheRow format = t.cache_row();
+  quant::CacheRow format = t.cache_row();
+  if (format.type == quant::Type::F16 && bf16_cache_) format.type = quant::Type::BF16;
   return {cache_.data(), t.shape[0], format.bytes(), format};
 }
 

@@ -56,9 +56,10 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
 
 class Memory {
  public:
+  /// bf16_cache: a cache of binary16 holds bfloat16, as many bytes.
   Memory(const program::Program& program, const program::WeightBytes& weights, const PackedWeights& packed,
          const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
-         int64_t scratch_floats);
+         int64_t scratch_floats, bool bf16_cache);
 
   /// A weight in the file's order.
   Weight weight(program::TensorId id) const;
@@ -82,6 +83,7 @@ class Memory {
   const MatmulKernels& kernels_;
   program::MemoryPlan plan_;
   int64_t scratch_bytes_;
+  bool bf16_cache_;
   Pages arena_, cache_, scratch_;
 };
 

@@ -31,7 +31,7 @@ constexpr int64_t kGroupChunks = 4;
 /// Results of chunks that a worker keeps before they are put together.
 constexpr int64_t kSlots = 32;
 
-static_assert(kQ8Run == quant::kCacheRun);
+static_assert(kQ8Run == quant::kCacheRun && kHalfRows == kPageRows);
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -181,15 +181,23 @@ class Attention {
     return std::clamp<int64_t>(length(unit.first + query / heads_) - chunk * kChunkRows, 0, kChunkRows);
   }
 
+  /// Makes a tile of the chunk's rows, or finds that they can stay where they lie.
   void decode(const Unit& unit, int64_t chunk) {
     int64_t longest = 0;
     for (int64_t q = 0; q < queries(unit); q += heads_) longest = std::max(longest, seen(unit, chunk, q));
+    const bool rounded = cache_.format.type == quant::Type::BF16;
+    in_place_ = rounded && longest == kChunkRows;
     for (int64_t first = 0; first < longest; first += kPageRows) {
       const int64_t count = std::min<int64_t>(kPageRows, longest - first);
       const std::byte* rows =
           cache_.row(op_.cache_layer, c_.input.slot_of(unit.first, chunk * kChunkRows + first));
       const quant::CacheRow& format = cache_.format;
-      if (format.type == quant::Type::F16) {
+      if (rounded) {
+        // What lies behind a sequence's last row may be no number at all: a tile has zeroes there.
+        const auto* numbers = reinterpret_cast<const uint16_t*>(rows);
+        pages_[first / kPageRows] = numbers;
+        if (!in_place_) kernels_.decode_bf16(numbers, shape_, first, count, mine_.tile);
+      } else if (format.type == quant::Type::F16) {
         kernels_.decode_f16(reinterpret_cast<const uint16_t*>(rows), shape_, first, count, mine_.tile);
       } else if (format.type == quant::Type::Q8_0 && format.coded() % kQ8Run == 0) {
         kernels_.decode_q8({rows, cache_.row_bytes, format.coded(), format.exact_at(), format.scales_at()},
@@ -228,8 +236,12 @@ class Attention {
     for (int64_t i = 0; i < item.count; ++i) {
       counts[i] = static_cast<int32_t>(std::max<int64_t>(1, seen(item.unit, item.chunk, item.query + i)));
     }
-    kernels_.attend(packed, counts, item.count, mine_.tile, shape_, op_.scale, mine_.work,
-                    last_of_chunk(item) ? ahead(item.unit, item.chunk + 1) : Ahead{}, result);
+    const Ahead next = last_of_chunk(item) ? ahead(item.unit, item.chunk + 1) : Ahead{};
+    if (in_place_) {
+      kernels_.attend_pages(packed, counts, item.count, pages_, shape_, op_.scale, mine_.work, next, result);
+    } else {
+      kernels_.attend(packed, counts, item.count, mine_.tile, shape_, op_.scale, mine_.work, next, result);
+    }
   }
 
   int64_t last_of_group(const Unit& unit, int64_t chunk) const {
@@ -392,6 +404,8 @@ class Attention {
   Scratch mine_;
   int64_t unit_rows_ = kUnitRows;  // of a unit at most
   int64_t batch_ = kQueries;       // queries of an item
+  bool in_place_ = false;          // the chunk's rows are not in the tile but at pages_
+  const uint16_t* pages_[2] = {};
 };
 
 void mla_attend(const Program& p, const Op& record, const Context& c) {
@@ -411,6 +425,13 @@ int64_t mla_attend_scratch(const Program& p, const Op& record, const CompileOpti
 }
 
 }  // namespace
+
+bool attends_in_bf16(const Program& program, Isa isa) {
+  if (attend_kernels(isa).attend_pages == nullptr || program.cache() == kNoTensor) return false;
+  return program[program.cache()].columns() % kRowColumns == 0 &&
+         std::none_of(program.ops().begin(), program.ops().end(),
+                      [](const Op& op) { return std::holds_alternative<Attend>(op.args); });
+}
 
 const Kernel kMlaAttend{"mla_attend chunks", Share::Together, mla_attend, mla_attend_scratch};
 

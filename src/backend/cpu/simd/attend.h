@@ -14,6 +14,10 @@ enum class Isa : uint8_t;  // isa.h
 /// Cache rows of a chunk: its tile (295 KB in float32, 147 KB in bfloat16 or 279 KB with values in pairs, at
 /// 512 + 64 columns) fits most second caches.
 inline constexpr int64_t kChunkRows = 128;
+/// Of which half may lie in one place and half in another.
+inline constexpr int64_t kHalfRows = kChunkRows / 2;
+/// Columns of rows that are attended to where they lie: a multiple of this.
+inline constexpr int64_t kRowColumns = 32;
 /// Queries that one call takes at most.
 inline constexpr int64_t kQueries = 32;
 
@@ -68,6 +72,13 @@ struct AttendKernels {
                  float scale, float* work, Ahead, ChunkResult);
   /// out = out * a + sums * b for `count` numbers.
   void (*merge)(float* out, float a, const float* sums, float b, int64_t count);
+  /// For kernels that multiply bfloat16, or null; they want whole vectors of kRowColumns columns. Decodes
+  /// such rows as the others do, and attends to those of a whole chunk where they lie, the first half of them
+  /// at pages[0] and the second at pages[1]: the same bits as of a tile.
+  void (*decode_bf16)(const uint16_t* rows, AttendShape, int64_t first, int64_t count, float* tile) = nullptr;
+  void (*attend_pages)(const float* packed, const int32_t* counts, int64_t queries,
+                       const uint16_t* const* pages, AttendShape, float scale, float* work, Ahead,
+                       ChunkResult) = nullptr;
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

@@ -77,6 +77,22 @@ struct Operand : FloatSums {
   }
 };
 
+/// A row of bfloat16; null: of zeroes.
+struct Bf16Row {
+  const uint16_t* at;
+  __m512 columns(int64_t c, int64_t width) const {
+    if (at == nullptr || c >= width) return _mm512_setzero_ps();
+    const unsigned mask = c + 16 <= width ? 0xFFFF : (1u << (width - c)) - 1;
+    const __m256i numbers = _mm256_maskz_loadu_epi16(static_cast<__mmask16>(mask), at + c);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
+  }
+};
+
+void decode_bf16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  const auto row = [&](int64_t t, bool there) { return Bf16Row{there ? rows + t * shape.width : nullptr}; };
+  decode(row, shape, first, count, tile);
+}
+
 void pack(const float* const* q, int64_t queries, AttendShape shape, float* packed) {
   auto* out = reinterpret_cast<uint16_t*>(packed);
   for (int64_t i = 0; i < queries; ++i) {
@@ -90,11 +106,17 @@ void pack(const float* const* q, int64_t queries, AttendShape shape, float* pack
 // Operand first.
 #include "backend/cpu/simd/attend_body.h"
 
+void attend_pages(const float* packed, const int32_t* counts, int64_t queries, const uint16_t* const* pages,
+                  AttendShape shape, float scale, float* work, Ahead ahead, ChunkResult result) {
+  attend_keys(packed, counts, queries, {{pages[0], pages[1]}, shape.width}, nullptr, shape, scale, work,
+              ahead, result);
+}
+
 }  // namespace
 
 extern const AttendKernels kAttendAvx512Bf16;
-const AttendKernels kAttendAvx512Bf16{"avx512 bf16", 8,           tile_floats, packed_floats,
-                                      work_floats,   sums_stride, decode_f16,  decode_q8,
-                                      decode_f32,    pack,        attend,      merge_sums};
+const AttendKernels kAttendAvx512Bf16{"avx512 bf16", 8,          tile_floats, packed_floats, work_floats,
+                                      sums_stride,   decode_f16, decode_q8,   decode_f32,    pack,
+                                      attend,        merge_sums, decode_bf16, attend_pages};
 
 }  // namespace sluice::backend::cpu
