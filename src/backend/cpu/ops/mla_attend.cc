@@ -23,7 +23,7 @@ using namespace program;
 /// Rows of a unit at most: 16 rows of 20 heads make ten calls of 32 queries a chunk, beside which decoding it
 /// is little.
 constexpr int64_t kUnitRows = 16;
-/// Decoding a chunk takes about as long as so many queries: 2 with AVX-512's bfloat16, 19 with AMX.
+/// Decoding a chunk takes about as long as so many queries: none where it lies as bfloat16, 19 with AMX.
 constexpr int64_t kDecodeQueries = 8;
 /// Chunks whose results are put together while a core still has them: a worker leaves the others a quarter
 /// of what it computes.
