@@ -23,7 +23,8 @@ using namespace program;
 /// Rows of a unit at most: 16 rows of 20 heads make ten calls of 32 queries a chunk, beside which decoding it
 /// is little.
 constexpr int64_t kUnitRows = 16;
-/// Decoding a chunk takes about as long as so many queries: none where it lies as bfloat16, 19 with AMX.
+/// Decoding a chunk takes about as long as so many queries: none where it stays where it lies, 19 with AMX
+/// from halves.
 constexpr int64_t kDecodeQueries = 8;
 /// Chunks whose results are put together while a core still has them: a worker leaves the others a quarter
 /// of what it computes.
@@ -186,7 +187,7 @@ class Attention {
     int64_t longest = 0;
     for (int64_t q = 0; q < queries(unit); q += heads_) longest = std::max(longest, seen(unit, chunk, q));
     const bool rounded = cache_.format.type == quant::Type::BF16;
-    in_place_ = rounded && longest == kChunkRows;
+    in_place_ = rounded && longest == kChunkRows && queries(unit) <= kernels_.in_place_queries;
     for (int64_t first = 0; first < longest; first += kPageRows) {
       const int64_t count = std::min<int64_t>(kPageRows, longest - first);
       const std::byte* rows =

@@ -48,6 +48,9 @@ struct Ahead {
   int64_t bytes() const { return (end - at) + (next_end - next); }
 };
 
+/// AttendKernels::in_place_queries where a call does nothing to the rows.
+inline constexpr int64_t kAlwaysInPlace = int64_t{1} << 62;
+
 struct AttendKernels {
   const char* name;
   /// Of the numbers that queries, keys, weights and values are rounded to: 24 (float32), 11 and more (whole
@@ -79,6 +82,9 @@ struct AttendKernels {
   void (*attend_pages)(const float* packed, const int32_t* counts, int64_t queries,
                        const uint16_t* const* pages, AttendShape, float scale, float* work, Ahead,
                        ChunkResult) = nullptr;
+  /// Queries that see a chunk up to which it is left where it lies: with more, what each call does to its
+  /// rows is better done once, in a tile.
+  int64_t in_place_queries = 0;
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

@@ -2,7 +2,8 @@
 //
 // A tile register holds 16 rows of 64 bytes. Scores are computed as their transpose, rows of the chunk times
 // queries: so the keys are read as they lie, and only the queries, packed once for all chunks, stand column
-// by column. The weights then are rows of queries, and the values pairs of rows, which decoding made.
+// by column. The weights then are rows of queries, and the values pairs of rows: decoding makes them, or,
+// where a chunk stays where it lies, each call does, 32 columns at a time, which the first-level cache keeps.
 #include <immintrin.h>
 
 #include <cstdint>
@@ -24,14 +25,11 @@ constexpr bool kValuesInPairs = true;
 #include "backend/cpu/simd/attend_bf16.h"
 #include "backend/cpu/simd/turn_avx512.h"
 
-const uint16_t* values_of(const float* tile, AttendShape shape) {
-  return reinterpret_cast<const uint16_t*>(tile) + kChunkRows * key_stride(shape);
-}
-
-constexpr int64_t kSide = 16;           // rows of a tile register, and 32-bit columns
-constexpr int64_t kStep = 2 * kSide;    // numbers that a product sums
-constexpr int64_t kTileBytes = 64;      // of a row of a tile register
-constexpr int64_t kWeightStride = 256;  // bfloat16 weights of a query, where its scores lay
+constexpr int64_t kSide = 16;                // rows of a tile register, and 32-bit columns
+constexpr int64_t kStep = 2 * kSide;         // numbers that a product sums
+constexpr int64_t kTileBytes = 64;           // of a row of a tile register
+constexpr int64_t kWeightStride = 256;       // bfloat16 weights of a query, where its scores lay
+constexpr int64_t kPairNumbers = 2 * kStep;  // of a pair of rows, 32 columns
 
 /// Tiles 0 to 3 are sums, 4 and 5 left sides, 6 and 7 right sides, all of full size.
 void configure_tiles() {
@@ -57,8 +55,10 @@ void transpose(const float* in, int64_t in_stride, float* out, int64_t out_strid
 
 /// [kQueries / 16][width / 32][16 pairs of numbers][16 queries], in words.
 int64_t packed_floats(AttendShape shape) { return kQueries * key_stride(shape) / 2; }
-/// Scores, and one tile register's.
-int64_t work_floats(AttendShape) { return kQueries * kChunkRows + kSide * kSide; }
+/// Scores, one tile register's, and pairs of values.
+int64_t work_floats(AttendShape) {
+  return kQueries * kChunkRows + kSide * kSide + kChunkRows / 2 * kPairNumbers / 2;
+}
 
 void pack(const float* const* q, int64_t queries, AttendShape shape, float* packed) {
   float block[kSide * kSide];
@@ -142,22 +142,40 @@ void weigh(const uint16_t* weights, const uint16_t* values, int64_t stride, int6
   }
 }
 
-void attend(const float* packed, const int32_t* counts, int64_t queries, const float* tile, AttendShape shape,
-            float scale, float* work, Ahead ahead, ChunkResult result) {
+/// A chunk's rows, in two halves, and the pairs of values that decoding made of them, or null.
+struct Rows {
+  const uint16_t* halves[2];
+  int64_t stride;
+  const uint16_t* pairs;
+  const uint16_t* row(int64_t t) const { return halves[t / kHalfRows] + t % kHalfRows * stride; }
+};
+
+/// Columns [c, c + 32) of `count` rows in pairs: [count / 2][32 columns][2].
+void put_in_pairs(const Rows& rows, int64_t c, int64_t count, uint16_t* out) {
+  for (int64_t t = 0; t < count; t += 2, out += kPairNumbers) {
+    const uint16_t* row = rows.row(t) + c;
+    const __m512i even = _mm512_loadu_si512(row), odd = _mm512_loadu_si512(row + rows.stride);
+    _mm512_storeu_si512(out, pairs_of(even, odd, false));
+    _mm512_storeu_si512(out + kStep, pairs_of(even, odd, true));
+  }
+}
+
+void attend_rows(const float* packed, const int32_t* counts, int64_t queries, const Rows& rows,
+                 AttendShape shape, float scale, float* work, Ahead ahead, ChunkResult result) {
   const bool two = queries > kSide;
-  const int64_t stride = key_stride(shape), pairs = pair_stride(shape), rank = sums_stride(shape);
+  const int64_t rank = sums_stride(shape);
   const int64_t count = round_up(largest_of(counts, queries), kStep);
   float* block = work + kQueries * kChunkRows;
+  auto* own_pairs = reinterpret_cast<uint16_t*>(block + kSide * kSide);
   // Half of what lies ahead beside the scores, half beside the values.
   const int64_t half_ahead = ahead.bytes() / 2;
   configure_tiles();
   for (int64_t t = 0; t < count; t += kStep) {
-    const auto* keys = reinterpret_cast<const uint16_t*>(tile) + t * stride;
     ask_ahead(ahead, half_ahead * kStep / count);
     if (two) {
-      score<true>(packed, keys, stride, work + t, block);
+      score<true>(packed, rows.row(t), rows.stride, work + t, block);
     } else {
-      score<false>(packed, keys, stride, work + t, block);
+      score<false>(packed, rows.row(t), rows.stride, work + t, block);
     }
   }
   for (int64_t i = 0; i < queries; ++i) {
@@ -167,7 +185,10 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   }
   const auto* weights = reinterpret_cast<const uint16_t*>(work);
   for (int64_t c = 0; c < rank; c += kStep) {
-    const uint16_t* values = values_of(tile, shape) + 2 * c;
+    const bool in_place = rows.pairs == nullptr;
+    if (in_place) put_in_pairs(rows, c, count, own_pairs);
+    const uint16_t* values = in_place ? own_pairs : rows.pairs + 2 * c;
+    const int64_t pairs = in_place ? kPairNumbers : pair_stride(shape);
     float* sums = result.sums + c;
     ask_ahead(ahead, half_ahead * kStep / rank + 64);
     if (c + kStep <= rank) {
@@ -181,10 +202,26 @@ void attend(const float* packed, const int32_t* counts, int64_t queries, const f
   _tile_release();
 }
 
+void attend(const float* packed, const int32_t* counts, int64_t queries, const float* tile, AttendShape shape,
+            float scale, float* work, Ahead ahead, ChunkResult result) {
+  const int64_t stride = key_stride(shape);
+  const auto* keys = reinterpret_cast<const uint16_t*>(tile);
+  attend_rows(packed, counts, queries,
+              {{keys, keys + kHalfRows * stride}, stride, keys + kChunkRows * stride}, shape, scale, work,
+              ahead, result);
+}
+
+void attend_pages(const float* packed, const int32_t* counts, int64_t queries, const uint16_t* const* pages,
+                  AttendShape shape, float scale, float* work, Ahead ahead, ChunkResult result) {
+  attend_rows(packed, counts, queries, {{pages[0], pages[1]}, shape.width, nullptr}, shape, scale, work,
+              ahead, result);
+}
+
 }  // namespace
 
 extern const AttendKernels kAttendAmx;
-const AttendKernels kAttendAmx{"amx bf16", 8,         tile_floats, packed_floats, work_floats, sums_stride,
-                               decode_f16, decode_q8, decode_f32,  pack,          attend,      merge_sums};
+const AttendKernels kAttendAmx{"amx bf16",  8,          tile_floats, packed_floats, work_floats,
+                               sums_stride, decode_f16, decode_q8,   decode_f32,    pack,
+                               attend,      merge_sums, decode_bf16, attend_pages,  kQueries};
 
 }  // namespace sluice::backend::cpu

@@ -21,15 +21,6 @@ namespace {
 constexpr bool kValuesInPairs = false;
 #include "backend/cpu/simd/attend_bf16.h"
 
-/// For every lane the number of one row and that of the next, from 16 columns of both: the lower or the
-/// upper ones.
-inline __m512i pairs_of(__m512i row, __m512i next, bool upper) {
-  const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
-                                         38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i from = upper ? _mm512_add_epi16(lower, _mm512_set1_epi16(16)) : lower;
-  return _mm512_permutex2var_epi16(row, from, next);
-}
-
 #include "backend/cpu/simd/totals_avx512.h"
 
 struct Operand : FloatSums {
@@ -77,22 +68,6 @@ struct Operand : FloatSums {
   }
 };
 
-/// A row of bfloat16; null: of zeroes.
-struct Bf16Row {
-  const uint16_t* at;
-  __m512 columns(int64_t c, int64_t width) const {
-    if (at == nullptr || c >= width) return _mm512_setzero_ps();
-    const unsigned mask = c + 16 <= width ? 0xFFFF : (1u << (width - c)) - 1;
-    const __m256i numbers = _mm256_maskz_loadu_epi16(static_cast<__mmask16>(mask), at + c);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
-  }
-};
-
-void decode_bf16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  const auto row = [&](int64_t t, bool there) { return Bf16Row{there ? rows + t * shape.width : nullptr}; };
-  decode(row, shape, first, count, tile);
-}
-
 void pack(const float* const* q, int64_t queries, AttendShape shape, float* packed) {
   auto* out = reinterpret_cast<uint16_t*>(packed);
   for (int64_t i = 0; i < queries; ++i) {
@@ -117,6 +92,6 @@ void attend_pages(const float* packed, const int32_t* counts, int64_t queries, c
 extern const AttendKernels kAttendAvx512Bf16;
 const AttendKernels kAttendAvx512Bf16{"avx512 bf16", 8,          tile_floats, packed_floats, work_floats,
                                       sums_stride,   decode_f16, decode_q8,   decode_f32,    pack,
-                                      attend,        merge_sums, decode_bf16, attend_pages};
+                                      attend,        merge_sums, decode_bf16, attend_pages,  kAlwaysInPlace};
 
 }  // namespace sluice::backend::cpu

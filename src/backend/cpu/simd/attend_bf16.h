@@ -107,6 +107,37 @@ void decode_q8(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, flo
   decode([&](int64_t t, bool there) { return Q8Row::of(rows, t, there); }, shape, first, count, tile);
 }
 
+/// For every lane the number of one row and that of the next, from 16 columns of both: the lower or the
+/// upper ones.
+inline __m512i pairs_of(__m512i row, __m512i next, bool upper) {
+  const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
+                                         38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i from = upper ? _mm512_add_epi16(lower, _mm512_set1_epi16(16)) : lower;
+  return _mm512_permutex2var_epi16(row, from, next);
+}
+
+/// As decode, of rows that are rounded already: nothing is converted.
+void decode_bf16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  const int64_t stride = key_stride(shape), pairs = pair_stride(shape);
+  auto* keys = reinterpret_cast<uint16_t*>(tile) + first * stride;
+  uint16_t* values = reinterpret_cast<uint16_t*>(tile) + kChunkRows * stride + first / 2 * pairs;
+  const auto numbers = [&](int64_t t, int64_t c) {
+    const int64_t there = t < count ? shape.width - c : 0;
+    const auto mask = static_cast<__mmask32>(there >= 32 ? ~0u : (1u << there) - 1);
+    return _mm512_maskz_loadu_epi16(mask, rows + t * shape.width + c);
+  };
+  for (int64_t t = 0; t < round_up(count, 32); t += 2, keys += 2 * stride, values += pairs) {
+    for (int64_t c = 0; c < stride; c += 32) {
+      const __m512i even = numbers(t, c), odd = numbers(t + 1, c);
+      _mm512_storeu_si512(keys + c, even);
+      _mm512_storeu_si512(keys + stride + c, odd);
+      if (!kValuesInPairs) continue;
+      if (2 * c < pairs) _mm512_storeu_si512(values + 2 * c, pairs_of(even, odd, false));
+      if (2 * (c + 16) < pairs) _mm512_storeu_si512(values + 2 * (c + 16), pairs_of(even, odd, true));
+    }
+  }
+}
+
 /// Weights [end] to bfloat16, in place, each pair of rows in a word; the total becomes the rounded ones'.
 inline void weights_to_bf16(const float* weights, int64_t end, uint16_t* out, float* total) {
   __m512 sum = _mm512_setzero_ps();
