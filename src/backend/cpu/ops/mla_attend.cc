@@ -23,8 +23,7 @@ using namespace program;
 /// Rows of a unit at most: 16 rows of 20 heads make ten calls of 32 queries a chunk, beside which decoding it
 /// is little.
 constexpr int64_t kUnitRows = 16;
-/// Decoding a chunk takes about as long as so many queries: none where it stays where it lies, 19 with AMX
-/// from halves.
+/// Decoding a chunk takes about as long as so many queries: none where it stays where it lies, 20 with AMX.
 constexpr int64_t kDecodeQueries = 8;
 /// Chunks whose results are put together while a core still has them: a worker leaves the others a quarter
 /// of what it computes.
