@@ -10,7 +10,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(SLUICE_TIER_avx2 -mavx2 -mfma -mf16c)
   set(SLUICE_TIER_avx512 ${SLUICE_TIER_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
       -mprefer-vector-width=512)
-  set(SLUICE_TIER_avx512bf16 ${SLUICE_TIER_avx512} -mavx512bf16)
+  set(SLUICE_TIER_avx512bf16 ${SLUICE_TIER_avx512} -mavx512bf16 -mavx512vbmi)
   set(SLUICE_TIER_avx512fp16 ${SLUICE_TIER_avx512} -mavx512fp16)
   set(SLUICE_TIER_amx ${SLUICE_TIER_avx512} -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mavx512vbmi)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

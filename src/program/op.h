@@ -21,6 +21,7 @@
 #include "program/ops/mla_attend.h"
 #include "program/ops/mla_heads.h"
 #include "program/ops/mla_query.h"
+#include "program/ops/mla_values.h"
 #include "program/ops/moe_down_add.h"
 #include "program/ops/moe_gate_up.h"
 #include "program/ops/norm_gate_up.h"
@@ -35,10 +36,10 @@
 
 namespace sluice::program {
 
-using OpArgs =
-    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
-                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
-                 NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, MlaHeads, NormMlaHeads>;
+using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
+                            ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
+                            MoeGateUp, MoeDownAdd, NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery,
+                            MlaValues, MlaHeads, NormMlaHeads>;
 
 struct Op {
   OpArgs args;

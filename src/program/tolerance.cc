@@ -13,8 +13,8 @@ namespace {
 /// Ops whose products take what the op itself has made, which a backend may quantise to eight bits.
 bool hands_on(const Op& op) {
   return std::holds_alternative<NormMatmul>(op.args) || std::holds_alternative<NormMoeGateUp>(op.args) ||
-         std::holds_alternative<MlaQuery>(op.args) || std::holds_alternative<MlaHeads>(op.args) ||
-         std::holds_alternative<NormMlaHeads>(op.args);
+         std::holds_alternative<MlaQuery>(op.args) || std::holds_alternative<MlaValues>(op.args) ||
+         std::holds_alternative<MlaHeads>(op.args) || std::holds_alternative<NormMlaHeads>(op.args);
 }
 
 }  // namespace

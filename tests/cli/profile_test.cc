@@ -44,9 +44,9 @@ TEST_F(Profile, RowsAndGapsAddUpToTheWallTimeWithinTwoPercent) {
 }
 
 TEST_F(Profile, PeoplesTableHasLayersWeightsAndSources) {
-  EXPECT_THAT(run("profile -n 2 --layers").out, HasSubstr("3.mla_attend"));
+  EXPECT_THAT(run("profile -n 2 --layers").out, HasSubstr("3.mla_values"));
   EXPECT_THAT(run("profile -n 2 --weights --md").out, HasSubstr("matmul attn_kv_a_mqa"));
-  EXPECT_THAT(run("profile -n 2 --with-source").out, HasSubstr("(src/backend/cpu/ops/mla_attend.cc:"));
+  EXPECT_THAT(run("profile -n 2 --with-source").out, HasSubstr("(src/backend/cpu/ops/mla_values.cc:"));
   EXPECT_THAT(run("profile -n 2 --batch 3").out, HasSubstr("different experts a layer"));
   EXPECT_EQ(run("profile -n 2 --layers --weights").code, 2);
   EXPECT_EQ(run("profile -n 0").code, 2);
@@ -90,7 +90,7 @@ TEST_F(Profile, TraceFollowsTheTraceEventFormat) {
   const json counts = json::parse(read_file(path("read")));
   EXPECT_EQ(counts["steps"], 2);
   EXPECT_EQ(counts["tracks"], (json{"steps", "worker 0", "worker 1"}));
-  EXPECT_EQ(counts["slices"]["0.mla_attend"], 2 * 2);  // steps x workers
+  EXPECT_EQ(counts["slices"]["0.mla_values"], 2 * 2);  // steps x workers
   EXPECT_EQ(counts["slices"]["embed"], 2 * 2);
 }
 

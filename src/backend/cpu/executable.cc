@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/multiply.h"
+#include "backend/cpu/ops/mla_values.h"
 #include "backend/cpu/peaks.h"
 #include "backend/cpu/simd/attend.h"
 #include "base/check.h"
@@ -31,6 +32,10 @@ int64_t largest_scratch(const Program& program, const CompileOptions& options) {
     floats = std::max(floats, cpu::bind(program, op)->scratch_floats(program, op, options));
   }
   return floats;
+}
+
+bool attends_latent(const Op& op) {
+  return std::holds_alternative<MlaAttend>(op.args) || std::holds_alternative<MlaValues>(op.args);
 }
 
 /// A file's path from src/ on, wherever it was compiled.
@@ -59,7 +64,7 @@ class CpuExecutable : public Executable {
         team_(threads),
         pack_file_(std::move(pack_file)),
         packed_(program_, weights_, cpu::matmul_kernels(isa),
-                options.batch_invariant ? nullptr : cpu::tile_kernels(isa), tuning, repack, team_.size(),
+                options.batch_invariant ? nullptr : cpu::unpack_kernels(isa), tuning, repack, team_.size(),
                 pack_file_.get()),
         memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options), cpu::attends_in_bf16(program_, isa)),
@@ -112,13 +117,15 @@ class CpuExecutable : public Executable {
   /// The kernel's name and the tier; of those that read packed weights also the tiles in registers, and how
   /// large the weights are.
   std::string kernel_text(const Kernel& kernel, const Op& op) const {
-    const bool rounded =
-        std::holds_alternative<MlaAttend>(op.args) && memory_.cache().format.type == quant::Type::BF16;
-    if (!kernel.panels) {
-      return fmt::format("{}, {}{}", kernel.name, cpu::isa_name(isa_), rounded ? ", cache in bfloat16" : "");
+    std::string text = fmt::format("{}, {}", kernel.name, cpu::isa_name(isa_));
+    if (attends_latent(op) && memory_.cache().format.type == quant::Type::BF16) text += ", cache in bfloat16";
+    if (const auto* values = std::get_if<MlaValues>(&op.args);
+        values != nullptr && !options_.batch_invariant) {
+      if (const int64_t from = cpu::expanded_from(program_, *values, isa_); from > 0)
+        text += fmt::format(", expanded keys from {} rows of a prompt", from);
     }
-    std::string text = fmt::format("{}, {}: panels of {} outputs x {} rows", kernel.name, cpu::isa_name(isa_),
-                                   cpu::kPanelRows, cpu::kTileRows);
+    if (!kernel.panels) return text;
+    text += fmt::format(": panels of {} outputs x {} rows", cpu::kPanelRows, cpu::kTileRows);
     if (cpu::tile_kernels(isa_) != nullptr) {
       std::set<int> from;
       info(op).operands(op, [&](const char*, TensorId id, bool) {
@@ -250,8 +257,7 @@ class CpuBackend : public Backend {
     for (const Op& op : program.ops()) {
       // Operands of bfloat16 are off by 2^-9 at most, each. Attention has four, and its softmax turns a
       // score's error into so much of a weight: with scores of some units as much again.
-      if (std::holds_alternative<MlaAttend>(op.args) && cpu::attend_kernels(isa_).bits == 8)
-        tolerance = 0x1p-7;
+      if (attends_latent(op) && cpu::attend_kernels(isa_).bits == 8) tolerance = std::max(tolerance, 0x1p-7);
       // Products on tiles have two.
       const Kernel* kernel = cpu::bind(program, op);
       if (cpu::tile_kernels(isa_) != nullptr && kernel != nullptr && kernel->panels)
@@ -275,7 +281,9 @@ class CpuBackend : public Backend {
 
  private:
   Program legal(const Program& program) const {
-    return legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
+    const Program simpler =
+        legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
+    return fused_ ? cpu::with_mla_values(simpler) : simpler;
   }
 
   int threads_;

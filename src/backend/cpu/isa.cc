@@ -105,6 +105,15 @@ bool has_avx512_fp16() {
 #endif
 }
 
+bool has_avx512_bf16() {
+#if defined(__x86_64__)
+  return best_isa() >= Isa::Avx512 && __builtin_cpu_supports("avx512bf16") != 0 &&
+         __builtin_cpu_supports("avx512vbmi") != 0;
+#else
+  return false;
+#endif
+}
+
 int amd_family() {
 #if defined(__x86_64__)
   unsigned a, b, c, d;

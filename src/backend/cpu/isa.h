@@ -32,6 +32,10 @@ bool has_i8mm();
 /// Of the tier avx512: whether the processor also computes with half floats (AVX512-FP16: Sapphire Rapids).
 bool has_avx512_fp16();
 
+/// Of the tier avx512: whether the processor also multiplies bfloat16 (AVX512-BF16) and shifts bits to any
+/// byte (AVX512-VBMI): Zen 4, Sapphire Rapids.
+bool has_avx512_bf16();
+
 /// The family that an AMD processor says it is of (25: Zen 3 and Zen 4, 26: Zen 5); 0 of others. For what
 /// processors with the same instructions do in different ways.
 int amd_family();

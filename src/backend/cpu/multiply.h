@@ -11,6 +11,7 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/packed_weights.h"
+#include "backend/cpu/simd/tiles.h"
 
 namespace sluice::backend::cpu {
 

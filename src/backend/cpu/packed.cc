@@ -16,26 +16,26 @@ using quant::Type;
 struct Kernels {
   Type type;
   Product MatmulKernels::*product;
-  PanelUnpack TileKernels::*unpack;
+  PanelUnpack UnpackKernels::*unpack;
 };
 
 constexpr Kernels kKernels[] = {
     {Type::F32, &MatmulKernels::f32, nullptr},
     {Type::F16, &MatmulKernels::f16, nullptr},
     {Type::BF16, &MatmulKernels::bf16, nullptr},
-    {Type::Q4_0, &MatmulKernels::q4_0, &TileKernels::q4_0},
-    {Type::Q4_1, &MatmulKernels::q4_1, &TileKernels::q4_1},
-    {Type::Q5_0, &MatmulKernels::q5_0, &TileKernels::q5_0},
-    {Type::Q5_1, &MatmulKernels::q5_1, &TileKernels::q5_1},
-    {Type::Q8_0, &MatmulKernels::q8_0, &TileKernels::q8_0},
-    {Type::IQ4_NL, &MatmulKernels::iq4_nl, &TileKernels::iq4_nl},
-    {Type::MXFP4, &MatmulKernels::mxfp4, &TileKernels::mxfp4},
-    {Type::Q2_K, &MatmulKernels::q2_k, &TileKernels::q2_k},
-    {Type::Q3_K, &MatmulKernels::q3_k, &TileKernels::q3_k},
-    {Type::Q4_K, &MatmulKernels::q4_k, &TileKernels::q4_k},
-    {Type::Q5_K, &MatmulKernels::q5_k, &TileKernels::q5_k},
-    {Type::Q6_K, &MatmulKernels::q6_k, &TileKernels::q6_k},
-    {Type::IQ4_XS, &MatmulKernels::iq4_xs, &TileKernels::iq4_xs},
+    {Type::Q4_0, &MatmulKernels::q4_0, &UnpackKernels::q4_0},
+    {Type::Q4_1, &MatmulKernels::q4_1, &UnpackKernels::q4_1},
+    {Type::Q5_0, &MatmulKernels::q5_0, &UnpackKernels::q5_0},
+    {Type::Q5_1, &MatmulKernels::q5_1, &UnpackKernels::q5_1},
+    {Type::Q8_0, &MatmulKernels::q8_0, &UnpackKernels::q8_0},
+    {Type::IQ4_NL, &MatmulKernels::iq4_nl, &UnpackKernels::iq4_nl},
+    {Type::MXFP4, &MatmulKernels::mxfp4, &UnpackKernels::mxfp4},
+    {Type::Q2_K, &MatmulKernels::q2_k, &UnpackKernels::q2_k},
+    {Type::Q3_K, &MatmulKernels::q3_k, &UnpackKernels::q3_k},
+    {Type::Q4_K, &MatmulKernels::q4_k, &UnpackKernels::q4_k},
+    {Type::Q5_K, &MatmulKernels::q5_k, &UnpackKernels::q5_k},
+    {Type::Q6_K, &MatmulKernels::q6_k, &UnpackKernels::q6_k},
+    {Type::IQ4_XS, &MatmulKernels::iq4_xs, &UnpackKernels::iq4_xs},
 };
 
 const Kernels& kernels_of(Type type) {
@@ -210,9 +210,9 @@ PairProduct pair_product(const MatmulKernels& kernels, Type type) {
   return (kernels.*kernels_of(type).product).pair;
 }
 
-PanelUnpack panel_unpack(const TileKernels* tiles, Type type) {
+PanelUnpack panel_unpack(const UnpackKernels* kernels, Type type) {
   const auto unpack = kernels_of(type).unpack;
-  return tiles == nullptr || unpack == nullptr ? nullptr : tiles->*unpack;
+  return kernels == nullptr || unpack == nullptr ? nullptr : kernels->*unpack;
 }
 
 int tiled_from(Type type) { return type == Type::Q4_0 || type == Type::Q4_1 ? kLeastTiled : 20; }

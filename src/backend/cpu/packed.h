@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "backend/cpu/simd/matmul.h"
-#include "backend/cpu/simd/tiles.h"
+#include "backend/cpu/simd/unpack.h"
 #include "quant/types.h"
 
 namespace sluice::backend::cpu {
@@ -41,9 +41,9 @@ FileProduct file_product(const MatmulKernels& kernels, quant::Type type);
 /// The same for two panels and kPairRows rows; null where the tier gains nothing by it.
 PairProduct pair_product(const MatmulKernels& kernels, quant::Type type);
 
-/// What unpacks a panel of this type for products on tiles; null where the tier has no tiles (tiles is null)
-/// or the type has none.
-PanelUnpack panel_unpack(const TileKernels* tiles, quant::Type type);
+/// What unpacks a panel of this type to bf16; null where the tier has no such products (kernels is null) or
+/// the type has none.
+PanelUnpack panel_unpack(const UnpackKernels* kernels, quant::Type type);
 
 /// Rows from which products of such a weight go through tiles: as long as unpacking takes, byte products take
 /// for so many rows (measured on Sapphire Rapids, docs/performance.md).

@@ -30,7 +30,7 @@ struct Matrix {
   PanelProduct product;
   FileProduct file_product;  // may be null
   PairProduct pair_product;  // may be null
-  PanelUnpack unpack;        // for products on tiles; may be null
+  PanelUnpack unpack;        // for products of bf16; may be null
   int tiled_from;            // rows
   Prefetch prefetch, file_prefetch;
   uint8_t* buffer;
@@ -80,7 +80,7 @@ class PackedWeights {
   /// panels a worker and slot. With a file (which outlives this) they are its panels. Throws Error when the
   /// system refuses the memory, or the file was packed otherwise.
   PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                const MatmulKernels& kernels, const TileKernels* tiles, const program::Tuning& tuning,
+                const MatmulKernels& kernels, const UnpackKernels* unpack, const program::Tuning& tuning,
                 bool repack, int workers, const PackFile* file = nullptr);
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
@@ -107,7 +107,7 @@ class PackedWeights {
   const program::Program& program_;
   const program::WeightBytes& weights_;
   const MatmulKernels& kernels_;
-  const TileKernels* tiles_;
+  const UnpackKernels* unpack_;
   std::vector<Prefetch> prefetch_;  // by TensorId
   bool repack_;
   int64_t buffer_bytes_ = 0;            // of two panels, the largest

@@ -61,6 +61,7 @@ struct Bind {
   const Kernel* operator()(const NormMoeGateUp&) const {
     return first({&kNormMoeGateUp, &kNormMoeGateUpFew});
   }
+  const Kernel* operator()(const MlaValues&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const {
     return first({&kMlaQueryFew, &kMlaQueryMany, &kMlaQuery});
   }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backend/cpu/multiply.h"
-#include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/ops/latent.h"
 #include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
@@ -10,27 +10,12 @@ namespace {
 
 using namespace program;
 
-/// Stored as [outputs, inputs] a head: panels of outputs, those of all heads shared evenly among the workers.
 void reduce_columns(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<HeadMatmul>(record.args);
-  const Matrix weight = c.matrix(op.weight.id);
-  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const int64_t rows = c.rows(p, op.in.id), panels = weight.panels();
-  const Slice mine = c.slice(weight.matrices * panels);
-  for (int64_t first = mine.first; first < mine.last;) {
-    const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
-    multiply_rows(
-        products(c, rows), weight, head, {first - head * panels, last - head * panels}, rows,
-        [&](int64_t r) { return in(r, head); }, c.scratch(),
-        StoreTo{[&](int64_t r) { return out(r, head); }});
-    first = last;
-  }
+  multiply_heads(p, std::get<HeadMatmul>(record.args), c);
 }
 
 int64_t columns_scratch(const Program& p, const Op& record, const CompileOptions& options) {
-  const auto& op = std::get<HeadMatmul>(record.args);
-  return input_floats(Program::rows(p[op.in.id], options.max_rows, options.max_outputs),
-                      p[op.in.id].columns());
+  return multiply_heads_scratch(p, std::get<HeadMatmul>(record.args), options);
 }
 
 /// Numbers of a stored row that a worker decodes at once: whole blocks of every type.
@@ -62,6 +47,27 @@ void reduce_rows(const Program& p, const Op& record, const Context& c) {
 int64_t rows_scratch(const Program&, const Op&, const CompileOptions&) { return kPart; }
 
 }  // namespace
+
+/// Panels of outputs, those of all heads shared evenly among the workers.
+void multiply_heads(const Program& p, const HeadMatmul& op, const Context& c) {
+  const Matrix weight = c.matrix(op.weight.id);
+  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
+  const int64_t rows = c.rows(p, op.in.id), panels = weight.panels();
+  const Slice mine = c.slice(weight.matrices * panels);
+  for (int64_t first = mine.first; first < mine.last;) {
+    const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
+    multiply_rows(
+        products(c, rows), weight, head, {first - head * panels, last - head * panels}, rows,
+        [&](int64_t r) { return in(r, head); }, c.scratch(),
+        StoreTo{[&](int64_t r) { return out(r, head); }});
+    first = last;
+  }
+}
+
+int64_t multiply_heads_scratch(const Program& p, const HeadMatmul& op, const CompileOptions& options) {
+  return input_floats(Program::rows(p[op.in.id], options.max_rows, options.max_outputs),
+                      p[op.in.id].columns());
+}
 
 const Kernel kHeadMatmulColumns{"head_matmul", Share::Other, reduce_columns, columns_scratch, true};
 const Kernel kHeadMatmulRows{"head_matmul add_rows", Share::Other, reduce_rows, rows_scratch};

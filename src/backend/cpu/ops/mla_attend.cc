@@ -9,10 +9,10 @@
 //              together already by who has computed it from its first chunk on; then each puts some heads
 //              together
 #include <algorithm>
-#include <array>
 #include <cmath>
 
-#include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/ops/deal.h"
+#include "backend/cpu/ops/latent.h"
 #include "backend/cpu/simd/attend.h"
 
 namespace sluice::backend::cpu {
@@ -31,7 +31,7 @@ constexpr int64_t kGroupChunks = 4;
 /// Results of chunks that a worker keeps before they are put together.
 constexpr int64_t kSlots = 32;
 
-static_assert(kQ8Run == quant::kCacheRun && kHalfRows == kPageRows);
+static_assert(kHalfRows == kPageRows);
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -45,25 +45,6 @@ struct Unit {
 struct Item {
   Unit unit;
   int64_t chunk = 0, query = 0, count = 0;
-};
-
-/// Who computes which unit: whoever has least to do so far takes the next one. Everybody finds the same.
-class Deal {
- public:
-  explicit Deal(int workers) : workers_(std::min(workers, static_cast<int>(std::size(load_)))) {}
-  int take(int64_t work) {
-    const auto least = std::min_element(load_.begin(), load_.begin() + workers_);
-    *least += work;
-    all_ += work;
-    return static_cast<int>(least - load_.begin());
-  }
-  int64_t busiest() const { return *std::max_element(load_.begin(), load_.begin() + workers_); }
-  int64_t all() const { return all_; }
-
- private:
-  std::array<int64_t, 256> load_{};  // more workers than these have nothing to do
-  int workers_;
-  int64_t all_ = 0;
 };
 
 /// A worker's scratch.
@@ -191,21 +172,8 @@ class Attention {
       const int64_t count = std::min<int64_t>(kPageRows, longest - first);
       const std::byte* rows =
           cache_.row(op_.cache_layer, c_.input.slot_of(unit.first, chunk * kChunkRows + first));
-      const quant::CacheRow& format = cache_.format;
-      if (rounded) {
-        // What lies behind a sequence's last row may be no number at all: a tile has zeroes there.
-        const auto* numbers = reinterpret_cast<const uint16_t*>(rows);
-        pages_[first / kPageRows] = numbers;
-        if (!in_place_) kernels_.decode_bf16(numbers, shape_, first, count, mine_.tile);
-      } else if (format.type == quant::Type::F16) {
-        kernels_.decode_f16(reinterpret_cast<const uint16_t*>(rows), shape_, first, count, mine_.tile);
-      } else if (format.type == quant::Type::Q8_0 && format.coded() % kQ8Run == 0) {
-        kernels_.decode_q8({rows, cache_.row_bytes, format.coded(), format.exact_at(), format.scales_at()},
-                           shape_, first, count, mine_.tile);
-      } else {
-        cache_.decode(rows, mine_.rows, count);
-        kernels_.decode_f32(mine_.rows, shape_, first, count, mine_.tile);
-      }
+      pages_[first / kPageRows] = reinterpret_cast<const uint16_t*>(rows);
+      if (!in_place_) decode_rows(kernels_, cache_, rows, shape_, first, count, mine_.rows, mine_.tile);
     }
   }
 
@@ -409,11 +377,37 @@ class Attention {
 };
 
 void mla_attend(const Program& p, const Op& record, const Context& c) {
-  Attention(p, std::get<MlaAttend>(record.args), c).run();
+  attend_latent(p, std::get<MlaAttend>(record.args), c);
 }
 
 int64_t mla_attend_scratch(const Program& p, const Op& record, const CompileOptions& options) {
-  const auto& op = std::get<MlaAttend>(record.args);
+  return latent_scratch(p, std::get<MlaAttend>(record.args), options);
+}
+
+}  // namespace
+
+void decode_rows(const AttendKernels& kernels, const Cache& cache, const std::byte* rows, AttendShape shape,
+                 int64_t first, int64_t count, float* floats, float* tile) {
+  const quant::CacheRow& format = cache.format;
+  const auto* numbers = reinterpret_cast<const uint16_t*>(rows);
+  static_assert(kQ8Run == quant::kCacheRun);
+  if (format.type == quant::Type::BF16) {
+    // What lies behind a sequence's last row may be no number at all: a tile has zeroes there.
+    kernels.decode_bf16(numbers, shape, first, count, tile);
+  } else if (format.type == quant::Type::F16) {
+    kernels.decode_f16(numbers, shape, first, count, tile);
+  } else if (format.type == quant::Type::Q8_0 && format.coded() % kQ8Run == 0) {
+    kernels.decode_q8({rows, cache.row_bytes, format.coded(), format.exact_at(), format.scales_at()}, shape,
+                      first, count, tile);
+  } else {
+    cache.decode(rows, floats, count);
+    kernels.decode_f32(floats, shape, first, count, tile);
+  }
+}
+
+void attend_latent(const Program& p, const MlaAttend& op, const Context& c) { Attention(p, op, c).run(); }
+
+int64_t latent_scratch(const Program& p, const MlaAttend& op, const CompileOptions& options) {
   const AttendShape shape{p[op.cache.id].columns(), p[op.out.id].columns()};
   int64_t floats = 0;
   for (const Isa isa : {Isa::Generic, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
@@ -423,8 +417,6 @@ int64_t mla_attend_scratch(const Program& p, const Op& record, const CompileOpti
   }
   return floats;
 }
-
-}  // namespace
 
 bool attends_in_bf16(const Program& program, Isa isa) {
   if (attend_kernels(isa).attend_pages == nullptr || program.cache() == kNoTensor) return false;

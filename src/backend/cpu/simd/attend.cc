@@ -1,6 +1,7 @@
 #include "backend/cpu/simd/attend.h"
 
 #include "backend/cpu/isa.h"
+#include "backend/cpu/simd/expanded.h"
 
 namespace sluice::backend::cpu {
 
@@ -8,13 +9,23 @@ extern const AttendKernels kAttendGeneric;
 
 #if defined(__x86_64__)
 
+extern const ExpandedKernels kExpandedAvx512Bf16, kExpandedAmx;
 extern const AttendKernels kAttendAvx2, kAttendAvx512, kAttendAvx512Fp16, kAttendAvx512Bf16, kAttendAmx;
 
+/// Zen 4 and Zen 5 multiply pairs of bfloat16 as fast as those of 16-bit numbers, Intel's processors at a
+/// quarter of the pace, if at all.
+static bool quick_bf16() {
+  static const bool quick = amd_family() != 0 && has_avx512_bf16();
+  return quick;
+}
+
+const ExpandedKernels* expanded_kernels(Isa isa) {
+  if (isa == Isa::Amx) return &kExpandedAmx;
+  return isa == Isa::Avx512 && quick_bf16() ? &kExpandedAvx512Bf16 : nullptr;
+}
+
 const AttendKernels& attend_kernels(Isa isa) {
-  // Zen 4 and Zen 5 multiply pairs of bfloat16 as fast as those of 16-bit numbers, Intel's processors at a
-  // quarter of the pace, if at all.
-  static const bool quick_bf16 = amd_family() != 0 && __builtin_cpu_supports("avx512bf16") != 0;
-  static const AttendKernels& wide = quick_bf16          ? kAttendAvx512Bf16
+  static const AttendKernels& wide = quick_bf16()        ? kAttendAvx512Bf16
                                      : has_avx512_fp16() ? kAttendAvx512Fp16
                                                          : kAttendAvx512;
   if (isa == Isa::Amx) return kAttendAmx;
@@ -27,10 +38,12 @@ const AttendKernels& attend_kernels(Isa isa) {
 extern const AttendKernels kAttendNeon;
 
 const AttendKernels& attend_kernels(Isa isa) { return isa == Isa::Neon ? kAttendNeon : kAttendGeneric; }
+const ExpandedKernels* expanded_kernels(Isa) { return nullptr; }
 
 #else
 
 const AttendKernels& attend_kernels(Isa) { return kAttendGeneric; }
+const ExpandedKernels* expanded_kernels(Isa) { return nullptr; }
 
 #endif
 

@@ -23,6 +23,7 @@ namespace {
 // Its tile too.
 constexpr bool kValuesInPairs = true;
 #include "backend/cpu/simd/attend_bf16.h"
+#include "backend/cpu/simd/tile_config.h"
 #include "backend/cpu/simd/turn_avx512.h"
 
 constexpr int64_t kSide = 16;                // rows of a tile register, and 32-bit columns
@@ -30,20 +31,6 @@ constexpr int64_t kStep = 2 * kSide;         // numbers that a product sums
 constexpr int64_t kTileBytes = 64;           // of a row of a tile register
 constexpr int64_t kWeightStride = 256;       // bfloat16 weights of a query, where its scores lay
 constexpr int64_t kPairNumbers = 2 * kStep;  // of a pair of rows, 32 columns
-
-/// Tiles 0 to 3 are sums, 4 and 5 left sides, 6 and 7 right sides, all of full size.
-void configure_tiles() {
-  struct alignas(64) {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-  } config;
-  for (int i = 0; i < 8; ++i) {
-    config.row_bytes[i] = kTileBytes;
-    config.rows[i] = kSide;
-  }
-  _tile_loadconfig(&config);
-}
 
 /// out[j][i] = in[i][j], 16 by 16 words; strides in words.
 void transpose(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
@@ -73,6 +60,8 @@ void pack(const float* const* q, int64_t queries, AttendShape shape, float* pack
     }
   }
 }
+
+// Tiles 0 to 3 are sums, 4 and 5 left sides, 6 and 7 right sides.
 
 /// Scores of 32 rows of the chunk with the queries of one block or of two: scores[query][row].
 template <bool two>

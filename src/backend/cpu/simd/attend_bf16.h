@@ -5,6 +5,8 @@
 // A cache row's 11 bits become 8 and a product's error 2^-9 of it at most, without a bias: scores are sums of
 // hundreds of them, and results are sums over the context.
 
+#include "backend/cpu/simd/pairs_avx512.h"
+
 /// bfloat16 numbers of a key, and of a pair of value rows.
 constexpr int64_t key_stride(AttendShape shape) { return round_up(shape.width, 32); }
 constexpr int64_t pair_stride(AttendShape shape) { return 2 * round_up(shape.rank, 16); }
@@ -105,15 +107,6 @@ void decode_f32(const float* rows, AttendShape shape, int64_t first, int64_t cou
 }
 void decode_q8(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
   decode([&](int64_t t, bool there) { return Q8Row::of(rows, t, there); }, shape, first, count, tile);
-}
-
-/// For every lane the number of one row and that of the next, from 16 columns of both: the lower or the
-/// upper ones.
-inline __m512i pairs_of(__m512i row, __m512i next, bool upper) {
-  const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
-                                         38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i from = upper ? _mm512_add_epi16(lower, _mm512_set1_epi16(16)) : lower;
-  return _mm512_permutex2var_epi16(row, from, next);
 }
 
 /// As decode, of rows that are rounded already: nothing is converted.

@@ -1,9 +1,7 @@
 // The softmax of a chunk and what else all attention kernels share. Include it inside an anonymous namespace
 // only, after a tier's Lanes and exp.h.
 
-constexpr int64_t round_up(int64_t count, int64_t multiple) {
-  return (count + multiple - 1) / multiple * multiple;
-}
+#include "backend/cpu/simd/groups.h"
 
 int64_t sums_stride(AttendShape shape) { return round_up(shape.rank, 16); }
 
@@ -50,12 +48,6 @@ void merge_sums(float* out, float a, const float* sums, float b, int64_t count) 
   for (; i < count; ++i) out[i] = out[i] * a + sums[i] * b;
 }
 
-inline int64_t largest_of(const int32_t* counts, int64_t number) {
-  int64_t most = 0;
-  for (int64_t i = 0; i < number; ++i) most = counts[i] > most ? counts[i] : most;
-  return most;
-}
-
 /// What an Operand has whose sums are floats (attend_body.h).
 struct FloatSums {
   using Sum = Lanes::F;
@@ -68,22 +60,3 @@ struct FloatSums {
     for (int n = 0; n < N; ++n) Lanes::store_f(out + n * Lanes::kWidth, sums[n]);
   }
 };
-
-/// Queries are taken in groups of nearly the same size, at most `most`: calls body(first, size).
-template <typename Body>
-inline void in_groups(int64_t queries, int64_t most, Body body) {
-  const int64_t groups = (queries + most - 1) / most;
-  for (int64_t g = 0; g < groups; ++g) {
-    const int64_t first = queries * g / groups;
-    body(first, queries * (g + 1) / groups - first);
-  }
-}
-
-/// Calls body with the size of a group, 1 to N, as a constant.
-template <int N, typename Body>
-inline void with_size(int64_t size, Body body) {
-  if constexpr (N > 1) {
-    if (size < N) return with_size<N - 1>(size, body);
-  }
-  body(std::integral_constant<int, N>{});
-}

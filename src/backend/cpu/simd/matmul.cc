@@ -2,6 +2,7 @@
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/simd/tiles.h"
+#include "backend/cpu/simd/unpack.h"
 
 namespace sluice::backend::cpu {
 
@@ -22,6 +23,15 @@ extern const TileKernels kTilesAmx;
 const TileKernels* tile_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::Amx) return &kTilesAmx;
+#endif
+  return nullptr;
+}
+
+extern const UnpackKernels kUnpackAvx512Bf16;
+
+const UnpackKernels* unpack_kernels([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa >= Isa::Avx512 && has_avx512_bf16()) return &kUnpackAvx512Bf16;
 #endif
   return nullptr;
 }

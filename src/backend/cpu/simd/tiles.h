@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "backend/cpu/simd/matmul.h"
-#include "quant/types.h"
 
 namespace sluice::backend::cpu {
 
@@ -17,10 +16,6 @@ inline constexpr int kGroupRows = 16;
 inline constexpr int64_t kTiledColumns = 256;
 /// Floats of a tile of sums.
 inline constexpr int kTileFloats = kPanelRows * kGroupRows;
-
-/// `columns` numbers a row of a panel, unpacked for products: [columns / 32][kPanelRows][32] bf16, of
-/// the 32 columns the even ones first.
-using PanelUnpack = void (*)(const uint8_t* panel, int64_t columns, uint16_t* out, Prefetch prefetch);
 
 struct TileKernels {
   /// Before the first product of a thread, and after its last: what tiles need is set up, and given up.
@@ -41,9 +36,6 @@ struct TileKernels {
   /// the caches where a place is a cache line: what a step of many rows writes does not fit them, and reading
   /// a line before writing it costs as much again.
   void (*write)(const float* in, float* const* out, const float* const* addends, int rows);
-  // One a weight type of QuantBlocks.
-  PanelUnpack q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
-  PanelUnpack q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
 };
 
 /// The table of a tier; null where it has no tiles.

@@ -1,5 +1,5 @@
 // Rows of 32-bit words made columns, in registers. Include it inside an anonymous namespace only, after
-// AVX-512's Lanes.
+// immintrin.h.
 
 /// Four vectors of 32-bit words, lane = row, to the four words of every row side by side: the rows 4k + i in
 /// quarter k of out[i].

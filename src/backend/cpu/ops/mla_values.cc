@@ -1,0 +1,303 @@
+// mla_values: rows attend in latent space (mla_attend.cc), but for long stretches of one sequence's rows at
+// the step's end (answers come first in a step): for these the keys and values of every head are made of the
+// cache's latents, some hundred rows at a time, and attended to at once. A worker takes a head of a stretch,
+// or of a part of its rows, and needs nobody else.
+//
+// Which way a row goes depends on its own stretch alone: how many rows it has and at what depth.
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "backend/cpu/ops/deal.h"
+#include "backend/cpu/ops/latent.h"
+#include "backend/cpu/ops/mla_values.h"
+#include "backend/cpu/simd/expanded.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+using namespace program;
+
+static_assert(kExpandedRows == kPageRows && kExpandedKeys % kPageRows == 0);
+
+/// Rows of a stretch at least: fewer leave blocks of queries half empty.
+constexpr int64_t kStretchRows = 128;
+
+/// Consecutive rows [first, last) of the step, of one sequence.
+struct Stretch {
+  int64_t first, last;
+  int64_t rows() const { return last - first; }
+};
+
+ExpandedShape shape_of(const Program& p, const MlaValues& op) {
+  const int64_t rank = p[op.attend.out.id].columns();
+  return {rank, p[op.queries.in.id].columns(), p[op.attend.cache.id].columns() - rank,
+          p[op.values.out.id].columns()};
+}
+
+bool fits(const ExpandedShape& shape) {
+  return shape.rank % 32 == 0 && shape.nope % 32 == 0 && shape.rope % 32 == 0 && shape.value % 16 == 0;
+}
+
+/// A worker's scratch: the right sides that a head's weights are, those that its keys and values are, its
+/// queries, and what kernels work with.
+struct Scratch {
+  uint16_t *k_b, *v_b, *keys, *values, *queries, *unpacked;
+  float *tile, *rows, *work, *largest, *total;
+  int64_t floats;
+
+  Scratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
+    int64_t at = 0;
+    const auto take = [&](int64_t count) {
+      float* begin = base == nullptr ? nullptr : base + at;
+      at += (count + 15) / 16 * 16;
+      return begin;
+    };
+    const auto take_bf16 = [&](int64_t count) { return reinterpret_cast<uint16_t*>(take(count / 2)); };
+    const int64_t all_rows = (most_rows + kExpandedRows - 1) / kExpandedRows * kExpandedRows;
+    const AttendShape latent{s.rank + s.rope, s.rank};
+    k_b = take_bf16(s.rank * s.nope);
+    v_b = take_bf16(s.rank * s.value);
+    keys = take_bf16(kExpandedKeys * s.key());
+    values = take_bf16(kExpandedKeys * s.value);
+    queries = take_bf16(all_rows * s.key());
+    unpacked = take_bf16(kPanelRows * std::max(s.rank, s.nope));
+    tile = take(kernels.tile_floats(latent));
+    rows = take(kPageRows * latent.width);
+    work = take(kExpandedRows * (std::max({kExpandedKeys, s.nope, s.value}) + kExpandedKeys / 2));
+    largest = take(all_rows);
+    total = take(all_rows);
+    floats = at;
+  }
+};
+
+/// One step's stretches of one layer, as one worker sees them.
+class Expanded {
+ public:
+  Expanded(const Program& p, const MlaValues& op, const Context& c)
+      : op_(op),
+        c_(c),
+        kernels_(expanded_kernels(c.isa)),
+        tiles_(attend_kernels(c.isa)),
+        shape_(shape_of(p, op)),
+        heads_(p[op.attend.q.id].heads()),
+        cache_(c.memory.cache()),
+        k_b_(c.matrix(op.queries.weight.id, 0)),
+        v_b_(c.matrix(op.values.weight.id, 1)),
+        scratch_(c.scratch(), tiles_, shape_, c.input.rows()) {}
+
+  /// Rows of the step before its stretches.
+  int64_t others() const {
+    int64_t end = c_.input.rows();
+    if (kernels_ == nullptr || !fits(shape_) || k_b_.unpack == nullptr || v_b_.unpack == nullptr) return end;
+    while (end > 0) {
+      int64_t first = end - 1;
+      while (first > 0 && follows(first)) --first;
+      if (!pays({first, end})) break;
+      end = first;
+    }
+    return end;
+  }
+
+  /// The rows from `begin` on.
+  void run(int64_t begin) {
+    if (begin == c_.input.rows()) return;
+    int64_t parts = 1, least = std::numeric_limits<int64_t>::max();
+    for (int64_t n = 1; n <= kMostParts; n *= 2) {
+      Deal deal(c_.workers);
+      each_piece(begin, n, [&](const Stretch& piece, int64_t) { deal.take(work(piece)); });
+      // A part more makes keys and values once more.
+      if (deal.busiest() < least) least = deal.busiest(), parts = n;
+    }
+    kernels_->begin();
+    Deal deal(c_.workers);
+    each_piece(begin, parts, [&](const Stretch& piece, int64_t head) {
+      if (deal.take(work(piece)) == c_.worker) attend(piece, head);
+    });
+    kernels_->end();
+  }
+
+ private:
+  static constexpr int64_t kMostParts = 8;
+
+  int64_t position(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)]; }
+  int64_t length(const Stretch& s) const { return position(s.last - 1) + 1; }
+  bool follows(int64_t row) const {
+    const auto sequence = [&](int64_t r) { return c_.input.sequences[static_cast<size_t>(r)]; };
+    return sequence(row) == sequence(row - 1) && position(row) == position(row - 1) + 1;
+  }
+
+  /// Pairs of a row and a position before it, or its own.
+  int64_t attended(const Stretch& s) const { return s.rows() * (position(s.first) + 1 + length(s)) / 2; }
+  /// Multiply-adds of one head.
+  int64_t work(const Stretch& s) const {
+    return attended(s) * (shape_.key() + shape_.value) +
+           length(s) * shape_.rank * (shape_.nope + shape_.value);
+  }
+  bool pays(const Stretch& s) const {
+    const int64_t latent =
+        attended(s) * (2 * shape_.rank + shape_.rope) + s.rows() * shape_.rank * (shape_.nope + shape_.value);
+    return s.rows() >= kStretchRows && work(s) <= latent;
+  }
+
+  /// Calls body(stretch, head) for every head of every stretch, or of its parts.
+  template <typename Body>
+  void each_piece(int64_t begin, int64_t parts, Body body) const {
+    for (int64_t first = begin, last; first < c_.input.rows(); first = last) {
+      last = first + 1;
+      while (last < c_.input.rows() && follows(last)) ++last;
+      for (int64_t part = 0; part < parts; ++part) {
+        const Slice rows =
+            slice_of(last - first, static_cast<int>(part), static_cast<int>(parts), kExpandedRows);
+        if (rows.first == rows.last) continue;
+        for (int64_t head = 0; head < heads_; ++head) body({first + rows.first, first + rows.last}, head);
+      }
+    }
+  }
+
+  void unpack_weights(int64_t head) {
+    for (int64_t panel = 0; panel < k_b_.panels(); ++panel) {
+      k_b_.unpack(k_b_.panel(head, panel), shape_.nope, scratch_.unpacked, k_b_.prefetch);
+      kernels_->k_panel(scratch_.unpacked, panel, shape_, scratch_.k_b);
+    }
+    for (int64_t panel = 0; panel < v_b_.panels(); ++panel) {
+      v_b_.unpack(v_b_.panel(head, panel), shape_.rank, scratch_.unpacked, v_b_.prefetch);
+      kernels_->v_panel(scratch_.unpacked, panel, shape_, scratch_.v_b);
+    }
+  }
+
+  /// Keys and values of the positions from `begin` on, to the stretch's end at most.
+  void expand(const Stretch& s, int64_t begin) {
+    const int64_t end = std::min(begin + kExpandedKeys, length(s));
+    const AttendShape latent{shape_.rank + shape_.rope, shape_.rank};
+    for (int64_t at = begin; at < end; at += kPageRows) {
+      const int64_t count = std::min<int64_t>(kPageRows, end - at);
+      const std::byte* rows = cache_.row(op_.attend.cache_layer, c_.input.slot_of(s.first, at));
+      const auto* numbers = reinterpret_cast<const uint16_t*>(rows);
+      if (cache_.format.type != quant::Type::BF16) {
+        decode_rows(tiles_, cache_, rows, latent, 0, count, scratch_.rows, scratch_.tile);
+        numbers = reinterpret_cast<const uint16_t*>(scratch_.tile);
+      }
+      kernels_->expand(numbers, latent.width, at - begin, count, scratch_.k_b, scratch_.v_b, shape_,
+                       scratch_.work, scratch_.keys, scratch_.values);
+    }
+  }
+
+  void attend(const Stretch& s, int64_t head) {
+    const Rows<float> in = c_.memory.rows(op_.queries.in.id), q = c_.memory.rows(op_.attend.q.id),
+                      out = c_.memory.rows(op_.values.out.id);
+    unpack_weights(head);
+    for (int64_t i = 0; i < s.rows(); ++i) {
+      kernels_->query(in(s.first + i, head), q(s.first + i, head) + shape_.rank, shape_,
+                      scratch_.queries + i * shape_.key());
+    }
+    std::fill_n(scratch_.largest, s.rows(), -std::numeric_limits<float>::infinity());
+    std::fill_n(scratch_.total, s.rows(), 0.0f);
+    for (int64_t begin = 0; begin < length(s); begin += kExpandedKeys) {
+      expand(s, begin);
+      for (int64_t first = 0; first < s.rows(); first += kExpandedRows) {
+        const int64_t rows = std::min(kExpandedRows, s.rows() - first);
+        int32_t counts[kExpandedRows];
+        float* sums[kExpandedRows];
+        for (int64_t i = 0; i < rows; ++i) {
+          const int64_t row = s.first + first + i;
+          counts[i] = static_cast<int32_t>(std::clamp<int64_t>(position(row) + 1 - begin, 0, kExpandedKeys));
+          sums[i] = out(row, head);
+        }
+        if (counts[rows - 1] == 0) continue;
+        kernels_->attend(scratch_.queries + first * shape_.key(), counts, rows, scratch_.keys,
+                         scratch_.values, shape_, op_.attend.scale, scratch_.work, scratch_.largest + first,
+                         scratch_.total + first, sums);
+      }
+    }
+    for (int64_t i = 0; i < s.rows(); ++i) {
+      const float inverse = 1.0f / scratch_.total[i];
+      float* values = out(s.first + i, head);
+      for (int64_t n = 0; n < shape_.value; ++n) values[n] *= inverse;
+    }
+  }
+
+  const MlaValues& op_;
+  const Context& c_;
+  const ExpandedKernels* kernels_;
+  const AttendKernels& tiles_;
+  ExpandedShape shape_;
+  int64_t heads_;
+  Cache cache_;
+  Matrix k_b_, v_b_;
+  Scratch scratch_;
+};
+
+void mla_values(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<MlaValues>(record.args);
+  Expanded expanded(p, op, c);
+  const int64_t others = expanded.others();
+  if (others > 0) {
+    const StepInput before = c.input.first(others);
+    const Context of_others{c.memory, before, c.worker, c.workers, c.isa, c.team};
+    multiply_heads(p, op.queries, of_others);
+    c.meet();
+    attend_latent(p, op.attend, of_others);
+    c.meet();
+    multiply_heads(p, op.values, of_others);
+  }
+  expanded.run(others);
+}
+
+int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOptions& options) {
+  const auto& op = std::get<MlaValues>(record.args);
+  int64_t floats =
+      std::max({multiply_heads_scratch(p, op.queries, options), latent_scratch(p, op.attend, options),
+                multiply_heads_scratch(p, op.values, options)});
+  const ExpandedShape shape = shape_of(p, op);
+  if (!fits(shape)) return floats;
+  for (const Isa isa : {Isa::Avx512, Isa::Amx}) {
+    if (isa <= best_isa() && expanded_kernels(isa) != nullptr)
+      floats = std::max(floats, Scratch(nullptr, attend_kernels(isa), shape, options.max_rows).floats);
+  }
+  return floats;
+}
+
+/// The op at `at` and the two behind it as one, if they are what mla_values stands for.
+std::optional<MlaValues> values_at(const Program& p, size_t at) {
+  if (at + 2 >= p.ops().size()) return {};
+  const auto* queries = std::get_if<HeadMatmul>(&p.ops()[at].args);
+  const auto* attend = std::get_if<MlaAttend>(&p.ops()[at + 1].args);
+  const auto* values = std::get_if<HeadMatmul>(&p.ops()[at + 2].args);
+  if (queries == nullptr || attend == nullptr || values == nullptr) return {};
+  if (p.storage(queries->out.id) != p.storage(attend->q.id) || values->in.id != attend->out.id) return {};
+  const MlaValues op{*queries, *attend, *values};
+  const bool panels = queries->reduce == Reduce::Columns && values->reduce == Reduce::Columns;
+  return panels ? std::optional(op) : std::nullopt;
+}
+
+}  // namespace
+
+Program with_mla_values(const Program& program) {
+  Program out;
+  for (const Tensor& tensor : program.tensors()) out.add(tensor);
+  for (size_t i = 0; i < program.ops().size(); ++i) {
+    const Op& op = program.ops()[i];
+    if (const auto values = values_at(program, i)) {
+      out.add({*values, op.layer});
+      i += 2;
+    } else {
+      out.add(op);
+    }
+  }
+  out.set_cache(program.cache());
+  out.set_output(program.output());
+  return out;
+}
+
+int64_t expanded_from(const Program& program, const MlaValues& op, Isa isa) {
+  const UnpackKernels* unpack = unpack_kernels(isa);
+  const auto unpacks = [&](Read weight) { return panel_unpack(unpack, program[weight.id].type) != nullptr; };
+  const bool can = expanded_kernels(isa) != nullptr && fits(shape_of(program, op)) &&
+                   unpacks(op.queries.weight) && unpacks(op.values.weight);
+  return can ? kStretchRows : 0;
+}
+
+const Kernel kMlaValues{"mla_values chunks", Share::Together, mla_values, mla_values_scratch, true};
+
+}  // namespace sluice::backend::cpu

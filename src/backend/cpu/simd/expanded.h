@@ -1,0 +1,56 @@
+// Attention over expanded keys and values, of many rows of one sequence, a head at a time: products of
+// bfloat16, sums in float32. Only tiers that multiply such numbers quickly have this table. Which rows go
+// this way, and over what, is ops/mla_values.cc's business.
+//
+// The right side of every product is made of panels of 16 columns: [columns / 16][inner / 2][16] pairs of
+// numbers, those of two neighbouring inner indices side by side.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::backend::cpu {
+
+enum class Isa : uint8_t;  // isa.h
+
+/// Rows of the step that go over a stretch of keys together.
+inline constexpr int64_t kExpandedRows = 64;
+/// Cache rows whose keys and values are there at a time: 512 KB of 256 + 256 columns, which stay in a
+/// second-level cache.
+inline constexpr int64_t kExpandedKeys = 256;
+
+/// A head's columns: each a multiple of 32, of the values of 16. Cache rows are `rank` columns of latent and
+/// `rope` of key.
+struct ExpandedShape {
+  int64_t rank, nope, rope, value;
+  int64_t key() const { return nope + rope; }
+};
+
+struct ExpandedKernels {
+  const char* name;
+  /// Before the first product of a thread, and after its last.
+  void (*begin)();
+  void (*end)();
+  /// k_b and v_b of a head as right sides, from their panels unpacked (unpack.h): those of k_b have
+  /// kPanelRows latents each, those of v_b as many values.
+  void (*k_panel)(const uint16_t* unpacked, int64_t panel, ExpandedShape, uint16_t* k_b);
+  void (*v_panel)(const uint16_t* unpacked, int64_t panel, ExpandedShape, uint16_t* v_b);
+  /// Queries as a left side [key()], from their first nope columns and their others.
+  void (*query)(const float* nope, const float* rope, ExpandedShape, uint16_t* out);
+  /// Keys and values of `count` <= kExpandedRows cache rows `stride` numbers apart, kExpandedRows of which
+  /// can be read: as right sides, for kExpandedKeys keys, from number `first` (a multiple of 64) on. Rows
+  /// from count on have values of zero. work: [kExpandedRows][the most of nope and value].
+  void (*expand)(const uint16_t* rows, int64_t stride, int64_t first, int64_t count, const uint16_t* k_b,
+                 const uint16_t* v_b, ExpandedShape, float* work, uint16_t* keys, uint16_t* values);
+  /// Up to kExpandedRows queries (with room for all) attend to the first counts[i] keys each, on top of those
+  /// before: largest and total (of scores times scale, in powers of two) and sums [value] go on from what
+  /// they are, and begin anew where largest is minus infinity. work: [kExpandedRows][half of kExpandedKeys,
+  /// and the most of that and value].
+  void (*attend)(const uint16_t* queries, const int32_t* counts, int64_t rows, const uint16_t* keys,
+                 const uint16_t* values, ExpandedShape, float scale, float* work, float* largest,
+                 float* total, float* const* sums);
+};
+
+/// The table of a tier, or null.
+const ExpandedKernels* expanded_kernels(Isa isa);
+
+}  // namespace sluice::backend::cpu

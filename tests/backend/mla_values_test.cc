@@ -1,0 +1,186 @@
+// mla_values of many rows on the CPU backend: prompts from the beginning and at depth, several in a step,
+// beside answers, against the reference; and what a row's bits depend on.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
+#include "support/isas.h"
+#include "support/op_case.h"
+
+namespace sluice::test {
+namespace {
+
+/// Rows of a sequence from a position on.
+struct Chunk {
+  int32_t sequence, first, rows;
+};
+using Chunks = std::vector<Chunk>;
+
+struct Shape {
+  const char* name;
+  int64_t heads, nope, value;
+  quant::Type v_b = quant::Type::Q8_0, cache = quant::Type::F16;
+};
+
+constexpr int64_t kMostRows = 420, kRank = 512, kTurned = 64;
+/// Queries and results in eight bits, 32 under a scale, or four roundings to bfloat16.
+constexpr double kMostError = 0x1p-7;
+constexpr int32_t kSequences = 4, kPages = 12;  ///< of a sequence
+
+OpCase op_case(const Shape& s) {
+  return {s.name, kMostRows, [s](Builder& b) {
+            const TensorId latent = b.activation("latent", kStepRows, 1, kRank);
+            const TensorId key = b.activation("key", kStepRows, 1, kTurned);
+            b.cache(2, kRank + kTurned, s.cache, kTurned);
+            b.kv_append(latent, key, 1);
+            const TensorId q = b.activation("q", kStepRows, s.heads, kRank + kTurned);
+            b.rope(b.activation("q_rope", kStepRows, s.heads, kTurned), {},
+                   b.columns(q, "query_rope", kRank, kTurned));
+            const TensorId context = b.activation("context", kStepRows, s.heads, kRank);
+            b.emit(MlaValues{.queries = {{b.activation("in", kStepRows, s.heads, s.nope)},
+                                         {b.weight("k_b", quant::Type::Q8_0, s.heads, kRank, s.nope)},
+                                         {b.columns(q, "query", 0, kRank)}},
+                             .attend = {{q}, {b.program().cache()}, {context}, 0x1p-9f, 1},
+                             .values = {{context},
+                                        {b.weight("v_b", s.v_b, s.heads, s.value, kRank)},
+                                        {b.activation("values", kStepRows, s.heads, s.value)}}});
+          }};
+}
+
+/// Values of a step of these chunks, whose sequences' pages lie anywhere: [rows][heads][value].
+std::vector<float> values_of(const CaseRun& run, Executable& executable, const Chunks& chunks) {
+  std::vector<int32_t> table(kSequences * kPages), tokens, positions, sequences, slots, outputs;
+  for (int32_t i = 0; i < kSequences * kPages; ++i)
+    table[static_cast<size_t>(i)] = i * 29 % (kSequences * kPages);
+  for (const Chunk& chunk : chunks) {
+    for (int32_t p = chunk.first; p < chunk.first + chunk.rows; ++p) {
+      constexpr auto kRows = static_cast<int32_t>(kPageRows);
+      tokens.push_back(1), positions.push_back(p), sequences.push_back(chunk.sequence);
+      const int32_t page = chunk.sequence * kPages + p / kRows;
+      slots.push_back(table[static_cast<size_t>(page)] * kRows + p % kRows);
+      outputs.push_back(static_cast<int32_t>(outputs.size()));
+    }
+  }
+  run.poke_inputs(executable);  // what a step made may lie where they were
+  const TensorId id = run.program().output();
+  std::vector<float> first_heads(run.elements(id));
+  StepOutput output{first_heads};
+  executable.run({tokens, positions, sequences, slots, table, kPages, outputs}, output);
+  std::vector<float> values(run.elements(id) / kMostRows * outputs.size());
+  executable.peek(id, static_cast<int64_t>(outputs.size()), values);
+  return values;
+}
+
+/// The step's values after the cached chunks, a step each.
+std::vector<float> values_of(const CaseRun& run, Backend& backend, const Chunks& cached, const Chunks& step,
+                             bool batch_invariant = false) {
+  CompileOptions options{kMostRows, kMostRows, kSequences * kPages};
+  options.batch_invariant = batch_invariant;
+  const auto executable = backend.compile(run.program(), run.weights(), options);
+  for (const Chunk& chunk : cached) values_of(run, *executable, {chunk});
+  return values_of(run, *executable, step);
+}
+
+const Shape kGlm{"GLM", 3, 192, 256}, kLite{"V2 Lite", 4, 128, 128},
+    kYoutu{"v_b of Q5_K", 2, 128, 128, quant::Type::Q5_K},
+    kCoded{"cache of Q8_0", 2, 192, 256, quant::Type::Q8_0, quant::Type::Q8_0};
+
+struct Param {
+  Shape shape;
+  const char* name;
+  Chunks cached, step;
+};
+
+class MlaValuesOfPrompts : public testing::TestWithParam<Param> {};
+
+TEST_P(MlaValuesOfPrompts, AgreeWithReference) {
+  const Param& param = GetParam();
+  const CaseRun run(op_case(param.shape), 7);
+  const std::vector<float> expected = values_of(run, *backend::make_ref_backend(), param.cached, param.step);
+  for (const backend::cpu::Isa isa : usable_isas()) {
+    const auto cpu = backend::make_cpu_backend({.threads = 3, .isa = isa});
+    const std::vector<float> seen = values_of(run, *cpu, param.cached, param.step);
+    double error = 0, norm = 0, worst = 0;
+    const auto columns = static_cast<size_t>(param.shape.value);
+    for (size_t at = 0; at < seen.size(); at += columns) {  // a head of a row
+      double of_head = 0, norm_of_head = 0;
+      for (size_t i = at; i < at + columns; ++i) {
+        ASSERT_TRUE(std::isfinite(seen[i])) << i;
+        of_head += std::pow(double{seen[i]} - expected[i], 2);
+        norm_of_head += std::pow(double{expected[i]}, 2);
+      }
+      ASSERT_GT(norm_of_head, 0) << "a result of zeros proves nothing";
+      error += of_head, norm += norm_of_head;
+      worst = std::max(worst, std::sqrt(of_head / norm_of_head));
+    }
+    SCOPED_TRACE(backend::cpu::isa_name(isa));
+    RecordProperty(std::string(backend::cpu::isa_name(isa)),
+                   fmt::format("{:.2e} {:.2e}", std::sqrt(error / norm), worst));
+    EXPECT_LE(std::sqrt(error / norm), kMostError);
+    EXPECT_LE(worst, 2 * kMostError);
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<Param>& param) {
+  std::string name = fmt::format("{} {}", param.param.shape.name, param.param.name);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return name;
+}
+
+std::vector<Param> all_cases() {
+  std::vector<Param> list;
+  for (const Shape& shape : {kGlm, kLite, kYoutu, kCoded}) {
+    list.push_back({shape, "from the beginning", {}, {{1, 0, 333}}});
+    list.push_back({shape, "at depth", {{2, 0, 130}}, {{2, 130, 280}}});
+    list.push_back({shape,
+                    "several beside answers",
+                    {{0, 0, 70}, {1, 0, 130}, {3, 0, 40}},
+                    {{0, 70, 1}, {3, 40, 1}, {1, 130, 150}, {2, 0, 257}}});
+    list.push_back({shape, "before answers", {{0, 0, 70}}, {{1, 0, 140}, {0, 70, 1}}});
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MlaValuesOfPrompts, testing::ValuesIn(all_cases()), name_of);
+
+/// The last `rows` rows of the values of a step.
+std::vector<float> last(const std::vector<float>& values, const Shape& shape, int64_t rows) {
+  return {values.end() - rows * shape.heads * shape.value, values.end()};
+}
+
+TEST(MlaValues, BitsDependNeitherOnThreadsNorOnNeighbours) {
+  const CaseRun run(op_case(kLite), 7);
+  const Chunks cached = {{0, 0, 70}, {2, 0, 210}};
+  for (const backend::cpu::Isa isa : usable_isas()) {
+    SCOPED_TRACE(backend::cpu::isa_name(isa));
+    const auto cpu = [&](int threads) { return backend::make_cpu_backend({.threads = threads, .isa = isa}); };
+    const Chunks together = {{0, 70, 1}, {2, 210, 193}};
+    const std::vector<float> values = values_of(run, *cpu(1), cached, together);
+    EXPECT_EQ(values, values_of(run, *cpu(2), cached, together));
+    EXPECT_EQ(values, values_of(run, *cpu(7), cached, together));
+    // Inputs are the same row by row, whoever's row it is.
+    const Chunks beside_another = {{3, 0, 1}, {2, 210, 193}};
+    EXPECT_EQ(last(values, kLite, 193), last(values_of(run, *cpu(2), cached, beside_another), kLite, 193));
+    const auto alone = values_of(run, *cpu(1), cached, {{0, 70, 1}});
+    EXPECT_EQ(alone, std::vector<float>(values.begin(), values.begin() + static_cast<int64_t>(alone.size())));
+  }
+}
+
+TEST(MlaValues, BatchInvariantRowsDoNotMindHowManyTheyAre) {
+  const CaseRun run(op_case(kLite), 7);
+  for (const backend::cpu::Isa isa : usable_isas()) {
+    SCOPED_TRACE(backend::cpu::isa_name(isa));
+    const auto cpu = backend::make_cpu_backend({.threads = 2, .isa = isa});
+    const auto many = values_of(run, *cpu, {}, {{2, 0, 300}}, true),
+               few = values_of(run, *cpu, {}, {{2, 0, 40}}, true);
+    EXPECT_EQ(few, std::vector<float>(many.begin(), many.begin() + static_cast<int64_t>(few.size())));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test
