@@ -11,9 +11,9 @@ namespace sluice::backend::cpu {
 
 /// Activation rows of a tile: rows go through products in groups of it, the last one filled up with zeroes.
 inline constexpr int kGroupRows = 16;
-/// Columns of two panels that are unpacked at once: 16 KB, which stay in the first-level cache while the rows
-/// pass by. Whole blocks of every type.
-inline constexpr int64_t kTiledColumns = 256;
+/// Columns of two panels that are unpacked at once: 32 KB, which mostly stay in the first-level cache while
+/// the rows pass by; with fewer, sums would come and go more often. Whole blocks of every type.
+inline constexpr int64_t kTiledColumns = 512;
 /// Floats of a tile of sums.
 inline constexpr int kTileFloats = kPanelRows * kGroupRows;
 

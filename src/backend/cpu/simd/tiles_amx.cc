@@ -97,7 +97,7 @@ void multiply_tiles(const uint16_t* const* panels, const uint16_t* x0, const uin
     if (two) _tile_zero(2);
     if (two) _tile_zero(3);
   }
-  // The sums that the next call adds to: an eighth of them a step, of which 256 columns have eight.
+  // The sums that the next call adds to: a sixteenth of them a step, of which 512 columns have sixteen.
   const float* next = sums + 4 * kTileFloats;
   for (int64_t at = 0; at < columns * kPanelRows; at += kQuantColumns * kPanelRows) {
     _tile_stream_loadd(6, x0 + at, kLine);
@@ -107,7 +107,7 @@ void multiply_tiles(const uint16_t* const* panels, const uint16_t* x0, const uin
     if (two) _tile_dpbf16ps(2, 4, 7);
     _tile_loadd(5, other + at, kLine);
     _tile_dpbf16ps(1, 5, 6);
-    for (int line = 0; line < 8; ++line, next += kLine / sizeof(float)) ask_to_write(next);
+    for (int line = 0; line < 4; ++line, next += kLine / sizeof(float)) ask_to_write(next);
     if (two) _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, sums, kLine);
