@@ -66,9 +66,9 @@ describe("profiles", { skip, timeout: 300_000 }, () => {
   test("the trace has the steps that were asked for", () => {
     const steps = trace.traceEvents.filter((e) => e.name.startsWith("step "));
     assert.equal(steps.length, 4 + 2, "of the prompt as many as a trace holds, and both decode steps");
-    const attends = trace.traceEvents.filter((e) => e.name === "0.mla_attend");
+    const attends = trace.traceEvents.filter((e) => e.name === "0.mla_values");
     assert.equal(attends.length, 2 * steps.length, "a slice for each worker and step");
-    assert.match(attends[0].args.kernel, /^mla_attend/);
+    assert.match(attends[0].args.kernel, /^mla_values/);
   });
 
   test("the Performance panel's importer takes every track and slice", async () => {

@@ -43,7 +43,7 @@ bool fits(const ExpandedShape& shape) {
 /// queries, and what kernels work with.
 struct Scratch {
   uint16_t *k_b, *v_b, *keys, *values, *queries, *unpacked;
-  float *tile, *rows, *work, *largest, *total;
+  float *tile, *rows, *work, *largest, *total, *sums;
   int64_t floats;
 
   Scratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
@@ -67,6 +67,8 @@ struct Scratch {
     work = take(kExpandedRows * (std::max({kExpandedKeys, s.nope, s.value}) + kExpandedKeys / 2));
     largest = take(all_rows);
     total = take(all_rows);
+    // Not where results go: there a head's rows lie whole kilobytes apart, which caches put in few places.
+    sums = take(all_rows * s.value);
     floats = at;
   }
 };
@@ -198,22 +200,21 @@ class Expanded {
       for (int64_t first = 0; first < s.rows(); first += kExpandedRows) {
         const int64_t rows = std::min(kExpandedRows, s.rows() - first);
         int32_t counts[kExpandedRows];
-        float* sums[kExpandedRows];
         for (int64_t i = 0; i < rows; ++i) {
           const int64_t row = s.first + first + i;
           counts[i] = static_cast<int32_t>(std::clamp<int64_t>(position(row) + 1 - begin, 0, kExpandedKeys));
-          sums[i] = out(row, head);
         }
         if (counts[rows - 1] == 0) continue;
         kernels_->attend(scratch_.queries + first * shape_.key(), counts, rows, scratch_.keys,
                          scratch_.values, shape_, op_.attend.scale, scratch_.work, scratch_.largest + first,
-                         scratch_.total + first, sums);
+                         scratch_.total + first, scratch_.sums + first * shape_.value);
       }
     }
     for (int64_t i = 0; i < s.rows(); ++i) {
       const float inverse = 1.0f / scratch_.total[i];
+      const float* sums = scratch_.sums + i * shape_.value;
       float* values = out(s.first + i, head);
-      for (int64_t n = 0; n < shape_.value; ++n) values[n] *= inverse;
+      for (int64_t n = 0; n < shape_.value; ++n) values[n] = sums[n] * inverse;
     }
   }
 

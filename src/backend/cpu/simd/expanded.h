@@ -42,12 +42,12 @@ struct ExpandedKernels {
   void (*expand)(const uint16_t* rows, int64_t stride, int64_t first, int64_t count, const uint16_t* k_b,
                  const uint16_t* v_b, ExpandedShape, float* work, uint16_t* keys, uint16_t* values);
   /// Up to kExpandedRows queries (with room for all) attend to the first counts[i] keys each, on top of those
-  /// before: largest and total (of scores times scale, in powers of two) and sums [value] go on from what
-  /// they are, and begin anew where largest is minus infinity. work: [kExpandedRows][half of kExpandedKeys,
-  /// and the most of that and value].
+  /// before: largest and total (of scores times scale, in powers of two) and sums [rows][value] go on from
+  /// what they are, and begin anew where largest is minus infinity. work: [kExpandedRows][half of
+  /// kExpandedKeys, and the most of that and value].
   void (*attend)(const uint16_t* queries, const int32_t* counts, int64_t rows, const uint16_t* keys,
                  const uint16_t* values, ExpandedShape, float scale, float* work, float* largest,
-                 float* total, float* const* sums);
+                 float* total, float* sums);
 };
 
 /// The table of a tier, or null.

@@ -126,7 +126,7 @@ inline float weights_of(const float* scores, int64_t count, int64_t end, float s
 
 void attend(const uint16_t* queries, const int32_t* counts, int64_t rows, const uint16_t* keys,
             const uint16_t* values, ExpandedShape shape, float scale, float* work, float* largest,
-            float* total, float* const* sums) {
+            float* total, float* sums) {
   constexpr float kLog2E = 1.44269504f;
   const int64_t end = round_up(largest_of(counts, rows), kPair), whole = round_up(rows, kSide);
   if (end == 0) return;
@@ -158,9 +158,10 @@ void attend(const uint16_t* queries, const int32_t* counts, int64_t rows, const 
     const __m512 keep = _mm512_set1_ps(before[i]);
     for (int64_t c = 0; c < shape.value; c += kSide) {
       const __m512 now = _mm512_loadu_ps(work + i * shape.value + c);
+      float* sum = sums + i * shape.value + c;
       // What lay there before the first keys may be no number at all.
-      const __m512 old = before[i] == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(sums[i] + c);
-      _mm512_storeu_ps(sums[i] + c, _mm512_fmadd_ps(old, keep, now));
+      const __m512 old = before[i] == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(sum);
+      _mm512_storeu_ps(sum, _mm512_fmadd_ps(old, keep, now));
     }
   }
 }
