@@ -48,6 +48,9 @@ std::string source(const std::string& path) {
 /// alone, less than the team's meetings would cost whenever another program wants a core.
 constexpr double kAloneFlops = 32e6;
 
+/// Rows of a step from which workers steal from each other.
+constexpr int64_t kStealRows = 32;
+
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
 constexpr int kKernelVersion = 6;
 
@@ -73,6 +76,7 @@ class CpuExecutable : public Executable {
     if (!options.bind_only) packed_.load(team_, progress);
     for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
     barriers_ = cpu::barriers_before(program_, memory_.plan(), options_.max_rows, options_.max_outputs);
+    taken_ = std::vector<cpu::Taken>(kernels_.size() * static_cast<size_t>(team_.size()));
   }
 
   void run(const StepInput& input, StepOutput& output) override { step(input, output, nullptr); }
@@ -173,10 +177,17 @@ class CpuExecutable : public Executable {
     const auto parts_of = [&](int worker) {
       return times == nullptr ? nullptr : times->parts.data() + static_cast<size_t>(worker) * kernels_.size();
     };
+    // Few rows read weights and hardly compute: each worker keeps to what lies near it.
+    const bool steals = workers > 1 && input.rows() >= kStealRows;
+    if (steals) {
+      for (cpu::Taken& taken : taken_) taken.ends.store(0, std::memory_order_relaxed);
+    }
     if (alone) {
-      walk(0, 1, input, parts_of(0));
+      walk(0, 1, input, parts_of(0), nullptr);
     } else {
-      team_.run([&](int worker) { walk(worker, workers, input, parts_of(worker)); });
+      team_.run([&](int worker) {
+        walk(worker, workers, input, parts_of(worker), steals ? taken_.data() : nullptr);
+      });
     }
     const cpu::Rows<float> logits = memory_.rows(program_.output());
     for (int64_t i = 0; i < input.outputs(); ++i) {
@@ -185,15 +196,16 @@ class CpuExecutable : public Executable {
   }
 
   /// parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an op begins when its
-  /// predecessor ends: one reading of the counter serves both.
-  void walk(int worker, int workers, const StepInput& input, StepTimes::Part* parts) {
-    const cpu::Context context{memory_, input, worker, workers, isa_, team_};
+  /// predecessor ends: one reading of the counter serves both. taken: [ops][workers] where they steal.
+  void walk(int worker, int workers, const StepInput& input, StepTimes::Part* parts, cpu::Taken* taken) {
+    cpu::Context context{memory_, input, worker, workers, isa_, team_};
     int64_t begin = parts != nullptr ? ticks() : 0;
     for (size_t i = 0; i < kernels_.size(); ++i) {
       if (barriers_[i] && workers > 1) {
         team_.barrier();
         if (parts != nullptr) begin = ticks();
       }
+      if (taken != nullptr) context.taken = taken + i * static_cast<size_t>(workers);
       kernels_[i]->run(program_, program_.ops()[i], context);
       if (parts == nullptr) continue;
       parts[i] = {begin, ticks()};
@@ -211,8 +223,9 @@ class CpuExecutable : public Executable {
   cpu::PackedWeights packed_;
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
-  std::vector<bool> barriers_;  // before each op
-  double row_flops_;            // of one row of a step
+  std::vector<bool> barriers_;     // before each op
+  std::vector<cpu::Taken> taken_;  // [ops][workers]
+  double row_flops_;               // of one row of a step
   double alone_flops_;
 };
 

@@ -134,19 +134,20 @@ inline int64_t rows_in_cache(int64_t columns) {
   return std::max<int64_t>(kTileRows, kFloats / input_floats(1, columns) / kTileRows * kTileRows);
 }
 
-/// For each `step` of `panels`: open(panel), then tile(first row, rows, whether the panel was read before)
-/// for all of `count` rows, so that a panel's tiles follow each other while it is in the first-level cache.
+/// For each `step` of panels: open(panel, those of them that are there), then tile(first row, rows, whether
+/// the panel was read before) for all of `count` rows, so that a panel's tiles follow each other while it is
+/// in the first-level cache.
 template <typename Open, typename Tile>
-void each_tile(Slice panels, int64_t step, int64_t count, int64_t columns, Open open, Tile tile) {
+void each_tile(const PanelWork& work, int64_t step, int64_t count, int64_t columns, Open open, Tile tile) {
   const int64_t chunk = rows_in_cache(columns);
-  for (int64_t begin = 0; begin < count; begin += chunk) {
-    const int64_t end = std::min(count, begin + chunk);
+  work.each((count + chunk - 1) / chunk, step, [&](int64_t round, Slice panels) {
+    const int64_t begin = round * chunk, end = std::min(count, begin + chunk);
     for (int64_t p = panels.first; p < panels.last; p += step) {
-      open(p);
+      open(p, std::min(step, panels.last - p));
       for (int64_t i = begin; i < end; i += kTileRows)
         tile(i, std::min<int64_t>(kTileRows, end - i), i > begin);
     }
-  }
+  });
 }
 
 /// The sums of a tile of rows with a panel.
@@ -235,15 +236,15 @@ void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int
 /// The products of matrix m, its `panels` alone, with count inputs x(i): store(i, n, values, outputs) for the
 /// outputs [n, n + outputs) of input i, outputs <= kPanelRows.
 template <typename X, typename Store>
-void multiply(const Matrix& w, int64_t m, Slice panels, int64_t count, X x, Store store) {
+void multiply(const Matrix& w, int64_t m, const PanelWork& work, int64_t count, X x, Store store) {
   const int64_t step = panels_at_once(w, count);
   Panel opened[2]{};
   int64_t panel = 0, number = 0;
-  const auto open = [&](int64_t p) {
-    panel = p, number = std::min(step, panels.last - p);
+  const auto open = [&](int64_t p, int64_t there) {
+    panel = p, number = there;
     for (int64_t k = 0; k < number; ++k) opened[k] = w.open(m, p + k, count);
   };
-  each_tile(panels, step, count, w.columns, open, [&](int64_t first, int64_t rows, bool again) {
+  each_tile(work, step, count, w.columns, open, [&](int64_t first, int64_t rows, bool again) {
     alignas(64) TileSums out[2];
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
@@ -317,36 +318,61 @@ inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, S
   }
 }
 
-/// Products on tiles: for each chunk of rows and each of `steps`, open(step, two panels), then take(step,
-/// first row, rows, sums with the one panel, with the other) for every group of up to kGroupRows rows; sums
-/// are [kPanelRows][kGroupRows].
+/// Products on tiles: for each chunk of rows and each `step` of panels, open(the first, those of them that
+/// are there, two panels), then take(the first, those there, first row, rows, sums with the one panel, with
+/// the other) for every group of up to kGroupRows rows; sums are [kPanelRows][kGroupRows].
 ///
 /// Where columns go in blocks, weights are unpacked once for many rows, and the sums of some steps wait for
-/// the next block. A block is rounded again for the next of these steps.
+/// the next block. A block is rounded again for the next of these steps, so nobody steals: who did would
+/// round all blocks for a few panels.
 template <typename Row, typename Open, typename Take>
 void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, float* scratch,
-                Slice steps, Open open, Take take) {
-  if (count == 0 || steps.first >= steps.last) return;
+                const PanelWork& work, int64_t step, Open open, Take take) {
+  if (count == 0) return;
   const TiledChunk chunk = TiledChunk::of(count, columns);
-  const bool waits = chunk.columns < columns;
-  const int64_t most_steps = waits ? kWaitingFloats / chunk.sums_floats() : steps.last - steps.first;
   const TiledScratch in(scratch);
+  const auto round = [&](int64_t begin, int64_t rows, Slice width) {
+    round_rows(
+        tiles, rows, width, [&](int64_t i) { return row(begin + i); }, in.rows);
+  };
+  const auto multiply = [&](int64_t p, int64_t there, int64_t rows, Slice width, float* sums) {
+    TiledPanel panels[2];
+    open(p, there, panels);
+    multiply_block(tiles, panels, width, rows, in, sums);
+  };
+  const auto hand_on = [&](int64_t p, int64_t there, int64_t begin, int64_t rows, float* sums) {
+    for (int64_t i = 0; i < rows; i += kGroupRows, sums += 2 * kTileFloats)
+      take(p, there, begin + i, std::min<int64_t>(kGroupRows, rows - i), sums, sums + kTileFloats);
+  };
   tiles.begin();
-  for (int64_t begin = 0; begin < count; begin += chunk.rows) {
-    const int64_t rows = std::min(count - begin, chunk.rows);
-    for (int64_t from = steps.first; from < steps.last; from += most_steps) {
-      const Slice some{from, std::min(steps.last, from + most_steps)};
-      for (int64_t block = 0; block < columns; block += chunk.columns) {
-        const Slice width{block, std::min(columns, block + chunk.columns)};
-        round_rows(
-            tiles, rows, width, [&](int64_t i) { return row(begin + i); }, in.rows);
-        for (int64_t step = some.first; step < some.last; ++step) {
-          float* sums = in.sums + (waits ? (step - from) * chunk.sums_floats() : 0);
-          TiledPanel panels[2];
-          open(step, panels);
-          multiply_block(tiles, panels, width, rows, in, sums);
-          for (int64_t i = 0; i < rows && width.last == columns; i += kGroupRows, sums += 2 * kTileFloats)
-            take(step, begin + i, std::min<int64_t>(kGroupRows, rows - i), sums, sums + kTileFloats);
+  if (chunk.columns == columns) {
+    int64_t rounded = -1;
+    work.each((count + chunk.rows - 1) / chunk.rows, step, [&](int64_t at, Slice panels) {
+      const int64_t begin = at * chunk.rows, rows = std::min(count - begin, chunk.rows);
+      if (at != rounded) round(begin, rows, {0, columns});
+      rounded = at;
+      for (int64_t p = panels.first; p < panels.last; p += step) {
+        const int64_t there = std::min(step, panels.last - p);
+        multiply(p, there, rows, {0, columns}, in.sums);
+        hand_on(p, there, begin, rows, in.sums);
+      }
+    });
+  } else {
+    const Slice panels = work.own();
+    const int64_t most = kWaitingFloats / chunk.sums_floats() * step;
+    for (int64_t begin = 0; begin < count; begin += chunk.rows) {
+      const int64_t rows = std::min(count - begin, chunk.rows);
+      for (int64_t from = panels.first; from < panels.last; from += most) {
+        const int64_t end = std::min(panels.last, from + most);
+        for (int64_t block = 0; block < columns; block += chunk.columns) {
+          const Slice width{block, std::min(columns, block + chunk.columns)};
+          round(begin, rows, width);
+          float* sums = in.sums;
+          for (int64_t p = from; p < end; p += step, sums += chunk.sums_floats()) {
+            const int64_t there = std::min(step, end - p);
+            multiply(p, there, rows, width, sums);
+            if (width.last == columns) hand_on(p, there, begin, rows, sums);
+          }
         }
       }
     }
@@ -356,43 +382,39 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
 
 /// The same for inputs at row(i), which are prepared in scratch first in the way that the weight wants.
 template <typename Row, typename Store>
-void multiply_rows(const Products& products, const Matrix& w, int64_t m, Slice panels, int64_t count, Row row,
-                   float* scratch, Store store) {
+void multiply_rows(const Products& products, const Matrix& w, int64_t m, const PanelWork& work, int64_t count,
+                   Row row, float* scratch, Store store) {
   if (products.tiled(w)) {
-    // Two panels a step; beside an odd one at the end stands the same again.
-    const auto panel_of = [&](int64_t step, int which) { return panels.first + 2 * step + which; };
+    // Beside an odd one at the end stands the same again.
     each_tiled(
-        *products.tiles, w.columns, count, row, scratch, {0, (panels.last - panels.first + 1) / 2},
-        [&](int64_t step, TiledPanel* opened) {
-          for (const int which : {0, 1})
-            opened[which].open(w, m, std::min(panel_of(step, which), panels.last - 1));
+        *products.tiles, w.columns, count, row, scratch, work, 2,
+        [&](int64_t p, int64_t there, TiledPanel* opened) {
+          opened[0].open(w, m, p), opened[1].open(w, m, p + there - 1);
         },
-        [&](int64_t step, int64_t first, int64_t rows, const float* one, const float* other) {
-          for (const int which : {0, 1}) {
-            const int64_t p = panel_of(step, which), n = p * kPanelRows;
-            if (p >= panels.last) break;
-            store_tile(*products.tiles, store, first, rows, n, which == 0 ? one : other, w.rows);
-          }
+        [&](int64_t p, int64_t there, int64_t first, int64_t rows, const float* one, const float* other) {
+          store_tile(*products.tiles, store, first, rows, p * kPanelRows, one, w.rows);
+          if (there == 2)
+            store_tile(*products.tiles, store, first, rows, (p + 1) * kPanelRows, other, w.rows);
         });
     return;
   }
   if (w.quantized) {
-    return multiply(w, m, panels, count, quantized(products.panels, count, w.columns, row, scratch), store);
+    return multiply(w, m, work, count, quantized(products.panels, count, w.columns, row, scratch), store);
   }
-  multiply(w, m, panels, count, row, store);
+  multiply(w, m, work, count, row, store);
 }
 
 /// silu(gate x) * (up x) in the same way, of the inputs index(0) .. index(count - 1) of x.
 template <typename Index, typename Store>
-void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panels, int64_t count,
+void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, const PanelWork& work, int64_t count,
                     const GatedInputs& x, Index index, Store store) {
   const MatmulKernels& kernels = x.products().panels;
   if (x.tiled(gate, up)) {
     const TileKernels& tiles = *x.products().tiles;
     each_tiled(
-        tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); }, x.scratch(), panels,
-        [&](int64_t p, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
-        [&](int64_t p, int64_t first, int64_t rows, float* gates, const float* ups) {
+        tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); }, x.scratch(), work, 1,
+        [&](int64_t p, int64_t, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
+        [&](int64_t p, int64_t, int64_t first, int64_t rows, float* gates, const float* ups) {
           kernels.silu_mul(gates, ups, kTileFloats, gates);
           store_tile(tiles, store, first, rows, p * kPanelRows, gates, gate.rows);
         });
@@ -413,6 +435,7 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
     // that fetches ahead by itself follows one stream and loses two that take turns at every panel.
     constexpr int64_t kTurn = 8;
     alignas(64) TileSums gates[kTurn], ups;
+    const Slice panels = work.own();
     for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
       const int64_t end = std::min(panels.last, begin + kTurn);
       for (int64_t p = begin; p < end; ++p) {
@@ -430,12 +453,12 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, Slice panel
   alignas(64) TileSums sums[2];  // of gate and up
   Panel opened[2]{};
   int64_t panel = 0;
-  const auto open = [&](int64_t p) {
+  const auto open = [&](int64_t p, int64_t) {
     opened[0] = gate.open(m, p, count), opened[1] = up.open(m, p, count);
     panel = p;
   };
   const bool alike = gate.type == up.type;
-  each_tile(panels, 1, count, gate.columns, open, [&](int64_t first, int64_t rows, bool again) {
+  each_tile(work, 1, count, gate.columns, open, [&](int64_t first, int64_t rows, bool again) {
     multiply_tile(gate, opened, alike ? 2 : 1, first, rows, sums, again);
     if (!alike) multiply_tile(up, opened + 1, 1, first, rows, sums + 1, again);
     finish_tile(panel, first, rows, sums[0], sums[1]);

@@ -57,7 +57,7 @@ void multiply_heads(const Program& p, const HeadMatmul& op, const Context& c) {
   for (int64_t first = mine.first; first < mine.last;) {
     const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
     multiply_rows(
-        products(c, rows), weight, head, {first - head * panels, last - head * panels}, rows,
+        products(c, rows), weight, head, Slice{first - head * panels, last - head * panels}, rows,
         [&](int64_t r) { return in(r, head); }, c.scratch(),
         StoreTo{[&](int64_t r) { return out(r, head); }});
     first = last;

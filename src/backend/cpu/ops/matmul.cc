@@ -18,7 +18,7 @@ void matmul(const Program& p, const Op& record, const Context& c) {
   const Rows<float> out = c.memory.rows(op.out.id);
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
-  multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
+  multiply_rows(products(c, rows), weight, 0, {weight.panels(), c.stealing()}, rows, c.memory.rows(op.in.id),
                 c.scratch(), StoreTo{[&](int64_t r) { return out(r); }});
 }
 
@@ -31,7 +31,7 @@ void matmul_add(const Program& p, const Op& record, const Context& c) {
   const Rows<float> out = c.memory.rows(op.out.id), residual = c.memory.rows(op.residual.id);
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
-  multiply_rows(products(c, rows), weight, 0, c.slice(weight.panels()), rows, c.memory.rows(op.in.id),
+  multiply_rows(products(c, rows), weight, 0, {weight.panels(), c.stealing()}, rows, c.memory.rows(op.in.id),
                 c.scratch(),
                 StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
 }
@@ -48,7 +48,7 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   GatedInputs x(products(c, rows), in, rows, gate.columns, c.scratch());
   x.prepare(gate, up);
   multiply_gated(
-      gate, up, 0, c.slice(gate.panels()), rows, x, [](int64_t r) { return r; },
+      gate, up, 0, {gate.panels(), c.stealing()}, rows, x, [](int64_t r) { return r; },
       StoreTo{[&](int64_t r) { return out(r); }});
 }
 
