@@ -48,8 +48,10 @@ std::string source(const std::string& path) {
 /// alone, less than the team's meetings would cost whenever another program wants a core.
 constexpr double kAloneFlops = 32e6;
 
-/// Rows of a step from which workers steal from each other.
-constexpr int64_t kStealRows = 32;
+/// How many neighbours a worker asks for what they have left: all of them where ops take milliseconds, a few
+/// where asking all would take as long as an op.
+constexpr int64_t kLongRows = 32;
+constexpr int kShortReach = 3;
 
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
 constexpr int kKernelVersion = 6;
@@ -177,17 +179,12 @@ class CpuExecutable : public Executable {
     const auto parts_of = [&](int worker) {
       return times == nullptr ? nullptr : times->parts.data() + static_cast<size_t>(worker) * kernels_.size();
     };
-    // Few rows read weights and hardly compute: each worker keeps to what lies near it.
-    const bool steals = workers > 1 && input.rows() >= kStealRows;
-    if (steals) {
-      for (cpu::Taken& taken : taken_) taken.ends.store(0, std::memory_order_relaxed);
-    }
     if (alone) {
-      walk(0, 1, input, parts_of(0), nullptr);
+      walk(0, 1, input, parts_of(0), {});
     } else {
-      team_.run([&](int worker) {
-        walk(worker, workers, input, parts_of(worker), steals ? taken_.data() : nullptr);
-      });
+      const cpu::Steals steals{workers > 1 ? taken_.data() : nullptr, ++shared_steps_,
+                               input.rows() >= kLongRows ? workers : kShortReach};
+      team_.run([&](int worker) { walk(worker, workers, input, parts_of(worker), steals); });
     }
     const cpu::Rows<float> logits = memory_.rows(program_.output());
     for (int64_t i = 0; i < input.outputs(); ++i) {
@@ -196,16 +193,16 @@ class CpuExecutable : public Executable {
   }
 
   /// parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an op begins when its
-  /// predecessor ends: one reading of the counter serves both. taken: [ops][workers] where they steal.
-  void walk(int worker, int workers, const StepInput& input, StepTimes::Part* parts, cpu::Taken* taken) {
-    cpu::Context context{memory_, input, worker, workers, isa_, team_};
+  /// predecessor ends: one reading of the counter serves both. steals: of the first op, [ops][workers].
+  void walk(int worker, int workers, const StepInput& input, StepTimes::Part* parts, cpu::Steals steals) {
+    cpu::Context context{memory_, input, worker, workers, isa_, team_, steals};
     int64_t begin = parts != nullptr ? ticks() : 0;
     for (size_t i = 0; i < kernels_.size(); ++i) {
       if (barriers_[i] && workers > 1) {
         team_.barrier();
         if (parts != nullptr) begin = ticks();
       }
-      if (taken != nullptr) context.taken = taken + i * static_cast<size_t>(workers);
+      if (steals.taken != nullptr) context.steals.taken = steals.taken + i * static_cast<size_t>(workers);
       kernels_[i]->run(program_, program_.ops()[i], context);
       if (parts == nullptr) continue;
       parts[i] = {begin, ticks()};
@@ -225,7 +222,8 @@ class CpuExecutable : public Executable {
   std::vector<const Kernel*> kernels_;
   std::vector<bool> barriers_;     // before each op
   std::vector<cpu::Taken> taken_;  // [ops][workers]
-  double row_flops_;               // of one row of a step
+  uint32_t shared_steps_ = 0;
+  double row_flops_;  // of one row of a step
   double alone_flops_;
 };
 

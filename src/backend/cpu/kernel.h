@@ -21,7 +21,7 @@ struct Context {
   int worker, workers;
   Isa isa;
   Team& team;
-  Taken* taken = nullptr;  // [workers] of this op, in steps of many rows
+  Steals steals = {};
 
   /// Waits for all workers. A kernel that meets must do so as often on every worker.
   void meet() const {
@@ -30,7 +30,7 @@ struct Context {
   float* scratch() const { return memory.scratch(worker); }
   /// A weight in panels; two that are read at the same time take different slots.
   Matrix matrix(program::TensorId id, int slot = 0) const { return memory.matrix(id, worker, slot); }
-  Stealing stealing() const { return {taken, worker, workers}; }
+  Stealing stealing() const { return {steals, worker, workers}; }
   Slice slice(int64_t count, int64_t group = 1) const { return slice_of(count, worker, workers, group); }
   /// Rows of an activation at this step.
   int64_t rows(const program::Program& p, program::TensorId id) const {

@@ -36,6 +36,7 @@ struct Products {
   bool tiled(const Matrix& w) const {
     return tiles != nullptr && w.unpack != nullptr && rows >= w.tiled_from;
   }
+  bool tiled(const Matrix& gate, const Matrix& up) const { return tiled(gate) && tiled(up); }
 };
 inline Products products(const Context& c, int64_t rows) {
   return {c.memory.kernels(), tile_kernels(c.isa), rows};
@@ -97,23 +98,19 @@ Inputs quantized(const MatmulKernels& kernels, int64_t count, int64_t columns, R
   return {reinterpret_cast<const std::byte*>(blocks), per_row * static_cast<int64_t>(sizeof(QuantBlock))};
 }
 
-/// The inputs of gate and up matrices, which may differ in type: quantised once, when one of them wants them
-/// so.
+/// The inputs of gate and up matrices, which may differ in type: quantised when one of them wants them so,
+/// and once, unless products on tiles come between.
 class GatedInputs {
  public:
-  GatedInputs(const Products& products, const Rows<float>& in, int64_t count, int64_t columns, float* scratch)
-      : products_(products), in_(in), count_(count), columns_(columns), scratch_(scratch) {}
-  const Products& products() const { return products_; }
-  float* scratch() const { return scratch_; }
-  /// From now on the matrices are experts.
-  void become(const Products& products) { products_.rows = products.rows; }
-  bool tiled(const Matrix& gate, const Matrix& up) const {
-    return products_.tiled(gate) && products_.tiled(up);
+  GatedInputs(const Rows<float>& in, int64_t count, int64_t columns, float* scratch)
+      : in_(in), count_(count), columns_(columns), scratch_(scratch) {}
+  /// Scratch for products on tiles. What was quantised there is lost.
+  float* scratch() {
+    blocks_.data = nullptr;
+    return scratch_;
   }
-  void prepare(const Matrix& gate, const Matrix& up) {
-    if (blocks_.data == nullptr && !tiled(gate, up) && (gate.quantized || up.quantized)) {
-      blocks_ = quantized(products_.panels, count_, columns_, in_, scratch_);
-    }
+  void quantize(const MatmulKernels& kernels) {
+    if (blocks_.data == nullptr) blocks_ = quantized(kernels, count_, columns_, in_, scratch_);
   }
   const float* row(int64_t row) const { return in_(row); }
   const void* operator()(const Matrix& weight, int64_t row) const {
@@ -121,7 +118,6 @@ class GatedInputs {
   }
 
  private:
-  Products products_;
   const Rows<float>& in_;
   int64_t count_, columns_;
   float* scratch_;
@@ -406,11 +402,11 @@ void multiply_rows(const Products& products, const Matrix& w, int64_t m, const P
 
 /// silu(gate x) * (up x) in the same way, of the inputs index(0) .. index(count - 1) of x.
 template <typename Index, typename Store>
-void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, const PanelWork& work, int64_t count,
-                    const GatedInputs& x, Index index, Store store) {
-  const MatmulKernels& kernels = x.products().panels;
-  if (x.tiled(gate, up)) {
-    const TileKernels& tiles = *x.products().tiles;
+void multiply_gated(const Products& products, const Matrix& gate, const Matrix& up, int64_t m,
+                    const PanelWork& work, int64_t count, GatedInputs& x, Index index, Store store) {
+  const MatmulKernels& kernels = products.panels;
+  if (products.tiled(gate, up)) {
+    const TileKernels& tiles = *products.tiles;
     each_tiled(
         tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); }, x.scratch(), work, 1,
         [&](int64_t p, int64_t, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
@@ -420,6 +416,7 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, const Panel
         });
     return;
   }
+  if (gate.quantized || up.quantized) x.quantize(kernels);
   const auto multiply_tile = [&](const Matrix& w, const Panel* opened, int64_t number, int64_t first,
                                  int64_t rows, TileSums* out, bool again) {
     const void* rows_x[kTileRows];
@@ -435,19 +432,20 @@ void multiply_gated(const Matrix& gate, const Matrix& up, int64_t m, const Panel
     // that fetches ahead by itself follows one stream and loses two that take turns at every panel.
     constexpr int64_t kTurn = 8;
     alignas(64) TileSums gates[kTurn], ups;
-    const Slice panels = work.own();
-    for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
-      const int64_t end = std::min(panels.last, begin + kTurn);
-      for (int64_t p = begin; p < end; ++p) {
-        const Panel opened = gate.open(m, p, count);
-        multiply_tile(gate, &opened, 1, 0, count, gates + (p - begin), false);
+    work.each(1, 1, [&](int64_t, Slice panels) {
+      for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
+        const int64_t end = std::min(panels.last, begin + kTurn);
+        for (int64_t p = begin; p < end; ++p) {
+          const Panel opened = gate.open(m, p, count);
+          multiply_tile(gate, &opened, 1, 0, count, gates + (p - begin), false);
+        }
+        for (int64_t p = begin; p < end; ++p) {
+          const Panel opened = up.open(m, p, count);
+          multiply_tile(up, &opened, 1, 0, count, &ups, false);
+          finish_tile(p, 0, count, gates[p - begin], ups);
+        }
       }
-      for (int64_t p = begin; p < end; ++p) {
-        const Panel opened = up.open(m, p, count);
-        multiply_tile(up, &opened, 1, 0, count, &ups, false);
-        finish_tile(p, 0, count, gates[p - begin], ups);
-      }
-    }
+    });
     return;
   }
   alignas(64) TileSums sums[2];  // of gate and up
@@ -494,5 +492,44 @@ class PanelShares {
   int worker_, workers_;
   int64_t total_ = 0, position_ = 0;
 };
+
+/// One of many matrices, and what it sees.
+struct MatrixWork {
+  int64_t panels, rows;
+  bool tiled;
+};
+
+/// Calls body(matrix, panels of it): a worker's share of `matrices` as PanelShares finds it, then what others
+/// have left of theirs. of(matrix) says what that one is; `least` panels are taken at once.
+template <typename Of, typename Body>
+void each_share(const Stealing& stealing, int64_t matrices, int64_t least, Of of, Body body) {
+  const auto walk = [&](int owner, auto visit) {
+    PanelShares shares(owner, stealing.workers);
+    for (int64_t m = 0; m < matrices; ++m) {
+      const MatrixWork work = of(m);
+      shares.count(work.panels, work.rows, work.tiled);
+    }
+    for (int64_t m = 0; m < matrices; ++m) {
+      const MatrixWork work = of(m);
+      const Slice panels = shares.take(work.panels, work.rows, work.tiled);
+      if (panels.first < panels.last) visit(m, panels);
+    }
+  };
+  const auto count = [&](int owner) {
+    int64_t panels = 0;
+    walk(owner, [&](int64_t, Slice some) { panels += some.last - some.first; });
+    return panels;
+  };
+  stealing.each(least, count, [&](int owner, Slice piece) {
+    int64_t before = 0;  // panels of the share
+    walk(owner, [&](int64_t m, Slice panels) {
+      const int64_t offset = panels.first - before;
+      const Slice some{std::max(panels.first, piece.first + offset),
+                       std::min(panels.last, piece.last + offset)};
+      if (some.first < some.last) body(m, some);
+      before += panels.last - panels.first;
+    });
+  });
+}
 
 }  // namespace sluice::backend::cpu

@@ -45,10 +45,9 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id);
-  GatedInputs x(products(c, rows), in, rows, gate.columns, c.scratch());
-  x.prepare(gate, up);
+  GatedInputs x(in, rows, gate.columns, c.scratch());
   multiply_gated(
-      gate, up, 0, {gate.panels(), c.stealing()}, rows, x, [](int64_t r) { return r; },
+      products(c, rows), gate, up, 0, {gate.panels(), c.stealing()}, rows, x, [](int64_t r) { return r; },
       StoreTo{[&](int64_t r) { return out(r); }});
 }
 

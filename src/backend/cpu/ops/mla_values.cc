@@ -114,12 +114,11 @@ class Expanded {
     kernels_->begin();
     Deal deal(c_.workers);
     // Where workers steal, whoever is free takes the next piece.
-    const auto next = [&] {
-      return c_.taken == nullptr ? 0 : c_.taken->ends.fetch_add(1, std::memory_order_relaxed);
-    };
+    const auto next = [&] { return c_.steals.taken == nullptr ? 0 : c_.steals.taken->next(c_.steals.step); };
     uint64_t piece_number = 0, mine = next();
     each_piece(begin, parts, [&](const Stretch& piece, int64_t head) {
-      const bool takes = c_.taken == nullptr ? deal.take(work(piece)) == c_.worker : piece_number++ == mine;
+      const bool takes =
+          c_.steals.taken == nullptr ? deal.take(work(piece)) == c_.worker : piece_number++ == mine;
       if (!takes) return;
       attend(piece, head);
       mine = next();

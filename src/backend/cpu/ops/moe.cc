@@ -1,7 +1,8 @@
 // moe_gate_up and moe_down_add, and their primitives: every selected expert's matrix is read once for all
 // rows that selected it, and nothing is gathered. Workers share panels of outputs: of all experts together on
-// the way up, of every expert the same ones on the way down, so that an output's experts are summed by one
-// worker.
+// the way up, where they steal from each other; of every expert the same ones on the way down, so that an
+// output's experts are summed by one worker. Nobody steals there: who did would prepare the rows of all
+// experts for a few panels.
 #include <algorithm>
 
 #include "backend/cpu/multiply.h"
@@ -55,35 +56,33 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
                                          c.scratch() + input_floats(rows, gate.columns));
-  GatedInputs x(products(c, rows), in, rows, gate.columns, c.scratch());
-  const Products of_experts = expert_products(c, rows, used, gate.matrices);
-  const bool tiled = of_experts.tiled(gate) && of_experts.tiled(up);
-  PanelShares shares(c.worker, c.workers);
-  const auto count_experts = [&] {
-    for (int64_t e = 0; e < gate.matrices; ++e) shares.count(gate.panels(), sorted.count(e), tiled);
+  GatedInputs x(in, rows, gate.columns, c.scratch());
+  const Products of_all = products(c, rows), of_experts = expert_products(c, rows, used, gate.matrices);
+  // Matrix 0 is the shared experts', if there are any, the others those that rows select.
+  const int64_t shared = op.shared_gate ? 1 : 0;
+  const Matrix shared_gate = c.matrix((shared ? op.shared_gate : op.gate).id),
+               shared_up = c.matrix((shared ? op.shared_up : op.up).id, 1);
+  const Rows<float> shared_out = c.memory.rows((shared ? op.shared_out : op.out).id);
+  const bool tiled = of_experts.tiled(gate, up), shared_tiled = of_all.tiled(shared_gate, shared_up);
+  const auto work = [&](int64_t m) {
+    if (m < shared) return MatrixWork{shared_gate.panels(), rows, shared_tiled};
+    return MatrixWork{gate.panels(), sorted.count(m - shared), tiled};
   };
-  if (op.shared_gate) {
-    const Matrix shared_gate = c.matrix(op.shared_gate.id), shared_up = c.matrix(op.shared_up.id, 1);
-    const Rows<float> shared = c.memory.rows(op.shared_out.id);
-    const bool shared_tiled = x.tiled(shared_gate, shared_up);
-    shares.count(shared_gate.panels(), rows, shared_tiled);
-    count_experts();
-    x.prepare(shared_gate, shared_up);
-    multiply_gated(
-        shared_gate, shared_up, 0, shares.take(shared_gate.panels(), rows, shared_tiled), rows, x,
-        [](int64_t r) { return r; }, StoreTo{[&](int64_t r) { return shared(r); }});
-  } else {
-    count_experts();
-  }
-  x.become(of_experts);
-  x.prepare(gate, up);
-  for (int64_t e = 0; e < gate.matrices; ++e) {
+  // Where many rows are prepared for a few panels, that must not take as long as the panels.
+  const int64_t least = rows > kTileRows ? 16 : 1;
+  each_share(c.stealing(), shared + gate.matrices, least, work, [&](int64_t m, Slice panels) {
+    if (m < shared) {
+      multiply_gated(
+          of_all, shared_gate, shared_up, 0, panels, rows, x, [](int64_t r) { return r; },
+          StoreTo{[&](int64_t r) { return shared_out(r); }});
+      return;
+    }
+    const int64_t e = m - shared;
     const int32_t* pairs = sorted.pairs + sorted.begin[e];
     multiply_gated(
-        gate, up, e, shares.take(gate.panels(), sorted.count(e), tiled), sorted.count(e), x,
-        [&](int64_t i) { return pairs[i] / used; },
+        of_experts, gate, up, e, panels, sorted.count(e), x, [&](int64_t i) { return pairs[i] / used; },
         StoreTo{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }});
-  }
+  });
 }
 
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
