@@ -1,7 +1,7 @@
 // How the matrix ops use products: activation rows are quantised once by every worker for itself (cheaper
-// than a meeting), panels of output rows are shared among the workers, and rows pass by a panel in tiles.
-// Where the tier has matrix tiles, steps of many rows go another way: activations become bf16, and so does
-// each panel, once for all rows.
+// than a meeting, except where an op sees those of many experts), panels of output rows are shared among the
+// workers, and rows pass by a panel in tiles. Where the tier has matrix tiles, steps of many rows go another
+// way: activations become bf16, and so does each panel, once for all rows.
 #pragma once
 
 #include <algorithm>
@@ -56,12 +56,14 @@ inline int64_t whole_groups(int64_t rows) { return (rows + kGroupRows - 1) / kGr
 struct TiledChunk {
   int64_t rows, columns;
 
+  /// Whether so many columns stay together.
+  static bool whole(int64_t columns) { return columns <= 3072; }
   static TiledChunk of(int64_t rows, int64_t columns) {
-    constexpr int64_t kWhole = 3072, kBytes = 1536 << 10;
-    const bool whole = columns <= kWhole;
-    const int64_t most = whole ? std::max<int64_t>(2, kBytes / (2 * columns) / kGroupRows) * kGroupRows : 512;
+    constexpr int64_t kBytes = 1536 << 10;
+    const int64_t most =
+        whole(columns) ? std::max<int64_t>(2, kBytes / (2 * columns) / kGroupRows) * kGroupRows : 512;
     const int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
-    return {whole_groups((rows + chunks - 1) / chunks), whole ? columns : 1024};
+    return {whole_groups((rows + chunks - 1) / chunks), whole(columns) ? columns : 1024};
   }
   /// Of the sums of a step, with two panels.
   int64_t sums_floats() const { return rows / kGroupRows * 2 * kTileFloats; }
@@ -185,6 +187,16 @@ void store_rows(Store store, int64_t first, int64_t rows, int64_t n, const float
   }
 }
 
+/// Outputs of many rows lie in none of the near caches, and a panel writes one line of each: they are asked
+/// for before its products.
+inline void ask_to_write(const float* at) { __builtin_prefetch(at, 1, 3); }
+template <typename Store>
+void ask(const Store& store, int64_t first, int64_t rows, int64_t n) {
+  if constexpr (requires { store.ask(first, n); }) {
+    for (int64_t i = 0; i < rows; ++i) store.ask(first + i, n);
+  }
+}
+
 /// A store to row i of the outputs at(i), which are the products or, with addends, add(i) + products. Others
 /// do what they like with what they are given.
 template <typename At, typename Add = std::nullptr_t>
@@ -192,6 +204,11 @@ struct StoreTo {
   At at;
   Add add = {};
   static constexpr bool kAdds = !std::is_same_v<Add, std::nullptr_t>;
+
+  void ask(int64_t i, int64_t n) const {
+    ask_to_write(at(i) + n);
+    if constexpr (kAdds) __builtin_prefetch(add(i) + n);
+  }
 
   template <typename Count>
   void operator()(int64_t i, int64_t n, const float* values, Count count) const {
@@ -209,6 +226,23 @@ StoreTo(At) -> StoreTo<At>;
 template <typename At, typename Add>
 StoreTo(At, Add) -> StoreTo<At, Add>;
 
+/// A store that adds weight(i) * products to row i of the outputs sum(i).
+template <typename Sum, typename Weight>
+struct AddTo {
+  Sum sum;
+  Weight weight;
+
+  void ask(int64_t i, int64_t n) const { ask_to_write(sum(i) + n); }
+  template <typename Count>
+  void operator()(int64_t i, int64_t n, const float* values, Count count) const {
+    float* to = sum(i) + n;
+    const float by = weight(i);
+    for (int64_t j = 0; j < count; ++j) to[j] += by * values[j];
+  }
+};
+template <typename Sum, typename Weight>
+AddTo(Sum, Weight) -> AddTo<Sum, Weight>;
+
 /// The same for a tile of sums, [kPanelRows][kGroupRows], of up to kGroupRows rows.
 template <typename Store>
 void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int64_t rows, int64_t n,
@@ -222,6 +256,16 @@ void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int
         if constexpr (Store::kAdds) addends[i] = store.add(first + i) + n;
       }
       return tiles.write(sums, to, Store::kAdds ? addends : nullptr, static_cast<int>(rows));
+    }
+  } else if constexpr (requires { store.weight(first); }) {
+    if (n + kPanelRows <= outputs) {
+      float* to[kGroupRows];
+      float weights[kGroupRows];
+      for (int64_t i = 0; i < rows; ++i) {
+        to[i] = store.sum(first + i) + n;
+        weights[i] = store.weight(first + i);
+      }
+      return tiles.add(sums, to, weights, static_cast<int>(rows));
     }
   }
   alignas(64) float values[kTileFloats];
@@ -244,6 +288,7 @@ void multiply(const Matrix& w, int64_t m, const PanelWork& work, int64_t count, 
     alignas(64) TileSums out[2];
     const void* rows_x[kTileRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
+    for (int64_t k = 0; k < number; ++k) ask(store, first, rows, (panel + k) * kPanelRows);
     multiply_panels(w, opened, number, rows_x, rows, out, again);
     for (int64_t k = 0; k < number; ++k)
       store_rows(store, first, rows, (panel + k) * kPanelRows, out[k], w.rows);
@@ -299,20 +344,25 @@ void round_rows(const TileKernels& tiles, int64_t rows, Slice columns, Row row, 
   }
 }
 
-/// sums (+)= the columns of two panels times those of all rows; they begin with the first column's.
-inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, Slice columns, int64_t rows,
-                           const TiledScratch& in, float* sums) {
+/// sums (+)= the columns of two panels times those of all rounded rows, which begin with the first column's.
+inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, Slice columns,
+                           const uint16_t* rounded, int64_t rows, const TiledScratch& in, float* sums) {
   const int64_t width = columns.last - columns.first;
   for (int64_t first = columns.first; first < columns.last; first += kTiledColumns) {
     const int64_t stretch = std::min(kTiledColumns, columns.last - first);
     for (const int which : {0, 1}) panels[which].unpack(first, stretch, in.panels[which]);
     for (int64_t i = 0; i < rows; i += 2 * kGroupRows) {
-      const uint16_t* x = in.rows + i * width + (first - columns.first) * kGroupRows;
+      const uint16_t* x = rounded + i * width + (first - columns.first) * kGroupRows;
       tiles.product(in.panels, x, i + kGroupRows < rows ? x + kGroupRows * width : nullptr, stretch,
                     first > 0, sums + i / kGroupRows * 2 * kTileFloats);
     }
   }
 }
+
+/// Rows that were rounded beforehand, whole (round_rows).
+struct RoundedRows {
+  const uint16_t* data;
+};
 
 /// Products on tiles: for each chunk of rows and each `step` of panels, open(the first, those of them that
 /// are there, two panels), then take(the first, those there, first row, rows, sums with the one panel, with
@@ -320,21 +370,25 @@ inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, S
 ///
 /// Where columns go in blocks, weights are unpacked once for many rows, and the sums of some steps wait for
 /// the next block. A block is rounded again for the next of these steps, so nobody steals: who did would
-/// round all blocks for a few panels.
+/// round all blocks for a few panels. Such rows cannot come as RoundedRows.
 template <typename Row, typename Open, typename Take>
 void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, float* scratch,
                 const PanelWork& work, int64_t step, Open open, Take take) {
   if (count == 0) return;
+  constexpr bool kRounded = std::is_same_v<Row, RoundedRows>;
   const TiledChunk chunk = TiledChunk::of(count, columns);
   const TiledScratch in(scratch);
   const auto round = [&](int64_t begin, int64_t rows, Slice width) {
-    round_rows(
-        tiles, rows, width, [&](int64_t i) { return row(begin + i); }, in.rows);
+    if constexpr (!kRounded)
+      round_rows(
+          tiles, rows, width, [&](int64_t i) { return row(begin + i); }, in.rows);
   };
-  const auto multiply = [&](int64_t p, int64_t there, int64_t rows, Slice width, float* sums) {
+  const auto multiply = [&](int64_t p, int64_t there, int64_t begin, int64_t rows, Slice width, float* sums) {
     TiledPanel panels[2];
     open(p, there, panels);
-    multiply_block(tiles, panels, width, rows, in, sums);
+    const uint16_t* rounded = in.rows;
+    if constexpr (kRounded) rounded = row.data + begin * columns;
+    multiply_block(tiles, panels, width, rounded, rows, in, sums);
   };
   const auto hand_on = [&](int64_t p, int64_t there, int64_t begin, int64_t rows, float* sums) {
     for (int64_t i = 0; i < rows; i += kGroupRows, sums += 2 * kTileFloats)
@@ -349,7 +403,7 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
       rounded = at;
       for (int64_t p = panels.first; p < panels.last; p += step) {
         const int64_t there = std::min(step, panels.last - p);
-        multiply(p, there, rows, {0, columns}, in.sums);
+        multiply(p, there, begin, rows, {0, columns}, in.sums);
         hand_on(p, there, begin, rows, in.sums);
       }
     });
@@ -366,7 +420,7 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
           float* sums = in.sums;
           for (int64_t p = from; p < end; p += step, sums += chunk.sums_floats()) {
             const int64_t there = std::min(step, end - p);
-            multiply(p, there, rows, width, sums);
+            multiply(p, there, begin, rows, width, sums);
             if (width.last == columns) hand_on(p, there, begin, rows, sums);
           }
         }
@@ -376,24 +430,31 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
   tiles.end();
 }
 
-/// The same for inputs at row(i), which are prepared in scratch first in the way that the weight wants.
+/// The products of multiply() on tiles, with rows at row(i) or RoundedRows.
+template <typename Row, typename Store>
+void multiply_tiled(const TileKernels& tiles, const Matrix& w, int64_t m, const PanelWork& work,
+                    int64_t count, Row row, float* scratch, Store store) {
+  // Beside an odd panel at the end stands the same again.
+  each_tiled(
+      tiles, w.columns, count, row, scratch, work, 2,
+      [&](int64_t p, int64_t there, TiledPanel* opened) {
+        opened[0].open(w, m, p), opened[1].open(w, m, p + there - 1);
+        if constexpr (requires { store.weight(p); }) {  // other stores pass by the caches
+          for (int64_t k = 0; k < there; ++k) ask(store, 0, count, (p + k) * kPanelRows);
+        }
+      },
+      [&](int64_t p, int64_t there, int64_t first, int64_t rows, const float* one, const float* other) {
+        store_tile(tiles, store, first, rows, p * kPanelRows, one, w.rows);
+        if (there == 2) store_tile(tiles, store, first, rows, (p + 1) * kPanelRows, other, w.rows);
+      });
+}
+
+/// The products of multiply() with inputs at row(i), which are prepared in scratch first in the way that the
+/// weight wants.
 template <typename Row, typename Store>
 void multiply_rows(const Products& products, const Matrix& w, int64_t m, const PanelWork& work, int64_t count,
                    Row row, float* scratch, Store store) {
-  if (products.tiled(w)) {
-    // Beside an odd one at the end stands the same again.
-    each_tiled(
-        *products.tiles, w.columns, count, row, scratch, work, 2,
-        [&](int64_t p, int64_t there, TiledPanel* opened) {
-          opened[0].open(w, m, p), opened[1].open(w, m, p + there - 1);
-        },
-        [&](int64_t p, int64_t there, int64_t first, int64_t rows, const float* one, const float* other) {
-          store_tile(*products.tiles, store, first, rows, p * kPanelRows, one, w.rows);
-          if (there == 2)
-            store_tile(*products.tiles, store, first, rows, (p + 1) * kPanelRows, other, w.rows);
-        });
-    return;
-  }
+  if (products.tiled(w)) return multiply_tiled(*products.tiles, w, m, work, count, row, scratch, store);
   if (w.quantized) {
     return multiply(w, m, work, count, quantized(products.panels, count, w.columns, row, scratch), store);
   }
@@ -457,6 +518,7 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
   };
   const bool alike = gate.type == up.type;
   each_tile(work, 1, count, gate.columns, open, [&](int64_t first, int64_t rows, bool again) {
+    ask(store, first, rows, panel * kPanelRows);
     multiply_tile(gate, opened, alike ? 2 : 1, first, rows, sums, again);
     if (!alike) multiply_tile(up, opened + 1, 1, first, rows, sums + 1, again);
     finish_tile(panel, first, rows, sums[0], sums[1]);

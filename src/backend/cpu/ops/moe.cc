@@ -4,6 +4,7 @@
 // output's experts are summed by one worker. Nobody steals there: who did would prepare the rows of all
 // experts for a few panels.
 #include <algorithm>
+#include <optional>
 
 #include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
@@ -13,20 +14,26 @@ namespace {
 
 using namespace program;
 
-/// The (row, k) pairs of a step by expert: a counting sort in a worker's scratch.
-/// pairs[begin[e] .. begin[e + 1]) holds row * used + k, rows ascending.
+/// A row of a step that selects an expert, and as its how many-th.
+struct Selection {
+  int32_t row, k;
+};
+
+/// A step's selections by expert: a counting sort in a worker's scratch. of(e)[0 .. count(e)): rows
+/// ascending.
 struct ByExpert {
-  int32_t* begin;  // [experts + 1]
-  int32_t* pairs;  // [rows * used]
+  int32_t* begin;         // [experts + 1]
+  Selection* selections;  // [rows * used]
 
   int64_t count(int64_t expert) const { return begin[expert + 1] - begin[expert]; }
-  static int64_t ints(int64_t experts, int64_t rows, int64_t used) { return experts + 1 + rows * used; }
+  const Selection* of(int64_t expert) const { return selections + begin[expert]; }
+  static int64_t ints(int64_t experts, int64_t rows, int64_t used) { return experts + 1 + 2 * rows * used; }
 };
 
 ByExpert sort_by_expert(const Rows<int32_t>& ids, int64_t rows, int64_t experts, float* scratch) {
   const int64_t used = ids.columns;
   ByExpert sorted{reinterpret_cast<int32_t*>(scratch), nullptr};
-  sorted.pairs = sorted.begin + experts + 1;
+  sorted.selections = reinterpret_cast<Selection*>(sorted.begin + experts + 1);
   std::fill_n(sorted.begin, experts + 1, 0);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t k = 0; k < used; ++k) ++sorted.begin[ids(r)[k] + 1];
@@ -34,13 +41,66 @@ ByExpert sort_by_expert(const Rows<int32_t>& ids, int64_t rows, int64_t experts,
   for (int64_t e = 0; e < experts; ++e) sorted.begin[e + 1] += sorted.begin[e];
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t k = 0; k < used; ++k)
-      sorted.pairs[sorted.begin[ids(r)[k]]++] = static_cast<int32_t>(r * used + k);
+      sorted.selections[sorted.begin[ids(r)[k]]++] = {static_cast<int32_t>(r), static_cast<int32_t>(k)};
   }
   // Filling moved every begin to the next expert's; move them back.
   for (int64_t e = experts; e > 0; --e) sorted.begin[e] = sorted.begin[e - 1];
   sorted.begin[0] = 0;
   return sorted;
 }
+
+/// The experts' inputs of moe_down_add that workers prepare together, once for all, as products want them: on
+/// tiles bf16, elsewhere quantised, both of two bytes a column. An expert's rows, in groups of kGroupRows,
+/// lie in the scratch of one worker: of the one whose slice of all groups has their first.
+class TogetherInputs {
+ public:
+  static_assert(sizeof(QuantBlock) == kQuantColumns * sizeof(uint16_t));
+
+  /// Whether that is worth a meeting and the weight wants it.
+  static bool wanted(const Context& c, const Products& products, const Matrix& w, int64_t rows) {
+    constexpr int64_t kLeastRows = 32;
+    if (c.workers == 1 || rows < kLeastRows) return false;
+    return products.tiled(w) ? TiledChunk::whole(w.columns) : w.quantized;
+  }
+  /// Floats of a worker's scratch: two workers share all groups, and one expert may reach into the other's.
+  static int64_t floats(int64_t experts, int64_t rows, int64_t used, int64_t columns) {
+    const int64_t groups = rows * used / kGroupRows + experts;
+    return kLineFloats + ((groups + 1) / 2 + whole_groups(rows) / kGroupRows) * kGroupRows * columns / 2;
+  }
+
+  /// offset_floats: where in every worker's scratch they begin.
+  TogetherInputs(const Context& c, const ByExpert& sorted, int64_t experts, int64_t columns,
+                 int64_t offset_floats)
+      : c_(c), sorted_(sorted), experts_(experts), columns_(columns), offset_floats_(offset_floats) {
+    for (int64_t e = 0; e < experts; ++e) groups_ += groups_of(e);
+  }
+  /// Calls body(expert, the worker that has its rows, these) for every expert that has some.
+  template <typename Body>
+  void each(Body body) const {
+    int64_t before = 0, owner = -1;
+    uint16_t* at = nullptr;
+    for (int64_t e = 0; e < experts_; ++e) {
+      const int64_t groups = groups_of(e);
+      if (groups == 0) continue;
+      const int64_t whose = ((before + 1) * c_.workers - 1) / groups_;
+      if (whose != owner) at = begin_of(static_cast<int>(whose));
+      body(e, static_cast<int>(whose), at);
+      owner = whose, before += groups, at += groups * kGroupRows * columns_;
+    }
+  }
+
+ private:
+  int64_t groups_of(int64_t expert) const { return whole_groups(sorted_.count(expert)) / kGroupRows; }
+  uint16_t* begin_of(int worker) const {
+    constexpr uintptr_t kLine = 64;
+    const auto at = reinterpret_cast<uintptr_t>(c_.memory.scratch(worker) + offset_floats_);
+    return reinterpret_cast<uint16_t*>((at + kLine - 1) / kLine * kLine);
+  }
+
+  const Context& c_;
+  const ByExpert& sorted_;
+  int64_t experts_, columns_, offset_floats_, groups_ = 0;
+};
 
 /// Inputs of moe_down_add: the shared experts' rows, or one expert's, whichever is more. Not those of more
 /// columns: fewer columns let more rows into a chunk.
@@ -78,10 +138,10 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
       return;
     }
     const int64_t e = m - shared;
-    const int32_t* pairs = sorted.pairs + sorted.begin[e];
+    const Selection* of = sorted.of(e);
     multiply_gated(
-        of_experts, gate, up, e, panels, sorted.count(e), x, [&](int64_t i) { return pairs[i] / used; },
-        StoreTo{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }});
+        of_experts, gate, up, e, panels, sorted.count(e), x, [&](int64_t i) { return of[i].row; },
+        StoreTo{[&](int64_t i) { return out(of[i].row, of[i].k); }});
   });
 }
 
@@ -98,6 +158,27 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const Matrix down = c.matrix(op.down.id);
   const int64_t rows = c.rows(p, op.residual.id), used = in.heads;
   const Slice panels = c.slice(down.panels());
+  const int64_t ints = down_input_floats(p, op, rows),
+                behind = ints + ByExpert::ints(down.matrices, rows, used);
+  const ByExpert sorted =
+      sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, c.scratch() + ints);
+  const Products of_experts = expert_products(c, rows, used, down.matrices);
+  const auto input_of = [&](const Selection* of) {
+    return [=](int64_t i) { return in(of[i].row, of[i].k); };
+  };
+  std::optional<TogetherInputs> inputs;
+  if (TogetherInputs::wanted(c, of_experts, down, rows)) {
+    inputs.emplace(c, sorted, down.matrices, down.columns, behind);
+    inputs->each([&](int64_t e, int whose, uint16_t* prepared) {
+      if (whose != c.worker) return;
+      const auto row = input_of(sorted.of(e));
+      if (of_experts.tiled(down)) {
+        round_rows(*of_experts.tiles, sorted.count(e), {0, down.columns}, row, prepared);
+      } else {
+        quantized(of_experts.panels, sorted.count(e), down.columns, row, reinterpret_cast<float*>(prepared));
+      }
+    });
+  }
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
     multiply_rows(products(c, rows), shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id),
@@ -108,25 +189,35 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
     for (int64_t r = 0; r < rows; ++r) std::copy(residual(r) + first, residual(r) + last, out(r) + first);
   }
   // Experts add in the order of their ids: a row's sum never depends on the other rows.
-  float* ints = c.scratch() + down_input_floats(p, op, rows);
-  const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, ints);
-  const Products of_experts = expert_products(c, rows, used, down.matrices);
+  const auto store_of = [&](const Selection* of) {
+    return AddTo{[=](int64_t i) { return out(of[i].row); },
+                 [=](int64_t i) { return weights(of[i].row)[of[i].k]; }};
+  };
+  if (inputs) {
+    c.meet();
+    inputs->each([&](int64_t e, int, const uint16_t* prepared) {
+      const auto store = store_of(sorted.of(e));
+      if (of_experts.tiled(down)) {
+        multiply_tiled(*of_experts.tiles, down, e, panels, sorted.count(e), RoundedRows{prepared},
+                       c.scratch(), store);
+      } else {
+        const Inputs blocks{reinterpret_cast<const std::byte*>(prepared), 2 * down.columns};
+        multiply(down, e, panels, sorted.count(e), blocks, store);
+      }
+    });
+    return;
+  }
   for (int64_t e = 0; e < down.matrices; ++e) {
-    const int32_t* pairs = sorted.pairs + sorted.begin[e];
-    const auto row = [&](int64_t i) { return in(pairs[i] / used, pairs[i] % used); };
-    const auto store = [&](int64_t i, int64_t n, const float* values, auto count) {
-      const int64_t r = pairs[i] / used;
-      const float weight = weights(r)[pairs[i] % used];
-      for (int64_t j = 0; j < count; ++j) out(r)[n + j] += weight * values[j];
-    };
-    multiply_rows(of_experts, down, e, panels, sorted.count(e), row, c.scratch(), store);
+    multiply_rows(of_experts, down, e, panels, sorted.count(e), input_of(sorted.of(e)), c.scratch(),
+                  store_of(sorted.of(e)));
   }
 }
 
 int64_t moe_down_add_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeDownAdd>(record.args);
-  return down_input_floats(p, op, options.max_rows) +
-         ByExpert::ints(p[op.down.id].shape[0], options.max_rows, p[op.ids.id].columns());
+  const int64_t experts = p[op.down.id].shape[0], rows = options.max_rows, used = p[op.ids.id].columns();
+  return down_input_floats(p, op, rows) + ByExpert::ints(experts, rows, used) +
+         TogetherInputs::floats(experts, rows, used, p[op.down.id].columns());
 }
 
 void expert_matmul(const Program& p, const Op& record, const Context& c) {
@@ -137,9 +228,9 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, weight.matrices,
                                          c.scratch() + input_floats(rows, weight.columns));
   for (int64_t e = 0; e < weight.matrices; ++e) {
-    const int32_t* pairs = sorted.pairs + sorted.begin[e];
-    const auto row = [&](int64_t i) { return in(pairs[i] / used, in.heads == 1 ? 0 : pairs[i] % used); };
-    const StoreTo store{[&](int64_t i) { return out(pairs[i] / used, pairs[i] % used); }};
+    const Selection* of = sorted.of(e);
+    const auto row = [&](int64_t i) { return in(of[i].row, in.heads == 1 ? 0 : of[i].k); };
+    const StoreTo store{[&](int64_t i) { return out(of[i].row, of[i].k); }};
     multiply_rows(expert_products(c, rows, used, weight.matrices), weight, e, c.slice(weight.panels()),
                   sorted.count(e), row, c.scratch(), store);
   }
@@ -172,6 +263,6 @@ int64_t expert_combine_scratch(const Program&, const Op&, const CompileOptions&)
 const Kernel kExpertMatmul{"expert_matmul", Share::Other, expert_matmul, expert_matmul_scratch, true};
 const Kernel kExpertCombine{"expert_combine generic", Share::Other, expert_combine, expert_combine_scratch};
 const Kernel kMoeGateUp{"moe_gate_up", Share::Other, moe_gate_up, moe_gate_up_scratch, true};
-const Kernel kMoeDownAdd{"moe_down_add", Share::Other, moe_down_add, moe_down_add_scratch, true};
+const Kernel kMoeDownAdd{"moe_down_add", Share::Together, moe_down_add, moe_down_add_scratch, true};
 
 }  // namespace sluice::backend::cpu

@@ -36,6 +36,8 @@ struct TileKernels {
   /// the caches where a place is a cache line: what a step of many rows writes does not fit them, and reading
   /// a line before writing it costs as much again.
   void (*write)(const float* in, float* const* out, const float* const* addends, int rows);
+  /// out[i][r] += weights[i] * in[r][i] for i < rows, in the caches: the next expert adds to it.
+  void (*add)(const float* in, float* const* out, const float* weights, int rows);
 };
 
 /// The table of a tier; null where it has no tiles.

@@ -68,6 +68,17 @@ void write(const float* in, float* const* out, const float* const* addends, int 
   }
 }
 
+void add(const float* in, float* const* out, const float* weights, int rows) {
+  I v[16];
+  for (int i = 0; i < 16; ++i) v[i] = Lanes::load(in + i * 16);
+  turn(v);
+  for (int i = 0; i < 16; ++i) {
+    if (i >= rows) break;
+    _mm512_storeu_ps(out[i],
+                     Lanes::fma(Lanes::as_float(v[i]), Lanes::all_f(weights[i]), Lanes::load_f(out[i])));
+  }
+}
+
 void end() {
   _tile_release();
   _mm_sfence();  // what write() wrote comes before the barrier that tells others of it
@@ -122,7 +133,7 @@ void product(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* 
                 : multiply_tiles<true>(panels, x0, x1, columns, more, sums);
 }
 
-constexpr TileKernels kTable{configure_tiles, end, round_group, product, transpose, write};
+constexpr TileKernels kTable{configure_tiles, end, round_group, product, transpose, write, add};
 
 }  // namespace
 
