@@ -1,9 +1,10 @@
 // Products on matrix tiles against the decoded weights, for every quantised type, panels at the end of their
-// memory, one group and two.
+// memory, one group and two; and those of few groups, whose panels are unpacked on the way, against them.
 #include "backend/cpu/simd/tiles.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -112,6 +113,73 @@ TEST_P(TilesTest, AgreeWithDecodedWeights) {
     }
     // Both factors are rounded to eight bits: each product is off by at most 2^-8, in both directions.
     EXPECT_LT(std::sqrt(error / norm), 1.0 / 256);
+  }
+}
+
+// Whatever is around them: the sums of each group are those of products with unpacked panels, and what lies
+// between the sums stays.
+TEST_P(TilesTest, FewGroupsHaveTheSameSums) {
+  if (best_isa() < Isa::Amx) GTEST_SKIP() << "this machine has no AMX";
+  const Type type = GetParam();
+  const TileKernels* tiles = tile_kernels(Isa::Amx);
+  std::mt19937 random(11);
+  const std::vector<std::byte> file = random_rows(type, random);
+  std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type, kColumns)));
+  pack_panel(type, file.data(), quant::bytes_of(quant::type_info(type), kColumns), kPanelRows, kColumns,
+             panel.data());
+  std::vector<uint16_t> unpacked(kColumns * kPanelRows);
+  panel_unpack(unpack_kernels(Isa::Amx), type)(panel.data(), kColumns, unpacked.data(), {});
+  std::normal_distribution<float> normal;
+  std::vector<float> x(kGroupRows * kColumns);
+  std::vector<uint16_t> rounded(kFewGroups * kGroupRows * kColumns);
+  for (int64_t group = 0; group < kFewGroups; ++group) {
+    for (float& number : x) number = normal(random);
+    const float* at[kGroupRows];
+    for (int64_t i = 0; i < kGroupRows; ++i) at[i] = &x[i * kColumns];
+    tiles->round(at, kGroupRows, kColumns, &rounded[group * kGroupRows * kColumns]);
+  }
+  alignas(64) static float expected[kFewGroups * 2 * kTileFloats], got[kFewGroups * 2 * kTileFloats];
+  const uint16_t* panels[2] = {unpacked.data(), unpacked.data()};
+  tiles->begin();
+  for (int64_t group = 0; group < kFewGroups; ++group) {
+    tiles->product(panels, &rounded[group * kGroupRows * kColumns], nullptr, kColumns, false,
+                   expected + group * 2 * kTileFloats);
+  }
+  const TiledProduct product = tiled_product(tiled_products(Isa::Amx), type);
+  for (int groups = 1; groups <= kFewGroups; ++groups) {
+    std::fill(std::begin(got), std::end(got), 7.0f);
+    product(panel.data(), kColumns, {}, rounded.data(), groups, got);
+    for (int at = 0; at < kFewGroups * 2 * kTileFloats; ++at) {
+      const bool sum = at / kTileFloats % 2 == 0 && at / (2 * kTileFloats) < groups;
+      ASSERT_EQ(got[at], sum ? expected[at] : 7.0f) << groups << " groups, " << at;
+    }
+  }
+  tiles->end();
+}
+
+// One step of columns, and as many as are unpacked ahead.
+TEST(Tiles, FewColumns) {
+  if (best_isa() < Isa::Amx) GTEST_SKIP() << "this machine has no AMX";
+  const TileKernels* tiles = tile_kernels(Isa::Amx);
+  std::mt19937 random(5);
+  const std::vector<std::byte> file = random_rows(Type::Q4_0, random);
+  const int64_t row_bytes = quant::bytes_of(quant::type_info(Type::Q4_0), kColumns);
+  for (const int64_t columns : {32, 64, 96}) {
+    std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(Type::Q4_0, columns)));
+    pack_panel(Type::Q4_0, file.data(), row_bytes, kPanelRows, columns, panel.data());
+    std::vector<uint16_t> unpacked(static_cast<size_t>(columns * kPanelRows));
+    panel_unpack(unpack_kernels(Isa::Amx), Type::Q4_0)(panel.data(), columns, unpacked.data(), {});
+    std::vector<float> x(static_cast<size_t>(columns), 0.5f);
+    std::vector<uint16_t> rounded(static_cast<size_t>(kGroupRows * columns));
+    const float* at = x.data();
+    tiles->round(&at, 1, columns, rounded.data());
+    alignas(64) float expected[2 * kTileFloats], got[kTileFloats];
+    const uint16_t* panels[2] = {unpacked.data(), unpacked.data()};
+    tiles->begin();
+    tiles->product(panels, rounded.data(), nullptr, columns, false, expected);
+    tiled_product(tiled_products(Isa::Amx), Type::Q4_0)(panel.data(), columns, {}, rounded.data(), 1, got);
+    tiles->end();
+    for (int i = 0; i < kTileFloats; ++i) ASSERT_EQ(got[i], expected[i]) << columns << " columns, " << i;
   }
 }
 

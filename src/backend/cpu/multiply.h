@@ -322,6 +322,13 @@ class TiledPanel {
     weight_ = &weight;
     data_ = weight.panel(matrix, panel);
   }
+  int64_t columns() const { return weight_->columns; }
+  bool few(int64_t rows) const { return weight_->few_tiled != nullptr && rows <= kFewGroups * kGroupRows; }
+  /// Of all columns with rows that were rounded whole, few of them; sums as TiledProduct has them.
+  void multiply_few(const uint16_t* rounded, int64_t rows, float* sums) const {
+    weight_->few_tiled(data_, weight_->columns, weight_->prefetch, rounded,
+                       static_cast<int>(whole_groups(rows) / kGroupRows), sums);
+  }
   void unpack(int64_t first, int64_t columns, uint16_t* into) const {
     weight_->unpack(data_ + weight_->panel_bytes * first / weight_->columns, columns, into,
                     weight_->prefetch);
@@ -348,6 +355,10 @@ void round_rows(const TileKernels& tiles, int64_t rows, Slice columns, Row row, 
 inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, Slice columns,
                            const uint16_t* rounded, int64_t rows, const TiledScratch& in, float* sums) {
   const int64_t width = columns.last - columns.first;
+  if (width == panels[0].columns() && panels[0].few(rows) && panels[1].few(rows)) {
+    for (const int which : {0, 1}) panels[which].multiply_few(rounded, rows, sums + which * kTileFloats);
+    return;
+  }
   for (int64_t first = columns.first; first < columns.last; first += kTiledColumns) {
     const int64_t stretch = std::min(kTiledColumns, columns.last - first);
     for (const int which : {0, 1}) panels[which].unpack(first, stretch, in.panels[which]);

@@ -295,8 +295,8 @@ bool write_pack_file(const program::Program& program, const program::WeightBytes
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) fail("{}: not a regular file", path);
   const Isa isa = chosen_isa();
-  const PackedWeights packed(program, weights, matmul_kernels(isa), unpack_kernels(isa), {}, true,
-                             team.size());
+  const PackedWeights packed(program, weights, matmul_kernels(isa), unpack_kernels(isa), tiled_products(isa),
+                             {}, true, team.size());
   const auto segments = kept_segments(program, weights, source);
   if (segments.size() > kMostSegments) fail("{}: too many separate weights to pack", path);
   const PackOrigin origin = origin_of(source);

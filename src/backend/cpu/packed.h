@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "backend/cpu/simd/matmul.h"
+#include "backend/cpu/simd/tiles.h"
 #include "backend/cpu/simd/unpack.h"
 #include "quant/types.h"
 
@@ -44,6 +45,9 @@ PairProduct pair_product(const MatmulKernels& kernels, quant::Type type);
 /// What unpacks a panel of this type to bf16; null where the tier has no such products (kernels is null) or
 /// the type has none.
 PanelUnpack panel_unpack(const UnpackKernels* kernels, quant::Type type);
+
+/// The product of a panel of this type with few groups of rows on tiles; null in the same way.
+TiledProduct tiled_product(const TiledProducts* kernels, quant::Type type);
 
 /// Rows from which products of such a weight go through tiles: as long as unpacking takes, byte products take
 /// for so many rows (measured on Sapphire Rapids, docs/performance.md).

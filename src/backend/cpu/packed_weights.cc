@@ -113,11 +113,13 @@ int64_t held_weights_bytes(const program::Program& program, bool repack) {
 
 PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,
                              const MatmulKernels& kernels, const UnpackKernels* unpack,
-                             const program::Tuning& tuning, bool repack, int workers, const PackFile* file)
+                             const TiledProducts* tiled, const program::Tuning& tuning, bool repack,
+                             int workers, const PackFile* file)
     : program_(program),
       weights_(weights),
       kernels_(kernels),
       unpack_(unpack),
+      tiled_(tiled),
       prefetch_([&] {
         std::vector<Prefetch> list;
         for (const Tensor& tensor : program.tensors()) {
@@ -169,6 +171,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           file_product(kernels_, t.type),
           pairs_pay(t.type) ? pair_product(kernels_, t.type) : nullptr,
           panel_unpack(unpack_, t.type),
+          tiled_product(tiled_, t.type),
           tiled_from(t.type),
           prefetch_[static_cast<size_t>(id)],
           file_ahead(),

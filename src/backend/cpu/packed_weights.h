@@ -31,6 +31,7 @@ struct Matrix {
   FileProduct file_product;  // may be null
   PairProduct pair_product;  // may be null
   PanelUnpack unpack;        // for products of bf16; may be null
+  TiledProduct few_tiled;    // of few groups of rows on tiles; may be null
   int tiled_from;            // rows
   Prefetch prefetch, file_prefetch;
   uint8_t* buffer;
@@ -80,8 +81,8 @@ class PackedWeights {
   /// panels a worker and slot. With a file (which outlives this) they are its panels. Throws Error when the
   /// system refuses the memory, or the file was packed otherwise.
   PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                const MatmulKernels& kernels, const UnpackKernels* unpack, const program::Tuning& tuning,
-                bool repack, int workers, const PackFile* file = nullptr);
+                const MatmulKernels& kernels, const UnpackKernels* unpack, const TiledProducts* tiled,
+                const program::Tuning& tuning, bool repack, int workers, const PackFile* file = nullptr);
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
   /// thread, if it is there. The file's pages are given back to the system as they have been read: what a
@@ -108,6 +109,7 @@ class PackedWeights {
   const program::WeightBytes& weights_;
   const MatmulKernels& kernels_;
   const UnpackKernels* unpack_;
+  const TiledProducts* tiled_;
   std::vector<Prefetch> prefetch_;  // by TensorId
   bool repack_;
   int64_t buffer_bytes_ = 0;            // of two panels, the largest

@@ -27,6 +27,15 @@ const TileKernels* tile_kernels([[maybe_unused]] Isa isa) {
   return nullptr;
 }
 
+extern const TiledProducts kTiledProductsAmx;
+
+const TiledProducts* tiled_products([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa >= Isa::Amx) return &kTiledProductsAmx;
+#endif
+  return nullptr;
+}
+
 extern const UnpackKernels kUnpackAvx512Bf16;
 
 const UnpackKernels* unpack_kernels([[maybe_unused]] Isa isa) {

@@ -4,12 +4,7 @@
 
 using L = Lanes;
 
-#define SLUICE_INLINE __attribute__((always_inline))
-
-template <typename Function, int... i>
-SLUICE_INLINE inline void call_each(Function f, std::integer_sequence<int, i...>) {
-  (f(std::integral_constant<int, i>{}), ...);
-}
+#include "backend/cpu/simd/unroll.h"
 
 // Sanitizers would take some minutes for a file of unrolled bodies.
 #ifdef SLUICE_SANITIZED

@@ -43,4 +43,19 @@ struct TileKernels {
 /// The table of a tier; null where it has no tiles.
 const TileKernels* tile_kernels(Isa isa);
 
+/// Groups of rows whose sums with a panel stay in tiles while it is unpacked.
+inline constexpr int kFewGroups = 6;
+/// sums[group * 2][r][i] = row r of a packed panel . row i of the group, of groups <= kFewGroups that were
+/// rounded whole and follow each other: the sums of TileKernels::product, to the bit, and their places for
+/// the first panel of two.
+using TiledProduct = void (*)(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uint16_t* x,
+                              int groups, float* sums);
+/// One a weight type of QuantBlocks.
+struct TiledProducts {
+  TiledProduct q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
+  TiledProduct q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
+};
+/// The table of a tier; null where it has no tiles.
+const TiledProducts* tiled_products(Isa isa);
+
 }  // namespace sluice::backend::cpu

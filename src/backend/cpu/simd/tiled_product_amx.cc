@@ -1,0 +1,111 @@
+// Panels times few groups of rows on AMX tiles of bf16, unpacked on the way. The tiles' unit works beside the
+// vector units, but only within what a core looks ahead, about one step of 32 columns: so products stand
+// between the rows that are being unpacked, with weights of two steps before.
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 takes the undefined operands of its own intrinsics for mistakes (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "backend/cpu/simd/layout.h"
+#include "backend/cpu/simd/tiles.h"
+
+namespace sluice::backend::cpu {
+namespace {
+
+#include "backend/cpu/simd/lanes_avx512.h"
+// Lanes first: the codecs are written against it.
+#include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/unpack_body.h"
+
+constexpr int kLine = 64, kAhead = 2;
+/// bf16 numbers of a step's weights, and of its activations a group.
+constexpr int kStep = kQuantColumns * kPanelRows;
+
+/// The row of a step before which the product with a group stands: far apart, however many groups there are.
+constexpr int kBeforeRow[kFewGroups] = {0, 8, 4, 12, 2, 10};
+
+// Tiles 0 to 5: the sums of the groups; 6: weights; 7: activations. In assembly where a tile's number is a
+// template's: g++ makes the intrinsics of text.
+constexpr int kWeights = 6, kRows = 7;
+static_assert(kFewGroups == kWeights);
+
+template <typename Function>
+SLUICE_INLINE inline void each_group(Function f) {
+  call_each(f, std::make_integer_sequence<int, kFewGroups>{});
+}
+
+/// Weights that vectors wrote, which the intrinsic would not tell the compiler.
+SLUICE_INLINE inline void load_weights(const uint16_t* at) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+               :
+               : "r"(at), "r"(int64_t{kLine}), "i"(kWeights),
+                 "m"(*reinterpret_cast<const uint16_t(*)[kStep]>(at)));
+}
+
+/// Activations come out of the second-level cache and are loaded as passing by.
+template <int group>
+SLUICE_INLINE inline void multiply_group(const uint16_t* x) {
+  _tile_stream_loadd(7, x, kLine);
+  asm volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" : : "i"(kRows), "i"(kWeights), "i"(group));
+}
+
+template <typename Codec>
+void product(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uint16_t* x, int groups,
+             float* sums) {
+  alignas(kLine) uint16_t weights[kAhead + 2][kStep];
+  const auto weights_of = [&](int64_t step) { return weights[step % (kAhead + 2)]; };
+  const int64_t stride = kGroupRows * columns, steps = columns / kQuantColumns;
+  each_group([]<int group>(std::integral_constant<int, group>) {
+    asm volatile("tilezero %%tmm%c0" : : "i"(group));
+  });
+  for (int64_t step = 0; step < steps; panel += Codec::kPackedBytes) {
+    ask_ahead<Codec>(panel, prefetch);
+    const Codec codec(panel, 0);
+    for (int g = 0; g < Codec::kGroups; ++g, ++step) {
+      const int64_t multiplied = step - kAhead;
+      const int now = multiplied < 0 ? 0 : groups;
+      unpack_group(codec, g, weights_of(step), [&]<int row>(std::integral_constant<int, row>) SLUICE_INLINE {
+        if (row == 0 && now > 0) load_weights(weights_of(multiplied));
+        each_group([&]<int group>(std::integral_constant<int, group>) SLUICE_INLINE {
+          if constexpr (kBeforeRow[group] == row) {
+            if (group < now) multiply_group<group>(x + group * stride + multiplied * kStep);
+          }
+        });
+      });
+    }
+  }
+  for (int64_t step = std::max<int64_t>(0, steps - kAhead); step < steps; ++step) {
+    load_weights(weights_of(step));
+    each_group([&]<int group>(std::integral_constant<int, group>) SLUICE_INLINE {
+      if (group < groups) multiply_group<group>(x + group * stride + step * kStep);
+    });
+  }
+  each_group([&]<int group>(std::integral_constant<int, group>) SLUICE_INLINE {
+    if (group < groups) {
+      asm volatile("tilestored %%tmm%c0, (%1,%2,1)"
+                   :
+                   : "i"(group), "r"(sums + group * 2 * kTileFloats), "r"(int64_t{kLine})
+                   : "memory");
+    }
+  });
+}
+
+constexpr TiledProducts kTable{
+    product<Q4_0>,   product<Q4_1>,  product<Q5_0>,   product<Q5_1>, product<Q8_0>,
+    product<IQ4_NL>, product<MXFP4>, product<Q2_K>,   product<Q3_K>, product<Q4_K>,
+    product<Q5_K>,   product<Q6_K>,  product<IQ4_XS>,
+};
+
+}  // namespace
+
+extern const TiledProducts kTiledProductsAmx;
+const TiledProducts kTiledProductsAmx = kTable;
+
+}  // namespace sluice::backend::cpu
