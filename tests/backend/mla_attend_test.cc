@@ -40,9 +40,11 @@ std::vector<const AttendKernels*> all_kernels() {
 struct Case {
   int64_t queries;
   AttendShape shape;
+  int64_t most = kChunkRows;  // rows that a query sees
 };
-constexpr Case kCases[] = {{32, {576, 512}}, {20, {576, 512}}, {16, {576, 512}}, {8, {160, 128}},
-                           {5, {96, 64}},    {17, {72, 40}},   {1, {33, 33}}};
+constexpr Case kCases[] = {{32, {576, 512}}, {20, {576, 512}},     {16, {576, 512}},
+                           {8, {160, 128}},  {5, {96, 64}},        {17, {72, 40}},
+                           {1, {33, 33}},    {20, {576, 512}, 75}, {4, {576, 512}, 33}};
 constexpr float kScale = 0.07f;
 
 /// What the tile is decoded from; InPlace: from nothing, the rows are read where they lie.
@@ -81,7 +83,7 @@ class ChunkRun {
     queries_.resize(static_cast<size_t>(c.queries * c.shape.width));
     for (float& x : queries_) x = normal(random_);
     for (int64_t i = 0; i < c.queries; ++i)
-      counts_.push_back(static_cast<int32_t>(1 + random_() % kChunkRows));
+      counts_.push_back(static_cast<int32_t>(1 + random_() % static_cast<uint64_t>(c.most)));
   }
 
   /// Results [count][rank] of queries from `first` on, divided by their totals.
@@ -119,7 +121,13 @@ class ChunkRun {
     kernels_.pack(q.data(), count, shape, packed.data());
     const ChunkResult result{largest.data(), total.data(), sums.data()};
     if (how_ == Rows::InPlace) {
-      const uint16_t* const pages[] = {pages_[0].data(), pages_[1].data()};
+      std::vector<uint16_t> halves[] = {pages_[0], pages_[1]};
+      if (kernels_.ends_in_place) {  // nobody sees what lies behind the longest
+        constexpr uint16_t kNaN = 0x7FFF;
+        for (int64_t t = longest; t < kChunkRows; ++t)
+          std::fill_n(halves[t / kHalfRows].begin() + t % kHalfRows * shape.width, shape.width, kNaN);
+      }
+      const uint16_t* const pages[] = {halves[0].data(), longest > kHalfRows ? halves[1].data() : nullptr};
       kernels_.attend_pages(packed.data(), counts, count, pages, shape, kScale, work.data(), {}, result);
     } else {
       kernels_.attend(packed.data(), counts, count, tile.data(), shape, kScale, work.data(), {}, result);

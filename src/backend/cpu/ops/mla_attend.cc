@@ -103,11 +103,7 @@ class Attention {
   void run() {
     if (deal_evenly()) return whole_units();
     unit_rows_ = kUnitRows;
-    int64_t items = 0;
-    for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last))
-      items += u.chunks * ceil_div(queries(u), kQueries);
-    // Where the chunks are few, the workers share the queries of a chunk, too.
-    batch_ = std::clamp<int64_t>(items * kQueries / (4 * c_.workers), 4, kQueries);
+    batch_ = best_batch();
     shared_chunks();
   }
 
@@ -129,6 +125,21 @@ class Attention {
     }
     unit_rows_ = best_rows;
     return least * c_.workers <= all + all / 4;
+  }
+
+  /// Queries of an item: where the chunks are few, the workers share the queries of a chunk, too, if a call
+  /// of fewer costs that much less.
+  int64_t best_batch() const {
+    constexpr int64_t kStep = 4;
+    int64_t best = kQueries, least = 0;
+    for (int64_t batch = kQueries; batch > 0; batch -= kStep) {
+      int64_t items = 0;
+      for (Unit u = unit_from(0); u.first < u.last; u = unit_from(u.last))
+        items += u.chunks * ceil_div(queries(u), batch);
+      const int64_t busiest = ceil_div(items, c_.workers) * (kernels_.call_queries + batch);
+      if (least == 0 || busiest < least) best = batch, least = busiest;
+    }
+    return best;
   }
 
   Unit unit_from(int64_t first) const {
@@ -167,7 +178,8 @@ class Attention {
     int64_t longest = 0;
     for (int64_t q = 0; q < queries(unit); q += heads_) longest = std::max(longest, seen(unit, chunk, q));
     const bool rounded = cache_.format.type == quant::Type::BF16;
-    in_place_ = rounded && longest == kChunkRows && queries(unit) <= kernels_.in_place_queries;
+    in_place_ = rounded && (longest == kChunkRows || kernels_.ends_in_place) &&
+                queries(unit) <= kernels_.in_place_queries;
     for (int64_t first = 0; first < longest; first += kPageRows) {
       const int64_t count = std::min<int64_t>(kPageRows, longest - first);
       const std::byte* rows =
@@ -199,12 +211,13 @@ class Attention {
   bool last_of_chunk(const Item& item) const { return item.query + item.count == queries(item.unit); }
 
   /// A row that ended before the chunk takes part as if it saw one position of it; nobody asks for that.
-  void attend(const Item& item, const float* packed, const ChunkResult& result) {
+  /// goes_on: whether the next chunk is this worker's too.
+  void attend(const Item& item, const float* packed, bool goes_on, const ChunkResult& result) {
     int32_t counts[kQueries];
     for (int64_t i = 0; i < item.count; ++i) {
       counts[i] = static_cast<int32_t>(std::max<int64_t>(1, seen(item.unit, item.chunk, item.query + i)));
     }
-    const Ahead next = last_of_chunk(item) ? ahead(item.unit, item.chunk + 1) : Ahead{};
+    const Ahead next = goes_on && last_of_chunk(item) ? ahead(item.unit, item.chunk + 1) : Ahead{};
     if (in_place_) {
       kernels_.attend_pages(packed, counts, item.count, pages_, shape_, op_.scale, mine_.work, next, result);
     } else {
@@ -218,10 +231,10 @@ class Attention {
 
   /// The chunk's part of the item's queries; or, where `joins`, added to what the chunks of its group before
   /// it have left there.
-  void compute(const Item& item, const float* packed, const ChunkResult& result, bool joins) {
-    if (!joins) return attend(item, packed, result);
+  void compute(const Item& item, const float* packed, bool goes_on, const ChunkResult& result, bool joins) {
+    if (!joins) return attend(item, packed, goes_on, result);
     const ChunkResult chunk = mine_.result(mine_.chunk);
-    attend(item, packed, chunk);
+    attend(item, packed, goes_on, chunk);
     join(item, result, chunk, 0, item.count);
   }
 
@@ -298,7 +311,7 @@ class Attention {
       for (int64_t q = 0; q < all; q += kQueries) {
         const Item item{unit, chunk, q, std::min(kQueries, all - q)};
         const ChunkResult group = mine_.group(q);
-        compute(item, packed(q), group, chunk % kGroupChunks > 0);
+        compute(item, packed(q), true, group, chunk % kGroupChunks > 0);
         if (chunk == last_of_group(unit, chunk)) add_group(item, group, 0, item.count);
       }
     }
@@ -344,7 +357,7 @@ class Attention {
       if (!same_unit || before.chunk != at.chunk) decode(at.unit, at.chunk);
       if (!same_unit || before.query != at.query) pack(at.unit, at.query, at.count, mine_.packed);
       const Place place = place_of(at, i, mine);
-      compute(at, mine_.packed, mine_.slot(place.slot), place.joins);
+      compute(at, mine_.packed, i + 1 < mine.last, mine_.slot(place.slot), place.joins);
       before = at;
     }
     c_.meet();

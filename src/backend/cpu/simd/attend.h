@@ -76,8 +76,8 @@ struct AttendKernels {
   /// out = out * a + sums * b for `count` numbers.
   void (*merge)(float* out, float a, const float* sums, float b, int64_t count);
   /// For kernels that multiply bfloat16, or null; they want whole vectors of kRowColumns columns. Decodes
-  /// such rows as the others do, and attends to those of a whole chunk where they lie, the first half of them
-  /// at pages[0] and the second at pages[1]: the same bits as of a tile.
+  /// such rows as the others do, and attends to those of a whole chunk (see ends_in_place) where they lie,
+  /// the first half of them at pages[0] and the second at pages[1]: the same bits as of a tile.
   void (*decode_bf16)(const uint16_t* rows, AttendShape, int64_t first, int64_t count, float* tile) = nullptr;
   void (*attend_pages)(const float* packed, const int32_t* counts, int64_t queries,
                        const uint16_t* const* pages, AttendShape, float scale, float* work, Ahead,
@@ -85,6 +85,11 @@ struct AttendKernels {
   /// Queries that see a chunk up to which it is left where it lies: with more, what each call does to its
   /// rows is better done once, in a tile.
   int64_t in_place_queries = 0;
+  /// Whether a chunk that is not whole may stay there, too: behind the rows that queries see lies whatever
+  /// there may be, and the second page may be missing where they end before it.
+  bool ends_in_place = false;
+  /// What a call costs beside its queries, in queries: with tiles of 16 most of it.
+  int64_t call_queries = 8;
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

@@ -49,7 +49,7 @@ int64_t work_floats(AttendShape) {
 
 void pack(const float* const* q, int64_t queries, AttendShape shape, float* packed) {
   float block[kSide * kSide];
-  for (int64_t first = 0; first < kQueries; first += kSide) {
+  for (int64_t first = 0; first < queries; first += kSide) {
     for (int64_t c = 0; c < key_stride(shape); c += kStep, packed += kSide * kSide) {
       for (int64_t i = 0; i < kSide; ++i) {
         const float* row = first + i < queries ? q[first + i] : nullptr;
@@ -63,18 +63,20 @@ void pack(const float* const* q, int64_t queries, AttendShape shape, float* pack
 
 // Tiles 0 to 3 are sums, 4 and 5 left sides, 6 and 7 right sides.
 
-/// Scores of 32 rows of the chunk with the queries of one block or of two: scores[query][row].
-template <bool two>
-void score(const float* packed, const uint16_t* keys, int64_t stride, float* scores, float* block) {
+/// Scores with one block of queries or with two, of as many rows of the chunk at once as make four sums: a
+/// product waits for the one before it that adds to the same. scores[query][row]; `rows` may be 32 of 64.
+template <bool two, typename Ask>
+void score(const float* packed, const uint16_t* keys, int64_t stride, int64_t rows, float* scores,
+           float* block, Ask ask) {
   const int64_t bytes = stride * static_cast<int64_t>(sizeof(uint16_t));
   const float* other = packed + stride / kStep * kSide * kSide;
+  const bool four = two || rows > kStep;
   _tile_zero(0);
   _tile_zero(1);
-  if (two) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  _tile_zero(2);
+  _tile_zero(3);
   for (int64_t c = 0; c < stride; c += kStep, packed += kSide * kSide, other += kSide * kSide) {
+    ask();
     _tile_loadd(4, keys + c, bytes);
     _tile_loadd(5, keys + kSide * stride + c, bytes);
     _tile_loadd(6, packed, kTileBytes);
@@ -84,19 +86,23 @@ void score(const float* packed, const uint16_t* keys, int64_t stride, float* sco
       _tile_loadd(7, other, kTileBytes);
       _tile_dpbf16ps(2, 4, 7);
       _tile_dpbf16ps(3, 5, 7);
+    } else if (four) {
+      _tile_loadd(4, keys + 2 * kSide * stride + c, bytes);
+      _tile_loadd(5, keys + 3 * kSide * stride + c, bytes);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_dpbf16ps(3, 5, 6);
     }
   }
   _tile_stored(0, block, kTileBytes);
   transpose(block, kSide, scores, kChunkRows);
   _tile_stored(1, block, kTileBytes);
   transpose(block, kSide, scores + kSide, kChunkRows);
-  if (two) {
-    scores += kSide * kChunkRows;
-    _tile_stored(2, block, kTileBytes);
-    transpose(block, kSide, scores, kChunkRows);
-    _tile_stored(3, block, kTileBytes);
-    transpose(block, kSide, scores + kSide, kChunkRows);
-  }
+  if (!four) return;
+  scores += two ? kSide * kChunkRows : kStep;
+  _tile_stored(2, block, kTileBytes);
+  transpose(block, kSide, scores, kChunkRows);
+  _tile_stored(3, block, kTileBytes);
+  transpose(block, kSide, scores + kSide, kChunkRows);
 }
 
 /// 16 or 32 columns of the weighted values of one block of queries or of two.
@@ -139,11 +145,16 @@ struct Rows {
   const uint16_t* row(int64_t t) const { return halves[t / kHalfRows] + t % kHalfRows * stride; }
 };
 
-/// Columns [c, c + 32) of `count` rows in pairs: [count / 2][32 columns][2].
-void put_in_pairs(const Rows& rows, int64_t c, int64_t count, uint16_t* out) {
+/// Columns [c, c + 32) of rows in pairs, [count / 2][32 columns][2]. From the row `end` on they are zeroes:
+/// weights are zero there, but a NaN would not be.
+template <typename Ask>
+void put_in_pairs(const Rows& rows, int64_t c, int64_t end, int64_t count, uint16_t* out, Ask ask) {
   for (int64_t t = 0; t < count; t += 2, out += kPairNumbers) {
+    ask();
+    __m512i even = _mm512_setzero_si512(), odd = even;
     const uint16_t* row = rows.row(t) + c;
-    const __m512i even = _mm512_loadu_si512(row), odd = _mm512_loadu_si512(row + rows.stride);
+    if (t < end) even = _mm512_loadu_si512(row);
+    if (t + 1 < end) odd = _mm512_loadu_si512(row + rows.stride);
     _mm512_storeu_si512(out, pairs_of(even, odd, false));
     _mm512_storeu_si512(out + kStep, pairs_of(even, odd, true));
   }
@@ -151,35 +162,44 @@ void put_in_pairs(const Rows& rows, int64_t c, int64_t count, uint16_t* out) {
 
 void attend_rows(const float* packed, const int32_t* counts, int64_t queries, const Rows& rows,
                  AttendShape shape, float scale, float* work, Ahead ahead, ChunkResult result) {
-  const bool two = queries > kSide;
+  const bool two = queries > kSide, in_place = rows.pairs == nullptr;
   const int64_t rank = sums_stride(shape);
-  const int64_t count = round_up(largest_of(counts, queries), kStep);
+  const int64_t end = largest_of(counts, queries), count = round_up(end, kStep);
   float* block = work + kQueries * kChunkRows;
   auto* own_pairs = reinterpret_cast<uint16_t*>(block + kSide * kSide);
-  // Half of what lies ahead beside the scores, half beside the values.
-  const int64_t half_ahead = ahead.bytes() / 2;
+  // What lies ahead is asked for a few lines at a time: what waits for memory leaves the second-level cache
+  // less room to answer. As much of it beside each part as that takes of the time; a line beside every pair.
+  constexpr int64_t kPercentBesideScores = 38, kPercentBesideSoftmax = 18;
+  const int64_t percent = ahead.bytes() / 100;
+  const int64_t at_once = two ? kStep : 2 * kStep;
+  const int64_t steps = (count + at_once - 1) / at_once * (rows.stride / kStep);
+  const auto ask_beside_scores = [&] { ask_ahead(ahead, percent * kPercentBesideScores / steps); };
+  const auto ask_a_line = [&] { ask_ahead(ahead, 1); };
   configure_tiles();
-  for (int64_t t = 0; t < count; t += kStep) {
-    ask_ahead(ahead, half_ahead * kStep / count);
+  for (int64_t t = 0; t < count; t += at_once) {
     if (two) {
-      score<true>(packed, rows.row(t), rows.stride, work + t, block);
+      score<true>(packed, rows.row(t), rows.stride, kStep, work + t, block, ask_beside_scores);
     } else {
-      score<false>(packed, rows.row(t), rows.stride, work + t, block);
+      score<false>(packed, rows.row(t), rows.stride, count - t, work + t, block, ask_beside_scores);
     }
   }
   for (int64_t i = 0; i < queries; ++i) {
     float* scores = work + i * kChunkRows;
+    ask_ahead(ahead, percent * kPercentBesideSoftmax / queries);
     softmax_chunk(scores, counts[i], count, scale, result.largest + i, result.total + i);
     weights_to_bf16(scores, count, reinterpret_cast<uint16_t*>(scores), result.total + i);
   }
   const auto* weights = reinterpret_cast<const uint16_t*>(work);
+  const int64_t beside_columns = ahead.bytes() * kStep / rank + 64;
   for (int64_t c = 0; c < rank; c += kStep) {
-    const bool in_place = rows.pairs == nullptr;
-    if (in_place) put_in_pairs(rows, c, count, own_pairs);
+    if (in_place) {
+      put_in_pairs(rows, c, end, count, own_pairs, ask_a_line);
+    } else {
+      ask_ahead(ahead, beside_columns);
+    }
     const uint16_t* values = in_place ? own_pairs : rows.pairs + 2 * c;
     const int64_t pairs = in_place ? kPairNumbers : pair_stride(shape);
     float* sums = result.sums + c;
-    ask_ahead(ahead, half_ahead * kStep / rank + 64);
     if (c + kStep <= rank) {
       two ? weigh<true, true>(weights, values, pairs, count, sums, rank)
           : weigh<false, true>(weights, values, pairs, count, sums, rank);
@@ -211,6 +231,7 @@ void attend_pages(const float* packed, const int32_t* counts, int64_t queries, c
 extern const AttendKernels kAttendAmx;
 const AttendKernels kAttendAmx{"amx bf16",  8,          tile_floats, packed_floats, work_floats,
                                sums_stride, decode_f16, decode_q8,   decode_f32,    pack,
-                               attend,      merge_sums, decode_bf16, attend_pages,  kQueries};
+                               attend,      merge_sums, decode_bf16, attend_pages,  kQueries,
+                               true,        32};
 
 }  // namespace sluice::backend::cpu
