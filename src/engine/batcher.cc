@@ -13,6 +13,17 @@ namespace {
 
 constexpr auto kFew = static_cast<size_t>(program::kLikeliest);
 
+/// The one sequence that has more than a row, or 0.
+RequestId only_reader(std::span<const Chunk> chunks) {
+  RequestId reader = 0;
+  for (const Chunk& chunk : chunks) {
+    if (chunk.rows == 1) continue;
+    if (reader != 0) return 0;
+    reader = chunk.sequence->id;
+  }
+  return reader;
+}
+
 }  // namespace
 
 Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
@@ -87,7 +98,7 @@ void Batcher::end_all(Finish how, std::string_view error) {
   while (!jobs_.empty()) finish(jobs_.begin()->first, jobs_.begin()->second, how, error);
 }
 
-bool Batcher::step() {
+bool Batcher::step(const std::atomic<bool>* stop) {
   const int64_t begin = now_ns();
   std::span<const Chunk> chunks = take_ahead();
   if (chunks.empty()) chunks = begin_planned();
@@ -96,8 +107,15 @@ bool Batcher::step() {
     return false;
   }
   if (begun_) begin_ahead(chunks);
-  end_batch();
+  // Answers wait for one step that is given up, but not for one after the other.
+  const bool answers = std::ranges::any_of(chunks, [](const Chunk& chunk) { return chunk.rows == 1; });
+  gave_up_ = !end_batch(gave_up_ && answers ? nullptr : stop);
+  reads_ = kNotPlanned;
   const int64_t end = now_ns();
+  if (gave_up_) {
+    last_end_ns_ = end;
+    return true;
+  }
   // From end to end: drawing the tokens of the step before is part of what its answers wait for.
   const double seconds = static_cast<double>(end - (last_end_ns_ > 0 ? last_end_ns_ : begin)) * 1e-9;
   last_end_ns_ = end;
@@ -118,6 +136,7 @@ std::span<const Chunk> Batcher::begin_planned() {
   if (chunks.empty()) return chunks;
   begin_admitted();
   fill_batch(chunks);
+  reads_ = only_reader(chunks);
   begin_batch();
   return chunks;
 }
@@ -247,16 +266,23 @@ void Batcher::begin_batch() {
   if (begun_) executable_.begin(batch_.input());
 }
 
-void Batcher::end_batch() {
-  if (begun_) return executable_.end(likeliest_, drawn_);
+bool Batcher::end_batch(const std::atomic<bool>* stop) {
+  if (begun_) {
+    executable_.end(likeliest_, drawn_);
+    return true;
+  }
   program::StepOutput output;
   if (few_) {
     output.likeliest = std::span(likeliest_).first(outputs_.size() * kFew);
   } else {
     output.logits = logits_.first(outputs_.size() * columns_);
   }
-  executable_.run(batch_.input(), output);
+  program::StepInput input = batch_.input();
+  input.stop = stop;
+  executable_.run(input, output);
+  if (output.stopped) return false;
   if (few_ && !whole_.empty()) executable_.fetch_logits(whole_, logits_.first(whole_.size() * columns_));
+  return true;
 }
 
 Batcher::Row Batcher::row(size_t i) const {

@@ -4,6 +4,7 @@
 // and what it draws counts. One thread's business: an Engine's (engine.h), or a Generator's caller.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -39,8 +40,15 @@ class Batcher {
   /// Ends a request. One that has ended already: nothing.
   void end(RequestId id, Finish finish, std::string_view error = {});
   void end_all(Finish finish, std::string_view error = {});
-  /// One step of the executable. False: there was nothing to do.
-  bool step();
+  /// One step of the executable. False: there was nothing to do. Once *stop is true the step may be given up,
+  /// as though it had not begun.
+  bool step(const std::atomic<bool>* stop = nullptr);
+  /// Whether giving up the step that runs, or is being planned, is all that it takes to be rid of a request:
+  /// no other one's prompt has rows in it. From any thread.
+  bool only_reads(RequestId id) const {
+    const RequestId reads = reads_.load();
+    return reads == id || reads == kNotPlanned;
+  }
 
   int64_t requests() const { return std::ssize(jobs_); }
   int64_t waiting() const { return scheduler_.waiting(); }
@@ -83,7 +91,8 @@ class Batcher {
   void report_prompts(std::span<const Chunk> chunks);
   /// Begins the batch, or runs it; row(i) is what it gives of output i once it has ended.
   void begin_batch();
-  void end_batch();
+  /// False: it was stopped, and gives nothing.
+  bool end_batch(const std::atomic<bool>* stop);
   Row row(size_t i) const;
   /// Whether an answer's next token can be drawn from the likeliest ones.
   bool likeliest_suffice(const Job& job) const;
@@ -109,11 +118,14 @@ class Batcher {
   std::vector<RequestId> outputs_;  ///< whose logits a step gives, in their order; 0: nobody's any more
   std::vector<int32_t> whole_;      ///< which of those need all logits, where others have likeliest tokens
   bool few_ = false;                ///< the step gives likeliest tokens
+  bool gave_up_ = false;            ///< the step before this one
   bool begun_ = false;              ///< the step has begun, and its end is to be waited for
   std::vector<AheadRow> ahead_;     ///< of the step that has begun after it; empty: none has
   std::vector<AheadRow> next_;      ///< what ahead_ may become
   std::unordered_map<RequestId, Job> jobs_;
-  int64_t last_end_ns_ = 0;  ///< of the step before this one; 0: there was a pause
+  static constexpr RequestId kNotPlanned = ~RequestId{0};
+  std::atomic<RequestId> reads_{kNotPlanned};  ///< the one whose prompt is read, 0: several's, or no one's
+  int64_t last_end_ns_ = 0;                    ///< of the step before this one; 0: there was a pause
   EngineStats totals_;
 };
 

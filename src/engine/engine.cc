@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -33,6 +34,7 @@ struct Engine::Impl {
   std::condition_variable settled;  // of drain(): everything has ended
   std::vector<Submitted> inbox;
   std::vector<RequestId> cancels;
+  std::atomic<bool> give_up{false};  // the step that runs
   RequestId last_id = 0;
   int64_t in_batcher = 0, waiting = 0;  // requests, after the last step
   int64_t just_taken = 0;               // out of the inbox, since then
@@ -63,6 +65,7 @@ bool Engine::Impl::take_inbox() {
   woken.wait(lock, [this] { return stopping || in_batcher > 0 || !inbox.empty() || !cancels.empty(); });
   taken.swap(inbox);
   taken_cancels.swap(cancels);
+  give_up = stopping;
   just_taken = std::ssize(taken);
   in_batcher += just_taken;
   return !stopping;
@@ -83,7 +86,7 @@ void Engine::Impl::begin(Submitted& submitted) {
 
 void Engine::Impl::step() {
   try {
-    if (broken.empty()) batcher.step();
+    if (broken.empty()) batcher.step(&give_up);
   } catch (const std::exception& error) {  // a device that fails does not come back
     const std::lock_guard lock(mutex);
     closed = true;
@@ -142,6 +145,7 @@ RequestId Engine::submit(Request request, std::shared_ptr<Listener> listener) {
 void Engine::cancel(RequestId id) {
   const std::lock_guard lock(impl_->mutex);
   impl_->cancels.push_back(id);
+  if (impl_->batcher.only_reads(id)) impl_->give_up = true;
   impl_->woken.notify_one();
 }
 
@@ -169,6 +173,7 @@ void Engine::stop() {
     const std::lock_guard lock(impl_->mutex);
     impl_->closed = true;
     impl_->stopping = true;
+    impl_->give_up = true;
     impl_->woken.notify_one();
   }
   if (impl_->thread.joinable()) impl_->thread.join();

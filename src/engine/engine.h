@@ -80,8 +80,9 @@ class Engine {
   /// ContextExceeded, Unavailable, or Error for a request that makes no sense, and then the listener hears
   /// nothing. From any thread.
   RequestId submit(Request request, std::shared_ptr<Listener> listener);
-  /// Ends a request after the step that runs, if it has not ended yet; its listener still hears on_end().
-  /// From any thread.
+  /// Ends a request after the step that runs, if it has not ended yet; its listener still hears on_end(). A
+  /// step that reads its prompt and no other's is given up, and what others need of it computed again. From
+  /// any thread.
   void cancel(RequestId id);
   EngineStats stats() const;
 
@@ -89,8 +90,8 @@ class Engine {
   void close();
   /// close(), then waits until everything has ended. False: it had not after so many seconds.
   bool drain(double seconds);
-  /// close(), and ends everything after the step that runs, with Finish::Shutdown. When it returns no
-  /// listener is called any more. Not from a listener.
+  /// close(), and ends everything, with Finish::Shutdown, after giving up the step that runs. When it returns
+  /// no listener is called any more. Not from a listener.
   void stop();
 
  private:

@@ -43,7 +43,7 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
   try {
     batcher_.add(id, request, reader, now_ns());
     while (!reader->ended) {
-      batcher_.step();
+      batcher_.step(cancel);
       if (reader->cancelled || (cancel != nullptr && cancel->load())) batcher_.end(id, Finish::Cancelled);
     }
   } catch (...) {  // what the reader throws: nothing of the request may be left

@@ -24,8 +24,8 @@ class Generator {
   int64_t context() const { return context_; }
   /// Runs a request and calls on_text with each token's piece of text (empty while it is held back) and then
   /// with what is left; false from it cancels. Tokens that the prompt and an earlier request begin with are
-  /// not computed again. Once `cancel` is true, the request ends after the step that runs. Throws Error when
-  /// the prompt is empty or does not fit into the context.
+  /// not computed again. Once `cancel` is true, the request ends and the step that runs is given up. Throws
+  /// Error when the prompt is empty or does not fit into the context.
   Result run(const Request& request, const std::function<bool(std::string_view)>& on_text,
              const std::atomic<bool>* cancel = nullptr);
 

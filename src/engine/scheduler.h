@@ -62,7 +62,7 @@ class Scheduler {
 
   /// A sequence begins to wait. Its prompt has 1 to context tokens.
   void add(RequestId id, std::vector<int32_t> prompt, const std::string& client, bool use_cache = true);
-  /// A sequence ends, wherever it is; not between plan() and computed().
+  /// A sequence ends, wherever it is; not between plan() and computed(), unless the step was given up.
   void remove(RequestId id);
   /// A token that was drawn for a running sequence all of whose tokens are computed.
   void append(RequestId id, int32_t token);
@@ -75,7 +75,7 @@ class Scheduler {
   /// Takes pages for one token more than a running sequence has, in time for a step that begins ahead. False:
   /// there are none, or the sequence is as long as it may be.
   bool make_room_ahead(RequestId id);
-  /// The planned step ran and took so long.
+  /// The planned step ran and took so long. One that did not is planned anew.
   void computed(double seconds);
 
   const Sequence& sequence(RequestId id) const { return *sequences_.at(id); }

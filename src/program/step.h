@@ -1,6 +1,7 @@
 // What varies from step to step, and nothing else: a Program and its memory never change.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -34,6 +35,9 @@ struct StepInput {
   std::span<const int32_t> output_rows;  // [output rows], ascending rows of this step whose logits are wanted
   std::span<const Draw> draws =
       {};  // [output rows], what following() means in the next step; empty: default ones
+  /// Once it is true (anybody may set it), nobody wants the step any more: a backend that can ends it between
+  /// two ops, and StepOutput says so. Its rows can then be computed again as though they never had been.
+  const std::atomic<bool>* stop = nullptr;
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   int64_t outputs() const { return static_cast<int64_t>(output_rows.size()); }
@@ -58,6 +62,7 @@ struct StepOutput {
   /// [output rows, kLikeliest]: the highest logits first, of equal ones the lower token; token -1 where no
   /// more are above minus infinity (NaN is not). Only where Executable::finds_likeliest.
   std::span<Likely> likeliest = {};
+  bool stopped = false;  // StepInput::stop ended it early: it gives nothing
 };
 
 /// The sizes of a step, for costs: counted when a step ran, assumed in forecasts.

@@ -3,14 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "engine/batcher.h"
 #include "engine/generator.h"
 #include "model/model.h"
+#include "support/recorder.h"
 
 namespace sluice::engine {
 namespace {
@@ -110,21 +113,43 @@ TEST(CacheReuse, CountsWhatTheLastRequestLeft) {
 
 TEST(CacheReuse, ACancelledRequestKeepsWhatItComputed) {
   Bundled bundled(backend::make_cpu_backend({.threads = 1}));
-  Generator generator = bundled.generator();
   std::string words = "The fox";
   for (int i = 0; i < 60; ++i) words += " and the crow";
-  Request request = bundled.request(words, 8);
+  const Request request = bundled.request(words, 8);
   ASSERT_GT(request.prompt.size(), 3 * static_cast<size_t>(kMaxRows));
-  std::atomic<bool> cancel{true};
+  Batcher batcher(*bundled.executable, bundled.tokenizer,
+                  {.context = kContext,
+                   .max_sequences = 1,
+                   .max_rows = kMaxRows,
+                   .pages = KvPool::pages_for(kContext),
+                   .max_waiting = 1});
+  const auto cancelled = std::make_shared<test::Recorder>();
+  batcher.add(1, request, cancelled, 1);
+  std::atomic<bool> stop{false};
+  batcher.step(&stop);
+  stop = true;
+  batcher.step(&stop);  // is given up
+  batcher.end(1, Finish::Cancelled);
+  EXPECT_EQ(cancelled->wait().finish, Finish::Cancelled);
+  EXPECT_EQ(cancelled->text, "");
+  EXPECT_EQ(cancelled->result.generated_tokens, 0);
+  const auto resumed = std::make_shared<test::Recorder>();
+  batcher.add(2, request, resumed, 1);
+  while (resumed->ends == 0) batcher.step();
+  EXPECT_EQ(resumed->result.cached_tokens, kMaxRows) << "one whole step was done";
+  Generator fresh = bundled.generator();
+  EXPECT_EQ(resumed->text, run(fresh, request).text);
+}
+
+TEST(CacheReuse, ACancelIsHeardBeforeTheFirstStepEnds) {
+  Bundled bundled(backend::make_cpu_backend({.threads = 1}));
+  Generator generator = bundled.generator();
+  const Request request = bundled.request("Once upon a time there was a king", 8);
+  const std::atomic<bool> cancel{true};
   const Outcome stopped = run(generator, request, &cancel);
   EXPECT_EQ(stopped.result.finish, Finish::Cancelled);
-  EXPECT_EQ(stopped.text, "");
   EXPECT_EQ(stopped.result.generated_tokens, 0);
-  cancel = false;
-  const Outcome resumed = run(generator, request);
-  EXPECT_EQ(resumed.result.cached_tokens, kMaxRows) << "one step was done";
-  Generator fresh = bundled.generator();
-  EXPECT_EQ(resumed.text, run(fresh, request).text);
+  EXPECT_EQ(run(generator, request).result.cached_tokens, 0);
 }
 
 TEST(CacheReuse, CancelEndsTheAnswerAfterTheToken) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/clock.h"
+#include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
 #include "model/model.h"
@@ -53,6 +55,49 @@ struct Served {
                                    .batch_invariant = batch_invariant});
   }
 };
+
+// A step that was given up, wherever that was, leaves nothing behind: the next one writes and reads what it
+// would have.
+TEST(GivenUpSteps, LeaveNoTrace) {
+  const EngineOptions options{.context = 512, .max_sequences = 1, .max_rows = 64, .pages = 8};
+  Served served(kTales, options, false);
+  Batch batch(64, 1, 8);
+  const int32_t pages[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  const auto columns = static_cast<size_t>(served.model.program[served.model.program.output()].columns());
+  // The logits behind 128 tokens, each of whose steps is given up `before` times first.
+  const auto logits = [&](int before) {
+    std::vector<float> row(columns);
+    for (int32_t position = 0; position < 128; position += 64) {
+      batch.clear();
+      batch.set_pages(0, pages);
+      for (int32_t at = position; at < position + 64; ++at)
+        batch.add(1 + at * 7 % 200, at, 0, at + 1 == position + 64);
+      program::StepInput input = batch.input();
+      program::StepOutput output{.logits = row};
+      std::atomic<bool> stop = false;
+      input.stop = &stop;
+      for (int i = 0; i < before; ++i) {
+        std::thread late([&] {
+          std::this_thread::sleep_for(std::chrono::microseconds(200 * i));
+          stop = true;
+        });
+        served.executable->run(input, output);
+        late.join();
+        if (i == 0) {
+          stop = true;
+          served.executable->run(input, output);
+          EXPECT_TRUE(output.stopped);
+        }
+        stop = false;
+      }
+      served.executable->run(input, output);
+      EXPECT_FALSE(output.stopped);
+    }
+    return row;
+  };
+  const std::vector<float> expected = logits(0);
+  EXPECT_EQ(logits(6), expected);
+}
 
 /// All that a reader can see of an answer.
 struct Answer {

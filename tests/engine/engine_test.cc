@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <future>
 #include <memory>
@@ -224,6 +225,126 @@ TEST(Engine, ACancelledPromptStopsAfterItsChunk) {
   running.executable.go.release(100);
   EXPECT_EQ(listener->wait().finish, Finish::Cancelled);
   EXPECT_LE(running.executable.rows, 96);
+}
+
+/// Its steps with rows of prompts last until they are given up, once `patient`.
+class GivenUp : public Endless {
+ public:
+  void run(const program::StepInput& input, program::StepOutput& output) override {
+    const bool reads = input.outputs() < input.rows();
+    if (patient && reads) {
+      if (input.stop == nullptr) {
+        ++may_not;
+      } else {
+        waits = true;
+        for (int i = 0; i < 12'000 && !*input.stop; ++i)
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        waits = false;
+        output.stopped = *input.stop;
+        EXPECT_TRUE(output.stopped) << "nobody gave the step up";
+        ++stopped;
+        return;
+      }
+    }
+    Endless::run(input, output);
+  }
+  std::atomic<bool> patient = true, waits = false;
+  std::atomic<int> stopped = 0, may_not = 0;
+
+  void wait_for_a_step() const {
+    while (!waits) std::this_thread::yield();
+  }
+};
+
+struct Given {
+  GivenUp executable;
+  text::Tokenizer tokenizer = byte_tokenizer();
+  Engine engine{executable, tokenizer, kOptions};
+
+  std::pair<RequestId, std::shared_ptr<Recorder>> submit(Request request) {
+    request.sampling.temperature = 0;
+    auto listener = std::make_shared<Recorder>();
+    return {engine.submit(std::move(request), listener), listener};
+  }
+};
+
+TEST(Engine, GivesUpAStepThatReadsACancelledPromptAlone) {
+  Given given;
+  const auto [id, listener] = given.submit(letters(1000, 5));
+  given.executable.wait_for_a_step();
+  given.engine.cancel(id);
+  EXPECT_EQ(listener->wait().finish, Finish::Cancelled);
+  EXPECT_EQ(given.executable.stopped, 1);
+  EXPECT_EQ(given.executable.rows, 0);
+  given.executable.patient = false;
+  const auto next = given.submit(letters(100, 5)).second;
+  EXPECT_EQ(next->wait().finish, Finish::Length);
+  EXPECT_EQ(next->text, "aaaaa");
+  EXPECT_EQ(next->result.cached_tokens, 0) << "what was given up counts as computed";
+}
+
+TEST(Engine, AnswersLoseNothingByAStepThatIsGivenUp) {
+  Given given;
+  given.executable.patient = false;
+  given.executable.hold = true;
+  const auto answer = given.submit(letters(1, 40)).second;
+  given.executable.go.release(5);
+  while (given.executable.rows < 5) std::this_thread::yield();
+  given.executable.patient = true;
+  const auto [id, listener] = given.submit(letters(1000, 5));
+  given.executable.go.release(1);  // the step that was held
+  given.executable.wait_for_a_step();
+  given.executable.hold = false;
+  given.executable.go.release(1);
+  given.engine.cancel(id);
+  EXPECT_EQ(listener->wait().finish, Finish::Cancelled);
+  EXPECT_EQ(answer->wait().finish, Finish::Length);
+  EXPECT_EQ(answer->text, std::string(40, 'a'));
+  EXPECT_EQ(given.executable.stopped, 1);
+  EXPECT_EQ(given.executable.rows, 40);
+}
+
+// Nobody keeps others' answers waiting by cancelling one prompt after the other.
+TEST(Engine, ASecondStepInARowIsNotGivenUpBesideAnswers) {
+  GivenUp executable;
+  const text::Tokenizer tokenizer = byte_tokenizer();
+  Batcher batcher(executable, tokenizer, kOptions);
+  executable.patient = false;
+  auto answer = std::make_shared<Recorder>();
+  batcher.add(1, letters(1, 40), answer, 1);
+  batcher.step();
+  executable.patient = true;
+  const std::atomic<bool> stop = true;
+  batcher.add(2, letters(100, 5), std::make_shared<Recorder>(), 1);
+  for (const int expected : {0, 1, 1, 2}) {
+    EXPECT_TRUE(batcher.step(&stop));
+    EXPECT_EQ(executable.may_not, expected);
+  }
+  EXPECT_EQ(executable.stopped, 2);
+  EXPECT_EQ(answer->tokens.size(), 3u);
+  batcher.end_all(Finish::Cancelled);
+}
+
+TEST(Engine, AStepThatReadsAnotherPromptTooGoesOn) {
+  Running running;
+  running.executable.hold = true;
+  const auto first = running.submit(letters(20, 3)), second = running.submit(letters(21, 3));
+  running.executable.go.release(1);
+  while (running.executable.rows < 20) std::this_thread::yield();
+  running.engine.cancel(first.first);
+  running.executable.hold = false;
+  running.executable.go.release(10);
+  EXPECT_EQ(second.second->wait().finish, Finish::Length);
+  EXPECT_NE(first.second->wait().finish, Finish::Error);
+}
+
+TEST(Engine, StoppingGivesUpTheStepThatRuns) {
+  Given given;
+  const auto listener = given.submit(letters(1000, 5)).second;
+  given.executable.wait_for_a_step();
+  given.engine.stop();
+  EXPECT_EQ(listener->wait().finish, Finish::Shutdown);
+  EXPECT_EQ(given.executable.stopped, 1);
 }
 
 TEST(Engine, AListenerMayCancelAndSubmit) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include "backend/cpu/barriers.h"
@@ -179,6 +180,7 @@ class CpuExecutable : public Executable {
     const auto parts_of = [&](int worker) {
       return times == nullptr ? nullptr : times->parts.data() + static_cast<size_t>(worker) * kernels_.size();
     };
+    stop_at_.store(kernels_.size(), std::memory_order_relaxed);
     if (alone) {
       walk(0, 1, input, parts_of(0), {});
     } else {
@@ -186,6 +188,8 @@ class CpuExecutable : public Executable {
                                input.rows() >= kLongRows ? workers : kShortReach};
       team_.run([&](int worker) { walk(worker, workers, input, parts_of(worker), steals); });
     }
+    output.stopped = stop_at_.load(std::memory_order_relaxed) < kernels_.size();
+    if (output.stopped) return;
     const cpu::Rows<float> logits = memory_.rows(program_.output());
     for (int64_t i = 0; i < input.outputs(); ++i) {
       std::copy_n(logits(i), logits.columns, output.logits.data() + i * logits.columns);
@@ -198,9 +202,14 @@ class CpuExecutable : public Executable {
     cpu::Context context{memory_, input, worker, workers, isa_, team_, steals};
     int64_t begin = parts != nullptr ? ticks() : 0;
     for (size_t i = 0; i < kernels_.size(); ++i) {
-      if (barriers_[i] && workers > 1) {
-        team_.barrier();
-        if (parts != nullptr) begin = ticks();
+      if (barriers_[i]) {
+        // Worker 0 decides for all, with the number of the op: who is still behind the barrier before this
+        // one must not take it for a word about that one.
+        if (worker == 0 && input.stop != nullptr && input.stop->load(std::memory_order_relaxed))
+          stop_at_.store(i, std::memory_order_relaxed);
+        if (workers > 1) team_.barrier();
+        if (stop_at_.load(std::memory_order_relaxed) <= i) return;
+        if (workers > 1 && parts != nullptr) begin = ticks();
       }
       if (steals.taken != nullptr) context.steals.taken = steals.taken + i * static_cast<size_t>(workers);
       kernels_[i]->run(program_, program_.ops()[i], context);
@@ -220,8 +229,9 @@ class CpuExecutable : public Executable {
   cpu::PackedWeights packed_;
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
-  std::vector<bool> barriers_;     // before each op
-  std::vector<cpu::Taken> taken_;  // [ops][workers]
+  std::vector<bool> barriers_;      // before each op
+  std::vector<cpu::Taken> taken_;   // [ops][workers]
+  std::atomic<size_t> stop_at_{0};  // the op before which the step ends: StepInput::stop
   uint32_t shared_steps_ = 0;
   double row_flops_;  // of one row of a step
   double alone_flops_;

@@ -88,11 +88,9 @@ void product(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uin
     });
   }
   each_group([&]<int group>(std::integral_constant<int, group>) SLUICE_INLINE {
+    float* const to = sums + group * 2 * kTileFloats;  // clang captures nothing for an operand of assembly
     if (group < groups) {
-      asm volatile("tilestored %%tmm%c0, (%1,%2,1)"
-                   :
-                   : "i"(group), "r"(sums + group * 2 * kTileFloats), "r"(int64_t{kLine})
-                   : "memory");
+      asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(group), "r"(to), "r"(int64_t{kLine}) : "memory");
     }
   });
 }
