@@ -100,11 +100,11 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   }
   backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
-  const engine::LoadPlan plan =
-      checked_plan(model_, *backend_, {kPrefillRows, 1, 0}, options.context, options.force);
-  executable_ = backend_->compile(model_.program, model_.weights,
-                                  {kPrefillRows, 1, engine::KvPool::pages_for(plan.context)});
-  generator_.emplace(*executable_, tokenizer_, plan.context, kPrefillRows);
+  const int64_t rows = prefill_rows(model_.spec);
+  const engine::LoadPlan plan = checked_plan(model_, *backend_, {rows, 1, 0}, options.context, options.force);
+  executable_ =
+      backend_->compile(model_.program, model_.weights, {rows, 1, engine::KvPool::pages_for(plan.context)});
+  generator_.emplace(*executable_, tokenizer_, plan.context, rows);
 }
 
 void print_statistics(const engine::Result& result, uint64_t seed) {

@@ -16,8 +16,8 @@
 
 namespace sluice::cli {
 
-/// Rows a step of a prompt.
-inline constexpr int64_t kPrefillRows = 512;
+/// Rows a step of a prompt for one reader: more of them where each expert sees a few of a step's rows.
+inline int64_t prefill_rows(const model::Spec& spec) { return spec.experts > 0 ? 1024 : 512; }
 
 struct GenerationOptions {
   std::string model, backend = "cpu";

@@ -43,8 +43,9 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   if (wanted > model.spec.context) {
     fail("-c {}: the model was made for a context of {}", wanted, model.spec.context);
   }
-  return {backend.name(), model.spec.context, own_memory_bytes(),
-          engine::plan_load(backend, model.program, {kPrefillRows, 1, 0}, model.spec.context, wanted,
+  const int64_t rows = prefill_rows(model.spec);
+  return {backend.name(), model.spec.context, rows, own_memory_bytes(),
+          engine::plan_load(backend, model.program, {rows, 1, 0}, model.spec.context, wanted,
                             backend.available_bytes())};
 }
 
@@ -57,7 +58,7 @@ std::string memory_text(const MemoryView& view) {
                                  view.backend, plan.context, view.model_context);
   text += line("weights", plan.needs.weights_bytes, "");
   text += line("cache", plan.needs.cache_bytes, "when the context is full");
-  text += line("scratch", plan.needs.scratch_bytes, fmt::format("for {} rows a step", kPrefillRows));
+  text += line("scratch", plan.needs.scratch_bytes, fmt::format("for {} rows a step", view.rows));
   text += line("logits", plan.logits_bytes, "");
   text += line("all", plan.total_bytes(), "");
   text += line("program", view.process_bytes, "this process with the vocabulary");

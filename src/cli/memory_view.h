@@ -21,6 +21,7 @@ std::string too_little_memory(const engine::LoadPlan& plan);
 struct MemoryView {
   std::string backend;
   int64_t model_context = 0;
+  int64_t rows = 0;           ///< of a step at most
   int64_t process_bytes = 0;  ///< what this program has of its own by now
   engine::LoadPlan plan;
 };

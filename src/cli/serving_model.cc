@@ -51,8 +51,9 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 }  // namespace
 
 int64_t serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel) {
-  constexpr int64_t kGpuRows = 1024;
-  return std::max(parallel, wanted > 0 ? wanted : backend.name() == "cuda" ? kGpuRows : kPrefillRows);
+  // Who comes while a step runs waits for its end.
+  constexpr int64_t kGpuRows = 1024, kCpuRows = 512;
+  return std::max(parallel, wanted > 0 ? wanted : backend.name() == "cuda" ? kGpuRows : kCpuRows);
 }
 
 double serving_itl_ms(const program::Backend& backend, double wanted) {
