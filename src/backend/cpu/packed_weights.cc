@@ -66,9 +66,11 @@ int64_t builtin_ahead(quant::Type type) {
 }
 
 /// Of rows of the file, beyond a panel. Two panels are more than most first-level caches hold, but Zen 5 is
-/// quicker with the next one there.
+/// quicker with the next one there, and Sapphire Rapids with its beginning.
 Prefetch file_ahead() {
-  static const Prefetch ahead = amd_family() > 25 ? Prefetch{-1, 4096} : Prefetch{8192, -1};
+  static const Prefetch ahead = amd_family() > 25        ? Prefetch{-1, 4096}
+                                : best_isa() == Isa::Amx ? Prefetch{3072, 768}
+                                                         : Prefetch{8192, -1};
   return ahead;
 }
 
