@@ -34,12 +34,12 @@ class Memory : public testing::Test, public test::CommandFolder {
   void expect_plan_is_right(const std::string& model) const {
     std::ofstream(path("prompt")) << [] {
       std::string text;
-      for (int i = 0; i < 520; ++i) text += " a";
+      for (int i = 0; i < 1032; ++i) text += " a";
       return text;
     }();
     const std::string count = run("tokenize --ids -m " + model + " -f " + path("prompt")).out;
     const auto tokens = std::count(count.begin(), count.end(), '\n');
-    ASSERT_GE(tokens, 512);
+    ASSERT_GE(tokens, 1024);
     const std::string context = std::to_string(tokens + 40);
     const auto plan = inspect("-t 2 -c " + context + " " + model);
     const int64_t taken = own_bytes_while_running(
