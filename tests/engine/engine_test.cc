@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <future>
 #include <memory>
 #include <semaphore>
@@ -325,17 +326,34 @@ TEST(Engine, ASecondStepInARowIsNotGivenUpBesideAnswers) {
   batcher.end_all(Finish::Cancelled);
 }
 
-TEST(Engine, AStepThatReadsAnotherPromptTooGoesOn) {
-  Running running;
-  running.executable.hold = true;
-  const auto first = running.submit(letters(20, 3)), second = running.submit(letters(21, 3));
-  running.executable.go.release(1);
-  while (running.executable.rows < 20) std::this_thread::yield();
-  running.engine.cancel(first.first);
-  running.executable.hold = false;
-  running.executable.go.release(10);
-  EXPECT_EQ(second.second->wait().finish, Finish::Length);
-  EXPECT_NE(first.second->wait().finish, Finish::Error);
+/// Does something during every step.
+class Watched : public Endless {
+ public:
+  void run(const program::StepInput& input, program::StepOutput& output) override {
+    during();
+    Endless::run(input, output);
+  }
+  std::function<void()> during;
+};
+
+// Only a step that reads one prompt alone is given up for it.
+TEST(Engine, AStepThatReadsAnotherPromptTooIsNobodysAlone) {
+  Watched executable;
+  const text::Tokenizer tokenizer = byte_tokenizer();
+  Batcher batcher(executable, tokenizer, kOptions);
+  std::vector<std::set<RequestId>> alone;  // whose a step is, by step
+  executable.during = [&] {
+    alone.emplace_back();
+    for (const RequestId id : {1, 2, 3})
+      if (batcher.only_reads(id)) alone.back().insert(id);
+  };
+  for (const RequestId id : {1, 2}) batcher.add(id, letters(10, 9), std::make_shared<Recorder>(), 1);
+  batcher.step();  // reads both prompts
+  batcher.step();  // none
+  batcher.add(3, letters(10, 9), std::make_shared<Recorder>(), 1);
+  batcher.step();  // the third, beside two answers
+  EXPECT_THAT(alone, testing::ElementsAre(testing::IsEmpty(), testing::IsEmpty(), testing::ElementsAre(3)));
+  batcher.end_all(Finish::Cancelled);
 }
 
 TEST(Engine, StoppingGivesUpTheStepThatRuns) {
