@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <set>
 
 #include "backend/cpu/barriers.h"
@@ -13,6 +14,7 @@
 #include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/mla_values.h"
 #include "backend/cpu/peaks.h"
+#include "backend/cpu/rounded_values.h"
 #include "backend/cpu/simd/attend.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -73,7 +75,8 @@ class CpuExecutable : public Executable {
                 options.batch_invariant ? nullptr : cpu::unpack_kernels(isa), cpu::tiled_products(isa),
                 tuning, repack, team_.size(), pack_file_.get()),
         memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
-                largest_scratch(program_, options), cpu::attends_in_bf16(program_, isa)),
+                largest_scratch(program_, options), cpu::attends_in_bf16(program_, isa),
+                cpu::rounded_from(program_, packed_, cpu::tile_kernels(isa) != nullptr)),
         row_flops_(total_cost(program_, {}).flops),
         alone_flops_(alone_flops) {
     if (!options.bind_only) packed_.load(team_, progress);
@@ -131,6 +134,11 @@ class CpuExecutable : public Executable {
       if (const int64_t from = cpu::expanded_from(program_, *values, isa_); from > 0)
         text += fmt::format(", expanded keys from {} rows of a prompt", from);
     }
+    info(op).operands(op, [&](const char* name, TensorId id, bool written) {
+      if (const int64_t from = memory_.rounded_from(id);
+          written && from != std::numeric_limits<int64_t>::max())
+        text += fmt::format(", {} stays bfloat16 from {} rows", name, from);
+    });
     if (!kernel.panels) return text;
     text += fmt::format(": panels of {} outputs x {} rows", cpu::kPanelRows, cpu::kTileRows);
     if (cpu::tile_kernels(isa_) != nullptr) {

@@ -7,6 +7,8 @@
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/memory.h"
+#include "backend/cpu/rounded_values.h"
+#include "backend/cpu/simd/tiles.h"
 #include "backend/cpu/stealing.h"
 #include "base/threads.h"
 #include "program/op.h"
@@ -32,13 +34,22 @@ struct Context {
   Matrix matrix(program::TensorId id, int slot = 0) const { return memory.matrix(id, worker, slot); }
   Stealing stealing() const { return {steals, worker, workers}; }
   Slice slice(int64_t count, int64_t group = 1) const { return slice_of(count, worker, workers, group); }
+  /// This worker's rows in an op of Share::Rows. With tiles they are whole groups where there is more than
+  /// one: rows of bf16 go by groups (rounded_values.h).
+  Slice row_slice(int64_t count) const {
+    return slice(count, count >= kLeastRounded && tile_kernels(isa) != nullptr ? kGroupRows : 1);
+  }
   /// Rows of an activation at this step.
   int64_t rows(const program::Program& p, program::TensorId id) const {
     return program::Program::rows(p[id], input.rows(), input.outputs());
   }
+  /// Where this step keeps an activation as rows of bf16; null: it has them as they are.
+  uint16_t* rounded(const program::Program& p, program::TensorId id) const {
+    return memory.rounded(id, rows(p, id));
+  }
 };
 
-/// How workers share an op. Rows: worker w takes the rows slice(step rows), the same for every such op, so
+/// How workers share an op. Rows: worker w takes row_slice(step rows), the same for every such op, so
 /// that a chain of them needs no barrier. Other: any other way. Together: they read each other's scratch, so
 /// that a barrier stands after the op whatever comes.
 enum class Share : uint8_t { Rows, Other, Together };

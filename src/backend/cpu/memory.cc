@@ -1,5 +1,7 @@
 #include "backend/cpu/memory.h"
 
+#include <utility>
+
 namespace sluice::backend::cpu {
 
 using program::Tensor;
@@ -27,7 +29,8 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
 
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
                const PackedWeights& packed, const MatmulKernels& kernels,
-               const program::CompileOptions& options, int workers, int64_t scratch_floats, bool bf16_cache)
+               const program::CompileOptions& options, int workers, int64_t scratch_floats, bool bf16_cache,
+               std::vector<int64_t> rounded_from)
     : program_(program),
       weights_(weights),
       packed_(packed),
@@ -35,6 +38,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       scratch_bytes_(worker_bytes(scratch_floats)),
       bf16_cache_(bf16_cache),
+      rounded_from_(std::move(rounded_from)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
       cache_(program::cache_bytes(program, options.cache_pages), Pages::Size::Huge),
       scratch_(scratch_bytes_ * workers, Pages::Size::Huge) {}
@@ -62,6 +66,11 @@ Rows<int32_t> Memory::int_rows(TensorId id) const {
   const Rows<float> as_floats = rows(id);
   return {reinterpret_cast<int32_t*>(as_floats.data), as_floats.row_stride, as_floats.head_stride,
           as_floats.heads, as_floats.columns};
+}
+
+uint16_t* Memory::rounded(TensorId id, int64_t rows) const {
+  if (rows < rounded_from(id)) return nullptr;
+  return reinterpret_cast<uint16_t*>(this->rows(id).data);
 }
 
 Cache Memory::cache() const {

@@ -56,10 +56,10 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
 
 class Memory {
  public:
-  /// bf16_cache: a cache of binary16 holds bfloat16, as many bytes.
+  /// bf16_cache: a cache of binary16 holds bfloat16, as many bytes. rounded_from: rounded_values.h.
   Memory(const program::Program& program, const program::WeightBytes& weights, const PackedWeights& packed,
          const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
-         int64_t scratch_floats, bool bf16_cache);
+         int64_t scratch_floats, bool bf16_cache, std::vector<int64_t> rounded_from);
 
   /// A weight in the file's order.
   Weight weight(program::TensorId id) const;
@@ -70,6 +70,11 @@ class Memory {
   const MatmulKernels& kernels() const { return kernels_; }
   Rows<float> rows(program::TensorId id) const;
   Rows<int32_t> int_rows(program::TensorId id) const;
+  /// Where an activation of so many rows is kept as rows of bf16 in place of rows() (rounded_values.h); null:
+  /// it is not.
+  uint16_t* rounded(program::TensorId id, int64_t rows) const;
+  /// From how many rows on; the largest int64: never.
+  int64_t rounded_from(program::TensorId id) const { return rounded_from_[static_cast<size_t>(id)]; }
   Cache cache() const;
   /// This worker's scratch, [scratch_floats].
   float* scratch(int worker) const;
@@ -84,6 +89,7 @@ class Memory {
   program::MemoryPlan plan_;
   int64_t scratch_bytes_;
   bool bf16_cache_;
+  std::vector<int64_t> rounded_from_;  // by TensorId
   Pages arena_, cache_, scratch_;
 };
 

@@ -104,8 +104,10 @@ Inputs quantized(const MatmulKernels& kernels, int64_t count, int64_t columns, R
 /// and once, unless products on tiles come between.
 class GatedInputs {
  public:
-  GatedInputs(const Rows<float>& in, int64_t count, int64_t columns, float* scratch)
-      : in_(in), count_(count), columns_(columns), scratch_(scratch) {}
+  /// rounded: the inputs, all of them, where they are rows of bf16; else null.
+  GatedInputs(const Rows<float>& in, const uint16_t* rounded, int64_t count, int64_t columns, float* scratch)
+      : in_(in), rounded_(rounded), count_(count), columns_(columns), scratch_(scratch) {}
+  const uint16_t* rounded() const { return rounded_; }
   /// Scratch for products on tiles. What was quantised there is lost.
   float* scratch() {
     blocks_.data = nullptr;
@@ -121,6 +123,7 @@ class GatedInputs {
 
  private:
   const Rows<float>& in_;
+  const uint16_t* rounded_;
   int64_t count_, columns_;
   float* scratch_;
   Inputs blocks_{nullptr, 0};
@@ -243,11 +246,25 @@ struct AddTo {
 template <typename Sum, typename Weight>
 AddTo(Sum, Weight) -> AddTo<Sum, Weight>;
 
+/// Rows of bf16 as products on tiles take them (TileKernels::round): whole ones, a group after the other.
+struct RoundedRows {
+  const uint16_t* data;
+};
+/// A store to such rows, of so many columns.
+struct RoundTo {
+  uint16_t* data;
+  int64_t columns;
+};
+
 /// The same for a tile of sums, [kPanelRows][kGroupRows], of up to kGroupRows rows.
 template <typename Store>
 void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int64_t rows, int64_t n,
                 const float* sums, int64_t outputs) {
-  if constexpr (requires { store.at(first); }) {
+  if constexpr (std::is_same_v<Store, RoundTo>) {
+    const auto half = static_cast<int>(n / kPanelRows % 2);
+    uint16_t* group = store.data + first * store.columns;
+    return tiles.round_sums(sums, half, group + (n - half * kPanelRows) * kGroupRows);
+  } else if constexpr (requires { store.at(first); }) {
     if (n + kPanelRows <= outputs) {
       float* to[kGroupRows];
       const float* addends[kGroupRows];
@@ -268,9 +285,11 @@ void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int
       return tiles.add(sums, to, weights, static_cast<int>(rows));
     }
   }
-  alignas(64) float values[kTileFloats];
-  tiles.transpose(sums, values);
-  store_rows(store, first, rows, n, values, outputs);
+  if constexpr (!std::is_same_v<Store, RoundTo>) {
+    alignas(64) float values[kTileFloats];
+    tiles.transpose(sums, values);
+    store_rows(store, first, rows, n, values, outputs);
+  }
 }
 
 /// The products of matrix m, its `panels` alone, with count inputs x(i): store(i, n, values, outputs) for the
@@ -351,9 +370,11 @@ void round_rows(const TileKernels& tiles, int64_t rows, Slice columns, Row row, 
   }
 }
 
-/// sums (+)= the columns of two panels times those of all rounded rows, which begin with the first column's.
+/// sums (+)= the columns of two panels times those of all rounded rows, which begin with the first column's;
+/// a group of them is `group` numbers.
 inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, Slice columns,
-                           const uint16_t* rounded, int64_t rows, const TiledScratch& in, float* sums) {
+                           const uint16_t* rounded, int64_t group, int64_t rows, const TiledScratch& in,
+                           float* sums) {
   const int64_t width = columns.last - columns.first;
   if (width == panels[0].columns() && panels[0].few(rows) && panels[1].few(rows)) {
     for (const int which : {0, 1}) panels[which].multiply_few(rounded, rows, sums + which * kTileFloats);
@@ -362,18 +383,13 @@ inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, S
   for (int64_t first = columns.first; first < columns.last; first += kTiledColumns) {
     const int64_t stretch = std::min(kTiledColumns, columns.last - first);
     for (const int which : {0, 1}) panels[which].unpack(first, stretch, in.panels[which]);
-    for (int64_t i = 0; i < rows; i += 2 * kGroupRows) {
-      const uint16_t* x = rounded + i * width + (first - columns.first) * kGroupRows;
-      tiles.product(in.panels, x, i + kGroupRows < rows ? x + kGroupRows * width : nullptr, stretch,
-                    first > 0, sums + i / kGroupRows * 2 * kTileFloats);
+    const uint16_t* x = rounded + (first - columns.first) * kGroupRows;
+    for (int64_t i = 0; i < rows; i += 2 * kGroupRows, x += 2 * group) {
+      tiles.product(in.panels, x, i + kGroupRows < rows ? x + group : nullptr, stretch, first > 0,
+                    sums + i / kGroupRows * 2 * kTileFloats);
     }
   }
 }
-
-/// Rows that were rounded beforehand, whole (round_rows).
-struct RoundedRows {
-  const uint16_t* data;
-};
 
 /// Products on tiles: for each chunk of rows and each `step` of panels, open(the first, those of them that
 /// are there, two panels), then take(the first, those there, first row, rows, sums with the one panel, with
@@ -381,7 +397,7 @@ struct RoundedRows {
 ///
 /// Where columns go in blocks, weights are unpacked once for many rows, and the sums of some steps wait for
 /// the next block. A block is rounded again for the next of these steps, so nobody steals: who did would
-/// round all blocks for a few panels. Such rows cannot come as RoundedRows.
+/// round all blocks for a few panels.
 template <typename Row, typename Open, typename Take>
 void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, float* scratch,
                 const PanelWork& work, int64_t step, Open open, Take take) {
@@ -389,17 +405,28 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
   constexpr bool kRounded = std::is_same_v<Row, RoundedRows>;
   const TiledChunk chunk = TiledChunk::of(count, columns);
   const TiledScratch in(scratch);
-  const auto round = [&](int64_t begin, int64_t rows, Slice width) {
-    if constexpr (!kRounded)
+  const auto prepare = [&](int64_t begin, int64_t rows, Slice width) {
+    if constexpr (kRounded) {
+      // Others made them a moment ago: as many lines as a core can have on their way, and not one tile's.
+      for (int64_t i = 0; i < rows; i += kGroupRows) {
+        const uint16_t* x = row.data + (begin + i) * columns + width.first * kGroupRows;
+        for (int64_t k = 0; k < (width.last - width.first) * kGroupRows; k += 32)
+          __builtin_prefetch(x + k, 0, 2);
+      }
+    } else {
       round_rows(
           tiles, rows, width, [&](int64_t i) { return row(begin + i); }, in.rows);
+    }
   };
   const auto multiply = [&](int64_t p, int64_t there, int64_t begin, int64_t rows, Slice width, float* sums) {
     TiledPanel panels[2];
     open(p, there, panels);
-    const uint16_t* rounded = in.rows;
-    if constexpr (kRounded) rounded = row.data + begin * columns;
-    multiply_block(tiles, panels, width, rounded, rows, in, sums);
+    if constexpr (kRounded) {
+      multiply_block(tiles, panels, width, row.data + begin * columns + width.first * kGroupRows,
+                     columns * kGroupRows, rows, in, sums);
+    } else {
+      multiply_block(tiles, panels, width, in.rows, (width.last - width.first) * kGroupRows, rows, in, sums);
+    }
   };
   const auto hand_on = [&](int64_t p, int64_t there, int64_t begin, int64_t rows, float* sums) {
     for (int64_t i = 0; i < rows; i += kGroupRows, sums += 2 * kTileFloats)
@@ -407,11 +434,11 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
   };
   tiles.begin();
   if (chunk.columns == columns) {
-    int64_t rounded = -1;
+    int64_t prepared = -1;
     work.each((count + chunk.rows - 1) / chunk.rows, step, [&](int64_t at, Slice panels) {
       const int64_t begin = at * chunk.rows, rows = std::min(count - begin, chunk.rows);
-      if (at != rounded) round(begin, rows, {0, columns});
-      rounded = at;
+      if (at != prepared) prepare(begin, rows, {0, columns});
+      prepared = at;
       for (int64_t p = panels.first; p < panels.last; p += step) {
         const int64_t there = std::min(step, panels.last - p);
         multiply(p, there, begin, rows, {0, columns}, in.sums);
@@ -427,7 +454,7 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
         const int64_t end = std::min(panels.last, from + most);
         for (int64_t block = 0; block < columns; block += chunk.columns) {
           const Slice width{block, std::min(columns, block + chunk.columns)};
-          round(begin, rows, width);
+          prepare(begin, rows, width);
           float* sums = in.sums;
           for (int64_t p = from; p < end; p += step, sums += chunk.sums_floats()) {
             const int64_t there = std::min(step, end - p);
@@ -461,10 +488,12 @@ void multiply_tiled(const TileKernels& tiles, const Matrix& w, int64_t m, const 
 }
 
 /// The products of multiply() with inputs at row(i), which are prepared in scratch first in the way that the
-/// weight wants.
+/// weight wants; or with rounded ones, unless they are null.
 template <typename Row, typename Store>
 void multiply_rows(const Products& products, const Matrix& w, int64_t m, const PanelWork& work, int64_t count,
-                   Row row, float* scratch, Store store) {
+                   Row row, const uint16_t* rounded, float* scratch, Store store) {
+  if (rounded != nullptr)
+    return multiply_tiled(*products.tiles, w, m, work, count, RoundedRows{rounded}, scratch, store);
   if (products.tiled(w)) return multiply_tiled(*products.tiles, w, m, work, count, row, scratch, store);
   if (w.quantized) {
     return multiply(w, m, work, count, quantized(products.panels, count, w.columns, row, scratch), store);
@@ -472,21 +501,35 @@ void multiply_rows(const Products& products, const Matrix& w, int64_t m, const P
   multiply(w, m, work, count, row, store);
 }
 
-/// silu(gate x) * (up x) in the same way, of the inputs index(0) .. index(count - 1) of x.
+/// silu(gate x) * (up x) on tiles, of inputs at row(i) or RoundedRows.
+template <typename Row, typename Store>
+void multiply_gated_tiled(const Products& products, const Matrix& gate, const Matrix& up, int64_t m,
+                          const PanelWork& work, int64_t count, Row row, float* scratch, Store store) {
+  each_tiled(
+      *products.tiles, gate.columns, count, row, scratch, work, 1,
+      [&](int64_t p, int64_t, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
+      [&](int64_t p, int64_t, int64_t first, int64_t rows, float* gates, const float* ups) {
+        products.panels.silu_mul(gates, ups, kTileFloats, gates);
+        store_tile(*products.tiles, store, first, rows, p * kPanelRows, gates, gate.rows);
+      });
+}
+
+/// silu(gate x) * (up x) in the same way, of the inputs index(0) .. index(count - 1) of x; to rounded rows
+/// unless these are null.
 template <typename Index, typename Store>
 void multiply_gated(const Products& products, const Matrix& gate, const Matrix& up, int64_t m,
-                    const PanelWork& work, int64_t count, GatedInputs& x, Index index, Store store) {
+                    const PanelWork& work, int64_t count, GatedInputs& x, Index index, uint16_t* rounded,
+                    Store store) {
   const MatmulKernels& kernels = products.panels;
   if (products.tiled(gate, up)) {
-    const TileKernels& tiles = *products.tiles;
-    each_tiled(
-        tiles, gate.columns, count, [&](int64_t i) { return x.row(index(i)); }, x.scratch(), work, 1,
-        [&](int64_t p, int64_t, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
-        [&](int64_t p, int64_t, int64_t first, int64_t rows, float* gates, const float* ups) {
-          kernels.silu_mul(gates, ups, kTileFloats, gates);
-          store_tile(tiles, store, first, rows, p * kPanelRows, gates, gate.rows);
-        });
-    return;
+    const auto tiled = [&](auto row, auto to) {
+      multiply_gated_tiled(products, gate, up, m, work, count, row, x.scratch(), to);
+    };
+    const auto from = [&](auto row) {
+      rounded != nullptr ? tiled(row, RoundTo{rounded, gate.rows}) : tiled(row, store);
+    };
+    if (x.rounded() != nullptr) return from(RoundedRows{x.rounded()});
+    return from([&](int64_t i) { return x.row(index(i)); });
   }
   if (gate.quantized || up.quantized) x.quantize(kernels);
   const auto multiply_tile = [&](const Matrix& w, const Panel* opened, int64_t number, int64_t first,

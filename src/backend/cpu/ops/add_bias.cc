@@ -10,7 +10,7 @@ void add_bias(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<AddBias>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   float* bias = c.scratch();
-  const Slice rows = c.slice(c.rows(p, op.in.id));
+  const Slice rows = c.row_slice(c.rows(p, op.in.id));
   if (rows.first < rows.last) c.memory.weight(op.bias.id).decode_row(0, 0, bias);
   for (int64_t r = rows.first; r < rows.last; ++r) {
     for (int64_t h = 0; h < in.heads; ++h) {

@@ -58,7 +58,7 @@ void multiply_heads(const Program& p, const HeadMatmul& op, const Context& c) {
     const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);
     multiply_rows(
         products(c, rows), weight, head, Slice{first - head * panels, last - head * panels}, rows,
-        [&](int64_t r) { return in(r, head); }, c.scratch(),
+        [&](int64_t r) { return in(r, head); }, nullptr, c.scratch(),
         StoreTo{[&](int64_t r) { return out(r, head); }});
     first = last;
   }

@@ -19,7 +19,7 @@ void matmul(const Program& p, const Op& record, const Context& c) {
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(products(c, rows), weight, 0, {weight.panels(), c.stealing()}, rows, c.memory.rows(op.in.id),
-                c.scratch(), StoreTo{[&](int64_t r) { return out(r); }});
+                c.rounded(p, op.in.id), c.scratch(), StoreTo{[&](int64_t r) { return out(r); }});
 }
 
 int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions& options) {
@@ -32,7 +32,7 @@ void matmul_add(const Program& p, const Op& record, const Context& c) {
   const Matrix weight = c.matrix(op.weight.id);
   const int64_t rows = c.rows(p, op.in.id);
   multiply_rows(products(c, rows), weight, 0, {weight.panels(), c.stealing()}, rows, c.memory.rows(op.in.id),
-                c.scratch(),
+                c.rounded(p, op.in.id), c.scratch(),
                 StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
 }
 
@@ -45,10 +45,10 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id);
-  GatedInputs x(in, rows, gate.columns, c.scratch());
+  GatedInputs x(in, c.rounded(p, op.in.id), rows, gate.columns, c.scratch());
   multiply_gated(
       products(c, rows), gate, up, 0, {gate.panels(), c.stealing()}, rows, x, [](int64_t r) { return r; },
-      StoreTo{[&](int64_t r) { return out(r); }});
+      c.rounded(p, op.out.id), StoreTo{[&](int64_t r) { return out(r); }});
 }
 
 int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {

@@ -26,6 +26,12 @@ struct ByExpert {
   Selection* selections;  // [rows * used]
 
   int64_t count(int64_t expert) const { return begin[expert + 1] - begin[expert]; }
+  int64_t groups(int64_t expert) const { return whole_groups(count(expert)) / kGroupRows; }
+  int64_t groups_before(int64_t expert) const {
+    int64_t all = 0;
+    for (int64_t e = 0; e < expert; ++e) all += groups(e);
+    return all;
+  }
   const Selection* of(int64_t expert) const { return selections + begin[expert]; }
   static int64_t ints(int64_t experts, int64_t rows, int64_t used) { return experts + 1 + 2 * rows * used; }
 };
@@ -72,7 +78,7 @@ class TogetherInputs {
   TogetherInputs(const Context& c, const ByExpert& sorted, int64_t experts, int64_t columns,
                  int64_t offset_floats)
       : c_(c), sorted_(sorted), experts_(experts), columns_(columns), offset_floats_(offset_floats) {
-    for (int64_t e = 0; e < experts; ++e) groups_ += groups_of(e);
+    groups_ = sorted.groups_before(experts);
   }
   /// Calls body(expert, the worker that has its rows, these) for every expert that has some.
   template <typename Body>
@@ -80,7 +86,7 @@ class TogetherInputs {
     int64_t before = 0, owner = -1;
     uint16_t* at = nullptr;
     for (int64_t e = 0; e < experts_; ++e) {
-      const int64_t groups = groups_of(e);
+      const int64_t groups = sorted_.groups(e);
       if (groups == 0) continue;
       const int64_t whose = ((before + 1) * c_.workers - 1) / groups_;
       if (whose != owner) at = begin_of(static_cast<int>(whose));
@@ -90,7 +96,6 @@ class TogetherInputs {
   }
 
  private:
-  int64_t groups_of(int64_t expert) const { return whole_groups(sorted_.count(expert)) / kGroupRows; }
   uint16_t* begin_of(int worker) const {
     constexpr uintptr_t kLine = 64;
     const auto at = reinterpret_cast<uintptr_t>(c_.memory.scratch(worker) + offset_floats_);
@@ -116,13 +121,14 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
                                          c.scratch() + input_floats(rows, gate.columns));
-  GatedInputs x(in, rows, gate.columns, c.scratch());
+  GatedInputs x(in, nullptr, rows, gate.columns, c.scratch());
   const Products of_all = products(c, rows), of_experts = expert_products(c, rows, used, gate.matrices);
   // Matrix 0 is the shared experts', if there are any, the others those that rows select.
   const int64_t shared = op.shared_gate ? 1 : 0;
   const Matrix shared_gate = c.matrix((shared ? op.shared_gate : op.gate).id),
                shared_up = c.matrix((shared ? op.shared_up : op.up).id, 1);
   const Rows<float> shared_out = c.memory.rows((shared ? op.shared_out : op.out).id);
+  uint16_t* const rounded = c.rounded(p, op.out.id);
   const bool tiled = of_experts.tiled(gate, up), shared_tiled = of_all.tiled(shared_gate, shared_up);
   const auto work = [&](int64_t m) {
     if (m < shared) return MatrixWork{shared_gate.panels(), rows, shared_tiled};
@@ -134,13 +140,14 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     if (m < shared) {
       multiply_gated(
           of_all, shared_gate, shared_up, 0, panels, rows, x, [](int64_t r) { return r; },
-          StoreTo{[&](int64_t r) { return shared_out(r); }});
+          c.rounded(p, op.shared_out.id), StoreTo{[&](int64_t r) { return shared_out(r); }});
       return;
     }
     const int64_t e = m - shared;
     const Selection* of = sorted.of(e);
     multiply_gated(
         of_experts, gate, up, e, panels, sorted.count(e), x, [&](int64_t i) { return of[i].row; },
+        rounded == nullptr ? nullptr : rounded + sorted.groups_before(e) * kGroupRows * gate.rows,
         StoreTo{[&](int64_t i) { return out(of[i].row, of[i].k); }});
   });
 }
@@ -166,8 +173,9 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const auto input_of = [&](const Selection* of) {
     return [=](int64_t i) { return in(of[i].row, of[i].k); };
   };
+  const uint16_t* rounded = c.rounded(p, op.in.id);
   std::optional<TogetherInputs> inputs;
-  if (TogetherInputs::wanted(c, of_experts, down, rows)) {
+  if (rounded == nullptr && TogetherInputs::wanted(c, of_experts, down, rows)) {
     inputs.emplace(c, sorted, down.matrices, down.columns, behind);
     inputs->each([&](int64_t e, int whose, uint16_t* prepared) {
       if (whose != c.worker) return;
@@ -182,7 +190,7 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
     multiply_rows(products(c, rows), shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id),
-                  c.scratch(),
+                  c.rounded(p, op.shared_in.id), c.scratch(),
                   StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
   } else {
     const int64_t first = panels.first * kPanelRows, last = std::min(panels.last * kPanelRows, down.rows);
@@ -208,8 +216,9 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
     return;
   }
   for (int64_t e = 0; e < down.matrices; ++e) {
-    multiply_rows(of_experts, down, e, panels, sorted.count(e), input_of(sorted.of(e)), c.scratch(),
+    multiply_rows(of_experts, down, e, panels, sorted.count(e), input_of(sorted.of(e)), rounded, c.scratch(),
                   store_of(sorted.of(e)));
+    if (rounded != nullptr) rounded += sorted.groups(e) * kGroupRows * down.columns;
   }
 }
 
@@ -232,7 +241,7 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
     const auto row = [&](int64_t i) { return in(of[i].row, in.heads == 1 ? 0 : of[i].k); };
     const StoreTo store{[&](int64_t i) { return out(of[i].row, of[i].k); }};
     multiply_rows(expert_products(c, rows, used, weight.matrices), weight, e, c.slice(weight.panels()),
-                  sorted.count(e), row, c.scratch(), store);
+                  sorted.count(e), row, nullptr, c.scratch(), store);
   }
 }
 

@@ -56,7 +56,7 @@ void route(const Program& p, const Op& record, const Context& c) {
   if (op.bias) c.memory.weight(op.bias.id).decode_row(0, 0, bias);
   const SmallKernels& kernels = small_kernels(c.isa);
   const auto score = op.gating == Gating::Sigmoid ? kernels.sigmoid : kernels.softmax;
-  const Slice rows = c.slice(c.rows(p, op.logits.id));
+  const Slice rows = c.row_slice(c.rows(p, op.logits.id));
   for (int64_t r = rows.first; r < rows.last; ++r) {
     score(logits(r), experts, scores);
     for (int64_t e = 0; e < experts; ++e) selection[e] = Route::selectable(scores[e] + bias[e]);

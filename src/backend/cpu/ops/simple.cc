@@ -15,7 +15,7 @@ int64_t no_scratch(const Program&, const Op&, const CompileOptions&) { return 0;
 void embed(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<Embed>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id);
-  const Slice rows = c.slice(c.input.rows());
+  const Slice rows = c.row_slice(c.input.rows());
   for (int64_t r = rows.first; r < rows.last; ++r) {
     c.memory.decode_row(op.table.id, c.input.tokens[static_cast<size_t>(r)], out(r));
   }
@@ -25,17 +25,31 @@ void rms_norm(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<RmsNorm>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   float* weight = c.scratch();
-  const Slice rows = c.slice(c.rows(p, op.in.id));
+  const Slice rows = c.row_slice(c.rows(p, op.in.id));
   if (rows.first < rows.last) c.memory.weight(op.weight.id).decode_row(0, 0, weight);
-  for (int64_t r = rows.first; r < rows.last; ++r) {
-    for (int64_t h = 0; h < in.heads; ++h) {
-      small_kernels(c.isa).rms_norm(in(r, h), weight, in.columns, op.epsilon, out(r, h));
+  const auto norm = [&](int64_t r, int64_t h, float* to) {
+    small_kernels(c.isa).rms_norm(in(r, h), weight, in.columns, op.epsilon, to);
+  };
+  if (uint16_t* rounded = c.rounded(p, op.out.id)) {
+    float* group = weight + in.columns;
+    for (int64_t r = rows.first; r < rows.last; r += kGroupRows) {
+      const int64_t count = std::min<int64_t>(kGroupRows, rows.last - r);
+      const float* normed[kGroupRows];
+      for (int64_t i = 0; i < count; ++i) {
+        norm(r + i, 0, group + i * in.columns);
+        normed[i] = group + i * in.columns;
+      }
+      tile_kernels(c.isa)->round(normed, static_cast<int>(count), in.columns, rounded + r * in.columns);
     }
+    return;
+  }
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    for (int64_t h = 0; h < in.heads; ++h) norm(r, h, out(r, h));
   }
 }
 
 int64_t rms_norm_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return p[std::get<RmsNorm>(record.args).in.id].columns();
+  return p[std::get<RmsNorm>(record.args).in.id].columns() * (1 + kGroupRows);
 }
 
 void rope(const Program&, const Op& record, const Context& c) {
@@ -51,7 +65,7 @@ void rope(const Program&, const Op& record, const Context& c) {
   if (op.factors) c.memory.weight(op.factors.id).decode_row(0, 0, divisors);
   const auto rotate =
       op.params.pairs == RopePairs::Neighbours ? kernels.rotate_neighbours : kernels.rotate_halves;
-  const Slice rows = c.slice(c.input.rows());
+  const Slice rows = c.row_slice(c.input.rows());
   if (rows.first == rows.last) return;
   for (int64_t i = 0; i < pairs; ++i) frequencies[i] = op.params.frequency(i, in.columns) / divisors[i];
   for (int64_t r = rows.first; r < rows.last; ++r) {
@@ -69,7 +83,7 @@ void silu_mul(const Program& p, const Op& record, const Context& c) {
   const Rows<float> gate = c.memory.rows(op.gate.id), up = c.memory.rows(op.up.id),
                     out = c.memory.rows(op.out.id);
   const int64_t whole = gate.columns / kPanelRows * kPanelRows;
-  const Slice rows = c.slice(c.rows(p, op.gate.id));
+  const Slice rows = c.row_slice(c.rows(p, op.gate.id));
   for (int64_t r = rows.first; r < rows.last; ++r) {
     for (int64_t h = 0; h < gate.heads; ++h) {
       c.memory.kernels().silu_mul(gate(r, h), up(r, h), whole, out(r, h));
@@ -81,7 +95,7 @@ void silu_mul(const Program& p, const Op& record, const Context& c) {
 void add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Add>(record.args);
   const Rows<float> a = c.memory.rows(op.a.id), b = c.memory.rows(op.b.id), out = c.memory.rows(op.out.id);
-  const Slice rows = c.slice(c.rows(p, op.a.id));
+  const Slice rows = c.row_slice(c.rows(p, op.a.id));
   for (int64_t r = rows.first; r < rows.last; ++r) {
     for (int64_t h = 0; h < a.heads; ++h) {
       for (int64_t i = 0; i < a.columns; ++i) out(r, h)[i] = a(r, h)[i] + b(r, h)[i];
@@ -103,7 +117,7 @@ void kv_append(const Program&, const Op& record, const Context& c) {
   const Rows<float> latent = c.memory.rows(op.latent.id), key = c.memory.rows(op.rope_key.id);
   const Cache cache = c.memory.cache();
   float* row = c.scratch();
-  const Slice rows = c.slice(c.input.rows());
+  const Slice rows = c.row_slice(c.input.rows());
   for (int64_t r = rows.first; r < rows.last; ++r) {
     std::copy_n(latent(r), latent.columns, row);
     std::copy_n(key(r), key.columns, row + latent.columns);

@@ -36,6 +36,9 @@ struct TileKernels {
   /// the caches where a place is a cache line: what a step of many rows writes does not fit them, and reading
   /// a line before writing it costs as much again.
   void (*write)(const float* in, float* const* out, const float* const* addends, int rows);
+  /// A tile of sums as 16 columns of a group of rows in round()'s form: of the 32 columns that begin at out,
+  /// the first half (0) or the second (1).
+  void (*round_sums)(const float* in, int half, uint16_t* out);
   /// out[i][r] += weights[i] * in[r][i] for i < rows, in the caches: the next expert adds to it.
   void (*add)(const float* in, float* const* out, const float* weights, int rows);
 };

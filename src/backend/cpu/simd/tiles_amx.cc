@@ -68,6 +68,23 @@ void write(const float* in, float* const* out, const float* const* addends, int 
   }
 }
 
+void round_sums(const float* in, int half, uint16_t* out) {
+  // Sixteen numbers of a column and sixteen of another to pairs.
+  alignas(64) static constexpr uint16_t kPairs[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const I order = _mm512_load_si512(kPairs);
+  // Of 32 columns the even ones come first: four lines of these, and eight lines on four of the odd ones.
+  for (int odd = 0; odd < 2; ++odd) {
+    for (int line = 0; line < 4; ++line) {
+      const float* column = in + (4 * line + odd) * kGroupRows;
+      const I one_after_other = two_to_bf16(Lanes::load_f(column + 2 * kGroupRows), Lanes::load_f(column));
+      _mm512_storeu_si512(out + (8 * odd + 4 * half + line) * 32,
+                          _mm512_permutexvar_epi16(order, one_after_other));
+    }
+  }
+}
+
 void add(const float* in, float* const* out, const float* weights, int rows) {
   I v[16];
   for (int i = 0; i < 16; ++i) v[i] = Lanes::load(in + i * 16);
@@ -133,7 +150,7 @@ void product(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* 
                 : multiply_tiles<true>(panels, x0, x1, columns, more, sums);
 }
 
-constexpr TileKernels kTable{configure_tiles, end, round_group, product, transpose, write, add};
+constexpr TileKernels kTable{configure_tiles, end, round_group, product, transpose, write, round_sums, add};
 
 }  // namespace
 
