@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/simd/tiles.h"
 #include "support/op_case.h"
 
 namespace sluice::backend {
@@ -61,6 +62,38 @@ TEST_F(TiledProduct, IsThatOfTheDecodedWeights) {
     }
   }
   EXPECT_LT(std::sqrt(error / norm), 1.0 / 256);  // both factors have eight bits
+}
+
+/// The first rows of a step of `rows`, the other way: few of them are multiplied while their panels are
+/// unpacked.
+TEST_F(TiledProduct, OfManyRowsIsThatOfFew) {
+  for (const quant::Type type : {quant::Type::Q4_0, quant::Type::Q6_K, quant::Type::Q4_K}) {
+    for (const int64_t columns : {1280, 512, 256}) {  // stretches of 512 columns, and of less
+      constexpr int64_t kSomeOutputs = 16 * 7;
+      const int64_t few = cpu::kFewGroups * cpu::kGroupRows;
+      for (const int64_t rows : {97, 150, 700}) {
+        CaseRun run({"", rows,
+                     [&](Builder& b) {
+                       const TensorId in = b.activation("x", kStepRows, 1, columns);
+                       b.matmul(in, b.weight("w", type, 1, kSomeOutputs, columns));
+                     }},
+                    5);
+        const auto backend = make_cpu_backend({.threads = 1, .isa = cpu::Isa::Amx});
+        const auto executable = run.compile(*backend);
+        std::vector<float> all(static_cast<size_t>(rows * kSomeOutputs)), logits(all);
+        StepOutput output{logits};
+        executable->run(run.step(), output);
+        executable->peek(run.results()[0], rows, all);
+        run.poke_inputs(*executable);
+        executable->run(run.step().first(few), output);
+        std::vector<float> some(static_cast<size_t>(few * kSomeOutputs));
+        executable->peek(run.results()[0], few, some);
+        all.resize(some.size());
+        EXPECT_EQ(all, some) << quant::type_info(type).name << ", " << columns << " columns, " << rows
+                             << " rows";
+      }
+    }
+  }
 }
 
 TEST_F(TiledProduct, IsTheSameWhateverTheRowsAndThreads) {

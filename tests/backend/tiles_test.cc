@@ -1,5 +1,5 @@
 // Products on matrix tiles against the decoded weights, for every quantised type, panels at the end of their
-// memory, one group and two; and those of few groups, whose panels are unpacked on the way, against them.
+// memory, one group and two; and against these those beside which weights are unpacked.
 #include "backend/cpu/simd/tiles.h"
 
 #include <gtest/gtest.h>
@@ -145,13 +145,51 @@ TEST_P(TilesTest, FewGroupsHaveTheSameSums) {
     tiles->product(panels, &rounded[group * kGroupRows * kColumns], nullptr, kColumns, false,
                    expected + group * 2 * kTileFloats);
   }
-  const TiledProduct product = tiled_product(tiled_products(Isa::Amx), type);
+  const TiledFew product = tiled_product(tiled_products(Isa::Amx), type).few;
   for (int groups = 1; groups <= kFewGroups; ++groups) {
     std::fill(std::begin(got), std::end(got), 7.0f);
     product(panel.data(), kColumns, {}, rounded.data(), groups, got);
     for (int at = 0; at < kFewGroups * 2 * kTileFloats; ++at) {
       const bool sum = at / kTileFloats % 2 == 0 && at / (2 * kTileFloats) < groups;
       ASSERT_EQ(got[at], sum ? expected[at] : 7.0f) << groups << " groups, " << at;
+    }
+  }
+  tiles->end();
+}
+
+// Both halves of what stands beside: the sums of the product and the numbers of the blocks, wherever in a
+// panel these begin.
+TEST_P(TilesTest, UnpackBesideAProduct) {
+  if (best_isa() < Isa::Amx) GTEST_SKIP() << "this machine has no AMX";
+  static_assert(kColumns == kTiledColumns);
+  const Type type = GetParam();
+  const TiledBeside beside = tiled_product(tiled_products(Isa::Amx), type).beside;
+  if (beside == nullptr) return;  // its blocks are several groups
+  const TileKernels* tiles = tile_kernels(Isa::Amx);
+  std::mt19937 random(13);
+  const std::vector<std::byte> file = random_rows(type, random);
+  const quant::TypeInfo& info = quant::type_info(type);
+  std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type, kColumns)));
+  pack_panel(type, file.data(), quant::bytes_of(info, kColumns), kPanelRows, kColumns, panel.data());
+  std::vector<uint16_t> unpacked(kColumns * kPanelRows), x(2 * kGroupRows * kColumns);
+  panel_unpack(unpack_kernels(Isa::Amx), type)(panel.data(), kColumns, unpacked.data(), {});
+  std::uniform_int_distribution<uint16_t> numbers(0x3F00, 0x3FFF);
+  for (uint16_t& number : x) number = static_cast<uint16_t>(numbers(random) | (random() & 0x8000u));
+  const uint16_t *panels[2] = {unpacked.data(), unpacked.data()}, *other = &x[kGroupRows * kColumns];
+  alignas(64) static float expected[4 * kTileFloats], got[4 * kTileFloats];
+  constexpr int64_t kBeside = kBesideGroups * kQuantColumns;
+  tiles->begin();
+  for (const bool more : {false, true}) {
+    for (int64_t first = 0; first < kColumns; first += kBeside) {
+      std::fill(std::begin(expected), std::end(expected), 2.0f);
+      std::copy(std::begin(expected), std::end(expected), got);
+      tiles->product(panels, x.data(), other, kColumns, more, expected);
+      std::vector<uint16_t> out((kBeside + 32) * kPanelRows, 7);
+      beside(panels, x.data(), other, more, got, &panel[panel_bytes(type, first)], {}, out.data());
+      for (int i = 0; i < 4 * kTileFloats; ++i) ASSERT_EQ(got[i], expected[i]) << first << ", " << i;
+      for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i)
+        ASSERT_EQ(out[i], i < kBeside * kPanelRows ? unpacked[first * kPanelRows + i] : 7)
+            << first << ", " << i;
     }
   }
   tiles->end();
@@ -177,7 +215,8 @@ TEST(Tiles, FewColumns) {
     const uint16_t* panels[2] = {unpacked.data(), unpacked.data()};
     tiles->begin();
     tiles->product(panels, rounded.data(), nullptr, columns, false, expected);
-    tiled_product(tiled_products(Isa::Amx), Type::Q4_0)(panel.data(), columns, {}, rounded.data(), 1, got);
+    tiled_product(tiled_products(Isa::Amx), Type::Q4_0)
+        .few(panel.data(), columns, {}, rounded.data(), 1, got);
     tiles->end();
     for (int i = 0; i < kTileFloats; ++i) ASSERT_EQ(got[i], expected[i]) << columns << " columns, " << i;
   }

@@ -77,9 +77,10 @@ inline int64_t most_rounded(int64_t rows, int64_t columns) {
   return std::min(whole_groups(rows) * chunk.columns, int64_t{768 << 10});
 }
 
-/// Floats of scratch for products on tiles of up to `rows` rows: two unpacked panels, sums and bf16 rows.
+/// Floats of scratch for products on tiles of up to `rows` rows: two stretches of two panels unpacked, sums
+/// and bf16 rows.
 inline int64_t tiled_floats(int64_t rows, int64_t columns) {
-  return kPanelRows * kTiledColumns + kWaitingFloats + most_rounded(rows, columns) / 2 + kLineFloats;
+  return 2 * kPanelRows * kTiledColumns + kWaitingFloats + most_rounded(rows, columns) / 2 + kLineFloats;
 }
 
 /// Floats of scratch for `rows` inputs of an op: quantised blocks, or what products on tiles need.
@@ -314,10 +315,10 @@ void multiply(const Matrix& w, int64_t m, const PanelWork& work, int64_t count, 
   });
 }
 
-/// Scratch of products on tiles: two panels, unpacked a stretch of columns at a time, the sums of a chunk of
-/// rows with both, and those rows.
+/// Scratch of products on tiles: two panels, a stretch of columns of each unpacked and the next, the sums of
+/// a chunk of rows with both, and those rows.
 struct TiledScratch {
-  uint16_t* panels[2];
+  uint16_t* stretches[2][2];  // of both panels
   float* sums;
   uint16_t* rows;
 
@@ -325,11 +326,14 @@ struct TiledScratch {
     // Tiles are loaded line by line: the scratch of a worker begins at a page, but this may be its middle.
     constexpr size_t kLine = 64;
     const size_t behind = reinterpret_cast<uintptr_t>(scratch) % kLine;
-    float* const at = scratch + (kLine - behind) % kLine / sizeof(float);
-    constexpr int64_t kPanelFloats = kPanelRows * kTiledColumns / 2;
-    panels[0] = reinterpret_cast<uint16_t*>(at);
-    panels[1] = reinterpret_cast<uint16_t*>(at + kPanelFloats);
-    sums = at + 2 * kPanelFloats;
+    float* at = scratch + (kLine - behind) % kLine / sizeof(float);
+    for (auto& stretch : stretches) {
+      for (uint16_t*& panel : stretch) {
+        panel = reinterpret_cast<uint16_t*>(at);
+        at += kPanelRows * kTiledColumns / 2;
+      }
+    }
+    sums = at;
     rows = reinterpret_cast<uint16_t*>(sums + kWaitingFloats);
   }
 };
@@ -342,20 +346,77 @@ class TiledPanel {
     data_ = weight.panel(matrix, panel);
   }
   int64_t columns() const { return weight_->columns; }
-  bool few(int64_t rows) const { return weight_->few_tiled != nullptr && rows <= kFewGroups * kGroupRows; }
-  /// Of all columns with rows that were rounded whole, few of them; sums as TiledProduct has them.
+  bool few(int64_t rows) const { return weight_->on_tiles.few != nullptr && rows <= kFewGroups * kGroupRows; }
+  /// Of all columns with rows that were rounded whole, few of them; sums as TiledFew has them.
   void multiply_few(const uint16_t* rounded, int64_t rows, float* sums) const {
-    weight_->few_tiled(data_, weight_->columns, weight_->prefetch, rounded,
-                       static_cast<int>(whole_groups(rows) / kGroupRows), sums);
+    weight_->on_tiles.few(data_, weight_->columns, weight_->prefetch, rounded,
+                          static_cast<int>(whole_groups(rows) / kGroupRows), sums);
   }
   void unpack(int64_t first, int64_t columns, uint16_t* into) const {
-    weight_->unpack(data_ + weight_->panel_bytes * first / weight_->columns, columns, into,
-                    weight_->prefetch);
+    if (columns > 0) weight_->unpack(at(first), columns, into, weight_->prefetch);
+  }
+  bool unpacks_beside() const { return weight_->on_tiles.beside != nullptr; }
+  /// A product beside which kBesideGroups groups of columns are unpacked, from `first` on.
+  void unpack_beside(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, bool more,
+                     float* sums, int64_t first, uint16_t* into) const {
+    weight_->on_tiles.beside(panels, x0, x1, more, sums, at(first), weight_->prefetch, into);
   }
 
  private:
+  const uint8_t* at(int64_t column) const { return data_ + weight_->panel_bytes * column / weight_->columns; }
+
   const Matrix* weight_ = nullptr;
   const uint8_t* data_ = nullptr;
+};
+
+/// The stretches of a product's panels, one in use and the next, which is unpacked beside the products with
+/// the one in use as far as these reach.
+class Stretches {
+ public:
+  explicit Stretches(const TiledScratch& in) : in_(in) {}
+
+  /// What use() will be called with next.
+  void announce(const TiledPanel* panels, Slice columns) {
+    std::copy_n(panels, 2, next_);
+    columns_ = columns;
+    done_ = 0;
+    announced_ = true;
+  }
+  /// Puts a stretch in use.
+  void use(const TiledPanel* panels, Slice columns) {
+    if (!announced_) announce(panels, columns);
+    const int64_t width = columns_.last - columns_.first;
+    for (const int64_t which : {0, 1}) {
+      const int64_t done = std::clamp<int64_t>(done_ - which * width, 0, width);
+      next_[which].unpack(columns_.first + done, width - done,
+                          in_.stretches[1 - used_][which] + done * kPanelRows);
+    }
+    used_ = 1 - used_;
+    width_ = width;
+    announced_ = false;
+  }
+  /// Products of the one in use with two groups of rows, or with one: x1 is null.
+  void multiply(const TileKernels& tiles, const uint16_t* x0, const uint16_t* x1, bool more, float* sums) {
+    constexpr int64_t kBeside = kBesideGroups * kQuantColumns;
+    const int64_t width = columns_.last - columns_.first;
+    const bool beside = announced_ && x1 != nullptr && width_ == kTiledColumns && width % kBeside == 0 &&
+                        done_ < 2 * width && next_[0].unpacks_beside() && next_[1].unpacks_beside();
+    if (!beside) return tiles.product(in_.stretches[used_], x0, x1, width_, more, sums);
+    const int64_t which = done_ / width, at = done_ % width;
+    next_[which].unpack_beside(in_.stretches[used_], x0, x1, more, sums, columns_.first + at,
+                               in_.stretches[1 - used_][which] + at * kPanelRows);
+    done_ += kBeside;
+  }
+
+ private:
+  const TiledScratch& in_;
+  int used_ = 0;
+  int64_t width_ = 0;
+  // The next one: columns of the first panel that were unpacked, then of the second.
+  bool announced_ = false;
+  TiledPanel next_[2];
+  Slice columns_{0, 0};
+  int64_t done_ = 0;
 };
 
 /// The columns of rows row(0) .. row(rows - 1) as bf16, a group after the other.
@@ -371,22 +432,29 @@ void round_rows(const TileKernels& tiles, int64_t rows, Slice columns, Row row, 
 }
 
 /// sums (+)= the columns of two panels times those of all rounded rows, which begin with the first column's;
-/// a group of them is `group` numbers.
-inline void multiply_block(const TileKernels& tiles, const TiledPanel* panels, Slice columns,
-                           const uint16_t* rounded, int64_t group, int64_t rows, const TiledScratch& in,
-                           float* sums) {
+/// a group of them is `group` numbers. following(): the panels whose same columns come next, or null.
+template <typename Following>
+void multiply_block(const TileKernels& tiles, Stretches& stretches, const TiledPanel* panels, Slice columns,
+                    const uint16_t* rounded, int64_t group, int64_t rows, float* sums, Following following) {
   const int64_t width = columns.last - columns.first;
   if (width == panels[0].columns() && panels[0].few(rows) && panels[1].few(rows)) {
     for (const int which : {0, 1}) panels[which].multiply_few(rounded, rows, sums + which * kTileFloats);
     return;
   }
+  const auto stretch = [&](int64_t first) {
+    return Slice{first, std::min(first + kTiledColumns, columns.last)};
+  };
   for (int64_t first = columns.first; first < columns.last; first += kTiledColumns) {
-    const int64_t stretch = std::min(kTiledColumns, columns.last - first);
-    for (const int which : {0, 1}) panels[which].unpack(first, stretch, in.panels[which]);
+    stretches.use(panels, stretch(first));
+    if (first + kTiledColumns < columns.last) {
+      stretches.announce(panels, stretch(first + kTiledColumns));
+    } else if (const TiledPanel* others = following()) {
+      stretches.announce(others, stretch(columns.first));
+    }
     const uint16_t* x = rounded + (first - columns.first) * kGroupRows;
     for (int64_t i = 0; i < rows; i += 2 * kGroupRows, x += 2 * group) {
-      tiles.product(in.panels, x, i + kGroupRows < rows ? x + group : nullptr, stretch, first > 0,
-                    sums + i / kGroupRows * 2 * kTileFloats);
+      stretches.multiply(tiles, x, i + kGroupRows < rows ? x + group : nullptr, first > 0,
+                         sums + i / kGroupRows * 2 * kTileFloats);
     }
   }
 }
@@ -418,14 +486,34 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
           tiles, rows, width, [&](int64_t i) { return row(begin + i); }, in.rows);
     }
   };
-  const auto multiply = [&](int64_t p, int64_t there, int64_t begin, int64_t rows, Slice width, float* sums) {
-    TiledPanel panels[2];
-    open(p, there, panels);
+  Stretches stretches(in);
+  // The steps of [first, last), each while the weights of the next are unpacked; then done(step, panels
+  // there).
+  const auto multiply = [&](Slice panels, int64_t begin, int64_t rows, Slice width, float* sums,
+                            int64_t sums_apart, auto done) {
+    TiledPanel opened[2], next[2];
+    const auto open_step = [&](int64_t p, TiledPanel* into) {
+      open(p, std::min(step, panels.last - p), into);
+    };
+    open_step(panels.first, opened);
+    const uint16_t* rounded = in.rows;
+    int64_t group = (width.last - width.first) * kGroupRows;
     if constexpr (kRounded) {
-      multiply_block(tiles, panels, width, row.data + begin * columns + width.first * kGroupRows,
-                     columns * kGroupRows, rows, in, sums);
-    } else {
-      multiply_block(tiles, panels, width, in.rows, (width.last - width.first) * kGroupRows, rows, in, sums);
+      rounded = row.data + begin * columns + width.first * kGroupRows;
+      group = columns * kGroupRows;
+    }
+    for (int64_t p = panels.first; p < panels.last; p += step, sums += sums_apart) {
+      bool ahead = false;
+      multiply_block(tiles, stretches, opened, width, rounded, group, rows, sums, [&]() -> const TiledPanel* {
+        if (p + step >= panels.last) return nullptr;
+        open_step(p + step, next);
+        ahead = true;
+        return next;
+      });
+      done(p, std::min(step, panels.last - p), sums);
+      if (p + step >= panels.last) break;
+      if (!ahead) open_step(p + step, next);
+      std::copy_n(next, 2, opened);
     }
   };
   const auto hand_on = [&](int64_t p, int64_t there, int64_t begin, int64_t rows, float* sums) {
@@ -439,11 +527,8 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
       const int64_t begin = at * chunk.rows, rows = std::min(count - begin, chunk.rows);
       if (at != prepared) prepare(begin, rows, {0, columns});
       prepared = at;
-      for (int64_t p = panels.first; p < panels.last; p += step) {
-        const int64_t there = std::min(step, panels.last - p);
-        multiply(p, there, begin, rows, {0, columns}, in.sums);
-        hand_on(p, there, begin, rows, in.sums);
-      }
+      multiply(panels, begin, rows, {0, columns}, in.sums, 0,
+               [&](int64_t p, int64_t there, float* sums) { hand_on(p, there, begin, rows, sums); });
     });
   } else {
     const Slice panels = work.own();
@@ -455,12 +540,10 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
         for (int64_t block = 0; block < columns; block += chunk.columns) {
           const Slice width{block, std::min(columns, block + chunk.columns)};
           prepare(begin, rows, width);
-          float* sums = in.sums;
-          for (int64_t p = from; p < end; p += step, sums += chunk.sums_floats()) {
-            const int64_t there = std::min(step, end - p);
-            multiply(p, there, begin, rows, width, sums);
-            if (width.last == columns) hand_on(p, there, begin, rows, sums);
-          }
+          multiply({from, end}, begin, rows, width, in.sums, chunk.sums_floats(),
+                   [&](int64_t p, int64_t there, float* sums) {
+                     if (width.last == columns) hand_on(p, there, begin, rows, sums);
+                   });
         }
       }
     }

@@ -218,7 +218,7 @@ PanelUnpack panel_unpack(const UnpackKernels* kernels, Type type) {
 
 TiledProduct tiled_product(const TiledProducts* kernels, Type type) {
   const auto product = kernels_of(type).tiled;
-  return kernels == nullptr || product == nullptr ? nullptr : kernels->*product;
+  return kernels == nullptr || product == nullptr ? TiledProduct{} : kernels->*product;
 }
 
 int tiled_from(Type type) { return type == Type::Q4_0 || type == Type::Q4_1 ? kLeastTiled : 20; }

@@ -46,7 +46,7 @@ PairProduct pair_product(const MatmulKernels& kernels, quant::Type type);
 /// the type has none.
 PanelUnpack panel_unpack(const UnpackKernels* kernels, quant::Type type);
 
-/// The product of a panel of this type with few groups of rows on tiles; null in the same way.
+/// The products of panels of this type on tiles while some are unpacked; null in the same way.
 TiledProduct tiled_product(const TiledProducts* kernels, quant::Type type);
 
 /// Rows from which products of such a weight go through tiles: as long as unpacking takes, byte products take

@@ -31,7 +31,7 @@ struct Matrix {
   FileProduct file_product;  // may be null
   PairProduct pair_product;  // may be null
   PanelUnpack unpack;        // for products of bf16; may be null
-  TiledProduct few_tiled;    // of few groups of rows on tiles; may be null
+  TiledProduct on_tiles;     // while it is unpacked; may be null
   int tiled_from;            // rows
   Prefetch prefetch, file_prefetch;
   uint8_t* buffer;

@@ -1,6 +1,7 @@
-// Panels times few groups of rows on AMX tiles of bf16, unpacked on the way. The tiles' unit works beside the
-// vector units, but only within what a core looks ahead, about one step of 32 columns: so products stand
-// between the rows that are being unpacked, with weights of two steps before.
+// Products on AMX tiles of bf16 while weights are unpacked. The tiles' unit works beside the vector units,
+// but only within what a core looks ahead, about one step of 32 columns: so products stand between the rows
+// that are being unpacked. Few groups of rows are multiplied with weights of two steps before, many with
+// those of the stretch before.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12 takes the undefined operands of its own intrinsics for mistakes (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -22,6 +23,7 @@ namespace {
 #include "backend/cpu/simd/lanes_avx512.h"
 // Lanes first: the codecs are written against it.
 #include "backend/cpu/simd/codecs.h"
+#include "backend/cpu/simd/tile_sums.h"
 #include "backend/cpu/simd/unpack_body.h"
 
 constexpr int kLine = 64, kAhead = 2;
@@ -57,8 +59,8 @@ SLUICE_INLINE inline void multiply_group(const uint16_t* x) {
 }
 
 template <typename Codec>
-void product(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uint16_t* x, int groups,
-             float* sums) {
+void few(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uint16_t* x, int groups,
+         float* sums) {
   alignas(kLine) uint16_t weights[kAhead + 2][kStep];
   const auto weights_of = [&](int64_t step) { return weights[step % (kAhead + 2)]; };
   const int64_t stride = kGroupRows * columns, steps = columns / kQuantColumns;
@@ -95,10 +97,51 @@ void product(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uin
   });
 }
 
+/// Tiles as TileKernels::product has them. A step's four products stand before the first four of the rows
+/// that are unpacked meanwhile, and so on. Of types whose blocks are one group: those of several gain nothing
+/// (docs/performance.md).
+template <typename Codec>
+void beside(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, bool more, float* sums,
+            const uint8_t* packed, Prefetch prefetch, uint16_t* out) {
+  constexpr int kRowsAStep = 4;
+  static_assert(kPanelRows / kRowsAStep * kBesideGroups * kQuantColumns == kTiledColumns);
+  const uint16_t *one = panels[0], *other = panels[1];
+  load_sums<true>(sums, more);
+  const float* next = sums + 4 * kTileFloats;
+  int64_t at = 0;
+  for (int block = 0; block < kBesideGroups; ++block, packed += Codec::kPackedBytes, out += kStep) {
+    ask_ahead<Codec>(packed, prefetch);
+    unpack_group(Codec(packed, 0), 0, out, [&]<int row>(std::integral_constant<int, row>) SLUICE_INLINE {
+      if constexpr (row % kRowsAStep == 0) {
+        _tile_stream_loadd(6, x0 + at, kLine);
+        _tile_loadd(4, one + at, kLine);
+        _tile_dpbf16ps(0, 4, 6);
+      } else if constexpr (row % kRowsAStep == 1) {
+        _tile_stream_loadd(7, x1 + at, kLine);
+        _tile_dpbf16ps(2, 4, 7);
+      } else if constexpr (row % kRowsAStep == 2) {
+        _tile_loadd(5, other + at, kLine);
+        _tile_dpbf16ps(1, 5, 6);
+      } else {
+        next = ask_for_sums(next);
+        _tile_dpbf16ps(3, 5, 7);
+        at += kStep;
+      }
+    });
+  }
+  store_sums<true>(sums);
+}
+
+template <typename Codec>
+constexpr TiledProduct product() {
+  if constexpr (Codec::kGroups == 1) return {few<Codec>, beside<Codec>};
+  return {few<Codec>, nullptr};
+}
+
 constexpr TiledProducts kTable{
-    product<Q4_0>,   product<Q4_1>,  product<Q5_0>,   product<Q5_1>, product<Q8_0>,
-    product<IQ4_NL>, product<MXFP4>, product<Q2_K>,   product<Q3_K>, product<Q4_K>,
-    product<Q5_K>,   product<Q6_K>,  product<IQ4_XS>,
+    product<Q4_0>(),   product<Q4_1>(),  product<Q5_0>(),   product<Q5_1>(), product<Q8_0>(),
+    product<IQ4_NL>(), product<MXFP4>(), product<Q2_K>(),   product<Q3_K>(), product<Q4_K>(),
+    product<Q5_K>(),   product<Q6_K>(),  product<IQ4_XS>(),
 };
 
 }  // namespace

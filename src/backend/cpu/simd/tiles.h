@@ -51,8 +51,21 @@ inline constexpr int kFewGroups = 6;
 /// sums[group * 2][r][i] = row r of a packed panel . row i of the group, of groups <= kFewGroups that were
 /// rounded whole and follow each other: the sums of TileKernels::product, to the bit, and their places for
 /// the first panel of two.
-using TiledProduct = void (*)(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uint16_t* x,
-                              int groups, float* sums);
+using TiledFew = void (*)(const uint8_t* panel, int64_t columns, Prefetch prefetch, const uint16_t* x,
+                          int groups, float* sums);
+
+/// Blocks of a panel (of 32 columns) that are unpacked beside a product of kTiledColumns.
+inline constexpr int kBesideGroups = 4;
+/// TileKernels::product of two groups of rows and kTiledColumns columns; meanwhile the first kBesideGroups
+/// blocks of `packed` are unpacked to `out` (unpack.h).
+using TiledBeside = void (*)(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, bool more,
+                             float* sums, const uint8_t* packed, Prefetch prefetch, uint16_t* out);
+
+/// Products of a weight type on tiles with something else beside.
+struct TiledProduct {
+  TiledFew few;
+  TiledBeside beside;  // null: it gains nothing
+};
 /// One a weight type of QuantBlocks.
 struct TiledProducts {
   TiledProduct q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;

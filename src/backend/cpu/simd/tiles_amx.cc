@@ -18,6 +18,7 @@ namespace {
 #include "backend/cpu/simd/lanes_avx512.h"
 // Lanes first: this is written against it.
 #include "backend/cpu/simd/tile_config.h"
+#include "backend/cpu/simd/tile_sums.h"
 #include "backend/cpu/simd/turn_avx512.h"
 
 using I = Lanes::I;
@@ -101,11 +102,6 @@ void end() {
   _mm_sfence();  // what write() wrote comes before the barrier that tells others of it
 }
 
-/// For writing: what is asked for to be read first has to be asked for again.
-inline __attribute__((always_inline)) void ask_to_write(const float* at) {
-  asm volatile("prefetchw %0" : : "m"(*at));
-}
-
 /// Tiles 0 and 1: the sums of the first group with the two panels; 2 and 3: of the second; 4 and 5: weights;
 /// 6 and 7: activations. These come out of the second-level cache and are loaded as passing by, so that the
 /// first-level cache keeps weights and sums.
@@ -114,18 +110,7 @@ void multiply_tiles(const uint16_t* const* panels, const uint16_t* x0, const uin
                     bool more, float* sums) {
   constexpr int kLine = 64;
   const uint16_t *one = panels[0], *other = panels[1];
-  if (more) {
-    _tile_loadd(0, sums, kLine);
-    _tile_loadd(1, sums + kTileFloats, kLine);
-    if (two) _tile_loadd(2, sums + 2 * kTileFloats, kLine);
-    if (two) _tile_loadd(3, sums + 3 * kTileFloats, kLine);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    if (two) _tile_zero(2);
-    if (two) _tile_zero(3);
-  }
-  // The sums that the next call adds to: a sixteenth of them a step, of which 512 columns have sixteen.
+  load_sums<two>(sums, more);
   const float* next = sums + 4 * kTileFloats;
   for (int64_t at = 0; at < columns * kPanelRows; at += kQuantColumns * kPanelRows) {
     _tile_stream_loadd(6, x0 + at, kLine);
@@ -135,13 +120,10 @@ void multiply_tiles(const uint16_t* const* panels, const uint16_t* x0, const uin
     if (two) _tile_dpbf16ps(2, 4, 7);
     _tile_loadd(5, other + at, kLine);
     _tile_dpbf16ps(1, 5, 6);
-    for (int line = 0; line < 4; ++line, next += kLine / sizeof(float)) ask_to_write(next);
+    next = ask_for_sums(next);
     if (two) _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, sums, kLine);
-  _tile_stored(1, sums + kTileFloats, kLine);
-  if (two) _tile_stored(2, sums + 2 * kTileFloats, kLine);
-  if (two) _tile_stored(3, sums + 3 * kTileFloats, kLine);
+  store_sums<two>(sums);
 }
 
 void product(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, int64_t columns,
