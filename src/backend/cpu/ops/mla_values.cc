@@ -20,6 +20,8 @@ using namespace program;
 
 static_assert(kExpandedRows == kPageRows && kExpandedKeys % kPageRows == 0);
 
+constexpr int64_t kPages = kExpandedKeys / kPageRows;
+
 /// Rows of a stretch at least: fewer leave blocks of queries half empty.
 constexpr int64_t kStretchRows = 128;
 
@@ -43,7 +45,7 @@ bool fits(const ExpandedShape& shape) {
 /// queries, and what kernels work with.
 struct Scratch {
   uint16_t *k_b, *v_b, *keys, *values, *queries, *unpacked;
-  float *tile, *rows, *work, *largest, *total, *sums;
+  float *tiles, *rows, *work, *largest, *total, *sums;
   int64_t floats;
 
   Scratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
@@ -62,7 +64,7 @@ struct Scratch {
     values = take_bf16(kExpandedKeys * s.value);
     queries = take_bf16(all_rows * s.key());
     unpacked = take_bf16(kPanelRows * std::max(s.rank, s.nope));
-    tile = take(kernels.tile_floats(latent));
+    tiles = take(kPages * kernels.tile_floats(latent));
     rows = take(kPageRows * latent.width);
     work = take(kExpandedRows * (std::max({kExpandedKeys, s.nope, s.value}) + kExpandedKeys / 2));
     largest = take(all_rows);
@@ -179,17 +181,19 @@ class Expanded {
   void expand(const Stretch& s, int64_t begin) {
     const int64_t end = std::min(begin + kExpandedKeys, length(s));
     const AttendShape latent{shape_.rank + shape_.rope, shape_.rank};
+    const uint16_t* pages[kPages];
     for (int64_t at = begin; at < end; at += kPageRows) {
-      const int64_t count = std::min<int64_t>(kPageRows, end - at);
+      const int64_t count = std::min<int64_t>(kPageRows, end - at), page = (at - begin) / kPageRows;
       const std::byte* rows = cache_.row(op_.attend.cache_layer, c_.input.slot_of(s.first, at));
-      const auto* numbers = reinterpret_cast<const uint16_t*>(rows);
+      pages[page] = reinterpret_cast<const uint16_t*>(rows);
       if (cache_.format.type != quant::Type::BF16) {
-        decode_rows(tiles_, cache_, rows, latent, 0, count, scratch_.rows, scratch_.tile);
-        numbers = reinterpret_cast<const uint16_t*>(scratch_.tile);
+        float* tile = scratch_.tiles + page * tiles_.tile_floats(latent);
+        decode_rows(tiles_, cache_, rows, latent, 0, count, scratch_.rows, tile);
+        pages[page] = reinterpret_cast<const uint16_t*>(tile);
       }
-      kernels_->expand(numbers, latent.width, at - begin, count, scratch_.k_b, scratch_.v_b, shape_,
-                       scratch_.work, scratch_.keys, scratch_.values);
     }
+    kernels_->expand(pages, latent.width, end - begin, scratch_.k_b, scratch_.v_b, shape_, scratch_.work,
+                     scratch_.keys, scratch_.values);
   }
 
   void attend(const Stretch& s, int64_t head) {

@@ -36,10 +36,10 @@ struct ExpandedKernels {
   void (*v_panel)(const uint16_t* unpacked, int64_t panel, ExpandedShape, uint16_t* v_b);
   /// Queries as a left side [key()], from their first nope columns and their others.
   void (*query)(const float* nope, const float* rope, ExpandedShape, uint16_t* out);
-  /// Keys and values of `count` <= kExpandedRows cache rows `stride` numbers apart, kExpandedRows of which
-  /// can be read: as right sides, for kExpandedKeys keys, from number `first` (a multiple of 64) on. Rows
-  /// from count on have values of zero. work: [kExpandedRows][the most of nope and value].
-  void (*expand)(const uint16_t* rows, int64_t stride, int64_t first, int64_t count, const uint16_t* k_b,
+  /// Keys and values of `count` <= kExpandedKeys cache rows as right sides for that many keys, kExpandedRows
+  /// in a page, `stride` numbers apart; all rows of a page can be read. Rows from count on have values of
+  /// zero. work: [kExpandedKeys][32].
+  void (*expand)(const uint16_t* const* pages, int64_t stride, int64_t count, const uint16_t* k_b,
                  const uint16_t* v_b, ExpandedShape, float* work, uint16_t* keys, uint16_t* values);
   /// Up to kExpandedRows queries (with room for all) attend to the first counts[i] keys each, on top of those
   /// before: largest and total (of scores times scale, in powers of two) and sums [rows][value] go on from

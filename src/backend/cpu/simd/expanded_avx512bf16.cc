@@ -18,12 +18,13 @@ namespace {
 constexpr int kMostRows = 6, kMostPanels = 4;  // 24 sums, 4 right sides, and left sides out of memory
 
 /// The product of M rows and N panels of 16 columns.
-template <int M, int N>
+template <bool adds, int M, int N>
 void multiply_block(const uint16_t* a, int64_t a_stride, const uint16_t* b, int64_t panel, int64_t inner,
                     float* c, int64_t c_stride) {
   __m512 sums[M][N];
   for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n) sums[m][n] = _mm512_setzero_ps();
+    for (int n = 0; n < N; ++n)
+      sums[m][n] = adds ? _mm512_loadu_ps(c + m * c_stride + n * 16) : _mm512_setzero_ps();
   }
   for (int64_t i = 0; i < inner; i += 2, b += 32) {
     __m512i right[N];
@@ -41,14 +42,15 @@ void multiply_block(const uint16_t* a, int64_t a_stride, const uint16_t* b, int6
   }
 }
 
-void multiply(const uint16_t* a, int64_t a_stride, int64_t rows, const uint16_t* b, int64_t panel,
-              int64_t inner, int64_t columns, float* c, int64_t c_stride) {
+template <bool adds>
+void multiply_as(const uint16_t* a, int64_t a_stride, int64_t rows, const uint16_t* b, int64_t panel,
+                 int64_t inner, int64_t columns, float* c, int64_t c_stride) {
   for (int64_t n = 0; n < columns / 16; n += kMostPanels) {
     const int64_t panels = std::min<int64_t>(kMostPanels, columns / 16 - n);
     in_groups(rows, kMostRows, [&](int64_t first, int64_t size) {
       with_size<kMostPanels>(panels, [&](auto wide) {
         with_size<kMostRows>(size, [&](auto high) {
-          multiply_block<decltype(high)::value, decltype(wide)::value>(
+          multiply_block<adds, decltype(high)::value, decltype(wide)::value>(
               a + first * a_stride, a_stride, b + n * panel, panel, inner, c + first * c_stride + n * 16,
               c_stride);
         });
@@ -56,6 +58,9 @@ void multiply(const uint16_t* a, int64_t a_stride, int64_t rows, const uint16_t*
     });
   }
 }
+
+constexpr auto multiply = multiply_as<false>, multiply_adding = multiply_as<true>,
+               multiply_passing = multiply;
 
 #include "backend/cpu/simd/expanded_body.h"
 

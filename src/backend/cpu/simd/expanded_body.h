@@ -3,6 +3,9 @@
 //   multiply(a, a_stride, rows, b, panel, inner, columns, c, c_stride)
 //     c[rows][columns] = a [rows][inner] times the right side b (expanded.h), whose panels are `panel`
 //     numbers apart; rows and columns are multiples of 16, inner is one of 32
+//   multiply_adding                                        the same, added to c
+//   multiply_passing                                       the same, where b stays for other rows, and a does
+//   not
 
 constexpr int64_t kSide = 16;         // columns of a right side's panel
 constexpr int64_t kPair = 2 * kSide;  // its numbers of one pair of inner indices
@@ -51,33 +54,51 @@ void query(const float* nope, const float* rope, ExpandedShape shape, uint16_t* 
   round(rope, shape.rope);
 }
 
-void expand(const uint16_t* rows, int64_t stride, int64_t first, int64_t count, const uint16_t* k_b,
+/// 32 columns of the right side after the other, which stay in the first-level cache while all rows pass by.
+void expand(const uint16_t* const* pages, int64_t stride, int64_t count, const uint16_t* k_b,
             const uint16_t* v_b, ExpandedShape shape, float* work, uint16_t* keys, uint16_t* values) {
   const int64_t whole = round_up(count, kSide), key = shape.key();
-  multiply(rows, stride, whole, k_b, shape.rank * kSide, shape.rank, shape.nope, work, shape.nope);
-  for (int64_t t = 0; t < whole; t += kSide) {
-    uint16_t* out = keys + (first + t) * key;
-    for (int64_t c = 0; c < key; c += kPair) {
-      __m512i words[kSide];
-      for (int64_t i = 0; i < kSide; ++i) {
-        const float* made = work + (t + i) * shape.nope + c;
-        words[i] = c < shape.nope ? to_bf16(_mm512_loadu_ps(made), _mm512_loadu_ps(made + kSide))
-                                  : _mm512_loadu_si512(rows + (t + i) * stride + shape.rank + c - shape.nope);
-      }
-      turn(words);
-      for (int64_t i = 0; i < kSide; ++i, out += kPair) _mm512_storeu_si512(out, words[i]);
+  // work = [whole][kPair], columns c .. c + columns of all rows times b.
+  const auto make = [&](const uint16_t* b, int64_t c, int64_t columns) {
+    for (int64_t t = 0; t < whole; t += kExpandedRows) {
+      const int64_t rows = whole - t < kExpandedRows ? whole - t : kExpandedRows;
+      multiply_passing(pages[t / kExpandedRows], stride, rows, b + c * shape.rank, shape.rank * kSide,
+                       shape.rank, columns, work + t * kPair, kPair);
     }
+  };
+  // keys: words(t, i) are 32 columns of row t + i from c on.
+  const auto put_keys = [&](int64_t c, auto words) {
+    for (int64_t t = 0; t < whole; t += kSide) {
+      __m512i pairs[kSide];
+      for (int64_t i = 0; i < kSide; ++i) pairs[i] = words(t + i);
+      turn(pairs);
+      uint16_t* out = keys + t * key + c * kSide;
+      for (int64_t i = 0; i < kSide; ++i, out += kPair) _mm512_storeu_si512(out, pairs[i]);
+    }
+  };
+  for (int64_t c = 0; c < shape.nope; c += kPair) {
+    make(k_b, c, kPair);
+    put_keys(c, [&](int64_t t) {
+      return to_bf16(_mm512_loadu_ps(work + t * kPair), _mm512_loadu_ps(work + t * kPair + kSide));
+    });
   }
-  multiply(rows, stride, whole, v_b, shape.rank * kSide, shape.rank, shape.value, work, shape.value);
+  for (int64_t c = 0; c < shape.rope; c += kPair) {
+    put_keys(shape.nope + c, [&](int64_t t) {
+      return _mm512_loadu_si512(pages[t / kExpandedRows] + t % kExpandedRows * stride + shape.rank + c);
+    });
+  }
   // Behind the last row may lie no number at all, and a weight of zero would not be enough; queries see pairs
   // of up to 32 rows.
-  for (int64_t t = 0; t < round_up(count, kPair); t += 2) {
-    const auto row = [&](int64_t at, int64_t c) {
-      return at < count ? _mm512_loadu_ps(work + at * shape.value + c) : _mm512_setzero_ps();
-    };
-    for (int64_t c = 0; c < shape.value; c += kSide) {
-      _mm512_storeu_si512(values + c * kExpandedKeys + (first + t) / 2 * kPair,
-                          in_turns(to_bf16(row(t, c), row(t + 1, c))));
+  const auto row = [&](int64_t t, int64_t c) {
+    return t < count ? _mm512_loadu_ps(work + t * kPair + c) : _mm512_setzero_ps();
+  };
+  for (int64_t first = 0; first < shape.value; first += kPair) {
+    const int64_t columns = shape.value - first < kPair ? shape.value - first : kPair;
+    make(v_b, first, columns);
+    for (int64_t c = 0; c < columns; c += kSide) {
+      uint16_t* out = values + (first + c) * kExpandedKeys;
+      for (int64_t t = 0; t < round_up(count, kPair); t += 2, out += kPair)
+        _mm512_storeu_si512(out, in_turns(to_bf16(row(t, c), row(t + 1, c))));
     }
   }
 }
@@ -152,16 +173,18 @@ void attend(const uint16_t* queries, const int32_t* counts, int64_t rows, const 
                                  weights + i * kExpandedKeys);
     total[i] = total[i] * before[i] + sum;
   }
-  multiply(weights, kExpandedKeys, whole, values, kExpandedKeys * kSide, end, shape.value, work, shape.value);
-  for (int64_t i = 0; i < rows; ++i) {
-    if (counts[i] == 0) continue;
+  // Sums go on in the product, of what is left of those before the largest score rose: all of most. What lies
+  // there before the first keys may be no number at all.
+  bool anew = true;
+  for (int64_t i = 0; i < rows; ++i) anew = anew && before[i] == 0;
+  for (int64_t i = 0; i < rows && !anew; ++i) {
+    if (before[i] == 1) continue;
     const __m512 keep = _mm512_set1_ps(before[i]);
-    for (int64_t c = 0; c < shape.value; c += kSide) {
-      const __m512 now = _mm512_loadu_ps(work + i * shape.value + c);
-      float* sum = sums + i * shape.value + c;
-      // What lay there before the first keys may be no number at all.
-      const __m512 old = before[i] == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(sum);
-      _mm512_storeu_ps(sum, _mm512_fmadd_ps(old, keep, now));
+    for (float* sum = sums + i * shape.value; sum < sums + (i + 1) * shape.value; sum += kSide) {
+      const __m512 kept = before[i] == 0 ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_loadu_ps(sum), keep);
+      _mm512_storeu_ps(sum, kept);
     }
   }
+  (anew ? multiply : multiply_adding)(weights, kExpandedKeys, whole, values, kExpandedKeys * kSide, end,
+                                      shape.value, sums, shape.value);
 }
