@@ -11,6 +11,7 @@
 namespace sluice::backend::cpu {
 namespace {
 
+#include "backend/cpu/simd/expanded_softmax.h"
 #include "backend/cpu/simd/groups.h"
 #include "backend/cpu/simd/pairs_avx512.h"
 #include "backend/cpu/simd/turn_avx512.h"
@@ -44,7 +45,7 @@ void multiply_block(const uint16_t* a, int64_t a_stride, const uint16_t* b, int6
 
 template <bool adds>
 void multiply_as(const uint16_t* a, int64_t a_stride, int64_t rows, const uint16_t* b, int64_t panel,
-                 int64_t inner, int64_t columns, float* c, int64_t c_stride) {
+                 int64_t inner, int64_t columns, float* c, int64_t c_stride, Softmax*) {
   for (int64_t n = 0; n < columns / 16; n += kMostPanels) {
     const int64_t panels = std::min<int64_t>(kMostPanels, columns / 16 - n);
     in_groups(rows, kMostRows, [&](int64_t first, int64_t size) {

@@ -1,17 +1,12 @@
 // Attention over expanded keys and values: what its tiers share. Include it inside an anonymous namespace
-// only, after groups.h, pairs_avx512.h, turn_avx512.h and the tier's own product:
-//   multiply(a, a_stride, rows, b, panel, inner, columns, c, c_stride)
+// only, after groups.h, pairs_avx512.h, turn_avx512.h, expanded_softmax.h and the tier's own product:
+//   multiply(a, a_stride, rows, b, panel, inner, columns, c, c_stride, beside)
 //     c[rows][columns] = a [rows][inner] times the right side b (expanded.h), whose panels are `panel`
-//     numbers apart; rows and columns are multiples of 16, inner is one of 32
+//     numbers apart; rows and columns are multiples of 16, inner is one of 32. beside: a Softmax (or null)
+//     whose next() it may call between its products
 //   multiply_adding                                        the same, added to c
 //   multiply_passing                                       the same, where b stays for other rows, and a does
 //   not
-
-constexpr int64_t kSide = 16;         // columns of a right side's panel
-constexpr int64_t kPair = 2 * kSide;  // its numbers of one pair of inner indices
-
-/// The low vector's numbers before the high one's.
-inline __m512i to_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 
 /// The first 16 numbers and the others in turns.
 inline __m512i in_turns(__m512i numbers) {
@@ -63,7 +58,7 @@ void expand(const uint16_t* const* pages, int64_t stride, int64_t count, const u
     for (int64_t t = 0; t < whole; t += kExpandedRows) {
       const int64_t rows = whole - t < kExpandedRows ? whole - t : kExpandedRows;
       multiply_passing(pages[t / kExpandedRows], stride, rows, b + c * shape.rank, shape.rank * kSide,
-                       shape.rank, columns, work + t * kPair, kPair);
+                       shape.rank, columns, work + t * kPair, kPair, nullptr);
     }
   };
   // keys: words(t, i) are 32 columns of row t + i from c on.
@@ -103,88 +98,54 @@ void expand(const uint16_t* const* pages, int64_t stride, int64_t count, const u
   }
 }
 
-/// 2^x for x <= 0, within 2^-18: a polynomial for the fraction (least squares, weighted to be as good
-/// everywhere), what bfloat16 keeps of it is 2^-9.
-inline __m512 power_of_two(__m512 x) {
-  const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  __m512 p = _mm512_set1_ps(0.0135341676f);
-  for (const float coefficient : {0.0520114612f, 0.241442757f, 0.693003835f, 1.0f})
-    p = _mm512_fmadd_ps(p, fraction, _mm512_set1_ps(coefficient));
-  return _mm512_scalef_ps(p, x);
-}
-
-/// The largest of the first `count` scores; at least one.
-inline float largest_of_scores(const float* scores, int64_t count) {
-  __m512 most = _mm512_set1_ps(-__builtin_inff());
-  int64_t t = 0;
-  for (; t + kSide <= count; t += kSide) most = _mm512_max_ps(_mm512_loadu_ps(scores + t), most);
-  const auto rest = static_cast<__mmask16>((1u << (count - t)) - 1);
-  most = _mm512_mask_max_ps(most, rest, _mm512_maskz_loadu_ps(rest, scores + t), most);
-  return _mm512_reduce_max_ps(most);
-}
-
-/// 2^(scores * scale - largest) as bfloat16, zeroes from count to `end`, a multiple of 32; what the rounded
-/// ones add up to.
-inline float weights_of(const float* scores, int64_t count, int64_t end, float scale, float largest,
-                        uint16_t* weights) {
-  const __m512 times = _mm512_set1_ps(scale), less = _mm512_set1_ps(largest);
-  __m512 sum = _mm512_setzero_ps();
-  const auto weight = [&](int64_t t) {
-    return power_of_two(_mm512_fmsub_ps(_mm512_loadu_ps(scores + t), times, less));
-  };
-  for (int64_t t = 0; t < end; t += kPair) {
-    __m512i rounded = _mm512_setzero_si512();
-    if (t < count) {
-      rounded = to_bf16(weight(t), weight(t + kSide));
-      if (t + kPair > count) rounded = _mm512_maskz_mov_epi16((1u << (count - t)) - 1, rounded);
-    }
-    _mm512_storeu_si512(weights + t, rounded);
-    sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(rounded, 16)));
-    sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-65536))));
-  }
-  return _mm512_reduce_add_ps(sum);
-}
-
+/// In halves: while the one's products are made, the other's scores become weights.
 void attend(const uint16_t* queries, const int32_t* counts, int64_t rows, const uint16_t* keys,
             const uint16_t* values, ExpandedShape shape, float scale, float* work, float* largest,
             float* total, float* sums) {
   constexpr float kLog2E = 1.44269504f;
+  constexpr int64_t kHalf = kExpandedRows / 2;
   const int64_t end = round_up(largest_of(counts, rows), kPair), whole = round_up(rows, kSide);
   if (end == 0) return;
   auto* weights = reinterpret_cast<uint16_t*>(work + kExpandedRows * std::max(kExpandedKeys, shape.value));
-  multiply(queries, shape.key(), whole, keys, shape.key() * kSide, shape.key(), end, work, kExpandedKeys);
-  float before[kExpandedRows];
-  for (int64_t i = 0; i < rows; ++i) {
-    before[i] = largest[i];
-    if (counts[i] == 0) continue;
-    const float most = largest_of_scores(work + i * kExpandedKeys, counts[i]) * (scale * kLog2E);
-    largest[i] = most > before[i] ? most : before[i];
-  }
-  for (int64_t i = 0; i < rows; i += kSide) {
-    const auto there = static_cast<__mmask16>(rows - i >= kSide ? 0xFFFF : (1u << (rows - i)) - 1);
-    const __m512 old = _mm512_maskz_loadu_ps(there, before + i),
-                 now = _mm512_maskz_loadu_ps(there, largest + i);
-    const __mmask16 begun = _mm512_cmp_ps_mask(old, _mm512_set1_ps(-__builtin_inff()), _CMP_NEQ_UQ);
-    _mm512_mask_storeu_ps(before + i, there,
-                          _mm512_maskz_mov_ps(begun, power_of_two(_mm512_sub_ps(old, now))));
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    const float sum = weights_of(work + i * kExpandedKeys, counts[i], end, scale * kLog2E, largest[i],
-                                 weights + i * kExpandedKeys);
-    total[i] = total[i] * before[i] + sum;
-  }
-  // Sums go on in the product, of what is left of those before the largest score rose: all of most. What lies
-  // there before the first keys may be no number at all.
-  bool anew = true;
-  for (int64_t i = 0; i < rows; ++i) anew = anew && before[i] == 0;
-  for (int64_t i = 0; i < rows && !anew; ++i) {
-    if (before[i] == 1) continue;
-    const __m512 keep = _mm512_set1_ps(before[i]);
-    for (float* sum = sums + i * shape.value; sum < sums + (i + 1) * shape.value; sum += kSide) {
-      const __m512 kept = before[i] == 0 ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_loadu_ps(sum), keep);
-      _mm512_storeu_ps(sum, kept);
+  float kept[kExpandedRows];
+  const auto softmax = [&](int64_t first) {
+    const int64_t count = rows - first < kHalf ? rows - first : kHalf;
+    return Softmax{
+        work + first * kExpandedKeys,    counts + first,  count,         end,         scale * kLog2E,
+        weights + first * kExpandedKeys, largest + first, total + first, kept + first};
+  };
+  const auto score = [&](int64_t first, Softmax* beside) {
+    multiply(queries + first * shape.key(), shape.key(), whole - first < kHalf ? whole - first : kHalf, keys,
+             shape.key() * kSide, shape.key(), end, work + first * kExpandedKeys, kExpandedKeys, beside);
+  };
+  // Sums go on in the product, of what is kept of those before: mostly all. What lies there before the first
+  // keys may be no number at all.
+  const auto weigh = [&](int64_t first, Softmax* beside) {
+    const int64_t last = rows - first < kHalf ? rows : first + kHalf;
+    bool anew = true;
+    for (int64_t i = first; i < last; ++i) anew = anew && kept[i] == 0;
+    for (int64_t i = first; i < last && !anew; ++i) {
+      if (kept[i] == 1) continue;
+      const __m512 factor = _mm512_set1_ps(kept[i]);
+      for (float* sum = sums + i * shape.value; sum < sums + (i + 1) * shape.value; sum += kSide) {
+        const __m512 left = kept[i] == 0 ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_loadu_ps(sum), factor);
+        _mm512_storeu_ps(sum, left);
+      }
     }
+    (anew ? multiply : multiply_adding)(
+        weights + first * kExpandedKeys, kExpandedKeys, whole - first < kHalf ? whole - first : kHalf, values,
+        kExpandedKeys * kSide, end, shape.value, sums + first * shape.value, shape.value, beside);
+  };
+  Softmax one = softmax(0);
+  score(0, nullptr);
+  if (rows <= kHalf) {
+    one.finish();
+    return weigh(0, nullptr);
   }
-  (anew ? multiply : multiply_adding)(weights, kExpandedKeys, whole, values, kExpandedKeys * kSide, end,
-                                      shape.value, sums, shape.value);
+  Softmax other = softmax(kHalf);
+  score(kHalf, &one);
+  one.finish();
+  weigh(0, &other);
+  other.finish();
+  weigh(kHalf, nullptr);
 }
