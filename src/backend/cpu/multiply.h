@@ -293,6 +293,28 @@ void store_tile(const TileKernels& tiles, const Store& store, int64_t first, int
   }
 }
 
+/// Asks for what store_tile touches, a moment before: sums that others add to, residuals, rows of bf16. Plain
+/// results pass by the caches.
+template <typename Store>
+void ask_tile(const Store& store, int64_t first, int64_t rows, int64_t n) {
+  if constexpr (std::is_same_v<Store, RoundTo>) {
+    const int64_t half = n / kPanelRows % 2;
+    const uint16_t* group = store.data + first * store.columns + (n - half * kPanelRows) * kGroupRows;
+    for (int64_t i = 0; i < rows; i += kGroupRows, group += kGroupRows * store.columns) {
+      for (const int64_t odd : {0, 8}) {  // lines (TileKernels::round_sums)
+        for (int64_t line = 0; line < 4; ++line)
+          __builtin_prefetch(group + (odd + 4 * half + line) * 32, 1, 3);
+      }
+    }
+  } else if constexpr (requires { store.weight(first); }) {
+    ask(store, first, rows, n);
+  } else if constexpr (requires { store.at(first); }) {
+    if constexpr (Store::kAdds) {
+      for (int64_t i = first; i < first + rows; ++i) __builtin_prefetch(store.add(i) + n);
+    }
+  }
+}
+
 /// The products of matrix m, its `panels` alone, with count inputs x(i): store(i, n, values, outputs) for the
 /// outputs [n, n + outputs) of input i, outputs <= kPanelRows.
 template <typename X, typename Store>
@@ -432,12 +454,15 @@ void round_rows(const TileKernels& tiles, int64_t rows, Slice columns, Row row, 
 }
 
 /// sums (+)= the columns of two panels times those of all rounded rows, which begin with the first column's;
-/// a group of them is `group` numbers. following(): the panels whose same columns come next, or null.
-template <typename Following>
+/// a group of them is `group` numbers. following(): the panels whose same columns come next, or null. last(i,
+/// n): called before the last products of rows i .. i + n.
+template <typename Following, typename Last>
 void multiply_block(const TileKernels& tiles, Stretches& stretches, const TiledPanel* panels, Slice columns,
-                    const uint16_t* rounded, int64_t group, int64_t rows, float* sums, Following following) {
+                    const uint16_t* rounded, int64_t group, int64_t rows, float* sums, Following following,
+                    Last last) {
   const int64_t width = columns.last - columns.first;
   if (width == panels[0].columns() && panels[0].few(rows) && panels[1].few(rows)) {
+    last(0, rows);
     for (const int which : {0, 1}) panels[which].multiply_few(rounded, rows, sums + which * kTileFloats);
     return;
   }
@@ -453,6 +478,7 @@ void multiply_block(const TileKernels& tiles, Stretches& stretches, const TiledP
     }
     const uint16_t* x = rounded + (first - columns.first) * kGroupRows;
     for (int64_t i = 0; i < rows; i += 2 * kGroupRows, x += 2 * group) {
+      if (first + kTiledColumns >= columns.last) last(i, std::min<int64_t>(2 * kGroupRows, rows - i));
       stretches.multiply(tiles, x, i + kGroupRows < rows ? x + group : nullptr, first > 0,
                          sums + i / kGroupRows * 2 * kTileFloats);
     }
@@ -460,15 +486,16 @@ void multiply_block(const TileKernels& tiles, Stretches& stretches, const TiledP
 }
 
 /// Products on tiles: for each chunk of rows and each `step` of panels, open(the first, those of them that
-/// are there, two panels), then take(the first, those there, first row, rows, sums with the one panel, with
+/// are there, two panels), soon(the first, those there, first row, rows) for rows of which results come soon,
+/// then take(the first, those there, first row, rows, sums with the one panel, with
 /// the other) for every group of up to kGroupRows rows; sums are [kPanelRows][kGroupRows].
 ///
 /// Where columns go in blocks, weights are unpacked once for many rows, and the sums of some steps wait for
 /// the next block. A block is rounded again for the next of these steps, so nobody steals: who did would
 /// round all blocks for a few panels.
-template <typename Row, typename Open, typename Take>
+template <typename Row, typename Open, typename Soon, typename Take>
 void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row row, float* scratch,
-                const PanelWork& work, int64_t step, Open open, Take take) {
+                const PanelWork& work, int64_t step, Open open, Soon soon, Take take) {
   if (count == 0) return;
   constexpr bool kRounded = std::is_same_v<Row, RoundedRows>;
   const TiledChunk chunk = TiledChunk::of(count, columns);
@@ -504,13 +531,18 @@ void each_tiled(const TileKernels& tiles, int64_t columns, int64_t count, Row ro
     }
     for (int64_t p = panels.first; p < panels.last; p += step, sums += sums_apart) {
       bool ahead = false;
-      multiply_block(tiles, stretches, opened, width, rounded, group, rows, sums, [&]() -> const TiledPanel* {
+      const int64_t there = std::min(step, panels.last - p);
+      const auto following = [&]() -> const TiledPanel* {
         if (p + step >= panels.last) return nullptr;
         open_step(p + step, next);
         ahead = true;
         return next;
-      });
-      done(p, std::min(step, panels.last - p), sums);
+      };
+      multiply_block(tiles, stretches, opened, width, rounded, group, rows, sums, following,
+                     [&](int64_t i, int64_t count) {
+                       if (width.last == columns) soon(p, there, begin + i, count);
+                     });
+      done(p, there, sums);
       if (p + step >= panels.last) break;
       if (!ahead) open_step(p + step, next);
       std::copy_n(next, 2, opened);
@@ -560,9 +592,9 @@ void multiply_tiled(const TileKernels& tiles, const Matrix& w, int64_t m, const 
       tiles, w.columns, count, row, scratch, work, 2,
       [&](int64_t p, int64_t there, TiledPanel* opened) {
         opened[0].open(w, m, p), opened[1].open(w, m, p + there - 1);
-        if constexpr (requires { store.weight(p); }) {  // other stores pass by the caches
-          for (int64_t k = 0; k < there; ++k) ask(store, 0, count, (p + k) * kPanelRows);
-        }
+      },
+      [&](int64_t p, int64_t there, int64_t first, int64_t rows) {
+        for (int64_t k = 0; k < there; ++k) ask_tile(store, first, rows, (p + k) * kPanelRows);
       },
       [&](int64_t p, int64_t there, int64_t first, int64_t rows, const float* one, const float* other) {
         store_tile(tiles, store, first, rows, p * kPanelRows, one, w.rows);
@@ -591,6 +623,7 @@ void multiply_gated_tiled(const Products& products, const Matrix& gate, const Ma
   each_tiled(
       *products.tiles, gate.columns, count, row, scratch, work, 1,
       [&](int64_t p, int64_t, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
+      [&](int64_t p, int64_t, int64_t first, int64_t rows) { ask_tile(store, first, rows, p * kPanelRows); },
       [&](int64_t p, int64_t, int64_t first, int64_t rows, float* gates, const float* ups) {
         products.panels.silu_mul(gates, ups, kTileFloats, gates);
         store_tile(*products.tiles, store, first, rows, p * kPanelRows, gates, gate.rows);
