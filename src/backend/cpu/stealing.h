@@ -115,6 +115,7 @@ class PanelWork {
         [&](int owner, Slice piece) {
           const Slice panels = stretch(owner);
           const int64_t width = items(panels);
+          if (width == 0) return;  // such a stretch has no pieces
           for (int64_t at = piece.first; at < piece.last;) {
             const int64_t round = at / width, base = round * width, end = std::min(piece.last, base + width);
             body(round, Slice{panels.first + (at - base) * together,

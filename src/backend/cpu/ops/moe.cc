@@ -97,9 +97,10 @@ class TogetherInputs {
 
  private:
   uint16_t* begin_of(int worker) const {
-    constexpr uintptr_t kLine = 64;
-    const auto at = reinterpret_cast<uintptr_t>(c_.memory.scratch(worker) + offset_floats_);
-    return reinterpret_cast<uint16_t*>((at + kLine - 1) / kLine * kLine);
+    constexpr size_t kLine = 64;
+    float* const at = c_.memory.scratch(worker) + offset_floats_;
+    const size_t behind = reinterpret_cast<uintptr_t>(at) % kLine;
+    return reinterpret_cast<uint16_t*>(at + (kLine - behind) % kLine / sizeof(float));
   }
 
   const Context& c_;

@@ -28,6 +28,8 @@ struct Block {
   const uint8_t *words, *halves;
   int first;
 
+  Block(const uint8_t* words_at, const uint8_t* halves_at, int lane)
+      : words(words_at), halves(halves_at), first(lane) {}
   I word(int index) const { return Lanes::load(words + index * kWordBytes + 4 * first); }
   /// The index-th 16 bits a row.
   const uint8_t* half_at(int index) const { return halves + index * kHalfBytes + 2 * first; }
