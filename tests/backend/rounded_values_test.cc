@@ -21,8 +21,8 @@ struct Ids {
   TensorId normed, a, gated, sum, shared, of_experts, out;
 };
 
-/// A norm that two products read, a gated network, experts, and another norm and product. `others`: someone
-/// else reads each of the values that would stay rounded.
+/// A norm that a product and a gated network read, and experts behind them. `others`: someone else reads each
+/// of the values that would stay rounded.
 OpCase op_case(int64_t rows, Ids& ids, bool others) {
   return {"", rows, [&ids, others](Builder& b) {
             const auto weight = [&](quant::Type type, int64_t matrices, int64_t outputs, int64_t inputs) {
