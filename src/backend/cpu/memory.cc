@@ -37,6 +37,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       kernels_(kernels),
       plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
       scratch_bytes_(worker_bytes(scratch_floats)),
+      cache_pages_(options.cache_pages),
       bf16_cache_(bf16_cache),
       rounded_from_(std::move(rounded_from)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
@@ -77,7 +78,7 @@ Cache Memory::cache() const {
   const Tensor& t = program_[program_.cache()];
   quant::CacheRow format = t.cache_row();
   if (format.type == quant::Type::F16 && bf16_cache_) format.type = quant::Type::BF16;
-  return {cache_.data(), t.shape[0], format.bytes(), format};
+  return {cache_.data(), t.shape[0], cache_pages_, format.bytes(), format};
 }
 
 float* Memory::scratch(int worker) const {

@@ -1,6 +1,7 @@
 // Where an executable's data lies: one arena for all activations, the paged latent cache, a scratch a worker.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,15 +35,22 @@ struct Rows {
   T* operator()(int64_t row, int64_t head = 0) const { return data + row * row_stride + head * head_stride; }
 };
 
-/// The cache: rows of numbers in its own format.
+/// The cache: rows of numbers in its own format, [pages / kRun][layers][kRun pages][kPageRows], the last run
+/// of pages shorter. A layer's pages are read one after the other: side by side, they share the entries of
+/// page tables that the system keeps for every 2 MB, and the first pages of a large cache still take no more
+/// memory than a few runs.
 struct Cache {
+  static constexpr int64_t kRun = 8;
+
   std::byte* data;
-  int64_t layers, row_bytes;
+  int64_t layers, pages, row_bytes;
   quant::CacheRow format;
 
   std::byte* row(int64_t layer, int64_t slot) const {
-    const int64_t page = slot / program::kPageRows, row = slot % program::kPageRows;
-    return data + ((page * layers + layer) * program::kPageRows + row) * row_bytes;
+    const int64_t page = slot / program::kPageRows, first = page / kRun * kRun;
+    const int64_t run = std::min(kRun, pages - first);
+    const int64_t row = (first * layers + layer * run + page - first) * program::kPageRows;
+    return data + (row + slot % program::kPageRows) * row_bytes;
   }
   /// Decodes `count` rows that follow each other, as those of a page's layer do, to out [count][columns].
   void decode(const std::byte* rows, float* out, int64_t count) const {
@@ -87,7 +95,7 @@ class Memory {
   const PackedWeights& packed_;
   const MatmulKernels& kernels_;
   program::MemoryPlan plan_;
-  int64_t scratch_bytes_;
+  int64_t scratch_bytes_, cache_pages_;
   bool bf16_cache_;
   std::vector<int64_t> rounded_from_;  // by TensorId
   Pages arena_, cache_, scratch_;
