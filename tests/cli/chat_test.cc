@@ -47,9 +47,11 @@ TEST_F(Chat, AnswersEachLineOnStandardOutputAlone) {
   EXPECT_EQ(chat("").out, "");
 }
 
+// The second answer's words lead by half a logit and more: a chat and a prompt read at once do not round
+// alike.
 TEST_F(Chat, TurnsAreRenderedByTheTemplate) {
   const CommandResult result =
-      chat("/set system You are a fox.\nWho are you?\n/set think off\nAnd who am I?\n/save " +
+      chat("/set system You are a fox.\nAre you hungry?\n/set think off\nWhat do you see?\n/save " +
                path("c.json") + "\n",
            "--verbose");
   ASSERT_EQ(result.code, 0) << result.err;
@@ -57,13 +59,14 @@ TEST_F(Chat, TurnsAreRenderedByTheTemplate) {
   ASSERT_EQ(messages.size(), 5u);
   EXPECT_EQ(saved("c.json")["model"], "Fairy Tales");
   EXPECT_EQ(messages[0], (nlohmann::json{{"role", "system"}, {"content", "You are a fox."}}));
-  EXPECT_EQ(messages[1], (nlohmann::json{{"role", "user"}, {"content", "Who are you?"}}));
+  EXPECT_EQ(messages[1], (nlohmann::json{{"role", "user"}, {"content", "Are you hungry?"}}));
   EXPECT_EQ(messages[2]["role"], "assistant");
   const std::string first = messages[2]["content"], second = messages[4]["content"];
   EXPECT_EQ(result.out, first + "\n" + second + "\n");
   // The same prompt written out, as tokens of their own.
-  const std::string prompt = "[gMASK]<sop><|system|>You are a fox.<|user|>Who are you?<|assistant|></think>" +
-                             first + "<|user|>And who am I?<|assistant|></think>";
+  const std::string prompt =
+      "[gMASK]<sop><|system|>You are a fox.<|user|>Are you hungry?<|assistant|></think>" + first +
+      "<|user|>What do you see?<|assistant|></think>";
   const CommandResult plain = run("run --temp 0 -n 12 -f " + write("prompt", prompt));
   EXPECT_EQ(plain.out, second + "\n");
 }

@@ -1,21 +1,13 @@
 // Scores of attention over expanded keys to weights, in portions between which other work can stand. Include
 // it inside an anonymous namespace only, after immintrin.h and expanded.h.
 
+#include "backend/cpu/simd/power_of_two_avx512.h"
+
 constexpr int64_t kSide = 16;         // columns of a right side's panel
 constexpr int64_t kPair = 2 * kSide;  // its numbers of one pair of inner indices
 
 /// The low vector's numbers before the high one's.
 inline __m512i to_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
-
-/// 2^x for x <= 0, within 2^-18: a polynomial for the fraction (least squares, weighted to be as good
-/// everywhere), what bfloat16 keeps of it is 2^-9.
-inline __m512 power_of_two(__m512 x) {
-  const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  __m512 p = _mm512_set1_ps(0.0135341676f);
-  for (const float coefficient : {0.0520114612f, 0.241442757f, 0.693003835f, 1.0f})
-    p = _mm512_fmadd_ps(p, fraction, _mm512_set1_ps(coefficient));
-  return _mm512_scalef_ps(p, x);
-}
 
 /// The largest of the first `count` scores; at least one.
 inline float largest_of_scores(const float* scores, int64_t count) {
