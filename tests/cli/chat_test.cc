@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "gguf/writer.h"
 #include "support/command.h"
@@ -249,7 +250,9 @@ TEST_F(Chat, TokenizeNamesWhatIsWrong) {
 /// A file of SentencePiece's kind: what the keys of a GGUF file become is tested here.
 TEST_F(Chat, TokenizeReadsSentencePieceFiles) {
   gguf::WritePlan plan;
-  const auto add = [&](const char* key, gguf::WriteValue value) { plan.metadata.push_back({key, value}); };
+  const auto add = [&](const char* key, gguf::WriteValue value) {
+    plan.metadata.push_back({key, std::move(value)});
+  };
   std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
   std::vector<int32_t> types = {2, 3, 3};
   std::vector<float> scores(3, 0.0f);

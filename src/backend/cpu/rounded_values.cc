@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "backend/cpu/multiply.h"
+#include "backend/cpu/tiled.h"
 #include "program/op_info.h"
 
 namespace sluice::backend::cpu {

@@ -97,10 +97,7 @@ class TogetherInputs {
 
  private:
   uint16_t* begin_of(int worker) const {
-    constexpr size_t kLine = 64;
-    float* const at = c_.memory.scratch(worker) + offset_floats_;
-    const size_t behind = reinterpret_cast<uintptr_t>(at) % kLine;
-    return reinterpret_cast<uint16_t*>(at + (kLine - behind) % kLine / sizeof(float));
+    return reinterpret_cast<uint16_t*>(next_line(c_.memory.scratch(worker) + offset_floats_));
   }
 
   const Context& c_;
