@@ -59,4 +59,10 @@ void drop_pages(std::span<const std::byte> bytes) {
   }
 }
 
+void bring_pages(std::span<const std::byte> bytes) {
+  static const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t before = reinterpret_cast<uintptr_t>(bytes.data()) % page;
+  ::madvise(const_cast<std::byte*>(bytes.data()) - before, before + bytes.size(), MADV_WILLNEED);
+}
+
 }  // namespace sluice

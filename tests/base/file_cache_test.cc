@@ -58,9 +58,20 @@ TEST_F(FileCache, ADroppedFileIsReadAgain) {
   EXPECT_TRUE(std::equal(before.begin(), before.end(), file.bytes().begin()));
 }
 
+TEST_F(FileCache, ADroppedPartComesBackBeforeItIsRead) {
+  const MappedFile file(path_);
+  const auto part = file.bytes().subspan(kBytes / 4 + 1, kBytes / 2);
+  drop_pages(file.bytes());
+  const double before = cached(file);
+  bring_pages(part);
+  for (int i = 0; i < 1000 && cached(file) < before + 0.4; ++i) ::usleep(10'000);
+  EXPECT_GE(cached(file), std::min(1.0, before + 0.4)) << before;
+}
+
 TEST_F(FileCache, OtherMemoryIsLeftAlone) {
   const std::vector<std::byte> memory(1 << 20, std::byte{42});
   drop_pages(memory);
+  bring_pages(std::span(memory).subspan(5, 10));
   EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{42}), 1 << 20);
   {
     const MappedFile file(path_);

@@ -14,6 +14,7 @@
 #include "backend/cpu/pack_file.h"
 #include "base/cpu_info.h"
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "program/op_info.h"
 
 namespace sluice::backend::cpu {
@@ -201,15 +202,24 @@ void PackedWeights::decode_row(TensorId id, int64_t row, float* out) const {
 }
 
 void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>& progress) {
-  if (!repack_ || panels_ != pages_.data()) return;
-  const int64_t available = available_memory_bytes();  // 0: cannot be told
-  if (available > 0 && bytes_ > available) {
-    fail(
-        "the packed weights need {:.1f} GB of memory, {:.1f} GB are available; --no-repack runs from the "
-        "file",
-        static_cast<double>(bytes_) * 1e-9, static_cast<double>(available) * 1e-9);
+  if (repack_ && panels_ == pages_.data()) {
+    const int64_t available = available_memory_bytes();  // 0: cannot be told
+    if (available > 0 && bytes_ > available) {
+      fail(
+          "the packed weights need {:.1f} GB of memory, {:.1f} GB are available; --no-repack runs from the "
+          "file",
+          static_cast<double>(bytes_) * 1e-9, static_cast<double>(available) * 1e-9);
+    }
+    pack_into(pages_.data(), team, progress);
   }
-  pack_into(pages_.data(), team, progress);
+  // A token's row of a table that stays in the file would come from the disk, in the middle of a step, where
+  // the table has left the page cache.
+  for (const Op& op : program_.ops()) {
+    const auto* embed = std::get_if<program::Embed>(&op.args);
+    if (embed == nullptr || holds(embed->table.id)) continue;
+    const Matrix table = in_file(embed->table.id);
+    bring_pages({table.data, static_cast<size_t>(table.rows * table.row_bytes)});
+  }
 }
 
 void PackedWeights::pack_into(std::byte* into, Team& team,
