@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <set>
+#include <vector>
 
 namespace sluice::backend::cpu {
 namespace {

@@ -60,6 +60,7 @@ inline int64_t tiled_floats(int64_t rows, int64_t columns) {
 struct RoundedRows {
   const uint16_t* data;
 };
+
 /// Scratch of products on tiles: two panels, a stretch of columns of each unpacked and the next, the sums of
 /// a chunk of rows with both, and those rows.
 struct TiledScratch {
@@ -207,8 +208,8 @@ void multiply_block(const TileKernels& tiles, Stretches& stretches, const TiledP
 
 /// Products on tiles: for each chunk of rows and each `step` of panels, open(the first, those of them that
 /// are there, two panels), soon(the first, those there, first row, rows) for rows of which results come soon,
-/// then take(the first, those there, first row, rows, sums with the one panel, with
-/// the other) for every group of up to kGroupRows rows; sums are [kPanelRows][kGroupRows].
+/// then take(the first, those there, first row, rows, sums with the one panel, with the other) for every
+/// group of up to kGroupRows rows; sums are [kPanelRows][kGroupRows].
 ///
 /// Where columns go in blocks, weights are unpacked once for many rows, and the sums of some steps wait for
 /// the next block. A block is rounded again for the next of these steps, so nobody steals: who did would

@@ -130,15 +130,3 @@ void decode_bf16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t
     }
   }
 }
-
-/// Weights [end] to bfloat16, in place, each pair of rows in a word; the total becomes the rounded ones'.
-inline void weights_to_bf16(const float* weights, int64_t end, uint16_t* out, float* total) {
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t t = 0; t < end; t += 32) {
-    const __m512i rounded = to_bf16(_mm512_loadu_ps(weights + t), _mm512_loadu_ps(weights + t + 16));
-    _mm512_storeu_si512(out + t, rounded);
-    sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(rounded, 16)));
-    sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-65536))));
-  }
-  *total = _mm512_reduce_add_ps(sum);
-}
