@@ -212,13 +212,13 @@ void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>
     }
     pack_into(pages_.data(), team, progress);
   }
-  // A token's row of a table that stays in the file would come from the disk, in the middle of a step, where
-  // the table has left the page cache.
+  // What stays in the file (the token table, norms, routers) may have left the page cache, above with the parts
+  // around it. A step that met it missing would wait for the disk, which then reads some megabytes around it.
   for (const Op& op : program_.ops()) {
-    const auto* embed = std::get_if<program::Embed>(&op.args);
-    if (embed == nullptr || holds(embed->table.id)) continue;
-    const Matrix table = in_file(embed->table.id);
-    bring_pages({table.data, static_cast<size_t>(table.rows * table.row_bytes)});
+    program::info(op).operands(op, [&](const char*, TensorId id, bool) {
+      if (program_[id].kind != Kind::Weight || holds(id)) return;
+      bring_pages(weights_[static_cast<size_t>(program_.storage(id))]);
+    });
   }
 }
 
