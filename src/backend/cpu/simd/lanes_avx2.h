@@ -7,6 +7,7 @@ struct Lanes {
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = true;
   static constexpr bool kSumsAreFloats = false;
+  static constexpr bool kAsksBySteps = false;
   static constexpr bool kAddsPairs = true, kPairs = false;
   using I = __m256i;
   using F = __m256;

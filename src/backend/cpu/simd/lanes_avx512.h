@@ -7,6 +7,8 @@ struct Lanes {
       8;  // activation rows at once: 8 sums, 8 products and the weights fit 32 registers
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
+  /// Lines ahead are asked for one by one, beside the steps of products.
+  static constexpr bool kAsksBySteps = true;
   static constexpr bool kAddsPairs = false;
   static constexpr bool kPairs =
       true;  // panels in pairs: 16 sums and products fit, and loads are what limits
@@ -15,7 +17,13 @@ struct Lanes {
   using F = __m512;
 
   // --- integers ---
-  static I load(const void* at) { return _mm512_loadu_si512(at); }
+  /// Into a register, once, however many use it: registers are many, and g++ 12 would rather have each of
+  /// these load it.
+  static I load(const void* at) {
+    I a = _mm512_loadu_si512(at);
+    asm("" : "+v"(a));
+    return a;
+  }
   static void store(void* at, I a) { _mm512_storeu_si512(at, a); }
   /// The 16 bytes at `at` of as many rows as there are lanes, row_bytes apart: word i of each, for four
   /// words.

@@ -8,6 +8,7 @@ struct Lanes {
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = false;
   static constexpr bool kSumsAreFloats = false;
+  static constexpr bool kAsksBySteps = false;
   static constexpr bool kAddsPairs = false, kPairs = false;
   struct I {
     uint32_t v[kWidth];

@@ -8,6 +8,7 @@ struct Lanes {
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
   static constexpr bool kSumsAreFloats = false;
+  static constexpr bool kAsksBySteps = false;
   static constexpr bool kAddsPairs = false, kPairs = false;
   using I = int32x4_t;
   using F = float32x4_t;

@@ -7,7 +7,7 @@ struct Twice {
   static constexpr int kWidth = 2 * Half::kWidth;
   static constexpr int kMaxTile = Half::kMaxTile, kMaxFloatTile = Half::kMaxFloatTile;
   static constexpr bool kUnroll = Half::kUnroll, kAddsPairs = Half::kAddsPairs, kPairs = Half::kPairs;
-  static constexpr bool kSumsAreFloats = Half::kSumsAreFloats;
+  static constexpr bool kSumsAreFloats = Half::kSumsAreFloats, kAsksBySteps = Half::kAsksBySteps;
   using Common = typename Half::I;
   struct I {
     typename Half::I low, high;

@@ -20,20 +20,21 @@ namespace {
 #include "backend/cpu/simd/exp.h"
 
 /// What panel_body.h's dot_codes gives, for an even number of rows, which makes it the better overload there.
-template <typename Codec, int R>
+template <typename Codec, int R, typename Beside>
 requires(R % 2 == 0) inline void dot_codes(const Codec& codec, int group, int half,
-                                           const QuantBlock* const* x, I* sums);
+                                           const QuantBlock* const* x, I* sums, Beside ask);
 
 #include "backend/cpu/simd/panel_body.h"
 
 /// Integers, so the sums are those of rows taken one by one.
-template <typename Codec, int R>
+template <typename Codec, int R, typename Beside>
 requires(R % 2 == 0) inline void dot_codes(const Codec& codec, int group, int half,
-                                           const QuantBlock* const* x, I* sums) {
+                                           const QuantBlock* const* x, I* sums, Beside ask) {
   constexpr int kSteps = 8 / Codec::kHalves;
   L::Squares squares[R / 2];
   repeat<kSteps / 2>([&](auto step) SLUICE_INLINE {
     const int j = half * kSteps + 2 * step;
+    ask(j), ask(j + 1);
     I codes[2] = {codec.code(group, j), codec.code(group, j + 1)};
     if constexpr (Codec::kBytes) codes[0] = L::signed_bytes(codes[0]), codes[1] = L::signed_bytes(codes[1]);
     const L::EightColumns columns = L::eight_columns(codes[0], codes[1]);

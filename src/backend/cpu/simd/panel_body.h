@@ -23,15 +23,32 @@ SLUICE_INLINE inline void repeat(Function f) {
   }
 }
 
-/// Asks for what lies ahead of `bytes`: a group's lines at a time, since a burst of a whole block's fills up
-/// what a core has for outstanding lines and everything waits.
-template <int bytes>
-SLUICE_INLINE inline void ask_ahead(const uint8_t* at, Prefetch prefetch) {
-  for (int line = 0; line < bytes; line += 64) {
-    if (prefetch.far_bytes >= 0) L::prefetch_far(at + prefetch.far_bytes + line);
-    if (prefetch.near_bytes >= 0) L::prefetch(at + prefetch.near_bytes + line);
+/// Asks for the lines that lie ahead of a block, a few at a time: a burst fills up what a core has for
+/// outstanding lines, and everything waits. `both`: near and far are there.
+template <typename Codec, bool both>
+class Ask {
+ public:
+  Ask(const uint8_t* block, Prefetch prefetch)
+      : far_(block + prefetch.far_bytes), near_(block + prefetch.near_bytes), prefetch_(prefetch) {}
+  /// Beside step 0 .. 7 of a group, or for all of them beside the first.
+  SLUICE_INLINE void operator()(int group, int step) const {
+    if (!L::kAsksBySteps && step != 0) return;
+    const int part = group * 8 + step;
+    for (int line = line_from(part); line < line_from(part + (L::kAsksBySteps ? 1 : 8)); ++line) {
+      if (both || prefetch_.far_bytes >= 0) L::prefetch_far(far_ + 64 * line);
+      if (both || prefetch_.near_bytes >= 0) L::prefetch(near_ + 64 * line);
+    }
   }
-}
+
+ private:
+  /// The first line of the block that begins in this part of it or later.
+  static constexpr int line_from(int part) {
+    return (part * Codec::kPackedBytes / (8 * Codec::kGroups) + 63) / 64;
+  }
+
+  const uint8_t *far_, *near_;
+  Prefetch prefetch_;
+};
 
 /// Where products come as pairs in 16 bits: how many of these can be added up before they are widened, of a
 /// half's `steps`. A pair is at most 2 * 127 * largest.
@@ -66,10 +83,11 @@ SLUICE_INLINE inline I start_of(const QuantBlock& x, int half) {
   }
 }
 
-/// The sums of one half (or the whole) of a group for R rows: integers, so exact.
-template <typename Codec, int R>
+/// The sums of one half (or the whole) of a group for R rows: integers, so exact. ask(j) is called beside
+/// each step.
+template <typename Codec, int R, typename Beside>
 SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, const QuantBlock* const* x,
-                                    I* sums) {
+                                    I* sums, Beside ask) {
   constexpr int kSteps = 8 / Codec::kHalves;
   repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = start_of<Codec>(*x[r], half); });
   using V = std::conditional_t<(R > 0), L, void>;  // names that a tier does not have are not looked up
@@ -79,6 +97,7 @@ SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, con
       I pairs[R];
       repeat<kRun>([&](auto step) SLUICE_INLINE {
         const int j = half * kSteps + run * kRun + step;
+        ask(j);
         const I codes = codec.code(group, j);
         repeat<R>([&](auto r) SLUICE_INLINE {
           const auto four = L::four(x[r]->codes + 4 * j);
@@ -91,6 +110,7 @@ SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, con
   } else {
     repeat<kSteps>([&](auto step) SLUICE_INLINE {
       const int j = half * kSteps + step;
+      ask(j);
       const I codes = codec.code(group, j);
       repeat<R>([&](auto r) SLUICE_INLINE {
         const int8_t* at = x[r]->codes + 4 * j;
@@ -176,12 +196,13 @@ SLUICE_INLINE inline void add_products(const Codec& codec, int group, const Quan
 
 /// One group of 32 columns: sums += scale of x * sum of (scale * (codes . x)) + minimum * sum of x, in
 /// float32.
-template <typename Codec, int R>
-SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBlock* const* x, F* sums) {
+template <typename Codec, int R, typename Beside>
+SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBlock* const* x, F* sums,
+                                    Beside ask) {
   F products[R]{};
   repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
     I dots[R];
-    dot_codes<Codec, R>(codec, group, half, x, dots);
+    dot_codes<Codec, R>(codec, group, half, x, dots, ask);
     scale_dots<Codec, R>(codec, group, half, dots, products);
   });
   add_products<Codec, R>(codec, group, x, products, sums);
@@ -219,7 +240,7 @@ struct PanelSums {
   }
 };
 
-/// The groups of a packed block; x goes on behind it. ask(g) is called once a group.
+/// The groups of a packed block; x goes on behind it.
 template <typename Codec, int R, typename Ask>
 SLUICE_INLINE inline void add_block(const uint8_t* block, const QuantBlock** x, PanelSums<R>& sums, Ask ask) {
   repeat<PanelSums<R>::kParts>([&](auto p) SLUICE_INLINE {
@@ -227,27 +248,34 @@ SLUICE_INLINE inline void add_block(const uint8_t* block, const QuantBlock** x, 
     const QuantBlock* at[R];
     for (int r = 0; r < R; ++r) at[r] = x[r];
     repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
-      if (p == 0) ask(g);
-      add_group<Codec, R>(codec, g, at, sums.of[p]);
+      add_group<Codec, R>(codec, g, at, sums.of[p], [&](int step) SLUICE_INLINE {
+        if (p == 0) ask(g, step);
+      });
       for (int r = 0; r < R; ++r) ++at[r];
     });
   });
   for (int r = 0; r < R; ++r) x[r] += Codec::kGroups;
 }
 
-template <typename Codec, int R>
-void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
-                Prefetch prefetch) {
-  constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
+template <typename Codec, int R, bool both>
+SLUICE_INLINE inline void asking_tile(const uint8_t* panel, int64_t columns, const void* const* rows,
+                                      float* out, Prefetch prefetch) {
   const QuantBlock* x[R];
   PanelSums<R> sums;
   for (int r = 0; r < R; ++r) x[r] = static_cast<const QuantBlock*>(rows[r]);
-  for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns, panel += Codec::kPackedBytes) {
-    add_block<Codec, R>(panel, x, sums, [&](int group) SLUICE_INLINE {
-      ask_ahead<kGroupBytes>(panel + group * kGroupBytes, prefetch);
-    });
-  }
+  for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns, panel += Codec::kPackedBytes)
+    add_block<Codec, R>(panel, x, sums, Ask<Codec, both>(panel, prefetch));
   sums.store(out);
+}
+
+template <typename Codec, int R>
+void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
+                Prefetch prefetch) {
+  // Of few rows' work asking is a good part.
+  constexpr bool kFew = L::kAsksBySteps && R < L::kMaxTile;
+  if (kFew && prefetch.far_bytes >= 0 && prefetch.near_bytes >= 0)
+    return asking_tile<Codec, R, kFew>(panel, columns, rows, out, prefetch);
+  asking_tile<Codec, R, false>(panel, columns, rows, out, prefetch);
 }
 
 /// kPairRows rows times two panels.
@@ -353,12 +381,8 @@ void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, con
   for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
     alignas(64) uint8_t block[Codec::kPackedBytes];
     pack_block<Codec::kType>(file, row_bytes, block);
-    add_block<Codec, 1>(block, &x, sums, [&](int) SLUICE_INLINE {
-      constexpr int kGroupBytes = Codec::kPackedBytes / Codec::kGroups;
-      ask_ahead<kGroupBytes>(next, prefetch);
-      next += kGroupBytes;
-    });
-    file += kBytes;
+    add_block<Codec, 1>(block, &x, sums, Ask<Codec, false>(next, prefetch));
+    file += kBytes, next += Codec::kPackedBytes;
   }
   sums.store(out);
 }
@@ -396,7 +420,11 @@ void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
     };
     int64_t c = 0;
     for (; c + kChains <= columns; c += kChains) {
-      ask_ahead<kChains * kColumnBytes>(at + c * kColumnBytes, prefetch);
+      for (int line = 0; line < kChains * kColumnBytes; line += 64) {
+        const uint8_t* ahead = at + c * kColumnBytes + line;
+        if (prefetch.far_bytes >= 0) L::prefetch_far(ahead + prefetch.far_bytes);
+        if (prefetch.near_bytes >= 0) L::prefetch(ahead + prefetch.near_bytes);
+      }
       repeat<kChains>([&](auto k) SLUICE_INLINE { add_column(c + k, k); });
     }
     for (; c < columns; ++c) add_column(c, 0);
