@@ -154,9 +154,10 @@ class CpuExecutable : public Executable {
       if (!packed_.holds(id)) return;
       const cpu::Matrix matrix = packed_.matrix(id, 0, 0);
       const double numbers = static_cast<double>(matrix.matrices * matrix.rows * matrix.columns);
-      text += fmt::format(", {} {:.4f} B a weight, {} B ahead", name,
-                          static_cast<double>(matrix.matrices * matrix.matrix_bytes) / numbers,
-                          matrix.prefetch.near_bytes);
+      text +=
+          fmt::format(", {} {:.4f} B a weight, {} B ahead", name,
+                      static_cast<double>(matrix.matrices * matrix.panels() * matrix.panel_bytes) / numbers,
+                      matrix.prefetch.near_bytes);
     });
     return text;
   }

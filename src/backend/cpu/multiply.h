@@ -361,22 +361,25 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
     store_rows(store, first, rows, panel * kPanelRows, gates, gate.rows);
   };
   if (count <= kTileRows) {
-    // Every panel is read once. Some of the one matrix come before those of the other, because a processor
-    // that fetches ahead by itself follows one stream and loses two that take turns at every panel.
+    // Every panel is read once. Where both matrices lie in one stream they take turns. Elsewhere some panels
+    // of the one come before those of the other, because a processor that fetches ahead by itself follows one
+    // stream and loses two that take turns at every panel.
     constexpr int64_t kTurn = 8;
-    alignas(64) TileSums gates[kTurn], ups;
+    alignas(64) TileSums gates[kTurn], ups[kTurn];
+    const bool one_stream = gate.panel_stride > gate.panel_bytes;
     work.each(1, 1, [&](int64_t, Slice panels) {
       for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
-        const int64_t end = std::min(panels.last, begin + kTurn);
-        for (int64_t p = begin; p < end; ++p) {
-          const Panel opened = gate.open(m, p, count);
-          multiply_tile(gate, &opened, 1, 0, count, gates + (p - begin), false);
+        const int64_t number = std::min(kTurn, panels.last - begin);
+        const auto multiply_one = [&](const Matrix& w, int64_t i, TileSums* out) {
+          const Panel opened = w.open(m, begin + i, count);
+          multiply_tile(w, &opened, 1, 0, count, out + i, false);
+        };
+        for (int64_t i = 0; i < number; ++i) {
+          multiply_one(gate, i, gates);
+          if (one_stream) multiply_one(up, i, ups);
         }
-        for (int64_t p = begin; p < end; ++p) {
-          const Panel opened = up.open(m, p, count);
-          multiply_tile(up, &opened, 1, 0, count, &ups, false);
-          finish_tile(p, 0, count, gates[p - begin], ups);
-        }
+        for (int64_t i = 0; i < number && !one_stream; ++i) multiply_one(up, i, ups);
+        for (int64_t i = 0; i < number; ++i) finish_tile(begin + i, 0, count, gates[i], ups[i]);
       }
     });
     return;

@@ -133,12 +133,19 @@ PackedWeights::PackedWeights(const program::Program& program, const program::Wei
       }()),
       repack_(repack),
       offset_(program.tensors().size(), -1),
+      stream_(program.tensors().size()),
       pages_(
           [&] {
             for (const Op& op : program.ops()) {
               if (!bind(program, op)->panels) continue;
+              if (const auto* gated = std::get_if<program::GateUp>(&op.args)) {
+                add({gated->gate.id, gated->up.id});
+              } else if (const auto* experts = std::get_if<program::MoeGateUp>(&op.args)) {
+                add({experts->gate.id, experts->up.id});
+                if (experts->shared_gate) add({experts->shared_gate.id, experts->shared_up.id});
+              }
               program::info(op).operands(op, [&](const char*, TensorId id, bool) {
-                if (program[id].kind == Kind::Weight && !holds(id)) add(id);
+                if (program[id].kind == Kind::Weight) add({id});
               });
             }
             if (!repack) bytes_ = workers * kSlots * buffer_bytes_;
@@ -149,12 +156,19 @@ PackedWeights::PackedWeights(const program::Program& program, const program::Wei
   if (!repack) read_in_huge_pages(weights);
 }
 
-void PackedWeights::add(TensorId id) {
-  const Tensor& t = program_[id];
-  offset_[static_cast<size_t>(id)] = bytes_;
-  ids_.push_back(id);
-  bytes_ += t.shape[0] * matrix_bytes(t);
-  buffer_bytes_ = std::max(buffer_bytes_, round_up(2 * panel_bytes(t.type, t.columns()), kLine));
+void PackedWeights::add(std::vector<TensorId> ids) {
+  if (std::any_of(ids.begin(), ids.end(), [this](TensorId id) { return holds(id); })) return;
+  Stream stream{std::move(ids), 0, 0};
+  for (const TensorId id : stream.ids) {
+    const Tensor& t = program_[id];
+    offset_[static_cast<size_t>(id)] = bytes_ + stream.panel_stride;
+    stream_[static_cast<size_t>(id)] = streams_.size();
+    stream.matrix_bytes += matrix_bytes(t);
+    stream.panel_stride += panel_bytes(t.type, t.columns());
+    buffer_bytes_ = std::max(buffer_bytes_, round_up(2 * panel_bytes(t.type, t.columns()), kLine));
+  }
+  bytes_ += program_[stream.ids.front()].shape[0] * stream.matrix_bytes;
+  streams_.push_back(std::move(stream));
 }
 
 Matrix PackedWeights::in_file(TensorId id) const {
@@ -166,6 +180,7 @@ Matrix PackedWeights::in_file(TensorId id) const {
           bytes_of(type, t.stride[0]),
           panel_bytes(t.type, t.columns()),
           bytes_of(type, t.stride[1]),
+          panel_bytes(t.type, t.columns()),
           t.shape[0],
           t.shape[1],
           t.columns(),
@@ -184,8 +199,10 @@ Matrix PackedWeights::in_file(TensorId id) const {
 Matrix PackedWeights::matrix(TensorId id, int worker, int slot) const {
   Matrix matrix = in_file(id);
   if (repack_) {
+    const Stream& stream = streams_[stream_[static_cast<size_t>(id)]];
     matrix.data = panels_ + offset_[static_cast<size_t>(id)];
-    matrix.matrix_bytes = matrix_bytes(program_[id]);
+    matrix.matrix_bytes = stream.matrix_bytes;
+    matrix.panel_stride = stream.panel_stride;
   } else {
     matrix.buffer = reinterpret_cast<uint8_t*>(pages_.data()) + (worker * kSlots + slot) * buffer_bytes_;
   }
@@ -212,8 +229,9 @@ void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>
     }
     pack_into(pages_.data(), team, progress);
   }
-  // What stays in the file (the token table, norms, routers) may have left the page cache, above with the parts
-  // around it. A step that met it missing would wait for the disk, which then reads some megabytes around it.
+  // What stays in the file (the token table, norms, routers) may have left the page cache, above with the
+  // parts around it. A step that met it missing would wait for the disk, which then reads some megabytes
+  // around it.
   for (const Op& op : program_.ops()) {
     program::info(op).operands(op, [&](const char*, TensorId id, bool) {
       if (program_[id].kind != Kind::Weight || holds(id)) return;
@@ -230,27 +248,28 @@ void PackedWeights::pack_into(std::byte* into, Team& team,
     // A part of the file leaves memory together with its neighbours, which are other workers' to read: if one
     // ran ahead by itself, what it has read would stay.
     int64_t since_meeting = 0;
-    for (const TensorId id : ids_) {
-      const Matrix from = in_file(id);
-      std::byte* to = into + offset_[static_cast<size_t>(id)];
-      const int64_t to_stride = matrix_bytes(program_[id]), panels = from.panels();
-      const int64_t chunk = std::max<int64_t>(1, kChunkBytes / from.panel_bytes);
-      const Slice mine = slice_of(from.matrices * panels, worker, team.size());
+    for (const Stream& stream : streams_) {
+      const Matrix any = in_file(stream.ids.front());
+      const int64_t panels = any.panels(), chunk = std::max<int64_t>(1, kChunkBytes / stream.panel_stride);
+      const Slice mine = slice_of(any.matrices * panels, worker, team.size());
       for (int64_t item = mine.first; item < mine.last;) {
         // Some panels of one matrix.
         const int64_t m = item / panels, first = item % panels;
         const int64_t last = std::min({first + chunk, panels, first + mine.last - item});
-        const std::byte* rows = from.data + m * from.matrix_bytes;
-        for (int64_t p = first; p < last; ++p) {
-          from.pack(rows, p, reinterpret_cast<uint8_t*>(to + m * to_stride + p * from.panel_bytes));
+        for (const TensorId id : stream.ids) {
+          const Matrix from = in_file(id);
+          const std::byte* rows = from.data + m * from.matrix_bytes;
+          std::byte* to = into + offset_[static_cast<size_t>(id)] + m * stream.matrix_bytes;
+          for (int64_t p = first; p < last; ++p)
+            from.pack(rows, p, reinterpret_cast<uint8_t*>(to + p * stream.panel_stride));
+          const int64_t row = first * kPanelRows, end = std::min(last * kPanelRows, from.rows);
+          consumed.add({rows + row * from.row_bytes, static_cast<size_t>((end - row) * from.row_bytes)});
         }
-        const int64_t row = first * kPanelRows, end = std::min(last * kPanelRows, from.rows);
-        consumed.add({rows + row * from.row_bytes, static_cast<size_t>((end - row) * from.row_bytes)});
         item += last - first;
-        done += (last - first) * from.panel_bytes;
+        done += (last - first) * stream.panel_stride;
         if (worker == 0 && progress) progress(done, bytes_);
       }
-      since_meeting += from.matrices * to_stride;
+      since_meeting += any.matrices * stream.matrix_bytes;
       if (since_meeting < kTogether) continue;
       team.barrier();
       since_meeting = 0;
@@ -261,11 +280,14 @@ void PackedWeights::pack_into(std::byte* into, Team& team,
 
 std::string PackedWeights::layout() const {
   std::string text = fmt::format("panels of {} rows, version {}\n", kPanelRows, kPackedVersion);
-  for (const TensorId id : ids_) {
-    const Tensor& t = program_[id];
-    text += fmt::format("{} {} {} at {} from {} of {}, strides {}\n", t.name, quant::type_info(t.type).name,
-                        fmt::join(t.shape, "x"), offset_[static_cast<size_t>(id)], t.offset,
-                        program_[program_.storage(id)].name, fmt::join(t.stride, " "));
+  for (const Stream& stream : streams_) {
+    for (const TensorId id : stream.ids) {
+      const Tensor& t = program_[id];
+      text += fmt::format("{} {} {} at {}, panels {} apart, from {} of {}, strides {}\n", t.name,
+                          quant::type_info(t.type).name, fmt::join(t.shape, "x"),
+                          offset_[static_cast<size_t>(id)], stream.panel_stride, t.offset,
+                          program_[program_.storage(id)].name, fmt::join(t.stride, " "));
+    }
   }
   return text + fmt::format("{} bytes\n", bytes_);
 }

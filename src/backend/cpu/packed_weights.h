@@ -23,8 +23,9 @@ struct Panel {
 /// would be another way through memory, so a panel stays as it is for it.
 struct Matrix {
   quant::Type type;
-  const std::byte* data;  // panels; with a buffer the file's rows
-  int64_t matrix_bytes, panel_bytes, row_bytes;
+  const std::byte* data;                         // panels; with a buffer the file's rows
+  int64_t matrix_bytes, panel_bytes, row_bytes;  // from one matrix to the next, of a panel, of a row
+  int64_t panel_stride;                          // from one panel to the next
   int64_t matrices, rows, columns;
   bool quantized;  // products take QuantBlocks (else floats)
   PanelProduct product;
@@ -39,7 +40,7 @@ struct Matrix {
   int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
   const uint8_t* panel(int64_t matrix, int64_t panel) const {
     const std::byte* of_matrix = data + matrix * matrix_bytes;
-    if (buffer == nullptr) return reinterpret_cast<const uint8_t*>(of_matrix + panel * panel_bytes);
+    if (buffer == nullptr) return reinterpret_cast<const uint8_t*>(of_matrix + panel * panel_stride);
     uint8_t* into = buffer + panel % 2 * panel_bytes;
     pack(of_matrix, panel, into);
     return into;
@@ -103,7 +104,15 @@ class PackedWeights {
   int64_t bytes() const { return bytes_; }
 
  private:
-  void add(program::TensorId id);
+  /// Packed matrices whose panels take turns, so that who reads them together reads one stream: a gate and
+  /// its up; or one alone.
+  struct Stream {
+    std::vector<program::TensorId> ids;
+    int64_t matrix_bytes, panel_stride;  // as of Matrix
+  };
+
+  /// Room for these weights, of as many matrices and rows each.
+  void add(std::vector<program::TensorId> ids);
   Matrix in_file(program::TensorId id) const;
 
   const program::Program& program_;
@@ -113,9 +122,10 @@ class PackedWeights {
   const TiledProducts* tiled_;
   std::vector<Prefetch> prefetch_;  // by TensorId
   bool repack_;
-  int64_t buffer_bytes_ = 0;            // of two panels, the largest
-  std::vector<int64_t> offset_;         // by TensorId; -1: not packed
-  std::vector<program::TensorId> ids_;  // packed, in the order of offset_
+  int64_t buffer_bytes_ = 0;     // of two panels, the largest
+  std::vector<int64_t> offset_;  // by TensorId; -1: not packed
+  std::vector<size_t> stream_;   // by TensorId, of those that are packed
+  std::vector<Stream> streams_;  // in the order of offset_
   int64_t bytes_ = 0;
   Pages pages_;
   const std::byte* panels_;  // in pages_, or a file's

@@ -96,17 +96,27 @@ class TiledPanel {
                           static_cast<int>(whole_groups(rows) / kGroupRows), sums);
   }
   void unpack(int64_t first, int64_t columns, uint16_t* into) const {
-    if (columns > 0) weight_->unpack(at(first), columns, into, weight_->prefetch);
+    if (columns > 0) weight_->unpack(at(first), columns, into, ahead(first));
   }
   bool unpacks_beside() const { return weight_->on_tiles.beside != nullptr; }
   /// A product beside which kBesideGroups groups of columns are unpacked, from `first` on.
   void unpack_beside(const uint16_t* const* panels, const uint16_t* x0, const uint16_t* x1, bool more,
                      float* sums, int64_t first, uint16_t* into) const {
-    weight_->on_tiles.beside(panels, x0, x1, more, sums, at(first), weight_->prefetch, into);
+    weight_->on_tiles.beside(panels, x0, x1, more, sums, at(first), ahead(first), into);
   }
 
  private:
-  const uint8_t* at(int64_t column) const { return data_ + weight_->panel_bytes * column / weight_->columns; }
+  int64_t offset(int64_t column) const { return weight_->panel_bytes * column / weight_->columns; }
+  const uint8_t* at(int64_t column) const { return data_ + offset(column); }
+  /// Where another matrix's panels lie between this one's, what lies ahead is beyond them.
+  Prefetch ahead(int64_t column) const {
+    const auto between = static_cast<int32_t>(weight_->panel_stride - weight_->panel_bytes);
+    Prefetch prefetch = weight_->prefetch;
+    for (int32_t* bytes : {&prefetch.far_bytes, &prefetch.near_bytes}) {
+      if (offset(column) + *bytes >= weight_->panel_bytes) *bytes += between;
+    }
+    return prefetch;
+  }
 
   const Matrix* weight_ = nullptr;
   const uint8_t* data_ = nullptr;
