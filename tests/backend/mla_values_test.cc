@@ -142,6 +142,8 @@ std::vector<Param> all_cases() {
                     {{0, 0, 70}, {1, 0, 130}, {3, 0, 40}},
                     {{0, 70, 1}, {3, 40, 1}, {1, 130, 150}, {2, 0, 257}}});
     list.push_back({shape, "before answers", {{0, 0, 70}}, {{1, 0, 140}, {0, 70, 1}}});
+    list.push_back({shape, "one answer, a chunk", {{0, 0, 127}}, {{0, 127, 1}}});
+    list.push_back({shape, "one answer, two chunks", {{0, 0, 128}}, {{0, 128, 1}}});
   }
   return list;
 }
@@ -166,8 +168,11 @@ TEST(MlaValues, BitsDependNeitherOnThreadsNorOnNeighbours) {
     // Inputs are the same row by row, whoever's row it is.
     const Chunks beside_another = {{3, 0, 1}, {2, 210, 193}};
     EXPECT_EQ(last(values, kLite, 193), last(values_of(run, *cpu(2), cached, beside_another), kLite, 193));
-    const auto alone = values_of(run, *cpu(1), cached, {{0, 70, 1}});
-    EXPECT_EQ(alone, std::vector<float>(values.begin(), values.begin() + static_cast<int64_t>(alone.size())));
+    for (const int threads : {1, 2, 3, 4}) {  // those that four heads can be dealt to take heads
+      const auto alone = values_of(run, *cpu(threads), cached, {{0, 70, 1}});
+      EXPECT_EQ(alone,
+                std::vector<float>(values.begin(), values.begin() + static_cast<int64_t>(alone.size())));
+    }
   }
 }
 

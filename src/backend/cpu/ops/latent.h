@@ -12,6 +12,11 @@ int64_t multiply_heads_scratch(const program::Program& p, const program::HeadMat
                                const program::CompileOptions& options);
 
 void attend_latent(const program::Program& p, const program::MlaAttend& op, const Context& c);
+/// Whether a step is one row so short that its workers best take heads: the same as in multiply_heads, so
+/// that nobody waits for anybody between the three ops.
+bool attends_own_heads(const program::Program& p, const program::MlaAttend& op, const Context& c);
+/// Then instead: of this worker's heads alone. The same bits.
+void attend_own_heads(const program::Program& p, const program::MlaAttend& op, const Context& c);
 int64_t latent_scratch(const program::Program& p, const program::MlaAttend& op,
                        const program::CompileOptions& options);
 

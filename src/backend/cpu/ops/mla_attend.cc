@@ -107,6 +107,19 @@ class Attention {
     shared_chunks();
   }
 
+  /// These heads of the step's one row, which has one chunk.
+  void run_heads(Slice heads) {
+    const Unit unit = unit_from(0);
+    decode(unit, 0);
+    for (int64_t head = heads.first; head < heads.last; head += kQueries) {
+      const Item item{unit, 0, head, std::min(kQueries, heads.last - head)};
+      pack(unit, item.query, item.count, mine_.packed);
+      const ChunkResult result = mine_.result(mine_.chunk);
+      attend(item, mine_.packed, false, result);
+      add_group(item, result, 0, item.count);
+    }
+  }
+
  private:
   Scratch scratch_of(int worker) const { return {c_.memory.scratch(worker), kernels_, shape_, heads_}; }
   int64_t length(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)] + 1; }
@@ -419,6 +432,14 @@ void decode_rows(const AttendKernels& kernels, const Cache& cache, const std::by
 }
 
 void attend_latent(const Program& p, const MlaAttend& op, const Context& c) { Attention(p, op, c).run(); }
+
+bool attends_own_heads(const Program& p, const MlaAttend& op, const Context& c) {
+  return c.input.rows() == 1 && c.input.positions[0] < kChunkRows && p[op.q.id].heads() % c.workers == 0;
+}
+
+void attend_own_heads(const Program& p, const MlaAttend& op, const Context& c) {
+  Attention(p, op, c).run_heads(c.slice(p[op.q.id].heads()));
+}
 
 int64_t latent_scratch(const Program& p, const MlaAttend& op, const CompileOptions& options) {
   const AttendShape shape{p[op.cache.id].columns(), p[op.out.id].columns()};

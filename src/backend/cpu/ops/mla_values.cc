@@ -247,10 +247,15 @@ void mla_values(const Program& p, const Op& record, const Context& c) {
   if (others > 0) {
     const StepInput before = c.input.first(others);
     const Context of_others{c.memory, before, c.worker, c.workers, c.isa, c.team};
+    const bool own_heads = attends_own_heads(p, op.attend, of_others);
     multiply_heads(p, op.queries, of_others);
-    c.meet();
-    attend_latent(p, op.attend, of_others);
-    c.meet();
+    if (own_heads) {
+      attend_own_heads(p, op.attend, of_others);
+    } else {
+      c.meet();
+      attend_latent(p, op.attend, of_others);
+      c.meet();
+    }
     multiply_heads(p, op.values, of_others);
   }
   expanded.run(others);
