@@ -257,6 +257,13 @@ SLUICE_INLINE inline void add_block(const uint8_t* block, const QuantBlock** x, 
   for (int r = 0; r < R; ++r) x[r] += Codec::kGroups;
 }
 
+/// Whether bodies without a question at every line are worth their space: of few rows' work asking is a good
+/// part.
+template <int R>
+inline bool asks_for_both(Prefetch prefetch) {
+  return L::kAsksBySteps && R < L::kMaxTile && prefetch.far_bytes >= 0 && prefetch.near_bytes >= 0;
+}
+
 template <typename Codec, int R, bool both>
 SLUICE_INLINE inline void asking_tile(const uint8_t* panel, int64_t columns, const void* const* rows,
                                       float* out, Prefetch prefetch) {
@@ -271,10 +278,8 @@ SLUICE_INLINE inline void asking_tile(const uint8_t* panel, int64_t columns, con
 template <typename Codec, int R>
 void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
                 Prefetch prefetch) {
-  // Of few rows' work asking is a good part.
-  constexpr bool kFew = L::kAsksBySteps && R < L::kMaxTile;
-  if (kFew && prefetch.far_bytes >= 0 && prefetch.near_bytes >= 0)
-    return asking_tile<Codec, R, kFew>(panel, columns, rows, out, prefetch);
+  if (asks_for_both<R>(prefetch))
+    return asking_tile<Codec, R, L::kAsksBySteps>(panel, columns, rows, out, prefetch);
   asking_tile<Codec, R, false>(panel, columns, rows, out, prefetch);
 }
 
@@ -369,9 +374,9 @@ SLUICE_INLINE inline void pack_block(const uint8_t* file, int64_t row_bytes, uin
 /// Rows are packed block by block, on their way to the registers. What lies more than a panel ahead is asked
 /// for meanwhile, from front to back, because 16 rows side by side are no stream that a processor sees; and
 /// so that a panel's last rows are there, too, when its first blocks are wanted.
-template <typename Codec>
-void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* activation,
-                  float* out, Prefetch prefetch) {
+template <typename Codec, bool both>
+SLUICE_INLINE inline void asking_file_tile(const std::byte* rows, int64_t row_bytes, int64_t columns,
+                                           const void* activation, float* out, Prefetch prefetch) {
   constexpr int kBytes = Codec::kPackedBytes / kPanelRows;
   static_assert(kBytes == find_layout(Codec::kType)->bytes());
   const auto* file = reinterpret_cast<const uint8_t*>(rows);
@@ -381,10 +386,18 @@ void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, con
   for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
     alignas(64) uint8_t block[Codec::kPackedBytes];
     pack_block<Codec::kType>(file, row_bytes, block);
-    add_block<Codec, 1>(block, &x, sums, Ask<Codec, false>(next, prefetch));
+    add_block<Codec, 1>(block, &x, sums, Ask<Codec, both>(next, prefetch));
     file += kBytes, next += Codec::kPackedBytes;
   }
   sums.store(out);
+}
+
+template <typename Codec>
+void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* activation,
+                  float* out, Prefetch prefetch) {
+  if (asks_for_both<1>(prefetch))
+    return asking_file_tile<Codec, L::kAsksBySteps>(rows, row_bytes, columns, activation, out, prefetch);
+  asking_file_tile<Codec, false>(rows, row_bytes, columns, activation, out, prefetch);
 }
 
 // The columns of a panel of floats: 16 numbers each.
