@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kBytes = (8 << 20) + 100;
+constexpr size_t kBytes = (40 << 20) + 100;  // more than a disk reads ahead at once
 
 class FileCache : public testing::Test {
  protected:
