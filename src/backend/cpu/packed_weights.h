@@ -87,8 +87,8 @@ class PackedWeights {
 
   /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
   /// thread, if it is there. The file's pages are given back to the system as they have been read: what a
-  /// process holds, page cache included, grows by no more than what readers are ahead. A token table that
-  /// stays in the file is asked for in the end.
+  /// process holds, page cache included, grows by no more than what readers are ahead. What stays in the file
+  /// (the token table, norms, routers) is asked for in the end.
   void load(Team& team, const std::function<void(int64_t, int64_t)>& progress);
   /// The same to other memory of bytes().
   void pack_into(std::byte* into, Team& team, const std::function<void(int64_t, int64_t)>& progress) const;

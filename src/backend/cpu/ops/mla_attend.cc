@@ -8,6 +8,8 @@
 //   elsewhere  the workers share the chunks and leave their results in their scratch, those of a group put
 //              together already by who has computed it from its first chunk on; then each puts some heads
 //              together
+// In mla_values a step of one row with one chunk goes a third way where heads can be dealt out evenly: a
+// worker takes some heads from their queries to their values (attend_own_heads), and nobody meets.
 #include <algorithm>
 #include <cmath>
 
