@@ -114,6 +114,43 @@ TEST_P(PanelProductTest, OfTwoPanelsHasTheBitsOfEach) {
   }
 }
 
+TEST_P(PanelProductTest, OfManyRowsHasTheBitsOfOne) {
+  const auto [isa, type_id] = GetParam();
+  const MatmulKernels& kernels = matmul_kernels(isa);
+  const ManyProduct of_many = many_product(kernels, type_id);
+  ASSERT_EQ(of_many != nullptr, takes_quantized(type_id) && isa == Isa::Avx2) << "of all but floats";
+  if (of_many == nullptr) return;
+  const quant::TypeInfo& type = quant::type_info(type_id);
+  std::mt19937_64 random(8);
+  // Less than a stretch of columns, and one with a part of the next.
+  for (const int64_t columns : {256, 768}) {
+    const int64_t row_bytes = quant::bytes_of(type, columns), blocks_a_row = columns / kQuantColumns;
+    std::vector<std::byte> file(static_cast<size_t>(kPanelRows * row_bytes));
+    test::random_weights(type, file, random);
+    std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type_id, columns)));
+    pack_panel(type_id, file.data(), row_bytes, kPanelRows, columns, panel.data());
+    std::normal_distribution<float> normal;
+    std::vector<float> x(static_cast<size_t>(kManyRows * columns)), expected(kManyRows * kPanelRows);
+    for (float& value : x) value = normal(random);
+    std::vector<QuantBlock> blocks(static_cast<size_t>(kManyRows * blocks_a_row));
+    kernels.quantize(x.data(), kManyRows * columns, blocks.data());
+    const void* rows[kManyRows];
+    for (int i = 0; i < kManyRows; ++i) {
+      rows[i] = &blocks[static_cast<size_t>(i * blocks_a_row)];
+      panel_product(kernels, type_id)(panel.data(), columns, rows + i, 1, &expected[i * kPanelRows],
+                                      kAskNothing);
+    }
+    for (const int count : {1, 9, 62, kManyRows}) {
+      std::vector<float> out(static_cast<size_t>(count) * kPanelRows + 1, NAN);
+      of_many(panel.data(), columns, rows, count, out.data(), {0, 0});
+      EXPECT_TRUE(std::isnan(out.back())) << "written past the end";
+      out.pop_back();
+      EXPECT_TRUE(std::equal(out.begin(), out.end(), expected.begin()))
+          << count << " rows, " << columns << " columns";
+    }
+  }
+}
+
 TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
   const auto [isa, type_id] = GetParam();
   const FileProduct of_file = file_product(matmul_kernels(isa), type_id);

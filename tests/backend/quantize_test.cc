@@ -39,12 +39,15 @@ TEST_P(QuantizeTest, IsWithinHalfAStepAndSumsItsCodes) {
       sums[i / 16] += blocks[b].codes[i];
     }
     EXPECT_FLOAT_EQ(blocks[b].scale, largest / 127);
+    // What sums begin with goes on from nothing, or from the bits of 1.5 * 2^23 where sums are floats.
+    const int32_t bits = std::bit_cast<int32_t>(0x1.8p23f);
+    const int32_t nothing = blocks[b].starts[0] > bits / 2 ? bits : 0;
     for (const int h : {0, 1}) {
-      // Where sums are floats: the bits of 1.5 * 2^23, less 32 of them.
-      const int32_t bits = std::bit_cast<int32_t>(0x1.8p23f);
-      const bool starts = blocks[b].sums[h] > bits / 2;
-      EXPECT_EQ(blocks[b].sums[h], starts ? bits - 32 * sums[h] : sums[h]);
+      EXPECT_EQ(blocks[b].half_starts[h], nothing - 32 * sums[h]);
+      EXPECT_FLOAT_EQ(blocks[b].scaled_sums[h], blocks[b].scale * static_cast<float>(sums[h]));
     }
+    EXPECT_EQ(blocks[b].starts[0], nothing - 8 * (sums[0] + sums[1]));
+    EXPECT_EQ(blocks[b].starts[1], nothing - 128 * (sums[0] + sums[1]));
     EXPECT_FLOAT_EQ(blocks[b].scaled_sum, blocks[b].scale * static_cast<float>(sums[0] + sums[1]));
   }
 }

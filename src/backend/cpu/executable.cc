@@ -141,6 +141,11 @@ class CpuExecutable : public Executable {
     });
     if (!kernel.panels) return text;
     text += fmt::format(": panels of {} outputs x {} rows", cpu::kPanelRows, cpu::kTileRows);
+    bool many = false;
+    info(op).operands(op, [&](const char*, TensorId id, bool) {
+      many = many || (packed_.holds(id) && packed_.matrix(id, 0, 0).many_product != nullptr);
+    });
+    if (many) text += fmt::format(", of which up to {} share the unpacking", cpu::kManyRows);
     if (cpu::tile_kernels(isa_) != nullptr) {
       std::set<int> from;
       info(op).operands(op, [&](const char*, TensorId id, bool) {

@@ -97,34 +97,45 @@ inline int64_t rows_in_cache(int64_t columns) {
   return std::max<int64_t>(kTileRows, kFloats / input_floats(1, columns) / kTileRows * kTileRows);
 }
 
-/// For each `step` of panels: open(panel, those of them that are there), then tile(first row, rows, whether
-/// the panel was read before) for all of `count` rows, so that a panel's tiles follow each other while it is
-/// in the first-level cache.
+/// For each `step` of panels: open(panel, those of them that are there), then tile(first row, up to `most`
+/// rows, whether the panel was read before) for all of `count` rows, so that a panel's tiles follow each
+/// other while it is in the first-level cache.
 template <typename Open, typename Tile>
-void each_tile(const PanelWork& work, int64_t step, int64_t count, int64_t columns, Open open, Tile tile) {
+void each_tile(const PanelWork& work, int64_t step, int64_t most, int64_t count, int64_t columns, Open open,
+               Tile tile) {
   const int64_t chunk = rows_in_cache(columns);
   work.each((count + chunk - 1) / chunk, step, [&](int64_t round, Slice panels) {
     const int64_t begin = round * chunk, end = std::min(count, begin + chunk);
     for (int64_t p = panels.first; p < panels.last; p += step) {
       open(p, std::min(step, panels.last - p));
-      for (int64_t i = begin; i < end; i += kTileRows)
-        tile(i, std::min<int64_t>(kTileRows, end - i), i > begin);
+      for (int64_t i = begin; i < end; i += most) tile(i, std::min(most, end - i), i > begin);
     }
   });
 }
 
 /// The sums of a tile of rows with a panel.
-using TileSums = float[kTileRows * kPanelRows];
+template <int kRows>
+using TileSums = float[kRows * kPanelRows];
+
+/// Rows of a tile, of `count` rows with this weight.
+inline int64_t tile_rows(const Matrix& w, int64_t count) {
+  return w.many_product != nullptr && count > kTileRows ? kManyRows : kTileRows;
+}
 
 /// Panels that products of `count` rows take side by side of this weight.
 inline int64_t panels_at_once(const Matrix& w, int64_t count) {
   return w.pair_product != nullptr && count > kTileRows ? 2 : 1;
 }
 
-/// out[p] = panel p of one or two, of weights like w, times x[0] .. x[rows - 1]. Two are taken together once
-/// they have been read (again): memory gives one stream quicker than two.
-inline void multiply_panels(const Matrix& w, const Panel* panels, int64_t number, const void* const* x,
-                            int64_t rows, TileSums* out, bool again) {
+/// out[p] = panel p of one or two, of weights like w, times x[0] .. x[rows - 1], up to tile_rows of them. Two
+/// are taken together once they have been read (again): memory gives one stream quicker than two.
+template <size_t n>
+void multiply_panels(const Matrix& w, const Panel* panels, int64_t number, const void* const* x, int64_t rows,
+                     float (*out)[n], bool again) {
+  if (rows > kTileRows) {
+    for (int64_t p = 0; p < number; ++p) w.multiply_many(panels[p], x, rows, out[p], again);
+    return;
+  }
   int64_t done = 0;
   if (again && number == 2 && w.pair_product != nullptr) {
     const uint8_t* packed[2] = {panels[0].packed, panels[1].packed};
@@ -274,9 +285,10 @@ void multiply(const Matrix& w, int64_t m, const PanelWork& work, int64_t count, 
     panel = p, number = there;
     for (int64_t k = 0; k < number; ++k) opened[k] = w.open(m, p + k, count);
   };
-  each_tile(work, step, count, w.columns, open, [&](int64_t first, int64_t rows, bool again) {
-    alignas(64) TileSums out[2];
-    const void* rows_x[kTileRows];
+  const int64_t most = tile_rows(w, count);
+  each_tile(work, step, most, count, w.columns, open, [&](int64_t first, int64_t rows, bool again) {
+    alignas(64) TileSums<kManyRows> out[2];
+    const void* rows_x[kManyRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(first + i);
     for (int64_t k = 0; k < number; ++k) ask(store, first, rows, (panel + k) * kPanelRows);
     multiply_panels(w, opened, number, rows_x, rows, out, again);
@@ -351,8 +363,8 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
   }
   if (gate.quantized || up.quantized) x.quantize(kernels);
   const auto multiply_tile = [&](const Matrix& w, const Panel* opened, int64_t number, int64_t first,
-                                 int64_t rows, TileSums* out, bool again) {
-    const void* rows_x[kTileRows];
+                                 int64_t rows, auto* out, bool again) {
+    const void* rows_x[kManyRows];
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(w, index(first + i));
     multiply_panels(w, opened, number, rows_x, rows, out, again);
   };
@@ -365,12 +377,12 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
     // of the one come before those of the other, because a processor that fetches ahead by itself follows one
     // stream and loses two that take turns at every panel.
     constexpr int64_t kTurn = 8;
-    alignas(64) TileSums gates[kTurn], ups[kTurn];
+    alignas(64) TileSums<kTileRows> gates[kTurn], ups[kTurn];
     const bool one_stream = gate.panel_stride > gate.panel_bytes;
     work.each(1, 1, [&](int64_t, Slice panels) {
       for (int64_t begin = panels.first; begin < panels.last; begin += kTurn) {
         const int64_t number = std::min(kTurn, panels.last - begin);
-        const auto multiply_one = [&](const Matrix& w, int64_t i, TileSums* out) {
+        const auto multiply_one = [&](const Matrix& w, int64_t i, TileSums<kTileRows>* out) {
           const Panel opened = w.open(m, begin + i, count);
           multiply_tile(w, &opened, 1, 0, count, out + i, false);
         };
@@ -384,7 +396,7 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
     });
     return;
   }
-  alignas(64) TileSums sums[2];  // of gate and up
+  alignas(64) TileSums<kManyRows> sums[2];  // of gate and up
   Panel opened[2]{};
   int64_t panel = 0;
   const auto open = [&](int64_t p, int64_t) {
@@ -392,7 +404,8 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
     panel = p;
   };
   const bool alike = gate.type == up.type;
-  each_tile(work, 1, count, gate.columns, open, [&](int64_t first, int64_t rows, bool again) {
+  const int64_t most = std::min(tile_rows(gate, count), tile_rows(up, count));
+  each_tile(work, 1, most, count, gate.columns, open, [&](int64_t first, int64_t rows, bool again) {
     ask(store, first, rows, panel * kPanelRows);
     multiply_tile(gate, opened, alike ? 2 : 1, first, rows, sums, again);
     if (!alike) multiply_tile(up, opened + 1, 1, first, rows, sums + 1, again);

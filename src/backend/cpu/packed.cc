@@ -211,6 +211,14 @@ PairProduct pair_product(const MatmulKernels& kernels, Type type) {
   return (kernels.*kernels_of(type).product).pair;
 }
 
+ManyProduct many_product(const MatmulKernels& kernels, Type type) {
+  return (kernels.*kernels_of(type).product).many;
+}
+
+PanelNumbers panel_numbers(const MatmulKernels& kernels, Type type) {
+  return (kernels.*kernels_of(type).product).numbers;
+}
+
 PanelUnpack panel_unpack(const UnpackKernels* kernels, Type type) {
   const auto unpack = kernels_of(type).unpack;
   return kernels == nullptr || unpack == nullptr ? nullptr : kernels->*unpack;

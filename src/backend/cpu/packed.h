@@ -42,6 +42,12 @@ FileProduct file_product(const MatmulKernels& kernels, quant::Type type);
 /// The same for two panels and kPairRows rows; null where the tier gains nothing by it.
 PairProduct pair_product(const MatmulKernels& kernels, quant::Type type);
 
+/// The same for many rows, which share the unpacking of the panel; null likewise.
+ManyProduct many_product(const MatmulKernels& kernels, quant::Type type);
+
+/// What gives a panel's numbers; null likewise.
+PanelNumbers panel_numbers(const MatmulKernels& kernels, quant::Type type);
+
 /// What unpacks a panel of this type to bf16; null where the tier has no such products (kernels is null) or
 /// the type has none.
 PanelUnpack panel_unpack(const UnpackKernels* kernels, quant::Type type);

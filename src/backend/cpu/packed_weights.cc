@@ -188,6 +188,8 @@ Matrix PackedWeights::in_file(TensorId id) const {
           panel_product(kernels_, t.type),
           file_product(kernels_, t.type),
           pairs_pay(t.type) ? pair_product(kernels_, t.type) : nullptr,
+          many_product(kernels_, t.type),
+          panel_numbers(kernels_, t.type),
           panel_unpack(unpack_, t.type),
           tiled_product(tiled_, t.type),
           tiled_from(t.type),

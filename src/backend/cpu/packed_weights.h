@@ -31,6 +31,8 @@ struct Matrix {
   PanelProduct product;
   FileProduct file_product;  // may be null
   PairProduct pair_product;  // may be null
+  ManyProduct many_product;  // may be null
+  PanelNumbers numbers;      // may be null
   PanelUnpack unpack;        // for products of bf16; may be null
   TiledProduct on_tiles;     // while it is unpacked; may be null
   int tiled_from;            // rows
@@ -57,6 +59,10 @@ struct Matrix {
     if (panel.packed == nullptr)
       return file_product(panel.rows, row_bytes, columns, x[0], out, file_prefetch);
     product(panel.packed, columns, x, static_cast<int>(count), out, again ? kAskNothing : prefetch);
+  }
+  /// The same for up to kManyRows rows, where there is a many_product.
+  void multiply_many(Panel panel, const void* const* x, int64_t count, float* out, bool again) const {
+    many_product(panel.packed, columns, x, static_cast<int>(count), out, again ? kAskNothing : prefetch);
   }
   /// Packs a panel of a matrix that lies in the file's order.
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;

@@ -7,6 +7,7 @@ struct Lanes {
   static constexpr int kMaxTile = 4;
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = false;
+  static constexpr bool kUnpacks = false;
   static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAsksBySteps = false;
   static constexpr bool kAddsPairs = false, kPairs = false;
@@ -98,7 +99,7 @@ struct Lanes {
       return sum.v[i] + static_cast<uint32_t>(products);
     });
   }
-  static I start_bytes(int32_t sum) { return all(-128 * sum); }
+  static I start_bytes(int32_t start) { return all(start); }
   static I dot_bytes(I sum, I codes, Four x) { return dot(sum, codes, x); }
 
   static F all_f(float value) {

@@ -6,7 +6,8 @@ template <typename Half>
 struct Twice {
   static constexpr int kWidth = 2 * Half::kWidth;
   static constexpr int kMaxTile = Half::kMaxTile, kMaxFloatTile = Half::kMaxFloatTile;
-  static constexpr bool kUnroll = Half::kUnroll, kAddsPairs = Half::kAddsPairs, kPairs = Half::kPairs;
+  static constexpr bool kUnroll = Half::kUnroll, kUnpacks = Half::kUnpacks, kAddsPairs = Half::kAddsPairs,
+                        kPairs = Half::kPairs;
   static constexpr bool kSumsAreFloats = Half::kSumsAreFloats, kAsksBySteps = Half::kAsksBySteps;
   using Common = typename Half::I;
   struct I {
@@ -50,7 +51,7 @@ struct Twice {
   }
 
   static Common four(const int8_t* at) { return Half::four(at); }
-  static I start_bytes(int32_t sum) { return {Half::start_bytes(sum), Half::start_bytes(sum)}; }
+  static I start_bytes(int32_t start) { return {Half::start_bytes(start), Half::start_bytes(start)}; }
   static I pairs(I codes, Common x) { return {Half::pairs(codes.low, x), Half::pairs(codes.high, x)}; }
   static I pairs_of_bytes(I codes, Common x) {
     return {Half::pairs_of_bytes(codes.low, x), Half::pairs_of_bytes(codes.high, x)};

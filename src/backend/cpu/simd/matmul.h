@@ -17,6 +17,9 @@ inline constexpr int kQuantColumns = 32;
 /// Activation rows that one call of a product takes at most.
 inline constexpr int kTileRows = 8;
 
+/// Of a ManyProduct.
+inline constexpr int kManyRows = 64;
+
 /// Activation rows of a product of two panels.
 inline constexpr int kPairRows = 4;
 
@@ -25,12 +28,11 @@ inline constexpr int kPairRows = 4;
 struct QuantBlock {
   int8_t codes[kQuantColumns];
   float scale;
-  float scaled_sum;  // scale * (sums[0] + sums[1])
-  int32_t sums[2];   // of the first and the last 16 codes
-  // Where sums are floats (panel_body.h): scale * sums, and where those of codes with an offset of 8 and of
-  // 128 begin. In place of `sums` stands where those of 16 codes with an offset of 32 begin.
-  float scaled_sums[2];
-  int32_t starts[2];
+  float scaled_sum;      // scale * the sum of all codes
+  float scaled_sums[2];  // of the first and the last 16
+  // What sums of products with unsigned codes begin with (panel_body.h), so that it makes up for the codes'
+  // offset: minus the offset times the sum of x's codes. For offsets of 8 and of 128; and for 32 of each 16.
+  int32_t starts[2], half_starts[2];
 };
 
 /// How far ahead of the weights in use memory is asked for, in bytes; a panel's stream goes on into the next
@@ -58,11 +60,20 @@ using FileProduct = void (*)(const std::byte* rows, int64_t row_bytes, int64_t c
 using PairProduct = void (*)(const uint8_t* const* panels, int64_t columns, const void* const* x,
                              float* const* out);
 
-/// file: null for float types. pair: null for these, and where a tier gains nothing by it.
+/// The same as a PanelProduct for up to kManyRows rows, which share the unpacking of the panel. The same
+/// bits.
+using ManyProduct = PanelProduct;
+
+/// A panel's numbers: [columns][kPanelRows].
+using PanelNumbers = void (*)(const uint8_t* panel, int64_t columns, float* out);
+
+/// file: null for float types. pair, many, numbers: null for these, and where a tier gains nothing by it.
 struct Product {
   PanelProduct panel;
   FileProduct file;
   PairProduct pair;
+  ManyProduct many;
+  PanelNumbers numbers;
 };
 
 struct MatmulKernels {

@@ -48,10 +48,7 @@ requires(R % 2 == 0) inline void dot_codes(const Codec& codec, int group, int ha
     sums[2 * p + 1] = L::of_second(squares[p]);
   });
   if constexpr (!Codec::kBytes && Codec::kOffset != 0) {
-    repeat<R>([&](auto r) SLUICE_INLINE {
-      const int32_t sum = Codec::kHalves == 2 ? x[r]->sums[half] : x[r]->sums[0] + x[r]->sums[1];
-      sums[r] = L::plus(sums[r], L::all(-Codec::kOffset * sum));
-    });
+    repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = L::plus(sums[r], start_of<Codec>(*x[r], half)); });
   }
 }
 

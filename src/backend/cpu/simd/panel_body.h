@@ -62,24 +62,32 @@ constexpr int pairs_that_fit(int largest, int steps) {
 constexpr float kBase = 0x1.8p23f;
 constexpr int32_t kBaseBits = 0x4B400000;
 
-/// Whether a start that a block holds makes up for the offset of the codes.
+/// What a sum of nothing is.
+constexpr int32_t kNothing = L::kSumsAreFloats ? kBaseBits : 0;
+
+/// Whether a start that a block holds makes up for the offset of the codes; where sums are whole numbers one
+/// can be made of those for any offset.
 template <typename Codec>
 constexpr bool kHasStart =
-    Codec::kHalves == 2 ? Codec::kOffset == 32 : Codec::kOffset == 8 || Codec::kOffset == 128;
+    !L::kSumsAreFloats ||
+    (Codec::kHalves == 2 ? Codec::kOffset == 32 : Codec::kOffset == 8 || Codec::kOffset == 128);
 
 /// What the sums of one half (or the whole) of a group begin with: it makes up for the offset of the codes,
 /// or add_products does.
 template <typename Codec>
 SLUICE_INLINE inline I start_of(const QuantBlock& x, int half) {
-  using V =
-      std::conditional_t<(Codec::kGroups > 0), L, void>;  // names that a tier does not have are not looked up
-  if constexpr (V::kSumsAreFloats) {
-    if constexpr (!kHasStart<Codec>) return V::all(kBaseBits);
-    return V::all(Codec::kHalves == 2 ? x.sums[half] : x.starts[Codec::kOffset == 128]);
+  if constexpr (Codec::kOffset == 0 || !kHasStart<Codec>) {
+    return L::all(kNothing);
+  } else if constexpr (Codec::kHalves == 2) {
+    static_assert(Codec::kOffset == 32 || Codec::kOffset == 4);
+    const I start = L::all(x.half_starts[half]);
+    return Codec::kOffset == 32 ? start : L::shift_right_signed(start, 3);
+  } else if constexpr (Codec::kBytes) {
+    return L::start_bytes(x.starts[1]);
   } else {
-    const int32_t sum = Codec::kHalves == 2 ? x.sums[half] : x.sums[0] + x.sums[1];
-    if constexpr (Codec::kBytes) return V::start_bytes(sum);
-    return Codec::kOffset != 0 ? V::all(-Codec::kOffset * sum) : V::zero();
+    static_assert(Codec::kOffset == 8 || Codec::kOffset == 16);
+    const I start = L::all(x.starts[0]);
+    return Codec::kOffset == 8 ? start : L::shift_left(start, 1);
   }
 }
 
@@ -170,8 +178,7 @@ SLUICE_INLINE inline void scale_dots(const Codec& codec, int group, int half, co
 /// A half's (or the whole group's) sum of x.
 template <typename Codec>
 SLUICE_INLINE inline float scaled_sum(const QuantBlock& x, int half) {
-  if (Codec::kHalves == 1) return x.scaled_sum;
-  return L::kSumsAreFloats ? x.scaled_sums[half] : x.scale * static_cast<float>(x.sums[half]);
+  return Codec::kHalves == 1 ? x.scaled_sum : x.scaled_sums[half];
 }
 
 /// sums += scale of x * products + minimum * sum of x, of which the codes' offset is one where no start makes
@@ -188,7 +195,7 @@ SLUICE_INLINE inline void add_products(const Codec& codec, int group, const Quan
   repeat<Codec::kHalves>([&]([[maybe_unused]] auto half) SLUICE_INLINE {
     if constexpr (Codec::kMinimum) {
       add_minimum(half, codec.minimum(group, half));
-    } else if constexpr (L::kSumsAreFloats && !kHasStart<Codec> && Codec::kOffset != 0) {
+    } else if constexpr (!kHasStart<Codec> && Codec::kOffset != 0) {
       add_minimum(half, L::mul(codec.scale(group, half), L::all_f(-static_cast<float>(Codec::kOffset))));
     }
   });
@@ -486,28 +493,25 @@ void quantize(const float* x, int64_t columns, QuantBlock* out) {
     const float scale = largest / 127.0f + L::total(nothing);
     // A largest of less than a normal float's inverse counts as nothing.
     const F inverse = L::all_f(largest > 1e-36f ? 127.0f / largest : 0.0f);
+    int32_t all = 0;
     for (int h = 0; h < 2; ++h) {
-      I sum = L::zero();
+      I sums = L::zero();
       for (int v = h * kVectorsOfHalf; v < (h + 1) * kVectorsOfHalf; ++v) {
         // Bounded, NaN included (max gives its second there): sums of codes cannot overflow.
         const F bounded = L::min(L::max(L::mul(values[v], inverse), L::all_f(-127)), L::all_f(127));
         const I codes = L::round(bounded);
         L::store_bytes(out->codes + v * L::kWidth, codes);
-        sum = L::plus(sum, codes);
+        sums = L::plus(sums, codes);
       }
-      out->sums[h] = L::total(sum);
+      const int32_t sum = L::total(sums);
+      out->scaled_sums[h] = scale * static_cast<float>(sum);
+      out->half_starts[h] = kNothing - 32 * sum;
+      all += sum;
     }
-    const int32_t sum = out->sums[0] + out->sums[1];
     out->scale = scale;
-    out->scaled_sum = scale * static_cast<float>(sum);
-    if constexpr (L::kSumsAreFloats) {
-      for (int h = 0; h < 2; ++h) {
-        out->scaled_sums[h] = scale * static_cast<float>(out->sums[h]);
-        out->sums[h] = kBaseBits - 32 * out->sums[h];
-      }
-      out->starts[0] = kBaseBits - 8 * sum;
-      out->starts[1] = kBaseBits - 128 * sum;
-    }
+    out->scaled_sum = scale * static_cast<float>(all);
+    out->starts[0] = kNothing - 8 * all;
+    out->starts[1] = kNothing - 128 * all;
   }
 }
 
@@ -519,6 +523,18 @@ void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
   }
 }
 
+#include "backend/cpu/simd/many_rows.h"
+
+template <typename Codec>
+constexpr ManyProduct many_of() {
+  if constexpr (L::kUnpacks) return many_rows<Codec>;
+  return nullptr;
+}
+template <typename Codec>
+constexpr PanelNumbers numbers_of() {
+  if constexpr (L::kUnpacks) return panel_numbers<Codec>;
+  return nullptr;
+}
 template <typename Codec>
 constexpr PairProduct pair_of() {
   // Blocks of 256 columns keep their scales in memory, and two of them more than is gained.
@@ -526,9 +542,10 @@ constexpr PairProduct pair_of() {
   return nullptr;
 }
 template <typename Codec>
-constexpr Product kProduct{product<QuantTiles<Codec>>, file_product<Codec>, pair_of<Codec>()};
+constexpr Product kProduct{product<QuantTiles<Codec>>, file_product<Codec>, pair_of<Codec>(),
+                           many_of<Codec>(), numbers_of<Codec>()};
 template <typename Number>
-constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr, nullptr};
+constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr, nullptr, nullptr, nullptr};
 
 constexpr MatmulKernels kTable{
     quantize,         silu_mul,        kFloatProduct<F32>, kFloatProduct<F16>, kFloatProduct<BF16>,

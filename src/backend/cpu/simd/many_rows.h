@@ -1,0 +1,91 @@
+// Products of a panel with many rows: its codes are brought to bytes once for all of them, its scales to
+// floats, a stretch of columns at a time that stays in the first-level cache. All types take the same steps
+// then, in little code, and none pays for its packing at every few rows. panel_body.h includes it.
+
+/// A group of 32 columns as a codec (codecs.h), out of memory.
+template <typename Codec>
+struct Unpacked {
+  static constexpr int kGroups = 1, kHalves = Codec::kHalves, kOffset = Codec::kOffset,
+                       kLargest = Codec::kLargest;
+  static constexpr bool kMinimum = Codec::kMinimum, kBytes = Codec::kBytes,
+                        kLargeScales = Codec::kLargeScales;
+  alignas(64) uint8_t codes[8 * kWordBytes];
+  float scales[kHalves * kPanelRows];
+  float minima[kMinimum ? kHalves * kPanelRows : 1];
+
+  I code(int, int j) const { return L::load(codes + j * kWordBytes); }
+  F scale(int, int half) const { return L::load_f(scales + half * kPanelRows); }
+  F minimum(int, int half) const { return L::load_f(minima + half * kPanelRows); }
+};
+
+template <typename Codec>
+SLUICE_INLINE inline void unpack_block(const uint8_t* block, Unpacked<Codec>* out) {
+  const Codec codec(block, 0);
+  repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+    repeat<8>([&](auto j) SLUICE_INLINE { L::store(out[g].codes + j * kWordBytes, codec.code(g, j)); });
+    repeat<Codec::kHalves>([&](auto h) SLUICE_INLINE {
+      L::store_f(out[g].scales + h * kPanelRows, codec.scale(g, h));
+      if constexpr (Codec::kMinimum) L::store_f(out[g].minima + h * kPanelRows, codec.minimum(g, h));
+    });
+  });
+}
+
+/// sums [R][kPanelRows] += some groups times those of R rows. The sums stay in memory: registers are for
+/// those of a group.
+template <typename Codec, int R>
+void add_unpacked(const Unpacked<Codec>* groups, int64_t count, const void* const* rows, int64_t first,
+                  float* sums) {
+  const QuantBlock* x[R];
+  for (int r = 0; r < R; ++r) x[r] = static_cast<const QuantBlock*>(rows[r]) + first;
+  for (const Unpacked<Codec>* group = groups; group < groups + count; ++group) {
+    F of[R];
+    repeat<R>([&](auto r) SLUICE_INLINE { of[r] = L::load_f(sums + r * kPanelRows); });
+    add_group<Unpacked<Codec>, R>(*group, 0, x, of, [](int) {});
+    repeat<R>([&](auto r) SLUICE_INLINE {
+      L::store_f(sums + r * kPanelRows, of[r]);
+      ++x[r];
+    });
+  }
+}
+
+/// The rest of the rows in tiles of R, R / 2, ... 1.
+template <typename Codec, int R = L::kMaxTile>
+SLUICE_INLINE inline void add_all_rows(const Unpacked<Codec>* groups, int64_t count, const void* const* rows,
+                                       int number, int64_t first, float* sums) {
+  for (; number >= R; number -= R, rows += R, sums += R * kPanelRows)
+    add_unpacked<Codec, R>(groups, count, rows, first, sums);
+  if constexpr (R > 1) add_all_rows<Codec, R / 2>(groups, count, rows, number, first, sums);
+}
+
+template <typename Codec>
+void many_rows(const uint8_t* panel, int64_t columns, const void* const* rows, int count, float* out,
+               Prefetch prefetch) {
+  constexpr int64_t kGroups = 16;
+  Unpacked<Codec> unpacked[kGroups];
+  std::fill_n(out, count * kPanelRows, 0.0f);
+  for (int64_t first = 0; first < columns / kQuantColumns; first += kGroups) {
+    const int64_t groups = std::min(kGroups, columns / kQuantColumns - first);
+    for (int64_t g = 0; g < groups; g += Codec::kGroups, panel += Codec::kPackedBytes) {
+      const Ask<Codec, false> ask(panel, prefetch);
+      repeat<Codec::kGroups>([&](auto part) SLUICE_INLINE { ask(part, 0); });
+      unpack_block(panel, unpacked + g);
+    }
+    add_all_rows(unpacked, groups, rows, count, first, out);
+  }
+}
+
+template <typename Codec>
+void panel_numbers(const uint8_t* panel, int64_t columns, float* out) {
+  constexpr int64_t kOfBlock = Codec::kGroups * kQuantColumns;
+  Unpacked<Codec> unpacked[Codec::kGroups];
+  for (int64_t first = 0; first < columns; first += kOfBlock, panel += Codec::kPackedBytes) {
+    unpack_block(panel, unpacked);
+    for (int64_t c = 0; c < kOfBlock; ++c, out += kPanelRows) {
+      const Unpacked<Codec>& group = unpacked[c / kQuantColumns];
+      const auto step = static_cast<int>(c % kQuantColumns / 4), half = step * Codec::kHalves / 8;
+      const I code = bits(group.code(0, step), 8 * static_cast<int>(c % 4), 255);
+      const F number = L::mul(L::sub(L::to_float(code), L::all_f(Codec::kOffset)), group.scale(0, half));
+      L::store_f(out, Codec::kMinimum ? L::add(number, group.minimum(0, half)) : number);
+    }
+  }
+}
