@@ -39,6 +39,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       scratch_bytes_(worker_bytes(scratch_floats)),
       cache_pages_(options.cache_pages),
       bf16_cache_(bf16_cache),
+      batch_invariant_(options.batch_invariant),
       rounded_from_(std::move(rounded_from)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
       cache_(program::cache_bytes(program, options.cache_pages), Pages::Size::Huge),

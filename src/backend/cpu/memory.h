@@ -84,6 +84,8 @@ class Memory {
   /// From how many rows on; the largest int64: never.
   int64_t rounded_from(program::TensorId id) const { return rounded_from_[static_cast<size_t>(id)]; }
   Cache cache() const;
+  /// Whether rows are computed in one way however many they are (CompileOptions).
+  bool batch_invariant() const { return batch_invariant_; }
   /// This worker's scratch, [scratch_floats].
   float* scratch(int worker) const;
   const program::MemoryPlan& plan() const { return plan_; }
@@ -96,7 +98,7 @@ class Memory {
   const MatmulKernels& kernels_;
   program::MemoryPlan plan_;
   int64_t scratch_bytes_, cache_pages_;
-  bool bf16_cache_;
+  bool bf16_cache_, batch_invariant_;
   std::vector<int64_t> rounded_from_;  // by TensorId
   Pages arena_, cache_, scratch_;
 };

@@ -43,10 +43,11 @@ bool fits(const ExpandedShape& shape) {
 
 /// A worker's scratch: the right sides that a head's weights are, those that its keys and values are, its
 /// queries, and what kernels work with.
+template <typename Number>
 struct Scratch {
-  uint16_t *k_b, *v_b, *keys, *values, *queries, *unpacked;
+  Number *k_b, *v_b, *keys, *values, *queries, *unpacked;
   float *tiles, *rows, *work, *largest, *total, *sums;
-  int64_t floats;
+  int64_t tile_floats, floats;
 
   Scratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
     int64_t at = 0;
@@ -55,16 +56,19 @@ struct Scratch {
       at += (count + 15) / 16 * 16;
       return begin;
     };
-    const auto take_bf16 = [&](int64_t count) { return reinterpret_cast<uint16_t*>(take(count / 2)); };
+    const auto take_numbers = [&](int64_t count) {
+      return reinterpret_cast<Number*>(take(count * static_cast<int64_t>(sizeof(Number)) / 4));
+    };
     const int64_t all_rows = (most_rows + kExpandedRows - 1) / kExpandedRows * kExpandedRows;
     const AttendShape latent{s.rank + s.rope, s.rank};
-    k_b = take_bf16(s.rank * s.nope);
-    v_b = take_bf16(s.rank * s.value);
-    keys = take_bf16(kExpandedKeys * s.key());
-    values = take_bf16(kExpandedKeys * s.value);
-    queries = take_bf16(all_rows * s.key());
-    unpacked = take_bf16(kPanelRows * std::max(s.rank, s.nope));
-    tiles = take(kPages * kernels.tile_floats(latent));
+    k_b = take_numbers(s.rank * s.nope);
+    v_b = take_numbers(s.rank * s.value);
+    keys = take_numbers(kExpandedKeys * s.key());
+    values = take_numbers(kExpandedKeys * s.value);
+    queries = take_numbers(all_rows * s.key());
+    unpacked = take_numbers(kPanelRows * std::max(s.rank, s.nope));
+    tile_floats = std::max(kernels.tile_floats(latent), kPageRows * latent.width);
+    tiles = take(kPages * tile_floats);
     rows = take(kPageRows * latent.width);
     work = take(kExpandedRows * (std::max({kExpandedKeys, s.nope, s.value}) + kExpandedKeys / 2));
     largest = take(all_rows);
@@ -76,12 +80,13 @@ struct Scratch {
 };
 
 /// One step's stretches of one layer, as one worker sees them.
+template <typename Number>
 class Expanded {
  public:
   Expanded(const Program& p, const MlaValues& op, const Context& c)
       : op_(op),
         c_(c),
-        kernels_(expanded_kernels(c.isa)),
+        kernels_(expanded_kernels<Number>(c.isa)),
         tiles_(attend_kernels(c.isa)),
         shape_(shape_of(p, op)),
         heads_(p[op.attend.q.id].heads()),
@@ -93,7 +98,8 @@ class Expanded {
   /// Rows of the step before its stretches.
   int64_t others() const {
     int64_t end = c_.input.rows();
-    if (kernels_ == nullptr || !fits(shape_) || k_b_.unpack == nullptr || v_b_.unpack == nullptr) return end;
+    if (c_.memory.batch_invariant() || kernels_ == nullptr || !fits(shape_)) return end;
+    if (!unpacks(k_b_) || !unpacks(v_b_)) return end;
     while (end > 0) {
       int64_t first = end - 1;
       while (first > 0 && follows(first)) --first;
@@ -130,6 +136,7 @@ class Expanded {
 
  private:
   static constexpr int64_t kMostParts = 8;
+  static constexpr bool kIsFloat = std::is_same_v<Number, float>;
 
   int64_t position(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)]; }
   int64_t length(const Stretch& s) const { return position(s.last - 1) + 1; }
@@ -166,33 +173,57 @@ class Expanded {
     }
   }
 
+  static bool unpacks(const Matrix& weight) {
+    if constexpr (kIsFloat) return weight.numbers != nullptr;
+    return weight.unpack != nullptr;
+  }
+  /// For each panel of a head: body(panel), with its numbers in scratch.
+  template <typename Body>
+  void each_panel(const Matrix& weight, int64_t head, Body body) {
+    for (int64_t panel = 0; panel < weight.panels(); ++panel) {
+      const uint8_t* packed = weight.panel(head, panel);
+      if constexpr (kIsFloat) {
+        weight.numbers(packed, weight.columns, scratch_.unpacked);
+      } else {
+        weight.unpack(packed, weight.columns, scratch_.unpacked, weight.prefetch);
+      }
+      body(panel);
+    }
+  }
   void unpack_weights(int64_t head) {
-    for (int64_t panel = 0; panel < k_b_.panels(); ++panel) {
-      k_b_.unpack(k_b_.panel(head, panel), shape_.nope, scratch_.unpacked, k_b_.prefetch);
-      kernels_->k_panel(scratch_.unpacked, panel, shape_, scratch_.k_b);
+    each_panel(k_b_, head,
+               [&](int64_t panel) { kernels_->k_panel(scratch_.unpacked, panel, shape_, scratch_.k_b); });
+    each_panel(v_b_, head,
+               [&](int64_t panel) { kernels_->v_panel(scratch_.unpacked, panel, shape_, scratch_.v_b); });
+  }
+
+  /// `count` cache rows of a page as numbers; `tile` has room for a page.
+  const Number* numbers(const std::byte* rows, int64_t count, float* tile) {
+    const AttendShape latent{shape_.rank + shape_.rope, shape_.rank};
+    if constexpr (kIsFloat) {
+      if (cache_.format.type == quant::Type::F16) {
+        kernels_->from_halves(reinterpret_cast<const uint16_t*>(rows), count * latent.width, tile);
+      } else {
+        cache_.decode(rows, tile, count);
+      }
+    } else {
+      if (cache_.format.type == quant::Type::BF16) return reinterpret_cast<const uint16_t*>(rows);
+      decode_rows(tiles_, cache_, rows, latent, 0, count, scratch_.rows, tile);
     }
-    for (int64_t panel = 0; panel < v_b_.panels(); ++panel) {
-      v_b_.unpack(v_b_.panel(head, panel), shape_.rank, scratch_.unpacked, v_b_.prefetch);
-      kernels_->v_panel(scratch_.unpacked, panel, shape_, scratch_.v_b);
-    }
+    return reinterpret_cast<const Number*>(tile);
   }
 
   /// Keys and values of the positions from `begin` on, to the stretch's end at most.
   void expand(const Stretch& s, int64_t begin) {
     const int64_t end = std::min(begin + kExpandedKeys, length(s));
-    const AttendShape latent{shape_.rank + shape_.rope, shape_.rank};
-    const uint16_t* pages[kPages];
+    const int64_t width = shape_.rank + shape_.rope;
+    const Number* pages[kPages];
     for (int64_t at = begin; at < end; at += kPageRows) {
       const int64_t count = std::min<int64_t>(kPageRows, end - at), page = (at - begin) / kPageRows;
       const std::byte* rows = cache_.row(op_.attend.cache_layer, c_.input.slot_of(s.first, at));
-      pages[page] = reinterpret_cast<const uint16_t*>(rows);
-      if (cache_.format.type != quant::Type::BF16) {
-        float* tile = scratch_.tiles + page * tiles_.tile_floats(latent);
-        decode_rows(tiles_, cache_, rows, latent, 0, count, scratch_.rows, tile);
-        pages[page] = reinterpret_cast<const uint16_t*>(tile);
-      }
+      pages[page] = numbers(rows, count, scratch_.tiles + page * scratch_.tile_floats);
     }
-    kernels_->expand(pages, latent.width, end - begin, scratch_.k_b, scratch_.v_b, shape_, scratch_.work,
+    kernels_->expand(pages, width, end - begin, scratch_.k_b, scratch_.v_b, shape_, scratch_.work,
                      scratch_.keys, scratch_.values);
   }
 
@@ -231,18 +262,18 @@ class Expanded {
 
   const MlaValues& op_;
   const Context& c_;
-  const ExpandedKernels* kernels_;
+  const ExpandedKernels<Number>* kernels_;
   const AttendKernels& tiles_;
   ExpandedShape shape_;
   int64_t heads_;
   Cache cache_;
   Matrix k_b_, v_b_;
-  Scratch scratch_;
+  Scratch<Number> scratch_;
 };
 
-void mla_values(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<MlaValues>(record.args);
-  Expanded expanded(p, op, c);
+template <typename Number>
+void attend_values(const Program& p, const MlaValues& op, const Context& c) {
+  Expanded<Number> expanded(p, op, c);
   const int64_t others = expanded.others();
   if (others > 0) {
     const StepInput before = c.input.first(others);
@@ -261,6 +292,11 @@ void mla_values(const Program& p, const Op& record, const Context& c) {
   expanded.run(others);
 }
 
+void mla_values(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<MlaValues>(record.args);
+  (expanded_kernels<float>(c.isa) != nullptr ? attend_values<float> : attend_values<uint16_t>)(p, op, c);
+}
+
 int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MlaValues>(record.args);
   int64_t floats =
@@ -268,9 +304,14 @@ int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOpti
                 multiply_heads_scratch(p, op.values, options)});
   const ExpandedShape shape = shape_of(p, op);
   if (!fits(shape)) return floats;
-  for (const Isa isa : {Isa::Avx512, Isa::Amx}) {
-    if (isa <= best_isa() && expanded_kernels(isa) != nullptr)
-      floats = std::max(floats, Scratch(nullptr, attend_kernels(isa), shape, options.max_rows).floats);
+  for (const Isa isa : {Isa::Avx2, Isa::Avx512, Isa::Amx}) {
+    const auto take = [&](const auto* kernels, auto number) {
+      if (isa > best_isa() || kernels == nullptr) return;
+      const Scratch<decltype(number)> scratch(nullptr, attend_kernels(isa), shape, options.max_rows);
+      floats = std::max(floats, scratch.floats);
+    };
+    take(expanded_kernels<uint16_t>(isa), uint16_t{});
+    take(expanded_kernels<float>(isa), float{});
   }
   return floats;
 }
@@ -308,10 +349,12 @@ Program with_mla_values(const Program& program) {
 }
 
 int64_t expanded_from(const Program& program, const MlaValues& op, Isa isa) {
-  const UnpackKernels* unpack = unpack_kernels(isa);
-  const auto unpacks = [&](Read weight) { return panel_unpack(unpack, program[weight.id].type) != nullptr; };
-  const bool can = expanded_kernels(isa) != nullptr && fits(shape_of(program, op)) &&
-                   unpacks(op.queries.weight) && unpacks(op.values.weight);
+  const auto unpacks = [&](Read weight) {
+    const quant::Type type = program[weight.id].type;
+    if (expanded_kernels<float>(isa) != nullptr) return panel_numbers(matmul_kernels(isa), type) != nullptr;
+    return expanded_kernels<uint16_t>(isa) != nullptr && panel_unpack(unpack_kernels(isa), type) != nullptr;
+  };
+  const bool can = fits(shape_of(program, op)) && unpacks(op.queries.weight) && unpacks(op.values.weight);
   return can ? kStretchRows : 0;
 }
 

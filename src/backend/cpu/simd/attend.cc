@@ -9,7 +9,8 @@ extern const AttendKernels kAttendGeneric;
 
 #if defined(__x86_64__)
 
-extern const ExpandedKernels kExpandedAvx512Bf16, kExpandedAmx;
+extern const ExpandedKernels<uint16_t> kExpandedAvx512Bf16, kExpandedAmx;
+extern const ExpandedKernels<float> kExpandedAvx2;
 extern const AttendKernels kAttendAvx2, kAttendAvx512, kAttendAvx512Fp16, kAttendAvx512Bf16, kAttendAmx;
 
 /// Zen 4 and Zen 5 multiply pairs of bfloat16 as fast as those of 16-bit numbers, Intel's processors at a
@@ -19,9 +20,14 @@ static bool quick_bf16() {
   return quick;
 }
 
-const ExpandedKernels* expanded_kernels(Isa isa) {
+template <>
+const ExpandedKernels<uint16_t>* expanded_kernels<uint16_t>(Isa isa) {
   if (isa == Isa::Amx) return &kExpandedAmx;
   return isa == Isa::Avx512 && quick_bf16() ? &kExpandedAvx512Bf16 : nullptr;
+}
+template <>
+const ExpandedKernels<float>* expanded_kernels<float>(Isa isa) {
+  return isa == Isa::Avx2 ? &kExpandedAvx2 : nullptr;
 }
 
 const AttendKernels& attend_kernels(Isa isa) {
@@ -38,13 +44,22 @@ const AttendKernels& attend_kernels(Isa isa) {
 extern const AttendKernels kAttendNeon;
 
 const AttendKernels& attend_kernels(Isa isa) { return isa == Isa::Neon ? kAttendNeon : kAttendGeneric; }
-const ExpandedKernels* expanded_kernels(Isa) { return nullptr; }
 
 #else
 
 const AttendKernels& attend_kernels(Isa) { return kAttendGeneric; }
-const ExpandedKernels* expanded_kernels(Isa) { return nullptr; }
 
+#endif
+
+#ifndef __x86_64__
+template <>
+const ExpandedKernels<uint16_t>* expanded_kernels<uint16_t>(Isa) {
+  return nullptr;
+}
+template <>
+const ExpandedKernels<float>* expanded_kernels<float>(Isa) {
+  return nullptr;
+}
 #endif
 
 }  // namespace sluice::backend::cpu

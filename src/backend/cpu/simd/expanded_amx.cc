@@ -101,7 +101,8 @@ void end() { _tile_release(); }
 
 }  // namespace
 
-extern const ExpandedKernels kExpandedAmx;
-const ExpandedKernels kExpandedAmx{"amx bf16", configure_tiles, end, k_panel, v_panel, query, expand, attend};
+extern const ExpandedKernels<uint16_t> kExpandedAmx;
+const ExpandedKernels<uint16_t> kExpandedAmx{"amx bf16", configure_tiles, end,    k_panel,
+                                             v_panel,    query,           expand, attend};
 
 }  // namespace sluice::backend::cpu

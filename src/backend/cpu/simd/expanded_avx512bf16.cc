@@ -69,8 +69,8 @@ void nothing() {}
 
 }  // namespace
 
-extern const ExpandedKernels kExpandedAvx512Bf16;
-const ExpandedKernels kExpandedAvx512Bf16{"avx512 bf16", nothing, nothing, k_panel,
-                                          v_panel,       query,   expand,  attend};
+extern const ExpandedKernels<uint16_t> kExpandedAvx512Bf16;
+const ExpandedKernels<uint16_t> kExpandedAvx512Bf16{"avx512 bf16", nothing, nothing, k_panel,
+                                                    v_panel,       query,   expand,  attend};
 
 }  // namespace sluice::backend::cpu
