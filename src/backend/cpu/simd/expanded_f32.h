@@ -1,5 +1,5 @@
-// Attention over expanded keys and values in float32, for tiers without quick products of bfloat16. Include it
-// inside an anonymous namespace only, after a tier's Lanes, exp.h and groups.h.
+// Attention over expanded keys and values in float32, for tiers without quick products of bfloat16. Include
+// it inside an anonymous namespace only, after a tier's Lanes, exp.h and groups.h.
 
 using L = Lanes;
 using F = Lanes::F;
