@@ -1,6 +1,7 @@
 // The products of every tier, type and number of rows, against the file's own numbers in double.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <span>
@@ -148,6 +149,32 @@ TEST_P(PanelProductTest, OfManyRowsHasTheBitsOfOne) {
       EXPECT_TRUE(std::equal(out.begin(), out.end(), expected.begin()))
           << count << " rows, " << columns << " columns";
     }
+  }
+}
+
+TEST_P(PanelProductTest, NumbersOfAPanelAreTheFiles) {
+  const auto [isa, type_id] = GetParam();
+  const PanelNumbers numbers_of = panel_numbers(matmul_kernels(isa), type_id);
+  ASSERT_EQ(numbers_of != nullptr, takes_quantized(type_id) && isa == Isa::Avx2) << "of all but floats";
+  if (numbers_of == nullptr) return;
+  const quant::TypeInfo& type = quant::type_info(type_id);
+  constexpr int64_t kColumns = 512;
+  const int64_t row_bytes = quant::bytes_of(type, kColumns);
+  std::mt19937_64 random(9);
+  std::vector<std::byte> file(static_cast<size_t>(kPanelRows * row_bytes));
+  test::random_weights(type, file, random);
+  std::vector<uint8_t> panel(static_cast<size_t>(panel_bytes(type_id, kColumns)));
+  pack_panel(type_id, file.data(), row_bytes, kPanelRows, kColumns, panel.data());
+  std::vector<float> numbers(kPanelRows * kColumns + 1, NAN), row(kColumns);
+  numbers_of(panel.data(), kColumns, numbers.data());
+  EXPECT_TRUE(std::isnan(numbers.back())) << "written past the end";
+  for (int64_t r = 0; r < kPanelRows; ++r) {
+    type.decode(file.data() + r * row_bytes, row.data(), kColumns);
+    float largest = 0;
+    for (const float number : row) largest = std::max(largest, std::fabs(number));
+    // A product and a minimum, each rounded once, in whatever order the type's own decoding takes them.
+    for (int64_t c = 0; c < kColumns; ++c)
+      EXPECT_NEAR(numbers[c * kPanelRows + r], row[c], 0x1p-22f * largest) << "row " << r << ", column " << c;
   }
 }
 

@@ -7,6 +7,7 @@ struct Lanes {
       8;  // activation rows at once: 8 sums, 8 products and the weights fit 32 registers
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
+  /// Panels that many rows see are unpacked once for all of them (many_rows.h).
   static constexpr bool kUnpacks = false;
   /// Lines ahead are asked for one by one, beside the steps of products.
   static constexpr bool kAsksBySteps = true;
@@ -85,6 +86,7 @@ struct Lanes {
   }
   /// The same for weights of eight bits, given as weight + 128, for which the start makes up.
   static I dot_bytes(I sum, I codes, I x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+  /// What sums of dot_bytes begin with: a block's start, or nothing where weights become signed.
   static I start_bytes(int32_t start) { return all(start); }
 
   // --- floats ---

@@ -1,6 +1,6 @@
 // Products of a panel with many rows: its codes are brought to bytes once for all of them, its scales to
 // floats, a stretch of columns at a time that stays in the first-level cache. All types take the same steps
-// then, in little code, and none pays for its packing at every few rows. panel_body.h includes it.
+// then, in little code, and none is unpacked again for every few rows. panel_body.h includes it.
 
 /// A group of 32 columns as a codec (codecs.h), out of memory.
 template <typename Codec>
