@@ -59,7 +59,7 @@ int64_t Pace::prompt_rows(int64_t answer_rows, double depth) const {
   const double further = std::min(2.0, budget / last_added_);
   const double most = further * static_cast<double>(std::max(last_rows_, kLeastRows)) + kLeastRows;
   const double each = expected(1, depth) - costs_[0];
-  const double rows = std::min((budget - costs_[0]) / each, most) + kLeastRows / 4;
+  const double rows = std::min((budget - costs_[0]) / each, most) + 0.25 * kLeastRows;
   return std::max(kLeastRows, static_cast<int64_t>(rows) / kLeastRows * kLeastRows);
 }
 

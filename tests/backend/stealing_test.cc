@@ -88,6 +88,7 @@ TEST(Stealing, EveryPanelOfManyMatricesIsTakenOnce) {
       for (const int64_t least : {1, 16}) {
         std::vector<Taken> taken(static_cast<size_t>(workers));
         std::vector<std::vector<int>> times;
+        times.reserve(matrices.size());
         for (const MatrixWork& m : matrices) times.emplace_back(static_cast<size_t>(m.panels), 0);
         for (int worker = workers - 1; worker >= 0; --worker) {
           const Stealing stealing{{steals ? taken.data() : nullptr, 1, 2}, worker, workers};
@@ -112,6 +113,7 @@ TEST(Stealing, AWorkerThatNeverComesHoldsNothingUp) {
   std::vector<Taken> taken(kWorkers);
   std::vector<std::atomic<int>> times(kPanels);
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int worker = 0; worker < kThreads; ++worker) {
     threads.emplace_back([&, worker] {
       const PanelWork work(kPanels, {{taken.data(), 1, kWorkers}, worker, kWorkers});

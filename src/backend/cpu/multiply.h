@@ -62,33 +62,59 @@ Inputs quantized(const MatmulKernels& kernels, int64_t count, int64_t columns, R
   return {reinterpret_cast<const std::byte*>(blocks), per_row * static_cast<int64_t>(sizeof(QuantBlock))};
 }
 
-/// The inputs of gate and up matrices, which may differ in type: quantised when one of them wants them so,
-/// and once, unless products on tiles come between.
+/// The inputs of gate and up matrices, which may differ in type: a row is quantised when one of them wants it
+/// so for the first time, and once, unless products on tiles come between.
 class GatedInputs {
  public:
-  /// rounded: the inputs, all of them, where they are rows of bf16; else null.
-  GatedInputs(const Rows<float>& in, const uint16_t* rounded, int64_t count, int64_t columns, float* scratch)
-      : in_(in), rounded_(rounded), count_(count), columns_(columns), scratch_(scratch) {}
+  /// Of scratch.
+  static int64_t floats(int64_t rows, int64_t columns) {
+    return input_floats(rows, columns) + (rows + 3) / 4;
+  }
+
+  /// Rows [of.first, of.last) of `in`, which are counted from 0 here. rounded: the inputs, all of these,
+  /// where they are rows of bf16; else null.
+  GatedInputs(const Rows<float>& in, const uint16_t* rounded, Slice of, int64_t columns, float* scratch)
+      : in_(in),
+        rounded_(rounded),
+        of_(of),
+        columns_(columns),
+        scratch_(scratch),
+        quantized_(reinterpret_cast<bool*>(scratch + input_floats(of.last - of.first, columns))) {
+    forget();
+  }
   const uint16_t* rounded() const { return rounded_; }
   /// Scratch for products on tiles. What was quantised there is lost.
   float* scratch() {
-    blocks_.data = nullptr;
+    forget();
     return scratch_;
   }
-  void quantize(const MatmulKernels& kernels) {
-    if (blocks_.data == nullptr) blocks_ = quantized(kernels, count_, columns_, in_, scratch_);
+  /// Rows index(0) .. index(count - 1), as far as they are not yet.
+  template <typename Index>
+  void quantize(const MatmulKernels& kernels, int64_t count, Index index) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t r = index(i);
+      if (!quantized_[r]) kernels.quantize(row(r), columns_, blocks(r));
+      quantized_[r] = true;
+    }
   }
-  const float* row(int64_t row) const { return in_(row); }
-  const void* operator()(const Matrix& weight, int64_t row) const {
-    return weight.quantized ? blocks_(row) : in_(row);
+  const float* row(int64_t i) const { return in_(of_.first + i); }
+  const void* operator()(const Matrix& weight, int64_t i) const {
+    if (weight.quantized) return blocks(i);
+    return row(i);
   }
 
  private:
+  QuantBlock* blocks(int64_t i) const {
+    return reinterpret_cast<QuantBlock*>(scratch_) + i * (columns_ / kQuantColumns);
+  }
+  void forget() { std::fill_n(quantized_, of_.last - of_.first, false); }
+
   const Rows<float>& in_;
   const uint16_t* rounded_;
-  int64_t count_, columns_;
+  Slice of_;
+  int64_t columns_;
   float* scratch_;
-  Inputs blocks_{nullptr, 0};
+  bool* quantized_;  // by row
 };
 
 /// Quantised rows that stay in a core's second-level cache while panels pass by.
@@ -361,7 +387,7 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
     if (x.rounded() != nullptr) return from(RoundedRows{x.rounded()});
     return from([&](int64_t i) { return x.row(index(i)); });
   }
-  if (gate.quantized || up.quantized) x.quantize(kernels);
+  if (gate.quantized || up.quantized) x.quantize(kernels, count, index);
   const auto multiply_tile = [&](const Matrix& w, const Panel* opened, int64_t number, int64_t first,
                                  int64_t rows, auto* out, bool again) {
     const void* rows_x[kManyRows];
@@ -413,18 +439,60 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
   });
 }
 
+/// What a panel costs, in quarters of a row's byte product: reading it takes as long as computing four rows
+/// of it. On tiles a group of rows takes as long as four, unpacking as 16.
+inline int64_t panel_cost(int64_t rows, bool tiled) {
+  if (rows == 0) return 0;
+  return tiled ? whole_groups(rows) + 4 * kGroupRows : 4 * (rows + 4);
+}
+
+/// Into how many parts a step's rows go in a product with so many panels, of all matrices. The workers of a
+/// part prepare its rows alone, but all its panels are read and unpacked for them: both costs are weighed,
+/// and what is left over where workers do not divide them evenly. rounded: rows that others have prepared.
+///
+/// More parts must gain a sixteenth each time, and few rows are not parted: memory is what they wait for.
+inline int row_parts(int workers, int64_t rows, int64_t panels, bool tiled, bool rounded) {
+  constexpr int64_t kLeastRows = 64;
+  if (rows < kLeastRows) return 1;
+  const int64_t prepare = rounded ? 2 : 20;  // of a row, in panel_cost's measure
+  const auto share = [](int64_t count, int64_t among, int64_t group) {
+    return (count + among * group - 1) / (among * group) * group;
+  };
+  const auto cost = [&](int parts) {
+    const int64_t most_rows = share(rows, parts, kGroupRows),
+                  most_panels = share(panels, workers / parts, tiled ? 2 : 1);
+    return prepare * most_rows + most_panels * panel_cost(most_rows, tiled);
+  };
+  int best = 1;
+  for (int parts = 2; parts <= std::min<int64_t>(workers, whole_groups(rows) / kGroupRows); ++parts)
+    if (workers % parts == 0 && 16 * cost(parts) <= 15 * cost(best)) best = parts;
+  return best;
+}
+
+/// A worker's rows of a step, and its panels.
+struct ProductWork {
+  Slice rows;
+  PanelWork panels;
+};
+/// Of a product of `matrices` of so many panels each.
+inline ProductWork product_work(Stealing stealing, int64_t rows, int64_t panels, int matrices, bool tiled,
+                                bool rounded) {
+  stealing.parts = row_parts(stealing.workers, rows, matrices * panels, tiled, rounded);
+  return {slice_of(rows, stealing.worker % stealing.parts, stealing.parts, kGroupRows), {panels, stealing}};
+}
+
 /// Shares panels of many matrices that see different numbers of rows: a panel costs its reading and its rows,
 /// and each worker takes an equal stretch of the whole cost.
 class PanelShares {
  public:
   PanelShares(int worker, int workers) : worker_(worker), workers_(workers) {}
   /// First every matrix is counted, then every one is asked for in the same order.
-  void count(int64_t panels, int64_t rows, bool tiled) { total_ += panels * cost(rows, tiled); }
+  void count(int64_t panels, int64_t rows, bool tiled) { total_ += panels * panel_cost(rows, tiled); }
   Slice take(int64_t panels, int64_t rows, bool tiled) {
     if (rows == 0) return {0, 0};
     const int64_t begin = total_ * worker_ / workers_ - position_,
                   end = total_ * (worker_ + 1) / workers_ - position_;
-    const int64_t each = cost(rows, tiled);
+    const int64_t each = panel_cost(rows, tiled);
     position_ += panels * each;
     const auto first_from = [&](int64_t at) {
       return std::clamp<int64_t>((at + each - 1) / each, 0, panels);
@@ -433,12 +501,6 @@ class PanelShares {
   }
 
  private:
-  /// In quarters of a row's byte product: reading a panel takes as long as computing four rows of it. On
-  /// tiles a group of rows takes as long as four, unpacking as 16.
-  static int64_t cost(int64_t rows, bool tiled) {
-    if (rows == 0) return 0;
-    return tiled ? whole_groups(rows) + 4 * kGroupRows : 4 * (rows + 4);
-  }
   int worker_, workers_;
   int64_t total_ = 0, position_ = 0;
 };

@@ -67,15 +67,21 @@ struct Steals {
 struct Stealing {
   Steals steals;
   int worker, workers;
+  /// The team's parts, which divide it evenly and do not steal from each other: of every `parts` workers side
+  /// by side each belongs to another one.
+  int parts = 1;
+
+  /// `count` items shared among the workers of a part: those of one of them.
+  Slice stretch(int64_t count, int of) const { return slice_of(count, of / parts, workers / parts); }
 
   /// Calls body(owner, items of the owner's stretch) until nothing is left within reach; `least` together.
   /// count(owner): how long a stretch is, the same on every worker. A longer one than can be dealt out is its
   /// owner's alone.
   template <typename Count, typename Body>
   void each(int64_t least, Count count, Body body) const {
-    const int reach = steals.taken == nullptr ? 0 : std::min(steals.reach, workers - 1);
+    const int reach = steals.taken == nullptr ? 0 : std::min(steals.reach, workers / parts - 1);
     for (int k = 0; k <= reach; ++k) {
-      const int owner = (worker + k) % workers;
+      const int owner = (worker + k * parts) % workers;
       const int64_t items = count(owner);
       if (steals.taken == nullptr || items > Taken::kMost) {
         if (k == 0 && items > 0) body(owner, Slice{0, items});
@@ -97,7 +103,7 @@ class PanelWork {
   PanelWork(Slice panels) : own_(panels) {}
   /// Its own of `count`, then what others have left.
   PanelWork(int64_t count, const Stealing& stealing)
-      : own_(slice_of(count, stealing.worker, stealing.workers)), count_(count), stealing_(stealing) {}
+      : own_(stealing.stretch(count, stealing.worker)), count_(count), stealing_(stealing) {}
 
   Slice own() const { return own_; }
   /// Calls body(round, panels) until all panels have gone through all rounds; `together` panels are not
@@ -109,11 +115,10 @@ class PanelWork {
       return;
     }
     const auto items = [&](Slice s) { return (s.last - s.first + together - 1) / together; };
-    const auto stretch = [&](int owner) { return slice_of(count_, owner, stealing_.workers); };
     stealing_.each(
-        least, [&](int owner) { return rounds * items(stretch(owner)); },
+        least, [&](int owner) { return rounds * items(stealing_.stretch(count_, owner)); },
         [&](int owner, Slice piece) {
-          const Slice panels = stretch(owner);
+          const Slice panels = stealing_.stretch(count_, owner);
           const int64_t width = items(panels);
           if (width == 0) return;  // such a stretch has no pieces
           for (int64_t at = piece.first; at < piece.last;) {

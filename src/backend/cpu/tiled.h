@@ -23,18 +23,20 @@ inline float* next_line(float* at) {
 /// Whole groups of kGroupRows.
 inline int64_t whole_groups(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
 
-/// How products on tiles go through a chunk of rows, which are bf16 in half to three quarters of the
-/// second-level cache: at once, or where that would be few rows, and weights be unpacked for each few, in
-/// blocks of columns.
+/// bf16 numbers of a chunk of rows at most: half to three quarters of the second-level cache.
+inline constexpr int64_t kMostRounded = 768 << 10;
+
+/// How products on tiles go through a chunk of rows, which are bf16 numbers in the second-level cache: at
+/// once, or where that would be few of the rows, and weights be unpacked for each few, in blocks of columns.
 struct TiledChunk {
   int64_t rows, columns;
 
-  /// Whether so many columns stay together.
+  /// Whether so many columns stay together, however many rows there are.
   static bool whole(int64_t columns) { return columns <= 3072; }
   static TiledChunk of(int64_t rows, int64_t columns) {
-    constexpr int64_t kBytes = 1536 << 10;
+    if (whole_groups(rows) * columns <= kMostRounded) return {whole_groups(rows), columns};
     const int64_t most =
-        whole(columns) ? std::max<int64_t>(2, kBytes / (2 * columns) / kGroupRows) * kGroupRows : 512;
+        whole(columns) ? std::max<int64_t>(2, kMostRounded / columns / kGroupRows) * kGroupRows : 512;
     const int64_t chunks = std::max<int64_t>(1, (rows + most - 1) / most);
     return {whole_groups((rows + chunks - 1) / chunks), whole(columns) ? columns : 1024};
   }
@@ -44,10 +46,9 @@ struct TiledChunk {
 
 /// Floats of sums that wait for the next block of columns, or as many as one step has.
 inline constexpr int64_t kWaitingFloats = 1 << 20;
-/// bf16 numbers of a chunk of rows at most.
+/// bf16 numbers of a chunk of rows, of up to `rows`.
 inline int64_t most_rounded(int64_t rows, int64_t columns) {
-  const TiledChunk chunk = TiledChunk::of(rows, columns);
-  return std::min(whole_groups(rows) * chunk.columns, int64_t{768 << 10});
+  return std::min(whole_groups(rows) * columns, kMostRounded);
 }
 
 /// Floats of scratch for products on tiles of up to `rows` rows: two stretches of two panels unpacked, sums

@@ -1,5 +1,6 @@
 // matmul, matmul_add, gate_up: [rows, inputs] times [outputs, inputs]. The workers share the panels of
-// outputs, so nobody waits for a sum and every weight byte is read by one worker.
+// outputs, so nobody waits for a sum; in steps of many rows many workers share these, too, so that not
+// everyone prepares all of them.
 #include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
 
@@ -13,13 +14,30 @@ int64_t inputs_of(const Program& p, TensorId in, const CompileOptions& options) 
                       p[in].heads() * p[in].columns());
 }
 
+/// This worker's products of `in` with a weight: store_from(r) is where those of row r and the rows behind it
+/// go.
+template <typename StoreFrom>
+void multiply_step(const Program& p, const Context& c, TensorId in, TensorId weight_id,
+                   StoreFrom store_from) {
+  const Rows<float> x = c.memory.rows(in);
+  const Matrix weight = c.matrix(weight_id);
+  const int64_t rows = c.rows(p, in);
+  const Products of = products(c, rows);
+  const uint16_t* rounded = c.rounded(p, in);
+  const ProductWork work =
+      product_work(c.stealing(), rows, weight.panels(), 1, of.tiled(weight), rounded != nullptr);
+  const int64_t first = work.rows.first;
+  if (rounded != nullptr) rounded += first * weight.columns;
+  multiply_rows(
+      of, weight, 0, work.panels, work.rows.last - first, [&](int64_t i) { return x(first + i); }, rounded,
+      c.scratch(), store_from(first));
+}
+
 void matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Matmul>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id);
-  const Matrix weight = c.matrix(op.weight.id);
-  const int64_t rows = c.rows(p, op.in.id);
-  multiply_rows(products(c, rows), weight, 0, {weight.panels(), c.stealing()}, rows, c.memory.rows(op.in.id),
-                c.rounded(p, op.in.id), c.scratch(), StoreTo{[&](int64_t r) { return out(r); }});
+  multiply_step(p, c, op.in.id, op.weight.id,
+                [&](int64_t first) { return StoreTo{[&out, first](int64_t i) { return out(first + i); }}; });
 }
 
 int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions& options) {
@@ -29,11 +47,10 @@ int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions&
 void matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id), residual = c.memory.rows(op.residual.id);
-  const Matrix weight = c.matrix(op.weight.id);
-  const int64_t rows = c.rows(p, op.in.id);
-  multiply_rows(products(c, rows), weight, 0, {weight.panels(), c.stealing()}, rows, c.memory.rows(op.in.id),
-                c.rounded(p, op.in.id), c.scratch(),
-                StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
+  multiply_step(p, c, op.in.id, op.weight.id, [&](int64_t first) {
+    return StoreTo{[&out, first](int64_t i) { return out(first + i); },
+                   [&residual, first](int64_t i) { return residual(first + i); }};
+  });
 }
 
 int64_t matmul_add_scratch(const Program& p, const Op& record, const CompileOptions& options) {
@@ -45,14 +62,24 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id);
-  GatedInputs x(in, c.rounded(p, op.in.id), rows, gate.columns, c.scratch());
+  const Products of = products(c, rows);
+  const uint16_t* rounded = c.rounded(p, op.in.id);
+  const ProductWork work =
+      product_work(c.stealing(), rows, gate.panels(), 2, of.tiled(gate, up), rounded != nullptr);
+  const int64_t first = work.rows.first;
+  uint16_t* rounded_out = c.rounded(p, op.out.id);
+  if (rounded != nullptr) rounded += first * gate.columns;
+  if (rounded_out != nullptr) rounded_out += first * gate.rows;
+  GatedInputs x(in, rounded, work.rows, gate.columns, c.scratch());
   multiply_gated(
-      products(c, rows), gate, up, 0, {gate.panels(), c.stealing()}, rows, x, [](int64_t r) { return r; },
-      c.rounded(p, op.out.id), StoreTo{[&](int64_t r) { return out(r); }});
+      of, gate, up, 0, work.panels, work.rows.last - first, x, [](int64_t i) { return i; }, rounded_out,
+      StoreTo{[&](int64_t i) { return out(first + i); }});
 }
 
 int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
-  return inputs_of(p, std::get<GateUp>(record.args).in.id, options);
+  const Tensor& in = p[std::get<GateUp>(record.args).in.id];
+  return GatedInputs::floats(Program::rows(in, options.max_rows, options.max_outputs),
+                             in.heads() * in.columns());
 }
 
 }  // namespace

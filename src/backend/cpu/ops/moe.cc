@@ -118,8 +118,8 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
-                                         c.scratch() + input_floats(rows, gate.columns));
-  GatedInputs x(in, nullptr, rows, gate.columns, c.scratch());
+                                         c.scratch() + GatedInputs::floats(rows, gate.columns));
+  GatedInputs x(in, nullptr, {0, rows}, gate.columns, c.scratch());
   const Products of_all = products(c, rows), of_experts = expert_products(c, rows, used, gate.matrices);
   // Matrix 0 is the shared experts', if there are any, the others those that rows select.
   const int64_t shared = op.shared_gate ? 1 : 0;
@@ -152,7 +152,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
 
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeGateUp>(record.args);
-  return input_floats(options.max_rows, p[op.gate.id].columns()) +
+  return GatedInputs::floats(options.max_rows, p[op.gate.id].columns()) +
          ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns());
 }
 
