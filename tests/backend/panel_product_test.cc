@@ -119,9 +119,10 @@ TEST_P(PanelProductTest, OfManyRowsHasTheBitsOfOne) {
   const auto [isa, type_id] = GetParam();
   const MatmulKernels& kernels = matmul_kernels(isa);
   const ManyProduct of_many = many_product(kernels, type_id);
-  ASSERT_EQ(of_many != nullptr, takes_quantized(type_id) && isa == Isa::Avx2) << "of all but floats";
-  if (of_many == nullptr) return;
   const quant::TypeInfo& type = quant::type_info(type_id);
+  const bool shares = isa == Isa::Avx2 || (isa == Isa::Neon && type.block == 256);
+  ASSERT_EQ(of_many != nullptr, takes_quantized(type_id) && shares) << "of all but floats";
+  if (of_many == nullptr) return;
   std::mt19937_64 random(8);
   // Less than a stretch of columns, and one with a part of the next.
   for (const int64_t columns : {256, 768}) {
@@ -155,7 +156,8 @@ TEST_P(PanelProductTest, OfManyRowsHasTheBitsOfOne) {
 TEST_P(PanelProductTest, NumbersOfAPanelAreTheFiles) {
   const auto [isa, type_id] = GetParam();
   const PanelNumbers numbers_of = panel_numbers(matmul_kernels(isa), type_id);
-  ASSERT_EQ(numbers_of != nullptr, takes_quantized(type_id) && isa == Isa::Avx2) << "of all but floats";
+  const bool gives = isa == Isa::Avx2 || isa == Isa::Neon;
+  ASSERT_EQ(numbers_of != nullptr, takes_quantized(type_id) && gives) << "of all but floats";
   if (numbers_of == nullptr) return;
   const quant::TypeInfo& type = quant::type_info(type_id);
   constexpr int64_t kColumns = 512;

@@ -304,7 +304,7 @@ int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOpti
                 multiply_heads_scratch(p, op.values, options)});
   const ExpandedShape shape = shape_of(p, op);
   if (!fits(shape)) return floats;
-  for (const Isa isa : {Isa::Avx2, Isa::Avx512, Isa::Amx}) {
+  for (const Isa isa : {Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon}) {
     const auto take = [&](const auto* kernels, auto number) {
       if (isa > best_isa() || kernels == nullptr) return;
       const Scratch<decltype(number)> scratch(nullptr, attend_kernels(isa), shape, options.max_rows);

@@ -41,11 +41,22 @@ const AttendKernels& attend_kernels(Isa isa) {
 
 #elif defined(__aarch64__)
 
+extern const ExpandedKernels<float> kExpandedNeon;
 extern const AttendKernels kAttendNeon;
+
+template <>
+const ExpandedKernels<float>* expanded_kernels<float>(Isa isa) {
+  return isa == Isa::Neon ? &kExpandedNeon : nullptr;
+}
 
 const AttendKernels& attend_kernels(Isa isa) { return isa == Isa::Neon ? kAttendNeon : kAttendGeneric; }
 
 #else
+
+template <>
+const ExpandedKernels<float>* expanded_kernels<float>(Isa) {
+  return nullptr;
+}
 
 const AttendKernels& attend_kernels(Isa) { return kAttendGeneric; }
 
@@ -54,10 +65,6 @@ const AttendKernels& attend_kernels(Isa) { return kAttendGeneric; }
 #ifndef __x86_64__
 template <>
 const ExpandedKernels<uint16_t>* expanded_kernels<uint16_t>(Isa) {
-  return nullptr;
-}
-template <>
-const ExpandedKernels<float>* expanded_kernels<float>(Isa) {
   return nullptr;
 }
 #endif

@@ -6,7 +6,8 @@ struct Lanes {
   static constexpr int kMaxTile = 4;
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = true;
-  static constexpr bool kUnpacks = true;
+  static constexpr int kSharedFrom = 1;
+  static constexpr bool kGivesNumbers = true;
   static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAsksBySteps = false;
   static constexpr bool kAddsPairs = true, kPairs = false;

@@ -7,8 +7,11 @@ struct Lanes {
       8;  // activation rows at once: 8 sums, 8 products and the weights fit 32 registers
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
-  /// Panels that many rows see are unpacked once for all of them (many_rows.h).
-  static constexpr bool kUnpacks = false;
+  /// Blocks of so many groups and more are unpacked once for many rows (many_rows.h): 1 all, 8 those of 256
+  /// columns, 9 none.
+  static constexpr int kSharedFrom = 9;
+  /// For attention over expanded keys in float32 (expanded_f32.h).
+  static constexpr bool kGivesNumbers = false;
   /// Lines ahead are asked for one by one, beside the steps of products.
   static constexpr bool kAsksBySteps = true;
   static constexpr bool kAddsPairs = false;

@@ -7,7 +7,8 @@ struct Lanes {
   static constexpr int kMaxTile = 4;
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = false;
-  static constexpr bool kUnpacks = false;
+  static constexpr int kSharedFrom = 9;
+  static constexpr bool kGivesNumbers = false;
   static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAsksBySteps = false;
   static constexpr bool kAddsPairs = false, kPairs = false;

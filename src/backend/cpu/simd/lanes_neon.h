@@ -7,7 +7,8 @@ struct Lanes {
   static constexpr int kMaxTile = 4;
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
-  static constexpr bool kUnpacks = false;
+  static constexpr int kSharedFrom = 8;  // smaller blocks take as many instructions unpacked
+  static constexpr bool kGivesNumbers = true;
   static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAsksBySteps = false;
   static constexpr bool kAddsPairs = false, kPairs = false;

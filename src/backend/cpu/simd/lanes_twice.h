@@ -5,9 +5,10 @@
 template <typename Half>
 struct Twice {
   static constexpr int kWidth = 2 * Half::kWidth;
-  static constexpr int kMaxTile = Half::kMaxTile, kMaxFloatTile = Half::kMaxFloatTile;
-  static constexpr bool kUnroll = Half::kUnroll, kUnpacks = Half::kUnpacks, kAddsPairs = Half::kAddsPairs,
-                        kPairs = Half::kPairs;
+  static constexpr int kMaxTile = Half::kMaxTile, kMaxFloatTile = Half::kMaxFloatTile,
+                       kSharedFrom = Half::kSharedFrom;
+  static constexpr bool kUnroll = Half::kUnroll, kGivesNumbers = Half::kGivesNumbers,
+                        kAddsPairs = Half::kAddsPairs, kPairs = Half::kPairs;
   static constexpr bool kSumsAreFloats = Half::kSumsAreFloats, kAsksBySteps = Half::kAsksBySteps;
   using Common = typename Half::I;
   struct I {

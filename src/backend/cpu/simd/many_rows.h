@@ -2,32 +2,42 @@
 // floats, a stretch of columns at a time that stays in the first-level cache. All types take the same steps
 // then, in little code, and none is unpacked again for every few rows. panel_body.h includes it.
 
-/// A group of 32 columns as a codec (codecs.h), out of memory.
+/// A group of 32 columns of all rows of a panel.
 template <typename Codec>
 struct Unpacked {
+  alignas(64) uint8_t codes[8 * kWordBytes];
+  float scales[Codec::kHalves * kPanelRows];
+  float minima[Codec::kMinimum ? Codec::kHalves * kPanelRows : 1];
+};
+
+/// A vector of these rows, from `row` on, as a codec (codecs.h).
+template <typename Codec>
+struct UnpackedRows {
   static constexpr int kGroups = 1, kHalves = Codec::kHalves, kOffset = Codec::kOffset,
                        kLargest = Codec::kLargest;
   static constexpr bool kMinimum = Codec::kMinimum, kBytes = Codec::kBytes,
                         kLargeScales = Codec::kLargeScales;
-  alignas(64) uint8_t codes[8 * kWordBytes];
-  float scales[kHalves * kPanelRows];
-  float minima[kMinimum ? kHalves * kPanelRows : 1];
+  const Unpacked<Codec>& of;
+  int row;
 
-  I code(int, int j) const { return L::load(codes + j * kWordBytes); }
-  F scale(int, int half) const { return L::load_f(scales + half * kPanelRows); }
-  F minimum(int, int half) const { return L::load_f(minima + half * kPanelRows); }
+  I code(int, int j) const { return L::load(of.codes + j * kWordBytes + 4 * row); }
+  F scale(int, int half) const { return L::load_f(of.scales + half * kPanelRows + row); }
+  F minimum(int, int half) const { return L::load_f(of.minima + half * kPanelRows + row); }
 };
 
 template <typename Codec>
 SLUICE_INLINE inline void unpack_block(const uint8_t* block, Unpacked<Codec>* out) {
-  const Codec codec(block, 0);
-  repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
-    repeat<8>([&](auto j) SLUICE_INLINE { L::store(out[g].codes + j * kWordBytes, codec.code(g, j)); });
-    repeat<Codec::kHalves>([&](auto h) SLUICE_INLINE {
-      L::store_f(out[g].scales + h * kPanelRows, codec.scale(g, h));
-      if constexpr (Codec::kMinimum) L::store_f(out[g].minima + h * kPanelRows, codec.minimum(g, h));
+  for (int row = 0; row < kPanelRows; row += L::kWidth) {
+    const Codec codec(block, row);
+    repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+      repeat<8>([&](auto j)
+                    SLUICE_INLINE { L::store(out[g].codes + j * kWordBytes + 4 * row, codec.code(g, j)); });
+      repeat<Codec::kHalves>([&](auto h) SLUICE_INLINE {
+        L::store_f(out[g].scales + h * kPanelRows + row, codec.scale(g, h));
+        if constexpr (Codec::kMinimum) L::store_f(out[g].minima + h * kPanelRows + row, codec.minimum(g, h));
+      });
     });
-  });
+  }
 }
 
 /// sums [R][kPanelRows] += some groups times those of R rows. The sums stay in memory: registers are for
@@ -38,13 +48,13 @@ void add_unpacked(const Unpacked<Codec>* groups, int64_t count, const void* cons
   const QuantBlock* x[R];
   for (int r = 0; r < R; ++r) x[r] = static_cast<const QuantBlock*>(rows[r]) + first;
   for (const Unpacked<Codec>* group = groups; group < groups + count; ++group) {
-    F of[R];
-    repeat<R>([&](auto r) SLUICE_INLINE { of[r] = L::load_f(sums + r * kPanelRows); });
-    add_group<Unpacked<Codec>, R>(*group, 0, x, of, [](int) {});
-    repeat<R>([&](auto r) SLUICE_INLINE {
-      L::store_f(sums + r * kPanelRows, of[r]);
-      ++x[r];
-    });
+    for (int row = 0; row < kPanelRows; row += L::kWidth) {
+      F of[R];
+      repeat<R>([&](auto r) SLUICE_INLINE { of[r] = L::load_f(sums + r * kPanelRows + row); });
+      add_group<UnpackedRows<Codec>, R>({*group, row}, 0, x, of, [](int) {});
+      repeat<R>([&](auto r) SLUICE_INLINE { L::store_f(sums + r * kPanelRows + row, of[r]); });
+    }
+    for (int r = 0; r < R; ++r) ++x[r];
   }
 }
 
@@ -81,11 +91,13 @@ void panel_numbers(const uint8_t* panel, int64_t columns, float* out) {
   for (int64_t first = 0; first < columns; first += kOfBlock, panel += Codec::kPackedBytes) {
     unpack_block(panel, unpacked);
     for (int64_t c = 0; c < kOfBlock; ++c, out += kPanelRows) {
-      const Unpacked<Codec>& group = unpacked[c / kQuantColumns];
       const auto step = static_cast<int>(c % kQuantColumns / 4), half = step * Codec::kHalves / 8;
-      const I code = bits(group.code(0, step), 8 * static_cast<int>(c % 4), 255);
-      const F number = L::mul(L::sub(L::to_float(code), L::all_f(Codec::kOffset)), group.scale(0, half));
-      L::store_f(out, Codec::kMinimum ? L::add(number, group.minimum(0, half)) : number);
+      for (int row = 0; row < kPanelRows; row += L::kWidth) {
+        const UnpackedRows<Codec> rows{unpacked[c / kQuantColumns], row};
+        const I code = bits(rows.code(0, step), 8 * static_cast<int>(c % 4), 255);
+        const F number = L::mul(L::sub(L::to_float(code), L::all_f(Codec::kOffset)), rows.scale(0, half));
+        L::store_f(out + row, Codec::kMinimum ? L::add(number, rows.minimum(0, half)) : number);
+      }
     }
   }
 }

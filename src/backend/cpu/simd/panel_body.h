@@ -527,12 +527,12 @@ void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
 
 template <typename Codec>
 constexpr ManyProduct many_of() {
-  if constexpr (L::kUnpacks) return many_rows<Codec>;
+  if constexpr (Codec::kGroups >= L::kSharedFrom) return many_rows<Codec>;
   return nullptr;
 }
 template <typename Codec>
 constexpr PanelNumbers numbers_of() {
-  if constexpr (L::kUnpacks) return panel_numbers<Codec>;
+  if constexpr (L::kGivesNumbers) return panel_numbers<Codec>;
   return nullptr;
 }
 template <typename Codec>
