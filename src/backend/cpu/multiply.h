@@ -1,7 +1,7 @@
 // How the matrix ops use products: activation rows are quantised once by every worker for itself (cheaper
 // than a meeting, except where an op sees those of many experts), panels of output rows are shared among the
-// workers, and rows pass by a panel in tiles. Where the tier has matrix tiles, steps of many rows go another
-// way (tiled.h).
+// workers, in steps of many rows the rows, too, where that spares more than it costs (row_parts), and rows
+// pass by a panel in tiles. Where the tier has matrix tiles, steps of many rows go another way (tiled.h).
 #pragma once
 
 #include <algorithm>
