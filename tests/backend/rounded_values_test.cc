@@ -108,9 +108,10 @@ std::vector<float> results(int64_t rows, int threads, bool others) {
 
 TEST(RoundedValues, ChangeNoResult) {
   if (best_isa() != Isa::Amx) GTEST_SKIP() << "this machine has no AMX";
-  for (const int64_t rows : {31, 32, 49, 70, 600}) {
+  for (const int64_t rows : {31, 32, 49, 70, 240, 600}) {
     const std::vector<float> expected = results(rows, 1, true);
-    for (const int threads : {1, 2, 5}) EXPECT_EQ(results(rows, threads, false), expected) << rows << " rows";
+    for (const int threads : {1, 2, 4, 5})
+      EXPECT_EQ(results(rows, threads, false), expected) << rows << " rows";
   }
 }
 
