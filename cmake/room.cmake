@@ -5,7 +5,7 @@ get_filename_component(SLUICE_SOURCES ${CMAKE_CURRENT_LIST_DIR}/../src ABSOLUTE)
 # main.cc excepted. simd/*_TIER.cc is compiled for that tier's instructions, and only where the processor family has
 # it; what such a file defines must be its own (anonymous namespace), or the linker may keep its copy of an inline
 # function for everybody.
-set(SLUICE_TIERS avx2 avx512 avx512bf16 avx512fp16 amx neon i8mm)
+set(SLUICE_TIERS avx2 avxvnni avx512 avx512bf16 avx512fp16 amx neon i8mm)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(SLUICE_TIER_avx2 -mavx2 -mfma -mf16c)
   set(SLUICE_TIER_avx512 ${SLUICE_TIER_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
@@ -21,6 +21,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   else()  # clang 14's conversions to half floats are macros with C's compound literals
     list(APPEND SLUICE_TIER_avx2 -Wno-c99-extensions)
   endif()
+  set(SLUICE_TIER_avxvnni ${SLUICE_TIER_avx2} -mavxvnni)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(SLUICE_TIER_neon -march=armv8.2-a+dotprod)
   set(SLUICE_TIER_i8mm -march=armv8.2-a+dotprod+i8mm)

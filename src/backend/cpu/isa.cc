@@ -96,6 +96,15 @@ bool has_i8mm() {
 #endif
 }
 
+bool has_avx_vnni() {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  return best_isa() >= Isa::Avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+#else
+  return false;
+#endif
+}
+
 bool has_avx512_fp16() {
 #if defined(__x86_64__)
   unsigned a, b, c, d;

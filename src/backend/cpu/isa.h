@@ -29,6 +29,10 @@ std::vector<Isa> usable_isas();
 /// M2).
 bool has_i8mm();
 
+/// Of the tier avx2: whether the processor also multiplies bytes to sums of 32 bits in one instruction
+/// (AVX-VNNI: Alder Lake, Zen 5).
+bool has_avx_vnni();
+
 /// Of the tier avx512: whether the processor also computes with half floats (AVX512-FP16: Sapphire Rapids).
 bool has_avx512_fp16();
 

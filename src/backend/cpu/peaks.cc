@@ -71,6 +71,7 @@ constexpr Unit kUnits[] = {
     {"f32 FMA AVX2", Isa::Avx2, true, nullptr, f32_avx2, 2.0 * kChains * 8},
     {"int4 x int8 AVX2", Isa::Avx2, true, nullptr, int4_avx2, 2.0 * kChains * 32},
     {"int8 AVX2", Isa::Avx2, true, nullptr, int8_avx2, 2.0 * kChains * 32},
+    {"int8 VNNI AVX2", Isa::Avx2, true, has_avx_vnni, int8_avxvnni, 2.0 * kChains * 32},
     {"int16 AVX2", Isa::Avx2, false, nullptr, int16_avx2, 2.0 * kChains * 16},  // attention's
     {"f32 FMA AVX-512", Isa::Avx512, true, nullptr, f32_avx512, 2.0 * kChains * 16},
     {"bf16 AVX-512", Isa::Avx512, true, has_avx512_bf16, bf16_avx512, 2.0 * kChains * 32},

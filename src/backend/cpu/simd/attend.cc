@@ -11,7 +11,8 @@ extern const AttendKernels kAttendGeneric;
 
 extern const ExpandedKernels<uint16_t> kExpandedAvx512Bf16, kExpandedAmx;
 extern const ExpandedKernels<float> kExpandedAvx2;
-extern const AttendKernels kAttendAvx2, kAttendAvx512, kAttendAvx512Fp16, kAttendAvx512Bf16, kAttendAmx;
+extern const AttendKernels kAttendAvx2, kAttendAvxVnni, kAttendAvx512, kAttendAvx512Fp16, kAttendAvx512Bf16,
+    kAttendAmx;
 
 /// Zen 4 and Zen 5 multiply pairs of bfloat16 as fast as those of 16-bit numbers, Intel's processors at a
 /// quarter of the pace, if at all.
@@ -34,9 +35,10 @@ const AttendKernels& attend_kernels(Isa isa) {
   static const AttendKernels& wide = quick_bf16()        ? kAttendAvx512Bf16
                                      : has_avx512_fp16() ? kAttendAvx512Fp16
                                                          : kAttendAvx512;
+  static const AttendKernels& narrow = has_avx_vnni() ? kAttendAvxVnni : kAttendAvx2;
   if (isa == Isa::Amx) return kAttendAmx;
   if (isa == Isa::Avx512) return wide;
-  return isa == Isa::Avx2 ? kAttendAvx2 : kAttendGeneric;
+  return isa == Isa::Avx2 ? narrow : kAttendGeneric;
 }
 
 #elif defined(__aarch64__)

@@ -1,7 +1,7 @@
 // AVX-512's vectors of numbers of 16 bits, for attend_int16.h. Include it inside an anonymous namespace only,
 // after AVX-512's Lanes.
 
-/// Vectors of numbers of 16 bits (attend_avx2.cc says what the functions do).
+/// Vectors of numbers of 16 bits (int16_avx2.h says what the functions do).
 struct Int16 {
   using Vector = __m512i;
   static constexpr int kGroup = 5, kValueGroup = 10;

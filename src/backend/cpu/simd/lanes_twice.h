@@ -53,6 +53,10 @@ struct Twice {
 
   static Common four(const int8_t* at) { return Half::four(at); }
   static I start_bytes(int32_t start) { return {Half::start_bytes(start), Half::start_bytes(start)}; }
+  static I dot_at(I sum, I codes, const int8_t* at) {
+    const Common x = four(at);
+    return {Half::dot(sum.low, codes.low, x), Half::dot(sum.high, codes.high, x)};
+  }
   static I pairs(I codes, Common x) { return {Half::pairs(codes.low, x), Half::pairs(codes.high, x)}; }
   static I pairs_of_bytes(I codes, Common x) {
     return {Half::pairs_of_bytes(codes.low, x), Half::pairs_of_bytes(codes.high, x)};

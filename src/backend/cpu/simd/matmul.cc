@@ -6,12 +6,14 @@
 
 namespace sluice::backend::cpu {
 
-extern const MatmulKernels kMatmulGeneric, kMatmulAvx2, kMatmulAvx512, kMatmulNeon, kMatmulI8mm;
+extern const MatmulKernels kMatmulGeneric, kMatmulAvx2, kMatmulAvxVnni, kMatmulAvx512, kMatmulNeon,
+    kMatmulI8mm;
 
 const MatmulKernels& matmul_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::Avx512) return kMatmulAvx512;
-  if (isa == Isa::Avx2) return kMatmulAvx2;
+  static const MatmulKernels& avx2 = has_avx_vnni() ? kMatmulAvxVnni : kMatmulAvx2;
+  if (isa == Isa::Avx2) return avx2;
 #elif defined(__aarch64__)
   if (isa == Isa::Neon) return has_i8mm() ? kMatmulI8mm : kMatmulNeon;
 #endif

@@ -31,6 +31,7 @@ void f32_avx2(int64_t rounds);
 void int4_avx2(int64_t rounds);  ///< codes of four bits times bytes
 void int8_avx2(int64_t rounds);
 void int16_avx2(int64_t rounds);
+void int8_avxvnni(int64_t rounds);  ///< AVX-VNNI, which not every processor of the tier has
 void f32_avx512(int64_t rounds);
 void int8_avx512(int64_t rounds);
 void bf16_avx512(int64_t rounds);  ///< AVX512-BF16, which not every processor of the tier has
