@@ -145,7 +145,7 @@ using TileSums = float[kRows * kPanelRows];
 
 /// Rows of a tile, of `count` rows with this weight.
 inline int64_t tile_rows(const Matrix& w, int64_t count) {
-  return w.many_product != nullptr && count > kTileRows ? kManyRows : kTileRows;
+  return w.many_product != nullptr && count >= w.many_from ? kManyRows : kTileRows;
 }
 
 /// Panels that products of `count` rows take side by side of this weight.

@@ -75,11 +75,11 @@ Prefetch file_ahead() {
   return ahead;
 }
 
-/// As measured, too: Intel's processors gain where panels of eight bits leave activations no room in the
-/// first-level cache.
-bool pairs_pay(quant::Type type) {
+/// Whether many rows take panels in pairs, where the tier has both, or share the unpacking of one: as
+/// measured, too, on AMD's processors and on Intel's.
+bool takes_pairs(const MatmulKernels& kernels) {
   static const bool amd = amd_family() != 0;
-  return amd || type == quant::Type::Q8_0;
+  return amd && kernels.q4_0.pair != nullptr;
 }
 
 }  // namespace
@@ -187,8 +187,9 @@ Matrix PackedWeights::in_file(TensorId id) const {
           takes_quantized(t.type),
           panel_product(kernels_, t.type),
           file_product(kernels_, t.type),
-          pairs_pay(t.type) ? pair_product(kernels_, t.type) : nullptr,
-          many_product(kernels_, t.type),
+          takes_pairs(kernels_) ? pair_product(kernels_, t.type) : nullptr,
+          takes_pairs(kernels_) ? nullptr : many_product(kernels_, t.type),
+          kernels_.many_from,
           panel_numbers(kernels_, t.type),
           panel_unpack(unpack_, t.type),
           tiled_product(tiled_, t.type),

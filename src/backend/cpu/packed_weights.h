@@ -32,6 +32,7 @@ struct Matrix {
   FileProduct file_product;  // may be null
   PairProduct pair_product;  // may be null
   ManyProduct many_product;  // may be null
+  int many_from;             // rows
   PanelNumbers numbers;      // may be null
   PanelUnpack unpack;        // for products of bf16; may be null
   TiledProduct on_tiles;     // while it is unpacked; may be null

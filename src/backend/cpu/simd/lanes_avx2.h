@@ -7,6 +7,7 @@ struct Lanes {
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = true;
   static constexpr int kSharedFrom = 1;
+  static constexpr int kManyFrom = 9;
   static constexpr bool kGivesNumbers = true;
   static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAsksBySteps = false;

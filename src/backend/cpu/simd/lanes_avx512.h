@@ -9,7 +9,9 @@ struct Lanes {
   static constexpr bool kUnroll = true;
   /// Blocks of so many groups and more are unpacked once for many rows (many_rows.h): 1 all, 8 those of 256
   /// columns, 9 none.
-  static constexpr int kSharedFrom = 9;
+  static constexpr int kSharedFrom = 1;
+  /// And from so many rows on.
+  static constexpr int kManyFrom = 25;
   /// For attention over expanded keys in float32 (expanded_f32.h).
   static constexpr bool kGivesNumbers = false;
   /// Lines ahead are asked for one by one, beside the steps of products.

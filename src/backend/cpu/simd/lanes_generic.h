@@ -8,6 +8,7 @@ struct Lanes {
   static constexpr int kMaxFloatTile = 2;
   static constexpr bool kUnroll = false;
   static constexpr int kSharedFrom = 9;
+  static constexpr int kManyFrom = 9;
   static constexpr bool kGivesNumbers = false;
   static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAsksBySteps = false;

@@ -8,6 +8,7 @@ struct Lanes {
   static constexpr int kMaxFloatTile = 4;
   static constexpr bool kUnroll = true;
   static constexpr int kSharedFrom = 8;  // smaller blocks take as many instructions unpacked
+  static constexpr int kManyFrom = 9;
   static constexpr bool kGivesNumbers = true;
   static constexpr bool kSumsAreFloats = false;
   static constexpr bool kAsksBySteps = false;

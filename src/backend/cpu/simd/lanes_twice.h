@@ -6,7 +6,7 @@ template <typename Half>
 struct Twice {
   static constexpr int kWidth = 2 * Half::kWidth;
   static constexpr int kMaxTile = Half::kMaxTile, kMaxFloatTile = Half::kMaxFloatTile,
-                       kSharedFrom = Half::kSharedFrom;
+                       kSharedFrom = Half::kSharedFrom, kManyFrom = Half::kManyFrom;
   static constexpr bool kUnroll = Half::kUnroll, kGivesNumbers = Half::kGivesNumbers,
                         kAddsPairs = Half::kAddsPairs, kPairs = Half::kPairs;
   static constexpr bool kSumsAreFloats = Half::kSumsAreFloats, kAsksBySteps = Half::kAsksBySteps;

@@ -2,6 +2,9 @@
 // floats, a stretch of columns at a time that stays in the first-level cache. All types take the same steps
 // then, in little code, and none is unpacked again for every few rows. panel_body.h includes it.
 
+/// Whether registers hold the sums of a tile of rows with all of a panel's while its groups pass by.
+constexpr bool kSumsStay = L::kPairs;
+
 /// A group of 32 columns of all rows of a panel.
 template <typename Codec>
 struct Unpacked {
@@ -40,22 +43,30 @@ SLUICE_INLINE inline void unpack_block(const uint8_t* block, Unpacked<Codec>* ou
   }
 }
 
-/// sums [R][kPanelRows] += some groups times those of R rows. The sums stay in memory: registers are for
-/// those of a group.
+/// sums [R][kPanelRows] += some groups times those of R rows. Where registers are few the sums stay in
+/// memory: they are for those of a group.
 template <typename Codec, int R>
 void add_unpacked(const Unpacked<Codec>* groups, int64_t count, const void* const* rows, int64_t first,
                   float* sums) {
   const QuantBlock* x[R];
   for (int r = 0; r < R; ++r) x[r] = static_cast<const QuantBlock*>(rows[r]) + first;
+  F of[R];
+  const auto load = [&](int row) SLUICE_INLINE {
+    repeat<R>([&](auto r) SLUICE_INLINE { of[r] = L::load_f(sums + r * kPanelRows + row); });
+  };
+  const auto store = [&](int row) SLUICE_INLINE {
+    repeat<R>([&](auto r) SLUICE_INLINE { L::store_f(sums + r * kPanelRows + row, of[r]); });
+  };
+  if (kSumsStay) load(0);
   for (const Unpacked<Codec>* group = groups; group < groups + count; ++group) {
     for (int row = 0; row < kPanelRows; row += L::kWidth) {
-      F of[R];
-      repeat<R>([&](auto r) SLUICE_INLINE { of[r] = L::load_f(sums + r * kPanelRows + row); });
+      if (!kSumsStay) load(row);
       add_group<UnpackedRows<Codec>, R>({*group, row}, 0, x, of, [](int) {});
-      repeat<R>([&](auto r) SLUICE_INLINE { L::store_f(sums + r * kPanelRows + row, of[r]); });
+      if (!kSumsStay) store(row);
     }
     for (int r = 0; r < R; ++r) ++x[r];
   }
+  if (kSumsStay) store(0);
 }
 
 /// The rest of the rows in tiles of R, R / 2, ... 1.
@@ -77,7 +88,7 @@ void many_rows(const uint8_t* panel, int64_t columns, const void* const* rows, i
     const int64_t groups = std::min(kGroups, columns / kQuantColumns - first);
     for (int64_t g = 0; g < groups; g += Codec::kGroups, panel += Codec::kPackedBytes) {
       const Ask<Codec, false> ask(panel, prefetch);
-      repeat<Codec::kGroups>([&](auto part) SLUICE_INLINE { ask(part, 0); });
+      for (int step = 0; step < 8 * Codec::kGroups; ++step) ask(step / 8, step % 8);
       unpack_block(panel, unpacked + g);
     }
     add_all_rows(unpacked, groups, rows, count, first, out);

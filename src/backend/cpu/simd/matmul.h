@@ -81,6 +81,8 @@ struct MatmulKernels {
   void (*quantize)(const float* x, int64_t columns, QuantBlock* out);
   /// out = silu(gate) * up for `count` numbers, a multiple of kPanelRows.
   void (*silu_mul)(const float* gate, const float* up, int64_t count, float* out);
+  /// Rows from which a ManyProduct is quicker than PanelProducts.
+  int many_from;
   // One product a weight type.
   Product f32, f16, bf16;
   Product q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;

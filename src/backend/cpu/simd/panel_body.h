@@ -548,8 +548,11 @@ template <typename Number>
 constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr, nullptr, nullptr, nullptr};
 
 constexpr MatmulKernels kTable{
-    quantize,         silu_mul,        kFloatProduct<F32>, kFloatProduct<F16>, kFloatProduct<BF16>,
-    kProduct<Q4_0>,   kProduct<Q4_1>,  kProduct<Q5_0>,     kProduct<Q5_1>,     kProduct<Q8_0>,
-    kProduct<IQ4_NL>, kProduct<MXFP4>, kProduct<Q2_K>,     kProduct<Q3_K>,     kProduct<Q4_K>,
-    kProduct<Q5_K>,   kProduct<Q6_K>,  kProduct<IQ4_XS>,
+    quantize,           silu_mul,           L::kManyFrom,
+    kFloatProduct<F32>, kFloatProduct<F16>, kFloatProduct<BF16>,
+    kProduct<Q4_0>,     kProduct<Q4_1>,     kProduct<Q5_0>,
+    kProduct<Q5_1>,     kProduct<Q8_0>,     kProduct<IQ4_NL>,
+    kProduct<MXFP4>,    kProduct<Q2_K>,     kProduct<Q3_K>,
+    kProduct<Q4_K>,     kProduct<Q5_K>,     kProduct<Q6_K>,
+    kProduct<IQ4_XS>,
 };
