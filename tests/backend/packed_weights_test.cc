@@ -30,6 +30,27 @@ void expect_rows_of_the_file(const CaseRun& run, TensorId id, const Matrix& pack
   }
 }
 
+TEST(PackedWeights, SeveralRowsAreAskedForAtLeastAsFarAheadAsOne) {
+  TensorId weight = 0;
+  const CaseRun run({"", 2,
+                     [&](Builder& b) {
+                       weight = b.weight("w", quant::Type::Q4_0, 1, kOutputs, kColumns);
+                       b.matmul(b.activation("x", kStepRows, 1, kColumns), weight);
+                     }},
+                    5);
+  const program::Variants choice = ahead_variants(quant::Type::Q4_0);
+  const Isa isa = best_isa();
+  for (const int64_t value : choice.values) {
+    const PackedWeights packed(run.program(), run.weights(), matmul_kernels(isa), unpack_kernels(isa),
+                               tiled_products(isa), {{choice.key, value}}, true, 2);
+    const Matrix matrix = packed.matrix(weight, 0, 0);
+    EXPECT_EQ(matrix.ahead(1, false).near_bytes, value);
+    EXPECT_GE(matrix.ahead(2, false).near_bytes, value);
+    EXPECT_GE(matrix.ahead(2, false).far_bytes, matrix.ahead(1, false).far_bytes);
+    EXPECT_EQ(matrix.ahead(8, true).near_bytes, kAskNothing.near_bytes) << "it was read a moment ago";
+  }
+}
+
 TEST(PackedWeights, PanelsOfAGateAndItsUpTakeTurns) {
   TensorId gate = 0, up = 0, shared_gate = 0, shared_up = 0, other = 0;
   const CaseRun run({"", 2,

@@ -141,19 +141,24 @@ class CpuExecutable : public Executable {
     });
     if (!kernel.panels) return text;
     text += fmt::format(": panels of {} outputs x {} rows", cpu::kPanelRows, cpu::kTileRows);
-    bool many = false;
+    // Tiles, where a tier has them, take fewer rows already than share the unpacking.
+    const bool tiles = cpu::tile_kernels(isa_) != nullptr;
+    std::set<int> tiled_from, shared_from;
     info(op).operands(op, [&](const char*, TensorId id, bool) {
-      many = many || (packed_.holds(id) && packed_.matrix(id, 0, 0).many_product != nullptr);
+      if (!packed_.holds(id)) return;
+      const cpu::Matrix matrix = packed_.matrix(id, 0, 0);
+      if (tiles && matrix.unpack != nullptr) {
+        tiled_from.insert(matrix.tiled_from);
+      } else if (matrix.many_product != nullptr) {
+        shared_from.insert(matrix.many_from);
+      }
     });
-    if (many) text += fmt::format(", of which up to {} share the unpacking", cpu::kManyRows);
-    if (cpu::tile_kernels(isa_) != nullptr) {
-      std::set<int> from;
-      info(op).operands(op, [&](const char*, TensorId id, bool) {
-        if (packed_.holds(id)) from.insert(cpu::tiled_from(program_[id].type));
-      });
-      text += fmt::format(", from {} rows a matrix on tiles of {} x {}", fmt::join(from, " or "),
+    if (!shared_from.empty())
+      text += fmt::format(", from {} rows a matrix up to {} share the unpacking",
+                          fmt::join(shared_from, " or "), cpu::kManyRows);
+    if (!tiled_from.empty())
+      text += fmt::format(", from {} rows a matrix on tiles of {} x {}", fmt::join(tiled_from, " or "),
                           cpu::kPanelRows, cpu::kGroupRows);
-    }
     if (!repack_) return text + " packed as they are read";
     info(op).operands(op, [&](const char* name, TensorId id, bool) {
       if (!packed_.holds(id)) return;
@@ -163,6 +168,8 @@ class CpuExecutable : public Executable {
           fmt::format(", {} {:.4f} B a weight, {} B ahead", name,
                       static_cast<double>(matrix.matrices * matrix.panels() * matrix.panel_bytes) / numbers,
                       matrix.prefetch.near_bytes);
+      if (matrix.several_prefetch.near_bytes != matrix.prefetch.near_bytes)
+        text += fmt::format(" ({} with several rows)", matrix.several_prefetch.near_bytes);
     });
     return text;
   }

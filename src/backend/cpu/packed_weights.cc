@@ -51,6 +51,9 @@ void read_in_huge_pages(program::WeightBytes weights) {
 
 /// Into the second-level cache four times as far as into the first, but no further than this.
 constexpr int32_t kMostFarBytes = 8192;
+Prefetch to_both_caches(int32_t ahead) {
+  return {std::max(ahead, std::min(4 * ahead, kMostFarBytes)), ahead};
+}
 
 /// As measured. Zen 4 is quickest when left alone: it is asked for the line that is read next. But it does
 /// not see that blocks whose words are read out of order (the low bits and then the high ones) make a stream.
@@ -64,6 +67,13 @@ int64_t builtin_ahead(quant::Type type) {
   if (family > 25) return type == quant::Type::Q5_K || type == quant::Type::Q6_K ? 4096 : 8192;
   if (wide) return type == quant::Type::Q3_K || type == quant::Type::Q6_K ? 2048 : 0;
   return quant::type_info(type).block > kQuantColumns ? 2048 : 256;
+}
+
+/// The same of products with several rows, at least. Their work between two lines keeps Zen 4's own stream of
+/// requests from running ahead, which is all it needs for one row.
+int32_t ahead_of_several(int32_t ahead) {
+  static const bool zen4 = amd_family() == 25 && best_isa() >= Isa::Avx512;
+  return zen4 ? std::max(ahead, 2048) : ahead;
 }
 
 /// Of rows of the file, beyond a panel. Two panels are more than most first-level caches hold, but Zen 5 is
@@ -123,12 +133,10 @@ PackedWeights::PackedWeights(const program::Program& program, const program::Wei
       kernels_(kernels),
       unpack_(unpack),
       tiled_(tiled),
-      prefetch_([&] {
-        std::vector<Prefetch> list;
-        for (const Tensor& tensor : program.tensors()) {
-          const auto ahead = static_cast<int32_t>(program::tuned(tuning, ahead_variants(tensor.type)));
-          list.push_back({std::max(ahead, std::min(4 * ahead, kMostFarBytes)), ahead});
-        }
+      ahead_([&] {
+        std::vector<int32_t> list;
+        for (const Tensor& tensor : program.tensors())
+          list.push_back(static_cast<int32_t>(program::tuned(tuning, ahead_variants(tensor.type))));
         return list;
       }()),
       repack_(repack),
@@ -194,7 +202,8 @@ Matrix PackedWeights::in_file(TensorId id) const {
           panel_unpack(unpack_, t.type),
           tiled_product(tiled_, t.type),
           tiled_from(t.type),
-          prefetch_[static_cast<size_t>(id)],
+          to_both_caches(ahead_[static_cast<size_t>(id)]),
+          to_both_caches(ahead_of_several(ahead_[static_cast<size_t>(id)])),
           file_ahead(),
           nullptr};
 }

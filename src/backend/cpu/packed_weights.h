@@ -37,7 +37,8 @@ struct Matrix {
   PanelUnpack unpack;        // for products of bf16; may be null
   TiledProduct on_tiles;     // while it is unpacked; may be null
   int tiled_from;            // rows
-  Prefetch prefetch, file_prefetch;
+  /// Of one row's product, of several rows', and of the file's rows.
+  Prefetch prefetch, several_prefetch, file_prefetch;
   uint8_t* buffer;
 
   int64_t panels() const { return (rows + kPanelRows - 1) / kPanelRows; }
@@ -59,11 +60,16 @@ struct Matrix {
   void multiply(Panel panel, const void* const* x, int64_t count, float* out, bool again) const {
     if (panel.packed == nullptr)
       return file_product(panel.rows, row_bytes, columns, x[0], out, file_prefetch);
-    product(panel.packed, columns, x, static_cast<int>(count), out, again ? kAskNothing : prefetch);
+    product(panel.packed, columns, x, static_cast<int>(count), out, ahead(count, again));
   }
   /// The same for up to kManyRows rows, where there is a many_product.
   void multiply_many(Panel panel, const void* const* x, int64_t count, float* out, bool again) const {
-    many_product(panel.packed, columns, x, static_cast<int>(count), out, again ? kAskNothing : prefetch);
+    many_product(panel.packed, columns, x, static_cast<int>(count), out, ahead(count, again));
+  }
+  /// What is asked for beside products with `count` rows.
+  Prefetch ahead(int64_t count, bool again) const {
+    if (again) return kAskNothing;
+    return count > 1 ? several_prefetch : prefetch;
   }
   /// Packs a panel of a matrix that lies in the file's order.
   void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;
@@ -71,7 +77,7 @@ struct Matrix {
 
 /// How far ahead of the weights in use panels of a type are asked for, in bytes: into the first-level cache,
 /// and up to four times as far into the second. Which distance is best is a matter of the machine
-/// (docs/performance.md), so it is left open.
+/// (docs/performance.md), so it is left open. Zen 4 asks for several rows' at least 2 KB ahead.
 program::Variants ahead_variants(quant::Type type);
 
 /// Bytes of the weights as an executable holds them: packed, and those in the file's order that its kernels
@@ -127,7 +133,7 @@ class PackedWeights {
   const MatmulKernels& kernels_;
   const UnpackKernels* unpack_;
   const TiledProducts* tiled_;
-  std::vector<Prefetch> prefetch_;  // by TensorId
+  std::vector<int32_t> ahead_;  // bytes, by TensorId
   bool repack_;
   int64_t buffer_bytes_ = 0;     // of two panels, the largest
   std::vector<int64_t> offset_;  // by TensorId; -1: not packed
