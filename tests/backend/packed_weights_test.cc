@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "backend/cpu/isa.h"
 #include "backend/cpu/packed.h"
 #include "base/threads.h"
@@ -40,12 +42,13 @@ TEST(PackedWeights, SeveralRowsAreAskedForAtLeastAsFarAheadAsOne) {
                     5);
   const program::Variants choice = ahead_variants(quant::Type::Q4_0);
   const Isa isa = best_isa();
+  const bool zen4 = amd_family() == 25 && isa >= Isa::Avx512;
   for (const int64_t value : choice.values) {
     const PackedWeights packed(run.program(), run.weights(), matmul_kernels(isa), unpack_kernels(isa),
                                tiled_products(isa), {{choice.key, value}}, true, 2);
     const Matrix matrix = packed.matrix(weight, 0, 0);
     EXPECT_EQ(matrix.ahead(1, false).near_bytes, value);
-    EXPECT_GE(matrix.ahead(2, false).near_bytes, value);
+    EXPECT_EQ(matrix.ahead(2, false).near_bytes, zen4 ? std::max<int64_t>(value, 2048) : value);
     EXPECT_GE(matrix.ahead(2, false).far_bytes, matrix.ahead(1, false).far_bytes);
     EXPECT_EQ(matrix.ahead(8, true).near_bytes, kAskNothing.near_bytes) << "it was read a moment ago";
   }

@@ -69,8 +69,8 @@ int64_t builtin_ahead(quant::Type type) {
   return quant::type_info(type).block > kQuantColumns ? 2048 : 256;
 }
 
-/// The same of products with several rows, at least. Their work between two lines keeps Zen 4's own stream of
-/// requests from running ahead, which is all it needs for one row.
+/// What products with several rows ask for, where those with one ask for `ahead`. Zen 4 reads ahead by itself
+/// only as long as little is done between two lines, that is, for one row.
 int32_t ahead_of_several(int32_t ahead) {
   static const bool zen4 = amd_family() == 25 && best_isa() >= Isa::Avx512;
   return zen4 ? std::max(ahead, 2048) : ahead;
