@@ -32,10 +32,11 @@ async function serve() {
   return { child, address };
 }
 
-/** Passes bytes on. While it is closed, a stream's pieces wait for next(), one after the other. */
+/** Passes bytes on. While it is closed, a stream's events wait for next(), one after the other: a read brings
+ *  as many of them as the server has sent by then, often all. */
 class Gate {
   closed = false;
-  waiting = null;
+  waiting = [];
 
   async open(port) {
     this.server = createServer((client) => {
@@ -43,11 +44,9 @@ class Gate {
       let streams = false;
       client.pipe(upstream);
       upstream.on("data", (bytes) => {
-        client.write(bytes);
         streams ||= bytes.includes("text/event-stream");
-        if (!this.closed || !streams) return;
-        upstream.pause();
-        this.waiting = () => upstream.resume();
+        if (this.closed && streams) this.hold(client, bytes);
+        else client.write(bytes);
       });
       for (const socket of [client, upstream]) {
         socket.on("error", () => {});
@@ -57,14 +56,20 @@ class Gate {
     await new Promise((resolve) => this.server.listen(0, "127.0.0.1", resolve));
     return `http://127.0.0.1:${this.server.address().port}`;
   }
+  hold(client, bytes) {
+    for (let begin = 0, end; begin < bytes.length; begin = end) {
+      const blank = bytes.indexOf("\n\n", begin);
+      end = blank < 0 ? bytes.length : blank + 2;
+      const piece = bytes.subarray(begin, end);
+      this.waiting.push(() => client.write(piece));
+    }
+  }
   next() {
-    const go = this.waiting;
-    this.waiting = null;
-    go?.();
+    this.waiting.shift()?.();
   }
   release() {
     this.closed = false;
-    this.next();
+    while (this.waiting.length) this.next();
   }
 }
 
@@ -107,12 +112,13 @@ describe("the page and its server", { skip, timeout: 600_000 }, () => {
     return slots.every((slot) => !slot.is_processing);
   };
 
-  /** Lets pieces through until there is more of an answer than `length`; gives what there is. */
+  /** Lets events through until there is more of an answer than `length`, each with time to be drawn; gives what
+   *  there is. */
   const moreThan = async (length) => {
     for (let tries = 0; tries < 6000; ++tries) {
       const text = (await answer().isVisible()) ? await answer().innerText() : "";
       if (text.length > length) return text;
-      gate.next();
+      if (tries % 20 === 0) gate.next();
       await page.waitForTimeout(10);
     }
     throw new Error(`no more than ${length} characters came`);
