@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
@@ -123,15 +124,31 @@ bool has_avx512_bf16() {
 #endif
 }
 
+#if defined(__x86_64__)
+/// As CPUID's leaf 1 has them.
+static std::pair<int, int> family_and_model() {
+  unsigned a, b, c, d;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return {0, 0};
+  const unsigned base = a >> 8 & 15, family = base == 15 ? base + (a >> 20 & 255) : base;
+  return {static_cast<int>(family), static_cast<int>((a >> 16 & 15) << 4 | (a >> 4 & 15))};
+}
+#endif
+
 int amd_family() {
 #if defined(__x86_64__)
-  unsigned a, b, c, d;
   __builtin_cpu_init();
-  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &a, &b, &c, &d) == 0) return 0;
-  const unsigned base = a >> 8 & 15, extended = a >> 20 & 255;
-  return static_cast<int>(base == 15 ? base + extended : base);
+  return __builtin_cpu_is("amd") != 0 ? family_and_model().first : 0;
 #else
   return 0;
+#endif
+}
+
+bool is_emerald_rapids() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel") != 0 && family_and_model() == std::pair(6, 0xCF);
+#else
+  return false;
 #endif
 }
 

@@ -44,6 +44,10 @@ bool has_avx512_bf16();
 /// processors with the same instructions do in different ways.
 int amd_family();
 
+/// Whether the processor says it is an Emerald Rapids, which waits for memory longer than Sapphire Rapids
+/// does and has the same instructions.
+bool is_emerald_rapids();
+
 /// The tier to use: best_isa(), or what the environment variable SLUICE_ISA names. Throws UsageError when
 /// that is no tier's name, or a tier that this machine lacks.
 Isa chosen_isa();

@@ -58,12 +58,13 @@ Prefetch to_both_caches(int32_t ahead) {
 /// As measured. Zen 4 is quickest when left alone: it is asked for the line that is read next. But it does
 /// not see that blocks whose words are read out of order (the low bits and then the high ones) make a stream.
 /// Zen 3, which has no AVX-512, and Zen 5 want to be asked always; Zen 5 from 6 to 24 KB ahead, two types
-/// half as far into the first-level cache. Of Intel's, Sapphire Rapids with AMX was measured, and Emerald
-/// Rapids without.
+/// half as far into the first-level cache. Of Intel's, Sapphire Rapids and Emerald Rapids were measured;
+/// those without AMX go by the latter.
 int64_t builtin_ahead(quant::Type type) {
   static const int family = amd_family();
+  static const bool emerald = is_emerald_rapids();
   static const bool wide = best_isa() >= Isa::Avx512;
-  if (family == 0) return best_isa() == Isa::Avx512 ? 2048 : 768;
+  if (family == 0) return emerald || best_isa() == Isa::Avx512 ? 2048 : 768;
   if (family > 25) return type == quant::Type::Q5_K || type == quant::Type::Q6_K ? 4096 : 8192;
   if (wide) return type == quant::Type::Q3_K || type == quant::Type::Q6_K ? 2048 : 0;
   return quant::type_info(type).block > kQuantColumns ? 2048 : 256;
