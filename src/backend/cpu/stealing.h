@@ -36,6 +36,8 @@ class alignas(64) Taken {
       return {count - back - some, count - back};
     }
   }
+  /// All items are there again. Between two barriers only.
+  void reset() { taken_.store(0, std::memory_order_relaxed); }
   /// How often it was called before in this step: for pieces that everybody numbers alike.
   int64_t next(uint32_t step) {
     uint64_t seen = taken_.load(std::memory_order_relaxed);

@@ -5,9 +5,9 @@
 // neighbours nor on who computes what:
 //   where units (some rows of one sequence: a chunk is decoded once for all their heads) can be dealt out
 //              evenly, a worker takes whole ones
-//   elsewhere  the workers share the chunks and leave their results in their scratch, those of a group put
-//              together already by who has computed it from its first chunk on; then each puts some heads
-//              together
+//   elsewhere  the workers share the chunks, and who has finished takes others'; they leave the results in
+//              scratch, those of a group put together already by who has computed it from its first chunk on;
+//              then each puts some heads together
 // In mla_values a step of one row with one chunk goes a third way where heads can be dealt out evenly: a
 // worker takes some heads from their queries to their values (attend_own_heads), and nobody meets.
 #include <algorithm>
@@ -32,6 +32,8 @@ constexpr int64_t kDecodeQueries = 8;
 constexpr int64_t kGroupChunks = 4;
 /// Results of chunks that a worker keeps before they are put together.
 constexpr int64_t kSlots = 32;
+/// Of a slot: its item's chunk was added to those before it of its group, in another slot.
+constexpr int32_t kJoined = -1;
 
 static_assert(kHalfRows == kPageRows);
 
@@ -53,6 +55,7 @@ struct Item {
 class Scratch {
  public:
   float *tile, *rows, *packed, *work, *chunk, *totals;
+  int32_t* last_chunk;  // [kSlots]: a slot holds the chunks from its item's own to this one, or is kJoined
 
   Scratch(float* base, const AttendKernels& kernels, AttendShape shape, int64_t heads)
       : tile(base),
@@ -60,7 +63,8 @@ class Scratch {
         packed(rows + kPageRows * shape.width),
         work(packed + unit_calls(heads) * kernels.packed_floats(shape)),
         chunk(work + kernels.work_floats(shape)),
-        totals(chunk + (1 + kSlots + unit_calls(heads)) * result_floats(kernels, shape)),
+        totals(chunk + (1 + kSlots + unit_calls(heads)) * result_floats(kernels, shape) + kSlots),
+        last_chunk(reinterpret_cast<int32_t*>(totals - kSlots)),
         sums_stride_(kernels.sums_stride(shape)),
         result_floats_(result_floats(kernels, shape)),
         unit_queries_(unit_calls(heads) * kQueries) {}
@@ -68,7 +72,7 @@ class Scratch {
   static int64_t floats(const AttendKernels& kernels, AttendShape shape, int64_t heads, int64_t rows) {
     return kernels.tile_floats(shape) + kPageRows * shape.width +
            unit_calls(heads) * kernels.packed_floats(shape) + kernels.work_floats(shape) +
-           (1 + kSlots + unit_calls(heads)) * result_floats(kernels, shape) + 2 * rows * heads;
+           (1 + kSlots + unit_calls(heads)) * result_floats(kernels, shape) + kSlots + 2 * rows * heads;
   }
   /// Results for up to kQueries queries; sums begin at whole vectors.
   ChunkResult result(float* at) const { return {at, at + kQueries, at + 2 * kQueries}; }
@@ -343,48 +347,47 @@ class Attention {
     }
   }
 
-  /// Where the index-th item's result goes in its worker's share of a round: to the slot of the first of its
-  /// group, if that is in the share too.
-  struct Place {
-    int64_t slot, to;  // to: the last chunk that the share has of the group, from the item's own on
-    bool joins;
-  };
-  Place place_of(const Item& item, int64_t index, Slice share) const {
-    const int64_t calls = ceil_div(queries(item.unit), batch_), within = item.chunk % kGroupChunks;
-    const int64_t begin = index - within * calls;
-    if (begin < share.first) return {index - share.first, item.chunk, false};
-    const int64_t there = item.chunk + (share.last - 1 - index) / calls;
-    return {begin - share.first, std::min(there, last_of_group(item.unit, item.chunk)), within > 0};
-  }
-
-  /// The chunks of `count` items from `item` on, everybody's share, and then their folding.
-  Item one_round(const Item& item, int64_t count) {
-    Item at = item;
+  /// The chunks of `count` items from `first` on, everybody's share and what others have left of theirs, and
+  /// then their folding. Results go to the share's slots, an item's own or that of the first of its group, if
+  /// the same worker has just computed it.
+  Item one_round(const Item& first, int64_t count) {
+    Item at = first, before;
     int64_t index = 0;
     const auto seek = [&](int64_t to) {
+      if (to < index) at = first, index = 0;
       for (; index < to; ++index) at = next(at);
     };
-    const Slice mine = c_.slice(count);
-    Item before;
-    for (int64_t i = mine.first; i < mine.last; ++i) {
-      seek(i);
-      const bool same_unit = before.count > 0 && before.unit.first == at.unit.first;
-      if (!same_unit || before.chunk != at.chunk) decode(at.unit, at.chunk);
-      if (!same_unit || before.query != at.query) pack(at.unit, at.query, at.count, mine_.packed);
-      const Place place = place_of(at, i, mine);
-      compute(at, mine_.packed, i + 1 < mine.last, mine_.slot(place.slot), place.joins);
-      before = at;
-    }
+    const auto share_of = [&](int owner) { return slice_of(count, owner, c_.workers); };
+    const auto items = [&](int owner) { return share_of(owner).last - share_of(owner).first; };
+    c_.stealing().each(1, items, [&](int owner, Slice piece) {
+      const int64_t share = share_of(owner).first, end = share + piece.last;
+      const Scratch results = scratch_of(owner);
+      // The own pieces follow each other; others' are taken from the back.
+      const bool own = owner == c_.worker;
+      const int64_t run = own ? share : share + piece.first, run_end = own ? share_of(owner).last : end;
+      for (int64_t i = share + piece.first; i < end; ++i) {
+        seek(i);
+        const bool same_unit = before.count > 0 && before.unit.first == at.unit.first;
+        if (!same_unit || before.chunk != at.chunk) decode(at.unit, at.chunk);
+        if (!same_unit || before.query != at.query) pack(at.unit, at.query, at.count, mine_.packed);
+        const int64_t calls = ceil_div(queries(at.unit), batch_), begin = i - at.chunk % kGroupChunks * calls;
+        const bool joins = begin < i && begin >= run;
+        const int64_t slot = (joins ? begin : i) - share;
+        compute(at, mine_.packed, i + 1 < run_end, results.slot(slot), joins);
+        results.last_chunk[i - share] = kJoined;
+        results.last_chunk[slot] = static_cast<int32_t>(at.chunk);
+        before = at;
+      }
+    });
     c_.meet();
-    at = item;
+    if (c_.steals.taken != nullptr) c_.steals.taken[c_.worker].reset();  // for the next round
+    at = first;
     for (int worker = 0; worker < c_.workers; ++worker) {
-      const Slice theirs = slice_of(count, worker, c_.workers);
-      const Scratch scratch = scratch_of(worker);
-      for (int64_t i = theirs.first; i < theirs.last; ++i, at = next(at)) {
-        const Place place = place_of(at, i, theirs);
-        if (place.joins) continue;
+      const Scratch results = scratch_of(worker);
+      for (int64_t i = 0; i < items(worker); ++i, at = next(at)) {
+        if (results.last_chunk[i] == kJoined) continue;
         const Slice heads = c_.slice(at.count);
-        fold(at, place.to, scratch.slot(place.slot), heads.first, heads.last);
+        fold(at, results.last_chunk[i], results.slot(i), heads.first, heads.last);
       }
     }
     return at;

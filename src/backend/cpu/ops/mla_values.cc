@@ -284,7 +284,9 @@ void attend_values(const Program& p, const MlaValues& op, const Context& c) {
       attend_own_heads(p, op.attend, of_others);
     } else {
       c.meet();
-      attend_latent(p, op.attend, of_others);
+      Context sharing = of_others;
+      sharing.steals = c.steals;
+      attend_latent(p, op.attend, sharing);
       c.meet();
     }
     multiply_heads(p, op.values, of_others);
