@@ -44,8 +44,8 @@ bool has_avx512_bf16();
 /// processors with the same instructions do in different ways.
 int amd_family();
 
-/// Whether the processor says it is an Emerald Rapids, which waits for memory longer than Sapphire Rapids
-/// does and has the same instructions.
+/// Whether the processor says it is an Emerald Rapids: it has Sapphire Rapids' instructions, and wants to be
+/// told of weights further ahead.
 bool is_emerald_rapids();
 
 /// The tier to use: best_isa(), or what the environment variable SLUICE_ISA names. Throws UsageError when

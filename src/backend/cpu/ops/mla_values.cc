@@ -284,6 +284,7 @@ void attend_values(const Program& p, const MlaValues& op, const Context& c) {
       attend_own_heads(p, op.attend, of_others);
     } else {
       c.meet();
+      // Of the op's parts these alone: it has one count of what was taken.
       Context sharing = of_others;
       sharing.steals = c.steals;
       attend_latent(p, op.attend, sharing);
