@@ -206,6 +206,7 @@ class Expanded {
       } else {
         cache_.decode(rows, tile, count);
       }
+      if (kernels_->prepare != nullptr) kernels_->prepare(tile, latent.width, count, shape_);
     } else {
       if (cache_.format.type == quant::Type::BF16) return reinterpret_cast<const uint16_t*>(rows);
       decode_rows(tiles_, cache_, rows, latent, 0, count, scratch_.rows, tile);

@@ -10,7 +10,7 @@ extern const AttendKernels kAttendGeneric;
 #if defined(__x86_64__)
 
 extern const ExpandedKernels<uint16_t> kExpandedAvx512Bf16, kExpandedAmx;
-extern const ExpandedKernels<float> kExpandedAvx2;
+extern const ExpandedKernels<float> kExpandedAvx2, kExpandedAvxVnni;
 extern const AttendKernels kAttendAvx2, kAttendAvxVnni, kAttendAvx512, kAttendAvx512Fp16, kAttendAvx512Bf16,
     kAttendAmx;
 
@@ -28,7 +28,8 @@ const ExpandedKernels<uint16_t>* expanded_kernels<uint16_t>(Isa isa) {
 }
 template <>
 const ExpandedKernels<float>* expanded_kernels<float>(Isa isa) {
-  return isa == Isa::Avx2 ? &kExpandedAvx2 : nullptr;
+  static const ExpandedKernels<float>& narrow = has_avx_vnni() ? kExpandedAvxVnni : kExpandedAvx2;
+  return isa == Isa::Avx2 ? &narrow : nullptr;
 }
 
 const AttendKernels& attend_kernels(Isa isa) {

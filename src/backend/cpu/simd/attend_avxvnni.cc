@@ -19,18 +19,7 @@ namespace {
 #include "backend/cpu/simd/attend_rows.h"
 #include "backend/cpu/simd/attend_softmax.h"
 
-namespace plain {
-#include "backend/cpu/simd/int16_avx2.h"
-}
-
-struct Int16 : plain::Int16 {
-  /// In assembly: g++ would leave copies of the sums behind.
-  static Vector multiply_add(Vector a, Vector b, Vector sum) {
-    asm("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
-    return sum;
-  }
-};
-
+#include "backend/cpu/simd/int16_avxvnni.h"
 // Rows and Int16 first.
 #include "backend/cpu/simd/attend_int16.h"
 // Operand first.

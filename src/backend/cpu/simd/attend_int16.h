@@ -8,9 +8,7 @@
 // 32 bits then (Cauchy and Schwarz), and a row of normal numbers keeps 12 bits and more of each. Weights are
 // multiplied with their rows' scales first, and then made as large as the values of those rows allow.
 
-constexpr float kNorm = 46000;           // kNorm * kNorm < 2^31, with room for rounding
-constexpr float kLargestNumber = 32767;  // of 16 bits
-constexpr float kLargestSum = 2.1e9f;    // of 32 bits, with room for rounding 128 weights
+#include "backend/cpu/simd/int16_scales.h"
 
 struct Operand {
   using Number = int16_t;
@@ -109,12 +107,6 @@ inline Lanes::F sum_of(const Lanes::F (&sums)[kChains]) {
   return Lanes::add(Lanes::add(sums[0], sums[1]), Lanes::add(sums[kChains - 2], sums[kChains - 1]));
 }
 
-/// What a row's whole numbers are worth, a lane a row: of its sum of squares and its largest magnitude.
-inline Lanes::F scales_of(Lanes::F squares, Lanes::F largest) {
-  using L = Lanes;
-  return L::max(L::div(largest, L::all_f(kLargestNumber)), L::div(Int16::sqrt(squares), L::all_f(kNorm)));
-}
-
 /// What one of a row's whole numbers is worth, and the largest magnitude of the first `rank` columns (or of
 /// some more). The row is `count` floats, a multiple of 16 that begin at at(0), at(16), ... An infinity or a
 /// NaN makes the scale one.
@@ -145,9 +137,6 @@ inline float scale_of(At at, int64_t count, int64_t rank, float* largest_value) 
   L::store_f(scales, scales_of(L::all_f(L::total(sum_of(squares))), L::all_f(largest)));
   return scales[0];
 }
-
-/// Numbers are multiplied with it.
-inline Lanes::F inverse_of(float scale) { return Lanes::all_f(scale > 1e-36f ? 1 / scale : 0); }
 
 template <typename At>
 inline void to_numbers(At at, int64_t count, float scale, int16_t* out) {

@@ -1,6 +1,7 @@
-// Attention over expanded keys and values, of many rows of one sequence, a head at a time: products of
-// bfloat16 (Number is uint16_t) or of float32, sums in float32. Only tiers that gain by it have such a table.
-// Which rows go this way, and over what, is ops/mla_values.cc's business.
+// Attention over expanded keys and values, of many rows of one sequence, a head at a time. Tables begin with
+// Numbers: bfloat16 (uint16_t), which they multiply, or floats, which they multiply or make something else of
+// in the same place (expanded_int16.h). Only tiers that gain by it have such a table. Which rows go this way,
+// and over what, is ops/mla_values.cc's business.
 //
 // The right side of every product is made of panels of 16 columns: in float32 [columns / 16][inner][16], in
 // bfloat16 [columns / 16][inner / 2][16] pairs of numbers, those of two neighbouring inner indices side by
@@ -52,6 +53,9 @@ struct ExpandedKernels {
                  float* sums);
   /// Numbers of binary16 as they are; of float32's tables alone. count: a multiple of 16.
   void (*from_halves)(const uint16_t* halves, int64_t count, Number* out) = nullptr;
+  /// Done to a page's first `count` rows before expand reads them, or null: there floats become something
+  /// else.
+  void (*prepare)(Number* rows, int64_t stride, int64_t count, ExpandedShape) = nullptr;
 };
 
 /// The table of a tier, or null; a tier has one at most.

@@ -15,15 +15,19 @@ namespace {
 // Lanes first: the others are written against it.
 #include "backend/cpu/simd/exp.h"
 #include "backend/cpu/simd/groups.h"
-// And this one needs those before it.
+// And each of these needs those before it.
 #include "backend/cpu/simd/expanded_f32.h"
+#include "backend/cpu/simd/int16_avx2.h"
+
+#include "backend/cpu/simd/expanded_int16.h"
 
 void nothing() {}
 
 }  // namespace
 
 extern const ExpandedKernels<float> kExpandedAvx2;
-const ExpandedKernels<float> kExpandedAvx2{"avx2", nothing, nothing, k_panel,    v_panel,
-                                           query,  expand,  attend,  from_halves};
+const ExpandedKernels<float> kExpandedAvx2{"avx2 int16",  nothing,      nothing,      k_panel_int16,
+                                           v_panel_int16, query_int16,  expand_int16, attend_int16,
+                                           from_halves,   prepare_int16};
 
 }  // namespace sluice::backend::cpu

@@ -1,56 +1,11 @@
-// Attention over expanded keys and values in float32, for tiers without quick products of bfloat16. Include
-// it inside an anonymous namespace only, after a tier's Lanes, exp.h and groups.h.
+// Expanded keys and values in float32, for tiers without quick products of bfloat16, and what attention over
+// them shares. Include it inside an anonymous namespace only, after a tier's Lanes, exp.h and groups.h.
 
 using L = Lanes;
 using F = Lanes::F;
 
 constexpr int64_t kSide = 16;              // columns of a right side's panel
 constexpr int kParts = kSide / L::kWidth;  // vectors of these
-/// Rows whose sums are in registers, and inner indices of a panel that stay in the first-level cache.
-constexpr int kMostRows = 6;
-constexpr int64_t kInner = 256;
-
-/// c [M][kSide] (+)= a [M][inner] times a panel.
-template <bool adds, int M>
-void multiply_block(const float* a, int64_t a_stride, const float* b, int64_t inner, float* c,
-                    int64_t c_stride) {
-  F sums[M][kParts];
-  for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < kParts; ++p)
-      sums[m][p] = adds ? L::load_f(c + m * c_stride + p * L::kWidth) : L::all_f(0);
-  }
-  for (int64_t i = 0; i < inner; ++i, b += kSide) {
-    F right[kParts];
-    for (int p = 0; p < kParts; ++p) right[p] = L::load_f(b + p * L::kWidth);
-    for (int m = 0; m < M; ++m) {
-      const F left = L::all_f(a[m * a_stride + i]);
-      for (int p = 0; p < kParts; ++p) sums[m][p] = L::fma(left, right[p], sums[m][p]);
-    }
-  }
-  for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < kParts; ++p) L::store_f(c + m * c_stride + p * L::kWidth, sums[m][p]);
-  }
-}
-
-/// c [rows][columns] (+)= a [rows][inner] times the right side b, whose panels are `panel` numbers apart.
-template <bool adds>
-void multiply(const float* a, int64_t a_stride, int64_t rows, const float* b, int64_t panel, int64_t inner,
-              int64_t columns, float* c, int64_t c_stride) {
-  const auto block = [&](auto more, int64_t from, int64_t to, const float* right, float* out) {
-    in_groups(rows, kMostRows, [&](int64_t first, int64_t size) {
-      with_size<kMostRows>(size, [&](auto high) {
-        multiply_block<decltype(more)::value, decltype(high)::value>(a + first * a_stride + from, a_stride,
-                                                                     right + from * kSide, to - from,
-                                                                     out + first * c_stride, c_stride);
-      });
-    });
-  };
-  for (int64_t n = 0; n < columns; n += kSide, b += panel) {
-    block(std::bool_constant<adds>{}, 0, std::min(inner, kInner), b, c + n);
-    for (int64_t i = kInner; i < inner; i += kInner)
-      block(std::true_type{}, i, std::min(inner, i + kInner), b, c + n);
-  }
-}
 
 /// kSide rows of `columns` numbers (a multiple of 4), `stride` apart: out[column][row].
 inline void turn(const float* rows, int64_t stride, int64_t columns, float* out) {
@@ -74,24 +29,16 @@ void v_panel(const float* numbers, int64_t panel, ExpandedShape shape, float* v_
   std::copy_n(numbers, shape.rank * kSide, v_b + panel * shape.rank * kSide);
 }
 
-void query(const float* nope, const float* rope, ExpandedShape shape, float* out) {
-  std::copy_n(rope, shape.rope, std::copy_n(nope, shape.nope, out));
-}
-
 void from_halves(const uint16_t* halves, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += L::kWidth) L::store_f(out + i, L::halves(halves + i));
 }
 
-void expand(const float* const* pages, int64_t stride, int64_t count, const float* k_b, const float* v_b,
-            ExpandedShape shape, float* work, float* keys, float* values) {
+/// ExpandedKernels::expand. make(b, c, out): column c and the kSide - 1 behind it of all rows up to `whole`,
+/// times b; out[row][kSide].
+template <typename Make>
+inline void expand_by(Make make, const float* const* pages, int64_t stride, int64_t count, const float* k_b,
+                      const float* v_b, ExpandedShape shape, float* work, float* keys, float* values) {
   const int64_t whole = round_up(count, kSide), key = shape.key();
-  // Column c and the kSide - 1 behind it of all rows, times b.
-  const auto make = [&](const float* b, int64_t c, float* out) {
-    for (int64_t t = 0; t < whole; t += kExpandedRows) {
-      multiply<false>(pages[t / kExpandedRows], stride, std::min(kExpandedRows, whole - t),
-                      b + c * shape.rank, 0, shape.rank, kSide, out + t * kSide, kSide);
-    }
-  };
   for (int64_t c = 0; c < shape.nope; c += kSide) {
     make(k_b, c, work);
     for (int64_t t = 0; t < whole; t += kSide)
@@ -133,21 +80,10 @@ inline float softmax(float* scores, int64_t count, int64_t end, float scale, flo
   return kept[0];
 }
 
-void attend(const float* queries, const int32_t* counts, int64_t rows, const float* keys, const float* values,
-            ExpandedShape shape, float scale, float* work, float* largest, float* total, float* sums) {
-  const int64_t end = round_up(largest_of(counts, rows), kSide);
-  if (end == 0) return;
-  multiply<false>(queries, shape.key(), rows, keys, shape.key() * kSide, shape.key(), end, work,
-                  kExpandedKeys);
-  for (int64_t i = 0; i < rows; ++i) {
-    const float kept = softmax(work + i * kExpandedKeys, counts[i], end, scale, largest + i, total + i);
-    // What lies there before the first keys may be no number at all.
-    float* sum = sums + i * shape.value;
-    if (kept == 0) std::fill_n(sum, shape.value, 0.0f);
-    if (kept == 0 || kept == 1) continue;
-    for (int64_t c = 0; c < shape.value; c += L::kWidth)
-      L::store_f(sum + c, L::mul(L::load_f(sum + c), L::all_f(kept)));
-  }
-  multiply<true>(work, kExpandedKeys, rows, values, kExpandedKeys * kSide, end, shape.value, sums,
-                 shape.value);
+/// What softmax says is left of a row's earlier sums. Before the first keys they may be no numbers at all.
+inline void keep(float kept, float* sums, int64_t count) {
+  if (kept == 0) std::fill_n(sums, count, 0.0f);
+  if (kept == 0 || kept == 1) return;
+  for (int64_t c = 0; c < count; c += L::kWidth)
+    L::store_f(sums + c, L::mul(L::load_f(sums + c), L::all_f(kept)));
 }

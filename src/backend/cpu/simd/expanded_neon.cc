@@ -15,8 +15,10 @@ namespace {
 // Lanes first: the others are written against it.
 #include "backend/cpu/simd/exp.h"
 #include "backend/cpu/simd/groups.h"
-// And this one needs those before it.
+// And each of these needs those before it.
 #include "backend/cpu/simd/expanded_f32.h"
+
+#include "backend/cpu/simd/expanded_attend_f32.h"
 
 void nothing() {}
 
