@@ -11,6 +11,7 @@
 
 #include "backend/cpu/isa.h"
 #include "support/isas.h"
+#include "support/relative_error.h"
 
 namespace sluice::backend::cpu {
 
@@ -164,15 +165,6 @@ struct Attention {
 
 constexpr ExpandedShape kShapes[] = {{512, 128, 64, 128}, {512, 192, 64, 256}, {64, 32, 32, 48}};
 
-double relative_error(const std::vector<float>& actual, const std::vector<double>& expected) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
-    norm += std::pow(expected[i], 2);
-  }
-  return std::sqrt(error / norm);
-}
-
 TEST(ExpandedKernels, AgreeWithSumsInDouble) {
   const std::vector<const Kernels*> list = all_kernels();
   if (list.empty()) GTEST_SKIP() << "no table of this machine begins with floats";
@@ -180,10 +172,10 @@ TEST(ExpandedKernels, AgreeWithSumsInDouble) {
     for (const ExpandedShape& shape : kShapes) {
       for (const bool uneven : {false, true}) {
         const Attention run(shape, uneven);
-        // Numbers of 16 bits under a scale a row keep 11 bits and more, and a score's error becomes a
-        // weight's.
+        // Tables that prepare rows multiply numbers of 16 bits: these keep 11 bits and more under a scale a
+        // row, and a score's error becomes a weight's.
         const double limit = kernels->prepare != nullptr ? 0x1p-10 : 0x1p-18;
-        EXPECT_LE(relative_error(run.results(*kernels), run.expected()), limit)
+        EXPECT_LE(test::relative_error(run.results(*kernels), run.expected()), limit)
             << kernels->name << " " << shape.rank << " " << shape.nope << (uneven ? " uneven" : "");
       }
     }

@@ -13,6 +13,7 @@
 #include "base/half.h"
 #include "program/builder.h"
 #include "support/isas.h"
+#include "support/relative_error.h"
 
 namespace sluice::backend::cpu {
 
@@ -189,16 +190,6 @@ class ChunkRun {
   std::vector<int32_t> counts_;
 };
 
-/// The error's norm in the result's.
-double relative_error(const std::vector<float>& actual, const std::vector<double>& expected) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
-    norm += std::pow(expected[i], 2);
-  }
-  return std::sqrt(error / norm);
-}
-
 TEST(AttendKernels, AgreeWithSumsInDouble) {
   for (const AttendKernels* kernels : all_kernels()) {
     for (const Case& c : kCases) {
@@ -207,7 +198,7 @@ TEST(AttendKernels, AgreeWithSumsInDouble) {
         const std::vector<double> expected = run.expected();
         const std::vector<float> actual = run.run(0, c.queries);
         // Four operands, each off by half a unit in its last bit at most; float32's sums come to more.
-        EXPECT_LE(relative_error(actual, expected),
+        EXPECT_LE(test::relative_error(actual, expected),
                   kernels->bits < 24 ? std::ldexp(1, -kernels->bits) : 0x1p-20)
             << kernels->name << " " << c.queries << " of " << c.shape.width << " from "
             << static_cast<int>(how);
@@ -223,7 +214,8 @@ TEST(AttendKernels, RowsOfBfloat16AreTheSameBitsWhereTheyLie) {
     for (const Case& c : kCases) {
       ChunkRun decoded(*kernels, c, Rows::Bf16);
       const std::vector<float> expected = decoded.run(0, c.queries);
-      EXPECT_LE(relative_error(expected, decoded.expected()), std::ldexp(1, -kernels->bits)) << kernels->name;
+      EXPECT_LE(test::relative_error(expected, decoded.expected()), std::ldexp(1, -kernels->bits))
+          << kernels->name;
       if (c.shape.width % kRowColumns != 0) continue;
       EXPECT_EQ(ChunkRun(*kernels, c, Rows::InPlace).run(0, c.queries), expected)
           << kernels->name << " " << c.queries << " of " << c.shape.width;
@@ -240,7 +232,7 @@ TEST(AttendKernels, RowsMayBeOfVeryDifferentSize) {
       const std::vector<double> expected = run.expected();
       const std::vector<float> actual = run.run(0, c.queries);
       // Scores of hundreds: what they are off by is 16 times as much of a weight.
-      EXPECT_LE(relative_error(actual, expected), std::ldexp(1, 4 - std::min(kernels->bits, 16)))
+      EXPECT_LE(test::relative_error(actual, expected), std::ldexp(1, 4 - std::min(kernels->bits, 16)))
           << kernels->name << " " << c.queries << " of " << c.shape.width;
     }
   }
@@ -355,8 +347,7 @@ void expect_the_same_bits(quant::Type cache, int64_t rope) {
       return sequence.last_rows(*make_cpu_backend({.threads = threads, .isa = isa}), rows);
     };
     const std::vector<float> one = run(1, 1);
-    EXPECT_LE(relative_error(one, {expected.begin(), expected.end()}),
-              attend_kernels(isa).bits == 8 ? 0x1p-8 : 0x1p-11)
+    EXPECT_LE(test::relative_error(one, expected), attend_kernels(isa).bits == 8 ? 0x1p-8 : 0x1p-11)
         << isa_name(isa);
     EXPECT_EQ(one, run(1, 20)) << isa_name(isa);
     EXPECT_EQ(one, run(2, 1)) << isa_name(isa);  // 67 chunks: more than the workers keep at once

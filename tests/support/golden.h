@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "support/relative_error.h"
 
 namespace sluice::test {
 
@@ -80,15 +81,6 @@ inline Golden golden_case(const std::string& name) {
 inline Golden oracle_case(const std::string& name, const std::string& model) {
   const std::string file = name == "glm-split" ? name + "-00001-of-00003.gguf" : name + ".gguf";
   return read_golden(made_file("tools/oracles/models.py", name, file), source_path("tests/golden/" + model));
-}
-
-inline double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(static_cast<double>(actual[i]) - expected[i], 2);
-    norm += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  return std::sqrt(error / norm);
 }
 
 /// KL(softmax(expected) || softmax(actual)) of one row, in nats.

@@ -53,8 +53,8 @@ struct ExpandedKernels {
                  float* sums);
   /// Numbers of binary16 as they are; of float32's tables alone. count: a multiple of 16.
   void (*from_halves)(const uint16_t* halves, int64_t count, Number* out) = nullptr;
-  /// Done to a page's first `count` rows before expand reads them, or null: there floats become something
-  /// else.
+  /// Done to a page's first `count` rows before expand reads them, or null: makes of floats what the table
+  /// multiplies. Of such tables alone, too.
   void (*prepare)(Number* rows, int64_t stride, int64_t count, ExpandedShape) = nullptr;
 };
 

@@ -7,8 +7,10 @@
 //   query   [key()], its scale
 //   keys    [count / 16][key() / 2][16] pairs of columns; behind a panel's, its 16 scales
 //   values  [value / 16][kExpandedKeys / 2][16] pairs of positions; behind the first panel's, the positions'
-//           scales and the largest magnitudes of their numbers, [2][kExpandedKeys]
-// Weights are multiplied with the positions' scales, and then made as large as those magnitudes allow.
+//           scales and the largest magnitudes of their values, [2][kExpandedKeys]
+// Weights are multiplied with the positions' scales, and then made as large as those magnitudes allow: no sum
+// of numbers' products leaves 32 bits. (A scale for each column of values would be less work, but then a
+// row's bits would depend on positions that it does not see.)
 
 #include "backend/cpu/simd/int16_scales.h"
 
@@ -67,7 +69,7 @@ inline void panel_to_pairs(float* panel, int64_t inner) {
     }
     float scales[L::kWidth], inverses[L::kWidth];
     L::store_f(scales, scales_of(squares, most));
-    for (int i = 0; i < L::kWidth; ++i) inverses[i] = scales[i] > 1e-36f ? 1 / scales[i] : 0;
+    for (int i = 0; i < L::kWidth; ++i) inverses[i] = one_over(scales[i]);
     const F inverse = L::load_f(inverses);
     for (int64_t c = 0; c < inner; c += 2) {
       const L::I first = number_of(L::load_f(panel + c * kSide + p), inverse);
@@ -174,8 +176,8 @@ void expand_int16(const float* const* pages, int64_t stride, int64_t count, cons
   values_to_pairs(values, whole, shape.value);
 }
 
-/// A row's weights [end] as numbers, of positions with these scales and magnitudes (divided by the scales);
-/// returns what one of them is worth.
+/// A row's weights [end], times these scales of their positions, as numbers; `largest` are the magnitudes of
+/// the positions' values. Returns what one of the numbers is worth.
 inline float weights_to_numbers(float* weights, const float* scales, const float* largest, int64_t end,
                                 int16_t* out) {
   F most = L::all_f(0), sum = most;

@@ -11,5 +11,6 @@ inline Lanes::F scales_of(Lanes::F squares, Lanes::F largest) {
   return Lanes::max(of_numbers, Lanes::div(Int16::sqrt(squares), Lanes::all_f(kNorm)));
 }
 
-/// Numbers are multiplied with it.
-inline Lanes::F inverse_of(float scale) { return Lanes::all_f(scale > 1e-36f ? 1 / scale : 0); }
+/// Numbers are multiplied with it; a scale of less than a normal float's inverse counts as nothing.
+inline float one_over(float scale) { return scale > 1e-36f ? 1 / scale : 0; }
+inline Lanes::F inverse_of(float scale) { return Lanes::all_f(one_over(scale)); }

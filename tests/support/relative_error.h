@@ -1,0 +1,21 @@
+// How far numbers are from what they should be.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+namespace sluice::test {
+
+/// The error's norm in the expected numbers'.
+template <typename Number>
+double relative_error(const std::vector<float>& actual, const std::vector<Number>& expected) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto wanted = static_cast<double>(expected[i]);
+    error += std::pow(static_cast<double>(actual[i]) - wanted, 2);
+    norm += std::pow(wanted, 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+}  // namespace sluice::test
