@@ -48,8 +48,9 @@ constexpr Case kCases[] = {{32, {576, 512}}, {20, {576, 512}},     {16, {576, 51
                            {1, {33, 33}},    {20, {576, 512}, 75}, {4, {576, 512}, 33}};
 constexpr float kScale = 0.07f;
 
-/// What the tile is decoded from; InPlace: from nothing, the rows are read where they lie.
-enum class Rows { F16, F32, Q8, Bf16, InPlace };
+/// What the tile is decoded from; InPlace: from nothing, the rows are read where they lie; Q8InPlace: no more
+/// than rows of bfloat16 are made of those in eight bits.
+enum class Rows { F16, F32, Q8, Q8InPlace, Bf16, InPlace };
 
 /// Random queries and cache rows, and room that is full of NaN until something is written there.
 class ChunkRun {
@@ -104,11 +105,12 @@ class ChunkRun {
       if (how_ == Rows::InPlace) break;
       if (how_ == Rows::Bf16) {
         kernels_.decode_bf16(pages_[at / kHalfRows].data(), shape, at, rows, tile.data());
-      } else if (how_ == Rows::Q8) {
+      } else if (how_ == Rows::Q8 || how_ == Rows::Q8InPlace) {
         const quant::CacheRow format = q8();
-        kernels_.decode_q8({bytes_.data() + at * format.bytes(), format.bytes(), format.coded(),
-                            format.exact_at(), format.scales_at()},
-                           shape, at, rows, tile.data());
+        const auto decode = how_ == Rows::Q8 ? kernels_.decode_q8 : kernels_.decode_q8_keys;
+        decode({bytes_.data() + at * format.bytes(), format.bytes(), format.coded(), format.exact_at(),
+                format.scales_at()},
+               shape, at, rows, tile.data());
       } else if (how_ == Rows::F32) {
         std::vector<float> floats(static_cast<size_t>(rows * shape.width));
         for (size_t i = 0; i < floats.size(); ++i) floats[i] = f16_to_f32(halves[i]);
@@ -130,6 +132,10 @@ class ChunkRun {
       }
       const uint16_t* const pages[] = {halves[0].data(), longest > kHalfRows ? halves[1].data() : nullptr};
       kernels_.attend_pages(packed.data(), counts, count, pages, shape, kScale, work.data(), {}, result);
+    } else if (how_ == Rows::Q8InPlace) {
+      const auto* made = reinterpret_cast<const uint16_t*>(tile.data());
+      const uint16_t* const pages[] = {made, longest > kHalfRows ? made + kHalfRows * shape.width : nullptr};
+      kernels_.attend_pages(packed.data(), counts, count, pages, shape, kScale, work.data(), {}, result);
     } else {
       kernels_.attend(packed.data(), counts, count, tile.data(), shape, kScale, work.data(), {}, result);
     }
@@ -147,7 +153,7 @@ class ChunkRun {
         const auto at = static_cast<size_t>(t % kHalfRows * c_.shape.width + i);
         return static_cast<double>(bf16_to_f32(pages_[t / kHalfRows][at]));
       }
-      if (how_ != Rows::Q8 || i >= format.coded()) return static_cast<double>(f16_to_f32(half(t, i)));
+      if (how_ < Rows::Q8 || i >= format.coded()) return static_cast<double>(f16_to_f32(half(t, i)));
       const std::byte* at = bytes_.data() + t * format.bytes();
       uint16_t scale;
       std::memcpy(&scale, at + format.scales_at() + i / quant::kCacheRun * 2, sizeof scale);
@@ -223,6 +229,21 @@ TEST(AttendKernels, RowsOfBfloat16AreTheSameBitsWhereTheyLie) {
     }
   }
   if (compared == 0) GTEST_SKIP() << "no kernels here attend to rows where they lie";
+}
+
+TEST(AttendKernels, RowsMadeOfEightBitsAreTheSameBitsAsATile) {
+  int compared = 0;
+  for (const AttendKernels* kernels : all_kernels()) {
+    if (kernels->decode_q8_keys == nullptr) continue;
+    for (const Case& c : kCases) {
+      if (c.shape.width % kRowColumns != 0) continue;
+      EXPECT_EQ(ChunkRun(*kernels, c, Rows::Q8InPlace).run(0, c.queries),
+                ChunkRun(*kernels, c, Rows::Q8).run(0, c.queries))
+          << kernels->name << " " << c.queries << " of " << c.shape.width;
+      ++compared;
+    }
+  }
+  if (compared == 0) GTEST_SKIP() << "no kernels here make rows of eight bits";
 }
 
 TEST(AttendKernels, RowsMayBeOfVeryDifferentSize) {

@@ -37,6 +37,16 @@ constexpr int32_t kJoined = -1;
 
 static_assert(kHalfRows == kPageRows);
 
+/// Whether the kernels read the cache's rows as Q8Rows.
+bool in_eight_bits(const Cache& cache) {
+  static_assert(kQ8Run == quant::kCacheRun);
+  return cache.format.type == quant::Type::Q8_0 && cache.format.coded() % kQ8Run == 0;
+}
+Q8Rows q8_rows(const Cache& cache, const std::byte* rows) {
+  const quant::CacheRow& format = cache.format;
+  return {rows, cache.row_bytes, format.coded(), format.exact_at(), format.scales_at()};
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Rows [first, last) of the step, all of one sequence; their queries are the heads of the first row, of the
@@ -192,19 +202,29 @@ class Attention {
     return std::clamp<int64_t>(length(unit.first + query / heads_) - chunk * kChunkRows, 0, kChunkRows);
   }
 
-  /// Makes a tile of the chunk's rows, or finds that they can stay where they lie.
+  /// Makes a tile of the chunk's rows, or no more than rows of bfloat16, or finds that they can stay where
+  /// they lie.
   void decode(const Unit& unit, int64_t chunk) {
     int64_t longest = 0;
     for (int64_t q = 0; q < queries(unit); q += heads_) longest = std::max(longest, seen(unit, chunk, q));
     const bool rounded = cache_.format.type == quant::Type::BF16;
-    in_place_ = rounded && (longest == kChunkRows || kernels_.ends_in_place) &&
+    const bool made_rows =
+        kernels_.decode_q8_keys != nullptr && in_eight_bits(cache_) && shape_.width % kRowColumns == 0;
+    in_place_ = (rounded || made_rows) && (longest == kChunkRows || kernels_.ends_in_place) &&
                 queries(unit) <= kernels_.in_place_queries;
     for (int64_t first = 0; first < longest; first += kPageRows) {
       const int64_t count = std::min<int64_t>(kPageRows, longest - first);
       const std::byte* rows =
           cache_.row(op_.cache_layer, c_.input.slot_of(unit.first, chunk * kChunkRows + first));
-      pages_[first / kPageRows] = reinterpret_cast<const uint16_t*>(rows);
-      if (!in_place_) decode_rows(kernels_, cache_, rows, shape_, first, count, mine_.rows, mine_.tile);
+      const uint16_t*& page = pages_[first / kPageRows];
+      if (!in_place_) {
+        decode_rows(kernels_, cache_, rows, shape_, first, count, mine_.rows, mine_.tile);
+      } else if (rounded) {
+        page = reinterpret_cast<const uint16_t*>(rows);
+      } else {
+        kernels_.decode_q8_keys(q8_rows(cache_, rows), shape_, first, count, mine_.tile);
+        page = reinterpret_cast<const uint16_t*>(mine_.tile) + first * shape_.width;
+      }
     }
   }
 
@@ -419,17 +439,15 @@ int64_t mla_attend_scratch(const Program& p, const Op& record, const CompileOpti
 
 void decode_rows(const AttendKernels& kernels, const Cache& cache, const std::byte* rows, AttendShape shape,
                  int64_t first, int64_t count, float* floats, float* tile) {
-  const quant::CacheRow& format = cache.format;
+  const quant::Type type = cache.format.type;
   const auto* numbers = reinterpret_cast<const uint16_t*>(rows);
-  static_assert(kQ8Run == quant::kCacheRun);
-  if (format.type == quant::Type::BF16) {
+  if (type == quant::Type::BF16) {
     // What lies behind a sequence's last row may be no number at all: a tile has zeroes there.
     kernels.decode_bf16(numbers, shape, first, count, tile);
-  } else if (format.type == quant::Type::F16) {
+  } else if (type == quant::Type::F16) {
     kernels.decode_f16(numbers, shape, first, count, tile);
-  } else if (format.type == quant::Type::Q8_0 && format.coded() % kQ8Run == 0) {
-    kernels.decode_q8({rows, cache.row_bytes, format.coded(), format.exact_at(), format.scales_at()}, shape,
-                      first, count, tile);
+  } else if (in_eight_bits(cache)) {
+    kernels.decode_q8(q8_rows(cache, rows), shape, first, count, tile);
   } else {
     cache.decode(rows, floats, count);
     kernels.decode_f32(floats, shape, first, count, tile);

@@ -90,6 +90,10 @@ struct AttendKernels {
   bool ends_in_place = false;
   /// What a call costs beside its queries, in queries: with tiles of 16 most of it.
   int64_t call_queries = 8;
+  /// For kernels whose tile is more than rows of bfloat16, or null: such rows alone of a chunk in eight bits,
+  /// each `width` numbers, from the tile's beginning. Up to in_place_queries see them there as attend_pages
+  /// sees any, the same bits as of a tile.
+  void (*decode_q8_keys)(Q8Rows rows, AttendShape, int64_t first, int64_t count, float* tile) = nullptr;
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

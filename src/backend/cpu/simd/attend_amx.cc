@@ -278,9 +278,9 @@ void attend_pages(const float* packed, const int32_t* counts, int64_t queries, c
 }  // namespace
 
 extern const AttendKernels kAttendAmx;
-const AttendKernels kAttendAmx{"amx bf16",  8,          tile_floats, packed_floats, work_floats,
-                               sums_stride, decode_f16, decode_q8,   decode_f32,    pack,
-                               attend,      merge_sums, decode_bf16, attend_pages,  kQueries,
-                               true,        32};
+const AttendKernels kAttendAmx{"amx bf16",  8,          tile_floats,   packed_floats, work_floats,
+                               sums_stride, decode_f16, decode_q8,     decode_f32,    pack,
+                               attend,      merge_sums, decode_bf16,   attend_pages,  kQueries,
+                               true,        32,         decode_q8_keys};
 
 }  // namespace sluice::backend::cpu

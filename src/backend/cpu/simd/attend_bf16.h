@@ -31,55 +31,21 @@ inline __m512 columns_of(const float* row, int64_t c, int64_t width) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), row + c);
 }
 
-/// A row of halves or floats; null: of zeroes.
+/// Two rows at a time; then rows of zeroes up to a multiple of 32, because their weights are zero and a NaN
+/// there would not be.
 template <typename T>
-struct PlainRow {
-  const T* at;
-  __m512 columns(int64_t c, int64_t width) { return columns_of(at, c, width); }
-};
-
-/// A row of eight bits; null: of zeroes. Asked for its columns in order: scales are converted 16 at a time.
-struct Q8Row {
-  const int8_t* codes;
-  const uint16_t *halves, *scales;
-  int64_t coded;
-  alignas(64) float steps[16] = {};
-
-  static Q8Row of(const Q8Rows& rows, int64_t t, bool there) {
-    const std::byte* at = rows.at + t * rows.row_bytes;
-    return {there ? reinterpret_cast<const int8_t*>(at) : nullptr,
-            reinterpret_cast<const uint16_t*>(at + rows.exact_at),
-            reinterpret_cast<const uint16_t*>(at + rows.scales_at), rows.coded};
-  }
-  __m512 columns(int64_t c, int64_t width) {
-    if (codes == nullptr) return _mm512_setzero_ps();
-    if (c >= coded) return columns_of(halves, c - coded, width - coded);
-    const int64_t run = c / kQ8Run;
-    if (c % (16 * kQ8Run) == 0) {
-      const int64_t left = coded / kQ8Run - run;
-      const auto mask = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1u << left) - 1);
-      _mm512_store_ps(steps, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, scales + run)));
-    }
-    const __m512i numbers =
-        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + c)));
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(numbers), _mm512_set1_ps(steps[run % 16]));
-  }
-};
-
-/// Two rows at a time, row(t, whether there is one); then rows of zeroes up to a multiple of 32, because
-/// their weights are zero and a NaN there would not be.
-template <typename Row>
-void decode(const Row& row, AttendShape shape, int64_t first, int64_t count, float* tile) {
+void decode(const T* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
   const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
                                               23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   const int64_t stride = key_stride(shape), pairs = pair_stride(shape);
   auto* keys = reinterpret_cast<uint16_t*>(tile) + first * stride;
   uint16_t* values = reinterpret_cast<uint16_t*>(tile) + kChunkRows * stride + first / 2 * pairs;
+  const auto row = [&](int64_t t) { return t < count ? rows + t * shape.width : nullptr; };
   for (int64_t t = 0; t < round_up(count, 32); t += 2, keys += 2 * stride, values += pairs) {
-    auto even = row(t, t < count), odd = row(t + 1, t + 1 < count);
+    const T *even = row(t), *odd = row(t + 1);
     for (int64_t c = 0; c < stride; c += 32) {
-      const __m512 a = even.columns(c, shape.width), b = even.columns(c + 16, shape.width);
-      const __m512 d = odd.columns(c, shape.width), e = odd.columns(c + 16, shape.width);
+      const __m512 a = columns_of(even, c, shape.width), b = columns_of(even, c + 16, shape.width);
+      const __m512 d = columns_of(odd, c, shape.width), e = columns_of(odd, c + 16, shape.width);
       _mm512_storeu_si512(keys + c, to_bf16(a, b));
       _mm512_storeu_si512(keys + stride + c, to_bf16(d, e));
       if (kValuesInPairs && 2 * c < pairs) {
@@ -92,21 +58,58 @@ void decode(const Row& row, AttendShape shape, int64_t first, int64_t count, flo
   }
 }
 
-template <typename T>
-void decode_plain(const T* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  const auto row = [&](int64_t t, bool there) {
-    return PlainRow<T>{there ? rows + t * shape.width : nullptr};
-  };
-  decode(row, shape, first, count, tile);
-}
 void decode_f16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  decode_plain(rows, shape, first, count, tile);
+  decode(rows, shape, first, count, tile);
 }
 void decode_f32(const float* rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  decode_plain(rows, shape, first, count, tile);
+  decode(rows, shape, first, count, tile);
+}
+
+/// The keys alone.
+void decode_q8_keys(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
+  constexpr int64_t kScales = 16, kBlock = kScales * kQ8Run;  // of a vector, and the codes under them
+  const int64_t stride = key_stride(shape);
+  auto* out = reinterpret_cast<uint16_t*>(tile) + first * stride;
+  const auto numbers = [](const int8_t* codes, __m512 scale) {
+    const __m512i whole = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(whole), scale);
+  };
+  const std::byte* row = rows.at;
+  for (int64_t t = 0; t < count; ++t, row += rows.row_bytes, out += stride) {
+    const auto* codes = reinterpret_cast<const int8_t*>(row);
+    const auto* scales = reinterpret_cast<const uint16_t*>(row + rows.scales_at);
+    const auto* exact = reinterpret_cast<const uint16_t*>(row + rows.exact_at);
+    for (int64_t block = 0; block < rows.coded; block += kBlock, scales += kScales) {
+      const int64_t left = (rows.coded - block) / kQ8Run, runs = left < kScales ? left : kScales;
+      alignas(64) float steps[kScales];
+      _mm512_store_ps(steps, columns_of(scales, 0, runs));
+      for (int64_t run = 0; run < runs; ++run, codes += kQ8Run) {
+        const __m512 scale = _mm512_set1_ps(steps[run]);
+        _mm512_storeu_si512(out + block + run * kQ8Run,
+                            to_bf16(numbers(codes, scale), numbers(codes + 16, scale)));
+      }
+    }
+    for (int64_t c = rows.coded; c < stride; c += 32) {
+      const int64_t at = c - rows.coded, there = shape.width - rows.coded;
+      _mm512_storeu_si512(out + c, to_bf16(columns_of(exact, at, there), columns_of(exact, at + 16, there)));
+    }
+  }
+  const int64_t rest = (round_up(count, 32) - count) * stride;
+  for (int64_t i = 0; i < rest; i += 32) _mm512_storeu_si512(out + i, _mm512_setzero_si512());
 }
 void decode_q8(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
-  decode([&](int64_t t, bool there) { return Q8Row::of(rows, t, there); }, shape, first, count, tile);
+  decode_q8_keys(rows, shape, first, count, tile);
+  if (!kValuesInPairs) return;
+  const int64_t stride = key_stride(shape), pairs = pair_stride(shape);
+  const uint16_t* key = reinterpret_cast<uint16_t*>(tile) + first * stride;
+  uint16_t* values = reinterpret_cast<uint16_t*>(tile) + kChunkRows * stride + first / 2 * pairs;
+  for (int64_t t = 0; t < round_up(count, 32); t += 2, key += 2 * stride, values += pairs) {
+    for (int64_t c = 0; 2 * c < pairs; c += 32) {
+      const __m512i even = _mm512_loadu_si512(key + c), odd = _mm512_loadu_si512(key + stride + c);
+      _mm512_storeu_si512(values + 2 * c, pairs_of(even, odd, false));
+      if (2 * (c + 16) < pairs) _mm512_storeu_si512(values + 2 * (c + 16), pairs_of(even, odd, true));
+    }
+  }
 }
 
 /// As decode, of rows that are rounded already: nothing is converted.
