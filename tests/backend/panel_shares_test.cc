@@ -11,24 +11,27 @@ namespace {
 struct Work {
   int64_t panels, rows;
   bool tiled = false;
+  int64_t weight = 1;
 };
 
 /// Cost of what each worker takes, in quarters of a row: rows of a panel and its reading (4 rows), or on
 /// tiles groups of 16 rows (4 each) and unpacking (16); every panel must be taken once.
 std::vector<int64_t> costs_of(const std::vector<Work>& work, int workers) {
   std::vector<std::vector<int>> takers;
+  takers.reserve(work.size());
   for (const Work& w : work) takers.emplace_back(static_cast<size_t>(w.panels), 0);
   std::vector<int64_t> costs(static_cast<size_t>(workers), 0);
   for (int worker = 0; worker < workers; ++worker) {
     PanelShares shares(worker, workers);
-    for (const Work& w : work) shares.count(w.panels, w.rows, w.tiled);
+    for (const Work& w : work) shares.count(w.panels, w.rows, w.tiled, w.weight);
     for (size_t i = 0; i < work.size(); ++i) {
-      const auto& [panels, rows, tiled] = work[i];
-      const Slice mine = shares.take(panels, rows, tiled);
+      const auto& [panels, rows, tiled, weight] = work[i];
+      const Slice mine = shares.take(panels, rows, tiled, weight);
       for (int64_t p = mine.first; p < mine.last; ++p) {
         ++takers[i][static_cast<size_t>(p)];
         if (rows == 0) continue;
-        costs[static_cast<size_t>(worker)] += tiled ? 16 * ((rows + 15) / 16) + 64 : 4 * rows + 16;
+        const int64_t of_rows = tiled ? 16 * ((rows + 15) / 16) + 64 : 4 * rows + 16;
+        costs[static_cast<size_t>(worker)] += of_rows * weight;
       }
     }
   }
@@ -48,6 +51,17 @@ TEST(PanelShares, AreEvenForManyWorkersWhateverTheRouting) {
     const auto [least, most] = std::minmax_element(costs.begin(), costs.end());
     // A panel is not divided: the ends of a share may be off by the cost of one.
     EXPECT_LE(*most - *least, *most / 20 + 2 * 576) << workers << " workers";
+  }
+}
+
+TEST(PanelShares, PanelsThatWeighMoreCountForMore) {
+  const std::vector<Work> work = {
+      {128, 1, false, 29}, {128, 1, false, 10}, {128, 0, false, 10}, {128, 1, false, 10}};
+  for (const int workers : {2, 7, 16}) {
+    const std::vector<int64_t> costs = costs_of(work, workers);
+    const auto [least, most] = std::minmax_element(costs.begin(), costs.end());
+    // A panel is not divided: the ends of a share may be off by the cost of the heaviest.
+    EXPECT_LE(*most - *least, 2 * 20 * 29) << workers << " workers";
   }
 }
 

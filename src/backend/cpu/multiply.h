@@ -62,18 +62,18 @@ Inputs quantized(const MatmulKernels& kernels, int64_t count, int64_t columns, R
   return {reinterpret_cast<const std::byte*>(blocks), per_row * static_cast<int64_t>(sizeof(QuantBlock))};
 }
 
-/// The inputs of gate and up matrices, which may differ in type: a row is quantised when one of them wants it
-/// so for the first time, and once, unless products on tiles come between.
-class GatedInputs {
+/// Inputs of several matrices, which may differ in type: a row is quantised when one of them wants it so for
+/// the first time, and once, unless products on tiles come between.
+class SharedInputs {
  public:
   /// Of scratch.
   static int64_t floats(int64_t rows, int64_t columns) {
     return input_floats(rows, columns) + (rows + 3) / 4;
   }
 
-  /// Rows [of.first, of.last) of `in`, which are counted from 0 here. rounded: the inputs, all of these,
-  /// where they are rows of bf16; else null.
-  GatedInputs(const Rows<float>& in, const uint16_t* rounded, Slice of, int64_t columns, float* scratch)
+  /// Rows [of.first, of.last) of `in`, head by head, which are counted from 0 here. rounded: the inputs, all
+  /// of these, where they are rows of bf16; else null.
+  SharedInputs(const Rows<float>& in, const uint16_t* rounded, Slice of, int64_t columns, float* scratch)
       : in_(in),
         rounded_(rounded),
         of_(of),
@@ -97,7 +97,7 @@ class GatedInputs {
       quantized_[r] = true;
     }
   }
-  const float* row(int64_t i) const { return in_(of_.first + i); }
+  const float* row(int64_t i) const { return in_((of_.first + i) / in_.heads, (of_.first + i) % in_.heads); }
   const void* operator()(const Matrix& weight, int64_t i) const {
     if (weight.quantized) return blocks(i);
     return row(i);
@@ -109,7 +109,7 @@ class GatedInputs {
   }
   void forget() { std::fill_n(quantized_, of_.last - of_.first, false); }
 
-  const Rows<float>& in_;
+  Rows<float> in_;
   const uint16_t* rounded_;
   Slice of_;
   int64_t columns_;
@@ -374,7 +374,7 @@ void multiply_gated_tiled(const Products& products, const Matrix& gate, const Ma
 /// unless these are null.
 template <typename Index, typename Store>
 void multiply_gated(const Products& products, const Matrix& gate, const Matrix& up, int64_t m,
-                    const PanelWork& work, int64_t count, GatedInputs& x, Index index, uint16_t* rounded,
+                    const PanelWork& work, int64_t count, SharedInputs& x, Index index, uint16_t* rounded,
                     Store store) {
   const MatmulKernels& kernels = products.panels;
   if (products.tiled(gate, up)) {
@@ -487,12 +487,15 @@ class PanelShares {
  public:
   PanelShares(int worker, int workers) : worker_(worker), workers_(workers) {}
   /// First every matrix is counted, then every one is asked for in the same order.
-  void count(int64_t panels, int64_t rows, bool tiled) { total_ += panels * panel_cost(rows, tiled); }
-  Slice take(int64_t panels, int64_t rows, bool tiled) {
+  /// weight: what a panel costs as such, in a measure that is the same for all.
+  void count(int64_t panels, int64_t rows, bool tiled, int64_t weight = 1) {
+    total_ += panels * panel_cost(rows, tiled) * weight;
+  }
+  Slice take(int64_t panels, int64_t rows, bool tiled, int64_t weight = 1) {
     if (rows == 0) return {0, 0};
     const int64_t begin = total_ * worker_ / workers_ - position_,
                   end = total_ * (worker_ + 1) / workers_ - position_;
-    const int64_t each = panel_cost(rows, tiled);
+    const int64_t each = panel_cost(rows, tiled) * weight;
     position_ += panels * each;
     const auto first_from = [&](int64_t at) {
       return std::clamp<int64_t>((at + each - 1) / each, 0, panels);
@@ -509,6 +512,7 @@ class PanelShares {
 struct MatrixWork {
   int64_t panels, rows;
   bool tiled;
+  int64_t weight = 1;  // of a panel, beside those of others: its bytes where they differ
 };
 
 /// Calls body(matrix, panels of it): a worker's share of `matrices` as PanelShares finds it, then what others
@@ -519,11 +523,11 @@ void each_share(const Stealing& stealing, int64_t matrices, int64_t least, Of of
     PanelShares shares(owner, stealing.workers);
     for (int64_t m = 0; m < matrices; ++m) {
       const MatrixWork work = of(m);
-      shares.count(work.panels, work.rows, work.tiled);
+      shares.count(work.panels, work.rows, work.tiled, work.weight);
     }
     for (int64_t m = 0; m < matrices; ++m) {
       const MatrixWork work = of(m);
-      const Slice panels = shares.take(work.panels, work.rows, work.tiled);
+      const Slice panels = shares.take(work.panels, work.rows, work.tiled, work.weight);
       if (panels.first < panels.last) visit(m, panels);
     }
   };

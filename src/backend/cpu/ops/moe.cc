@@ -1,8 +1,8 @@
 // moe_gate_up and moe_down_add, and their primitives: every selected expert's matrix is read once for all
 // rows that selected it, and nothing is gathered. Workers share panels of outputs: of all experts together on
-// the way up, where they steal from each other; of every expert the same ones on the way down, so that an
-// output's experts are summed by one worker. Nobody steals there: who did would prepare the rows of all
-// experts for a few panels.
+// the way up and, for few rows, on the way down, where they steal from each other; for many rows of every
+// expert the same ones on the way down, so that an output's experts are summed by one worker. Nobody steals
+// then: who did would prepare the rows of all experts for a few panels.
 #include <algorithm>
 #include <optional>
 
@@ -105,6 +105,10 @@ class TogetherInputs {
   int64_t experts_, columns_, offset_floats_, groups_ = 0;
 };
 
+/// Panels that a worker takes at least of what is to be shared: where many rows are prepared for a few of
+/// them, that must not take as long as the panels.
+int64_t least_panels(int64_t rows) { return rows > kTileRows ? 16 : 1; }
+
 /// Inputs of moe_down_add: the shared experts' rows, or one expert's, whichever is more. Not those of more
 /// columns: fewer columns let more rows into a chunk.
 int64_t down_input_floats(const Program& p, const MoeDownAdd& op, int64_t rows) {
@@ -118,8 +122,8 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
-                                         c.scratch() + GatedInputs::floats(rows, gate.columns));
-  GatedInputs x(in, nullptr, {0, rows}, gate.columns, c.scratch());
+                                         c.scratch() + SharedInputs::floats(rows, gate.columns));
+  SharedInputs x(in, nullptr, {0, rows}, gate.columns, c.scratch());
   const Products of_all = products(c, rows), of_experts = expert_products(c, rows, used, gate.matrices);
   // Matrix 0 is the shared experts', if there are any, the others those that rows select.
   const int64_t shared = op.shared_gate ? 1 : 0;
@@ -132,9 +136,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
     if (m < shared) return MatrixWork{shared_gate.panels(), rows, shared_tiled};
     return MatrixWork{gate.panels(), sorted.count(m - shared), tiled};
   };
-  // Where many rows are prepared for a few panels, that must not take as long as the panels.
-  const int64_t least = rows > kTileRows ? 16 : 1;
-  each_share(c.stealing(), shared + gate.matrices, least, work, [&](int64_t m, Slice panels) {
+  each_share(c.stealing(), shared + gate.matrices, least_panels(rows), work, [&](int64_t m, Slice panels) {
     if (m < shared) {
       multiply_gated(
           of_all, shared_gate, shared_up, 0, panels, rows, x, [](int64_t r) { return r; },
@@ -152,8 +154,99 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
 
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeGateUp>(record.args);
-  return GatedInputs::floats(options.max_rows, p[op.gate.id].columns()) +
+  return SharedInputs::floats(options.max_rows, p[op.gate.id].columns()) +
          ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns());
+}
+
+/// Up to so many rows moe_down_add may go by down_apart: with more, inputs may come as bf16.
+constexpr int64_t kApartRows = kLeastRounded - 1;
+/// Not where experts are multiplied on tiles, which weight their sums in another way.
+bool goes_apart(const Context& c, const Products& of_experts, const Matrix& down, int64_t rows) {
+  return c.workers > 1 && rows <= kApartRows && !of_experts.tiled(down);
+}
+
+/// Where things lie in a worker's scratch, in floats from its first line on; the products in one worker's.
+struct ApartScratch {
+  int64_t inputs, shared_inputs, sorted, end;
+
+  ApartScratch(const Program& p, const MoeDownAdd& op, int64_t rows) {
+    const auto& down = p[op.down.id].shape;
+    const int64_t used = p[op.ids.id].columns();
+    inputs = rows * (used + 1) * down[1];
+    shared_inputs = inputs + SharedInputs::floats(rows * used, down[2]);
+    sorted = shared_inputs + (op.shared_in ? SharedInputs::floats(rows, p[op.shared_in.id].columns()) : 0);
+    end = sorted + ByExpert::ints(down[0], rows, used);
+  }
+};
+
+/// moe_down_add of few rows: a worker multiplies a stretch of all selected experts' panels, the shared
+/// experts' first, then what others have left of theirs; the products are added up when all are there. So
+/// memory is read in few pieces, and nobody waits for a core that somebody holds up.
+void down_apart(const Program& p, const MoeDownAdd& op, const Context& c) {
+  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
+  const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
+  const Matrix down = c.matrix(op.down.id);
+  const int64_t rows = c.rows(p, op.residual.id), used = in.heads, shared = op.shared_in ? 1 : 0;
+  const Matrix shared_down = c.matrix((shared ? op.shared_down : op.down).id);
+  const ApartScratch lies(p, op, rows);
+  float* const mine = next_line(c.scratch());
+  const ByExpert sorted =
+      sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, mine + lies.sorted);
+  SharedInputs x(in, nullptr, {0, rows * used}, down.columns, mine + lies.inputs);
+  SharedInputs shared_x(c.memory.rows((shared ? op.shared_in : op.in).id), nullptr, {0, shared * rows},
+                        shared_down.columns, mine + lies.shared_inputs);
+  // Of row r: its k-th expert's, and behind them those of the shared experts.
+  float* const waiting = next_line(c.memory.scratch(0));
+  const auto product = [&](int64_t r, int64_t k) { return waiting + (r * (used + 1) + k) * down.rows; };
+
+  const Products of_all = products(c, rows);
+  const bool shared_tiled = of_all.tiled(shared_down);
+  const auto work = [&](int64_t m) {
+    if (m < shared) return MatrixWork{shared_down.panels(), rows, shared_tiled, shared_down.panel_bytes};
+    return MatrixWork{down.panels(), sorted.count(m - shared), false, down.panel_bytes};
+  };
+  each_share(c.stealing(), shared + down.matrices, least_panels(rows), work, [&](int64_t m, Slice panels) {
+    const auto multiply_apart = [&](const Matrix& w, int64_t matrix, int64_t count, SharedInputs& inputs,
+                                    auto index, auto to) {
+      if (w.quantized) inputs.quantize(of_all.panels, count, index);
+      multiply(
+          w, matrix, panels, count, [&](int64_t i) { return inputs(w, index(i)); }, StoreTo{to});
+    };
+    if (m < shared) {
+      const auto to = [&](int64_t r) { return product(r, used); };
+      if (shared_tiled) {
+        return multiply_tiled(
+            *of_all.tiles, shared_down, 0, panels, rows, [&](int64_t r) { return shared_x.row(r); },
+            shared_x.scratch(), StoreTo{to});
+      }
+      return multiply_apart(
+          shared_down, 0, rows, shared_x, [](int64_t r) { return r; }, to);
+    }
+    const Selection* of = sorted.of(m - shared);
+    multiply_apart(
+        down, m - shared, sorted.count(m - shared), x, [=](int64_t i) { return of[i].row * used + of[i].k; },
+        [&, of](int64_t i) { return product(of[i].row, of[i].k); });
+  });
+  c.meet();
+
+  const Slice outputs = c.slice(down.rows, kPanelRows);
+  const int64_t first = outputs.first, count = outputs.last - outputs.first;
+  for (int64_t r = 0; r < rows; ++r) {
+    const StoreTo store{[&](int64_t i) { return out(i); }, [&](int64_t i) { return residual(i); }};
+    if (shared > 0) {
+      store(r, first, product(r, used) + first, count);
+    } else {
+      std::copy_n(residual(r) + first, count, out(r) + first);
+    }
+  }
+  // In the order of the experts' ids, as for many rows.
+  for (int64_t e = 0; e < down.matrices; ++e) {
+    for (int64_t i = 0; i < sorted.count(e); ++i) {
+      const Selection of = sorted.of(e)[i];
+      const AddTo add{[&](int64_t r) { return out(r); }, [&](int64_t r) { return weights(r)[of.k]; }};
+      add(of.row, first, product(of.row, of.k) + first, count);
+    }
+  }
 }
 
 void moe_down_add(const Program& p, const Op& record, const Context& c) {
@@ -162,12 +255,13 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
   const Matrix down = c.matrix(op.down.id);
   const int64_t rows = c.rows(p, op.residual.id), used = in.heads;
+  const Products of_experts = expert_products(c, rows, used, down.matrices);
+  if (goes_apart(c, of_experts, down, rows)) return down_apart(p, op, c);
   const Slice panels = c.slice(down.panels());
   const int64_t ints = down_input_floats(p, op, rows),
                 behind = ints + ByExpert::ints(down.matrices, rows, used);
   const ByExpert sorted =
       sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, c.scratch() + ints);
-  const Products of_experts = expert_products(c, rows, used, down.matrices);
   const auto input_of = [&](const Selection* of) {
     return [=](int64_t i) { return in(of[i].row, of[i].k); };
   };
@@ -223,8 +317,9 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
 int64_t moe_down_add_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   const int64_t experts = p[op.down.id].shape[0], rows = options.max_rows, used = p[op.ids.id].columns();
-  return down_input_floats(p, op, rows) + ByExpert::ints(experts, rows, used) +
-         TogetherInputs::floats(experts, rows, used, p[op.down.id].columns());
+  const int64_t together = down_input_floats(p, op, rows) + ByExpert::ints(experts, rows, used) +
+                           TogetherInputs::floats(experts, rows, used, p[op.down.id].columns());
+  return std::max(together, ApartScratch(p, op, std::min(rows, kApartRows)).end + kLineFloats);
 }
 
 void expert_matmul(const Program& p, const Op& record, const Context& c) {
