@@ -1,5 +1,4 @@
-// moe_down_add: what experts make of a row is the same bits whoever computes it and whatever rows are beside
-// it.
+// moe_down_add: what experts make of a row is the same bits whoever computes it.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -64,7 +64,7 @@ Inputs quantized(const MatmulKernels& kernels, int64_t count, int64_t columns, R
 
 /// Inputs of several matrices, which may differ in type: a row is quantised when one of them wants it so for
 /// the first time, and once, unless products on tiles come between.
-class SharedInputs {
+class LazyInputs {
  public:
   /// Of scratch.
   static int64_t floats(int64_t rows, int64_t columns) {
@@ -73,7 +73,7 @@ class SharedInputs {
 
   /// Rows [of.first, of.last) of `in`, head by head, which are counted from 0 here. rounded: the inputs, all
   /// of these, where they are rows of bf16; else null.
-  SharedInputs(const Rows<float>& in, const uint16_t* rounded, Slice of, int64_t columns, float* scratch)
+  LazyInputs(const Rows<float>& in, const uint16_t* rounded, Slice of, int64_t columns, float* scratch)
       : in_(in),
         rounded_(rounded),
         of_(of),
@@ -374,7 +374,7 @@ void multiply_gated_tiled(const Products& products, const Matrix& gate, const Ma
 /// unless these are null.
 template <typename Index, typename Store>
 void multiply_gated(const Products& products, const Matrix& gate, const Matrix& up, int64_t m,
-                    const PanelWork& work, int64_t count, SharedInputs& x, Index index, uint16_t* rounded,
+                    const PanelWork& work, int64_t count, LazyInputs& x, Index index, uint16_t* rounded,
                     Store store) {
   const MatmulKernels& kernels = products.panels;
   if (products.tiled(gate, up)) {

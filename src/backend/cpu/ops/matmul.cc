@@ -70,7 +70,7 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   uint16_t* rounded_out = c.rounded(p, op.out.id);
   if (rounded != nullptr) rounded += first * gate.columns;
   if (rounded_out != nullptr) rounded_out += first * gate.rows;
-  SharedInputs x(in, rounded, work.rows, gate.columns, c.scratch());
+  LazyInputs x(in, rounded, work.rows, gate.columns, c.scratch());
   multiply_gated(
       of, gate, up, 0, work.panels, work.rows.last - first, x, [](int64_t i) { return i; }, rounded_out,
       StoreTo{[&](int64_t i) { return out(first + i); }});
@@ -78,8 +78,8 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
 
 int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const Tensor& in = p[std::get<GateUp>(record.args).in.id];
-  return SharedInputs::floats(Program::rows(in, options.max_rows, options.max_outputs),
-                              in.heads() * in.columns());
+  return LazyInputs::floats(Program::rows(in, options.max_rows, options.max_outputs),
+                            in.heads() * in.columns());
 }
 
 }  // namespace

@@ -122,8 +122,8 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const Matrix gate = c.matrix(op.gate.id), up = c.matrix(op.up.id, 1);
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, gate.matrices,
-                                         c.scratch() + SharedInputs::floats(rows, gate.columns));
-  SharedInputs x(in, nullptr, {0, rows}, gate.columns, c.scratch());
+                                         c.scratch() + LazyInputs::floats(rows, gate.columns));
+  LazyInputs x(in, nullptr, {0, rows}, gate.columns, c.scratch());
   const Products of_all = products(c, rows), of_experts = expert_products(c, rows, used, gate.matrices);
   // Matrix 0 is the shared experts', if there are any, the others those that rows select.
   const int64_t shared = op.shared_gate ? 1 : 0;
@@ -154,7 +154,7 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
 
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeGateUp>(record.args);
-  return SharedInputs::floats(options.max_rows, p[op.gate.id].columns()) +
+  return LazyInputs::floats(options.max_rows, p[op.gate.id].columns()) +
          ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns());
 }
 
@@ -173,8 +173,8 @@ struct ApartScratch {
     const auto& down = p[op.down.id].shape;
     const int64_t used = p[op.ids.id].columns();
     inputs = rows * (used + 1) * down[1];
-    shared_inputs = inputs + SharedInputs::floats(rows * used, down[2]);
-    sorted = shared_inputs + (op.shared_in ? SharedInputs::floats(rows, p[op.shared_in.id].columns()) : 0);
+    shared_inputs = inputs + LazyInputs::floats(rows * used, down[2]);
+    sorted = shared_inputs + (op.shared_in ? LazyInputs::floats(rows, p[op.shared_in.id].columns()) : 0);
     end = sorted + ByExpert::ints(down[0], rows, used);
   }
 };
@@ -192,9 +192,9 @@ void down_apart(const Program& p, const MoeDownAdd& op, const Context& c) {
   float* const mine = next_line(c.scratch());
   const ByExpert sorted =
       sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, mine + lies.sorted);
-  SharedInputs x(in, nullptr, {0, rows * used}, down.columns, mine + lies.inputs);
-  SharedInputs shared_x(c.memory.rows((shared ? op.shared_in : op.in).id), nullptr, {0, shared * rows},
-                        shared_down.columns, mine + lies.shared_inputs);
+  LazyInputs x(in, nullptr, {0, rows * used}, down.columns, mine + lies.inputs);
+  LazyInputs shared_x(c.memory.rows((shared ? op.shared_in : op.in).id), nullptr, {0, shared * rows},
+                      shared_down.columns, mine + lies.shared_inputs);
   // Of row r: its k-th expert's, and behind them those of the shared experts.
   float* const waiting = next_line(c.memory.scratch(0));
   const auto product = [&](int64_t r, int64_t k) { return waiting + (r * (used + 1) + k) * down.rows; };
@@ -206,7 +206,7 @@ void down_apart(const Program& p, const MoeDownAdd& op, const Context& c) {
     return MatrixWork{down.panels(), sorted.count(m - shared), false, down.panel_bytes};
   };
   each_share(c.stealing(), shared + down.matrices, least_panels(rows), work, [&](int64_t m, Slice panels) {
-    const auto multiply_apart = [&](const Matrix& w, int64_t matrix, int64_t count, SharedInputs& inputs,
+    const auto multiply_apart = [&](const Matrix& w, int64_t matrix, int64_t count, LazyInputs& inputs,
                                     auto index, auto to) {
       if (w.quantized) inputs.quantize(of_all.panels, count, index);
       multiply(

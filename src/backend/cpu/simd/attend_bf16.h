@@ -65,6 +65,12 @@ void decode_f32(const float* rows, AttendShape shape, int64_t first, int64_t cou
   decode(rows, shape, first, count, tile);
 }
 
+/// Columns c to c + 31 of two rows as pairs of values, as far as these go.
+inline void store_pairs(__m512i even, __m512i odd, int64_t c, int64_t pairs, uint16_t* values) {
+  if (2 * c < pairs) _mm512_storeu_si512(values + 2 * c, pairs_of(even, odd, false));
+  if (2 * (c + 16) < pairs) _mm512_storeu_si512(values + 2 * (c + 16), pairs_of(even, odd, true));
+}
+
 /// The keys alone.
 void decode_q8_keys(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, float* tile) {
   constexpr int64_t kScales = 16, kBlock = kScales * kQ8Run;  // of a vector, and the codes under them
@@ -105,9 +111,7 @@ void decode_q8(Q8Rows rows, AttendShape shape, int64_t first, int64_t count, flo
   uint16_t* values = reinterpret_cast<uint16_t*>(tile) + kChunkRows * stride + first / 2 * pairs;
   for (int64_t t = 0; t < round_up(count, 32); t += 2, key += 2 * stride, values += pairs) {
     for (int64_t c = 0; 2 * c < pairs; c += 32) {
-      const __m512i even = _mm512_loadu_si512(key + c), odd = _mm512_loadu_si512(key + stride + c);
-      _mm512_storeu_si512(values + 2 * c, pairs_of(even, odd, false));
-      if (2 * (c + 16) < pairs) _mm512_storeu_si512(values + 2 * (c + 16), pairs_of(even, odd, true));
+      store_pairs(_mm512_loadu_si512(key + c), _mm512_loadu_si512(key + stride + c), c, pairs, values);
     }
   }
 }
@@ -127,9 +131,7 @@ void decode_bf16(const uint16_t* rows, AttendShape shape, int64_t first, int64_t
       const __m512i even = numbers(t, c), odd = numbers(t + 1, c);
       _mm512_storeu_si512(keys + c, even);
       _mm512_storeu_si512(keys + stride + c, odd);
-      if (!kValuesInPairs) continue;
-      if (2 * c < pairs) _mm512_storeu_si512(values + 2 * c, pairs_of(even, odd, false));
-      if (2 * (c + 16) < pairs) _mm512_storeu_si512(values + 2 * (c + 16), pairs_of(even, odd, true));
+      if (kValuesInPairs) store_pairs(even, odd, c, pairs, values);
     }
   }
 }
