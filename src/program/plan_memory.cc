@@ -89,13 +89,22 @@ int64_t weights_bytes(const Program& program) {
   return bytes;
 }
 
-MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window) {
+MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window,
+                       const std::vector<bool>& all_wait_after) {
   MemoryPlan plan;
+  // The last op during which a buffer has to stay that was read last by an op.
+  const auto stays_until = [&](int op) {
+    for (int last = op; last < op + window; ++last) {
+      if (static_cast<size_t>(last) < all_wait_after.size() && all_wait_after[static_cast<size_t>(last)])
+        return last;
+    }
+    return op + window;
+  };
   plan.offset_bytes.assign(program.tensors().size(), -1);
   std::vector<Lifetime> lives = lifetimes(program, max_rows, max_outputs);
   std::vector<const Lifetime*> in_use;
   for (Lifetime& life : lives) {
-    std::erase_if(in_use, [&](const Lifetime* other) { return other->last + window < life.first; });
+    std::erase_if(in_use, [&](const Lifetime* other) { return stays_until(other->last) < life.first; });
     life.offset = lowest_gap(in_use, life.bytes);
     in_use.push_back(&life);
     plan.offset_bytes[static_cast<size_t>(life.id)] = life.offset;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "program/op_info.h"
@@ -23,7 +25,8 @@ std::string Program::op_name(const Op& op) const {
 }
 
 int64_t Program::rows(const Tensor& tensor, int64_t step_rows, int64_t output_rows) {
-  if (tensor.shape[0] == kStepRows) return step_rows;
+  if (tensor.shape[0] == kStepRows)
+    return tensor.most_rows > 0 ? std::min(step_rows, tensor.most_rows) : step_rows;
   return tensor.shape[0] == kOutputRows ? output_rows : tensor.shape[0];
 }
 
@@ -61,8 +64,10 @@ std::string operand_text(const Program& program, const char* name, TensorId id) 
     if (size == kStepRows) return std::string("rows");
     return size == kOutputRows ? std::string("outputs") : std::to_string(size);
   };
+  const std::string most = tensor.most_rows > 0 ? fmt::format(" up to {}", tensor.most_rows) : "";
   return fmt::format(
-      "{}={}[{}, {}, {}]{}", name, tensor.name, dimension(tensor.shape[0]), tensor.shape[1], tensor.shape[2],
+      "{}={}[{}{}, {}, {}]{}", name, tensor.name, dimension(tensor.shape[0]), most, tensor.shape[1],
+      tensor.shape[2],
       tensor.kind != Kind::Activation ? fmt::format(":{}", quant::type_info(tensor.type).name) : "");
 }
 

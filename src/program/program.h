@@ -33,8 +33,9 @@ class Program {
 
   /// "7.mla_attend", or "head.matmul" outside of layers.
   std::string op_name(const Op& op) const;
-  /// Rows of a tensor at a step: shape[0] with the symbols replaced.
+  /// Rows that a tensor holds at a step: shape[0] with the symbols replaced.
   static int64_t rows(const Tensor& tensor, int64_t step_rows, int64_t output_rows);
+  /// Rows that a step makes of it.
   static double rows(const Tensor& tensor, const StepShape& shape);
 
   /// Elements of a tensor that a step touches.
@@ -63,12 +64,14 @@ std::string dump(const Program& program);
 Program legalize(const Program& program, const std::string& backend,
                  const std::function<bool(const Program&, const Op&)>& has);
 
-/// Where every activation lies in one arena; a buffer is reused once its last reader is `window` ops behind.
+/// Where every activation lies in one arena; a buffer is reused once its last reader is `window` ops behind,
+/// or at the latest once an op of those that everybody waits for has come in between.
 struct MemoryPlan {
   std::vector<int64_t> offset_bytes;  ///< by TensorId; -1: not an activation, or a view
   int64_t arena_bytes = 0;
 };
-MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window = 0);
+MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window = 0,
+                       const std::vector<bool>& all_wait_after = {});
 
 /// Bytes of `pages` pages of the latent cache with numbers of this type, 0 without a cache; the largest int64
 /// when no int64 holds them.

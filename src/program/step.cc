@@ -6,12 +6,12 @@
 
 namespace sluice::program {
 
-StepInput StepInput::first(int64_t count) const {
-  const auto some = static_cast<size_t>(count);
-  return {tokens.first(some),
-          positions.first(some),
-          sequences.first(some),
-          slots.first(some),
+StepInput StepInput::part(int64_t first, int64_t last) const {
+  const auto at = static_cast<size_t>(first), count = static_cast<size_t>(last - first);
+  return {tokens.subspan(at, count),
+          positions.subspan(at, count),
+          sequences.subspan(at, count),
+          slots.subspan(at, count),
           page_tables,
           pages_per_sequence,
           {}};

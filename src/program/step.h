@@ -42,8 +42,8 @@ struct StepInput {
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   int64_t outputs() const { return static_cast<int64_t>(output_rows.size()); }
 
-  /// The same step without the rows from `count` on, and without outputs.
-  StepInput first(int64_t count) const;
+  /// The rows [first, last) of the step as one of their own, without outputs.
+  StepInput part(int64_t first, int64_t last) const;
   /// The slot where the cache row of `position` of row r's sequence lies.
   int64_t slot_of(int64_t row, int64_t position) const;
 };

@@ -35,6 +35,7 @@ struct Tensor {
   TensorId base = kNoTensor;               ///< set for a view; a view of a view names the first base
   int64_t offset = 0;                      ///< elements from the base's beginning
   int64_t exact = 0;                       ///< of a cache of eight bits: the last columns, which have sixteen
+  int64_t most_rows = 0;  ///< of one that an op fills and reads part by part: rows of a step at most; 0: all
 
   int64_t heads() const { return shape[1]; }
   int64_t columns() const { return shape[2]; }

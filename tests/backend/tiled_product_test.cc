@@ -85,7 +85,7 @@ TEST_F(TiledProduct, OfManyRowsIsThatOfFew) {
         executable->run(run.step(), output);
         executable->peek(run.results()[0], rows, all);
         run.poke_inputs(*executable);
-        executable->run(run.step().first(few), output);
+        executable->run(run.step().part(0, few), output);
         std::vector<float> some(static_cast<size_t>(few * kSomeOutputs));
         executable->peek(run.results()[0], few, some);
         all.resize(some.size());

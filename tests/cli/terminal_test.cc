@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <functional>
 
@@ -15,7 +16,6 @@
 namespace sluice::cli {
 namespace {
 
-using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -39,6 +39,7 @@ class Terminal {
  public:
   explicit Terminal(const std::function<void()>& child) {
     const winsize size{40, 200, 0, 0};
+    std::fflush(nullptr);  // what the child has, too, it would print
     process_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
     if (process_ == 0) {
       child();
@@ -131,6 +132,7 @@ class TerminalChat : public testing::Test, public test::CommandFolder {
       std::vector<std::string> words = {SLUICE_BINARY, "chat", "--temp", "0"};
       words.insert(words.end(), flags.begin(), flags.end());
       std::vector<char*> arguments;
+      arguments.reserve(words.size() + 1);
       for (std::string& word : words) arguments.push_back(word.data());
       arguments.push_back(nullptr);
       ::execv(SLUICE_BINARY, arguments.data());

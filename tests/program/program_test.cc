@@ -112,10 +112,17 @@ TEST(Legalize, NamesThePrimitiveThatABackendLacks) {
   EXPECT_EQ(error_of([&] { legalize(n.program, "toy", no_add); }), "the backend toy lacks 0.add");
 }
 
-/// Tensors that are both in use at some op (or within `window` ops of each other) must not share a byte.
-void expect_no_overlap(const Program& program, int window) {
+/// Tensors that are both in use at some op (or within `window` ops of each other, with no op between that all
+/// wait after) must not share a byte.
+void expect_no_overlap(const Program& program, int window, const std::vector<bool>& all_wait_after = {}) {
   constexpr int64_t kRows = 13;
-  const MemoryPlan plan = plan_memory(program, kRows, kRows, window);
+  const MemoryPlan plan = plan_memory(program, kRows, kRows, window, all_wait_after);
+  const auto apart = [&](int last, int first) {  // who is in use until one from who is from the other on
+    for (int op = last; op < first; ++op) {
+      if (!all_wait_after.empty() && all_wait_after[static_cast<size_t>(op)]) return true;
+    }
+    return first > last + window;
+  };
   struct Life {
     int first = 1 << 30, last = -1;
   };
@@ -137,8 +144,7 @@ void expect_no_overlap(const Program& program, int window) {
     EXPECT_LE(plan.offset_bytes[a] + bytes(a), plan.arena_bytes);
     for (size_t b = a + 1; b < lives.size(); ++b) {
       if (plan.offset_bytes[b] < 0) continue;
-      const bool together =
-          lives[a].first <= lives[b].last + window && lives[b].first <= lives[a].last + window;
+      const bool together = !apart(lives[b].last, lives[a].first) && !apart(lives[a].last, lives[b].first);
       const bool overlap = plan.offset_bytes[a] < plan.offset_bytes[b] + bytes(b) &&
                            plan.offset_bytes[b] < plan.offset_bytes[a] + bytes(a);
       EXPECT_FALSE(together && overlap) << program.tensors()[a].name << " and " << program.tensors()[b].name;
@@ -152,6 +158,33 @@ TEST(PlanMemory, NothingInUseTogetherOverlaps) {
   const auto primitive = [](const Program&, const Op& op) { return info(op).expand == nullptr; };
   const Program legal = legalize(n.program, "test", primitive);
   for (const int window : {0, 1, 3}) expect_no_overlap(legal, window);
+}
+
+TEST(PlanMemory, WhatAnOpReadsLastThatAllWaitAfterIsFreeAtOnce) {
+  const Network n;
+  std::vector<bool> all_wait_after(n.program.ops().size());
+  for (size_t i = 0; i < all_wait_after.size(); i += 2) all_wait_after[i] = true;
+  expect_no_overlap(n.program, 1, all_wait_after);
+  for (const int window : {3, 100}) {
+    expect_no_overlap(n.program, window, all_wait_after);
+    EXPECT_LT(plan_memory(n.program, 13, 13, window, all_wait_after).arena_bytes,
+              plan_memory(n.program, 13, 13, window).arena_bytes);
+  }
+}
+
+TEST(PlanMemory, WhatIsFilledPartByPartTakesThatManyRows) {
+  const Network n;
+  Program parts;
+  for (Tensor tensor : n.program.tensors()) {
+    if (tensor.kind == Kind::Activation && tensor.base == kNoTensor && tensor.shape[0] == kStepRows)
+      tensor.most_rows = 5;
+    parts.add(tensor);
+  }
+  for (const Op& op : n.program.ops()) parts.add(op);
+  parts.set_output(n.program.output());
+  expect_no_overlap(parts, 1);
+  EXPECT_EQ(plan_memory(parts, 4, 1).arena_bytes, plan_memory(n.program, 4, 1).arena_bytes);
+  EXPECT_EQ(plan_memory(parts, 13, 1).arena_bytes, plan_memory(n.program, 5, 1).arena_bytes);
 }
 
 TEST(PlanMemory, ReusesWhatIsNoLongerRead) {

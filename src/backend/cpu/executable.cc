@@ -176,6 +176,8 @@ class CpuExecutable : public Executable {
 
   template <typename F>
   void each_element(TensorId id, int64_t rows, F visit) {
+    const Tensor& storage = program_[program_.storage(id)];
+    CHECK(rows <= Program::rows(storage, options_.max_rows, options_.max_outputs), "{} rows", rows);
     const bool ints = program_[id].type == quant::Type::I32;
     const cpu::Rows<float> floats = memory_.rows(id);
     const cpu::Rows<int32_t> integers = memory_.int_rows(id);

@@ -1,6 +1,9 @@
 #include "backend/cpu/memory.h"
 
 #include <utility>
+#include <vector>
+
+#include "backend/cpu/kernel.h"
 
 namespace sluice::backend::cpu {
 
@@ -13,6 +16,13 @@ namespace {
 /// (barriers.h).
 constexpr int kWindow = 4;
 
+program::MemoryPlan plan_of(const program::Program& program, const program::CompileOptions& options) {
+  std::vector<bool> all_wait_after;
+  for (const program::Op& op : program.ops())
+    all_wait_after.push_back(bind(program, op)->share == Share::Together);
+  return program::plan_memory(program, options.max_rows, options.max_outputs, kWindow, all_wait_after);
+}
+
 /// A worker's scratch has pages of its own.
 int64_t worker_bytes(int64_t scratch_floats) {
   return (scratch_floats * static_cast<int64_t>(sizeof(float)) + 4095) / 4096 * 4096;
@@ -22,9 +32,8 @@ int64_t worker_bytes(int64_t scratch_floats) {
 
 program::MemoryNeeds memory_needs(const program::Program& program, const program::CompileOptions& options,
                                   int workers, int64_t scratch_floats, bool repack) {
-  const auto plan = program::plan_memory(program, options.max_rows, options.max_outputs, kWindow);
   return {held_weights_bytes(program, repack), program::cache_bytes(program, options.cache_pages),
-          plan.arena_bytes + worker_bytes(scratch_floats) * workers};
+          plan_of(program, options).arena_bytes + worker_bytes(scratch_floats) * workers};
 }
 
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
@@ -35,7 +44,8 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       weights_(weights),
       packed_(packed),
       kernels_(kernels),
-      plan_(program::plan_memory(program, options.max_rows, options.max_outputs, kWindow)),
+      plan_(plan_of(program, options)),
+      frequencies_(program, weights),
       scratch_bytes_(worker_bytes(scratch_floats)),
       cache_pages_(options.cache_pages),
       bf16_cache_(bf16_cache),

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/frequencies.h"
 #include "backend/cpu/packed_weights.h"
 #include "backend/cpu/pages.h"
 #include "program/backend.h"
@@ -33,6 +34,8 @@ struct Rows {
   int64_t heads, columns;
 
   T* operator()(int64_t row, int64_t head = 0) const { return data + row * row_stride + head * head_stride; }
+  /// Its rows from `row` on.
+  Rows from(int64_t row) const { return {(*this)(row), row_stride, head_stride, heads, columns}; }
 };
 
 /// The cache: rows of numbers in its own format, [pages / kRun][layers][kRun pages][kPageRows], the last run
@@ -75,6 +78,8 @@ class Memory {
   Matrix matrix(program::TensorId id, int worker, int slot) const { return packed_.matrix(id, worker, slot); }
   /// A row of a table, which may lie in panels.
   void decode_row(program::TensorId id, int64_t row, float* out) const { packed_.decode_row(id, row, out); }
+  /// Radians a position of the pairs that a rope turns into `out`.
+  const double* frequencies(program::TensorId out) const { return frequencies_.of(out); }
   const MatmulKernels& kernels() const { return kernels_; }
   Rows<float> rows(program::TensorId id) const;
   Rows<int32_t> int_rows(program::TensorId id) const;
@@ -97,6 +102,7 @@ class Memory {
   const PackedWeights& packed_;
   const MatmulKernels& kernels_;
   program::MemoryPlan plan_;
+  Frequencies frequencies_;
   int64_t scratch_bytes_, cache_pages_;
   bool bf16_cache_, batch_invariant_;
   std::vector<int64_t> rounded_from_;  // by TensorId

@@ -6,16 +6,24 @@
 
 namespace sluice::program {
 
-std::string MlaValues::attributes() const { return attend.attributes(); }
+std::string MlaValues::attributes() const {
+  return fmt::format("{} rope {}", attend.attributes(), turn.attributes());
+}
 
 void MlaValues::check(const Program& p) const {
+  turn.check(p);
   queries.check(p);
   attend.check(p);
   values.check(p);
-  const Tensor &query = p[queries.out.id], &q = p[attend.q.id];
-  if (p.storage(queries.out.id) != p.storage(attend.q.id) || query.offset != q.offset)
+  const Tensor &query = p[queries.out.id], &turned = p[turn.out.id], &q = p[attend.q.id];
+  const int64_t rank = p[attend.out.id].columns();
+  const TensorId storage = p.storage(attend.q.id);
+  if (p.storage(queries.out.id) != storage || query.offset != q.offset)
     fail("query: not the first columns of {}", q.name);
-  expect_shape(p, "query", queries.out.id, {kStepRows, q.heads(), p[attend.out.id].columns()});
+  expect_shape(p, "query", queries.out.id, {kStepRows, q.heads(), rank});
+  if (p.storage(turn.out.id) != storage || turned.offset != q.offset + rank)
+    fail("turned: not the last columns of {}", q.name);
+  expect_shape(p, "turned", turn.out.id, {kStepRows, q.heads(), q.columns() - rank});
   if (values.in.id != attend.out.id) fail("context: {} is not what attention leaves", p[values.in.id].name);
 }
 
@@ -31,11 +39,12 @@ Cost MlaValues::cost(const Program& p, const StepShape& shape) const {
   const double latent = attended * (width + rank) + shape.rows * of_a_row;
   const double expanded = attended * (nope + width - rank + value) + shape.cache_rows * of_a_row;
   return {bytes_of(p, shape, {queries.in.id, queries.weight.id, values.weight.id}) +
-              shape.rows * heads * (width - rank) * 4 + p.bytes(attend.cache.id, shape.cache_rows * width),
-          p.bytes(values.out.id, shape), 2 * std::min(latent, expanded)};
+              turn.cost(p, shape).bytes_read + p.bytes(attend.cache.id, shape.cache_rows * width),
+          p.bytes(values.out.id, shape), 2 * std::min(latent, expanded) + turn.cost(p, shape).flops};
 }
 
 void MlaValues::expand(Builder& b) const {
+  b.emit(turn);
   b.emit(queries);
   b.emit(attend);
   b.emit(values);
@@ -51,12 +60,11 @@ std::vector<OpCase> MlaValues::cases() {
       b.cache(1, s.rank + s.rope, s.cache, s.rope);
       b.kv_append(b.activation("latent", kStepRows, 1, s.rank), b.activation("key", kStepRows, 1, s.rope), 0);
       const TensorId q = b.activation("q", kStepRows, s.heads, s.rank + s.rope);
-      // Written by some op before: rope, elsewhere.
-      b.rope(b.activation("q_rope", kStepRows, s.heads, s.rope), {},
-             b.columns(q, "query_rope", s.rank, s.rope));
       const TensorId context = b.activation("context", kStepRows, s.heads, s.rank);
       const TensorId out = b.activation("out", kStepRows, s.heads, s.value);
-      b.emit(MlaValues{.queries = {{b.activation("in", kStepRows, s.heads, s.nope)},
+      b.emit(MlaValues{.turn = {{b.activation("q_rope", kStepRows, s.heads, s.rope)},
+                                {b.columns(q, "query_rope", s.rank, s.rope)}},
+                       .queries = {{b.activation("in", kStepRows, s.heads, s.nope)},
                                    {b.weight("k_b", s.weights, s.heads, s.rank, s.nope)},
                                    {b.columns(q, "query", 0, s.rank)}},
                        .attend = {{q}, {b.program().cache()}, {context}, 0x1p-10f, 0},

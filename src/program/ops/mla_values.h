@@ -3,21 +3,24 @@
 
 #include "program/ops/head_matmul.h"
 #include "program/ops/mla_attend.h"
+#include "program/ops/rope.h"
 
 namespace sluice::program {
 
-/// The same as its three ops: k_b takes queries into latent space, attention, v_b takes the result out. A
-/// backend may give a row's result without the first two, from the keys and values of every head, which k_b
-/// and v_b make of the cache's latents (DeepSeek-V2, 2024, section 2.1): many rows of one sequence have less
-/// to compute that way.
+/// The same as its four ops: the queries' rotary columns are turned, k_b takes the others into latent space,
+/// attention, v_b takes the result out. A backend may give a row's result without latent space, from the keys
+/// and values of every head, which k_b and v_b make of the cache's latents (DeepSeek-V2, 2024, section 2.1):
+/// many rows of one sequence have less to compute that way.
 struct MlaValues {
   static constexpr const char* kName = "mla_values";
+  Rope turn;           // of [rows, heads, rope] to the last columns of attend.q
   HeadMatmul queries;  // of in [rows, heads, nope] to the first rank columns of attend.q
-  MlaAttend attend;    // whose q has its other columns, turned, before this op
-  HeadMatmul values;   // of attend.out to [rows, heads, value]
+  MlaAttend attend;
+  HeadMatmul values;  // of attend.out to [rows, heads, value]
 
   template <typename F>
   void operands(F&& f) const {
+    f("rope_in", turn.in), f("factors", turn.factors), f("turned", turn.out);
     f("in", queries.in), f("k_b", queries.weight), f("query", queries.out), f("q", attend.q);
     f("cache", attend.cache), f("context", attend.out), f("context_in", values.in);
     f("v_b", values.weight), f("out", values.out);

@@ -11,7 +11,8 @@ namespace {
 using namespace program;
 
 void reduce_columns(const Program& p, const Op& record, const Context& c) {
-  multiply_heads(p, std::get<HeadMatmul>(record.args), c);
+  const auto& op = std::get<HeadMatmul>(record.args);
+  multiply_heads(op, c, c.rows(p, op.in.id), c.memory.rows(op.in.id), c.memory.rows(op.out.id));
 }
 
 int64_t columns_scratch(const Program& p, const Op& record, const CompileOptions& options) {
@@ -49,10 +50,10 @@ int64_t rows_scratch(const Program&, const Op&, const CompileOptions&) { return 
 }  // namespace
 
 /// Panels of outputs, those of all heads shared evenly among the workers.
-void multiply_heads(const Program& p, const HeadMatmul& op, const Context& c) {
+void multiply_heads(const HeadMatmul& op, const Context& c, int64_t rows, const Rows<float>& in,
+                    const Rows<float>& out) {
   const Matrix weight = c.matrix(op.weight.id);
-  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const int64_t rows = c.rows(p, op.in.id), panels = weight.panels();
+  const int64_t panels = weight.panels();
   const Slice mine = c.slice(weight.matrices * panels);
   for (int64_t first = mine.first; first < mine.last;) {
     const int64_t head = first / panels, last = std::min(mine.last, (head + 1) * panels);

@@ -6,8 +6,9 @@
 
 namespace sluice::backend::cpu {
 
-/// Of matrices stored as [outputs, inputs] (Reduce::Columns).
-void multiply_heads(const program::Program& p, const program::HeadMatmul& op, const Context& c);
+/// Rows 0 to `rows` of `in` times matrices stored as [outputs, inputs] (Reduce::Columns).
+void multiply_heads(const program::HeadMatmul& op, const Context& c, int64_t rows, const Rows<float>& in,
+                    const Rows<float>& out);
 int64_t multiply_heads_scratch(const program::Program& p, const program::HeadMatmul& op,
                                const program::CompileOptions& options);
 

@@ -3,14 +3,19 @@
 // cache's latents, some hundred rows at a time, and attended to at once. A worker takes a head of a stretch,
 // or of a part of its rows, and needs nobody else.
 //
-// Which way a row goes depends on its own stretch alone: how many rows it has and at what depth.
+// Which way a row goes depends on its own stretch alone: how many rows it has and at what depth. Those in
+// latent space go some hundred at a time, so that their queries and results there, which are the largest
+// activations of all, take no more memory than so many rows want.
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "backend/cpu/ops/deal.h"
 #include "backend/cpu/ops/latent.h"
 #include "backend/cpu/ops/mla_values.h"
+#include "backend/cpu/ops/turning.h"
 #include "backend/cpu/simd/expanded.h"
 
 namespace sluice::backend::cpu {
@@ -24,6 +29,9 @@ constexpr int64_t kPages = kExpandedKeys / kPageRows;
 
 /// Rows of a stretch at least: fewer leave blocks of queries half empty.
 constexpr int64_t kStretchRows = 128;
+
+/// Rows that are in latent space at a time: enough for whole tiles and for many workers.
+constexpr int64_t kLatentRows = 512;
 
 /// Consecutive rows [first, last) of the step, of one sequence.
 struct Stretch {
@@ -42,11 +50,11 @@ bool fits(const ExpandedShape& shape) {
 }
 
 /// A worker's scratch: the right sides that a head's weights are, those that its keys and values are, its
-/// queries, and what kernels work with.
+/// queries, the angles by which all rows turn, and what kernels work with.
 template <typename Number>
 struct Scratch {
   Number *k_b, *v_b, *keys, *values, *queries, *unpacked;
-  float *tiles, *rows, *work, *largest, *total, *sums;
+  float *angles, *turned, *tiles, *rows, *work, *largest, *total, *sums;
   int64_t tile_floats, floats;
 
   Scratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
@@ -67,6 +75,8 @@ struct Scratch {
     values = take_numbers(kExpandedKeys * s.value);
     queries = take_numbers(all_rows * s.key());
     unpacked = take_numbers(kPanelRows * std::max(s.rank, s.nope));
+    angles = take(most_rows * s.rope);
+    turned = take(s.rope);
     tile_floats = std::max(kernels.tile_floats(latent), kPageRows * latent.width);
     tiles = take(kPages * tile_floats);
     rows = take(kPageRows * latent.width);
@@ -89,6 +99,7 @@ class Expanded {
         kernels_(expanded_kernels<Number>(c.isa)),
         tiles_(attend_kernels(c.isa)),
         shape_(shape_of(p, op)),
+        turning_(p, op.turn, c),
         heads_(p[op.attend.q.id].heads()),
         cache_(c.memory.cache()),
         k_b_(c.matrix(op.queries.weight.id, 0)),
@@ -112,6 +123,9 @@ class Expanded {
   /// The rows from `begin` on.
   void run(int64_t begin) {
     if (begin == c_.input.rows()) return;
+    for (int64_t row = begin; row < c_.input.rows(); ++row) {
+      turning_.angles(static_cast<int32_t>(position(row)), angles(row));
+    }
     int64_t parts = 1, least = std::numeric_limits<int64_t>::max();
     for (int64_t n = 1; n <= kMostParts; n *= 2) {
       Deal deal(c_.workers);
@@ -138,6 +152,7 @@ class Expanded {
   static constexpr int64_t kMostParts = 8;
   static constexpr bool kIsFloat = std::is_same_v<Number, float>;
 
+  float* angles(int64_t row) const { return scratch_.angles + row * shape_.rope; }
   int64_t position(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)]; }
   int64_t length(const Stretch& s) const { return position(s.last - 1) + 1; }
   bool follows(int64_t row) const {
@@ -229,12 +244,13 @@ class Expanded {
   }
 
   void attend(const Stretch& s, int64_t head) {
-    const Rows<float> in = c_.memory.rows(op_.queries.in.id), q = c_.memory.rows(op_.attend.q.id),
+    const Rows<float> in = c_.memory.rows(op_.queries.in.id), rope_in = c_.memory.rows(op_.turn.in.id),
                       out = c_.memory.rows(op_.values.out.id);
     unpack_weights(head);
     for (int64_t i = 0; i < s.rows(); ++i) {
-      kernels_->query(in(s.first + i, head), q(s.first + i, head) + shape_.rank, shape_,
-                      scratch_.queries + i * shape_.key());
+      const int64_t row = s.first + i;
+      turning_.turn(rope_in(row, head), angles(row), scratch_.turned);
+      kernels_->query(in(row, head), scratch_.turned, shape_, scratch_.queries + i * shape_.key());
     }
     std::fill_n(scratch_.largest, s.rows(), -std::numeric_limits<float>::infinity());
     std::fill_n(scratch_.total, s.rows(), 0.0f);
@@ -266,32 +282,54 @@ class Expanded {
   const ExpandedKernels<Number>* kernels_;
   const AttendKernels& tiles_;
   ExpandedShape shape_;
+  Turning turning_;
   int64_t heads_;
   Cache cache_;
   Matrix k_b_, v_b_;
   Scratch<Number> scratch_;
 };
 
+/// The queries' rotary columns of a step's rows, shared by heads of rows.
+void turn_queries(const Program& p, const Rope& op, const Context& c, const Rows<float>& in) {
+  const Rows<float> out = c.memory.rows(op.out.id);
+  const Turning turning(p, op, c);
+  const Slice mine = c.slice(c.input.rows() * out.heads);
+  for (int64_t i = mine.first; i < mine.last; ++i) {
+    const int64_t row = i / out.heads, head = i % out.heads;
+    if (i == mine.first || head == 0)
+      turning.angles(c.input.positions[static_cast<size_t>(row)], c.scratch());
+    turning.turn(in(row, head), c.scratch(), out(row, head));
+  }
+}
+
+/// Rows of the step, kLatentRows at most, in latent space.
+void latent_values(const Program& p, const MlaValues& op, const Context& step, Slice rows) {
+  const StepInput input = step.input.part(rows.first, rows.last);
+  const Context c{step.memory, input, step.worker, step.workers, step.isa, step.team};
+  const auto rows_of = [&](TensorId id) { return c.memory.rows(id).from(rows.first); };
+  // Where there were rows before these, others may still be at their values.
+  const bool own_heads = rows.first == 0 && attends_own_heads(p, op.attend, c);
+  turn_queries(p, op.turn, c, rows_of(op.turn.in.id));
+  multiply_heads(op.queries, c, input.rows(), rows_of(op.queries.in.id), c.memory.rows(op.queries.out.id));
+  if (own_heads) {
+    attend_own_heads(p, op.attend, c);
+  } else {
+    c.meet();
+    // Of the op's parts these alone: it has one count of what was taken.
+    Context sharing = c;
+    sharing.steals = step.steals;
+    attend_latent(p, op.attend, sharing);
+    c.meet();
+  }
+  multiply_heads(op.values, c, input.rows(), c.memory.rows(op.values.in.id), rows_of(op.values.out.id));
+}
+
 template <typename Number>
 void attend_values(const Program& p, const MlaValues& op, const Context& c) {
   Expanded<Number> expanded(p, op, c);
   const int64_t others = expanded.others();
-  if (others > 0) {
-    const StepInput before = c.input.first(others);
-    const Context of_others{c.memory, before, c.worker, c.workers, c.isa, c.team};
-    const bool own_heads = attends_own_heads(p, op.attend, of_others);
-    multiply_heads(p, op.queries, of_others);
-    if (own_heads) {
-      attend_own_heads(p, op.attend, of_others);
-    } else {
-      c.meet();
-      // Of the op's parts these alone: it has one count of what was taken.
-      Context sharing = of_others;
-      sharing.steals = c.steals;
-      attend_latent(p, op.attend, sharing);
-      c.meet();
-    }
-    multiply_heads(p, op.values, of_others);
+  for (int64_t first = 0; first < others; first += kLatentRows) {
+    latent_values(p, op, c, {first, std::min(others, first + kLatentRows)});
   }
   expanded.run(others);
 }
@@ -303,9 +341,11 @@ void mla_values(const Program& p, const Op& record, const Context& c) {
 
 int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MlaValues>(record.args);
+  CompileOptions latent = options;
+  latent.max_rows = std::min(latent.max_rows, kLatentRows);
   int64_t floats =
-      std::max({multiply_heads_scratch(p, op.queries, options), latent_scratch(p, op.attend, options),
-                multiply_heads_scratch(p, op.values, options)});
+      std::max({p[op.turn.in.id].columns(), multiply_heads_scratch(p, op.queries, latent),
+                latent_scratch(p, op.attend, latent), multiply_heads_scratch(p, op.values, latent)});
   const ExpandedShape shape = shape_of(p, op);
   if (!fits(shape)) return floats;
   for (const Isa isa : {Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon}) {
@@ -320,15 +360,19 @@ int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOpti
   return floats;
 }
 
-/// The op at `at` and the two behind it as one, if they are what mla_values stands for.
+/// The op at `at` and the three behind it as one, if they are what mla_values stands for.
 std::optional<MlaValues> values_at(const Program& p, size_t at) {
-  if (at + 2 >= p.ops().size()) return {};
-  const auto* queries = std::get_if<HeadMatmul>(&p.ops()[at].args);
-  const auto* attend = std::get_if<MlaAttend>(&p.ops()[at + 1].args);
-  const auto* values = std::get_if<HeadMatmul>(&p.ops()[at + 2].args);
-  if (queries == nullptr || attend == nullptr || values == nullptr) return {};
-  if (p.storage(queries->out.id) != p.storage(attend->q.id) || values->in.id != attend->out.id) return {};
-  const MlaValues op{*queries, *attend, *values};
+  if (at + 3 >= p.ops().size()) return {};
+  const auto* turn = std::get_if<Rope>(&p.ops()[at].args);
+  const auto* queries = std::get_if<HeadMatmul>(&p.ops()[at + 1].args);
+  const auto* attend = std::get_if<MlaAttend>(&p.ops()[at + 2].args);
+  const auto* values = std::get_if<HeadMatmul>(&p.ops()[at + 3].args);
+  if (turn == nullptr || queries == nullptr || attend == nullptr || values == nullptr) return {};
+  const TensorId storage = p.storage(attend->q.id);
+  if (p.storage(turn->out.id) != storage || p.storage(queries->out.id) != storage ||
+      values->in.id != attend->out.id)
+    return {};
+  const MlaValues op{*turn, *queries, *attend, *values};
   const bool panels = queries->reduce == Reduce::Columns && values->reduce == Reduce::Columns;
   return panels ? std::optional(op) : std::nullopt;
 }
@@ -336,17 +380,25 @@ std::optional<MlaValues> values_at(const Program& p, size_t at) {
 }  // namespace
 
 Program with_mla_values(const Program& program) {
-  Program out;
-  for (const Tensor& tensor : program.tensors()) out.add(tensor);
+  std::vector<Op> ops;
+  std::vector<bool> latent(program.tensors().size());
   for (size_t i = 0; i < program.ops().size(); ++i) {
     const Op& op = program.ops()[i];
-    if (const auto values = values_at(program, i)) {
-      out.add({*values, op.layer});
-      i += 2;
-    } else {
-      out.add(op);
-    }
+    const auto values = values_at(program, i);
+    ops.push_back(values ? Op{*values, op.layer} : op);
+    if (values) i += 3;
+    const auto* of_latents = std::get_if<MlaValues>(&ops.back().args);
+    if (of_latents == nullptr) continue;
+    for (const TensorId id : {of_latents->attend.q.id, of_latents->attend.out.id})
+      latent[static_cast<size_t>(program.storage(id))] = true;
   }
+  Program out;
+  for (size_t i = 0; i < program.tensors().size(); ++i) {
+    Tensor tensor = program.tensors()[i];
+    if (latent[i]) tensor.most_rows = kLatentRows;
+    out.add(std::move(tensor));
+  }
+  for (Op& op : ops) out.add(std::move(op));
   out.set_cache(program.cache());
   out.set_output(program.output());
   return out;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/ops/turning.h"
 #include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
@@ -52,30 +53,20 @@ int64_t rms_norm_scratch(const Program& p, const Op& record, const CompileOption
   return p[std::get<RmsNorm>(record.args).in.id].columns() * (1 + kGroupRows);
 }
 
-void rope(const Program&, const Op& record, const Context& c) {
+void rope(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const int64_t pairs = in.columns / 2;
-  const SmallKernels& kernels = small_kernels(c.isa);
-  auto* frequencies = reinterpret_cast<double*>(c.scratch());
-  auto* cosine = reinterpret_cast<float*>(frequencies + pairs);
-  float* sine = cosine + pairs;
-  float* divisors = sine + pairs;
-  std::fill_n(divisors, pairs, 1.0f);
-  if (op.factors) c.memory.weight(op.factors.id).decode_row(0, 0, divisors);
-  const auto rotate =
-      op.params.pairs == RopePairs::Neighbours ? kernels.rotate_neighbours : kernels.rotate_halves;
+  const Turning turning(p, op, c);
+  float* angles = c.scratch();
   const Slice rows = c.row_slice(c.input.rows());
-  if (rows.first == rows.last) return;
-  for (int64_t i = 0; i < pairs; ++i) frequencies[i] = op.params.frequency(i, in.columns) / divisors[i];
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    kernels.angles(c.input.positions[static_cast<size_t>(r)], frequencies, pairs, cosine, sine);
-    for (int64_t h = 0; h < in.heads; ++h) rotate(in(r, h), cosine, sine, pairs, out(r, h));
+    turning.angles(c.input.positions[static_cast<size_t>(r)], angles);
+    for (int64_t h = 0; h < in.heads; ++h) turning.turn(in(r, h), angles, out(r, h));
   }
 }
 
 int64_t rope_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return p[std::get<Rope>(record.args).in.id].columns() / 2 * 5;  // doubles count twice
+  return p[std::get<Rope>(record.args).in.id].columns();
 }
 
 void silu_mul(const Program& p, const Op& record, const Context& c) {
