@@ -92,6 +92,24 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
   add_sampling_options(command, options);
 }
 
+PromptRows PromptRows::within(int64_t context) const {
+  // A step takes half as many rows as are before it: two thirds of the context.
+  const int64_t deepest = (context / 3 + program::kPageRows) / program::kPageRows * program::kPageRows;
+  return {shallow, std::min(most, std::max(shallow, deepest))};
+}
+
+int64_t deep_rows(const program::Backend& backend, int64_t shallow) {
+  // Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
+  // columns without rope, over all columns): beside 2,048 rows a fifth.
+  constexpr int64_t kDeep = 2048;
+  return backend.name() == "cpu" ? std::max(shallow, kDeep) : shallow;
+}
+
+PromptRows prefill_rows(const model::Spec& spec, const program::Backend& backend) {
+  const int64_t shallow = spec.experts > 0 ? 1024 : 512;
+  return {shallow, deep_rows(backend, shallow)};
+}
+
 LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)
     : model_(open_model(model_path_or_bundled(options.model), options.cache)),
       tokenizer_(model::load_tokenizer(model_.file)),
@@ -100,11 +118,13 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   }
   backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
-  const int64_t rows = prefill_rows(model_.spec);
-  const engine::LoadPlan plan = checked_plan(model_, *backend_, {rows, 1, 0}, options.context, options.force);
-  executable_ =
-      backend_->compile(model_.program, model_.weights, {rows, 1, engine::KvPool::pages_for(plan.context)});
-  generator_.emplace(*executable_, tokenizer_, plan.context, rows);
+  PromptRows rows = prefill_rows(model_.spec, *backend_);
+  const engine::LoadPlan plan =
+      checked_plan(model_, *backend_, {rows.most, 1, 0}, options.context, options.force);
+  rows = rows.within(plan.context);
+  executable_ = backend_->compile(model_.program, model_.weights,
+                                  {rows.most, 1, engine::KvPool::pages_for(plan.context)});
+  generator_.emplace(*executable_, tokenizer_, plan.context, rows.most, rows.shallow);
 }
 
 void print_statistics(const engine::Result& result, uint64_t seed) {

@@ -16,8 +16,18 @@
 
 namespace sluice::cli {
 
-/// Rows a step of a prompt for one reader: more of them where each expert sees a few of a step's rows.
-inline int64_t prefill_rows(const model::Spec& spec) { return spec.experts > 0 ? 1024 : 512; }
+/// Rows of a prompt a step: at its beginning, and at most, deep in it (engine::step_rows).
+struct PromptRows {
+  int64_t shallow, most;
+
+  /// No more than prompts of so many tokens come to.
+  PromptRows within(int64_t context) const;
+};
+
+/// Of one reader: more of them where each expert sees a few of a step's rows.
+PromptRows prefill_rows(const model::Spec& spec, const program::Backend& backend);
+/// The most that deep prompts' steps take on this backend, where they begin with so many.
+int64_t deep_rows(const program::Backend& backend, int64_t shallow);
 
 struct GenerationOptions {
   std::string model, backend = "cpu";

@@ -43,10 +43,13 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   if (wanted > model.spec.context) {
     fail("-c {}: the model was made for a context of {}", wanted, model.spec.context);
   }
-  const int64_t rows = prefill_rows(model.spec);
-  return {backend.name(), model.spec.context, rows, own_memory_bytes(),
-          engine::plan_load(backend, model.program, {rows, 1, 0}, model.spec.context, wanted,
-                            backend.available_bytes())};
+  const auto plan = [&](int64_t rows) {
+    return engine::plan_load(backend, model.program, {rows, 1, 0}, model.spec.context, wanted,
+                             backend.available_bytes());
+  };
+  const PromptRows rows = prefill_rows(model.spec, backend);
+  const int64_t context = plan(rows.most).context, most = rows.within(context).most;
+  return {backend.name(), model.spec.context, most, own_memory_bytes(), plan(most)};
 }
 
 std::string memory_text(const MemoryView& view) {

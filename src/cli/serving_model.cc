@@ -50,10 +50,12 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 
 }  // namespace
 
-int64_t serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel) {
+PromptRows serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel) {
   // Who comes while a step runs waits for its end.
   constexpr int64_t kGpuRows = 1024, kCpuRows = 512;
-  return std::max(parallel, wanted > 0 ? wanted : backend.name() == "cuda" ? kGpuRows : kCpuRows);
+  if (wanted > 0) return {std::max(parallel, wanted), std::max(parallel, wanted)};
+  const int64_t shallow = std::max(parallel, backend.name() == "cuda" ? kGpuRows : kCpuRows);
+  return {shallow, deep_rows(backend, shallow)};
 }
 
 double serving_itl_ms(const program::Backend& backend, double wanted) {
@@ -73,10 +75,12 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
     chat_problem_ = error.what();  // completions of plain text need none
   }
   backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
-  program::CompileOptions compile{serving_rows(*backend_, options.rows, options.parallel), options.parallel,
-                                  0};
+  PromptRows rows = serving_rows(*backend_, options.rows, options.parallel);
+  program::CompileOptions compile{rows.most, options.parallel, 0};
   compile.batch_invariant = options.batch_invariant;
   const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
+  rows = rows.within(context);
+  compile.max_rows = rows.most;
   plan_ = plan_cache(model_, *backend_, compile, context, options);
   compile.cache_pages = engine::KvPool::pages_for(plan_.context);
   executable_ = backend_->compile(model_.program, model_.weights, compile);
@@ -84,7 +88,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   engine::EngineOptions engine;
   engine.context = context;
   engine.max_sequences = options.parallel;
-  engine.max_rows = compile.max_rows;
+  engine.max_rows = rows.most;
+  engine.shallow_rows = rows.shallow;
   engine.pages = compile.cache_pages;
   engine.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
   engine.max_waiting = options.max_waiting;

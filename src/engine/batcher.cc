@@ -32,7 +32,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
       tokenizer_(tokenizer),
       options_(options),
       scheduler_({options.context, options.max_sequences, options.max_rows, options.pages,
-                  options.max_itl_ms * 1e-3}),
+                  options.max_itl_ms * 1e-3, options.shallow_rows}),
       batch_(options.max_rows, options.max_sequences,
              static_cast<int32_t>(KvPool::pages_for(options.context))),
       columns_(static_cast<size_t>(executable.program()[executable.program().output()].columns())),

@@ -26,12 +26,13 @@ struct Reader : Listener {
 }  // namespace
 
 Generator::Generator(program::Executable& executable, const text::Tokenizer& tokenizer, int64_t context,
-                     int64_t max_rows)
+                     int64_t max_rows, int64_t shallow_rows)
     : context_(context),
       batcher_(executable, tokenizer,
                {.context = context,
                 .max_sequences = 1,
                 .max_rows = max_rows,
+                .shallow_rows = shallow_rows,
                 .pages = KvPool::pages_for(context),
                 .max_waiting = 1}) {}
 

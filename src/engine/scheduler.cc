@@ -16,6 +16,12 @@ constexpr int kLookedAt = 64;
 
 }  // namespace
 
+int64_t step_rows(const SchedulerOptions& options, double depth) {
+  const int64_t shallow = options.shallow_rows > 0 ? options.shallow_rows : options.max_rows;
+  const int64_t half = static_cast<int64_t>(depth / 2) / kPageRows * kPageRows;
+  return std::min(std::max(half, shallow), options.max_rows);
+}
+
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options), cache_(static_cast<int32_t>(options.pages)), pace_(options.max_itl_seconds) {
   CHECK(options.max_sequences > 0 && options.max_rows >= options.max_sequences, "{} rows", options.max_rows);
@@ -192,8 +198,9 @@ void Scheduler::plan_prompts() {
   auto left = std::ssize(readers_);
   for (const Sequence* sequence : readers_)
     prompt_depth_ += static_cast<double>(sequence->pages.rows) / static_cast<double>(left);
-  int64_t room = options_.max_rows - answer_rows_;
-  if (answer_rows_ > 0) room = std::min(room, std::max(left, pace_.prompt_rows(answer_rows_, prompt_depth_)));
+  int64_t most = step_rows(options_, prompt_depth_);
+  if (answer_rows_ > 0) most = std::min(most, pace_.prompt_rows(answer_rows_, prompt_depth_));
+  int64_t room = std::min(options_.max_rows - answer_rows_, std::max(left, most));
   std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
   for (const Sequence* sequence : readers_) {
     const int64_t rows = std::min(sequence->uncomputed(), room / left--);

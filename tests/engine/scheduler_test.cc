@@ -92,7 +92,8 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
   const auto below = [&random](int64_t n) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
-  Scheduler scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1});
+  // A quarter of the rows at prompts' beginnings: fewer than sequences in some shapes, 0 in one.
+  Scheduler scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4});
   Device device(shape.pages);
 
   std::map<RequestId, int64_t> wants;  // tokens of the answer, by request that has not ended
@@ -209,6 +210,31 @@ TEST(Scheduler, ClientsTakeTurns) {
   EXPECT_EQ(run_all(scheduler, 3), (std::vector<RequestId>{1, 5, 6, 2, 3, 4}));
 }
 
+TEST(Scheduler, DeepPromptsAreReadInLargerSteps) {
+  Scheduler scheduler({16384, 2, 2048, 512, 0.1, 512});
+  scheduler.add(1, Tokens(9000, 1), "");
+  std::vector<int64_t> steps;
+  for (int64_t read = 0; read < 9000; read += steps.back()) {
+    const auto chunks = scheduler.plan();
+    ASSERT_EQ(chunks.size(), 1u);
+    ASSERT_EQ(chunks[0].first, read);
+    steps.push_back(chunks[0].rows);
+    scheduler.computed(1);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{512, 512, 512, 768, 1152, 1728, 2048, 1768}));
+  // Of two prompts their mean depth tells, and they share.
+  scheduler.append(1, 1);
+  scheduler.remove(1);
+  scheduler.add(2, Tokens(9000, 2), "");
+  for (int i = 0; i < 4; ++i) scheduler.plan(), scheduler.computed(1);
+  EXPECT_EQ(scheduler.sequence(2).pages.rows, 512 + 512 + 512 + 768);
+  scheduler.add(3, Tokens(5000, 3), "");
+  const auto chunks = scheduler.plan();
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(chunks[0].rows + chunks[1].rows, 2304 / 2 / 2);
+  EXPECT_EQ(chunks[0].rows, chunks[1].rows);
+}
+
 TEST(Scheduler, NobodyOvertakesWhoWaitsForPages) {
   Scheduler scheduler({512, 4, 64, 8, 0.1});
   scheduler.add(1, Tokens(200, 1), "a");
@@ -306,10 +332,11 @@ Reading read_prompt(const Machine& machine, int32_t streams) {
     std::vector<RequestId> draws;
     for (const Chunk& chunk : chunks) {
       const int64_t group = chunk.rows == 1 ? 1 : machine.group;
-      const auto rows = static_cast<double>((chunk.rows + group - 1) / group * group);
+      const int64_t whole_groups = (chunk.rows + group - 1) / group, middle = chunk.first + chunk.rows / 2;
+      const auto rows = static_cast<double>(whole_groups * group);
       const double answer_row = machine.answer_row * (prompts ? machine.beside_prompt : 1);
       seconds += static_cast<double>(chunk.rows) * (chunk.rows == 1 ? answer_row : machine.prompt_row);
-      seconds += rows * machine.per_context_row * static_cast<double>(chunk.first + chunk.rows / 2);
+      seconds += rows * machine.per_context_row * static_cast<double>(middle);
       if (chunk.last()) draws.push_back(chunk.sequence->id);
     }
     if (static_cast<double>(random() % 1000) < 1000 * machine.hiccups) seconds *= 1.3;
