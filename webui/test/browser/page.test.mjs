@@ -1,6 +1,6 @@
 // The page in a real browser, against a mock of the API.
 import assert from "node:assert/strict";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { after, before, beforeEach, describe, test } from "node:test";
@@ -147,12 +147,13 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     clean();
   });
 
-  test("exports, deletes and imports", async () => {
+  test("exports, deletes and imports", async (t) => {
     await say("to be kept");
     await done();
     const waiting = page.waitForEvent("download");
     await page.getByRole("button", { name: "Export" }).click();
     const path = join(tmpdir(), `sluice-export-${process.pid}.json`);
+    t.after(() => rmSync(path, { force: true }));
     await (await waiting).saveAs(path);
     const exported = JSON.parse(readFileSync(path, "utf8"));
     assert.equal(exported.conversations[0].messages[0].content, "to be kept");
