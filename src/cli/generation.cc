@@ -95,19 +95,15 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
 PromptRows PromptRows::within(int64_t context) const {
   // A step takes half as many rows as are before it: two thirds of the context.
   const int64_t deepest = (context / 3 + program::kPageRows) / program::kPageRows * program::kPageRows;
-  return {shallow, std::min(most, std::max(shallow, deepest))};
-}
-
-int64_t deep_rows(const program::Backend& backend, int64_t shallow) {
-  // Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
-  // columns without rope, over all columns): beside 2,048 rows a fifth.
-  constexpr int64_t kDeep = 2048;
-  return backend.name() == "cpu" ? std::max(shallow, kDeep) : shallow;
+  return {std::min(most, std::max(shallow, deepest)), shallow};
 }
 
 PromptRows prefill_rows(const model::Spec& spec, const program::Backend& backend) {
+  // Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
+  // columns without rope, over all columns): beside 2,048 rows a fifth.
+  constexpr int64_t kDeep = 2048;
   const int64_t shallow = spec.experts > 0 ? 1024 : 512;
-  return {shallow, deep_rows(backend, shallow)};
+  return {backend.name() == "cpu" ? kDeep : shallow, shallow};
 }
 
 LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)

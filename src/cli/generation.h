@@ -16,9 +16,9 @@
 
 namespace sluice::cli {
 
-/// Rows of a prompt a step: at its beginning, and at most, deep in it (engine::step_rows).
+/// Rows of prompts a step: at most, and at most but for a deep one alone (engine::step_rows).
 struct PromptRows {
-  int64_t shallow, most;
+  int64_t most, shallow;
 
   /// No more than prompts of so many tokens come to.
   PromptRows within(int64_t context) const;
@@ -26,8 +26,6 @@ struct PromptRows {
 
 /// Of one reader: more of them where each expert sees a few of a step's rows.
 PromptRows prefill_rows(const model::Spec& spec, const program::Backend& backend);
-/// The most that deep prompts' steps take on this backend, where they begin with so many.
-int64_t deep_rows(const program::Backend& backend, int64_t shallow);
 
 struct GenerationOptions {
   std::string model, backend = "cpu";

@@ -232,9 +232,7 @@ void add_load(CLI::App& app) {
                    "tokens of each answer that are timed without the long prompt")
       ->check(CLI::Range(1, 2048))
       ->capture_default_str();
-  command
-      ->add_option("-u,--rows", options->rows,
-                   "rows a step at most; 0: 512, deep in a prompt up to 2048, on a GPU 1024")
+  command->add_option("-u,--rows", options->rows, "rows a step at most; 0: 512, on a GPU 1024")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
   command

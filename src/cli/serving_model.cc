@@ -53,9 +53,9 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 PromptRows serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel) {
   // Who comes while a step runs waits for its end.
   constexpr int64_t kGpuRows = 1024, kCpuRows = 512;
-  if (wanted > 0) return {std::max(parallel, wanted), std::max(parallel, wanted)};
-  const int64_t shallow = std::max(parallel, backend.name() == "cuda" ? kGpuRows : kCpuRows);
-  return {shallow, deep_rows(backend, shallow)};
+  const bool gpu = backend.name() == "cuda";
+  const int64_t most = wanted > 0 ? wanted : gpu ? kGpuRows : kCpuRows;
+  return {std::max(parallel, most), std::max(parallel, gpu ? most : std::min(most, kCpuRows))};
 }
 
 double serving_itl_ms(const program::Backend& backend, double wanted) {

@@ -16,10 +16,9 @@ constexpr int kLookedAt = 64;
 
 }  // namespace
 
-int64_t step_rows(const SchedulerOptions& options, double depth) {
+int64_t step_rows(const SchedulerOptions& options, int64_t depth) {
   const int64_t shallow = options.shallow_rows > 0 ? options.shallow_rows : options.max_rows;
-  const int64_t half = static_cast<int64_t>(depth / 2) / kPageRows * kPageRows;
-  return std::min(std::max(half, shallow), options.max_rows);
+  return std::min(std::max(depth / 2 / kPageRows * kPageRows, shallow), options.max_rows);
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
@@ -198,7 +197,7 @@ void Scheduler::plan_prompts() {
   auto left = std::ssize(readers_);
   for (const Sequence* sequence : readers_)
     prompt_depth_ += static_cast<double>(sequence->pages.rows) / static_cast<double>(left);
-  int64_t most = step_rows(options_, prompt_depth_);
+  int64_t most = step_rows(options_, left == 1 ? readers_.front()->pages.rows : 0);
   if (answer_rows_ > 0) most = std::min(most, pace_.prompt_rows(answer_rows_, prompt_depth_));
   int64_t room = std::min(options_.max_rows - answer_rows_, std::max(left, most));
   std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });

@@ -4,11 +4,11 @@
 // The rules. Clients wait in turn, each one's requests in their order; who is next waits until a place and
 // pages for all its tokens are there, and nobody overtakes it. (One exception: while a running sequence
 // computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
-// one row of every sequence that writes, and then rows of prompts, in equal shares: as many as their depth is
-// worth (step_rows), or, while somebody writes, as keep the step within max_itl. When pages run out the
-// sequence admitted last goes back to the head of the queue; what it computed stays cached as long as there
-// is room. The one admitted first never gives up its pages, and the cache holds a whole context, so there is
-// always progress.
+// one row of every sequence that writes, and then rows of prompts, in equal shares: as many as there may be
+// of prompts (of one alone as its depth is worth, step_rows), or, while somebody writes, as keep the step
+// within max_itl. When pages run out the sequence admitted last goes back to the head of the queue; what it
+// computed stays cached as long as there is room. The one admitted first never gives up its pages, and the
+// cache holds a whole context, so there is always progress.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@ struct SchedulerOptions {
   int64_t max_rows;       ///< a step at most, and at least max_sequences
   int64_t pages;          ///< of the cache; at least the context's
   double max_itl_seconds;
-  int64_t shallow_rows = 0;  ///< of prompts a step at their beginning at most; 0: max_rows
+  int64_t shallow_rows = 0;  ///< of prompts a step at most, but for one alone and deep; 0: max_rows
 };
 
-/// Rows of prompts that a step takes at most when so many tokens of them are read already, on average. What
-/// is before a step's rows costs it something however many they are (where attention goes past latent space,
-/// the keys and values of all of it are made once a step), so deeper prompts go in larger steps; but in none
-/// that takes much longer than what was before it, as who comes while it runs has to wait.
-int64_t step_rows(const SchedulerOptions& options, double depth);
+/// Rows that a step takes at most of the only prompt that is read, of which so many tokens are read already.
+/// What is before a step's rows costs it something however many they are (where attention goes past latent
+/// space, the keys and values of all of it are made once a step), so deeper ones go in larger steps; but in
+/// none that takes much longer than what was before it, as who comes while it runs has to wait.
+int64_t step_rows(const SchedulerOptions& options, int64_t depth);
 
 /// A sequence of tokens, waiting or running.
 struct Sequence {
