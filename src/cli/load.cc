@@ -110,9 +110,9 @@ class Load {
   }
 
   void run() {
-    fmt::print("model {}, backend {}, prompt of {} tokens, {} to {} rows a step, max-itl {:g} ms{}\n",
-               model_.file.path(), backend_->name(), prompt_, engine_.shallow_rows, engine_.max_rows,
-               engine_.max_itl_ms, options_.batch_invariant ? ", batch-invariant" : "");
+    fmt::print("model {}, backend {}, prompt of {} tokens, {} rows a step at most, max-itl {:g} ms{}\n",
+               model_.file.path(), backend_->name(), prompt_, engine_.max_rows, engine_.max_itl_ms,
+               options_.batch_invariant ? ", batch-invariant" : "");
     const double alone = prompt_alone();
     fmt::print("the prompt alone: {:.1f} tokens/s\n\n", alone);
     fmt::print(

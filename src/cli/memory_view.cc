@@ -43,13 +43,14 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   if (wanted > model.spec.context) {
     fail("-c {}: the model was made for a context of {}", wanted, model.spec.context);
   }
-  const auto plan = [&](int64_t rows) {
-    return engine::plan_load(backend, model.program, {rows, 1, 0}, model.spec.context, wanted,
+  const auto plan = [&](int64_t rows, int64_t context) {
+    return engine::plan_load(backend, model.program, {rows, 1, 0}, model.spec.context, context,
                              backend.available_bytes());
   };
+  // The context is chosen first, as when a model is loaded: a short one needs fewer rows.
   const PromptRows rows = prefill_rows(model.spec, backend);
-  const int64_t context = plan(rows.most).context, most = rows.within(context).most;
-  return {backend.name(), model.spec.context, most, own_memory_bytes(), plan(most)};
+  const int64_t context = plan(rows.most, wanted).context, most = rows.within(context).most;
+  return {backend.name(), model.spec.context, most, own_memory_bytes(), plan(most, context)};
 }
 
 std::string memory_text(const MemoryView& view) {

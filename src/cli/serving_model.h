@@ -15,7 +15,7 @@ namespace sluice::cli {
 
 struct ServingOptions : GenerationOptions {
   int parallel = 32;         ///< sequences at once
-  int64_t rows = 0;          ///< a step at most; 0: by the backend and how deep prompts are
+  int64_t rows = 0;          ///< a step at most; 0: by the backend
   int64_t cache_tokens = 0;  ///< of all sequences and cached prefixes; 0: several contexts if they fit
   double max_itl_ms = 0;     ///< 0: by the backend
   int64_t max_waiting = 1024;
@@ -24,8 +24,9 @@ struct ServingOptions : GenerationOptions {
   std::string alias;             ///< the model's name for clients; empty: the file's
 };
 
-/// Rows a step: as many as are wanted, or, with 0, as are a good deal of the backend's speed and leave room
-/// below its serving_itl_ms(); in any case one for each of so many answers.
+/// Rows a step: as many as are wanted, on a CPU more than its default only of a deep prompt alone; or, with
+/// 0, as are a good deal of the backend's speed and leave room below its serving_itl_ms(); in any case one
+/// for each of so many answers.
 PromptRows serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel);
 
 /// Milliseconds between two tokens while a prompt is read: what is wanted, or, with 0, what suits the

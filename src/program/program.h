@@ -65,7 +65,7 @@ Program legalize(const Program& program, const std::string& backend,
                  const std::function<bool(const Program&, const Op&)>& has);
 
 /// Where every activation lies in one arena; a buffer is reused once its last reader is `window` ops behind,
-/// or at the latest once an op of those that everybody waits for has come in between.
+/// or, if that is sooner, behind an op that all wait after (all_wait_after, by op), its last reader included.
 struct MemoryPlan {
   std::vector<int64_t> offset_bytes;  ///< by TensorId; -1: not an activation, or a view
   int64_t arena_bytes = 0;

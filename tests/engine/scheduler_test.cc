@@ -92,7 +92,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
   const auto below = [&random](int64_t n) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
-  // A quarter of the rows at prompts' beginnings: fewer than sequences in some shapes, 0 in one.
+  // Shallow steps have a quarter of the rows: fewer than there are sequences in some shapes, 0 (all) in one.
   Scheduler scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4});
   Device device(shape.pages);
 
