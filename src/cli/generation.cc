@@ -95,7 +95,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
 PromptRows PromptRows::within(int64_t context) const {
   // A step takes half as many rows as are before it: two thirds of the context.
   const int64_t deepest = (context / 3 + program::kPageRows) / program::kPageRows * program::kPageRows;
-  return {std::min(most, std::max(shallow, deepest)), shallow};
+  return {std::min(most, std::max(shallow, deepest)), shallow, aside};
 }
 
 PromptRows prefill_rows(const model::Spec& spec, const program::Backend& backend) {

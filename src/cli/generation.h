@@ -16,9 +16,10 @@
 
 namespace sluice::cli {
 
-/// Rows of prompts a step: at most, and at most but for a deep one alone (engine::step_rows).
+/// Rows of prompts a step: at most, and at most but for a deep one alone (engine::step_rows); and of a step
+/// aside (0: none).
 struct PromptRows {
-  int64_t most, shallow;
+  int64_t most, shallow, aside = 0;
 
   /// No more than prompts of so many tokens come to.
   PromptRows within(int64_t context) const;

@@ -100,6 +100,7 @@ class Load {
     const int64_t tokens = std::max(engine_.context, most * (depth_ + answer_) + engine_.context);
     program::CompileOptions compile{engine_.max_rows, engine_.max_sequences, 0};
     compile.batch_invariant = options.batch_invariant;
+    compile.aside_rows = rows.aside;
     engine_.pages = engine::KvPool::pages_for(tokens) + most;
     const auto plan =
         engine::plan_load(*backend_, model_.program, compile, engine_.pages * program::kPageRows,

@@ -51,11 +51,12 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 }  // namespace
 
 PromptRows serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel) {
-  // Who comes while a step runs waits for its end.
-  constexpr int64_t kGpuRows = 1024, kCpuRows = 512;
+  // Whose prompt is long waits for the end of the step that runs when it comes.
+  constexpr int64_t kGpuRows = 1024, kCpuRows = 512, kAsideRows = 256;
   const bool gpu = backend.name() == "cuda";
   const int64_t most = wanted > 0 ? wanted : gpu ? kGpuRows : kCpuRows;
-  return {std::max(parallel, most), std::max(parallel, gpu ? most : std::min(most, kCpuRows))};
+  return {std::max(parallel, most), std::max(parallel, gpu ? most : std::min(most, kCpuRows)),
+          gpu ? 0 : std::max(parallel, kAsideRows)};
 }
 
 double serving_itl_ms(const program::Backend& backend, double wanted) {
@@ -78,6 +79,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   PromptRows rows = serving_rows(*backend_, options.rows, options.parallel);
   program::CompileOptions compile{rows.most, options.parallel, 0};
   compile.batch_invariant = options.batch_invariant;
+  compile.aside_rows = rows.aside;
   const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
   rows = rows.within(context);
   compile.max_rows = rows.most;

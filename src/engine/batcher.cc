@@ -32,9 +32,11 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
       tokenizer_(tokenizer),
       options_(options),
       scheduler_({options.context, options.max_sequences, options.max_rows, options.pages,
-                  options.max_itl_ms * 1e-3, options.shallow_rows}),
+                  options.max_itl_ms * 1e-3, options.shallow_rows, executable.aside_rows()}),
       batch_(options.max_rows, options.max_sequences,
              static_cast<int32_t>(KvPool::pages_for(options.context))),
+      long_{Batch(executable.aside_rows() > 0 ? options.max_rows : 0, options.max_sequences,
+                  static_cast<int32_t>(KvPool::pages_for(options.context)))},
       columns_(static_cast<size_t>(executable.program()[executable.program().output()].columns())),
       vocabulary_(std::min(columns_, static_cast<size_t>(tokenizer.size()))),
       scratch_(vocabulary_),
@@ -48,7 +50,8 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
   if (executable.finds_likeliest() && columns_ == vocabulary_)
     likeliest_.resize(static_cast<size_t>(options.max_sequences * program::kLikeliest));
   drawn_.resize(static_cast<size_t>(options.max_sequences));
-  outputs_.reserve(static_cast<size_t>(options.max_sequences));
+  for (auto* outputs : {&outputs_, &long_.outputs})
+    outputs->reserve(static_cast<size_t>(options.max_sequences));
   whole_.reserve(static_cast<size_t>(options.max_sequences));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
 }
@@ -89,45 +92,131 @@ void Batcher::add(RequestId id, Request request, std::shared_ptr<Listener> liste
   if (job.request.max_tokens == 0) finish(id, job, Finish::Length, {});
 }
 
-void Batcher::end(RequestId id, Finish how, std::string_view error) {
+void Batcher::cancel(RequestId id) {
   const auto found = jobs_.find(id);
-  if (found != jobs_.end()) finish(id, found->second, how, error);
+  if (found == jobs_.end()) return;
+  if (scheduler_.sequence(id).in_long_step) {
+    if (reads_ != id) {
+      found->second.cancelled = true;
+      return;
+    }
+    give_up_long();
+  }
+  finish(id, found->second, Finish::Cancelled, {});
 }
 
 void Batcher::end_all(Finish how, std::string_view error) {
+  if (scheduler_.long_step()) give_up_long();
   while (!jobs_.empty()) finish(jobs_.begin()->first, jobs_.begin()->second, how, error);
 }
 
-bool Batcher::step(const std::atomic<bool>* stop) {
-  const int64_t begin = now_ns();
-  std::span<const Chunk> chunks = take_ahead();
-  if (chunks.empty()) chunks = begin_planned();
-  if (chunks.empty()) {
-    last_end_ns_ = 0;
-    return false;
+bool Batcher::step(const std::atomic<bool>* stop, const std::atomic<bool>* pause) {
+  if (!scheduler_.long_step()) {
+    const int64_t begin = now_ns();
+    std::span<const Chunk> chunks = take_ahead();
+    if (chunks.empty()) chunks = begin_planned();
+    if (chunks.empty()) {
+      last_end_ns_ = 0;
+      return false;
+    }
+    if (!scheduler_.long_step()) {
+      step_whole(chunks, stop, begin);
+      return true;
+    }
   }
+  step_long(stop, pause);
+  return true;
+}
+
+void Batcher::step_whole(std::span<const Chunk> chunks, const std::atomic<bool>* stop, int64_t begin_ns) {
   if (begun_) begin_ahead(chunks);
   // Answers wait for one step that is given up, but not for one after the other.
   const bool answers = std::ranges::any_of(chunks, [](const Chunk& chunk) { return chunk.rows == 1; });
   gave_up_ = !end_batch(gave_up_ && answers ? nullptr : stop);
   reads_ = kNotPlanned;
   const int64_t end = now_ns();
-  if (gave_up_) {
-    last_end_ns_ = end;
-    return true;
-  }
   // From end to end: drawing the tokens of the step before is part of what its answers wait for.
-  const double seconds = static_cast<double>(end - (last_end_ns_ > 0 ? last_end_ns_ : begin)) * 1e-9;
+  const double seconds = static_cast<double>(end - (last_end_ns_ > 0 ? last_end_ns_ : begin_ns)) * 1e-9;
   last_end_ns_ = end;
-  ++totals_.steps_total;
-  for (const Chunk& chunk : chunks) totals_.rows_total += chunk.rows;
+  if (gave_up_) return;
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
-  report_prompts(chunks);
-  for (size_t i = 0; i < outputs_.size(); ++i)
-    if (outputs_[i] != 0) take_token(jobs_.at(outputs_[i]), outputs_[i], row(i), end);
+  count_step(chunks);
+  take_tokens(outputs_, end);
   if (scheduler_.running().empty()) drop_ahead();
-  return true;
+}
+
+// A step aside, if anybody needs one, and then some of the long step.
+void Batcher::step_long(const std::atomic<bool>* stop, const std::atomic<bool>* pause) {
+  const double aside = step_aside();
+  program::StepInput input = long_.batch.input();
+  input.turn = long_.ns > 0 ? program::Turn::Resumed : program::Turn::Whole;
+  input.stop = stop;
+  input.pause = pause;
+  const int64_t begin = now_ns();
+  if (aside > 0) {
+    const auto share = static_cast<int64_t>(scheduler_.long_step_seconds(aside) * 1e9);
+    input.pause_ns = begin + std::max(int64_t{0}, share - long_.late_ns);
+  }
+  const program::StepOutput output = run(input);
+  last_end_ns_ = now_ns();
+  totals_.step_seconds_total += static_cast<double>(last_end_ns_ - begin) * 1e-9;
+  long_.ns += last_end_ns_ - begin;
+  if (output.stopped) return give_up_long();
+  if (!output.paused) return end_long(last_end_ns_);
+  // It pauses between ops, and an op of many rows takes a while.
+  if (last_end_ns_ > input.pause_ns)
+    long_.late_ns = std::max(last_end_ns_ - input.pause_ns, long_.late_ns * 7 / 8);
+}
+
+// The seconds that it took; 0: nobody needs one.
+double Batcher::step_aside() {
+  const std::span<const Chunk> chunks = scheduler_.plan_aside();
+  begin_admitted();
+  if (chunks.empty()) return 0;
+  const int64_t begin = now_ns();
+  fill_batch(chunks, batch_, outputs_);
+  program::StepInput input = batch_.input();
+  input.turn = program::Turn::Aside;
+  run(input);
+  const int64_t end = now_ns();
+  const double seconds = static_cast<double>(end - begin) * 1e-9;
+  totals_.step_seconds_total += seconds;
+  scheduler_.computed_aside(seconds);
+  count_step(chunks);
+  take_tokens(outputs_, end);
+  return seconds;
+}
+
+void Batcher::end_long(int64_t time_ns) {
+  scheduler_.computed(static_cast<double>(long_.ns) * 1e-9);
+  reads_ = kNotPlanned;
+  count_step(long_.chunks);
+  finish_cancelled();
+  take_tokens(long_.outputs, time_ns);
+}
+
+void Batcher::give_up_long() {
+  scheduler_.give_up_long_step();
+  reads_ = kNotPlanned;
+  finish_cancelled();
+}
+
+// Those of the long step that has just ended.
+void Batcher::finish_cancelled() {
+  for (const Chunk& chunk : long_.chunks) {
+    const RequestId id = chunk.sequence->id;
+    Job& job = jobs_.at(id);
+    if (job.cancelled) finish(id, job, Finish::Cancelled, {});
+  }
+}
+
+program::StepOutput Batcher::run(const program::StepInput& input) {
+  few_ = begun_ = false;
+  program::StepOutput output;
+  output.logits = logits_.first(static_cast<size_t>(input.outputs()) * columns_);
+  executable_.run(input, output);
+  return output;
 }
 
 // What the scheduler plans, begun; empty: there is nothing to do.
@@ -135,9 +224,15 @@ std::span<const Chunk> Batcher::begin_planned() {
   const std::span<const Chunk> chunks = scheduler_.plan();
   if (chunks.empty()) return chunks;
   begin_admitted();
-  fill_batch(chunks);
   reads_ = only_reader(chunks);
-  begin_batch();
+  if (scheduler_.long_step()) {
+    fill_batch(chunks, long_.batch, long_.outputs);
+    long_.chunks = chunks;
+    long_.ns = 0;
+  } else {
+    fill_batch(chunks, batch_, outputs_);
+    begin_batch();
+  }
   return chunks;
 }
 
@@ -230,24 +325,27 @@ void Batcher::begin_admitted() {
   }
 }
 
-void Batcher::fill_batch(std::span<const Chunk> chunks) {
-  batch_.clear();
-  outputs_.clear();
+void Batcher::fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vector<RequestId>& outputs) const {
+  batch.clear();
+  outputs.clear();
   for (const Chunk& chunk : chunks) {
     const Sequence& sequence = *chunk.sequence;
-    batch_.set_pages(sequence.place, sequence.pages.pages);
+    batch.set_pages(sequence.place, sequence.pages.pages);
     for (int64_t at = chunk.first; at < chunk.first + chunk.rows; ++at) {
       const bool wanted = at + 1 == std::ssize(sequence.tokens);
       const Job& job = jobs_.at(sequence.id);
-      batch_.add(sequence.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), sequence.place, wanted,
-                 wanted && likeliest_suffice(job) ? job.sampler->draw_after(0) : program::Draw{});
+      batch.add(sequence.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), sequence.place, wanted,
+                wanted && likeliest_suffice(job) ? job.sampler->draw_after(0) : program::Draw{});
     }
-    if (chunk.last()) outputs_.push_back(sequence.id);
+    if (chunk.last()) outputs.push_back(sequence.id);
   }
 }
 
-void Batcher::report_prompts(std::span<const Chunk> chunks) {
+// A step that has ended: what it says of prompts is told.
+void Batcher::count_step(std::span<const Chunk> chunks) {
+  ++totals_.steps_total;
   for (const Chunk& chunk : chunks) {
+    totals_.rows_total += chunk.rows;
     if (chunk.first >= chunk.sequence->prompt_tokens) continue;
     totals_.prompt_rows_total += chunk.rows;
     Job& job = jobs_.at(chunk.sequence->id);
@@ -311,6 +409,13 @@ std::optional<int32_t> Batcher::draw(Job& job, const Row& row) {
   if (constraint != nullptr && !constraint->accept(token)) return std::nullopt;
   job.sampler->accept(token);
   return token;
+}
+
+// outputs: whose logits the step has given.
+void Batcher::take_tokens(std::span<const RequestId> outputs, int64_t time_ns) {
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (const auto job = jobs_.find(outputs[i]); job != jobs_.end())
+      take_token(job->second, outputs[i], row(i), time_ns);
 }
 
 void Batcher::take_token(Job& job, RequestId id, const Row& row, int64_t time_ns) {

@@ -1,7 +1,8 @@
 // Many requests on one executable, step by step: rows go in as the scheduler says, tokens are drawn from the
 // logits that come out, and listeners hear their text. Where the executable draws tokens itself, a step
 // begins while the one before it runs, so that a device never waits for the host; the host draws them again,
-// and what it draws counts. One thread's business: an Engine's (engine.h), or a Generator's caller.
+// and what it draws counts. Where steps pause, a long one of prompts does so again and again, for steps
+// aside. One thread's business: an Engine's (engine.h), or a Generator's caller.
 #pragma once
 
 #include <atomic>
@@ -37,12 +38,14 @@ class Batcher {
 
   /// Takes a valid request, which came at that time.
   void add(RequestId id, Request request, std::shared_ptr<Listener> listener, int64_t time_ns);
-  /// Ends a request. One that has ended already: nothing.
-  void end(RequestId id, Finish finish, std::string_view error = {});
+  /// Ends a request, at once or with the long step that has its rows and others'. One that has ended already:
+  /// nothing.
+  void cancel(RequestId id);
   void end_all(Finish finish, std::string_view error = {});
-  /// One step of the executable. False: there was nothing to do. Once *stop is true the step may be given up,
-  /// as though it had not begun.
-  bool step(const std::atomic<bool>* stop = nullptr);
+  /// One step of the executable, or a stretch of a long one behind a step aside. False: there was nothing to
+  /// do. Once *stop is true the step may be given up, as though it had not begun; once *pause is, a long one
+  /// pauses.
+  bool step(const std::atomic<bool>* stop = nullptr, const std::atomic<bool>* pause = nullptr);
   /// Whether giving up the step that runs, or is being planned, is all that it takes to be rid of a request:
   /// no other one's prompt has rows in it. From any thread.
   bool only_reads(RequestId id) const {
@@ -65,6 +68,7 @@ class Batcher {
     text::Utf8Stream utf8 = {};
     Result result = {};
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
+    bool cancelled = false;  ///< and ends with the long step that has its rows, and others'
   };
 
   /// What a step gives of a wanted row: all logits, or else the likeliest tokens.
@@ -80,6 +84,23 @@ class Batcher {
     size_t output;  ///< of the step before, whose token is this row's
   };
 
+  /// A step of prompts that pauses.
+  struct LongStep {
+    Batch batch;
+    std::span<const Chunk> chunks = {};
+    std::vector<RequestId> outputs = {};
+    int64_t ns = 0;       ///< that it has run
+    int64_t late_ns = 0;  ///< that it ran on when it was to pause, lately and at most
+  };
+
+  void step_whole(std::span<const Chunk> chunks, const std::atomic<bool>* stop, int64_t begin_ns);
+  void step_long(const std::atomic<bool>* stop, const std::atomic<bool>* pause);
+  double step_aside();
+  void end_long(int64_t time_ns);
+  void give_up_long();
+  void finish_cancelled();
+  program::StepOutput run(const program::StepInput& input);
+  void count_step(std::span<const Chunk> chunks);
   std::span<const Chunk> begin_planned();
   std::span<const Chunk> take_ahead();
   bool match_ahead(std::span<const Chunk> chunks);
@@ -87,8 +108,7 @@ class Batcher {
   bool writes_on(const Job& job) const;
   void drop_ahead();
   void begin_admitted();
-  void fill_batch(std::span<const Chunk> chunks);
-  void report_prompts(std::span<const Chunk> chunks);
+  void fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vector<RequestId>& outputs) const;
   /// Begins the batch, or runs it; row(i) is what it gives of output i once it has ended.
   void begin_batch();
   /// False: it was stopped, and gives nothing.
@@ -96,6 +116,7 @@ class Batcher {
   Row row(size_t i) const;
   /// Whether an answer's next token can be drawn from the likeliest ones.
   bool likeliest_suffice(const Job& job) const;
+  void take_tokens(std::span<const RequestId> outputs, int64_t time_ns);
   void take_token(Job& job, RequestId id, const Row& row, int64_t time_ns);
   std::optional<int32_t> draw(Job& job, const Row& row);
   void finish(RequestId id, Job& job, Finish finish, std::string_view error);
@@ -105,6 +126,7 @@ class Batcher {
   EngineOptions options_;
   Scheduler scheduler_;
   Batch batch_;
+  LongStep long_;
   size_t columns_;     ///< of a row of logits
   size_t vocabulary_;  ///< those of them that are tokens
   // The executable's own memory where it has enough, which saves a copy; or own_logits_.

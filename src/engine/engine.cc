@@ -35,6 +35,7 @@ struct Engine::Impl {
   std::vector<Submitted> inbox;
   std::vector<RequestId> cancels;
   std::atomic<bool> give_up{false};  // the step that runs
+  std::atomic<bool> pause{false};    // the long step that runs: somebody came, or went
   RequestId last_id = 0;
   int64_t in_batcher = 0, waiting = 0;  // requests, after the last step
   int64_t just_taken = 0;               // out of the inbox, since then
@@ -66,6 +67,7 @@ bool Engine::Impl::take_inbox() {
   taken.swap(inbox);
   taken_cancels.swap(cancels);
   give_up = stopping;
+  pause = false;
   just_taken = std::ssize(taken);
   in_batcher += just_taken;
   return !stopping;
@@ -86,7 +88,7 @@ void Engine::Impl::begin(Submitted& submitted) {
 
 void Engine::Impl::step() {
   try {
-    if (broken.empty()) batcher.step(&give_up);
+    if (broken.empty()) batcher.step(&give_up, &pause);
   } catch (const std::exception& error) {  // a device that fails does not come back
     const std::lock_guard lock(mutex);
     closed = true;
@@ -108,7 +110,7 @@ void Engine::Impl::run() {
   for (bool going = true; going;) {
     going = take_inbox();
     for (Submitted& submitted : taken) begin(submitted);
-    for (const RequestId id : taken_cancels) batcher.end(id, Finish::Cancelled);
+    for (const RequestId id : taken_cancels) batcher.cancel(id);
     taken.clear();
     taken_cancels.clear();
     if (going) {
@@ -138,6 +140,7 @@ RequestId Engine::submit(Request request, std::shared_ptr<Listener> listener) {
     throw Unavailable(fmt::format("{} requests wait already", impl_->options.max_waiting));
   const RequestId id = ++impl_->last_id;
   impl_->inbox.push_back({id, std::move(request), std::move(listener), now});
+  impl_->pause = true;
   impl_->woken.notify_one();
   return id;
 }
@@ -146,6 +149,7 @@ void Engine::cancel(RequestId id) {
   const std::lock_guard lock(impl_->mutex);
   impl_->cancels.push_back(id);
   if (impl_->batcher.only_reads(id)) impl_->give_up = true;
+  impl_->pause = true;
   impl_->woken.notify_one();
 }
 

@@ -45,10 +45,10 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
     batcher_.add(id, request, reader, now_ns());
     while (!reader->ended) {
       batcher_.step(cancel);
-      if (reader->cancelled || (cancel != nullptr && cancel->load())) batcher_.end(id, Finish::Cancelled);
+      if (reader->cancelled || (cancel != nullptr && cancel->load())) batcher_.cancel(id);
     }
   } catch (...) {  // what the reader throws: nothing of the request may be left
-    batcher_.end(id, Finish::Cancelled);
+    batcher_.cancel(id);
     throw;
   }
   return reader->result;

@@ -14,6 +14,20 @@ namespace {
 /// How many waiting sequences are looked at in a step, to find one that need not wait for another's pages.
 constexpr int kLookedAt = 64;
 
+/// Steps aside that a prompt needs at most of those that need not wait for the next long step.
+constexpr int64_t kShortPrompt = 4;
+
+/// Of max_itl, for a step aside with rows of prompts: the long step may have the rest.
+constexpr double kAsideShare = 0.5;
+/// How long it goes on, as a multiple of what the step aside took: at most four times as long, as answers
+/// that are written at a fifth of their speed lose less by more than prompts gain; and at least so long that
+/// it ends some day.
+constexpr double kMostLong = 4, kLeastLong = 0.25;
+
+double pace_seconds(const SchedulerOptions& options) {
+  return options.max_itl_seconds * (options.aside_rows > 0 ? kAsideShare : 1.0);
+}
+
 }  // namespace
 
 int64_t step_rows(const SchedulerOptions& options, int64_t depth) {
@@ -22,13 +36,15 @@ int64_t step_rows(const SchedulerOptions& options, int64_t depth) {
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
-    : options_(options), cache_(static_cast<int32_t>(options.pages)), pace_(options.max_itl_seconds) {
+    : options_(options), cache_(static_cast<int32_t>(options.pages)), pace_(pace_seconds(options)) {
   CHECK(options.max_sequences > 0 && options.max_rows >= options.max_sequences, "{} rows", options.max_rows);
+  CHECK(options.aside_rows == 0 || options.aside_rows >= options.max_sequences, "{} rows aside",
+        options.aside_rows);
   CHECK(options.pages >= KvPool::pages_for(options.context), "{} pages", options.pages);
   for (int32_t place = options.max_sequences; place-- > 0;) places_.push_back(place);
   running_.reserve(places_.size());
   readers_.reserve(places_.size());
-  plan_.reserve(places_.size());
+  for (Plan* plan : {&plan_, &aside_}) plan->chunks.reserve(places_.size());
 }
 
 void Scheduler::add(RequestId id, std::vector<int32_t> prompt, const std::string& client, bool use_cache) {
@@ -49,6 +65,7 @@ void Scheduler::remove(RequestId id) {
   const auto found = sequences_.find(id);
   CHECK(found != sequences_.end(), "request {}", id);
   Sequence& sequence = *found->second;
+  CHECK(!sequence.in_long_step, "request {}", id);
   if (sequence.place >= 0) {
     cache_.close(sequence.pages, sequence.tokens);
     places_.push_back(sequence.place);
@@ -69,23 +86,40 @@ void Scheduler::append(RequestId id, int32_t token) {
 }
 
 std::span<const Chunk> Scheduler::plan() {
+  CHECK(!long_step_, "a long step has not ended");
   make_room_for_answers();
   admit_waiting();
-  plan_.clear();
-  plan_answers();
-  plan_prompts();
-  CHECK(!plan_.empty() || sequences_.empty(), "{} sequences wait for nothing", sequences_.size());
-  return plan_;
+  plan_answers(plan_);
+  long_step_ = plan_long_step();
+  plan_prompts(plan_, step_rows(options_, readers_.size() == 1 ? readers_.front()->pages.rows : 0));
+  if (long_step_)
+    for (Sequence* sequence : readers_) sequence->in_long_step = true;
+  CHECK(!plan_.chunks.empty() || sequences_.empty(), "{} sequences wait for nothing", sequences_.size());
+  return plan_.chunks;
+}
+
+// Nobody is preempted: an answer for whose next token there is no page waits for the next step that is not
+// aside.
+std::span<const Chunk> Scheduler::plan_aside() {
+  CHECK(long_step_, "there is no long step");
+  admit_waiting();
+  plan_answers(aside_);
+  const int64_t short_prompt = kShortPrompt * options_.aside_rows;
+  std::erase_if(readers_, [short_prompt](const Sequence* s) { return s->uncomputed() > short_prompt; });
+  plan_prompts(aside_, options_.aside_rows - aside_.answer_rows);
+  return aside_.chunks;
+}
+
+double Scheduler::long_step_seconds(double aside_seconds) const {
+  return std::max(std::min(options_.max_itl_seconds - aside_seconds, kMostLong * aside_seconds),
+                  kLeastLong * aside_seconds);
 }
 
 std::span<const Chunk> Scheduler::plan_only_answers() {
   make_room_for_answers();
   admitted_.clear();
-  plan_.clear();
-  plan_answers();
-  prompt_rows_ = 0;
-  prompt_depth_ = 0;
-  return plan_;
+  plan_answers(plan_);
+  return plan_.chunks;
 }
 
 bool Scheduler::make_room_ahead(RequestId id) {
@@ -176,45 +210,80 @@ bool Scheduler::waits_for_prefix(const Sequence& sequence) {
   return false;
 }
 
-void Scheduler::plan_answers() {
-  answer_rows_ = 0;
+// Begins a plan with a row of everybody who writes, and finds who reads, the shortest prompts first.
+void Scheduler::plan_answers(Plan& plan) {
+  plan.chunks.clear();
+  plan.answer_rows = plan.prompt_rows = 0;
+  plan.prompt_depth = 0;
   readers_.clear();
   for (Sequence* sequence : running_) {
     CHECK(sequence->uncomputed() > 0, "request {}: nobody appended its token", sequence->id);
+    if (sequence->in_long_step) continue;
     if (sequence->uncomputed() > 1) {
       readers_.push_back(sequence);
       continue;
     }
-    plan_.push_back({sequence, sequence->pages.rows, 1});
-    ++answer_rows_;
+    if (!cache_.grow(sequence->pages, std::ssize(sequence->tokens))) continue;
+    plan.chunks.push_back({sequence, sequence->pages.rows, 1});
+    ++plan.answer_rows;
   }
+  std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
 }
 
-// Equal shares; what a short prompt does not need goes to the longer ones.
-void Scheduler::plan_prompts() {
-  prompt_rows_ = 0;
-  prompt_depth_ = 0;
+// Whether the next step is a long one. Then its prompts are all that stays in the plan, and in readers_:
+// without the shortest, as many as go into a step aside together.
+bool Scheduler::plan_long_step() {
+  int64_t rows = plan_.answer_rows;
+  for (const Sequence* sequence : readers_) rows += sequence->uncomputed();
+  if (options_.aside_rows == 0 || rows <= options_.aside_rows || readers_.empty()) return false;
+  int64_t room = options_.aside_rows - plan_.answer_rows;
+  size_t aside = 0;
+  for (; aside + 1 < readers_.size() && readers_[aside]->uncomputed() <= room; ++aside)
+    room -= readers_[aside]->uncomputed();
+  readers_.erase(readers_.begin(), readers_.begin() + static_cast<std::ptrdiff_t>(aside));
+  plan_.chunks.clear();
+  plan_.answer_rows = 0;
+  return true;
+}
+
+// Adds the readers' rows, `most` together, in equal shares; what a short prompt does not need goes to the
+// longer ones.
+void Scheduler::plan_prompts(Plan& plan, int64_t most) {
   auto left = std::ssize(readers_);
   for (const Sequence* sequence : readers_)
-    prompt_depth_ += static_cast<double>(sequence->pages.rows) / static_cast<double>(left);
-  int64_t most = step_rows(options_, left == 1 ? readers_.front()->pages.rows : 0);
-  if (answer_rows_ > 0) most = std::min(most, pace_.prompt_rows(answer_rows_, prompt_depth_));
-  int64_t room = std::min(options_.max_rows - answer_rows_, std::max(left, most));
-  std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
+    plan.prompt_depth += static_cast<double>(sequence->pages.rows) / static_cast<double>(left);
+  if (plan.answer_rows > 0) most = std::min(most, pace_.prompt_rows(plan.answer_rows, plan.prompt_depth));
+  int64_t room = std::min(options_.max_rows - plan.answer_rows, std::max(left, most));
   for (const Sequence* sequence : readers_) {
     const int64_t rows = std::min(sequence->uncomputed(), room / left--);
-    plan_.push_back({sequence, sequence->pages.rows, rows});
+    plan.chunks.push_back({sequence, sequence->pages.rows, rows});
     room -= rows;
-    prompt_rows_ += rows;
+    plan.prompt_rows += rows;
   }
 }
 
 void Scheduler::computed(double seconds) {
-  for (const Chunk& chunk : plan_) {
+  computed(plan_);
+  // How long a long step takes says little of a few rows beside answers.
+  if (!long_step_) pace_.observe(plan_.answer_rows, plan_.prompt_rows, plan_.prompt_depth, seconds);
+  give_up_long_step();
+}
+
+void Scheduler::computed_aside(double seconds) {
+  computed(aside_);
+  pace_.observe(aside_.answer_rows, aside_.prompt_rows, aside_.prompt_depth, seconds);
+}
+
+void Scheduler::computed(const Plan& plan) {
+  for (const Chunk& chunk : plan.chunks) {
     Sequence& sequence = *sequences_.at(chunk.sequence->id);
     cache_.computed(sequence.pages, sequence.tokens, chunk.first + chunk.rows);
   }
-  pace_.observe(answer_rows_, prompt_rows_, prompt_depth_, seconds);
+}
+
+void Scheduler::give_up_long_step() {
+  long_step_ = false;
+  for (Sequence* sequence : running_) sequence->in_long_step = false;
 }
 
 void Scheduler::check() const {

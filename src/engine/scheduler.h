@@ -6,7 +6,9 @@
 // computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
 // one row of every sequence that writes, and then rows of prompts, in equal shares: as many as there may be
 // of prompts (of one alone as its depth is worth, step_rows), or, while somebody writes, as keep the step
-// within max_itl. When pages run out the sequence admitted last goes back to the head of the queue; what it
+// within max_itl. Where steps can pause, long prompts have long steps to themselves, which pause again and
+// again for steps aside: of who writes, and of short prompts, so that nobody waits for the end of a long step
+// who needs little. When pages run out the sequence admitted last goes back to the head of the queue; what it
 // computed stays cached as long as there is room. The one admitted first never gives up its pages, and the
 // cache holds a whole context, so there is always progress.
 #pragma once
@@ -33,6 +35,7 @@ struct SchedulerOptions {
   int64_t pages;          ///< of the cache; at least the context's
   double max_itl_seconds;
   int64_t shallow_rows = 0;  ///< of prompts a step at most, but for one alone and deep; 0: max_rows
+  int64_t aside_rows = 0;    ///< a step aside at most, and at least max_sequences; 0: steps do not pause
 };
 
 /// Rows that a step takes at most of the only prompt that is read, of which so many tokens are read already.
@@ -52,6 +55,7 @@ struct Sequence {
   int32_t preemptions = 0;
   int32_t place = -1;   ///< in the batch; -1: waiting
   SequencePages pages;  ///< while it runs
+  bool in_long_step = false;
 
   int64_t uncomputed() const { return std::ssize(tokens) - pages.rows; }
 };
@@ -70,13 +74,21 @@ class Scheduler {
 
   /// A sequence begins to wait. Its prompt has 1 to context tokens.
   void add(RequestId id, std::vector<int32_t> prompt, const std::string& client, bool use_cache = true);
-  /// A sequence ends, wherever it is; not between plan() and computed(), unless the step was given up.
+  /// A sequence ends, wherever it is; not between plan() and computed(), nor in a long step that has not
+  /// ended, unless the step was given up.
   void remove(RequestId id);
   /// A token that was drawn for a running sequence all of whose tokens are computed.
   void append(RequestId id, int32_t token);
 
-  /// The rows of the next step, one chunk a sequence; empty if and only if there is nothing to do.
+  /// The rows of the next step, one chunk a sequence; empty if and only if there is nothing to do. Not before
+  /// a long step has ended.
   std::span<const Chunk> plan();
+  /// Whether what plan() gave last is a long step, which has not ended.
+  bool long_step() const { return long_step_; }
+  /// The rows of a step aside that runs now, before the long step goes on. May be empty.
+  std::span<const Chunk> plan_aside();
+  /// For how long the long step then goes on, after a step aside that took so many seconds.
+  double long_step_seconds(double aside_seconds) const;
   /// The rows of running sequences that write, and no others: those of a step that has begun ahead. May be
   /// empty.
   std::span<const Chunk> plan_only_answers();
@@ -85,6 +97,9 @@ class Scheduler {
   bool make_room_ahead(RequestId id);
   /// The planned step ran and took so long. One that did not is planned anew.
   void computed(double seconds);
+  void computed_aside(double seconds);
+  /// The long step is given up: planned anew, with who is left.
+  void give_up_long_step();
 
   const Sequence& sequence(RequestId id) const { return *sequences_.at(id); }
   /// Those that run, in the order of their admission; those that the last plan() admitted are the last ones.
@@ -102,6 +117,11 @@ class Scheduler {
     std::string name;
     std::deque<Sequence*> waiting;
   };
+  struct Plan {
+    std::vector<Chunk> chunks;
+    int64_t answer_rows = 0, prompt_rows = 0;
+    double prompt_depth = 0;  ///< where its prompts' rows begin, on average
+  };
 
   void make_room_for_answers();
   void preempt_last();
@@ -109,8 +129,10 @@ class Scheduler {
   bool admit_next();
   bool admit(Sequence& sequence);
   bool waits_for_prefix(const Sequence& sequence);
-  void plan_answers();
-  void plan_prompts();
+  void plan_answers(Plan& plan);
+  void plan_prompts(Plan& plan, int64_t most);
+  bool plan_long_step();
+  void computed(const Plan& plan);
 
   SchedulerOptions options_;
   KvCache cache_;
@@ -120,10 +142,9 @@ class Scheduler {
   std::deque<Sequence*> preempted_;  // in the order of their first admission
   std::list<Client> clients_;        // that have waiting requests; the next in turn first
   std::vector<int32_t> places_;      // free ones
-  std::vector<Chunk> plan_;
-  int64_t answer_rows_ = 0, prompt_rows_ = 0;  // of the plan
-  double prompt_depth_ = 0;                    // where its prompts' rows begin, on average
-  std::vector<Sequence*> readers_;             // those with more than one row to compute
+  Plan plan_, aside_;
+  bool long_step_ = false;
+  std::vector<Sequence*> readers_;  // those with more than one row to compute
   std::vector<RequestId> admitted_;
   int64_t preemptions_ = 0;
 };

@@ -28,6 +28,8 @@ struct CompileOptions {
   /// else is in its step, nor on how a prompt was cut. Where kernels for many rows add up otherwise, they are
   /// left out.
   bool batch_invariant = false;
+  /// Rows of a step that runs aside, while another one is paused; 0: no step pauses.
+  int64_t aside_rows = 0;
 };
 
 /// When every worker of a device (a thread, a stream) began and ended its part of every op of one step, in
@@ -120,6 +122,8 @@ class Executable {
   /// Whether run() can give the likeliest tokens of a row in place of its logits, which spares bringing them
   /// from the device.
   virtual bool finds_likeliest() const { return false; }
+  /// Rows that a step may have that runs while another one is paused; 0: none does, and none pauses.
+  virtual int64_t aside_rows() const { return 0; }
   /// Whether steps can be handed over ahead: begin() returns at once, end() waits for the step that began
   /// first and gives its outputs' likeliest tokens [output rows, kLikeliest], and the tokens that following()
   /// stands for [output rows], which rounding may make others than an exact draw's. Two steps at most have

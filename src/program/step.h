@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace sluice::program {
@@ -19,6 +20,11 @@ struct Draw {
   float top_p = 1, min_p = 0, temperature = 0;
   float uniform = 0;  ///< in [0, 1)
 };
+
+/// How a step stands to the one that paused (StepInput::pause). Whole: there is none, or it is forgotten.
+/// Resumed: it goes on where it was; all of its input is as it was, but for when it is to pause. Aside: a
+/// small step that runs while the other stays paused.
+enum class Turn : uint8_t { Whole, Resumed, Aside };
 
 /// One step's rows. Row r holds token tokens[r] at positions[r] of sequence sequences[r]; it writes its cache
 /// row to slots[r] = page * kPageRows + row in page, and attends to positions 0..positions[r] of its
@@ -38,6 +44,11 @@ struct StepInput {
   /// Once it is true (anybody may set it), nobody wants the step any more: a backend that can ends it between
   /// two ops, and StepOutput says so. Its rows can then be computed again as though they never had been.
   const std::atomic<bool>* stop = nullptr;
+  /// Once it is true, or the clock (base/clock.h) has passed pause_ns, a step on an executable that pauses
+  /// does so behind one of its ops, and StepOutput says so.
+  const std::atomic<bool>* pause = nullptr;
+  int64_t pause_ns = std::numeric_limits<int64_t>::max();
+  Turn turn = Turn::Whole;
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   int64_t outputs() const { return static_cast<int64_t>(output_rows.size()); }
@@ -63,6 +74,7 @@ struct StepOutput {
   /// more are above minus infinity (NaN is not). Only where Executable::finds_likeliest.
   std::span<Likely> likeliest = {};
   bool stopped = false;  // StepInput::stop ended it early: it gives nothing
+  bool paused = false;   // it has not ended: nothing yet
 };
 
 /// The sizes of a step, for costs: counted when a step ran, assumed in forecasts.

@@ -129,7 +129,7 @@ TEST(CacheReuse, ACancelledRequestKeepsWhatItComputed) {
   batcher.step(&stop);
   stop = true;
   batcher.step(&stop);  // is given up
-  batcher.end(1, Finish::Cancelled);
+  batcher.cancel(1);
   EXPECT_EQ(cancelled->wait().finish, Finish::Cancelled);
   EXPECT_EQ(cancelled->text, "");
   EXPECT_EQ(cancelled->result.generated_tokens, 0);

@@ -43,7 +43,7 @@ struct Served {
   std::unique_ptr<program::Backend> backend;
   std::unique_ptr<program::Executable> executable;
 
-  Served(const std::string& path, const EngineOptions& given, bool batch_invariant)
+  Served(const std::string& path, const EngineOptions& given, bool batch_invariant, int64_t aside_rows = 0)
       : model(model::Model::load(path)),
         tokenizer(model::load_tokenizer(model.file)),
         options(given),
@@ -52,7 +52,8 @@ struct Served {
                                   {.max_rows = options.max_rows,
                                    .max_outputs = options.max_sequences,
                                    .cache_pages = options.pages,
-                                   .batch_invariant = batch_invariant});
+                                   .batch_invariant = batch_invariant,
+                                   .aside_rows = aside_rows});
   }
 };
 
@@ -97,6 +98,58 @@ TEST(GivenUpSteps, LeaveNoTrace) {
   };
   const std::vector<float> expected = logits(0);
   EXPECT_EQ(logits(6), expected);
+}
+
+// A step that pauses wherever it can, with another one aside each time, computes what it would have, and so
+// do those.
+TEST(PausedSteps, AndThoseAsideChangeNothing) {
+  constexpr int64_t kAside = 16;
+  const EngineOptions options{.context = 512, .max_sequences = 2, .max_rows = 64, .pages = 16};
+  Served served(kTales, options, false, kAside);
+  const auto columns = static_cast<size_t>(served.model.program[served.model.program.output()].columns());
+  Batch batch(64, 2, 8), other(kAside, 2, 8);
+  const int32_t pages[] = {0, 1, 2, 3, 4, 5, 6, 7}, other_pages[] = {8, 9, 10, 11, 12, 13, 14, 15};
+  using Rows = std::vector<std::vector<float>>;
+  // The logits behind every step of the one sequence, and of the other. Of that, a step whenever the first
+  // one pauses, until `others` of them have run, and then the rest.
+  const auto logits = [&](bool pauses, int others) {
+    std::pair<Rows, Rows> out;
+    int32_t next = 0;
+    const auto step_aside = [&](program::Turn turn) {
+      const int32_t rows = 1 + next % 3 * 7;
+      other.clear();
+      other.set_pages(1, other_pages);
+      for (int32_t at = next; at < next + rows; ++at)
+        other.add(1 + at * 11 % 200, at, 1, at + 1 == next + rows);
+      next += rows;
+      program::StepInput input = other.input();
+      input.turn = turn;
+      program::StepOutput output{.logits = out.second.emplace_back(columns)};
+      served.executable->run(input, output);
+      EXPECT_FALSE(output.paused || output.stopped);
+    };
+    const std::atomic<bool> pause = pauses;
+    for (int32_t position = 0; position < 128; position += 64) {
+      batch.clear();
+      batch.set_pages(0, pages);
+      for (int32_t at = position; at < position + 64; ++at)
+        batch.add(1 + at * 7 % 200, at, 0, at + 1 == position + 64);
+      program::StepInput input = batch.input();
+      input.pause = &pause;
+      program::StepOutput output{.logits = out.first.emplace_back(columns)};
+      served.executable->run(input, output);
+      EXPECT_EQ(output.paused, pauses);
+      for (input.turn = program::Turn::Resumed; output.paused;) {
+        if (std::ssize(out.second) < others) step_aside(program::Turn::Aside);
+        served.executable->run(input, output);
+      }
+      EXPECT_FALSE(output.stopped);
+    }
+    while (std::ssize(out.second) < others) step_aside(program::Turn::Whole);
+    return out;
+  };
+  const auto expected = logits(false, 30);
+  EXPECT_EQ(logits(true, 30), expected);
 }
 
 /// All that a reader can see of an answer.
@@ -177,6 +230,15 @@ TEST(EngineModel, NeighboursAndCachedPrefixesChangeNothingInStepsOfFewRows) {
   expect_same_together(served, all, one_by_one(served, all));
 }
 
+TEST(EngineModel, StepsThatPauseChangeNothing) {
+  // Long steps of as many rows as they all have, which pause as soon as they can.
+  const EngineOptions options{
+      .context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60, .max_itl_ms = 0.1};
+  Served served(kTales, options, false, kFewRows - 1);
+  const auto all = requests(served.tokenizer, 40);
+  expect_same_together(served, all, one_by_one(served, all));
+}
+
 TEST(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {
   Served served(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60}, true);
   const auto all = requests(served.tokenizer, 40);
@@ -184,6 +246,9 @@ TEST(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {
   expect_same_together(served, all, alone);
   Served narrow(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 7, .pages = 60}, true);
   EXPECT_EQ(one_by_one(narrow, all), alone) << "however the prompts are cut";
+  Served pausing(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60, .max_itl_ms = 5},
+                 true, 32);
+  expect_same_together(pausing, all, alone);
 }
 
 /// Random weights give near-ties everywhere.
@@ -367,9 +432,16 @@ TEST(EngineModel, WhoeverComesIsAdmittedThoughStepsBeginAhead) {
 }
 
 TEST(EngineModel, ManyStreamsWithRandomCancels) {
-  // Without steps that begin ahead, and with.
-  for (const bool ahead : {false, true}) {
-    Served served(kTales, {.context = 512, .max_sequences = 16, .max_rows = 64, .pages = 40}, false);
+  // As they are; with steps that begin ahead; with steps that pause.
+  for (const int kind : {0, 1, 2}) {
+    const bool ahead = kind == 1, pausing = kind == 2;
+    Served served(kTales,
+                  {.context = 512,
+                   .max_sequences = 16,
+                   .max_rows = 64,
+                   .pages = 40,
+                   .max_itl_ms = pausing ? 1.0 : 1000.0},
+                  false, pausing ? 24 : 0);
     const auto kinds = ahead ? plain_requests(served.tokenizer) : requests(served.tokenizer, 60);
     if (ahead) run_ahead(served, false);
     Engine engine(*served.executable, served.tokenizer, served.options);

@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "engine/batcher.h"
 #include "support/recorder.h"
 #include "support/script_executable.h"
@@ -146,7 +147,7 @@ TEST(Engine, AsksForTheLikeliestTokensWhereTheySuffice) {
 TEST(Engine, BringsLogitsForThoseAnswersAloneThatNeedThem) {
   const text::Tokenizer tokenizer = byte_tokenizer();
   // Which of four answers that decode together want log-probabilities, and what all four say.
-  const auto said = [&](Finder& executable, std::set<int> wanting) {
+  const auto said = [&](Finder& executable, const std::set<int>& wanting) {
     Batcher batcher(executable, tokenizer, kOptions);
     std::vector<std::shared_ptr<Recorder>> listeners;
     for (int i = 0; i < 4; ++i) {
@@ -201,6 +202,7 @@ TEST(Engine, CancelsWhoRunsAndWhoWaits) {
   Running running;
   running.executable.hold = true;
   std::vector<std::pair<RequestId, std::shared_ptr<Recorder>>> all;
+  all.reserve(8);
   for (int i = 0; i < 8; ++i) all.push_back(running.submit(letters(20 + i, -1)));
   running.engine.cancel(all[1].first);
   running.engine.cancel(all[7].first);
@@ -363,6 +365,166 @@ TEST(Engine, StoppingGivesUpTheStepThatRuns) {
   given.engine.stop();
   EXPECT_EQ(listener->wait().finish, Finish::Shutdown);
   EXPECT_EQ(given.executable.stopped, 1);
+}
+
+/// Its long steps have pieces of a millisecond and pause between them; while `endless` they have always one
+/// more.
+class Pausing : public Endless {
+ public:
+  int64_t aside_rows() const override { return 8; }
+  void run(const program::StepInput& input, program::StepOutput& output) override {
+    output.paused = output.stopped = false;
+    if (input.turn == program::Turn::Aside) {
+      EXPECT_LE(input.rows(), aside_rows());
+      ++asides;
+      return Endless::run(input, output);
+    }
+    if (input.rows() <= aside_rows()) return Endless::run(input, output);
+    if (input.turn == program::Turn::Whole) {
+      left_ = 20, positions_ = {input.positions.begin(), input.positions.end()};
+    } else {
+      EXPECT_TRUE(std::ranges::equal(input.positions, positions_));
+    }
+    for (in_long_step = true; left_ > 0;) {
+      if (*input.stop) {
+        output.stopped = true, ++stopped, left_ = 0;
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!endless) --left_;
+      output.paused = left_ > 0 && (*input.pause || now_ns() > input.pause_ns);
+      if (output.paused) return;
+    }
+    Endless::run(input, output);
+  }
+  void wait_for_a_long_step() const {
+    while (!in_long_step) std::this_thread::yield();
+  }
+  std::atomic<bool> endless = true, in_long_step = false;
+  std::atomic<int> asides = 0, stopped = 0;
+
+ private:
+  int left_ = 0;
+  std::vector<int32_t> positions_;
+};
+
+struct Paused {
+  Pausing executable;
+  text::Tokenizer tokenizer = byte_tokenizer();
+  Engine engine;
+
+  Paused() : engine(executable, tokenizer, options()) {}
+  static EngineOptions options() {
+    EngineOptions options = kOptions;
+    options.max_itl_ms = 5;
+    return options;
+  }
+  std::pair<RequestId, std::shared_ptr<Recorder>> submit(Request request) {
+    request.sampling.temperature = 0;
+    auto listener = std::make_shared<Recorder>();
+    return {engine.submit(std::move(request), listener), listener};
+  }
+};
+
+TEST(Engine, AShortPromptAndItsAnswerDoNotWaitForALongStep) {
+  Paused paused;
+  const auto prompt = paused.submit(letters(1000, 1)).second;
+  paused.executable.wait_for_a_long_step();
+  for (int i = 0; i < 3; ++i) {  // the step never ends by itself
+    Request request = letters(5 + i, 40);
+    request.use_cache = false;
+    const auto answer = paused.submit(std::move(request)).second;
+    EXPECT_EQ(answer->wait().finish, Finish::Length);
+    EXPECT_EQ(answer->text, std::string(40, 'a'));
+  }
+  EXPECT_EQ(prompt->ends, 0);
+  EXPECT_GE(paused.executable.asides, 120);
+  EXPECT_EQ(paused.executable.rows, 5 + 6 + 7 + 3 * 39);
+  paused.executable.endless = false;
+  EXPECT_EQ(prompt->wait().finish, Finish::Length);
+  EXPECT_EQ(prompt->text, "a");
+  EXPECT_EQ(paused.executable.rows, 1000 + 5 + 6 + 7 + 3 * 39);
+  EXPECT_EQ(paused.executable.stopped, 0);
+}
+
+TEST(Engine, ALongStepOfOnePromptIsGivenUpWithItAndAnswersGoOn) {
+  Paused paused;
+  const auto [id, prompt] = paused.submit(letters(1000, 1));
+  paused.executable.wait_for_a_long_step();
+  const auto answer = paused.submit(letters(1, -1)).second;
+  while (paused.executable.asides < 3) std::this_thread::yield();
+  paused.engine.cancel(id);
+  EXPECT_EQ(prompt->wait().finish, Finish::Cancelled);
+  EXPECT_LE(paused.executable.stopped, 1) << "not at all, if it was paused just then";
+  EXPECT_EQ(answer->wait().finish, Finish::ContextFull);
+  EXPECT_EQ(answer->text, std::string(1024, 'a'));
+  ASSERT_TRUE(paused.engine.drain(10));
+  EXPECT_EQ(paused.engine.stats().used_pages, 0);
+}
+
+TEST(Engine, WhoIsCancelledInALongStepOfSeveralEndsWithIt) {
+  Paused paused;
+  const auto first = paused.submit(letters(1000, 1)).second;
+  paused.executable.wait_for_a_long_step();
+  const auto [id, cancelled] = paused.submit(letters(500, 1));
+  const auto other = paused.submit(letters(400, 1)).second;
+  paused.executable.in_long_step = paused.executable.endless = false;
+  paused.executable.wait_for_a_long_step();  // some step of the three or two of them, sooner or later
+  paused.engine.cancel(id);
+  paused.engine.cancel(id);
+  const Finish how = cancelled->wait().finish;
+  EXPECT_TRUE(how == Finish::Cancelled || how == Finish::Length);
+  EXPECT_EQ(first->wait().finish, Finish::Length);
+  EXPECT_EQ(other->wait().finish, Finish::Length);
+  ASSERT_TRUE(paused.engine.drain(10));
+  EXPECT_EQ(paused.engine.stats().used_pages, 0);
+}
+
+TEST(Batcher, ACancelledPromptKeepsItsPagesUntilItsLongStepEnds) {
+  Pausing executable;
+  const text::Tokenizer tokenizer = byte_tokenizer();
+  Batcher batcher(executable, tokenizer, Paused::options());
+  const auto first = std::make_shared<Recorder>(), second = std::make_shared<Recorder>();
+  const std::atomic<bool> stop = false, pause = true;
+  batcher.add(1, letters(10, 3), first, 1);
+  batcher.add(2, letters(20, 3), second, 1);
+  EXPECT_TRUE(batcher.step(&stop, &pause));
+  ASSERT_TRUE(batcher.scheduler().long_step());
+  batcher.cancel(1);
+  EXPECT_TRUE(batcher.step(&stop, &pause));
+  EXPECT_EQ(first->ends, 0);
+  EXPECT_EQ(batcher.scheduler().running().size(), 2u);
+  executable.endless = false;
+  while (batcher.scheduler().long_step()) EXPECT_TRUE(batcher.step(&stop, &pause));
+  EXPECT_EQ(first->result.finish, Finish::Cancelled);
+  EXPECT_EQ(first->text, "");
+  EXPECT_EQ(second->text, "a");
+  // All at once, in the midst of a long step.
+  executable.endless = true;
+  batcher.add(3, letters(200, 3), std::make_shared<Recorder>(), 1);
+  EXPECT_TRUE(batcher.step(&stop, &pause));
+  ASSERT_TRUE(batcher.scheduler().long_step());
+  batcher.end_all(Finish::Shutdown);
+  EXPECT_EQ(second->result.finish, Finish::Shutdown);
+  EXPECT_FALSE(batcher.scheduler().long_step());
+  EXPECT_EQ(batcher.requests(), 0);
+}
+
+TEST(Engine, StoppingAndFailingEndALongStepThatIsPaused) {
+  for (const bool fails : {false, true}) {
+    Paused paused;
+    const auto prompt = paused.submit(letters(1000, 1)).second;
+    paused.executable.wait_for_a_long_step();
+    const auto answer = paused.submit(letters(1, -1)).second;
+    while (paused.executable.asides < 3) std::this_thread::yield();
+    if (fails) {
+      paused.executable.fails = true;
+    } else {
+      paused.engine.stop();
+    }
+    EXPECT_EQ(prompt->wait().finish, fails ? Finish::Error : Finish::Shutdown);
+    EXPECT_EQ(answer->wait().finish, fails ? Finish::Error : Finish::Shutdown);
+  }
 }
 
 TEST(Engine, AListenerMayCancelAndSubmit) {

@@ -30,6 +30,9 @@ class Device {
 
   void run(std::span<const Chunk> chunks) {
     for (const Chunk& chunk : chunks) write(chunk);
+    read(chunks);
+  }
+  void read(std::span<const Chunk> chunks) {
     for (const Chunk& chunk : chunks) read(chunk);
   }
 
@@ -56,8 +59,8 @@ class Device {
   std::vector<uint64_t> rows_;
 };
 
-/// What must hold of every plan.
-void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64_t max_rows) {
+/// What must hold of every plan, of one aside, too.
+void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64_t max_rows, bool aside) {
   int64_t rows = 0;
   std::set<RequestId> seen;
   for (const Chunk& chunk : chunks) {
@@ -68,8 +71,15 @@ void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64
     rows += chunk.rows;
   }
   ASSERT_LE(rows, max_rows);
-  for (const Sequence* sequence : scheduler.running())  // whoever runs goes on in every step
-    ASSERT_TRUE(seen.contains(sequence->id)) << "request " << sequence->id;
+  for (const Sequence* sequence : scheduler.running()) {
+    if (aside) {
+      ASSERT_FALSE(seen.contains(sequence->id) && sequence->in_long_step) << "request " << sequence->id;
+    } else if (scheduler.long_step()) {
+      ASSERT_EQ(seen.contains(sequence->id), sequence->in_long_step) << "request " << sequence->id;
+    } else {  // whoever runs goes on in every step
+      ASSERT_TRUE(seen.contains(sequence->id)) << "request " << sequence->id;
+    }
+  }
 }
 
 struct Shape {
@@ -77,10 +87,11 @@ struct Shape {
   int32_t max_sequences;
   int64_t max_rows, context_pages, pages;
   uint32_t arrivals_percent, cancels_percent;
+  int64_t aside_rows = 0;
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) {
-  *out << shape.max_sequences << " sequences, " << shape.pages << " pages";
+  *out << shape.max_sequences << " sequences, " << shape.pages << " pages, " << shape.aside_rows << " aside";
 }
 
 class SchedulerSimulation : public testing::TestWithParam<Shape> {};
@@ -93,14 +104,15 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
   // Shallow steps have a quarter of the rows: fewer than there are sequences in some shapes, 0 (all) in one.
-  Scheduler scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4});
+  Scheduler scheduler(
+      {context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4, shape.aside_rows});
   Device device(shape.pages);
 
   std::map<RequestId, int64_t> wants;  // tokens of the answer, by request that has not ended
   std::map<RequestId, int> arrived;    // the step
   std::vector<Tokens> known;           // prompts and answers that later prompts begin with
   RequestId last_id = 0;
-  int64_t ended = 0, cancelled = 0, cached = 0, longest = 0;
+  int64_t ended = 0, cancelled = 0, cached = 0, longest = 0, long_steps = 0, asides = 0;
   const auto arrive = [&](int step) {
     Tokens prompt;
     if (!known.empty() && below(4) > 0) {
@@ -118,6 +130,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     scheduler.add(id, std::move(prompt), std::to_string(below(4)), below(10) > 0);
   };
   const auto end = [&](RequestId id, int step) {
+    if (scheduler.sequence(id).in_long_step) scheduler.give_up_long_step();
     longest = std::max<int64_t>(longest, step - arrived.at(id));
     if (below(3) == 0) known[static_cast<size_t>(below(std::ssize(known)))] = scheduler.sequence(id).tokens;
     scheduler.remove(id);
@@ -125,7 +138,26 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     ++ended;
   };
 
+  const auto outputs = [](std::span<const Chunk> chunks) {
+    std::vector<RequestId> draws;
+    for (const Chunk& chunk : chunks)
+      if (chunk.last()) draws.push_back(chunk.sequence->id);
+    return draws;
+  };
+  const auto draw = [&](const std::vector<RequestId>& draws, int step) {
+    for (const RequestId id : draws) {
+      const bool full = std::ssize(scheduler.sequence(id).tokens) == context;
+      if (--wants.at(id) == 0 || full) {
+        end(id, step);
+      } else {
+        scheduler.append(id, static_cast<int32_t>(below(3)));
+      }
+    }
+  };
+  const auto seconds = [&] { return 1e-3 * static_cast<double>(1 + below(100)); };
+
   constexpr int kSteps = 2500;
+  std::span<const Chunk> chunks;
   int step = 0;
   for (; step < kSteps || !wants.empty(); ++step) {
     ASSERT_LT(step, 40 * kSteps) << wants.size() << " requests do not end";
@@ -136,28 +168,39 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       end(victim->first, step);
       ++cancelled;
     }
-    const auto chunks = scheduler.plan();
-    ASSERT_EQ(chunks.empty(), wants.empty());
-    check_plan(scheduler, chunks, shape.max_rows);
-    if (testing::Test::HasFatalFailure()) return;
-    scheduler.check();
-    for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
-    device.run(chunks);
-    if (testing::Test::HasFatalFailure()) return;
-    std::vector<RequestId> draws;
-    for (const Chunk& chunk : chunks)
-      if (chunk.last()) draws.push_back(chunk.sequence->id);
-    scheduler.computed(1e-3 * static_cast<double>(1 + below(100)));
-    scheduler.check();
-    for (const RequestId id : draws) {
-      const bool full = std::ssize(scheduler.sequence(id).tokens) == context;
-      if (--wants.at(id) == 0 || full) {
-        end(id, step);
-      } else {
-        scheduler.append(id, static_cast<int32_t>(below(3)));
-      }
+    if (!scheduler.long_step()) {
+      chunks = scheduler.plan();
+      ASSERT_EQ(chunks.empty(), wants.empty());
+      check_plan(scheduler, chunks, shape.max_rows, false);
+      if (testing::Test::HasFatalFailure()) return;
+      scheduler.check();
+      for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
+      device.run(chunks);
+      if (testing::Test::HasFatalFailure()) return;
+      long_steps += scheduler.long_step();
     }
+    if (scheduler.long_step()) {
+      const auto aside = scheduler.plan_aside();
+      check_plan(scheduler, aside, shape.aside_rows, true);
+      if (testing::Test::HasFatalFailure()) return;
+      for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
+      device.run(aside);
+      if (testing::Test::HasFatalFailure()) return;
+      asides += !aside.empty();
+      const auto draws = outputs(aside);
+      scheduler.computed_aside(seconds());
+      scheduler.check();
+      draw(draws, step);
+      if (!scheduler.long_step() || below(4) > 0) continue;  // it pauses again
+      device.read(chunks);                                   // what steps aside wrote meanwhile is not there
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    const auto draws = outputs(chunks);
+    scheduler.computed(seconds());
+    scheduler.check();
+    draw(draws, step);
   }
+  EXPECT_EQ(long_steps > 0 && asides > 0, shape.aside_rows > 0);
   EXPECT_EQ(ended, static_cast<int64_t>(last_id));
   EXPECT_EQ(scheduler.waiting(), 0);
   EXPECT_TRUE(scheduler.running().empty());
@@ -174,8 +217,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SchedulerSimulation,
                          testing::Values(Shape{1, 1, 16, 3, 3, 30, 2}, Shape{2, 4, 16, 4, 4, 40, 3},
                                          Shape{3, 8, 64, 5, 9, 60, 5}, Shape{4, 8, 64, 5, 40, 60, 5},
                                          Shape{5, 32, 128, 6, 60, 90, 10}, Shape{6, 3, 3, 4, 7, 20, 0},
-                                         Shape{7, 16, 512, 20, 24, 50, 30},
-                                         Shape{8, 64, 64, 3, 500, 100, 2}));
+                                         Shape{7, 16, 512, 20, 24, 50, 30}, Shape{8, 64, 64, 3, 500, 100, 2},
+                                         Shape{9, 4, 64, 4, 5, 40, 3, 4}, Shape{10, 8, 64, 5, 40, 60, 5, 16},
+                                         Shape{11, 16, 128, 20, 24, 50, 30, 64}));
 
 // ------------------------------------------------------------------------------------------------------------
 
@@ -235,6 +279,44 @@ TEST(Scheduler, DeepPromptsAreReadInLargerSteps) {
   scheduler.computed(1);
   scheduler.append(3, 1);
   EXPECT_LT(scheduler.plan().back().rows, 512);
+}
+
+TEST(Scheduler, WhoNeedsLittleGoesAsideOfALongStep) {
+  Scheduler scheduler({16384, 8, 512, 512, 1.0, 0, 64});
+  const auto rows = [](std::span<const Chunk> chunks) {
+    std::map<RequestId, int64_t> of;
+    for (const Chunk& chunk : chunks) of[chunk.sequence->id] = chunk.rows;
+    return of;
+  };
+  using Rows = std::map<RequestId, int64_t>;
+  scheduler.add(1, Tokens(20, 1), "");
+  scheduler.add(2, Tokens(30, 2), "");
+  EXPECT_EQ(rows(scheduler.plan()), (Rows{{1, 20}, {2, 30}}));
+  EXPECT_FALSE(scheduler.long_step()) << "such a step is short";
+  scheduler.computed(0.1);
+  for (const RequestId id : {1, 2}) scheduler.append(id, 1);
+  // With long prompts short ones go aside, as many as there is room for beside those who write.
+  const int64_t lengths[] = {1000, 40, 30, 70};
+  for (RequestId id = 3; const int64_t length : lengths)
+    scheduler.add(id, Tokens(static_cast<size_t>(length), static_cast<int32_t>(id)), ""), ++id;
+  EXPECT_EQ(rows(scheduler.plan()), (Rows{{3, 512 - 70 - 40}, {4, 40}, {6, 70}}));
+  EXPECT_TRUE(scheduler.long_step());
+  EXPECT_EQ(rows(scheduler.plan_aside()), (Rows{{1, 1}, {2, 1}, {5, 30}}));
+  scheduler.computed_aside(0.1);
+  for (const RequestId id : {1, 2, 5}) scheduler.append(id, 1);
+  EXPECT_NEAR(scheduler.long_step_seconds(0.1), 0.4, 1e-9) << "a fifth of the time is for answers";
+  EXPECT_NEAR(scheduler.long_step_seconds(0.4), 0.6, 1e-9) << "with the step aside max_itl";
+  EXPECT_NEAR(scheduler.long_step_seconds(2), 0.5, 1e-9) << "and some of the time in any case";
+  // Who comes now waits for nobody, if it is short.
+  scheduler.add(7, Tokens(5, 7), "");
+  scheduler.add(8, Tokens(900, 8), "");
+  EXPECT_EQ(rows(scheduler.plan_aside()).count(7), 1u);
+  EXPECT_EQ(rows(scheduler.plan_aside()).count(8), 0u);
+  scheduler.computed_aside(0.1);
+  scheduler.computed(5);
+  EXPECT_FALSE(scheduler.long_step());
+  EXPECT_EQ(scheduler.sequence(6).uncomputed(), 0);
+  scheduler.check();
 }
 
 TEST(Scheduler, NobodyOvertakesWhoWaitsForPages) {
@@ -306,6 +388,7 @@ struct Machine {
   double hiccups = 0;        // share of steps that take 1.3 times as long
   double prompt_step = 0;    // seconds of a step with prompts more
   double beside_prompt = 1;  // of what an answer's row takes otherwise
+  int64_t aside_rows = 0;    // 0: its steps do not pause
 };
 
 struct Reading {
@@ -316,22 +399,12 @@ struct Reading {
 Reading read_prompt(const Machine& machine, int32_t streams) {
   constexpr int64_t kPrompt = 16384;
   std::mt19937 random(1);
-  Scheduler scheduler({32768, streams + 1, machine.max_rows, 2048, machine.max_itl});
+  Scheduler scheduler({32768, streams + 1, machine.max_rows, 2048, machine.max_itl, 0, machine.aside_rows});
   for (int32_t i = 0; i < streams; ++i)
     scheduler.add(static_cast<RequestId>(i) + 10, Tokens(200, i + 10), "");
-  std::vector<double> gaps;
-  double reading = 0;
-  for (int step = 0; step < 100000; ++step) {
-    if (step == 50) {
-      Tokens prompt(kPrompt);
-      for (int64_t i = 0; i < kPrompt; ++i) prompt[static_cast<size_t>(i)] = static_cast<int32_t>(i % 1000);
-      scheduler.add(1, prompt, "");
-    }
-    const auto chunks = scheduler.plan();
-    if (chunks.empty()) continue;
+  const auto step_seconds = [&](std::span<const Chunk> chunks) {
     const bool prompts = std::ranges::any_of(chunks, [](const Chunk& chunk) { return chunk.rows > 1; });
     double seconds = machine.step + (prompts ? machine.prompt_step : 0);
-    std::vector<RequestId> draws;
     for (const Chunk& chunk : chunks) {
       const int64_t group = chunk.rows == 1 ? 1 : machine.group;
       const int64_t whole_groups = (chunk.rows + group - 1) / group, middle = chunk.first + chunk.rows / 2;
@@ -339,26 +412,54 @@ Reading read_prompt(const Machine& machine, int32_t streams) {
       const double answer_row = machine.answer_row * (prompts ? machine.beside_prompt : 1);
       seconds += static_cast<double>(chunk.rows) * (chunk.rows == 1 ? answer_row : machine.prompt_row);
       seconds += rows * machine.per_context_row * static_cast<double>(middle);
-      if (chunk.last()) draws.push_back(chunk.sequence->id);
     }
     if (static_cast<double>(random() % 1000) < 1000 * machine.hiccups) seconds *= 1.3;
-    seconds *= 0.95 + 0.1 * static_cast<double>(random() % 1000) / 1000;
+    return seconds * (0.95 + 0.1 * static_cast<double>(random() % 1000) / 1000);
+  };
+  bool read = false;
+  const auto answer = [&](std::span<const Chunk> chunks) {
+    std::vector<RequestId> draws;
+    for (const Chunk& chunk : chunks)
+      if (chunk.last()) draws.push_back(chunk.sequence->id);
+    return [&scheduler, &read, draws] {
+      for (const RequestId id : draws) scheduler.append(id, 1), read |= id == 1;
+    };
+  };
+  std::vector<double> gaps;
+  double reading = 0;
+  for (int step = 0; step < 100000 && !read; ++step) {
+    if (step == 50) {
+      Tokens prompt(kPrompt);
+      for (int64_t i = 0; i < kPrompt; ++i) prompt[static_cast<size_t>(i)] = static_cast<int32_t>(i % 1000);
+      scheduler.add(1, prompt, "");
+    }
+    const auto chunks = scheduler.plan();
+    if (chunks.empty()) continue;
+    const double seconds = step_seconds(chunks);
+    double left = seconds;
+    while (scheduler.long_step() && left > 0) {
+      const auto aside = scheduler.plan_aside();
+      if (aside.empty()) break;
+      const double aside_seconds = step_seconds(aside);
+      const auto append = answer(aside);
+      scheduler.computed_aside(aside_seconds);
+      append();
+      const double share = std::min(left, scheduler.long_step_seconds(aside_seconds));
+      left -= share;
+      gaps.push_back(aside_seconds + share);
+      reading += gaps.back();
+    }
+    const auto append = answer(chunks);
+    const bool whole = left == seconds;
     scheduler.computed(seconds);
-    if (step >= 50) {
-      reading += seconds;
-      gaps.push_back(seconds);
-    }
-    for (const RequestId id : draws) {
-      if (id != 1) {
-        scheduler.append(id, 1);
-        continue;
-      }
-      std::sort(gaps.begin(), gaps.end());
-      return {kPrompt / reading, gaps[gaps.size() * 99 / 100]};
-    }
+    append();
+    if (step < 50 || !whole) continue;
+    gaps.push_back(seconds);
+    reading += seconds;
   }
-  ADD_FAILURE() << "the prompt was never read";
-  return {};
+  EXPECT_TRUE(read) << "the prompt was never read";
+  std::sort(gaps.begin(), gaps.end());
+  return {kPrompt / reading, gaps[gaps.size() * 99 / 100]};
 }
 
 TEST(Scheduler, APromptIsReadQuicklyWithoutStallingAnswers) {
@@ -372,6 +473,7 @@ TEST(Scheduler, APromptIsReadQuicklyWithoutStallingAnswers) {
       // What an H200 measured of GLM-4.7-Flash: steps of many rows cost what they cost, a row little, and the
       // last rows of the prompt three times as much as the first.
       {"H200", 1.4e-3, 0.6e-3, 26e-6, 2.5e-9, 1024, 0.1, 1, 0, 36e-3, 0.4},
+      {"CPU with steps that pause", 50e-3, 4e-3, 9e-3, 0.4e-6, 512, 1.0, 1, 0.03, 0, 1, 64},
   };
   for (const Machine& machine : machines) {
     const double alone = read_prompt(machine, 0).prompt_rows_per_second;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "backend/cpu/barriers.h"
@@ -56,6 +57,8 @@ constexpr double kAloneFlops = 32e6;
 constexpr int64_t kLongRows = 32;
 constexpr int kShortReach = 3;
 
+constexpr int64_t kNever = StepInput{}.pause_ns;
+
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
 constexpr int kKernelVersion = 6;
 
@@ -81,11 +84,16 @@ class CpuExecutable : public Executable {
         alone_flops_(alone_flops) {
     if (!options.bind_only) packed_.load(team_, progress);
     for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
-    barriers_ = cpu::barriers_before(program_, memory_.plan(), options_.max_rows, options_.max_outputs);
+    barriers_ = barriers(memory_, options_.max_rows);
+    if (options_.aside_rows > 0) {
+      aside_memory_.emplace(memory_, options_.aside_rows);
+      aside_barriers_ = barriers(*aside_memory_, options_.aside_rows);
+    }
     taken_ = std::vector<cpu::Taken>(kernels_.size() * static_cast<size_t>(team_.size()));
   }
 
   void run(const StepInput& input, StepOutput& output) override { step(input, output, nullptr); }
+  int64_t aside_rows() const override { return options_.aside_rows; }
 
   void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
     times.parts.resize(static_cast<size_t>(team_.size()) * kernels_.size());
@@ -121,9 +129,15 @@ class CpuExecutable : public Executable {
     }
     return list;
   }
-  int64_t memory_bytes() const override { return memory_.bytes(); }
+  int64_t memory_bytes() const override {
+    return memory_.bytes() + (aside_memory_ ? aside_memory_->arena_bytes() : 0);
+  }
 
  private:
+  std::vector<bool> barriers(const cpu::Memory& memory, int64_t rows) const {
+    return cpu::barriers_before(program_, memory.plan(), rows, std::min(rows, options_.max_outputs));
+  }
+
   /// The kernel's name and the tier; of those that read packed weights also the tiles in registers, and how
   /// large the weights are.
   std::string kernel_text(const Kernel& kernel, const Op& op) const {
@@ -195,7 +209,9 @@ class CpuExecutable : public Executable {
   }
 
   void step(const StepInput& input, StepOutput& output, StepTimes* times) {
-    CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
+    const bool aside = input.turn == Turn::Aside;
+    CHECK(input.rows() >= 1 && input.rows() <= (aside ? options_.aside_rows : options_.max_rows), "{} rows",
+          input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     const bool alone = static_cast<double>(input.rows()) * row_flops_ < alone_flops_;
     const int workers = alone ? 1 : team_.size();
@@ -203,38 +219,59 @@ class CpuExecutable : public Executable {
     const auto parts_of = [&](int worker) {
       return times == nullptr ? nullptr : times->parts.data() + static_cast<size_t>(worker) * kernels_.size();
     };
-    stop_at_.store(kernels_.size(), std::memory_order_relaxed);
+    const cpu::Memory& memory = aside ? *aside_memory_ : memory_;
+    const size_t first = input.turn == Turn::Resumed ? paused_at_ : 0;
+    pauses_ = false;
+    end_at_.store(kernels_.size(), std::memory_order_relaxed);
     if (alone) {
-      walk(0, 1, input, parts_of(0), {});
+      walk(first, {memory, input, 0, 1, isa_, team_}, parts_of(0));
     } else {
       const cpu::Steals steals{workers > 1 ? taken_.data() : nullptr, ++shared_steps_,
                                input.rows() >= kLongRows ? workers : kShortReach};
-      team_.run([&](int worker) { walk(worker, workers, input, parts_of(worker), steals); });
+      team_.run([&](int worker) {
+        walk(first, {memory, input, worker, workers, isa_, team_, steals}, parts_of(worker));
+      });
     }
-    output.stopped = stop_at_.load(std::memory_order_relaxed) < kernels_.size();
-    if (output.stopped) return;
-    const cpu::Rows<float> logits = memory_.rows(program_.output());
+    const size_t end = end_at_.load(std::memory_order_relaxed);
+    output.paused = pauses_;
+    output.stopped = end < kernels_.size() && !pauses_;
+    if (pauses_) paused_at_ = end;
+    if (end < kernels_.size()) return;
+    const cpu::Rows<float> logits = memory.rows(program_.output());
     for (int64_t i = 0; i < input.outputs(); ++i) {
       std::copy_n(logits(i), logits.columns, output.logits.data() + i * logits.columns);
     }
   }
 
-  /// parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an op begins when its
-  /// predecessor ends: one reading of the counter serves both. steals: of the first op, [ops][workers].
-  void walk(int worker, int workers, const StepInput& input, StepTimes::Part* parts, cpu::Steals steals) {
-    cpu::Context context{memory_, input, worker, workers, isa_, team_, steals};
+  /// Whether the step is to stop, or may and is to pause, before its next op: worker 0's business.
+  bool ends(const StepInput& input, bool may_pause) {
+    const auto wanted = [](const std::atomic<bool>* flag) {
+      return flag != nullptr && flag->load(std::memory_order_relaxed);
+    };
+    if (wanted(input.stop)) return true;
+    pauses_ = may_pause && (wanted(input.pause) || (input.pause_ns != kNever && now_ns() > input.pause_ns));
+    return pauses_;
+  }
+
+  /// From op `first` on. parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an op
+  /// begins when its predecessor ends: one reading of the counter serves both. context.steals: of the first
+  /// op, [ops][workers].
+  void walk(size_t first, cpu::Context context, StepTimes::Part* parts) {
+    const int workers = context.workers;
+    cpu::Taken* const taken = context.steals.taken;
+    const std::vector<bool>& barriers = context.input.turn == Turn::Aside ? aside_barriers_ : barriers_;
     int64_t begin = parts != nullptr ? ticks() : 0;
-    for (size_t i = 0; i < kernels_.size(); ++i) {
-      if (barriers_[i]) {
+    for (size_t i = first; i < kernels_.size(); ++i) {
+      if (barriers[i]) {
         // Worker 0 decides for all, with the number of the op: who is still behind the barrier before this
-        // one must not take it for a word about that one.
-        if (worker == 0 && input.stop != nullptr && input.stop->load(std::memory_order_relaxed))
-          stop_at_.store(i, std::memory_order_relaxed);
+        // one must not take it for a word about that one. It pauses no sooner than something has run.
+        if (context.worker == 0 && ends(context.input, i > first))
+          end_at_.store(i, std::memory_order_relaxed);
         if (workers > 1) team_.barrier();
-        if (stop_at_.load(std::memory_order_relaxed) <= i) return;
+        if (end_at_.load(std::memory_order_relaxed) <= i) return;
         if (workers > 1 && parts != nullptr) begin = ticks();
       }
-      if (steals.taken != nullptr) context.steals.taken = steals.taken + i * static_cast<size_t>(workers);
+      if (taken != nullptr) context.steals.taken = taken + i * static_cast<size_t>(workers);
       kernels_[i]->run(program_, program_.ops()[i], context);
       if (parts == nullptr) continue;
       parts[i] = {begin, ticks()};
@@ -252,9 +289,13 @@ class CpuExecutable : public Executable {
   cpu::PackedWeights packed_;
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
-  std::vector<bool> barriers_;      // before each op
-  std::vector<cpu::Taken> taken_;   // [ops][workers]
-  std::atomic<size_t> stop_at_{0};  // the op before which the step ends: StepInput::stop
+  std::vector<bool> barriers_;  // before each op
+  std::optional<cpu::Memory> aside_memory_;
+  std::vector<bool> aside_barriers_;
+  std::vector<cpu::Taken> taken_;  // [ops][workers]
+  std::atomic<size_t> end_at_{0};  // the op before which the step stops or pauses
+  bool pauses_ = false;            // ... which of the two: worker 0's, then its caller's
+  size_t paused_at_ = 0;           // of the step that is paused
   uint32_t shared_steps_ = 0;
   double row_flops_;  // of one row of a step
   double alone_flops_;

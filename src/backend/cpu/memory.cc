@@ -16,11 +16,11 @@ namespace {
 /// (barriers.h).
 constexpr int kWindow = 4;
 
-program::MemoryPlan plan_of(const program::Program& program, const program::CompileOptions& options) {
+program::MemoryPlan plan_of(const program::Program& program, int64_t max_rows, int64_t max_outputs) {
   std::vector<bool> all_wait_after;
   for (const program::Op& op : program.ops())
     all_wait_after.push_back(bind(program, op)->share == Share::Together);
-  return program::plan_memory(program, options.max_rows, options.max_outputs, kWindow, all_wait_after);
+  return program::plan_memory(program, max_rows, max_outputs, kWindow, all_wait_after);
 }
 
 /// A worker's scratch has pages of its own.
@@ -32,8 +32,12 @@ int64_t worker_bytes(int64_t scratch_floats) {
 
 program::MemoryNeeds memory_needs(const program::Program& program, const program::CompileOptions& options,
                                   int workers, int64_t scratch_floats, bool repack) {
+  const auto arena_bytes = [&](int64_t rows) {
+    return rows > 0 ? plan_of(program, rows, std::min(rows, options.max_outputs)).arena_bytes : 0;
+  };
   return {held_weights_bytes(program, repack), program::cache_bytes(program, options.cache_pages),
-          plan_of(program, options).arena_bytes + worker_bytes(scratch_floats) * workers};
+          arena_bytes(options.max_rows) + arena_bytes(options.aside_rows) +
+              worker_bytes(scratch_floats) * workers};
 }
 
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
@@ -44,16 +48,34 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       weights_(weights),
       packed_(packed),
       kernels_(kernels),
-      plan_(plan_of(program, options)),
-      frequencies_(program, weights),
+      max_outputs_(options.max_outputs),
+      plan_(plan_of(program, options.max_rows, options.max_outputs)),
       scratch_bytes_(worker_bytes(scratch_floats)),
       cache_pages_(options.cache_pages),
       bf16_cache_(bf16_cache),
       batch_invariant_(options.batch_invariant),
       rounded_from_(std::move(rounded_from)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
-      cache_(program::cache_bytes(program, options.cache_pages), Pages::Size::Huge),
-      scratch_(scratch_bytes_ * workers, Pages::Size::Huge) {}
+      shared_(new Shared{
+          Frequencies(program, weights),
+          Pages(program::cache_bytes(program, options.cache_pages), Pages::Size::Huge),
+          Pages(scratch_bytes_ * workers, Pages::Size::Huge),
+      }) {}
+
+Memory::Memory(const Memory& other, int64_t rows)
+    : program_(other.program_),
+      weights_(other.weights_),
+      packed_(other.packed_),
+      kernels_(other.kernels_),
+      max_outputs_(std::min(rows, other.max_outputs_)),
+      plan_(plan_of(program_, rows, max_outputs_)),
+      scratch_bytes_(other.scratch_bytes_),
+      cache_pages_(other.cache_pages_),
+      bf16_cache_(other.bf16_cache_),
+      batch_invariant_(other.batch_invariant_),
+      rounded_from_(other.rounded_from_),
+      arena_(plan_.arena_bytes, Pages::Size::Huge),
+      shared_(other.shared_) {}
 
 Weight Memory::weight(TensorId id) const {
   const Tensor& t = program_[id];
@@ -89,11 +111,11 @@ Cache Memory::cache() const {
   const Tensor& t = program_[program_.cache()];
   quant::CacheRow format = t.cache_row();
   if (format.type == quant::Type::F16 && bf16_cache_) format.type = quant::Type::BF16;
-  return {cache_.data(), t.shape[0], cache_pages_, format.bytes(), format};
+  return {shared_->cache.data(), t.shape[0], cache_pages_, format.bytes(), format};
 }
 
 float* Memory::scratch(int worker) const {
-  return reinterpret_cast<float*>(scratch_.data() + worker * scratch_bytes_);
+  return reinterpret_cast<float*>(shared_->scratch.data() + worker * scratch_bytes_);
 }
 
 }  // namespace sluice::backend::cpu

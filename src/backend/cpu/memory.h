@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "backend/cpu/frequencies.h"
 #include "backend/cpu/packed_weights.h"
@@ -71,6 +72,9 @@ class Memory {
   Memory(const program::Program& program, const program::WeightBytes& weights, const PackedWeights& packed,
          const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
          int64_t scratch_floats, bool bf16_cache, std::vector<int64_t> rounded_from);
+  /// For steps of fewer rows that run while one in `other` is paused: activations of their own, all else is
+  /// the other's.
+  Memory(const Memory& other, int64_t rows);
 
   /// A weight in the file's order.
   Weight weight(program::TensorId id) const;
@@ -79,7 +83,7 @@ class Memory {
   /// A row of a table, which may lie in panels.
   void decode_row(program::TensorId id, int64_t row, float* out) const { packed_.decode_row(id, row, out); }
   /// Radians a position of the pairs that a rope turns into `out`.
-  const double* frequencies(program::TensorId out) const { return frequencies_.of(out); }
+  const double* frequencies(program::TensorId out) const { return shared_->frequencies.of(out); }
   const MatmulKernels& kernels() const { return kernels_; }
   Rows<float> rows(program::TensorId id) const;
   Rows<int32_t> int_rows(program::TensorId id) const;
@@ -94,19 +98,30 @@ class Memory {
   /// This worker's scratch, [scratch_floats].
   float* scratch(int worker) const;
   const program::MemoryPlan& plan() const { return plan_; }
-  int64_t bytes() const { return arena_.bytes() + cache_.bytes() + scratch_.bytes() + packed_.bytes(); }
+  /// All of it, but for activations aside.
+  int64_t bytes() const {
+    return arena_bytes() + shared_->cache.bytes() + shared_->scratch.bytes() + packed_.bytes();
+  }
+  int64_t arena_bytes() const { return arena_.bytes(); }
 
  private:
+  /// What steps aside have in common with the others.
+  struct Shared {
+    Frequencies frequencies;
+    Pages cache, scratch;
+  };
+
   const program::Program& program_;
   const program::WeightBytes& weights_;
   const PackedWeights& packed_;
   const MatmulKernels& kernels_;
+  int64_t max_outputs_;
   program::MemoryPlan plan_;
-  Frequencies frequencies_;
   int64_t scratch_bytes_, cache_pages_;
   bool bf16_cache_, batch_invariant_;
   std::vector<int64_t> rounded_from_;  // by TensorId
-  Pages arena_, cache_, scratch_;
+  Pages arena_;
+  std::shared_ptr<const Shared> shared_;
 };
 
 }  // namespace sluice::backend::cpu
