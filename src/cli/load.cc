@@ -92,9 +92,11 @@ class Load {
     depth_ = std::min(options.depth, engine_.context / 2);
     answer_ = std::min<int64_t>(kAnswer, engine_.context - depth_);
     engine_.max_sequences = static_cast<int32_t>(most + 1);
-    const PromptRows rows = serving_rows(*backend_, options.rows, most + 1).within(engine_.context);
+    const PromptRows rows =
+        serving_rows(model_.spec, *backend_, options.rows, most + 1).within(engine_.context);
     engine_.max_rows = rows.most;
     engine_.shallow_rows = rows.shallow;
+    engine_.long_step_seconds = serving_step_seconds(options.rows);
     engine_.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
     engine_.max_waiting = most + 1;
     const int64_t tokens = std::max(engine_.context, most * (depth_ + answer_) + engine_.context);
@@ -233,7 +235,7 @@ void add_load(CLI::App& app) {
                    "tokens of each answer that are timed without the long prompt")
       ->check(CLI::Range(1, 2048))
       ->capture_default_str();
-  command->add_option("-u,--rows", options->rows, "rows a step at most; 0: 512, on a GPU 1024")
+  command->add_option("-u,--rows", options->rows, "rows a step at most; 0: as sluice serve has them")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
   command

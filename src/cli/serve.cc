@@ -172,8 +172,9 @@ void add_serve(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("-u,--rows", options->rows,
-                   "rows of prompts and answers a step at most; 0: 512 on a CPU, where more are for one deep "
-                   "prompt alone; 1024 on a GPU")
+                   "rows of prompts and answers a step at most; 0: 1024 on a GPU, on a CPU as many as take 5 "
+                   "s, 512 to "
+                   "2048")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
   command->add_option("--max-waiting", options->max_waiting, "requests that wait; more are refused")

@@ -50,14 +50,17 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 
 }  // namespace
 
-PromptRows serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel) {
-  // Whose prompt is long waits for the end of the step that runs when it comes.
-  constexpr int64_t kGpuRows = 1024, kCpuRows = 512, kAsideRows = 256;
+PromptRows serving_rows(const model::Spec& spec, const program::Backend& backend, int64_t wanted,
+                        int64_t parallel) {
+  constexpr int64_t kGpuRows = 1024, kAsideRows = 256;
   const bool gpu = backend.name() == "cuda";
-  const int64_t most = wanted > 0 ? wanted : gpu ? kGpuRows : kCpuRows;
-  return {std::max(parallel, most), std::max(parallel, gpu ? most : std::min(most, kCpuRows)),
+  PromptRows rows = gpu ? PromptRows{kGpuRows, kGpuRows} : prefill_rows(spec, backend);
+  if (wanted > 0) rows = {wanted, gpu ? wanted : std::min(wanted, rows.shallow)};
+  return {std::max(parallel, rows.most), std::max(parallel, rows.shallow),
           gpu ? 0 : std::max(parallel, kAsideRows)};
 }
+
+double serving_step_seconds(int64_t wanted_rows) { return wanted_rows > 0 ? 0 : 5; }
 
 double serving_itl_ms(const program::Backend& backend, double wanted) {
   return wanted > 0 ? wanted : backend.name() == "cuda" ? 100 : 1000;
@@ -76,7 +79,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
     chat_problem_ = error.what();  // completions of plain text need none
   }
   backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
-  PromptRows rows = serving_rows(*backend_, options.rows, options.parallel);
+  PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   program::CompileOptions compile{rows.most, options.parallel, 0};
   compile.batch_invariant = options.batch_invariant;
   compile.aside_rows = rows.aside;
@@ -92,6 +95,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   engine.max_sequences = options.parallel;
   engine.max_rows = rows.most;
   engine.shallow_rows = rows.shallow;
+  engine.long_step_seconds = serving_step_seconds(options.rows);
   engine.pages = compile.cache_pages;
   engine.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
   engine.max_waiting = options.max_waiting;

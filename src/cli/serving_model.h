@@ -24,10 +24,13 @@ struct ServingOptions : GenerationOptions {
   std::string alias;             ///< the model's name for clients; empty: the file's
 };
 
-/// Rows a step: as many as are wanted, on a CPU more than its default only of a deep prompt alone; or, with
-/// 0, as are a good deal of the backend's speed and leave room below its serving_itl_ms(); in any case one
-/// for each of so many answers.
-PromptRows serving_rows(const program::Backend& backend, int64_t wanted, int64_t parallel);
+/// Rows a step: as many as are wanted, on a CPU more than prefill_rows() has only of a deep prompt alone; or,
+/// with 0, as are a good deal of the backend's speed; in any case one for each of so many answers.
+PromptRows serving_rows(const model::Spec& spec, const program::Backend& backend, int64_t wanted,
+                        int64_t parallel);
+
+/// Seconds of a long step: EngineOptions::long_step_seconds. No limit where rows are what is wanted.
+double serving_step_seconds(int64_t wanted_rows);
 
 /// Milliseconds between two tokens while a prompt is read: what is wanted, or, with 0, what suits the
 /// backend.

@@ -25,7 +25,10 @@ struct EngineOptions {
   int64_t context = 4096;      ///< tokens of a sequence at most, prompt and answer
   int32_t max_sequences = 32;  ///< that run at once: the executable's output rows a step
   int64_t max_rows = 512;      ///< rows a step at most: the executable's
-  int64_t shallow_rows = 0;  ///< of prompts, but for a deep one alone; 0: max_rows (step_rows in scheduler.h)
+  int64_t shallow_rows = 0;    ///< of prompts, but for a deep one alone; 0: max_rows
+  /// What a step that pauses may take, if it has more than 512 rows: another long prompt waits for its end.
+  /// 0: no limit.
+  double long_step_seconds = 0;
   /// Pages of the cache, all sequences and cached prefixes together: the executable's. At least context's
   /// own.
   int64_t pages = 64;

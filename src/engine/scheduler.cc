@@ -14,6 +14,9 @@ namespace {
 /// How many waiting sequences are looked at in a step, to find one that need not wait for another's pages.
 constexpr int kLookedAt = 64;
 
+/// Rows that a long step may have however long it takes.
+constexpr int64_t kLeastLongRows = 512;
+
 /// Steps aside that a prompt needs at most of those that need not wait for the next long step.
 constexpr int64_t kShortPrompt = 4;
 
@@ -29,11 +32,6 @@ double pace_seconds(const SchedulerOptions& options) {
 }
 
 }  // namespace
-
-int64_t step_rows(const SchedulerOptions& options, int64_t depth) {
-  const int64_t shallow = options.shallow_rows > 0 ? options.shallow_rows : options.max_rows;
-  return std::min(std::max(depth / 2 / kPageRows * kPageRows, shallow), options.max_rows);
-}
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options), cache_(static_cast<int32_t>(options.pages)), pace_(pace_seconds(options)) {
@@ -91,7 +89,7 @@ std::span<const Chunk> Scheduler::plan() {
   admit_waiting();
   plan_answers(plan_);
   long_step_ = plan_long_step();
-  plan_prompts(plan_, step_rows(options_, readers_.size() == 1 ? readers_.front()->pages.rows : 0));
+  plan_prompts(plan_, step_rows());
   if (long_step_)
     for (Sequence* sequence : readers_) sequence->in_long_step = true;
   CHECK(!plan_.chunks.empty() || sequences_.empty(), "{} sequences wait for nothing", sequences_.size());
@@ -210,6 +208,22 @@ bool Scheduler::waits_for_prefix(const Sequence& sequence) {
   return false;
 }
 
+// Rows that the next step takes at most of the readers' prompts. What is before a step's rows costs it
+// something however many they are (where attention goes past latent space, the keys and values of all of it
+// are made once a step), so a prompt that is read alone goes in larger steps the deeper they begin; but in
+// none that takes much longer than what was before it, nor longer than who comes while it runs may have to
+// wait.
+int64_t Scheduler::step_rows() const {
+  const auto whole_pages = [](auto rows) { return static_cast<int64_t>(rows) / kPageRows * kPageRows; };
+  int64_t rows = options_.shallow_rows > 0 ? options_.shallow_rows : options_.max_rows;
+  if (readers_.size() == 1) rows = std::max(rows, whole_pages(readers_.front()->pages.rows / 2));
+  if (options_.long_step_seconds > 0) {
+    const double in_time = long_row_seconds_ > 0 ? options_.long_step_seconds / long_row_seconds_ : 0;
+    rows = std::min(rows, std::max(kLeastLongRows, whole_pages(std::min(in_time, 1e9))));
+  }
+  return std::min(rows, options_.max_rows);
+}
+
 // Begins a plan with a row of everybody who writes, and finds who reads, the shortest prompts first.
 void Scheduler::plan_answers(Plan& plan) {
   plan.chunks.clear();
@@ -265,7 +279,11 @@ void Scheduler::plan_prompts(Plan& plan, int64_t most) {
 void Scheduler::computed(double seconds) {
   computed(plan_);
   // How long a long step takes says little of a few rows beside answers.
-  if (!long_step_) pace_.observe(plan_.answer_rows, plan_.prompt_rows, plan_.prompt_depth, seconds);
+  if (long_step_) {
+    long_row_seconds_ = seconds / static_cast<double>(plan_.prompt_rows);
+  } else {
+    pace_.observe(plan_.answer_rows, plan_.prompt_rows, plan_.prompt_depth, seconds);
+  }
   give_up_long_step();
 }
 

@@ -5,7 +5,7 @@
 // pages for all its tokens are there, and nobody overtakes it. (One exception: while a running sequence
 // computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
 // one row of every sequence that writes, and then rows of prompts, in equal shares: as many as there may be
-// of prompts (of one alone as its depth is worth, step_rows), or, while somebody writes, as keep the step
+// of prompts (of one alone as its depth is worth), or, while somebody writes, as keep the step
 // within max_itl. Where steps can pause, long prompts have long steps to themselves, which pause again and
 // again for steps aside: of who writes, and of short prompts, so that nobody waits for the end of a long step
 // who needs little. When pages run out the sequence admitted last goes back to the head of the queue; what it
@@ -36,13 +36,9 @@ struct SchedulerOptions {
   double max_itl_seconds;
   int64_t shallow_rows = 0;  ///< of prompts a step at most, but for one alone and deep; 0: max_rows
   int64_t aside_rows = 0;    ///< a step aside at most, and at least max_sequences; 0: steps do not pause
+  /// A long step takes so long at most, as the one before it went, but 512 rows in any case; 0: no limit.
+  double long_step_seconds = 0;
 };
-
-/// Rows that a step takes at most of the only prompt that is read, of which so many tokens are read already.
-/// What is before a step's rows costs it something however many they are (where attention goes past latent
-/// space, the keys and values of all of it are made once a step), so deeper ones go in larger steps; but in
-/// none that takes much longer than what was before it, as who comes while it runs has to wait.
-int64_t step_rows(const SchedulerOptions& options, int64_t depth);
 
 /// A sequence of tokens, waiting or running.
 struct Sequence {
@@ -132,6 +128,7 @@ class Scheduler {
   void plan_answers(Plan& plan);
   void plan_prompts(Plan& plan, int64_t most);
   bool plan_long_step();
+  int64_t step_rows() const;
   void computed(const Plan& plan);
 
   SchedulerOptions options_;
@@ -144,6 +141,7 @@ class Scheduler {
   std::vector<int32_t> places_;      // free ones
   Plan plan_, aside_;
   bool long_step_ = false;
+  double long_row_seconds_ = 0;     // of the last long step; 0: there was none
   std::vector<Sequence*> readers_;  // those with more than one row to compute
   std::vector<RequestId> admitted_;
   int64_t preemptions_ = 0;

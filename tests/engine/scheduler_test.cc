@@ -281,6 +281,27 @@ TEST(Scheduler, DeepPromptsAreReadInLargerSteps) {
   EXPECT_LT(scheduler.plan().back().rows, 512);
 }
 
+TEST(Scheduler, LongStepsHaveNoMoreRowsThanTheyHaveTimeFor) {
+  const auto steps = [](double row_seconds, double most_seconds) {
+    Scheduler scheduler({16384, 2, 2048, 512, 0.1, 1024, 64, most_seconds});
+    scheduler.add(1, Tokens(9000, 1), "");
+    std::vector<int64_t> rows;
+    while (scheduler.sequence(1).uncomputed() > 0) {
+      const auto chunks = scheduler.plan();
+      rows.push_back(chunks[0].rows);
+      EXPECT_TRUE(scheduler.long_step());
+      scheduler.computed(static_cast<double>(rows.back()) * row_seconds);
+    }
+    return rows;
+  };
+  using Rows = std::vector<int64_t>;
+  EXPECT_EQ(steps(0.01, 0), (Rows{1024, 1024, 1024, 1536, 2048, 2048, 296}));
+  EXPECT_EQ(steps(0.001, 5), (Rows{512, 1024, 1024, 1280, 1920, 2048, 1192})) << "there is time for all";
+  EXPECT_EQ(steps(0.004, 5), (Rows{512, 1024, 1024, 1216, 1216, 1216, 1216, 1216, 360}));
+  EXPECT_EQ(steps(0.02, 5).front(), 512);
+  EXPECT_EQ(steps(0.02, 5).size(), 18u) << "512 rows in any case";
+}
+
 TEST(Scheduler, WhoNeedsLittleGoesAsideOfALongStep) {
   Scheduler scheduler({16384, 8, 512, 512, 1.0, 0, 64});
   const auto rows = [](std::span<const Chunk> chunks) {
