@@ -152,6 +152,26 @@ TEST(PausedSteps, AndThoseAsideChangeNothing) {
   EXPECT_EQ(logits(true, 30), expected);
 }
 
+// What a load is planned with is what it takes.
+TEST(PausedSteps, TakeTheMemoryThatIsPlannedForThem) {
+  const EngineOptions options{.context = 512, .max_sequences = 2, .max_rows = 256, .pages = 16};
+  int64_t planned[2] = {}, taken[2] = {};
+  for (const bool pauses : {false, true}) {
+    const int64_t aside_rows = pauses ? 128 : 0;
+    const Served served(kTales, options, false, aside_rows);
+    EXPECT_EQ(served.executable->aside_rows(), aside_rows);
+    planned[pauses] = served.backend
+                          ->memory_needs(served.model.program, {.max_rows = options.max_rows,
+                                                                .max_outputs = options.max_sequences,
+                                                                .cache_pages = options.pages,
+                                                                .aside_rows = aside_rows})
+                          .scratch_bytes;
+    taken[pauses] = served.executable->memory_bytes();
+  }
+  EXPECT_GT(planned[1] - planned[0], 100'000);
+  EXPECT_EQ(taken[1] - taken[0], planned[1] - planned[0]);
+}
+
 /// All that a reader can see of an answer.
 struct Answer {
   std::vector<int32_t> tokens;
