@@ -244,13 +244,16 @@ void Scheduler::plan_answers(Plan& plan) {
   std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
 }
 
-// Whether the next step is a long one. Then its prompts are all that stays in the plan, and in readers_:
-// without the shortest, as many as go into a step aside together.
+// Whether the next step is a long one: its prompts have more rows than a step aside has room for. Then they
+// are all that stays in the plan, and in readers_: without the shortest, as many as go into a step aside
+// together.
 bool Scheduler::plan_long_step() {
-  int64_t rows = plan_.answer_rows;
+  if (options_.aside_rows == 0 || readers_.empty()) return false;
+  int64_t rows = 0;
   for (const Sequence* sequence : readers_) rows += sequence->uncomputed();
-  if (options_.aside_rows == 0 || rows <= options_.aside_rows || readers_.empty()) return false;
   int64_t room = options_.aside_rows - plan_.answer_rows;
+  if (plan_.answer_rows > 0) room = std::min(room, pace_.prompt_rows(plan_.answer_rows, readers_depth()));
+  if (rows <= room) return false;
   size_t aside = 0;
   for (; aside + 1 < readers_.size() && readers_[aside]->uncomputed() <= room; ++aside)
     room -= readers_[aside]->uncomputed();
@@ -260,12 +263,19 @@ bool Scheduler::plan_long_step() {
   return true;
 }
 
+// Where the readers' next rows begin, on average.
+double Scheduler::readers_depth() const {
+  double depth = 0;
+  for (const Sequence* sequence : readers_)
+    depth += static_cast<double>(sequence->pages.rows) / static_cast<double>(readers_.size());
+  return depth;
+}
+
 // Adds the readers' rows, `most` together, in equal shares; what a short prompt does not need goes to the
 // longer ones.
 void Scheduler::plan_prompts(Plan& plan, int64_t most) {
   auto left = std::ssize(readers_);
-  for (const Sequence* sequence : readers_)
-    plan.prompt_depth += static_cast<double>(sequence->pages.rows) / static_cast<double>(left);
+  plan.prompt_depth = readers_depth();
   if (plan.answer_rows > 0) most = std::min(most, pace_.prompt_rows(plan.answer_rows, plan.prompt_depth));
   int64_t room = std::min(options_.max_rows - plan.answer_rows, std::max(left, most));
   for (const Sequence* sequence : readers_) {
@@ -278,12 +288,10 @@ void Scheduler::plan_prompts(Plan& plan, int64_t most) {
 
 void Scheduler::computed(double seconds) {
   computed(plan_);
-  // How long a long step takes says little of a few rows beside answers.
-  if (long_step_) {
-    long_row_seconds_ = seconds / static_cast<double>(plan_.prompt_rows);
-  } else {
+  if (long_step_) long_row_seconds_ = seconds / static_cast<double>(plan_.prompt_rows);
+  // How long a step of many rows takes says little of few beside answers.
+  if (!long_step_ || plan_.prompt_rows <= options_.aside_rows)
     pace_.observe(plan_.answer_rows, plan_.prompt_rows, plan_.prompt_depth, seconds);
-  }
   give_up_long_step();
 }
 

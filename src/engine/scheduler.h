@@ -5,8 +5,8 @@
 // pages for all its tokens are there, and nobody overtakes it. (One exception: while a running sequence
 // computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
 // one row of every sequence that writes, and then rows of prompts, in equal shares: as many as there may be
-// of prompts (of one alone as its depth is worth), or, while somebody writes, as keep the step
-// within max_itl. Where steps can pause, long prompts have long steps to themselves, which pause again and
+// of prompts (of one alone as its depth is worth), or, while somebody writes, as keep the step within
+// max_itl. Where steps can pause, prompts of more rows have long steps to themselves, which pause again and
 // again for steps aside: of who writes, and of short prompts, so that nobody waits for the end of a long step
 // who needs little. When pages run out the sequence admitted last goes back to the head of the queue; what it
 // computed stays cached as long as there is room. The one admitted first never gives up its pages, and the
@@ -129,6 +129,7 @@ class Scheduler {
   void plan_prompts(Plan& plan, int64_t most);
   bool plan_long_step();
   int64_t step_rows() const;
+  double readers_depth() const;
   void computed(const Plan& plan);
 
   SchedulerOptions options_;
