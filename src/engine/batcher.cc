@@ -198,7 +198,7 @@ void Batcher::end_long(int64_t time_ns) {
 }
 
 void Batcher::give_up_long() {
-  scheduler_.give_up_long_step();
+  scheduler_.end_long_step();
   reads_ = kNotPlanned;
   finish_cancelled();
 }

@@ -85,8 +85,8 @@ class Engine {
   /// nothing. From any thread.
   RequestId submit(Request request, std::shared_ptr<Listener> listener);
   /// Ends a request after the step that runs, if it has not ended yet; its listener still hears on_end(). A
-  /// step that reads its prompt and no other's is given up, and what others need of it computed again. From
-  /// any thread.
+  /// step that reads its prompt and no other's is given up, and what others need of it computed again; one
+  /// that pauses, and has others' rows, too, keeps the request until its end. From any thread.
   void cancel(RequestId id);
   EngineStats stats() const;
 

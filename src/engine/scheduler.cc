@@ -292,7 +292,7 @@ void Scheduler::computed(double seconds) {
   // How long a step of many rows takes says little of few beside answers.
   if (!long_step_ || plan_.prompt_rows <= options_.aside_rows)
     pace_.observe(plan_.answer_rows, plan_.prompt_rows, plan_.prompt_depth, seconds);
-  give_up_long_step();
+  end_long_step();
 }
 
 void Scheduler::computed_aside(double seconds) {
@@ -307,7 +307,7 @@ void Scheduler::computed(const Plan& plan) {
   }
 }
 
-void Scheduler::give_up_long_step() {
+void Scheduler::end_long_step() {
   long_step_ = false;
   for (Sequence* sequence : running_) sequence->in_long_step = false;
 }

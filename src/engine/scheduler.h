@@ -94,8 +94,8 @@ class Scheduler {
   /// The planned step ran and took so long. One that did not is planned anew.
   void computed(double seconds);
   void computed_aside(double seconds);
-  /// The long step is given up: planned anew, with who is left.
-  void give_up_long_step();
+  /// The long step is over; if it was not computed, its rows are planned anew.
+  void end_long_step();
 
   const Sequence& sequence(RequestId id) const { return *sequences_.at(id); }
   /// Those that run, in the order of their admission; those that the last plan() admitted are the last ones.

@@ -57,6 +57,15 @@ struct Served {
   }
 };
 
+/// In place of what the batch holds: rows [first, last) of a sequence whose tokens follow from their
+/// positions and `factor`. The last one's logits are wanted.
+void fill(Batch& batch, int32_t sequence, std::span<const int32_t> pages, int32_t first, int32_t last,
+          int32_t factor) {
+  batch.clear();
+  batch.set_pages(sequence, pages);
+  for (int32_t at = first; at < last; ++at) batch.add(1 + at * factor % 200, at, sequence, at + 1 == last);
+}
+
 // A step that was given up, wherever that was, leaves nothing behind: the next one writes and reads what it
 // would have.
 TEST(GivenUpSteps, LeaveNoTrace) {
@@ -69,10 +78,7 @@ TEST(GivenUpSteps, LeaveNoTrace) {
   const auto logits = [&](int before) {
     std::vector<float> row(columns);
     for (int32_t position = 0; position < 128; position += 64) {
-      batch.clear();
-      batch.set_pages(0, pages);
-      for (int32_t at = position; at < position + 64; ++at)
-        batch.add(1 + at * 7 % 200, at, 0, at + 1 == position + 64);
+      fill(batch, 0, pages, position, position + 64, 7);
       program::StepInput input = batch.input();
       program::StepOutput output{.logits = row};
       std::atomic<bool> stop = false;
@@ -117,10 +123,7 @@ TEST(PausedSteps, AndThoseAsideChangeNothing) {
     int32_t next = 0;
     const auto step_aside = [&](program::Turn turn) {
       const int32_t rows = 1 + next % 3 * 7;
-      other.clear();
-      other.set_pages(1, other_pages);
-      for (int32_t at = next; at < next + rows; ++at)
-        other.add(1 + at * 11 % 200, at, 1, at + 1 == next + rows);
+      fill(other, 1, other_pages, next, next + rows, 11);
       next += rows;
       program::StepInput input = other.input();
       input.turn = turn;
@@ -130,10 +133,7 @@ TEST(PausedSteps, AndThoseAsideChangeNothing) {
     };
     const std::atomic<bool> pause = pauses;
     for (int32_t position = 0; position < 128; position += 64) {
-      batch.clear();
-      batch.set_pages(0, pages);
-      for (int32_t at = position; at < position + 64; ++at)
-        batch.add(1 + at * 7 % 200, at, 0, at + 1 == position + 64);
+      fill(batch, 0, pages, position, position + 64, 7);
       program::StepInput input = batch.input();
       input.pause = &pause;
       program::StepOutput output{.logits = out.first.emplace_back(columns)};

@@ -45,12 +45,14 @@ class Endless : public test::Script {
 constexpr EngineOptions kOptions{
     .context = 1024, .max_sequences = 4, .max_rows = 32, .pages = 64, .max_waiting = 8};
 
-struct Running {
-  Endless executable;
+/// An engine on such an executable.
+template <typename Executable>
+struct On {
+  Executable executable;
   text::Tokenizer tokenizer = byte_tokenizer();
   Engine engine;
 
-  explicit Running(const EngineOptions& options = kOptions) : engine(executable, tokenizer, options) {}
+  explicit On(const EngineOptions& options = kOptions) : engine(executable, tokenizer, options) {}
   std::pair<RequestId, std::shared_ptr<Recorder>> submit(Request request) {
     request.sampling.temperature = 0;
     auto listener = std::make_shared<Recorder>();
@@ -58,6 +60,8 @@ struct Running {
     return {id, listener};
   }
 };
+
+using Running = On<Endless>;
 
 Request letters(int64_t prompt, int64_t answer) {
   return {.prompt = std::vector<int32_t>(static_cast<size_t>(prompt), 'x'), .max_tokens = answer};
@@ -259,17 +263,7 @@ class GivenUp : public Endless {
   }
 };
 
-struct Given {
-  GivenUp executable;
-  text::Tokenizer tokenizer = byte_tokenizer();
-  Engine engine{executable, tokenizer, kOptions};
-
-  std::pair<RequestId, std::shared_ptr<Recorder>> submit(Request request) {
-    request.sampling.temperature = 0;
-    auto listener = std::make_shared<Recorder>();
-    return {engine.submit(std::move(request), listener), listener};
-  }
-};
+using Given = On<GivenUp>;
 
 TEST(Engine, GivesUpAStepThatReadsACancelledPromptAlone) {
   Given given;
@@ -408,26 +402,11 @@ class Pausing : public Endless {
   std::vector<int32_t> positions_;
 };
 
-struct Paused {
-  Pausing executable;
-  text::Tokenizer tokenizer = byte_tokenizer();
-  Engine engine;
-
-  Paused() : engine(executable, tokenizer, options()) {}
-  static EngineOptions options() {
-    EngineOptions options = kOptions;
-    options.max_itl_ms = 5;
-    return options;
-  }
-  std::pair<RequestId, std::shared_ptr<Recorder>> submit(Request request) {
-    request.sampling.temperature = 0;
-    auto listener = std::make_shared<Recorder>();
-    return {engine.submit(std::move(request), listener), listener};
-  }
-};
+constexpr EngineOptions kPausingOptions{
+    .context = 1024, .max_sequences = 4, .max_rows = 32, .pages = 64, .max_itl_ms = 5, .max_waiting = 8};
 
 TEST(Engine, AShortPromptAndItsAnswerDoNotWaitForALongStep) {
-  Paused paused;
+  On<Pausing> paused(kPausingOptions);
   const auto prompt = paused.submit(letters(1000, 1)).second;
   paused.executable.wait_for_a_long_step();
   for (int i = 0; i < 3; ++i) {  // the step never ends by itself
@@ -448,7 +427,7 @@ TEST(Engine, AShortPromptAndItsAnswerDoNotWaitForALongStep) {
 }
 
 TEST(Engine, ALongStepOfOnePromptIsGivenUpWithItAndAnswersGoOn) {
-  Paused paused;
+  On<Pausing> paused(kPausingOptions);
   const auto [id, prompt] = paused.submit(letters(1000, 1));
   paused.executable.wait_for_a_long_step();
   const auto answer = paused.submit(letters(1, -1)).second;
@@ -462,28 +441,10 @@ TEST(Engine, ALongStepOfOnePromptIsGivenUpWithItAndAnswersGoOn) {
   EXPECT_EQ(paused.engine.stats().used_pages, 0);
 }
 
-TEST(Engine, WhoIsCancelledInALongStepOfSeveralEndsWithIt) {
-  Paused paused;
-  const auto first = paused.submit(letters(1000, 1)).second;
-  paused.executable.wait_for_a_long_step();
-  const auto [id, cancelled] = paused.submit(letters(500, 1));
-  const auto other = paused.submit(letters(400, 1)).second;
-  paused.executable.in_long_step = paused.executable.endless = false;
-  paused.executable.wait_for_a_long_step();  // some step of the three or two of them, sooner or later
-  paused.engine.cancel(id);
-  paused.engine.cancel(id);
-  const Finish how = cancelled->wait().finish;
-  EXPECT_TRUE(how == Finish::Cancelled || how == Finish::Length);
-  EXPECT_EQ(first->wait().finish, Finish::Length);
-  EXPECT_EQ(other->wait().finish, Finish::Length);
-  ASSERT_TRUE(paused.engine.drain(10));
-  EXPECT_EQ(paused.engine.stats().used_pages, 0);
-}
-
 TEST(Batcher, ACancelledPromptKeepsItsPagesUntilItsLongStepEnds) {
   Pausing executable;
   const text::Tokenizer tokenizer = byte_tokenizer();
-  Batcher batcher(executable, tokenizer, Paused::options());
+  Batcher batcher(executable, tokenizer, kPausingOptions);
   const auto first = std::make_shared<Recorder>(), second = std::make_shared<Recorder>();
   const std::atomic<bool> stop = false, pause = true;
   batcher.add(1, letters(10, 3), first, 1);
@@ -512,7 +473,7 @@ TEST(Batcher, ACancelledPromptKeepsItsPagesUntilItsLongStepEnds) {
 
 TEST(Engine, StoppingAndFailingEndALongStepThatIsPaused) {
   for (const bool fails : {false, true}) {
-    Paused paused;
+    On<Pausing> paused(kPausingOptions);
     const auto prompt = paused.submit(letters(1000, 1)).second;
     paused.executable.wait_for_a_long_step();
     const auto answer = paused.submit(letters(1, -1)).second;

@@ -130,7 +130,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     scheduler.add(id, std::move(prompt), std::to_string(below(4)), below(10) > 0);
   };
   const auto end = [&](RequestId id, int step) {
-    if (scheduler.sequence(id).in_long_step) scheduler.give_up_long_step();
+    if (scheduler.sequence(id).in_long_step) scheduler.end_long_step();
     longest = std::max<int64_t>(longest, step - arrived.at(id));
     if (below(3) == 0) known[static_cast<size_t>(below(std::ssize(known)))] = scheduler.sequence(id).tokens;
     scheduler.remove(id);
@@ -448,6 +448,11 @@ Reading read_prompt(const Machine& machine, int32_t streams) {
   };
   std::vector<double> gaps;
   double reading = 0;
+  const auto took = [&](int step, double seconds) {
+    if (step < 50) return;  // the answers' own prompts
+    gaps.push_back(seconds);
+    reading += seconds;
+  };
   for (int step = 0; step < 100000 && !read; ++step) {
     if (step == 50) {
       Tokens prompt(kPrompt);
@@ -467,16 +472,12 @@ Reading read_prompt(const Machine& machine, int32_t streams) {
       append();
       const double share = std::min(left, scheduler.long_step_seconds(aside_seconds));
       left -= share;
-      gaps.push_back(aside_seconds + share);
-      reading += gaps.back();
+      took(step, aside_seconds + share);
     }
     const auto append = answer(chunks);
-    const bool whole = left == seconds;
     scheduler.computed(seconds);
     append();
-    if (step < 50 || !whole) continue;
-    gaps.push_back(seconds);
-    reading += seconds;
+    if (left == seconds) took(step, seconds);
   }
   EXPECT_TRUE(read) << "the prompt was never read";
   std::sort(gaps.begin(), gaps.end());
