@@ -20,6 +20,7 @@ void add_load(CLI::App& app);
 void add_profile(CLI::App& app);
 void add_forecast(CLI::App& app);
 void add_opbench(CLI::App& app);
+void add_draftbench(CLI::App& app);
 void add_tune(CLI::App& app);
 void add_tokenize(CLI::App& app);  // and detokenize
 void add_debug(CLI::App& app);

@@ -67,6 +67,20 @@ engine::SamplingParams chosen_sampling(const CLI::App& command, const gguf::File
   return sampling;
 }
 
+void add_draft_option(CLI::App& command, GenerationOptions& options) {
+  command
+      .add_option(
+          "--draft-max", options.draft_tokens,
+          "tokens that a step may compute ahead, where the text repeats itself or the prompt: the same "
+          "text, sooner (not on a GPU); 0: none")
+      ->check(CLI::Range(int64_t{0}, engine::DraftPace::kMostRows - 1))
+      ->capture_default_str();
+}
+
+int64_t draft_tokens(const program::Backend& backend, int64_t wanted) {
+  return backend.name() == "cuda" ? 0 : wanted;
+}
+
 void add_generation_options(CLI::App& command, GenerationOptions& options) {
   command.add_option("-m,--model", options.model, "GGUF file; without it the bundled model");
   command.add_option("-n,--predict", options.tokens, "tokens to generate; -1: until the end")
@@ -86,6 +100,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
       .add_option("--backend", options.backend,
                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
       ->capture_default_str();
+  add_draft_option(command, options);
   command.add_flag("--force", options.force, "load even when memory is too small");
   add_loading_option(command, options.no_repack);
   add_cache_option(command, options.cache);
@@ -115,12 +130,13 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
   }
   backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
   PromptRows rows = prefill_rows(model_.spec, *backend_);
+  const int64_t drafts = draft_tokens(*backend_, options.draft_tokens), outputs = 1 + drafts;
   const engine::LoadPlan plan =
-      checked_plan(model_, *backend_, {rows.most, 1, 0}, options.context, options.force);
+      checked_plan(model_, *backend_, {rows.most, outputs, 0}, options.context, options.force);
   rows = rows.within(plan.context);
   executable_ = backend_->compile(model_.program, model_.weights,
-                                  {rows.most, 1, engine::KvPool::pages_for(plan.context)});
-  generator_.emplace(*executable_, tokenizer_, plan.context, rows.most, rows.shallow);
+                                  {rows.most, outputs, engine::KvPool::pages_for(plan.context)});
+  generator_.emplace(*executable_, tokenizer_, plan.context, rows.most, rows.shallow, drafts);
 }
 
 void print_statistics(const engine::Result& result, uint64_t seed) {
@@ -129,10 +145,15 @@ void print_statistics(const engine::Result& result, uint64_t seed) {
   };
   const std::string cached =
       result.cached_tokens > 0 ? fmt::format(" ({} from the cache)", result.cached_tokens) : "";
+  const std::string drafted =
+      result.draft_tokens > 0
+          ? fmt::format(" ({} of {} drafted ones right)", result.accepted_tokens, result.draft_tokens)
+          : "";
   fmt::print(
-      stderr, "[ prompt: {} tokens{}, {:.1f} tokens/s | generation: {} tokens, {:.1f} tokens/s | seed {} ]\n",
+      stderr,
+      "[ prompt: {} tokens{}, {:.1f} tokens/s | generation: {} tokens{}, {:.1f} tokens/s | seed {} ]\n",
       result.prompt_tokens, cached, rate(result.prompt_tokens - result.cached_tokens, result.prompt_ns),
-      result.generated_tokens, rate(result.generated_tokens - 1, result.decode_ns), seed);
+      result.generated_tokens, drafted, rate(result.generated_tokens - 1, result.decode_ns), seed);
 }
 
 }  // namespace sluice::cli

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/assemble.h"
+#include "engine/draft_pace.h"
 #include "engine/generator.h"
 #include "model/model.h"
 #include "program/backend.h"
@@ -37,11 +38,18 @@ struct GenerationOptions {
   std::vector<std::string> stops;
   bool force = false;
   bool no_repack = false;
+  int64_t draft_tokens = engine::DraftPace::kMostRows - 1;  ///< a step at most
   quant::Type cache = quant::Type::F16;
 };
 
 /// Adds the flags of these options.
 void add_generation_options(CLI::App& command, GenerationOptions& options);
+
+/// Adds the flag of draft_tokens.
+void add_draft_option(CLI::App& command, GenerationOptions& options);
+
+/// EngineOptions::draft_tokens: as many as are wanted, none where the backend's steps run ahead.
+int64_t draft_tokens(const program::Backend& backend, int64_t wanted);
 
 /// Adds the sampling flags of these options, --seed among them.
 void add_sampling_options(CLI::App& command, GenerationOptions& options);

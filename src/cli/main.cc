@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   sluice::cli::add_profile(app);
   sluice::cli::add_forecast(app);
   sluice::cli::add_opbench(app);
+  sluice::cli::add_draftbench(app);
   sluice::cli::add_tune(app);
   sluice::cli::add_tokenize(app);
   sluice::cli::add_debug(app);

@@ -43,8 +43,9 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   if (wanted > model.spec.context) {
     fail("-c {}: the model was made for a context of {}", wanted, model.spec.context);
   }
+  const int64_t outputs = 1 + draft_tokens(backend, GenerationOptions{}.draft_tokens);
   const auto plan = [&](int64_t rows, int64_t context) {
-    return engine::plan_load(backend, model.program, {rows, 1, 0}, model.spec.context, context,
+    return engine::plan_load(backend, model.program, {rows, outputs, 0}, model.spec.context, context,
                              backend.available_bytes());
   };
   // The context is chosen first, as when a model is loaded: a short one needs fewer rows.

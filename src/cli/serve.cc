@@ -192,6 +192,7 @@ void add_serve(CLI::App& app) {
                    "tokens of reasoning, then the model has to answer; -1: no limit")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
+  add_draft_option(*command, *options);
   command->add_flag("--batch-invariant", options->batch_invariant,
                     "the same request gives the same text whatever runs beside it; costs some speed");
   command->add_flag("--force", options->force, "load even when memory is too small");

@@ -41,7 +41,7 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
   }
   const bool known = available != kUnknownMemory;
   const auto careful = known ? static_cast<int64_t>(static_cast<double>(available) * kCacheShare) : available;
-  const int64_t contexts = std::min<int64_t>(kContextsOfCache, compile.max_outputs);
+  const int64_t contexts = std::min<int64_t>(kContextsOfCache, options.parallel);
   engine::LoadPlan chosen = plan(0, context * contexts, careful);
   if (chosen.context < context) chosen = plan(context, context, available);
   chosen.available_bytes = available;
@@ -80,7 +80,10 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   }
   backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
-  program::CompileOptions compile{rows.most, options.parallel, 0};
+  engine::EngineOptions engine;
+  engine.max_sequences = options.parallel;
+  engine.draft_tokens = draft_tokens(*backend_, options.draft_tokens);
+  program::CompileOptions compile{rows.most, engine.outputs(), 0};
   compile.batch_invariant = options.batch_invariant;
   compile.aside_rows = rows.aside;
   const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
@@ -90,9 +93,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   compile.cache_pages = engine::KvPool::pages_for(plan_.context);
   executable_ = backend_->compile(model_.program, model_.weights, compile);
 
-  engine::EngineOptions engine;
   engine.context = context;
-  engine.max_sequences = options.parallel;
   engine.max_rows = rows.most;
   engine.shallow_rows = rows.shallow;
   engine.long_step_seconds = serving_step_seconds(options.rows);

@@ -13,7 +13,7 @@ Batch::Batch(int64_t max_rows, int32_t max_sequences, int32_t pages_per_sequence
   for (auto* list : {&tokens_, &positions_, &sequences_, &slots_, &output_rows_}) {
     list->reserve(static_cast<size_t>(max_rows));
   }
-  draws_.reserve(static_cast<size_t>(max_sequences));
+  draws_.reserve(static_cast<size_t>(max_rows));
 }
 
 void Batch::clear() {

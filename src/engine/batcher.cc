@@ -42,18 +42,18 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
       vocabulary_(std::min(columns_, static_cast<size_t>(tokenizer.size()))),
       scratch_(vocabulary_),
       allowed_((vocabulary_ + 31) / 32) {
-  const size_t most = static_cast<size_t>(options.max_sequences) * columns_;
+  const auto outputs = static_cast<size_t>(options.outputs());
+  const size_t most = outputs * columns_;
   logits_ = executable.logits_memory();
   if (logits_.size() < most) {
     own_logits_.resize(most);
     logits_ = own_logits_;
   }
-  if (executable.finds_likeliest() && columns_ == vocabulary_)
-    likeliest_.resize(static_cast<size_t>(options.max_sequences * program::kLikeliest));
-  drawn_.resize(static_cast<size_t>(options.max_sequences));
-  for (auto* outputs : {&outputs_, &long_.outputs})
-    outputs->reserve(static_cast<size_t>(options.max_sequences));
-  whole_.reserve(static_cast<size_t>(options.max_sequences));
+  if (executable.finds_likeliest() && columns_ == vocabulary_) likeliest_.resize(outputs * kFew);
+  drawn_.resize(outputs);
+  for (auto* list : {&outputs_, &long_.outputs}) list->reserve(outputs);
+  whole_.reserve(outputs);
+  drafts_.reserve(static_cast<size_t>(DraftPace::kMostRows));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
 }
 
@@ -143,6 +143,8 @@ void Batcher::step_whole(std::span<const Chunk> chunks, const std::atomic<bool>*
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   count_step(chunks);
+  if (std::ranges::all_of(chunks, [](const Chunk& chunk) { return chunk.rows == 1; }))
+    draft_pace_.observe(batch_.rows(), seconds);
   take_tokens(outputs_, end);
   if (scheduler_.running().empty()) drop_ahead();
 }
@@ -220,8 +222,32 @@ program::StepOutput Batcher::run(const program::StepInput& input) {
   return output;
 }
 
+// Says what answers may go on with, as far as it is worth its time. Where an executable runs ahead, the next
+// step has begun before this one's tokens are known.
+void Batcher::draft() {
+  const std::span<const Sequence* const> running = scheduler_.running();
+  const int64_t rows = std::min(options_.draft_tokens + 1, options_.max_rows);
+  if (std::ssize(running) >= rows || executable_.runs_ahead()) return;
+  drafts_.clear();
+  for (const Sequence* sequence : running) {
+    if (sequence->uncomputed() > 1) return;  // a prompt is read
+    Job& job = jobs_.at(sequence->id);
+    Draft& draft = drafts_.emplace_back();
+    if (!job.request.use_drafts) continue;
+    job.lookup.look(sequence->tokens);
+    int64_t room = options_.context - std::ssize(sequence->tokens);
+    if (job.request.max_tokens > 0)
+      room = std::min(room, job.request.max_tokens - job.result.generated_tokens - 1);
+    draft.chances = job.lookup.chances();
+    draft.chances = draft.chances.first(std::min(draft.chances.size(), static_cast<size_t>(room)));
+  }
+  draft_pace_.choose(drafts_, rows);
+  for (size_t i = 0; i < drafts_.size(); ++i) scheduler_.draft(running[i]->id, drafts_[i].length);
+}
+
 // What the scheduler plans, begun; empty: there is nothing to do.
 std::span<const Chunk> Batcher::begin_planned() {
+  draft();
   const std::span<const Chunk> chunks = scheduler_.plan();
   if (chunks.empty()) return chunks;
   begin_admitted();
@@ -255,14 +281,14 @@ std::span<const Chunk> Batcher::take_ahead() {
 // Whether the step that has begun ahead has all of these rows, with the tokens that were drawn for them; then
 // outputs_ says whose its rows are.
 bool Batcher::match_ahead(std::span<const Chunk> chunks) {
-  outputs_.assign(ahead_.size(), 0);
+  outputs_.assign(ahead_.size(), Output{0});
   size_t at = 0;
   for (const Chunk& chunk : chunks) {
     while (at < ahead_.size() && ahead_[at].id != chunk.sequence->id) ++at;
     if (at == ahead_.size() || ahead_[at].position != chunk.first ||
         chunk.sequence->tokens.back() != drawn_[ahead_[at].output])
       return false;
-    outputs_[at] = chunk.sequence->id;
+    outputs_[at].id = chunk.sequence->id;
   }
   return true;
 }
@@ -279,7 +305,7 @@ void Batcher::begin_ahead(std::span<const Chunk> chunks) {
   next_.clear();
   size_t output = 0;
   for (const Chunk& chunk : chunks) {
-    while (outputs_[output] != chunk.sequence->id) ++output;
+    while (outputs_[output].id != chunk.sequence->id) ++output;
     if (!writes_on(jobs_.at(chunk.sequence->id))) continue;
     if (!scheduler_.make_room_ahead(chunk.sequence->id)) return;
     next_.push_back({chunk.sequence->id, chunk.first + 1, output});
@@ -326,7 +352,7 @@ void Batcher::begin_admitted() {
   }
 }
 
-void Batcher::fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vector<RequestId>& outputs) const {
+void Batcher::fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vector<Output>& outputs) const {
   batch.clear();
   outputs.clear();
   for (const Chunk& chunk : chunks) {
@@ -338,7 +364,13 @@ void Batcher::fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vecto
       batch.add(sequence.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), sequence.place, wanted,
                 wanted && likeliest_suffice(job) ? job.sampler->draw_after(0) : program::Draw{});
     }
-    if (chunk.last()) outputs.push_back(sequence.id);
+    if (chunk.last()) outputs.push_back({sequence.id});
+    for (int64_t i = 0; i < chunk.drafts; ++i) {
+      const int64_t at = std::ssize(sequence.tokens) + i;
+      const int32_t token = jobs_.at(sequence.id).lookup.found()[static_cast<size_t>(i)];
+      batch.add(token, static_cast<int32_t>(at), sequence.place, true);
+      outputs.push_back({sequence.id, at, token});
+    }
   }
 }
 
@@ -346,7 +378,9 @@ void Batcher::fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vecto
 void Batcher::count_step(std::span<const Chunk> chunks) {
   ++totals_.steps_total;
   for (const Chunk& chunk : chunks) {
-    totals_.rows_total += chunk.rows;
+    totals_.rows_total += chunk.rows + chunk.drafts;
+    totals_.draft_tokens_total += chunk.drafts;
+    if (chunk.drafts > 0) jobs_.at(chunk.sequence->id).result.draft_tokens += chunk.drafts;
     if (chunk.first >= chunk.sequence->prompt_tokens) continue;
     totals_.prompt_rows_total += chunk.rows;
     Job& job = jobs_.at(chunk.sequence->id);
@@ -358,7 +392,7 @@ void Batcher::count_step(std::span<const Chunk> chunks) {
 void Batcher::begin_batch() {
   whole_.clear();
   for (size_t i = 0; i < outputs_.size(); ++i)
-    if (!likeliest_suffice(jobs_.at(outputs_[i]))) whole_.push_back(static_cast<int32_t>(i));
+    if (!likeliest_suffice(jobs_.at(outputs_[i].id))) whole_.push_back(static_cast<int32_t>(i));
   few_ = !likeliest_.empty() &&
          (whole_.empty() || (executable_.keeps_logits() && whole_.size() < outputs_.size()));
   begun_ = few_ && whole_.empty() && !outputs_.empty() && executable_.runs_ahead();
@@ -412,11 +446,23 @@ std::optional<int32_t> Batcher::draw(Job& job, const Row& row) {
   return token;
 }
 
-// outputs: whose logits the step has given.
-void Batcher::take_tokens(std::span<const RequestId> outputs, int64_t time_ns) {
-  for (size_t i = 0; i < outputs.size(); ++i)
-    if (const auto job = jobs_.find(outputs[i]); job != jobs_.end())
-      take_token(job->second, outputs[i], row(i), time_ns);
+// outputs: whose logits the step has given. A drafted token's are worth something if it was right, and so was
+// all that was drafted before it.
+void Batcher::take_tokens(std::span<const Output> outputs, int64_t time_ns) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Output& output = outputs[i];
+    const auto found = jobs_.find(output.id);
+    if (found == jobs_.end()) continue;
+    Job& job = found->second;
+    if (output.drafted >= 0) {
+      const std::span<const int32_t> tokens = scheduler_.sequence(output.id).tokens;
+      if (std::ssize(tokens) != output.position + 1 || tokens.back() != output.drafted) continue;
+      scheduler_.accept(output.id);
+      ++job.result.accepted_tokens;
+      ++totals_.accepted_tokens_total;
+    }
+    take_token(job, output.id, row(i), time_ns);
+  }
 }
 
 void Batcher::take_token(Job& job, RequestId id, const Row& row, int64_t time_ns) {

@@ -1,8 +1,9 @@
 // Many requests on one executable, step by step: rows go in as the scheduler says, tokens are drawn from the
 // logits that come out, and listeners hear their text. Where the executable draws tokens itself, a step
 // begins while the one before it runs, so that a device never waits for the host; the host draws them again,
-// and what it draws counts. Where steps pause, a long one of prompts does so again and again, for steps
-// aside. One thread's business: an Engine's (engine.h), or a Generator's caller.
+// and what it draws counts. Elsewhere what an answer may go on with is drafted, and computed in the same
+// step. Where steps pause, a long one of prompts does so again and again, for steps aside. One thread's
+// business: an Engine's (engine.h), or a Generator's caller.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,9 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/draft_pace.h"
 #include "engine/engine.h"
+#include "engine/prompt_lookup.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "program/backend.h"
@@ -65,10 +68,18 @@ class Batcher {
     std::shared_ptr<Listener> listener;
     text::StopStream stops;
     std::optional<Sampler> sampler = {};  ///< from its admission on
+    PromptLookup lookup = {};
     text::Utf8Stream utf8 = {};
     Result result = {};
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
     bool cancelled = false;  ///< and ends with the long step that has its rows, and others'
+  };
+
+  /// A row of a step whose logits are wanted.
+  struct Output {
+    RequestId id;          ///< 0: nobody's any more
+    int64_t position = 0;  ///< the row's, and ...
+    int32_t drafted = -1;  ///< ... its token, if it was drafted; -1: it was drawn, or is the prompt's
   };
 
   /// What a step gives of a wanted row: all logits, or else the likeliest tokens.
@@ -88,7 +99,7 @@ class Batcher {
   struct LongStep {
     Batch batch;
     std::span<const Chunk> chunks = {};
-    std::vector<RequestId> outputs = {};
+    std::vector<Output> outputs = {};
     int64_t ns = 0;       ///< that it has run
     int64_t late_ns = 0;  ///< that it ran on when it was to pause, lately and at most
   };
@@ -108,7 +119,8 @@ class Batcher {
   bool writes_on(const Job& job) const;
   void drop_ahead();
   void begin_admitted();
-  void fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vector<RequestId>& outputs) const;
+  void draft();
+  void fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vector<Output>& outputs) const;
   /// Begins the batch, or runs it; row(i) is what it gives of output i once it has ended.
   void begin_batch();
   /// False: it was stopped, and gives nothing.
@@ -116,7 +128,7 @@ class Batcher {
   Row row(size_t i) const;
   /// Whether an answer's next token can be drawn from the likeliest ones.
   bool likeliest_suffice(const Job& job) const;
-  void take_tokens(std::span<const RequestId> outputs, int64_t time_ns);
+  void take_tokens(std::span<const Output> outputs, int64_t time_ns);
   void take_token(Job& job, RequestId id, const Row& row, int64_t time_ns);
   std::optional<int32_t> draw(Job& job, const Row& row);
   void finish(RequestId id, Job& job, Finish finish, std::string_view error);
@@ -137,13 +149,15 @@ class Batcher {
   SamplerScratch scratch_;
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;
-  std::vector<RequestId> outputs_;  ///< whose logits a step gives, in their order; 0: nobody's any more
-  std::vector<int32_t> whole_;      ///< which of those need all logits, where others have likeliest tokens
-  bool few_ = false;                ///< the step gives likeliest tokens
-  bool gave_up_ = false;            ///< the step before this one
-  bool begun_ = false;              ///< the step has begun, and its end is to be waited for
-  std::vector<AheadRow> ahead_;     ///< of the step that has begun after it; empty: none has
-  std::vector<AheadRow> next_;      ///< what ahead_ may become
+  std::vector<Output> outputs_;  ///< whose logits a step gives, in their order
+  std::vector<int32_t> whole_;   ///< which of those need all logits, where others have likeliest tokens
+  std::vector<Draft> drafts_;    ///< of the answers of the next step
+  DraftPace draft_pace_;
+  bool few_ = false;             ///< the step gives likeliest tokens
+  bool gave_up_ = false;         ///< the step before this one
+  bool begun_ = false;           ///< the step has begun, and its end is to be waited for
+  std::vector<AheadRow> ahead_;  ///< of the step that has begun after it; empty: none has
+  std::vector<AheadRow> next_;   ///< what ahead_ may become
   std::unordered_map<RequestId, Job> jobs_;
   static constexpr RequestId kNotPlanned = ~RequestId{0};
   std::atomic<RequestId> reads_{kNotPlanned};  ///< the one whose prompt is read, 0: several's, or no one's

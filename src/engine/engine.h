@@ -4,6 +4,7 @@
 // here are the thread, its inbox and its end.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -23,7 +24,7 @@ namespace sluice::engine {
 
 struct EngineOptions {
   int64_t context = 4096;      ///< tokens of a sequence at most, prompt and answer
-  int32_t max_sequences = 32;  ///< that run at once: the executable's output rows a step
+  int32_t max_sequences = 32;  ///< that run at once
   int64_t max_rows = 512;      ///< rows a step at most: the executable's
   int64_t shallow_rows = 0;    ///< of prompts, but for a deep one alone; 0: max_rows
   /// What a step that pauses may take, if it has more than 512 rows: another long prompt waits for its end.
@@ -36,6 +37,14 @@ struct EngineOptions {
   /// keep to it.
   double max_itl_ms = 1000;
   int64_t max_waiting = 1024;  ///< requests that wait at most; more are refused
+  /// Tokens that are drafted for an answer at most (prompt_lookup.h), so that one step computes several of
+  /// its tokens where the draft is right; up to DraftPace::kMostRows - 1, and the executable has
+  /// outputs() output rows. What is answered does not depend on it. 0: none. An executable that runs ahead
+  /// gets none.
+  int64_t draft_tokens = 0;
+
+  /// Output rows a step at most.
+  int64_t outputs() const { return std::max<int64_t>(max_sequences, 1 + draft_tokens); }
 };
 
 /// What runs in one place of the batch.
@@ -59,7 +68,9 @@ struct EngineStats {
   int64_t prompt_tokens_total = 0;  ///< of requests that left the queue
   int64_t cached_tokens_total = 0;  ///< of those: taken from the cache
   int64_t generated_tokens_total = 0;
-  int64_t prefix_hits_total = 0;  ///< requests of which something was cached
+  int64_t prefix_hits_total = 0;      ///< requests of which something was cached
+  int64_t draft_tokens_total = 0;     ///< that had rows in steps
+  int64_t accepted_tokens_total = 0;  ///< of those: were right
   int64_t preemptions_total = 0;
   int64_t steps_total = 0, rows_total = 0;
   int64_t prompt_rows_total = 0;                    ///< of rows_total: prompts'
@@ -70,7 +81,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  /// The executable must have been compiled for these options' max_rows, max_sequences outputs and pages;
+  /// The executable must have been compiled for these options' max_rows, outputs() and pages;
   /// nobody else uses it while the engine lives. Both must outlive the engine.
   Engine(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options);
   /// Stops as stop() does.

@@ -15,7 +15,9 @@ struct Reader : Listener {
   Result result;
 
   explicit Reader(const std::function<bool(std::string_view)>& callback) : on_text(callback) {}
-  void on_token(const TokenEvent& event) override { cancelled |= !on_text(event.text); }
+  void on_token(const TokenEvent& event) override {
+    if (!cancelled) cancelled = !on_text(event.text);  // a step may draw several tokens
+  }
   void on_end(RequestId, std::string_view text, const Result& how) override {
     ended = true;
     result = how;
@@ -26,7 +28,7 @@ struct Reader : Listener {
 }  // namespace
 
 Generator::Generator(program::Executable& executable, const text::Tokenizer& tokenizer, int64_t context,
-                     int64_t max_rows, int64_t shallow_rows)
+                     int64_t max_rows, int64_t shallow_rows, int64_t draft_tokens)
     : context_(context),
       batcher_(executable, tokenizer,
                {.context = context,
@@ -34,7 +36,8 @@ Generator::Generator(program::Executable& executable, const text::Tokenizer& tok
                 .max_rows = max_rows,
                 .shallow_rows = shallow_rows,
                 .pages = KvPool::pages_for(context),
-                .max_waiting = 1}) {}
+                .max_waiting = 1,
+                .draft_tokens = draft_tokens}) {}
 
 Result Generator::run(const Request& request, const std::function<bool(std::string_view)>& on_text,
                       const std::atomic<bool>* cancel) {

@@ -32,6 +32,7 @@ struct Request {
   bool show_special = false;  ///< control tokens become text too: their names
   bool ignore_end = false;    ///< end tokens are tokens like others: for benchmarks
   bool use_cache = true;      ///< rows of earlier requests may be taken over
+  bool use_drafts = true;     ///< as far as the engine has any
   int32_t top_logprobs = -1;  ///< -1: none; n: the token's log-probability and those of the n likeliest
   /// Which tokens may come next; the engine alone uses it from submit() on. Null: all.
   std::shared_ptr<text::TokenConstraint> constraint;
@@ -60,6 +61,8 @@ struct Result {
   int64_t queue_ns = 0;          ///< from submit() until it was first taken into a step's batch
   int64_t prompt_ns = 0;         ///< from then until the first token was there
   int64_t decode_ns = 0;         ///< all tokens after the first
+  int64_t draft_tokens = 0;      ///< that were drafted and computed
+  int64_t accepted_tokens = 0;   ///< of those: were right
   int32_t preemptions = 0;       ///< how often it gave its pages to others and came back
   Finish finish = Finish::Length;
   std::string stop;   ///< the stop string that ended it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 
@@ -83,11 +84,20 @@ void Scheduler::append(RequestId id, int32_t token) {
   sequence.tokens.push_back(token);
 }
 
+void Scheduler::draft(RequestId id, int64_t tokens) { sequences_.at(id)->drafted = tokens; }
+
+void Scheduler::accept(RequestId id) {
+  Sequence& sequence = *sequences_.at(id);
+  CHECK(sequence.place >= 0 && sequence.uncomputed() == 1, "request {}", id);
+  cache_.computed(sequence.pages, sequence.tokens, sequence.pages.rows + 1);
+}
+
 std::span<const Chunk> Scheduler::plan() {
   CHECK(!long_step_, "a long step has not ended");
   make_room_for_answers();
   admit_waiting();
   plan_answers(plan_);
+  plan_drafts(plan_);
   long_step_ = plan_long_step();
   plan_prompts(plan_, step_rows());
   if (long_step_)
@@ -141,6 +151,7 @@ void Scheduler::preempt_last() {
   cache_.close(last->pages, last->tokens);
   places_.push_back(last->place);
   last->place = -1;
+  last->drafted = 0;
   ++last->preemptions;
   ++preemptions_;
   preempted_.push_front(last);
@@ -242,6 +253,20 @@ void Scheduler::plan_answers(Plan& plan) {
     ++plan.answer_rows;
   }
   std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
+}
+
+// Adds rows for drafts, where no prompt is read and there are pages.
+void Scheduler::plan_drafts(Plan& plan) {
+  for (Chunk& chunk : plan.chunks) {
+    Sequence& sequence = *sequences_.at(chunk.sequence->id);
+    const int64_t drafts = std::exchange(sequence.drafted, 0);
+    const int64_t rows = std::ssize(sequence.tokens) + drafts;
+    if (!readers_.empty() || rows > options_.context || plan.answer_rows + drafts > options_.max_rows ||
+        !cache_.grow(sequence.pages, rows))
+      continue;
+    chunk.drafts = drafts;
+    plan.answer_rows += drafts;
+  }
 }
 
 // Whether the next step is a long one: its prompts have more rows than a step aside has room for. Then they

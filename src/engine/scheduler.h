@@ -6,11 +6,12 @@
 // computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
 // one row of every sequence that writes, and then rows of prompts, in equal shares: as many as there may be
 // of prompts (of one alone as its depth is worth), or, while somebody writes, as keep the step within
-// max_itl. Where steps can pause, prompts of more rows have long steps to themselves, which pause again and
-// again for steps aside: of who writes, and of short prompts, so that nobody waits for the end of a long step
-// who needs little. When pages run out the sequence admitted last goes back to the head of the queue; what it
-// computed stays cached as long as there is room. The one admitted first never gives up its pages, and the
-// cache holds a whole context, so there is always progress.
+// max_itl. Where no prompt is read answers may have rows of drafts behind theirs. Where steps can pause,
+// prompts of more rows have long steps to themselves, which pause again and again for steps aside: of who
+// writes, and of short prompts, so that nobody waits for the end of a long step who needs little. When pages
+// run out the sequence admitted last goes back to the head of the queue; what it computed stays cached as
+// long as there is room. The one admitted first never gives up its pages, and the cache holds a whole
+// context, so there is always progress.
 #pragma once
 
 #include <cstdint>
@@ -52,15 +53,18 @@ struct Sequence {
   int32_t place = -1;   ///< in the batch; -1: waiting
   SequencePages pages;  ///< while it runs
   bool in_long_step = false;
+  int64_t drafted = 0;  ///< tokens that may follow, for the next plan
 
   int64_t uncomputed() const { return std::ssize(tokens) - pages.rows; }
 };
 
-/// Consecutive rows of one sequence in a step. The last one's logits are wanted if it is the sequence's last.
+/// Consecutive rows of one sequence in a step. The last one's logits are wanted if it is the sequence's last,
+/// and so are those of drafted tokens, whose rows come behind it.
 struct Chunk {
   const Sequence* sequence;
   int64_t first;  ///< position
   int64_t rows;
+  int64_t drafts = 0;  ///< further rows
   bool last() const { return first + rows == std::ssize(sequence->tokens); }
 };
 
@@ -75,6 +79,11 @@ class Scheduler {
   void remove(RequestId id);
   /// A token that was drawn for a running sequence all of whose tokens are computed.
   void append(RequestId id, int32_t token);
+  /// Of a running sequence that writes: so many tokens may follow its last one, and the next plan may have
+  /// rows for them.
+  void draft(RequestId id, int64_t tokens);
+  /// The token that was appended last is the one that was drafted for its place: its row is computed, too.
+  void accept(RequestId id);
 
   /// The rows of the next step, one chunk a sequence; empty if and only if there is nothing to do. Not before
   /// a long step has ended.
@@ -115,8 +124,8 @@ class Scheduler {
   };
   struct Plan {
     std::vector<Chunk> chunks;
-    int64_t answer_rows = 0, prompt_rows = 0;
-    double prompt_depth = 0;  ///< where its prompts' rows begin, on average
+    int64_t answer_rows = 0, prompt_rows = 0;  ///< drafts count as answers'
+    double prompt_depth = 0;                   ///< where its prompts' rows begin, on average
   };
 
   void make_room_for_answers();
@@ -126,6 +135,7 @@ class Scheduler {
   bool admit(Sequence& sequence);
   bool waits_for_prefix(const Sequence& sequence);
   void plan_answers(Plan& plan);
+  void plan_drafts(Plan& plan);
   void plan_prompts(Plan& plan, int64_t most);
   bool plan_long_step();
   int64_t step_rows() const;

@@ -84,7 +84,9 @@ Json timings_json(const engine::Result& result) {
           {"prompt_per_second", rate(read, result.prompt_ns)},
           {"predicted_n", result.generated_tokens},
           {"predicted_ms", ms(result.decode_ns)},
-          {"predicted_per_second", rate(decoded, result.decode_ns)}};
+          {"predicted_per_second", rate(decoded, result.decode_ns)},
+          {"draft_n", result.draft_tokens},
+          {"draft_n_accepted", result.accepted_tokens}};
 }
 
 Json token_json(const Service& service, const TokenInfo& token) {

@@ -121,6 +121,7 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
   request.engine.max_tokens = completion.value_or(tokens.value_or(-1));
   request.engine.ignore_end = fields.boolean("ignore_eos").value_or(false);
   request.engine.use_cache = fields.boolean("cache_prompt").value_or(true);
+  request.engine.use_drafts = fields.integer("speculative.n_max", 0, INT32_MAX).value_or(1) > 0;
   request.choices = fields.integer("n", 1, kMostChoices).value_or(1);
   if (const auto open = fields.boolean("add_generation_prompt"))
     request.conversation.add_generation_prompt = *open;

@@ -60,6 +60,7 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
   request.max_tokens = fields.integer("max_tokens", -1, INT32_MAX).value_or(kDefaultTokens);
   request.ignore_end = fields.boolean("ignore_eos").value_or(false);
   request.use_cache = fields.boolean("cache_prompt").value_or(true);
+  request.use_drafts = fields.integer("speculative.n_max", 0, INT32_MAX).value_or(1) > 0;
   if (const auto top = fields.integer("logprobs", 0, engine::Request::kMostTopLogprobs))
     request.top_logprobs = static_cast<int32_t>(*top);
   const int64_t choices = fields.integer("n", 1, kMostChoices).value_or(1);

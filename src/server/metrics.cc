@@ -34,6 +34,8 @@ void engine_lines(std::string& out, const engine::EngineStats& stats) {
           stats.cached_tokens_total);
   counter("prefix_hits_total", "requests of which a beginning was in the cache", stats.prefix_hits_total);
   counter("generated_tokens_total", "tokens generated", stats.generated_tokens_total);
+  counter("draft_tokens_total", "tokens computed ahead of being drawn", stats.draft_tokens_total);
+  counter("accepted_tokens_total", "of those, tokens that were right", stats.accepted_tokens_total);
   counter("preemptions_total", "requests that had to give their pages to others", stats.preemptions_total);
   counter("steps_total", "steps of the model", stats.steps_total);
   counter("rows_total", "rows of all steps", stats.rows_total);

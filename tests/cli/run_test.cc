@@ -43,6 +43,21 @@ TEST_F(Run, GivesTheSameTextForTheSameSeedAndAnotherForAnother) {
   EXPECT_NE(one, run("run -n 40 -s 8 -p 'The king'").out);
 }
 
+TEST_F(Run, DraftsChangeNoText) {
+  const std::string tale = "The fox said to the crow: come down, my dear, and sing to me. ";
+  const std::string prompt = write("tale", tale + tale + tale);
+  for (const char* sampling : {"--temp 0", "-s 3"}) {
+    const CommandResult with = run(fmt::format("run -n 150 {} -f {}", sampling, prompt));
+    const CommandResult without = run(fmt::format("run -n 150 {} -f {} --draft-max 0", sampling, prompt));
+    EXPECT_EQ(with.out, without.out);
+    EXPECT_THAT(with.err, HasSubstr("drafted ones right)"));
+    EXPECT_THAT(without.err, testing::Not(HasSubstr("drafted")));
+  }
+  const CommandResult many = run("run --draft-max 8");
+  EXPECT_EQ(many.code, 2);
+  EXPECT_THAT(many.err, HasSubstr("--draft-max"));
+}
+
 TEST_F(Run, PrintsOnlyWhatItGenerated) {
   const CommandResult result = run("run -n 5 --temp 0 -p 'Once upon a time there was a'");
   EXPECT_EQ(result.code, 0);

@@ -50,7 +50,7 @@ struct Served {
         backend(backend::make_cpu_backend({.threads = 2})) {
     executable = backend->compile(model.program, model.weights,
                                   {.max_rows = options.max_rows,
-                                   .max_outputs = options.max_sequences,
+                                   .max_outputs = options.outputs(),
                                    .cache_pages = options.pages,
                                    .batch_invariant = batch_invariant,
                                    .aside_rows = aside_rows});
@@ -257,6 +257,40 @@ TEST(EngineModel, StepsThatPauseChangeNothing) {
   Served served(kTales, options, false, kFewRows - 1);
   const auto all = requests(served.tokenizer, 40);
   expect_same_together(served, all, one_by_one(served, all));
+}
+
+TEST(EngineModel, DraftsChangeNothing) {
+  EngineOptions options{.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60};
+  Served plain(kTales, options, false);
+  auto all = requests(plain.tokenizer, 120);
+  for (size_t i : {0, 3}) {  // a text that repeats itself, by a model that likes to
+    Request again = all[i];
+    again.prompt.insert(again.prompt.end(), all[i].prompt.begin(), all[i].prompt.end());
+    again.sampling.temperature = 0;
+    all.push_back(std::move(again));
+  }
+  const auto alone = one_by_one(plain, all);
+  for (const int64_t drafts : {1, 3, 7}) {
+    options.draft_tokens = drafts;
+    Served drafting(kTales, options, false);
+    Engine engine(*drafting.executable, drafting.tokenizer, drafting.options);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto listener = std::make_shared<Recorder>();
+      engine.submit(all[i], listener);
+      EXPECT_EQ(answer_of(*listener), alone[i]) << "request " << i << ", " << drafts << " drafted";
+    }
+    const EngineStats stats = engine.stats();
+    EXPECT_GT(stats.accepted_tokens_total, 20);
+    EXPECT_GT(stats.draft_tokens_total, stats.accepted_tokens_total) << "some were wrong, too";
+    EXPECT_TRUE(engine.drain(10));
+  }
+  options.draft_tokens = 7;
+  Served drafting(kTales, options, false);
+  expect_same_together(drafting, all, alone);
+  // With too few pages for all of them, and in long steps, too.
+  options.pages = 20, options.max_itl_ms = 0.1;
+  Served tight(kTales, options, false, kFewRows - 1);
+  expect_same_together(tight, all, alone);
 }
 
 TEST(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {

@@ -23,10 +23,14 @@ uint64_t chain(uint64_t before, int32_t token) {
   return z ^ (z >> 27);
 }
 
+/// What was drafted, by request.
+using Drafts = std::map<RequestId, Tokens>;
+
 /// The cache's memory, and what every row that a step reads must hold.
 class Device {
  public:
-  explicit Device(int64_t pages) : rows_(static_cast<size_t>(pages) * kPageRows) {}
+  Device(int64_t pages, const Drafts& drafts)
+      : rows_(static_cast<size_t>(pages) * kPageRows), drafts_(drafts) {}
 
   void run(std::span<const Chunk> chunks) {
     for (const Chunk& chunk : chunks) write(chunk);
@@ -47,6 +51,10 @@ class Device {
       value = chain(value, chunk.sequence->tokens.at(static_cast<size_t>(at)));
       if (at >= chunk.first) row(chunk, at) = value;
     }
+    for (int64_t i = 0; i < chunk.drafts; ++i) {
+      value = chain(value, drafts_.at(chunk.sequence->id).at(static_cast<size_t>(i)));
+      row(chunk, chunk.first + chunk.rows + i) = value;
+    }
   }
   void read(const Chunk& chunk) {
     uint64_t value = 0;
@@ -57,6 +65,7 @@ class Device {
   }
 
   std::vector<uint64_t> rows_;
+  const Drafts& drafts_;
 };
 
 /// What must hold of every plan, of one aside, too.
@@ -68,7 +77,8 @@ void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64
     ASSERT_GT(chunk.rows, 0);
     ASSERT_EQ(chunk.first, chunk.sequence->pages.rows);
     ASSERT_LE(chunk.first + chunk.rows, std::ssize(chunk.sequence->tokens));
-    rows += chunk.rows;
+    ASSERT_TRUE(chunk.drafts == 0 || (chunk.rows == 1 && chunk.last() && !aside && !scheduler.long_step()));
+    rows += chunk.rows + chunk.drafts;
   }
   ASSERT_LE(rows, max_rows);
   for (const Sequence* sequence : scheduler.running()) {
@@ -87,11 +97,12 @@ struct Shape {
   int32_t max_sequences;
   int64_t max_rows, context_pages, pages;
   uint32_t arrivals_percent, cancels_percent;
-  int64_t aside_rows = 0;
+  int64_t aside_rows = 0, draft_tokens = 0;
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) {
-  *out << shape.max_sequences << " sequences, " << shape.pages << " pages, " << shape.aside_rows << " aside";
+  *out << shape.max_sequences << " sequences, " << shape.pages << " pages, " << shape.aside_rows << " aside, "
+       << shape.draft_tokens << " drafted";
 }
 
 class SchedulerSimulation : public testing::TestWithParam<Shape> {};
@@ -106,13 +117,14 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
   // Shallow steps have a quarter of the rows: fewer than there are sequences in some shapes, 0 (all) in one.
   Scheduler scheduler(
       {context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4, shape.aside_rows});
-  Device device(shape.pages);
+  Drafts drafts;  // for the next step
+  Device device(shape.pages, drafts);
 
   std::map<RequestId, int64_t> wants;  // tokens of the answer, by request that has not ended
   std::map<RequestId, int> arrived;    // the step
   std::vector<Tokens> known;           // prompts and answers that later prompts begin with
   RequestId last_id = 0;
-  int64_t ended = 0, cancelled = 0, cached = 0, longest = 0, long_steps = 0, asides = 0;
+  int64_t ended = 0, cancelled = 0, cached = 0, longest = 0, long_steps = 0, asides = 0, accepted = 0;
   const auto arrive = [&](int step) {
     Tokens prompt;
     if (!known.empty() && below(4) > 0) {
@@ -139,19 +151,36 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
   };
 
   const auto outputs = [](std::span<const Chunk> chunks) {
-    std::vector<RequestId> draws;
+    std::vector<std::pair<RequestId, int64_t>> draws;  // and how many of its drafts had rows
     for (const Chunk& chunk : chunks)
-      if (chunk.last()) draws.push_back(chunk.sequence->id);
+      if (chunk.last()) draws.emplace_back(chunk.sequence->id, chunk.drafts);
     return draws;
   };
-  const auto draw = [&](const std::vector<RequestId>& draws, int step) {
-    for (const RequestId id : draws) {
-      const bool full = std::ssize(scheduler.sequence(id).tokens) == context;
-      if (--wants.at(id) == 0 || full) {
-        end(id, step);
-      } else {
-        scheduler.append(id, static_cast<int32_t>(below(3)));
+  const auto draw = [&](const std::vector<std::pair<RequestId, int64_t>>& draws, int step) {
+    for (const auto& [id, drafted] : draws) {
+      for (int64_t i = 0; i <= drafted; ++i) {
+        const bool full = std::ssize(scheduler.sequence(id).tokens) == context;
+        if (--wants.at(id) == 0 || full) {
+          end(id, step);
+          break;
+        }
+        const auto token = static_cast<int32_t>(below(3));
+        scheduler.append(id, token);
+        if (i == drafted || token != drafts.at(id).at(static_cast<size_t>(i))) break;
+        scheduler.accept(id);
+        scheduler.check();
+        ++accepted;
       }
+    }
+  };
+  const auto draft = [&] {
+    drafts.clear();
+    for (const Sequence* sequence : scheduler.running()) {
+      if (shape.draft_tokens == 0 || sequence->uncomputed() > 1) continue;
+      Tokens& tokens = drafts[sequence->id];
+      for (int64_t n = below(shape.draft_tokens + 1); n > 0; --n)
+        tokens.push_back(static_cast<int32_t>(below(3)));
+      scheduler.draft(sequence->id, std::ssize(tokens));
     }
   };
   const auto seconds = [&] { return 1e-3 * static_cast<double>(1 + below(100)); };
@@ -169,6 +198,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       ++cancelled;
     }
     if (!scheduler.long_step()) {
+      draft();
       chunks = scheduler.plan();
       ASSERT_EQ(chunks.empty(), wants.empty());
       check_plan(scheduler, chunks, shape.max_rows, false);
@@ -201,6 +231,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     draw(draws, step);
   }
   EXPECT_EQ(long_steps > 0 && asides > 0, shape.aside_rows > 0);
+  EXPECT_EQ(accepted > 100, shape.draft_tokens > 0) << accepted;
   EXPECT_EQ(ended, static_cast<int64_t>(last_id));
   EXPECT_EQ(scheduler.waiting(), 0);
   EXPECT_TRUE(scheduler.running().empty());
@@ -213,13 +244,15 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       static_cast<long long>(scheduler.preemptions()), static_cast<long long>(longest));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, SchedulerSimulation,
-                         testing::Values(Shape{1, 1, 16, 3, 3, 30, 2}, Shape{2, 4, 16, 4, 4, 40, 3},
-                                         Shape{3, 8, 64, 5, 9, 60, 5}, Shape{4, 8, 64, 5, 40, 60, 5},
-                                         Shape{5, 32, 128, 6, 60, 90, 10}, Shape{6, 3, 3, 4, 7, 20, 0},
-                                         Shape{7, 16, 512, 20, 24, 50, 30}, Shape{8, 64, 64, 3, 500, 100, 2},
-                                         Shape{9, 4, 64, 4, 5, 40, 3, 4}, Shape{10, 8, 64, 5, 40, 60, 5, 16},
-                                         Shape{11, 16, 128, 20, 24, 50, 30, 64}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, SchedulerSimulation,
+    testing::Values(Shape{1, 1, 16, 3, 3, 30, 2}, Shape{2, 4, 16, 4, 4, 40, 3}, Shape{3, 8, 64, 5, 9, 60, 5},
+                    Shape{4, 8, 64, 5, 40, 60, 5}, Shape{5, 32, 128, 6, 60, 90, 10},
+                    Shape{6, 3, 3, 4, 7, 20, 0}, Shape{7, 16, 512, 20, 24, 50, 30},
+                    Shape{8, 64, 64, 3, 500, 100, 2}, Shape{9, 4, 64, 4, 5, 40, 3, 4},
+                    Shape{10, 8, 64, 5, 40, 60, 5, 16}, Shape{11, 16, 128, 20, 24, 50, 30, 64},
+                    Shape{12, 1, 16, 3, 3, 30, 2, 0, 7}, Shape{13, 4, 16, 4, 4, 40, 3, 0, 3},
+                    Shape{14, 8, 64, 5, 9, 60, 5, 16, 7}, Shape{15, 16, 128, 20, 24, 50, 30, 64, 2}));
 
 // ------------------------------------------------------------------------------------------------------------
 

@@ -27,11 +27,12 @@ TEST_F(Api, ChatAnswersWhole) {
   EXPECT_EQ(answer["choices"][0]["message"]["reasoning_content"], "I think.");
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(answer["choices"][0]["logprobs"], nullptr);
-  const json usage = answer["usage"];
+  const json& usage = answer["usage"];
   EXPECT_EQ(usage["completion_tokens"], 28);  // 27 bytes and the end token
   EXPECT_EQ(usage["completion_tokens_details"]["reasoning_tokens"], 16);
   EXPECT_EQ(usage["total_tokens"], usage["prompt_tokens"].get<int>() + 28);
   EXPECT_EQ(answer["timings"]["predicted_n"], 28);
+  EXPECT_EQ(answer["timings"]["draft_n"], 0) << "this server drafts nothing";
   EXPECT_NE(reply.header("x-request-id"), "");
 }
 

@@ -1,0 +1,146 @@
+// sluice draftbench: how much sooner a text is there with drafts, when a model writes a file that resembles
+// its prompt. The model's own choice is overruled, token by token, so that what is written is the file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/assemble.h"
+#include "cli/commands.h"
+#include "cli/generation.h"
+#include "cli/loading.h"
+#include "cli/memory_view.h"
+#include "cli/output.h"
+#include "engine/generator.h"
+#include "engine/kv_pool.h"
+#include "text/constraint.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Options : GenerationOptions {
+  std::string before, after;
+  int repetitions = 1;
+  bool json = false;
+};
+
+/// Lets a model write nothing but these tokens.
+class Recital : public text::TokenConstraint {
+ public:
+  explicit Recital(std::span<const int32_t> tokens) : tokens_(tokens) {}
+  bool allowed(std::span<uint32_t> bits) override {
+    std::ranges::fill(bits, 0);
+    if (!may_end()) bits[static_cast<size_t>(tokens_[at_]) / 32] = 1u << (tokens_[at_] % 32);
+    return true;
+  }
+  bool accept(int32_t token) override {
+    if (may_end() || token != tokens_[at_]) return false;
+    ++at_;
+    return true;
+  }
+  bool may_end() const override { return at_ == tokens_.size(); }
+  std::unique_ptr<TokenConstraint> clone() const override { return std::make_unique<Recital>(*this); }
+
+ private:
+  std::span<const int32_t> tokens_;
+  size_t at_ = 0;
+};
+
+std::vector<int32_t> tokens_of(const text::Tokenizer& tokenizer, const std::string& path, bool begins) {
+  std::vector<int32_t> tokens = tokenizer.encode(read_file(path), begins);
+  if (tokens.empty()) fail("{}: no text", path);
+  return tokens;
+}
+
+void draftbench(const Options& options) {
+  const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
+  const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
+  engine::Request request{.prompt = tokens_of(tokenizer, options.before, true)};
+  std::vector<int32_t> after = tokens_of(tokenizer, options.after, false);
+  if (options.tokens > 0) after.resize(std::min(after.size(), static_cast<size_t>(options.tokens)));
+  request.max_tokens = std::ssize(after);
+  request.ignore_end = true;
+  request.sampling.temperature = 0;
+  const int64_t context = std::ssize(request.prompt) + std::ssize(after);
+  if (context > model.spec.context)
+    fail("both texts are {} tokens, the model was made for a context of {}", context, model.spec.context);
+
+  const auto backend =
+      make_backend(options.backend, options.threads, loading_of(options.no_repack, model.packed));
+  const int64_t drafts = draft_tokens(*backend, options.draft_tokens);
+  if (drafts == 0) fail("there are no drafts with --backend {} and --draft-max {}", backend->name(), drafts);
+  const PromptRows rows = prefill_rows(model.spec, *backend).within(context);
+  program::CompileOptions compile{rows.most, 1 + drafts, 0};
+  checked_plan(model, *backend, compile, context, options.force);
+  compile.cache_pages = engine::KvPool::pages_for(context);
+  const auto executable = backend->compile(model.program, model.weights, compile);
+
+  engine::Generator generator(*executable, tokenizer, context, rows.most, rows.shallow, drafts);
+
+  if (!options.json) {
+    fmt::print("{} on {}: {} tokens, then {} that are written\n\n", model.file.path(), backend->name(),
+               request.prompt.size(), after.size());
+    fmt::print("| drafts | tokens/s | drafted | right | tokens a step |\n");
+    fmt::print("|-------:|---------:|--------:|------:|--------------:|\n");
+  }
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (int i = 0; i < options.repetitions; ++i) {
+    for (const bool with : {false, true}) {
+      request.use_drafts = with;
+      request.constraint = std::make_shared<Recital>(after);
+      const engine::Result result = generator.run(request, [](std::string_view) { return true; });
+      const auto decoded = static_cast<double>(result.generated_tokens - 1);
+      const double rate = decoded * 1e9 / static_cast<double>(std::max<int64_t>(result.decode_ns, 1));
+      const double steps = decoded - static_cast<double>(result.accepted_tokens);
+      if (options.json) {
+        list.push_back({{"draft_max", with ? drafts : 0},
+                        {"prompt_tokens", result.prompt_tokens},
+                        {"tokens", result.generated_tokens},
+                        {"tokens_per_second", rate},
+                        {"draft_tokens", result.draft_tokens},
+                        {"accepted_tokens", result.accepted_tokens}});
+      } else {
+        print_text(fmt::format("| {:>6} | {:>8.2f} | {:>7} | {:>5} | {:>13.2f} |\n", with ? drafts : 0, rate,
+                               result.draft_tokens, result.accepted_tokens, decoded / std::max(steps, 1.0)));
+      }
+    }
+  }
+  if (options.json) print_text(list.dump(2) + "\n");
+}
+
+}  // namespace
+
+void add_draftbench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "draftbench", "Measure how much sooner an edited file is written with drafts than without");
+  command->add_option("before", options->before, "file that the prompt consists of")->required();
+  command->add_option("after", options->after, "file that is written behind it")->required();
+  command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
+  command->add_option("-n,--n-gen", options->tokens, "tokens to write at most; -1: all of the file's")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->capture_default_str();
+  command->add_option("-r,--repetitions", options->repetitions, "turns without drafts and with them")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->add_option("--backend", options->backend, "cpu or ref")->capture_default_str();
+  add_draft_option(*command, *options);
+  command->add_flag("--force", options->force, "load even when memory is too small");
+  command->add_flag("--json", options->json, "print JSON");
+  add_loading_option(*command, options->no_repack);
+  add_cache_option(*command, options->cache);
+  command->footer(
+      "What a model would write itself does not matter, only how long it takes to write this: so a file of\n"
+      "`sluice synth` does. Only decoding is timed.");
+  command->callback([options] { draftbench(*options); });
+}
+
+}  // namespace sluice::cli

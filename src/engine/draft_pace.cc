@@ -1,0 +1,71 @@
+#include "engine/draft_pace.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace sluice::engine {
+
+void DraftPace::observe(int64_t rows, double seconds) {
+  constexpr double kForget = 0.25;  // of what was known at the last step of as many rows, unless ...
+  constexpr int64_t kLong = 32;     // ... that is so many steps ago
+  if (rows < 1 || rows > kMostRows) return;
+  Seen& seen = seen_[static_cast<size_t>(rows)];
+  const bool afresh = seen.seconds == 0 || step_ - seen.step > kLong;
+  seen = {afresh ? seconds : seen.seconds + kForget * (seconds - seen.seconds), ++step_};
+}
+
+// Between numbers of rows that were seen; beyond them it is hoped for the best, and soon known better. 0: of
+// so few rows nothing is known.
+double DraftPace::expected_seconds(int64_t rows) const {
+  constexpr double kHope = 0.02;  // that a further row adds
+  // What was not seen for long may be quicker by now: some day it looks worth a try.
+  constexpr double kStale = 0.9995;  // a step
+  const auto seconds = [this](int64_t r) {
+    const Seen& seen = seen_[static_cast<size_t>(r)];
+    return seen.seconds * std::pow(kStale, static_cast<double>(step_ - seen.step));
+  };
+  int64_t below = rows, above = rows;
+  while (below > 0 && seconds(below) == 0) --below;
+  if (below == 0) return 0;
+  while (above < kMostRows && seconds(above) == 0) ++above;
+  const auto further = static_cast<double>(rows - below);
+  if (seconds(above) == 0) return seconds(below) * (1 + kHope * further);
+  if (above == below) return seconds(below);
+  return seconds(below) + (seconds(above) - seconds(below)) * further / static_cast<double>(above - below);
+}
+
+void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows) const {
+  constexpr double kWorth = 1.02;  // times as many tokens a second
+  CHECK(most_rows <= kMostRows, "{} rows", most_rows);
+  for (Draft& draft : drafts) draft.length = 0;
+  auto rows = std::ssize(drafts);
+  if (rows == 0 || rows >= most_rows || expected_seconds(rows) == 0) return;
+  // One token more at a time, the likeliest there is; those from the best number of rows on are taken back.
+  std::array<double, kMostRows> chances{};  // that all of a draft's tokens up to its next one are right
+  std::array<size_t, kMostRows> order{};
+  const auto next = [&](size_t i) {
+    const Draft& draft = drafts[i];
+    const auto at = static_cast<size_t>(draft.length);
+    return at < draft.chances.size() ? chances[i] * draft.chances[at] : 0.0;
+  };
+  chances.fill(1);
+  auto tokens = static_cast<double>(rows);
+  double best = tokens / expected_seconds(rows);
+  size_t added = 0, worth = 0;
+  for (; rows < most_rows; ++added) {
+    size_t likeliest = 0;
+    for (size_t i = 1; i < drafts.size(); ++i)
+      if (next(i) > next(likeliest)) likeliest = i;
+    if (next(likeliest) == 0) break;
+    tokens += chances[likeliest] = next(likeliest);
+    ++drafts[likeliest].length;
+    order[added] = likeliest;
+    const double rate = tokens / expected_seconds(++rows);
+    if (rate > kWorth * best) best = rate, worth = added + 1;
+  }
+  while (added > worth) --drafts[order[--added]].length;
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,67 @@
+// sluice draftbench: what is written is the file, and a file like the prompt takes fewer steps.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/command.h"
+
+namespace sluice::cli {
+namespace {
+
+using nlohmann::json;
+using test::CommandResult;
+using testing::HasSubstr;
+
+class DraftBench : public testing::Test, public test::CommandFolder {
+ protected:
+  DraftBench() : CommandFolder("draftbench") {}
+
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+};
+
+TEST_F(DraftBench, AnEditedFileTakesFewerSteps) {
+  std::string before, after;
+  for (int i = 0; i < 12; ++i) {
+    before += fmt::format("In the {} house there lived a king who had {} sons.\n", i * 7, i + 2);
+    after += fmt::format("In the {} house there lived a queen who had {} sons.\n", i * 7, i + 2);
+  }
+  const std::string files = write("before", before) + " " + write("after", after);
+  const CommandResult result = run("draftbench -r 2 -n 200 --json " + files);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json list = json::parse(result.out);
+  ASSERT_EQ(list.size(), 4u);
+  for (size_t i = 0; i < list.size(); ++i) {
+    EXPECT_EQ(list[i]["draft_max"], i % 2 == 0 ? 0 : 7);
+    EXPECT_EQ(list[i]["tokens"], 200);
+    EXPECT_GT(list[i]["tokens_per_second"], 0);
+    EXPECT_EQ(list[i]["draft_tokens"] > 0, i % 2 == 1);
+  }
+  EXPECT_GT(list[1]["accepted_tokens"], 60);
+  EXPECT_GE(list[1]["draft_tokens"], list[1]["accepted_tokens"]);
+  const CommandResult table = run("draftbench -n 40 --draft-max 3 " + files);
+  EXPECT_THAT(table.out, HasSubstr("| drafts | tokens/s | drafted | right | tokens a step |"));
+  EXPECT_THAT(table.out, HasSubstr("|      3 |"));
+}
+
+TEST_F(DraftBench, SaysWhatIsWrong) {
+  const std::string text = write("text", "A fox and a crow."), empty = write("empty", "");
+  EXPECT_EQ(run("draftbench " + text).code, 2);
+  const CommandResult none = run("draftbench " + text + " " + empty);
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("empty: no text"));
+  EXPECT_THAT(run("draftbench " + text + " " + path("nowhere")).err, HasSubstr("nowhere"));
+  EXPECT_THAT(run("draftbench --draft-max 0 " + text + " " + text).err, HasSubstr("no drafts"));
+  std::string longer;
+  for (int i = 0; i < 2000; ++i) longer += "A fox. ";
+  EXPECT_THAT(run("draftbench " + text + " " + write("longer", longer)).err,
+              HasSubstr("the model was made for a context of"));
+}
+
+}  // namespace
+}  // namespace sluice::cli
