@@ -24,6 +24,10 @@ RequestId only_reader(std::span<const Chunk> chunks) {
   return reader;
 }
 
+bool only_answers(std::span<const Chunk> chunks) {
+  return std::ranges::all_of(chunks, [](const Chunk& chunk) { return chunk.rows == 1; });
+}
+
 }  // namespace
 
 Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
@@ -143,8 +147,7 @@ void Batcher::step_whole(std::span<const Chunk> chunks, const std::atomic<bool>*
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   count_step(chunks);
-  if (std::ranges::all_of(chunks, [](const Chunk& chunk) { return chunk.rows == 1; }))
-    draft_pace_.observe(batch_.rows(), seconds);
+  if (only_answers(chunks)) draft_pace_.observe(batch_.rows(), seconds);
   take_tokens(outputs_, end);
   if (scheduler_.running().empty()) drop_ahead();
 }
@@ -174,6 +177,7 @@ void Batcher::step_long(const std::atomic<bool>* stop, const std::atomic<bool>* 
 
 // The seconds that it took; 0: nobody needs one.
 double Batcher::step_aside() {
+  draft();
   const std::span<const Chunk> chunks = scheduler_.plan_aside();
   begin_admitted();
   if (chunks.empty()) return 0;
@@ -187,6 +191,7 @@ double Batcher::step_aside() {
   totals_.step_seconds_total += seconds;
   scheduler_.computed_aside(seconds);
   count_step(chunks);
+  if (only_answers(chunks)) draft_pace_.observe(batch_.rows(), seconds);
   take_tokens(outputs_, end);
   return seconds;
 }
@@ -226,10 +231,12 @@ program::StepOutput Batcher::run(const program::StepInput& input) {
 // step has begun before this one's tokens are known.
 void Batcher::draft() {
   const std::span<const Sequence* const> running = scheduler_.running();
+  const auto takes_part = [](const Sequence* sequence) { return !sequence->in_long_step; };
   const int64_t rows = std::min(options_.draft_tokens + 1, options_.max_rows);
-  if (std::ssize(running) >= rows || executable_.runs_ahead()) return;
+  if (std::ranges::count_if(running, takes_part) >= rows || executable_.runs_ahead()) return;
   drafts_.clear();
   for (const Sequence* sequence : running) {
+    if (!takes_part(sequence)) continue;
     if (sequence->uncomputed() > 1) return;  // a prompt is read
     Job& job = jobs_.at(sequence->id);
     Draft& draft = drafts_.emplace_back();
@@ -242,7 +249,8 @@ void Batcher::draft() {
     draft.chances = draft.chances.first(std::min(draft.chances.size(), static_cast<size_t>(room)));
   }
   draft_pace_.choose(drafts_, rows);
-  for (size_t i = 0; i < drafts_.size(); ++i) scheduler_.draft(running[i]->id, drafts_[i].length);
+  for (auto draft = drafts_.begin(); const Sequence* sequence : running)
+    if (takes_part(sequence)) scheduler_.draft(sequence->id, (draft++)->length);
 }
 
 // What the scheduler plans, begun; empty: there is nothing to do.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "base/check.h"
 
@@ -97,7 +96,7 @@ std::span<const Chunk> Scheduler::plan() {
   make_room_for_answers();
   admit_waiting();
   plan_answers(plan_);
-  plan_drafts(plan_);
+  plan_drafts(plan_, options_.max_rows);
   long_step_ = plan_long_step();
   plan_prompts(plan_, step_rows());
   if (long_step_)
@@ -114,6 +113,7 @@ std::span<const Chunk> Scheduler::plan_aside() {
   plan_answers(aside_);
   const int64_t short_prompt = kShortPrompt * options_.aside_rows;
   std::erase_if(readers_, [short_prompt](const Sequence* s) { return s->uncomputed() > short_prompt; });
+  plan_drafts(aside_, options_.aside_rows);
   plan_prompts(aside_, options_.aside_rows - aside_.answer_rows);
   return aside_.chunks;
 }
@@ -255,18 +255,20 @@ void Scheduler::plan_answers(Plan& plan) {
   std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
 }
 
-// Adds rows for drafts, where no prompt is read and there are pages.
-void Scheduler::plan_drafts(Plan& plan) {
+// Adds rows for drafts, where the step has no prompts and there are pages.
+void Scheduler::plan_drafts(Plan& plan, int64_t most_rows) {
   for (Chunk& chunk : plan.chunks) {
     Sequence& sequence = *sequences_.at(chunk.sequence->id);
-    const int64_t drafts = std::exchange(sequence.drafted, 0);
+    const int64_t drafts = sequence.drafted;
     const int64_t rows = std::ssize(sequence.tokens) + drafts;
-    if (!readers_.empty() || rows > options_.context || plan.answer_rows + drafts > options_.max_rows ||
+    if (!readers_.empty() || rows > options_.context || plan.answer_rows + drafts > most_rows ||
         !cache_.grow(sequence.pages, rows))
       continue;
     chunk.drafts = drafts;
     plan.answer_rows += drafts;
   }
+  for (Sequence* sequence : running_)
+    sequence->drafted = 0;  // also of who has no page, and is not in the plan
 }
 
 // Whether the next step is a long one: its prompts have more rows than a step aside has room for. Then they

@@ -6,7 +6,7 @@
 // computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
 // one row of every sequence that writes, and then rows of prompts, in equal shares: as many as there may be
 // of prompts (of one alone as its depth is worth), or, while somebody writes, as keep the step within
-// max_itl. Where no prompt is read answers may have rows of drafts behind theirs. Where steps can pause,
+// max_itl. In steps without prompts answers may have rows of drafts behind theirs. Where steps can pause,
 // prompts of more rows have long steps to themselves, which pause again and again for steps aside: of who
 // writes, and of short prompts, so that nobody waits for the end of a long step who needs little. When pages
 // run out the sequence admitted last goes back to the head of the queue; what it computed stays cached as
@@ -79,8 +79,8 @@ class Scheduler {
   void remove(RequestId id);
   /// A token that was drawn for a running sequence all of whose tokens are computed.
   void append(RequestId id, int32_t token);
-  /// Of a running sequence that writes: so many tokens may follow its last one, and the next plan may have
-  /// rows for them.
+  /// Of a running sequence that writes: so many tokens may follow its last one, and the next plan, or the
+  /// next one aside, may have rows for them.
   void draft(RequestId id, int64_t tokens);
   /// The token that was appended last is the one that was drafted for its place: its row is computed, too.
   void accept(RequestId id);
@@ -135,7 +135,7 @@ class Scheduler {
   bool admit(Sequence& sequence);
   bool waits_for_prefix(const Sequence& sequence);
   void plan_answers(Plan& plan);
-  void plan_drafts(Plan& plan);
+  void plan_drafts(Plan& plan, int64_t most_rows);
   void plan_prompts(Plan& plan, int64_t most);
   bool plan_long_step();
   int64_t step_rows() const;

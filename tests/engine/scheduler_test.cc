@@ -77,7 +77,7 @@ void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64
     ASSERT_GT(chunk.rows, 0);
     ASSERT_EQ(chunk.first, chunk.sequence->pages.rows);
     ASSERT_LE(chunk.first + chunk.rows, std::ssize(chunk.sequence->tokens));
-    ASSERT_TRUE(chunk.drafts == 0 || (chunk.rows == 1 && chunk.last() && !aside && !scheduler.long_step()));
+    ASSERT_TRUE(chunk.drafts == 0 || (chunk.rows == 1 && chunk.last() && (aside || !scheduler.long_step())));
     rows += chunk.rows + chunk.drafts;
   }
   ASSERT_LE(rows, max_rows);
@@ -210,6 +210,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       long_steps += scheduler.long_step();
     }
     if (scheduler.long_step()) {
+      draft();
       const auto aside = scheduler.plan_aside();
       check_plan(scheduler, aside, shape.aside_rows, true);
       if (testing::Test::HasFatalFailure()) return;
@@ -370,6 +371,30 @@ TEST(Scheduler, WhoNeedsLittleGoesAsideOfALongStep) {
   scheduler.computed(5);
   EXPECT_FALSE(scheduler.long_step());
   EXPECT_EQ(scheduler.sequence(6).uncomputed(), 0);
+  scheduler.check();
+}
+
+TEST(Scheduler, ADraftIsForOnePlan) {
+  Scheduler scheduler({256, 3, 16, 6, 1.0, 0, 8});
+  scheduler.add(1, Tokens(64, 1), "");
+  while (scheduler.sequence(1).uncomputed() > 0) scheduler.plan(), scheduler.computed(0.1);
+  scheduler.append(1, 1);
+  scheduler.draft(1, 3);
+  scheduler.add(2, Tokens(180, 2), "");
+  EXPECT_EQ(scheduler.plan().front().drafts, 0) << "a prompt is read";
+  ASSERT_TRUE(scheduler.long_step());
+  scheduler.draft(1, 3);
+  const auto aside = scheduler.plan_aside();
+  ASSERT_EQ(aside.size(), 1u);
+  EXPECT_EQ(aside.front().drafts, 3) << "not aside";
+  scheduler.computed_aside(0.1);
+  for (int32_t i = 0; i < 2; ++i) {
+    scheduler.append(1, 1);
+    scheduler.accept(1);
+  }
+  EXPECT_EQ(scheduler.sequence(1).pages.rows, 67);
+  scheduler.append(1, 2);
+  EXPECT_EQ(scheduler.plan_aside().front().drafts, 0) << "it was for that one";
   scheduler.check();
 }
 
