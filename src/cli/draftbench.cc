@@ -51,8 +51,8 @@ class Recital : public text::TokenConstraint {
   size_t at_ = 0;
 };
 
-std::vector<int32_t> tokens_of(const text::Tokenizer& tokenizer, const std::string& path, bool begins) {
-  std::vector<int32_t> tokens = tokenizer.encode(read_file(path), begins);
+std::vector<int32_t> tokens_of(const text::Tokenizer& tokenizer, const std::string& path) {
+  std::vector<int32_t> tokens = tokenizer.encode(read_file(path), false);
   if (tokens.empty()) fail("{}: no text", path);
   return tokens;
 }
@@ -60,8 +60,8 @@ std::vector<int32_t> tokens_of(const text::Tokenizer& tokenizer, const std::stri
 void draftbench(const Options& options) {
   const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
-  engine::Request request{.prompt = tokens_of(tokenizer, options.before, true)};
-  std::vector<int32_t> after = tokens_of(tokenizer, options.after, false);
+  engine::Request request{.prompt = tokens_of(tokenizer, options.before)};
+  std::vector<int32_t> after = tokens_of(tokenizer, options.after);
   if (options.tokens > 0) after.resize(std::min(after.size(), static_cast<size_t>(options.tokens)));
   request.max_tokens = std::ssize(after);
   request.ignore_end = true;

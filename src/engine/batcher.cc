@@ -87,8 +87,9 @@ void Batcher::add(RequestId id, Request request, std::shared_ptr<Listener> liste
   ++totals_.requests_total;
   text::StopStream stops(request.stops);
   std::vector<int32_t> prompt = std::move(request.prompt);
-  const auto [at, added] =
-      jobs_.try_emplace(id, Job{std::move(request), std::move(listener), std::move(stops)});
+  PromptLookup lookup(std::move(request.prediction));
+  const auto [at, added] = jobs_.try_emplace(
+      id, Job{std::move(request), std::move(listener), std::move(stops), std::nullopt, std::move(lookup)});
   CHECK(added, "request {}", id);
   Job& job = at->second;
   job.added_ns = time_ns;

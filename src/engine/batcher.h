@@ -68,7 +68,7 @@ class Batcher {
     std::shared_ptr<Listener> listener;
     text::StopStream stops;
     std::optional<Sampler> sampler = {};  ///< from its admission on
-    PromptLookup lookup = {};
+    PromptLookup lookup;
     text::Utf8Stream utf8 = {};
     Result result = {};
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet

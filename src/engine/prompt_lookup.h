@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace sluice::engine {
@@ -14,6 +15,9 @@ namespace sluice::engine {
 class PromptLookup {
  public:
   static constexpr int64_t kMostTokens = 7;  ///< found at a time
+
+  /// `prediction`: tokens of which some are likely to come; they are looked up as though they had been said.
+  explicit PromptLookup(std::vector<int32_t> prediction = {}) : text_(std::move(prediction)) {}
 
   /// Reads what the sequence has grown by since the last call, and finds what may follow. Its other tokens
   /// are the same.
@@ -30,16 +34,17 @@ class PromptLookup {
   /// More tokens that agree say no more.
   static constexpr size_t kMostAgree = 32;
 
-  void learn(std::span<const int32_t> tokens);
-  void index(std::span<const int32_t> tokens);
-  size_t agreeing(std::span<const int32_t> tokens, size_t place) const;
+  void learn(std::span<const int32_t> came);
+  void index();
+  size_t agreeing(size_t place) const;
 
+  std::vector<int32_t> text_;  ///< the prediction, and all that was said
   /// By a hash of as many tokens: the place behind where they stood last; 0: nowhere, or elsewhere.
   std::array<std::vector<int32_t>, kLengths.size()> places_;
-  size_t known_ = 0;    ///< tokens at the last call
+  size_t known_ = 0;    ///< tokens of the sequence, at the last call
   size_t indexed_ = 0;  ///< places
   size_t place_ = 0;    ///< whose tokens were found at the last call; it goes on with the sequence; 0: none
-  size_t agree_ = 0;    ///< tokens before it, and before the sequence's end
+  size_t agree_ = 0;    ///< tokens before it that are those at the end
   std::array<int32_t, kMostTokens> found_{};
   std::array<double, kMostTokens> chances_{};
   int64_t count_ = 0;

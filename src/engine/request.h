@@ -33,6 +33,9 @@ struct Request {
   bool ignore_end = false;    ///< end tokens are tokens like others: for benchmarks
   bool use_cache = true;      ///< rows of earlier requests may be taken over
   bool use_drafts = true;     ///< as far as the engine has any
+  /// Tokens of which some are likely to come: drafts are looked up there, too. The answer does not depend on
+  /// it.
+  std::vector<int32_t> prediction = {};
   int32_t top_logprobs = -1;  ///< -1: none; n: the token's log-probability and those of the n likeliest
   /// Which tokens may come next; the engine alone uses it from submit() on. Null: all.
   std::shared_ptr<text::TokenConstraint> constraint;

@@ -94,6 +94,34 @@ void read_logprobs(Fields& fields, engine::Request& request) {
   if (wanted) request.top_logprobs = static_cast<int32_t>(top.value_or(0));
 }
 
+/// Predicted outputs: {"type": "content", "content": a text, or parts of it}.
+void read_prediction(Fields& fields, const Service& service, engine::Request& request) {
+  const Json* prediction = fields.object("prediction");
+  if (!prediction) return;
+  Fields inner(*prediction, "prediction");
+  inner.choice("type", {"content"});
+  std::string text;
+  const Json* content = inner.any("content");
+  if (content && content->is_string()) {
+    text = content->get<std::string>();
+  } else if (content && content->is_array()) {
+    for (size_t i = 0; i < content->size(); ++i) {
+      const std::string path = fmt::format("prediction.content[{}]", i);
+      if (!(*content)[i].is_object()) bad_field(path, "expected an object, not {}", json_kind((*content)[i]));
+      Fields part((*content)[i], path);
+      part.choice("type", {"text"});
+      text += part.string("text").value_or("");
+      part.finish();
+    }
+  } else {
+    bad_field("prediction.content", "expected a string or an array of parts");
+  }
+  inner.finish();
+  request.prediction = service.tokenizer.encode(text, false);
+  if (std::ssize(request.prediction) > service.engine.options().context)
+    request.prediction.resize(static_cast<size_t>(service.engine.options().context));  // no more can be said
+}
+
 ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& options) {
   Fields fields(body);
   ChatRequest request;
@@ -121,6 +149,7 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
   request.engine.max_tokens = completion.value_or(tokens.value_or(-1));
   request.engine.ignore_end = fields.boolean("ignore_eos").value_or(false);
   request.engine.use_cache = fields.boolean("cache_prompt").value_or(true);
+  read_prediction(fields, service, request.engine);
   request.engine.use_drafts = fields.integer("speculative.n_max", 0, INT32_MAX).value_or(1) > 0;
   request.choices = fields.integer("n", 1, kMostChoices).value_or(1);
   if (const auto open = fields.boolean("add_generation_prompt"))
@@ -145,7 +174,6 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
                  "prompt_cache_retention",
                  "verbosity",
                  "modalities",
-                 "prediction",
                  "web_search_options",
                  "keep_alive",
                  "options",

@@ -51,6 +51,14 @@ TEST(PromptLookup, GoesOnCopyingBehindATokenThatWasReplaced) {
   EXPECT_EQ(found(lookup, tokens).front(), 112);
 }
 
+TEST(PromptLookup, APredictionIsLookedUpThoughNobodySaidIt) {
+  PromptLookup lookup({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+  EXPECT_EQ(found(lookup, {50, 51}), Tokens());
+  EXPECT_EQ(found(lookup, {50, 51, 3, 4}), Tokens({5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(found(lookup, {50, 51, 3, 4, 5, 6, 70}), Tokens());
+  EXPECT_EQ(found(lookup, {50, 51, 3, 4, 5, 6, 70, 8, 9}).front(), 10);
+}
+
 // Against a search of the whole sequence: what is found did follow the same tokens, and something is found
 // whenever the last four tokens stood there before.
 TEST(PromptLookup, FindsWhatASearchFinds) {
@@ -234,6 +242,16 @@ TEST(Drafts, ARepeatedTextTakesFewerStepsAndIsTheSame) {
   EXPECT_EQ(without.most_outputs, 1);
   EXPECT_EQ(without.result.draft_tokens + without.result.accepted_tokens, 0);
   EXPECT_EQ(without.steps, 2 * std::ssize(line) + 2);
+}
+
+TEST(Drafts, APredictedTextTakesFewerSteps) {
+  const std::string text = "The quick brown fox jumps over the lazy dog, and nobody minds it at all.";
+  const Tokens said(text.begin(), text.end());
+  const Recital plain = recite(text, {.prompt = {'x'}}, 7);
+  const Recital predicted = recite(text, {.prompt = {'x'}, .prediction = said}, 7);
+  EXPECT_EQ(plain.text, text);
+  EXPECT_EQ(predicted.text, text);
+  EXPECT_LT(predicted.steps, plain.steps / 2);
 }
 
 TEST(Drafts, AnswersEndWhereTheyWould) {

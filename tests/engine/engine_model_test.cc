@@ -270,6 +270,8 @@ TEST(EngineModel, DraftsChangeNothing) {
     all.push_back(std::move(again));
   }
   const auto alone = one_by_one(plain, all);
+  all[6].prediction = alone[6].tokens;
+  all[7].prediction = alone[1].tokens;
   for (const int64_t drafts : {1, 3, 7}) {
     options.draft_tokens = drafts;
     Served drafting(kTales, options, false);

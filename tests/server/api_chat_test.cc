@@ -36,6 +36,25 @@ TEST_F(Api, ChatAnswersWhole) {
   EXPECT_NE(reply.header("x-request-id"), "");
 }
 
+TEST_F(Api, PredictionsChangeNothing) {
+  say("</think>Hello, you!");
+  for (const json& content : {json("Hello, you!"), json::array({{{"type", "text"}, {"text", "Hello, "}}})}) {
+    const Reply reply =
+        post("/v1/chat/completions", chat({{"prediction", {{"type", "content"}, {"content", content}}}}));
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.json()["choices"][0]["message"]["content"], "Hello, you!");
+  }
+  const auto refused = [this](const json& prediction) {
+    const Reply reply = post("/v1/chat/completions", chat({{"prediction", prediction}}));
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    return reply.json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_THAT(refused({{"type", "content"}}), HasSubstr("prediction.content"));
+  EXPECT_THAT(refused({{"type", "image"}, {"content", "x"}}), HasSubstr("prediction.type"));
+  EXPECT_THAT(refused({{"type", "content"}, {"content", {1}}}), HasSubstr("prediction.content[0]"));
+  EXPECT_THAT(refused("text"), HasSubstr("prediction"));
+}
+
 TEST_F(Api, ChatStreams) {
   say("I think.</think>Hello, you! \xF0\x9F\xA6\x8A");
   const auto list = chunks(
