@@ -10,10 +10,12 @@ namespace sluice::engine {
 void DraftPace::observe(int64_t rows, double seconds) {
   constexpr double kForget = 0.25;  // of what was known at the last step of as many rows, unless ...
   constexpr int64_t kLong = 32;     // ... that is so many steps ago
+  constexpr double kHeldUp = 1.3;   // more than so many times what was known is a step that was held up
   if (rows < 1 || rows > kMostRows) return;
   Seen& seen = seen_[static_cast<size_t>(rows)];
   const bool afresh = seen.seconds == 0 || step_ - seen.step > kLong;
-  seen = {afresh ? seconds : seen.seconds + kForget * (seconds - seen.seconds), ++step_};
+  const double took = afresh ? seconds : std::min(seconds, kHeldUp * seen.seconds);
+  seen = {afresh ? took : seen.seconds + kForget * (took - seen.seconds), ++step_};
 }
 
 // Between numbers of rows that were seen; beyond them it is hoped for the best, and soon known better. 0: of
