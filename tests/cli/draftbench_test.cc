@@ -57,6 +57,8 @@ TEST_F(DraftBench, SaysWhatIsWrong) {
   EXPECT_THAT(none.err, HasSubstr("empty: no text"));
   EXPECT_THAT(run("draftbench " + text + " " + path("nowhere")).err, HasSubstr("nowhere"));
   EXPECT_THAT(run("draftbench --draft-max 0 " + text + " " + text).err, HasSubstr("no drafts"));
+  EXPECT_THAT(run("draftbench --vocab " + path("nowhere") + " " + text + " " + text).err,
+              HasSubstr("nowhere"));
   std::string longer;
   for (int i = 0; i < 2000; ++i) longer += "A fox. ";
   EXPECT_THAT(run("draftbench " + text + " " + write("longer", longer)).err,
