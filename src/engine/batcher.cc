@@ -24,10 +24,6 @@ RequestId only_reader(std::span<const Chunk> chunks) {
   return reader;
 }
 
-bool only_answers(std::span<const Chunk> chunks) {
-  return std::ranges::all_of(chunks, [](const Chunk& chunk) { return chunk.rows == 1; });
-}
-
 }  // namespace
 
 Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
@@ -37,7 +33,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
       options_(options),
       scheduler_({options.context, options.max_sequences, options.max_rows, options.pages,
                   options.max_itl_ms * 1e-3, options.shallow_rows, executable.aside_rows(),
-                  options.long_step_seconds}),
+                  options.long_step_seconds, options.draft_tokens + 1}),
       batch_(options.max_rows, options.max_sequences,
              static_cast<int32_t>(KvPool::pages_for(options.context))),
       long_{Batch(executable.aside_rows() > 0 ? options.max_rows : 0, options.max_sequences,
@@ -148,7 +144,7 @@ void Batcher::step_whole(std::span<const Chunk> chunks, const std::atomic<bool>*
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   count_step(chunks);
-  if (only_answers(chunks)) draft_pace_.observe(batch_.rows(), seconds);
+  observe_answers(chunks, seconds);
   take_tokens(outputs_, end);
   if (scheduler_.running().empty()) drop_ahead();
 }
@@ -192,7 +188,7 @@ double Batcher::step_aside() {
   totals_.step_seconds_total += seconds;
   scheduler_.computed_aside(seconds);
   count_step(chunks);
-  if (only_answers(chunks)) draft_pace_.observe(batch_.rows(), seconds);
+  observe_answers(chunks, seconds);
   take_tokens(outputs_, end);
   return seconds;
 }
@@ -381,6 +377,12 @@ void Batcher::fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vecto
       outputs.push_back({sequence.id, at, token});
     }
   }
+}
+
+// The batch's step, if it had no rows of prompts.
+void Batcher::observe_answers(std::span<const Chunk> chunks, double seconds) {
+  if (std::ranges::all_of(chunks, [](const Chunk& chunk) { return chunk.rows == 1; }))
+    draft_pace_.observe(batch_.rows(), options_.timeless_drafts ? 1 : seconds);
 }
 
 // A step that has ended: what it says of prompts is told.

@@ -112,6 +112,7 @@ class Batcher {
   void finish_cancelled();
   program::StepOutput run(const program::StepInput& input);
   void count_step(std::span<const Chunk> chunks);
+  void observe_answers(std::span<const Chunk> chunks, double seconds);
   std::span<const Chunk> begin_planned();
   std::span<const Chunk> take_ahead();
   bool match_ahead(std::span<const Chunk> chunks);

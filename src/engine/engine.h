@@ -42,6 +42,8 @@ struct EngineOptions {
   /// outputs() output rows. What is answered does not depend on it. 0: none. An executable that runs ahead
   /// gets none.
   int64_t draft_tokens = 0;
+  /// Drafts are as long as though every step took the same time: for tests, which no clock may decide.
+  bool timeless_drafts = false;
 
   /// Output rows a step at most.
   int64_t outputs() const { return std::max<int64_t>(max_sequences, 1 + draft_tokens); }

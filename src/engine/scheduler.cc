@@ -259,10 +259,11 @@ void Scheduler::plan_answers(Plan& plan) {
 void Scheduler::plan_drafts(Plan& plan, int64_t most_rows) {
   for (Chunk& chunk : plan.chunks) {
     Sequence& sequence = *sequences_.at(chunk.sequence->id);
-    const int64_t drafts = sequence.drafted;
+    // Who was admitted since they were drafted may have taken some of the rows.
+    const int64_t room = std::min(most_rows, options_.draft_rows) - plan.answer_rows;
+    const int64_t drafts = std::min(sequence.drafted, room);
     const int64_t rows = std::ssize(sequence.tokens) + drafts;
-    if (!readers_.empty() || rows > options_.context || plan.answer_rows + drafts > most_rows ||
-        !cache_.grow(sequence.pages, rows))
+    if (!readers_.empty() || drafts <= 0 || rows > options_.context || !cache_.grow(sequence.pages, rows))
       continue;
     chunk.drafts = drafts;
     plan.answer_rows += drafts;

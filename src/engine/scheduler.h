@@ -39,6 +39,7 @@ struct SchedulerOptions {
   int64_t aside_rows = 0;    ///< a step aside at most, and at least max_sequences; 0: steps do not pause
   /// A long step takes so long at most, as the one before it went, but 512 rows in any case; 0: no limit.
   double long_step_seconds = 0;
+  int64_t draft_rows = 0;  ///< a step at most that has drafts, answers' own rows among them
 };
 
 /// A sequence of tokens, waiting or running.

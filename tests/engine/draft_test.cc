@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "engine/batcher.h"
 #include "engine/draft_pace.h"
-#include "engine/generator.h"
 #include "engine/prompt_lookup.h"
+#include "support/recorder.h"
 #include "support/script_executable.h"
 
 namespace sluice::engine {
@@ -240,15 +242,19 @@ struct Recital {
 Recital recite(const std::string& text, Request request, int64_t draft_tokens, int64_t context = 1000) {
   Reciter reciter(text, std::ssize(request.prompt));
   const text::Tokenizer tokenizer = test::byte_tokenizer();
-  Generator generator(reciter, tokenizer, context, 64, 0, draft_tokens);
+  Batcher batcher(reciter, tokenizer,
+                  {.context = context,
+                   .max_sequences = 1,
+                   .max_rows = 64,
+                   .pages = KvPool::pages_for(context),
+                   .draft_tokens = draft_tokens,
+                   .timeless_drafts = true});
   request.sampling.temperature = 0;
-  Recital out;
-  out.result = generator.run(request, [&out](std::string_view piece) {
-    out.text += piece;
-    return true;
-  });
-  out.steps = reciter.steps, out.rows = reciter.rows, out.most_outputs = reciter.most_outputs;
-  return out;
+  const auto listener = std::make_shared<test::Recorder>();
+  batcher.add(1, std::move(request), listener, 1);
+  while (batcher.step()) {
+  }
+  return {listener->text, listener->wait(), reciter.steps, reciter.rows, reciter.most_outputs};
 }
 
 TEST(Drafts, ARepeatedTextTakesFewerStepsAndIsTheSame) {

@@ -69,8 +69,9 @@ class Device {
 };
 
 /// What must hold of every plan, of one aside, too.
-void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64_t max_rows, bool aside) {
-  int64_t rows = 0;
+void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64_t max_rows, bool aside,
+                int64_t draft_rows) {
+  int64_t rows = 0, drafts = 0;
   std::set<RequestId> seen;
   for (const Chunk& chunk : chunks) {
     ASSERT_TRUE(seen.insert(chunk.sequence->id).second) << "one chunk a sequence";
@@ -79,8 +80,10 @@ void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64
     ASSERT_LE(chunk.first + chunk.rows, std::ssize(chunk.sequence->tokens));
     ASSERT_TRUE(chunk.drafts == 0 || (chunk.rows == 1 && chunk.last() && (aside || !scheduler.long_step())));
     rows += chunk.rows + chunk.drafts;
+    drafts += chunk.drafts;
   }
   ASSERT_LE(rows, max_rows);
+  ASSERT_TRUE(drafts == 0 || rows <= draft_rows) << rows;
   for (const Sequence* sequence : scheduler.running()) {
     if (aside) {
       ASSERT_FALSE(seen.contains(sequence->id) && sequence->in_long_step) << "request " << sequence->id;
@@ -115,8 +118,8 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
   // Shallow steps have a quarter of the rows: fewer than there are sequences in some shapes, 0 (all) in one.
-  Scheduler scheduler(
-      {context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4, shape.aside_rows});
+  Scheduler scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4,
+                       shape.aside_rows, 0, shape.draft_tokens + 1});
   Drafts drafts;  // for the next step
   Device device(shape.pages, drafts);
 
@@ -201,7 +204,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       draft();
       chunks = scheduler.plan();
       ASSERT_EQ(chunks.empty(), wants.empty());
-      check_plan(scheduler, chunks, shape.max_rows, false);
+      check_plan(scheduler, chunks, shape.max_rows, false, shape.draft_tokens + 1);
       if (testing::Test::HasFatalFailure()) return;
       scheduler.check();
       for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
@@ -212,7 +215,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     if (scheduler.long_step()) {
       draft();
       const auto aside = scheduler.plan_aside();
-      check_plan(scheduler, aside, shape.aside_rows, true);
+      check_plan(scheduler, aside, shape.aside_rows, true, shape.draft_tokens + 1);
       if (testing::Test::HasFatalFailure()) return;
       for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
       device.run(aside);
@@ -375,7 +378,7 @@ TEST(Scheduler, WhoNeedsLittleGoesAsideOfALongStep) {
 }
 
 TEST(Scheduler, ADraftIsForOnePlan) {
-  Scheduler scheduler({256, 3, 16, 6, 1.0, 0, 8});
+  Scheduler scheduler({256, 3, 16, 6, 1.0, 0, 8, 0, 4});
   scheduler.add(1, Tokens(64, 1), "");
   while (scheduler.sequence(1).uncomputed() > 0) scheduler.plan(), scheduler.computed(0.1);
   scheduler.append(1, 1);
