@@ -80,7 +80,8 @@ void draftbench(const Options& options) {
   const auto backend =
       make_backend(options.backend, options.threads, loading_of(options.no_repack, model.packed));
   const int64_t drafts = draft_tokens(*backend, options.draft_tokens);
-  if (drafts == 0) fail("there are no drafts with --backend {} and --draft-max {}", backend->name(), drafts);
+  if (drafts == 0)
+    fail("there are no drafts with --backend {} and --draft-max {}", backend->name(), options.draft_tokens);
   const PromptRows rows = prefill_rows(model.spec, *backend).within(context);
   program::CompileOptions compile{rows.most, 1 + drafts, 0};
   checked_plan(model, *backend, compile, context, options.force);
