@@ -19,6 +19,19 @@ file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc ${
 add_library(sluice_cuda SHARED ${sources})
 target_include_directories(sluice_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
 target_link_libraries(sluice_cuda PRIVATE program CUDA::cudart_static)
+# What was measured of kernels says nothing of others: records and tuning name the kernels by a hash of their sources.
+file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/ops/*
+     ${CMAKE_SOURCE_DIR}/src/backend/cuda/prim/*)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernels})
+set(hashes "")
+foreach(kernel ${kernels})
+  file(SHA256 ${kernel} hash)
+  string(APPEND hashes ${hash})
+endforeach()
+string(SHA256 hashes "${hashes}")
+string(SUBSTRING ${hashes} 0 8 hashes)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/cuda_backend.cc PROPERTIES
+  COMPILE_DEFINITIONS "SLUICE_CUDA_KERNELS=\"${hashes}\"")
 target_link_options(sluice_cuda PRIVATE -Wl,--exclude-libs,ALL)
 set_target_properties(sluice_cuda PROPERTIES
   CUDA_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden

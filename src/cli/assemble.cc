@@ -22,7 +22,8 @@ OpenedModel open_model(const std::string& path, quant::Type cache) {
   return {model::Model::load(gguf::File::parse(path, packed->original()), cache), packed};
 }
 
-bool pack_model(const std::string& path, const std::string& out, int threads, const Loading& loading) {
+bool pack_model(const std::string& path, const std::string& out, int threads,
+                const program::Progress& progress) {
   if (PackFile::is_one(path)) fail("{}: is packed already", path);
   const MappedFile mapped(path);
   gguf::File file = gguf::File::parse(path, mapped.bytes());
@@ -37,18 +38,14 @@ bool pack_model(const std::string& path, const std::string& out, int threads, co
   ::stat(path.c_str(), &info);
   const backend::cpu::PackSource source{mapped.bytes(), head_end - mapped.bytes().data(),
                                         info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
-  return backend::write_packed({.threads = threads, .progress = loading.progress}, model.program,
-                               model.weights, source, out);
+  return backend::write_packed({.threads = threads}, model.program, model.weights, source, out, progress);
 }
 
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
                                                const program::Tuning& tuning, const Loading& loading) {
   const auto cpu = [&] {
-    return backend::make_cpu_backend({.threads = threads,
-                                      .repack = loading.repack,
-                                      .tuning = tuning,
-                                      .progress = loading.progress,
-                                      .packed = loading.packed});
+    return backend::make_cpu_backend(
+        {.threads = threads, .repack = loading.repack, .tuning = tuning, .packed = loading.packed});
   };
   const bool for_cpu = !loading.repack || loading.packed != nullptr;
   if (!loading.repack && loading.packed) throw UsageError("--no-repack: the model is packed already");

@@ -29,15 +29,14 @@ OpenedModel open_model(const std::string& path, quant::Type cache = quant::Type:
 
 /// How the backend cpu gets its weights into memory.
 struct Loading {
-  bool repack = true;  ///< false: they stay in the mapped file
-  /// Called while they are packed, with the bytes that are done and those in all.
-  std::function<void(int64_t done, int64_t total)> progress = {};
+  bool repack = true;                           ///< false: they stay in the mapped file
   std::shared_ptr<const PackFile> packed = {};  ///< they were packed before (open_model)
 };
 
 /// Packs a GGUF file's weights for the backend cpu. False: `out` is there already, made of the same file.
 /// Throws Error that says what is wrong with one of the two.
-bool pack_model(const std::string& path, const std::string& out, int threads, const Loading& loading);
+bool pack_model(const std::string& path, const std::string& out, int threads,
+                const program::Progress& progress);
 
 /// "cpu", "cuda", "ref", or "auto": cuda where a device is there, otherwise cpu. threads (of cpu) 0: as many
 /// as this process may use. With the values that `sluice tune` kept for this machine. Throws Error why there

@@ -229,7 +229,8 @@ Setup set_up(const Options& options, const model::Model& model, program::Backend
   const int64_t began = now_ns();
   setup.executable = backend.compile(
       model.program, model.weights,
-      {.max_rows = rows, .max_outputs = sequences, .cache_pages = MeasuredSteps::pages(sequences, context)});
+      {.max_rows = rows, .max_outputs = sequences, .cache_pages = MeasuredSteps::pages(sequences, context)},
+      loading_bar());
   setup.steps = std::make_unique<MeasuredSteps>(*setup.executable, rows, sequences, context, options.seed);
   BenchRecord& record = setup.record;
   record.model = describe(model);
@@ -350,7 +351,7 @@ bool bench_model(const Options& options, const std::string& path, int64_t thread
   const OpenedModel model = open_model(path, cache);
   const int64_t load_ns = now_ns() - began;
   const auto backend =
-      make_backend(options.backend, static_cast<int>(threads), loading_of(options.no_repack, model.packed));
+      make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed});
   Bandwidth bandwidth(*backend);
   reset_peak_memory();
   check_context(model, std::max(longest(tests), options.sweep));

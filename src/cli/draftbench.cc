@@ -77,8 +77,7 @@ void draftbench(const Options& options) {
   if (context > model.spec.context)
     fail("both texts are {} tokens, the model was made for a context of {}", context, model.spec.context);
 
-  const auto backend =
-      make_backend(options.backend, options.threads, loading_of(options.no_repack, model.packed));
+  const auto backend = make_backend(options.backend, options.threads, {!options.no_repack, model.packed});
   const int64_t drafts = draft_tokens(*backend, options.draft_tokens);
   if (drafts == 0)
     fail("there are no drafts with --backend {} and --draft-max {}", backend->name(), options.draft_tokens);
@@ -86,7 +85,7 @@ void draftbench(const Options& options) {
   program::CompileOptions compile{rows.most, 1 + drafts, 0};
   checked_plan(model, *backend, compile, context, options.force);
   compile.cache_pages = engine::KvPool::pages_for(context);
-  const auto executable = backend->compile(model.program, model.weights, compile);
+  const auto executable = backend->compile(model.program, model.weights, compile, loading_bar());
 
   engine::Generator generator(*executable, tokenizer, context, rows.most, rows.shallow, drafts);
 

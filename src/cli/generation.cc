@@ -128,14 +128,15 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
   if (options.context > model_.spec.context) {
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   }
-  backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
+  backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed});
   PromptRows rows = prefill_rows(model_.spec, *backend_);
   const int64_t drafts = draft_tokens(*backend_, options.draft_tokens), outputs = 1 + drafts;
   const engine::LoadPlan plan =
       checked_plan(model_, *backend_, {rows.most, outputs, 0}, options.context, options.force);
   rows = rows.within(plan.context);
-  executable_ = backend_->compile(model_.program, model_.weights,
-                                  {rows.most, outputs, engine::KvPool::pages_for(plan.context)});
+  executable_ =
+      backend_->compile(model_.program, model_.weights,
+                        {rows.most, outputs, engine::KvPool::pages_for(plan.context)}, loading_bar());
   generator_.emplace(*executable_, tokenizer_, plan.context, rows.most, rows.shallow, drafts);
 }
 

@@ -81,8 +81,7 @@ class Load {
         streams_(number_list("--streams", options.streams, 1)),
         model_(open_model(model_path_or_bundled(options.model), options.cache)),
         tokenizer_(model::load_tokenizer(model_.file)),
-        backend_(
-            make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed))) {
+        backend_(make_backend(options.backend, options.threads, {!options.no_repack, model_.packed})) {
     for (const int64_t streams : streams_)
       if (streams > 1000) throw UsageError(fmt::format("--streams {}: 1000 at most", streams));
     const int64_t most = *std::ranges::max_element(streams_);
@@ -109,7 +108,7 @@ class Load {
                           engine_.pages * program::kPageRows, backend_->available_bytes());
     if (!plan.fits() && !options.force) fail("{}: {}", model_.file.path(), too_little_memory(plan));
     compile.cache_pages = engine_.pages;
-    executable_ = backend_->compile(model_.program, model_.weights, compile);
+    executable_ = backend_->compile(model_.program, model_.weights, compile, loading_bar());
   }
 
   void run() {

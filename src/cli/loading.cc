@@ -14,11 +14,11 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int64_t kLeastBytes = 64 << 20;  // less is packed before anybody could read a bar
+constexpr int64_t kLeastBytes = 64 << 20;  // less is loaded before anybody could read a bar
 constexpr int64_t kEveryNs = 100'000'000;
 
 /// A bar that is drawn again and again in one line, and is gone at the end.
-class PackingBar {
+class LoadingBar {
  public:
   void show(int64_t done, int64_t total) {
     if (total < kLeastBytes) return;
@@ -27,7 +27,7 @@ class PackingBar {
       fmt::print(stderr, "\r\x1b[K");
     } else if (now >= next_ns_) {
       next_ns_ = now + kEveryNs;
-      fmt::print(stderr, "\r{}\x1b[K", packing_bar(done, total));
+      fmt::print(stderr, "\r{}\x1b[K", loading_bar_text(done, total));
     }
     std::fflush(stderr);
   }
@@ -63,23 +63,20 @@ void add_cache_option(CLI::App& command, quant::Type& type) {
       ->default_str("f16");
 }
 
-std::string packing_bar(int64_t done_bytes, int64_t total_bytes) {
+std::string loading_bar_text(int64_t done_bytes, int64_t total_bytes) {
   constexpr int kCells = 24;
   const double share =
       static_cast<double>(done_bytes) / static_cast<double>(std::max<int64_t>(total_bytes, 1));
   const int cells = static_cast<int>(share * kCells);
-  return fmt::format("packing weights  [{:<{}}] {:3.0f} %  {} of {}",
+  return fmt::format("loading weights  [{:<{}}] {:3.0f} %  {} of {}",
                      std::string(static_cast<size_t>(cells), '#'), kCells, 100 * share,
                      short_count(static_cast<double>(done_bytes), "B"),
                      short_count(static_cast<double>(total_bytes), "B"));
 }
 
-Loading loading_of(bool no_repack, std::shared_ptr<const PackFile> packed) {
-  Loading loading{.repack = !no_repack, .packed = std::move(packed)};
-  if (::isatty(STDERR_FILENO) == 1) {
-    loading.progress = [bar = PackingBar()](int64_t done, int64_t total) mutable { bar.show(done, total); };
-  }
-  return loading;
+program::Progress loading_bar() {
+  if (::isatty(STDERR_FILENO) != 1) return {};
+  return [bar = LoadingBar()](int64_t done, int64_t total) mutable { bar.show(done, total); };
 }
 
 }  // namespace sluice::cli

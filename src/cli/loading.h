@@ -1,4 +1,4 @@
-// How a command's model gets into memory: the flags for it, and a bar on a terminal while weights are packed.
+// How a command's model gets into memory: the flags for it, and a bar on a terminal while weights are loaded.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,10 +20,10 @@ std::string cache_type_name(quant::Type type);
 /// Adds --cache-type, which sets `type`.
 void add_cache_option(CLI::App& command, quant::Type& type);
 
-/// The loading of a command with that flag: with a bar on standard error if that is a terminal.
-Loading loading_of(bool no_repack, std::shared_ptr<const PackFile> packed = nullptr);
+/// Draws a bar on standard error while weights are loaded, if that is a terminal; otherwise nothing.
+program::Progress loading_bar();
 
-/// "packing weights  [#####     ]  50 %  8.60 GB of 17.20 GB".
-std::string packing_bar(int64_t done_bytes, int64_t total_bytes);
+/// "loading weights  [#####     ]  50 %  8.60 GB of 17.20 GB".
+std::string loading_bar_text(int64_t done_bytes, int64_t total_bytes);
 
 }  // namespace sluice::cli

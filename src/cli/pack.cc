@@ -21,7 +21,7 @@ struct Options {
 
 void pack(const Options& options) {
   const int64_t began = now_ns();
-  const bool written = pack_model(options.file, options.out, options.threads, loading_of(false));
+  const bool written = pack_model(options.file, options.out, options.threads, loading_bar());
   const auto bytes = static_cast<double>(std::filesystem::file_size(options.out));
   if (!written) return print_text(fmt::format("{}: is up to date\n", options.out));
   print_text(fmt::format("{}: {} in {:.1f} s\n", options.out, short_count(bytes, "B"),

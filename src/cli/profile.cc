@@ -73,11 +73,12 @@ class Profiler {
                         options.html.empty() ? last : std::max<int64_t>(last, 4096 + kDepthSteps));
     const int64_t rows = std::max<int64_t>(
         options.batch, options.prompt > 0 || options.depth > 0 || !options.html.empty() ? kStepRows : 1);
-    backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
+    backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed});
     executable_ = backend_->compile(model_.program, model_.weights,
                                     {.max_rows = rows,
                                      .max_outputs = options.batch,
-                                     .cache_pages = MeasuredSteps::pages(options.batch, context_)});
+                                     .cache_pages = MeasuredSteps::pages(options.batch, context_)},
+                                    loading_bar());
     steps_ = std::make_unique<MeasuredSteps>(*executable_, rows, options.batch, context_, 1);
   }
 

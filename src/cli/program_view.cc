@@ -26,7 +26,7 @@ View load_view(const std::string& path, quant::Type cache, bool bound) {
   view.program = view.model.program;
   if (bound) {
     const auto backend = make_backend("cpu", 1);
-    const auto executable = backend->compile(view.model.program, view.model.weights, {1, 1, 1, true});
+    const auto executable = backend->compile({view.model.program, view.model.weights}, nullptr, {1, 1, 1});
     view.program = executable->program();
     view.kernels = executable->bound();
   }

@@ -78,7 +78,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   } catch (const Error& error) {
     chat_problem_ = error.what();  // completions of plain text need none
   }
-  backend_ = make_backend(options.backend, options.threads, loading_of(options.no_repack, model_.packed));
+  backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed});
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;
@@ -91,7 +91,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   compile.max_rows = rows.most;
   plan_ = plan_cache(model_, *backend_, compile, context, options);
   compile.cache_pages = engine::KvPool::pages_for(plan_.context);
-  executable_ = backend_->compile(model_.program, model_.weights, compile);
+  executable_ = backend_->compile(model_.program, model_.weights, compile, loading_bar());
 
   engine.context = context;
   engine.max_rows = rows.most;

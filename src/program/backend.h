@@ -13,18 +13,14 @@
 #include "program/executable.h"
 #include "program/program.h"
 #include "program/tolerance.h"
+#include "program/weight_set.h"
 
 namespace sluice::program {
-
-/// Bytes of each weight, by TensorId of the tensor that stores it; empty for everything else. The bytes
-/// belong to the mapped file and outlive every executable.
-using WeightBytes = std::vector<std::span<const std::byte>>;
 
 struct CompileOptions {
   int64_t max_rows = 512;    ///< rows a step at most
   int64_t max_outputs = 1;   ///< logits rows a step at most
   int64_t cache_pages = 16;  ///< pages of kPageRows rows in the latent cache
-  bool bind_only = false;    ///< choose kernels but load no weights: for inspection, nothing can run
   /// One order of every sum, whatever the number of rows of a step: a row's results then never depend on what
   /// else is in its step, nor on how a prompt was cut. Where kernels for many rows add up otherwise, they are
   /// left out.
@@ -108,14 +104,28 @@ class Backend {
   virtual bool has_for(const Program& program, const Op& op, int64_t /*rows*/) const {
     return has(program, op);
   }
-  /// What compile() would take, without taking it. Sums that no int64 holds are the largest int64.
-  /// Bytes that compile() may take at most, of the memory that it takes them from.
+  /// Bytes that load() and compile() may take at most, of the memory that they take them from.
   virtual int64_t available_bytes() const { return available_memory_bytes(); }
+  /// What load() and compile() would take, without taking it. Sums that no int64 holds are the largest int64.
   virtual MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const = 0;
   /// How far this backend's last result of these ops may lie from the reference's (program/tolerance.h).
   virtual double tolerance(const Program& program) const { return program::tolerance(program); }
-  virtual std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+  /// Loads what the ops of these programs of a model read, each weight once. Throws Error where memory is
+  /// short.
+  virtual std::shared_ptr<const WeightSet> load(std::span<const Source> /*sources*/,
+                                                const Progress& /*progress*/) {
+    return std::make_shared<MappedWeights>();
+  }
+  /// A program over weights that load() gave for it, and maybe for others. Null: kernels are chosen and
+  /// nothing is loaded, for inspection; it cannot run.
+  virtual std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                               const CompileOptions& options) = 0;
+  /// A program with weights of its own.
+  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+                                      const CompileOptions& options, const Progress& progress = {}) {
+    const Source source{program, weights};
+    return compile(source, load({&source, 1}, progress), options);
+  }
   /// What the device reaches at best, measured at the first call (some seconds) and remembered.
   virtual const Peaks& peaks() = 0;
   /// Bytes a second that reading memory reaches now, measured anew (a second): on shared machines it drifts.

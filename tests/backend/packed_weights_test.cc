@@ -44,9 +44,12 @@ TEST(PackedWeights, SeveralRowsAreAskedForAtLeastAsFarAheadAsOne) {
   const Isa isa = best_isa();
   const bool zen4 = amd_family() == 25 && isa >= Isa::Avx512;
   for (const int64_t value : choice.values) {
-    const PackedWeights packed(run.program(), run.weights(), matmul_kernels(isa), unpack_kernels(isa),
-                               tiled_products(isa), {{choice.key, value}}, true, 2);
-    const Matrix matrix = packed.matrix(weight, 0, 0);
+    const program::Source source{run.program(), run.weights()};
+    const program::Tuning tuning = {{choice.key, value}};
+    const PackedWeights packed({&source, 1}, true);
+    const WeightTable table(source, packed,
+                            {matmul_kernels(isa), unpack_kernels(isa), tiled_products(isa), tuning}, 2);
+    const Matrix matrix = table.matrix(weight, 0, 0);
     EXPECT_EQ(matrix.ahead(1, false).near_bytes, value);
     EXPECT_EQ(matrix.ahead(2, false).near_bytes, zen4 ? std::max<int64_t>(value, 2048) : value);
     EXPECT_GE(matrix.ahead(2, false).far_bytes, matrix.ahead(1, false).far_bytes);
@@ -76,14 +79,17 @@ TEST(PackedWeights, PanelsOfAGateAndItsUpTakeTurns) {
                      }},
                     5);
   const Isa isa = best_isa();
-  PackedWeights packed(run.program(), run.weights(), matmul_kernels(isa), unpack_kernels(isa),
-                       tiled_products(isa), {}, true, 2);
+  const program::Source source{run.program(), run.weights()};
+  const program::Tuning tuning;
+  PackedWeights packed({&source, 1}, true);
   Team team(2);
   packed.load(team, {});
+  const WeightTable table(source, packed,
+                          {matmul_kernels(isa), unpack_kernels(isa), tiled_products(isa), tuning}, 2);
   for (const TensorId id : {gate, up, shared_gate, shared_up, other})
-    expect_rows_of_the_file(run, id, packed.matrix(id, 0, 0));
+    expect_rows_of_the_file(run, id, table.matrix(id, 0, 0));
   const auto expect_turns = [&](TensorId one, TensorId two) {
-    const Matrix g = packed.matrix(one, 0, 0), u = packed.matrix(two, 0, 1);
+    const Matrix g = table.matrix(one, 0, 0), u = table.matrix(two, 0, 1);
     for (int64_t m = 0; m < g.matrices; ++m) {
       for (int64_t p = 0; p < kPanels; ++p) EXPECT_EQ(g.panel(m, p) + g.panel_bytes, u.panel(m, p));
       for (int64_t p = 1; p < kPanels; ++p) EXPECT_EQ(u.panel(m, p - 1) + u.panel_bytes, g.panel(m, p));
@@ -91,7 +97,7 @@ TEST(PackedWeights, PanelsOfAGateAndItsUpTakeTurns) {
   };
   expect_turns(gate, up);
   expect_turns(shared_gate, shared_up);
-  const Matrix alone = packed.matrix(other, 0, 0);
+  const Matrix alone = table.matrix(other, 0, 0);
   EXPECT_EQ(alone.panel(0, 0) + alone.panel_bytes, alone.panel(0, 1));
 }
 

@@ -57,9 +57,12 @@ OpCase op_case(int64_t rows, Ids& ids, bool others) {
 
 std::vector<int64_t> from_of(const CaseRun& run, bool tiles) {
   const Isa isa = best_isa();
-  const PackedWeights packed(run.program(), run.weights(), matmul_kernels(isa), unpack_kernels(isa),
-                             tiled_products(isa), {}, true, 1);
-  return rounded_from(run.program(), packed, tiles);
+  const program::Source source{run.program(), run.weights()};
+  const program::Tuning tuning;
+  const PackedWeights packed({&source, 1}, true);
+  const WeightTable table(source, packed,
+                          {matmul_kernels(isa), unpack_kernels(isa), tiled_products(isa), tuning}, 1);
+  return rounded_from(run.program(), table, tiles);
 }
 
 TEST(RoundedValues, AreThoseThatOnlyProductsOnTilesRead) {

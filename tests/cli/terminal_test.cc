@@ -143,7 +143,7 @@ class TerminalChat : public testing::Test, public test::CommandFolder {
 TEST_F(TerminalChat, ABarIsShownWhileWeightsArePacked) {
   ASSERT_EQ(run("synth youtu-llm-2b --layers 1 " + path("m.gguf")).code, 0);
   Terminal terminal(chat({"-m", path("m.gguf"), "-c", "64", "-n", "1"}));
-  EXPECT_TRUE(terminal.wait_for("\rpacking weights  [")) << terminal.seen();
+  EXPECT_TRUE(terminal.wait_for("\rloading weights  [")) << terminal.seen();
   EXPECT_TRUE(terminal.wait_for("\r\x1b[K")) << terminal.seen();  // and then it is gone
   leave(terminal);
 }

@@ -62,9 +62,14 @@ class WrongBackend : public Backend {
   double tolerance(const Program& program) const override { return cpu_->tolerance(program); }
   const Peaks& peaks() override { return cpu_->peaks(); }
   double measure_read_bandwidth() override { return cpu_->measure_read_bandwidth(); }
-  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+  std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
+    return cpu_->load(sources, progress);
+  }
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                       const CompileOptions& options) override {
-    auto right = cpu_->compile(program, weights, options);
+    const Program& program = source.program;
+    auto right = cpu_->compile(source, std::move(weights), options);
     const Op& last = program.ops().back();
     if (program.op_name(last) != op_) return right;
     TensorId result = kNoTensor;
@@ -124,9 +129,14 @@ class HalvesBackend : public Backend {
   }
   const Peaks& peaks() override { return ref_->peaks(); }
   double measure_read_bandwidth() override { return ref_->measure_read_bandwidth(); }
-  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+  std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
+    return ref_->load(sources, progress);
+  }
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                       const CompileOptions& options) override {
-    auto right = ref_->compile(program, weights, options);
+    const Program& program = source.program;
+    auto right = ref_->compile(source, std::move(weights), options);
     if (!is_heads(program)) return right;
     return std::make_unique<HalvesExecutable>(std::move(right), factor_);
   }

@@ -23,7 +23,8 @@ class Needs : public program::Backend {
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return {1000, program::cache_bytes(program, options.cache_pages), 300 * options.max_rows};
   }
-  std::unique_ptr<program::Executable> compile(const Program&, const program::WeightBytes&,
+  std::unique_ptr<program::Executable> compile(const program::Source&,
+                                               std::shared_ptr<const program::WeightSet>,
                                                const CompileOptions&) override {
     throw std::logic_error("a plan compiles nothing");
   }

@@ -70,7 +70,7 @@ class PackFileTest : public testing::Test {
     for (const gguf::Tensor& tensor : model.file.tensors())
       head_end = std::min(head_end, tensor.bytes.data());
     return write_packed({.threads = 2}, model.program, model.weights,
-                        {mapped.bytes(), head_end - mapped.bytes().data(), modified_ns}, out);
+                        {mapped.bytes(), head_end - mapped.bytes().data(), modified_ns}, out, {});
   }
   std::string packed_bytes() const {
     pack(write_model(), path("m.pack"));

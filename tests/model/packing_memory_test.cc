@@ -71,9 +71,9 @@ TEST_F(PackingMemory, PeakIsTheFileTheCacheAndLittleMore) {
     peak = std::max(peak, own_memory_bytes() - before + cached_bytes());
   };
   const program::CompileOptions options{512, 1, kCachePages};
-  const auto backend = backend::make_cpu_backend({.threads = 2, .progress = look});
+  const auto backend = backend::make_cpu_backend({.threads = 2});
   const int64_t cache = backend->memory_needs(model.program, options).cache_bytes;
-  const auto executable = backend->compile(model.program, model.weights, options);
+  const auto executable = backend->compile(model.program, model.weights, options, look);
   EXPECT_GT(calls, 20);
   EXPECT_GT(peak, file_bytes() * 9 / 10);
   // Without giving back what was read it would be twice the file.

@@ -71,7 +71,13 @@ class CaseRun {
   }
 
   std::unique_ptr<Executable> compile(Backend& backend) const {
-    auto executable = backend.compile(program_, weights_, {rows_, rows_, page_count()});
+    const Source source{program_, weights_};
+    return compile(backend, backend.load({&source, 1}, {}));
+  }
+  /// Over weights that are loaded.
+  std::unique_ptr<Executable> compile(Backend& backend, std::shared_ptr<const WeightSet> weights) const {
+    auto executable =
+        backend.compile(Source{program_, weights_}, std::move(weights), {rows_, rows_, page_count()});
     poke_inputs(*executable);
     return executable;
   }

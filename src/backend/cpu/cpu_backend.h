@@ -3,7 +3,6 @@
 // multiplied as integers.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,8 +20,6 @@ struct CpuOptions {
       true;  ///< false: weights stay in the mapped file and are packed panel by panel as they are used
   program::Tuning tuning = {};       ///< values measured best (program/backend.h); without them built-in ones
   std::optional<cpu::Isa> isa = {};  ///< the tier of the kernels; without it chosen_isa()
-  /// Called while weights are packed, with the bytes that are done and those in all.
-  std::function<void(int64_t done, int64_t total)> progress = {};
   /// Weights that were packed before: only programs of its model can be compiled.
   std::shared_ptr<const cpu::PackFile> packed = {};
 };
@@ -31,7 +28,7 @@ struct CpuOptions {
 /// made of the same one. Throws Error "PATH: ...".
 bool write_packed(const CpuOptions& options, const program::Program& program,
                   const program::WeightBytes& weights, const cpu::PackSource& source,
-                  const std::string& path);
+                  const std::string& path, const program::Progress& progress);
 
 std::unique_ptr<program::Backend> make_cpu_backend(const CpuOptions& options);
 

@@ -28,7 +28,6 @@ namespace {
 
 using namespace program;
 using cpu::Kernel;
-using Progress = std::function<void(int64_t, int64_t)>;
 
 int64_t largest_scratch(const Program& program, const CompileOptions& options) {
   int64_t floats = 0;
@@ -64,25 +63,27 @@ constexpr int kKernelVersion = 6;
 
 class CpuExecutable : public Executable {
  public:
-  CpuExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, int threads,
-                double alone_flops, cpu::Isa isa, bool repack, const Tuning& tuning, const Progress& progress,
-                std::shared_ptr<const cpu::PackFile> pack_file)
+  /// packed: null for inspection alone.
+  CpuExecutable(Program program, const WeightBytes& weights, std::shared_ptr<const cpu::PackedWeights> packed,
+                const CompileOptions& options, int threads, double alone_flops, cpu::Isa isa, bool repack,
+                const Tuning& tuning)
       : program_(std::move(program)),
         weights_(weights),
         options_(options),
         isa_(isa),
         repack_(repack),
         team_(threads),
-        pack_file_(std::move(pack_file)),
-        packed_(program_, weights_, cpu::matmul_kernels(isa),
-                options.batch_invariant ? nullptr : cpu::unpack_kernels(isa), cpu::tiled_products(isa),
-                tuning, repack, team_.size(), pack_file_.get()),
-        memory_(program_, weights_, packed_, cpu::matmul_kernels(isa), options, team_.size(),
+        packed_(packed != nullptr ? std::move(packed)
+                                  : std::make_shared<cpu::PackedWeights>(std::span(&source_, 1), repack)),
+        table_(source_, *packed_,
+               {cpu::matmul_kernels(isa), options.batch_invariant ? nullptr : cpu::unpack_kernels(isa),
+                cpu::tiled_products(isa), tuning},
+               team_.size()),
+        memory_(program_, weights_, table_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options), cpu::attends_in_bf16(program_, isa),
-                cpu::rounded_from(program_, packed_, cpu::tile_kernels(isa) != nullptr)),
+                cpu::rounded_from(program_, table_, cpu::tile_kernels(isa) != nullptr)),
         row_flops_(total_cost(program_, {}).flops),
         alone_flops_(alone_flops) {
-    if (!options.bind_only) packed_.load(team_, progress);
     for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
     barriers_ = barriers(memory_, options_.max_rows);
     if (options_.aside_rows > 0) {
@@ -159,8 +160,8 @@ class CpuExecutable : public Executable {
     const bool tiles = cpu::tile_kernels(isa_) != nullptr;
     std::set<int> tiled_from, shared_from;
     info(op).operands(op, [&](const char*, TensorId id, bool) {
-      if (!packed_.holds(id)) return;
-      const cpu::Matrix matrix = packed_.matrix(id, 0, 0);
+      if (!table_.holds(id)) return;
+      const cpu::Matrix matrix = table_.matrix(id, 0, 0);
       if (tiles && matrix.unpack != nullptr) {
         tiled_from.insert(matrix.tiled_from);
       } else if (matrix.many_product != nullptr) {
@@ -175,8 +176,8 @@ class CpuExecutable : public Executable {
                           cpu::kPanelRows, cpu::kGroupRows);
     if (!repack_) return text + " packed as they are read";
     info(op).operands(op, [&](const char* name, TensorId id, bool) {
-      if (!packed_.holds(id)) return;
-      const cpu::Matrix matrix = packed_.matrix(id, 0, 0);
+      if (!table_.holds(id)) return;
+      const cpu::Matrix matrix = table_.matrix(id, 0, 0);
       const double numbers = static_cast<double>(matrix.matrices * matrix.rows * matrix.columns);
       text +=
           fmt::format(", {} {:.4f} B a weight, {} B ahead", name,
@@ -281,12 +282,13 @@ class CpuExecutable : public Executable {
 
   Program program_;
   WeightBytes weights_;
+  Source source_{program_, weights_};
   CompileOptions options_;
   cpu::Isa isa_;
   bool repack_;
   Team team_;
-  std::shared_ptr<const cpu::PackFile> pack_file_;
-  cpu::PackedWeights packed_;
+  std::shared_ptr<const cpu::PackedWeights> packed_;  // maybe other executables', too
+  cpu::WeightTable table_;
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
   std::vector<bool> barriers_;  // before each op
@@ -310,7 +312,6 @@ class CpuBackend : public Backend {
         isa_(options.isa ? *options.isa : cpu::chosen_isa()),
         repack_(options.repack),
         tuning_(options.tuning),
-        progress_(options.progress),
         pack_file_(options.packed) {}
   std::string name() const override { return "cpu"; }
   std::string device() const override {
@@ -350,15 +351,29 @@ class CpuBackend : public Backend {
     }
     return tolerance;
   }
-  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+  std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
+    std::vector<Program> programs;
+    std::vector<Source> legal_sources;
+    programs.reserve(sources.size());
+    for (const Source& source : sources)
+      legal_sources.push_back({programs.emplace_back(legal(source.program)), source.weights});
+    auto packed = std::make_shared<cpu::PackedWeights>(legal_sources, repack_, pack_file_);
+    Team team(threads_);
+    packed->load(team, progress);
+    return packed;
+  }
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                       const CompileOptions& options) override {
-    return std::make_unique<CpuExecutable>(legal(program), weights, options, threads_, alone_flops_, isa_,
-                                           repack_, tuning_, progress_, pack_file_);
+    auto packed = std::dynamic_pointer_cast<const cpu::PackedWeights>(weights);
+    CHECK((packed != nullptr) == (weights != nullptr), "weights of another backend");
+    return std::make_unique<CpuExecutable>(legal(source.program), source.weights, std::move(packed), options,
+                                           threads_, alone_flops_, isa_, repack_, tuning_);
   }
   bool pack(const Program& program, const WeightBytes& weights, const cpu::PackSource& source,
-            const std::string& path) const {
+            const std::string& path, const Progress& progress) const {
     Team team(threads_);
-    return cpu::write_pack_file(legal(program), weights, source, path, team, progress_);
+    return cpu::write_pack_file(legal(program), weights, source, path, team, progress);
   }
   const Peaks& peaks() override { return cpu::machine_peaks(threads_); }
   double measure_read_bandwidth() override { return cpu::measure_read_bandwidth(threads_); }
@@ -377,15 +392,14 @@ class CpuBackend : public Backend {
   cpu::Isa isa_;
   bool repack_;
   Tuning tuning_;
-  Progress progress_;
   std::shared_ptr<const cpu::PackFile> pack_file_;
 };
 
 }  // namespace
 
 bool write_packed(const CpuOptions& options, const Program& program, const WeightBytes& weights,
-                  const cpu::PackSource& source, const std::string& path) {
-  return CpuBackend(options).pack(program, weights, source, path);
+                  const cpu::PackSource& source, const std::string& path, const Progress& progress) {
+  return CpuBackend(options).pack(program, weights, source, path, progress);
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {

@@ -40,13 +40,12 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
               worker_bytes(scratch_floats) * workers};
 }
 
-Memory::Memory(const program::Program& program, const program::WeightBytes& weights,
-               const PackedWeights& packed, const MatmulKernels& kernels,
-               const program::CompileOptions& options, int workers, int64_t scratch_floats, bool bf16_cache,
-               std::vector<int64_t> rounded_from)
+Memory::Memory(const program::Program& program, const program::WeightBytes& weights, const WeightTable& table,
+               const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
+               int64_t scratch_floats, bool bf16_cache, std::vector<int64_t> rounded_from)
     : program_(program),
       weights_(weights),
-      packed_(packed),
+      table_(table),
       kernels_(kernels),
       max_outputs_(options.max_outputs),
       plan_(plan_of(program, options.max_rows, options.max_outputs)),
@@ -65,7 +64,7 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
 Memory::Memory(const Memory& other, int64_t rows)
     : program_(other.program_),
       weights_(other.weights_),
-      packed_(other.packed_),
+      table_(other.table_),
       kernels_(other.kernels_),
       max_outputs_(std::min(rows, other.max_outputs_)),
       plan_(plan_of(program_, rows, max_outputs_)),
@@ -76,19 +75,6 @@ Memory::Memory(const Memory& other, int64_t rows)
       rounded_from_(other.rounded_from_),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
       shared_(other.shared_) {}
-
-Weight Memory::weight(TensorId id) const {
-  const Tensor& t = program_[id];
-  const quant::TypeInfo& type = quant::type_info(t.type);
-  const std::byte* base = weights_[static_cast<size_t>(program_.storage(id))].data();
-  return {base + quant::bytes_of(type, t.offset),
-          quant::bytes_of(type, t.stride[0]),
-          quant::bytes_of(type, t.stride[1]),
-          t.shape[0],
-          t.shape[1],
-          t.shape[2],
-          type.decode};
-}
 
 Rows<float> Memory::rows(TensorId id) const {
   const Tensor& t = program_[id];

@@ -15,18 +15,6 @@
 
 namespace sluice::backend::cpu {
 
-/// A weight as kernels read it: row n of matrix m begins at data + m * matrix_bytes + n * row_bytes.
-struct Weight {
-  const std::byte* data;
-  int64_t matrix_bytes, row_bytes;
-  int64_t matrices, rows, columns;
-  void (*decode)(const std::byte*, float*, int64_t);
-
-  void decode_row(int64_t matrix, int64_t row, float* out) const {
-    decode(data + matrix * matrix_bytes + row * row_bytes, out, columns);
-  }
-};
-
 /// An activation as kernels read and write it.
 template <typename T>
 struct Rows {
@@ -69,7 +57,7 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
 class Memory {
  public:
   /// bf16_cache: a cache of binary16 holds bfloat16, as many bytes. rounded_from: rounded_values.h.
-  Memory(const program::Program& program, const program::WeightBytes& weights, const PackedWeights& packed,
+  Memory(const program::Program& program, const program::WeightBytes& weights, const WeightTable& table,
          const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
          int64_t scratch_floats, bool bf16_cache, std::vector<int64_t> rounded_from);
   /// For steps of fewer rows that run while one in `other` is paused: activations of their own, all else is
@@ -77,11 +65,11 @@ class Memory {
   Memory(const Memory& other, int64_t rows);
 
   /// A weight in the file's order.
-  Weight weight(program::TensorId id) const;
+  Weight weight(program::TensorId id) const { return weight_in_file({program_, weights_}, id); }
   /// A weight in panels: of ops whose kernel says so (Kernel::panels).
-  Matrix matrix(program::TensorId id, int worker, int slot) const { return packed_.matrix(id, worker, slot); }
+  Matrix matrix(program::TensorId id, int worker, int slot) const { return table_.matrix(id, worker, slot); }
   /// A row of a table, which may lie in panels.
-  void decode_row(program::TensorId id, int64_t row, float* out) const { packed_.decode_row(id, row, out); }
+  void decode_row(program::TensorId id, int64_t row, float* out) const { table_.decode_row(id, row, out); }
   /// Radians a position of the pairs that a rope turns into `out`.
   const double* frequencies(program::TensorId out) const { return shared_->frequencies.of(out); }
   const MatmulKernels& kernels() const { return kernels_; }
@@ -98,9 +86,9 @@ class Memory {
   /// This worker's scratch, [scratch_floats].
   float* scratch(int worker) const;
   const program::MemoryPlan& plan() const { return plan_; }
-  /// All of it, but for activations aside.
+  /// All of it, but for activations aside and what is shared with other executables.
   int64_t bytes() const {
-    return arena_bytes() + shared_->cache.bytes() + shared_->scratch.bytes() + packed_.bytes();
+    return arena_bytes() + shared_->cache.bytes() + shared_->scratch.bytes() + table_.bytes();
   }
   int64_t arena_bytes() const { return arena_.bytes(); }
 
@@ -113,7 +101,7 @@ class Memory {
 
   const program::Program& program_;
   const program::WeightBytes& weights_;
-  const PackedWeights& packed_;
+  const WeightTable& table_;
   const MatmulKernels& kernels_;
   int64_t max_outputs_;
   program::MemoryPlan plan_;

@@ -219,7 +219,7 @@ std::vector<PackSegment> kept_segments(const program::Program& program, const pr
   }
   for (const program::Op& op : program.ops()) {
     if (bind(program, op)->panels) continue;
-    // Where a token table is multiplied too, its rows come out of the panels (PackedWeights::decode_row).
+    // Where a token table is multiplied too, its rows come out of the panels (WeightTable::decode_row).
     const bool reads_panels = std::holds_alternative<program::Embed>(op.args);
     program::info(op).operands(op, [&](const char*, program::TensorId id, bool) {
       if (program[id].kind != program::Kind::Weight || (reads_panels && packed.contains(id))) return;
@@ -291,12 +291,11 @@ bool is_current(const std::string& path, const PackOrigin& origin, const std::st
 
 bool write_pack_file(const program::Program& program, const program::WeightBytes& weights,
                      const PackSource& source, const std::string& path, Team& team,
-                     const std::function<void(int64_t, int64_t)>& progress) {
+                     const program::Progress& progress) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) fail("{}: not a regular file", path);
-  const Isa isa = chosen_isa();
-  const PackedWeights packed(program, weights, matmul_kernels(isa), unpack_kernels(isa), tiled_products(isa),
-                             {}, true, team.size());
+  const program::Source from{program, weights};
+  const PackedWeights packed({&from, 1}, true);
   const auto segments = kept_segments(program, weights, source);
   if (segments.size() > kMostSegments) fail("{}: too many separate weights to pack", path);
   const PackOrigin origin = origin_of(source);

@@ -78,6 +78,6 @@ std::vector<PackSegment> kept_segments(const program::Program& program, const pr
 /// "PATH: ...".
 bool write_pack_file(const program::Program& program, const program::WeightBytes& weights,
                      const PackSource& source, const std::string& path, Team& team,
-                     const std::function<void(int64_t, int64_t)>& progress);
+                     const program::Progress& progress);
 
 }  // namespace sluice::backend::cpu

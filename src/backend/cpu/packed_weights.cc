@@ -12,6 +12,7 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/pack_file.h"
+#include "base/check.h"
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "base/file_cache.h"
@@ -93,12 +94,50 @@ bool takes_pairs(const MatmulKernels& kernels) {
   return amd && kernels.q4_0.pair != nullptr;
 }
 
+/// How products read a weight that lies in the file.
+Matrix in_file(const Weight& file, const WeightKernels& kernels) {
+  const quant::Type type = file.type;
+  const bool pairs = takes_pairs(kernels.products);
+  const auto ahead = static_cast<int32_t>(program::tuned(kernels.tuning, ahead_variants(type)));
+  return {type,
+          file.data,
+          file.matrix_bytes,
+          panel_bytes(type, file.columns),
+          file.row_bytes,
+          panel_bytes(type, file.columns),
+          file.matrices,
+          file.rows,
+          file.columns,
+          takes_quantized(type),
+          panel_product(kernels.products, type),
+          file_product(kernels.products, type),
+          pairs ? pair_product(kernels.products, type) : nullptr,
+          pairs ? nullptr : many_product(kernels.products, type),
+          kernels.products.many_from,
+          panel_numbers(kernels.products, type),
+          panel_unpack(kernels.unpack, type),
+          tiled_product(kernels.tiled, type),
+          tiled_from(type),
+          to_both_caches(ahead),
+          to_both_caches(ahead_of_several(ahead)),
+          file_ahead(),
+          nullptr};
+}
+
 }  // namespace
 
-void Matrix::pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const {
-  const int64_t row = panel * kPanelRows;
-  pack_panel(type, of_matrix + row * row_bytes, row_bytes, std::min<int64_t>(kPanelRows, rows - row), columns,
-             out);
+Weight weight_in_file(const program::Source& source, TensorId id) {
+  const program::Program& program = source.program;
+  const Tensor& t = program[id];
+  const quant::TypeInfo& type = quant::type_info(t.type);
+  const std::byte* base = source.weights[static_cast<size_t>(program.storage(id))].data();
+  return {t.type,
+          base + bytes_of(type, t.offset),
+          bytes_of(type, t.stride[0]),
+          bytes_of(type, t.stride[1]),
+          t.shape[0],
+          t.shape[1],
+          t.columns()};
 }
 
 program::Variants ahead_variants(quant::Type type) {
@@ -125,114 +164,76 @@ int64_t held_weights_bytes(const program::Program& program, bool repack) {
   return bytes;
 }
 
-PackedWeights::PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                             const MatmulKernels& kernels, const UnpackKernels* unpack,
-                             const TiledProducts* tiled, const program::Tuning& tuning, bool repack,
-                             int workers, const PackFile* file)
-    : program_(program),
-      weights_(weights),
-      kernels_(kernels),
-      unpack_(unpack),
-      tiled_(tiled),
-      ahead_([&] {
-        std::vector<int32_t> list;
-        for (const Tensor& tensor : program.tensors())
-          list.push_back(static_cast<int32_t>(program::tuned(tuning, ahead_variants(tensor.type))));
-        return list;
-      }()),
-      repack_(repack),
-      offset_(program.tensors().size(), -1),
-      stream_(program.tensors().size()),
+PackedWeights::PackedWeights(std::span<const program::Source> sources, bool repack,
+                             std::shared_ptr<const PackFile> file)
+    : repack_(repack),
+      pack_file_(std::move(file)),
       pages_(
           [&] {
-            for (const Op& op : program.ops()) {
-              if (!bind(program, op)->panels) continue;
-              if (const auto* gated = std::get_if<program::GateUp>(&op.args)) {
-                add({gated->gate.id, gated->up.id});
-              } else if (const auto* experts = std::get_if<program::MoeGateUp>(&op.args)) {
-                add({experts->gate.id, experts->up.id});
-                if (experts->shared_gate) add({experts->shared_gate.id, experts->shared_up.id});
-              }
-              program::info(op).operands(op, [&](const char*, TensorId id, bool) {
-                if (program[id].kind == Kind::Weight) add({id});
-              });
-            }
-            if (!repack) bytes_ = workers * kSlots * buffer_bytes_;
-            return file == nullptr ? bytes_ : 0;
+            for (const program::Source& source : sources) add_all(source);
+            return pack_file_ == nullptr ? bytes_ : 0;
           }(),
           Pages::Size::Huge),
-      panels_(file == nullptr ? pages_.data() : file->panels(layout(), bytes_)) {
-  if (!repack) read_in_huge_pages(weights);
+      panels_(pack_file_ == nullptr ? pages_.data() : pack_file_->panels(layout(), bytes_)) {
+  if (repack) return;
+  for (const program::Source& source : sources) read_in_huge_pages(source.weights);
 }
 
-void PackedWeights::add(std::vector<TensorId> ids) {
-  if (std::any_of(ids.begin(), ids.end(), [this](TensorId id) { return holds(id); })) return;
-  Stream stream{std::move(ids), 0, 0};
-  for (const TensorId id : stream.ids) {
-    const Tensor& t = program_[id];
-    offset_[static_cast<size_t>(id)] = bytes_ + stream.panel_stride;
-    stream_[static_cast<size_t>(id)] = streams_.size();
+void PackedWeights::add_all(const program::Source& source) {
+  const program::Program& program = source.program;
+  std::vector<bool> panels(program.tensors().size());
+  for (const Op& op : program.ops()) {
+    if (!repack_ || !bind(program, op)->panels) continue;
+    if (const auto* gated = std::get_if<program::GateUp>(&op.args)) {
+      add(source, {gated->gate.id, gated->up.id});
+    } else if (const auto* experts = std::get_if<program::MoeGateUp>(&op.args)) {
+      add(source, {experts->gate.id, experts->up.id});
+      if (experts->shared_gate) add(source, {experts->shared_gate.id, experts->shared_up.id});
+    }
+    program::info(op).operands(op, [&](const char*, TensorId id, bool) {
+      if (program[id].kind != Kind::Weight) return;
+      add(source, {id});
+      panels[static_cast<size_t>(id)] = true;
+    });
+  }
+  for (const Op& op : program.ops()) {
+    program::info(op).operands(op, [&](const char*, TensorId id, bool) {
+      if (program[id].kind == Kind::Weight && !panels[static_cast<size_t>(id)])
+        stay_.push_back(source.weights[static_cast<size_t>(program.storage(id))]);
+    });
+  }
+}
+
+void PackedWeights::add(const program::Source& source, const std::vector<TensorId>& ids) {
+  std::vector<Weight> weights;
+  for (const TensorId id : ids) weights.push_back(weight_in_file(source, id));
+  if (std::ranges::any_of(weights, [this](const Weight& weight) { return places_.contains(weight); })) return;
+  Stream stream{};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Tensor& t = source.program[ids[i]];
+    places_[weights[i]] = {streams_.size(), i};
+    stream.entries.push_back(
+        {weights[i], fmt::format("{} {} {}", t.name, quant::type_info(t.type).name, fmt::join(t.shape, "x")),
+         fmt::format("from {} of {}, strides {}", t.offset,
+                     source.program[source.program.storage(ids[i])].name, fmt::join(t.stride, " ")),
+         bytes_ + stream.panel_stride});
     stream.matrix_bytes += matrix_bytes(t);
     stream.panel_stride += panel_bytes(t.type, t.columns());
-    buffer_bytes_ = std::max(buffer_bytes_, round_up(2 * panel_bytes(t.type, t.columns()), kLine));
   }
-  bytes_ += program_[stream.ids.front()].shape[0] * stream.matrix_bytes;
+  bytes_ += weights.front().matrices * stream.matrix_bytes;
   streams_.push_back(std::move(stream));
 }
 
-Matrix PackedWeights::in_file(TensorId id) const {
-  const Tensor& t = program_[id];
-  const quant::TypeInfo& type = quant::type_info(t.type);
-  const std::byte* base = weights_[static_cast<size_t>(program_.storage(id))].data();
-  return {t.type,
-          base + bytes_of(type, t.offset),
-          bytes_of(type, t.stride[0]),
-          panel_bytes(t.type, t.columns()),
-          bytes_of(type, t.stride[1]),
-          panel_bytes(t.type, t.columns()),
-          t.shape[0],
-          t.shape[1],
-          t.columns(),
-          takes_quantized(t.type),
-          panel_product(kernels_, t.type),
-          file_product(kernels_, t.type),
-          takes_pairs(kernels_) ? pair_product(kernels_, t.type) : nullptr,
-          takes_pairs(kernels_) ? nullptr : many_product(kernels_, t.type),
-          kernels_.many_from,
-          panel_numbers(kernels_, t.type),
-          panel_unpack(unpack_, t.type),
-          tiled_product(tiled_, t.type),
-          tiled_from(t.type),
-          to_both_caches(ahead_[static_cast<size_t>(id)]),
-          to_both_caches(ahead_of_several(ahead_[static_cast<size_t>(id)])),
-          file_ahead(),
-          nullptr};
+std::optional<PackedWeights::Place> PackedWeights::find(const Weight& weight) const {
+  const auto found = places_.find(weight);
+  if (found == places_.end()) return std::nullopt;
+  const Stream& stream = streams_[found->second.stream];
+  return Place{panels_ + stream.entries[found->second.entry].offset, stream.matrix_bytes,
+               stream.panel_stride};
 }
 
-Matrix PackedWeights::matrix(TensorId id, int worker, int slot) const {
-  Matrix matrix = in_file(id);
-  if (repack_) {
-    const Stream& stream = streams_[stream_[static_cast<size_t>(id)]];
-    matrix.data = panels_ + offset_[static_cast<size_t>(id)];
-    matrix.matrix_bytes = stream.matrix_bytes;
-    matrix.panel_stride = stream.panel_stride;
-  } else {
-    matrix.buffer = reinterpret_cast<uint8_t*>(pages_.data()) + (worker * kSlots + slot) * buffer_bytes_;
-  }
-  return matrix;
-}
-
-void PackedWeights::decode_row(TensorId id, int64_t row, float* out) const {
-  if (repack_ && holds(id)) {
-    const auto* panel = matrix(id, 0, 0).panel(0, row / kPanelRows);
-    return decode_packed_row(program_[id].type, panel, row % kPanelRows, program_[id].columns(), out);
-  }
-  const Matrix rows = in_file(id);
-  quant::type_info(rows.type).decode(rows.data + row * rows.row_bytes, out, rows.columns);
-}
-
-void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>& progress) {
-  if (repack_ && panels_ == pages_.data()) {
+void PackedWeights::load(Team& team, const program::Progress& progress) {
+  if (repack_ && pack_file_ == nullptr) {
     const int64_t available = available_memory_bytes();  // 0: cannot be told
     if (available > 0 && bytes_ > available) {
       fail(
@@ -245,16 +246,10 @@ void PackedWeights::load(Team& team, const std::function<void(int64_t, int64_t)>
   // What stays in the file (the token table, norms, routers) may have left the page cache, above with the
   // parts around it. A step that met it missing would wait for the disk, which then reads some megabytes
   // around it.
-  for (const Op& op : program_.ops()) {
-    program::info(op).operands(op, [&](const char*, TensorId id, bool) {
-      if (program_[id].kind != Kind::Weight || holds(id)) return;
-      bring_pages(weights_[static_cast<size_t>(program_.storage(id))]);
-    });
-  }
+  for (const std::span<const std::byte> bytes : stay_) bring_pages(bytes);
 }
 
-void PackedWeights::pack_into(std::byte* into, Team& team,
-                              const std::function<void(int64_t, int64_t)>& progress) const {
+void PackedWeights::pack_into(std::byte* into, Team& team, const program::Progress& progress) const {
   std::atomic<int64_t> done{0};
   Consumed consumed;
   team.run([&](int worker) {
@@ -262,21 +257,25 @@ void PackedWeights::pack_into(std::byte* into, Team& team,
     // ran ahead by itself, what it has read would stay.
     int64_t since_meeting = 0;
     for (const Stream& stream : streams_) {
-      const Matrix any = in_file(stream.ids.front());
-      const int64_t panels = any.panels(), chunk = std::max<int64_t>(1, kChunkBytes / stream.panel_stride);
+      const Weight& any = stream.entries.front().file;
+      const int64_t panels = (any.rows + kPanelRows - 1) / kPanelRows;
+      const int64_t chunk = std::max<int64_t>(1, kChunkBytes / stream.panel_stride);
       const Slice mine = slice_of(any.matrices * panels, worker, team.size());
       for (int64_t item = mine.first; item < mine.last;) {
         // Some panels of one matrix.
         const int64_t m = item / panels, first = item % panels;
         const int64_t last = std::min({first + chunk, panels, first + mine.last - item});
-        for (const TensorId id : stream.ids) {
-          const Matrix from = in_file(id);
-          const std::byte* rows = from.data + m * from.matrix_bytes;
-          std::byte* to = into + offset_[static_cast<size_t>(id)] + m * stream.matrix_bytes;
-          for (int64_t p = first; p < last; ++p)
-            from.pack(rows, p, reinterpret_cast<uint8_t*>(to + p * stream.panel_stride));
+        for (const Entry& entry : stream.entries) {
+          const Weight& from = entry.file;
+          std::byte* to = into + entry.offset + m * stream.matrix_bytes;
+          for (int64_t p = first; p < last; ++p) {
+            const int64_t row = p * kPanelRows;
+            pack_panel(from.type, from.row(m, row), from.row_bytes,
+                       std::min<int64_t>(kPanelRows, from.rows - row), from.columns,
+                       reinterpret_cast<uint8_t*>(to + p * stream.panel_stride));
+          }
           const int64_t row = first * kPanelRows, end = std::min(last * kPanelRows, from.rows);
-          consumed.add({rows + row * from.row_bytes, static_cast<size_t>((end - row) * from.row_bytes)});
+          consumed.add({from.row(m, row), static_cast<size_t>((end - row) * from.row_bytes)});
         }
         item += last - first;
         done += (last - first) * stream.panel_stride;
@@ -294,15 +293,47 @@ void PackedWeights::pack_into(std::byte* into, Team& team,
 std::string PackedWeights::layout() const {
   std::string text = fmt::format("panels of {} rows, version {}\n", kPanelRows, kPackedVersion);
   for (const Stream& stream : streams_) {
-    for (const TensorId id : stream.ids) {
-      const Tensor& t = program_[id];
-      text += fmt::format("{} {} {} at {}, panels {} apart, from {} of {}, strides {}\n", t.name,
-                          quant::type_info(t.type).name, fmt::join(t.shape, "x"),
-                          offset_[static_cast<size_t>(id)], stream.panel_stride, t.offset,
-                          program_[program_.storage(id)].name, fmt::join(t.stride, " "));
-    }
+    for (const Entry& entry : stream.entries)
+      text += fmt::format("{} at {}, panels {} apart, {}\n", entry.what, entry.offset, stream.panel_stride,
+                          entry.from);
   }
   return text + fmt::format("{} bytes\n", bytes_);
+}
+
+WeightTable::WeightTable(const program::Source& source, const PackedWeights& packed,
+                         const WeightKernels& kernels, int workers)
+    : source_(source),
+      matrices_(source.program.tensors().size()),
+      buffers_(
+          [&] {
+            for (const Op& op : source.program.ops()) {
+              if (!bind(source.program, op)->panels) continue;
+              program::info(op).operands(op,
+                                         [&](const char*, TensorId id, bool) { add(id, packed, kernels); });
+            }
+            return workers * kSlots * buffer_bytes_;
+          }(),
+          Pages::Size::Huge) {}
+
+void WeightTable::add(TensorId id, const PackedWeights& packed, const WeightKernels& kernels) {
+  std::optional<Matrix>& matrix = matrices_[static_cast<size_t>(id)];
+  if (source_.program[id].kind != Kind::Weight || matrix) return;
+  const Weight file = weight_in_file(source_, id);
+  matrix = in_file(file, kernels);
+  if (const auto place = packed.find(file)) {
+    matrix->data = place->data;
+    matrix->matrix_bytes = place->matrix_bytes;
+    matrix->panel_stride = place->panel_stride;
+  } else {
+    CHECK(!packed.repacks(), "{}: the weights were loaded for other programs", source_.program[id].name);
+    buffer_bytes_ = std::max(buffer_bytes_, round_up(2 * matrix->panel_bytes, kLine));
+  }
+}
+
+void WeightTable::decode_row(TensorId id, int64_t row, float* out) const {
+  if (buffer_bytes_ > 0 || !holds(id)) return weight_in_file(source_, id).decode_row(0, row, out);
+  const Matrix& matrix = *matrices_[static_cast<size_t>(id)];
+  decode_packed_row(matrix.type, matrix.panel(0, row / kPanelRows), row % kPanelRows, matrix.columns, out);
 }
 
 }  // namespace sluice::backend::cpu

@@ -1,7 +1,12 @@
-// The weights of an executable that its kernels multiply, packed at load (packed.h) into memory of their own.
+// The weights of a model in panels (packed.h), packed at load into memory of their own and shared by all that
+// is compiled over them; and how a program's products read them.
 #pragma once
 
-#include <functional>
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +16,25 @@
 #include "program/backend.h"
 
 namespace sluice::backend::cpu {
+
+/// A weight in the file's order: row n of matrix m begins at data + m * matrix_bytes + n * row_bytes.
+struct Weight {
+  quant::Type type;
+  const std::byte* data;
+  int64_t matrix_bytes, row_bytes;
+  int64_t matrices, rows, columns;
+
+  const std::byte* row(int64_t matrix, int64_t row) const {
+    return data + matrix * matrix_bytes + row * row_bytes;
+  }
+  void decode_row(int64_t matrix, int64_t row, float* out) const {
+    quant::type_info(type).decode(this->row(matrix, row), out, columns);
+  }
+  auto operator<=>(const Weight&) const = default;
+};
+
+/// Where a program's weight lies in the file.
+Weight weight_in_file(const program::Source& source, program::TensorId id);
 
 /// A panel that products read: packed, or (packed is null) the rows of the file.
 struct Panel {
@@ -46,7 +70,8 @@ struct Matrix {
     const std::byte* of_matrix = data + matrix * matrix_bytes;
     if (buffer == nullptr) return reinterpret_cast<const uint8_t*>(of_matrix + panel * panel_stride);
     uint8_t* into = buffer + panel % 2 * panel_bytes;
-    pack(of_matrix, panel, into);
+    pack_panel(type, of_matrix + panel * kPanelRows * row_bytes, row_bytes,
+               std::min<int64_t>(kPanelRows, rows - panel * kPanelRows), columns, into);
     return into;
   }
   /// The same for products with `count` activation rows.
@@ -71,8 +96,6 @@ struct Matrix {
     if (again) return kAskNothing;
     return count > 1 ? several_prefetch : prefetch;
   }
-  /// Packs a panel of a matrix that lies in the file's order.
-  void pack(const std::byte* of_matrix, int64_t panel, uint8_t* out) const;
 };
 
 /// How far ahead of the weights in use panels of a type are asked for, in bytes: into the first-level cache,
@@ -80,68 +103,113 @@ struct Matrix {
 /// (docs/performance.md), so it is left open. Zen 4 asks for several rows' at least 2 KB ahead.
 program::Variants ahead_variants(quant::Type type);
 
-/// Bytes of the weights as an executable holds them: packed, and those in the file's order that its kernels
-/// read whole. The token table is not among these: a step reads some rows of it.
+/// Bytes of the weights as they are held: packed, and those in the file's order that kernels read whole. The
+/// token table is not among these: a step reads some rows of it.
 int64_t held_weights_bytes(const program::Program& program, bool repack);
 
 class PackFile;  // pack_file.h
 
-class PackedWeights {
+class PackedWeights : public program::WeightSet {
+ public:
+  /// Where a weight's panels lie, in bytes: of its first matrix, from one matrix to the next, from one panel
+  /// to the next.
+  struct Place {
+    const std::byte* data;
+    int64_t matrix_bytes, panel_stride;
+  };
+
+  /// Room for the weights of every op whose kernel reads panels, of programs that are legal for this backend;
+  /// load() fills it. Without `repack` they stay in the file. With a pack file they are its panels. Throws
+  /// Error when the system refuses the memory, or the file was packed otherwise.
+  PackedWeights(std::span<const program::Source> sources, bool repack,
+                std::shared_ptr<const PackFile> file = nullptr);
+
+  /// Packs, shared among the team. The file's pages are given back to the system as they have been read: what
+  /// a process holds, page cache included, grows by no more than what readers are ahead. What stays in the
+  /// file (the token table, norms, routers) is asked for in the end.
+  void load(Team& team, const program::Progress& progress);
+  /// The same to other memory of bytes().
+  void pack_into(std::byte* into, Team& team, const program::Progress& progress) const;
+  /// What lies where, a line a weight: whoever has the same text can read the same bytes.
+  std::string layout() const;
+
+  bool repacks() const { return repack_; }
+  /// The panels of a weight; null: it is read in the file's order.
+  std::optional<Place> find(const Weight& weight) const;
+  /// Of all panels.
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  struct Entry {
+    Weight file;
+    std::string what, from;  ///< for layout(): type and shape, and of which tensor it is a view
+    int64_t offset;          ///< of its panels in all of them
+  };
+  /// Packed matrices whose panels take turns, so that who reads them together reads one stream: a gate and
+  /// its up; or one alone.
+  struct Stream {
+    std::vector<Entry> entries;
+    int64_t matrix_bytes, panel_stride;
+  };
+  struct At {
+    size_t stream, entry;
+  };
+
+  void add_all(const program::Source& source);
+  /// Room for these weights, of as many matrices and rows each.
+  void add(const program::Source& source, const std::vector<program::TensorId>& ids);
+
+  bool repack_;
+  std::vector<Stream> streams_;  // in the order of their panels
+  std::map<Weight, At> places_;
+  std::vector<std::span<const std::byte>> stay_;  // what is read in the file's order
+  int64_t bytes_ = 0;
+  std::shared_ptr<const PackFile> pack_file_;
+  Pages pages_;
+  const std::byte* panels_ = nullptr;  // in pages_, or a file's
+};
+
+/// The kernels of a tier that read weights, and what was measured best for them.
+struct WeightKernels {
+  const MatmulKernels& products;
+  const UnpackKernels* unpack;  ///< may be null
+  const TiledProducts* tiled;   ///< may be null
+  const program::Tuning& tuning;
+};
+
+/// The weights of a program as its kernels read them: one entry each, made once.
+class WeightTable {
  public:
   /// Matrices that a kernel reads at once, each with a buffer of its own.
   static constexpr int kSlots = 2;
 
-  /// Room for the weights of every op whose kernel reads panels, which load() fills; without `repack` for two
-  /// panels a worker and slot. With a file (which outlives this) they are its panels. Throws Error when the
-  /// system refuses the memory, or the file was packed otherwise.
-  PackedWeights(const program::Program& program, const program::WeightBytes& weights,
-                const MatmulKernels& kernels, const UnpackKernels* unpack, const TiledProducts* tiled,
-                const program::Tuning& tuning, bool repack, int workers, const PackFile* file = nullptr);
+  /// Of a program that is legal for this backend, and among those that `packed` was made for. Where weights
+  /// stay in the file, with buffers of two panels a worker and slot.
+  WeightTable(const program::Source& source, const PackedWeights& packed, const WeightKernels& kernels,
+              int workers);
 
-  /// Packs, shared among the team; progress(bytes done, bytes in all) is called now and then by the calling
-  /// thread, if it is there. The file's pages are given back to the system as they have been read: what a
-  /// process holds, page cache included, grows by no more than what readers are ahead. What stays in the file
-  /// (the token table, norms, routers) is asked for in the end.
-  void load(Team& team, const std::function<void(int64_t, int64_t)>& progress);
-  /// The same to other memory of bytes().
-  void pack_into(std::byte* into, Team& team, const std::function<void(int64_t, int64_t)>& progress) const;
-  /// What lies where, a line a weight: whoever has the same text can read the same bytes.
-  std::string layout() const;
-
-  bool holds(program::TensorId id) const { return offset_[static_cast<size_t>(id)] >= 0; }
+  /// Whether a kernel reads it as panels.
+  bool holds(program::TensorId id) const { return matrices_[static_cast<size_t>(id)].has_value(); }
+  Matrix matrix(program::TensorId id, int worker, int slot) const {
+    Matrix matrix = *matrices_[static_cast<size_t>(id)];
+    if (buffer_bytes_ > 0)
+      matrix.buffer = reinterpret_cast<uint8_t*>(buffers_.data()) + (worker * kSlots + slot) * buffer_bytes_;
+    return matrix;
+  }
   /// A row of a table [1, rows, columns], decoded: out of its panels where products read it too, and else out
   /// of the file. The same numbers; but the file's pages were given back when they were packed, and each new
   /// token's would come from the disk.
   void decode_row(program::TensorId id, int64_t row, float* out) const;
-  Matrix matrix(program::TensorId id, int worker, int slot) const;
-  int64_t bytes() const { return bytes_; }
+  /// Of the buffers.
+  int64_t bytes() const { return buffers_.bytes(); }
 
  private:
-  /// Packed matrices whose panels take turns, so that who reads them together reads one stream: a gate and
-  /// its up; or one alone.
-  struct Stream {
-    std::vector<program::TensorId> ids;
-    int64_t matrix_bytes, panel_stride;  // as of Matrix
-  };
+  void add(program::TensorId id, const PackedWeights& packed, const WeightKernels& kernels);
 
-  /// Room for these weights, of as many matrices and rows each.
-  void add(std::vector<program::TensorId> ids);
-  Matrix in_file(program::TensorId id) const;
-
-  const program::Program& program_;
-  const program::WeightBytes& weights_;
-  const MatmulKernels& kernels_;
-  const UnpackKernels* unpack_;
-  const TiledProducts* tiled_;
-  std::vector<int32_t> ahead_;  // bytes, by TensorId
-  bool repack_;
-  int64_t buffer_bytes_ = 0;     // of two panels, the largest
-  std::vector<int64_t> offset_;  // by TensorId; -1: not packed
-  std::vector<size_t> stream_;   // by TensorId, of those that are packed
-  std::vector<Stream> streams_;  // in the order of offset_
-  int64_t bytes_ = 0;
-  Pages pages_;
-  const std::byte* panels_;  // in pages_, or a file's
+  program::Source source_;
+  std::vector<std::optional<Matrix>> matrices_;  // by TensorId
+  int64_t buffer_bytes_ = 0;                     // of two panels, the largest; 0: weights are packed
+  Pages buffers_;
 };
 
 }  // namespace sluice::backend::cpu

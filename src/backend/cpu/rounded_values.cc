@@ -16,7 +16,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 /// Rows of a step from which on ops can leave an activation rounded, or take it so.
 class Finder {
  public:
-  Finder(const Program& program, const PackedWeights& packed) : program_(program), packed_(packed) {}
+  Finder(const Program& program, const WeightTable& table) : program_(program), table_(table) {}
 
   int64_t left(const Op& op, TensorId id) const {
     if (std::holds_alternative<RmsNorm>(op.args)) return program_[id].heads() == 1 ? 0 : kNever;
@@ -43,7 +43,7 @@ class Finder {
 
  private:
   int64_t tiled(Read weight) const {
-    const Matrix matrix = packed_.matrix(weight.id, 0, 0);
+    const Matrix matrix = table_.matrix(weight.id, 0, 0);
     return matrix.unpack == nullptr ? kNever : matrix.tiled_from;
   }
   int64_t tiled(Read one, Read other) const { return std::max(tiled(one), tiled(other)); }
@@ -58,16 +58,16 @@ class Finder {
   }
 
   const Program& program_;
-  const PackedWeights& packed_;
+  const WeightTable& table_;
 };
 
 }  // namespace
 
-std::vector<int64_t> rounded_from(const Program& program, const PackedWeights& packed, bool tiles) {
+std::vector<int64_t> rounded_from(const Program& program, const WeightTable& table, bool tiles) {
   const size_t count = program.tensors().size();
   std::vector<int64_t> from(count, tiles ? kLeastRounded : kNever);
   std::vector<bool> written(count), read(count);
-  const Finder finder(program, packed);
+  const Finder finder(program, table);
   for (size_t i = 0; i < count; ++i) {
     const Tensor& t = program.tensors()[i];
     const bool plain = t.kind == Kind::Activation && t.type == quant::Type::F32 && t.base == kNoTensor &&

@@ -19,6 +19,6 @@ inline constexpr int64_t kLeastRounded = 32;
 ///
 /// An activation of experts is kept by expert: for each that was selected, in the order of their ids, whole
 /// groups of the rows that selected it.
-std::vector<int64_t> rounded_from(const program::Program& program, const PackedWeights& packed, bool tiles);
+std::vector<int64_t> rounded_from(const program::Program& program, const WeightTable& table, bool tiles);
 
 }  // namespace sluice::backend::cpu

@@ -77,12 +77,19 @@ bool cache_known(const quant::CacheRow& row) {
          (row.type == quant::Type::Q8_0 && row.coded() % quant::kCacheRun == 0);
 }
 
+/// Whether weights of the type can be packed: one that is neither among the formats nor made of floats would be
+/// taken for the latter.
+bool weight_known(quant::Type type) {
+  const quant::TypeInfo& info = quant::type_info(type);
+  return info.decode != nullptr && (info.block == 1 || find_format(type) != nullptr);
+}
+
 /// Whether every weight of the op can be packed, and kernels know the cache's type.
 bool types_known(const Program& program, const Op& op) {
   bool known = true;
   info(op).operands(op, [&](const char*, TensorId id, bool) {
     const Tensor& tensor = program[id];
-    if (tensor.kind == Kind::Weight && quant::type_info(tensor.type).decode == nullptr) known = false;
+    if (tensor.kind == Kind::Weight && !weight_known(tensor.type)) known = false;
     if (tensor.kind == Kind::Cache && !cache_known(tensor.cache_row())) known = false;
   });
   return known;

@@ -13,14 +13,13 @@
 #include "backend/cuda/executable.h"
 #include "backend/cuda/peaks.h"
 #include "backend/cuda/row_by_row.h"
+#include "backend/cuda/weights.h"
+#include "base/check.h"
 
 namespace sluice::backend {
 namespace {
 
 using namespace program;
-
-/// Counts up when kernels change so that what was measured of older ones says nothing of them.
-constexpr int kKernelsVersion = 1;
 
 /// What is compiled: steps of one row, where rows must not feel each other.
 CompileOptions compiled(CompileOptions options) {
@@ -35,7 +34,7 @@ class CudaBackend : public Backend {
     cudaDeviceProp properties = {};
     cuda::check(cudaGetDeviceProperties(&properties, 0));
     return fmt::format("{}, {} multiprocessors, kernels {}", properties.name, properties.multiProcessorCount,
-                       kKernelsVersion);
+                       SLUICE_CUDA_KERNELS);
   }
   bool has(const Program& program, const Op& op) const override {
     return cuda::bind(program, op, cuda::sizes_on(0)) != nullptr;
@@ -64,9 +63,15 @@ class CudaBackend : public Backend {
     }
     return tolerance;
   }
-  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+  std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
+    return std::make_shared<cuda::Weights>(sources, progress);
+  }
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                       const CompileOptions& options) override {
-    auto executable = cuda::make_executable(program, weights, compiled(options));
+    auto uploaded = std::dynamic_pointer_cast<const cuda::Weights>(weights);
+    CHECK((uploaded != nullptr) == (weights != nullptr), "weights of another backend");
+    auto executable = cuda::make_executable(source, std::move(uploaded), compiled(options));
     return options.batch_invariant ? cuda::run_row_by_row(std::move(executable)) : std::move(executable);
   }
   const Peaks& peaks() override { return cuda::device_peaks(); }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "backend/cuda/architecture.h"
 #include "backend/cuda/bind.h"
@@ -70,13 +71,13 @@ struct InFlight {
 
 class CudaExecutable : public Executable {
  public:
-  CudaExecutable(const Program& program, const WeightBytes& weights, const CompileOptions& options)
+  CudaExecutable(const Source& source, std::shared_ptr<const Weights> weights, const CompileOptions& options)
       : options_(options),
-        bound_(bind_all(program, options.max_rows, longest_context(options), sizes_on(0))),
+        bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(0))),
         row_buckets_(row_buckets(options.max_rows)),
         output_buckets_(row_buckets(options.max_outputs)),
         context_buckets_(context_buckets(longest_context(options))),
-        memory_(bound_.leaves, weights, options,
+        memory_(bound_.leaves, source.weights, std::move(weights), options,
                 scratch_bytes(bound_, options.max_rows, longest_context(options)), bound_.longest_expansion),
         block_(options.max_rows, options.max_outputs),
         likeliest_(options.max_outputs),
@@ -312,9 +313,9 @@ class CudaExecutable : public Executable {
 
 }  // namespace
 
-std::unique_ptr<Executable> make_executable(const Program& program, const WeightBytes& weights,
+std::unique_ptr<Executable> make_executable(const Source& source, std::shared_ptr<const Weights> weights,
                                             const CompileOptions& options) {
-  return std::make_unique<CudaExecutable>(program, weights, options);
+  return std::make_unique<CudaExecutable>(source, std::move(weights), options);
 }
 
 }  // namespace sluice::backend::cuda

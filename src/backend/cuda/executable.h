@@ -13,8 +13,9 @@ inline int64_t longest_context(const program::CompileOptions& options) {
   return options.cache_pages * program::kPageRows;
 }
 
-std::unique_ptr<program::Executable> make_executable(const program::Program& program,
-                                                     const program::WeightBytes& weights,
+/// Without weights kernels are chosen, and nothing can run.
+std::unique_ptr<program::Executable> make_executable(const program::Source& source,
+                                                     std::shared_ptr<const Weights> weights,
                                                      const program::CompileOptions& options);
 
 }  // namespace sluice::backend::cuda

@@ -16,6 +16,19 @@ class Memory;
 class LaunchLog;
 class LaunchTimes;
 
+/// What is chosen by: the sizes of a bucket of steps, and the device.
+struct Sizes {
+  int64_t rows = 1;
+  int64_t longest = 1;    ///< positions of a row's context at most
+  int architecture = 90;  ///< of the device: 90 is compute capability 9.0
+  int processors = 132;   ///< its multiprocessors
+
+  /// Another bucket's on the same device.
+  Sizes of(int64_t bucket_rows, int64_t bucket_longest) const {
+    return {bucket_rows, bucket_longest, architecture, processors};
+  }
+};
+
 /// Everything a launch gets besides its op. Sizes are the bucket's: a captured graph serves all steps that
 /// fit, and kernels skip rows from step.header->rows on.
 struct Context {
@@ -25,7 +38,7 @@ struct Context {
   int64_t output_rows;   ///< likewise
   int64_t longest;       ///< no row's context is longer
   bool prompts_alone;    ///< no row but those of long stretches of prompts (prompts.h)
-  char* scratch;         ///< of this op alone, scratch_bytes of it
+  char* scratch;         ///< scratch_bytes of it; what the op before left there is still there
   const int32_t* drawn;  ///< by outputs of the step before, for following()
   cudaStream_t stream;
   int processors;    ///< multiprocessors of the device
@@ -37,22 +50,10 @@ struct Context {
   LaunchLog* log = nullptr;               ///< set: launches are told to it and not started
   LaunchTimes* times = nullptr;           ///< set: launches leave their times there
 
+  Sizes sizes() const { return {step_rows, longest, architecture, processors}; }
   Board board() const { return {step.board, step.header, launch, launches}; }
   int64_t rows(const program::Tensor& tensor) const {
     return program::Program::rows(tensor, step_rows, output_rows);
-  }
-};
-
-/// What is chosen by: the sizes of a bucket of steps, and the device.
-struct Sizes {
-  int64_t rows = 1;
-  int64_t longest = 1;    ///< positions of a row's context at most
-  int architecture = 90;  ///< of the device: 90 is compute capability 9.0
-  int processors = 132;   ///< its multiprocessors
-
-  /// Another bucket's on the same device.
-  Sizes of(int64_t bucket_rows, int64_t bucket_longest) const {
-    return {bucket_rows, bucket_longest, architecture, processors};
   }
 };
 

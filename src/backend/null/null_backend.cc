@@ -69,9 +69,10 @@ class NullBackend : public Backend {
   std::string name() const override { return "null"; }
   bool has(const Program&, const Op&) const override { return true; }
   MemoryNeeds memory_needs(const Program&, const CompileOptions&) const override { return {}; }
-  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes&,
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> /*none*/,
                                       const CompileOptions&) override {
-    return std::make_unique<NullExecutable>(program, peaks_);
+    return std::make_unique<NullExecutable>(source.program, peaks_);
   }
   const Peaks& peaks() override { return peaks_; }
   double measure_read_bandwidth() override { return peaks_.bytes_per_second; }

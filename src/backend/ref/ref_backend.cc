@@ -92,9 +92,10 @@ class RefBackend : public Backend {
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return RefMemory::needs(legal(program), options);
   }
-  std::unique_ptr<Executable> compile(const Program& program, const WeightBytes& weights,
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> /*mapped*/,
                                       const CompileOptions& options) override {
-    return std::make_unique<RefExecutable>(legal(program), weights, options);
+    return std::make_unique<RefExecutable>(legal(source.program), source.weights, options);
   }
 
  private:

@@ -38,8 +38,7 @@ void reduce_rows(const Program& p, const Op& record, const Context& c) {
     const int64_t count = std::min(kPart, weight.columns - first);
     for (int64_t r = 0; r < rows; ++r) std::fill_n(out(r, head) + first, count, 0.0f);
     for (int64_t i = 0; i < weight.rows; ++i) {
-      const std::byte* row = weight.data + head * weight.matrix_bytes + i * weight.row_bytes;
-      weight.decode(row + quant::bytes_of(type, first), w, count);
+      type.decode(weight.row(head, i) + quant::bytes_of(type, first), w, count);
       for (int64_t r = 0; r < rows; ++r) kernels.add_scaled(w, in(r, head)[i], count, out(r, head) + first);
     }
   }

@@ -114,7 +114,6 @@ bool takes_coded(const Program& p, const NormMatmul& op, const Sizes& sizes) {
   }
   return true;
 }
-Sizes sizes_of(const Context& c) { return {c.step_rows, c.longest, c.architecture, c.processors}; }
 bool is_same(const Program& p, TensorId a, TensorId b) {
   return p.storage(a) == p.storage(b) && p[a].offset == p[b].offset && p[a].columns() == p[b].columns();
 }
@@ -123,7 +122,7 @@ bool is_same(const Program& p, TensorId a, TensorId b) {
 
 CodedRows rows_for_next(const Program& p, TensorId made, const Context& c) {
   const auto* const op = c.next == nullptr ? nullptr : std::get_if<NormMatmul>(&c.next->args);
-  if (op == nullptr || !is_same(p, op->in.id, made) || !takes_coded(p, *op, sizes_of(c))) return {};
+  if (op == nullptr || !is_same(p, op->in.id, made) || !takes_coded(p, *op, c.sizes())) return {};
   const int64_t columns = p[made].columns();
   return {c.scratch, coded_token(columns),
           reinterpret_cast<float*>(c.scratch + codes_bytes(c.step_rows, columns)),
@@ -136,8 +135,8 @@ int64_t coded_rows_bytes(int64_t rows, int64_t columns) {
 
 bool norm_matmul_coded(const Program& p, const NormMatmul& op, const Context& c) {
   const auto* const before = c.previous == nullptr ? nullptr : std::get_if<MoeDownAdd>(&c.previous->args);
-  if (before == nullptr || !is_same(p, op.in.id, before->out.id) || !takes_coded(p, op, sizes_of(c)) ||
-      !leaves_coded_rows(p, *before, sizes_of(c)))
+  if (before == nullptr || !is_same(p, op.in.id, before->out.id) || !takes_coded(p, op, c.sizes()) ||
+      !leaves_coded_rows(p, *before, c.sizes()))
     return false;
   const int64_t columns = p[op.in.id].columns();
   Args args{};

@@ -29,8 +29,6 @@ using few::kThreads, few::kWarps, few::kMostRows;
 using few_sixes::kRows;
 
 constexpr int kColumns = 2048, kSupers = kColumns / few_sixes::kColumns;
-/// A tile for every warp of 132 multiprocessors; of fewer outputs, warps that share columns are faster.
-constexpr int64_t kLeastTiles = kWarps * 132;
 /// Bytes of a row's scales, and of their scales.
 constexpr int kScaleBytes = kColumns / 16, kSuperBytes = kSupers * 2;
 
@@ -242,10 +240,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMatmul>(record.args);
   const Tensor& weight = p[op.a.id];
+  // A tile for every warp of the device; of fewer outputs, warps that share columns are faster.
   return sizes.rows > kNarrowRows && sizes.rows <= kMostRows &&
          (sizes.architecture == 90 || sizes.architecture == 100) && !op.b && !op.c &&
          weight.type == quant::Type::Q6_K && weight.columns() == kColumns && weight.shape[1] % kRows == 0 &&
-         weight.shape[1] >= kLeastTiles * kRows && few::in_fours(p[op.in.id]);
+         weight.shape[1] >= int64_t{kWarps} * sizes.processors * kRows && few::in_fours(p[op.in.id]);
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);

@@ -202,7 +202,6 @@ bool few_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
          serves_add_experts_few(weight.type, weight.shape[1], weight.columns(), p[op.ids.id].columns(),
                                 sizes.rows, sizes.architecture);
 }
-Sizes sizes_of(const Context& c) { return {c.step_rows, c.longest, c.architecture}; }
 
 /// The order lies first in the scratch of all that need it: gate_up's is still there for what follows it.
 void start_order(const Program& p, Ordered& order, TensorId ids, const Context& c) {
@@ -210,8 +209,8 @@ void start_order(const Program& p, Ordered& order, TensorId ids, const Context& 
   order.plan.rows = &c.step.header->rows;
   const auto* before = c.previous == nullptr ? nullptr : std::get_if<MoeGateUp>(&c.previous->args);
   const bool made = before != nullptr && before->ids.id == ids &&
-                    serves_moe_gate_up(p, *c.previous, {.rows = c.step_rows}) &&
-                    !gate_up_few_each(p, *before, sizes_of(c));
+                    serves_moe_gate_up(p, *c.previous, c.sizes()) &&
+                    !gate_up_few_each(p, *before, c.sizes());
   if (!made) order_pairs(order.plan, c);
 }
 /// Slots that the experts' tokens take: of the step's rows where a row is multiplied by all its experts, of
@@ -255,7 +254,7 @@ void launch_moe_gate_up(const Program& p, const Op& record, const Context& c) {
                  .rows = rows,
                  .count = &c.step.header->rows};
   };
-  if (gate_up_few_each(p, op, sizes_of(c))) {
+  if (gate_up_few_each(p, op, c.sizes())) {
     if (op.shared_gate) multiply_dense(shared_product(), c, scratch);
     return multiply_experts_few({gate, c.memory.matrix(op.up.id), true, false, in, c.memory.rows(op.out.id),
                                  c.memory.int_rows(op.ids.id), &c.step.header->rows},
@@ -342,10 +341,10 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
     return CombinePlan{op.shared_in ? out : residual, c.memory.rows(op.weights.id), out, ids, pairs.data,
                        &c.step.header->rows,          static_cast<int32_t>(used)};
   };
-  if (down_few_each(p, op, sizes_of(c))) {
+  if (down_few_each(p, op, c.sizes())) {
     // Routed experts first: their weights are asked for while the op before is still at work. Rows of the
     // shared ones are packed beside.
-    const bool leaves = leaves_coded_rows(p, op, sizes_of(c));
+    const bool leaves = leaves_coded_rows(p, op, c.sizes());
     if (leaves)
       scratch.take<char>(coded_rows_bytes(rows, out.columns));  // where the op behind looks for them
     const Rows<float> pairs = take_pairs();
@@ -363,7 +362,7 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
       return combine_experts(combined(pairs), c);
     }
     const Dense shared = shared_product();
-    const bool at_last = few_at_last(p, op, sizes_of(c)), strips = !at_last && by_wgmma(shared);
+    const bool at_last = few_at_last(p, op, c.sizes()), strips = !at_last && by_wgmma(shared);
     const int64_t slots = slots_per_matrix(rows, strips);
     const Packed packed = take_packed(scratch, slots, shared.in.columns);
     const PackPlan packing = packing_of(shared, strips, packed);

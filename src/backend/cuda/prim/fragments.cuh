@@ -4,7 +4,7 @@
 // A matrix instruction sums over columns, and a sum does not care for their order as long as both operands
 // have the same. So pairs come in the order in which nibbles lie: pair 4j + 0 is columns (4j, 4j + 2) of the
 // block, + 1 is (4j + 1, 4j + 3), + 2 and + 3 the same 16 columns on. Activations are written in that order
-// once (ops/pack_activations.cu), weights never move.
+// once (ops/pack_tokens.cu), weights never move.
 //
 // Every type is affine in its code, (code - bias) * scale + offset, up to a table of 16 entries for three of
 // them; a code becomes a half by being put under the exponent of 1024, which is exact, as is taking 1024 +

@@ -1,0 +1,119 @@
+#include "backend/cuda/weights.h"
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/format.h"
+#include "backend/cuda/upload.h"
+#include "base/check.h"
+#include "program/op_info.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+constexpr int64_t kAlign = 256;
+/// An allocation ends with the tensor that takes it beyond this: one of everything might find no room where
+/// the device's memory is in pieces.
+constexpr int64_t kArenaBytes = int64_t{1} << 30;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+int64_t numbers(const Tensor& tensor) { return tensor.shape[0] * tensor.shape[1] * tensor.shape[2]; }
+
+PlaneBytes plane_bytes_of(const Tensor& tensor) {
+  const PlaneBytes bytes = plane_bytes(tensor.type, numbers(tensor));
+  return {aligned(bytes.codes), aligned(bytes.high), aligned(bytes.scale), aligned(bytes.super)};
+}
+
+int64_t packed_bytes(const Tensor& tensor) {
+  const PlaneBytes bytes = plane_bytes_of(tensor);
+  return bytes.codes + bytes.high + bytes.scale + bytes.super;
+}
+
+bool is_vector(const Tensor& tensor) { return tensor.shape[0] == 1 && tensor.shape[1] == 1; }
+
+int64_t vector_bytes(const Tensor& tensor) {
+  return is_vector(tensor) ? aligned(tensor.columns() * static_cast<int64_t>(sizeof(float))) : 0;
+}
+
+/// A tensor on its way.
+struct Item {
+  const Tensor* tensor;
+  std::span<const std::byte> bytes;
+  size_t arena;
+  int64_t offset;
+};
+
+}  // namespace
+
+std::vector<bool> used_weights(const Program& program) {
+  std::vector<bool> used(program.tensors().size(), false);
+  for (const Op& op : program.ops()) {
+    info(op).operands(op, [&](const char*, TensorId id, bool) {
+      if (program[id].kind == Kind::Weight) used[static_cast<size_t>(program.storage(id))] = true;
+    });
+  }
+  return used;
+}
+
+Planes planes_at(const Tensor& tensor, char* base) {
+  const PlaneBytes bytes = plane_bytes_of(tensor);
+  auto* at = reinterpret_cast<uint8_t*>(base);
+  return {at, at + bytes.codes, at + bytes.codes + bytes.high, at + bytes.codes + bytes.high + bytes.scale};
+}
+
+int64_t Weights::bytes_of(const Program& program) {
+  const std::vector<bool> used = used_weights(program);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) bytes += packed_bytes(program.tensors()[i]) + vector_bytes(program.tensors()[i]);
+  }
+  return bytes;
+}
+
+Weights::Weights(std::span<const Source> sources, const Progress& progress) {
+  std::vector<Item> items;
+  std::vector<int64_t> arenas;
+  for (const Source& source : sources) {
+    const std::vector<bool> used = used_weights(source.program);
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (!used[i]) continue;
+      const Tensor& tensor = source.program.tensors()[i];
+      const std::span<const std::byte> bytes = source.weights[i];
+      CHECK(!bytes.empty(), "{}", tensor.name);
+      if (!places_.try_emplace(bytes.data()).second) continue;  // another program's, too
+      if (arenas.empty() || arenas.back() >= kArenaBytes) arenas.push_back(0);
+      items.push_back({&tensor, bytes, arenas.size() - 1, arenas.back()});
+      arenas.back() += packed_bytes(tensor) + vector_bytes(tensor);
+    }
+  }
+  for (const int64_t bytes : arenas) arenas_.emplace_back(bytes);
+  std::vector<Upload> uploads;
+  for (const Item& item : items) {
+    const Tensor& tensor = *item.tensor;
+    Place& place = places_.at(item.bytes.data());
+    place.planes = arenas_[item.arena].data() + item.offset;
+    uploads.push_back({tensor.type, item.bytes, planes_at(tensor, place.planes)});
+    if (!is_vector(tensor)) continue;
+    place.vector = reinterpret_cast<float*>(place.planes + packed_bytes(tensor));
+    std::vector<float> values(static_cast<size_t>(tensor.columns()));
+    quant::type_info(tensor.type).decode(item.bytes.data(), values.data(), tensor.columns());
+    check(cudaMemcpy(place.vector, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
+  }
+  upload(uploads, progress);
+  check(cudaDeviceSynchronize());
+}
+
+const Weights::Place& Weights::at(const std::byte* file) const {
+  const auto found = places_.find(file);
+  CHECK(found != places_.end(), "the weights were loaded for other programs");
+  return found->second;
+}
+
+int64_t Weights::bytes() const {
+  int64_t bytes = 0;
+  for (const Buffer& arena : arenas_) bytes += arena.bytes();
+  return bytes;
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,44 @@
+// The weights of a model on the device, packed (format.h), in a few allocations; shared by all that is
+// compiled over them.
+#pragma once
+
+#include <map>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/buffer.h"
+#include "backend/cuda/repack.h"
+#include "program/backend.h"
+
+namespace sluice::backend::cuda {
+
+class Weights : public program::WeightSet {
+ public:
+  /// Where a tensor lies: its planes, and, of one of few numbers (norms, biases), float32.
+  struct Place {
+    char* planes = nullptr;
+    float* vector = nullptr;
+  };
+
+  /// Uploads what the ops of these programs read. Throws Error when the device has too little memory.
+  Weights(std::span<const program::Source> sources, const program::Progress& progress);
+
+  /// The place of a whole tensor, by where its bytes begin in the file. It must have been uploaded.
+  const Place& at(const std::byte* file) const;
+  int64_t bytes() const override;
+
+  /// What a program's weights take.
+  static int64_t bytes_of(const program::Program& program);
+
+ private:
+  std::vector<Buffer> arenas_;
+  std::map<const std::byte*, Place> places_;
+};
+
+/// The planes of a tensor that lies there.
+Planes planes_at(const program::Tensor& tensor, char* base);
+
+/// By TensorId: whether it stores a weight that some op reads.
+std::vector<bool> used_weights(const program::Program& program);
+
+}  // namespace sluice::backend::cuda
