@@ -53,7 +53,7 @@ TEST_P(PanelProductTest, IsTheProductOfTheFilesNumbers) {
   std::vector<float> one_by_one;
   for (int count = 1; count <= kTileRows; ++count) {
     std::vector<float> out(static_cast<size_t>(count) * kPanelRows + 1, NAN);
-    panel_product(kernels, type_id)(panel.data(), kColumns, rows, count, out.data(), {0, 0});
+    product_of(kernels, type_id).panel(panel.data(), kColumns, rows, count, out.data(), {0, 0});
     EXPECT_TRUE(std::isnan(out.back())) << "written past the end";
     out.pop_back();
     for (int i = 0; i < count; ++i) {
@@ -79,7 +79,7 @@ TEST_P(PanelProductTest, IsTheProductOfTheFilesNumbers) {
 TEST_P(PanelProductTest, OfTwoPanelsHasTheBitsOfEach) {
   const auto [isa, type_id] = GetParam();
   const MatmulKernels& kernels = matmul_kernels(isa);
-  const PairProduct of_two = pair_product(kernels, type_id);
+  const PairProduct of_two = product_of(kernels, type_id).pair;
   const quant::TypeInfo& type = quant::type_info(type_id);
   const bool of_32 = takes_quantized(type_id) && type.block == kQuantColumns;
   ASSERT_EQ(of_two != nullptr, of_32 && (isa == Isa::Avx512 || isa == Isa::Amx)) << "of blocks of 32 columns";
@@ -109,7 +109,7 @@ TEST_P(PanelProductTest, OfTwoPanelsHasTheBitsOfEach) {
     for (int p = 0; p < 2; ++p) {
       EXPECT_TRUE(std::isnan(actual[p].back())) << "written past the end";
       actual[p].pop_back();
-      panel_product(kernels, type_id)(panels[p], columns, rows, kPairRows, expected.data(), kAskNothing);
+      product_of(kernels, type_id).panel(panels[p], columns, rows, kPairRows, expected.data(), kAskNothing);
       EXPECT_EQ(actual[p], expected) << "panel " << p << ", " << columns << " columns";
     }
   }
@@ -118,7 +118,7 @@ TEST_P(PanelProductTest, OfTwoPanelsHasTheBitsOfEach) {
 TEST_P(PanelProductTest, OfManyRowsHasTheBitsOfOne) {
   const auto [isa, type_id] = GetParam();
   const MatmulKernels& kernels = matmul_kernels(isa);
-  const ManyProduct of_many = many_product(kernels, type_id);
+  const ManyProduct of_many = product_of(kernels, type_id).many;
   const quant::TypeInfo& type = quant::type_info(type_id);
   const bool shares = isa != Isa::Generic && (isa != Isa::Neon || type.block == 256);
   ASSERT_EQ(of_many != nullptr, takes_quantized(type_id) && shares) << "of all but floats";
@@ -139,8 +139,8 @@ TEST_P(PanelProductTest, OfManyRowsHasTheBitsOfOne) {
     const void* rows[kManyRows];
     for (int i = 0; i < kManyRows; ++i) {
       rows[i] = &blocks[static_cast<size_t>(i * blocks_a_row)];
-      panel_product(kernels, type_id)(panel.data(), columns, rows + i, 1, &expected[i * kPanelRows],
-                                      kAskNothing);
+      product_of(kernels, type_id)
+          .panel(panel.data(), columns, rows + i, 1, &expected[i * kPanelRows], kAskNothing);
     }
     for (const int count : {1, 9, 62, kManyRows}) {
       std::vector<float> out(static_cast<size_t>(count) * kPanelRows + 1, NAN);
@@ -155,7 +155,7 @@ TEST_P(PanelProductTest, OfManyRowsHasTheBitsOfOne) {
 
 TEST_P(PanelProductTest, NumbersOfAPanelAreTheFiles) {
   const auto [isa, type_id] = GetParam();
-  const PanelNumbers numbers_of = panel_numbers(matmul_kernels(isa), type_id);
+  const PanelNumbers numbers_of = product_of(matmul_kernels(isa), type_id).numbers;
   const bool gives = isa == Isa::Avx2 || isa == Isa::Neon;
   ASSERT_EQ(numbers_of != nullptr, takes_quantized(type_id) && gives) << "of all but floats";
   if (numbers_of == nullptr) return;
@@ -182,7 +182,7 @@ TEST_P(PanelProductTest, NumbersOfAPanelAreTheFiles) {
 
 TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
   const auto [isa, type_id] = GetParam();
-  const FileProduct of_file = file_product(matmul_kernels(isa), type_id);
+  const FileProduct of_file = product_of(matmul_kernels(isa), type_id).file;
   ASSERT_EQ(of_file != nullptr, takes_quantized(type_id)) << "of all but floats";
   if (of_file == nullptr) return;
   const quant::TypeInfo& type = quant::type_info(type_id);
@@ -206,7 +206,7 @@ TEST_P(PanelProductTest, OfRowsAsTheyAreHasTheBitsOfThePackedPanels) {
       kernels.quantize(x.data(), columns, blocks.data());
       const void* row = blocks.data();
       std::vector<float> expected(kPanelRows, NAN), actual(kPanelRows, NAN);
-      panel_product(kernels, type_id)(panel.data(), columns, &row, 1, expected.data(), {0, 0});
+      product_of(kernels, type_id).panel(panel.data(), columns, &row, 1, expected.data(), {0, 0});
       of_file(file.data(), row_bytes, columns, row, actual.data(), {0, 0});
       EXPECT_EQ(actual, expected) << columns << " columns, " << gap << " bytes between rows";
     }
@@ -240,7 +240,7 @@ TEST(PanelProduct, ScalesOfMxfp4MayBeHugeAndTiny) {
       const void* rows[kPairRows];
       for (int i = 0; i < kPairRows; ++i) rows[i] = &blocks[static_cast<size_t>(i * kBlocks)];
       std::vector<float> out(kPairRows * kPanelRows), other(out.size());
-      panel_product(kernels, kType)(panel.data(), kColumns, rows, kPairRows, out.data(), kAskNothing);
+      product_of(kernels, kType).panel(panel.data(), kColumns, rows, kPairRows, out.data(), kAskNothing);
       for (int i = 0; i < kPairRows; ++i) {
         for (int64_t r = 0; r < kPanelRows; ++r) {
           double sum = 0, magnitude = 0;
@@ -254,13 +254,13 @@ TEST(PanelProduct, ScalesOfMxfp4MayBeHugeAndTiny) {
               << isa_name(isa) << ", exponent " << exponent;
         }
       }
-      if (const PairProduct of_two = pair_product(kernels, kType)) {
+      if (const PairProduct of_two = product_of(kernels, kType).pair) {
         const uint8_t* panels[2] = {panel.data(), panel.data()};
         float* to[2] = {other.data(), other.data()};
         of_two(panels, kColumns, rows, to);
         EXPECT_EQ(other, out) << isa_name(isa) << ", exponent " << exponent;
       }
-      file_product(kernels, kType)(file.data(), row_bytes, kColumns, rows[0], other.data(), kAskNothing);
+      product_of(kernels, kType).file(file.data(), row_bytes, kColumns, rows[0], other.data(), kAskNothing);
       EXPECT_TRUE(std::equal(out.begin(), out.begin() + kPanelRows, other.begin())) << isa_name(isa);
     }
   }

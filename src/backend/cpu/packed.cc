@@ -12,38 +12,12 @@ namespace {
 
 using quant::Type;
 
-/// The kernels that read a type's panels. Float types have none of the last two.
-struct Kernels {
-  Type type;
-  Product MatmulKernels::*product;
-  PanelUnpack UnpackKernels::*unpack;
-  TiledProduct TiledProducts::*tiled;
-};
-
-constexpr Kernels kKernels[] = {
-    {Type::F32, &MatmulKernels::f32, nullptr, nullptr},
-    {Type::F16, &MatmulKernels::f16, nullptr, nullptr},
-    {Type::BF16, &MatmulKernels::bf16, nullptr, nullptr},
-    {Type::Q4_0, &MatmulKernels::q4_0, &UnpackKernels::q4_0, &TiledProducts::q4_0},
-    {Type::Q4_1, &MatmulKernels::q4_1, &UnpackKernels::q4_1, &TiledProducts::q4_1},
-    {Type::Q5_0, &MatmulKernels::q5_0, &UnpackKernels::q5_0, &TiledProducts::q5_0},
-    {Type::Q5_1, &MatmulKernels::q5_1, &UnpackKernels::q5_1, &TiledProducts::q5_1},
-    {Type::Q8_0, &MatmulKernels::q8_0, &UnpackKernels::q8_0, &TiledProducts::q8_0},
-    {Type::IQ4_NL, &MatmulKernels::iq4_nl, &UnpackKernels::iq4_nl, &TiledProducts::iq4_nl},
-    {Type::MXFP4, &MatmulKernels::mxfp4, &UnpackKernels::mxfp4, &TiledProducts::mxfp4},
-    {Type::Q2_K, &MatmulKernels::q2_k, &UnpackKernels::q2_k, &TiledProducts::q2_k},
-    {Type::Q3_K, &MatmulKernels::q3_k, &UnpackKernels::q3_k, &TiledProducts::q3_k},
-    {Type::Q4_K, &MatmulKernels::q4_k, &UnpackKernels::q4_k, &TiledProducts::q4_k},
-    {Type::Q5_K, &MatmulKernels::q5_k, &UnpackKernels::q5_k, &TiledProducts::q5_k},
-    {Type::Q6_K, &MatmulKernels::q6_k, &UnpackKernels::q6_k, &TiledProducts::q6_k},
-    {Type::IQ4_XS, &MatmulKernels::iq4_xs, &UnpackKernels::iq4_xs, &TiledProducts::iq4_xs},
-};
-
-const Kernels& kernels_of(Type type) {
-  const auto* found = std::find_if(std::begin(kKernels), std::end(kKernels),
-                                   [type](const Kernels& kernels) { return kernels.type == type; });
-  CHECK(found != std::end(kKernels), "{} has no packed form", quant::type_info(type).name);
-  return *found;
+/// One of a table, or CHECK: who asks has asked can_pack before.
+template <typename T>
+const T& of(const ByFormat<T>& table, Type type) {
+  const int format = format_of(type);
+  CHECK(format >= 0, "{} has no packed form", quant::type_info(type).name);
+  return table[static_cast<size_t>(format)];
 }
 
 const Layout& layout_of(Type type) {
@@ -197,36 +171,16 @@ void unpack_part(const Part& part, const uint8_t* packed, int64_t row, uint8_t* 
 
 bool can_pack(Type type) { return find_layout(type) != nullptr; }
 
-bool takes_quantized(Type type) { return kernels_of(type).unpack != nullptr; }
+bool takes_quantized(Type type) { return format_of(type) >= kFloatFormats; }
 
-PanelProduct panel_product(const MatmulKernels& kernels, Type type) {
-  return (kernels.*kernels_of(type).product).panel;
-}
-
-FileProduct file_product(const MatmulKernels& kernels, Type type) {
-  return (kernels.*kernels_of(type).product).file;
-}
-
-PairProduct pair_product(const MatmulKernels& kernels, Type type) {
-  return (kernels.*kernels_of(type).product).pair;
-}
-
-ManyProduct many_product(const MatmulKernels& kernels, Type type) {
-  return (kernels.*kernels_of(type).product).many;
-}
-
-PanelNumbers panel_numbers(const MatmulKernels& kernels, Type type) {
-  return (kernels.*kernels_of(type).product).numbers;
-}
+const Product& product_of(const MatmulKernels& kernels, Type type) { return of(kernels.products, type); }
 
 PanelUnpack panel_unpack(const UnpackKernels* kernels, Type type) {
-  const auto unpack = kernels_of(type).unpack;
-  return kernels == nullptr || unpack == nullptr ? nullptr : kernels->*unpack;
+  return kernels == nullptr ? nullptr : of(*kernels, type);
 }
 
 TiledProduct tiled_product(const TiledProducts* kernels, Type type) {
-  const auto product = kernels_of(type).tiled;
-  return kernels == nullptr || product == nullptr ? TiledProduct{} : kernels->*product;
+  return kernels == nullptr ? TiledProduct{} : of(*kernels, type);
 }
 
 int tiled_from(Type type) { return type == Type::Q4_0 || type == Type::Q4_1 ? kLeastTiled : 20; }

@@ -33,20 +33,8 @@ bool can_pack(quant::Type type);
 /// Whether products with this type take activations as QuantBlocks (else as floats).
 bool takes_quantized(quant::Type type);
 
-/// The product of a tier for this type.
-PanelProduct panel_product(const MatmulKernels& kernels, quant::Type type);
-
-/// The same for one activation row and rows that were not packed; null for float types.
-FileProduct file_product(const MatmulKernels& kernels, quant::Type type);
-
-/// The same for two panels and kPairRows rows; null where the tier gains nothing by it.
-PairProduct pair_product(const MatmulKernels& kernels, quant::Type type);
-
-/// The same for many rows, which share the unpacking of the panel; null likewise.
-ManyProduct many_product(const MatmulKernels& kernels, quant::Type type);
-
-/// What gives a panel's numbers; null likewise.
-PanelNumbers panel_numbers(const MatmulKernels& kernels, quant::Type type);
+/// The products of a tier for this type.
+const Product& product_of(const MatmulKernels& kernels, quant::Type type);
 
 /// What unpacks a panel of this type to bf16; null where the tier has no such products (kernels is null) or
 /// the type has none.

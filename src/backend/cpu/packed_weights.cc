@@ -91,7 +91,7 @@ Prefetch file_ahead() {
 /// measured, too, on AMD's processors and on Intel's.
 bool takes_pairs(const MatmulKernels& kernels) {
   static const bool amd = amd_family() != 0;
-  return amd && kernels.q4_0.pair != nullptr;
+  return amd && product_of(kernels, quant::Type::Q4_0).pair != nullptr;
 }
 
 /// How products read a weight that lies in the file.
@@ -109,12 +109,12 @@ Matrix in_file(const Weight& file, const WeightKernels& kernels) {
           file.rows,
           file.columns,
           takes_quantized(type),
-          panel_product(kernels.products, type),
-          file_product(kernels.products, type),
-          pairs ? pair_product(kernels.products, type) : nullptr,
-          pairs ? nullptr : many_product(kernels.products, type),
+          product_of(kernels.products, type).panel,
+          product_of(kernels.products, type).file,
+          pairs ? product_of(kernels.products, type).pair : nullptr,
+          pairs ? nullptr : product_of(kernels.products, type).many,
           kernels.products.many_from,
-          panel_numbers(kernels.products, type),
+          product_of(kernels.products, type).numbers,
           panel_unpack(kernels.unpack, type),
           tiled_product(kernels.tiled, type),
           tiled_from(type),

@@ -407,7 +407,8 @@ Program with_mla_values(const Program& program) {
 int64_t expanded_from(const Program& program, const MlaValues& op, Isa isa) {
   const auto unpacks = [&](Read weight) {
     const quant::Type type = program[weight.id].type;
-    if (expanded_kernels<float>(isa) != nullptr) return panel_numbers(matmul_kernels(isa), type) != nullptr;
+    if (expanded_kernels<float>(isa) != nullptr)
+      return product_of(matmul_kernels(isa), type).numbers != nullptr;
     return expanded_kernels<uint16_t>(isa) != nullptr && panel_unpack(unpack_kernels(isa), type) != nullptr;
   };
   const bool can = fits(shape_of(program, op)) && unpacks(op.queries.weight) && unpacks(op.values.weight);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/cpu/simd/formats.h"
 #include "quant/types.h"
 
 namespace sluice::backend::cpu {
@@ -67,5 +68,10 @@ constexpr const Layout* find_layout(quant::Type type) {
   }
   return nullptr;
 }
+
+#define SLUICE_HAS_LAYOUT(NAME) static_assert(find_layout(quant::Type::NAME) != nullptr);
+SLUICE_CPU_FLOATS(SLUICE_HAS_LAYOUT)
+SLUICE_CPU_BLOCKS(SLUICE_HAS_LAYOUT)
+#undef SLUICE_HAS_LAYOUT
 
 }  // namespace sluice::backend::cpu

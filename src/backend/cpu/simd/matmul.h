@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/simd/formats.h"
+
 namespace sluice::backend::cpu {
 
 enum class Isa : uint8_t;  // isa.h
@@ -83,10 +85,7 @@ struct MatmulKernels {
   void (*silu_mul)(const float* gate, const float* up, int64_t count, float* out);
   /// Rows from which a ManyProduct is quicker than PanelProducts.
   int many_from;
-  // One product a weight type.
-  Product f32, f16, bf16;
-  Product q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
-  Product q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
+  ByFormat<Product> products;
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

@@ -547,12 +547,9 @@ constexpr Product kProduct{product<QuantTiles<Codec>>, file_product<Codec>, pair
 template <typename Number>
 constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr, nullptr, nullptr, nullptr};
 
+#define SLUICE_FLOAT(NAME) kFloatProduct<NAME>,
+#define SLUICE_BLOCK(NAME) kProduct<NAME>,
 constexpr MatmulKernels kTable{
-    quantize,           silu_mul,           L::kManyFrom,
-    kFloatProduct<F32>, kFloatProduct<F16>, kFloatProduct<BF16>,
-    kProduct<Q4_0>,     kProduct<Q4_1>,     kProduct<Q5_0>,
-    kProduct<Q5_1>,     kProduct<Q8_0>,     kProduct<IQ4_NL>,
-    kProduct<MXFP4>,    kProduct<Q2_K>,     kProduct<Q3_K>,
-    kProduct<Q4_K>,     kProduct<Q5_K>,     kProduct<Q6_K>,
-    kProduct<IQ4_XS>,
-};
+    quantize, silu_mul, L::kManyFrom, {SLUICE_CPU_FLOATS(SLUICE_FLOAT) SLUICE_CPU_BLOCKS(SLUICE_BLOCK)}};
+#undef SLUICE_FLOAT
+#undef SLUICE_BLOCK

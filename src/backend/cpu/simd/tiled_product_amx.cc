@@ -138,11 +138,11 @@ constexpr TiledProduct product() {
   return {few<Codec>, nullptr};
 }
 
-constexpr TiledProducts kTable{
-    product<Q4_0>(),   product<Q4_1>(),  product<Q5_0>(),   product<Q5_1>(), product<Q8_0>(),
-    product<IQ4_NL>(), product<MXFP4>(), product<Q2_K>(),   product<Q3_K>(), product<Q4_K>(),
-    product<Q5_K>(),   product<Q6_K>(),  product<IQ4_XS>(),
-};
+#define SLUICE_FLOAT(NAME) TiledProduct{},
+#define SLUICE_BLOCK(NAME) product<NAME>(),
+constexpr TiledProducts kTable{SLUICE_CPU_FLOATS(SLUICE_FLOAT) SLUICE_CPU_BLOCKS(SLUICE_BLOCK)};
+#undef SLUICE_FLOAT
+#undef SLUICE_BLOCK
 
 }  // namespace
 

@@ -63,14 +63,11 @@ using TiledBeside = void (*)(const uint16_t* const* panels, const uint16_t* x0, 
 
 /// Products of a weight type on tiles with something else beside.
 struct TiledProduct {
-  TiledFew few;
-  TiledBeside beside;  // null: it gains nothing
+  TiledFew few = nullptr;        // null: the format has none
+  TiledBeside beside = nullptr;  // null: it gains nothing
 };
-/// One a weight type of QuantBlocks.
-struct TiledProducts {
-  TiledProduct q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
-  TiledProduct q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
-};
+/// None for float formats.
+using TiledProducts = ByFormat<TiledProduct>;
 /// The table of a tier; null where it has no tiles.
 const TiledProducts* tiled_products(Isa isa);
 

@@ -11,11 +11,8 @@ namespace sluice::backend::cpu {
 /// 32 columns the even ones first.
 using PanelUnpack = void (*)(const uint8_t* panel, int64_t columns, uint16_t* out, Prefetch prefetch);
 
-/// One a weight type of QuantBlocks.
-struct UnpackKernels {
-  PanelUnpack q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4;
-  PanelUnpack q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs;
-};
+/// Null for float formats.
+using UnpackKernels = ByFormat<PanelUnpack>;
 
 /// The table of a tier; null where the machine or the tier has no products of bf16.
 const UnpackKernels* unpack_kernels(Isa isa);

@@ -33,10 +33,11 @@ void unpack(const uint8_t* panel, int64_t columns, uint16_t* out, Prefetch prefe
   }
 }
 
-constexpr UnpackKernels kTable{
-    unpack<Q4_0>, unpack<Q4_1>, unpack<Q5_0>, unpack<Q5_1>, unpack<Q8_0>, unpack<IQ4_NL>, unpack<MXFP4>,
-    unpack<Q2_K>, unpack<Q3_K>, unpack<Q4_K>, unpack<Q5_K>, unpack<Q6_K>, unpack<IQ4_XS>,
-};
+#define SLUICE_FLOAT(NAME) nullptr,
+#define SLUICE_BLOCK(NAME) unpack<NAME>,
+constexpr UnpackKernels kTable{SLUICE_CPU_FLOATS(SLUICE_FLOAT) SLUICE_CPU_BLOCKS(SLUICE_BLOCK)};
+#undef SLUICE_FLOAT
+#undef SLUICE_BLOCK
 
 }  // namespace
 
