@@ -120,6 +120,7 @@ void render_templates() {
 std::string output_line(const text::ParsedOutput& output) {
   std::string calls;
   for (const text::ToolCall& call : output.tool_calls) {
+    if (!call.whole) continue;
     calls += fmt::format("{}{{\"name\":{},\"arguments\":{}}}", calls.empty() ? "" : ",",
                          text::json_quote(call.name), call.arguments);
   }
@@ -139,8 +140,10 @@ void parse_outputs(const ParseOptions& options) {
     const std::string text = string_of(input, "text");
     const Json thinking = take(input, "starts_in_thinking");
     if (!thinking.is_null() && !thinking.is_boolean()) fail("starts_in_thinking: expected true or false");
-    return output_line(
-        text::parse_output(format, take(input, "tools"), thinking == true, text, options.chunk_bytes));
+    const Json ended = take(input, "turn_ended");
+    if (!ended.is_null() && !ended.is_boolean()) fail("turn_ended: expected true or false");
+    return output_line(text::parse_output(format, take(input, "tools"), thinking == true, text,
+                                          options.chunk_bytes, ended == true));
   });
 }
 
@@ -158,9 +161,9 @@ void add_debug(CLI::App& app) {
                        "{template, messages, tools, kwargs} -> {text} or {error}; reads ./TEMPLATE.jinja")
       ->callback(render_templates);
   auto options = std::make_shared<ParseOptions>();
-  CLI::App* parse = debug->add_subcommand(
-      "parse-output",
-      "{tools, starts_in_thinking, text} -> {reasoning_content, content, tool_calls, incomplete}");
+  CLI::App* parse = debug->add_subcommand("parse-output",
+                                          "{tools, starts_in_thinking, text, turn_ended} -> "
+                                          "{reasoning_content, content, tool_calls, incomplete}");
   parse->add_option("--format", options->format, "how the model marks reasoning and calls")
       ->capture_default_str();
   parse->add_option("--chunk", options->chunk_bytes, "bytes given to the parser at a time; 0: all at once")

@@ -47,10 +47,10 @@ std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 
 HttpResponse json_response(const Json& json) { return {200, "application/json", dump(json), {}}; }
 
-HttpResponse event_stream() {
+HttpResponse event_stream(std::string opening) {
   return {200,
           "text/event-stream; charset=utf-8",
-          "",
+          std::move(opening),
           {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
 }
 

@@ -15,8 +15,8 @@ int64_t unix_now();
 std::string dump(const Json& json);
 HttpResponse json_response(const Json& json);
 
-/// The head of a stream of server-sent events.
-HttpResponse event_stream();
+/// The head of a stream of server-sent events, and the first of them.
+HttpResponse event_stream(std::string opening = {});
 /// "data: {...}\n\n", with "event: NAME\n" in front if there is a name.
 std::string event(const Json& data, std::string_view name = {});
 inline constexpr std::string_view kCommentPing = ": ping\n\n";

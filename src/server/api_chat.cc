@@ -200,9 +200,8 @@ ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& opt
   return request;
 }
 
-Json call_json(const std::string& id, const text::ToolCall& call) {
-  return {
-      {"id", id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+Json call_json(const std::string& id, const std::string& name, const std::string& arguments) {
+  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
 Json logprobs_json(const Service& service, std::span<const TokenInfo> tokens) {
@@ -218,13 +217,20 @@ class ChatSink : public Sink {
         stream_(request.stream),
         logprobs_(request.engine.top_logprobs >= 0),
         options_(options),
-        begun_(static_cast<size_t>(request.choices)),
         calls_(static_cast<size_t>(request.choices)) {}
+
+  /// The first chunk of every choice: the role, and nothing else, as clients expect it.
+  std::string opening(const Generation& generation) const {
+    std::string out;
+    for (size_t choice = 0; choice < calls_.size(); ++choice)
+      out += event(chunk(generation, choice, {{"role", "assistant"}, {"content", ""}}, nullptr, {}));
+    return out;
+  }
 
   void piece(const Generation& generation, size_t choice, const std::vector<text::OutputEvent>& events,
              std::span<const TokenInfo> tokens) override {
     if (!stream_) return;
-    std::string out = begin(generation, choice);
+    std::string out;
     Json delta = Json::object();
     const auto flush = [&] {
       if (delta.empty() && tokens.empty()) return;
@@ -237,14 +243,17 @@ class ChatSink : public Sink {
       if (event.kind == Kind::Reasoning) delta["reasoning_content"] = event.text;
       if (event.kind == Kind::Content) delta["content"] = event.text;
       if (event.kind == Kind::Call) {
-        Json call = call_json(new_id("call_"), event.call);
-        call["index"] = calls_[choice]++;
+        const size_t number = calls_[choice]++;
+        Json call = call_json(generation.call_id(event.text, number, "call_"), event.text, "");
+        call["index"] = number;
         delta["tool_calls"] = Json::array({std::move(call)});
       }
+      if (event.kind == Kind::Arguments)
+        delta["tool_calls"] = {{{"index", calls_[choice] - 1}, {"function", {{"arguments", event.text}}}}};
       flush();
     }
     flush();
-    exchange_->write(std::move(out));
+    if (!out.empty()) exchange_->write(std::move(out));
   }
 
   void ended(const Generation& generation, size_t choice) override {
@@ -252,7 +261,7 @@ class ChatSink : public Sink {
     const Choice& ended = generation.choices()[choice];
     Json last = chunk(generation, choice, Json::object(), finish_reason(ended), {});
     last["timings"] = timings_json(ended.result);
-    exchange_->write(begin(generation, choice) + event(last));
+    exchange_->write(event(last));
   }
 
   void done(const Generation& generation, const std::optional<ApiError>& failure) override {
@@ -281,13 +290,6 @@ class ChatSink : public Sink {
             {"system_fingerprint", "sluice"}};
   }
 
-  /// A choice's first chunk: the role, and nothing else, as clients expect it.
-  std::string begin(const Generation& generation, size_t choice) {
-    if (begun_[choice]) return {};
-    begun_[choice] = true;
-    return event(chunk(generation, choice, {{"role", "assistant"}, {"content", ""}}, nullptr, {}));
-  }
-
   Json chunk(const Generation& generation, size_t choice, Json delta, const char* reason,
              std::span<const TokenInfo> tokens) const {
     Json one = {{"index", choice}, {"delta", std::move(delta)}};
@@ -305,8 +307,11 @@ class ChatSink : public Sink {
       if (choice.called() && choice.output.content.empty()) message["content"] = nullptr;
       if (!choice.output.reasoning_content.empty())
         message["reasoning_content"] = choice.output.reasoning_content;
-      for (const text::ToolCall& call : choice.output.tool_calls)
-        message["tool_calls"].push_back(call_json(new_id("call_"), call));
+      for (const text::ToolCall& call : choice.output.tool_calls) {
+        Json& calls = message["tool_calls"];
+        calls.push_back(
+            call_json(generation.call_id(call.name, calls.size(), "call_"), call.name, call.arguments));
+      }
       choices.push_back(
           {{"index", choices.size()},
            {"message", std::move(message)},
@@ -323,8 +328,7 @@ class ChatSink : public Sink {
   std::shared_ptr<Exchange> exchange_;
   bool stream_, logprobs_;
   ChatOptions options_;
-  std::vector<bool> begun_;
-  std::vector<int64_t> calls_;  ///< so far, by choice
+  std::vector<size_t> calls_;  ///< so far, by choice
   std::string id_ = new_id("chatcmpl-");
   int64_t created_ = unix_now();
 };
@@ -336,8 +340,11 @@ void chat_completions(const Call& call) {
   ChatRequest request = read_chat(parse_json(call.exchange->request().body), call.service, options);
   const bool stream = request.stream;
   auto sink = std::make_unique<ChatSink>(call, request, options);
-  Generation::start(call, plan_chat(call.service, std::move(request)), std::move(sink));
-  if (stream) call.exchange->start_stream(event_stream(), std::string(kCommentPing));
+  const ChatSink& writer = *sink;  // there until the generation has ended, which is told after this
+  const auto generation =
+      Generation::start(call, plan_chat(call.service, std::move(request)), std::move(sink));
+  if (stream)
+    call.exchange->start_stream(event_stream(writer.opening(*generation)), std::string(kCommentPing));
 }
 
 }  // namespace sluice::server

@@ -2,12 +2,14 @@
 #include "server/answer.h"
 #include "server/endpoints.h"
 #include "server/messages_request.h"
+#include "text/json_stream.h"
 
 namespace sluice::server {
 
 namespace {
 
 const char* stop_reason(const Choice& choice) {
+  if (choice.output.incomplete && choice.result.finish != engine::Finish::ContextFull) return "max_tokens";
   switch (choice.result.finish) {
     case engine::Finish::EndToken: return choice.called() ? "tool_use" : "end_turn";
     case engine::Finish::StopString: return "stop_sequence";
@@ -31,12 +33,13 @@ Json stop_sequence(const Choice& choice) {
   return choice.result.finish == engine::Finish::StopString ? Json(choice.result.stop) : Json();
 }
 
-/// The arguments of a call are JSON, checked when they were read.
-Json tool_use(const text::ToolCall& call, bool with_input) {
-  return {{"type", "tool_use"},
-          {"id", new_id("toolu_")},
-          {"name", call.name},
-          {"input", with_input ? Json::parse(call.arguments) : Json::object()}};
+Json tool_use(const std::string& id, const std::string& name) {
+  return {{"type", "tool_use"}, {"id", id}, {"name", name}, {"input", Json::object()}};
+}
+
+/// Arguments are JSON, checked when they were read; those of a cut call are kept as far as they came.
+Json input_of(const std::string& arguments, bool whole) {
+  return Json::parse(whole ? arguments : text::json_closed(arguments), nullptr, false);
 }
 
 class MessageSink : public Sink {
@@ -44,14 +47,22 @@ class MessageSink : public Sink {
   MessageSink(const Call& call, bool stream)
       : exchange_(call.exchange), model_(call.service.model_id), stream_(stream) {}
 
+  std::string opening(const Generation& generation) const {
+    Json message = head(Json::array());
+    message["stop_reason"] = nullptr;
+    message["stop_sequence"] = nullptr;
+    message["usage"] = usage(generation.prompt_tokens(), 0, 0);
+    return event({{"type", "message_start"}, {"message", std::move(message)}}, "message_start");
+  }
+
   void piece(const Generation& generation, size_t, const std::vector<text::OutputEvent>& events,
              std::span<const TokenInfo>) override {
     if (!stream_) {
-      for (const text::OutputEvent& event : events) keep(event);
+      for (const text::OutputEvent& event : events) keep(generation, event);
       return;
     }
-    std::string out = start(generation);
-    for (const text::OutputEvent& event : events) write(event, out);
+    std::string out;
+    for (const text::OutputEvent& event : events) write(generation, event, out);
     exchange_->write(std::move(out));
   }
 
@@ -63,13 +74,14 @@ class MessageSink : public Sink {
       return exchange_->finish();
     }
     if (!stream_) {
+      end_call(false);
       Json message = head(std::move(content_));
       message["stop_reason"] = stop_reason(choice);
       message["stop_sequence"] = stop_sequence(choice);
       message["usage"] = usage(generation);
       return exchange_->respond(json_response(message));
     }
-    std::string out = start(generation);
+    std::string out;
     close_block(out);
     out += event({{"type", "message_delta"},
                   {"delta", {{"stop_reason", stop_reason(choice)}, {"stop_sequence", stop_sequence(choice)}}},
@@ -92,9 +104,16 @@ class MessageSink : public Sink {
   }
 
   /// Adds to the blocks of an answer that is sent whole.
-  void keep(const text::OutputEvent& event) {
+  void keep(const Generation& generation, const text::OutputEvent& event) {
+    if (event.kind == Kind::Arguments) {
+      arguments_ += event.text;
+      return;
+    }
+    end_call(event.kind == Kind::CallEnd);
+    if (event.kind == Kind::CallEnd) return;
     if (event.kind == Kind::Call) {
-      content_.push_back(tool_use(event.call, true));
+      content_.push_back(tool_use(generation.call_id(event.text, calls_++, "toolu_"), event.text));
+      open_ = Kind::Call;
       return;
     }
     const bool thinking = event.kind == Kind::Reasoning;
@@ -106,23 +125,23 @@ class MessageSink : public Sink {
     content_.back()[type].get_ref<std::string&>() += event.text;
   }
 
-  std::string start(const Generation& generation) {
-    if (std::exchange(started_, true)) return {};
-    Json message = head(Json::array());
-    message["stop_reason"] = nullptr;
-    message["stop_sequence"] = nullptr;
-    message["usage"] = usage(generation.prompt_tokens(), 0, 0);
-    return event({{"type", "message_start"}, {"message", std::move(message)}}, "message_start");
+  /// Gives the call at hand, if there is one, its input.
+  void end_call(bool whole) {
+    if (open_ != Kind::Call) return;
+    content_.back()["input"] = input_of(std::exchange(arguments_, {}), whole);
+    open_.reset();
   }
 
-  void write(const text::OutputEvent& piece, std::string& out) {
+  void write(const Generation& generation, const text::OutputEvent& piece, std::string& out) {
     if (piece.kind == Kind::Call) {
       close_block(out);
-      open_block(tool_use(piece.call, false), out);
-      delta({{"type", "input_json_delta"}, {"partial_json", piece.call.arguments}}, out);
+      open_block(tool_use(generation.call_id(piece.text, calls_++, "toolu_"), piece.text), out);
       open_ = Kind::Call;
-      return close_block(out);
+      return;
     }
+    if (piece.kind == Kind::Arguments)
+      return delta({{"type", "input_json_delta"}, {"partial_json", piece.text}}, out);
+    if (piece.kind == Kind::CallEnd) return close_block(out);
     const bool thinking = piece.kind == Kind::Reasoning;
     if (open_ != piece.kind) {
       close_block(out);
@@ -156,9 +175,11 @@ class MessageSink : public Sink {
 
   std::shared_ptr<Exchange> exchange_;
   std::string model_, id_ = new_id("msg_");
-  bool stream_, started_ = false;
+  bool stream_;
   Json content_ = Json::array();
-  std::optional<Kind> open_;  ///< the block that goes on
+  std::optional<Kind> open_;  ///< the block that goes on; of an answer that is sent whole a call, and ...
+  std::string arguments_;     ///< ... its arguments
+  size_t calls_ = 0;          ///< so far
   int64_t index_ = 0;
 };
 
@@ -167,10 +188,12 @@ class MessageSink : public Sink {
 void messages(const Call& call) {
   ChatRequest request = read_messages(parse_json(call.exchange->request().body), call.service);
   const bool stream = request.stream;
-  Generation::start(call, plan_chat(call.service, std::move(request)),
-                    std::make_unique<MessageSink>(call, stream));
+  auto sink = std::make_unique<MessageSink>(call, stream);
+  const MessageSink& writer = *sink;  // there until the generation has ended, which is told after this
+  const auto generation =
+      Generation::start(call, plan_chat(call.service, std::move(request)), std::move(sink));
   if (!stream) return;
-  call.exchange->start_stream(event_stream(), event({{"type", "ping"}}, "ping"));
+  call.exchange->start_stream(event_stream(writer.opening(*generation)), event({{"type", "ping"}}, "ping"));
 }
 
 void count_tokens(const Call& call) {

@@ -16,16 +16,20 @@ class ResponseSink : public Sink {
         stream_(request.chat.stream),
         echo_(std::move(request.echo)) {}
 
-  void piece(const Generation&, size_t, const std::vector<text::OutputEvent>& events,
+  std::string opening() {
+    tell("response.created", {{"response", whole("in_progress")}});
+    tell("response.in_progress", {{"response", whole("in_progress")}});
+    return std::exchange(out_, {});
+  }
+
+  void piece(const Generation& generation, size_t, const std::vector<text::OutputEvent>& events,
              std::span<const TokenInfo>) override {
-    start();
-    for (const text::OutputEvent& event : events) add(event);
+    for (const text::OutputEvent& event : events) add(generation, event);
     flush();
   }
 
   void done(const Generation& generation, const std::optional<ApiError>& failure) override {
     if (failure && !stream_) return exchange_->respond(error_response(Style::OpenAi, *failure));
-    start();
     if (failure) {
       Json response = whole("failed");
       response["error"] = {{"code", "server_error"}, {"message", failure->what()}};
@@ -66,12 +70,6 @@ class ResponseSink : public Sink {
     if (!out_.empty()) exchange_->write(std::exchange(out_, {}));
   }
 
-  void start() {
-    if (std::exchange(started_, true)) return;
-    tell("response.created", {{"response", whole("in_progress")}});
-    tell("response.in_progress", {{"response", whole("in_progress")}});
-  }
-
   Json whole(const char* status) const {
     Json response = {{"id", id_},
                      {"object", "response"},
@@ -100,11 +98,16 @@ class ResponseSink : public Sink {
     return response;
   }
 
-  void add(const text::OutputEvent& piece) {
-    if (piece.kind == Kind::Call) return add_call(piece.call);
+  void add(const Generation& generation, const text::OutputEvent& piece) {
+    if (piece.kind == Kind::Call) return begin_call(generation, piece.text);
+    if (piece.kind == Kind::CallEnd) return close_item("completed");
+    if (piece.kind == Kind::Arguments) {
+      text_ += piece.text;
+      return tell("response.function_call_arguments.delta", place({{"delta", piece.text}}));
+    }
     const bool thinking = piece.kind == Kind::Reasoning;
     if (open_ != piece.kind) {
-      close_item("completed");
+      close_item(open_ == Kind::Call ? "incomplete" : "completed");
       open_ = piece.kind;
       text_.clear();
       item_ = thinking ? Json{{"type", "reasoning"}, {"id", new_id("rs_")}, {"summary", Json::array()}}
@@ -120,16 +123,24 @@ class ResponseSink : public Sink {
     tell(thinking ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(delta));
   }
 
-  void add_call(const text::ToolCall& call) {
-    close_item("completed");
-    item_ = {{"type", "function_call"}, {"id", new_id("fc_")}, {"call_id", new_id("call_")},
-             {"name", call.name},       {"arguments", ""},     {"status", "in_progress"}};
+  void begin_call(const Generation& generation, const std::string& name) {
+    close_item(open_ == Kind::Call ? "incomplete" : "completed");
+    open_ = Kind::Call;
+    text_.clear();
+    item_ = {{"type", "function_call"},
+             {"id", new_id("fc_")},
+             {"call_id", generation.call_id(name, calls_++, "call_")},
+             {"name", name},
+             {"arguments", ""},
+             {"status", "in_progress"}};
     tell("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
-    tell("response.function_call_arguments.delta", place({{"delta", call.arguments}}));
-    tell("response.function_call_arguments.done",
-         place({{"name", call.name}, {"arguments", call.arguments}}));
-    item_["arguments"] = call.arguments;
-    finish_item("completed");
+  }
+
+  /// A cut call, too: its arguments are those that came.
+  void end_call(const char* status) {
+    tell("response.function_call_arguments.done", place({{"name", item_["name"]}, {"arguments", text_}}));
+    item_["arguments"] = text_;
+    finish_item(status);
   }
 
   /// Where an event belongs, and what it says.
@@ -146,6 +157,10 @@ class ResponseSink : public Sink {
 
   void close_item(const char* status) {
     if (!open_) return;
+    if (open_ == Kind::Call) {
+      open_.reset();
+      return end_call(status);
+    }
     Json done = place({{"content_index", 0}, {"text", text_}});
     if (open_ == Kind::Content) done["logprobs"] = Json::array();
     tell(open_ == Kind::Reasoning ? "response.reasoning_text.done" : "response.output_text.done",
@@ -164,10 +179,11 @@ class ResponseSink : public Sink {
 
   std::shared_ptr<Exchange> exchange_;
   std::string model_, id_ = new_id("resp_"), out_;
-  bool stream_, started_ = false;
+  bool stream_;
   Json echo_, items_ = Json::array(), item_ = Json::object();
   std::optional<Kind> open_;  ///< the item that goes on, and ...
   std::string text_;          ///< ... its text so far
+  size_t calls_ = 0;          ///< so far
   int64_t sequence_ = 0, created_ = unix_now();
 };
 
@@ -177,8 +193,10 @@ void responses(const Call& call) {
   ResponsesRequest request = read_responses(parse_json(call.exchange->request().body), call.service);
   const bool stream = request.chat.stream;
   GenerationPlan plan = plan_chat(call.service, request.chat);
-  Generation::start(call, std::move(plan), std::make_unique<ResponseSink>(call, std::move(request)));
-  if (stream) call.exchange->start_stream(event_stream(), std::string(kCommentPing));
+  auto sink = std::make_unique<ResponseSink>(call, std::move(request));
+  ResponseSink& writer = *sink;  // there until the generation has ended, which is told after this
+  Generation::start(call, std::move(plan), std::move(sink));
+  if (stream) call.exchange->start_stream(event_stream(writer.opening()), std::string(kCommentPing));
 }
 
 }  // namespace sluice::server

@@ -97,7 +97,7 @@ std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, con
   }
 }
 
-void check_tools(const Service& service, ChatRequest& request) {
+void check_tools(ChatRequest& request) {
   text::Conversation& conversation = request.conversation;
   if (request.tool_choice.kind == ToolChoice::Kind::None) conversation.tools = nullptr;
   const bool any = conversation.tools.is_array() && !conversation.tools.empty();
@@ -107,14 +107,21 @@ void check_tools(const Service& service, ChatRequest& request) {
       bad_field("tool_choice", "there are no tools");
     return;
   }
-  if (service.chat->output_format().calls == text::CallSyntax::None)
-    bad_field("tools", "this model's chat template has no tool calls");
   if (request.tool_choice.kind != ToolChoice::Kind::Named) return;
   for (const Json& tool : conversation.tools) {
     const Json& function = tool.contains("function") ? tool["function"] : tool;
     if (function.value("name", Json()) == request.tool_choice.name) return;
   }
   bad_field("tool_choice", "there is no tool {}", text::json_quote(request.tool_choice.name));
+}
+
+int64_t calls_in(const Json& messages) {
+  size_t count = 0;
+  for (const Json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls != message.end() && calls->is_array()) count += calls->size();
+  }
+  return static_cast<int64_t>(count);
 }
 
 text::ChatPrompt render(const Service& service, text::Conversation conversation) {
@@ -256,7 +263,7 @@ std::vector<int32_t> encode_text(const Service& service, std::string_view text) 
 
 GenerationPlan plan_chat(const Service& service, ChatRequest request) {
   if (!service.chat) throw ApiError(400, "this model has no chat template; /v1/completions takes plain text");
-  check_tools(service, request);
+  check_tools(request);
   EncodedPrompt prompt = encode_chat(service, request.conversation);
   GenerationPlan plan;
   plan.format = &service.chat->output_format();
@@ -264,6 +271,7 @@ GenerationPlan plan_chat(const Service& service, ChatRequest request) {
   plan.one_call = !request.parallel_calls;
   plan.prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
   const auto constraint = constraint_of(service, request, prompt.starts_in_thinking);
+  plan.earlier_calls = calls_in(request.conversation.messages);
   plan.tools = std::move(request.conversation.tools);
   request.engine.prompt = std::move(prompt.tokens);
   const int64_t budget = request.thinking_budget.value_or(service.thinking_budget);

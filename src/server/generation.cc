@@ -1,8 +1,11 @@
 #include "server/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
+#include "server/answer.h"
 
 namespace sluice::server {
 
@@ -37,7 +40,9 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
       sink_(std::move(sink)),
       tools_(std::move(plan.tools)),
       one_call_(plan.one_call),
+      format_(plan.format),
       prompt_tokens_(plan.prompt_tokens),
+      earlier_calls_(plan.earlier_calls),
       started_ns_(now_ns()),
       choices_(plan.requests.size()),
       parsers_(plan.requests.size()),
@@ -131,11 +136,11 @@ void Generation::take(News& news) {
     events.push_back({text::OutputEvent::Kind::Content, std::move(news.text)});
   }
   if (one_call_ && !choice.cut) {
-    const auto call = std::find_if(events.begin(), events.end(), [](const text::OutputEvent& event) {
-      return event.kind == text::OutputEvent::Kind::Call;
+    const auto end = std::find_if(events.begin(), events.end(), [](const text::OutputEvent& event) {
+      return event.kind == text::OutputEvent::Kind::CallEnd;
     });
-    if (call != events.end()) {
-      events.erase(call + 1, events.end());
+    if (end != events.end()) {
+      events.erase(end + 1, events.end());
       choice.cut = true;
       const std::lock_guard lock(mutex_);
       service_.engine.cancel(ids_[news.choice]);
@@ -144,7 +149,7 @@ void Generation::take(News& news) {
   deliver(news.choice, events, tokens);
   if (!news.result) return;
   if (auto& parser = parsers_[news.choice]; parser && !choice.cut) {
-    deliver(news.choice, parser->finish(), {});
+    deliver(news.choice, parser->finish(news.result->finish == engine::Finish::EndToken), {});
     choice.output.incomplete = parser->incomplete();
   }
   end(news.choice, std::move(*news.result));
@@ -173,6 +178,12 @@ void Generation::end(size_t choice, engine::Result result) {
   metrics_.request_duration.add_ns(now_ns() - started_ns_);  // first: who has the answer finds it counted
   sink_->done(*this, failure);
   sink_ = nullptr;
+}
+
+// Kimi's names of calls are counted over the conversation; its template names results by them.
+std::string Generation::call_id(std::string_view name, size_t number, std::string_view prefix) const {
+  if (format_ == nullptr || format_->name_prefix.empty()) return new_id(prefix);
+  return fmt::format("{}{}:{}", format_->name_prefix, name, earlier_calls_ + static_cast<int64_t>(number));
 }
 
 int64_t Generation::cached_tokens() const {

@@ -36,6 +36,7 @@ struct GenerationPlan {
   bool starts_in_thinking = false;
   bool one_call = false;      ///< the first tool call ends the answer
   int64_t prompt_tokens = 0;  ///< of all different prompts
+  int64_t earlier_calls = 0;  ///< in the conversation
 };
 
 struct TokenInfo {
@@ -53,8 +54,9 @@ struct Choice {
   bool cut = false;  ///< its first call was the end
 
   bool called() const { return !output.tool_calls.empty(); }
-  /// The model ended within its limits.
+  /// The model ended within its limits, and every call is whole.
   bool complete() const {
+    if (output.incomplete) return false;
     return result.finish == engine::Finish::EndToken || result.finish == engine::Finish::StopString;
   }
 };
@@ -79,6 +81,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   static std::shared_ptr<Generation> start(const Call& call, GenerationPlan plan, std::unique_ptr<Sink> sink);
 
   const Service& service() const { return service_; }
+  /// The id of a choice's call by its number: what the model itself calls it, where it does, otherwise new.
+  std::string call_id(std::string_view name, size_t number, std::string_view prefix) const;
   const std::vector<Choice>& choices() const { return choices_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t cached_tokens() const;  ///< of the choice that found the most
@@ -111,7 +115,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::unique_ptr<Sink> sink_;
   Json tools_;
   bool one_call_, keeps_tokens_ = false;
-  int64_t prompt_tokens_ = 0, started_ns_;
+  const text::OutputFormat* format_;
+  int64_t prompt_tokens_ = 0, earlier_calls_ = 0, started_ns_;
   std::vector<Choice> choices_;
   std::vector<std::optional<text::OutputParser>> parsers_;
   size_t running_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "text/call_messages.h"
 #include "text/json_text.h"
 
 namespace sluice::text {
@@ -145,6 +146,8 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string bos, std::string
     : template_(jinja::Template::parse(source)),
       format_(output_format_of_template(source)),
       source_marks_(source),
+      knows_tools_(source.find("tools") != std::string_view::npos),
+      knows_system_(source.find("system") != std::string_view::npos),
       knows_developer_(source.find("developer") != std::string_view::npos),
       bos_(std::move(bos)),
       eos_(std::move(eos)),
@@ -172,6 +175,10 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   if (arguments.is_null()) arguments = Json::object();
   if (!arguments.is_object()) fail("template arguments: expected an object");
   check_depth(arguments, "template arguments");
+
+  if (format_.one_call_a_message) split_calls(messages);
+  if (format_.generic && !knows_tools_)
+    write_calls_as_text(messages, std::exchange(tools, nullptr), knows_system_);
 
   PromptMarker marker;
   if (!control_.empty()) {

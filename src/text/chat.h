@@ -42,7 +42,8 @@ class ChatTemplate {
   ///
   /// The template sees "" where content is null or absent, text where content is a list of texts, objects
   /// where a call's arguments are JSON as a string, `tools` none where there are none, and the role "system"
-  /// for "developer" unless it knows that one.
+  /// for "developer" unless it knows that one. A template that knows no tools sees tools, calls and their
+  /// results as text in messages; one that writes one call a message sees several as so many messages.
   ///
   /// Control tokens in a client's strings reach the prompt as text, and a template that looks for one in such
   /// a string does not find it. Think tags in the content of an assistant without reasoning_content are left
@@ -56,7 +57,7 @@ class ChatTemplate {
   jinja::Template template_;
   const OutputFormat& format_;
   std::string source_marks_;  ///< the source, for the marker to avoid
-  bool knows_developer_;
+  bool knows_tools_, knows_system_, knows_developer_;
   std::string bos_, eos_;
   ControlTokens control_;
 };

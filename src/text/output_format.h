@@ -11,10 +11,10 @@ namespace sluice::text {
 enum class CallSyntax : uint8_t {
   None,    ///< no calls
   Tagged,  ///< OPEN name (<arg_key>key</arg_key> <arg_value>value</arg_value>)* CLOSE
-  Json,    ///< OPEN [name SEPARATOR] {...} CLOSE
+  Json,    ///< [OPEN] [name SEPARATOR] {...} [CLOSE]; without OPEN in place of the content
 };
 
-/// One format. Tags begin with '<' and have no other; an empty one does not exist in the format.
+/// One format. Tags begin with '<'; an empty one does not exist in the format.
 struct OutputFormat {
   std::string_view name;
   std::string_view evidence;  ///< a chat template with this in it wants this format
@@ -24,6 +24,9 @@ struct OutputFormat {
   std::string_view separator;    ///< of Json: after the name; empty: the object holds "name" and "arguments"
   std::string_view name_prefix;  ///< of Json: names are written PREFIX name ":" number
   std::string_view section_open, section_close;  ///< stand around a group of calls and mean nothing
+  std::string_view other_section_open, other_section_close;  ///< what models slip into for them
+  bool one_call_a_message = false;                           ///< the template writes no more
+  bool generic = false;  ///< not the template's own form: call_messages.h asks for it
 };
 
 inline constexpr std::string_view kThinkOpen = "<think>";

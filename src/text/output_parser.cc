@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "text/call_reader.h"
 #include "text/json_text.h"
 #include "text/stream.h"
 #include "text/text_window.h"
@@ -53,7 +54,9 @@ struct OutputParser::Impl {
   size_t at = 0;  ///< what stands before has been decided
   bool at_start = true;
   bool thinking;
-  bool in_call = false;  ///< the reader is at work on a call whose opening tag stands at `at`
+  bool in_call = false;    ///< the reader is at work on a call whose opening tag stands at `at`
+  bool told = false;       ///< of which there were events
+  bool only_calls = true;  ///< no content so far: where calls have no tag
   bool incomplete = false;
   TagPlaces think_closes{kThinkClose};
   Channel reasoning, content;
@@ -66,13 +69,17 @@ struct OutputParser::Impl {
 
   Channel& channel() { return thinking ? reasoning : content; }
   void put(std::string_view piece);
-  void put_call();
-  void advance(bool last);
+  void tell_call();
+  void end_call();
+  void advance(bool last, bool turn_ended = false);
   bool pass_start(bool last);
   bool walk(bool last);
+  bool walk_untagged(bool last);
   bool pass_tag(bool last);
+  TagMatch pass_section(std::string_view rest);
   void begin_call();
-  bool read_call(bool last);
+  bool read_call(bool last, bool turn_ended);
+  bool end_in_call(size_t limit, bool turn_ended);
   void refuse_call();
   std::vector<OutputEvent> take_events() { return std::exchange(events, {}); }
 };
@@ -88,16 +95,29 @@ void OutputParser::Impl::put(std::string_view piece) {
   }
 }
 
-void OutputParser::Impl::put_call() {
-  channel().end_part();
-  events.push_back({.kind = OutputEvent::Kind::Call, .call = reader->call(text)});
+// Says what is known of the call.
+void OutputParser::Impl::tell_call() {
+  if (!std::exchange(told, true)) {
+    channel().end_part();
+    events.push_back({.kind = OutputEvent::Kind::Call, .text = reader->name()});
+  }
+  std::string piece = reader->take_arguments();
+  if (piece.empty()) return;
+  if (events.empty() || events.back().kind != OutputEvent::Kind::Arguments)
+    events.push_back({.kind = OutputEvent::Kind::Arguments});
+  events.back().text += piece;
+}
+
+void OutputParser::Impl::end_call() {
+  tell_call();
+  events.push_back({.kind = OutputEvent::Kind::CallEnd});
   in_call = false;
 }
 
 // Decides as much as can be decided; all that is left when no more text comes (`last`).
-void OutputParser::Impl::advance(bool last) {
+void OutputParser::Impl::advance(bool last, bool turn_ended) {
   if (at_start && !pass_start(last)) return;
-  while (in_call ? read_call(last) : walk(last)) {
+  while (in_call ? read_call(last, turn_ended) : walk(last)) {
   }
   text.drop_before(at);
 }
@@ -119,11 +139,43 @@ bool OutputParser::Impl::pass_start(bool last) {
 
 // Puts out text up to the next tag and passes that. False: the rest is undecided or there is none.
 bool OutputParser::Impl::walk(bool last) {
+  if (reader && format.call_open.empty() && only_calls && !thinking) return walk_untagged(last);
   const std::string_view rest = text.view(at, text.end());
   const size_t bracket = rest.find('<');
   put(rest.substr(0, bracket));
   at = bracket == std::string_view::npos ? text.end() : at + bracket;
   return at < text.end() && pass_tag(last);
+}
+
+// Where calls have no tag they stand in place of the content, one behind the other.
+bool OutputParser::Impl::walk_untagged(bool last) {
+  while (at < text.end() && is_space(text.at(at))) ++at;
+  if (at == text.end()) return false;
+  const TagMatch section = pass_section(text.view(at, text.end()));
+  if (section == TagMatch::Full) return true;
+  if (section == TagMatch::Partial && !last) return false;
+  if (text.at(at) == '{')
+    begin_call();
+  else if (text.at(at) == ';' && told)
+    ++at;
+  else
+    only_calls = false;
+  return true;
+}
+
+// Passes a tag that stands around calls.
+TagMatch OutputParser::Impl::pass_section(std::string_view rest) {
+  TagMatch best = TagMatch::None;
+  for (const std::string_view tag :
+       {format.section_open, format.section_close, format.other_section_open, format.other_section_close}) {
+    const TagMatch match = match_tag(rest, tag);
+    if (match == TagMatch::Partial) best = match;
+    if (match != TagMatch::Full) continue;
+    channel().end_part();
+    at += tag.size();
+    return match;
+  }
+  return best;
 }
 
 // Passes the '<' at hand with the tag that begins there, if one does.
@@ -142,15 +194,10 @@ bool OutputParser::Impl::pass_tag(bool last) {
       begin_call();
       return true;
     }
-    partial = partial || call == TagMatch::Partial;
-    for (const std::string_view tag : {format.section_open, format.section_close}) {
-      const TagMatch section = match_tag(rest, tag);
-      partial = partial || section == TagMatch::Partial;
-      if (section != TagMatch::Full) continue;
-      channel().end_part();
-      at += tag.size();
-      return true;
-    }
+    if (call == TagMatch::Partial && !last) return false;  // a section's tag may be its beginning
+    const TagMatch section = pass_section(rest);
+    if (section == TagMatch::Full) return true;
+    partial = partial || section == TagMatch::Partial;
   }
   if (partial && !last) return false;
   put(rest.substr(0, 1));
@@ -160,43 +207,65 @@ bool OutputParser::Impl::pass_tag(bool last) {
 
 void OutputParser::Impl::begin_call() {
   in_call = true;
+  told = false;
   think_closes.forget_before(at);
-  reader->start(at + format.call_open.size(), thinking);
+  // In reasoning models also talk about calls, and without a tag any object may look like one.
+  reader->start(at + format.call_open.size(),
+                {.only_declared = thinking || format.call_open.empty(), .opens = !thinking});
 }
 
 // Goes on with a call. False: it is undecided, or it was cut off at the end of the text.
-bool OutputParser::Impl::read_call(bool last) {
+bool OutputParser::Impl::read_call(bool last, bool turn_ended) {
   // In reasoning, nothing reaches beyond the tag that closes it.
   const size_t close = thinking ? think_closes.first_from(at, text.end(), text) : TagPlaces::kNone;
   const size_t limit = close == TagPlaces::kNone ? text.end() : close;
-  switch (reader->read(text, limit)) {
-    case CallReader::Status::Done:
-      put_call();
-      at = reader->end();
-      return true;
+  const CallReader::Status status = reader->read(text, limit);
+  if (reader->opened()) tell_call();
+  switch (status) {
     case CallReader::Status::Failed: refuse_call(); return true;
-    case CallReader::Status::More: break;
+    case CallReader::Status::Done: end_call(); break;
+    case CallReader::Status::Broken:
+      incomplete = true;
+      in_call = false;
+      break;
+    case CallReader::Status::More:
+      if (thinking && limit < text.end()) {
+        reader->give_up();
+        refuse_call();
+        return true;
+      }
+      return last && end_in_call(limit, turn_ended);
   }
-  if (last && limit == text.end() && reader->lacks_only_close()) {
-    put_call();
-    at = text.end();
+  at = reader->end();
+  return true;
+}
+
+// The text ends within a call. True: what looked like one is text.
+bool OutputParser::Impl::end_in_call(size_t limit, bool turn_ended) {
+  if (reader->finish(text, limit, turn_ended)) {
+    end_call();
+    at = limit;
     return false;
   }
-  if (thinking && (last || limit < text.end())) {
+  if (thinking || (reader->name().empty() && format.call_open.empty())) {
     reader->give_up();
     refuse_call();
     return true;
   }
-  if (last) {
-    incomplete = true;
-    at = text.end();
-  }
+  incomplete = true;
+  in_call = false;
+  const bool is_tag = trimmed(text.view(at + format.call_open.size(), limit)).empty();
+  if (!reader->name().empty())
+    tell_call();
+  else if (!is_tag)
+    put(text.view(at, limit));
+  at = limit;
   return false;
 }
 
 // The opening tag is text, and reading goes on behind it.
 void OutputParser::Impl::refuse_call() {
-  in_call = false;
+  in_call = only_calls = false;
   put(format.call_open);
   at += format.call_open.size();
 }
@@ -214,9 +283,9 @@ std::vector<OutputEvent> OutputParser::push(std::string_view bytes) {
   return impl_->take_events();
 }
 
-std::vector<OutputEvent> OutputParser::finish() {
+std::vector<OutputEvent> OutputParser::finish(bool turn_ended) {
   impl_->text.append(impl_->utf8.finish());
-  impl_->advance(true);
+  impl_->advance(true, turn_ended);
   return impl_->take_events();
 }
 
@@ -228,19 +297,22 @@ void ParsedOutput::add(const std::vector<OutputEvent>& events) {
     switch (event.kind) {
       case OutputEvent::Kind::Reasoning: reasoning_content += event.text; break;
       case OutputEvent::Kind::Content: content += event.text; break;
-      case OutputEvent::Kind::Call: tool_calls.push_back(event.call); break;
+      case OutputEvent::Kind::Call: tool_calls.push_back({.name = event.text, .arguments = {}}); break;
+      case OutputEvent::Kind::Arguments: tool_calls.back().arguments += event.text; break;
+      case OutputEvent::Kind::CallEnd: tool_calls.back().whole = true; break;
     }
   }
 }
 
 ParsedOutput parse_output(const OutputFormat& format, const nlohmann::ordered_json& tools,
-                          bool starts_in_thinking, std::string_view text, size_t chunk_bytes) {
+                          bool starts_in_thinking, std::string_view text, size_t chunk_bytes,
+                          bool turn_ended) {
   OutputParser parser(format, tools, starts_in_thinking);
   ParsedOutput parsed;
   const size_t step = chunk_bytes == 0 ? text.size() : chunk_bytes;
   for (size_t begin = 0; begin < text.size(); begin += step)
     parsed.add(parser.push(text.substr(begin, step)));
-  parsed.add(parser.finish());
+  parsed.add(parser.finish(turn_ended));
   parsed.incomplete = parser.incomplete();
   return parsed;
 }

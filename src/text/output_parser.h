@@ -3,29 +3,44 @@
 // result. Knows formats and tools; tokens and protocols are not its business.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "text/call_reader.h"
 #include "text/output_format.h"
 
 namespace sluice::text {
 
+/// A call that a model wrote.
+struct ToolCall {
+  std::string name;
+  std::string
+      arguments;  ///< a JSON object as text, without white space between its parts; cut: its beginning
+  bool whole =
+      false;  ///< otherwise the text ended within the call, or its arguments make no sense further on
+};
+
 /// A step of the output. Text is made of whole UTF-8 characters.
 struct OutputEvent {
-  enum class Kind { Reasoning, Content, Call };
+  enum class Kind : uint8_t {
+    Reasoning,
+    Content,
+    Call,       ///< one begins; its arguments and end come before any other call
+    Arguments,  ///< of that call
+    CallEnd,    ///< it is whole; of a cut one this never comes
+  };
   Kind kind;
-  std::string text = {};  ///< of Reasoning and Content: goes on from the last event of that kind
-  ToolCall call = {};     ///< of Call: whole, for until its closing tag it may turn out to be text
+  std::string text =
+      {};  ///< of Reasoning, Content and Arguments: goes on from the last one; of Call: its name
 };
 
 /// Reads one answer. White space at the ends of reasoning and content is dropped; where a call stood between
 /// two texts, one newline does. Bytes that are not UTF-8 become U+FFFD. Takes time linear in the text and no
 /// more memory than it, and holds back only what is undecided: what may become a tag, white space that may be
-/// at the end, a call until it is closed.
+/// at the end, the beginning of a call until it can be nothing else, and values whose type needs their end.
 class OutputParser {
  public:
   /// `tools` are the request's (ToolTypes); without any, tags of calls are text. `format` outlives the
@@ -37,12 +52,13 @@ class OutputParser {
 
   /// Takes more of the model's text and returns what is certain now.
   std::vector<OutputEvent> push(std::string_view bytes);
-  /// Nothing more comes: returns the rest.
-  std::vector<OutputEvent> finish();
+  /// Nothing more comes: returns the rest. `turn_ended`: the model ended its answer itself, so that a call
+  /// which lacks no more than its closing tag is whole.
+  std::vector<OutputEvent> finish(bool turn_ended = false);
 
   /// Whether the text so far ends in reasoning.
   bool thinking() const;
-  /// After finish(): the text ended within a call, which was dropped.
+  /// After finish(): not every call in the answer is whole. A cut one was told as far as it came.
   bool incomplete() const;
 
  private:
@@ -53,14 +69,15 @@ class OutputParser {
 /// A whole answer.
 struct ParsedOutput {
   std::string reasoning_content, content;
-  std::vector<ToolCall> tool_calls;
-  bool incomplete = false;
+  std::vector<ToolCall> tool_calls;  ///< cut ones too
+  bool incomplete = false;           ///< as in OutputParser
 
   void add(const std::vector<OutputEvent>& events);
 };
 
 /// Reads a text at once, or in chunks of `chunk_bytes` bytes (0: at once). Throws as OutputParser does.
 ParsedOutput parse_output(const OutputFormat& format, const nlohmann::ordered_json& tools,
-                          bool starts_in_thinking, std::string_view text, size_t chunk_bytes = 0);
+                          bool starts_in_thinking, std::string_view text, size_t chunk_bytes = 0,
+                          bool turn_ended = false);
 
 }  // namespace sluice::text

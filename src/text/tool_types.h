@@ -1,10 +1,13 @@
 // What a request's tools say about the types of their arguments, and how an argument that a model wrote as
-// bare text becomes JSON by it. Knows JSON Schema as far as types go; tags are not its business.
+// bare text becomes JSON by it. Knows JSON Schema as far as types go, and takes any schema: a hint is enough
+// here, so what a schema only implies counts, and what makes no sense says nothing. Tags are not its
+// business.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -33,16 +36,32 @@ class ToolTypes {
 
   bool empty() const { return tools_.empty(); }
   bool declares(std::string_view tool) const { return tools_.find(tool) != tools_.end(); }
-  /// The types that an argument may have; 0 when nothing is known about it.
+  /// The types that an argument may have; 0 when nothing is known about it. Its schemas are those that
+  /// `properties`, `patternProperties` or, where neither has it, `additionalProperties` of the tool's
+  /// parameters have for it, and of all that these refer to or put together.
   TypeSet types(std::string_view tool, std::string_view key) const;
 
  private:
-  using Parameters = std::map<std::string, TypeSet, std::less<>>;
-  std::map<std::string, Parameters, std::less<>> tools_;
+  std::map<std::string, nlohmann::ordered_json, std::less<>> tools_;  ///< their parameters
 };
 
 /// The argument as JSON text. Text that may be a string is one, to the byte (but `null` is null where that is
-/// allowed too); other types are read as JSON, and what cannot be read as one of them is a string again.
+/// allowed too, and what reads as a list or object is one); other types are read as JSON, and what cannot be
+/// read as one of them is a string again.
 std::string typed_value(std::string_view text, TypeSet types);
+
+/// Says as soon as it is certain, while the text of an argument arrives, that typed_value makes a string of
+/// it to the byte, whatever follows.
+class StringText {
+ public:
+  explicit StringText(TypeSet types) : types_(types) {}
+  /// `text` is all so far.
+  bool is_string(std::string_view text);
+
+ private:
+  TypeSet types_;
+  size_t read_ = 0, null_letters_ = 0;
+  bool certain_ = false, undecidable_ = false;
+};
 
 }  // namespace sluice::text

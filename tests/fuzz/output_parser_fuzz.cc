@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "text/json_stream.h"
 #include "text/json_text.h"
 #include "text/output_parser.h"
 #include "text/utf8.h"
@@ -24,7 +25,8 @@ const nlohmann::ordered_json& tools() {
 
 std::string described(const text::ParsedOutput& output) {
   std::string out = output.reasoning_content + "\n--\n" + output.content;
-  for (const text::ToolCall& call : output.tool_calls) out += "\n--\n" + call.name + call.arguments;
+  for (const text::ToolCall& call : output.tool_calls)
+    out += "\n--\n" + call.name + call.arguments + (call.whole ? "" : " cut");
   return out + (output.incomplete ? "\n--\nincomplete" : "");
 }
 
@@ -34,8 +36,11 @@ void check_valid(const text::ParsedOutput& output) {
     CHECK(text::trimmed(*text) == *text);
   }
   for (const text::ToolCall& call : output.tool_calls) {
-    CHECK(!call.name.empty() && text::is_json(call.arguments) && call.arguments.front() == '{');
-    CHECK(text::json_compact(call.arguments) == call.arguments);
+    CHECK(!call.name.empty());
+    CHECK(call.whole || output.incomplete);
+    const std::string arguments = call.whole ? call.arguments : text::json_closed(call.arguments);
+    CHECK(text::is_json(arguments) && arguments.front() == '{');
+    CHECK(text::json_compact(arguments) == arguments);
   }
 }
 

@@ -95,15 +95,26 @@ TEST_F(Api, ChatCallsTools) {
 
   say(kCalls);
   const auto list = chunks(post("/v1/chat/completions", chat({{"tools", kTools}, {"stream", true}})));
-  std::vector<json> deltas;
-  for (const json& chunk : list)
-    for (const json& call : chunk["choices"][0]["delta"].value("tool_calls", json::array()))
-      deltas.push_back(call);
-  ASSERT_EQ(deltas.size(), 2u);
-  EXPECT_EQ(deltas[0]["index"], 0);
-  EXPECT_EQ(deltas[1]["index"], 1);
-  EXPECT_EQ(deltas[0]["function"]["name"], "weather");
-  EXPECT_EQ(deltas[1]["function"]["arguments"], "{}");
+  std::vector<json> heads;
+  std::vector<std::string> arguments;
+  size_t pieces = 0;
+  for (const json& chunk : list) {
+    for (const json& call : chunk["choices"][0]["delta"].value("tool_calls", json::array())) {
+      if (call.contains("id")) {
+        EXPECT_EQ(call["index"], heads.size());
+        heads.push_back(call);
+        arguments.emplace_back();
+      }
+      EXPECT_EQ(call["index"], heads.size() - 1);
+      arguments.back() += call["function"]["arguments"];
+      ++pieces;
+    }
+  }
+  ASSERT_EQ(heads.size(), 2u);
+  EXPECT_GT(pieces, 6u);
+  EXPECT_EQ(heads[0]["function"]["name"], "weather");
+  EXPECT_EQ(json::parse(arguments[0]), (json{{"city", "Bern"}, {"days", 3}}));
+  EXPECT_EQ(arguments[1], "{}");
   EXPECT_EQ(list.back()["choices"][0]["finish_reason"], "tool_calls");
 
   say(kCalls);
@@ -116,6 +127,86 @@ TEST_F(Api, ChatCallsTools) {
   const json none = post("/v1/chat/completions", chat({{"tools", kTools}, {"tool_choice", "none"}})).json();
   EXPECT_FALSE(none["choices"][0]["message"].contains("tool_calls"));
   EXPECT_THAT(none["choices"][0]["message"]["content"].get<std::string>(), HasSubstr("<tool_call>weather"));
+}
+
+/// A call that the end of the answer cuts is told as far as it came, and nobody is told that all is well.
+TEST_F(Api, CutCallsAreTold) {
+  const std::string part = "</think><tool_call>weather<arg_key>city</arg_key><arg_value>Ber";
+  const struct {
+    std::string text, arguments;
+    bool whole;
+  } cases[] = {{part, "{\"city\":\"Ber", false},
+               {part + "n</arg_value>", "{\"city\":\"Bern\"}", true},
+               {"</think><tool_call>weath", "", false},
+               {"</think><tool_call>clock", "{}", true}};
+  for (const auto& [text, arguments, whole] : cases) {
+    say(text);
+    const json choice = post("/v1/chat/completions", chat({{"tools", kTools}})).json()["choices"][0];
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], arguments);
+    EXPECT_EQ(choice["finish_reason"], whole ? "tool_calls" : "length");
+    say(text);
+    std::string streamed;
+    const auto list = chunks(post("/v1/chat/completions", chat({{"tools", kTools}, {"stream", true}})));
+    for (const json& chunk : list)
+      for (const json& call : chunk["choices"][0]["delta"].value("tool_calls", json::array()))
+        streamed += call["function"]["arguments"];
+    EXPECT_EQ(streamed, arguments);
+    EXPECT_EQ(list.back()["choices"][0]["finish_reason"], whole ? "tool_calls" : "length");
+
+    say(text);
+    json body = {
+        {"max_tokens", 200}, {"messages", {{{"role", "user"}, {"content", "x"}}}}, {"tools", json::array()}};
+    for (const json& tool : kTools)
+      body["tools"].push_back(
+          {{"name", tool["function"]["name"]}, {"input_schema", tool["function"]["parameters"]}});
+    const json message = post("/v1/messages", body).json();
+    EXPECT_EQ(message["stop_reason"], whole ? "tool_use" : "max_tokens") << message;
+    EXPECT_EQ(message["content"].back()["type"], "tool_use") << message;
+    if (text == part) {
+      EXPECT_EQ(message["content"].back()["input"], (json{{"city", "Ber"}}));
+    }
+
+    say(text);
+    json flat = json::array();
+    for (json tool : kTools) {
+      flat.push_back(tool["function"]);
+      flat.back()["type"] = "function";
+    }
+    const json response = post("/v1/responses", {{"input", "x"}, {"tools", flat}}).json();
+    EXPECT_EQ(response["status"], whole ? "completed" : "incomplete");
+    EXPECT_EQ(response["output"].back()["status"], whole ? "completed" : "incomplete");
+    EXPECT_EQ(response["output"].back()["arguments"], arguments);
+  }
+  // Whole but for its tag, and cut by the limit: not the model's own end.
+  say(part + "n</arg_value></tool_call>");
+  const json cut =
+      post("/v1/chat/completions", chat({{"tools", kTools}, {"max_tokens", 74}})).json()["choices"][0];
+  EXPECT_EQ(cut["finish_reason"], "length");
+  EXPECT_EQ(cut["message"]["tool_calls"][0]["function"]["name"], "weather");
+}
+
+/// Streams begin before the model has read its prompt.
+TEST_F(Api, StreamsBeginAtOnce) {
+  const std::pair<const char*, json> requests[] = {
+      {"/v1/chat/completions", chat({{"stream", true}})},
+      {"/v1/messages", chat({{"stream", true}, {"max_tokens", 20}})},
+      {"/v1/responses", {{"stream", true}, {"input", "x"}}}};
+  const char* const first[] = {"\"role\":\"assistant\"", "message_start", "response.created"};
+  for (size_t i = 0; i < 3; ++i) {
+    say("</think>Hi");
+    server_->parrot.hold = true;
+    test::Client client(server_->port());
+    client.send(test::Client::request("POST", requests[i].first, requests[i].second.dump()));
+    std::string head;
+    while (head.find(first[i]) == std::string::npos) {
+      const std::string more = client.receive(5000);
+      if (more.empty()) break;
+      head += more;
+    }
+    EXPECT_THAT(head, HasSubstr(first[i]));
+    server_->parrot.hold = false;
+  }
 }
 
 TEST_F(Api, ChatStopsWhereAsked) {

@@ -57,7 +57,7 @@ TEST_F(Api, MessagesStreamBlocks) {
   ASSERT_EQ(reply.status, 200) << reply.body;
   std::vector<std::string> names;
   json blocks = json::array(), last;
-  std::string open;
+  std::string open, input;
   for (const std::string& event : reply.events()) {
     const size_t bar = event.find('|');
     const json data = json::parse(event.substr(bar + 1));
@@ -77,9 +77,10 @@ TEST_F(Api, MessagesStreamBlocks) {
         block["text"] = block["text"].get<std::string>() + delta["text"].get<std::string>();
       if (delta["type"] == "thinking_delta")
         block["thinking"] = block["thinking"].get<std::string>() + delta["thinking"].get<std::string>();
-      if (delta["type"] == "input_json_delta")
-        block["input"] = json::parse(delta["partial_json"].get<std::string>());
+      if (delta["type"] == "input_json_delta") input += delta["partial_json"];
     }
+    if (type == "content_block_stop" && blocks.back()["type"] == "tool_use")
+      blocks.back()["input"] = json::parse(std::exchange(input, {}));
     if (type == "message_delta") last = data;
   }
   EXPECT_EQ(names.front(), "message_start");

@@ -113,6 +113,56 @@ TEST(Chat, ThinkingFollowsTheTemplate) {
   EXPECT_EQ(chat_template("Kimi-K2-Instruct").output_format().name, "kimi");
 }
 
+/// A question, two calls at once, their results in the other order, thanks.
+Json messages_with_calls() {
+  const auto call = [](const char* id, const Json& arguments) {
+    return Json{{"id", id}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+  };
+  return Json::array({user("ask"),
+                      {{"role", "assistant"},
+                       {"content", "one moment"},
+                       {"tool_calls", Json::array({call("c1", {{"x", 1}}), call("c2", "{\"x\": 2}")})}},
+                      {{"role", "tool"}, {"tool_call_id", "c2"}, {"content", "two"}},
+                      {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "one"}},
+                      user("thanks")});
+}
+
+TEST(Chat, TemplatesWithoutToolsHaveThemInMessages) {
+  const Json tools =
+      Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])");
+  const ChatTemplate lite = chat_template("DeepSeek-V2-Lite-Chat");
+  const std::string prompt = prompt_of(lite, messages_with_calls(), tools);
+  EXPECT_THAT(prompt, HasSubstr("<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
+                                "{\"type\":\"object\"}}}\n</tools>"));
+  EXPECT_THAT(
+      prompt,
+      HasSubstr("Assistant: one moment\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":1}}\n"
+                "</tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":2}}\n</tool_call>"));
+  EXPECT_THAT(prompt, HasSubstr("User: <tool_response>\ntwo\n</tool_response>\n<tool_response>\none\n"
+                                "</tool_response>\n\nthanks\n"));
+  // Calls of earlier turns do not vanish without tools, and a request without either is as it was.
+  EXPECT_THAT(prompt_of(lite, messages_with_calls()), HasSubstr("<tool_response>\ntwo"));
+  EXPECT_EQ(prompt_of(lite, messages_with_calls()).find("<tools>"), std::string::npos);
+  EXPECT_EQ(prompt_of(lite, Json::array({user("a")})).find("tool"), std::string::npos);
+  // Without a system message in the template, tools stand before the user's words.
+  const ChatTemplate bare("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "", "", {});
+  EXPECT_THAT(prompt_of(bare, Json::array({user("hello")}), tools), HasSubstr("</tool_call>\n\nhello\n"));
+}
+
+TEST(Chat, TemplatesOfOneCallAMessageSeeOneByOne) {
+  const std::string llama =
+      prompt_of(chat_template("meta-llama-Llama-3.1-8B-Instruct"), messages_with_calls());
+  const std::string head = "<|start_header_id|>", end = "<|end_header_id|>\n\n";
+  EXPECT_THAT(llama, HasSubstr("{\"name\": \"f\", \"parameters\": {\"x\": 1}}<|eot_id|>" + head + "ipython" +
+                               end + "\"one\"<|eot_id|>" + head + "assistant" + end +
+                               "{\"name\": \"f\", \"parameters\": {\"x\": 2}}<|eot_id|>" + head + "ipython" +
+                               end + "\"two\"<|eot_id|>"));
+  EXPECT_EQ(chat_template("meta-llama-Llama-3.1-8B-Instruct").output_format().name, "llama3");
+  EXPECT_EQ(chat_template("GigaChat3-10B-A1.8B").output_format().name, "gigachat3");
+  const std::string giga = prompt_of(chat_template("GigaChat3-10B-A1.8B"), messages_with_calls());
+  for (const char* part : {"one moment", "{\"x\": 1}", "{\"x\": 2}"}) EXPECT_THAT(giga, HasSubstr(part));
+}
+
 TEST(Chat, ErrorsNameThePlace) {
   const auto call = [](const Json& arguments) {
     return Json::array({user("a"),

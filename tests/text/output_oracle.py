@@ -30,8 +30,9 @@ def read_tags(text, at, tags):
     return CUT if any(tag.startswith(text[at:]) for tag in tags) else FAILED
 
 
-def read_call(text, at):
-    """The call whose opening tag ends at `at`: (name, pairs, end), or FAILED or CUT."""
+def read_call(text, at, opens):
+    """The call whose opening tag ends at `at`: (name, pairs, end, whole), or FAILED or CUT. With `opens` a call
+    whose first value has begun is one, whatever follows."""
     begin = at = skip_space(text, at)
     while at < len(text) and text[at] not in NOT_IN_NAMES:
         at += 1
@@ -39,29 +40,31 @@ def read_call(text, at):
         return CUT
     if at == begin:
         return FAILED
-    name, pairs = text[begin:at], []
+    name, pairs, end = text[begin:at], [], 0
     while True:
         read = read_tags(text, at, ["<arg_key>", "</tool_call>"])
+        if read == FAILED and opens and pairs:
+            return name, pairs, end, True
         if read in (FAILED, CUT):
             return read
         tag, at = read
         if tag == "</tool_call>":
-            return name, pairs, at
-        end = text.find("</arg_key>", at)
-        if end < 0:
+            return name, pairs, at, True
+        close = text.find("</arg_key>", at)
+        if close < 0:
             return CUT
-        key = text[at:end].strip(SPACE)
-        if not key:
-            return FAILED
-        read = read_tags(text, end + len("</arg_key>"), ["<arg_value>"])
+        key = text[at:close].strip(SPACE)
+        read = read_tags(text, close + len("</arg_key>"), ["<arg_value>"]) if key else FAILED
+        if read == FAILED and opens and pairs:
+            return name, pairs, end, False
         if read in (FAILED, CUT):
             return read
         at = read[1]
-        end = text.find("</arg_value>", at)
-        if end < 0:
+        close = text.find("</arg_value>", at)
+        if close < 0:
             return CUT
-        pairs.append((key, text[at:end]))
-        at = end + len("</arg_value>")
+        pairs.append((key, text[at:close]))
+        end = at = close + len("</arg_value>")
 
 
 def types_of_value(value):
@@ -131,14 +134,17 @@ class Answer:
             if tag < 0:
                 break
             at = tag + len("<tool_call>")
-            call = read_call(text, at)
+            call = read_call(text, at, not in_reasoning)
             if call == CUT and not in_reasoning:
                 self.incomplete = True
                 text = text[:tag]
                 break
             if call in (FAILED, CUT) or in_reasoning and call[0] not in self.parameters:
                 continue
-            self.make_call(*call[:2])
+            if call[3]:
+                self.make_call(*call[:2])
+            else:
+                self.incomplete = True
             parts.append(text[begin:tag])
             begin = at = call[2]
         parts.append(text[begin:])

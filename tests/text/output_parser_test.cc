@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "text/json_stream.h"
 #include "text/json_text.h"
 #include "text/support.h"
 #include "text/utf8.h"
@@ -22,8 +23,10 @@ using testing::HasSubstr;
 
 Json to_json(const ParsedOutput& output) {
   Json calls = Json::array();
-  for (const ToolCall& call : output.tool_calls)
+  for (const ToolCall& call : output.tool_calls) {
+    if (!call.whole) continue;
     calls.push_back({{"name", call.name}, {"arguments", Json::parse(call.arguments)}});
+  }
   return {{"reasoning_content", output.reasoning_content},
           {"content", output.content},
           {"tool_calls", calls},
@@ -188,9 +191,10 @@ TEST(OutputParser, EventsCarryWholeCharactersAsSoonAsTheyAreCertain) {
     for (const OutputEvent& event : parser.push(bytes)) {
       shown += event.kind == OutputEvent::Kind::Reasoning ? "R:"
                : event.kind == OutputEvent::Kind::Content ? "C:"
-                                                          : "T:";
-      shown += event.kind == OutputEvent::Kind::Call ? event.call.name + event.call.arguments : event.text;
-      shown += "|";
+               : event.kind == OutputEvent::Kind::Call    ? "T:"
+               : event.kind == OutputEvent::Kind::CallEnd ? "E:"
+                                                          : "A:";
+      shown += event.text + "|";
     }
     return shown;
   };
@@ -202,8 +206,13 @@ TEST(OutputParser, EventsCarryWholeCharactersAsSoonAsTheyAreCertain) {
   EXPECT_EQ(push("nk>a <"), "C:a|");
   EXPECT_FALSE(parser.thinking());
   EXPECT_EQ(push("b "), "C: <b|");
-  EXPECT_EQ(push("<tool_call>f<arg_key>s</arg_key><arg_value>1</arg_value>"), "");
-  EXPECT_EQ(push("</tool_call>\n\nok"), "T:f{\"s\":\"1\"}|C:\nok|");
+  EXPECT_EQ(push("<tool_call>f<arg_key>s</arg_key>"), "");  // may be text yet
+  EXPECT_EQ(push("<arg_value>1\""), "T:f|A:{\"s\":\"1\\\"|");
+  EXPECT_EQ(push("\n</arg_va"), "A:\\n|");
+  EXPECT_EQ(push("l</arg_value>"), "A:</arg_val\"|");
+  EXPECT_EQ(push("<arg_key>n</arg_key><arg_value>12"), "A:,\"n\":|");  // what a number is shows at its end
+  EXPECT_EQ(push("</arg_value>"), "A:12|");
+  EXPECT_EQ(push("</tool_call>\n\nok"), "A:}|E:|C:\nok|");
   EXPECT_TRUE(parser.finish().empty());
   EXPECT_FALSE(parser.incomplete());
 }
@@ -274,6 +283,10 @@ TEST(OutputParser, PlainAndThink) {
   EXPECT_EQ(parse_all_ways("plain", tools(), true, text),
             expected("", "<think>a</think> <tool_call>ping</tool_call>"));
   EXPECT_EQ(parse_all_ways("think", tools(), false, text), expected("a", "<tool_call>ping</tool_call>"));
+  // Their calls are those of Hermes.
+  for (const char* format : {"plain", "think"})
+    EXPECT_EQ(parse_all_ways(format, tools(), false, "<tool_call>{\"name\":\"ping\"}</tool_call>"),
+              expected("", "", {call("ping")}));
 }
 
 TEST(OutputParser, InvalidUtf8BecomesReplacementCharacters) {
@@ -298,42 +311,150 @@ TEST(OutputParser, ArgumentsKeepOrderAndLongNumbers) {
             "{\"z\":12345678901234567890123,\"a\":[1.50,\"\\u00e9 \\\" }\"]}");
 }
 
-TEST(ToolTypes, ReadsSchemas) {
-  const Json list = Json::parse(R"([{"name": "f", "parameters": {"properties": {
-    "loop": {"$ref": "#/properties/loop"}, "mutual": {"anyOf": [{"$ref": "#/properties/mutual"}, {"type": "null"}]},
-    "coded": {"$ref": "#/$defs/a~1b%20c"}, "far": {"$ref": "other.json#/x"}, "bad": {"$ref": "#x"},
-    "odd": {"type": "any"}, "whole": {"enum": [2]}, "list": {"type": ["integer", "null", 5]}, "yes": true,
-    "empty_nullable": {"nullable": true}}, "$defs": {"a/b c": {"type": "array"}}}}])");
-  const ToolTypes types(list);
-  const auto of = [&](std::string_view key) { return types.types("f", key); };
-  EXPECT_EQ(of("loop"), 0);
-  EXPECT_EQ(of("mutual"), kNull);
-  EXPECT_EQ(of("coded"), kArray);
-  EXPECT_EQ(of("far"), 0);
-  EXPECT_EQ(of("bad"), 0);
-  EXPECT_EQ(of("odd"), kOtherType);
-  EXPECT_EQ(of("whole"), kInteger | kNumber);
-  EXPECT_EQ(of("list"), kInteger | kNull);
-  EXPECT_EQ(of("yes"), 0);
-  EXPECT_EQ(of("empty_nullable"), 0);
-  EXPECT_TRUE(ToolTypes(Json()).empty());
-  EXPECT_THROW((void)ToolTypes(Json::object()), Error);
-  EXPECT_THROW(ToolTypes(Json::parse("[{\"type\": \"function\"}]")), Error);
+/// The calls as they were told: name, arguments as text, "cut" where a call is not whole.
+std::vector<std::string> told(std::string_view format, std::string_view text, bool turn_ended) {
+  std::vector<std::string> out, in_pieces;
+  for (const size_t chunk : {0, 1, 2, 7}) {
+    std::vector<std::string>& calls = chunk == 0 ? out : in_pieces;
+    calls.clear();
+    const ParsedOutput output = parse_output(output_format(format), tools(), false, text, chunk, turn_ended);
+    for (const ToolCall& call : output.tool_calls)
+      calls.push_back(call.name + call.arguments + (call.whole ? "" : " cut"));
+    if (output.incomplete) calls.emplace_back("incomplete");
+    if (chunk != 0) {
+      EXPECT_EQ(in_pieces, out) << text;
+    }
+  }
+  return out;
 }
 
-TEST(ToolTypes, ValuesAreStrictJson) {
-  using namespace std::string_literals;
-  EXPECT_EQ(typed_value(" 2.0 ", kInteger), "2.0");
-  EXPECT_EQ(typed_value("1e400", kNumber), "\"1e400\"");
-  for (const std::string& text : {"5\0x"s,
-                                  "\xEF\xBB\xBF"
-                                  "5"s,
-                                  "+1"s, "007"s, "NaN"s, "1 2"s, "1."s, ""s, "-"s})
-    EXPECT_EQ(typed_value(text, kNumber | kNull), json_quote(text)) << text;
-  EXPECT_EQ(typed_value("\v[1 , {\"a b\" : \" \"}]\f", kArray), "[1,{\"a b\":\" \"}]");
-  EXPECT_EQ(typed_value(repeated("[", 1000000), kArray).size(), 1000002u);
-  EXPECT_EQ(typed_value(repeated("[", 256) + repeated("]", 256), kArray).front(), '[');
-  EXPECT_EQ(typed_value(repeated("[", 257) + repeated("]", 257), kArray).front(), '"');
+TEST(OutputParser, AModelMayLeaveTheClosingTagToTheEndOfItsTurn) {
+  const std::string f = "<tool_call>f<arg_key>s</arg_key><arg_value>x</arg_value>";
+  const struct {
+    std::string text;
+    std::vector<std::string> ended, cut;
+  } cases[] = {
+      {f, {"f{\"s\":\"x\"}"}, {"f{\"s\":\"x\" cut", "incomplete"}},
+      {f + "\n</tool_c", {"f{\"s\":\"x\"}"}, {"f{\"s\":\"x\" cut", "incomplete"}},
+      {"<tool_call>ping", {"ping{}"}, {"ping cut", "incomplete"}},
+      {"<tool_call>ping\n", {"ping{}"}, {"ping cut", "incomplete"}},
+      {"<tool_call>pin", {"pin cut", "incomplete"}, {"pin cut", "incomplete"}},
+      {"<tool_call>", {"incomplete"}, {"incomplete"}},
+      {f + "<arg_key>n", {"f{\"s\":\"x\" cut", "incomplete"}, {"f{\"s\":\"x\" cut", "incomplete"}},
+      {"<tool_call>f<arg_key>s</arg_key><arg_value>x</arg",
+       {"f{\"s\":\"x cut", "incomplete"},
+       {"f{\"s\":\"x cut", "incomplete"}},
+      // The next call, or text, ends one that lacks its closing tag.
+      {f + "<tool_call>ping</tool_call>", {"f{\"s\":\"x\"}", "ping{}"}, {"f{\"s\":\"x\"}", "ping{}"}},
+      {f + " done", {"f{\"s\":\"x\"}"}, {"f{\"s\":\"x\"}"}},
+      // A key without a value does not.
+      {f + "<arg_key>n</arg_key>", {"f{\"s\":\"x\" cut", "incomplete"}, {"f{\"s\":\"x\" cut", "incomplete"}},
+      {f + "<arg_key>n</arg_key></tool_call>",
+       {"f{\"s\":\"x\" cut", "incomplete"},
+       {"f{\"s\":\"x\" cut", "incomplete"}},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(told("glm47", one.text, true), one.ended) << one.text;
+    EXPECT_EQ(told("glm47", one.text, false), one.cut) << one.text;
+  }
+  // In reasoning too, where what is no call stays text.
+  for (const bool ended : {false, true}) {
+    const auto output = parse_output(output_format("glm47"), tools(), true, "So " + f, 0, ended);
+    EXPECT_EQ(output.tool_calls.size(), ended ? 1u : 0u);
+    EXPECT_EQ(output.reasoning_content, ended ? "So" : "So " + f);
+    EXPECT_FALSE(output.incomplete);
+  }
+}
+
+/// Every text cut anywhere: what was told of its calls is a beginning of what is told of the whole text.
+TEST(OutputParser, WhatIsToldOfACallStays) {
+  const std::pair<const char*, std::string> cases[] = {
+      {"glm47",
+       "Now <tool_call>f<arg_key>s</arg_key><arg_value>a\"\n</arg</arg_value><arg_key>o</arg_key>"
+       "<arg_value> null</arg_value><arg_key>a</arg_key><arg_value>[1]</arg_value></tool_call>"},
+      {"hermes",
+       "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a\\n\\ud83d\\ude00\", \"a\": [1.5, true]}, "
+       "\"id\": 3}</tool_call>"},
+      {"kimi",
+       "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+       "{\"s\" : \"x\"}<|tool_call_end|><|tool_calls_section_end|>"},
+      {"deepseek",
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"n\": 3}\n```"
+       "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {"llama3",
+       "{\"name\": \"f\", \"parameters\": {\"s\": \"x\"}}; {\"name\": \"ping\", \"parameters\": {}}"}};
+  for (const auto& [format, text] : cases) {
+    const auto whole = parse_output(output_format(format), tools(), false, text, 0, true);
+    ASSERT_GE(whole.tool_calls.size(), 1u) << format;
+    EXPECT_TRUE(whole.tool_calls[0].whole && is_json(whole.tool_calls[0].arguments)) << format;
+    size_t pieces = 0;
+    for (size_t cut = 0; cut < text.size(); ++cut) {
+      const auto part = parse_output(output_format(format), tools(), false, text.substr(0, cut), 1);
+      if (part.tool_calls.empty()) continue;
+      const ToolCall& call = part.tool_calls[0];
+      // DeepSeek's older form has the word "function" where others have the name.
+      EXPECT_TRUE(whole.tool_calls[0].name.starts_with(call.name) || call.arguments.empty()) << call.name;
+      EXPECT_TRUE(whole.tool_calls[0].arguments.starts_with(call.arguments)) << call.arguments;
+      if (!call.whole) pieces += call.arguments.empty() ? 0 : 1;
+      EXPECT_TRUE(call.arguments.empty() || is_json(json_closed(call.arguments))) << call.arguments;
+    }
+    EXPECT_GT(pieces, 3u) << format;  // arguments came before their end
+  }
+}
+
+TEST(OutputParser, HermesKnowsOtherNamesOfArguments) {
+  for (const char* key : {"arguments", "parameters", "args", "input"}) {
+    const std::string begin = std::string("<tool_call>{\"name\":\"f\",\"") + key + "\":";
+    EXPECT_EQ(told("hermes", begin + "{\"n\":1}}</tool_call>", false),
+              std::vector<std::string>{"f{\"n\":1}"});
+    EXPECT_EQ(told("hermes", begin + "\"{ \\\"n\\\": 1}\"}</tool_call>", false),
+              std::vector<std::string>{"f{\"n\":1}"});
+    for (const char* none : {"null", "\"\"", "{}", "\"{}\""})
+      EXPECT_EQ(told("hermes", begin + none + "}</tool_call>", false), std::vector<std::string>{"f{}"});
+    EXPECT_TRUE(told("hermes", begin + "3}</tool_call>", false).empty());
+  }
+  EXPECT_EQ(told("hermes", "<tool_call>{\"arguments\":{\"n\":1},\"name\":\"f\"}</tool_call>", false),
+            std::vector<std::string>{"f{\"n\":1}"});
+  // A brace too few, a line break in a string.
+  EXPECT_EQ(told("hermes", "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"a\nb\"}</tool_call>", false),
+            std::vector<std::string>{"f{\"s\":\"a\\nb\"}"});
+  EXPECT_EQ(told("hermes", "<tool_call>{\"name\":\"f\",\"arguments\":{\"s\":\"a\",}}</tool_call>", true),
+            (std::vector<std::string>{"f{\"s\":\"a\", cut", "incomplete"}));
+}
+
+TEST(OutputParser, KimiSlips) {
+  for (const char* name : {"functions.f:12", "f:0", "f", "functions.f"})
+    EXPECT_EQ(
+        told("kimi",
+             std::string("<|tool_call_begin|>") + name + "<|tool_call_argument_begin|>{}<|tool_call_end|>",
+             false),
+        std::vector<std::string>{"f{}"});
+  EXPECT_EQ(told("kimi", "<|tool_call_begin|>f:0<|tool_call_argument_begin|>null<|tool_call_end|>", false),
+            std::vector<std::string>{"f{}"});
+  EXPECT_EQ(parse_all_ways("kimi", tools(), false,
+                           "a<|tool_call_section_begin|><|tool_call_begin|>f:0<|tool_call_argument_begin|>{}"
+                           "<|tool_call_end|><|tool_call_section_end|>"),
+            expected("", "a", {call("f")}));
+}
+
+TEST(OutputParser, LlamaCallsInPlaceOfContent) {
+  const auto run = [](std::string_view text) { return parse_all_ways("llama3", tools(), false, text); };
+  EXPECT_EQ(run("{\"name\": \"f\", \"parameters\": {\"n\": 1}}"), expected("", "", {call("f", {{"n", 1}})}));
+  EXPECT_EQ(run("<|python_tag|>{\"name\": \"ping\", \"parameters\": {}}"), expected("", "", {call("ping")}));
+  EXPECT_EQ(run(" {\"type\": \"function\", \"name\": \"ping\"}\n{\"name\": \"f\"}"),
+            expected("", "", {call("ping"), call("f")}));
+  for (const char* text : {"{\"name\": \"what\", \"parameters\": {}}", "{\"a\": 1}", "{}", "{", "{\"na",
+                           "I call {\"name\": \"ping\"}"})
+    EXPECT_EQ(run(text), expected("", text));
+}
+
+TEST(OutputParser, GigaChatCallsInATurnOfTheirOwn) {
+  EXPECT_EQ(
+      parse_all_ways("gigachat3", tools(), false,
+                     "I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": "
+                     "{\"n\": 1}}<|message_sep|>\n\n"),
+      expected("", "I look.", {call("f", {{"n", 1}})}));
+  EXPECT_EQ(parse_all_ways("gigachat3", tools(), false, "Hi.<|message_sep|>\n\n"), expected("", "Hi."));
 }
 
 TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
@@ -344,6 +465,7 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
   EXPECT_EQ(of("<|tool_calls_section_begin|>"), "kimi");
   EXPECT_EQ(of("content.split('</think>')"), "think");
   EXPECT_EQ(of("User: {{ x }}"), "plain");
+  EXPECT_EQ(of("Respond in the format {\"name\": function name, \"parameters\": d}"), "llama3");
   EXPECT_TRUE(ends_in_thinking(output_format("glm47"), "<|assistant|><think>"));
   EXPECT_TRUE(ends_in_thinking(output_format("think"), "<think>\n"));
   EXPECT_FALSE(ends_in_thinking(output_format("glm47"), "<|assistant|></think>"));
@@ -353,7 +475,7 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
     output_format("x");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("glm47, kimi, deepseek, hermes, think, plain"));
+    EXPECT_THAT(error.what(), HasSubstr("glm47, kimi, deepseek, hermes, llama3, gigachat3, think, plain"));
   }
 }
 
@@ -381,9 +503,14 @@ TEST(OutputParser, TimeIsLinear) {
       "<tool_call>{\"a\":\"" + repeated("<tool_call>{\\\"a\\\":", size) + "\"}x",
       repeated("<tool_call>{\"<tool_call>{\":1,\"a\":[", size),
       "<tool_call>" + repeated("[", size),
+      "<tool_call>{\"name\":\"f\",\"arguments\":" + repeated("[", size),
+      "<tool_call>f<arg_key>o</arg_key><arg_value>" + repeated(" ", size),
+      repeated("<tool_call>f<arg_key>s</arg_key><arg_value>b</arg_value><arg_key>", size) + "</arg_key>X",
+      repeated("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1,,", size),
+      "{\"name\":\"f\",\"parameters\":{\"a\":\"" + repeated("\\ud83d", size),
       "<tool_call>{\"name\":\"f\",\"arguments\":{" + repeated("\"k\":1,", size) + "\"z\":1}}</tool_call>",
   };
-  for (const char* format : {"glm47", "hermes"}) {
+  for (const char* format : {"glm47", "hermes", "llama3"}) {
     for (const bool thinking : {false, true}) {
       for (const std::string& text : texts) {
         const double time = seconds([&] { parse_output(output_format(format), tools(), thinking, text, 1); });

@@ -1,0 +1,138 @@
+#include "text/call_messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "text/json_text.h"
+
+namespace sluice::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+bool is_result(const Json& message) { return message["role"] == "tool" || message["role"] == "function"; }
+
+std::string text_of(const Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null()) return {};
+  return content->is_string() ? content->get<std::string>() : dumped(*content);
+}
+
+std::string call_text(const Json& call) {
+  const Json& function = call.contains("function") ? call["function"] : call;
+  const Json arguments = function.value("arguments", Json::object());
+  return fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>",
+                     dumped(function.value("name", Json())),
+                     arguments.is_string() ? arguments.get<std::string>() : dumped(arguments));
+}
+
+std::string tools_text(const Json& tools) {
+  std::string list;
+  for (const Json& tool : tools) list += dumped(tool) + "\n";
+  return "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+         "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n" +
+         list +
+         "</tools>\n\nFor each function call, return a json object with function name and arguments within "
+         "<tool_call></tool_call> XML tags:\n<tool_call>\n"
+         "{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>";
+}
+
+void append_text(Json& message, std::string_view text) {
+  std::string content = text_of(message);
+  if (!content.empty()) content += "\n\n";
+  message["content"] = content.append(text);
+}
+
+// Whether anything of a conversation is about calls.
+bool calls_anything(const Json& messages) {
+  for (const Json& message : messages)
+    if (message.contains("tool_calls") || is_result(message)) return true;
+  return false;
+}
+
+}  // namespace
+
+void write_calls_as_text(Json& messages, const Json& tools, bool knows_system) {
+  const bool any_tools = tools.is_array() && !tools.empty();
+  if (!any_tools && !calls_anything(messages)) return;
+  Json out = Json::array();
+  bool behind_result = false;  // a user's message goes on in the one of the results: turns alternate
+  for (Json& message : messages) {
+    if (is_result(message)) {
+      const std::string text = fmt::format("<tool_response>\n{}\n</tool_response>", text_of(message));
+      if (behind_result)
+        out.back()["content"] = text_of(out.back()) + "\n" + text;
+      else
+        out.push_back({{"role", "user"}, {"content", text}});
+      behind_result = true;
+      continue;
+    }
+    if (std::exchange(behind_result, false) && message["role"] == "user") {
+      append_text(out.back(), text_of(message));
+      continue;
+    }
+    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array()) {
+      std::string text;
+      for (const Json& call : *calls) text += (text.empty() ? "" : "\n") + call_text(call);
+      append_text(message, text);
+      message.erase("tool_calls");
+    }
+    out.push_back(std::move(message));
+  }
+  if (any_tools) {
+    const char* role = knows_system ? "system" : "user";
+    if (out.empty() || out.front()["role"] != role)
+      out.insert(out.begin(), Json{{"role", role}, {"content", tools_text(tools)}});
+    else if (knows_system)
+      append_text(out.front(), tools_text(tools));
+    else
+      out.front()["content"] = tools_text(tools) + "\n\n" + text_of(out.front());
+  }
+  messages = std::move(out);
+}
+
+void split_calls(Json& messages) {
+  Json out = Json::array();
+  for (size_t at = 0; at < messages.size();) {
+    Json message = std::move(messages[at++]);
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array() || calls->size() < 2) {
+      out.push_back(std::move(message));
+      continue;
+    }
+    std::vector<Json> results;
+    while (at < messages.size() && is_result(messages[at])) results.push_back(std::move(messages[at++]));
+    const Json all = std::move(*calls);
+    for (size_t i = 0; i < all.size(); ++i) {
+      message["tool_calls"] = Json::array({all[i]});
+      out.push_back(message);
+      message["content"] = "";
+      message.erase("reasoning_content");
+      // By its id, else in turn.
+      const auto is_its = [&](const Json& result) {
+        return all[i].contains("id") && result.contains("tool_call_id") &&
+               result["tool_call_id"] == all[i]["id"];
+      };
+      auto found = std::find_if(results.begin(), results.end(), is_its);
+      const bool last = i + 1 == all.size();
+      if (found == results.end() && !results.empty() && !results.front().contains("tool_call_id"))
+        found = results.begin();
+      if (found != results.end()) {
+        out.push_back(std::move(*found));
+        results.erase(found);
+      }
+      if (last)
+        for (Json& result : results) out.push_back(std::move(result));
+    }
+  }
+  messages = std::move(out);
+}
+
+}  // namespace sluice::text

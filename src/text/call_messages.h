@@ -1,0 +1,19 @@
+// Calls in messages for templates that cannot write them: as text, or one by one. Knows OpenAI's message form
+// as ChatTemplate has put it right.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace sluice::text {
+
+/// For templates without a form of calls: what tools there are and how to call them becomes part of the
+/// system message (of the user's first one where templates have none), calls and their results become text,
+/// as Hermes models have them (the generic formats read that).
+void write_calls_as_text(nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+                         bool knows_system);
+
+/// For templates that write the first call of a message alone: a message with several calls becomes several,
+/// each with its result behind it.
+void split_calls(nlohmann::ordered_json& messages);
+
+}  // namespace sluice::text

@@ -1,0 +1,211 @@
+// Calls whose arguments stand between tags, as GLM writes them. With its first value a call is open: what is
+// written of a string is handed on at once, other values when they are whole.
+//
+// Why failures cost linear time all the same: after one, reading begins again behind the opening tag, so
+// bytes may be read again by the next attempts. How an attempt goes on from behind a closing tag depends on
+// that place alone, so the places that an attempt has passed before it failed are remembered, and later
+// attempts fail when they come to one. A call that is open never goes back before its last value.
+#include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+#include "text/call_reader.h"
+#include "text/json_text.h"
+
+namespace sluice::text {
+namespace {
+
+constexpr std::string_view kKeyOpen = "<arg_key>", kKeyClose = "</arg_key>";
+constexpr std::string_view kValueOpen = "<arg_value>", kValueClose = "</arg_value>";
+
+/// Bytes at the end of the text that may be the beginning of the tag.
+size_t held_back(std::string_view text, std::string_view tag) {
+  size_t held = std::min(text.size(), tag.size() - 1);
+  while (!tag.starts_with(text.substr(text.size() - held))) --held;
+  return held;
+}
+
+class TaggedReader : public CallReader {
+ public:
+  TaggedReader(const OutputFormat& format, const ToolTypes& tools) : CallReader(format, tools) {}
+
+  Status read(const TextWindow& text, size_t limit) override;
+  bool finish(const TextWindow& text, size_t limit, bool turn_ended) override;
+  void give_up() override { dead_.insert(passed_.begin(), passed_.end()); }
+
+ private:
+  enum class Phase : uint8_t { BeforeName, Name, AfterPart, Key, AfterKey, Value };
+  enum class Step : uint8_t { Again, More, Failed, Done };
+
+  void restart() override;
+  Step step(const TextWindow& text, size_t limit);
+  Step read_name(const TextWindow& text, size_t limit);
+  Step read_tag_after_part(const TextWindow& text, size_t limit);
+  Step read_value_open(const TextWindow& text, size_t limit);
+  Step read_key(const TextWindow& text, size_t limit);
+  Step read_value(const TextWindow& text, size_t limit);
+  // Hands on what is certain of a value that is a string, up to `limit`.
+  void stream_value(const TextWindow& text, size_t limit);
+  void end_arguments() { arguments_ += count_ == 0 ? "{}" : "}"; }
+  // Goes on behind a closing tag, unless that is known to lead nowhere.
+  Step enter(Phase phase, size_t place);
+
+  TagPlaces key_closes_{kKeyClose}, value_closes_{kValueClose};
+  std::unordered_set<size_t> dead_;  ///< places behind closing tags from where no call can be completed
+  size_t last_passed_ = 0;
+
+  Phase phase_ = Phase::BeforeName;
+  size_t begin_ = 0;       ///< of the name, key or value at hand
+  size_t values_end_ = 0;  ///< behind the last whole value
+  size_t count_ = 0;       ///< of arguments
+  std::string key_;
+  TypeSet types_ = 0;     ///< of the value at hand
+  StringText string_{0};  ///< the value at hand
+  size_t handed_on_ = 0;  ///< of the value
+  std::vector<size_t> passed_;
+};
+
+void TaggedReader::restart() {
+  if (at_ >= last_passed_) dead_.clear();
+  key_closes_.forget_before(at_);
+  value_closes_.forget_before(at_);
+  phase_ = Phase::BeforeName;
+  count_ = 0;
+  passed_.clear();
+}
+
+CallReader::Status TaggedReader::read(const TextWindow& text, size_t limit) {
+  Step next = Step::Again;
+  while (next == Step::Again) next = step(text, limit);
+  if (next == Step::More) return Status::More;
+  if (next == Step::Done) {
+    end_arguments();
+    return Status::Done;
+  }
+  if (!opened_) {
+    give_up();
+    return Status::Failed;
+  }
+  // Only the closing tag lacks where something else follows a value; an argument where a key has none.
+  const bool whole = phase_ == Phase::AfterPart;
+  at_ = values_end_;
+  if (whole) end_arguments();
+  return whole ? Status::Done : Status::Broken;
+}
+
+TaggedReader::Step TaggedReader::step(const TextWindow& text, size_t limit) {
+  switch (phase_) {
+    case Phase::BeforeName:
+      if (!skip_space(text, limit)) return Step::More;
+      begin_ = at_;
+      phase_ = Phase::Name;
+      return Step::Again;
+    case Phase::Name: return read_name(text, limit);
+    case Phase::AfterPart: return read_tag_after_part(text, limit);
+    case Phase::Key: return read_key(text, limit);
+    case Phase::AfterKey: return read_value_open(text, limit);
+    case Phase::Value: return read_value(text, limit);
+  }
+  return Step::Failed;
+}
+
+TaggedReader::Step TaggedReader::read_name(const TextWindow& text, size_t limit) {
+  if (!pass_name(text, limit)) return Step::More;
+  name_ = text.view(begin_, at_);
+  if (name_.empty() || !is_welcome(name_)) return Step::Failed;
+  phase_ = Phase::AfterPart;
+  return Step::Again;
+}
+
+TaggedReader::Step TaggedReader::read_tag_after_part(const TextWindow& text, size_t limit) {
+  if (!skip_space(text, limit)) return Step::More;
+  const TagMatch close = pass_tag(text, limit, format_.call_close);
+  if (close == TagMatch::Full) return Step::Done;
+  const TagMatch key = pass_tag(text, limit, kKeyOpen);
+  if (key == TagMatch::Full) {
+    begin_ = at_;
+    phase_ = Phase::Key;
+    return Step::Again;
+  }
+  return close == TagMatch::Partial || key == TagMatch::Partial ? Step::More : Step::Failed;
+}
+
+TaggedReader::Step TaggedReader::read_key(const TextWindow& text, size_t limit) {
+  const size_t end = key_closes_.first_from(begin_, limit, text);
+  if (end == TagPlaces::kNone) return Step::More;
+  const size_t begin = begin_;
+  if (enter(Phase::AfterKey, end + kKeyClose.size()) == Step::Failed) return Step::Failed;
+  key_ = trimmed(text.view(begin, end));
+  return key_.empty() ? Step::Failed : Step::Again;
+}
+
+TaggedReader::Step TaggedReader::read_value_open(const TextWindow& text, size_t limit) {
+  if (!skip_space(text, limit)) return Step::More;
+  const TagMatch open = pass_tag(text, limit, kValueOpen);
+  if (open == TagMatch::Partial) return Step::More;
+  if (open == TagMatch::None) return Step::Failed;
+  opened_ = rules_.opens;
+  arguments_ += count_++ == 0 ? '{' : ',';
+  arguments_ += json_quote(key_) + ':';
+  types_ = tools_.types(name_, key_);
+  string_ = StringText(types_);
+  begin_ = handed_on_ = at_;
+  phase_ = Phase::Value;
+  return Step::Again;
+}
+
+TaggedReader::Step TaggedReader::read_value(const TextWindow& text, size_t limit) {
+  const size_t end = value_closes_.first_from(begin_, limit, text);
+  if (end == TagPlaces::kNone) {
+    if (opened_) stream_value(text, limit - held_back(text.view(handed_on_, limit), kValueClose));
+    return Step::More;
+  }
+  if (enter(Phase::AfterPart, end + kValueClose.size()) == Step::Failed) return Step::Failed;
+  values_end_ = at_;
+  if (handed_on_ == begin_) {
+    arguments_ += typed_value(text.view(begin_, end), types_);
+  } else {
+    stream_value(text, end);
+    arguments_ += '"';
+  }
+  return Step::Again;
+}
+
+void TaggedReader::stream_value(const TextWindow& text, size_t limit) {
+  if (handed_on_ == begin_ && !string_.is_string(text.view(begin_, limit))) return;
+  if (handed_on_ == limit) return;
+  const std::string quoted = json_quote(text.view(handed_on_, limit));
+  arguments_.append(quoted, handed_on_ == begin_ ? 0 : 1);
+  arguments_.pop_back();  // the closing quote
+  handed_on_ = limit;
+}
+
+TaggedReader::Step TaggedReader::enter(Phase phase, size_t place) {
+  if (!opened_) {
+    if (dead_.contains(place)) return Step::Failed;
+    passed_.push_back(place);
+    if (place > last_passed_) last_passed_ = place;
+  }
+  at_ = place;
+  phase_ = phase;
+  return Step::Again;
+}
+
+bool TaggedReader::finish(const TextWindow& text, size_t limit, bool turn_ended) {
+  if (phase_ == Phase::Name) name_ = text.view(begin_, at_);
+  const std::string_view rest = text.view(at_, limit);
+  const bool closes = phase_ == Phase::AfterPart && format_.call_close.starts_with(rest);
+  const bool has_name = phase_ == Phase::Name || (phase_ == Phase::AfterPart && count_ == 0);
+  if (!turn_ended || !(closes || phase_ == Phase::Name)) return false;
+  if (has_name && !tools_.declares(name_)) return false;
+  end_arguments();
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<CallReader> make_tagged_reader(const OutputFormat& format, const ToolTypes& tools) {
+  return std::make_unique<TaggedReader>(format, tools);
+}
+
+}  // namespace sluice::text
