@@ -16,4 +16,7 @@ void write_calls_as_text(nlohmann::ordered_json& messages, const nlohmann::order
 /// each with its result behind it.
 void split_calls(nlohmann::ordered_json& messages);
 
+/// For templates that read every tool's description or parameters: an empty one where a client gave none.
+void complete_tools(nlohmann::ordered_json& tools, bool reads_description, bool reads_parameters);
+
 }  // namespace sluice::text

@@ -145,7 +145,7 @@ void leave_tag(std::vector<size_t>& places, std::string_view content, std::strin
 ChatTemplate::ChatTemplate(std::string_view source, std::string bos, std::string eos, ControlTokens control)
     : template_(jinja::Template::parse(source)),
       format_(output_format_of_template(source)),
-      source_marks_(source),
+      source_(source),
       knows_tools_(source.find("tools") != std::string_view::npos),
       knows_system_(source.find("system") != std::string_view::npos),
       knows_developer_(source.find("developer") != std::string_view::npos),
@@ -176,13 +176,15 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   if (!arguments.is_object()) fail("template arguments: expected an object");
   check_depth(arguments, "template arguments");
 
+  complete_tools(tools, source_.find(".description") != std::string::npos,
+                 source_.find(".parameters") != std::string::npos);
   if (format_.one_call_a_message) split_calls(messages);
   if (format_.generic && !knows_tools_)
     write_calls_as_text(messages, std::exchange(tools, nullptr), knows_system_);
 
   PromptMarker marker;
   if (!control_.empty()) {
-    marker.avoid(source_marks_);
+    marker.avoid(source_);
     for (const Json* part : {&messages, &tools, &arguments})
       for_each_string(*part, [&](const std::string& text) { marker.avoid(text); });
     for (Json& message : messages) mark_message(message, marker);

@@ -56,7 +56,7 @@ class ChatTemplate {
 
   jinja::Template template_;
   const OutputFormat& format_;
-  std::string source_marks_;  ///< the source, for the marker to avoid
+  std::string source_;  ///< the source
   bool knows_tools_, knows_system_, knows_developer_;
   std::string bos_, eos_;
   ControlTokens control_;

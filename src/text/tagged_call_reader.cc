@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/call_reader.h"
+#include "text/json_stream.h"
 #include "text/json_text.h"
 
 namespace sluice::text {
@@ -19,7 +20,7 @@ constexpr std::string_view kKeyOpen = "<arg_key>", kKeyClose = "</arg_key>";
 constexpr std::string_view kValueOpen = "<arg_value>", kValueClose = "</arg_value>";
 
 /// Bytes at the end of the text that may be the beginning of the tag.
-size_t held_back(std::string_view text, std::string_view tag) {
+size_t partial_tag(std::string_view text, std::string_view tag) {
   size_t held = std::min(text.size(), tag.size() - 1);
   while (!tag.starts_with(text.substr(text.size() - held))) --held;
   return held;
@@ -44,6 +45,9 @@ class TaggedReader : public CallReader {
   Step read_value_open(const TextWindow& text, size_t limit);
   Step read_key(const TextWindow& text, size_t limit);
   Step read_value(const TextWindow& text, size_t limit);
+  void end_value(const TextWindow& text, size_t end);
+  void cut_value(const TextWindow& text, size_t limit);
+  size_t held_back(std::string_view text) const;
   // Hands on what is certain of a value that is a string, up to `limit`.
   void stream_value(const TextWindow& text, size_t limit);
   void end_arguments() { arguments_ += count_ == 0 ? "{}" : "}"; }
@@ -157,18 +161,32 @@ TaggedReader::Step TaggedReader::read_value_open(const TextWindow& text, size_t 
 TaggedReader::Step TaggedReader::read_value(const TextWindow& text, size_t limit) {
   const size_t end = value_closes_.first_from(begin_, limit, text);
   if (end == TagPlaces::kNone) {
-    if (opened_) stream_value(text, limit - held_back(text.view(handed_on_, limit), kValueClose));
+    if (opened_) stream_value(text, limit - held_back(text.view(handed_on_, limit)));
     return Step::More;
   }
   if (enter(Phase::AfterPart, end + kValueClose.size()) == Step::Failed) return Step::Failed;
   values_end_ = at_;
+  end_value(text, end);
+  return Step::Again;
+}
+
+void TaggedReader::end_value(const TextWindow& text, size_t end) {
   if (handed_on_ == begin_) {
     arguments_ += typed_value(text.view(begin_, end), types_);
   } else {
     stream_value(text, end);
     arguments_ += '"';
   }
-  return Step::Again;
+}
+
+// At the end of the text, what may be the beginning of the tag that closes the value, and the tag that closes
+// the call, should the model end its turn behind it.
+size_t TaggedReader::held_back(std::string_view text) const {
+  constexpr size_t kMostSpace = 16;
+  const size_t tail = std::min(text.size(), format_.call_close.size() + kMostSpace);
+  const std::string_view end = text.substr(text.size() - tail);
+  if (trimmed(end).ends_with(format_.call_close)) return tail - end.rfind(format_.call_close);
+  return std::max(partial_tag(text, kValueClose), partial_tag(text, format_.call_close));
 }
 
 void TaggedReader::stream_value(const TextWindow& text, size_t limit) {
@@ -178,6 +196,16 @@ void TaggedReader::stream_value(const TextWindow& text, size_t limit) {
   arguments_.append(quoted, handed_on_ == begin_ ? 0 : 1);
   arguments_.pop_back();  // the closing quote
   handed_on_ = limit;
+}
+
+// Tells of a list or object that is cut what would otherwise have waited for its end.
+void TaggedReader::cut_value(const TextWindow& text, size_t limit) {
+  const std::string_view value = trimmed(text.view(begin_, limit));
+  const TypeSet type = value.starts_with('[') ? kArray : value.starts_with('{') ? kObject : kOtherType;
+  if (handed_on_ != begin_ || (types_ & type) == 0) return;
+  JsonStream json;
+  for (const char c : value)
+    if (json.read(c, arguments_) != JsonStream::Status::More) break;
 }
 
 TaggedReader::Step TaggedReader::enter(Phase phase, size_t place) {
@@ -193,9 +221,18 @@ TaggedReader::Step TaggedReader::enter(Phase phase, size_t place) {
 
 bool TaggedReader::finish(const TextWindow& text, size_t limit, bool turn_ended) {
   if (phase_ == Phase::Name) name_ = text.view(begin_, at_);
+  if (phase_ == Phase::Value && opened_ && turn_ended) {
+    const size_t held = held_back(text.view(handed_on_, limit));
+    if (held >= format_.call_close.size()) {
+      end_value(text, limit - held);  // one closing tag for both
+      end_arguments();
+      return true;
+    }
+  }
   const std::string_view rest = text.view(at_, limit);
   const bool closes = phase_ == Phase::AfterPart && format_.call_close.starts_with(rest);
   const bool has_name = phase_ == Phase::Name || (phase_ == Phase::AfterPart && count_ == 0);
+  if (phase_ == Phase::Value && opened_) cut_value(text, limit);
   if (!turn_ended || !(closes || phase_ == Phase::Name)) return false;
   if (has_name && !tools_.declares(name_)) return false;
   end_arguments();

@@ -69,13 +69,14 @@ inline server::ServerOptions quick_server() {
   return options;
 }
 
-/// A server with the parrot, GLM-4.7-Flash's chat template and a vocabulary of bytes.
+/// A server with the parrot, a chat template (of tests/text/templates) and a vocabulary of bytes.
 class ParrotServer {
  public:
   explicit ParrotServer(server::ServerOptions options = quick_server(),
-                        engine::EngineOptions engine = small())
+                        engine::EngineOptions engine = small(),
+                        const std::string& chat_template = "GLM-4.7-Flash")
       : tokenizer_(byte_tokenizer()),
-        chat_(read_file(SLUICE_SOURCE_DIR "/tests/text/templates/GLM-4.7-Flash.jinja"), "", "",
+        chat_(read_file(SLUICE_SOURCE_DIR "/tests/text/templates/" + chat_template + ".jinja"), "", "",
               text::ControlTokens(tokenizer_)),
         engine_(parrot, tokenizer_, engine),
         service_{engine_, tokenizer_} {

@@ -344,6 +344,19 @@ TEST(OutputParser, AModelMayLeaveTheClosingTagToTheEndOfItsTurn) {
       {"<tool_call>f<arg_key>s</arg_key><arg_value>x</arg",
        {"f{\"s\":\"x cut", "incomplete"},
        {"f{\"s\":\"x cut", "incomplete"}},
+      // One closing tag for the value and the call; with more behind it, it is a part of the value.
+      {"<tool_call>f<arg_key>s</arg_key><arg_value>x</tool_call>\n",
+       {"f{\"s\":\"x\"}"},
+       {"f{\"s\":\"x cut", "incomplete"}},
+      {"<tool_call>f<arg_key>n</arg_key><arg_value>5</tool_call>",
+       {"f{\"n\":5}"},
+       {"f{\"n\": cut", "incomplete"}},
+      {"<tool_call>f<arg_key>s</arg_key><arg_value>x</tool_call>y</arg_value>",
+       {"f{\"s\":\"x</tool_call>y\"}"},
+       {"f{\"s\":\"x</tool_call>y\" cut", "incomplete"}},
+      {"<tool_call>f<arg_key>a</arg_key><arg_value> [1, {\"k\": \"v",
+       {"f{\"a\":[1,{\"k\":\"v cut", "incomplete"},
+       {"f{\"a\":[1,{\"k\":\"v cut", "incomplete"}},
       // The next call, or text, ends one that lacks its closing tag.
       {f + "<tool_call>ping</tool_call>", {"f{\"s\":\"x\"}", "ping{}"}, {"f{\"s\":\"x\"}", "ping{}"}},
       {f + " done", {"f{\"s\":\"x\"}"}, {"f{\"s\":\"x\"}"}},
@@ -399,6 +412,73 @@ TEST(OutputParser, WhatIsToldOfACallStays) {
       EXPECT_TRUE(call.arguments.empty() || is_json(json_closed(call.arguments))) << call.arguments;
     }
     EXPECT_GT(pieces, 3u) << format;  // arguments came before their end
+  }
+}
+
+/// All that was told, in order, the end included where there is one.
+std::string events_of(OutputParser& parser, std::string_view text, size_t chunk, bool finishes) {
+  std::string out;
+  OutputEvent::Kind last = OutputEvent::Kind::CallEnd;
+  const auto add = [&](const std::vector<OutputEvent>& events) {
+    for (const OutputEvent& event : events) {
+      const bool goes_on = event.kind == last && event.kind != OutputEvent::Kind::Call;
+      if (!goes_on) out += "\n" + std::string(1, "RCTAE"[static_cast<int>(event.kind)]) + ":";
+      out += event.text;
+      last = event.kind;
+    }
+  };
+  for (size_t at = 0; at < text.size(); at += chunk) add(parser.push(text.substr(at, chunk)));
+  if (finishes) add(parser.finish(true));
+  return out;
+}
+
+/// Texts at random, cut anywhere: what was told before the cut is the beginning of what the whole text tells,
+/// in any pieces.
+TEST(OutputParser, EventsOfABeginningAreTheBeginningOfEvents) {
+  std::mt19937 random(23);
+  for (const OutputFormat& format : output_formats()) {
+    std::vector<std::string> pieces = kGlmPieces;
+    for (const std::string_view tag : {format.call_open, format.call_open, format.call_close,
+                                       format.separator, format.section_open, format.section_close})
+      if (!tag.empty()) pieces.emplace_back(tag);
+    if (format.calls == CallSyntax::Json) {
+      pieces.resize(4);
+      for (const char* piece : {"{\"name\": \"f\", \"arguments\": {\"s\": \"",
+                                "\"name\": \"ping\"",
+                                "{\"n\": [1",
+                                "]",
+                                "}}",
+                                "{}",
+                                "null",
+                                ", ",
+                                "}",
+                                "\"",
+                                "\\n",
+                                "\\ud800",
+                                "1.5",
+                                "functions.f:0",
+                                "function",
+                                "```json\n",
+                                "\n```",
+                                "f",
+                                "\xe2\x96",
+                                "\x81"})
+        pieces.emplace_back(piece);
+      for (const std::string_view tag : {format.call_open, format.call_close, format.separator})
+        if (!tag.empty()) pieces.emplace_back(tag);
+    }
+    for (int i = 0; i < 400; ++i) {
+      const std::string text = soup(random, pieces, 1 + random() % 20);
+      const bool thinking = random() % 4 == 0;
+      OutputParser all(format, tools(), thinking), bytes(format, tools(), thinking),
+          part(format, tools(), thinking);
+      const std::string whole = events_of(all, text, text.size() + 1, true);
+      ASSERT_EQ(events_of(bytes, text, 1 + random() % 5, true), whole) << format.name << ": " << text;
+      const std::string before =
+          events_of(part, text.substr(0, random() % (text.size() + 1)), 1 + random() % 9, false);
+      ASSERT_TRUE(whole.starts_with(before)) << format.name << ": " << text << "\n"
+                                             << before << "\nof" << whole;
+    }
   }
 }
 
