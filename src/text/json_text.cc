@@ -37,24 +37,6 @@ size_t string_end(std::string_view json, size_t at) {
   return at + 1;
 }
 
-// The end of the value that begins at `at`: the comma or bracket after it, or white space before those.
-size_t value_end(std::string_view json, size_t at) {
-  int depth = 0;
-  while (at < json.size()) {
-    const char c = json[at];
-    if (c == '"') {
-      at = string_end(json, at);
-      if (depth == 0) return at;
-      continue;
-    }
-    if (depth == 0 && (c == ',' || c == '}' || c == ']' || is_space(c))) return at;
-    if (c == '{' || c == '[') ++depth;
-    ++at;
-    if ((c == '}' || c == ']') && --depth == 0) return at;
-  }
-  return at;
-}
-
 }  // namespace
 
 bool is_space(char c) { return kSpace.find(c) != std::string_view::npos; }
@@ -87,40 +69,5 @@ std::string json_compact(std::string_view json) {
 }
 
 std::string json_unquote(std::string_view json) { return Json::parse(json).get<std::string>(); }
-
-std::vector<std::pair<std::string, std::string_view>> json_members(std::string_view json) {
-  std::vector<std::pair<std::string, std::string_view>> members;
-  size_t at = json.find('{') + 1;
-  while ((at = json.find('"', at)) != std::string_view::npos) {
-    const size_t key_end = string_end(json, at);
-    std::string key = json_unquote(json.substr(at, key_end - at));
-    at = json.find_first_not_of(kSpace, json.find(':', key_end) + 1);
-    const size_t end = value_end(json, at);
-    members.emplace_back(std::move(key), json.substr(at, end - at));
-    at = end;
-  }
-  return members;
-}
-
-JsonObjectScanner::Status JsonObjectScanner::read(char byte) {
-  // White space, punctuation, numbers, and the letters of true, false and null.
-  constexpr std::string_view kOutsideStrings = " \t\n\r{}[],:\"+-.0123456789Eaeflnrstu";
-  if (in_string_) {
-    if (escaped_) {
-      escaped_ = false;
-    } else if (byte == '\\') {
-      escaped_ = true;
-    } else if (byte == '"') {
-      in_string_ = false;
-    }
-    return Status::More;
-  }
-  if (depth_ == 0 && byte != '{') return Status::Failed;
-  if (kOutsideStrings.find(byte) == std::string_view::npos) return Status::Failed;
-  if (byte == '"') in_string_ = true;
-  if ((byte == '{' || byte == '[') && ++depth_ > kJsonDepth) return Status::Failed;
-  if ((byte == '}' || byte == ']') && --depth_ == 0) return Status::Done;
-  return Status::More;
-}
 
 }  // namespace sluice::text

@@ -1,12 +1,9 @@
-// JSON that stays text: checked, shortened and taken apart without becoming values, so that what a model
+// JSON that stays text: checked and shortened without becoming values, so that what a model
 // wrote (the order of keys, long numbers) reaches its reader unchanged. Knows JSON only.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace sluice::text {
 
@@ -32,21 +29,5 @@ std::string json_compact(std::string_view json);
 
 /// The string that a JSON string (with its quotes) stands for.
 std::string json_unquote(std::string_view json);
-
-/// Keys (unquoted) and values (JSON text, views into `json`) of a JSON object, in order, repeated ones too.
-std::vector<std::pair<std::string, std::string_view>> json_members(std::string_view json);
-
-/// Finds the end of a JSON object while it arrives. Outside of strings it takes any bytes that JSON has
-/// there, so whoever gets an end asks is_json.
-class JsonObjectScanner {
- public:
-  enum class Status { More, Failed, Done };
-  /// Reads the next byte; the first must be the opening brace. After Failed and Done it wants no more.
-  Status read(char byte);
-
- private:
-  int depth_ = 0;
-  bool in_string_ = false, escaped_ = false;
-};
 
 }  // namespace sluice::text
