@@ -120,7 +120,7 @@ class ResponseSink : public Sink {
     text_ += piece.text;
     Json delta = place({{"content_index", 0}, {"delta", piece.text}});
     if (!thinking) delta["logprobs"] = Json::array();
-    tell(thinking ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(delta));
+    tell(thinking ? "response.reasoning_text.delta" : "response.output_text.delta", delta);
   }
 
   void begin_call(const Generation& generation, const std::string& name) {
@@ -163,8 +163,7 @@ class ResponseSink : public Sink {
     }
     Json done = place({{"content_index", 0}, {"text", text_}});
     if (open_ == Kind::Content) done["logprobs"] = Json::array();
-    tell(open_ == Kind::Reasoning ? "response.reasoning_text.done" : "response.output_text.done",
-         std::move(done));
+    tell(open_ == Kind::Reasoning ? "response.reasoning_text.done" : "response.output_text.done", done);
     tell("response.content_part.done", place({{"content_index", 0}, {"part", part(text_)}}));
     item_["content"].push_back(part(text_));
     open_.reset();
