@@ -85,7 +85,7 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
       const AnswerForm form = read_form(*format, "response_format");
       if (form.kind == AnswerForm::Kind::JsonObject) constraint = text::json_object_constraint(place);
       if (form.kind == AnswerForm::Kind::JsonSchema)
-        constraint = text::json_schema_constraint(form.schema, place);
+        constraint = text::json_schema_constraint(form.schema, place, {}, form.strict);
     }
   } catch (const ApiError&) {
     throw;

@@ -64,16 +64,26 @@ std::unique_ptr<text::TokenConstraint> make_constraint(const AnswerForm& form, c
   switch (form.kind) {
     case AnswerForm::Kind::Text: break;
     case AnswerForm::Kind::JsonObject: return text::json_object_constraint(place, rule);
-    case AnswerForm::Kind::JsonSchema: return text::json_schema_constraint(form.schema, place, rule);
+    case AnswerForm::Kind::JsonSchema:
+      return text::json_schema_constraint(form.schema, place, rule, form.strict);
     case AnswerForm::Kind::Grammar: return text::gbnf_constraint(form.grammar, place, rule);
   }
   return nullptr;
 }
 
+/// Says what of a request's schemas its answer is not bound to. Clients chose the words, so they are quoted.
+void log_unbound(const Service& service, const std::vector<std::string>& notes) {
+  constexpr size_t kMostLines = 20, kMostBytes = 300;
+  for (size_t i = 0; service.log && i < std::min(notes.size(), kMostLines); ++i)
+    service.log("not bound: " + text::json_quote(notes[i].substr(0, kMostBytes)));
+}
+
 /// Null: any text will do.
 std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, const ChatRequest& request,
                                                      bool starts_in_thinking) {
-  const text::AnswerPlace place = {service.constraints, &service.chat->output_format(), starts_in_thinking};
+  std::vector<std::string> notes;
+  const text::AnswerPlace place = {service.constraints, &service.chat->output_format(), starts_in_thinking,
+                                   &notes};
   const text::CallRule rule = call_rule(request);
   const bool required = rule.when == text::CallRule::When::Required;
   const AnswerForm& form = request.form;
@@ -82,13 +92,16 @@ std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, con
   const Json key = {static_cast<int>(form.kind),
                     form.schema,
                     form.grammar,
+                    form.strict,
                     starts_in_thinking,
                     rule.parallel,
                     static_cast<int>(rule.when),
                     rule.only,
                     rule.tools ? *rule.tools : Json()};
   try {
-    return service.constraint_cache->get(key.dump(), [&] { return make_constraint(form, place, rule); });
+    auto made = service.constraint_cache->get(key.dump(), [&] { return make_constraint(form, place, rule); });
+    log_unbound(service, notes);
+    return made;
   } catch (const ApiError&) {
     throw;
   } catch (const Error& error) {
@@ -229,7 +242,8 @@ AnswerForm read_form(const Json& format, const std::string& path) {
     if (const Json* inner = fields.object("json_schema")) {
       Fields named(*inner, fields.path_of("json_schema"));
       take_schema(named.any("schema"), named.path_of("schema"));
-      named.ignore({"name", "description", "strict"});
+      form.strict = named.boolean("strict").value_or(false);
+      named.ignore({"name", "description"});
       named.finish();
     } else {
       take_schema(fields.any("schema"), fields.path_of("schema"));
@@ -237,7 +251,8 @@ AnswerForm read_form(const Json& format, const std::string& path) {
   } else if (const Json* schema = fields.any("schema"); schema && *type == "json_object") {
     take_schema(schema, fields.path_of("schema"));  // as llama.cpp has it
   }
-  fields.ignore({"name", "description", "strict"});
+  form.strict = fields.boolean("strict").value_or(form.strict);
+  fields.ignore({"name", "description"});
   fields.finish();
   return form;
 }
@@ -285,6 +300,10 @@ GenerationPlan plan_chat(const Service& service, ChatRequest request) {
                                  std::move(own));
     plan.requests.back().constraint = std::move(own);
   }
+  // A grammar without calls is kept to the letter: nothing is read out of the answer, and no white space cut off.
+  const bool has_tools = plan.tools.is_array() && !plan.tools.empty();
+  if (request.form.kind == AnswerForm::Kind::Grammar && !has_tools && !plan.starts_in_thinking)
+    plan.format = nullptr;
   return plan;
 }
 

@@ -21,6 +21,7 @@ struct AnswerForm {
   enum class Kind { Text, JsonObject, JsonSchema, Grammar } kind = Kind::Text;
   Json schema = {};
   std::string grammar = {};
+  bool strict = false;  ///< of a schema: what cannot be kept is an error, without exceptions
 };
 
 struct ChatRequest {

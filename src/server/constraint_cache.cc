@@ -21,7 +21,13 @@ std::unique_ptr<text::TokenConstraint> ConstraintCache::get(const std::string& k
   const std::lock_guard lock(mutex_);
   entries_.remove_if([&](const auto& entry) { return entry.first == key; });  // made twice at the same time
   entries_.emplace_front(key, std::move(made));
-  if (entries_.size() > kMostEntries) entries_.pop_back();
+  size_t bytes = 0, kept = 0;  // masks are found as constraints are used, so they are counted anew
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    bytes += entry->second->bytes();
+    const bool fits = kept == 0 || (kept < kMostEntries && bytes <= kMostBytes);
+    kept += fits ? 1 : 0;
+    entry = fits ? std::next(entry) : entries_.erase(entry);
+  }
   return copy;
 }
 

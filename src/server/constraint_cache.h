@@ -17,7 +17,8 @@ namespace sluice::server {
 /// From any thread.
 class ConstraintCache {
  public:
-  static constexpr size_t kMostEntries = 8;  ///< a large one takes some tens of megabytes
+  static constexpr size_t kMostEntries = 32;
+  static constexpr size_t kMostBytes = size_t{256} << 20;  ///< of all together, but for the last used one
   static constexpr size_t kMostKeyBytes = 256 << 10;
 
   using Make = std::function<std::unique_ptr<text::TokenConstraint>()>;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,9 @@ struct Service {
   engine::SamplingParams sampling;  ///< where a request says nothing; its seed is not used
 
   int64_t thinking_budget = -1;  ///< tokens of reasoning where a request says nothing; -1: no limit
+
+  std::function<void(const std::string&)>
+      log;  ///< takes lines for whoever runs the server; null: nobody does
 
   std::string model_id;  ///< as clients see it
   std::string model_path;

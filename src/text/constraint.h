@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/output_format.h"
 
@@ -37,6 +38,8 @@ class TokenConstraint {
   virtual bool may_end() const = 0;
   /// The same state, going its own way.
   virtual std::unique_ptr<TokenConstraint> clone() const = 0;
+  /// About the memory that it and its clones share; 0: little.
+  virtual size_t bytes() const { return 0; }
 };
 
 /// A vocabulary as constraints see it: a trie of its tokens' bytes, and what constraints have found out about
@@ -76,19 +79,24 @@ struct AnswerPlace {
   /// The prompt ends within reasoning (ChatPrompt::starts_in_thinking): anything but a call or an end may
   /// come until kThinkClose, and the grammar begins behind it.
   bool starts_in_thinking = false;
+  /// Takes lines that name what of the schemas is left unbound; null: nobody reads them.
+  std::vector<std::string>* notes = nullptr;
 };
 
 /// An answer that is one JSON value of this schema (docs/structured_output.md lists what schemas may hold).
-/// Throws Error that names the keyword and its path, as in "schema: $.properties.a.not: not supported".
+/// Throws Error that names the keyword and its path, as in "schema: $.properties.a.not: not supported"; with
+/// `strict` for a uniqueItems that cannot be kept, too, which is else left unbound.
 std::unique_ptr<TokenConstraint> json_schema_constraint(const nlohmann::ordered_json& schema,
-                                                        const AnswerPlace& place, const CallRule& calls = {});
+                                                        const AnswerPlace& place, const CallRule& calls = {},
+                                                        bool strict = false);
 /// An answer that is any JSON object.
 std::unique_ptr<TokenConstraint> json_object_constraint(const AnswerPlace& place, const CallRule& calls = {});
-/// An answer of this GBNF grammar, whose first rule is `root`. Throws Error with the line.
+/// An answer of this GBNF grammar, whose first rule is `root`, to the letter. Throws Error with the line.
 std::unique_ptr<TokenConstraint> gbnf_constraint(std::string_view grammar, const AnswerPlace& place,
                                                  const CallRule& calls = {});
-/// An answer of tool calls alone, arguments by the tools' schemas; `calls.when` must be Required. Throws
-/// Error for tools and formats that have no calls and for schemas as json_schema_constraint does.
+/// An answer of tool calls alone, arguments by the tools' schemas; `calls.when` must be Required. What cannot
+/// be kept of a schema is left unbound. Throws Error for formats that have no calls and where no tool can be
+/// called.
 std::unique_ptr<TokenConstraint> tool_call_constraint(const AnswerPlace& place, const CallRule& calls);
 
 }  // namespace sluice::text

@@ -16,13 +16,17 @@ namespace {
 
 using namespace grammar;  // NOLINT: this file speaks of little else
 
-// States, edges and steps of one request's grammar: about half a second and 100 MB at most.
-constexpr int64_t kMostWork = 4'000'000;
-
 /// A tool of the request.
 struct Tool {
   std::string name;
   const Json* parameters;
+};
+
+/// An argument in a tagged call.
+struct Argument {
+  std::string key;
+  uint32_t rule;
+  bool required;
 };
 
 class AnswerBuilder {
@@ -30,7 +34,6 @@ class AnswerBuilder {
   AnswerBuilder(const AnswerPlace& place, const CallRule& calls)
       : place_(place),
         calls_(calls),
-        budget_(kMostWork),
         builder_(budget_),
         json_(builder_, JsonStringKind::Any),
         tagged_json_(builder_, JsonStringKind::WithoutValueClose) {
@@ -40,16 +43,19 @@ class AnswerBuilder {
   JsonRules& json() { return json_; }
   GrammarBuilder& builder() { return builder_; }
 
-  /// The answer whose content is of this rule; none: calls alone.
-  std::unique_ptr<TokenConstraint> finish(std::optional<uint32_t> content) {
+  /// The answer whose content is of this rule; none: calls alone. `to_the_letter`: no white space may stand
+  /// before the content, as it else may where whoever reads the answer of a chat takes it away.
+  std::unique_ptr<TokenConstraint> finish(std::optional<uint32_t> content, bool to_the_letter = false) {
     Nfa nfa(budget_);
     uint32_t at = nfa.add_state();
     if (place_.format != nullptr && place_.starts_in_thinking && place_.format->thinks)
       at = append_reasoning(nfa, at);
-    at = nfa.append(*repeat(characters({{'\n', '\n'}, {' ', ' '}}), 0, 2), at);
+    const bool spaced = place_.format != nullptr;
+    const uint32_t spaces =
+        spaced ? nfa.append(*repeat(characters({{'\n', '\n'}, {' ', ' '}}), 0, 2), at) : at;
     const uint32_t end = nfa.add_state();
-    if (content) nfa.add_call(at, *content, end);
-    if (calls_.when != CallRule::When::Never) nfa.add_epsilon(append_calls(nfa, at), end);
+    if (content) nfa.add_call(to_the_letter ? at : spaces, *content, end);
+    if (calls_.when != CallRule::When::Never) nfa.add_epsilon(append_calls(nfa, spaces), end);
     nfa.accepting = end;
     const uint32_t root = builder_.add_rule("the answer");
     builder_.define(root, std::move(nfa));
@@ -79,7 +85,7 @@ class AnswerBuilder {
   uint32_t append_reasoning(Nfa& nfa, uint32_t from) {
     std::vector<std::string_view> tags = {kThinkClose};
     if (place_.format->calls != CallSyntax::None) tags.push_back(place_.format->call_open);
-    from = append(nfa, without(tags, Writing::Plain, budget_), from);
+    from = append(nfa, without(tags, budget_), from);
     return append_tag(nfa, kThinkClose, from);
   }
 
@@ -105,24 +111,32 @@ class AnswerBuilder {
     const OutputFormat* format = place_.format;
     if (format == nullptr || format->calls == CallSyntax::None)
       fail("tools: the model's chat template has no form for tool calls, so none can be required");
-    std::vector<Tool> all = tools();
+    const std::vector<Tool> all = tools();
+    json_.prepare();
+    const bool tagged = format->calls == CallSyntax::Tagged;
+    if (tagged) tagged_json_.prepare();
     const uint32_t call = builder_.add_rule("tool call");
     Nfa one(budget_);
     const uint32_t start = one.add_state();
     one.accepting = one.add_state();
+    std::string skipped;
+    size_t left = all.size(), callable = 0;
     for (const Tool& tool : all) {
       constexpr std::string_view kNotInNames = " \t\n\v\f\r<>{}\"'`";
-      if (tool.name.empty() || tool.name.find_first_of(kNotInNames) != std::string::npos)
-        fail("tools: \"{}\": calls cannot hold a name with white space, quotes or brackets", tool.name);
-      try {
-        const uint32_t opened = append_tag(one, format->call_open, start);
-        const uint32_t written = format->calls == CallSyntax::Tagged ? append_tagged(one, tool, opened)
-                                                                     : append_json(one, tool, opened);
-        one.add_epsilon(append_tag(one, format->call_close, written), one.accepting);
-      } catch (const Error& error) {
-        fail("tools: {}: {}", tool.name, error.what());
+      const int64_t parts = std::max<int64_t>(2, static_cast<int64_t>(left--) / 4);
+      if (tool.name.empty() || tool.name.find_first_of(kNotInNames) != std::string::npos) {
+        skipped =
+            fmt::format("\"{}\": calls cannot hold a name with white space, quotes or brackets", tool.name);
+        note(skipped);
+        continue;
       }
+      ++callable;
+      const uint32_t opened = append_tag(one, format->call_open, start);
+      const uint32_t written = tagged ? append_tagged(one, tool, arguments(tool, parts), opened)
+                                      : append_json(one, tool, arguments_rule(tool, parts), opened);
+      one.add_epsilon(append_tag(one, format->call_close, written), one.accepting);
     }
+    if (callable == 0) fail("tools: {}", skipped);
     builder_.define(call, std::move(one));
     from = append_tag(nfa, format->section_open, from);
     from = append_line_end(nfa, from);
@@ -134,51 +148,108 @@ class AnswerBuilder {
     return behind;
   }
 
-  uint32_t arguments_rule(const Tool& tool) {
+  void note(const std::string& line) const {
+    if (place_.notes != nullptr) place_.notes->push_back("tools: " + line);
+  }
+
+  /// Makes rules with one part of what may be spent; false: that did not go, and they are gone again. What is
+  /// wrong with one tool must not keep others from being called.
+  template <typename Make>
+  bool attempt(const Tool& tool, int64_t parts, const Make& make) {
+    const Budget whole = budget_, part = budget_.part(parts);
+    const uint32_t first = builder_.size();
+    std::vector<std::string> notes;
+    bool done = false;
+    budget_ = part;
+    try {
+      make(SchemaRule{Unkept::Unbound, &notes});
+      done = true;
+    } catch (const Error& error) {
+      builder_.forget(first);
+      notes.push_back(fmt::format("{}; its arguments are left unbound", error.what()));
+    }
+    const Budget left = std::exchange(budget_, whole);
+    budget_.settle(part, left, done);
+    for (const std::string& line : notes) note(tool.name + ": " + line);
+    return done;
+  }
+
+  uint32_t arguments_rule(const Tool& tool, int64_t parts) {
     if (tool.parameters == nullptr) return json_.any_object();
-    schemas_.push_back(std::make_unique<SchemaCompiler>(*tool.parameters, json_));
-    // Arguments are an object, whatever the schema says.
-    static const Json kObject = Json::parse(R"({"type": "object"})");
-    return schemas_.back()->rule_of({{tool.parameters}, {&kObject}});
+    uint32_t rule = 0;
+    const auto make = [&](const SchemaRule& schema_rule) {
+      SchemaCompiler schema(*tool.parameters, json_, schema_rule);
+      // Arguments are an object, whatever the schema says.
+      static const Json kObject = Json::parse(R"({"type": "object"})");
+      rule = schema.rule_of({{tool.parameters}, {&kObject}});
+    };
+    return attempt(tool, parts, make) ? rule : json_.any_object();
+  }
+
+  /// None: any arguments.
+  std::optional<std::vector<Argument>> arguments(const Tool& tool, int64_t parts) {
+    if (tool.parameters == nullptr) return std::vector<Argument>();
+    std::vector<Argument> out;
+    const auto make = [&](const SchemaRule& schema_rule) {
+      SchemaCompiler schema(*tool.parameters, tagged_json_, schema_rule);
+      const ToolTypes types(Json::array({{{"name", tool.name}, {"parameters", *tool.parameters}}}));
+      for (const SchemaCompiler::Property& property : schema.properties()) {
+        const bool fits = property.key.find("</arg_key>") == std::string::npos &&
+                          trimmed(property.key) == property.key && !property.key.empty();
+        // Whoever reads the call takes text for a string wherever the schema may mean one (typed_value).
+        const TypeSet read_as = types.types(tool.name, property.key);
+        std::optional<uint32_t> rule;
+        if (fits)
+          rule = read_as == 0 || (read_as & kString) != 0 ? schema.plain_rule(property.items)
+                                                          : schema.rule_of(property.items);
+        if (rule)
+          out.push_back({property.key, *rule, property.required});
+        else if (property.required)
+          fail("$.properties.{}: calls cannot hold {}", property.key,
+               fits ? "values whose type cannot be told" : "this name");
+      }
+    };
+    return attempt(tool, parts, make) ? std::optional(std::move(out)) : std::nullopt;
   }
 
   // name<arg_key>key</arg_key><arg_value>value</arg_value>... Line ends may stand between the tags.
-  uint32_t append_tagged(Nfa& nfa, const Tool& tool, uint32_t from) {
+  uint32_t append_tagged(Nfa& nfa, const Tool& tool, const std::optional<std::vector<Argument>>& arguments,
+                         uint32_t from) {
     from = append_line_end(nfa, nfa.append_bytes(tool.name, from));
-    if (tool.parameters == nullptr) return from;
-    schemas_.push_back(std::make_unique<SchemaCompiler>(*tool.parameters, tagged_json_));
-    SchemaCompiler& schema = *schemas_.back();
-    const ToolTypes types(Json::array({{{"name", tool.name}, {"parameters", *tool.parameters}}}));
-    for (const SchemaCompiler::Property& property : schema.properties()) {
-      if (property.key.find("</arg_key>") != std::string::npos || trimmed(property.key) != property.key ||
-          property.key.empty())
-        fail("$.properties: \"{}\": calls cannot hold this name", property.key);
-      uint32_t at = append_tag(nfa, "<arg_key>", from);
-      at = append_tag(nfa, "</arg_key>", nfa.append_bytes(property.key, at));
-      at = append_tag(nfa, "<arg_value>", append_line_end(nfa, at));
-      // Whoever reads the call takes text for a string wherever the schema may mean one (typed_value).
-      const TypeSet read_as = types.types(tool.name, property.key);
-      if (read_as == 0 || (read_as & kString) != 0) {
-        const Dfa text = schema.plain_text(property.items);
-        if (text.states.empty() && property.required)
-          fail("$.properties.{}: its type cannot be told, so that calls cannot hold it", property.key);
-        at = append(nfa, text, at);
-      } else {
-        const uint32_t behind = nfa.add_state();
-        nfa.add_call(at, schema.rule_of(property.items), behind);
-        at = behind;
-      }
-      at = append_line_end(nfa, append_tag(nfa, kValueClose, at));
-      if (!property.required) nfa.add_epsilon(from, at);
-      from = at;
+    if (!arguments) {
+      const uint32_t behind = append_argument(
+          nfa, from,
+          [&](uint32_t at) {
+            const ExpressionPtr any = repeat(any_character(), 1);
+            const Dfa key = intersection(automaton(*any, budget_), without({"</arg_key>"}, budget_), budget_);
+            return append(nfa, key, at);
+          },
+          tagged_json_.plain_string(std::nullopt, 0, kNoLimit));
+      nfa.add_epsilon(behind, from);
+      return from;
+    }
+    for (const Argument& argument : *arguments) {
+      const uint32_t behind = append_argument(
+          nfa, from, [&](uint32_t at) { return nfa.append_bytes(argument.key, at); }, argument.rule);
+      if (!argument.required) nfa.add_epsilon(from, behind);
+      from = behind;
     }
     return from;
   }
 
+  template <typename AppendKey>
+  uint32_t append_argument(Nfa& nfa, uint32_t from, const AppendKey& append_key, uint32_t value) {
+    uint32_t at = append_tag(nfa, "</arg_key>", append_key(append_tag(nfa, "<arg_key>", from)));
+    at = append_tag(nfa, "<arg_value>", append_line_end(nfa, at));
+    const uint32_t behind = nfa.add_state();
+    nfa.add_call(at, value, behind);
+    return append_line_end(nfa, append_tag(nfa, kValueClose, behind));
+  }
+
   // {"name": ..., "arguments": {...}}, or the name, a separator and the arguments.
-  uint32_t append_json(Nfa& nfa, const Tool& tool, uint32_t from) {
+  uint32_t append_json(Nfa& nfa, const Tool& tool, uint32_t arguments, uint32_t from) {
     const OutputFormat& format = *place_.format;
-    const uint32_t arguments = arguments_rule(tool), end = nfa.add_state();
+    const uint32_t end = nfa.add_state();
     const auto call_to = [&](uint32_t at, uint32_t to) { nfa.add_call(at, arguments, to); };
     if (format.separator.empty()) {
       uint32_t at = append_line_end(nfa, from);
@@ -213,18 +284,17 @@ class AnswerBuilder {
   GrammarBuilder builder_;
   JsonRules json_;
   JsonRules tagged_json_;  ///< of what stands between <arg_value> and </arg_value>
-  std::vector<std::unique_ptr<SchemaCompiler>> schemas_;
 };
 
 }  // namespace
 
 std::unique_ptr<TokenConstraint> json_schema_constraint(const Json& schema, const AnswerPlace& place,
-                                                        const CallRule& calls) {
+                                                        const CallRule& calls, bool strict) {
   AnswerBuilder answer(place, calls);
   uint32_t content = 0;
-  SchemaCompiler compiler(schema, answer.json());
   try {
-    content = compiler.rule();
+    const SchemaRule rule{strict ? Unkept::Error : Unkept::UniqueMayLack, place.notes};
+    content = SchemaCompiler(schema, answer.json(), rule).rule();
   } catch (const Error& error) {
     fail("schema: {}", error.what());
   }
@@ -245,7 +315,7 @@ std::unique_ptr<TokenConstraint> gbnf_constraint(std::string_view grammar, const
   } catch (const Error& error) {
     fail("grammar: {}", error.what());
   }
-  return answer.finish(content);
+  return answer.finish(content, true);
 }
 
 std::unique_ptr<TokenConstraint> tool_call_constraint(const AnswerPlace& place, const CallRule& calls) {

@@ -12,6 +12,11 @@ namespace sluice::text::grammar {
 CompiledGrammar::CompiledGrammar(std::shared_ptr<const ConstraintVocabulary> vocabulary, Grammar grammar)
     : vocabulary_(std::move(vocabulary)), grammar_(std::make_shared<const Grammar>(std::move(grammar))) {}
 
+size_t CompiledGrammar::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return grammar_->bytes() + bytes_;
+}
+
 std::shared_ptr<const LocalMask> CompiledGrammar::find(const Key& key) const {
   const std::lock_guard lock(mutex_);
   const auto found = masks_.find(key);
@@ -122,10 +127,12 @@ void Follower::add_exits(uint32_t node, uint32_t behind) {
 std::shared_ptr<const LocalMask> Follower::local_mask(uint32_t state, uint32_t count) {
   const Trie& trie = compiled_->vocabulary().trie;
   const Grammar::Rule& rule = compiled_->grammar()->rule_of(state);
-  // A token has no more counts than bytes.
-  const uint32_t need = rule.least > count ? std::min(rule.least - count, trie.longest() + 1) : 0;
-  const uint32_t room =
-      rule.most == kNoLimit ? trie.longest() + 1 : std::min(rule.most - count, trie.longest() + 1);
+  // A token has no more counts than bytes, and beyond them only how far the rule's end is matters.
+  const auto near = [&](uint32_t counts, uint32_t far) {
+    return static_cast<uint32_t>(std::min<uint64_t>(counts, uint64_t{trie.longest()} + far + 1));
+  };
+  const uint32_t need = rule.least > count ? near(rule.least - count, rule.far_longest) : 0;
+  const uint32_t room = rule.most == kNoLimit ? kNoLimit : near(rule.most - count, rule.far_shortest);
   const CompiledGrammar::Key key{state, need, room};
   if (auto known = compiled_->find(key)) return known;
   LocalMask mask;

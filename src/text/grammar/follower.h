@@ -29,6 +29,7 @@ class CompiledGrammar {
   const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
 
   using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  ///< state; counts still needed; counts still allowed
+  size_t bytes() const;
   std::shared_ptr<const LocalMask> find(const Key& key) const;
   void keep(const Key& key, std::shared_ptr<const LocalMask> mask);
 
@@ -50,6 +51,7 @@ class Follower : public TokenConstraint {
   bool accept(int32_t token) override;
   bool may_end() const override { return machine_.position(position_).may_end; }
   std::unique_ptr<TokenConstraint> clone() const override;
+  size_t bytes() const override { return compiled_->bytes(); }
 
   /// Finds the masks of the first position and of states that many tokens go on from, so that the first
   /// tokens need not wait for them.

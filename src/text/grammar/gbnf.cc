@@ -17,6 +17,7 @@ class GbnfParser {
  public:
   GbnfParser(std::string_view text, GrammarBuilder& builder) : builder_(builder) {
     if (utf8_valid_prefix(text) != text.size()) fail("not UTF-8");
+    builder_.budget().spend(static_cast<int64_t>(text.size()), static_cast<int64_t>(text.size() * 4));
     text_ = code_points(text);
   }
 
@@ -26,15 +27,15 @@ class GbnfParser {
       if (!rule.body) fail("rule {} is used but not defined", name);
     if (!rules_.contains("root")) fail("there is no rule root");
     for (const auto& [name, rule] : rules_) {
-      Nfa nfa(builder_.budget());
-      nfa.accepting = nfa.append(*rule.body, nfa.add_state());
-      builder_.define(rule.id, std::move(nfa));
+      define(rule.id, *rule.body);
     }
     return rules_["root"].id;
   }
 
  private:
-  static constexpr int kMostDepth = 100, kMostRepeats = 10000;
+  static constexpr int kMostDepth = 100, kMostRepeats = 1'000'000;
+  /// What would take more states unrolled is a rule of its own, whose calls are counted.
+  static constexpr uint64_t kManyStates = 1000;
   struct Rule {
     uint32_t id = 0;
     ExpressionPtr body;
@@ -43,6 +44,12 @@ class GbnfParser {
   [[noreturn]] void refuse(const std::string& why) const {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n');
     fail("line {}: {}", line, why);
+  }
+  void define(uint32_t rule, const Expression& body) {
+    Nfa nfa(builder_.budget());
+    const uint32_t start = nfa.add_state();
+    nfa.accepting = nfa.append(body, start);
+    builder_.define(rule, std::move(nfa));
   }
   bool more() const { return at_ < text_.size(); }
   uint32_t peek() const { return more() ? text_[at_] : 0; }
@@ -113,7 +120,7 @@ class GbnfParser {
 
   ExpressionPtr parse_repeated(int depth) {
     ExpressionPtr part = parse_part(depth);
-    for (;;) {
+    for (;; builder_.budget().spend(1)) {
       if (take('*'))
         part = repeat(part, 0);
       else if (take('+'))
@@ -143,21 +150,28 @@ class GbnfParser {
     if (take(',')) most = number().value_or(Expression::kForever);
     if (!take('}')) refuse("expected }");
     if (most != Expression::kForever && most < *least) refuse("the numbers of a repetition are out of order");
-    return repeat(part, *least, most);
+    if (part->size * static_cast<uint64_t>(std::max({*least, most, 1})) < kManyStates)
+      return repeat(part, *least, most);
+    auto repeated = static_cast<uint32_t>(part->rule);
+    if (part->kind != Expression::Kind::Call) {
+      repeated = builder_.add_rule("what is repeated");
+      define(repeated, *part);
+    }
+    return call(static_cast<int>(
+        builder_.repeat_rule("repetition", repeated, static_cast<uint32_t>(*least),
+                             most == Expression::kForever ? kNoLimit : static_cast<uint32_t>(most))));
   }
 
   ExpressionPtr parse_part(int depth) {
+    builder_.budget().spend(8, 400);
     const uint32_t c = peek();
     if (take('"')) {
-      std::vector<ExpressionPtr> parts;
-      while (!take('"')) {
-        const uint32_t character = parse_character();
-        parts.push_back(characters({{character, character}}));
-      }
-      return sequence(std::move(parts));
+      std::string text;
+      while (!take('"')) append_utf8(text, parse_character());
+      return literal(text);
     }
     if (take('[')) {
-      CharacterSet set;
+      CharacterSet::Ranges set;
       const bool inverted = take('^');
       while (!take(']')) {
         const uint32_t first = parse_character();
@@ -167,9 +181,11 @@ class GbnfParser {
           last = parse_character();
         }
         if (last < first) refuse("a range in [] that makes no sense");
-        set.add(first, last);
+        builder_.budget().spend(2, 32);
+        set.emplace_back(first, last);
       }
-      return characters(inverted ? set.complement() : set);
+      const CharacterSet all(std::move(set));
+      return characters(inverted ? all.complement() : all);
     }
     if (take('(')) {
       ExpressionPtr inside = parse_choice(depth + 1);

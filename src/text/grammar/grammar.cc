@@ -9,38 +9,57 @@
 namespace sluice::text::grammar {
 
 uint32_t GrammarBuilder::add_rule(std::string name) {
-  budget_.spend(16);
+  budget_->spend(16, static_cast<int64_t>(sizeof(Rule) + sizeof(Grammar::Rule) + name.size()));
   rules_.emplace_back();
   rules_.back().name = std::move(name);
   return static_cast<uint32_t>(rules_.size() - 1);
 }
 
-void GrammarBuilder::define(uint32_t rule, Nfa nfa, uint32_t least, uint32_t most) {
-  CHECK(least <= most);
+void GrammarBuilder::define(uint32_t rule, Nfa nfa) {
   rules_[rule].nfa = std::make_unique<Nfa>(std::move(nfa));
+}
+
+void GrammarBuilder::define_at_once(uint32_t rule, const Nfa& nfa, uint32_t least, uint32_t most) {
+  CHECK(least <= most);
+  rules_[rule].dfa = determinise(nfa);
   rules_[rule].least = least;
   rules_[rule].most = most;
 }
 
-uint32_t GrammarBuilder::add_rule(std::string name, const Dfa& dfa) {
+uint32_t GrammarBuilder::add_rule(std::string name, Dfa dfa, uint32_t least, uint32_t most) {
   const uint32_t rule = add_rule(std::move(name));
-  Nfa nfa(budget_);
-  nfa.accepting = append(nfa, dfa, nfa.add_state());
-  define(rule, std::move(nfa));
+  rules_[rule].dfa = std::move(dfa);
+  rules_[rule].least = least;
+  rules_[rule].most = most;
+  return rule;
+}
+
+uint32_t GrammarBuilder::repeat_rule(std::string name, uint32_t repeated, uint32_t least, uint32_t most) {
+  Dfa loop;
+  loop.add_state(true);
+  loop.add_call(repeated, 0, true);
+  const uint32_t rule = add_rule(std::move(name), std::move(loop), least, most);
+  rules_[rule].repeats = repeated;
   return rule;
 }
 
 uint32_t GrammarBuilder::string_rule(uint32_t least, uint32_t most, JsonStringKind kind) {
   const auto [found, is_new] = strings_.try_emplace({least, most, kind}, 0);
   if (!is_new) return found->second;
-  found->second = add_rule("string");
-  Rule& rule = rules_.back();
-  rule.dfa = json_string(kind);
-  budget_.spend(static_cast<int64_t>(rule.dfa.states.size()));
-  rule.least = least;
-  rule.most = most;
-  rule.string_kind = static_cast<int>(kind);
+  const Dfa& dfa = json_string(kind);
+  budget_->spend(static_cast<int64_t>(dfa.states.size()), static_cast<int64_t>(dfa.states.size() * 200));
+  found->second = add_rule("string", dfa, least, most);
+  rules_.back().string_kind = static_cast<int>(kind);
   return found->second;
+}
+
+void GrammarBuilder::forget(uint32_t from) {
+  for (Rule& rule : std::span(rules_).subspan(from)) {
+    if (rule.string_kind >= 0) continue;
+    rule.nfa.reset();
+    rule.dfa = {};
+    rule.repeats = kNoRule;
+  }
 }
 
 Symbol GrammarBuilder::tag(int32_t token) {
@@ -50,121 +69,195 @@ Symbol GrammarBuilder::tag(int32_t token) {
   return static_cast<Symbol>(kFirstTag + index);
 }
 
-// Rules that match nothing at all, too: whoever calls one may pass by without it. After this every call takes
-// at least one byte, and matches of nothing within the called rule are left aside.
+// Rules that match nothing at all, too: from the states from which nothing need follow, backwards. Whoever
+// calls such a rule may pass by without it. After this every call takes at least one byte, and matches of
+// nothing within the called rule are left aside.
 void GrammarBuilder::find_nullable() {
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (Rule& rule : rules_) {
-      if (rule.nullable || !rule.nfa) continue;
-      std::vector<bool> seen(rule.nfa->states.size());
-      std::vector<uint32_t> work = {0};
-      seen[0] = true;
-      const auto visit = [&](uint32_t to) {
-        if (!seen[to]) work.push_back(to);
-        seen[to] = true;
-      };
-      while (!work.empty()) {
-        budget_.spend(1);
-        const Nfa::State& state = rule.nfa->states[work.back()];
-        work.pop_back();
-        for (const uint32_t to : state.epsilons) visit(to);
-        for (const CallEdge& call : state.calls)
-          if (rules_[call.rule].nullable) visit(call.target);
-      }
-      rule.nullable = seen[rule.nfa->accepting];
-      changed = changed || rule.nullable;
+  bases_.assign(1, 0);
+  for (const Rule& rule : rules_) bases_.push_back(bases_.back() + (rule.nfa ? rule.nfa->size() : 0));
+  struct Caller {
+    uint32_t state, rule;  // rule: what is called; kNoRule: nothing, an epsilon
+  };
+  std::vector<std::pair<uint32_t, Caller>> pairs;
+  std::vector<uint32_t> owner(bases_.back()), work, done;
+  std::vector<std::vector<uint32_t>> waiting(rules_.size()), repeated(rules_.size());
+  for (uint32_t r = 0; r < rules_.size(); ++r) {
+    Rule& rule = rules_[r];
+    if (rule.repeats != kNoRule) repeated[rule.repeats].push_back(r);
+    if (!rule.dfa.empty() && rule.dfa.states[0].accepting && rule.least == 0) done.push_back(r);
+    if (!rule.nfa) continue;
+    const uint32_t base = bases_[r];
+    std::fill(owner.begin() + base, owner.begin() + bases_[r + 1], r);
+    for (const auto& [from, epsilon] : rule.nfa->epsilons)
+      pairs.push_back({base + epsilon.target, {base + from, kNoRule}});
+    for (const auto& [from, call] : rule.nfa->calls)
+      pairs.push_back({base + call.target, {base + from, call.rule}});
+    work.push_back(base + rule.nfa->accepting);
+  }
+  budget_->spend(static_cast<int64_t>(pairs.size() + owner.size()), static_cast<int64_t>(pairs.size() * 40));
+  const Rows<Caller> into(pairs, owner.size());
+  std::vector<bool> seen(owner.size());
+  for (const uint32_t state : work) seen[state] = true;
+  const auto reach = [&](uint32_t state) {
+    if (seen[state]) return;
+    seen[state] = true;
+    work.push_back(state);
+  };
+  while (!work.empty() || !done.empty()) {
+    if (!done.empty()) {
+      const uint32_t r = done.back();
+      done.pop_back();
+      if (rules_[r].nullable) continue;
+      rules_[r].nullable = true;
+      for (const uint32_t state : waiting[r]) reach(state);
+      for (const uint32_t repeat : repeated[r]) rules_[repeat].least = 0, done.push_back(repeat);
+      continue;
+    }
+    const uint32_t at = work.back();
+    work.pop_back();
+    if (at == bases_[owner[at]]) done.push_back(owner[at]);
+    for (const Caller& caller : into[at]) {
+      if (caller.rule == kNoRule || rules_[caller.rule].nullable)
+        reach(caller.state);
+      else
+        waiting[caller.rule].push_back(caller.state);
     }
   }
+}
+
+void GrammarBuilder::pass_nullable() {
   for (Rule& rule : rules_) {
     if (!rule.nfa) continue;
-    for (uint32_t at = 0; at < rule.nfa->states.size(); ++at)
-      for (const CallEdge& call : std::vector<CallEdge>(rule.nfa->states[at].calls))
-        if (rules_[call.rule].nullable) rule.nfa->add_epsilon(at, call.target);
+    for (const auto& [from, call] : rule.nfa->calls)
+      if (rules_[call.rule].nullable) rule.nfa->add_epsilon(from, call.target);
+    rule.dfa = determinise(*rule.nfa);
+    rule.nfa.reset();
   }
 }
 
-// Whether a way with these guards can ever be gone; `counts`: whether the rule's counter can rise.
-bool GrammarBuilder::passes(const Rule& rule, uint8_t guards, bool counts) const {
-  if ((guards & (kCount | kIfRoom)) != 0 && rule.most == 0) return false;
-  return (guards & kIfEnough) == 0 || rule.least == 0 || counts;
-}
-
-// The states of a rule from which it can be completed, going by the rules that are known to be productive.
-std::vector<bool> GrammarBuilder::alive_states(const Rule& rule) const {
-  const std::vector<Dfa::State>& states = rule.dfa.states;
-  bool counts = false;
-  for (const Dfa::State& state : states) {
-    for (const Edge& edge : state.edges) counts = counts || (edge.guards & kCount) != 0;
-    for (const CallEdge& call : state.calls)
-      counts = counts || ((call.guards & kCount) != 0 && rules_[call.rule].productive);
+// The states from which their rules can be completed, and the rules that match something: backwards from the
+// ends. Counts are left aside here, but for rules that are known to be impossible.
+void GrammarBuilder::find_productive() {
+  bases_.assign(1, 0);
+  size_t ways = 0;
+  for (Rule& rule : rules_) {
+    bases_.push_back(bases_.back() + static_cast<uint32_t>(rule.dfa.states.size()));
+    ways += rule.dfa.edges.size() + rule.dfa.calls.size();
+    rule.productive = false;
   }
-  std::vector<std::vector<uint32_t>> into(states.size());
-  std::vector<bool> alive(states.size());
-  std::vector<uint32_t> work;
-  for (uint32_t i = 0; i < states.size(); ++i) {
-    for (const Edge& edge : states[i].edges)
-      if (passes(rule, edge.guards, counts)) into[edge.target].push_back(i);
-    for (const CallEdge& call : states[i].calls)
-      if (rules_[call.rule].productive && passes(rule, call.guards, counts)) into[call.target].push_back(i);
-    if (!states[i].accepting) continue;
-    alive[i] = true;
-    work.push_back(i);
+  struct Caller {
+    uint32_t state, rule;
+  };
+  std::vector<std::pair<uint32_t, Caller>> pairs;
+  std::vector<uint32_t> owner(bases_.back()), work;
+  budget_->spend(static_cast<int64_t>(ways + owner.size()),
+                 static_cast<int64_t>(ways * 24 + owner.size() * 12));
+  pairs.reserve(ways);
+  alive_.assign(owner.size(), false);
+  const auto reach = [&](uint32_t state) {
+    if (alive_[state]) return;
+    alive_[state] = true;
+    work.push_back(state);
+  };
+  for (uint32_t r = 0; r < rules_.size(); ++r) {
+    const Dfa& dfa = rules_[r].dfa;
+    const uint32_t base = bases_[r];
+    for (uint32_t i = 0; i < dfa.states.size(); ++i) {
+      owner[base + i] = r;
+      for (const Edge& edge : dfa.edges_of(i)) pairs.push_back({base + edge.target, {base + i, kNoRule}});
+      for (const CallEdge& call : dfa.calls_of(i))
+        pairs.push_back({base + call.target, {base + i, call.rule}});
+      if (dfa.states[i].accepting) reach(base + i);
+    }
   }
+  const Rows<Caller> into(pairs, owner.size());
+  std::vector<std::vector<uint32_t>> waiting(rules_.size());
   while (!work.empty()) {
     const uint32_t at = work.back();
     work.pop_back();
-    for (const uint32_t from : into[at]) {
-      if (!alive[from]) work.push_back(from);
-      alive[from] = true;
+    Rule& own = rules_[owner[at]];
+    if (at == bases_[owner[at]] && !own.impossible) {
+      own.productive = true;
+      for (const uint32_t state : std::exchange(waiting[owner[at]], {})) reach(state);
+    }
+    for (const Caller& caller : into[at]) {
+      if (caller.rule == kNoRule || rules_[caller.rule].productive)
+        reach(caller.state);
+      else
+        waiting[caller.rule].push_back(caller.state);
     }
   }
-  return alive;
 }
 
-bool GrammarBuilder::find_productive(Rule& rule) {
-  if (rule.productive || rule.dfa.states.empty()) return false;
-  budget_.spend(static_cast<int64_t>(rule.dfa.states.size()));
-  rule.productive = alive_states(rule)[0];
-  return rule.productive;
+// A rule's automaton without the ways that lead nowhere; its states stay where they are.
+Dfa GrammarBuilder::alive_part(const Rule& rule) const {
+  const uint32_t base = bases_[static_cast<size_t>(&rule - rules_.data())];
+  Dfa out;
+  for (uint32_t i = 0; i < rule.dfa.states.size(); ++i) {
+    out.add_state(rule.dfa.states[i].accepting);
+    for (const Edge& edge : rule.dfa.edges_of(i))
+      if (alive_[base + edge.target]) out.add_edge(edge.first, edge.last, edge.target, edge.counts);
+    for (const CallEdge& call : rule.dfa.calls_of(i))
+      if (alive_[base + call.target] && rules_[call.rule].productive)
+        out.add_call(call.rule, call.target, call.counts);
+  }
+  return out;
+}
+
+// Whether counts alone make sure that nothing matches.
+bool GrammarBuilder::find_impossible(Rule& rule) {
+  if (!rule.productive || !rule.is_counted()) return false;
+  rule.reach = find_reach(alive_part(rule), *budget_);
+  rule.impossible = !rule.reach[0].leads(0, rule.least, rule.most);
+  return rule.impossible;
 }
 
 Grammar GrammarBuilder::finish(uint32_t root) {
   find_nullable();
-  for (Rule& rule : rules_) {
-    if (!rule.nfa) continue;
-    rule.dfa = determinise(*rule.nfa);
-    rule.nfa.reset();
-  }
+  pass_nullable();
   for (bool changed = true; changed;) {
+    find_productive();
     changed = false;
-    for (Rule& rule : rules_) changed = find_productive(rule) || changed;
+    for (Rule& rule : rules_) changed = find_impossible(rule) || changed;
   }
   if (!rules_[root].productive) fail("nothing can match it");
   Grammar grammar;
   grammar.root = root;
   grammar.tags = tags_;
   for (uint32_t r = 0; r < rules_.size(); ++r) {
-    const Rule& rule = rules_[r];
+    Rule& rule = rules_[r];
     const auto base = static_cast<uint32_t>(grammar.states.size());
     grammar.rules.push_back(
         {.start = base, .least = rule.least, .most = rule.most, .string_kind = rule.string_kind});
     if (!rule.productive) continue;
-    const std::vector<bool> alive = alive_states(rule);
-    for (const Dfa::State& state : rule.dfa.states) {
-      Grammar::State flat{.rule = r, .accepting = state.accepting};
-      flat.first_edge = static_cast<uint32_t>(grammar.edges.size());
-      flat.first_call = static_cast<uint32_t>(grammar.calls.size());
-      for (const Edge& edge : state.edges)
-        if (alive[edge.target])
-          grammar.edges.push_back({edge.first, edge.last, base + edge.target, edge.guards});
-      for (const CallEdge& call : state.calls)
-        if (alive[call.target] && rules_[call.rule].productive)
-          grammar.calls.push_back({call.rule, base + call.target, call.guards});
-      flat.last_edge = static_cast<uint32_t>(grammar.edges.size());
-      flat.last_call = static_cast<uint32_t>(grammar.calls.size());
-      grammar.states.push_back(flat);
+    const Dfa dfa = alive_part(rule);
+    rule.dfa = {};
+    budget_->spend(
+        static_cast<int64_t>(dfa.states.size()),
+        static_cast<int64_t>(dfa.states.size() * sizeof(Grammar::State) + dfa.edges.size() * sizeof(Edge) +
+                             dfa.calls.size() * sizeof(CallEdge)));
+    const auto first_edge = static_cast<uint32_t>(grammar.edges.size());
+    const auto first_call = static_cast<uint32_t>(grammar.calls.size());
+    for (const Dfa::State& state : dfa.states)
+      grammar.states.push_back({first_edge + state.first_edge, first_edge + state.last_edge,
+                                first_call + state.first_call, first_call + state.last_call, r,
+                                state.accepting});
+    for (const Edge& edge : dfa.edges)
+      grammar.edges.push_back({edge.first, edge.last, base + edge.target, edge.counts});
+    for (const CallEdge& call : dfa.calls)
+      grammar.calls.push_back({call.rule, base + call.target, call.counts});
+    if (!rule.is_counted()) continue;
+    Grammar::Rule& flat = grammar.rules.back();
+    flat.reach = static_cast<uint32_t>(grammar.reach.size());
+    for (const Reach& reach : rule.reach) {
+      const auto widen = [](uint32_t& far, uint32_t one) {
+        far = one == kNoLimit ? far : std::max(far, one);
+      };
+      widen(flat.far_shortest, reach.shortest);
+      widen(flat.far_shortest, reach.tail);
+      widen(flat.far_longest, reach.longest);
     }
+    grammar.reach.insert(grammar.reach.end(), rule.reach.begin(), rule.reach.end());
   }
   order_rules(grammar);
   return grammar;

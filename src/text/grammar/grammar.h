@@ -12,12 +12,9 @@
 
 #include "text/grammar/automaton.h"
 #include "text/grammar/json_string.h"
+#include "text/grammar/reach.h"
 
 namespace sluice::text::grammar {
-
-inline constexpr uint32_t kNoLimit = UINT32_MAX;
-/// A count as a limit: what is too large for one is none.
-inline uint32_t limit(uint64_t count) { return count >= kNoLimit ? kNoLimit : static_cast<uint32_t>(count); }
 
 struct Grammar {
   struct State {
@@ -27,15 +24,20 @@ struct Grammar {
     bool accepting;
   };
   struct Rule {
+    static constexpr uint32_t kUncounted = UINT32_MAX;
+
     uint32_t start;                       ///< its first state
-    uint32_t least = 0, most = kNoLimit;  ///< for guards
+    uint32_t least = 0, most = kNoLimit;  ///< counts of an activation in the end
     uint32_t order = 0;                   ///< a rule that another begins with has a higher one
     int string_kind = -1;                 ///< JsonStringKind of a JSON string; -1: another rule
+    uint32_t reach = kUncounted;          ///< of its first state in reach; kUncounted: counts mean nothing
+    uint32_t far_shortest = 0, far_longest = 0;  ///< the largest limited numbers of its states' reach
   };
   std::vector<State> states;
   std::vector<Edge> edges;
   std::vector<CallEdge> calls;
   std::vector<Rule> rules;
+  std::vector<Reach> reach;
   uint32_t root = 0;
   std::vector<int32_t> tags;  ///< tokens that are symbols kFirstTag, kFirstTag + 1, ...
 
@@ -46,46 +48,75 @@ struct Grammar {
     return {calls.data() + state.first_call, calls.data() + state.last_call};
   }
   const Rule& rule_of(uint32_t state) const { return rules[states[state].rule]; }
+  /// Whether an activation of a rule that has counted so far can be completed from a state.
+  bool leads(const Rule& rule, uint32_t state, uint32_t count) const {
+    return rule.reach == Rule::kUncounted ||
+           reach[rule.reach + (state - rule.start)].leads(count, rule.least, rule.most);
+  }
+  /// About the memory that it takes.
+  size_t bytes() const {
+    return states.size() * sizeof(State) + edges.size() * sizeof(Edge) + calls.size() * sizeof(CallEdge) +
+           rules.size() * sizeof(Rule) + reach.size() * sizeof(Reach);
+  }
 };
 
 class GrammarBuilder {
  public:
-  explicit GrammarBuilder(Budget& budget) : budget_(budget) {}
+  explicit GrammarBuilder(Budget& budget) : budget_(&budget) {}
 
-  Budget& budget() { return budget_; }
+  Budget& budget() { return *budget_; }
   /// A rule to be defined later; `name` is for messages.
   uint32_t add_rule(std::string name);
-  void define(uint32_t rule, Nfa nfa, uint32_t least = 0, uint32_t most = kNoLimit);
-  /// The rule of an automaton without calls.
-  uint32_t add_rule(std::string name, const Dfa& dfa);
+  /// What it calls may match nothing; edges must not count.
+  void define(uint32_t rule, Nfa nfa);
+  /// The same at once: none of the rules that it calls matches nothing. Its counts must come to at least
+  /// `least` and at most `most` in the end.
+  void define_at_once(uint32_t rule, const Nfa& nfa, uint32_t least = 0, uint32_t most = kNoLimit);
+  /// The rule of an automaton.
+  uint32_t add_rule(std::string name, Dfa dfa, uint32_t least = 0, uint32_t most = kNoLimit);
+  /// The rule that is another one, so many times.
+  uint32_t repeat_rule(std::string name, uint32_t rule, uint32_t least, uint32_t most);
   /// The rule of a JSON string of that many characters, with its quotes.
   uint32_t string_rule(uint32_t least, uint32_t most, JsonStringKind kind);
   /// The symbol of a token.
   Symbol tag(int32_t token);
+  uint32_t size() const { return static_cast<uint32_t>(rules_.size()); }
+  /// Takes away what rules from this one on are; they match nothing then. Strings stay: others may share
+  /// them.
+  void forget(uint32_t from);
 
   /// The finished grammar. Throws Error when nothing matches `root`, or when a rule can begin with itself.
   Grammar finish(uint32_t root);
 
  private:
+  static constexpr uint32_t kNoRule = UINT32_MAX;
   struct Rule {
     std::string name;
     std::unique_ptr<Nfa> nfa;
     Dfa dfa;
     uint32_t least = 0, most = kNoLimit;
     int string_kind = -1;
-    bool productive = false;
+    uint32_t repeats = kNoRule;  ///< the rule that this one is, several times
     bool nullable = false;
+    bool productive = false;
+    bool impossible = false;  ///< counts make sure that nothing matches
+    std::vector<Reach> reach;
+
+    bool is_counted() const { return least > 0 || most != kNoLimit; }
   };
   void find_nullable();
-  bool passes(const Rule& rule, uint8_t guards, bool counts) const;
-  bool find_productive(Rule& rule);
-  std::vector<bool> alive_states(const Rule& rule) const;
+  void pass_nullable();
+  void find_productive();
+  bool find_impossible(Rule& rule);
+  Dfa alive_part(const Rule& rule) const;
   void order_rules(Grammar& grammar) const;
 
-  Budget& budget_;
+  Budget* budget_;
   std::vector<Rule> rules_;
   std::map<std::tuple<uint32_t, uint32_t, JsonStringKind>, uint32_t> strings_;
   std::vector<int32_t> tags_;
+  std::vector<uint32_t> bases_;  ///< of rules' states among all
+  std::vector<bool> alive_;      ///< by state among all: whether its rule can be completed
 };
 
 }  // namespace sluice::text::grammar

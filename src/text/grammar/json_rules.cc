@@ -1,21 +1,31 @@
 #include "text/grammar/json_rules.h"
 
+#include <algorithm>
+#include <deque>
 #include <nlohmann/json.hpp>
 
 #include "text/grammar/numbers.h"
+#include "text/json_text.h"
 
 namespace sluice::text::grammar {
 
 using Json = nlohmann::ordered_json;
 
-Dfa without(const std::vector<std::string_view>& words, Writing writing, Budget& budget) {
+Dfa without(const std::vector<std::string_view>& words, Budget& budget) {
   const ExpressionPtr anything = repeat(any_character(), 0);
   std::vector<ExpressionPtr> ways;
   ways.reserve(words.size());
   for (const std::string_view word : words) ways.push_back(literal(word));
-  return difference(automaton(*anything, writing, budget),
-                    automaton(*sequence({anything, choice(std::move(ways)), anything}), writing, budget),
-                    budget);
+  return difference(automaton(*anything, budget),
+                    automaton(*sequence({anything, choice(std::move(ways)), anything}), budget), budget);
+}
+
+Dfa with_length(const Dfa& text, uint64_t least, uint64_t most, Budget& budget) {
+  static constexpr uint64_t kMost = 1'000'000;  // beyond it the budget ends anyway
+  const auto count = [](uint64_t value) { return static_cast<int>(std::min(value, kMost)); };
+  if (least == 0 && most == UINT64_MAX) return text;
+  const int end = most == UINT64_MAX ? Expression::kForever : count(std::max(least, most));
+  return intersection(text, automaton(*repeat(any_character(), count(least), end), budget), budget);
 }
 
 uint32_t JsonRules::indent() {
@@ -24,9 +34,9 @@ uint32_t JsonRules::indent() {
   Nfa nfa(budget());
   const uint32_t start = nfa.add_state(), line = nfa.add_state();
   nfa.add_edge(start, '\n', '\n', line);
-  for (const char c : {' ', '\t'}) nfa.add_edge(line, c, c, line, kCount);
+  for (const char c : {' ', '\t'}) nfa.add_edge(line, c, c, line, true);
   nfa.accepting = line;
-  builder_.define(*indent_, std::move(nfa), 0, kMostIndent);
+  builder_.define_at_once(*indent_, nfa, 0, kMostIndent);
   return *indent_;
 }
 
@@ -38,15 +48,23 @@ uint32_t JsonRules::append_space(Nfa& nfa, uint32_t from) {
   return to;
 }
 
-uint32_t JsonRules::append_string(Nfa& nfa, std::string_view text, uint32_t from, uint8_t first_guards) {
-  from = nfa.append_bytes("\"", from, first_guards);
-  from = append(nfa, allowed(automaton(*literal(text), Writing::JsonString, budget())), from);
-  return nfa.append_bytes("\"", from);
+bool JsonRules::can_hold(std::string_view text) const {
+  return strings_ == JsonStringKind::Any || text.find(kValueClose) == std::string_view::npos;
 }
 
-Dfa JsonRules::allowed(Dfa content) {
-  if (strings_ == JsonStringKind::Any) return content;
-  return intersection(content, without({kValueClose}, Writing::JsonString, budget()), budget());
+uint32_t JsonRules::append_string(Nfa& nfa, std::string_view text, uint32_t from, bool first_counts) {
+  const uint32_t end = nfa.append_bytes(json_quote(text), from, first_counts);
+  return can_hold(text) ? end : nfa.add_state();  // nothing leads there
+}
+
+const Dfa& JsonRules::any_text() {
+  if (!any_text_) any_text_ = without({kValueClose}, budget());
+  return *any_text_;
+}
+
+// Without the strings that the kind does not allow.
+Dfa JsonRules::allowed(const Dfa& text) {
+  return strings_ == JsonStringKind::Any ? text : intersection(text, any_text(), budget());
 }
 
 uint32_t JsonRules::append_value(Nfa& nfa, const Json& value, uint32_t from) {
@@ -64,12 +82,66 @@ uint32_t JsonRules::append_value(Nfa& nfa, const Json& value, uint32_t from) {
   return nfa.append_bytes(value.is_array() ? "]" : "}", append_space(nfa, from));
 }
 
-uint32_t JsonRules::string(const Dfa& content) {
-  const uint32_t rule = builder_.add_rule("string");
+namespace {
+
+// Lengths are counted, and unrolled only where counting could not tell what still leads to an end.
+bool can_count(const Dfa& counting, uint32_t least, uint32_t most, Budget& budget) {
+  return !counting.empty() && find_reach(counting, budget)[0].leads(0, least, most);
+}
+
+}  // namespace
+
+uint32_t JsonRules::string(const Dfa& text, uint32_t least, uint32_t most) {
+  const Dfa fit = allowed(text);
+  const Dfa written = json_written(fit, budget());
+  if (least == 0 && most == kNoLimit) return builder_.add_rule("string", quoted(written, budget()));
+  Dfa counting = quoted(with_counts(written, true, budget()), budget());
+  if (can_count(counting, least, most, budget()))
+    return builder_.add_rule("string", std::move(counting), least, most);
+  const Dfa unrolled = with_length(fit, least, most == kNoLimit ? UINT64_MAX : most, budget());
+  return builder_.add_rule("string", quoted(json_written(unrolled, budget()), budget()));
+}
+
+uint32_t JsonRules::plain_string(const std::optional<Dfa>& text, uint32_t least, uint32_t most) {
+  const Dfa fit = text ? intersection(*text, any_text(), budget()) : any_text();
+  if (least == 0 && most == kNoLimit) return builder_.add_rule("text", fit);
+  Dfa counting = with_counts(fit, false, budget());
+  if (can_count(counting, least, most, budget()))
+    return builder_.add_rule("text", std::move(counting), least, most);
+  return builder_.add_rule("text", with_length(fit, least, most == kNoLimit ? UINT64_MAX : most, budget()));
+}
+
+uint32_t JsonRules::one_of(const std::vector<const Json*>& values) {
+  std::vector<std::string_view> plain, quoted_ones;
+  std::deque<std::string> written;
   Nfa nfa(budget());
-  const uint32_t inside = nfa.append_bytes("\"", nfa.add_state());
-  nfa.accepting = nfa.append_bytes("\"", append(nfa, allowed(content), inside));
-  builder_.define(rule, std::move(nfa));
+  const uint32_t start = nfa.add_state(), end = nfa.add_state();
+  nfa.accepting = end;
+  for (const Json* value : values) {
+    budget().spend(2, 32);
+    if (value->is_structured()) {
+      nfa.add_epsilon(append_value(nfa, *value, start), end);
+    } else if (!value->is_string()) {
+      plain.push_back(written.emplace_back(value->dump()));
+    } else if (const auto& text = value->get_ref<const std::string&>(); can_hold(text)) {
+      const bool as_is = std::all_of(text.begin(), text.end(),
+                                     [](char c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; });
+      if (as_is) {
+        quoted_ones.push_back(text);
+        continue;
+      }
+      std::string escaped = json_quote(text);
+      budget().spend(0, static_cast<int64_t>(escaped.size()));
+      quoted_ones.push_back(written.emplace_back(escaped.substr(1, escaped.size() - 2)));
+    }
+  }
+  const auto add = [&](Dfa dfa) {
+    if (!dfa.empty()) nfa.add_call(start, builder_.add_rule("values", std::move(dfa)), end);
+  };
+  add(text_set(std::move(plain), budget()));
+  add(quoted(text_set(std::move(quoted_ones), budget()), budget()));
+  const uint32_t rule = builder_.add_rule("values");
+  builder_.define_at_once(rule, nfa);
   return rule;
 }
 
@@ -77,6 +149,13 @@ uint32_t JsonRules::number(bool integer) {
   std::optional<uint32_t>& rule = integer ? integer_ : number_;
   if (!rule) rule = builder_.add_rule("number", number_automaton({.integer = integer}, budget()));
   return *rule;
+}
+
+void JsonRules::prepare() {
+  indent();
+  any_value();
+  number(true);
+  if (strings_ != JsonStringKind::Any) any_text();
 }
 
 uint32_t JsonRules::any_value() {
@@ -88,7 +167,7 @@ uint32_t JsonRules::any_value() {
   for (const uint32_t rule : {string(), number(false), any_object(), any_array()})
     nfa.add_call(start, rule, end);
   nfa.accepting = end;
-  builder_.define(*value_, std::move(nfa));
+  builder_.define_at_once(*value_, nfa);
   return *value_;
 }
 
@@ -111,50 +190,54 @@ uint32_t JsonRules::any_array() {
 void JsonRules::define_array(uint32_t rule, const Array& array) {
   Nfa nfa(budget());
   uint32_t at = nfa.append_bytes("[", nfa.add_state());
-  const uint32_t end = nfa.add_state();
-  const auto prefix = static_cast<uint32_t>(array.prefix.size());
-  const uint32_t before_close = nfa.add_state(), close = append_space(nfa, before_close);
-  // The first items one by one.
-  for (uint32_t i = 0; i < prefix; ++i) {
-    if (i >= array.least) nfa.add_epsilon(at, before_close);
-    if (i >= array.most) {
-      at = nfa.add_state();  // nothing leads there
-      break;
-    }
-    at = append_space(nfa, i == 0 ? at : nfa.append_bytes(",", at));
-    const uint32_t behind = nfa.add_state();
-    nfa.add_call(at, array.prefix[i], behind);
-    at = behind;
-  }
-  // Then the others, counted. `at` is behind "[" or behind the last of the first items.
-  const uint32_t least = array.least > prefix ? array.least - prefix : 0;
-  const uint32_t most = !array.rest              ? 0
-                        : array.most == kNoLimit ? kNoLimit
-                        : array.most > prefix    ? array.most - prefix
-                                                 : 0;
-  nfa.add_edge(close, ']', ']', end, kIfEnough);
+  const uint32_t before_close = nfa.add_state();
+  nfa.accepting = nfa.append_bytes("]", append_space(nfa, before_close));
   nfa.add_epsilon(at, before_close);
-  if (array.rest && most > 0) {
-    const uint32_t behind = nfa.add_state(), comma = nfa.add_state();
-    const uint32_t first = append_space(nfa, prefix == 0 ? at : comma);
-    if (prefix > 0) {
-      nfa.add_edge(at, ',', ',', comma, kIfRoom);
-      nfa.add_call(first, *array.rest, behind, kCount);
-    } else {
-      nfa.add_call(first, *array.rest, behind, kCount);
-      nfa.add_call(append_space(nfa, comma), *array.rest, behind, kCount);
-    }
-    nfa.add_edge(behind, ',', ',', comma, kIfRoom);
+  bool first = true;
+  const auto append_item = [&](uint32_t from, uint32_t item) {
+    const uint32_t behind = nfa.add_state();
+    nfa.add_call(append_space(nfa, from), item, behind, true);
     nfa.add_epsilon(behind, before_close);
+    return behind;
+  };
+  for (const uint32_t item : array.prefix) {  // one by one
+    at = append_item(std::exchange(first, false) ? at : nfa.append_bytes(",", at), item);
   }
-  nfa.accepting = end;
-  if (least > most) {  // no array is like this: an automaton that leads nowhere
-    nfa = Nfa(budget());
-    nfa.add_state();
-    nfa.accepting = nfa.add_state();
-    return builder_.define(rule, std::move(nfa));
+  if (array.rest) {
+    const uint32_t behind = append_item(first ? at : nfa.append_bytes(",", at), *array.rest);
+    nfa.add_call(append_space(nfa, nfa.append_bytes(",", behind)), *array.rest, behind, true);
   }
-  builder_.define(rule, std::move(nfa), least, most);
+  builder_.define_at_once(rule, nfa, array.least, array.most);
+}
+
+// A state for each set of items that have come (any order), or for each item that came last.
+void JsonRules::define_set(uint32_t rule, const std::vector<uint32_t>& items, bool any_order, uint32_t least,
+                           uint32_t most) {
+  Nfa nfa(budget());
+  const uint32_t start = nfa.append_bytes("[", nfa.add_state());
+  const uint32_t before_close = nfa.add_state();
+  nfa.add_epsilon(start, before_close);
+  const auto count = static_cast<uint32_t>(items.size());
+  const uint32_t places = any_order ? 1u << count : count + 1;
+  std::vector<uint32_t> due(places), next(places);  // behind an item; where the next one begins
+  for (uint32_t i = 0; i < places; ++i) due[i] = nfa.add_state(), next[i] = nfa.add_state();
+  nfa.add_epsilon(append_space(nfa, start), next[0]);
+  for (uint32_t i = 0; i < places; ++i) {
+    if (i > 0) {
+      nfa.add_epsilon(due[i], before_close);
+      if (i + 1 < places) nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", due[i])), next[i]);
+    }
+    if (!any_order) {  // next[i]: items from i on may come
+      if (i == count) continue;
+      nfa.add_call(next[i], items[i], due[i + 1], true);
+      nfa.add_epsilon(next[i], next[i + 1]);
+      continue;
+    }
+    for (uint32_t item = 0; item < count; ++item)
+      if ((i >> item & 1) == 0) nfa.add_call(next[i], items[item], due[i | 1u << item], true);
+  }
+  nfa.accepting = nfa.append_bytes("]", append_space(nfa, before_close));
+  builder_.define_at_once(rule, nfa, least, most);
 }
 
 // Behind a key: the colon and the value.
@@ -168,11 +251,13 @@ uint32_t JsonRules::append_member(Nfa& nfa, uint32_t behind_key, uint32_t value,
 void JsonRules::define_object(uint32_t rule, const Object& object) {
   Nfa nfa(budget());
   uint32_t fresh = nfa.append_bytes("{", nfa.add_state()), due = nfa.add_state();
+  uint32_t required = 0;
   for (const Property& property : object.properties) {
     const uint32_t next_fresh = nfa.add_state(), next_due = nfa.add_state(), key = nfa.add_state();
     nfa.add_epsilon(append_space(nfa, fresh), key);
     nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", due)), key);
-    append_member(nfa, append_string(nfa, property.key, key), property.value, next_due);
+    append_member(nfa, append_string(nfa, property.key, key, true), property.value, next_due);
+    required += property.required ? 1 : 0;
     if (!property.required) {
       nfa.add_epsilon(fresh, next_fresh);
       nfa.add_epsilon(due, next_due);
@@ -180,24 +265,27 @@ void JsonRules::define_object(uint32_t rule, const Object& object) {
     fresh = next_fresh;
     due = next_due;
   }
-  const uint32_t close = append_space(nfa, fresh), end = nfa.add_state();
+  const uint32_t close = append_space(nfa, fresh);
   nfa.add_epsilon(append_space(nfa, due), close);
-  nfa.add_edge(close, '}', '}', end, kIfEnough);
   if (!object.further.empty()) {
-    // From here on each property counts; a comma is due behind each.
-    const uint32_t key = nfa.add_state(), behind = nfa.add_state(), comma = nfa.add_state();
-    nfa.add_epsilon(append_space(nfa, fresh), key);
-    for (const uint32_t from : {due, behind}) nfa.add_edge(from, ',', ',', comma, kIfRoom);
-    nfa.add_epsilon(append_space(nfa, comma), key);
-    for (const Further& further : object.further) {
-      const uint32_t behind_key = nfa.add_state();
-      nfa.add_call(key, further.key, behind_key, kCount);
-      append_member(nfa, behind_key, further.value, behind);
+    // Where many are needed, only the first further one is sure to be one more: others may repeat its name.
+    const bool needed = object.least > required;
+    const uint32_t first = nfa.add_state(), later = nfa.add_state(), behind = nfa.add_state();
+    nfa.add_epsilon(append_space(nfa, fresh), first);
+    nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", due)), first);
+    if (!needed || object.most == kNoLimit)
+      nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", behind)), later);
+    for (const uint32_t key : {first, later}) {
+      for (const Further& further : object.further) {
+        const uint32_t behind_key = nfa.add_state();
+        nfa.add_call(key, further.key, behind_key, !needed || key == first);
+        append_member(nfa, behind_key, further.value, behind);
+      }
     }
     nfa.add_epsilon(append_space(nfa, behind), close);
   }
-  nfa.accepting = end;
-  builder_.define(rule, std::move(nfa), object.least, object.most);
+  nfa.accepting = nfa.append_bytes("}", close);
+  builder_.define_at_once(rule, nfa, object.least, object.most);
 }
 
 }  // namespace sluice::text::grammar

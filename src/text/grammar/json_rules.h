@@ -6,7 +6,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/grammar/grammar.h"
 
@@ -22,6 +24,8 @@ class JsonRules {
   GrammarBuilder& builder() { return builder_; }
   Budget& budget() { return builder_.budget(); }
 
+  /// Makes the rules that many others share.
+  void prepare();
   uint32_t any_value();
   uint32_t any_object();
   uint32_t any_array();
@@ -29,19 +33,19 @@ class JsonRules {
   uint32_t string(uint32_t least = 0, uint32_t most = kNoLimit) {
     return builder_.string_rule(least, most, strings_);
   }
-  /// A string whose characters are of an automaton, which was written as a JsonString and has no quotes.
-  uint32_t string(const Dfa& content);
+  /// A string of that many characters whose text is of an automaton.
+  uint32_t string(const Dfa& text, uint32_t least = 0, uint32_t most = kNoLimit);
+  /// The same as it is, not as JSON; without kValueClose.
+  uint32_t plain_string(const std::optional<Dfa>& text, uint32_t least, uint32_t most);
+  /// One of these values, as they are; keys in their order.
+  uint32_t one_of(const std::vector<const nlohmann::ordered_json*>& values);
   /// A number without bounds.
   uint32_t number(bool integer);
 
   /// Adds white space behind `from`; returns the state behind it.
   uint32_t append_space(Nfa& nfa, uint32_t from);
-  /// Adds a value as it is; keys in their order.
-  uint32_t append_value(Nfa& nfa, const nlohmann::ordered_json& value, uint32_t from);
   /// Adds a string as it is, with quotes.
-  uint32_t append_string(Nfa& nfa, std::string_view text, uint32_t from, uint8_t first_guards = 0);
-  /// Drops from the strings of this automaton those that the kind does not allow.
-  Dfa allowed(Dfa content);
+  uint32_t append_string(Nfa& nfa, std::string_view text, uint32_t from, bool first_counts = false);
 
   struct Array {
     std::vector<uint32_t> prefix;  ///< rules of the first items
@@ -49,6 +53,9 @@ class JsonRules {
     uint32_t least = 0, most = kNoLimit;
   };
   void define_array(uint32_t rule, const Array& array);
+  /// Lists of so many of these, each at most once; in their order, or in any.
+  void define_set(uint32_t rule, const std::vector<uint32_t>& items, bool any_order, uint32_t least,
+                  uint32_t most);
 
   struct Property {
     std::string key;
@@ -62,20 +69,27 @@ class JsonRules {
   struct Object {
     std::vector<Property> properties;     ///< in the order in which they come
     std::vector<Further> further;         ///< kinds of further properties, which come behind the others
-    uint32_t least = 0, most = kNoLimit;  ///< how many further properties
+    uint32_t least = 0, most = kNoLimit;  ///< how many properties; further ones may have one name twice
   };
   void define_object(uint32_t rule, const Object& object);
 
  private:
   uint32_t indent();
+  uint32_t append_value(Nfa& nfa, const nlohmann::ordered_json& value, uint32_t from);
+  Dfa allowed(const Dfa& text);
+  const Dfa& any_text();
+  bool can_hold(std::string_view text) const;
   uint32_t append_member(Nfa& nfa, uint32_t behind_key, uint32_t value, uint32_t to);
 
   GrammarBuilder& builder_;
   JsonStringKind strings_;
   std::optional<uint32_t> indent_, value_, object_, array_, integer_, number_;
+  std::optional<Dfa> any_text_;  ///< without kValueClose
 };
 
-/// The texts, valid UTF-8 characters written so, in which none of these occurs.
-Dfa without(const std::vector<std::string_view>& words, Writing writing, Budget& budget);
+/// The texts, valid UTF-8, in which none of these occurs.
+Dfa without(const std::vector<std::string_view>& words, Budget& budget);
+/// A text cut to those of so many characters; `least` 0 and `most` kNoLimit: as it is.
+Dfa with_length(const Dfa& text, uint64_t least, uint64_t most, Budget& budget);
 
 }  // namespace sluice::text::grammar

@@ -11,32 +11,33 @@ class StringBuilder {
   explicit StringBuilder(std::string_view forbidden) : forbidden_(forbidden) {
     add_state();  // before the opening quote
     for (size_t i = 0; i < std::max<size_t>(forbidden.size(), 1); ++i) add_state();
-    end_ = add_state();
     edge(0, '"', '"', kBody);
     add_escapes();
     add_tails();
     for (size_t i = 0; i < std::max<size_t>(forbidden.size(), 1); ++i) add_body(i);
     // The state behind the closing quote comes last.
-    dfa_.states.push_back({.edges = {}, .calls = {}, .accepting = true});
-    for (Dfa::State& state : dfa_.states) {
-      for (Edge& edge : state.edges)
-        if (edge.target == end_) edge.target = static_cast<uint32_t>(dfa_.states.size() - 1);
-      std::sort(state.edges.begin(), state.edges.end(), [](const Edge& a, const Edge& b) {
-        return std::pair(a.guards, a.first) < std::pair(b.guards, b.first);
+    for (std::vector<Edge>& edges : states_) {
+      std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
+        return std::pair(a.counts, a.first) < std::pair(b.counts, b.first);
       });
+      dfa_.add_state(false);
+      for (const Edge& edge : edges)
+        dfa_.add_edge(edge.first, edge.last,
+                      edge.target == kEnd ? static_cast<uint32_t>(states_.size()) : edge.target, edge.counts);
     }
+    dfa_.add_state(true);
   }
   Dfa take() { return std::move(dfa_); }
 
  private:
-  static constexpr uint32_t kBody = 1;
+  static constexpr uint32_t kBody = 1, kEnd = UINT32_MAX;
 
   uint32_t add_state() {
-    dfa_.states.emplace_back();
-    return static_cast<uint32_t>(dfa_.states.size() - 1);
+    states_.emplace_back();
+    return static_cast<uint32_t>(states_.size() - 1);
   }
-  void edge(uint32_t from, int first, int last, uint32_t to, uint8_t guards = 0) {
-    dfa_.states[from].edges.push_back({static_cast<Symbol>(first), static_cast<Symbol>(last), to, guards});
+  void edge(uint32_t from, int first, int last, uint32_t to, bool counts = false) {
+    states_[from].push_back({static_cast<Symbol>(first), static_cast<Symbol>(last), to, counts});
   }
   void hex(uint32_t from, uint32_t to) {
     edge(from, '0', '9', to);
@@ -91,18 +92,18 @@ class StringBuilder {
       if (c == '"' || c == '\\') continue;
       const size_t next = advance(matched, static_cast<char>(c));
       if (forbidden_.empty() || next < forbidden_.size())
-        edge(at, c, c, static_cast<uint32_t>(kBody + next), kCount);
+        edge(at, c, c, static_cast<uint32_t>(kBody + next), true);
     }
-    edge(at, '"', '"', end_, kIfEnough);
-    edge(at, '\\', '\\', escape_, kCount);
-    edge(at, 0xC2, 0xDF, tail_[0], kCount);
-    edge(at, 0xE0, 0xE0, tail_[3], kCount);
-    edge(at, 0xE1, 0xEC, tail_[1], kCount);
-    edge(at, 0xED, 0xED, tail_[4], kCount);
-    edge(at, 0xEE, 0xEF, tail_[1], kCount);
-    edge(at, 0xF0, 0xF0, tail_[5], kCount);
-    edge(at, 0xF1, 0xF3, tail_[2], kCount);
-    edge(at, 0xF4, 0xF4, tail_[6], kCount);
+    edge(at, '"', '"', kEnd);
+    edge(at, '\\', '\\', escape_, true);
+    edge(at, 0xC2, 0xDF, tail_[0], true);
+    edge(at, 0xE0, 0xE0, tail_[3], true);
+    edge(at, 0xE1, 0xEC, tail_[1], true);
+    edge(at, 0xED, 0xED, tail_[4], true);
+    edge(at, 0xEE, 0xEF, tail_[1], true);
+    edge(at, 0xF0, 0xF0, tail_[5], true);
+    edge(at, 0xF1, 0xF3, tail_[2], true);
+    edge(at, 0xF4, 0xF4, tail_[6], true);
   }
 
   // How much of what is forbidden the text ends with after one more byte.
@@ -115,8 +116,9 @@ class StringBuilder {
   }
 
   std::string_view forbidden_;
+  std::vector<std::vector<Edge>> states_;
   Dfa dfa_;
-  uint32_t end_ = 0, escape_ = 0;
+  uint32_t escape_ = 0;
   std::array<uint32_t, 7> tail_{};
 };
 
@@ -144,23 +146,23 @@ StringMask StringMasks::find(const Dfa& dfa, uint32_t state) const {
   constexpr uint32_t kNowhere = UINT32_MAX;
   struct Step {
     uint32_t to = kNowhere;
-    uint8_t guards = 0;
+    bool counts = false;
   };
   std::vector<std::array<Step, 256>> table(dfa.states.size());
   for (size_t i = 0; i < dfa.states.size(); ++i)
-    for (const Edge& edge : dfa.states[i].edges)
-      for (int c = edge.first; c <= edge.last; ++c) table[i][c] = {edge.target, edge.guards};
+    for (const Edge& edge : dfa.edges_of(static_cast<uint32_t>(i)))
+      for (int c = edge.first; c <= edge.last; ++c) table[i][c] = {edge.target, edge.counts};
 
   StringMask mask;
-  struct Place {
+  struct Point {
     uint32_t state, characters;
   };
-  std::vector<Place> path(trie_.longest() + 1);
+  std::vector<Point> path(trie_.longest() + 1);
   path[0] = {state, 0};
   const auto end = static_cast<uint32_t>(dfa.states.size() - 1);
   for (uint32_t at = 0; at < trie_.size();) {
     const Trie::Node& node = trie_.node(at);
-    const Place from = path[node.depth - 1];
+    const Point from = path[node.depth - 1];
     const Step step = table[from.state][node.byte];
     if (step.to == kNowhere) {
       at = node.end;
@@ -171,7 +173,7 @@ StringMask StringMasks::find(const Dfa& dfa, uint32_t state) const {
       at = node.end;
       continue;
     }
-    const uint32_t characters = from.characters + ((step.guards & kCount) != 0 ? 1 : 0);
+    const uint32_t characters = from.characters + (step.counts ? 1 : 0);
     path[node.depth] = {step.to, characters};
     for (const int32_t token : trie_.tokens_at(at)) mask.inside.emplace_back(characters, token);
     ++at;

@@ -11,14 +11,9 @@ namespace {
 
 constexpr uint32_t kUnknown = UINT32_MAX;
 
-bool allows(const Grammar::Rule& rule, uint8_t guards, uint32_t count) {
-  if ((guards & (kCount | kIfRoom)) != 0 && count >= rule.most) return false;
-  return (guards & kIfEnough) == 0 || count >= rule.least;
-}
-
 // Counts that make no difference any more stay where they are, so that there are fewer positions.
-uint32_t counted(const Grammar::Rule& rule, uint8_t guards, uint32_t count) {
-  if ((guards & kCount) == 0 || (rule.most == kNoLimit && count >= rule.least)) return count;
+uint32_t counted(const Grammar::Rule& rule, bool counts, uint32_t count) {
+  if (!counts || (rule.most == kNoLimit && count >= rule.least)) return count;
   return count + 1;
 }
 
@@ -68,8 +63,9 @@ uint32_t Machine::step(uint32_t position, Symbol symbol) {
       const Grammar::State& state = grammar_->states[config.state];
       const Grammar::Rule& rule = grammar_->rules[state.rule];
       for (const Edge& edge : grammar_->edges_of(state)) {
-        if (edge.first > symbol || edge.last < symbol || !allows(rule, edge.guards, config.count)) continue;
-        next.push_back({edge.target, counted(rule, edge.guards, config.count), config.frame});
+        if (edge.first > symbol || edge.last < symbol) continue;
+        const uint32_t count = counted(rule, edge.counts, config.count);
+        if (grammar_->leads(rule, edge.target, count)) next.push_back({edge.target, count, config.frame});
       }
     }
     work_ += static_cast<int64_t>(configs->size());
@@ -102,26 +98,25 @@ uint32_t Machine::find_position(std::vector<Config> configs) {
 }
 
 // Adds the places to which complete activations return; drops what is only complete.
-void Machine::return_to_callers(Position& position, std::vector<Config>& configs) const {
+void Machine::return_to_callers(Position& position, std::vector<Config>& configs) {
   std::set<Config> all(configs.begin(), configs.end());
-  std::vector<Config> work = configs;
-  while (!work.empty()) {
+  std::vector<Config> work(configs.rbegin(), configs.rend());
+  configs.clear();
+  while (!work.empty() && all.size() < kMostReturns) {
     const Config config = work.back();
     work.pop_back();
-    if (!grammar_->states[config.state].accepting) continue;
-    if (config.frame == kNoCaller) position.may_end = true;
-    if (config.frame == kUnknownCaller) position.returns = true;
-    for (const Config& caller : *frames_[config.frame]) {
-      if (all.size() >= kMostWays) break;
-      if (all.insert(caller).second) work.push_back(caller);
-    }
-  }
-  configs.clear();
-  for (const Config& config : all) {
     const Grammar::State& state = grammar_->states[config.state];
     if (state.first_edge < state.last_edge || state.first_call < state.last_call) configs.push_back(config);
+    if (configs.size() >= kMostWays) break;
+    const Grammar::Rule& rule = grammar_->rules[state.rule];
+    if (!state.accepting || config.count < rule.least || config.count > rule.most) continue;
+    if (config.frame == kNoCaller) position.may_end = true;
+    if (config.frame == kUnknownCaller) position.returns = true;
+    for (const Config& caller : *frames_[config.frame])
+      if (all.insert(caller).second) work.push_back(caller);
+    work_ += static_cast<int64_t>(frames_[config.frame]->size());
   }
-  if (configs.size() > kMostWays) configs.resize(kMostWays);
+  std::sort(configs.begin(), configs.end());
 }
 
 // Whether nothing is left to do in a rule but to return.
@@ -137,7 +132,9 @@ void Machine::call_rules(Position& position) {
     const Grammar::State& state = grammar_->states[config.state];
     const Grammar::Rule& rule = grammar_->rules[state.rule];
     for (const CallEdge& call : grammar_->calls_of(state)) {
-      if (!allows(rule, call.guards, config.count)) continue;
+      const uint32_t count = counted(rule, call.counts, config.count);
+      if (!grammar_->leads(rule, call.target, count)) continue;
+      if (callers.size() >= kMostReturns) return;
       Frame& frame = callers[call.rule];
       if (frame.size() >= kMostWays) continue;
       open.emplace(grammar_->rules[call.rule].order, call.rule);
@@ -145,7 +142,7 @@ void Machine::call_rules(Position& position) {
         const Frame& mine = *frames_[config.frame];
         frame.insert(frame.end(), mine.begin(), mine.end());
       } else {
-        frame.push_back({call.target, counted(rule, call.guards, config.count), config.frame});
+        frame.push_back({call.target, count, config.frame});
       }
     }
   };

@@ -62,7 +62,7 @@ class Machine {
   static constexpr size_t kManyPositions = 2048, kManyFrames = 8192, kMostTables = 4096;
   // More ways at once than any sensible grammar has: what is beyond is not followed, which only makes fewer
   // texts match.
-  static constexpr size_t kMostWays = 256;
+  static constexpr size_t kMostWays = 256, kMostReturns = 16384;
 
   struct Hash {
     size_t operator()(const std::vector<Config>& configs) const;
@@ -71,7 +71,7 @@ class Machine {
 
   uint32_t find_position(std::vector<Config> configs);
   uint32_t find_frame(Frame frame);
-  void return_to_callers(Position& position, std::vector<Config>& configs) const;
+  void return_to_callers(Position& position, std::vector<Config>& configs);
   void call_rules(Position& position);
   bool is_tail(uint32_t state) const;
   uint32_t copy_frame(const Machine& from, uint32_t frame, std::unordered_map<uint32_t, uint32_t>& copied);

@@ -2,6 +2,7 @@
 // before the point, or the first digit in which they differ is smaller.
 #include "text/grammar/numbers.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -33,14 +34,16 @@ Decimal read_decimal(std::string_view json) {
   }
   const size_t e = json.find_first_of("eE");
   const long exponent =
-      e == std::string_view::npos ? 0 : std::strtol(std::string(json.substr(e + 1)).c_str(), nullptr, 10);
+      e == std::string_view::npos
+          ? 0
+          : std::clamp(std::strtol(std::string(json.substr(e + 1)).c_str(), nullptr, 10), -1000L, 1000L);
   json = json.substr(0, e);
   const size_t point = json.find('.');
   std::string digits(json.substr(0, point));
   auto whole = static_cast<long>(digits.size());
   if (point != std::string_view::npos) digits += json.substr(point + 1);
   whole += exponent;
-  if (whole > 400 || whole < -400) fail("a bound of too many digits");
+  whole = std::clamp(whole, -1000L, 1000L);
   if (whole < 0) digits.insert(0, static_cast<size_t>(-whole), '0');
   whole = std::max(whole, 0L);
   if (static_cast<size_t>(whole) > digits.size()) digits.resize(static_cast<size_t>(whole), '0');
@@ -49,10 +52,21 @@ Decimal read_decimal(std::string_view json) {
   out.whole.erase(0, std::min(out.whole.find_first_not_of('0'), out.whole.size()));
   if (out.whole.empty()) out.whole = "0";
   out.fraction.resize(out.fraction.find_last_not_of('0') + 1);
-  if (out.whole.size() > kWholeDigits || out.fraction.size() > kFractionDigits)
-    fail("a bound of too many digits");
   if (out.is_zero()) out.negative = false;
   return out;
+}
+
+// Whether a bound is beyond all numbers that are written here.
+bool is_beyond_all(const Decimal& decimal) { return decimal.whole.size() > kWholeDigits; }
+
+// A bound with as many digits as numbers have here: the next one towards zero, behind which the same numbers
+// lie as behind the bound itself but for the bound's side; `away`: on the bound's far side.
+void shorten(Decimal& decimal, NumberRule::Bound& bound, bool away) {
+  if (decimal.fraction.size() <= kFractionDigits) return;
+  decimal.fraction.resize(kFractionDigits);
+  decimal.fraction.resize(decimal.fraction.find_last_not_of('0') + 1);
+  bound.exclusive = away;
+  if (decimal.is_zero()) decimal.negative = false;
 }
 
 // Whole parts above or below one that is given: as long, or longer (shorter).
@@ -121,8 +135,11 @@ ExpressionPtr unsigned_number(bool integer, bool exponents) {
 }
 
 // What a bound leaves of the numbers with and without a minus.
-ExpressionPtr bounded(const NumberRule::Bound& bound, bool is_lower) {
-  const Decimal decimal = read_decimal(bound.decimal);
+ExpressionPtr bounded(NumberRule::Bound bound, bool is_lower) {
+  Decimal decimal = read_decimal(bound.decimal);
+  const ExpressionPtr all = sequence({optional(text("-")), unsigned_number(false, false)});
+  if (is_beyond_all(decimal)) return is_lower == decimal.negative ? all : nothing();
+  shorten(decimal, bound, is_lower != decimal.negative);
   const ExpressionPtr minus = text("-"), any = unsigned_number(false, false);
   // Against a bound of the other sign all or nothing remains; zero counts as positive, and so does -0.
   const ExpressionPtr same_sign = beyond(decimal, is_lower != decimal.negative, bound.exclusive);
@@ -141,28 +158,56 @@ ExpressionPtr bounded(const NumberRule::Bound& bound, bool is_lower) {
 
 Dfa number_automaton(const NumberRule& rule, Budget& budget) {
   const bool free = !rule.lower && !rule.upper;
-  Dfa dfa = automaton(*sequence({optional(text("-")), unsigned_number(rule.integer, free)}), Writing::Plain,
-                      budget);
-  if (rule.lower)
-    dfa = intersection(dfa, automaton(*bounded(*rule.lower, true), Writing::Plain, budget), budget);
-  if (rule.upper)
-    dfa = intersection(dfa, automaton(*bounded(*rule.upper, false), Writing::Plain, budget), budget);
+  Dfa dfa = automaton(*sequence({optional(text("-")), unsigned_number(rule.integer, free)}), budget);
+  if (rule.lower) dfa = intersection(dfa, automaton(*bounded(*rule.lower, true), budget), budget);
+  if (rule.upper) dfa = intersection(dfa, automaton(*bounded(*rule.upper, false), budget), budget);
   return dfa;
 }
 
-Dfa multiples_automaton(int factor) {
-  Dfa dfa;  // 0: start, 1: behind the sign, then one state a remainder
-  dfa.states.resize(static_cast<size_t>(factor) + 2);
-  dfa.states[0].edges.push_back({'-', '-', 1, 0});
-  for (int from = 0; from < factor + 2; ++from) {
-    const int remainder = std::max(0, from - 2);
-    for (int digit = 0; digit < 10; ++digit) {
+// The factor is `step` units of the last of its `places` behind the point; so are its multiples, several
+// times that. One state for each remainder before the point and behind each further digit.
+Dfa multiples_automaton(std::string_view factor, Budget& budget) {
+  const Decimal decimal = read_decimal(factor);
+  std::string digits = decimal.whole + decimal.fraction;
+  digits.erase(0, digits.find_first_not_of('0'));
+  const auto places = static_cast<uint32_t>(decimal.fraction.size());
+  const uint64_t step = digits.empty() || digits.size() > 6 ? 0 : std::stoull(digits);
+  if (decimal.negative || step == 0 || places > kFractionDigits || step * (places + 1) > kMostFactor)
+    fail("supported for positive numbers of few digits");
+  std::vector<uint64_t> power = {1};  // of ten, as remainders
+  for (uint32_t i = 0; i < places; ++i) power.push_back(power.back() * 10 % step);
+  // 0: start, 1: behind the sign, then remainders before the point, then `places` rows of them behind it,
+  // each with one more digit; the states behind the point itself come last.
+  budget.spend(static_cast<int64_t>(step * (places + 2) * 12),
+               static_cast<int64_t>(step * (places + 2) * 160));
+  Dfa dfa;
+  const auto state = [&](uint32_t places_done, uint64_t remainder) {
+    return static_cast<uint32_t>(2 + places_done * step + remainder);
+  };
+  const auto points = static_cast<uint32_t>(2 + (places + 1) * step);
+  const auto add_digits = [&](uint32_t places_done, uint64_t remainder) {
+    for (uint32_t digit = 0; digit < 10; ++digit) {
       const auto symbol = static_cast<Symbol>('0' + digit);
-      const auto target = static_cast<uint32_t>((remainder * 10 + digit) % factor + 2);
-      dfa.states[static_cast<size_t>(from)].edges.push_back({symbol, symbol, target, 0});
+      dfa.add_edge(symbol, symbol, state(places_done, (remainder * 10 + digit) % step));
+    }
+  };
+  dfa.add_state(false);
+  dfa.add_edge('-', '-', 1);
+  add_digits(0, 0);
+  dfa.add_state(false);
+  add_digits(0, 0);
+  for (uint32_t done = 0; done <= places; ++done) {
+    for (uint64_t remainder = 0; remainder < step; ++remainder) {
+      dfa.add_state(remainder * power[places - done] % step == 0);
+      if (done == 0 && places > 0) dfa.add_edge('.', '.', static_cast<uint32_t>(points + remainder));
+      if (done == 0 || done < places) add_digits(done == 0 ? 0 : done + 1, remainder);
     }
   }
-  dfa.states[2].accepting = true;
+  for (uint64_t remainder = 0; places > 0 && remainder < step; ++remainder) {
+    dfa.add_state(false);
+    add_digits(1, remainder);
+  }
+  trim(dfa);
   return dfa;
 }
 

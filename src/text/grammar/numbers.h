@@ -18,11 +18,13 @@ struct NumberRule {
 };
 
 /// The numbers that obey the rule, with at most 19 digits before the point and 20 behind; without bounds also
-/// with exponents that keep them within the range of a double. Throws Error when a bound has too many digits.
+/// with exponents that keep them within the range of a double. Bounds with more digits than that are taken as
+/// the next ones within.
 Dfa number_automaton(const NumberRule& rule, Budget& budget);
 
-/// Integers that are multiples of `factor`, which is 1 to kMostFactor.
-inline constexpr int kMostFactor = 1000;
-Dfa multiples_automaton(int factor);
+/// Numbers without exponents that are multiples of `factor`, a positive decimal as JSON writes it. Throws
+/// Error when that takes more than kMostFactor remainders.
+inline constexpr int kMostFactor = 100'000;
+Dfa multiples_automaton(std::string_view factor, Budget& budget);
 
 }  // namespace sluice::text::grammar

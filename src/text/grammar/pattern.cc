@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "text/grammar/unicode_sets.h"
 
 namespace sluice::text::grammar {
 namespace {
@@ -21,54 +25,104 @@ const CharacterSet kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 /// Recursive descent, with a limit on depth.
 class PatternParser {
  public:
-  explicit PatternParser(std::string_view pattern) : text_(code_points(pattern)) {}
+  PatternParser(std::string_view pattern, Budget& budget) : budget_(budget) {
+    budget_.spend(static_cast<int64_t>(pattern.size()), static_cast<int64_t>(pattern.size() * 4));
+    text_ = code_points(pattern);
+  }
 
   ExpressionPtr parse() {
+    parse_flags();
     std::vector<ExpressionPtr> alternatives;
-    do {
-      const bool from_start = take('^');
-      ExpressionPtr body = parse_sequence(0);
-      const bool to_end = take('$');
-      const ExpressionPtr anything = repeat(any_character(), 0);
-      alternatives.push_back(
-          sequence({from_start ? sequence({}) : anything, body, to_end ? sequence({}) : anything}));
-    } while (take('|'));
-    if (at_ < text_.size()) {
-      if (text_[at_] == ')') refuse("a ) without (");
-      refuse("^ and $ are supported at the ends of a pattern only");
-    }
+    do alternatives.push_back(parse_alternative());
+    while (take('|'));
+    if (more()) refuse("a ) without (");
     return choice(std::move(alternatives));
   }
 
  private:
-  static constexpr int kMostDepth = 100, kMostRepeats = 1000;
+  static constexpr int kMostDepth = 100, kMostRepeats = 100'000, kMostLookaheads = 20;
 
   [[noreturn]] void refuse(const std::string& why) const { fail("{} (at character {})", why, at_ + 1); }
   bool more() const { return at_ < text_.size(); }
-  uint32_t peek() const { return more() ? text_[at_] : 0; }
+  uint32_t peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : 0; }
   bool take(uint32_t character) {
     if (!more() || text_[at_] != character) return false;
     ++at_;
     return true;
+  }
+  static ExpressionPtr anything() { return repeat(any_character(), 0); }
+
+  // (?i) and the like, at the front.
+  void parse_flags() {
+    if (peek() != '(' || peek(1) != '?' || !std::isalpha(static_cast<int>(std::min<uint32_t>(peek(2), 127))))
+      return;
+    size_t end = at_ + 2;
+    while (end < text_.size() && text_[end] != ')' && text_[end] != ':') ++end;
+    if (end >= text_.size() || text_[end] == ':') return;
+    for (size_t i = at_ + 2; i < end; ++i) set_flag(text_[i]);
+    at_ = end + 1;
+  }
+  void set_flag(uint32_t flag) {
+    if (flag == 'i')
+      any_case_ = true;
+    else if (flag == 's')
+      dot_is_all_ = true;
+    else if (flag != 'u' && flag != 'a')
+      refuse("this flag is not supported");
+  }
+
+  // A pattern may hold anywhere in a text: what stands before and behind it belongs to it.
+  ExpressionPtr parse_alternative() {
+    after_start_ = take('^');
+    const bool from_start = after_start_;
+    ExpressionPtr rest = parse_rest();
+    return from_start ? rest : sequence({anything(), std::move(rest)});
+  }
+
+  // To the end of an alternative, and of the text. A lookahead is about all of that.
+  ExpressionPtr parse_rest() {
+    std::vector<ExpressionPtr> parts;
+    while (more() && peek() != '|' && peek() != ')') {
+      if (peek() == '(' && peek(1) == '?' && (peek(2) == '=' || peek(2) == '!')) {
+        const bool negative = peek(2) == '!';
+        at_ += 3;
+        if (++lookaheads_ > kMostLookaheads) refuse("too many lookaheads");
+        after_start_ = after_start_ && parts.empty();
+        const bool free = std::exchange(no_places_, !after_start_);
+        ExpressionPtr ahead = parse_choice(1);
+        if (!take(')')) refuse("a ( without )");
+        ahead = sequence({std::move(ahead), anything()});
+        ExpressionPtr rest = parse_rest();
+        no_places_ = free;
+        parts.push_back(negative ? except(std::move(rest), std::move(ahead))
+                                 : both(std::move(rest), std::move(ahead)));
+        return sequence(std::move(parts));
+      }
+      if (peek() == '$' && (at_ + 1 == text_.size() || peek(1) == '|')) {
+        ++at_;
+        return sequence(std::move(parts));
+      }
+      parts.push_back(parse_quantified(0));
+    }
+    parts.push_back(anything());
+    return sequence(std::move(parts));
   }
 
   ExpressionPtr parse_choice(int depth) {
     std::vector<ExpressionPtr> alternatives;
     do alternatives.push_back(parse_sequence(depth));
     while (take('|'));
-    return alternatives.size() == 1 ? alternatives.front() : choice(std::move(alternatives));
+    return choice(std::move(alternatives));
   }
 
   ExpressionPtr parse_sequence(int depth) {
     std::vector<ExpressionPtr> parts;
-    while (more() && peek() != '|' && peek() != ')' && peek() != '$') {
-      if (peek() == '^') refuse("^ and $ are supported at the ends of a pattern only");
-      parts.push_back(parse_quantified(depth));
-    }
+    while (more() && peek() != '|' && peek() != ')') parts.push_back(parse_quantified(depth));
     return sequence(std::move(parts));
   }
 
   ExpressionPtr parse_quantified(int depth) {
+    budget_.spend(8, 400);
     ExpressionPtr atom = parse_atom(depth);
     int least = 1, most = 1;
     if (take('*')) {
@@ -77,112 +131,150 @@ class PatternParser {
       most = Expression::kForever;
     } else if (take('?')) {
       least = 0;
-    } else if (peek() == '{') {
-      if (!parse_counts(least, most)) return atom;
-    } else {
+    } else if (!parse_counts(least, most)) {
       return atom;
     }
     take('?');  // lazy or not, the same texts match
-    if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{') refuse("two quantifiers");
+    if (peek() == '*' || peek() == '+' || peek() == '?') refuse("two quantifiers");
     return repeat(std::move(atom), least, most);
   }
 
+  // {m}, {m,} or {m,n}; a brace before anything else stands for itself.
   bool parse_counts(int& least, int& most) {
-    ++at_;
+    const size_t before = at_;
+    if (!take('{')) return false;
     const auto number = [&]() -> std::optional<int> {
       int value = 0;
       const size_t begin = at_;
-      for (; more() && peek() >= '0' && peek() <= '9'; ++at_) {
-        value = value * 10 + static_cast<int>(peek() - '0');
-        if (value > kMostRepeats) refuse(fmt::format("a quantifier above {}", kMostRepeats));
-      }
+      for (; more() && peek() >= '0' && peek() <= '9'; ++at_)
+        value = std::min(value * 10 + static_cast<int>(peek() - '0'), kMostRepeats + 1);
       return at_ == begin ? std::nullopt : std::optional(value);
     };
     const std::optional<int> first = number();
-    if (!first) refuse("expected a number behind {");
-    least = most = *first;
-    if (take(',')) most = number().value_or(Expression::kForever);
-    if (!take('}')) refuse("expected }");
-    if (most != Expression::kForever && most < least) refuse("a quantifier whose numbers are out of order");
+    std::optional<int> last = first;
+    const bool open = first && take(',') && !(last = number());
+    if (!first || !take('}')) {
+      at_ = before;
+      return false;
+    }
+    least = *first;
+    most = open ? Expression::kForever : *last;
+    if (std::max(least, most) > kMostRepeats) refuse(fmt::format("a quantifier above {}", kMostRepeats));
+    if (!open && most < least) refuse("a quantifier whose numbers are out of order");
     return true;
+  }
+
+  ExpressionPtr parse_place(Place place) {
+    if (no_places_ && place != Place::End) refuse("^ and \\b beside a lookahead are not supported");
+    return at(place);
   }
 
   ExpressionPtr parse_atom(int depth) {
     const uint32_t character = text_[at_++];
     switch (character) {
-      case '.': return characters(kLineEnds.complement());
+      case '.': return dot_is_all_ ? any_character() : characters(kLineEnds.complement());
       case '[': return characters(parse_class());
-      case '\\': return characters(parse_escape(false));
+      case '^': return parse_place(Place::Start);
+      case '$': return parse_place(Place::End);
+      case '\\':
+        if (take('b')) return parse_place(Place::WordEdge);
+        if (take('B')) return parse_place(Place::NoWordEdge);
+        if (take('A')) return parse_place(Place::Start);
+        if (take('z') || take('Z')) return parse_place(Place::End);
+        return characters(CharacterSet(parse_escape(false)));
       case '(': return parse_group(depth);
       case '*':
       case '+':
       case '?': --at_; refuse("a quantifier without anything before it");
-      case '{':
-      case '}':
-      case ']': --at_; refuse(fmt::format("{} must be escaped", static_cast<char>(character)));
-      default: return characters({{character, character}});
+      default: return characters(CharacterSet(in_case({{character, character}})));
     }
   }
 
   ExpressionPtr parse_group(int depth) {
     if (depth >= kMostDepth) refuse("groups are nested too deep");
+    const bool cased = any_case_, dot = dot_is_all_;
     if (take('?')) {
+      if (peek() == 'P' && peek(1) == '<') ++at_;
       if (take('<')) {
         if (peek() == '=' || peek() == '!') refuse("lookbehind is not supported");
         while (more() && peek() != '>') ++at_;  // a name means nothing here
         if (!take('>')) refuse("expected >");
-      } else if (!take(':')) {
-        refuse(peek() == '=' || peek() == '!' ? "lookahead is not supported"
-                                              : "this kind of group is not supported");
+      } else if (peek() == '=' || peek() == '!') {
+        refuse("a lookahead within a group is not supported");
+      } else {
+        for (; more() && peek() != ':'; ++at_) {
+          if (!(peek() >= 'a' && peek() <= 'z')) refuse("this kind of group is not supported");
+          set_flag(peek());
+        }
+        if (!take(':')) refuse("this kind of group is not supported");
       }
     }
     ExpressionPtr inside = parse_choice(depth + 1);
-    if (peek() == '$') refuse("^ and $ are supported at the ends of a pattern only");
     if (!take(')')) refuse("a ( without )");
+    any_case_ = cased, dot_is_all_ = dot;
     return inside;
+  }
+
+  using Ranges = CharacterSet::Ranges;
+
+  // Letters in both cases, where these do not matter (ASCII's; no others are taken for the same).
+  Ranges in_case(Ranges ranges) const {
+    if (!any_case_) return ranges;
+    const size_t count = ranges.size();
+    for (size_t i = 0; i < count; ++i) {
+      const auto [first, last] = ranges[i];
+      for (const uint32_t a : {uint32_t{'a'}, uint32_t{'A'}}) {
+        const uint32_t low = std::max(first, a), high = std::min(last, a + 25);
+        if (low <= high) ranges.emplace_back(low ^ 0x20, high ^ 0x20);
+      }
+    }
+    return ranges;
   }
 
   // Behind "[".
   CharacterSet parse_class() {
-    CharacterSet set;
+    Ranges set;
     const bool inverted = take('^');
     while (!take(']')) {
       if (!more()) refuse("a [ without ]");
-      const CharacterSet first = parse_class_item();
+      const Ranges first = parse_class_item();
       if (peek() != '-' || at_ + 1 >= text_.size() || text_[at_ + 1] == ']') {
-        set.add(first);
+        set.insert(set.end(), first.begin(), first.end());
         continue;
       }
       ++at_;
-      const CharacterSet last = parse_class_item();
-      const auto single = [](const CharacterSet& one) {
-        return one.ranges().size() == 1 && one.ranges()[0].first == one.ranges()[0].second;
-      };
-      if (!single(first) || !single(last) || first.ranges()[0].first > last.ranges()[0].first)
+      const Ranges last = parse_class_item();
+      const auto single = [](const Ranges& one) { return one.size() == 1 && one[0].first == one[0].second; };
+      if (!single(first) || !single(last) || first[0].first > last[0].first)
         refuse("a range in [] that makes no sense");
-      set.add(first.ranges()[0].first, last.ranges()[0].first);
+      set.emplace_back(first[0].first, last[0].first);
     }
-    return inverted ? set.complement() : set;
+    const CharacterSet all(in_case(std::move(set)));
+    budget_.spend(static_cast<int64_t>(all.ranges().size()) * 2,
+                  static_cast<int64_t>(all.ranges().size()) * 16);
+    return inverted ? all.complement() : all;
   }
 
-  CharacterSet parse_class_item() {
+  Ranges parse_class_item() {
     if (!more()) refuse("a [ without ]");
     const uint32_t character = text_[at_++];
-    return character == '\\' ? parse_escape(true) : CharacterSet{{character, character}};
+    return character == '\\' ? parse_escape(true) : Ranges{{character, character}};
   }
 
   // Behind a backslash.
-  CharacterSet parse_escape(bool in_class) {
+  Ranges parse_escape(bool in_class) {
     if (!more()) refuse("a backslash at the end");
     const uint32_t character = text_[at_++];
-    const auto one = [](uint32_t c) { return CharacterSet{{c, c}}; };
+    const auto one = [&](uint32_t c) { return in_class ? Ranges{{c, c}} : in_case({{c, c}}); };
     switch (character) {
-      case 'd': return kDigits;
-      case 'D': return kDigits.complement();
-      case 'w': return kWord;
-      case 'W': return kWord.complement();
-      case 's': return kSpaces;
-      case 'S': return kSpaces.complement();
+      case 'd': return kDigits.ranges();
+      case 'D': return kDigits.complement().ranges();
+      case 'w': return kWord.ranges();
+      case 'W': return kWord.complement().ranges();
+      case 's': return kSpaces.ranges();
+      case 'S': return kSpaces.complement().ranges();
+      case 'p': return parse_property(false);
+      case 'P': return parse_property(true);
       case 't': return one('\t');
       case 'n': return one('\n');
       case 'r': return one('\r');
@@ -191,7 +283,7 @@ class PatternParser {
       case '0': return one(0);
       case 'x': return one(hex(2));
       case 'u': {
-        if (!take('{')) return one(hex(4));
+        if (!take('{')) return one(parse_unit());
         const uint32_t value = hex(0);
         if (!take('}')) refuse("expected }");
         return one(value);
@@ -207,8 +299,57 @@ class PatternParser {
     return one(character);
   }
 
+  // Behind \p: {Name}, {Name=Value} or one letter.
+  Ranges parse_property(bool inverted) {
+    std::string name;
+    if (take('{')) {
+      while (more() && peek() != '}' && name.size() < 60)
+        name += static_cast<char>(std::min<uint32_t>(text_[at_++], 0x7F));
+      if (!take('}')) refuse("expected }");
+    } else if (more()) {
+      name = static_cast<char>(std::min<uint32_t>(text_[at_++], 0x7F));
+    }
+    if (!std::all_of(name.begin(), name.end(),
+                     [](char c) { return std::isalnum(c) || c == '_' || c == '='; }))
+      refuse("\\p is not followed by the name of a property");
+    if (const size_t equals = name.find('='); equals != std::string::npos) {
+      const std::string key = name.substr(0, equals);
+      if (key == "gc" || key == "General_Category") name.erase(0, equals + 1);
+    }
+    static const std::map<std::string_view, std::string_view> kLong = {{"Letter", "L"},
+                                                                       {"Lowercase_Letter", "Ll"},
+                                                                       {"Uppercase_Letter", "Lu"},
+                                                                       {"Mark", "M"},
+                                                                       {"Number", "N"},
+                                                                       {"Decimal_Number", "Nd"},
+                                                                       {"Punctuation", "P"},
+                                                                       {"Symbol", "S"},
+                                                                       {"Separator", "Z"},
+                                                                       {"Space_Separator", "Zs"},
+                                                                       {"Other", "C"},
+                                                                       {"Control", "Cc"}};
+    if (const auto found = kLong.find(name); found != kLong.end()) name = found->second;
+    budget_.spend(200'000);
+    const std::optional<CharacterSet> set = unicode_set(name);
+    if (!set) refuse("\\p{" + name + "} is not a known property");
+    return inverted ? set->complement().ranges() : set->ranges();
+  }
+
+  // Four digits, or two times four that are the halves of one character.
+  uint32_t parse_unit() {
+    const uint32_t first = hex(4, true);
+    if (first < kFirstSurrogate || first > kLastSurrogate) return first;
+    if (first < 0xDC00 && peek() == '\\' && peek(1) == 'u') {
+      at_ += 2;
+      const uint32_t second = hex(4, true);
+      if (second >= 0xDC00 && second <= kLastSurrogate)
+        return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
+    }
+    refuse("half a surrogate pair is not supported");
+  }
+
   // That many digits; 0: as many as there are.
-  uint32_t hex(int digits) {
+  uint32_t hex(int digits, bool surrogates = false) {
     uint32_t value = 0;
     int read = 0;
     for (; more() && (digits == 0 || read < digits); ++read, ++at_) {
@@ -223,12 +364,18 @@ class PatternParser {
       if (value > kLastCharacter) refuse("no such character");
     }
     if (read == 0 || read < digits) refuse("expected hexadecimal digits");
-    if (value >= kFirstSurrogate && value <= kLastSurrogate) refuse("surrogates are not supported");
+    if (!surrogates && value >= kFirstSurrogate && value <= kLastSurrogate)
+      refuse("surrogates are not supported");
     return value;
   }
 
+  Budget& budget_;
   std::vector<uint32_t> text_;
   size_t at_ = 0;
+  bool any_case_ = false, dot_is_all_ = false;
+  bool after_start_ = false;  ///< nothing has been read behind the alternative's ^
+  bool no_places_ = false;    ///< what is read does not know what stands before it
+  int lookaheads_ = 0;
 };
 
 // Days that exist, leap years included.
@@ -240,6 +387,8 @@ constexpr std::string_view kTime =
     R"((?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9]))";
 constexpr std::string_view kByte = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 constexpr std::string_view kName = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
+
+constexpr std::string_view kUriCharacter = R"([A-Za-z0-9._~:/@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})";
 
 std::string ipv6_pattern() {
   const std::string part = "[0-9A-Fa-f]{1,4}";
@@ -253,6 +402,8 @@ std::string ipv6_pattern() {
 }
 
 std::string format_pattern(std::string_view format) {
+  if (format.starts_with("uuid") && format.size() == 5 && format[4] >= '1' && format[4] <= '8')
+    format = "uuid";
   const std::map<std::string_view, std::string> known = {
       {"date", std::string(kDate)},
       {"time", std::string(kTime)},
@@ -268,7 +419,8 @@ std::string format_pattern(std::string_view format) {
       {"email",
        fmt::format(R"([A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]+)*@{}(?:\.{})*)",
                    kName, kName)},
-      {"uri", R"([A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})+)"},
+      {"uri",
+       fmt::format(R"([A-Za-z][A-Za-z0-9+.-]*:(?:{0})+(?:\?(?:{0}|\?)*)?(?:#(?:{0}|\?)*)?)", kUriCharacter)},
   };
   const auto found = known.find(format);
   return found == known.end() ? std::string() : found->second;
@@ -276,11 +428,13 @@ std::string format_pattern(std::string_view format) {
 
 }  // namespace
 
-ExpressionPtr pattern_expression(std::string_view pattern) { return PatternParser(pattern).parse(); }
+ExpressionPtr pattern_expression(std::string_view pattern, Budget& budget) {
+  return PatternParser(pattern, budget).parse();
+}
 
-ExpressionPtr format_expression(std::string_view format) {
+ExpressionPtr format_expression(std::string_view format, Budget& budget) {
   const std::string pattern = format_pattern(format);
-  return pattern.empty() ? nullptr : pattern_expression("^(?:" + pattern + ")$");
+  return pattern.empty() ? nullptr : pattern_expression("^(?:" + pattern + ")$", budget);
 }
 
 }  // namespace sluice::text::grammar

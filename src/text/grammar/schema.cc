@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "text/grammar/numbers.h"
@@ -33,7 +34,7 @@ uint32_t SchemaCompiler::rule_of(Items items) {
   if (const auto found = known_.find(items); found != known_.end()) return found->second;
   const uint32_t rule = rules_.builder().add_rule(document_.path(items.front().schema));
   known_.emplace(items, rule);
-  rules_.budget().spend(200);
+  rules_.budget().spend(100, 200);
   if (++depth_ > 200) fail("{}: nested too deep", document_.path(items.front().schema));
   define(rule, items);
   --depth_;
@@ -42,44 +43,50 @@ uint32_t SchemaCompiler::rule_of(Items items) {
 
 uint32_t SchemaCompiler::define(uint32_t rule, const Items& items) {
   const Shape shape = document_.shape(items);
-  rules_.budget().spend(static_cast<int64_t>(shape.schemas.size()) * 20);
   if (!shape.never && !shape.choices.empty()) return choice_rule(rule, items, shape.choices.front());
   Nfa nfa(rules_.budget());
   const uint32_t start = nfa.add_state(), end = nfa.add_state();
   nfa.accepting = end;
+  const auto call = [&](uint32_t called) { nfa.add_call(start, called, end); };
   if (shape.values && !shape.never) {
-    nfa.add_epsilon(append_values(nfa, shape), end);
+    call(rules_.one_of(fitting_values(shape)));
   } else if (!shape.never) {
     const auto add_word = [&](const char* word) { nfa.add_epsilon(nfa.append_bytes(word, start), end); };
     if ((shape.types & kNull) != 0) add_word("null");
     if ((shape.types & kBoolean) != 0) add_word("true"), add_word("false");
-    if ((shape.types & kString) != 0) nfa.add_call(start, string_rule(shape), end);
-    if ((shape.types & (kNumber | kInteger)) != 0) nfa.add_epsilon(append(nfa, number(shape), start), end);
+    if ((shape.types & kString) != 0) call(string_rule(shape));
+    if ((shape.types & (kNumber | kInteger)) != 0) call(rules_.builder().add_rule("number", number(shape)));
     if ((shape.types & kArray) != 0) {
       const uint32_t array = rules_.builder().add_rule(document_.path(items.front().schema));
       define_array(array, shape);
-      nfa.add_call(start, array, end);
+      call(array);
     }
     if ((shape.types & kObject) != 0) {
       const uint32_t object = rules_.builder().add_rule(document_.path(items.front().schema));
       define_object(object, shape);
-      nfa.add_call(start, object, end);
+      call(object);
     }
   }
-  rules_.builder().define(rule, std::move(nfa));
+  rules_.builder().define_at_once(rule, nfa);
   return rule;
 }
 
 std::vector<Items> SchemaCompiler::alternatives(const Items& items, const Choice& choice) {
   Items base = items;
-  base.push_back({choice.owner, true});
+  base.push_back({choice.owner, choice.exclusive ? kOneOf : kAnyOf});
   std::vector<Items> out;
   for (const Json& alternative : *choice.alternatives) {
+    rules_.budget().spend(static_cast<int64_t>(8 + base.size()),
+                          static_cast<int64_t>(64 + base.size() * sizeof(Item)));
     const Shape alone = document_.shape({{&alternative}});
-    for (const Item& item : base)
-      if (item.decided &&
-          std::find(alone.schemas.begin(), alone.schemas.end(), item.schema) != alone.schemas.end())
-        document_.refuse(&alternative, "", "refers to itself without a value in between");
+    const bool loops = std::any_of(base.begin(), base.end(), [&](const Item& item) {
+      return item.decided != 0 &&
+             std::find(alone.schemas.begin(), alone.schemas.end(), item.schema) != alone.schemas.end();
+    });
+    if (loops) {
+      document_.leave(&alternative, "", "refers to itself without a value in between");
+      continue;
+    }
     out.push_back(base);
     out.back().push_back({&alternative});
     sort_unique(out.back());
@@ -92,23 +99,89 @@ uint32_t SchemaCompiler::choice_rule(uint32_t rule, const Items& items, const Ch
   if (choice.exclusive) check_exclusive(choice, ways);
   Nfa nfa(rules_.budget());
   const uint32_t start = nfa.add_state(), end = nfa.add_state();
-  for (const Items& way : ways) nfa.add_call(start, rule_of(way), end);
   nfa.accepting = end;
-  rules_.builder().define(rule, std::move(nfa));
+  std::vector<const Json*> values;  // of all alternatives that are values, in one automaton
+  for (const Items& way : ways) {
+    const Shape shape = document_.shape(way);
+    if (shape.never) continue;
+    if (shape.values && shape.choices.empty()) {
+      const std::vector<const Json*> some = fitting_values(shape);
+      values.insert(values.end(), some.begin(), some.end());
+    } else {
+      nfa.add_call(start, rule_of(way), end);
+    }
+  }
+  if (!values.empty()) nfa.add_call(start, rules_.one_of(values), end);
+  rules_.builder().define_at_once(rule, nfa);
   return rule;
 }
 
+// Where the alternatives of a type are told apart by their values, or by those of a property, one look at
+// each is enough; else they are compared one by one.
 void SchemaCompiler::check_exclusive(const Choice& choice, const std::vector<Items>& ways) {
+  std::vector<Shape> shapes;
+  for (const Items& way : ways) {
+    shapes.push_back(document_.shape(way));
+    rules_.budget().spend(10, sizeof(Shape));
+  }
+  bool clear = true;
+  for (const TypeSet type : {kNull, kBoolean, kInteger, kNumber, kString, kArray, kObject}) {
+    std::vector<const Shape*> some;
+    for (const Shape& shape : shapes)
+      if ((types_of(shape) & type) != 0) some.push_back(&shape);
+    clear = clear && (some.size() < 2 || told_apart(some, type));
+  }
+  if (clear) return;
   for (size_t i = 0; i < ways.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       rules_.budget().spend(100);
       if (disjoint(ways[i], ways[j], 0)) continue;
-      document_.refuse(
+      return document_.leave(
           choice.owner, "oneOf",
           fmt::format("alternatives {} and {} may both hold for one value; anyOf does without the check", j,
                       i));
     }
   }
+}
+
+bool SchemaCompiler::told_apart(const std::vector<const Shape*>& shapes, TypeSet type) {
+  if (type == kObject && told_apart_by_property(shapes)) return true;
+  std::unordered_set<std::string> texts;
+  for (const Shape* shape : shapes) {
+    if (!shape->values) return false;
+    for (const Json* value : *shape->values) {
+      rules_.budget().spend(4, 100);
+      if ((type_of_value(*value) & type) != 0 && !texts.insert(canonical(*value)).second) return false;
+    }
+  }
+  return true;
+}
+
+// Whether all have a required property whose values are different ones for each.
+bool SchemaCompiler::told_apart_by_property(const std::vector<const Shape*>& shapes) {
+  std::map<std::string, std::unordered_set<std::string>> candidates;
+  bool first = true;
+  for (const Shape* shape : shapes) {
+    std::map<std::string, std::unordered_set<std::string>> left;
+    for (const Property& property : properties_of(*shape)) {
+      if (!property.required || (!first && !candidates.contains(property.key)) || property.items.empty())
+        continue;
+      const Shape values = document_.shape(property.items);
+      if (!values.values) continue;
+      std::unordered_set<std::string>& known = left[property.key];
+      if (!first) known = std::move(candidates[property.key]);
+      bool is_new = true;
+      for (const Json* value : *values.values) {
+        rules_.budget().spend(4, 100);
+        is_new = known.insert(canonical(*value)).second && is_new;
+      }
+      if (!is_new) left.erase(property.key);
+    }
+    candidates = std::move(left);
+    first = false;
+    if (candidates.empty()) return false;
+  }
+  return true;
 }
 
 // Whether no document made for one is valid for the other. Not found out is no.
@@ -117,10 +190,11 @@ bool SchemaCompiler::disjoint(const Items& left, const Items& right, int depth) 
   const TypeSet common = types_of(a) & types_of(b);
   if (common == 0) return true;
   if (a.values && b.values) {
-    return std::none_of(a.values->begin(), a.values->end(), [&](const Json& one) {
-      return std::any_of(b.values->begin(), b.values->end(),
-                         [&](const Json& other) { return nlohmann::json(one) == nlohmann::json(other); });
-    });
+    std::unordered_set<std::string> texts;
+    rules_.budget().spend(static_cast<int64_t>(4 * (a.values->size() + b.values->size())));
+    for (const Json* one : *a.values) texts.insert(canonical(*one));
+    return std::none_of(b.values->begin(), b.values->end(),
+                        [&](const Json* one) { return texts.contains(canonical(*one)); });
   }
   if (common != kObject || depth > 3) return false;
   const std::vector<Property> of_a = properties_of(a), of_b = properties_of(b);
@@ -143,158 +217,195 @@ bool SchemaCompiler::disjoint(const Items& left, const Items& right, int depth) 
 }
 
 // The values of enum and const that the other keywords allow, too.
-uint32_t SchemaCompiler::append_values(Nfa& nfa, const Shape& shape) {
-  const uint32_t end = nfa.add_state();
-  const std::optional<Dfa> content =
-      (shape.types & kString) != 0 ? string_content(shape, Writing::JsonString) : std::nullopt;
-  for (const Json& value : *shape.values) {
-    if ((type_of_value(value) & shape.types) == 0) continue;
-    if (value.is_structured() && has_parts(shape))
-      document_.refuse(first(shape), "enum",
-                       "lists and objects are not supported beside keywords about parts");
-    if (value.is_number()) {
-      Shape bounds = shape;
-      bounds.types = kNumber | kInteger;  // 2.0 is an integer, but is not written like one
-      if ((!shape.lower.empty() || !shape.upper.empty() || !shape.factors.empty() ||
-           !shape.formats.empty()) &&
-          !number(bounds).matches(value.dump()))
-        continue;
+std::vector<const Json*> SchemaCompiler::fitting_values(const Shape& shape) {
+  std::vector<const Json*> out;
+  std::optional<Text> text;
+  std::optional<Dfa> numbers;
+  const bool bounded =
+      !shape.lower.empty() || !shape.upper.empty() || !shape.factors.empty() || !shape.formats.empty();
+  for (const Json* value : *shape.values) {
+    rules_.budget().spend(2, sizeof(Json*));
+    if ((type_of_value(*value) & shape.types) == 0) continue;
+    if (value->is_structured() && has_parts(shape))
+      document_.leave(first(shape), "enum",
+                      "lists and objects are not supported beside keywords about parts");
+    if (value->is_number() && bounded) {
+      if (!numbers) {
+        Shape bounds = shape;
+        bounds.types = kNumber | kInteger;  // 2.0 is an integer, but is not written like one
+        numbers = number(bounds);
+      }
+      if (!numbers->matches(value->dump())) continue;
     }
-    if (value.is_string()) {
-      const auto& text = value.get_ref<const std::string&>();
-      const auto length = code_points(text).size();
-      const std::string quoted = value.dump();
-      if (content && !content->matches(quoted.substr(1, quoted.size() - 2))) continue;
-      if (length < shape.least_characters || length > shape.most_characters) continue;
+    if (value->is_string()) {
+      if (!text) text = text_of(shape);
+      const auto& characters = value->get_ref<const std::string&>();
+      const uint64_t length = count_code_points(characters);
+      if (length < text->least || length > text->most) continue;
+      if (text->characters && !text->characters->matches(characters)) continue;
     }
-    nfa.add_epsilon(rules_.append_value(nfa, value, 0), end);
+    out.push_back(value);
   }
-  return end;
+  return out;
 }
 
 ExpressionPtr SchemaCompiler::pattern(const Json* schema, const std::string& keyword,
                                       const std::string& text) {
   try {
-    return pattern_expression(text);
+    return pattern_expression(text, rules_.budget());
+  } catch (const TooComplex&) {
+    throw;
   } catch (const Error& error) {
-    document_.refuse(schema, keyword, error.what());
+    document_.leave(schema, keyword, error.what());
+    return nullptr;
   }
 }
 
-// The characters of strings; nullopt: any, only their number may be limited.
-std::optional<Dfa> SchemaCompiler::string_content(const Shape& shape, Writing writing) {
+SchemaCompiler::Text SchemaCompiler::text_of(const Shape& shape) {
+  Text text{std::nullopt, shape.least_characters, shape.most_characters};
   std::vector<ExpressionPtr> all;
   for (const Json* schema : shape.patterns)
     all.push_back(pattern(schema, "pattern", (*schema)["pattern"].get<std::string>()));
   for (const Json* schema : shape.formats) {
     const auto& name = (*schema)["format"].get_ref<const std::string&>();
-    all.push_back(format_expression(name));
-    if (!all.back())
-      document_.refuse(schema, "format",
-                       fmt::format("\"{}\" is not supported for strings", name.substr(0, 40)));
+    all.push_back(format_expression(name, rules_.budget()));
+    if (!all.back() && shape.types == kString)
+      document_.note(
+          fmt::format("{}.format: \"{}\" is not known", document_.path(schema), name.substr(0, 40)));
   }
-  if (all.empty()) return std::nullopt;
-  if (shape.least_characters > 0 || shape.most_characters != UINT64_MAX) {
-    constexpr uint64_t kMost = 10000;
-    if (shape.least_characters > kMost ||
-        (shape.most_characters != UINT64_MAX && shape.most_characters > kMost))
-      document_.refuse(first(shape), "",
-                       fmt::format("lengths above {} are not supported beside pattern and format", kMost));
-    all.push_back(repeat(any_character(), static_cast<int>(shape.least_characters),
-                         shape.most_characters == UINT64_MAX
-                             ? Expression::kForever
-                             : static_cast<int>(std::max(shape.most_characters, shape.least_characters))));
+  for (ExpressionPtr& one : all) {
+    if (!one) continue;
+    if (const std::optional<Lengths> lengths = with_lengths(one)) {
+      one = lengths->content;
+      text.least = std::max(text.least, lengths->least);
+      text.most = std::min(text.most, lengths->most);
+    }
+    Dfa characters = automaton(*one, rules_.budget());
+    text.characters =
+        text.characters ? intersection(*text.characters, characters, rules_.budget()) : std::move(characters);
   }
-  Dfa content = automaton(*all.front(), writing, rules_.budget());
-  for (size_t i = 1; i < all.size(); ++i)
-    content = intersection(content, automaton(*all[i], writing, rules_.budget()), rules_.budget());
-  return content;
+  return text;
 }
 
 uint32_t SchemaCompiler::string_rule(const Shape& shape) {
-  if (shape.least_characters > shape.most_characters) return rules_.string(Dfa());
-  if (const std::optional<Dfa> content = string_content(shape, Writing::JsonString))
-    return rules_.string(*content);
-  return rules_.string(limit(shape.least_characters), limit(shape.most_characters));
+  const Text text = text_of(shape);
+  if (text.least > text.most) return rules_.string(Dfa());
+  if (text.characters) return rules_.string(*text.characters, limit(text.least), limit(text.most));
+  return rules_.string(limit(text.least), limit(text.most));
 }
 
 Dfa SchemaCompiler::number(const Shape& shape) {
   std::vector<Shape::Bound> lower = shape.lower, upper = shape.upper;
-  const bool only_numbers = (shape.types & kString) == 0;
+  static const std::map<std::string_view, std::pair<const char*, const char*>> kRanges = {
+      {"int8", {"-128", "127"}},
+      {"int16", {"-32768", "32767"}},
+      {"int32", {"-2147483648", "2147483647"}},
+      {"int64", {"-9223372036854775808", "9223372036854775807"}},
+      {"uint8", {"0", "255"}},
+      {"uint16", {"0", "65535"}},
+      {"uint32", {"0", "4294967295"}},
+      {"uint64", {"0", "18446744073709551615"}}};
   for (const Json* schema : shape.formats) {
     const auto& name = (*schema)["format"].get_ref<const std::string&>();
-    if (name == "int32")
-      lower.push_back({"-2147483648", false}), upper.push_back({"2147483647", false});
-    else if (name == "int64")
-      lower.push_back({"-9223372036854775808", false}), upper.push_back({"9223372036854775807", false});
-    else if (only_numbers && name != "float" && name != "double")
-      document_.refuse(schema, "format",
-                       fmt::format("\"{}\" is not supported for numbers", name.substr(0, 40)));
+    if (const auto range = kRanges.find(name); range != kRanges.end())
+      lower.push_back({range->second.first, false}), upper.push_back({range->second.second, false});
+    else if ((shape.types & kString) == 0 && name != "float" && name != "double")
+      document_.note(fmt::format("{}.format: \"{}\" is not known for numbers", document_.path(schema),
+                                 name.substr(0, 40)));
   }
-  try {
-    NumberRule rule{.integer = (shape.types & kNumber) == 0 || !shape.factors.empty()};
-    const auto bound = [](const Shape::Bound& one) { return NumberRule::Bound{one.decimal, one.exclusive}; };
-    if (!lower.empty()) rule.lower = bound(lower.front());
-    if (!upper.empty()) rule.upper = bound(upper.front());
-    Budget& budget = rules_.budget();
-    Dfa dfa = number_automaton(rule, budget);
-    for (size_t i = 1; i < lower.size(); ++i)
-      dfa = intersection(dfa, number_automaton({.lower = bound(lower[i])}, budget), budget);
-    for (size_t i = 1; i < upper.size(); ++i)
-      dfa = intersection(dfa, number_automaton({.upper = bound(upper[i])}, budget), budget);
-    for (const int factor : shape.factors) dfa = intersection(dfa, multiples_automaton(factor), budget);
-    return dfa;
-  } catch (const Error& error) {
-    fail("{}: {}", document_.path(first(shape)), error.what());
+  const auto bound = [](const Shape::Bound& one) { return NumberRule::Bound{one.decimal, one.exclusive}; };
+  NumberRule rule{.integer = (shape.types & kNumber) == 0};
+  if (!lower.empty()) rule.lower = bound(lower.front());
+  if (!upper.empty()) rule.upper = bound(upper.front());
+  Budget& budget = rules_.budget();
+  Dfa dfa = number_automaton(rule, budget);
+  for (size_t i = 1; i < lower.size(); ++i)
+    dfa = intersection(dfa, number_automaton({.lower = bound(lower[i])}, budget), budget);
+  for (size_t i = 1; i < upper.size(); ++i)
+    dfa = intersection(dfa, number_automaton({.upper = bound(upper[i])}, budget), budget);
+  for (const std::string& factor : shape.factors) {
+    try {
+      dfa = intersection(dfa, multiples_automaton(factor, budget), budget);
+    } catch (const TooComplex&) {
+      throw;
+    } catch (const Error& error) {
+      document_.leave(first(shape), "multipleOf", error.what());
+    }
   }
+  return dfa;
 }
 
-bool SchemaCompiler::may_be_string(const Items& items) {
-  const Shape shape = document_.shape(items);
-  if (!shape.choices.empty()) {
-    const std::vector<Items> ways = alternatives(items, shape.choices.front());
-    return std::any_of(ways.begin(), ways.end(), [&](const Items& way) { return may_be_string(way); });
-  }
-  return (types_of(shape) & kString) != 0;
-}
-
-Dfa SchemaCompiler::plain_text(const Items& items) {
+std::optional<Dfa> SchemaCompiler::strings(const Items& items) {
   const Shape shape = document_.shape(items);
   Budget& budget = rules_.budget();
-  Nfa nfa(budget);
-  nfa.accepting = (nfa.add_state(), nfa.add_state());
-  if (!shape.never && !shape.choices.empty()) {
+  if (shape.never || (types_of(shape) & kString) == 0) return Dfa();
+  if (!shape.choices.empty()) {
     const Choice choice = shape.choices.front();
     const std::vector<Items> ways = alternatives(items, choice);
     if (choice.exclusive) check_exclusive(choice, ways);
-    for (const Items& way : ways) nfa.add_epsilon(append(nfa, plain_text(way), 0), nfa.accepting);
-  } else {
-    const TypeSet types = types_of(shape);
-    if ((types & kNull) != 0) nfa.add_epsilon(nfa.append_bytes("null", 0), nfa.accepting);
-    if ((types & kString) != 0) {
-      std::optional<Dfa> content = string_content(shape, Writing::Plain);
-      const auto least = shape.least_characters, most = shape.most_characters;
-      if (!content) {
-        if (least > 10000 || (most != UINT64_MAX && most > 10000))
-          document_.refuse(first(shape), "maxLength", "above 10000 it is not supported here");
-        content = automaton(
-            *repeat(any_character(), static_cast<int>(least),
-                    most == UINT64_MAX ? Expression::kForever : static_cast<int>(std::max(least, most))),
-            Writing::Plain, budget);
-      }
-      if (shape.values) {
-        std::vector<ExpressionPtr> texts;
-        for (const Json& value : *shape.values)
-          if (value.is_string()) texts.push_back(literal(value.get_ref<const std::string&>()));
-        content = intersection(*content, automaton(*choice(texts), Writing::Plain, budget), budget);
-      }
-      content = intersection(*content, without({kValueClose}, Writing::Plain, budget), budget);
-      nfa.add_epsilon(append(nfa, *content, 0), nfa.accepting);
+    Nfa nfa(budget);
+    const uint32_t start = nfa.add_state();
+    nfa.accepting = nfa.add_state();
+    for (const Items& way : ways) {
+      const std::optional<Dfa> some = strings(way);
+      if (!some) return std::nullopt;
+      nfa.add_epsilon(append(nfa, *some, start), nfa.accepting);
     }
+    Dfa dfa = determinise(nfa);
+    trim(dfa);
+    return dfa;
   }
-  Dfa dfa = determinise(nfa);
-  trim(dfa);
-  return dfa;
+  if (shape.values) {
+    std::vector<std::string_view> texts;
+    for (const Json* value : fitting_values(shape))
+      if (value->is_string()) texts.emplace_back(value->get_ref<const std::string&>());
+    return text_set(std::move(texts), budget);
+  }
+  const Text text = text_of(shape);
+  if (!text.characters && text.least == 0 && text.most == UINT64_MAX) return std::nullopt;
+  const Dfa characters = text.characters ? *text.characters : automaton(*repeat(any_character(), 0), budget);
+  return with_length(characters, text.least, text.most, budget);
+}
+
+std::optional<uint32_t> SchemaCompiler::plain_rule(const Items& items) {
+  Nfa nfa(rules_.budget());
+  const uint32_t start = nfa.add_state(), end = nfa.add_state();
+  nfa.accepting = end;
+  if (!append_plain(nfa, items, start, end)) return std::nullopt;
+  const uint32_t rule = rules_.builder().add_rule("text");
+  rules_.builder().define(rule, std::move(nfa));
+  return rule;
+}
+
+bool SchemaCompiler::append_plain(Nfa& nfa, const Items& items, uint32_t from, uint32_t to) {
+  const Shape shape = document_.shape(items);
+  Budget& budget = rules_.budget();
+  if (shape.never) return false;
+  if (!shape.choices.empty()) {
+    const Choice choice = shape.choices.front();
+    const std::vector<Items> ways = alternatives(items, choice);
+    if (choice.exclusive) check_exclusive(choice, ways);
+    bool any = false;
+    for (const Items& way : ways) any = append_plain(nfa, way, from, to) || any;
+    return any;
+  }
+  const TypeSet types = types_of(shape);
+  if ((types & kNull) != 0) nfa.add_epsilon(nfa.append_bytes("null", from), to);
+  if ((types & kString) == 0) return (types & kNull) != 0;
+  if (shape.values) {
+    std::vector<std::string_view> texts;
+    for (const Json* value : fitting_values(shape)) {
+      if (!value->is_string()) continue;
+      const auto& text = value->get_ref<const std::string&>();
+      if (text.find(kValueClose) == std::string::npos) texts.emplace_back(text);
+    }
+    nfa.add_call(from, rules_.builder().add_rule("values", text_set(std::move(texts), budget)), to);
+    return true;
+  }
+  const Text text = text_of(shape);
+  if (text.least > text.most) return false;
+  nfa.add_call(from, rules_.plain_string(text.characters, limit(text.least), limit(text.most)), to);
+  return true;
 }
 
 }  // namespace sluice::text::grammar

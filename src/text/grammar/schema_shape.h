@@ -10,16 +10,20 @@
 #include <unordered_map>
 #include <vector>
 
+#include "text/grammar/budget.h"
 #include "text/tool_types.h"
 
 namespace sluice::text::grammar {
 
 using Json = nlohmann::ordered_json;
 
-/// A schema that holds for a value; with `decided` its anyOf and oneOf are left aside.
+/// Keywords whose alternatives have been told apart.
+enum Decided : uint8_t { kAnyOf = 1, kOneOf = 2 };
+
+/// A schema that holds for a value; of what is `decided` it says no more.
 struct Item {
   const Json* schema;
-  bool decided = false;
+  uint8_t decided = 0;
   auto operator<=>(const Item&) const = default;
 };
 /// All schemas that hold for a value.
@@ -42,45 +46,73 @@ struct Shape {
   TypeSet types = kAll;
   std::vector<const Json*> schemas;  ///< every object among them, references followed
   std::vector<Choice> choices;
-  std::optional<std::vector<Json>> values;  ///< of enum and const
+  std::optional<std::vector<const Json*>> values;  ///< of enum and const
   uint64_t least_characters = 0, most_characters = UINT64_MAX;
   std::vector<const Json*> patterns, formats;  ///< strings
   std::vector<Bound> lower, upper;
-  std::vector<int> factors;
+  std::vector<std::string> factors;  ///< as JSON writes them
   uint64_t least_items = 0, most_items = UINT64_MAX;
   uint64_t least_properties = 0, most_properties = UINT64_MAX;
-  std::vector<std::string> required;
+  std::vector<std::string> required;  ///< each once
+  const Json* unique = nullptr;       ///< who says uniqueItems
+  std::vector<const Json*> names;     ///< schemas with propertyNames
+};
+
+/// What becomes of a keyword that cannot be kept.
+enum class Unkept : uint8_t {
+  Error,          ///< an error
+  UniqueMayLack,  ///< an error, but for uniqueItems, which is left unbound
+  Unbound,        ///< it is left unbound
+};
+
+struct SchemaRule {
+  Unkept unkept = Unkept::Error;
+  std::vector<std::string>* notes = nullptr;  ///< takes lines about what is left unbound; null: nobody cares
 };
 
 /// A document of schemas and the names of its places.
 class SchemaDocument {
  public:
-  explicit SchemaDocument(const Json& root);
+  SchemaDocument(const Json& root, Budget& budget, SchemaRule rule);
 
-  /// Puts together what holds. Throws Error for keywords that are unknown, not supported or malformed.
+  /// Puts together what holds. Throws Error for keywords that are not supported or malformed.
   Shape shape(const Items& items);
   /// "$.properties.a"
   std::string path(const Json* schema) const;
   /// Remembers where a schema stands; returns it.
   const Json* at(const Json& schema, const Json* parent, const std::string& step);
   [[noreturn]] void refuse(const Json* schema, const std::string& keyword, const std::string& why) const;
+  /// For a keyword that cannot be kept: refuses it, or notes that it is left unbound.
+  void leave(const Json* schema, const std::string& keyword, const std::string& why) const;
+  void note(const std::string& line) const;
+  const SchemaRule& rule() const { return rule_; }
 
  private:
+  void find_names();
+  void read(const Json* schema, const std::string& key, const Json& value, Shape& shape);
   void add(const Json* at_hand, Shape& shape);
   void read_keyword(const Json* schema, const std::string& key, const Json& value, Shape& shape);
   bool read_values(const Json* schema, const std::string& key, const Json& value, Shape& shape);
   bool read_limits(const Json* schema, const std::string& key, const Json& value, Shape& shape);
   bool read_bounds(const Json* schema, const std::string& key, const Json& value, Shape& shape);
-  bool read_parts(const Json* schema, const std::string& key, const Json& value) const;
+  bool read_parts(const Json* schema, const std::string& key, const Json& value, Shape& shape) const;
   TypeSet read_types(const Json* schema, const Json& value) const;
   uint64_t count(const Json* schema, const std::string& key, const Json& value) const;
   const Json* target(const Json* schema, const std::string& reference);
+  const Json* at_pointer(const Json& from, const std::string& pointer) const;
 
   const Json& root_;
-  std::vector<const Json*> open_;  ///< schemas that are being read
-  std::set<const Json*> decided_;  ///< whose choices are left aside
+  Budget& budget_;
+  SchemaRule rule_;
+  std::unordered_map<std::string, const Json*> named_;       ///< by $id, and by "#" and $anchor
+  std::unordered_map<std::string, const Json*> references_;  ///< what has been looked up
+  std::vector<const Json*> open_;                            ///< schemas that are being read
+  std::map<const Json*, uint8_t> decided_;
   std::unordered_map<const Json*, std::string> paths_;
 };
+
+/// A text that equal values share, whatever the order of members and the way in which numbers are written.
+std::string canonical(const Json& value);
 
 /// The type of a value; integers are kInteger alone.
 TypeSet type_of_value(const Json& value);
