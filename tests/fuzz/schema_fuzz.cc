@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "text/json_model.h"
+#include "text/json_text.h"
 
 using namespace sluice;  // NOLINT: a program of one file
 
@@ -21,6 +22,7 @@ std::unique_ptr<text::TokenConstraint> make(char kind, std::string_view rest) {
   if (kind == 'g') return text::gbnf_constraint(rest, model.place());
   if (kind == 'p')
     return text::json_schema_constraint({{"type", "string"}, {"pattern", std::string(rest)}}, model.place());
+  if (!text::is_json(rest)) return nullptr;  // nested no deeper than a request may be
   const auto json = nlohmann::ordered_json::parse(rest, nullptr, false);
   if (json.is_discarded()) return nullptr;
   if (kind != 't') return text::json_schema_constraint(json, model.place());

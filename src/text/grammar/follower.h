@@ -60,7 +60,7 @@ class Follower : public TokenConstraint {
  private:
   // What one allowed() may take, in ways followed: a hostile grammar must not hold up everybody. Tokens that
   // were not reached are not allowed; those of one byte always are reached.
-  static constexpr int64_t kMostWork = 3'000'000;
+  static constexpr int64_t kMostWork = 400'000;
 
   void add_config(const Config& config);
   void add_string(const Config& config, const Grammar::Rule& rule);
