@@ -78,7 +78,7 @@ void add_draft_option(CLI::App& command, GenerationOptions& options) {
 }
 
 int64_t draft_tokens(const program::Backend& backend, int64_t wanted) {
-  return backend.name() == "cuda" ? 0 : wanted;
+  return std::min(wanted, backend.facts().draft_rows - 1);
 }
 
 void add_generation_options(CLI::App& command, GenerationOptions& options) {
@@ -114,11 +114,8 @@ PromptRows PromptRows::within(int64_t context) const {
 }
 
 PromptRows prefill_rows(const model::Spec& spec, const program::Backend& backend) {
-  // Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
-  // columns without rope, over all columns): beside 2,048 rows a fifth.
-  constexpr int64_t kDeep = 2048;
   const int64_t shallow = spec.experts > 0 ? 1024 : 512;
-  return {backend.name() == "cpu" ? kDeep : shallow, shallow};
+  return {std::max(shallow, backend.facts().deep_rows), shallow};
 }
 
 LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)

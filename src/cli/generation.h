@@ -48,7 +48,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options);
 /// Adds the flag of draft_tokens.
 void add_draft_option(CLI::App& command, GenerationOptions& options);
 
-/// EngineOptions::draft_tokens: as many as are wanted, none where the backend's steps run ahead.
+/// EngineOptions::draft_tokens: as many as are wanted and pay on the backend.
 int64_t draft_tokens(const program::Backend& backend, int64_t wanted);
 
 /// Adds the sampling flags of these options, --seed among them.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,9 @@ namespace {
 constexpr double kLeastStepBytes = 256e6;
 constexpr double kTurnBytes = 128e6;  // some milliseconds
 constexpr double kReadShare = 0.125;
+
+/// What serving asks of an output.
+constexpr program::Want kWant{.logits = false, .top = true, .drawn = true};
 
 }  // namespace
 
@@ -37,13 +41,12 @@ MeasuredSteps::MeasuredSteps(program::Executable& executable, int64_t max_rows, 
       vocabulary_(static_cast<uint64_t>(executable.program()[executable.program().output()].columns())),
       pool_(static_cast<int32_t>(pages(sequences, context))),
       batch_(max_rows, sequences, static_cast<int32_t>(engine::KvPool::pages_for(context))),
-      filled_(static_cast<size_t>(sequences), 0),
-      likeliest_(executable.finds_likeliest() ? static_cast<size_t>(sequences) * program::kLikeliest : 0),
-      logits_(likeliest_.empty() ? static_cast<size_t>(sequences) * vocabulary_ : 0) {
+      ahead_(max_rows, sequences, static_cast<int32_t>(engine::KvPool::pages_for(context))),
+      filled_(static_cast<size_t>(sequences), 0) {
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
     std::vector<int32_t> table;
     CHECK(pool_.reserve(table, context));
-    batch_.set_pages(sequence, table);
+    for (engine::Batch* batch : {&batch_, &ahead_}) batch->set_pages(sequence, table);
   }
 }
 
@@ -57,20 +60,10 @@ int32_t MeasuredSteps::token(int32_t sequence, int64_t position) const {
 }
 
 int64_t MeasuredSteps::step() {
-  const program::StepInput input = batch_.input();
-  program::StepOutput output;
-  if (!likeliest_.empty()) {
-    output.likeliest = likeliest_;
-  } else {
-    const std::span<float> own = executable_.logits_memory();
-    output.logits = own.size() >= static_cast<size_t>(input.outputs()) * vocabulary_ ? own : logits_;
-  }
+  program::Step step = batch_.step();
+  step.timed = times_ != nullptr;
   const int64_t begin = now_ns();
-  if (times_ != nullptr) {
-    executable_.run_timed(input, output, *times_);
-  } else {
-    executable_.run(input, output);
-  }
+  program::run_step(executable_, step);
   const int64_t ns = now_ns() - begin;
   if (times_ != nullptr) executable_.fetch_times(*times_);
   if (turns_ != nullptr) turns_->after_step();
@@ -85,7 +78,11 @@ void MeasuredSteps::computed(int32_t sequence, int64_t position, int64_t rows) {
 int64_t MeasuredSteps::prompt_step(int32_t sequence, int64_t position, int64_t rows) {
   batch_.clear();
   for (int64_t at = position; at < position + rows; ++at) {
-    batch_.add(token(sequence, at), static_cast<int32_t>(at), sequence, at + 1 == position + rows);
+    if (at + 1 < position + rows) {
+      batch_.add(token(sequence, at), static_cast<int32_t>(at), sequence, false);
+    } else {
+      batch_.add(token(sequence, at), static_cast<int32_t>(at), sequence, kWant);
+    }
   }
   computed(sequence, position, rows);
   return step();
@@ -94,7 +91,7 @@ int64_t MeasuredSteps::prompt_step(int32_t sequence, int64_t position, int64_t r
 void MeasuredSteps::add_tokens(int64_t position, int32_t sequences) {
   batch_.clear();
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
-    batch_.add(token(sequence, position), static_cast<int32_t>(position), sequence, true);
+    batch_.add(token(sequence, position), static_cast<int32_t>(position), sequence, kWant);
     computed(sequence, position, 1);
   }
 }
@@ -106,17 +103,20 @@ int64_t MeasuredSteps::decode_step(int64_t position, int32_t sequences) {
 
 int64_t MeasuredSteps::decode_steps(int64_t position, int32_t sequences, int64_t steps) {
   int64_t ns = 0;
-  if (!executable_.runs_ahead() || times_ != nullptr) {
+  if (executable_.facts().steps_in_flight < 2 || times_ != nullptr) {
     for (int64_t i = 0; i < steps; ++i) ns += decode_step(position + i, sequences);
     return ns;
   }
+  std::optional<program::Ticket> before;
   const int64_t begin = now_ns();
   for (int64_t i = 0; i < steps; ++i) {
     add_tokens(position + i, sequences);
-    executable_.begin(batch_.input());
-    if (i > 0) executable_.end(likeliest_, {});
+    const program::Ticket ticket = executable_.submit(batch_.step());
+    if (before) executable_.collect(*before);
+    before = ticket;
+    std::swap(batch_, ahead_);
   }
-  if (steps > 0) executable_.end(likeliest_, {});
+  if (before) executable_.collect(*before);
   return now_ns() - begin;
 }
 

@@ -49,7 +49,7 @@ class MeasuredSteps {
   /// All of a prompt in as few steps as max_rows allows. Returns their nanoseconds.
   int64_t prompt(int64_t position, int64_t tokens);
 
-  /// Set: every step is run_timed into it.
+  /// Set: every step is timed into it.
   void time_into(program::StepTimes* times) { times_ = times; }
   /// Set: it reads after every step but those that fill a context.
   void read_between(ReadTurns* turns) { turns_ = turns; }
@@ -72,10 +72,8 @@ class MeasuredSteps {
   uint64_t seed_;
   uint64_t vocabulary_;
   engine::KvPool pool_;
-  engine::Batch batch_;
-  std::vector<int64_t> filled_;             // tokens of each sequence that the cache holds
-  std::vector<program::Likely> likeliest_;  ///< what serving asks a device for, where it finds them
-  std::vector<float> logits_;               ///< elsewhere
+  engine::Batch batch_, ahead_;  // ahead_: of the step that is in flight
+  std::vector<int64_t> filled_;  // tokens of each sequence that the cache holds
   program::StepTimes* times_ = nullptr;
   ReadTurns* turns_ = nullptr;
 };

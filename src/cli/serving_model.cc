@@ -53,18 +53,18 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
 
 PromptRows serving_rows(const model::Spec& spec, const program::Backend& backend, int64_t wanted,
                         int64_t parallel) {
-  constexpr int64_t kGpuRows = 1024, kAsideRows = 256;
-  const bool gpu = backend.name() == "cuda";
-  PromptRows rows = gpu ? PromptRows{kGpuRows, kGpuRows} : prefill_rows(spec, backend);
-  if (wanted > 0) rows = {wanted, gpu ? wanted : std::min(wanted, rows.shallow)};
+  const program::Facts facts = backend.facts();
+  const int64_t any = facts.prompt_rows;  // of any prompts, deep ones or not
+  PromptRows rows = any > 0 ? PromptRows{any, any} : prefill_rows(spec, backend);
+  if (wanted > 0) rows = {wanted, any > 0 ? wanted : std::min(wanted, rows.shallow)};
   return {std::max(parallel, rows.most), std::max(parallel, rows.shallow),
-          gpu ? 0 : std::max(parallel, kAsideRows)};
+          facts.aside_rows > 0 ? std::max(parallel, facts.aside_rows) : 0};
 }
 
 double serving_step_seconds(int64_t wanted_rows) { return wanted_rows > 0 ? 0 : 5; }
 
 double serving_itl_ms(const program::Backend& backend, double wanted) {
-  return wanted > 0 ? wanted : backend.name() == "cuda" ? 100 : 1000;
+  return wanted > 0 ? wanted : backend.facts().itl_ms;
 }
 
 ServingModel::ServingModel(const CLI::App& command, const ServingOptions& options)

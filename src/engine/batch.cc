@@ -13,12 +13,12 @@ Batch::Batch(int64_t max_rows, int32_t max_sequences, int32_t pages_per_sequence
   for (auto* list : {&tokens_, &positions_, &sequences_, &slots_, &output_rows_}) {
     list->reserve(static_cast<size_t>(max_rows));
   }
-  draws_.reserve(static_cast<size_t>(max_rows));
+  wants_.reserve(static_cast<size_t>(max_rows));
 }
 
 void Batch::clear() {
   for (auto* list : {&tokens_, &positions_, &sequences_, &slots_, &output_rows_}) list->clear();
-  draws_.clear();
+  wants_.clear();
 }
 
 void Batch::set_pages(int32_t sequence, std::span<const int32_t> pages) {
@@ -26,15 +26,18 @@ void Batch::set_pages(int32_t sequence, std::span<const int32_t> pages) {
   std::copy(pages.begin(), pages.end(), page_tables_.begin() + int64_t{sequence} * pages_per_sequence_);
 }
 
-void Batch::add(int32_t token, int32_t position, int32_t sequence, bool wants_logits, program::Draw draw) {
+void Batch::add(int32_t token, int32_t position, int32_t sequence, const program::Want& want) {
+  output_rows_.push_back(static_cast<int32_t>(rows()));
+  wants_.push_back(want);
+  add(token, position, sequence, false);
+}
+
+void Batch::add(int32_t token, int32_t position, int32_t sequence, bool wants_logits) {
+  if (wants_logits) return add(token, position, sequence, program::Want{});
   const auto entry =
       static_cast<size_t>(int64_t{sequence} * pages_per_sequence_ + position / program::kPageRows);
   CHECK(position / program::kPageRows < pages_per_sequence_ && page_tables_[entry] >= 0, "position {}",
         position);
-  if (wants_logits) {
-    output_rows_.push_back(static_cast<int32_t>(rows()));
-    draws_.push_back(draw);
-  }
   tokens_.push_back(token);
   positions_.push_back(position);
   sequences_.push_back(sequence);
@@ -42,7 +45,7 @@ void Batch::add(int32_t token, int32_t position, int32_t sequence, bool wants_lo
 }
 
 program::StepInput Batch::input() const {
-  return {tokens_, positions_, sequences_, slots_, page_tables_, pages_per_sequence_, output_rows_, draws_};
+  return {tokens_, positions_, sequences_, slots_, page_tables_, pages_per_sequence_, output_rows_};
 }
 
 }  // namespace sluice::engine

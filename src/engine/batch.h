@@ -17,16 +17,18 @@ class Batch {
   void clear();
   /// The pages of a sequence, from its first position on.
   void set_pages(int32_t sequence, std::span<const int32_t> pages);
-  /// Adds a row; its sequence's pages must cover the position. draw: of a row whose logits are wanted, for
-  /// following() in the step after.
-  void add(int32_t token, int32_t position, int32_t sequence, bool wants_logits, program::Draw draw = {});
+  /// Adds a row; its sequence's pages must cover the position.
+  void add(int32_t token, int32_t position, int32_t sequence, bool wants_logits);
+  /// Adds a row that gives something.
+  void add(int32_t token, int32_t position, int32_t sequence, const program::Want& want);
   /// Views of this batch, valid until it changes.
   program::StepInput input() const;
+  program::Step step() const { return {.input = input(), .wants = wants_}; }
 
  private:
   int32_t pages_per_sequence_;
   std::vector<int32_t> tokens_, positions_, sequences_, slots_, page_tables_, output_rows_;
-  std::vector<program::Draw> draws_;
+  std::vector<program::Want> wants_;
 };
 
 }  // namespace sluice::engine

@@ -1,9 +1,10 @@
-// Many requests on one executable, step by step: rows go in as the scheduler says, tokens are drawn from the
-// logits that come out, and listeners hear their text. Where the executable draws tokens itself, a step
-// begins while the one before it runs, so that a device never waits for the host; the host draws them again,
-// and what it draws counts. Elsewhere what an answer may go on with is drafted, and computed in the same
-// step. Where steps pause, a long one of prompts does so again and again, for steps aside. One thread's
-// business: an Engine's (engine.h), or a Generator's caller.
+// Many requests on one executable, step by step: rows go in as the scheduler says, tokens are drawn from what
+// comes out, and listeners hear their text. A step is a value: the plan, its rows, whose its outputs are; the
+// ways of stepping are small drivers over it. Where steps may be in flight, a step is submitted while the one
+// before it runs, so that a device never waits for the host; the host draws the tokens again, and what it
+// draws counts. What an answer may go on with is drafted, and computed in the same step. Where steps pause, a
+// long one of prompts does so again and again, for steps aside. One thread's business: an Engine's
+// (engine.h), or a Generator's caller.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@
 #include "engine/prompt_lookup.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
-#include "program/backend.h"
+#include "program/executable.h"
 #include "text/stream.h"
 #include "text/tokenizer.h"
 
@@ -63,7 +64,8 @@ class Batcher {
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
-  struct Job {
+  /// A request, as the scheduler knows it and all that it does not.
+  struct Job : Sequence {
     Request request;
     std::shared_ptr<Listener> listener;
     text::StopStream stops;
@@ -73,97 +75,86 @@ class Batcher {
     Result result = {};
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
     bool cancelled = false;  ///< and ends with the long step that has its rows, and others'
-  };
 
-  /// A row of a step whose logits are wanted.
+    Job(Request given, std::shared_ptr<Listener> hears);
+    /// Whether it goes on after the token that is being computed, unless that one ends it.
+    bool writes_on(int64_t context) const;
+  };
+  /// All that the scheduler knows are jobs.
+  static Job& job_of(Sequence* sequence) { return static_cast<Job&>(*sequence); }
+
+  /// An output of a step: whose it is, and on which condition.
   struct Output {
-    RequestId id;          ///< 0: nobody's any more
-    int64_t position = 0;  ///< the row's, and ...
-    int32_t drafted = -1;  ///< ... its token, if it was drafted; -1: it was drawn, or is the prompt's
+    Job* job;               ///< null: nobody's any more
+    int64_t position = 0;   ///< the row's, if its token was assumed
+    int32_t assumed = -1;   ///< the token, drafted or drawn by the executable; -1: it is certain
+    size_t drawn_from = 0;  ///< of a step ahead: the output of the step before that gives its token
   };
 
-  /// What a step gives of a wanted row: all logits, or else the likeliest tokens.
-  struct Row {
-    std::span<const float> logits;
-    std::span<const program::Likely> likeliest;
-  };
-
-  /// A row of a step that began before the one before it had ended.
-  struct AheadRow {
-    RequestId id;
-    int64_t position;
-    size_t output;  ///< of the step before, whose token is this row's
+  /// A step from its plan to its results.
+  struct Planned {
+    std::span<const Chunk> chunks = {};
+    Batch batch;
+    std::vector<Output> outputs = {};            ///< in the order of the batch's
+    std::optional<program::Ticket> ticket = {};  ///< while it is in flight
   };
 
   /// A step of prompts that pauses.
-  struct LongStep {
-    Batch batch;
-    std::span<const Chunk> chunks = {};
-    std::vector<Output> outputs = {};
+  struct LongStep : Planned {
     int64_t ns = 0;       ///< that it has run
     int64_t late_ns = 0;  ///< that it ran on when it was to pause, lately and at most
   };
 
-  void step_whole(std::span<const Chunk> chunks, const std::atomic<bool>* stop, int64_t begin_ns);
+  bool plan_step();
+  void step_whole(const std::atomic<bool>* stop, int64_t begin_ns);
   void step_long(const std::atomic<bool>* stop, const std::atomic<bool>* pause);
   double step_aside();
-  void end_long(int64_t time_ns);
+  void end_long(const program::StepResult& result, int64_t time_ns);
   void give_up_long();
   void finish_cancelled();
-  program::StepOutput run(const program::StepInput& input);
-  void count_step(std::span<const Chunk> chunks);
-  void observe_answers(std::span<const Chunk> chunks, double seconds);
-  std::span<const Chunk> begin_planned();
-  std::span<const Chunk> take_ahead();
-  bool match_ahead(std::span<const Chunk> chunks);
-  void begin_ahead(std::span<const Chunk> chunks);
-  bool writes_on(const Job& job) const;
+
+  bool take_ahead();
+  static bool matches(Planned& ahead, std::span<const Chunk> chunks);
+  void begin_ahead();
   void drop_ahead();
-  void begin_admitted();
+
   void draft();
-  void fill_batch(std::span<const Chunk> chunks, Batch& batch, std::vector<Output>& outputs) const;
-  /// Begins the batch, or runs it; row(i) is what it gives of output i once it has ended.
-  void begin_batch();
-  /// False: it was stopped, and gives nothing.
-  bool end_batch(const std::atomic<bool>* stop);
-  Row row(size_t i) const;
+  void begin_admitted();
+  void fill(Planned& step, std::span<const Chunk> chunks) const;
+  void submit(Planned& step, const std::atomic<bool>* stop = nullptr);
+  program::StepResult collect(Planned& step);
+  void count(const Planned& step);
+  void observe_answers(const Planned& step, double seconds);
+  program::Want want_of(const Job& job, int drawn_before) const;
   /// Whether an answer's next token can be drawn from the likeliest ones.
-  bool likeliest_suffice(const Job& job) const;
-  void take_tokens(std::span<const Output> outputs, int64_t time_ns);
-  void take_token(Job& job, RequestId id, const Row& row, int64_t time_ns);
-  std::optional<int32_t> draw(Job& job, const Row& row);
-  void finish(RequestId id, Job& job, Finish finish, std::string_view error);
+  bool top_suffices(const Job& job) const;
+  void take_tokens(std::span<Output> outputs, const program::StepResult& result, int64_t time_ns);
+  void take_token(Job& job, const program::RowResult& row, int64_t time_ns);
+  std::optional<int32_t> draw(Job& job, const program::RowResult& row);
+  void finish(Job& job, Finish finish, std::string_view error = {});
 
   program::Executable& executable_;
+  const program::Facts facts_;
   const text::Tokenizer& tokenizer_;
-  EngineOptions options_;
-  Scheduler scheduler_;
-  Batch batch_;
-  LongStep long_;
-  size_t columns_;     ///< of a row of logits
-  size_t vocabulary_;  ///< those of them that are tokens
-  // The executable's own memory where it has enough, which saves a copy; or own_logits_.
-  std::span<float> logits_;
-  std::vector<float> own_logits_;
-  std::vector<program::Likely> likeliest_;  ///< empty: the executable does not find them
-  std::vector<int32_t> drawn_;              ///< by the executable, for the step that begins ahead
-  SamplerScratch scratch_;
-  std::vector<uint32_t> allowed_;
-  std::vector<TokenLogprob> logprobs_;
-  std::vector<Output> outputs_;  ///< whose logits a step gives, in their order
-  std::vector<int32_t> whole_;   ///< which of those need all logits, where others have likeliest tokens
-  std::vector<Draft> drafts_;    ///< of the answers of the next step
-  DraftPace draft_pace_;
-  bool few_ = false;             ///< the step gives likeliest tokens
-  bool gave_up_ = false;         ///< the step before this one
-  bool begun_ = false;           ///< the step has begun, and its end is to be waited for
-  std::vector<AheadRow> ahead_;  ///< of the step that has begun after it; empty: none has
-  std::vector<AheadRow> next_;   ///< what ahead_ may become
+  const EngineOptions options_;
+  const size_t columns_;     ///< of a row of logits
+  const size_t vocabulary_;  ///< those of them that are tokens
   std::unordered_map<RequestId, Job> jobs_;
+  Scheduler scheduler_;  ///< of the jobs
+  Planned current_;      ///< the step that runs, whole or aside
+  Planned ahead_;        ///< the one after it, if it is in flight already
+  LongStep long_;
+  DraftPace draft_pace_;
   static constexpr RequestId kNotPlanned = ~RequestId{0};
   std::atomic<RequestId> reads_{kNotPlanned};  ///< the one whose prompt is read, 0: several's, or no one's
   int64_t last_end_ns_ = 0;                    ///< of the step before this one; 0: there was a pause
+  int64_t gave_up_behind_ = -1;                ///< so many steps the last one was given up that was
   EngineStats totals_;
+  // What single functions work in.
+  SamplerScratch scratch_;
+  std::vector<uint32_t> allowed_;
+  std::vector<TokenLogprob> logprobs_;
+  std::vector<Draft> drafts_;
 };
 
 }  // namespace sluice::engine

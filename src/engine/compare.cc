@@ -137,9 +137,7 @@ class Lockstep {
         executable.poke(id, rows_of(id), values);
       }
     }
-    std::vector<float> copied(elements(executable.program().output()));
-    StepOutput output{copied};
-    executable.run(batch_.input(), output);
+    run_step(executable, batch_.step());
   }
 
   /// What the judge computed for an activation, gathered out of the tensor that holds it.
@@ -265,8 +263,7 @@ std::vector<float> run_whole(const Program& program, const WeightBytes& weights,
   const auto executable = backend.compile(program, weights, options_for(tokens));
   const Batch batch = one_step(tokens);
   std::vector<float> logits(tokens.size() * static_cast<size_t>(program[program.output()].columns()));
-  StepOutput output{logits};
-  executable->run(batch.input(), output);
+  run_logits(*executable, batch.input(), logits);
   return logits;
 }
 

@@ -39,8 +39,8 @@ struct EngineOptions {
   int64_t max_waiting = 1024;  ///< requests that wait at most; more are refused
   /// Tokens that are drafted for an answer at most (prompt_lookup.h), so that one step computes several of
   /// its tokens where the draft is right; up to DraftPace::kMostRows - 1, and the executable has
-  /// outputs() output rows. What is answered does not depend on it. 0: none. An executable that runs ahead
-  /// gets none.
+  /// outputs() output rows. What is answered does not depend on it. 0: none. No more than pay on the
+  /// executable (Facts::draft_rows).
   int64_t draft_tokens = 0;
   /// Drafts are as long as though every step took the same time: for tests, which no clock may decide.
   bool timeless_drafts = false;

@@ -83,7 +83,7 @@ class Sampler {
   /// How it draws from those, in the words of program/step.h: the next token, or the one after so many
   /// others.
   program::Draw draw_after(int tokens) const;
-  /// The same token from those (program/step.h: StepOutput).
+  /// The same token from those (program/step.h: RowResult::top).
   int32_t sample(std::span<const Candidate> likeliest);
   /// Tells the penalties of a token: sampled or of the prompt.
   void accept(int32_t token);

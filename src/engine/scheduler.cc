@@ -42,52 +42,42 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   for (int32_t place = options.max_sequences; place-- > 0;) places_.push_back(place);
   running_.reserve(places_.size());
   readers_.reserve(places_.size());
+  admitted_.reserve(places_.size());
   for (Plan* plan : {&plan_, &aside_}) plan->chunks.reserve(places_.size());
 }
 
-void Scheduler::add(RequestId id, std::vector<int32_t> prompt, const std::string& client, bool use_cache) {
-  CHECK(!prompt.empty() && std::ssize(prompt) <= options_.context, "{} tokens", prompt.size());
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = id;
-  sequence->client = client;
-  sequence->prompt_tokens = std::ssize(prompt);
-  sequence->tokens = std::move(prompt);
-  sequence->use_cache = use_cache;
-  auto own = std::ranges::find(clients_, client, &Client::name);
-  if (own == clients_.end()) own = clients_.insert(own, Client{client, {}});
-  own->waiting.push_back(sequence.get());
-  CHECK(sequences_.emplace(id, std::move(sequence)).second, "request {}", id);
+void Scheduler::add(Sequence& sequence) {
+  CHECK(!sequence.tokens.empty() && std::ssize(sequence.tokens) <= options_.context, "{} tokens",
+        sequence.tokens.size());
+  sequence.prompt_tokens = std::ssize(sequence.tokens);
+  auto own = std::ranges::find(clients_, sequence.client, &Client::name);
+  if (own == clients_.end()) own = clients_.insert(own, Client{sequence.client, {}});
+  own->waiting.push_back(&sequence);
+  ++sequences_;
 }
 
-void Scheduler::remove(RequestId id) {
-  const auto found = sequences_.find(id);
-  CHECK(found != sequences_.end(), "request {}", id);
-  Sequence& sequence = *found->second;
-  CHECK(!sequence.in_long_step, "request {}", id);
+void Scheduler::remove(Sequence& sequence) {
+  CHECK(!sequence.in_long_step, "request {}", sequence.id);
   if (sequence.place >= 0) {
     cache_.close(sequence.pages, sequence.tokens);
     places_.push_back(sequence.place);
     std::erase(running_, &sequence);
   } else if (std::erase(preempted_, &sequence) == 0) {
     const auto own = std::ranges::find(clients_, sequence.client, &Client::name);
-    CHECK(own != clients_.end() && std::erase(own->waiting, &sequence) == 1, "request {}", id);
+    CHECK(own != clients_.end() && std::erase(own->waiting, &sequence) == 1, "request {}", sequence.id);
     if (own->waiting.empty()) clients_.erase(own);
   }
-  sequences_.erase(found);
+  --sequences_;
 }
 
-void Scheduler::append(RequestId id, int32_t token) {
-  Sequence& sequence = *sequences_.at(id);
-  CHECK(sequence.place >= 0 && sequence.uncomputed() == 0, "request {}", id);
-  CHECK(std::ssize(sequence.tokens) < options_.context, "request {}", id);
+void Scheduler::append(Sequence& sequence, int32_t token) {
+  CHECK(sequence.place >= 0 && sequence.uncomputed() == 0, "request {}", sequence.id);
+  CHECK(std::ssize(sequence.tokens) < options_.context, "request {}", sequence.id);
   sequence.tokens.push_back(token);
 }
 
-void Scheduler::draft(RequestId id, int64_t tokens) { sequences_.at(id)->drafted = tokens; }
-
-void Scheduler::accept(RequestId id) {
-  Sequence& sequence = *sequences_.at(id);
-  CHECK(sequence.place >= 0 && sequence.uncomputed() == 1, "request {}", id);
+void Scheduler::accept(Sequence& sequence) {
+  CHECK(sequence.place >= 0 && sequence.uncomputed() == 1, "request {}", sequence.id);
   cache_.computed(sequence.pages, sequence.tokens, sequence.pages.rows + 1);
 }
 
@@ -101,7 +91,7 @@ std::span<const Chunk> Scheduler::plan() {
   plan_prompts(plan_, step_rows());
   if (long_step_)
     for (Sequence* sequence : readers_) sequence->in_long_step = true;
-  CHECK(!plan_.chunks.empty() || sequences_.empty(), "{} sequences wait for nothing", sequences_.size());
+  CHECK(!plan_.chunks.empty() || sequences_ == 0, "{} sequences wait for nothing", sequences_);
   return plan_.chunks;
 }
 
@@ -130,8 +120,7 @@ std::span<const Chunk> Scheduler::plan_only_answers() {
   return plan_.chunks;
 }
 
-bool Scheduler::make_room_ahead(RequestId id) {
-  Sequence& sequence = *sequences_.at(id);
+bool Scheduler::make_room_ahead(Sequence& sequence) {
   const int64_t rows = std::ssize(sequence.tokens) + 1;
   return rows <= options_.context && cache_.grow(sequence.pages, rows);
 }
@@ -196,7 +185,7 @@ bool Scheduler::admit(Sequence& sequence) {
   sequence.place = places_.back();
   places_.pop_back();
   running_.push_back(&sequence);
-  admitted_.push_back(sequence.id);
+  admitted_.push_back(&sequence);
   return true;
 }
 
@@ -258,7 +247,7 @@ void Scheduler::plan_answers(Plan& plan) {
 // Adds rows for drafts, where the step has no prompts and there are pages.
 void Scheduler::plan_drafts(Plan& plan, int64_t most_rows) {
   for (Chunk& chunk : plan.chunks) {
-    Sequence& sequence = *sequences_.at(chunk.sequence->id);
+    Sequence& sequence = *chunk.sequence;
     // Who was admitted since they were drafted may have taken some of the rows.
     const int64_t room = std::min(most_rows, options_.draft_rows) - plan.answer_rows;
     const int64_t drafts = std::min(sequence.drafted, room);
@@ -306,7 +295,7 @@ void Scheduler::plan_prompts(Plan& plan, int64_t most) {
   plan.prompt_depth = readers_depth();
   if (plan.answer_rows > 0) most = std::min(most, pace_.prompt_rows(plan.answer_rows, plan.prompt_depth));
   int64_t room = std::min(options_.max_rows - plan.answer_rows, std::max(left, most));
-  for (const Sequence* sequence : readers_) {
+  for (Sequence* sequence : readers_) {
     const int64_t rows = std::min(sequence->uncomputed(), room / left--);
     plan.chunks.push_back({sequence, sequence->pages.rows, rows});
     room -= rows;
@@ -330,7 +319,7 @@ void Scheduler::computed_aside(double seconds) {
 
 void Scheduler::computed(const Plan& plan) {
   for (const Chunk& chunk : plan.chunks) {
-    Sequence& sequence = *sequences_.at(chunk.sequence->id);
+    Sequence& sequence = *chunk.sequence;
     cache_.computed(sequence.pages, sequence.tokens, chunk.first + chunk.rows);
   }
 }

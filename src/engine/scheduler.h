@@ -17,10 +17,8 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/kv_cache.h"
@@ -42,19 +40,22 @@ struct SchedulerOptions {
   int64_t draft_rows = 0;  ///< a step at most that has drafts, answers' own rows among them
 };
 
-/// A sequence of tokens, waiting or running.
+/// A sequence of tokens, waiting or running. It is its owner's, and stays where it is from add() to remove();
+/// the owner fills in the first four.
 struct Sequence {
   RequestId id = 0;
   std::string client;
   std::vector<int32_t> tokens;  ///< the prompt, then what was drawn
+  bool use_cache = true;
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  ///< of the prompt, when it was first admitted
-  bool use_cache = true;
   int32_t preemptions = 0;
   int32_t place = -1;   ///< in the batch; -1: waiting
   SequencePages pages;  ///< while it runs
   bool in_long_step = false;
-  int64_t drafted = 0;  ///< tokens that may follow, for the next plan
+  /// Its owner's: so many tokens may follow the last one of a sequence that writes, and the next plan, or the
+  /// next one aside, may have rows for them.
+  int64_t drafted = 0;
 
   int64_t uncomputed() const { return std::ssize(tokens) - pages.rows; }
 };
@@ -62,7 +63,7 @@ struct Sequence {
 /// Consecutive rows of one sequence in a step. The last one's logits are wanted if it is the sequence's last,
 /// and so are those of drafted tokens, whose rows come behind it.
 struct Chunk {
-  const Sequence* sequence;
+  Sequence* sequence;
   int64_t first;  ///< position
   int64_t rows;
   int64_t drafts = 0;  ///< further rows
@@ -74,17 +75,14 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
 
   /// A sequence begins to wait. Its prompt has 1 to context tokens.
-  void add(RequestId id, std::vector<int32_t> prompt, const std::string& client, bool use_cache = true);
+  void add(Sequence& sequence);
   /// A sequence ends, wherever it is; not between plan() and computed(), nor in a long step that has not
   /// ended, unless the step was given up.
-  void remove(RequestId id);
+  void remove(Sequence& sequence);
   /// A token that was drawn for a running sequence all of whose tokens are computed.
-  void append(RequestId id, int32_t token);
-  /// Of a running sequence that writes: so many tokens may follow its last one, and the next plan, or the
-  /// next one aside, may have rows for them.
-  void draft(RequestId id, int64_t tokens);
+  void append(Sequence& sequence, int32_t token);
   /// The token that was appended last is the one that was drafted for its place: its row is computed, too.
-  void accept(RequestId id);
+  void accept(Sequence& sequence);
 
   /// The rows of the next step, one chunk a sequence; empty if and only if there is nothing to do. Not before
   /// a long step has ended.
@@ -100,18 +98,17 @@ class Scheduler {
   std::span<const Chunk> plan_only_answers();
   /// Takes pages for one token more than a running sequence has, in time for a step that begins ahead. False:
   /// there are none, or the sequence is as long as it may be.
-  bool make_room_ahead(RequestId id);
+  bool make_room_ahead(Sequence& sequence);
   /// The planned step ran and took so long. One that did not is planned anew.
   void computed(double seconds);
   void computed_aside(double seconds);
   /// The long step is over; if it was not computed, its rows are planned anew.
   void end_long_step();
 
-  const Sequence& sequence(RequestId id) const { return *sequences_.at(id); }
   /// Those that run, in the order of their admission; those that the last plan() admitted are the last ones.
-  std::span<const Sequence* const> running() const { return {running_.data(), running_.size()}; }
-  std::span<const RequestId> admitted() const { return admitted_; }
-  int64_t waiting() const { return std::ssize(sequences_) - std::ssize(running_); }
+  std::span<Sequence* const> running() const { return running_; }
+  std::span<Sequence* const> admitted() const { return admitted_; }
+  int64_t waiting() const { return sequences_ - std::ssize(running_); }
   int64_t preemptions() const { return preemptions_; }
   const KvCache& cache() const { return cache_; }
 
@@ -146,7 +143,7 @@ class Scheduler {
   SchedulerOptions options_;
   KvCache cache_;
   Pace pace_;
-  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  int64_t sequences_ = 0;            // waiting and running
   std::vector<Sequence*> running_;   // in the order of admission
   std::deque<Sequence*> preempted_;  // in the order of their first admission
   std::list<Client> clients_;        // that have waiting requests; the next in turn first
@@ -155,7 +152,7 @@ class Scheduler {
   bool long_step_ = false;
   double long_row_seconds_ = 0;     // of the last long step; 0: there was none
   std::vector<Sequence*> readers_;  // those with more than one row to compute
-  std::vector<RequestId> admitted_;
+  std::vector<Sequence*> admitted_;
   int64_t preemptions_ = 0;
 };
 

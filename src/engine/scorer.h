@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "engine/batch.h"
 #include "program/backend.h"
@@ -26,9 +25,7 @@ class Scorer {
  private:
   program::Executable& executable_;
   int64_t max_rows_;
-  size_t vocabulary_;
   Batch batch_;
-  std::vector<float> logits_;
 };
 
 }  // namespace sluice::engine

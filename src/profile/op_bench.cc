@@ -132,8 +132,6 @@ OpBench::OpBench(Backend& backend, const Program& program, const Op& op, const W
   tokens_.resize(static_cast<size_t>(options_.rows));
   slots_.resize(static_cast<size_t>(options_.rows));
   page_table_.resize(static_cast<size_t>(pages_of_step_));
-  result_.resize(outputs_.size() * static_cast<size_t>(part_[part_.output()].heads()) *
-                 static_cast<size_t>(part_[part_.output()].columns()));
   fill_inputs();
 }
 
@@ -240,8 +238,7 @@ double OpBench::round() {
   ++rounds_;
   const StepInput input{
       tokens_, positions_, sequences_, slots_, page_table_, static_cast<int32_t>(pages_of_step_), outputs_};
-  StepOutput output{result_};
-  executable_->run_timed(input, output, times_);
+  run_step(*executable_, {.input = input, .timed = true});
   executable_->fetch_times(times_);
   const StepParts parts = take_apart(times_, executable_->program().ops().size());
   const int64_t ns = std::accumulate(parts.op_ns.begin(), parts.op_ns.end(), int64_t{0}) +

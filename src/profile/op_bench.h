@@ -71,7 +71,7 @@ class OpBench {
   double distinct_sum_ = 0;  ///< distinct experts of all rounds
   std::vector<int32_t> expert_order_;
   std::vector<int32_t> tokens_, positions_, sequences_, slots_, page_table_, outputs_;
-  std::vector<float> values_, result_;
+  std::vector<float> values_;
   program::StepTimes times_;
 };
 

@@ -25,7 +25,7 @@ enum class Group : uint8_t {
 /// One timed step.
 struct Sample {
   StepParts parts;
-  int64_t wall_ns = 0;  ///< measured by who called run_timed, not by the device
+  int64_t wall_ns = 0;  ///< measured by who ran the timed step, not by the device
 };
 
 struct Row {

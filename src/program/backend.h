@@ -92,7 +92,9 @@ struct MemoryNeeds {
 class Backend {
  public:
   virtual ~Backend() = default;
+  /// For messages: what a backend can do, and what suits it, is told by facts().
   virtual std::string name() const = 0;
+  virtual Facts facts() const { return {}; }
   /// What measured figures hold for: the device, how much of it is used, and the version of the kernels.
   /// "Intel Xeon Platinum 8488C, amx, 2 threads, kernels 1".
   virtual std::string device() const { return name(); }

@@ -12,7 +12,7 @@
 namespace sluice::program {
 
 /// When every worker of a device (a thread, a stream) began and ended its part of every op of one step, in
-/// nanoseconds of one clock. Made by run_timed, which reuses its memory from step to step.
+/// nanoseconds of one clock. Executable::fetch_times reuses its memory from step to step.
 struct StepTimes {
   struct Part {
     int64_t begin_ns = 0, end_ns = 0;
@@ -32,33 +32,47 @@ struct BoundKernel {
   std::vector<std::string> functions = {};
 };
 
-/// A Program bound to a device and memory. A step allocates nothing and cannot fail on input: who fills
-/// StepInput keeps its promises (program/step.h).
+/// What suits a backend, and which of it its executables can do: nobody asks for a backend's name.
+struct Facts {
+  /// Steps that are submitted and not collected, at most: they run one after the other. With 2 the tokens
+  /// that they draw may be rows of the next one (following()).
+  int steps_in_flight = 1;
+  /// What outputs give where it is wanted; otherwise they give their logits.
+  bool top = false, drawn = false, hidden = false, verified = false;
+  /// Rows of a step aside that suit it, or that it was compiled for (CompileOptions::aside_rows); 0: no step
+  /// pauses.
+  int64_t aside_rows = 0;
+  /// Rows of answers and their drafts in a step at most, up to which a further one hardly costs time and
+  /// changes no other's result; 1: drafts do not pay.
+  int64_t draft_rows = 8;
+  /// Rows of prompts that are a good deal of its speed in serving, whatever the model; 0: as many as the
+  /// model's experts are worth.
+  int64_t prompt_rows = 0;
+  /// The same for a prompt that is read alone and deep, whose context costs something once a step; 0: no more
+  /// than for others.
+  int64_t deep_rows = 0;
+  /// Milliseconds that answers may wait for a step with rows of prompts, as steps of its speed go.
+  double itl_ms = 1000;
+};
+
+/// Names a step that was submitted.
+enum class Ticket : uint64_t {};
+
+/// A Program bound to a device and memory. A step allocates nothing and cannot fail on input: who fills Step
+/// keeps its promises (program/step.h).
 class Executable {
  public:
   virtual ~Executable() = default;
-  virtual void run(const StepInput& input, StepOutput& output) = 0;
-  /// Whether run() can give the likeliest tokens of a row in place of its logits, which spares bringing them
-  /// from the device.
-  virtual bool finds_likeliest() const { return false; }
-  /// Rows that a step may have that runs while another one is paused; 0: none does, and none pauses.
-  virtual int64_t aside_rows() const { return 0; }
-  /// Whether steps can be handed over ahead: begin() returns at once, end() waits for the step that began
-  /// first and gives its outputs' likeliest tokens [output rows, kLikeliest], and the tokens that following()
-  /// stands for [output rows], which rounding may make others than an exact draw's. Two steps at most have
-  /// begun and not ended; they run one after the other, as run() would run them. While one has, nothing else
-  /// is called but these two.
-  virtual bool runs_ahead() const { return false; }
-  virtual void begin(const StepInput& /*input*/) {}
-  virtual void end(std::span<Likely> /*likeliest*/, std::span<int32_t> /*drawn*/) {}
-  /// Memory of the executable's own that run() fills quickest: logits that begin there are not copied once
-  /// more. May be empty, or less than all rows of outputs need.
-  virtual std::span<float> logits_memory() { return {}; }
-  /// The same, and when each op ran. Nothing is run otherwise than in run(): no op waits for another's end
-  /// only to be timed.
-  virtual void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) = 0;
-  /// Brings what run_timed left with the device into `times`, which is whole only then: apart from it, so
-  /// that a step that is measured from outside does not take longer for it.
+  virtual Facts facts() const { return {}; }
+  /// Hands a step over. What it points to stays as it is until it is collected. May return at once, or when
+  /// it has run. Of several in flight only the last one's outputs may want logits or hidden states, and while
+  /// there is one nothing is called but submit() and collect().
+  virtual Ticket submit(const Step& step) = 0;
+  /// Waits for a step's end: that of the one that was submitted first.
+  virtual StepResult collect(Ticket ticket) = 0;
+  /// When each op ran in the last step that was collected, if it was timed. Nothing is run otherwise for
+  /// that: no op waits for another's end only to be timed. Apart from collect(), so that a step that is
+  /// measured from outside does not take longer for it.
   virtual void fetch_times(StepTimes& /*times*/) {}
   /// Copies of an activation's rows, heads and columns without gaps, for tests and comparisons: what the last
   /// step left there (only inputs and results of the list and expert ids are sure to be whole), or what the
@@ -74,10 +88,14 @@ class Executable {
   virtual std::vector<BoundKernel> bound_for(int64_t /*rows*/, int64_t /*context*/) const { return bound(); }
   /// Activations, cache and tables; weights belong to the file.
   virtual int64_t memory_bytes() const = 0;
-  /// Whether a step that gives likeliest tokens keeps its logits, so that fetch_logits can bring those of
-  /// some outputs afterwards: [outputs, vocabulary], outputs by their numbers, which ascend.
-  virtual bool keeps_logits() const { return false; }
-  virtual void fetch_logits(std::span<const int32_t> /*outputs*/, std::span<float> /*logits*/) {}
 };
+
+/// Submits a step and collects it.
+inline StepResult run_step(Executable& executable, const Step& step) {
+  return executable.collect(executable.submit(step));
+}
+
+/// Runs a step whose outputs' logits are wanted, and copies them [outputs, vocabulary].
+void run_logits(Executable& executable, const StepInput& input, std::span<float> logits);
 
 }  // namespace sluice::program

@@ -21,15 +21,15 @@ struct Draw {
   float uniform = 0;  ///< in [0, 1)
 };
 
-/// How a step stands to the one that paused (StepInput::pause). Whole: there is none, or it is forgotten.
+/// How a step stands to the one that paused (Step::pause). Whole: there is none, or it is forgotten.
 /// Resumed: it goes on where it was; all of its input is as it was, but for when it is to pause. Aside: a
 /// small step that runs while the other stays paused.
 enum class Turn : uint8_t { Whole, Resumed, Aside };
 
 /// One step's rows. Row r holds token tokens[r] at positions[r] of sequence sequences[r]; it writes its cache
 /// row to slots[r] = page * kPageRows + row in page, and attends to positions 0..positions[r] of its
-/// sequence. A step that begins before the one before it has ended (Executable::begin) may have tokens that
-/// are not known yet: following(i) is what is drawn for that step's output i.
+/// sequence. A step that is submitted before the one before it was collected may have tokens that are not
+/// known yet: following(i) is what is drawn for that step's output i.
 struct StepInput {
   std::span<const int32_t> tokens;     // [rows]
   std::span<const int32_t> positions;  // [rows]
@@ -38,17 +38,7 @@ struct StepInput {
   std::span<const int32_t>
       page_tables;  // [sequences][pages_per_sequence], physical page of each logical page
   int32_t pages_per_sequence = 0;
-  std::span<const int32_t> output_rows;  // [output rows], ascending rows of this step whose logits are wanted
-  std::span<const Draw> draws =
-      {};  // [output rows], what following() means in the next step; empty: default ones
-  /// Once it is true (anybody may set it), nobody wants the step any more: a backend that can ends it between
-  /// two ops, and StepOutput says so. Its rows can then be computed again as though they never had been.
-  const std::atomic<bool>* stop = nullptr;
-  /// Once it is true, or the clock (base/clock.h) has passed pause_ns, a step on an executable that pauses
-  /// does so behind one of its ops, and StepOutput says so.
-  const std::atomic<bool>* pause = nullptr;
-  int64_t pause_ns = std::numeric_limits<int64_t>::max();
-  Turn turn = Turn::Whole;
+  std::span<const int32_t> output_rows;  // [outputs], ascending rows of this step that give something
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   int64_t outputs() const { return static_cast<int64_t>(output_rows.size()); }
@@ -59,6 +49,36 @@ struct StepInput {
   int64_t slot_of(int64_t row, int64_t position) const;
 };
 
+/// What is wanted of an output row.
+struct Want {
+  bool logits = true;
+  bool top = false;     ///< its likeliest tokens
+  bool drawn = false;   ///< a token, drawn by `draw`
+  bool hidden = false;  ///< what the output matrix multiplies
+  /// So many outputs behind this one are rows of the same sequence, whose tokens were drafted: how many of
+  /// them are what is drawn for the rows before them is wanted, too.
+  int32_t drafts = 0;
+  Draw draw = {};
+};
+
+/// A step: its rows, and what is wanted of them.
+struct Step {
+  StepInput input;
+  std::span<const Want> wants = {};  ///< [outputs]; empty: the logits of all
+  bool timed = false;                ///< Executable::fetch_times will be asked when its ops ran
+  Turn turn = Turn::Whole;
+  // Requests, which an executable may ignore.
+  /// Once it is true (anybody may set it), nobody wants the step any more: it may end between two ops, and
+  /// its result says so. Its rows can then be computed again as though they never had been.
+  const std::atomic<bool>* stop = nullptr;
+  /// Once it is true, or the clock (base/clock.h) has passed pause_ns, the step may pause behind one of its
+  /// ops, and its result says so.
+  const std::atomic<bool>* pause = nullptr;
+  int64_t pause_ns = std::numeric_limits<int64_t>::max();
+
+  Want want(int64_t output) const { return wants.empty() ? Want{} : wants[static_cast<size_t>(output)]; }
+};
+
 /// A token and its logit.
 struct Likely {
   float logit = 0;
@@ -67,14 +87,25 @@ struct Likely {
 /// How many of a row's likeliest tokens a step can give.
 inline constexpr int64_t kLikeliest = 64;
 
-/// What a step gives back: one of the two, the other is empty.
-struct StepOutput {
-  std::span<float> logits;  // [output rows, vocabulary]
-  /// [output rows, kLikeliest]: the highest logits first, of equal ones the lower token; token -1 where no
-  /// more are above minus infinity (NaN is not). Only where Executable::finds_likeliest.
-  std::span<Likely> likeliest = {};
-  bool stopped = false;  // StepInput::stop ended it early: it gives nothing
-  bool paused = false;   // it has not ended: nothing yet
+/// What an output row gives: what was wanted of it, or else its logits, from which all but the hidden state
+/// follows (program/derived.h).
+struct RowResult {
+  std::span<const float> logits = {};  ///< [vocabulary]
+  /// [kLikeliest]: the highest logits first, of equal ones the lower token; token -1 where no more are above
+  /// minus infinity (NaN is not).
+  std::span<const Likely> top = {};
+  std::span<const float> hidden = {};
+  int32_t drawn = -1;  ///< -1: not given; rounding may make it another than an exact draw
+  /// Of Want::drafts, how many are right, one behind the other; -1: not given. The token behind them is that
+  /// output's: outputs[i + accepted].drawn.
+  int32_t accepted = -1;
+};
+
+/// What a step gave. Views live until the executable's next submit() or collect().
+struct StepResult {
+  std::span<const RowResult> outputs = {};
+  bool stopped = false;  ///< Step::stop ended it early: it gives nothing
+  bool paused = false;   ///< it has not ended: nothing yet
 };
 
 /// The sizes of a step, for costs: counted when a step ran, assumed in forecasts.

@@ -348,9 +348,8 @@ class LongSequence {
     executable.poke(latent_, count, latent);
     executable.poke(key_, count, key);
     executable.poke(q_, count, q);
-    program::StepOutput output;
     const int32_t pages = beginning ? 1 : static_cast<int32_t>(pages_.size());
-    executable.run({zeroes, positions, sequences, slots, pages_, pages, {}}, output);
+    run_step(executable, {.input = {zeroes, positions, sequences, slots, pages_, pages, {}}});
   }
 
   int64_t width_;

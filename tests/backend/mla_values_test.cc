@@ -66,9 +66,7 @@ std::vector<float> values_of(const CaseRun& run, Executable& executable, const C
   }
   run.poke_inputs(executable);  // what a step made may lie where they were
   const TensorId id = run.program().output();
-  std::vector<float> first_heads(run.elements(id));
-  StepOutput output{first_heads};
-  executable.run({tokens, positions, sequences, slots, table, kPages, outputs}, output);
+  run_step(executable, {.input = {tokens, positions, sequences, slots, table, kPages, outputs}});
   std::vector<float> values(run.elements(id) / kMostRows * outputs.size());
   executable.peek(id, static_cast<int64_t>(outputs.size()), values);
   return values;

@@ -53,9 +53,7 @@ std::vector<float> turn(Backend& backend, const RopeParams& params, std::span<co
   const auto executable = backend.compile(program, WeightBytes(program.tensors().size()), {kRows, kRows, 1});
   executable->poke(x, kRows, in);
   const std::vector<int32_t> zeros(kRows, 0);
-  std::vector<float> logits(static_cast<size_t>(kRows * kDims));
-  StepOutput output{logits};
-  executable->run({zeros, kPositions, zeros, zeros, zeros, 1, {}}, output);
+  run_step(*executable, {.input = {zeros, kPositions, zeros, zeros, zeros, 1, {}}});
   std::vector<float> turned(in.size());
   executable->peek(y, kRows, turned);
   return turned;

@@ -124,8 +124,7 @@ TEST_P(SmallTest, RouteGivesDistinctExpertsToRowsThatAreNotNumbers) {
         logits[3 * kExperts + i] = static_cast<float>(i);  // and a mixed one
       executable->poke(route.logits.id, 4, logits);
       const std::vector<int32_t> zeroes(4, 0), rows{0, 1, 2, 3};
-      program::StepOutput output;
-      executable->run({zeroes, rows, zeroes, rows, zeroes, 1, {}}, output);
+      run_step(*executable, {.input = {zeroes, rows, zeroes, rows, zeroes, 1, {}}});
       std::vector<float> ids(4 * kUsed);
       executable->peek(op.ids.id, 4, ids);
       for (size_t r = 0; r < 4; ++r) {

@@ -80,12 +80,11 @@ TEST_F(TiledProduct, OfManyRowsIsThatOfFew) {
                     5);
         const auto backend = make_cpu_backend({.threads = 1, .isa = cpu::Isa::Amx});
         const auto executable = run.compile(*backend);
-        std::vector<float> all(static_cast<size_t>(rows * kSomeOutputs)), logits(all);
-        StepOutput output{logits};
-        executable->run(run.step(), output);
+        std::vector<float> all(static_cast<size_t>(rows * kSomeOutputs));
+        run_step(*executable, {.input = run.step()});
         executable->peek(run.results()[0], rows, all);
         run.poke_inputs(*executable);
-        executable->run(run.step().part(0, few), output);
+        run_step(*executable, {.input = run.step().part(0, few)});
         std::vector<float> some(static_cast<size_t>(few * kSomeOutputs));
         executable->peek(run.results()[0], few, some);
         all.resize(some.size());

@@ -26,10 +26,8 @@ class Spoilt : public Executable {
  public:
   Spoilt(std::unique_ptr<Executable> right, TensorId tensor, size_t element, float value)
       : right_(std::move(right)), tensor_(tensor), element_(element), value_(value) {}
-  void run(const StepInput& input, StepOutput& output) override { right_->run(input, output); }
-  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
-    right_->run_timed(input, output, times);
-  }
+  Ticket submit(const Step& step) override { return right_->submit(step); }
+  StepResult collect(Ticket ticket) override { return right_->collect(ticket); }
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
     right_->peek(id, rows, values);
     if (id == tensor_) values[element_] = value_;
@@ -90,10 +88,8 @@ class HalvesExecutable : public Executable {
  public:
   HalvesExecutable(std::unique_ptr<Executable> right, float factor)
       : right_(std::move(right)), factor_(factor) {}
-  void run(const StepInput& input, StepOutput& output) override { right_->run(input, output); }
-  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
-    right_->run_timed(input, output, times);
-  }
+  Ticket submit(const Step& step) override { return right_->submit(step); }
+  StepResult collect(Ticket ticket) override { return right_->collect(ticket); }
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
     right_->peek(id, rows, values);
     for (float& value : values) value *= factor_;

@@ -216,14 +216,14 @@ TEST(DraftPace, StepsThatAreHeldUpMisleadLittle) {
 class Reciter : public test::Speaker {
  public:
   Reciter(std::string text, int64_t prompt) : text_(std::move(text)), prompt_(prompt) {}
-  void run(const program::StepInput& input, program::StepOutput& output) override {
+  void run(const program::Step& step, Said& said) override {
+    const program::StepInput& input = step.input;
     ++steps;
     rows += input.rows();
     most_outputs = std::max(most_outputs, input.outputs());
-    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
     for (int64_t i = 0; i < input.outputs(); ++i) {
       const auto row = static_cast<size_t>(input.output_rows[static_cast<size_t>(i)]);
-      put(output, i, text_, static_cast<size_t>(input.positions[row] + 1 - prompt_));
+      put(said, i, text_, static_cast<size_t>(input.positions[row] + 1 - prompt_));
     }
   }
   int64_t steps = 0, rows = 0, most_outputs = 0;

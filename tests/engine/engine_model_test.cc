@@ -24,6 +24,7 @@
 #include "support/ahead_executable.h"
 #include "support/recorder.h"
 #include "support/small_model.h"
+#include "support/wrapped_executable.h"
 
 namespace sluice::engine {
 namespace {
@@ -35,6 +36,26 @@ const char* const kTales = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
 /// tiles from 12 on (docs/house.md, the CPU backend).
 constexpr int64_t kFewRows = 11;
 
+/// How executables keep the contract of stepping: as the CPU's does, with the obligatory alone, or with all
+/// that may be wanted.
+enum class Stepping : uint8_t { Cpu, Minimal, Full };
+
+void PrintTo(Stepping stepping, std::ostream* out) {
+  *out << (stepping == Stepping::Cpu ? "Cpu" : stepping == Stepping::Minimal ? "Minimal" : "Full");
+}
+
+std::unique_ptr<program::Executable> wrapped(Stepping stepping, std::unique_ptr<program::Executable> of) {
+  if (stepping == Stepping::Minimal) return std::make_unique<test::MinimalExecutable>(std::move(of));
+  if (stepping == Stepping::Full) return std::make_unique<test::FullExecutable>(std::move(of));
+  return of;
+}
+
+class EngineModel : public testing::TestWithParam<Stepping> {};
+
+INSTANTIATE_TEST_SUITE_P(Steppings, EngineModel,
+                         testing::Values(Stepping::Cpu, Stepping::Minimal, Stepping::Full),
+                         testing::PrintToStringParamName());
+
 /// A model compiled for an engine's options.
 struct Served {
   model::Model model;
@@ -43,17 +64,18 @@ struct Served {
   std::unique_ptr<program::Backend> backend;
   std::unique_ptr<program::Executable> executable;
 
-  Served(const std::string& path, const EngineOptions& given, bool batch_invariant, int64_t aside_rows = 0)
+  Served(Stepping stepping, const std::string& path, const EngineOptions& given, bool batch_invariant,
+         int64_t aside_rows = 0)
       : model(model::Model::load(path)),
         tokenizer(model::load_tokenizer(model.file)),
         options(given),
         backend(backend::make_cpu_backend({.threads = 2})) {
-    executable = backend->compile(model.program, model.weights,
-                                  {.max_rows = options.max_rows,
-                                   .max_outputs = options.outputs(),
-                                   .cache_pages = options.pages,
-                                   .batch_invariant = batch_invariant,
-                                   .aside_rows = aside_rows});
+    executable = wrapped(stepping, backend->compile(model.program, model.weights,
+                                                    {.max_rows = options.max_rows,
+                                                     .max_outputs = options.outputs(),
+                                                     .cache_pages = options.pages,
+                                                     .batch_invariant = batch_invariant,
+                                                     .aside_rows = aside_rows}));
   }
 };
 
@@ -70,7 +92,7 @@ void fill(Batch& batch, int32_t sequence, std::span<const int32_t> pages, int32_
 // would have.
 TEST(GivenUpSteps, LeaveNoTrace) {
   const EngineOptions options{.context = 512, .max_sequences = 1, .max_rows = 64, .pages = 8};
-  Served served(kTales, options, false);
+  Served served(Stepping::Cpu, kTales, options, false);
   Batch batch(64, 1, 8);
   const int32_t pages[] = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto columns = static_cast<size_t>(served.model.program[served.model.program.output()].columns());
@@ -79,26 +101,25 @@ TEST(GivenUpSteps, LeaveNoTrace) {
     std::vector<float> row(columns);
     for (int32_t position = 0; position < 128; position += 64) {
       fill(batch, 0, pages, position, position + 64, 7);
-      program::StepInput input = batch.input();
-      program::StepOutput output{.logits = row};
+      program::Step step = batch.step();
       std::atomic<bool> stop = false;
-      input.stop = &stop;
+      step.stop = &stop;
       for (int i = 0; i < before; ++i) {
         std::thread late([&] {
           std::this_thread::sleep_for(std::chrono::microseconds(200 * i));
           stop = true;
         });
-        served.executable->run(input, output);
+        run_step(*served.executable, step);
         late.join();
         if (i == 0) {
           stop = true;
-          served.executable->run(input, output);
-          EXPECT_TRUE(output.stopped);
+          EXPECT_TRUE(run_step(*served.executable, step).stopped);
         }
         stop = false;
       }
-      served.executable->run(input, output);
-      EXPECT_FALSE(output.stopped);
+      const program::StepResult result = run_step(*served.executable, step);
+      EXPECT_FALSE(result.stopped);
+      std::ranges::copy(result.outputs[0].logits, row.begin());
     }
     return row;
   };
@@ -111,8 +132,7 @@ TEST(GivenUpSteps, LeaveNoTrace) {
 TEST(PausedSteps, AndThoseAsideChangeNothing) {
   constexpr int64_t kAside = 16;
   const EngineOptions options{.context = 512, .max_sequences = 2, .max_rows = 64, .pages = 16};
-  Served served(kTales, options, false, kAside);
-  const auto columns = static_cast<size_t>(served.model.program[served.model.program.output()].columns());
+  Served served(Stepping::Cpu, kTales, options, false, kAside);
   Batch batch(64, 2, 8), other(kAside, 2, 8);
   const int32_t pages[] = {0, 1, 2, 3, 4, 5, 6, 7}, other_pages[] = {8, 9, 10, 11, 12, 13, 14, 15};
   using Rows = std::vector<std::vector<float>>;
@@ -125,25 +145,25 @@ TEST(PausedSteps, AndThoseAsideChangeNothing) {
       const int32_t rows = 1 + next % 3 * 7;
       fill(other, 1, other_pages, next, next + rows, 11);
       next += rows;
-      program::StepInput input = other.input();
-      input.turn = turn;
-      program::StepOutput output{.logits = out.second.emplace_back(columns)};
-      served.executable->run(input, output);
-      EXPECT_FALSE(output.paused || output.stopped);
+      program::Step step = other.step();
+      step.turn = turn;
+      const program::StepResult result = run_step(*served.executable, step);
+      EXPECT_FALSE(result.paused || result.stopped);
+      out.second.emplace_back(result.outputs[0].logits.begin(), result.outputs[0].logits.end());
     };
     const std::atomic<bool> pause = pauses;
     for (int32_t position = 0; position < 128; position += 64) {
       fill(batch, 0, pages, position, position + 64, 7);
-      program::StepInput input = batch.input();
-      input.pause = &pause;
-      program::StepOutput output{.logits = out.first.emplace_back(columns)};
-      served.executable->run(input, output);
-      EXPECT_EQ(output.paused, pauses);
-      for (input.turn = program::Turn::Resumed; output.paused;) {
+      program::Step step = batch.step();
+      step.pause = &pause;
+      program::StepResult result = run_step(*served.executable, step);
+      EXPECT_EQ(result.paused, pauses);
+      for (step.turn = program::Turn::Resumed; result.paused;) {
         if (std::ssize(out.second) < others) step_aside(program::Turn::Aside);
-        served.executable->run(input, output);
+        result = run_step(*served.executable, step);
       }
-      EXPECT_FALSE(output.stopped);
+      EXPECT_FALSE(result.stopped);
+      out.first.emplace_back(result.outputs[0].logits.begin(), result.outputs[0].logits.end());
     }
     while (std::ssize(out.second) < others) step_aside(program::Turn::Whole);
     return out;
@@ -158,8 +178,8 @@ TEST(PausedSteps, TakeTheMemoryThatIsPlannedForThem) {
   int64_t planned[2] = {}, taken[2] = {};
   for (const bool pauses : {false, true}) {
     const int64_t aside_rows = pauses ? 128 : 0;
-    const Served served(kTales, options, false, aside_rows);
-    EXPECT_EQ(served.executable->aside_rows(), aside_rows);
+    const Served served(Stepping::Cpu, kTales, options, false, aside_rows);
+    EXPECT_EQ(served.executable->facts().aside_rows, aside_rows);
     planned[pauses] = served.backend
                           ->memory_needs(served.model.program, {.max_rows = options.max_rows,
                                                                 .max_outputs = options.max_sequences,
@@ -244,24 +264,34 @@ void expect_same_together(Served& served, const std::vector<Request>& requests,
   }
 }
 
-TEST(EngineModel, NeighboursAndCachedPrefixesChangeNothingInStepsOfFewRows) {
-  Served served(kTales, {.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60}, false);
+/// Serves by steps that begin ahead what it served without; `eager`: they run at once
+/// (support/ahead_executable.h).
+test::AheadExecutable& run_ahead(Served& served, bool eager) {
+  auto ahead = std::make_unique<test::AheadExecutable>(std::move(served.executable), eager);
+  test::AheadExecutable& out = *ahead;
+  served.executable = std::move(ahead);
+  return out;
+}
+
+TEST_P(EngineModel, NeighboursAndCachedPrefixesChangeNothingInStepsOfFewRows) {
+  Served served(GetParam(), kTales, {.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60},
+                false);
   const auto all = requests(served.tokenizer, 40);
   expect_same_together(served, all, one_by_one(served, all));
 }
 
-TEST(EngineModel, StepsThatPauseChangeNothing) {
+TEST_P(EngineModel, StepsThatPauseChangeNothing) {
   // Long steps of as many rows as they all have, which pause as soon as they can.
   const EngineOptions options{
       .context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60, .max_itl_ms = 0.1};
-  Served served(kTales, options, false, kFewRows - 1);
+  Served served(GetParam(), kTales, options, false, kFewRows - 1);
   const auto all = requests(served.tokenizer, 40);
   expect_same_together(served, all, one_by_one(served, all));
 }
 
-TEST(EngineModel, DraftsChangeNothing) {
+TEST_P(EngineModel, DraftsChangeNothing) {
   EngineOptions options{.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60};
-  Served plain(kTales, options, false);
+  Served plain(GetParam(), kTales, options, false);
   auto all = requests(plain.tokenizer, 120);
   for (size_t i : {0, 3}) {  // a text that repeats itself, by a model that likes to
     Request again = all[i];
@@ -275,7 +305,7 @@ TEST(EngineModel, DraftsChangeNothing) {
   for (const int64_t drafts : {1, 3, 7}) {
     options.draft_tokens = drafts;
     options.timeless_drafts = true;
-    Served drafting(kTales, options, false);
+    Served drafting(GetParam(), kTales, options, false);
     Engine engine(*drafting.executable, drafting.tokenizer, drafting.options);
     for (size_t i = 0; i < all.size(); ++i) {
       const auto listener = std::make_shared<Recorder>();
@@ -288,28 +318,35 @@ TEST(EngineModel, DraftsChangeNothing) {
     EXPECT_TRUE(engine.drain(10));
   }
   options.draft_tokens = 7;
-  Served drafting(kTales, options, false);
+  Served drafting(GetParam(), kTales, options, false);
   expect_same_together(drafting, all, alone);
   // With too few pages for all of them, and in long steps, too.
   options.pages = 20, options.max_itl_ms = 0.1;
-  Served tight(kTales, options, false, kFewRows - 1);
+  Served tight(GetParam(), kTales, options, false, kFewRows - 1);
   expect_same_together(tight, all, alone);
+  // A step with drafts is none that another one follows ahead.
+  options.pages = 60;
+  Served ahead(GetParam(), kTales, options, false);
+  run_ahead(ahead, false);
+  expect_same_together(ahead, all, alone);
 }
 
-TEST(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {
-  Served served(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60}, true);
+TEST_P(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {
+  Served served(GetParam(), kTales, {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60},
+                true);
   const auto all = requests(served.tokenizer, 40);
   const auto alone = one_by_one(served, all);
   expect_same_together(served, all, alone);
-  Served narrow(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 7, .pages = 60}, true);
+  Served narrow(GetParam(), kTales, {.context = 1024, .max_sequences = 6, .max_rows = 7, .pages = 60}, true);
   EXPECT_EQ(one_by_one(narrow, all), alone) << "however the prompts are cut";
-  Served pausing(kTales, {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60, .max_itl_ms = 5},
-                 true, 32);
+  Served pausing(GetParam(), kTales,
+                 {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60, .max_itl_ms = 5}, true,
+                 32);
   expect_same_together(pausing, all, alone);
 }
 
 /// Random weights give near-ties everywhere.
-TEST(EngineModel, BatchInvariantHoldsForASyntheticGlmFile) {
+TEST_P(EngineModel, BatchInvariantHoldsForASyntheticGlmFile) {
   const std::string path =
       std::filesystem::temp_directory_path() / ("engine-" + std::to_string(::getpid()) + ".gguf");
   test::write_small_model("glm-4.7-flash", "q4_0", path);
@@ -330,7 +367,7 @@ TEST(EngineModel, BatchInvariantHoldsForASyntheticGlmFile) {
     return out;
   };
   {
-    Served served(path, options, true);
+    Served served(GetParam(), path, options, true);
     const auto all = random_requests(served.tokenizer);
     expect_same_together(served, all, one_by_one(served, all));
   }
@@ -338,10 +375,11 @@ TEST(EngineModel, BatchInvariantHoldsForASyntheticGlmFile) {
 }
 
 /// Not a check of speed: says what the one order costs on this machine.
-TEST(EngineModel, SaysWhatBatchInvariantCosts) {
+TEST_P(EngineModel, SaysWhatBatchInvariantCosts) {
   double seconds[2] = {};
   for (const bool invariant : {false, true}) {
-    Served served(kTales, {.context = 1024, .max_sequences = 1, .max_rows = 512, .pages = 16}, invariant);
+    Served served(GetParam(), kTales, {.context = 1024, .max_sequences = 1, .max_rows = 512, .pages = 16},
+                  invariant);
     Request request{.prompt = std::vector<int32_t>(1000, 300), .max_tokens = 1, .use_cache = false};
     Engine engine(*served.executable, served.tokenizer, served.options);
     double best = 1e9;
@@ -357,8 +395,9 @@ TEST(EngineModel, SaysWhatBatchInvariantCosts) {
   EXPECT_GT(seconds[0], 0);
 }
 
-TEST(EngineModel, PreemptionChangesNoText) {
-  Served served(kTales, {.context = 512, .max_sequences = 4, .max_rows = kFewRows, .pages = 9}, false);
+TEST_P(EngineModel, PreemptionChangesNoText) {
+  Served served(GetParam(), kTales, {.context = 512, .max_sequences = 4, .max_rows = kFewRows, .pages = 9},
+                false);
   std::vector<Request> all;
   for (uint64_t i = 0; i < 6; ++i) {
     Request request{
@@ -383,8 +422,9 @@ TEST(EngineModel, PreemptionChangesNoText) {
   EXPECT_EQ(engine.stats().preemptions_total, preemptions);
 }
 
-TEST(EngineModel, SeveralAnswersToOnePromptReadItOnce) {
-  Served served(kTales, {.context = 1024, .max_sequences = 8, .max_rows = kFewRows, .pages = 60}, false);
+TEST_P(EngineModel, SeveralAnswersToOnePromptReadItOnce) {
+  Served served(GetParam(), kTales, {.context = 1024, .max_sequences = 8, .max_rows = kFewRows, .pages = 60},
+                false);
   const auto prompt = requests(served.tokenizer, 1)[1].prompt;
   ASSERT_GT(prompt.size(), 129u);
   Engine engine(*served.executable, served.tokenizer, served.options);
@@ -418,18 +458,10 @@ std::vector<Request> plain_requests(const text::Tokenizer& tokenizer) {
   return out;
 }
 
-/// Serves by steps that begin ahead what it served without; `eager`: they run at once
-/// (support/ahead_executable.h).
-test::AheadExecutable& run_ahead(Served& served, bool eager) {
-  auto ahead = std::make_unique<test::AheadExecutable>(std::move(served.executable), eager);
-  test::AheadExecutable& out = *ahead;
-  served.executable = std::move(ahead);
-  return out;
-}
-
-TEST(EngineModel, StepsThatBeginAheadChangeNothing) {
+TEST_P(EngineModel, StepsThatBeginAheadChangeNothing) {
   for (const bool eager : {false, true}) {
-    Served served(kTales, {.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60}, false);
+    Served served(GetParam(), kTales,
+                  {.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60}, false);
     const auto plain = plain_requests(served.tokenizer), mixed = requests(served.tokenizer, 40);
     const auto plain_alone = one_by_one(served, plain), mixed_alone = one_by_one(served, mixed);
     test::AheadExecutable& executable = run_ahead(served, eager);
@@ -439,8 +471,9 @@ TEST(EngineModel, StepsThatBeginAheadChangeNothing) {
   }
 }
 
-TEST(EngineModel, StepsThatBeginAheadSurvivePreemption) {
-  Served served(kTales, {.context = 512, .max_sequences = 4, .max_rows = kFewRows, .pages = 9}, false);
+TEST_P(EngineModel, StepsThatBeginAheadSurvivePreemption) {
+  Served served(GetParam(), kTales, {.context = 512, .max_sequences = 4, .max_rows = kFewRows, .pages = 9},
+                false);
   std::vector<Request> all;
   for (int i = 0; i < 6; ++i) {
     all.push_back(
@@ -451,7 +484,7 @@ TEST(EngineModel, StepsThatBeginAheadSurvivePreemption) {
   }
   const auto alone = one_by_one(served, all);
   for (const bool eager : {false, true}) {
-    Served again(kTales, served.options, false);
+    Served again(GetParam(), kTales, served.options, false);
     const test::AheadExecutable& executable = run_ahead(again, eager);
     Engine engine(*again.executable, again.tokenizer, again.options);
     std::vector<std::shared_ptr<Recorder>> listeners;
@@ -464,8 +497,9 @@ TEST(EngineModel, StepsThatBeginAheadSurvivePreemption) {
   }
 }
 
-TEST(EngineModel, WhoeverComesIsAdmittedThoughStepsBeginAhead) {
-  Served served(kTales, {.context = 4096, .max_sequences = 2, .max_rows = kFewRows, .pages = 130}, false);
+TEST_P(EngineModel, WhoeverComesIsAdmittedThoughStepsBeginAhead) {
+  Served served(GetParam(), kTales, {.context = 4096, .max_sequences = 2, .max_rows = kFewRows, .pages = 130},
+                false);
   run_ahead(served, true);
   Engine engine(*served.executable, served.tokenizer, served.options);
   Request endless{.prompt = {1, 2, 3}, .max_tokens = -1, .ignore_end = true};
@@ -488,11 +522,11 @@ TEST(EngineModel, WhoeverComesIsAdmittedThoughStepsBeginAhead) {
   EXPECT_EQ(first->wait().finish, Finish::Cancelled);
 }
 
-TEST(EngineModel, ManyStreamsWithRandomCancels) {
+TEST_P(EngineModel, ManyStreamsWithRandomCancels) {
   // As they are; with steps that begin ahead; with steps that pause.
   for (const int kind : {0, 1, 2}) {
     const bool ahead = kind == 1, pausing = kind == 2;
-    Served served(kTales,
+    Served served(GetParam(), kTales,
                   {.context = 512,
                    .max_sequences = 16,
                    .max_rows = 64,

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -30,12 +31,12 @@ using test::Recorder;
 class Endless : public test::Script {
  public:
   Endless() : Script("") {}
-  void run(const program::StepInput& input, program::StepOutput& output) override {
+  void run(const program::Step& step, Said& said) override {
     if (hold) go.acquire();
     if (fails) throw Error("the device is gone");
-    rows += input.rows();
-    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
-    for (int64_t i = 0; i < input.outputs(); ++i) output.logits[static_cast<size_t>(i) * 257 + 'a'] = 50.0f;
+    rows += step.input.rows();
+    for (int64_t i = 0; i < step.input.outputs(); ++i)
+      said.logits[static_cast<size_t>(i) * 257 + 'a'] = 50.0f;
   }
   std::atomic<bool> hold = false, fails = false;
   std::atomic<int64_t> rows = 0;
@@ -93,36 +94,40 @@ TEST(Engine, AnswersAndCounts) {
   EXPECT_EQ(stats.slots.size(), 4u);
 }
 
-/// Says letters by their likeliest tokens where it is asked for those, and counts how often it was.
+/// Says l by a row's likeliest tokens where these are wanted, and counts how often they were; where logits
+/// are, r, or beside others' likeliest tokens the output's number. Then all rows give logits, unless it
+/// `mixes`.
 class Finder : public test::Script {
  public:
-  Finder() : Script("") {}
-  bool finds_likeliest() const override { return true; }
-  void run(const program::StepInput& input, program::StepOutput& output) override {
-    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
-    std::fill(output.likeliest.begin(), output.likeliest.end(), program::Likely{});
-    for (int64_t i = 0; i < input.outputs(); ++i) {
-      if (output.likeliest.empty()) {
-        output.logits[static_cast<size_t>(i) * 257 + 'r'] = 50.0f, ++whole_rows;
+  explicit Finder(bool mixes = false) : Script(""), mixes_(mixes) {}
+  program::Facts facts() const override { return {.top = true}; }
+  program::Ticket submit(const program::Step& step) override {
+    const auto count = static_cast<size_t>(step.input.outputs());
+    const auto whole =
+        static_cast<size_t>(std::ranges::count_if(step.wants, [](const auto& want) { return want.logits; }));
+    rows_.assign(count, {});
+    logits_.assign(count * 257, 0.0f);
+    for (size_t i = 0; i < count; ++i) {
+      if (step.wants[i].logits || (whole > 0 && !mixes_)) {
+        logits_[i * 257 + (mixes_ && whole < count ? '0' + i : 'r')] = 50.0f, ++whole_rows;
+        rows_[i].logits = std::span(logits_).subspan(i * 257, 257);
       } else {
-        output.likeliest[static_cast<size_t>(i * program::kLikeliest)] = {50.0f, 'l'}, ++lists;
+        EXPECT_TRUE(step.wants[i].top);
+        rows_[i].top = kLetter, ++lists;
       }
     }
+    return {};
   }
+  program::StepResult collect(program::Ticket) override { return {.outputs = rows_}; }
   std::atomic<int> whole_rows = 0, lists = 0;
-};
 
-/// And brings the logits of some outputs afterwards, which say their numbers.
-class Keeper : public Finder {
- public:
-  bool keeps_logits() const override { return true; }
-  void fetch_logits(std::span<const int32_t> outputs, std::span<float> logits) override {
-    ASSERT_EQ(logits.size(), outputs.size() * 257);
-    std::fill(logits.begin(), logits.end(), 0.0f);
-    for (size_t i = 0; i < outputs.size(); ++i, ++fetched)
-      logits[i * 257 + '0' + static_cast<size_t>(outputs[i])] = 50.0f;
-  }
-  int fetched = 0;
+ protected:
+  static constexpr std::array<program::Likely, program::kLikeliest> kLetter = {{{50.0f, 'l'}}};
+
+ private:
+  bool mixes_;
+  std::vector<float> logits_;
+  std::vector<program::RowResult> rows_;
 };
 
 TEST(Engine, AsksForTheLikeliestTokensWhereTheySuffice) {
@@ -167,15 +172,13 @@ TEST(Engine, BringsLogitsForThoseAnswersAloneThatNeedThem) {
     for (const auto& listener : listeners) all += listener->text + " ";
     return all;
   };
-  Keeper keeper;
-  EXPECT_EQ(said(keeper, {1, 3}), "lll 111 lll 333 ");
-  EXPECT_EQ(keeper.fetched, 6);
-  EXPECT_EQ(keeper.lists, 12);
-  EXPECT_EQ(keeper.whole_rows, 0);
-  EXPECT_EQ(said(keeper, {0, 1, 2, 3}), "rrr rrr rrr rrr ");
-  EXPECT_EQ(keeper.fetched, 6);
+  Finder mixing(true);
+  EXPECT_EQ(said(mixing, {1, 3}), "lll 111 lll 333 ");
+  EXPECT_EQ(mixing.whole_rows, 6);
+  EXPECT_EQ(mixing.lists, 6);
+  EXPECT_EQ(said(mixing, {0, 1, 2, 3}), "rrr rrr rrr rrr ");
   Finder finder;
-  EXPECT_EQ(said(finder, {2}), "rrr rrr rrr rrr ") << "it keeps no logits";
+  EXPECT_EQ(said(finder, {2}), "rrr rrr rrr rrr ") << "it gives logits of all or of none";
 }
 
 TEST(Engine, RefusesWhatMakesNoSense) {
@@ -237,23 +240,23 @@ TEST(Engine, ACancelledPromptStopsAfterItsChunk) {
 /// Its steps with rows of prompts last until they are given up, once `patient`.
 class GivenUp : public Endless {
  public:
-  void run(const program::StepInput& input, program::StepOutput& output) override {
-    const bool reads = input.outputs() < input.rows();
+  void run(const program::Step& step, Said& said) override {
+    const bool reads = step.input.outputs() < step.input.rows();
     if (patient && reads) {
-      if (input.stop == nullptr) {
+      if (step.stop == nullptr) {
         ++may_not;
       } else {
         waits = true;
-        for (int i = 0; i < 12'000 && !*input.stop; ++i)
+        for (int i = 0; i < 12'000 && !*step.stop; ++i)
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
         waits = false;
-        output.stopped = *input.stop;
-        EXPECT_TRUE(output.stopped) << "nobody gave the step up";
+        said.stopped = *step.stop;
+        EXPECT_TRUE(said.stopped) << "nobody gave the step up";
         ++stopped;
         return;
       }
     }
-    Endless::run(input, output);
+    Endless::run(step, said);
   }
   std::atomic<bool> patient = true, waits = false;
   std::atomic<int> stopped = 0, may_not = 0;
@@ -325,9 +328,9 @@ TEST(Engine, ASecondStepInARowIsNotGivenUpBesideAnswers) {
 /// Does something during every step.
 class Watched : public Endless {
  public:
-  void run(const program::StepInput& input, program::StepOutput& output) override {
+  void run(const program::Step& step, Said& said) override {
     during();
-    Endless::run(input, output);
+    Endless::run(step, said);
   }
   std::function<void()> during;
 };
@@ -365,31 +368,31 @@ TEST(Engine, StoppingGivesUpTheStepThatRuns) {
 /// more.
 class Pausing : public Endless {
  public:
-  int64_t aside_rows() const override { return 8; }
-  void run(const program::StepInput& input, program::StepOutput& output) override {
-    output.paused = output.stopped = false;
-    if (input.turn == program::Turn::Aside) {
-      EXPECT_LE(input.rows(), aside_rows());
+  program::Facts facts() const override { return {.aside_rows = 8}; }
+  void run(const program::Step& step, Said& said) override {
+    const program::StepInput& input = step.input;
+    if (step.turn == program::Turn::Aside) {
+      EXPECT_LE(input.rows(), facts().aside_rows);
       ++asides;
-      return Endless::run(input, output);
+      return Endless::run(step, said);
     }
-    if (input.rows() <= aside_rows()) return Endless::run(input, output);
-    if (input.turn == program::Turn::Whole) {
+    if (input.rows() <= facts().aside_rows) return Endless::run(step, said);
+    if (step.turn == program::Turn::Whole) {
       left_ = 20, positions_ = {input.positions.begin(), input.positions.end()};
     } else {
       EXPECT_TRUE(std::ranges::equal(input.positions, positions_));
     }
     for (in_long_step = true; left_ > 0;) {
-      if (*input.stop) {
-        output.stopped = true, ++stopped, left_ = 0;
+      if (*step.stop) {
+        said.stopped = true, ++stopped, left_ = 0;
         return;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       if (!endless) --left_;
-      output.paused = left_ > 0 && (*input.pause || now_ns() > input.pause_ns);
-      if (output.paused) return;
+      said.paused = left_ > 0 && (*step.pause || now_ns() > step.pause_ns);
+      if (said.paused) return;
     }
-    Endless::run(input, output);
+    Endless::run(step, said);
   }
   void wait_for_a_long_step() const {
     while (!in_long_step) std::this_thread::yield();
@@ -550,17 +553,20 @@ TEST(Engine, ADeviceThatFailsEndsEverythingWithAnError) {
 /// Takes steps ahead, and fails at the end of the third while a fourth has begun.
 class BreaksAhead : public Finder {
  public:
-  bool runs_ahead() const override { return true; }
-  void begin(const program::StepInput& input) override {
-    EXPECT_EQ(input.outputs(), 1);
-    ++begun;
+  program::Facts facts() const override { return {.steps_in_flight = 2, .top = true, .drawn = true}; }
+  program::Ticket submit(const program::Step& step) override {
+    EXPECT_EQ(step.input.outputs(), 1);
+    return program::Ticket{static_cast<uint64_t>(++begun)};
   }
-  void end(std::span<program::Likely> likeliest, std::span<int32_t> drawn) override {
+  program::StepResult collect(program::Ticket ticket) override {
     if (ended == 2) throw Error("the device is gone");
-    ++ended;
-    likeliest[0] = {50.0f, 'l'}, drawn[0] = 'l';
+    EXPECT_EQ(static_cast<int>(ticket), ++ended);
+    return {.outputs = {&row_, 1}};
   }
   std::atomic<int> begun = 0, ended = 0;
+
+ private:
+  program::RowResult row_{.top = kLetter, .drawn = 'l'};
 };
 
 TEST(Engine, ADeviceThatFailsWithAStepAheadEndsEverythingWithAnError) {

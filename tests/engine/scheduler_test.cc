@@ -16,6 +16,28 @@ namespace {
 using program::kPageRows;
 using Tokens = std::vector<int32_t>;
 
+/// A scheduler with its sequences, by the numbers of their requests.
+class Owner : public Scheduler {
+ public:
+  using Scheduler::Scheduler;
+  void add(RequestId id, Tokens prompt, const std::string& client, bool use_cache = true) {
+    Sequence& own = sequences_[id];
+    own.id = id, own.client = client, own.tokens = std::move(prompt), own.use_cache = use_cache;
+    Scheduler::add(own);
+  }
+  void remove(RequestId id) {
+    Scheduler::remove(sequences_.at(id));
+    sequences_.erase(id);
+  }
+  void append(RequestId id, int32_t token) { Scheduler::append(sequences_.at(id), token); }
+  void draft(RequestId id, int64_t tokens) { sequences_.at(id).drafted = tokens; }
+  void accept(RequestId id) { Scheduler::accept(sequences_.at(id)); }
+  const Sequence& sequence(RequestId id) const { return sequences_.at(id); }
+
+ private:
+  std::map<RequestId, Sequence> sequences_;
+};
+
 /// A number that says what all the tokens up to a position are: what a row of the cache depends on.
 uint64_t chain(uint64_t before, int32_t token) {
   uint64_t z = before * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(token) + 1;
@@ -118,8 +140,8 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
   // Shallow steps have a quarter of the rows: fewer than there are sequences in some shapes, 0 (all) in one.
-  Scheduler scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4,
-                       shape.aside_rows, 0, shape.draft_tokens + 1});
+  Owner scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4,
+                   shape.aside_rows, 0, shape.draft_tokens + 1});
   Drafts drafts;  // for the next step
   Device device(shape.pages, drafts);
 
@@ -207,7 +229,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       check_plan(scheduler, chunks, shape.max_rows, false, shape.draft_tokens + 1);
       if (testing::Test::HasFatalFailure()) return;
       scheduler.check();
-      for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
+      for (const Sequence* one : scheduler.admitted()) cached += one->cached_tokens;
       device.run(chunks);
       if (testing::Test::HasFatalFailure()) return;
       long_steps += scheduler.long_step();
@@ -217,7 +239,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       const auto aside = scheduler.plan_aside();
       check_plan(scheduler, aside, shape.aside_rows, true, shape.draft_tokens + 1);
       if (testing::Test::HasFatalFailure()) return;
-      for (const RequestId id : scheduler.admitted()) cached += scheduler.sequence(id).cached_tokens;
+      for (const Sequence* one : scheduler.admitted()) cached += one->cached_tokens;
       device.run(aside);
       if (testing::Test::HasFatalFailure()) return;
       asides += !aside.empty();
@@ -262,7 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// Runs until nothing is left; every answer has `answer` tokens. Returns the requests in the order of their
 /// ends.
-std::vector<RequestId> run_all(Scheduler& scheduler, int64_t answer) {
+std::vector<RequestId> run_all(Owner& scheduler, int64_t answer) {
   std::vector<RequestId> order;
   std::map<RequestId, int64_t> written;
   while (true) {
@@ -284,7 +306,7 @@ std::vector<RequestId> run_all(Scheduler& scheduler, int64_t answer) {
 }
 
 TEST(Scheduler, ClientsTakeTurns) {
-  Scheduler scheduler({256, 1, 64, 4, 0.1});
+  Owner scheduler({256, 1, 64, 4, 0.1});
   for (RequestId id = 1; id <= 4; ++id) scheduler.add(id, Tokens(10, static_cast<int32_t>(id)), "busy");
   scheduler.add(5, Tokens(10, 5), "calm");
   scheduler.add(6, Tokens(10, 6), "third");
@@ -292,7 +314,7 @@ TEST(Scheduler, ClientsTakeTurns) {
 }
 
 TEST(Scheduler, DeepPromptsAreReadInLargerSteps) {
-  Scheduler scheduler({16384, 2, 2048, 512, 0.1, 512});
+  Owner scheduler({16384, 2, 2048, 512, 0.1, 512});
   scheduler.add(1, Tokens(9000, 1), "");
   std::vector<int64_t> steps;
   for (int64_t read = 0; read < 9000; read += steps.back()) {
@@ -320,7 +342,7 @@ TEST(Scheduler, DeepPromptsAreReadInLargerSteps) {
 
 TEST(Scheduler, LongStepsHaveNoMoreRowsThanTheyHaveTimeFor) {
   const auto steps = [](double row_seconds, double most_seconds) {
-    Scheduler scheduler({16384, 2, 2048, 512, 0.1, 1024, 64, most_seconds});
+    Owner scheduler({16384, 2, 2048, 512, 0.1, 1024, 64, most_seconds});
     scheduler.add(1, Tokens(9000, 1), "");
     std::vector<int64_t> rows;
     while (scheduler.sequence(1).uncomputed() > 0) {
@@ -340,7 +362,7 @@ TEST(Scheduler, LongStepsHaveNoMoreRowsThanTheyHaveTimeFor) {
 }
 
 TEST(Scheduler, WhoNeedsLittleGoesAsideOfALongStep) {
-  Scheduler scheduler({16384, 8, 512, 512, 1.0, 0, 64});
+  Owner scheduler({16384, 8, 512, 512, 1.0, 0, 64});
   const auto rows = [](std::span<const Chunk> chunks) {
     std::map<RequestId, int64_t> of;
     for (const Chunk& chunk : chunks) of[chunk.sequence->id] = chunk.rows;
@@ -378,7 +400,7 @@ TEST(Scheduler, WhoNeedsLittleGoesAsideOfALongStep) {
 }
 
 TEST(Scheduler, ADraftIsForOnePlan) {
-  Scheduler scheduler({256, 3, 16, 6, 1.0, 0, 8, 0, 4});
+  Owner scheduler({256, 3, 16, 6, 1.0, 0, 8, 0, 4});
   scheduler.add(1, Tokens(64, 1), "");
   while (scheduler.sequence(1).uncomputed() > 0) scheduler.plan(), scheduler.computed(0.1);
   scheduler.append(1, 1);
@@ -402,7 +424,7 @@ TEST(Scheduler, ADraftIsForOnePlan) {
 }
 
 TEST(Scheduler, NobodyOvertakesWhoWaitsForPages) {
-  Scheduler scheduler({512, 4, 64, 8, 0.1});
+  Owner scheduler({512, 4, 64, 8, 0.1});
   scheduler.add(1, Tokens(200, 1), "a");
   scheduler.plan();
   scheduler.computed(0.01);
@@ -418,7 +440,7 @@ TEST(Scheduler, NobodyOvertakesWhoWaitsForPages) {
 }
 
 TEST(Scheduler, PromptsThatBeginAlikeAreReadOnce) {
-  Scheduler scheduler({1024, 8, 128, 64, 0.1});
+  Owner scheduler({1024, 8, 128, 64, 0.1});
   Tokens prompt(700, 1);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i % 50);
   for (RequestId id = 1; id <= 5; ++id) {
@@ -450,7 +472,7 @@ TEST(Scheduler, PromptsThatBeginAlikeAreReadOnce) {
 }
 
 TEST(Scheduler, TheOldestKeepsItsPagesAndThePreemptedComeBackFirst) {
-  Scheduler scheduler({256, 4, 64, 4, 10});
+  Owner scheduler({256, 4, 64, 4, 10});
   scheduler.add(1, Tokens(60, 1), "a");
   scheduler.add(2, Tokens(60, 2), "b");
   std::vector<RequestId> order = run_all(scheduler, 150);
@@ -481,7 +503,7 @@ struct Reading {
 Reading read_prompt(const Machine& machine, int32_t streams) {
   constexpr int64_t kPrompt = 16384;
   std::mt19937 random(1);
-  Scheduler scheduler({32768, streams + 1, machine.max_rows, 2048, machine.max_itl, 0, machine.aside_rows});
+  Owner scheduler({32768, streams + 1, machine.max_rows, 2048, machine.max_itl, 0, machine.aside_rows});
   for (int32_t i = 0; i < streams; ++i)
     scheduler.add(static_cast<RequestId>(i) + 10, Tokens(200, i + 10), "");
   const auto step_seconds = [&](std::span<const Chunk> chunks) {

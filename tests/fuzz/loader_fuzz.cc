@@ -26,8 +26,7 @@ void run(program::Backend& backend, const model::Model& model, std::span<const i
   batch.set_pages(0, page);
   for (int32_t i = 0; i < 2; ++i) batch.add(tokens[static_cast<size_t>(i)], i, 0, i == 1);
   std::vector<float> logits(static_cast<size_t>(model.spec.vocabulary));
-  program::StepOutput output{logits};
-  executable->run(batch.input(), output);
+  run_logits(*executable, batch.input(), logits);
   for (const float temperature : {0.0f, 1.0f}) {
     engine::SamplingParams params;
     params.temperature = temperature;

@@ -17,21 +17,16 @@ using namespace engine;
 class Counted : public program::Executable {
  public:
   Counted(program::Executable& of, bool ahead) : of_(of), ahead_(ahead) {}
-  bool finds_likeliest() const override { return true; }
-  bool keeps_logits() const override { return true; }
-  void fetch_logits(std::span<const int32_t> outputs, std::span<float> logits) override {
-    of_.fetch_logits(outputs, logits);
+  program::Facts facts() const override {
+    program::Facts facts = of_.facts();
+    if (!ahead_) facts.steps_in_flight = 1;
+    return facts;
   }
-  bool runs_ahead() const override { return ahead_; }
-  void begin(const program::StepInput& input) override {
-    following += input.tokens[0] < 0;
-    of_.begin(input);
+  program::Ticket submit(const program::Step& step) override {
+    following += step.input.tokens[0] < 0;
+    return of_.submit(step);
   }
-  void end(std::span<program::Likely> likeliest, std::span<int32_t> drawn) override {
-    of_.end(likeliest, drawn);
-  }
-  void run(const program::StepInput& input, program::StepOutput& output) override { of_.run(input, output); }
-  void run_timed(const program::StepInput&, program::StepOutput&, program::StepTimes&) override {}
+  program::StepResult collect(program::Ticket ticket) override { return of_.collect(ticket); }
   void peek(program::TensorId, int64_t, std::span<float>) override {}
   void poke(program::TensorId, int64_t, std::span<const float>) override {}
   const program::Program& program() const override { return of_.program(); }
@@ -53,7 +48,7 @@ TEST(CudaAhead, StepsThatBeginAheadSayTheSame) {
   const auto executable = cuda.compile(
       model.program, model.weights,
       {.max_rows = options.max_rows, .max_outputs = options.max_sequences, .cache_pages = options.pages});
-  ASSERT_TRUE(executable->runs_ahead());
+  ASSERT_EQ(executable->facts().steps_in_flight, 2);
   int following = 0;
   const auto texts = [&](int at_once, bool ahead) {
     Counted steps(*executable, ahead);

@@ -54,9 +54,7 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std:
     const int32_t own = row * used + depth_of(row) / kPage;
     tables[static_cast<size_t>(own)] = pages + row;  // the row's own page
   }
-  std::vector<float> values(run.elements(run.program().output()));
-  StepOutput output{values};
-  executable->run(StepInput{tokens, positions, sequences, slots, tables, used, rows}, output);
+  run_step(*executable, {.input = {tokens, positions, sequences, slots, tables, used, rows}});
   // The page of a row holds earlier ones too.
   for (int32_t row = 0; row < count; ++row) {
     const int32_t own = depth_of(row) % kPage;
@@ -66,9 +64,8 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std:
     const auto first = [&](const std::vector<int32_t>& list) {
       return std::span<const int32_t>(list).first(static_cast<size_t>(own));
     };
-    executable->run(
-        StepInput{first(tokens), first(positions), first(sequences), more, tables, used, first(rows)},
-        output);
+    run_step(*executable,
+             {.input = {first(tokens), first(positions), first(sequences), more, tables, used, first(rows)}});
   }
   std::vector<int32_t> deep, own_slots;
   for (int32_t row = 0; row < count; ++row) {
@@ -80,10 +77,10 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std:
     return std::span<const int32_t>(list).first(depths.size());
   };
   run.poke_inputs(*executable);  // what a step made may lie where they were
-  executable->run(StepInput{first(tokens), deep, first(sequences), own_slots, tables, used, first(rows)},
-                  output);
+  run_step(*executable,
+           {.input = {first(tokens), deep, first(sequences), own_slots, tables, used, first(rows)}});
   // All heads: an executable hands back the first one's.
-  values.resize(values.size() / kFilled * depths.size());
+  std::vector<float> values(run.elements(run.program().output()) / kFilled * depths.size());
   executable->peek(run.program().output(), count, values);
   return values;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "support/cuda.h"
 #include "support/exact_draw.h"
@@ -52,21 +53,26 @@ void expect_found(program::Backend& backend, const std::vector<float>& rows, int
   const auto count = static_cast<int64_t>(rows.size()) / columns;
   CaseRun run(sum_of(count, columns), 1);
   const auto executable = run.compile(backend);
-  ASSERT_TRUE(executable->finds_likeliest());
+  ASSERT_TRUE(executable->facts().top);
   poke_sum(*executable, run.program(), rows);
-  std::vector<Likely> found(static_cast<size_t>(count * kLikeliest));
-  StepOutput output{{}, found};
-  executable->run(run.step(), output);
-  // The logits have stayed: of the last row, and of the first and the last.
-  ASSERT_TRUE(executable->keeps_logits());
-  for (const std::vector<int32_t>& some :
-       {std::vector<int32_t>{static_cast<int32_t>(count - 1)}, {0, static_cast<int32_t>(count - 1)}}) {
-    std::vector<float> logits(some.size() * static_cast<size_t>(columns));
-    executable->fetch_logits(some, logits);
-    for (size_t i = 0; i < logits.size(); ++i) {
-      const size_t at = static_cast<size_t>(some[i / static_cast<size_t>(columns)] * columns) +
-                        i % static_cast<size_t>(columns);
-      ASSERT_TRUE(logits[i] == rows[at] || (std::isnan(logits[i]) && std::isnan(rows[at]))) << i;
+  // With the logits of none, of the last row, and of the first and the last.
+  std::vector<Likely> found;
+  for (const std::set<int64_t>& whole : {std::set<int64_t>{}, {count - 1}, {0, count - 1}}) {
+    std::vector<Want> wants;
+    for (int64_t r = 0; r < count; ++r) wants.push_back({.logits = whole.contains(r), .top = true});
+    const StepResult result = run_step(*executable, {.input = run.step(), .wants = wants});
+    ASSERT_EQ(std::ssize(result.outputs), count);
+    if (whole.size() < static_cast<size_t>(count)) found.clear();
+    for (int64_t r = 0; r < count; ++r) {
+      const RowResult& row = result.outputs[static_cast<size_t>(r)];
+      if (whole.size() < static_cast<size_t>(count))
+        found.insert(found.end(), row.top.begin(), row.top.end());
+      if (!whole.contains(r)) continue;
+      ASSERT_EQ(std::ssize(row.logits), columns);
+      for (size_t i = 0; i < row.logits.size(); ++i) {
+        const float expected = rows[static_cast<size_t>(r * columns) + i];
+        ASSERT_TRUE(row.logits[i] == expected || (std::isnan(row.logits[i]) && std::isnan(expected))) << i;
+      }
     }
   }
   for (int64_t r = 0; r < count; ++r) {
@@ -124,31 +130,25 @@ TEST(CudaLikeliest, AreDrawnFromByTheDefinition) {
   for (float& number : rows) number = normal(random);
   CaseRun run(sum_of(kRows, kColumns), 1);
   const auto executable = run.compile(cuda);
-  ASSERT_TRUE(executable->runs_ahead());
+  ASSERT_TRUE(executable->facts().drawn);
   poke_sum(*executable, run.program(), rows);
-  std::vector<Likely> found(kRows * kLikeliest);
-  std::vector<int32_t> drawn(kRows);
   int near = 0;
   for (int round = 0; round < 40; ++round) {
-    std::vector<Draw> draws(kRows);
-    for (Draw& draw : draws) {
-      draw = {.top_k = 1 + static_cast<int32_t>(random() % 64),
-              .top_p = random() % 4 == 0 ? 1 : uniform(random),
-              .min_p = random() % 2 == 0 ? 0 : 0.2f * uniform(random),
-              .temperature = random() % 8 == 0 ? 0 : 0.05f + 2 * uniform(random),
-              .uniform = std::min(uniform(random), std::nextafter(1.0f, 0.0f))};
+    std::vector<Want> wants(kRows, {.logits = false, .top = true, .drawn = true});
+    for (Want& want : wants) {
+      want.draw = {.top_k = 1 + static_cast<int32_t>(random() % 64),
+                   .top_p = random() % 4 == 0 ? 1 : uniform(random),
+                   .min_p = random() % 2 == 0 ? 0 : 0.2f * uniform(random),
+                   .temperature = random() % 8 == 0 ? 0 : 0.05f + 2 * uniform(random),
+                   .uniform = std::min(uniform(random), std::nextafter(1.0f, 0.0f))};
     }
-    StepInput step = run.step();
-    step.draws = draws;
-    executable->begin(step);
-    executable->end(found, drawn);
+    const StepResult result = run_step(*executable, {.input = run.step(), .wants = wants});
     for (int64_t r = 0; r < kRows; ++r) {
       const auto at = static_cast<size_t>(r);
-      const auto row = std::span(found).subspan(at * kLikeliest, kLikeliest);
-      const ExactDraw exact = draw_exactly(row, draws[at]);
+      const ExactDraw exact = draw_exactly(result.outputs[at].top, wants[at].draw);
       near += exact.margin < 1e-5;
       if (exact.margin >= 1e-5) {
-        EXPECT_EQ(drawn[at], exact.token) << "row " << r << ", round " << round;
+        EXPECT_EQ(result.outputs[at].drawn, exact.token) << "row " << r << ", round " << round;
       }
     }
   }
@@ -167,14 +167,13 @@ TEST(CudaLikeliest, OfStrangeRowsAreDrawnFromToo) {
   CaseRun run(sum_of(5, kColumns), 1);
   const auto executable = run.compile(cuda);
   poke_sum(*executable, run.program(), rows);
-  const std::vector<Draw> draws(
-      5, {.top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .temperature = 0.7f, .uniform = 0.75f});
-  StepInput step = run.step();
-  step.draws = draws;
-  std::vector<Likely> found(5 * kLikeliest);
-  std::vector<int32_t> drawn(5);
-  executable->begin(step);
-  executable->end(found, drawn);
+  const std::vector<Want> wants(
+      5, {.logits = false,
+          .drawn = true,
+          .draw = {.top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .temperature = 0.7f, .uniform = 0.75f}});
+  std::vector<int32_t> drawn;
+  for (const RowResult& row : run_step(*executable, {.input = run.step(), .wants = wants}).outputs)
+    drawn.push_back(row.drawn);
   // Of 40 equal ones the first 36 reach nine tenths.
   EXPECT_EQ(drawn, (std::vector<int32_t>{0, 17, 400, 27, 0}));
 }

@@ -84,9 +84,7 @@ std::vector<float> values_of(const CaseRun& run, Executable& executable, const s
     }
   }
   run.poke_inputs(executable);  // what a step made may lie where they were
-  std::vector<float> values(run.elements(run.program().output()));
-  StepOutput output{values};
-  executable.run({tokens, positions, sequences, slots, table, kPages, outputs}, output);
+  run_step(executable, {.input = {tokens, positions, sequences, slots, table, kPages, outputs}});
   return all_heads(run, executable, outputs.size());
 }
 
@@ -195,10 +193,8 @@ TEST(CudaPromptRows, OfALongContextGoByGroupsOfHeads) {
       slots.push_back(table[static_cast<size_t>(p / kPage)] * kPage + p % kPage);
     }
     run.poke_inputs(*executable);
-    std::vector<float> values(run.elements(run.program().output()));
-    StepOutput output{values};
-    executable->run({tokens, positions, sequences, slots, table, static_cast<int32_t>(table.size()), outputs},
-                    output);
+    const auto pages = static_cast<int32_t>(table.size());
+    run_step(*executable, {.input = {tokens, positions, sequences, slots, table, pages, outputs}});
     return all_heads(run, *executable, kFewRows);
   };
   values_at(0, kFilledPages * kPage);

@@ -32,19 +32,16 @@ class Steps {
     batch_.set_pages(0, table);
     for (int64_t i = 0; i < rows; ++i)
       batch_.add(static_cast<int32_t>(i % 1000 + 3), static_cast<int32_t>(i), 0, i + 1 == rows);
-    logits_.resize(static_cast<size_t>(executable_->program()[executable_->program().output()].columns()));
   }
 
   /// Returns its nanoseconds.
   int64_t run(StepTimes* times = nullptr) {
-    StepOutput output{logits_};
+    Step step = batch_.step();
+    step.timed = times != nullptr;
     const int64_t begin = now_ns();
-    if (times != nullptr) {
-      executable_->run_timed(batch_.input(), output, *times);
-    } else {
-      executable_->run(batch_.input(), output);
-    }
+    const StepResult result = run_step(*executable_, step);
     const int64_t ns = now_ns() - begin;
+    logits_.assign(result.outputs[0].logits.begin(), result.outputs[0].logits.end());
     if (times != nullptr) executable_->fetch_times(*times);
     return ns;
   }

@@ -16,8 +16,9 @@ const Variants kTile{"fake.tile", 1, {1, 2, 4}}, kAhead{"fake.ahead", 64, {64, 1
 class FakeExecutable : public Executable {
  public:
   FakeExecutable(const Program& program, int64_t op_ns) : program_(program), op_ns_(op_ns) {}
-  void run(const StepInput&, StepOutput&) override {}
-  void run_timed(const StepInput&, StepOutput&, StepTimes& times) override {
+  Ticket submit(const Step&) override { return {}; }
+  StepResult collect(Ticket) override { return {}; }
+  void fetch_times(StepTimes& times) override {
     times.workers = 1;
     times.begin_ns = 0;
     times.parts.clear();

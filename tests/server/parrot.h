@@ -23,25 +23,25 @@ class Parrot : public Speaker {
     const std::lock_guard lock(mutex_);
     reply_ = std::move(reply);
     per_step_ = per_step;
-    said_.clear();
+    places_.clear();
     steps_ = 0;
   }
   int64_t steps() const { return steps_; }
   std::atomic<bool> hold = false;  ///< steps wait until it is false
 
-  void run(const program::StepInput& input, program::StepOutput& output) override {
+  void run(const program::Step& step, Said& said) override {
+    const program::StepInput& input = step.input;
     std::chrono::microseconds per_step;
     {
       const std::lock_guard lock(mutex_);
       ++steps_;
       per_step = per_step_;
-      std::fill(output.logits.begin(), output.logits.end(), 0.0f);
       for (int64_t i = 0; i < input.outputs(); ++i) {
         const auto row = static_cast<size_t>(input.output_rows[static_cast<size_t>(i)]);
-        Said& said = said_[input.sequences[row]];
-        if (said.position + 1 != input.positions[row]) said.bytes = 0;
-        said.position = input.positions[row];
-        put(output, i, reply_, said.bytes++);
+        Place& place = places_[input.sequences[row]];
+        if (place.position + 1 != input.positions[row]) place.bytes = 0;
+        place.position = input.positions[row];
+        put(said, i, reply_, place.bytes++);
       }
     }
     if (per_step.count() > 0) std::this_thread::sleep_for(per_step);
@@ -49,14 +49,14 @@ class Parrot : public Speaker {
   }
 
  private:
-  struct Said {
+  struct Place {
     int32_t position = -2;
     size_t bytes = 0;
   };
   std::mutex mutex_;
   std::string reply_;
   std::chrono::microseconds per_step_{};
-  std::map<int32_t, Said> said_;
+  std::map<int32_t, Place> places_;
   std::atomic<int64_t> steps_{0};
 };
 

@@ -11,7 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "program/backend.h"
+#include "base/error.h"
+#include "program/executable.h"
 #include "support/exact_draw.h"
 
 namespace sluice::test {
@@ -21,38 +22,26 @@ class AheadExecutable : public program::Executable {
   AheadExecutable(std::unique_ptr<program::Executable> of, bool eager) : of_(std::move(of)), eager_(eager) {}
   ~AheadExecutable() override { EXPECT_TRUE(begun_.empty()) << "nobody waited for the last step"; }
 
-  bool finds_likeliest() const override { return true; }
-  bool runs_ahead() const override { return true; }
-  void run(const program::StepInput& input, program::StepOutput& output) override {
-    EXPECT_TRUE(begun_.empty());
-    if (!output.logits.empty() || input.outputs() == 0) return of_->run(input, output);
-    begin(input);
-    std::vector<int32_t> drawn(static_cast<size_t>(input.outputs()));
-    end(output.likeliest, drawn);
+  program::Facts facts() const override {
+    return {.steps_in_flight = 2, .top = true, .drawn = true, .draft_rows = of_->facts().draft_rows};
   }
-  void begin(const program::StepInput& input) override {
-    ASSERT_LT(begun_.size(), 2u);
+  program::Ticket submit(const program::Step& step) override {
+    EXPECT_LT(begun_.size(), 2u);
     ahead += !begun_.empty();
-    ++steps;
-    ASSERT_EQ(std::ssize(input.draws), input.outputs());
-    begun_.push_back(std::make_unique<Step>(input));
-    if (eager_) run_step(*begun_.back());
+    for (const auto& before : begun_)
+      EXPECT_TRUE(std::ranges::none_of(before->wants, &program::Want::logits)) << "they are lost";
+    begun_.push_back(std::make_unique<Copy>(step, program::Ticket{static_cast<uint64_t>(++steps)}));
+    if (eager_) run(*begun_.back());
+    return begun_.back()->ticket;
   }
-  void end(std::span<program::Likely> likeliest, std::span<int32_t> drawn) override {
-    ASSERT_FALSE(begun_.empty());
-    Step& step = *begun_.front();
-    if (!eager_) run_step(step);
-    ASSERT_GE(likeliest.size(), step.likeliest.size());
-    ASSERT_GE(drawn.size(), step.drawn.size());
-    std::ranges::copy(step.likeliest, likeliest.begin());
-    std::ranges::copy(step.drawn, drawn.begin());
+  program::StepResult collect(program::Ticket ticket) override {
+    if (begun_.empty() || begun_.front()->ticket != ticket) throw Error("this step is not the next");
+    collected_ = std::move(begun_.front());
     begun_.pop_front();
+    if (!eager_) run(*collected_);
+    return {.outputs = collected_->rows};
   }
 
-  void run_timed(const program::StepInput& input, program::StepOutput& output,
-                 program::StepTimes& times) override {
-    of_->run_timed(input, output, times);
-  }
   void peek(program::TensorId id, int64_t rows, std::span<float> values) override {
     of_->peek(id, rows, values);
   }
@@ -63,56 +52,69 @@ class AheadExecutable : public program::Executable {
   std::vector<program::BoundKernel> bound() const override { return of_->bound(); }
   int64_t memory_bytes() const override { return of_->memory_bytes(); }
 
-  int64_t steps = 0, ahead = 0;  ///< that began, and those of them that did while another ran
+  int64_t steps = 0, ahead = 0;  ///< that were submitted, and those of them that were while another ran
   int64_t draws = 0;
 
  private:
-  /// A step with its own copy of all that its input points to.
-  struct Step {
+  /// A step with its own copy of all that its input points to, and its results.
+  struct Copy {
     std::vector<int32_t> tokens, positions, sequences, slots, tables, output_rows;
     program::StepInput input;
-    std::vector<program::Draw> draws;
-    std::vector<program::Likely> likeliest;
-    std::vector<int32_t> drawn;
+    std::vector<program::Want> wants;
+    program::Ticket ticket;
+    std::vector<program::RowResult> rows;
+    std::vector<float> logits;
+    std::vector<program::Likely> top;
 
-    explicit Step(const program::StepInput& from)
-        : tokens(from.tokens.begin(), from.tokens.end()),
-          positions(from.positions.begin(), from.positions.end()),
-          sequences(from.sequences.begin(), from.sequences.end()),
-          slots(from.slots.begin(), from.slots.end()),
-          tables(from.page_tables.begin(), from.page_tables.end()),
-          output_rows(from.output_rows.begin(), from.output_rows.end()),
-          input{tokens, positions, sequences, slots, tables, from.pages_per_sequence, output_rows},
-          draws(from.draws.begin(), from.draws.end()) {}
+    Copy(const program::Step& step, program::Ticket given)
+        : tokens(step.input.tokens.begin(), step.input.tokens.end()),
+          positions(step.input.positions.begin(), step.input.positions.end()),
+          sequences(step.input.sequences.begin(), step.input.sequences.end()),
+          slots(step.input.slots.begin(), step.input.slots.end()),
+          tables(step.input.page_tables.begin(), step.input.page_tables.end()),
+          output_rows(step.input.output_rows.begin(), step.input.output_rows.end()),
+          input{tokens, positions, sequences, slots, tables, step.input.pages_per_sequence, output_rows},
+          ticket(given) {
+      for (int64_t i = 0; i < step.input.outputs(); ++i) wants.push_back(step.want(i));
+    }
   };
 
-  void run_step(Step& step) {
+  void run(Copy& step) {
     for (int32_t& token : step.tokens)
       if (token < 0) token = drawn_.at(static_cast<size_t>(-1 - token));
+    drawn_.clear();
     const auto columns = static_cast<size_t>(program()[program().output()].columns());
-    logits_.resize(step.output_rows.size() * columns);
-    program::StepOutput output{logits_};
-    of_->run(step.input, output);
-    for (size_t i = 0; i < step.output_rows.size(); ++i) {
+    const size_t count = step.output_rows.size();
+    constexpr auto kTop = static_cast<size_t>(program::kLikeliest);
+    step.logits.resize(count * columns);
+    run_logits(*of_, step.input, step.logits);
+    step.rows.resize(count);
+    step.top.reserve(count * kTop);
+    for (size_t i = 0; i < count; ++i) {
+      const auto logits = std::span(step.logits).subspan(i * columns, columns);
       row_.clear();
-      for (size_t c = 0; c < columns; ++c)
-        row_.push_back({logits_[i * columns + c], static_cast<int32_t>(c)});
+      for (size_t c = 0; c < columns; ++c) row_.push_back({logits[c], static_cast<int32_t>(c)});
       std::ranges::stable_sort(row_, std::ranges::greater(), &program::Likely::logit);
-      row_.resize(static_cast<size_t>(program::kLikeliest));
-      step.likeliest.insert(step.likeliest.end(), row_.begin(), row_.end());
-      step.drawn.push_back(draw_exactly(row_, step.draws.at(i)).token);
-      if (++draws % kWrong == 0) step.drawn.back() = row_[1].token;
+      row_.resize(kTop);
+      step.top.insert(step.top.end(), row_.begin(), row_.end());
+      drawn_.push_back(draw_exactly(row_, step.wants[i].draw).token);
+      if (++draws % kWrong == 0) drawn_.back() = row_[1].token;
+      if (step.wants[i].logits) {
+        step.rows[i].logits = logits;
+      } else {
+        step.rows[i].top = std::span(step.top).subspan(i * kTop, kTop);
+        step.rows[i].drawn = drawn_.back();
+      }
     }
-    drawn_ = step.drawn;
   }
 
   static constexpr int64_t kWrong = 37;  // now and then a draw is another than the host's
 
   std::unique_ptr<program::Executable> of_;
   bool eager_;
-  std::deque<std::unique_ptr<Step>> begun_;
-  std::vector<int32_t> drawn_;
-  std::vector<float> logits_;
+  std::deque<std::unique_ptr<Copy>> begun_;
+  std::unique_ptr<Copy> collected_;
+  std::vector<int32_t> drawn_;  // by the step that ran last
   std::vector<program::Likely> row_;
 };
 

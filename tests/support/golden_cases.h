@@ -32,10 +32,9 @@ inline std::vector<float> logits_of(const Golden& golden, program::Backend& back
     for (int64_t i = begin; i < std::min(count, begin + rows); ++i) {
       batch.add(golden.tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, true);
     }
-    program::StepOutput output{
-        std::span(logits).subspan(static_cast<size_t>(begin * golden.vocabulary),
-                                  static_cast<size_t>(batch.rows() * golden.vocabulary))};
-    executable->run(batch.input(), output);
+    run_logits(*executable, batch.input(),
+               std::span(logits).subspan(static_cast<size_t>(begin * golden.vocabulary),
+                                         static_cast<size_t>(batch.rows() * golden.vocabulary)));
   }
   return logits;
 }

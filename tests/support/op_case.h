@@ -85,11 +85,7 @@ class CaseRun {
     for (size_t i = 0; i < inputs_.size(); ++i)
       executable.poke(inputs_[i], rows_of(inputs_[i]), input_values_[i]);
   }
-  void run(Executable& executable) {
-    logits_.resize(elements(program_.output()));
-    StepOutput output{logits_};
-    executable.run(step(), output);
-  }
+  void run(Executable& executable) const { run_step(executable, {.input = step()}); }
   StepInput step() const { return {tokens_, positions_, sequences_, slots_, pages_, page_count_, outputs_}; }
 
  private:
@@ -172,7 +168,6 @@ class CaseRun {
   std::vector<std::vector<float>> input_values_;
   std::vector<int32_t> tokens_, positions_, sequences_, slots_, pages_, outputs_;
   int32_t page_count_ = 0;
-  std::vector<float> logits_;
 };
 
 }  // namespace sluice::test

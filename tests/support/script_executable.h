@@ -37,8 +37,7 @@ inline text::Tokenizer byte_tokenizer() {
   return text::Tokenizer(vocab);
 }
 
-/// What can be asked of an executable that computes nothing; `run` says bytes, or the end token, by their
-/// logits.
+/// An executable that computes nothing; `run` says bytes, or the end token, by their logits.
 class Speaker : public program::Executable {
  public:
   Speaker() {
@@ -46,9 +45,16 @@ class Speaker : public program::Executable {
     const auto table = b.weight("table", quant::Type::F32, 1, kTokens, 8);
     b.set_output(b.matmul(b.gather_rows(b.embed(table)), table));
   }
-  void run_timed(const program::StepInput& input, program::StepOutput& output, program::StepTimes&) override {
-    run(input, output);
+  program::Ticket submit(const program::Step& step) override {
+    logits_.assign(static_cast<size_t>(step.input.outputs() * kTokens), 0.0f);
+    said_ = {.logits = logits_};
+    run(step, said_);
+    rows_.assign(static_cast<size_t>(step.input.outputs()), {});
+    for (size_t i = 0; i < rows_.size(); ++i)
+      rows_[i].logits = std::span(logits_).subspan(i * kTokens, kTokens);
+    return {};
   }
+  program::StepResult collect(program::Ticket) override { return {rows_, said_.stopped, said_.paused}; }
   void peek(program::TensorId, int64_t, std::span<float>) override {}
   void poke(program::TensorId, int64_t, std::span<const float>) override {}
   const program::Program& program() const override { return program_; }
@@ -57,15 +63,24 @@ class Speaker : public program::Executable {
 
  protected:
   static constexpr int64_t kTokens = 257;
+  /// What a step says: logits [outputs, kTokens], at first zeros.
+  struct Said {
+    std::span<float> logits = {};
+    bool stopped = false, paused = false;
+  };
+  virtual void run(const program::Step& step, Said& said) = 0;
   /// Byte `position` of `text` is the likeliest token of wanted row `row` by far, behind its end the end
   /// token.
-  static void put(program::StepOutput& output, int64_t row, const std::string& text, size_t position) {
+  static void put(const Said& said, int64_t row, const std::string& text, size_t position) {
     const size_t id = position < text.size() ? static_cast<unsigned char>(text[position]) : kTokens - 1;
-    output.logits[static_cast<size_t>(row * kTokens) + id] = 50.0f;
+    said.logits[static_cast<size_t>(row * kTokens) + id] = 50.0f;
   }
 
  private:
   program::Program program_;
+  Said said_;
+  std::vector<float> logits_;
+  std::vector<program::RowResult> rows_;
 };
 
 /// Answers the n-th wanted row with the n-th byte of a script, then with the end token; notes what it was
@@ -73,15 +88,14 @@ class Speaker : public program::Executable {
 class Script : public Speaker {
  public:
   explicit Script(std::string reply) : reply_(std::move(reply)) {}
-  void run(const program::StepInput& input, program::StepOutput& output) override {
+  void run(const program::Step& step, Said& said) override {
+    const program::StepInput& input = step.input;
     for (int64_t r = 0; r < input.rows(); ++r) {
       tokens.push_back(input.tokens[static_cast<size_t>(r)]);
       positions.push_back(input.positions[static_cast<size_t>(r)]);
     }
     most_rows = std::max(most_rows, input.rows());
-    if (input.outputs() == 0) return;
-    std::fill(output.logits.begin(), output.logits.end(), 0.0f);
-    put(output, 0, reply_, next_++);
+    if (input.outputs() > 0) put(said, 0, reply_, next_++);
   }
 
   std::vector<int32_t> tokens, positions;

@@ -56,7 +56,7 @@ constexpr double kAloneFlops = 32e6;
 constexpr int64_t kLongRows = 32;
 constexpr int kShortReach = 3;
 
-constexpr int64_t kNever = StepInput{}.pause_ns;
+constexpr int64_t kNever = Step{}.pause_ns;
 
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
 constexpr int kKernelVersion = 6;
@@ -90,23 +90,29 @@ class CpuExecutable : public Executable {
       aside_memory_.emplace(memory_, options_.aside_rows);
       aside_barriers_ = barriers(*aside_memory_, options_.aside_rows);
     }
+    outputs_.reserve(static_cast<size_t>(options_.max_outputs));
     taken_ = std::vector<cpu::Taken>(kernels_.size() * static_cast<size_t>(team_.size()));
   }
 
-  void run(const StepInput& input, StepOutput& output) override { step(input, output, nullptr); }
-  int64_t aside_rows() const override { return options_.aside_rows; }
+  Facts facts() const override { return {.aside_rows = options_.aside_rows}; }
+  Ticket submit(const Step& step) override {
+    if (step.timed) {
+      times_.parts.resize(static_cast<size_t>(team_.size()) * kernels_.size());
+      time_scale_.begin();
+    }
+    run(step);
+    if (step.timed) time_scale_.end();
+    return {};
+  }
+  StepResult collect(Ticket) override { return result_; }
 
-  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
-    times.parts.resize(static_cast<size_t>(team_.size()) * kernels_.size());
-    TickScale scale;
-    scale.begin();
-    step(input, output, &times);
-    scale.end();
-    times.begin_ns = scale.begin_ns();
-    times.end_ns = scale.end_ns();
+  void fetch_times(StepTimes& times) override {
+    times = times_;
+    times.begin_ns = time_scale_.begin_ns();
+    times.end_ns = time_scale_.end_ns();
     for (size_t i = 0; i < static_cast<size_t>(times.workers) * kernels_.size(); ++i) {
       StepTimes::Part& part = times.parts[i];
-      part = {scale.ns(part.begin_ns), scale.ns(part.end_ns)};
+      part = {time_scale_.ns(part.begin_ns), time_scale_.ns(part.end_ns)};
     }
   }
 
@@ -209,65 +215,63 @@ class CpuExecutable : public Executable {
     }
   }
 
-  void step(const StepInput& input, StepOutput& output, StepTimes* times) {
-    const bool aside = input.turn == Turn::Aside;
+  void run(const Step& step) {
+    const StepInput& input = step.input;
+    const bool aside = step.turn == Turn::Aside;
     CHECK(input.rows() >= 1 && input.rows() <= (aside ? options_.aside_rows : options_.max_rows), "{} rows",
           input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     const bool alone = static_cast<double>(input.rows()) * row_flops_ < alone_flops_;
     const int workers = alone ? 1 : team_.size();
-    if (times != nullptr) times->workers = workers;
+    times_.workers = workers;
     const auto parts_of = [&](int worker) {
-      return times == nullptr ? nullptr : times->parts.data() + static_cast<size_t>(worker) * kernels_.size();
+      return step.timed ? times_.parts.data() + static_cast<size_t>(worker) * kernels_.size() : nullptr;
     };
     const cpu::Memory& memory = aside ? *aside_memory_ : memory_;
-    const size_t first = input.turn == Turn::Resumed ? paused_at_ : 0;
+    const size_t first = step.turn == Turn::Resumed ? paused_at_ : 0;
     pauses_ = false;
     end_at_.store(kernels_.size(), std::memory_order_relaxed);
     if (alone) {
-      walk(first, {memory, input, 0, 1, isa_, team_}, parts_of(0));
+      walk(step, first, {memory, input, 0, 1, isa_, team_}, parts_of(0));
     } else {
       const cpu::Steals steals{workers > 1 ? taken_.data() : nullptr, ++shared_steps_,
                                input.rows() >= kLongRows ? workers : kShortReach};
       team_.run([&](int worker) {
-        walk(first, {memory, input, worker, workers, isa_, team_, steals}, parts_of(worker));
+        walk(step, first, {memory, input, worker, workers, isa_, team_, steals}, parts_of(worker));
       });
     }
     const size_t end = end_at_.load(std::memory_order_relaxed);
-    output.paused = pauses_;
-    output.stopped = end < kernels_.size() && !pauses_;
     if (pauses_) paused_at_ = end;
-    if (end < kernels_.size()) return;
+    outputs_.clear();
     const cpu::Rows<float> logits = memory.rows(program_.output());
-    for (int64_t i = 0; i < input.outputs(); ++i) {
-      std::copy_n(logits(i), logits.columns, output.logits.data() + i * logits.columns);
-    }
+    for (int64_t i = 0; i < input.outputs() && end == kernels_.size(); ++i)
+      outputs_.push_back({.logits = {logits(i), static_cast<size_t>(logits.columns)}});
+    result_ = {outputs_, end < kernels_.size() && !pauses_, pauses_};
   }
 
   /// Whether the step is to stop, or may and is to pause, before its next op: worker 0's business.
-  bool ends(const StepInput& input, bool may_pause) {
+  bool ends(const Step& step, bool may_pause) {
     const auto wanted = [](const std::atomic<bool>* flag) {
       return flag != nullptr && flag->load(std::memory_order_relaxed);
     };
-    if (wanted(input.stop)) return true;
-    pauses_ = may_pause && (wanted(input.pause) || (input.pause_ns != kNever && now_ns() > input.pause_ns));
+    if (wanted(step.stop)) return true;
+    pauses_ = may_pause && (wanted(step.pause) || (step.pause_ns != kNever && now_ns() > step.pause_ns));
     return pauses_;
   }
 
   /// From op `first` on. parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an op
   /// begins when its predecessor ends: one reading of the counter serves both. context.steals: of the first
   /// op, [ops][workers].
-  void walk(size_t first, cpu::Context context, StepTimes::Part* parts) {
+  void walk(const Step& step, size_t first, cpu::Context context, StepTimes::Part* parts) {
     const int workers = context.workers;
     cpu::Taken* const taken = context.steals.taken;
-    const std::vector<bool>& barriers = context.input.turn == Turn::Aside ? aside_barriers_ : barriers_;
+    const std::vector<bool>& barriers = step.turn == Turn::Aside ? aside_barriers_ : barriers_;
     int64_t begin = parts != nullptr ? ticks() : 0;
     for (size_t i = first; i < kernels_.size(); ++i) {
       if (barriers[i]) {
         // Worker 0 decides for all, with the number of the op: who is still behind the barrier before this
         // one must not take it for a word about that one. It pauses no sooner than something has run.
-        if (context.worker == 0 && ends(context.input, i > first))
-          end_at_.store(i, std::memory_order_relaxed);
+        if (context.worker == 0 && ends(step, i > first)) end_at_.store(i, std::memory_order_relaxed);
         if (workers > 1) team_.barrier();
         if (end_at_.load(std::memory_order_relaxed) <= i) return;
         if (workers > 1 && parts != nullptr) begin = ticks();
@@ -299,6 +303,10 @@ class CpuExecutable : public Executable {
   bool pauses_ = false;            // ... which of the two: worker 0's, then its caller's
   size_t paused_at_ = 0;           // of the step that is paused
   uint32_t shared_steps_ = 0;
+  std::vector<RowResult> outputs_;  // of the last step, which lie in the memory it ran in
+  StepResult result_;
+  StepTimes times_;  // of the last timed step, in ticks ...
+  TickScale time_scale_;
   double row_flops_;  // of one row of a step
   double alone_flops_;
 };
@@ -314,6 +322,9 @@ class CpuBackend : public Backend {
         tuning_(options.tuning),
         pack_file_(options.packed) {}
   std::string name() const override { return "cpu"; }
+  /// Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
+  /// columns without rope, over all columns): beside 2,048 rows a fifth.
+  Facts facts() const override { return {.aside_rows = 256, .deep_rows = 2048}; }
   std::string device() const override {
     return fmt::format("{}, {}, {} thread{}, kernels {}", cpu_name(), cpu::isa_name(isa_), threads_,
                        threads_ == 1 ? "" : "s", kKernelVersion);

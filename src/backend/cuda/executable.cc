@@ -25,7 +25,7 @@ namespace {
 
 using namespace program;
 
-/// Logits of this many bytes come back through pinned memory; more of them straight into the caller's.
+/// Logits of this many bytes come back to pinned memory, more of them to ordinary memory.
 constexpr int64_t kMostPinned = 128 << 20;
 
 std::string source(const std::string& path) {
@@ -60,13 +60,13 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Steps that were handed over and not waited for.
+/// A step that was submitted, and what its outputs are to give.
 struct InFlight {
-  int count = 0;
-  int first = 0;  ///< the turn of the one that runs first
-  std::array<int64_t, kTurns> outputs{};
-
-  int next() const { return (first + count) % kTurns; }
+  Ticket ticket{};
+  Bucket bucket;
+  bool timed = false;
+  std::vector<int32_t> whole;      ///< outputs that give logits
+  std::vector<RowResult> outputs;  ///< filled when it is collected
 };
 
 class CudaExecutable : public Executable {
@@ -82,35 +82,76 @@ class CudaExecutable : public Executable {
         block_(options.max_rows, options.max_outputs),
         likeliest_(options.max_outputs),
         graphs_(bound_, memory_, block_, likeliest_) {
-    pinned_logits_bytes_ =
-        std::min(kMostPinned, options.max_outputs * bound_.program[bound_.program.output()].columns() * 4);
+    pinned_logits_bytes_ = std::min(kMostPinned, options.max_outputs * row_bytes());
     allocate_pinned(pinned_logits_, pinned_logits_bytes_);
+    for (InFlight& step : steps_) {
+      step.whole.reserve(static_cast<size_t>(options.max_outputs));
+      step.outputs.reserve(static_cast<size_t>(options.max_outputs));
+    }
   }
   ~CudaExecutable() override { cudaFreeHost(pinned_logits_); }
   CudaExecutable(const CudaExecutable&) = delete;
   CudaExecutable& operator=(const CudaExecutable&) = delete;
 
-  void run(const StepInput& input, StepOutput& output) override { step(input, output, false); }
+  Facts facts() const override {
+    return {.steps_in_flight = kTurns, .top = true, .drawn = true, .draft_rows = 1};
+  }
 
-  /// The same graph, captured once more with a place for every launch's times.
-  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
-    if (!clock_behind_ns_) clock_behind_ns_ = device_clock_behind(stream_);
-    times.begin_ns = now_ns();
-    timed_bucket_ = step(input, output, true);
-    times.end_ns = now_ns();
+  /// A timed step is the same graph, captured once more with a place for every launch's times.
+  Ticket submit(const Step& step) override {
+    CHECK(in_flight_ < kTurns, "{} steps are in flight", in_flight_);
+    const int turn = (first_turn_ + in_flight_) % kTurns;
+    InFlight& flight = steps_[static_cast<size_t>(turn)];
+    CHECK(in_flight_ == 0 || no_logits_in_flight(), "the step before this one gives logits");
+    if (step.timed && !clock_behind_ns_) clock_behind_ns_ = device_clock_behind(stream_);
+    const int64_t begin = now_ns();
+    flight.outputs.assign(step.input.output_rows.size(), RowResult{});
+    flight.whole.clear();
+    for (size_t i = 0; i < flight.outputs.size(); ++i)
+      if (step.want(static_cast<int64_t>(i)).logits) flight.whole.push_back(static_cast<int32_t>(i));
+    flight.timed = step.timed;
+    flight.bucket = launch(step, turn, flight.whole.size() < flight.outputs.size());
+    flight.ticket = Ticket{++submitted_};
+    ++in_flight_;
+    if (step.timed) timed_ = {flight.bucket, begin, 0};
+    return flight.ticket;
+  }
+
+  /// Waits for the step that was submitted first.
+  StepResult collect(Ticket ticket) override {
+    InFlight& flight = steps_[static_cast<size_t>(first_turn_)];
+    CHECK(in_flight_ > 0 && flight.ticket == ticket, "step {} is not the first in flight",
+          static_cast<uint64_t>(ticket));
+    const int turn = first_turn_;
+    first_turn_ = --in_flight_ > 0 ? kTurns - 1 - turn : 0;
+    const std::span<RowResult> outputs = flight.outputs;
+    // Whole rows are waited for with their copies.
+    if (flight.bucket.likeliest || flight.whole.empty()) ended_[static_cast<size_t>(turn)].wait();
+    if (flight.bucket.likeliest) {
+      const auto count = static_cast<int64_t>(outputs.size());
+      constexpr auto kTop = static_cast<size_t>(kLikeliest);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        outputs[i].top = likeliest_.found(count, turn).subspan(i * kTop, kTop);
+        outputs[i].drawn = likeliest_.drawn(count, turn)[i];
+      }
+    }
+    if (!flight.whole.empty()) fetch(flight.whole, outputs);
+    if (flight.timed) timed_.end_ns = now_ns();
+    return {.outputs = outputs};
   }
 
   /// The clocks of host and device drift apart, but kernels begin after their launch, and end before their
   /// results are here.
   void fetch_times(StepTimes& times) override {
-    graphs_.op_times(timed_bucket_, stream_, op_times_);
+    graphs_.op_times(timed_.bucket, stream_, op_times_);
     const int64_t least = launched_ns_ - op_times_.front().begin_ns;
-    const int64_t most = times.end_ns - op_times_.back().end_ns;
+    const int64_t most = timed_.end_ns - op_times_.back().end_ns;
     const int64_t behind = std::max(least, std::min(most, *clock_behind_ns_));
     times.workers = 1;
     times.parts.clear();
     for (const LaunchTime& op : op_times_) times.parts.push_back({op.begin_ns + behind, op.end_ns + behind});
-    times.end_ns = std::max(times.end_ns, times.parts.back().end_ns);
+    times.begin_ns = timed_.begin_ns;
+    times.end_ns = std::max(timed_.end_ns, times.parts.back().end_ns);
   }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
@@ -134,22 +175,6 @@ class CudaExecutable : public Executable {
     });
   }
 
-  bool finds_likeliest() const override { return true; }
-  bool runs_ahead() const override { return true; }
-  void begin(const StepInput& input) override { launch(input, true, false); }
-  void end(std::span<Likely> likeliest, std::span<int32_t> drawn) override { finish(likeliest, drawn); }
-  bool keeps_logits() const override { return true; }
-  void fetch_logits(std::span<const int32_t> outputs, std::span<float> logits) override {
-    fetch(std::ssize(outputs), logits, [&](const Rows<float>& from, char* to, size_t row_bytes) {
-      for (size_t i = 0; i < outputs.size(); ++i)
-        check(cudaMemcpyAsync(to + i * row_bytes, from(outputs[i]), row_bytes, cudaMemcpyDeviceToHost,
-                              stream_));
-    });
-  }
-  std::span<float> logits_memory() override {
-    return {reinterpret_cast<float*>(pinned_logits_),
-            static_cast<size_t>(pinned_logits_bytes_) / sizeof(float)};
-  }
   const Program& program() const override { return bound_.program; }
 
   /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
@@ -208,69 +233,55 @@ class CudaExecutable : public Executable {
     bound.name += kernel_names(launches(i, bucket)) + text;
   }
 
-  Bucket step(const StepInput& input, StepOutput& output, bool timed) {
-    CHECK(in_flight_.count == 0, "{} steps are in flight", in_flight_.count);
-    const Bucket bucket = launch(input, output.logits.empty() && !output.likeliest.empty(), timed);
-    if (bucket.likeliest) {
-      finish(output.likeliest, {});
-    } else {
-      in_flight_.count = 0;
-      const auto rows = static_cast<size_t>(input.outputs());
-      fetch(input.outputs(), output.logits, [&](const Rows<float>& from, char* to, size_t row_bytes) {
-        const size_t pitch = static_cast<size_t>(from.row_stride) * sizeof(float);
-        check(cudaMemcpy2DAsync(to, row_bytes, from.data, pitch, row_bytes, rows, cudaMemcpyDeviceToHost,
-                                stream_));
-      });
-    }
-    return bucket;
+  /// Whether no step in flight is to give logits, which the next one would overwrite.
+  bool no_logits_in_flight() const { return steps_[static_cast<size_t>(first_turn_)].whole.empty(); }
+
+  int64_t row_bytes() const {
+    return bound_.program[bound_.program.output()].columns() * static_cast<int64_t>(sizeof(float));
   }
 
-  /// Hands a step over.
-  Bucket launch(const StepInput& input, bool likeliest, bool timed) {
-    CHECK(in_flight_.count < kTurns, "{} steps are in flight", in_flight_.count);
+  /// Enqueues a step.
+  Bucket launch(const Step& step, int turn, bool likeliest) {
+    const StepInput& input = step.input;
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
-    const int turn = in_flight_.next();
     const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
     Bucket bucket{bucket_of(row_buckets_, input.rows()),
                   bucket_of(output_buckets_, input.outputs()),
                   bucket_of(context_buckets_, longest),
                   false,
-                  timed,
+                  step.timed,
                   likeliest,
                   turn};
-    if (block_.fill(input, bucket.rows, bucket.outputs, bucket.longest, turn, stream_)) graphs_.clear();
+    if (block_.fill(step, bucket.rows, bucket.outputs, bucket.longest, turn, stream_)) graphs_.clear();
     bucket.prompts_alone = block_.prompts_alone();
     launched_ns_ = now_ns();
     graphs_.launch(bucket, stream_);
     ended_[static_cast<size_t>(turn)].record(stream_);
-    in_flight_.outputs[static_cast<size_t>(turn)] = input.outputs();
-    ++in_flight_.count;
     return bucket;
   }
 
-  /// Waits for the step that was handed over first.
-  void finish(std::span<Likely> likeliest, std::span<int32_t> drawn) {
-    CHECK(in_flight_.count > 0, "no step is in flight");
-    const int turn = in_flight_.first;
-    ended_[static_cast<size_t>(turn)].wait();
-    const int64_t outputs = in_flight_.outputs[static_cast<size_t>(turn)];
-    std::ranges::copy(likeliest_.found(outputs, turn), likeliest.begin());
-    if (!drawn.empty()) std::ranges::copy(likeliest_.drawn(outputs, turn), drawn.begin());
-    in_flight_.first = --in_flight_.count > 0 ? kTurns - 1 - turn : 0;
-  }
-
-  /// The first head's columns of some rows of outputs, which copy(all rows, to, bytes of a row) enqueues.
-  template <typename Copy>
-  void fetch(int64_t outputs, std::span<float> logits, Copy copy) {
+  /// Brings the first head's columns of some outputs and waits for the stream.
+  void fetch(std::span<const int32_t> whole, std::span<RowResult> outputs) {
     const Rows<float> from = memory_.rows(bound_.program.output());
-    const auto row_bytes = static_cast<size_t>(from.columns) * sizeof(float);
-    const size_t bytes = row_bytes * static_cast<size_t>(outputs);
-    const bool through_pinned = static_cast<int64_t>(bytes) <= pinned_logits_bytes_;
-    char* const to = through_pinned ? pinned_logits_ : reinterpret_cast<char*>(logits.data());
-    if (outputs > 0) copy(from, to, row_bytes);
+    const auto bytes = static_cast<size_t>(row_bytes());
+    char* to = pinned_logits_;
+    if (const size_t all = bytes * whole.size(); static_cast<int64_t>(all) > pinned_logits_bytes_) {
+      many_logits_.resize(all / sizeof(float));
+      to = reinterpret_cast<char*>(many_logits_.data());
+    }
+    if (whole.size() == outputs.size()) {
+      const size_t pitch = static_cast<size_t>(from.row_stride) * sizeof(float);
+      check(cudaMemcpy2DAsync(to, bytes, from.data, pitch, bytes, whole.size(), cudaMemcpyDeviceToHost,
+                              stream_));
+    }
+    for (size_t i = 0; i < whole.size(); ++i) {
+      if (whole.size() < outputs.size())
+        check(cudaMemcpyAsync(to + i * bytes, from(whole[i]), bytes, cudaMemcpyDeviceToHost, stream_));
+      outputs[static_cast<size_t>(whole[i])].logits = {reinterpret_cast<const float*>(to + i * bytes),
+                                                       bytes / sizeof(float)};
+    }
     stream_.wait();
-    if (to != reinterpret_cast<char*>(logits.data())) std::memcpy(logits.data(), to, bytes);
   }
 
   /// Calls change(words of the stretch that holds the tensor, where its elements lie in it); true: writes
@@ -303,11 +314,17 @@ class CudaExecutable : public Executable {
   Graphs graphs_;
   char* pinned_logits_ = nullptr;
   int64_t pinned_logits_bytes_ = 0;
+  std::vector<float> many_logits_;  // where pinned memory has no room for them
   int64_t launched_ns_ = 0;
   std::array<Event, kTurns> ended_;
-  InFlight in_flight_;
+  std::array<InFlight, kTurns> steps_;  // by the turn they have
+  int in_flight_ = 0, first_turn_ = 0;  // first_turn_: of the one that runs first
+  uint64_t submitted_ = 0;
   std::optional<int64_t> clock_behind_ns_;
-  Bucket timed_bucket_{};
+  struct {
+    Bucket bucket{};
+    int64_t begin_ns = 0, end_ns = 0;
+  } timed_;  // the last timed step
   std::vector<LaunchTime> op_times_;
 };
 

@@ -46,8 +46,9 @@ StepBlock::~StepBlock() {
   cudaFreeHost(pinned_tables_);
 }
 
-bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outputs, int64_t longest,
-                     int turn, cudaStream_t stream) {
+bool StepBlock::fill(const program::Step& step, int64_t rows, int64_t outputs, int64_t longest, int turn,
+                     cudaStream_t stream) {
+  const program::StepInput& input = step.input;
   const Layout l = layout(rows, outputs);
   char* const block = pinned_ + turn * block_bytes_;
   const StepHeader header{static_cast<int32_t>(input.rows()), static_cast<int32_t>(input.outputs()),
@@ -59,11 +60,7 @@ bool StepBlock::fill(const program::StepInput& input, int64_t rows, int64_t outp
   put(l.tokens, input.tokens), put(l.positions, input.positions), put(l.sequences, input.sequences);
   put(l.slots, input.slots), put(l.output_rows, input.output_rows);
   auto* const draws = reinterpret_cast<program::Draw*>(block + l.draws);
-  if (input.draws.empty()) {
-    std::fill_n(draws, input.outputs(), program::Draw{});
-  } else {
-    std::ranges::copy(input.draws, draws);
-  }
+  for (int64_t i = 0; i < input.outputs(); ++i) draws[i] = step.want(i).draw;
   prompts_alone_ = false;
   if (rows >= kPromptRows) {
     const Prompts prompts =

@@ -22,7 +22,7 @@ class StepBlock {
   /// Fills a turn's pinned block, which no step in flight has, laid out for a bucket of rows and outputs;
   /// longest: of the bucket's contexts. Returns whether the page tables moved, so that graphs that know their
   /// old place are of no use any more; no step is in flight then.
-  bool fill(const program::StepInput& input, int64_t rows, int64_t outputs, int64_t longest, int turn,
+  bool fill(const program::Step& step, int64_t rows, int64_t outputs, int64_t longest, int turn,
             cudaStream_t stream);
   /// Whether the step's rows are long stretches of prompts and nothing else.
   bool prompts_alone() const { return prompts_alone_; }

@@ -17,30 +17,29 @@ class RefExecutable : public Executable {
       : program_(std::move(program)), weights_(weights), memory_(program_, weights_, options) {
     // Expansion added tensors, all of them activations: they have no bytes.
     weights_.resize(program_.tensors().size());
+    times_.workers = 1;
+    times_.parts.resize(program_.ops().size());
+    outputs_.reserve(static_cast<size_t>(options.max_outputs));
   }
 
-  void run(const StepInput& input, StepOutput& output) override {
-    StepTimes unused;
-    run_timed(input, output, unused);
-  }
-
-  void run_timed(const StepInput& input, StepOutput& output, StepTimes& times) override {
-    times.begin_ns = now_ns();
-    times.workers = 1;
-    times.parts.resize(program_.ops().size());
-    int64_t begin = times.begin_ns;
+  Ticket submit(const Step& step) override {
+    times_.begin_ns = now_ns();
+    int64_t begin = times_.begin_ns;
     for (size_t i = 0; i < program_.ops().size(); ++i) {
       const Op& op = program_.ops()[i];
-      info(op).reference(memory_, op, input);
-      times.parts[i] = {begin, now_ns()};
-      begin = times.parts[i].end_ns;
+      info(op).reference(memory_, op, step.input);
+      times_.parts[i] = {begin, now_ns()};
+      begin = times_.parts[i].end_ns;
     }
-    const int64_t vocabulary = program_[program_.output()].columns();
-    for (int64_t i = 0; i < input.outputs(); ++i) {
-      std::copy_n(memory_.row(program_.output(), i), vocabulary, output.logits.data() + i * vocabulary);
-    }
-    times.end_ns = now_ns();
+    times_.end_ns = begin;
+    const auto vocabulary = static_cast<size_t>(program_[program_.output()].columns());
+    outputs_.resize(step.input.output_rows.size());
+    for (size_t i = 0; i < outputs_.size(); ++i)
+      outputs_[i].logits = {memory_.row(program_.output(), static_cast<int64_t>(i)), vocabulary};
+    return {};
   }
+  StepResult collect(Ticket) override { return {.outputs = outputs_}; }
+  void fetch_times(StepTimes& times) override { times = times_; }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
     size_t next = 0;
@@ -83,6 +82,8 @@ class RefExecutable : public Executable {
   Program program_;
   WeightBytes weights_;
   RefMemory memory_;
+  StepTimes times_;
+  std::vector<RowResult> outputs_;
 };
 
 class RefBackend : public Backend {

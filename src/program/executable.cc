@@ -1,0 +1,13 @@
+#include "program/executable.h"
+
+#include <algorithm>
+
+namespace sluice::program {
+
+void run_logits(Executable& executable, const StepInput& input, std::span<float> logits) {
+  auto to = logits.begin();
+  for (const RowResult& row : run_step(executable, {.input = input}).outputs)
+    to = std::ranges::copy(row.logits, to).out;
+}
+
+}  // namespace sluice::program
