@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <future>
+#include <map>
 #include <memory>
 
 #include "base/clock.h"
@@ -58,6 +59,9 @@ void tell(fmt::format_string<Args...> format, Args&&... args) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+/// A request's line; one write, so that lines of several threads stay whole.
+void write_log(std::string_view line) { tell("{}\n", line); }
+
 /// Every connection takes a file descriptor.
 void allow_many_connections() {
   rlimit limit{};
@@ -103,6 +107,7 @@ void serve(const CLI::App& command, const Options& given) {
   if (!options.key_file.empty()) options.server.api_keys = server::read_api_keys(options.key_file);
   const StopSignals signals;
   allow_many_connections();
+  options.server.log.write = write_log;
   std::unique_ptr<ServingModel> model;  // goes after the server
   server::Server server(options.server);
   tell("sluice: {} is loading\n", server.address());
@@ -136,6 +141,16 @@ void add_network(CLI::App& command, Options& options) {
       ->allow_extra_args(false);
   command.add_option("--max-connections", http.max_connections, "connections at once")->capture_default_str();
   command.add_option("--max-body", http.max_body_bytes, "bytes of a request's body")->capture_default_str();
+  options.server.log.level = server::LogLevel::Requests;
+  command
+      .add_option(
+          "--log", options.server.log.level,
+          "lines on standard error: off, requests (one each; never texts or keys), debug (health checks "
+          "and the like too)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, server::LogLevel>{{"off", server::LogLevel::Off},
+                                                  {"requests", server::LogLevel::Requests},
+                                                  {"debug", server::LogLevel::Debug}}));
   command
       .add_option("--drain", options.drain_seconds, "seconds that running answers get when the server stops")
       ->check(CLI::Range(0.0, 86400.0))

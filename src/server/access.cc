@@ -46,6 +46,10 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) digests_.push_back(digest(key));
 }
 
+bool ApiKeys::given(const HttpRequest& request) {
+  return !request.header("authorization").empty() || !request.header("x-api-key").empty();
+}
+
 std::optional<std::string> ApiKeys::find(const HttpRequest& request) const {
   std::string_view given = request.header("authorization");
   if (same_letters(given.substr(0, kBearer.size()), kBearer))

@@ -19,6 +19,8 @@ class ApiKeys {
   /// The request's key (Authorization: Bearer, or x-api-key), if it is one of these, as a name that does not
   /// give it away.
   std::optional<std::string> find(const HttpRequest& request) const;
+  /// Whether the request has a key at all.
+  static bool given(const HttpRequest& request);
 
  private:
   using Digest = std::array<unsigned char, 32>;

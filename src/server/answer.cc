@@ -3,6 +3,7 @@
 #include <chrono>
 #include <random>
 
+#include "text/exact_json.h"
 #include "text/stream.h"
 
 namespace sluice::server {
@@ -43,7 +44,7 @@ int64_t unix_now() {
       .count();
 }
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const Json& json) { return text::dump_exact(json); }
 
 HttpResponse json_response(const Json& json) { return {200, "application/json", dump(json), {}}; }
 

@@ -1,6 +1,7 @@
 // POST /v1/completions: OpenAI's completions of plain text, or of tokens. Names of control tokens in a text
 // are tokens here, for clients that write a model's prompt format themselves.
 #include "server/answer.h"
+#include "server/body.h"
 #include "server/chat_request.h"
 #include "server/endpoints.h"
 
@@ -93,8 +94,8 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
     bad_field(grammar ? "grammar" : "response_format", "{}", error.what());
   }
   const auto prompts = read_prompts(fields.any("prompt"), service);
-  fields.ignore({"user", "store", "metadata", "service_tier", "options", "keep_alive", "id_slot",
-                 "timings_per_token", "skip_special_tokens"});
+  fields.ignore({"user", "store", "metadata", "service_tier", "keep_alive", "id_slot", "timings_per_token"});
+  fields.expect("skip_special_tokens", 1);
   fields.finish();
 
   if (static_cast<int64_t>(prompts.size()) * choices > kMostChoices)
@@ -223,7 +224,7 @@ class CompletionSink : public Sink {
 
 void completions(const Call& call) {
   CompletionOptions options;
-  GenerationPlan plan = read_completion(parse_json(call.exchange->request().body), call.service, options);
+  GenerationPlan plan = read_completion(request_json(call), call.service, options);
   const bool stream = options.stream;
   Generation::start(call, std::move(plan), std::make_unique<CompletionSink>(call, std::move(options)));
   if (stream) call.exchange->start_stream(event_stream(), std::string(kCommentPing));

@@ -10,7 +10,6 @@ const char* openai_type(int status) {
     case 403: return "permission_error";
     case 404: return "not_found_error";
     case 429: return "rate_limit_error";
-    case 501: return "not_supported_error";
     case 503: return "unavailable_error";
     default: return status >= 500 ? "server_error" : "invalid_request_error";
   }
@@ -50,9 +49,12 @@ ApiError context_exceeded(Style style, int64_t prompt_tokens, int64_t context) {
 }
 
 Json error_json(Style style, const ApiError& error) {
-  if (style == Style::Anthropic)
-    return {{"type", "error"},
-            {"error", {{"type", anthropic_type(error.status)}, {"message", error.what()}}}};
+  if (style == Style::Ollama) return {{"error", error.what()}};
+  if (style == Style::Anthropic) {
+    Json inner = {{"type", anthropic_type(error.status)}, {"message", error.what()}};
+    inner.update(error.more);
+    return {{"type", "error"}, {"error", std::move(inner)}};
+  }
   Json inner = {{"message", error.what()},
                 {"type", error.openai_type.empty() ? openai_type(error.status) : error.openai_type},
                 {"param", error.param.empty() ? Json() : Json(error.param)},

@@ -15,7 +15,7 @@ namespace sluice::server {
 using Json = nlohmann::ordered_json;
 
 /// Whose shape an error has.
-enum class Style { OpenAi, Anthropic };
+enum class Style { OpenAi, Anthropic, Ollama };
 
 class ApiError : public Error {
  public:
@@ -25,7 +25,7 @@ class ApiError : public Error {
   std::string param;           ///< the field that is wrong: "messages[0].content"
   std::string code;            ///< of OpenAI's shape: "context_length_exceeded"
   std::string openai_type{};   ///< in place of the status's
-  Json more = Json::object();  ///< further members of OpenAI's error
+  Json more = Json::object();  ///< further members of the error
 };
 
 /// A 400 that names the field.

@@ -38,7 +38,7 @@ void models(const Call& call) {
   const std::string& path = call.exchange->request().path;
   const Json model = model_json(call.service);
   const size_t name = path.find("/models/");
-  if (name == std::string::npos) {
+  if (name == std::string::npos || path.find_first_not_of('/', name + 8) == std::string::npos) {
     return call.exchange->respond(json_response({{"object", "list"},
                                                  {"data", Json::array({model})},
                                                  {"first_id", call.service.model_id},

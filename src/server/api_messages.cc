@@ -1,7 +1,9 @@
 // POST /v1/messages and /v1/messages/count_tokens: Anthropic's API.
 #include "server/answer.h"
+#include "server/body.h"
 #include "server/endpoints.h"
 #include "server/messages_request.h"
+#include "text/exact_json.h"
 #include "text/json_stream.h"
 
 namespace sluice::server {
@@ -39,7 +41,7 @@ Json tool_use(const std::string& id, const std::string& name) {
 
 /// Arguments are JSON, checked when they were read; those of a cut call are kept as far as they came.
 Json input_of(const std::string& arguments, bool whole) {
-  return Json::parse(whole ? arguments : text::json_closed(arguments), nullptr, false);
+  return text::parse_exact(whole ? arguments : text::json_closed(arguments));
 }
 
 class MessageSink : public Sink {
@@ -186,7 +188,8 @@ class MessageSink : public Sink {
 }  // namespace
 
 void messages(const Call& call) {
-  ChatRequest request = read_messages(parse_json(call.exchange->request().body), call.service);
+  ChatRequest request = read_messages(request_json(call), call.service);
+  call.record->left_out(request.left_out);
   const bool stream = request.stream;
   auto sink = std::make_unique<MessageSink>(call, stream);
   const MessageSink& writer = *sink;  // there until the generation has ended, which is told after this
@@ -197,7 +200,7 @@ void messages(const Call& call) {
 }
 
 void count_tokens(const Call& call) {
-  const Json body = parse_json(call.exchange->request().body);
+  const Json body = request_json(call);
   const EncodedPrompt prompt = encode_chat(call.service, read_messages_conversation(body));
   call.exchange->respond(json_response({{"input_tokens", prompt.tokens.size()}}));
 }

@@ -1,5 +1,6 @@
 // POST /v1/responses: OpenAI's responses API, stateless.
 #include "server/answer.h"
+#include "server/body.h"
 #include "server/endpoints.h"
 #include "server/responses_request.h"
 
@@ -14,6 +15,7 @@ class ResponseSink : public Sink {
       : exchange_(call.exchange),
         model_(call.service.model_id),
         stream_(request.chat.stream),
+        origins_(std::move(request.origins)),
         echo_(std::move(request.echo)) {}
 
   std::string opening() {
@@ -103,6 +105,7 @@ class ResponseSink : public Sink {
     if (piece.kind == Kind::CallEnd) return close_item("completed");
     if (piece.kind == Kind::Arguments) {
       text_ += piece.text;
+      if (origin_.kind != ToolOrigin::Kind::Function) return;
       return tell("response.function_call_arguments.delta", place({{"delta", piece.text}}));
     }
     const bool thinking = piece.kind == Kind::Reasoning;
@@ -127,19 +130,25 @@ class ResponseSink : public Sink {
     close_item(open_ == Kind::Call ? "incomplete" : "completed");
     open_ = Kind::Call;
     text_.clear();
-    item_ = {{"type", "function_call"},
-             {"id", new_id("fc_")},
-             {"call_id", generation.call_id(name, calls_++, "call_")},
-             {"name", name},
-             {"arguments", ""},
-             {"status", "in_progress"}};
+    const auto found = origins_.find(name);
+    origin_ = found == origins_.end() ? ToolOrigin{.name = name} : found->second;
+    const CallItem shape = call_item(origin_, "");
+    item_ = {{"type", shape.type},
+             {"id", new_id(shape.id_prefix)},
+             {"call_id", generation.call_id(name, calls_++, "call_")}};
+    item_.update(shape.begun);
+    item_["status"] = "in_progress";
     tell("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
   }
 
   /// A cut call, too: its arguments are those that came.
   void end_call(const char* status) {
-    tell("response.function_call_arguments.done", place({{"name", item_["name"]}, {"arguments", text_}}));
-    item_["arguments"] = text_;
+    const CallItem shape = call_item(origin_, text_);
+    // What is no function's has its text only now, made of all arguments.
+    if (!shape.event.empty() && origin_.kind != ToolOrigin::Kind::Function)
+      tell((shape.event + ".delta").c_str(), place({{"delta", shape.text}}));
+    if (!shape.event.empty()) tell((shape.event + ".done").c_str(), place(shape.done));
+    item_.update(shape.whole);
     finish_item(status);
   }
 
@@ -179,6 +188,8 @@ class ResponseSink : public Sink {
   std::shared_ptr<Exchange> exchange_;
   std::string model_, id_ = new_id("resp_"), out_;
   bool stream_;
+  ToolOrigins origins_;
+  ToolOrigin origin_;  ///< of the call that goes on
   Json echo_, items_ = Json::array(), item_ = Json::object();
   std::optional<Kind> open_;  ///< the item that goes on, and ...
   std::string text_;          ///< ... its text so far
@@ -189,7 +200,8 @@ class ResponseSink : public Sink {
 }  // namespace
 
 void responses(const Call& call) {
-  ResponsesRequest request = read_responses(parse_json(call.exchange->request().body), call.service);
+  ResponsesRequest request = read_responses(request_json(call), call.service);
+  call.record->left_out(request.chat.left_out);
   const bool stream = request.chat.stream;
   GenerationPlan plan = plan_chat(call.service, request.chat);
   auto sink = std::make_unique<ResponseSink>(call, std::move(request));

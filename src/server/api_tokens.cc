@@ -1,6 +1,7 @@
 // POST /tokenize, /detokenize, /apply-template: text and tokens as the model sees them.
 #include "server/answer.h"
-#include "server/chat_request.h"
+#include "server/body.h"
+#include "server/chat_completions_request.h"
 #include "server/endpoints.h"
 #include "text/json_text.h"
 #include "text/stream.h"
@@ -10,15 +11,9 @@ namespace sluice::server {
 namespace {
 
 text::Conversation read_conversation(Fields& fields) {
-  text::Conversation conversation;
-  const Json* messages = fields.array("messages");
-  if (!messages || messages->empty()) bad_field("messages", "expected an array of at least one message");
-  conversation.messages = *messages;
-  if (const Json* tools = fields.array("tools")) conversation.tools = *tools;
-  if (const Json* kwargs = fields.object("chat_template_kwargs")) conversation.template_arguments = *kwargs;
-  conversation.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
-  fields.string("model");
-  return conversation;
+  ChatRequest request;
+  read_chat_conversation(fields, request);
+  return std::move(request.conversation);
 }
 
 std::string decoded(const Service& service, std::span<const int32_t> tokens) {
@@ -31,7 +26,7 @@ std::string decoded(const Service& service, std::span<const int32_t> tokens) {
 
 // `content` as llama.cpp has it, `prompt` and `messages` as vLLM has them.
 void tokenize(const Call& call) {
-  const Json body = parse_json(call.exchange->request().body);
+  const Json body = request_json(call);
   const Service& service = call.service;
   Fields fields(body);
   std::vector<int32_t> tokens;
@@ -64,7 +59,7 @@ void tokenize(const Call& call) {
 }
 
 void detokenize(const Call& call) {
-  const Json body = parse_json(call.exchange->request().body);
+  const Json body = request_json(call);
   const Service& service = call.service;
   Fields fields(body);
   const Json* list = fields.array("tokens");
@@ -86,7 +81,7 @@ void detokenize(const Call& call) {
 }
 
 void apply_template(const Call& call) {
-  const Json body = parse_json(call.exchange->request().body);
+  const Json body = request_json(call);
   Fields fields(body);
   text::Conversation conversation = read_conversation(fields);
   fields.finish();

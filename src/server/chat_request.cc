@@ -3,6 +3,7 @@
 #include <charconv>
 #include <random>
 
+#include "text/exact_json.h"
 #include "text/jinja/template.h"
 #include "text/json_text.h"
 #include "text/thinking_budget.h"
@@ -169,6 +170,10 @@ void ChatRequest::read_thinking_type(Fields& fields) {
   const auto type = fields.choice("type", {"enabled", "disabled", "adaptive", "auto"});
   if (type) set_thinking(*type != "disabled");
   if (const auto tokens = fields.integer("budget_tokens", -1, INT32_MAX)) thinking_budget = *tokens;
+  if (const auto clear = fields.boolean("clear_thinking")) {  // whether templates leave out earlier reasoning
+    if (conversation.template_arguments.is_null()) conversation.template_arguments = Json::object();
+    conversation.template_arguments["clear_thinking"] = *clear;
+  }
 }
 
 namespace {
@@ -279,12 +284,19 @@ std::vector<int32_t> encode_text(const Service& service, std::string_view text) 
 GenerationPlan plan_chat(const Service& service, ChatRequest request) {
   if (!service.chat) throw ApiError(400, "this model has no chat template; /v1/completions takes plain text");
   check_tools(request);
+  const bool goes_on = request.conversation.continue_last;
+  if (goes_on && request.form.kind != AnswerForm::Kind::Text)
+    bad_field("messages", "an answer that has begun cannot be given a form: leave its beginning out");
   EncodedPrompt prompt = encode_chat(service, request.conversation);
   GenerationPlan plan;
   plan.format = &service.chat->output_format();
   plan.starts_in_thinking = prompt.starts_in_thinking;
   plan.one_call = !request.parallel_calls;
+  plan.goes_on = goes_on;
   plan.prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
+  // From here on numbers are looked at: readers of schemas know those of JSON's usual types.
+  request.conversation.tools = text::with_nearest_numbers(std::move(request.conversation.tools));
+  request.form.schema = text::with_nearest_numbers(std::move(request.form.schema));
   const auto constraint = constraint_of(service, request, prompt.starts_in_thinking);
   plan.earlier_calls = calls_in(request.conversation.messages);
   plan.tools = std::move(request.conversation.tools);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "server/content.h"
 #include "server/fields.h"
 #include "server/generation.h"
 #include "text/chat.h"
@@ -33,6 +34,7 @@ struct ChatRequest {
   engine::Request engine;                       ///< all but prompt, seed of further choices and constraint
   int64_t choices = 1;
   bool stream = false;
+  LeftOut left_out = {};  ///< for the log
 
   /// Asks the template for thinking or for none.
   void set_thinking(bool on);

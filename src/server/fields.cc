@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "text/exact_json.h"
 #include "text/json_text.h"
 
 namespace sluice::server {
@@ -60,9 +61,11 @@ class Weigher : public Json::json_sax_t {
 }  // namespace
 
 Json parse_json(std::string_view body) {
+  const text::ExactJson exact(body);
   Weigher weigher;
-  if (!Json::sax_parse(body, &weigher)) throw ApiError(400, "the body cannot be read: " + weigher.problem);
-  return Json::parse(body);
+  if (!Json::sax_parse(exact.text(), &weigher))
+    throw ApiError(400, "the body cannot be read: " + weigher.problem);
+  return exact.value();
 }
 
 std::string_view json_kind(const Json& value) {
@@ -122,7 +125,10 @@ std::optional<bool> Fields::boolean(std::string_view name) {
 std::optional<double> Fields::number(std::string_view name, double low, double high) {
   const Json* value = any(name);
   if (!value) return {};
-  if (!value->is_number()) bad_field(path_of(name), "expected a number, not {}", json_kind(*value));
+  if (!value->is_number() && !text::number_text(*value))
+    bad_field(path_of(name), "expected a number, not {}", json_kind(*value));
+  if (const auto digits = text::number_text(*value))
+    bad_field(path_of(name), "{}, expected {} to {}", digits->substr(0, 40), low, high);
   const double number = value->get<double>();
   if (!(number >= low && number <= high))
     bad_field(path_of(name), "{}, expected {} to {}", number, low, high);
@@ -132,6 +138,8 @@ std::optional<double> Fields::number(std::string_view name, double low, double h
 std::optional<int64_t> Fields::integer(std::string_view name, int64_t low, int64_t high) {
   const Json* value = any(name);
   if (!value) return {};
+  if (const auto digits = text::number_text(*value))
+    bad_field(path_of(name), "{}, expected {} to {}", digits->substr(0, 40), low, high);
   const bool whole = value->is_number_integer() ||
                      (value->is_number() && std::nearbyint(value->get<double>()) == value->get<double>());
   if (!whole) bad_field(path_of(name), "expected a whole number, not {}", json_kind(*value));
@@ -180,10 +188,16 @@ void Fields::expect(std::string_view name, double neutral) {
               neutral);
 }
 
-void Fields::finish() const {
+std::vector<std::string> Fields::unread() const {
+  std::vector<std::string> names;
   for (const auto& [name, value] : object_.items())
-    if (!known_.contains(name) && !value.is_null())
-      bad_field(path_of(name), "this server knows no such field");
+    if (!known_.contains(name) && !value.is_null()) names.push_back(name);
+  return names;
+}
+
+void Fields::finish() const {
+  const auto names = unread();
+  if (!names.empty()) bad_field(path_of(names.front()), "this server knows no such field");
 }
 
 }  // namespace sluice::server

@@ -36,6 +36,7 @@ class Generation::Ear : public engine::Listener {
 Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<Sink> sink)
     : service_(call.service),
       metrics_(call.metrics),
+      record_(call.record),
       queue_(call.queue),
       sink_(std::move(sink)),
       tools_(std::move(plan.tools)),
@@ -49,6 +50,7 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
       running_(plan.requests.size()) {
   for (auto& parser : parsers_) {
     if (plan.format) parser.emplace(*plan.format, tools_, plan.starts_in_thinking);
+    if (parser && plan.goes_on) parser->go_on();
   }
   for (const engine::Request& request : plan.requests) keeps_tokens_ |= request.top_logprobs >= 0;
 }
@@ -176,6 +178,7 @@ void Generation::end(size_t choice, engine::Result result) {
     if (one.result.finish == engine::Finish::Shutdown) failure = ApiError(503, "the server is shutting down");
   }
   metrics_.request_duration.add_ns(now_ns() - started_ns_);  // first: who has the answer finds it counted
+  record_end();
   sink_->done(*this, failure);
   sink_ = nullptr;
 }
@@ -184,6 +187,16 @@ void Generation::end(size_t choice, engine::Result result) {
 std::string Generation::call_id(std::string_view name, size_t number, std::string_view prefix) const {
   if (format_ == nullptr || format_->name_prefix.empty()) return new_id(prefix);
   return fmt::format("{}{}:{}", format_->name_prefix, name, earlier_calls_ + static_cast<int64_t>(number));
+}
+
+void Generation::record_end() {
+  const engine::Result& first = choices_.front().result;
+  record_->ended({.prompt = prompt_tokens_,
+                  .cached = cached_tokens(),
+                  .generated = generated_tokens(),
+                  .first_token_ns = first.queue_ns + first.prompt_ns,
+                  .decode_ns = first.decode_ns,
+                  .finish = engine::finish_name(first.finish)});
 }
 
 int64_t Generation::cached_tokens() const {

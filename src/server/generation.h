@@ -12,6 +12,7 @@
 
 #include "server/api_error.h"
 #include "server/metrics.h"
+#include "server/request_log.h"
 #include "server/service.h"
 #include "server/workers.h"
 #include "text/output_parser.h"
@@ -25,7 +26,9 @@ struct Call {
   std::shared_ptr<Exchange> exchange;
   std::shared_ptr<SerialQueue> queue;
   Style style;
-  std::string client;  ///< for the engine's fairness
+  std::string client;     ///< for the engine's fairness
+  size_t max_body_bytes;  ///< decoded
+  std::shared_ptr<RequestRecord> record;
 };
 
 /// What to run.
@@ -35,6 +38,7 @@ struct GenerationPlan {
   Json tools;
   bool starts_in_thinking = false;
   bool one_call = false;      ///< the first tool call ends the answer
+  bool goes_on = false;       ///< the prompt ends inside an answer
   int64_t prompt_tokens = 0;  ///< of all different prompts
   int64_t earlier_calls = 0;  ///< in the conversation
 };
@@ -108,9 +112,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void deliver(size_t choice, const std::vector<text::OutputEvent>& events,
                std::span<const TokenInfo> tokens);
   void end(size_t choice, engine::Result result);
+  void record_end();
 
   const Service& service_;
   Metrics& metrics_;
+  std::shared_ptr<RequestRecord> record_;
   std::shared_ptr<SerialQueue> queue_;
   std::unique_ptr<Sink> sink_;
   Json tools_;

@@ -55,10 +55,13 @@ class Exchange {
   /// Is called once, on the thread of the sockets, when the client goes before the answer is whole; at once
   /// if it has gone. It must be quick.
   virtual void on_gone(std::function<void()> callback) = 0;
+  /// The status of the answer; 0: none has begun.
+  int status() const { return status_.load(std::memory_order_relaxed); }
 
  protected:
   HttpRequest request_;
   std::atomic<bool> gone_{false};
+  std::atomic<int> status_{0};
 };
 
 struct HttpOptions {

@@ -98,6 +98,7 @@ class HttpSession::Answer : public Exchange {
 
   void respond(HttpResponse response) override {
     if (begun_.exchange(true)) return;
+    status_ = response.status;
     ended_ = true;
     forget_callback();
     post([response = std::move(response)](HttpSession& session) {
@@ -107,6 +108,7 @@ class HttpSession::Answer : public Exchange {
   }
   void start_stream(HttpResponse head, std::string ping) override {
     if (begun_.exchange(true)) return;
+    status_ = head.status;
     post([head = std::move(head), ping = std::move(ping)](HttpSession& session) mutable {
       session.ping_ = std::move(ping);
       session.begin_answer(head, true);

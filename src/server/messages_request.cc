@@ -1,5 +1,7 @@
 #include "server/messages_request.h"
 
+#include "server/tool_list.h"
+#include "text/exact_json.h"
 #include "text/json_text.h"
 
 namespace sluice::server {
@@ -16,128 +18,99 @@ std::string without_billing_header(std::string text) {
   return end == std::string::npos ? "" : text.substr(end + 1);
 }
 
-std::string text_block(Fields& fields) {
-  const auto text = fields.string("text");
-  if (!text) bad_field(fields.path_of("text"), "is missing");
-  return *text;
-}
-
 std::string type_of(Fields& fields) {
   const auto type = fields.string("type");
   if (!type) bad_field(fields.path_of("type"), "is missing");
   return *type;
 }
 
-[[noreturn]] void unknown_block(const Fields& fields, const std::string& type) {
-  bad_field(fields.path_of("type"), "{} is not supported here: this server knows text alone",
-            text::json_quote(type));
-}
+constexpr ContentRule kSystemRule{.from_user = true, .separator = "\n"};
+constexpr ContentRule kUserRule{.from_user = true, .separator = "\n"};
+constexpr ContentRule kHistoryRule{.from_user = false, .separator = "\n"};
+constexpr ContentRule kAnswerRule{.from_user = false, .separator = ""};
 
-/// A string, or blocks of text.
-std::string read_text(const Json& content, const std::string& path, bool is_system = false) {
-  if (content.is_string())
-    return is_system ? without_billing_header(content.get<std::string>()) : content.get<std::string>();
+/// A string, or blocks of text, without the line that changes with every request.
+std::string read_system(const Json& content, LeftOut& left_out) {
   if (!content.is_array())
-    bad_field(path, "expected a string or an array of blocks, not {}", json_kind(content));
+    return without_billing_header(read_content(content, "system", kSystemRule, left_out).text);
   std::string all;
   for (size_t i = 0; i < content.size(); ++i) {
-    Fields block(content[i], fmt::format("{}[{}]", path, i));
-    const std::string type = type_of(block);
-    if (type != "text") unknown_block(block, type);
-    std::string text = text_block(block);
-    if (is_system) text = without_billing_header(std::move(text));
-    if (text.empty()) continue;
-    if (!all.empty()) all += "\n";
+    Content block;
+    read_part(content[i], fmt::format("system[{}]", i), kSystemRule, block, left_out);
+    const std::string text = without_billing_header(std::move(block.text));
+    if (!all.empty() && !text.empty()) all += "\n";
     all += text;
   }
   return all;
 }
 
-Json tool_result(Fields& block) {
+Json tool_result(Fields& block, LeftOut& left_out) {
   const auto id = block.string("tool_use_id");
   if (!id) bad_field(block.path_of("tool_use_id"), "is missing");
   const Json* content = block.any("content");
-  std::string text = content ? read_text(*content, block.path_of("content")) : "";
+  std::string text =
+      content ? read_content(*content, block.path_of("content"), kHistoryRule, left_out).text : "";
   if (block.boolean("is_error").value_or(false)) text = "Error: " + text;
   return {{"role", "tool"}, {"tool_call_id", *id}, {"content", std::move(text)}};
 }
 
-void add_user(const Json& content, const std::string& path, const std::string& role, Json& messages) {
-  if (content.is_string()) {
-    messages.push_back({{"role", role}, {"content", content}});
+void add_user(const Json& content, const std::string& path, const std::string& role, ChatRequest& request) {
+  Json& messages = request.conversation.messages;
+  if (!content.is_array()) {
+    messages.push_back(
+        {{"role", role}, {"content", read_content(content, path, kUserRule, request.left_out).text}});
     return;
   }
-  if (!content.is_array())
-    bad_field(path, "expected a string or an array of blocks, not {}", json_kind(content));
-  std::string text;
-  bool any_text = false;
+  Content said;
+  bool results = false;
   for (size_t i = 0; i < content.size(); ++i) {
-    Fields block(content[i], fmt::format("{}[{}]", path, i));
-    const std::string type = type_of(block);
-    if (type == "tool_result") {
-      messages.push_back(tool_result(block));
-    } else if (type == "text") {
-      text += (any_text ? "\n" : "") + text_block(block);
-      any_text = true;
+    const std::string where = fmt::format("{}[{}]", path, i);
+    Fields block(content[i], where);
+    if (type_of(block) == "tool_result") {
+      messages.push_back(tool_result(block, request.left_out));
+      results = true;
     } else {
-      unknown_block(block, type);
+      read_part(content[i], where, kUserRule, said, request.left_out);
     }
   }
-  if (any_text || content.empty()) messages.push_back({{"role", role}, {"content", std::move(text)}});
+  if (!said.text.empty() || !results) messages.push_back({{"role", role}, {"content", std::move(said.text)}});
 }
 
-void add_assistant(const Json& content, const std::string& path, Json& messages) {
+void add_assistant(const Json& content, const std::string& path, ChatRequest& request) {
   Json message = {{"role", "assistant"}, {"content", ""}};
-  if (content.is_string()) {
-    message["content"] = content;
-    messages.push_back(std::move(message));
-    return;
-  }
-  if (!content.is_array())
-    bad_field(path, "expected a string or an array of blocks, not {}", json_kind(content));
-  std::string text, thinking;
-  for (size_t i = 0; i < content.size(); ++i) {
-    Fields block(content[i], fmt::format("{}[{}]", path, i));
-    const std::string type = type_of(block);
-    if (type == "text") {
-      text += text_block(block);
-    } else if (type == "thinking") {
-      thinking += block.string("thinking").value_or("");
-    } else if (type == "tool_use") {
-      const auto id = block.string("id"), name = block.string("name");
-      if (!id) bad_field(block.path_of("id"), "is missing");
-      if (!name) bad_field(block.path_of("name"), "is missing");
-      const Json* input = block.object("input");
-      message["tool_calls"].push_back(
-          {{"id", *id},
-           {"type", "function"},
-           {"function", {{"name", *name}, {"arguments", input ? *input : Json::object()}}}});
-    } else if (type != "redacted_thinking") {
-      unknown_block(block, type);
+  Content said;
+  if (!content.is_array()) said = read_content(content, path, kAnswerRule, request.left_out);
+  for (size_t i = 0; content.is_array() && i < content.size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    Fields block(content[i], where);
+    if (type_of(block) != "tool_use") {
+      read_part(content[i], where, kAnswerRule, said, request.left_out);
+      continue;
     }
+    const auto id = block.string("id"), name = block.string("name");
+    if (!id) bad_field(block.path_of("id"), "is missing");
+    if (!name) bad_field(block.path_of("name"), "is missing");
+    const Json* input = block.any("input");  // the template's side knows what to do with no object
+    Json arguments = !input ? Json::object() : input->is_object() ? *input : Json(text::dump_exact(*input));
+    message["tool_calls"].push_back({{"id", *id},
+                                     {"type", "function"},
+                                     {"function", {{"name", *name}, {"arguments", std::move(arguments)}}}});
   }
-  message["content"] = std::move(text);
-  if (!thinking.empty()) message["reasoning_content"] = std::move(thinking);
-  messages.push_back(std::move(message));
+  message["content"] = std::move(said.text);
+  if (!said.thinking.empty()) message["reasoning_content"] = std::move(said.thinking);
+  request.conversation.messages.push_back(std::move(message));
 }
 
-Json read_tools(const Json& list) {
-  Json tools = Json::array();
-  for (size_t i = 0; i < list.size(); ++i) {
-    Fields tool(list[i], fmt::format("tools[{}]", i));
-    const std::string type = tool.string("type").value_or("custom");
-    if (type != "custom")
-      bad_field(tool.path_of("type"), "{} runs at Anthropic, not here", text::json_quote(type));
-    const auto name = tool.string("name");
-    if (!name) bad_field(tool.path_of("name"), "is missing");
-    Json function = {{"name", *name}};
-    if (const auto description = tool.string("description")) function["description"] = *description;
-    const Json* schema = tool.object("input_schema");
-    if (!schema) bad_field(tool.path_of("input_schema"), "is missing");
-    function["parameters"] = *schema;
-    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+/// This server keeps nothing between requests: a field that says where a conversation is cannot be passed
+/// over. Its error is what makes Anthropic's clients send the whole conversation instead.
+void refuse_threads(Fields& fields) {
+  if (fields.any("thread")) {
+    ApiError error(400, "thread: this server keeps no conversations: send all messages", "thread");
+    error.more = {{"details", {{"error_code", "thread_unsupported_request"}, {"unsupported", {"thread"}}}}};
+    throw ApiError(error);
   }
-  return tools;
+  for (const char* name : {"previous_message_id", "previous_response_id", "conversation", "conversation_id"})
+    if (fields.any(name)) bad_field(name, "this server keeps no conversations: send all messages");
 }
 
 void read_tool_choice(const Json& value, ChatRequest& request) {
@@ -156,9 +129,10 @@ void read_tool_choice(const Json& value, ChatRequest& request) {
 }
 
 void read_conversation(Fields& fields, ChatRequest& request) {
-  Json messages = Json::array();
+  refuse_threads(fields);
+  Json& messages = request.conversation.messages = Json::array();
   if (const Json* system = fields.any("system")) {
-    std::string text = read_text(*system, "system", true);
+    std::string text = read_system(*system, request.left_out);
     if (!text.empty()) messages.push_back({{"role", "system"}, {"content", std::move(text)}});
   }
   const Json* list = fields.array("messages");
@@ -171,14 +145,18 @@ void read_conversation(Fields& fields, ChatRequest& request) {
     if (!role) bad_field(message.path_of("role"), "is missing");
     if (!content) bad_field(path, "is missing");
     if (*role == "assistant")
-      add_assistant(*content, path, messages);
+      add_assistant(*content, path, request);
     else if (*role == "user" || *role == "system")
-      add_user(*content, path, *role, messages);
+      add_user(*content, path, *role, request);
     else
       bad_field(message.path_of("role"), "{}, expected user or assistant", text::json_quote(*role));
   }
-  request.conversation.messages = std::move(messages);
-  if (const Json* tools = fields.array("tools")) request.conversation.tools = read_tools(*tools);
+  // In this API an answer that has begun goes on.
+  const Json& last = messages.back();
+  request.conversation.continue_last =
+      last["role"] == "assistant" && !last.contains("tool_calls") && list->back()["role"] == "assistant";
+  if (const Json* tools = fields.array("tools"))
+    request.conversation.tools = anthropic_tools(*tools, request.left_out);
   if (const Json* choice = fields.object("tool_choice")) read_tool_choice(*choice, request);
   if (const Json* thinking = fields.object("thinking")) {
     Fields inner(*thinking, "thinking");
@@ -207,6 +185,8 @@ ChatRequest read_messages(const Json& body, const Service& service) {
     if (const Json* inside = inner.object("format")) format = inside, path = "output_config.format";
   }
   if (format) request.form = read_form(*format, path);
+  fields.ignore({"metadata", "service_tier", "betas", "anthropic_version"});
+  for (const std::string& name : fields.unread()) request.left_out.push_back(name + ": not known here");
   return request;
 }
 

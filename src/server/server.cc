@@ -16,7 +16,8 @@ namespace sluice::server {
 
 namespace {
 
-enum class Access { Public, Key };
+/// RightKey: without a key too, but not with a wrong one. Clients try their key there.
+enum class Access { Public, RightKey, Key };
 
 struct Route {
   std::string_view method, path;  ///< a path that ends in / stands for all below it
@@ -27,7 +28,6 @@ struct Route {
 
 constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", Access::Key, Style::OpenAi, chat_completions},
-    {"POST", "/chat/completions", Access::Key, Style::OpenAi, chat_completions},
     {"POST", "/v1/completions", Access::Key, Style::OpenAi, completions},
     {"POST", "/v1/messages", Access::Key, Style::Anthropic, messages},
     {"POST", "/v1/messages/count_tokens", Access::Key, Style::Anthropic, count_tokens},
@@ -35,12 +35,10 @@ constexpr Route kRoutes[] = {
     {"POST", "/tokenize", Access::Key, Style::OpenAi, tokenize},
     {"POST", "/detokenize", Access::Key, Style::OpenAi, detokenize},
     {"POST", "/apply-template", Access::Key, Style::OpenAi, apply_template},
-    {"GET", "/v1/models", Access::Public, Style::OpenAi, models},
-    {"GET", "/v1/models/", Access::Public, Style::OpenAi, models},
-    {"GET", "/models", Access::Public, Style::OpenAi, models},
+    {"GET", "/v1/models", Access::RightKey, Style::OpenAi, models},
+    {"GET", "/v1/models/", Access::RightKey, Style::OpenAi, models},
     {"GET", "/props", Access::Key, Style::OpenAi, props},
     {"GET", "/slots", Access::Key, Style::OpenAi, slots},
-    {"GET", "/health", Access::Public, Style::OpenAi, nullptr},
     {"GET", "/v1/health", Access::Public, Style::OpenAi, nullptr},
     {"GET", "/metrics", Access::Key, Style::OpenAi, nullptr},
     {"GET", "/", Access::Public, Style::OpenAi, nullptr},
@@ -52,6 +50,16 @@ constexpr std::string_view kNotHere[] = {
     "/v1/embeddings",   "/v1/rerank", "/v1/audio/",  "/v1/images/",     "/completion", "/infill",
     "/v1/fine_tuning/", "/v1/files",  "/v1/batches", "/v1/moderations", "/api/"};
 
+/// The path as routes have it: one slash between parts and none at the end, as base URLs with a slash too
+/// many make them. The routes below /v1 are known without it too.
+std::string plain_path(std::string_view path) {
+  std::string plain;
+  for (const char c : path)
+    if (c != '/' || !plain.ends_with('/')) plain += c;
+  if (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  return plain;
+}
+
 bool matches(std::string_view pattern, std::string_view path) {
   return pattern.size() > 1 && pattern.ends_with('/') ? path.starts_with(pattern) : path == pattern;
 }
@@ -62,8 +70,9 @@ std::string_view method_of(const HttpRequest& request) {
 
 /// The route, or null; `methods` collects those that the path knows.
 const Route* find_route(const HttpRequest& request, std::string* methods = nullptr) {
+  const std::string path = plain_path(request.path), below_v1 = "/v1" + path;
   for (const Route& route : kRoutes) {
-    if (!matches(route.path, request.path)) continue;
+    if (!matches(route.path, path) && !matches(route.path, below_v1)) continue;
     if (route.method == method_of(request)) return &route;
     if (methods) *methods += (methods->empty() ? "" : ", ") + std::string(route.method);
   }
@@ -71,11 +80,24 @@ const Route* find_route(const HttpRequest& request, std::string* methods = nullp
 }
 
 Style style_of(const HttpRequest& request) {
-  return request.path.starts_with("/v1/messages") ? Style::Anthropic : Style::OpenAi;
+  const std::string path = plain_path(request.path);
+  if (path.starts_with("/api/"))
+    return Style::Ollama;  // nothing is there, and its clients are to understand that
+  return path.starts_with("/v1/messages") || path.starts_with("/messages") ? Style::Anthropic : Style::OpenAi;
 }
 
 bool is_loopback_host(const std::string& host) {
   return host == "127.0.0.1" || host == "localhost" || host == "::1";
+}
+
+/// What to say where there is no route; `methods`: those that the path knows.
+ApiError no_route(const HttpRequest& request, const std::string& methods) {
+  if (!methods.empty()) return {405, fmt::format("{}: expected {}", request.path, methods)};
+  const std::string path = plain_path(request.path), below_v1 = "/v1" + path;
+  for (const std::string_view known : kNotHere)
+    if (matches(known, path) || matches(known, below_v1))
+      return {404, fmt::format("{} is not part of this server", known)};
+  return {404, fmt::format("{}: there is nothing here", request.path)};
 }
 
 int workers_for(int wanted) {
@@ -120,34 +142,27 @@ struct Server::Impl {
 // The body has not been read: who may not pass need not send it.
 std::optional<HttpResponse> Server::Impl::gate(const HttpRequest& request) {
   metrics.http_requests.fetch_add(1, std::memory_order_relaxed);
-  const Style style = style_of(request);
-  const auto refuse = [&](int status, const std::string& message, const char* code = "") {
-    return error_response(style, ApiError(status, message, {}, code));
-  };
-  if (!origins.admits(request)) {
-    return refuse(403, fmt::format("pages of {} may not ask this server; start it with --cors {} to let them",
-                                   request.header("origin"), request.header("origin")));
-  }
-  if (request.method == "OPTIONS") return HttpResponse{204, "", "", {{"Allow", "GET, POST, OPTIONS"}}};
+  std::optional<ApiError> error;
   std::string methods;
-  const Route* route = find_route(request, &methods);
-  if (!route && !methods.empty()) {
-    HttpResponse response = refuse(405, fmt::format("{}: expected {}", request.path, methods));
-    response.headers.emplace_back("Allow", methods);
-    return response;
+  if (!origins.admits(request)) {
+    error.emplace(403, fmt::format("pages of {} may not ask this server; start it with --cors {} to let them",
+                                   request.header("origin"), request.header("origin")));
+  } else if (request.method == "OPTIONS") {
+    return HttpResponse{204, "", "", {{"Allow", "GET, POST, OPTIONS"}}};
+  } else if (const Route* route = find_route(request, &methods); !route) {
+    error = no_route(request, methods);
+  } else if (route->access != Access::Public && !keys.empty() && !keys.find(request) &&
+             (route->access == Access::Key || keys.given(request))) {
+    error.emplace(401, "expected an API key of this server, as Authorization: Bearer KEY or x-api-key: KEY",
+                  "", "invalid_api_key");
+  } else if (route->run && !service.load()) {
+    error.emplace(503, "the model is still loading");
   }
-  if (!route) {
-    for (const std::string_view path : kNotHere) {
-      if (matches(path, request.path)) return refuse(501, fmt::format("{} is not part of this server", path));
-    }
-    return refuse(404, fmt::format("{}: there is nothing here", request.path));
-  }
-  if (route->access == Access::Key && !keys.empty() && !keys.find(request)) {
-    return refuse(401, "expected an API key of this server, as Authorization: Bearer KEY or x-api-key: KEY",
-                  "invalid_api_key");
-  }
-  if (route->run && !service.load()) return refuse(503, "the model is still loading");
-  return {};
+  if (!error) return {};
+  log_refusal(options.log, request, error->status, error->what());
+  HttpResponse response = error_response(style_of(request), *error);
+  if (error->status == 405) response.headers.emplace_back("Allow", methods);
+  return response;
 }
 
 HttpResponse Server::Impl::health() const {
@@ -160,8 +175,8 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const Route* route = find_route(request);  // the gate has found it already
   if (!route->run) {
-    if (request.path.ends_with("/health")) return exchange->respond(health());
-    if (request.path != "/metrics") return exchange->respond(page_response());
+    if (route->path == "/v1/health") return exchange->respond(health());
+    if (route->path != "/metrics") return exchange->respond(page_response());
     const Service* ready = service.load();
     return exchange->respond({200,
                               "text/plain; version=0.0.4; charset=utf-8",
@@ -170,7 +185,10 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   }
   const auto queue = std::make_shared<SerialQueue>(*workers);
   const std::optional<std::string> key = keys.empty() ? std::nullopt : keys.find(request);
-  const Call call = {*service.load(), metrics, exchange, queue, route->style, key.value_or(request.peer)};
+  const std::string client = key.value_or(request.peer);
+  const auto record = std::make_shared<RequestRecord>(options.log, exchange, client);
+  const Call call = {
+      *service.load(), metrics, exchange, queue, route->style, client, options.http.max_body_bytes, record};
   queue->post([this, route, call] { run(*route, call); });
 }
 
@@ -205,7 +223,8 @@ Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(o
   hooks.answering = [&impl](int status) {
     impl.metrics.http_responses[static_cast<size_t>(status / 100)].fetch_add(1, std::memory_order_relaxed);
   };
-  hooks.error = [](const HttpRequest& request, int status, const std::string& message) {
+  hooks.error = [&impl](const HttpRequest& request, int status, const std::string& message) {
+    log_refusal(impl.options.log, request, status, message);
     return error_response(style_of(request), ApiError(status, message));
   };
   impl.http = std::make_unique<HttpServer>(impl.options.http, std::move(hooks));

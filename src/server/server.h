@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/http.h"
+#include "server/request_log.h"
 #include "server/service.h"
 
 namespace sluice::server {
@@ -16,6 +17,7 @@ struct ServerOptions {
   std::vector<std::string> api_keys;  ///< none: everybody may
   std::vector<std::string> origins;   ///< web pages that may ask; "*": any
   int workers = 0;                    ///< threads for text; 0: by the machine
+  Log log;                            ///< of requests
 };
 
 class Server {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "text/call_messages.h"
+#include "text/exact_json.h"
 #include "text/json_text.h"
 
 namespace sluice::text {
@@ -42,17 +43,21 @@ void prepare_content(Json& message, const std::string& where) {
   if (!content.is_string()) fail("{}.content: expected a string, a list of texts or null", where);
 }
 
-void prepare_arguments(Json& call, const std::string& where) {
+/// An object, or the text of what is none: the model once wrote it, and may see that. JSON text stays beside
+/// its object until the template's form is known (put_in_form).
+void prepare_arguments(Json& call) {
   Json& arguments = call["arguments"];
-  if (arguments.is_string()) {
-    const std::string_view text = trimmed(arguments.get_ref<const std::string&>());
-    // An object, so that clients which send nothing for no arguments are understood.
-    Json parsed = text.empty() ? Json::object() : is_json(text) ? Json::parse(text) : Json();
-    if (!parsed.is_object()) fail("{}: expected a JSON object in the string", where);
-    arguments = std::move(parsed);
-  }
   if (arguments.is_null()) arguments = Json::object();
-  if (!arguments.is_object()) fail("{}: expected an object, or a string with a JSON object in it", where);
+  if (arguments.is_object()) return;
+  if (!arguments.is_string()) arguments = dump_exact(arguments);
+  const std::string text(trimmed(arguments.get_ref<const std::string&>()));
+  const ExactJson exact(text);
+  if (text.empty() || text == "null") {
+    arguments = Json::object();  // clients which send nothing for no arguments are understood
+  } else if (text.starts_with('{') && is_json(exact.text())) {
+    arguments = exact.value();
+    call["arguments_text"] = text;
+  }
 }
 
 void prepare_calls(Json& message, const std::string& where) {
@@ -67,16 +72,38 @@ void prepare_calls(Json& message, const std::string& where) {
     Json* call = &(*calls)[i];
     std::string here = fmt::format("{}.tool_calls[{}]", where, i);
     if (call->is_object() && call->contains("function")) {
+      if (!call->contains("type")) (*call)["type"] = "function";  // some templates join it to texts
       call = &(*call)["function"];
       here += ".function";
     }
     if (!call->is_object() || !call->contains("name") || !(*call)["name"].is_string())
       fail("{}: expected an object with a \"name\"", here);
-    prepare_arguments(*call, here + ".arguments");
+    prepare_arguments(*call);
   }
 }
 
-/// What clients send, put as templates expect it.
+/// OpenAI's forms of calls before there were tools.
+void prepare_old_calls(Json& message, const std::string& where) {
+  if (message["role"] == "function") {
+    message["role"] = "tool";
+    if (!message.contains("tool_call_id") && message.contains("name"))
+      message["tool_call_id"] = message["name"];
+  }
+  const auto call = message.find("function_call");
+  if (call == message.end()) return;
+  if (call->is_null()) {
+    message.erase(call);
+    return;
+  }
+  if (!call->is_object() || !call->contains("name") || !(*call)["name"].is_string())
+    fail("{}.function_call: expected an object with a \"name\"", where);
+  Json calls = Json::array({{{"id", (*call)["name"]}, {"type", "function"}, {"function", *call}}});
+  message.erase("function_call");
+  if (!message.contains("tool_calls") || message["tool_calls"].is_null())
+    message["tool_calls"] = std::move(calls);
+}
+
+/// What clients send, in one form.
 void prepare_messages(Json& messages, bool knows_developer) {
   if (!messages.is_array() || messages.empty()) fail("messages: expected an array with at least one message");
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -87,6 +114,7 @@ void prepare_messages(Json& messages, bool knows_developer) {
       fail("{}: expected an object with a \"role\"", where);
     if (message["role"] == "developer" && !knows_developer) message["role"] = "system";
     prepare_content(message, where);
+    prepare_old_calls(message, where);
     prepare_calls(message, where);
     const auto reasoning = message.find("reasoning_content");
     if (reasoning == message.end() || reasoning->is_string()) continue;
@@ -140,6 +168,47 @@ void leave_tag(std::vector<size_t>& places, std::string_view content, std::strin
   std::erase_if(places, [&](size_t place) { return content.substr(place - 1).starts_with(tag); });
 }
 
+/// A content that put_in_form has made a string or a list of one part.
+std::string content_text(const Json& message) {
+  const Json& content = message["content"];
+  if (content.is_array()) return content.empty() ? "" : content.front().value("text", "");
+  return content.is_string() ? content.get<std::string>() : "";
+}
+void set_content_text(Json& message, const std::string& text) {
+  Json& content = message["content"];
+  if (content.is_array() && !content.empty())
+    content.front()["text"] = text;
+  else
+    content = text;
+}
+
+/// The prompt before an answer, whose reasoning may be open, closed or neither, with the answer's reasoning,
+/// closed or not. Without any it only must not stay open where it is to be closed.
+std::string with_reasoning(std::string prompt, const std::string& reasoning, bool closed) {
+  prompt.resize(std::string_view(prompt).find_last_not_of(kSpace) + 1);
+  const bool was_closed = prompt.ends_with(kThinkClose);
+  if (reasoning.empty() && (was_closed || !prompt.ends_with(kThinkOpen))) return prompt;
+  if (was_closed) prompt.resize(prompt.size() - kThinkClose.size());
+  if (!prompt.ends_with(kThinkOpen)) prompt += kThinkOpen;
+  prompt += reasoning;
+  if (closed) prompt += kThinkClose;
+  return prompt;
+}
+
+/// The last message must be one that can go on. Reasoning that stands in its content is taken out of there.
+void prepare_continued(Json& messages, const OutputFormat& format) {
+  Json& last = messages.back();
+  const std::string where = fmt::format("messages[{}]", messages.size() - 1);
+  if (last["role"] != "assistant") fail("{}: only a message of the assistant can be continued", where);
+  if (last.contains("tool_calls")) fail("{}: a message with tool calls cannot be continued", where);
+  const std::string content = last["content"].get<std::string>();
+  if (!format.thinks || last.contains("reasoning_content") || !content.starts_with(kThinkOpen)) return;
+  const size_t close = content.find(kThinkClose);
+  last["reasoning_content"] = content.substr(kThinkOpen.size(), close - kThinkOpen.size());
+  if (close == std::string::npos) last["reasoning_content"] = content.substr(kThinkOpen.size());
+  last["content"] = close == std::string::npos ? "" : content.substr(close + kThinkClose.size());
+}
+
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, std::string bos, std::string eos, ControlTokens control)
@@ -151,11 +220,14 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string bos, std::string
       knows_developer_(source.find("developer") != std::string_view::npos),
       bos_(std::move(bos)),
       eos_(std::move(eos)),
-      control_(std::move(control)) {}
+      control_(std::move(control)),
+      form_(form_of_template(template_, {{"bos_token", bos_}, {"eos_token", eos_}})) {}
 
 void ChatTemplate::mark_message(Json& message, PromptMarker& marker) const {
-  const bool splits = message["role"] == "assistant" && !message.contains("reasoning_content");
-  const std::string content = splits ? message["content"].get<std::string>() : std::string();
+  const Json* said = message["content"].is_string() ? &message["content"] : nullptr;
+  if (message["role"] != "assistant" || message.contains("reasoning_content")) said = nullptr;
+  const std::string content = said ? said->get<std::string>() : std::string();
+  const bool splits = said != nullptr;
   mark_all(message, control_, marker);
   if (!splits) return;
   std::vector<size_t> places = control_.places_to_mark(content);
@@ -169,7 +241,16 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   Json& tools = conversation.tools;
   Json& arguments = conversation.template_arguments;
   prepare_messages(messages, knows_developer_);
+  if (conversation.continue_last) prepare_continued(messages, format_);
   if (!tools.is_null() && !tools.is_array()) fail("tools: expected an array");
+  if (format_.generic && !knows_tools_ && (!tools.empty() || !form_.shows_calls)) {
+    for (Json& message : messages)
+      if (message.contains("tool_calls"))
+        for (Json& call : message["tool_calls"])
+          (call.contains("function") ? call["function"] : call).erase("arguments_text");
+    write_calls_as_text(messages, tools.empty() ? Json() : std::exchange(tools, nullptr), knows_system_);
+  }
+  put_in_form(form_, messages);
   if (tools.empty()) tools = nullptr;
   check_depth(tools, "tools");
   if (arguments.is_null()) arguments = Json::object();
@@ -179,8 +260,6 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   complete_tools(tools, source_.find(".description") != std::string::npos,
                  source_.find(".parameters") != std::string::npos);
   if (format_.one_call_a_message) split_calls(messages);
-  if (format_.generic && !knows_tools_)
-    write_calls_as_text(messages, std::exchange(tools, nullptr), knows_system_);
 
   PromptMarker marker;
   if (!control_.empty()) {
@@ -198,11 +277,46 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   variables["add_generation_prompt"] = conversation.add_generation_prompt;
   variables["bos_token"] = bos_;
   variables["eos_token"] = eos_;
+  if (conversation.continue_last) return render_continued(std::move(variables), marker, options);
   ChatPrompt out{marker.unmark(template_.render(variables, options)), false};
   const auto& [text, breaks] = out.prompt;
   const bool is_users = !breaks.empty() && breaks.back() > text.rfind(kThinkOpen);  // if there is that tag
   out.starts_in_thinking = conversation.add_generation_prompt && ends_in_thinking(format_, text) && !is_users;
   return out;
+}
+
+// The message is shown with a word at the end of what is to go on, and the prompt ends before that word.
+// Where the template leaves something out (many show no reasoning), the prompt is what comes before any
+// answer, and then the message's own words.
+ChatPrompt ChatTemplate::render_continued(Json variables, const PromptMarker& marker,
+                                          const jinja::RenderOptions& options) const {
+  Json& messages = variables["messages"];
+  Json& last = messages.back();
+  const std::string content = content_text(last), reasoning = last.value("reasoning_content", "");
+  const bool thinking = content.empty() && !reasoning.empty();
+  std::string end = "continued-here";
+  const auto is_free = [&] {
+    bool free = source_.find(end) == std::string::npos;
+    for_each_string(variables, [&](const std::string& text) { free &= text.find(end) == std::string::npos; });
+    return free;
+  };
+  for (int i = 0; !is_free(); ++i) end = fmt::format("continued-here-{}", i);
+  if (thinking)
+    last["reasoning_content"] = reasoning + end;
+  else
+    set_content_text(last, content + end);
+  variables["add_generation_prompt"] = false;
+  std::string text = template_.render(variables, options);
+  const size_t place = text.rfind(end);
+  if (place != std::string::npos) text.resize(place);
+  if (place == std::string::npos || text.find(trimmed(reasoning)) == std::string::npos) {
+    messages.erase(messages.size() - 1);
+    variables["add_generation_prompt"] = true;
+    text = template_.render(variables, options);
+    if (format_.thinks) text = with_reasoning(std::move(text), reasoning, !thinking);
+    text += content;
+  }
+  return {marker.unmark(text), thinking && format_.thinks};
 }
 
 }  // namespace sluice::text

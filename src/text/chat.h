@@ -9,6 +9,7 @@
 
 #include "text/control_tokens.h"
 #include "text/jinja/template.h"
+#include "text/message_form.h"
 #include "text/output_format.h"
 
 namespace sluice::text {
@@ -19,6 +20,7 @@ struct Conversation {
   nlohmann::ordered_json tools;               ///< an array; null or empty: none
   nlohmann::ordered_json template_arguments;  ///< further variables (enable_thinking, ...); null: none
   bool add_generation_prompt = true;          ///< the prompt ends where an answer begins
+  bool continue_last = false;                 ///< it ends inside the last message, which is the assistant's
 };
 
 struct ChatPrompt {
@@ -40,10 +42,12 @@ class ChatTemplate {
   /// Throws Error that names the part of the conversation that makes no sense, jinja::TemplateError when the
   /// template fails or refuses.
   ///
-  /// The template sees "" where content is null or absent, text where content is a list of texts, objects
-  /// where a call's arguments are JSON as a string, `tools` none where there are none, and the role "system"
-  /// for "developer" unless it knows that one. A template that knows no tools sees tools, calls and their
-  /// results as text in messages; one that writes one call a message sees several as so many messages.
+  /// Content may be null, absent or a list of texts, a call's arguments an object or JSON as a string, and
+  /// messages may have OpenAI's old forms (role function, function_call): the template sees them in the form
+  /// that it takes (MessageForm). Arguments that are no JSON object reach the model as text. `tools` is none
+  /// where there are none, and the role is "system" for "developer" unless the template knows that one. A
+  /// template that knows no tools sees tools, calls and their results as text in messages; one that writes
+  /// one call a message sees several as so many messages.
   ///
   /// Control tokens in a client's strings reach the prompt as text, and a template that looks for one in such
   /// a string does not find it. Think tags in the content of an assistant without reasoning_content are left
@@ -53,6 +57,8 @@ class ChatTemplate {
 
  private:
   void mark_message(nlohmann::ordered_json& message, PromptMarker& marker) const;
+  ChatPrompt render_continued(nlohmann::ordered_json variables, const PromptMarker& marker,
+                              const jinja::RenderOptions& options) const;
 
   jinja::Template template_;
   const OutputFormat& format_;
@@ -60,6 +66,7 @@ class ChatTemplate {
   bool knows_tools_, knows_system_, knows_developer_;
   std::string bos_, eos_;
   ControlTokens control_;
+  MessageForm form_;
 };
 
 }  // namespace sluice::text

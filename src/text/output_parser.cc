@@ -36,6 +36,8 @@ class Channel {
     space_.clear();
     part_empty_ = true;
   }
+  /// What comes goes on with a part that somebody else has begun.
+  void go_on() { empty_ = part_empty_ = false; }
 
  private:
   bool empty_ = true, part_empty_ = true;
@@ -289,6 +291,10 @@ std::vector<OutputEvent> OutputParser::finish(bool turn_ended) {
   return impl_->take_events();
 }
 
+void OutputParser::go_on() {
+  impl_->at_start = false;
+  impl_->channel().go_on();
+}
 bool OutputParser::thinking() const { return impl_->thinking; }
 bool OutputParser::incomplete() const { return impl_->incomplete; }
 

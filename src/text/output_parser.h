@@ -50,6 +50,8 @@ class OutputParser {
   OutputParser& operator=(OutputParser&&) noexcept;
   ~OutputParser();
 
+  /// Before any text: the prompt ends inside an answer, so that white space at the beginning is part of it.
+  void go_on();
   /// Takes more of the model's text and returns what is certain now.
   std::vector<OutputEvent> push(std::string_view bytes);
   /// Nothing more comes: returns the rest. `turn_ended`: the model ended its answer itself, so that a call

@@ -118,9 +118,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const auto exchange = std::make_shared<Recorder>(endpoints[choice].path, std::string(input));
-  const server::Call call = {
-      parrot->service(),     metrics, exchange, std::make_shared<server::SerialQueue>(workers),
-      server::Style::OpenAi, "fuzz"};
+  static const server::Log log;
+  const server::Call call = {parrot->service(),
+                             metrics,
+                             exchange,
+                             std::make_shared<server::SerialQueue>(workers),
+                             server::Style::OpenAi,
+                             "fuzz",
+                             1 << 20,
+                             std::make_shared<server::RequestRecord>(log, exchange, "fuzz")};
   try {
     endpoints[choice].run(call);
     CHECK(exchange->answer && exchange->answer->status == 200);

@@ -363,7 +363,7 @@ TEST_F(Api, WrongFieldsAreNamed) {
       {{{"logit_bias", {{"1", "x"}}}}, "logit_bias", ""},
       {{{"top_logprobs", 3}}, "top_logprobs", "needs logprobs"},
       {{{"top_logprobs", 99}, {"logprobs", true}}, "top_logprobs", ""},
-      {{{"tools", {{{"type", "function"}}}}}, "tools[0]", ""},
+      {{{"tools", {{{"type", "function"}}}}}, "tools[0].name", "is missing"},
       {{{"tool_choice", "required"}}, "tool_choice", "no tools"},
       {{{"tool_choice", {{"type", "function"}, {"function", {{"name", "nope"}}}}}, {"tools", kTools}},
        "tool_choice",

@@ -22,7 +22,7 @@ class JsonPrinter {
       case Kind::None: return out_.append("null");
       case Kind::Bool: return out_.append(value.as_bool() ? "true" : "false");
       case Kind::Int: return out_.append(std::to_string(value.as_int()));
-      case Kind::Float: return out_.append(number(value.as_double()));
+      case Kind::Float: return out_.append(value.written() ? *value.written() : number(value.as_double()));
       case Kind::String: return print_quoted(value.as_string());
       case Kind::Dict: return print_object(value.as_dict());
       case Kind::List:

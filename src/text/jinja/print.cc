@@ -135,7 +135,7 @@ void print_repr(Text& out, Heap& heap, const Value& value) {
     case Kind::None: return out.append("None");
     case Kind::Bool: return out.append(value.as_bool() ? "True" : "False");
     case Kind::Int: return out.append(std::to_string(value.as_int()));
-    case Kind::Float: return out.append(float_repr(value.as_double()));
+    case Kind::Float: return out.append(value.written() ? *value.written() : float_repr(value.as_double()));
     case Kind::String: return print_quoted(out, value.as_string());
     case Kind::List: return print_list(out, heap, value.as_list());
     case Kind::Dict: return print_dict(out, heap, value.as_dict());

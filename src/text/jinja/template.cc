@@ -4,6 +4,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
+#include "text/exact_json.h"
 #include "text/jinja/failure.h"
 #include "text/jinja/interp.h"
 #include "text/jinja/parser.h"
@@ -14,6 +15,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// A number that is kept as text, because no value here holds it.
+Value written_number(Heap& heap, const Json& json, const std::string& text) {
+  const Value string = heap.string(text);
+  return Value::written_number(with_nearest_numbers(json).get<double>(), string.string_ref());
+}
+
 Value from_json(Heap& heap, const Json& json) {
   const Heap::Level level(heap);
   heap.step();
@@ -23,8 +30,11 @@ Value from_json(Heap& heap, const Json& json) {
     case Json::value_t::number_integer: return Value::integer(json.get<int64_t>());
     case Json::value_t::number_unsigned:
       if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-        refuse("the integer {} does not fit in 64 bits", json.get<uint64_t>());
+        return written_number(heap, json, std::to_string(json.get<uint64_t>()));
       return Value::integer(json.get<int64_t>());
+    case Json::value_t::binary:
+      if (const auto digits = number_text(json)) return written_number(heap, json, std::string(*digits));
+      refuse("a variable holds what JSON cannot");
     case Json::value_t::number_float: return Value::real(json.get<double>());
     case Json::value_t::string: return heap.string(json.get_ref<const std::string&>());
     case Json::value_t::array: {

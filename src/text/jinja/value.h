@@ -60,6 +60,10 @@ class Value {
   static Value boolean(bool b) { return Value(Data(std::in_place_index<2>, b)); }
   static Value integer(int64_t i) { return Value(Data(std::in_place_index<3>, i)); }
   static Value real(double d) { return Value(Data(std::in_place_index<4>, d)); }
+  /// A number that no double holds: it calculates as the nearest one and prints as `text`.
+  static Value written_number(double nearest, StringRef text) {
+    return Value(Data(std::in_place_index<11>, Written{nearest, std::move(text)}));
+  }
   static Value undefined(StringRef why) {
     return Value(Data(std::in_place_index<0>, Missing{std::move(why)}));
   }
@@ -70,7 +74,7 @@ class Value {
   explicit Value(Function* f) : data_(f) {}
   explicit Value(Loop* l) : data_(l) {}
 
-  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  Kind kind() const { return data_.index() == 11 ? Kind::Float : static_cast<Kind>(data_.index()); }
   bool is(Kind kind_in) const { return kind() == kind_in; }
   bool is_undefined() const { return is(Kind::Undefined); }
   bool is_none() const { return is(Kind::None); }
@@ -84,9 +88,16 @@ class Value {
   bool as_bool() const { return *std::get_if<2>(&data_); }
   int64_t as_int() const { return is(Kind::Bool) ? (as_bool() ? 1 : 0) : *std::get_if<3>(&data_); }
   double as_double() const {
+    if (const auto* number = std::get_if<11>(&data_)) return number->nearest;
     return is(Kind::Float) ? *std::get_if<4>(&data_) : static_cast<double>(as_int());
   }
+  /// Of a written number: its text; null for all others.
+  const std::string* written() const {
+    const auto* number = std::get_if<11>(&data_);
+    return number ? &number->text->text : nullptr;
+  }
   const std::string& as_string() const { return (*std::get_if<StringRef>(&data_))->text; }
+  StringRef string_ref() const { return *std::get_if<StringRef>(&data_); }
   List& as_list() const { return **std::get_if<List*>(&data_); }
   Dict& as_dict() const { return **std::get_if<Dict*>(&data_); }
   Namespace& as_namespace() const { return **std::get_if<Namespace*>(&data_); }
@@ -104,8 +115,12 @@ class Value {
   struct Missing {
     StringRef why;
   };
+  struct Written {
+    double nearest;
+    StringRef text;
+  };
   using Data = std::variant<Missing, std::monostate, bool, int64_t, double, StringRef, List*, Dict*,
-                            Namespace*, Function*, Loop*>;
+                            Namespace*, Function*, Loop*, Written>;
   explicit Value(Data data) : data_(std::move(data)) {}
   Data data_;
 };

@@ -1,0 +1,15 @@
+// A request's body as JSON, whatever encoding it came in (Content-Encoding: gzip, deflate, zstd, br).
+#pragma once
+
+#include "server/generation.h"
+
+namespace sluice::server {
+
+/// The body without its encodings, of at most `limit` bytes at any time. Throws ApiError: 415 for an encoding
+/// that is not known, 413 for more bytes, 400 for what cannot be decoded.
+std::string decode_body(std::string_view body, std::string_view encodings, size_t limit);
+
+/// The value of a call's body. Throws ApiError.
+Json request_json(const Call& call);
+
+}  // namespace sluice::server

@@ -1,0 +1,19 @@
+// Requests of OpenAI's chat completions, and of other servers that have them, as conversations that templates
+// know.
+#pragma once
+
+#include "server/chat_request.h"
+
+namespace sluice::server {
+
+struct ChatOptions {
+  bool include_usage = false;
+};
+
+/// The whole body. Throws ApiError.
+ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& options);
+
+/// The conversation alone: messages, tools, chat_template_kwargs, and where the prompt ends.
+void read_chat_conversation(Fields& fields, ChatRequest& request);
+
+}  // namespace sluice::server

@@ -1,0 +1,185 @@
+#include "text/exact_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <random>
+
+namespace sluice::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kNumberSubtype = 'N';
+constexpr std::string_view kDigits = "0123456789";
+
+/// What marks a string as a number's text. Nobody outside can know it; it is short, so that a text of many
+/// such numbers does not grow much.
+const std::string& number_mark() {
+  static const std::string mark = [] {
+    std::random_device device;
+    std::string text = "\x7F";
+    for (int i = 0; i < 14; ++i) text += static_cast<char>('A' + device() % 26);
+    return text;
+  }();
+  return mark;
+}
+
+bool holds_number_text(const Json& value) {
+  if (!value.is_structured()) return number_text(value).has_value();
+  return std::any_of(value.begin(), value.end(), holds_number_text);
+}
+
+/// The digits that count, without zeros at the ends: of "-0.0120e7" 12.
+std::string significant(std::string_view number) {
+  std::string digits;
+  for (const char c : number.substr(0, number.find_first_of("eE")))
+    if (kDigits.find(c) != std::string_view::npos) digits += c;
+  const size_t first = digits.find_first_not_of('0');
+  if (first == std::string::npos) return "";
+  return digits.substr(first, digits.find_last_not_of('0') + 1 - first);
+}
+
+/// Whether a number's value survives in what nlohmann makes of it.
+bool fits(std::string_view number) {
+  if (number.size() <= 15 && number.find_first_of("eE") == std::string_view::npos) return true;
+  if (number.find_first_of(".eE") == std::string_view::npos) {
+    int64_t value = 0;
+    return std::from_chars(number.data(), number.data() + number.size(), value).ec == std::errc();
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  if (end != number.data() + number.size()) return true;  // no number: the parser will say so
+  if (error == std::errc::result_out_of_range) return significant(number).empty();
+  char shortest[64];
+  const char* last =
+      std::to_chars(shortest, shortest + sizeof shortest, value, std::chars_format::scientific).ptr;
+  return significant({shortest, static_cast<size_t>(last - shortest)}) == significant(number);
+}
+
+bool is_escape(std::string_view text, size_t at, char low, char high) {
+  if (at + 6 > text.size() || text[at] != '\\' || text[at + 1] != 'u') return false;
+  const char d = text[at + 2], next = static_cast<char>(text[at + 3] | 0x20);
+  return (d == 'd' || d == 'D') && next >= low && next <= high &&
+         text.substr(at + 4, 2).find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+}
+// The high half is \uD8.. to \uDB.., the low one \uDC.. to \uDF..; a digit's bit 0x20 is set anyway.
+bool is_high(std::string_view text, size_t at) {
+  return is_escape(text, at, '8', '9') || is_escape(text, at, 'a', 'b');
+}
+bool is_low(std::string_view text, size_t at) { return is_escape(text, at, 'c', 'f'); }
+
+void write(const Json& value, bool spaced, std::string& out) {
+  if (const auto digits = number_text(value)) {
+    out += *digits;
+    return;
+  }
+  if (!value.is_structured()) {
+    out += value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return;
+  }
+  out += value.is_array() ? '[' : '{';
+  bool first = true;
+  const auto separate = [&] {
+    if (!std::exchange(first, false)) out += spaced ? ", " : ",";
+  };
+  if (value.is_array()) {
+    for (const Json& item : value) {
+      separate();
+      write(item, spaced, out);
+    }
+  } else {
+    for (const auto& [key, item] : value.items()) {
+      separate();
+      out += Json(key).dump(-1, ' ', false, Json::error_handler_t::replace);
+      out += spaced ? ": " : ":";
+      write(item, spaced, out);
+    }
+  }
+  out += value.is_array() ? ']' : '}';
+}
+
+}  // namespace
+
+ExactJson::ExactJson(std::string_view text) : original_(text) {
+  size_t copied = 0;  // of the original, in mended_
+  const auto replace = [&](size_t begin, size_t end, std::string_view by) {
+    if (!mended_) mended_.emplace();
+    mended_->append(text.substr(copied, begin - copied)).append(by);
+    copied = end;
+  };
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"') {
+      for (++at; at < text.size() && text[at] != '"';) {
+        if (text[at] != '\\') {
+          ++at;
+        } else if (is_high(text, at) && is_low(text, at + 6)) {
+          at += 12;
+        } else if (is_high(text, at) || is_low(text, at)) {
+          replace(at, at + 6, "\\ufffd");
+          at += 6;
+        } else {
+          at += 2;
+        }
+      }
+      ++at;
+    } else if (c == '-' || kDigits.find(c) != std::string_view::npos) {
+      const size_t end = std::min(text.find_first_not_of("0123456789+-.eE", at), text.size());
+      const std::string_view number = text.substr(at, end - at);
+      // Only what is a number is marked: all else is for the parser to refuse.
+      if (!fits(number) &&
+          Json::accept("[" + std::string(number.substr(0, number.find_first_of("eE"))) + "]")) {
+        replace(at, end, fmt::format("\"{}{}\"", number_mark(), number));
+        has_numbers_ = true;
+      }
+      at = end;
+    } else {
+      ++at;
+    }
+  }
+  if (mended_) mended_->append(text.substr(copied));
+}
+
+Json ExactJson::value() const {
+  if (!has_numbers_) return Json::parse(text());
+  return Json::parse(text(), [](int, Json::parse_event_t event, Json& parsed) {
+    if (event != Json::parse_event_t::value || !parsed.is_string()) return true;
+    const auto& string = parsed.get_ref<const std::string&>();
+    if (!string.starts_with(number_mark())) return true;
+    const std::string digits = string.substr(number_mark().size());
+    parsed = Json::binary(std::vector<uint8_t>(digits.begin(), digits.end()), kNumberSubtype);
+    return true;
+  });
+}
+
+Json parse_exact(std::string_view text) { return ExactJson(text).value(); }
+
+std::optional<std::string_view> number_text(const Json& value) {
+  if (!value.is_binary() || value.get_binary().subtype() != kNumberSubtype) return {};
+  const auto& bytes = value.get_binary();
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Json with_nearest_numbers(Json value) {
+  if (const auto digits = number_text(value)) {
+    Json nearest = Json::parse(*digits, nullptr, false);  // an integer of 64 bits without a sign, or a double
+    if (!nearest.is_discarded()) return nearest;
+    return (digits->front() == '-' ? -1 : 1) * std::numeric_limits<double>::max();
+  }
+  for (Json& item : value)
+    if (item.is_structured() || item.is_binary()) item = with_nearest_numbers(std::move(item));
+  return value;
+}
+
+std::string dump_exact(const Json& value, bool spaced) {
+  if (!spaced && !holds_number_text(value)) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string out;
+  write(value, spaced, out);
+  return out;
+}
+
+}  // namespace sluice::text

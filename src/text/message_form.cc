@@ -1,0 +1,226 @@
+#include "text/message_form.h"
+
+#include <array>
+#include <utility>
+
+#include "text/exact_json.h"
+
+namespace sluice::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A template is a stranger's program: this many steps show a few short messages many times over.
+constexpr int64_t kProbeSteps = 1'000'000;
+
+// Words that no template has in it. The name of a call has nine letters and digits, as some templates ask.
+constexpr const char* kWords = "sluicewords";
+constexpr const char* kMoreWords = "sluiceothers";
+constexpr const char* kName = "sluicename";
+constexpr const char* kArguments = R"({"sluicekey": "sluicevalue"})";
+
+Json message(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
+
+Json call_message(const Json& content, const Json& arguments) {
+  Json out = message("assistant", content);
+  out["tool_calls"] = {
+      {{"id", "callslu01"}, {"type", "function"}, {"function", {{"name", kName}, {"arguments", arguments}}}}};
+  return out;
+}
+
+Json result_message(const Json& content) {
+  return {{"role", "tool"}, {"tool_call_id", "callslu01"}, {"name", kName}, {"content", content}};
+}
+
+/// Renders small conversations.
+class Probe {
+ public:
+  Probe(const jinja::Template& chat_template, const Json& variables)
+      : template_(chat_template), variables_(variables) {
+    options_.limits.steps = kProbeSteps;
+  }
+
+  /// The prompt, or nothing: the template fails or refuses.
+  std::string render(Json messages) const {
+    Json variables = variables_;
+    variables["messages"] = std::move(messages);
+    variables["tools"] = nullptr;
+    variables["documents"] = nullptr;
+    variables["add_generation_prompt"] = true;
+    try {
+      return template_.render(variables, options_);
+    } catch (const jinja::TemplateError&) {
+      return {};
+    }
+  }
+  bool shows(Json messages, const char* words) const {
+    return render(std::move(messages)).find(words) != std::string::npos;
+  }
+
+ private:
+  const jinja::Template& template_;
+  const Json& variables_;
+  jinja::RenderOptions options_;
+};
+
+Json with_call(const Json& content, const Json& arguments) {
+  return Json::array({message("user", "hello"), call_message(content, arguments), result_message("done")});
+}
+
+void find_call_form(const Probe& probe, MessageForm& form) {
+  const auto shows_object = [&](const Json& content) {
+    const std::string prompt = probe.render(with_call(content, Json::parse(kArguments)));
+    // In single quotes: that is no JSON, the template meant to join a text.
+    return prompt.find(kName) != std::string::npos && prompt.find("sluicekey") != std::string::npos &&
+           prompt.find("sluicevalue") != std::string::npos && prompt.find("'sluicekey'") == std::string::npos;
+  };
+  const auto shows_text = [&](const Json& content) {
+    const std::string prompt = probe.render(with_call(content, kArguments));
+    return prompt.find(kName) != std::string::npos && prompt.find(kArguments) != std::string::npos;
+  };
+  const bool text_at_all = shows_text("") || shows_text(nullptr);
+  if (shows_object("")) {
+    form.takes_broken_arguments = shows_text("");
+  } else if (shows_object(nullptr)) {
+    form.null_beside_calls = true;
+    form.takes_broken_arguments = shows_text(nullptr);
+  } else if (text_at_all) {
+    form.arguments_as_text = form.takes_broken_arguments = true;
+    form.null_beside_calls = !shows_text("");
+  } else {
+    return;  // no calls, or in no form that is known here
+  }
+  form.shows_calls = true;
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const std::string beside = probe.render(with_call(kWords, arguments));
+  if (beside.find(kWords) != std::string::npos && beside.find(kName) != std::string::npos) return;
+  const Json empty = form.null_beside_calls ? Json() : Json("");
+  const std::string apart =
+      probe.render(Json::array({message("user", "hello"), message("assistant", kWords),
+                                call_message(empty, arguments), result_message("done")}));
+  form.text_before_calls = apart.find(kWords) != std::string::npos && apart.find(kName) != std::string::npos;
+}
+
+void find_parts(const Probe& probe, const MessageForm& form, std::set<std::string>& parts) {
+  const Json part = Json::array({{{"type", "text"}, {"text", kWords}}});
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const Json empty = form.null_beside_calls ? Json() : Json("");
+  const auto look = [&](const char* role, const auto& conversation) {
+    if (!probe.shows(conversation(Json(kWords)), kWords) && probe.shows(conversation(part), kWords))
+      parts.insert(role);
+  };
+  look("user", [](const Json& content) { return Json::array({message("user", content)}); });
+  const bool user = parts.contains("user");
+  const Json hello = user ? Json::array({{{"type", "text"}, {"text", "hello"}}}) : Json("hello");
+  look("system", [&](const Json& content) {
+    return Json::array({message("system", content), message("user", hello)});
+  });
+  look("assistant", [&](const Json& content) {
+    return Json::array({message("user", hello), message("assistant", content), message("user", hello)});
+  });
+  look("tool", [&](const Json& content) {
+    return Json::array({message("user", hello), call_message(empty, arguments), result_message(content)});
+  });
+}
+
+void find_system_form(const Probe& probe, MessageForm& form) {
+  const auto content = [&](const char* role, const std::string& text) {
+    const bool parts = form.parts.contains(role);
+    return message(role, parts ? Json::array({{{"type", "text"}, {"text", text}}}) : Json(text));
+  };
+  const auto shows_both = [&](const Json& messages) {
+    const std::string prompt = probe.render(messages);
+    return prompt.find(kWords) != std::string::npos && prompt.find(kMoreWords) != std::string::npos;
+  };
+  const Json user = content("user", "hello");
+  const Json two = Json::array({content("system", kWords), content("system", kMoreWords), user});
+  const Json later = Json::array(
+      {content("system", kWords), user, content("assistant", "hello"), content("system", kMoreWords), user});
+  if (shows_both(two) && shows_both(later)) return;
+  const std::string joined = std::string(kWords) + "\n\n" + kMoreWords;
+  form.one_system_message = shows_both(Json::array({content("system", joined), user}));
+  form.system_in_user_message =
+      !form.one_system_message && shows_both(Json::array({content("user", joined)}));
+}
+
+/// All system messages become one text: the first message, or the beginning of the first user's.
+void join_system(Json& messages, bool in_user_message) {
+  std::string all;
+  Json others = Json::array();
+  for (Json& one : messages) {
+    if (one["role"] != "system") {
+      others.push_back(std::move(one));
+      continue;
+    }
+    const auto& text = one["content"].get_ref<const std::string&>();
+    if (!all.empty() && !text.empty()) all += "\n\n";
+    all += text;
+  }
+  if (others.size() == messages.size()) {
+    messages = std::move(others);
+    return;
+  }
+  messages = Json::array();
+  bool placed = false;
+  if (!in_user_message) {
+    messages.push_back(message("system", all));
+    placed = true;
+  }
+  for (Json& one : others) {
+    if (!placed && one["role"] == "user") {
+      one["content"] = all + "\n\n" + one["content"].get<std::string>();
+      placed = true;
+    }
+    messages.push_back(std::move(one));
+  }
+  if (!placed) messages.push_back(message("user", all));
+}
+
+void put_calls(const MessageForm& form, Json& one) {
+  for (Json& call : one["tool_calls"]) {
+    Json& function = call.contains("function") ? call["function"] : call;
+    Json& arguments = function["arguments"];
+    if (form.arguments_as_text && function.contains("arguments_text")) arguments = function["arguments_text"];
+    if (form.arguments_as_text && !arguments.is_string()) arguments = dump_exact(arguments, true);
+    function.erase("arguments_text");
+    if (!form.takes_broken_arguments && arguments.is_string())
+      arguments = Json::object({{"arguments", std::move(arguments)}});
+  }
+  if (form.null_beside_calls && one["content"] == "") one["content"] = nullptr;
+}
+
+}  // namespace
+
+MessageForm form_of_template(const jinja::Template& chat_template, const Json& variables) {
+  const Probe probe(chat_template, variables);
+  MessageForm form;
+  find_call_form(probe, form);
+  find_parts(probe, form, form.parts);
+  find_system_form(probe, form);
+  return form;
+}
+
+void put_in_form(const MessageForm& form, Json& messages) {
+  if (form.one_system_message || form.system_in_user_message)
+    join_system(messages, form.system_in_user_message);
+  Json out = Json::array();
+  for (Json& one : messages) {
+    if (one.contains("tool_calls")) {
+      if (form.text_before_calls && one["content"] != "") {
+        out.push_back(message("assistant", one["content"]));
+        if (const auto reasoning = one.find("reasoning_content"); reasoning != one.end()) {
+          out.back()["reasoning_content"] = std::move(*reasoning);
+          one.erase("reasoning_content");
+        }
+        one["content"] = "";
+      }
+      put_calls(form, one);
+    }
+    if (form.parts.contains(one["role"].get<std::string>()) && one["content"].is_string())
+      one["content"] = Json::array({{{"type", "text"}, {"text", std::move(one["content"])}}});
+    out.push_back(std::move(one));
+  }
+  messages = std::move(out);
+}
+
+}  // namespace sluice::text

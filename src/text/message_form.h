@@ -1,0 +1,34 @@
+// In which form a chat template takes messages. Templates disagree: some want a call's arguments as an
+// object, some as JSON text; some show a call only where there is no text beside it, some one system message
+// alone. Which it is is found out once, by showing a template small conversations and looking for their
+// words. Knows templates and OpenAI's message form; control tokens and clients are not its business.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "text/jinja/template.h"
+
+namespace sluice::text {
+
+struct MessageForm {
+  bool shows_calls = false;        ///< in one form or another
+  bool arguments_as_text = false;  ///< a call's arguments are JSON text, otherwise an object
+  bool takes_broken_arguments =
+      false;                        ///< text stands in the prompt as it is, also where objects are the rule
+  bool null_beside_calls = false;   ///< a message with calls and no text has the content null, otherwise ""
+  bool text_before_calls = false;   ///< a message with calls shows no text: that gets a message of its own
+  bool one_system_message = false;  ///< only one is shown, in front: all are joined there
+  bool system_in_user_message = false;  ///< none is shown: their text leads the first user's
+  std::set<std::string> parts;          ///< roles whose content is a list of parts
+};
+
+/// Finds out. `variables` are those that do not come with a conversation (bos_token, ...).
+MessageForm form_of_template(const jinja::Template& chat_template, const nlohmann::ordered_json& variables);
+
+/// Puts messages into this form. Their contents are strings; their calls' arguments are objects, with the
+/// JSON that they came as in "arguments_text", if it was one, or texts that are no object.
+void put_in_form(const MessageForm& form, nlohmann::ordered_json& messages);
+
+}  // namespace sluice::text

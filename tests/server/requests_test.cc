@@ -1,0 +1,396 @@
+// What clients send: encodings, paths, odd elements of conversations, fields with a meaning. One odd element
+// never ends a conversation, and nothing that means something is passed over.
+#include <brotli/encode.h>
+#include <gmock/gmock.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "server/api_fixture.h"
+#include "server/body.h"
+
+namespace sluice::server {
+namespace {
+
+using nlohmann::json;
+using test::Api;
+using test::Client;
+using test::Reply;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string zlib_packed(const std::string& text, int window_bits) {
+  z_stream stream{};
+  EXPECT_EQ(::deflateInit2(&stream, 6, Z_DEFLATED, window_bits, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(::deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(::deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(out.size() - stream.avail_out);
+  ::deflateEnd(&stream);
+  return out;
+}
+std::string gzip(const std::string& text) { return zlib_packed(text, 15 + 16); }
+
+std::string zstd(const std::string& text) {
+  std::string out(::ZSTD_compressBound(text.size()), '\0');
+  out.resize(::ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+std::string brotli(const std::string& text) {
+  size_t size = ::BrotliEncoderMaxCompressedSize(text.size()) + 64;
+  std::string out(size, '\0');
+  EXPECT_EQ(::BrotliEncoderCompress(5, 22, BROTLI_MODE_TEXT, text.size(),
+                                    reinterpret_cast<const uint8_t*>(text.data()), &size,
+                                    reinterpret_cast<uint8_t*>(out.data())),
+            BROTLI_TRUE);
+  out.resize(size);
+  return out;
+}
+
+int status_of(const std::string& body, const std::string& encodings, size_t limit = 1 << 20) {
+  try {
+    decode_body(body, encodings, limit);
+    return 200;
+  } catch (const ApiError& error) {
+    return error.status;
+  }
+}
+
+TEST(Bodies, AreDecoded) {
+  std::string text;
+  for (int i = 0; i < 40000; ++i) text += std::to_string(i * 7919);
+  EXPECT_EQ(decode_body(gzip(text), "gzip", 1 << 20), text);
+  EXPECT_EQ(decode_body(gzip("one") + gzip("two"), "X-GZIP", 1 << 20), "onetwo");
+  EXPECT_EQ(decode_body(zlib_packed(text, 15), "deflate", 1 << 20), text);
+  EXPECT_EQ(decode_body(zlib_packed(text, -15), "deflate", 1 << 20), text);
+  EXPECT_EQ(decode_body(zstd(text), "zstd", 1 << 20), text);
+  EXPECT_EQ(decode_body(zstd(text) + zstd("more"), "zstd", 1 << 20), text + "more");
+  EXPECT_EQ(decode_body(brotli(text), "br", 1 << 20), text);
+  EXPECT_EQ(decode_body(zstd(gzip(text)), " gzip , identity, zstd", 1 << 20), text);
+  EXPECT_EQ(decode_body("plain", "identity", 1 << 20), "plain");
+}
+
+TEST(Bodies, HaveTheirLimits) {
+  const std::string much(4 << 20, 'a');
+  for (const auto& [body, name] :
+       {std::pair(gzip(much), "gzip"), std::pair(zstd(much), "zstd"), std::pair(brotli(much), "br"),
+        std::pair(zlib_packed(much, 15), "deflate"), std::pair(gzip(gzip(much)), "gzip, gzip")}) {
+    EXPECT_EQ(status_of(body, name), 413) << name;
+    EXPECT_EQ(status_of(body, name, 4 << 20), 200) << name;
+    EXPECT_EQ(status_of(body.substr(0, body.size() - 1), name, 8 << 20), 400) << name << " cut";
+    EXPECT_EQ(status_of("", name), 400) << name << " empty";
+    EXPECT_EQ(status_of("{\"a\": 1}", name), 400) << name << " not encoded";
+  }
+  EXPECT_EQ(status_of("x", "compress"), 415);
+  EXPECT_EQ(status_of("x", "gzip, gzip, gzip, gzip"), 415);
+}
+
+TEST_F(Api, EncodedBodiesAreRead) {
+  const std::string body = chat().dump();
+  say("</think>x");
+  EXPECT_EQ(Client(server_->port())
+                .ask("POST", "/v1/chat/completions", zstd(body), "Content-Encoding: zstd\r\n")
+                .status,
+            200);
+  const Reply reply =
+      Client(server_->port()).ask("POST", "/v1/messages", body, "Content-Encoding: x-unknown\r\n");
+  EXPECT_EQ(reply.status, 415);
+  EXPECT_THAT(reply.body, HasSubstr("x-unknown"));
+}
+
+TEST_F(Api, PathsWithSlashesTooManyAndWithoutV1) {
+  say("</think>x");
+  for (const char* path : {"/v1//chat/completions", "//v1/chat/completions", "/v1/chat/completions/",
+                           "/chat/completions", "/chat/completions//"})
+    EXPECT_EQ(post(path, chat()).status, 200) << path;
+  EXPECT_EQ(post("/completions", {{"prompt", "x"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_EQ(post("/responses", {{"input", "x"}}).status, 200);
+  EXPECT_EQ(
+      post("/messages", {{"max_tokens", 1}, {"messages", {{{"role", "user"}, {"content", "x"}}}}}).status,
+      200);
+  EXPECT_TRUE(post("/messages", json::object()).json().contains("type")) << "Anthropic's shape";
+  EXPECT_TRUE(get("/v1/models/").json().contains("data"));
+  EXPECT_EQ(get("/models/parrot").json()["id"], "parrot");
+  for (const char* path : {"/api/tags", "/api/chat"}) {
+    EXPECT_EQ(get(path).status, 404);
+    EXPECT_TRUE(get(path).json()["error"].is_string()) << path;
+  }
+}
+
+TEST_F(Api, ToolsThatCannotRunHereAreLeftAside) {
+  say("</think>x");
+  const json parameters = json::parse(R"({"type":"object","properties":{"a":{"type":"string"}}})");
+  const json function = {{"type", "function"}, {"name", "f"}, {"parameters", parameters}};
+  for (const json& tool : {json{{"type", "web_search"}}, json{{"type", "custom"}, {"name", "apply_patch"}},
+                           json{{"type", "namespace"}, {"name", "mcp"}, {"tools", {function}}},
+                           json{{"type", "local_shell"}}, json{{"type", "tomorrows_tool"}}})
+    EXPECT_EQ(post("/v1/responses", {{"input", "x"}, {"tools", {function, tool}}}).status, 200) << tool;
+  for (const json& tool : {json{{"type", "bash_20250124"}, {"name", "bash"}},
+                           json{{"type", "memory_20250818"}, {"name", "memory"}},
+                           json{{"type", "web_search_20250305"}, {"name", "web_search"}}})
+    EXPECT_EQ(
+        post("/v1/messages",
+             {{"max_tokens", 3}, {"messages", {{{"role", "user"}, {"content", "x"}}}}, {"tools", {tool}}})
+            .status,
+        200)
+        << tool;
+  EXPECT_EQ(post("/v1/chat/completions", chat({{"tools", {function, {{"type", "retrieval"}}}}})).status, 200);
+  EXPECT_EQ(post("/v1/responses",
+                 {{"input", "x"},
+                  {"tools", {function}},
+                  {"tool_choice", {{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", {function}}}}})
+                .status,
+            200);
+}
+
+TEST_F(Api, CallsGoBackAsTheKindsOfToolsThatTheyWere) {
+  const json custom = {{"type", "custom"}, {"name", "apply_patch"}, {"description", "d"}};
+  const json space = {
+      {"type", "namespace"},
+      {"name", "mcp"},
+      {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}}}};
+  say("</think><tool_call>apply_patch<arg_key>input</arg_key><arg_value>*** "
+      "Begin\n+\"x\"</arg_value></tool_call>"
+      "<tool_call>mcp__f</tool_call>"
+      "<tool_call>local_shell<arg_key>command</arg_key><arg_value>[\"ls\"]</arg_value></tool_call>");
+  const json output =
+      post("/v1/responses", {{"input", "x"}, {"tools", {custom, space, {{"type", "local_shell"}}}}})
+          .json()["output"];
+  ASSERT_EQ(output.size(), 3u) << output;
+  EXPECT_EQ(output[0]["type"], "custom_tool_call");
+  EXPECT_EQ(output[0]["name"], "apply_patch");
+  EXPECT_EQ(output[0]["input"], "*** Begin\n+\"x\"");
+  EXPECT_EQ(output[1]["type"], "function_call");
+  EXPECT_EQ(output[1]["name"], "f");
+  EXPECT_EQ(output[1]["namespace"], "mcp");
+  EXPECT_EQ(output[2]["type"], "local_shell_call");
+  EXPECT_EQ(output[2]["action"]["command"], json({"ls"}));
+
+  // And they come back so, with their results.
+  json input = output;
+  input.insert(input.begin(), json{{"role", "user"}, {"content", "x"}});
+  for (const char* type : {"custom_tool_call_output", "function_call_output", "local_shell_call_output"})
+    input.push_back({{"type", type}, {"call_id", output[input.size() - 4]["call_id"]}, {"output", "ok"}});
+  input.push_back({{"type", "web_search_call"}, {"id", "w"}, {"status", "completed"}});
+  say("</think>x");
+  EXPECT_EQ(post("/v1/responses", {{"input", input}, {"tools", {custom, space}}}).status, 200);
+}
+
+TEST_F(Api, ToolsThatASearchHasFoundCanBeCalled) {
+  const json search = {
+      {"type", "tool_search"}, {"execution", "client"}, {"parameters", {{"type", "object"}}}};
+  const json found = {{"type", "function"}, {"name", "late"}, {"parameters", {{"type", "object"}}}};
+  say("</think><tool_call>tool_search<arg_key>query</arg_key><arg_value>x</arg_value></tool_call>");
+  const json call =
+      post("/v1/responses", {{"input", "x"}, {"tools", json::array({search})}}).json()["output"][0];
+  EXPECT_EQ(call["type"], "tool_search_call");
+  EXPECT_EQ(call["arguments"]["query"], "x");
+  const json output = {
+      {"type", "tool_search_output"}, {"call_id", call["call_id"]}, {"tools", json::array({found})}};
+  say("</think><tool_call>late</tool_call>");
+  const json next = post("/v1/responses", {{"input", {{{"role", "user"}, {"content", "x"}}, call, output}},
+                                           {"tools", json::array({search})}})
+                        .json();
+  EXPECT_EQ(next["output"][0]["type"], "function_call") << next;
+  EXPECT_EQ(next["output"][0]["name"], "late");
+}
+
+TEST_F(Api, PicturesOfToolsBecomeNotes) {
+  const json image = {{"type", "image"}, {"source", {{"type", "base64"}, {"data", "AA=="}}}};
+  const auto messages = [](const json& content) {
+    return json{
+        {"messages",
+         {{{"role", "user"}, {"content", "look"}},
+          {{"role", "assistant"},
+           {"content", {{{"type", "tool_use"}, {"id", "t"}, {"name", "r"}, {"input", json::object()}}}}},
+          {{"role", "user"},
+           {"content", {{{"type", "tool_result"}, {"tool_use_id", "t"}, {"content", content}}}}}}}};
+  };
+  const int64_t empty = post("/v1/messages/count_tokens", messages("")).json()["input_tokens"];
+  const json note = post("/v1/messages/count_tokens", messages(json::array({image}))).json();
+  EXPECT_GT(note["input_tokens"], empty + 10);
+  const json document = {{"type", "document"}, {"source", {{"type", "text"}, {"data", "words"}}}};
+  EXPECT_EQ(post("/v1/messages/count_tokens", messages(json::array({document}))).json()["input_tokens"],
+            empty + 5);
+  const json found = {{"type", "search_result"},
+                      {"title", "t"},
+                      {"source", "s"},
+                      {"content", {{{"type", "text"}, {"text", "f"}}}}};
+  EXPECT_EQ(post("/v1/messages/count_tokens", messages(json::array({found}))).json()["input_tokens"],
+            empty + 5);
+  // The user's own is an error that says so.
+  const Reply reply =
+      post("/v1/messages/count_tokens", {{"messages", {{{"role", "user"}, {"content", {image}}}}}});
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_THAT(reply.body, HasSubstr("text alone"));
+  const Reply pdf =
+      post("/v1/messages/count_tokens",
+           {{"messages",
+             {{{"role", "user"}, {"content", {{{"type", "document"}, {"source", {{"type", "base64"}}}}}}}}}});
+  EXPECT_EQ(pdf.status, 400);
+}
+
+TEST_F(Api, PartsOfEarlierAnswersAreRead) {
+  const auto prompt = [&](const json& parts) {
+    const json body = {{"messages",
+                        {{{"role", "user"}, {"content", "a"}},
+                         {{"role", "assistant"}, {"content", parts}},
+                         {{"role", "user"}, {"content", "b"}}}}};
+    return post("/apply-template", body).json()["prompt"].get<std::string>();
+  };
+  EXPECT_THAT(prompt({{{"type", "refusal"}, {"refusal", "I may not"}}}), HasSubstr("I may not"));
+  EXPECT_THAT(prompt({{{"type", "output_text"}, {"text", "said"}}}), HasSubstr("said"));
+  EXPECT_THAT(prompt({{{"type", "thinking"}, {"thinking", "hm"}}, {{"type", "text"}, {"text", "said"}}}),
+              HasSubstr("</think>said"));
+  EXPECT_THAT(prompt({{{"type", "tomorrows"}, {"x", 1}}, {{"type", "text"}, {"text", "said"}}}),
+              HasSubstr("said"));
+}
+
+TEST_F(Api, APartWithoutItsTextIsNoError) {
+  const json body = {{"messages",
+                      {{{"role", "user"}, {"content", "a"}},
+                       {{"role", "assistant"}, {"content", json::array({{{"type", "text"}}})}},
+                       {{"role", "user"}, {"content", "b"}}}}};
+  EXPECT_EQ(post("/apply-template", body).status, 200);
+  EXPECT_EQ(post("/v1/messages/count_tokens", body).status, 200);
+}
+
+TEST_F(Api, ThreadsAreRefusedInTheWordsThatClientsKnow) {
+  const Reply reply =
+      post("/v1/messages", {{"max_tokens", 5},
+                            {"messages", {{{"role", "user"}, {"content", "x"}}}},
+                            {"thread", {{"type", "continue"}, {"previous_message_id", "msg_1"}}}});
+  EXPECT_EQ(reply.status, 400);
+  const json details = reply.json()["error"]["details"];
+  EXPECT_EQ(details["error_code"], "thread_unsupported_request");
+  EXPECT_EQ(details["unsupported"], json({"thread"}));
+}
+
+TEST_F(Api, ALastAnswerGoesOn) {
+  const json messages = {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "Once"}}};
+  const auto prompt = [&](json more) {
+    more["messages"] = messages;
+    return post("/apply-template", more).json()["prompt"].get<std::string>();
+  };
+  EXPECT_TRUE(prompt({}).ends_with("Once"));
+  EXPECT_TRUE(prompt({{"continue_final_message", true}, {"add_generation_prompt", false}}).ends_with("Once"));
+  EXPECT_TRUE(prompt({{"add_generation_prompt", true}}).ends_with("<|assistant|><think>"));
+  EXPECT_EQ(post("/apply-template",
+                 {{"messages", messages}, {"continue_final_message", true}, {"add_generation_prompt", true}})
+                .status,
+            400);
+  say(" upon a time");
+  const json reply = post("/v1/messages", {{"max_tokens", 50}, {"messages", messages}}).json();
+  EXPECT_EQ(reply["content"][0]["text"], " upon a time");
+  const json count = post("/v1/messages/count_tokens", {{"messages", messages}}).json();
+  EXPECT_EQ(reply["usage"]["input_tokens"].get<int>() + reply["usage"]["cache_read_input_tokens"].get<int>(),
+            count["input_tokens"]);
+}
+
+TEST_F(Api, FieldsWithAMeaningAreHonouredOrRefused) {
+  const auto ask = [&](const json& more) { return post("/v1/chat/completions", chat(more)); };
+  say("</think>abcdefgh");
+  EXPECT_EQ(ask({{"num_predict", 3}}).json()["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(ask({{"options", {{"num_predict", 4}, {"num_gpu", 9}}}}).json()["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(ask({{"extra_body", {{"max_tokens", 5}}}}).json()["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(
+      ask({{"max_tokens", 2}, {"extra_body", {{"max_tokens", 5}}}}).json()["usage"]["completion_tokens"], 2);
+  for (const json& more :
+       {json{{"options", {{"tempratur", 1}}}}, json{{"extra_body", 5}}, json{{"num_ctx", 1 << 20}},
+        json{{"reasoning_format", "none"}}, json{{"include_reasoning", false}},
+        json{{"modalities", {"audio"}}}, json{{"thinking", {{"type", "enabled"}, {"clear", false}}}},
+        json{{"reasoning", {{"exclude", true}}}}})
+    EXPECT_EQ(ask(more).status, 400) << more;
+  for (const json& more :
+       {json{{"num_ctx", 2048}}, json{{"reasoning_format", "auto"}}, json{{"modalities", {"text"}}},
+        json{{"continue_final_message", false}}, json{{"include_reasoning", true}}})
+    EXPECT_EQ(ask(more).status, 200) << more;
+  const json history = {{{"role", "user"}, {"content", "a"}},
+                        {{"role", "assistant"}, {"content", "b"}, {"reasoning_content", "one two"}},
+                        {{"role", "user"}, {"content", "c"}}};
+  const auto tokens = [&](json more) {
+    more["messages"] = history;
+    return ask(more).json()["usage"]["prompt_tokens"].get<int>();
+  };
+  EXPECT_EQ(tokens({{"thinking", {{"type", "enabled"}, {"clear_thinking", false}}}}),
+            tokens({{"chat_template_kwargs", {{"clear_thinking", false}}}}));
+  EXPECT_GT(tokens({{"thinking", {{"type", "enabled"}, {"clear_thinking", false}}}}), tokens(json::object()));
+}
+
+TEST_F(Api, LongNumbersKeepTheirDigits) {
+  const std::string digits = "12345678901234567890123";
+  const std::string body = R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,
+    "tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"id\": )" +
+                           digits +
+                           R"(}"}}]},{"role":"tool","tool_call_id":"c","content":"ok"}],
+    "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object",
+    "properties":{"id":{"type":"integer","maximum":)" +
+                           digits + R"(}}}}}]})";
+  const Reply reply = Client(server_->port()).ask("POST", "/apply-template", body);
+  EXPECT_THAT(reply.body, HasSubstr("<arg_value>" + digits));
+  EXPECT_THAT(reply.body, HasSubstr(R"(maximum\": )" + digits));
+  EXPECT_THAT(reply.body, Not(HasSubstr("e+22")));
+  say("</think><tool_call>f<arg_key>id</arg_key><arg_value>" + digits + "</arg_value></tool_call>");
+  const Reply called =
+      Client(server_->port())
+          .ask("POST", "/v1/messages", R"({"max_tokens":200,"messages":[{"role":"user","content":"x"}],
+    "tools":[{"name":"f","input_schema":{"type":"object","properties":{"id":{"type":"integer"}}}}]})");
+  EXPECT_THAT(called.body, HasSubstr("\"id\":" + digits));
+}
+
+/// Lines of a server's log, as they come.
+struct Lines {
+  std::mutex mutex;
+  std::string all;
+  std::string wait_for(const std::string& words) {
+    for (int i = 0; i < 500; ++i) {
+      {
+        const std::lock_guard lock(mutex);
+        if (all.find(words) != std::string::npos) return all;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return all;
+  }
+};
+
+TEST(RequestLog, HasALineARequestAndNoTexts) {
+  Lines lines;
+  ServerOptions options = test::quick_server();
+  options.api_keys = {"secret-key"};
+  options.log = {LogLevel::Requests, [&lines](std::string_view line) {
+                   const std::lock_guard lock(lines.mutex);
+                   lines.all += std::string(line) + "\n";
+                 }};
+  test::ParrotServer server(options);
+  server.parrot.say("</think>answered words");
+  const std::string key = "Authorization: Bearer secret-key\r\n";
+  const json body = {{"model", "my\nmodel"},
+                     {"messages", {{{"role", "user"}, {"content", "private question"}}}},
+                     {"tools", {{{"type", "retrieval"}}}}};
+  EXPECT_EQ(Client(server.port()).post("/v1/chat/completions", body, key).status, 200);
+  std::string all = lines.wait_for("finish");
+  for (const char* words : {" POST /v1/chat/completions 200 client key ", " model my?model ", " in ",
+                            " cached 0 out 23 ", "finish end", "left out: tools[0]"})
+    EXPECT_THAT(all, HasSubstr(words));
+  json anthropic = {{"max_tokens", 3}, {"tomorrows_field", 1}, {"messages", body["messages"]}};
+  EXPECT_EQ(Client(server.port()).post("/v1/messages", anthropic, key).status, 200);
+  EXPECT_THAT(lines.wait_for("tomorrows"), HasSubstr("left out: tomorrows_field: not known here"));
+  EXPECT_EQ(Client(server.port()).post("/v1/chat/completions", {{"messages", 5}}, key).status, 400);
+  EXPECT_THAT(lines.wait_for(" 400 "), HasSubstr("/v1/chat/completions 400"));
+  EXPECT_EQ(Client(server.port()).post("/v1/messages", body, "x-api-key: wrong-one\r\n").status, 401);
+  all = lines.wait_for(" 401 ");
+  EXPECT_THAT(all, HasSubstr("/v1/messages 401"));
+  for (const char* secret : {"secret-key", "wrong-one", "private", "answered"})
+    EXPECT_THAT(all, Not(HasSubstr(secret)));
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 4) << all;
+  EXPECT_EQ(Client(server.port()).ask("GET", "/v1/models", "", "Authorization: Bearer wrong-one\r\n").status,
+            401);
+  EXPECT_EQ(Client(server.port()).ask("GET", "/v1/models").status, 200);
+}
+
+}  // namespace
+}  // namespace sluice::server

@@ -1,0 +1,172 @@
+// Templates that take messages in different forms: whatever a client's messages look like, their words
+// arrive.
+#include "text/message_form.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "text/chat.h"
+
+namespace sluice::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+// Shows calls only beside no text at all, joins arguments to strings, and one system message, the last.
+constexpr const char* kJoining = R"({%- set ns = namespace(system='') -%}
+{%- for m in messages -%}{%- if m.role == 'system' -%}{%- set ns.system = m.content -%}{%- endif -%}{%- endfor -%}
+{{ ns.system }}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}{{ '<u>' + m.content }}{%- endif -%}
+{%- if m.role == 'assistant' and m.content is none -%}
+{%- for c in m.tool_calls -%}{{ '<call>' + c.type + ' ' + c.function.name + ' ' + c.function.arguments }}{%- endfor -%}
+{%- elif m.role == 'assistant' -%}{{ '<a>' + m.content }}{%- endif -%}
+{%- if m.role == 'tool' -%}{{ '<t>' + m.content }}{%- endif -%}
+{%- endfor -%}{%- if add_generation_prompt -%}<a>{%- endif -%})";
+
+// Walks arguments as an object.
+constexpr const char* kWalking = R"({%- for m in messages -%}<{{ m.role }}>{{ m.content }}
+{%- for c in m.tool_calls or [] -%}<call>{{ c.function.name }}{%- for k, v in c.function.arguments.items() -%}
+{{ ' ' ~ k }}={{ v if v is string else v | tojson }}{%- endfor -%}{%- endfor -%}{%- endfor -%})";
+
+// Takes both, and content only as parts.
+constexpr const char* kParts = R"({%- for m in messages -%}<{{ m.role }}>{%- for p in m.content -%}
+{%- if p.type == 'text' -%}{{ p.text }}{%- endif -%}{%- endfor -%}
+{%- for c in m.tool_calls or [] -%}<call>{{ c.function.name }} {{ c.function.arguments if c.function.arguments is string
+else c.function.arguments | tojson }}{%- endfor -%}{%- endfor -%})";
+
+// Refuses system messages.
+constexpr const char* kNoSystem = R"({%- for m in messages -%}{%- if m.role == 'system' -%}
+{{ raise_exception('no system') }}{%- endif -%}<{{ m.role }}>{{ m.content }}{%- endfor -%})";
+
+std::string prompt_of(const char* source, const Json& messages) {
+  const ChatTemplate chat(source, "", "", ControlTokens());
+  return chat.render({.messages = messages}).prompt.text;
+}
+
+Json call(const Json& content, const Json& arguments) {
+  return {{"role", "assistant"},
+          {"content", content},
+          {"tool_calls", {{{"id", "c"}, {"function", {{"name", "f"}, {"arguments", arguments}}}}}}};
+}
+
+Json talk(const Json& content, const Json& arguments) {
+  return Json::array({{{"role", "user"}, {"content", "hi"}},
+                      call(content, arguments),
+                      {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "ok"}},
+                      {{"role", "user"}, {"content", "more"}}});
+}
+
+TEST(MessageForm, ArgumentsAreTextOrObjects) {
+  for (const Json& content : {Json(), Json("")}) {
+    EXPECT_EQ(prompt_of(kJoining, talk(content, R"({"a":  1})")),
+              "<u>hi<call>function f {\"a\":  1}<t>ok<u>more<a>");
+    EXPECT_EQ(prompt_of(kJoining, talk(content, {{"a", 1}, {"b", "x"}})),
+              "<u>hi<call>function f {\"a\": 1, \"b\": \"x\"}<t>ok<u>more<a>");
+    EXPECT_EQ(prompt_of(kWalking, talk(content, R"({"a":  1, "b": "x"})")),
+              "<user>hi<assistant><call>f a=1 b=x<tool>ok<user>more");
+    EXPECT_EQ(prompt_of(kParts, talk(content, R"({"a":  1})")),
+              "<user>hi<assistant><call>f {\"a\": 1}<tool>ok<user>more");
+  }
+}
+
+TEST(MessageForm, NoWordsVanishBesideCalls) {
+  EXPECT_EQ(prompt_of(kJoining, talk("I look.", "{}")), "<u>hi<a>I look.<call>function f {}<t>ok<u>more<a>");
+  EXPECT_EQ(prompt_of(kWalking, talk("I look.", "{}")),
+            "<user>hi<assistant>I look.<call>f<tool>ok<user>more");
+}
+
+TEST(MessageForm, NoSystemMessageVanishes) {
+  const Json messages = Json::array({{{"role", "system"}, {"content", "one"}},
+                                     {{"role", "system"}, {"content", "two"}},
+                                     {{"role", "user"}, {"content", "hi"}},
+                                     {{"role", "system"}, {"content", "three"}}});
+  EXPECT_EQ(prompt_of(kJoining, messages), "one\n\ntwo\n\nthree<u>hi<a>");
+  EXPECT_EQ(prompt_of(kWalking, messages), "<system>one<system>two<user>hi<system>three");
+  EXPECT_EQ(prompt_of(kNoSystem, messages), "<user>one\n\ntwo\n\nthree\n\nhi");
+}
+
+TEST(MessageForm, BrokenArgumentsAreShownAsText) {
+  for (const char* broken : {"{\"a\": ", "[1, 2]", "word", "{'a': 1}"}) {
+    EXPECT_THAT(prompt_of(kJoining, talk("", broken)), HasSubstr(std::string("function f ") + broken));
+    EXPECT_THAT(prompt_of(kWalking, talk("", broken)), HasSubstr(std::string("f arguments=") + broken));
+    EXPECT_THAT(prompt_of(kParts, talk("", broken)), HasSubstr(std::string("<call>f ") + broken));
+  }
+  EXPECT_THAT(prompt_of(kWalking, talk("", Json::array({1, 2}))), HasSubstr("f arguments=[1,2]"));
+  EXPECT_THAT(prompt_of(kJoining, talk("", 5)), HasSubstr("function f 5"));
+  EXPECT_THAT(prompt_of(kWalking, talk("", R"({"n": 123456789012345678901234})")),
+              HasSubstr("f n=123456789012345678901234"));
+}
+
+TEST(MessageForm, OldCallsAreCalls) {
+  const Json messages = Json::array(
+      {{{"role", "user"}, {"content", "hi"}},
+       {{"role", "assistant"}, {"content", nullptr}, {"function_call", {{"name", "f"}, {"arguments", "{}"}}}},
+       {{"role", "function"}, {"name", "f"}, {"content", "result"}}});
+  EXPECT_EQ(prompt_of(kJoining, messages), "<u>hi<call>function f {}<t>result<a>");
+}
+
+// A hostile template must not hold up loading.
+TEST(MessageForm, ATemplateThatNeverEndsIsProbedQuickly) {
+  const ChatTemplate chat("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+                          "", "", ControlTokens());
+  EXPECT_EQ(chat.output_format().name, "plain");
+}
+
+TEST(Prefill, TheLastMessageIsNotClosed) {
+  const char* closing = R"({%- for m in messages -%}<{{ m.role }}>
+{%- if m.reasoning_content -%}{{ '<think>' + m.reasoning_content.strip() + '</think>' }}{%- endif -%}
+{{ m.content.strip() }}<end>{%- endfor -%}{%- if add_generation_prompt -%}<assistant><think>{%- endif -%})";
+  const ChatTemplate chat(closing, "", "", ControlTokens());
+  const auto continued = [&](Json message) {
+    message["role"] = "assistant";
+    return chat.render(
+        {.messages = Json::array({{{"role", "user"}, {"content", "hi"}}, message}), .continue_last = true});
+  };
+  EXPECT_EQ(continued({{"content", "Once upon "}}).prompt.text, "<user>hi<end><assistant>Once upon ");
+  EXPECT_FALSE(continued({{"content", "Once"}}).starts_in_thinking);
+  EXPECT_EQ(continued({{"content", "So"}, {"reasoning_content", "hm"}}).prompt.text,
+            "<user>hi<end><assistant><think>hm</think>So");
+  const ChatPrompt thinking = continued({{"content", ""}, {"reasoning_content", "let me"}});
+  EXPECT_EQ(thinking.prompt.text, "<user>hi<end><assistant><think>let me");
+  EXPECT_TRUE(thinking.starts_in_thinking);
+  EXPECT_EQ(continued({{"content", "<think>let me"}}).prompt.text, "<user>hi<end><assistant><think>let me");
+  EXPECT_EQ(continued({{"content", "continued-here"}}).prompt.text, "<user>hi<end><assistant>continued-here");
+}
+
+TEST(Prefill, ATemplateThatShowsNoReasoningGetsItAnyway) {
+  const char* forgets = R"({%- for m in messages -%}<{{ m.role }}>{{ m.content }}<end>{%- endfor -%}
+{%- if add_generation_prompt -%}<assistant><think>{%- endif -%}{# </think> #})";
+  const ChatTemplate chat(forgets, "", "", ControlTokens());
+  const Json messages =
+      Json::array({{{"role", "user"}, {"content", "hi"}},
+                   {{"role", "assistant"}, {"content", "So"}, {"reasoning_content", "hm"}}});
+  EXPECT_EQ(chat.render({.messages = messages, .continue_last = true}).prompt.text,
+            "<user>hi<end><assistant><think>hm</think>So");
+}
+
+TEST(Prefill, AClosedTagOfTheGenerationPromptIsOpenedForReasoning) {
+  const char* closed = R"({%- for m in messages -%}<{{ m.role }}>{{ m.content }}<end>{%- endfor -%}
+{%- if add_generation_prompt -%}<assistant></think>{%- endif -%})";
+  const ChatTemplate chat(closed, "", "", ControlTokens());
+  const auto continued = [&](const std::string& content, const std::string& reasoning) {
+    const Json messages =
+        Json::array({{{"role", "user"}, {"content", "hi"}},
+                     {{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}}});
+    return chat.render({.messages = messages, .continue_last = true}).prompt.text;
+  };
+  EXPECT_EQ(continued("So", "hm"), "<user>hi<end><assistant><think>hm</think>So");
+  EXPECT_EQ(continued("", "hm"), "<user>hi<end><assistant><think>hm");
+}
+
+TEST(Prefill, OnlyAnAnswerCanBeContinued) {
+  const ChatTemplate chat(kWalking, "", "", ControlTokens());
+  const Json user = {{"role", "user"}, {"content", "hi"}};
+  EXPECT_THROW((void)chat.render({.messages = Json::array({user}), .continue_last = true}), Error);
+  EXPECT_THROW((void)chat.render({.messages = Json::array({user, call("", "{}")}), .continue_last = true}),
+               Error);
+}
+
+}  // namespace
+}  // namespace sluice::text
