@@ -31,10 +31,8 @@ LoadPlan plan_load(const program::Backend& backend, const program::Program& prog
   const int64_t vocabulary = program[program.output()].columns();
   const auto plan_for = [&](int64_t context) {
     options.cache_pages = KvPool::pages_for(context);
-    return LoadPlan{
-        context, backend.memory_needs(program, options),
-        vocabulary * static_cast<int64_t>(options.max_outputs * sizeof(float) + sizeof(Candidate)),
-        available_bytes, 0};
+    return LoadPlan{context, backend.memory_needs(program, options),
+                    vocabulary * static_cast<int64_t>(sizeof(Candidate)), available_bytes, 0};
   };
   const auto whole = [](int64_t pages) { return pages * program::kPageRows; };
   int64_t fitting = longest;

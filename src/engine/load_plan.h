@@ -10,7 +10,7 @@ namespace sluice::engine {
 struct LoadPlan {
   int64_t context = 0;          ///< tokens
   program::MemoryNeeds needs;   ///< of the backend, for this context
-  int64_t logits_bytes = 0;     ///< the engine's: a row of logits and what the sampler makes of it
+  int64_t logits_bytes = 0;     ///< the engine's: what a sampler makes of a row of them
   int64_t available_bytes = 0;  ///< kUnknownMemory (base/cpu_info.h): everything fits
   int64_t fitting_context = 0;  ///< the largest context that would fit, at most the model's; 0: none
 

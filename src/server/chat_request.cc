@@ -312,7 +312,8 @@ GenerationPlan plan_chat(const Service& service, ChatRequest request) {
                                  std::move(own));
     plan.requests.back().constraint = std::move(own);
   }
-  // A grammar without calls is kept to the letter: nothing is read out of the answer, and no white space cut off.
+  // A grammar without calls is kept to the letter: nothing is read out of the answer, and no white space cut
+  // off.
   const bool has_tools = plan.tools.is_array() && !plan.tools.empty();
   if (request.form.kind == AnswerForm::Kind::Grammar && !has_tools && !plan.starts_in_thinking)
     plan.format = nullptr;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "server/answer.h"
@@ -52,7 +53,11 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
     if (plan.format) parser.emplace(*plan.format, tools_, plan.starts_in_thinking);
     if (parser && plan.goes_on) parser->go_on();
   }
-  for (const engine::Request& request : plan.requests) keeps_tokens_ |= request.top_logprobs >= 0;
+  for (engine::Request& request : plan.requests) {
+    keeps_tokens_ |= request.top_logprobs >= 0;
+    // A stop text is one of the content alone, which the engine cannot tell from reasoning and calls.
+    if (plan.format != nullptr) stops_.push_back({text::StopStream(std::exchange(request.stops, {}))});
+  }
 }
 
 std::shared_ptr<Generation> Generation::start(const Call& call, GenerationPlan plan,
@@ -122,9 +127,8 @@ void Generation::drain() {
 void Generation::take(News& news) {
   Choice& choice = choices_[news.choice];
   if (choice.cut) {
-    if (!news.result) return;
-    news.result->finish = engine::Finish::EndToken;
-    return end(news.choice, std::move(*news.result));
+    if (news.result) end(news.choice, std::move(*news.result));
+    return;
   }
   std::vector<TokenInfo> tokens;
   if (!news.result) {
@@ -148,13 +152,54 @@ void Generation::take(News& news) {
       service_.engine.cancel(ids_[news.choice]);
     }
   }
+  stop_content(news.choice, events, false);
   deliver(news.choice, events, tokens);
   if (!news.result) return;
   if (auto& parser = parsers_[news.choice]; parser && !choice.cut) {
-    deliver(news.choice, parser->finish(news.result->finish == engine::Finish::EndToken), {});
+    events = parser->finish(news.result->finish == engine::Finish::EndToken);
     choice.output.incomplete = parser->incomplete();
+    stop_content(news.choice, events, true);
+    deliver(news.choice, events, {});
   }
   end(news.choice, std::move(*news.result));
+}
+
+// Ends a choice at a stop text in its content, and holds back what may be the beginning of one, and white
+// space that may stand before one: content ends without. Content that a call or reasoning parts is two texts.
+// last: nothing more comes.
+void Generation::stop_content(size_t choice, std::vector<text::OutputEvent>& events, bool last) {
+  if (choice >= stops_.size()) return;
+  using Kind = text::OutputEvent::Kind;
+  auto& [stops, spaces] = stops_[choice];
+  std::vector<text::OutputEvent> shown;
+  const auto show = [&](std::string text) {
+    if (!text.empty()) shown.push_back({Kind::Content, std::move(text)});
+  };
+  const auto show_rest = [&] { show(std::exchange(spaces, {}) + stops.finish()); };
+  for (text::OutputEvent& event : events) {
+    if (event.kind != Kind::Content) {
+      show_rest();
+      shown.push_back(std::move(event));
+      continue;
+    }
+    std::string text = std::exchange(spaces, {}) + stops.push(event.text);
+    const size_t end = text.find_last_not_of(" \t\r\n") + 1;
+    spaces = text.substr(end);
+    text.resize(end);
+    show(std::move(text));
+    if (!stops.stopped()) continue;
+    Choice& stopped = choices_[choice];
+    stopped.stop = stops.stop();
+    stopped.output.incomplete = false;
+    events = std::move(shown);
+    if (!std::exchange(stopped.cut, true)) {
+      const std::lock_guard lock(mutex_);
+      service_.engine.cancel(ids_[choice]);
+    }
+    return;
+  }
+  if (last || choices_[choice].cut) show_rest();
+  events = std::move(shown);
 }
 
 void Generation::deliver(size_t choice, const std::vector<text::OutputEvent>& events,
@@ -169,6 +214,10 @@ void Generation::end(size_t choice, engine::Result result) {
   Choice& ended = choices_[choice];
   ended.ended = true;
   ended.result = std::move(result);
+  if (ended.cut) {  // what the engine heard is that it was cancelled
+    ended.result.finish = ended.stop.empty() ? engine::Finish::EndToken : engine::Finish::StopString;
+    ended.result.stop = ended.stop;
+  }
   const engine::Finish finish = ended.result.finish;
   if (finish != engine::Finish::Error && finish != engine::Finish::Shutdown) sink_->ended(*this, choice);
   if (--running_ > 0) return;

@@ -16,6 +16,7 @@
 #include "server/service.h"
 #include "server/workers.h"
 #include "text/output_parser.h"
+#include "text/stream.h"
 
 namespace sluice::server {
 
@@ -55,7 +56,8 @@ struct Choice {
   int64_t reasoning_tokens = 0;
   engine::Result result;  ///< once it has ended
   bool ended = false;
-  bool cut = false;  ///< its first call was the end
+  bool cut = false;       ///< a stop text or its first call was the end, whatever the model still writes
+  std::string stop = {};  ///< the stop text that was
 
   bool called() const { return !output.tool_calls.empty(); }
   /// The model ended within its limits, and every call is whole.
@@ -109,6 +111,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void hear(News news);
   void drain();
   void take(News& news);
+  void stop_content(size_t choice, std::vector<text::OutputEvent>& events, bool last);
   void deliver(size_t choice, const std::vector<text::OutputEvent>& events,
                std::span<const TokenInfo> tokens);
   void end(size_t choice, engine::Result result);
@@ -125,6 +128,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
   int64_t prompt_tokens_ = 0, earlier_calls_ = 0, started_ns_;
   std::vector<Choice> choices_;
   std::vector<std::optional<text::OutputParser>> parsers_;
+  /// Of what a parser says.
+  struct ContentStops {
+    text::StopStream stops;
+    std::string spaces = {};  ///< held back
+  };
+  std::vector<ContentStops> stops_;  ///< by choice; none where answers are plain text
   size_t running_;
 
   std::mutex mutex_;  // over what follows

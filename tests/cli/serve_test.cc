@@ -177,8 +177,9 @@ TEST_F(ServeTest, ASecondSignalEndsAnswersWithAnError) {
   served.wait_for("stopping");
   served.signal(SIGTERM);
   const std::string all = tale.read(), last = all.substr(all.size() - std::min<size_t>(all.size(), 200));
-  if (all.find(R"("finish_reason":"length")") == std::string::npos)  // it may have been faster
+  if (all.find(R"("finish_reason":"length")") == std::string::npos) {  // it may have been faster
     EXPECT_THAT(last, HasSubstr(R"(data: {"error":{"message":"the server is shutting down")"));
+  }
   EXPECT_EQ(served.wait(), 0) << served.log();
 }
 

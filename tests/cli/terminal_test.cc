@@ -249,9 +249,9 @@ std::string printed(bool fold, const char* terminal_type) {
     ::unsetenv("NO_COLOR");
     using Kind = text::OutputEvent::Kind;
     ReplyPrinter printer({.fold = fold});
-    printer.show({Kind::Reasoning, "Let me", {}}, 2);
-    printer.show({Kind::Reasoning, " see.\x1b]0;evil\x07", {}}, 5);
-    printer.show({Kind::Content, "A fox\x1b[2J\xC2\x9Bm.", {}}, 6);
+    printer.show({Kind::Reasoning, "Let me"}, 2);
+    printer.show({Kind::Reasoning, " see.\x1b]0;evil\x07"}, 5);
+    printer.show({Kind::Content, "A fox\x1b[2J\xC2\x9Bm."}, 6);
     printer.finish();
     ::_exit(0);
   });

@@ -44,7 +44,7 @@ class LoadPlanTest : public testing::Test {
   LoadPlan plan(int64_t wanted, int64_t available, int64_t model_context = 1000) const {
     return plan_load(Needs(), program_, {.max_rows = 2, .max_outputs = 1}, model_context, wanted, available);
   }
-  static constexpr int64_t kFixed = 1000 + 600 + 10 * (4 + 8);  // weights, scratch, logits and candidates
+  static constexpr int64_t kFixed = 1000 + 600 + 10 * 8;  // weights, scratch, candidates
 
   Program program_;
 };

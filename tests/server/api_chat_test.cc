@@ -224,6 +224,29 @@ TEST_F(Api, ChatStopsWhereAsked) {
   EXPECT_EQ(choice["message"]["content"], "");
 }
 
+TEST_F(Api, StopTextsAreThoseOfTheContent) {
+  const json stop = {{"stop", {"END"}}};
+  const auto choice_of = [&](const json& body) {
+    return post("/v1/chat/completions", chat(body)).json()["choices"][0];
+  };
+  say("I say END at the end.</think>It is 4.\n\nEND and more");
+  json choice = choice_of(stop);
+  EXPECT_EQ(choice["message"]["reasoning_content"], "I say END at the end.");
+  EXPECT_EQ(choice["message"]["content"], "It is 4.");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  // What only begins like one is content, at the end, too.
+  say("</think>EN ENN EN");
+  EXPECT_EQ(choice_of(stop)["message"]["content"], "EN ENN EN");
+  // In the arguments of a call it is the call's; behind the call it is content again.
+  say("</think><tool_call>write<arg_key>text</arg_key><arg_value>an END</arg_value></tool_call>So END it");
+  json with_tools = stop;
+  with_tools["tools"] = {
+      {{"type", "function"}, {"function", {{"name", "write"}, {"parameters", json::object()}}}}};
+  choice = choice_of(with_tools);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"text":"an END"})");
+  EXPECT_EQ(choice["message"]["content"], "So");
+}
+
 TEST_F(Api, ChatSwitchesThinkingOff) {
   for (const json& way :
        {json{{"chat_template_kwargs", {{"enable_thinking", false}}}}, json{{"reasoning_effort", "none"}},
