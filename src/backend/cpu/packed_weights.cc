@@ -206,6 +206,7 @@ void PackedWeights::add_all(const program::Source& source) {
 
 void PackedWeights::add(const program::Source& source, const std::vector<TensorId>& ids) {
   std::vector<Weight> weights;
+  weights.reserve(ids.size());
   for (const TensorId id : ids) weights.push_back(weight_in_file(source, id));
   if (std::ranges::any_of(weights, [this](const Weight& weight) { return places_.contains(weight); })) return;
   Stream stream{};

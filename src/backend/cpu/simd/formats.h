@@ -3,7 +3,7 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
+#include <iterator>
 
 #include "quant/types.h"
 
@@ -13,22 +13,19 @@
 
 namespace sluice::backend::cpu {
 
+#define SLUICE_TYPE(NAME) quant::Type::NAME,
+inline constexpr quant::Type kFloatTypes[] = {SLUICE_CPU_FLOATS(SLUICE_TYPE)};
+inline constexpr quant::Type kTypes[] = {SLUICE_CPU_FLOATS(SLUICE_TYPE) SLUICE_CPU_BLOCKS(SLUICE_TYPE)};
+#undef SLUICE_TYPE
+inline constexpr int kFloatFormats = std::size(kFloatTypes), kFormats = std::size(kTypes);
+
 /// Of a type: its place in tables by format; -1: there are no kernels for it.
 constexpr int format_of(quant::Type type) {
-  int next = 0;
-#define SLUICE_PLACE(NAME)                    \
-  if (type == quant::Type::NAME) return next; \
-  ++next;
-  SLUICE_CPU_FLOATS(SLUICE_PLACE)
-  SLUICE_CPU_BLOCKS(SLUICE_PLACE)
-#undef SLUICE_PLACE
+  for (int i = 0; i < kFormats; ++i) {
+    if (kTypes[i] == type) return i;
+  }
   return -1;
 }
-
-#define SLUICE_ONE(NAME) +1
-inline constexpr int kFloatFormats = 0 SLUICE_CPU_FLOATS(SLUICE_ONE);
-inline constexpr int kFormats = kFloatFormats SLUICE_CPU_BLOCKS(SLUICE_ONE);
-#undef SLUICE_ONE
 
 /// One of each format's, floats first.
 template <typename T>
