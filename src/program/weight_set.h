@@ -1,4 +1,5 @@
-// The weights of a model as a backend's kernels read them: loaded once, shared by all that is compiled over them.
+// The weights of a model as a backend's kernels read them: loaded once, shared by all that is compiled over
+// them.
 #pragma once
 
 #include <cstddef>

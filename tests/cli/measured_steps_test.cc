@@ -33,7 +33,8 @@ class Probed : public program::Backend {
   program::MemoryNeeds memory_needs(const program::Program&, const program::CompileOptions&) const override {
     return {};
   }
-  std::unique_ptr<program::Executable> compile(const program::Source&, std::shared_ptr<const program::WeightSet>,
+  std::unique_ptr<program::Executable> compile(const program::Source&,
+                                               std::shared_ptr<const program::WeightSet>,
                                                const program::CompileOptions&) override {
     throw std::logic_error("nothing is compiled");
   }

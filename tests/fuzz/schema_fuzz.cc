@@ -1,5 +1,5 @@
-// Any bytes, however many, as a schema, as a pattern, as tools or as a GBNF grammar: a constraint or an Error, within its
-// budget; then a short walk, in which masks and accept() agree and nothing leads nowhere.
+// Any bytes, however many, as a schema, as a pattern, as tools or as a GBNF grammar: a constraint or an
+// Error, within its budget; then a short walk, in which masks and accept() agree and nothing leads nowhere.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -27,8 +27,8 @@ struct CpuOptions {
 /// Packs a model's weights, as this backend would at load, into a file. False: the file is there already,
 /// made of the same one. Throws Error "PATH: ...".
 bool write_packed(const CpuOptions& options, const program::Program& program,
-                  const program::WeightBytes& weights, const cpu::PackSource& source,
-                  const std::string& path, const program::Progress& progress);
+                  const program::WeightBytes& weights, const cpu::PackSource& source, const std::string& path,
+                  const program::Progress& progress);
 
 std::unique_ptr<program::Backend> make_cpu_backend(const CpuOptions& options);
 

@@ -77,8 +77,8 @@ bool cache_known(const quant::CacheRow& row) {
          (row.type == quant::Type::Q8_0 && row.coded() % quant::kCacheRun == 0);
 }
 
-/// Whether weights of the type can be packed: one that is neither among the formats nor made of floats would be
-/// taken for the latter.
+/// Whether weights of the type can be packed: one that is neither among the formats nor made of floats would
+/// be taken for the latter.
 bool weight_known(quant::Type type) {
   const quant::TypeInfo& info = quant::type_info(type);
   return info.decode != nullptr && (info.block == 1 || find_format(type) != nullptr);

@@ -209,8 +209,7 @@ void start_order(const Program& p, Ordered& order, TensorId ids, const Context& 
   order.plan.rows = &c.step.header->rows;
   const auto* before = c.previous == nullptr ? nullptr : std::get_if<MoeGateUp>(&c.previous->args);
   const bool made = before != nullptr && before->ids.id == ids &&
-                    serves_moe_gate_up(p, *c.previous, c.sizes()) &&
-                    !gate_up_few_each(p, *before, c.sizes());
+                    serves_moe_gate_up(p, *c.previous, c.sizes()) && !gate_up_few_each(p, *before, c.sizes());
   if (!made) order_pairs(order.plan, c);
 }
 /// Slots that the experts' tokens take: of the step's rows where a row is multiplied by all its experts, of
