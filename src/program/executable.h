@@ -86,7 +86,7 @@ class Executable {
   /// The same for steps of so many rows, none with a longer context than this: which kernel runs may depend
   /// on both.
   virtual std::vector<BoundKernel> bound_for(int64_t /*rows*/, int64_t /*context*/) const { return bound(); }
-  /// Activations, cache and tables; weights belong to the file.
+  /// Activations, cache and tables; weights are their WeightSet's.
   virtual int64_t memory_bytes() const = 0;
 };
 
