@@ -49,9 +49,9 @@ __device__ void run_task(const Experts& e, int task, const Activations& x, bool 
   const int expert = e.ids != nullptr ? __ldcg(e.ids + row * e.ids_stride + slot) : 0;
   Activations in = x;
   if (in_by_slot) in.offset += slot * x.stride();
-  Sums<1, kOut> sums = dot<1, kOut, true>(e.gate, e.gate.row(expert, n), count, e.lanes, in);
+  Sums<kOut> sums = dot<kOut, true>(e.gate, e.gate.row(expert, n), count, e.lanes, in);
   if (e.up.codes != nullptr) {
-    const Sums<1, kOut> up = dot<1, kOut, true>(e.up, e.up.row(expert, n), count, e.lanes, in);
+    const Sums<kOut> up = dot<kOut, true>(e.up, e.up.row(expert, n), count, e.lanes, in);
 #pragma unroll
     for (int o = 0; o < kOut; ++o) sums.of[o] = silu(sums.of[o]) * up.of[o];
   }

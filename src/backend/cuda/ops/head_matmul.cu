@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads)
   const int group = 32 / args.lanes, tasks = (args.weight.rows + group - 1) / group;
   for (int task = threadIdx.x / 32 * gridDim.x + blockIdx.x; task < tasks; task += gridDim.x * kWarps) {
     const int n = task * group + threadIdx.x % 32 / args.lanes;
-    const Sums<1> sums =
-        dot<1>(args.weight, args.weight.row(head, n), n < args.weight.rows ? 1 : 0, args.lanes, x);
+    const Sums<> sums =
+        dot(args.weight, args.weight.row(head, n), n < args.weight.rows ? 1 : 0, args.lanes, x);
     if (n < args.weight.rows && threadIdx.x % args.lanes == 0) args.out(row, head)[n] = sums.of[0];
   }
 }

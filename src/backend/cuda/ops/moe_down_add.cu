@@ -40,7 +40,7 @@ __device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const
   const int in_block = (turn * (32 / lanes) + threadIdx.x % 32 / lanes) * kOut;
   const int n = blockIdx.x * kOutputs + in_block;
   const int count = in_block < kOutputs ? min(kOut, m.rows - n) : 0;
-  const Sums<1, kOut> sums = dot<1, kOut, true>(m, m.row(matrix, n), count, lanes, x);
+  const Sums<kOut> sums = dot<kOut, true>(m, m.row(matrix, n), count, lanes, x);
   if (threadIdx.x % lanes != 0) return;
 #pragma unroll
   for (int o = 0; o < kOut; ++o) {

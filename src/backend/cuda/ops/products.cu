@@ -1,21 +1,84 @@
-// matmul, matmul_add, norm_matmul for few rows: whether a kernel serves, what it gets. The kernels:
-// products_kernel.cuh, and of one row one_row_products.cu.
+// matmul, matmul_add, norm_matmul of one row, where one_row_products.cu has no kernel, and of what no kernel
+// of several rows takes, row by row: weights are streamed straight from packed planes.
+//
+// A block of threads makes the row's activations for itself in shared memory (the norm included), then every
+// warp takes weight rows, dealt round the blocks so that each multiprocessor reads as much. Bound by reading
+// weights; in a chain of small products by the way from one kernel's results to the next one's activations
+// (about 1.5 us).
 #include <stdexcept>
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/one_row.h"
-#include "backend/cuda/ops/products.cuh"
 #include "backend/cuda/prim/dot.cuh"
+#include "backend/cuda/prim/launch.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
 namespace {
 
 using namespace program;
-using namespace few_products;
 
 constexpr int kMostNormedRows = 8;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kMostParts = 3;
+
+/// One weight and where its products go.
+struct Part {
+  Matrix weight;
+  float* out;        // [rows][weight.rows]
+  const float* add;  // the same shape, or null
+  int64_t out_stride, add_stride;
+  int lanes, tasks;  // lanes a weight row; a task is a warp's: 32 / lanes weight rows
+};
+
+struct Args {
+  StepView step;
+  Part parts[kMostParts];
+  int count, tasks;
+  const float* in;
+  int64_t in_stride;
+  const float* norm;
+  float epsilon;
+  int columns;
+  bool bytes, floats, by_outputs, one_row;
+};
+
+template <int kOut>
+__device__ void run_task(const Args& args, int task, const Activations& x, int64_t row) {
+  int p = 0;
+  while (task >= args.parts[p].tasks) task -= args.parts[p++].tasks;
+  const Part& part = args.parts[p];
+  const int n = (task * (32 / part.lanes) + threadIdx.x % 32 / part.lanes) * kOut;
+  const int count = min(kOut, part.weight.rows - n), lane = threadIdx.x % part.lanes;
+  const Sums<kOut> sums = dot<kOut, true>(part.weight, part.weight.row(0, n), count, part.lanes, x);
+  if (lane != 0) return;
+#pragma unroll
+  for (int o = 0; o < kOut; ++o) {
+    if (o >= count) break;
+    const float add = part.add != nullptr ? __ldcg(part.add + row * part.add_stride + n + o) : 0.0f;
+    part.out[row * part.out_stride + n + o] = sums.of[o] + add;
+  }
+}
+
+template <int kOut>
+__global__ void __launch_bounds__(kThreads, 2)
+    products(const Stamps stamps, const __grid_constant__ Args args) {
+  __shared__ float partial[33];
+  const Link link(stamps);
+  link.wait();
+  const Activations x{0, args.columns, args.bytes, args.floats};
+  const int64_t rows = args.one_row      ? 1
+                       : args.by_outputs ? args.step.header->outputs
+                                         : args.step.header->rows;
+  const int64_t row = blockIdx.y;
+  if (row >= rows) return;
+  x.fill(0, args.in + row * args.in_stride, args.norm, args.epsilon, partial);
+  __syncthreads();
+  for (int task = threadIdx.x / 32 * gridDim.x + blockIdx.x; task < args.tasks; task += gridDim.x * kWarps)
+    run_task<kOut>(args, task, x, row);
+}
 
 bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
 
@@ -47,19 +110,10 @@ void start(const Context& context, Args& args, int64_t rows, const char* handed 
   }
   args.step = context.step;
   args.one_row = rows == 1;
-  const int64_t row_bytes = Activations::row_bytes(args.columns, args.bytes, args.floats);
-  int at_once = 8;
-  while (at_once > 1 && (at_once / 2 >= rows || at_once * row_bytes > kMostShared)) at_once /= 2;
-  const LaunchShape shape{dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.processors)),
-                               static_cast<unsigned>((rows + at_once - 1) / at_once)),
-                          dim3(kThreads), at_once * row_bytes};
-  if (each == 4) return start_products<1, 4>(context, shape, args);
-  switch (at_once) {
-    case 8: return start_products<8, 1>(context, shape, args);
-    case 4: return start_products<4, 1>(context, shape, args);
-    case 2: return start_products<2, 1>(context, shape, args);
-    default: return start_products<1, 1>(context, shape, args);
-  }
+  const LaunchShape shape{
+      dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.processors)), static_cast<unsigned>(rows)),
+      dim3(kThreads), Activations::row_bytes(args.columns, args.bytes, args.floats)};
+  launch(context, each == 4 ? products<4> : products<1>, shape, args);
 }
 
 void set_input(Args& args, const Context& context, const Program& program, TensorId in) {

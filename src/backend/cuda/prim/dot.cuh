@@ -69,10 +69,10 @@ __device__ inline float multiply(const Raw<T>& raw, const ActivationBlock& x) {
   }
 }
 
-/// Products of kOut neighbouring weight rows with kRows rows of activations.
-template <int kRows, int kOut = 1>
+/// Products of kOut neighbouring weight rows with a row of activations.
+template <int kOut = 1>
 struct Sums {
-  float of[kOut * kRows];  ///< [kOut][kRows]
+  float of[kOut];
 };
 
 /// How many blocks a lane asks for at once, of each of kOut weight rows: some 128 bytes (kDeep) or 64 in all.
@@ -82,17 +82,17 @@ constexpr int blocks_at_once() {
   return kAll / kOut < 1 ? 1 : kAll / kOut > 8 ? 8 : kAll / kOut;
 }
 
-/// This lane's part of the products of the flat rows row, row + 1, ... (of which `count` are there) with
-/// kRows rows of activations. lane: within the rows' lanes. Not inlined: a kernel holds it for every type,
-/// and each gets registers of its own.
-template <Type T, int kRows, int kOut, bool kDeep>
-__device__ __noinline__ Sums<kRows, kOut> blocked_part(const Matrix& m, int64_t row, int count, int lane,
-                                                       int lanes, Activations x) {
+/// This lane's part of the products of the flat rows row, row + 1, ... (of which `count` are there) with a
+/// row of activations. lane: within the rows' lanes. Not inlined: a kernel holds it for every type, and each
+/// gets registers of its own.
+template <Type T, int kOut, bool kDeep>
+__device__ __noinline__ Sums<kOut> blocked_part(const Matrix& m, int64_t row, int count, int lane, int lanes,
+                                                Activations x) {
   constexpr int kAtOnce = blocks_at_once<T, kOut, kDeep>();
   const int blocks = m.columns / 32;
   const CodePlanes at = planes_from(m);
   const int64_t first = row * blocks;
-  Sums<kRows, kOut> sums{};
+  Sums<kOut> sums{};
   for (int begin = lane; begin < blocks; begin += lanes * kAtOnce) {
     Raw<T> raw[kAtOnce][kOut];
 #pragma unroll
@@ -110,37 +110,28 @@ __device__ __noinline__ Sums<kRows, kOut> blocked_part(const Matrix& m, int64_t 
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int b = min(begin + i * lanes, blocks - 1);
+      const ActivationBlock block = x.block(0, b);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const ActivationBlock block = x.block(r, b);
-#pragma unroll
-        for (int o = 0; o < kOut; ++o) {
-          sums.of[o * kRows + r] +=
-              multiply<T>(unpack_codes<T>(raw[i][o]), unpack_scales<T>(raw[i][o]), block);
-        }
-      }
+      for (int o = 0; o < kOut; ++o)
+        sums.of[o] += multiply<T>(unpack_codes<T>(raw[i][o]), unpack_scales<T>(raw[i][o]), block);
     }
   }
   return sums;
 }
 
-template <int kRows>
-__device__ __noinline__ Sums<kRows> float_part(const Matrix& m, int64_t row, int lane, int lanes,
-                                               Activations x) {
+__device__ __noinline__ inline float float_part(const Matrix& m, int64_t row, int lane, int lanes,
+                                                Activations x) {
   const int64_t first = row * m.columns;
-  Sums<kRows> sums{};
+  float sum = 0;
   if (m.type == Type::F32 && m.columns % 4 == 0) {
     const float4* w = reinterpret_cast<const float4*>(m.codes) + first / 4;
 #pragma unroll 4
     for (int c = lane; c < m.columns / 4; c += lanes) {
       const float4 v = __ldg(w + c);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 a = reinterpret_cast<const float4*>(x.float_row(r))[c];
-        sums.of[r] += v.x * a.x + v.y * a.y + v.z * a.z + v.w * a.w;
-      }
+      const float4 a = reinterpret_cast<const float4*>(x.float_row(0))[c];
+      sum += v.x * a.x + v.y * a.y + v.z * a.z + v.w * a.w;
     }
-    return sums;
+    return sum;
   }
   if (m.type != Type::F32 && m.columns % 8 == 0) {
     constexpr int kAtOnce = 4;  // eights of a lane on their way
@@ -162,38 +153,32 @@ __device__ __noinline__ Sums<kRows> float_part(const Matrix& m, int64_t row, int
           number[2 * k] = half ? half_bits(pairs[k] & 0xffff) : __uint_as_float(pairs[k] << 16);
           number[2 * k + 1] = half ? half_bits(pairs[k] >> 16) : __uint_as_float(pairs[k] & 0xffff0000u);
         }
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          const float4* const at = reinterpret_cast<const float4*>(x.float_row(r)) + 2 * (begin + i * lanes);
-          const float4 a = at[0], b = at[1];
-          sums.of[r] += number[0] * a.x + number[1] * a.y + number[2] * a.z + number[3] * a.w +
-                        number[4] * b.x + number[5] * b.y + number[6] * b.z + number[7] * b.w;
-        }
+        const float4* const at = reinterpret_cast<const float4*>(x.float_row(0)) + 2 * (begin + i * lanes);
+        const float4 a = at[0], b = at[1];
+        sum += number[0] * a.x + number[1] * a.y + number[2] * a.z + number[3] * a.w + number[4] * b.x +
+               number[5] * b.y + number[6] * b.z + number[7] * b.w;
       }
     }
-    return sums;
+    return sum;
   }
 #pragma unroll 4
   for (int c = lane; c < m.columns; c += lanes) {
-    const float v = float_number(m.type, m.codes, first + c);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) sums.of[r] += v * x.float_row(r)[c];
+    sum += float_number(m.type, m.codes, first + c) * x.float_row(0)[c];
   }
-  return sums;
+  return sum;
 }
 
-/// Products of kOut flat rows from `row` on, of which `count` (0: none) are there, with kRows rows of
-/// activations, on all their lanes: every lane of the warp calls it, groups of `lanes` with rows of their own
-/// of one matrix. kDeep: more is asked for at once, which takes registers.
-template <int kRows, int kOut = 1, bool kDeep = false>
-__device__ inline Sums<kRows, kOut> dot(const Matrix& m, int64_t row, int count, int lanes,
-                                        const Activations& x) {
+/// Products of kOut flat rows from `row` on, of which `count` (0: none) are there, with a row of activations,
+/// on all their lanes: every lane of the warp calls it, groups of `lanes` with rows of their own of one
+/// matrix. kDeep: more is asked for at once, which takes registers.
+template <int kOut = 1, bool kDeep = false>
+__device__ inline Sums<kOut> dot(const Matrix& m, int64_t row, int count, int lanes, const Activations& x) {
   const int lane = threadIdx.x % lanes;
-  Sums<kRows, kOut> sums{};
+  Sums<kOut> sums{};
   if (count > 0) {
     switch (m.type) {
 #define SLUICE_BLOCKED(type) \
-  case Type::type: sums = blocked_part<Type::type, kRows, kOut, kDeep>(m, row, count, lane, lanes, x); break
+  case Type::type: sums = blocked_part<Type::type, kOut, kDeep>(m, row, count, lane, lanes, x); break
       SLUICE_BLOCKED(Q4_0);
       SLUICE_BLOCKED(Q4_1);
       SLUICE_BLOCKED(Q5_0);
@@ -212,9 +197,7 @@ __device__ inline Sums<kRows, kOut> dot(const Matrix& m, int64_t row, int count,
 #pragma unroll
         for (int o = 0; o < kOut; ++o) {
           if (o >= count) break;
-          const Sums<kRows> one = float_part<kRows>(m, row + o, lane, lanes, x);
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) sums.of[o * kRows + r] = one.of[r];
+          sums.of[o] = float_part(m, row + o, lane, lanes, x);
         }
     }
   }
