@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 #include <system_error>
 
 #include "backend/cpu/cpu_backend.h"
@@ -15,6 +18,22 @@
 #include "cli/tuning_file.h"
 
 namespace sluice::cli {
+
+namespace {
+
+/// The number of the GPU that a backend's name names: "cuda" is the first, "cuda:2" the third; none in
+/// others.
+std::optional<int> gpu_of(const std::string& name) {
+  if (name == "cuda") return 0;
+  const std::string_view prefix = "cuda:";
+  if (!name.starts_with(prefix)) return {};
+  int number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, number);
+  return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
 
 OpenedModel open_model(const std::string& path, quant::Type cache) {
   if (!PackFile::is_one(path)) return {model::Model::load(path, cache), nullptr};
@@ -50,19 +69,19 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   const bool for_cpu = !loading.repack || loading.packed != nullptr;
   if (!loading.repack && loading.packed) throw UsageError("--no-repack: the model is packed already");
   if (name == "cpu") return cpu();
-  if (for_cpu && (name == "cuda" || name == "ref")) {
+  const std::optional<int> gpu = gpu_of(name);
+  if (for_cpu && (gpu || name == "ref")) {
     throw UsageError(loading.packed
                          ? "--backend " + name + ": " + loading.packed->path() + " is packed for cpu"
                          : "--no-repack: needs --backend cpu");
   }
   if (name == "ref") return backend::make_ref_backend();
-  if (name != "cuda" && name != "auto") {
-    throw UsageError("--backend " + name + ": expected auto, cpu, cuda or ref");
-  }
+  if (!gpu && name != "auto")
+    throw UsageError("--backend " + name + ": expected auto, cpu, cuda, cuda:N or ref");
   if (for_cpu) return cpu();
   std::string why;
-  if (auto cuda = load_cuda_backend(why)) return cuda;
-  if (name == "cuda") fail("--backend cuda: {}", why);
+  if (auto cuda = load_cuda_backend(gpu.value_or(0), why)) return cuda;
+  if (gpu) fail("--backend {}: {}", name, why);
   return cpu();
 }
 

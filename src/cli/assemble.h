@@ -38,7 +38,12 @@ struct Loading {
 bool pack_model(const std::string& path, const std::string& out, int threads,
                 const program::Progress& progress);
 
-/// "cpu", "cuda", "ref", or "auto": cuda where a device is there, otherwise cpu. threads (of cpu) 0: as many
+/// What people are told of --backend.
+inline constexpr const char* kBackendHelp =
+    "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda (cuda:1: the second GPU) or ref";
+
+/// "cpu", "cuda" (the first GPU), "cuda:N" (another one), "ref", or "auto": cuda where a GPU is there,
+/// otherwise cpu. threads (of cpu) 0: as many
 /// as this process may use. With the values that `sluice tune` kept for this machine. Throws Error why there
 /// is no cuda, UsageError for any other name and for a loading that the backend does not know.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,

@@ -491,10 +491,7 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--no-warmup", options->no_warmup, "measure the first run too");
   command->add_flag("--progress", options->progress, "tell of each repetition, not only on a terminal");
-  command
-      ->add_option("--backend", options->backend,
-                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
-      ->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   add_loading_option(*command, options->no_repack);
   command->callback([options] { bench(*options); });
 }

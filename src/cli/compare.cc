@@ -145,9 +145,7 @@ void add_compare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("compare", "Compare two backends op by op");
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
-  command
-      ->add_option("--backend", options->backend,
-                   "the backend to judge: auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
+  command->add_option("--backend", options->backend, std::string("the backend to judge: ") + kBackendHelp)
       ->capture_default_str();
   command->add_option("--against", options->against, "the backend that judges")->capture_default_str();
   auto* text = command->add_option("-p,--prompt", options->text, "text to run")->capture_default_str();

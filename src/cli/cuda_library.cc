@@ -7,7 +7,7 @@
 
 namespace sluice::cli {
 
-std::unique_ptr<program::Backend> load_cuda_backend(std::string& why) {
+std::unique_ptr<program::Backend> load_cuda_backend(int device, std::string& why) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path path = fs::read_symlink("/proc/self/exe", error).parent_path() / "libsluice_cuda.so";
@@ -20,14 +20,14 @@ std::unique_ptr<program::Backend> load_cuda_backend(std::string& why) {
     why = ::dlerror();
     return nullptr;
   }
-  using Make = program::Backend* (*)(char* why, size_t why_size);
+  using Make = program::Backend* (*)(int device, char* why, size_t why_size);
   const auto make = reinterpret_cast<Make>(::dlsym(library, "sluice_make_cuda_backend"));
   if (make == nullptr) {
     why = path.string() + " is of another version";
     return nullptr;
   }
   char reason[256] = "";
-  std::unique_ptr<program::Backend> backend(make(reason, sizeof reason));
+  std::unique_ptr<program::Backend> backend(make(device, reason, sizeof reason));
   why = reason;
   return backend;
 }

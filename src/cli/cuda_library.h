@@ -9,7 +9,8 @@
 
 namespace sluice::cli {
 
-/// Null, and why in one line, where the library was not built or there is no device to use.
-std::unique_ptr<program::Backend> load_cuda_backend(std::string& why);
+/// On a device, by its number. Null, and why in one line, where the library was not built or there is no such
+/// device to use.
+std::unique_ptr<program::Backend> load_cuda_backend(int device, std::string& why);
 
 }  // namespace sluice::cli

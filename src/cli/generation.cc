@@ -96,10 +96,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
       ->capture_default_str();
   command.add_option("--stop", options.stops, "text at which to stop; may be given again")
       ->allow_extra_args(false);
-  command
-      .add_option("--backend", options.backend,
-                  "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
-      ->capture_default_str();
+  command.add_option("--backend", options.backend, kBackendHelp)->capture_default_str();
   add_draft_option(command, options);
   command.add_flag("--force", options.force, "load even when memory is too small");
   add_loading_option(command, options.no_repack);

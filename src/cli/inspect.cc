@@ -234,10 +234,12 @@ void inspect_memory(const InspectOptions& options) {
 void inspect(const InspectOptions& options) {
   if (options.memory) return inspect_memory(options);
   if (options.program || options.bound) {
-    print_all(options.json ? program_json(options.path, options.cache, options.bound)
-                                     .dump(2, ' ', false, Json::error_handler_t::replace) +
-                                 "\n"
-                           : program_text(options.path, options.cache, options.bound));
+    const model::Model model = model::Model::load(options.path, options.cache);
+    const auto backend = options.bound ? make_backend(options.backend, options.threads) : nullptr;
+    print_all(options.json
+                  ? program_json(model, backend.get()).dump(2, ' ', false, Json::error_handler_t::replace) +
+                        "\n"
+                  : program_text(model, backend.get()));
     return;
   }
   const gguf::File file = gguf::File::open(options.path);
@@ -253,19 +255,18 @@ void add_inspect(CLI::App& app) {
   command->add_flag("--tensors", options->tensors, "list every tensor");
   command->add_flag("--program", options->program, "list the ops that a token runs, with bytes and FLOPs");
   command->add_flag("--bound", options->bound,
-                    "the same as the CPU backend runs it, with the kernel of each op");
+                    "the same as a backend runs it: the kernel of each op, how weights are packed, memory");
   auto* memory = command->add_flag("--memory", options->memory,
                                    "what the model takes of memory to run, and what there is");
   command->add_option("-c,--ctx-size", options->context, "with --memory: context in tokens; 0: what fits")
       ->check(CLI::Range(0, 1 << 30))
       ->needs(memory);
-  command->add_option("-t,--threads", options->threads, "with --memory: threads; 0: all that are usable")
-      ->check(CLI::Range(0, 1024))
-      ->needs(memory);
   command
-      ->add_option("--backend", options->backend,
-                   "with --memory: auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
-      ->needs(memory);
+      ->add_option("-t,--threads", options->threads,
+                   "with --memory or --bound: threads; 0: all that are usable")
+      ->check(CLI::Range(0, 1024));
+  command->add_option("--backend", options->backend,
+                      std::string("with --memory or --bound: ") + kBackendHelp);
   add_cache_option(*command, options->cache);
   command->add_flag("--json", options->json, "print one JSON object (tensors included)");
   command->callback([options] { inspect(*options); });

@@ -60,10 +60,7 @@ void add_logits(CLI::App& app) {
   command->add_option("--tokens", options->tokens, "JSON file: an object with an array \"tokens\"")
       ->required();
   command->add_option("-o,--output", options->output, "file for float32 [tokens, vocabulary]")->required();
-  command
-      ->add_option("--backend", options->backend,
-                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
-      ->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_option("--batch", options->batch, "rows a step")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

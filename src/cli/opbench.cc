@@ -284,7 +284,7 @@ void add_opbench(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("--backend", options->backend, "auto, cpu, cuda or ref")->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_option("-o,--output", options->format, "md or json")
       ->check(CLI::IsMember({"md", "json"}))
       ->capture_default_str();

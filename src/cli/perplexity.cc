@@ -207,10 +207,7 @@ void add_perplexity(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command
-      ->add_option("--backend", options->backend,
-                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
-      ->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_cache_option(*command, options->cache);
   command->add_flag("--json", options->json, "print one JSON object");

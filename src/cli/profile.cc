@@ -349,10 +349,7 @@ void add_profile(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command
-      ->add_option("--backend", options->backend,
-                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
-      ->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   CLI::Option* layers =
       command->add_flag("--layers", options->layers, "a row for each kind of op in each layer");
   CLI::Option* weights =

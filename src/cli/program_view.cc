@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "cli/assemble.h"
+#include <map>
+#include <utility>
+
+#include "cli/output.h"
 #include "program/op_info.h"
 
 namespace sluice::cli {
@@ -14,23 +17,37 @@ using program::Op;
 using program::Program;
 using program::StepShape;
 
-/// A model's Program, and the kernels it is bound to when asked for.
-struct View {
-  model::Model model;
-  Program program;
-  std::vector<program::BoundKernel> kernels;  // empty, or one an op
-};
+/// What is bound for: rows of a step and positions of the cache, as runs with short contexts have them.
+constexpr program::CompileOptions kBoundFor{.max_rows = 512, .max_outputs = 8, .cache_pages = 128};
 
-View load_view(const std::string& path, quant::Type cache, bool bound) {
-  View view{model::Model::load(path, cache), {}, {}};
-  view.program = view.model.program;
-  if (bound) {
-    const auto backend = make_backend("cpu", 1);
-    const auto executable = backend->compile({view.model.program, view.model.weights}, nullptr, {1, 1, 1});
-    view.program = executable->program();
-    view.kernels = executable->bound();
+/// What a backend makes of a model's Program; without a backend the Program as it is.
+program::Binding binding_of(const model::Model& model, const program::Backend* backend) {
+  if (backend == nullptr) return {.program = model.program};
+  return backend->bind({model.program, model.weights}, kBoundFor);
+}
+
+/// The weights by type and layout, and what all of it takes.
+std::string held_text(const program::Binding& binding, const std::string& backend) {
+  struct Total {
+    int64_t weights = 0, bytes = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Total> totals;
+  for (const program::PackedWeight& weight : binding.weights) {
+    Total& total = totals[{quant::type_info(binding.program[weight.tensor].type).name, weight.layout}];
+    total.weights += 1;
+    total.bytes += weight.bytes;
   }
-  return view;
+  std::string text = fmt::format("\nweights on backend {}: {}\n", backend, binding.weights.size());
+  for (const auto& [kind, total] : totals)
+    text += fmt::format("  {:>6}  {:<6}{:>12}  {}\n", total.weights, kind.first,
+                        short_count(static_cast<double>(total.bytes), "B"), kind.second);
+  const auto size = [](int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); };
+  return text +
+         fmt::format(
+             "memory for {} rows a step, {} outputs and {} positions: weights {}, cache {}, scratch {}\n",
+             kBoundFor.max_rows, kBoundFor.max_outputs, kBoundFor.cache_pages * program::kPageRows,
+             size(binding.needs.weights_bytes), size(binding.needs.cache_bytes),
+             size(binding.needs.scratch_bytes));
 }
 
 const StepShape kOneToken{};
@@ -41,8 +58,8 @@ Json cost_json(const Cost& cost) {
 
 }  // namespace
 
-std::string program_text(const std::string& model_path, quant::Type cache, bool bound) {
-  const View view = load_view(model_path, cache, bound);
+std::string program_text(const model::Model& model, const program::Backend* backend) {
+  const program::Binding view = binding_of(model, backend);
   const std::string lines = program::dump(view.program);
   std::string text = fmt::format("{:>12} {:>12}  op\n", "bytes read", "FLOPs");
   size_t begin = 0;
@@ -56,12 +73,13 @@ std::string program_text(const std::string& model_path, quant::Type cache, bool 
     begin = end + 1;
   }
   const Cost total = program::total_cost(view.program, kOneToken);
-  return text + fmt::format("{:>12.0f} {:>12.0f}  {} ops, one token at depth 0\n", total.bytes_read,
-                            total.flops, view.program.ops().size());
+  text += fmt::format("{:>12.0f} {:>12.0f}  {} ops, one token at depth 0\n", total.bytes_read, total.flops,
+                      view.program.ops().size());
+  return backend == nullptr ? text : text + held_text(view, backend->name());
 }
 
-Json program_json(const std::string& model_path, quant::Type cache, bool bound) {
-  const View view = load_view(model_path, cache, bound);
+Json program_json(const model::Model& model, const program::Backend* backend) {
+  const program::Binding view = binding_of(model, backend);
   Json ops = Json::array();
   for (size_t i = 0; i < view.program.ops().size(); ++i) {
     const Op& op = view.program.ops()[i];
@@ -82,7 +100,23 @@ Json program_json(const std::string& model_path, quant::Type cache, bool bound) 
     if (!view.kernels.empty()) record["kernel"] = view.kernels[i].name;
     ops.push_back(std::move(record));
   }
-  return {{"ops", std::move(ops)}, {"total", cost_json(program::total_cost(view.program, kOneToken))}};
+  Json all = {{"ops", std::move(ops)}, {"total", cost_json(program::total_cost(view.program, kOneToken))}};
+  if (backend == nullptr) return all;
+  Json& weights = all["weights"] = Json::array();
+  for (const program::PackedWeight& weight : view.weights) {
+    const program::Tensor& tensor = view.program[weight.tensor];
+    weights.push_back({{"tensor", tensor.name},
+                       {"type", quant::type_info(tensor.type).name},
+                       {"layout", weight.layout},
+                       {"bytes", weight.bytes}});
+  }
+  all["memory"] = {{"rows", kBoundFor.max_rows},
+                   {"outputs", kBoundFor.max_outputs},
+                   {"positions", kBoundFor.cache_pages * program::kPageRows},
+                   {"weights_bytes", view.needs.weights_bytes},
+                   {"cache_bytes", view.needs.cache_bytes},
+                   {"scratch_bytes", view.needs.scratch_bytes}};
+  return all;
 }
 
 }  // namespace sluice::cli

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "cli/assemble.h"
 #include "cli/commands.h"
 #include "cli/loading.h"
 #include "cli/output.h"
@@ -198,10 +199,7 @@ void add_serve(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command
-      ->add_option("--backend", options->backend,
-                   "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda or ref")
-      ->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command
       ->add_option("--reasoning-budget", options->thinking_budget,
                    "tokens of reasoning, then the model has to answer; -1: no limit")

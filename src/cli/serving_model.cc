@@ -87,9 +87,11 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   program::CompileOptions compile{rows.most, engine.outputs(), 0};
   compile.batch_invariant = options.batch_invariant;
   compile.aside_rows = rows.aside;
+  compile.warm = true;
   const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
   rows = rows.within(context);
   compile.max_rows = rows.most;
+  compile.context = context;
   plan_ = plan_cache(model_, *backend_, compile, context, options);
   compile.cache_pages = engine::KvPool::pages_for(plan_.context);
   executable_ = backend_->compile(model_.program, model_.weights, compile, loading_bar());

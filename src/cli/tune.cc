@@ -135,7 +135,7 @@ void add_tune(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("--backend", options->backend, "auto, cpu, cuda or ref")->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_flag("--dry-run", options->dry, "measure, and keep nothing");
   command->callback([options] { tune(*options); });
 }

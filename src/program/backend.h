@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/cpu_info.h"
+#include "program/binding.h"
 #include "program/executable.h"
 #include "program/program.h"
 #include "program/tolerance.h"
@@ -27,6 +28,11 @@ struct CompileOptions {
   bool batch_invariant = false;
   /// Rows of a step that runs aside, while another one is paused; 0: no step pauses.
   int64_t aside_rows = 0;
+  /// Positions of a sequence at most; 0: all that the cache holds.
+  int64_t context = 0;
+  /// What steps of serving need is made at once, and not when a step needs it for the first time. Such steps
+  /// have at most max_outputs sequences.
+  bool warm = false;
 };
 
 /// Values for the choices that kernels leave open (a prefetch distance, rows a tile), by name. A backend is
@@ -82,13 +88,6 @@ class BandwidthProbe {
   virtual int64_t memory_bytes() const = 0;
 };
 
-/// Memory that an executable takes when all of it is in use.
-struct MemoryNeeds {
-  int64_t weights_bytes = 0;  ///< the file's as they lie there, or what a backend makes of them
-  int64_t cache_bytes = 0;
-  int64_t scratch_bytes = 0;  ///< activations, and what kernels compute in
-};
-
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -110,6 +109,9 @@ class Backend {
   virtual int64_t available_bytes() const { return available_memory_bytes(); }
   /// What load() and compile() would take, without taking it. Sums that no int64 holds are the largest int64.
   virtual MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const = 0;
+  /// What compile() would bind these ops to, and what it and load() would take. Throws Error where an op has
+  /// no kernel.
+  virtual Binding bind(const Source& source, const CompileOptions& options) const = 0;
   /// How far this backend's last result of these ops may lie from the reference's (program/tolerance.h).
   virtual double tolerance(const Program& program) const { return program::tolerance(program); }
   /// Loads what the ops of these programs of a model read, each weight once. Throws Error where memory is
@@ -118,8 +120,7 @@ class Backend {
                                                 const Progress& /*progress*/) {
     return std::make_shared<MappedWeights>();
   }
-  /// A program over weights that load() gave for it, and maybe for others. Null: kernels are chosen and
-  /// nothing is loaded, for inspection; it cannot run.
+  /// A program over weights that load() gave for it, and maybe for others.
   virtual std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                               const CompileOptions& options) = 0;
   /// A program with weights of its own.

@@ -8,6 +8,14 @@
 
 namespace sluice::program {
 
+TensorId hidden_states(const Program& program) {
+  for (const Op& op : program.ops()) {
+    const auto* product = std::get_if<Matmul>(&op.args);
+    if (product != nullptr && product->out.id == program.output()) return product->in.id;
+  }
+  return kNoTensor;
+}
+
 void find_top(std::span<const float> logits, std::span<Likely> top) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   // A heap whose first one is the worst that is kept.

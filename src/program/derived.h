@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "program/program.h"
 #include "program/step.h"
 
 namespace sluice::program {
@@ -15,6 +16,10 @@ void find_top(std::span<const float> logits, std::span<Likely> top);
 
 /// The token that Draw says, of a row's likeliest ones; 0 where there is none.
 int32_t drawn_from(std::span<const Likely> top, const Draw& draw);
+
+/// The activation whose rows are outputs' hidden states: what the output matrix multiplies; kNoTensor where
+/// the list has no such product of its own.
+TensorId hidden_states(const Program& program);
 
 class Derived {
  public:

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "program/binding.h"
 #include "program/program.h"
 #include "program/step.h"
 
@@ -20,16 +20,6 @@ struct StepTimes {
   int64_t begin_ns = 0, end_ns = 0;  ///< the whole step: handing it over and its results included
   int workers = 0;                   ///< that took part in this step
   std::vector<Part> parts;           ///< [workers][ops], in the order of program().ops()
-};
-
-/// The kernel that an op is bound to, and where its definition stands.
-struct BoundKernel {
-  std::string name;
-  std::string file;  ///< from src/ on
-  int line = 0;
-  /// Functions of the device that a launcher starts, where it is not the kernel itself: their definitions
-  /// stand in that file's folder or in the folder prim beside it.
-  std::vector<std::string> functions = {};
 };
 
 /// What suits a backend, and which of it its executables can do: nobody asks for a backend's name.

@@ -79,16 +79,6 @@ int64_t cache_bytes(const Program& program, int64_t pages) {
   return program.cache() == kNoTensor ? 0 : cache_bytes(program, program[program.cache()].type, pages);
 }
 
-int64_t weights_bytes(const Program& program) {
-  int64_t bytes = 0;
-  for (const Tensor& tensor : program.tensors()) {
-    if (tensor.kind != Kind::Weight || tensor.base != kNoTensor) continue;
-    bytes +=
-        quant::bytes_of(quant::type_info(tensor.type), tensor.shape[0] * tensor.shape[1] * tensor.shape[2]);
-  }
-  return bytes;
-}
-
 MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window,
                        const std::vector<bool>& all_wait_after) {
   MemoryPlan plan;

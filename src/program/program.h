@@ -79,9 +79,6 @@ int64_t cache_bytes(const Program& program, quant::Type type, int64_t pages);
 /// The same with numbers of the cache's own type.
 int64_t cache_bytes(const Program& program, int64_t pages);
 
-/// Bytes of all weights as their file has them; views have none of their own.
-int64_t weights_bytes(const Program& program);
-
 /// What all ops of a step move and compute.
 Cost total_cost(const Program& program, const StepShape& shape);
 

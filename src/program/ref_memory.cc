@@ -89,7 +89,7 @@ int64_t RefMemory::bytes() const {
 }
 
 MemoryNeeds RefMemory::needs(const Program& program, const CompileOptions& options) {
-  MemoryNeeds needs{weights_bytes(program), cache_bytes(program, quant::Type::F32, options.cache_pages), 0};
+  MemoryNeeds needs{bytes_of(weights_in_file(program)), cache_bytes(program, quant::Type::F32, options.cache_pages), 0};
   const std::vector<bool> used = used_storages(program);
   for (size_t i = 0; i < used.size(); ++i) {
     const Tensor& tensor = program.tensors()[i];

@@ -54,7 +54,7 @@ struct Want {
   bool logits = true;
   bool top = false;     ///< its likeliest tokens
   bool drawn = false;   ///< a token, drawn by `draw`
-  bool hidden = false;  ///< what the output matrix multiplies
+  bool hidden = false;  ///< what the output matrix multiplies (Facts::hidden)
   /// So many outputs behind this one are rows of the same sequence, whose tokens were drafted: how many of
   /// them are what is drawn for the rows before them is wanted, too.
   int32_t drafts = 0;

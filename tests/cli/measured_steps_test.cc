@@ -30,6 +30,7 @@ class Probed : public program::Backend {
  public:
   std::string name() const override { return "probed"; }
   bool has(const program::Program&, const program::Op&) const override { return true; }
+  program::Binding bind(const program::Source&, const program::CompileOptions&) const override { return {}; }
   program::MemoryNeeds memory_needs(const program::Program&, const program::CompileOptions&) const override {
     return {};
   }

@@ -116,7 +116,7 @@ TEST_F(Run, NamesWhatIsWrong) {
       {"run -f /nowhere.txt", 1, "sluice: /nowhere.txt: No such file or directory\n"},
       {"run --temp -1", 1, "sluice: "},
       {"run -c 4096", 1, "sluice: -c 4096: the model was made for a context of 2048\n"},
-      {"run --backend gpu", 2, "sluice: --backend gpu: expected auto, cpu, cuda or ref\n"},
+      {"run --backend gpu", 2, "sluice: --backend gpu: expected auto, cpu, cuda, cuda:N or ref\n"},
       {"run --no-such-flag", 2, "sluice: "},
       {"run -n x", 2, "sluice: "},
       {"run -p a -f b", 2, "sluice: "},

@@ -54,6 +54,9 @@ class WrongBackend : public Backend {
   bool has(const Program& program, const Op& op) const override {
     return program.op_name(op) == op_ || cpu_->has(program, op);
   }
+  Binding bind(const Source& source, const CompileOptions& options) const override {
+    return cpu_->bind(source, options);
+  }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return cpu_->memory_needs(program, options);
   }
@@ -116,6 +119,9 @@ class HalvesBackend : public Backend {
   explicit HalvesBackend(float factor) : factor_(factor) {}
   std::string name() const override { return "halves"; }
   bool has(const Program& program, const Op& op) const override { return ref_->has(program, op); }
+  Binding bind(const Source& source, const CompileOptions& options) const override {
+    return ref_->bind(source, options);
+  }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return ref_->memory_needs(program, options);
   }

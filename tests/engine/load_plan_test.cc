@@ -20,6 +20,7 @@ class Needs : public program::Backend {
  public:
   std::string name() const override { return "needs"; }
   bool has(const Program&, const program::Op&) const override { return true; }
+  program::Binding bind(const program::Source&, const program::CompileOptions&) const override { return {}; }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return {1000, program::cache_bytes(program, options.cache_pages), 300 * options.max_rows};
   }

@@ -44,6 +44,7 @@ class FakeBackend : public Backend {
   explicit FakeBackend(const Tuning& tuning) : tuning_(tuning) {}
   std::string name() const override { return "fake"; }
   bool has(const Program&, const Op&) const override { return true; }
+  Binding bind(const Source&, const CompileOptions&) const override { return {}; }
   MemoryNeeds memory_needs(const Program&, const CompileOptions&) const override { return {}; }
   std::vector<Variants> variants(const Program&, const Op& op) const override {
     if (std::holds_alternative<Matmul>(op.args)) return {kTile, kAhead};

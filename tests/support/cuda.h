@@ -39,7 +39,7 @@ class DeviceTurn {
 
 /// Null where there is no device, and why.
 struct CudaForTest {
-  explicit CudaForTest(bool alone = false) : turn(alone) { backend = cli::load_cuda_backend(why); }
+  explicit CudaForTest(bool alone = false) : turn(alone) { backend = cli::load_cuda_backend(0, why); }
   DeviceTurn turn;
   std::unique_ptr<program::Backend> backend;
   std::string why;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <set>
@@ -21,6 +22,7 @@
 #include "base/clock.h"
 #include "base/cpu_info.h"
 #include "base/threads.h"
+#include "program/derived.h"
 #include "program/op_info.h"
 
 namespace sluice::backend {
@@ -63,7 +65,7 @@ constexpr int kKernelVersion = 6;
 
 class CpuExecutable : public Executable {
  public:
-  /// packed: null for inspection alone.
+  /// packed: null for what is bound alone; it cannot run.
   CpuExecutable(Program program, const WeightBytes& weights, std::shared_ptr<const cpu::PackedWeights> packed,
                 const CompileOptions& options, int threads, double alone_flops, cpu::Isa isa, bool repack,
                 const Tuning& tuning)
@@ -94,7 +96,7 @@ class CpuExecutable : public Executable {
     taken_ = std::vector<cpu::Taken>(kernels_.size() * static_cast<size_t>(team_.size()));
   }
 
-  Facts facts() const override { return {.aside_rows = options_.aside_rows}; }
+  Facts facts() const override { return {.hidden = hidden_ != kNoTensor, .aside_rows = options_.aside_rows}; }
   Ticket submit(const Step& step) override {
     if (step.timed) {
       times_.parts.resize(static_cast<size_t>(team_.size()) * kernels_.size());
@@ -236,16 +238,21 @@ class CpuExecutable : public Executable {
     } else {
       const cpu::Steals steals{workers > 1 ? taken_.data() : nullptr, ++shared_steps_,
                                input.rows() >= kLongRows ? workers : kShortReach};
-      team_.run([&](int worker) {
+      const auto work = [&](int worker) {
         walk(step, first, {memory, input, worker, workers, isa_, team_, steals}, parts_of(worker));
-      });
+      };
+      team_.run(std::ref(work));  // by reference: a step allocates nothing
     }
     const size_t end = end_at_.load(std::memory_order_relaxed);
     if (pauses_) paused_at_ = end;
     outputs_.clear();
     const cpu::Rows<float> logits = memory.rows(program_.output());
-    for (int64_t i = 0; i < input.outputs() && end == kernels_.size(); ++i)
+    for (int64_t i = 0; i < input.outputs() && end == kernels_.size(); ++i) {
       outputs_.push_back({.logits = {logits(i), static_cast<size_t>(logits.columns)}});
+      if (hidden_ == kNoTensor) continue;
+      const cpu::Rows<float> hidden = memory.rows(hidden_);
+      outputs_.back().hidden = {hidden(i), static_cast<size_t>(hidden.columns)};
+    }
     result_ = {outputs_, end < kernels_.size() && !pauses_, pauses_};
   }
 
@@ -296,6 +303,7 @@ class CpuExecutable : public Executable {
   cpu::Memory memory_;
   std::vector<const Kernel*> kernels_;
   std::vector<bool> barriers_;  // before each op
+  TensorId hidden_ = hidden_states(program_);
   std::optional<cpu::Memory> aside_memory_;
   std::vector<bool> aside_barriers_;
   std::vector<cpu::Taken> taken_;  // [ops][workers]
@@ -349,6 +357,12 @@ class CpuBackend : public Backend {
     const Program runs = legal(program);
     return cpu::memory_needs(runs, options, threads_, largest_scratch(runs, options), repack_);
   }
+  Binding bind(const Source& source, const CompileOptions& options) const override {
+    const CpuExecutable executable(legal(source.program), source.weights, nullptr, options, threads_,
+                                   alone_flops_, isa_, repack_, tuning_);
+    return {executable.program(), executable.bound(), cpu::held_weights(executable.program(), repack_),
+            memory_needs(source.program, options)};
+  }
   double tolerance(const Program& program) const override {
     double tolerance = program::tolerance(program);
     for (const Op& op : program.ops()) {
@@ -377,7 +391,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                       const CompileOptions& options) override {
     auto packed = std::dynamic_pointer_cast<const cpu::PackedWeights>(weights);
-    CHECK((packed != nullptr) == (weights != nullptr), "weights of another backend");
+    CHECK(packed != nullptr, "weights of another backend");
     return std::make_unique<CpuExecutable>(legal(source.program), source.weights, std::move(packed), options,
                                            threads_, alone_flops_, isa_, repack_, tuning_);
   }

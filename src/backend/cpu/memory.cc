@@ -35,7 +35,8 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
   const auto arena_bytes = [&](int64_t rows) {
     return rows > 0 ? plan_of(program, rows, std::min(rows, options.max_outputs)).arena_bytes : 0;
   };
-  return {held_weights_bytes(program, repack), program::cache_bytes(program, options.cache_pages),
+  return {program::bytes_of(held_weights(program, repack)),
+          program::cache_bytes(program, options.cache_pages),
           arena_bytes(options.max_rows) + arena_bytes(options.aside_rows) +
               worker_bytes(scratch_floats) * workers};
 }

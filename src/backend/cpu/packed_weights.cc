@@ -146,7 +146,7 @@ program::Variants ahead_variants(quant::Type type) {
           {0, 256, 512, 768, 1024, 2048, 4096, 8192}};
 }
 
-int64_t held_weights_bytes(const program::Program& program, bool repack) {
+std::vector<program::PackedWeight> held_weights(const program::Program& program, bool repack) {
   std::set<TensorId> packed, in_file;
   for (const Op& op : program.ops()) {
     if (std::holds_alternative<program::Embed>(op.args)) continue;
@@ -155,13 +155,16 @@ int64_t held_weights_bytes(const program::Program& program, bool repack) {
       if (program[id].kind == Kind::Weight) panels ? packed.insert(id) : in_file.insert(program.storage(id));
     });
   }
-  int64_t bytes = 0;
-  for (const TensorId id : packed) bytes += program[id].shape[0] * matrix_bytes(program[id]);
+  std::vector<program::PackedWeight> list;
+  for (const TensorId id : packed)
+    list.push_back(
+        {id, fmt::format("panels of {} rows", kPanelRows), program[id].shape[0] * matrix_bytes(program[id])});
   for (const TensorId id : in_file) {
     const auto& [matrices, rows, columns] = program[id].shape;
-    bytes += quant::bytes_of(quant::type_info(program[id].type), matrices * rows * columns);
+    list.push_back({id, "as in the file",
+                    quant::bytes_of(quant::type_info(program[id].type), matrices * rows * columns)});
   }
-  return bytes;
+  return list;
 }
 
 PackedWeights::PackedWeights(std::span<const program::Source> sources, bool repack,

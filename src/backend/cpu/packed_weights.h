@@ -103,9 +103,9 @@ struct Matrix {
 /// (docs/performance.md), so it is left open. Zen 4 asks for several rows' at least 2 KB ahead.
 program::Variants ahead_variants(quant::Type type);
 
-/// Bytes of the weights as they are held: packed, and those in the file's order that kernels read whole. The
-/// token table is not among these: a step reads some rows of it.
-int64_t held_weights_bytes(const program::Program& program, bool repack);
+/// The weights as they are held: packed, and those in the file's order that kernels read whole. The token
+/// table is not among these: a step reads some rows of it.
+std::vector<program::PackedWeight> held_weights(const program::Program& program, bool repack);
 
 class PackFile;  // pack_file.h
 

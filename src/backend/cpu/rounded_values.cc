@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/cpu/tiled.h"
+#include "program/derived.h"
 #include "program/op_info.h"
 
 namespace sluice::backend::cpu {
@@ -76,6 +77,9 @@ std::vector<int64_t> rounded_from(const Program& program, const WeightTable& tab
     if (t.base != kNoTensor) from[static_cast<size_t>(t.base)] = kNever;
   }
   if (program.output() != kNoTensor) from[static_cast<size_t>(program.output())] = kNever;
+  // Steps give outputs' hidden states as they are.
+  if (const TensorId hidden = hidden_states(program); hidden != kNoTensor)
+    from[static_cast<size_t>(hidden)] = kNever;
   for (const Op& op : program.ops()) {
     info(op).operands(op, [&](const char*, TensorId id, bool writes) {
       const auto i = static_cast<size_t>(id);

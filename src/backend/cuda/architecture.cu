@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/on_device.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -16,7 +16,7 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-/// What the code was compiled for that the current device runs.
+/// What the code was compiled for that the current device runs: others may run other code.
 int compiled_for() {
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(asked_for_version)));
@@ -26,9 +26,16 @@ int compiled_for() {
 }  // namespace
 
 int architecture_of(int device) {
-  static const int compiled = compiled_for();
-  return std::min(compiled, 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
-                                attribute(cudaDevAttrComputeCapabilityMinor, device));
+  static PerDevice<int> compiled;
+  const OnDevice on(device);
+  return std::min(compiled.of_current(compiled_for),
+                  10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+                      attribute(cudaDevAttrComputeCapabilityMinor, device));
+}
+
+int current_processors() {
+  static PerDevice<int> processors;
+  return processors.of_current([] { return attribute(cudaDevAttrMultiProcessorCount, current_device()); });
 }
 
 Sizes sizes_on(int device) {

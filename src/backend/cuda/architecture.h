@@ -9,6 +9,9 @@ namespace sluice::backend::cuda {
 /// a device runs the PTX of an older one, and kernels lack there what the older one lacks.
 int architecture_of(int device);
 
+/// Multiprocessors of the current device.
+int current_processors();
+
 /// Sizes of one row on the device.
 Sizes sizes_on(int device);
 

@@ -169,9 +169,8 @@ const Kernel* bind(const Program& program, const Op& op, const Sizes& sizes) {
   return types_known(program, op) ? std::visit(Bind{program, op, sizes}, op.args) : nullptr;
 }
 
-int products_of_halves(const Program& program, const Op& op) {
-  constexpr Sizes kMany{.rows = 64, .longest = kPageRows};
-  const Kernel* kernel = bind(program, op, kMany);
+int products_of_halves(const Program& program, const Op& op, const Sizes& device) {
+  const Kernel* kernel = bind(program, op, device.of(64, kPageRows));
   for (const Kernel* one :
        {&kMatmulWide, &kMatmulAddWide, &kHeadMatmulWide, &kExpertMatmulWide, &kMoeDownAddWide}) {
     if (kernel == one) return 1;

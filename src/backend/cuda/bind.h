@@ -13,7 +13,7 @@ const Kernel* bind(const program::Program& program, const program::Op& op, const
 
 /// How many products of operands rounded to halves stand behind each other in this op where it runs on matrix
 /// units (steps of many rows); 0: it never does.
-int products_of_halves(const program::Program& program, const program::Op& op);
+int products_of_halves(const program::Program& program, const program::Op& op, const Sizes& device);
 
 /// The sizes that graphs are captured for, as far as max_rows: every combination of these.
 std::vector<int64_t> row_buckets(int64_t max_rows);

@@ -11,6 +11,7 @@
 #include "backend/cuda/bind.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/executable.h"
+#include "backend/cuda/on_device.h"
 #include "backend/cuda/peaks.h"
 #include "backend/cuda/row_by_row.h"
 #include "backend/cuda/weights.h"
@@ -29,29 +30,42 @@ CompileOptions compiled(CompileOptions options) {
 
 class CudaBackend : public Backend {
  public:
+  explicit CudaBackend(int device) : device_(device), sizes_(cuda::sizes_on(device)) {}
   std::string name() const override { return "cuda"; }
   /// Of drafts nothing is known yet: steps begin before the tokens of the ones before them are known.
   Facts facts() const override { return {.draft_rows = 1, .prompt_rows = 1024, .itl_ms = 100}; }
   std::string device() const override {
     cudaDeviceProp properties = {};
-    cuda::check(cudaGetDeviceProperties(&properties, 0));
+    cuda::check(cudaGetDeviceProperties(&properties, device_));
     return fmt::format("{}, {} multiprocessors, kernels {}", properties.name, properties.multiProcessorCount,
                        SLUICE_CUDA_KERNELS);
   }
   bool has(const Program& program, const Op& op) const override {
-    return cuda::bind(program, op, cuda::sizes_on(0)) != nullptr;
+    const cuda::OnDevice on(device_);
+    return cuda::bind(program, op, sizes_) != nullptr;
   }
   bool has_for(const Program& program, const Op& op, int64_t rows) const override {
-    return cuda::bind(program, op, cuda::sizes_on(0).of(rows, 1)) != nullptr;
+    const cuda::OnDevice on(device_);
+    return cuda::bind(program, op, sizes_.of(rows, 1)) != nullptr;
   }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& asked) const override {
+    const cuda::OnDevice on(device_);
     const CompileOptions options = compiled(asked);
     const int64_t longest = cuda::longest_context(options);
-    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, cuda::sizes_on(0));
-    return cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
-                               bound.longest_expansion);
+    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, sizes_);
+    MemoryNeeds needs =
+        cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
+                            bound.longest_expansion);
+    needs.scratch_bytes += cuda::warm_bytes(bound, options);
+    return needs;
+  }
+  Binding bind(const Source& source, const CompileOptions& options) const override {
+    const auto executable = cuda::make_executable(device_, source, nullptr, compiled(options));
+    return {executable->program(), executable->bound(), cuda::Weights::held(executable->program()),
+            memory_needs(source.program, options)};
   }
   int64_t available_bytes() const override {
+    const cuda::OnDevice on(device_);
     size_t available = 0, all = 0;
     cuda::check(cudaMemGetInfo(&available, &all));
     return static_cast<int64_t>(available);
@@ -59,34 +73,54 @@ class CudaBackend : public Backend {
   /// Rounding to a half is off by 2^-12 at most: on matrix units an activation, a weight, its scale and its
   /// offset.
   double tolerance(const Program& program) const override {
+    const cuda::OnDevice on(device_);
     double tolerance = program::tolerance(program);
     for (const Op& op : program.ops()) {
-      tolerance = std::max(tolerance, 4 * 0x1p-12 * cuda::products_of_halves(program, op));
+      tolerance = std::max(tolerance, 4 * 0x1p-12 * cuda::products_of_halves(program, op, sizes_));
     }
     return tolerance;
   }
   std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
+    const cuda::OnDevice on(device_);
     return std::make_shared<cuda::Weights>(sources, progress);
   }
   using Backend::compile;
   std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                       const CompileOptions& options) override {
     auto uploaded = std::dynamic_pointer_cast<const cuda::Weights>(weights);
-    CHECK((uploaded != nullptr) == (weights != nullptr), "weights of another backend");
-    auto executable = cuda::make_executable(source, std::move(uploaded), compiled(options));
+    CHECK(uploaded != nullptr && uploaded->device() == device_, "weights of another backend");
+    auto executable = cuda::make_executable(device_, source, std::move(uploaded), compiled(options));
     return options.batch_invariant ? cuda::run_row_by_row(std::move(executable)) : std::move(executable);
   }
-  const Peaks& peaks() override { return cuda::device_peaks(); }
-  double measure_read_bandwidth() override { return cuda::measure_read_bandwidth(); }
+  const Peaks& peaks() override {
+    const cuda::OnDevice on(device_);
+    return cuda::device_peaks();
+  }
+  double measure_read_bandwidth() override {
+    const cuda::OnDevice on(device_);
+    return cuda::measure_read_bandwidth();
+  }
+
+ private:
+  int device_;
+  cuda::Sizes sizes_;
 };
 
 }  // namespace
 
-program::Backend* sluice_make_cuda_backend(char* why, size_t why_size) {
+program::Backend* sluice_make_cuda_backend(int device, char* why, size_t why_size) {
   int devices = 0;
   const cudaError_t result = cudaGetDeviceCount(&devices);
-  if (result == cudaSuccess && devices > 0) return new CudaBackend;
-  std::snprintf(why, why_size, "%s", result == cudaSuccess ? "no CUDA device" : cudaGetErrorString(result));
+  if (result != cudaSuccess) {
+    std::snprintf(why, why_size, "%s", cudaGetErrorString(result));
+  } else if (devices == 0) {
+    std::snprintf(why, why_size, "no CUDA device");
+  } else if (device < 0 || device >= devices) {
+    std::snprintf(why, why_size, "no CUDA device %d: there %s %d", device, devices == 1 ? "is" : "are",
+                  devices);
+  } else {
+    return new CudaBackend(device);
+  }
   return nullptr;
 }
 

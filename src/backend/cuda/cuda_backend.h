@@ -6,9 +6,10 @@
 
 namespace sluice::backend {
 
-/// A new backend, owned by the caller, or null and one line in `why` [why_size] when there is no device to
-/// use.
-extern "C" __attribute__((visibility("default"))) program::Backend* sluice_make_cuda_backend(char* why,
+/// A new backend on a device, by its number, owned by the caller; or null and one line in `why` [why_size]
+/// when it cannot be used.
+extern "C" __attribute__((visibility("default"))) program::Backend* sluice_make_cuda_backend(int device,
+                                                                                             char* why,
                                                                                              size_t why_size);
 
 }  // namespace sluice::backend

@@ -15,6 +15,7 @@
 #include "backend/cuda/graphs.h"
 #include "backend/cuda/launch_times.h"
 #include "backend/cuda/likeliest.h"
+#include "backend/cuda/on_device.h"
 #include "backend/cuda/step_block.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -69,17 +70,25 @@ struct InFlight {
   std::vector<RowResult> outputs;  ///< filled when it is collected
 };
 
+/// Of page tables for which there is room from the start: graphs know where they lie.
+int64_t table_entries(const CompileOptions& options) {
+  const int64_t pages = (longest_context(options) + kPageRows - 1) / kPageRows;
+  return options.warm ? options.max_outputs * pages : 0;
+}
+
 class CudaExecutable : public Executable {
  public:
-  CudaExecutable(const Source& source, std::shared_ptr<const Weights> weights, const CompileOptions& options)
-      : options_(options),
-        bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(0))),
+  /// Of the current device, to which its calls go from then on.
+  CudaExecutable(const Source& source, std::shared_ptr<const Weights> weights, const CompileOptions& options,
+                 bool loaded)
+      : device_(current_device()),
+        options_(options),
+        bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(device_))),
         row_buckets_(row_buckets(options.max_rows)),
-        output_buckets_(row_buckets(options.max_outputs)),
         context_buckets_(context_buckets(longest_context(options))),
         memory_(bound_.leaves, source.weights, std::move(weights), options,
                 scratch_bytes(bound_, options.max_rows, longest_context(options)), bound_.longest_expansion),
-        block_(options.max_rows, options.max_outputs),
+        block_(options.max_rows, options.max_outputs, table_entries(options)),
         likeliest_(options.max_outputs),
         graphs_(bound_, memory_, block_, likeliest_) {
     pinned_logits_bytes_ = std::min(kMostPinned, options.max_outputs * row_bytes());
@@ -88,6 +97,7 @@ class CudaExecutable : public Executable {
       step.whole.reserve(static_cast<size_t>(options.max_outputs));
       step.outputs.reserve(static_cast<size_t>(options.max_outputs));
     }
+    if (options.warm && loaded) graphs_.prepare(serving_buckets(options, longest_context(options)), stream_);
   }
   ~CudaExecutable() override { cudaFreeHost(pinned_logits_); }
   CudaExecutable(const CudaExecutable&) = delete;
@@ -99,6 +109,7 @@ class CudaExecutable : public Executable {
 
   /// A timed step is the same graph, captured once more with a place for every launch's times.
   Ticket submit(const Step& step) override {
+    const OnDevice on(device_);
     CHECK(in_flight_ < kTurns, "{} steps are in flight", in_flight_);
     const int turn = (first_turn_ + in_flight_) % kTurns;
     InFlight& flight = steps_[static_cast<size_t>(turn)];
@@ -110,7 +121,7 @@ class CudaExecutable : public Executable {
     for (size_t i = 0; i < flight.outputs.size(); ++i)
       if (step.want(static_cast<int64_t>(i)).logits) flight.whole.push_back(static_cast<int32_t>(i));
     flight.timed = step.timed;
-    flight.bucket = launch(step, turn, flight.whole.size() < flight.outputs.size());
+    flight.bucket = launch(step, turn, options_.warm || flight.whole.size() < flight.outputs.size());
     flight.ticket = Ticket{++submitted_};
     ++in_flight_;
     if (step.timed) timed_ = {flight.bucket, begin, 0};
@@ -119,6 +130,7 @@ class CudaExecutable : public Executable {
 
   /// Waits for the step that was submitted first.
   StepResult collect(Ticket ticket) override {
+    const OnDevice on(device_);
     InFlight& flight = steps_[static_cast<size_t>(first_turn_)];
     CHECK(in_flight_ > 0 && flight.ticket == ticket, "step {} is not the first in flight",
           static_cast<uint64_t>(ticket));
@@ -143,6 +155,7 @@ class CudaExecutable : public Executable {
   /// The clocks of host and device drift apart, but kernels begin after their launch, and end before their
   /// results are here.
   void fetch_times(StepTimes& times) override {
+    const OnDevice on(device_);
     graphs_.op_times(timed_.bucket, stream_, op_times_);
     const int64_t least = launched_ns_ - op_times_.front().begin_ns;
     const int64_t most = timed_.end_ns - op_times_.back().end_ns;
@@ -179,8 +192,9 @@ class CudaExecutable : public Executable {
 
   /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
   std::vector<BoundKernel> bound() const override {
+    const OnDevice on(device_);
     const Bucket least{1, 1, context_buckets_.front()};
-    const Bucket most{row_buckets_.back(), output_buckets_.back(), context_buckets_.back()};
+    const Bucket most{options_.max_rows, options_.max_outputs, context_buckets_.back()};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
       BoundKernel bound = kernel_of(i, least);
@@ -193,14 +207,18 @@ class CudaExecutable : public Executable {
     return list;
   }
   std::vector<BoundKernel> bound_for(int64_t rows, int64_t context) const override {
-    const Bucket bucket{bucket_of(row_buckets_, rows),
-                        bucket_of(output_buckets_, std::min(rows, options_.max_outputs)),
-                        bucket_of(context_buckets_, context)};
+    const OnDevice on(device_);
+    const int64_t step_rows = bucket_of(row_buckets_, rows);
+    const int64_t outputs =
+        output_bucket(step_rows, std::min(rows, options_.max_outputs), options_.max_outputs);
+    const Bucket bucket{step_rows, outputs, bucket_of(context_buckets_, context)};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) list.push_back(kernel_of(i, bucket));
     return list;
   }
-  int64_t memory_bytes() const override { return memory_.bytes() + block_.bytes() + likeliest_.bytes(); }
+  int64_t memory_bytes() const override {
+    return memory_.bytes() + block_.bytes() + likeliest_.bytes() + graphs_.bytes();
+  }
 
  private:
   std::vector<Launch> launches(size_t i, const Bucket& bucket) const {
@@ -246,8 +264,9 @@ class CudaExecutable : public Executable {
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
-    Bucket bucket{bucket_of(row_buckets_, input.rows()),
-                  bucket_of(output_buckets_, input.outputs()),
+    const int64_t rows = bucket_of(row_buckets_, input.rows());
+    Bucket bucket{rows,
+                  output_bucket(rows, input.outputs(), options_.max_outputs),
                   bucket_of(context_buckets_, longest),
                   false,
                   step.timed,
@@ -288,6 +307,7 @@ class CudaExecutable : public Executable {
   /// them back.
   template <typename F>
   void copy_elements(TensorId id, int64_t rows, F change) {
+    const OnDevice on(device_);
     const Rows<float> view = memory_.rows(id);
     std::vector<size_t> places;
     for (int64_t r = 0; r < rows; ++r) {
@@ -304,9 +324,10 @@ class CudaExecutable : public Executable {
       check(cudaMemcpy(view.data, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
   }
 
+  int device_;
   CompileOptions options_;
   Bound bound_;
-  std::vector<int64_t> row_buckets_, output_buckets_, context_buckets_;
+  std::vector<int64_t> row_buckets_, context_buckets_;
   Memory memory_;
   StepBlock block_;
   Stream stream_;
@@ -330,9 +351,18 @@ class CudaExecutable : public Executable {
 
 }  // namespace
 
-std::unique_ptr<Executable> make_executable(const Source& source, std::shared_ptr<const Weights> weights,
+int64_t warm_bytes(const Bound& bound, const CompileOptions& options) {
+  if (!options.warm) return 0;
+  return graph_bytes(bound, serving_buckets(options, longest_context(options)).size()) +
+         table_entries(options) * static_cast<int64_t>(sizeof(int32_t));
+}
+
+std::unique_ptr<Executable> make_executable(int device, const Source& source,
+                                            std::shared_ptr<const Weights> weights,
                                             const CompileOptions& options) {
-  return std::make_unique<CudaExecutable>(source, std::move(weights), options);
+  const OnDevice on(device);
+  const bool loaded = weights != nullptr;
+  return std::make_unique<CudaExecutable>(source, std::move(weights), options, loaded);
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,10 +1,41 @@
 #include "backend/cuda/graphs.h"
 
+#include <algorithm>
+
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/resources.h"
 #include "base/check.h"
 
 namespace sluice::backend::cuda {
+
+std::vector<Bucket> serving_buckets(const program::CompileOptions& options, int64_t longest) {
+  std::vector<Bucket> list;
+  for (const int64_t rows : row_buckets(options.max_rows)) {
+    const int64_t most = output_bucket(rows, rows, options.max_outputs);
+    for (int64_t outputs = 1;; outputs = most) {
+      for (const int64_t context : context_buckets(longest)) {
+        for (int turn = 0; turn < kTurns; ++turn) {
+          Bucket bucket{
+              .rows = rows, .outputs = outputs, .longest = context, .likeliest = true, .turn = turn};
+          list.push_back(bucket);
+          bucket.prompts_alone = true;
+          if (rows >= kPromptRows) list.push_back(bucket);
+        }
+      }
+      if (outputs == most) break;
+    }
+  }
+  return list;
+}
+
+int64_t graph_bytes(const Bound& bound, size_t graphs) {
+  constexpr int64_t kOpBytes = 4096;
+  return static_cast<int64_t>(graphs * bound.nodes.size()) * kOpBytes;
+}
+
+int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
+  return outputs <= 1 ? 1 : std::min(rows, max_outputs);
+}
 
 Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest)
     : bound_(bound), memory_(memory), block_(block), likeliest_(likeliest) {}
@@ -15,6 +46,16 @@ void Graphs::clear() {
   for (const auto& [bucket, captured] : graphs_) cudaGraphExecDestroy(captured.graph);
   graphs_.clear();
 }
+
+void Graphs::prepare(const std::vector<Bucket>& buckets, cudaStream_t stream) {
+  for (const Bucket& bucket : buckets) {
+    Captured& captured = graphs_[bucket];
+    if (captured.graph == nullptr) capture(bucket, stream, captured);
+    check(cudaGraphUpload(captured.graph, stream));
+  }
+}
+
+int64_t Graphs::bytes() const { return graph_bytes(bound_, graphs_.size()); }
 
 void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
   Captured& captured = graphs_[bucket];

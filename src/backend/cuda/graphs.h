@@ -28,6 +28,16 @@ struct Bucket {
   auto operator<=>(const Bucket&) const = default;
 };
 
+/// What serving runs: every bucket of rows, whose outputs are one or as many as there can be, and of
+/// contexts, for each of the steps in flight; the likeliest tokens are found in all.
+std::vector<Bucket> serving_buckets(const program::CompileOptions& options, int64_t longest);
+
+/// Memory of the device that so many graphs take, by what was measured an op.
+int64_t graph_bytes(const Bound& bound, size_t graphs);
+
+/// The bucket of outputs in a step of this bucket of rows: rows that are no outputs cost little.
+int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs);
+
 class Graphs {
  public:
   Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest);
@@ -35,8 +45,12 @@ class Graphs {
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
 
-  /// Launches the bucket's graph, captured when it is wanted for the first time.
+  /// Captures the graphs of these buckets.
+  void prepare(const std::vector<Bucket>& buckets, cudaStream_t stream);
+  /// Launches the bucket's graph, captured now if it was not before.
   void launch(const Bucket& bucket, cudaStream_t stream);
+  /// Memory of the device that the graphs take.
+  int64_t bytes() const;
   /// Kernels of a bucket's graph.
   int kernels(const Bucket& bucket) const;
   /// What the launches of op i take in a bucket's graph; nothing is started.

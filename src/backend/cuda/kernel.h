@@ -16,12 +16,12 @@ class Memory;
 class LaunchLog;
 class LaunchTimes;
 
-/// What is chosen by: the sizes of a bucket of steps, and the device.
+/// What is chosen by: the sizes of a bucket of steps, and the device (sizes_on of architecture.h).
 struct Sizes {
   int64_t rows = 1;
-  int64_t longest = 1;    ///< positions of a row's context at most
-  int architecture = 90;  ///< of the device: 90 is compute capability 9.0
-  int processors = 132;   ///< its multiprocessors
+  int64_t longest = 1;   ///< positions of a row's context at most
+  int architecture = 0;  ///< of the device: 90 is compute capability 9.0
+  int processors = 0;    ///< its multiprocessors
 
   /// Another bucket's on the same device.
   Sizes of(int64_t bucket_rows, int64_t bucket_longest) const {

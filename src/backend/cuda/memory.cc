@@ -12,20 +12,34 @@ namespace sluice::backend::cuda {
 
 using namespace program;
 
+namespace {
+
+/// Where nothing lies.
+char* made_up() { return reinterpret_cast<char*>(uintptr_t{1} << 20); }
+
+}  // namespace
+
 Memory::Memory(const Program& program, const WeightBytes& files, std::shared_ptr<const Weights> weights,
                const CompileOptions& options, int64_t scratch_bytes, int expansion_length)
     : program_(program),
       plan_(plan_memory(program, options.max_rows, options.max_outputs, expansion_length)),
-      weights_(std::move(weights)) {
-  if (weights_ == nullptr) return;
+      weights_(std::move(weights)),
+      arena_at_(made_up()),
+      cache_at_(made_up()),
+      scratch_at_(made_up()) {
+  const std::vector<bool> used = used_weights(program);
+  places_.resize(used.size());
+  if (weights_ == nullptr) {
+    for (Weights::Place& place : places_) place = {made_up(), reinterpret_cast<float*>(made_up())};
+    return;
+  }
   arena_ = Buffer(plan_.arena_bytes);
   // Values that no op has written show.
   if (plan_.arena_bytes > 0) check(cudaMemset(arena_.data(), 0xff, static_cast<size_t>(plan_.arena_bytes)));
   cache_ = Buffer(program::cache_bytes(program, options.cache_pages));
   if (cache_.bytes() > 0) check(cudaMemset(cache_.data(), 0, static_cast<size_t>(cache_.bytes())));
   scratch_ = Buffer(scratch_bytes);
-  const std::vector<bool> used = used_weights(program);
-  places_.resize(used.size());
+  arena_at_ = arena_.data(), cache_at_ = cache_.data(), scratch_at_ = scratch_.data();
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i]) places_[i] = weights_->at(files[i].data());
   }
@@ -36,8 +50,7 @@ Matrix Memory::matrix(TensorId id) const {
   const Tensor& tensor = program_[id];
   const TensorId storage = program_.storage(id);
   const Tensor& whole = program_[storage];
-  char* const base = places_.empty() ? nullptr : places_[static_cast<size_t>(storage)].planes;
-  const Planes planes = planes_at(whole, base);
+  const Planes planes = planes_at(whole, places_[static_cast<size_t>(storage)].planes);
   const int64_t columns = tensor.columns();
   return {planes.codes,
           planes.high,
@@ -53,8 +66,8 @@ Matrix Memory::matrix(TensorId id) const {
 
 const float* Memory::vector(TensorId id) const {
   if (id == kNoTensor) return nullptr;
-  const float* vector = places_.empty() ? nullptr : places_[static_cast<size_t>(id)].vector;
-  CHECK(places_.empty() || vector != nullptr, "{}", program_[id].name);
+  const float* vector = places_[static_cast<size_t>(id)].vector;
+  CHECK(vector != nullptr, "{}", program_[id].name);
   return vector;
 }
 
@@ -63,7 +76,7 @@ Rows<T> Memory::view(TensorId id) const {
   const Tensor& tensor = program_[id];
   const int64_t offset = plan_.offset_bytes[static_cast<size_t>(program_.storage(id))];
   CHECK(offset >= 0, "{}", tensor.name);
-  return {reinterpret_cast<T*>(arena_.data() + offset) + tensor.offset, tensor.stride[0], tensor.stride[1],
+  return {reinterpret_cast<T*>(arena_at_ + offset) + tensor.offset, tensor.stride[0], tensor.stride[1],
           static_cast<int32_t>(tensor.heads()), static_cast<int32_t>(tensor.columns())};
 }
 template Rows<float> Memory::view<float>(TensorId id) const;
@@ -73,7 +86,7 @@ Cache Memory::cache() const {
   const Tensor& tensor = program_[program_.cache()];
   const quant::CacheRow row = tensor.cache_row();
   const bool coded = row.type == quant::Type::Q8_0;
-  return {cache_.data(),
+  return {cache_at_,
           static_cast<int32_t>(tensor.shape[0]),
           static_cast<int32_t>(row.columns),
           static_cast<int32_t>(row.bytes()),
@@ -87,7 +100,7 @@ int64_t Memory::bytes() const { return arena_.bytes() + cache_.bytes() + scratch
 MemoryNeeds Memory::needs(const Program& program, const CompileOptions& options, int64_t scratch_bytes,
                           int expansion_length) {
   MemoryNeeds needs;
-  needs.weights_bytes = Weights::bytes_of(program);
+  needs.weights_bytes = bytes_of(Weights::held(program));
   needs.cache_bytes = program::cache_bytes(program, options.cache_pages);
   needs.scratch_bytes =
       plan_memory(program, options.max_rows, options.max_outputs, expansion_length).arena_bytes +

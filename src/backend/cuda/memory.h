@@ -15,7 +15,8 @@ namespace sluice::backend::cuda {
 class Memory {
  public:
   /// program: what runs at most, all expansions included; its activations' places follow from it. Without
-  /// weights nothing is allocated.
+  /// weights nothing is allocated, and all addresses are made up: launchers may look at them, nobody may go
+  /// there.
   Memory(const program::Program& program, const program::WeightBytes& files,
          std::shared_ptr<const Weights> weights, const program::CompileOptions& options,
          int64_t scratch_bytes, int expansion_length);
@@ -28,7 +29,7 @@ class Memory {
   Rows<float> rows(program::TensorId id) const { return view<float>(id); }
   Rows<int32_t> int_rows(program::TensorId id) const { return view<int32_t>(id); }
   Cache cache() const;
-  char* scratch() const { return scratch_.data(); }
+  char* scratch() const { return scratch_at_; }
   /// But for the weights.
   int64_t bytes() const;
 
@@ -44,6 +45,7 @@ class Memory {
   std::shared_ptr<const Weights> weights_;
   std::vector<Weights::Place> places_;  // of weights, by TensorId of the storage
   Buffer arena_, cache_, scratch_;
+  char *arena_at_, *cache_at_, *scratch_at_;
 };
 
 }  // namespace sluice::backend::cuda

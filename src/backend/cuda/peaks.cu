@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "backend/cuda/architecture.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/on_device.h"
 #include "backend/cuda/prim/sync.cuh"
 
 namespace sluice::backend::cuda {
@@ -84,11 +86,7 @@ double best_seconds(F run) {
   return static_cast<double>(best) / 1e3;
 }
 
-unsigned processors() {
-  int count = 0;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
-  return static_cast<unsigned>(count);
-}
+unsigned processors() { return static_cast<unsigned>(current_processors()); }
 
 template <bool kBf16>
 double multiply_rate() {
@@ -121,15 +119,15 @@ double measure_read_bandwidth() {
 }
 
 const program::Peaks& device_peaks() {
-  static const program::Peaks peaks = [] {
+  static PerDevice<program::Peaks> peaks;
+  return peaks.of_current([] {
     program::Peaks found;
     found.bytes_per_second = measure_read_bandwidth();
     found.read_how = "16-byte loads, eight in flight a thread";
     found.rates = {{"bf16 mma.sync", multiply_rate<true>()}, {"int8 mma.sync", multiply_rate<false>()}};
     found.flops = found.rates[0].per_second;
     return found;
-  }();
-  return peaks;
+  });
 }
 
 }  // namespace sluice::backend::cuda

@@ -5,10 +5,10 @@
 
 namespace sluice::backend::cuda {
 
-/// Measured at the first call (a second), remembered.
+/// Of the current device, measured at its first call (a second), remembered.
 const program::Peaks& device_peaks();
 
-/// Bytes a second that reading reaches now, measured anew.
+/// Bytes a second that reading the current device's memory reaches now, measured anew.
 double measure_read_bandwidth();
 
 }  // namespace sluice::backend::cuda

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/on_device.h"
 
 namespace sluice::backend::cuda {
 
@@ -49,9 +49,8 @@ void LaunchLog::add(const void* kernel, int64_t blocks, int threads, int64_t sha
   launch.spilled_bytes = static_cast<int64_t>(attributes.localSizeBytes);
   check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&launch.blocks_at_once, kernel, threads,
                                                       static_cast<size_t>(shared_bytes)));
-  int device = 0, most_threads = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&most_threads, cudaDevAttrMaxThreadsPerMultiProcessor, device));
+  int most_threads = 0;
+  check(cudaDeviceGetAttribute(&most_threads, cudaDevAttrMaxThreadsPerMultiProcessor, current_device()));
   launch.occupancy = static_cast<double>(launch.blocks_at_once) * threads / most_threads;
   list_.push_back(launch);
 }

@@ -33,13 +33,14 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
   return l;
 }
 
-StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs)
+StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries)
     : block_bytes_(layout(max_rows, max_outputs).bytes),
       device_(kTurns * block_bytes_),
       board_(kBoardWords * int64_t{sizeof(uint64_t)}) {
   check(cudaMemset(board_.data(), 0, static_cast<size_t>(board_.bytes())));
   allocate_pinned(pinned_, device_.bytes());
   std::memset(pinned_, 0, static_cast<size_t>(device_.bytes()));
+  if (table_entries > 0) allocate_tables(table_entries * int64_t{sizeof(int32_t)});
 }
 StepBlock::~StepBlock() {
   cudaFreeHost(pinned_);
@@ -71,6 +72,14 @@ bool StepBlock::fill(const program::Step& step, int64_t rows, int64_t outputs, i
   return update_tables(input, turn, stream);
 }
 
+void StepBlock::allocate_tables(int64_t bytes) {
+  tables_ = Buffer(bytes);
+  cudaFreeHost(pinned_tables_);
+  pinned_tables_ = nullptr;
+  allocate_pinned(pinned_tables_, kTurns * bytes);
+  known_tables_.clear();
+}
+
 // Copies from the first entry that has changed to the last one. True: the tables moved.
 bool StepBlock::update_tables(const program::StepInput& input, int turn, cudaStream_t stream) {
   const std::span<const int32_t> tables = input.page_tables;
@@ -78,10 +87,7 @@ bool StepBlock::update_tables(const program::StepInput& input, int turn, cudaStr
   const bool moves = bytes > tables_.bytes();
   if (moves) {
     check(cudaStreamSynchronize(stream));
-    tables_ = Buffer(2 * bytes);
-    cudaFreeHost(pinned_tables_);
-    allocate_pinned(pinned_tables_, kTurns * tables_.bytes());
-    known_tables_.clear();
+    allocate_tables(2 * bytes);
   }
   if (known_tables_.size() != tables.size()) known_tables_.assign(tables.size(), kNoPage);
   const size_t first =

@@ -14,7 +14,8 @@ namespace sluice::backend::cuda {
 
 class StepBlock {
  public:
-  StepBlock(int64_t max_rows, int64_t max_outputs);
+  /// table_entries: of page tables, for which there is room from the start.
+  StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries);
   ~StepBlock();
   StepBlock(const StepBlock&) = delete;
   StepBlock& operator=(const StepBlock&) = delete;
@@ -38,6 +39,7 @@ class StepBlock {
     int64_t tokens, positions, sequences, slots, output_rows, draws, prompts, segments, bytes;
   };
   static Layout layout(int64_t rows, int64_t outputs);
+  void allocate_tables(int64_t bytes);
   bool update_tables(const program::StepInput& input, int turn, cudaStream_t stream);
 
   int64_t block_bytes_;             // of a turn

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/format.h"
+#include "backend/cuda/on_device.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -97,8 +98,9 @@ void upload(const std::vector<Upload>& uploads, const std::function<void(int64_t
   std::atomic<size_t> next{0};
   std::mutex mutex;
   std::exception_ptr failure;
-  const auto work = [&] {
+  const auto work = [&, device = current_device()] {
     try {
+      const OnDevice on(device);
       Lane lane;
       for (size_t i = next++; i < pieces.size(); i = next++) {
         lane.send(pieces[i]);

@@ -19,7 +19,7 @@ struct Upload {
   Planes planes;  ///< of a float type: codes alone, the bytes as they are
 };
 
-/// Returns when all is in place. progress (may be empty): bytes done and in all.
+/// To the current device. Returns when all is in place. progress (may be empty): bytes done and in all.
 void upload(const std::vector<Upload>& uploads, const std::function<void(int64_t, int64_t)>& progress);
 
 }  // namespace sluice::backend::cuda

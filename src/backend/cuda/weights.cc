@@ -1,7 +1,9 @@
 #include "backend/cuda/weights.h"
 
-#include "backend/cuda/cuda_check.h"
+#include <fmt/format.h>
+
 #include "backend/cuda/format.h"
+#include "backend/cuda/on_device.h"
 #include "backend/cuda/upload.h"
 #include "base/check.h"
 #include "program/op_info.h"
@@ -36,6 +38,20 @@ int64_t vector_bytes(const Tensor& tensor) {
   return is_vector(tensor) ? aligned(tensor.columns() * static_cast<int64_t>(sizeof(float))) : 0;
 }
 
+/// "planes: 16 B of codes, 2 of scales per 32 columns, 4 of scales per 256".
+std::string layout_of(const Tensor& tensor) {
+  const Format* format = find_format(tensor.type);
+  if (format == nullptr) return is_vector(tensor) ? "rows, and float32" : "rows";
+  std::string text = fmt::format("planes: {} B of codes", format->codes);
+  if (format->high > 0) text += fmt::format(", {} of top bits", format->high);
+  const bool wide_scales = tensor.type == quant::Type::Q3_K;
+  if (!wide_scales) text += fmt::format(", {} of scales", format->scale);
+  text += " per 32 columns";
+  const int per_256 = format->super + (wide_scales ? format->scale : 0);
+  if (per_256 > 0) text += fmt::format(", {} of scales per 256", per_256);
+  return text;
+}
+
 /// A tensor on its way.
 struct Item {
   const Tensor* tensor;
@@ -62,16 +78,19 @@ Planes planes_at(const Tensor& tensor, char* base) {
   return {at, at + bytes.codes, at + bytes.codes + bytes.high, at + bytes.codes + bytes.high + bytes.scale};
 }
 
-int64_t Weights::bytes_of(const Program& program) {
+std::vector<PackedWeight> Weights::held(const Program& program) {
   const std::vector<bool> used = used_weights(program);
-  int64_t bytes = 0;
+  std::vector<PackedWeight> list;
   for (size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) bytes += packed_bytes(program.tensors()[i]) + vector_bytes(program.tensors()[i]);
+    if (!used[i]) continue;
+    const Tensor& tensor = program.tensors()[i];
+    list.push_back(
+        {static_cast<TensorId>(i), layout_of(tensor), packed_bytes(tensor) + vector_bytes(tensor)});
   }
-  return bytes;
+  return list;
 }
 
-Weights::Weights(std::span<const Source> sources, const Progress& progress) {
+Weights::Weights(std::span<const Source> sources, const Progress& progress) : device_(current_device()) {
   std::vector<Item> items;
   std::vector<int64_t> arenas;
   for (const Source& source : sources) {

@@ -20,17 +20,20 @@ class Weights : public program::WeightSet {
     float* vector = nullptr;
   };
 
-  /// Uploads what the ops of these programs read. Throws Error when the device has too little memory.
+  /// Uploads what the ops of these programs read to the current device. Throws Error when the device has too
+  /// little memory.
   Weights(std::span<const program::Source> sources, const program::Progress& progress);
 
   /// The place of a whole tensor, by where its bytes begin in the file. It must have been uploaded.
   const Place& at(const std::byte* file) const;
   int64_t bytes() const override;
+  int device() const { return device_; }
 
-  /// What a program's weights take.
-  static int64_t bytes_of(const program::Program& program);
+  /// A program's weights as they would be held.
+  static std::vector<program::PackedWeight> held(const program::Program& program);
 
  private:
+  int device_;
   std::vector<Buffer> arenas_;
   std::map<const std::byte*, Place> places_;
 };

@@ -77,6 +77,9 @@ class NullBackend : public Backend {
   std::string name() const override { return "null"; }
   bool has(const Program&, const Op&) const override { return true; }
   MemoryNeeds memory_needs(const Program&, const CompileOptions&) const override { return {}; }
+  Binding bind(const Source& source, const CompileOptions&) const override {
+    return {.program = source.program, .kernels = NullExecutable(source.program, peaks_).bound()};
+  }
   using Backend::compile;
   std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> /*none*/,
                                       const CompileOptions&) override {

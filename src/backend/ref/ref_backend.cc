@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "program/derived.h"
 #include "program/op_info.h"
 #include "program/ref_memory.h"
 
@@ -10,6 +11,10 @@ namespace sluice::backend {
 namespace {
 
 using namespace program;  // the waist is this room's whole vocabulary
+
+BoundKernel reference_of(const Op& op) {
+  return {"reference", std::string("src/program/ops/") + info(op).name + ".cc", 1};
+}
 
 class RefExecutable : public Executable {
  public:
@@ -22,6 +27,7 @@ class RefExecutable : public Executable {
     outputs_.reserve(static_cast<size_t>(options.max_outputs));
   }
 
+  Facts facts() const override { return {.hidden = hidden_ != kNoTensor}; }
   Ticket submit(const Step& step) override {
     times_.begin_ns = now_ns();
     int64_t begin = times_.begin_ns;
@@ -34,8 +40,12 @@ class RefExecutable : public Executable {
     times_.end_ns = begin;
     const auto vocabulary = static_cast<size_t>(program_[program_.output()].columns());
     outputs_.resize(step.input.output_rows.size());
-    for (size_t i = 0; i < outputs_.size(); ++i)
-      outputs_[i].logits = {memory_.row(program_.output(), static_cast<int64_t>(i)), vocabulary};
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      outputs_[i].logits = {memory_.row(program_.output(), row), vocabulary};
+      if (hidden_ != kNoTensor)
+        outputs_[i].hidden = {memory_.row(hidden_, row), static_cast<size_t>(program_[hidden_].columns())};
+    }
     return {};
   }
   StepResult collect(Ticket) override { return {.outputs = outputs_}; }
@@ -55,9 +65,7 @@ class RefExecutable : public Executable {
   const Program& program() const override { return program_; }
   std::vector<BoundKernel> bound() const override {
     std::vector<BoundKernel> list;
-    for (const Op& op : program_.ops()) {
-      list.push_back({"reference", std::string("src/program/ops/") + info(op).name + ".cc", 1});
-    }
+    for (const Op& op : program_.ops()) list.push_back(reference_of(op));
     return list;
   }
   int64_t memory_bytes() const override { return memory_.bytes(); }
@@ -82,6 +90,7 @@ class RefExecutable : public Executable {
   Program program_;
   WeightBytes weights_;
   RefMemory memory_;
+  TensorId hidden_ = hidden_states(program_);
   StepTimes times_;
   std::vector<RowResult> outputs_;
 };
@@ -92,6 +101,12 @@ class RefBackend : public Backend {
   bool has(const Program&, const Op& op) const override { return info(op).reference != nullptr; }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return RefMemory::needs(legal(program), options);
+  }
+  Binding bind(const Source& source, const CompileOptions& options) const override {
+    Binding binding{.program = legal(source.program), .needs = memory_needs(source.program, options)};
+    for (const Op& op : binding.program.ops()) binding.kernels.push_back(reference_of(op));
+    binding.weights = weights_in_file(binding.program);
+    return binding;
   }
   using Backend::compile;
   std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> /*mapped*/,

@@ -180,7 +180,7 @@ int64_t head_matmul_codes(const Tensor& weight, int64_t rows) {
 
 const char* coded_values(const Program& p, TensorId in, const Context& c) {
   if (c.previous == nullptr) return nullptr;
-  const Sizes sizes{c.step_rows, c.longest, c.architecture, c.processors};
+  const Sizes sizes = c.sizes();
   const auto* const before = std::get_if<HeadMatmul>(&c.previous->args);
   const auto* const heads = std::get_if<MlaHeads>(&c.previous->args);
   if (before != nullptr ? !serves(p, *c.previous, sizes)

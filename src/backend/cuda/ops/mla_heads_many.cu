@@ -108,8 +108,7 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
     attend_latent(p, op, queries, scratch, others);
   }
 
-  Expanded e =
-      expanded_of(p, op, {.rows = c.step_rows, .longest = c.longest, .architecture = c.architecture});
+  Expanded e = expanded_of(p, op, c.sizes());
   e.step = c.step, e.cache = c.memory.cache(), e.layer = op.query.cache_layer;
   take_expanded(scratch, e);  // where the other rows' scratch was
   prepare_expansion(e, c.memory.matrix(op.query.k_b.id), c.memory.matrix(op.v_b.id), c);

@@ -4,8 +4,8 @@
 #include <climits>
 #include <span>
 
-#include "backend/cuda/cuda_check.h"
 #include "backend/cuda/format.h"
+#include "backend/cuda/on_device.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/wide_parts.h"
 #include "backend/cuda/prim/tiles_stream.cuh"
@@ -28,16 +28,17 @@ __global__ void asked_for_version() {}
 
 /// Major version of the device, and of the code that it runs: not another one's.
 int native_version(const void* kernel) {
-  int device = 0, major = 0;
+  int major = 0;
   cudaFuncAttributes attributes{};
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current_device()));
   check(cudaFuncGetAttributes(&attributes, kernel));
   return attributes.ptxVersion >= 90 ? major : 0;
 }
 
 bool has_bulk_copies() {
-  static const int version = native_version(reinterpret_cast<const void*>(asked_for_version));
+  static PerDevice<int> versions;
+  const int version =
+      versions.of_current([] { return native_version(reinterpret_cast<const void*>(asked_for_version)); });
   return version == 9 || version == 10;
 }
 
@@ -125,9 +126,11 @@ bool plan_stream(std::span<const Product> products, std::span<const int64_t> til
 }  // namespace
 
 bool has_wgmma() {
-  static const bool has = native_version(reinterpret_cast<const void*>(
-                              multiply_large<Family::Nibble, quant::Type::Q4_0, kLargeTokens>)) == 9;
-  return has;
+  static PerDevice<bool> has;
+  return has.of_current([] {
+    return native_version(reinterpret_cast<const void*>(
+               multiply_large<Family::Nibble, quant::Type::Q4_0, kLargeTokens>)) == 9;
+  });
 }
 
 bool multiply_streamed(std::span<const Product> products, std::span<const int64_t> tiles,

@@ -269,8 +269,7 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
 Board selection_of_some_rows(const Program& p, TensorId ids, const Context& context) {
   const auto* before =
       context.previous == nullptr ? nullptr : std::get_if<NormMoeGateUp>(&context.previous->args);
-  const Sizes sizes{context.step_rows, context.longest, context.architecture};
-  if (before == nullptr || context.launch == 0 || !serves(p, *context.previous, sizes)) return {};
+  if (before == nullptr || context.launch == 0 || !serves(p, *context.previous, context.sizes())) return {};
   const TensorId left = before->route.route.ids.id;
   if (p.storage(left) != p.storage(ids) || p[left].offset != p[ids].offset) return {};
   Board board = context.board();

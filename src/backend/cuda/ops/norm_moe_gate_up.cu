@@ -44,7 +44,7 @@ RouterSums sums_of(const Program& program, const std::vector<Routed>& rows, size
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(route.router.id), weight = memory.matrix(rows[n].add->weight.id);
   const int words = RouterSums::kCopies * router.rows;
-  const Sizes sizes{1, context.longest, context.architecture, context.processors};
+  const Sizes sizes = context.sizes();  // of one row
   if (context.step_rows != 1 || rows.size() < 2 || router.rows % 4 != 0 ||
       static_cast<int64_t>(rows.size()) * words > kSumsWords)
     return {};

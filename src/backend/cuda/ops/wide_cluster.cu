@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/cuda/on_device.h"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/tiles_cluster.cuh"
 
@@ -45,7 +46,8 @@ void start(cluster::Args args, const Context& context) {
   const auto kernel = multiply_cluster<kFamily, kType, kTokens, kAlong>;
   const int clusters = args.item[cluster::kMostProducts - 1].end, chunks = args.item[0].product.tokens.chunks;
   constexpr int64_t kShared = cluster::shared_bytes(kTokens);
-  static const MostClusters most = count_clusters(kernel, kShared);
+  static PerDevice<MostClusters> counted;
+  const MostClusters& most = counted.of_current([&] { return count_clusters(kernel, kShared); });
   args.blocks = kAlong < cluster::kGroups ? 1 : cluster_blocks(most, clusters, chunks);
   launch(context, kernel,
          {dim3(static_cast<unsigned>(clusters * args.blocks)), dim3(cluster::kThreads), kShared, args.blocks},

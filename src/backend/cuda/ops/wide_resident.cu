@@ -1,6 +1,7 @@
 // Products of up to 32 tokens with the output matrix (prim/tiles_resident.cuh): which shapes.
 #include <algorithm>
 
+#include "backend/cuda/architecture.h"
 #include "backend/cuda/ops/wide_cluster.h"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/tiles_resident.cuh"
@@ -8,8 +9,8 @@
 namespace sluice::backend::cuda {
 namespace {
 
-/// Tiles for every warpgroup of a device.
-constexpr int64_t kLeastTiles = 4 * 132;
+/// Tiles of a multiprocessor at least: one for each of its warpgroups.
+constexpr int64_t kLeastTiles = 4;
 /// Of fewer, streams cost less to multiply (tiles_stream.cuh).
 constexpr int64_t kLeastTokens = 9;
 
@@ -38,7 +39,8 @@ bool serves_resident(const Product& product, int64_t tokens) {
           family == Family::Eight) &&
          !product.gated && product.sink.residual == nullptr && m.matrices == 1 &&
          m.columns % (2 * kChunkColumns) == 0 && chunks <= resident::kMostChunks &&
-         m.rows % resident::kTileRows == 0 && m.rows / resident::kTileRows >= kLeastTiles &&
+         m.rows % resident::kTileRows == 0 &&
+         m.rows / resident::kTileRows >= kLeastTiles * current_processors() &&
          (m.first_row + m.rows) * (m.columns / 32) <= INT32_MAX;
 }
 
