@@ -414,7 +414,7 @@ TEST(Grammar, CostsGrowWithSizeAlone) {
       {"enum of texts", values, 1000},
       {"oneOf of const", consts, 300},
       {"oneOf of objects", variants, 20},
-      {"optional properties", object, 30},
+      {"optional properties", object, 300},
       {"maxLength beside a pattern", length, 1000}};
   for (const auto& [name, make, size] : kinds) {
     double seconds[2], bytes[2];

@@ -26,11 +26,11 @@ void Nfa::add_epsilon(uint32_t from, uint32_t to, Place place) {
   epsilons.push_back({from, {to, place}});
 }
 
-uint32_t Nfa::append_bytes(std::string_view bytes, uint32_t from, bool first_counts) {
+uint32_t Nfa::append_bytes(std::string_view bytes, uint32_t from) {
   for (const char c : bytes) {
     const uint32_t to = add_state();
     const auto byte = static_cast<uint8_t>(c);
-    add_edge(from, byte, byte, to, std::exchange(first_counts, false));
+    add_edge(from, byte, byte, to);
     from = to;
   }
   return from;

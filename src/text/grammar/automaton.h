@@ -66,7 +66,7 @@ class Nfa {
   /// Adds what the expression matches behind `from`; returns the state behind it.
   uint32_t append(const Expression& expression, uint32_t from);
   /// The bytes one after the other.
-  uint32_t append_bytes(std::string_view bytes, uint32_t from, bool first_counts = false);
+  uint32_t append_bytes(std::string_view bytes, uint32_t from);
 
   uint32_t size() const { return size_; }
   Budget& budget() const { return *budget_; }

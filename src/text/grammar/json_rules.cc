@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "text/grammar/numbers.h"
 #include "text/json_text.h"
@@ -52,8 +53,8 @@ bool JsonRules::can_hold(std::string_view text) const {
   return strings_ == JsonStringKind::Any || text.find(kValueClose) == std::string_view::npos;
 }
 
-uint32_t JsonRules::append_string(Nfa& nfa, std::string_view text, uint32_t from, bool first_counts) {
-  const uint32_t end = nfa.append_bytes(json_quote(text), from, first_counts);
+uint32_t JsonRules::append_string(Nfa& nfa, std::string_view text, uint32_t from) {
+  const uint32_t end = nfa.append_bytes(json_quote(text), from);
   return can_hold(text) ? end : nfa.add_state();  // nothing leads there
 }
 
@@ -246,43 +247,88 @@ uint32_t JsonRules::append_member(Nfa& nfa, uint32_t behind_key, uint32_t value,
   return to;
 }
 
-// Two rows of states, one place for each property that comes next: nothing has been written yet, and
-// something has, so that a comma is due.
+namespace {
+
+/// Names as trees of states, made from the last name to the first: each root leads to the names that were
+/// added so far. What a new name shares with others is copied and all else is shared, so the trees of all
+/// roots together are about as large as the names.
+class NameTrees {
+ public:
+  explicit NameTrees(Nfa& nfa) : nfa_(nfa) {}
+
+  uint32_t empty() { return nfa_.add_state(); }
+  /// The tree of `root` with one more name, which leads to `end`. No name must be the beginning of another.
+  uint32_t with(uint32_t root, std::string_view name, uint32_t end) {
+    const uint32_t copy = nfa_.add_state();
+    std::optional<uint32_t> old = root;
+    for (size_t i = 0, at = copy; i < name.size(); ++i) {
+      const auto byte = static_cast<uint8_t>(name[i]);
+      const uint32_t next = i + 1 == name.size() ? end : nfa_.add_state();
+      Ways ways = old ? ways_[*old] : Ways();
+      const auto place = std::lower_bound(ways.begin(), ways.end(), Way{byte, 0});
+      old.reset();
+      if (place != ways.end() && place->first == byte)
+        old = std::exchange(place->second, next);
+      else
+        ways.insert(place, {byte, next});
+      for (const auto& [symbol, target] : ways) nfa_.add_edge(at, symbol, symbol, target);
+      ways_[at] = std::move(ways);
+      at = next;
+    }
+    return copy;
+  }
+
+ private:
+  using Way = std::pair<uint8_t, uint32_t>;
+  using Ways = std::vector<Way>;
+
+  Nfa& nfa_;
+  std::unordered_map<uint32_t, Ways> ways_;  ///< sorted
+};
+
+}  // namespace
+
+// From the last property to the first: a state before each one, from which it or a later one may come, up to
+// the next that must.
 void JsonRules::define_object(uint32_t rule, const Object& object) {
   Nfa nfa(budget());
-  uint32_t fresh = nfa.append_bytes("{", nfa.add_state()), due = nfa.add_state();
-  uint32_t required = 0;
-  for (const Property& property : object.properties) {
-    const uint32_t next_fresh = nfa.add_state(), next_due = nfa.add_state(), key = nfa.add_state();
-    nfa.add_epsilon(append_space(nfa, fresh), key);
-    nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", due)), key);
-    append_member(nfa, append_string(nfa, property.key, key, true), property.value, next_due);
-    required += property.required ? 1 : 0;
-    if (!property.required) {
-      nfa.add_epsilon(fresh, next_fresh);
-      nfa.add_epsilon(due, next_due);
+  const uint32_t open = nfa.append_bytes("{", nfa.add_state());
+  const uint32_t close = nfa.add_state(), further = nfa.add_state();
+  NameTrees trees(nfa);
+  uint32_t names = trees.empty(), required = 0, behind = 0;
+  for (size_t i = object.properties.size() + 1; i-- > 0;) {
+    const uint32_t before = i == 0 ? open : nfa.add_state();
+    if (i < object.properties.size()) {
+      const Property& property = object.properties[i];
+      if (property.required) ++required, names = trees.empty();
+      if (can_hold(property.key)) {
+        const uint32_t end = nfa.add_state();
+        names = trees.with(names, std::string_view(json_quote(property.key)).substr(1), end);
+        append_member(nfa, end, property.value, behind);
+      }
     }
-    fresh = next_fresh;
-    due = next_due;
+    const uint32_t key = append_space(nfa, i == 0 ? before : nfa.append_bytes(",", before));
+    nfa.add_edge(key, '"', '"', names, true);
+    if (required == 0) {
+      nfa.add_epsilon(append_space(nfa, before), close);
+      nfa.add_epsilon(key, further);
+    }
+    behind = before;
   }
-  const uint32_t close = append_space(nfa, fresh);
-  nfa.add_epsilon(append_space(nfa, due), close);
   if (!object.further.empty()) {
     // Where many are needed, only the first further one is sure to be one more: others may repeat its name.
     const bool needed = object.least > required;
-    const uint32_t first = nfa.add_state(), later = nfa.add_state(), behind = nfa.add_state();
-    nfa.add_epsilon(append_space(nfa, fresh), first);
-    nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", due)), first);
+    const uint32_t later = nfa.add_state(), end = nfa.add_state();
     if (!needed || object.most == kNoLimit)
-      nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", behind)), later);
-    for (const uint32_t key : {first, later}) {
-      for (const Further& further : object.further) {
+      nfa.add_epsilon(append_space(nfa, nfa.append_bytes(",", end)), later);
+    for (const uint32_t key : {further, later}) {
+      for (const Further& one : object.further) {
         const uint32_t behind_key = nfa.add_state();
-        nfa.add_call(key, further.key, behind_key, !needed || key == first);
-        append_member(nfa, behind_key, further.value, behind);
+        nfa.add_call(key, one.key, behind_key, !needed || key == further);
+        append_member(nfa, behind_key, one.value, end);
       }
     }
-    nfa.add_epsilon(append_space(nfa, behind), close);
+    nfa.add_epsilon(append_space(nfa, end), close);
   }
   nfa.accepting = nfa.append_bytes("}", close);
   builder_.define_at_once(rule, nfa, object.least, object.most);

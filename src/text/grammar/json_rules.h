@@ -45,7 +45,7 @@ class JsonRules {
   /// Adds white space behind `from`; returns the state behind it.
   uint32_t append_space(Nfa& nfa, uint32_t from);
   /// Adds a string as it is, with quotes.
-  uint32_t append_string(Nfa& nfa, std::string_view text, uint32_t from, bool first_counts = false);
+  uint32_t append_string(Nfa& nfa, std::string_view text, uint32_t from);
 
   struct Array {
     std::vector<uint32_t> prefix;  ///< rules of the first items
