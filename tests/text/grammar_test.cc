@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "text/constraint_support.h"
+#include "text/random_grammars.h"
 #include "text/support.h"
 
 namespace sluice::text {
@@ -79,59 +80,8 @@ void expect_no_dead_end(const TokenConstraint& constraint, std::mt19937& random,
   }
 }
 
-/// Schemas with everything that counts.
-class Schemas {
- public:
-  explicit Schemas(uint32_t seed) : random_(seed) {}
-
-  Json make(int depth) {
-    switch (below(depth > 0 ? 9 : 5)) {
-      case 0: return limited({{"type", "string"}}, "Length", 12);
-      case 1: {
-        static const std::vector<const char*> kPatterns = {
-            "^(ab)+$",    "^[a-c]{2,5}x*$", "a|bb|ccc", "^(\\d{3}-)*\\d{2}$", "^[a-c ]*\\bx\\b[a-c !]*$",
-            "^(?!a).*z$", "(^q$)|(^rr+$)"};
-        return limited({{"type", "string"}, {"pattern", kPatterns[below(kPatterns.size())]}}, "Length", 9);
-      }
-      case 2: return {{"enum", Json::array({"a", "b", 1, Json::array({1, 2}), nullptr})}};
-      case 3: return {{"type", "number"}, {"multipleOf", below(2) == 0 ? 0.25 : 3.0}, {"minimum", -9}};
-      case 4:
-        return limited({{"type", "string"}, {"format", below(2) == 0 ? "email" : "date"}}, "Length", 30);
-      case 5: return limited({{"type", "array"}, {"items", make(depth - 1)}}, "Items", 5);
-      case 6:
-        return limited(
-            {{"type", "array"}, {"prefixItems", Json::array({make(0), make(depth - 1)})}, {"items", make(0)}},
-            "Items", 5);
-      case 7:
-        return limited({{"type", "array"},
-                        {"uniqueItems", true},
-                        {"items", {{"enum", Json::array({1, 12, "a", nullptr})}}}},
-                       "Items", 5);
-      default: {
-        Json object = {{"type", "object"},
-                       {"properties", {{"a", make(depth - 1)}, {"b", make(0)}, {"c", make(0)}}}};
-        if (below(2) == 0) object["required"] = Json::array({"b"});
-        if (below(2) == 0) object["additionalProperties"] = make(0);
-        if (below(3) == 0) object["propertyNames"] = {{"maxLength", 3}};
-        return limited(object, "Properties", 4);
-      }
-    }
-  }
-
- private:
-  size_t below(size_t count) { return random_() % count; }
-  Json limited(Json schema, const std::string& what, size_t most) {
-    const size_t least = below(most);
-    if (below(2) == 0) schema["min" + what] = least;
-    if (below(2) == 0) schema["max" + what] = least + below(most);
-    return schema;
-  }
-
-  std::mt19937 random_;
-};
-
 TEST(Grammar, EveryPlaceOfASchemaLeadsOn) {
-  Schemas schemas(20261127);
+  RandomSchemas schemas(20261127);
   std::mt19937 random(1);
   int taken = 0;
   std::string rows;
@@ -156,26 +106,6 @@ TEST(Grammar, EveryPlaceOfASchemaLeadsOn) {
   const std::vector<std::string> verdicts = python_lines("schema_oracle.py", "validate " + file.path());
   EXPECT_GE(verdicts.size(), 200u);
   for (const std::string& verdict : verdicts) EXPECT_EQ(verdict, "ok");
-}
-
-/// Grammars of literals, classes, groups and repetitions, of rules that call each other.
-std::string random_gbnf(std::mt19937& random) {
-  const auto below = [&](uint32_t count) { return random() % count; };
-  const std::function<std::string(int)> part = [&](int depth) -> std::string {
-    static const std::vector<const char*> kEnds = {"", "", "*", "+", "?", "{2}", "{2,3}", "{0,40}", "{3,}"};
-    std::string out;
-    switch (below(depth > 0 ? 5 : 3)) {
-      case 0: out = "\"a\""; break;
-      case 1: out = "[b-d \\n]"; break;
-      case 2: out = fmt::format("r{}", below(3)); break;
-      case 3: out = "(" + part(depth - 1) + " | " + part(depth - 1) + ")"; break;
-      default: out = "(" + part(depth - 1) + " \",\" " + part(depth - 1) + ")";
-    }
-    return out + kEnds[below(static_cast<uint32_t>(kEnds.size()))];
-  };
-  std::string out = "root ::= " + part(3) + " \"x\"?\n";
-  for (int i = 0; i < 3; ++i) out += fmt::format("r{} ::= \"{}\" {} | \"e\"\n", i, i, part(2));
-  return out;
 }
 
 TEST(Grammar, EveryPlaceOfAGrammarLeadsOn) {
@@ -314,6 +244,17 @@ TEST(Grammar, KeywordsThatCanBeKeptAreKept) {
   EXPECT_FALSE(matches("\\bcat\\b", "concat"));
   EXPECT_TRUE(matches("(?i)^yes$", "YeS"));
   EXPECT_FALSE(matches("(?i)^[^y]$", "Y"));
+  const char* duration = "^P(?:(\\d+W)|(?!.*W)(?=\\d|T\\d)(\\d+Y)?(\\d+D)?(T(?=\\d)(\\d+H)?(\\d+M)?)?)$";
+  for (const char* right : {"P3W", "P1Y2D", "PT5M", "P1DT1H", "P2Y"}) EXPECT_TRUE(matches(duration, right));
+  for (const char* wrong : {"P", "PT", "P1DT", "P1W2D", "3W"}) EXPECT_FALSE(matches(duration, wrong));
+  EXPECT_TRUE(matches("^(a|(?=.*z)b)[|)]?.$|^(?:(?!x)..)?q$", "b|z"));
+  EXPECT_TRUE(matches("^(a|(?=.*z)b)[|)]?.$|^(?:(?!x)..)?q$", "ab"));
+  EXPECT_FALSE(matches("^(a|(?=.*z)b)[|)]?.$|^(?:(?!x)..)?q$", "ba"));
+  EXPECT_TRUE(matches("^(a|(?=.*z)b)[|)]?.$|^(?:(?!x)..)?q$", "q"));
+  EXPECT_TRUE(matches("^(a|(?=.*z)b)[|)]?.$|^(?:(?!x)..)?q$", "yxq"));
+  EXPECT_FALSE(matches("^(a|(?=.*z)b)[|)]?.$|^(?:(?!x)..)?q$", "xyq"));
+  EXPECT_THAT(schema({{"type", "string"}, {"pattern", "^a(b(?=c))*$"}}),
+              HasSubstr("within a repeated group is not supported (at character 3)"));
   EXPECT_TRUE(matches("(^$)|(^x\\n\"$)", ""));
   EXPECT_TRUE(matches("(^$)|(^x\\n\"$)", "x\n\""));
   EXPECT_TRUE(takes({{"type", "number"}, {"minimum", -1.7976931348623157e308}}, "5"));
@@ -322,6 +263,16 @@ TEST(Grammar, KeywordsThatCanBeKeptAreKept) {
   for (const char* format : {"path", "password", "binary", "uuid4", "iri"})
     EXPECT_EQ(schema({{"type", "string"}, {"format", format}}), "taken");
   EXPECT_EQ(schema({{"type", "string"}, {"errorMessage", "x"}}, true), "taken");
+  const Json not_text = object(
+      {{"properties", {{"a", {{"not", {{"type", {"string", "null"}}}}}}, {"b", {{"not", Json::object()}}}}}});
+  EXPECT_TRUE(takes(not_text, R"({"a": 1.5})"));
+  EXPECT_FALSE(takes(not_text, R"({"a": "x"})"));
+  EXPECT_FALSE(takes(not_text, R"({"b": 1})"));
+  const Json both_names = {{"allOf",
+                            {object({{"required", {"a"}}, {"properties", {{"a", true}}}}),
+                             object({{"required", {"b", "a"}}, {"properties", {{"b", true}}}})}}};
+  EXPECT_TRUE(takes(both_names, R"({"a": 1, "b": 2})"));
+  EXPECT_FALSE(takes(both_names, R"({"b": 2})"));
   const Json free_set = {{"type", "array"}, {"uniqueItems", true}, {"items", {{"type", "string"}}}};
   EXPECT_EQ(schema(free_set), "taken");
   EXPECT_THAT(schema(free_set, true), HasSubstr("$.uniqueItems"));
@@ -330,7 +281,7 @@ TEST(Grammar, KeywordsThatCanBeKeptAreKept) {
 TEST(Grammar, WhatIsWrongWithOneToolLeavesTheOthersBound) {
   const Json list = Json::parse(R"j([
     {"name": "good", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}},
-    {"name": "partly", "parameters": {"type": "object", "properties": {"a": {"not": {}, "type": "integer"}}, "required": ["a"]}},
+    {"name": "partly", "parameters": {"type": "object", "properties": {"a": {"not": {"minimum": 5}, "type": "integer"}}, "required": ["a"]}},
     {"name": "hopeless", "parameters": {"type": "object", "properties": {"s": {"type": "string", "pattern": "(a|b)*a(a|b){60}$"}}}},
     {"name": "no name", "parameters": {"type": "object"}}])j");
   for (const char* format : {"hermes", "glm47"}) {

@@ -3,7 +3,8 @@
 
 schema_oracle.py generate SEED COUNT   prints lines {"schema", "documents": [texts]}: fixed schemas and random ones, each
                                        with documents that jsonschema accepts, in compact, usual and indented form
-schema_oracle.py validate FILE         FILE has lines {"schema", "text"}; prints "ok" or what is wrong, a line each
+schema_oracle.py validate FILE         FILE has lines {"schema", "text"}; prints "ok", what is wrong or "unjudged: WHY" (a
+                                       pattern that Python has not), a line each
 
 Documents keep to what the masks promise to let through: properties in the schema's order, no properties that the
 schema does not mention unless it says that there may be some.
@@ -277,8 +278,15 @@ CHECKER.checks("uri", ValueError)(
 
 
 def validator(schema):
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema, format_checker=CHECKER)
+    drafts = [jsonschema.Draft202012Validator, jsonschema.Draft7Validator, jsonschema.Draft4Validator]
+    kind = jsonschema.validators.validator_for(schema, default=None)
+    for draft in [kind] if kind else drafts:  # the newest that the schema is one of
+        try:
+            draft.check_schema(schema)
+            return draft(schema, format_checker=CHECKER)
+        except jsonschema.SchemaError:
+            if draft in (kind, drafts[-1]):
+                raise
 
 
 def generate(seed, count):
@@ -306,6 +314,8 @@ def validate(path):
                 print(json.dumps(str(errors[0].message)) if errors else "ok")
             except ValueError as error:
                 print("not JSON:", error)
+            except (re.error, jsonschema.RefResolutionError) as error:
+                print("unjudged:", str(error).replace("\n", " "))
 
 
 if __name__ == "__main__":

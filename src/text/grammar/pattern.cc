@@ -42,7 +42,9 @@ class PatternParser {
  private:
   static constexpr int kMostDepth = 100, kMostRepeats = 100'000, kMostLookaheads = 20;
 
-  [[noreturn]] void refuse(const std::string& why) const { fail("{} (at character {})", why, at_ + 1); }
+  [[noreturn]] void refuse(const std::string& why) const {
+    fail("{} (at character {})", why, spread_from_.value_or(at_) + 1);
+  }
   bool more() const { return at_ < text_.size(); }
   uint32_t peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : 0; }
   bool take(uint32_t character) {
@@ -98,6 +100,11 @@ class PatternParser {
                                  : both(std::move(rest), std::move(ahead)));
         return sequence(std::move(parts));
       }
+      if (peek() == '(' && extent(at_ + 1).looks_ahead) {
+        after_start_ = after_start_ && parts.empty();
+        parts.push_back(parse_spread());
+        return sequence(std::move(parts));
+      }
       if (peek() == '$' && (at_ + 1 == text_.size() || peek(1) == '|')) {
         ++at_;
         return sequence(std::move(parts));
@@ -106,6 +113,78 @@ class PatternParser {
     }
     parts.push_back(anything());
     return sequence(std::move(parts));
+  }
+
+  /// What stands up to the end of a group or of the text.
+  struct Extent {
+    std::vector<size_t> bars = {};  ///< between its alternatives
+    size_t end = 0;
+    bool looks_ahead = false;  ///< a lookahead is in it, or in a group of it
+  };
+  Extent extent(size_t at) const {
+    Extent out;
+    int depth = 0;
+    bool in_class = false;
+    for (; at < text_.size(); ++at) {
+      const uint32_t character = text_[at];
+      const auto next = [&](size_t i) { return at + i < text_.size() ? text_[at + i] : 0; };
+      if (character == '\\') {
+        ++at;
+      } else if (in_class || character == '[') {
+        in_class = character != ']';
+      } else if (character == '(') {
+        ++depth;
+        out.looks_ahead = out.looks_ahead || (next(1) == '?' && (next(2) == '=' || next(2) == '!'));
+      } else if (character == '|' && depth == 0) {
+        out.bars.push_back(at);
+      } else if (character == ')' && depth-- == 0) {
+        break;
+      }
+    }
+    out.end = std::min(at, text_.size());
+    return out;
+  }
+
+  // A group with a lookahead, which is about what follows the group, too: the rest of the alternative is read
+  // behind each alternative of the group.
+  ExpressionPtr parse_spread() {
+    if (++spreads_ > kMostLookaheads) refuse("too many groups with lookaheads");
+    const bool outermost = !spread_from_;
+    if (outermost) spread_from_ = at_;
+    ++at_;
+    if (take('?') && !take(':')) refuse("a lookahead is not supported within this kind of group");
+    Extent group = extent(at_);
+    if (group.end == text_.size()) refuse("a ( without )");
+    size_t behind = group.end + 1;
+    const auto is = [&](uint32_t c) { return behind < text_.size() && text_[behind] == c; };
+    if (is('*') || is('+') || is('{')) refuse("a lookahead within a repeated group is not supported");
+    const bool may_lack = is('?');
+    if (may_lack) behind += text_.size() > behind + 1 && text_[behind + 1] == '?' ? 2 : 1;
+    const Extent rest = extent(behind);
+    const size_t end = rest.bars.empty() ? rest.end : rest.bars.front();
+    budget_.spend(static_cast<int64_t>(text_.size() * (group.bars.size() + 2)));
+    const std::vector<uint32_t> all = text_;
+    const bool after_start = after_start_;
+    std::vector<ExpressionPtr> alternatives;
+    const auto read = [&](size_t from, size_t to) {
+      const auto at = [&](size_t i) { return all.begin() + static_cast<std::ptrdiff_t>(i); };
+      text_.assign(at(from), at(to));
+      text_.insert(text_.end(), at(behind), at(end));
+      at_ = 0;
+      after_start_ = after_start;
+      alternatives.push_back(parse_rest());
+      if (more()) refuse("a ) without (");
+    };
+    group.bars.push_back(group.end);
+    for (size_t from = at_; const size_t bar : group.bars) {
+      read(from, bar);
+      from = bar + 1;
+    }
+    if (may_lack) read(0, 0);
+    text_ = all;
+    at_ = end;
+    if (outermost) spread_from_.reset();
+    return choice(std::move(alternatives));
   }
 
   ExpressionPtr parse_choice(int depth) {
@@ -375,66 +454,14 @@ class PatternParser {
   bool any_case_ = false, dot_is_all_ = false;
   bool after_start_ = false;  ///< nothing has been read behind the alternative's ^
   bool no_places_ = false;    ///< what is read does not know what stands before it
-  int lookaheads_ = 0;
+  int lookaheads_ = 0, spreads_ = 0;
+  std::optional<size_t> spread_from_;  ///< where the group begins that is being read in parts
 };
-
-// Days that exist, leap years included.
-constexpr std::string_view kDate =
-    R"((?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|)"
-    R"(02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|)"
-    R"((?:0[48]|[2468][048]|[13579][26])00)-02-29))";
-constexpr std::string_view kTime =
-    R"((?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9]))";
-constexpr std::string_view kByte = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-constexpr std::string_view kName = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
-
-constexpr std::string_view kUriCharacter = R"([A-Za-z0-9._~:/@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})";
-
-std::string ipv6_pattern() {
-  const std::string part = "[0-9A-Fa-f]{1,4}";
-  std::string out = fmt::format("(?:{}:){{7}}{}", part, part);
-  for (int before = 0; before <= 7; ++before) {  // "::" stands for at least one part of zeros
-    const int after = 7 - before;
-    out += before == 0 ? "|:" : fmt::format("|(?:{}:){{1,{}}}", part, before);
-    out += after == 0 ? ":" : fmt::format("(?::{}){{1,{}}}", part, after);
-  }
-  return out + "|::";
-}
-
-std::string format_pattern(std::string_view format) {
-  if (format.starts_with("uuid") && format.size() == 5 && format[4] >= '1' && format[4] <= '8')
-    format = "uuid";
-  const std::map<std::string_view, std::string> known = {
-      {"date", std::string(kDate)},
-      {"time", std::string(kTime)},
-      {"date-time", fmt::format("{}T{}", kDate, kTime)},
-      {"duration",
-       R"(P(?:[0-9]{1,9}W|(?:[0-9]{1,9}Y(?:[0-9]{1,9}M(?:[0-9]{1,9}D)?)?|[0-9]{1,9}M(?:[0-9]{1,9}D)?|[0-9]{1,9}D))"
-       R"((?:T(?:[0-9]{1,9}H(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S))?|)"
-       R"(T(?:[0-9]{1,9}H(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S)))"},
-      {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
-      {"ipv4", fmt::format(R"((?:{}\.){{3}}{})", kByte, kByte)},
-      {"ipv6", ipv6_pattern()},
-      {"hostname", fmt::format(R"({}(?:\.{})*)", kName, kName)},
-      {"email",
-       fmt::format(R"([A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]+)*@{}(?:\.{})*)",
-                   kName, kName)},
-      {"uri",
-       fmt::format(R"([A-Za-z][A-Za-z0-9+.-]*:(?:{0})+(?:\?(?:{0}|\?)*)?(?:#(?:{0}|\?)*)?)", kUriCharacter)},
-  };
-  const auto found = known.find(format);
-  return found == known.end() ? std::string() : found->second;
-}
 
 }  // namespace
 
 ExpressionPtr pattern_expression(std::string_view pattern, Budget& budget) {
   return PatternParser(pattern, budget).parse();
-}
-
-ExpressionPtr format_expression(std::string_view format, Budget& budget) {
-  const std::string pattern = format_pattern(format);
-  return pattern.empty() ? nullptr : pattern_expression("^(?:" + pattern + ")$", budget);
 }
 
 }  // namespace sluice::text::grammar

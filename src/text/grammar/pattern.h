@@ -1,5 +1,5 @@
 // Regular expressions as JSON Schema's `pattern` has them (ECMA-262), as far as they are regular: no back
-// references, no lookbehind, lookaheads outside of groups only.
+// references, no lookbehind, lookaheads outside of repeated groups only.
 #pragma once
 
 #include <string_view>

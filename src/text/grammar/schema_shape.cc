@@ -38,6 +38,7 @@ bool is_annotation(const std::string& key) {
                                                     "deprecated",
                                                     "contentEncoding",
                                                     "contentMediaType",
+                                                    "contentSchema",
                                                     "discriminator",
                                                     "strict"};
   return kNames.contains(key) || key.starts_with("x-");
@@ -229,6 +230,7 @@ void SchemaDocument::read_keyword(const Json* schema, const std::string& key, co
     shape.choices.push_back({schema, &value, exclusive});
     return;
   }
+  if (key == "not" && read_not(schema, value, shape)) return;
   if (read_values(schema, key, value, shape) || read_limits(schema, key, value, shape) ||
       read_bounds(schema, key, value, shape) || read_parts(schema, key, value, shape) || is_annotation(key))
     return;
@@ -243,8 +245,7 @@ void SchemaDocument::read_keyword(const Json* schema, const std::string& key, co
                                                     "dependentSchemas",
                                                     "dependencies",
                                                     "unevaluatedItems",
-                                                    "unevaluatedProperties",
-                                                    "contentSchema"};
+                                                    "unevaluatedProperties"};
   if (kKnown.contains(key)) refuse(schema, key, "this keyword is not supported");
   note(fmt::format("{}.{}: this keyword is not known", path(schema), key.substr(0, 80)));
 }
@@ -266,6 +267,17 @@ TypeSet SchemaDocument::read_types(const Json* schema, const Json& value) const 
     add_name(value);
   }
   return types;
+}
+
+// What says "nothing of this": all values, none, or those of some types. False: something else.
+bool SchemaDocument::read_not(const Json* schema, const Json& value, Shape& shape) const {
+  if (value == false) return true;
+  if (value == true || value == Json::object()) return shape.never = true;
+  if (!value.is_object() || value.size() != 1 || !value.contains("type")) return false;
+  const TypeSet types = read_types(schema, value["type"]);
+  if ((types & (kNumber | kInteger)) == kInteger) return false;  // numbers that are no integers
+  shape.types &= static_cast<TypeSet>(~types);
+  return true;
 }
 
 bool SchemaDocument::read_values(const Json* schema, const std::string& key, const Json& value,
@@ -303,8 +315,8 @@ bool SchemaDocument::read_values(const Json* schema, const std::string& key, con
   }
   if (key == "required") {
     if (!value.is_array()) refuse(schema, key, "expected a list of names");
-    std::unordered_set<std::string_view> known(shape.required.begin(), shape.required.end());
     shape.required.reserve(shape.required.size() + value.size());  // names are looked at where they lie
+    std::unordered_set<std::string_view> known(shape.required.begin(), shape.required.end());
     budget_.spend(static_cast<int64_t>(known.size() + value.size()),
                   static_cast<int64_t>(value.size() * 100));
     for (const Json& name : value) {

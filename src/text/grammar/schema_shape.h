@@ -92,6 +92,7 @@ class SchemaDocument {
   void read(const Json* schema, const std::string& key, const Json& value, Shape& shape);
   void add(const Json* at_hand, Shape& shape);
   void read_keyword(const Json* schema, const std::string& key, const Json& value, Shape& shape);
+  bool read_not(const Json* schema, const Json& value, Shape& shape) const;
   bool read_values(const Json* schema, const std::string& key, const Json& value, Shape& shape);
   bool read_limits(const Json* schema, const std::string& key, const Json& value, Shape& shape);
   bool read_bounds(const Json* schema, const std::string& key, const Json& value, Shape& shape);
