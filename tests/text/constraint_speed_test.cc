@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -107,6 +108,52 @@ TEST_P(RealVocabulary, DocumentsGetThroughAtLittleCost) {
       cost.worst_us);
   // 5% of a step of 4 ms, which is a fast one, on average.
   EXPECT_LT(cost.again_us, 200 * kSlowdown);
+}
+
+// Grammars that can be followed in ever more ways, or in many at once: the first tokens may take long, those
+// behind them must not.
+TEST_P(RealVocabulary, AmbiguousGrammarsTakeAShortTimeAToken) {
+  const std::string name = GetParam();
+  const auto model =
+      model_of(name == "fairy-tales" ? std::string(SLUICE_SOURCE_DIR) + "/models/fairy-tales.gguf"
+                                     : shared_data("vocab/ggml-vocab-" + name + ".gguf"));
+  if (!model) GTEST_SKIP() << "no vocabulary " << name;
+  std::string many = "root ::= (r0";
+  for (int i = 1; i < 200; ++i) many += fmt::format(" | r{}", i);
+  many += ")*\n";
+  for (int i = 0; i < 200; ++i) many += fmt::format("r{} ::= [a-z ]{{1,{}}} [a-z ,.]\n", i, i + 1);
+  const std::pair<const char*, std::string> grammars[] = {
+      {"palindromes", "root ::= p\np ::= [a-z ] | [a-z ] p [a-z ]"},
+      {"two of itself", "root ::= s\ns ::= [a-z ] s? s? | \"(\" s \")\""},
+      {"nested repetitions", "root ::= (([a-z ]{1,5} [,. ]?){1,5} \"\\n\"?){1,50}"},
+      {"rules of rules", "root ::= a*\na ::= b c? | [a-z]\nb ::= c a? | [a-z ]\nc ::= [a-z ] b? | [a-z] a?"},
+      {"many alternatives", many}};
+  for (const auto& [what, text] : grammars) {
+    const auto constraint = gbnf_constraint(text, model->place());
+    std::mt19937 random(3);
+    std::vector<uint32_t> bits = model->words();
+    double us = 0, first_us = 0;
+    int tokens = 0;
+    for (int walk = 0; walk < 4; ++walk) {
+      const auto follower = constraint->clone();
+      for (int i = 0; i < 50; ++i, ++tokens) {
+        const double begin = thread_us();
+        follower->allowed(bits);
+        std::vector<int32_t> choices;
+        for (size_t word = random() % bits.size(), n = 0; n < bits.size() && choices.size() < 32; ++n)
+          for (uint32_t rest = bits[(word + n) % bits.size()]; rest != 0; rest &= rest - 1)
+            choices.push_back(static_cast<int32_t>(32 * ((word + n) % bits.size())) + std::countr_zero(rest));
+        ASSERT_FALSE(choices.empty()) << what;
+        const int32_t token = choices[random() % choices.size()];
+        if (model->tokenizer.ends_generation(token)) break;
+        ASSERT_TRUE(follower->accept(token)) << what;
+        (walk < 2 ? first_us : us) += thread_us() - begin;
+      }
+    }
+    fmt::print("{}, {}: {:.0f} us a token at first, {:.0f} us then\n", name, what, 2 * first_us / tokens,
+               2 * us / tokens);
+    EXPECT_LT(2 * us / tokens, 3'000 * kSlowdown) << what;
+  }
 }
 
 TEST_P(RealVocabulary, EverySchemasDocumentsAndWalks) {

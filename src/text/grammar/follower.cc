@@ -46,9 +46,20 @@ std::unique_ptr<TokenConstraint> Follower::clone() const {
   return copy;
 }
 
+void Follower::begin_work() {
+  const int64_t spare = std::max<int64_t>(compiled_->spare_work().load(std::memory_order_relaxed), 0);
+  work_before_ = work();
+  work_end_ = work_before_ + std::min(kWorkAToken + spare, kMostWork);
+}
+
+void Follower::end_work() {
+  const int64_t beyond = work() - work_before_ - kWorkAToken;
+  if (beyond > 0) compiled_->spare_work().fetch_sub(beyond, std::memory_order_relaxed);
+}
+
 bool Follower::allowed(std::span<uint32_t> bits) {
   if (bits_of_ != position_) {
-    work_before_ = machine_.work();
+    begin_work();
     std::fill(bits_.begin(), bits_.end(), 0);
     const Position& position = machine_.position(position_);
     for (const Config& config : position.base) add_config(config);
@@ -58,7 +69,9 @@ bool Follower::allowed(std::span<uint32_t> bits) {
         set(grammar.tags[i]);
     if (position.may_end)
       for (const int32_t token : compiled_->vocabulary().ends) set(token);
+    if (is_exhausted()) add_single_bytes();
     bits_of_ = position_;
+    end_work();
   }
   std::fill(bits.begin(), bits.end(), 0);
   std::copy(bits_.begin(), bits_.end(), bits.begin());
@@ -74,7 +87,10 @@ void Follower::add_config(const Config& config) {
   for (const int32_t token : mask->tokens) set(token);
   if (mask->exits.empty()) return;
   const uint32_t behind = machine_.behind(config.frame);
-  for (const uint32_t node : mask->exits) add_exits(node, behind);
+  for (const uint32_t node : mask->exits) {
+    if (is_exhausted()) return;
+    add_exits(node, behind);
+  }
 }
 
 // Within a JSON string: masks that the vocabulary keeps, cut to the characters that there is room for.
@@ -107,13 +123,22 @@ void Follower::add_string(const Config& config, const Grammar::Rule& rule) {
   }
 }
 
+void Follower::add_single_bytes() {
+  const Trie& trie = compiled_->vocabulary().trie;
+  for (uint32_t at = 0; at < trie.size(); at = trie.node(at).end)
+    if (machine_.position(machine_.step(position_, trie.node(at).byte)).alive())
+      for (const int32_t token : trie.tokens_at(at)) set(token);
+}
+
 // Tokens that go on below a node of the trie, from a position.
 void Follower::add_exits(uint32_t node, uint32_t behind) {
   const Trie& trie = compiled_->vocabulary().trie;
   path_[trie.node(node).depth] = behind;
-  for (uint32_t at = node + 1; at < trie.node(node).end;) {
+  ++visits_;
+  for (uint32_t at = node + 1; at < trie.node(node).end && !is_exhausted();) {
     const Trie::Node& here = trie.node(at);
-    const uint32_t next = is_exhausted() ? Machine::kDead : machine_.step(path_[here.depth - 1], here.byte);
+    visits_ += 4;  // each time again, unlike what is found for a state
+    const uint32_t next = machine_.step(path_[here.depth - 1], here.byte);
     if (!machine_.position(next).alive()) {
       at = here.end;
       continue;
@@ -139,8 +164,9 @@ std::shared_ptr<const LocalMask> Follower::local_mask(uint32_t state, uint32_t c
   path_[0] = machine_.local(state, count);
   for (uint32_t at = 0; at < trie.size();) {
     const Trie::Node& here = trie.node(at);
-    const bool skip = here.depth > 1 && is_exhausted();
-    const uint32_t next = skip ? Machine::kDead : machine_.step(path_[here.depth - 1], here.byte);
+    if (is_exhausted()) break;
+    ++visits_;
+    const uint32_t next = machine_.step(path_[here.depth - 1], here.byte);
     const Position& position = machine_.position(next);
     if (!position.alive()) {
       at = here.end;
@@ -201,8 +227,9 @@ void Follower::warm_up() {
     for (const Edge& edge : grammar.edges_of(grammar.states[i]))
       bytes += std::min<int>(edge.last, 127) - std::min<int>(edge.first, 128) + 1;
     if (bytes < kManyBytes) continue;
-    work_before_ = machine_.work();
+    begin_work();
     local_mask(i, 0);
+    end_work();
     --left;
   }
   position_ = machine_.restart(position_);

@@ -1,6 +1,7 @@
 // A TokenConstraint that follows a grammar, and the masks that it and its like have found.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,8 @@ class CompiledGrammar {
   size_t bytes() const;
   std::shared_ptr<const LocalMask> find(const Key& key) const;
   void keep(const Key& key, std::shared_ptr<const LocalMask> mask);
+  /// Work that followers may still do beyond what each token has.
+  std::atomic<int64_t>& spare_work() { return spare_work_; }
 
  private:
   static constexpr size_t kMostBytes = size_t{32} << 20;
@@ -41,6 +44,7 @@ class CompiledGrammar {
   mutable std::mutex mutex_;
   std::map<Key, std::shared_ptr<const LocalMask>> masks_;
   size_t bytes_ = 0;
+  std::atomic<int64_t> spare_work_ = 2'000'000;  // about half a second
 };
 
 class Follower : public TokenConstraint {
@@ -58,22 +62,29 @@ class Follower : public TokenConstraint {
   void warm_up();
 
  private:
-  // What one allowed() may take, in ways followed: a hostile grammar must not hold up everybody. Tokens that
-  // were not reached are not allowed; those of one byte always are reached.
-  static constexpr int64_t kMostWork = 400'000;
+  // What one allowed() may take, in ways followed: a hostile grammar must not hold up everybody. Each may
+  // take kWorkAToken, the first ones more out of what all followers of a grammar share (CompiledGrammar),
+  // since they find what comes again. Tokens that were not reached are not allowed; those of one byte always
+  // are reached.
+  static constexpr int64_t kWorkAToken = 2'000, kMostWork = 100'000;
 
   void add_config(const Config& config);
   void add_string(const Config& config, const Grammar::Rule& rule);
   void add_exits(uint32_t node, uint32_t behind);
+  void add_single_bytes();
   std::shared_ptr<const LocalMask> local_mask(uint32_t state, uint32_t count);
   uint32_t follow(int32_t token);
-  bool is_exhausted() const { return machine_.work() - work_before_ > kMostWork; }
+  int64_t work() const { return machine_.work() + visits_ / 64; }
+  bool is_exhausted() const { return work() > work_end_; }
+  void begin_work();
+  void end_work();
   void set(int32_t token) { bits_[static_cast<size_t>(token) / 32] |= 1u << (token % 32); }
 
   std::shared_ptr<CompiledGrammar> compiled_;
   Machine machine_;
   uint32_t position_;
-  int64_t work_before_ = 0;
+  int64_t visits_ = 0;  ///< of the trie's nodes; 64 of them are about the work of a way
+  int64_t work_before_ = 0, work_end_ = 0;
   std::vector<uint32_t> path_;  ///< positions along the trie, by depth
   std::vector<uint32_t> bits_;  ///< of the position `bits_of_`
   uint32_t bits_of_ = UINT32_MAX;

@@ -131,6 +131,7 @@ void Machine::call_rules(Position& position) {
   const auto call_from = [&](const Config& config) {
     const Grammar::State& state = grammar_->states[config.state];
     const Grammar::Rule& rule = grammar_->rules[state.rule];
+    work_ += state.last_call - state.first_call;
     for (const CallEdge& call : grammar_->calls_of(state)) {
       const uint32_t count = counted(rule, call.counts, config.count);
       if (!grammar_->leads(rule, call.target, count)) continue;
