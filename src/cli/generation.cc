@@ -52,9 +52,13 @@ void add_sampling_options(CLI::App& command, GenerationOptions& options) {
       ->capture_default_str();
   command.add_option("--repeat-last-n", s.penalty_window, "how many last tokens count as recent; -1: all")
       ->capture_default_str();
-  command.add_option("--presence-penalty", s.presence_penalty, "subtracted from recent tokens once; 0: off")
+  command
+      .add_option("--presence-penalty", s.presence_penalty,
+                  "subtracted once from tokens of the answer; 0: off")
       ->capture_default_str();
-  command.add_option("--frequency-penalty", s.frequency_penalty, "subtracted for each recent use; 0: off")
+  command
+      .add_option("--frequency-penalty", s.frequency_penalty,
+                  "subtracted for each time in the answer; 0: off")
       ->capture_default_str();
 }
 

@@ -48,8 +48,8 @@ constexpr Parameter kParameters[] = {
     {"min_p", "keep tokens of at least P times the likeliest's probability; 0: off", SAMPLING(min_p)},
     {"repeat_penalty", "divides the scores of recent tokens; 1: off", SAMPLING(repeat_penalty)},
     {"repeat_last_n", "how many last tokens count as recent; -1: all", SAMPLING(penalty_window)},
-    {"presence_penalty", "subtracted from recent tokens once; 0: off", SAMPLING(presence_penalty)},
-    {"frequency_penalty", "subtracted for each recent use; 0: off", SAMPLING(frequency_penalty)},
+    {"presence_penalty", "subtracted once from tokens of the answer; 0: off", SAMPLING(presence_penalty)},
+    {"frequency_penalty", "subtracted for each time in the answer; 0: off", SAMPLING(frequency_penalty)},
     {"seed", "of the next answer; each one after it adds 1", nullptr, nullptr},
     {"num_predict", "tokens of an answer at most; -1: no limit",
      [](ChatSettings& s, std::string_view v) {

@@ -29,6 +29,7 @@ Batcher::Job::Job(Request given, std::shared_ptr<Listener> hears)
   client = request.client;
   tokens = std::move(request.prompt);
   use_cache = request.use_cache;
+  if (request.prompt_logprobs && tokens.size() > 1) scored_from = 0;
   result.prompt_tokens = std::ssize(tokens);
 }
 
@@ -47,7 +48,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
       vocabulary_(std::min(columns_, static_cast<size_t>(tokenizer.size()))),
       scheduler_({options.context, options.max_sequences, options.max_rows, options.pages,
                   options.max_itl_ms * 1e-3, options.shallow_rows, facts_.aside_rows,
-                  options.long_step_seconds, options.draft_tokens + 1}),
+                  options.long_step_seconds, options.draft_tokens + 1, options.outputs()}),
       current_{.batch = batch_for(options, options.max_rows)},
       ahead_{.batch = batch_for(options, facts_.steps_in_flight > 1 ? options.max_sequences : 0)},
       long_{{.batch = batch_for(options, facts_.aside_rows > 0 ? options.max_rows : 0)}},
@@ -69,7 +70,8 @@ Batcher::~Batcher() {
 void Batcher::validate(const Request& request) const {
   if (request.prompt.empty()) fail("the prompt has no tokens");
   const auto tokens = std::ssize(request.prompt);
-  if (tokens >= options_.context) throw ContextExceeded(tokens, options_.context);
+  if (tokens + (request.max_tokens == 0 ? 0 : 1) > options_.context)
+    throw ContextExceeded(tokens, options_.context);
   const auto known = static_cast<int32_t>(vocabulary_);
   for (const int32_t token : request.prompt)
     if (token < 0 || token >= known) fail("the prompt has token {}, expected 0 to {}", token, known - 1);
@@ -78,6 +80,7 @@ void Batcher::validate(const Request& request) const {
   if (request.max_tokens < -1) fail("max_tokens is {}, expected -1 (no limit) or more", request.max_tokens);
   if (request.top_logprobs < -1 || request.top_logprobs > Request::kMostTopLogprobs)
     fail("top_logprobs is {}, expected 0 to {}", request.top_logprobs, Request::kMostTopLogprobs);
+  if (request.prompt_logprobs && request.top_logprobs < 0) fail("prompt_logprobs without top_logprobs");
   request.sampling.validate();
 }
 
@@ -89,7 +92,7 @@ void Batcher::add(RequestId id, Request request, std::shared_ptr<Listener> liste
   job.id = id;
   job.added_ns = time_ns;
   scheduler_.add(job);
-  if (job.request.max_tokens == 0) finish(job, Finish::Length);
+  if (job.request.max_tokens == 0 && job.scored_from == Sequence::kNoScores) finish(job, Finish::Length);
 }
 
 void Batcher::cancel(RequestId id) {
@@ -145,7 +148,7 @@ void Batcher::begin_admitted() {
     if (job.admitted_ns > 0) continue;  // it was preempted and is back
     job.admitted_ns = now_ns();
     job.sampler.emplace(job.request.sampling, scratch_);
-    for (const int32_t token : job.tokens) job.sampler->accept(token);
+    for (const int32_t token : job.tokens) job.sampler->read(token);
     Result& result = job.result;
     result.queue_ns = job.admitted_ns - job.added_ns;
     result.cached_tokens = job.cached_tokens;
@@ -164,8 +167,11 @@ void Batcher::fill(Planned& step, std::span<const Chunk> chunks) const {
     Job& job = job_of(chunk.sequence);
     step.batch.set_pages(job.place, job.pages.pages);
     const int64_t rows = chunk.rows - (chunk.last() ? 1 : 0);
-    for (int64_t at = chunk.first; at < chunk.first + rows; ++at)
-      step.batch.add(job.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), job.place, false);
+    for (int64_t at = chunk.first; at < chunk.first + rows; ++at) {
+      const bool scored = job.scored(at);
+      step.batch.add(job.tokens[static_cast<size_t>(at)], static_cast<int32_t>(at), job.place, scored);
+      if (scored) step.outputs.push_back({.job = &job, .position = at, .scores = true});
+    }
     if (!chunk.last()) continue;
     program::Want want = want_of(job, 0);
     want.drafts = static_cast<int32_t>(chunk.drafts);
@@ -246,6 +252,10 @@ void Batcher::take_tokens(std::span<Output> outputs, const program::StepResult& 
     const Output& output = outputs[i];
     if (output.job == nullptr) continue;
     Job& job = *output.job;
+    if (output.scores) {
+      take_score(job, output.position, result.outputs[i]);
+      continue;
+    }
     if (output.assumed >= 0) {
       if (std::ssize(job.tokens) != output.position + 1 || job.tokens.back() != output.assumed) continue;
       scheduler_.accept(job);
@@ -256,20 +266,35 @@ void Batcher::take_tokens(std::span<Output> outputs, const program::StepResult& 
   }
 }
 
+// The row behind which the prompt goes on.
+void Batcher::take_score(Job& job, int64_t position, const program::RowResult& row) {
+  const int64_t index = position + 1;
+  log_probabilities(row.logits.first(vocabulary_), job.tokens[static_cast<size_t>(index)],
+                    job.request.top_logprobs, logprobs_);
+  job.scored_from = index + 1 < job.prompt_tokens ? index : Sequence::kNoScores;
+  job.listener->on_prompt_token(job.id, index, logprobs_);
+}
+
 void Batcher::take_token(Job& job, const program::RowResult& row, int64_t time_ns) {
   Result& result = job.result;
+  if (job.request.max_tokens == 0) return finish(job, Finish::Length);  // nothing but scores was wanted
   const std::optional<int32_t> token = draw(job, row);
   if (!token)
     return finish(job, Finish::Error, "the constraint on the answer leaves no token that may follow");
   if (result.generated_tokens == 0) job.first_token_ns = time_ns;
   ++result.generated_tokens;
   ++totals_.generated_tokens_total;
-  if (!job.request.ignore_end && tokenizer_.ends_generation(*token)) return finish(job, Finish::EndToken);
-  const std::string text = job.stops.push(job.utf8.push(tokenizer_.bytes(*token, job.request.show_special)));
   logprobs_.clear();
   if (job.request.top_logprobs >= 0)
     log_probabilities(row.logits.first(vocabulary_), *token, job.request.top_logprobs, logprobs_);
-  job.listener->on_token({job.id, *token, text, logprobs_, time_ns, result.generated_tokens - 1});
+  TokenEvent event{job.id, *token, {}, logprobs_, time_ns, result.generated_tokens - 1};
+  if (!job.request.ignore_end && tokenizer_.ends_generation(*token)) {
+    job.listener->on_end_token(event);
+    return finish(job, Finish::EndToken);
+  }
+  const std::string text = job.stops.push(job.utf8.push(tokenizer_.bytes(*token, job.request.show_special)));
+  event.text = text;
+  job.listener->on_token(event);
   if (job.stops.stopped()) return finish(job, Finish::StopString);
   if (result.generated_tokens == job.request.max_tokens) return finish(job, Finish::Length);
   // The token that was just drawn needs a row if it is to be followed by another.

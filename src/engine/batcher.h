@@ -86,9 +86,10 @@ class Batcher {
   /// An output of a step: whose it is, and on which condition.
   struct Output {
     Job* job;               ///< null: nobody's any more
-    int64_t position = 0;   ///< the row's, if its token was assumed
+    int64_t position = 0;   ///< the row's, if its token was assumed or it scores one
     int32_t assumed = -1;   ///< the token, drafted or drawn by the executable; -1: it is certain
     size_t drawn_from = 0;  ///< of a step ahead: the output of the step before that gives its token
+    bool scores = false;    ///< the prompt's token behind that position, and gives none
   };
 
   /// A step from its plan to its results.
@@ -130,6 +131,7 @@ class Batcher {
   bool top_suffices(const Job& job) const;
   void take_tokens(std::span<Output> outputs, const program::StepResult& result, int64_t time_ns);
   void take_token(Job& job, const program::RowResult& row, int64_t time_ns);
+  void take_score(Job& job, int64_t position, const program::RowResult& row);
   std::optional<int32_t> draw(Job& job, const program::RowResult& row);
   void finish(Job& job, Finish finish, std::string_view error = {});
 

@@ -42,11 +42,14 @@ struct EngineOptions {
   /// outputs() output rows. What is answered does not depend on it. 0: none. No more than pay on the
   /// executable (Facts::draft_rows).
   int64_t draft_tokens = 0;
+  /// Rows a step at most of prompts whose tokens' log-probabilities are wanted (Request::prompt_logprobs); no
+  /// more than max_rows. The executable has outputs() output rows.
+  int64_t scored_rows = 0;
   /// Drafts are as long as though every step took the same time: for tests, which no clock may decide.
   bool timeless_drafts = false;
 
   /// Output rows a step at most.
-  int64_t outputs() const { return std::max<int64_t>(max_sequences, 1 + draft_tokens); }
+  int64_t outputs() const { return std::max({int64_t{max_sequences}, 1 + draft_tokens, scored_rows}); }
 };
 
 /// What runs in one place of the batch.

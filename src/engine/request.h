@@ -26,7 +26,8 @@ struct Request {
   static constexpr int32_t kMostTopLogprobs = 20;
 
   std::vector<int32_t> prompt;
-  int64_t max_tokens = -1;  ///< -1: until the model ends or the context is full; 0: nothing is computed
+  /// -1: until the model ends or the context is full; 0: nothing is computed, but for prompt_logprobs.
+  int64_t max_tokens = -1;
   SamplingParams sampling;
   std::vector<std::string> stops;
   bool show_special = false;  ///< control tokens become text too: their names
@@ -37,6 +38,8 @@ struct Request {
   /// it.
   std::vector<int32_t> prediction = {};
   int32_t top_logprobs = -1;  ///< -1: none; n: the token's log-probability and those of the n likeliest
+  /// Those of the prompt's tokens too, but for the first. Then all of the prompt is computed.
+  bool prompt_logprobs = false;
   /// Which tokens may come next; the engine alone uses it from submit() on. Null: all.
   std::shared_ptr<text::TokenConstraint> constraint;
   std::string client;  ///< waiting requests are admitted in turn, one client after the other
@@ -98,7 +101,12 @@ class Listener {
   /// So many rows of the prompt are in the cache now: once when a request leaves the queue, and after each of
   /// its steps.
   virtual void on_prompt(RequestId, int64_t /*done*/, int64_t /*total*/) {}
+  /// The prompt's token `index`, 1, 2, ..., with its log-probabilities: where these are wanted, and before
+  /// any token is drawn. Views live as long as the call.
+  virtual void on_prompt_token(RequestId, int64_t /*index*/, std::span<const TokenLogprob> /*logprobs*/) {}
   virtual void on_token(const TokenEvent& event) = 0;
+  /// The token that ends the model's turn was drawn: no text, and no token for on_token().
+  virtual void on_end_token(const TokenEvent& /*event*/) {}
   /// The last call of every request. `text` is what was held back and may be shown after all.
   virtual void on_end(RequestId id, std::string_view text, const Result& result) = 0;
 };

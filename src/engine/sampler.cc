@@ -32,16 +32,19 @@ double weight(float logit, float best) {
   return logit == best ? 1.0 : std::exp(static_cast<double>(logit) - static_cast<double>(best));
 }
 
-float penalised(float logit, int32_t count, const SamplingParams& params) {
-  logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
-  return logit - params.presence_penalty - params.frequency_penalty * static_cast<float>(count);
+float penalised(float logit, size_t token, const SamplingRow& row) {
+  const SamplingParams& params = row.params;
+  if (!row.recent.empty() && row.recent[token] > 0)
+    logit = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
+  if (!row.drawn.empty() && row.drawn[token] > 0)
+    logit -= params.presence_penalty + params.frequency_penalty * static_cast<float>(row.drawn[token]);
+  return logit;
 }
 
 void penalties(SamplingRow& row) {
-  if (!row.params.penalises()) return;
+  if (row.recent.empty() && row.drawn.empty()) return;
   for (Candidate& candidate : row.candidates)
-    if (const int32_t count = row.counts[candidate.token]; count > 0)
-      candidate.logit = penalised(candidate.logit, count, row.params);
+    candidate.logit = penalised(candidate.logit, static_cast<size_t>(candidate.token), row);
 }
 
 // The k likeliest of those that are offered in the order of their ids, collected in all[0, 2 k + 64) at most:
@@ -167,7 +170,7 @@ void temperature(SamplingRow& row) {
 }
 
 constexpr SamplingStep kSteps[] = {
-    {"penalties", "make tokens of the last penalty_window less likely", penalties},
+    {"penalties", "make tokens that were seen less likely", penalties},
     {"top_k", "keep the k likeliest tokens", top_k},
     {"top_p", "keep the likeliest tokens that together reach probability p", top_p},
     {"min_p", "keep tokens at least min_p times as likely as the likeliest", min_p},
@@ -214,9 +217,10 @@ void SamplingParams::validate() const {
 Sampler::Sampler(const SamplingParams& params, SamplerScratch& scratch)
     : params_(params), scratch_(&scratch) {
   params.validate();
-  if (params.penalises()) {
-    counts_.resize(scratch.logits.size());
-    recent_.reserve(std::max(params.penalty_window, 0));
+  if (params.penalises_drawn()) drawn_.resize(scratch.logits.size());
+  if (params.penalises_recent()) {
+    recent_.resize(scratch.logits.size());
+    window_.reserve(std::max(params.penalty_window, 0));
   }
   uint64_t state = params.seed;
   for (uint64_t& word : random_state_) word = split_mix(state);
@@ -248,8 +252,9 @@ std::span<const float> Sampler::edited(std::span<const float> logits, std::span<
     for (size_t i = first; i < std::min(row.size(), first + 32); ++i)
       if ((word >> (i - first) & 1) == 0) row[i] = -kInfinity;
   }
-  for (size_t i = 0; i < counts_.size() && penalises; ++i)
-    if (counts_[i] > 0) row[i] = penalised(row[i], counts_[i], params_);
+  if (!penalises) return row;
+  const SamplingRow seen{params_, recent_, drawn_, {}};
+  for (size_t i = 0; i < row.size(); ++i) row[i] = penalised(row[i], i, seen);
   return row;
 }
 
@@ -277,7 +282,7 @@ int32_t Sampler::draw_from_shortlist(std::span<Candidate> candidates) {
     uniform(random_state_);  // a row uses one, whatever it holds
     return 0;
   }
-  SamplingRow row{params_, counts_, candidates};
+  SamplingRow row{params_, recent_, drawn_, candidates};
   for (const SamplingStep& step : kAfterTopK) step.apply(row);
   return draw(row.candidates);
 }
@@ -286,7 +291,7 @@ int32_t Sampler::sample(std::span<const float> logits, std::span<const uint32_t>
   const std::span<Candidate> all = scratch_->candidates;
   CHECK(logits.size() == all.size(), "{} logits for {} tokens", logits.size(), all.size());
   if (params_.temperature == 0) return likeliest(edited(logits, allowed, true));
-  SamplingRow row{params_, counts_, all};
+  SamplingRow row{params_, recent_, drawn_, all};
   if (shortlists()) {
     return draw_from_shortlist(
         shortlist(edited(logits, allowed, true), static_cast<size_t>(params_.top_k), all));
@@ -349,19 +354,24 @@ double Sampler::uniform(RandomState& s) {
   return static_cast<double>(result >> 11) * 0x1p-53;
 }
 
-void Sampler::accept(int32_t token) {
+void Sampler::read(int32_t token) {
   const size_t known = scratch_->candidates.size();
   CHECK(token >= 0 && static_cast<size_t>(token) < known, "token {} of {}", token, known);
-  if (!params_.penalises()) return;
-  ++counts_[token];
+  if (recent_.empty()) return;
+  ++recent_[token];
   if (params_.penalty_window < 0) return;
-  if (recent_.size() < static_cast<size_t>(params_.penalty_window)) {
-    recent_.push_back(token);
+  if (window_.size() < static_cast<size_t>(params_.penalty_window)) {
+    window_.push_back(token);
     return;
   }
-  --counts_[recent_[next_]];
-  recent_[next_] = token;
-  next_ = (next_ + 1) % recent_.size();
+  --recent_[window_[next_]];
+  window_[next_] = token;
+  next_ = (next_ + 1) % window_.size();
+}
+
+void Sampler::accept(int32_t token) {
+  read(token);
+  if (!drawn_.empty()) ++drawn_[token];
 }
 
 }  // namespace sluice::engine

@@ -15,23 +15,26 @@
 namespace sluice::engine {
 
 struct SamplingParams {
-  float temperature = 0.8f;     ///< 0: greedy
-  int32_t top_k = 40;           ///< 0: off
-  float top_p = 0.95f;          ///< 1: off
-  float min_p = 0.01f;          ///< 0: off; more makes reasoning models poorer
-  float repeat_penalty = 1.0f;  ///< 1: off; divides positive logits of seen tokens, multiplies negative ones
-  float presence_penalty = 0.0f;   ///< 0: off; subtracted once from seen tokens
-  float frequency_penalty = 0.0f;  ///< 0: off; subtracted per occurrence
-  int32_t penalty_window = 64;     ///< how many last tokens count as seen; -1: all
+  float temperature = 0.8f;  ///< 0: greedy
+  int32_t top_k = 40;        ///< 0: off
+  float top_p = 0.95f;       ///< 1: off
+  float min_p = 0.01f;       ///< 0: off; more makes reasoning models poorer
+  /// 1: off; divides positive logits of tokens among the last penalty_window, multiplies negative ones. As
+  /// llama.cpp has it: the prompt's count.
+  float repeat_penalty = 1.0f;
+  int32_t penalty_window = 64;  ///< -1: all
+  // As OpenAI has them: of all tokens that were drawn, and of these alone.
+  float presence_penalty = 0.0f;   ///< 0: off; subtracted once from tokens that were drawn
+  float frequency_penalty = 0.0f;  ///< 0: off; subtracted for each time
   uint64_t seed = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;  ///< added to these tokens' logits before all else
 
   /// The longest penalty_window that is not "all".
   static constexpr int32_t kLongestWindow = 1 << 20;
 
-  bool penalises() const {
-    return (repeat_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0) && penalty_window != 0;
-  }
+  bool penalises_recent() const { return repeat_penalty != 1 && penalty_window != 0; }
+  bool penalises_drawn() const { return presence_penalty != 0 || frequency_penalty != 0; }
+  bool penalises() const { return penalises_recent() || penalises_drawn(); }
   /// Throws Error that names the parameters that are out of range (NaN included).
   void validate() const;
 };
@@ -42,7 +45,8 @@ using Candidate = program::Likely;
 /// to sort them, the likeliest first with ties to the lower id; at least one of them is above minus infinity.
 struct SamplingRow {
   const SamplingParams& params;
-  std::span<const int32_t> counts;  ///< how often each token was seen, by id
+  std::span<const int32_t> recent;  ///< how often each token is in the window, by id; empty: not counted
+  std::span<const int32_t> drawn;   ///< how often each was drawn
   std::span<Candidate> candidates;  ///< what is left; never empty
 };
 
@@ -85,7 +89,9 @@ class Sampler {
   program::Draw draw_after(int tokens) const;
   /// The same token from those (program/step.h: RowResult::top).
   int32_t sample(std::span<const Candidate> likeliest);
-  /// Tells the penalties of a token: sampled or of the prompt.
+  /// Tells the penalties of a token of the prompt.
+  void read(int32_t token);
+  /// And of one that was drawn.
   void accept(int32_t token);
 
  private:
@@ -102,8 +108,9 @@ class Sampler {
   SamplingParams params_;
   std::unique_ptr<SamplerScratch> own_scratch_;
   SamplerScratch* scratch_;
-  std::vector<int32_t> recent_;  ///< ring of the last tokens; unused when all tokens count
-  std::vector<int32_t> counts_;  ///< occurrences in the window, by token
+  std::vector<int32_t> window_;  ///< ring of the last tokens; unused when all tokens count
+  std::vector<int32_t> recent_;  ///< occurrences in the window, by token; empty: nobody asks
+  std::vector<int32_t> drawn_;   ///< among the tokens that were drawn; the same
   size_t next_ = 0;
   RandomState random_state_;
 };

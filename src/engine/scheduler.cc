@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/check.h"
 
@@ -31,6 +32,15 @@ double pace_seconds(const SchedulerOptions& options) {
   return options.max_itl_seconds * (options.aside_rows > 0 ? kAsideShare : 1.0);
 }
 
+/// The tokens whose rows a sequence may take over where they are cached, and one more: that is computed in
+/// any case, and so is what is scored.
+std::span<const int32_t> reusable(const Sequence& sequence) {
+  const std::span<const int32_t> tokens = sequence.tokens;
+  if (!sequence.use_cache) return tokens.last(1);
+  if (sequence.scored_from >= std::ssize(tokens)) return tokens;
+  return tokens.first(static_cast<size_t>(sequence.scored_from) + 1);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
@@ -38,6 +48,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   CHECK(options.max_sequences > 0 && options.max_rows >= options.max_sequences, "{} rows", options.max_rows);
   CHECK(options.aside_rows == 0 || options.aside_rows >= options.max_sequences, "{} rows aside",
         options.aside_rows);
+  if (options_.outputs == 0) options_.outputs = options_.max_rows;
+  CHECK(options_.outputs >= options_.max_sequences, "{} outputs", options_.outputs);
   CHECK(options.pages >= KvPool::pages_for(options.context), "{} pages", options.pages);
   for (int32_t place = options.max_sequences; place-- > 0;) places_.push_back(place);
   running_.reserve(places_.size());
@@ -102,7 +114,7 @@ std::span<const Chunk> Scheduler::plan_aside() {
   admit_waiting();
   plan_answers(aside_);
   const int64_t short_prompt = kShortPrompt * options_.aside_rows;
-  std::erase_if(readers_, [short_prompt](const Sequence* s) { return s->uncomputed() > short_prompt; });
+  std::erase_if(readers_, [=](const Sequence* s) { return !s->scored() && s->uncomputed() > short_prompt; });
   plan_drafts(aside_, options_.aside_rows);
   plan_prompts(aside_, options_.aside_rows - aside_.answer_rows);
   return aside_.chunks;
@@ -174,8 +186,7 @@ bool Scheduler::admit_next() {
 }
 
 bool Scheduler::admit(Sequence& sequence) {
-  // What is cached for it, or only what must be computed in any case.
-  const auto known = std::span(sequence.tokens).last(sequence.use_cache ? sequence.tokens.size() : 1);
+  const std::span<const int32_t> known = reusable(sequence);
   const auto rows = std::ssize(sequence.tokens);
   // A page more for each that runs, so that nobody is admitted only to be preempted again.
   if (cache_.offer(known, rows).pages + std::ssize(running_) > cache_.available()) return false;
@@ -192,8 +203,7 @@ bool Scheduler::admit(Sequence& sequence) {
 // Whether a running sequence will compute a page that this one needs, and that it would have to compute
 // itself if it were admitted now.
 bool Scheduler::waits_for_prefix(const Sequence& sequence) {
-  if (!sequence.use_cache) return false;
-  const std::span<const int32_t> tokens = sequence.tokens;
+  const std::span<const int32_t> tokens = reusable(sequence);
   int64_t cached = -1;
   for (const Sequence* other : running_) {
     if (other->uncomputed() <= 1) continue;
@@ -224,7 +234,8 @@ int64_t Scheduler::step_rows() const {
   return std::min(rows, options_.max_rows);
 }
 
-// Begins a plan with a row of everybody who writes, and finds who reads, the shortest prompts first.
+// Begins a plan with a row of everybody who writes, and finds who reads, the shortest prompts first, but for
+// those that are scored, which have few rows a step however long they are.
 void Scheduler::plan_answers(Plan& plan) {
   plan.chunks.clear();
   plan.answer_rows = plan.prompt_rows = 0;
@@ -241,7 +252,8 @@ void Scheduler::plan_answers(Plan& plan) {
     plan.chunks.push_back({sequence, sequence->pages.rows, 1});
     ++plan.answer_rows;
   }
-  std::ranges::sort(readers_, {}, [](const Sequence* s) { return std::pair(s->uncomputed(), s->id); });
+  std::ranges::sort(readers_, {},
+                    [](const Sequence* s) { return std::tuple(!s->scored(), s->uncomputed(), s->id); });
 }
 
 // Adds rows for drafts, where the step has no prompts and there are pages.
@@ -263,17 +275,20 @@ void Scheduler::plan_drafts(Plan& plan, int64_t most_rows) {
 
 // Whether the next step is a long one: its prompts have more rows than a step aside has room for. Then they
 // are all that stays in the plan, and in readers_: without the shortest, as many as go into a step aside
-// together.
+// together, and without those that are scored.
 bool Scheduler::plan_long_step() {
   if (options_.aside_rows == 0 || readers_.empty()) return false;
   int64_t rows = 0;
-  for (const Sequence* sequence : readers_) rows += sequence->uncomputed();
+  for (const Sequence* sequence : readers_) rows += sequence->scored() ? 0 : sequence->uncomputed();
   int64_t room = options_.aside_rows - plan_.answer_rows;
   if (plan_.answer_rows > 0) room = std::min(room, pace_.prompt_rows(plan_.answer_rows, readers_depth()));
   if (rows <= room) return false;
   size_t aside = 0;
-  for (; aside + 1 < readers_.size() && readers_[aside]->uncomputed() <= room; ++aside)
+  for (; aside + 1 < readers_.size(); ++aside) {
+    if (readers_[aside]->scored()) continue;
+    if (readers_[aside]->uncomputed() > room) break;
     room -= readers_[aside]->uncomputed();
+  }
   readers_.erase(readers_.begin(), readers_.begin() + static_cast<std::ptrdiff_t>(aside));
   plan_.chunks.clear();
   plan_.answer_rows = 0;
@@ -289,14 +304,22 @@ double Scheduler::readers_depth() const {
 }
 
 // Adds the readers' rows, `most` together, in equal shares; what a short prompt does not need goes to the
-// longer ones.
+// longer ones. So are the outputs shared among those that are scored; every reader has one in any case, for
+// its last row.
 void Scheduler::plan_prompts(Plan& plan, int64_t most) {
   auto left = std::ssize(readers_);
   plan.prompt_depth = readers_depth();
   if (plan.answer_rows > 0) most = std::min(most, pace_.prompt_rows(plan.answer_rows, plan.prompt_depth));
   int64_t room = std::min(options_.max_rows - plan.answer_rows, std::max(left, most));
+  int64_t outputs = options_.outputs - plan.answer_rows - left;
+  auto scored = std::ranges::count_if(readers_, [](const Sequence* s) { return s->scored(); });
   for (Sequence* sequence : readers_) {
-    const int64_t rows = std::min(sequence->uncomputed(), room / left--);
+    int64_t rows = std::min(sequence->uncomputed(), room / left--);
+    if (sequence->scored()) {
+      const int64_t unscored = std::max(sequence->scored_from - sequence->pages.rows, int64_t{0});
+      rows = std::min(rows, unscored + 1 + outputs / scored--);
+      outputs -= std::max(rows - unscored - 1, int64_t{0});
+    }
     plan.chunks.push_back({sequence, sequence->pages.rows, rows});
     room -= rows;
     plan.prompt_rows += rows;

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <list>
 #include <span>
 #include <string>
@@ -38,6 +39,8 @@ struct SchedulerOptions {
   /// A long step takes so long at most, as the one before it went, but 512 rows in any case; 0: no limit.
   double long_step_seconds = 0;
   int64_t draft_rows = 0;  ///< a step at most that has drafts, answers' own rows among them
+  /// Rows a step at most whose logits are wanted, and at least max_sequences and draft_rows; 0: max_rows.
+  int64_t outputs = 0;
 };
 
 /// A sequence of tokens, waiting or running. It is its owner's, and stays where it is from add() to remove();
@@ -53,15 +56,21 @@ struct Sequence {
   int32_t place = -1;   ///< in the batch; -1: waiting
   SequencePages pages;  ///< while it runs
   bool in_long_step = false;
+  /// Its owner's: of its prompt's rows from this position on the logits are wanted, so that they are
+  /// computed, as many a step as there may be; none: kNoScores.
+  int64_t scored_from = kNoScores;
+  static constexpr int64_t kNoScores = std::numeric_limits<int64_t>::max();
   /// Its owner's: so many tokens may follow the last one of a sequence that writes, and the next plan, or the
   /// next one aside, may have rows for them.
   int64_t drafted = 0;
 
   int64_t uncomputed() const { return std::ssize(tokens) - pages.rows; }
+  bool scored() const { return scored_from != kNoScores; }
+  bool scored(int64_t position) const { return position >= scored_from && position + 1 < prompt_tokens; }
 };
 
 /// Consecutive rows of one sequence in a step. The last one's logits are wanted if it is the sequence's last,
-/// and so are those of drafted tokens, whose rows come behind it.
+/// and so are those of drafted tokens, whose rows come behind it, and of rows that are scored.
 struct Chunk {
   Sequence* sequence;
   int64_t first;  ///< position

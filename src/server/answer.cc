@@ -1,5 +1,6 @@
 #include "server/answer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -21,7 +22,10 @@ Json one_token(const Service& service, const engine::TokenLogprob& token) {
   const std::string_view bytes = service.tokenizer.bytes(token.token, true);
   Json list = Json::array();
   for (const char byte : bytes) list.push_back(static_cast<uint8_t>(byte));
-  return {{"token", as_text(bytes)}, {"logprob", token.logprob}, {"bytes", std::move(list)}};
+  // JSON knows no infinity; OpenAI writes this for what is as good as impossible.
+  constexpr float kLeast = -9999;
+  return {
+      {"token", as_text(bytes)}, {"logprob", std::max(token.logprob, kLeast)}, {"bytes", std::move(list)}};
 }
 
 }  // namespace

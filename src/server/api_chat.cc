@@ -40,17 +40,15 @@ class ChatSink : public Sink {
              std::span<const TokenInfo> tokens) override {
     if (!stream_) return;
     std::string out;
-    Json delta = Json::object();
-    const auto flush = [&] {
-      if (delta.empty() && tokens.empty()) return;
-      out += event(chunk(generation, choice, std::move(delta), nullptr, tokens));
-      delta = Json::object();
-      tokens = {};  // stand with the first chunk that their text brought
-    };
     for (const text::OutputEvent& event : events) {
       using Kind = text::OutputEvent::Kind;
+      Json delta = Json::object();
+      std::span<const TokenInfo> of_content;
       if (event.kind == Kind::Reasoning) delta["reasoning_content"] = event.text;
-      if (event.kind == Kind::Content) delta["content"] = event.text;
+      if (event.kind == Kind::Content) {
+        delta["content"] = event.text;
+        of_content = std::exchange(tokens, {});  // all stand with the first of it
+      }
       if (event.kind == Kind::Call) {
         const size_t number = calls_[choice]++;
         Json call = call_json(generation.call_id(event.text, number, "call_"), event.text, "");
@@ -59,9 +57,9 @@ class ChatSink : public Sink {
       }
       if (event.kind == Kind::Arguments)
         delta["tool_calls"] = {{{"index", calls_[choice] - 1}, {"function", {{"arguments", event.text}}}}};
-      flush();
+      if (!delta.empty())
+        out += server::event(chunk(generation, choice, std::move(delta), nullptr, of_content));
     }
-    flush();
     if (!out.empty()) exchange_->write(std::move(out));
   }
 

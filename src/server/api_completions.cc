@@ -1,9 +1,15 @@
 // POST /v1/completions: OpenAI's completions of plain text, or of tokens. Names of control tokens in a text
-// are tokens here, for clients that write a model's prompt format themselves.
+// are tokens here, for clients that write a model's prompt format themselves. A prompt is echoed with its
+// tokens' log-probabilities, if these are asked for: so evaluation harnesses score texts.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 #include "server/answer.h"
 #include "server/body.h"
 #include "server/chat_request.h"
 #include "server/endpoints.h"
+#include "text/stream.h"
 
 namespace sluice::server {
 
@@ -11,11 +17,28 @@ namespace {
 
 constexpr int64_t kMostChoices = 64;
 constexpr int64_t kDefaultTokens = 16;  ///< as the API has it
+/// Log-probabilities of all prompts of a request.
+constexpr int64_t kMostScores = 1 << 19;
+
+/// A prompt as it is echoed.
+struct Echo {
+  std::string text;
+  size_t cut = 0;  ///< bytes that its first token would write and the text does not begin with
+};
 
 struct CompletionOptions {
   bool stream = false, include_usage = false, echo = false;
-  std::vector<std::string> prompts;  ///< to echo, by choice
+  std::vector<std::optional<Echo>> prompts;  ///< to echo, by choice; none once it has been
 };
+
+Echo echo_of(const text::Tokenizer& tokenizer, std::span<const int32_t> prompt) {
+  const std::string bytes = tokenizer.decode(prompt, false);
+  size_t all = 0;
+  for (const int32_t token : prompt) all += tokenizer.bytes(token, false).size();
+  text::Utf8Stream utf8;
+  std::string text = utf8.push(bytes);
+  return {text += utf8.finish(), all - bytes.size()};
+}
 
 std::vector<int32_t> read_tokens(const Json& list, const std::string& path, int32_t vocabulary) {
   std::vector<int32_t> tokens;
@@ -68,7 +91,7 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
   if (fields.integer("best_of", 1, kMostChoices).value_or(choices) != choices)
     bad_field("best_of", "is not supported unless it equals n");
   options.echo = fields.boolean("echo").value_or(false);
-  if (options.echo && request.top_logprobs >= 0) bad_field("echo", "cannot stand beside logprobs here");
+  request.prompt_logprobs = options.echo && request.top_logprobs >= 0;
   if (!fields.string("suffix").value_or("").empty()) bad_field("suffix", "is not supported");
   options.stream = fields.boolean("stream").value_or(false);
   if (const Json* stream = fields.object("stream_options")) {
@@ -101,32 +124,86 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
   if (static_cast<int64_t>(prompts.size()) * choices > kMostChoices)
     bad_field("n", "more than {} answers together", kMostChoices);
   GenerationPlan plan;
+  plan.all_tokens = request.prompt_logprobs;
+  for (const auto& prompt : prompts) plan.prompt_tokens += static_cast<int64_t>(prompt.size());
+  if (request.prompt_logprobs && plan.prompt_tokens * choices * (2 + request.top_logprobs) > kMostScores)
+    bad_field("logprobs",
+              "{} for each of {} tokens that are echoed are too many; {} log-probabilities at most",
+              request.top_logprobs + 2, plan.prompt_tokens * choices, kMostScores);
   for (const auto& prompt : prompts) {
-    plan.prompt_tokens += static_cast<int64_t>(prompt.size());
     for (int64_t i = 0; i < choices; ++i) {
       plan.requests.push_back(request);
       plan.requests.back().prompt = prompt;
       plan.requests.back().sampling.seed += static_cast<uint64_t>(i);
       if (constraint) plan.requests.back().constraint = constraint->clone();
-      options.prompts.push_back(options.echo ? service.tokenizer.decode(prompt, false) : "");
+      options.prompts.push_back(options.echo ? std::optional(echo_of(service.tokenizer, prompt))
+                                             : std::nullopt);
     }
   }
   return plan;
 }
 
+/// Tokens as the API lists them: by field, each with the place of its text in the choice's, in characters.
+class TokenList {
+ public:
+  /// Adds tokens of a prompt, or of what follows it.
+  void add(const Service& service, std::span<const TokenInfo> tokens, size_t cut = 0) {
+    for (const TokenInfo& token : tokens) {
+      std::string_view bytes = service.tokenizer.bytes(token.token, false);
+      const size_t passed = std::min(std::exchange(cut, cut - std::min(cut, bytes.size())), bytes.size());
+      offsets_.push_back(offset_);
+      count(utf8_.push(bytes.substr(passed)));
+      if (token.logprobs.empty()) {  // nothing stands before it that would foretell it
+        names_.push_back(token_json(service, {token.token, {{token.token, 0}}})["token"]);
+        values_.push_back(nullptr);
+        tops_.push_back(nullptr);
+        continue;
+      }
+      const Json entry = token_json(service, token);
+      Json top = Json::object();
+      for (const Json& other : entry["top_logprobs"])  // of several tokens with one name the likeliest
+        if (!top.contains(other["token"])) top[other["token"]] = other["logprob"];
+      if (!top.contains(entry["token"])) top[entry["token"]] = entry["logprob"];
+      names_.push_back(entry["token"]);
+      values_.push_back(entry["logprob"]);
+      tops_.push_back(std::move(top));
+    }
+  }
+  /// A text ends here, and another one begins.
+  void end_text() { count(utf8_.finish()); }
+  /// What was added since the last time; null: nothing.
+  Json take() {
+    if (names_.empty()) return nullptr;
+    Json list = {{"tokens", std::exchange(names_, Json::array())},
+                 {"token_logprobs", std::exchange(values_, Json::array())},
+                 {"top_logprobs", std::exchange(tops_, Json::array())},
+                 {"text_offset", std::exchange(offsets_, Json::array())}};
+    return list;
+  }
+
+ private:
+  void count(std::string_view text) {
+    for (const char byte : text) offset_ += (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
+  }
+  Json names_ = Json::array(), values_ = Json::array(), tops_ = Json::array(), offsets_ = Json::array();
+  text::Utf8Stream utf8_;
+  size_t offset_ = 0;  ///< of the next token
+};
+
 class CompletionSink : public Sink {
  public:
   CompletionSink(const Call& call, CompletionOptions options)
-      : exchange_(call.exchange), options_(std::move(options)), offsets_(options_.prompts.size()) {}
+      : exchange_(call.exchange), options_(std::move(options)), lists_(options_.prompts.size()) {}
 
   void piece(const Generation& generation, size_t choice, const std::vector<text::OutputEvent>& events,
              std::span<const TokenInfo> tokens) override {
     if (!options_.stream) return;
-    std::string text = begin(choice);
+    std::string text = begin(generation, choice);
     for (const text::OutputEvent& event : events) text += event.text;
     if (text.empty() && tokens.empty()) return;
+    lists_[choice].add(generation.service(), tokens);
     Json one = {{"index", choice}, {"text", std::move(text)}};
-    one["logprobs"] = tokens.empty() ? Json() : logprobs_json(generation.service(), tokens, offsets_[choice]);
+    one["logprobs"] = lists_[choice].take();
     one["finish_reason"] = nullptr;
     exchange_->write(event(chunk(generation, std::move(one))));
   }
@@ -134,9 +211,10 @@ class CompletionSink : public Sink {
   void ended(const Generation& generation, size_t choice) override {
     if (!options_.stream) return;
     const Choice& ended = generation.choices()[choice];
+    std::string text = begin(generation, choice);
     Json last = chunk(generation, {{"index", choice},
-                                   {"text", begin(choice)},
-                                   {"logprobs", nullptr},
+                                   {"text", std::move(text)},
+                                   {"logprobs", lists_[choice].take()},
                                    {"finish_reason", finish_reason(ended)}});
     last["timings"] = timings_json(ended.result);
     exchange_->write(event(last));
@@ -161,7 +239,13 @@ class CompletionSink : public Sink {
 
  private:
   /// The prompt, where it is to be echoed and has not been.
-  std::string begin(size_t choice) { return std::exchange(options_.prompts[choice], ""); }
+  std::string begin(const Generation& generation, size_t choice) {
+    std::optional<Echo> prompt = std::exchange(options_.prompts[choice], std::nullopt);
+    if (!prompt) return {};
+    lists_[choice].add(generation.service(), generation.choices()[choice].prompt, prompt->cut);
+    lists_[choice].end_text();
+    return std::move(prompt->text);
+  }
 
   Json head(const Generation& generation) const {
     return {{"id", id_},
@@ -176,34 +260,15 @@ class CompletionSink : public Sink {
     return chunk;
   }
 
-  static Json logprobs_json(const Service& service, std::span<const TokenInfo> tokens, size_t& offset) {
-    Json names = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
-    for (const TokenInfo& token : tokens) {
-      const Json entry = token_json(service, token);
-      Json top = Json::object();
-      for (const Json& other : entry["top_logprobs"])
-        top[other["token"].get<std::string>()] = other["logprob"];
-      names.push_back(entry["token"]);
-      values.push_back(entry["logprob"]);
-      tops.push_back(std::move(top));
-      offsets.push_back(offset);
-      offset += entry["token"].get_ref<const std::string&>().size();
-    }
-    return {{"tokens", std::move(names)},
-            {"token_logprobs", std::move(values)},
-            {"top_logprobs", std::move(tops)},
-            {"text_offset", std::move(offsets)}};
-  }
-
   Json whole(const Generation& generation) {
     Json choices = Json::array();
     for (size_t i = 0; i < generation.choices().size(); ++i) {
       const Choice& choice = generation.choices()[i];
-      Json logprobs;
-      if (!choice.tokens.empty()) logprobs = logprobs_json(generation.service(), choice.tokens, offsets_[i]);
+      std::string text = begin(generation, i);
+      lists_[i].add(generation.service(), choice.tokens);
       choices.push_back({{"index", i},
-                         {"text", begin(i) + choice.output.content},
-                         {"logprobs", std::move(logprobs)},
+                         {"text", text += choice.output.content},
+                         {"logprobs", lists_[i].take()},
                          {"finish_reason", finish_reason(choice)}});
     }
     Json answer = head(generation);
@@ -215,7 +280,7 @@ class CompletionSink : public Sink {
 
   std::shared_ptr<Exchange> exchange_;
   CompletionOptions options_;
-  std::vector<size_t> offsets_;  ///< where each choice's next token begins
+  std::vector<TokenList> lists_;  ///< by choice
   std::string id_ = new_id("cmpl-");
   int64_t created_ = unix_now();
 };

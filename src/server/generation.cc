@@ -20,12 +20,27 @@ class Generation::Ear : public engine::Listener {
     Metrics& metrics = generation_->metrics_;
     (event.index == 0 ? metrics.time_to_first_token : metrics.inter_token).add_ns(event.time_ns - last_ns_);
     last_ns_ = event.time_ns;
-    generation_->hear({choice_, event.token, std::string(event.text),
-                       std::vector<engine::TokenLogprob>(event.logprobs.begin(), event.logprobs.end())});
+    generation_->hear({.choice = choice_,
+                       .token = event.token,
+                       .text = std::string(event.text),
+                       .logprobs = {event.logprobs.begin(), event.logprobs.end()}});
+  }
+  void on_prompt_token(engine::RequestId, int64_t, std::span<const engine::TokenLogprob> logprobs) override {
+    generation_->hear({.choice = choice_,
+                       .token = logprobs.front().token,
+                       .of = News::Of::Prompt,
+                       .logprobs = {logprobs.begin(), logprobs.end()}});
+  }
+  void on_end_token(const engine::TokenEvent& event) override {
+    if (!generation_->all_tokens_) return;
+    generation_->hear({.choice = choice_,
+                       .token = event.token,
+                       .of = News::Of::End,
+                       .logprobs = {event.logprobs.begin(), event.logprobs.end()}});
   }
   void on_end(engine::RequestId, std::string_view text, const engine::Result& result) override {
     generation_->metrics_.queue_time.add_ns(result.queue_ns);
-    generation_->hear({choice_, 0, std::string(text), {}, result});
+    generation_->hear({.choice = choice_, .text = std::string(text), .result = result});
   }
 
  private:
@@ -42,6 +57,7 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
       sink_(std::move(sink)),
       tools_(std::move(plan.tools)),
       one_call_(plan.one_call),
+      all_tokens_(plan.all_tokens),
       format_(plan.format),
       prompt_tokens_(plan.prompt_tokens),
       earlier_calls_(plan.earlier_calls),
@@ -53,11 +69,16 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
     if (plan.format) parser.emplace(*plan.format, tools_, plan.starts_in_thinking);
     if (parser && plan.goes_on) parser->go_on();
   }
-  for (engine::Request& request : plan.requests) {
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    engine::Request& request = plan.requests[i];
     keeps_tokens_ |= request.top_logprobs >= 0;
+    show_special_ |= request.show_special;
+    if (request.prompt_logprobs && !request.prompt.empty())
+      choices_[i].prompt.push_back({request.prompt.front(), {}});
     // A stop text is one of the content alone, which the engine cannot tell from reasoning and calls.
     if (plan.format != nullptr) stops_.push_back({text::StopStream(std::exchange(request.stops, {}))});
   }
+  if (keeps_tokens_) tokens_.resize(choices_.size());
 }
 
 std::shared_ptr<Generation> Generation::start(const Call& call, GenerationPlan plan,
@@ -130,16 +151,24 @@ void Generation::take(News& news) {
     if (news.result) end(news.choice, std::move(*news.result));
     return;
   }
-  std::vector<TokenInfo> tokens;
+  if (news.of == News::Of::Prompt) {
+    choice.prompt.push_back({news.token, std::move(news.logprobs)});
+    return;
+  }
   if (!news.result) {
     if (parsers_[news.choice] && parsers_[news.choice]->thinking()) ++choice.reasoning_tokens;
-    if (keeps_tokens_) tokens.push_back({news.token, std::move(news.logprobs)});
+    if (keeps_tokens_) {
+      const auto bytes = service_.tokenizer.bytes(news.token, show_special_);
+      tokens_[news.choice].drawn({news.token, std::move(news.logprobs)},
+                                 news.of == News::Of::End ? std::string_view() : bytes);
+    }
   }
   std::vector<text::OutputEvent> events;
   if (auto& parser = parsers_[news.choice]) {
     if (!news.text.empty()) events = parser->push(news.text);
   } else if (!news.text.empty()) {
-    events.push_back({text::OutputEvent::Kind::Content, std::move(news.text)});
+    const size_t end = choice.output.content.size() + news.text.size();
+    events.push_back({.kind = text::OutputEvent::Kind::Content, .text = std::move(news.text), .end = end});
   }
   if (one_call_ && !choice.cut) {
     const auto end = std::find_if(events.begin(), events.end(), [](const text::OutputEvent& event) {
@@ -152,14 +181,12 @@ void Generation::take(News& news) {
       service_.engine.cancel(ids_[news.choice]);
     }
   }
-  stop_content(news.choice, events, false);
-  deliver(news.choice, events, tokens);
+  show(news.choice, events, false);
   if (!news.result) return;
   if (auto& parser = parsers_[news.choice]; parser && !choice.cut) {
     events = parser->finish(news.result->finish == engine::Finish::EndToken);
     choice.output.incomplete = parser->incomplete();
-    stop_content(news.choice, events, true);
-    deliver(news.choice, events, {});
+    show(news.choice, events, true);
   }
   end(news.choice, std::move(*news.result));
 }
@@ -200,6 +227,27 @@ void Generation::stop_content(size_t choice, std::vector<text::OutputEvent>& eve
   }
   if (last || choices_[choice].cut) show_rest();
   events = std::move(shown);
+}
+
+// Shows what of the events is to be seen, with the tokens that wrote it. last: nothing more comes.
+void Generation::show(size_t choice, std::vector<text::OutputEvent>& events, bool last) {
+  if (!keeps_tokens_) {
+    stop_content(choice, events, last);
+    return deliver(choice, events, {});
+  }
+  const auto each_content = [&events](auto visit) {
+    for (const text::OutputEvent& event : events)
+      if (event.kind == text::OutputEvent::Kind::Content) visit(event);
+  };
+  ShownTokens& tokens = tokens_[choice];
+  each_content([&tokens](const text::OutputEvent& event) {
+    if (event.joined) tokens.inserted(1);
+    tokens.content(event.text.size() - (event.joined ? 1 : 0), event.end);
+  });
+  stop_content(choice, events, last);
+  size_t bytes = 0;
+  each_content([&bytes](const text::OutputEvent& event) { bytes += event.text.size(); });
+  deliver(choice, events, all_tokens_ ? tokens.all() : tokens.shown(bytes));
 }
 
 void Generation::deliver(size_t choice, const std::vector<text::OutputEvent>& events,

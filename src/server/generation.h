@@ -14,6 +14,7 @@
 #include "server/metrics.h"
 #include "server/request_log.h"
 #include "server/service.h"
+#include "server/shown_tokens.h"
 #include "server/workers.h"
 #include "text/output_parser.h"
 #include "text/stream.h"
@@ -42,17 +43,14 @@ struct GenerationPlan {
   bool goes_on = false;       ///< the prompt ends inside an answer
   int64_t prompt_tokens = 0;  ///< of all different prompts
   int64_t earlier_calls = 0;  ///< in the conversation
-};
-
-struct TokenInfo {
-  int32_t token;
-  std::vector<engine::TokenLogprob> logprobs;  ///< its own first
+  bool all_tokens = false;    ///< Choice::tokens are all that were drawn, the end token too
 };
 
 /// What a choice has written so far.
 struct Choice {
   text::ParsedOutput output;
-  std::vector<TokenInfo> tokens;  ///< where log-probabilities were asked for
+  std::vector<TokenInfo> tokens;  ///< of the content, where log-probabilities were asked for
+  std::vector<TokenInfo> prompt;  ///< the prompt's, where these were; the first has none
   int64_t reasoning_tokens = 0;
   engine::Result result;  ///< once it has ended
   bool ended = false;
@@ -101,6 +99,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     size_t choice;
     int32_t token = 0;
     std::string text = {};
+    enum class Of : uint8_t { Answer, Prompt, End } of = Of::Answer;  ///< what the token is of
     std::vector<engine::TokenLogprob> logprobs = {};
     std::optional<engine::Result> result = {};
   };
@@ -111,6 +110,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void hear(News news);
   void drain();
   void take(News& news);
+  void show(size_t choice, std::vector<text::OutputEvent>& events, bool last);
   void stop_content(size_t choice, std::vector<text::OutputEvent>& events, bool last);
   void deliver(size_t choice, const std::vector<text::OutputEvent>& events,
                std::span<const TokenInfo> tokens);
@@ -123,7 +123,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::shared_ptr<SerialQueue> queue_;
   std::unique_ptr<Sink> sink_;
   Json tools_;
-  bool one_call_, keeps_tokens_ = false;
+  bool one_call_, keeps_tokens_ = false, all_tokens_, show_special_ = false;
   const text::OutputFormat* format_;
   int64_t prompt_tokens_ = 0, earlier_calls_ = 0, started_ns_;
   std::vector<Choice> choices_;
@@ -134,6 +134,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::string spaces = {};  ///< held back
   };
   std::vector<ContentStops> stops_;  ///< by choice; none where answers are plain text
+  std::vector<ShownTokens> tokens_;  ///< by choice; none where nobody asks for log-probabilities
   size_t running_;
 
   std::mutex mutex_;  // over what follows

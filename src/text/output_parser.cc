@@ -16,19 +16,26 @@ namespace {
 // One channel's text: parts trimmed, empty ones dropped, the rest joined by newlines.
 class Channel {
  public:
+  struct Piece {
+    std::string text;
+    size_t left = 0;      ///< bytes at the end of what was added that are held back
+    bool joined = false;  ///< a newline joins it to the part before
+  };
   // Adds text to the present part and returns what it lets out.
-  std::string add(std::string_view text) {
+  Piece add(std::string_view text) {
     const size_t first = part_empty_ ? text.find_first_not_of(kSpace) : 0;
     const size_t last = text.find_last_not_of(kSpace);
-    std::string out;
+    Piece out;
     if (last == std::string_view::npos) {
       if (!part_empty_) space_ += text;
       return out;
     }
-    if (part_empty_ && !empty_) out += '\n';
-    out += std::exchange(space_, {});
-    out += text.substr(first, last + 1 - first);
+    out.joined = part_empty_ && !empty_;
+    if (out.joined) out.text += '\n';
+    out.text += std::exchange(space_, {});
+    out.text += text.substr(first, last + 1 - first);
     space_ = text.substr(last + 1);
+    out.left = space_.size();
     empty_ = part_empty_ = false;
     return out;
   }
@@ -86,15 +93,15 @@ struct OutputParser::Impl {
   std::vector<OutputEvent> take_events() { return std::exchange(events, {}); }
 };
 
+// Takes the text that stands at `at`.
 void OutputParser::Impl::put(std::string_view piece) {
-  std::string out = channel().add(piece);
-  if (out.empty()) return;
+  Channel::Piece out = channel().add(piece);
+  if (out.text.empty()) return;
   const auto kind = thinking ? OutputEvent::Kind::Reasoning : OutputEvent::Kind::Content;
-  if (!events.empty() && events.back().kind == kind) {
-    events.back().text += out;
-  } else {
-    events.push_back({.kind = kind, .text = std::move(out)});
-  }
+  if (out.joined || events.empty() || events.back().kind != kind)
+    events.push_back({.kind = kind, .joined = out.joined});
+  events.back().text += out.text;
+  events.back().end = at + piece.size() - out.left;
 }
 
 // Says what is known of the call.

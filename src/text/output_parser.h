@@ -35,6 +35,9 @@ struct OutputEvent {
   Kind kind;
   std::string text =
       {};  ///< of Reasoning, Content and Arguments: goes on from the last one; of Call: its name
+  /// Of Reasoning and Content: where it ends in all that the model wrote, in bytes.
+  size_t end = 0;
+  bool joined = false;  ///< it begins with a newline that the model did not write: between two parts
 };
 
 /// Reads one answer. White space at the ends of reasoning and content is dropped; where a call stood between

@@ -16,10 +16,13 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
 #include "base/clock.h"
 #include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
+#include "engine/perplexity.h"
+#include "engine/scorer.h"
 #include "model/model.h"
 #include "support/ahead_executable.h"
 #include "support/recorder.h"
@@ -329,6 +332,69 @@ TEST_P(EngineModel, DraftsChangeNothing) {
   Served ahead(GetParam(), kTales, options, false);
   run_ahead(ahead, false);
   expect_same_together(ahead, all, alone);
+}
+
+/// What a text's rows say of the tokens behind them, from double sums over their logits.
+struct TextScores {
+  std::vector<double> logprobs;    ///< of the tokens from the second on
+  std::vector<int32_t> likeliest;  ///< in their places
+};
+
+TextScores scores_of(program::Executable& executable, const std::vector<int32_t>& tokens) {
+  TextScores scores;
+  Scorer(executable, 512, 64).run(tokens, 0, [&](int64_t position, std::span<const float> logits) {
+    const auto next = static_cast<size_t>(position) + 1;
+    if (next == tokens.size()) return;
+    scores.logprobs.push_back(logits[static_cast<size_t>(tokens[next])] - log_sum_exp(logits));
+    scores.likeliest.push_back(static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin()));
+  });
+  return scores;
+}
+
+// Log-probabilities of prompts are those of their texts read at once, however few rows a step may give,
+// beside others, with what is cached and after giving way; and of a text that nothing follows, too.
+TEST_P(EngineModel, PromptsAreScoredLikeTheirTexts) {
+  EngineOptions options{.context = 512, .max_sequences = 4, .max_rows = 64, .pages = 10, .scored_rows = 23};
+  Served served(GetParam(), kTales, options, true);
+  const program::CompileOptions compile{.max_rows = 64, .max_outputs = 64, .cache_pages = 8};
+  const auto whole = served.backend->compile(served.model.program, served.model.weights, compile);
+  const auto judge = backend::make_ref_backend();
+  const auto reference = judge->compile(served.model.program, served.model.weights, compile);
+  auto all = requests(served.tokenizer, 150);
+  std::vector<TextScores> expected;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].top_logprobs = static_cast<int32_t>(i % 3);
+    all[i].prompt_logprobs = i != 4;
+    all[i].max_tokens = i % 2 == 0 ? 150 : 0;
+    all[i].ignore_end = true;
+    all[i].stops.clear();
+    expected.push_back(scores_of(*whole, all[i].prompt));
+  }
+  EXPECT_EQ(scores_of(*reference, all[0].prompt).likeliest, expected[0].likeliest);
+  Engine engine(*served.executable, served.tokenizer, served.options);
+  int32_t preemptions = 0;
+  for (int round = 0; round < 2; ++round) {  // the second one could take all of it from the cache
+    std::vector<std::shared_ptr<Recorder>> listeners;
+    for (const Request& request : all)
+      engine.submit(request, listeners.emplace_back(std::make_shared<Recorder>()));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Result& result = listeners[i]->wait();
+      preemptions += result.preemptions;
+      EXPECT_EQ(result.finish, Finish::Length);
+      EXPECT_EQ(result.generated_tokens, all[i].max_tokens);
+      const auto& prompt = listeners[i]->prompt;
+      ASSERT_EQ(prompt.size(), all[i].prompt_logprobs ? all[i].prompt.size() - 1 : 0u) << i;
+      for (size_t at = 0; at < prompt.size(); ++at) {
+        ASSERT_EQ(prompt[at].size(), 1u + i % 3);
+        EXPECT_EQ(prompt[at][0].token, all[i].prompt[at + 1]);
+        EXPECT_NEAR(prompt[at][0].logprob, expected[i].logprobs[at], 2e-5) << i << ", " << at;
+        if (i % 3 > 0) {
+          EXPECT_EQ(prompt[at][1].token, expected[i].likeliest[at]) << i << ", " << at;
+        }
+      }
+    }
+  }
+  EXPECT_GT(preemptions, 0) << "the pool is too large to show it";
 }
 
 TEST_P(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {

@@ -194,6 +194,7 @@ TEST(Engine, RefusesWhatMakesNoSense) {
   refused({.prompt = {'x'}, .sampling = {.logit_bias = {{257, 1.0f}}}});
   refused({.prompt = {'x'}, .sampling = {.logit_bias = {{1, NAN}}}});
   refused({.prompt = {'x'}, .top_logprobs = 21});
+  refused({.prompt = {'x'}, .prompt_logprobs = true});
   try {
     running.submit(letters(1024, 1));
     FAIL();
@@ -203,6 +204,24 @@ TEST(Engine, RefusesWhatMakesNoSense) {
   }
   EXPECT_EQ(running.submit(letters(1023, -1)).second->wait().finish, Finish::ContextFull);
   EXPECT_EQ(running.submit(letters(3, 0)).second->wait().finish, Finish::Length);
+  EXPECT_EQ(running.submit(letters(1024, 0)).second->wait().finish, Finish::Length);
+}
+
+TEST(Engine, ScoresAPromptThatFillsTheContext) {
+  EngineOptions options = kOptions;
+  options.scored_rows = 20;
+  On<Endless> running(options);
+  Request request = letters(1024, 0);
+  request.top_logprobs = 1, request.prompt_logprobs = true;
+  const auto listener = running.submit(request).second;
+  EXPECT_EQ(listener->wait().finish, Finish::Length);
+  EXPECT_EQ(listener->prompt.size(), 1023u);
+  EXPECT_EQ(listener->prompt.back()[1].token, 'a');
+  EXPECT_EQ(listener->result.generated_tokens, 0);
+  EXPECT_EQ(running.executable.rows, 1024);
+  request.prompt = {'x'};
+  EXPECT_EQ(running.submit(request).second->wait().finish, Finish::Length);
+  EXPECT_EQ(running.executable.rows, 1024) << "there is nothing to score";
 }
 
 TEST(Engine, CancelsWhoRunsAndWhoWaits) {

@@ -55,11 +55,11 @@ std::vector<int32_t> ranking(const std::vector<float>& logits) {
 
 /// Applies one step of the chain to a row and returns what is left, in its order.
 std::vector<Candidate> apply(const std::string& name, const SamplingParams& params,
-                             const std::vector<float>& logits, std::vector<int32_t> counts = {}) {
+                             const std::vector<float>& logits, const std::vector<int32_t>& recent = {},
+                             const std::vector<int32_t>& drawn = {}) {
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < logits.size(); ++i) candidates.push_back({logits[i], static_cast<int32_t>(i)});
-  counts.resize(logits.size());
-  SamplingRow row{params, counts, candidates};
+  SamplingRow row{params, recent, drawn, candidates};
   for (const SamplingStep& step : sampling_steps())
     if (step.name == name) step.apply(row);
   return {row.candidates.begin(), row.candidates.end()};
@@ -152,16 +152,15 @@ TEST(Sampler, PenaltiesFollowTheirFormula) {
   params.repeat_penalty = 1.3f;
   params.presence_penalty = 0.25f;
   params.frequency_penalty = 0.5f;
-  std::vector<int32_t> counts(200);
-  for (int32_t& count : counts) count = static_cast<int32_t>(random() % 4);
-  const auto left = apply("penalties", params, logits, counts);
+  std::vector<int32_t> recent(200), drawn(200);
+  for (int32_t& count : recent) count = static_cast<int32_t>(random() % 4);
+  for (int32_t& count : drawn) count = static_cast<int32_t>(random() % 4);
+  const auto left = apply("penalties", params, logits, recent, drawn);
   ASSERT_EQ(left.size(), logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     float expected = logits[i];
-    if (counts[i] > 0) {
-      expected = expected > 0 ? expected / 1.3f : expected * 1.3f;
-      expected -= 0.25f + 0.5f * static_cast<float>(counts[i]);
-    }
+    if (recent[i] > 0) expected = expected > 0 ? expected / 1.3f : expected * 1.3f;
+    if (drawn[i] > 0) expected -= 0.25f + 0.5f * static_cast<float>(drawn[i]);
     EXPECT_NEAR(left[i].logit, expected, 1e-5) << i;
   }
 }
@@ -169,18 +168,19 @@ TEST(Sampler, PenaltiesFollowTheirFormula) {
 /// The token that greedy sampling chooses under a penalty that rules out whatever was seen.
 int32_t unseen(Sampler& sampler, size_t count) {
   std::vector<float> logits(count);
-  for (size_t i = 0; i < count; ++i) logits[i] = -static_cast<float>(i);
+  for (size_t i = 0; i < count; ++i) logits[i] = -1 - static_cast<float>(i);
   return sampler.sample(logits);
 }
 
-TEST(Sampler, PenaltiesSeeTheLastTokensOfTheWindow) {
+TEST(Sampler, RepeatPenaltySeesTheLastTokensOfTheWindow) {
   SamplingParams params = greedy();
-  params.presence_penalty = 100;
+  params.repeat_penalty = 100;
   params.penalty_window = 3;
   Sampler sampler(params, 10);
   EXPECT_EQ(unseen(sampler, 10), 0);
-  for (const int32_t token : {0, 1, 1}) sampler.accept(token);
-  EXPECT_EQ(unseen(sampler, 10), 2);
+  for (const int32_t token : {0, 1}) sampler.read(token);
+  sampler.accept(1);
+  EXPECT_EQ(unseen(sampler, 10), 2) << "tokens of a prompt count";
   sampler.accept(5);  // 1 1 5
   EXPECT_EQ(unseen(sampler, 10), 0);
   sampler.accept(0);  // 1 5 0
@@ -199,21 +199,33 @@ TEST(Sampler, PenaltiesSeeTheLastTokensOfTheWindow) {
   EXPECT_EQ(unseen(none, 10), 0);
 }
 
-TEST(Sampler, TheWindowCountsLikeAListOfTheLastTokens) {
-  SamplingParams params = greedy();
-  params.frequency_penalty = 1;
-  params.penalty_window = 7;
-  Sampler sampler(params, 5);
-  std::vector<int32_t> history;
-  std::mt19937 random(8);
-  for (int i = 0; i < 300; ++i) {
-    std::vector<float> logits(5), expected(5);
-    for (size_t t = 0; t < 5; ++t) expected[t] = logits[t] = 0.125f * static_cast<float>(random() % 16);
-    for (size_t h = history.size() > 7 ? history.size() - 7 : 0; h < history.size(); ++h)
-      expected[history[h]] -= 1;
-    const int32_t token = sampler.sample(logits);
-    ASSERT_EQ(token, ranking(expected)[0]);
-    sampler.accept(history.emplace_back(static_cast<int32_t>(random() % 5)));
+// What each penalty counts, from lists of all tokens: a repeated one's among the last seven, the prompt's
+// too; the others' all that were drawn, and no other.
+TEST(Sampler, PenaltiesCountLikeListsOfTheTokens) {
+  for (const float repeat : {1.0f, 1.5f}) {
+    for (const int32_t window : {7, 0, -1}) {
+      SamplingParams params = greedy();
+      params.repeat_penalty = repeat;
+      params.presence_penalty = 0.5f;
+      params.frequency_penalty = 0.015625f;
+      params.penalty_window = window;
+      Sampler sampler(params, 5);
+      std::vector<int32_t> all, drawn;
+      std::mt19937 random(8);
+      for (int i = 0; i < 20; ++i) sampler.read(all.emplace_back(static_cast<int32_t>(random() % 5)));
+      for (int i = 0; i < 300; ++i) {
+        std::vector<float> logits(5), expected(5);
+        for (size_t t = 0; t < 5; ++t)
+          expected[t] = logits[t] = 0.125f * static_cast<float>(random() % 16) - 1;
+        const size_t recent = window < 0 ? all.size() : static_cast<size_t>(window);
+        for (const int32_t t : std::set<int32_t>(all.end() - static_cast<int64_t>(recent), all.end()))
+          expected[t] = expected[t] > 0 ? expected[t] / repeat : expected[t] * repeat;
+        for (const int32_t t : std::set<int32_t>(drawn.begin(), drawn.end())) expected[t] -= 0.5f;
+        for (const int32_t t : drawn) expected[t] -= 0.015625f;
+        ASSERT_EQ(sampler.sample(logits), ranking(expected)[0]) << "token " << i;
+        sampler.accept(drawn.emplace_back(all.emplace_back(static_cast<int32_t>(random() % 5))));
+      }
+    }
   }
 }
 

@@ -20,10 +20,18 @@ using Tokens = std::vector<int32_t>;
 class Owner : public Scheduler {
  public:
   using Scheduler::Scheduler;
-  void add(RequestId id, Tokens prompt, const std::string& client, bool use_cache = true) {
+  void add(RequestId id, Tokens prompt, const std::string& client, bool use_cache = true,
+           int64_t scored_from = Sequence::kNoScores) {
     Sequence& own = sequences_[id];
     own.id = id, own.client = client, own.tokens = std::move(prompt), own.use_cache = use_cache;
+    own.scored_from = scored_from;
     Scheduler::add(own);
+  }
+  /// So many of its rows more are scored.
+  void score(RequestId id, int64_t rows) {
+    Sequence& own = sequences_.at(id);
+    own.scored_from += rows;
+    if (own.scored_from + 1 >= own.prompt_tokens) own.scored_from = Sequence::kNoScores;
   }
   void remove(RequestId id) {
     Scheduler::remove(sequences_.at(id));
@@ -90,10 +98,17 @@ class Device {
   const Drafts& drafts_;
 };
 
+/// Rows of a chunk that are scored.
+int64_t scores_of(const Chunk& chunk) {
+  int64_t scores = 0;
+  for (int64_t at = chunk.first; at < chunk.first + chunk.rows; ++at) scores += chunk.sequence->scored(at);
+  return scores;
+}
+
 /// What must hold of every plan, of one aside, too.
 void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64_t max_rows, bool aside,
-                int64_t draft_rows) {
-  int64_t rows = 0, drafts = 0;
+                int64_t draft_rows, int64_t max_outputs) {
+  int64_t rows = 0, drafts = 0, outputs = 0;
   std::set<RequestId> seen;
   for (const Chunk& chunk : chunks) {
     ASSERT_TRUE(seen.insert(chunk.sequence->id).second) << "one chunk a sequence";
@@ -103,8 +118,14 @@ void check_plan(const Scheduler& scheduler, std::span<const Chunk> chunks, int64
     ASSERT_TRUE(chunk.drafts == 0 || (chunk.rows == 1 && chunk.last() && (aside || !scheduler.long_step())));
     rows += chunk.rows + chunk.drafts;
     drafts += chunk.drafts;
+    outputs += chunk.last() + chunk.drafts + scores_of(chunk);
+    const Sequence& sequence = *chunk.sequence;
+    if (sequence.scored()) {
+      ASSERT_GE(sequence.scored_from, chunk.first) << "a row that is scored was taken from the cache";
+    }
   }
   ASSERT_LE(rows, max_rows);
+  ASSERT_LE(outputs, max_outputs);
   ASSERT_TRUE(drafts == 0 || rows <= draft_rows) << rows;
   for (const Sequence* sequence : scheduler.running()) {
     if (aside) {
@@ -123,11 +144,13 @@ struct Shape {
   int64_t max_rows, context_pages, pages;
   uint32_t arrivals_percent, cancels_percent;
   int64_t aside_rows = 0, draft_tokens = 0;
+  /// A quarter of the requests is scored then, and steps have so many outputs at most; 0: none is.
+  int64_t outputs = 0;
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.max_sequences << " sequences, " << shape.pages << " pages, " << shape.aside_rows << " aside, "
-       << shape.draft_tokens << " drafted";
+       << shape.draft_tokens << " drafted, " << shape.outputs << " outputs";
 }
 
 class SchedulerSimulation : public testing::TestWithParam<Shape> {};
@@ -141,7 +164,8 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
   };
   // Shallow steps have a quarter of the rows: fewer than there are sequences in some shapes, 0 (all) in one.
   Owner scheduler({context, shape.max_sequences, shape.max_rows, shape.pages, 0.1, shape.max_rows / 4,
-                   shape.aside_rows, 0, shape.draft_tokens + 1});
+                   shape.aside_rows, 0, shape.draft_tokens + 1, shape.outputs});
+  const int64_t max_outputs = shape.outputs > 0 ? shape.outputs : shape.max_rows;
   Drafts drafts;  // for the next step
   Device device(shape.pages, drafts);
 
@@ -150,6 +174,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
   std::vector<Tokens> known;           // prompts and answers that later prompts begin with
   RequestId last_id = 0;
   int64_t ended = 0, cancelled = 0, cached = 0, longest = 0, long_steps = 0, asides = 0, accepted = 0;
+  std::map<RequestId, int64_t> unscored;  // rows, by request; 0: all are scored
   const auto arrive = [&](int step) {
     Tokens prompt;
     if (!known.empty() && below(4) > 0) {
@@ -164,7 +189,10 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     const RequestId id = ++last_id;
     wants[id] = 1 + below(below(5) == 0 ? context : 20);
     arrived[id] = step;
-    scheduler.add(id, std::move(prompt), std::to_string(below(4)), below(10) > 0);
+    const bool scored = shape.outputs > 0 && prompt.size() > 1 && below(4) == 0;
+    if (scored) unscored[id] = std::ssize(prompt) - 1;
+    scheduler.add(id, std::move(prompt), std::to_string(below(4)), below(10) > 0,
+                  scored ? 0 : Sequence::kNoScores);
   };
   const auto end = [&](RequestId id, int step) {
     if (scheduler.sequence(id).in_long_step) scheduler.end_long_step();
@@ -172,7 +200,17 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     if (below(3) == 0) known[static_cast<size_t>(below(std::ssize(known)))] = scheduler.sequence(id).tokens;
     scheduler.remove(id);
     wants.erase(id);
+    unscored.erase(id);
     ++ended;
+  };
+  int64_t scores = 0;
+  const auto score = [&](std::span<const Chunk> chunks) {
+    for (const Chunk& chunk : chunks) {
+      const int64_t rows = scores_of(chunk);
+      const RequestId id = chunk.sequence->id;
+      if (rows > 0) scheduler.score(id, rows), unscored.at(id) -= rows, scores += rows;
+      ASSERT_TRUE(!chunk.last() || !unscored.contains(id) || unscored.at(id) == 0) << "request " << id;
+    }
   };
 
   const auto outputs = [](std::span<const Chunk> chunks) {
@@ -226,7 +264,7 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       draft();
       chunks = scheduler.plan();
       ASSERT_EQ(chunks.empty(), wants.empty());
-      check_plan(scheduler, chunks, shape.max_rows, false, shape.draft_tokens + 1);
+      check_plan(scheduler, chunks, shape.max_rows, false, shape.draft_tokens + 1, max_outputs);
       if (testing::Test::HasFatalFailure()) return;
       scheduler.check();
       for (const Sequence* one : scheduler.admitted()) cached += one->cached_tokens;
@@ -237,13 +275,15 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
     if (scheduler.long_step()) {
       draft();
       const auto aside = scheduler.plan_aside();
-      check_plan(scheduler, aside, shape.aside_rows, true, shape.draft_tokens + 1);
+      check_plan(scheduler, aside, shape.aside_rows, true, shape.draft_tokens + 1, max_outputs);
       if (testing::Test::HasFatalFailure()) return;
       for (const Sequence* one : scheduler.admitted()) cached += one->cached_tokens;
       device.run(aside);
       if (testing::Test::HasFatalFailure()) return;
       asides += !aside.empty();
       const auto draws = outputs(aside);
+      score(aside);
+      if (testing::Test::HasFatalFailure()) return;
       scheduler.computed_aside(seconds());
       scheduler.check();
       draw(draws, step);
@@ -252,12 +292,15 @@ TEST_P(SchedulerSimulation, LeaksNothingAndEndsEverything) {
       if (testing::Test::HasFatalFailure()) return;
     }
     const auto draws = outputs(chunks);
+    score(chunks);
+    if (testing::Test::HasFatalFailure()) return;
     scheduler.computed(seconds());
     scheduler.check();
     draw(draws, step);
   }
   EXPECT_EQ(long_steps > 0 && asides > 0, shape.aside_rows > 0);
   EXPECT_EQ(accepted > 100, shape.draft_tokens > 0) << accepted;
+  EXPECT_EQ(scores > 1000, shape.outputs > 0) << scores;
   EXPECT_EQ(ended, static_cast<int64_t>(last_id));
   EXPECT_EQ(scheduler.waiting(), 0);
   EXPECT_TRUE(scheduler.running().empty());
@@ -278,7 +321,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{8, 64, 64, 3, 500, 100, 2}, Shape{9, 4, 64, 4, 5, 40, 3, 4},
                     Shape{10, 8, 64, 5, 40, 60, 5, 16}, Shape{11, 16, 128, 20, 24, 50, 30, 64},
                     Shape{12, 1, 16, 3, 3, 30, 2, 0, 7}, Shape{13, 4, 16, 4, 4, 40, 3, 0, 3},
-                    Shape{14, 8, 64, 5, 9, 60, 5, 16, 7}, Shape{15, 16, 128, 20, 24, 50, 30, 64, 2}));
+                    Shape{14, 8, 64, 5, 9, 60, 5, 16, 7}, Shape{15, 16, 128, 20, 24, 50, 30, 64, 2},
+                    Shape{16, 1, 16, 3, 3, 30, 2, 0, 0, 1}, Shape{17, 4, 16, 4, 4, 40, 3, 0, 3, 4},
+                    Shape{18, 8, 64, 5, 9, 60, 5, 16, 0, 13}, Shape{19, 16, 128, 20, 24, 50, 30, 64, 2, 40}));
 
 // ------------------------------------------------------------------------------------------------------------
 
@@ -359,6 +404,54 @@ TEST(Scheduler, LongStepsHaveNoMoreRowsThanTheyHaveTimeFor) {
   EXPECT_EQ(steps(0.004, 5), (Rows{512, 1024, 1024, 1216, 1216, 1216, 1216, 1216, 360}));
   EXPECT_EQ(steps(0.02, 5).front(), 512);
   EXPECT_EQ(steps(0.02, 5).size(), 18u) << "512 rows in any case";
+}
+
+TEST(Scheduler, WhoIsScoredSharesTheOutputs) {
+  Owner scheduler({16384, 8, 512, 512, 1.0, 0, 64, 0, 0, 34});
+  using Rows = std::map<RequestId, int64_t>;
+  const auto rows = [](std::span<const Chunk> chunks) {
+    Rows of;
+    for (const Chunk& chunk : chunks) of[chunk.sequence->id] = chunk.rows;
+    return of;
+  };
+  scheduler.add(1, Tokens(20, 1), "");
+  scheduler.plan(), scheduler.computed(0.1);
+  scheduler.append(1, 1);
+  scheduler.add(2, Tokens(200, 2), "", true, 0);
+  scheduler.add(3, Tokens(200, 3), "", true, 0);
+  // Outputs of the answer, of the last rows of both, and 31 more.
+  EXPECT_EQ(rows(scheduler.plan()), (Rows{{1, 1}, {2, 16}, {3, 17}}));
+  EXPECT_FALSE(scheduler.long_step()) << "such a step is short";
+  // A long prompt beside them is read in a long step, and they go on aside of it.
+  scheduler.computed(0.1);
+  scheduler.append(1, 1);
+  for (const RequestId id : {2, 3}) scheduler.score(id, id == 2 ? 16 : 17);
+  scheduler.add(4, Tokens(1000, 4), "");
+  EXPECT_EQ(rows(scheduler.plan()), (Rows{{4, 512}}));
+  EXPECT_TRUE(scheduler.long_step());
+  EXPECT_EQ(rows(scheduler.plan_aside()), (Rows{{1, 1}, {2, 17}, {3, 16}}));
+  scheduler.computed_aside(0.1);
+  scheduler.computed(1);
+  scheduler.check();
+}
+
+TEST(Scheduler, WhatIsScoredIsComputedAlsoWhereItIsCached) {
+  Owner scheduler({512, 2, 512, 16, 0.1});
+  scheduler.add(1, Tokens(300, 1), "");
+  scheduler.plan(), scheduler.computed(1);
+  scheduler.remove(1);
+  scheduler.add(2, Tokens(300, 1), "", true, 0);
+  EXPECT_EQ(scheduler.plan().front().rows, 300);
+  scheduler.computed(1);
+  scheduler.remove(2);
+  scheduler.add(3, Tokens(300, 1), "", true, 130);  // as after it has given way
+  EXPECT_EQ(scheduler.plan().front().first, 128) << "whole pages";
+  EXPECT_EQ(scheduler.sequence(3).cached_tokens, 128);
+  scheduler.computed(1);
+  scheduler.remove(3);
+  scheduler.add(4, Tokens(300, 1), "");
+  EXPECT_EQ(scheduler.plan().back().rows, 1) << "and others find it";
+  scheduler.check();
 }
 
 TEST(Scheduler, WhoNeedsLittleGoesAsideOfALongStep) {

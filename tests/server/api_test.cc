@@ -110,6 +110,91 @@ TEST_F(Api, CompletionsOfTextAndTokens) {
   EXPECT_EQ(post("/v1/completions", {{"prompt", "x"}, {"suffix", "y"}}).json()["error"]["param"], "suffix");
 }
 
+TEST_F(Api, EchoesPromptsWithTheirLogprobs) {
+  // "ü" has two tokens here; offsets are of characters. The model foretells the prompt but for its dot.
+  say("\xC3\xBC!\xC3\xA9n");
+  json body = {{"prompt", "H\xC3\xBC."}, {"max_tokens", 9}, {"echo", true}, {"logprobs", 2}};
+  const json one = post("/v1/completions", body).json();
+  const json choice = one["choices"][0];
+  EXPECT_EQ(choice["text"], "H\xC3\xBC.\xC3\xA9n");
+  const json& listed = choice["logprobs"];
+  EXPECT_EQ(listed["text_offset"], json({0, 1, 1, 2, 3, 3, 4, 5})) << "the end token too";
+  ASSERT_EQ(listed["tokens"].size(), 8u);
+  EXPECT_EQ(listed["tokens"][0], "H");
+  EXPECT_EQ(listed["tokens"][3], ".");
+  EXPECT_EQ(listed["tokens"][6], "n");
+  EXPECT_EQ(listed["tokens"][7], "<|endoftext|>");
+  EXPECT_EQ(one["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(one["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(listed["token_logprobs"][0], nullptr);
+  EXPECT_EQ(listed["top_logprobs"][0], nullptr);
+  for (size_t i = 1; i < 8; ++i) {
+    const double own = listed["token_logprobs"][i].get<double>();
+    double most = -INFINITY;
+    for (const json& other : listed["top_logprobs"][i]) most = std::max(most, other.get<double>());
+    EXPECT_LE(own, most);
+    EXPECT_NEAR(own, i == 3 ? -50 : 0, 1e-3);
+    EXPECT_EQ(listed["top_logprobs"][i][listed["tokens"][i].get<std::string>()], own) << "its own is there";
+  }
+  // Whatever is cached, with nothing or one token written, several prompts at once, whole and streamed.
+  body["prompt"] = {"H\xC3\xBC.", "abc"};
+  for (const int written : {0, 1, 0}) {
+    body["max_tokens"] = written;
+    for (const bool stream : {false, true}) {
+      body["stream"] = stream;
+      say("..xx");
+      std::map<int, json> tokens;
+      std::map<int, std::string> texts;
+      const Reply reply = post("/v1/completions", body);
+      for (const json& part : stream ? chunks(reply) : std::vector<json>{reply.json()})
+        for (const json& of : part["choices"]) {
+          texts[of["index"]] += of["text"];
+          if (of["logprobs"].is_null()) continue;
+          EXPECT_EQ(of["logprobs"]["tokens"].size(), of["logprobs"]["token_logprobs"].size());
+          for (const json& token : of["logprobs"]["tokens"]) tokens[of["index"]].push_back(token);
+        }
+      const std::string rest = written == 0 ? "" : "x";
+      EXPECT_EQ(texts[0], "H\xC3\xBC." + rest);
+      EXPECT_EQ(texts[1], "abc" + rest);
+      EXPECT_EQ(tokens[0].size(), 4u + rest.size());
+      EXPECT_EQ(tokens[1], written == 0 ? json({"a", "b", "c"}) : json({"a", "b", "c", "x"}));
+    }
+  }
+  body = {{"prompt", {97}}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 0}};
+  EXPECT_EQ(post("/v1/completions", body).json()["choices"][0]["logprobs"]["token_logprobs"],
+            json({nullptr}));
+  body["prompt"] = "";
+  EXPECT_EQ(post("/v1/completions", body).status, 400);
+  body = {{"prompt", std::string(4000, 'x')}, {"n", 8}, {"echo", true}, {"logprobs", 20}};
+  EXPECT_EQ(post("/v1/completions", body).json()["error"]["param"], "logprobs") << "704,000 of them";
+}
+
+TEST_F(Api, LogprobsOfCompletionsAreOfTheText) {
+  say("one STOP two");
+  const json body = {{"prompt", "x"}, {"stop", "STOP"}, {"logprobs", 0}};
+  const json choice = post("/v1/completions", body).json()["choices"][0];
+  EXPECT_EQ(choice["text"], "one ");
+  EXPECT_EQ(choice["logprobs"]["tokens"], json({"o", "n", "e", " "}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json({0, 1, 2, 3}));
+  say("ab");
+  EXPECT_EQ(
+      post("/v1/completions", {{"prompt", "x"}, {"logprobs", 0}}).json()["choices"][0]["logprobs"]["tokens"],
+      json({"a", "b"}));
+}
+
+TEST_F(Api, PenaltiesCountWhatWasWritten) {
+  // The parrot's next byte leads by 50. A penalty of 60 on each earlier one lets the lowest id win where a
+  // byte comes again; the prompt's do not count.
+  say("abcab");
+  json body = {{"prompt", "abc"}, {"max_tokens", 5}, {"presence_penalty", 60}};
+  EXPECT_EQ(post("/v1/completions", body).json()["choices"][0]["text"], std::string("abc\0\1", 5));
+  say(std::string(80, 'a'));
+  body = {{"prompt", "a"}, {"max_tokens", 80}, {"frequency_penalty", 0.7}};
+  const std::string text = post("/v1/completions", body).json()["choices"][0]["text"];
+  EXPECT_EQ(text.substr(0, 72), std::string(72, 'a')) << "50 / 0.7 times it still leads, beyond any window";
+  EXPECT_NE(text[72], 'a');
+}
+
 TEST_F(Api, TextAndTokens) {
   const json tokens = post("/tokenize", {{"content", "Hi \xE6\xB0\xB4"}}).json();
   EXPECT_EQ(tokens["tokens"], json({72, 105, 32, 0xE6, 0xB0, 0xB4}));

@@ -19,7 +19,9 @@ class Recorder : public engine::Listener {
   /// What was heard; complete once wait() has returned.
   std::string text;
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;  ///< all of all tokens, in their order
+  std::vector<float> logprobs;                            ///< all of all tokens, in their order
+  std::vector<std::vector<engine::TokenLogprob>> prompt;  ///< of the prompt's tokens from the second on
+  int end_tokens = 0;
   std::vector<int64_t> times_ns;
   engine::Result result;
   int ends = 0;
@@ -33,6 +35,16 @@ class Recorder : public engine::Listener {
     times_ns.push_back(event.time_ns);
     for (const engine::TokenLogprob& entry : event.logprobs) logprobs.push_back(entry.logprob);
     if (also) also(event);
+  }
+  void on_prompt_token(engine::RequestId, int64_t index,
+                       std::span<const engine::TokenLogprob> entries) override {
+    EXPECT_TRUE(ends == 0 && tokens.empty());
+    prompt.emplace_back(entries.begin(), entries.end());
+    EXPECT_EQ(index, std::ssize(prompt));
+  }
+  void on_end_token(const engine::TokenEvent& event) override {
+    EXPECT_EQ(event.index, std::ssize(tokens));
+    ++end_tokens;
   }
   void on_end(engine::RequestId, std::string_view rest, const engine::Result& how) override {
     text += rest;
