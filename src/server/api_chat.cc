@@ -3,14 +3,17 @@
 #include "server/answer.h"
 #include "server/body.h"
 #include "server/chat_completions_request.h"
+#include "server/custom_input.h"
 #include "server/endpoints.h"
 
 namespace sluice::server {
 
 namespace {
 
-Json call_json(const std::string& id, const std::string& name, const std::string& arguments) {
-  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
+/// text: its arguments, or a custom tool's input.
+Json call_json(const std::string& id, bool custom, const std::string& name, const std::string& text) {
+  if (custom) return {{"id", id}, {"type", "custom"}, {"custom", {{"name", name}, {"input", text}}}};
+  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", text}}}};
 }
 
 Json logprobs_json(const Service& service, std::span<const TokenInfo> tokens) {
@@ -26,6 +29,7 @@ class ChatSink : public Sink {
         stream_(request.stream),
         logprobs_(request.engine.top_logprobs >= 0),
         options_(options),
+        origins_(request.origins),
         calls_(static_cast<size_t>(request.choices)) {}
 
   /// The first chunk of every choice: the role, and nothing else, as clients expect it.
@@ -49,14 +53,18 @@ class ChatSink : public Sink {
         delta["content"] = event.text;
         of_content = std::exchange(tokens, {});  // all stand with the first of it
       }
+      Calls& calls = calls_[choice];
       if (event.kind == Kind::Call) {
-        const size_t number = calls_[choice]++;
-        Json call = call_json(generation.call_id(event.text, number, "call_"), event.text, "");
-        call["index"] = number;
+        calls = {.count = calls.count + 1, .custom = origins_.contains(event.text)};
+        const std::string id = generation.call_id(event.text, calls.count - 1, "call_");
+        Json call = call_json(id, calls.custom, event.text, "");
+        call["index"] = calls.count - 1;
         delta["tool_calls"] = Json::array({std::move(call)});
       }
-      if (event.kind == Kind::Arguments)
-        delta["tool_calls"] = {{{"index", calls_[choice] - 1}, {"function", {{"arguments", event.text}}}}};
+      if (event.kind == Kind::Arguments && !calls.custom)
+        delta["tool_calls"] = {{{"index", calls.count - 1}, {"function", {{"arguments", event.text}}}}};
+      if (event.kind == Kind::Arguments && calls.custom) calls.add_input(delta, calls.input.push(event.text));
+      if (event.kind == Kind::CallEnd && calls.custom) calls.add_input(delta, calls.input.finish());
       if (!delta.empty())
         out += server::event(chunk(generation, choice, std::move(delta), nullptr, of_content));
     }
@@ -66,7 +74,9 @@ class ChatSink : public Sink {
   void ended(const Generation& generation, size_t choice) override {
     if (!stream_) return;
     const Choice& ended = generation.choices()[choice];
-    Json last = chunk(generation, choice, Json::object(), finish_reason(ended), {});
+    Json delta = Json::object();
+    calls_[choice].add_input(delta, calls_[choice].input.finish());  // of one that was cut
+    Json last = chunk(generation, choice, std::move(delta), finish_reason(ended), {});
     last["timings"] = timings_json(ended.result);
     exchange_->write(event(last));
   }
@@ -116,8 +126,12 @@ class ChatSink : public Sink {
         message["reasoning_content"] = choice.output.reasoning_content;
       for (const text::ToolCall& call : choice.output.tool_calls) {
         Json& calls = message["tool_calls"];
+        const bool custom = origins_.contains(call.name);
+        CustomInput input;
+        std::string text = custom ? input.push(call.arguments) : call.arguments;
+        if (custom) text += input.finish();
         calls.push_back(
-            call_json(generation.call_id(call.name, calls.size(), "call_"), call.name, call.arguments));
+            call_json(generation.call_id(call.name, calls.size(), "call_"), custom, call.name, text));
       }
       choices.push_back(
           {{"index", choices.size()},
@@ -135,7 +149,18 @@ class ChatSink : public Sink {
   std::shared_ptr<Exchange> exchange_;
   bool stream_, logprobs_;
   ChatOptions options_;
-  std::vector<size_t> calls_;  ///< so far, by choice
+  ToolOrigins origins_;  ///< all custom
+  /// A choice's so far, and the one that goes on.
+  struct Calls {
+    size_t count = 0;
+    bool custom = false;
+    CustomInput input = {};
+
+    void add_input(Json& delta, const std::string& text) const {
+      if (!text.empty()) delta["tool_calls"] = {{{"index", count - 1}, {"custom", {{"input", text}}}}};
+    }
+  };
+  std::vector<Calls> calls_;  ///< by choice
   std::string id_ = new_id("chatcmpl-");
   int64_t created_ = unix_now();
 };

@@ -1,6 +1,7 @@
 // POST /v1/responses: OpenAI's responses API, stateless.
 #include "server/answer.h"
 #include "server/body.h"
+#include "server/custom_input.h"
 #include "server/endpoints.h"
 #include "server/responses_request.h"
 
@@ -15,7 +16,7 @@ class ResponseSink : public Sink {
       : exchange_(call.exchange),
         model_(call.service.model_id),
         stream_(request.chat.stream),
-        origins_(std::move(request.origins)),
+        origins_(std::move(request.chat.origins)),
         echo_(std::move(request.echo)) {}
 
   std::string opening() {
@@ -104,9 +105,7 @@ class ResponseSink : public Sink {
     if (piece.kind == Kind::Call) return begin_call(generation, piece.text);
     if (piece.kind == Kind::CallEnd) return close_item("completed");
     if (piece.kind == Kind::Arguments) {
-      text_ += piece.text;
-      if (origin_.kind != ToolOrigin::Kind::Function) return;
-      return tell("response.function_call_arguments.delta", place({{"delta", piece.text}}));
+      return add_to_call(origin_.kind == ToolOrigin::Kind::Custom ? input_.push(piece.text) : piece.text);
     }
     const bool thinking = piece.kind == Kind::Reasoning;
     if (open_ != piece.kind) {
@@ -132,6 +131,7 @@ class ResponseSink : public Sink {
     text_.clear();
     const auto found = origins_.find(name);
     origin_ = found == origins_.end() ? ToolOrigin{.name = name} : found->second;
+    input_ = {};
     const CallItem shape = call_item(origin_, "");
     item_ = {{"type", shape.type},
              {"id", new_id(shape.id_prefix)},
@@ -141,12 +141,20 @@ class ResponseSink : public Sink {
     tell("response.output_item.added", {{"output_index", items_.size()}, {"item", item_}});
   }
 
+  /// More of its arguments, or of a custom tool's input.
+  void add_to_call(const std::string& text) {
+    if (text.empty()) return;
+    text_ += text;
+    if (origin_.kind == ToolOrigin::Kind::Custom)
+      tell("response.custom_tool_call_input.delta", place({{"delta", text}}));
+    if (origin_.kind == ToolOrigin::Kind::Function)
+      tell("response.function_call_arguments.delta", place({{"delta", text}}));
+  }
+
   /// A cut call, too: its arguments are those that came.
   void end_call(const char* status) {
+    if (origin_.kind == ToolOrigin::Kind::Custom) add_to_call(input_.finish());
     const CallItem shape = call_item(origin_, text_);
-    // What is no function's has its text only now, made of all arguments.
-    if (!shape.event.empty() && origin_.kind != ToolOrigin::Kind::Function)
-      tell((shape.event + ".delta").c_str(), place({{"delta", shape.text}}));
     if (!shape.event.empty()) tell((shape.event + ".done").c_str(), place(shape.done));
     item_.update(shape.whole);
     finish_item(status);
@@ -190,6 +198,7 @@ class ResponseSink : public Sink {
   bool stream_;
   ToolOrigins origins_;
   ToolOrigin origin_;  ///< of the call that goes on
+  CustomInput input_;  ///< the same
   Json echo_, items_ = Json::array(), item_ = Json::object();
   std::optional<Kind> open_;  ///< the item that goes on, and ...
   std::string text_;          ///< ... its text so far

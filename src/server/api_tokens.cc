@@ -10,9 +10,9 @@ namespace sluice::server {
 
 namespace {
 
-text::Conversation read_conversation(Fields& fields) {
+text::Conversation read_conversation(Fields& fields, LastAnswer last_answer) {
   ChatRequest request;
-  read_chat_conversation(fields, request);
+  read_chat_conversation(fields, request, last_answer);
   return std::move(request.conversation);
 }
 
@@ -31,7 +31,7 @@ void tokenize(const Call& call) {
   Fields fields(body);
   std::vector<int32_t> tokens;
   if (fields.any("messages")) {
-    tokens = encode_chat(service, read_conversation(fields)).tokens;
+    tokens = encode_chat(service, read_conversation(fields, LastAnswer::IsClosed)).tokens;
   } else {
     auto text = fields.string("content");
     if (!text) text = fields.string("prompt");
@@ -83,7 +83,7 @@ void detokenize(const Call& call) {
 void apply_template(const Call& call) {
   const Json body = request_json(call);
   Fields fields(body);
-  text::Conversation conversation = read_conversation(fields);
+  text::Conversation conversation = read_conversation(fields, LastAnswer::GoesOn);  // as llama.cpp has it
   fields.finish();
   call.exchange->respond(json_response({{"prompt", render_prompt(call.service, std::move(conversation))}}));
 }

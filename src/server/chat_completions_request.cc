@@ -18,13 +18,13 @@ ToolChoice read_tool_choice(const Json& value) {
     bad_field("tool_choice", "expected auto, none, required or an object that names a function");
   }
   Fields fields(value, "tool_choice");
-  fields.choice("type", {"function"});
-  const Json* function = fields.object("function");
-  if (!function) bad_field("tool_choice.function", "is missing");
+  const std::string type = fields.choice("type", {"function", "custom"}).value_or("function");
+  const Json* tool = fields.object(type);
+  if (!tool) bad_field(fields.path_of(type), "is missing");
   fields.finish();
-  Fields inner(*function, "tool_choice.function");
+  Fields inner(*tool, fields.path_of(type));
   const auto name = inner.string("name");
-  if (!name) bad_field("tool_choice.function.name", "is missing");
+  if (!name) bad_field(inner.path_of("name"), "is missing");
   inner.finish();
   return {Kind::Named, *name};
 }
@@ -71,9 +71,8 @@ Json read_messages(const Json& list, LeftOut& left_out) {
   return messages;
 }
 
-/// Where the prompt ends. A last message of the assistant is gone on with, unless the request says that a new
-/// one begins.
-void read_ending(Fields& fields, text::Conversation& conversation) {
+/// Where the prompt ends, by what the request says of it, or else of its kind.
+void read_ending(Fields& fields, text::Conversation& conversation, LastAnswer last_answer) {
   const auto opens = fields.boolean("add_generation_prompt");
   const auto continues = fields.boolean("continue_final_message");
   const Json& last = conversation.messages.back();
@@ -84,7 +83,8 @@ void read_ending(Fields& fields, text::Conversation& conversation) {
   if (continues.value_or(false) && !can)
     bad_field("continue_final_message",
               "the last message is none of the assistant's that could be continued");
-  conversation.continue_last = can && continues.value_or(!opens.value_or(false));
+  const bool goes_on = last_answer == LastAnswer::GoesOn;
+  conversation.continue_last = can && continues.value_or(opens ? !*opens : goes_on);
   conversation.add_generation_prompt = opens.value_or(true);
 }
 
@@ -204,15 +204,15 @@ void read_answer_form(Fields& fields, ChatRequest& request) {
 
 }  // namespace
 
-void read_chat_conversation(Fields& fields, ChatRequest& request) {
+void read_chat_conversation(Fields& fields, ChatRequest& request, LastAnswer last_answer) {
   const Json* messages = fields.array("messages");
   if (!messages || messages->empty()) bad_field("messages", "expected an array of at least one message");
   request.conversation.messages = read_messages(*messages, request.left_out);
   if (const Json* tools = fields.array("tools"))
-    request.conversation.tools = chat_tools(*tools, request.left_out);
+    request.conversation.tools = chat_tools(*tools, request.origins, request.left_out);
   if (const Json* kwargs = fields.object("chat_template_kwargs"))
     request.conversation.template_arguments = *kwargs;
-  read_ending(fields, request.conversation);
+  read_ending(fields, request.conversation, last_answer);
   fields.string("model");  // whatever a client calls it: there is one
 }
 
@@ -221,7 +221,7 @@ ChatRequest read_chat(const Json& given, const Service& service, ChatOptions& op
   const Json merged = nested ? with_nested_fields(given) : Json();
   Fields fields(nested ? merged : given);
   ChatRequest request;
-  read_chat_conversation(fields, request);
+  read_chat_conversation(fields, request, LastAnswer::IsClosed);
   if (const Json* choice = fields.any("tool_choice")) request.tool_choice = read_tool_choice(*choice);
   request.parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (const Json* form = fields.object("response_format")) request.form = read_form(*form, "response_format");

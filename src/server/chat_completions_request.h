@@ -13,7 +13,10 @@ struct ChatOptions {
 /// The whole body. Throws ApiError.
 ChatRequest read_chat(const Json& body, const Service& service, ChatOptions& options);
 
+/// What becomes of a last message of the assistant where the request does not say it.
+enum class LastAnswer : uint8_t { IsClosed, GoesOn };
+
 /// The conversation alone: messages, tools, chat_template_kwargs, and where the prompt ends.
-void read_chat_conversation(Fields& fields, ChatRequest& request);
+void read_chat_conversation(Fields& fields, ChatRequest& request, LastAnswer last_answer);
 
 }  // namespace sluice::server

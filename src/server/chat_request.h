@@ -8,6 +8,7 @@
 #include "server/content.h"
 #include "server/fields.h"
 #include "server/generation.h"
+#include "server/tool_list.h"
 #include "text/chat.h"
 
 namespace sluice::server {
@@ -34,7 +35,8 @@ struct ChatRequest {
   engine::Request engine;                       ///< all but prompt, seed of further choices and constraint
   int64_t choices = 1;
   bool stream = false;
-  LeftOut left_out = {};  ///< for the log
+  LeftOut left_out = {};     ///< for the log
+  ToolOrigins origins = {};  ///< tools that are more than functions to the client
 
   /// Asks the template for thinking or for none.
   void set_thinking(bool on);

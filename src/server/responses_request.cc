@@ -181,8 +181,8 @@ ResponsesRequest read_responses(const Json& body, const Service& service) {
   }
   if (fields.boolean("background").value_or(false)) bad_field("background", "is not supported");
   if (const Json* tools = fields.array("tools"))
-    chat.conversation.tools = responses_tools(*tools, request.origins, chat.left_out);
-  for (Json& tool : responses_tools(found_tools, request.origins, chat.left_out))
+    chat.conversation.tools = responses_tools(*tools, chat.origins, chat.left_out);
+  for (Json& tool : responses_tools(found_tools, chat.origins, chat.left_out))
     chat.conversation.tools.push_back(std::move(tool));
   if (const Json* choice = fields.any("tool_choice")) read_tool_choice(*choice, chat);
   chat.parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);

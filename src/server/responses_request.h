@@ -3,13 +3,11 @@
 #pragma once
 
 #include "server/chat_request.h"
-#include "server/tool_list.h"
 
 namespace sluice::server {
 
 struct ResponsesRequest {
   ChatRequest chat;
-  ToolOrigins origins = {};    ///< tools that are more than functions to the client
   Json echo = Json::object();  ///< fields that the answer repeats
 };
 

@@ -31,11 +31,13 @@ Json string_schema(const char* description) { return {{"type", "string"}, {"desc
 Json custom_tool(Fields& tool, const std::string& name) {
   std::string description = tool.string("description").value_or("");
   Json input = string_schema("the tool's whole input, as plain text");
-  if (const Json* format = tool.object("format"); format && format->contains("definition")) {
-    const Json& definition = (*format)["definition"];
-    if (definition.is_string())
+  if (const Json* form = tool.object("format")) {
+    Fields format(*form, tool.path_of("format"));
+    const Json* inner = format.object("grammar");  // chat completions put it one level deeper
+    Fields grammar(inner ? *inner : *form, inner ? format.path_of("grammar") : format.path());
+    if (const auto definition = grammar.string("definition"))
       description += fmt::format("\n\nThe input follows this grammar ({}):\n{}",
-                                 format->value("syntax", "lark"), definition.get_ref<const std::string&>());
+                                 grammar.string("syntax").value_or("lark"), *definition);
   }
   const Json parameters = {
       {"type", "object"}, {"properties", {{"input", std::move(input)}}}, {"required", {"input"}}};
@@ -112,39 +114,58 @@ Json flat_function(Fields& tool, const std::string& name) {
   return function_tool(name, tool.any("description"), tool.object("parameters"));
 }
 
+/// Arguments as an object; what is none is empty.
+Json parsed_object(const std::string& arguments) {
+  Json parsed = text::is_json(arguments) ? text::parse_exact(arguments) : Json();
+  return parsed.is_object() ? parsed : Json::object();
+}
+
+/// What local_shell is to run, in the types that its clients read: a model may have written others.
+Json shell_action(const std::string& arguments) {
+  const Json given = parsed_object(arguments);
+  Json action = {{"type", "exec"}, {"command", Json::array()}, {"env", Json::object()}};
+  for (const char* name : {"working_directory", "user"})
+    if (given.contains(name) && given[name].is_string()) action[name] = given[name];
+  if (given.contains("timeout_ms") && given["timeout_ms"].is_number_unsigned())
+    action["timeout_ms"] = given["timeout_ms"];
+  const auto text_of = [](const Json& value) {
+    return value.is_string() ? value.get<std::string>() : text::dump_exact(value);
+  };
+  if (const auto env = given.find("env"); env != given.end() && env->is_object())
+    for (const auto& [name, value] : env->items()) action["env"][name] = text_of(value);
+  const auto command = given.find("command");
+  if (command != given.end() && command->is_array())
+    for (const Json& word : *command) action["command"].push_back(text_of(word));
+  else if (command != given.end() && command->is_string())
+    action["command"] = {"bash", "-lc", *command};
+  return action;
+}
+
 }  // namespace
 
-CallItem call_item(const ToolOrigin& origin, const std::string& arguments) {
+CallItem call_item(const ToolOrigin& origin, const std::string& text) {
   CallItem item;
-  const Json parsed = text::is_json(arguments) ? text::parse_exact(arguments) : Json();
   const auto in_space = [&origin](Json json) {
     if (!origin.space.empty()) json["namespace"] = origin.space;
     return json;
   };
   if (origin.kind == ToolOrigin::Kind::Custom) {
-    const auto input = parsed.find("input");
-    // A model that wrote something else meant that as the input.
-    item.text = input != parsed.end() && input->is_string() ? input->get<std::string>() : arguments;
     item.type = "custom_tool_call", item.id_prefix = "ctc_", item.event = "response.custom_tool_call_input";
     item.begun = in_space({{"name", origin.name}, {"input", ""}});
-    item.whole = {{"input", item.text}};
-    item.done = {{"input", item.text}};
+    item.whole = {{"input", text}};
+    item.done = {{"input", text}};
   } else if (origin.kind == ToolOrigin::Kind::LocalShell) {
-    Json action = {{"type", "exec"}, {"command", Json::array()}, {"env", Json::object()}};
-    if (parsed.is_object()) action.update(parsed);
-    if (action["command"].is_string()) action["command"] = {"bash", "-lc", action["command"]};
     item.type = "local_shell_call", item.id_prefix = "lsh_";
-    item.begun = item.whole = {{"action", std::move(action)}};
+    item.begun = item.whole = {{"action", shell_action(text)}};
   } else if (origin.kind == ToolOrigin::Kind::ToolSearch) {
+    const Json parsed = parsed_object(text);
     item.type = "tool_search_call", item.id_prefix = "tsc_";
-    item.begun =
-        item.whole = {{"execution", "client"}, {"arguments", parsed.is_object() ? parsed : Json::object()}};
+    item.begun = item.whole = {{"execution", "client"}, {"arguments", parsed}};
   } else {
-    item.text = arguments;
     item.type = "function_call", item.id_prefix = "fc_", item.event = "response.function_call_arguments";
     item.begun = in_space({{"name", origin.name}, {"arguments", ""}});
-    item.whole = {{"arguments", arguments}};
-    item.done = {{"name", origin.name}, {"arguments", arguments}};
+    item.whole = {{"arguments", text}};
+    item.done = {{"name", origin.name}, {"arguments", text}};
   }
   return item;
 }
@@ -161,7 +182,7 @@ std::string name_in_space(const std::string& space, const std::string& name) {
   return flat;
 }
 
-Json chat_tools(const Json& list, LeftOut& left_out) {
+Json chat_tools(const Json& list, ToolOrigins& origins, LeftOut& left_out) {
   Json tools = Json::array();
   for (size_t i = 0; i < list.size(); ++i) {
     Fields tool(list[i], fmt::format("tools[{}]", i));
@@ -172,6 +193,11 @@ Json chat_tools(const Json& list, LeftOut& left_out) {
       inner.object("parameters");
       tools.push_back(list[i]);
       tools.back()["type"] = "function";
+    } else if (const Json* custom = tool.object("custom")) {
+      Fields inner(*custom, tool.path_of("custom"));
+      const std::string name = required_name(inner);
+      tools.push_back(custom_tool(inner, name));
+      origins[name] = {ToolOrigin::Kind::Custom, name, ""};
     } else if (type == "function" || (tool.any("name") && tool.object("parameters"))) {
       tools.push_back(flat_function(tool, required_name(tool)));
     } else {

@@ -21,7 +21,7 @@ struct ToolOrigin {
 using ToolOrigins = std::map<std::string, ToolOrigin>;
 
 /// Tools of chat completions. Throws ApiError that names the tool.
-Json chat_tools(const Json& list, LeftOut& left_out);
+Json chat_tools(const Json& list, ToolOrigins& origins, LeftOut& left_out);
 /// Tools of the responses API.
 Json responses_tools(const Json& list, ToolOrigins& origins, LeftOut& left_out);
 /// Tools of Anthropic's API.
@@ -32,10 +32,10 @@ struct CallItem {
   std::string type, id_prefix;
   Json begun, whole;  ///< members when it begins, and those that its end changes
   std::string event;  ///< events of its text are EVENT.delta and EVENT.done; empty: it has none
-  std::string text;   ///< arguments, or a custom tool's input
   Json done;          ///< members of EVENT.done
 };
-CallItem call_item(const ToolOrigin& origin, const std::string& arguments);
+/// `text`: its arguments, or a custom tool's input (CustomInput).
+CallItem call_item(const ToolOrigin& origin, const std::string& text);
 
 /// The name of a function of a namespace.
 std::string name_in_space(const std::string& space, const std::string& name);

@@ -98,6 +98,27 @@ void write_calls_as_text(Json& messages, const Json& tools, bool knows_system) {
   messages = std::move(out);
 }
 
+// In the words that DeepSeek's models are trained with.
+ToolsText describe_tools(const Json& tools, std::string_view call) {
+  ToolsText out{.tools = "## Tools\n\nYou have access to the following tools:\n\n", .how = {}};
+  for (const Json& tool : tools) {
+    const Json& function = tool.is_object() && tool.contains("function") ? tool["function"] : tool;
+    const auto member = [&](const char* name, Json otherwise) {
+      return function.is_object() && function.contains(name) ? function[name] : std::move(otherwise);
+    };
+    const auto words = [](const Json& value) {
+      return value.is_string() ? value.get<std::string>() : dumped(value);
+    };
+    out.tools += fmt::format("### {}\nDescription: {}\n\nParameters: {}\n\n", words(member("name", "")),
+                             words(member("description", "")), dumped(member("parameters", Json::object())));
+  }
+  out.how = fmt::format(
+      "Call a tool in exactly this form:\n\n{}\n\ntool_call_name is the name of one of the tools, "
+      "tool_call_arguments an object of JSON that follows its parameters.",
+      call);
+  return out;
+}
+
 void split_calls(Json& messages) {
   Json out = Json::array();
   for (size_t at = 0; at < messages.size();) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
 
 namespace sluice::text {
 
@@ -11,6 +13,13 @@ namespace sluice::text {
 /// as Hermes models have them (the generic formats read that).
 void write_calls_as_text(nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                          bool knows_system);
+
+/// For templates that write calls and no tools: what tools there are, and how they are called, where a call
+/// is written like this (call_shape). `call` stands in the second text alone.
+struct ToolsText {
+  std::string tools, how;
+};
+ToolsText describe_tools(const nlohmann::ordered_json& tools, std::string_view call);
 
 /// For templates that write the first call of a message alone: a message with several calls becomes several,
 /// each with its result behind it.

@@ -221,7 +221,13 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string bos, std::string
       bos_(std::move(bos)),
       eos_(std::move(eos)),
       control_(std::move(control)),
-      form_(form_of_template(template_, {{"bos_token", bos_}, {"eos_token", eos_}})) {}
+      form_(form_of_template(template_, {{"bos_token", bos_}, {"eos_token", eos_}})) {
+  if (knows_tools_ || format_.generic) return;
+  const bool grouped = !format_.section_open.empty();
+  call_shape_ = call_shape(template_, {{"bos_token", bos_}, {"eos_token", eos_}}, form_,
+                           grouped ? format_.section_open : format_.call_open, format_.call_close);
+  if (grouped && !call_shape_.empty()) call_shape_ += format_.section_close;
+}
 
 void ChatTemplate::mark_message(Json& message, PromptMarker& marker) const {
   const Json* said = message["content"].is_string() ? &message["content"] : nullptr;
@@ -253,6 +259,9 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   put_in_form(form_, messages);
   if (tools.empty()) tools = nullptr;
   check_depth(tools, "tools");
+  std::string how_to_call;
+  if (!call_shape_.empty() && !tools.empty())
+    how_to_call = add_tools(messages, std::exchange(tools, nullptr));
   if (arguments.is_null()) arguments = Json::object();
   if (!arguments.is_object()) fail("template arguments: expected an object");
   check_depth(arguments, "template arguments");
@@ -270,6 +279,8 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
     mark_all(tools, control_, marker);
     mark_all(arguments, control_, marker);
   }
+  // Behind the marking: the tags of calls are tokens here.
+  if (!how_to_call.empty()) set_content_text(messages.front(), content_text(messages.front()) + how_to_call);
   Json variables = std::move(arguments);
   variables["messages"] = std::move(messages);
   variables["tools"] = std::move(tools);
@@ -283,6 +294,22 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   const bool is_users = !breaks.empty() && breaks.back() > text.rfind(kThinkOpen);  // if there is that tag
   out.starts_in_thinking = conversation.add_generation_prompt && ends_in_thinking(format_, text) && !is_users;
   return out;
+}
+
+// Describes tools at the end of the system message, which there is then in front, and returns what is to
+// follow.
+std::string ChatTemplate::add_tools(Json& messages, const Json& tools) const {
+  const char* role = knows_system_ && !form_.system_in_user_message ? "system" : "user";
+  if (messages.front()["role"] != "system") {
+    Json first = {{"role", role}, {"content", ""}};
+    if (form_.parts.contains(role)) first["content"] = Json::array({{{"type", "text"}, {"text", ""}}});
+    messages.insert(messages.begin(), std::move(first));
+  }
+  const ToolsText text = describe_tools(tools, call_shape_);
+  std::string content = content_text(messages.front());
+  if (!content.empty()) content += "\n\n";
+  set_content_text(messages.front(), content + text.tools);
+  return text.how;
 }
 
 // The message is shown with a word at the end of what is to go on, and the prompt ends before that word.

@@ -57,6 +57,7 @@ class ChatTemplate {
 
  private:
   void mark_message(nlohmann::ordered_json& message, PromptMarker& marker) const;
+  std::string add_tools(nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
   ChatPrompt render_continued(nlohmann::ordered_json variables, const PromptMarker& marker,
                               const jinja::RenderOptions& options) const;
 
@@ -67,6 +68,7 @@ class ChatTemplate {
   std::string bos_, eos_;
   ControlTokens control_;
   MessageForm form_;
+  std::string call_shape_;  ///< where tools are to be described, as the template does not
 };
 
 }  // namespace sluice::text

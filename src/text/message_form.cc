@@ -200,6 +200,23 @@ MessageForm form_of_template(const jinja::Template& chat_template, const Json& v
   return form;
 }
 
+std::string call_shape(const jinja::Template& chat_template, const Json& variables, const MessageForm& form,
+                       std::string_view open, std::string_view close) {
+  if (!form.shows_calls || open.empty() || close.empty()) return {};
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const Json empty = form.null_beside_calls ? Json() : Json("");
+  std::string text = Probe(chat_template, variables)
+                         .render(Json::array({message("user", "hello"), call_message(empty, arguments)}));
+  const size_t begin = text.find(open), end = text.rfind(close);
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return {};
+  text = text.substr(begin, end + close.size() - begin);
+  const size_t name = text.find(kName), first = text.find(R"({"sluicekey")"), last = text.find('}', first);
+  if (name == std::string::npos || first == std::string::npos || last == std::string::npos || first < name)
+    return {};
+  text.replace(first, last + 1 - first, "tool_call_arguments");
+  return text.replace(name, std::string_view(kName).size(), "tool_call_name");
+}
+
 void put_in_form(const MessageForm& form, Json& messages) {
   if (form.one_system_message || form.system_in_user_message)
     join_system(messages, form.system_in_user_message);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "text/jinja/template.h"
 
@@ -26,6 +27,11 @@ struct MessageForm {
 
 /// Finds out. `variables` are those that do not come with a conversation (bos_token, ...).
 MessageForm form_of_template(const jinja::Template& chat_template, const nlohmann::ordered_json& variables);
+
+/// A call as the template writes it, from the first `open` to the last `close`, with a name and arguments
+/// that are described in their places. Empty: it writes none.
+std::string call_shape(const jinja::Template& chat_template, const nlohmann::ordered_json& variables,
+                       const MessageForm& form, std::string_view open, std::string_view close);
 
 /// Puts messages into this form. Their contents are strings; their calls' arguments are objects, with the
 /// JSON that they came as in "arguments_text", if it was one, or texts that are no object.

@@ -98,17 +98,49 @@ TEST(ApiCalls, NoTemplateRefusesTools) {
 }
 
 /// Required calls of every form are read again by its reader: the grammar and the reader agree.
-TEST(ApiCalls, RequiredCallsOfTheGeneralForms) {
-  for (const char* name : {"DeepSeek-V2-Lite-Chat", "meta-llama-Llama-3.1-8B-Instruct"}) {
-    CallServer server(name);
-    server.parrot.say("");
-    const json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}},
-                       {"tools", kTools},
-                       {"max_tokens", 300},
-                       {"tool_choice", {{"type", "function"}, {"function", {{"name", "clock"}}}}}};
+TEST(ApiCalls, RequiredCallsOfAllForms) {
+  size_t count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(SLUICE_SOURCE_DIR "/tests/text/templates")) {
+    if (file.path().extension() != ".jinja") continue;
+    CallServer server(file.path().stem());
+    for (const json& choice_of_tool :
+         {json("required"), json{{"type", "function"}, {"function", {{"name", "clock"}}}}}) {
+      json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}},
+                   {"tools", json::array({kTools[1]})},
+                   {"max_tokens", 400},
+                   {"reasoning_effort", "none"},
+                   {"tool_choice", choice_of_tool}};
+      server.parrot.say("Certainly");
+      const json choice = server.post("/v1/chat/completions", body).json()["choices"][0];
+      ASSERT_TRUE(choice["message"].contains("tool_calls")) << file.path() << choice;
+      EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "clock");
+      EXPECT_EQ(choice["message"]["content"], nullptr) << file.path();
+      body["stream"] = true;
+      server.parrot.say("Certainly");
+      EXPECT_THAT(server.post("/v1/chat/completions", body).body, HasSubstr("\"name\":\"clock\""))
+          << file.path();
+    }
+    ++count;
+  }
+  EXPECT_GT(count, 5u);
+}
+
+/// GigaChat 3 ends its turn of words and begins one of a call: nothing stands before it where one is
+/// required.
+TEST(ApiCalls, GigaChatsRequiredCalls) {
+  CallServer server("GigaChat3-10B-A1.8B");
+  const std::string call =
+      "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"weather\", \"arguments\": {\"city\": "
+      "\"Bern\", \"days\": 3}}";
+  for (const json& choice_of_tool :
+       {json("required"), json{{"type", "function"}, {"function", {{"name", "weather"}}}}}) {
+    const json body = {{"messages", called_before()}, {"tools", kTools}, {"tool_choice", choice_of_tool}};
+    server.parrot.say(call);
     const json choice = server.post("/v1/chat/completions", body).json()["choices"][0];
-    ASSERT_TRUE(choice["message"].contains("tool_calls")) << choice;
-    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "clock");
+    EXPECT_EQ(choice["finish_reason"], "tool_calls") << choice;
+    EXPECT_EQ(choice["message"]["content"], nullptr);
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"city":"Bern","days":3})");
   }
 }
 

@@ -14,6 +14,7 @@ namespace {
 using nlohmann::json;
 using test::Api;
 using test::Client;
+using test::kTools;
 using test::Reply;
 using testing::HasSubstr;
 using testing::Not;
@@ -179,6 +180,112 @@ TEST_F(Api, CallsGoBackAsTheKindsOfToolsThatTheyWere) {
   EXPECT_EQ(post("/v1/responses", {{"input", input}, {"tools", {custom, space}}}).status, 200);
 }
 
+/// A call of apply_patch, whose input has all that JSON text escapes, and what comes before and after.
+const std::string kPatch = "*** Begin\n+\"x\\n\" \xC3\xA9\t\xF0\x9F\x99\x82";
+const std::string kPatchCall = "</think><tool_call>apply_patch<arg_key>input</arg_key><arg_value>" + kPatch;
+const std::string kCallEnd = "</arg_value></tool_call>";
+
+TEST_F(Api, CustomCallsStreamTheirInput) {
+  const json tools = {{{"type", "custom"}, {"name", "apply_patch"}}, {{"type", "local_shell"}}};
+  const std::string shell =
+      "<tool_call>local_shell<arg_key>command</arg_key><arg_value>[\"ls\", 5]</arg_value>"
+      "<arg_key>type</arg_key><arg_value>x</arg_value><arg_key>timeout_ms</arg_key><arg_value>soon</"
+      "arg_value>"
+      "</tool_call>";
+  for (const bool cut : {false, true}) {
+    say(cut ? kPatchCall : kPatchCall + kCallEnd + shell);
+    json body = {{"input", "x"}, {"tools", tools}, {"stream", true}};
+    if (cut) body["max_output_tokens"] = kPatchCall.size();
+    const Reply reply = post("/v1/responses", body);
+    ASSERT_EQ(reply.status, 200);
+    std::map<std::string, int> count;
+    std::string deltas, done;
+    json items = json::array(), last;
+    for (const std::string& text : reply.events()) {
+      const json event = json::parse(text.substr(text.find('|') + 1));
+      const std::string type = event["type"];
+      ++count[type];
+      if (type == "response.custom_tool_call_input.delta") deltas += event["delta"];
+      if (type == "response.custom_tool_call_input.done") done = event["input"];
+      if (type == "response.output_item.done") items.push_back(event["item"]);
+      last = event;
+    }
+    EXPECT_EQ(deltas, kPatch);
+    EXPECT_EQ(done, kPatch);
+    EXPECT_GT(count["response.custom_tool_call_input.delta"], 10) << "it comes as it is written";
+    EXPECT_EQ(count["response.function_call_arguments.delta"], 0);
+    ASSERT_EQ(items.size(), cut ? 1u : 2u);
+    EXPECT_EQ(items[0]["type"], "custom_tool_call");
+    EXPECT_EQ(items[0]["input"], kPatch);
+    EXPECT_EQ(items[0]["status"], cut ? "incomplete" : "completed");
+    EXPECT_EQ(last["type"], cut ? "response.incomplete" : "response.completed");
+    EXPECT_EQ(last["response"]["output"], items);
+    if (cut) continue;
+    EXPECT_EQ(items[1]["type"], "local_shell_call");
+    EXPECT_EQ(items[1]["action"],
+              json({{"type", "exec"}, {"command", {"ls", "5"}}, {"env", json::object()}}));
+  }
+}
+
+TEST_F(Api, ChatHasCustomTools) {
+  const json custom = {
+      {"name", "apply_patch"},
+      {"description", "Changes files."},
+      {"format", {{"type", "grammar"}, {"grammar", {{"syntax", "lark"}, {"definition", "start: X"}}}}}};
+  const json tools = {{{"type", "custom"}, {"custom", custom}}, kTools[1]};
+  const std::string said = kPatchCall + kCallEnd + "<tool_call>clock</tool_call>";
+  const auto expect_calls = [](const json& calls) {
+    ASSERT_EQ(calls.size(), 2u) << calls;
+    EXPECT_EQ(calls[0]["type"], "custom");
+    EXPECT_EQ(calls[0]["custom"], json({{"name", "apply_patch"}, {"input", kPatch}}));
+    EXPECT_EQ(calls[1]["type"], "function");
+    EXPECT_EQ(calls[1]["function"], json({{"name", "clock"}, {"arguments", "{}"}}));
+  };
+  say(said);
+  json body = chat({{"tools", tools}});
+  const json choice = post("/v1/chat/completions", body).json()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  expect_calls(choice["message"]["tool_calls"]);
+  body["stream"] = true;
+  say(said);
+  json streamed = json::array();
+  int inputs = 0;
+  for (const json& chunk : chunks(post("/v1/chat/completions", body)))
+    for (const json& part : chunk["choices"][0]["delta"].value("tool_calls", json::array())) {
+      const size_t index = part["index"];
+      if (index == streamed.size()) {
+        streamed.push_back(part);
+        continue;
+      }
+      for (const auto& [of, name] : {std::pair("custom", "input"), std::pair("function", "arguments")})
+        if (part.contains(of)) {
+          json& text = streamed[index][of][name];
+          text = text.get<std::string>() + part[of][name].get<std::string>();
+          inputs += of == std::string("custom");
+        }
+    }
+  expect_calls(streamed);
+  EXPECT_GT(inputs, 10) << "it comes as it is written";
+
+  // The model sees the tool, its earlier calls and what came of them.
+  json messages = body["messages"];
+  messages.push_back(choice["message"]);
+  messages.push_back({{"role", "tool"}, {"tool_call_id", "c"}, {"content", "patched"}});
+  const std::string prompt =
+      post("/apply-template", {{"messages", messages}, {"tools", tools}}).json()["prompt"];
+  EXPECT_THAT(prompt, testing::AllOf(HasSubstr("Changes files."), HasSubstr("start: X"),
+                                     HasSubstr("<arg_key>input</arg_key><arg_value>" + kPatch),
+                                     HasSubstr("patched")));
+  body =
+      chat({{"tools", tools}, {"tool_choice", {{"type", "custom"}, {"custom", {{"name", "apply_patch"}}}}}});
+  say("</think>x");
+  const json forced = post("/v1/chat/completions", body).json()["choices"][0]["message"];
+  EXPECT_EQ(forced["tool_calls"][0]["custom"]["name"], "apply_patch");
+  body["tools"][0]["custom"]["format"]["grammar"]["syntax"] = 5;
+  EXPECT_EQ(post("/v1/chat/completions", body).json()["error"]["param"],
+            "tools[0].custom.format.grammar.syntax");
+}
+
 TEST_F(Api, ToolsThatASearchHasFoundCanBeCalled) {
   const json search = {
       {"type", "tool_search"}, {"execution", "client"}, {"parameters", {{"type", "object"}}}};
@@ -282,6 +389,19 @@ TEST_F(Api, ALastAnswerGoesOn) {
                  {{"messages", messages}, {"continue_final_message", true}, {"add_generation_prompt", true}})
                 .status,
             400);
+  // Chat completions begin a new answer unless they are told to go on, as OpenAI's do; tokens likewise.
+  const auto content = [&](json more) {
+    more["messages"] = messages;
+    say("new</think>answer");
+    return post("/v1/chat/completions", more).json()["choices"][0]["message"];
+  };
+  EXPECT_EQ(content({})["reasoning_content"], "new");
+  EXPECT_EQ(content({{"add_generation_prompt", true}})["reasoning_content"], "new");
+  EXPECT_EQ(content({{"continue_final_message", false}})["reasoning_content"], "new");
+  EXPECT_EQ(content({{"continue_final_message", true}})["content"], "new</think>answer");
+  EXPECT_EQ(content({{"add_generation_prompt", false}})["content"], "new</think>answer");
+  EXPECT_GT(post("/tokenize", {{"messages", messages}}).json()["count"],
+            post("/tokenize", {{"messages", messages}, {"continue_final_message", true}}).json()["count"]);
   say(" upon a time");
   const json reply = post("/v1/messages", {{"max_tokens", 50}, {"messages", messages}}).json();
   EXPECT_EQ(reply["content"][0]["text"], " upon a time");

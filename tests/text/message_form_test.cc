@@ -40,6 +40,22 @@ else c.function.arguments | tojson }}{%- endfor -%}{%- endfor -%})";
 constexpr const char* kNoSystem = R"({%- for m in messages -%}{%- if m.role == 'system' -%}
 {{ raise_exception('no system') }}{%- endif -%}<{{ m.role }}>{{ m.content }}{%- endfor -%})";
 
+// Remembers across turns whether it has shown a call and a result, shows calls beside no text at all, joins
+// arguments to strings and shows no tools: as DeepSeek's V3 and R1 do.
+constexpr const char* kRemembering =
+    R"({%- set ns = namespace(called=false, tool=false, first=true, system='') -%}
+{%- for m in messages -%}{%- if m.role == 'system' -%}{%- set ns.system = m.content -%}{%- endif -%}{%- endfor -%}
+{{ ns.system }}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}{%- set ns.tool = false -%}{{ '<u>' + m.content }}{%- endif -%}
+{%- if m.role == 'assistant' and m.content is none -%}{%- set ns.tool = false -%}
+{%- for c in m.tool_calls -%}{%- if not ns.called -%}{{ '<a><｜tool▁calls▁begin｜>' }}{%- endif -%}
+{{ '<｜tool▁call▁begin｜>' + c['type'] + '<｜tool▁sep｜>' + c['function']['name'] + '\n```json\n' + c['function']['arguments'] + '\n```<｜tool▁call▁end｜>' }}
+{%- if ns.called -%}{{ '<｜tool▁calls▁end｜>' }}{%- endif -%}{%- set ns.called = true -%}{%- endfor -%}{%- endif -%}
+{%- if m.role == 'assistant' and m.content is not none -%}{{ ('</outputs>' if ns.tool else '<a>') + m.content }}{%- set ns.tool = false -%}{%- endif -%}
+{%- if m.role == 'tool' -%}{%- set ns.tool = true -%}{{ ('<outputs>' if ns.first else '') + '<o>' + m.content }}{%- set ns.first = false -%}{%- endif -%}
+{%- endfor -%}{% if ns.tool %}</outputs>{% endif %}{% if add_generation_prompt and not ns.tool %}<a>{% endif %})";
+
 std::string prompt_of(const char* source, const Json& messages) {
   const ChatTemplate chat(source, "", "", ControlTokens());
   return chat.render({.messages = messages}).prompt.text;
@@ -75,6 +91,35 @@ TEST(MessageForm, NoWordsVanishBesideCalls) {
   EXPECT_EQ(prompt_of(kJoining, talk("I look.", "{}")), "<u>hi<a>I look.<call>function f {}<t>ok<u>more<a>");
   EXPECT_EQ(prompt_of(kWalking, talk("I look.", "{}")),
             "<user>hi<assistant>I look.<call>f<tool>ok<user>more");
+}
+
+TEST(MessageForm, NoWordsVanishOverManyTurns) {
+  const auto calls = [](const Json& content, const std::vector<std::string>& words) {
+    Json message = {{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array()}};
+    for (const std::string& word : words)
+      message["tool_calls"].push_back(
+          {{"id", word}, {"function", {{"name", "f"}, {"arguments", "{\"of\": \"" + word + "\"}"}}}});
+    return message;
+  };
+  const auto say = [](const char* role, const char* text) { return Json{{"role", role}, {"content", text}}; };
+  const Json messages = Json::array(
+      {say("system", "RULES"), say("user", "ASKED"), calls("SAID", {"CALLED"}), say("tool", "CAME"),
+       say("assistant", "ANSWERED"), say("user", "AGAIN"), calls(nullptr, {"SECOND"}), say("tool", "RESULT"),
+       calls("", {"THIRD", "FOURTH"}), say("tool", "THREE"), say("tool", "FOUR"), say("user", "THANKS")});
+  const Json tools =
+      Json::parse(R"([{"type": "function", "function": {"name": "f", "description": "TOOL"}}])");
+  const ChatTemplate chat(kRemembering, "", "", ControlTokens());
+  const std::string prompt = chat.render({.messages = messages, .tools = tools}).prompt.text;
+  size_t at = 0;
+  for (const char* word : {"RULES", "TOOL", "ASKED", "SAID", "CALLED", "CAME", "ANSWERED", "AGAIN", "SECOND",
+                           "RESULT", "THIRD", "FOURTH", "THREE", "FOUR", "THANKS"}) {
+    const size_t place = prompt.find(word, at);
+    ASSERT_NE(place, std::string::npos) << word << " in " << prompt;
+    at = place;
+  }
+  EXPECT_THAT(prompt,
+              HasSubstr("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>tool_call_name\n"
+                        "```json\ntool_call_arguments\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"));
 }
 
 TEST(MessageForm, NoSystemMessageVanishes) {

@@ -528,6 +528,20 @@ TEST(OutputParser, LlamaCallsInPlaceOfContent) {
     EXPECT_EQ(run(text), expected("", text));
 }
 
+// The first value of a key has been handed on when another one comes: both are written, in their order, so
+// that readers of JSON take the last one, as they do of a text that was read at once.
+TEST(OutputParser, OfARepeatedKeyTheLastValueCounts) {
+  const auto argument = [](const std::string& key, const std::string& value) {
+    return "<arg_key>" + key + "</arg_key><arg_value>" + value + "</arg_value>";
+  };
+  const std::string text =
+      "<tool_call>f" + argument("s", "one") + argument("n", "1") + argument("s", "two") + "</tool_call>";
+  EXPECT_EQ(parse_all_ways("glm47", tools(), false, text),
+            expected("", "", {call("f", {{"n", 1}, {"s", "two"}})}));
+  EXPECT_EQ(parse_output(output_format("glm47"), tools(), false, text).tool_calls[0].arguments,
+            R"({"s":"one","n":1,"s":"two"})");
+}
+
 TEST(OutputParser, GigaChatCallsInATurnOfTheirOwn) {
   EXPECT_EQ(
       parse_all_ways("gigachat3", tools(), false,
