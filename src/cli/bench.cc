@@ -121,6 +121,7 @@ program::Cost cost_of(const program::Program& program, const BenchTest& test, in
                                                              .outputs = parallel,
                                                              .context = context,
                                                              .cache_rows = parallel * context,
+                                                             .sequences = parallel,
                                                              .selected = experts.distinct});
     const auto steps = static_cast<double>(test.gen);
     sum += {steps * step.bytes_read, steps * step.bytes_written, steps * step.flops};
@@ -227,10 +228,12 @@ Setup set_up(const Options& options, const model::Model& model, program::Backend
   Setup setup{model, backend, {}, nullptr, nullptr};
   const int64_t rows = std::max<int64_t>(std::min(batch, ubatch), sequences);
   const int64_t began = now_ns();
-  setup.executable = backend.compile(
-      model.program, model.weights,
-      {.max_rows = rows, .max_outputs = sequences, .cache_pages = MeasuredSteps::pages(sequences, context)},
-      loading_bar());
+  setup.executable = backend.compile(model.program, model.weights,
+                                     {.max_rows = rows,
+                                      .max_outputs = sequences,
+                                      .cache_pages = MeasuredSteps::pages(sequences, context),
+                                      .state_slots = MeasuredSteps::state_slots(sequences)},
+                                     loading_bar());
   setup.steps = std::make_unique<MeasuredSteps>(*setup.executable, rows, sequences, context, options.seed);
   BenchRecord& record = setup.record;
   record.model = describe(model);

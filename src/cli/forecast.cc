@@ -68,6 +68,7 @@ profile::Report step_report(program::Backend& backend, const model::Model& model
     shape.outputs = row_count;
     shape.context = before + 1;
     shape.cache_rows = row_count * shape.context;
+    shape.sequences = row_count;
   }
   const std::vector<program::BoundKernel> kernels = executable->bound();
   profile::Report report =

@@ -20,6 +20,7 @@
 #include "cli/serving_model.h"
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
+#include "engine/state_pool.h"
 #include "model/model.h"
 
 namespace sluice::cli {
@@ -102,6 +103,7 @@ class Load {
     program::CompileOptions compile{engine_.max_rows, engine_.max_sequences, 0};
     compile.batch_invariant = options.batch_invariant;
     compile.aside_rows = rows.aside;
+    compile.state_slots = engine_.state_slots = engine::StatePool::wanted_slots(engine_.max_sequences);
     engine_.pages = engine::KvPool::pages_for(tokens) + most;
     const auto plan =
         engine::plan_load(*backend_, model_.program, compile, engine_.pages * program::kPageRows,

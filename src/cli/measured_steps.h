@@ -59,6 +59,9 @@ class MeasuredSteps {
   static int64_t pages(int32_t sequences, int64_t context) {
     return sequences * engine::KvPool::pages_for(context);
   }
+  /// The same of slots for states. Steps go back to positions whose states are lost: what they take is
+  /// measured, and not what they compute.
+  static int64_t state_slots(int32_t sequences) { return 2 * int64_t{sequences}; }
 
  private:
   int32_t token(int32_t sequence, int64_t position) const;

@@ -14,6 +14,20 @@ namespace {
 
 std::string size_text(int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); }
 
+/// What each of a program's caches keeps, where there are several.
+std::vector<std::string> cache_texts(const program::Program& program) {
+  std::vector<std::string> texts;
+  if (program.caches().size() < 2) return texts;
+  for (const program::TensorId id : program.caches()) {
+    const program::Tensor& cache = program[id];
+    const bool paged = cache.kind == program::Kind::Cache;
+    texts.push_back(fmt::format("{}: {} layers of {} {} {}", cache.name, cache.shape[0],
+                                cache.columns() * (paged ? 1 : cache.shape[1]),
+                                quant::type_info(cache.type).name, paged ? "a token" : "a sequence"));
+  }
+  return texts;
+}
+
 }  // namespace
 
 std::string too_little_memory(const engine::LoadPlan& plan) {
@@ -51,7 +65,8 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   // The context is chosen first, as when a model is loaded: a short one needs fewer rows.
   const PromptRows rows = prefill_rows(model.spec, backend);
   const int64_t context = plan(rows.most, wanted).context, most = rows.within(context).most;
-  return {backend.name(), model.spec.context, most, own_memory_bytes(), plan(most, context)};
+  return {backend.name(),     model.spec.context,  most,
+          own_memory_bytes(), plan(most, context), cache_texts(model.program)};
 }
 
 std::string memory_text(const MemoryView& view) {
@@ -63,6 +78,7 @@ std::string memory_text(const MemoryView& view) {
                                  view.backend, plan.context, view.model_context);
   text += line("weights", plan.needs.weights_bytes, "");
   text += line("cache", plan.needs.cache_bytes, "when the context is full");
+  for (const std::string& cache : view.caches) text += fmt::format("    {}\n", cache);
   text += line("scratch", plan.needs.scratch_bytes, fmt::format("for {} rows a step", view.rows));
   text += line("logits", plan.logits_bytes, "");
   text += line("all", plan.total_bytes(), "");
@@ -75,18 +91,20 @@ std::string memory_text(const MemoryView& view) {
 
 nlohmann::ordered_json memory_json(const MemoryView& view) {
   const engine::LoadPlan& plan = view.plan;
-  return {{"backend", view.backend},
-          {"context", plan.context},
-          {"model_context", view.model_context},
-          {"weights_bytes", plan.needs.weights_bytes},
-          {"cache_bytes", plan.needs.cache_bytes},
-          {"scratch_bytes", plan.needs.scratch_bytes},
-          {"logits_bytes", plan.logits_bytes},
-          {"total_bytes", plan.total_bytes()},
-          {"process_bytes", view.process_bytes},
-          {"available_bytes", plan.available_bytes},
-          {"fitting_context", plan.fitting_context},
-          {"fits", plan.fits()}};
+  nlohmann::ordered_json json = {{"backend", view.backend},
+                                 {"context", plan.context},
+                                 {"model_context", view.model_context},
+                                 {"weights_bytes", plan.needs.weights_bytes},
+                                 {"cache_bytes", plan.needs.cache_bytes},
+                                 {"scratch_bytes", plan.needs.scratch_bytes},
+                                 {"logits_bytes", plan.logits_bytes},
+                                 {"total_bytes", plan.total_bytes()},
+                                 {"process_bytes", view.process_bytes},
+                                 {"available_bytes", plan.available_bytes},
+                                 {"fitting_context", plan.fitting_context},
+                                 {"fits", plan.fits()}};
+  if (!view.caches.empty()) json["caches"] = view.caches;
+  return json;
 }
 
 }  // namespace sluice::cli

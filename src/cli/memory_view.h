@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "engine/load_plan.h"
 #include "model/model.h"
@@ -24,6 +25,7 @@ struct MemoryView {
   int64_t rows = 0;           ///< of a step at most
   int64_t process_bytes = 0;  ///< what this program has of its own by now
   engine::LoadPlan plan;
+  std::vector<std::string> caches = {};  ///< what each of them keeps, where there are several
 };
 
 /// The plan of run and chat for a context of `wanted` tokens (0: the largest that fits).

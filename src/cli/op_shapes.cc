@@ -32,7 +32,7 @@ std::string key_of(const Program& program, Op op) {
   program::info(op).operands(op, [&](const char* name, TensorId id, bool) {
     const program::Tensor& tensor = program[id];
     key += fmt::format(" {} {} {} {}", name, quant::type_info(tensor.type).name,
-                       tensor.kind == Kind::Cache ? 0 : tensor.shape[0],
+                       tensor.kind == Kind::Cache || tensor.kind == Kind::State ? 0 : tensor.shape[0],
                        fmt::join(tensor.shape.begin() + 1, tensor.shape.end(), "x"));
   });
   return key;

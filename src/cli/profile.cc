@@ -77,7 +77,8 @@ class Profiler {
     executable_ = backend_->compile(model_.program, model_.weights,
                                     {.max_rows = rows,
                                      .max_outputs = options.batch,
-                                     .cache_pages = MeasuredSteps::pages(options.batch, context_)},
+                                     .cache_pages = MeasuredSteps::pages(options.batch, context_),
+                                     .state_slots = MeasuredSteps::state_slots(options.batch)},
                                     loading_bar());
     steps_ = std::make_unique<MeasuredSteps>(*executable_, rows, options.batch, context_, 1);
   }
@@ -96,7 +97,7 @@ class Profiler {
     const auto rows = static_cast<double>(options_.batch);
     const double context = static_cast<double>(options_.depth) + 1 + static_cast<double>(count + 1) / 2;
     const program::StepShape shape{
-        .rows = rows, .outputs = rows, .context = context, .cache_rows = rows * context};
+        .rows = rows, .outputs = rows, .context = context, .cache_rows = rows * context, .sequences = rows};
     warm_up([&] { steps_->decode_step(options_.depth, options_.batch); });
     ReadTurns turns(*backend_, program::total_cost(program(), shape).bytes_read);
     steps_->read_between(&turns);

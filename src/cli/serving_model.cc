@@ -12,6 +12,7 @@
 #include "cli/memory_view.h"
 #include "cli/output.h"
 #include "engine/kv_pool.h"
+#include "engine/state_pool.h"
 
 namespace sluice::cli {
 namespace {
@@ -91,6 +92,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   compile.batch_invariant = options.batch_invariant;
   compile.aside_rows = rows.aside;
   compile.warm = true;
+  compile.state_slots = engine.state_slots = engine::StatePool::wanted_slots(options.parallel);
   const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
   rows = rows.within(context);
   compile.max_rows = rows.most;

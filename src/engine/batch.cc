@@ -14,6 +14,7 @@ Batch::Batch(int64_t max_rows, int32_t max_sequences, int32_t pages_per_sequence
     list->reserve(static_cast<size_t>(max_rows));
   }
   wants_.reserve(static_cast<size_t>(max_rows));
+  for (int32_t i = 0; i < max_sequences; ++i) states_.push_back({2 * i, 2 * i + 1});
 }
 
 void Batch::clear() {
@@ -24,6 +25,10 @@ void Batch::clear() {
 void Batch::set_pages(int32_t sequence, std::span<const int32_t> pages) {
   CHECK(static_cast<int64_t>(pages.size()) <= pages_per_sequence_, "{} pages", pages.size());
   std::copy(pages.begin(), pages.end(), page_tables_.begin() + int64_t{sequence} * pages_per_sequence_);
+}
+
+void Batch::set_state(int32_t sequence, program::StateSlots slots) {
+  states_[static_cast<size_t>(sequence)] = slots;
 }
 
 void Batch::add(int32_t token, int32_t position, int32_t sequence, const program::Want& want) {
@@ -45,7 +50,7 @@ void Batch::add(int32_t token, int32_t position, int32_t sequence, bool wants_lo
 }
 
 program::StepInput Batch::input() const {
-  return {tokens_, positions_, sequences_, slots_, page_tables_, pages_per_sequence_, output_rows_};
+  return {tokens_, positions_, sequences_, slots_, page_tables_, pages_per_sequence_, output_rows_, states_};
 }
 
 }  // namespace sluice::engine

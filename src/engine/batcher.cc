@@ -15,6 +15,14 @@ size_t columns_of(const program::Program& program) {
   return static_cast<size_t>(program[program.output()].columns());
 }
 
+/// What a step leaves in a state cannot be taken out again: where there are states, none has rows that may
+/// turn out to be wrong, be it drafts or those of a step that began ahead.
+program::Facts facts_of(const program::Executable& executable) {
+  program::Facts facts = executable.facts();
+  if (executable.program().has_states()) facts.steps_in_flight = 1, facts.draft_rows = 1;
+  return facts;
+}
+
 Batch batch_for(const EngineOptions& options, int64_t rows) {
   return {rows, options.max_sequences, static_cast<int32_t>(KvPool::pages_for(options.context))};
 }
@@ -41,14 +49,16 @@ bool Batcher::Job::writes_on(int64_t context) const {
 Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
                  const EngineOptions& options)
     : executable_(executable),
-      facts_(executable.facts()),
+      has_states_(executable.program().has_states()),
+      facts_(facts_of(executable)),
       tokenizer_(tokenizer),
       options_(options),
       columns_(columns_of(executable.program())),
       vocabulary_(std::min(columns_, static_cast<size_t>(tokenizer.size()))),
       scheduler_({options.context, options.max_sequences, options.max_rows, options.pages,
                   options.max_itl_ms * 1e-3, options.shallow_rows, facts_.aside_rows,
-                  options.long_step_seconds, options.draft_tokens + 1, options.outputs()}),
+                  options.long_step_seconds, std::min(options.draft_tokens + 1, facts_.draft_rows),
+                  options.outputs(), has_states_ ? options.state_slots : 0}),
       current_{.batch = batch_for(options, options.max_rows)},
       ahead_{.batch = batch_for(options, facts_.steps_in_flight > 1 ? options.max_sequences : 0)},
       long_{{.batch = batch_for(options, facts_.aside_rows > 0 ? options.max_rows : 0)}},
@@ -166,6 +176,7 @@ void Batcher::fill(Planned& step, std::span<const Chunk> chunks) const {
   for (const Chunk& chunk : chunks) {
     Job& job = job_of(chunk.sequence);
     step.batch.set_pages(job.place, job.pages.pages);
+    if (has_states_) step.batch.set_state(job.place, job.pages.state);
     const int64_t rows = chunk.rows - (chunk.last() ? 1 : 0);
     for (int64_t at = chunk.first; at < chunk.first + rows; ++at) {
       const bool scored = job.scored(at);

@@ -136,7 +136,8 @@ class Batcher {
   void finish(Job& job, Finish finish, std::string_view error = {});
 
   program::Executable& executable_;
-  const program::Facts facts_;
+  const bool has_states_;
+  const program::Facts facts_;  ///< without what cannot be done with states
   const text::Tokenizer& tokenizer_;
   const EngineOptions options_;
   const size_t columns_;     ///< of a row of logits

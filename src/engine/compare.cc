@@ -43,14 +43,14 @@ CompileOptions options_for(std::span<const int32_t> tokens) {
 /// The activations and caches among an op's operands.
 struct Operands {
   std::vector<TensorId> read, written;
-  bool reads_cache = false, writes_cache = false;
+  std::vector<TensorId> caches_read, caches_written;
 };
 
 Operands operands_of(const Program& program, const Op& op) {
   Operands operands;
   info(op).operands(op, [&](const char*, TensorId id, bool written) {
     const Kind kind = program[id].kind;
-    if (kind == Kind::Cache) (written ? operands.writes_cache : operands.reads_cache) = true;
+    if (kind == Kind::Cache) (written ? operands.caches_written : operands.caches_read).push_back(id);
     if (kind == Kind::Activation) (written ? operands.written : operands.read).push_back(id);
   });
   return operands;
@@ -60,7 +60,6 @@ Operands operands_of(const Program& program, const Op& op) {
 Program program_of(const Program& whole, const std::vector<const Op*>& ops) {
   Program part;
   for (const Tensor& tensor : whole.tensors()) part.add(tensor);
-  part.set_cache(whole.cache());
   for (const Op* op : ops) {
     part.add(*op);
     for (const TensorId id : operands_of(whole, *op).written) {
@@ -94,12 +93,17 @@ class Lockstep {
     for (const Op& op : program_.ops()) {
       const Operands operands = operands_of(program_, op);
       if (operands.written.empty()) continue;
-      // What reads the cache finds in it what the same layer's ops wrote there.
+      // What reads a cache finds in it what the same layer's ops wrote there.
       std::vector<const Op*> ops;
+      const auto writes = [&](TensorId id, const Op& writer) {
+        const std::vector<TensorId> written = operands_of(program_, writer).caches_written;
+        return std::find(written.begin(), written.end(), id) != written.end();
+      };
       for (const Op& writer : program_.ops()) {
         if (&writer == &op) break;
-        if (operands.reads_cache && writer.layer == op.layer && operands_of(program_, writer).writes_cache)
-          ops.push_back(&writer);
+        const bool is_read = std::any_of(operands.caches_read.begin(), operands.caches_read.end(),
+                                         [&](TensorId id) { return writes(id, writer); });
+        if (is_read && writer.layer == op.layer) ops.push_back(&writer);
       }
       ops.push_back(&op);
       compare(ops, operands.written, each);

@@ -33,6 +33,9 @@ struct EngineOptions {
   /// Pages of the cache, all sequences and cached prefixes together: the executable's. At least context's
   /// own.
   int64_t pages = 64;
+  /// Slots for states, where the program has any: the executable's (CompileOptions). At least two for each
+  /// sequence.
+  int64_t state_slots = 4;
   /// What a step may take in milliseconds while answers are being written: a prompt is read in pieces that
   /// keep to it.
   double max_itl_ms = 1000;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 
@@ -14,9 +15,22 @@ static std::span<const int32_t> shareable(std::span<const int32_t> tokens) {
   return tokens.first((tokens.size() - 1) / kPageRows * kPageRows);
 }
 
+// Of a chain of pages, those before the last snapshot and its own: a sequence can go on from there.
+void KvCache::restorable(std::vector<int32_t>& chain) const {
+  if (!has_states_) return;
+  while (!chain.empty() && !states_.snapshot(chain.back())) chain.pop_back();
+}
+
+int32_t KvCache::evict() {
+  const int32_t page = tree_.evict();
+  states_.forget(page);
+  return page;
+}
+
 KvCache::Offer KvCache::offer(std::span<const int32_t> tokens, int64_t rows) {
   chain_.clear();
   tree_.find(shareable(tokens), chain_);
+  restorable(chain_);
   const auto found = std::ssize(chain_);
   // Pages of the chain that are unused now count as available, but this sequence will use them.
   return {found * kPageRows, KvPool::pages_for(rows) - found + tree_.unused_of(chain_)};
@@ -25,9 +39,19 @@ KvCache::Offer KvCache::offer(std::span<const int32_t> tokens, int64_t rows) {
 SequencePages KvCache::open(std::span<const int32_t> tokens) {
   SequencePages out;
   tree_.find(shareable(tokens), out.pages);
+  out.known = std::ssize(out.pages) * kPageRows;
+  restorable(out.pages);
   out.shared = std::ssize(out.pages);
   out.rows = out.shared * kPageRows;
   tree_.hold(out.held());
+  if (has_states_) {
+    if (out.shared > 0) {
+      states_.hold(out.held());
+      out.state.from = *states_.snapshot(out.held());
+    }
+    out.state.to = states_.take();
+    return out;
+  }
   const auto rest = tokens.subspan(static_cast<size_t>(out.rows));
   const auto wanted = rest.first(std::min<size_t>(rest.size() - 1, kPageRows));
   if (const auto taken = tree_.take_leaf(out.held(), wanted)) {
@@ -40,14 +64,16 @@ SequencePages KvCache::open(std::span<const int32_t> tokens) {
 bool KvCache::grow(SequencePages& sequence, int64_t rows) {
   const int64_t missing = KvPool::pages_for(rows) - std::ssize(sequence.pages);
   if (missing > available()) return false;
-  while (pool_.free_pages() < missing) pool_.give_back(tree_.evict());
+  while (pool_.free_pages() < missing) pool_.give_back(evict());
   CHECK(pool_.reserve(sequence.pages, rows));
   return true;
 }
 
 void KvCache::computed(SequencePages& sequence, std::span<const int32_t> tokens, int64_t rows) {
   CHECK(rows >= sequence.rows && rows <= std::ssize(tokens), "{} rows after {}", rows, sequence.rows);
-  sequence.rows = rows;
+  const bool is_own = sequence.rows % kPageRows != 0;  // the state before these rows
+  const int32_t held_before = sequence.held();
+  const int64_t before = std::exchange(sequence.rows, rows);
   for (; (sequence.shared + 1) * kPageRows <= rows; ++sequence.shared) {
     int32_t& page = sequence.pages[static_cast<size_t>(sequence.shared)];
     const int32_t kept = tree_.extend(
@@ -55,13 +81,55 @@ void KvCache::computed(SequencePages& sequence, std::span<const int32_t> tokens,
     if (kept != page) pool_.give_back(page);
     page = kept;
   }
+  if (has_states_ && rows > before) stepped(sequence, is_own ? PrefixTree::kRoot : held_before);
+}
+
+// A step has left the state behind the sequence's rows in the slot for it. The one before, a snapshot of page
+// `snapshot` or (kRoot) the sequence's own slot or none, is needed no more.
+void KvCache::stepped(SequencePages& sequence, int32_t snapshot) {
+  program::StateSlots& state = sequence.state;
+  if (snapshot != PrefixTree::kRoot) {
+    states_.release(snapshot);
+    state.from = SequencePages::kNoSlot;
+  }
+  std::swap(state.from, state.to);
+  if (sequence.rows % kPageRows == 0) {
+    const int32_t page = sequence.held();
+    if (!states_.snapshot(page)) {
+      states_.keep(page, state.from);
+    } else {  // somebody else brought it
+      states_.give_back(state.from);
+    }
+    states_.hold(page);
+    state.from = *states_.snapshot(page);
+  }
+  if (state.to == SequencePages::kNoSlot) state.to = states_.take();
+}
+
+int64_t KvCache::end_of_step(const SequencePages& sequence, int64_t tokens, int64_t end) const {
+  if (!has_states_) return end;
+  for (const int64_t border : {sequence.known, (tokens - 1) / kPageRows * kPageRows})
+    if (sequence.rows < border && border < end) return border;
+  return end;
+}
+
+bool KvCache::leaves(int64_t rows, int64_t tokens) const {
+  return !has_states_ || rows == (tokens - 1) / kPageRows * kPageRows;
 }
 
 void KvCache::close(SequencePages& sequence, std::span<const int32_t> tokens) {
   const int32_t parent = sequence.held();
   const int64_t whole = sequence.shared * kPageRows;
+  if (has_states_) {
+    if (sequence.rows % kPageRows != 0) {
+      states_.give_back(sequence.state.from);
+    } else if (sequence.rows > 0) {
+      states_.release(parent);
+    }
+    states_.give_back(sequence.state.to);
+  }
   for (size_t i = 0; const int32_t page : sequence.own()) {
-    if (i++ > 0 || sequence.rows == whole) {
+    if (i++ > 0 || sequence.rows == whole || has_states_) {
       pool_.give_back(page);
       continue;
     }
@@ -74,7 +142,7 @@ void KvCache::close(SequencePages& sequence, std::span<const int32_t> tokens) {
 }
 
 void KvCache::check(std::span<const SequencePages* const> open) const {
-  std::vector<int32_t> held;
+  std::vector<int32_t> held, own_slots, snapshots;
   std::set<int32_t> owned;
   int64_t own = 0;
   for (const SequencePages* sequence : open) {
@@ -85,8 +153,17 @@ void KvCache::check(std::span<const SequencePages* const> open) const {
     }
     CHECK(sequence->rows >= sequence->shared * kPageRows, "{} rows", sequence->rows);
     CHECK(sequence->rows < (sequence->shared + 1) * kPageRows, "{} rows", sequence->rows);
+    if (!has_states_) continue;
+    own_slots.push_back(sequence->state.to);
+    if (sequence->rows % kPageRows != 0) {
+      own_slots.push_back(sequence->state.from);
+    } else if (sequence->rows > 0) {
+      snapshots.push_back(sequence->held());
+      CHECK(states_.snapshot(sequence->held()) == sequence->state.from, "{} rows", sequence->rows);
+    }
   }
   tree_.check(held);
+  states_.check(own_slots, snapshots);
   CHECK(own + tree_.size() + free_pages() == pages_, "{} own, {} in the tree, {} free, of {}", own,
         tree_.size(), free_pages(), pages_);
 }

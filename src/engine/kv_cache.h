@@ -1,6 +1,7 @@
 // The rows of sequences in pages: which pages a sequence has, and which of them it found ready. Every page is
 // in one place: free, in the prefix tree (whole pages of all sequences, running or not, and ends of finished
-// ones), or a sequence's own, which alone it writes to. Knows tokens and page numbers only.
+// ones), or a sequence's own, which alone it writes to. Where a program has states, a prefix can be taken
+// over up to a page whose snapshot is there, and ends are not kept. Knows tokens and page numbers only.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,8 @@
 
 #include "engine/kv_pool.h"
 #include "engine/prefix_tree.h"
+#include "engine/state_pool.h"
+#include "program/step.h"
 
 namespace sluice::engine {
 
@@ -17,6 +20,11 @@ struct SequencePages {
   std::vector<int32_t> pages;  ///< by position / kPageRows: first those in the tree, then its own
   int64_t shared = 0;          ///< how many of them are in the tree
   int64_t rows = 0;            ///< that are computed, from position 0 on
+  int64_t known = 0;  ///< of its tokens' rows, those that are in the tree: at first, no fewer than rows
+  /// Where the state behind its rows lies (at the end of a page it is that page's snapshot, else its own
+  /// slot), and the slot of its own that the next step writes.
+  program::StateSlots state = {.from = kNoSlot, .to = kNoSlot};
+  static constexpr int32_t kNoSlot = -1;
 
   /// The last page in the tree: the one that this sequence holds.
   int32_t held() const { return shared > 0 ? pages[static_cast<size_t>(shared) - 1] : PrefixTree::kRoot; }
@@ -25,7 +33,9 @@ struct SequencePages {
 
 class KvCache {
  public:
-  explicit KvCache(int32_t pages) : pool_(pages), pages_(pages) {}
+  /// state_slots: 0 if the program has no states.
+  explicit KvCache(int32_t pages, int64_t state_slots = 0)
+      : pool_(pages), states_(state_slots), has_states_(state_slots > 0), pages_(pages) {}
 
   int64_t pages() const { return pages_; }
   int64_t free_pages() const { return pool_.free_pages(); }
@@ -46,6 +56,12 @@ class KvCache {
   SequencePages open(std::span<const int32_t> tokens);
   /// Pages for `rows` rows; cached prefixes make room. False, and nothing changed: not enough are available.
   bool grow(SequencePages& sequence, int64_t rows);
+  /// Where a step ends, of those that go up to `end`, so that the state there can be a snapshot that somebody
+  /// may want: where this sequence parts from others, and at its last whole page.
+  int64_t end_of_step(const SequencePages& sequence, int64_t tokens, int64_t end) const;
+  /// Whether a prefix of so many rows will be there to be taken over once a sequence of so many tokens is
+  /// computed.
+  bool leaves(int64_t rows, int64_t tokens) const;
   /// `rows` rows of the sequence are computed now; its whole pages enter the tree. `tokens` are those of the
   /// sequence. Where another sequence had brought the same page, that one takes the place of this sequence's
   /// own.
@@ -57,8 +73,14 @@ class KvCache {
   void check(std::span<const SequencePages* const> open) const;
 
  private:
+  void restorable(std::vector<int32_t>& chain) const;
+  int32_t evict();
+  void stepped(SequencePages& sequence, int32_t snapshot);
+
   KvPool pool_;
   PrefixTree tree_;
+  StatePool states_;
+  bool has_states_;
   int64_t pages_;
   std::vector<int32_t> chain_;  // of offer()
 };

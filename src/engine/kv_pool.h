@@ -1,5 +1,4 @@
-// The free pages of the latent cache. A page holds kPageRows rows of one sequence, for all layers.
-// Knows numbers only; where a page lies is the backend's business.
+// The free pages of the paged caches. A page holds kPageRows rows of one sequence, for all layers of each.
 #pragma once
 
 #include <cstdint>

@@ -44,13 +44,18 @@ std::span<const int32_t> reusable(const Sequence& sequence) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
-    : options_(options), cache_(static_cast<int32_t>(options.pages)), pace_(pace_seconds(options)) {
+    : options_(options),
+      cache_(static_cast<int32_t>(options.pages), options.state_slots),
+      pace_(pace_seconds(options)) {
   CHECK(options.max_sequences > 0 && options.max_rows >= options.max_sequences, "{} rows", options.max_rows);
   CHECK(options.aside_rows == 0 || options.aside_rows >= options.max_sequences, "{} rows aside",
         options.aside_rows);
   if (options_.outputs == 0) options_.outputs = options_.max_rows;
   CHECK(options_.outputs >= options_.max_sequences, "{} outputs", options_.outputs);
   CHECK(options.pages >= KvPool::pages_for(options.context), "{} pages", options.pages);
+  CHECK(options.state_slots == 0 ||
+            (options.state_slots >= StatePool::least_slots(options.max_sequences) && options.draft_rows <= 1),
+        "{} slots of states, {} rows of drafts", options.state_slots, options.draft_rows);
   for (int32_t place = options.max_sequences; place-- > 0;) places_.push_back(place);
   running_.reserve(places_.size());
   readers_.reserve(places_.size());
@@ -212,6 +217,7 @@ bool Scheduler::waits_for_prefix(const Sequence& sequence) {
         tokens.begin();
     const int64_t common = agree / kPageRows * kPageRows;
     if (common <= other->pages.rows / kPageRows * kPageRows) continue;
+    if (!cache_.leaves(common, std::ssize(other->tokens))) continue;
     if (cached < 0) cached = cache_.offer(tokens, 1).rows;
     if (common > cached) return true;
   }
@@ -314,13 +320,17 @@ void Scheduler::plan_prompts(Plan& plan, int64_t most) {
   int64_t outputs = options_.outputs - plan.answer_rows - left;
   auto scored = std::ranges::count_if(readers_, [](const Sequence* s) { return s->scored(); });
   for (Sequence* sequence : readers_) {
-    int64_t rows = std::min(sequence->uncomputed(), room / left--);
+    const int64_t first = sequence->pages.rows;
+    int64_t share = std::min(sequence->uncomputed(), room / left--);
     if (sequence->scored()) {
-      const int64_t unscored = std::max(sequence->scored_from - sequence->pages.rows, int64_t{0});
-      rows = std::min(rows, unscored + 1 + outputs / scored--);
-      outputs -= std::max(rows - unscored - 1, int64_t{0});
+      const int64_t unscored = std::max(sequence->scored_from - first, int64_t{0});
+      share = std::min(share, unscored + 1 + outputs / scored--);
     }
-    plan.chunks.push_back({sequence, sequence->pages.rows, rows});
+    const int64_t rows =
+        cache_.end_of_step(sequence->pages, std::ssize(sequence->tokens), first + share) - first;
+    if (sequence->scored())
+      outputs -= std::max(rows - std::max(sequence->scored_from - first, int64_t{0}) - 1, int64_t{0});
+    plan.chunks.push_back({sequence, first, rows});
     room -= rows;
     plan.prompt_rows += rows;
   }

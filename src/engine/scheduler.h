@@ -12,6 +12,7 @@
 // run out the sequence admitted last goes back to the head of the queue; what it computed stays cached as
 // long as there is room. The one admitted first never gives up its pages, and the cache holds a whole
 // context, so there is always progress.
+// Where the program has states, steps of a prompt end where a snapshot of its state is worth having.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,9 @@ struct SchedulerOptions {
   int64_t draft_rows = 0;  ///< a step at most that has drafts, answers' own rows among them
   /// Rows a step at most whose logits are wanted, and at least max_sequences and draft_rows; 0: max_rows.
   int64_t outputs = 0;
+  /// For states of sequences: at least two for each that may run; 0: the program has none. With states no
+  /// step has drafts or begins ahead, as what they leave in a state cannot be taken out again.
+  int64_t state_slots = 0;
 };
 
 /// A sequence of tokens, waiting or running. It is its owner's, and stays where it is from add() to remove();

@@ -24,6 +24,9 @@ void Scorer::run(std::span<const int32_t> tokens, int64_t first,
   for (int64_t begin = 0; begin < count; begin += max_rows_) {
     const int64_t end = std::min(count, begin + max_rows_);
     batch_.clear();
+    const int32_t turn =
+        begin / max_rows_ % 2;  // what the step before this one left is where this one begins
+    batch_.set_state(0, {turn, 1 - turn});
     for (int64_t i = begin; i < end; ++i) {
       batch_.add(tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, i >= first);
     }

@@ -8,8 +8,8 @@ using program::kStepRows;
 
 /// Multi-head latent attention in its absorbed form: queries go into the latent space, where keys and values
 /// are one.
-TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, int32_t layer,
-                          TensorId x) {
+TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
+                          int32_t layer, TensorId x) {
   // Of the normed row: a low-rank query, or the queries themselves; and the latent with its key beside it.
   const bool low_rank = s.q_lora > 0;
   program::NormMlaHeads op;
@@ -19,7 +19,7 @@ TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const L
   program::MlaQuery query{.kv_norm = {w.kv_a_norm},
                           .k_b = {w.k_b},
                           .factors = {all.rope_factors},
-                          .cache = {b.program().cache()},
+                          .cache = {cache},
                           .rope = s.rope_params,
                           .k_b_reduce = w.k_b_reduce,
                           .epsilon = s.epsilon,
@@ -37,8 +37,8 @@ TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias,
 }
 
 /// Multi-head attention whose heads share kv_heads heads of keys and values in groups.
-TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, int32_t layer,
-                           TensorId x) {
+TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
+                           int32_t layer, TensorId x) {
   const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
   const TensorId q = b.matmul(h, w.q, s.heads);  // [rows, heads, rope]
   const TensorId k = b.matmul(h, w.k, s.kv_heads);
@@ -46,10 +46,10 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
 
   const TensorId key = b.activation("key", kStepRows, s.kv_heads, s.rope);
   b.rope(finish_projection(b, s, k, w.k_bias, w.k_norm), s.rope_params, key, all.rope_factors);
-  b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), layer);
+  b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), cache, layer);
   const TensorId query = b.activation("query", kStepRows, s.heads, s.rope);
   b.rope(finish_projection(b, s, q, w.q_bias, w.q_norm), s.rope_params, query, all.rope_factors);
-  const TensorId context = b.attend(query, s.kv_heads, s.value, s.attention_scale, layer);
+  const TensorId context = b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, layer);
   return b.matmul_add(context, w.attn_output, x);
 }
 
@@ -85,17 +85,18 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
 
 }  // namespace
 
-void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::Type cache) {
+void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::Type cache_type) {
   // Keys that were turned are not normed as latents are: in eight bits they would cost most of what a cache
   // of eight bits costs.
-  b.cache(spec.layers, spec.cache_columns(), cache, spec.is_latent() ? spec.rope : 0);
+  const TensorId cache =
+      b.cache(spec.layers, spec.cache_columns(), cache_type, spec.is_latent() ? spec.rope : 0);
   TensorId x = b.embed(weights.token_embedding);
   for (int64_t i = 0; i < spec.layers; ++i) {
     const Layer& layer = weights.layers[static_cast<size_t>(i)];
     const auto index = static_cast<int32_t>(i);
     b.set_layer(index);
-    x = spec.is_latent() ? latent_attention(b, spec, weights, layer, index, x)
-                         : grouped_attention(b, spec, weights, layer, index, x);
+    x = spec.is_latent() ? latent_attention(b, spec, weights, layer, cache, index, x)
+                         : grouped_attention(b, spec, weights, layer, cache, index, x);
     x = spec.is_moe(i) ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
   }
   b.set_layer(-1);

@@ -8,6 +8,6 @@
 namespace sluice::model {
 
 /// cache: the number format of the cache's rows (quant/cache_row.h).
-void build_forward(program::Builder& b, const Spec& spec, const Weights& weights, quant::Type cache);
+void build_forward(program::Builder& b, const Spec& spec, const Weights& weights, quant::Type cache_type);
 
 }  // namespace sluice::model

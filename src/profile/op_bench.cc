@@ -38,7 +38,7 @@ Op with_operands(Op op, int32_t cache_layer, const std::function<TensorId(Tensor
 
 struct Uses {
   std::vector<TensorId> weights, read, written;  // storages; each once
-  bool cache = false;
+  TensorId cache = kNoTensor;                    // of any kind
 };
 
 Uses uses_of(const Program& program, const Op& op) {
@@ -50,7 +50,8 @@ Uses uses_of(const Program& program, const Op& op) {
     const TensorId storage = program.storage(id);
     switch (program[storage].kind) {
       case Kind::Weight: once(uses.weights, storage); break;
-      case Kind::Cache: uses.cache = true; break;
+      case Kind::Cache:
+      case Kind::State: uses.cache = storage; break;
       case Kind::Activation: once(written ? uses.written : uses.read, storage); break;
     }
   });
@@ -113,9 +114,9 @@ OpBench::OpBench(Backend& backend, const Program& program, const Op& op, const W
   const int64_t context = std::max(options_.context, options_.rows);
   pages_of_step_ = (context + kPageRows - 1) / kPageRows;
   pages_ = pages_of_step_;
-  const bool uses_cache = uses_of(program, op).cache;
-  if (options_.rotate_bytes > 0 && uses_cache) {
-    const auto page = static_cast<double>(cache_bytes(part_, 1));
+  const TensorId cache = uses_of(program, op).cache;
+  if (options_.rotate_bytes > 0 && cache != kNoTensor && program[cache].kind == Kind::Cache) {
+    const auto page = static_cast<double>(cache_bytes(program[cache], {.pages = 1}));
     pages_ = std::max(pages_, static_cast<int64_t>(std::ceil(options_.rotate_bytes / page)) + pages_of_step_);
     resident_bytes_ = page * static_cast<double>(pages_);
   } else if (options_.rotate_bytes > 0) {
@@ -137,8 +138,8 @@ OpBench::OpBench(Backend& backend, const Program& program, const Op& op, const W
 
 int OpBench::copies_for(const Program& program, const Op& op) const {
   const Uses uses = uses_of(program, op);
-  if (uses.cache) {  // all layers of the cache, in cold rounds
-    return options_.rotate_bytes > 0 ? static_cast<int>(program[program.cache()].shape[0]) : kWarmCopies;
+  if (uses.cache != kNoTensor) {  // all layers of the cache, in cold rounds
+    return options_.rotate_bytes > 0 ? static_cast<int>(program[uses.cache].shape[0]) : kWarmCopies;
   }
   const double bytes = weight_bytes(program, op);
   if (options_.rotate_bytes <= 0 || bytes <= 0) return kWarmCopies;
@@ -155,14 +156,13 @@ void OpBench::copy_op(const Program& whole, const Op& op, const WeightBytes& wei
     Tensor tensor = whole[id];
     if (tensor.base != kNoTensor) tensor.base = copy(tensor.base);
     const TensorId made = part_.add(tensor);
-    if (tensor.kind == Kind::Cache) part_.set_cache(made);
     weights_.resize(static_cast<size_t>(made) + 1);
     if (tensor.kind == Kind::Weight && tensor.base == kNoTensor)
       weights_[static_cast<size_t>(made)] = weights[static_cast<size_t>(id)];
     ids[id] = made;
     return made;
   };
-  const auto layers = whole.cache() == kNoTensor ? 1 : static_cast<int32_t>(whole[whole.cache()].shape[0]);
+  const auto layers = uses.cache == kNoTensor ? 1 : static_cast<int32_t>(whole[uses.cache].shape[0]);
   for (int i = 0; i < copies_; ++i) {
     if (own_weights)
       std::erase_if(ids, [&](const auto& pair) { return whole[pair.first].kind == Kind::Weight; });
@@ -236,8 +236,10 @@ double OpBench::round() {
   set_step();
   if (ids_ != kNoTensor) set_ids();
   ++rounds_;
-  const StepInput input{
-      tokens_, positions_, sequences_, slots_, page_table_, static_cast<int32_t>(pages_of_step_), outputs_};
+  constexpr StateSlots kState{};
+  const StepInput input{tokens_,  positions_,  sequences_,
+                        slots_,   page_table_, static_cast<int32_t>(pages_of_step_),
+                        outputs_, {&kState, 1}};
   run_step(*executable_, {.input = input, .timed = true});
   executable_->fetch_times(times_);
   const StepParts parts = take_apart(times_, executable_->program().ops().size());

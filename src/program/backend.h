@@ -21,7 +21,7 @@ namespace sluice::program {
 struct CompileOptions {
   int64_t max_rows = 512;    ///< rows a step at most
   int64_t max_outputs = 1;   ///< logits rows a step at most
-  int64_t cache_pages = 16;  ///< pages of kPageRows rows in the latent cache
+  int64_t cache_pages = 16;  ///< pages of kPageRows rows in every paged cache
   /// One order of every sum, whatever the number of rows of a step: a row's results then never depend on what
   /// else is in its step, nor on how a prompt was cut. Where kernels for many rows add up otherwise, they are
   /// left out.
@@ -33,6 +33,11 @@ struct CompileOptions {
   /// What steps of serving need is made at once, and not when a step needs it for the first time. Such steps
   /// have at most max_outputs sequences.
   bool warm = false;
+  /// Slots for states of sequences (StateSlots), where the program has any: two for each that is in a step at
+  /// once, and one for each state that is to be kept besides.
+  int64_t state_slots = 4;
+
+  CacheRoom cache_room() const { return {cache_pages, state_slots}; }
 };
 
 /// Values for the choices that kernels leave open (a prefetch distance, rows a tile), by name. A backend is

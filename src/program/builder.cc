@@ -59,13 +59,16 @@ TensorId Builder::flatten(TensorId base) {
                              whole.offset});
 }
 
-TensorId Builder::cache(int64_t layers, int64_t columns, quant::Type type, int64_t exact) {
-  CHECK(program_.cache() == kNoTensor);
-  Tensor tensor{"cache", Kind::Cache, type, {layers, kPageRows, columns}, {kPageRows * columns, columns}};
+TensorId Builder::cache(int64_t layers, int64_t columns, quant::Type type, int64_t exact, std::string name) {
+  Tensor tensor{
+      std::move(name), Kind::Cache, type, {layers, kPageRows, columns}, {kPageRows * columns, columns}};
   tensor.exact = exact;
-  const TensorId id = program_.add(std::move(tensor));
-  program_.set_cache(id);
-  return id;
+  return program_.add(std::move(tensor));
+}
+
+TensorId Builder::state(std::string name, int64_t layers, int64_t rows, int64_t columns) {
+  return program_.add(Tensor{
+      std::move(name), Kind::State, quant::Type::F32, {layers, rows, columns}, {rows * columns, columns}});
 }
 
 TensorId Builder::like(const char* name, TensorId shape_of, int64_t heads, int64_t columns) {
@@ -118,20 +121,26 @@ void Builder::rope(TensorId in, const RopeParams& params, TensorId out, TensorId
   emit(Rope{{in}, {out}, params, {factors}});
 }
 
-void Builder::kv_append(TensorId latent, TensorId rope_key, int32_t cache_layer) {
-  emit(KvAppend{{latent}, {rope_key}, {program_.cache()}, cache_layer});
+void Builder::kv_append(TensorId latent, TensorId rope_key, TensorId cache, int32_t cache_layer) {
+  emit(KvAppend{{latent}, {rope_key}, {cache}, cache_layer});
 }
 
-TensorId Builder::mla_attend(TensorId q, int64_t rank, float scale, int32_t cache_layer) {
+TensorId Builder::mla_attend(TensorId q, TensorId cache, int64_t rank, float scale, int32_t cache_layer) {
   const TensorId out = like("context", q, program_[q].heads(), rank);
-  emit(MlaAttend{{q}, {program_.cache()}, {out}, scale, cache_layer});
+  emit(MlaAttend{{q}, {cache}, {out}, scale, cache_layer});
   return out;
 }
 
-TensorId Builder::attend(TensorId q, int64_t kv_heads, int64_t value_columns, float scale,
+TensorId Builder::attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t value_columns, float scale,
                          int32_t cache_layer) {
   const TensorId out = like("context", q, program_[q].heads(), value_columns);
-  emit(Attend{{q}, {program_.cache()}, {out}, kv_heads, scale, cache_layer});
+  emit(Attend{{q}, {cache}, {out}, kv_heads, scale, cache_layer});
+  return out;
+}
+
+TensorId Builder::causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer) {
+  const TensorId out = like("convolved", in, 1, program_[in].columns());
+  emit(CausalConv{{in}, {weight}, {state}, {out}, cache_layer});
   return out;
 }
 

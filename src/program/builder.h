@@ -28,8 +28,11 @@ class Builder {
   TensorId columns(TensorId base, std::string name, int64_t first, int64_t count);
   /// All heads of an activation as the columns of one.
   TensorId flatten(TensorId base);
-  /// The cache of the model: `layers` rows of `columns` a token (quant/cache_row.h).
-  TensorId cache(int64_t layers, int64_t columns, quant::Type type, int64_t exact = 0);
+  /// A paged cache: `layers` rows of `columns` a token (quant/cache_row.h).
+  TensorId cache(int64_t layers, int64_t columns, quant::Type type, int64_t exact = 0,
+                 std::string name = "cache");
+  /// What a sequence keeps however long it is: `layers` times `rows` rows of `columns`.
+  TensorId state(std::string name, int64_t layers, int64_t rows, int64_t columns);
 
   // --- ops ---
   void emit(OpArgs args) { program_.add(Op{std::move(args), layer_}); }
@@ -40,9 +43,11 @@ class Builder {
   void head_matmul(TensorId in, TensorId weight, Reduce reduce, TensorId out);
   TensorId add_bias(TensorId in, TensorId bias);
   void rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors = kNoTensor);
-  void kv_append(TensorId latent, TensorId rope_key, int32_t cache_layer);
-  TensorId mla_attend(TensorId q, int64_t rank, float scale, int32_t cache_layer);
-  TensorId attend(TensorId q, int64_t kv_heads, int64_t value_columns, float scale, int32_t cache_layer);
+  void kv_append(TensorId latent, TensorId rope_key, TensorId cache, int32_t cache_layer);
+  TensorId mla_attend(TensorId q, TensorId cache, int64_t rank, float scale, int32_t cache_layer);
+  TensorId attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t value_columns, float scale,
+                  int32_t cache_layer);
+  TensorId causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer);
   /// Fills in the ids and weights of `route`, whose scalars the caller has set.
   void route(Route& route, int64_t used);
   TensorId silu_mul(TensorId gate, TensorId up);

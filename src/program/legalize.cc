@@ -32,7 +32,6 @@ Program legalize(const Program& program, const std::string& backend, const Has& 
   Program out;
   for (const Tensor& tensor : program.tensors()) out.add(tensor);
   for (const Op& op : program.ops()) add_legal(out, op, backend, has);
-  out.set_cache(program.cache());
   out.set_output(program.output());
   return out;
 }

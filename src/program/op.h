@@ -9,6 +9,7 @@
 #include "program/ops/add.h"
 #include "program/ops/add_bias.h"
 #include "program/ops/attend.h"
+#include "program/ops/causal_conv.h"
 #include "program/ops/embed.h"
 #include "program/ops/expert_combine.h"
 #include "program/ops/expert_matmul.h"
@@ -39,7 +40,7 @@ namespace sluice::program {
 using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
                             ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
                             MoeGateUp, MoeDownAdd, NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery,
-                            MlaValues, MlaHeads, NormMlaHeads>;
+                            MlaValues, MlaHeads, NormMlaHeads, CausalConv>;
 
 struct Op {
   OpArgs args;

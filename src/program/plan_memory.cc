@@ -65,18 +65,42 @@ int64_t lowest_gap(std::vector<const Lifetime*>& in_use, int64_t bytes) {
 
 }  // namespace
 
-int64_t cache_bytes(const Program& program, quant::Type type, int64_t pages) {
-  if (program.cache() == kNoTensor) return 0;
-  const Tensor& cache = program[program.cache()];
+int64_t cache_bytes(const Tensor& cache, quant::Type type, const CacheRoom& room) {
+  const int64_t rows = cache.shape[0] * cache.shape[1];
   quant::CacheRow row = cache.cache_row();
   row.type = type;
-  const int64_t page = cache.shape[0] * cache.shape[1] * row.bytes();
+  const bool paged = cache.kind == Kind::Cache;
+  const int64_t one =
+      paged ? rows * row.bytes() : quant::bytes_of(quant::type_info(cache.type), rows * cache.columns());
   int64_t bytes = 0;
-  return __builtin_mul_overflow(page, pages, &bytes) ? std::numeric_limits<int64_t>::max() : bytes;
+  const bool too_many = __builtin_mul_overflow(one, paged ? room.pages : room.state_slots, &bytes);
+  return too_many ? std::numeric_limits<int64_t>::max() : bytes;
 }
 
-int64_t cache_bytes(const Program& program, int64_t pages) {
-  return program.cache() == kNoTensor ? 0 : cache_bytes(program, program[program.cache()].type, pages);
+int64_t cache_bytes(const Tensor& cache, const CacheRoom& room) {
+  return cache_bytes(cache, cache.type, room);
+}
+
+namespace {
+
+/// The sum of what `bytes_of` says of every cache.
+template <typename F>
+int64_t sum_of_caches(const Program& program, F bytes_of) {
+  int64_t sum = 0;
+  for (const TensorId id : program.caches()) {
+    if (__builtin_add_overflow(sum, bytes_of(program[id]), &sum)) return std::numeric_limits<int64_t>::max();
+  }
+  return sum;
+}
+
+}  // namespace
+
+int64_t cache_bytes(const Program& program, const CacheRoom& room) {
+  return sum_of_caches(program, [&](const Tensor& cache) { return cache_bytes(cache, room); });
+}
+
+int64_t cache_bytes(const Program& program, quant::Type type, const CacheRoom& room) {
+  return sum_of_caches(program, [&](const Tensor& cache) { return cache_bytes(cache, type, room); });
 }
 
 MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window,

@@ -11,8 +11,21 @@
 namespace sluice::program {
 
 TensorId Program::add(Tensor tensor) {
+  const auto id = static_cast<TensorId>(tensors_.size());
+  if (tensor.kind == Kind::Cache || tensor.kind == Kind::State) caches_.push_back(id);
   tensors_.push_back(std::move(tensor));
-  return static_cast<TensorId>(tensors_.size() - 1);
+  return id;
+}
+
+size_t Program::cache_index(TensorId id) const {
+  const auto found = std::find(caches_.begin(), caches_.end(), id);
+  CHECK(found != caches_.end(), "{} is no cache", (*this)[id].name);
+  return static_cast<size_t>(found - caches_.begin());
+}
+
+bool Program::has_states() const {
+  return std::any_of(caches_.begin(), caches_.end(),
+                     [this](TensorId id) { return (*this)[id].kind == Kind::State; });
 }
 
 TensorId Program::storage(TensorId id) const {

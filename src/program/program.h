@@ -24,9 +24,12 @@ class Program {
   /// The tensor that holds the memory of `id`: itself, or the base of a view.
   TensorId storage(TensorId id) const;
 
-  /// The latent cache, or kNoTensor.
-  TensorId cache() const { return cache_; }
-  void set_cache(TensorId id) { cache_ = id; }
+  /// What sequences keep from step to step: the tensors of kinds Cache and State, as they were added. All
+  /// paged ones share page tables and slots of rows, all states their slots.
+  const std::vector<TensorId>& caches() const { return caches_; }
+  /// Which of caches() this is.
+  size_t cache_index(TensorId id) const;
+  bool has_states() const;
   /// The logits: [output rows, 1, vocabulary].
   TensorId output() const { return output_; }
   void set_output(TensorId id) { output_ = id; }
@@ -48,7 +51,7 @@ class Program {
  private:
   std::vector<Tensor> tensors_;
   std::vector<Op> ops_;
-  TensorId cache_ = kNoTensor;
+  std::vector<TensorId> caches_;
   TensorId output_ = kNoTensor;
 };
 
@@ -73,11 +76,18 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Program& program, int64_t max_rows, int64_t max_outputs, int window = 0,
                        const std::vector<bool>& all_wait_after = {});
 
-/// Bytes of `pages` pages of the latent cache with numbers of this type, 0 without a cache; the largest int64
+/// How much of its caches a program is given.
+struct CacheRoom {
+  int64_t pages = 0;        ///< of every paged cache
+  int64_t state_slots = 0;  ///< of every state
+};
+/// Bytes that a cache takes of it, a paged one with rows of its own type or of this one; the largest int64
 /// when no int64 holds them.
-int64_t cache_bytes(const Program& program, quant::Type type, int64_t pages);
-/// The same with numbers of the cache's own type.
-int64_t cache_bytes(const Program& program, int64_t pages);
+int64_t cache_bytes(const Tensor& cache, const CacheRoom& room);
+int64_t cache_bytes(const Tensor& cache, quant::Type type, const CacheRoom& room);
+/// The same of all caches of a program.
+int64_t cache_bytes(const Program& program, const CacheRoom& room);
+int64_t cache_bytes(const Program& program, quant::Type type, const CacheRoom& room);
 
 /// What all ops of a step move and compute.
 Cost total_cost(const Program& program, const StepShape& shape);

@@ -30,9 +30,9 @@ RefMemory::RefMemory(const Program& program, const WeightBytes& weights, const C
   for (size_t i = 0; i < count; ++i) {
     const Tensor& tensor = program.tensors()[i];
     if (tensor.kind == Kind::Weight || !used[i]) continue;
-    if (tensor.kind == Kind::Cache) {
-      const int64_t page = tensor.shape[0] * tensor.shape[1] * tensor.shape[2];
-      cache_.assign(static_cast<size_t>(options.cache_pages * page), kPoison);
+    if (tensor.kind != Kind::Activation) {
+      const int64_t bytes = cache_bytes(tensor, quant::Type::F32, options.cache_room());
+      floats_[i].assign(static_cast<size_t>(bytes) / sizeof(float), kPoison);
       continue;
     }
     const auto elements = static_cast<size_t>(Program::rows(tensor, options.max_rows, options.max_outputs) *
@@ -65,31 +65,34 @@ void RefMemory::weight_row(TensorId id, int64_t matrix, int64_t row, float* out)
   type.decode(bytes + quant::bytes_of(type, first), out, t.columns());
 }
 
-float* RefMemory::cache_row(int64_t layer, int64_t slot) {
-  const auto& [layers, page_rows, columns] = program_[program_.cache()].shape;
-  const int64_t page = slot / page_rows, row = slot % page_rows;
-  return cache_.data() + ((page * layers + layer) * page_rows + row) * columns;
+float* RefMemory::cache_row(TensorId cache, int64_t layer, int64_t slot) {
+  return state_row(cache, layer, slot / kPageRows, slot % kPageRows);
 }
 
-void RefMemory::round_cache_row(int64_t layer, int64_t slot) {
-  const Tensor& cache = program_[program_.cache()];
-  if (cache.type != quant::Type::Q8_0) return;
-  const quant::CacheRow format = cache.cache_row();
-  float* const row = cache_row(layer, slot);
+float* RefMemory::state_row(TensorId state, int64_t layer, int64_t slot, int64_t row) {
+  const auto& [layers, rows, columns] = program_[state].shape;
+  return floats_[static_cast<size_t>(state)].data() + ((slot * layers + layer) * rows + row) * columns;
+}
+
+void RefMemory::round_cache_row(TensorId cache, int64_t layer, int64_t slot) {
+  if (program_[cache].type != quant::Type::Q8_0) return;
+  const quant::CacheRow format = program_[cache].cache_row();
+  float* const row = cache_row(cache, layer, slot);
   rounded_.resize(static_cast<size_t>(format.bytes()));
   format.encode(row, rounded_.data());
   format.decode(rounded_.data(), row);
 }
 
 int64_t RefMemory::bytes() const {
-  size_t elements = cache_.size();
+  size_t elements = 0;
   for (const auto& buffer : floats_) elements += buffer.size();
   for (const auto& buffer : ints_) elements += buffer.size();
   return static_cast<int64_t>(elements * sizeof(float));
 }
 
 MemoryNeeds RefMemory::needs(const Program& program, const CompileOptions& options) {
-  MemoryNeeds needs{bytes_of(weights_in_file(program)), cache_bytes(program, quant::Type::F32, options.cache_pages), 0};
+  MemoryNeeds needs{bytes_of(weights_in_file(program)),
+                    cache_bytes(program, quant::Type::F32, options.cache_room()), 0};
   const std::vector<bool> used = used_storages(program);
   for (size_t i = 0; i < used.size(); ++i) {
     const Tensor& tensor = program.tensors()[i];

@@ -23,21 +23,22 @@ class RefMemory {
   int32_t* int_row(TensorId id, int64_t row, int64_t head = 0);
   /// Decodes one row of a weight into out [columns].
   void weight_row(TensorId id, int64_t matrix, int64_t row, float* out) const;
-  /// One row of the latent cache.
-  float* cache_row(int64_t layer, int64_t slot);
+  /// One row of a paged cache.
+  float* cache_row(TensorId cache, int64_t layer, int64_t slot);
+  /// One of the rows that a slot of a state has for a layer.
+  float* state_row(TensorId state, int64_t layer, int64_t slot, int64_t row);
   /// Gives a row that was written the numbers that the cache's type keeps of it: of eight bits that is what
   /// is asked for, while float32 stands for binary16.
-  void round_cache_row(int64_t layer, int64_t slot);
+  void round_cache_row(TensorId cache, int64_t layer, int64_t slot);
   int64_t bytes() const;
-  /// What bytes() would be, by activations and cache.
+  /// What bytes() would be, by activations and caches.
   static MemoryNeeds needs(const Program& program, const CompileOptions& options);
 
  private:
   const Program& program_;
   const WeightBytes& weights_;
-  std::vector<std::vector<float>> floats_;  // by storage TensorId
+  std::vector<std::vector<float>> floats_;  // by storage TensorId; of caches, too
   std::vector<std::vector<int32_t>> ints_;
-  std::vector<float> cache_;
   std::vector<std::byte> rounded_;  ///< a cache row in its type
 };
 

@@ -14,7 +14,14 @@ StepInput StepInput::part(int64_t first, int64_t last) const {
           slots.subspan(at, count),
           page_tables,
           pages_per_sequence,
-          {}};
+          {},
+          states};
+}
+
+int64_t StepInput::end_of_sequence(int64_t first) const {
+  int64_t end = first + 1;
+  while (end < rows() && sequences[static_cast<size_t>(end)] == sequences[static_cast<size_t>(first)]) ++end;
+  return end;
 }
 
 int64_t StepInput::slot_of(int64_t row, int64_t position) const {

@@ -26,6 +26,14 @@ struct Draw {
 /// small step that runs while the other stays paused.
 enum class Turn : uint8_t { Whole, Resumed, Aside };
 
+/// Where the state of a sequence lies: every program's states have slots of the same numbers. A step reads
+/// the one before its rows of the sequence from slot `from` (no rows are before position 0: then there is
+/// none), and leaves the one behind them in slot `to`, another one. So what it read is still there when the
+/// step is given up, or when another sequence goes on from it, too.
+struct StateSlots {
+  int32_t from = 0, to = 1;
+};
+
 /// One step's rows. Row r holds token tokens[r] at positions[r] of sequence sequences[r]; it writes its cache
 /// row to slots[r] = page * kPageRows + row in page, and attends to positions 0..positions[r] of its
 /// sequence. A step that is submitted before the one before it was collected may have tokens that are not
@@ -39,12 +47,16 @@ struct StepInput {
       page_tables;  // [sequences][pages_per_sequence], physical page of each logical page
   int32_t pages_per_sequence = 0;
   std::span<const int32_t> output_rows;  // [outputs], ascending rows of this step that give something
+  /// [sequences], of a program that has states; of such a one, rows of a sequence stand together.
+  std::span<const StateSlots> states = {};
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   int64_t outputs() const { return static_cast<int64_t>(output_rows.size()); }
 
   /// The rows [first, last) of the step as one of their own, without outputs.
   StepInput part(int64_t first, int64_t last) const;
+  /// The end of the rows that row `first` and those behind it have of one sequence.
+  int64_t end_of_sequence(int64_t first) const;
   /// The slot where the cache row of `position` of row r's sequence lies.
   int64_t slot_of(int64_t row, int64_t position) const;
 };
@@ -114,6 +126,7 @@ struct StepShape {
   double outputs = 1;
   double context = 1;     ///< cache rows that a row attends to, its own included, on average
   double cache_rows = 1;  ///< distinct cache rows that the step reads: a sequence's rows share them
+  double sequences = 1;   ///< that it has rows of: each has one state
 
   double selected = 0;  ///< distinct experts that the rows selected together in a layer; 0: not counted
 

@@ -23,6 +23,7 @@ enum class Kind : uint8_t {
   Weight,      ///< [matrices, rows, columns], bytes of a file
   Activation,  ///< [step or output rows, heads, columns], float32 or int32, written once a step
   Cache,       ///< [layers, kPageRows, columns] a page; the pages are the step's business
+  State,       ///< [layers, rows, columns] a slot: what a sequence keeps however long it is; see StateSlots
 };
 
 /// Three dimensions, the last contiguous. A view names its base and where it begins in it.

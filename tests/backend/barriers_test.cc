@@ -29,7 +29,7 @@ TEST(Barriers, StandWhereAnotherWorkersResultIsNeeded) {
   const auto weight = [&](int64_t rows, int64_t columns) {
     return b.weight("w", quant::Type::F32, 1, rows, columns);
   };
-  b.cache(2, 96, quant::Type::F16);
+  const TensorId cache = b.cache(2, 96, quant::Type::F16);
   const TensorId x = b.embed(weight(100, 64));
   const TensorId h = b.rms_norm(x, weight(1, 64), 1e-5f);  // the same row on the same worker
   const TensorId a = b.matmul(h, weight(64, 64));          // every worker needs every row
@@ -37,8 +37,8 @@ TEST(Barriers, StandWhereAnotherWorkersResultIsNeeded) {
   const TensorId latent = b.rms_norm(b.columns(c, "latent", 0, 64), weight(1, 64), 1e-5f);
   const TensorId key = b.activation("key", kStepRows, 1, 32);
   b.rope(b.columns(c, "key_in", 64, 32), {}, key);
-  b.kv_append(latent, key, 0);
-  b.mla_attend(b.matmul(a, weight(192, 64), 2), 64, 1.0f, 0);
+  b.kv_append(latent, key, cache, 0);
+  b.mla_attend(b.matmul(a, weight(192, 64), 2), cache, 64, 1.0f, 0);
   EXPECT_THAT(barriers_of(program, 100),
               testing::ElementsAre("embed", "rms_norm", "| matmul", "matmul", "| rms_norm", "rope",
                                    "kv_append", "matmul", "| mla_attend"));
@@ -62,15 +62,15 @@ TEST(Barriers, OfGroupedAttentionStandAroundItsProductsAndTheCache) {
   const auto weight = [&](int64_t rows, int64_t columns) {
     return b.weight("w", quant::Type::F32, 1, rows, columns);
   };
-  b.cache(1, 2 * (32 + 32), quant::Type::F16);
+  const TensorId cache = b.cache(1, 2 * (32 + 32), quant::Type::F16);
   const TensorId h = b.rms_norm(b.embed(weight(100, 64)), weight(1, 64), 1e-5f);
   const TensorId q = b.matmul(h, weight(128, 64), 4), k = b.matmul(h, weight(64, 64), 2);
   const TensorId v = b.add_bias(b.matmul(h, weight(64, 64)), weight(1, 64));
   const TensorId key = b.activation("key", kStepRows, 2, 32), query = b.activation("query", kStepRows, 4, 32);
   b.rope(b.rms_norm(k, weight(1, 32), 1e-5f), {}, key);
-  b.kv_append(b.flatten(key), v, 0);  // every worker writes the rows that it turned
+  b.kv_append(b.flatten(key), v, cache, 0);  // every worker writes the rows that it turned
   b.rope(q, {}, query);
-  b.matmul(b.attend(query, 2, 32, 1.0f, 0), weight(64, 128));
+  b.matmul(b.attend(query, cache, 2, 32, 1.0f, 0), weight(64, 128));
   EXPECT_THAT(barriers_of(program, 100),
               testing::ElementsAre("embed", "rms_norm", "| matmul", "matmul", "matmul", "| add_bias",
                                    "rms_norm", "rope", "kv_append", "rope", "| attend", "| matmul"));
@@ -90,9 +90,9 @@ TEST(Barriers, ViewsOfOtherHeadsMeet) {
 TEST(Barriers, StandAfterAnOpWhoseWorkersReadEachOthersScratch) {
   Program program;
   Builder b(program);
-  b.cache(1, 96, quant::Type::F16);
+  const TensorId cache = b.cache(1, 96, quant::Type::F16);
   const TensorId x = b.embed(b.weight("table", quant::Type::F32, 1, 100, 64));
-  b.mla_attend(b.activation("q", kStepRows, 2, 96), 64, 1.0f, 0);
+  b.mla_attend(b.activation("q", kStepRows, 2, 96), cache, 64, 1.0f, 0);
   b.rms_norm(x, b.weight("w", quant::Type::F32, 1, 1, 64), 1e-5f);  // touches nothing of it
   EXPECT_THAT(barriers_of(program, 100), testing::ElementsAre("embed", "mla_attend", "| rms_norm"));
 }

@@ -282,12 +282,12 @@ class LongSequence {
 
   LongSequence(quant::Type cache, int64_t rope) : width_(kRank + rope) {
     program::Builder b(program_);
-    b.cache(1, width_, cache, rope);
+    const program::TensorId rows = b.cache(1, width_, cache, rope);
     latent_ = b.activation("latent", program::kStepRows, 1, kRank);
     key_ = b.activation("key", program::kStepRows, 1, rope);
     q_ = b.activation("q", program::kStepRows, kHeads, width_);
-    b.kv_append(latent_, key_, 0);
-    out_ = b.mla_attend(q_, kRank, 0.1f, 0);
+    b.kv_append(latent_, key_, rows, 0);
+    out_ = b.mla_attend(q_, rows, kRank, 0.1f, 0);
     program_.set_output(out_);
     std::mt19937 random(3);
     std::normal_distribution<float> normal;

@@ -34,8 +34,8 @@ OpCase op_case(const Shape& s) {
   return {s.name, kMostRows, [s](Builder& b) {
             const TensorId latent = b.activation("latent", kStepRows, 1, kRank);
             const TensorId key = b.activation("key", kStepRows, 1, kTurned);
-            b.cache(2, kRank + kTurned, s.cache, kTurned);
-            b.kv_append(latent, key, 1);
+            const TensorId cache = b.cache(2, kRank + kTurned, s.cache, kTurned);
+            b.kv_append(latent, key, cache, 1);
             const TensorId q = b.activation("q", kStepRows, s.heads, kRank + kTurned);
             const TensorId context = b.activation("context", kStepRows, s.heads, kRank);
             b.emit(MlaValues{.turn = {{b.activation("q_rope", kStepRows, s.heads, kTurned)},
@@ -43,7 +43,7 @@ OpCase op_case(const Shape& s) {
                              .queries = {{b.activation("in", kStepRows, s.heads, s.nope)},
                                          {b.weight("k_b", quant::Type::Q8_0, s.heads, kRank, s.nope)},
                                          {b.columns(q, "query", 0, kRank)}},
-                             .attend = {{q}, {b.program().cache()}, {context}, 0x1p-9f, 1},
+                             .attend = {{q}, {cache}, {context}, 0x1p-9f, 1},
                              .values = {{context},
                                         {b.weight("v_b", s.v_b, s.heads, s.value, kRank)},
                                         {b.activation("values", kStepRows, s.heads, s.value)}}});

@@ -22,7 +22,7 @@ class Needs : public program::Backend {
   bool has(const Program&, const program::Op&) const override { return true; }
   program::Binding bind(const program::Source&, const program::CompileOptions&) const override { return {}; }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
-    return {1000, program::cache_bytes(program, options.cache_pages), 300 * options.max_rows};
+    return {1000, program::cache_bytes(program, options.cache_room()), 300 * options.max_rows};
   }
   std::unique_ptr<program::Executable> compile(const program::Source&,
                                                std::shared_ptr<const program::WeightSet>,

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "base/error.h"
@@ -204,6 +205,47 @@ TEST(Cost, CountsEveryWeightByteOnceAndTheEmbeddingRowsOnly) {
   double activations = 0;  // read: norm in, gate_up in, down in and residual a layer, gather, output
   activations += 2 * (2 * 64 + 2 * 64 + 2 * 96 + 2 * 64) * 4 + 64 * 4 + 64 * 4;
   EXPECT_DOUBLE_EQ(total_cost(n.program, shape).bytes_read, weights + activations);
+}
+
+TEST(Caches, AreAListAndTakeWhatEachOfThemTakes) {
+  Program program;
+  Builder b(program);
+  const TensorId latents = b.cache(3, 96, quant::Type::F16, 32, "latents");
+  b.weight("between", quant::Type::F32, 1, 8, 8);
+  const TensorId keys = b.cache(2, 64, quant::Type::Q8_0, 0, "keys");
+  const TensorId state = b.state("state", 5, 3, 10);
+  EXPECT_EQ(program.caches(), (std::vector<TensorId>{latents, keys, state}));
+  EXPECT_EQ(program.cache_index(state), 2u);
+  EXPECT_TRUE(program.has_states());
+  const int64_t page_of_latents = 3 * 64 * 96 * 2, page_of_keys = 2 * 64 * 80, slot = 5 * 3 * 10 * 4;
+  const CacheRoom room{.pages = 7, .state_slots = 4};
+  EXPECT_EQ(cache_bytes(program[latents], room), 7 * page_of_latents);
+  EXPECT_EQ(cache_bytes(program[keys], room), 7 * page_of_keys);
+  EXPECT_EQ(cache_bytes(program[state], room), 4 * slot);
+  EXPECT_EQ(cache_bytes(program, room), 7 * (page_of_latents + page_of_keys) + 4 * slot);
+  EXPECT_EQ(cache_bytes(program, quant::Type::F32, room), 7 * 64 * 4 * (3 * 96 + 2 * 64) + 4 * slot);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(cache_bytes(program, {.pages = kMost / page_of_latents}), kMost) << "both do not fit";
+  EXPECT_EQ(cache_bytes(program, {.pages = 1, .state_slots = kMost}), kMost);
+  // A program of other ops over the same tensors has the same caches.
+  const Program legal = legalize(program, "test", [](const Program&, const Op&) { return true; });
+  EXPECT_EQ(legal.caches(), program.caches());
+}
+
+TEST(Caches, OfAConvolutionIsAState) {
+  const auto check = [](int64_t rows, int64_t columns, int32_t layer, bool paged) {
+    Program program;
+    Builder b(program);
+    const TensorId kept = paged ? b.cache(2, columns, quant::Type::F32) : b.state("s", 2, rows, columns);
+    const TensorId x = b.activation("x", kStepRows, 1, 16);
+    b.causal_conv(x, b.weight("w", quant::Type::F32, 1, 16, 4), kept, layer);
+    info(program.ops()[0]).check(program, program.ops()[0]);
+  };
+  EXPECT_NO_THROW(check(3, 16, 1, false));
+  EXPECT_THROW(check(3, 16, 2, false), Error);
+  EXPECT_THROW(check(4, 16, 0, false), Error);
+  EXPECT_THROW(check(3, 15, 0, false), Error);
+  EXPECT_THROW(check(3, 16, 0, true), Error);
 }
 
 TEST(StepShape, DistinctExpertsAreExpectedUnderUniformSelection) {

@@ -59,6 +59,7 @@ class AheadExecutable : public program::Executable {
   /// A step with its own copy of all that its input points to, and its results.
   struct Copy {
     std::vector<int32_t> tokens, positions, sequences, slots, tables, output_rows;
+    std::vector<program::StateSlots> states;
     program::StepInput input;
     std::vector<program::Want> wants;
     program::Ticket ticket;
@@ -73,7 +74,9 @@ class AheadExecutable : public program::Executable {
           slots(step.input.slots.begin(), step.input.slots.end()),
           tables(step.input.page_tables.begin(), step.input.page_tables.end()),
           output_rows(step.input.output_rows.begin(), step.input.output_rows.end()),
-          input{tokens, positions, sequences, slots, tables, step.input.pages_per_sequence, output_rows},
+          states(step.input.states.begin(), step.input.states.end()),
+          input{tokens,      positions, sequences, slots, tables, step.input.pages_per_sequence,
+                output_rows, states},
           ticket(given) {
       for (int64_t i = 0; i < step.input.outputs(); ++i) wants.push_back(step.want(i));
     }

@@ -86,7 +86,10 @@ class CaseRun {
       executable.poke(inputs_[i], rows_of(inputs_[i]), input_values_[i]);
   }
   void run(Executable& executable) const { run_step(executable, {.input = step()}); }
-  StepInput step() const { return {tokens_, positions_, sequences_, slots_, pages_, page_count_, outputs_}; }
+  StepInput step() const {
+    static constexpr StateSlots kState{};
+    return {tokens_, positions_, sequences_, slots_, pages_, page_count_, outputs_, {&kState, 1}};
+  }
 
  private:
   int64_t page_count() const { return page_count_; }

@@ -30,11 +30,11 @@ OpAccesses accesses_of(const Program& program, const Op& op, const MemoryPlan& p
     const Tensor& whole = program[storage];
     if (tensor.kind == Kind::Weight) return;  // nobody writes it
     const int64_t begin = plan.offset_bytes[static_cast<size_t>(storage)];
-    const int64_t bytes = tensor.kind == Kind::Cache
+    const int64_t bytes = tensor.kind != Kind::Activation
                               ? 0
                               : Program::rows(whole, max_rows, max_outputs) * whole.shape[1] *
                                     whole.shape[2] * quant::type_info(whole.type).bytes;
-    // The cache's rows belong to the step's rows as much as an activation's do: each writes its own slot.
+    // A cache's rows belong to the step's rows as much as an activation's do: each writes its own slot.
     const bool step_rows = tensor.kind == Kind::Cache || whole.shape[0] == kStepRows;
     accesses.list.push_back({storage, written, begin, begin + bytes, tensor.heads(), tensor.offset,
                              tensor.offset + tensor.columns(), step_rows});

@@ -43,6 +43,7 @@ struct Bind {
   }
   const Kernel* operator()(const MlaHeads&) const { return nullptr; }
   const Kernel* operator()(const NormMlaHeads&) const { return nullptr; }
+  const Kernel* operator()(const CausalConv&) const { return &kCausalConv; }
 };
 
 /// Whether every weight of the op can be packed and decoded, and the cache written.

@@ -43,6 +43,13 @@ bool attends_latent(const Op& op) {
   return std::holds_alternative<MlaAttend>(op.args) || std::holds_alternative<MlaValues>(op.args);
 }
 
+/// Which of the program's caches hold bfloat16 in place of binary16.
+std::vector<bool> bf16_caches(const Program& program, cpu::Isa isa) {
+  std::vector<bool> list;
+  for (const TensorId id : program.caches()) list.push_back(cpu::attends_in_bf16(program, id, isa));
+  return list;
+}
+
 /// A file's path from src/ on, wherever it was compiled.
 std::string source(const std::string& path) {
   const size_t at = path.rfind("/src/");
@@ -82,7 +89,7 @@ class CpuExecutable : public Executable {
                 cpu::tiled_products(isa), tuning},
                team_.size()),
         memory_(program_, weights_, table_, cpu::matmul_kernels(isa), options, team_.size(),
-                largest_scratch(program_, options), cpu::attends_in_bf16(program_, isa),
+                largest_scratch(program_, options), bf16_caches(program_, isa),
                 cpu::rounded_from(program_, table_, cpu::tile_kernels(isa) != nullptr)),
         row_flops_(total_cost(program_, {}).flops),
         alone_flops_(alone_flops) {
@@ -151,7 +158,7 @@ class CpuExecutable : public Executable {
   /// large the weights are.
   std::string kernel_text(const Kernel& kernel, const Op& op) const {
     std::string text = fmt::format("{}, {}", kernel.name, cpu::isa_name(isa_));
-    if (attends_latent(op) && memory_.cache().format.type == quant::Type::BF16) text += ", cache in bfloat16";
+    if (in_bf16(op)) text += ", cache in bfloat16";
     if (const auto* values = std::get_if<MlaValues>(&op.args);
         values != nullptr && !options_.batch_invariant) {
       if (const int64_t from = cpu::expanded_from(program_, *values, isa_); from > 0)
@@ -197,6 +204,15 @@ class CpuExecutable : public Executable {
     return text;
   }
 
+  /// Whether it attends in latent space, and to rows of bfloat16.
+  bool in_bf16(const Op& op) const {
+    bool in_bf16 = false;
+    info(op).operands(op, [&](const char*, TensorId id, bool) {
+      in_bf16 |= program_[id].kind == Kind::Cache && memory_.cache(id).format.type == quant::Type::BF16;
+    });
+    return attends_latent(op) && in_bf16;
+  }
+
   template <typename F>
   void each_element(TensorId id, int64_t rows, F visit) {
     const Tensor& storage = program_[program_.storage(id)];
@@ -223,6 +239,7 @@ class CpuExecutable : public Executable {
     CHECK(input.rows() >= 1 && input.rows() <= (aside ? options_.aside_rows : options_.max_rows), "{} rows",
           input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
+    CHECK(!input.states.empty() || !program_.has_states(), "nobody said where states lie");
     const bool alone = static_cast<double>(input.rows()) * row_flops_ < alone_flops_;
     const int workers = alone ? 1 : team_.size();
     times_.workers = workers;

@@ -71,9 +71,9 @@ struct Kernel {
 /// The kernel for an op, or null when there is none: a pure function of the op and its types (bind.cc).
 const Kernel* bind(const program::Program& program, const program::Op& op);
 
-/// Whether all that read the cache would round its numbers to bfloat16 at every reading, and can take them as
+/// Whether all that read a cache would round its numbers to bfloat16 at every reading, and can take them as
 /// they are when they have been rounded once (ops/mla_attend.cc).
-bool attends_in_bf16(const program::Program& program, Isa isa);
+bool attends_in_bf16(const program::Program& program, program::TensorId cache, Isa isa);
 
 /// x . w, as eight sums: a compiler makes vectors of them.
 inline float dot(const float* x, const float* w, int64_t count) {

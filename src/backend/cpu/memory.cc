@@ -36,14 +36,14 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
     return rows > 0 ? plan_of(program, rows, std::min(rows, options.max_outputs)).arena_bytes : 0;
   };
   return {program::bytes_of(held_weights(program, repack)),
-          program::cache_bytes(program, options.cache_pages),
+          program::cache_bytes(program, options.cache_room()),
           arena_bytes(options.max_rows) + arena_bytes(options.aside_rows) +
               worker_bytes(scratch_floats) * workers};
 }
 
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights, const WeightTable& table,
                const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
-               int64_t scratch_floats, bool bf16_cache, std::vector<int64_t> rounded_from)
+               int64_t scratch_floats, std::vector<bool> bf16_caches, std::vector<int64_t> rounded_from)
     : program_(program),
       weights_(weights),
       table_(table),
@@ -52,15 +52,18 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       plan_(plan_of(program, options.max_rows, options.max_outputs)),
       scratch_bytes_(worker_bytes(scratch_floats)),
       cache_pages_(options.cache_pages),
-      bf16_cache_(bf16_cache),
+      bf16_caches_(std::move(bf16_caches)),
       batch_invariant_(options.batch_invariant),
       rounded_from_(std::move(rounded_from)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
-      shared_(new Shared{
-          Frequencies(program, weights),
-          Pages(program::cache_bytes(program, options.cache_pages), Pages::Size::Huge),
-          Pages(scratch_bytes_ * workers, Pages::Size::Huge),
-      }) {}
+      shared_(std::make_shared<Shared>(program, weights, options, scratch_bytes_ * workers)) {}
+
+Memory::Shared::Shared(const program::Program& program, const program::WeightBytes& weights,
+                       const program::CompileOptions& options, int64_t scratch_bytes)
+    : frequencies(program, weights), scratch(scratch_bytes, Pages::Size::Huge) {
+  for (const TensorId id : program.caches())
+    caches.emplace_back(program::cache_bytes(program[id], options.cache_room()), Pages::Size::Huge);
+}
 
 Memory::Memory(const Memory& other, int64_t rows)
     : program_(other.program_),
@@ -71,7 +74,7 @@ Memory::Memory(const Memory& other, int64_t rows)
       plan_(plan_of(program_, rows, max_outputs_)),
       scratch_bytes_(other.scratch_bytes_),
       cache_pages_(other.cache_pages_),
-      bf16_cache_(other.bf16_cache_),
+      bf16_caches_(other.bf16_caches_),
       batch_invariant_(other.batch_invariant_),
       rounded_from_(other.rounded_from_),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
@@ -94,11 +97,17 @@ uint16_t* Memory::rounded(TensorId id, int64_t rows) const {
   return reinterpret_cast<uint16_t*>(this->rows(id).data);
 }
 
-Cache Memory::cache() const {
-  const Tensor& t = program_[program_.cache()];
+Cache Memory::cache(TensorId id) const {
+  const Tensor& t = program_[id];
   quant::CacheRow format = t.cache_row();
-  if (format.type == quant::Type::F16 && bf16_cache_) format.type = quant::Type::BF16;
-  return {shared_->cache.data(), t.shape[0], cache_pages_, format.bytes(), format};
+  if (format.type == quant::Type::F16 && bf16_caches_[program_.cache_index(id)])
+    format.type = quant::Type::BF16;
+  return {pages_of(id).data(), t.shape[0], cache_pages_, format.bytes(), format};
+}
+
+State Memory::state(TensorId id) const {
+  const auto& [layers, rows, columns] = program_[id].shape;
+  return {reinterpret_cast<float*>(pages_of(id).data()), layers, rows, columns};
 }
 
 float* Memory::scratch(int worker) const {

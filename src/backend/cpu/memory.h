@@ -1,10 +1,12 @@
-// Where an executable's data lies: one arena for all activations, the paged latent cache, a scratch a worker.
+// Where an executable's data lies: one arena for all activations, the caches, a scratch a worker.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "backend/cpu/frequencies.h"
 #include "backend/cpu/packed_weights.h"
@@ -27,10 +29,10 @@ struct Rows {
   Rows from(int64_t row) const { return {(*this)(row), row_stride, head_stride, heads, columns}; }
 };
 
-/// The cache: rows of numbers in its own format, [pages / kRun][layers][kRun pages][kPageRows], the last run
-/// of pages shorter. A layer's pages are read one after the other: side by side, they share the entries of
-/// page tables that the system keeps for every 2 MB, and the first pages of a large cache still take no more
-/// memory than a few runs.
+/// A paged cache: rows of numbers in its own format, [pages / kRun][layers][kRun pages][kPageRows], the last
+/// run of pages shorter. A layer's pages are read one after the other: side by side, they share the entries
+/// of page tables that the system keeps for every 2 MB, and the first pages of a large cache still take no
+/// more memory than a few runs.
 struct Cache {
   static constexpr int64_t kRun = 8;
 
@@ -50,16 +52,27 @@ struct Cache {
   }
 };
 
+/// The states of sequences: [slots][layers][rows][columns].
+struct State {
+  float* data;
+  int64_t layers, rows, columns;
+
+  float* row(int64_t layer, int64_t slot, int64_t row) const {
+    return data + ((slot * layers + layer) * rows + row) * columns;
+  }
+};
+
 /// What a Memory takes, and nothing taken.
 program::MemoryNeeds memory_needs(const program::Program& program, const program::CompileOptions& options,
                                   int workers, int64_t scratch_floats, bool repack);
 
 class Memory {
  public:
-  /// bf16_cache: a cache of binary16 holds bfloat16, as many bytes. rounded_from: rounded_values.h.
+  /// bf16_caches: those of binary16 that hold bfloat16, as many bytes; in the order of program.caches().
+  /// rounded_from: rounded_values.h.
   Memory(const program::Program& program, const program::WeightBytes& weights, const WeightTable& table,
          const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
-         int64_t scratch_floats, bool bf16_cache, std::vector<int64_t> rounded_from);
+         int64_t scratch_floats, std::vector<bool> bf16_caches, std::vector<int64_t> rounded_from);
   /// For steps of fewer rows that run while one in `other` is paused: activations of their own, all else is
   /// the other's.
   Memory(const Memory& other, int64_t rows);
@@ -80,7 +93,8 @@ class Memory {
   uint16_t* rounded(program::TensorId id, int64_t rows) const;
   /// From how many rows on; the largest int64: never.
   int64_t rounded_from(program::TensorId id) const { return rounded_from_[static_cast<size_t>(id)]; }
-  Cache cache() const;
+  Cache cache(program::TensorId id) const;
+  State state(program::TensorId id) const;
   /// Whether rows are computed in one way however many they are (CompileOptions).
   bool batch_invariant() const { return batch_invariant_; }
   /// This worker's scratch, [scratch_floats].
@@ -88,16 +102,24 @@ class Memory {
   const program::MemoryPlan& plan() const { return plan_; }
   /// All of it, but for activations aside and what is shared with other executables.
   int64_t bytes() const {
-    return arena_bytes() + shared_->cache.bytes() + shared_->scratch.bytes() + table_.bytes();
+    int64_t bytes = arena_bytes() + shared_->scratch.bytes() + table_.bytes();
+    for (const Pages& cache : shared_->caches) bytes += cache.bytes();
+    return bytes;
   }
   int64_t arena_bytes() const { return arena_.bytes(); }
 
  private:
   /// What steps aside have in common with the others.
   struct Shared {
+    Shared(const program::Program& program, const program::WeightBytes& weights,
+           const program::CompileOptions& options, int64_t scratch_bytes);
     Frequencies frequencies;
-    Pages cache, scratch;
+    Pages scratch;
+    std::deque<Pages> caches;  // in the order of program.caches()
   };
+  const Pages& pages_of(program::TensorId cache) const {
+    return shared_->caches[program_.cache_index(cache)];
+  }
 
   const program::Program& program_;
   const program::WeightBytes& weights_;
@@ -106,7 +128,8 @@ class Memory {
   int64_t max_outputs_;
   program::MemoryPlan plan_;
   int64_t scratch_bytes_, cache_pages_;
-  bool bf16_cache_, batch_invariant_;
+  std::vector<bool> bf16_caches_;
+  bool batch_invariant_;
   std::vector<int64_t> rounded_from_;  // by TensorId
   Pages arena_;
   std::shared_ptr<const Shared> shared_;

@@ -69,6 +69,7 @@ struct Bind {
     return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsFew, &kMlaHeadsMany});
   }
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
+  const Kernel* operator()(const CausalConv&) const { return nullptr; }
 };
 
 /// Whether kernels know the cache's type: in eight bits, whole runs, each a warp's.
@@ -117,7 +118,6 @@ class Binder {
  public:
   Binder(const Program& program, std::vector<Sizes> sizes) : sizes_(std::move(sizes)) {
     for (const Tensor& tensor : program.tensors()) tensors_.add(tensor);
-    tensors_.set_cache(program.cache());
     tensors_.set_output(program.output());
   }
 
@@ -128,7 +128,6 @@ class Binder {
     if (info(op).expand == nullptr) fail("the backend cuda lacks {}", tensors_.op_name(op));
     Program expansion;
     for (const Tensor& tensor : tensors_.tensors()) expansion.add(tensor);
-    expansion.set_cache(tensors_.cache());
     Builder builder(expansion);
     builder.set_layer(op.layer);
     info(op).expand(builder, op);

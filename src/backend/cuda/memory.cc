@@ -25,7 +25,6 @@ Memory::Memory(const Program& program, const WeightBytes& files, std::shared_ptr
       plan_(plan_memory(program, options.max_rows, options.max_outputs, expansion_length)),
       weights_(std::move(weights)),
       arena_at_(made_up()),
-      cache_at_(made_up()),
       scratch_at_(made_up()) {
   const std::vector<bool> used = used_weights(program);
   places_.resize(used.size());
@@ -36,10 +35,12 @@ Memory::Memory(const Program& program, const WeightBytes& files, std::shared_ptr
   arena_ = Buffer(plan_.arena_bytes);
   // Values that no op has written show.
   if (plan_.arena_bytes > 0) check(cudaMemset(arena_.data(), 0xff, static_cast<size_t>(plan_.arena_bytes)));
-  cache_ = Buffer(program::cache_bytes(program, options.cache_pages));
-  if (cache_.bytes() > 0) check(cudaMemset(cache_.data(), 0, static_cast<size_t>(cache_.bytes())));
+  for (const TensorId id : program.caches()) {
+    const Buffer& cache = caches_.emplace_back(cache_bytes(program[id], options.cache_room()));
+    if (cache.bytes() > 0) check(cudaMemset(cache.data(), 0, static_cast<size_t>(cache.bytes())));
+  }
   scratch_ = Buffer(scratch_bytes);
-  arena_at_ = arena_.data(), cache_at_ = cache_.data(), scratch_at_ = scratch_.data();
+  arena_at_ = arena_.data(), scratch_at_ = scratch_.data();
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i]) places_[i] = weights_->at(files[i].data());
   }
@@ -82,11 +83,11 @@ Rows<T> Memory::view(TensorId id) const {
 template Rows<float> Memory::view<float>(TensorId id) const;
 template Rows<int32_t> Memory::view<int32_t>(TensorId id) const;
 
-Cache Memory::cache() const {
-  const Tensor& tensor = program_[program_.cache()];
+Cache Memory::cache(TensorId id) const {
+  const Tensor& tensor = program_[id];
   const quant::CacheRow row = tensor.cache_row();
   const bool coded = row.type == quant::Type::Q8_0;
-  return {cache_at_,
+  return {caches_.empty() ? made_up() : caches_[program_.cache_index(id)].data(),
           static_cast<int32_t>(tensor.shape[0]),
           static_cast<int32_t>(row.columns),
           static_cast<int32_t>(row.bytes()),
@@ -95,13 +96,17 @@ Cache Memory::cache() const {
           coded ? static_cast<int32_t>(row.scales_at()) : 0};
 }
 
-int64_t Memory::bytes() const { return arena_.bytes() + cache_.bytes() + scratch_.bytes(); }
+int64_t Memory::bytes() const {
+  int64_t bytes = arena_.bytes() + scratch_.bytes();
+  for (const Buffer& cache : caches_) bytes += cache.bytes();
+  return bytes;
+}
 
 MemoryNeeds Memory::needs(const Program& program, const CompileOptions& options, int64_t scratch_bytes,
                           int expansion_length) {
   MemoryNeeds needs;
   needs.weights_bytes = bytes_of(Weights::held(program));
-  needs.cache_bytes = program::cache_bytes(program, options.cache_pages);
+  needs.cache_bytes = program::cache_bytes(program, options.cache_room());
   needs.scratch_bytes =
       plan_memory(program, options.max_rows, options.max_outputs, expansion_length).arena_bytes +
       scratch_bytes;

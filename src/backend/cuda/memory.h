@@ -1,5 +1,5 @@
 // Where an executable's data lies on the device: weights (weights.h), one arena for all activations, the
-// paged cache, a step's data, scratch. Hands out the plain structs of device.h.
+// paged caches, a step's data, scratch. Hands out the plain structs of device.h.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,8 @@ class Memory {
   const float* vector(program::TensorId id) const;
   Rows<float> rows(program::TensorId id) const { return view<float>(id); }
   Rows<int32_t> int_rows(program::TensorId id) const { return view<int32_t>(id); }
-  Cache cache() const;
+  /// A paged cache.
+  Cache cache(program::TensorId id) const;
   char* scratch() const { return scratch_at_; }
   /// But for the weights.
   int64_t bytes() const;
@@ -44,8 +45,9 @@ class Memory {
   program::MemoryPlan plan_;
   std::shared_ptr<const Weights> weights_;
   std::vector<Weights::Place> places_;  // of weights, by TensorId of the storage
-  Buffer arena_, cache_, scratch_;
-  char *arena_at_, *cache_at_, *scratch_at_;
+  Buffer arena_, scratch_;
+  std::vector<Buffer> caches_;  // in the order of the program's
+  char *arena_at_, *scratch_at_;
 };
 
 }  // namespace sluice::backend::cuda

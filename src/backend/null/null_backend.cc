@@ -24,6 +24,7 @@ StepShape shape_of(const StepInput& input) {
     most = std::max(most, context);
   }
   for (const auto& [sequence, context] : longest) shape.cache_rows += context;
+  shape.sequences = static_cast<double>(longest.size());
   return shape;
 }
 

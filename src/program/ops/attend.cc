@@ -41,7 +41,7 @@ void Attend::reference(RefMemory& memory, const StepInput& input) const {
       const int64_t group = h / (heads / kv_heads);
       double largest = -std::numeric_limits<double>::infinity(), total = 0;
       for (int64_t t = 0; t < length; ++t) {
-        const float* keys = memory.cache_row(cache_layer, input.slot_of(r, t));
+        const float* keys = memory.cache_row(cache.id, cache_layer, input.slot_of(r, t));
         double& weight = weights[static_cast<size_t>(t)];
         weight = static_cast<double>(scale) * ref_dot(memory.row(q.id, r, h), keys + group * key, key);
         largest = std::max(largest, weight);
@@ -49,7 +49,7 @@ void Attend::reference(RefMemory& memory, const StepInput& input) const {
       for (double& weight : weights) total += weight = std::exp(weight - largest);
       std::fill(sums.begin(), sums.end(), 0.0);
       for (int64_t t = 0; t < length; ++t) {
-        const float* values = memory.cache_row(cache_layer, input.slot_of(r, t)) + kv_heads * key;
+        const float* values = memory.cache_row(cache.id, cache_layer, input.slot_of(r, t)) + kv_heads * key;
         for (int64_t c = 0; c < value; ++c) {
           sums[static_cast<size_t>(c)] +=
               weights[static_cast<size_t>(t)] * static_cast<double>(values[group * value + c]);
@@ -65,11 +65,11 @@ std::vector<OpCase> Attend::cases() {
   const auto build = [](int64_t heads, int64_t kv_heads, int64_t key, int64_t value,
                         quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      b.cache(1, kv_heads * (key + value), cache);
+      const TensorId rows = b.cache(1, kv_heads * (key + value), cache);
       const TensorId keys = b.activation("keys", kStepRows, kv_heads, key);
       const TensorId values = b.activation("values", kStepRows, kv_heads, value);
-      b.kv_append(b.flatten(keys), b.flatten(values), 0);
-      b.attend(b.activation("q", kStepRows, heads, key), kv_heads, value, 0.125f, 0);
+      b.kv_append(b.flatten(keys), b.flatten(values), rows, 0);
+      b.attend(b.activation("q", kStepRows, heads, key), rows, kv_heads, value, 0.125f, 0);
     };
   };
   return {{"32 heads of 8x128 rows 1", 1, build(32, 8, 128, 128)},

@@ -26,10 +26,10 @@ void KvAppend::reference(RefMemory& memory, const StepInput& input) const {
   const Program& p = memory.program();
   const int64_t rank = p[latent.id].columns(), rope = p[rope_key.id].columns();
   for (int64_t r = 0; r < input.rows(); ++r) {
-    float* row = memory.cache_row(cache_layer, input.slots[static_cast<size_t>(r)]);
+    float* row = memory.cache_row(cache.id, cache_layer, input.slots[static_cast<size_t>(r)]);
     std::copy_n(memory.row(latent.id, r), rank, row);
     std::copy_n(memory.row(rope_key.id, r), rope, row + rank);
-    memory.round_cache_row(cache_layer, input.slots[static_cast<size_t>(r)]);
+    memory.round_cache_row(cache.id, cache_layer, input.slots[static_cast<size_t>(r)]);
   }
 }
 
@@ -37,11 +37,11 @@ std::vector<OpCase> KvAppend::cases() {
   // Alone it leaves nothing to look at, so the rows are attended to at once.
   const auto build = [](quant::Type type) {
     return [=](Builder& b) {
-      b.cache(2, 576, type, 64);
+      const TensorId cache = b.cache(2, 576, type, 64);
       const TensorId latent = b.activation("latent", kStepRows, 1, 512);
       const TensorId key = b.activation("key", kStepRows, 1, 64);
-      b.kv_append(latent, key, 1);
-      b.mla_attend(b.activation("q", kStepRows, 4, 576), 512, 0.0625f, 1);
+      b.kv_append(latent, key, cache, 1);
+      b.mla_attend(b.activation("q", kStepRows, 4, 576), cache, 512, 0.0625f, 1);
     };
   };
   return {{"512+64 layer 1 of 2", 5, build(quant::Type::F16)},

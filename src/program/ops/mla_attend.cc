@@ -39,7 +39,7 @@ void MlaAttend::reference(RefMemory& memory, const StepInput& input) const {
     for (int64_t h = 0; h < p[q.id].heads(); ++h) {
       double largest = -std::numeric_limits<double>::infinity(), total = 0;
       for (int64_t t = 0; t < length; ++t) {
-        const float* key = memory.cache_row(cache_layer, input.slot_of(r, t));
+        const float* key = memory.cache_row(cache.id, cache_layer, input.slot_of(r, t));
         weights[static_cast<size_t>(t)] =
             static_cast<double>(scale) * ref_dot(memory.row(q.id, r, h), key, width);
         largest = std::max(largest, weights[static_cast<size_t>(t)]);
@@ -47,7 +47,7 @@ void MlaAttend::reference(RefMemory& memory, const StepInput& input) const {
       for (double& weight : weights) total += weight = std::exp(weight - largest);
       std::fill(sums.begin(), sums.end(), 0.0);
       for (int64_t t = 0; t < length; ++t) {
-        const float* value = memory.cache_row(cache_layer, input.slot_of(r, t));
+        const float* value = memory.cache_row(cache.id, cache_layer, input.slot_of(r, t));
         for (int64_t c = 0; c < rank; ++c) {
           sums[static_cast<size_t>(c)] += weights[static_cast<size_t>(t)] * static_cast<double>(value[c]);
         }
@@ -61,11 +61,11 @@ void MlaAttend::reference(RefMemory& memory, const StepInput& input) const {
 std::vector<OpCase> MlaAttend::cases() {
   const auto build = [](int64_t heads, int64_t rank, int64_t rope, quant::Type cache = quant::Type::F16) {
     return [=](Builder& b) {
-      b.cache(1, rank + rope, cache, rope);
+      const TensorId rows = b.cache(1, rank + rope, cache, rope);
       const TensorId latent = b.activation("latent", kStepRows, 1, rank);
       const TensorId key = b.activation("key", kStepRows, 1, rope);
-      b.kv_append(latent, key, 0);
-      b.mla_attend(b.activation("q", kStepRows, heads, rank + rope), rank, 0.0625f, 0);
+      b.kv_append(latent, key, rows, 0);
+      b.mla_attend(b.activation("q", kStepRows, heads, rank + rope), rows, rank, 0.0625f, 0);
     };
   };
   return {{"20 heads 512+64 rows 1", 1, build(20, 512, 64)},

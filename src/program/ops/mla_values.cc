@@ -57,8 +57,9 @@ std::vector<OpCase> MlaValues::cases() {
   };
   const auto build = [](Shape s) {
     return [=](Builder& b) {
-      b.cache(1, s.rank + s.rope, s.cache, s.rope);
-      b.kv_append(b.activation("latent", kStepRows, 1, s.rank), b.activation("key", kStepRows, 1, s.rope), 0);
+      const TensorId cache = b.cache(1, s.rank + s.rope, s.cache, s.rope);
+      b.kv_append(b.activation("latent", kStepRows, 1, s.rank), b.activation("key", kStepRows, 1, s.rope),
+                  cache, 0);
       const TensorId q = b.activation("q", kStepRows, s.heads, s.rank + s.rope);
       const TensorId context = b.activation("context", kStepRows, s.heads, s.rank);
       const TensorId out = b.activation("out", kStepRows, s.heads, s.value);
@@ -67,7 +68,7 @@ std::vector<OpCase> MlaValues::cases() {
                        .queries = {{b.activation("in", kStepRows, s.heads, s.nope)},
                                    {b.weight("k_b", s.weights, s.heads, s.rank, s.nope)},
                                    {b.columns(q, "query", 0, s.rank)}},
-                       .attend = {{q}, {b.program().cache()}, {context}, 0x1p-10f, 0},
+                       .attend = {{q}, {cache}, {context}, 0x1p-10f, 0},
                        .values = {{context}, {b.weight("v_b", s.weights, s.heads, s.value, s.rank)}, {out}}});
       // What it leaves in query and context on the way is no result.
       b.emit(Add{{out},

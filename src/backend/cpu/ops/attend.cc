@@ -46,7 +46,7 @@ void attend_tile(const Rows<float>& q, const Rows<float>& out, int64_t row, int6
 /// All of row r's context for heads [first, last). scratch: one tile, then one Running a head.
 void attend_row(const Context& c, const Attend& op, int64_t r, int64_t first, int64_t last) {
   const Rows<float> q = c.memory.rows(op.q.id), out = c.memory.rows(op.out.id);
-  const Cache cache = c.memory.cache();
+  const Cache cache = c.memory.cache(op.cache.id);
   const int64_t width = cache.format.columns, group = q.heads / op.kv_heads;
   const int64_t length = c.input.positions[static_cast<size_t>(r)] + 1;
   float* tile = c.scratch();

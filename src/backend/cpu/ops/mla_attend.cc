@@ -111,7 +111,7 @@ class Attention {
         kernels_(attend_kernels(c.isa)),
         q_(c.memory.rows(op.q.id)),
         out_(c.memory.rows(op.out.id)),
-        cache_(c.memory.cache()),
+        cache_(c.memory.cache(op.cache.id)),
         shape_{cache_.format.columns, out_.columns},
         heads_(p[op.q.id].heads()),
         mine_(scratch_of(c.worker)) {}
@@ -475,11 +475,14 @@ int64_t latent_scratch(const Program& p, const MlaAttend& op, const CompileOptio
   return floats;
 }
 
-bool attends_in_bf16(const Program& program, Isa isa) {
-  if (attend_kernels(isa).attend_pages == nullptr || program.cache() == kNoTensor) return false;
-  return program[program.cache()].columns() % kRowColumns == 0 &&
-         std::none_of(program.ops().begin(), program.ops().end(),
-                      [](const Op& op) { return std::holds_alternative<Attend>(op.args); });
+bool attends_in_bf16(const Program& program, TensorId cache, Isa isa) {
+  if (attend_kernels(isa).attend_pages == nullptr) return false;
+  const auto attends_otherwise = [cache](const Op& op) {
+    const auto* attend = std::get_if<Attend>(&op.args);
+    return attend != nullptr && attend->cache.id == cache;
+  };
+  return program[cache].columns() % kRowColumns == 0 &&
+         std::none_of(program.ops().begin(), program.ops().end(), attends_otherwise);
 }
 
 const Kernel kMlaAttend{"mla_attend chunks", Share::Together, mla_attend, mla_attend_scratch};

@@ -101,7 +101,7 @@ class Expanded {
         shape_(shape_of(p, op)),
         turning_(p, op.turn, c),
         heads_(p[op.attend.q.id].heads()),
-        cache_(c.memory.cache()),
+        cache_(c.memory.cache(op.attend.cache.id)),
         k_b_(c.matrix(op.queries.weight.id, 0)),
         v_b_(c.matrix(op.values.weight.id, 1)),
         scratch_(c.scratch(), tiles_, shape_, c.input.rows()) {}
@@ -399,7 +399,6 @@ Program with_mla_values(const Program& program) {
     out.add(std::move(tensor));
   }
   for (Op& op : ops) out.add(std::move(op));
-  out.set_cache(program.cache());
   out.set_output(program.output());
   return out;
 }

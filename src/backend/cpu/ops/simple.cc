@@ -106,7 +106,7 @@ void gather_rows(const Program&, const Op& record, const Context& c) {
 void kv_append(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<KvAppend>(record.args);
   const Rows<float> latent = c.memory.rows(op.latent.id), key = c.memory.rows(op.rope_key.id);
-  const Cache cache = c.memory.cache();
+  const Cache cache = c.memory.cache(op.cache.id);
   float* row = c.scratch();
   const Slice rows = c.row_slice(c.input.rows());
   for (int64_t r = rows.first; r < rows.last; ++r) {

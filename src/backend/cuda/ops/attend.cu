@@ -80,9 +80,10 @@ __global__ void __launch_bounds__(kThreads) attend(const Stamps stamps, const __
   }
 }
 
-void start(const Program& program, const Context& context, TensorId q, TensorId out, Args& args) {
+void start(const Program& program, const Context& context, TensorId q, TensorId cache, TensorId out,
+           Args& args) {
   args.step = context.step;
-  args.cache = context.memory.cache();
+  args.cache = context.memory.cache(cache);
   args.q = context.memory.rows(q), args.out = context.memory.rows(out);
   const LaunchShape shape{
       dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(context.rows(program[q]))),
@@ -95,7 +96,7 @@ void launch_mla_attend(const Program& program, const Op& record, const Context& 
   Args args{};
   args.layer = op.cache_layer, args.heads_a_group = static_cast<int>(program[op.q.id].heads()),
   args.scale = op.scale;
-  start(program, context, op.q.id, op.out.id, args);
+  start(program, context, op.q.id, op.cache.id, op.out.id, args);
 }
 
 void launch_attend(const Program& program, const Op& record, const Context& context) {
@@ -104,7 +105,7 @@ void launch_attend(const Program& program, const Op& record, const Context& cont
   args.layer = op.cache_layer, args.scale = op.scale;
   args.heads_a_group = static_cast<int>(program[op.q.id].heads() / op.kv_heads);
   args.values_from = static_cast<int>(op.kv_heads * program[op.q.id].columns());
-  start(program, context, op.q.id, op.out.id, args);
+  start(program, context, op.q.id, op.cache.id, op.out.id, args);
 }
 
 bool serves_mla_attend(const Program& program, const Op& record, const Sizes&) {

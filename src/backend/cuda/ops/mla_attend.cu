@@ -47,7 +47,7 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
 
 MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c) {
   MlaArgs args{c.step,
-               c.memory.cache(),
+               c.memory.cache(op.cache.id),
                c.memory.rows(op.q.id),
                c.memory.rows(op.out.id),
                op.cache_layer,

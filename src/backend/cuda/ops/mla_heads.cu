@@ -28,7 +28,7 @@ MlaHeadsArgs query_args(const Program& program, const MlaQuery& op, const Rows<f
   args.factors = memory.vector(op.factors.id);
   if (op.q) args.q = memory.matrix(op.q.id);
   args.k_b = memory.matrix(op.k_b.id);
-  args.cache = memory.cache();
+  args.cache = memory.cache(op.cache.id);
   args.layer = op.cache_layer, args.epsilon = op.epsilon;
   args.rope = rope_table(op.rope, kTurned);
   args.cluster = (args.nope + kTurned) / kQueriesOfBlock;
@@ -60,7 +60,7 @@ void launch_mla_heads_pieces(const Program& program, const Op& record, const Con
   const MlaQuery& query = std::get<MlaHeads>(record.args).query;
   const Memory& memory = context.memory;
   const CacheRows appended{context.step,
-                           memory.cache(),
+                           memory.cache(query.cache.id),
                            query.cache_layer,
                            kMlaRank,
                            memory.rows(query.kv.id),

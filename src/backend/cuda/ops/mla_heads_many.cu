@@ -80,7 +80,7 @@ void attend_latent(const Program& p, const MlaHeads& op, const Rows<float>& quer
   Scratch for_queries = scratch;
   make_latent_queries(p, op.query, queries, latent, for_queries, c);
   const MlaArgs args{c.step,
-                     c.memory.cache(),
+                     c.memory.cache(op.query.cache.id),
                      latent,
                      attended,
                      op.query.cache_layer,
@@ -109,7 +109,7 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
   }
 
   Expanded e = expanded_of(p, op, c.sizes());
-  e.step = c.step, e.cache = c.memory.cache(), e.layer = op.query.cache_layer;
+  e.step = c.step, e.cache = c.memory.cache(op.query.cache.id), e.layer = op.query.cache_layer;
   take_expanded(scratch, e);  // where the other rows' scratch was
   prepare_expansion(e, c.memory.matrix(op.query.k_b.id), c.memory.matrix(op.v_b.id), c);
   const RopeTable rope = rope_table(op.query.rope, kExpandTurned);

@@ -229,7 +229,7 @@ void start_query(const Program& p, const MlaQuery& op, const Rows<float>& out, c
   args.turned = static_cast<int32_t>(turned), args.rank = static_cast<int32_t>(op.rank(p));
   args.epsilon = op.epsilon, args.rope = rope_table(op.rope, turned);
   args.appended = {c.step,
-                   memory.cache(),
+                   memory.cache(op.cache.id),
                    op.cache_layer,
                    args.rank,
                    memory.rows(op.kv.id),
@@ -321,7 +321,7 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
   const Rows<float> queries = rows_of(s.queries, kMlaWidth), context = rows_of(s.context, kMlaRank);
   start_query(p, op.query, queries, c);
   const int32_t most = most_chunks(c.step_rows);
-  attend_split({c.step, c.memory.cache(), queries, context, op.query.cache_layer,
+  attend_split({c.step, c.memory.cache(op.query.cache.id), queries, context, op.query.cache_layer,
                 op.scale * std::numbers::log2e_v<float>, most, s.weights, s.parts},
                c, false);
   head_matmul_few(context, out, c.memory.matrix(op.v_b.id), {c.step.positions, s.weights, s.parts, most}, c);

@@ -104,7 +104,7 @@ Rows<float> make_queries(const Program& p, const MlaQuery& op, int64_t heads, Sc
   const int64_t rows = c.step_rows, width = op.nope(p) + op.rope_columns(p);
   const QueryPieces pieces = take_queries(scratch, p, op, rows, heads);
   const CacheRows appended{c.step,
-                           memory.cache(),
+                           memory.cache(op.cache.id),
                            op.cache_layer,
                            static_cast<int32_t>(op.rank(p)),
                            memory.rows(op.kv.id),

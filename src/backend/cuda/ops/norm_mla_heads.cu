@@ -52,7 +52,7 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   h.factors = memory.vector(query.factors.id);
   if (query.q) h.q = memory.matrix(query.q.id), h.in.columns = h.q.columns;
   h.k_b = memory.matrix(query.k_b.id), h.v_b = memory.matrix(op.heads.v_b.id);
-  h.cache = memory.cache();
+  h.cache = memory.cache(query.cache.id);
   h.layer = query.cache_layer, h.epsilon = query.epsilon, h.scale = op.heads.scale;
   h.rope = rope_table(query.rope, kTurned);
   if (h.out.columns % 32 == 0) h.handed = context.scratch;

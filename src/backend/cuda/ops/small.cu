@@ -190,7 +190,7 @@ void launch_rope(const Program& program, const Op& record, const Context& c) {
 void launch_kv_append(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<KvAppend>(record.args);
   launch(c, kv_append, by_row(program, c, op.latent.id), c.step, c.memory.rows(op.latent.id),
-         c.memory.rows(op.rope_key.id), c.memory.cache(), op.cache_layer);
+         c.memory.rows(op.rope_key.id), c.memory.cache(op.cache.id), op.cache_layer);
 }
 void launch_silu_mul(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<SiluMul>(record.args);

@@ -1,0 +1,280 @@
+// An engine over a program with two paged caches and a state: whatever it does with them, an answer is what
+// computing all of its tokens anew for each of them gives.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
+#include "base/clock.h"
+#include "engine/batcher.h"
+#include "support/ahead_executable.h"
+#include "support/recorder.h"
+#include "support/script_executable.h"
+#include "support/two_caches.h"
+#include "support/wrapped_executable.h"
+
+namespace sluice::engine {
+namespace {
+
+using program::kPageRows;
+using test::Recorder;
+using Tokens = std::vector<int32_t>;
+
+constexpr int64_t kContext = 512, kAnswer = 80;
+
+enum class On : uint8_t { Ref, Cpu };
+
+std::unique_ptr<program::Backend> make(On on, int threads = 1) {
+  if (on == On::Ref) return backend::make_ref_backend();
+  return backend::make_cpu_backend({.threads = threads});
+}
+
+/// The program, and an executable for an engine's options.
+struct Served {
+  const test::TwoCaches toy{5};
+  text::Tokenizer tokenizer = test::byte_tokenizer();
+  std::unique_ptr<program::Backend> backend;
+  EngineOptions options;
+  std::unique_ptr<program::Executable> executable;
+
+  Served(On on, const EngineOptions& given, int64_t aside_rows = 0, int threads = 1)
+      : backend(make(on, threads)), options(given) {
+    executable = backend->compile(toy.program, toy.weights(),
+                                  {.max_rows = options.max_rows,
+                                   .max_outputs = options.outputs(),
+                                   .cache_pages = options.pages,
+                                   .batch_invariant = true,
+                                   .aside_rows = aside_rows,
+                                   .state_slots = options.state_slots});
+  }
+};
+
+/// An executable that computes whole sequences from position 0, in one step, and knows nothing of steps
+/// before.
+class Recomputation {
+ public:
+  explicit Recomputation(On on)
+      : backend_(make(on)),
+        executable_(backend_->compile(toy_.program, toy_.weights(),
+                                      {.max_rows = kContext,
+                                       .max_outputs = kContext,
+                                       .cache_pages = KvPool::pages_for(kContext),
+                                       .batch_invariant = true})) {}
+
+  /// The likeliest token behind each of an answer's but the last, and behind the prompt.
+  Tokens likeliest(const Tokens& prompt, const Tokens& answer) {
+    Tokens tokens = prompt;
+    tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
+    std::vector<int32_t> pages(static_cast<size_t>(KvPool::pages_for(kContext)));
+    std::iota(pages.begin(), pages.end(), 0);
+    Batch batch(kContext, 1, static_cast<int32_t>(pages.size()));
+    batch.set_pages(0, pages);
+    for (size_t at = 0; at < tokens.size(); ++at)
+      batch.add(tokens[at], static_cast<int32_t>(at), 0, at + 1 >= prompt.size());
+    Tokens out;
+    for (const program::RowResult& row : program::run_step(*executable_, batch.step()).outputs)
+      out.push_back(static_cast<int32_t>(std::ranges::max_element(row.logits) - row.logits.begin()));
+    return out;
+  }
+
+ private:
+  const test::TwoCaches toy_{5};
+  std::unique_ptr<program::Backend> backend_;
+  std::unique_ptr<program::Executable> executable_;
+};
+
+Tokens random_tokens(std::mt19937& random, int64_t count) {
+  Tokens tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 256);
+  return tokens;
+}
+
+/// Prompts that begin alike, of lengths around pages' ends, one of which repeats itself.
+std::vector<Tokens> prompts() {
+  std::mt19937 random(2);
+  const Tokens opening = random_tokens(random, 150);
+  std::vector<Tokens> out;
+  for (const int64_t more : {0, 1, 30, 41, 42, 43, 107}) {
+    out.push_back(opening);
+    const Tokens rest = random_tokens(random, more);
+    out.back().insert(out.back().end(), rest.begin(), rest.end());
+  }
+  out.push_back(random_tokens(random, 64));
+  out.push_back(random_tokens(random, 1));
+  Tokens again = random_tokens(random, 12);
+  for (int i = 0; i < 4; ++i) again.insert(again.end(), again.begin(), again.begin() + 12);
+  out.push_back(again);
+  return out;
+}
+
+Request request_of(const Tokens& prompt) {
+  Request request{.prompt = prompt, .max_tokens = kAnswer, .ignore_end = true};
+  request.sampling.temperature = 0;
+  return request;
+}
+
+class EngineStates : public testing::TestWithParam<On> {
+ protected:
+  /// Prompts `which` at once: their answers are what a recomputation gives. between: called before every
+  /// step.
+  int64_t expect_answers(
+      Batcher& batcher, const std::vector<size_t>& which,
+      const std::function<void(std::atomic<bool>&, std::atomic<bool>&)>& between = [](auto&, auto&) {}) {
+    const std::vector<Tokens> all = prompts();
+    std::vector<std::shared_ptr<Recorder>> listeners;
+    for (const size_t i : which) {
+      listeners.push_back(std::make_shared<Recorder>());
+      batcher.add(++last_id_, request_of(all[i]), listeners.back(), now_ns());
+    }
+    std::atomic<bool> stop = false, pause = false;
+    do {
+      between(stop, pause);
+      batcher.scheduler().check();
+    } while (batcher.step(&stop, &pause));
+    int64_t cached = 0;
+    for (size_t i = 0; i < which.size(); ++i) {
+      const Tokens& answer = answers_[which[i]] = listeners[i]->tokens;
+      EXPECT_EQ(std::ssize(answer), kAnswer);
+      EXPECT_EQ(answer, anew_.likeliest(all[which[i]], answer)) << "prompt " << which[i];
+      EXPECT_EQ(listeners[i]->result.cached_tokens % kPageRows, 0) << "between pages there is no state";
+      cached += listeners[i]->result.cached_tokens;
+    }
+    return cached;
+  }
+  static std::vector<size_t> all_of_them() {
+    std::vector<size_t> which(prompts().size());
+    std::iota(which.begin(), which.end(), 0);
+    return which;
+  }
+
+  Recomputation anew_{GetParam()};
+  std::map<size_t, Tokens> answers_;  ///< the last ones, by prompt
+  RequestId last_id_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, EngineStates, testing::Values(On::Ref, On::Cpu),
+                         [](const auto& param) { return param.param == On::Ref ? "Ref" : "Cpu"; });
+
+TEST_P(EngineStates, AreAsGoodAloneAsComputedAnew) {
+  Served served(GetParam(), {.context = kContext, .max_sequences = 1, .max_rows = 64, .pages = 8}, 0, 3);
+  for (const size_t i : std::to_array<size_t>({1, 5, 8})) {
+    Batcher batcher(*served.executable, served.tokenizer, served.options);  // nothing is cached
+    EXPECT_EQ(expect_answers(batcher, {i}), 0);
+  }
+}
+
+TEST_P(EngineStates, AreRestoredBehindAPrefix) {
+  Served served(GetParam(),
+                {.context = kContext, .max_sequences = 1, .max_rows = 64, .pages = 60, .state_slots = 100});
+  Batcher batcher(*served.executable, served.tokenizer, served.options);
+  EXPECT_EQ(expect_answers(batcher, {0}), 0);
+  EXPECT_EQ(expect_answers(batcher, {0}), 128) << "behind the last whole page of the prompt";
+  // The first that parts from it further back leaves a snapshot there for the next.
+  EXPECT_EQ(expect_answers(batcher, {5}), 128);
+  EXPECT_EQ(expect_answers(batcher, {5}), 192);
+  EXPECT_EQ(expect_answers(batcher, {4, 8, 6}), 128 + 128);
+  Tokens longer = prompts()[0];
+  longer.insert(longer.end(), answers_.at(0).begin(), answers_.at(0).end());
+  const auto listener = std::make_shared<Recorder>();
+  batcher.add(1000, request_of(longer), listener, now_ns());
+  while (batcher.step()) {
+  }
+  EXPECT_EQ(listener->result.cached_tokens, 192) << "answers leave snapshots at the ends of their pages";
+  EXPECT_EQ(listener->tokens, anew_.likeliest(longer, listener->tokens));
+}
+
+// Whoever parts from a prefix where nobody left a snapshot leaves one there.
+TEST_P(EngineStates, AreKeptWhereSequencesPart) {
+  Served served(GetParam(),
+                {.context = kContext, .max_sequences = 1, .max_rows = 512, .pages = 60, .state_slots = 100});
+  Batcher batcher(*served.executable, served.tokenizer, served.options);
+  EXPECT_EQ(expect_answers(batcher, {6}), 0);  // 257 tokens: one step of 256, and one
+  EXPECT_EQ(expect_answers(batcher, {3}), 0) << "128 are alike, and there is no state behind them";
+  EXPECT_EQ(expect_answers(batcher, {2}), 128);
+}
+
+TEST_P(EngineStates, AreTheSameBesideNeighbours) {
+  for (const int64_t slots : {12, 40}) {
+    Served served(
+        GetParam(),
+        {.context = kContext, .max_sequences = 6, .max_rows = 50, .pages = 60, .state_slots = slots});
+    Batcher batcher(*served.executable, served.tokenizer, served.options);
+    EXPECT_GT(expect_answers(batcher, all_of_them()), 0);
+    // With fewer slots snapshots are given up, and their prefixes read again.
+    const int64_t cached = expect_answers(batcher, all_of_them());
+    if (slots == 40) {
+      EXPECT_GE(cached, 5 * 128);
+    } else {
+      EXPECT_LT(cached, 5 * 128);
+    }
+  }
+}
+
+TEST_P(EngineStates, AreTheSameAfterPreemption) {
+  Served served(GetParam(),
+                {.context = kContext, .max_sequences = 6, .max_rows = 50, .pages = 10, .state_slots = 12});
+  Batcher batcher(*served.executable, served.tokenizer, served.options);
+  expect_answers(batcher, all_of_them());
+  expect_answers(batcher, all_of_them());
+  EXPECT_GT(batcher.scheduler().preemptions(), 0);
+  EXPECT_EQ(batcher.scheduler().cache().available(), 10);
+}
+
+TEST_P(EngineStates, AreTheSameWhenStepsAreGivenUpOrPause) {
+  Served served(GetParam(),
+                {.context = kContext,
+                 .max_sequences = 6,
+                 .max_rows = 200,
+                 .pages = 60,
+                 .state_slots = 24,
+                 .max_itl_ms = 0.1},
+                16);
+  Batcher batcher(*served.executable, served.tokenizer, served.options);
+  int step = 0;
+  const auto between = [&step](std::atomic<bool>& stop, std::atomic<bool>& pause) {
+    stop = ++step % 101 == 0;  // a long step has fewer places to pause at
+    pause = true;
+  };
+  expect_answers(batcher, all_of_them(), between);
+  expect_answers(batcher, all_of_them(), between);
+}
+
+// Neither drafts nor steps ahead could be taken out of a state again: there are none.
+TEST_P(EngineStates, AreNeverAheadOfWhatIsCertain) {
+  for (const bool eager : {false, true}) {
+    Served served(GetParam(), {.context = kContext,
+                               .max_sequences = 2,
+                               .max_rows = 64,
+                               .pages = 20,
+                               .draft_tokens = 7,
+                               .timeless_drafts = true});
+    auto ahead = std::make_unique<test::AheadExecutable>(std::move(served.executable), eager);
+    const test::AheadExecutable& steps = *ahead;
+    served.executable = std::move(ahead);
+    Batcher batcher(*served.executable, served.tokenizer, served.options);
+    expect_answers(batcher, {9, 9, 0});
+    EngineStats stats;
+    batcher.snapshot(stats);
+    EXPECT_EQ(stats.draft_tokens_total, 0);
+    EXPECT_EQ(steps.ahead, 0);
+  }
+}
+
+TEST_P(EngineStates, NeedNoMoreThanTheObligatory) {
+  Served served(GetParam(), {.context = kContext, .max_sequences = 2, .max_rows = 64, .pages = 20});
+  served.executable = std::make_unique<test::MinimalExecutable>(std::move(served.executable));
+  Batcher batcher(*served.executable, served.tokenizer, served.options);
+  expect_answers(batcher, {0, 7, 8});
+}
+
+}  // namespace
+}  // namespace sluice::engine
