@@ -16,38 +16,6 @@ namespace {
 
 using namespace test;
 
-/// How often each row meets each panel, worker after worker; the last comes first: what it finds is left for
-/// nobody.
-std::vector<int> meetings(int workers, int64_t rows, int64_t panels, bool steals, bool tiled) {
-  std::vector<Taken> taken(static_cast<size_t>(workers));
-  std::vector<int> times(static_cast<size_t>(rows * panels), 0);
-  for (int worker = workers - 1; worker >= 0; --worker) {
-    const Stealing stealing{{steals ? taken.data() : nullptr, 1, workers}, worker, workers};
-    const ProductWork work = product_work(stealing, rows, panels, 1, tiled, false);
-    work.panels.each(1, tiled ? 2 : 1, [&](int64_t, Slice some) {
-      for (int64_t r = work.rows.first; r < work.rows.last; ++r) {
-        for (int64_t p = some.first; p < some.last; ++p) ++times[static_cast<size_t>(r * panels + p)];
-      }
-    });
-  }
-  return times;
-}
-
-TEST(RowParts, EveryRowMeetsEveryPanelOnce) {
-  for (const int workers : {1, 2, 3, 16, 64, 192}) {
-    for (const int64_t rows : {1, 63, 100, 512}) {
-      for (const int64_t panels : {4, 36, 128, 385}) {
-        for (const bool steals : {false, true}) {
-          for (const bool tiled : {false, true}) {
-            for (const int count : meetings(workers, rows, panels, steals, tiled))
-              ASSERT_EQ(count, 1) << workers << " workers, " << rows << " rows, " << panels << " panels";
-          }
-        }
-      }
-    }
-  }
-}
-
 /// What the busiest worker does, in quarters of a row's product, and how many do nothing; `parts` of 512
 /// rows.
 struct Load {

@@ -52,13 +52,12 @@ int64_t load(const OpShape& op, int worker, int workers) {
     const Slice slice = slice_of(panels_of(op.rows), worker, workers);
     return slice.last - slice.first;
   }
-  PanelShares shares(worker, workers);
-  shares.count(panels_of(op.rows), 1, false);
-  for (int64_t i = 0; i < op.others; ++i) shares.count(panels_of(op.other_rows), 1, false);
-  const Slice first = shares.take(panels_of(op.rows), 1, false);
+  const MatrixWork one{panels_of(op.rows), 1, false}, other{panels_of(op.other_rows), 1, false};
+  PanelShares shares(worker, workers, one.panels * one.cost() + op.others * other.panels * other.cost());
+  const Slice first = shares.take(one);
   int64_t panels = first.last - first.first;
   for (int64_t i = 0; i < op.others; ++i) {
-    const Slice slice = shares.take(panels_of(op.other_rows), 1, false);
+    const Slice slice = shares.take(other);
     panels += slice.last - slice.first;
   }
   return panels;

@@ -1,6 +1,6 @@
 // How the matrix ops use products: activation rows are quantised once by every worker for itself (cheaper
 // than a meeting, except where an op sees those of many experts), panels of output rows are shared among the
-// workers, in steps of many rows the rows, too, where that spares more than it costs (row_parts), and rows
+// workers, in steps of many rows the rows, too, where that spares more than it costs (panel_plan.h), and rows
 // pass by a panel in tiles. Where the tier has matrix tiles, steps of many rows go another way (tiled.h).
 #pragma once
 
@@ -11,6 +11,7 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/packed_weights.h"
+#include "backend/cpu/panel_plan.h"
 #include "backend/cpu/tiled.h"
 
 namespace sluice::backend::cpu {
@@ -436,115 +437,6 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
     multiply_tile(gate, opened, alike ? 2 : 1, first, rows, sums, again);
     if (!alike) multiply_tile(up, opened + 1, 1, first, rows, sums + 1, again);
     finish_tile(panel, first, rows, sums[0], sums[1]);
-  });
-}
-
-/// What a panel costs, in quarters of a row's byte product: reading it takes as long as computing four rows
-/// of it. On tiles a group of rows takes as long as four, unpacking as 16.
-inline int64_t panel_cost(int64_t rows, bool tiled) {
-  if (rows == 0) return 0;
-  return tiled ? whole_groups(rows) + 4 * kGroupRows : 4 * (rows + 4);
-}
-
-/// Into how many parts a step's rows go in a product with so many panels, of all matrices. The workers of a
-/// part prepare its rows alone, but all its panels are read and unpacked for them: both costs are weighed,
-/// and what is left over where workers do not divide them evenly. rounded: rows that others have prepared.
-///
-/// More parts must gain a sixteenth each time, and few rows are not parted: memory is what they wait for.
-inline int row_parts(int workers, int64_t rows, int64_t panels, bool tiled, bool rounded) {
-  constexpr int64_t kLeastRows = 64;
-  if (rows < kLeastRows) return 1;
-  const int64_t prepare = rounded ? 2 : 20;  // of a row, in panel_cost's measure
-  const auto share = [](int64_t count, int64_t among, int64_t group) {
-    return (count + among * group - 1) / (among * group) * group;
-  };
-  const auto cost = [&](int parts) {
-    const int64_t most_rows = share(rows, parts, kGroupRows),
-                  most_panels = share(panels, workers / parts, tiled ? 2 : 1);
-    return prepare * most_rows + most_panels * panel_cost(most_rows, tiled);
-  };
-  int best = 1;
-  for (int parts = 2; parts <= std::min<int64_t>(workers, whole_groups(rows) / kGroupRows); ++parts)
-    if (workers % parts == 0 && 16 * cost(parts) <= 15 * cost(best)) best = parts;
-  return best;
-}
-
-/// A worker's rows of a step, and its panels.
-struct ProductWork {
-  Slice rows;
-  PanelWork panels;
-};
-/// Of a product of `matrices` of so many panels each.
-inline ProductWork product_work(Stealing stealing, int64_t rows, int64_t panels, int matrices, bool tiled,
-                                bool rounded) {
-  stealing.parts = row_parts(stealing.workers, rows, matrices * panels, tiled, rounded);
-  return {slice_of(rows, stealing.worker % stealing.parts, stealing.parts, kGroupRows), {panels, stealing}};
-}
-
-/// Shares panels of many matrices that see different numbers of rows: a panel costs its reading and its rows,
-/// and each worker takes an equal stretch of the whole cost.
-class PanelShares {
- public:
-  PanelShares(int worker, int workers) : worker_(worker), workers_(workers) {}
-  /// First every matrix is counted, then every one is asked for in the same order.
-  /// weight: what a panel costs as such, in a measure that is the same for all.
-  void count(int64_t panels, int64_t rows, bool tiled, int64_t weight = 1) {
-    total_ += panels * panel_cost(rows, tiled) * weight;
-  }
-  Slice take(int64_t panels, int64_t rows, bool tiled, int64_t weight = 1) {
-    if (rows == 0) return {0, 0};
-    const int64_t begin = total_ * worker_ / workers_ - position_,
-                  end = total_ * (worker_ + 1) / workers_ - position_;
-    const int64_t each = panel_cost(rows, tiled) * weight;
-    position_ += panels * each;
-    const auto first_from = [&](int64_t at) {
-      return std::clamp<int64_t>((at + each - 1) / each, 0, panels);
-    };
-    return {begin <= 0 ? 0 : first_from(begin), end <= 0 ? 0 : first_from(end)};
-  }
-
- private:
-  int worker_, workers_;
-  int64_t total_ = 0, position_ = 0;
-};
-
-/// One of many matrices, and what it sees.
-struct MatrixWork {
-  int64_t panels, rows;
-  bool tiled;
-  int64_t weight = 1;  // of a panel, beside those of others: its bytes where they differ
-};
-
-/// Calls body(matrix, panels of it): a worker's share of `matrices` as PanelShares finds it, then what others
-/// have left of theirs. of(matrix) says what that one is; `least` panels are taken at once.
-template <typename Of, typename Body>
-void each_share(const Stealing& stealing, int64_t matrices, int64_t least, Of of, Body body) {
-  const auto walk = [&](int owner, auto visit) {
-    PanelShares shares(owner, stealing.workers);
-    for (int64_t m = 0; m < matrices; ++m) {
-      const MatrixWork work = of(m);
-      shares.count(work.panels, work.rows, work.tiled, work.weight);
-    }
-    for (int64_t m = 0; m < matrices; ++m) {
-      const MatrixWork work = of(m);
-      const Slice panels = shares.take(work.panels, work.rows, work.tiled, work.weight);
-      if (panels.first < panels.last) visit(m, panels);
-    }
-  };
-  const auto count = [&](int owner) {
-    int64_t panels = 0;
-    walk(owner, [&](int64_t, Slice some) { panels += some.last - some.first; });
-    return panels;
-  };
-  stealing.each(least, count, [&](int owner, Slice piece) {
-    int64_t before = 0;  // panels of the share
-    walk(owner, [&](int64_t m, Slice panels) {
-      const int64_t offset = panels.first - before;
-      const Slice some{std::max(panels.first, piece.first + offset),
-                       std::min(panels.last, piece.last + offset)};
-      if (some.first < some.last) body(m, some);
-      before += panels.last - panels.first;
-    });
   });
 }
 
