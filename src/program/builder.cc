@@ -27,10 +27,11 @@ TensorId Builder::weight_view(TensorId base, std::string name, int64_t matrices,
                              first_row * columns});
 }
 
-TensorId Builder::activation(std::string name, int64_t rows, int64_t heads, int64_t columns,
-                             quant::Type type) {
-  return program_.add(
-      Tensor{std::move(name), Kind::Activation, type, {rows, heads, columns}, {heads * columns, columns}});
+TensorId Builder::activation(std::string name, int64_t rows, int64_t heads, int64_t columns, quant::Type type,
+                             int64_t most_rows) {
+  Tensor tensor{std::move(name), Kind::Activation, type, {rows, heads, columns}, {heads * columns, columns}};
+  tensor.most_rows = most_rows;
+  return program_.add(std::move(tensor));
 }
 
 TensorId Builder::columns(TensorId base, std::string name, int64_t first, int64_t count) {

@@ -23,7 +23,7 @@ class Builder {
   TensorId weight_view(TensorId base, std::string name, int64_t matrices, int64_t rows, int64_t first_row,
                        int64_t matrix_stride);
   TensorId activation(std::string name, int64_t rows, int64_t heads, int64_t columns,
-                      quant::Type type = quant::Type::F32);
+                      quant::Type type = quant::Type::F32, int64_t most_rows = 0);
   /// Columns [first, first + count) of every head of an activation.
   TensorId columns(TensorId base, std::string name, int64_t first, int64_t count);
   /// All heads of an activation as the columns of one.

@@ -9,8 +9,10 @@ namespace sluice::program {
 namespace {
 
 using Has = std::function<bool(const Program&, const Op&)>;
+using Expand = std::function<bool(Builder&, const Op&)>;
 
-void add_legal(Program& out, const Op& op, const std::string& backend, const Has& has) {
+void add_legal(Program& out, const Op& op, const std::string& backend, const Has& has,
+               const Expand& otherwise) {
   if (has(out, op)) {
     out.add(op);
     return;
@@ -21,17 +23,18 @@ void add_legal(Program& out, const Op& op, const std::string& backend, const Has
   for (const Tensor& tensor : out.tensors()) expansion.add(tensor);
   Builder builder(expansion);
   builder.set_layer(op.layer);
-  info(op).expand(builder, op);
+  if (!otherwise || !otherwise(builder, op)) info(op).expand(builder, op);
   for (size_t i = out.tensors().size(); i < expansion.tensors().size(); ++i) out.add(expansion.tensors()[i]);
-  for (const Op& simpler : expansion.ops()) add_legal(out, simpler, backend, has);
+  for (const Op& simpler : expansion.ops()) add_legal(out, simpler, backend, has, otherwise);
 }
 
 }  // namespace
 
-Program legalize(const Program& program, const std::string& backend, const Has& has) {
+Program legalize(const Program& program, const std::string& backend, const Has& has,
+                 const Expand& otherwise) {
   Program out;
   for (const Tensor& tensor : program.tensors()) out.add(tensor);
-  for (const Op& op : program.ops()) add_legal(out, op, backend, has);
+  for (const Op& op : program.ops()) add_legal(out, op, backend, has, otherwise);
   out.set_output(program.output());
   return out;
 }

@@ -63,9 +63,12 @@ void verify(const Program& program);
 std::string dump(const Program& program);
 
 /// A Program in which every fused op that `has` refuses is replaced by its expansion into simpler ops, all
-/// the way down. A primitive that is refused throws Error "the backend NAME lacks OP".
+/// the way down. A primitive that is refused throws Error "the backend NAME lacks OP". otherwise: emits
+/// another expansion of an op that the description of it offers, one that suits the backend better, or gives
+/// false.
 Program legalize(const Program& program, const std::string& backend,
-                 const std::function<bool(const Program&, const Op&)>& has);
+                 const std::function<bool(const Program&, const Op&)>& has,
+                 const std::function<bool(Builder&, const Op&)>& otherwise = {});
 
 /// Where every activation lies in one arena; a buffer is reused once its last reader is `window` ops behind,
 /// or, if that is sooner, behind an op that all wait after (all_wait_after, by op), its last reader included.

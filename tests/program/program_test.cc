@@ -113,6 +113,35 @@ TEST(Legalize, NamesThePrimitiveThatABackendLacks) {
   EXPECT_EQ(error_of([&] { legalize(n.program, "toy", no_add); }), "the backend toy lacks 0.add");
 }
 
+// What mla_heads is by way of mla_values is the same list of primitives as by way of mla_query.
+TEST(Legalize, TakesAnotherExpansionWhereABackendPrefersIt) {
+  for (const OpCase& heads : MlaHeads::cases()) {
+    Program program;
+    Builder b(program);
+    heads.build(b);
+    program.set_output(std::get<MlaHeads>(program.ops()[0].args).out.id);
+    const auto primitive = [](const Program&, const Op& op) { return info(op).expand == nullptr; };
+    const auto values_too = [&](const Program& p, const Op& op) {
+      return primitive(p, op) || std::holds_alternative<MlaValues>(op.args);
+    };
+    const auto otherwise = [](int64_t latent_rows) {
+      return [latent_rows](Builder& builder, const Op& op) {
+        const auto* args = std::get_if<MlaHeads>(&op.args);
+        if (args != nullptr) args->expand_to_values(builder, latent_rows);
+        return args != nullptr;
+      };
+    };
+    EXPECT_EQ(dump(legalize(program, "test", primitive, otherwise(0))),
+              dump(legalize(program, "test", primitive)))
+        << heads.name;
+    const Program legal = legalize(program, "test", values_too, otherwise(5));
+    const auto& values = std::get<MlaValues>(legal.ops().back().args);
+    EXPECT_EQ(error_of([&] { values.check(legal); }), "");
+    EXPECT_EQ(legal[values.attend.q.id].most_rows, 5);
+    EXPECT_EQ(legal[values.attend.out.id].most_rows, 5);
+  }
+}
+
 /// Tensors that are both in use at some op (or within `window` ops of each other, with no op between that all
 /// wait after) must not share a byte.
 void expect_no_overlap(const Program& program, int window, const std::vector<bool>& all_wait_after = {}) {

@@ -423,9 +423,11 @@ class CpuBackend : public Backend {
 
  private:
   Program legal(const Program& program) const {
-    const Program simpler =
-        legalize(program, name(), [this](const Program& p, const Op& op) { return has(p, op); });
-    return fused_ ? cpu::with_mla_values(simpler) : simpler;
+    const auto otherwise = [this](Builder& b, const Op& op) {
+      return fused_ && cpu::expand_to_values(b, op);
+    };
+    return legalize(
+        program, name(), [this](const Program& p, const Op& op) { return has(p, op); }, otherwise);
   }
 
   int threads_;

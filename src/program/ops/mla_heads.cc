@@ -53,6 +53,21 @@ void MlaHeads::expand(Builder& b) const {
   b.emit(HeadMatmul{{context}, v_b, out, Reduce::Columns});
 }
 
+void MlaHeads::expand_to_values(Builder& b, int64_t latent_rows) const {
+  const int64_t heads = b.program()[out.id].heads(), rank = query.rank(b.program());
+  const auto in_latent_space = [&](const char* name, int64_t columns) {
+    return b.activation(name, kStepRows, heads, columns, quant::Type::F32, latent_rows);
+  };
+  MlaQuery first = query;
+  first.out.id = in_latent_space("query", b.program()[query.cache.id].columns());
+  const TensorId context = in_latent_space("context", rank);
+  const auto [turn, queries] = first.expand_to_queries(b);
+  b.emit(MlaValues{.turn = turn,
+                   .queries = queries,
+                   .attend = {{first.out.id}, {query.cache.id}, {context}, scale, query.cache_layer},
+                   .values = {{context}, v_b, out, Reduce::Columns}});
+}
+
 std::vector<OpCase> MlaHeads::cases() {
   const auto build = [](bool with_q, Reduce reduce, quant::Type cache = quant::Type::F16,
                         int64_t heads = 20) {

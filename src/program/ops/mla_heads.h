@@ -26,6 +26,9 @@ struct MlaHeads {
   void check_weights(const Program& p, int64_t low) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void expand(Builder& b) const;
+  /// Another expansion: into what makes the queries, and mla_values. What that has in latent space is of so
+  /// many rows at a time.
+  void expand_to_values(Builder& b, int64_t latent_rows) const;
   static std::vector<OpCase> cases();
 
  private:

@@ -54,6 +54,12 @@ Cost MlaQuery::cost(const Program& p, const StepShape& shape) const {
 }
 
 void MlaQuery::expand(Builder& b) const {
+  const auto [turn, queries] = expand_to_queries(b);
+  b.emit(turn);
+  b.emit(queries);
+}
+
+MlaQuery::ToLatent MlaQuery::expand_to_queries(Builder& b) const {
   const int64_t heads = b.program()[out.id].heads(), rank = this->rank(b.program());
   const int64_t nope = this->nope(b.program()), turned = rope_columns(b.program());
   const TensorId q_in = q ? b.rms_norm(in.id, q_norm.id, epsilon) : in.id;
@@ -62,10 +68,11 @@ void MlaQuery::expand(Builder& b) const {
   b.rope(b.columns(kv.id, "rope_in", rank, turned), rope, key, factors.id);
   b.emit(KvAppend{{latent}, {key}, cache, cache_layer});
   const TensorId queries = q ? b.matmul(q_in, q.id, heads) : q_in;  // [rows, heads, nope + rope]
-  b.rope(b.columns(queries, "q_rope", nope, turned), rope, b.columns(out.id, "query_rope", rank, turned),
-         factors.id);
-  b.head_matmul(b.columns(queries, "q_nope", 0, nope), k_b.id, k_b_reduce,
-                b.columns(out.id, "query_latent", 0, rank));
+  Rope turn{{b.columns(queries, "q_rope", nope, turned)}, {}, rope, factors};
+  turn.out.id = b.columns(out.id, "query_rope", rank, turned);
+  HeadMatmul to_latent{{b.columns(queries, "q_nope", 0, nope)}, k_b, {}, k_b_reduce};
+  to_latent.out.id = b.columns(out.id, "query_latent", 0, rank);
+  return {turn, to_latent};
 }
 
 MlaQuery MlaQuery::example(Builder& b, const Example& of) {

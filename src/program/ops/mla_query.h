@@ -39,6 +39,13 @@ struct MlaQuery {
   void check_weights(const Program& p, int64_t heads, int64_t low) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void expand(Builder& b) const;
+  /// The two ops that the expansion ends in: they take the queries to latent space.
+  struct ToLatent {
+    Rope turn;
+    HeadMatmul queries;
+  };
+  /// Emits the ops before them.
+  ToLatent expand_to_queries(Builder& b) const;
   static std::vector<OpCase> cases();
   /// What cases are made of; the rank is 512, and 64 columns are turned.
   struct Example {

@@ -8,8 +8,6 @@
 // activations of all, take no more memory than so many rows want.
 #include <algorithm>
 #include <limits>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "backend/cpu/ops/deal.h"
@@ -360,47 +358,13 @@ int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOpti
   return floats;
 }
 
-/// The op at `at` and the three behind it as one, if they are what mla_values stands for.
-std::optional<MlaValues> values_at(const Program& p, size_t at) {
-  if (at + 3 >= p.ops().size()) return {};
-  const auto* turn = std::get_if<Rope>(&p.ops()[at].args);
-  const auto* queries = std::get_if<HeadMatmul>(&p.ops()[at + 1].args);
-  const auto* attend = std::get_if<MlaAttend>(&p.ops()[at + 2].args);
-  const auto* values = std::get_if<HeadMatmul>(&p.ops()[at + 3].args);
-  if (turn == nullptr || queries == nullptr || attend == nullptr || values == nullptr) return {};
-  const TensorId storage = p.storage(attend->q.id);
-  if (p.storage(turn->out.id) != storage || p.storage(queries->out.id) != storage ||
-      values->in.id != attend->out.id)
-    return {};
-  const MlaValues op{*turn, *queries, *attend, *values};
-  const bool panels = queries->reduce == Reduce::Columns && values->reduce == Reduce::Columns;
-  return panels ? std::optional(op) : std::nullopt;
-}
-
 }  // namespace
 
-Program with_mla_values(const Program& program) {
-  std::vector<Op> ops;
-  std::vector<bool> latent(program.tensors().size());
-  for (size_t i = 0; i < program.ops().size(); ++i) {
-    const Op& op = program.ops()[i];
-    const auto values = values_at(program, i);
-    ops.push_back(values ? Op{*values, op.layer} : op);
-    if (values) i += 3;
-    const auto* of_latents = std::get_if<MlaValues>(&ops.back().args);
-    if (of_latents == nullptr) continue;
-    for (const TensorId id : {of_latents->attend.q.id, of_latents->attend.out.id})
-      latent[static_cast<size_t>(program.storage(id))] = true;
-  }
-  Program out;
-  for (size_t i = 0; i < program.tensors().size(); ++i) {
-    Tensor tensor = program.tensors()[i];
-    if (latent[i]) tensor.most_rows = kLatentRows;
-    out.add(std::move(tensor));
-  }
-  for (Op& op : ops) out.add(std::move(op));
-  out.set_output(program.output());
-  return out;
+bool expand_to_values(Builder& b, const Op& op) {
+  const auto* heads = std::get_if<MlaHeads>(&op.args);
+  if (heads == nullptr || heads->query.k_b_reduce != Reduce::Columns) return false;
+  heads->expand_to_values(b, kLatentRows);
+  return true;
 }
 
 int64_t expanded_from(const Program& program, const MlaValues& op, Isa isa) {
