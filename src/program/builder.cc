@@ -195,7 +195,7 @@ void Builder::norm_moe_gate_up(NormMoeGateUp& op, int64_t used) {
 }
 
 TensorId Builder::moe_down_add(MoeDownAdd op) {
-  op.out.id = like("residual", op.residual.id, 1, program_[op.down.id].shape[1]);
+  op.out.id = like(op.residual ? "residual" : "partial", op.ids.id, 1, program_[op.down.id].shape[1]);
   emit(op);
   return op.out.id;
 }

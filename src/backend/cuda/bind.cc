@@ -50,7 +50,9 @@ struct Bind {
   const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
   const Kernel* operator()(const GateUp&) const { return first({&kGateUpWide, &kGateUp}); }
   const Kernel* operator()(const MoeGateUp&) const { return first({&kMoeGateUpWide, &kMoeGateUp}); }
-  const Kernel* operator()(const MoeDownAdd&) const { return first({&kMoeDownAddWide, &kMoeDownAdd}); }
+  const Kernel* operator()(const MoeDownAdd& op) const {
+    return op.residual ? first({&kMoeDownAddWide, &kMoeDownAdd}) : nullptr;
+  }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulWide, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
   const Kernel* operator()(const NormMatmul&) const {

@@ -15,7 +15,7 @@ void MoeDownAdd::check(const Program& p) const {
   expect_shape(p, "out", out.id, {kStepRows, 1, outputs});
   if (static_cast<bool>(shared_in) != static_cast<bool>(shared_down)) fail("shared experts need in and down");
   if (shared_in) Matmul{shared_in, shared_down, out}.check(p);
-  expect_shape(p, "residual", residual.id, p[out.id].shape);
+  if (residual) expect_shape(p, "residual", residual.id, p[out.id].shape);
 }
 
 Cost MoeDownAdd::cost(const Program& p, const StepShape& shape) const {
@@ -34,19 +34,20 @@ void MoeDownAdd::expand(Builder& b) const {
   const auto [rows, one, columns] = b.program()[out.id].shape;
   const int64_t used = b.program()[ids.id].columns();
   const TensorId each = b.activation("expert_down", rows, used, columns);
-  const TensorId sum = b.activation("experts_sum", rows, 1, columns);
   b.emit(ExpertMatmul{in, down, ids, {each}});
+  // The residual comes last, behind all that places may each have a part of.
+  const auto result = [&](bool is_last, const char* name) {
+    return is_last ? out.id : b.activation(name, rows, 1, columns);
+  };
+  const TensorId sum = result(!shared_in && !residual, "experts_sum");
   b.emit(ExpertCombine{{each}, weights, {sum}});
-  if (!shared_in) {
-    b.emit(Add{{sum}, residual, out});
-    return;
-  }
-  const TensorId with_shared = b.matmul_add(shared_in.id, shared_down.id, sum);
-  b.emit(Add{{with_shared}, residual, out});
+  const TensorId all = shared_in ? result(!residual, "with_shared") : sum;
+  if (shared_in) b.emit(MatmulAdd{shared_in, shared_down, {sum}, {all}});
+  if (residual) b.emit(Add{{all}, residual, out});
 }
 
 std::vector<OpCase> MoeDownAdd::cases() {
-  const auto build = [](bool shared) {
+  const auto build = [](bool shared, bool residual = true) {
     return [=](Builder& b) {
       Route route{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
       route.logits.id = b.activation("logits", kStepRows, 1, 16);
@@ -60,7 +61,7 @@ std::vector<OpCase> MoeDownAdd::cases() {
         op.shared_in.id = b.activation("shared_x", kStepRows, 1, 512);
         op.shared_down.id = b.weight("shared_down", quant::Type::Q6_K, 1, 512, 512);
       }
-      op.residual.id = b.activation("residual_in", kStepRows, 1, 512);
+      if (residual) op.residual.id = b.activation("residual_in", kStepRows, 1, 512);
       b.moe_down_add(op);
     };
   };
@@ -95,7 +96,11 @@ std::vector<OpCase> MoeDownAdd::cases() {
           {"4 of 64 Q4_0 with shared Q6_K, 128 outputs rows 70", 70,
            build_many(Type::Q4_0, 64, 512, Type::Q6_K, 128)},
           {"4 of 16 with shared rows 9", 9, build(true)},
-          {"4 of 16 rows 9", 9, build(false)}};
+          {"4 of 16 rows 9", 9, build(false)},
+          {"4 of 16 with shared, no residual, rows 1", 1, build(true, false)},
+          {"4 of 16, no residual, rows 1", 1, build(false, false)},
+          {"4 of 16 with shared, no residual, rows 70", 70, build(true, false)},
+          {"4 of 16, no residual, rows 70", 70, build(false, false)}};
 }
 
 }  // namespace sluice::program

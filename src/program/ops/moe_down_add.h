@@ -1,5 +1,5 @@
 // moe_down_add: the experts' way back: down projections, router weights, shared experts and the residual at
-// once.
+// once. Without a residual it is what places of an all_reduce (ops/all_reduce.h) have each a part of.
 #pragma once
 
 #include "program/operand.h"
@@ -15,7 +15,7 @@ struct MoeDownAdd {
   Read down;         // [experts, outputs, inputs]
   Read shared_in;    // [rows, 1, shared inputs], optional with the one below
   Read shared_down;  // [1, outputs, shared inputs]
-  Read residual;     // [rows, 1, outputs]
+  Read residual;     // [rows, 1, outputs], optional
   Write out;         // [rows, 1, outputs]
 
   template <typename F>

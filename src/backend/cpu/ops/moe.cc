@@ -179,14 +179,45 @@ struct ApartScratch {
   }
 };
 
+/// What the experts are added to: out of a row of residual, or zeroes where there is none.
+class Before {
+ public:
+  Before(const Context& c, const MoeDownAdd& op) : is_there_(op.residual) {
+    if (is_there_) residual_ = c.memory.rows(op.residual.id);
+  }
+  /// Of outputs that no shared experts are added to.
+  void fill(int64_t r, int64_t first, int64_t count, float* out) const {
+    if (is_there_) {
+      std::copy_n(residual_(r) + first, count, out + first);
+    } else {
+      std::fill_n(out + first, count, 0.0f);
+    }
+  }
+  /// Calls with the store of the shared experts' products to rows of `out`.
+  template <typename F>
+  void with_store(const Rows<float>& out, F&& call) const {
+    const auto to = [&](int64_t r) { return out(r); };
+    if (is_there_) {
+      call(StoreTo{to, [this](int64_t r) { return residual_(r); }});
+    } else {
+      call(StoreTo{to});
+    }
+  }
+
+ private:
+  bool is_there_;
+  Rows<float> residual_ = {};
+};
+
 /// moe_down_add of few rows: a worker multiplies a stretch of all selected experts' panels, the shared
 /// experts' first, then what others have left of theirs; the products are added up when all are there. So
 /// memory is read in few pieces, and nobody waits for a core that somebody holds up.
 void down_apart(const Program& p, const MoeDownAdd& op, const Context& c) {
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
+  const Rows<float> weights = c.memory.rows(op.weights.id);
+  const Before before(c, op);
   const Matrix down = c.matrix(op.down.id);
-  const int64_t rows = c.rows(p, op.residual.id), used = in.heads, shared = op.shared_in ? 1 : 0;
+  const int64_t rows = c.rows(p, op.in.id), used = in.heads, shared = op.shared_in ? 1 : 0;
   const Matrix shared_down = c.matrix((shared ? op.shared_down : op.down).id);
   const ApartScratch lies(p, op, rows);
   float* const mine = next_line(c.scratch());
@@ -232,11 +263,10 @@ void down_apart(const Program& p, const MoeDownAdd& op, const Context& c) {
   const Slice outputs = c.slice(down.rows, kPanelRows);
   const int64_t first = outputs.first, count = outputs.last - outputs.first;
   for (int64_t r = 0; r < rows; ++r) {
-    const StoreTo store{[&](int64_t i) { return out(i); }, [&](int64_t i) { return residual(i); }};
     if (shared > 0) {
-      store(r, first, product(r, used) + first, count);
+      before.with_store(out, [&](const auto& store) { store(r, first, product(r, used) + first, count); });
     } else {
-      std::copy_n(residual(r) + first, count, out(r) + first);
+      before.fill(r, first, count, out(r));
     }
   }
   // In the order of the experts' ids, as for many rows.
@@ -252,9 +282,10 @@ void down_apart(const Program& p, const MoeDownAdd& op, const Context& c) {
 void moe_down_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const Rows<float> weights = c.memory.rows(op.weights.id), residual = c.memory.rows(op.residual.id);
+  const Rows<float> weights = c.memory.rows(op.weights.id);
+  const Before before(c, op);
   const Matrix down = c.matrix(op.down.id);
-  const int64_t rows = c.rows(p, op.residual.id), used = in.heads;
+  const int64_t rows = c.rows(p, op.in.id), used = in.heads;
   const Products of_experts = expert_products(c, rows, used, down.matrices);
   if (goes_apart(c, of_experts, down, rows)) return down_apart(p, op, c);
   const Slice panels = c.slice(down.panels());
@@ -281,12 +312,13 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   }
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
-    multiply_rows(products(c, rows), shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id),
-                  c.rounded(p, op.shared_in.id), c.scratch(),
-                  StoreTo{[&](int64_t r) { return out(r); }, [&](int64_t r) { return residual(r); }});
+    before.with_store(out, [&](const auto& store) {
+      multiply_rows(products(c, rows), shared_down, 0, panels, rows, c.memory.rows(op.shared_in.id),
+                    c.rounded(p, op.shared_in.id), c.scratch(), store);
+    });
   } else {
     const int64_t first = panels.first * kPanelRows, last = std::min(panels.last * kPanelRows, down.rows);
-    for (int64_t r = 0; r < rows; ++r) std::copy(residual(r) + first, residual(r) + last, out(r) + first);
+    for (int64_t r = 0; r < rows; ++r) before.fill(r, first, last - first, out(r));
   }
   // Experts add in the order of their ids: a row's sum never depends on the other rows.
   const auto store_of = [&](const Selection* of) {
