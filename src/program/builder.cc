@@ -6,9 +6,14 @@
 
 namespace sluice::program {
 
+TensorId Builder::add(Tensor tensor) {
+  tensor.place = place_;
+  return program_.add(std::move(tensor));
+}
+
 TensorId Builder::weight(std::string name, quant::Type type, int64_t matrices, int64_t rows,
                          int64_t columns) {
-  return program_.add(
+  return add(
       Tensor{std::move(name), Kind::Weight, type, {matrices, rows, columns}, {rows * columns, columns}});
 }
 
@@ -18,32 +23,45 @@ TensorId Builder::weight_view(TensorId base, std::string name, int64_t matrices,
   CHECK(whole.kind == Kind::Weight && whole.base == kNoTensor);
   CHECK((matrices - 1) * matrix_stride + first_row + rows <= whole.shape[0] * whole.shape[1], "{}", name);
   const int64_t columns = whole.columns();
-  return program_.add(Tensor{std::move(name),
-                             Kind::Weight,
-                             whole.type,
-                             {matrices, rows, columns},
-                             {matrix_stride * columns, columns},
-                             base,
-                             first_row * columns});
+  return add(Tensor{std::move(name),
+                    Kind::Weight,
+                    whole.type,
+                    {matrices, rows, columns},
+                    {matrix_stride * columns, columns},
+                    base,
+                    first_row * columns});
+}
+
+TensorId Builder::weight_part(TensorId of, Range matrices, Range rows, Range columns) {
+  Tensor part = program_[of];
+  CHECK(part.kind == Kind::Weight, "{}", part.name);
+  const Range parts[] = {matrices, rows, columns};
+  for (size_t i = 0; i < 3; ++i)
+    CHECK(0 <= parts[i].first && parts[i].first < parts[i].last && parts[i].last <= part.shape[i],
+          "{}: [{}, {}) of {}", part.name, parts[i].first, parts[i].last, part.shape[i]);
+  part.base = program_.storage(of);
+  part.offset += matrices.first * part.stride[0] + rows.first * part.stride[1] + columns.first;
+  part.shape = {matrices.count(), rows.count(), columns.count()};
+  return add(std::move(part));
 }
 
 TensorId Builder::activation(std::string name, int64_t rows, int64_t heads, int64_t columns, quant::Type type,
                              int64_t most_rows) {
   Tensor tensor{std::move(name), Kind::Activation, type, {rows, heads, columns}, {heads * columns, columns}};
   tensor.most_rows = most_rows;
-  return program_.add(std::move(tensor));
+  return add(std::move(tensor));
 }
 
 TensorId Builder::columns(TensorId base, std::string name, int64_t first, int64_t count) {
   const Tensor whole = program_[base];
   CHECK(whole.kind == Kind::Activation && first >= 0 && first + count <= whole.columns(), "{}", name);
-  return program_.add(Tensor{std::move(name),
-                             Kind::Activation,
-                             whole.type,
-                             {whole.shape[0], whole.heads(), count},
-                             whole.stride,
-                             program_.storage(base),
-                             whole.offset + first});
+  return add(Tensor{std::move(name),
+                    Kind::Activation,
+                    whole.type,
+                    {whole.shape[0], whole.heads(), count},
+                    whole.stride,
+                    program_.storage(base),
+                    whole.offset + first});
 }
 
 TensorId Builder::flatten(TensorId base) {
@@ -51,24 +69,24 @@ TensorId Builder::flatten(TensorId base) {
   const int64_t columns = whole.heads() * whole.columns();
   CHECK(whole.kind == Kind::Activation && (whole.heads() == 1 || whole.stride[1] == whole.columns()), "{}",
         whole.name);
-  return program_.add(Tensor{whole.name,
-                             Kind::Activation,
-                             whole.type,
-                             {whole.shape[0], 1, columns},
-                             {whole.stride[0], columns},
-                             program_.storage(base),
-                             whole.offset});
+  return add(Tensor{whole.name,
+                    Kind::Activation,
+                    whole.type,
+                    {whole.shape[0], 1, columns},
+                    {whole.stride[0], columns},
+                    program_.storage(base),
+                    whole.offset});
 }
 
 TensorId Builder::cache(int64_t layers, int64_t columns, quant::Type type, int64_t exact, std::string name) {
   Tensor tensor{
       std::move(name), Kind::Cache, type, {layers, kPageRows, columns}, {kPageRows * columns, columns}};
   tensor.exact = exact;
-  return program_.add(std::move(tensor));
+  return add(std::move(tensor));
 }
 
 TensorId Builder::state(std::string name, int64_t layers, int64_t rows, int64_t columns) {
-  return program_.add(Tensor{
+  return add(Tensor{
       std::move(name), Kind::State, quant::Type::F32, {layers, rows, columns}, {rows * columns, columns}});
 }
 

@@ -15,6 +15,8 @@ class Builder {
   const Program& program() const { return program_; }
   /// Ops emitted from here on belong to this layer (-1: to none).
   void set_layer(int32_t layer) { layer_ = layer; }
+  /// Tensors and ops made from here on belong to this place (places.h).
+  void set_place(int32_t place) { place_ = place; }
 
   // --- tensors ---
   TensorId weight(std::string name, quant::Type type, int64_t matrices, int64_t rows, int64_t columns);
@@ -22,6 +24,9 @@ class Builder {
   /// `matrix_stride` rows.
   TensorId weight_view(TensorId base, std::string name, int64_t matrices, int64_t rows, int64_t first_row,
                        int64_t matrix_stride);
+  /// A part of a weight, or of a view of one: these of its matrices, rows and columns, these at borders of
+  /// the type's blocks.
+  TensorId weight_part(TensorId of, Range matrices, Range rows, Range columns);
   TensorId activation(std::string name, int64_t rows, int64_t heads, int64_t columns,
                       quant::Type type = quant::Type::F32, int64_t most_rows = 0);
   /// Columns [first, first + count) of every head of an activation.
@@ -35,7 +40,7 @@ class Builder {
   TensorId state(std::string name, int64_t layers, int64_t rows, int64_t columns);
 
   // --- ops ---
-  void emit(OpArgs args) { program_.add(Op{std::move(args), layer_}); }
+  void emit(OpArgs args) { program_.add(Op{std::move(args), layer_, place_}); }
   TensorId embed(TensorId table);
   TensorId rms_norm(TensorId in, TensorId weight, float epsilon);
   TensorId matmul(TensorId in, TensorId weight, int64_t heads = 1);
@@ -64,10 +69,11 @@ class Builder {
   void set_output(TensorId logits) { program_.set_output(logits); }
 
  private:
+  TensorId add(Tensor tensor);
   TensorId like(const char* name, TensorId shape_of, int64_t heads, int64_t columns);
 
   Program& program_;
-  int32_t layer_ = -1;
+  int32_t layer_ = -1, place_ = 0;
 };
 
 }  // namespace sluice::program

@@ -23,6 +23,7 @@ void add_legal(Program& out, const Op& op, const std::string& backend, const Has
   for (const Tensor& tensor : out.tensors()) expansion.add(tensor);
   Builder builder(expansion);
   builder.set_layer(op.layer);
+  builder.set_place(op.place);
   if (!otherwise || !otherwise(builder, op)) info(op).expand(builder, op);
   for (size_t i = out.tensors().size(); i < expansion.tensors().size(); ++i) out.add(expansion.tensors()[i]);
   for (const Op& simpler : expansion.ops()) add_legal(out, simpler, backend, has, otherwise);

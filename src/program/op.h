@@ -8,8 +8,11 @@
 
 #include "program/ops/add.h"
 #include "program/ops/add_bias.h"
+#include "program/ops/all_gather.h"
+#include "program/ops/all_reduce.h"
 #include "program/ops/attend.h"
 #include "program/ops/causal_conv.h"
+#include "program/ops/copy.h"
 #include "program/ops/embed.h"
 #include "program/ops/expert_combine.h"
 #include "program/ops/expert_matmul.h"
@@ -40,11 +43,12 @@ namespace sluice::program {
 using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
                             ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
                             MoeGateUp, MoeDownAdd, NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery,
-                            MlaValues, MlaHeads, NormMlaHeads, CausalConv>;
+                            MlaValues, MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce, AllGather>;
 
 struct Op {
   OpArgs args;
   int32_t layer = -1;  ///< the model's layer, -1 outside of layers; for names only
+  int32_t place = 0;   ///< the device that runs it; of an op across places no one's
 };
 
 }  // namespace sluice::program

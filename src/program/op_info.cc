@@ -22,6 +22,7 @@ template <typename Args>
 constexpr OpInfo row() {
   OpInfo info{};
   info.name = Args::kName;
+  info.across_places = requires { Args::kAcrossPlaces; };
   info.check = [](const Program& p, const Op& op) { std::get<Args>(op.args).check(p); };
   info.cost = [](const Program& p, const Op& op, const StepShape& shape) {
     return std::get<Args>(op.args).cost(p, shape);

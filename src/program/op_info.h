@@ -13,6 +13,8 @@ namespace sluice::program {
 
 struct OpInfo {
   const char* name;
+  /// Whether its operands lie at several places (places.h): what a device does not run by itself.
+  bool across_places;
   /// Shapes and types; throws Error.
   void (*check)(const Program&, const Op&);
   /// Bytes and FLOPs of one step.

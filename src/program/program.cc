@@ -87,16 +87,22 @@ std::string operand_text(const Program& program, const char* name, TensorId id) 
 }  // namespace
 
 std::string dump(const Program& program) {
+  const bool several =
+      std::ranges::any_of(program.tensors(), [](const Tensor& tensor) { return tensor.place > 0; });
+  const auto at = [&](bool told, int32_t place) {
+    return several && told ? fmt::format("@{}", place) : std::string();
+  };
   std::string text;
   for (const Op& op : program.ops()) {
+    const bool across = info(op).across_places;
     std::string reads, writes;
     info(op).operands(op, [&](const char* name, TensorId id, bool written) {
       std::string& list = written ? writes : reads;
       if (!list.empty()) list += " ";
-      list += operand_text(program, name, id);
+      list += operand_text(program, name, id) + at(across, program[id].place);
     });
     const std::string attributes = info(op).attributes(op);
-    text += fmt::format("{} {} -> {}{}{}\n", program.op_name(op), reads, writes,
+    text += fmt::format("{}{} {} -> {}{}{}\n", program.op_name(op), at(!across, op.place), reads, writes,
                         attributes.empty() ? "" : " | ", attributes);
   }
   return text;

@@ -59,7 +59,8 @@ class Program {
 /// a bug of a model builder: it throws Error with the op's name, so that tests can provoke it.
 void verify(const Program& program);
 
-/// The list as text, one line an op with operands and shapes. The golden dumps of tests are made of this.
+/// The list as text, one line an op with operands and shapes. The golden dumps of tests are made of this. Of
+/// a program of several places, ops are followed by theirs, operands of an op across places by theirs.
 std::string dump(const Program& program);
 
 /// A Program in which every fused op that `has` refuses is replaced by its expansion into simpler ops, all

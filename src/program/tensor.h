@@ -15,6 +15,12 @@ namespace sluice::program {
 using TensorId = int32_t;
 inline constexpr TensorId kNoTensor = -1;
 
+/// Indices [first, last).
+struct Range {
+  int64_t first = 0, last = 0;
+  int64_t count() const { return last - first; }
+};
+
 /// Symbolic first dimension of an activation: how many rows there are is known at each step.
 inline constexpr int64_t kStepRows = -1;    ///< one row a token of the step
 inline constexpr int64_t kOutputRows = -2;  ///< one row a token whose logits were asked for
@@ -26,7 +32,8 @@ enum class Kind : uint8_t {
   State,       ///< [layers, rows, columns] a slot: what a sequence keeps however long it is; see StateSlots
 };
 
-/// Three dimensions, the last contiguous. A view names its base and where it begins in it.
+/// Three dimensions, the last contiguous. A view names its base and where it begins in it. A view of a weight
+/// is some of its matrices, rows and columns: rows lie stride[1] elements apart, however many columns it has.
 struct Tensor {
   std::string name;
   Kind kind = Kind::Activation;
@@ -37,6 +44,7 @@ struct Tensor {
   int64_t offset = 0;                      ///< elements from the base's beginning
   int64_t exact = 0;                       ///< of a cache of eight bits: the last columns, which have sixteen
   int64_t most_rows = 0;  ///< of one that an op fills and reads part by part: rows of a step at most; 0: all
+  int32_t place = 0;      ///< the device that has it; of a file's weight, views may lie at others (places.h)
 
   int64_t heads() const { return shape[1]; }
   int64_t columns() const { return shape[2]; }

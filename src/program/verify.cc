@@ -19,6 +19,8 @@ void verify(const Program& program) {
     info(op).operands(op, [&](const char* operand, TensorId id, bool writes) {
       const Tensor& tensor = program[id];
       const auto storage = static_cast<size_t>(program.storage(id));
+      if (tensor.place != op.place && !info(op).across_places)
+        fail("{}: {}: {} is at place {}, not {}", name, operand, tensor.name, tensor.place, op.place);
       if (writes && tensor.kind == Kind::Weight) fail("{}: {}: {} is a weight", name, operand, tensor.name);
       if (tensor.kind != Kind::Activation) return;
       if (!writes && !written[storage])

@@ -21,6 +21,7 @@ struct Param {
 std::vector<Param> all_cases() {
   std::vector<Param> list;
   for (const OpInfo& op : all_ops()) {
+    if (op.across_places) continue;  // a device is one place, and no kernel's business is several
     for (const OpCase& op_case : op.cases()) {
       list.push_back({&op, op_case});
       for (const int64_t rows : {1, 2, 3, 8, 9, 20, 40, 70}) {

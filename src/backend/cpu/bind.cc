@@ -41,6 +41,9 @@ struct Bind {
     const bool panels = op.queries.reduce == Reduce::Columns && op.values.reduce == Reduce::Columns;
     return panels ? &kMlaValues : nullptr;
   }
+  const Kernel* operator()(const Copy&) const { return &kCopy; }
+  const Kernel* operator()(const AllReduce&) const { return &kAllReduce; }
+  const Kernel* operator()(const AllGather&) const { return &kAllGather; }
   const Kernel* operator()(const MlaHeads&) const { return nullptr; }
   const Kernel* operator()(const NormMlaHeads&) const { return nullptr; }
   const Kernel* operator()(const CausalConv&) const { return &kCausalConv; }

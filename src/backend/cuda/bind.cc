@@ -72,6 +72,10 @@ struct Bind {
   }
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
   const Kernel* operator()(const CausalConv&) const { return nullptr; }
+  // A device is one place so far.
+  const Kernel* operator()(const Copy&) const { return nullptr; }
+  const Kernel* operator()(const AllReduce&) const { return nullptr; }
+  const Kernel* operator()(const AllGather&) const { return nullptr; }
 };
 
 /// Whether kernels know the cache's type: in eight bits, whole runs, each a warp's.
@@ -132,6 +136,7 @@ class Binder {
     for (const Tensor& tensor : tensors_.tensors()) expansion.add(tensor);
     Builder builder(expansion);
     builder.set_layer(op.layer);
+    builder.set_place(op.place);
     info(op).expand(builder, op);
     for (size_t i = tensors_.tensors().size(); i < expansion.tensors().size(); ++i)
       tensors_.add(expansion.tensors()[i]);

@@ -19,6 +19,17 @@ void expect_weight(const Program& p, const char* operand, TensorId id);
 /// Throws Error unless rows follow each other without gaps inside a row: heads and columns form one vector.
 void expect_contiguous(const Program& p, const char* operand, TensorId id);
 
+/// Throws Error where two of these operands of an op across places lie at the same one.
+template <typename Operand>
+void expect_one_a_place(const Program& p, const std::vector<Operand>& operands) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Tensor &one = p[operands[i].id], &other = p[operands[j].id];
+      if (one.place == other.place) fail("{} and {} are both at place {}", other.name, one.name, one.place);
+    }
+  }
+}
+
 /// Bytes of whole operands; an operand that is absent counts nothing.
 double bytes_of(const Program& p, const StepShape& shape, std::initializer_list<TensorId> ids);
 
