@@ -278,8 +278,10 @@ void PackedWeights::pack_into(std::byte* into, Team& team, const program::Progre
                        std::min<int64_t>(kPanelRows, from.rows - row), from.columns,
                        reinterpret_cast<uint8_t*>(to + p * stream.panel_stride));
           }
+          // Of a part of a weight's columns, no more than what lies between its first and its last.
           const int64_t row = first * kPanelRows, end = std::min(last * kPanelRows, from.rows);
-          consumed.add({from.row(m, row), static_cast<size_t>((end - row) * from.row_bytes)});
+          consumed.add({from.row(m, row), static_cast<size_t>(from.row(m, end - 1) - from.row(m, row)) +
+                                              static_cast<size_t>(from.bytes_of_row())});
         }
         item += last - first;
         done += (last - first) * stream.panel_stride;

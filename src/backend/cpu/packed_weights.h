@@ -27,6 +27,8 @@ struct Weight {
   const std::byte* row(int64_t matrix, int64_t row) const {
     return data + matrix * matrix_bytes + row * row_bytes;
   }
+  /// Of its own columns: rows of a part of a weight lie further apart.
+  int64_t bytes_of_row() const { return quant::bytes_of(quant::type_info(type), columns); }
   void decode_row(int64_t matrix, int64_t row, float* out) const {
     quant::type_info(type).decode(this->row(matrix, row), out, columns);
   }

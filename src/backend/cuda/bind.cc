@@ -91,12 +91,14 @@ bool weight_known(quant::Type type) {
   return info.decode != nullptr && (info.block == 1 || find_format(type) != nullptr);
 }
 
-/// Whether every weight of the op can be packed, and kernels know the cache's type.
+/// Whether every weight of the op can be packed, with all columns of its rows, and kernels know the cache's
+/// type.
 bool types_known(const Program& program, const Op& op) {
   bool known = true;
   info(op).operands(op, [&](const char*, TensorId id, bool) {
     const Tensor& tensor = program[id];
-    if (tensor.kind == Kind::Weight && !weight_known(tensor.type)) known = false;
+    if (tensor.kind == Kind::Weight && (!weight_known(tensor.type) || tensor.stride[1] != tensor.columns()))
+      known = false;
     if (tensor.kind == Kind::Cache && !cache_known(tensor.cache_row())) known = false;
   });
   return known;
