@@ -1,0 +1,38 @@
+// Programs of several places: devices that each run a part of every op and hand over what the others need.
+// They are cut from a program of one place, op by op, and each place's side of one is a program again, which
+// a backend compiles like any other. Knows ops and tensors; what a place is, and how things get from one to
+// another, is others' business (backend/places).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "program/program.h"
+
+namespace sluice::program {
+
+/// The same computation cut into as many places as there are shares, which are in proportion: attention by
+/// heads, feed-forward networks (dense, shared and every expert) by their inner columns, the output matrix by
+/// the vocabulary's rows. Norms, routers and low-rank products run everywhere, and so every place selects the
+/// same experts; the latent cache is everywhere, too, that of grouped attention as far as its heads. A row
+/// that places have each a part of is added up (all_reduce), then the residual comes to it once. Cuts lie
+/// between heads and between blocks of the weights' types, so that a place may get less than its share, or
+/// nothing. Tensors of `program` keep their ids; weights of places are views of them, while its caches are
+/// there by name alone: places have their own. Throws Error for an op that cannot be cut, and for shares that
+/// are none.
+Program split(const Program& program, std::span<const double> shares);
+
+/// What a place runs of such a program: its own ops, and its operands of the ops across places. It is to be
+/// compiled, not verified: of an all_gather it has one input. Ids are the whole program's; other places'
+/// caches are there by name alone.
+Program program_at(const Program& program, int32_t place);
+
+/// Whether it is one of Program::caches().
+bool is_kept(const Tensor& tensor);
+/// A tensor that takes an id, and no memory.
+Tensor by_name_alone(const Tensor& tensor);
+
+/// The stretches of ops between those across places: one more than there are of these, and maybe empty.
+std::vector<Range> parts(const Program& program);
+
+}  // namespace sluice::program

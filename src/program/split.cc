@@ -1,0 +1,448 @@
+// A program of one place becomes one of several. First every activation that places have parts of is found,
+// from the last op to the first, because a reader says where it may be cut: between the blocks of a weight
+// that it multiplies, between heads of keys and values. Then every op becomes one op a place.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "program/builder.h"
+#include "program/op_info.h"
+#include "program/places.h"
+
+namespace sluice::program {
+namespace {
+
+/// By place, what it has of a row's columns (of all heads).
+using Cut = std::vector<Range>;
+
+/// Inner columns of a feed-forward network and rows of the vocabulary are cut in multiples of this: what
+/// kernels take together.
+constexpr int64_t kColumnsTogether = 32;
+constexpr size_t kMostPlaces = 64;
+
+/// Borders are multiples of `unit`, nearest to the shares; places beyond the end get nothing.
+Cut cut_columns(int64_t columns, int64_t unit, std::span<const double> shares) {
+  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+  const auto units = static_cast<double>((columns + unit - 1) / unit);
+  Cut cut;
+  double until = 0;
+  int64_t first = 0;
+  for (const double share : shares) {
+    until += share;
+    const int64_t last = std::min<int64_t>(columns, unit * std::llround(units * until / total));
+    cut.push_back({first, last});
+    first = last;
+  }
+  return cut;
+}
+
+/// The same with `by` columns in place of each `each`.
+Cut scaled(Cut cut, int64_t each, int64_t by) {
+  for (Range& range : cut) range = {range.first / each * by, range.last / each * by};
+  return cut;
+}
+
+int64_t row_columns(const Tensor& tensor) { return tensor.heads() * tensor.columns(); }
+
+/// Finds the cut of each activation that places have parts of, by the TensorId of its storage. Given the ops
+/// from the last to the first.
+class Plan {
+ public:
+  Plan(const Program& program, std::span<const double> shares) : program_(program), shares_(shares) {
+    for (const Op& op : program.ops()) {
+      if (const auto* attend = std::get_if<Attend>(&op.args)) kv_heads_ = attend->kv_heads;
+      if (const auto* product = std::get_if<MatmulAdd>(&op.args)) find_units(product->in, product->weight);
+      if (const auto* down = std::get_if<MoeDownAdd>(&op.args)) {
+        find_units(down->in, down->down);
+        if (down->shared_in) find_units(down->shared_in, down->shared_down);
+      }
+    }
+    // All layers' caches are cut alike: one that suits the output of each.
+    int64_t together = 1;
+    for (const Op& op : program.ops()) {
+      const auto* attend = std::get_if<Attend>(&op.args);
+      if (attend == nullptr) continue;
+      const int64_t columns = row_columns(program[attend->out.id]) / kv_heads_;
+      together = std::lcm(together, unit_of(attend->out.id, columns) / columns);
+    }
+    if (kv_heads_ > 0) kv_ = cut_columns(kv_heads_, together, shares);
+    for (size_t i = program.ops().size(); i-- > 0;) std::visit(*this, program.ops()[i].args);
+  }
+
+  const std::map<TensorId, Cut>& cuts() const { return cuts_; }
+  /// Heads of keys and values, of grouped attention.
+  const Cut& kv() const { return kv_; }
+
+  void operator()(const NormMlaHeads& op) {
+    set(op.heads.out.id, cut_of(op.heads.out.id, program_[op.heads.out.id].columns(), shares_));
+  }
+  void operator()(const Attend& op) { set_by_heads(op.out.id), set_by_heads(op.q.id); }
+  void operator()(const KvAppend& op) {
+    if (kv_heads_ > 0) set_by_heads(op.latent.id), set_by_heads(op.rope_key.id);
+  }
+  void operator()(const Rope& op) { set_like(op.in.id, op.out.id); }
+  void operator()(const AddBias& op) { set_like(op.in.id, op.out.id); }
+  void operator()(const RmsNorm& op) { set_like(op.in.id, op.out.id); }
+  void operator()(const NormGateUp& op) {
+    set(op.gate_up.out.id, cut_of(op.gate_up.out.id, kColumnsTogether, shares_));
+  }
+  void operator()(const NormMoeGateUp& op) {
+    const Tensor& out = program_[op.experts.out.id];
+    const Cut cut = cut_columns(out.columns(), unit_of(op.experts.out.id, kColumnsTogether), shares_);
+    set(op.experts.out.id, cut);
+    if (op.experts.shared_out.id == kNoTensor) return;
+    // One op makes both: who has nothing of the experts has nothing of the shared ones.
+    std::vector<double> shares(shares_.begin(), shares_.end());
+    for (size_t p = 0; p < shares.size(); ++p) {
+      if (cut[p].count() == 0) shares[p] = 0;
+    }
+    set(op.experts.shared_out.id, cut_of(op.experts.shared_out.id, kColumnsTogether, shares));
+  }
+  void operator()(const NormMatmul& op) { set(op.out_a.id, cut_of(op.out_a.id, kColumnsTogether, shares_)); }
+  template <typename Other>
+  void operator()(const Other&) {}
+
+ private:
+  /// Rows that are multiplied with this weight are cut between its blocks.
+  void find_units(Read in, Read weight) {
+    const int64_t block = quant::type_info(program_[weight.id].type).block;
+    int64_t& unit = units_.try_emplace(program_.storage(in.id), 1).first->second;
+    unit = std::lcm(unit, block);
+  }
+  /// What borders are multiples of: `least`, and whole blocks of what the activation is multiplied with.
+  int64_t unit_of(TensorId id, int64_t least) const {
+    const auto found = units_.find(program_.storage(id));
+    return found == units_.end() ? least : std::lcm(least, found->second);
+  }
+  Cut cut_of(TensorId id, int64_t least, std::span<const double> shares) const {
+    return cut_columns(row_columns(program_[id]), unit_of(id, least), shares);
+  }
+  void set(TensorId id, Cut cut) { cuts_[program_.storage(id)] = std::move(cut); }
+  void set_by_heads(TensorId id) { set(id, scaled(kv_, 1, row_columns(program_[id]) / kv_heads_)); }
+  void set_like(TensorId id, TensorId other) {
+    if (const auto found = cuts_.find(program_.storage(other)); found != cuts_.end()) set(id, found->second);
+  }
+
+  const Program& program_;
+  std::span<const double> shares_;
+  int64_t kv_heads_ = 0;
+  Cut kv_;
+  std::map<TensorId, int64_t> units_;  // by storage
+  std::map<TensorId, Cut> cuts_;
+};
+
+class Splitter {
+ public:
+  Splitter(const Program& program, std::span<const double> shares) : in_(program), plan_(program, shares) {
+    for (size_t p = 0; p < shares.size(); ++p) {
+      const auto has_some = [p](const auto& one) { return one.second[p].count() > 0; };
+      if (std::ranges::any_of(plan_.cuts(), has_some)) places_.push_back(static_cast<int32_t>(p));
+    }
+    for (const Tensor& tensor : program.tensors()) out_.add(is_kept(tensor) ? by_name_alone(tensor) : tensor);
+  }
+
+  Program run() {
+    for (const Op& op : in_.ops()) {
+      op_ = &op;
+      b_.set_layer(op.layer);
+      std::visit(*this, op.args);
+    }
+    b_.set_layer(-1);
+    const TensorId output = in_.output();
+    if (is_cut(output)) {
+      AllGather all;
+      for (const int32_t p : holders(output)) all.in.push_back({at(output, p)});
+      b_.set_place(places_.front());
+      all.out.push_back({b_.activation("logits", kOutputRows, 1, in_[output].columns())});
+      out_.set_output(all.out[0].id);
+      b_.emit(all);
+    } else {
+      out_.set_output(at(output, places_.front()));
+    }
+    return std::move(out_);
+  }
+
+  /// The table lies at the first place alone: the others get copies of a step's rows.
+  void operator()(const Embed& op) {
+    TensorId first = kNoTensor;
+    for (const int32_t p : places_) {
+      b_.set_place(p);
+      if (first == kNoTensor) {
+        set(op.out.id, p, first = b_.embed(whole(op.table).id));
+      } else {
+        b_.emit(Copy{{first}, make(op.out.id, p)});
+      }
+    }
+  }
+
+  void operator()(const NormMlaHeads& op) {
+    const int64_t value = in_[op.heads.out.id].columns(), query = op.query_columns(in_);
+    each_holder(op.heads.out.id, [&](int32_t p, Range columns) {
+      const Range heads{columns.first / value, columns.last / value};
+      const Range queries{heads.first * query, heads.last * query};
+      NormMlaHeads part = op;
+      const bool is_low_rank = static_cast<bool>(op.heads.query.q);
+      part.products.in.id = at(op.products.in.id, p);
+      part.products.norm = whole(op.products.norm);
+      part.products.a = is_low_rank ? whole(op.products.a) : rows(op.products.a, queries);
+      part.products.b = whole(op.products.b);
+      MlaQuery& q = part.heads.query;
+      q.q_norm = whole(q.q_norm);
+      if (is_low_rank) q.q = rows(q.q, queries);
+      q.kv_norm = whole(q.kv_norm);
+      q.k_b = matrices(q.k_b, heads);
+      q.factors = whole(q.factors);
+      q.cache.id = cache_at(q.cache.id, p, in_[q.cache.id].columns());
+      part.heads.v_b = matrices(op.heads.v_b, heads);
+      part.heads.out = make(op.heads.out.id, p);
+      b_.emit(part);
+    });
+  }
+
+  void operator()(const MatmulAdd& op) {
+    if (!is_cut(op.in.id)) {
+      return each_holder(op.out.id, [&](int32_t p, Range) {
+        b_.emit(MatmulAdd{{at(op.in.id, p)}, whole(op.weight), {at(op.residual.id, p)}, make(op.out.id, p)});
+      });
+    }
+    std::vector<Read> partials;
+    each_holder(op.in.id, [&](int32_t p, Range part) {
+      const Write out{like("partial", op.out.id)};
+      b_.emit(Matmul{{at(op.in.id, p)}, columns(op.weight, part), out});
+      partials.push_back({out.id});
+    });
+    add_up(std::move(partials), op.residual, op.out);
+  }
+
+  void operator()(const NormGateUp& op) {
+    each_holder(op.gate_up.out.id, [&](int32_t p, Range part) {
+      b_.emit(
+          NormGateUp{{at(op.in.id, p)},
+                     whole(op.norm),
+                     {{}, rows(op.gate_up.gate, part), rows(op.gate_up.up, part), make(op.gate_up.out.id, p)},
+                     op.epsilon});
+    });
+  }
+
+  void operator()(const NormMoeGateUp& op) {
+    each_holder(op.experts.out.id, [&](int32_t p, Range part) {
+      NormMoeGateUp mine = op;
+      NormRoute& route = mine.route;
+      route.in.id = at(op.route.in.id, p);
+      route.norm = whole(op.route.norm), route.router = whole(op.route.router);
+      route.route.bias = whole(op.route.route.bias);
+      route.route.ids = make(op.route.route.ids.id, p),
+      route.route.weights = make(op.route.route.weights.id, p);
+      MoeGateUp& experts = mine.experts;
+      experts.gate = rows(op.experts.gate, part), experts.up = rows(op.experts.up, part);
+      experts.out = make(op.experts.out.id, p);
+      if (op.experts.shared_gate) {
+        const Range shared = range(op.experts.shared_out.id, p);
+        const bool has = shared.count() > 0;
+        experts.shared_gate = has ? rows(op.experts.shared_gate, shared) : Read{};
+        experts.shared_up = has ? rows(op.experts.shared_up, shared) : Read{};
+        experts.shared_out = has ? make(op.experts.shared_out.id, p) : Write{};
+      }
+      b_.emit(mine);
+    });
+  }
+
+  void operator()(const MoeDownAdd& op) {
+    std::vector<Read> partials;
+    each_holder(op.in.id, [&](int32_t p, Range part) {
+      MoeDownAdd mine{.in = {at(op.in.id, p)},
+                      .ids = {at(op.ids.id, p)},
+                      .weights = {at(op.weights.id, p)},
+                      .down = columns(op.down, part)};
+      if (op.shared_in && range(op.shared_in.id, p).count() > 0) {
+        mine.shared_in.id = at(op.shared_in.id, p);
+        mine.shared_down = columns(op.shared_down, range(op.shared_in.id, p));
+      }
+      partials.push_back({b_.moe_down_add(mine)});
+    });
+    add_up(std::move(partials), op.residual, op.out);
+  }
+
+  void operator()(const GatherRows& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      b_.emit(GatherRows{{at(op.in.id, p)}, make(op.out.id, p)});
+    });
+  }
+
+  void operator()(const NormMatmul& op) {
+    if (op.b) refuse();
+    each_holder(op.out_a.id, [&](int32_t p, Range part) {
+      b_.emit(NormMatmul{.in = {at(op.in.id, p)},
+                         .norm = whole(op.norm),
+                         .a = rows(op.a, part),
+                         .out_a = make(op.out_a.id, p),
+                         .epsilon = op.epsilon});
+    });
+  }
+
+  // --- grouped attention ---
+  void operator()(const RmsNorm& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      b_.emit(RmsNorm{{at(op.in.id, p)}, whole(op.weight), make(op.out.id, p), op.epsilon});
+    });
+  }
+  void operator()(const Matmul& op) {
+    if (is_cut(op.in.id)) refuse();
+    each_holder(op.out.id, [&](int32_t p, Range part) {
+      b_.emit(Matmul{{at(op.in.id, p)}, rows(op.weight, part), make(op.out.id, p)});
+    });
+  }
+  void operator()(const AddBias& op) {
+    each_holder(op.out.id, [&](int32_t p, Range part) {
+      b_.emit(AddBias{{at(op.in.id, p)}, columns(op.bias, part), make(op.out.id, p)});
+    });
+  }
+  void operator()(const Rope& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      b_.emit(Rope{{at(op.in.id, p)}, make(op.out.id, p), op.params, whole(op.factors)});
+    });
+  }
+  void operator()(const KvAppend& op) {
+    if (plan_.kv().empty()) refuse();  // of the parts of latent attention, which is cut whole
+    each_holder(op.latent.id, [&](int32_t p, Range) {
+      const TensorId keys = b_.flatten(at(op.latent.id, p)), values = b_.flatten(at(op.rope_key.id, p));
+      b_.emit(KvAppend{{keys}, {values}, {grouped_cache(op.cache.id, p)}, op.cache_layer});
+    });
+  }
+  void operator()(const Attend& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      Attend mine = op;
+      mine.q.id = at(op.q.id, p);
+      mine.cache.id = grouped_cache(op.cache.id, p);
+      mine.out = make(op.out.id, p);
+      mine.kv_heads = plan_.kv()[static_cast<size_t>(p)].count();
+      b_.emit(mine);
+    });
+  }
+
+  template <typename Other>
+  void operator()(const Other&) {
+    refuse();
+  }
+
+ private:
+  [[noreturn]] void refuse() const { fail("{} cannot be cut into places", in_.op_name(*op_)); }
+
+  bool is_cut(TensorId id) const { return plan_.cuts().contains(in_.storage(id)); }
+  /// What a place has of a row's columns: its part, or all of them.
+  Range range(TensorId id, int32_t place) const {
+    const auto found = plan_.cuts().find(in_.storage(id));
+    return found == plan_.cuts().end() ? Range{0, row_columns(in_[id])}
+                                       : found->second[static_cast<size_t>(place)];
+  }
+  std::vector<int32_t> holders(TensorId id) const {
+    std::vector<int32_t> list;
+    std::ranges::copy_if(places_, std::back_inserter(list),
+                         [&](int32_t p) { return range(id, p).count() > 0; });
+    return list;
+  }
+  /// Emits for each place that has some of this activation.
+  template <typename F>
+  void each_holder(TensorId id, F&& emit) {
+    for (const int32_t p : holders(id)) {
+      b_.set_place(p);
+      emit(p, range(id, p));
+    }
+  }
+
+  TensorId at(TensorId id, int32_t place) const { return at_.at({in_.storage(id), place}); }
+  void set(TensorId id, int32_t place, TensorId there) { at_[{in_.storage(id), place}] = there; }
+  /// A new activation with the shape of one that is not cut, or of which a place has all it needs.
+  TensorId like(const char* name, TensorId id) {
+    const Tensor tensor = in_[id];
+    return b_.activation(name, tensor.shape[0], tensor.heads(), tensor.columns());
+  }
+  /// What a place has of an activation: some of its heads, or of its columns (of each head, where these are
+  /// experts).
+  Write make(TensorId id, int32_t place) {
+    const Tensor tensor = in_[id];
+    const int64_t count = range(id, place).count();
+    int64_t heads = tensor.heads(), columns = tensor.columns();
+    if (is_cut(id)) {
+      const bool by_heads = heads > 1 && row_columns(tensor) == total(id);
+      (by_heads ? heads : columns) = by_heads ? count / columns : count;
+    }
+    const TensorId there = b_.activation(tensor.name, tensor.shape[0], heads, columns, tensor.type);
+    set(id, place, there);
+    return {there};
+  }
+  /// Columns that all places have together.
+  int64_t total(TensorId id) const { return plan_.cuts().at(in_.storage(id)).back().last; }
+
+  // A weight at the builder's place: a view of it, or of a part.
+  Read part_of(Read weight, Range matrices, Range rows, Range columns) {
+    return {b_.weight_part(weight.id, matrices, rows, columns)};
+  }
+  Range all(Read weight, size_t dimension) const { return {0, in_[weight.id].shape[dimension]}; }
+  Read whole(Read w) { return w ? part_of(w, all(w, 0), all(w, 1), all(w, 2)) : w; }
+  Read matrices(Read w, Range part) { return part_of(w, part, all(w, 1), all(w, 2)); }
+  Read rows(Read w, Range part) { return part_of(w, all(w, 0), part, all(w, 2)); }
+  Read columns(Read w, Range part) { return part_of(w, all(w, 0), all(w, 1), part); }
+
+  /// A place's cache in place of this one, with so many columns a row.
+  TensorId cache_at(TensorId whole, int32_t place, int64_t columns) {
+    const auto [found, is_new] = at_.try_emplace({whole, place}, kNoTensor);
+    if (!is_new) return found->second;
+    Tensor cache = in_[whole];
+    cache.shape[2] = cache.stride[1] = columns;
+    cache.stride[0] = cache.shape[1] * columns;
+    cache.place = place;
+    return found->second = out_.add(std::move(cache));
+  }
+  TensorId grouped_cache(TensorId whole, int32_t place) {
+    const Cut& kv = plan_.kv();
+    const int64_t each = in_[whole].columns() / kv.back().last;
+    return cache_at(whole, place, each * kv[static_cast<size_t>(place)].count());
+  }
+
+  /// The sum of what places have each a part of, and the residual behind it, at every place.
+  void add_up(std::vector<Read> partials, Read residual, Write out) {
+    AllReduce reduce{std::move(partials), {}};
+    const bool alone = places_.size() == 1;
+    if (!alone) {
+      for (const int32_t p : places_) {
+        b_.set_place(p);
+        reduce.out.push_back({like("sum", out.id)});
+      }
+      b_.emit(reduce);
+    }
+    for (size_t i = 0; i < places_.size(); ++i) {
+      const int32_t p = places_[i];
+      b_.set_place(p);
+      const TensorId sum = alone ? reduce.in[0].id : reduce.out[i].id;
+      if (residual) {
+        b_.emit(Add{{sum}, {at(residual.id, p)}, make(out.id, p)});
+      } else {
+        set(out.id, p, sum);
+      }
+    }
+  }
+
+  const Program& in_;
+  Plan plan_;
+  std::vector<int32_t> places_;  // that have something to do
+  Program out_;
+  Builder b_{out_};
+  const Op* op_ = nullptr;
+  std::map<std::pair<TensorId, int32_t>, TensorId> at_;  // by storage (or cache) and place
+};
+
+}  // namespace
+
+Program split(const Program& program, std::span<const double> shares) {
+  const auto is_share = [](double share) { return std::isfinite(share) && share >= 0; };
+  if (shares.empty() || shares.size() > kMostPlaces)
+    fail("{} places: expected 1 to {}", shares.size(), kMostPlaces);
+  if (!std::ranges::all_of(shares, is_share) || std::ranges::all_of(shares, [](double s) { return s == 0; }))
+    fail("shares of places: expected numbers that are not negative, one of them above 0");
+  return Splitter(program, shares).run();
+}
+
+}  // namespace sluice::program
