@@ -23,6 +23,7 @@ FLOORS = {
     "backend/null": 3,
     "backend/cpu": 3,
     "backend/cuda": 3,
+    "backend/places": 3,
     "engine": 3,
     "profile": 3,
     "server": 4,
@@ -36,6 +37,7 @@ READERS = {
     "backend/null": {"cli"},
     "backend/cpu": {"cli"},
     "backend/cuda": {"cli"},
+    "backend/places": {"cli"},
 }
 
 # Rooms that may look at a few others only: a server translates between the wire and the engine.

@@ -43,6 +43,8 @@ struct Facts {
   int64_t deep_rows = 0;
   /// Milliseconds that answers may wait for a step with rows of prompts, as steps of its speed go.
   double itl_ms = 1000;
+  /// Whether a step runs part by part (Executable::run_part): it can be one place of several.
+  bool parts = false;
 };
 
 /// Names a step that was submitted.
@@ -64,9 +66,13 @@ class Executable {
   /// that: no op waits for another's end only to be timed. Apart from collect(), so that a step that is
   /// measured from outside does not take longer for it.
   virtual void fetch_times(StepTimes& /*times*/) {}
-  /// Copies of an activation's rows, heads and columns without gaps, for tests and comparisons: what the last
-  /// step left there (only inputs and results of the list and expert ids are sure to be whole), or what the
-  /// next one finds.
+  /// Runs a part of program() (program/places.h) for a step's rows. Parts of a step are run in their order,
+  /// all with the same rows; between two of them, peek() and poke() read and write what the op across places
+  /// reads and writes here. Of backends whose facts say so.
+  virtual void run_part(const Step& step, size_t part);
+  /// Copies of an activation's rows, heads and columns without gaps, for tests, comparisons and what places
+  /// hand over: what the last step left there (only inputs and results of the list and expert ids are sure to
+  /// be whole), or what the next one finds.
   virtual void peek(TensorId id, int64_t rows, std::span<float> values) = 0;
   virtual void poke(TensorId id, int64_t rows, std::span<const float> values) = 0;
   /// The Program as this backend runs it: legalized.

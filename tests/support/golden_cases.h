@@ -12,10 +12,9 @@
 
 namespace sluice::test {
 
-/// Logits of all tokens as one sequence, `rows` a step, with a cache of this type.
-inline std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows,
-                                    quant::Type cache = quant::Type::F16, bool batch_invariant = false) {
-  const model::Model model = model::Model::load(golden.model, cache);
+/// Logits of all tokens as one sequence, `rows` a step, by this model.
+inline std::vector<float> logits_of(const Golden& golden, const model::Model& model,
+                                    program::Backend& backend, int64_t rows, bool batch_invariant = false) {
   const auto count = static_cast<int64_t>(golden.tokens.size());
   const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(count));
   const auto executable = backend.compile(
@@ -37,6 +36,11 @@ inline std::vector<float> logits_of(const Golden& golden, program::Backend& back
                                          static_cast<size_t>(batch.rows() * golden.vocabulary)));
   }
   return logits;
+}
+/// The same with a cache of this type.
+inline std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows,
+                                    quant::Type cache = quant::Type::F16, bool batch_invariant = false) {
+  return logits_of(golden, model::Model::load(golden.model, cache), backend, rows, batch_invariant);
 }
 
 /// The limits of tests/golden/README.md: mean KL over the best 90% of rows, of a fast backend, and of a

@@ -24,6 +24,7 @@
 #include "base/threads.h"
 #include "program/derived.h"
 #include "program/op_info.h"
+#include "program/places.h"
 
 namespace sluice::backend {
 namespace {
@@ -99,11 +100,14 @@ class CpuExecutable : public Executable {
       aside_memory_.emplace(memory_, options_.aside_rows);
       aside_barriers_ = barriers(*aside_memory_, options_.aside_rows);
     }
+    parts_ = parts(program_);
     outputs_.reserve(static_cast<size_t>(options_.max_outputs));
     taken_ = std::vector<cpu::Taken>(kernels_.size() * static_cast<size_t>(team_.size()));
   }
 
-  Facts facts() const override { return {.hidden = hidden_ != kNoTensor, .aside_rows = options_.aside_rows}; }
+  Facts facts() const override {
+    return {.hidden = hidden_ != kNoTensor, .aside_rows = options_.aside_rows, .parts = true};
+  }
   Ticket submit(const Step& step) override {
     if (step.timed) {
       times_.parts.resize(static_cast<size_t>(team_.size()) * kernels_.size());
@@ -114,6 +118,9 @@ class CpuExecutable : public Executable {
     return {};
   }
   StepResult collect(Ticket) override { return result_; }
+  void run_part(const Step& step, size_t part) override {
+    run_ops(step, memory_, static_cast<size_t>(parts_[part].first), static_cast<size_t>(parts_[part].last));
+  }
 
   void fetch_times(StepTimes& times) override {
     times = times_;
@@ -240,27 +247,9 @@ class CpuExecutable : public Executable {
           input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     CHECK(!input.states.empty() || !program_.has_states(), "nobody said where states lie");
-    const bool alone = static_cast<double>(input.rows()) * row_flops_ < alone_flops_;
-    const int workers = alone ? 1 : team_.size();
-    times_.workers = workers;
-    const auto parts_of = [&](int worker) {
-      return step.timed ? times_.parts.data() + static_cast<size_t>(worker) * kernels_.size() : nullptr;
-    };
     const cpu::Memory& memory = aside ? *aside_memory_ : memory_;
-    const size_t first = step.turn == Turn::Resumed ? paused_at_ : 0;
     pauses_ = false;
-    end_at_.store(kernels_.size(), std::memory_order_relaxed);
-    if (alone) {
-      walk(step, first, {memory, input, 0, 1, isa_, team_}, parts_of(0));
-    } else {
-      const cpu::Steals steals{workers > 1 ? taken_.data() : nullptr, ++shared_steps_,
-                               input.rows() >= kLongRows ? workers : kShortReach};
-      const auto work = [&](int worker) {
-        walk(step, first, {memory, input, worker, workers, isa_, team_, steals}, parts_of(worker));
-      };
-      team_.run(std::ref(work));  // by reference: a step allocates nothing
-    }
-    const size_t end = end_at_.load(std::memory_order_relaxed);
+    const size_t end = run_ops(step, memory, step.turn == Turn::Resumed ? paused_at_ : 0, kernels_.size());
     if (pauses_) paused_at_ = end;
     outputs_.clear();
     const cpu::Rows<float> logits = memory.rows(program_.output());
@@ -273,6 +262,29 @@ class CpuExecutable : public Executable {
     result_ = {outputs_, end < kernels_.size() && !pauses_, pauses_};
   }
 
+  /// Runs the ops [first, last), or those before which the step stops or pauses: up to which one.
+  size_t run_ops(const Step& step, const cpu::Memory& memory, size_t first, size_t last) {
+    const StepInput& input = step.input;
+    const bool alone = static_cast<double>(input.rows()) * row_flops_ < alone_flops_;
+    const int workers = alone ? 1 : team_.size();
+    times_.workers = workers;
+    const auto parts_of = [&](int worker) {
+      return step.timed ? times_.parts.data() + static_cast<size_t>(worker) * kernels_.size() : nullptr;
+    };
+    end_at_.store(last, std::memory_order_relaxed);
+    if (alone) {
+      walk(step, first, last, {memory, input, 0, 1, isa_, team_}, parts_of(0));
+    } else {
+      const cpu::Steals steals{workers > 1 ? taken_.data() : nullptr, ++shared_steps_,
+                               input.rows() >= kLongRows ? workers : kShortReach};
+      const auto work = [&](int worker) {
+        walk(step, first, last, {memory, input, worker, workers, isa_, team_, steals}, parts_of(worker));
+      };
+      team_.run(std::ref(work));  // by reference: a step allocates nothing
+    }
+    return end_at_.load(std::memory_order_relaxed);
+  }
+
   /// Whether the step is to stop, or may and is to pause, before its next op: worker 0's business.
   bool ends(const Step& step, bool may_pause) {
     const auto wanted = [](const std::atomic<bool>* flag) {
@@ -283,15 +295,15 @@ class CpuExecutable : public Executable {
     return pauses_;
   }
 
-  /// From op `first` on. parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an op
-  /// begins when its predecessor ends: one reading of the counter serves both. context.steals: of the first
-  /// op, [ops][workers].
-  void walk(const Step& step, size_t first, cpu::Context context, StepTimes::Part* parts) {
+  /// The ops [first, last). parts: this worker's times [ops] in ticks, or null. Where no barrier stands, an
+  /// op begins when its predecessor ends: one reading of the counter serves both. context.steals: of the
+  /// first op, [ops][workers].
+  void walk(const Step& step, size_t first, size_t last, cpu::Context context, StepTimes::Part* parts) {
     const int workers = context.workers;
     cpu::Taken* const taken = context.steals.taken;
     const std::vector<bool>& barriers = step.turn == Turn::Aside ? aside_barriers_ : barriers_;
     int64_t begin = parts != nullptr ? ticks() : 0;
-    for (size_t i = first; i < kernels_.size(); ++i) {
+    for (size_t i = first; i < last; ++i) {
       if (barriers[i]) {
         // Worker 0 decides for all, with the number of the op: who is still behind the barrier before this
         // one must not take it for a word about that one. It pauses no sooner than something has run.
@@ -321,6 +333,7 @@ class CpuExecutable : public Executable {
   std::vector<const Kernel*> kernels_;
   std::vector<bool> barriers_;  // before each op
   TensorId hidden_ = hidden_states(program_);
+  std::vector<Range> parts_;    // of ops, between those across places
   std::optional<cpu::Memory> aside_memory_;
   std::vector<bool> aside_barriers_;
   std::vector<cpu::Taken> taken_;  // [ops][workers]
@@ -349,7 +362,7 @@ class CpuBackend : public Backend {
   std::string name() const override { return "cpu"; }
   /// Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
   /// columns without rope, over all columns): beside 2,048 rows a fifth.
-  Facts facts() const override { return {.aside_rows = 256, .deep_rows = 2048}; }
+  Facts facts() const override { return {.aside_rows = 256, .deep_rows = 2048, .parts = true}; }
   std::string device() const override {
     return fmt::format("{}, {}, {} thread{}, kernels {}", cpu_name(), cpu::isa_name(isa_), threads_,
                        threads_ == 1 ? "" : "s", kKernelVersion);

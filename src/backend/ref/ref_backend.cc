@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "program/derived.h"
 #include "program/op_info.h"
+#include "program/places.h"
 #include "program/ref_memory.h"
 
 namespace sluice::backend {
@@ -22,12 +23,13 @@ class RefExecutable : public Executable {
       : program_(std::move(program)), weights_(weights), memory_(program_, weights_, options) {
     // Expansion added tensors, all of them activations: they have no bytes.
     weights_.resize(program_.tensors().size());
+    parts_ = parts(program_);
     times_.workers = 1;
     times_.parts.resize(program_.ops().size());
     outputs_.reserve(static_cast<size_t>(options.max_outputs));
   }
 
-  Facts facts() const override { return {.hidden = hidden_ != kNoTensor}; }
+  Facts facts() const override { return {.hidden = hidden_ != kNoTensor, .parts = true}; }
   Ticket submit(const Step& step) override {
     times_.begin_ns = now_ns();
     int64_t begin = times_.begin_ns;
@@ -49,6 +51,12 @@ class RefExecutable : public Executable {
     return {};
   }
   StepResult collect(Ticket) override { return {.outputs = outputs_}; }
+  void run_part(const Step& step, size_t part) override {
+    for (int64_t i = parts_[part].first; i < parts_[part].last; ++i) {
+      const Op& op = program_.ops()[static_cast<size_t>(i)];
+      info(op).reference(memory_, op, step.input);
+    }
+  }
   void fetch_times(StepTimes& times) override { times = times_; }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
@@ -91,6 +99,7 @@ class RefExecutable : public Executable {
   WeightBytes weights_;
   RefMemory memory_;
   TensorId hidden_ = hidden_states(program_);
+  std::vector<Range> parts_;
   StepTimes times_;
   std::vector<RowResult> outputs_;
 };
@@ -98,6 +107,7 @@ class RefExecutable : public Executable {
 class RefBackend : public Backend {
  public:
   std::string name() const override { return "ref"; }
+  Facts facts() const override { return {.parts = true}; }
   bool has(const Program&, const Op& op) const override { return info(op).reference != nullptr; }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return RefMemory::needs(legal(program), options);

@@ -1,0 +1,76 @@
+#include "backend/places/exchange.h"
+
+#include <algorithm>
+
+#include "program/op_info.h"
+
+namespace sluice::backend::places {
+
+using namespace program;
+
+namespace {
+
+int64_t rows_of(const Tensor& tensor, const StepInput& input) {
+  return Program::rows(tensor, input.rows(), input.outputs());
+}
+
+int64_t columns_of(const Tensor& tensor) { return tensor.heads() * tensor.columns(); }
+
+}  // namespace
+
+Exchange::Exchange(const Program& program, const CompileOptions& options) : program_(program) {
+  size_t most = 0;
+  for (const Op& op : program.ops()) {
+    if (!info(op).across_places) continue;
+    info(op).operands(op, [&](const char*, TensorId id, bool) {
+      const int64_t rows = Program::rows(program[id], options.max_rows, options.max_outputs);
+      most = std::max(most, static_cast<size_t>(rows * columns_of(program[id])));
+    });
+  }
+  in_.resize(most);
+  out_.resize(most);
+}
+
+std::span<float> Exchange::read(TensorId id, const StepInput& input, const Executables& executables) {
+  const Tensor& tensor = program_[id];
+  const int64_t rows = rows_of(tensor, input);
+  const std::span<float> values = std::span(in_).first(static_cast<size_t>(rows * columns_of(tensor)));
+  executables[static_cast<size_t>(tensor.place)]->peek(id, rows, values);
+  return values;
+}
+
+void Exchange::write(TensorId id, const StepInput& input, const Executables& executables) {
+  const Tensor& tensor = program_[id];
+  const int64_t rows = rows_of(tensor, input);
+  executables[static_cast<size_t>(tensor.place)]->poke(
+      id, rows, std::span(out_).first(static_cast<size_t>(rows * columns_of(tensor))));
+}
+
+void Exchange::run(const Op& op, const StepInput& input, const Executables& executables) {
+  if (const auto* copy = std::get_if<Copy>(&op.args)) {
+    std::ranges::copy(read(copy->in.id, input, executables), out_.begin());
+    return write(copy->out.id, input, executables);
+  }
+  if (const auto* reduce = std::get_if<AllReduce>(&op.args)) {
+    std::ranges::copy(read(reduce->in[0].id, input, executables), out_.begin());
+    for (size_t i = 1; i < reduce->in.size(); ++i) {
+      const std::span<const float> part = read(reduce->in[i].id, input, executables);
+      for (size_t k = 0; k < part.size(); ++k) out_[k] += part[k];
+    }
+    for (const Write& out : reduce->out) write(out.id, input, executables);
+    return;
+  }
+  const auto& gather = std::get<AllGather>(op.args);
+  const Tensor& all = program_[gather.out[0].id];
+  int64_t first = 0;
+  for (const Read& in : gather.in) {
+    const std::span<const float> part = read(in.id, input, executables);
+    const int64_t columns = program_[in.id].columns();
+    for (int64_t r = 0; r < rows_of(all, input); ++r)
+      std::copy_n(part.begin() + r * columns, columns, out_.begin() + r * all.columns() + first);
+    first += columns;
+  }
+  for (const Write& out : gather.out) write(out.id, input, executables);
+}
+
+}  // namespace sluice::backend::places

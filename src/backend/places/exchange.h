@@ -1,0 +1,34 @@
+// What goes from place to place: the ops across places, done in the host's memory between two parts of a
+// step. Devices that can reach each other will do it by themselves (NCCL); this is what any two can do.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "program/backend.h"
+
+namespace sluice::backend::places {
+
+/// By place; null where nothing runs.
+using Executables = std::vector<std::unique_ptr<program::Executable>>;
+
+class Exchange {
+ public:
+  /// For steps of so many rows.
+  Exchange(const program::Program& program, const program::CompileOptions& options);
+
+  /// Reads the op's inputs where they are, and writes its results where they are to be.
+  void run(const program::Op& op, const program::StepInput& input, const Executables& executables);
+  int64_t bytes() const { return static_cast<int64_t>((in_.size() + out_.size()) * sizeof(float)); }
+
+ private:
+  /// The activation's rows at a step, without gaps.
+  std::span<float> read(program::TensorId id, const program::StepInput& input,
+                        const Executables& executables);
+  void write(program::TensorId id, const program::StepInput& input, const Executables& executables);
+
+  const program::Program& program_;
+  std::vector<float> in_, out_;
+};
+
+}  // namespace sluice::backend::places

@@ -1,0 +1,251 @@
+#include "backend/places/places_backend.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "backend/places/exchange.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "program/op_info.h"
+#include "program/places.h"
+
+namespace sluice::backend {
+namespace {
+
+using namespace program;  // the waist is this room's whole vocabulary
+
+/// A program cut into places, and what each of them runs. Tensors of places have no bytes of their own: they
+/// are views.
+struct Sides {
+  Program whole;
+  std::vector<Program> places;
+  WeightBytes weights;
+
+  Sides(const Program& program, const WeightBytes& bytes, std::span<const double> shares)
+      : whole(split(program, shares)), weights(bytes) {
+    weights.resize(whole.tensors().size());
+    for (size_t p = 0; p < shares.size(); ++p) places.push_back(program_at(whole, static_cast<int32_t>(p)));
+  }
+};
+
+/// What each backend has loaded.
+class PlacesWeights : public WeightSet {
+ public:
+  std::map<const Backend*, std::shared_ptr<const WeightSet>> sets;
+
+  int64_t bytes() const override {
+    int64_t bytes = 0;
+    for (const auto& [backend, set] : sets) bytes += set->bytes();
+    return bytes;
+  }
+};
+
+/// Runs the places in turn, each up to where it has to wait for others. All is done in submit().
+class PlacesExecutable : public Executable {
+ public:
+  PlacesExecutable(Sides sides, places::Executables executables, const CompileOptions& options)
+      : program_(std::move(sides.whole)),
+        executables_(std::move(executables)),
+        exchange_(program_, options),
+        next_part_(executables_.size()) {
+    for (const Op& op : program_.ops()) {
+      if (!info(op).across_places) continue;
+      Meeting meeting{&op, {}};
+      info(op).operands(op, [&](const char*, TensorId id, bool) {
+        meeting.places.insert(static_cast<size_t>(program_[id].place));
+      });
+      meetings_.push_back(std::move(meeting));
+    }
+    logits_.resize(static_cast<size_t>(options.max_outputs * program_[program_.output()].columns()));
+    outputs_.reserve(static_cast<size_t>(options.max_outputs));
+  }
+
+  Ticket submit(const Step& step) override {
+    result_ = {};
+    const Step rows{.input = step.input};
+    std::ranges::fill(next_part_, 0);
+    for (const Meeting& meeting : meetings_) {
+      if (step.stop != nullptr && step.stop->load(std::memory_order_relaxed)) {
+        result_.stopped = true;
+        return {};
+      }
+      for (const size_t place : meeting.places) run_next(place, rows);
+      exchange_.run(*meeting.op, step.input, executables_);
+    }
+    for (size_t place = 0; place < executables_.size(); ++place) {
+      if (executables_[place] != nullptr) run_next(place, rows);
+    }
+    fetch_logits(step.input.outputs());
+    return {};
+  }
+  StepResult collect(Ticket) override { return result_; }
+
+  void peek(TensorId id, int64_t rows, std::span<float> values) override { at(id).peek(id, rows, values); }
+  void poke(TensorId id, int64_t rows, std::span<const float> values) override {
+    at(id).poke(id, rows, values);
+  }
+  const Program& program() const override { return program_; }
+  /// By whom an op is run: places have bindings of their own.
+  std::vector<BoundKernel> bound() const override {
+    std::vector<BoundKernel> list;
+    for (const Op& op : program_.ops()) {
+      list.push_back(info(op).across_places
+                         ? BoundKernel{"exchange", "src/backend/places/exchange.cc", 1}
+                         : BoundKernel{fmt::format("place {}", op.place), __FILE__, __LINE__});
+    }
+    return list;
+  }
+  int64_t memory_bytes() const override {
+    int64_t bytes = exchange_.bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
+    for (const auto& executable : executables_)
+      bytes += executable != nullptr ? executable->memory_bytes() : 0;
+    return bytes;
+  }
+
+ private:
+  /// An op across places, and the places that wait for each other there.
+  struct Meeting {
+    const Op* op;
+    std::set<size_t> places;
+  };
+
+  Executable& at(TensorId id) { return *executables_[static_cast<size_t>(program_[id].place)]; }
+  void run_next(size_t place, const Step& step) { executables_[place]->run_part(step, next_part_[place]++); }
+  void fetch_logits(int64_t outputs) {
+    const auto vocabulary = static_cast<size_t>(program_[program_.output()].columns());
+    const std::span<float> logits = std::span(logits_).first(static_cast<size_t>(outputs) * vocabulary);
+    if (outputs > 0) at(program_.output()).peek(program_.output(), outputs, logits);
+    outputs_.clear();
+    for (size_t i = 0; i < static_cast<size_t>(outputs); ++i)
+      outputs_.push_back({.logits = logits.subspan(i * vocabulary, vocabulary)});
+    result_.outputs = outputs_;
+  }
+
+  Program program_;
+  places::Executables executables_;
+  places::Exchange exchange_;
+  std::vector<Meeting> meetings_;
+  std::vector<size_t> next_part_;  // by place
+  std::vector<float> logits_;
+  std::vector<RowResult> outputs_;
+  StepResult result_;
+};
+
+class PlacesBackend : public Backend {
+ public:
+  explicit PlacesBackend(std::vector<Place> places) : places_(std::move(places)) {
+    CHECK(!places_.empty());
+    for (const Place& place : places_) {
+      shares_.push_back(place.share);
+      if (std::ranges::find(backends_, place.backend.get()) == backends_.end())
+        backends_.push_back(place.backend.get());
+      if (!place.backend->facts().parts)
+        fail("the backend {} runs whole steps alone, so it cannot be one place of several",
+             place.backend->name());
+    }
+  }
+
+  std::string name() const override {
+    std::vector<std::string> names;
+    for (const Place& place : places_) names.push_back(place.backend->name());
+    return fmt::format("{}", fmt::join(names, "+"));
+  }
+  std::string device() const override {
+    std::vector<std::string> devices;
+    for (const Place& place : places_)
+      devices.push_back(fmt::format("{:g} on {}", place.share, place.backend->device()));
+    return fmt::format("places: {}", fmt::join(devices, "; "));
+  }
+  bool has(const Program& program, const Op& op) const override {
+    return std::ranges::all_of(backends_, [&](const Backend* one) { return one->has(program, op); });
+  }
+  /// Of different backends, the memory of each.
+  int64_t available_bytes() const override {
+    int64_t bytes = 0;
+    for (const Backend* backend : backends_) bytes += backend->available_bytes();
+    return bytes;
+  }
+  /// What places hold in common is counted for each.
+  MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    const Sides sides(program, {}, shares_);
+    MemoryNeeds all;
+    const auto add = [](int64_t& sum, int64_t bytes) {
+      if (__builtin_add_overflow(sum, bytes, &sum)) sum = std::numeric_limits<int64_t>::max();
+    };
+    for (size_t p = 0; p < places_.size(); ++p) {
+      if (sides.places[p].ops().empty()) continue;
+      const MemoryNeeds needs = places_[p].backend->memory_needs(sides.places[p], of_place(options));
+      add(all.weights_bytes, needs.weights_bytes);
+      add(all.cache_bytes, needs.cache_bytes);
+      add(all.scratch_bytes, needs.scratch_bytes);
+    }
+    return all;
+  }
+  double tolerance(const Program& program) const override {
+    double most = 0;
+    for (const Backend* backend : backends_) most = std::max(most, backend->tolerance(program));
+    return most;
+  }
+
+  /// progress is told of one backend after the other.
+  std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
+    std::vector<Sides> sides;
+    for (const Source& source : sources) sides.emplace_back(source.program, source.weights, shares_);
+    auto weights = std::make_shared<PlacesWeights>();
+    for (Backend* backend : backends_) {
+      std::vector<Source> of_backend;
+      for (const Sides& one : sides) {
+        for (size_t p = 0; p < places_.size(); ++p) {
+          if (places_[p].backend.get() == backend) of_backend.push_back({one.places[p], one.weights});
+        }
+      }
+      weights->sets[backend] = backend->load(of_backend, progress);
+    }
+    return weights;
+  }
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
+                                      const CompileOptions& options) override {
+    const auto loaded = std::dynamic_pointer_cast<const PlacesWeights>(weights);
+    CHECK((loaded != nullptr) == (weights != nullptr), "weights of another backend");
+    Sides sides(source.program, source.weights, shares_);
+    places::Executables executables;
+    for (size_t p = 0; p < places_.size(); ++p) {
+      std::unique_ptr<Executable> executable;
+      Backend& backend = *places_[p].backend;
+      if (!sides.places[p].ops().empty()) {
+        executable =
+            backend.compile({sides.places[p], sides.weights},
+                            loaded != nullptr ? loaded->sets.at(&backend) : nullptr, of_place(options));
+      }
+      executables.push_back(std::move(executable));
+    }
+    return std::make_unique<PlacesExecutable>(std::move(sides), std::move(executables), options);
+  }
+  const Peaks& peaks() override { return places_.front().backend->peaks(); }
+  double measure_read_bandwidth() override { return places_.front().backend->measure_read_bandwidth(); }
+
+ private:
+  /// Steps run part by part, so none pauses.
+  static CompileOptions of_place(CompileOptions options) {
+    options.aside_rows = 0;
+    return options;
+  }
+
+  std::vector<Place> places_;
+  std::vector<double> shares_;
+  std::vector<Backend*> backends_;  // each once
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_places_backend(std::vector<Place> places) {
+  return std::make_unique<PlacesBackend>(std::move(places));
+}
+
+}  // namespace sluice::backend
