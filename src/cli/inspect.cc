@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -39,6 +41,7 @@ struct InspectOptions {
   bool tensors = false;
   bool program = false;
   bool bound = false;
+  std::string places;
   bool memory = false;
   bool json = false;
   std::string backend = "cpu";
@@ -46,6 +49,23 @@ struct InspectOptions {
   int threads = 0;
   quant::Type cache = quant::Type::F16;
 };
+
+/// "2": so many even shares; "3:1": shares that are in this proportion.
+std::vector<double> parse_shares(const std::string& text) {
+  std::vector<double> shares;
+  for (const char *at = text.data(), *end = at + text.size();; ++at) {
+    const auto [stop, error] = std::from_chars(at, end, shares.emplace_back());
+    if (error != std::errc{} || (stop != end && *stop != ':'))
+      throw UsageError("--places " + text + ": expected a number of places, or their shares as 3:1");
+    at = stop;
+    if (at == end) break;
+  }
+  if (shares.size() > 1) return shares;
+  const double count = shares[0];
+  if (!(count >= 1 && count <= 64) || count != std::floor(count))
+    throw UsageError("--places " + text + ": expected 1 to 64 places");
+  return std::vector<double>(static_cast<size_t>(count), 1.0);
+}
 
 /// Count and size of the tensors of one type.
 struct TypeTotal {
@@ -236,10 +256,11 @@ void inspect(const InspectOptions& options) {
   if (options.program || options.bound) {
     const model::Model model = model::Model::load(options.path, options.cache);
     const auto backend = options.bound ? make_backend(options.backend, options.threads) : nullptr;
+    const ProgramView shown{backend.get(),
+                            options.places.empty() ? std::vector<double>{} : parse_shares(options.places)};
     print_all(options.json
-                  ? program_json(model, backend.get()).dump(2, ' ', false, Json::error_handler_t::replace) +
-                        "\n"
-                  : program_text(model, backend.get()));
+                  ? program_json(model, shown).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                  : program_text(model, shown));
     return;
   }
   const gguf::File file = gguf::File::open(options.path);
@@ -253,9 +274,16 @@ void add_inspect(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "Show what a GGUF file holds: metadata and tensors");
   command->add_option("FILE,-m,--model", options->path, "the GGUF file")->required();
   command->add_flag("--tensors", options->tensors, "list every tensor");
-  command->add_flag("--program", options->program, "list the ops that a token runs, with bytes and FLOPs");
-  command->add_flag("--bound", options->bound,
-                    "the same as a backend runs it: the kernel of each op, how weights are packed, memory");
+  auto* program = command->add_flag("--program", options->program,
+                                    "list the ops that a token runs, with bytes and FLOPs");
+  auto* bound = command->add_flag(
+      "--bound", options->bound,
+      "the same as a backend runs it: the kernel of each op, how weights are packed, memory");
+  command
+      ->add_option("--places", options->places,
+                   "with --program: cut into so many places (devices), or into shares as 3:1")
+      ->needs(program)
+      ->excludes(bound);
   auto* memory = command->add_flag("--memory", options->memory,
                                    "what the model takes of memory to run, and what there is");
   command->add_option("-c,--ctx-size", options->context, "with --memory: context in tokens; 0: what fits")

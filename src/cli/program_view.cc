@@ -7,6 +7,7 @@
 
 #include "cli/output.h"
 #include "program/op_info.h"
+#include "program/places.h"
 
 namespace sluice::cli {
 namespace {
@@ -20,10 +21,10 @@ using program::StepShape;
 /// What is bound for: rows of a step and positions of the cache, as runs with short contexts have them.
 constexpr program::CompileOptions kBoundFor{.max_rows = 512, .max_outputs = 8, .cache_pages = 128};
 
-/// What a backend makes of a model's Program; without a backend the Program as it is.
-program::Binding binding_of(const model::Model& model, const program::Backend* backend) {
-  if (backend == nullptr) return {.program = model.program};
-  return backend->bind({model.program, model.weights}, kBoundFor);
+/// What a backend makes of a model's Program; without a backend the Program, cut into places or as it is.
+program::Binding binding_of(const model::Model& model, const ProgramView& shown) {
+  if (shown.backend != nullptr) return shown.backend->bind({model.program, model.weights}, kBoundFor);
+  return {.program = shown.places.empty() ? model.program : program::split(model.program, shown.places)};
 }
 
 /// The weights by type and layout, and what all of it takes.
@@ -58,8 +59,8 @@ Json cost_json(const Cost& cost) {
 
 }  // namespace
 
-std::string program_text(const model::Model& model, const program::Backend* backend) {
-  const program::Binding view = binding_of(model, backend);
+std::string program_text(const model::Model& model, const ProgramView& shown) {
+  const program::Binding view = binding_of(model, shown);
   const std::string lines = program::dump(view.program);
   std::string text = fmt::format("{:>12} {:>12}  op\n", "bytes read", "FLOPs");
   size_t begin = 0;
@@ -75,11 +76,11 @@ std::string program_text(const model::Model& model, const program::Backend* back
   const Cost total = program::total_cost(view.program, kOneToken);
   text += fmt::format("{:>12.0f} {:>12.0f}  {} ops, one token at depth 0\n", total.bytes_read, total.flops,
                       view.program.ops().size());
-  return backend == nullptr ? text : text + held_text(view, backend->name());
+  return shown.backend == nullptr ? text : text + held_text(view, shown.backend->name());
 }
 
-Json program_json(const model::Model& model, const program::Backend* backend) {
-  const program::Binding view = binding_of(model, backend);
+Json program_json(const model::Model& model, const ProgramView& shown) {
+  const program::Binding view = binding_of(model, shown);
   Json ops = Json::array();
   for (size_t i = 0; i < view.program.ops().size(); ++i) {
     const Op& op = view.program.ops()[i];
@@ -91,6 +92,7 @@ Json program_json(const model::Model& model, const program::Backend* backend) {
                           {"tensor", tensor.name},
                           {"type", quant::type_info(tensor.type).name},
                           {"shape", tensor.shape}});
+      if (!shown.places.empty()) operands.back()["place"] = tensor.place;
     });
     Json record = {{"op", program::info(op).name},
                    {"layer", op.layer},
@@ -101,7 +103,7 @@ Json program_json(const model::Model& model, const program::Backend* backend) {
     ops.push_back(std::move(record));
   }
   Json all = {{"ops", std::move(ops)}, {"total", cost_json(program::total_cost(view.program, kOneToken))}};
-  if (backend == nullptr) return all;
+  if (shown.backend == nullptr) return all;
   Json& weights = all["weights"] = Json::array();
   for (const program::PackedWeight& weight : view.weights) {
     const program::Tensor& tensor = view.program[weight.tensor];

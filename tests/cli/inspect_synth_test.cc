@@ -47,6 +47,26 @@ class Commands : public testing::Test, public test::CommandFolder {
   }
 };
 
+TEST_F(Commands, InspectShowsAProgramCutIntoPlaces) {
+  const std::string model = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
+  const test::CommandResult even = run("inspect --program --places 2 " + model);
+  EXPECT_EQ(even.code, 0) << even.err;
+  EXPECT_THAT(even.out, HasSubstr("copy in=embedding[rows, 1, "));
+  EXPECT_THAT(even.out, HasSubstr("0.norm_mla_heads@1 "));
+  EXPECT_THAT(even.out, HasSubstr("all_gather in=product[outputs, 1, "));
+  EXPECT_EQ(run("inspect --program --places 1:1 " + model).out, even.out);
+  const auto json = nlohmann::json::parse(run("inspect --program --places 2 --json " + model).out);
+  EXPECT_EQ(json["ops"][1]["op"], "copy");
+  EXPECT_EQ(json["ops"][1]["operands"][1]["place"], 1);
+  EXPECT_EQ(run("inspect --program --places 1 " + model).out.find("all_reduce"), std::string::npos);
+  for (const char* wrong : {"x", "0", "65", "2.5", "1:", "1:x", "-1:2", "0:0", "nan:1"}) {
+    const test::CommandResult result = run(std::string("inspect --program --places=") + wrong + " " + model);
+    EXPECT_NE(result.code, 0) << wrong;
+    EXPECT_THAT(result.err, HasSubstr("places")) << wrong;
+  }
+  EXPECT_NE(run("inspect --places 2 " + model).code, 0) << "of a program";
+}
+
 TEST_F(Commands, InspectShowsMetadataAndTotals) {
   const test::CommandResult result = run("inspect " + write_small());
   EXPECT_EQ(result.code, 0);
