@@ -45,6 +45,17 @@ class PlacesWeights : public WeightSet {
   }
 };
 
+/// By whom the ops of a program that was cut are run: places have bindings of their own.
+std::vector<BoundKernel> kernels_of(const Program& program) {
+  std::vector<BoundKernel> list;
+  for (const Op& op : program.ops()) {
+    list.push_back(info(op).across_places
+                       ? BoundKernel{"exchange", "src/backend/places/exchange.cc", 1}
+                       : BoundKernel{fmt::format("place {}", op.place), __FILE__, __LINE__});
+  }
+  return list;
+}
+
 /// Runs the places in turn, each up to where it has to wait for others. All is done in submit().
 class PlacesExecutable : public Executable {
  public:
@@ -90,16 +101,7 @@ class PlacesExecutable : public Executable {
     at(id).poke(id, rows, values);
   }
   const Program& program() const override { return program_; }
-  /// By whom an op is run: places have bindings of their own.
-  std::vector<BoundKernel> bound() const override {
-    std::vector<BoundKernel> list;
-    for (const Op& op : program_.ops()) {
-      list.push_back(info(op).across_places
-                         ? BoundKernel{"exchange", "src/backend/places/exchange.cc", 1}
-                         : BoundKernel{fmt::format("place {}", op.place), __FILE__, __LINE__});
-    }
-    return list;
-  }
+  std::vector<BoundKernel> bound() const override { return kernels_of(program_); }
   int64_t memory_bytes() const override {
     int64_t bytes = exchange_.bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
     for (const auto& executable : executables_)
@@ -186,6 +188,20 @@ class PlacesBackend : public Backend {
     }
     return all;
   }
+  Binding bind(const Source& source, const CompileOptions& options) const override {
+    const Sides sides(source.program, source.weights, shares_);
+    Binding all{.kernels = kernels_of(sides.whole), .needs = memory_needs(source.program, options)};
+    for (size_t p = 0; p < places_.size(); ++p) {
+      if (sides.places[p].ops().empty()) continue;
+      const Binding place = places_[p].backend->bind({sides.places[p], sides.weights}, of_place(options));
+      for (PackedWeight weight : place.weights) {
+        weight.layout = fmt::format("place {}: {}", p, weight.layout);
+        all.weights.push_back(std::move(weight));
+      }
+    }
+    all.program = sides.whole;
+    return all;
+  }
   double tolerance(const Program& program) const override {
     double most = 0;
     for (const Backend* backend : backends_) most = std::max(most, backend->tolerance(program));
@@ -212,7 +228,7 @@ class PlacesBackend : public Backend {
   std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> weights,
                                       const CompileOptions& options) override {
     const auto loaded = std::dynamic_pointer_cast<const PlacesWeights>(weights);
-    CHECK((loaded != nullptr) == (weights != nullptr), "weights of another backend");
+    CHECK(loaded != nullptr, "weights of another backend");
     Sides sides(source.program, source.weights, shares_);
     places::Executables executables;
     for (size_t p = 0; p < places_.size(); ++p) {
@@ -220,8 +236,7 @@ class PlacesBackend : public Backend {
       Backend& backend = *places_[p].backend;
       if (!sides.places[p].ops().empty()) {
         executable =
-            backend.compile({sides.places[p], sides.weights},
-                            loaded != nullptr ? loaded->sets.at(&backend) : nullptr, of_place(options));
+            backend.compile({sides.places[p], sides.weights}, loaded->sets.at(&backend), of_place(options));
       }
       executables.push_back(std::move(executable));
     }
