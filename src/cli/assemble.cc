@@ -1,5 +1,6 @@
 #include "cli/assemble.h"
 
+#include <fmt/format.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 
@@ -15,6 +16,7 @@
 #include "backend/ref/ref_backend.h"
 #include "base/error.h"
 #include "cli/cuda_library.h"
+#include "cli/output.h"
 #include "cli/tuning_file.h"
 
 namespace sluice::cli {
@@ -36,9 +38,14 @@ std::optional<int> gpu_of(const std::string& name) {
 }  // namespace
 
 OpenedModel open_model(const std::string& path, quant::Type cache) {
-  if (!PackFile::is_one(path)) return {model::Model::load(path, cache), nullptr};
+  const auto warned = [](OpenedModel opened) {
+    if (const auto warning = model::vocabulary_warning(opened.file))
+      fmt::print(stderr, "sluice: {}\n", terminal_safe(*warning));
+    return opened;
+  };
+  if (!PackFile::is_one(path)) return warned({model::Model::load(path, cache), nullptr});
   auto packed = std::make_shared<const PackFile>(path);
-  return {model::Model::load(gguf::File::parse(path, packed->original()), cache), packed};
+  return warned({model::Model::load(gguf::File::parse(path, packed->original()), cache), packed});
 }
 
 bool pack_model(const std::string& path, const std::string& out, int threads,

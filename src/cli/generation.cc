@@ -22,8 +22,12 @@ void take_recommended(const CLI::App& command, const gguf::File& file, engine::S
     if (command.count(flag) > 0) return;
     if (const auto value = file.number(std::string("general.sampling.") + key)) {
       if (std::isnan(*value)) fail("{}: general.sampling.{} is not a number", file.path(), key);
+      // -1 is how some files say that they recommend nothing. Of the window it means all tokens.
+      const bool none = *value == -1 && std::string_view(key) != "penalty_last_n";
+      if (none && std::string_view(key) != "top_k") return;
       // It may still be anything; what is out of range is told by validate().
-      field = static_cast<std::remove_reference_t<decltype(field)>>(std::clamp(*value, -1e9, 1e9));
+      const double meant = none ? 0 : std::clamp(*value, -1e9, 1e9);  // of top_k: off
+      field = static_cast<std::remove_reference_t<decltype(field)>>(meant);
     }
   };
   take("--temp", "temp", sampling.temperature);

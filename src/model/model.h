@@ -1,6 +1,7 @@
 // A model: a file, its facts, and the Program that they make. Knows no backend.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "gguf/gguf.h"
@@ -27,6 +28,9 @@ struct Model {
 /// Whether a file has a block of multi-token prediction and no trunk ("mtp-*.gguf"): it can be looked at, not
 /// run.
 bool is_prediction_alone(const gguf::File& file);
+
+/// What a user should know of a vocabulary that can be read, in one line. Nothing: it is as it should be.
+std::optional<std::string> vocabulary_warning(const gguf::File& file);
 
 /// The tokenizer of a file's vocabulary. Throws Error "PATH: ...".
 text::Tokenizer load_tokenizer(const gguf::File& file);

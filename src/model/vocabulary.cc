@@ -3,8 +3,30 @@
 #include <limits>
 
 #include "model/model.h"
+#include "text/pretokenize.h"
 
 namespace sluice::model {
+namespace {
+
+/// Whether texts begin with BOS where a file does not say.
+bool begins(const text::Vocab& vocab) {
+  if (vocab.model == "llama") return true;
+  return vocab.model == "gpt2" && text::pretokenizer_row(vocab.pre).begins;
+}
+
+}  // namespace
+
+std::optional<std::string> vocabulary_warning(const gguf::File& file) {
+  const bool cuts = file.string("tokenizer.ggml.model").value_or("") == "gpt2";
+  if (!cuts || file.string("tokenizer.ggml.pre") ||
+      file.string("general.architecture").value_or("") == "glm4moelite")
+    return std::nullopt;
+  return fmt::format(
+      "{}: no tokenizer.ggml.pre, so texts are cut by a rule that most models were not trained with; a file "
+      "that "
+      "was converted lately has it",
+      file.path());
+}
 
 text::Tokenizer load_tokenizer(const gguf::File& file) {
   const std::string prefix = "tokenizer.ggml.";
@@ -12,7 +34,9 @@ text::Tokenizer load_tokenizer(const gguf::File& file) {
     return static_cast<int32_t>(std::clamp<int64_t>(id, -2, std::numeric_limits<int32_t>::max()));
   };
   const auto id = [&](const char* key) {
-    return narrow(file.integer(prefix + key + "_token_id").value_or(-1));
+    constexpr int64_t kNone = std::numeric_limits<uint32_t>::max();  // -1, as converters have written it
+    const int64_t written = file.integer(prefix + key + "_token_id").value_or(-1);
+    return written == kNone ? -1 : narrow(written);
   };
   text::Vocab vocab;
   try {
@@ -33,8 +57,8 @@ text::Tokenizer load_tokenizer(const gguf::File& file) {
     if (vocab.eom < 0 && ends.size() > 2) vocab.eom = narrow(ends[2]);
     if (file.string("general.architecture").value_or("") == "glm4moelite") vocab.pre = "glm4";
     vocab.pad = id("padding"), vocab.unk = id("unknown");
-    // SentencePiece's files that do not say mean yes, in both.
-    vocab.add_bos = file.boolean(prefix + "add_bos_token").value_or(vocab.model == "llama" && vocab.bos >= 0);
+    // SentencePiece's files that do not say mean yes, in both; others go by their pre-tokenizer.
+    vocab.add_bos = file.boolean(prefix + "add_bos_token").value_or(vocab.bos >= 0 && begins(vocab));
     vocab.space_in_front = file.boolean(prefix + "add_space_prefix").value_or(true);
     text::Tokenizer tokenizer(vocab);
     // Ids go from the tokenizer into the table and from the logits back into the tokenizer. A file of a

@@ -16,6 +16,7 @@ struct PreTokenizerRow {
   std::vector<std::string> names;  ///< the values of tokenizer.ggml.pre
   bool ignore_merges;  ///< a piece that is a token as a whole is that token, whatever the merges say
   std::vector<std::string> passes;  ///< regexes, in order
+  bool begins = false;  ///< texts begin with the token for that, where a file does not say whether they do
 };
 
 /// All rows. A new one needs its name, its passes and cases in the test's fixture.

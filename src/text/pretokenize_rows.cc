@@ -1,6 +1,7 @@
-// The table of pre-tokenizers: which regexes cut a text, by the name in tokenizer.ggml.pre.
-// The patterns are those that the models were trained with. Three spots are written otherwise, with the same
-// meaning, where PCRE2 would read them differently or need time quadratic in the length of a run:
+// The table of pre-tokenizers: which regexes cut a text, by the name in tokenizer.ggml.pre. Names are those
+// that llama.cpp's converter writes for models of the architectures that run here; a row has all that mean
+// the same. The patterns are those that the models were trained with. Three spots are written otherwise, with
+// the same meaning, where PCRE2 would read them differently or need time quadratic in the length of a run:
 //   \p{Han}             is \p{sc:Han} here: PCRE2 takes the bare name for the script extensions
 //   \s+$                is (?<!\s)\s++\z: only the last run of white space can match, so a start inside a
 //                       run need not be tried, and a run that is not the last is given up at once
@@ -29,11 +30,12 @@ string llama3(const string& digits) {
 
 // Words by case, as in GPT-4o's pattern: an upper part, then a lower part. Letters without case and marks are
 // in both sets.
-string cased_words(const string& upper, const string& lower) {
+string cased_words(const string& upper, const string& lower, const string& behind = kContraction + "?") {
   const string before = R"([^\r\n\p{L}\p{N}]?)";
-  return before + upper + "*" + lower + "+" + kContraction + "?|" +  //
-         before + upper + "+" + lower + "*" + kContraction + "?";
+  return before + upper + "*" + lower + "+" + behind + "|" +  //
+         before + upper + "+" + lower + "*" + behind;
 }
+const string kUpper = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])", kLower = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])";
 
 // The alphabetic scripts of DeepSeek LLM's second pass.
 const string kDeepSeekLetters =
@@ -59,10 +61,32 @@ const string kIdeographsAndKana = R"([\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}
 
 std::vector<PreTokenizerRow> make_rows() {
   return {
-      {{"glm4", "chatglm-bpe"}, false, {llama3(R"(\p{N}{1,3})")}},
-      {{"llama-bpe", "llama3", "llama-v3"}, true, {llama3(R"(\p{N}{1,3})")}},
-      {{"qwen2"}, false, {llama3(R"(\p{N})")}},
-      {{"gpt-2", "gigachat"}, false, {kGpt2}},
+      {{"glm4", "chatglm-bpe", "smaug-bpe", "dbrx"}, false, {llama3(R"(\p{N}{1,3})")}},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"},
+       true,
+       {llama3(R"(\p{N}{1,3})")},
+       true},
+      {{"qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open",
+        "grok-2"},
+       false,
+       {llama3(R"(\p{N})")}},
+      {{"gpt-2", "gigachat", "phi-2", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais", "trillion",
+        "granite-docling"},
+       false,
+       {kGpt2}},
+      {{"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"},
+       false,
+       {R"(\p{N})", kGpt2}},
+      {{"seed-coder"},
+       false,
+       {kContraction + R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+)" + kBlank}},
+      {{"tekken"},
+       true,
+       {cased_words(kUpper, kLower, "") + R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" + kBlank},
+       true},
+      {{"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"},
+       false,
+       {cased_words(kUpper, kLower) + R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" + kBlank}},
       {{"default"}, false, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
       {{"deepseek-llm"},
        false,
@@ -81,8 +105,7 @@ std::vector<PreTokenizerRow> make_rows() {
         R"(\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+)"
         R"(|[\x{3105}-\x{312f}]+|)" +
             kIdeographsAndKana,
-        cased_words(R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])", R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])") +
-            R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" + kBlank}},
+        cased_words(kUpper, kLower) + R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" + kBlank}},
       {{"kimi-k2"},
        false,
        {R"([\p{sc:Han}]+|)" +

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "support/command.h"
 #include "support/gguf_copy.h"
@@ -86,6 +88,68 @@ TEST(Files, NeedNoSuffix) {
   const CommandResult result = folder.run("run -m " + blob + kTale);
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.out, folder.run("run -m " + kModel + kTale).out);
+}
+
+/// The bundled model with other metadata: values by key, those without one taken out.
+std::string changed_model(const CommandFolder& folder, const char* name,
+                          const std::map<std::string, std::optional<gguf::WriteValue>>& changes) {
+  GgufCopy copy(gguf::File::open(kModel));
+  std::erase_if(copy.plan.metadata, [&](const auto& entry) { return changes.contains(entry.key); });
+  for (const auto& [key, value] : changes)
+    if (value) copy.plan.metadata.push_back({key, *value});
+  copy.write(folder.path(name));
+  return folder.path(name);
+}
+
+TEST(Files, TextsBeginAsTheirPreTokenizerWants) {
+  const CommandFolder folder("begins");
+  const auto prompt_tokens = [&](const std::string& pre, std::optional<gguf::WriteValue> says) {
+    const std::string model = changed_model(
+        folder, "m.gguf", {{"tokenizer.ggml.pre", pre}, {"tokenizer.ggml.add_bos_token", std::move(says)}});
+    const CommandResult result = folder.run("run -m " + model + " -p x -n 1");
+    EXPECT_EQ(result.code, 0) << result.err;
+    const size_t at = result.err.find("prompt: ");
+    return at == std::string::npos ? -1 : std::atoi(result.err.c_str() + at + 8);
+  };
+  for (const char* pre : {"llama-bpe", "llama3", "falcon3", "tekken"}) {
+    EXPECT_EQ(prompt_tokens(pre, std::nullopt), 2) << pre;
+    EXPECT_EQ(prompt_tokens(pre, false), 1) << pre;
+  }
+  for (const char* pre : {"qwen2", "deepseek-r1-qwen", "smollm", "glm4"}) {
+    EXPECT_EQ(prompt_tokens(pre, std::nullopt), 1) << pre;
+    EXPECT_EQ(prompt_tokens(pre, true), 2) << pre;
+  }
+}
+
+TEST(Files, NoneIsWrittenInSeveralWays) {
+  const CommandFolder folder("none");
+  const std::string plain = folder.run("run -m " + kModel + kTale).out;
+  for (const char* key : {"padding_token_id", "unknown_token_id", "bos_token_id"}) {
+    const CommandResult result = folder.run(
+        "run -m " + changed_model(folder, "id.gguf", {{std::string("tokenizer.ggml.") + key, 0xFFFFFFFFu}}) +
+        kTale);
+    EXPECT_EQ(result.code, 0) << key << result.err;
+    EXPECT_EQ(result.out, plain) << key;
+  }
+  const CommandResult other = folder.run(
+      "run -m " + changed_model(folder, "id.gguf", {{"tokenizer.ggml.eos_token_id", 0xFFFFFFFEu}}) + kTale);
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("eos token: id"));
+  for (const char* key : {"temp", "top_k", "top_p", "min_p", "penalty_repeat", "penalty_last_n"}) {
+    const std::string model =
+        changed_model(folder, "s.gguf", {{std::string("general.sampling.") + key, int32_t{-1}}});
+    const CommandResult result = folder.run("run -m " + model + " -p x -n 2");
+    EXPECT_EQ(result.code, 0) << key << result.err;
+  }
+}
+
+TEST(Files, AVocabularyWithoutItsPreTokenizerIsToldOf) {
+  const CommandFolder folder("pre");
+  const std::string model = changed_model(folder, "m.gguf", {{"tokenizer.ggml.pre", std::nullopt}});
+  const CommandResult result = folder.run("run -m " + model + kTale);
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("no tokenizer.ggml.pre"));
+  EXPECT_THAT(folder.run("run -m " + kModel + kTale).err, testing::Not(HasSubstr("tokenizer.ggml.pre")));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ std::vector<std::string> file_lines(const std::string& path) {
 
 TEST(PreTokenizer, CutsTheFixtureAsWritten) {
   const auto count = check_cases(file_lines(SLUICE_SOURCE_DIR "/tests/text/pretokenize.jsonl"));
-  EXPECT_EQ(count.size(), 10u);
+  EXPECT_EQ(count.size(), 14u);
   EXPECT_EQ(count.at("glm4"), 69);
   EXPECT_EQ(count.at("deepseek-llm"), 61);  // without the longest texts, which would make the file large
 }
@@ -75,8 +75,28 @@ TEST(PreTokenizer, CutsAllSharedCasesAsWritten) {
 
 TEST(PreTokenizer, AgreesWithPythonOnRandomTexts) {
   const auto count = check_cases(python_lines("pretokenize_oracle.py", "2500 7"));
-  EXPECT_EQ(count.size(), 10u);
+  EXPECT_EQ(count.size(), 14u);
   for (const auto& [pre, texts] : count) EXPECT_EQ(texts, 2500) << pre;
+}
+
+// What llama.cpp's loader says of these names: which cut alike, and whose texts begin with BOS by themselves.
+TEST(PreTokenizer, NamesOfOneKindShareARow) {
+  const std::vector<std::vector<std::string>> alike = {
+      {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"},
+      {"qwen2", "deepseek-r1-qwen", "megrez"},
+      {"glm4", "chatglm-bpe", "smaug-bpe", "dbrx"},
+      {"gpt-2", "gigachat", "a.x-4.0", "trillion", "exaone4"},
+      {"smollm", "starcoder", "command-r", "minerva-7b"},
+      {"tekken"},
+      {"gpt-4o", "llama4"},
+      {"seed-coder"}};
+  for (const auto& names : alike) {
+    const PreTokenizerRow& row = pretokenizer_row(names[0]);
+    for (const std::string& name : names) EXPECT_EQ(&pretokenizer_row(name), &row) << name;
+    const bool begins = names[0] == "llama-bpe" || names[0] == "tekken";
+    EXPECT_EQ(row.begins, begins) << names[0];
+    EXPECT_EQ(row.ignore_merges, begins) << names[0];
+  }
 }
 
 TEST(PreTokenizer, EveryNameHasARowAndCompiles) {
