@@ -14,12 +14,13 @@ std::string token_text(const gguf::File& file, const text::Tokenizer& tokenizer,
   return std::string(tokenizer.bytes(static_cast<int32_t>(*id), true));
 }
 
-text::ChatTemplate make_chat_template(const gguf::File& file, const text::Tokenizer& tokenizer) {
+text::ChatTemplate make_chat_template(const gguf::File& file, const text::Tokenizer& tokenizer,
+                                      bool trusts_users) {
   const std::string_view source = chat_template_source(file);
   if (source.empty()) fail("{}: no chat template (tokenizer.chat_template)", file.path());
   try {
     return {source, token_text(file, tokenizer, "bos"), token_text(file, tokenizer, "eos"),
-            text::ControlTokens(tokenizer)};
+            text::ControlTokens(tokenizer, trusts_users)};
   } catch (const text::jinja::TemplateError& error) {
     fail("{}: chat template: {}", file.path(), error.what());
   }

@@ -17,6 +17,8 @@ std::string_view chat_template_source(const gguf::File& file);
 std::string token_text(const gguf::File& file, const text::Tokenizer& tokenizer, const char* name);
 
 /// Throws Error that names the file when it has no template or one that cannot be used.
-text::ChatTemplate make_chat_template(const gguf::File& file, const text::Tokenizer& tokenizer);
+/// trusts_users: tags that are tokens of the vocabulary are these tokens in users' and tools' words, too.
+text::ChatTemplate make_chat_template(const gguf::File& file, const text::Tokenizer& tokenizer,
+                                      bool trusts_users = false);
 
 }  // namespace sluice::cli

@@ -206,6 +206,8 @@ void add_serve(CLI::App& app) {
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
   add_draft_option(*command, *options);
+  command->add_flag("--trust-user-tokens", options->trust_user_tokens,
+                    "tags in users' and tools' words (<think>, <tool_call>) are the model's tags");
   command->add_flag("--batch-invariant", options->batch_invariant,
                     "the same request gives the same text whatever runs beside it; costs some speed");
   command->add_flag("--force", options->force, "load even when memory is too small");

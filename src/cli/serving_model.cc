@@ -78,7 +78,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   if (options.context > model_.spec.context)
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   try {
-    chat_.emplace(make_chat_template(file, tokenizer_));
+    chat_.emplace(make_chat_template(file, tokenizer_, options.trust_user_tokens));
   } catch (const Error& error) {
     chat_problem_ = error.what();  // completions of plain text need none
   }

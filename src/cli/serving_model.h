@@ -20,6 +20,7 @@ struct ServingOptions : GenerationOptions {
   double max_itl_ms = 0;     ///< 0: by the backend
   int64_t max_waiting = 1024;
   int64_t thinking_budget = -1;  ///< tokens of reasoning an answer; -1: no limit
+  bool trust_user_tokens = false;
   bool batch_invariant = false;  ///< the same text whatever else runs
   std::string alias;             ///< the model's name for clients; empty: the file's
 };

@@ -136,27 +136,29 @@ void for_each_string(const Json& json, const Visit& visit) {
   }
 }
 
-void mark_string(std::string& text, const ControlTokens& control, PromptMarker& marker) {
-  const std::vector<size_t> places = control.places_to_mark(text);
+using Author = ControlTokens::Author;
+
+void mark_string(std::string& text, const ControlTokens& control, PromptMarker& marker, Author author) {
+  const std::vector<size_t> places = control.places_to_mark(text, author);
   if (!places.empty()) text = marker.mark(text, places);
 }
 
 /// Marks all strings inside, keys of objects too.
-void mark_all(Json& json, const ControlTokens& control, PromptMarker& marker) {
-  if (json.is_string()) mark_string(json.get_ref<std::string&>(), control, marker);
+void mark_all(Json& json, const ControlTokens& control, PromptMarker& marker, Author author = Author::User) {
+  if (json.is_string()) mark_string(json.get_ref<std::string&>(), control, marker, author);
   if (json.is_array())
-    for (Json& item : json) mark_all(item, control, marker);
+    for (Json& item : json) mark_all(item, control, marker, author);
   if (!json.is_object()) return;
   bool keys_too = false;
   for (auto& [key, value] : json.get_ref<Json::object_t&>()) {
-    mark_all(value, control, marker);
-    keys_too = keys_too || !control.places_to_mark(key).empty();
+    mark_all(value, control, marker, author);
+    keys_too = keys_too || !control.places_to_mark(key, author).empty();
   }
   if (!keys_too) return;
   Json renamed = Json::object();  // keys cannot be changed in place
   for (auto& [key, value] : json.get_ref<Json::object_t&>()) {
     std::string name = key;
-    mark_string(name, control, marker);
+    mark_string(name, control, marker, author);
     renamed[std::move(name)] = std::move(value);
   }
   json = std::move(renamed);
@@ -234,9 +236,10 @@ void ChatTemplate::mark_message(Json& message, PromptMarker& marker) const {
   if (message["role"] != "assistant" || message.contains("reasoning_content")) said = nullptr;
   const std::string content = said ? said->get<std::string>() : std::string();
   const bool splits = said != nullptr;
-  mark_all(message, control_, marker);
+  const Author author = message["role"] == "assistant" ? Author::Model : Author::User;
+  mark_all(message, control_, marker, author);
   if (!splits) return;
-  std::vector<size_t> places = control_.places_to_mark(content);
+  std::vector<size_t> places = control_.places_to_mark(content, author);
   leave_tag(places, content, kThinkOpen);
   leave_tag(places, content, kThinkClose);
   message["content"] = marker.mark(content, places);

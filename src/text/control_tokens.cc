@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -19,13 +20,33 @@ constexpr size_t kMarkDigits = 9;
 /// The bytes of the first character.
 size_t first_length(std::string_view text) { return utf8_step(text).length; }
 
+// Whether a text finds the token with special tokens parsed.
+bool is_parsed(const Tokenizer& tokenizer, std::string_view name, int32_t id) {
+  return tokenizer.encode(name, true) == std::vector<int32_t>{id};
+}
+
 Names control_names(const Tokenizer& tokenizer) {
   Names names;
   for (int32_t id = 0; id < tokenizer.size(); ++id) {
     const std::string_view name = tokenizer.bytes(id, true);
     if (name.empty() || !tokenizer.bytes(id, false).empty()) continue;
-    if (tokenizer.encode(name, true) == std::vector<int32_t>{id}) names.emplace_back(name, id);
+    if (is_parsed(tokenizer, name, id)) names.emplace_back(name, id);
   }
+  return names;
+}
+
+Names tag_names(const Tokenizer& tokenizer) {
+  Names names;
+  for (int32_t id = 0; id < tokenizer.size(); ++id) {
+    const std::string_view name = tokenizer.bytes(id, true);
+    if (name.size() < 3 || name.front() != '<' || name.back() != '>') continue;
+    if (tokenizer.is_user_defined(id) && is_parsed(tokenizer, name, id)) names.emplace_back(name, id);
+  }
+  return names;
+}
+
+Names joined(Names names, const Names& more) {
+  names.insert(names.end(), more.begin(), more.end());
   return names;
 }
 
@@ -50,15 +71,20 @@ std::string_view digits_at(std::string_view text, size_t at) {
 
 ControlTokens::ControlTokens(Names tokens)
     : tokens_(usable(std::move(tokens))), finder_(finder_of(tokens_)) {}
-ControlTokens::ControlTokens(const Tokenizer& tokenizer) : ControlTokens(control_names(tokenizer)) {}
+ControlTokens::ControlTokens(const Tokenizer& tokenizer, bool trusts_users)
+    : ControlTokens(joined(control_names(tokenizer), trusts_users ? Names() : tag_names(tokenizer))) {
+  for (const auto& [name, id] : tokens_)
+    if (tokenizer.is_user_defined(id)) tags_.insert(id);
+}
 
-std::vector<size_t> ControlTokens::places_to_mark(std::string_view text) const {
+std::vector<size_t> ControlTokens::places_to_mark(std::string_view text, Author author) const {
   std::vector<size_t> places;
   if (empty()) return places;
+  const auto may_stand = [&](int32_t id) { return author == Author::Model && tags_.contains(id); };
   for (size_t at = 0;;) {
     const SpecialTokens::Match match = find(text, at);
     if (match.id < 0) break;
-    places.push_back(match.begin + first_length(text.substr(match.begin)));
+    if (!may_stand(match.id)) places.push_back(match.begin + first_length(text.substr(match.begin)));
     at = match.begin + 1;  // names may overlap
   }
   size_t longest = 0;
@@ -66,9 +92,12 @@ std::vector<size_t> ControlTokens::places_to_mark(std::string_view text) const {
   const size_t tail = text.size() - std::min(text.size(), longest - 1);
   for (size_t at = tail; at < text.size(); ++at) {
     const std::string_view rest = text.substr(at);
-    const auto name = std::lower_bound(tokens_.begin(), tokens_.end(), rest,
+    const auto from = std::lower_bound(tokens_.begin(), tokens_.end(), rest,
                                        [](const auto& t, auto r) { return t.first < r; });
-    if (name == tokens_.end() || !std::string_view(name->first).starts_with(rest)) continue;
+    const auto begins = [&](const auto& t) { return std::string_view(t.first).starts_with(rest); };
+    const auto to = std::find_if_not(from, tokens_.end(), begins);
+    const auto name = std::find_if_not(from, to, [&](const auto& t) { return may_stand(t.second); });
+    if (name == to) continue;
     const size_t whole = first_length(name->first);  // the text may end within that character
     places.push_back(std::min(at + whole, text.size()));
   }
@@ -118,6 +147,15 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ControlToke
                                    const PromptText& prompt) {
   const std::string_view text = prompt.text;
   std::vector<int32_t> ids;
+  auto encode = [&, breaks = std::span(prompt.breaks)](size_t begin, size_t end) mutable {
+    while (!breaks.empty() && breaks.front() <= begin) breaks = breaks.subspan(1);
+    std::vector<size_t> inside;
+    for (const size_t place : breaks) {
+      if (place >= end) break;
+      inside.push_back(place - begin);
+    }
+    tokenizer.append(text.substr(begin, end - begin), false, inside, ids);
+  };
   size_t done = 0;  // what stands before is in `ids`
   std::vector<size_t> ends = prompt.breaks;
   ends.push_back(text.size());
@@ -126,13 +164,13 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const ControlToke
       const SpecialTokens::Match match = control.find(text.substr(0, end), at);
       at = match.begin + match.length;
       if (match.id < 0) break;
-      if (match.begin > done) tokenizer.append(text.substr(done, match.begin - done), false, ids);
+      if (match.begin > done) encode(done, match.begin);
       ids.push_back(match.id);
       done = at;
     }
     at = end;
   }
-  if (done < text.size()) tokenizer.append(text.substr(done), false, ids);
+  if (done < text.size()) encode(done, text.size());
   return ids;
 }
 

@@ -1,12 +1,14 @@
 // Keeps the text of users from becoming control tokens. A chat template mixes its own text, whose "<|user|>"
 // is a token, with that of users, whose "<|user|>" is nine characters. So control tokens in users' strings
 // are marked before rendering, and the marks are taken out of the prompt again and remembered as places.
-// Knows text and token names; messages and templates are not its business.
+// Knows text and token names; messages and templates are not its business. Tags that a vocabulary has as
+// user-defined tokens (<think>, <tool_call>) are control tokens here, too: who wrote them decides.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -27,12 +29,16 @@ struct PromptText {
 /// they are never parsed in a prompt.
 class ControlTokens {
  public:
+  /// Whose a text is: the user's or a tool's, or the model's own, whose tags are the tags that it wrote.
+  enum class Author : uint8_t { User, Model };
+
   /// None: nothing is marked.
   ControlTokens() : ControlTokens(std::vector<std::pair<std::string, int32_t>>()) {}
   /// Names and ids.
   explicit ControlTokens(std::vector<std::pair<std::string, int32_t>> tokens);
-  /// Those that the tokenizer finds in a text when it parses special tokens, but not otherwise.
-  explicit ControlTokens(const Tokenizer& tokenizer);
+  /// Those that the tokenizer finds in a text when it parses special tokens, but not otherwise; and, unless
+  /// users are trusted with them, user-defined ones in angle brackets.
+  explicit ControlTokens(const Tokenizer& tokenizer, bool trusts_users = false);
   ControlTokens(ControlTokens&&) = default;
   ControlTokens& operator=(ControlTokens&&) = default;
   ControlTokens(const ControlTokens&) = delete;
@@ -41,12 +47,13 @@ class ControlTokens {
   bool empty() const { return tokens_.empty(); }
   /// Where marks belong in a user's string: behind the first character of every control token's name in it,
   /// and of the beginning of one at its end. Ascending.
-  std::vector<size_t> places_to_mark(std::string_view text) const;
+  std::vector<size_t> places_to_mark(std::string_view text, Author author = Author::User) const;
   /// The first token in `text` at or after `from`; id -1: none.
   SpecialTokens::Match find(std::string_view text, size_t from) const { return finder_.find(text, from); }
 
  private:
   std::vector<std::pair<std::string, int32_t>> tokens_;  ///< sorted
+  std::unordered_set<int32_t> tags_;                     ///< those that are user-defined
   SpecialTokens finder_;
 };
 

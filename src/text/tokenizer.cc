@@ -265,17 +265,24 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
   return out;
 }
 
-void Tokenizer::append(std::string_view text, bool parse_special, std::vector<int32_t>& out) const {
+void Tokenizer::append(std::string_view text, bool parse_special, std::span<const size_t> breaks,
+                       std::vector<int32_t>& out) const {
   // A byte may become three symbols, and symbols are counted in 32 bits.
   constexpr size_t kMost = std::numeric_limits<int32_t>::max() / 3;
   if (text.size() > kMost) fail("text of {} bytes, expected at most {}", text.size(), kMost);
   const SpecialTokens& special = parse_special ? *impl_->parsed : *impl_->always;
   Merger merger(impl_->merges_in_use());
-  for (size_t at = 0; at < text.size();) {
+  auto next_break = breaks.begin();
+  for (size_t done = 0, at = 0; done < text.size();) {
     const SpecialTokens::Match match = special.find(text, at);
-    if (match.begin > at) impl_->encode_text(text.substr(at, match.begin - at), merger, out);
+    while (next_break != breaks.end() && *next_break <= match.begin) ++next_break;
+    if (match.id >= 0 && next_break != breaks.end() && *next_break < match.begin + match.length) {
+      at = match.begin + 1;
+      continue;
+    }
+    if (match.begin > done) impl_->encode_text(text.substr(done, match.begin - done), merger, out);
     if (match.id >= 0) out.push_back(match.id);
-    at = match.begin + match.length;
+    done = at = match.begin + match.length;
   }
 }
 
@@ -299,6 +306,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool special) const 
 int32_t Tokenizer::size() const { return impl_->size(); }
 int32_t Tokenizer::bos() const { return impl_->bos; }
 bool Tokenizer::add_bos() const { return impl_->add_bos; }
+bool Tokenizer::is_user_defined(int32_t id) const { return impl_->types[id] == TokenType::UserDefined; }
 int32_t Tokenizer::find(std::string_view token) const { return impl_->find(token); }
 bool Tokenizer::ends_generation(int32_t id) const { return id >= 0 && id < size() && impl_->ends[id]; }
 

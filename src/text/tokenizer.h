@@ -41,7 +41,12 @@ class Tokenizer {
 
   /// The same for a text that goes on where `out` ends; its ids are appended. SentencePiece writes a space in
   /// front of a text and after a special token, but not in the middle.
-  void append(std::string_view text, bool parse_special, std::vector<int32_t>& out) const;
+  void append(std::string_view text, bool parse_special, std::vector<int32_t>& out) const {
+    append(text, parse_special, {}, out);
+  }
+  /// The same, where no token that is written in the text reaches across one of these places, which ascend.
+  void append(std::string_view text, bool parse_special, std::span<const size_t> breaks,
+              std::vector<int32_t>& out) const;
 
   /// The bytes that a token stands for: possibly part of a character; control tokens give their name
   /// when `special` is set and nothing otherwise.
@@ -53,6 +58,8 @@ class Tokenizer {
   int32_t size() const;
   int32_t bos() const;
   bool add_bos() const;
+  /// Whether the token is found in any text, control tokens parsed or not.
+  bool is_user_defined(int32_t id) const;
   /// The id of a token by its exact text, or -1.
   int32_t find(std::string_view token) const;
   /// End of generation: the vocabulary's eos, eot and eom, and the end-of-turn tokens known by their text.
