@@ -9,6 +9,7 @@
 #include "server/body.h"
 #include "server/chat_request.h"
 #include "server/endpoints.h"
+#include "text/exact_json.h"
 #include "text/stream.h"
 
 namespace sluice::server {
@@ -100,22 +101,14 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
     inner.ignore({"include_obfuscation", "continuous_usage_stats"});
     inner.finish();
   }
-  std::shared_ptr<text::TokenConstraint> constraint;
-  const text::AnswerPlace place = {service.constraints, nullptr, false};
-  const auto grammar = fields.string("grammar");
-  try {
-    if (grammar) constraint = text::gbnf_constraint(*grammar, place);
-    if (const Json* format = fields.object("response_format")) {
-      const AnswerForm form = read_form(*format, "response_format");
-      if (form.kind == AnswerForm::Kind::JsonObject) constraint = text::json_object_constraint(place);
-      if (form.kind == AnswerForm::Kind::JsonSchema)
-        constraint = text::json_schema_constraint(form.schema, place, {}, form.strict);
-    }
-  } catch (const ApiError&) {
-    throw;
-  } catch (const Error& error) {
-    bad_field(grammar ? "grammar" : "response_format", "{}", error.what());
-  }
+  AnswerForm form;
+  if (auto grammar = fields.string("grammar"))
+    form = {.kind = AnswerForm::Kind::Grammar, .grammar = std::move(*grammar)};
+  if (const Json* format = fields.object("response_format"))
+    if (AnswerForm said = read_form(*format, "response_format"); said.kind != AnswerForm::Kind::Text)
+      form = std::move(said);
+  form.schema = text::with_nearest_numbers(std::move(form.schema));
+  const auto constraint = constraint_of(service, form);
   const auto prompts = read_prompts(fields.any("prompt"), service);
   fields.ignore({"user", "store", "metadata", "service_tier", "keep_alive", "id_slot", "timings_per_token"});
   fields.expect("skip_special_tokens", 1);

@@ -79,21 +79,21 @@ void log_unbound(const Service& service, const std::vector<std::string>& notes) 
     service.log("not bound: " + text::json_quote(notes[i].substr(0, kMostBytes)));
 }
 
-/// Null: any text will do.
-std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, const ChatRequest& request,
-                                                     bool starts_in_thinking) {
+}  // namespace
+
+std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, const AnswerForm& form,
+                                                     const text::OutputFormat* format,
+                                                     bool starts_in_thinking, const text::CallRule& rule) {
   std::vector<std::string> notes;
-  const text::AnswerPlace place = {service.constraints, &service.chat->output_format(), starts_in_thinking,
-                                   &notes};
-  const text::CallRule rule = call_rule(request);
+  const text::AnswerPlace place = {service.constraints, format, starts_in_thinking, &notes};
   const bool required = rule.when == text::CallRule::When::Required;
-  const AnswerForm& form = request.form;
   if (form.kind == AnswerForm::Kind::Text && !required) return nullptr;
   // All that a constraint of this model depends on.
   const Json key = {static_cast<int>(form.kind),
                     form.schema,
                     form.grammar,
                     form.strict,
+                    format != nullptr,
                     starts_in_thinking,
                     rule.parallel,
                     static_cast<int>(rule.when),
@@ -110,6 +110,8 @@ std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, con
     bad_field(required ? "tool_choice" : grammar ? "grammar" : "response_format", "{}", error.what());
   }
 }
+
+namespace {
 
 void check_tools(ChatRequest& request) {
   text::Conversation& conversation = request.conversation;
@@ -297,7 +299,8 @@ GenerationPlan plan_chat(const Service& service, ChatRequest request) {
   // From here on numbers are looked at: readers of schemas know those of JSON's usual types.
   request.conversation.tools = text::with_nearest_numbers(std::move(request.conversation.tools));
   request.form.schema = text::with_nearest_numbers(std::move(request.form.schema));
-  const auto constraint = constraint_of(service, request, prompt.starts_in_thinking);
+  const auto constraint = constraint_of(service, request.form, &service.chat->output_format(),
+                                        prompt.starts_in_thinking, call_rule(request));
   plan.earlier_calls = calls_in(request.conversation.messages);
   plan.tools = std::move(request.conversation.tools);
   request.engine.prompt = std::move(prompt.tokens);

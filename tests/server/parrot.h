@@ -106,6 +106,7 @@ class ParrotServer {
   uint16_t port() const { return server->port(); }
   engine::Engine& engine() { return engine_; }
   const server::Service& service() const { return service_; }
+  server::Service& service() { return service_; }  ///< to be changed before the first request
 
   Parrot parrot;
   std::optional<server::Server> server;

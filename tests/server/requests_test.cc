@@ -512,5 +512,90 @@ TEST(RequestLog, HasALineARequestAndNoTexts) {
   EXPECT_EQ(Client(server.port()).ask("GET", "/v1/models").status, 200);
 }
 
+TEST(RequestLog, SaysOnceWhatACompletionIsNotBoundTo) {
+  Lines lines;
+  test::ParrotServer server(test::quick_server());
+  server.service().log = [&lines](const std::string& line) {
+    const std::lock_guard lock(lines.mutex);
+    lines.all += line + "\n";
+  };
+  const json schema = {{"type", "array"}, {"items", {{"type", "string"}}}, {"uniqueItems", true}};
+  json body = {{"prompt", "x"},
+               {"max_tokens", 3},
+               {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", schema}}}}}};
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Client(server.port()).post("/v1/completions", body).status, 200);
+  body["response_format"]["json_schema"]["strict"] = true;
+  const Reply refused = Client(server.port()).post("/v1/completions", body);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["param"], "response_format");
+  EXPECT_THAT(refused.body, HasSubstr("$.uniqueItems"));
+  const std::string all = lines.wait_for("not bound");
+  size_t notes = 0;
+  for (size_t at = all.find("not bound"); at != std::string::npos; at = all.find("not bound", at + 1))
+    ++notes;
+  EXPECT_EQ(notes, 1u) << all;
+  EXPECT_THAT(all, HasSubstr("$.uniqueItems"));
+  const Reply grammar =
+      Client(server.port())
+          .post("/v1/completions", {{"prompt", "x"}, {"grammar", "root ::="}, {"max_tokens", 1}});
+  EXPECT_NE(grammar.status, 500);
+  EXPECT_EQ(Client(server.port())
+                .post("/v1/completions", {{"prompt", "x"}, {"grammar", "root = 5"}})
+                .json()["error"]["param"],
+            "grammar");
+}
+
+// Brackets within brackets, a hundred thousand of them, wherever a body may have JSON or text that is read
+// by its structure.
+TEST(DeepBodies, AreAnsweredWithAnError) {
+  test::ParrotServer server(test::quick_server());
+  const auto times = [](const std::string& text, size_t count) {
+    std::string out;
+    for (size_t i = 0; i < count; ++i) out += text;
+    return out;
+  };
+  const size_t many = 100'000;
+  const std::string lists = times("[", many) + times("]", many),
+                    objects = times("{\"a\":", many) + "1" + times("}", many);
+  const std::string chat = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,)";
+  for (const std::string& deep : {lists, objects, times("[", many), times("{\"a\":[", many)}) {
+    for (const std::string& body :
+         {deep, chat + "\"metadata\":" + deep + "}", chat + "\"tools\":" + deep + "}",
+          chat + "\"chat_template_kwargs\":" + deep + "}",
+          chat + R"("response_format":{"type":"json_schema","json_schema":{"schema":)" + deep + "}}}",
+          R"({"max_tokens":1,"messages":)" + deep + "}"}) {
+      for (const char* path :
+           {"/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions", "/tokenize"}) {
+        const Reply reply = Client(server.port()).ask("POST", path, body);
+        EXPECT_EQ(reply.status, 400) << path << " " << body.substr(0, 100);
+      }
+    }
+  }
+  for (const std::string& text :
+       {times("(", many), times("[", many), times("(a|", many), times("\"a\"{2}", 3) + times("?", many)}) {
+    const json form = {{"type", "json_schema"},
+                       {"json_schema", {{"schema", {{"type", "string"}, {"pattern", text}}}}}};
+    EXPECT_EQ(
+        Client(server.port()).post("/v1/completions", {{"prompt", "x"}, {"response_format", form}}).status,
+        400);
+    EXPECT_NE(
+        Client(server.port())
+            .post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 1}, {"grammar", "root ::= " + text}})
+            .status,
+        500);
+  }
+  // What a model's earlier call had as arguments is text that is read as JSON.
+  for (const std::string& deep : {lists, objects}) {
+    const json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", deep}}}};
+    const json body = {{"max_tokens", 1},
+                       {"messages",
+                        {{{"role", "user"}, {"content", "x"}},
+                         {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}},
+                         {{"role", "tool"}, {"tool_call_id", "c"}, {"content", deep}}}}};
+    EXPECT_NE(Client(server.port()).post("/v1/chat/completions", body).status, 500);
+  }
+  EXPECT_EQ(Client(server.port()).ask("GET", "/health").status, 200);
+}
+
 }  // namespace
 }  // namespace sluice::server
