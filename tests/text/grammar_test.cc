@@ -257,6 +257,15 @@ TEST(Grammar, KeywordsThatCanBeKeptAreKept) {
               HasSubstr("within a repeated group is not supported (at character 3)"));
   EXPECT_TRUE(matches("(^$)|(^x\\n\"$)", ""));
   EXPECT_TRUE(matches("(^$)|(^x\\n\"$)", "x\n\""));
+  const auto is_uri = [](const std::string& text) {
+    return takes({{"type", "string"}, {"format", "uri"}}, Json(text).dump());
+  };
+  for (const char* uri : {"https://example.org/a/b?c=d&e=/?#f?/", "http://u:p@h:80", "mailto:a@b.c",
+                          "urn:x:y", "file:///etc/hosts", "a:/", "s3://b//k", "x://h:/?", "data:,a%20b"})
+    EXPECT_TRUE(is_uri(uri));
+  for (const char* no :
+       {"https://exam:le.org/", "http://a@b@c/", "1a:b", "a:b#c#d", "a:%2", "a:b c", "http://h:8a"})
+    EXPECT_FALSE(is_uri(no)) << no;
   EXPECT_TRUE(takes({{"type", "number"}, {"minimum", -1.7976931348623157e308}}, "5"));
   EXPECT_TRUE(takes({{"type", "number"}, {"minimum", 1}, {"exclusiveMinimum", true}}, "1.5"));
   EXPECT_FALSE(takes({{"type", "number"}, {"minimum", 1}, {"exclusiveMinimum", true}}, "1"));

@@ -19,7 +19,13 @@ constexpr std::string_view kTime =
 constexpr std::string_view kByte = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 constexpr std::string_view kName = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
 
-constexpr std::string_view kUriCharacter = R"([A-Za-z0-9._~:/@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})";
+// RFC 3986, without addresses in brackets; something stands behind the colon.
+constexpr std::string_view kHostCharacter = R"([A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})";
+constexpr std::string_view kPathCharacter = R"([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
+constexpr std::string_view kUri =
+    R"([A-Za-z][A-Za-z0-9+.-]*:)"
+    R"((?://(?:(?:{0}|:)*@)?(?:{0})*(?::[0-9]*)?(?:/(?:{1})*)*|/(?:(?:{1})+(?:/(?:{1})*)*)?|(?:{1})+(?:/(?:{1})*)*))"
+    R"((?:\?(?:{1}|[/?])*)?(?:#(?:{1}|[/?])*)?)";
 
 std::string ipv6_pattern() {
   const std::string part = "[0-9A-Fa-f]{1,4}";
@@ -50,8 +56,7 @@ std::string format_pattern(std::string_view format) {
       {"email",
        fmt::format(R"([A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]+)*@{}(?:\.{})*)",
                    kName, kName)},
-      {"uri",
-       fmt::format(R"([A-Za-z][A-Za-z0-9+.-]*:(?:{0})+(?:\?(?:{0}|\?)*)?(?:#(?:{0}|\?)*)?)", kUriCharacter)},
+      {"uri", fmt::format(kUri, kHostCharacter, kPathCharacter)},
   };
   const auto found = known.find(format);
   return found == known.end() ? std::string() : found->second;
