@@ -225,6 +225,65 @@ TEST(JinjaLimits, EndSoon) {
   EXPECT_LT(time, 5 * kSlowdown);
 }
 
+// What one call of a method does is paid for, whatever is looked for in what.
+TEST(JinjaLimits, EndSoonInEveryMethod) {
+  const std::string many = "{% set t = 'a' * 1000000 %}{% set w = 'a' * 500000 + 'b' %}";
+  for (const char* use :
+       {"t.count(w)", "t.find(w)", "t.rfind('b' + 'a' * 500000)", "t.split(w)|length", "t.rsplit(w)|length",
+        "t.replace(w, '')|length", "t|replace(w, '')|length", "w in t", "t.partition(w)|length",
+        "t.rpartition('b' + w)|length", "t.strip('b' * 100000 + 'a')|length",
+        "t|trim('b' * 100000 + 'a')|length", "('a ' * 500000).rsplit()|length",
+        "('a ' * 500000).rsplit(none, 3)|length", "('a ' * 500000).split()|length", "(t ~ t).endswith(w)",
+        "t.index('a' * 400000)", "t.lstrip('é' * 50000 ~ 'a')|length"}) {
+    RenderOptions options;  // those of a server
+    const double once =
+        seconds([&] { EXPECT_NE(Template::parse(many + "{{ " + use + " }}").render({}, options), ""); });
+    EXPECT_LT(once, 0.5 * kSlowdown) << use;
+    // A hundred thousand times: an error, after a time that steps bound.
+    const std::string loop =
+        many + "{% for i in range(100000) %}{% if " + use + " == 5.5 %}{% endif %}{% endfor %}";
+    double all = 0;
+    all = seconds([&] {
+      EXPECT_THAT(failure(loop), testing::AnyOf(HasSubstr("too many steps"), HasSubstr("too long"),
+                                                HasSubstr("too much memory")))
+          << use;
+    });
+    EXPECT_LT(all, 7 * kSlowdown) << use;
+  }
+  std::string variables;
+  for (int i = 0; i < 20'000; ++i) variables += "{% set v" + std::to_string(i) + " = 1 %}";
+  const double looking = seconds([&] {
+    EXPECT_THAT(failure(variables + "{% for i in range(100000) %}{{ v19999 }}{% endfor %}"),
+                HasSubstr("too many steps"));
+  });
+  EXPECT_LT(looking, 5 * kSlowdown);
+  EXPECT_EQ(render("{{ ' a b  c '.rsplit() }}{{ ' a b  c '.rsplit(none, 1) }}{{ ' a  b c d'.rsplit(none, 2) "
+                   "}}{{ 'a b'.rsplit(none, 0) }}{{ ' '.rsplit(none, 0) }}"),
+            "['a', 'b', 'c'][' a b', 'c'][' a  b', 'c', 'd']['a b'][]");
+  const std::string long_part(40, 'x');
+  EXPECT_EQ(render("{{ (p ~ 'y' ~ p).rfind(p) }} {{ ('z' ~ p).rfind(p ~ 'q') }} {{ (p ~ p).rsplit(p, 1) }}",
+                   {{"p", long_part}}),
+            "41 -1 ['" + long_part + "', '']");
+}
+
+// Steps are of many kinds; time is one.
+TEST(JinjaLimits, BoundTime) {
+  RenderOptions options;
+  options.limits.seconds = 0.1;
+  const Template slow =
+      Template::parse("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
+  std::string said;
+  const double time = seconds([&] {
+    try {
+      slow.render({}, options);
+    } catch (const TemplateError& error) {
+      said = error.what();
+    }
+  });
+  EXPECT_THAT(said, HasSubstr("takes too long"));
+  EXPECT_LT(time, 1 * kSlowdown);
+}
+
 TEST(JinjaTemplate, RendersFromSeveralThreads) {
   const Template shared =
       Template::parse("{% macro m(x) %}<{{ x }}{{ 'é' * 3 }}>{% endmacro %}{{ m(a) }}{{ m(a ~ 1) }}");

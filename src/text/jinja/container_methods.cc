@@ -76,6 +76,7 @@ Value keys(Interp& in, const Value& self, Arguments& arguments) {
 
 Value values(Interp& in, const Value& self, Arguments& arguments) {
   const Bound none("values", arguments);
+  in.heap().step(static_cast<int64_t>(self.as_dict().size()));
   std::vector<Value> out;
   for (const auto& entry : self.as_dict().entries()) out.push_back(entry.second);
   return in.heap().list(std::move(out), Flavour::Values);

@@ -7,6 +7,7 @@
 #include "text/jinja/failure.h"
 #include "text/jinja/number_format.h"
 #include "text/jinja/print.h"
+#include "text/jinja/text_search.h"
 #include "text/jinja/unicode.h"
 
 namespace sluice::text::jinja {
@@ -224,7 +225,7 @@ Value replaced(Heap& heap, std::string_view text, std::string_view old, std::str
     return out.value();
   }
   heap.pass(text.size());
-  for (size_t at = text.find(old); at != text.npos && may(); at = text.find(old)) {
+  for (size_t at = find_text(text, old); at != text.npos && may(); at = find_text(text, old)) {
     out.append(text.substr(0, at));
     out.append(fresh);
     text.remove_prefix(at + old.size());

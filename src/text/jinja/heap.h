@@ -17,15 +17,14 @@ namespace sluice::text::jinja {
 
 class Heap {
  public:
-  Heap(int64_t steps, int depth, size_t memory_bytes)
-      : steps_left_(steps), depth_left_(depth), bytes_left_(memory_bytes) {}
+  Heap(int64_t steps, int depth, size_t memory_bytes, double seconds);
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
   /// Counts work. Throws Failure when there has been too much.
   void step(int64_t count = 1) {
     steps_left_ -= count;
-    if (steps_left_ < 0) out_of_steps();
+    if (steps_left_ < next_look_) look_at_clock();
   }
   /// Counts work on `bytes` bytes of text.
   void pass(size_t bytes) { step(1 + static_cast<int64_t>(bytes / 64)); }
@@ -68,13 +67,15 @@ class Heap {
 
  private:
   StringRef shared(std::string text);
-  [[noreturn]] static void out_of_steps();
+  void look_at_clock();
   [[noreturn]] static void out_of_memory();
   [[noreturn]] static void too_deep();
 
   int64_t steps_left_;
+  int64_t next_look_;  ///< at the clock: when so few steps are left
   int depth_left_;
   size_t bytes_left_;
+  double end_;  ///< of this thread's time, in seconds
   std::deque<List> lists_;
   std::deque<Dict> dicts_;
   std::deque<Namespace> namespaces_;

@@ -55,17 +55,24 @@ Arguments Interp::evaluate(const ArgumentNodes& nodes) {
     if (!more.is(Kind::Dict)) refuse("the argument after ** must be a mapping, not {}", type_name(more));
     for (const auto& [key, value] : more.as_dict().entries()) {
       if (!key.is_string()) refuse("the names of arguments must be strings");
+      heap_.pass(out.named.size() * sizeof(out.named[0]));
       for (const auto& given : out.named) {
         if (given.first == key.as_string()) refuse("the argument '{}' is given twice", key.as_string());
       }
       out.named.emplace_back(key.as_string(), value);
     }
   }
+  const auto pass = [this](const Value& value) {  // texts are copied, and looked for or at
+    if (value.is_string()) heap_.pass(value.as_string().size());
+  };
+  for (const Value& value : out.positional) pass(value);
+  for (const auto& [name, value] : out.named) pass(value);
   return out;
 }
 
 Value Interp::lookup(Symbol symbol) {
   for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent()) {
+    heap_.pass(scope->size() * sizeof(std::pair<Symbol, Value>));
     if (const Value* found = scope->find(symbol)) return *found;
   }
   return heap_.undefined("'" + symbols_.name(symbol) + "' is undefined");

@@ -27,6 +27,7 @@ class Scope {
  public:
   explicit Scope(std::shared_ptr<Scope> parent) : parent_(std::move(parent)) {}
   Scope* parent() const { return parent_.get(); }
+  size_t size() const { return variables_.size(); }
   /// Null: not set in this scope itself.
   const Value* find(Symbol symbol) const {
     for (const auto& [name, value] : variables_) {
@@ -68,7 +69,10 @@ class Interp {
   /// The variable, or an undefined value that says its name.
   Value lookup(Symbol symbol);
   const std::shared_ptr<Scope>& scope() const { return scope_; }
-  void set(Symbol symbol, Value value) { scope_->set(symbol, std::move(value)); }
+  void set(Symbol symbol, Value value) {
+    heap_.pass(scope_->size() * sizeof(std::pair<Symbol, Value>));  // variables are looked through one by one
+    scope_->set(symbol, std::move(value));
+  }
   /// Throws Failure when the value cannot be unpacked as the target wants it.
   void assign(const Target& target, const Value& value);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "text/jinja/failure.h"
+#include "text/jinja/text_search.h"
 #include "text/jinja/unicode.h"
 
 namespace sluice::text::jinja {
@@ -87,8 +88,8 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
   switch (container.kind()) {
     case Kind::String:
       if (!item.is_string()) refuse("'in <string>' requires string as left operand, not {}", type_name(item));
-      heap.pass(container.as_string().size());
-      return container.as_string().find(item.as_string()) != std::string::npos;
+      heap.pass(container.as_string().size() + item.as_string().size());
+      return find_text(container.as_string(), item.as_string()) != std::string::npos;
     case Kind::Dict:
       heap.step(1 + static_cast<int64_t>(item.is_string() ? 0 : container.as_dict().size()));
       if (item.is(Kind::List) || item.is(Kind::Dict)) refuse("unhashable type: '{}'", type_name(item));

@@ -7,6 +7,7 @@
 #include "text/jinja/operators.h"
 #include "text/jinja/print.h"
 #include "text/jinja/tables.h"
+#include "text/jinja/text_search.h"
 #include "text/jinja/unicode.h"
 
 namespace sluice::text::jinja {
@@ -33,33 +34,34 @@ Value strip(Interp& in, const Value& self, Arguments& arguments) {
 }
 
 /// The parts of a text between white space, at most `limit` splits (negative: all).
-std::vector<std::string_view> split_at_spaces(std::string_view text, int64_t limit, bool from_right) {
+std::vector<std::string_view> split_at_spaces(std::string_view text, int64_t limit) {
   std::vector<std::string_view> parts;
   while (true) {
-    text = strip_spaces(text, !from_right, from_right);
+    text = strip_spaces(text, true, false);
     if (text.empty()) break;
     if (limit >= 0 && static_cast<int64_t>(parts.size()) >= limit) {
       parts.push_back(text);
       break;
     }
-    size_t start = 0, end = text.size();  // of the word at this end
-    if (from_right) {
-      for (size_t at = 0; at < text.size();) {
-        const Character c = first_character(text.substr(at));
-        at += c.length;
-        if (is_space(c.code)) start = at;
-      }
-    } else {
-      for (end = 0; end < text.size();) {
-        const Character c = first_character(text.substr(end));
-        if (is_space(c.code)) break;
-        end += c.length;
-      }
+    size_t end = 0;
+    while (end < text.size()) {
+      const Character c = first_character(text.substr(end));
+      if (is_space(c.code)) break;
+      end += c.length;
     }
-    parts.push_back(text.substr(start, end - start));
-    text = from_right ? text.substr(0, start) : text.substr(end);
+    parts.push_back(text.substr(0, end));
+    text = text.substr(end);
   }
-  if (from_right) std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+/// The same with the splits at the end of the text: what is too much stays as it is at its beginning.
+std::vector<std::string_view> rsplit_at_spaces(std::string_view text, int64_t limit) {
+  std::vector<std::string_view> parts = split_at_spaces(text, -1);
+  if (limit < 0 || static_cast<int64_t>(parts.size()) <= limit) return parts;
+  const auto rest = parts.end() - limit - 1;
+  *rest = text.substr(0, static_cast<size_t>(rest->data() + rest->size() - text.data()));
+  parts.erase(parts.begin(), rest);
   return parts;
 }
 
@@ -67,7 +69,7 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
                                        bool from_right) {
   std::vector<std::string_view> parts;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+    const size_t at = from_right ? rfind_text(text, separator) : find_text(text, separator);
     if (at == text.npos) break;
     const std::string_view after = text.substr(at + separator.size());
     parts.push_back(from_right ? after : text.substr(0, at));
@@ -93,10 +95,8 @@ Value split(Interp& in, const Value& self, Arguments& arguments) {
   const int64_t limit = args.integer(1, -1);
   in.heap().pass(text.size());
   in.heap().check_room(text.size());
-  if (!args.given(0)) {
-    if (from_right) in.heap().step(static_cast<int64_t>(text.size()));  // looks for words from the left
-    return list_of(in, split_at_spaces(text, limit, from_right));
-  }
+  if (!args.given(0))
+    return list_of(in, from_right ? rsplit_at_spaces(text, limit) : split_at_spaces(text, limit));
   const std::string separator = args.string(0, "");
   if (separator.empty()) refuse("empty separator");
   return list_of(in, split_at(text, separator, limit, from_right));
@@ -115,7 +115,7 @@ Value partition(Interp& in, const Value& self, Arguments& arguments) {
   const std::string separator = args.string(0, "");
   if (separator.empty()) refuse("empty separator");
   in.heap().pass(text.size());
-  const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+  const size_t at = from_right ? rfind_text(text, separator) : find_text(text, separator);
   const auto part = [&in](std::string_view piece) { return text_value(in, piece); };
   if (at == text.npos)
     return from_right ? in.heap().tuple({part(""), part(""), self})
@@ -159,7 +159,7 @@ Value find(Interp& in, const Value& self, Arguments& arguments) {
   const std::string wanted = args.string(0, "");
   in.heap().pass(text.size());
   const std::string_view part = selected(in, text, args, 1);
-  const size_t at = from_right ? part.rfind(wanted) : part.find(wanted);
+  const size_t at = from_right ? rfind_text(part, wanted) : find_text(part, wanted);
   const bool outside = part.data() == nullptr;  // it starts behind the end
   if (at != part.npos && !outside) {
     const auto bytes = static_cast<size_t>(part.data() - text.data()) + at;
@@ -176,7 +176,11 @@ Value count(Interp& in, const Value& self, Arguments& arguments) {
   in.heap().pass(text.size());
   if (wanted.empty()) return Value::integer(static_cast<int64_t>(count_characters(text)) + 1);
   int64_t found = 0;
-  for (size_t at = text.find(wanted); at != text.npos; at = text.find(wanted, at + wanted.size())) ++found;
+  for (std::string_view rest = text; !rest.empty(); ++found) {
+    const size_t at = find_text(rest, wanted);
+    if (at == rest.npos) break;
+    rest.remove_prefix(at + wanted.size());
+  }
   return Value::integer(found);
 }
 

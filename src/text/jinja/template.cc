@@ -89,7 +89,7 @@ Template Template::parse(std::string_view source) {
 std::string Template::render(const Json& variables, const RenderOptions& options) const {
   const Limits& limits = options.limits;
   try {
-    Heap heap(limits.steps, limits.depth, limits.memory_bytes);
+    Heap heap(limits.steps, limits.depth, limits.memory_bytes, limits.seconds);
     Interp in(heap, impl_->symbols, options);
     for (Symbol symbol = 0; symbol < impl_->symbols.size();
          ++symbol) {  // names that it never mentions cost nothing

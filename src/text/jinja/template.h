@@ -18,7 +18,13 @@ namespace sluice::text::jinja {
 
 /// What one rendering may use.
 struct Limits {
+#ifdef SLUICE_SANITIZED
+  static constexpr double kMostSeconds = 60;
+#else
+  static constexpr double kMostSeconds = 5;
+#endif
   int64_t steps = 50'000'000;               ///< evaluated nodes, list items passed, and 64 bytes of text each
+  double seconds = kMostSeconds;            ///< of the thread's processor time
   int depth = 1000;                         ///< nested evaluations; a macro call is some ten of them
   size_t output_bytes = size_t{64} << 20;   ///< of the rendered text
   size_t memory_bytes = size_t{512} << 20;  ///< of all values alive at once

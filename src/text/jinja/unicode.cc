@@ -197,9 +197,10 @@ std::string_view strip_spaces(std::string_view text, bool left, bool right) {
 }
 
 std::string_view strip_set(std::string_view text, std::string_view set, bool left, bool right) {
-  const std::vector<std::string_view> members = split_characters(set);
+  std::vector<std::string_view> members = split_characters(set);
+  std::sort(members.begin(), members.end());
   return strip_where(text, left, right, [&members](char32_t, std::string_view bytes) {
-    return std::find(members.begin(), members.end(), bytes) != members.end();
+    return std::binary_search(members.begin(), members.end(), bytes);
   });
 }
 

@@ -1,4 +1,7 @@
 // Values and containers: what needs no rendering to be known.
+#include <algorithm>
+#include <ctime>
+
 #include "text/jinja/value.h"
 
 #include "text/jinja/failure.h"
@@ -87,7 +90,30 @@ void Dict::set(const Value& key, Value value) {
   }
 }
 
-void Heap::out_of_steps() { refuse("the template takes too many steps"); }
+namespace {
+
+// Time that this thread has had a processor: that others are busy is no fault of the template.
+double thread_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+Heap::Heap(int64_t steps, int depth, size_t memory_bytes, double seconds)
+    : steps_left_(steps),
+      next_look_(steps),
+      depth_left_(depth),
+      bytes_left_(memory_bytes),
+      end_(thread_seconds() + seconds) {}
+
+void Heap::look_at_clock() {
+  constexpr int64_t kStepsBetweenLooks = 20'000;  // a millisecond, or some
+  if (steps_left_ < 0) refuse("the template takes too many steps");
+  if (thread_seconds() > end_) refuse("the template takes too long");
+  next_look_ = std::max<int64_t>(steps_left_ - kStepsBetweenLooks, 0);
+}
 void Heap::out_of_memory() { refuse("the template uses too much memory"); }
 void Heap::too_deep() { refuse("the template is nested or recurses too deeply"); }
 
