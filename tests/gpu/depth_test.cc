@@ -179,7 +179,9 @@ constexpr const char *k27 = "27 heads rows 1", *k38 = "38 heads rows 1";
 constexpr const char *kFour = "20 heads Q4_0 rows 1", *kDirect = "16 heads Q4_0, no low-rank query, rows 1",
                      *kSix = "16 heads Q6_K, cache of Q8_0, rows 1",
                      *kFew = "4 heads of 1024 columns Q8_0 rows 1",
-                     *kWide = "16 heads Q4_0, low-rank query of 1536, rows 1";
+                     *kWide = "16 heads Q4_0, low-rank query of 1536, rows 1",
+                     *kFourK = "20 heads of 1280 columns Q4_K rows 1",
+                     *kHeadsK = "20 heads of Q4_K with q, rows 4";
 INSTANTIATE_TEST_SUITE_P(
     Depths, CudaDepth,
     testing::Values(Param{kHeads, kHalves, 40}, Param{kHeads, kHalves, 511}, Param{kHeads, kHalves, 512},
@@ -204,7 +206,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{kWhole, kFour, 8100}, Param{kWhole, kFour, 9001}, Param{kWhole, kDirect, 700},
                     Param{kWhole, kDirect, 4097}, Param{kWhole, kSix, 2100}, Param{kWhole, kFew, 513},
                     Param{kWhole, kFew, 5000}, Param{kWhole, kWide, 400}, Param{kWhole, kWide, 700},
-                    Param{kWhole, kWide, 4097}),
+                    Param{kWhole, kWide, 4097}, Param{kWhole, kFourK, 300}, Param{kWhole, kFourK, 2100},
+                    Param{kWhole, kFourK, 9001}, Param{kHeads, kHeadsK, 4095, 8},
+                    Param{kHeads, kHeadsK, 500, 7}),
     name_of);
 
 }  // namespace

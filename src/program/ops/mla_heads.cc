@@ -80,13 +80,20 @@ std::vector<OpCase> MlaHeads::cases() {
       b.emit(op);
     };
   };
+  const auto of_q4_k = [](Builder& b) {
+    b.emit(MlaHeads{.query = MlaQuery::example(b, {.q = quant::Type::Q4_K, .k_b = quant::Type::Q5_0}),
+                    .v_b = {b.weight("v_b", quant::Type::Q4_K, 20, 256, 512)},
+                    .out = {b.activation("values", kStepRows, 20, 256)},
+                    .scale = 0x1p-15f});
+  };
   return {{"20 heads with q rows 1", 1, build(true, Reduce::Columns)},
           {"20 heads rows 1", 1, build(false, Reduce::Columns)},
           {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)},
           {"20 heads with q, cache of Q8_0, rows 1", 1, build(true, Reduce::Columns, quant::Type::Q8_0)},
           {"20 heads, cache of Q8_0, rows 5", 5, build(false, Reduce::Columns, quant::Type::Q8_0)},
           {"27 heads rows 1", 1, build(false, Reduce::Columns, quant::Type::F16, 27)},
-          {"38 heads rows 1", 1, build(false, Reduce::Columns, quant::Type::F16, 38)}};
+          {"38 heads rows 1", 1, build(false, Reduce::Columns, quant::Type::F16, 38)},
+          {"20 heads of Q4_K with q, rows 4", 4, of_q4_k}};
 }
 
 }  // namespace sluice::program

@@ -104,10 +104,16 @@ std::vector<OpCase> MlaQuery::cases() {
       b.emit(op);
     };
   };
+  const auto of_q4_k = [](Builder& b) {
+    MlaQuery op = example(b, {.q = quant::Type::Q4_K, .k_b = quant::Type::Q5_0});
+    op.out.id = b.activation("query", kStepRows, 20, 576);
+    b.emit(op);
+  };
   return {{"20 heads with q rows 1", 1, build(true, Reduce::Columns)},
           {"20 heads rows 1", 1, build(false, Reduce::Columns)},
           {"20 heads along rows, rows 5", 5, build(true, Reduce::Rows)},
-          {"20 heads with q, cache of Q8_0, rows 1", 1, build(true, Reduce::Columns, quant::Type::Q8_0)}};
+          {"20 heads with q, cache of Q8_0, rows 1", 1, build(true, Reduce::Columns, quant::Type::Q8_0)},
+          {"20 heads with q of Q4_K, rows 4", 4, of_q4_k}};
 }
 
 }  // namespace sluice::program

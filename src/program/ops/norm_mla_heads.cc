@@ -51,6 +51,7 @@ std::vector<OpCase> NormMlaHeads::cases() {
     Type low, b = Type::Q8_0, cache = Type::F16;
     bool with_q = true;
     int64_t wide_low = 0;  // columns of a low-rank query that is wider than the example's
+    Type v_b = Type::F32;  // F32: as b
   };
   const auto build = [](const Shape& s) {
     return [=](Builder& b) {
@@ -60,7 +61,7 @@ std::vector<OpCase> NormMlaHeads::cases() {
                                                     .q = s.low,
                                                     .k_b = s.b,
                                                     .cache = s.cache}),
-                     .v_b = {b.weight("v_b", s.b, s.heads, s.value, 512)},
+                     .v_b = {b.weight("v_b", s.v_b == Type::F32 ? s.b : s.v_b, s.heads, s.value, 512)},
                      .out = {b.activation("values", kStepRows, s.heads, s.value)},
                      .scale = 0x1p-15f};
       heads.query.in = heads.query.kv = {};
@@ -84,7 +85,9 @@ std::vector<OpCase> NormMlaHeads::cases() {
           {"4 heads of 1024 columns Q8_0 rows 1", 1, build({1024, 4, 64, 96, Type::Q8_0})},
           {"16 heads Q4_0, low-rank query of 1536, rows 1", 1,
            build({2048, 16, 128, 128, Type::Q4_0, Type::Q8_0, Type::F16, true, 1536})},
-          {"20 heads Q4_0 rows 5", 5, build({2048, 20, 192, 256, Type::Q4_0})}};
+          {"20 heads Q4_0 rows 5", 5, build({2048, 20, 192, 256, Type::Q4_0})},
+          {"20 heads of 1280 columns Q4_K rows 1", 1,
+           build({1280, 20, 192, 256, Type::Q4_K, Type::Q5_0, Type::F16, true, 0, Type::Q4_K})}};
 }
 
 }  // namespace sluice::program

@@ -320,6 +320,7 @@ void start_pieces(MlaHeadsArgs args, const CacheRows& appended, const Context& c
   args.split = pieces.queries;
   const auto queries = args.k_b.type == quant::Type::Q8_0   ? latent_queries<TypedRaw<quant::Type::Q8_0>>
                        : args.k_b.type == quant::Type::Q4_0 ? latent_queries<TypedRaw<quant::Type::Q4_0>>
+                       : args.k_b.type == quant::Type::Q5_0 ? latent_queries<TypedRaw<quant::Type::Q5_0>>
                                                             : latent_queries<AnyRaw>;
   launch(context, queries,
          {dim3(static_cast<unsigned>(heads + 1)), dim3(kQueryThreads),

@@ -310,7 +310,7 @@ __device__ inline void make_values(const Args& args, int head, int first, int bl
                    s.values[thread()]);
 }
 
-template <typename Q, typename B, typename Row>
+template <typename Q, typename K, typename V, typename Row>
 __global__ void __launch_bounds__(kThreads, 2)
     mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
   if (!kHasClusters) return;  // never launched there, and not worth compiling
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // The cluster's blocks share the rows of k_b and v_b.
   const int values = attends ? args.out.columns : 0, v_first = min(rank * args.each, values);
   const int v_row = static_cast<int>(args.v_b.row(head, v_first));
-  auto v = lane_rows<B, kThreads>(args.v_b, min(args.each, values - v_first),
+  auto v = lane_rows<V, kThreads>(args.v_b, min(args.each, values - v_first),
                                   [v_row](int i) { return v_row + i; });
   const int64_t v_bytes = code_bytes(args.v_b.type, args.v_b.columns);
   if (attends) {
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if (thread() % kWarps == 0)  // some threads of each warp
     s.turns[thread() / kWarps] = args.rope.turn(position, thread() / kWarps, args.factors);
-  B k_b[kEach];
+  K k_b[kEach];
   if (rank * kShare < args.nope) {
     const int k_blocks = args.k_b.columns / 32, first = static_cast<int>(args.k_b.row(head, 0));
 #pragma unroll
@@ -384,21 +384,24 @@ __global__ void __launch_bounds__(kThreads, 2)
   cluster_all();
 }
 
-/// The kernel for the types of q and of k_b and v_b: of its own where files have them often.
+/// The kernel for the types of q, of k_b and of v_b: of its own where files have them often.
 template <typename Row>
 auto kernel_for(const Args& args) {
   using quant::Type;
-  const Type b = args.k_b.type;
-  const bool same = args.v_b.codes == nullptr || args.v_b.type == b;
-  const auto q_is = [&](Type type) { return args.q.codes == nullptr || args.q.type == type; };
-  if (same && b == Type::Q8_0) {
-    if (q_is(Type::Q4_0)) return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q8_0>, Row>;
-    if (q_is(Type::Q4_K)) return mla_heads<TypedRaw<Type::Q4_K>, TypedRaw<Type::Q8_0>, Row>;
-    if (q_is(Type::Q8_0)) return mla_heads<TypedRaw<Type::Q8_0>, TypedRaw<Type::Q8_0>, Row>;
-  }
-  if (same && b == Type::Q4_0 && q_is(Type::Q4_0))
-    return mla_heads<TypedRaw<Type::Q4_0>, TypedRaw<Type::Q4_0>, Row>;
-  return mla_heads<AnyRaw, AnyRaw, Row>;
+  using Four = TypedRaw<Type::Q4_0>;
+  using FourK = TypedRaw<Type::Q4_K>;
+  using Five = TypedRaw<Type::Q5_0>;
+  using Eight = TypedRaw<Type::Q8_0>;
+  const auto types_are = [&](Type q, Type k, Type v) {
+    return (args.q.codes == nullptr || args.q.type == q) && args.k_b.type == k &&
+           (args.v_b.codes == nullptr || args.v_b.type == v);
+  };
+  if (types_are(Type::Q4_0, Type::Q8_0, Type::Q8_0)) return mla_heads<Four, Eight, Eight, Row>;
+  if (types_are(Type::Q4_K, Type::Q8_0, Type::Q8_0)) return mla_heads<FourK, Eight, Eight, Row>;
+  if (types_are(Type::Q8_0, Type::Q8_0, Type::Q8_0)) return mla_heads<Eight, Eight, Eight, Row>;
+  if (types_are(Type::Q4_0, Type::Q4_0, Type::Q4_0)) return mla_heads<Four, Four, Four, Row>;
+  if (types_are(Type::Q4_K, Type::Q5_0, Type::Q4_K)) return mla_heads<FourK, Five, FourK, Row>;
+  return mla_heads<AnyRaw, AnyRaw, AnyRaw, Row>;
 }
 auto kernel_of(const Args& args) {
   return args.cache.coded > 0 ? kernel_for<CodedRow>(args) : kernel_for<HalfRow>(args);

@@ -105,6 +105,7 @@ void join_values(const ValueArgs& p, const Context& context) {
   const auto kernel =
       p.v_b.type == quant::Type::Q8_0   ? join_values_kernel<TypedRaw<quant::Type::Q8_0>, kMostParts>
       : p.v_b.type == quant::Type::Q4_0 ? join_values_kernel<TypedRaw<quant::Type::Q4_0>, kMostParts>
+      : p.v_b.type == quant::Type::Q4_K ? join_values_kernel<TypedRaw<quant::Type::Q4_K>, kMostParts>
                                         : join_values_kernel<AnyRaw, kMostParts>;
   const int shares = (p.out.columns + kEach - 1) / kEach;
   launch(context, kernel,

@@ -58,8 +58,8 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   if (h.out.columns % 32 == 0) h.handed = context.scratch;
   share_out(args, blocks_of_head(h.out.heads, context.processors));
   if (context.longest > kShortContext) return start_long_context(args, context);
-  with_types(args, [&]<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
-    start_short_context<Low, Q, B>(args, context);
+  with_types(args, [&]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
+    start_short_context<Low, Q, K, V>(args, context);
   });
 }
 

@@ -233,26 +233,28 @@ __device__ inline void clear_queries(const Args& args, int head) {
   for (int i = thread(); i < kWidth; i += kThreads) sums[i] = 0;
 }
 
-/// Types of a and b, of q, and of k_b and v_b, as values.
-template <typename Low, typename Q, typename B>
+/// Types of a and b, of q, of k_b and of v_b, as values.
+template <typename Low, typename Q, typename K, typename V>
 struct Types {};
-/// make's kernel for the types of a, b and q, and of k_b and v_b: of its own where files have them often.
+/// make's kernel for the types of a, b and q, of k_b and of v_b: of its own where files have them often.
 template <typename Make>
 auto with_types(const Args& args, Make make) {
   using quant::Type;
   const MlaHeadsArgs& h = args.heads;
-  const Type low = args.a.type, b = h.k_b.type;
-  const bool same = args.b.type == low && (h.q.codes == nullptr || h.q.type == low) && h.v_b.type == b;
+  const Type low = args.a.type, k = h.k_b.type, v = h.v_b.type;
+  const bool same = args.b.type == low && (h.q.codes == nullptr || h.q.type == low);
   using Four = TypedRaw<Type::Q4_0>;
   using FourK = TypedRaw<Type::Q4_K>;
+  using Five = TypedRaw<Type::Q5_0>;  // in place of Q4_K where rows are no whole 256 columns
   using Eight = TypedRaw<Type::Q8_0>;
-  if (same && b == Type::Q8_0) {
-    if (low == Type::Q4_0) return make(Types<Four, Four, Eight>{});
-    if (low == Type::Q4_K) return make(Types<FourK, FourK, Eight>{});
-    if (low == Type::Q8_0) return make(Types<Eight, Eight, Eight>{});
+  if (same && k == Type::Q8_0 && v == k) {
+    if (low == Type::Q4_0) return make(Types<Four, Four, Eight, Eight>{});
+    if (low == Type::Q4_K) return make(Types<FourK, FourK, Eight, Eight>{});
+    if (low == Type::Q8_0) return make(Types<Eight, Eight, Eight, Eight>{});
   }
-  if (same && b == Type::Q4_0 && low == Type::Q4_0) return make(Types<Four, Four, Four>{});
-  return make(Types<AnyRaw, AnyRaw, AnyRaw>{});
+  if (same && k == Type::Q4_0 && v == k && low == k) return make(Types<Four, Four, Four, Four>{});
+  if (same && k == Type::Q5_0 && v == Type::Q4_K && low == v) return make(Types<FourK, FourK, Five, FourK>{});
+  return make(Types<AnyRaw, AnyRaw, AnyRaw, AnyRaw>{});
 }
 
 /// Blocks of a head: all of them are on the device at a time.
@@ -263,8 +265,8 @@ inline int blocks_of_head(int64_t heads, int processors) {
 /// Of the low-rank query over a short context; for Youtu-LLM-2B's 1,536 it does not pay.
 inline constexpr int kShortLowColumns = 1024;
 /// norm_mla_heads over a short context (norm_mla_heads_short.cuh): the launch, for types of a and b, of q,
-/// and of k_b and v_b.
-template <typename Low, typename Q, typename B>
+/// of k_b and of v_b.
+template <typename Low, typename Q, typename K, typename V>
 void start_short_context(const Args& args, const Context& context);
 
 /// norm_mla_heads over a long context in one launch (norm_mla_heads_deep.cu): whether it serves, what it adds

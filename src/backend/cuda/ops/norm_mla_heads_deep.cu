@@ -351,7 +351,7 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
 #endif
 }
 
-template <typename Low, typename Q, typename B, bool kBoth>
+template <typename Low, typename Q, typename K, typename V, bool kBoth>
 __global__ void __launch_bounds__(kThreads, 1)
     norm_mla_heads_deep(const Stamps stamps, const __grid_constant__ LongArgs args) {
 #if __CUDA_ARCH__ >= 900
@@ -400,8 +400,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else if (multiplies) {
     q.ask();
   }
-  if constexpr (CopiedShare<B>::kServes) {
-    if (share.shares > 0 && thread() == 0) CopiedShare<B>::ask(args, head, rank);
+  if constexpr (CopiedShare<K>::kServes) {
+    if (share.shares > 0 && thread() == 0) CopiedShare<K>::ask(args, head, rank);
   } else {
     // A share of k_b is some bytes of each row: lanes would ask for a line each while the words are awaited.
     const int64_t k_bytes = code_bytes(h.k_b.type, h.nope) * kRank / h.cluster;
@@ -436,9 +436,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     cluster_all();  // they have begun
     ask_for_rows(args, work, 0, position, first_piece);
   }
-  B k_b;
-  if constexpr (CopiedShare<B>::kServes) {
-    if (share.shares > 0) CopiedShare<B>::ask_scale(h, head, rank, k_b);
+  K k_b;
+  if constexpr (CopiedShare<K>::kServes) {
+    if (share.shares > 0) CopiedShare<K>::ask_scale(h, head, rank, k_b);
   } else if (share.shares > 0) {
     load_latent_row(h, head, rank, k_b);
   }
@@ -449,8 +449,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     make_queries<kLowWords>(args, s, low_query, q, taken);
   }
   if (!args.early) cluster_here();
-  if constexpr (CopiedShare<B>::kServes) {
-    if (share.shares > 0) CopiedShare<B>::take(k_b);
+  if constexpr (CopiedShare<K>::kServes) {
+    if (share.shares > 0) CopiedShare<K>::take(k_b);
   }
   add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
   if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowWords);
@@ -463,7 +463,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
   auto v =
-      lane_rows<B, kThreads, 2>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
+      lane_rows<V, kThreads, 2>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
   const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   if (work.end > work.begin) {
@@ -545,9 +545,10 @@ void start_long_context(Args most_args, const Context& context) {
   const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
   args.piece = std::min(most, kPiece);
   const bool both = (heads + args.groups - 1) / args.groups <= kHeads / 2;
-  const auto kernel = with_types(args, [both]<typename Low, typename Q, typename B>(Types<Low, Q, B>) {
-    return both ? norm_mla_heads_deep<Low, Q, B, true> : norm_mla_heads_deep<Low, Q, B, false>;
-  });
+  const auto kernel =
+      with_types(args, [both]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
+        return both ? norm_mla_heads_deep<Low, Q, K, V, true> : norm_mla_heads_deep<Low, Q, K, V, false>;
+      });
   int most_queries = 0;  // rows of q that lie where rows of the cache will be
   for (int rank = 0; rank < h.cluster; ++rank) most_queries = std::max(most_queries, args.shares[rank].count);
   if (h.q.codes == nullptr || h.q.type != quant::Type::Q4_0) most_queries = 0;

@@ -149,7 +149,7 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
   __syncthreads();
 }
 
-template <typename Low, typename Q, typename B, typename Row>
+template <typename Low, typename Q, typename K, typename V, typename Row>
 __global__ void __launch_bounds__(kThreads, 1)
     norm_mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
   const Link link(stamps);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   });
   const bool multiplies = h.q.codes != nullptr;
   if (multiplies) q.ask();
-  B k_b;
+  K k_b;
   if (share.shares > 0) load_latent_row(h, head, rank, k_b);
   const bool adds = position / kChunk % h.cluster == rank || (rank == 0 && head == 0);
   const NewRow added(args, adds);
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
-  auto v = lane_rows<B, kThreads>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
+  auto v = lane_rows<V, kThreads>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
   const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   const int blocks = attending(h, position);
@@ -234,11 +234,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 static_assert(sizeof(Shared) <= kMostShared);
 
-template <typename Low, typename Q, typename B>
+template <typename Low, typename Q, typename K, typename V>
 void start_short_context(const Args& args, const Context& context) {
   const MlaHeadsArgs& h = args.heads;
   launch(context,
-         h.cache.coded > 0 ? norm_mla_heads<Low, Q, B, CodedRow> : norm_mla_heads<Low, Q, B, HalfRow>,
+         h.cache.coded > 0 ? norm_mla_heads<Low, Q, K, V, CodedRow> : norm_mla_heads<Low, Q, K, V, HalfRow>,
          {dim3(static_cast<unsigned>(h.cluster), static_cast<unsigned>(h.out.heads)), dim3(kThreads),
           static_cast<int64_t>(sizeof(Shared))},
          args);

@@ -183,6 +183,11 @@ bool add_down_one_row(const Context& context, const OneRowDown& down) {
   // What files of Q4_0 have in their first layers.
   if (m.type == Type::Q4_1 && shared_type == Type::Q6_K)
     return start.template operator()<Type::Q4_1, Type::Q6_K>(), true;
+  // Rows of experts that are no whole 256 columns, beside shared ones that are: what stands for Q4_K, Q6_K.
+  if (m.type == Type::Q5_0 && shared_type == Type::Q4_K)
+    return start.template operator()<Type::Q5_0, Type::Q4_K>(), true;
+  if (m.type == Type::Q8_0 && shared_type == Type::Q6_K)
+    return start.template operator()<Type::Q8_0, Type::Q6_K>(), true;
   return with_types(m.type, shared_type, start);
 }
 
