@@ -33,40 +33,47 @@ void expect_results_alike(const OpCase& of) {
 
 struct Values {
   int64_t rows, heads, values, outputs;
+  quant::Type v_b = quant::Type::Q8_0, output = quant::Type::Q4_0;
 };
 
 class CudaCodedValues : public testing::TestWithParam<Values> {};
 
 TEST_P(CudaCodedValues, AreMultipliedAsTheReferenceDoes) {
   const Values p = GetParam();
-  expect_results_alike({"values", p.rows, [p](Builder& b) {
-                          const TensorId context = b.activation("context", kStepRows, p.heads, 512);
-                          const TensorId values = b.activation("values", kStepRows, p.heads, p.values);
-                          b.head_matmul(context, b.weight("v_b", quant::Type::Q8_0, p.heads, p.values, 512),
-                                        Reduce::Columns, values);
-                          b.matmul_add(
-                              b.flatten(values),
-                              b.weight("output", quant::Type::Q4_0, 1, p.outputs, p.heads * p.values),
-                              b.activation("residual", kStepRows, 1, p.outputs));
-                        }});
+  expect_results_alike(
+      {"values", p.rows, [p](Builder& b) {
+         const TensorId context = b.activation("context", kStepRows, p.heads, 512);
+         const TensorId values = b.activation("values", kStepRows, p.heads, p.values);
+         b.head_matmul(context, b.weight("v_b", p.v_b, p.heads, p.values, 512), Reduce::Columns, values);
+         b.matmul_add(b.flatten(values), b.weight("output", p.output, 1, p.outputs, p.heads * p.values),
+                      b.activation("residual", kStepRows, 1, p.outputs));
+       }});
 }
 
 std::string name_of_values(const testing::TestParamInfo<Values>& param) {
-  const auto& [rows, heads, values, outputs] = param.param;
-  return fmt::format("{}x{}x{}_rows_{}", outputs, heads, values, rows);
+  const auto& [rows, heads, values, outputs, v_b, output] = param.param;
+  return fmt::format("{}x{}x{}_{}_{}_rows_{}", outputs, heads, values, quant::type_info(v_b).name,
+                     quant::type_info(output).name, rows);
 }
 
+constexpr auto kQ4 = quant::Type::Q4_0, kK4 = quant::Type::Q4_K, kK6 = quant::Type::Q6_K;
+
 // GLM-4.7-Flash's shapes and DeepSeek-V2-Lite's; columns that are no multiple of four quads.
-INSTANTIATE_TEST_SUITE_P(Rows, CudaCodedValues,
-                         testing::Values(Values{2, 20, 256, 2048}, Values{8, 20, 256, 2048},
-                                         Values{9, 20, 256, 2048}, Values{17, 20, 256, 2048},
-                                         Values{32, 20, 256, 2048}, Values{33, 20, 256, 2048},
-                                         Values{20, 16, 128, 2048}, Values{12, 11, 128, 192}),
-                         name_of_values);
+INSTANTIATE_TEST_SUITE_P(
+    Rows, CudaCodedValues,
+    testing::Values(Values{2, 20, 256, 2048}, Values{8, 20, 256, 2048}, Values{9, 20, 256, 2048},
+                    Values{17, 20, 256, 2048}, Values{32, 20, 256, 2048}, Values{33, 20, 256, 2048},
+                    Values{20, 16, 128, 2048}, Values{12, 11, 128, 192}, Values{2, 20, 256, 2048, kK4, kK4},
+                    Values{8, 20, 256, 2048, kK4, kK4}, Values{9, 20, 256, 2048, kK4, kK4},
+                    Values{32, 20, 256, 2048, kK4, kK4}, Values{33, 20, 256, 2048, kK4, kK4},
+                    Values{20, 16, 128, 2048, kK4, kK4}, Values{5, 14, 128, 192, quant::Type::Q8_0, kK4},
+                    Values{12, 20, 256, 2048, kK4, kK6}),
+    name_of_values);
 
 struct Layers {
   int64_t rows, columns, experts, used;
-  quant::Type first, second;  ///< of the products that take the rows
+  quant::Type first, second;                                         ///< of the products that take the rows
+  quant::Type down = quant::Type::Q4_0, shared = quant::Type::Q6_K;  ///< of the experts that make them
 };
 
 class CudaCodedRows : public testing::TestWithParam<Layers> {};
@@ -81,10 +88,9 @@ TEST_P(CudaCodedRows, AreMultipliedAsTheReferenceDoes) {
                           MoeDownAdd down;
                           down.in.id = b.activation("x", kStepRows, p.used, kInner);
                           down.ids.id = route.ids.id, down.weights.id = route.weights.id;
-                          down.down.id = b.weight("down", quant::Type::Q4_0, p.experts, p.columns, kInner);
+                          down.down.id = b.weight("down", p.down, p.experts, p.columns, kInner);
                           down.shared_in.id = b.activation("shared_x", kStepRows, 1, kInner);
-                          down.shared_down.id =
-                              b.weight("shared_down", quant::Type::Q6_K, 1, p.columns, kInner);
+                          down.shared_down.id = b.weight("shared_down", p.shared, 1, p.columns, kInner);
                           down.residual.id = b.activation("residual", kStepRows, 1, p.columns);
                           NormMatmul op;
                           op.in.id = b.moe_down_add(down);
@@ -99,20 +105,25 @@ TEST_P(CudaCodedRows, AreMultipliedAsTheReferenceDoes) {
 
 std::string name_of_layers(const testing::TestParamInfo<Layers>& param) {
   const Layers& p = param.param;
-  return fmt::format("{}_columns_{}_of_{}_{}_{}_rows_{}", p.columns, p.used, p.experts,
-                     quant::type_info(p.first).name, quant::type_info(p.second).name, p.rows);
+  return fmt::format("{}_columns_{}_of_{}_{}_{}_{}_{}_rows_{}", p.columns, p.used, p.experts,
+                     quant::type_info(p.first).name, quant::type_info(p.second).name,
+                     quant::type_info(p.down).name, quant::type_info(p.shared).name, p.rows);
 }
 
-constexpr auto kQ4 = quant::Type::Q4_0;
-INSTANTIATE_TEST_SUITE_P(Rows, CudaCodedRows,
-                         testing::Values(Layers{2, 2048, 64, 4, kQ4, kQ4}, Layers{7, 2048, 64, 4, kQ4, kQ4},
-                                         Layers{8, 2048, 64, 6, kQ4, kQ4}, Layers{9, 2048, 64, 4, kQ4, kQ4},
-                                         Layers{16, 2048, 64, 4, kQ4, kQ4}, Layers{21, 2048, 64, 8, kQ4, kQ4},
-                                         Layers{32, 2048, 64, 4, kQ4, kQ4}, Layers{33, 2048, 64, 4, kQ4, kQ4},
-                                         Layers{5, 384, 16, 2, kQ4, kQ4}, Layers{20, 384, 64, 2, kQ4, kQ4},
-                                         Layers{8, 2048, 64, 4, kQ4, quant::Type::Q8_0},
-                                         Layers{20, 2048, 64, 4, quant::Type::Q8_0, quant::Type::Q8_0}),
-                         name_of_layers);
+INSTANTIATE_TEST_SUITE_P(
+    Rows, CudaCodedRows,
+    testing::Values(Layers{2, 2048, 64, 4, kQ4, kQ4}, Layers{7, 2048, 64, 4, kQ4, kQ4},
+                    Layers{8, 2048, 64, 6, kQ4, kQ4}, Layers{9, 2048, 64, 4, kQ4, kQ4},
+                    Layers{16, 2048, 64, 4, kQ4, kQ4}, Layers{21, 2048, 64, 8, kQ4, kQ4},
+                    Layers{32, 2048, 64, 4, kQ4, kQ4}, Layers{33, 2048, 64, 4, kQ4, kQ4},
+                    Layers{5, 384, 16, 2, kQ4, kQ4}, Layers{20, 384, 64, 2, kQ4, kQ4},
+                    Layers{8, 2048, 64, 4, kQ4, quant::Type::Q8_0},
+                    Layers{20, 2048, 64, 4, quant::Type::Q8_0, quant::Type::Q8_0},
+                    Layers{2, 2048, 64, 4, kK4, kK4, kK4, kK4}, Layers{8, 2048, 64, 4, kK4, kK4, kK6, kK6},
+                    Layers{9, 2048, 64, 4, kK4, kK4, kK6, kK6}, Layers{17, 2048, 64, 4, kK4, kK4, kK4, kK4},
+                    Layers{32, 2048, 64, 4, kK4, kK4, kK6, kK4}, Layers{33, 2048, 64, 4, kK4, kK4, kK6, kK6},
+                    Layers{20, 2304, 64, 4, kK4, kK4, kK4, kK6}, Layers{7, 2048, 64, 4, kQ4, kK4, kK4, kK6}),
+    name_of_layers);
 
 }  // namespace
 }  // namespace sluice::test

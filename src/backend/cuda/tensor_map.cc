@@ -2,9 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <utility>
+#include <array>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/format.h"
 #include "base/check.h"
 
 namespace sluice::backend::cuda {
@@ -40,16 +41,36 @@ CUtensorMap map_bytes(const uint8_t* base, const int64_t (&size)[kDimensions],
   return map;
 }
 
-RowPairs map_pairs(const Matrix& m, int64_t codes_apart, int64_t scales_apart, int groups) {
-  const int64_t code_bytes = m.columns / 2, scale_bytes = m.columns / 32 * 2;
+/// Bytes of a row in each plane that is copied.
+struct RowBytes {
+  int64_t codes, scales, high;
+
+  explicit RowBytes(const Matrix& m) {
+    const Format* format = find_format(m.type);
+    CHECK(format != nullptr && format->codes == 16 && (format->high == 0 || format->high == 8), "{}",
+          static_cast<int>(m.type));
+    const int64_t blocks = m.columns / 32;
+    codes = blocks * format->codes, scales = blocks * format->scale, high = blocks * format->high;
+  }
+};
+
+/// apart: bytes from a stretch to the other one.
+RowPairs map_pairs(const Matrix& m, const RowBytes& row, const std::array<int64_t, 3>& apart, int groups) {
   const int64_t rows = (m.matrices - 1) * m.matrix_rows + m.rows;
-  return {
-      map_bytes<4>(m.codes + m.first_row * code_bytes, {kMapLine, rows, 2, code_bytes / kMapLine},
-                   {code_bytes, codes_apart, kMapLine}, {kMapLine, kMapRows, 2, groups},
+  RowPairs pairs{
+      map_bytes<4>(m.codes + m.first_row * row.codes, {kMapLine, rows, 2, row.codes / kMapLine},
+                   {row.codes, apart[0], kMapLine}, {kMapLine, kMapRows, 2, groups},
                    CU_TENSOR_MAP_SWIZZLE_128B),
-      map_bytes<3>(m.scale + m.first_row * scale_bytes, {scale_bytes, rows, 2}, {scale_bytes, scales_apart},
+      map_bytes<3>(m.scale + m.first_row * row.scales, {row.scales, rows, 2}, {row.scales, apart[1]},
                    {groups * kMapLine / 16 * 2, kMapRows, 2}, CU_TENSOR_MAP_SWIZZLE_NONE),
+      {},
       false};
+  if (row.high > 0) {
+    CHECK(groups == 2, "{} groups of top bits", groups);
+    pairs.high = map_bytes<3>(m.high + m.first_row * row.high, {row.high, rows, 2}, {row.high, apart[2]},
+                              {kMapLine, kMapRows, 2}, CU_TENSOR_MAP_SWIZZLE_128B);
+  }
+  return pairs;
 }
 
 }  // namespace
@@ -67,22 +88,27 @@ CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int
 }
 
 RowPairs map_row_pairs(const Matrix& matrix, int groups) {
-  return map_pairs(matrix, kMapRows * matrix.columns / 2, kMapRows * matrix.columns / 32 * 2, groups);
+  const RowBytes row(matrix);
+  return map_pairs(matrix, row, {kMapRows * row.codes, kMapRows * row.scales, kMapRows * row.high}, groups);
 }
 
 RowPairs map_row_pairs(const Matrix& matrix, const Matrix& second, int groups) {
-  const auto apart = [](const Matrix& a, const Matrix& b) {
-    return std::pair{
-        (b.codes + b.first_row * (b.columns / 2)) - (a.codes + a.first_row * (a.columns / 2)),
-        (b.scale + b.first_row * (b.columns / 32 * 2)) - (a.scale + a.first_row * (a.columns / 32 * 2))};
-  };
-  CHECK(matrix.columns == second.columns && matrix.matrix_rows == second.matrix_rows,
+  CHECK(matrix.columns == second.columns && matrix.matrix_rows == second.matrix_rows &&
+            matrix.type == second.type,
         "matrices of {} and {} columns, {} and {} rows apart", matrix.columns, second.columns,
         matrix.matrix_rows, second.matrix_rows);
-  const auto [codes, scales] = apart(matrix, second);
-  CHECK((codes < 0) == (scales < 0), "codes are {} bytes apart, scales {}", codes, scales);
-  if (codes > 0) return map_pairs(matrix, codes, scales, groups);
-  RowPairs pairs = map_pairs(second, -codes, -scales, groups);
+  const RowBytes row(matrix);
+  const auto apart = [&](const uint8_t* a, const uint8_t* b, int64_t bytes) {
+    return (b + second.first_row * bytes) - (a + matrix.first_row * bytes);
+  };
+  const std::array<int64_t, 3> from_first{apart(matrix.codes, second.codes, row.codes),
+                                          apart(matrix.scale, second.scale, row.scales),
+                                          row.high > 0 ? apart(matrix.high, second.high, row.high) : 0};
+  const bool swapped = from_first[0] < 0;
+  CHECK((from_first[1] < 0) == swapped && (row.high == 0 || (from_first[2] < 0) == swapped),
+        "codes are {} bytes apart, scales {}", from_first[0], from_first[1]);
+  if (!swapped) return map_pairs(matrix, row, from_first, groups);
+  RowPairs pairs = map_pairs(second, row, {-from_first[0], -from_first[1], -from_first[2]}, groups);
   pairs.swapped = true;
   return pairs;
 }

@@ -29,10 +29,11 @@ CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int
 
 /// Rows of nibbles in pairs of stretches of eight: of two matrices alike, or of one, whose eight and next
 /// eight. A copy of codes brings `groups` times 128 bytes of both, [group][stretch][row][128 bytes], each
-/// stretch swizzled as above; one of scales as many blocks', [stretch][row][scales]. Rows count from the
-/// matrices' first one on.
+/// stretch swizzled as above; one of scales as many blocks', [stretch][row][scales]; one of top bits (of
+/// types that have 8 bytes of them a block, two groups) [stretch][row][128 bytes], swizzled, too. Rows count
+/// from the matrices' first one on.
 struct RowPairs {
-  CUtensorMap codes, scales;
+  CUtensorMap codes, scales, high;
   bool swapped;  ///< the second matrix' stretch comes first: it lies before the other one
 };
 RowPairs map_row_pairs(const Matrix& matrix, int groups);

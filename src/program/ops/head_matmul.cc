@@ -72,6 +72,11 @@ std::vector<OpCase> HeadMatmul::cases() {
                       b.head_matmul(q, b.weight_view(kv_b, "k_b", 16, 128, 0, 256), Reduce::Rows, out);
                     }});
   }
+  list.push_back({"Q4_K v_b 20x256x512", 4, [](Builder& b) {
+                    const TensorId q = b.activation("context", kStepRows, 20, 512);
+                    const TensorId out = b.activation("values", kStepRows, 20, 256);
+                    b.head_matmul(q, b.weight("v_b", quant::Type::Q4_K, 20, 256, 512), Reduce::Columns, out);
+                  }});
   return list;
 }
 

@@ -23,11 +23,13 @@ void MatmulAdd::expand(Builder& b) const {
 
 std::vector<OpCase> MatmulAdd::cases() {
   std::vector<OpCase> list;
-  for (const int64_t rows : {1, 6}) {
-    list.push_back({fmt::format("Q4_0 2048x20x256 rows {}", rows), rows, [](Builder& b) {
+  using quant::Type;
+  for (const auto& [type, rows] : {std::pair{Type::Q4_0, 1}, {Type::Q4_0, 6}, {Type::Q4_K, 4}}) {
+    const std::string name = quant::type_info(type).name;
+    list.push_back({fmt::format("{} 2048x20x256 rows {}", name, rows), rows, [type = type](Builder& b) {
                       const TensorId x = b.activation("x", kStepRows, 20, 256);
                       const TensorId residual = b.activation("residual", kStepRows, 1, 2048);
-                      b.matmul_add(x, b.weight("weight", quant::Type::Q4_0, 1, 2048, 5120), residual);
+                      b.matmul_add(x, b.weight("weight", type, 1, 2048, 5120), residual);
                     }});
   }
   return list;

@@ -67,7 +67,7 @@ std::vector<OpCase> MoeDownAdd::cases() {
   };
   // Routers of many experts: few tokens each. shared: of the shared experts' type, or F32: there are none.
   const auto build_many = [](quant::Type type, int64_t experts, int64_t columns, quant::Type shared,
-                             int64_t outputs = 80) {
+                             int64_t outputs = 80, int64_t shared_columns = 0) {
     return [=](Builder& b) {
       Route route{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
       route.logits.id = b.activation("logits", kStepRows, 1, experts);
@@ -78,8 +78,9 @@ std::vector<OpCase> MoeDownAdd::cases() {
       op.weights.id = route.weights.id;
       op.down.id = b.weight("down", type, experts, outputs, columns);
       if (shared != quant::Type::F32) {
-        op.shared_in.id = b.activation("shared_x", kStepRows, 1, columns);
-        op.shared_down.id = b.weight("shared_down", shared, 1, outputs, columns);
+        const int64_t width = shared_columns > 0 ? shared_columns : columns;
+        op.shared_in.id = b.activation("shared_x", kStepRows, 1, width);
+        op.shared_down.id = b.weight("shared_down", shared, 1, outputs, width);
       }
       op.residual.id = b.activation("residual_in", kStepRows, 1, outputs);
       b.moe_down_add(op);
@@ -95,6 +96,13 @@ std::vector<OpCase> MoeDownAdd::cases() {
           {"4 of 64 Q4_0 with shared Q6_K rows 20", 20, build_many(Type::Q4_0, 64, 1536, Type::Q6_K)},
           {"4 of 64 Q4_0 with shared Q6_K, 128 outputs rows 70", 70,
            build_many(Type::Q4_0, 64, 512, Type::Q6_K, 128)},
+          {"4 of 16 Q5_0 with shared Q4_K rows 1", 1, build_many(Type::Q5_0, 16, 1408, Type::Q4_K, 80, 2816)},
+          {"4 of 16 Q8_0 with shared Q6_K rows 1", 1, build_many(Type::Q8_0, 16, 1408, Type::Q6_K, 80, 2816)},
+          {"4 of 64 Q4_K rows 4", 4, build_many(Type::Q4_K, 64, 1536, Type::Q4_K)},
+          {"4 of 64 Q6_K rows 5", 5, build_many(Type::Q6_K, 64, 1536, Type::Q6_K)},
+          {"4 of 64 Q6_K with shared Q4_K, 128 outputs rows 7", 7,
+           build_many(Type::Q6_K, 64, 256, Type::Q4_K, 128)},
+          {"4 of 16 Q6_K rows 12", 12, build_many(Type::Q6_K, 16, 768, Type::F32)},
           {"4 of 16 with shared rows 9", 9, build(true)},
           {"4 of 16 rows 9", 9, build(false)},
           {"4 of 16 with shared, no residual, rows 1", 1, build(true, false)},

@@ -62,7 +62,8 @@ std::vector<OpCase> MoeGateUp::cases() {
     };
   };
   // All of one type, routers of many experts: few tokens each.
-  const auto build_alike = [](quant::Type type, int64_t experts, int64_t columns, bool shared) {
+  const auto build_alike = [](quant::Type type, int64_t experts, int64_t columns, bool shared,
+                              bool up_first = false) {
     return [=](Builder& b) {
       Route route{.gating = Gating::Sigmoid};
       route.logits.id = b.activation("logits", kStepRows, 1, experts);
@@ -70,8 +71,14 @@ std::vector<OpCase> MoeGateUp::cases() {
       MoeGateUp op;
       op.in.id = b.activation("x", kStepRows, 1, columns);
       op.ids.id = route.ids.id;
-      op.gate.id = b.weight("gate", type, experts, 40, columns);
-      op.up.id = b.weight("up", type, experts, 40, columns);
+      if (up_first) {  // in one tensor
+        const TensorId both = b.weight("up_gate", type, experts, 80, columns);
+        op.gate.id = b.weight_view(both, "gate", experts, 40, 40, 80);
+        op.up.id = b.weight_view(both, "up", experts, 40, 0, 80);
+      } else {
+        op.gate.id = b.weight("gate", type, experts, 40, columns);
+        op.up.id = b.weight("up", type, experts, 40, columns);
+      }
       if (shared) {
         op.shared_gate.id = b.weight("shared_gate", type, 1, 72, columns);
         op.shared_up.id = b.weight("shared_up", type, 1, 72, columns);
@@ -87,6 +94,10 @@ std::vector<OpCase> MoeGateUp::cases() {
           {"4 of 8 alike Q4_0 rows 8", 8, build_alike(Type::Q4_0, 8, 7168, false)},
           {"4 of 64 alike Q4_1 rows 5", 5, build_alike(Type::Q4_1, 64, 320, true)},
           {"4 of 16 alike Q4_K rows 16", 16, build_alike(Type::Q4_K, 16, 768, true)},
+          {"4 of 64 alike Q4_K rows 5", 5, build_alike(Type::Q4_K, 64, 2048, true)},
+          {"4 of 64 alike Q4_K, up first, rows 6", 6, build_alike(Type::Q4_K, 64, 512, false, true)},
+          {"4 of 64 alike Q4_0, up first, rows 6", 6, build_alike(Type::Q4_0, 64, 512, false, true)},
+          {"4 of 16 alike Q6_K rows 4", 4, build_alike(Type::Q6_K, 16, 768, true)},
           {"4 of 16 with shared rows 9", 9, build(true, false)},
           {"4 of 16 rows 9", 9, build(false, false)},
           {"4 of 16 one gate_up tensor rows 9", 9, build(true, true)}};

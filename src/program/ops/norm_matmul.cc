@@ -35,11 +35,11 @@ void NormMatmul::expand(Builder& builder) const {
 }
 
 std::vector<OpCase> NormMatmul::cases() {
-  const auto build = [](quant::Type second, int64_t third) {
+  const auto build = [](quant::Type second, int64_t third, quant::Type first = quant::Type::Q4_0) {
     return [=](Builder& b) {
       NormMatmul op{.in = {b.activation("x", kStepRows, 1, 2048)},
                     .norm = {b.weight("norm", quant::Type::F32, 1, 1, 2048)},
-                    .a = {b.weight("a", quant::Type::Q4_0, 1, 768, 2048)},
+                    .a = {b.weight("a", first, 1, 768, 2048)},
                     .b = {b.weight("b", second, 1, 576, 2048)}};
       op.out_a.id = b.activation("out_a", kStepRows, 1, 768);
       op.out_b.id = b.activation("out_b", kStepRows, 1, 576);
@@ -52,6 +52,7 @@ std::vector<OpCase> NormMatmul::cases() {
   };
   return {{"Q4_0 and Q8_0 rows 1", 1, build(quant::Type::Q8_0, 0)},
           {"Q4_0 twice rows 7", 7, build(quant::Type::Q4_0, 0)},
+          {"Q4_K twice rows 6", 6, build(quant::Type::Q4_K, 0, quant::Type::Q4_K)},
           {"Q4_0, Q4_K and F16 rows 5", 5, build(quant::Type::Q4_K, 64)}};
 }
 

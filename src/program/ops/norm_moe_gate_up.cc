@@ -41,7 +41,8 @@ void NormMoeGateUp::expand(Builder& b) const {
 
 std::vector<OpCase> NormMoeGateUp::cases() {
   const auto build = [](int64_t experts, int64_t used, quant::Type shared, const Route& route,
-                        int64_t columns = 2048, int64_t shared_outputs = 160) {
+                        int64_t columns = 2048, int64_t shared_outputs = 160,
+                        quant::Type gate = quant::Type::Q4_0) {
     return [=](Builder& b) {
       constexpr int64_t kOutputs = 96;
       NormMoeGateUp op;
@@ -53,8 +54,8 @@ std::vector<OpCase> NormMoeGateUp::cases() {
         op.route.route.bias.id = b.weight("bias", quant::Type::F32, 1, 1, experts);
       op.route.route.ids.id = b.activation("expert_ids", kStepRows, 1, used, quant::Type::I32);
       op.route.route.weights.id = b.activation("expert_weights", kStepRows, 1, used);
-      op.experts.gate.id = b.weight("gate", quant::Type::Q4_0, experts, kOutputs, columns);
-      op.experts.up.id = b.weight("up", quant::Type::Q4_0, experts, kOutputs, columns);
+      op.experts.gate.id = b.weight("gate", gate, experts, kOutputs, columns);
+      op.experts.up.id = b.weight("up", gate, experts, kOutputs, columns);
       if (shared != quant::Type::F32) {
         op.experts.shared_gate.id = b.weight("shared_gate", shared, 1, shared_outputs, columns);
         op.experts.shared_up.id = b.weight("shared_up", shared, 1, shared_outputs, columns);
@@ -73,7 +74,11 @@ std::vector<OpCase> NormMoeGateUp::cases() {
           {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
           {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},
           {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)},
-          {"softmax 6 of 64 with wide shared rows 4", 4, build(64, 6, Type::Q5_K, softmax, 1280, 2816)}};
+          {"softmax 6 of 64 with wide shared rows 4", 4, build(64, 6, Type::Q5_K, softmax, 1280, 2816)},
+          {"sigmoid 4 of 64 of Q4_K with shared rows 6", 6,
+           build(64, 4, Type::Q4_K, sigmoid, 2048, 176, Type::Q4_K)},
+          {"sigmoid 8 of 160 of Q4_K in groups rows 5", 5,
+           build(160, 8, Type::F32, groups, 2048, 160, Type::Q4_K)}};
 }
 
 }  // namespace sluice::program

@@ -75,13 +75,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (p.coded.codes == nullptr) return;
   static_assert(kOutputs == CodedRows::kScaled);
   const float normed = value * norm, largest = lane_max(fabsf(normed), kOutputs);
+  const int code = __float2int_rn(normed * (largest > 0 ? 127.0f / largest : 0.0f));
   const float squares = lane_sum(value * value, kOutputs);
+  const float codes = lane_sum(static_cast<float>(code), kOutputs);
   if (!adds) return;
   char* const row = p.coded.codes + own_token * p.coded.token.pitch;
-  row[few_bytes::place_of_code(own_output)] =
-      static_cast<char>(__float2int_rn(normed * (largest > 0 ? 127.0f / largest : 0.0f)));
+  row[few_bytes::place_of_code(own_output)] = static_cast<char>(code);
   if (own_output == first) {
     reinterpret_cast<float*>(row + p.coded.token.scales)[blockIdx.x] = largest * (1.0f / (16 * 127));
+    reinterpret_cast<float*>(row + p.coded.token.sums)[blockIdx.x] =
+        few_bytes::rounded_to_19_bits(largest * (1.0f / (16 * 127)) * codes);
     p.coded.squares[static_cast<int>(blockIdx.x) * kMostRows + own_token] = squares;
   }
 #endif
@@ -102,13 +105,14 @@ void start(const AddExperts& sum, const Context& c) {
 bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows,
                             int architecture) {
   return (architecture == 90 || architecture == 100) &&
-         (type == quant::Type::Q6_K || type == quant::Type::Q4_0) && rows >= 2 && rows <= kMostRows &&
-         used <= kMostUsed && outputs % kOutputs == 0 && columns % kChunkColumns == 0 &&
+         (type == quant::Type::Q6_K || type == quant::Type::Q4_0 || type == quant::Type::Q4_K) && rows >= 2 &&
+         rows <= kMostRows && used <= kMostUsed && outputs % kOutputs == 0 && columns % kChunkColumns == 0 &&
          columns <= kMostChunks * kChunkColumns;
 }
 
 void add_experts_few(const AddExperts& sum, const Context& context) {
   if (sum.down.type == quant::Type::Q6_K) return start<quant::Type::Q6_K>(sum, context);
+  if (sum.down.type == quant::Type::Q4_K) return start<quant::Type::Q4_K>(sum, context);
   start<quant::Type::Q4_0>(sum, context);
 }
 

@@ -1,7 +1,7 @@
-// norm_matmul of 2 to 32 rows that the op before has left in codes of eight bits (ops/coded_rows.h), Q4_0: a
-// block of threads takes 16 outputs, asks for their weights before it waits, and its 16 warps share the
-// columns. What it waits for is launches and the way of the rows, so that nothing is between: where rows are
-// packed first, that is a launch of its own or every block's work.
+// norm_matmul of 2 to 32 rows that the op before has left in codes of eight bits (ops/coded_rows.h), Q4_0 or
+// Q4_K: a block of threads takes 16 outputs, asks for their weights before it waits, and its 16 warps share
+// the columns. What it waits for is launches and the way of the rows, so that nothing is between: where rows
+// are packed first, that is a launch of its own or every block's work.
 #include "backend/cuda/ops/coded_rows.h"
 
 #include "backend/cuda/memory.h"
@@ -38,7 +38,7 @@ struct Args {
 
 /// A block of threads takes 16 outputs, its warps share the columns. Nothing is packed, so a warp reads the
 /// codes of its own columns alone.
-template <int kStrips>
+template <quant::Type kType, int kStrips>
 __global__ void __launch_bounds__(kThreads)
     norm_matmul_coded_kernel(const Stamps stamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ >= 900
@@ -60,6 +60,8 @@ __global__ void __launch_bounds__(kThreads)
                         all_quads, first_quad, quads, h, p.slot, shared_address(slot));
   }
   commit_copies();
+  const uint32_t supers = few_bytes::ask_supers<kType>(
+      product.weight, first_quad, [&](int row) { return product.weight.row(0, output + row); });
   const int rows = *p.rows;  // was there before the step's first kernel began
   link.wait();
   // A thread adds squares of a token, those of every so many columns.
@@ -70,14 +72,13 @@ __global__ void __launch_bounds__(kThreads)
        part += kThreads / kTokens)
     all_squares += load_result(p.in.squares + part * few::kMostRows + token_of_squares);
   float sum[kStrips][4] = {};
-  few_bytes::TokensAt at(p.in.codes, p.in.token, 0);
-  at.codes += first_quad * few_bytes::kQuad, at.scales += first_quad * kScalesOfQuad * 4;
+  few_bytes::TokensAt<true> at(p.in.codes, p.in.token, first_quad);
   wait_copies<0>();
   __syncwarp();
 #pragma unroll 1
   for (int q = 0; q < quads; ++q) {
-    few_bytes::multiply_quads<1, true>(slot, p.slot, at, p.in.token.pitch, sum, q);
-    at.codes += few_bytes::kQuad, at.scales += kScalesOfQuad * 4;
+    few_bytes::multiply_quads<kType, 1, true>(slot, p.slot, supers, first_quad, at, p.in.token.pitch, sum, q);
+    at.advance(1);
   }
 #pragma unroll
   for (int step = 16; step >= kTokens; step /= 2)
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// What rows of so many columns take of scratch.
 few_bytes::TokenRows coded_token(int64_t columns) {
-  return few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad), kScalesOfQuad);
+  return few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad), true, kScalesOfQuad);
 }
 int64_t codes_bytes(int64_t rows, int64_t columns) {
   return int64_t{few::strips_for(rows)} * kStripTokens * coded_token(columns).pitch;
@@ -108,7 +109,7 @@ bool takes_coded(const Program& p, const NormMatmul& op, const Sizes& sizes) {
   for (const Read weight : {op.a, op.b, op.c}) {
     if (!weight) continue;
     const Tensor& w = p[weight.id];
-    if (w.type != quant::Type::Q4_0 || w.shape[1] % few_bytes::kRows != 0 ||
+    if (w.type != p[op.a.id].type || !few_bytes::fits_slot(w.type) || w.shape[1] % few_bytes::kRows != 0 ||
         w.columns() % few_bytes::kQuad != 0 || w.columns() > kMostColumns)
       return false;
   }
@@ -153,14 +154,21 @@ bool norm_matmul_coded(const Program& p, const NormMatmul& op, const Context& c)
   }
   const auto quads = static_cast<int>(columns / few_bytes::kQuad);
   args.quads = (quads + kWarps - 1) / kWarps, args.slot = few_bytes::Slot::of(args.quads);
-  const int strips = few::strips_for(c.step_rows);
-  launch(c,
-         strips == 1   ? norm_matmul_coded_kernel<1>
-         : strips == 2 ? norm_matmul_coded_kernel<2>
-                       : norm_matmul_coded_kernel<4>,
-         {dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-          kWarps * args.slot.bytes + few::meeting_floats(strips) * int64_t{sizeof(float)}},
-         args);
+  const auto start = [&]<quant::Type kType>() {
+    const int strips = few::strips_for(c.step_rows);
+    launch(c,
+           strips == 1   ? norm_matmul_coded_kernel<kType, 1>
+           : strips == 2 ? norm_matmul_coded_kernel<kType, 2>
+                         : norm_matmul_coded_kernel<kType, 4>,
+           {dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+            kWarps * args.slot.bytes + few::meeting_floats(strips) * int64_t{sizeof(float)}},
+           args);
+  };
+  if (p[op.a.id].type == quant::Type::Q4_K) {
+    start.template operator()<quant::Type::Q4_K>();
+  } else {
+    start.template operator()<quant::Type::Q4_0>();
+  }
   return true;
 }
 

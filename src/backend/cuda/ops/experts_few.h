@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/prim/board.cuh"
+#include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/route.cuh"
 #include "backend/cuda/prim/wide.h"
 
@@ -34,7 +35,7 @@ struct ExpertsFew {
   Rows<float> in, out;
   Rows<int32_t> ids;
   const int32_t* rows;
-  /// The rows as codes already, a token's bytes apart (few_bytes::TokenRows), or null.
+  /// The rows as codes already, as experts_token lays them out, or null.
   const char* coded = nullptr;
   /// Zero, or null: how many items warps have taken beyond their first.
   unsigned* taken = nullptr;
@@ -60,6 +61,8 @@ struct ExpertsShape {
   bool gated;
 };
 
+/// How it wants rows in codes that experts of this type multiply.
+few_bytes::TokenRows experts_token(quant::Type type, int64_t columns);
 /// Whether multiply_experts_few takes these: steps of a few tokens an expert.
 bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture);
 /// Whether it multiplies these shared experts beside, where there are `coded` and `taken`.

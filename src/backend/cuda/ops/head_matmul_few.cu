@@ -112,9 +112,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stam
     if (p.codes == nullptr) return;
     const int column = head * p.weight.rows + output, quad = column / few_bytes::kQuad;
     char* const to = p.codes + token * p.coded.pitch;
-    few_bytes::store_codes(value, 1.0f, to + quad * few_bytes::kQuad,
-                           reinterpret_cast<float*>(to + p.coded.scales) + quad * 4,
-                           column % few_bytes::kQuad / 32, column % 32 / 4);
+    few_bytes::store_codes(value, to, p.coded, quad, column % few_bytes::kQuad / 32, column % 32 / 4);
   });
 }
 
@@ -141,7 +139,9 @@ void launch_head_matmul(const Program&, const Op& record, const Context& c) {
 }
 
 bool serves_product(const Tensor& weight, const Tensor& out) {
-  return in_fours(out) && (weight.type == quant::Type::Q8_0 || weight.type == quant::Type::Q4_0) &&
+  using quant::Type;
+  return in_fours(out) &&
+         (weight.type == Type::Q8_0 || weight.type == Type::Q4_0 || weight.type == Type::Q4_K) &&
          weight.shape[1] % kOutputs == 0 && weight.columns() % kChunkColumns == 0 &&
          weight.columns() <= kMostChunks * kChunkColumns;
 }
@@ -163,19 +163,17 @@ void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix
                      const ContextParts& parts, const Context& c) {
   Args args{c.step.header, in, out, weight, nullptr, {}, parts};
   const int64_t columns = int64_t{args.weight.matrices} * args.weight.rows;
-  if (columns % few_bytes::kQuad == 0) {
-    args.codes = c.scratch,
-    args.coded = few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad));
-  }
+  if (columns % few_bytes::kQuad == 0) args.codes = c.scratch, args.coded = coded_values_token(columns);
   if (args.weight.type == quant::Type::Q8_0) return start<quant::Type::Q8_0>(args, c);
+  if (args.weight.type == quant::Type::Q4_K) return start<quant::Type::Q4_K>(args, c);
   start<quant::Type::Q4_0>(args, c);
 }
 
 bool serves_head_matmul_few(const Tensor& weight, const Tensor& out) { return serves_product(weight, out); }
 
 int64_t head_matmul_codes(const Tensor& weight, int64_t rows) {
-  const auto quads = static_cast<int>(weight.shape[0] * weight.shape[1] / few_bytes::kQuad);
-  return int64_t{strips_for(rows)} * kStripTokens * few_bytes::TokenRows::of(quads).pitch;
+  return int64_t{strips_for(rows)} * kStripTokens *
+         coded_values_token(weight.shape[0] * weight.shape[1]).pitch;
 }
 
 const char* coded_values(const Program& p, TensorId in, const Context& c) {

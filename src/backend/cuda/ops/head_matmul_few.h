@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/prim/few_bytes.cuh"
 
 namespace sluice::backend::cuda {
 
@@ -23,7 +24,12 @@ bool serves_head_matmul_few(const program::Tensor& weight, const program::Tensor
 /// Bytes of those codes.
 int64_t head_matmul_codes(const program::Tensor& weight, int64_t rows);
 
-/// `in` in codes of eight bits, 32 under a scale (few_bytes::TokenRows), where the op before ended in that
+/// How rows of so many values lie there: 32 under a scale, with sums, whoever takes them.
+inline few_bytes::TokenRows coded_values_token(int64_t columns) {
+  return few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad), true);
+}
+
+/// `in` in codes of eight bits (coded_values_token), where the op before ended in that
 /// launch and has left them in scratch; else null.
 const char* coded_values(const program::Program& program, program::TensorId in, const Context& context);
 

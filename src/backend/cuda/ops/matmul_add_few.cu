@@ -1,8 +1,9 @@
-// matmul_add of 2 to 32 rows, Q4_0, whose rows are codes of eight bits already: a block of threads takes 16
-// outputs, asks for their weights before it waits, and its 16 warps share the columns. A warp reads the codes
-// of its columns alone, so a block reads them once, a quarter of what floats would be.
+// matmul_add of 2 to 32 rows, Q4_0 or Q4_K, whose rows are codes of eight bits already: a block of threads
+// takes 16 outputs, asks for their weights before it waits, and its 16 warps share the columns. A warp reads
+// the codes of its columns alone, so a block reads them once, a quarter of what floats would be.
 #include "backend/cuda/ops/matmul_add_few.h"
 
+#include "backend/cuda/ops/head_matmul_few.h"
 #include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/few_rows.cuh"
 #include "backend/cuda/prim/launch.cuh"
@@ -21,7 +22,7 @@ struct Args {
   few_bytes::TokenRows token;
 };
 
-template <int kStrips>
+template <quant::Type kType, int kStrips>
 __global__ void __launch_bounds__(kThreads, 1)
     matmul_add_few_kernel(const Stamps stamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ >= 900
@@ -41,6 +42,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                         first_quad, quads, h, p.slot, shared_address(slot));
   }
   commit_copies();
+  const uint32_t supers =
+      few_bytes::ask_supers<kType>(weight, first_quad, [&](int row) { return weight.row(0, output + row); });
   const int rows = *p.product.rows;  // was there before the step's first kernel began
   link.wait();
   // Where sums meet, warp w has sum w of every lane: of that output and row.
@@ -48,16 +51,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool adds = warp < kSums && own_row < rows;
   const float residual = adds ? load_result(p.product.residual(own_row) + own) : 0.0f;
   float sum[kStrips][4] = {};
-  few_bytes::TokensAt at(p.product.codes, p.token, first_quad);
+  few_bytes::TokensAt<> at(p.product.codes, p.token, first_quad);
   wait_copies<0>();
   __syncwarp();
   if constexpr (kStrips == 1) {
-    few_bytes::multiply(slot, p.slot, quads, at, p.token.pitch, sum);
+    few_bytes::multiply<kType>(slot, p.slot, supers, first_quad, quads, at, p.token.pitch, sum);
   } else {
 #pragma unroll 1
     for (int q = 0; q < quads; ++q) {
-      few_bytes::multiply_quads<1>(slot, p.slot, at, p.token.pitch, sum, q);
-      at.codes += few_bytes::kQuad, at.scales += 16;
+      few_bytes::multiply_quads<kType, 1>(slot, p.slot, supers, first_quad, at, p.token.pitch, sum, q);
+      at.advance(1);
     }
   }
 #pragma unroll
@@ -74,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 int64_t plan(int64_t columns, int64_t rows, Args& args) {
   const auto quads = static_cast<int>(columns / few_bytes::kQuad);
   args.quads = (quads + kWarps - 1) / kWarps;
-  args.slot = few_bytes::Slot::of(args.quads), args.token = few_bytes::TokenRows::of(quads);
+  args.slot = few_bytes::Slot::of(args.quads), args.token = coded_values_token(columns);
   return kWarps * args.slot.bytes + few::strips_for(rows) * kWarps * 4 * 32 * int64_t{sizeof(float)};
 }
 
@@ -82,7 +85,7 @@ int64_t plan(int64_t columns, int64_t rows, Args& args) {
 
 bool serves_matmul_add_few(const Matrix& weight, int64_t rows, int architecture) {
   Args args{};
-  return architecture >= 90 && weight.type == quant::Type::Q4_0 && rows >= 2 && rows <= few::kMostRows &&
+  return architecture >= 90 && few_bytes::fits_slot(weight.type) && rows >= 2 && rows <= few::kMostRows &&
          weight.rows % few_bytes::kRows == 0 && weight.columns % few_bytes::kQuad == 0 &&
          weight.columns <= kMostColumns && plan(weight.columns, rows, args) <= 99 * 1024;
 }
@@ -91,12 +94,17 @@ void matmul_add_few(const MatmulAddFew& product, const Context& context) {
   Args args{};
   args.product = product;
   const int64_t shared = plan(product.weight.columns, context.step_rows, args);
-  const int strips = few::strips_for(context.step_rows);
-  launch(context,
-         strips == 1   ? matmul_add_few_kernel<1>
-         : strips == 2 ? matmul_add_few_kernel<2>
-                       : matmul_add_few_kernel<4>,
-         {dim3(static_cast<unsigned>(product.weight.rows / few_bytes::kRows)), dim3(kThreads), shared}, args);
+  const auto start = [&]<quant::Type kType>() {
+    const int strips = few::strips_for(context.step_rows);
+    launch(context,
+           strips == 1   ? matmul_add_few_kernel<kType, 1>
+           : strips == 2 ? matmul_add_few_kernel<kType, 2>
+                         : matmul_add_few_kernel<kType, 4>,
+           {dim3(static_cast<unsigned>(product.weight.rows / few_bytes::kRows)), dim3(kThreads), shared},
+           args);
+  };
+  if (product.weight.type == quant::Type::Q4_K) return start.template operator()<quant::Type::Q4_K>();
+  start.template operator()<quant::Type::Q4_0>();
 }
 
 }  // namespace sluice::backend::cuda

@@ -240,6 +240,8 @@ void start_query(const Program& p, const MlaQuery& op, const Rows<float>& out, c
   const LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                           shared_bytes(c.step_rows, args.q.columns, args.nope), kBlocks};
   using quant::Type;
+  if (args.q.type == Type::Q4_K && args.k_b.type == Type::Q5_0)
+    return launch(c, kernel_of<Type::Q4_K, Type::Q5_0>(c.step_rows), shape, args);
   if (args.q.type == Type::Q4_K)
     return launch(c, kernel_of<Type::Q4_K, Type::Q8_0>(c.step_rows), shape, args);
   if (args.q.type == Type::Q8_0)
@@ -260,8 +262,9 @@ bool serves_query(const Program& p, const MlaQuery& op, const Sizes& sizes) {
       op.k_b_reduce != Reduce::Columns)
     return false;
   const Type q = p[op.q.id].type, k_b = p[op.k_b.id].type;
-  const bool typed = k_b == Type::Q8_0 ? q == Type::Q4_0 || q == Type::Q4_K || q == Type::Q8_0
-                                       : k_b == Type::Q4_0 && q == Type::Q4_0;
+  const bool typed = k_b == Type::Q8_0   ? q == Type::Q4_0 || q == Type::Q4_K || q == Type::Q8_0
+                     : k_b == Type::Q5_0 ? q == Type::Q4_K  // Q4_K where rows are no whole 256 columns
+                                         : k_b == Type::Q4_0 && q == Type::Q4_0;
   const quant::CacheRow row = p[op.cache.id].cache_row();
   const int64_t rank = op.rank(p), nope = op.nope(p), turned = op.rope_columns(p), width = nope + turned;
   const int64_t columns = p[op.in.id].columns();

@@ -1,7 +1,7 @@
-// norm_matmul of 2 to 8 rows, Q4_0, in one launch: a block of threads takes 16 outputs, asks for their
-// weights before it waits, makes all rows codes of eight bits for itself (32 under a scale), and its 16 warps
-// share the columns. What these products wait for is launches and the way of the rows, not bytes. The norm's
-// factor multiplies the products, so that a row is read once.
+// norm_matmul of 2 to 8 rows, Q4_0 or Q4_K, in one launch: a block of threads takes 16 outputs, asks for
+// their weights before it waits, makes all rows codes of eight bits for itself (32 under a scale), and its 16
+// warps share the columns. What these products wait for is launches and the way of the rows, not bytes. The
+// norm's factor multiplies the products, so that a row is read once.
 //
 // Every block reads all rows: of more than 8 they are packed once (ops/wide.cu). Rows that come in codes are
 // not packed at all (ops/coded_rows.cu).
@@ -43,6 +43,7 @@ struct Args {
   few_bytes::TokenRows token;
 };
 
+template <quant::Type kType>
 __global__ void __launch_bounds__(kThreads)
     norm_matmul_few(const Stamps stamps, const __grid_constant__ Args p) {
   using few_bytes::kQuad;
@@ -64,6 +65,8 @@ __global__ void __launch_bounds__(kThreads)
                         all_quads, first_quad, quads, h, p.slot, shared_address(slot));
   }
   commit_copies();
+  const uint32_t supers = few_bytes::ask_supers<kType>(
+      product.weight, first_quad, [&](int row) { return product.weight.row(0, output + row); });
   const int parts = (all_quads + kAtOnce - 1) / kAtOnce;
   float4 by[kAtOnce];
   int of_part = -1;
@@ -99,14 +102,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int quad = quad_of(part, i);
-      few_bytes::store_codes(x[i], 1.0f, to + quad * kQuad,
-                             reinterpret_cast<float*>(to + p.token.scales) + quad * 4);
+      few_bytes::store_codes(x[i], to, p.token, quad);
     }
   }
   wait_copies<0>();
   __syncthreads();
   float sum[1][4] = {};
-  few_bytes::multiply(slot, p.slot, quads, {tokens, p.token, first_quad}, p.token.pitch, sum);
+  few_bytes::multiply<kType>(slot, p.slot, supers, first_quad, quads, {tokens, p.token, first_quad},
+                             p.token.pitch, sum);
 #pragma unroll
   for (int i = 0; i < kSums; ++i) meeting[(warp * kSums + i) * 32 + lane] = sum[0][i];
   __syncthreads();
@@ -122,20 +125,21 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Sizes of a launch over so many columns, and the shared memory that it takes.
-int64_t plan(int64_t columns, Args& args) {
+int64_t plan(quant::Type type, int64_t columns, Args& args) {
   const auto quads = static_cast<int>(columns / few_bytes::kQuad);
   args.quads = (quads + kWarps - 1) / kWarps;
-  args.slot = few_bytes::Slot::of(args.quads), args.token = few_bytes::TokenRows::of(quads);
+  args.slot = few_bytes::Slot::of(args.quads),
+  args.token = few_bytes::TokenRows::of(quads, few_bytes::has_minimums(type));
   return kWarps * args.slot.bytes + kTokens * args.token.pitch + kWarps * kSums * 32 * 4;
 }
 
-bool serves_weight(const Program& p, TensorId in, TensorId weight, const Sizes& sizes) {
+bool serves_weight(const Program& p, TensorId in, TensorId weight, quant::Type type, const Sizes& sizes) {
   const Tensor &x = p[in], &w = p[weight];
   Args args{};
-  return w.type == quant::Type::Q4_0 && w.shape[1] % few_bytes::kRows == 0 && w.shape[0] == 1 &&
-         w.columns() % few_bytes::kQuad == 0 && w.columns() <= kMostColumns && x.stride[0] % 4 == 0 &&
-         x.offset % 4 == 0 &&
-         plan(w.columns(), args) + int64_t{sizeof(float)} * kTokens * kMostParts <=
+  return w.type == type && few_bytes::fits_slot(type) && w.shape[1] % few_bytes::kRows == 0 &&
+         w.shape[0] == 1 && w.columns() % few_bytes::kQuad == 0 && w.columns() <= kMostColumns &&
+         x.stride[0] % 4 == 0 && x.offset % 4 == 0 &&
+         plan(type, w.columns(), args) + int64_t{sizeof(float)} * kTokens * kMostParts <=
              most_shared(sizes.architecture);
 }
 
@@ -143,7 +147,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
   const auto& op = std::get<NormMatmul>(record.args);
   if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows || sizes.architecture < 90) return false;
   for (const Read weight : {op.a, op.b, op.c}) {
-    if (weight && !serves_weight(p, op.in.id, weight.id, sizes)) return false;
+    if (weight && !serves_weight(p, op.in.id, weight.id, p[op.a.id].type, sizes)) return false;
   }
   return true;
 }
@@ -161,8 +165,11 @@ void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
     }
     args.ends[i++] = blocks;
   }
-  launch(c, norm_matmul_few,
-         {dim3(static_cast<unsigned>(blocks)), dim3(kThreads), plan(args.in.columns, args)}, args);
+  const quant::Type type = args.product[0].weight.type;
+  const LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                          plan(type, args.in.columns, args)};
+  if (type == quant::Type::Q4_K) return launch(c, norm_matmul_few<quant::Type::Q4_K>, shape, args);
+  launch(c, norm_matmul_few<quant::Type::Q4_0>, shape, args);
 }
 
 }  // namespace

@@ -149,8 +149,7 @@ __device__ __forceinline__ void pack_and_select(const Args& p, int row, const Li
   char* const codes = s.codes + int64_t{row} * s.token.pitch;
   pack_slot<kWarps>(p.packing, row, [&](int quad, float4 v) {
     if (!there) return;
-    few_bytes::store_codes(v, 1.0f, codes + quad * few_bytes::kQuad,
-                           reinterpret_cast<float*>(codes + s.token.scales) + quad * 4);
+    few_bytes::store_codes(v, codes, s.token, quad);
   });
   if (!there) return;
   if (row == 0 && threadIdx.x == 0) *s.taken = 0;
@@ -191,10 +190,9 @@ struct Buffers {
   char* codes;
   unsigned* taken;
 };
-Buffers take(Scratch& scratch, int64_t rows, int64_t columns) {
-  const auto quads = static_cast<int>(columns / few_bytes::kQuad);
-  return {take_packed(scratch, whole_groups(rows), columns),
-          scratch.take<char>(rows * few_bytes::TokenRows::of(quads).pitch), scratch.take<unsigned>(1)};
+Buffers take(Scratch& scratch, int64_t rows, int64_t columns, const few_bytes::TokenRows& token) {
+  return {take_packed(scratch, whole_groups(rows), columns), scratch.take<char>(rows * token.pitch),
+          scratch.take<unsigned>(1)};
 }
 
 void launch_norm_moe_few(const Program&, const Op& record, const Context& context) {
@@ -206,7 +204,9 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   const int64_t rows = context.step_rows;
   const int32_t* const count = &context.step.header->rows;
   Scratch scratch(context.scratch);
-  const Buffers buffers = take(scratch, rows, in.columns);
+  const Matrix gate = memory.matrix(experts.gate.id);
+  const few_bytes::TokenRows token = experts_token(gate.type, in.columns);
+  const Buffers buffers = take(scratch, rows, in.columns, token);
   Args args{};
   args.rows = count, args.in = in;
   args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
@@ -219,12 +219,11 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   args.select = {
       buffers.codes,
       buffers.taken,
-      few_bytes::TokenRows::of(in.columns / static_cast<int>(few_bytes::kQuad)),
+      token,
       {route_rule(norm_route.route, router.rows, ids.columns), memory.vector(norm_route.route.bias.id), ids,
        memory.rows(norm_route.route.weights.id), context.board()},
       false};
   Dense shared{.in = in, .out = {}, .weight = {}, .up = {}, .gated = true, .rows = rows, .count = count};
-  const Matrix gate = memory.matrix(experts.gate.id);
   const ExpertsShape shape{gate.type, gate.matrices, gate.rows, gate.columns, ids.columns, true};
   bool strips = false, beside = false;
   if (experts.shared_gate) {
@@ -258,9 +257,10 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
 }
 
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
-  const NormRoute& op = std::get<NormMoeGateUp>(record.args).route;
+  const auto& [route, experts] = std::get<NormMoeGateUp>(record.args);
+  const int64_t columns = p[route.in.id].columns();
   Scratch scratch(nullptr);
-  take(scratch, sizes.rows, p[op.in.id].columns());
+  take(scratch, sizes.rows, columns, experts_token(p[experts.gate.id].type, columns));
   return scratch.bytes();
 }
 

@@ -91,9 +91,10 @@ class GateUpItems {
 
 /// Whether it takes these, [outputs][columns] each.
 inline bool serves_gate_up(quant::Type type, int64_t outputs, int64_t columns, int64_t rows, int processors) {
-  return (type == quant::Type::Q5_K || type == quant::Type::Q4_0) && rows <= kStripTokens &&
-         outputs % kItemOutputs == 0 && outputs <= int64_t{kMostItems} * kItemOutputs * processors &&
-         columns % kChunkColumns == 0 && columns <= kWarps * kChunkColumns;
+  return (type == quant::Type::Q5_K || type == quant::Type::Q4_0 || type == quant::Type::Q4_K) &&
+         rows <= kStripTokens && outputs % kItemOutputs == 0 &&
+         outputs <= int64_t{kMostItems} * kItemOutputs * processors && columns % kChunkColumns == 0 &&
+         columns <= kWarps * kChunkColumns;
 }
 
 }  // namespace sluice::backend::cuda::few

@@ -1,0 +1,8 @@
+// Experts with few tokens each, of Q6_K (experts_few.cu).
+#include "backend/cuda/ops/experts_few.cuh"
+
+namespace sluice::backend::cuda::experts {
+
+template void start_experts<quant::Type::Q6_K>(const ExpertsLaunch&, const Args&, const Context&);
+
+}  // namespace sluice::backend::cuda::experts
