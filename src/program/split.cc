@@ -25,13 +25,14 @@ constexpr size_t kMostPlaces = 64;
 /// Borders are multiples of `unit`, nearest to the shares; places beyond the end get nothing.
 Cut cut_columns(int64_t columns, int64_t unit, std::span<const double> shares) {
   const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
-  const auto units = static_cast<double>((columns + unit - 1) / unit);
+  const int64_t units = (columns + unit - 1) / unit;
   Cut cut;
   double until = 0;
   int64_t first = 0;
   for (const double share : shares) {
     until += share;
-    const int64_t last = std::min<int64_t>(columns, unit * std::llround(units * until / total));
+    const int64_t last =
+        std::min<int64_t>(columns, unit * std::llround(static_cast<double>(units) * until / total));
     cut.push_back({first, last});
     first = last;
   }
@@ -437,11 +438,12 @@ class Splitter {
 }  // namespace
 
 Program split(const Program& program, std::span<const double> shares) {
-  const auto is_share = [](double share) { return std::isfinite(share) && share >= 0; };
   if (shares.empty() || shares.size() > kMostPlaces)
     fail("{} places: expected 1 to {}", shares.size(), kMostPlaces);
-  if (!std::ranges::all_of(shares, is_share) || std::ranges::all_of(shares, [](double s) { return s == 0; }))
-    fail("shares of places: expected numbers that are not negative, one of them above 0");
+  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+  const auto is_share = [](double share) { return share >= 0; };
+  if (!std::ranges::all_of(shares, is_share) || !(total > 0) || !std::isfinite(total))
+    fail("shares of places: expected numbers that are not negative, and a sum above 0");
   return Splitter(program, shares).run();
 }
 

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/places/places_backend.h"
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
 #include "model/model.h"
@@ -53,15 +54,23 @@ class Allocations : public testing::Test {
   std::unique_ptr<Backend> backend_ = backend::make_cpu_backend({.threads = 2});
 };
 
-TEST_F(Allocations, AStepHasNone) {
-  const auto executable = backend_->compile(model_.program, model_.weights, {8, 2, 4});
+/// Those of ten steps of three rows.
+int64_t allocations_of_steps(Backend& backend, const model::Model& model) {
+  const auto executable = backend.compile(model.program, model.weights, {8, 2, 4});
   const int32_t tokens[] = {5, 6, 7}, positions[] = {0, 1, 2}, sequences[] = {0, 0, 0}, slots[] = {0, 1, 2},
                 tables[] = {0, 1}, outputs[] = {2};
   const Step step{.input = {tokens, positions, sequences, slots, tables, 2, outputs}};
   run_step(*executable, step);
   const int64_t before = g_allocations;
   for (int i = 0; i < 10; ++i) run_step(*executable, step);
-  EXPECT_EQ(g_allocations - before, 0);
+  return g_allocations - before;
+}
+
+TEST_F(Allocations, AStepHasNone) { EXPECT_EQ(allocations_of_steps(*backend_, model_), 0); }
+
+TEST_F(Allocations, AStepOverPlacesHasNone) {
+  const std::shared_ptr<Backend> cpu = std::move(backend_);
+  EXPECT_EQ(allocations_of_steps(*backend::make_places_backend({{cpu, 2}, {cpu, 1}}), model_), 0);
 }
 
 TEST_F(Allocations, ATokenHasNone) {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "program/binding.h"
 #include "program/builder.h"
 #include "program/op_info.h"
 #include "program/places.h"
@@ -142,7 +143,7 @@ TEST(Split, KeepsTheFilesTensorsAndTheirBytes) {
   const Program two = cut(network, {1, 1});
   for (size_t i = 0; i < network.program.tensors().size(); ++i)
     EXPECT_EQ(two.tensors()[i].name, network.program.tensors()[i].name);
-  EXPECT_EQ(weights_bytes(two), weights_bytes(network.program));
+  EXPECT_EQ(bytes_of(weights_in_file(two)), bytes_of(weights_in_file(network.program)));
 }
 
 TEST(Split, CostsOfWeightsAddUp) {
@@ -190,7 +191,8 @@ TEST(Split, RefusesByName) {
   for (const double bad :
        {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
     EXPECT_THAT(refusal({1, bad}), HasSubstr("shares of places: expected numbers"));
-  EXPECT_THAT(refusal({0, 0}), HasSubstr("one of them above 0"));
+  EXPECT_THAT(refusal({0, 0}), HasSubstr("a sum above 0"));
+  EXPECT_THAT(refusal({1e308, 1e308}), HasSubstr("shares of places: expected numbers"));
   Network other;
   other.b.set_layer(2);
   other.b.silu_mul(other.program.output(), other.program.output());
