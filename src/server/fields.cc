@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/interruption.h"
 #include "text/exact_json.h"
 #include "text/json_text.h"
 
@@ -42,7 +43,10 @@ class Weigher : public Json::json_sax_t {
     if (problem.empty()) problem = std::move(why);
     return false;
   }
-  bool value() { return ++values_ <= kMostValues || refuse("it has too many values"); }
+  bool value() {
+    Interruptible::look();
+    return ++values_ <= kMostValues || refuse("it has too many values");
+  }
   bool open() {
     keys_.push_back(0);
     if (keys_.size() > text::kJsonDepth)

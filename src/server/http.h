@@ -52,6 +52,7 @@ class Exchange {
   virtual void finish() = 0;
   /// Whether the client has closed the connection or was too slow: nothing reaches it any more.
   bool gone() const { return gone_.load(std::memory_order_relaxed); }
+  const std::atomic<bool>& gone_flag() const { return gone_; }
   /// Is called once, on the thread of the sockets, when the client goes before the answer is whole; at once
   /// if it has gone. It must be quick.
   virtual void on_gone(std::function<void()> callback) = 0;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/interruption.h"
 #include "server/access.h"
 #include "server/answer.h"
 #include "server/endpoints.h"
@@ -183,9 +184,9 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
                               metrics.text(ready ? &ready->engine : nullptr, http->connections()),
                               {}});
   }
-  const auto queue = std::make_shared<SerialQueue>(*workers);
   const std::optional<std::string> key = keys.empty() ? std::nullopt : keys.find(request);
   const std::string client = key.value_or(request.peer);
+  const auto queue = std::make_shared<SerialQueue>(*workers, client);
   const auto record = std::make_shared<RequestRecord>(options.log, exchange, client);
   const Call call = {
       *service.load(), metrics, exchange, queue, route->style, client, options.http.max_body_bytes, record};
@@ -196,8 +197,10 @@ void Server::Impl::run(const Route& route, const Call& call) {
   const auto answer = [&](const ApiError& error) {
     call.exchange->respond(error_response(route.style, error));
   };
+  const Interruptible work(call.exchange->gone_flag());
   try {
     route.run(call);
+  } catch (const Interrupted&) {  // nobody is there to be answered
   } catch (const ApiError& error) {
     answer(error);
   } catch (const Error& error) {

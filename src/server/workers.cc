@@ -1,11 +1,12 @@
 #include "server/workers.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice::server {
 
-Workers::Workers(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+Workers::Workers(int threads) : most_(threads) {
+  for (int i = 0; i <= threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
 Workers::~Workers() {
@@ -17,25 +18,46 @@ Workers::~Workers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Workers::post(std::function<void()> function) {
+void Workers::post(const std::string& client, std::function<void()> function) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(function));
+    shares_[client].queue.push_back(std::move(function));
   }
   changed_.notify_one();
+}
+
+// The client whose turn it is; the end: nobody has anything that may run now.
+Workers::Shares::iterator Workers::next() {
+  const auto may_run = [this](const auto& share) {
+    return !share.second.queue.empty() && share.second.running < most_;
+  };
+  const auto from = shares_.upper_bound(last_);
+  const auto found = std::find_if(from, shares_.end(), may_run);
+  if (found != shares_.end()) return found;
+  const auto wrapped = std::find_if(shares_.begin(), from, may_run);
+  return wrapped == from ? shares_.end() : wrapped;
 }
 
 void Workers::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    std::function<void()> function = std::move(queue_.front());
-    queue_.pop_front();
+    auto share = shares_.end();
+    changed_.wait(lock, [&] {
+      share = next();
+      return share != shares_.end() || (ending_ && shares_.empty());
+    });
+    if (share == shares_.end()) return;
+    last_ = share->first;
+    std::function<void()> function = std::move(share->second.queue.front());
+    share->second.queue.pop_front();
+    ++share->second.running;
     lock.unlock();
     function();
     function = nullptr;  // what it owns may post again
     lock.lock();
+    const bool held_back = share->second.running-- == most_ && !share->second.queue.empty();
+    if (share->second.running == 0 && share->second.queue.empty()) shares_.erase(share);
+    if (held_back || (ending_ && shares_.empty())) changed_.notify_all();
   }
 }
 
@@ -46,7 +68,7 @@ void SerialQueue::post(std::function<void()> function) {
     if (running_) return;
     running_ = true;
   }
-  workers_.post([self = shared_from_this()] { self->run(); });
+  workers_.post(client_, [self = shared_from_this()] { self->run(); });
 }
 
 void SerialQueue::run() {

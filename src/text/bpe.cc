@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/check.h"
+#include "base/interruption.h"
 
 namespace sluice::text {
 
@@ -106,7 +107,9 @@ void Merger::run(const std::vector<int32_t>& symbols, std::vector<int32_t>& out)
     look_up(at);
     if (heap_.size() > before) std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   };
+  Interruptible::look();
   while (!heap_.empty()) {
+    if (heap_.size() % 1024 == 0) Interruptible::look();
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     const uint64_t top = heap_.back();
     heap_.pop_back();

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "base/interruption.h"
 #include "text/utf8.h"
 
 namespace sluice::text {
@@ -118,6 +119,7 @@ void cut(Matcher& matcher, const pcre2_code* code, std::string_view piece,
   size_t done = 0;  // everything before is in `out`
   size_t from = 0;
   while (from < piece.size() && matcher.find(code, piece, from)) {
+    Interruptible::look();
     const size_t begin = matcher.begin(), end = matcher.end();
     if (begin == end) {  // an empty match cuts nothing: look on, one character further
       if (end == piece.size()) break;

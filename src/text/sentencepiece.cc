@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/interruption.h"
 #include "text/utf8.h"
 
 namespace sluice::text {
@@ -192,6 +193,7 @@ void SentencePiece::encode(std::string_view text, bool space_in_front, Merger& m
   const Character space = pack(kWrittenSpace);
   if (space_in_front && !text.empty()) add(space);
   while (!text.empty()) {
+    Interruptible::look();
     const Utf8Step step = utf8_step(text);
     if (text[0] == ' ') {
       add(space);

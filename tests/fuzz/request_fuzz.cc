@@ -122,7 +122,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const server::Call call = {parrot->service(),
                              metrics,
                              exchange,
-                             std::make_shared<server::SerialQueue>(workers),
+                             std::make_shared<server::SerialQueue>(workers, "client"),
                              server::Style::OpenAi,
                              "fuzz",
                              1 << 20,

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "base/interruption.h"
 
 namespace sluice::text::grammar {
 
@@ -19,8 +20,10 @@ class Budget {
   static constexpr int64_t kSteps = 12'000'000, kBytes = int64_t{256} << 20;
 
   explicit Budget(int64_t steps = kSteps, int64_t bytes = kBytes) : steps_(steps), bytes_(bytes) {}
-  /// Throws TooComplex when the work or the memory is more than was allowed.
+  /// Throws TooComplex when the work or the memory is more than was allowed, Interrupted when nobody waits for
+  /// it any more.
   void spend(int64_t steps, int64_t bytes = 0) {
+    Interruptible::look();
     steps_ -= steps;
     bytes_ -= bytes;
     if (steps_ < 0 || bytes_ < 0)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/interruption.h"
 #include "text/jinja/value.h"
 
 #include "text/jinja/failure.h"
@@ -111,6 +112,7 @@ Heap::Heap(int64_t steps, int depth, size_t memory_bytes, double seconds)
 void Heap::look_at_clock() {
   constexpr int64_t kStepsBetweenLooks = 20'000;  // a millisecond, or some
   if (steps_left_ < 0) refuse("the template takes too many steps");
+  Interruptible::look();
   if (thread_seconds() > end_) refuse("the template takes too long");
   next_look_ = std::max<int64_t>(steps_left_ - kStepsBetweenLooks, 0);
 }
