@@ -19,8 +19,9 @@ namespace {
 
 constexpr int64_t kContextsOfCache = 4;  ///< as many whole contexts, where memory has room for them
 constexpr double kCacheShare = 0.8;      ///< of the memory that is available, beyond one context
-/// Rows of logits that a step gives for prompts that are scored take at most this many floats (32 MiB).
-constexpr int64_t kMostScoredLogits = 1 << 23;
+/// Rows a step of prompts that are scored, and so of logits: as many as requests run at once by default, so
+/// that nothing is larger for it, and few enough for kernels of few rows.
+constexpr int64_t kScoredRows = 32;
 /// The name for clients: the file's, or its folder's file name.
 std::string model_name(const gguf::File& file, const std::string& alias) {
   if (!alias.empty()) return alias;
@@ -87,7 +88,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;
   engine.draft_tokens = draft_tokens(*backend_, options.draft_tokens);
-  engine.scored_rows = std::min(rows.most, kMostScoredLogits / model_.spec.vocabulary);
+  engine.scored_rows = std::min(rows.most, kScoredRows);
   program::CompileOptions compile{rows.most, engine.outputs(), 0};
   compile.batch_invariant = options.batch_invariant;
   compile.aside_rows = rows.aside;
