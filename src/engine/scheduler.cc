@@ -324,7 +324,7 @@ void Scheduler::plan_prompts(Plan& plan, int64_t most) {
     int64_t share = std::min(sequence->uncomputed(), room / left--);
     if (sequence->scored()) {
       const int64_t unscored = std::max(sequence->scored_from - first, int64_t{0});
-      share = std::min(share, unscored + 1 + outputs / scored--);
+      share = std::min(share, unscored + 1 + outputs / std::max<int64_t>(scored--, 1));
     }
     const int64_t rows =
         cache_.end_of_step(sequence->pages, std::ssize(sequence->tokens), first + share) - first;

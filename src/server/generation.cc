@@ -197,7 +197,8 @@ void Generation::take(News& news) {
 void Generation::stop_content(size_t choice, std::vector<text::OutputEvent>& events, bool last) {
   if (choice >= stops_.size()) return;
   using Kind = text::OutputEvent::Kind;
-  auto& [stops, spaces] = stops_[choice];
+  text::StopStream& stops = stops_[choice].stops;
+  std::string& spaces = stops_[choice].spaces;
   std::vector<text::OutputEvent> shown;
   const auto show = [&](std::string text) {
     if (!text.empty()) shown.push_back({Kind::Content, std::move(text)});
