@@ -43,7 +43,9 @@ OpAccesses accesses_of(const Program& program, const Op& op, const MemoryPlan& p
 }
 
 bool conflict(const OpAccesses& a, const OpAccesses& b) {
-  if (a.share == Share::Together) return true;
+  // Scratch is others' to read before such an op has ended on all workers, and to write before another one
+  // has: nothing else says so where an op of another place stands before it.
+  if (a.share == Share::Together || b.share == Share::Together) return true;
   const bool by_rows = a.share == Share::Rows && b.share == Share::Rows;
   for (const Access& x : a.list) {
     for (const Access& y : b.list) {
