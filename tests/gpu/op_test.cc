@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/ref/ref_backend.h"
+#include "base/error.h"
 #include "support/cuda.h"
 #include "support/op_agreement.h"
 
@@ -41,6 +42,11 @@ class CudaOps : public testing::TestWithParam<Param> {};
 TEST_P(CudaOps, AgreeWithReference) {
   CUDA_OR_SKIP(cuda);
   CaseRun run(GetParam().op_case, 11);
+  if (GetParam().info->name == std::string("causal_conv")) {  // keeps a state: refused by name
+    const CompileOptions options{GetParam().op_case.rows, GetParam().op_case.rows, 4};
+    EXPECT_THROW(cuda.memory_needs(run.program(), options), Error);
+    return;
+  }
   expect_agreement(run, *backend::make_ref_backend(), cuda);
 }
 

@@ -49,6 +49,13 @@ class CompareTrees(unittest.TestCase):
     def kept(self):
         return json.loads((self.folder / "kept.json").read_text())
 
+    def test_folders_may_be_relative(self):
+        old = self.build("old", [100, 100])
+        new = self.build("new", [100, 100])
+        done = subprocess.run([TOOL, "--backend", "cpu", "--only", "youtu.*q4_k_m", "--turns", "1", "../old", "."], cwd=new,
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, f"{old}: {done.stderr}")
+
     def test_ratios_are_of_turns_and_figures_medians(self):
         # One slow minute that meets both builds of a turn changes no ratio.
         done = self.compare([100, 50, 100], [110, 55, 110], "--turns", "3")
