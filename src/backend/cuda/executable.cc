@@ -97,7 +97,8 @@ class CudaExecutable : public Executable {
       step.whole.reserve(static_cast<size_t>(options.max_outputs));
       step.outputs.reserve(static_cast<size_t>(options.max_outputs));
     }
-    if (options.warm && loaded) graphs_.prepare(serving_buckets(options, longest_context(options)), stream_);
+    if (options.warm && loaded)
+      graphs_.prepare(serving_buckets(bound_, options, longest_context(options)), stream_);
   }
   ~CudaExecutable() override { cudaFreeHost(pinned_logits_); }
   CudaExecutable(const CudaExecutable&) = delete;
@@ -353,7 +354,7 @@ class CudaExecutable : public Executable {
 
 int64_t warm_bytes(const Bound& bound, const CompileOptions& options) {
   if (!options.warm) return 0;
-  return graph_bytes(bound, serving_buckets(options, longest_context(options)).size()) +
+  return graph_bytes(bound, serving_buckets(bound, options, longest_context(options)).size()) +
          table_entries(options) * static_cast<int64_t>(sizeof(int32_t));
 }
 

@@ -8,7 +8,9 @@
 
 namespace sluice::backend::cuda {
 
-std::vector<Bucket> serving_buckets(const program::CompileOptions& options, int64_t longest) {
+std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
+                                    int64_t longest) {
+  constexpr int64_t kMostBytes = int64_t{256} << 20;
   std::vector<Bucket> list;
   for (const int64_t rows : row_buckets(options.max_rows)) {
     const int64_t most = output_bucket(rows, rows, options.max_outputs);
@@ -25,11 +27,14 @@ std::vector<Bucket> serving_buckets(const program::CompileOptions& options, int6
       if (outputs == most) break;
     }
   }
+  std::stable_partition(list.begin(), list.end(), [](const Bucket& b) { return b.rows == b.outputs; });
+  const auto most = static_cast<size_t>(kMostBytes / std::max(int64_t{1}, graph_bytes(bound, 1)));
+  if (list.size() > most) list.resize(most);
   return list;
 }
 
 int64_t graph_bytes(const Bound& bound, size_t graphs) {
-  constexpr int64_t kOpBytes = 4096;
+  constexpr int64_t kOpBytes = 9 << 10;  // 8.4 KB on an H100 (fairy-tales.gguf, 59 ops, 34 graphs)
   return static_cast<int64_t>(graphs * bound.nodes.size()) * kOpBytes;
 }
 

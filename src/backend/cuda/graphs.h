@@ -29,8 +29,11 @@ struct Bucket {
 };
 
 /// What serving runs: every bucket of rows, whose outputs are one or as many as there can be, and of
-/// contexts, for each of the steps in flight; the likeliest tokens are found in all.
-std::vector<Bucket> serving_buckets(const program::CompileOptions& options, int64_t longest);
+/// contexts, for each of the steps in flight; the likeliest tokens are found in all. Steps of answers alone
+/// come first, and no more than 256 MB of graphs: of a large model those of prompts, whose steps take longer
+/// than a capture, are left to the step that first needs them.
+std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
+                                    int64_t longest);
 
 /// Memory of the device that so many graphs take, by what was measured an op.
 int64_t graph_bytes(const Bound& bound, size_t graphs);
