@@ -31,6 +31,7 @@ TEST(CudaDevice, BindingIsWhatIsCompiled) {
 
 TEST(CudaDevice, ThereIsNoOther) {
   CUDA_OR_SKIP(cuda);
+  EXPECT_EQ(cuda.name(), "cuda");
   std::string why;
   EXPECT_EQ(cli::load_cuda_backend(1000, why), nullptr);
   EXPECT_NE(why.find("no CUDA device 1000"), std::string::npos) << why;

@@ -176,13 +176,17 @@ TEST(Depth, OfJsonTexts) {
       for (const std::string& text :
            {whole, times(open, kMany), times(open, 250) + "1" + times(close, 250)}) {
         const bool deep = text.size() > 10'000;
-        if (deep) EXPECT_FALSE(is_json(text)) << open;
+        if (deep) {
+          EXPECT_FALSE(is_json(text)) << open;
+        }
         JsonStream stream;
         std::string out;
         JsonStream::Status status = JsonStream::Status::More;
         for (const char c : text)
           if (status == JsonStream::Status::More) status = stream.read(c, out);
-        if (deep) EXPECT_EQ(status, JsonStream::Status::Failed) << open;
+        if (deep) {
+          EXPECT_EQ(status, JsonStream::Status::Failed) << open;
+        }
         EXPECT_LE(json_closed(out).size(), text.size() + 600);
         for (const OutputFormat& format : output_formats()) {
           const Json tools = {{{"name", "f"}, {"parameters", {{"type", "object"}}}}};
