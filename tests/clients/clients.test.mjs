@@ -88,10 +88,13 @@ test("openai: chat, whole and streamed, is the same text", async () => {
 });
 
 test("openai: the stream helper puts a message together", async () => {
-  const runner = openai.chat.completions.stream({ model, messages, max_tokens: 20, n: 2, logprobs: true, top_logprobs: 2 });
+  const runner = openai.chat.completions.stream({
+    model, messages, max_tokens: 20, n: 2, logprobs: true, top_logprobs: 2, reasoning_effort: "none",
+  });
   const answer = await runner.finalChatCompletion();
   assert.equal(answer.choices.length, 2);
   assert.equal(answer.choices[1].message.role, "assistant");
+  assert.equal(answer.choices[0].logprobs.content.map((t) => t.token).join(""), answer.choices[0].message.content);
   assert.equal(answer.choices[0].logprobs.content.length, 20);
 });
 
