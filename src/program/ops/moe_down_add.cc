@@ -36,7 +36,7 @@ void MoeDownAdd::expand(Builder& b) const {
   const TensorId each = b.activation("expert_down", rows, used, columns);
   b.emit(ExpertMatmul{in, down, ids, {each}});
   // The residual comes last, behind all that places may each have a part of.
-  const auto result = [&](bool is_last, const char* name) {
+  const auto result = [&, rows = rows, columns = columns](bool is_last, const char* name) {
     return is_last ? out.id : b.activation(name, rows, 1, columns);
   };
   const TensorId sum = result(!shared_in && !residual, "experts_sum");
