@@ -162,7 +162,7 @@ TEST_F(Api, EchoesPromptsWithTheirLogprobs) {
   }
   body = {{"prompt", {97}}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 0}};
   EXPECT_EQ(post("/v1/completions", body).json()["choices"][0]["logprobs"]["token_logprobs"],
-            json({nullptr}));
+            json::array({nullptr}));
   body["prompt"] = "";
   EXPECT_EQ(post("/v1/completions", body).status, 400);
   body = {{"prompt", std::string(4000, 'x')}, {"n", 8}, {"echo", true}, {"logprobs", 20}};
