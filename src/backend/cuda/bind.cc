@@ -171,6 +171,29 @@ int add_leaves(const Node& node, Program& leaves) {
   return count;
 }
 
+/// Adds the kernels that a node runs as, in order.
+void add_launches(const Program& program, const Node& node, size_t number, const Sizes& sizes,
+                  StepPlan& plan) {
+  if (const Kernel* kernel = bind(program, node.op, sizes)) {
+    plan.launches.push_back({.op = &node.op, .kernel = kernel, .node = number});
+    return;
+  }
+  CHECK(!node.expansion.empty(), "{} of {} rows: neither a kernel nor an expansion", program.op_name(node.op),
+        sizes.rows);
+  for (const Node& simpler : node.expansion) add_launches(program, simpler, number, sizes, plan);
+}
+
+StepPlan plan_of(const Bound& bound, const Sizes& sizes) {
+  StepPlan plan;
+  for (size_t i = 0; i < bound.nodes.size(); ++i) {
+    plan.first.push_back(plan.launches.size());
+    add_launches(bound.program, bound.nodes[i], i, sizes, plan);
+  }
+  plan.first.push_back(plan.launches.size());
+  match_forms(bound.program, sizes, plan);
+  return plan;
+}
+
 }  // namespace
 
 const Kernel* bind(const Program& program, const Op& op, const Sizes& sizes) {
@@ -220,30 +243,13 @@ Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, const 
     bound.program.add(node.op);
     bound.longest_expansion = std::max(bound.longest_expansion, add_leaves(node, bound.leaves));
   }
+  std::vector<std::pair<Sizes, StepPlan*>> plans;
+  for (const Sizes& sizes : all_sizes(max_rows, longest, device)) {
+    StepPlan& plan = bound.plans[{sizes.rows, sizes.longest}] = plan_of(bound, sizes);
+    plans.emplace_back(sizes, &plan);
+  }
+  bound.memory = place(bound.program, plans);
   return bound;
-}
-
-void add_launches(const Program& program, const Node& node, const Sizes& sizes, std::vector<Launch>& list) {
-  if (const Kernel* kernel = bind(program, node.op, sizes)) {
-    list.push_back({&node.op, kernel});
-    return;
-  }
-  CHECK(!node.expansion.empty(), "{} of {} rows: neither a kernel nor an expansion", program.op_name(node.op),
-        sizes.rows);
-  for (const Node& simpler : node.expansion) add_launches(program, simpler, sizes, list);
-}
-
-int64_t scratch_bytes(const Bound& bound, int64_t max_rows, int64_t longest) {
-  int64_t most = 0;
-  for (const Sizes& sizes : all_sizes(max_rows, longest, bound.device)) {
-    std::vector<Launch> launches;
-    for (const Node& node : bound.nodes) add_launches(bound.program, node, sizes, launches);
-    for (const Launch& launch : launches) {
-      if (launch.kernel->scratch_bytes == nullptr) continue;
-      most = std::max(most, launch.kernel->scratch_bytes(bound.program, *launch.op, sizes));
-    }
-  }
-  return most;
 }
 
 }  // namespace sluice::backend::cuda

@@ -2,9 +2,12 @@
 // of the captured graphs runs.
 #pragma once
 
+#include <cstddef>
+#include <map>
+#include <utility>
 #include <vector>
 
-#include "backend/cuda/kernel.h"
+#include "backend/cuda/step_plan.h"
 
 namespace sluice::backend::cuda {
 
@@ -33,21 +36,22 @@ struct Bound {
   program::Program program, leaves;
   std::vector<Node> nodes;  ///< one an op of `program`
   int longest_expansion = 0;
-  Sizes device;  ///< what it was bound for
+  Sizes device;                                           ///< what it was bound for
+  std::map<std::pair<int64_t, int64_t>, StepPlan> plans;  ///< by rows and longest context
+  PlanMemory memory;
+
+  Bound() = default;
+  Bound(const Bound&) = delete;  // plans point to ops of nodes
+  Bound& operator=(const Bound&) = delete;
+  Bound(Bound&&) = default;
+  Bound& operator=(Bound&&) = default;
+  /// Of a bucket.
+  const StepPlan& plan(int64_t rows, int64_t bucket_longest) const {
+    return plans.at({rows, bucket_longest});
+  }
 };
 
 /// Throws Error "the backend cuda lacks OP" where a primitive has no kernel.
 Bound bind_all(const program::Program& program, int64_t max_rows, int64_t longest, const Sizes& device);
-
-/// The kernels that a node runs as, in order, with their ops.
-struct Launch {
-  const program::Op* op;
-  const Kernel* kernel;
-};
-void add_launches(const program::Program& program, const Node& node, const Sizes& sizes,
-                  std::vector<Launch>& list);
-
-/// The bytes of scratch that any launch needs at most.
-int64_t scratch_bytes(const Bound& bound, int64_t max_rows, int64_t longest);
 
 }  // namespace sluice::backend::cuda

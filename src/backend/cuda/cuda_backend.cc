@@ -54,8 +54,7 @@ class CudaBackend : public Backend {
     const int64_t longest = cuda::longest_context(options);
     const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, sizes_);
     MemoryNeeds needs =
-        cuda::Memory::needs(bound.leaves, options, cuda::scratch_bytes(bound, options.max_rows, longest),
-                            bound.longest_expansion);
+        cuda::Memory::needs(bound.leaves, options, bound.memory.bytes(), bound.longest_expansion);
     needs.scratch_bytes += cuda::warm_bytes(bound, options);
     return needs;
   }

@@ -72,7 +72,7 @@ struct StepView {
   const StepHeader* header;
   const int32_t *tokens, *positions, *sequences, *slots, *output_rows;
   const int32_t* page_tables;
-  uint64_t* board;          ///< kBoardWords that blocks of a launch leave for each other (Board)
+  uint64_t* board;          ///< words that blocks of a launch, and launches, leave for each other (Board)
   const Prompts* prompts;   ///< (prompts.h), of wide steps
   const Segment* segments;  ///< theirs
 
@@ -98,12 +98,11 @@ struct Stamps {
   Span* spans = nullptr;
 };
 
-inline constexpr int kBoardWords = 1 << 18;
-
 /// What blocks of a launch tell each other while it runs: a word is a number and a tag, which no word of an
 /// earlier launch or step had, so a number is there as soon as its tag is.
 struct Board {
-  uint64_t* words;  ///< kBoardWords, zero before the first step; nothing else is written to a board's part
+  uint64_t* words;   ///< as many as Kernel::board asks for, zero before the first step
+  uint64_t* zeroed;  ///< likewise those without tags
   const StepHeader* header;
   uint32_t launch, launches;  ///< this launch of a step, and how many there are
 

@@ -86,9 +86,9 @@ class CudaExecutable : public Executable {
         bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(device_))),
         row_buckets_(row_buckets(options.max_rows)),
         context_buckets_(context_buckets(longest_context(options))),
-        memory_(bound_.leaves, source.weights, std::move(weights), options,
-                scratch_bytes(bound_, options.max_rows, longest_context(options)), bound_.longest_expansion),
-        block_(options.max_rows, options.max_outputs, table_entries(options)),
+        memory_(bound_.leaves, source.weights, std::move(weights), options, bound_.memory.bytes(),
+                bound_.longest_expansion),
+        block_(options.max_rows, options.max_outputs, table_entries(options), bound_.memory.board_words()),
         likeliest_(options.max_outputs),
         graphs_(bound_, memory_, block_, likeliest_) {
     pinned_logits_bytes_ = std::min(kMostPinned, options.max_outputs * row_bytes());
@@ -199,7 +199,7 @@ class CudaExecutable : public Executable {
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
       BoundKernel bound = kernel_of(i, least);
-      if (kernel_names(launches(i, most)) != kernel_names(launches(i, least))) {
+      if (kernel_names(i, most) != kernel_names(i, least)) {
         bound.name += fmt::format("; rows {}: ", most.rows);
         add_kernels(i, most, bound);
       }
@@ -222,19 +222,23 @@ class CudaExecutable : public Executable {
   }
 
  private:
-  std::vector<Launch> launches(size_t i, const Bucket& bucket) const {
-    std::vector<Launch> list;
-    add_launches(bound_.program, bound_.nodes[i], bound_.device.of(bucket.rows, bucket.longest), list);
-    return list;
-  }
-  static std::string kernel_names(const std::vector<Launch>& launches) {
+  /// The kernels of op i, with what they take from the launches before them and give to those behind.
+  std::string kernel_names(size_t i, const Bucket& bucket) const {
+    const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
+    const auto form = [&](const char* verb, const std::optional<size_t>& passed) {
+      return passed ? fmt::format(" ({} {})", verb, form_info(plan.passed[*passed].form).name) : "";
+    };
     std::string text;
-    for (const Launch& launch : launches)
-      text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name);
+    for (size_t k = plan.first[i]; k < plan.first[i + 1]; ++k) {
+      const StepPlan::Launch& launch = plan.launches[k];
+      text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name) + form("takes", launch.takes) +
+              form("gives", launch.gives);
+    }
     return text;
   }
   BoundKernel kernel_of(size_t i, const Bucket& bucket) const {
-    const Kernel& first = *launches(i, bucket)[0].kernel;
+    const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
+    const Kernel& first = *plan.launches[plan.first[i]].kernel;
     BoundKernel bound{"", source(first.file), first.line};
     add_kernels(i, bucket, bound);
     return bound;
@@ -249,7 +253,7 @@ class CudaExecutable : public Executable {
       if (std::find(known.begin(), known.end(), launch.function) == known.end())
         bound.functions.push_back(launch.function);
     }
-    bound.name += kernel_names(launches(i, bucket)) + text;
+    bound.name += kernel_names(i, bucket) + text;
   }
 
   /// Whether no step in flight is to give logits, which the next one would overwrite.

@@ -79,9 +79,7 @@ void Graphs::op_times(const Bucket& bucket, cudaStream_t stream, std::vector<Lau
 }
 
 int Graphs::kernels(const Bucket& bucket) const {
-  size_t count = 0;
-  for (size_t i = 0; i < bound_.nodes.size(); ++i) count += launches(bucket, i).size();
-  return static_cast<int>(count);
+  return static_cast<int>(bound_.plan(bucket.rows, bucket.longest).launches.size());
 }
 
 void Graphs::capture(const Bucket& bucket, cudaStream_t stream, Captured& captured) {
@@ -123,18 +121,12 @@ Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
           .output_rows = bucket.outputs,
           .longest = bucket.longest,
           .prompts_alone = bucket.prompts_alone,
-          .scratch = memory_.scratch(),
+          .scratch = memory_.scratch() + 2 * bound_.memory.handed_bytes,
           .drawn = likeliest_.drawn(),
           .stream = stream,
           .processors = bound_.device.processors,
           .architecture = bound_.device.architecture,
           .overlap = true};
-}
-
-std::vector<Launch> Graphs::launches(const Bucket& bucket, size_t i) const {
-  std::vector<Launch> list;
-  add_launches(bound_.program, bound_.nodes[i], bound_.device.of(bucket.rows, bucket.longest), list);
-  return list;
 }
 
 std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) const {
@@ -145,20 +137,37 @@ std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) c
   return log.list();
 }
 
+Handover Graphs::handover(const StepPlan& plan, const Passed& passed, bool giver) const {
+  const PlanMemory& memory = bound_.memory;
+  auto* const board = reinterpret_cast<char*>(block_.board());
+  const auto words = [&](int64_t at) { return board + at * int64_t{sizeof(uint64_t)}; };
+  const int64_t zeroed = memory.board_words() - memory.zeroed_words;
+  Handover handover{plan.launches[giver ? passed.taker : passed.giver].op, nullptr,
+                    static_cast<uint32_t>(plan.launches[passed.giver].node), nullptr};
+  switch (form_info(passed.form).room) {
+    case Room::Memory: handover.at = memory_.scratch() + passed.at; break;
+    case Room::Flagged: handover.at = words(memory.flagged_words + passed.at); break;
+    case Room::Zeroed:
+      handover.at = words(zeroed + passed.at);
+      if (!giver) handover.clear = words(zeroed + *passed.clear);
+      break;
+  }
+  return handover;
+}
+
 void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
-  const auto neighbour = [&](size_t op, bool last) -> const program::Op* {
-    const std::vector<Launch> list = launches(bucket, op);
-    return list.empty() ? nullptr : (last ? list.back() : list.front()).op;
-  };
-  const std::vector<Launch> list = launches(bucket, i);
+  const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
+  const int64_t zeroed = bound_.memory.board_words() - bound_.memory.zeroed_words;
   step.launch = static_cast<uint32_t>(i);
-  step.previous = i > 0 ? neighbour(i - 1, true) : nullptr;
-  for (size_t k = 0; k < list.size(); ++k) {
-    step.next = k + 1 < list.size()           ? list[k + 1].op
-                : i + 1 < bound_.nodes.size() ? neighbour(i + 1, false)
-                                              : nullptr;
-    list[k].kernel->launch(bound_.program, *list[k].op, step);
-    step.previous = list[k].op;
+  for (size_t k = plan.first[i]; k < plan.first[i + 1]; ++k) {
+    const StepPlan::Launch& launch = plan.launches[k];
+    Handover taken{}, given{};
+    if (launch.takes) taken = handover(plan, plan.passed[*launch.takes], false);
+    if (launch.gives) given = handover(plan, plan.passed[*launch.gives], true);
+    step.takes = launch.takes ? &taken : nullptr;
+    step.gives = launch.gives ? &given : nullptr;
+    step.zeroed = block_.board() + zeroed + launch.zeroed;
+    launch.kernel->launch(bound_.program, *launch.op, step);
   }
 }
 

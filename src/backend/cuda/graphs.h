@@ -74,9 +74,10 @@ class Graphs {
   void enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times);
   std::vector<size_t> first_launches(const Bucket& bucket) const;
   Context context(const Bucket& bucket, cudaStream_t stream) const;
-  std::vector<Launch> launches(const Bucket& bucket, size_t i) const;
-  /// Launches op i, which knows its neighbours in the step.
+  /// Launches op i as the bucket's plan says.
   void enqueue_op(const Bucket& bucket, size_t i, Context step) const;
+  /// A form as its giver or taker gets it.
+  Handover handover(const StepPlan& plan, const Passed& passed, bool giver) const;
 
   const Bound& bound_;
   const Memory& memory_;

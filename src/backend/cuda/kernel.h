@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/form.h"
 #include "program/program.h"
 
 namespace sluice::backend::cuda {
@@ -38,23 +40,37 @@ struct Context {
   int64_t output_rows;   ///< likewise
   int64_t longest;       ///< no row's context is longer
   bool prompts_alone;    ///< no row but those of long stretches of prompts (prompts.h)
-  char* scratch;         ///< scratch_bytes of it; what the op before left there is still there
+  char* scratch;         ///< scratch_bytes of it
   const int32_t* drawn;  ///< by outputs of the step before, for following()
   cudaStream_t stream;
   int processors;    ///< multiprocessors of the device
   int architecture;  ///< 90: compute capability 9.0
   bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
-  const program::Op* previous = nullptr;  ///< the op that was launched before; null: not known
-  const program::Op* next = nullptr;      ///< likewise the one that is launched behind
-  uint32_t launch = 0, launches = 1;      ///< the op's number in the step, and how many there are
-  LaunchLog* log = nullptr;               ///< set: launches are told to it and not started
-  LaunchTimes* times = nullptr;           ///< set: launches leave their times there
+  const Handover* takes = nullptr;  ///< what the launch before has left for this one (Kernel::takes), or null
+  const Handover* gives = nullptr;  ///< what the one behind takes (Kernel::gives), or null
+  uint64_t* zeroed = nullptr;       ///< words of the board as Kernel::board wants them
+  uint32_t launch = 0, launches = 1;  ///< the op's number in the step, and how many there are
+  LaunchLog* log = nullptr;           ///< set: launches are told to it and not started
+  LaunchTimes* times = nullptr;       ///< set: launches leave their times there
 
   Sizes sizes() const { return {step_rows, longest, architecture, processors}; }
-  Board board() const { return {step.board, step.header, launch, launches}; }
+  /// The launch's own words.
+  Board board() const { return {step.board, zeroed, step.header, launch, launches}; }
+  /// Those of a form in flagged words, with its giver's tag.
+  Board board(const Handover& form) const {
+    return {reinterpret_cast<uint64_t*>(form.at), nullptr, step.header, form.launch, launches};
+  }
   int64_t rows(const program::Tensor& tensor) const {
     return program::Program::rows(tensor, step_rows, output_rows);
   }
+};
+
+/// Words of the board that blocks of a launch have among themselves.
+struct BoardNeeds {
+  int64_t flagged = 0;  ///< with the launch's tag
+  /// Zero before the first launch, and then as earlier launches of the kernel with the same `layout` left
+  /// them.
+  int64_t zeroed = 0, layout = 0;
 };
 
 struct Kernel {
@@ -64,6 +80,12 @@ struct Kernel {
   void (*launch)(const program::Program&, const program::Op&, const Context&);
   /// Bytes of scratch at most; null: none.
   int64_t (*scratch_bytes)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
+  /// The form that it can leave for the launch behind, or take from the one before; null: none. Both happen
+  /// only where the neighbour declares the same, and then Context says so.
+  std::optional<Handed> (*gives)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
+  std::optional<Handed> (*takes)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
+  /// null: none.
+  BoardNeeds (*board)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
   const char* file = __builtin_FILE();
   int line = __builtin_LINE();
 };

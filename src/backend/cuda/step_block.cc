@@ -33,11 +33,11 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
   return l;
 }
 
-StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries)
+StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t board_words)
     : block_bytes_(layout(max_rows, max_outputs).bytes),
       device_(kTurns * block_bytes_),
-      board_(kBoardWords * int64_t{sizeof(uint64_t)}) {
-  check(cudaMemset(board_.data(), 0, static_cast<size_t>(board_.bytes())));
+      board_(board_words * int64_t{sizeof(uint64_t)}) {
+  if (board_words > 0) check(cudaMemset(board_.data(), 0, static_cast<size_t>(board_.bytes())));
   allocate_pinned(pinned_, device_.bytes());
   std::memset(pinned_, 0, static_cast<size_t>(device_.bytes()));
   if (table_entries > 0) allocate_tables(table_entries * int64_t{sizeof(int32_t)});

@@ -15,7 +15,7 @@ namespace sluice::backend::cuda {
 class StepBlock {
  public:
   /// table_entries: of page tables, for which there is room from the start.
-  StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries);
+  StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t board_words);
   ~StepBlock();
   StepBlock(const StepBlock&) = delete;
   StepBlock& operator=(const StepBlock&) = delete;
@@ -32,6 +32,8 @@ class StepBlock {
   StepView view(int64_t rows, int64_t outputs, int turn) const;
   /// How tokens of outputs are drawn, on the device.
   const program::Draw* draws(int64_t rows, int64_t outputs, int turn) const;
+  /// Words that kernels leave for each other, zero at first.
+  uint64_t* board() const { return reinterpret_cast<uint64_t*>(board_.data()); }
   int64_t bytes() const { return device_.bytes() + tables_.bytes() + board_.bytes(); }
 
  private:

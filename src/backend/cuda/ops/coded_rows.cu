@@ -115,35 +115,41 @@ bool takes_coded(const Program& p, const NormMatmul& op, const Sizes& sizes) {
   }
   return true;
 }
-bool is_same(const Program& p, TensorId a, TensorId b) {
-  return p.storage(a) == p.storage(b) && p[a].offset == p[b].offset && p[a].columns() == p[b].columns();
+/// Where they lie: codes, then sums of squares.
+CodedRows coded_rows_at(char* at, int64_t rows, int64_t columns, const float* norm) {
+  Scratch scratch(at);
+  char* const codes = scratch.take<char>(codes_bytes(rows, columns));
+  return {codes, coded_token(columns), scratch.take<float>(columns / CodedRows::kScaled * few::kMostRows),
+          norm};
 }
 
 }  // namespace
 
-CodedRows rows_for_next(const Program& p, TensorId made, const Context& c) {
-  const auto* const op = c.next == nullptr ? nullptr : std::get_if<NormMatmul>(&c.next->args);
-  if (op == nullptr || !is_same(p, op->in.id, made) || !takes_coded(p, *op, c.sizes())) return {};
+std::optional<Handed> given_normed_codes(const Program& p, TensorId made, const Sizes& sizes) {
   const int64_t columns = p[made].columns();
-  return {c.scratch, coded_token(columns),
-          reinterpret_cast<float*>(c.scratch + codes_bytes(c.step_rows, columns)),
-          c.memory.vector(op->norm.id)};
+  Scratch scratch(nullptr);
+  scratch.take<char>(codes_bytes(sizes.rows, columns));
+  scratch.take<float>(columns / CodedRows::kScaled * few::kMostRows);
+  return Handed{Form::NormedCodes, made, scratch.bytes()};
 }
 
-int64_t coded_rows_bytes(int64_t rows, int64_t columns) {
-  return codes_bytes(rows, columns) + columns / CodedRows::kScaled * few::kMostRows * int64_t{sizeof(float)};
+CodedRows rows_for(const Handover* form, const Program& p, const Context& c) {
+  if (form == nullptr) return {};
+  const auto& op = std::get<NormMatmul>(form->other->args);
+  return coded_rows_at(form->at, c.step_rows, p[op.in.id].columns(), c.memory.vector(op.norm.id));
 }
 
-bool norm_matmul_coded(const Program& p, const NormMatmul& op, const Context& c) {
-  const auto* const before = c.previous == nullptr ? nullptr : std::get_if<MoeDownAdd>(&c.previous->args);
-  if (before == nullptr || !is_same(p, op.in.id, before->out.id) || !takes_coded(p, op, c.sizes()) ||
-      !leaves_coded_rows(p, *before, c.sizes()))
-    return false;
+std::optional<Handed> takes_coded_rows(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMatmul>(record.args);
+  if (!takes_coded(p, op, sizes)) return std::nullopt;
+  return given_normed_codes(p, op.in.id, sizes);
+}
+
+void norm_matmul_coded(const Program& p, const NormMatmul& op, const Context& c) {
   const int64_t columns = p[op.in.id].columns();
   Args args{};
   args.rows = &c.step.header->rows, args.epsilon = op.epsilon;
-  args.in = {c.scratch, coded_token(columns),
-             reinterpret_cast<float*>(c.scratch + codes_bytes(c.step_rows, columns)), nullptr};
+  args.in = coded_rows_at(c.takes->at, c.step_rows, columns, nullptr);
   int32_t blocks = 0, i = 0;
   for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
     if (weight) {
@@ -169,7 +175,6 @@ bool norm_matmul_coded(const Program& p, const NormMatmul& op, const Context& c)
   } else {
     start.template operator()<quant::Type::Q4_0>();
   }
-  return true;
 }
 
 }  // namespace sluice::backend::cuda

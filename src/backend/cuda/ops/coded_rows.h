@@ -7,7 +7,7 @@
 
 namespace sluice::backend::cuda {
 
-/// Of a step of 2 to 32 rows, at the beginning of scratch. A block of threads of the op that makes them has
+/// Of a step of 2 to 32 rows (Form::NormedCodes). A block of threads of the op that makes them has
 /// 16 columns of all rows: they have a scale, and their squares are summed.
 struct CodedRows {
   static constexpr int kScaled = 16;
@@ -17,16 +17,16 @@ struct CodedRows {
   const float* norm;
 };
 
-/// What the op behind this one takes of rows `made`.
-CodedRows rows_for_next(const program::Program& program, program::TensorId made, const Context& context);
-/// Its bytes of scratch at most, of rows of so many columns.
-int64_t coded_rows_bytes(int64_t rows, int64_t columns);
-
-/// norm_matmul of rows that the op before has left so; false: it has not.
-bool norm_matmul_coded(const program::Program& program, const program::NormMatmul& op,
+/// Rows `made` as whoever makes them gives them.
+std::optional<Handed> given_normed_codes(const program::Program& program, program::TensorId made,
+                                         const Sizes& sizes);
+/// What a norm_matmul behind takes (whose norm it is), or nothing (form is null).
+CodedRows rows_for(const Handover* form, const program::Program& program, const Context& context);
+/// What norm_matmul takes.
+std::optional<Handed> takes_coded_rows(const program::Program& program, const program::Op& record,
+                                       const Sizes& sizes);
+/// norm_matmul of rows that the launch before has left so (context.takes).
+void norm_matmul_coded(const program::Program& program, const program::NormMatmul& op,
                        const Context& context);
-
-/// Whether moe_down_add of such a step leaves its rows to who takes them (ops/wide.cu).
-bool leaves_coded_rows(const program::Program& program, const program::MoeDownAdd& op, const Sizes& sizes);
 
 }  // namespace sluice::backend::cuda

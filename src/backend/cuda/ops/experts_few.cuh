@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(Ring<kType>::kThreads, 1)
   const uint32_t tag = early ? p.selection.tag() : 0;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
     const int r = p.per_row(i);
-    const int id = early ? __float_as_int(take_word(p.selection.words + kSelectionBoard + i, tag))
+    const int id = early ? __float_as_int(take_word(p.selection.words + i, tag))
                          : load_result(p.ids(r) + (i - r * p.per_row.by));
     ids[i] = static_cast<int16_t>(id);
     atomicAdd(&count[id], 1);

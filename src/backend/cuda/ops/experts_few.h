@@ -9,14 +9,15 @@
 
 namespace sluice::backend::cuda {
 
-/// How a row's experts are selected, from logits on the board, and where the selection is left: on the board,
-/// too.
+/// How a row's experts are selected, from logits on the board, and where the selection is left: in words with
+/// the same tag, too, one a pair.
 struct RowSelection {
   RouteRule rule;
   const float* bias;
   Rows<int32_t> ids;
   Rows<float> weights;
   Board board;
+  uint64_t* selected;
 };
 
 /// Gates and ups of up to 8 rows select for themselves (and for all that is behind) and multiply the shared
@@ -39,19 +40,22 @@ struct ExpertsFew {
   const char* coded = nullptr;
   /// Zero, or null: how many items warps have taken beyond their first.
   unsigned* taken = nullptr;
-  Board selection{};  ///< where the selection was left (kSelectionBoard), or null: in ids
+  Board selection{};  ///< where the selection was left, a word a pair, or null: in ids
   const SelectAndShared* select_and_shared = nullptr;  ///< or null (takes_shared_experts)
   /// Rows of one matrix that are packed beside, for a launch behind this one: whole chunks of aligned columns
   /// (packs_beside), not where gated.
   PackPlan beside{};
 };
 
-/// Where on the board the selection lies: a word a pair, in the place of what steps of one row leave; and the
-/// router's logits, of each expert and up to so many rows. Of up to 8 rows, whose pairs are no more than
-/// kPackedPairs: which are packed.
-inline constexpr int kSelectionBoard = kHeadsBoard, kMostSelected = 1024;
-inline constexpr int kPackedPairs = 256, kPackedBoard = kSelectionBoard + kPackedPairs;
-inline constexpr int kLogitsBoard = kSelectionBoard + kMostSelected, kMostLogitRows = 128;
+/// Pairs whose selection is left in words at most.
+inline constexpr int kMostSelected = 1024;
+/// Where on the board norm_moe_gate_up of some rows has: that a row is packed (of up to 8), the selection where
+/// no launch behind takes it, and the router's logits, of each expert and row.
+inline constexpr int kPackedBoard = 0, kSelectionBoard = 32, kLogitsBoard = kSelectionBoard + kMostSelected;
+
+/// The selection of some rows as norm_moe_gate_up gives it (Form::SelectedExperts): a word a pair.
+std::optional<Handed> given_selection(const program::Program& program, program::TensorId ids,
+                                      const Sizes& sizes);
 
 /// Experts' weights as far as binding sees them.
 struct ExpertsShape {
@@ -74,8 +78,5 @@ inline bool packs_beside(const Rows<float>& in) {
   return in.columns % kChunkColumns == 0 && in.row_stride % 4 == 0 &&
          reinterpret_cast<uintptr_t>(in.data) % 16 == 0;
 }
-
-/// Where norm_moe_gate_up of some rows, if it was launched right before, leaves the selection `ids`.
-Board selection_of_some_rows(const program::Program& program, program::TensorId ids, const Context& context);
 
 }  // namespace sluice::backend::cuda

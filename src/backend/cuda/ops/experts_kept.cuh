@@ -10,7 +10,6 @@
 namespace sluice::backend::cuda::experts {
 
 inline constexpr int kRowsKept = 32, kPairsKept = 256, kTilesKept = 128;
-static_assert(kPairsKept <= kPackedPairs);
 
 struct KeptArgs {
   RowPairs map;
@@ -91,9 +90,9 @@ __device__ __forceinline__ void multiply_kept_rows(const KeptArgs& p, const Link
   if constexpr (kShared) {
     pair = warp < rows && lane < p.per_row.by ? warp * p.per_row.by + lane : pairs;
     if (warp < rows) id = select_row(*selection, warp, biases, tag, blockIdx.x == 0);
-    if (warp == kWarps - 1 && lane < rows) take_word<true>(p.selection.words + kPackedBoard + lane, tag);
+    if (warp == kWarps - 1 && lane < rows) take_word<true>(selection->board.words + kPackedBoard + lane, tag);
   } else {
-    if (pair < pairs) id = __float_as_int(take_word(p.selection.words + kSelectionBoard + pair, tag));
+    if (pair < pairs) id = __float_as_int(take_word(p.selection.words + pair, tag));
   }
   if (pair < pairs) rank = atomicAdd(&count[id], 1), ids[pair] = static_cast<int16_t>(id);
   __syncthreads();

@@ -153,8 +153,8 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
          in.shape[0] == kStepRows && in_fours(in) && serves_product(p[op.weight.id], p[op.out.id]);
 }
 
-int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
-  return head_matmul_codes(p[std::get<HeadMatmul>(record.args).weight.id], sizes.rows);
+std::optional<Handed> gives(const Program& p, const Op& record, const Sizes& sizes) {
+  return given_rows_codes(p, std::get<HeadMatmul>(record.args).out.id, sizes);
 }
 
 }  // namespace
@@ -162,8 +162,9 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
 void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
                      const ContextParts& parts, const Context& c) {
   Args args{c.step.header, in, out, weight, nullptr, {}, parts};
-  const int64_t columns = int64_t{args.weight.matrices} * args.weight.rows;
-  if (columns % few_bytes::kQuad == 0) args.codes = c.scratch, args.coded = coded_values_token(columns);
+  if (c.gives != nullptr)
+    args.codes = c.gives->at,
+    args.coded = coded_values_token(int64_t{args.weight.matrices} * args.weight.rows);
   if (args.weight.type == quant::Type::Q8_0) return start<quant::Type::Q8_0>(args, c);
   if (args.weight.type == quant::Type::Q4_K) return start<quant::Type::Q4_K>(args, c);
   start<quant::Type::Q4_0>(args, c);
@@ -171,28 +172,13 @@ void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix
 
 bool serves_head_matmul_few(const Tensor& weight, const Tensor& out) { return serves_product(weight, out); }
 
-int64_t head_matmul_codes(const Tensor& weight, int64_t rows) {
-  return int64_t{strips_for(rows)} * kStripTokens *
-         coded_values_token(weight.shape[0] * weight.shape[1]).pitch;
+std::optional<Handed> given_rows_codes(const Program& p, TensorId values, const Sizes& sizes) {
+  const int64_t columns = p[values].heads() * p[values].columns();
+  if (columns % few_bytes::kQuad != 0 || sizes.rows > kMostRows) return std::nullopt;
+  return Handed{Form::RowsCodes, values,
+                int64_t{strips_for(sizes.rows)} * kStripTokens * coded_values_token(columns).pitch};
 }
 
-const char* coded_values(const Program& p, TensorId in, const Context& c) {
-  if (c.previous == nullptr) return nullptr;
-  const Sizes sizes = c.sizes();
-  const auto* const before = std::get_if<HeadMatmul>(&c.previous->args);
-  const auto* const heads = std::get_if<MlaHeads>(&c.previous->args);
-  if (before != nullptr ? !serves(p, *c.previous, sizes)
-                        : heads == nullptr || !kMlaHeadsFew.serves(p, *c.previous, sizes))
-    return nullptr;
-  const TensorId out = before != nullptr ? before->out.id : heads->out.id;
-  const Tensor &left = p[out], &wanted = p[in];
-  if (p.storage(out) != p.storage(in) || left.offset != wanted.offset ||
-      left.heads() * left.columns() != wanted.heads() * wanted.columns() ||
-      left.heads() * left.columns() % few_bytes::kQuad != 0)
-    return nullptr;
-  return c.scratch;
-}
-
-const Kernel kHeadMatmulFew{"matmul of heads, packed in place", serves, launch_head_matmul, scratch_bytes};
+const Kernel kHeadMatmulFew{"matmul of heads, packed in place", serves, launch_head_matmul, nullptr, gives};
 
 }  // namespace sluice::backend::cuda

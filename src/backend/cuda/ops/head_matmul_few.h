@@ -16,21 +16,18 @@ struct ContextParts {
 };
 inline constexpr int kMostJoined = 32;  ///< chunks of a row
 
-/// head_matmul of 2 to 32 rows; puts chunks together where they are given. It leaves its results in codes,
-/// too, at the beginning of scratch.
+/// head_matmul of 2 to 32 rows; puts chunks together where they are given. It leaves its results in codes, too,
+/// where the launch behind takes them.
 void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
                      const ContextParts& parts, const Context& context);
 bool serves_head_matmul_few(const program::Tensor& weight, const program::Tensor& out);
-/// Bytes of those codes.
-int64_t head_matmul_codes(const program::Tensor& weight, int64_t rows);
-
 /// How rows of so many values lie there: 32 under a scale, with sums, whoever takes them.
 inline few_bytes::TokenRows coded_values_token(int64_t columns) {
   return few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad), true);
 }
 
-/// `in` in codes of eight bits (coded_values_token), where the op before ended in that
-/// launch and has left them in scratch; else null.
-const char* coded_values(const program::Program& program, program::TensorId in, const Context& context);
+/// Such values in codes (Form::RowsCodes), as an op that ends in that launch gives them.
+std::optional<Handed> given_rows_codes(const program::Program& program, program::TensorId values,
+                                       const Sizes& sizes);
 
 }  // namespace sluice::backend::cuda

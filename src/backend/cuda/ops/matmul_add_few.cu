@@ -83,11 +83,13 @@ int64_t plan(int64_t columns, int64_t rows, Args& args) {
 
 }  // namespace
 
-bool serves_matmul_add_few(const Matrix& weight, int64_t rows, int architecture) {
+bool serves_matmul_add_few(const program::Tensor& weight, const Sizes& sizes) {
   Args args{};
-  return architecture >= 90 && few_bytes::fits_slot(weight.type) && rows >= 2 && rows <= few::kMostRows &&
-         weight.rows % few_bytes::kRows == 0 && weight.columns % few_bytes::kQuad == 0 &&
-         weight.columns <= kMostColumns && plan(weight.columns, rows, args) <= 99 * 1024;
+  const int64_t columns = weight.columns();
+  return sizes.architecture >= 90 && few_bytes::fits_slot(weight.type) && sizes.rows >= 2 &&
+         sizes.rows <= few::kMostRows && weight.shape[1] % few_bytes::kRows == 0 &&
+         columns % few_bytes::kQuad == 0 && columns <= kMostColumns &&
+         plan(columns, sizes.rows, args) <= 99 * 1024;
 }
 
 void matmul_add_few(const MatmulAddFew& product, const Context& context) {

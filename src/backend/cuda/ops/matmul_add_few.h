@@ -12,7 +12,7 @@ struct MatmulAddFew {
   Matrix weight;
   Rows<float> residual, out;
 };
-bool serves_matmul_add_few(const Matrix& weight, int64_t rows, int architecture);
+bool serves_matmul_add_few(const program::Tensor& weight, const Sizes& sizes);
 void matmul_add_few(const MatmulAddFew& product, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -6,6 +6,7 @@
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/wide_parts.h"
 #include "backend/cuda/prim/mla_attend.cuh"
+#include "backend/cuda/scratch.h"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
@@ -16,8 +17,14 @@ using namespace program;
 /// Rows that fill a device one by one; more of them are taken many at a time.
 constexpr int64_t kSplitRows = 64;
 
-int64_t weights_bytes(int64_t rows, int64_t heads) {
-  return (rows * most_chunks(rows) * heads * static_cast<int64_t>(sizeof(float2)) + 255) / 256 * 256;
+/// What chunks of contexts have before they are put together.
+struct Chunks {
+  float2* weights;
+  float* parts;
+};
+Chunks take_chunks(Scratch& scratch, int64_t rows, int64_t heads) {
+  const int64_t all = rows * most_chunks(rows) * heads;
+  return {scratch.take<float2>(all), scratch.take<float>(all * kMlaRank)};
 }
 
 bool serves_pieces(const Program& p, const Op& record, const Sizes&) {
@@ -39,25 +46,25 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   const int64_t heads = p[std::get<MlaAttend>(record.args).q.id].heads();
   int64_t bytes = 0;
   for (int64_t rows = 1; rows < 2 * sizes.rows; rows *= 2) {  // fewer rows have more chunks
-    const int64_t now = std::min(rows, sizes.rows);
-    bytes = std::max(bytes, weights_bytes(now, heads) + now * most_chunks(now) * heads * kMlaRank * 4);
+    Scratch scratch(nullptr);
+    take_chunks(scratch, std::min(rows, sizes.rows), heads);
+    bytes = std::max(bytes, scratch.bytes());
   }
   return bytes;
 }
 
 MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c) {
-  MlaArgs args{c.step,
-               c.memory.cache(op.cache.id),
-               c.memory.rows(op.q.id),
-               c.memory.rows(op.out.id),
-               op.cache_layer,
-               op.scale * std::numbers::log2e_v<float>,
-               most_chunks(c.step_rows),
-               nullptr,
-               nullptr};
-  args.weights = reinterpret_cast<float2*>(c.scratch);
-  args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(c.step_rows, p[op.q.id].heads()));
-  return args;
+  Scratch scratch(c.scratch);
+  const Chunks chunks = take_chunks(scratch, c.step_rows, p[op.q.id].heads());
+  return {c.step,
+          c.memory.cache(op.cache.id),
+          c.memory.rows(op.q.id),
+          c.memory.rows(op.out.id),
+          op.cache_layer,
+          op.scale * std::numbers::log2e_v<float>,
+          most_chunks(c.step_rows),
+          chunks.weights,
+          chunks.parts};
 }
 void launch_pages(const Program& p, const Op& record, const Context& c) {
   const MlaArgs args = attend_args(p, std::get<MlaAttend>(record.args), c);

@@ -46,7 +46,7 @@ MlaHeadsArgs heads_args(const Program& program, const Op& record, const Context&
   args.scale = op.scale;
   args.v_b = context.memory.matrix(op.v_b.id);
   args.each = ((out.columns + args.cluster - 1) / args.cluster + 31) / 32 * 32;
-  if (out.columns % 32 == 0) args.handed = context.scratch;
+  if (context.gives != nullptr) args.handed = context.gives->at;
   return args;
 }
 void launch_mla_heads(const Program& program, const Op& record, const Context& context) {
@@ -107,37 +107,32 @@ bool serves_mla_heads_pieces(const Program& program, const Op& record, const Siz
   return one_row_serves(program, op.query, op.v_b.id, sizes);
 }
 
-int64_t scratch_bytes(const Program& program, const Op& record, const Sizes&) {
-  const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
-  return Activations::bytes_size(static_cast<int>(out.heads() * out.columns()));
+std::optional<Handed> gives(const Program& program, const Op& record, const Sizes&) {
+  return given_row_codes(program, std::get<MlaHeads>(record.args).out.id);
 }
 int64_t scratch_bytes_deep(const Program& program, const Op& record, const Sizes&) {
   const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
-  return deep_scratch_bytes(out.heads(), out.columns());
+  return deep_scratch_bytes(out.heads());
 }
 int64_t scratch_bytes_pieces(const Program& program, const Op& record, const Sizes&) {
   const Tensor& out = program[std::get<MlaHeads>(record.args).out.id];
-  return pieces_scratch_bytes(out.heads(), out.columns());
+  return pieces_scratch_bytes(out.heads());
 }
 
 }  // namespace
 
-const char* quantized_values(const Program& program, TensorId in, const Context& context) {
-  if (context.previous == nullptr || context.step_rows != 1) return nullptr;
-  const auto* whole = std::get_if<NormMlaHeads>(&context.previous->args);
-  const auto* before = whole != nullptr ? &whole->heads : std::get_if<MlaHeads>(&context.previous->args);
-  if (before == nullptr) return nullptr;
-  const Tensor& out = program[before->out.id];
-  const bool same = program.storage(in) == before->out.id && program[in].offset == 0 &&
-                    program[in].heads() * program[in].columns() == out.heads() * out.columns();
-  return same && out.columns() % 32 == 0 ? context.scratch : nullptr;
+std::optional<Handed> given_row_codes(const Program& program, TensorId values) {
+  const Tensor& tensor = program[values];
+  if (tensor.columns() % 32 != 0) return std::nullopt;  // a head's, where there are several
+  return Handed{Form::RowCodes, values,
+                Activations::bytes_size(static_cast<int>(tensor.heads() * tensor.columns()))};
 }
 
 const Kernel kMlaQuery{"queries, a cluster a head", serves_mla_query, launch_mla_query};
-const Kernel kMlaHeads{"a cluster a head", serves_mla_heads, launch_mla_heads, scratch_bytes};
+const Kernel kMlaHeads{"a cluster a head", serves_mla_heads, launch_mla_heads, nullptr, gives};
 const Kernel kMlaHeadsDeep{"a cluster a head, attention over all multiprocessors, values",
-                           serves_mla_heads_deep, launch_mla_heads_deep, scratch_bytes_deep};
+                           serves_mla_heads_deep, launch_mla_heads_deep, scratch_bytes_deep, gives};
 const Kernel kMlaHeadsPieces{"queries, attention over all multiprocessors by half pages, values",
-                             serves_mla_heads_pieces, launch_mla_heads_pieces, scratch_bytes_pieces};
+                             serves_mla_heads_pieces, launch_mla_heads_pieces, scratch_bytes_pieces, gives};
 
 }  // namespace sluice::backend::cuda

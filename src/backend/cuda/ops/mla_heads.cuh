@@ -58,12 +58,12 @@ void start_clusters(const MlaHeadsArgs& args, const Context& context);
 
 /// The same for a long context: clusters for the queries, attention over all multiprocessors, values.
 void start_deep(const MlaHeadsArgs& args, const Context& context);
-/// Whether its blocks fit; the scratch that it takes, which begins with what it hands on.
+/// Whether its blocks fit; the scratch that it takes.
 bool deep_fits(int64_t heads, bool coded);
-int64_t deep_scratch_bytes(int64_t heads, int64_t columns);
+int64_t deep_scratch_bytes(int64_t heads);
 
 /// The same for any context without clusters, in pieces that fit into 99 KB of shared memory.
 void start_pieces(MlaHeadsArgs args, const CacheRows& appended, const Context& context);
-int64_t pieces_scratch_bytes(int64_t heads, int64_t columns);
+int64_t pieces_scratch_bytes(int64_t heads);
 
 }  // namespace sluice::backend::cuda

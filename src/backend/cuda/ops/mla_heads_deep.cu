@@ -30,6 +30,7 @@
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_attend.cuh"
 #include "backend/cuda/prim/mla_values.cuh"
+#include "backend/cuda/scratch.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -268,26 +269,23 @@ AttendKernel kernel_of(int tiles, bool coded) {
   }
 }
 
-/// What the launches leave for each other; the values quantised first, where the next op looks for them.
+/// What the launches leave for each other.
 struct Parts {
-  char* handed;
   SplitQueries queries;
   float2* weights;
   uint16_t* parts;
   int64_t bytes;
 
-  Parts(char* scratch, int64_t heads, int64_t columns) : bytes(0) {
-    const auto take = [&]<typename T>(T*& place, int64_t count) {
-      place = reinterpret_cast<T*>(scratch + bytes);
-      bytes += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    };
+  Parts(char* base, int64_t heads) {
+    Scratch scratch(base);
+    const auto take = [&]<typename T>(T*& place, int64_t count) { place = scratch.take<T>(count); };
     const int64_t padded = (heads + 31) / 32 * 32;
-    take(handed, Activations::bytes_size(static_cast<int>(heads * columns)));
     take(queries.first, SplitQueries::words(padded));
     take(queries.second, SplitQueries::words(padded));
     take(queries.unscale, padded);
     take(weights, kMostClusters * heads);
     take(parts, kMostClusters * heads * kMlaRank);
+    bytes = scratch.bytes();
   }
 };
 
@@ -317,11 +315,11 @@ bool deep_fits(int64_t heads, bool coded) {
   return layout_for(heads, coded).bytes <= kMostBytes;
 }
 
-int64_t deep_scratch_bytes(int64_t heads, int64_t columns) { return Parts(nullptr, heads, columns).bytes; }
+int64_t deep_scratch_bytes(int64_t heads) { return Parts(nullptr, heads).bytes; }
 
 void start_deep(const MlaHeadsArgs& args, const Context& context) {
   const int heads = args.out.heads;
-  const Parts parts(context.scratch, heads, args.out.columns);
+  const Parts parts(context.scratch, heads);
   const bool by_wgmma = args.cache.coded == 0 && context.architecture == 90;
   MlaHeadsArgs first = args;
   first.v_b = {}, first.handed = nullptr, first.split = parts.queries;

@@ -26,6 +26,7 @@
 #include "backend/cuda/ops/mla_heads_values.cuh"
 #include "backend/cuda/ops/one_row.h"
 #include "backend/cuda/prim/mla_values.cuh"
+#include "backend/cuda/scratch.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -277,38 +278,35 @@ AttendKernel kernel_of(int tiles, bool coded) {
   }
 }
 
-/// What the launches leave for each other; the values quantised first, where the next op looks for them.
+/// What the launches leave for each other.
 struct Pieces {
-  char* handed = nullptr;
   float* q = nullptr;
   SplitQueries queries{};
   float2* weights = nullptr;
   uint16_t* parts = nullptr;
   int64_t bytes = 0;
 
-  Pieces(char* scratch, int64_t heads, int64_t columns) {
-    const auto take = [&]<typename T>(T*& place, int64_t count) {
-      place = reinterpret_cast<T*>(scratch + bytes);
-      bytes += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    };
+  Pieces(char* base, int64_t heads) {
+    Scratch scratch(base);
+    const auto take = [&]<typename T>(T*& place, int64_t count) { place = scratch.take<T>(count); };
     const int64_t padded = (heads + 31) / 32 * 32;
-    take(handed, Activations::bytes_size(static_cast<int>(heads * columns)));
     take(q, heads * (kMostNope + kTurned));
     take(queries.first, SplitQueries::words(padded));
     take(queries.second, SplitQueries::words(padded));
     take(queries.unscale, padded);
     take(weights, kMostParts * heads);
     take(parts, kMostParts * heads * kMlaRank);
+    bytes = scratch.bytes();
   }
 };
 
 }  // namespace
 
-int64_t pieces_scratch_bytes(int64_t heads, int64_t columns) { return Pieces(nullptr, heads, columns).bytes; }
+int64_t pieces_scratch_bytes(int64_t heads) { return Pieces(nullptr, heads).bytes; }
 
 void start_pieces(MlaHeadsArgs args, const CacheRows& appended, const Context& context) {
   const int heads = args.out.heads, width = args.nope + kTurned;
-  const Pieces pieces(context.scratch, heads, args.out.columns);
+  const Pieces pieces(context.scratch, heads);
   if (args.q.codes != nullptr) {
     OneRowProducts products;
     products.parts[0] = {args.q, pieces.q, nullptr};

@@ -293,14 +293,13 @@ bool serves_heads(const Program& p, const Op& record, const Sizes& sizes) {
 }
 
 struct HeadsScratch {
-  char* codes;
   float *queries, *context, *parts;
   float2* weights;
 };
 HeadsScratch take_scratch(Scratch& scratch, const Program& p, const MlaHeads& op, int64_t rows) {
   const int64_t all = rows * p[op.out.id].heads();
-  return {scratch.take<char>(head_matmul_codes(p[op.v_b.id], rows)), scratch.take<float>(all * kMlaWidth),
-          scratch.take<float>(all * kMlaRank), scratch.take<float>(all * most_chunks(rows) * kMlaRank),
+  return {scratch.take<float>(all * kMlaWidth), scratch.take<float>(all * kMlaRank),
+          scratch.take<float>(all * most_chunks(rows) * kMlaRank),
           scratch.take<float2>(all * most_chunks(rows))};
 }
 int64_t heads_scratch_bytes(const Program& p, const Op& record, const Sizes&) {
@@ -311,6 +310,10 @@ int64_t heads_scratch_bytes(const Program& p, const Op& record, const Sizes&) {
     bytes = std::max(bytes, scratch.bytes());
   }
   return bytes;
+}
+
+std::optional<Handed> gives_heads(const Program& p, const Op& record, const Sizes& sizes) {
+  return given_rows_codes(p, std::get<MlaHeads>(record.args).out.id, sizes);
 }
 
 void launch_heads(const Program& p, const Op& record, const Context& c) {
@@ -334,6 +337,6 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
 
 const Kernel kMlaQueryFew{"queries of some rows, a cluster a head", serves, launch_query};
 const Kernel kMlaHeadsFew{"queries, attention by chunks, values of chunks put together", serves_heads,
-                          launch_heads, heads_scratch_bytes};
+                          launch_heads, heads_scratch_bytes, gives_heads};
 
 }  // namespace sluice::backend::cuda

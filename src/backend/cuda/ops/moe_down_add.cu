@@ -5,6 +5,7 @@
 // shared memory, and one thread a row adds them up. Bound by reading weights: 9.7 MB for GLM-4.7-Flash in the
 // q4_0 mix.
 #include "backend/cuda/memory.h"
+#include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/one_row.h"
 #include "backend/cuda/prim/dot.cuh"
@@ -118,7 +119,7 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   if (args.one_row &&
       add_down_one_row(context, {args.down, args.shared_down, args.in, args.shared_in.data, args.weights.data,
                                  args.residual.data, args.ids.data, args.out.data,
-                                 selected_experts(program, op.ids.id, context)})) {
+                                 context.takes ? context.board(*context.takes) : Board{}})) {
     return;
   }
   const LaunchShape shape{dim3(static_cast<unsigned>((args.down.rows + kOutputs - 1) / kOutputs),
@@ -132,8 +133,14 @@ bool serves_moe_down_add(const Program& program, const Op& record, const Sizes&)
   return program[op.in.id].heads() <= kMostExperts && shared_bytes(program, op) <= kMostShared;
 }
 
+std::optional<Handed> takes(const Program& program, const Op& record, const Sizes& sizes) {
+  if (sizes.rows != 1) return std::nullopt;
+  return given_selection(program, std::get<MoeDownAdd>(record.args).ids.id, sizes);
+}
+
 }  // namespace
 
-const Kernel kMoeDownAdd{"gemv of experts, summed", serves_moe_down_add, launch_moe_down_add};
+const Kernel kMoeDownAdd{
+    "gemv of experts, summed", serves_moe_down_add, launch_moe_down_add, nullptr, nullptr, takes};
 
 }  // namespace sluice::backend::cuda

@@ -153,7 +153,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
-  if (norm_matmul_coded(p, op, c)) return;
+  if (c.takes != nullptr) return norm_matmul_coded(p, op, c);
   Args args{};
   args.rows = count_of(p, op.in.id, c.step), args.in = flat(c.memory.rows(op.in.id));
   args.norm = c.memory.vector(op.norm.id), args.epsilon = op.epsilon;
@@ -174,7 +174,11 @@ void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
 
 }  // namespace
 
-const Kernel kNormMatmulFew{"matmuls of a few normed rows in one launch", serves_norm_matmul,
-                            launch_norm_matmul};
+const Kernel kNormMatmulFew{"matmuls of a few normed rows in one launch",
+                            serves_norm_matmul,
+                            launch_norm_matmul,
+                            nullptr,
+                            nullptr,
+                            takes_coded_rows};
 
 }  // namespace sluice::backend::cuda

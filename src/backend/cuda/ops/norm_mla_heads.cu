@@ -5,6 +5,7 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/norm_mla_heads.cuh"
+#include "backend/cuda/ops/one_row.h"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
@@ -55,7 +56,7 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   h.cache = memory.cache(query.cache.id);
   h.layer = query.cache_layer, h.epsilon = query.epsilon, h.scale = op.heads.scale;
   h.rope = rope_table(query.rope, kTurned);
-  if (h.out.columns % 32 == 0) h.handed = context.scratch;
+  if (context.gives != nullptr) h.handed = context.gives->at;
   share_out(args, blocks_of_head(h.out.heads, context.processors));
   if (context.longest > kShortContext) return start_long_context(args, context);
   with_types(args, [&]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
@@ -86,14 +87,28 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
          out.heads() <= sizes.processors && out.columns() <= kMostValues;
 }
 
-int64_t scratch_bytes(const Program& program, const Op& record, const Sizes&) {
-  const Tensor& out = program[std::get<NormMlaHeads>(record.args).heads.out.id];
-  return Activations::bytes_size(static_cast<int>(out.heads() * out.columns()));
+std::optional<Handed> gives(const Program& program, const Op& record, const Sizes&) {
+  return given_row_codes(program, std::get<NormMlaHeads>(record.args).heads.out.id);
+}
+BoardNeeds board(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMlaHeads>(record.args);
+  const int64_t heads = program[op.heads.out.id].heads(), blocks = blocks_of_head(heads, sizes.processors);
+  const bool is_short = sizes.longest <= kShortContext;
+  const LongWords parts = is_short ? LongWords{} : long_context_words(heads, sizes.processors);
+  return {.flagged = kQueryWords + program[op.products.a.id].shape[1] +
+                     (is_short ? heads * blocks * (kRank + 2) : 0),
+          .zeroed = kCountedWords + parts.words,
+          .layout = parts.layout};
 }
 
 }  // namespace
 
-const Kernel kNormMlaHeads{"from the row to its heads' values, blocks a head", serves_norm_mla_heads,
-                           launch_norm_mla_heads, scratch_bytes};
+const Kernel kNormMlaHeads{"from the row to its heads' values, blocks a head",
+                           serves_norm_mla_heads,
+                           launch_norm_mla_heads,
+                           nullptr,
+                           gives,
+                           nullptr,
+                           board};
 
 }  // namespace sluice::backend::cuda

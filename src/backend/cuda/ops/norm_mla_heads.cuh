@@ -53,7 +53,9 @@ struct Args {
 
 /// Where numbers lie on the board, in words: the cache's row before its norm, the low-rank query (or
 /// queries), and what heads have.
-inline constexpr int kLatentWords = kHeadsBoard, kQueryWords = kLatentWords + kWidth;
+inline constexpr int kLatentWords = 0, kQueryWords = kLatentWords + kWidth;
+/// Among its zeroed words: sums with counts (add_part), then what the kernel for a long context has.
+inline constexpr int kCountedWords = kMostHeads * kWidth;
 __device__ inline int head_words(const Args& args, int head) {
   return kQueryWords + args.a.rows + head * args.head_words;
 }
@@ -111,9 +113,8 @@ struct LowRows {
 
 /// Sums of a head's latent queries, and behind them its queries to be turned: kWidth words.
 __device__ inline uint64_t* query_sums(const Args& args, int head) {
-  return args.board.words + kCountedBoard + head * kWidth;
+  return args.board.zeroed + head * kWidth;
 }
-static_assert(kMostHeads * kWidth <= kCountedWords);
 
 /// Query i of a block's among all heads' queries.
 __device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, int head, int rank, int i) {
@@ -274,5 +275,10 @@ void start_short_context(const Args& args, const Context& context);
 bool long_context_serves(const program::Program& program, const program::NormMlaHeads& op,
                          const Sizes& sizes);
 void start_long_context(Args args, const Context& context);
+/// Zeroed words of the board that it takes behind the counted ones, by how heads share them.
+struct LongWords {
+  int64_t words = 0, layout = 0;
+};
+LongWords long_context_words(int64_t heads, int processors);
 
 }  // namespace sluice::backend::cuda::first_half

@@ -43,14 +43,12 @@ constexpr int64_t kLongestContext = 8192;  // a bucket; 6% over mla_heads_deep.c
 /// each part the largest score (low) and the sum of the weights below it, which is 1 or more.
 constexpr int kPartWords = kRank / 4;
 SLUICE_BOTH inline int words_of_parts(int parts) { return parts * kPartWords + (parts + 1) / 2 * 2; }
-/// Where they begin: behind the words of the kernel for a short context. Before them, the number of launches.
-SLUICE_BOTH inline int parts_board(const Args& args) {
-  return (kQueryWords + args.a.rows + args.heads.out.heads * args.heads.cluster * (kRank + 2) + 3) / 2 * 2;
-}
-__device__ inline uint64_t* turn_word(const Args& args) { return args.board.words + parts_board(args) - 1; }
+/// Where they begin among the zeroed words: behind the counted ones and the number of launches.
+constexpr int kTurnWord = kCountedWords, kPartsBegin = kTurnWord + 2;
+__device__ inline uint64_t* turn_word(const Args& args) { return args.board.zeroed + kTurnWord; }
 __device__ inline uint64_t* head_parts(const Args& args, uint32_t turn, int head) {
   const int heads = args.heads.out.heads;
-  return args.board.words + parts_board(args) + (turn % 2 * heads + head) * args.head_words;
+  return args.board.zeroed + kPartsBegin + (turn % 2 * heads + head) * args.head_words;
 }
 __device__ inline uint64_t* part_weights(const Args& args, uint32_t turn, int head) {
   return head_parts(args, turn, head) + args.parts * kPartWords;
@@ -505,24 +503,16 @@ bool long_context_serves(const program::Program& program, const program::NormMla
   const int64_t heads = program[op.heads.out.id].heads();
   // Copies of its rows are whole sixteens of bytes.
   if (query.q && program[query.q.id].type == quant::Type::Q4_0 && low % 256 != 0) return false;
-  int64_t experts = 0;
-  for (const program::Op& record : program.ops()) {  // these share the board's room for parts
-    const auto* const other = std::get_if<program::NormMlaHeads>(&record.args);
-    if (other != nullptr && (program[other->heads.out.id].heads() != heads ||
-                             program[other->products.a.id].shape[1] != program[op.products.a.id].shape[1]))
-      return false;
-    const auto* const routed = std::get_if<program::NormMoeGateUp>(&record.args);
-    if (routed != nullptr) experts = std::max(experts, program[routed->experts.gate.id].shape[0]);
-  }
-  const int of_head = blocks_of_head(heads, sizes.processors), blocks = static_cast<int>(heads) * of_head;
-  const int groups = groups_of(static_cast<int>(heads), blocks);
-  if (groups == 0) return false;
-  const int64_t begin = kQueryWords + program[op.products.a.id].shape[1] + heads * of_head * (kRank + 2);
-  const int64_t words = begin + 3 + 2 * heads * words_of_parts(blocks / groups);
-  // Logits of steps of some rows lie before: what stands among parts would be taken for one.
-  return begin >= kLogitsBoard + kMostLogitRows * experts && words <= kCountedBoard &&
+  const int64_t blocks = heads * blocks_of_head(heads, sizes.processors);
+  return groups_of(static_cast<int>(heads), static_cast<int>(blocks)) != 0 &&
          sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
          program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns;
+}
+
+LongWords long_context_words(int64_t heads, int processors) {
+  const auto blocks = static_cast<int>(heads * blocks_of_head(heads, processors));
+  const int parts = blocks / groups_of(static_cast<int>(heads), blocks);
+  return {kPartsBegin - kCountedWords + 2 * heads * words_of_parts(parts), heads << 32 | parts};
 }
 
 void start_long_context(Args most_args, const Context& context) {

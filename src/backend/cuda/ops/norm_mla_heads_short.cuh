@@ -27,7 +27,6 @@ inline constexpr int kChunk = 32;  // positions; a page is some of them
 __device__ inline int sum_words(const Args& args, int head, int rank) {
   return head_words(args, head) + rank * (kRank + 2);
 }
-static_assert(kWidth + kMostLow + kMostHeads * kMostBlocks * (kRank + 2) <= kCountedBoard - kHeadsBoard);
 
 /// A block's shared memory.
 struct alignas(16) Shared {

@@ -28,7 +28,7 @@ namespace {
 
 using namespace program;
 
-constexpr int kMostRows = kMostLogitRows;
+constexpr int kMostRows = 128;
 constexpr int kThreads = kPackThreads, kWarps = kThreads / 32;
 /// Rows and experts of a block of threads: of few rows, of more.
 constexpr int kFewRows = 4, kFewExperts = 2, kFewAtMost = 32;
@@ -212,6 +212,9 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
   args.norm = memory.vector(norm_route.norm.id), args.epsilon = norm_route.epsilon;
   args.experts = router.rows;
+  const Board board = context.board();
+  Board selected = context.gives != nullptr ? context.board(*context.gives) : board;
+  if (context.gives == nullptr) selected.words += kSelectionBoard;
   const bool few = rows <= kFewAtMost;
   const int64_t rows_each = few ? kFewRows : kManyRows, experts_each = few ? kFewExperts : kManyExperts;
   args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
@@ -221,7 +224,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
       buffers.taken,
       token,
       {route_rule(norm_route.route, router.rows, ids.columns), memory.vector(norm_route.route.bias.id), ids,
-       memory.rows(norm_route.route.weights.id), context.board()},
+       memory.rows(norm_route.route.weights.id), board, selected.words},
       false};
   Dense shared{.in = in, .out = {}, .weight = {}, .up = {}, .gated = true, .rows = rows, .count = count};
   const ExpertsShape shape{gate.type, gate.matrices, gate.rows, gate.columns, ids.columns, true};
@@ -251,7 +254,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
                         .rows = count,
                         .coded = buffers.codes,
                         .taken = buffers.taken,
-                        .selection = context.board(),
+                        .selection = selected,
                         .select_and_shared = beside ? &more : nullptr},
                        context);
 }
@@ -264,20 +267,26 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   return scratch.bytes();
 }
 
-}  // namespace
-
-Board selection_of_some_rows(const Program& p, TensorId ids, const Context& context) {
-  const auto* before =
-      context.previous == nullptr ? nullptr : std::get_if<NormMoeGateUp>(&context.previous->args);
-  if (before == nullptr || context.launch == 0 || !serves(p, *context.previous, context.sizes())) return {};
-  const TensorId left = before->route.route.ids.id;
-  if (p.storage(left) != p.storage(ids) || p[left].offset != p[ids].offset) return {};
-  Board board = context.board();
-  --board.launch;
-  return board;
+std::optional<Handed> gives(const Program& p, const Op& record, const Sizes& sizes) {
+  return given_selection(p, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
+}
+BoardNeeds board_needs(const Program& p, const Op& record, const Sizes& sizes) {
+  const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
+  return {.flagged = kLogitsBoard + sizes.rows * p[route.router.id].shape[1]};
 }
 
-const Kernel kNormMoeGateUpFew{"norm and router; experts' products, which select for themselves", serves,
-                               launch_norm_moe_few, scratch_bytes};
+}  // namespace
+
+std::optional<Handed> given_selection(const Program& p, TensorId ids, const Sizes& sizes) {
+  return Handed{Form::SelectedExperts, ids, sizes.rows * p[ids].columns() * int64_t{sizeof(uint64_t)}};
+}
+
+const Kernel kNormMoeGateUpFew{"norm and router; experts' products, which select for themselves",
+                               serves,
+                               launch_norm_moe_few,
+                               scratch_bytes,
+                               gives,
+                               nullptr,
+                               board_needs};
 
 }  // namespace sluice::backend::cuda

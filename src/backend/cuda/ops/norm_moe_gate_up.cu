@@ -2,59 +2,19 @@
 // (one_row_gated.cu). Other steps expand it.
 #include <algorithm>
 #include <stdexcept>
-#include <vector>
 
 #include "backend/cuda/format.h"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/ops/experts_few.h"
 #include "backend/cuda/ops/kernels.h"
 #include "backend/cuda/ops/one_row.h"
-#include "backend/cuda/prim/board.cuh"
+#include "backend/cuda/ops/one_row_routed.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
 namespace {
 
 using namespace program;
-
-bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Sizes& sizes);
-
-/// The list's matmul_adds whose row the norm_moe_gate_up behind them routes.
-struct Routed {
-  const MatmulAdd* add;
-  const Op* record;  ///< norm_moe_gate_up
-  const NormRoute& route() const { return std::get<NormMoeGateUp>(record->args).route; }
-};
-std::vector<Routed> routed_rows(const Program& program) {
-  std::vector<Routed> rows;
-  for (size_t i = 1; i < program.ops().size(); ++i) {
-    const Op &before = program.ops()[i - 1], &record = program.ops()[i];
-    const auto* add = std::get_if<MatmulAdd>(&before.args);
-    const auto* gate_up = std::get_if<NormMoeGateUp>(&record.args);
-    if (add != nullptr && gate_up != nullptr && gate_up->route.in.id == add->out.id)
-      rows.push_back({add, &record});
-  }
-  return rows;
-}
-
-/// Where the n-th of them leaves its sums, or nowhere. Each has words of its own, which the next one's router
-/// clears: nothing else of the step lies between.
-RouterSums sums_of(const Program& program, const std::vector<Routed>& rows, size_t n,
-                   const Context& context) {
-  const NormRoute& route = rows[n].route();
-  const Memory& memory = context.memory;
-  const Matrix router = memory.matrix(route.router.id), weight = memory.matrix(rows[n].add->weight.id);
-  const int words = RouterSums::kCopies * router.rows;
-  const Sizes sizes = context.sizes();  // of one row
-  if (context.step_rows != 1 || rows.size() < 2 || router.rows % 4 != 0 ||
-      static_cast<int64_t>(rows.size()) * words > kSumsWords)
-    return {};
-  if (!serves_norm_moe_gate_up(program, *rows[n].record, sizes) ||
-      !adds_and_routes_one_row(weight, memory.rows(rows[n].add->in.id).data))
-    return {};
-  return {reinterpret_cast<unsigned long long*>(context.step.board) + kSumsBoard + n * words,
-          reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
-          memory.vector(route.norm.id), router.rows, router.columns};
-}
 
 void launch_norm_moe_gate_up(const Program& program, const Op& record, const Context& context) {
   const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
@@ -69,16 +29,12 @@ void launch_norm_moe_gate_up(const Program& program, const Op& record, const Con
                     ids.data,
                     memory.rows(norm_route.route.weights.id).data,
                     nullptr,
+                    nullptr,
                     nullptr};
-  const std::vector<Routed> rows = routed_rows(program);
-  for (size_t n = 0; n < rows.size(); ++n) {
-    if (rows[n].record->args.index() != record.args.index() || rows[n].route().in.id != norm_route.in.id)
-      continue;
-    const auto* before =
-        context.previous == nullptr ? nullptr : std::get_if<MatmulAdd>(&context.previous->args);
-    if (before == nullptr || before->out.id != norm_route.in.id) break;
-    route.sums = sums_of(program, rows, n, context).words;
-    route.clear = sums_of(program, rows, (n + rows.size() - 1) % rows.size(), context).words;
+  if (context.gives != nullptr) route.selected = context.board(*context.gives).words;
+  if (context.takes != nullptr) {
+    route.sums = reinterpret_cast<const unsigned long long*>(context.takes->at);
+    route.clear = reinterpret_cast<unsigned long long*>(context.takes->clear);
   }
   OneRowGated gated;
   gated.routed = {memory.matrix(experts.gate.id), memory.matrix(experts.up.id), memory.rows(experts.out.id),
@@ -113,28 +69,33 @@ bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Siz
                         route_rule(norm_route.route, router.shape[1], used));
 }
 
+std::optional<Handed> gives(const Program& program, const Op& record, const Sizes& sizes) {
+  return given_selection(program, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
+}
+std::optional<Handed> takes(const Program& program, const Op& record, const Sizes&) {
+  const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
+  const int64_t experts = program[route.router.id].shape[1];
+  if (experts % 4 != 0) return std::nullopt;
+  return Handed{Form::RouterSums, route.in.id, RouterSums::kCopies * experts * int64_t{sizeof(uint64_t)}};
+}
+BoardNeeds board(const Program&, const Op&, const Sizes&) { return {.flagged = routed::kMostParts}; }
+
 }  // namespace
 
-RouterSums sums_for_router(const Program& program, const MatmulAdd& add, const Context& context) {
-  const std::vector<Routed> rows = routed_rows(program);
-  for (size_t n = 0; n < rows.size(); ++n)
-    if (rows[n].add->out.id == add.out.id) return sums_of(program, rows, n, context);
-  return {};
+RouterSums router_sums(const Context& context, const Handover& form) {
+  const NormRoute& route = std::get<NormMoeGateUp>(form.other->args).route;
+  const Matrix router = context.memory.matrix(route.router.id);
+  return {reinterpret_cast<unsigned long long*>(form.at),
+          reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
+          context.memory.vector(route.norm.id), router.rows, router.columns};
 }
 
-Board selected_experts(const Program& program, TensorId ids, const Context& context) {
-  const auto* before =
-      context.previous == nullptr ? nullptr : std::get_if<NormMoeGateUp>(&context.previous->args);
-  if (before == nullptr || context.step_rows != 1 || context.launch == 0) return {};
-  const auto& [norm_route, experts] = *before;
-  const TensorId left = norm_route.route.ids.id;
-  if (program.storage(left) != program.storage(ids) || program[left].offset != program[ids].offset) return {};
-  Board board = context.board();
-  --board.launch;
-  return board;
-}
-
-const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts", serves_norm_moe_gate_up,
-                            launch_norm_moe_gate_up};
+const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts",
+                            serves_norm_moe_gate_up,
+                            launch_norm_moe_gate_up,
+                            nullptr,
+                            gives,
+                            takes,
+                            board};
 
 }  // namespace sluice::backend::cuda

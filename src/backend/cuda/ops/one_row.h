@@ -23,8 +23,8 @@ struct OneRowProducts {
   const char* handed = nullptr;  ///< null, or `in` as the op before has quantised it (without a norm)
   float epsilon = 0;
 };
-/// `in`, where mla_heads was launched before and has left its values in scratch; else null.
-const char* quantized_values(const program::Program& program, program::TensorId in, const Context& context);
+/// Values of heads in codes (Form::RowCodes), as mla_heads and norm_mla_heads of one row give them.
+std::optional<Handed> given_row_codes(const program::Program& program, program::TensorId values);
 bool multiply_one_row(const Context& context, const OneRowProducts& products);
 
 /// A router's products with a row, left by the matmul_add that makes the row for the norm_moe_gate_up that
@@ -37,12 +37,11 @@ struct RouterSums {
   const float *router = nullptr, *norm = nullptr;  ///< [experts][columns], [columns]
   int experts = 0, columns = 0;
 };
-/// What matmul_add, launched now, leaves for the op behind it.
-RouterSums sums_for_router(const program::Program& program, const program::MatmulAdd& add,
-                           const Context& context);
+/// Where matmul_add leaves them for the norm_moe_gate_up behind it (Form::RouterSums).
+RouterSums router_sums(const Context& context, const Handover& form);
 /// One product of one row with its residual, and the router's sums. handed as above. False: it cannot.
 bool add_and_route_one_row(const Context& context, const OneRowProducts& product, const RouterSums& sums);
-bool adds_and_routes_one_row(const Matrix& weight, const float* in);
+bool adds_and_routes_one_row(const program::Tensor& weight, const program::Tensor& in);
 
 /// Gated products of one row: of one shared or dense matrix, and of selected experts.
 struct OneRowGated {
@@ -69,6 +68,7 @@ struct OneRowRoute {
   RouteRule rule;
   int32_t* ids;
   float* weights;
+  uint64_t* selected;              ///< null, or where the ids are left, too (Form::SelectedExperts)
   const unsigned long long* sums;  ///< null, or RouterSums::words that the launch before has left
   unsigned long long* clear;       ///< null, or an earlier router's words, which are to be zero again
 };
@@ -85,8 +85,6 @@ struct OneRowDown {
   float* out;
   Board selected;  ///< words null, or where the kernel before leaves the ids while it still runs
 };
-/// The board of the launch before, where norm_moe_gate_up leaves `ids` on it; else one without words.
-Board selected_experts(const program::Program& program, program::TensorId ids, const Context& context);
 bool add_down_one_row(const Context& context, const OneRowDown& down);
 
 }  // namespace sluice::backend::cuda

@@ -93,9 +93,11 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
 
 }  // namespace
 
-bool adds_and_routes_one_row(const Matrix& weight, const float* in) {
-  return weight.rows % kOutputs == 0 && weight.columns % 32 == 0 && lanes_for(weight.columns) == 32 &&
-         blocks_fit_int(weight) && is_aligned(in) && with_type(weight.type, [&]<quant::Type>() {});
+bool adds_and_routes_one_row(const program::Tensor& weight, const program::Tensor& in) {
+  const int64_t columns = weight.columns();
+  const int64_t end = weight.offset + weight.shape[0] * weight.stride[0] + weight.shape[1] * columns;
+  return weight.shape[1] % kOutputs == 0 && columns % 32 == 0 && lanes_for(static_cast<int>(columns)) == 32 &&
+         end / 32 < int64_t{1} << 31 && in.offset % 4 == 0 && with_type(weight.type, [&]<quant::Type>() {});
 }
 
 bool add_and_route_one_row(const Context& context, const OneRowProducts& product, const RouterSums& sums) {

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (fetches && early) {
     // Weights depend on nothing but the selection.
     if (lane < args.slots)
-      expert = __float_as_int(take_word(args.selected.words + kBoardIds + lane, args.selected.tag()));
+      expert = __float_as_int(take_word(args.selected.words + lane, args.selected.tag()));
     __syncwarp();
     fetch(0, min(args.at_once, args.slots));
   }

@@ -29,6 +29,7 @@ bool route_one_row(const Context& context, const OneRowGated& gated, const OneRo
                  route.sums != nullptr ? 1 : stretches_of(args.columns),
                  route.ids,
                  route.weights,
+                 route.selected,
                  route.sums,
                  route.clear};
   const int tasks = args.shared.slots * args.shared.tasks + args.routed.slots * args.routed.tasks;
@@ -42,7 +43,7 @@ bool route_one_row(const Context& context, const OneRowGated& gated, const OneRo
 }
 
 bool routes_one_row(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule) {
-  return columns % 32 == 0 && in_lanes(rule) && rule.experts * stretches_of(columns) <= kBoardIds &&
+  return columns % 32 == 0 && in_lanes(rule) && rule.experts * stretches_of(columns) <= kMostParts &&
          with_types(routed, shared, [&]<quant::Type, quant::Type>() {});
 }
 

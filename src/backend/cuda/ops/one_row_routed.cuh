@@ -12,6 +12,9 @@ namespace sluice::backend::cuda::routed {
 inline constexpr int kFours = 4;                  // of four columns, in a lane's registers
 inline constexpr int kStretch = kFours * 4 * 32;  // columns of a router's row that a warp takes
 
+/// A router's parts on the board at most: words [stretch][expert].
+inline constexpr int kMostParts = 2016;
+
 struct Router {
   const float *weights, *norm, *bias;  // weights: [experts][columns]
   float epsilon;
@@ -20,6 +23,7 @@ struct Router {
   int stretches;  // of a row
   int32_t* ids;
   float* expert_weights;
+  uint64_t* selected;              // null, or where the ids are left, too
   const unsigned long long* sums;  // null: this launch multiplies the router
   unsigned long long* clear;
 };

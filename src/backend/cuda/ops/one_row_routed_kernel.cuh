@@ -73,7 +73,7 @@ struct RouterPart {
 /// What a block of threads selects.
 struct Selection {
   int32_t ids[32];
-  float bias[32 * kMostEach], parts[kBoardIds];
+  float bias[32 * kMostEach], parts[kMostParts];
 };
 
 /// Asks for the biases; they are there after wait_for_copies.
@@ -115,7 +115,7 @@ __device__ inline void select(const Router& r, uint32_t tag, float factor, Selec
     if (lane >= r.rule.used) return;
     s.ids[lane] = id;
     if (blockIdx.x != 0) return;
-    put_word(r.board.words + kBoardIds + lane, __int_as_float(id), tag);
+    if (r.selected != nullptr) put_word(r.selected + lane, __int_as_float(id), tag);
     r.ids[lane] = id, r.expert_weights[lane] = weight;
   });
 }

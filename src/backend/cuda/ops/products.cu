@@ -149,15 +149,15 @@ void launch_matmul_add(const Program& program, const Op& record, const Context& 
   Args args{};
   set_input(args, context, program, op.in.id);
   args.parts[args.count++] = part_of(context, op.weight.id, op.out.id, op.residual.id);
-  const char* const handed = quantized_values(program, op.in.id, context);
-  if (const RouterSums sums = sums_for_router(program, op, context); sums.words != nullptr) {
+  const char* const handed = context.takes != nullptr ? context.takes->at : nullptr;
+  if (context.gives != nullptr) {
     const Part& part = args.parts[0];
     OneRowProducts one;
     one.parts[one.count++] = {part.weight, part.out, part.add};
     one.in = args.in, one.handed = handed;
     // The router behind it takes its sums from here, so there is no other way now.
-    if (!add_and_route_one_row(context, one, sums))
-      throw std::logic_error("matmul_add: not what sums_for_router() promised");
+    if (!add_and_route_one_row(context, one, router_sums(context, *context.gives)))
+      throw std::logic_error("matmul_add: not what it has declared");
     return;
   }
   start(context, args, context.rows(program[op.in.id]), handed);
@@ -186,6 +186,15 @@ bool serves_matmul(const Program& program, const Op& record, const Sizes&) {
 bool serves_matmul_add(const Program& program, const Op& record, const Sizes&) {
   return fits(program, std::get<MatmulAdd>(record.args).in.id);
 }
+std::optional<Handed> matmul_add_gives(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MatmulAdd>(record.args);
+  if (sizes.rows != 1 || !adds_and_routes_one_row(program[op.weight.id], program[op.in.id]))
+    return std::nullopt;
+  return Handed{Form::RouterSums, op.out.id, 0};
+}
+std::optional<Handed> matmul_add_takes(const Program& program, const Op& record, const Sizes& sizes) {
+  return sizes.rows == 1 ? given_row_codes(program, std::get<MatmulAdd>(record.args).in.id) : std::nullopt;
+}
 /// Many rows are normed once instead of by every block of threads.
 bool serves_norm_matmul(const Program& program, const Op& record, const Sizes& sizes) {
   return sizes.rows <= kMostNormedRows && fits(program, std::get<NormMatmul>(record.args).in.id);
@@ -195,6 +204,7 @@ bool serves_norm_matmul(const Program& program, const Op& record, const Sizes& s
 
 const Kernel kNormMatmul{"gemv of the normed row", serves_norm_matmul, launch_norm_matmul};
 const Kernel kMatmul{"gemv", serves_matmul, launch_matmul};
-const Kernel kMatmulAdd{"gemv with residual", serves_matmul_add, launch_matmul_add};
+const Kernel kMatmulAdd{"gemv with residual", serves_matmul_add, launch_matmul_add, nullptr,
+                        matmul_add_gives,     matmul_add_takes};
 
 }  // namespace sluice::backend::cuda

@@ -20,7 +20,7 @@ __device__ __forceinline__ int select_row(const RowSelection& s, int row, const 
     route_lanes(s.rule, scores, s.bias != nullptr ? bias : nullptr, id, weight);
     if (!leaves || lane >= s.rule.used) return;
     s.ids(row)[lane] = id, s.weights(row)[lane] = weight;
-    put_word(s.board.words + kSelectionBoard + row * s.rule.used + lane, __int_as_float(id), tag);
+    put_word(s.selected + row * s.rule.used + lane, __int_as_float(id), tag);
   });
   return id;
 }

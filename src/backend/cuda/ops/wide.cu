@@ -56,7 +56,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
-  if (norm_matmul_coded(p, op, c)) return;
+  if (c.takes != nullptr) return norm_matmul_coded(p, op, c);
   const Rows<float> in = flat(c.memory.rows(op.in.id));
   const int64_t rows = c.rows(p[op.in.id]);
   Scratch scratch(c.scratch);
@@ -92,9 +92,8 @@ bool serves_matmul_add(const Program& p, const Op& op, const Sizes& sizes) {
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> residual = c.memory.rows(op.residual.id);
-  const char* const codes = coded_values(p, op.in.id, c);
-  if (codes != nullptr && serves_matmul_add_few(c.memory.matrix(op.weight.id), c.step_rows, c.architecture)) {
-    return matmul_add_few({&c.step.header->rows, codes, c.memory.matrix(op.weight.id), residual,
+  if (c.takes != nullptr) {
+    return matmul_add_few({&c.step.header->rows, c.takes->at, c.memory.matrix(op.weight.id), residual,
                            flat(c.memory.rows(op.out.id))},
                           c);
   }
@@ -107,6 +106,10 @@ void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
                   .rows = c.rows(p[op.in.id]),
                   .count = count_of(p, op.in.id, c.step)},
                  c, Scratch(c.scratch));
+}
+std::optional<Handed> matmul_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MatmulAdd>(record.args);
+  return serves_matmul_add_few(p[op.weight.id], sizes) ? given_rows_codes(p, op.in.id, sizes) : std::nullopt;
 }
 int64_t matmul_add_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   return dense_scratch(sizes.rows, 1, p[std::get<MatmulAdd>(record.args).weight.id].columns());
@@ -203,14 +206,21 @@ bool few_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
                                 sizes.rows, sizes.architecture);
 }
 
-/// The order lies first in the scratch of all that need it: gate_up's is still there for what follows it.
-void start_order(const Program& p, Ordered& order, TensorId ids, const Context& c) {
+/// The order of a step's pairs: in scratch, or where it is handed over. The one from the launch before is
+/// taken, any other made.
+Ordered order_of(Scratch& scratch, TensorId ids, int64_t used, int64_t experts, const Context& c) {
+  const Handover* const form = c.takes != nullptr ? c.takes : c.gives;
+  Scratch handed(form != nullptr ? form->at : nullptr);
+  Ordered order = take_order(form != nullptr ? handed : scratch, c.step_rows, used, experts);
   order.plan.ids = c.memory.int_rows(ids);
   order.plan.rows = &c.step.header->rows;
-  const auto* before = c.previous == nullptr ? nullptr : std::get_if<MoeGateUp>(&c.previous->args);
-  const bool made = before != nullptr && before->ids.id == ids &&
-                    serves_moe_gate_up(p, *c.previous, c.sizes()) && !gate_up_few_each(p, *before, c.sizes());
-  if (!made) order_pairs(order.plan, c);
+  if (c.takes == nullptr) order_pairs(order.plan, c);
+  return order;
+}
+std::optional<Handed> given_order(const Program& p, TensorId ids, int64_t experts, const Sizes& sizes) {
+  Scratch scratch(nullptr);
+  take_order(scratch, sizes.rows, p[ids].columns(), experts);
+  return Handed{Form::ExpertOrder, ids, scratch.bytes()};
 }
 /// Slots that the experts' tokens take: of the step's rows where a row is multiplied by all its experts, of
 /// pairs, or of the list.
@@ -259,8 +269,7 @@ void launch_moe_gate_up(const Program& p, const Op& record, const Context& c) {
                                  c.memory.int_rows(op.ids.id), &c.step.header->rows},
                                 c);
   }
-  Ordered order = take_order(scratch, rows, p[op.ids.id].columns(), gate.matrices);
-  start_order(p, order, op.ids.id, c);
+  const Ordered order = order_of(scratch, op.ids.id, p[op.ids.id].columns(), gate.matrices, c);
   const Packed packed = take_packed(scratch, expert_slots(order, rows, false), in.columns);
   pack_tokens(expert_packing(order, in, false, rows, packed), expert_slots(order, rows, false), c);
   if (op.shared_gate) {
@@ -291,8 +300,7 @@ void launch_expert_matmul(const Program& p, const Op& record, const Context& c) 
   const bool by_pair = in.heads > 1;
   Scratch scratch(c.scratch);
   const Matrix weight = c.memory.matrix(op.weight.id);
-  Ordered order = take_order(scratch, c.step_rows, p[op.ids.id].columns(), weight.matrices);
-  start_order(p, order, op.ids.id, c);
+  const Ordered order = order_of(scratch, op.ids.id, p[op.ids.id].columns(), weight.matrices, c);
   const Packed packed = take_packed(scratch, expert_slots(order, c.step_rows, by_pair), in.columns);
   const int64_t slots = expert_slots(order, c.step_rows, by_pair);
   pack_tokens(expert_packing(order, in, by_pair, c.step_rows, packed), slots, c);
@@ -343,9 +351,6 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   if (down_few_each(p, op, c.sizes())) {
     // Routed experts first: their weights are asked for while the op before is still at work. Rows of the
     // shared ones are packed beside.
-    const bool leaves = leaves_coded_rows(p, op, c.sizes());
-    if (leaves)
-      scratch.take<char>(coded_rows_bytes(rows, out.columns));  // where the op behind looks for them
     const Rows<float> pairs = take_pairs();
     ExpertsFew routed{.weight = down,
                       .up = {},
@@ -355,7 +360,7 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
                       .out = pairs,
                       .ids = ids,
                       .rows = &c.step.header->rows,
-                      .selection = selection_of_some_rows(p, op.ids.id, c)};
+                      .selection = c.takes != nullptr ? c.board(*c.takes) : Board{}};
     if (!op.shared_in) {
       multiply_experts_few(routed, c);
       return combine_experts(combined(pairs), c);
@@ -370,17 +375,16 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
     multiply_experts_few(routed, c);
     if (!beside) pack_tokens(packing, slots, c);
     if (at_last) {
-      return add_experts_few({&c.step.header->rows, shared.weight, tokens_of(packed, shared.in.columns),
-                              residual, c.memory.rows(op.weights.id), out, pairs.data,
-                              leaves ? rows_for_next(p, op.out.id, c) : CodedRows{}},
-                             c);
+      return add_experts_few(
+          {&c.step.header->rows, shared.weight, tokens_of(packed, shared.in.columns), residual,
+           c.memory.rows(op.weights.id), out, pairs.data, rows_for(c.gives, p, c)},
+          c);
     }
     if (multiply_and_combine(shared, strips, packed, combined(pairs), c)) return;
     multiply_packed(shared, strips, packed, c);
     return combine_experts(combined(pairs), c);
   }
-  Ordered order = take_order(scratch, rows, used, down.matrices);
-  start_order(p, order, op.ids.id, c);
+  const Ordered order = order_of(scratch, op.ids.id, used, down.matrices, c);
   const int64_t slots = expert_slots(order, rows, true);
   const Packed packed = take_packed(scratch, slots, in.columns);
   const PackPlan packing = expert_packing(order, in, true, rows, packed);
@@ -403,34 +407,60 @@ int64_t moe_down_add_scratch(const Program& p, const Op& record, const Sizes& si
   const Tensor& down = p[op.down.id];
   const int64_t used = p[op.ids.id].columns();
   Scratch scratch(nullptr);
-  if (leaves_coded_rows(p, op, sizes))
-    scratch.take<char>(coded_rows_bytes(sizes.rows, p[op.out.id].columns()));
   const Ordered order = take_order(scratch, sizes.rows, used, down.shape[0]);
   take_packed(scratch, expert_slots(order, sizes.rows, true), down.columns());
   scratch.take<float>(sizes.rows * used * down.shape[1]);
   return scratch.bytes() + (op.shared_in ? dense_scratch(sizes.rows, 1, p[op.shared_down.id].columns()) : 0);
 }
 
-}  // namespace
-
-bool leaves_coded_rows(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
-  return op.shared_in && p[op.ids.id].columns() <= kMostUsed && down_few_each(p, op, sizes) &&
-         few_at_last(p, op, sizes) && p[op.out.id].columns() % few_bytes::kQuad == 0;
+std::optional<Handed> moe_gate_up_gives(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MoeGateUp>(record.args);
+  return gate_up_few_each(p, op, sizes) ? std::nullopt
+                                        : given_order(p, op.ids.id, p[op.gate.id].shape[0], sizes);
+}
+std::optional<Handed> expert_matmul_takes(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<ExpertMatmul>(record.args);
+  return given_order(p, op.ids.id, p[op.weight.id].shape[0], sizes);
+}
+std::optional<Handed> moe_down_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MoeDownAdd>(record.args);
+  return down_few_each(p, op, sizes) ? given_selection(p, op.ids.id, sizes)
+                                     : given_order(p, op.ids.id, p[op.down.id].shape[0], sizes);
+}
+std::optional<Handed> moe_down_add_gives(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MoeDownAdd>(record.args);
+  const bool codes = op.shared_in && down_few_each(p, op, sizes) && few_at_last(p, op, sizes) &&
+                     p[op.out.id].columns() % few_bytes::kQuad == 0;
+  return codes ? given_normed_codes(p, op.out.id, sizes) : std::nullopt;
 }
 
+}  // namespace
+
 const Kernel kMatmulWide{"matmul on matrix units", serves_matmul, launch_matmul, matmul_scratch};
-const Kernel kNormMatmulWide{"matmuls of the normed row on matrix units", serves_norm_matmul,
-                             launch_norm_matmul, norm_matmul_scratch};
+const Kernel kNormMatmulWide{"matmuls of the normed row on matrix units",
+                             serves_norm_matmul,
+                             launch_norm_matmul,
+                             norm_matmul_scratch,
+                             nullptr,
+                             takes_coded_rows};
 const Kernel kMatmulAddWide{"matmul on matrix units", serves_matmul_add, launch_matmul_add,
-                            matmul_add_scratch};
+                            matmul_add_scratch,       nullptr,           matmul_add_takes};
 const Kernel kGateUpWide{"gated matmul on matrix units", serves_gate_up, launch_gate_up, gate_up_scratch};
 const Kernel kHeadMatmulWide{"matmul of heads on matrix units", serves_head_matmul, launch_head_matmul,
                              head_matmul_scratch};
 const Kernel kMoeGateUpWide{"gated matmul of experts on matrix units", serves_moe_gate_up, launch_moe_gate_up,
-                            moe_gate_up_scratch};
-const Kernel kExpertMatmulWide{"matmul of experts on matrix units", serves_expert_matmul,
-                               launch_expert_matmul, expert_matmul_scratch};
-const Kernel kMoeDownAddWide{"matmul of experts on matrix units, summed", serves_moe_down_add,
-                             launch_moe_down_add, moe_down_add_scratch};
+                            moe_gate_up_scratch, moe_gate_up_gives};
+const Kernel kExpertMatmulWide{"matmul of experts on matrix units",
+                               serves_expert_matmul,
+                               launch_expert_matmul,
+                               expert_matmul_scratch,
+                               nullptr,
+                               expert_matmul_takes};
+const Kernel kMoeDownAddWide{"matmul of experts on matrix units, summed",
+                             serves_moe_down_add,
+                             launch_moe_down_add,
+                             moe_down_add_scratch,
+                             moe_down_add_gives,
+                             moe_down_add_takes};
 
 }  // namespace sluice::backend::cuda

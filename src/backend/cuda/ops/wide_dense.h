@@ -5,29 +5,13 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops/wide_parts.h"
 #include "backend/cuda/prim/fragments.cuh"
+#include "backend/cuda/scratch.h"
 #include "program/program.h"
 
 namespace sluice::backend::cuda {
 
 /// Steps of more rows are wide: from two on, rows share what is read of weights.
 inline constexpr int64_t kNarrowRows = 1;
-
-/// Hands out pieces of a scratch buffer; without one it counts.
-class Scratch {
- public:
-  explicit Scratch(char* base) : base_(base) {}
-  template <typename T>
-  T* take(int64_t count) {
-    const int64_t at = bytes_;
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  char* base_;
-  int64_t bytes_ = 0;
-};
 
 inline bool known(const program::Program& p, program::TensorId id) {
   Family family{};

@@ -7,15 +7,6 @@
 
 namespace sluice::backend::cuda {
 
-/// Where norm_mla_heads leaves its words; before them norm_moe_gate_up those of the router.
-inline constexpr int kHeadsBoard = 2048;
-/// Where norm_moe_gate_up leaves which experts it has selected, for the kernel behind it; parts lie before.
-inline constexpr int kBoardIds = kHeadsBoard - 32;
-/// Behind all boards: sums of routers (RouterSums, one_row.h), which are no words with tags.
-inline constexpr int kSumsWords = 20480, kSumsBoard = kBoardWords - kSumsWords;
-/// Before those: sums with counts (add_part) of norm_mla_heads.
-inline constexpr int kCountedWords = 32 * 576, kCountedBoard = kSumsBoard - kCountedWords;
-
 __device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
   const uint64_t word = uint64_t{tag} << 32 | __float_as_uint(number);
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
