@@ -10,6 +10,8 @@ export class ApiError extends Error {
   constructor(
     message: string,
     readonly status = 0,
+    /** The conversation is longer than the model's context. */
+    readonly full = false,
   ) {
     super(message);
   }
@@ -21,14 +23,17 @@ function headers(settings: Settings): Record<string, string> {
 
 async function failure(response: Response): Promise<ApiError> {
   let message = "";
+  let full = false;
   try {
-    message = (await response.json())?.error?.message ?? "";
+    const { error } = await response.json();
+    message = error?.message ?? "";
+    full = error?.code === "context_length_exceeded" || error?.type === "exceed_context_size_error";
   } catch {
     // Not JSON: the status says it.
   }
   if (response.status === 401) message ||= "This server wants an API key. Enter it in the settings.";
   if (response.status === 503) message ||= "The server is still loading its model, or has too much to do. Try again soon.";
-  return new ApiError(message || `The server answered with status ${response.status}.`, response.status);
+  return new ApiError(message || `The server answered with status ${response.status}.`, response.status, full);
 }
 
 export async function serverInfo(settings: Settings): Promise<ServerInfo> {
@@ -54,6 +59,13 @@ export interface Delta {
   reasoning?: string;
   finish?: string;
   stats?: Stats;
+  progress?: Progress;
+}
+
+/** How far the server has read the conversation, in tokens. */
+export interface Progress {
+  done: number;
+  total: number;
 }
 
 /** Splits a stream of server-sent events into the data of each. */
@@ -84,6 +96,8 @@ export function readChunk(data: string): Delta {
   if (choice?.delta?.content) delta.content = choice.delta.content;
   const reasoning = choice?.delta?.reasoning_content ?? choice?.delta?.reasoning;
   if (reasoning) delta.reasoning = reasoning;
+  const progress = chunk.prompt_progress;
+  if (progress) delta.progress = { done: Number(progress.processed) || 0, total: Number(progress.total) || 0 };
   if (choice?.finish_reason) delta.finish = choice.finish_reason;
   if (chunk.usage || chunk.timings) {
     delta.stats = {};
@@ -97,11 +111,13 @@ export function readChunk(data: string): Delta {
   return delta;
 }
 
-export function requestBody(model: string, system: string, messages: Message[], settings: Settings) {
+/** goesOn: the last message is an answer that is to be continued. */
+export function requestBody(model: string, system: string, messages: Pick<Message, "role" | "content">[], settings: Settings, goesOn = false) {
   const body: Record<string, unknown> = {
     model,
     stream: true,
     stream_options: { include_usage: true },
+    return_progress: true,
     messages: [
       ...(system.trim() ? [{ role: "system", content: system }] : []),
       ...messages
@@ -111,6 +127,7 @@ export function requestBody(model: string, system: string, messages: Message[], 
   };
   for (const key of ["temperature", "top_p", "top_k", "min_p", "max_tokens"] as const)
     if (settings[key] !== null) body[key] = settings[key];
+  if (goesOn) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   if (!settings.thinking) body.chat_template_kwargs = { enable_thinking: false };
   return body;
 }

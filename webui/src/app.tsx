@@ -3,7 +3,7 @@ import { Chat } from "./chat";
 import { Icon } from "./icons";
 import { SettingsPanel } from "./settings";
 import { Sidebar } from "./sidebar";
-import { current, notice, select, server, serverProblem, settingsOpen, sidebarOpen, stop, writing } from "./state";
+import { busy, current, notice, select, server, serverProblem, settingsOpen, shown, sidebarOpen, stop } from "./state";
 
 export function App() {
   const noticeTimer = useRef(0);
@@ -13,7 +13,7 @@ export function App() {
       if (event.key === "Escape") {
         if (settingsOpen.value) settingsOpen.value = false;
         else if (sidebarOpen.value) sidebarOpen.value = false;
-        else if (writing.value) stop();
+        else if (busy(current.value?.id)) stop();
       } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
         event.preventDefault();
         select(null);
@@ -39,7 +39,7 @@ export function App() {
           <button type="button" class="icon only-narrow" aria-label="Conversations" onClick={() => (sidebarOpen.value = true)}>
             <Icon name="menu" />
           </button>
-          <h1 title={current.value?.title}>{current.value?.title ?? "New chat"}</h1>
+          <h1 dir="auto" title={current.value?.title}>{current.value?.title ?? "New chat"}</h1>
           <Meter />
           <button type="button" class="icon" aria-label="Settings" title="Settings (Ctrl+,)" onClick={() => (settingsOpen.value = true)}>
             <Icon name="settings" />
@@ -63,7 +63,7 @@ export function App() {
 /** How much of the model's context the conversation takes. */
 function Meter() {
   const context = server.value?.context;
-  const last = current.value?.messages.filter((message) => message.stats?.promptTokens !== undefined).at(-1);
+  const last = shown.value.findLast((message) => message.stats?.promptTokens !== undefined);
   const used = (last?.stats?.promptTokens ?? 0) + (last?.stats?.tokens ?? 0);
   if (!context) return server.value ? <span class="model">{server.value.model}</span> : null;
   const share = Math.min(1, used / context);

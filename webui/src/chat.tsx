@@ -1,8 +1,12 @@
 import { memo } from "preact/compat";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { copy } from "./copy";
 import { Icon } from "./icons";
 import { renderBlocks, trusted } from "./markdown";
-import { current, edit, regenerate, send, server, stop, writing } from "./state";
+import {
+  busy as isBusy, current, edit, elsewhere, goOn, interrupted, type Live, regenerate, send, server, showVersion, shown, startAnew, stop, writing,
+} from "./state";
+import { versions } from "./tree";
 import type { Message } from "./types";
 
 export function Chat() {
@@ -10,8 +14,10 @@ export function Chat() {
   const following = useRef(true);
   const editing = useRef<((id: string) => void) | null>(null);
   const conversation = current.value;
-  const messages = conversation?.messages ?? [];
-  const busy = writing.value !== null && writing.value === conversation?.id;
+  const messages = shown.value;
+  const live = conversation ? writing.value.get(conversation.id) : undefined;
+  const busy = live !== undefined;
+  const blocked = busy || elsewhere.value;
 
   // The end stays in view unless the reader has scrolled away from it.
   useLayoutEffect(() => {
@@ -33,16 +39,24 @@ export function Chat() {
       >
         <div class="thread" role="log" aria-label="Messages" aria-busy={busy}>
           {messages.length === 0 && <Welcome />}
-          {messages.map((message, index) => (
-            <MessageView key={message.id} message={message} live={busy && index === messages.length - 1} editing={editing} />
-          ))}
+          {messages.map((message, index) => {
+            const all = versions(conversation!, message);
+            const last = index === messages.length - 1;
+            return (
+              <MessageView key={message.id} message={message} editing={editing} blocked={blocked} last={last}
+                live={live?.messageId === message.id ? live : undefined}
+                elsewhere={last && elsewhere.value} broken={interrupted(message)}
+                versions={all.map((one) => one.id).join(" ")}
+              />
+            );
+          })}
         </div>
       </div>
       <Composer
-        busy={busy}
+        busy={busy} elsewhere={elsewhere.value}
         onEditLast={() => {
           const last = messages.filter((message) => message.role === "user").at(-1);
-          if (last && !busy) editing.current?.(last.id);
+          if (last && !blocked) editing.current?.(last.id);
         }}
       />
     </>
@@ -61,28 +75,23 @@ function Welcome() {
   );
 }
 
-async function copyText(text: string, button: HTMLElement, done: string) {
+async function copyText(text: string, button: HTMLElement) {
   const before = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = done;
-  } catch {
-    button.textContent = "Not allowed";
-  }
+  button.textContent = (await copy(text)) ? "Copied" : "Not allowed";
   setTimeout(() => (button.textContent = before), 1500);
 }
 
 function copyCode(event: MouseEvent) {
   const button = (event.target as HTMLElement).closest<HTMLElement>(".copy-code");
   const code = button?.closest(".code")?.querySelector("code");
-  if (button && code) void copyText(code.textContent ?? "", button, "Copied");
+  if (button && code) void copyText(code.textContent ?? "", button);
 }
 
 function seconds(value: number) {
   return value < 60 ? `${Math.max(1, Math.round(value))} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
 }
 
-const Block = memo(({ html }: { html: string }) => <div class="block" dangerouslySetInnerHTML={{ __html: trusted(html) }} />);
+const Block = memo(({ html }: { html: string }) => <div class="block" dir="auto" dangerouslySetInnerHTML={{ __html: trusted(html) }} />);
 
 function Markdown({ text }: { text: string }) {
   return (
@@ -94,13 +103,46 @@ function Markdown({ text }: { text: string }) {
   );
 }
 
+/** Turns through the versions of a message. */
+function Versions({ id, ids, blocked }: { id: string; ids: string; blocked: boolean }) {
+  const all = ids.split(" ");
+  const at = all.indexOf(id);
+  if (all.length < 2) return null;
+  return (
+    <span class="versions">
+      <button type="button" class="plain" aria-label="Version before" disabled={blocked || at === 0} onClick={() => showVersion(all[at - 1])}>‹</button>
+      <span>{at + 1}/{all.length}</span>
+      <button type="button" class="plain" aria-label="Next version" disabled={blocked || at === all.length - 1} onClick={() => showVersion(all[at + 1])}>›</button>
+    </span>
+  );
+}
+
+/** What there is to see before the first word. */
+function Waiting({ live }: { live?: Live }) {
+  const progress = live?.progress;
+  if (!progress || progress.total === 0 || progress.done >= progress.total)
+    return <div class="waiting" role="status" aria-label="Waiting for the first word"><i /><i /><i /></div>;
+  const text = `Reading the conversation: ${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")} tokens`;
+  return (
+    <div class="progress" role="status">
+      <span>{text}</span>
+      <progress max={progress.total} value={progress.done} aria-label={text} />
+    </div>
+  );
+}
+
 interface MessageProps {
   message: Message;
-  live: boolean;
+  live?: Live;
+  last: boolean;
+  blocked: boolean;
+  elsewhere: boolean;
+  broken: boolean;
+  versions: string;
   editing: { current: ((id: string) => void) | null };
 }
 
-const MessageView = memo(({ message, live, editing }: MessageProps) => {
+const MessageView = memo(({ message, live, last, blocked, elsewhere, broken, versions, editing }: MessageProps) => {
   const [draft, setDraft] = useState<string | null>(null);
   const [open, setOpen] = useState(false);
   useEffect(() => {
@@ -112,18 +154,22 @@ const MessageView = memo(({ message, live, editing }: MessageProps) => {
     };
   }, [message.id]);
 
+  const submit = () => {
+    edit(message, draft ?? "");
+    setDraft(null);
+  };
   if (message.role === "user") {
     return (
       <article class="message user" aria-label="You">
         {draft === null ? (
-          <div class="bubble">{message.content}</div>
+          <div class="bubble" dir="auto">{message.content}</div>
         ) : (
           <form class="editor" onSubmit={(event) => {
               event.preventDefault();
-              edit(message.id, draft);
+              submit();
             }}
           >
-            <textarea aria-label="Edit your message" value={draft} rows={Math.min(12, draft.split("\n").length + 1)}
+            <textarea aria-label="Edit your message" dir="auto" value={draft} rows={Math.min(12, draft.split("\n").length + 1)}
               ref={(element) => {
                 if (element && document.activeElement !== element) element.focus();
               }}
@@ -133,9 +179,9 @@ const MessageView = memo(({ message, live, editing }: MessageProps) => {
                   event.stopPropagation();
                   setDraft(null);
                 }
-                if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+                if (sends(event)) {
                   event.preventDefault();
-                  edit(message.id, draft);
+                  submit();
                 }
               }}
             />
@@ -147,15 +193,19 @@ const MessageView = memo(({ message, live, editing }: MessageProps) => {
         )}
         {draft === null && (
           <div class="actions">
-            <button type="button" class="plain" onClick={(event) => void copyText(message.content, event.currentTarget, "Copied")}>Copy</button>
-            <button type="button" class="plain" disabled={writing.value !== null} onClick={() => setDraft(message.content)}>Edit</button>
+            <button type="button" class="plain" onClick={(event) => void copyText(message.content, event.currentTarget)}>Copy</button>
+            <button type="button" class="plain" disabled={blocked} onClick={() => setDraft(message.content)}>Edit</button>
+            {last && !blocked && <button type="button" class="plain" onClick={() => regenerate(message)}>Answer</button>}
+            <Versions id={message.id} ids={versions} blocked={blocked} />
           </div>
         )}
       </article>
     );
   }
   const { stats } = message;
-  const thinking = live && !message.content;
+  const written = live !== undefined || elsewhere;
+  const thinking = written && !message.content;
+  const note = broken ? "The page was closed before this answer was whole." : message.note;
   return (
     <article class="message assistant" aria-label="Answer">
       {message.reasoning && (
@@ -166,16 +216,23 @@ const MessageView = memo(({ message, live, editing }: MessageProps) => {
           {open && <Markdown text={message.reasoning} />}
         </details>
       )}
-      {message.content ? <Markdown text={message.content} /> : live && !message.reasoning && <div class="waiting" role="status" aria-label="Waiting for the first word"><i /><i /><i /></div>}
-      {message.note && (
+      {message.content ? <Markdown text={message.content} /> : written && !message.reasoning && <Waiting live={live} />}
+      {note && (
         <p class={`note ${message.failed ? "failed" : ""}`} role={message.failed ? "alert" : undefined}>
-          {message.note}
+          {note}
+          {message.full && " Start a new chat, with your last message if you like, or edit an earlier message to go on from there."}
         </p>
       )}
-      {!live && (
+      {written && live?.tokensPerSecond !== undefined && (
+        <div class="actions"><span class="stats" role="status" aria-live="off">{live.tokensPerSecond.toFixed(1)} tokens/s</span></div>
+      )}
+      {!written && (
         <div class="actions">
-          <button type="button" class="plain" onClick={(event) => void copyText(message.content, event.currentTarget, "Copied")}>Copy</button>
-          <button type="button" class="plain" disabled={writing.value !== null} onClick={() => regenerate(message.id)}>Regenerate</button>
+          {message.content && <button type="button" class="plain" onClick={(event) => void copyText(message.content, event.currentTarget)}>Copy</button>}
+          {note && message.content && !message.full && <button type="button" class="plain" disabled={blocked} onClick={() => goOn(message)}>Continue</button>}
+          <button type="button" class="plain" disabled={blocked} onClick={() => regenerate(message)}>Regenerate</button>
+          {message.full && <button type="button" class="plain" onClick={startAnew}>New chat with the last message</button>}
+          <Versions id={message.id} ids={versions} blocked={blocked} />
           {stats?.tokens !== undefined && (
             <span class="stats" title={stats.promptTokens !== undefined ? `${stats.promptTokens} tokens of prompt${stats.cachedTokens ? `, ${stats.cachedTokens} of them from the cache` : ""}` : undefined}>
               {stats.tokens} tokens{stats.tokensPerSecond ? ` · ${stats.tokensPerSecond.toFixed(1)} tokens/s` : ""}
@@ -187,7 +244,12 @@ const MessageView = memo(({ message, live, editing }: MessageProps) => {
   );
 });
 
-function Composer({ busy, onEditLast }: { busy: boolean; onEditLast: () => void }) {
+/** Whether a key sends what was written. Where there is no keyboard but the screen's, Enter begins a new line. */
+function sends(event: KeyboardEvent) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(hover: none) and (pointer: coarse)").matches;
+}
+
+function Composer({ busy, elsewhere, onEditLast }: { busy: boolean; elsewhere: boolean; onEditLast: () => void }) {
   const [text, setText] = useState("");
   const area = useRef<HTMLTextAreaElement>(null);
   useLayoutEffect(() => {
@@ -197,7 +259,7 @@ function Composer({ busy, onEditLast }: { busy: boolean; onEditLast: () => void 
   }, [text]);
   useEffect(() => area.current?.focus(), []);
   const submit = () => {
-    if (writing.value || !text.trim()) return;
+    if (isBusy(current.value?.id) || elsewhere || !text.trim()) return;
     send(text);
     setText("");
   };
@@ -209,10 +271,11 @@ function Composer({ busy, onEditLast }: { busy: boolean; onEditLast: () => void 
       }}
     >
       <div class="box">
-        <textarea id="prompt" ref={area} rows={1} placeholder="Write a message" aria-label="Message" value={text}
+        <textarea id="prompt" ref={area} rows={1} dir="auto" aria-label="Message" value={text}
+          placeholder={elsewhere ? "Another page is writing an answer here" : "Write a message"}
           onInput={(event) => setText(event.currentTarget.value)}
           onKeyDown={(event) => {
-            if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+            if (sends(event)) {
               event.preventDefault();
               if (!busy) submit();
             } else if (event.key === "ArrowUp" && text === "") {
@@ -224,7 +287,7 @@ function Composer({ busy, onEditLast }: { busy: boolean; onEditLast: () => void 
         {busy ? (
           <button type="submit" class="go stop" aria-label="Stop" title="Stop (Esc)"><Icon name="stop" /></button>
         ) : (
-          <button type="submit" class="go" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || writing.value !== null}><Icon name="send" /></button>
+          <button type="submit" class="go" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || elsewhere}><Icon name="send" /></button>
         )}
       </div>
     </form>

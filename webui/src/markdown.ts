@@ -22,6 +22,7 @@ import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
 import yaml from "highlight.js/lib/languages/yaml";
 import { Marked, type Tokens } from "marked";
+import { math } from "./math";
 
 const languages = {
   bash, c, cpp, csharp, css, diff, go, ini, java, javascript, json, markdown, python, rust, sql, typescript, xml, yaml,
@@ -59,12 +60,31 @@ const marked = new Marked({
   },
 });
 
+marked.use(math(escape));
+
+/** What KaTeX makes of formulas. */
+const mathTags = [
+  "annotation", "math", "menclose", "mfrac", "mi", "mn", "mo", "mover", "mpadded", "mphantom", "mroot", "mrow", "ms", "mspace",
+  "msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover", "semantics",
+];
+const plainAttributes = [
+  "title", "class", "start", "type", "checked", "disabled", "tabindex", "dir",
+  // of mathematics
+  "accent", "accentunder", "columnalign", "columnlines", "columnspacing", "depth", "display", "displaystyle", "encoding", "fence",
+  "height", "linebreak", "linethickness", "lspace", "mathbackground", "mathcolor", "mathsize", "mathvariant", "maxsize", "minsize",
+  "movablelimits", "notation", "rowlines", "rowspacing", "rspace", "scriptlevel", "separator", "side", "stretchy", "symmetric",
+  "voffset", "width", "xmlns",
+];
+
 const purifyOptions = {
   ALLOWED_TAGS: [
+    ...mathTags,
     "a", "b", "blockquote", "br", "button", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i",
     "input", "li", "ol", "p", "pre", "span", "strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul",
   ],
-  ALLOWED_ATTR: ["href", "title", "class", "start", "type", "checked", "disabled", "tabindex"],
+  ALLOWED_ATTR: ["href", ...plainAttributes],
+  // Their values name nothing that could be fetched: they are not held against the addresses that are allowed.
+  ADD_URI_SAFE_ATTR: plainAttributes,
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,

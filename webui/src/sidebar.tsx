@@ -1,6 +1,7 @@
-import { useRef } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { Icon } from "./icons";
 import { currentId, exportAll, importAll, remove, rename, select, sidebarOpen, sorted, writing } from "./state";
+import type { Conversation } from "./types";
 
 function download() {
   const link = document.createElement("a");
@@ -8,6 +9,51 @@ function download() {
   link.download = `sluice-conversations-${new Date().toISOString().slice(0, 10)}.json`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+function Row({ one }: { one: Conversation }) {
+  const [title, setTitle] = useState<string | null>(null);
+  const keep = () => {
+    if (title !== null) rename(one.id, title);
+    setTitle(null);
+  };
+  const chosen = one.id === currentId.value;
+  return (
+    <li class={chosen ? "current" : ""}>
+      {title === null ? (
+        <>
+          <button type="button" class="title" dir="auto" aria-current={chosen ? "page" : undefined} title={one.title}
+            onClick={() => select(one.id)} onDblClick={() => setTitle(one.title)}
+          >
+            {one.title}
+            {writing.value.has(one.id) && <span class="dot" aria-label="an answer is being written" />}
+          </button>
+          <button type="button" class="icon small" aria-label={`Rename “${one.title}”`} title="Rename" onClick={() => setTitle(one.title)}>
+            <Icon name="edit" />
+          </button>
+          <button type="button" class="icon small" aria-label={`Delete “${one.title}”`} title="Delete" onClick={() => {
+              if (confirm(`Delete “${one.title}”?`)) remove(one.id);
+            }}
+          >
+            <Icon name="trash" />
+          </button>
+        </>
+      ) : (
+        <input class="rename" dir="auto" aria-label="Title" value={title} maxLength={200} enterkeyhint="done"
+          ref={(element) => {
+            if (element && document.activeElement !== element) element.select();
+          }}
+          onInput={(event) => setTitle(event.currentTarget.value)} onBlur={keep}
+          onKeyDown={(event) => {
+            if (event.key === "Enter" && !event.isComposing) keep();
+            if (event.key !== "Escape") return;
+            event.stopPropagation();
+            setTitle(null);
+          }}
+        />
+      )}
+    </li>
+  );
 }
 
 export function Sidebar() {
@@ -33,24 +79,7 @@ export function Sidebar() {
       </button>
       <ul>
         {sorted.value.map((one) => (
-          <li key={one.id} class={one.id === currentId.value ? "current" : ""}>
-            <button type="button" class="title" aria-current={one.id === currentId.value ? "page" : undefined}
-              title={`${one.title} (double-click to rename)`} onClick={() => select(one.id)}
-              onDblClick={() => {
-                const title = prompt("Title of this conversation", one.title);
-                if (title !== null) rename(one.id, title);
-              }}
-            >
-              {one.title}
-              {writing.value === one.id && <span class="dot" aria-label="an answer is being written" />}
-            </button>
-            <button type="button" class="icon small" aria-label={`Delete “${one.title}”`} onClick={() => {
-                if (confirm(`Delete “${one.title}”?`)) remove(one.id);
-              }}
-            >
-              <Icon name="trash" />
-            </button>
-          </li>
+          <Row key={one.id} one={one} />
         ))}
       </ul>
       {sorted.value.length === 0 && <p class="hint">Conversations are kept in this browser and nowhere else.</p>}

@@ -1,8 +1,20 @@
 // All that the page knows, and what can be done to it.
 import { computed, signal } from "@preact/signals";
-import { ApiError, requestBody, serverInfo, type ServerInfo, streamChat } from "./api";
-import { loadConversations, loadSettings, removeConversation, saveConversation, saveSettings } from "./storage";
+import { ApiError, type Progress, requestBody, serverInfo, type ServerInfo, streamChat } from "./api";
+import { loadConversation, loadConversations, loadSettings, onNews, pageName, removeConversation, saveConversation, saveSettings } from "./storage";
+import { endFrom, merged, thread } from "./tree";
 import { type Conversation, type Message, newId, readExport, type Settings } from "./types";
+
+/** An answer that this page is writing. */
+export interface Live {
+  messageId: string;
+  stop: AbortController;
+  progress?: Progress;
+  /** Pieces that have come, about a token each, and when the first did. */
+  pieces: number;
+  firstAt: number;
+  tokensPerSecond?: number;
+}
 
 export const settings = signal<Settings>(loadSettings());
 export const conversations = signal<Conversation[]>([]);
@@ -10,17 +22,28 @@ export const currentId = signal<string | null>(null);
 export const server = signal<ServerInfo | null>(null);
 export const serverProblem = signal("");
 export const notice = signal("");
-export const writing = signal<string | null>(null); // the conversation that an answer is being written in
+export const writing = signal<ReadonlyMap<string, Live>>(new Map()); // by conversation
 export const settingsOpen = signal(false);
 export const sidebarOpen = signal(false);
+const clock = signal(Date.now()); // for what other pages are or were writing
 
 export const current = computed(() => conversations.value.find((one) => one.id === currentId.value) ?? null);
+export const shown = computed(() => (current.value ? thread(current.value) : []));
 export const sorted = computed(() => [...conversations.value].sort((a, b) => b.updated - a.updated));
 
-let stopper: AbortController | null = null;
+const page = pageName(newId);
+const keepEveryMs = 1000;
+const silentMs = 30_000; // a page that has kept nothing for so long writes no more
 
 export async function start() {
   applyTheme();
+  onNews(({ id, gone }) => void (gone ? forget(id) : hear(id)));
+  addEventListener("storage", (event) => {
+    if (event.key !== "sluice.settings") return;
+    settings.value = loadSettings();
+    applyTheme();
+  });
+  setInterval(() => (clock.value = Date.now()), 5000);
   conversations.value = await loadConversations();
   const last = location.hash.slice(1);
   if (conversations.value.some((one) => one.id === last)) currentId.value = last;
@@ -57,96 +80,176 @@ export function select(id: string | null) {
   history.replaceState(null, "", id ? `#${id}` : location.pathname);
 }
 
-/** Puts a changed conversation in place of the old one; returns it. */
-function put(changed: Conversation, keep = true): Conversation {
-  const known = conversations.value.some((one) => one.id === changed.id);
-  conversations.value = known
-    ? conversations.value.map((one) => (one.id === changed.id ? changed : one))
-    : [...conversations.value, changed];
-  if (keep) void saveConversation(changed);
-  return changed;
+const find = (id: string) => conversations.value.find((one) => one.id === id);
+
+/** Puts a changed conversation in place of the old one. */
+function put(changed: Conversation, keep = true) {
+  const isNew = !find(changed.id);
+  conversations.value = isNew
+    ? [...conversations.value, changed]
+    : conversations.value.map((one) => (one.id === changed.id ? changed : one));
+  if (keep) void saveConversation(changed, isNew);
 }
 
-const find = (id: string) => conversations.value.find((one) => one.id === id);
+/** Another page has kept something. */
+async function hear(id: string) {
+  const theirs = await loadConversation(id);
+  if (!theirs) return;
+  const ours = find(id);
+  put(ours ? merged(ours, theirs) : theirs, false);
+}
+
+function forget(id: string) {
+  stop(id);
+  conversations.value = conversations.value.filter((one) => one.id !== id);
+  if (currentId.value === id) select(null);
+}
+
+/** Whether an answer is not whole and nobody is writing it any more: its page was closed or reloaded. */
+export function interrupted(message: Message): boolean {
+  if (message.writer === undefined) return false;
+  if (message.writer === page) return ![...writing.value.values()].some((live) => live.messageId === message.id);
+  return clock.value - message.changed > silentMs;
+}
+
+/** Whether another page is writing an answer in the conversation that is shown. */
+export const elsewhere = computed(() => {
+  const last = shown.value.at(-1);
+  return last?.writer !== undefined && last.writer !== page && !interrupted(last);
+});
+
+export const busy = (id: string | undefined) => id !== undefined && writing.value.has(id);
 
 export function rename(id: string, title: string) {
   const one = find(id);
-  if (one && title.trim()) put({ ...one, title: title.trim() });
+  if (one && title.trim()) put({ ...one, title: title.trim(), changed: Date.now() });
 }
 
 export function remove(id: string) {
-  if (writing.value === id) stop();
-  conversations.value = conversations.value.filter((one) => one.id !== id);
+  forget(id);
   void removeConversation(id);
-  if (currentId.value === id) select(null);
 }
 
 export function setSystem(text: string) {
   changeSettings({ system: text });
-  if (current.value) put({ ...current.value, system: text });
+  if (current.value) put({ ...current.value, system: text, changed: Date.now() });
 }
 
-export function send(text: string) {
-  if (writing.value || !text.trim()) return;
+/** A message at the end of a conversation, or in place of another one. */
+function ask(base: Conversation, parent: string | null, text: string) {
   const now = Date.now();
-  const title = text.trim().replace(/\s+/g, " ").slice(0, 60);
-  const base = current.value ?? {
-    id: newId(), title, created: now, updated: now, system: settings.value.system, messages: [],
-  };
-  const message: Message = { id: newId(), role: "user", content: text.trim() };
-  put({ ...base, updated: now, messages: [...base.messages, message] });
+  const message: Message = { id: newId(), parent, role: "user", content: text.trim(), created: now, changed: now };
+  put({ ...base, updated: now, changed: now, messages: [...base.messages, message], leaf: message.id });
   if (currentId.value !== base.id) select(base.id);
   void answer(base.id);
 }
 
-/** Answers anew what stands before this answer. */
-export function regenerate(messageId: string) {
-  if (writing.value || !current.value) return;
-  const index = current.value.messages.findIndex((message) => message.id === messageId);
-  if (index < 0) return;
-  put({ ...current.value, messages: current.value.messages.slice(0, index) });
-  void answer(current.value.id);
+export function send(text: string) {
+  const now = Date.now();
+  if (!text.trim() || busy(currentId.value ?? undefined) || elsewhere.value) return;
+  const title = text.trim().replace(/\s+/g, " ").slice(0, 60);
+  const base = current.value ?? {
+    id: newId(), title, created: now, updated: now, changed: now, system: settings.value.system, messages: [], leaf: null,
+  };
+  ask(base, base.leaf, text);
 }
 
-/** Changes one's own message; what came after it goes. */
-export function edit(messageId: string, text: string) {
-  if (writing.value || !current.value || !text.trim()) return;
-  const index = current.value.messages.findIndex((message) => message.id === messageId);
-  if (index < 0) return;
-  const message: Message = { id: newId(), role: "user", content: text.trim() };
-  put({ ...current.value, updated: Date.now(), messages: [...current.value.messages.slice(0, index), message] });
-  void answer(current.value.id);
+/** Another version of one's own message, with a new answer; the old ones stay. */
+export function edit(message: Message, text: string) {
+  const one = current.value;
+  if (!one || !text.trim() || busy(one.id) || elsewhere.value) return;
+  ask(one, message.parent, text);
 }
 
-export function stop() {
-  stopper?.abort();
+/** Another version of an answer; or the first, of a message that has none. */
+export function regenerate(message: Message) {
+  const one = current.value;
+  if (!one || busy(one.id) || elsewhere.value) return;
+  put({ ...one, leaf: message.role === "user" ? message.id : message.parent, changed: Date.now() }, false);
+  void answer(one.id);
 }
 
-async function answer(id: string) {
+/** Goes on with an answer that is not whole. */
+export function goOn(message: Message) {
+  const one = current.value;
+  if (!one || busy(one.id) || elsewhere.value) return;
+  put({ ...one, leaf: message.id, changed: Date.now() }, false);
+  void answer(one.id, message);
+}
+
+/** Shows another version of a message, and what followed it. */
+export function showVersion(id: string) {
+  const one = current.value;
+  if (one && !busy(one.id)) put({ ...one, leaf: endFrom(one, id), changed: Date.now() });
+}
+
+/** A new conversation that begins with the last message of one that is full. */
+export function startAnew() {
+  const last = shown.value.findLast((message) => message.role === "user");
+  select(null);
+  if (last) send(last.content);
+}
+
+export function stop(id = currentId.value) {
+  if (id) writing.value.get(id)?.stop.abort();
+}
+
+function setLive(id: string, live: Live | null) {
+  const all = new Map(writing.value);
+  if (live) all.set(id, live);
+  else all.delete(id);
+  writing.value = all;
+}
+
+const fullNote = () =>
+  server.value?.context
+    ? `The conversation has reached the ${server.value.context.toLocaleString("en")} tokens of the model's context.`
+    : "The conversation has reached the end of the model's context.";
+
+/** Writes an answer to where the conversation stands, or goes on with one. */
+async function answer(id: string, before?: Message) {
   const conversation = find(id);
   if (!conversation) return;
-  const body = requestBody(server.value?.model ?? "default", conversation.system, conversation.messages, settings.value);
-  let message: Message = { id: newId(), role: "assistant", content: "" };
-  const asked = conversation.messages;
-  let pending = 0;
+  const asked = thread(conversation);
+  const body = requestBody(server.value?.model ?? "default", conversation.system, asked, settings.value, before !== undefined);
+  const now = Date.now();
+  let message: Message = before
+    ? { ...before, note: undefined, failed: undefined, full: undefined, writer: page, changed: now }
+    : { id: newId(), parent: conversation.leaf, role: "assistant", content: "", created: now, changed: now, writer: page };
+  const live: Live = { messageId: message.id, stop: new AbortController(), pieces: 0, firstAt: 0 };
+  let pending = 0, kept = 0;
   const show = (keep = false) => {
-    const now = find(id);
-    if (now) put({ ...now, updated: Date.now(), messages: [...asked, message] }, keep);
+    const one = find(id);
+    if (!one) return;
+    const time = Date.now();
+    message = { ...message, changed: time };
+    keep ||= time - kept > keepEveryMs; // what came is there after a reload
+    if (keep) kept = time;
+    const known = one.messages.some((other) => other.id === message.id);
+    const messages = known ? one.messages.map((other) => (other.id === message.id ? message : other)) : [...one.messages, message];
+    put({ ...one, updated: time, messages, leaf: known ? one.leaf : message.id }, keep);
   };
   const showSoon = () => {
     pending ||= requestAnimationFrame(() => {
       pending = 0;
+      if (busy(id)) setLive(id, { ...live });
       show();
     });
+    // A page in the background draws nothing, and keeps what comes all the same.
+    if (document.hidden && Date.now() - kept > keepEveryMs) show();
   };
-  const controller = (stopper = new AbortController());
-  writing.value = id;
-  show();
+  setLive(id, live);
+  show(true);
   const began = performance.now();
-  let firstAt = 0;
   try {
-    await streamChat(body, settings.value, controller.signal, (delta) => {
-      firstAt ||= performance.now();
+    await streamChat(body, settings.value, live.stop.signal, (delta) => {
+      if (delta.progress) live.progress = delta.progress;
+      if (delta.reasoning || delta.content) {
+        const time = performance.now();
+        live.firstAt ||= time;
+        if (live.pieces > 4) live.tokensPerSecond = live.pieces / ((time - live.firstAt) / 1000);
+        ++live.pieces;
+      }
       if (delta.reasoning) message = { ...message, reasoning: (message.reasoning ?? "") + delta.reasoning };
       if (delta.content) {
         if (message.reasoning && message.reasoningSeconds === undefined)
@@ -158,36 +261,42 @@ async function answer(id: string) {
       if (delta.finish === "error") message = { ...message, note: "The server ended this answer because of an error.", failed: true };
       showSoon();
     });
-    if (controller.signal.aborted) message = { ...message, note: "Stopped." };
+    if (live.stop.signal.aborted) message = { ...message, note: "Stopped." };
+    const used = (message.stats?.promptTokens ?? 0) + (message.stats?.tokens ?? 0);
+    if (message.note && server.value?.context && used >= server.value.context - 1) message = { ...message, note: fullNote(), full: true };
   } catch (error) {
     const text = error instanceof Error ? error.message : String(error);
-    message = { ...message, note: text, failed: true };
+    const full = error instanceof ApiError && error.full;
+    message = { ...message, note: full ? fullNote() : text, failed: !full, full };
     if (error instanceof ApiError && error.status === 401) settingsOpen.value = true;
   }
   cancelAnimationFrame(pending);
-  const seconds = (performance.now() - (firstAt || began)) / 1000;
+  const seconds = (performance.now() - (live.firstAt || began)) / 1000;
   const tokens = message.stats?.tokens;
   const measured = tokens && tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : undefined;
-  message = { ...message, stats: { tokensPerSecond: measured, ...message.stats, seconds } };
-  if (stopper === controller) stopper = null;
-  writing.value = null;
+  message = { ...message, writer: undefined, stats: { tokensPerSecond: measured, ...message.stats, seconds } };
+  setLive(id, null);
   show(true);
 }
 
 export function exportAll(): string {
-  return JSON.stringify({ format: "sluice-conversations", version: 1, conversations: sorted.value }, null, 2);
+  return JSON.stringify({ format: "sluice-conversations", version: 2, conversations: sorted.value }, null, 2);
 }
 
 export function importAll(text: string) {
   try {
+    const list = readExport(text).map((one) => ({ one, ours: find(one.id) }));
     // What is here already, and no older, stays.
-    const list = readExport(text).filter((one) => !((find(one.id)?.updated ?? -1) >= one.updated));
-    for (const one of list) put(one);
+    const news = list.filter(({ one, ours }) => {
+      const known = new Map(ours?.messages.map((message) => [message.id, message.changed]));
+      return !ours || one.messages.some((message) => (known.get(message.id) ?? -1) < message.changed);
+    });
+    for (const { one, ours } of news) put(ours ? merged(ours, one) : one);
     notice.value =
-      list.length === 0 ? "All of these conversations are here already."
-      : list.length === 1 ? "One conversation was imported."
-      : `${list.length} conversations were imported.`;
-    if (list.length) select(list[0].id);
+      news.length === 0 ? "All of these conversations are here already."
+      : news.length === 1 ? "One conversation was imported."
+      : `${news.length} conversations were imported.`;
+    if (news.length) select(news[0].one.id);
   } catch (error) {
     notice.value = error instanceof Error ? error.message : String(error);
   }

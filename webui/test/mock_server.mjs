@@ -58,7 +58,52 @@ x
 \`\`\`
 the end of attacks`;
 
+const lists = `Steps:
+
+1. First do this:
+
+\`\`\`sh
+ls
+\`\`\`
+
+2. Then do that:
+
+\`\`\`sh
+pwd
+\`\`\`
+
+And from seven:
+
+7. seven
+8. eight
+
+- [x] done
+- [ ] open
+
+| name | a rather long column heading | another one that is long | incomprehensibilities | and more | counterrevolutionaries |
+|:--|:-:|--:|---|---|---|
+| a | b | 1 | some quite long cell text that goes on | x | y |`;
+
+const formulas = `The roots are \\(x = \\frac{-b \\pm \\sqrt{b^2-4ac}}{2a}\\), and $e^{i\\pi}+1=0$ with a_b and **bold $x_1 * x_2$ text**.
+
+$$\\int_0^\\infty e^{-x^2}\\,dx = \\frac{\\sqrt{\\pi}}{2}$$
+
+\\[ \\sum_{n=1}^{\\infty} \\frac{1}{n^2} = \\begin{pmatrix} a & b \\\\ c & d \\end{pmatrix} \\]
+
+Prices: $5 and $10, or US$20 for one and US$30 for two; in code \`$x$ and \\(y\\)\`. Unreadable: \\(\\frac{1}\\) and $\\nonsense{x}$.
+
+- in a list: $$\\prod_k k$$
+
+An attack: $\\href{javascript:window.hacked=20}{x}$ $\\includegraphics{https://example.org/x.png}$ $\\htmlStyle{color:red}{x}$ the end of formulas`;
+
+const languages = "שלום עולם, זה טקסט בעברית.\n\n- אחת\n- שתיים\n\nAnd English.\n\n你好，世界。";
+
 function answerTo(text) {
+  if (/lists/.test(text)) return { content: lists };
+  if (/formulas/.test(text)) return { content: formulas };
+  if (/languages/.test(text)) return { content: languages };
+  if (/read slowly/.test(text)) return { content: "I have read it.", reads: 4000 };
+  if (/grow/.test(text)) return { content: "The conversation is full", finish: "length", tokens: 2047 };
   if (/attack/.test(text)) return { content: attacks };
   if (/think/.test(text)) return { reasoning: "The reader asks for thought.\n\n- first this\n- then that", content: "I have thought: **42**." };
   if (/tale/.test(text)) return { content: tale };
@@ -90,15 +135,22 @@ export async function startMock(port = 0) {
     const body = JSON.parse(raw);
     const entry = { body, closed: false };
     requests.push(entry);
-    const text = body.messages.at(-1).content;
+    const last = body.messages.at(-1);
+    const text = last.content;
+    if (/too much/.test(text)) return json(400, { error: { message: "3000 tokens, and the context has 2048", type: "exceed_context_size_error", code: "context_length_exceeded" } });
     if (/fail/.test(text)) return json(400, { error: { message: "The prompt is longer than the context.", type: "invalid_request_error" } });
     response.on("close", () => (entry.closed = !response.writableFinished));
     response.writeHead(200, { "Content-Type": "text/event-stream" });
     const send = (value) => response.write(`data: ${typeof value === "string" ? value : JSON.stringify(value)}\n\n`);
     const chunk = (delta, finish = null) => send({ id: "c", object: "chat.completion.chunk", model: "fairy-tales", choices: [{ index: 0, delta, finish_reason: finish }] });
-    const { reasoning = "", content, delay = 2 } = answerTo(text);
+    const { reasoning = "", content, delay = 2, reads = 0, finish = "stop", tokens: counted } =
+      last.role === "assistant" ? { content: " It goes on to its end." } : answerTo(text);
     chunk({ role: "assistant", content: "" });
     response.write(": ping\n\n");
+    for (let done = 0; body.return_progress && done < reads && !response.destroyed; done += 500) {
+      send({ id: "c", choices: [{ index: 0, delta: {}, finish_reason: null }], prompt_progress: { total: reads, cache: 0, processed: done, time_ms: 1 } });
+      await sleep(150);
+    }
     let tokens = 0;
     for (const [key, value] of [["reasoning_content", reasoning], ["content", content]]) {
       for (let at = 0; at < value.length && !response.destroyed; at += 5) {
@@ -108,7 +160,8 @@ export async function startMock(port = 0) {
       }
     }
     if (/break/.test(text)) return response.destroy();
-    chunk({}, "stop");
+    chunk({}, finish);
+    if (counted) tokens = counted;
     send({ id: "c", choices: [], usage: { prompt_tokens: 300 + raw.length, completion_tokens: tokens, prompt_tokens_details: { cached_tokens: 12 } }, timings: { predicted_per_second: 123.4 } });
     send("[DONE]");
     response.end();

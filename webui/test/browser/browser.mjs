@@ -7,14 +7,14 @@ import { chromium } from "playwright-core";
 export const executable = process.env.CHROMIUM ?? "/usr/bin/chromium";
 export const skip = existsSync(executable) ? false : `no Chromium at ${executable} (Debian package chromium)`;
 
-export async function openBrowser(options = {}) {
+export async function openBrowser({ flags = [], ...options } = {}) {
   const profile = mkdtempSync(join(tmpdir(), "sluice-webui-"));
   const context = await chromium.launchPersistentContext(profile, {
     executablePath: executable,
     headless: true,
     args: [
       "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-      "--disable-component-update", "--disable-sync",
+      "--disable-component-update", "--disable-sync", ...flags,
     ],
     viewport: { width: 1200, height: 800 },
     acceptDownloads: true,

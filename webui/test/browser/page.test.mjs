@@ -246,6 +246,267 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     assert.deepEqual(foreign, []);
   });
 
+  test("lists, boxes and tables are as they were written", async () => {
+    await say("lists");
+    await done();
+    assert.deepEqual(await page.locator(".markdown ol").evaluateAll((all) => all.map((list) => list.start)), [1, 2, 7]);
+    assert.deepEqual(await page.locator(".markdown li input").evaluateAll((all) => all.map((box) => [box.type, box.checked, box.disabled])), [["checkbox", true, true], ["checkbox", false, true]]);
+    assert.ok(await page.locator(".code pre").evaluateAll((all) => all.every((one) => one.tabIndex === 0)), "long code can be scrolled by keys");
+    await page.setViewportSize({ width: 390, height: 800 });
+    const broken = await page.locator(".markdown th").evaluateAll((all) => all.filter((cell) => {
+      // Each word of a heading stands in one line.
+      const text = cell.firstChild;
+      return [...text.data.matchAll(/\S+/g)].some(({ index, 0: word }) => {
+        const range = document.createRange();
+        range.setStart(text, index);
+        range.setEnd(text, index + word.length);
+        return range.getClientRects().length > 1;
+      });
+    }).length);
+    assert.equal(broken, 0);
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the table is scrolled, not the page");
+    await page.waitForTimeout(300); // the sidebar slides away
+    await shot("lists-phone");
+    clean();
+  });
+
+  test("draws mathematics, and shows what is none as it was written", async () => {
+    await say("formulas");
+    await page.getByText("the end of formulas").waitFor();
+    await done();
+    const all = page.locator(".markdown math");
+    assert.equal(await page.locator(".markdown math[display=block]").count(), 3);
+    const sources = await all.locator("annotation").evaluateAll((list) => list.map((one) => one.textContent));
+    for (const tex of ["x = \\frac{-b \\pm \\sqrt{b^2-4ac}}{2a}", "e^{i\\pi}+1=0", "x_1 * x_2", "\\prod_k k"]) assert.ok(sources.includes(tex), `${tex} in ${sources.join(" | ")}`);
+    assert.ok((await page.locator(".markdown mfrac").first().boundingBox()).height > 20, "a fraction stands upright");
+    const text = await page.locator(".assistant .markdown").innerText();
+    assert.match(text, /Prices: \$5 and \$10, or US\$20 for one and US\$30 for two; in code \$x\$ and \\\(y\\\)/);
+    assert.match(text, /An attack: \$\\href\{javascript:window\.hacked=20\}\{x\}\$ \$\\includegraphics/);
+    assert.match(text, /Unreadable: \\\(\\frac\{1\}\\\) and \$\\nonsense\{x\}\$/);
+    assert.equal(await page.locator(".markdown").locator("img, [style], a[href^=javascript]").count(), 0);
+    assert.equal(await page.evaluate(() => window.hacked), undefined);
+    await shot("formulas");
+    clean();
+  });
+
+  test("text runs the way its language does", async () => {
+    await say("languages");
+    await done();
+    const sides = await page.locator(".markdown p").evaluateAll((all) => all.map((one) => {
+      const range = document.createRange();
+      range.selectNodeContents(one);
+      const text = range.getBoundingClientRect(), box = one.getBoundingClientRect();
+      return text.left - box.left > box.right - text.right ? "right" : "left";
+    }));
+    assert.deepEqual(sides, ["right", "left", "left"]);
+    await shot("languages");
+    clean();
+  });
+
+  test("keeps versions of answers and of questions", async () => {
+    await say("first");
+    await done();
+    await page.getByRole("button", { name: "Regenerate" }).click();
+    await page.getByText("2/2").waitFor();
+    await done();
+    await page.getByRole("button", { name: "Version before" }).click();
+    await page.getByText("1/2").waitFor();
+    await say("second");
+    await page.getByText("You said: second").waitFor();
+    await done();
+    assert.deepEqual(lastRequest().messages.map((message) => message.content), ["first", "You said: first", "second"]);
+    await page.getByRole("button", { name: "Next version" }).click();
+    await page.getByText("2/2").waitFor();
+    assert.equal(await page.locator(".message").count(), 2, "what followed the other version is with that one");
+    await page.reload();
+    await page.getByText("2/2").waitFor();
+    await page.getByRole("button", { name: "Version before" }).click();
+    await page.getByText("You said: second").waitFor();
+    await page.locator(".user").last().hover();
+    await page.getByRole("button", { name: "Edit" }).last().click();
+    await page.getByLabel("Edit your message").fill("third");
+    await page.keyboard.press("Enter");
+    await page.getByText("You said: third").waitFor();
+    await done();
+    assert.equal(await page.locator(".versions").count(), 2);
+    await shot("versions");
+    clean();
+  });
+
+  test("two pages lose nothing of each other's", async () => {
+    await say("from the beginning");
+    await done();
+    const other = await browser.context.newPage();
+    await other.goto(page.url());
+    await other.getByText("You said: from the beginning").waitFor();
+    const sayThere = async (text) => {
+      await other.getByLabel("Message", { exact: true }).fill(text);
+      await other.keyboard.press("Enter");
+    };
+    await say("from one");
+    await other.getByText("You said: from one").waitFor(); // it is there without a reload
+    await other.getByRole("button", { name: "Regenerate" }).last().waitFor();
+    await sayThere("from two");
+    await page.getByText("You said: from two").waitFor();
+    await done();
+    assert.deepEqual(await page.locator(".user .bubble").allInnerTexts(), ["from the beginning", "from one", "from two"]);
+    // Both at the same time, before either has heard of the other: two versions, and none is lost.
+    for (const one of [page, other]) await one.evaluate(() => (BroadcastChannel.prototype.postMessage = () => {}));
+    await Promise.all([say("at once, one"), sayThere("at once, two")]);
+    await page.getByText("You said: at once, one").waitFor();
+    await other.getByText("You said: at once, two").waitFor();
+    await page.waitForTimeout(1500);
+    await page.reload();
+    await page.locator(".user .versions").waitFor();
+    const seen = new Set();
+    for (const name of ["Version before", "Next version"]) {
+      const button = page.locator(".user").last().getByRole("button", { name });
+      if (await button.isEnabled()) await button.click();
+      await done();
+      seen.add(await page.locator(".user .bubble").last().innerText());
+    }
+    assert.deepEqual([...seen].sort(), ["at once, one", "at once, two"]);
+    // What one deletes is gone in the other one, too.
+    await other.reload();
+    page.once("dialog", (dialog) => dialog.accept());
+    await page.getByRole("button", { name: "Delete “from the beginning”" }).click();
+    await other.getByText("What shall we talk about?").waitFor();
+    await other.close();
+    clean();
+  });
+
+  test("a reload in the middle keeps what came, and the answer can go on", async () => {
+    await say("a long one");
+    await page.getByText("turns and turns. The wheel turns and turns. The wheel").first().waitFor();
+    await page.waitForTimeout(1200); // it is kept every second
+    const before = (await page.locator(".assistant .markdown").innerText()).length;
+    await page.reload();
+    await page.getByText("The page was closed before this answer was whole.").waitFor();
+    const text = await page.locator(".assistant .markdown").innerText();
+    assert.ok(text.length > 20 && text.length > before / 3, `${text.length} of ${before}`);
+    assert.equal(await page.getByRole("button", { name: "Regenerate" }).count(), 1);
+    await shot("interrupted");
+    await page.getByRole("button", { name: "Continue" }).click();
+    await page.getByText("It goes on to its end.").waitFor();
+    await done();
+    const body = lastRequest();
+    assert.equal(body.messages.at(-1).role, "assistant");
+    assert.equal(body.continue_final_message, true);
+    assert.ok((await page.locator(".assistant .markdown").innerText()).startsWith(text.trim()), "what came before stays");
+    assert.equal(await page.locator(".note").count(), 0);
+    await page.reload();
+    await page.getByText("It goes on to its end.").waitFor();
+    clean();
+  });
+
+  test("several chats are answered at once", async () => {
+    await say("a long one, the first");
+    await page.getByText("turns and turns").first().waitFor();
+    await page.getByRole("button", { name: "New chat" }).click();
+    await say("the second");
+    await page.getByText("You said: the second").waitFor();
+    await done();
+    assert.equal(await page.locator(".sidebar .dot").count(), 1, "the first one is still being written");
+    await page.locator(".sidebar .title").getByText("a long one, the first").click();
+    await page.getByRole("button", { name: "Stop" }).waitFor();
+    const length = (await page.locator(".assistant .markdown").innerText()).length;
+    await page.waitForFunction((least) => document.querySelector(".assistant .markdown").innerText.length > least, length);
+    await page.keyboard.press("Escape");
+    await page.getByText("Stopped.").waitFor();
+    await page.getByRole("button", { name: "Continue" }).waitFor();
+    clean();
+  });
+
+  test("shows how far a long prompt is read, and how fast an answer is written", async () => {
+    await say("read slowly");
+    await page.getByText(/Reading the conversation: [\d,]+ of 4,000 tokens/).waitFor();
+    assert.equal(await page.locator(".progress progress").getAttribute("max"), "4000");
+    await shot("reading");
+    await done();
+    assert.equal(lastRequest().return_progress, true);
+    await say("a long one");
+    await page.getByText(/^[\d.]+ tokens\/s$/).waitFor();
+    await shot("speed");
+    await page.keyboard.press("Escape");
+    await page.getByText("Stopped.").waitFor();
+    clean();
+  });
+
+  test("a full context says what can be done", async () => {
+    await say("grow");
+    await page.getByText("The conversation has reached the 2,048 tokens of the model's context. Start a new chat").waitFor();
+    await say("too much");
+    await page.getByText("Start a new chat").nth(1).waitFor();
+    await shot("full");
+    await page.getByRole("button", { name: "New chat with the last message" }).last().click();
+    await page.locator(".user .bubble").getByText("too much").waitFor();
+    assert.equal(await page.locator(".user .bubble").count(), 1);
+    assert.deepEqual(lastRequest().messages.map((message) => message.content), ["too much"]);
+    assert.deepEqual(foreign, []); // that the request was refused stands in the console
+  });
+
+  test("copies over plain HTTP from another machine, too", async () => {
+    const far = await openBrowser({ flags: ["--host-resolver-rules=MAP chat.lan 127.0.0.1"] });
+    try {
+      const there = far.context.pages()[0] ?? (await far.context.newPage());
+      await there.goto(mock.url.replace("127.0.0.1", "chat.lan"));
+      assert.equal(await there.evaluate(() => isSecureContext), false);
+      const box = there.getByLabel("Message", { exact: true });
+      await box.fill("over there");
+      await there.keyboard.press("Enter");
+      await there.getByRole("button", { name: "Regenerate" }).waitFor();
+      await there.locator(".assistant").getByRole("button", { name: "Copy" }).click();
+      await there.getByText("Copied").waitFor();
+      await box.focus();
+      await there.keyboard.press("Control+v");
+      assert.equal(await box.inputValue(), "You said: over there");
+    } finally {
+      await far.close();
+    }
+  });
+
+  test("renames in its place", async () => {
+    await say("an old name");
+    await done();
+    await page.locator(".sidebar li.current").hover();
+    await page.getByRole("button", { name: "Rename “an old name”" }).click();
+    await page.getByLabel("Title").fill("A new name");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "A new name" }).waitFor();
+    await page.locator(".sidebar .title").getByText("A new name").dblclick();
+    await page.keyboard.press("Escape");
+    await page.reload();
+    await page.getByRole("heading", { name: "A new name" }).waitFor();
+    clean();
+  });
+
+  test("on a touch screen Enter begins a new line, and chats can be renamed", async () => {
+    const phone = await openBrowser({ viewport: { width: 390, height: 800 }, hasTouch: true, isMobile: true });
+    try {
+      const there = phone.context.pages()[0] ?? (await phone.context.newPage());
+      await there.goto(mock.url);
+      await there.getByText("fairy-tales is ready.").waitFor();
+      const box = there.getByLabel("Message", { exact: true });
+      await box.tap();
+      await there.keyboard.type("one");
+      await there.keyboard.press("Enter");
+      await there.keyboard.type("two");
+      assert.equal(await box.inputValue(), "one\ntwo");
+      await there.getByRole("button", { name: "Send" }).tap();
+      await there.getByRole("button", { name: "Regenerate" }).waitFor();
+      assert.equal(lastRequest().messages.at(-1).content, "one\ntwo");
+      await there.getByRole("button", { name: "Conversations" }).tap();
+      await there.getByRole("button", { name: "Rename “one two”" }).tap();
+      await there.getByLabel("Title").fill("three");
+      await there.waitForTimeout(300);
+      await there.screenshot({ path: join(shots, "touch.png") });
+      await there.keyboard.press("Enter");
+      await there.locator(".sidebar .title").getByText("three").waitFor();
+    } finally {
+      await phone.close();
+    }
+  });
+
   test("dark, and narrow like a phone", async () => {
     await page.emulateMedia({ colorScheme: "dark" });
     await say("a tale");

@@ -155,6 +155,11 @@ describe("the page and its server", { skip, timeout: 600_000 }, () => {
     assert.ok((await answer().innerText()).startsWith(text));
     for (let i = 0; i < 200 && !(await idle()); ++i) await new Promise((resolve) => setTimeout(resolve, 50));
     assert.ok(await idle(), "nothing runs any more");
+    const kept = await answer().innerText();
+    await page.getByRole("button", { name: "Continue" }).click();
+    await page.getByRole("button", { name: "Regenerate" }).last().waitFor();
+    const whole = await answer().innerText();
+    assert.ok(whole.startsWith(kept.trimEnd()) && whole.length > kept.length, `${kept} | ${whole}`);
   });
 
   test("a reload keeps the conversations", async () => {
@@ -162,7 +167,7 @@ describe("the page and its server", { skip, timeout: 600_000 }, () => {
     await asked.waitFor();
     await page.reload();
     await asked.waitFor();
-    await page.getByText("Stopped.").last().waitFor();
+    await answer().waitFor();
     await page.locator(".sidebar .title").getByText("Tell me a tale about a fox.").click();
     assert.ok((await answer().innerText()).length > 100, "the first tale is still there");
   });
