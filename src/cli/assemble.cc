@@ -13,6 +13,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/null/null_backend.h"
+#include "backend/places/places_backend.h"
 #include "backend/ref/ref_backend.h"
 #include "base/error.h"
 #include "cli/cuda_library.h"
@@ -96,6 +97,22 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   auto backend = make_backend(name, threads, program::Tuning{}, loading);
   const program::Tuning tuning = read_tuning(tuning_path(), backend->device());
   return tuning.empty() ? std::move(backend) : make_backend(name, threads, tuning, loading);
+}
+
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading,
+                                               const model::Model& model, const Fit& fit) {
+  auto backend = make_backend(name, threads, loading);
+  if (backend->name() != "cuda") {
+    if (fit.gpu_bytes > 0) throw UsageError("--gpu-memory: the backend is " + backend->name());
+    return backend;
+  }
+  const Fitted fitted = fit_to(*backend, model, fit);
+  if (fitted.mixtures == 0 && fit.gpu_bytes == 0) return backend;
+  auto cpu = make_backend("cpu", threads);
+  if (fitted.moved_bytes > cpu->available_bytes())
+    fail("{}: {}, which has too little memory", model.file.path(), fitted.text());
+  if (fitted.mixtures > 0) fmt::print(stderr, "[ {} ]\n", fitted.text());
+  return backend::make_offload_backend(std::move(backend), std::move(cpu), fitted.mixtures, fitted.bytes);
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/fit.h"
 #include "model/model.h"
 #include "program/backend.h"
 
@@ -51,6 +52,10 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
 /// The same with these values.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
                                                const program::Tuning& tuning, const Loading& loading = {});
+
+/// The same for a model, which may be larger than a GPU's memory (cli/fit.h).
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading,
+                                               const model::Model& model, const Fit& fit);
 
 /// The backend that takes as long as hardware with these peaks needs at least.
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks);

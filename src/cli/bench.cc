@@ -34,6 +34,7 @@ struct Options {
   uint64_t seed = 1;
   int64_t sweep = 0;
   bool peaks = false, no_warmup = false, progress = false, no_repack = false;
+  int64_t gpu_memory = 0;
 };
 
 /// The type with most bytes, after the architecture and the number of parameters: "deepseek2 29.94 B Q4_0".
@@ -354,7 +355,8 @@ bool bench_model(const Options& options, const std::string& path, int64_t thread
   const OpenedModel model = open_model(path, cache);
   const int64_t load_ns = now_ns() - began;
   const auto backend =
-      make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed});
+      make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
+                   {options.gpu_memory, std::max(longest(tests), options.sweep), most_sequences(tests)});
   Bandwidth bandwidth(*backend);
   reset_peak_memory();
   check_context(model, std::max(longest(tests), options.sweep));
@@ -496,6 +498,7 @@ void add_bench(CLI::App& app) {
   command->add_flag("--progress", options->progress, "tell of each repetition, not only on a terminal");
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   add_loading_option(*command, options->no_repack);
+  add_gpu_memory_option(*command, options->gpu_memory);
   command->callback([options] { bench(*options); });
 }
 

@@ -45,7 +45,7 @@ struct InspectOptions {
   bool memory = false;
   bool json = false;
   std::string backend = "cpu";
-  int64_t context = 0;
+  int64_t context = 0, gpu_memory = 0;
   int threads = 0;
   quant::Type cache = quant::Type::F16;
 };
@@ -245,7 +245,8 @@ void print_all(const std::string& text) {
 
 void inspect_memory(const InspectOptions& options) {
   const model::Model model = model::Model::load(options.path, options.cache);
-  const auto backend = make_backend(options.backend, options.threads);
+  const auto backend =
+      make_backend(options.backend, options.threads, {}, model, {options.gpu_memory, options.context});
   const text::Tokenizer vocabulary = model::load_tokenizer(model.file);  // it takes memory too
   const MemoryView view = memory_view(model, *backend, options.context);
   print_all(options.json ? memory_json(view).dump(2) + "\n" : memory_text(view));
@@ -296,6 +297,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("--backend", options->backend,
                       std::string("with --memory or --bound: ") + kBackendHelp);
   add_cache_option(*command, options->cache);
+  add_gpu_memory_option(*command, options->gpu_memory);
   command->add_flag("--json", options->json, "print one JSON object (tensors included)");
   command->callback([options] { inspect(*options); });
 }

@@ -83,7 +83,9 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   } catch (const Error& error) {
     chat_problem_ = error.what();  // completions of plain text need none
   }
-  backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed});
+  backend_ =
+      make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
+                   {options.gpu_memory, std::max(options.context, options.cache_tokens), options.parallel});
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;

@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/places/places_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "program/offload.h"
 #include "program/op_info.h"
 #include "program/places.h"
 #include "support/golden_cases.h"
@@ -100,6 +101,47 @@ TEST(Places, TheBundledModelAgreesWithTransformers) {
                 2.2e-4)
           << rows;
     }
+  }
+}
+
+/// Mixtures of experts of a golden case, and how many of them leave the first place.
+void expect_offload_agrees(const Case& one, size_t count) {
+  SCOPED_TRACE(fmt::format("{}, {} mixtures", one.name, count));
+  const Golden golden = read_case(one);
+  const auto with = [&](const std::shared_ptr<program::Backend>& first,
+                        const std::shared_ptr<program::Backend>& second) {
+    return backend::make_offload_backend(first, second, count, int64_t{1} << 40);
+  };
+  EXPECT_LT(relative_error(logits_of(golden, *with(ref(), ref()), 7), golden.logits), 1e-3);
+  for (const int64_t rows : {1, 7, 512}) {
+    const Divergence kl = divergence(golden, logits_of(golden, *with(cpu(), cpu({.threads = 2})), rows));
+    EXPECT_LT(kl.best_90, one.kl_limit) << rows;
+  }
+}
+
+TEST(Places, ExpertsMayBeAtAnother) {
+  size_t tried = 0;
+  for (const Case& one : kCases) {
+    const size_t all = program::routed_experts(model::Model::load(read_case(one).model).program).size();
+    if (all == 0) continue;
+    for (const size_t count : std::set<size_t>{1, all}) expect_offload_agrees(one, count), ++tried;
+  }
+  EXPECT_GT(tried, 10u);
+}
+
+TEST(Places, ExpertsThatLeaveAreNotLoadedAtTheFirst) {
+  const model::Model model = model::Model::load(source_path("models/fairy-tales.gguf"));
+  const auto experts = program::routed_experts(model.program);
+  ASSERT_GT(experts.size(), 1u);
+  int64_t before = 0;
+  for (size_t count = 0; count <= experts.size(); ++count) {
+    const auto backend = backend::make_offload_backend(cpu(), cpu(), count, 1 << 30);
+    const int64_t bytes = backend->memory_needs(model.program, {}).weights_bytes;
+    if (count > 0) {
+      EXPECT_EQ(before - bytes, experts[experts.size() - count].bytes) << count;
+    }
+    EXPECT_EQ(backend->available_bytes(), 1 << 30);
+    before = bytes;
   }
 }
 

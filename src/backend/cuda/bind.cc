@@ -72,7 +72,7 @@ struct Bind {
   }
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
   const Kernel* operator()(const CausalConv&) const { return nullptr; }
-  // A device is one place so far.
+  // Ops across places are whoever's who runs several (Executable::run_part).
   const Kernel* operator()(const Copy&) const { return nullptr; }
   const Kernel* operator()(const AllReduce&) const { return nullptr; }
   const Kernel* operator()(const AllGather&) const { return nullptr; }
@@ -131,6 +131,7 @@ class Binder {
 
   Node node(const Op& op) {
     Node node{op, {}};
+    if (info(op).across_places) return node;  // whoever runs the places does it
     const auto served = [&](const Sizes& sizes) { return bind(tensors_, op, sizes) != nullptr; };
     if (std::all_of(sizes_.begin(), sizes_.end(), served)) return node;
     if (info(op).expand == nullptr) fail("the backend cuda lacks {}", tensors_.op_name(op));
@@ -148,7 +149,7 @@ class Binder {
   /// Adds a node, or what it expands into where no sizes have a kernel for it.
   void add(Node node, std::vector<Node>& list) {
     const auto served = [&](const Sizes& sizes) { return bind(tensors_, node.op, sizes) != nullptr; };
-    if (std::any_of(sizes_.begin(), sizes_.end(), served)) {
+    if (info(node.op).across_places || std::any_of(sizes_.begin(), sizes_.end(), served)) {
       list.push_back(std::move(node));
       return;
     }
@@ -174,6 +175,7 @@ int add_leaves(const Node& node, Program& leaves) {
 /// Adds the kernels that a node runs as, in order.
 void add_launches(const Program& program, const Node& node, size_t number, const Sizes& sizes,
                   StepPlan& plan) {
+  if (info(node.op).across_places) return;
   if (const Kernel* kernel = bind(program, node.op, sizes)) {
     plan.launches.push_back({.op = &node.op, .kernel = kernel, .node = number});
     return;

@@ -24,7 +24,8 @@ std::vector<int64_t> context_buckets(int64_t longest);
 /// The smallest bucket that holds `value`.
 int64_t bucket_of(const std::vector<int64_t>& buckets, int64_t value);
 
-/// An op, and what runs where no kernel serves: its expansion. A leaf has a kernel for all sizes.
+/// An op, and what runs where no kernel serves: its expansion. A leaf has a kernel for all sizes, or goes
+/// across places and has none.
 struct Node {
   program::Op op;
   std::vector<Node> expansion;

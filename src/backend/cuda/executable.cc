@@ -97,15 +97,27 @@ class CudaExecutable : public Executable {
       step.whole.reserve(static_cast<size_t>(options.max_outputs));
       step.outputs.reserve(static_cast<size_t>(options.max_outputs));
     }
+    for (const Op& op : bound_.program.ops()) {
+      if (!info(op).across_places) continue;
+      info(op).operands(op, [&](const char*, TensorId id, bool) {
+        if (id == kNoTensor) return;
+        const int64_t rows = Program::rows(bound_.program[id], options.max_rows, options.max_outputs);
+        staged_bytes_ = std::max(staged_bytes_, 4 * rows * static_cast<int64_t>(memory_.rows(id).row_stride));
+      });
+    }
+    if (loaded) allocate_pinned(staged_, staged_bytes_);
     if (options.warm && loaded)
       graphs_.prepare(serving_buckets(bound_, options, longest_context(options)), stream_);
   }
-  ~CudaExecutable() override { cudaFreeHost(pinned_logits_); }
+  ~CudaExecutable() override {
+    cudaFreeHost(pinned_logits_);
+    cudaFreeHost(staged_);
+  }
   CudaExecutable(const CudaExecutable&) = delete;
   CudaExecutable& operator=(const CudaExecutable&) = delete;
 
   Facts facts() const override {
-    return {.steps_in_flight = kTurns, .top = true, .drawn = true, .draft_rows = 1};
+    return {.steps_in_flight = kTurns, .top = true, .drawn = true, .draft_rows = 1, .parts = true};
   }
 
   /// A timed step is the same graph, captured once more with a place for every launch's times.
@@ -153,6 +165,17 @@ class CudaExecutable : public Executable {
     return {.outputs = outputs};
   }
 
+  /// Returns at once: what peek() reads waits for it.
+  void run_part(const Step& step, size_t part) override {
+    const OnDevice on(device_);
+    if (part == 0) {
+      wait_for_staged();  // the step before has taken its data
+      part_bucket_ = filled(step, 0);
+    }
+    part_bucket_.part = static_cast<int>(part);
+    graphs_.launch(part_bucket_, stream_);
+  }
+
   /// The clocks of host and device drift apart, but kernels begin after their launch, and end before their
   /// results are here.
   void fetch_times(StepTimes& times) override {
@@ -169,6 +192,18 @@ class CudaExecutable : public Executable {
   }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
+    const OnDevice on(device_);
+    if (stages(id, values.size())) {
+      check(cudaMemcpyAsync(staged_, memory_.rows(id).data, values.size_bytes(), cudaMemcpyDeviceToHost,
+                            stream_));
+      wait_for_staged();
+      if (program()[id].type == quant::Type::I32) {
+        std::copy_n(reinterpret_cast<const int32_t*>(staged_), values.size(), values.begin());
+      } else {
+        std::memcpy(values.data(), staged_, values.size_bytes());
+      }
+      return;
+    }
     copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
       const bool ints = program()[id].type == quant::Type::I32;
       for (size_t i = 0; i < places.size(); ++i) {
@@ -179,6 +214,19 @@ class CudaExecutable : public Executable {
     });
   }
   void poke(TensorId id, int64_t rows, std::span<const float> values) override {
+    const OnDevice on(device_);
+    if (stages(id, values.size())) {
+      if (staged_until_ + static_cast<int64_t>(values.size_bytes()) > staged_bytes_) wait_for_staged();
+      char* const at = staged_ + staged_until_;
+      staged_until_ += static_cast<int64_t>(values.size_bytes());
+      if (program()[id].type == quant::Type::I32) {
+        std::copy_n(values.begin(), values.size(), reinterpret_cast<int32_t*>(at));
+      } else {
+        std::memcpy(at, values.data(), values.size_bytes());
+      }
+      check(cudaMemcpyAsync(memory_.rows(id).data, at, values.size_bytes(), cudaMemcpyHostToDevice, stream_));
+      return;
+    }
     copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
       const bool ints = program()[id].type == quant::Type::I32;
       for (size_t i = 0; i < places.size(); ++i) {
@@ -237,6 +285,7 @@ class CudaExecutable : public Executable {
     return text;
   }
   BoundKernel kernel_of(size_t i, const Bucket& bucket) const {
+    if (info(bound_.nodes[i].op).across_places) return {"exchange between places", __FILE__, __LINE__, {}};
     const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
     const Kernel& first = *plan.launches[plan.first[i]].kernel;
     BoundKernel bound{"", source(first.file), first.line};
@@ -256,15 +305,29 @@ class CudaExecutable : public Executable {
     bound.name += kernel_names(i, bucket) + text;
   }
 
+  /// Whether values go through pinned memory: of places, without gaps.
+  bool stages(TensorId id, size_t count) const {
+    const Rows<float> view = memory_.rows(id);
+    return static_cast<int64_t>(count * sizeof(float)) <= staged_bytes_ &&
+           (view.heads == 1 || view.head_stride == view.columns) &&
+           view.row_stride == int64_t{view.heads} * view.columns;
+  }
+  /// Until nothing on its way needs pinned memory any more.
+  void wait_for_staged() {
+    stream_.wait();
+    staged_until_ = 0;
+  }
+
   /// Whether no step in flight is to give logits, which the next one would overwrite.
   bool no_logits_in_flight() const { return steps_[static_cast<size_t>(first_turn_)].whole.empty(); }
 
   int64_t row_bytes() const {
+    if (bound_.program.output() == kNoTensor) return 0;  // another place has it
     return bound_.program[bound_.program.output()].columns() * static_cast<int64_t>(sizeof(float));
   }
 
-  /// Enqueues a step.
-  Bucket launch(const Step& step, int turn, bool likeliest) {
+  /// Lays a step out and says which bucket is its.
+  Bucket filled(const Step& step, int turn) {
     const StepInput& input = step.input;
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
@@ -275,10 +338,17 @@ class CudaExecutable : public Executable {
                   bucket_of(context_buckets_, longest),
                   false,
                   step.timed,
-                  likeliest,
+                  false,
+                  -1,
                   turn};
     if (block_.fill(step, bucket.rows, bucket.outputs, bucket.longest, turn, stream_)) graphs_.clear();
     bucket.prompts_alone = block_.prompts_alone();
+    return bucket;
+  }
+  /// Enqueues a step.
+  Bucket launch(const Step& step, int turn, bool likeliest) {
+    Bucket bucket = filled(step, turn);
+    bucket.likeliest = likeliest;
     launched_ns_ = now_ns();
     graphs_.launch(bucket, stream_);
     ended_[static_cast<size_t>(turn)].record(stream_);
@@ -340,6 +410,9 @@ class CudaExecutable : public Executable {
   Graphs graphs_;
   char* pinned_logits_ = nullptr;
   int64_t pinned_logits_bytes_ = 0;
+  char* staged_ = nullptr;  // what goes from or to other places
+  int64_t staged_bytes_ = 0, staged_until_ = 0;
+  Bucket part_bucket_{};
   std::vector<float> many_logits_;  // where pinned memory has no room for them
   int64_t launched_ns_ = 0;
   std::array<Event, kTurns> ended_;

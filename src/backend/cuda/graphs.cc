@@ -5,6 +5,8 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/resources.h"
 #include "base/check.h"
+#include "program/op_info.h"
+#include "program/places.h"
 
 namespace sluice::backend::cuda {
 
@@ -27,8 +29,19 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
       if (outputs == most) break;
     }
   }
+  if (const size_t parts = program::parts(bound.program).size(); parts > 1) {
+    std::vector<Bucket> of_parts;
+    for (Bucket bucket : list) {
+      if (bucket.turn > 0) continue;
+      bucket.likeliest = false;
+      for (bucket.part = 0; bucket.part < static_cast<int>(parts); ++bucket.part) of_parts.push_back(bucket);
+    }
+    list = std::move(of_parts);
+  }
   std::stable_partition(list.begin(), list.end(), [](const Bucket& b) { return b.rows == b.outputs; });
-  const auto most = static_cast<size_t>(kMostBytes / std::max(int64_t{1}, graph_bytes(bound, 1)));
+  // Graphs of parts are small: so many of them as make whole steps.
+  const size_t each = list.empty() || list.front().part < 0 ? 1 : program::parts(bound.program).size();
+  const size_t most = each * static_cast<size_t>(kMostBytes / std::max(int64_t{1}, graph_bytes(bound, 1)));
   if (list.size() > most) list.resize(most);
   return list;
 }
@@ -43,7 +56,11 @@ int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
 }
 
 Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest)
-    : bound_(bound), memory_(memory), block_(block), likeliest_(likeliest) {}
+    : bound_(bound),
+      memory_(memory),
+      block_(block),
+      likeliest_(likeliest),
+      parts_(program::parts(bound.program)) {}
 
 Graphs::~Graphs() { clear(); }
 
@@ -60,9 +77,12 @@ void Graphs::prepare(const std::vector<Bucket>& buckets, cudaStream_t stream) {
   }
 }
 
-int64_t Graphs::bytes() const { return graph_bytes(bound_, graphs_.size()); }
+int64_t Graphs::bytes() const {
+  return graph_bytes(bound_, (graphs_.size() + parts_.size() - 1) / parts_.size());
+}
 
 void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
+  if (bucket.part > 0 && parts_[static_cast<size_t>(bucket.part)].count() == 0) return;
   Captured& captured = graphs_[bucket];
   if (captured.graph == nullptr) capture(bucket, stream, captured);
   check(cudaGraphLaunch(captured.graph, stream));
@@ -108,7 +128,8 @@ std::vector<size_t> Graphs::first_launches(const Bucket& bucket) const {
   std::vector<size_t> first = {0};
   for (size_t i = 0; i < bound_.nodes.size(); ++i) {
     enqueue_op(bucket, i, asked);
-    CHECK(log.list().size() > first.back(), "op {} launches nothing", i);
+    CHECK(log.list().size() > first.back() || program::info(bound_.nodes[i].op).across_places,
+          "op {} launches nothing", i);
     first.push_back(log.list().size());
   }
   return first;
@@ -172,11 +193,14 @@ void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
 }
 
 void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times) {
-  block_.copy(bucket.rows, bucket.outputs, bucket.turn, stream);
+  const bool whole = bucket.part < 0;
+  if (bucket.part <= 0) block_.copy(bucket.rows, bucket.outputs, bucket.turn, stream);
   Context step = context(bucket, stream);
   step.times = times;
   step.launches = static_cast<uint32_t>(bound_.nodes.size());
-  for (size_t i = 0; i < bound_.nodes.size(); ++i) enqueue_op(bucket, i, step);
+  const program::Range part = whole ? program::Range{0, static_cast<int64_t>(bound_.nodes.size())}
+                                    : parts_[static_cast<size_t>(bucket.part)];
+  for (int64_t i = part.first; i < part.last; ++i) enqueue_op(bucket, static_cast<size_t>(i), step);
   if (!bucket.likeliest) return;
   step.times = nullptr;  // no op of the list
   likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,

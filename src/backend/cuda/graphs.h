@@ -23,6 +23,7 @@ struct Bucket {
   bool prompts_alone = false;  ///< no row but those of long stretches of prompts (prompts.h)
   bool timed = false;          ///< kernels leave their times
   bool likeliest = false;      ///< the likeliest tokens of outputs are found
+  int part = -1;               ///< of a step that runs part by part (program/places.h); -1: all of it
   int turn = 0;                ///< which of the places that steps in flight take in turns is this one's
 
   auto operator<=>(const Bucket&) const = default;
@@ -50,7 +51,9 @@ class Graphs {
 
   /// Captures the graphs of these buckets.
   void prepare(const std::vector<Bucket>& buckets, cudaStream_t stream);
-  /// Launches the bucket's graph, captured now if it was not before.
+  size_t parts() const { return parts_.size(); }
+  /// Launches the bucket's graph, captured now if it was not before. The first part of a step is never left
+  /// out: the step's data comes with it.
   void launch(const Bucket& bucket, cudaStream_t stream);
   /// Memory of the device that the graphs take.
   int64_t bytes() const;
@@ -83,6 +86,7 @@ class Graphs {
   const Memory& memory_;
   const StepBlock& block_;
   const Likeliest& likeliest_;
+  std::vector<program::Range> parts_;
   std::map<Bucket, Captured> graphs_;
 };
 

@@ -4,13 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "backend/places/exchange.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "program/offload.h"
 #include "program/op_info.h"
 #include "program/places.h"
 
@@ -26,10 +29,9 @@ struct Sides {
   std::vector<Program> places;
   WeightBytes weights;
 
-  Sides(const Program& program, const WeightBytes& bytes, std::span<const double> shares)
-      : whole(split(program, shares)), weights(bytes) {
+  Sides(Program cut, const WeightBytes& bytes, size_t count) : whole(std::move(cut)), weights(bytes) {
     weights.resize(whole.tensors().size());
-    for (size_t p = 0; p < shares.size(); ++p) places.push_back(program_at(whole, static_cast<int32_t>(p)));
+    for (size_t p = 0; p < count; ++p) places.push_back(program_at(whole, static_cast<int32_t>(p)));
   }
 };
 
@@ -138,12 +140,16 @@ class PlacesExecutable : public Executable {
   StepResult result_;
 };
 
+/// How a program becomes one of several places.
+using Cut = std::function<Program(const Program&)>;
+
 class PlacesBackend : public Backend {
  public:
-  explicit PlacesBackend(std::vector<Place> places) : places_(std::move(places)) {
+  /// first_bytes: of the first place's memory at most, of which alone is told; nothing: of all places'.
+  PlacesBackend(std::vector<Place> places, Cut cut, std::optional<int64_t> first_bytes = {})
+      : places_(std::move(places)), cut_(std::move(cut)), first_bytes_(first_bytes) {
     CHECK(!places_.empty());
     for (const Place& place : places_) {
-      shares_.push_back(place.share);
       if (std::ranges::find(backends_, place.backend.get()) == backends_.end())
         backends_.push_back(place.backend.get());
       if (!place.backend->facts().parts)
@@ -157,6 +163,11 @@ class PlacesBackend : public Backend {
     for (const Place& place : places_) names.push_back(place.backend->name());
     return fmt::format("{}", fmt::join(names, "+"));
   }
+  /// Rows of a step read experts of their own, so drafts are worth what they are at the second place.
+  Facts facts() const override {
+    return {.draft_rows = places_.back().backend->facts().draft_rows,
+            .prompt_rows = first_bytes_ ? places_.front().backend->facts().prompt_rows : 0};
+  }
   std::string device() const override {
     std::vector<std::string> devices;
     for (const Place& place : places_)
@@ -164,22 +175,24 @@ class PlacesBackend : public Backend {
     return fmt::format("places: {}", fmt::join(devices, "; "));
   }
   bool has(const Program& program, const Op& op) const override {
-    return std::ranges::all_of(backends_, [&](const Backend* one) { return one->has(program, op); });
+    const auto has = [&](const Backend* one) { return one->has(program, op); };
+    return first_bytes_ ? has(backends_.front()) : std::ranges::all_of(backends_, has);
   }
   /// Of different backends, the memory of each.
   int64_t available_bytes() const override {
+    if (first_bytes_) return *first_bytes_;
     int64_t bytes = 0;
     for (const Backend* backend : backends_) bytes += backend->available_bytes();
     return bytes;
   }
   /// What places hold in common is counted for each.
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
-    const Sides sides(program, {}, shares_);
+    const Sides sides = sides_of(program, {});
     MemoryNeeds all;
     const auto add = [](int64_t& sum, int64_t bytes) {
       if (__builtin_add_overflow(sum, bytes, &sum)) sum = std::numeric_limits<int64_t>::max();
     };
-    for (size_t p = 0; p < places_.size(); ++p) {
+    for (size_t p = 0; p < (first_bytes_ ? 1 : places_.size()); ++p) {
       if (sides.places[p].ops().empty()) continue;
       const MemoryNeeds needs = places_[p].backend->memory_needs(sides.places[p], of_place(options));
       add(all.weights_bytes, needs.weights_bytes);
@@ -189,7 +202,7 @@ class PlacesBackend : public Backend {
     return all;
   }
   Binding bind(const Source& source, const CompileOptions& options) const override {
-    const Sides sides(source.program, source.weights, shares_);
+    const Sides sides = sides_of(source.program, source.weights);
     Binding all{.kernels = kernels_of(sides.whole), .needs = memory_needs(source.program, options)};
     for (size_t p = 0; p < places_.size(); ++p) {
       if (sides.places[p].ops().empty()) continue;
@@ -211,7 +224,7 @@ class PlacesBackend : public Backend {
   /// progress is told of one backend after the other.
   std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
     std::vector<Sides> sides;
-    for (const Source& source : sources) sides.emplace_back(source.program, source.weights, shares_);
+    for (const Source& source : sources) sides.push_back(sides_of(source.program, source.weights));
     auto weights = std::make_shared<PlacesWeights>();
     for (Backend* backend : backends_) {
       std::vector<Source> of_backend;
@@ -229,7 +242,7 @@ class PlacesBackend : public Backend {
                                       const CompileOptions& options) override {
     const auto loaded = std::dynamic_pointer_cast<const PlacesWeights>(weights);
     CHECK(loaded != nullptr, "weights of another backend");
-    Sides sides(source.program, source.weights, shares_);
+    Sides sides = sides_of(source.program, source.weights);
     places::Executables executables;
     for (size_t p = 0; p < places_.size(); ++p) {
       std::unique_ptr<Executable> executable;
@@ -242,8 +255,14 @@ class PlacesBackend : public Backend {
     }
     return std::make_unique<PlacesExecutable>(std::move(sides), std::move(executables), options);
   }
-  const Peaks& peaks() override { return places_.front().backend->peaks(); }
-  double measure_read_bandwidth() override { return places_.front().backend->measure_read_bandwidth(); }
+  /// What places reach together depends on the model: of two unlike ones nothing is known.
+  const Peaks& peaks() override {
+    static const Peaks kUnknown;
+    return first_bytes_ ? kUnknown : places_.front().backend->peaks();
+  }
+  double measure_read_bandwidth() override {
+    return first_bytes_ ? 0 : places_.front().backend->measure_read_bandwidth();
+  }
 
  private:
   /// Steps run part by part, so none pauses.
@@ -252,15 +271,30 @@ class PlacesBackend : public Backend {
     return options;
   }
 
+  Sides sides_of(const Program& program, const WeightBytes& weights) const {
+    return {cut_(program), weights, places_.size()};
+  }
+
   std::vector<Place> places_;
-  std::vector<double> shares_;
+  Cut cut_;
+  std::optional<int64_t> first_bytes_;
   std::vector<Backend*> backends_;  // each once
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> make_places_backend(std::vector<Place> places) {
-  return std::make_unique<PlacesBackend>(std::move(places));
+  std::vector<double> shares;
+  for (const Place& place : places) shares.push_back(place.share);
+  return std::make_unique<PlacesBackend>(std::move(places),
+                                         [shares](const Program& program) { return split(program, shares); });
+}
+
+std::unique_ptr<Backend> make_offload_backend(std::shared_ptr<Backend> first, std::shared_ptr<Backend> second,
+                                              size_t mixtures, int64_t bytes) {
+  return std::make_unique<PlacesBackend>(
+      std::vector<Place>{{std::move(first)}, {std::move(second)}},
+      [mixtures](const Program& program) { return offload_experts(program, mixtures); }, bytes);
 }
 
 }  // namespace sluice::backend

@@ -1,0 +1,120 @@
+#include "cli/fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "base/cpu_info.h"
+#include "base/error.h"
+#include "cli/output.h"
+#include "engine/kv_pool.h"
+#include "program/offload.h"
+#include "program/places.h"
+
+namespace sluice::cli {
+namespace {
+
+/// What is left free for others, and for what the driver takes beside what is asked for.
+constexpr int64_t kMargin = int64_t{384} << 20;
+/// The context that a model is fitted for where none is asked for, at most.
+constexpr int64_t kFittedContext = 8192;
+/// Rows of a step where the backend says nothing.
+constexpr int64_t kFittedRows = 512;
+
+std::string size_text(int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); }
+
+int64_t total(const program::MemoryNeeds& needs) {
+  return needs.weights_bytes + needs.cache_bytes + needs.scratch_bytes;
+}
+
+/// What the first place takes with so many mixtures at the second.
+int64_t needs_of(const program::Backend& gpu, const program::Program& program,
+                 const program::CompileOptions& options, size_t count) {
+  if (count == 0) return total(gpu.memory_needs(program, options));
+  const program::Program cut = program::offload_experts(program, count);
+  return total(gpu.memory_needs(program::program_at(cut, 0), options));
+}
+
+}  // namespace
+
+void add_gpu_memory_option(CLI::App& command, int64_t& bytes) {
+  command
+      .add_option_function<std::string>(
+          "--gpu-memory", [&bytes](const std::string& text) { bytes = memory_size_of(text); },
+          "of the GPU's memory at most, as 10GiB; experts that have no room are computed by the CPU "
+          "(default: "
+          "what is free)")
+      ->type_name("SIZE");
+}
+
+int64_t memory_size_of(const std::string& text) {
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  std::string_view unit(stop, static_cast<size_t>(end - stop));
+  double factor = 1;
+  if (!unit.empty() && unit != "B") {
+    constexpr std::string_view kUnits = "KMGT";
+    const size_t power = kUnits.find(static_cast<char>(unit.front() & ~0x20));
+    unit.remove_prefix(1);
+    const bool decimal = unit == "B";
+    factor = power == std::string_view::npos || !(decimal || unit.empty() || unit == "iB" || unit == "i")
+                 ? std::numeric_limits<double>::quiet_NaN()
+                 : std::pow(decimal ? 1000.0 : 1024.0, static_cast<double>(power + 1));
+  }
+  const double bytes = number * factor;
+  if (error != std::errc() || !(bytes >= 1 && bytes < 0x1p62))
+    throw UsageError(fmt::format("{}: expected a size of memory, as 10GiB, 12GB or 800M", text));
+  return static_cast<int64_t>(bytes);
+}
+
+size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& program,
+                           program::CompileOptions options, int64_t bytes) {
+  int64_t missing = needs_of(gpu, program, options, 0) - bytes;
+  if (missing <= 0) return 0;
+  const std::vector<program::RoutedExperts> mixtures = program::routed_experts(program);
+  size_t count = 0;
+  while (count < mixtures.size() && missing > 0) missing -= mixtures[mixtures.size() - ++count].bytes;
+  // What else changes with the place (other kernels, copies) is little.
+  int64_t needed = count > 0 ? needs_of(gpu, program, options, count) : needs_of(gpu, program, options, 0);
+  while (needed > bytes && count < mixtures.size()) needed = needs_of(gpu, program, options, ++count);
+  if (needed > bytes) {
+    fail("needs {} of the GPU's memory{}, {} are available", size_text(needed),
+         mixtures.empty() ? "" : " even with all routed experts in the CPU's", size_text(bytes));
+  }
+  return count;
+}
+
+std::string Fitted::text() const {
+  return fmt::format("GPU memory: {}; experts of {} of {} layers, {}, are computed by the CPU",
+                     size_text(bytes), mixtures, all_mixtures, size_text(moved_bytes));
+}
+
+Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit) {
+  Fitted fitted{.bytes = gpu.available_bytes()};
+  if (fitted.bytes != kUnknownMemory) fitted.bytes = std::max<int64_t>(0, fitted.bytes - kMargin);
+  if (fit.gpu_bytes > 0) fitted.bytes = std::min(fitted.bytes, fit.gpu_bytes);
+  const int64_t context =
+      fit.context > 0 ? fit.context : std::min<int64_t>(model.spec.context, kFittedContext);
+  const int64_t wanted = gpu.facts().prompt_rows;
+  const program::CompileOptions options{.max_rows = wanted > 0 ? wanted : kFittedRows,
+                                        .max_outputs = fit.outputs,
+                                        .cache_pages = engine::KvPool::pages_for(context)};
+  try {
+    fitted.mixtures = mixtures_that_leave(gpu, model.program, options, fitted.bytes);
+  } catch (const Error& error) {
+    fail("{}: {}", model.file.path(), error.what());
+  }
+  const std::vector<program::RoutedExperts> mixtures = program::routed_experts(model.program);
+  fitted.all_mixtures = mixtures.size();
+  for (size_t i = mixtures.size() - fitted.mixtures; i < mixtures.size(); ++i)
+    fitted.moved_bytes += mixtures[i].bytes;
+  return fitted;
+}
+
+}  // namespace sluice::cli

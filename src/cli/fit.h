@@ -1,0 +1,45 @@
+// A model that is larger than a GPU's memory: how many of its mixtures of experts the CPU's memory keeps.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "model/model.h"
+#include "program/backend.h"
+
+namespace sluice::cli {
+
+/// Adds --gpu-memory, which sets `bytes`; 0: what is free.
+void add_gpu_memory_option(CLI::App& command, int64_t& bytes);
+
+/// "10.2GiB", "8G" (powers of 1,024), "12GB" (powers of 1,000) or bytes. Throws UsageError for anything else.
+int64_t memory_size_of(const std::string& text);
+
+/// What a model is fitted for.
+struct Fit {
+  int64_t gpu_bytes = 0;  ///< of the GPU's memory at most; 0: what is free less a margin
+  int64_t context = 0;    ///< tokens; 0: some thousand
+  int64_t outputs = 1;    ///< of a step
+};
+
+/// The fewest mixtures of experts that have to leave for the rest to take `bytes` of this backend at most.
+/// Throws Error where no number is enough.
+size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& program,
+                           program::CompileOptions options, int64_t bytes);
+
+/// How a model is shared between a GPU and the CPU.
+struct Fitted {
+  size_t mixtures = 0;      ///< mixtures whose routed experts the CPU has
+  size_t all_mixtures = 0;  ///< of the model
+  int64_t bytes = 0;        ///< of the GPU's memory at most
+  int64_t moved_bytes = 0;  ///< weights in the CPU's memory
+
+  /// "GPU memory: 10.95 GB; experts of 24 of 46 layers, 8.9 GB, are computed by the CPU".
+  std::string text() const;
+};
+/// Throws Error where even the CPU's help is not enough.
+Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit);
+
+}  // namespace sluice::cli

@@ -1,0 +1,140 @@
+#include "program/offload.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "program/builder.h"
+
+namespace sluice::program {
+namespace {
+
+constexpr int32_t kSecond = 1;
+
+/// A mixture's two ops: moe_down_add is the next that reads what norm_moe_gate_up makes.
+struct Mixture {
+  size_t gate_up, down;
+};
+std::vector<Mixture> mixtures(const Program& program) {
+  std::vector<Mixture> list;
+  for (size_t i = 0; i < program.ops().size(); ++i) {
+    const auto* gate_up = std::get_if<NormMoeGateUp>(&program.ops()[i].args);
+    if (gate_up == nullptr) continue;
+    for (size_t k = i + 1; k < program.ops().size(); ++k) {
+      const auto* down = std::get_if<MoeDownAdd>(&program.ops()[k].args);
+      if (down == nullptr || down->in.id != gate_up->experts.out.id) continue;
+      list.push_back({i, k});
+      break;
+    }
+  }
+  return list;
+}
+
+class Offloader {
+ public:
+  explicit Offloader(const Program& program) : in_(program) {
+    for (const Tensor& tensor : program.tensors()) out_.add(tensor);
+    out_.set_output(program.output());
+  }
+
+  Program run(size_t count) {
+    const std::vector<Mixture> all = mixtures(in_);
+    CHECK(count <= all.size(), "{} of {} mixtures", count, all.size());
+    size_t next = all.size() - count;
+    for (size_t i = 0; i < in_.ops().size(); ++i) {
+      const Op& op = in_.ops()[i];
+      b_.set_layer(op.layer);
+      if (next < all.size() && i == all[next].gate_up) {
+        select(std::get<NormMoeGateUp>(op.args));
+      } else if (next < all.size() && i == all[next].down) {
+        add_up(std::get<MoeDownAdd>(op.args));
+        ++next;
+      } else {
+        out_.add(op);
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  /// The first place routes; what the second one takes goes there.
+  void select(const NormMoeGateUp& op) {
+    const Tensor in = out_[op.route.in.id];
+    NormRoute route = op.route;
+    route.normed.id = b_.activation("normed", kStepRows, 1, in.columns());
+    b_.emit(route);
+    there_ = {copy(route.normed.id, kSecond), copy(route.route.ids.id, kSecond),
+              copy(route.route.weights.id, kSecond)};
+    gate_up_ = op.experts;
+    gate_up_.in = {route.normed.id};
+  }
+
+  /// Routed experts at the second place, shared ones and the residual at the first.
+  void add_up(const MoeDownAdd& op) {
+    b_.set_place(kSecond);
+    const Tensor gated = out_[gate_up_.out.id];
+    MoeGateUp routed{.in = {there_.normed}, .ids = {there_.ids}};
+    routed.gate = moved(gate_up_.gate), routed.up = moved(gate_up_.up);
+    routed.out = {b_.activation("gated", kStepRows, gated.heads(), gated.columns())};
+    b_.emit(routed);
+    const TensorId sum = b_.moe_down_add(
+        {.in = {routed.out.id}, .ids = {there_.ids}, .weights = {there_.weights}, .down = moved(op.down)});
+    b_.set_place(0);
+    Read rest = op.residual;
+    if (op.shared_in) {
+      b_.emit(GateUp{gate_up_.in, gate_up_.shared_gate, gate_up_.shared_up, gate_up_.shared_out});
+      rest = {op.residual ? b_.matmul_add(op.shared_in.id, op.shared_down.id, op.residual.id)
+                          : b_.matmul(op.shared_in.id, op.shared_down.id)};
+    }
+    const TensorId back = copy(sum, 0);
+    CHECK(rest, "{}: nothing is added to the experts", in_.op_name(in_.ops().back()));
+    b_.emit(Add{{back}, rest, op.out});
+  }
+
+  /// A copy of an activation at another place.
+  TensorId copy(TensorId id, int32_t place) {
+    const Tensor tensor = out_[id];
+    b_.set_place(place);
+    const TensorId there =
+        b_.activation(tensor.name, tensor.shape[0], tensor.heads(), tensor.columns(), tensor.type);
+    b_.emit(Copy{{id}, {there}});
+    b_.set_place(0);
+    return there;
+  }
+
+  /// A weight at the builder's place.
+  Read moved(Read weight) {
+    const Tensor& w = in_[weight.id];
+    return {b_.weight_part(weight.id, {0, w.shape[0]}, {0, w.shape[1]}, {0, w.shape[2]})};
+  }
+
+  const Program& in_;
+  Program out_;
+  Builder b_{out_};
+  struct {
+    TensorId normed, ids, weights;
+  } there_{};
+  MoeGateUp gate_up_;
+};
+
+}  // namespace
+
+std::vector<RoutedExperts> routed_experts(const Program& program) {
+  std::vector<RoutedExperts> list;
+  for (const Mixture& mixture : mixtures(program)) {
+    const Op& record = program.ops()[mixture.gate_up];
+    const MoeGateUp& experts = std::get<NormMoeGateUp>(record.args).experts;
+    const MoeDownAdd& down = std::get<MoeDownAdd>(program.ops()[mixture.down].args);
+    int64_t bytes = 0;
+    for (const TensorId id : {experts.gate.id, experts.up.id, down.down.id}) {
+      const Tensor& weight = program[id];
+      bytes +=
+          quant::bytes_of(quant::type_info(weight.type), weight.shape[0] * weight.shape[1] * weight.shape[2]);
+    }
+    list.push_back({record.layer, bytes});
+  }
+  return list;
+}
+
+Program offload_experts(const Program& program, size_t count) { return Offloader(program).run(count); }
+
+}  // namespace sluice::program

@@ -1,0 +1,49 @@
+// Models whose routed experts are computed by the CPU, everything else by the GPU, against the logits of
+// their golden cases.
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/places/places_backend.h"
+#include "program/offload.h"
+#include "support/cuda.h"
+#include "support/golden_cases.h"
+
+namespace sluice::test {
+namespace {
+
+TEST(CudaOffload, GoldenCasesAreWithinTheLimitOfDivergence) {
+  CudaForTest device;
+  if (device.backend == nullptr) GTEST_SKIP() << device.why;
+  const std::shared_ptr<program::Backend> cuda = std::move(device.backend),
+                                          cpu = backend::make_cpu_backend({.threads = 4});
+  size_t tried = 0;
+  for (const Case& one : kCases) {
+    const Golden golden = read_case(one);
+    const size_t all = program::routed_experts(model::Model::load(golden.model).program).size();
+    if (all == 0) continue;
+    const auto backend = backend::make_offload_backend(cuda, cpu, all, int64_t{1} << 40);
+    for (const int64_t rows : {1, 7, 512}) {
+      const Divergence kl = divergence(golden, logits_of(golden, *backend, rows));
+      EXPECT_LT(kl.best_90, one.kl_limit) << one.name << ", rows " << rows;
+    }
+    ++tried;
+  }
+  EXPECT_GT(tried, 5u);
+}
+
+/// Between two executables of one GPU, which hand over on different streams.
+TEST(CudaOffload, OneDeviceMayBeBothPlaces) {
+  CudaForTest device;
+  if (device.backend == nullptr) GTEST_SKIP() << device.why;
+  const std::shared_ptr<program::Backend> cuda = std::move(device.backend);
+  const Golden golden = golden_case("glm-q4_k_m");
+  const auto backend = backend::make_offload_backend(cuda, cuda, 1, int64_t{1} << 40);
+  for (const int64_t rows : {1, 7, 512}) {
+    const std::vector<float> first = logits_of(golden, *backend, rows);
+    EXPECT_LT(divergence(golden, first).best_90, 0.0005) << rows;
+    EXPECT_EQ(first, logits_of(golden, *backend, rows)) << rows;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test
