@@ -31,6 +31,10 @@ struct SynthModel {
   float expert_scale, rope_base, norm_epsilon;
   float yarn_factor, yarn_log_multiplier;  ///< factor 0: no YaRN
   int64_t yarn_context;
+  const char* architecture = "deepseek2";
+  int64_t kv_heads = 0;  ///< heads of keys and values in grouped attention; 0: latent attention
+  bool head_norms = false, projection_biases = false;  ///< grouped attention's
+  const char* feed_forward_norm = "ffn_norm";          ///< what files call it
 };
 
 /// A mixture of types, as quantising programs lay them out.

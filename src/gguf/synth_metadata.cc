@@ -32,8 +32,8 @@ struct SpecialTokens {
   const char* chat_template;   ///< a plain one: roles and contents, no tools
 };
 
-SpecialTokens glm_tokens() {
-  return {.first = 154820,
+SpecialTokens glm_tokens(int64_t first) {
+  return {.first = first,
           .tokens = {{"<|endoftext|>", kControl},
                      {"[MASK]", kControl},
                      {"[gMASK]", kControl},
@@ -118,13 +118,65 @@ SpecialTokens youtu_tokens() {
               "{% endfor %}{% if add_generation_prompt %}<|Assistant|>{% endif %}"};
 }
 
+SpecialTokens qwen_tokens() {
+  return {.first = 151643,
+          .tokens = {{"<|endoftext|>", kControl},       {"<|im_start|>", kControl},
+                     {"<|im_end|>", kControl},          {"<|object_ref_start|>", kControl},
+                     {"<|object_ref_end|>", kControl},  {"<|box_start|>", kControl},
+                     {"<|box_end|>", kControl},         {"<|quad_start|>", kControl},
+                     {"<|quad_end|>", kControl},        {"<|vision_start|>", kControl},
+                     {"<|vision_end|>", kControl},      {"<|vision_pad|>", kControl},
+                     {"<|image_pad|>", kControl},       {"<|video_pad|>", kControl},
+                     {"<tool_call>", kUserDefined},     {"</tool_call>", kUserDefined},
+                     {"<|fim_prefix|>", kControl},      {"<|fim_middle|>", kControl},
+                     {"<|fim_suffix|>", kControl},      {"<|fim_pad|>", kControl},
+                     {"<|repo_name|>", kControl},       {"<|file_sep|>", kControl},
+                     {"<tool_response>", kUserDefined}, {"</tool_response>", kUserDefined},
+                     {"<think>", kUserDefined},         {"</think>", kUserDefined}},
+          .begin = "<|endoftext|>",
+          .end = "<|im_end|>",
+          .end_of_turn = nullptr,
+          .end_of_message = nullptr,
+          .add_begin = false,
+          .chat_template =
+              "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+              "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"};
+}
+
+SpecialTokens llama_tokens() {
+  return {.first = 128000,
+          .tokens = {{"<|begin_of_text|>", kControl},
+                     {"<|end_of_text|>", kControl},
+                     {"<|reserved_special_token_0|>", kControl},
+                     {"<|reserved_special_token_1|>", kControl},
+                     {"<|finetune_right_pad_id|>", kControl},
+                     {"<|reserved_special_token_2|>", kControl},
+                     {"<|start_header_id|>", kControl},
+                     {"<|end_header_id|>", kControl},
+                     {"<|eom_id|>", kControl},
+                     {"<|eot_id|>", kControl},
+                     {"<|python_tag|>", kControl}},
+          .begin = "<|begin_of_text|>",
+          .end = "<|eot_id|>",
+          .end_of_turn = nullptr,
+          .end_of_message = "<|eom_id|>",
+          .add_begin = true,
+          .chat_template =
+              "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message.role }}"
+              "<|end_header_id|>\n\n{{ message.content }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"};
+}
+
 /// The list that goes with the model's pre-tokenizer. A vocabulary cut short keeps the special tokens at its
 /// end.
 SpecialTokens special_tokens(const SynthModel& model) {
   const std::string_view pretokenizer = model.pretokenizer;
-  SpecialTokens special = pretokenizer == "glm4"    ? glm_tokens()
+  // GLM-4.5's list of 151,552 tokens became longer; its special ones are the same.
+  SpecialTokens special = pretokenizer == "glm4"    ? glm_tokens(model.vocabulary > 151552 ? 154820 : 151329)
                           : pretokenizer == "youtu" ? youtu_tokens()
-                                                    : deepseek_tokens();
+                          : pretokenizer == "qwen2" ? qwen_tokens()
+                          : pretokenizer == "llama-bpe" ? llama_tokens()
+                                                        : deepseek_tokens();
   special.first = std::min(special.first, model.vocabulary - static_cast<int64_t>(special.tokens.size()));
   return special;
 }
@@ -220,7 +272,17 @@ class Keys {
   std::vector<WriteEntry> entries_;
 };
 
-void add_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
+void add_grouped_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
+  keys.u32(arch + "attention.head_count", m.heads);
+  keys.u32(arch + "attention.head_count_kv", m.kv_heads);
+  keys.u32(arch + "attention.key_length", m.nope + m.rope);
+  keys.u32(arch + "attention.value_length", m.value);
+  keys.add(arch + "attention.layer_norm_rms_epsilon", m.norm_epsilon);
+  keys.u32(arch + "rope.dimension_count", m.rope);
+  keys.add(arch + "rope.freq_base", m.rope_base);
+}
+
+void add_latent_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
   keys.u32(arch + "attention.head_count", m.heads);
   keys.u32(arch + "attention.head_count_kv", 1);
   keys.u32(arch + "attention.key_length", m.kv_rank + m.rope);
@@ -239,8 +301,10 @@ void add_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys
   keys.add(arch + "rope.scaling.yarn_log_multiplier", m.yarn_log_multiplier);
 }
 
+/// As the converters of each architecture write them: dense models have none, but for deepseek2.
 void add_expert_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
-  keys.u32(arch + "expert_shared_count", m.experts_shared);
+  if (m.experts == 0 && m.kv_heads > 0) return;
+  if (m.experts_shared > 0 || m.kv_heads == 0) keys.u32(arch + "expert_shared_count", m.experts_shared);
   keys.u32(arch + "expert_feed_forward_length", m.expert_width);
   if (m.experts == 0) return;
   keys.u32(arch + "expert_count", m.experts);
@@ -278,9 +342,10 @@ void add_tokenizer_keys(const SynthModel& model, Keys& keys) {
 std::vector<WriteEntry> synth_metadata(const SynthOptions& options) {
   const SynthModel& model = *options.model;
   const int layers = options.layers > 0 ? options.layers : model.layers;
-  const std::string arch = "deepseek2.";
+  const std::string arch = std::string(model.architecture) + ".";
+  const bool latent = model.kv_heads == 0;
   Keys keys;
-  keys.text("general.architecture", "deepseek2");
+  keys.text("general.architecture", model.architecture);
   keys.text("general.type", "model");
   keys.add("general.name", fmt::format("{} with random weights (seed {})", model.title, options.seed));
   keys.u32("general.quantization_version", 2);
@@ -290,9 +355,10 @@ std::vector<WriteEntry> synth_metadata(const SynthOptions& options) {
   keys.u32(arch + "context_length", model.context);
   keys.u32(arch + "embedding_length", model.width);
   keys.u32(arch + "feed_forward_length", model.dense_width);
-  keys.u32(arch + "leading_dense_block_count", std::min(layers, model.dense_layers));
+  if (latent || model.experts > 0)
+    keys.u32(arch + "leading_dense_block_count", std::min(layers, model.dense_layers));
   keys.u32(arch + "vocab_size", model.vocabulary);
-  add_attention_keys(model, arch, keys);
+  latent ? add_latent_attention_keys(model, arch, keys) : add_grouped_attention_keys(model, arch, keys);
   add_expert_keys(model, arch, keys);
   add_tokenizer_keys(model, keys);
   return keys.take();

@@ -107,22 +107,163 @@ constexpr SynthModel kModels[] = {
         .yarn_log_multiplier = 0,
         .yarn_context = 0,
     },
+    {
+        .name = "qwen3-30b-a3b",
+        .title = "Qwen3-30B-A3B",
+        .pretokenizer = "qwen2",
+        .layers = 48,
+        .dense_layers = 0,
+        .vocabulary = 151936,
+        .context = 40960,
+        .width = 2048,
+        .dense_width = 6144,
+        .heads = 32,
+        .q_rank = 0,
+        .kv_rank = 0,
+        .nope = 0,
+        .rope = 128,
+        .value = 128,
+        .experts = 128,
+        .experts_used = 8,
+        .experts_shared = 0,
+        .expert_width = 768,
+        .sigmoid_gating = false,
+        .normalised_weights = true,
+        .router_bias = false,
+        .tied_output = false,
+        .has_prediction = false,
+        .expert_scale = 1.0f,
+        .rope_base = 1e6f,
+        .norm_epsilon = 1e-6f,
+        .yarn_factor = 0,
+        .yarn_log_multiplier = 0,
+        .yarn_context = 0,
+        .architecture = "qwen3moe",
+        .kv_heads = 4,
+        .head_norms = true,
+    },
+    {
+        .name = "glm-4.5-air",
+        .title = "GLM-4.5-Air",
+        .pretokenizer = "glm4",
+        .layers = 46,
+        .dense_layers = 1,
+        .vocabulary = 151552,
+        .context = 131072,
+        .width = 4096,
+        .dense_width = 10944,
+        .heads = 96,
+        .q_rank = 0,
+        .kv_rank = 0,
+        .nope = 64,
+        .rope = 64,
+        .value = 128,
+        .experts = 128,
+        .experts_used = 8,
+        .experts_shared = 1,
+        .expert_width = 1408,
+        .sigmoid_gating = true,
+        .normalised_weights = true,
+        .router_bias = true,
+        .tied_output = false,
+        .has_prediction = true,
+        .expert_scale = 1.0f,
+        .rope_base = 1e6f,
+        .norm_epsilon = 1e-5f,
+        .yarn_factor = 0,
+        .yarn_log_multiplier = 0,
+        .yarn_context = 0,
+        .architecture = "glm4moe",
+        .kv_heads = 8,
+        .projection_biases = true,
+        .feed_forward_norm = "post_attention_norm",
+    },
+    {
+        .name = "qwen3-8b",
+        .title = "Qwen3-8B",
+        .pretokenizer = "qwen2",
+        .layers = 36,
+        .dense_layers = 36,
+        .vocabulary = 151936,
+        .context = 40960,
+        .width = 4096,
+        .dense_width = 12288,
+        .heads = 32,
+        .q_rank = 0,
+        .kv_rank = 0,
+        .nope = 0,
+        .rope = 128,
+        .value = 128,
+        .experts = 0,
+        .experts_used = 0,
+        .experts_shared = 0,
+        .expert_width = 0,
+        .sigmoid_gating = false,
+        .normalised_weights = false,
+        .router_bias = false,
+        .tied_output = false,
+        .has_prediction = false,
+        .expert_scale = 1.0f,
+        .rope_base = 1e6f,
+        .norm_epsilon = 1e-6f,
+        .yarn_factor = 0,
+        .yarn_log_multiplier = 0,
+        .yarn_context = 0,
+        .architecture = "qwen3",
+        .kv_heads = 8,
+        .head_norms = true,
+    },
+    {
+        .name = "llama-3.1-8b",
+        .title = "Llama-3.1-8B",
+        .pretokenizer = "llama-bpe",
+        .layers = 32,
+        .dense_layers = 32,
+        .vocabulary = 128256,
+        .context = 131072,
+        .width = 4096,
+        .dense_width = 14336,
+        .heads = 32,
+        .q_rank = 0,
+        .kv_rank = 0,
+        .nope = 0,
+        .rope = 128,
+        .value = 128,
+        .experts = 0,
+        .experts_used = 0,
+        .experts_shared = 0,
+        .expert_width = 0,
+        .sigmoid_gating = false,
+        .normalised_weights = false,
+        .router_bias = false,
+        .tied_output = false,
+        .has_prediction = false,
+        .expert_scale = 1.0f,
+        .rope_base = 5e5f,
+        .norm_epsilon = 1e-5f,
+        .yarn_factor = 0,
+        .yarn_log_multiplier = 0,
+        .yarn_context = 0,
+        .architecture = "llama",
+        .kv_heads = 8,
+    },
 };
 
 constexpr SynthMix kMixes[] = {
     {"q4_0",
      "Q4_0; output Q6_K, shared experts Q5_K and Q6_K, k_b and v_b Q8_0, the first down matrices Q4_1", 2},
     {"q4_0_plain", "Q4_0; output Q6_K", 2},
-    {"q4_k_m", "Q4_K; output and half of the down matrices Q6_K", 15},
+    {"q4_k_m", "Q4_K; output, half of the down matrices and of grouped attention's values Q6_K", 15},
     {"q8_0", "Q8_0", 7},
     {"mxfp4", "MXFP4 for tensors of three dimensions, Q8_0 for the rest", 38},
 };
 
 /// One tensor on its way into the plan.
 struct Row {
-  std::string name;  ///< without ".weight"
+  std::string name;  ///< without the suffix
   std::vector<int64_t> shape;
   int layer = -1;
+  const char* suffix = ".weight";
 };
 
 bool contains(std::string_view text, std::string_view part) {
@@ -143,11 +284,13 @@ Type q4_0_type(int blocks, const Row& row) {
   return Type::Q4_0;
 }
 
-/// The down matrices of the first and last eighth and of every third layer between get more bits.
+/// The down matrices of the first and last eighth and of every third layer between get more bits, and so do
+/// the values of grouped attention.
 Type q4_k_m_type(int blocks, const Row& row) {
   const int eighth = blocks / 8, layer = row.layer;
   const bool more = layer < eighth || layer >= 7 * blocks / 8 || (layer - eighth) % 3 == 2;
-  return contains(row.name, "ffn_down") && more ? Type::Q6_K : Type::Q4_K;
+  const bool wanted = contains(row.name, "ffn_down") || row.name.ends_with("attn_v");
+  return wanted && more ? Type::Q6_K : Type::Q4_K;
 }
 
 /// The type for rows that are no multiple of the wanted type's block.
@@ -180,7 +323,24 @@ Type pick_type(const SynthOptions& options, const Row& row) {
   return row.shape[0] % quant::type_info(type).block == 0 ? type : fallback(type);
 }
 
-void add_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
+void add_grouped_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
+  const auto add = [&](const char* name, std::vector<int64_t> shape, const char* suffix = ".weight") {
+    rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer, suffix});
+  };
+  const auto project = [&](const char* name, int64_t rows_out) {
+    add(name, {m.width, rows_out});
+    if (m.projection_biases) add(name, {rows_out}, ".bias");
+  };
+  const int64_t key = m.nope + m.rope;
+  add("attn_norm", {m.width});
+  project("attn_q", m.heads * key);
+  project("attn_k", m.kv_heads * key);
+  project("attn_v", m.kv_heads * m.value);
+  if (m.head_norms) add("attn_q_norm", {key}), add("attn_k_norm", {key});
+  add("attn_output", {m.heads * m.value, m.width});
+}
+
+void add_latent_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
   const auto add = [&](const char* name, std::vector<int64_t> shape) {
     rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer});
   };
@@ -200,10 +360,10 @@ void add_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
 }
 
 void add_feed_forward(const SynthModel& m, int layer, std::vector<Row>& rows) {
-  const auto add = [&](const char* name, std::vector<int64_t> shape) {
-    rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer});
+  const auto add = [&](const char* name, std::vector<int64_t> shape, const char* suffix = ".weight") {
+    rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer, suffix});
   };
-  add("ffn_norm", {m.width});
+  add(m.feed_forward_norm, {m.width});
   if (layer < m.dense_layers) {
     add("ffn_gate", {m.width, m.dense_width});
     add("ffn_up", {m.width, m.dense_width});
@@ -212,10 +372,11 @@ void add_feed_forward(const SynthModel& m, int layer, std::vector<Row>& rows) {
   }
   const int64_t shared = m.expert_width * m.experts_shared;
   add("ffn_gate_inp", {m.width, m.experts});
-  if (m.router_bias) add("exp_probs_b", {m.experts});
+  if (m.router_bias) add("exp_probs_b", {m.experts}, ".bias");
   add("ffn_gate_exps", {m.width, m.expert_width, m.experts});
   add("ffn_up_exps", {m.width, m.expert_width, m.experts});
   add("ffn_down_exps", {m.expert_width, m.width, m.experts});
+  if (shared == 0) return;
   add("ffn_gate_shexp", {m.width, shared});
   add("ffn_up_shexp", {m.width, shared});
   add("ffn_down_shexp", {shared, m.width});
@@ -263,7 +424,7 @@ WritePlan plan_synth(const SynthOptions& options) {
   CHECK(!options.prediction || model.has_prediction, "{}", model.name);
   const int layers = options.layers > 0 ? options.layers : model.layers;
   for (int layer = 0; layer < layers + (options.prediction ? 1 : 0); ++layer) {
-    add_attention(model, layer, rows);
+    model.kv_heads > 0 ? add_grouped_attention(model, layer, rows) : add_latent_attention(model, layer, rows);
     add_feed_forward(model, layer, rows);
   }
   if (options.prediction) add_prediction(model, layers, rows);
@@ -272,8 +433,7 @@ WritePlan plan_synth(const SynthOptions& options) {
   for (const Row& row : rows) {
     // Types follow the whole model's rule, so that a cut file is the beginning of the whole.
     const Type type = pick_type(options, row);
-    plan.tensors.push_back(
-        {row.name + (contains(row.name, "exp_probs_b") ? ".bias" : ".weight"), type, row.shape});
+    plan.tensors.push_back({row.name + row.suffix, type, row.shape});
   }
   return plan;
 }

@@ -40,15 +40,15 @@ TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias,
 TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
                            int32_t layer, TensorId x) {
   const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
-  const TensorId q = b.matmul(h, w.q, s.heads);  // [rows, heads, rope]
+  const TensorId q = b.matmul(h, w.q, s.heads);  // [rows, heads, rope + nope]
   const TensorId k = b.matmul(h, w.k, s.kv_heads);
   const TensorId v = b.matmul(h, w.v);
 
-  const TensorId key = b.activation("key", kStepRows, s.kv_heads, s.rope);
-  b.rope(finish_projection(b, s, k, w.k_bias, w.k_norm), s.rope_params, key, all.rope_factors);
+  const TensorId key = b.activation("key", kStepRows, s.kv_heads, s.key());
+  b.rope(finish_projection(b, s, k, w.k_bias, w.k_norm), s.rope_params, key, all.rope_factors, s.nope);
   b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), cache, layer);
-  const TensorId query = b.activation("query", kStepRows, s.heads, s.rope);
-  b.rope(finish_projection(b, s, q, w.q_bias, w.q_norm), s.rope_params, query, all.rope_factors);
+  const TensorId query = b.activation("query", kStepRows, s.heads, s.key());
+  b.rope(finish_projection(b, s, q, w.q_bias, w.q_norm), s.rope_params, query, all.rope_factors, s.nope);
   const TensorId context = b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, layer);
   return b.matmul_add(context, w.attn_output, x);
 }

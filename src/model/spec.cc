@@ -13,14 +13,18 @@ struct Architecture {
   std::string_view name;
   bool latent;  ///< attention in latent space
   program::RopePairs pairs;
+  bool experts = false;     ///< it may have mixtures of experts
+  bool normalised = false;  ///< their weights are, unless a key says otherwise
 };
 constexpr Architecture kArchitectures[] = {
-    {"deepseek2", true, program::RopePairs::Neighbours},
+    {"deepseek2", true, program::RopePairs::Neighbours, true},
     // ollama's early GLM-4.7-Flash files: deepseek2 under another name, with other meanings of two keys.
-    {"glm4moelite", true, program::RopePairs::Neighbours},
+    {"glm4moelite", true, program::RopePairs::Neighbours, true},
     {"llama", false, program::RopePairs::Neighbours},
     {"qwen2", false, program::RopePairs::Halves},
     {"qwen3", false, program::RopePairs::Halves},
+    {"qwen3moe", false, program::RopePairs::Halves, true, true},
+    {"glm4moe", false, program::RopePairs::Halves, true},
 };
 
 const Architecture* find_architecture(std::string_view name) {
@@ -55,15 +59,17 @@ void read_grouped_attention(Keys& keys, Spec& spec) {
   }
   // Without key_length the heads share the model's width out.
   const int64_t share = spec.heads > 0 && spec.dim % spec.heads == 0 ? spec.dim / spec.heads : 0;
-  spec.rope = keys.integer("attention.key_length", share, 2);
-  spec.value = keys.integer("attention.value_length", spec.rope, 1);
-  if (spec.rope == 0)
+  const int64_t key = keys.integer("attention.key_length", share, 2);
+  spec.value = keys.integer("attention.value_length", key, 1);
+  if (key == 0)
     keys.refuse("attention.key_length is missing, and {} heads do not divide {}", spec.heads, spec.dim);
-  if (spec.rope % 2 != 0) keys.refuse("attention.key_length is {}, expected an even number", spec.rope);
-  const int64_t turned = keys.integer("rope.dimension_count", spec.rope);
-  if (turned != spec.rope) {
-    keys.refuse("rope.dimension_count is {}, expected the key length {}", turned, spec.rope);
+  spec.rope = keys.integer("rope.dimension_count", key, 2, std::max<int64_t>(2, key));
+  if (spec.rope % 2 != 0) {
+    keys.refuse("{} is {}, expected an even number",
+                keys.has("rope.dimension_count") ? "rope.dimension_count" : "attention.key_length",
+                spec.rope);
   }
+  spec.nope = key - spec.rope;
 }
 
 /// YaRN's frequencies, and the result: the root of what it multiplies the scores by, 1 + m ln(factor).
@@ -77,6 +83,10 @@ double read_yarn(Keys& keys, Spec& spec) {
   rope.beta_fast = keys.number("rope.scaling.yarn_beta_fast", 32.0);
   rope.beta_slow = keys.number("rope.scaling.yarn_beta_slow", 1.0);
   if (rope.factor < 1.0) keys.refuse("rope.scaling.factor is {}, expected at least 1", rope.factor);
+  if (!spec.is_latent() && spec.nope > 0) {
+    keys.refuse("rope.scaling.type is \"yarn\", which is not supported where only {} of {} columns turn",
+                spec.rope, spec.key());
+  }
   if (spec.is_latent() && !keys.has("rope.scaling.yarn_log_multiplier"))
     keys.refuse("rope.scaling.yarn_log_multiplier is missing");
   if (keys.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0) {
@@ -100,7 +110,7 @@ void read_rope(Keys& keys, Spec& spec) {
   } else {
     keys.refuse("rope.scaling.type is \"{}\", expected \"none\" or \"yarn\"", gguf::printable(type));
   }
-  const auto key_columns = static_cast<double>(std::max<int64_t>(1, spec.nope + spec.rope));
+  const auto key_columns = static_cast<double>(std::max<int64_t>(1, spec.key()));
   spec.attention_scale = static_cast<float>(mscale * mscale / std::sqrt(key_columns));
 }
 
@@ -128,7 +138,8 @@ bool any_selection_bias(const gguf::File& file) {
                      [](const gguf::Tensor& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
 }
 
-void read_experts(const gguf::File& file, Keys& keys, Spec& spec) {
+void read_experts(const gguf::File& file, Keys& keys, bool normalised, Spec& spec) {
+  spec.dense_layers = keys.integer("leading_dense_block_count", 0, 0, 4096);
   spec.experts = keys.integer("expert_count", 0);
   if (spec.experts == 0) {  // Youtu-LLM's conversions fill the others in all the same
     keys.known({"expert_used_count", "expert_shared_count", "expert_feed_forward_length",
@@ -139,7 +150,7 @@ void read_experts(const gguf::File& file, Keys& keys, Spec& spec) {
   spec.experts_used = keys.required("expert_used_count", 1, spec.experts);
   spec.experts_shared = keys.integer("expert_shared_count", 0);
   spec.expert_feed_forward = keys.required("expert_feed_forward_length");
-  spec.normalize_weights = keys.boolean("expert_weights_norm", false);
+  spec.normalize_weights = keys.boolean("expert_weights_norm", normalised);
   // Youtu-LLM and other conversions write 0 or nothing where the weights are not scaled.
   const double scale = keys.number("expert_weights_scale", 1.0);
   spec.weights_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
@@ -189,15 +200,11 @@ Spec Spec::read(const gguf::File& file, Problems& problems) {
   spec.epsilon = static_cast<float>(keys.number("attention.layer_norm_rms_epsilon", 0.0));
   if (!(spec.epsilon > 0)) keys.refuse("attention.layer_norm_rms_epsilon is missing or not positive");
   spec.rope_params.pairs = architecture->pairs;
-  if (architecture->latent) {
-    spec.feed_forward = keys.integer("feed_forward_length", 0);
-    spec.dense_layers = keys.integer("leading_dense_block_count", 0, 0, 4096);
-    read_latent_attention(keys, spec);
-    read_experts(file, keys, spec);
-  } else {
-    spec.feed_forward = keys.required("feed_forward_length");
-    read_grouped_attention(keys, spec);
-  }
+  architecture->latent ? read_latent_attention(keys, spec) : read_grouped_attention(keys, spec);
+  if (architecture->experts) read_experts(file, keys, architecture->normalised, spec);
+  // Files of experts alone name a width that nothing has, or none.
+  spec.feed_forward = spec.any_dense() ? keys.required("feed_forward_length") : 0;
+  keys.known({"feed_forward_length"});
   read_rope(keys, spec);
   keys.refuse_unread();
   return spec;

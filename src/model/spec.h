@@ -26,7 +26,8 @@ struct Spec {
   int64_t kv_heads = 0;  ///< grouped attention only
   int64_t q_lora = 0;    ///< rank of the query's detour; 0: queries are projected directly
   int64_t kv_lora = 0;
-  int64_t nope = 0;   ///< query and key columns a head without position
+  int64_t nope =
+      0;  ///< query and key columns a head without position: the first in latent space, else the last
   int64_t rope = 0;   ///< query and key columns with position
   int64_t value = 0;  ///< value columns a head
   program::RopeParams rope_params;
@@ -46,8 +47,11 @@ struct Spec {
 
   bool is_moe(int64_t layer) const { return experts > 0 && layer >= dense_layers; }
   bool is_latent() const { return kv_lora > 0; }
+  bool any_dense() const { return experts == 0 || dense_layers > 0; }
+  /// Query and key columns a head.
+  int64_t key() const { return nope + rope; }
   /// Numbers that a token leaves in the cache of a layer.
-  int64_t cache_columns() const { return is_latent() ? kv_lora + rope : kv_heads * (rope + value); }
+  int64_t cache_columns() const { return is_latent() ? kv_lora + rope : kv_heads * (key() + value); }
 
   /// Reads the facts; what is missing or makes no sense, and what may change the arithmetic in a way that is
   /// not known, goes to problems.

@@ -68,7 +68,9 @@ class Finder {
     Layer l;
     l.attn_norm = vector(at("attn_norm"), spec_.dim);
     spec_.is_latent() ? latent_attention(l) : grouped_attention(l);
-    l.ffn_norm = vector(at("ffn_norm"), spec_.dim);
+    // What glm4moe files call it: the norm of what attention leaves.
+    const bool after_attention = !has(at("ffn_norm")) && has(at("post_attention_norm"));
+    l.ffn_norm = vector(at(after_attention ? "post_attention_norm" : "ffn_norm"), spec_.dim);
     if (spec_.is_moe(index)) {
       experts(l);
     } else {
@@ -101,7 +103,7 @@ class Finder {
   }
 
   void grouped_attention(Layer& l) {
-    const int64_t queries = spec_.heads * spec_.rope, keys = spec_.kv_heads * spec_.rope,
+    const int64_t queries = spec_.heads * spec_.key(), keys = spec_.kv_heads * spec_.key(),
                   values = spec_.kv_heads * spec_.value;
     l.q = matrix(at("attn_q"), queries, spec_.dim);
     l.k = matrix(at("attn_k"), keys, spec_.dim);
@@ -109,13 +111,13 @@ class Finder {
     l.q_bias = optional_vector(at("attn_q", "bias"), queries);
     l.k_bias = optional_vector(at("attn_k", "bias"), keys);
     l.v_bias = optional_vector(at("attn_v", "bias"), values);
-    l.q_norm = optional_vector(at("attn_q_norm"), spec_.rope);
-    l.k_norm = optional_vector(at("attn_k_norm"), spec_.rope);
+    l.q_norm = optional_vector(at("attn_q_norm"), spec_.key());
+    l.k_norm = optional_vector(at("attn_k_norm"), spec_.key());
     l.attn_output = matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
   }
 
   void latent_attention(Layer& l) {
-    const int64_t query_columns = spec_.heads * (spec_.nope + spec_.rope);
+    const int64_t query_columns = spec_.heads * spec_.key();
     if (spec_.q_lora > 0) {
       l.q_a = matrix(at("attn_q_a"), spec_.q_lora, spec_.dim);
       l.q_a_norm = vector(at("attn_q_a_norm"), spec_.q_lora);

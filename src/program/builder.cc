@@ -136,8 +136,8 @@ TensorId Builder::add_bias(TensorId in, TensorId bias) {
   return out;
 }
 
-void Builder::rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors) {
-  emit(Rope{{in}, {out}, params, {factors}});
+void Builder::rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors, int64_t passed) {
+  emit(Rope{{in}, {out}, params, {factors}, passed});
 }
 
 void Builder::kv_append(TensorId latent, TensorId rope_key, TensorId cache, int32_t cache_layer) {

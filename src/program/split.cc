@@ -302,7 +302,7 @@ class Splitter {
   }
   void operator()(const Rope& op) {
     each_holder(op.out.id, [&](int32_t p, Range) {
-      b_.emit(Rope{{at(op.in.id, p)}, make(op.out.id, p), op.params, whole(op.factors)});
+      b_.emit(Rope{{at(op.in.id, p)}, make(op.out.id, p), op.params, whole(op.factors), op.passed});
     });
   }
   void operator()(const KvAppend& op) {

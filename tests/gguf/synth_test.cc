@@ -59,8 +59,10 @@ TEST(Synth, SizesAreThoseOfTheRealFiles) {
 }
 
 TEST(Synth, BytesPerToken) {
-  const std::map<std::string, double> expected = {
-      {"glm-4.7-flash", 2.303}, {"deepseek-v2-lite", 1.553}, {"youtu-llm-2b", 1.208}};
+  const std::map<std::string, double> expected = {{"glm-4.7-flash", 2.303}, {"deepseek-v2-lite", 1.553},
+                                                  {"youtu-llm-2b", 1.208},  {"qwen3-30b-a3b", 1.840},
+                                                  {"glm-4.5-air", 7.656},   {"qwen3-8b", 4.431},
+                                                  {"llama-3.1-8b", 4.3726}};
   for (const auto& [name, gigabytes] : expected) {
     EXPECT_NEAR(gigabytes_per_token(*find_synth_model(name), plan_synth(options_for(name, "q4_0"))),
                 gigabytes, 5e-4)
@@ -103,6 +105,17 @@ TEST(Synth, ShapesAreThoseOfTheRealModels) {
   EXPECT_THAT(tensor_of(glm, "blk.1.attn_output.weight").shape, ElementsAre(5120, 2048));
   EXPECT_THAT(tensor_of(glm, "blk.46.ffn_down_exps.weight").shape, ElementsAre(1536, 2048, 64));
   EXPECT_THAT(tensor_of(glm, "blk.46.exp_probs_b.bias").shape, ElementsAre(64));
+  const WritePlan qwen = plan_synth(options_for("qwen3-30b-a3b", "q4_k_m"));
+  EXPECT_EQ(qwen.tensors.size(), 48u * 12 + 3);
+  EXPECT_THAT(tensor_of(qwen, "blk.47.attn_q.weight").shape, ElementsAre(2048, 4096));
+  EXPECT_THAT(tensor_of(qwen, "blk.47.attn_k.weight").shape, ElementsAre(2048, 512));
+  EXPECT_THAT(tensor_of(qwen, "blk.0.ffn_down_exps.weight").shape, ElementsAre(768, 2048, 128));
+  EXPECT_NEAR(static_cast<double>(qwen.file_bytes()) / 1e9, 18.56, 0.1);  // Qwen3-30B-A3B-Q4_K_M.gguf
+  const WritePlan air = plan_synth(options_for("glm-4.5-air", "q4_k_m"));
+  EXPECT_THAT(tensor_of(air, "blk.45.attn_output.weight").shape, ElementsAre(12288, 4096));
+  EXPECT_THAT(tensor_of(air, "blk.45.attn_v.bias").shape, ElementsAre(1024));
+  const WritePlan llama = plan_synth(options_for("llama-3.1-8b", "q4_k_m"));
+  EXPECT_NEAR(static_cast<double>(llama.file_bytes()) / 1e9, 4.92, 0.03);  // Llama-3.1-8B's Q4_K_M
 }
 
 TEST(Synth, RandomBlocksHaveTheDeviationAskedFor) {
@@ -137,6 +150,7 @@ SynthModel shrunk(const std::string& name) {
   model.width = model.dense_width = 256;
   model.heads = 2;
   if (model.q_rank > 0) model.q_rank = 256;
+  if (model.kv_heads > 0) model.kv_heads = 1;
   if (model.experts > 0) model.experts = 8;
   model.expert_width = 96;
   model.vocabulary = 1024;
@@ -158,8 +172,8 @@ TEST(Synth, EveryModelAndMixIsWrittenAndRead) {
       EXPECT_EQ(file.size_bytes(), plan.file_bytes());
       EXPECT_GT(reported, 0u);
       EXPECT_EQ(file.tensors().size(), plan.tensors.size());
-      EXPECT_EQ(file.integer("deepseek2.block_count"), 2);
-      EXPECT_EQ(file.integer("deepseek2.vocab_size"), 1024);
+      EXPECT_EQ(file.integer(fmt::format("{}.block_count", model.architecture)), 2);
+      EXPECT_EQ(file.integer(fmt::format("{}.vocab_size", model.architecture)), 1024);
       EXPECT_EQ(file.strings("tokenizer.ggml.tokens")->size(), 1024u);
       EXPECT_FALSE(std::filesystem::exists(path + ".part"));
       for (const Tensor& tensor : file.tensors()) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "model/model.h"
@@ -114,15 +115,19 @@ TEST(Keys, AnArchitectureThatIsNotKnownIsNamedWithThoseThatAre) {
               AllOf(HasSubstr("\"gemma9\""), HasSubstr("\"deepseek2\""), HasSubstr("\"qwen3\"")));
 }
 
-TEST(Keys, MixturesAreOfDeepseek2Alone) {
+TEST(Keys, MixturesAreOfSomeArchitecturesAlone) {
   EXPECT_THAT(Copy("llama").set("llama.expert_count", uint32_t{8}).error(),
               HasSubstr("llama.expert_count is not supported"));
   EXPECT_EQ(Copy("llama").set("llama.expert_count", uint32_t{0}).error(), "");
 }
 
 TEST(Keys, RopeThatIsNotDoneIsRefused) {
-  EXPECT_THAT(Copy("llama").set("llama.rope.dimension_count", uint32_t{16}).error(),
-              HasSubstr("llama.rope.dimension_count is 16, expected the key length 32"));
+  EXPECT_THAT(Copy("llama").set("llama.rope.dimension_count", uint32_t{34}).error(),
+              HasSubstr("llama.rope.dimension_count is 34, expected 2 to 32"));
+  EXPECT_THAT(Copy("llama").set("llama.rope.dimension_count", uint32_t{15}).error(),
+              HasSubstr("llama.rope.dimension_count is 15, expected an even number"));
+  EXPECT_THAT(Copy("qwen3-yarn").set("qwen3.rope.dimension_count", uint32_t{32}).error(),
+              HasSubstr("\"yarn\", which is not supported where only 32 of 64 columns turn"));
   EXPECT_THAT(Copy("llama")
                   .set("llama.rope.scaling.type", std::string("linear"))
                   .set("llama.rope.scaling.factor", 4.0f)
@@ -135,6 +140,13 @@ TEST(Keys, RopeThatIsNotDoneIsRefused) {
                 .set("llama.rope.scaling.factor", 1.0f)
                 .error(),
             "");
+}
+
+TEST(Keys, ColumnsOfAHeadThatDoNotTurnAreAFact) {
+  const model::Model model = Copy("llama").set("llama.rope.dimension_count", uint32_t{16}).load();
+  EXPECT_EQ(model.spec.rope, 16);
+  EXPECT_EQ(model.spec.nope, 16);
+  EXPECT_FLOAT_EQ(model.spec.attention_scale, 1 / std::sqrt(32.0f));
 }
 
 TEST(Keys, HeadsThatDoNotShareAreRefused) {

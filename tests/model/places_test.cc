@@ -48,7 +48,8 @@ std::vector<Cut> cuts() {
     list.push_back({one, {1, 1}});
   }
   for (const char* name : {"glm-q4_k_m", "glm-rotate"}) list.push_back({case_of(name), {1, 2.5}});
-  for (const char* name : {"llama", "llama3", "qwen2", "qwen3", "v2-groups"}) {
+  for (const char* name :
+       {"llama", "llama3", "qwen2", "qwen3", "v2-groups", "qwen3moe-q4_k_m", "glm4moe-q8_0-air"}) {
     list.push_back({case_of(name), {1, 3, 0}});
   }
   return list;

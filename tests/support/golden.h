@@ -71,9 +71,9 @@ inline std::string made_file(const std::string& script_name, const std::string& 
   return path;
 }
 
-/// A case of tests/golden that make.py writes.
-inline Golden golden_case(const std::string& name) {
-  return read_golden(made_file("tests/golden/make.py", name, name + ".gguf"),
+/// A case of tests/golden that a script there writes.
+inline Golden golden_case(const std::string& name, const std::string& script = "make.py") {
+  return read_golden(made_file("tests/golden/" + script, name, name + ".gguf"),
                      source_path("tests/golden/" + name));
 }
 

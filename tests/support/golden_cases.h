@@ -50,10 +50,12 @@ struct Case {
   double kl_limit;
   const char* oracle = nullptr;  ///< the model of tools/oracles whose logits a file of that script must give
   double cache_limit = 0;        ///< 0: not simulated
+  const char* script = "make.py";
 };
+inline constexpr const char* kMoe = "make_moe.py";
 
 inline Golden read_case(const Case& c) {
-  return c.oracle == nullptr ? golden_case(c.name) : oracle_case(c.name, c.oracle);
+  return c.oracle == nullptr ? golden_case(c.name, c.script) : oracle_case(c.name, c.oracle);
 }
 
 inline constexpr Case kCases[] = {{"glm-q4_0", 0.0012, nullptr, 1.97e-4},
@@ -64,6 +66,10 @@ inline constexpr Case kCases[] = {{"glm-q4_0", 0.0012, nullptr, 1.97e-4},
                                   {"lite-legacy-kv_b", 0.0003, nullptr, 4.98e-5},
                                   {"youtu-q4_0", 0.0022, nullptr, 5.91e-4},
                                   {"v3-groups", 0.0004, nullptr, 7.12e-5},
+                                  {"qwen3moe-q4_0", 0.002, nullptr, 0, kMoe},
+                                  {"qwen3moe-q4_k_m", 0.002, nullptr, 0, kMoe},
+                                  {"glm4moe-q4_k_m", 0.002, nullptr, 0, kMoe},
+                                  {"glm4moe-q8_0-air", 0.002, nullptr, 0, kMoe},
                                   {"llama", 0.0011, "llama"},
                                   {"llama3", 0.0017, "llama3"},
                                   {"qwen2", 0.0008, "qwen2"},

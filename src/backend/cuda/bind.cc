@@ -37,7 +37,8 @@ struct Bind {
   const Kernel* operator()(const HeadMatmul&) const {
     return first({&kHeadMatmulFew, &kHeadMatmulWide, &kHeadMatmulColumns, &kHeadMatmulRows});
   }
-  const Kernel* operator()(const Rope&) const { return first({&kRope}); }
+  // No kernel leaves columns of a head unturned yet.
+  const Kernel* operator()(const Rope& rope) const { return rope.passed == 0 ? first({&kRope}) : nullptr; }
   const Kernel* operator()(const KvAppend&) const { return first({&kKvAppend}); }
   const Kernel* operator()(const MlaAttend&) const {
     return first({&kMlaAttendPages, &kMlaAttendPieces, &kMlaAttend});

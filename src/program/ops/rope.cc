@@ -25,29 +25,35 @@ double RopeParams::frequency(int64_t pair, int64_t dims) const {
   return plain * (1 - ramp) + plain / factor * ramp;
 }
 
+int64_t Rope::turned(const Program& p) const { return p[in.id].columns() - passed; }
+
 std::string Rope::attributes() const {
   std::string text = fmt::format("base {:g}", params.base);
   if (params.pairs == RopePairs::Halves) text += " halves";
   if (params.factor != 1.0)
     text += fmt::format(" yarn factor {:g} of {:g}", params.factor, params.original_context);
+  if (passed > 0) text += fmt::format(" passed {}", passed);
   return text;
 }
 
 void Rope::check(const Program& p) const {
-  if (p[in.id].columns() % 2 != 0) fail("in: {} has an odd number of columns", p[in.id].name);
+  if (passed < 0 || turned(p) < 2 || turned(p) % 2 != 0)
+    fail("in: {} of {} columns of {} turn, expected pairs", turned(p), p[in.id].columns(), p[in.id].name);
   expect_shape(p, "out", out.id, p[in.id].shape);
   if (!factors) return;
   expect_weight(p, "factors", factors.id);
-  expect_shape(p, "factors", factors.id, {1, 1, p[in.id].columns() / 2});
+  expect_shape(p, "factors", factors.id, {1, 1, turned(p) / 2});
 }
 
 Cost Rope::cost(const Program& p, const StepShape& shape) const {
-  return {bytes_of(p, shape, {in.id, factors.id}), p.bytes(out.id, shape), 3 * p.elements(in.id, shape)};
+  const double share = static_cast<double>(turned(p)) / static_cast<double>(p[in.id].columns());
+  return {bytes_of(p, shape, {in.id, factors.id}), p.bytes(out.id, shape),
+          3 * share * p.elements(in.id, shape)};
 }
 
 void Rope::reference(RefMemory& memory, const StepInput& input) const {
   const Program& p = memory.program();
-  const int64_t dims = p[in.id].columns();
+  const int64_t dims = turned(p);
   std::vector<float> divisors(static_cast<size_t>(dims / 2), 1.0f);
   if (factors) memory.weight_row(factors.id, 0, 0, divisors.data());
   for (int64_t r = 0; r < input.rows(); ++r) {
@@ -62,6 +68,7 @@ void Rope::reference(RefMemory& memory, const StepInput& input) const {
         y[first] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
         y[second] = static_cast<float>(a * std::sin(angle) + b * std::cos(angle));
       }
+      std::copy_n(x + dims, passed, y + dims);
     }
   }
 }
@@ -83,10 +90,22 @@ std::vector<OpCase> Rope::cases() {
              divisors);
     };
   };
+  const auto part = [](RopePairs pairs, int64_t columns, int64_t passed) {
+    return [=](Builder& b) {
+      const TensorId divisors = b.weight("factors", quant::Type::F32, 1, 1, (columns - passed) / 2);
+      RopeParams params{1e6};
+      params.pairs = pairs;
+      b.rope(b.activation("q", kStepRows, 6, columns), params, b.activation("turned", kStepRows, 6, columns),
+             divisors, passed);
+    };
+  };
   return {{"plain 20x64", 5, latent({1e6})},
           {"yarn 20x64", 5, latent({1e4, 40, 4096})},
           {"halves 8x128", 5, whole(RopePairs::Halves, false)},
-          {"factors 8x128", 5, whole(RopePairs::Neighbours, true)}};
+          {"factors 8x128", 5, whole(RopePairs::Neighbours, true)},
+          {"halves 6x128, 64 passed", 5, part(RopePairs::Halves, 128, 64)},
+          {"6x80, 48 passed", 5, part(RopePairs::Neighbours, 80, 48)},
+          {"halves 6x64, 62 passed", 5, part(RopePairs::Halves, 64, 62)}};
 }
 
 }  // namespace sluice::program

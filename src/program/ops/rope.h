@@ -27,22 +27,26 @@ struct RopeParams {
 };
 
 /// Pair i of every head turns by position * frequency(i), divided by factors[i] where a file has them
-/// (Llama 3.1's stretch of the slow pairs).
+/// (Llama 3.1's stretch of the slow pairs). The last `passed` columns of a head are no part of any pair: they
+/// pass through (GLM-4.5 turns half of a head).
 struct Rope {
   static constexpr const char* kName = "rope";
   Read in;    // [rows, heads, dims]
   Write out;  // [rows, heads, dims]
   RopeParams params;
-  Read factors;  // [1, 1, dims / 2], optional
+  Read factors;  // [1, 1, turned / 2], optional
+  int64_t passed = 0;
 
   template <typename F>
   void operands(F&& f) const {
     f("in", in), f("factors", factors), f("out", out);
   }
-  /// The two columns of pair i.
+  /// The two columns of pair i, of `dims` that turn.
   static std::pair<int64_t, int64_t> pair(RopePairs pairs, int64_t i, int64_t dims) {
     return pairs == RopePairs::Neighbours ? std::pair{2 * i, 2 * i + 1} : std::pair{i, dims / 2 + i};
   }
+  /// The columns of a head that turn.
+  int64_t turned(const Program& p) const;
   std::string attributes() const;
   void check(const Program& p) const;
   Cost cost(const Program& p, const StepShape& shape) const;

@@ -57,11 +57,15 @@ void rope(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Turning turning(p, op, c);
+  const int64_t turned = op.turned(p);
   float* angles = c.scratch();
   const Slice rows = c.row_slice(c.input.rows());
   for (int64_t r = rows.first; r < rows.last; ++r) {
     turning.angles(c.input.positions[static_cast<size_t>(r)], angles);
-    for (int64_t h = 0; h < in.heads; ++h) turning.turn(in(r, h), angles, out(r, h));
+    for (int64_t h = 0; h < in.heads; ++h) {
+      turning.turn(in(r, h), angles, out(r, h));
+      std::copy_n(in(r, h) + turned, op.passed, out(r, h) + turned);
+    }
   }
 }
 

@@ -13,13 +13,13 @@ class Turning {
         rotate_(op.params.pairs == program::RopePairs::Neighbours ? kernels_.rotate_neighbours
                                                                   : kernels_.rotate_halves),
         frequencies_(c.memory.frequencies(op.out.id)),
-        pairs_(p[op.in.id].columns() / 2) {}
+        pairs_(op.turned(p) / 2) {}
 
   /// Cosines and sines of all pairs at a position, [2 * pairs].
   void angles(int32_t position, float* to) const {
     kernels_.angles(position, frequencies_, pairs_, to, to + pairs_);
   }
-  /// A head's columns, [2 * pairs], by such angles; out may be x.
+  /// A head's columns that turn, [2 * pairs], by such angles; out may be x.
   void turn(const float* x, const float* angles, float* out) const {
     rotate_(x, angles, angles + pairs_, pairs_, out);
   }
