@@ -43,7 +43,7 @@ struct Bind {
   const Kernel* operator()(const MlaAttend&) const {
     return first({&kMlaAttendPages, &kMlaAttendPieces, &kMlaAttend});
   }
-  const Kernel* operator()(const Attend&) const { return first({&kAttend}); }
+  const Kernel* operator()(const Attend&) const { return first({&kAttendGroups, &kAttend}); }
   const Kernel* operator()(const Route&) const { return first({&kRoute}); }
   const Kernel* operator()(const SiluMul&) const { return first({&kSiluMul}); }
   const Kernel* operator()(const Add&) const { return first({&kAdd}); }

@@ -35,6 +35,6 @@ extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany,
 extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;
 extern const Kernel kHeadMatmulFew;
 extern const Kernel kMoeGateUpWide, kMoeDownAddWide, kExpertMatmulWide;
-extern const Kernel kMlaAttendPages, kMlaAttendPieces;
+extern const Kernel kMlaAttendPages, kMlaAttendPieces, kAttendGroups;
 
 }  // namespace sluice::backend::cuda

@@ -16,7 +16,7 @@
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mla_expanded_rows.cuh"
 #include "backend/cuda/prim/sync.cuh"
-#include "backend/cuda/prim/wgmma.cuh"
+#include "backend/cuda/prim/tile_attention.cuh"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -35,11 +35,6 @@ struct Shape {
 };
 
 #ifdef SLUICE_WGMMA
-
-/// Shared addresses.
-struct Ring {
-  uint32_t keys, values, key_full, key_empty, value_full, value_empty;
-};
 
 /// One thread: tile after tile of keys and values.
 template <typename S>
@@ -62,77 +57,6 @@ __device__ __forceinline__ void bring_tiles(const Expanded& e, const RowTile& ti
     keys += S::kNopeBytes, turned += S::kTurnedBytes, values += S::kValueBytes;
   }
 }
-
-/// A warpgroup's 64 rows.
-template <typename S>
-struct Attend {
-  static constexpr int kKeys = S::kKeys;
-  using Scores = float[kKeys / 8][4];
-  const Ring& ring;
-  uint64_t queries;  ///< descriptor of the first
-  int tiles;         ///< that the group's rows see
-  TwoRows<kKeys, S::kValue> rows;
-  uint32_t weight[kKeys / 16][4];  ///< as the first operand
-
-  __device__ __forceinline__ void start_scores(Scores& score, int i) {
-    barrier_wait(ring.key_full + 8 * (i % 2), i / 2 & 1);
-    const uint64_t keys = matrix_descriptor(ring.keys + i % 2 * S::kKeyBytes, 1024);
-    wgmma_fence();
-#pragma unroll
-    for (int s = 0; s < S::kWidth / 16; ++s) {
-      wgmma_64x16_shared(score, queries + ((s / 4 * kHalfTile * kExpandBlock + s % 4 * 32) >> 4),
-                         keys + ((s / 4 * kKeys * kExpandBlock + s % 4 * 32) >> 4), s > 0);
-    }
-    wgmma_commit();
-  }
-  /// Values' blocks of 64 columns lie kKeys rows apart, groups of eight rows 1,024 bytes; they are taken
-  /// turned.
-  __device__ __forceinline__ void start_values(int i) {
-    barrier_wait(ring.value_full + 8 * (i % 2), i / 2 & 1);
-    const uint32_t at = ring.values + i % 2 * S::kValueBytes;
-    const uint64_t values = static_cast<uint64_t>((at & 0x3FFFF) >> 4) |
-                            (static_cast<uint64_t>(kKeys * kExpandBlock >> 4) << 16) |
-                            (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
-    wgmma_fence();
-#pragma unroll
-    for (int s = 0; s < kKeys / 16; ++s) wgmma_64x16_rows(rows.sum, weight[s], values + s * (2048 >> 4));
-    wgmma_commit();
-  }
-  static __device__ __forceinline__ void release(uint32_t barrier) {
-    if (threadIdx.x % 128 == 0) barrier_arrive(barrier);
-  }
-  __device__ __forceinline__ void run() {
-#pragma unroll
-    for (int i = 0; i < S::kValue / 2; ++i) rows.sum[i / 4][i % 4] = 0;
-    {
-      Scores score;
-      start_scores(score, 0);
-      wgmma_wait<0>();
-      hold_sums(score);
-      release(ring.key_empty);
-      rows.soften(score, 0);
-      rows.pack(weight, score);
-    }
-    for (int i = 1; i < tiles; ++i) {
-      Scores score;
-      start_scores(score, i);
-      start_values(i - 1);
-      wgmma_wait<1>();
-      hold_sums(score);
-      release(ring.key_empty + 8 * (i % 2));
-      rows.soften(score, i * kKeys);
-      wgmma_wait<0>();
-      hold_sums(rows.sum);
-      release(ring.value_empty + 8 * ((i - 1) % 2));
-      rows.rescale();
-      // Not while products are in flight: their operands' registers may not be written then.
-      rows.pack(weight, score);
-    }
-    start_values(tiles - 1);
-    wgmma_wait<0>();
-    hold_sums(rows.sum);
-  }
-};
 
 #endif
 
@@ -175,12 +99,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int group = threadIdx.x / 128 * kHalfTile, mine = group + warp * 16 + lane / 4;
-  Attend<S> attend{.ring = ring,
-                   .queries = matrix_descriptor(base + threadIdx.x / 128 * S::kQueryBytes, 1024),
-                   .tiles = (tile.limit(group + kHalfTile - 1) + S::kKeys - 1) / S::kKeys,
-                   .rows = {.limit = {tile.limit(mine), tile.limit(mine + 8)},
-                            .least = tile.limit(group),
-                            .factor = {factors[mine], factors[mine + 8]}}};
+  TileAttention<S> attend{.ring = ring,
+                          .queries = matrix_descriptor(base + threadIdx.x / 128 * S::kQueryBytes, 1024),
+                          .tiles = (tile.limit(group + kHalfTile - 1) + S::kKeys - 1) / S::kKeys,
+                          .rows = {.limit = {tile.limit(mine), tile.limit(mine + 8)},
+                                   .least = tile.limit(group),
+                                   .factor = {factors[mine], factors[mine + 8]}}};
   attend.run();
   attend.rows.store(p, tile, mine, head);
 #endif
