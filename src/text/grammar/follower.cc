@@ -2,6 +2,7 @@
 // the rule (and what it calls) or die: that is the same whoever called, so it is found once (LocalMask). What
 // remains are tokens that leave the rule in their middle; for them the callers are followed, from the node of
 // the trie where the rule was left.
+// Where a grammar tells few bytes apart (ByteClasses), the tree of tokens is small: it is walked as a whole.
 #include "text/grammar/follower.h"
 
 #include <algorithm>
@@ -10,11 +11,16 @@
 namespace sluice::text::grammar {
 
 CompiledGrammar::CompiledGrammar(std::shared_ptr<const ConstraintVocabulary> vocabulary, Grammar grammar)
-    : vocabulary_(std::move(vocabulary)), grammar_(std::make_shared<const Grammar>(std::move(grammar))) {}
+    : vocabulary_(std::move(vocabulary)), grammar_(std::make_shared<const Grammar>(std::move(grammar))) {
+  const Trie& all = vocabulary_->impl().trie;
+  if (grammar_->classes.count() <= kFewClasses)
+    merged_ = all.merged(grammar_->classes, all.size() / kMuchFewer);
+  if (has_few_nodes()) spare_work_ = kSpareWorkOfFewNodes;
+}
 
 size_t CompiledGrammar::bytes() const {
   const std::lock_guard lock(mutex_);
-  return grammar_->bytes() + bytes_;
+  return grammar_->bytes() + bytes_ + (merged_ ? merged_->bytes() : 0);
 }
 
 std::shared_ptr<const LocalMask> CompiledGrammar::find(const Key& key) const {
@@ -49,7 +55,8 @@ std::unique_ptr<TokenConstraint> Follower::clone() const {
 void Follower::begin_work() {
   const int64_t spare = std::max<int64_t>(compiled_->spare_work().load(std::memory_order_relaxed), 0);
   work_before_ = work();
-  work_end_ = work_before_ + std::min(kWorkAToken + spare, kMostWork);
+  const int64_t most = compiled_->has_few_nodes() ? kMostWorkOfFewNodes : kMostWork;
+  work_end_ = work_before_ + std::min(kWorkAToken + spare, most);
 }
 
 void Follower::end_work() {
@@ -62,7 +69,12 @@ bool Follower::allowed(std::span<uint32_t> bits) {
     begin_work();
     std::fill(bits_.begin(), bits_.end(), 0);
     const Position& position = machine_.position(position_);
-    for (const Config& config : position.base) add_config(config);
+    if (compiled_->has_few_nodes()) {
+      add_level_by_level(position_);
+      if (is_exhausted()) add_known_parts(position);
+    } else {
+      for (const Config& config : position.base) add_config(config);
+    }
     const Grammar& grammar = *compiled_->grammar();
     for (size_t i = 0; i < grammar.tags.size(); ++i)
       if (machine_.position(machine_.step(position_, static_cast<Symbol>(kFirstTag + i))).alive())
@@ -78,18 +90,50 @@ bool Follower::allowed(std::span<uint32_t> bits) {
   return true;
 }
 
+// Of what a walk did not reach, tokens that stay within a rule; few at a time are new, and none is looked at
+// for long.
+void Follower::add_known_parts(const Position& position) {
+  int parts = kMostParts, new_parts = kMostNewParts;
+  CompiledGrammar::Key last{};  // ways that differ in their callers alone stand side by side
+  for (const Config& config : position.base) {
+    const CompiledGrammar::Key key = key_of(config.state, config.count);
+    if (key == last) continue;
+    last = key;
+    std::shared_ptr<const LocalMask> part = compiled_->find(key);
+    if (!part && new_parts-- > 0) part = find_part(key, machine_.local(config.state, config.count));
+    if (part) add_local(*part);
+    if (--parts == 0) break;
+  }
+}
+
+std::shared_ptr<const LocalMask> Follower::find_part(const CompiledGrammar::Key& key, uint32_t position) {
+  auto part = std::make_shared<LocalMask>();
+  part->bits.resize(bits_.size());
+  std::swap(bits_, part->bits);
+  work_end_ = work() + kWorkOfPart;
+  add_level_by_level(position);
+  std::swap(bits_, part->bits);
+  compiled_->keep(key, part);
+  return part;
+}
+
+void Follower::add_local(const LocalMask& mask) {
+  for (size_t i = 0; i < mask.bits.size(); ++i) bits_[i] |= mask.bits[i];
+  for (const int32_t token : mask.tokens) set(token);
+}
+
 void Follower::add_config(const Config& config) {
   const Grammar& grammar = *compiled_->grammar();
   const Grammar::Rule& rule = grammar.rule_of(config.state);
   if (rule.string_kind >= 0) return add_string(config, rule);
   const std::shared_ptr<const LocalMask> mask = local_mask(config.state, config.count);
-  for (size_t i = 0; i < mask->bits.size(); ++i) bits_[i] |= mask->bits[i];
-  for (const int32_t token : mask->tokens) set(token);
+  add_local(*mask);
   if (mask->exits.empty()) return;
   const uint32_t behind = machine_.behind(config.frame);
+  const Trie& trie = compiled_->trie();
   for (const uint32_t node : mask->exits) {
     if (is_exhausted()) return;
-    add_exits(node, behind);
+    add_walk(trie, node + 1, trie.node(node).end, behind);
   }
 }
 
@@ -119,23 +163,23 @@ void Follower::add_string(const Config& config, const Grammar::Rule& rule) {
   for (const StringMask::Exit& exit : mask.exits) {
     if (exit.characters < need || exit.characters > room) continue;
     for (const int32_t token : vocabulary.trie.tokens_at(exit.node)) set(token);
-    if (behind != Machine::kDead && vocabulary.trie.has_children(exit.node)) add_exits(exit.node, behind);
+    if (behind != Machine::kDead && vocabulary.trie.has_children(exit.node))
+      add_walk(vocabulary.trie, exit.node + 1, vocabulary.trie.node(exit.node).end, behind);
   }
 }
 
 void Follower::add_single_bytes() {
-  const Trie& trie = compiled_->vocabulary().trie;
+  const Trie& trie = compiled_->trie();
   for (uint32_t at = 0; at < trie.size(); at = trie.node(at).end)
-    if (machine_.position(machine_.step(position_, trie.node(at).byte)).alive())
-      for (const int32_t token : trie.tokens_at(at)) set(token);
+    if (machine_.position(machine_.step(position_, trie.node(at).byte)).alive()) trie.set_tokens(at, bits_);
 }
 
-// Tokens that go on below a node of the trie, from a position.
-void Follower::add_exits(uint32_t node, uint32_t behind) {
-  const Trie& trie = compiled_->vocabulary().trie;
-  path_[trie.node(node).depth] = behind;
+// Tokens at the nodes [at, end) of a tree, which are all that stand below one, from a position there.
+void Follower::add_walk(const Trie& trie, uint32_t at, uint32_t end, uint32_t from) {
+  if (at == end) return;
+  path_[trie.node(at).depth - 1] = from;
   ++visits_;
-  for (uint32_t at = node + 1; at < trie.node(node).end && !is_exhausted();) {
+  while (at < end && !is_exhausted()) {
     const Trie::Node& here = trie.node(at);
     visits_ += 4;  // each time again, unlike what is found for a state
     const uint32_t next = machine_.step(path_[here.depth - 1], here.byte);
@@ -144,13 +188,30 @@ void Follower::add_exits(uint32_t node, uint32_t behind) {
       continue;
     }
     path_[here.depth] = next;
-    for (const int32_t token : trie.tokens_at(at)) set(token);
+    trie.set_tokens(at, bits_);
     ++at;
   }
 }
 
-std::shared_ptr<const LocalMask> Follower::local_mask(uint32_t state, uint32_t count) {
-  const Trie& trie = compiled_->vocabulary().trie;
+// All tokens from the position, the short ones first: where the work ends before its end, long ones are
+// missing.
+void Follower::add_level_by_level(uint32_t from) {
+  const Trie& trie = compiled_->trie();
+  level_.assign({{0, trie.size(), from}});
+  for (size_t i = 0; i < level_.size() && !is_exhausted(); ++i) {
+    const auto [begin, end, position] = level_[i];
+    for (uint32_t at = begin; at < end; at = trie.node(at).end) {
+      visits_ += 4;
+      const uint32_t next = machine_.step(position, trie.node(at).byte);
+      if (!machine_.position(next).alive()) continue;
+      trie.set_tokens(at, bits_);
+      if (trie.has_children(at)) level_.push_back({at + 1, trie.node(at).end, next});
+    }
+  }
+}
+
+CompiledGrammar::Key Follower::key_of(uint32_t state, uint32_t count) const {
+  const Trie& trie = compiled_->trie();
   const Grammar::Rule& rule = compiled_->grammar()->rule_of(state);
   // A token has no more counts than bytes, and beyond them only how far the rule's end is matters.
   const auto near = [&](uint32_t counts, uint32_t far) {
@@ -158,7 +219,12 @@ std::shared_ptr<const LocalMask> Follower::local_mask(uint32_t state, uint32_t c
   };
   const uint32_t need = rule.least > count ? near(rule.least - count, rule.far_longest) : 0;
   const uint32_t room = rule.most == kNoLimit ? kNoLimit : near(rule.most - count, rule.far_shortest);
-  const CompiledGrammar::Key key{state, need, room};
+  return {state, need, room};
+}
+
+std::shared_ptr<const LocalMask> Follower::local_mask(uint32_t state, uint32_t count) {
+  const Trie& trie = compiled_->trie();
+  const CompiledGrammar::Key key = key_of(state, count);
   if (auto known = compiled_->find(key)) return known;
   LocalMask mask;
   path_[0] = machine_.local(state, count);

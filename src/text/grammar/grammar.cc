@@ -260,6 +260,10 @@ Grammar GrammarBuilder::finish(uint32_t root) {
     grammar.reach.insert(grammar.reach.end(), rule.reach.begin(), rule.reach.end());
   }
   order_rules(grammar);
+  ByteClassFinder finder;
+  for (uint32_t i = 0; i < grammar.states.size(); ++i)
+    for (const Edge& edge : grammar.edges_of(grammar.states[i])) finder.add(i, edge);
+  grammar.classes = finder.classes();
   return grammar;
 }
 

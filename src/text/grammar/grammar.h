@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "text/grammar/automaton.h"
+#include "text/grammar/byte_classes.h"
 #include "text/grammar/json_string.h"
 #include "text/grammar/reach.h"
 
@@ -39,6 +40,7 @@ struct Grammar {
   std::vector<Rule> rules;
   std::vector<Reach> reach;
   uint32_t root = 0;
+  ByteClasses classes;
   std::vector<int32_t> tags;  ///< tokens that are symbols kFirstTag, kFirstTag + 1, ...
 
   std::span<const Edge> edges_of(const State& state) const {

@@ -4,6 +4,7 @@
 #include "text/grammar/machine.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace sluice::text::grammar {
@@ -26,18 +27,14 @@ void sort_unique(std::vector<Config>& configs) {
 
 size_t Machine::Hash::operator()(const std::vector<Config>& configs) const {
   uint64_t hash = 0x9E3779B97F4A7C15u;
-  for (const Config& config : configs) {
-    for (const uint64_t value : {config.state, config.count, config.frame}) {
-      hash = (hash ^ value) * 0xD6E8FEB86659FD93u;
-      hash ^= hash >> 32;
-    }
-  }
+  for (const Config& config : configs) hash = hash_of(hash, config);
   return hash;
 }
 
 Machine::Machine(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
   static const Frame kNone;
   frames_ = {&kNone, &kNone};
+  holds_.resize(frames_.size());
   positions_.push_back(std::make_unique<Position>());
   tables_.emplace_back();
 }
@@ -54,9 +51,10 @@ uint32_t Machine::behind(uint32_t frame) {
 
 uint32_t Machine::step(uint32_t position, Symbol symbol) {
   if (position == kDead) return kDead;
+  if (symbol < 256) symbol = grammar_->classes.first[symbol];
   if (symbol < 256 && tables_[position] && (*tables_[position])[symbol] != kUnknown)
     return (*tables_[position])[symbol];
-  std::vector<Config> next;
+  next_.clear();
   const Position& from = *positions_[position];
   for (const auto* configs : {&from.base, &from.called}) {
     for (const Config& config : *configs) {
@@ -65,12 +63,13 @@ uint32_t Machine::step(uint32_t position, Symbol symbol) {
       for (const Edge& edge : grammar_->edges_of(state)) {
         if (edge.first > symbol || edge.last < symbol) continue;
         const uint32_t count = counted(rule, edge.counts, config.count);
-        if (grammar_->leads(rule, edge.target, count)) next.push_back({edge.target, count, config.frame});
+        if (grammar_->leads(rule, edge.target, count)) next_.push_back({edge.target, count, config.frame});
       }
     }
     work_ += static_cast<int64_t>(configs->size());
   }
-  const uint32_t to = next.empty() ? kDead : find_position(std::move(next));
+  sort_unique(next_);
+  const uint32_t to = next_.empty() ? kDead : find_position(next_);
   if (symbol >= 256) return to;
   if (!tables_[position] && table_count_ < kMostTables) {
     tables_[position] = std::make_unique<Table>();
@@ -81,42 +80,54 @@ uint32_t Machine::step(uint32_t position, Symbol symbol) {
   return to;
 }
 
-uint32_t Machine::find_position(std::vector<Config> configs) {
-  sort_unique(configs);
-  if (const auto found = position_ids_.find(configs); found != position_ids_.end()) return found->second;
-  std::vector<Config> key = configs;
+uint32_t Machine::find_position(const std::vector<Config>& configs) {
+  const auto id = static_cast<uint32_t>(positions_.size());
+  const auto [found, is_new] = position_ids_.try_emplace(configs, id);
+  if (!is_new) return found->second;
   auto position = std::make_unique<Position>();
   return_to_callers(*position, configs);
-  position->base = std::move(configs);
   call_rules(*position);
   work_ += static_cast<int64_t>(position->base.size() + position->called.size()) + 4;
-  const auto id = static_cast<uint32_t>(positions_.size());
   positions_.push_back(std::move(position));
   tables_.emplace_back();
-  position_ids_.emplace(std::move(key), id);
   return id;
 }
 
-// Adds the places to which complete activations return; drops what is only complete.
-void Machine::return_to_callers(Position& position, std::vector<Config>& configs) {
-  std::set<Config> all(configs.begin(), configs.end());
-  std::vector<Config> work(configs.rbegin(), configs.rend());
-  configs.clear();
-  while (!work.empty() && all.size() < kMostReturns) {
-    const Config config = work.back();
-    work.pop_back();
+// The base: besides the ways given those to which complete activations return; without what is only complete.
+void Machine::return_to_callers(Position& position, const std::vector<Config>& configs) {
+  returned_.clear();
+  expanded_.clear();
+  for (const Config& config : configs) returned_.insert(config);
+  open_.assign(configs.rbegin(), configs.rend());
+  while (!open_.empty() && returned_.size() < kMostReturns) {
+    const Config config = open_.back();
+    open_.pop_back();
     const Grammar::State& state = grammar_->states[config.state];
-    if (state.first_edge < state.last_edge || state.first_call < state.last_call) configs.push_back(config);
-    if (configs.size() >= kMostWays) break;
+    if (state.first_edge < state.last_edge || state.first_call < state.last_call)
+      position.base.push_back(config);
+    if (position.base.size() >= kMostWays) break;
     const Grammar::Rule& rule = grammar_->rules[state.rule];
     if (!state.accepting || config.count < rule.least || config.count > rule.most) continue;
     if (config.frame == kNoCaller) position.may_end = true;
     if (config.frame == kUnknownCaller) position.returns = true;
+    if (!mark(expanded_, 0, config.frame)) continue;
     for (const Config& caller : *frames_[config.frame])
-      if (all.insert(caller).second) work.push_back(caller);
+      if (returned_.insert(caller)) open_.push_back(caller);
     work_ += static_cast<int64_t>(frames_[config.frame]->size());
   }
-  std::sort(configs.begin(), configs.end());
+  std::sort(position.base.begin(), position.base.end());
+}
+
+// Marks a frame, and those that it holds. False: it was marked.
+bool Machine::mark(ConfigSet& marked, uint32_t rule, uint32_t frame) {
+  if (!marked.insert({rule, 0, frame})) return false;
+  held_.assign(holds_[frame].begin(), holds_[frame].end());
+  while (!held_.empty()) {
+    const uint32_t at = held_.back();
+    held_.pop_back();
+    if (marked.insert({rule, 0, at})) held_.insert(held_.end(), holds_[at].begin(), holds_[at].end());
+  }
+  return true;
 }
 
 // Whether nothing is left to do in a rule but to return.
@@ -126,8 +137,13 @@ bool Machine::is_tail(uint32_t state) const {
 }
 
 void Machine::call_rules(Position& position) {
-  std::set<std::pair<uint32_t, uint32_t>> open;  // (order, rule)
-  std::unordered_map<uint32_t, Frame> callers;
+  struct Callers {
+    Frame frame;
+    std::vector<uint32_t> holds;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Callers> open;  // by (order, rule)
+  size_t called = 0;
+  copied_.clear();
   const auto call_from = [&](const Config& config) {
     const Grammar::State& state = grammar_->states[config.state];
     const Grammar::Rule& rule = grammar_->rules[state.rule];
@@ -135,33 +151,40 @@ void Machine::call_rules(Position& position) {
     for (const CallEdge& call : grammar_->calls_of(state)) {
       const uint32_t count = counted(rule, call.counts, config.count);
       if (!grammar_->leads(rule, call.target, count)) continue;
-      if (callers.size() >= kMostReturns) return;
-      Frame& frame = callers[call.rule];
+      if (called >= kMostReturns) return;
+      const auto [found, is_new] = open.try_emplace({grammar_->rules[call.rule].order, call.rule});
+      called += is_new ? 1 : 0;
+      auto& [frame, holds] = found->second;
       if (frame.size() >= kMostWays) continue;
-      open.emplace(grammar_->rules[call.rule].order, call.rule);
-      if (is_tail(call.target) && config.frame > kNoCaller) {  // the stack need not grow
+      if (!is_tail(call.target) || config.frame <= kNoCaller) {
+        frame.push_back({call.target, count, config.frame});
+      } else if (mark(copied_, call.rule, config.frame)) {  // the stack need not grow
         const Frame& mine = *frames_[config.frame];
         frame.insert(frame.end(), mine.begin(), mine.end());
-      } else {
-        frame.push_back({call.target, count, config.frame});
+        holds.push_back(config.frame);
       }
     }
   };
-  for (const Config& config : position.base) call_from(config);
+  // Young frames first: they hold older ones more often than the other way round.
+  for (auto config = position.base.rbegin(); config != position.base.rend(); ++config) call_from(*config);
   while (!open.empty() && position.called.size() < kMostWays) {
-    const uint32_t rule = open.begin()->second;
-    open.erase(open.begin());
-    Frame frame = std::move(callers[rule]);
+    auto first = open.extract(open.begin());
+    auto& [frame, holds] = first.mapped();
     sort_unique(frame);
-    position.called.push_back({grammar_->rules[rule].start, 0, find_frame(std::move(frame))});
+    const uint32_t rule = first.key().second;
+    position.called.push_back(
+        {grammar_->rules[rule].start, 0, find_frame(std::move(frame), std::move(holds))});
     call_from(position.called.back());
   }
 }
 
-uint32_t Machine::find_frame(Frame frame) {
+uint32_t Machine::find_frame(Frame frame, std::vector<uint32_t> holds) {
   const auto [found, is_new] =
       frame_ids_.try_emplace(std::move(frame), static_cast<uint32_t>(frames_.size()));
-  if (is_new) frames_.push_back(&found->first);
+  if (is_new) {
+    frames_.push_back(&found->first);
+    holds_.push_back(std::move(holds));
+  }
   return found->second;
 }
 
@@ -196,11 +219,10 @@ Machine Machine::copy_of(uint32_t position, uint32_t& number) const {
   std::vector<Config> base = old.base;
   for (Config& config : base) config.frame = fresh.copy_frame(*this, config.frame, copied);
   sort_unique(base);
-  const std::vector<Config> key = base;
-  number = fresh.find_position(std::move(base));
+  number = fresh.find_position(base);
   fresh.positions_[number]->may_end = old.may_end;
   fresh.positions_[number]->returns = old.returns;
-  fresh.position_ids_.erase(key);  // found by these ways alone it need not be an end
+  fresh.position_ids_.erase(base);  // found by these ways alone it need not be an end
   return fresh;
 }
 

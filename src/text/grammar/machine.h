@@ -4,21 +4,15 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
+#include "text/grammar/config.h"
 #include "text/grammar/grammar.h"
 
 namespace sluice::text::grammar {
-
-/// One way: a state of a rule, the counter of that activation of the rule, and who called it.
-struct Config {
-  uint32_t state, count, frame;
-  auto operator<=>(const Config&) const = default;
-};
 
 /// The places to which an activation of a rule returns; several when several ways called it here.
 using Frame = std::vector<Config>;
@@ -69,21 +63,29 @@ class Machine {
   };
   using Table = std::array<uint32_t, 256>;
 
-  uint32_t find_position(std::vector<Config> configs);
-  uint32_t find_frame(Frame frame);
-  void return_to_callers(Position& position, std::vector<Config>& configs);
+  uint32_t find_position(const std::vector<Config>& configs);
+  uint32_t find_frame(Frame frame, std::vector<uint32_t> holds = {});
+  void return_to_callers(Position& position, const std::vector<Config>& configs);
+  bool mark(ConfigSet& marked, uint32_t rule, uint32_t frame);
   void call_rules(Position& position);
   bool is_tail(uint32_t state) const;
   uint32_t copy_frame(const Machine& from, uint32_t frame, std::unordered_map<uint32_t, uint32_t>& copied);
 
   std::shared_ptr<const Grammar> grammar_;
   std::vector<const Frame*> frames_;
+  std::vector<std::vector<uint32_t>> holds_;  ///< by frame: others all of whose ways are among its own
   std::unordered_map<Frame, uint32_t, Hash> frame_ids_;
   std::vector<std::unique_ptr<Position>> positions_;
   std::unordered_map<std::vector<Config>, uint32_t, Hash> position_ids_;
   std::vector<std::unique_ptr<Table>> tables_;  ///< by position: where a byte leads; null: not asked yet
   size_t table_count_ = 0;
   int64_t work_ = 0;
+  ConfigSet returned_;          ///< of return_to_callers()
+  ConfigSet expanded_;          ///< frames there
+  ConfigSet copied_;            ///< frames in call_rules(), by the rule that is called
+  std::vector<uint32_t> held_;  ///< of mark()
+  std::vector<Config> open_;    ///< likewise
+  std::vector<Config> next_;    ///< of step()
 };
 
 }  // namespace sluice::text::grammar
