@@ -31,8 +31,13 @@ constexpr std::string_view kEndOfTurn[] = {
     "</s>",          "<EOT>",           "[EOT]",           "[EOS]",      "_<EOT>",   "<｜end▁of▁sentence｜>",
 };
 
-// C0, C1 and F5 to FF occur in no UTF-8 text, so some vocabularies have no token for them.
+// C0, C1 and F5 to FF occur in no UTF-8 text.
 bool occurs_in_utf8(int byte) { return byte < 0xC0 || (byte >= 0xC2 && byte <= 0xF4); }
+
+// A vocabulary that was learnt from texts alone has tokens for the bytes that they held: SmolLM2's lacks some
+// control characters and the first bytes of planes without characters. Bytes that texts cannot go without
+// show that a vocabulary is byte-level at all.
+bool occurs_in_any_text(int byte) { return byte == '\n' || (byte >= ' ' && byte <= '~'); }
 
 // Whether a token is text; the others have a name only.
 bool shown(TokenType type) {
@@ -96,6 +101,7 @@ struct Tokenizer::Impl {
   void find_special();
   void find_ends(const Vocab& vocab);
 
+  void add_byte(uint8_t byte, std::vector<int32_t>& symbols) const;
   void encode_text(std::string_view text, Merger& merger, std::vector<int32_t>& out) const;
 };
 
@@ -134,10 +140,12 @@ void Tokenizer::Impl::read_bytes(Problems& problems) {
     // DeepSeek's files also write letters as tokens of their own: "ö" is that letter there, not the byte F6.
     const char itself = static_cast<char>(byte);
     if (token >= 0 && (!shown(types[token]) || bytes_of(token) != std::string_view(&itself, 1))) token = -1;
-    if (token >= 0 || !occurs_in_utf8(byte)) continue;
+    if (token >= 0 || !occurs_in_any_text(byte)) continue;
     if (++count <= 8) missing += fmt::format("{}{:02X}", missing.empty() ? "" : " ", byte);
   }
-  if (count > 0) problems.add("no token for {} of 256 bytes: {}{}", count, missing, count > 8 ? " ..." : "");
+  if (count > 0)
+    problems.add("no token for {} of the 96 bytes of plain text: {}{}", count, missing,
+                 count > 8 ? " ..." : "");
 }
 
 void Tokenizer::Impl::read_merges(const Vocab& vocab, Problems& problems) {
@@ -233,6 +241,17 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
+// The symbol of a byte. One without a token is passed over, as Hugging Face's tokenizers do, if it is part of
+// a character; else it stands for what no character is.
+void Tokenizer::Impl::add_byte(uint8_t byte, std::vector<int32_t>& symbols) const {
+  if (byte_token[byte] >= 0) {
+    symbols.push_back(byte_token[byte]);
+  } else if (!occurs_in_utf8(byte)) {
+    for (const char r : kReplacement)
+      if (const int32_t token = byte_token[static_cast<uint8_t>(r)]; token >= 0) symbols.push_back(token);
+  }
+}
+
 // Text without special tokens: cut, then merge piece by piece.
 void Tokenizer::Impl::encode_text(std::string_view text, Merger& merger, std::vector<int32_t>& out) const {
   if (pieces) return pieces->encode(text, space_in_front && at_begin(out), merger, out);
@@ -247,14 +266,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, Merger& merger, std::ve
       }
     }
     symbols.clear();
-    for (const char c : piece) {
-      const int32_t token = byte_token[static_cast<uint8_t>(c)];
-      if (token >= 0) {
-        symbols.push_back(token);
-      } else {  // no text has this byte, and the vocabulary has no token for it
-        for (const char r : kReplacement) symbols.push_back(byte_token[static_cast<uint8_t>(r)]);
-      }
-    }
+    for (const char c : piece) add_byte(static_cast<uint8_t>(c), symbols);
     merger.run(symbols, out);
   }
 }

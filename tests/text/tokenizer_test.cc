@@ -185,6 +185,24 @@ TEST(Tokenizer, BytesThatNoTextHasMayLackTokens) {
   EXPECT_EQ(decode(tokenizer, tokenizer.encode("a\xF6z\xFF", false)), "a\uFFFDz\uFFFD");
 }
 
+TEST(Tokenizer, BytesThatTheTextsOfAVocabularyHadNotArePassedOver) {
+  // As in SmolLM2's: trained on texts alone, so some control characters have no token, nor do planes 4 to 11.
+  // What is left and right of such a byte merges, as Hugging Face's tokenizers do it.
+  ToyVocab toy;
+  for (const int byte : {0x04, 0x1D, 0xF1, 0xF2, 0xBF}) toy.tokens[byte] = "unused" + std::to_string(byte);
+  toy.merge("!", "!");
+  const auto pair = static_cast<int32_t>(toy.tokens.size() - 1);
+  const Tokenizer tokenizer(toy.vocab());
+  EXPECT_THAT(tokenizer.encode("!\x04!", false), ElementsAre(pair));
+  EXPECT_THAT(tokenizer.encode("\x04\x1D", false), ElementsAre());
+  EXPECT_EQ(decode(tokenizer, tokenizer.encode("a\x1D"
+                                               "b\x05",
+                                               false)),
+            "ab\x05");
+  EXPECT_THAT(tokenizer.encode("\U00050000", false), ElementsAre(0x90, 0x80, 0x80));
+  EXPECT_THAT(tokenizer.encode("\uFFFD", false), ElementsAre(0xEF, 0xBD));
+}
+
 TEST(Tokenizer, EndsGenerationByIdAndByName) {
   ToyVocab toy = toy_vocab();
   const int32_t plain = toy.add("</s>", TokenType::Normal);
@@ -241,9 +259,10 @@ TEST(Tokenizer, NamesAllThatIsWrongWithAVocabulary) {
   const std::string message = error_of(vocab);
   for (const char* part :
        {"tokenizer: 13 problems", "token types for", "eos token: id 1048576, expected 0 to",
-        "bos token: id -2", "add_bos is set, but there is no bos token", "no token for 2 of 256 bytes: 03 61",
-        "token 3: type 9", "merge 0: \"nospace\": expected two tokens",
-        "merge 1: \"nope a\": \"nope\" is not a token", "merge 2: \"a q\": \"aq\" is not a token"})
+        "bos token: id -2", "add_bos is set, but there is no bos token",
+        "no token for 1 of the 96 bytes of plain text: 61", "token 3: type 9",
+        "merge 0: \"nospace\": expected two tokens", "merge 1: \"nope a\": \"nope\" is not a token",
+        "merge 2: \"a q\": \"aq\" is not a token"})
     EXPECT_THAT(message, HasSubstr(part));
 }
 
@@ -261,7 +280,7 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnow) {
   vocab = toy.vocab();
   vocab.tokens.resize(3);
   vocab.types.clear();
-  EXPECT_THAT(error_of(vocab), HasSubstr("no token for 240 of 256 bytes: 03 04"));
+  EXPECT_THAT(error_of(vocab), HasSubstr("no token for 96 of the 96 bytes of plain text: 0A 20 21"));
 }
 
 TEST(Tokenizer, EqualTokensAndMergesKeepTheFirst) {
