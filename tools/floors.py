@@ -15,6 +15,7 @@ from pathlib import Path
 FLOORS = {
     "base": 0,
     "quant": 1,
+    "hub": 1,
     "gguf": 2,
     "text": 2,
     "program": 2,
@@ -32,6 +33,7 @@ FLOORS = {
 
 # Rooms that not everyone above may enter, and who may: one door to files, one place that names a backend.
 READERS = {
+    "hub": {"cli"},
     "gguf": {"model", "cli"},
     "backend/ref": {"cli"},
     "backend/null": {"cli"},

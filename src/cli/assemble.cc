@@ -17,6 +17,7 @@
 #include "backend/ref/ref_backend.h"
 #include "base/error.h"
 #include "cli/cuda_library.h"
+#include "cli/hub_model.h"
 #include "cli/output.h"
 #include "cli/tuning_file.h"
 
@@ -145,7 +146,7 @@ std::string bundled_model_path() {
 }
 
 std::string model_path_or_bundled(const std::string& path) {
-  return path.empty() ? bundled_model_path() : path;
+  return path.empty() ? bundled_model_path() : local_path(path);
 }
 
 }  // namespace sluice::cli

@@ -67,7 +67,8 @@ std::filesystem::path executable_folder();
 /// the source tree's models folder. Throws Error that says where it looked.
 std::string bundled_model_path();
 
-/// The path that was given, or the bundled model's when it is empty.
+/// The path that was given, or the bundled model's when it is empty; of a model of the hub (hf:USER/REPO)
+/// that of its file, fetched if it is not there.
 std::string model_path_or_bundled(const std::string& path);
 
 }  // namespace sluice::cli

@@ -13,6 +13,7 @@
 #include "cli/assemble.h"
 #include "cli/bench_record.h"
 #include "cli/commands.h"
+#include "cli/hub_model.h"
 #include "cli/loading.h"
 #include "cli/measured_steps.h"
 #include "cli/number_list.h"
@@ -420,7 +421,8 @@ void bench(const Options& options) {
   }
   const std::vector<quant::Type> caches = cache_types(options.caches);
   Output output(options, longest_name(tests, caches));
-  for (const std::string& path : models) {
+  for (const std::string& model : models) {
+    const std::string path = local_path(model);
     for (const int64_t threads : number_list("-t", options.threads, 0)) {
       for (const quant::Type cache : caches)
         sound = bench_model(options, path, threads, cache, tests, output) && sound;
@@ -447,10 +449,7 @@ void add_bench(CLI::App& app) {
       "holds, as all of a small model, may exceed it. Time to the first token, load time and memory are told "
       "on\n"
       "standard error, and in csv, json and sql.");
-  command
-      ->add_option("-m,--model", options->models,
-                   "GGUF file, may be given again; without it the bundled model")
-      ->allow_extra_args(false);
+  add_models_option(*command, options->models, "GGUF file, may be given again; without it the bundled model");
   command->add_option("-p,--n-prompt", options->prompts, "tokens of a prompt (pp)")
       ->join(',')
       ->capture_default_str();

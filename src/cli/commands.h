@@ -6,6 +6,9 @@
 
 namespace sluice::cli {
 
+/// All of them.
+void add_commands(CLI::App& app);
+
 void add_run(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_serve(CLI::App& app);
@@ -24,5 +27,6 @@ void add_draftbench(CLI::App& app);
 void add_tune(CLI::App& app);
 void add_tokenize(CLI::App& app);  // and detokenize
 void add_debug(CLI::App& app);
+void add_pull(CLI::App& app);  // and list, rm
 
 }  // namespace sluice::cli

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/hub_model.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "engine/kv_pool.h"
@@ -90,7 +91,7 @@ int64_t draft_tokens(const program::Backend& backend, int64_t wanted) {
 }
 
 void add_generation_options(CLI::App& command, GenerationOptions& options) {
-  command.add_option("-m,--model", options.model, "GGUF file; without it the bundled model");
+  add_model_option(command, options.model);
   command.add_option("-n,--predict", options.tokens, "tokens to generate; -1: until the end")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();

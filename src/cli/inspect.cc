@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/hub_model.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/output.h"
@@ -252,7 +253,10 @@ void inspect_memory(const InspectOptions& options) {
   print_all(options.json ? memory_json(view).dump(2) + "\n" : memory_text(view));
 }
 
-void inspect(const InspectOptions& options) {
+void inspect(const InspectOptions& given) {
+  if (given.path.empty()) throw UsageError("inspect: FILE is required");
+  InspectOptions options = given;
+  options.path = local_path(options.path);
   if (options.memory) return inspect_memory(options);
   if (options.program || options.bound) {
     const model::Model model = model::Model::load(options.path, options.cache);
@@ -273,7 +277,8 @@ void inspect(const InspectOptions& options) {
 void add_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand("inspect", "Show what a GGUF file holds: metadata and tensors");
-  command->add_option("FILE,-m,--model", options->path, "the GGUF file")->required();
+  auto* file = command->add_option("FILE,-m,--model", options->path, "the GGUF file");
+  add_hub_options(*command, options->path, *file);
   command->add_flag("--tensors", options->tensors, "list every tensor");
   auto* program = command->add_flag("--program", options->program,
                                     "list the ops that a token runs, with bytes and FLOPs");

@@ -63,15 +63,18 @@ void add_cache_option(CLI::App& command, quant::Type& type) {
       ->default_str("f16");
 }
 
-std::string loading_bar_text(int64_t done_bytes, int64_t total_bytes) {
+std::string progress_bar_text(std::string_view what, int64_t done_bytes, int64_t total_bytes) {
   constexpr int kCells = 24;
   const double share =
       static_cast<double>(done_bytes) / static_cast<double>(std::max<int64_t>(total_bytes, 1));
   const int cells = static_cast<int>(share * kCells);
-  return fmt::format("loading weights  [{:<{}}] {:3.0f} %  {} of {}",
-                     std::string(static_cast<size_t>(cells), '#'), kCells, 100 * share,
-                     short_count(static_cast<double>(done_bytes), "B"),
+  return fmt::format("{}  [{:<{}}] {:3.0f} %  {} of {}", what, std::string(static_cast<size_t>(cells), '#'),
+                     kCells, 100 * share, short_count(static_cast<double>(done_bytes), "B"),
                      short_count(static_cast<double>(total_bytes), "B"));
+}
+
+std::string loading_bar_text(int64_t done_bytes, int64_t total_bytes) {
+  return progress_bar_text("loading weights", done_bytes, total_bytes);
 }
 
 program::Progress loading_bar() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/assemble.h"
 
@@ -23,7 +24,8 @@ void add_cache_option(CLI::App& command, quant::Type& type);
 /// Draws a bar on standard error while weights are loaded, if that is a terminal; otherwise nothing.
 program::Progress loading_bar();
 
-/// "loading weights  [#####     ]  50 %  8.60 GB of 17.20 GB".
+/// "WHAT  [#####     ]  50 %  8.60 GB of 17.20 GB".
+std::string progress_bar_text(std::string_view what, int64_t done_bytes, int64_t total_bytes);
 std::string loading_bar_text(int64_t done_bytes, int64_t total_bytes);
 
 }  // namespace sluice::cli

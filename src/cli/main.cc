@@ -2,26 +2,28 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
-#include <cstring>
 #include <exception>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/llama_flags.h"
 #include "cli/output.h"
 #include "cli/version.h"
 
 namespace {
 
-/// llama.cpp has flags of several letters behind one dash, which CLI11 knows behind two only.
-std::vector<const char*> with_two_dashes(int argc, char** argv) {
-  std::vector<const char*> arguments(argv, argv + argc);
-  for (const char*& argument : arguments) {
-    for (const char* flag : {"--pg", "--npl", "--ub", "--oe", "--ctk"}) {
-      if (std::strcmp(argument, flag + 1) == 0) argument = flag;
-    }
-  }
+/// Arguments in the words of the app, the last one first, as CLI11 takes them.
+std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv) {
+  const auto tell = [](const std::string& line) {
+    fmt::print(stderr, "sluice: {}\n", sluice::cli::terminal_safe(line));
+  };
+  std::vector<std::string> given(argv + std::min(argc, 1), argv + argc);
+  std::vector<std::string> arguments = sluice::cli::translate_arguments(app, std::move(given), tell);
+  std::ranges::reverse(arguments);
   return arguments;
 }
 
@@ -33,26 +35,9 @@ int run(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return fmt::format("sluice: {}; --help tells more\n", error.what());
   });
-  sluice::cli::add_run(app);
-  sluice::cli::add_chat(app);
-  sluice::cli::add_serve(app);
-  sluice::cli::add_inspect(app);
-  sluice::cli::add_logits(app);
-  sluice::cli::add_compare(app);
-  sluice::cli::add_perplexity(app);
-  sluice::cli::add_synth(app);
-  sluice::cli::add_pack(app);
-  sluice::cli::add_bench(app);
-  sluice::cli::add_load(app);
-  sluice::cli::add_profile(app);
-  sluice::cli::add_forecast(app);
-  sluice::cli::add_opbench(app);
-  sluice::cli::add_draftbench(app);
-  sluice::cli::add_tune(app);
-  sluice::cli::add_tokenize(app);
-  sluice::cli::add_debug(app);
+  sluice::cli::add_commands(app);
   try {
-    app.parse(argc, with_two_dashes(argc, argv).data());
+    app.parse(arguments_of(app, argc, argv));
     if (app.get_subcommands().empty()) {
       fmt::print(stderr, "{}", app.help());
       return 2;

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "cli/commands.h"
+#include "cli/hub_model.h"
 #include "cli/loading.h"
 #include "cli/output.h"
 #include "cli/serving_model.h"
@@ -28,6 +29,7 @@ using std::chrono::milliseconds;
 struct Options : ServingOptions {
   server::ServerOptions server;
   std::string key_file;
+  std::vector<std::string> keys;
   double drain_seconds = 30;
 };
 
@@ -106,6 +108,10 @@ void stop(server::Server& server, engine::Engine& engine, double seconds, const 
 void serve(const CLI::App& command, const Options& given) {
   Options options = given;
   if (!options.key_file.empty()) options.server.api_keys = server::read_api_keys(options.key_file);
+  for (const std::string& key : options.keys) {
+    if (key.empty()) throw UsageError("--api-key: a key is empty");
+    options.server.api_keys.push_back(key);
+  }
   const StopSignals signals;
   allow_many_connections();
   options.server.log.write = write_log;
@@ -137,6 +143,12 @@ void add_network(CLI::App& command, Options& options) {
   command.add_option("--tls-key", http.key, "the certificate's key (PEM)")->needs(certificate);
   command.add_option("--api-key-file", options.key_file, "file with the keys that may ask, one a line");
   command
+      .add_option("--api-key", options.keys,
+                  "a key that may ask, or several between commas; others on this machine can see it: a file "
+                  "is better")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  command
       .add_option("--cors", options.server.origins,
                   "origin of web pages that may ask, or *; may be given again")
       ->allow_extra_args(false);
@@ -163,7 +175,7 @@ void add_network(CLI::App& command, Options& options) {
 void add_serve(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs");
-  command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
+  add_model_option(*command, options->model);
   command->add_option("--alias", options->alias, "the model's name for clients; without it the file's");
   command
       ->add_option("-c,--ctx-size", options->context,

@@ -1,0 +1,27 @@
+#include "cli/commands.h"
+
+namespace sluice::cli {
+
+void add_commands(CLI::App& app) {
+  add_run(app);
+  add_chat(app);
+  add_serve(app);
+  add_pull(app);
+  add_inspect(app);
+  add_logits(app);
+  add_compare(app);
+  add_perplexity(app);
+  add_synth(app);
+  add_pack(app);
+  add_bench(app);
+  add_load(app);
+  add_profile(app);
+  add_forecast(app);
+  add_opbench(app);
+  add_draftbench(app);
+  add_tune(app);
+  add_tokenize(app);
+  add_debug(app);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,156 @@
+#include "hub/choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <regex>
+
+#include "base/error.h"
+
+namespace sluice::hub {
+namespace {
+
+constexpr const char* kDefault = "Q4_K_M";
+constexpr std::string_view kSuffix = ".gguf";
+
+char small(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+char capital(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; }
+
+bool same(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, [](char x, char y) { return small(x) == small(y); });
+}
+
+std::string with(std::string_view text, char (*change)(char)) {
+  std::string out(text);
+  std::ranges::transform(out, out.begin(), change);
+  return out;
+}
+
+/// Names are at most as long as is_safe_path allows a part to be, which is short enough for std::regex.
+std::string quant_of(const std::string& stem) {
+  static const std::regex format(
+      R"((?:^|[-._])((?:ud-)?(?:i?q[0-9]\w*|tq[0-9]\w*|mxfp4\w*|nvfp4|bf16|f16|fp16|f32|fp32))$)",
+      std::regex::icase | std::regex::optimize);
+  std::smatch match;
+  return std::regex_search(stem, match, format) ? with(match[1].str(), capital) : stem;
+}
+
+std::string without_suffix(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  if (slash != std::string_view::npos) path.remove_prefix(slash + 1);
+  return std::string(path.substr(0, path.size() - kSuffix.size()));
+}
+
+/// "NAME-00002-of-00005".
+struct Part {
+  std::string whole;  ///< the path without what numbers it
+  size_t number = 0, of = 0;
+};
+
+Part part_of(const std::string& path) {
+  static const std::regex split(R"(-([0-9]{5})-of-([0-9]{5})\.gguf$)",
+                                std::regex::icase | std::regex::optimize);
+  // The end alone is looked at: a path may be long.
+  const size_t tail = std::string_view("-00001-of-00001.gguf").size();
+  if (path.size() <= tail) return {path, 1, 1};
+  const std::string end = path.substr(path.size() - tail);
+  std::smatch match;
+  if (!std::regex_match(end, match, split)) return {path, 1, 1};
+  return {path.substr(0, path.size() - tail) + std::string(kSuffix), std::stoul(match[1].str()),
+          std::stoul(match[2].str())};
+}
+
+/// "Q4_K_M (17.20 GB), Q8_0 (31.00 GB)".
+std::string list_of(const std::vector<Model>& models) {
+  constexpr size_t kShown = 40;
+  std::string out;
+  for (size_t i = 0; i < std::min(models.size(), kShown); ++i)
+    out += fmt::format("{}{} ({})", i > 0 ? ", " : "", models[i].quant, size_text(models[i].bytes()));
+  if (models.size() > kShown) out += fmt::format(" and {} more", models.size() - kShown);
+  return out;
+}
+
+/// Whether a name is this path, or its end behind a slash.
+bool is_end(std::string_view path, std::string_view name) {
+  return path == name ||
+         (path.size() > name.size() && path.ends_with(name) && path[path.size() - name.size() - 1] == '/');
+}
+
+bool is_file(const Model& model, std::string_view name) {
+  const std::string& path = model.files.front().path;
+  return is_end(path, name) || is_end(part_of(path).whole, name);
+}
+
+}  // namespace
+
+int64_t Model::bytes() const {
+  return std::accumulate(files.begin(), files.end(), int64_t{0},
+                         [](int64_t sum, const File& file) { return sum + file.size; });
+}
+
+std::vector<Model> models_of(const std::vector<File>& files) {
+  struct Parts {
+    size_t of = 0;
+    std::map<size_t, File> files;
+  };
+  std::map<std::string, Parts> found;
+  for (const File& file : files) {
+    const std::string name = with(file.path, small);
+    if (!name.ends_with(kSuffix) || name.find("mmproj") != std::string::npos ||
+        name.find("imatrix") != std::string::npos)
+      continue;
+    const Part part = part_of(file.path);
+    Parts& parts = found[fmt::format("{} of {}", part.whole, part.of)];
+    parts.of = part.of;
+    if (part.number >= 1 && part.number <= part.of) parts.files[part.number] = file;
+  }
+  std::vector<Model> models;
+  for (auto& [name, parts] : found) {
+    if (parts.files.empty() || parts.files.size() != parts.of) continue;
+    Model model;
+    for (auto& [number, file] : parts.files) model.files.push_back(file);
+    model.quant = quant_of(without_suffix(part_of(model.files.front().path).whole));
+    models.push_back(std::move(model));
+  }
+  std::ranges::stable_sort(models, {}, &Model::bytes);
+  return models;
+}
+
+const Model& choose(const std::vector<Model>& models, const ModelName& name, const Taste& taste) {
+  if (models.empty()) fail("{}: holds no GGUF model", name.repository.text());
+  std::vector<const Model*> meant;
+  const auto take = [&](auto matches) {
+    if (!meant.empty()) return;
+    for (const Model& model : models)
+      if (matches(model)) meant.push_back(&model);
+  };
+  if (with(name.quant, small).ends_with(kSuffix)) {
+    take([&](const Model& model) { return is_file(model, name.quant); });
+    if (meant.empty())
+      fail("{}: no file {}; there are {}", name.repository.text(), name.quant, list_of(models));
+  } else if (!name.quant.empty()) {
+    take([&](const Model& model) { return same(model.quant, name.quant); });
+    take([&](const Model& model) { return same(model.quant, "UD-" + name.quant); });
+    if (meant.empty()) fail("{}: no {}; there are {}", name.repository.text(), name.quant, list_of(models));
+  }
+  if (!name.quant.empty()) {
+    if (meant.size() == 1) return *meant.front();
+    std::string files;
+    for (const Model* model : meant)
+      files += fmt::format("{}{}", files.empty() ? "" : ", ", model->files.front().path);
+    fail("{}: {} files are {}: {}; name one as {}:FILE", name.repository.text(), meant.size(), name.quant,
+         files, name.repository.text());
+  }
+  const Model *usual = nullptr, *best = nullptr;
+  for (const Model& model : models) {
+    if (same(model.quant, kDefault) && usual == nullptr) usual = &model;
+    const bool read = !taste.reads || taste.reads(model.quant);
+    if (read && model.bytes() <= taste.available_bytes) best = &model;
+  }
+  if (usual != nullptr && (usual->bytes() <= taste.available_bytes || best == nullptr)) return *usual;
+  return best != nullptr ? *best : models.front();
+}
+
+}  // namespace sluice::hub
