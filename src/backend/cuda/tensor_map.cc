@@ -44,12 +44,13 @@ CUtensorMap map_bytes(const uint8_t* base, const int64_t (&size)[kDimensions],
 /// Bytes of a row in each plane that is copied.
 struct RowBytes {
   int64_t codes, scales, high;
+  int code_bytes, scale_bytes, high_bytes;  ///< of 32 columns
 
   explicit RowBytes(const Matrix& m) {
     const Format* format = find_format(m.type);
-    CHECK(format != nullptr && format->codes == 16 && (format->high == 0 || format->high == 8), "{}",
-          static_cast<int>(m.type));
+    CHECK(format != nullptr && format->codes >= 16, "{}", static_cast<int>(m.type));
     const int64_t blocks = m.columns / 32;
+    code_bytes = format->codes, scale_bytes = format->scale, high_bytes = format->high;
     codes = blocks * format->codes, scales = blocks * format->scale, high = blocks * format->high;
   }
 };
@@ -57,18 +58,20 @@ struct RowBytes {
 /// apart: bytes from a stretch to the other one.
 RowPairs map_pairs(const Matrix& m, const RowBytes& row, const std::array<int64_t, 3>& apart, int groups) {
   const int64_t rows = (m.matrices - 1) * m.matrix_rows + m.rows;
+  const int blocks = groups * kMapLine / row.code_bytes, high_bytes = blocks * row.high_bytes;
   RowPairs pairs{
       map_bytes<4>(m.codes + m.first_row * row.codes, {kMapLine, rows, 2, row.codes / kMapLine},
                    {row.codes, apart[0], kMapLine}, {kMapLine, kMapRows, 2, groups},
                    CU_TENSOR_MAP_SWIZZLE_128B),
       map_bytes<3>(m.scale + m.first_row * row.scales, {row.scales, rows, 2}, {row.scales, apart[1]},
-                   {groups * kMapLine / 16 * 2, kMapRows, 2}, CU_TENSOR_MAP_SWIZZLE_NONE),
+                   {blocks * row.scale_bytes, kMapRows, 2}, CU_TENSOR_MAP_SWIZZLE_NONE),
       {},
       false};
   if (row.high > 0) {
-    CHECK(groups == 2, "{} groups of top bits", groups);
-    pairs.high = map_bytes<3>(m.high + m.first_row * row.high, {row.high, rows, 2}, {row.high, apart[2]},
-                              {kMapLine, kMapRows, 2}, CU_TENSOR_MAP_SWIZZLE_128B);
+    CHECK(high_bytes == kMapLine || high_bytes == kMapLine / 2, "{} bytes of top bits", high_bytes);
+    pairs.high = map_bytes<3>(
+        m.high + m.first_row * row.high, {row.high, rows, 2}, {row.high, apart[2]}, {high_bytes, kMapRows, 2},
+        high_bytes == kMapLine ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
   }
   return pairs;
 }

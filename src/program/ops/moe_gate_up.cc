@@ -98,6 +98,12 @@ std::vector<OpCase> MoeGateUp::cases() {
           {"4 of 64 alike Q4_K, up first, rows 6", 6, build_alike(Type::Q4_K, 64, 512, false, true)},
           {"4 of 64 alike Q4_0, up first, rows 6", 6, build_alike(Type::Q4_0, 64, 512, false, true)},
           {"4 of 16 alike Q6_K rows 4", 4, build_alike(Type::Q6_K, 16, 768, true)},
+          {"4 of 64 alike Q5_0 rows 6", 6, build_alike(Type::Q5_0, 64, 2048, false)},
+          {"4 of 64 alike Q5_K, up first, rows 6", 6, build_alike(Type::Q5_K, 64, 768, false, true)},
+          {"4 of 64 alike Q8_0 rows 5", 5, build_alike(Type::Q8_0, 64, 768, true)},
+          {"4 of 64 alike IQ4_NL rows 7", 7, build_alike(Type::IQ4_NL, 64, 768, false)},
+          {"4 of 64 alike IQ4_XS rows 4", 4, build_alike(Type::IQ4_XS, 64, 1536, false)},
+          {"4 of 64 alike MXFP4 rows 6", 6, build_alike(Type::MXFP4, 64, 1536, true)},
           {"4 of 16 with shared rows 9", 9, build(true, false)},
           {"4 of 16 rows 9", 9, build(false, false)},
           {"4 of 16 one gate_up tensor rows 9", 9, build(true, true)}};

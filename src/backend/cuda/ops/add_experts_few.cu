@@ -104,16 +104,13 @@ void start(const AddExperts& sum, const Context& c) {
 
 bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows,
                             int architecture) {
-  return (architecture == 90 || architecture == 100) &&
-         (type == quant::Type::Q6_K || type == quant::Type::Q4_0 || type == quant::Type::Q4_K) && rows >= 2 &&
+  return (architecture == 90 || architecture == 100) && few_bytes::fits_ring(type) && rows >= 2 &&
          rows <= kMostRows && used <= kMostUsed && outputs % kOutputs == 0 && columns % kChunkColumns == 0 &&
          columns <= kMostChunks * kChunkColumns;
 }
 
 void add_experts_few(const AddExperts& sum, const Context& context) {
-  if (sum.down.type == quant::Type::Q6_K) return start<quant::Type::Q6_K>(sum, context);
-  if (sum.down.type == quant::Type::Q4_K) return start<quant::Type::Q4_K>(sum, context);
-  start<quant::Type::Q4_0>(sum, context);
+  few_bytes::with_type(sum.down.type, [&]<quant::Type kType>() { start<kType>(sum, context); });
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,5 +1,5 @@
-// Products of experts' weights with few tokens each, on matrix units of eight bits: Q4_0, Q4_K, Q6_K
-// (experts_few.cuh, experts_kept.cuh).
+// Products of experts' weights with few tokens each, on matrix units of eight bits (experts_few.cuh,
+// experts_kept.cuh; types: prim/few_types.cuh).
 //
 // What few tokens cost is reading weights: everything else has to hide behind that. So no launch goes before
 // this one to order or to pack: every block of threads counts the step's pairs for itself, takes an equal
@@ -8,7 +8,7 @@
 // in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads),
 // and waits for nobody but where tiles change. Beside a down projection the last warps, which have the fewest
 // items, pack what the launch behind multiplies. Gates and ups of up to 32 rows have kernels of their own
-// (multiply_kept_rows, not of Q6_K), whose warps take items from all; of up to 8 rows they multiply the
+// (multiply_kept_rows), whose warps take items from all; of up to 8 rows they multiply the
 // shared experts, too, while the routed ones' first weights are on their way.
 //
 // An element's sum depends on nothing but its weights and its token.
@@ -35,22 +35,18 @@ bool by_map(const ExpertsShape& shape) { return shape.columns % (2 * kQuad) == 0
 
 /// Bytes of the rings of a block of threads.
 int64_t rings_bytes(quant::Type type, bool mapped) {
-  using quant::Type;
-  if (!mapped) return rings_of<Type::Q4_0, false>();
-  return type == Type::Q6_K   ? Ring<Type::Q6_K>::kBytes
-         : type == Type::Q4_K ? Ring<Type::Q4_K>::kBytes
-                              : Ring<Type::Q4_0>::kBytes;
+  if (!mapped) return rings_of<quant::Type::Q4_0, false>();
+  return few_bytes::with_type(type, [&]<quant::Type kType>() { return rings_of<kType, true>(); });
 }
 
 int64_t kept_rings_bytes(quant::Type type) {
-  using quant::Type;
-  return type == Type::Q4_K ? KeptRing<Type::Q4_K, false>::kBytes : KeptRing<Type::Q4_0, false>::kBytes;
+  return few_bytes::with_type(type, [&]<quant::Type kType>() { return KeptRing<kType, false>::kBytes; });
 }
 
 /// Whether every block of threads has room for all rows and their lists.
 bool keeps_rows(const ExpertsShape& shape, int64_t rows) {
   const int64_t pairs = rows * shape.used;
-  if (!by_map(shape) || tokens_for(pairs, shape.experts) > 8 || shape.type == quant::Type::Q6_K) return false;
+  if (!by_map(shape) || tokens_for(pairs, shape.experts) > 8) return false;
   const int64_t token = experts_token(shape.type, shape.columns).pitch;
   return shape.gated && rows <= kRowsKept && pairs <= kPairsKept &&
          std::min(pairs, pairs / 8 + shape.experts) <= kTilesKept && shape.columns > kMostQuads * kQuad &&
@@ -81,8 +77,9 @@ bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architectur
   const int tokens = tokens_for(pairs, shape.experts);
   if (!few_bytes::fits_ring(shape.type) || (architecture != 90 && architecture != 100) || rows < 2)
     return false;
-  // Two scales of scales are four bytes that copies take together.
-  if (shape.type == quant::Type::Q6_K && shape.columns % (2 * few_bytes::kSuperColumns) != 0) return false;
+  if (!few_bytes::fits_slot(shape.type) && !by_map(shape)) return false;
+  // Tensor copies want rows of whole 16 bytes in every plane.
+  if (shape.columns / 32 * find_format(shape.type)->scale % 16 != 0 && by_map(shape)) return false;
   if (shape.columns % kQuad != 0 || shape.outputs % (shape.gated ? 8 : 16) != 0) return false;
   if (pairs > kMostPairs || shape.experts > kMostExperts || tokens == 0) return false;
   Args args{};
@@ -109,23 +106,19 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   args.selection = product.selection, args.coded = product.coded, args.beside = product.beside;
   const bool mapped = by_map(shape);
   if (mapped)
-    args.map =
-        product.gated ? map_row_pairs(weight, product.up, kMapGroups) : map_row_pairs(weight, kMapGroups);
-  using quant::Type;
+    args.map = product.gated ? map_row_pairs(weight, product.up, few_bytes::map_groups(weight.type))
+                             : map_row_pairs(weight, few_bytes::map_groups(weight.type));
   if (keeps_rows(shape, context.step_rows) && product.taken != nullptr) {
     const KeptArgs kept{args.map,    weight,     product.up,    product.out,       product.rows, args.per_row,
                         args.across, args.token, product.coded, product.selection, product.taken};
-    return weight.type == Type::Q4_K ? start_kept<Type::Q4_K>(kept, product.select_and_shared, context)
-                                     : start_kept<Type::Q4_0>(kept, product.select_and_shared, context);
+    return few_bytes::with_type(weight.type, [&]<quant::Type kType>() {
+      start_kept<kType>(kept, product.select_and_shared, context);
+    });
   }
   const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across.by;
   const ExpertsLaunch how{product.gated, mapped, tokens,
                           static_cast<unsigned>(std::min<int64_t>(context.processors, items))};
-  switch (weight.type) {
-    case Type::Q4_K: return start_experts<Type::Q4_K>(how, args, context);
-    case Type::Q6_K: return start_experts<Type::Q6_K>(how, args, context);
-    default: return start_experts<Type::Q4_0>(how, args, context);
-  }
+  few_bytes::with_type(weight.type, [&]<quant::Type kType>() { start_experts<kType>(how, args, context); });
 }
 
 }  // namespace sluice::backend::cuda

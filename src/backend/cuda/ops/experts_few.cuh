@@ -15,7 +15,7 @@
 namespace sluice::backend::cuda::experts {
 
 using few::silu;
-using few_bytes::kMapGroups, few_bytes::kMostQuads, few_bytes::kQuad, few_bytes::kSlots, few_bytes::Ring;
+using few_bytes::kMostQuads, few_bytes::kQuad, few_bytes::kSlots, few_bytes::Ring;
 inline constexpr few_bytes::Slot kSlot = few_bytes::kWholeSlot;  ///< where cp.async fills it
 inline constexpr int kMostPairs = kMostSelected, kMostExperts = 256, kMostTokens = 16, kMostBuffers = 2;
 inline constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
@@ -65,7 +65,7 @@ template <quant::Type kType, bool kGated, bool kByMap>
 class Feed {
  public:
   static constexpr int kWarps = Ring<kType>::kWarps;
-  static_assert(kByMap || !few_bytes::Weights<kType>::kSuper);
+  static_assert(kByMap || few_bytes::fits_slot(kType));
 
   /// codes, scales: of the warp's first slot (cp.async); barriers: of its slots.
   __device__ Feed(const Args& p, const Tile* tiles, int begin, int end, const Ring<kType>& ring,
@@ -91,7 +91,7 @@ class Feed {
       if constexpr (kByMap) {
         ring_.ask(p_.map, map_row_, line_, supers_, all_quads_ / 2, warp_, slot,
                   barriers_ + 8 * static_cast<uint32_t>(slot));
-        line_ += kMapGroups;
+        line_ += Ring<kType>::kGroups;
       } else {
         const auto at = static_cast<uint32_t>(slot * kSlot.bytes);
         if (left_ >= kMostQuads) {
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(Ring<kType>::kThreads, 1)
   }
 
   const int all_quads = p.weight.columns / kQuad, last_tile = p.across(end - 1);
-  const Ring<kType> ring(few_shared);
+  const Ring<kType> ring(few_shared, p.weight);
   char* const own_slots = few_shared + warp * kSlots * kSlot.bytes;  // that cp.async fills
   char* const tokens = few_shared + rings_of<kType, kByMap>();
   Feed<kType, kGated, kByMap> feed(p, tiles, begin, end, ring, shared_address(own_slots),
@@ -408,15 +408,21 @@ void start_experts(const ExpertsLaunch& how, const Args& args, const Context& co
     return how.gated ? start.template operator()<2, true, kByMap>()
                      : start.template operator()<2, false, kByMap>();
   };
-  if constexpr (few_bytes::Weights<kType>::kSuper) {
-    with.template operator()<true>();
-  } else {
+  if constexpr (kType == quant::Type::Q4_0) {
     how.mapped ? with.template operator()<true>() : with.template operator()<false>();
+  } else {
+    with.template operator()<true>();
   }
 }
 
 extern template void start_experts<quant::Type::Q4_0>(const ExpertsLaunch&, const Args&, const Context&);
 extern template void start_experts<quant::Type::Q4_K>(const ExpertsLaunch&, const Args&, const Context&);
+extern template void start_experts<quant::Type::Q5_0>(const ExpertsLaunch&, const Args&, const Context&);
+extern template void start_experts<quant::Type::Q5_K>(const ExpertsLaunch&, const Args&, const Context&);
 extern template void start_experts<quant::Type::Q6_K>(const ExpertsLaunch&, const Args&, const Context&);
+extern template void start_experts<quant::Type::Q8_0>(const ExpertsLaunch&, const Args&, const Context&);
+extern template void start_experts<quant::Type::IQ4_NL>(const ExpertsLaunch&, const Args&, const Context&);
+extern template void start_experts<quant::Type::IQ4_XS>(const ExpertsLaunch&, const Args&, const Context&);
+extern template void start_experts<quant::Type::MXFP4>(const ExpertsLaunch&, const Args&, const Context&);
 
 }  // namespace sluice::backend::cuda::experts

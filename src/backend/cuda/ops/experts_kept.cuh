@@ -37,7 +37,7 @@ inline constexpr int64_t kKeptShared = kAllShared - int64_t{sizeof(KeptLists)} -
 /// Rings of its warps: of Q4_K one less, so that 32 rows of 2,048 columns with the sums of their codes find
 /// room; not with shared experts, which come with few rows and count on all warps.
 template <quant::Type kType, bool kShared>
-using KeptRing = Ring<kType, kType == quant::Type::Q4_K && !kShared ? 15 : 16>;
+using KeptRing = Ring<kType, kType == quant::Type::Q4_K && !kShared ? 15 : few_bytes::kRingWarps<kType>>;
 
 /// In the place of few::GateUpItems.
 struct NoSharedExperts {};
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_kept_rows(const KeptArgs& p, const Link
   }
   if (pair < pairs) rank = atomicAdd(&count[id], 1), ids[pair] = static_cast<int16_t>(id);
   __syncthreads();
-  const OwnRing ring(few_shared);
+  const OwnRing ring(few_shared, p.weight);
   char* const tokens = few_shared + OwnRing::kBytes;
   const auto ask_tokens = [&] {
     for (int i = static_cast<int>(threadIdx.x); i < rows * (p.token.pitch / 16); i += kThreads)
@@ -158,7 +158,7 @@ __device__ __forceinline__ void multiply_kept_rows(const KeptArgs& p, const Link
     if (left <= 0) return;
     ring.ask(p.map, map_row, line, supers, all_quads / 2, warp, slot,
              own_barriers + 8 * static_cast<uint32_t>(slot));
-    line += kMapGroups, left -= kMostQuads;
+    line += OwnRing::kGroups, left -= kMostQuads;
   };
   if (item < items) begin_item(item);
   ask(0);
@@ -247,10 +247,18 @@ void start_kept(const KeptArgs& args, const SelectAndShared* more, const Context
     if (more->shared.gate.type == Type::Q5_K)
       return start.template operator()<true>(experts_of_kept_rows_and_shared<kType, Type::Q5_K>, *more);
   }
-  start.template operator()<true>(experts_of_kept_rows_and_shared<kType, kType>, *more);
+  if constexpr (keeps_with(kType, kType))
+    start.template operator()<true>(experts_of_kept_rows_and_shared<kType, kType>, *more);
 }
 
 extern template void start_kept<quant::Type::Q4_0>(const KeptArgs&, const SelectAndShared*, const Context&);
 extern template void start_kept<quant::Type::Q4_K>(const KeptArgs&, const SelectAndShared*, const Context&);
+extern template void start_kept<quant::Type::Q5_0>(const KeptArgs&, const SelectAndShared*, const Context&);
+extern template void start_kept<quant::Type::Q5_K>(const KeptArgs&, const SelectAndShared*, const Context&);
+extern template void start_kept<quant::Type::Q6_K>(const KeptArgs&, const SelectAndShared*, const Context&);
+extern template void start_kept<quant::Type::Q8_0>(const KeptArgs&, const SelectAndShared*, const Context&);
+extern template void start_kept<quant::Type::IQ4_NL>(const KeptArgs&, const SelectAndShared*, const Context&);
+extern template void start_kept<quant::Type::IQ4_XS>(const KeptArgs&, const SelectAndShared*, const Context&);
+extern template void start_kept<quant::Type::MXFP4>(const KeptArgs&, const SelectAndShared*, const Context&);
 
 }  // namespace sluice::backend::cuda::experts

@@ -228,6 +228,18 @@ struct SwizzledCodes {
   /// Two quads on.
   __device__ __forceinline__ void advance() { at += kAlong; }
 };
+/// The same of codes that are bytes: a line is a quad, whose block `block` this is.
+template <int kAcross, int kAlong>
+struct SwizzledBytes {
+  uint32_t at;
+
+  explicit __device__ SwizzledBytes(uint32_t slot) : at(SwizzledCodes<kAcross, kAlong>(slot).at) {}
+  __device__ __forceinline__ uint32_t operator()(int q, int block) const {
+    return (at ^ static_cast<uint32_t>(block * 32)) + q * kAlong;
+  }
+  /// Two quads on.
+  __device__ __forceinline__ void advance() { at += 2 * kAlong; }
+};
 
 /// What a lane needs of a strip's tokens for a quad: their codes, the scales of two. kHalves: a token has a
 /// scale for 16 columns and not for 32.
@@ -260,13 +272,14 @@ struct StripTokens {
 };
 
 /// Where a lane finds a piece of 16 rows, and what of it is not in shared memory.
-template <typename Codes, typename Supers = HeldSupers>
+template <quant::Type kType, typename Codes, typename Supers = HeldSupers>
 struct Piece {
+  static constexpr int kHigh = Weights<kType>::kFormat.high;
   Codes codes;
   const char* scales;  ///< of row lane / 4, as many bytes before the next one's
   int scale_pitch;
   Supers supers;
-  const char* high = nullptr;  ///< of row lane / 4, as tensor copies leave them: 128 bytes, swizzled
+  const char* high = nullptr;  ///< of row lane / 4, as tensor copies leave them: 16 blocks', swizzled
   int odd = 0;                 ///< 1: the first quad is the second of its 256 columns
 
   int first_unit = 0;  ///< of 16 bytes of top bits
@@ -274,12 +287,18 @@ struct Piece {
   /// Two quads on.
   __device__ __forceinline__ void advance() {
     codes.advance(), supers.advance();
-    scales += 16, first_unit += 4;
+    scales += 2 * Weights<kType>::kQuadScales, first_unit += kHigh / 2;
   }
-  /// Top bits of blocks 2k and 2k + 1 of quad q, of row g + 8h.
+  /// Top bits of blocks 2k and 2k + 1 of quad q, of row g + 8h: two words each, or one.
   __device__ __forceinline__ uint4 upper(int q, int k, int h) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    return *reinterpret_cast<const uint4*>(high + h * 1024 + ((first_unit + 2 * q + k) ^ (lane / 4)) * 16);
+    const int row = static_cast<int>(threadIdx.x) % 32 / 4;
+    if constexpr (kHigh == 8) {
+      return *reinterpret_cast<const uint4*>(high + h * 1024 + ((first_unit + 2 * q + k) ^ row) * 16);
+    } else {
+      const uint2 two =
+          *reinterpret_cast<const uint2*>(high + h * 512 + ((first_unit + q) ^ (row / 2)) * 16 + k * 8);
+      return {two.x, 0, two.y, 0};
+    }
   }
 };
 
@@ -296,10 +315,14 @@ struct Quad {
   template <typename Piece>
   __device__ __forceinline__ Quad(const Piece& piece, int q, const uint32_t (&words)[2][2],
                                   const uint32_t (&super)[2]) {
-    uint32_t w[2][4];
-    load_matrices(w[0], piece.codes(q, 0)), load_matrices(w[1], piece.codes(q, 1));
+    if constexpr (Weights<kType>::kWhole) {
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
+      for (int i = 0; i < 4; ++i) load_matrices(a[i], piece.codes(q, i));
+    }
+    uint32_t w[2][4];
+#pragma unroll
+    for (int k = 0; k < (Weights<kType>::kWhole ? 0 : 2); ++k) {
+      load_matrices(w[k], piece.codes(q, k));
       uint4 upper[2] = {};
       if constexpr (Weights<kType>::kFormat.high > 0)
         upper[0] = piece.upper(q, k, 0), upper[1] = piece.upper(q, k, 1);
@@ -351,8 +374,15 @@ __device__ __forceinline__ void multiply_codes(const Piece& piece, const TokensA
       }
     } else if (q % 2 == 0) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        of_two[h] = *reinterpret_cast<const uint4*>(piece.scales + 8 * h * piece.scale_pitch + 8 * q);
+      for (int h = 0; h < 2; ++h) {
+        const char* const at = piece.scales + 8 * h * piece.scale_pitch + W::kQuadScales * q;
+        if constexpr (W::kFormat.scale == 2) {
+          of_two[h] = *reinterpret_cast<const uint4*>(at);
+        } else {  // two blocks' in the lower half of a word
+          const uint2 two = *reinterpret_cast<const uint2*>(at);
+          of_two[h] = {two.x, two.x >> 16, two.y, two.y >> 16};
+        }
+      }
     }
     if constexpr (W::kSuper) {
       if (q % 2 == 0) {
@@ -386,8 +416,9 @@ __device__ __forceinline__ void multiply_codes(const Piece& piece, const TokensA
 #pragma unroll
           for (int part = 0; part < kParts; ++part) {
             const int own = W::kSixteens ? part : 0;
-            const float scaled =
-                fmaf(__int_as_float(c[part][j]), quad.d[i][own][j / 2], quad.less[i][own][j / 2]);
+            float scaled = fmaf(__int_as_float(c[part][j]), quad.d[i][own][j / 2], quad.less[i][own][j / 2]);
+            if constexpr (kType == quant::Type::MXFP4)  // whose scales may be too large for `less`
+              scaled = (__int_as_float(c[part][j]) + Quad<kType>::kLess) * quad.d[i][own][j / 2];
             sum[n][j] = fmaf(scaled, tokens.scale(i, part, j % 2), sum[n][j]);
           }
         }
@@ -432,12 +463,12 @@ __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& lay
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const PitchedCodes codes(shared_address(slot) + static_cast<uint32_t>(begin * 64), layout.code_pitch);
   multiply_codes<kType, kQuads, kHalves>(
-      Piece<PitchedCodes>{codes,
-                          slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8,
-                          layout.scale_pitch,
-                          {supers},
-                          nullptr,
-                          first_quad % 2 + begin},
+      Piece<kType, PitchedCodes>{codes,
+                                 slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8,
+                                 layout.scale_pitch,
+                                 {supers},
+                                 nullptr,
+                                 first_quad % 2 + begin},
       at, pitch, sum);
 }
 

@@ -3,6 +3,8 @@
 // lanes copy. Both count into the slot's barrier.
 #pragma once
 
+#include <type_traits>
+
 #include "backend/cuda/prim/few_bytes.cuh"
 #include "backend/cuda/prim/tensor_copy.cuh"
 #include "backend/cuda/tensor_map.h"
@@ -11,33 +13,40 @@ namespace sluice::backend::cuda::few_bytes {
 
 /// Of each warp's ring; a slot of it holds kMostQuads quads of 16 rows.
 inline constexpr int kSlots = 2;
-/// Codes of a slot that tensor copies fill, a copy of two lines of twice eight rows.
-inline constexpr int kMapGroups = kMostQuads * 64 / kMapLine;
-
 /// The rings of a block's warps as tensor copies fill them: all codes, all top bits, all scales. Types with
-/// more bytes a piece have fewer warps, so that tokens find room.
+/// more bytes a piece have fewer warps, so that tokens find room, and such as need more registers.
 template <quant::Type kType>
-inline constexpr int kRingWarps = Weights<kType>::kFormat.high > 0 ? 12 : 16;
+inline constexpr int kRingWarps = Weights<kType>::kWhole             ? 8
+                                  : Weights<kType>::kFormat.high > 0 ? 12
+                                  : by_table(kType)                  ? 14
+                                                                     : 16;
+/// Lines of a slot's codes, each of twice eight rows, which are a tensor copy.
+constexpr int map_groups(quant::Type type) {
+  return kMostQuads * kQuad / 32 * find_format(type)->codes / kMapLine;
+}
 template <quant::Type kType, int kOfWarps = kRingWarps<kType>>
 struct Ring {
   static constexpr Format kFormat = Weights<kType>::kFormat;
   static constexpr int kWarps = kOfWarps, kThreads = kWarps * 32;
   static constexpr int kBlocks = kMostQuads * kQuad / 32;
-  static constexpr int kCodes = kBlocks * 16 * kRows;
-  static constexpr int kHigh = kBlocks * kFormat.high * kRows;
+  static constexpr int kGroups = map_groups(kType);
+  static constexpr int kCodes = kBlocks * kFormat.codes * kRows;
+  static constexpr int kHighPitch = kBlocks * kFormat.high, kHigh = kHighPitch * kRows;
   static constexpr int kScalePitch = kBlocks * kFormat.scale, kScales = kScalePitch * kRows;
   static constexpr uint32_t kPiece = kCodes + kHigh + kScales;  ///< by tensor copies
   using Supers = SharedSupers<kType>;
   static constexpr bool kSuper = Weights<kType>::kSuper;
   /// Who arrives at a slot's barrier: who asks for tensor copies, and every lane when its own copy is there.
   static constexpr int kArrivals = kSuper ? 33 : 1;
-  static_assert(kHigh == 0 || kHigh == kRows * kMapLine);
+  static_assert(kHigh == 0 || kHighPitch == kMapLine || kHighPitch == kMapLine / 2);
   /// Of a block of threads; swizzles count from whole KB.
   static constexpr int64_t kBytes = int64_t{kWarps} * kSlots * (kPiece + Supers::kBytes) + 1024;
 
   char* base;
+  int columns;  ///< of a row
 
-  __device__ explicit Ring(char* shared) : base(shared + (1024 - shared_address(shared) % 1024) % 1024) {}
+  __device__ Ring(char* shared, const Matrix& m)
+      : base(shared + (1024 - shared_address(shared) % 1024) % 1024), columns(m.columns) {}
   __device__ char* codes(int warp, int slot) const { return base + (warp * kSlots + slot) * kCodes; }
   __device__ char* high(int warp, int slot) const {
     return base + kWarps * kSlots * kCodes + (warp * kSlots + slot) * kHigh;
@@ -49,15 +58,15 @@ struct Ring {
     return base + kWarps * kSlots * static_cast<int>(kPiece) + (warp * kSlots + slot) * Supers::kBytes;
   }
 
-  using Codes = SwizzledCodes<kMapRows * kMapLine, kRows * kMapLine>;
+  using Codes =
+      std::conditional_t<Weights<kType>::kWhole, SwizzledBytes<kMapRows * kMapLine, kRows * kMapLine>,
+                         SwizzledCodes<kMapRows * kMapLine, kRows * kMapLine>>;
   /// A piece that is there, as this lane takes it.
-  __device__ __forceinline__ Piece<Codes, Supers> piece(int warp, int slot) const {
+  __device__ __forceinline__ Piece<kType, Codes, Supers> piece(int warp, int slot) const {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-    return {Codes(shared_address(codes(warp, slot))),
-            scales(warp, slot) + g * kScalePitch,
-            kScalePitch,
-            {kSuper ? supers(warp, slot) : nullptr},
-            kHigh > 0 ? high(warp, slot) + g * kMapLine : nullptr};
+    return {Codes(shared_address(codes(warp, slot))), scales(warp, slot) + g * kScalePitch, kScalePitch,
+            kSuper ? Supers::of(supers(warp, slot), columns / kSuperColumns) : Supers{nullptr},
+            kHigh > 0 ? high(warp, slot) + g * kHighPitch : nullptr};
   }
   /// The warp asks for a piece: an item's 16 rows from row `row` of a stretch on, from `line` of 128 bytes of
   /// codes on. supers_of_row: of the row whose scales of scales are this lane's (SuperOfLane), which has
@@ -72,7 +81,7 @@ struct Ring {
     }
 #endif
   }
-  static_assert(2 * kMapLine == kSuperColumns);  // a line of codes is what has a scale of scales
+  static_assert(!kSuper || 2 * kMapLine == kSuperColumns);  // a line of codes has a scale of scales
   __device__ __forceinline__ static void fetch(const RowPairs& map) {
     fetch_map(map.codes), fetch_map(map.scales);
     if constexpr (kHigh > 0) fetch_map(map.high);
@@ -96,8 +105,8 @@ struct Ring {
           "l"(&of), "r"(column), "r"(row), "r"(0), "r"(barrier)
           : "memory");
     };
-    copy(map.scales, line * (kScalePitch / kMapGroups), scales(warp, slot));
-    if constexpr (kHigh > 0) copy(map.high, line * (kMapLine / kMapGroups), high(warp, slot));
+    copy(map.scales, line * (kScalePitch / kGroups), scales(warp, slot));
+    if constexpr (kHigh > 0) copy(map.high, line * (kHighPitch / kGroups), high(warp, slot));
 #endif
   }
 };
