@@ -104,7 +104,9 @@ Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit&
   const int64_t wanted = gpu.facts().prompt_rows;
   const program::CompileOptions options{.max_rows = wanted > 0 ? wanted : kFittedRows,
                                         .max_outputs = fit.outputs,
-                                        .cache_pages = engine::KvPool::pages_for(context)};
+                                        .cache_pages = engine::KvPool::pages_for(context),
+                                        .context = context,
+                                        .warm = true};
   try {
     fitted.mixtures = mixtures_that_leave(gpu, model.program, options, fitted.bytes);
   } catch (const Error& error) {

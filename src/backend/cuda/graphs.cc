@@ -29,12 +29,15 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
       if (outputs == most) break;
     }
   }
-  if (const size_t parts = program::parts(bound.program).size(); parts > 1) {
+  if (const std::vector<program::Range> parts = program::parts(bound.program); parts.size() > 1) {
     std::vector<Bucket> of_parts;
     for (Bucket bucket : list) {
       if (bucket.turn > 0) continue;
       bucket.likeliest = false;
-      for (bucket.part = 0; bucket.part < static_cast<int>(parts); ++bucket.part) of_parts.push_back(bucket);
+      for (bucket.part = 0; bucket.part < static_cast<int>(parts.size()); ++bucket.part) {
+        if (bucket.part == 0 || parts[static_cast<size_t>(bucket.part)].count() > 0)
+          of_parts.push_back(bucket);
+      }
     }
     list = std::move(of_parts);
   }
