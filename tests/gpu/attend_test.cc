@@ -118,6 +118,7 @@ std::string name_of(const testing::TestParamInfo<Param>& param) {
 
 std::vector<Chunk> answers(int32_t count) {
   std::vector<Chunk> list;
+  list.reserve(static_cast<size_t>(count));
   for (int32_t s = 0; s < count; ++s) list.push_back({s, 150 * s % 371 + s, 1});
   return list;
 }

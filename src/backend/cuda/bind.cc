@@ -37,8 +37,7 @@ struct Bind {
   const Kernel* operator()(const HeadMatmul&) const {
     return first({&kHeadMatmulFew, &kHeadMatmulWide, &kHeadMatmulColumns, &kHeadMatmulRows});
   }
-  // No kernel leaves columns of a head unturned yet.
-  const Kernel* operator()(const Rope& rope) const { return rope.passed == 0 ? first({&kRope}) : nullptr; }
+  const Kernel* operator()(const Rope&) const { return first({&kRope}); }
   const Kernel* operator()(const KvAppend&) const { return first({&kKvAppend}); }
   const Kernel* operator()(const MlaAttend&) const {
     return first({&kMlaAttendPages, &kMlaAttendPieces, &kMlaAttend});

@@ -75,11 +75,11 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     rope(const Stamps stamps, StepView step, const __grid_constant__ RopeTable table, const float* factors,
-         Rows<float> in, Rows<float> out) {
+         int passed, Rows<float> in, Rows<float> out) {
   const Link link(stamps);
   link.wait();
   if (!is_row(step)) return;
-  const int position = __ldcg(step.positions + blockIdx.x), half = in.columns / 2;
+  const int position = __ldcg(step.positions + blockIdx.x), half = (in.columns - passed) / 2;
   for (int at = threadIdx.x; at < in.heads * half; at += kThreads) {
     const int head = at / half, i = at % half;
     const float* x = in(blockIdx.x, head);
@@ -89,6 +89,10 @@ __global__ void __launch_bounds__(kThreads)
     const float a = __ldcg(x + first), b = __ldcg(x + second);
     y[first] = a * turn.cosine - b * turn.sine;
     y[second] = a * turn.sine + b * turn.cosine;
+  }
+  for (int at = threadIdx.x; at < in.heads * passed; at += kThreads) {
+    const int head = at / passed, c = 2 * half + at % passed;
+    out(blockIdx.x, head)[c] = __ldcg(in(blockIdx.x, head) + c);
   }
 }
 
@@ -184,8 +188,8 @@ void launch_rms_norm(const Program& program, const Op& record, const Context& c)
 }
 void launch_rope(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
-  launch(c, rope, by_row(program, c, op.in.id), c.step, rope_table(op.params, program[op.in.id].columns()),
-         c.memory.vector(op.factors.id), c.memory.rows(op.in.id), c.memory.rows(op.out.id));
+  launch(c, rope, by_row(program, c, op.in.id), c.step, rope_table(op.params, op.turned(program)),
+         c.memory.vector(op.factors.id), op.passed, c.memory.rows(op.in.id), c.memory.rows(op.out.id));
 }
 void launch_kv_append(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<KvAppend>(record.args);
@@ -220,7 +224,7 @@ void launch_expert_combine(const Program& program, const Op& record, const Conte
 }
 
 bool serves_rope(const Program& program, const Op& record, const Sizes&) {
-  return program[std::get<Rope>(record.args).in.id].columns() <= 2 * RopeTable::kMostPairs;
+  return std::get<Rope>(record.args).turned(program) <= 2 * RopeTable::kMostPairs;
 }
 
 }  // namespace
