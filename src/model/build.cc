@@ -6,6 +6,21 @@ namespace {
 using program::Builder;
 using program::kStepRows;
 
+/// How rows enter the cache of a layer and become queries in latent space.
+program::MlaQuery latent_query(const Spec& s, const Weights& all, const Layer& w, TensorId cache,
+                               int32_t layer) {
+  program::MlaQuery query{.kv_norm = {w.kv_a_norm},
+                          .k_b = {w.k_b},
+                          .factors = {all.rope_factors},
+                          .cache = {cache},
+                          .rope = s.rope_params,
+                          .k_b_reduce = w.k_b_reduce,
+                          .epsilon = s.epsilon,
+                          .cache_layer = layer};
+  if (s.q_lora > 0) query.q_norm = {w.q_a_norm}, query.q = {w.q};
+  return query;
+}
+
 /// Multi-head latent attention in its absorbed form: queries go into the latent space, where keys and values
 /// are one.
 TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
@@ -16,17 +31,33 @@ TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const L
   op.products = {
       .in = {x}, .norm = {w.attn_norm}, .a = {low_rank ? w.q_a : w.q}, .b = {w.kv_a}, .epsilon = s.epsilon};
   const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
-  program::MlaQuery query{.kv_norm = {w.kv_a_norm},
-                          .k_b = {w.k_b},
-                          .factors = {all.rope_factors},
-                          .cache = {cache},
-                          .rope = s.rope_params,
-                          .k_b_reduce = w.k_b_reduce,
-                          .epsilon = s.epsilon,
-                          .cache_layer = layer};
-  if (low_rank) query.q_norm = {w.q_a_norm}, query.q = {w.q};
-  op.heads = {.query = query, .v_b = {w.v_b}, .out = {values}, .scale = s.attention_scale};
+  op.heads = {.query = latent_query(s, all, w, cache, layer),
+              .v_b = {w.v_b},
+              .out = {values},
+              .scale = s.attention_scale};
   b.emit(op);
+  return b.matmul_add(values, w.attn_output, x);
+}
+
+/// The same of a model whose queries weigh more by position, for which the fused ops have no place.
+TensorId tempered_latent_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w,
+                                   TensorId cache, int32_t layer, TensorId x) {
+  const bool low_rank = s.q_lora > 0;
+  program::NormMatmul products{
+      .in = {x}, .norm = {w.attn_norm}, .a = {low_rank ? w.q_a : w.q}, .b = {w.kv_a}, .epsilon = s.epsilon};
+  products.out_a.id = low_rank ? b.activation("q_low", kStepRows, 1, s.q_lora)
+                               : b.activation("q", kStepRows, s.heads, s.key());
+  products.out_b.id = b.activation("kv", kStepRows, 1, s.cache_columns());
+  b.emit(products);
+  program::MlaQuery query = latent_query(s, all, w, cache, layer);
+  query.in.id = products.out_a.id;
+  query.kv.id = products.out_b.id;
+  query.out.id = b.activation("query", kStepRows, s.heads, s.cache_columns());
+  b.emit(query);
+  const TensorId tempered = b.attention_temperature(query.out.id, s.temperature, s.temperature_length);
+  const TensorId context = b.mla_attend(tempered, cache, s.kv_lora, s.attention_scale, layer);
+  const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
+  b.head_matmul(context, w.v_b, program::Reduce::Columns, values);
   return b.matmul_add(values, w.attn_output, x);
 }
 
@@ -95,8 +126,10 @@ void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::
     const Layer& layer = weights.layers[static_cast<size_t>(i)];
     const auto index = static_cast<int32_t>(i);
     b.set_layer(index);
-    x = spec.is_latent() ? latent_attention(b, spec, weights, layer, cache, index, x)
-                         : grouped_attention(b, spec, weights, layer, cache, index, x);
+    const auto attention = !spec.is_latent()       ? grouped_attention
+                           : spec.temperature != 0 ? tempered_latent_attention
+                                                   : latent_attention;
+    x = attention(b, spec, weights, layer, cache, index, x);
     x = spec.is_moe(i) ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
   }
   b.set_layer(-1);

@@ -20,6 +20,7 @@ constexpr Architecture kArchitectures[] = {
     {"deepseek2", true, program::RopePairs::Neighbours, true},
     // ollama's early GLM-4.7-Flash files: deepseek2 under another name, with other meanings of two keys.
     {"glm4moelite", true, program::RopePairs::Neighbours, true},
+    {"mistral4", true, program::RopePairs::Neighbours, true, true},
     {"llama", false, program::RopePairs::Neighbours},
     {"qwen2", false, program::RopePairs::Halves},
     {"qwen3", false, program::RopePairs::Halves},
@@ -114,6 +115,17 @@ void read_rope(Keys& keys, Spec& spec) {
   spec.attention_scale = static_cast<float>(mscale * mscale / std::sqrt(key_columns));
 }
 
+/// Mistral's: the steps are as long as the context before YaRN's stretch, unless a key says otherwise.
+void read_temperature(Keys& keys, Spec& spec) {
+  keys.known({"attention.temperature_length"});  // without a scale it says nothing
+  spec.temperature = keys.number("attention.temperature_scale", 0.0);
+  if (spec.temperature == 0.0) return;
+  const int64_t original = keys.integer("rope.scaling.original_context_length", 0);
+  const int64_t length = keys.integer("attention.temperature_length", original);
+  spec.temperature_length = static_cast<double>(std::max<int64_t>(1, length));
+  if (length < 1) keys.refuse("attention.temperature_length is missing");
+}
+
 bool any_tensor(const gguf::File& file, const std::string& prefix) {
   return std::any_of(file.tensors().begin(), file.tensors().end(),
                      [&](const gguf::Tensor& tensor) { return tensor.name.starts_with(prefix); });
@@ -206,6 +218,7 @@ Spec Spec::read(const gguf::File& file, Problems& problems) {
   spec.feed_forward = spec.any_dense() ? keys.required("feed_forward_length") : 0;
   keys.known({"feed_forward_length"});
   read_rope(keys, spec);
+  if (spec.is_latent()) read_temperature(keys, spec);
   keys.refuse_unread();
   return spec;
 }

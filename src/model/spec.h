@@ -32,6 +32,8 @@ struct Spec {
   int64_t value = 0;  ///< value columns a head
   program::RopeParams rope_params;
   float attention_scale = 0;
+  double temperature = 0;  ///< queries weigh more by position (program/ops/attention_temperature.h); 0: not
+  double temperature_length = 1;  ///< positions a step
 
   // Feed-forward networks.
   int64_t feed_forward = 0;  ///< width of the dense ones

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
 namespace sluice::model {
 namespace {
@@ -20,8 +21,15 @@ class Finder {
   void refuse_unknown() {
     size_t count = 0;
     std::string first;
+    bool scales = false;  // one problem for all of them, too
     for (const gguf::Tensor& tensor : file_.tensors()) {
       if (used_.contains(tensor.name) || is_left_aside(tensor.name)) continue;
+      if (tensor.name.ends_with(".scale") || tensor.name.ends_with(".input_scale")) {
+        if (!std::exchange(scales, true))
+          problems_.add("{}: scales of whole tensors, which NVFP4 may have, are not supported",
+                        gguf::printable(tensor.name));
+        continue;
+      }
       if (count++ == 0) first = gguf::printable(tensor.name);
     }
     if (count == 1) problems_.add("{}: it is not known what this tensor is for", first);

@@ -140,6 +140,12 @@ void Builder::rope(TensorId in, const RopeParams& params, TensorId out, TensorId
   emit(Rope{{in}, {out}, params, {factors}, passed});
 }
 
+TensorId Builder::attention_temperature(TensorId in, double beta, double length) {
+  const TensorId out = like("tempered", in, program_[in].heads(), program_[in].columns());
+  emit(AttentionTemperature{{in}, {out}, beta, length});
+  return out;
+}
+
 void Builder::kv_append(TensorId latent, TensorId rope_key, TensorId cache, int32_t cache_layer) {
   emit(KvAppend{{latent}, {rope_key}, {cache}, cache_layer});
 }

@@ -49,6 +49,7 @@ class Builder {
   TensorId add_bias(TensorId in, TensorId bias);
   void rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors = kNoTensor,
             int64_t passed = 0);
+  TensorId attention_temperature(TensorId in, double beta, double length);
   void kv_append(TensorId latent, TensorId rope_key, TensorId cache, int32_t cache_layer);
   TensorId mla_attend(TensorId q, TensorId cache, int64_t rank, float scale, int32_t cache_layer);
   TensorId attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t value_columns, float scale,

@@ -11,6 +11,7 @@
 #include "program/ops/all_gather.h"
 #include "program/ops/all_reduce.h"
 #include "program/ops/attend.h"
+#include "program/ops/attention_temperature.h"
 #include "program/ops/causal_conv.h"
 #include "program/ops/copy.h"
 #include "program/ops/embed.h"
@@ -40,10 +41,11 @@
 
 namespace sluice::program {
 
-using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
-                            ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
-                            MoeGateUp, MoeDownAdd, NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery,
-                            MlaValues, MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce, AllGather>;
+using OpArgs =
+    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
+                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
+                 NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, MlaValues, MlaHeads,
+                 NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature>;
 
 struct Op {
   OpArgs args;

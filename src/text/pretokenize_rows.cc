@@ -94,7 +94,7 @@ std::vector<PreTokenizerRow> make_rows() {
         R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)",
         R"((?<!\s)\s++\z)", kDeepSeekCjk, R"(\p{N}+)"}},
       {{"deepseek-coder"}, false, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepSeekCjk, R"(\p{N})"}},
-      {{"deepseek-v3"},
+      {{"deepseek-v3", "joyai-llm"},
        false,
        {R"(\p{N}{1,3})", kIdeographsAndKana,
         R"([!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)" + kBlank}},

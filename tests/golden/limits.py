@@ -99,7 +99,8 @@ class Model:
         def pair_of(turns):
             return self.rope * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base))
 
-        low, high = max(np.floor(pair_of(32.0)), 0), min(np.ceil(pair_of(1.0)), self.rope - 1)
+        fast, slow = (f.get(f"rope.scaling.yarn_beta_{n}", turns) for n, turns in (("fast", 32.0), ("slow", 1.0)))
+        low, high = max(np.floor(pair_of(fast)), 0), min(np.ceil(pair_of(slow)), self.rope - 1)
         stretched = np.clip((pairs - low) / max(high - low, 0.001), 0, 1)
         m = 1 + f["rope.scaling.yarn_log_multiplier"] * np.log(factor)
         return angles * (1 - stretched) + angles / factor * stretched, scale * m * m

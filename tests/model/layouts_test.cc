@@ -83,14 +83,14 @@ class Copy {
 
 TEST(Keys, UnknownOnesThatMayChangeTheArithmeticAreRefusedByName) {
   const std::string error = Copy("glm")
-                                .set("deepseek2.attention.temperature_scale", 0.1f)
+                                .set("deepseek2.attention.clamp_kqv", 0.1f)
                                 .set("deepseek2.expert_group_scale", 0.5f)
                                 .set("deepseek2.some_new_switch", true)
                                 .error();
-  EXPECT_THAT(error, AllOf(HasSubstr("3 problems"),
-                           HasSubstr("deepseek2.attention.temperature_scale is not supported"),
-                           HasSubstr("deepseek2.expert_group_scale is not supported"),
-                           HasSubstr("deepseek2.some_new_switch is not supported")));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("3 problems"), HasSubstr("deepseek2.attention.clamp_kqv is not supported"),
+                    HasSubstr("deepseek2.expert_group_scale is not supported"),
+                    HasSubstr("deepseek2.some_new_switch is not supported")));
 }
 
 TEST(Keys, ThoseThatSayNothingNewAreNot) {
@@ -149,6 +149,15 @@ TEST(Keys, ColumnsOfAHeadThatDoNotTurnAreAFact) {
   EXPECT_FLOAT_EQ(model.spec.attention_scale, 1 / std::sqrt(32.0f));
 }
 
+TEST(Keys, StepsOfATemperatureAreAsLongAsTheContextBeforeItsStretch) {
+  EXPECT_EQ(Copy("mistral4").load().spec.temperature_length, 16);
+  EXPECT_EQ(Copy("mistral4").remove("mistral4.attention.temperature_length").load().spec.temperature_length,
+            16);
+  EXPECT_EQ(Copy("mistral4").remove("mistral4.attention.temperature_scale").load().spec.temperature, 0);
+  EXPECT_THAT(Copy("glm").set("deepseek2.attention.temperature_scale", 0.1f).error(),
+              HasSubstr("deepseek2.attention.temperature_length is missing"));
+}
+
 TEST(Keys, HeadsThatDoNotShareAreRefused) {
   EXPECT_THAT(Copy("llama").set("llama.attention.head_count_kv", uint32_t{3}).error(),
               HasSubstr("llama.attention.head_count_kv is 3, which does not divide 8 heads"));
@@ -160,6 +169,12 @@ TEST(Tensors, UnknownOnesAreRefusedByName) {
   EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_sinks.weight: it is not known what this tensor is for"));
   copy.add_tensor("blk.1.attn_output.bias", {256});
   EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_sinks.weight and 1 more: it is not known"));
+}
+
+TEST(Tensors, ScalesOfWholeTensorsAreRefusedByName) {
+  Copy copy("llama");
+  copy.add_tensor("blk.1.ffn_up.scale", {1}).add_tensor("blk.2.ffn_up.scale", {1});
+  EXPECT_THAT(copy.error(), HasSubstr("blk.1.ffn_up.scale: scales of whole tensors, which NVFP4 may have"));
 }
 
 TEST(Tensors, TablesOfAnglesAreLeftAside) {

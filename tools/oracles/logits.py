@@ -50,10 +50,10 @@ def standard_state(c, w):
 
 def latent_state(c, w):
     sd, names = {}, ("gate", "up", "down")
-    same = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q_a": "self_attn.q_a_proj",
-            "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
-            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    same = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm",
             "attn_output": "self_attn.o_proj"}
+    same |= ({"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj"}
+             if c["q_lora"] else {"attn_q": "self_attn.q_proj"})
     for i in range(c["layers"]):
         b, p = f"blk.{i}.", f"model.layers.{i}."
         sd |= {f"{p}{theirs}.weight": w[f"{b}{ours}.weight"] for ours, theirs in same.items()}
@@ -76,6 +76,11 @@ def rope_parameters(c):
     if not r:
         return {"rope_type": "default", "rope_theta": c["theta"]}
     common = {"rope_theta": c["theta"], "factor": r["factor"], "original_max_position_embeddings": r["original"]}
+    if "all_dim" in r:  # latent attention: the rotation keeps its magnitude, scores are multiplied
+        common |= {"mscale": r["all_dim"], "mscale_all_dim": r["all_dim"]}
+    common |= {n: r[n] for n in ("beta_fast", "beta_slow") if n in r}
+    if "temperature" in c:
+        common |= {"llama_4_scaling_beta": c["temperature"]}
     if r["kind"] == "yarn":
         return {"rope_type": "yarn"} | common
     return {"rope_type": "llama3", "low_freq_factor": r["low"], "high_freq_factor": r["high"]} | common
@@ -87,18 +92,20 @@ def config_of(transformers, c):
              num_attention_heads=c["heads"], rms_norm_eps=c["eps"], rope_parameters=rope_parameters(c),
              max_position_embeddings=int(r["factor"] * r["original"]) if r else 4096, tie_word_embeddings=c["tied"],
              bos_token_id=0, eos_token_id=1)
-    if c["arch"] != "deepseek2":
+    if "kv_lora" not in c:
         k |= dict(num_key_value_heads=c["kv_heads"])
         if c["arch"] != "qwen2":  # its heads share the width out
             k |= dict(head_dim=c["head"])
     else:
-        k |= dict(num_key_value_heads=c["heads"], kv_lora_rank=c["kv_lora"], q_lora_rank=c["q_lora"],
+        k |= dict(num_key_value_heads=c["heads"], kv_lora_rank=c["kv_lora"], q_lora_rank=c["q_lora"] or None,
                   qk_rope_head_dim=c["rope_dim"], qk_nope_head_dim=c["nope"], v_head_dim=c["value"],
                   n_routed_experts=c["experts"], n_shared_experts=c["shared"], num_experts_per_tok=c["used"],
                   moe_intermediate_size=c["moe_ff"], routed_scaling_factor=c["scale"], norm_topk_prob=c["normalize"],
                   n_group=c["groups"], topk_group=c["groups_used"])
         if c["hf"] == "DeepseekV2":
             k |= dict(first_k_dense_replace=c["dense"], topk_method="group_limited_greedy", head_dim=c["rope_dim"])
+        elif c["hf"] != "Glm4MoeLite":
+            k |= dict(first_k_dense_replace=c["dense"])
         else:
             k |= dict(mlp_layer_types=["dense"] * c["dense"] + ["sparse"] * (c["layers"] - c["dense"]))
     config = getattr(transformers, c["hf"] + "Config")(**k)
@@ -111,7 +118,7 @@ def oracle(name, folder):
     import transformers
     c, t = models.weights(name)
     w = decoded(t)
-    state = (latent_state if c["arch"] == "deepseek2" else standard_state)(c, w)
+    state = (latent_state if "kv_lora" in c else standard_state)(c, w)
     state |= {"model.embed_tokens.weight": w["token_embd.weight"], "model.norm.weight": w["output_norm.weight"],
               "lm_head.weight": w["token_embd.weight" if c["tied"] else "output.weight"]}
     model = getattr(transformers, c["hf"] + "ForCausalLM")(config_of(transformers, c)).float().eval()

@@ -21,6 +21,8 @@ LATENT = dict(arch="deepseek2", dim=256, layers=3, heads=4, q_lora=128, kv_lora=
               dense=1, ff=256, experts=8, used=2, shared=1, moe_ff=128, groups=1, groups_used=1, sigmoid=True,
               normalize=True, scale=1.8, vocab=64, n=80, eps=1e-5, theta=1e6, tied=False, outliers=False, seed=32,
               types="Q8_0 Q5_0 F16 Q4_0 BF16")
+# DeepSeek-V3's relatives without groups of experts; most have no low-rank query either.
+RELATIVE = dict(LATENT, hf="DeepseekV3", q_lora=0, experts=16, used=6, shared=2)
 MODELS = {
     "llama": dict(STANDARD, hf="Llama"),
     # All that Llama 3.2 adds: frequencies stretched by rope_freqs, a tied output; and one head of keys for eight.
@@ -33,6 +35,17 @@ MODELS = {
     "v2-groups": dict(LATENT, hf="DeepseekV2", experts=16, used=4, groups=4, groups_used=2, sigmoid=False, normalize=False,
                       scale=4.0, theta=1e4, eps=1e-6, seed=7),
     "glm": dict(LATENT, hf="Glm4MoeLite"),
+    "moonlight": dict(RELATIVE, heads=4, scale=2.446, theta=5e4, seed=41),
+    "kanana-2": dict(RELATIVE, heads=8, nope=32, value=32, scale=2.448, theta=1e7, eps=1e-6, seed=42, types="Q4_K Q6_K Q5_0 Q8_0"),
+    "gigachat3": dict(RELATIVE, heads=8, value=96, used=4, shared=1, scale=1.0, theta=1e5, eps=1e-6, seed=43,
+                      rope=dict(kind="yarn", factor=64.0, original=64, all_dim=1.0)),
+    "joyai": dict(RELATIVE, q_lora=192, experts=32, used=8, shared=1, scale=2.5, theta=3.2e7, eps=1e-6, seed=44),
+    "kimi-k2": dict(RELATIVE, heads=8, q_lora=192, experts=48, used=8, shared=1, scale=2.827, theta=5e4, seed=45,
+                    rope=dict(kind="yarn", factor=32.0, original=64, all_dim=1.0, beta_fast=1.0, beta_slow=1.0)),
+    # Queries weigh more with every 16 positions; no layer is dense; the latent is half as wide as elsewhere.
+    "mistral4": dict(RELATIVE, hf="Mistral4", arch="mistral4", kv_lora=64, q_lora=128, used=4, shared=1, dense=0, sigmoid=False,
+                     scale=1.0, theta=1e4, eps=1e-6, seed=46, temperature=0.1,
+                     rope=dict(kind="yarn", factor=128.0, original=16, all_dim=1.0)),
     # One channel enters every feed-forward network a thousand times larger; the products of gate and up
     # reach 1e6, far over what a half float holds.
     "llama-outliers": dict(STANDARD, hf="Llama", outliers=True, layers=2, seed=22),
@@ -111,9 +124,13 @@ def standard_layer(t, b):
 def latent_layer(t, b, dense):
     c = t.config
     t.vector(b + "attn_norm.weight", c["dim"])
-    t.matrix(b + "attn_q_a.weight", c["q_lora"], c["dim"])
-    t.vector(b + "attn_q_a_norm.weight", c["q_lora"])
-    t.matrix(b + "attn_q_b.weight", c["heads"] * (c["nope"] + c["rope_dim"]), c["q_lora"])
+    query_rows = c["heads"] * (c["nope"] + c["rope_dim"])
+    if c["q_lora"]:
+        t.matrix(b + "attn_q_a.weight", c["q_lora"], c["dim"])
+        t.vector(b + "attn_q_a_norm.weight", c["q_lora"])
+        t.matrix(b + "attn_q_b.weight", query_rows, c["q_lora"])
+    else:
+        t.matrix(b + "attn_q.weight", query_rows, c["dim"])
     t.matrix(b + "attn_kv_a_mqa.weight", c["kv_lora"] + c["rope_dim"], c["dim"])
     t.vector(b + "attn_kv_a_norm.weight", c["kv_lora"])
     # F16, so that the layout whose keys lie transposed can hold the same numbers.
@@ -147,7 +164,7 @@ def weights(name):
     t.vector("output_norm.weight", c["dim"])
     if not c["tied"]:
         t.matrix("output.weight", c["vocab"], c["dim"], kind="Q6_K", deviation=1.5)
-    latent = c["arch"] == "deepseek2"
+    latent = "kv_lora" in c
     if not latent and c["rope"] and c["rope"]["kind"] == "llama3":
         factors = rope_factors(c)
         t.all["rope_freqs.weight"] = (factors.shape, "F32", factors.view(np.uint8).reshape(1, -1))
@@ -208,14 +225,23 @@ def latent_keys(c, layout):
             ("leading_dense_block_count", "u32", c["dense"]), ("vocab_size", "u32", c["vocab"]),
             ("attention.head_count", "u32", c["heads"]),
             ("attention.head_count_kv", "u32", c["heads"] if layout.get("ollama") else 1),
-            ("attention.layer_norm_rms_epsilon", "f32", c["eps"]), ("attention.q_lora_rank", "u32", c["q_lora"]),
-            ("attention.kv_lora_rank", "u32", c["kv_lora"]), ("rope.dimension_count", "u32", c["rope_dim"]),
+            ("attention.layer_norm_rms_epsilon", "f32", c["eps"]), ("attention.kv_lora_rank", "u32", c["kv_lora"]), ("rope.dimension_count", "u32", c["rope_dim"]),
             ("rope.freq_base", "f32", c["theta"]), ("expert_count", "u32", c["experts"]),
             ("expert_used_count", "u32", c["used"]), ("expert_shared_count", "u32", c["shared"]),
             ("expert_feed_forward_length", "u32", c["moe_ff"]), ("expert_weights_scale", "f32", c["scale"]),
             ("expert_weights_norm", "bool", c["normalize"])]
     for suffix, (key, value) in lengths.items():
         keys += [("attention.key_length" + suffix, "u32", key), ("attention.value_length" + suffix, "u32", value)]
+    if c["q_lora"]:
+        keys.append(("attention.q_lora_rank", "u32", c["q_lora"]))
+    if r := c.get("rope"):
+        keys += [("rope.scaling.type", "str", "yarn"), ("rope.scaling.factor", "f32", r["factor"]),
+                 ("rope.scaling.original_context_length", "u32", r["original"]),
+                 ("rope.scaling.yarn_log_multiplier", "f32", 0.1 * r["all_dim"])]
+        keys += [(f"rope.scaling.yarn_{n}", "f32", r[n]) for n in ("beta_fast", "beta_slow") if n in r]
+    if "temperature" in c:
+        keys += [("attention.temperature_scale", "f32", c["temperature"]),
+                 ("attention.temperature_length", "u32", c["rope"]["original"])]
     if layout.get("gating", True):
         keys.append(("expert_gating_func", "u32", 2 if c["sigmoid"] else 1))
     if c["groups"] > 1:
@@ -271,7 +297,7 @@ def write_file(name, folder):
     """One file, or its shards NAME-0000i-of-0000n.gguf; the first shard holds the metadata and no tensors."""
     model, layout = FILES[name]
     c, t = weights(model)
-    latent = c["arch"] == "deepseek2"
+    latent = "kv_lora" in c
     arch = "glm4moelite" if layout.get("ollama") else c["arch"]
     keys = latent_keys(c, layout) if latent else standard_keys(c)
     if layout.get("widths"):  # integers of every width, a bool as a byte

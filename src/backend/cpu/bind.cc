@@ -22,6 +22,7 @@ struct Bind {
   const Kernel* operator()(const KvAppend&) const { return &kKvAppend; }
   const Kernel* operator()(const MlaAttend&) const { return &kMlaAttend; }
   const Kernel* operator()(const Attend&) const { return &kAttend; }
+  const Kernel* operator()(const AttentionTemperature&) const { return &kAttentionTemperature; }
   const Kernel* operator()(const AddBias&) const { return &kAddBias; }
   const Kernel* operator()(const Route&) const { return &kRoute; }
   const Kernel* operator()(const SiluMul&) const { return &kSiluMul; }

@@ -71,6 +71,7 @@ struct Bind {
     return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsFew, &kMlaHeadsMany});
   }
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
+  const Kernel* operator()(const AttentionTemperature&) const { return nullptr; }
   const Kernel* operator()(const CausalConv&) const { return nullptr; }
   // Ops across places are whoever's who runs several (Executable::run_part).
   const Kernel* operator()(const Copy&) const { return nullptr; }

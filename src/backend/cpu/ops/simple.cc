@@ -1,5 +1,5 @@
-// Kernels that touch each number once: embed, rms_norm, rope, silu_mul, add, gather_rows, kv_append.
-// They take microseconds at batch 1; rows are shared among the workers.
+// Kernels that touch each number once: embed, rms_norm, rope, attention_temperature, silu_mul, add,
+// gather_rows, kv_append. They take microseconds at batch 1; rows are shared among the workers.
 #include <algorithm>
 
 #include "backend/cpu/ops/kernels.h"
@@ -73,6 +73,18 @@ int64_t rope_scratch(const Program& p, const Op& record, const CompileOptions&) 
   return p[std::get<Rope>(record.args).in.id].columns();
 }
 
+void attention_temperature(const Program&, const Op& record, const Context& c) {
+  const auto& op = std::get<AttentionTemperature>(record.args);
+  const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
+  const Slice rows = c.row_slice(c.input.rows());
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    const float by = op.factor(c.input.positions[static_cast<size_t>(r)]);
+    for (int64_t h = 0; h < in.heads; ++h) {
+      for (int64_t i = 0; i < in.columns; ++i) out(r, h)[i] = in(r, h)[i] * by;
+    }
+  }
+}
+
 void silu_mul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<SiluMul>(record.args);
   const Rows<float> gate = c.memory.rows(op.gate.id), up = c.memory.rows(op.up.id),
@@ -134,6 +146,7 @@ int64_t kv_append_scratch(const Program& p, const Op& record, const CompileOptio
 const Kernel kEmbed{"embed decode_row", Share::Rows, embed, no_scratch};
 const Kernel kRmsNorm{"rms_norm", Share::Rows, rms_norm, rms_norm_scratch};
 const Kernel kRope{"rope", Share::Rows, rope, rope_scratch};
+const Kernel kAttentionTemperature{"attention_temperature", Share::Rows, attention_temperature, no_scratch};
 const Kernel kSiluMul{"silu_mul", Share::Rows, silu_mul, no_scratch};
 const Kernel kAdd{"add", Share::Rows, add, no_scratch};
 const Kernel kGatherRows{"gather_rows", Share::Other, gather_rows, no_scratch};

@@ -1,0 +1,108 @@
+// README.md's table of what loads, made from what does: the golden cases' files and the table of number
+// formats.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/file.h"
+#include "support/command.h"
+#include "support/gguf_copy.h"
+#include "support/golden_cases.h"
+
+namespace sluice::test {
+namespace {
+
+/// Published models of each architecture, for who looks for his own.
+const std::map<std::string, std::string> kModels = {
+    {"deepseek2",
+     "GLM-4.7-Flash, DeepSeek-V2 and V3, Youtu-LLM, Moonlight, Kanana-2, GigaChat3, JoyAI-LLM-Flash, "
+     "Kimi-K2"},
+    {"glm4moelite", "GLM-4.7-Flash in ollama's early files"},
+    {"mistral4", "Mistral-Small-4"},
+    {"llama", "Llama 2 to 3.3 and what shares their shape"},
+    {"qwen2", "Qwen2, Qwen2.5"},
+    {"qwen3", "Qwen3"},
+    {"qwen3moe", "Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, Qwen3-235B-A22B"},
+    {"glm4moe", "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7"},
+};
+
+struct Row {
+  bool latent = false, dense = false, experts = false;
+  int cases = 0;
+};
+
+std::map<std::string, Row> rows_of_cases() {
+  std::map<std::string, Row> rows;
+  for (const Case& one : kCases) {
+    const model::Spec spec = model::Model::load(read_case(one).model).spec;
+    Row& row = rows[spec.architecture];
+    row.latent = spec.is_latent();
+    row.dense = row.dense || spec.experts == 0;
+    row.experts = row.experts || spec.experts > 0;
+    ++row.cases;
+  }
+  return rows;
+}
+
+std::string formats(bool decoded) {
+  std::string text;
+  for (const quant::TypeInfo& type : quant::all_types()) {
+    if ((type.decode != nullptr) == decoded) text += fmt::format("{}{}", text.empty() ? "" : " ", type.name);
+  }
+  return text;
+}
+
+std::string table() {
+  std::string text = "| architecture | models | attention | layers | cases |\n|---|---|---|---|---|\n";
+  for (const auto& [name, row] : rows_of_cases()) {
+    const auto models = kModels.find(name);
+    EXPECT_NE(models, kModels.end()) << name << ": whose is it?";
+    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", name, models != kModels.end() ? models->second : "",
+                        row.latent ? "latent" : "grouped",
+                        row.dense && row.experts ? "dense or experts"
+                        : row.experts            ? "experts"
+                                                 : "dense",
+                        row.cases);
+  }
+  return text + "\nNumber formats: " + formats(true) + ".\nKnown and refused by name: " + formats(false) +
+         ".\n";
+}
+
+TEST(Readme, SaysWhatLoads) {
+  const std::string readme = read_file(source_path("README.md"));
+  const std::string begin = "<!-- what loads -->\n", end = "<!-- end -->";
+  const size_t from = readme.find(begin), to = readme.find(end, from);
+  ASSERT_TRUE(from != std::string::npos && to != std::string::npos);
+  EXPECT_EQ(readme.substr(from + begin.size(), to - from - begin.size()), table())
+      << "README.md between its marks is to be the table";
+}
+
+/// The message of the Error that the loader throws for a file of an architecture that nobody has.
+TEST(Readme, EveryArchitectureThatLoadsHasACase) {
+  GgufCopy copy(gguf::File::open(read_case(kCases[0]).model));
+  for (gguf::WriteEntry& entry : copy.plan.metadata) {
+    if (entry.key == "general.architecture") entry.value = std::string("nobody's");
+  }
+  const CommandFolder folder("loads");
+  copy.write(folder.path("m.gguf"));
+  std::string message;
+  try {
+    model::Model::load(folder.path("m.gguf"));
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  std::set<std::string> named;
+  const size_t list = message.find("expected one of ");
+  ASSERT_NE(list, std::string::npos) << message;
+  std::istringstream stream(message.substr(list));
+  for (std::string part; std::getline(stream, part, '"') && std::getline(stream, part, '"');)
+    named.insert(part);
+  std::set<std::string> tested;
+  for (const auto& [name, row] : rows_of_cases()) tested.insert(name);
+  EXPECT_EQ(named, tested);
+}
+
+}  // namespace
+}  // namespace sluice::test
