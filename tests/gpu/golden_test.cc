@@ -2,6 +2,7 @@
 // rows, neighbours.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "support/cuda.h"
 #include "support/golden_cases.h"
 
