@@ -71,6 +71,15 @@ class ChatSink : public Sink {
     if (!out.empty()) exchange_->write(std::move(out));
   }
 
+  void prompt(const Generation& generation, size_t choice, const PromptProgress& progress) override {
+    Json told = chunk(generation, choice, Json::object(), nullptr, {});
+    told["prompt_progress"] = {{"total", progress.total},
+                               {"cache", progress.cached},
+                               {"processed", progress.done},
+                               {"time_ms", progress.ns / 1'000'000}};
+    exchange_->write(event(told));
+  }
+
   void ended(const Generation& generation, size_t choice) override {
     if (!stream_) return;
     const Choice& ended = generation.choices()[choice];
@@ -174,8 +183,9 @@ void chat_completions(const Call& call) {
   const bool stream = request.stream;
   auto sink = std::make_unique<ChatSink>(call, request, options);
   const ChatSink& writer = *sink;  // there until the generation has ended, which is told after this
-  const auto generation =
-      Generation::start(call, plan_chat(call.service, std::move(request)), std::move(sink));
+  GenerationPlan plan = plan_chat(call.service, std::move(request));
+  plan.hears_prompt = stream && options.progress;
+  const auto generation = Generation::start(call, std::move(plan), std::move(sink));
   if (stream)
     call.exchange->start_stream(event_stream(writer.opening(*generation)), std::string(kCommentPing));
 }

@@ -242,6 +242,7 @@ ChatRequest read_chat(const Json& given, const Service& service, ChatOptions& op
   request.engine.use_drafts = fields.integer("speculative.n_max", 0, INT32_MAX).value_or(1) > 0;
   request.choices = fields.integer("n", 1, kMostChoices).value_or(1);
   request.stream = fields.boolean("stream").value_or(false);
+  options.progress = fields.boolean("return_progress").value_or(false);
   if (const Json* stream = fields.object("stream_options")) {
     Fields inner(*stream, "stream_options");
     options.include_usage = inner.boolean("include_usage").value_or(false);
@@ -265,7 +266,6 @@ ChatRequest read_chat(const Json& given, const Service& service, ChatOptions& op
                  "provider",
                  "usage",
                  "id_slot",
-                 "return_progress",
                  "stream_response",
                  "stream_delta_chunk_size",
                  "function_calling",

@@ -8,6 +8,7 @@ namespace sluice::server {
 
 struct ChatOptions {
   bool include_usage = false;
+  bool progress = false;  ///< a stream tells how far the prompt is read, as llama.cpp's server does
 };
 
 /// The whole body. Throws ApiError.

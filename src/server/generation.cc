@@ -16,6 +16,13 @@ class Generation::Ear : public engine::Listener {
   Ear(std::shared_ptr<Generation> generation, size_t choice)
       : generation_(std::move(generation)), choice_(choice), last_ns_(now_ns()) {}
 
+  void on_prompt(engine::RequestId, int64_t done, int64_t total) override {
+    if (!generation_->hears_prompt_) return;
+    if (cached_ < 0) cached_ = done;
+    generation_->hear({.choice = choice_,
+                       .progress = PromptProgress{cached_, std::min(done, total), total,
+                                                  now_ns() - generation_->started_ns_}});
+  }
   void on_token(const engine::TokenEvent& event) override {
     Metrics& metrics = generation_->metrics_;
     (event.index == 0 ? metrics.time_to_first_token : metrics.inter_token).add_ns(event.time_ns - last_ns_);
@@ -46,7 +53,7 @@ class Generation::Ear : public engine::Listener {
  private:
   std::shared_ptr<Generation> generation_;
   size_t choice_;
-  int64_t last_ns_;
+  int64_t last_ns_, cached_ = -1;
 };
 
 Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<Sink> sink)
@@ -57,6 +64,7 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
       sink_(std::move(sink)),
       tools_(std::move(plan.tools)),
       one_call_(plan.one_call),
+      hears_prompt_(plan.hears_prompt),
       all_tokens_(plan.all_tokens),
       format_(plan.format),
       prompt_tokens_(plan.prompt_tokens),
@@ -151,6 +159,7 @@ void Generation::take(News& news) {
     if (news.result) end(news.choice, std::move(*news.result));
     return;
   }
+  if (news.progress) return sink_->prompt(*this, news.choice, *news.progress);
   if (news.of == News::Of::Prompt) {
     choice.prompt.push_back({news.token, std::move(news.logprobs)});
     return;

@@ -43,6 +43,7 @@ struct GenerationPlan {
   bool goes_on = false;       ///< the prompt ends inside an answer
   int64_t prompt_tokens = 0;  ///< of all different prompts
   int64_t earlier_calls = 0;  ///< in the conversation
+  bool hears_prompt = false;  ///< Sink::prompt is called
   bool all_tokens = false;    ///< Choice::tokens are all that were drawn, the end token too
 };
 
@@ -65,6 +66,12 @@ struct Choice {
   }
 };
 
+/// How far a choice's prompt is read, in tokens.
+struct PromptProgress {
+  int64_t cached, done, total;
+  int64_t ns;  ///< since the request came
+};
+
 class Generation;
 
 /// Writes the answer. Called on the workers, one call after the other.
@@ -74,6 +81,7 @@ class Sink {
   virtual void piece(const Generation&, size_t /*choice*/, const std::vector<text::OutputEvent>& /*events*/,
                      std::span<const TokenInfo> /*tokens*/) {}
   virtual void ended(const Generation&, size_t /*choice*/) {}
+  virtual void prompt(const Generation&, size_t /*choice*/, const PromptProgress&) {}
   /// All choices have ended: the last call. `failure`: the engine could not go on.
   virtual void done(const Generation&, const std::optional<ApiError>& failure) = 0;
 };
@@ -102,6 +110,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     enum class Of : uint8_t { Answer, Prompt, End } of = Of::Answer;  ///< what the token is of
     std::vector<engine::TokenLogprob> logprobs = {};
     std::optional<engine::Result> result = {};
+    std::optional<PromptProgress> progress = {};
   };
 
   Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<Sink> sink);
@@ -123,7 +132,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::shared_ptr<SerialQueue> queue_;
   std::unique_ptr<Sink> sink_;
   Json tools_;
-  bool one_call_, keeps_tokens_ = false, all_tokens_, show_special_ = false;
+  bool one_call_, keeps_tokens_ = false, hears_prompt_, all_tokens_, show_special_ = false;
   const text::OutputFormat* format_;
   int64_t prompt_tokens_ = 0, earlier_calls_ = 0, started_ns_;
   std::vector<Choice> choices_;

@@ -78,6 +78,43 @@ TEST_F(Api, ChatStreams) {
   EXPECT_GT(list.back()["usage"]["prompt_tokens"], 10);
 }
 
+TEST_F(Api, StreamsTellHowFarThePromptIsRead) {
+  say("Well read.");
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "word " + std::to_string(i) + " ";
+  const json asks = {{"messages", {{{"role", "user"}, {"content", text}}}},
+                     {"stream", true},
+                     {"stream_options", {{"include_usage", true}}},
+                     {"return_progress", true}};
+  const auto list = chunks(post("/v1/chat/completions", chat(asks)));
+  std::vector<json> told;
+  bool spoken = false;
+  for (const json& chunk : list) {
+    if (!chunk.contains("prompt_progress")) {
+      spoken |= !chunk["choices"].empty() && !chunk["choices"][0]["delta"].value("content", "").empty();
+      continue;
+    }
+    EXPECT_FALSE(spoken) << "before the first word";
+    told.push_back(chunk["prompt_progress"]);
+  }
+  ASSERT_GE(told.size(), 2u);
+  const int64_t total = list.back()["usage"]["prompt_tokens"];
+  for (size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i]["total"], total);
+    EXPECT_EQ(told[i]["cache"], told[0]["processed"]) << "what was there before";
+    EXPECT_GE(told[i]["processed"], told[i == 0 ? 0 : i - 1]["processed"]);
+    EXPECT_GE(told[i]["time_ms"], 0);
+  }
+  EXPECT_EQ(told.back()["processed"], total);
+  // Only where it is asked for.
+  json silent = asks;
+  silent["return_progress"] = false;
+  for (const json& chunk : chunks(post("/v1/chat/completions", chat(silent))))
+    EXPECT_FALSE(chunk.contains("prompt_progress"));
+  silent = {{"return_progress", true}};
+  EXPECT_FALSE(post("/v1/chat/completions", chat(silent)).json().contains("prompt_progress"));
+}
+
 TEST_F(Api, ChatCallsTools) {
   say(kCalls);
   const json message = post("/v1/chat/completions", chat({{"tools", kTools}})).json()["choices"][0];
