@@ -2,7 +2,6 @@
 // read out of answers is what their users get, so it is their words that are asked for here.
 // SLUICE_BINARY: the program.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -12,24 +11,10 @@ import { after, before, test } from "node:test";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 
-const binary = process.env.SLUICE_BINARY ?? "../../build/release/bin/sluice";
+import { serve } from "./serve.mjs";
+
 const folder = mkdtempSync(join(tmpdir(), "sluice-clients-"));
 let server, address, openai, anthropic;
-
-/** Starts the server and waits until its model is there. */
-async function serve(...flags) {
-  const child = spawn(binary, ["serve", "--port", "0", "-c", "1024", ...flags], { stdio: ["ignore", "ignore", "pipe"] });
-  let log = "";
-  const ready = new Promise((resolve, reject) => {
-    child.stderr.on("data", (bytes) => {
-      log += bytes;
-      const line = log.match(/ready at (http:\S+)/);
-      if (line) resolve(line[1]);
-    });
-    child.on("exit", () => reject(new Error(`sluice serve ended: ${log}`)));
-  });
-  return { child, address: await ready };
-}
 
 before(async () => {
   writeFileSync(join(folder, "keys"), "# for this test\nsk-test\n");
