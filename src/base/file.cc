@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/mapping_guard.h"
+#include "base/unfinished_file.h"
 
 namespace sluice {
 namespace {
@@ -77,14 +79,16 @@ std::string read_file(const std::string& path) {
 void write_file(const std::string& path, std::span<const std::byte> bytes) {
   const Descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
   if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
+  // A device such as /dev/null or a pipe is not ours to remove.
+  struct stat info {};
+  std::optional<UnfinishedFile> unfinished;
+  if (::fstat(file.fd, &info) == 0 && S_ISREG(info.st_mode)) unfinished.emplace(path);
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(file.fd, bytes.data(), bytes.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
       const int reason = errno;
-      // A device such as /dev/null or a pipe is not ours to remove.
-      struct stat info {};
-      if (::fstat(file.fd, &info) == 0 && S_ISREG(info.st_mode)) ::unlink(path.c_str());
+      if (unfinished) ::unlink(path.c_str());
       fail("{}: {}", path, std::strerror(reason));
     }
     bytes = bytes.subspan(static_cast<size_t>(wrote));

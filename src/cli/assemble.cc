@@ -10,12 +10,15 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/null/null_backend.h"
 #include "backend/places/places_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "base/cpu_info.h"
 #include "base/error.h"
+#include "base/threads.h"
 #include "cli/cuda_library.h"
 #include "cli/hub_model.h"
 #include "cli/output.h"
@@ -42,12 +45,40 @@ std::optional<int> gpu_of(const std::string& name) {
 OpenedModel open_model(const std::string& path, quant::Type cache) {
   const auto warned = [](OpenedModel opened) {
     if (const auto warning = model::vocabulary_warning(opened.file))
-      fmt::print(stderr, "sluice: {}\n", terminal_safe(*warning));
+      note("sluice: {}\n", terminal_safe(*warning));
     return opened;
   };
   if (!PackFile::is_one(path)) return warned({model::Model::load(path, cache), nullptr});
+  OpenedFile opened = open_file(path);
+  return warned({model::Model::load(std::move(opened.file), cache), std::move(opened.packed)});
+}
+
+model::Model open_unpacked_model(const std::string& path, quant::Type cache) {
+  if (PackFile::is_one(path))
+    fail("{}: is packed for the backend cpu; this needs the GGUF file that it was made of", path);
+  return model::Model::load(path, cache);
+}
+
+OpenedFile open_file(const std::string& path) {
+  if (!PackFile::is_one(path)) return {nullptr, gguf::File::open(path)};
   auto packed = std::make_shared<const PackFile>(path);
-  return warned({model::Model::load(gguf::File::parse(path, packed->original()), cache), packed});
+  gguf::File file = gguf::File::parse(path, packed->original());
+  return {std::move(packed), std::move(file)};
+}
+
+void verify_pack(const std::string& path, int threads) {
+  const PackFile packed(path);
+  Team team(threads_for(threads > 0 ? threads : usable_threads()));
+  packed.verify(team);
+}
+
+int threads_for(int wanted) {
+  const int usable = usable_threads();
+  if (wanted <= usable) return wanted;
+  static bool told = false;  // a command may make several backends
+  if (!std::exchange(told, true))
+    note("sluice: -t {}: this process runs {} at once; {} it is\n", wanted, usable, usable);
+  return usable;
 }
 
 bool pack_model(const std::string& path, const std::string& out, int threads,
@@ -66,7 +97,8 @@ bool pack_model(const std::string& path, const std::string& out, int threads,
   ::stat(path.c_str(), &info);
   const backend::cpu::PackSource source{mapped.bytes(), head_end - mapped.bytes().data(),
                                         info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
-  return backend::write_packed({.threads = threads}, model.program, model.weights, source, out, progress);
+  return backend::write_packed({.threads = threads_for(threads)}, model.program, model.weights, source, out,
+                               progress);
 }
 
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
@@ -94,7 +126,8 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   return cpu();
 }
 
-std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading) {
+std::unique_ptr<program::Backend> make_backend(const std::string& name, int wanted, const Loading& loading) {
+  const int threads = threads_for(wanted);
   auto backend = make_backend(name, threads, program::Tuning{}, loading);
   const program::Tuning tuning = read_tuning(tuning_path(), backend->device());
   return tuning.empty() ? std::move(backend) : make_backend(name, threads, tuning, loading);
@@ -112,7 +145,7 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   auto cpu = make_backend("cpu", threads);
   if (fitted.moved_bytes > cpu->available_bytes())
     fail("{}: {}, which has too little memory", model.file.path(), fitted.text());
-  if (fitted.mixtures > 0) fmt::print(stderr, "[ {} ]\n", fitted.text());
+  if (fitted.mixtures > 0) note("[ {} ]\n", fitted.text());
   return backend::make_offload_backend(std::move(backend), std::move(cpu), fitted.mixtures, fitted.bytes);
 }
 

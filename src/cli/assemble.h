@@ -28,6 +28,17 @@ struct OpenedModel : model::Model {
 /// Opens a GGUF file or one of `sluice pack`. Throws Error that lists everything that is wrong with it.
 OpenedModel open_model(const std::string& path, quant::Type cache = quant::Type::F16);
 
+/// For commands that read the weights in the file's own order: throws Error for a packed file.
+model::Model open_unpacked_model(const std::string& path, quant::Type cache = quant::Type::F16);
+
+/// The GGUF file at a path, which may be packed: then it is whole but for the packed weights, which are
+/// zeroes.
+struct OpenedFile {
+  std::shared_ptr<const PackFile> packed;  ///< null of a GGUF file
+  gguf::File file;
+};
+OpenedFile open_file(const std::string& path);
+
 /// How the backend cpu gets its weights into memory.
 struct Loading {
   bool repack = true;                           ///< false: they stay in the mapped file
@@ -39,17 +50,24 @@ struct Loading {
 bool pack_model(const std::string& path, const std::string& out, int threads,
                 const program::Progress& progress);
 
+/// Threads for -t: as many as are asked for, 0 for all, but no more than can run at once, which is told: with
+/// more of them each step waits for those that do not run.
+int threads_for(int wanted);
+
+/// Reads all of a packed file and compares it with its checksums. Throws Error "PATH: is damaged ...".
+void verify_pack(const std::string& path, int threads);
+
 /// What people are told of --backend.
 inline constexpr const char* kBackendHelp =
     "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda (cuda:1: the second GPU) or ref";
 
 /// "cpu", "cuda" (the first GPU), "cuda:N" (another one), "ref", or "auto": cuda where a GPU is there,
-/// otherwise cpu. threads (of cpu) 0: as many
-/// as this process may use. With the values that `sluice tune` kept for this machine. Throws Error why there
-/// is no cuda, UsageError for any other name and for a loading that the backend does not know.
+/// otherwise cpu. threads (of cpu): see threads_for. With the values that `sluice tune` kept for this
+/// machine. Throws Error why there is no cuda, UsageError for any other name and for a loading that the
+/// backend does not know.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
                                                const Loading& loading = {});
-/// The same with these values.
+/// The same with these values, and as many threads as are asked for.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
                                                const program::Tuning& tuning, const Loading& loading = {});
 

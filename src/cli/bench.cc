@@ -17,6 +17,7 @@
 #include "cli/loading.h"
 #include "cli/measured_steps.h"
 #include "cli/number_list.h"
+#include "cli/output.h"
 #include "model/model.h"
 #include "profile/statistics.h"
 
@@ -180,7 +181,7 @@ class Bandwidth {
     return std::max(before, last_);
   }
   void print(const char* when) const {
-    if (last_ > 0) fmt::print(stderr, "sluice: read bandwidth {}: {:.1f} GB/s\n", when, 1e-9 * last_);
+    if (last_ > 0) note("sluice: read bandwidth {}: {:.1f} GB/s\n", when, 1e-9 * last_);
   }
 
  private:
@@ -189,7 +190,7 @@ class Bandwidth {
 };
 
 void show(const Options& options, const std::string& text) {
-  if (options.progress || ::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "sluice: bench: {}\n", text);
+  if (options.progress || ::isatty(STDERR_FILENO) != 0) note("sluice: bench: {}\n", text);
 }
 
 std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
@@ -258,7 +259,7 @@ void print_marks(const BenchRecord& record) {
         fmt::format(", {:.2f} GB of memory at most", 1e-9 * static_cast<double>(record.peak_memory_bytes));
   if (record.peaks.bytes_per_second != record.around_bytes_per_second)
     text += fmt::format(", read bandwidth between steps {:.1f} GB/s", 1e-9 * record.peaks.bytes_per_second);
-  fmt::print(stderr, "sluice: {}: {}\n", record.test.name(), text);
+  note("sluice: {}: {}\n", record.test.name(), text);
 }
 
 /// The test's record; false in the pair when its routing had collapsed.
@@ -296,16 +297,16 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
   reset_peak_memory();  // what measuring the bandwidth took is none of the model's
   print_marks(record);
   if (record.experts.uniform > 0) {
-    fmt::print(stderr, "sluice: {}: {:.1f} different experts a layer; uniform selection would give {:.1f}\n",
-               test.name(), record.experts.distinct, record.experts.uniform);
+    note("sluice: {}: {:.1f} different experts a layer; uniform selection would give {:.1f}\n", test.name(),
+         record.experts.distinct, record.experts.uniform);
   }
   // A prompt's are shown; which tokens stand in it is the user's business as much as the model's.
   if (test.parallel == 1 || record.experts.distinct >= kLeastExperts * record.experts.uniform)
     return {record, true};
-  fmt::print(stderr,
-             "sluice: {}: refused: its rows selected {:.1f} different experts a layer, and {:.1f} are to be "
-             "expected of {} rows: such a routing reads less than a real one\n",
-             test.name(), record.experts.distinct, record.experts.uniform, test.parallel);
+  note(
+      "sluice: {}: refused: its rows selected {:.1f} different experts a layer, and {:.1f} are to be "
+      "expected of {} rows: such a routing reads less than a real one\n",
+      test.name(), record.experts.distinct, record.experts.uniform, test.parallel);
   return {record, false};
 }
 
@@ -315,37 +316,38 @@ void sweep(const Options& options, Setup& setup) {
   MeasuredSteps& steps = *setup.steps;
   const int64_t pp = std::min(steps.max_rows(), options.sweep), tg = std::max<int64_t>(pp / 4, 1);
   if (!options.no_warmup) steps.prompt(0, pp);
-  fmt::print("| {:>6} | {:>6} | {:>7} | {:>8} | {:>9} | {:>8} | {:>9} |\n", "PP", "TG", "N_KV", "T_PP s",
-             "S_PP t/s", "T_TG s", "S_TG t/s");
-  fmt::print("| {0:->5}: | {0:->5}: | {0:->6}: | {0:->7}: | {0:->8}: | {0:->7}: | {0:->8}: |\n", "");
+  print("| {:>6} | {:>6} | {:>7} | {:>8} | {:>9} | {:>8} | {:>9} |\n", "PP", "TG", "N_KV", "T_PP s",
+        "S_PP t/s", "T_TG s", "S_TG t/s");
+  print("| {0:->5}: | {0:->5}: | {0:->6}: | {0:->7}: | {0:->8}: | {0:->7}: | {0:->8}: |\n", "");
   for (int64_t depth = 0; depth + pp <= options.sweep; depth += pp) {
     const int64_t gen_ns = steps.decode_steps(depth, 1, tg);
     const double prompt_s = 1e-9 * static_cast<double>(steps.prompt(depth, pp));
     const double gen_s = 1e-9 * static_cast<double>(gen_ns);
-    fmt::print("| {:>6} | {:>6} | {:>7} | {:>8.3f} | {:>9.2f} | {:>8.3f} | {:>9.2f} |\n", pp, tg, depth,
-               prompt_s, static_cast<double>(pp) / prompt_s, gen_s, static_cast<double>(tg) / gen_s);
-    std::fflush(stdout);
+    print("| {:>6} | {:>6} | {:>7} | {:>8.3f} | {:>9.2f} | {:>8.3f} | {:>9.2f} |\n", pp, tg, depth, prompt_s,
+          static_cast<double>(pp) / prompt_s, gen_s, static_cast<double>(tg) / gen_s);
   }
 }
 
 void print_peaks(program::Backend& backend, int threads) {
   const program::Peaks& peaks = backend.peaks();
-  fmt::print("peaks of {}, backend {}, {} thread{}\n\n", cpu_name(), backend.name(), threads,
-             threads == 1 ? "" : "s");
-  fmt::print("| {:<18} | {:>12} | {:<34} |\n| {:-<18} | {:->11}: | {:-<34} |\n", "what", "rate", "how", "",
-             "", "");
-  fmt::print("| {:<18} | {:>12} | {:<34} |\n", "read",
-             fmt::format("{:.1f} GB/s", 1e-9 * peaks.bytes_per_second), peaks.read_how);
+  print("peaks of {}, backend {}, {} thread{}\n\n", cpu_name(), backend.name(), threads,
+        threads == 1 ? "" : "s");
+  print("| {:<18} | {:>12} | {:<34} |\n| {:-<18} | {:->11}: | {:-<34} |\n", "what", "rate", "how", "", "",
+        "");
+  print("| {:<18} | {:>12} | {:<34} |\n", "read", fmt::format("{:.1f} GB/s", 1e-9 * peaks.bytes_per_second),
+        peaks.read_how);
   for (const program::Peaks::Rate& rate : peaks.rates) {
-    fmt::print("| {:<18} | {:>12} | {:<34} |\n", rate.name,
-               fmt::format("{:.1f} Gop/s", 1e-9 * rate.per_second), "in registers, 2 ops a multiply-add");
+    print("| {:<18} | {:>12} | {:<34} |\n", rate.name, fmt::format("{:.1f} Gop/s", 1e-9 * rate.per_second),
+          "in registers, 2 ops a multiply-add");
   }
-  fmt::print("| {:<18} | {:>12} | {:<34} |\n", "read again",
-             fmt::format("{:.1f} GB/s", 1e-9 * backend.measure_read_bandwidth()),
-             "the same loop, at the end");
+  print("| {:<18} | {:>12} | {:<34} |\n", "read again",
+        fmt::format("{:.1f} GB/s", 1e-9 * backend.measure_read_bandwidth()), "the same loop, at the end");
 }
 
-int threads_or_all(int64_t threads) { return threads > 0 ? static_cast<int>(threads) : usable_threads(); }
+/// How many a backend of these has (threads_for).
+int threads_or_all(int64_t threads) {
+  return threads > 0 ? std::min(static_cast<int>(threads), usable_threads()) : usable_threads();
+}
 
 /// All tests of one model with some threads and a type of cache; false when one was refused.
 bool bench_model(const Options& options, const std::string& path, int64_t threads, quant::Type cache,

@@ -8,6 +8,7 @@
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/loading.h"
+#include "cli/output.h"
 #include "cli/version.h"
 #include "profile/statistics.h"
 
@@ -77,7 +78,7 @@ class JsonPrinter : public BenchPrinter {
  public:
   explicit JsonPrinter(std::FILE* out) : out_(out) {}
   void add(const BenchRecord& record) override { list_.push_back(whole(record)); }
-  void end() override { fmt::print(out_, "{}\n", list_.dump(2)); }
+  void end() override { print_to(out_, "{}\n", list_.dump(2)); }
 
  private:
   std::FILE* out_;
@@ -87,10 +88,7 @@ class JsonPrinter : public BenchPrinter {
 class JsonLinesPrinter : public BenchPrinter {
  public:
   explicit JsonLinesPrinter(std::FILE* out) : out_(out) {}
-  void add(const BenchRecord& record) override {
-    fmt::print(out_, "{}\n", whole(record).dump());
-    std::fflush(out_);
-  }
+  void add(const BenchRecord& record) override { print_to(out_, "{}\n", whole(record).dump()); }
 
  private:
   std::FILE* out_;
@@ -117,12 +115,9 @@ class CsvPrinter : public BenchPrinter {
     std::string line;
     const Json names = fields(BenchRecord{.samples_ns = {1}});
     for (const auto& [name, value] : names.items()) line += (line.empty() ? "" : ",") + name;
-    fmt::print(out_, "{}\n", line);
+    print_to(out_, "{}\n", line);
   }
-  void add(const BenchRecord& record) override {
-    fmt::print(out_, "{}\n", joined(fields(record), '"'));
-    std::fflush(out_);
-  }
+  void add(const BenchRecord& record) override { print_to(out_, "{}\n", joined(fields(record), '"')); }
 
  private:
   std::FILE* out_;
@@ -139,11 +134,10 @@ class SqlPrinter : public BenchPrinter {
       columns += fmt::format("{}  {} {}", columns.empty() ? "" : ",\n", name, type);
       names_ += (names_.empty() ? "" : ", ") + name;
     }
-    fmt::print(out_, "CREATE TABLE IF NOT EXISTS llama_bench (\n{}\n);\n\n", columns);
+    print_to(out_, "CREATE TABLE IF NOT EXISTS llama_bench (\n{}\n);\n\n", columns);
   }
   void add(const BenchRecord& record) override {
-    fmt::print(out_, "INSERT INTO llama_bench ({}) VALUES ({});\n", names_, joined(fields(record), '\''));
-    std::fflush(out_);
+    print_to(out_, "INSERT INTO llama_bench ({}) VALUES ({});\n", names_, joined(fields(record), '\''));
   }
 
  private:
@@ -160,7 +154,7 @@ class MarkdownPrinter : public BenchPrinter {
     if (!headed_) head(r);
     const std::vector<double> ts = r.samples_ts();
     const double limit = r.peaks.limit_seconds(r.cost);
-    fmt::print(
+    print_to(
         out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>20} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
         r.model.type, width_, fmt::format("{:.2f} GiB", static_cast<double>(r.model.size_bytes) / 0x1p30),
         fmt::format("{:.2f} {}",
@@ -171,21 +165,19 @@ class MarkdownPrinter : public BenchPrinter {
         1e-6 * r.cost.bytes_read / static_cast<double>(r.test.tokens()),
         1e-9 * r.cost.bytes_read / r.seconds(),
         limit > 0 ? fmt::format("{:.1f} %", 100 * limit / r.seconds()) : "-");
-    std::fflush(out_);
   }
 
  private:
   void head(const BenchRecord& r) {
     headed_ = true;
     width_ = std::max<size_t>(r.model.type.size(), 26);
-    fmt::print(out_,
-               "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>20} | {:>9} | {:>7} | {:>8} |\n",
-               "model", width_, "size", "params", "backend", "threads", "test", test_width_, "t/s",
-               "MB/token", "GB/s", "of limit");
-    fmt::print(out_,
-               "| {:-<{}} | {:->9}: | {:->7}: | {:-<8} | {:->6}: | {:->{}}: | {:->19}: | {:->8}: | {:->6}: | "
-               "{:->7}: |\n",
-               "", width_, "", "", "", "", "", test_width_ - 1, "", "", "", "");
+    print_to(out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>20} | {:>9} | {:>7} | {:>8} |\n",
+             "model", width_, "size", "params", "backend", "threads", "test", test_width_, "t/s", "MB/token",
+             "GB/s", "of limit");
+    print_to(out_,
+             "| {:-<{}} | {:->9}: | {:->7}: | {:-<8} | {:->6}: | {:->{}}: | {:->19}: | {:->8}: | {:->6}: | "
+             "{:->7}: |\n",
+             "", width_, "", "", "", "", "", test_width_ - 1, "", "", "", "");
   }
 
   std::FILE* out_;

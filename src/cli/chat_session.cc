@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cli/chat_template.h"
+#include "cli/progress.h"
 #include "text/stream.h"
 
 namespace sluice::cli {
@@ -70,7 +71,7 @@ ChatReply ChatSession::answer(const Show& show, const std::atomic<bool>* cancel)
     if (parser.thinking()) ++thinking_tokens;
     return true;
   };
-  reply.result = model_.generator().run(request(prompt), on_text, cancel);
+  reply.result = model_.generator().run(request(prompt), on_text, cancel, prompt_bar());
   take(parser.finish());
   ++answers_;
   context_tokens_ = reply.result.prompt_tokens + reply.result.generated_tokens;

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
+#include "cli/output.h"
 #include "cli/token_source.h"
 #include "engine/compare.h"
 #include "engine/perplexity.h"
@@ -81,22 +82,22 @@ nlohmann::ordered_json difference_json(const engine::OpDifference& d) {
 void print_table(const std::vector<engine::OpDifference>& all, const Options& options, size_t tokens,
                  const Whole& whole) {
   const auto within = std::count_if(all.begin(), all.end(), [](const auto& d) { return d.within(); });
-  fmt::print("{} against {} on {} tokens: {} of {} results within tolerance; the nearest to it:\n",
-             options.backend, options.against, tokens, within, all.size());
+  print("{} against {} on {} tokens: {} of {} results within tolerance; the nearest to it:\n",
+        options.backend, options.against, tokens, within, all.size());
   std::vector<engine::OpDifference> worst = all;
   std::stable_sort(worst.begin(), worst.end(),
                    [](const auto& x, const auto& y) { return share(x) > share(y); });
   worst.resize(std::min(worst.size(), kShown));
-  fmt::print("  {:>9} {:>9}  {:<20} {:<16} {}\n", "error", "tolerance", "op", "result", "kernel");
+  print("  {:>9} {:>9}  {:<20} {:<16} {}\n", "error", "tolerance", "op", "result", "kernel");
   for (const engine::OpDifference& d : worst)
-    fmt::print("  {:>9.2e} {:>9.2e}  {:<20} {:<16} {}\n", d.error, d.tolerance, d.op, d.tensor, d.kernel_b);
-  fmt::print("logits of the whole: relative error {:.2e}, mean KL divergence {:.2e} nats\n", whole.error,
-             whole.kl.mean().mean());
+    print("  {:>9.2e} {:>9.2e}  {:<20} {:<16} {}\n", d.error, d.tolerance, d.op, d.tensor, d.kernel_b);
+  print("logits of the whole: relative error {:.2e}, mean KL divergence {:.2e} nats\n", whole.error,
+        whole.kl.mean().mean());
 }
 
 void compare(const CLI::App& command, const Options& options) {
   const std::string path = model_path_or_bundled(options.model);
-  const model::Model model = model::Model::load(path, options.cache);
+  const model::Model model = open_unpacked_model(path, options.cache);
   std::vector<int32_t> tokens = command.count("--tokens") > 0
                                     ? read_token_file(options.tokens, model.spec.vocabulary)
                                     : tokens_of_text(model.file, options.text);
@@ -111,17 +112,17 @@ void compare(const CLI::App& command, const Options& options) {
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   std::vector<engine::OpDifference> all;
   std::optional<engine::OpDifference> first;
-  engine::compare_ops(
-      model.program, model.weights, *judge, *tested, tokens, [&](const engine::OpDifference& d) {
-        if (!first && !d.within()) first = d;
-        all.push_back(d);
-        if (terminal)
-          fmt::print(stderr, "\r\x1b[K{} of {} ops: {}", all.size(), model.program.ops().size(), d.op);
-      });
-  if (terminal) fmt::print(stderr, "\r\x1b[K");
+  engine::compare_ops(model.program, model.weights, *judge, *tested, tokens,
+                      [&](const engine::OpDifference& d) {
+                        if (!first && !d.within()) first = d;
+                        all.push_back(d);
+                        if (terminal)
+                          note("\r\x1b[K{} of {} ops: {}", all.size(), model.program.ops().size(), d.op);
+                      });
+  if (terminal) note("\r\x1b[K");
   const quant::Type against =
       options.against_cache.empty() ? options.cache : cache_type_of(options.against_cache);
-  const Whole whole = compare_whole(model, *tested, model::Model::load(path, against), *judge, tokens);
+  const Whole whole = compare_whole(model, *tested, open_unpacked_model(path, against), *judge, tokens);
   if (options.json) {
     nlohmann::ordered_json ops = nlohmann::ordered_json::array();
     for (const engine::OpDifference& d : all) ops.push_back(difference_json(d));
@@ -132,7 +133,7 @@ void compare(const CLI::App& command, const Options& options) {
                                          {"first", first ? difference_json(*first) : nullptr},
                                          {"logits", {{"error", whole.error}, {"kl", whole.kl.mean().mean()}}},
                                          {"ops", std::move(ops)}};
-    fmt::print("{}\n", json.dump(2));
+    print("{}\n", json.dump(2));
   } else {
     print_table(all, options, tokens.size(), whole);
   }

@@ -16,6 +16,7 @@
 #include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "engine/generator.h"
 #include "engine/kv_pool.h"
 #include "text/constraint.h"
@@ -90,17 +91,18 @@ void draftbench(const Options& options) {
   engine::Generator generator(*executable, tokenizer, context, rows.most, rows.shallow, drafts);
 
   if (!options.json) {
-    fmt::print("{} on {}: {} tokens, then {} that are written\n\n", model.file.path(), backend->name(),
-               request.prompt.size(), after.size());
-    fmt::print("| drafts | tokens/s | drafted | right | tokens a step |\n");
-    fmt::print("|-------:|---------:|--------:|------:|--------------:|\n");
+    print("{} on {}: {} tokens, then {} that are written\n\n", model.file.path(), backend->name(),
+          request.prompt.size(), after.size());
+    print("| drafts | tokens/s | drafted | right | tokens a step |\n");
+    print("|-------:|---------:|--------:|------:|--------------:|\n");
   }
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (int i = 0; i < options.repetitions; ++i) {
     for (const bool with : {false, true}) {
       request.use_drafts = with;
       request.constraint = std::make_shared<Recital>(after);
-      const engine::Result result = generator.run(request, [](std::string_view) { return true; });
+      const engine::Result result = generator.run(
+          request, [](std::string_view) { return true; }, nullptr, prompt_bar());
       const auto decoded = static_cast<double>(result.generated_tokens - 1);
       const double rate = decoded * 1e9 / static_cast<double>(std::max<int64_t>(result.decode_ns, 1));
       const double steps = decoded - static_cast<double>(result.accepted_tokens);

@@ -120,13 +120,14 @@ void print_tables(const Options& options, const std::vector<profile::Report>& re
 void forecast(const Options& options) {
   const program::Peaks peaks = peaks_of(options);
   std::optional<ModelShapes> shapes;
-  std::optional<model::Model> file;
+  std::optional<OpenedModel> file;
   if (options.shapes.empty()) {
-    file.emplace(model::Model::load(model_path_or_bundled(options.model), options.cache));
+    file.emplace(open_model(model_path_or_bundled(options.model), options.cache));
   } else {
     shapes.emplace(options.shapes, options.mix, options.cache);
   }
-  const std::vector<profile::Report> reports = reports_of(options, shapes ? shapes->model() : *file, peaks);
+  const std::vector<profile::Report> reports =
+      reports_of(options, shapes ? shapes->model() : static_cast<const model::Model&>(*file), peaks);
   if (!options.json) return print_tables(options, reports, peaks);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const profile::Report& report : reports) list.push_back(profile::report_json(report));

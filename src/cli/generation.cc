@@ -12,6 +12,7 @@
 #include "cli/hub_model.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
+#include "cli/output.h"
 #include "engine/kv_pool.h"
 
 namespace sluice::cli {
@@ -155,11 +156,9 @@ void print_statistics(const engine::Result& result, uint64_t seed) {
       result.draft_tokens > 0
           ? fmt::format(" ({} of {} drafted ones right)", result.accepted_tokens, result.draft_tokens)
           : "";
-  fmt::print(
-      stderr,
-      "[ prompt: {} tokens{}, {:.1f} tokens/s | generation: {} tokens{}, {:.1f} tokens/s | seed {} ]\n",
-      result.prompt_tokens, cached, rate(result.prompt_tokens - result.cached_tokens, result.prompt_ns),
-      result.generated_tokens, drafted, rate(result.generated_tokens - 1, result.decode_ns), seed);
+  note("[ prompt: {} tokens{}, {:.1f} tokens/s | generation: {} tokens{}, {:.1f} tokens/s | seed {} ]\n",
+       result.prompt_tokens, cached, rate(result.prompt_tokens - result.cached_tokens, result.prompt_ns),
+       result.generated_tokens, drafted, rate(result.generated_tokens - 1, result.decode_ns), seed);
 }
 
 }  // namespace sluice::cli

@@ -4,11 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -122,7 +119,7 @@ std::string value_text(const gguf::Value& value) {
   return array->count > kShownElements ? text + ", ..." : text;
 }
 
-std::string head_text(const gguf::File& file, const TypeTotal& all) {
+std::string head_text(const gguf::File& file, const TypeTotal& all, bool packed) {
   const auto line = [](const char* name, const std::string& value) {
     return fmt::format("{:<14}{}\n", name, value);
   };
@@ -131,6 +128,8 @@ std::string head_text(const gguf::File& file, const TypeTotal& all) {
          line("format", fmt::format("GGUF version {}, alignment {}", file.version(), file.alignment())) +
          line("size", fmt::format("{} ({} bytes)", short_count(static_cast<double>(file.size_bytes()), "B"),
                                   file.size_bytes())) +
+         (packed ? line("packed", "by sluice pack; what follows is of the GGUF file that it was made of")
+                 : "") +
          (file.parts() > 1 ? line("parts", std::to_string(file.parts())) : "") +
          line("architecture", architecture != nullptr ? value_text(*architecture) : "not given") +
          line("parameters", short_count(static_cast<double>(all.numbers), "")) +
@@ -180,10 +179,10 @@ std::string tensors_text(const gguf::File& file) {
   return text;
 }
 
-std::string inspect_text(const gguf::File& file, bool with_tensors) {
+std::string inspect_text(const gguf::File& file, bool with_tensors, bool packed) {
   const auto totals = totals_by_type(file);
   const TypeTotal all = sum(totals);
-  std::string text = head_text(file, all) + metadata_text(file) + totals_text(totals, all);
+  std::string text = head_text(file, all, packed) + metadata_text(file) + totals_text(totals, all);
   if (with_tensors) text += tensors_text(file);
   return text;
 }
@@ -214,12 +213,10 @@ Json value_json(const gguf::Value& value) {
   return items;
 }
 
-std::string inspect_json(const gguf::File& file) {
-  Json root = {{"file", file.path()},
-               {"version", file.version()},
-               {"alignment", file.alignment()},
-               {"size_bytes", file.size_bytes()},
-               {"parts", file.parts()}};
+std::string inspect_json(const gguf::File& file, bool packed) {
+  Json root = {{"file", file.path()},           {"version", file.version()},
+               {"alignment", file.alignment()}, {"size_bytes", file.size_bytes()},
+               {"parts", file.parts()},         {"packed", packed}};
   Json& metadata = root["metadata"] = Json::object();
   for (const gguf::Entry& entry : file.metadata()) metadata[std::string(entry.key)] = value_json(entry.value);
   Json& types = root["types"] = Json::object();
@@ -238,19 +235,13 @@ std::string inspect_json(const gguf::File& file) {
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void print_all(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail("standard output: {}", std::strerror(errno));
-  }
-}
-
 void inspect_memory(const InspectOptions& options) {
-  const model::Model model = model::Model::load(options.path, options.cache);
-  const auto backend =
-      make_backend(options.backend, options.threads, {}, model, {options.gpu_memory, options.context});
+  const OpenedModel model = open_model(options.path, options.cache);
+  const auto backend = make_backend(options.backend, options.threads, {true, model.packed}, model,
+                                    {options.gpu_memory, options.context});
   const text::Tokenizer vocabulary = model::load_tokenizer(model.file);  // it takes memory too
   const MemoryView view = memory_view(model, *backend, options.context);
-  print_all(options.json ? memory_json(view).dump(2) + "\n" : memory_text(view));
+  print_text(options.json ? memory_json(view).dump(2) + "\n" : memory_text(view));
 }
 
 void inspect(const InspectOptions& given) {
@@ -259,17 +250,20 @@ void inspect(const InspectOptions& given) {
   options.path = local_path(options.path);
   if (options.memory) return inspect_memory(options);
   if (options.program || options.bound) {
-    const model::Model model = model::Model::load(options.path, options.cache);
-    const auto backend = options.bound ? make_backend(options.backend, options.threads) : nullptr;
+    const OpenedModel model = open_model(options.path, options.cache);
+    const auto backend =
+        options.bound ? make_backend(options.backend, options.threads, {true, model.packed}) : nullptr;
     const ProgramView shown{backend.get(),
                             options.places.empty() ? std::vector<double>{} : parse_shares(options.places)};
-    print_all(options.json
-                  ? program_json(model, shown).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                  : program_text(model, shown));
+    print_text(options.json
+                   ? program_json(model, shown).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                   : program_text(model, shown));
     return;
   }
-  const gguf::File file = gguf::File::open(options.path);
-  print_all(options.json ? inspect_json(file) : inspect_text(file, options.tensors));
+  const OpenedFile opened = open_file(options.path);
+  const gguf::File& file = opened.file;
+  print_text(options.json ? inspect_json(file, opened.packed != nullptr)
+                          : inspect_text(file, options.tensors, opened.packed != nullptr));
 }
 
 }  // namespace
@@ -277,7 +271,7 @@ void inspect(const InspectOptions& given) {
 void add_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand("inspect", "Show what a GGUF file holds: metadata and tensors");
-  auto* file = command->add_option("FILE,-m,--model", options->path, "the GGUF file");
+  auto* file = command->add_option("FILE,-m,--model", options->path, "a GGUF file, or one of sluice pack");
   add_hub_options(*command, options->path, *file);
   command->add_flag("--tensors", options->tensors, "list every tensor");
   auto* program = command->add_flag("--program", options->program,

@@ -17,7 +17,8 @@ class LineInput {
   };
 
   virtual ~LineInput() = default;
-  /// Reads one line, without its newline. `prompt` is shown to a person only.
+  /// Reads one line, without its newline; of a terminal, what is pasted is one line with newlines in it.
+  /// `prompt` is shown to a person only.
   virtual Status read(const char* prompt, std::string& line) = 0;
   virtual bool is_terminal() const = 0;
 };

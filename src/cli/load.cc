@@ -17,6 +17,7 @@
 #include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/number_list.h"
+#include "cli/output.h"
 #include "cli/serving_model.h"
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
@@ -114,15 +115,15 @@ class Load {
   }
 
   void run() {
-    fmt::print("model {}, backend {}, prompt of {} tokens, {} rows a step at most, max-itl {:g} ms{}\n",
-               model_.file.path(), backend_->name(), prompt_, engine_.max_rows, engine_.max_itl_ms,
-               options_.batch_invariant ? ", batch-invariant" : "");
+    print("model {}, backend {}, prompt of {} tokens, {} rows a step at most, max-itl {:g} ms{}\n",
+          model_.file.path(), backend_->name(), prompt_, engine_.max_rows, engine_.max_itl_ms,
+          options_.batch_invariant ? ", batch-invariant" : "");
     const double alone = prompt_alone();
-    fmt::print("the prompt alone: {:.1f} tokens/s\n\n", alone);
-    fmt::print(
+    print("the prompt alone: {:.1f} tokens/s\n\n", alone);
+    print(
         "| streams | tokens/s | p50 ms | p99 ms | beside a prompt: p50 ms | p99 ms | prompt tokens/s | of "
         "alone |\n");
-    fmt::print(
+    print(
         "|--------:|---------:|-------:|-------:|------------------------:|-------:|----------------:|-------"
         "--:|\n");
     for (const int64_t streams : streams_) measure(streams, alone);
@@ -193,15 +194,14 @@ class Load {
     for (const engine::RequestId id : ids) engine.cancel(id);
     engine.stop();
     const Gaps before = gaps_between(clocks, begin, middle), beside = gaps_between(clocks, middle, end);
-    fmt::print("| {:7} | {:8.1f} | {:6.1f} | {:6.1f} | {:23.1f} | {:6.1f} | {:15.1f} | {:7.0f}% |\n", streams,
-               static_cast<double>(before.ms.size()) * 1e9 / static_cast<double>(middle - begin),
-               before.percentile(0.5), before.percentile(0.99), beside.percentile(0.5),
-               beside.percentile(0.99), rate(prompt->result), 100 * rate(prompt->result) / alone);
+    print("| {:7} | {:8.1f} | {:6.1f} | {:6.1f} | {:23.1f} | {:6.1f} | {:15.1f} | {:7.0f}% |\n", streams,
+          static_cast<double>(before.ms.size()) * 1e9 / static_cast<double>(middle - begin),
+          before.percentile(0.5), before.percentile(0.99), beside.percentile(0.5), beside.percentile(0.99),
+          rate(prompt->result), 100 * rate(prompt->result) / alone);
     for (const auto& clock : clocks)
       if (clock->tokens == answer_)
-        fmt::print("  an answer ended early, at {} tokens: its pauses are fewer than the prompt's steps\n",
-                   answer_);
-    std::fflush(stdout);
+        print("  an answer ended early, at {} tokens: its pauses are fewer than the prompt's steps\n",
+              answer_);
   }
 
   Options options_;

@@ -1,40 +1,18 @@
 #include "cli/loading.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 
 namespace sluice::cli {
 namespace {
 
 constexpr int64_t kLeastBytes = 64 << 20;  // less is loaded before anybody could read a bar
-constexpr int64_t kEveryNs = 100'000'000;
-
-/// A bar that is drawn again and again in one line, and is gone at the end.
-class LoadingBar {
- public:
-  void show(int64_t done, int64_t total) {
-    if (total < kLeastBytes) return;
-    const int64_t now = now_ns();
-    if (done == total) {
-      fmt::print(stderr, "\r\x1b[K");
-    } else if (now >= next_ns_) {
-      next_ns_ = now + kEveryNs;
-      fmt::print(stderr, "\r{}\x1b[K", loading_bar_text(done, total));
-    }
-    std::fflush(stderr);
-  }
-
- private:
-  int64_t next_ns_ = 0;
-};
 
 }  // namespace
 
@@ -64,13 +42,9 @@ void add_cache_option(CLI::App& command, quant::Type& type) {
 }
 
 std::string progress_bar_text(std::string_view what, int64_t done_bytes, int64_t total_bytes) {
-  constexpr int kCells = 24;
-  const double share =
-      static_cast<double>(done_bytes) / static_cast<double>(std::max<int64_t>(total_bytes, 1));
-  const int cells = static_cast<int>(share * kCells);
-  return fmt::format("{}  [{:<{}}] {:3.0f} %  {} of {}", what, std::string(static_cast<size_t>(cells), '#'),
-                     kCells, 100 * share, short_count(static_cast<double>(done_bytes), "B"),
-                     short_count(static_cast<double>(total_bytes), "B"));
+  return bar_text(std::string(what), done_bytes, total_bytes,
+                  fmt::format("{} of {}", short_count(static_cast<double>(done_bytes), "B"),
+                              short_count(static_cast<double>(total_bytes), "B")));
 }
 
 std::string loading_bar_text(int64_t done_bytes, int64_t total_bytes) {
@@ -78,8 +52,11 @@ std::string loading_bar_text(int64_t done_bytes, int64_t total_bytes) {
 }
 
 program::Progress loading_bar() {
-  if (::isatty(STDERR_FILENO) != 1) return {};
-  return [bar = LoadingBar()](int64_t done, int64_t total) mutable { bar.show(done, total); };
+  return [line = std::make_shared<ProgressLine>()](int64_t done, int64_t total) {
+    if (total < kLeastBytes) return;
+    if (done == total) return line->clear();
+    line->show([&] { return loading_bar_text(done, total); });
+  };
 }
 
 }  // namespace sluice::cli

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -11,9 +10,11 @@
 #include "cli/commands.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
+#include "cli/output.h"
 #include "cli/token_source.h"
 #include "engine/kv_pool.h"
 #include "engine/scorer.h"
+#include "gguf/writer.h"
 
 namespace sluice::cli {
 namespace {
@@ -27,27 +28,22 @@ struct Options {
 };
 
 void run(const Options& options) {
-  const model::Model model = model::Model::load(model_path_or_bundled(options.model), options.cache);
+  const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   const std::vector<int32_t> tokens = read_token_file(options.tokens, model.spec.vocabulary);
   const auto count = static_cast<int64_t>(tokens.size());
   if (count > model.spec.context) {
     fail("{}: {} tokens, more than the model's context of {}", options.tokens, count, model.spec.context);
   }
   const int64_t rows = std::min(options.batch, count);
-  const auto backend = make_backend(options.backend, options.threads);
+  const auto backend = make_backend(options.backend, options.threads, {true, model.packed});
   checked_plan(model, *backend, {rows, rows, 0}, count, options.force);
   const auto executable =
       backend->compile(model.program, model.weights, {rows, rows, engine::KvPool::pages_for(count)});
   engine::Scorer scorer(*executable, count, rows);
-  std::ofstream file(options.output, std::ios::binary | std::ios::trunc);
-  if (!file) fail("{}: cannot be written", options.output);
-  scorer.run(tokens, 0, [&](int64_t, std::span<const float> logits) {
-    file.write(reinterpret_cast<const char*>(logits.data()),
-               static_cast<std::streamsize>(logits.size_bytes()));
-  });
-  file.close();
-  if (!file) fail("{}: writing failed", options.output);
-  fmt::print(stderr, "{}: [{}, {}] float32\n", options.output, count, model.spec.vocabulary);
+  gguf::OutputFile file(options.output);
+  scorer.run(tokens, 0, [&](int64_t, std::span<const float> logits) { file.write(std::as_bytes(logits)); });
+  file.complete();
+  note("{}: [{}, {}] float32\n", options.output, count, model.spec.vocabulary);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(arguments_of(app, argc, argv));
     if (app.get_subcommands().empty()) {
-      fmt::print(stderr, "{}", app.help());
+      sluice::cli::note_text(app.help());
       return 2;
     }
   } catch (const CLI::RuntimeError& error) {
@@ -52,14 +52,17 @@ int run(int argc, char** argv) {
 }
 
 /// Messages quote what a file says: it must not get to steer the terminal.
-void report(const char* message) { fmt::print(stderr, "sluice: {}\n", sluice::cli::terminal_safe(message)); }
+void report(const char* message) { sluice::cli::note("sluice: {}\n", sluice::cli::terminal_safe(message)); }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, reported where it happens
+  sluice::cli::occupy_standard_streams();
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    sluice::cli::finish_output();
+    return code;
   } catch (const sluice::UsageError& error) {
     report(error.what());
     return 2;

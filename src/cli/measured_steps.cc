@@ -128,15 +128,18 @@ int64_t MeasuredSteps::prompt(int64_t position, int64_t tokens) {
   return ns;
 }
 
-void MeasuredSteps::fill(int64_t depth, int32_t sequences) {
+void MeasuredSteps::fill(int64_t depth, int32_t sequences,
+                         const std::function<void(int64_t, int64_t)>& progress) {
   program::StepTimes* const times = std::exchange(times_, nullptr);
   ReadTurns* const turns = std::exchange(turns_, nullptr);
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
     for (int64_t at = filled_[static_cast<size_t>(sequence)]; at < depth;
          at = filled_[static_cast<size_t>(sequence)]) {
+      if (progress) progress(sequence * depth + at, sequences * depth);
       prompt_step(sequence, at, std::min(max_rows_, depth - at));
     }
   }
+  if (progress) progress(sequences * depth, sequences * depth);
   times_ = times;
   turns_ = turns;
 }

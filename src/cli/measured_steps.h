@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -38,7 +39,8 @@ class MeasuredSteps {
                 uint64_t seed);
 
   /// Computes the first `depth` tokens of the first `sequences` sequences, where that was not done before.
-  void fill(int64_t depth, int32_t sequences);
+  /// `progress` hears how many tokens are there, of all.
+  void fill(int64_t depth, int32_t sequences, const std::function<void(int64_t, int64_t)>& progress = {});
   /// One step over `rows` tokens of the first sequence from `position` on. Returns its nanoseconds.
   int64_t prompt_step(int64_t position, int64_t rows) { return prompt_step(0, position, rows); }
   /// One step over one token of each of the first `sequences` sequences. Returns its nanoseconds.

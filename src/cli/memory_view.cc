@@ -47,8 +47,8 @@ engine::LoadPlan checked_plan(const model::Model& model, const program::Backend&
                                                   backend.available_bytes());
   if (!plan.fits() && !force) fail("{}: {}", model.file.path(), too_little_memory(plan));
   if (wanted == 0 && plan.context < model.spec.context) {
-    fmt::print(stderr, "[ context: {} of the model's {} tokens, as many as fit into {} of memory ]\n",
-               plan.context, model.spec.context, size_text(plan.available_bytes));
+    note("[ context: {} of the model's {} tokens, as many as fit into {} of memory ]\n", plan.context,
+         model.spec.context, size_text(plan.available_bytes));
   }
   return plan;
 }

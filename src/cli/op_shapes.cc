@@ -1,4 +1,5 @@
 #include "cli/op_shapes.h"
+#include "cli/assemble.h"
 
 #include <fmt/format.h>
 
@@ -41,7 +42,7 @@ std::string key_of(const Program& program, Op op) {
 }  // namespace
 
 void OpShapes::add_file(const std::string& path) {
-  files_.push_back(std::make_unique<model::Model>(model::Model::load(path)));
+  files_.push_back(std::make_unique<model::Model>(open_unpacked_model(path)));
   const std::string& whole = files_.back()->file.path();
   add(gguf::printable(whole.substr(whole.rfind('/') + 1)), *files_.back(), true);
 }

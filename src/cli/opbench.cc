@@ -209,10 +209,9 @@ void opbench(Options options) {
   const bool json = options.format == "json";
   if (options.cold) check_memory(rotate_bytes, chosen);
   const program::Peaks& peaks = backend->peaks();
-  fmt::print(
-      stderr, "sluice: {}, backend {}: {:.1f} GB/s, {:.0f} GFLOP/s{}\n", backend->device(), backend->name(),
-      1e-9 * peaks.bytes_per_second, 1e-9 * peaks.flops,
-      options.cold ? fmt::format("; cold: over {:.2f} GB of weights or cache", 1e-9 * rotate_bytes) : "");
+  note("sluice: {}, backend {}: {:.1f} GB/s, {:.0f} GFLOP/s{}\n", backend->device(), backend->name(),
+       1e-9 * peaks.bytes_per_second, 1e-9 * peaks.flops,
+       options.cold ? fmt::format("; cold: over {:.2f} GB of weights or cache", 1e-9 * rotate_bytes) : "");
   Json list = Json::array();
   std::optional<Table> table;
   if (!json) table.emplace(options, chosen);

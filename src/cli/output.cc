@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,6 +22,27 @@ void print_text(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     fail("standard output: {}", std::strerror(errno));
   }
+}
+
+void note_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+  std::clearerr(stderr);  // the next one may get through
+}
+
+void occupy_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest numbers that are free: reading finds the end, and writing fails. It needs no file system.
+    int ends[2];
+    if (::pipe(ends) == 0) ::close(ends[1]);
+  }
+}
+
+void finish_output() {
+  const bool lost = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) != 0) fail("standard output: {}", std::strerror(errno));
+  if (lost) fail("standard output: not everything could be written");
 }
 
 std::string piped_input() {

@@ -1,13 +1,43 @@
-// Standard output and input of the commands: bytes as they are, and failures told.
+// Standard output, error and input of the commands: bytes as they are, and failures told. Everything that a
+// command prints goes through here: fmt::print throws where standard error cannot be written.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace sluice::cli {
 
 /// Prints to standard output at once. Throws Error when it is lost: the reader may have gone.
 void print_text(std::string_view text);
+template <typename... Args>
+void print(fmt::format_string<Args...> format, Args&&... args) {
+  print_text(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Prints to standard error. That nobody hears it is no failure: what a command is for is on standard output.
+void note_text(std::string_view text);
+template <typename... Args>
+void note(fmt::format_string<Args...> format, Args&&... args) {
+  note_text(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// To either of the two, with that one's rule.
+template <typename... Args>
+void print_to(std::FILE* out, fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...);
+  out == stderr ? note_text(text) : print_text(text);
+}
+
+/// To be called first: makes sure that no file which is opened later becomes standard input, output or error
+/// because the program was started without one. They are closed to reading and writing as before.
+void occupy_standard_streams();
+
+/// To be called last: throws Error when something that was printed to standard output is lost.
+void finish_output();
 
 /// Standard input up to its end, or nothing when it is a terminal or not there.
 std::string piped_input();

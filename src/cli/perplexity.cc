@@ -1,6 +1,5 @@
 // sluice perplexity: how well a model predicts a text, and how far its predictions lie from saved ones.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +14,8 @@
 #include "cli/commands.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
+#include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/saved_logits.h"
 #include "cli/token_source.h"
 #include "engine/kv_pool.h"
@@ -76,20 +77,24 @@ struct Measured {
   double tokens_per_second() const { return static_cast<double>(tokens) * 1e9 / static_cast<double>(ns); }
 };
 
-/// One line that replaces itself, at a terminal only.
-void show_progress(const Measured& measured, size_t windows) {
-  if (::isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\x1b[Kwindow {} of {}: perplexity {:.4f}, {:.1f} tokens/s", measured.windows, windows,
-             measured.perplexity(), measured.tokens_per_second());
-  if (measured.windows == windows) fmt::print(stderr, "\r\x1b[K");
+/// "predicting  [####    ]  50 %  1024 of 2048 tokens, window 1 of 1, perplexity 9.8765".
+std::string progress_text(const Measured& measured, size_t windows, int64_t predicted) {
+  const int64_t done = measured.nats.count();
+  std::string amount = fmt::format("{} of {} tokens, window {} of {}", done, predicted,
+                                   std::min(measured.windows + 1, windows), windows);
+  if (done > 0) amount += fmt::format(", perplexity {:.4f}", measured.perplexity());
+  return bar_text("predicting", done, predicted, amount);
 }
 
 Measured measure(engine::Scorer& scorer, const Text& text, const std::vector<engine::Window>& windows,
-                 const SavedLogits* against, LogitsWriter* save) {
+                 int64_t predicted, const SavedLogits* against, LogitsWriter* save) {
   Measured measured;
   if (against != nullptr) measured.kl.emplace();
   int64_t row = 0;
   const int64_t start = now_ns();
+  ProgressLine line;
+  const auto show = [&] { line.show([&] { return progress_text(measured, windows.size(), predicted); }); };
+  show();
   for (const engine::Window& window : windows) {
     const auto tokens =
         std::span(text.tokens)
@@ -102,23 +107,23 @@ Measured measure(engine::Scorer& scorer, const Text& text, const std::vector<eng
                  if (against != nullptr) measured.kl->add(against->row(row), logits);
                  if (save != nullptr) save->row(logits);
                  ++row;
+                 show();
                });
     measured.tokens += static_cast<int64_t>(tokens.size()) - 1;
     ++measured.windows;
     measured.ns = std::max<int64_t>(1, now_ns() - start);
-    show_progress(measured, windows.size());
   }
   return measured;
 }
 
 void print_text_report(const Measured& m) {
-  fmt::print(
+  print(
       "perplexity {:.4f} +- {:.4f} ({:.5f} nats a token), {} tokens predicted in {} window{}, {:.1f} "
       "tokens/s\n",
       m.perplexity(), m.perplexity() * m.nats.standard_error(), m.nats.mean(), m.nats.count(), m.windows,
       m.windows == 1 ? "" : "s", m.tokens_per_second());
   if (!m.kl) return;
-  fmt::print(
+  print(
       "KL divergence {:.3e} +- {:.1e} nats, 99th percentile {:.3e}, largest {:.3e}, same likeliest token "
       "{:.3f} %\n",
       m.kl->mean().mean(), m.kl->mean().standard_error(), m.kl->quantile(0.99), m.kl->largest(),
@@ -143,11 +148,11 @@ void print_json_report(const Measured& m, const Text& text) {
                   {"largest", m.kl->largest()},
                   {"same_top", m.kl->same_top()}};
   }
-  fmt::print("{}\n", json.dump(2));
+  print("{}\n", json.dump(2));
 }
 
 void perplexity(const Options& options) {
-  const model::Model model = model::Model::load(model_path_or_bundled(options.model), options.cache);
+  const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   std::optional<SavedLogits> against;
   if (!options.against.empty()) against.emplace(options.against);
   Text text = read_text(options, model, against ? &*against : nullptr);
@@ -166,15 +171,15 @@ void perplexity(const Options& options) {
 
   const int64_t rows =
       std::clamp<int64_t>(kMostLogits / model.spec.vocabulary, 1, std::min(kMostRows, cut.length));
-  const auto backend = make_backend(options.backend, options.threads);
+  const auto backend = make_backend(options.backend, options.threads, {true, model.packed});
   checked_plan(model, *backend, {rows, rows, 0}, cut.length, options.force);
-  const auto executable =
-      backend->compile(model.program, model.weights, {rows, rows, engine::KvPool::pages_for(cut.length)});
+  const auto executable = backend->compile(
+      model.program, model.weights, {rows, rows, engine::KvPool::pages_for(cut.length)}, loading_bar());
   engine::Scorer scorer(*executable, cut.length, rows);
   std::optional<LogitsWriter> save;
   if (!options.save.empty()) save.emplace(options.save, model.spec.vocabulary, cut, text.tokens, predicted);
   const Measured measured =
-      measure(scorer, text, windows, against ? &*against : nullptr, save ? &*save : nullptr);
+      measure(scorer, text, windows, predicted, against ? &*against : nullptr, save ? &*save : nullptr);
   if (save) save->complete();
   options.json ? print_json_report(measured, text) : print_text_report(measured);
 }

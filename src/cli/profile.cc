@@ -16,6 +16,7 @@
 #include "cli/loading.h"
 #include "cli/measured_steps.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/version.h"
 #include "profile/report_html.h"
 #include "profile/report_json.h"
@@ -93,7 +94,7 @@ class Profiler {
     Measured result;
     result.test = fmt::format("tg{}{}{}", options_.decode_steps(),
                               options_.batch > 1 ? fmt::format(" x {}", options_.batch) : "", depth_text());
-    steps_->fill(options_.depth, options_.batch);
+    steps_->fill(options_.depth, options_.batch, prompt_bar());
     const auto rows = static_cast<double>(options_.batch);
     const double context = static_cast<double>(options_.depth) + 1 + static_cast<double>(count + 1) / 2;
     const program::StepShape shape{
@@ -115,7 +116,7 @@ class Profiler {
     const int64_t count = (options_.prompt + kStepRows - 1) / kStepRows, rows = options_.prompt / count;
     Measured result;
     result.test = fmt::format("pp{}{}", rows * count, depth_text());
-    steps_->fill(options_.depth, 1);
+    steps_->fill(options_.depth, 1, prompt_bar());
     const auto depth = static_cast<double>(options_.depth), all = static_cast<double>(rows * count);
     const program::StepShape shape{.rows = static_cast<double>(rows),
                                    .context = depth + (all + 1) / 2,
@@ -145,7 +146,7 @@ class Profiler {
     std::vector<profile::DepthSpeed> list;
     const int64_t began = now_ns();
     for (int64_t depth = 0; depth + kDepthSteps <= context_; depth = depth == 0 ? 256 : 2 * depth) {
-      steps_->fill(depth, 1);
+      steps_->fill(depth, 1, prompt_bar());
       std::vector<double> ns;
       for (int64_t i = 0; i < kDepthSteps; ++i)
         ns.push_back(static_cast<double>(steps_->decode_step(depth + i, 1)));
@@ -303,8 +304,7 @@ void diff(const DiffOptions& options) {
       profile::compare(options.before, read_json(options.before), options.after, read_json(options.after));
   print_text(result.text);
   if (options.fail_above < 0 || result.worst_percent <= options.fail_above) return;
-  fmt::print(stderr, "sluice: slower by {:.1f} %, and {:g} % were allowed\n", result.worst_percent,
-             options.fail_above);
+  note("sluice: slower by {:.1f} %, and {:g} % were allowed\n", result.worst_percent, options.fail_above);
   throw CLI::RuntimeError(kRegression);
 }
 

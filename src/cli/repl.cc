@@ -14,12 +14,12 @@ namespace {
 constexpr std::string_view kQuotes = "\"\"\"";
 constexpr std::string_view kSetSystem = "/set system ";
 
-bool is_blank(std::string_view text) { return text.find_first_not_of(" \t") == std::string_view::npos; }
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\n") == std::string_view::npos; }
 
 }  // namespace
 
 void Repl::tell(const std::string& problem) {
-  fmt::print(stderr, "sluice: {}\n", problem);
+  note("sluice: {}\n", problem);
   ++problems_;
 }
 
@@ -65,7 +65,8 @@ Repl::Read Repl::read(std::string& text) {
     text.erase(kSetSystem.size(), kQuotes.size());
     return read_quoted(text, kSetSystem.size()) ? Read::Command : Read::Nothing;
   }
-  return line.starts_with('/') ? Read::Command : Read::Message;
+  // Several lines at once were pasted: a path or a comment in front is no command.
+  return line.starts_with('/') && line.find('\n') == std::string_view::npos ? Read::Command : Read::Message;
 }
 
 void Repl::run() {
@@ -124,8 +125,8 @@ void Repl::reply(const std::string* text) {
   printer.finish();
   print_text("\n");
   if (answer.result.finish == engine::Finish::ContextFull) {
-    fmt::print(stderr, "[ the context of {} tokens is full; /clear begins a new conversation ]\n",
-               session_.model().context());
+    note("[ the context of {} tokens is full; /clear begins a new conversation ]\n",
+         session_.model().context());
   }
   if (options_.verbose) print_statistics(answer.result, seed);
 }

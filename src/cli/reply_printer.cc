@@ -13,52 +13,43 @@
 namespace sluice::cli {
 namespace {
 
-/// Lost messages are nobody's: what matters is standard output.
-void print_error(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
-}
-
 bool has_colours() {
-  const char* terminal = std::getenv("TERM");
   const char* no_colour = std::getenv("NO_COLOR");
-  return terminal != nullptr && std::string_view(terminal) != "dumb" &&
-         (no_colour == nullptr || *no_colour == '\0');
+  return terminal_has_sequences() && (no_colour == nullptr || *no_colour == '\0');
 }
 
 }  // namespace
 
 ReplyPrinter::ReplyPrinter(Style style)
-    : style_(style),
-      shows_thinking_(::isatty(STDERR_FILENO) == 1),
-      dims_(has_colours()),
-      safe_(::isatty(STDOUT_FILENO) == 1) {}
+    : style_(style), shows_thinking_(::isatty(STDERR_FILENO) == 1), dims_(has_colours()) {}
 
 void ReplyPrinter::show(const text::OutputEvent& event, int64_t thinking_tokens) {
   thinking_tokens_ = thinking_tokens;
   if (event.kind == text::OutputEvent::Kind::Reasoning) think(event.text);
   if (event.kind != text::OutputEvent::Kind::Content || event.text.empty()) return;
   end_thinking();
-  print_text(safe_ ? terminal_safe(event.text) : event.text);
+  content_.print(event.text);
 }
 
 void ReplyPrinter::think(std::string_view text) {
   if (!shows_thinking_ || text.empty()) return;
   if (!thinking_) {
-    if (dims_) print_error("\x1b[2m");
-    if (style_.fold) print_error("thinking ...");
+    if (dims_) note_text("\x1b[2m");
+    if (style_.fold) note_text("thinking ...");
   }
   thinking_ = true;
-  if (!style_.fold) print_error(terminal_safe(text));
+  if (style_.fold) return;
+  const int columns = terminal_has_sequences() ? terminal_columns(STDERR_FILENO) : 0;
+  note_text(thought_.push(terminal_safe(text), columns));
 }
 
 void ReplyPrinter::end_thinking() {
   if (!thinking_) return;
   thinking_ = false;
   if (style_.fold) {
-    print_error(fmt::format("{}thought for {} tokens", dims_ ? "\r\x1b[K" : "\n", thinking_tokens_));
+    note_text(fmt::format("{}thought for {} tokens", dims_ ? "\r\x1b[K" : "\n", thinking_tokens_));
   }
-  print_error(dims_ ? "\x1b[0m\n\n" : "\n\n");
+  note_text(dims_ ? "\x1b[0m\n\n" : "\n\n");
 }
 
 }  // namespace sluice::cli

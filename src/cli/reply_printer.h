@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cli/word_wrap.h"
 #include "text/output_parser.h"
 
 namespace sluice::cli {
@@ -25,7 +26,9 @@ class ReplyPrinter {
   void end_thinking();
 
   Style style_;
-  bool shows_thinking_, dims_, safe_;
+  bool shows_thinking_, dims_;
+  ModelText content_;
+  WordWrap thought_;
   bool thinking_ = false;
   int64_t thinking_tokens_ = 0;
 };

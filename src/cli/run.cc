@@ -13,7 +13,9 @@
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/reply_printer.h"
+#include "cli/word_wrap.h"
 
 namespace sluice::cli {
 namespace {
@@ -25,17 +27,19 @@ struct Options : GenerationOptions {
   bool chat = false;
 };
 
-engine::Result continue_text(LoadedModel& model, const Options& options, const std::string& prompt) {
+engine::Result continue_text(LoadedModel& model, const Options& options, const std::string& prompt,
+                             ModelText& printer) {
   engine::Request request;
   if (model.tokenizer().add_bos()) request.prompt.push_back(model.tokenizer().bos());
   model.tokenizer().append(prompt, true, request.prompt);
   request.max_tokens = options.tokens;
   request.sampling = model.sampling();
   request.stops = options.stops;
-  return model.generator().run(request, [](std::string_view text) {
-    print_text(text);
+  const auto print_it = [&](std::string_view text) {
+    printer.print(text);
     return true;
-  });
+  };
+  return model.generator().run(request, print_it, nullptr, prompt_bar());
 }
 
 engine::Result answer(LoadedModel& model, const Options& options, const std::string& prompt) {
@@ -62,12 +66,13 @@ void run(const CLI::App& command, const Options& options) {
   if (opening) prompt = kOpening;
 
   LoadedModel model(command, options);
-  if (opening) print_text(kOpening);  // the tale begins with it
+  ModelText printer;
+  if (opening) printer.print(kOpening);  // the tale begins with it
   const engine::Result result =
-      options.chat ? answer(model, options, prompt) : continue_text(model, options, prompt);
+      options.chat ? answer(model, options, prompt) : continue_text(model, options, prompt, printer);
   print_text("\n");
   if (result.finish == engine::Finish::ContextFull) {
-    fmt::print(stderr, "[ the context of {} tokens is full ]\n", model.context());
+    note("[ the context of {} tokens is full ]\n", model.context());
   }
   print_statistics(result, model.sampling().seed);
 }

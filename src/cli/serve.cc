@@ -55,15 +55,8 @@ class StopSignals {
   sigset_t set_{}, before_{};
 };
 
-/// A line on standard error. Whoever read it may have gone: that is no reason to stop serving.
-template <typename... Args>
-void tell(fmt::format_string<Args...> format, Args&&... args) {
-  const std::string text = fmt::format(format, std::forward<Args>(args)...);
-  std::fwrite(text.data(), 1, text.size(), stderr);
-}
-
 /// A request's line; one write, so that lines of several threads stay whole.
-void write_log(std::string_view line) { tell("{}\n", line); }
+void write_log(std::string_view line) { note("{}\n", line); }
 
 /// Every connection takes a file descriptor.
 void allow_many_connections() {
@@ -85,8 +78,7 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
       std::async(std::launch::async, [&] { return std::make_unique<ServingModel>(command, options); });
   while (loading.wait_for(milliseconds(0)) != std::future_status::ready) {
     if (signals.wait(milliseconds(50))) {
-      tell("sluice: stopped while loading\n");
-      std::fflush(stderr);
+      note("sluice: stopped while loading\n");
       ::_exit(0);  // loading cannot be interrupted, and there is nothing to lose
     }
   }
@@ -96,7 +88,7 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
 /// Lets running answers end, for some time; a second signal ends them at once.
 void stop(server::Server& server, engine::Engine& engine, double seconds, const StopSignals& signals) {
   const int64_t running = engine.stats().running + engine.stats().waiting;
-  tell("sluice: stopping; {} requests have up to {:g} s to end\n", running, seconds);
+  note("sluice: stopping; {} requests have up to {:g} s to end\n", running, seconds);
   const int64_t end_ns = now_ns() + static_cast<int64_t>(1e9 * seconds);
   while (now_ns() < end_ns) {
     if (server.drain(milliseconds(250)) || signals.wait(milliseconds(0))) break;
@@ -117,21 +109,21 @@ void serve(const CLI::App& command, const Options& given) {
   options.server.log.write = write_log;
   std::unique_ptr<ServingModel> model;  // goes after the server
   server::Server server(options.server);
-  tell("sluice: {} is loading\n", server.address());
+  note("sluice: {} is loading\n", server.address());
   model = load(command, options, signals);
   // Whatever happens from here on: the engine stops before the server goes.
   const std::shared_ptr<void> last(nullptr, [&model](void*) { model->engine().stop(); });
   server.ready(model->service());
-  tell("sluice: ready at {}\n{}", server.address(), terminal_safe(model->description()));
+  note("sluice: ready at {}\n{}", server.address(), terminal_safe(model->description()));
   if (!options.server.api_keys.empty()) {
-    tell("  keys     {}\n", options.server.api_keys.size());
+    note("  keys     {}\n", options.server.api_keys.size());
   } else if (!is_local(options.server.http)) {
-    tell("  keys     none: whoever reaches this address may ask (--api-key-file)\n");
+    note("  keys     none: whoever reaches this address may ask (--api-key-file)\n");
   }
   while (!signals.wait(std::chrono::hours(1))) {
   }
   stop(server, model->engine(), options.drain_seconds, signals);
-  tell("sluice: stopped\n");
+  note("sluice: stopped\n");
 }
 
 void add_network(CLI::App& command, Options& options) {

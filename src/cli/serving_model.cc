@@ -115,10 +115,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
 
   service_ = std::make_unique<server::Service>(server::Service{*engine_, tokenizer_});
   service_->chat = chat_ ? &*chat_ : nullptr;
-  service_->log = [](const std::string& line) {
-    const std::string text = "sluice: " + line + "\n";
-    std::fwrite(text.data(), 1, text.size(), stderr);
-  };
+  service_->log = [](const std::string& line) { note("sluice: {}\n", line); };
   service_->constraints = std::make_shared<text::ConstraintVocabulary>(tokenizer_);
   service_->sampling = sampling;
   service_->thinking_budget = options.thinking_budget;

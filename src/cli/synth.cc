@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "gguf/synth.h"
 
 namespace sluice::cli {
@@ -26,8 +27,8 @@ struct SynthFlags {
 
 void show_progress(uint64_t done, uint64_t total) {
   const double gigabytes = 1e-9 * static_cast<double>(done), all = 1e-9 * static_cast<double>(total);
-  fmt::print(stderr, "\r{:6.2f} of {:.2f} GB", gigabytes, all);
-  if (done == total) fmt::print(stderr, "\r\x1b[K");  // the last line is the result's
+  note("\r{:6.2f} of {:.2f} GB", gigabytes, all);
+  if (done == total) note("\r\x1b[K");  // the last line is the result's
 }
 
 void synth(const SynthFlags& flags) {
@@ -49,8 +50,8 @@ void synth(const SynthFlags& flags) {
   gguf::write_synth(options, plan, flags.out, [terminal](uint64_t done, uint64_t total) {
     if (terminal) show_progress(done, total);
   });
-  fmt::print("{}: {} tensors, {} bytes in {:.1f} s\n", flags.out, plan.tensors.size(), plan.file_bytes(),
-             1e-9 * static_cast<double>(now_ns() - begin));
+  print("{}: {} tensors, {} bytes in {:.1f} s\n", flags.out, plan.tensors.size(), plan.file_bytes(),
+        1e-9 * static_cast<double>(now_ns() - begin));
 }
 
 /// The names of a table's rows.

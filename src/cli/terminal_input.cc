@@ -1,4 +1,8 @@
-// Lines from a terminal by libedit. The history file is plain text, a line an entry, the last one last.
+// Lines from a terminal by libedit. The history file is plain text, a line an entry, the last one last; a
+// newline within an entry is kept as a byte that no text has.
+//
+// What is pasted comes in brackets (a mode that terminals have, "bracketed paste"): its lines become one
+// entry, which can be edited before it is sent.
 #include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
@@ -18,6 +22,7 @@
 #include "base/error.h"
 #include "cli/interrupt.h"
 #include "cli/line_input.h"
+#include "cli/word_wrap.h"
 
 namespace sluice::cli {
 namespace {
@@ -26,6 +31,11 @@ namespace fs = std::filesystem;
 
 constexpr int kHistoryEntries = 1000;
 constexpr size_t kHistoryFileEntries = 10 * kHistoryEntries;
+constexpr char kNewlineInHistory = '\x01';
+constexpr const char* kBracketsOn = "\x1b[?2004h";
+constexpr const char* kBracketsOff = "\x1b[?2004l";
+constexpr const char* kPasteBegins = "\x1b[200~";
+constexpr std::string_view kPasteEnds = "\x1b[201~";
 
 /// Appends a line to a file that only this user can read; whatever fails is left at that.
 void append_line(const std::string& path, std::string line) {
@@ -34,6 +44,7 @@ void append_line(const std::string& path, std::string line) {
   fs::create_directories(fs::path(path).parent_path(), ignored);
   const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return;
+  std::ranges::replace(line, '\n', kNewlineInHistory);
   line += '\n';
   [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   ::close(file);
@@ -43,8 +54,10 @@ void append_line(const std::string& path, std::string line) {
 std::vector<std::string> read_history(const std::string& path) {
   std::vector<std::string> lines;
   std::ifstream file(path, std::ios::binary);
-  for (std::string line; std::getline(file, line);)
+  for (std::string line; std::getline(file, line);) {
+    std::ranges::replace(line, kNewlineInHistory, '\n');
     if (!line.empty()) lines.push_back(line);
+  }
   const bool long_file = lines.size() > kHistoryFileEntries;
   if (lines.size() > kHistoryEntries) lines.erase(lines.begin(), lines.end() - kHistoryEntries);
   if (long_file) {
@@ -79,6 +92,7 @@ class TerminalInput : public LineInput {
   static char* prompt(EditLine* edit) { return of(edit).prompt_.data(); }
   static int read_character(EditLine* edit, wchar_t* out);
   static unsigned char complete(EditLine* edit, int key);
+  static unsigned char paste(EditLine* edit, int key);
   void remember(const std::string& line);
 
   std::string history_path_, prompt_, last_;
@@ -86,6 +100,7 @@ class TerminalInput : public LineInput {
   EditLine* edit_;
   History* history_;
   bool interrupted_ = false;
+  bool brackets_ = terminal_has_sequences();
 };
 
 TerminalInput::TerminalInput(std::string history_path, std::vector<std::string> phrases)
@@ -111,11 +126,10 @@ TerminalInput::TerminalInput(std::string history_path, std::vector<std::string> 
   el_set(edit_, EL_GETCFN, read_character);
   // Of narrow names libedit makes copies that it never frees.
   el_wset(edit_, EL_ADDFN, L"sluice-complete", L"complete a command", complete);
-  const char* const bindings[][2] = {{"\t", "sluice-complete"},
-                                     {"^R", "em-inc-search-prev"},
-                                     {"\\e[1~", "ed-move-to-beg"},
-                                     {"\\e[4~", "ed-move-to-end"},
-                                     {"\\e[3~", "ed-delete-next-char"}};
+  el_wset(edit_, EL_ADDFN, L"sluice-paste", L"take what is pasted as it is", paste);
+  const char* const bindings[][2] = {{"\t", "sluice-complete"},    {kPasteBegins, "sluice-paste"},
+                                     {"^R", "em-inc-search-prev"}, {"\\e[1~", "ed-move-to-beg"},
+                                     {"\\e[4~", "ed-move-to-end"}, {"\\e[3~", "ed-delete-next-char"}};
   for (const auto& [keys, action] : bindings) el_set(edit_, EL_BIND, keys, action, nullptr);
   el_source(edit_, nullptr);  // ~/.editrc has the last word
 }
@@ -164,6 +178,39 @@ unsigned char TerminalInput::complete(EditLine* edit, int) {
   return CC_REDISPLAY;
 }
 
+// Up to the end of the brackets. A terminal sends carriage returns for newlines; other control characters
+// than tabs would be shown as something that they are not, and are left out.
+unsigned char TerminalInput::paste(EditLine* edit, int) {
+  TerminalInput& self = of(edit);
+  std::string pasted;
+  while (!pasted.ends_with(kPasteEnds)) {
+    if (InterruptFlag::raised()) {
+      self.interrupted_ = true;
+      return CC_EOF;
+    }
+    char byte = 0;
+    const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return CC_EOF;
+    pasted += byte;
+  }
+  pasted.erase(pasted.size() - kPasteEnds.size());
+  std::string text;
+  for (size_t i = 0; i < pasted.size(); ++i) {
+    const char byte = pasted[i];
+    if (byte == '\r' && i + 1 < pasted.size() && pasted[i + 1] == '\n') continue;
+    if (byte == '\r' || byte == '\n') {
+      text += '\n';
+    } else if (byte == '\t' || (static_cast<unsigned char>(byte) >= 0x20 && byte != '\x7F')) {
+      text += byte;
+    }
+  }
+  // What ends a copied line is no wish to send it.
+  while (text.ends_with('\n')) text.pop_back();
+  if (text.empty()) return CC_NORM;
+  return el_insertstr(edit, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
 void TerminalInput::remember(const std::string& line) {
   if (line.find_first_not_of(" \t") == std::string::npos || line == last_) return;
   last_ = line;
@@ -179,8 +226,11 @@ LineInput::Status TerminalInput::read(const char* prompt, std::string& line) {
   el_resize(edit_);
   // Before the prompt is there: a Ctrl-D typed in the line mode until then would be lost.
   el_set(edit_, EL_PREP_TERM, 1);
+  if (brackets_) std::fputs(kBracketsOn, stdout);
   int count = 0;
   const char* typed = el_gets(edit_, &count);
+  if (brackets_) std::fputs(kBracketsOff, stdout);
+  std::fflush(stdout);
   if (typed == nullptr || count <= 0) {
     std::fputs("\n", stdout);
     std::fflush(stdout);

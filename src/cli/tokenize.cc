@@ -63,7 +63,8 @@ std::string tokens_text(const text::Tokenizer& tokenizer, const std::vector<int3
 void tokenize(const CLI::App& command, const TokenizeOptions& options) {
   std::string text = options.text;
   if (command.count("-p") == 0) text = read_file(command.count("-f") > 0 ? options.file : "-");
-  const gguf::File file = gguf::File::open(model_path_or_bundled(options.model));
+  const OpenedFile opened = open_file(model_path_or_bundled(options.model));
+  const gguf::File& file = opened.file;
   const text::Tokenizer tokenizer = model::load_tokenizer(file);
   std::vector<int32_t> ids;
   if (options.bos) {
@@ -89,7 +90,8 @@ std::vector<std::string> split_ids(const std::string& text) {
 void detokenize(const DetokenizeOptions& options) {
   const bool given = !options.ids.empty();
   const std::vector<std::string> words = given ? options.ids : split_ids(read_file("-"));
-  const gguf::File file = gguf::File::open(model_path_or_bundled(options.model));
+  const OpenedFile opened = open_file(model_path_or_bundled(options.model));
+  const gguf::File& file = opened.file;
   const text::Tokenizer tokenizer = model::load_tokenizer(file);
   std::vector<int32_t> ids;
   ids.reserve(words.size());

@@ -57,8 +57,9 @@ void check_memory(double rotate_bytes) {
 }
 
 void tune(const Options& options) {
+  const int threads = threads_for(options.threads);
   const auto make = [&](const program::Tuning& tuning) {
-    return make_backend(options.backend, options.threads, tuning);
+    return make_backend(options.backend, threads, tuning);
   };
   const auto backend = make({});
   const auto rows_list = number_list("--rows", options.rows, 1);
@@ -80,7 +81,7 @@ void tune(const Options& options) {
   const std::string device = backend->device();
   const std::vector<profile::Choice> choices =
       profile::tune(make, cases, {.rotate_bytes = rotate_bytes, .seconds = options.seconds},
-                    [](const std::string& what) { fmt::print(stderr, "sluice: {}\n", what); });
+                    [](const std::string& what) { note("sluice: {}\n", what); });
   if (choices.empty()) {
     print_text(
         fmt::format("the kernels of {} leave nothing open at these shapes; nothing is kept\n", device));

@@ -11,10 +11,15 @@ namespace {
 /// Hands text on and keeps the result.
 struct Reader : Listener {
   const std::function<bool(std::string_view)>& on_text;
+  const std::function<void(int64_t, int64_t)>& on_read;
   bool cancelled = false, ended = false;
   Result result;
 
-  explicit Reader(const std::function<bool(std::string_view)>& callback) : on_text(callback) {}
+  Reader(const std::function<bool(std::string_view)>& text, const std::function<void(int64_t, int64_t)>& read)
+      : on_text(text), on_read(read) {}
+  void on_prompt(RequestId, int64_t done, int64_t total) override {
+    if (on_read) on_read(done, total);
+  }
   void on_token(const TokenEvent& event) override {
     if (!cancelled) cancelled = !on_text(event.text);  // a step may draw several tokens
   }
@@ -40,9 +45,10 @@ Generator::Generator(program::Executable& executable, const text::Tokenizer& tok
                 .draft_tokens = draft_tokens}) {}
 
 Result Generator::run(const Request& request, const std::function<bool(std::string_view)>& on_text,
-                      const std::atomic<bool>* cancel) {
+                      const std::atomic<bool>* cancel,
+                      const std::function<void(int64_t, int64_t)>& on_prompt) {
   batcher_.validate(request);
-  const auto reader = std::make_shared<Reader>(on_text);
+  const auto reader = std::make_shared<Reader>(on_text, on_prompt);
   const RequestId id = ++last_id_;
   try {
     batcher_.add(id, request, reader, now_ns());

@@ -226,6 +226,7 @@ void write_synth(const SynthOptions& options, const WritePlan& plan, const std::
   if (replaces) check_room(path, plan.file_bytes());
   uint64_t total = 0, done = 0, reported = 0;
   for (const WriteTensor& tensor : plan.tensors) total += static_cast<uint64_t>(tensor.bytes());
+  const UnfinishedFile unfinished(replaces ? target : "");  // until it has its name
   Writer writer(target, plan);
   Pools pools(options.seed);
   for (const WriteTensor& tensor : plan.tensors) {

@@ -152,12 +152,12 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)), buffer_(kBuff
   if (fd_ < 0) fail("{}: {}", path_, std::strerror(errno));
   struct stat info {};
   // Only a file that is certainly an ordinary one is ours to remove.
-  regular_ = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
+  if (::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode)) unfinished_.emplace(path_);
 }
 
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
-  if (!complete_ && regular_) ::unlink(path_.c_str());
+  if (!complete_ && unfinished_) ::unlink(path_.c_str());
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
@@ -186,6 +186,7 @@ void OutputFile::complete() {
   // Some file systems report a full disk only now.
   if (::close(std::exchange(fd_, -1)) != 0) fail("{}: {}", path_, std::strerror(errno));
   complete_ = true;
+  unfinished_.reset();
 }
 
 Writer::Writer(std::string path, const WritePlan& plan)

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "base/unfinished_file.h"
 #include "gguf/gguf.h"
 #include "quant/types.h"
 
@@ -49,8 +51,8 @@ struct WritePlan {
   uint64_t file_bytes() const;
 };
 
-/// A file that removes itself unless it was completed. Bytes go out in large pieces at multiples of their
-/// size, which a page cache takes twice as fast as pieces at odd offsets.
+/// A file that removes itself unless it was completed, also when Ctrl-C ends the program. Bytes go out in
+/// large pieces at multiples of their size, which a page cache takes twice as fast as pieces at odd offsets.
 class OutputFile {
  public:
   /// Creates or empties the file. Throws Error "PATH: reason". Devices and pipes are written, never removed.
@@ -69,8 +71,8 @@ class OutputFile {
 
   std::string path_;
   int fd_ = -1;
-  bool regular_ = false;
   bool complete_ = false;
+  std::optional<UnfinishedFile> unfinished_;  ///< of a file that is certainly an ordinary one
   std::vector<std::byte> buffer_;
   size_t filled_ = 0;
 };

@@ -89,8 +89,62 @@ TEST_F(Pack, WhatCannotBePackedOrRunOtherwiseIsRefused) {
   EXPECT_THAT(error("run -n 1 --backend ref -m " + pack, 2), HasSubstr("is packed for cpu"));
   EXPECT_EQ(error("run -n 1 --no-repack -m " + pack, 2),
             "sluice: --no-repack: the model is packed already\n");
-  EXPECT_EQ(error("inspect " + pack, 1).find("terminate"), std::string::npos);
+  for (const std::string command : {"compare -m ", "opbench --seconds 0.001 -m ", "tune --dry-run -m "})
+    EXPECT_THAT(error(command + pack, 1),
+                HasSubstr(pack + ": is packed for the backend cpu; this needs the GGUF"));
   EXPECT_FALSE(std::filesystem::exists(path("again")));
+}
+
+TEST_F(Pack, CommandsReadItAsTheModel) {
+  small_pack();
+  std::ofstream(path("text")) << "In old times there lived a king.";
+  std::ofstream(path("t.json")) << "{\"tokens\": [1, 2, 3]}";
+  const std::string gguf = path("small.gguf"), pack = path("small.pack");
+  for (const std::string command :
+       {"tokenize -p 'old times' -m ", "detokenize 5 6 7 -m ", "inspect --memory -c 64 --json ",
+        "inspect --program ", "forecast --bandwidth 50GB --flops 1T --json -m ",
+        "run -n 4 --temp 0 -p Old -m "}) {
+    const CommandResult expected = run(command + gguf), actual = run(command + pack);
+    EXPECT_EQ(actual.code, 0) << command << actual.err;
+    if (!command.starts_with("inspect --memory")) {
+      EXPECT_EQ(actual.out, expected.out) << command;
+    }
+  }
+  const auto nats = [&](const std::string& model) {
+    const std::string out = run("perplexity --json -c 16 -f " + path("text") + " -m " + model).out;
+    return out.substr(out.find("nats"), 40);
+  };
+  EXPECT_EQ(nats(pack), nats(gguf));
+  for (const std::string& model : {gguf, pack})
+    EXPECT_EQ(run("logits --tokens " + path("t.json") + " -o " + model + ".logits -m " + model).code, 0);
+  EXPECT_EQ(read_file(pack + ".logits"), read_file(gguf + ".logits"));
+  EXPECT_EQ(run("inspect --bound -m " + pack).code, 0);
+  std::string expected = run("inspect --tensors " + gguf).out, actual = run("inspect --tensors " + pack).out;
+  EXPECT_THAT(actual, HasSubstr("\npacked        by sluice pack"));
+  // The same metadata and tensors.
+  EXPECT_EQ(actual.substr(actual.find("\nmetadata")), expected.substr(expected.find("\nmetadata")));
+  EXPECT_THAT(run("inspect --json " + pack).out, HasSubstr("\"packed\": true"));
+}
+
+TEST_F(Pack, ChangedBytesAreFoundByVerify) {
+  const std::string whole = small_pack();
+  const std::string verify = "pack --verify " + path("m.pack");
+  write(whole);
+  EXPECT_EQ(run(verify).out, path("m.pack") + ": is as it was packed\n");
+  std::string damaged = whole;
+  damaged[damaged.size() - 1000] ^= 1;  // a weight
+  write(damaged);
+  const CommandResult result = run(verify);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, AllOf(StartsWith("sluice: " + path("m.pack") + ": is damaged (bytes "),
+                                EndsWith("pack the model again\n")));
+  EXPECT_THAT(run("pack " + path("small.gguf") + " " + path("m.pack")).out, HasSubstr(" in "))
+      << "made again";
+  EXPECT_EQ(run(verify).code, 0);
+  EXPECT_EQ(read_file(path("m.pack")), whole);
+  EXPECT_EQ(run("pack --verify " + path("small.gguf")).code, 1);
+  EXPECT_EQ(run("pack " + path("small.gguf")).code, 2);
+  EXPECT_EQ(run(verify + " " + path("out")).code, 2);
 }
 
 TEST_F(Pack, DamagedAndForeignFilesAreRefusedInOneLine) {

@@ -22,6 +22,7 @@ using testing::Not;
 constexpr const char* kCtrlC = "\x03";
 constexpr const char* kCtrlD = "\x04";
 constexpr const char* kUp = "\x1b[A";
+constexpr const char* kNextPrompt = "\n\x1b[?2004h>>> ";
 
 /// Whether this machine gives pseudo-terminals: a bare chroot has no /dev/pts.
 bool has_terminals() {
@@ -153,7 +154,7 @@ TEST_F(TerminalChat, KeepsAHistoryAndCtrlDLeaves) {
     Terminal terminal(chat());
     ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
     terminal.type("Tell me of the s\u00e9ance.\r");
-    ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+    ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
     leave(terminal);
   }
   EXPECT_EQ(read_file(history()), "Tell me of the s\u00e9ance.\n");
@@ -164,7 +165,7 @@ TEST_F(TerminalChat, KeepsAHistoryAndCtrlDLeaves) {
   terminal.type(kUp);
   ASSERT_TRUE(terminal.wait_for("Tell me of the s\u00e9ance.")) << terminal.seen();
   terminal.type("\r");  // again
-  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
   terminal.type("/show info\r");
   ASSERT_TRUE(terminal.wait_for("messages           2")) << terminal.seen();
   leave(terminal);
@@ -179,14 +180,14 @@ TEST_F(TerminalChat, CtrlCStopsTheReply) {
   ASSERT_TRUE(terminal.wait_for("tale.\r\n")) << terminal.seen();
   ASSERT_TRUE(terminal.wait_for(" ")) << terminal.seen();  // a first word of the answer
   terminal.type(kCtrlC);
-  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
   terminal.type("/show info\r");
   ASSERT_TRUE(terminal.wait_for("messages           2")) << terminal.seen();
   ASSERT_TRUE(terminal.wait_for(">>> "));
   terminal.type("/set parameter num_predict 2\r");
   ASSERT_TRUE(terminal.wait_for(">>> "));
   terminal.type("Go on.\r");
-  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
   terminal.type("/show info\r");
   ASSERT_TRUE(terminal.wait_for("messages           4")) << terminal.seen();
   terminal.type("/bye\r");
@@ -199,7 +200,7 @@ TEST_F(TerminalChat, CtrlCAtThePromptDropsTheLine) {
   terminal.type("/nonsense");
   ASSERT_TRUE(terminal.wait_for("nonsense"));
   terminal.type(kCtrlC);
-  ASSERT_TRUE(terminal.wait_for("\n>>> ")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
   terminal.type("\"\"\"one\r");
   ASSERT_TRUE(terminal.wait_for("... ")) << terminal.seen();
   terminal.type(kCtrlC);
@@ -229,6 +230,70 @@ TEST_F(TerminalChat, TabCompletesCommands) {
   ASSERT_TRUE(terminal.wait_for(">>> /s")) << terminal.seen();
   terminal.type(kCtrlC);
   ASSERT_TRUE(terminal.wait_for(">>> "));
+  leave(terminal);
+}
+
+/// As a terminal sends what is pasted.
+std::string pasted(const std::string& text) { return "\x1b[200~" + text + "\x1b[201~"; }
+
+TEST_F(TerminalChat, SeveralPastedLinesAreOneMessage) {
+  {
+    Terminal terminal(chat());
+    ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+    terminal.type("Look: " + pasted("def f(x):\r\treturn x + 1\rWhat does \u00e9\x07 do?\r"));
+    ASSERT_TRUE(terminal.wait_for("do?")) << terminal.seen();
+    terminal.type(" Tell\r");  // the paste alone sends nothing, and can be gone on with
+    ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
+    terminal.type("/show info\r");
+    ASSERT_TRUE(terminal.wait_for("messages           2")) << terminal.seen();
+    leave(terminal);
+  }
+  EXPECT_EQ(read_file(history()),
+            "Look: def f(x):\x01\treturn x + 1\x01What does \u00e9 do? Tell\n/show info\n");
+  Terminal terminal(chat());
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type(std::string(kUp) + kUp + "\r");
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
+  terminal.type("/save " + path("saved.json") + "\r");
+  ASSERT_TRUE(terminal.wait_for("saved.json")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  leave(terminal);
+  EXPECT_THAT(read_file(path("saved.json")), HasSubstr(R"("Look: def f(x):\n\treturn x + 1\nWhat does )"
+                                                       "\u00e9 do? Tell\""));
+}
+
+TEST_F(TerminalChat, PastedLinesAreNoCommandsAndCanBeDropped) {
+  Terminal terminal(chat());
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type(pasted("/usr/bin/ld: cannot find it\rWhy?") + "\r");
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
+  terminal.type(pasted("/bye\r/bye"));
+  ASSERT_TRUE(terminal.wait_for("/bye")) << terminal.seen();
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type(pasted("\r\r") + pasted("/show info") + "\r");  // one line, pasted or not
+  ASSERT_TRUE(terminal.wait_for("messages           2")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type(pasted("\"\"\"quoted\r\rlines\"\"\"") + "\r");
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
+  terminal.type("/show info\r");
+  ASSERT_TRUE(terminal.wait_for("messages           4")) << terminal.seen();
+  leave(terminal);
+  EXPECT_THAT(terminal.seen(), Not(HasSubstr("no command")));
+}
+
+TEST_F(TerminalChat, ALongPromptShowsHowFarItIsRead) {
+  std::string tale;
+  for (int i = 0; i < 120; ++i) tale += "Once upon a time there lived a king who had many sons. ";
+  std::ofstream(path("tale")) << tale;
+  Terminal terminal(chat({"-n", "1", "--backend", "ref"}));
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
+  terminal.type("/read " + path("tale") + "\r");
+  ASSERT_TRUE(terminal.wait_for("\rreading the prompt  [")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(" tokens")) << terminal.seen();
+  terminal.type(kCtrlC);  // it is gone, too, when nobody wants to wait
+  ASSERT_TRUE(terminal.wait_for("\r\x1b[K")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(">>> ")) << terminal.seen();
   leave(terminal);
 }
 

@@ -153,6 +153,8 @@ TEST_F(PackFileTest, IsMadeAgainOnlyOfAnotherFile) {
   EXPECT_FALSE(pack(model, path("m.pack"), 2));
   std::ofstream(path("m.pack"), std::ios::binary | std::ios::in).seekp(100) << 'x';
   EXPECT_TRUE(pack(model, path("m.pack"), 2));  // a damaged one is made again
+  std::ofstream(path("m.pack"), std::ios::binary | std::ios::in).seekp(-100, std::ios::end) << "damage";
+  EXPECT_TRUE(pack(model, path("m.pack"), 2));
 }
 
 TEST_F(PackFileTest, WhoeverHasTheOldOneMappedKeepsIt) {
@@ -186,9 +188,41 @@ TEST_F(PackFileTest, DamageOfTheMetadataIsTold) {
   }
 }
 
+TEST_F(PackFileTest, EveryChangedByteIsFound) {
+  const std::string whole = packed_bytes();
+  uint32_t segments;
+  uint64_t panels;
+  std::memcpy(&segments, whole.data() + 12, sizeof segments);
+  std::memcpy(&panels, whole.data() + 56, sizeof panels);
+  const size_t panels_at = whole.size() - panels;
+  Team team(2);
+  std::mt19937_64 random(1);
+  int early = 0;
+  for (int i = 0; i < 200; ++i) {
+    const size_t at = kPart + random() % (whole.size() - kPart);
+    SCOPED_TRACE(at);
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
+    std::ofstream(path("m.pack"), std::ios::binary | std::ios::trunc) << damaged;
+    std::string error;
+    try {
+      PackFile(path("m.pack")).verify(team);
+    } catch (const Error& problem) {
+      error = problem.what();
+    }
+    EXPECT_THAT(error, HasSubstr(" is damaged ("));
+    if (at >= panels_at) continue;
+    ++early;
+    EXPECT_THROW(PackFile{path("m.pack")}, Error) << "what is no panel is checked at once";
+  }
+  EXPECT_GT(early, 10);
+  std::ofstream(path("m.pack"), std::ios::binary | std::ios::trunc) << whole;
+  EXPECT_NO_THROW(PackFile(path("m.pack")).verify(team));
+}
+
 TEST_F(PackFileTest, FilesCutShortOrGrownAreTold) {
   const std::string whole = packed_bytes();
-  for (const size_t size : {size_t{0}, size_t{7}, size_t{8}, size_t{71}, size_t{72}, kPart - 1, kPart,
+  for (const size_t size : {size_t{0}, size_t{7}, size_t{8}, size_t{79}, size_t{80}, kPart - 1, kPart,
                             kPart + 1, whole.size() / 2, whole.size() - 1}) {
     SCOPED_TRACE(size);
     refused(whole.substr(0, size));
@@ -199,9 +233,9 @@ TEST_F(PackFileTest, FilesCutShortOrGrownAreTold) {
 
 TEST_F(PackFileTest, AnotherVersionAndAnotherLayoutAreTold) {
   std::string bytes = packed_bytes();
-  bytes[8] = 3;
-  EXPECT_THAT(refused(sealed(bytes)), HasSubstr("version 3 of the format, expected 2; pack the model again"));
   bytes[8] = 2;
+  EXPECT_THAT(refused(sealed(bytes)), HasSubstr("version 2 of the format, expected 3; pack the model again"));
+  bytes[8] = 3;
   bytes[64] = static_cast<char>(bytes[64] + 1);
   EXPECT_THAT(refused(sealed(bytes)), HasSubstr("was packed for another version of sluice or other kernels"));
 }
@@ -221,10 +255,10 @@ TEST_F(PackFileTest, NumbersOfAForgedHeaderHaveToMakeSense) {
                               ~uint64_t{0},
                               uint64_t{1} << 63,
                               0x7FFFFFFFFFFF0000u};
-  // The GGUF file's size and its head's, the panels' size, the first two segments' beginnings and sizes. A
-  // larger GGUF file and a segment elsewhere may still make sense: then the model runs, with zeroes for
-  // weights.
-  for (const size_t at : {24u, 32u, 56u, 72u, 80u, 88u, 96u}) {
+  // The GGUF file's size and its head's, the panels' size, the number of checksums, the first two segments'
+  // beginnings and sizes. A larger GGUF file and a segment elsewhere may still make sense: then the model
+  // runs, with zeroes for weights.
+  for (const size_t at : {24u, 32u, 56u, 72u, 80u, 88u, 96u, 104u}) {
     for (const uint64_t number : numbers) {
       std::string forged = whole;
       uint64_t before;
@@ -233,7 +267,7 @@ TEST_F(PackFileTest, NumbersOfAForgedHeaderHaveToMakeSense) {
       std::memcpy(forged.data() + at, &number, sizeof number);
       SCOPED_TRACE(testing::Message() << number << " at " << at);
       const std::string error = error_of(sealed(forged));
-      EXPECT_TRUE(error != "" || at == 24 || at == 88);
+      EXPECT_TRUE(error != "" || at == 24 || at == 96);
     }
   }
   for (const uint32_t number : {0u, 1u, segments + 1, 1000u, 0xFFFFFFFFu}) {

@@ -1,7 +1,8 @@
 // A model's weights, packed once for all (`sluice pack`): later starts map the file and are ready at once,
 // and all processes that run it share its pages.
 //
-// The file, in parts that begin at multiples of 64 KB: a header with its checksum and a list of segments; the
+// The file, in parts that begin at multiples of 64 KB: a header with its checksum, a list of segments, and a
+// checksum of every MiB of what follows; the
 // segments, which are what is left of the GGUF file when the weights that products read are taken out of it
 // (its metadata, norms, a token table that nothing else reads); the panels, as PackedWeights lays them out.
 // The segments are mapped to where they were in the GGUF file, so whoever reads that file finds everything in
@@ -40,11 +41,15 @@ class PackFile {
   /// Whether a file begins as a pack file does; false when it cannot be read.
   static bool is_one(const std::string& path);
 
-  /// Maps and checks a file. Throws Error "PATH: ..." when it is damaged, cut short, or none.
+  /// Maps a file and checks all of it but the panels, of which a model may read few at first. Throws Error
+  /// "PATH: ..." when it is damaged, cut short, or none.
   explicit PackFile(const std::string& path);
   PackFile(const PackFile&) = delete;
   PackFile& operator=(const PackFile&) = delete;
   ~PackFile();
+
+  /// Checks the panels too. Throws Error "PATH: is damaged (bytes A to B) ...".
+  void verify(Team& team) const { check(sums_.size(), &team); }
 
   const std::string& path() const { return path_; }
   const PackOrigin& origin() const { return origin_; }
@@ -54,9 +59,13 @@ class PackFile {
   const std::byte* panels(const std::string& layout, int64_t bytes) const;
 
  private:
+  void check(size_t pieces, Team* team) const;
   void release();
 
   std::string path_;
+  int fd_ = -1;
+  std::vector<uint64_t> sums_;  ///< of the pieces of all that follows the header
+  uint64_t data_at_ = 0, file_bytes_ = 0;
   PackOrigin origin_;
   uint64_t layout_hash_ = 0, panels_bytes_ = 0;
   std::byte* original_ = nullptr;

@@ -1,0 +1,54 @@
+#include "cli/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/clock.h"
+#include "cli/output.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int64_t kEveryNs = 100'000'000;
+constexpr int64_t kLeastTokens = 256;  // fewer are read before anybody could read a bar
+
+}  // namespace
+
+ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+void ProgressLine::show(const std::function<std::string()>& text) {
+  if (!terminal_) return;
+  const int64_t now = now_ns();
+  if (now < next_ns_) return;
+  next_ns_ = now + kEveryNs;
+  drawn_ = true;
+  note("\r{}\x1b[K", text());
+}
+
+void ProgressLine::clear() {
+  if (drawn_) note("\r\x1b[K");
+  drawn_ = false;
+}
+
+std::function<void(int64_t done, int64_t total)> prompt_bar() {
+  return [line = std::make_shared<ProgressLine>(), begun = false](int64_t done, int64_t total) mutable {
+    if (done >= total) return line->clear();
+    begun = begun || total - done >= kLeastTokens;
+    if (!begun) return;
+    line->show([&] {
+      return bar_text("reading the prompt", done, total, fmt::format("{} of {} tokens", done, total));
+    });
+  };
+}
+
+std::string bar_text(const std::string& what, int64_t done, int64_t total, const std::string& amount) {
+  constexpr int kCells = 24;
+  const double share = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total, 1));
+  const auto cells = static_cast<size_t>(share * kCells);
+  return fmt::format("{}  [{:<{}}] {:3.0f} %  {}", what, std::string(cells, '#'), kCells, 100 * share,
+                     amount);
+}
+
+}  // namespace sluice::cli
