@@ -1,9 +1,11 @@
 // sluice profile: where the time of a step goes, op by op, and how far each op is from the hardware's limit.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -142,7 +144,8 @@ class Profiler {
   }
 
   /// Decode speed at growing depths, as far as some seconds of filling go.
-  std::vector<profile::DepthSpeed> speeds() {
+  /// peaks: whose limit stands beside it.
+  std::vector<profile::DepthSpeed> speeds(const program::Peaks& peaks) {
     std::vector<profile::DepthSpeed> list;
     const int64_t began = now_ns();
     for (int64_t depth = 0; depth + kDepthSteps <= context_; depth = depth == 0 ? 256 : 2 * depth) {
@@ -151,8 +154,8 @@ class Profiler {
       for (int64_t i = 0; i < kDepthSteps; ++i)
         ns.push_back(static_cast<double>(steps_->decode_step(depth + i, 1)));
       const double context = static_cast<double>(depth) + static_cast<double>(kDepthSteps + 1) / 2;
-      const double limit = backend_->peaks().limit_seconds(
-          program::total_cost(program(), {.context = context, .cache_rows = context}));
+      const double limit =
+          peaks.limit_seconds(program::total_cost(program(), {.context = context, .cache_rows = context}));
       list.push_back({context, 1e9 / profile::median(ns), limit > 0 ? 1 / limit : 0});
       if (now_ns() - began > kDepthBudgetNs / 3) break;  // the next depth takes as long as all before it
     }
@@ -240,16 +243,42 @@ std::string file_name(const model::Model& model) {
   return gguf::printable(path.substr(path.rfind('/') + 1));
 }
 
+/// The command line, where the system tells it.
+std::string command_line() {
+  std::string line;
+  try {
+    line = read_file("/proc/self/cmdline");
+  } catch (const Error&) {
+    return "";
+  }
+  while (line.ends_with('\0')) line.pop_back();
+  std::ranges::replace(line, '\0', ' ');
+  return gguf::printable(line, 4096);
+}
+
+std::vector<profile::Fact> facts_of(Profiler& profiler) {
+  std::vector<profile::Fact> facts = {
+      {"date", fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)))},
+      {"machine", fmt::format("{}, {} threads at once", cpu_name(), usable_threads())},
+      {"device", profiler.backend().device()},
+      {"model", gguf::printable(profiler.model().file.path(), 4096)}};
+  if (const std::string line = command_line(); !line.empty()) facts.push_back({"command", line});
+  return facts;
+}
+
 void profile(const Options& options) {
   if (options.prompt == 0 && options.decode_steps() == 0) throw UsageError("-p 0 -n 0: nothing to profile");
   Profiler profiler(options);
   std::vector<profile::Report> reports;
   std::vector<program::StepTimes> traced;
+  const double bandwidth_before = profiler.backend().measure_read_bandwidth();
   std::vector<program::BoundKernel> kernels;  // of the last: a trace names an op's kernel once
+  program::Peaks peaks;                       // of the last, too: the page has one limit
   for (const bool prompt : {true, false}) {
     if (prompt ? options.prompt == 0 : options.decode_steps() == 0) continue;
     const Measured measured = prompt ? profiler.prompt() : profiler.decode();
     kernels = measured.kernels;
+    peaks = measured.peaks;
     reports.push_back(report_of(options, profiler, measured));
     traced.insert(traced.end(), measured.traced.begin(), measured.traced.end());
   }
@@ -270,6 +299,8 @@ void profile(const Options& options) {
                        {"backend", profiler.backend().name()},
                        {"cpu", cpu_name()},
                        {"device", profiler.backend().device()},
+                       {"bandwidth_before", bandwidth_before},
+                       {"bandwidth_after", profiler.backend().measure_read_bandwidth()},
                        {"reports", std::move(list)}};
     write_text(options.json, json.dump(2) + "\n");
   }
@@ -277,11 +308,11 @@ void profile(const Options& options) {
     write_text(options.trace, profile::trace_json(profiler.program(), kernels, traced));
   }
   if (!options.html.empty()) {
-    const auto speeds = options.batch == 1 ? profiler.speeds() : std::vector<profile::DepthSpeed>{};
+    const auto speeds = options.batch == 1 ? profiler.speeds(peaks) : std::vector<profile::DepthSpeed>{};
     write_text(options.html,
                profile::report_html({"Profile: " + title,
                                      fmt::format("{}, sluice {}", profiler.backend().device(), version()),
-                                     reports, speeds}));
+                                     reports, speeds, facts_of(profiler), peaks.bytes_per_second}));
   }
 }
 
@@ -293,15 +324,22 @@ struct DiffOptions {
   double fail_above = -1;
 };
 
-nlohmann::json read_json(const std::string& path) {
-  nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, false);
-  if (json.is_discarded()) fail("{}: no JSON", path);
-  return json;
+/// Files of several runs, with commas between.
+std::vector<profile::ProfileFile> read_profiles(const std::string& paths) {
+  std::vector<profile::ProfileFile> list;
+  for (size_t begin = 0; begin <= paths.size();) {
+    const size_t end = std::min(paths.find(',', begin), paths.size());
+    const std::string path = paths.substr(begin, end - begin);
+    nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, false);
+    if (json.is_discarded()) fail("{}: no JSON", path);
+    list.push_back({path, std::move(json)});
+    begin = end + 1;
+  }
+  return list;
 }
 
 void diff(const DiffOptions& options) {
-  const profile::Diff result =
-      profile::compare(options.before, read_json(options.before), options.after, read_json(options.after));
+  const profile::Diff result = profile::compare(read_profiles(options.before), read_profiles(options.after));
   print_text(result.text);
   if (options.fail_above < 0 || result.worst_percent <= options.fail_above) return;
   note("sluice: slower by {:.1f} %, and {:g} % were allowed\n", result.worst_percent, options.fail_above);
@@ -312,8 +350,11 @@ void add_diff(CLI::App& command) {
   auto options = std::make_shared<DiffOptions>();
   CLI::App* diff_command =
       command.add_subcommand("diff", "Compare two profiles op by op: what got faster or slower");
-  diff_command->add_option("BEFORE", options->before, "a file of sluice profile --json")->required();
-  diff_command->add_option("AFTER", options->after, "another one")->required();
+  diff_command
+      ->add_option("BEFORE", options->before,
+                   "a file of sluice profile --json; several runs: A.json,B.json,C.json")
+      ->required();
+  diff_command->add_option("AFTER", options->after, "another one, or several")->required();
   diff_command
       ->add_option(
           "--fail-above", options->fail_above,

@@ -121,6 +121,7 @@ Report make_report(const ReportInput& input) {
   report.tokens = input.shape.rows;
   report.group = input.group;
   report.steps = input.samples.size();
+  report.spread = spread(timed_ns);
   report.steps_used = used.size();
   report.peaks = input.peaks;
   report.rows = rows_of(input, input.group, used);

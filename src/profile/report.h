@@ -59,6 +59,7 @@ struct Report {
   double around_us = 0;   ///< before the first op and after the last: waking the team, copying results
   double wait_us = 0;     ///< what an average worker waited for others inside of the ops' time
   double wall_us = 0;     ///< measured independently
+  double spread = 0;      ///< of all timed steps' times, those that do not count too (statistics.h)
   double untimed_us = 0;  ///< the same steps without clocks, in between: their middle half
   double limit_us = 0;
   program::Cost cost;

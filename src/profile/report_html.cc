@@ -15,9 +15,9 @@ namespace {
 
 constexpr const char* kStyle = R"(<style>
 :root { color-scheme: light dark; --page:#fbfbfa; --ink:#1d2126; --soft:#5d6670; --line:#d9dde1; --bar:#b9cfe8;
-  --s0:#2f6db5; --s1:#d9792b; --s2:#3f9a5f; --s3:#b8497f; --s4:#8a6fc1; --s5:#9aa3ab; }
+  --s0:#2f6db5; --s1:#d9792b; --s2:#3f9a5f; --s3:#b8497f; --s4:#8a6fc1; --s5:#a08a2c; --s6:#2f9aa0; --s7:#b3bac1; }
 @media (prefers-color-scheme: dark) { :root { --page:#15181c; --ink:#e6e9ec; --soft:#9aa4ae; --line:#30363d; --bar:#2d4664;
-  --s0:#6ea8ea; --s1:#f0a05a; --s2:#69c48a; --s3:#e082b1; --s4:#b39be8; --s5:#78828b; } }
+  --s0:#6ea8ea; --s1:#f0a05a; --s2:#69c48a; --s3:#e082b1; --s4:#b39be8; --s5:#d6c06a; --s6:#67c6cc; --s7:#5d666e; } }
 body { margin:0 auto; max-width:900px; padding:28px 20px 60px; background:var(--page); color:var(--ink);
   font:15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size:24px; margin:0 0 2px; } h2 { font-size:18px; margin:36px 0 4px; } h3 { font-size:15px; margin:22px 0 4px; }
@@ -30,10 +30,17 @@ svg text { paint-order:stroke; stroke:var(--page); stroke-width:3px; stroke-line
 .card { flex:1 1 150px; padding:8px 12px; border:1px solid var(--line); border-radius:6px; }
 .card b { display:block; font-size:20px; font-weight:600; } .card span { color:var(--soft); font-size:13px; }
 svg .lead { stroke:var(--soft); stroke-width:0.7; } svg .dashed { stroke-dasharray:5 4; } svg .dot { stroke:var(--page); stroke-width:1; }
-pre { overflow-x:auto; font:12px/1.45 ui-monospace, Menlo, Consolas, monospace; padding:10px 12px;
-  border:1px solid var(--line); border-radius:6px; }
+dl { display:grid; grid-template-columns:auto minmax(0,1fr); gap:2px 14px; margin:8px 0; font-size:13px; }
+dt { color:var(--soft); } dd { margin:0; overflow-wrap:anywhere; }
+.wide { overflow-x:auto; border:1px solid var(--line); border-radius:6px; }
+table { border-collapse:collapse; font-size:12.5px; white-space:nowrap; font-variant-numeric:tabular-nums; width:100%; }
+th, td { padding:4px 10px; text-align:right; border-bottom:1px solid var(--line); } th { font-weight:600; }
+th:first-child, td:first-child, .left { text-align:left; } tr:last-child td { border-bottom:0; font-weight:600; }
+.noisy { color:var(--s1); } .totals { font-size:13px; white-space:pre-line; }
 </style>
 )";
+
+constexpr int kOther = 7;  // the colour of what has none of its own
 
 std::string card(const std::string& figure, const std::string& what) {
   return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", escaped(figure), escaped(what));
@@ -45,8 +52,9 @@ std::string cards(const Report& report) {
   std::string text = "<div class=\"cards\">\n";
   text += card(short_number(1e6 * report.tokens / step_us), "tokens/s");
   if (report.limit_us > 0) {
-    text += card(short_number(1e6 * report.tokens / report.limit_us), "tokens/s at the limit");
-    text += card(fmt::format("{:.0f} %", 100 * report.limit_us / step_us), "of the limit");
+    text += card(short_number(1e6 * report.tokens / report.limit_us),
+                 fmt::format("tokens/s: the limit at {:.1f} GB/s", 1e-9 * report.peaks.bytes_per_second));
+    text += card(share_of_limit(report.limit_us, step_us), "of the limit");
   }
   text += card(short_number(1e-6 * report.cost.bytes_read / report.tokens) + " MB", "read a token");
   text += card(std::to_string(report.records), "records a step");
@@ -58,7 +66,7 @@ std::string time_by_op(const Report& report) {
   for (const Row& row : report.rows) {
     const std::string name = row.weight.empty() ? row.op : row.op + " " + row.weight;
     std::string label = fmt::format("{} us, {:.1f} %", short_number(row.us), 100 * row.us / report.wall_us);
-    if (row.limit_us > 0) label += fmt::format(", {:.0f} % of peak", 100 * row.limit_us / row.us);
+    if (row.limit_us > 0) label += ", " + share_of_limit(row.limit_us, row.us) + " of peak";
     bars.push_back(
         {row.layer >= 0 ? fmt::format("{}.{}", row.layer, name) : name, label, row.us, row.limit_us});
   }
@@ -84,7 +92,7 @@ std::string roofline(const Report& report) {
     high = std::max(high, intensity);
     const std::string& name = row.weight.empty() ? row.op : row.weight;
     points.push_back({intensity, 1e-3 * row.cost.flops / row.us, 3 + 14 * std::sqrt(row.us / report.wall_us),
-                      name, std::string(row.bound) == "latency" ? 5 : 1,
+                      name, std::string(row.bound) == "latency" ? kOther : 1,
                       row.layer >= 0 ? fmt::format("{}.{}", row.layer, name) : name});
   }
   // A name once, at its largest dot: a list by layer has hundreds of dots.
@@ -111,20 +119,21 @@ std::string roofline(const Report& report) {
 }
 
 std::string share_by_layer(const Report& report) {
-  std::map<std::string, double> totals;
   std::map<int, std::map<std::string, double>> layers;
-  for (const Row& row : report.layers) {
-    if (row.layer >= 0) totals[row.op] += row.us;
-    layers[row.layer][row.op] += row.us;
-  }
+  for (const Row& row : report.layers) layers[row.layer][row.op] += row.us;
+  // An op has a colour that is much of any layer: what fills the first one alone must not be "other".
+  std::map<std::string, double> largest;
+  for (const auto& [layer, ops] : layers)
+    for (const auto& [op, us] : ops) largest[op] = std::max(largest[op], us);
   std::vector<std::pair<double, std::string>> order;
-  order.reserve(totals.size());
-  for (const auto& [op, us] : totals) order.emplace_back(us, op);
+  order.reserve(largest.size());
+  for (const auto& [op, us] : largest) order.emplace_back(us, op);
   std::sort(order.rbegin(), order.rend());
-  if (order.size() > 5) order.resize(5);
+  if (order.size() > kOther) order.resize(kOther);
   std::vector<std::string> series;
   series.reserve(order.size() + 1);
   for (const auto& [us, op] : order) series.push_back(op);
+  series.resize(kOther);  // colours go by place
   series.emplace_back("other");
   std::vector<Stack> stacks;
   for (const auto& [layer, ops] : layers) {
@@ -141,9 +150,52 @@ std::string share_by_layer(const Report& report) {
          stacks_svg({"us"}, series, stacks);
 }
 
-std::string speed_over_depth(std::span<const DepthSpeed> speeds) {
+/// All rows, with how far each may be off by chance.
+std::string table(const Report& report) {
+  std::string html =
+      "<div class=\"wide\"><table>\n<tr><th>op</th><th>calls</th><th>us a call</th><th>us a "
+      "step</th><th>noise</th>"
+      "<th>share</th><th>MB read</th><th>GB/s</th><th>GFLOP/s</th><th>of peak</th>"
+      "<th class=\"left\">bound by</th><th class=\"left\">kernel</th></tr>\n";
+  const auto line = [&](const std::string& name, int calls, const std::string& call, double us,
+                        double noise_us, const program::Cost& cost, double limit_us, const char* bound,
+                        const std::string& kernel) {
+    const bool noisy = noise_us > 0.1 * us && us > 0.01 * report.wall_us;
+    html += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1f}</td><td{}>{}</td><td>{:.1f} %</td><td>{:.3f}</td>"
+        "<td>{:.1f}</td><td>{:.1f}</td><td>{}</td><td class=\"left\">{}</td><td "
+        "class=\"left\">{}</td></tr>\n",
+        escaped(name), calls, call, us, noisy ? " class=\"noisy\"" : "",
+        noise_us > 0 ? fmt::format("&plusmn; {:.1f}", noise_us) : "", 100 * us / report.wall_us,
+        1e-6 * cost.bytes_read, us > 0 ? 1e-3 * cost.bytes_read / us : 0.0,
+        us > 0 ? 1e-3 * cost.flops / us : 0.0, share_of_limit(limit_us, us), bound, escaped(kernel));
+  };
+  double noise_us = 0;
+  for (const Row& row : report.rows) {
+    noise_us += row.noise_us;
+    line(name_of(row), row.calls, fmt::format("{:.2f}", row.call_median_us), row.us, row.noise_us, row.cost,
+         row.limit_us, row.bound, kernel_text(row.kernel));
+  }
+  line("(gaps)", 0, "", report.gaps_us(), 0, {}, 0, "", "");
+  line("all", report.records, "", report.ops_us() + report.gaps_us(), noise_us, report.cost, report.limit_us,
+       "", "");
+  return html + "</table></div>\n<p class=\"totals\">" + escaped(totals_text(report)) + "</p>\n";
+}
+
+std::string facts_text(const std::vector<Fact>& facts) {
+  if (facts.empty()) return "";
+  std::string html = "<dl>\n";
+  for (const Fact& fact : facts)
+    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(fact.name), escaped(fact.value));
+  return html + "</dl>\n";
+}
+
+std::string speed_over_depth(const Page& page) {
+  const auto speeds = page.speeds;
   if (speeds.empty()) return "";
-  Line measured{"measured", 0, false, {}}, limit{"limit", 1, true, {}};
+  const double bandwidth = 1e-9 * page.speeds_bytes_per_second;
+  Line measured{"measured", 0, false, {}};
+  Line limit{bandwidth > 0 ? fmt::format("limit at {:.1f} GB/s", bandwidth) : "limit", 1, true, {}};
   std::vector<Point> dots;
   for (const DepthSpeed& speed : speeds) {
     measured.points.push_back({speed.depth, speed.tokens_per_second});
@@ -163,12 +215,13 @@ std::string report_html(const Page& page) {
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width\">\n<title>{}</title>\n{}</head>\n<body>\n<h1>{}</h1>\n<p>{}</p>\n",
       escaped(page.title), kStyle, escaped(page.title), escaped(page.subtitle));
+  html += facts_text(page.facts);
   for (const Report& report : page.reports) {
     html += fmt::format("<h2>{}</h2>\n", escaped(report.test));
     html += cards(report) + time_by_op(report) + roofline(report) + share_by_layer(report);
-    html += fmt::format("<h3>All figures</h3>\n<pre>{}</pre>\n", escaped(report_text(report, false)));
+    html += "<h3>All figures</h3>\n" + table(report);
   }
-  return html + speed_over_depth(page.speeds) + "</body>\n</html>\n";
+  return html + speed_over_depth(page) + "</body>\n</html>\n";
 }
 
 }  // namespace sluice::profile

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "profile/statistics.h"
 
 namespace sluice::profile {
 namespace {
@@ -90,11 +91,76 @@ double noise(const json& a, const json& b, const char* field) {
   return std::hypot(a.at(field).get<double>(), b.at(field).get<double>());
 }
 
-void add_test(const json& a, const json& b, Diff& diff) {
+/// Two runs of one program were so far apart on machines where nothing else ran.
+constexpr double kRunToRun = 0.05;
+
+/// How far the machine's speed may have changed within and between these runs, as a share: by the bandwidth
+/// that was measured in them, and by how far their steps lie apart.
+double drift_of(std::span<const ProfileFile> a, std::span<const ProfileFile> b) {
+  double low = 0, high = 0, widest = a.size() > 1 && b.size() > 1 ? 0 : kRunToRun;
+  const auto take = [&](const json& bandwidth) {
+    const double value = bandwidth.is_number() ? bandwidth.get<double>() : 0;
+    if (value <= 0) return;
+    low = low == 0 ? value : std::min(low, value);
+    high = std::max(high, value);
+  };
+  for (const auto side : {a, b}) {
+    for (const ProfileFile& file : side) {
+      for (const char* when : {"bandwidth_before", "bandwidth_after"}) take(file.content.value(when, json()));
+      for (const json& report : file.content.at("reports"))
+        widest = std::max(widest, report.value("spread", 0.0));
+    }
+  }
+  return std::max(widest, low > 0 ? high / low - 1 : 0.0);
+}
+
+/// Several runs as one: medians, and as noise what it was and how far they lie apart.
+json joined(std::span<const ProfileFile> runs) {
+  json whole = runs.front().content;
+  const auto join = [&](json& into, const auto& of_run, const char* field) {
+    std::vector<double> values;
+    for (const ProfileFile& run : runs) {
+      const json* there = of_run(run.content);
+      if (there != nullptr) values.push_back(there->at(field).template get<double>());
+    }
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    into[field] = median(values);
+    if (into.contains("noise_us") && std::string_view(field) != "gaps_us")
+      into["noise_us"] = std::max(into["noise_us"].get<double>(), *most - *least);
+  };
+  for (size_t r = 0; r < whole["reports"].size(); ++r) {
+    json& report = whole["reports"][r];
+    const auto same = [&](const json& content) -> const json* {
+      for (const json& other : content.at("reports"))
+        if (other.at("test") == report.at("test")) return &other;
+      return nullptr;
+    };
+    join(report, same, "wall_us");
+    join(report, same, "gaps_us");
+    std::map<std::string, int> seen;
+    for (json& row : report["rows"]) {
+      const std::string key = key_of(row);
+      const int count = ++seen[key];
+      const std::string name = count == 1 ? key : fmt::format("{} ({})", key, count);
+      const auto same_row = [&](const json& content) -> const json* {
+        const json* other = same(content);
+        if (other == nullptr) return nullptr;
+        for (const auto& [other_name, other_row] : named(other->at("rows")))
+          if (other_name == name) return other_row;
+        return nullptr;
+      };
+      join(row, same_row, "us");
+    }
+  }
+  return whole;
+}
+
+void add_test(const json& a, const json& b, double drift, Diff& diff) {
   diff.text += fmt::format("{}\n{:<28}{:>12}{:>12}{:>10}{:>12}\n", a.at("test").get<std::string>(), "op",
                            "before us", "after us", "change", "noise us");
   const double least_us = kLeastShare * a.at("wall_us").get<double>();
-  const auto note = [&](const Change& change) {
+  const auto note = [&](Change change) {
+    change.noise_us += drift * std::max(change.before_us, change.after_us);
     diff.text += line(change);
     const bool matters = change.real() && change.after_us - change.before_us >= least_us;
     if (matters) diff.worst_percent = std::max(diff.worst_percent, change.percent());
@@ -123,10 +189,10 @@ void add_test(const json& a, const json& b, Diff& diff) {
   note({"step", a.at("wall_us").get<double>(), b.at("wall_us").get<double>(), noise(a, b, "noise_us")});
 }
 
-void add_all(const json& a, const json& b, Diff& diff) {
+void add_all(const json& a, const json& b, double drift, Diff& diff) {
   for (const json& before : a.at("reports")) {
     for (const json& after : b.at("reports")) {
-      if (before.at("test") == after.at("test")) add_test(before, after, diff);
+      if (before.at("test") == after.at("test")) add_test(before, after, drift, diff);
     }
   }
 }
@@ -150,6 +216,7 @@ Json report_json(const Report& r) {
           {"steps", r.steps},
           {"steps_used", r.steps_used},
           {"wall_us", r.wall_us},
+          {"spread", r.spread},
           {"untimed_us", r.untimed_us},
           {"noise_us", noise_us},
           {"ops_us", r.ops_us()},
@@ -172,25 +239,33 @@ Json report_json(const Report& r) {
           {"layers", std::move(layers)}};
 }
 
-Diff compare(const std::string& a_name, const json& a, const std::string& b_name, const json& b) {
+Diff compare(std::span<const ProfileFile> a, std::span<const ProfileFile> b) {
   Diff diff;
-  for (const auto& [name, file] : {std::pair{&a_name, &a}, {&b_name, &b}}) {
-    try {
-      Diff unused;
-      add_all(*file, *file, unused);  // reads every field
-    } catch (const json::exception&) {
-      fail("{}: no profile: expected what sluice profile --json writes", *name);
+  for (const auto side : {a, b}) {
+    for (const ProfileFile& file : side) {
+      try {
+        Diff unused;
+        add_all(file.content, file.content, 0, unused);  // reads every field
+      } catch (const json::exception&) {
+        fail("{}: no profile: expected what sluice profile --json writes", file.name);
+      }
+      for (const json& before : a.front().content.at("reports")) {
+        for (const json& after : file.content.at("reports")) {
+          const auto by_a = rows_by(before), by_b = rows_by(after);
+          if (by_a != by_b) {
+            fail("{} has rows by {} and {} by {}: profile both alike", a.front().name, by_a, file.name, by_b);
+          }
+        }
+      }
     }
   }
-  for (const json& before : a.at("reports")) {
-    for (const json& after : b.at("reports")) {
-      const auto by_a = rows_by(before), by_b = rows_by(after);
-      if (by_a != by_b)
-        fail("{} has rows by {} and {} by {}: profile both alike", a_name, by_a, b_name, by_b);
-    }
-  }
-  add_all(a, b, diff);
-  if (diff.text.empty()) fail("{} and {} have no test in common", a_name, b_name);
+  const double drift = drift_of(a, b);
+  add_all(joined(a), joined(b), drift, diff);
+  if (diff.text.empty()) fail("{} and {} have no test in common", a.front().name, b.front().name);
+  diff.text += fmt::format(
+      "noise: what the steps of a run and the runs of a side lie apart, and {:.1f} % for {}\n", 100 * drift,
+      drift > kRunToRun ? "the machine, whose speed changed so much"
+                        : "what two runs of one program differ by");
   return diff;
 }
 

@@ -18,9 +18,16 @@ struct Diff {
                              ///< thousandth to the step; 0: none
 };
 
-/// a, b: files of `sluice profile --json`. Tests that both hold are compared op by op. Throws Error that
-/// names the file when it is no such profile, or when no test is in both.
-Diff compare(const std::string& a_name, const nlohmann::json& a, const std::string& b_name,
-             const nlohmann::json& b);
+/// A file of `sluice profile --json`.
+struct ProfileFile {
+  std::string name;
+  nlohmann::json content;
+};
+
+/// Tests that both sides hold are compared op by op. A side is one run or several of the same program: of
+/// several the median counts, and what they lie apart is noise. To noise counts, too, how far the machine
+/// drifted, as far as the files tell. Throws Error that names the file when it is no such profile, or when no
+/// test is in both.
+Diff compare(std::span<const ProfileFile> a, std::span<const ProfileFile> b);
 
 }  // namespace sluice::profile

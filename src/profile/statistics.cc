@@ -26,6 +26,13 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+double spread(std::vector<double> values) {
+  if (values.size() < 4) return 0;
+  std::sort(values.begin(), values.end());
+  const double middle = median(values);
+  return middle > 0 ? (values[values.size() * 3 / 4] - values[values.size() / 4]) / middle : 0;
+}
+
 double noise_of_median(const std::vector<double>& values) {
   if (values.size() < 2) return 0;
   const double middle = median(values);

@@ -10,6 +10,8 @@ double mean(const std::vector<double>& values);
 double deviation(const std::vector<double>& values);
 /// The middle value, or the mean of the two in the middle; 0 for none.
 double median(std::vector<double> values);
+/// How far apart the quarters at both ends begin, as a share of the median; 0 for fewer than four values.
+double spread(std::vector<double> values);
 /// How far a median of such samples may be off by chance: twice its standard error, the spread taken from the
 /// median distance to the median, which outliers do not move (1.4826 and 1.2533: a normal distribution's).
 double noise_of_median(const std::vector<double>& values);

@@ -208,7 +208,7 @@ std::string plot_svg(const Axis& x, const Axis& y, const std::vector<Line>& line
 
 std::string stacks_svg(const Axis& y, const std::vector<std::string>& series,
                        const std::vector<Stack>& stacks) {
-  constexpr double kHeight = 330, kLegend = 26;
+  constexpr double kHeight = 346, kLegend = 42;  // of two lines
   Range ys;
   for (const Stack& stack : stacks) {
     double sum = 0;
@@ -225,6 +225,7 @@ std::string stacks_svg(const Axis& y, const std::vector<std::string>& series,
     for (size_t s = 0; s < stacks[i].parts.size(); ++s) {
       const double bottom = up(sum), top = up(sum + stacks[i].parts[s]);
       sum += stacks[i].parts[s];
+      if (stacks[i].parts[s] <= 0) continue;
       body += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.2f}\" "
           "style=\"fill:var(--s{})\"><title>{} {}: {} us</title></rect>\n",
@@ -233,12 +234,16 @@ std::string stacks_svg(const Axis& y, const std::vector<std::string>& series,
     }
     if (i % every == 0) body += text(x + slot / 2, kHeight - kBottom + 16, "middle", "soft", stacks[i].name);
   }
-  double x = kLeft + 90;
+  double x = kLeft + 90, line = 4;
   for (size_t s = 0; s < series.size(); ++s) {
+    if (series[s].empty()) continue;
+    const double width = 30 + 7.2 * static_cast<double>(series[s].size());
+    if (x + width > kWidth - kRight) x = kLeft + 90, line += 16;
     body += fmt::format(
-        "<rect x=\"{:.1f}\" y=\"4\" width=\"11\" height=\"11\" rx=\"2\" style=\"fill:var(--s{})\"/>\n", x, s);
-    body += text(x + 16, 14, "start", "ink", series[s]);
-    x += 30 + 7.2 * static_cast<double>(series[s].size());
+        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"11\" height=\"11\" rx=\"2\" style=\"fill:var(--s{})\"/>\n",
+        x, line, s);
+    body += text(x + 16, line + 10, "start", "ink", series[s]);
+    x += width;
   }
   return svg(kHeight, body);
 }

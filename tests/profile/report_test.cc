@@ -140,17 +140,23 @@ nlohmann::json file_of(const Report& report) {
   return {{"reports", nlohmann::json::array({nlohmann::json::parse(report_json(report).dump())})}};
 }
 
+Diff compare_files(const std::string& a_name, const nlohmann::json& a, const std::string& b_name,
+                   const nlohmann::json& b) {
+  const ProfileFile before[] = {{a_name, a}}, after[] = {{b_name, b}};
+  return compare(before, after);
+}
+
 TEST(Diff, SeesWhatGotSlowerBeyondNoise) {
   const auto program = two_norms();
   const std::vector<Sample> quick(8, sample(1000, 2000, 3000, 100));
   const std::vector<Sample> slow(8, sample(1000, 2000, 6000, 100));
   const auto a = file_of(report_of(program, quick)), b = file_of(report_of(program, slow));
-  const Diff worse = compare("a", a, "b", b);
+  const Diff worse = compare_files("a", a, "b", b);
   EXPECT_NEAR(worse.worst_percent, 60, 0.01);  // the norms: 5 us to 8 us
   EXPECT_THAT(worse.text, HasSubstr("slower"));
-  EXPECT_EQ(compare("b", b, "a", a).worst_percent, 0);
-  EXPECT_THAT(compare("b", b, "a", a).text, HasSubstr("faster"));
-  EXPECT_THAT(compare("a", a, "a", a).text, testing::Not(HasSubstr("slower")));
+  EXPECT_EQ(compare_files("b", b, "a", a).worst_percent, 0);
+  EXPECT_THAT(compare_files("b", b, "a", a).text, HasSubstr("faster"));
+  EXPECT_THAT(compare_files("a", a, "a", a).text, testing::Not(HasSubstr("slower")));
 }
 
 TEST(Diff, NoiseIsNoRegression) {
@@ -160,8 +166,53 @@ TEST(Diff, NoiseIsNoRegression) {
     a.push_back(sample(1000, 2000, 3000 + 400 * (i % 4), 100));
     b.push_back(sample(1000, 2000, 3100 + 400 * (i % 4), 100));
   }
-  EXPECT_EQ(compare("a", file_of(report_of(program, a)), "b", file_of(report_of(program, b))).worst_percent,
-            0);
+  EXPECT_EQ(
+      compare_files("a", file_of(report_of(program, a)), "b", file_of(report_of(program, b))).worst_percent,
+      0);
+}
+
+TEST(Diff, WhatRunsOfOneProgramLieApartIsNoise) {
+  const auto program = two_norms();
+  const auto run = [&](int64_t norm) {
+    return ProfileFile{"run",
+                       file_of(report_of(program, std::vector<Sample>(8, sample(1000, 2000, norm, 100))))};
+  };
+  // 4% of the norms' time: less than two runs differ by anyway.
+  EXPECT_EQ(compare_files("a", run(3000).content, "b", run(3200).content).worst_percent, 0);
+  // 20% is more, unless runs of one side are as far apart themselves.
+  EXPECT_GT(compare_files("a", run(3000).content, "b", run(4000).content).worst_percent, 10);
+  const std::vector<ProfileFile> calm = {run(3000), run(3010), run(2990)},
+                                 wild = {run(3000), run(4200), run(2900)},
+                                 slow = {run(4000), run(4010), run(4020)};
+  EXPECT_GT(compare(calm, slow).worst_percent, 10);
+  EXPECT_EQ(compare(wild, slow).worst_percent, 0);
+  EXPECT_THAT(compare(wild, slow).text, testing::Not(HasSubstr("slower")));
+  EXPECT_EQ(compare(slow, wild).worst_percent, 0);
+}
+
+TEST(Diff, TheMachinesDriftIsNoise) {
+  const auto program = two_norms();
+  auto a = file_of(report_of(program, std::vector<Sample>(8, sample(1000, 2000, 3000, 100))));
+  auto b = file_of(report_of(program, std::vector<Sample>(8, sample(1000, 2000, 4000, 100))));
+  EXPECT_GT(compare_files("a", a, "b", b).worst_percent, 10);
+  a["bandwidth_before"] = a["bandwidth_after"] = b["bandwidth_before"] = 13e9;
+  EXPECT_GT(compare_files("a", a, "b", b).worst_percent, 10);
+  b["bandwidth_after"] = 9e9;  // the machine became slower by more than the op
+  EXPECT_EQ(compare_files("a", a, "b", b).worst_percent, 0);
+  EXPECT_THAT(compare_files("a", a, "b", b).text, HasSubstr("44.4 % for the machine"));
+}
+
+TEST(Report, SharesBeyondTheLimitAreNotPrinted) {
+  EXPECT_EQ(share_of_limit(30, 40), "75.0 %");
+  EXPECT_EQ(share_of_limit(41, 40), "102.5 %");
+  EXPECT_EQ(share_of_limit(160, 40), "> 100 %");
+  EXPECT_EQ(share_of_limit(0, 40), "-");
+  const auto program = two_norms();
+  const Report cached =
+      report_of(program, kSamples, Group::Op, 1e6);  // a memory that is slower than the steps
+  EXPECT_THAT(report_text(cached, false),
+              HasSubstr("efficiency > 100 %\n> 100 %: weights came out of a cache"));
+  EXPECT_THAT(report_text(report_of(program, kSamples), false), testing::Not(HasSubstr("> 100 %")));
 }
 
 TEST(Diff, WhatAddsNothingToTheStepIsNoRegression) {
@@ -170,10 +221,10 @@ TEST(Diff, WhatAddsNothingToTheStepIsNoRegression) {
   const std::vector<Sample> tiny(8, sample(4000, 2'000'000, 3'000'000, 100));
   const std::vector<Sample> some(8, sample(8000, 2'000'000, 3'000'000, 100));
   const auto a = file_of(report_of(program, before));
-  const Diff ignored = compare("a", a, "b", file_of(report_of(program, tiny)));
+  const Diff ignored = compare_files("a", a, "b", file_of(report_of(program, tiny)));
   EXPECT_EQ(ignored.worst_percent, 0);
   EXPECT_THAT(ignored.text, HasSubstr("slower"));  // it is shown all the same
-  EXPECT_NEAR(compare("a", a, "b", file_of(report_of(program, some))).worst_percent, 7900, 1);
+  EXPECT_NEAR(compare_files("a", a, "b", file_of(report_of(program, some))).worst_percent, 7900, 1);
 }
 
 TEST(Diff, TellsOfRowsThatOnlyOneSideHas) {
@@ -181,8 +232,8 @@ TEST(Diff, TellsOfRowsThatOnlyOneSideHas) {
   const auto both = file_of(report_of(program, kSamples));
   auto one = both;
   one["reports"][0]["rows"].erase(0);
-  EXPECT_THAT(compare("a", both, "b", one).text, testing::ContainsRegex("rms_norm +10\\.3 +-  gone\n"));
-  EXPECT_THAT(compare("a", one, "b", both).text, testing::ContainsRegex("rms_norm +- +10\\.3  new\n"));
+  EXPECT_THAT(compare_files("a", both, "b", one).text, testing::ContainsRegex("rms_norm +10\\.3 +-  gone\n"));
+  EXPECT_THAT(compare_files("a", one, "b", both).text, testing::ContainsRegex("rms_norm +- +10\\.3  new\n"));
 }
 
 TEST(Diff, RowsOfTwoKindsAreNotCompared) {
@@ -191,9 +242,9 @@ TEST(Diff, RowsOfTwoKindsAreNotCompared) {
   auto layers = whole, older = whole;
   layers["reports"][0]["rows_by"] = "layer";
   older["reports"][0].erase("rows_by");
-  EXPECT_THROW(compare("a", whole, "b", layers), Error);
-  EXPECT_THAT(compare("a", layers, "b", layers).text, HasSubstr("same"));
-  EXPECT_THAT(compare("a", older, "b", whole).text, HasSubstr("same"));
+  EXPECT_THROW(compare_files("a", whole, "b", layers), Error);
+  EXPECT_THAT(compare_files("a", layers, "b", layers).text, HasSubstr("same"));
+  EXPECT_THAT(compare_files("a", older, "b", whole).text, HasSubstr("same"));
 }
 
 TEST(Diff, RecordsOfOneNameAreComparedInTheirOrder) {
@@ -202,7 +253,7 @@ TEST(Diff, RecordsOfOneNameAreComparedInTheirOrder) {
   auto& rows = records["reports"][0]["rows"];
   rows = {rows[0], rows[0]};
   rows[1]["us"] = 2 * rows[0]["us"].get<double>();
-  const std::string text = compare("a", records, "b", records).text;
+  const std::string text = compare_files("a", records, "b", records).text;
   EXPECT_THAT(text, testing::Not(HasSubstr("slower")));
   EXPECT_THAT(text, HasSubstr(rows[0]["op"].get<std::string>() + " (2)"));
 }
@@ -210,11 +261,11 @@ TEST(Diff, RecordsOfOneNameAreComparedInTheirOrder) {
 TEST(Diff, RefusesWhatIsNoProfile) {
   const auto program = two_norms();
   const auto good = file_of(report_of(program, kSamples));
-  EXPECT_THROW(compare("a", good, "b", nlohmann::json::array()), Error);
-  EXPECT_THROW(compare("a", nlohmann::json::parse(R"({"reports": [{"test": 1}]})"), "b", good), Error);
+  EXPECT_THROW(compare_files("a", good, "b", nlohmann::json::array()), Error);
+  EXPECT_THROW(compare_files("a", nlohmann::json::parse(R"({"reports": [{"test": 1}]})"), "b", good), Error);
   auto other = good;
   other["reports"][0]["test"] = "pp5";
-  EXPECT_THROW(compare("a", good, "b", other), Error);
+  EXPECT_THROW(compare_files("a", good, "b", other), Error);
 }
 
 TEST(Trace, IsOneTrackAWorkerAndOneSliceAnOp) {
@@ -275,6 +326,17 @@ TEST(Html, IsSelfContainedAndEscapesNames) {
   size_t plots = 0;
   for (size_t at = html.find("<svg "); at != std::string::npos; at = html.find("<svg ", at + 1)) ++plots;
   EXPECT_EQ(plots, 4u);
+  EXPECT_THAT(html, HasSubstr("<table>"));
+  EXPECT_THAT(html, HasSubstr("<td>rms_norm</td>"));
+}
+
+TEST(Html, SaysWhenWhereAndHow) {
+  const auto program = two_norms();
+  const std::vector<Report> reports = {report_of(program, kSamples)};
+  const std::vector<DepthSpeed> speeds = {{1, 100, 200}};
+  const std::string html = report_html({"t", "s", reports, speeds, {{"machine", "a <fast> one"}}, 13e9});
+  EXPECT_THAT(html, HasSubstr("<dt>machine</dt><dd>a &lt;fast&gt; one</dd>"));
+  EXPECT_THAT(html, HasSubstr("limit at 13.0 GB/s"));
 }
 
 }  // namespace
