@@ -96,7 +96,7 @@ describe("the page", { skip, timeout: 600_000 }, () => {
 
   test("stops, by button and by key, and keeps what came", async () => {
     for (const stop of [() => page.getByRole("button", { name: "Stop" }).click(), () => page.keyboard.press("Escape")]) {
-      await page.getByRole("button", { name: "New chat" }).click();
+      await page.getByRole("button", { name: "New chat", exact: true }).click();
       await say("a long one");
       await page.getByText("turns and turns").first().waitFor();
       await shot("writing");
@@ -402,7 +402,7 @@ describe("the page", { skip, timeout: 600_000 }, () => {
   test("several chats are answered at once", async () => {
     await say("a long one, the first");
     await page.getByText("turns and turns").first().waitFor();
-    await page.getByRole("button", { name: "New chat" }).click();
+    await page.getByRole("button", { name: "New chat", exact: true }).click();
     await say("the second");
     await page.getByText("You said: the second").waitFor();
     await done();

@@ -141,7 +141,7 @@ describe("the page and its server", { skip, timeout: 600_000 }, () => {
   });
 
   test("stopping ends the work in the server and keeps what came", async () => {
-    await page.getByRole("button", { name: "New chat" }).click();
+    await page.getByRole("button", { name: "New chat", exact: true }).click();
     await page.keyboard.press("Control+,");
     const panel = page.getByRole("dialog", { name: "Settings" });
     await panel.getByLabel("System prompt").fill("You tell long tales.");
