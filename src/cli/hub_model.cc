@@ -53,7 +53,7 @@ class FetchingBar {
     if (terminal_) {
       next_ns_ = now + 100'000'000;
       const double rate = rate_.add(now, progress.done_bytes);
-      fmt::print(stderr, "\r{}\x1b[K", fetching_text(progress, rate));
+      note("\r{}\x1b[K", fetching_text(progress, rate));
       drawn_ = true;
       if (done) clear();
     } else {
@@ -61,8 +61,7 @@ class FetchingBar {
       const auto tenth = static_cast<int>(10 * static_cast<double>(progress.done_bytes) /
                                           static_cast<double>(std::max<int64_t>(progress.total_bytes, 1)));
       const double rate = rate_.add(now, progress.done_bytes);
-      if (tenth != tenth_)
-        fmt::print(stderr, "sluice: {}: {}\n", progress.name, fetching_text(progress, rate));
+      if (tenth != tenth_) note("sluice: {}: {}\n", progress.name, fetching_text(progress, rate));
       tenth_ = tenth;
     }
     std::fflush(stderr);
@@ -70,12 +69,12 @@ class FetchingBar {
 
   void line(const std::string& text) {
     clear();
-    fmt::print(stderr, "sluice: {}\n", terminal_safe(text));
+    note("sluice: {}\n", terminal_safe(text));
   }
 
  private:
   void clear() {
-    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    if (drawn_) note("\r\x1b[K");
     drawn_ = false;
   }
 
@@ -85,38 +84,26 @@ class FetchingBar {
   Rate rate_;
 };
 
-/// Adds the flags that name a model of the hub; `take` gets its whole name.
-void add_flags(CLI::App& command, const std::function<void(const std::string&)>& take, CLI::Option& path) {
-  struct Parts {
-    std::string repository, file;
-  };
-  const auto parts = std::make_shared<Parts>();
-  const auto join = [parts, take] {
-    if (parts->repository.empty()) return;
-    const std::string repository = parts->repository.substr(0, parts->repository.find(':'));
-    const std::string name = parts->file.empty() ? parts->repository : repository + ":" + parts->file;
-    hub::ModelName::parse(name);  // a name that is none is told before anything else is done
-    take(kHubScheme + name);
-  };
-  auto* hub = command.add_option_function<std::string>(
-      kHubFlags,
-      [parts, join](const std::string& name) {
-        parts->repository = name;
-        join();
-      },
-      "-hf USER/REPO[:QUANT]: a model of the hub (huggingface.co), fetched where the cache lacks it; by "
-      "default "
-      "Q4_K_M, or the best that fits");
-  hub->excludes(&path);
-  command
-      .add_option_function<std::string>(
-          "--hf-file,--hff",
-          [parts, join](const std::string& file) {
-            parts->file = file;
-            join();
-          },
-          "with -hf: this file of the repository")
-      ->needs(hub);
+constexpr const char* kHubHelp =
+    "-hf USER/REPO[:QUANT]: a model of the hub (huggingface.co), fetched where the cache lacks it; by "
+    "default "
+    "Q4_K_M, or the best that fits";
+constexpr const char* kFileHelp = "with -hf: this file of the repository";
+
+/// The name of a model of the hub as models are named here. One that makes no sense is told before anything
+/// is done.
+std::string scheme_name(const std::string& name) {
+  hub::ModelName::parse(name);
+  return kHubScheme + name;
+}
+
+/// The same repository's file.
+std::string file_name(const std::string& model, const std::string& file) {
+  const std::string name = model.substr(std::string_view(kHubScheme).size());
+  return scheme_name(name.substr(0, name.find(':')) + ":" + file);
+}
+
+void add_access_options(CLI::App& command) {
   command.add_option_function<std::string>(
       "--hf-token,--hft", [](const std::string& token) { ::setenv("HF_TOKEN", token.c_str(), 1); },
       "with -hf: the token of the hub, in place of HF_TOKEN");
@@ -132,15 +119,39 @@ void add_model_option(CLI::App& command, std::string& model, const std::string& 
   add_hub_options(command, model, *option);
 }
 
+// CLI11 takes options in the order in which they are defined here: a file comes after its repository.
 void add_hub_options(CLI::App& command, std::string& model, CLI::Option& path) {
-  add_flags(
-      command, [&model](const std::string& name) { model = name; }, path);
+  auto* hub = command.add_option_function<std::string>(
+      kHubFlags, [&model](const std::string& name) { model = scheme_name(name); }, kHubHelp);
+  hub->excludes(&path);
+  command
+      .add_option_function<std::string>(
+          "--hf-file,--hff", [&model](const std::string& file) { model = file_name(model, file); }, kFileHelp)
+      ->needs(hub);
+  add_access_options(command);
 }
 
 void add_models_option(CLI::App& command, std::vector<std::string>& models, const std::string& help) {
-  auto* option = command.add_option("-m,--model", models, help)->allow_extra_args(false);
-  add_flags(
-      command, [&models](const std::string& name) { models = {name}; }, *option);
+  command.add_option("-m,--model", models, help)->allow_extra_args(false);
+  auto* hub = command
+                  .add_option_function<std::vector<std::string>>(
+                      kHubFlags,
+                      [&models](const std::vector<std::string>& names) {
+                        for (const std::string& name : names) models.push_back(scheme_name(name));
+                      },
+                      std::string(kHubHelp) + "; may be given again")
+                  ->allow_extra_args(false);
+  command
+      .add_option_function<std::string>(
+          "--hf-file,--hff",
+          [&models, hub](const std::string& file) {
+            if (hub->count() > 1)
+              throw UsageError("--hf-file: which repository's? -hf USER/REPO:FILE says it");
+            models.back() = file_name(models.back(), file);
+          },
+          kFileHelp)
+      ->needs(hub);
+  add_access_options(command);
 }
 
 hub::Settings hub_settings() {

@@ -8,7 +8,7 @@ namespace {
 constexpr auto kNone = Takes::Nothing, kOne = Takes::Value, kTwo = Takes::Two, kSwitch = Takes::Switch;
 constexpr auto kSame = Fate::Same, kOver = Fate::Over, kNo = Fate::Refused, kMeant = Fate::Meant;
 
-constexpr const char* kPlacing = "weights lie on one GPU as a whole, or with the CPU (--backend)";
+constexpr const char* kPlacing = "--backend says where weights lie, --gpu-memory how many on a GPU";
 constexpr const char* kRequests = "requests may hold one";
 constexpr const char* kNoSampler =
     "there is no such sampler; temperature, top-k, top-p, min-p and penalties there are";
@@ -185,9 +185,10 @@ constexpr LlamaFlag kFlags[] = {
     {"--embedding,--embeddings,--rerank,--reranking", kNone, kServe, kNo, "models write text alone"},
     {"--pooling,--embd-normalize", kOne, kServe, kNo, "models write text alone"},
     {"--spm-infill", kNone, kServe, kNo, "there is no infill"},
-    {"--slot-save-path,--media-path,--models-preset,--sleep-idle-seconds", kOne, kServe, kNo, ""},
-    {"--models-dir,--models-max", kOne, kServe, kNo, "a server has one model (-m)"},
-    {"--models-autoload,--no-models-autoload", kNone, kServe, kNo, "a server has one model (-m)"},
+    {"--slot-save-path,--media-path,--models-preset", kOne, kServe, kNo, ""},
+    {"--sleep-idle-seconds", kOne, kServe, kNo, "of several models --idle-unload SECONDS", "-1"},
+    {"--models-autoload", kNone, kServe, kOver, "several models are loaded when requests name them"},
+    {"--no-models-autoload", kNone, kServe, kNo, "several models are loaded when requests name them"},
     {"--prefill-assistant", kNone, kServe, kOver, "it is the default"},
     {"--no-prefill-assistant", kNone, kServe, kNo, "a last message of the assistant is gone on with"},
 };

@@ -224,7 +224,7 @@ class Translator {
     if (other_value("--backend")) return over(shown, "--backend says where weights lie");
     put("--backend", is_equal(value, "0") ? "cpu" : "auto");
     tell_(fmt::format("{}: taken as --backend {}: {}", shown, out_.back(),
-                      "all weights lie on a GPU where there is one, or none"));
+                      "weights lie on a GPU where there is one, as many as fit"));
   }
 
   /// The value of another flag on this command line, whichever of its names it has.

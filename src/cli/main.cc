@@ -19,7 +19,7 @@ namespace {
 /// Arguments in the words of the app, the last one first, as CLI11 takes them.
 std::vector<std::string> arguments_of(const CLI::App& app, int argc, char** argv) {
   const auto tell = [](const std::string& line) {
-    fmt::print(stderr, "sluice: {}\n", sluice::cli::terminal_safe(line));
+    sluice::cli::note("sluice: {}\n", sluice::cli::terminal_safe(line));
   };
   std::vector<std::string> given(argv + std::min(argc, 1), argv + argc);
   std::vector<std::string> arguments = sluice::cli::translate_arguments(app, std::move(given), tell);

@@ -45,7 +45,8 @@ engine::LoadPlan checked_plan(const model::Model& model, const program::Backend&
                               const program::CompileOptions& options, int64_t wanted, bool force) {
   const engine::LoadPlan plan = engine::plan_load(backend, model.program, options, model.spec.context, wanted,
                                                   backend.available_bytes());
-  if (!plan.fits() && !force) fail("{}: {}", model.file.path(), too_little_memory(plan));
+  if (!plan.fits() && !force)
+    throw TooLittleMemory(fmt::format("{}: {}", model.file.path(), too_little_memory(plan)));
   if (wanted == 0 && plan.context < model.spec.context) {
     note("[ context: {} of the model's {} tokens, as many as fit into {} of memory ]\n", plan.context,
          model.spec.context, size_text(plan.available_bytes));

@@ -5,12 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/load_plan.h"
 #include "model/model.h"
 
 namespace sluice::cli {
 
-/// The plan for a context of `wanted` tokens (0: the largest that fits). Throws Error with the numbers when
+/// A model that would fit if others left.
+class TooLittleMemory : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The plan for a context of `wanted` tokens (0: the largest that fits). Throws TooLittleMemory when
 /// it needs more memory than there is, unless `force`; says on standard error, in one line, when it chose
 /// less than the model's context.
 engine::LoadPlan checked_plan(const model::Model& model, const program::Backend& backend,

@@ -46,8 +46,7 @@ void list(bool json) {
         fmt::format("{:<{}}  {:>10}\n", cached.name(), width, hub::size_text(cached.model.bytes()))));
   }
   if (models.empty())
-    fmt::print(stderr, "sluice: no models in {}; `sluice pull USER/REPO` fetches one\n",
-               settings.cache.string());
+    note("sluice: no models in {}; `sluice pull USER/REPO` fetches one\n", settings.cache.string());
 }
 
 void remove(const std::vector<std::string>& names) {
@@ -64,7 +63,7 @@ void remove(const std::vector<std::string>& names) {
         fail("{}: is not in {}; `sluice list` shows what is", name.text(), settings.cache.string());
       freed = cache.remove(*cached);
     }
-    fmt::print(stderr, "sluice: {}: removed, {} are free again\n", name.text(), hub::size_text(freed));
+    note("sluice: {}: removed, {} are free again\n", name.text(), hub::size_text(freed));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/hub_model.h"
 #include "cli/loading.h"
+#include "cli/model_shelf.h"
 #include "cli/output.h"
 #include "cli/serving_model.h"
 #include "server/server.h"
@@ -30,6 +32,9 @@ struct Options : ServingOptions {
   server::ServerOptions server;
   std::string key_file;
   std::vector<std::string> keys;
+  std::vector<std::string> models, aliases, folders;
+  size_t most_models = 0;
+  double idle_unload = 0;
   double drain_seconds = 30;
 };
 
@@ -85,16 +90,82 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
   return loading.get();
 }
 
-/// Lets running answers end, for some time; a second signal ends them at once.
-void stop(server::Server& server, engine::Engine& engine, double seconds, const StopSignals& signals) {
-  const int64_t running = engine.stats().running + engine.stats().waiting;
-  note("sluice: stopping; {} requests have up to {:g} s to end\n", running, seconds);
-  const int64_t end_ns = now_ns() + static_cast<int64_t>(1e9 * seconds);
+/// What a server serves from, as it is stopped.
+struct Engines {
+  std::function<int64_t()> at_work;
+  std::function<void()> stop;
+};
+
+/// Serves until a signal comes; then lets running answers end, for some time. A second signal ends them at
+/// once.
+void serve_until_signal(server::Server& server, const Options& options, const Engines& engines,
+                        const StopSignals& signals) {
+  if (!options.server.api_keys.empty()) {
+    note("  keys     {}\n", options.server.api_keys.size());
+  } else if (!is_local(options.server.http)) {
+    note("  keys     none: whoever reaches this address may ask (--api-key-file)\n");
+  }
+  while (!signals.wait(std::chrono::hours(1))) {
+  }
+  note("sluice: stopping; {} requests have up to {:g} s to end\n", engines.at_work(), options.drain_seconds);
+  const int64_t end_ns = now_ns() + static_cast<int64_t>(1e9 * options.drain_seconds);
   while (now_ns() < end_ns) {
     if (server.drain(milliseconds(250)) || signals.wait(milliseconds(0))) break;
   }
-  engine.stop();  // what still ran is told so
+  engines.stop();  // what still ran is told so
   server.drain(milliseconds(2000));
+  note("sluice: stopped\n");
+}
+
+void serve_one(const CLI::App& command, const Options& options, const StopSignals& signals) {
+  std::unique_ptr<ServingModel> model;  // goes after the server
+  server::Server server(options.server);
+  note("sluice: {} is loading\n", server.address());
+  model = load(command, options, signals);
+  // Whatever happens from here on: the engine stops before the server goes.
+  const std::shared_ptr<void> last(nullptr, [&model](void*) { model->engine().stop(); });
+  server.ready(model->service());
+  note("sluice: ready at {}\n{}", server.address(), terminal_safe(model->description()));
+  const auto at_work = [&] {
+    const engine::EngineStats stats = model->engine().stats();
+    return int64_t{stats.running} + stats.waiting;
+  };
+  serve_until_signal(server, options, {at_work, [&] { model->engine().stop(); }}, signals);
+}
+
+/// All models that the flags name.
+std::vector<ShelfModel> shelf_models(const Options& options) {
+  std::vector<ShelfModel> models;
+  for (size_t i = 0; i < options.models.size(); ++i) {
+    const std::string& model = options.models[i];
+    const bool hub = model.starts_with(kHubScheme);
+    std::string name = hub ? model.substr(std::string_view(kHubScheme).size()) : model_file_name(model);
+    if (i < options.aliases.size()) name = options.aliases[i];
+    std::error_code unknown;
+    const auto bytes = hub ? 0 : std::filesystem::file_size(model, unknown);
+    if (unknown) throw UsageError(fmt::format("{}: {}", model, unknown.message()));
+    models.push_back({std::move(name), model, static_cast<int64_t>(bytes)});
+  }
+  for (const std::string& folder : options.folders)
+    std::ranges::move(models_in(folder), std::back_inserter(models));
+  return models;
+}
+
+void serve_several(const CLI::App& command, const Options& options, const StopSignals& signals) {
+  const auto make = [&](const ShelfModel& model, bool whole, const program::Progress& progress) {
+    ServingOptions one = options;
+    one.model = model.path;
+    one.alias = model.id;
+    return std::make_unique<ServingModel>(command, one, progress, whole);
+  };
+  ModelShelf shelf(shelf_models(options), {options.most_models, options.idle_unload}, make,
+                   [](const std::string& line) { note("sluice: {}\n", terminal_safe(line)); });
+  server::Server server(options.server);
+  const std::shared_ptr<void> last(nullptr, [&shelf](void*) { shelf.stop(); });
+  server.ready(shelf);
+  note("sluice: ready at {}\n", server.address());
+  for (const server::ModelState& model : shelf.list()) note("  model    {}\n", terminal_safe(model.id));
+  serve_until_signal(server, options, {[&] { return shelf.at_work(); }, [&] { shelf.stop(); }}, signals);
 }
 
 void serve(const CLI::App& command, const Options& given) {
@@ -107,23 +178,34 @@ void serve(const CLI::App& command, const Options& given) {
   const StopSignals signals;
   allow_many_connections();
   options.server.log.write = write_log;
-  std::unique_ptr<ServingModel> model;  // goes after the server
-  server::Server server(options.server);
-  note("sluice: {} is loading\n", server.address());
-  model = load(command, options, signals);
-  // Whatever happens from here on: the engine stops before the server goes.
-  const std::shared_ptr<void> last(nullptr, [&model](void*) { model->engine().stop(); });
-  server.ready(model->service());
-  note("sluice: ready at {}\n{}", server.address(), terminal_safe(model->description()));
-  if (!options.server.api_keys.empty()) {
-    note("  keys     {}\n", options.server.api_keys.size());
-  } else if (!is_local(options.server.http)) {
-    note("  keys     none: whoever reaches this address may ask (--api-key-file)\n");
-  }
-  while (!signals.wait(std::chrono::hours(1))) {
-  }
-  stop(server, model->engine(), options.drain_seconds, signals);
-  note("sluice: stopped\n");
+  if (options.models.size() > 1 || !options.folders.empty()) return serve_several(command, options, signals);
+  if (!options.models.empty()) options.model = options.models.front();
+  if (!options.aliases.empty()) options.alias = options.aliases.front();
+  serve_one(command, options, signals);
+}
+
+void add_models(CLI::App& command, Options& options) {
+  add_models_option(
+      command, options.models,
+      "GGUF file; without it the bundled model; may be given again: a request names one of several, and "
+      "it is loaded then");
+  command
+      .add_option("--alias", options.aliases,
+                  "the model's name for clients; without it the file's; of several models one name each, in "
+                  "their order")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  command.add_option("--models-dir", options.folders, "every GGUF model in this folder; may be given again")
+      ->allow_extra_args(false);
+  command
+      .add_option("--models-max", options.most_models,
+                  "of several models so many loaded at once, at most; 0: as many as fit into memory")
+      ->capture_default_str();
+  command
+      .add_option("--idle-unload", options.idle_unload,
+                  "of several models, seconds after which one leaves memory that nobody asks for; 0: never")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
 }
 
 void add_network(CLI::App& command, Options& options) {
@@ -167,8 +249,7 @@ void add_network(CLI::App& command, Options& options) {
 void add_serve(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs");
-  add_model_option(*command, options->model);
-  command->add_option("--alias", options->alias, "the model's name for clients; without it the file's");
+  add_models(*command, *options);
   command
       ->add_option("-c,--ctx-size", options->context,
                    "context of a request in tokens; 0: as much of the model's own as fits")
@@ -223,7 +304,9 @@ void add_serve(CLI::App& app) {
   command->footer(
       "Endpoints: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
       "/v1/messages/count_tokens,\n"
-      "/tokenize, /detokenize, /apply-template; GET /v1/models, /health, /props, /slots, /metrics; a web "
+      "/tokenize, /detokenize, /apply-template, Ollama's /api/chat, /api/generate, /api/show; GET "
+      "/v1/models,\n"
+      "/api/tags, /api/ps, /health, /props, /slots, /metrics; a web "
       "page at "
       "/.\n"
       "Requests may set sampling themselves; the flags, or the model file, say what holds where they do "

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "base/cpu_info.h"
 #include "base/error.h"
@@ -41,7 +43,8 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
     if (options.cache_tokens < context)
       fail("--cache-tokens {}: less than the context of {}", options.cache_tokens, context);
     const engine::LoadPlan wanted = plan(options.cache_tokens, options.cache_tokens, available);
-    if (!wanted.fits() && !options.force) fail("{}: {}", model.file.path(), too_little_memory(wanted));
+    if (!wanted.fits() && !options.force)
+      throw TooLittleMemory(fmt::format("{}: {}", model.file.path(), too_little_memory(wanted)));
     return wanted;
   }
   const bool known = available != kUnknownMemory;
@@ -71,7 +74,8 @@ double serving_itl_ms(const program::Backend& backend, double wanted) {
   return wanted > 0 ? wanted : backend.facts().itl_ms;
 }
 
-ServingModel::ServingModel(const CLI::App& command, const ServingOptions& options)
+ServingModel::ServingModel(const CLI::App& command, const ServingOptions& options, program::Progress progress,
+                           bool whole)
     : model_(open_model(model_path_or_bundled(options.model), options.cache)),
       tokenizer_(model::load_tokenizer(model_.file)) {
   const gguf::File& file = model_.file;
@@ -96,13 +100,15 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   compile.aside_rows = rows.aside;
   compile.warm = true;
   compile.state_slots = engine.state_slots = engine::StatePool::wanted_slots(options.parallel);
-  const int64_t context = checked_plan(model_, *backend_, compile, options.context, options.force).context;
+  const int64_t wanted = whole && options.context == 0 ? model_.spec.context : options.context;
+  const int64_t context = checked_plan(model_, *backend_, compile, wanted, options.force).context;
   rows = rows.within(context);
   compile.max_rows = rows.most;
   compile.context = context;
   plan_ = plan_cache(model_, *backend_, compile, context, options);
   compile.cache_pages = engine::KvPool::pages_for(plan_.context);
-  executable_ = backend_->compile(model_.program, model_.weights, compile, loading_bar());
+  executable_ = backend_->compile(model_.program, model_.weights, compile,
+                                  progress ? std::move(progress) : loading_bar());
 
   engine.context = context;
   engine.max_rows = rows.most;
@@ -127,6 +133,14 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   service_->trained_context = model_.spec.context;
   service_->model_bytes = plan_.needs.weights_bytes;
   service_->backend = backend_->name();
+  service_->architecture = gguf::printable(model_.spec.architecture, 32);
+  std::map<std::string, int64_t> bytes;  // by number format
+  for (const gguf::Tensor& tensor : file.tensors()) {
+    service_->parameters += tensor.count();
+    bytes[quant::type_info(tensor.type).name] += static_cast<int64_t>(tensor.bytes.size());
+  }
+  service_->quantization =
+      std::ranges::max_element(bytes, {}, [](const auto& one) { return one.second; })->first;
 }
 
 std::string ServingModel::description() const {

@@ -41,7 +41,10 @@ double serving_itl_ms(const program::Backend& backend, double wanted);
 class ServingModel {
  public:
   /// Throws Error when the file or an option makes no sense, or there is too little memory.
-  ServingModel(const CLI::App& command, const ServingOptions& options);
+  /// `progress`: of loading; empty: a bar on a terminal. `whole`: what is less than the model's whole
+  /// context, or the one that was asked for, is too little memory.
+  ServingModel(const CLI::App& command, const ServingOptions& options, program::Progress progress = {},
+               bool whole = false);
   ServingModel(const ServingModel&) = delete;
   ServingModel& operator=(const ServingModel&) = delete;
 

@@ -1,7 +1,10 @@
 #include "server/answer.h"
 
+#include <openssl/evp.h>
+
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <random>
 
 #include "text/exact_json.h"
@@ -46,6 +49,21 @@ std::string new_id(std::string_view prefix) {
 int64_t unix_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+int64_t server_start() {
+  static const int64_t when = unix_now();
+  return when;
+}
+
+std::string hex_digest(std::string_view text) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  if (::EVP_Digest(text.data(), text.size(), digest, &size, ::EVP_sha256(), nullptr) != 1)
+    throw std::bad_alloc();
+  std::string out;
+  for (unsigned int i = 0; i < size; ++i) out += fmt::format("{:02x}", digest[i]);
+  return out;
 }
 
 std::string dump(const Json& json) { return text::dump_exact(json); }

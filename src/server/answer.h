@@ -11,6 +11,10 @@ namespace sluice::server {
 /// A name that nothing else has: "chatcmpl-" and 24 characters.
 std::string new_id(std::string_view prefix);
 int64_t unix_now();
+/// When this was first asked: about since when the server is there.
+int64_t server_start();
+/// A name of a text, of 64 hexadecimal digits.
+std::string hex_digest(std::string_view text);
 
 std::string dump(const Json& json);
 HttpResponse json_response(const Json& json);

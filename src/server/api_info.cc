@@ -1,4 +1,6 @@
 // GET /v1/models, /props, /slots: what runs here.
+#include <algorithm>
+
 #include "server/answer.h"
 #include "server/endpoints.h"
 
@@ -6,27 +8,38 @@ namespace sluice::server {
 
 namespace {
 
-/// Since when the model is there: the same in every answer.
-int64_t created() {
-  static const int64_t when = unix_now();
-  return when;
+const char* state_name(ModelState::Kind kind) {
+  switch (kind) {
+    case ModelState::Kind::Unloaded: return "unloaded";
+    case ModelState::Kind::Loading: return "loading";
+    case ModelState::Kind::Loaded: return "loaded";
+    case ModelState::Kind::Failed: return "failed";
+  }
+  return "";
 }
 
-Json model_json(const Service& service) {
+Json model_json(const ModelState& model) {
+  Json status = {{"value", state_name(model.kind)}};
+  if (model.kind == ModelState::Kind::Loading) status["progress"] = model.progress;
+  if (model.kind == ModelState::Kind::Failed) status["error"] = model.problem;
+  Json out = {{"id", model.id},
+              {"object", "model"},
+              {"created", server_start()},
+              {"owned_by", "sluice"},
+              // As Anthropic's list has it.
+              {"type", "model"},
+              {"display_name", model.id},
+              {"status", std::move(status)}};
+  if (!model.service) return out;
+  const Service& service = *model.service;
   const int64_t context = service.engine.options().context;
-  return {{"id", service.model_id},
-          {"object", "model"},
-          {"created", created()},
-          {"owned_by", "sluice"},
-          {"max_model_len", context},
-          {"meta",
-           {{"n_ctx", context},
-            {"n_ctx_train", service.trained_context},
-            {"n_vocab", service.tokenizer.size()},
-            {"size", service.model_bytes}}},
-          // As Anthropic's list has it.
-          {"type", "model"},
-          {"display_name", service.model_id}};
+  out.update({{"max_model_len", context},
+              {"meta",
+               {{"n_ctx", context},
+                {"n_ctx_train", service.trained_context},
+                {"n_vocab", service.tokenizer.size()},
+                {"size", service.model_bytes}}}});
+  return out;
 }
 
 /// The number as it was given: 0.8, where a float is 0.800000012 as a double.
@@ -34,18 +47,30 @@ double as_given(float value) { return std::stod(fmt::format("{}", value)); }
 
 }  // namespace
 
-void models(const Call& call) {
-  const std::string& path = call.exchange->request().path;
-  const Json model = model_json(call.service);
-  const size_t name = path.find("/models/");
-  if (name == std::string::npos || path.find_first_not_of('/', name + 8) == std::string::npos) {
-    return call.exchange->respond(json_response({{"object", "list"},
-                                                 {"data", Json::array({model})},
-                                                 {"first_id", call.service.model_id},
-                                                 {"last_id", call.service.model_id},
-                                                 {"has_more", false}}));
+void models(ModelSet& models, Exchange& exchange) {
+  const std::vector<ModelState> list = models.list();
+  const std::string& path = exchange.request().path;
+  const size_t at = path.find("/models/");
+  std::string name = at != std::string::npos ? path.substr(at + 8) : "";
+  while (name.starts_with('/')) name.erase(0, 1);
+  if (!name.empty()) {
+    const auto found = std::ranges::find(list, name, &ModelState::id);
+    // Whatever a client calls it, where there is one.
+    if (list.size() == 1) return exchange.respond(json_response(model_json(list.front())));
+    if (found == list.end())
+      return exchange.respond(error_response(
+          Style::OpenAi, {404, fmt::format("{}: no such model", name), "model", "model_not_found"}));
+    return exchange.respond(json_response(model_json(*found)));
   }
-  call.exchange->respond(json_response(model));  // whatever a client calls it: there is one
+  Json data = Json::array();
+  for (const ModelState& model : list) data.push_back(model_json(model));
+  const Json first = list.empty() ? Json() : Json(list.front().id),
+             last = list.empty() ? Json() : Json(list.back().id);
+  exchange.respond(json_response({{"object", "list"},
+                                  {"data", std::move(data)},
+                                  {"first_id", first},
+                                  {"last_id", last},
+                                  {"has_more", false}}));
 }
 
 void props(const Call& call) {

@@ -122,6 +122,50 @@ std::string decode(std::string_view body, const std::string& name, size_t limit)
                  fmt::format("Content-Encoding {}: expected gzip, deflate, zstd or br", name.substr(0, 64)));
 }
 
+/// Looks for "model" or, as Ollama's clients may say, "name" among an object's own keys.
+class ModelFinder : public nlohmann::json_sax<Json> {
+ public:
+  std::string found;
+
+  bool key(string_t& name) override {
+    wanted_ = depth_ == 1 && (name == "model" || name == "name");
+    return true;
+  }
+  bool string(string_t& text) override {
+    if (wanted_) found = text;
+    return !wanted_;  // no further
+  }
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return depth_ > 0 && enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  bool value() {
+    wanted_ = false;
+    return depth_ > 0;
+  }
+  bool enter() {
+    wanted_ = false;
+    return ++depth_ <= 1000;
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+  int depth_ = 0;
+  bool wanted_ = false;
+};
+
 }  // namespace
 
 std::string decode_body(std::string_view body, std::string_view encodings, size_t limit) {
@@ -137,6 +181,16 @@ std::string decode_body(std::string_view body, std::string_view encodings, size_
   std::string text(body);
   for (auto name = names.rbegin(); name != names.rend(); ++name) text = decode(text, *name, limit);
   return text;
+}
+
+std::string model_named(const HttpRequest& request, size_t limit) {
+  const std::string_view encodings = request.header("content-encoding");
+  ModelFinder finder;
+  if (encodings.empty())
+    Json::sax_parse(request.body, &finder);
+  else
+    Json::sax_parse(decode_body(request.body, encodings, limit), &finder);
+  return std::move(finder.found);
 }
 
 Json request_json(const Call& call) {

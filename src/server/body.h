@@ -9,6 +9,10 @@ namespace sluice::server {
 /// that is not known, 413 for more bytes, 400 for what cannot be decoded.
 std::string decode_body(std::string_view body, std::string_view encodings, size_t limit);
 
+/// The model that a request's body names; empty: none. Reads no further than that, and of a body that is no
+/// JSON nothing: whoever reads all of it says so. Throws ApiError for an encoding that cannot be undone.
+std::string model_named(const HttpRequest& request, size_t limit);
+
 /// The value of a call's body. Throws ApiError.
 Json request_json(const Call& call);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "server/generation.h"
+#include "server/model_set.h"
 
 namespace sluice::server {
 
@@ -14,8 +15,16 @@ void responses(const Call& call);
 void tokenize(const Call& call);
 void detokenize(const Call& call);
 void apply_template(const Call& call);
-void models(const Call& call);
 void props(const Call& call);
 void slots(const Call& call);
+void ollama_chat(const Call& call);
+void ollama_generate(const Call& call);
+void ollama_show(const Call& call);
+
+/// About all models, loaded or not.
+void models(ModelSet& models, Exchange& exchange);
+void ollama_tags(ModelSet& models, Exchange& exchange);
+void ollama_ps(ModelSet& models, Exchange& exchange);
+void ollama_version(ModelSet& models, Exchange& exchange);
 
 }  // namespace sluice::server

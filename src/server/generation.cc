@@ -57,7 +57,8 @@ class Generation::Ear : public engine::Listener {
 };
 
 Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<Sink> sink)
-    : service_(call.service),
+    : lease_(call.lease),
+      service_(call.service),
       metrics_(call.metrics),
       record_(call.record),
       queue_(call.queue),

@@ -31,6 +31,7 @@ struct Call {
   std::string client;     ///< for the engine's fairness
   size_t max_body_bytes;  ///< decoded
   std::shared_ptr<RequestRecord> record;
+  std::shared_ptr<const Service> lease = {};  ///< the model stays loaded while somebody has it
 };
 
 /// What to run.
@@ -126,6 +127,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void end(size_t choice, engine::Result result);
   void record_end();
 
+  std::shared_ptr<const Service> lease_;
   const Service& service_;
   Metrics& metrics_;
   std::shared_ptr<RequestRecord> record_;

@@ -10,6 +10,7 @@
 #include "base/interruption.h"
 #include "server/access.h"
 #include "server/answer.h"
+#include "server/body.h"
 #include "server/endpoints.h"
 #include "server/page.h"
 
@@ -24,7 +25,8 @@ struct Route {
   std::string_view method, path;  ///< a path that ends in / stands for all below it
   Access access;
   Style style;
-  void (*run)(const Call&);  ///< null: answered by the server itself, below
+  void (*run)(const Call&);                       ///< of one model; null: see below
+  void (*about)(ModelSet&, Exchange&) = nullptr;  ///< of all models; both null: the server itself answers
 };
 
 constexpr Route kRoutes[] = {
@@ -36,8 +38,14 @@ constexpr Route kRoutes[] = {
     {"POST", "/tokenize", Access::Key, Style::OpenAi, tokenize},
     {"POST", "/detokenize", Access::Key, Style::OpenAi, detokenize},
     {"POST", "/apply-template", Access::Key, Style::OpenAi, apply_template},
-    {"GET", "/v1/models", Access::RightKey, Style::OpenAi, models},
-    {"GET", "/v1/models/", Access::RightKey, Style::OpenAi, models},
+    {"GET", "/v1/models", Access::RightKey, Style::OpenAi, nullptr, models},
+    {"GET", "/v1/models/", Access::RightKey, Style::OpenAi, nullptr, models},
+    {"POST", "/api/chat", Access::Key, Style::Ollama, ollama_chat},
+    {"POST", "/api/generate", Access::Key, Style::Ollama, ollama_generate},
+    {"POST", "/api/show", Access::Key, Style::Ollama, ollama_show},
+    {"GET", "/api/tags", Access::RightKey, Style::Ollama, nullptr, ollama_tags},
+    {"GET", "/api/ps", Access::RightKey, Style::Ollama, nullptr, ollama_ps},
+    {"GET", "/api/version", Access::Public, Style::Ollama, nullptr, ollama_version},
     {"GET", "/props", Access::Key, Style::OpenAi, props},
     {"GET", "/slots", Access::Key, Style::OpenAi, slots},
     {"GET", "/v1/health", Access::Public, Style::OpenAi, nullptr},
@@ -82,8 +90,7 @@ const Route* find_route(const HttpRequest& request, std::string* methods = nullp
 
 Style style_of(const HttpRequest& request) {
   const std::string path = plain_path(request.path);
-  if (path.starts_with("/api/"))
-    return Style::Ollama;  // nothing is there, and its clients are to understand that
+  if (path.starts_with("/api/")) return Style::Ollama;
   return path.starts_with("/v1/messages") || path.starts_with("/messages") ? Style::Anthropic : Style::OpenAi;
 }
 
@@ -97,7 +104,8 @@ ApiError no_route(const HttpRequest& request, const std::string& methods) {
   const std::string path = plain_path(request.path), below_v1 = "/v1" + path;
   for (const std::string_view known : kNotHere)
     if (matches(known, path) || matches(known, below_v1))
-      return {404, fmt::format("{} is not part of this server", known)};
+      return {404, fmt::format("{} is not part of this server",
+                               known == "/api/" ? std::string_view(path) : known)};
   return {404, fmt::format("{}: there is nothing here", request.path)};
 }
 
@@ -125,7 +133,8 @@ struct Server::Impl {
   ApiKeys keys;
   Origins origins;
   Metrics metrics;
-  std::atomic<const Service*> service{nullptr};
+  std::unique_ptr<OneModel> one;  ///< where there is one model
+  std::atomic<ModelSet*> models{nullptr};
   std::unique_ptr<Workers> workers;
   std::unique_ptr<HttpServer> http;
 
@@ -137,6 +146,8 @@ struct Server::Impl {
   std::optional<HttpResponse> gate(const HttpRequest& request);
   void handle(const std::shared_ptr<Exchange>& exchange);
   void run(const Route& route, const Call& call);
+  template <typename Work>
+  static void answering(Style style, const std::shared_ptr<Exchange>& exchange, Work work);
   HttpResponse health() const;
 };
 
@@ -156,7 +167,7 @@ std::optional<HttpResponse> Server::Impl::gate(const HttpRequest& request) {
              (route->access == Access::Key || keys.given(request))) {
     error.emplace(401, "expected an API key of this server, as Authorization: Bearer KEY or x-api-key: KEY",
                   "", "invalid_api_key");
-  } else if (route->run && !service.load()) {
+  } else if ((route->run || route->about) && !models.load()) {
     error.emplace(503, "the model is still loading");
   }
   if (!error) return {};
@@ -167,7 +178,7 @@ std::optional<HttpResponse> Server::Impl::gate(const HttpRequest& request) {
 }
 
 HttpResponse Server::Impl::health() const {
-  if (service.load()) return json_response({{"status", "ok"}});
+  if (models.load()) return json_response({{"status", "ok"}});
   HttpResponse response = error_response(Style::OpenAi, ApiError(503, "the model is still loading"));
   return response;
 }
@@ -175,10 +186,11 @@ HttpResponse Server::Impl::health() const {
 void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const Route* route = find_route(request);  // the gate has found it already
-  if (!route->run) {
+  ModelSet* const set = models.load();
+  if (!route->run && !route->about) {
     if (route->path == "/v1/health") return exchange->respond(health());
     if (route->path != "/metrics") return exchange->respond(page_response());
-    const Service* ready = service.load();
+    const auto ready = set ? set->latest() : nullptr;
     return exchange->respond({200,
                               "text/plain; version=0.0.4; charset=utf-8",
                               metrics.text(ready ? &ready->engine : nullptr, http->connections()),
@@ -188,18 +200,42 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   const std::string client = key.value_or(request.peer);
   const auto queue = std::make_shared<SerialQueue>(*workers, client);
   const auto record = std::make_shared<RequestRecord>(options.log, exchange, client);
-  const Call call = {
-      *service.load(), metrics, exchange, queue, route->style, client, options.http.max_body_bytes, record};
-  queue->post([this, route, call] { run(*route, call); });
+  if (route->about)
+    return queue->post(
+        [=, keep = record] { answering(route->style, exchange, [&] { route->about(*set, *exchange); }); });
+  const auto begin = [=, this](const std::shared_ptr<const Service>& service) {
+    const Call call = {*service, metrics, exchange, queue, route->style, client, options.http.max_body_bytes,
+                       record,   service};
+    queue->post([this, route, call] { run(*route, call); });
+  };
+  if (!set->has_several()) return begin(set->latest());
+  if (route->method == "GET") {  // looks at what is there, and is no reason to load anything
+    if (const auto latest = set->latest()) return begin(latest);
+    return exchange->respond(
+        error_response(route->style, {503, "no model is loaded: a request that names one loads it"}));
+  }
+  queue->post([=, this] {
+    answering(route->style, exchange, [&] {
+      set->take(model_named(exchange->request(), options.http.max_body_bytes),
+                [=](const std::shared_ptr<const Service>& service, const std::optional<ApiError>& error) {
+                  if (service) return begin(service);
+                  exchange->respond(error_response(route->style, *error));
+                });
+    });
+  });
 }
 
 void Server::Impl::run(const Route& route, const Call& call) {
-  const auto answer = [&](const ApiError& error) {
-    call.exchange->respond(error_response(route.style, error));
-  };
-  const Interruptible work(call.exchange->gone_flag());
+  answering(route.style, call.exchange, [&] { route.run(call); });
+}
+
+/// What work throws becomes the answer.
+template <typename Work>
+void Server::Impl::answering(Style style, const std::shared_ptr<Exchange>& exchange, Work work) {
+  const auto answer = [&](const ApiError& error) { exchange->respond(error_response(style, error)); };
+  const Interruptible until_gone(exchange->gone_flag());
   try {
-    route.run(call);
+    work();
   } catch (const Interrupted&) {  // nobody is there to be answered
   } catch (const ApiError& error) {
     answer(error);
@@ -242,7 +278,11 @@ Server::~Server() {
 
 const std::string& Server::address() const { return impl_->http->address(); }
 uint16_t Server::port() const { return impl_->http->port(); }
-void Server::ready(const Service& service) { impl_->service = &service; }
+void Server::ready(const Service& service) {
+  impl_->one = std::make_unique<OneModel>(service);
+  ready(*impl_->one);
+}
+void Server::ready(ModelSet& models) { impl_->models = &models; }
 bool Server::drain(std::chrono::milliseconds at_most) { return impl_->http->drain(at_most); }
 
 std::vector<std::string> read_api_keys(const std::string& path) {

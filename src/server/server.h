@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/http.h"
+#include "server/model_set.h"
 #include "server/request_log.h"
 #include "server/service.h"
 
@@ -31,8 +32,9 @@ class Server {
 
   const std::string& address() const;
   uint16_t port() const;
-  /// From now on there is a model. The service outlives the server.
+  /// From now on there is a model, or there are several. They outlive the server.
   void ready(const Service& service);
+  void ready(ModelSet& models);
   /// Takes no more connections and requests; whether all answers are out in time.
   bool drain(std::chrono::milliseconds at_most);
 

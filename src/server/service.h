@@ -34,6 +34,8 @@ struct Service {
   std::string bos, eos;         ///< texts of these tokens
   int64_t trained_context = 0;  ///< tokens; the engine may have less
   int64_t model_bytes = 0;
+  std::string architecture, quantization;  ///< "deepseek2", "Q4_K"
+  int64_t parameters = 0;
   std::string backend;
 };
 

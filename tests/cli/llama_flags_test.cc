@@ -284,7 +284,7 @@ TEST_F(LlamaCommand, LinesThatPeoplePasteRun) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(
       refused.err,
-      "sluice: -ncmoe 10: not supported: weights lie on one GPU as a whole, or with the CPU (--backend)\n");
+      "sluice: -ncmoe 10: not supported: --backend says where weights lie, --gpu-memory how many on a GPU\n");
   const CommandResult version = run("run --version");
   EXPECT_EQ(version.code, 0);
   EXPECT_THAT(version.out, HasSubstr("0."));

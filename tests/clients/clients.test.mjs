@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import Anthropic from "@anthropic-ai/sdk";
+import { Ollama } from "ollama";
 import OpenAI from "openai";
 
 import { serve } from "./serve.mjs";
@@ -215,4 +216,40 @@ test("anthropic: counts and errors", async () => {
   await assert.rejects(anthropic.messages.create({ model, messages: long, max_tokens: 5 }), /prompt is too long: \d+ tokens > \d+ maximum/);
   const stranger = new Anthropic({ baseURL: address, apiKey: "wrong", maxRetries: 0 });
   await assert.rejects(stranger.messages.create({ model, messages, max_tokens: 5 }), Anthropic.AuthenticationError);
+});
+
+test("Ollama's client: chats, generates, lists", async () => {
+  const ollama = new Ollama({ host: address, headers: { Authorization: "Bearer sk-test" } });
+  const options = { num_predict: 12, temperature: 0, num_ctx: 131072 };
+  const whole = await ollama.chat({ model, messages, options });
+  assert.equal(whole.message.role, "assistant");
+  assert.ok(whole.message.content.length > 0);
+  assert.equal(whole.done_reason, "length");
+  assert.equal(whole.eval_count, 12);
+  let text = "";
+  let last;
+  for await (const part of await ollama.chat({ model, messages, options, stream: true })) {
+    text += part.message.content;
+    last = part;
+  }
+  assert.equal(text.trim(), whole.message.content.trim());
+  assert.equal(last.done, true);
+  const told = await ollama.generate({ model, prompt: "Once upon a time", raw: true, options });
+  assert.ok(told.response.length > 0);
+  assert.equal((await ollama.list()).models.length, 1);
+  assert.equal((await ollama.ps()).models[0].name, (await ollama.list()).models[0].name);
+  const shown = await ollama.show({ model });
+  assert.ok(shown.capabilities.includes("completion"));
+  assert.ok(shown.model_info[`${shown.model_info["general.architecture"]}.context_length`] > 0);
+  await assert.rejects(ollama.embed({ model, input: "text" }), /not part of this server/);
+});
+
+test("Ollama's client: schemas and tools", async () => {
+  const ollama = new Ollama({ host: address, headers: { Authorization: "Bearer sk-test" } });
+  const formed = await ollama.chat({ model, messages, format: person, options: { num_predict: 80, seed: 1 }, think: false });
+  assert.deepEqual(Object.keys(JSON.parse(formed.message.content)), ["name", "age", "king"]);
+  const tools = [{ type: "function", function: { name: "weather", description: "of a city", parameters: weather } }];
+  const called = await ollama.chat({ model, messages, tools, tool_choice: "required", options: { num_predict: 200, seed: 1 }, think: false });
+  assert.equal(called.message.tool_calls[0].function.name, "weather");
+  assert.equal(typeof called.message.tool_calls[0].function.arguments.days, "number");
 });
