@@ -103,7 +103,7 @@ std::vector<OpCase> MoeGateUp::cases() {
           {"4 of 64 alike Q8_0 rows 5", 5, build_alike(Type::Q8_0, 64, 768, true)},
           {"4 of 64 alike IQ4_NL rows 7", 7, build_alike(Type::IQ4_NL, 64, 768, false)},
           {"4 of 64 alike IQ4_XS rows 4", 4, build_alike(Type::IQ4_XS, 64, 1536, false)},
-          {"4 of 64 alike MXFP4 rows 6", 6, build_alike(Type::MXFP4, 64, 1536, true)},
+          {"4 of 16 alike MXFP4 rows 6", 6, build_alike(Type::MXFP4, 16, 1536, true)},
           {"4 of 16 with shared rows 9", 9, build(true, false)},
           {"4 of 16 rows 9", 9, build(false, false)},
           {"4 of 16 one gate_up tensor rows 9", 9, build(true, true)}};

@@ -70,22 +70,21 @@ std::vector<OpCase> NormMoeGateUp::cases() {
   Route groups = sigmoid;
   groups.groups = 4, groups.groups_used = 2;
   using quant::Type;
-  return {
-      {"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
-      {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
-      {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},
-      {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)},
-      {"softmax 6 of 64 with wide shared rows 4", 4, build(64, 6, Type::Q5_K, softmax, 1280, 2816)},
-      {"sigmoid 4 of 64 of Q4_K with shared rows 6", 6,
-       build(64, 4, Type::Q4_K, sigmoid, 2048, 176, Type::Q4_K)},
-      {"sigmoid 8 of 160 of Q4_K in groups rows 5", 5,
-       build(160, 8, Type::F32, groups, 2048, 160, Type::Q4_K)},
-      {"softmax 8 of 128 of Q5_K rows 6", 6, build(128, 8, Type::F32, softmax, 2048, 160, Type::Q5_K)},
-      {"sigmoid 4 of 64 of Q8_0 with shared rows 7", 7,
-       build(64, 4, Type::Q8_0, sigmoid, 2048, 160, Type::Q8_0)},
-      {"sigmoid 4 of 64 of MXFP4 with shared rows 8", 8,
-       build(64, 4, Type::Q8_0, sigmoid, 2048, 160, Type::MXFP4)},
-      {"softmax 8 of 128 of IQ4_XS rows 4", 4, build(128, 8, Type::F32, softmax, 2048, 160, Type::IQ4_XS)}};
+  return {{"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
+          {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
+          {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},
+          {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)},
+          {"softmax 6 of 64 with wide shared rows 4", 4, build(64, 6, Type::Q5_K, softmax, 1280, 2816)},
+          {"sigmoid 4 of 64 of Q4_K with shared rows 6", 6,
+           build(64, 4, Type::Q4_K, sigmoid, 2048, 176, Type::Q4_K)},
+          {"sigmoid 8 of 160 of Q4_K in groups rows 5", 5,
+           build(160, 8, Type::F32, groups, 2048, 160, Type::Q4_K)},
+          {"softmax 8 of 32 of Q5_K rows 6", 6, build(32, 8, Type::F32, softmax, 1024, 160, Type::Q5_K)},
+          {"sigmoid 4 of 32 of Q8_0 with shared rows 7", 7,
+           build(32, 4, Type::Q8_0, sigmoid, 1024, 160, Type::Q8_0)},
+          {"sigmoid 4 of 16 of MXFP4 with shared rows 8", 8,
+           build(16, 4, Type::Q8_0, sigmoid, 1024, 160, Type::MXFP4)},
+          {"softmax 8 of 32 of IQ4_XS rows 4", 4, build(32, 8, Type::F32, softmax, 1024, 160, Type::IQ4_XS)}};
 }
 
 }  // namespace sluice::program
