@@ -99,6 +99,7 @@ std::string scheme_name(const std::string& name) {
 
 /// The same repository's file.
 std::string file_name(const std::string& model, const std::string& file) {
+  if (!model.starts_with(kHubScheme)) throw UsageError("--hf-file " + file + ": --hf USER/REPO is missing");
   const std::string name = model.substr(std::string_view(kHubScheme).size());
   return scheme_name(name.substr(0, name.find(':')) + ":" + file);
 }
@@ -147,6 +148,7 @@ void add_models_option(CLI::App& command, std::vector<std::string>& models, cons
           [&models, hub](const std::string& file) {
             if (hub->count() > 1)
               throw UsageError("--hf-file: which repository's? -hf USER/REPO:FILE says it");
+            if (models.empty()) models.emplace_back();
             models.back() = file_name(models.back(), file);
           },
           kFileHelp)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -22,6 +23,12 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "models--";
 constexpr int kMostDepth = 16;
 constexpr size_t kMostFiles = 100'000;
+
+/// A name beside this one that no other process or thread makes now.
+fs::path fresh_name(const fs::path& path) {
+  static std::atomic<int> count = 0;
+  return path.string() + fmt::format(".{}.{}.new", ::getpid(), ++count);
+}
 
 void make_folder(const fs::path& path) {
   std::error_code error;
@@ -198,7 +205,7 @@ fs::path Cache::link(const Repository& repository, const std::string& commit, co
   std::error_code error;
   if (fs::read_symlink(path, error) == target && !error) return path;
   // In one step: another process may be about to open the file.
-  const fs::path fresh = path.string() + fmt::format(".{}.link", ::getpid());
+  const fs::path fresh = fresh_name(path);
   fs::remove(fresh, error);
   fs::create_symlink(target, fresh, error);
   if (!error) fs::rename(fresh, path, error);
@@ -209,7 +216,7 @@ fs::path Cache::link(const Repository& repository, const std::string& commit, co
 void Cache::set_main(const Repository& repository, const std::string& commit) const {
   const fs::path ref = folder(repository) / "refs/main";
   make_folder(ref.parent_path());
-  const fs::path fresh = ref.string() + fmt::format(".{}.new", ::getpid());
+  const fs::path fresh = fresh_name(ref);
   write_file(fresh, std::as_bytes(std::span(commit)));
   std::error_code error;
   fs::rename(fresh, ref, error);
