@@ -99,6 +99,18 @@ void props(const Call& call) {
                                         {"modalities", {{"vision", false}, {"audio", false}}}}));
 }
 
+// As vLLM has it: clients that count tokens by themselves (lm-eval's remote tokenizer) begin here.
+void tokenizer_info(const Call& call) {
+  const Service& service = call.service;
+  const auto named = [](const std::string& token) { return token.empty() ? Json(nullptr) : Json(token); };
+  call.exchange->respond(json_response({{"bos_token", named(service.bos)},
+                                        {"eos_token", named(service.eos)},
+                                        {"add_bos_token", service.tokenizer.add_bos()},
+                                        {"vocab_size", service.tokenizer.size()},
+                                        {"model_max_length", service.engine.options().context},
+                                        {"chat_template", service.chat_template}}));
+}
+
 void slots(const Call& call) {
   const engine::EngineStats stats = call.service.engine.stats();
   Json list = Json::array();

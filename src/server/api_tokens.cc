@@ -34,11 +34,14 @@ void tokenize(const Call& call) {
     tokens = encode_chat(service, read_conversation(fields, LastAnswer::IsClosed)).tokens;
   } else {
     auto text = fields.string("content");
-    if (!text) text = fields.string("prompt");
+    bool begins = fields.boolean("add_special").value_or(false);
+    if (!text) {
+      text = fields.string("prompt");
+      begins = fields.boolean("add_special_tokens").value_or(true);
+    }
     if (!text) bad_field("content", "is missing");
     const bool parse = fields.boolean("parse_special").value_or(true);
-    if (fields.boolean("add_special").value_or(false) && service.tokenizer.add_bos())
-      tokens.push_back(service.tokenizer.bos());
+    if (begins && service.tokenizer.add_bos()) tokens.push_back(service.tokenizer.bos());
     service.tokenizer.append(*text, parse, tokens);
     fields.string("model");
   }

@@ -16,6 +16,7 @@ void tokenize(const Call& call);
 void detokenize(const Call& call);
 void apply_template(const Call& call);
 void props(const Call& call);
+void tokenizer_info(const Call& call);
 void slots(const Call& call);
 void ollama_chat(const Call& call);
 void ollama_generate(const Call& call);

@@ -47,6 +47,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/api/ps", Access::RightKey, Style::Ollama, nullptr, ollama_ps},
     {"GET", "/api/version", Access::Public, Style::Ollama, nullptr, ollama_version},
     {"GET", "/props", Access::Key, Style::OpenAi, props},
+    {"GET", "/tokenizer_info", Access::Key, Style::OpenAi, tokenizer_info},
     {"GET", "/slots", Access::Key, Style::OpenAi, slots},
     {"GET", "/v1/health", Access::Public, Style::OpenAi, nullptr},
     {"GET", "/metrics", Access::Key, Style::OpenAi, nullptr},

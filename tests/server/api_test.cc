@@ -205,6 +205,12 @@ TEST_F(Api, TextAndTokens) {
             (json{{"id", 65}, {"piece", "A"}}));
   EXPECT_EQ(post("/tokenize", {{"content", "<|endoftext|>"}}).json()["tokens"], json({256}));
   EXPECT_EQ(post("/detokenize", {{"tokens", {999}}}).json()["error"]["param"], "tokens[0]");
+  // As vLLM's clients ask.
+  EXPECT_EQ(post("/tokenize", {{"prompt", "A"}, {"add_special_tokens", false}}).json()["tokens"], json({65}));
+  EXPECT_EQ(post("/detokenize", {{"tokens", {65}}}).json()["prompt"], "A");
+  const json info = get("/tokenizer_info").json();
+  for (const char* key : {"bos_token", "eos_token", "chat_template"}) ASSERT_TRUE(info.contains(key)) << key;
+  EXPECT_EQ(info["vocab_size"], get("/v1/models").json()["data"][0]["meta"]["n_vocab"]);
   const json prompt = post("/apply-template", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}}).json();
   EXPECT_EQ(prompt["prompt"], "[gMASK]<sop><|user|>Hi<|assistant|><think>");
 }
