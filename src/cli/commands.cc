@@ -11,6 +11,7 @@ void add_commands(CLI::App& app) {
   add_logits(app);
   add_compare(app);
   add_perplexity(app);
+  add_verify(app);
   add_synth(app);
   add_pack(app);
   add_bench(app);

@@ -16,6 +16,7 @@ void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_perplexity(CLI::App& app);
+void add_verify(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_pack(CLI::App& app);
 void add_bench(CLI::App& app);

@@ -89,8 +89,9 @@ class Lockstep {
         options_(options_for(tokens)),
         batch_(one_step(tokens)) {}
 
-  void walk(const std::function<void(const OpDifference&)>& each) {
+  void walk(const std::function<void(const OpDifference&)>& each, int64_t layers) {
     for (const Op& op : program_.ops()) {
+      if (op.layer >= layers) return;
       const Operands operands = operands_of(program_, op);
       if (operands.written.empty()) continue;
       // What reads a cache finds in it what the same layer's ops wrote there.
@@ -258,8 +259,9 @@ class Lockstep {
 }  // namespace
 
 void compare_ops(const Program& program, const WeightBytes& weights, Backend& a, Backend& b,
-                 std::span<const int32_t> tokens, const std::function<void(const OpDifference&)>& each) {
-  Lockstep(program, weights, a, b, tokens).walk(each);
+                 std::span<const int32_t> tokens, const std::function<void(const OpDifference&)>& each,
+                 int64_t layers) {
+  Lockstep(program, weights, a, b, tokens).walk(each, layers);
 }
 
 std::vector<float> run_whole(const Program& program, const WeightBytes& weights, Backend& backend,

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,10 +40,12 @@ struct OpDifference {
 };
 
 /// Runs the tokens as one sequence in one step and calls `each` with every result of every op, in order. An
-/// op that writes the cache is judged through those that read it. Expert ids must be equal: tolerance 0.
+/// op that writes the cache is judged through those that read it. Expert ids must be equal: tolerance 0. Ends
+/// before the first op of a layer from `layers` on.
 void compare_ops(const program::Program& program, const program::WeightBytes& weights, program::Backend& a,
                  program::Backend& b, std::span<const int32_t> tokens,
-                 const std::function<void(const OpDifference&)>& each);
+                 const std::function<void(const OpDifference&)>& each,
+                 int64_t layers = std::numeric_limits<int64_t>::max());
 
 /// The logits [tokens, vocabulary] of the whole Program on one backend, in one step.
 std::vector<float> run_whole(const program::Program& program, const program::WeightBytes& weights,
