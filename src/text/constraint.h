@@ -81,6 +81,8 @@ struct AnswerPlace {
   bool starts_in_thinking = false;
   /// Takes lines that name what of the schemas is left unbound; null: nobody reads them.
   std::vector<std::string>* notes = nullptr;
+  /// What making it may take, in steps of the automata's making (12 million are about a second).
+  int64_t most_steps = 12'000'000;
 };
 
 /// An answer that is one JSON value of this schema (docs/structured_output.md lists what schemas may hold).

@@ -12,8 +12,8 @@
 
 namespace sluice::text {
 
-/// A vocabulary that knows JSON's usual pairs and GLM's tags, those that begin a turn as control tokens.
-inline ToyVocab json_vocab() {
+/// A vocabulary that knows JSON's most usual pairs and GLM's tags, those that begin a turn as control tokens.
+inline ToyVocab json_vocab(int pairs = 260) {
   ToyVocab vocab;
   std::string text;
   for (int i = 0; i < 6; ++i)
@@ -23,7 +23,7 @@ inline ToyVocab json_vocab() {
         "{\"a\":1,\"b\":[{\"c\":\"d\"},{\"c\":\"\"}],\"e\":-0.5e-07,\"f\":false}\n"
         "{\n  \"items\": [\n    {\n      \"kind\": \"cat\"\n    },\n    2024\n  ]\n}\n\\n\\\"\\u00e9 水车é "
         "<b></b>\n";
-  train(vocab, text, 260);
+  train(vocab, text, pairs);
   for (const char* name : {"<|endoftext|>", "<|user|>", "<|observation|>", "</think>", "<arg_value>"})
     vocab.add(name, TokenType::Control);
   for (const char* name :

@@ -34,6 +34,7 @@ class AnswerBuilder {
   AnswerBuilder(const AnswerPlace& place, const CallRule& calls)
       : place_(place),
         calls_(calls),
+        budget_(place.most_steps),
         builder_(budget_),
         json_(builder_, JsonStringKind::Any),
         tagged_json_(builder_, JsonStringKind::WithoutValueClose) {
