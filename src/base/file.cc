@@ -27,14 +27,28 @@ struct Descriptor {
   }
 };
 
+const char* kind_name(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+void check_regular(const std::string& path, const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) fail("{}: is {}, expected a regular file", path, kind_name(info.st_mode));
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
+  // What is no file is not even opened: a pipe would wait for its writer, a socket cannot be, and a device
+  // may do something. It may become one in between, and opening does not wait then either.
   struct stat info {};
-  if (::fstat(file.fd, &info) != 0) fail("{}: {}", path, std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) fail("{}: not a regular file", path);
+  if (::stat(path.c_str(), &info) != 0) fail("{}: {}", path, std::strerror(errno));
+  check_regular(path, info);
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0 || ::fstat(file.fd, &info) != 0) fail("{}: {}", path, std::strerror(errno));
+  check_regular(path, info);
   if (info.st_size == 0) fail("{}: the file is empty", path);
   size_ = static_cast<size_t>(info.st_size);
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);

@@ -33,7 +33,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", sluice::cli::version());
   app.require_subcommand(0, 1);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("sluice: {}; --help tells more\n", error.what());
+    return fmt::format("sluice: {}; --help tells more\n", sluice::cli::terminal_safe(error.what()));
   });
   sluice::cli::add_commands(app);
   try {

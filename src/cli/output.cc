@@ -16,8 +16,32 @@
 #include "text/utf8.h"
 
 namespace sluice::cli {
+namespace {
+
+/// Whether a character steers a terminal or hides what it shows: control characters, line ends that are none,
+/// and what turns the direction of the text around it. Marks of direction (U+200E, U+200F), which Arabic and
+/// Hebrew texts have, turn nothing but what stands beside them.
+bool steers(std::string_view character) {
+  if (character.size() == 1) {
+    const auto byte = static_cast<uint8_t>(character[0]);
+    return (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
+  }
+  const auto between = [&](std::string_view first, std::string_view last) {
+    return character.size() == first.size() && first <= character && character <= last;
+  };
+  return between("\u0080", "\u009F") || between("\u2028", "\u202E") || between("\u2066", "\u2069") ||
+         character == "\uFEFF" || between("\U000E0000", "\U000E007F");
+}
+
+}  // namespace
 
 void print_text(std::string_view text) {
+  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  if (!terminal) return print_as_it_is(text);
+  print_as_it_is(terminal_safe(text));
+}
+
+void print_as_it_is(std::string_view text) {
   if (text.empty()) return;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     fail("standard output: {}", std::strerror(errno));
@@ -61,17 +85,11 @@ std::string short_count(double count, const char* unit) {
 std::string terminal_safe(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<uint8_t>(text[i]);
-    const auto next = static_cast<uint8_t>(i + 1 < text.size() ? text[i + 1] : 0);
-    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
-      out += text::kReplacement;
-    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F
-      out += text::kReplacement;
-      ++i;
-    } else {
-      out += text[i];
-    }
+  for (size_t at = 0; at < text.size();) {
+    const text::Utf8Step step = text::utf8_step(text.substr(at));
+    const std::string_view character = text.substr(at, step.length);
+    out += step.kind != text::Utf8Step::Valid || steers(character) ? text::kReplacement : character;
+    at += step.length;
   }
   return out;
 }

@@ -11,8 +11,11 @@
 
 namespace sluice::cli {
 
-/// Prints to standard output at once. Throws Error when it is lost: the reader may have gone.
+/// Prints to standard output at once, on a terminal what is safe there (terminal_safe). Throws Error when it
+/// is lost: the reader may have gone.
 void print_text(std::string_view text);
+/// The same for what is safe already and may move the cursor itself.
+void print_as_it_is(std::string_view text);
 template <typename... Args>
 void print(fmt::format_string<Args...> format, Args&&... args) {
   print_text(fmt::format(format, std::forward<Args>(args)...));
@@ -45,8 +48,8 @@ std::string piped_input();
 /// "17.18 GB": three or four digits and a decimal unit.
 std::string short_count(double count, const char* unit);
 
-/// A text out of a model or a file made safe for a terminal: control characters other than tabs and newlines
-/// become U+FFFD. The text must consist of whole UTF-8 characters.
+/// A text out of a model or a file made safe for a terminal: control characters other than tabs and newlines,
+/// those that override the direction of text, and bytes that are no UTF-8 become U+FFFD.
 std::string terminal_safe(std::string_view text);
 
 }  // namespace sluice::cli

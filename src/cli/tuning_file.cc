@@ -23,7 +23,8 @@ constexpr uintmax_t kMostBytes = 1 << 20;
 void warn(const std::string& path, const std::string& what) {
   static bool warned = false;
   if (!std::exchange(warned, true))
-    note("sluice: {}: {}; built-in values are used, `sluice tune` measures anew\n", path, what);
+    note("sluice: {}: {}; built-in values are used, `sluice tune` measures anew\n", terminal_safe(path),
+         what);
 }
 
 /// The file, or a discarded value when it is not what write_tuning writes.

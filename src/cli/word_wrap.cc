@@ -124,7 +124,7 @@ ModelText::ModelText()
 void ModelText::print(std::string_view text) {
   if (!terminal_) return print_text(text);
   const std::string safe = terminal_safe(text);
-  print_text(wraps_ ? wrap_.push(safe, terminal_columns(STDOUT_FILENO)) : safe);
+  print_as_it_is(wraps_ ? wrap_.push(safe, terminal_columns(STDOUT_FILENO)) : safe);
 }
 
 }  // namespace sluice::cli

@@ -147,7 +147,7 @@ TEST(Gguf, OpensFilesAndNamesThem) {
     File::open(folder / "");
     FAIL() << "a folder is no file";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("not a regular file"));
+    EXPECT_THAT(error.what(), HasSubstr("is a directory, expected a regular file"));
   }
 }
 
