@@ -20,6 +20,7 @@
 #include "cli/loading.h"
 #include "cli/model_shelf.h"
 #include "cli/output.h"
+#include "cli/service_manager.h"
 #include "cli/serving_model.h"
 #include "server/server.h"
 
@@ -37,6 +38,8 @@ struct Options : ServingOptions {
   double idle_unload = 0;
   double drain_seconds = 30;
 };
+
+constexpr milliseconds kLook{500};  ///< how often the engine is looked at
 
 /// SIGINT and SIGTERM as something to wait for. To be made before any thread.
 class StopSignals {
@@ -94,6 +97,7 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
 struct Engines {
   std::function<int64_t()> at_work;
   std::function<void()> stop;
+  std::function<int64_t()> steps;  ///< that were done; empty: nobody counts them
 };
 
 /// Serves until a signal comes; then lets running answers end, for some time. A second signal ends them at
@@ -105,8 +109,13 @@ void serve_until_signal(server::Server& server, const Options& options, const En
   } else if (!is_local(options.server.http)) {
     note("  keys     none: whoever reaches this address may ask (--api-key-file)\n");
   }
-  while (!signals.wait(std::chrono::hours(1))) {
+  ServiceManager manager;
+  manager.ready();
+  while (!signals.wait(kLook)) {
+    const bool busy = engines.steps && engines.at_work() > 0;
+    manager.look(busy, busy ? engines.steps() : 0);
   }
+  manager.stopping();
   note("sluice: stopping; {} requests have up to {:g} s to end\n", engines.at_work(), options.drain_seconds);
   const int64_t end_ns = now_ns() + static_cast<int64_t>(1e9 * options.drain_seconds);
   while (now_ns() < end_ns) {
@@ -130,7 +139,9 @@ void serve_one(const CLI::App& command, const Options& options, const StopSignal
     const engine::EngineStats stats = model->engine().stats();
     return int64_t{stats.running} + stats.waiting;
   };
-  serve_until_signal(server, options, {at_work, [&] { model->engine().stop(); }}, signals);
+  const Engines engines{at_work, [&] { model->engine().stop(); },
+                        [&] { return int64_t{model->engine().stats().steps_total}; }};
+  serve_until_signal(server, options, engines, signals);
 }
 
 /// All models that the flags name.
@@ -165,7 +176,7 @@ void serve_several(const CLI::App& command, const Options& options, const StopSi
   server.ready(shelf);
   note("sluice: ready at {}\n", server.address());
   for (const server::ModelState& model : shelf.list()) note("  model    {}\n", terminal_safe(model.id));
-  serve_until_signal(server, options, {[&] { return shelf.at_work(); }, [&] { shelf.stop(); }}, signals);
+  serve_until_signal(server, options, {[&] { return shelf.at_work(); }, [&] { shelf.stop(); }, {}}, signals);
 }
 
 void serve(const CLI::App& command, const Options& given) {

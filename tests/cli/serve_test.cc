@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "cli/service_manager.h"
 #include "support/command.h"
 #include "support/served.h"
 
@@ -83,6 +85,78 @@ TEST_F(ServeTest, SaysWhatItServesAndEndsWhenAsked) {
   served.signal(SIGTERM);
   EXPECT_EQ(served.wait(), 0) << served.log();
   EXPECT_THAT(served.log(), testing::EndsWith("sluice: stopped\n"));
+}
+
+/// What a service manager hears, at a socket of its own.
+class Manager {
+ public:
+  explicit Manager(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_DGRAM, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    ::bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  }
+  ~Manager() {
+    ::unsetenv("NOTIFY_SOCKET"), ::unsetenv("WATCHDOG_USEC"), ::unsetenv("WATCHDOG_PID");
+    ::close(socket_);
+  }
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+
+  /// The next word, or nothing within this time.
+  std::string heard(int ms) const {
+    pollfd wait{socket_, POLLIN, 0};
+    if (::poll(&wait, 1, ms) <= 0) return "";
+    char bytes[256];
+    const ssize_t got = ::recv(socket_, bytes, sizeof bytes, 0);
+    return {bytes, static_cast<size_t>(std::max<ssize_t>(got, 0))};
+  }
+
+ private:
+  int socket_;
+};
+
+TEST_F(ServeTest, AServiceManagerHearsWhenItIsReadyLivesAndEnds) {
+  const Manager manager(path("notify"));
+  ::setenv("WATCHDOG_USEC", "1000000", 1);
+  Served served(*this, {"--port", "0", "-c", "512"});
+  ASSERT_GT(served.port(), 0) << served.log();
+  EXPECT_EQ(manager.heard(60'000), "READY=1");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(manager.heard(60'000), "WATCHDOG=1");
+  Connection tale(served.port());  // and while it works
+  tale.send("POST", "/v1/completions", kLongTale);
+  EXPECT_EQ(manager.heard(60'000), "WATCHDOG=1");
+  served.signal(SIGTERM);
+  std::string word;
+  while (word = manager.heard(60'000), word == "WATCHDOG=1") continue;
+  EXPECT_EQ(word, "STOPPING=1");
+  EXPECT_EQ(served.wait(), 0) << served.log();
+}
+
+TEST_F(ServeTest, AWatchdogOfAnotherProcessHearsNothing) {
+  const Manager manager(path("notify"));
+  ::setenv("WATCHDOG_USEC", "100000", 1);
+  ::setenv("WATCHDOG_PID", "1", 1);
+  Served served(*this, {"--port", "0", "-c", "512"});
+  ASSERT_GT(served.port(), 0) << served.log();
+  EXPECT_EQ(manager.heard(60'000), "READY=1");
+  EXPECT_EQ(manager.heard(1'500), "");
+}
+
+TEST(ServiceManager, CallsAnEngineThatStandsStillDead) {
+  const test::CommandFolder folder("manager");
+  const Manager heard(folder.path("notify"));
+  ::setenv("WATCHDOG_USEC", "2", 1);  // every microsecond
+  ServiceManager manager;
+  manager.look(true, 5);
+  EXPECT_EQ(heard.heard(1'000), "WATCHDOG=1");
+  manager.look(true, 5);  // work, and no step since
+  EXPECT_EQ(heard.heard(50), "");
+  manager.look(true, 6);
+  EXPECT_EQ(heard.heard(1'000), "WATCHDOG=1");
+  manager.look(false, 6);  // nothing to do
+  EXPECT_EQ(heard.heard(1'000), "WATCHDOG=1");
 }
 
 TEST_F(ServeTest, ManyMoreAnswersThanAStepOfAPromptHasRows) {
