@@ -311,5 +311,66 @@ TEST(JinjaTemplate, PassesBytesThatAreNoTextThrough) {
             "2");
 }
 
+// Under the sanitizer for undefined behaviour no sum of theirs may overflow.
+TEST(JinjaLimits, NumbersAtTheirEndsAreNumbers) {
+  for (const std::string number : {"(-9223372036854775807-1)", "9223372036854775807"}) {
+    for (const char* pattern : {"'x'.ljust(#)",
+                                "'x'.rjust(#)",
+                                "'x'.center(#)",
+                                "'x'|center(#)",
+                                "'x'.zfill(#)",
+                                "'xy'[#:]",
+                                "'xy'[:#]",
+                                "'xy'[::#]",
+                                "[1, 2][#:#:#]",
+                                "'xy'.find('y', #)",
+                                "'xy'.find('y', 0, #)",
+                                "'xy'.count('y', #, #)",
+                                "'xy'.startswith('x', #)",
+                                "'x y'.split(' ', #)",
+                                "'x y'.rsplit(' ', #)",
+                                "'xx'.replace('x', 'y', #)",
+                                "'xy'|truncate(#)",
+                                "'xy'|truncate(3, true, '', #)",
+                                "'x\ny'|indent(#)",
+                                "[1, 2]|batch(#)|list",
+                                "[1, 2]|slice(#)|list",
+                                "range(#)|list",
+                                "range(0, #, #)|list",
+                                "range(#, 0, #)",
+                                "1.5|round(#)",
+                                "# + #",
+                                "# - 1",
+                                "# * #",
+                                "# // -1",
+                                "# % -1",
+                                "# ** 2",
+                                "-#",
+                                "#|abs",
+                                "'%d' % #",
+                                "'{:d}'.format(#)",
+                                "[1].insert(#, 2)",
+                                "[1].pop(#)",
+                                "[1][#]",
+                                "{'a': 1}[#]",
+                                "#|string",
+                                "#|tojson",
+                                "'x' * #"}) {
+      std::string source = "{{ " + std::string(pattern) + " }}";
+      for (size_t at = source.find('#'); at != std::string::npos; at = source.find('#', at))
+        source.replace(at, 1, number);
+      RenderOptions options;
+      options.limits = small_limits();
+      try {
+        Template::parse(source).render(Json::object(), options);
+      } catch (const TemplateError& error) {
+        EXPECT_GE(error.line(), 1) << source;
+      }
+    }
+  }
+  for (const char* pad : {"ljust", "rjust", "center", "zfill"})
+    EXPECT_EQ(render("{{ 'x'." + std::string(pad) + "(-9223372036854775807-1) }}"), "x");
+}
+
 }  // namespace
 }  // namespace sluice::text::jinja

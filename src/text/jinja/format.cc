@@ -195,7 +195,7 @@ Value format_percent(Heap& heap, std::string_view pattern, const Value& values) 
 
 Value padded(Heap& heap, std::string_view text, int64_t width, char32_t fill, Align align) {
   const auto size = static_cast<int64_t>(count_characters(text));
-  const int64_t missing = std::max<int64_t>(width - size, 0);
+  const int64_t missing = width > size ? width - size : 0;  // a width may be any number
   int64_t left = 0;
   if (align == Align::Right) left = missing;
   if (align == Align::Center) left = missing / 2 + (missing & width & 1);

@@ -12,6 +12,7 @@ namespace sluice::text::jinja {
 /// Where `wanted` begins first; npos: nowhere.
 inline size_t find_text(std::string_view text, std::string_view wanted) {
   if (wanted.empty()) return 0;
+  if (wanted.size() > text.size()) return std::string_view::npos;  // of no bytes there may be no address
   const void* at = ::memmem(text.data(), text.size(), wanted.data(), wanted.size());  // two-way, in all libcs
   return at == nullptr ? std::string_view::npos
                        : static_cast<size_t>(static_cast<const char*>(at) - text.data());
