@@ -19,7 +19,7 @@ bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\n") ==
 }  // namespace
 
 void Repl::tell(const std::string& problem) {
-  note("sluice: {}\n", problem);
+  note("sluice: {}\n", terminal_safe(problem));
   ++problems_;
 }
 
