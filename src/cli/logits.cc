@@ -43,7 +43,7 @@ void run(const Options& options) {
   gguf::OutputFile file(options.output);
   scorer.run(tokens, 0, [&](int64_t, std::span<const float> logits) { file.write(std::as_bytes(logits)); });
   file.complete();
-  note("{}: [{}, {}] float32\n", options.output, count, model.spec.vocabulary);
+  note("{}: [{}, {}] float32\n", terminal_safe(options.output), count, model.spec.vocabulary);
 }
 
 }  // namespace
