@@ -1,6 +1,7 @@
 #include "engine/batcher.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -37,6 +38,7 @@ Batcher::Job::Job(Request given, std::shared_ptr<Listener> hears)
   client = request.client;
   tokens = std::move(request.prompt);
   use_cache = request.use_cache;
+  group = request.group;
   if (request.prompt_logprobs && tokens.size() > 1) scored_from = 0;
   result.prompt_tokens = std::ssize(tokens);
 }
@@ -100,6 +102,7 @@ void Batcher::add(RequestId id, Request request, std::shared_ptr<Listener> liste
   CHECK(added, "request {}", id);
   Job& job = at->second;
   job.id = id;
+  job.call = job.request.call != 0 ? job.request.call : ~id;  // a name that no other call has
   job.added_ns = time_ns;
   scheduler_.add(job);
   if (job.request.max_tokens == 0 && job.scored_from == Sequence::kNoScores) finish(job, Finish::Length);
@@ -126,10 +129,26 @@ void Batcher::end_all(Finish how, std::string_view error) {
 
 // ------------------------------------------------------------------------------------------ parts of a step
 
+// Says whose answers rest.
+void Batcher::pace_draws() {
+  if (options_.timeless_drafts) return;
+  answers_.clear();
+  for (Sequence* sequence : scheduler_.running()) {
+    const Job& job = job_of(sequence);
+    const bool draws = !job.in_long_step && job.uncomputed() <= 1;
+    answers_.push_back(
+        {&job.client, job.call, draws, draws ? job.draw_seconds : 0, job.drawn_seconds, job.drawn_ns});
+  }
+  draw_pace_.choose(answers_, step_seconds_);
+  for (size_t i = 0; Sequence * sequence : scheduler_.running()) sequence->rests = answers_[i++].rests;
+}
+
 // Says what answers may go on with, as far as it is worth its time.
 void Batcher::draft() {
   const std::span<Sequence* const> running = scheduler_.running();
-  const auto takes_part = [](const Sequence* sequence) { return !sequence->in_long_step; };
+  const auto takes_part = [](const Sequence* sequence) {
+    return !sequence->in_long_step && !sequence->rests;
+  };
   const int64_t rows = std::min({options_.draft_tokens + 1, options_.max_rows, facts_.draft_rows});
   if (std::ranges::count_if(running, takes_part) >= rows) return;
   drafts_.clear();
@@ -157,8 +176,7 @@ void Batcher::begin_admitted() {
     Job& job = job_of(sequence);
     if (job.admitted_ns > 0) continue;  // it was preempted and is back
     job.admitted_ns = now_ns();
-    job.sampler.emplace(job.request.sampling, scratch_);
-    for (const int32_t token : job.tokens) job.sampler->read(token);
+    make_sampler(job);
     Result& result = job.result;
     result.queue_ns = job.admitted_ns - job.added_ns;
     result.cached_tokens = job.cached_tokens;
@@ -167,6 +185,17 @@ void Batcher::begin_admitted() {
     totals_.prefix_hits_total += result.cached_tokens > 0;
     job.listener->on_prompt(job.id, result.cached_tokens, result.prompt_tokens);
   }
+}
+
+// Its counts may be too much for the memory there is. The step is planned by then: it ends with that.
+void Batcher::make_sampler(Job& job) {
+  try {
+    job.sampler.emplace(job.request.sampling, scratch_);
+  } catch (const std::bad_alloc&) {
+    job.out_of_memory = true;
+    job.sampler.emplace(SamplingParams{}, scratch_);
+  }
+  for (const int32_t token : job.tokens) job.sampler->read(token);
 }
 
 void Batcher::fill(Planned& step, std::span<const Chunk> chunks) const {
@@ -256,6 +285,18 @@ std::optional<int32_t> Batcher::draw(Job& job, const program::RowResult& row) {
   return token;
 }
 
+std::optional<int32_t> Batcher::timed_draw(Job& job, const program::RowResult& row) {
+  const int64_t begin = now_ns();
+  const std::optional<int32_t> token = draw(job, row);
+  job.drawn_ns = now_ns();
+  const double seconds = 1e-9 * static_cast<double>(job.drawn_ns - begin);
+  // Half by half: once in a while somebody else has the processor for a moment.
+  job.draw_seconds = job.drawn_seconds > 0 ? (job.draw_seconds + seconds) / 2 : seconds;
+  job.drawn_seconds += seconds;
+  draw_pace_.drew(job.client, job.call, seconds);
+  return token;
+}
+
 // outputs: of the step that gave the result. A drafted token's are worth something if it was right, and so
 // was all that was drafted before it.
 void Batcher::take_tokens(std::span<Output> outputs, const program::StepResult& result, int64_t time_ns) {
@@ -263,18 +304,24 @@ void Batcher::take_tokens(std::span<Output> outputs, const program::StepResult& 
     const Output& output = outputs[i];
     if (output.job == nullptr) continue;
     Job& job = *output.job;
-    if (output.scores) {
-      take_score(job, output.position, result.outputs[i]);
-      continue;
+    try {
+      take_output(output, result.outputs[i], time_ns);
+    } catch (const std::bad_alloc&) {  // finish() throws none: the job is still there
+      finish(job, Finish::OutOfMemory);
     }
-    if (output.assumed >= 0) {
-      if (std::ssize(job.tokens) != output.position + 1 || job.tokens.back() != output.assumed) continue;
-      scheduler_.accept(job);
-      ++job.result.accepted_tokens;
-      ++totals_.accepted_tokens_total;
-    }
-    take_token(job, result.outputs[i], time_ns);
   }
+}
+
+void Batcher::take_output(const Output& output, const program::RowResult& row, int64_t time_ns) {
+  Job& job = *output.job;
+  if (output.scores) return take_score(job, output.position, row);
+  if (output.assumed >= 0) {
+    if (std::ssize(job.tokens) != output.position + 1 || job.tokens.back() != output.assumed) return;
+    scheduler_.accept(job);
+    ++job.result.accepted_tokens;
+    ++totals_.accepted_tokens_total;
+  }
+  take_token(job, row, time_ns);
 }
 
 // The row behind which the prompt goes on.
@@ -289,7 +336,8 @@ void Batcher::take_score(Job& job, int64_t position, const program::RowResult& r
 void Batcher::take_token(Job& job, const program::RowResult& row, int64_t time_ns) {
   Result& result = job.result;
   if (job.request.max_tokens == 0) return finish(job, Finish::Length);  // nothing but scores was wanted
-  const std::optional<int32_t> token = draw(job, row);
+  if (job.out_of_memory) return finish(job, Finish::OutOfMemory);
+  const std::optional<int32_t> token = timed_draw(job, row);
   if (!token)
     return finish(job, Finish::Error, "the constraint on the answer leaves no token that may follow");
   if (result.generated_tokens == 0) job.first_token_ns = time_ns;
@@ -323,20 +371,27 @@ void Batcher::finish(Job& job, Finish how, std::string_view error) {
   result.decode_ns = now - or_now(job.first_token_ns);
   result.preemptions = job.preemptions;
   result.finish = how;
-  result.error = error;
-  result.stop = job.stops.stop();
   std::string rest;
-  if (how != Finish::Cancelled) {
-    rest = job.stops.push(job.utf8.finish());
-    rest += job.stops.finish();
+  try {
+    result.error = error;
+    result.stop = job.stops.stop();
+    if (how != Finish::Cancelled && how != Finish::OutOfMemory) {
+      rest = job.stops.push(job.utf8.finish());
+      rest += job.stops.finish();
+    }
+  } catch (const std::bad_alloc&) {
+    result.finish = Finish::OutOfMemory;
   }
-  ++totals_.finished_total[static_cast<size_t>(how)];
+  ++totals_.finished_total[static_cast<size_t>(result.finish)];
   scheduler_.remove(job);
   for (Planned* step : {&current_, &ahead_, static_cast<Planned*>(&long_)})
     for (Output& output : step->outputs)
       if (output.job == &job) output.job = nullptr;
   const auto ended = jobs_.extract(job.id);
-  ended.mapped().listener->on_end(ended.key(), rest, ended.mapped().result);
+  try {
+    ended.mapped().listener->on_end(ended.key(), rest, ended.mapped().result);
+  } catch (const std::bad_alloc&) {  // it has the listener's word for it, and nobody else is told
+  }
 }
 
 void Batcher::snapshot(EngineStats& stats) const {

@@ -18,6 +18,7 @@
 
 #include "engine/batch.h"
 #include "engine/draft_pace.h"
+#include "engine/draw_pace.h"
 #include "engine/engine.h"
 #include "engine/prompt_lookup.h"
 #include "engine/request.h"
@@ -74,6 +75,9 @@ class Batcher {
     text::Utf8Stream utf8 = {};
     Result result = {};
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
+    double draw_seconds = 0, drawn_seconds = 0;  ///< that drawing its last tokens took each, and all of them
+    int64_t drawn_ns = 0;                        ///< when the last one was
+    bool out_of_memory = false;                  ///< it ends with its first token
     bool cancelled = false;  ///< and ends with the long step that has its rows, and others'
 
     Job(Request given, std::shared_ptr<Listener> hears);
@@ -119,8 +123,10 @@ class Batcher {
   void begin_ahead();
   void drop_ahead();
 
+  void pace_draws();
   void draft();
   void begin_admitted();
+  void make_sampler(Job& job);
   void fill(Planned& step, std::span<const Chunk> chunks) const;
   void submit(Planned& step, const std::atomic<bool>* stop = nullptr);
   program::StepResult collect(Planned& step);
@@ -130,9 +136,11 @@ class Batcher {
   /// Whether an answer's next token can be drawn from the likeliest ones.
   bool top_suffices(const Job& job) const;
   void take_tokens(std::span<Output> outputs, const program::StepResult& result, int64_t time_ns);
+  void take_output(const Output& output, const program::RowResult& row, int64_t time_ns);
   void take_token(Job& job, const program::RowResult& row, int64_t time_ns);
   void take_score(Job& job, int64_t position, const program::RowResult& row);
   std::optional<int32_t> draw(Job& job, const program::RowResult& row);
+  std::optional<int32_t> timed_draw(Job& job, const program::RowResult& row);
   void finish(Job& job, Finish finish, std::string_view error = {});
 
   program::Executable& executable_;
@@ -148,6 +156,8 @@ class Batcher {
   Planned ahead_;        ///< the one after it, if it is in flight already
   LongStep long_;
   DraftPace draft_pace_;
+  DrawPace draw_pace_;
+  double step_seconds_ = 0;  ///< of the last one, without what was drawn of it
   static constexpr RequestId kNotPlanned = ~RequestId{0};
   std::atomic<RequestId> reads_{kNotPlanned};  ///< the one whose prompt is read, 0: several's, or no one's
   int64_t last_end_ns_ = 0;                    ///< of the step before this one; 0: there was a pause
@@ -158,6 +168,7 @@ class Batcher {
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;
   std::vector<Draft> drafts_;
+  std::vector<DrawPace::Answer> answers_;
 };
 
 }  // namespace sluice::engine

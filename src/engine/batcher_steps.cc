@@ -40,6 +40,7 @@ bool Batcher::step(const std::atomic<bool>* stop, const std::atomic<bool>* pause
 
 // Fills the step that the scheduler plans, a long one or not. False: there is nothing to do.
 bool Batcher::plan_step() {
+  pace_draws();
   draft();
   const std::span<const Chunk> chunks = scheduler_.plan();
   if (chunks.empty()) return false;
@@ -64,6 +65,7 @@ void Batcher::step_whole(const std::atomic<bool>* stop, int64_t begin_ns) {
   const int64_t end = now_ns();
   // From end to end: drawing the tokens of the step before is part of what its answers wait for.
   const double seconds = seconds_of(end - (last_end_ns_ > 0 ? last_end_ns_ : begin_ns));
+  step_seconds_ = seconds_of(end - begin_ns);
   last_end_ns_ = end;
   if (result.stopped) {
     gave_up_behind_ = totals_.steps_total;
@@ -103,6 +105,7 @@ void Batcher::step_long(const std::atomic<bool>* stop, const std::atomic<bool>* 
 
 // The seconds that it took; 0: nobody needs one.
 double Batcher::step_aside() {
+  pace_draws();
   draft();
   const std::span<const Chunk> chunks = scheduler_.plan_aside();
   begin_admitted();
@@ -114,6 +117,7 @@ double Batcher::step_aside() {
   const program::StepResult result = program::run_step(executable_, step);
   const int64_t end = now_ns();
   const double seconds = seconds_of(end - begin);
+  step_seconds_ = seconds;
   totals_.step_seconds_total += seconds;
   scheduler_.computed_aside(seconds);
   count(current_);
@@ -183,7 +187,7 @@ void Batcher::begin_ahead() {
   };
   // Who waits for nothing but the next plan does not wait for ever.
   const bool full = std::ssize(scheduler_.running()) == options_.max_sequences;
-  if (facts_.steps_in_flight < 2 || (scheduler_.waiting() > 0 && !full) ||
+  if (facts_.steps_in_flight < 2 || (scheduler_.waiting() > 0 && !full) || scheduler_.owes() ||
       !std::ranges::all_of(current_.chunks, follows))
     return;
   ahead_.outputs.clear();

@@ -5,6 +5,8 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <new>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -40,7 +42,7 @@ struct Engine::Impl {
   int64_t in_batcher = 0, waiting = 0;  // requests, after the last step
   int64_t just_taken = 0;               // out of the inbox, since then
   bool closed = false, stopping = false;
-  std::string broken;  // why no step runs any more
+  std::string broken;  // why no step runs any more; Engine::failure()
   EngineStats stats;
 
   std::vector<Submitted> taken;  // the thread's: what it took out of the inbox
@@ -58,6 +60,8 @@ struct Engine::Impl {
   void begin(Submitted& submitted);
   void step();
   void publish();
+  bool turn();
+  void fail(std::string_view why);
 };
 
 // Waits for something to do and takes what came. False: the engine stops.
@@ -75,24 +79,30 @@ bool Engine::Impl::take_inbox() {
 
 void Engine::Impl::begin(Submitted& submitted) {
   const RequestId id = submitted.id;
-  const std::shared_ptr<Listener> listener = submitted.listener;
+  const std::shared_ptr<Listener> listener = std::exchange(submitted.listener, nullptr);
   try {
     batcher.add(id, std::move(submitted.request), listener, submitted.time_ns);
-  } catch (const std::exception& error) {  // memory, at worst
+  } catch (const std::bad_alloc&) {
     Result result;
-    result.finish = Finish::Error;
-    result.error = error.what();
+    result.finish = Finish::OutOfMemory;
     listener->on_end(id, {}, result);
   }
+}
+
+// A device that fails does not come back, and what threw where nothing may leaves nothing to rely on.
+void Engine::Impl::fail(std::string_view why) {
+  const std::lock_guard lock(mutex);
+  closed = true;
+  if (broken.empty()) broken = why.empty() ? "for an unknown reason" : why;
 }
 
 void Engine::Impl::step() {
   try {
     if (broken.empty()) batcher.step(&give_up, &pause);
-  } catch (const std::exception& error) {  // a device that fails does not come back
-    const std::lock_guard lock(mutex);
-    closed = true;
-    broken = error.what();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  } catch (...) {
+    fail({});
   }
   if (!broken.empty()) batcher.end_all(Finish::Error, broken);
 }
@@ -106,19 +116,35 @@ void Engine::Impl::publish() {
   if (in_batcher == 0 && inbox.empty()) settled.notify_all();
 }
 
+bool Engine::Impl::turn() {
+  const bool going = take_inbox();
+  for (Submitted& submitted : taken) begin(submitted);
+  taken.clear();
+  for (const RequestId id : taken_cancels) batcher.cancel(id);
+  taken_cancels.clear();
+  if (going) {
+    step();
+  } else {
+    batcher.end_all(Finish::Shutdown);
+  }
+  publish();
+  return going;
+}
+
 void Engine::Impl::run() {
   for (bool going = true; going;) {
-    going = take_inbox();
-    for (Submitted& submitted : taken) begin(submitted);
-    for (const RequestId id : taken_cancels) batcher.cancel(id);
-    taken.clear();
-    taken_cancels.clear();
-    if (going) {
-      step();
-    } else {
-      batcher.end_all(Finish::Shutdown);
+    try {
+      going = turn();
+    } catch (const std::exception& error) {  // outside a step: memory, at worst
+      fail(error.what());
+    } catch (...) {
+      fail({});
     }
-    publish();
+    Result lost;
+    lost.finish = Finish::Error;
+    for (Submitted& submitted : taken)  // none, but for a turn that failed
+      if (submitted.listener) submitted.listener->on_end(submitted.id, {}, lost);
+    taken.clear();
   }
 }
 
@@ -151,6 +177,11 @@ void Engine::cancel(RequestId id) {
   if (impl_->batcher.only_reads(id)) impl_->give_up = true;
   impl_->pause = true;
   impl_->woken.notify_one();
+}
+
+std::string Engine::failure() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->broken;
 }
 
 EngineStats Engine::stats() const {

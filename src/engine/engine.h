@@ -48,7 +48,8 @@ struct EngineOptions {
   /// Rows a step at most of prompts whose tokens' log-probabilities are wanted (Request::prompt_logprobs); no
   /// more than max_rows. The executable has outputs() output rows.
   int64_t scored_rows = 0;
-  /// Drafts are as long as though every step took the same time: for tests, which no clock may decide.
+  /// Drafts are as long as though every step took the same time, and all draws as though they took none: for
+  /// tests, which no clock may decide.
   bool timeless_drafts = false;
 
   /// Output rows a step at most.
@@ -108,6 +109,8 @@ class Engine {
   /// that pauses, and has others' rows, too, keeps the request until its end. From any thread.
   void cancel(RequestId id);
   EngineStats stats() const;
+  /// Why no step runs any more, until the end of this engine: its device, or its memory. Empty: all is well.
+  std::string failure() const;
 
   /// From now on submit() throws Unavailable; what was taken before goes on.
   void close();

@@ -27,18 +27,19 @@ int32_t KvCache::evict() {
   return page;
 }
 
-KvCache::Offer KvCache::offer(std::span<const int32_t> tokens, int64_t rows) {
+KvCache::Offer KvCache::offer(std::span<const int32_t> tokens, int64_t rows, const PrefixGroup& group) {
   chain_.clear();
-  tree_.find(shareable(tokens), chain_);
+  tree_.find(shareable(tokens), chain_, group.pages);
   restorable(chain_);
   const auto found = std::ssize(chain_);
   // Pages of the chain that are unused now count as available, but this sequence will use them.
   return {found * kPageRows, KvPool::pages_for(rows) - found + tree_.unused_of(chain_)};
 }
 
-SequencePages KvCache::open(std::span<const int32_t> tokens) {
+SequencePages KvCache::open(std::span<const int32_t> tokens, const PrefixGroup& group) {
   SequencePages out;
-  tree_.find(shareable(tokens), out.pages);
+  out.group = group;
+  tree_.find(shareable(tokens), out.pages, group.pages);
   out.known = std::ssize(out.pages) * kPageRows;
   restorable(out.pages);
   out.shared = std::ssize(out.pages);
@@ -54,7 +55,7 @@ SequencePages KvCache::open(std::span<const int32_t> tokens) {
   }
   const auto rest = tokens.subspan(static_cast<size_t>(out.rows));
   const auto wanted = rest.first(std::min<size_t>(rest.size() - 1, kPageRows));
-  if (const auto taken = tree_.take_leaf(out.held(), wanted)) {
+  if (const auto taken = tree_.take_leaf(out.held(), wanted, group.ends)) {
     out.pages.push_back(taken->page);
     out.rows += taken->rows;
   }
@@ -77,7 +78,8 @@ void KvCache::computed(SequencePages& sequence, std::span<const int32_t> tokens,
   for (; (sequence.shared + 1) * kPageRows <= rows; ++sequence.shared) {
     int32_t& page = sequence.pages[static_cast<size_t>(sequence.shared)];
     const int32_t kept = tree_.extend(
-        sequence.held(), tokens.subspan(static_cast<size_t>(sequence.shared) * kPageRows, kPageRows), page);
+        sequence.held(), tokens.subspan(static_cast<size_t>(sequence.shared) * kPageRows, kPageRows), page,
+        sequence.group.pages);
     if (kept != page) pool_.give_back(page);
     page = kept;
   }
@@ -134,7 +136,7 @@ void KvCache::close(SequencePages& sequence, std::span<const int32_t> tokens) {
       continue;
     }
     const auto tail = tokens.subspan(static_cast<size_t>(whole), static_cast<size_t>(sequence.rows - whole));
-    const int32_t spare = tree_.add_leaf(parent, tail, page);
+    const int32_t spare = tree_.add_leaf(parent, tail, page, sequence.group.ends);
     if (spare != PrefixTree::kRoot) pool_.give_back(spare);
   }
   tree_.release(parent);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/kv_pool.h"
+#include "engine/prefix_group.h"
 #include "engine/prefix_tree.h"
 #include "engine/state_pool.h"
 #include "program/step.h"
@@ -17,6 +18,7 @@ namespace sluice::engine {
 
 /// What one running sequence has of the cache.
 struct SequencePages {
+  PrefixGroup group;
   std::vector<int32_t> pages;  ///< by position / kPageRows: first those in the tree, then its own
   int64_t shared = 0;          ///< how many of them are in the tree
   int64_t rows = 0;            ///< that are computed, from position 0 on
@@ -49,11 +51,11 @@ class KvCache {
   struct Offer {
     int64_t rows, pages;
   };
-  Offer offer(std::span<const int32_t> tokens, int64_t rows);
+  Offer offer(std::span<const int32_t> tokens, int64_t rows, const PrefixGroup& group = {});
 
   /// A sequence begins with as many of the tokens' rows as are in the cache (the result's rows). At least the
   /// last token is left to compute.
-  SequencePages open(std::span<const int32_t> tokens);
+  SequencePages open(std::span<const int32_t> tokens, const PrefixGroup& group = {});
   /// Pages for `rows` rows; cached prefixes make room. False, and nothing changed: not enough are available.
   bool grow(SequencePages& sequence, int64_t rows);
   /// Where a step ends, of those that go up to `end`, so that the state there can be a snapshot that somebody

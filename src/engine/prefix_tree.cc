@@ -6,35 +6,35 @@
 
 namespace sluice::engine {
 
-namespace {
-
 using program::kPageRows;
 
-bool before(std::span<const int32_t> a, std::span<const int32_t> b) {
-  return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+bool PrefixTree::before(const Key& a, const Key& b) {
+  if (a.group != b.group) return a.group < b.group;
+  return std::lexicographical_compare(a.tokens.begin(), a.tokens.end(), b.tokens.begin(), b.tokens.end());
 }
 
-/// How many tokens both begin with.
-int64_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
-  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+// How many tokens both begin with; none of another group's.
+int64_t PrefixTree::common(const Key& a, const Key& b) {
+  if (a.group != b.group) return 0;
+  return std::mismatch(a.tokens.begin(), a.tokens.end(), b.tokens.begin(), b.tokens.end()).first -
+         a.tokens.begin();
 }
 
-}  // namespace
-
-// The first of the children whose tokens do not come before these.
-size_t PrefixTree::place(const Node& parent, std::span<const int32_t> tokens) const {
+// The first of the children that does not come before this one.
+size_t PrefixTree::place(const Node& parent, const Key& key) const {
   const auto& children = parent.children;
-  const auto at = std::lower_bound(children.begin(), children.end(), tokens,
-                                   [this](int32_t page, auto key) { return before(node(page).key(), key); });
+  const auto at =
+      std::lower_bound(children.begin(), children.end(), key,
+                       [this](int32_t page, const Key& other) { return before(node(page).key(), other); });
   return static_cast<size_t>(at - children.begin());
 }
 
-// The child with exactly these tokens, or kRoot.
-int32_t PrefixTree::child(int32_t parent, std::span<const int32_t> tokens) const {
+// The child of exactly this key, or kRoot.
+int32_t PrefixTree::child(int32_t parent, const Key& key) const {
   const auto& children = node(parent).children;
-  const size_t at = place(node(parent), tokens);
+  const size_t at = place(node(parent), key);
   if (at == children.size()) return kRoot;
-  return std::ranges::equal(node(children[at]).key(), tokens) ? children[at] : kRoot;
+  return before(key, node(children[at]).key()) ? kRoot : children[at];
 }
 
 bool PrefixTree::is_free_leaf(int32_t page) const {
@@ -57,15 +57,16 @@ void PrefixTree::end_use(int32_t page) {
   if (n.children.empty()) oldest_.insert({n.released, page});
 }
 
-void PrefixTree::insert(int32_t parent, std::span<const int32_t> tokens, int32_t page) {
+void PrefixTree::insert(int32_t parent, const Key& key, int32_t page) {
   if (page + 1 >= std::ssize(nodes_)) nodes_.resize(static_cast<size_t>(page) + 2);
   Node& n = node(page);
-  CHECK(n.rows == 0 && !tokens.empty() && tokens.size() <= n.tokens.size(), "page {}", page);
+  CHECK(n.rows == 0 && !key.tokens.empty() && key.tokens.size() <= n.tokens.size(), "page {}", page);
   if (is_free_leaf(parent)) oldest_.erase({node(parent).released, parent});
   auto& children = node(parent).children;
-  children.insert(children.begin() + static_cast<int64_t>(place(node(parent), tokens)), page);
-  std::ranges::copy(tokens, n.tokens.begin());
-  n.rows = static_cast<int32_t>(tokens.size());
+  children.insert(children.begin() + static_cast<int64_t>(place(node(parent), key)), page);
+  std::ranges::copy(key.tokens, n.tokens.begin());
+  n.rows = static_cast<int32_t>(key.tokens.size());
+  n.group = key.group;
   n.parent = parent;
   n.released = clock_;
   oldest_.insert({n.released, page});
@@ -90,10 +91,10 @@ int64_t PrefixTree::unused_of(std::span<const int32_t> chain) const {
   return std::ranges::count_if(chain, [this](int32_t page) { return node(page).holds == 0; });
 }
 
-void PrefixTree::find(std::span<const int32_t> tokens, std::vector<int32_t>& chain) const {
+void PrefixTree::find(std::span<const int32_t> tokens, std::vector<int32_t>& chain, uint64_t group) const {
   int32_t at = kRoot;
   for (; tokens.size() >= kPageRows; tokens = tokens.subspan(kPageRows)) {
-    at = child(at, tokens.first(kPageRows));
+    at = child(at, {group, tokens.first(kPageRows)});
     if (at == kRoot) return;
     chain.push_back(at);
   }
@@ -108,41 +109,44 @@ void PrefixTree::release(int32_t page) {
   for (; page != kRoot; page = node(page).parent) end_use(page);
 }
 
-int32_t PrefixTree::extend(int32_t parent, std::span<const int32_t> tokens, int32_t page) {
+int32_t PrefixTree::extend(int32_t parent, std::span<const int32_t> tokens, int32_t page, uint64_t group) {
   CHECK(tokens.size() == kPageRows && (parent == kRoot || node(parent).holds > 0), "{} tokens",
         tokens.size());
-  int32_t at = child(parent, tokens);
+  int32_t at = child(parent, {group, tokens});
   if (at == kRoot) {
-    insert(parent, tokens, page);
+    insert(parent, {group, tokens}, page);
     at = page;
   }
   start_use(at);  // and those above count it already: they counted the hold on the parent
   return at;
 }
 
-int32_t PrefixTree::add_leaf(int32_t parent, std::span<const int32_t> tokens, int32_t page) {
+int32_t PrefixTree::add_leaf(int32_t parent, std::span<const int32_t> tokens, int32_t page, uint64_t group) {
   CHECK(!tokens.empty() && tokens.size() < kPageRows, "{} tokens", tokens.size());
   const auto& children = node(parent).children;
-  const size_t at = place(node(parent), tokens);
-  if (at < children.size() && common(tokens, node(children[at]).key()) == std::ssize(tokens)) return page;
+  const Key key{group, tokens};
+  const size_t at = place(node(parent), key);
+  if (at < children.size() && common(key, node(children[at]).key()) == std::ssize(tokens)) return page;
   int32_t spare = kRoot;
   if (at > 0) {
     const int32_t left = children[at - 1];
-    if (is_free_leaf(left) && common(tokens, node(left).key()) == node(left).rows) spare = left;
+    if (is_free_leaf(left) && common(key, node(left).key()) == node(left).rows) spare = left;
   }
   ++clock_;
-  insert(parent, tokens, page);
+  insert(parent, key, page);
   if (spare != kRoot) remove(spare);
   return spare;
 }
 
-std::optional<PrefixTree::Taken> PrefixTree::take_leaf(int32_t parent, std::span<const int32_t> tokens) {
+std::optional<PrefixTree::Taken> PrefixTree::take_leaf(int32_t parent, std::span<const int32_t> tokens,
+                                                       uint64_t group) {
   const auto& children = node(parent).children;
-  const size_t at = place(node(parent), tokens);
-  // In the order of tokens, whoever shares most with these stands beside their place.
+  const Key key{group, tokens};
+  const size_t at = place(node(parent), key);
+  // In this order, whoever shares most with these stands beside their place.
   Taken best{kRoot, 0};
   for (size_t i = at - (at > 0); i < std::min(children.size(), at + 1); ++i) {
-    const int64_t rows = common(tokens, node(children[i]).key());
+    const int64_t rows = common(key, node(children[i]).key());
     const bool worth_it = rows == std::ssize(tokens) || 2 * rows >= node(children[i]).rows;
     if (rows > best.rows && is_free_leaf(children[i]) && worth_it) best = {children[i], rows};
   }

@@ -1,6 +1,7 @@
 // Pages of the cache whose rows are known by their tokens: a tree in which every page lies under the page
 // with the tokens before its own. So the way from the root to a page spells a prefix, and whoever begins
-// alike finds it. Knows tokens and page numbers; where a page lies and who fills it is not its business.
+// alike finds it, within a group: what one group has is as though it were not there for the others. Knows
+// tokens, groups and page numbers; where a page lies and who fills it is not its business.
 //
 // Inner pages are whole. A leaf may hold fewer rows: the end of a sequence that nobody went on with. Whole
 // pages are shared and never written again; a leaf that nobody uses can be taken out, and then belongs to the
@@ -32,8 +33,8 @@ class PrefixTree {
   /// How many of a chain's pages (as find() gives it) are unused: the last ones.
   int64_t unused_of(std::span<const int32_t> chain) const;
 
-  /// Appends the longest chain of whole pages that the tokens begin with.
-  void find(std::span<const int32_t> tokens, std::vector<int32_t>& chain) const;
+  /// Appends the longest chain of a group's whole pages that the tokens begin with.
+  void find(std::span<const int32_t> tokens, std::vector<int32_t>& chain, uint64_t group = 0) const;
 
   /// Keeps a page and all above it from being evicted, until as many calls of release(). kRoot: nothing.
   void hold(int32_t page);
@@ -42,20 +43,21 @@ class PrefixTree {
   /// Puts a page of kPageRows tokens under `parent`, which the caller holds; his hold moves down to it. Gives
   /// the page that has these tokens now: another one if it was there before, and then `page` stays the
   /// caller's.
-  int32_t extend(int32_t parent, std::span<const int32_t> tokens, int32_t page);
+  int32_t extend(int32_t parent, std::span<const int32_t> tokens, int32_t page, uint64_t group = 0);
 
   /// Puts an unfinished page (1 to kPageRows - 1 tokens) under `parent`, held by nobody. Gives the page that
   /// is not needed any more and is the caller's now: `page` itself when its tokens are there already, one
-  /// whose tokens it repeats, or kRoot.
-  int32_t add_leaf(int32_t parent, std::span<const int32_t> tokens, int32_t page);
+  /// whose tokens it repeats, or kRoot. Its group may be another one than that of the pages above.
+  int32_t add_leaf(int32_t parent, std::span<const int32_t> tokens, int32_t page, uint64_t group = 0);
 
-  /// Takes out the unused leaf under `parent` that shares most rows with `tokens`: all that they are, or half
-  /// of its own or more; else keeping it is worth more. Rows past `rows` are the taker's to overwrite.
+  /// Takes out the group's unused leaf under `parent` that shares most rows with `tokens`: all that they are,
+  /// or half of its own or more; else keeping it is worth more. Rows past `rows` are the taker's to
+  /// overwrite.
   struct Taken {
     int32_t page;
     int64_t rows;
   };
-  std::optional<Taken> take_leaf(int32_t parent, std::span<const int32_t> tokens);
+  std::optional<Taken> take_leaf(int32_t parent, std::span<const int32_t> tokens, uint64_t group = 0);
 
   /// Takes out the unused leaf that was released longest ago; kRoot: there is none.
   int32_t evict();
@@ -65,23 +67,31 @@ class PrefixTree {
   void check(std::span<const int32_t> held) const;
 
  private:
+  /// By which a page is known among those under the same one.
+  struct Key {
+    uint64_t group;
+    std::span<const int32_t> tokens;
+  };
   struct Node {
     std::array<int32_t, program::kPageRows> tokens;
+    uint64_t group = 0;
     int32_t rows = 0;  ///< 0: not in the tree
     int32_t parent = kRoot;
     int32_t holds = 0;              ///< of this page and all below it
     uint64_t released = 0;          ///< when a hold on it, or below it, was last released: a running number
-    std::vector<int32_t> children;  ///< in the order of their tokens
+    std::vector<int32_t> children;  ///< in the order of their groups and tokens
 
-    std::span<const int32_t> key() const { return {tokens.data(), static_cast<size_t>(rows)}; }
+    Key key() const { return {group, {tokens.data(), static_cast<size_t>(rows)}}; }
   };
 
   Node& node(int32_t page) { return nodes_[static_cast<size_t>(int64_t{page} + 1)]; }
   const Node& node(int32_t page) const { return nodes_[static_cast<size_t>(int64_t{page} + 1)]; }
-  size_t place(const Node& parent, std::span<const int32_t> tokens) const;
-  int32_t child(int32_t parent, std::span<const int32_t> tokens) const;
+  static bool before(const Key& a, const Key& b);
+  static int64_t common(const Key& a, const Key& b);
+  size_t place(const Node& parent, const Key& key) const;
+  int32_t child(int32_t parent, const Key& key) const;
   bool is_free_leaf(int32_t page) const;
-  void insert(int32_t parent, std::span<const int32_t> tokens, int32_t page);
+  void insert(int32_t parent, const Key& key, int32_t page);
   void remove(int32_t page);
   void start_use(int32_t page);
   void end_use(int32_t page);

@@ -13,6 +13,7 @@ std::string_view finish_name(Finish finish) {
     case Finish::Cancelled: return "cancelled";
     case Finish::Error: return "error";
     case Finish::Shutdown: return "shutdown";
+    case Finish::OutOfMemory: return "out_of_memory";
   }
   CHECK(false, "finish {}", static_cast<int>(finish));
   return "";

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/prefix_group.h"
 #include "engine/sampler.h"
 
 namespace sluice::text {
@@ -42,7 +43,11 @@ struct Request {
   bool prompt_logprobs = false;
   /// Which tokens may come next; the engine alone uses it from submit() on. Null: all.
   std::shared_ptr<text::TokenConstraint> constraint;
-  std::string client;  ///< waiting requests are admitted in turn, one client after the other
+  /// Clients share what there is: places in the batch, turns of those that wait, and the time in which tokens
+  /// are drawn, and so do, of that time, calls: the requests that were made for one (0: this one alone).
+  std::string client = {};
+  uint64_t call = 0;
+  PrefixGroup group = {};  ///< whose prefixes it may take over, and who its own
 };
 
 enum class Finish : uint8_t {
@@ -53,8 +58,9 @@ enum class Finish : uint8_t {
   Cancelled,
   Error,     ///< Result::error says what
   Shutdown,  ///< the engine stopped before the end
+  OutOfMemory,
 };
-inline constexpr int kFinishes = 7;
+inline constexpr int kFinishes = 8;
 
 /// One name in lower case, as in "stop_string".
 std::string_view finish_name(Finish finish);

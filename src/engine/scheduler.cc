@@ -67,18 +67,20 @@ void Scheduler::add(Sequence& sequence) {
   CHECK(!sequence.tokens.empty() && std::ssize(sequence.tokens) <= options_.context, "{} tokens",
         sequence.tokens.size());
   sequence.prompt_tokens = std::ssize(sequence.tokens);
-  auto own = std::ranges::find(clients_, sequence.client, &Client::name);
-  if (own == clients_.end()) own = clients_.insert(own, Client{sequence.client, {}});
-  own->waiting.push_back(&sequence);
+  queue_of(sequence.client).waiting.push_back(&sequence);
   ++sequences_;
+}
+
+Scheduler::Client& Scheduler::queue_of(const std::string& client) {
+  auto own = std::ranges::find(clients_, client, &Client::name);
+  if (own == clients_.end()) own = clients_.insert(own, Client{client, {}});
+  return *own;
 }
 
 void Scheduler::remove(Sequence& sequence) {
   CHECK(!sequence.in_long_step, "request {}", sequence.id);
   if (sequence.place >= 0) {
-    cache_.close(sequence.pages, sequence.tokens);
-    places_.push_back(sequence.place);
-    std::erase(running_, &sequence);
+    leave_place(sequence);
   } else if (std::erase(preempted_, &sequence) == 0) {
     const auto own = std::ranges::find(clients_, sequence.client, &Client::name);
     CHECK(own != clients_.end() && std::erase(own->waiting, &sequence) == 1, "request {}", sequence.id);
@@ -102,10 +104,15 @@ std::span<const Chunk> Scheduler::plan() {
   CHECK(!long_step_, "a long step has not ended");
   make_room_for_answers();
   admit_waiting();
+  share_places();
   plan_answers(plan_);
   plan_drafts(plan_, options_.max_rows);
   long_step_ = plan_long_step();
   plan_prompts(plan_, step_rows());
+  if (plan_.chunks.empty() && owes()) {  // those who do not rest have lost their places
+    for (Sequence* sequence : running_) sequence->rests = false;
+    plan_answers(plan_);
+  }
   if (long_step_)
     for (Sequence* sequence : readers_) sequence->in_long_step = true;
   CHECK(!plan_.chunks.empty() || sequences_ == 0, "{} sequences wait for nothing", sequences_);
@@ -144,23 +151,50 @@ bool Scheduler::make_room_ahead(Sequence& sequence) {
 
 // Who writes needs a page now and then. Those admitted first get theirs first.
 void Scheduler::make_room_for_answers() {
-  for (size_t i = 0; i < running_.size(); ++i) {
+  for (size_t i = 0; i < running_.size();) {
     Sequence* sequence = running_[i];
-    if (sequence->uncomputed() > 1) continue;  // has pages for all its tokens
-    while (i < running_.size() && !cache_.grow(sequence->pages, std::ssize(sequence->tokens))) preempt_last();
+    bool runs = true;
+    // Who reads has pages for all its tokens.
+    while (runs && sequence->uncomputed() <= 1 &&
+           !cache_.grow(sequence->pages, std::ssize(sequence->tokens))) {
+      const size_t gone = preempt_one();
+      runs = gone != i;
+      if (gone < i) --i;
+    }
+    if (runs) ++i;
   }
 }
 
-void Scheduler::preempt_last() {
-  Sequence* last = running_.back();
-  running_.pop_back();
-  cache_.close(last->pages, last->tokens);
-  places_.push_back(last->place);
-  last->place = -1;
-  last->drafted = 0;
+// The place of who gave way among those that run: the last one of whoever has most of them, which is the one
+// admitted first only if no other runs.
+size_t Scheduler::preempt_one() {
+  const auto most = std::ranges::max_element(running_of_, {}, [](const auto& own) { return own.second; });
+  const auto of_client = [&](const Sequence* sequence) {
+    return most->second == 1 || sequence->client == most->first;
+  };
+  std::map<uint64_t, int64_t> calls;
+  int64_t most_of_call = 0;
+  for (const Sequence* sequence : running_)
+    if (of_client(sequence)) most_of_call = std::max(most_of_call, ++calls[sequence->call]);
+  size_t at = running_.size() - 1;
+  while (!of_client(running_[at]) || calls[running_[at]->call] < most_of_call) --at;
+  Sequence* last = running_[at];
+  leave_place(*last);
   ++last->preemptions;
   ++preemptions_;
   preempted_.push_front(last);
+  return at;
+}
+
+void Scheduler::leave_place(Sequence& sequence) {
+  cache_.close(sequence.pages, sequence.tokens);
+  places_.push_back(std::exchange(sequence.place, -1));
+  std::erase(running_, &sequence);
+  std::erase(admitted_, &sequence);
+  sequence.drafted = 0;
+  sequence.rests = false;
+  const auto own = running_of_.find(sequence.client);
+  if (--own->second == 0) running_of_.erase(own);
 }
 
 void Scheduler::admit_waiting() {
@@ -170,6 +204,58 @@ void Scheduler::admit_waiting() {
     preempted_.pop_front();
   }
   while (!places_.empty() && admit_next()) {
+  }
+}
+
+// The sequence that is to give way to one of this client's: the last one of whoever has most running, if they
+// are more by two. Null: none.
+Sequence* Scheduler::over_share(const std::string& client) const {
+  const auto most = std::ranges::max_element(running_of_, {}, [](const auto& own) { return own.second; });
+  const auto own = running_of_.find(client);
+  const int64_t has = own == running_of_.end() ? 0 : own->second;
+  if (most == running_of_.end() || most->second < has + 2) return nullptr;
+  const auto last = std::find_if(running_.rbegin(), running_.rend(),
+                                 [&](const Sequence* sequence) { return sequence->client == most->first; });
+  return *last;
+}
+
+bool Scheduler::owes() const {
+  return std::ranges::any_of(running_, [](const Sequence* sequence) { return sequence->rests; }) ||
+         std::ranges::any_of(clients_, [this](const Client& client) { return over_share(client.name); });
+}
+
+// The client's first sequence that waits for nobody's prefix; null: there is none among the first ones.
+Sequence* Scheduler::next_of(const Client& client) {
+  for (size_t i = 0; i < std::min<size_t>(client.waiting.size(), kLookedAt); ++i)
+    if (!waits_for_prefix(*client.waiting[i])) return client.waiting[i];
+  return nullptr;
+}
+
+// Gives clients that wait and have too little of what runs what others have too much of. Who got it before
+// its turn comes last; for whom there is not enough yet is the next in turn.
+void Scheduler::share_places() {
+  if (running_of_.empty() || (running_of_.size() == 1 && clients_.size() == 1 &&
+                              running_of_.begin()->first == clients_.front().name))
+    return;
+  for (auto client = clients_.begin(); client != clients_.end();) {
+    const auto at = client++;
+    while (!at->waiting.empty() && over_share(at->name) != nullptr) {
+      Sequence* next = next_of(*at);
+      if (next == nullptr) break;
+      clients_.splice(clients_.begin(), clients_, at);
+      bool admitted = !places_.empty() && admit(*next);
+      while (!admitted) {
+        Sequence* last = over_share(at->name);
+        if (last == nullptr) return;
+        leave_place(*last);
+        ++last->preemptions;
+        ++preemptions_;
+        queue_of(last->client).waiting.push_front(last);
+        admitted = admit(*next);
+      }
+      std::erase(at->waiting, next);
+    }
+    if (at->waiting.empty()) clients_.erase(at);
   }
 }
 
@@ -194,13 +280,15 @@ bool Scheduler::admit(Sequence& sequence) {
   const std::span<const int32_t> known = reusable(sequence);
   const auto rows = std::ssize(sequence.tokens);
   // A page more for each that runs, so that nobody is admitted only to be preempted again.
-  if (cache_.offer(known, rows).pages + std::ssize(running_) > cache_.available()) return false;
-  sequence.pages = cache_.open(known);
+  if (cache_.offer(known, rows, sequence.group).pages + std::ssize(running_) > cache_.available())
+    return false;
+  sequence.pages = cache_.open(known, sequence.group);
   CHECK(cache_.grow(sequence.pages, rows), "{} rows", rows);
   if (sequence.preemptions == 0) sequence.cached_tokens = sequence.pages.rows;
   sequence.place = places_.back();
   places_.pop_back();
   running_.push_back(&sequence);
+  ++running_of_[sequence.client];
   admitted_.push_back(&sequence);
   return true;
 }
@@ -211,14 +299,14 @@ bool Scheduler::waits_for_prefix(const Sequence& sequence) {
   const std::span<const int32_t> tokens = reusable(sequence);
   int64_t cached = -1;
   for (const Sequence* other : running_) {
-    if (other->uncomputed() <= 1) continue;
+    if (other->uncomputed() <= 1 || other->group.pages != sequence.group.pages) continue;
     const auto agree =
         std::mismatch(tokens.begin(), tokens.end() - 1, other->tokens.begin(), other->tokens.end()).first -
         tokens.begin();
     const int64_t common = agree / kPageRows * kPageRows;
     if (common <= other->pages.rows / kPageRows * kPageRows) continue;
     if (!cache_.leaves(common, std::ssize(other->tokens))) continue;
-    if (cached < 0) cached = cache_.offer(tokens, 1).rows;
+    if (cached < 0) cached = cache_.offer(tokens, 1, sequence.group).rows;
     if (common > cached) return true;
   }
   return false;
@@ -254,6 +342,7 @@ void Scheduler::plan_answers(Plan& plan) {
       readers_.push_back(sequence);
       continue;
     }
+    if (sequence->rests) continue;
     if (!cache_.grow(sequence->pages, std::ssize(sequence->tokens))) continue;
     plan.chunks.push_back({sequence, sequence->pages.rows, 1});
     ++plan.answer_rows;
@@ -370,6 +459,9 @@ void Scheduler::check() const {
     CHECK(places.insert(sequence->place).second, "place {}", sequence->place);
   }
   cache_.check(open);
+  std::map<std::string, int64_t> running_of;
+  for (const Sequence* sequence : running_) ++running_of[sequence->client];
+  CHECK(running_of == running_of_, "{} clients run", running_of_.size());
   CHECK(std::ssize(places) == options_.max_sequences, "{} places", places.size());
   auto waiting = std::ssize(preempted_);
   for (const Client& client : clients_) {

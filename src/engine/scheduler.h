@@ -9,9 +9,12 @@
 // max_itl. In steps without prompts answers may have rows of drafts behind theirs. Where steps can pause,
 // prompts of more rows have long steps to themselves, which pause again and again for steps aside: of who
 // writes, and of short prompts, so that nobody waits for the end of a long step who needs little. When pages
-// run out the sequence admitted last goes back to the head of the queue; what it computed stays cached as
-// long as there is room. The one admitted first never gives up its pages, and the cache holds a whole
-// context, so there is always progress.
+// run out the sequence admitted last of the client that has most running, and of that one's call, goes back
+// to the head of the queue; what it computed stays cached as long as there is room. The one admitted first
+// never gives up its pages, and the cache holds a whole context, so there is always progress.
+// What runs is shared, too: while a client waits that has two sequences fewer running than another, the
+// other's last one gives its place and pages to it and waits at the head of its own client's queue. A
+// sequence that writes may rest (draw_pace.h): the step has no row of it.
 // Where the program has states, steps of a prompt end where a snapshot of its state is worth having.
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <deque>
 #include <limits>
 #include <list>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,18 +52,22 @@ struct SchedulerOptions {
 };
 
 /// A sequence of tokens, waiting or running. It is its owner's, and stays where it is from add() to remove();
-/// the owner fills in the first four.
+/// the owner fills in the first six.
 struct Sequence {
   RequestId id = 0;
   std::string client;
+  uint64_t call = 0;            ///< other sequences of the same one were asked for together
   std::vector<int32_t> tokens;  ///< the prompt, then what was drawn
   bool use_cache = true;
+  PrefixGroup group = {};
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  ///< of the prompt, when it was first admitted
   int32_t preemptions = 0;
   int32_t place = -1;   ///< in the batch; -1: waiting
   SequencePages pages;  ///< while it runs
   bool in_long_step = false;
+  bool rests =
+      false;  ///< its owner's: it writes, but not in the next plan, unless nobody else has rows there
   /// Its owner's: of its prompt's rows from this position on the logits are wanted, so that they are
   /// computed, as many a step as there may be; none: kNoScores.
   int64_t scored_from = kNoScores;
@@ -122,6 +130,9 @@ class Scheduler {
   std::span<Sequence* const> running() const { return running_; }
   std::span<Sequence* const> admitted() const { return admitted_; }
   int64_t waiting() const { return sequences_ - std::ssize(running_); }
+  /// Whether the next plan may be another one than the rows of all who write: somebody waits for a place that
+  /// another client has to give, or rests.
+  bool owes() const;
   int64_t preemptions() const { return preemptions_; }
   const KvCache& cache() const { return cache_; }
 
@@ -139,9 +150,14 @@ class Scheduler {
     double prompt_depth = 0;                   ///< where its prompts' rows begin, on average
   };
 
+  Client& queue_of(const std::string& client);
   void make_room_for_answers();
-  void preempt_last();
+  size_t preempt_one();
+  void leave_place(Sequence& sequence);
   void admit_waiting();
+  void share_places();
+  Sequence* over_share(const std::string& client) const;
+  Sequence* next_of(const Client& client);
   bool admit_next();
   bool admit(Sequence& sequence);
   bool waits_for_prefix(const Sequence& sequence);
@@ -156,11 +172,12 @@ class Scheduler {
   SchedulerOptions options_;
   KvCache cache_;
   Pace pace_;
-  int64_t sequences_ = 0;            // waiting and running
-  std::vector<Sequence*> running_;   // in the order of admission
-  std::deque<Sequence*> preempted_;  // in the order of their first admission
-  std::list<Client> clients_;        // that have waiting requests; the next in turn first
-  std::vector<int32_t> places_;      // free ones
+  int64_t sequences_ = 0;                      // waiting and running
+  std::vector<Sequence*> running_;             // in the order of admission
+  std::deque<Sequence*> preempted_;            // in the order of their first admission
+  std::list<Client> clients_;                  // that have waiting requests; the next in turn first
+  std::map<std::string, int64_t> running_of_;  // sequences, by client; none has 0
+  std::vector<int32_t> places_;                // free ones
   Plan plan_, aside_;
   bool long_step_ = false;
   double long_row_seconds_ = 0;     // of the last long step; 0: there was none

@@ -677,5 +677,89 @@ TEST(Engine, LogProbabilitiesAreTheModels) {
                                                        testing::FloatNear(0, 1e-6f), rest));
 }
 
+/// Throws what it is told to in a step.
+class Failing : public Endless {
+ public:
+  void run(const program::Step& step, Said& said) override {
+    if (what == 1) throw Error("the device is gone");
+    if (what == 2) throw std::bad_alloc();
+    if (what == 3) throw 42;
+    Endless::run(step, said);
+  }
+  std::atomic<int> what = 0;
+};
+
+TEST(Engine, SaysThatItHasFailedWhateverWasThrown) {
+  for (const int what : {1, 2, 3}) {
+    On<Failing> failing;
+    EXPECT_EQ(failing.engine.failure(), "");
+    EXPECT_EQ(failing.submit(letters(5, 5)).second->wait().finish, Finish::Length);
+    std::vector<std::shared_ptr<Recorder>> all;
+    for (int i = 0; i < 6; ++i) all.push_back(failing.submit(letters(5, -1)).second);  // two wait
+    failing.executable.what = what;
+    for (const auto& listener : all) EXPECT_EQ(listener->wait().finish, Finish::Error);
+    EXPECT_NE(failing.engine.failure(), "");
+    EXPECT_THROW(failing.submit(letters(5, 5)), Unavailable);
+    EXPECT_TRUE(failing.engine.drain(10));
+    failing.engine.stop();
+  }
+}
+
+TEST(Engine, TooLittleMemoryForOneListenerEndsItsRequestAlone) {
+  Running running;
+  auto poor = std::make_shared<Recorder>();
+  poor->also = [](const TokenEvent& event) {
+    if (event.index == 2) throw std::bad_alloc();
+  };
+  Request request = letters(5, -1);
+  request.sampling.temperature = 0;
+  const auto other = running.submit(letters(5, 200)).second;
+  running.engine.submit(std::move(request), poor);
+  EXPECT_EQ(poor->wait().finish, Finish::OutOfMemory);
+  EXPECT_EQ(other->wait().finish, Finish::Length);
+  EXPECT_EQ(other->text, std::string(200, 'a'));
+  EXPECT_EQ(running.engine.failure(), "");
+  EXPECT_EQ(running.submit(letters(5, 5)).second->wait().finish, Finish::Length);
+  EXPECT_TRUE(running.engine.drain(10));
+  EXPECT_EQ(running.engine.stats().used_pages, 0);
+}
+
+/// Everything may come, after this thread has computed for a while.
+class Slow : public text::TokenConstraint {
+ public:
+  bool allowed(std::span<uint32_t>) override {
+    timespec time{};
+    const auto now = [&] {
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+    };
+    for (const int64_t begin = now(); now() - begin < 5'000'000;) {
+    }
+    return false;
+  }
+  bool accept(int32_t) override { return true; }
+  bool may_end() const override { return true; }
+  std::unique_ptr<text::TokenConstraint> clone() const override { return std::make_unique<Slow>(); }
+};
+
+TEST(Engine, DearMasksOfOneRequestCostOthersHalfOfTheirRate) {
+  constexpr EngineOptions kMany{
+      .context = 1024, .max_sequences = 16, .max_rows = 32, .pages = 300, .max_waiting = 32};
+  On<Endless> given(kMany);
+  for (int i = 0; i < 12; ++i) {
+    Request slow = letters(5, -1);
+    slow.call = 7;
+    slow.constraint = std::make_shared<Slow>();
+    given.submit(std::move(slow));
+  }
+  const auto rows_before = given.executable.rows.load();
+  const auto plain = given.submit(letters(5, 400)).second;
+  EXPECT_EQ(plain->wait().finish, Finish::Length);
+  EXPECT_EQ(plain->text, std::string(400, 'a'));
+  // Without the pace every step would have rows of all twelve, and take 60 ms.
+  const int64_t others = given.executable.rows - rows_before - 404;
+  EXPECT_LT(others, 400);
+}
+
 }  // namespace
 }  // namespace sluice::engine

@@ -24,17 +24,23 @@ Tokens random_tokens(std::mt19937& random, size_t count) {
 TEST(PrefixTree, FindsWhatAListOfPrefixesFinds) {
   std::mt19937 random(1);
   PrefixTree tree;
-  std::map<Tokens, int32_t> whole;  // the oracle: from all the tokens up to a page's end to the page
+  std::map<Tokens, int32_t> whole;  // the oracle: from group and all tokens up to a page's end to the page
   std::vector<int32_t> free;
   for (int32_t page = 0; page < kPages; ++page) free.push_back(page);
   std::vector<int32_t> held;
   int found = 0, evicted = 0;
   for (int step = 0; step < 3000; ++step) {
     const Tokens tokens = random_tokens(random, 64 * (1 + random() % 5));
+    const uint64_t group = random() % 4 == 0;
+    const auto known_as = [&](size_t rows) {
+      Tokens key = {static_cast<int32_t>(group)};
+      key.insert(key.end(), tokens.begin(), tokens.begin() + static_cast<int64_t>(rows));
+      return key;
+    };
     std::vector<int32_t> chain, expected;
-    tree.find(tokens, chain);
+    tree.find(tokens, chain, group);
     for (size_t rows = 64; rows <= tokens.size(); rows += 64) {
-      const auto at = whole.find(Tokens(tokens.begin(), tokens.begin() + static_cast<int64_t>(rows)));
+      const auto at = whole.find(known_as(rows));
       if (at == whole.end()) break;
       expected.push_back(at->second);
     }
@@ -44,10 +50,10 @@ TEST(PrefixTree, FindsWhatAListOfPrefixesFinds) {
     tree.hold(last);
     for (size_t rows = chain.size() * 64; rows < tokens.size() && !free.empty(); rows += 64) {
       const int32_t page = free.back();
-      last = tree.extend(last, std::span(tokens).subspan(rows, 64), page);
+      last = tree.extend(last, std::span(tokens).subspan(rows, 64), page, group);
       ASSERT_EQ(last, page) << "nobody had it";
       free.pop_back();
-      whole[Tokens(tokens.begin(), tokens.begin() + static_cast<int64_t>(rows) + 64)] = page;
+      whole[known_as(rows + 64)] = page;
     }
     held.push_back(last);
     while (held.size() > 3 || (free.empty() && !held.empty())) {
@@ -134,6 +140,19 @@ TEST(PrefixTree, EndsOfSequencesAreTakenOutWhereTheyServe) {
   EXPECT_FALSE(tree.take_leaf(PrefixTree::kRoot, std::span(whole).first(63)));
   EXPECT_EQ(tree.evict(), 5);
   EXPECT_TRUE(tree.take_leaf(PrefixTree::kRoot, std::span(whole).first(63)));
+}
+
+TEST(PrefixTree, EndsAreTheirGroupsAlone) {
+  PrefixTree tree;
+  const Tokens tail(10, 5);
+  EXPECT_EQ(tree.add_leaf(PrefixTree::kRoot, tail, 0, 1), PrefixTree::kRoot);
+  EXPECT_EQ(tree.add_leaf(PrefixTree::kRoot, tail, 1, 2), PrefixTree::kRoot) << "not there for this group";
+  EXPECT_EQ(tree.size(), 2);
+  EXPECT_FALSE(tree.take_leaf(PrefixTree::kRoot, tail, 3));
+  EXPECT_FALSE(tree.take_leaf(PrefixTree::kRoot, tail));
+  EXPECT_EQ(tree.take_leaf(PrefixTree::kRoot, tail, 2)->page, 1);
+  EXPECT_FALSE(tree.take_leaf(PrefixTree::kRoot, tail, 2));
+  EXPECT_EQ(tree.take_leaf(PrefixTree::kRoot, tail, 1)->page, 0);
 }
 
 }  // namespace

@@ -21,8 +21,9 @@ class Owner : public Scheduler {
  public:
   using Scheduler::Scheduler;
   void add(RequestId id, Tokens prompt, const std::string& client, bool use_cache = true,
-           int64_t scored_from = Sequence::kNoScores) {
+           int64_t scored_from = Sequence::kNoScores, uint64_t call = 0) {
     Sequence& own = sequences_[id];
+    own.call = call;
     own.id = id, own.client = client, own.tokens = std::move(prompt), own.use_cache = use_cache;
     own.scored_from = scored_from;
     Scheduler::add(own);
@@ -711,6 +712,116 @@ TEST(Scheduler, APromptIsReadQuicklyWithoutStallingAnswers) {
           << machine.name << ", " << streams;
     }
   }
+}
+
+/// Steps of a scheduler whose sequences write on and on; those that have written so much end.
+struct Crowd {
+  Owner scheduler;
+  std::map<RequestId, std::string> clients;
+  void add(RequestId id, const std::string& client, int64_t prompt = 5, uint64_t call = 0) {
+    clients[id] = client;
+    Tokens tokens(static_cast<size_t>(prompt), static_cast<int32_t>(id));
+    scheduler.add(id, std::move(tokens), client, true, Sequence::kNoScores, call != 0 ? call : id);
+  }
+  void step() {
+    std::vector<RequestId> drawn;
+    for (const Chunk& chunk : scheduler.plan())
+      if (chunk.last()) drawn.push_back(chunk.sequence->id);
+    scheduler.check();
+    scheduler.computed(1e-3);
+    for (const RequestId id : drawn) scheduler.append(id, 1);
+  }
+  std::map<std::string, int> running() {
+    std::map<std::string, int> count;
+    for (const Sequence* sequence : scheduler.running()) ++count[sequence->client];
+    return count;
+  }
+};
+using Running = std::map<std::string, int>;
+
+TEST(Scheduler, ClientsShareThePlacesThatRun) {
+  Crowd crowd{Owner({1024, 8, 64, 200, 0.1}), {}};
+  for (RequestId id = 1; id <= 20; ++id) crowd.add(id, "many");
+  crowd.step();
+  EXPECT_EQ(crowd.running(), (Running{{"many", 8}}));
+  crowd.add(100, "one");
+  crowd.step();
+  EXPECT_EQ(crowd.running(), (Running{{"many", 7}, {"one", 1}})) << "in the step that it came before";
+  for (RequestId id = 101; id < 110; ++id) crowd.add(id, "one");
+  crowd.step();
+  EXPECT_EQ(crowd.running(), (Running{{"many", 4}, {"one", 4}}));
+  crowd.add(200, "third");
+  crowd.add(201, "third");
+  crowd.add(202, "third");
+  for (int i = 0; i < 5; ++i) crowd.step();
+  Running three = crowd.running();
+  EXPECT_EQ(three["third"], 2);
+  EXPECT_EQ(three["many"] + three["one"], 6);
+  EXPECT_EQ(three["many"], three["one"]);
+  const int64_t moved = crowd.scheduler.preemptions();
+  for (int i = 0; i < 50; ++i) crowd.step();
+  EXPECT_EQ(crowd.scheduler.preemptions(), moved) << "and then nobody is moved to and fro";
+  // Who gave way goes on where it was: its rows are cached.
+  for (const RequestId id : {200, 201, 202}) crowd.scheduler.remove(id);
+  for (RequestId id = 100; id < 110; ++id) crowd.scheduler.remove(id);
+  crowd.step();
+  EXPECT_EQ(crowd.running(), (Running{{"many", 8}}));
+  for (const Sequence* sequence : crowd.scheduler.running()) EXPECT_LE(sequence->uncomputed(), 1);
+}
+
+TEST(Scheduler, ClientsShareThePagesThatRun) {
+  // 16 pages; each sequence of "many" takes 4 of them, all four together every page.
+  Crowd crowd{Owner({1024, 8, 512, 16, 0.1}), {}};
+  for (RequestId id = 1; id <= 5; ++id) crowd.add(id, "many", 200);
+  for (int i = 0; i < 10; ++i) crowd.step();
+  EXPECT_EQ(crowd.running()["many"], 3) << "one page a sequence is kept for what they write";
+  crowd.add(100, "one", 300);
+  for (int i = 0; i < 3; ++i) crowd.step();
+  EXPECT_EQ(crowd.running()["one"], 1);
+  EXPECT_GE(crowd.running()["many"], 1);
+}
+
+TEST(Scheduler, OfOneClientTheCallWithMostGivesWayWhenPagesRunOut) {
+  Crowd crowd{Owner({1024, 8, 512, 24, 0.1}), {}};
+  for (RequestId id = 1; id <= 5; ++id) crowd.add(id, "", 5, 7);
+  for (int i = 0; i < 20; ++i) crowd.step();
+  crowd.add(100, "", 5, 8);  // the last to come
+  for (int i = 0; i < 500; ++i) crowd.step();
+  EXPECT_GT(crowd.scheduler.preemptions(), 0);
+  EXPECT_EQ(crowd.scheduler.sequence(100).preemptions, 0);
+  EXPECT_EQ(crowd.scheduler.sequence(1).preemptions, 0) << "nor is who came first";
+}
+
+TEST(Scheduler, OneClientAloneIsNeverMoved) {
+  Crowd crowd{Owner({1024, 4, 64, 200, 0.1}), {}};
+  for (RequestId id = 1; id <= 20; ++id) crowd.add(id, "");
+  for (int i = 0; i < 20; ++i) crowd.step();
+  EXPECT_EQ(crowd.scheduler.preemptions(), 0);
+  EXPECT_FALSE(crowd.scheduler.owes());
+}
+
+TEST(KvCache, GroupsFindNothingOfEachOther) {
+  constexpr PrefixGroup kAlice{1, 1}, kMallory{2, 2};
+  constexpr PrefixGroup kSharing{0, 1}, kSharingToo{0, 2};  // whole pages, but no ends
+  const Tokens tokens(200, 7);
+  KvCache cache(32);
+  const auto keep = [&](const PrefixGroup& group) {
+    SequencePages pages = cache.open(tokens, group);
+    const int64_t found = pages.rows;
+    EXPECT_TRUE(cache.grow(pages, std::ssize(tokens)));
+    cache.computed(pages, tokens, std::ssize(tokens));
+    cache.close(pages, tokens);
+    return found;
+  };
+  EXPECT_EQ(keep(kAlice), 0);
+  EXPECT_EQ(cache.offer(tokens, 200, kMallory).rows, 0);
+  EXPECT_EQ(keep(kMallory), 0);
+  EXPECT_EQ(keep(kAlice), 199);
+  EXPECT_EQ(keep(kSharing), 0);
+  EXPECT_EQ(keep(kSharingToo), 192) << "the end is not matched";
+  EXPECT_EQ(keep(kSharingToo), 199);
+  EXPECT_EQ(keep(kSharing), 199);
+  cache.check({});
 }
 
 }  // namespace
