@@ -37,6 +37,8 @@ struct Options : ServingOptions {
   size_t most_models = 0;
   double idle_unload = 0;
   double drain_seconds = 30;
+  size_t max_memory = server::Memory::kDefault;
+  bool exit_on_failure = true;
 };
 
 constexpr milliseconds kLook{500};  ///< how often the engine is looked at
@@ -97,11 +99,12 @@ std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& optio
 struct Engines {
   std::function<int64_t()> at_work;
   std::function<void()> stop;
-  std::function<int64_t()> steps;  ///< that were done; empty: nobody counts them
+  std::function<int64_t()> steps;        ///< that were done; empty: nobody counts them
+  std::function<std::string()> failure;  ///< why nothing runs any more; empty: all is well
 };
 
 /// Serves until a signal comes; then lets running answers end, for some time. A second signal ends them at
-/// once.
+/// once. Throws Error when an engine has failed, unless it is to serve on.
 void serve_until_signal(server::Server& server, const Options& options, const Engines& engines,
                         const StopSignals& signals) {
   if (!options.server.api_keys.empty()) {
@@ -112,6 +115,11 @@ void serve_until_signal(server::Server& server, const Options& options, const En
   ServiceManager manager;
   manager.ready();
   while (!signals.wait(kLook)) {
+    const std::string failure = options.exit_on_failure ? engines.failure() : "";
+    if (!failure.empty()) {
+      server.drain(milliseconds(2000));  // who waited is told why
+      fail("the engine has failed: {}", failure);
+    }
     const bool busy = engines.steps && engines.at_work() > 0;
     manager.look(busy, busy ? engines.steps() : 0);
   }
@@ -140,7 +148,8 @@ void serve_one(const CLI::App& command, const Options& options, const StopSignal
     return int64_t{stats.running} + stats.waiting;
   };
   const Engines engines{at_work, [&] { model->engine().stop(); },
-                        [&] { return int64_t{model->engine().stats().steps_total}; }};
+                        [&] { return int64_t{model->engine().stats().steps_total}; },
+                        [&] { return model->engine().failure(); }};
   serve_until_signal(server, options, engines, signals);
 }
 
@@ -176,7 +185,12 @@ void serve_several(const CLI::App& command, const Options& options, const StopSi
   server.ready(shelf);
   note("sluice: ready at {}\n", server.address());
   for (const server::ModelState& model : shelf.list()) note("  model    {}\n", terminal_safe(model.id));
-  serve_until_signal(server, options, {[&] { return shelf.at_work(); }, [&] { shelf.stop(); }, {}}, signals);
+  const auto failure = [&] {
+    const auto latest = shelf.latest();
+    return latest ? latest->engine.failure() : std::string();
+  };
+  serve_until_signal(server, options, {[&] { return shelf.at_work(); }, [&] { shelf.stop(); }, {}, failure},
+                     signals);
 }
 
 void serve(const CLI::App& command, const Options& given) {
@@ -189,6 +203,7 @@ void serve(const CLI::App& command, const Options& given) {
   const StopSignals signals;
   allow_many_connections();
   options.server.log.write = write_log;
+  options.server.http.memory = std::make_shared<server::Memory>(options.max_memory);
   if (options.models.size() > 1 || !options.folders.empty()) return serve_several(command, options, signals);
   if (!options.models.empty()) options.model = options.models.front();
   if (!options.aliases.empty()) options.alias = options.aliases.front();
@@ -237,8 +252,34 @@ void add_network(CLI::App& command, Options& options) {
       .add_option("--cors", options.server.origins,
                   "origin of web pages that may ask, or *; may be given again")
       ->allow_extra_args(false);
-  command.add_option("--max-connections", http.max_connections, "connections at once")->capture_default_str();
-  command.add_option("--max-body", http.max_body_bytes, "bytes of a request's body")->capture_default_str();
+  command
+      .add_option("--allowed-hosts", options.server.hosts,
+                  "name that this server is reached by, where it has no keys, beside addresses and names "
+                  "without a dot; *: any; may be given again")
+      ->allow_extra_args(false);
+  command.add_flag("--share-prefixes", options.server.share_prefixes,
+                   "cached prompts serve all keys, not only the one that brought them: faster, but how fast "
+                   "tells whether others asked the same");
+  command.add_option("--max-connections", http.max_connections, "connections at once")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command
+      .add_option("--max-body", http.max_body_bytes, "bytes of a request's body; 64M and the like will do")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  command
+      .add_option("--max-memory", options.max_memory,
+                  "bytes that requests hold together, half of them a client; more are refused (503)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{1} << 20, int64_t{1} << 50))
+      ->capture_default_str();
+  command
+      .add_option("--on-failure", options.exit_on_failure,
+                  "when the model's device fails: exit (for a service manager to start anew), or serve on, "
+                  "with 503")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"exit", true}, {"serve", false}}))
+      ->default_str("exit");
   options.server.log.level = server::LogLevel::Requests;
   command
       .add_option(

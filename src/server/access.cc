@@ -50,7 +50,7 @@ bool ApiKeys::given(const HttpRequest& request) {
   return !request.header("authorization").empty() || !request.header("x-api-key").empty();
 }
 
-std::optional<std::string> ApiKeys::find(const HttpRequest& request) const {
+std::optional<ApiKeys::Key> ApiKeys::find(const HttpRequest& request) const {
   std::string_view given = request.header("authorization");
   if (same_letters(given.substr(0, kBearer.size()), kBearer))
     given.remove_prefix(kBearer.size());
@@ -61,7 +61,27 @@ std::optional<std::string> ApiKeys::find(const HttpRequest& request) const {
   for (const Digest& one : digests_)  // all of them, and each to its end
     found |= ::CRYPTO_memcmp(one.data(), wanted.data(), one.size()) == 0;
   if (!found) return {};
-  return fmt::format("key {:02x}{:02x}{:02x}{:02x}", wanted[0], wanted[1], wanted[2], wanted[3]);
+  uint64_t number = 0;
+  for (size_t i = 0; i < sizeof number; ++i) number = number << 8 | wanted[i];
+  return Key{fmt::format("key {:02x}{:02x}{:02x}{:02x}", wanted[0], wanted[1], wanted[2], wanted[3]),
+             std::max<uint64_t>(number, 1)};
+}
+
+std::string_view Hosts::name(const HttpRequest& request) {
+  std::string_view name = without_port(request.header("host"));
+  if (name.ends_with('.')) name.remove_suffix(1);
+  return name;
+}
+
+bool Hosts::admits(const HttpRequest& request) const {
+  const std::string_view name = Hosts::name(request);
+  if (name.empty() || name.starts_with('[')) return true;
+  if (name.find_first_not_of("0123456789.") == std::string_view::npos) return true;  // an address
+  if (name.find('.') == std::string_view::npos) return true;
+  for (const std::string_view own : {".localhost", ".local", ".internal", ".home.arpa"})
+    if (name.size() > own.size() && same_letters(name.substr(name.size() - own.size()), own)) return true;
+  return std::any_of(allowed_.begin(), allowed_.end(),
+                     [&](const std::string& one) { return one == "*" || same_letters(one, name); });
 }
 
 Origins::Origins(std::vector<std::string> allowed, bool local_only)

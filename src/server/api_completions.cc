@@ -118,6 +118,7 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
     bad_field("n", "more than {} answers together", kMostChoices);
   GenerationPlan plan;
   plan.all_tokens = request.prompt_logprobs;
+  plan.constraint_use = constraint.use;
   for (const auto& prompt : prompts) plan.prompt_tokens += static_cast<int64_t>(prompt.size());
   if (request.prompt_logprobs && plan.prompt_tokens * choices * (2 + request.top_logprobs) > kMostScores)
     bad_field("logprobs",

@@ -36,6 +36,8 @@ ApiError bad_request(const Error& error) {
   return {400, message, path.find(' ') == std::string::npos ? path : ""};
 }
 
+ApiError out_of_memory() { return {503, "too little memory for this request now; try again"}; }
+
 ApiError context_exceeded(Style style, int64_t prompt_tokens, int64_t context) {
   if (style == Style::Anthropic)
     return {400, fmt::format("prompt is too long: {} tokens > {} maximum", prompt_tokens, context - 1)};

@@ -37,6 +37,9 @@ template <typename... Args>
 /// A 400 of an Error whose message begins with what is wrong: "messages[2].role: expected ...".
 ApiError bad_request(const Error& error);
 
+/// There is too little memory for a request now.
+ApiError out_of_memory();
+
 /// The prompt leaves no room: a 400 in the words by which the clients of each API know it.
 ApiError context_exceeded(Style style, int64_t prompt_tokens, int64_t context);
 

@@ -127,7 +127,9 @@ GenerationPlan plan_raw(const Service& service, ChatRequest request, const std::
   GenerationPlan plan;
   request.engine.prompt = encode_text(service, prompt);
   plan.prompt_tokens = std::ssize(request.engine.prompt);
-  request.engine.constraint = constraint_of(service, request.form);
+  Bound bound = constraint_of(service, request.form);
+  request.engine.constraint = std::move(bound.constraint);
+  plan.constraint_use = std::move(bound.use);
   plan.requests.push_back(std::move(request.engine));
   return plan;
 }

@@ -212,6 +212,7 @@ void responses(const Call& call) {
   ResponsesRequest request = read_responses(request_json(call), call.service);
   call.record->left_out(request.chat.left_out);
   const bool stream = request.chat.stream;
+  call.take_to_the_end(3 * dump(request.echo).size());
   GenerationPlan plan = plan_chat(call.service, request.chat);
   auto sink = std::make_unique<ResponseSink>(call, std::move(request));
   ResponseSink& writer = *sink;  // there until the generation has ended, which is told after this

@@ -1,4 +1,7 @@
 // POST /tokenize, /detokenize, /apply-template: text and tokens as the model sees them.
+#include <iterator>
+
+#include "base/interruption.h"
 #include "server/answer.h"
 #include "server/body.h"
 #include "server/chat_completions_request.h"
@@ -20,6 +23,27 @@ std::string decoded(const Service& service, std::span<const int32_t> tokens) {
   text::Utf8Stream stream;
   std::string text = stream.push(service.tokenizer.decode(tokens, true));
   return text += stream.finish();
+}
+
+/// The beginning of an object with the tokens, as text at once: as values they would take many times as much.
+std::string token_list(const Call& call, std::span<const int32_t> tokens, bool pieces) {
+  constexpr size_t kCounted = 64 << 10;
+  std::string list = R"({"tokens":[)";
+  size_t counted = 0;
+  for (const int32_t token : tokens) {
+    if (list.back() != '[') list += ',';
+    if (pieces) {
+      const std::string piece = dump(decoded(call.service, {&token, 1}));
+      fmt::format_to(std::back_inserter(list), R"({{"id":{},"piece":{}}})", token, piece);
+    } else {
+      fmt::format_to(std::back_inserter(list), "{}", token);
+    }
+    if (list.size() < counted + kCounted) continue;
+    Interruptible::look();
+    call.take_for_work(list.capacity() - counted);
+    counted = list.capacity();
+  }
+  return list += ']';
 }
 
 }  // namespace
@@ -49,16 +73,10 @@ void tokenize(const Call& call) {
   fields.ignore(
       {"content", "prompt", "add_special", "add_special_tokens", "parse_special", "return_token_strs"});
   fields.finish();
-  Json list = Json::array();
-  for (const int32_t token : tokens) {
-    if (pieces)
-      list.push_back({{"id", token}, {"piece", decoded(service, {&token, 1})}});
-    else
-      list.push_back(token);
-  }
-  call.exchange->respond(json_response({{"tokens", std::move(list)},
-                                        {"count", tokens.size()},
-                                        {"max_model_len", service.engine.options().context}}));
+  const Json rest = {{"count", tokens.size()}, {"max_model_len", service.engine.options().context}};
+  std::string list = token_list(call, tokens, pieces);
+  list += "," + dump(rest).substr(1);
+  call.exchange->respond({200, "application/json", std::move(list), {}});
 }
 
 void detokenize(const Call& call) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <memory>
 
+#include "base/interruption.h"
 #include "server/fields.h"
 
 namespace sluice::server {
@@ -22,6 +23,7 @@ class Output {
  public:
   explicit Output(size_t limit) : limit_(limit) {}
   void append(const void* bytes, size_t size) {
+    Interruptible::look();
     if (size > limit_ - text_.size())
       throw ApiError(413, fmt::format("the decoded body is larger than {} bytes", limit_));
     text_.append(static_cast<const char*>(bytes), size);
@@ -194,10 +196,13 @@ std::string model_named(const HttpRequest& request, size_t limit) {
 }
 
 Json request_json(const Call& call) {
-  const HttpRequest& request = call.exchange->request();
-  const std::string_view encodings = request.header("content-encoding");
-  Json body = encodings.empty() ? parse_json(request.body)
-                                : parse_json(decode_body(request.body, encodings, call.max_body_bytes));
+  auto [text, held] = call.exchange->take_body();
+  const std::string_view encodings = call.exchange->request().header("content-encoding");
+  if (!encodings.empty()) {
+    text = decode_body(text, encodings, call.max_body_bytes);
+    if (text.size() > held.bytes() && !held.grow(text.size() - held.bytes())) throw out_of_memory();
+  }
+  Json body = parse_json(text, [&call](size_t bytes) { call.take_for_work(bytes); });
   call.record->model_asked_for(body);
   return body;
 }

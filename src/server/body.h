@@ -13,7 +13,8 @@ std::string decode_body(std::string_view body, std::string_view encodings, size_
 /// JSON nothing: whoever reads all of it says so. Throws ApiError for an encoding that cannot be undone.
 std::string model_named(const HttpRequest& request, size_t limit);
 
-/// The value of a call's body. Throws ApiError.
+/// The value of a call's body, which is let go: what its value and what comes of it take is counted as the
+/// call's work. Throws ApiError.
 Json request_json(const Call& call);
 
 }  // namespace sluice::server

@@ -13,6 +13,7 @@ namespace sluice::server {
 namespace {
 
 constexpr double kMostBias = 1000;
+constexpr size_t kMostBiases = 4096;
 
 uint64_t random_seed() {
   std::random_device device;
@@ -31,6 +32,8 @@ void read_bias(const Json& bias, const std::string& path, int32_t tokens, engine
       bad_field(where, "{}, expected {} to {}", number, -kMostBias, kMostBias);
     sampling.logit_bias.emplace_back(token, static_cast<float>(number));
   };
+  if (bias.is_structured() && bias.size() > kMostBiases)
+    bad_field(path, "{} entries; at most {} are taken", bias.size(), kMostBiases);
   if (bias.is_object()) {
     for (const auto& [id, value] : bias.items()) add(path, id, value);
     return;
@@ -81,13 +84,12 @@ void log_unbound(const Service& service, const std::vector<std::string>& notes) 
 
 }  // namespace
 
-std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, const AnswerForm& form,
-                                                     const text::OutputFormat* format,
-                                                     bool starts_in_thinking, const text::CallRule& rule) {
+Bound constraint_of(const Service& service, const AnswerForm& form, const text::OutputFormat* format,
+                    bool starts_in_thinking, const text::CallRule& rule) {
   std::vector<std::string> notes;
   const text::AnswerPlace place = {service.constraints, format, starts_in_thinking, &notes};
   const bool required = rule.when == text::CallRule::When::Required;
-  if (form.kind == AnswerForm::Kind::Text && !required) return nullptr;
+  if (form.kind == AnswerForm::Kind::Text && !required) return {};
   // All that a constraint of this model depends on.
   const Json key = {static_cast<int>(form.kind),
                     form.schema,
@@ -301,6 +303,7 @@ GenerationPlan plan_chat(const Service& service, ChatRequest request) {
   request.form.schema = text::with_nearest_numbers(std::move(request.form.schema));
   const auto constraint = constraint_of(service, request.form, &service.chat->output_format(),
                                         prompt.starts_in_thinking, call_rule(request));
+  plan.constraint_use = constraint.use;
   plan.earlier_calls = calls_in(request.conversation.messages);
   plan.tools = std::move(request.conversation.tools);
   request.engine.prompt = std::move(prompt.tokens);

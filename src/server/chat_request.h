@@ -54,10 +54,9 @@ AnswerForm read_form(const Json& format, const std::string& path);
 
 /// What binds an answer to its form, out of the service's cache or made; the log says what is left unbound.
 /// `format`: the model's, where it answers in one. Null: any text will do.
-std::unique_ptr<text::TokenConstraint> constraint_of(const Service& service, const AnswerForm& form,
-                                                     const text::OutputFormat* format = nullptr,
-                                                     bool starts_in_thinking = false,
-                                                     const text::CallRule& rule = {});
+Bound constraint_of(const Service& service, const AnswerForm& form,
+                    const text::OutputFormat* format = nullptr, bool starts_in_thinking = false,
+                    const text::CallRule& rule = {});
 
 /// The prompt as tokens. Throws ApiError that names the part that makes no sense.
 struct EncodedPrompt {

@@ -10,9 +10,35 @@
 #include <string>
 #include <utility>
 
+#include "server/memory.h"
 #include "text/constraint.h"
 
 namespace sluice::server {
+
+/// The memory of a constraint, which all of its copies share: it is counted as long as any request has one,
+/// and once. From any thread.
+class ConstraintUse {
+ public:
+  explicit ConstraintUse(size_t bytes) : bytes_(bytes) {}
+  /// Counts it, if nobody has yet, whatever the limit says: it is there.
+  void count(MemoryShare share) {
+    const std::lock_guard lock(mutex_);
+    if (share_.bytes() == 0) share_ = std::move(share), share_.set(bytes_);
+  }
+
+ private:
+  size_t bytes_;
+  std::mutex mutex_;
+  MemoryShare share_;
+};
+
+/// What binds an answer; null: nothing.
+struct Bound {
+  std::unique_ptr<text::TokenConstraint> constraint;
+  std::shared_ptr<ConstraintUse> use;
+  text::TokenConstraint* operator->() const { return constraint.get(); }
+  explicit operator bool() const { return constraint != nullptr; }
+};
 
 /// From any thread.
 class ConstraintCache {
@@ -24,13 +50,19 @@ class ConstraintCache {
   using Make = std::function<std::unique_ptr<text::TokenConstraint>()>;
   /// A fresh copy of what make() gives, or gave for the same key before. Throws what make() throws, and then
   /// keeps nothing.
-  std::unique_ptr<text::TokenConstraint> get(const std::string& key, const Make& make);
+  Bound get(const std::string& key, const Make& make);
 
  private:
-  std::unique_ptr<text::TokenConstraint> find(const std::string& key);
+  struct Entry {
+    std::string key;
+    std::unique_ptr<text::TokenConstraint> constraint;
+    std::weak_ptr<ConstraintUse> use = {};
+    Bound copy();
+  };
+  Bound find(const std::string& key);
 
   std::mutex mutex_;
-  std::list<std::pair<std::string, std::unique_ptr<text::TokenConstraint>>> entries_;  ///< last used first
+  std::list<Entry> entries_;  ///< last used first
 };
 
 }  // namespace sluice::server

@@ -10,6 +10,10 @@ namespace sluice::server {
 
 namespace {
 
+/// Bytes of memory that a value takes, and a key; and for each byte of their text: as a value, as a part of a
+/// conversation, in a prompt, as tokens.
+constexpr size_t kValueBytes = 48, kKeyBytes = 96, kTextCopies = 4;
+
 constexpr int64_t kMostValues = 2'000'000;
 constexpr int64_t kMostKeySteps = 20'000'000;
 
@@ -18,16 +22,21 @@ constexpr int64_t kMostKeySteps = 20'000'000;
 class Weigher : public Json::json_sax_t {
  public:
   std::string problem;
+  size_t bytes = 0;  ///< that the values will take
 
   bool null() override { return value(); }
   bool boolean(bool) override { return value(); }
   bool number_integer(number_integer_t) override { return value(); }
   bool number_unsigned(number_unsigned_t) override { return value(); }
   bool number_float(number_float_t, const string_t&) override { return value(); }
-  bool string(string_t&) override { return value(); }
+  bool string(string_t& text) override {
+    bytes += kTextCopies * text.size();
+    return value();
+  }
   bool binary(binary_t&) override { return value(); }
   bool start_object(size_t) override { return open(); }
-  bool key(string_t&) override {
+  bool key(string_t& text) override {
+    bytes += kKeyBytes + kTextCopies * text.size();
     key_steps_ += ++keys_.back();
     return key_steps_ <= kMostKeySteps || refuse("it has too many keys");
   }
@@ -45,6 +54,7 @@ class Weigher : public Json::json_sax_t {
   }
   bool value() {
     Interruptible::look();
+    bytes += kValueBytes;
     return ++values_ <= kMostValues || refuse("it has too many values");
   }
   bool open() {
@@ -64,11 +74,13 @@ class Weigher : public Json::json_sax_t {
 
 }  // namespace
 
-Json parse_json(std::string_view body) {
+Json parse_json(std::string_view body, const std::function<void(size_t)>& take) {
   const text::ExactJson exact(body);
   Weigher weigher;
-  if (!Json::sax_parse(exact.text(), &weigher))
+  const text::WatchedText watched(exact.text());
+  if (!Json::sax_parse(watched.begin(), watched.end(), &weigher))
     throw ApiError(400, "the body cannot be read: " + weigher.problem);
+  if (take) take(weigher.bytes);
   return exact.value();
 }
 

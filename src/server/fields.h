@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -15,8 +16,9 @@
 namespace sluice::server {
 
 /// The value of a body, within limits on depth, values and keys (a client's text must not cost more than a
-/// few times its size). Throws ApiError.
-Json parse_json(std::string_view body);
+/// few times its size). Throws ApiError. `take` hears before anything is made of the text how many bytes its
+/// values and what requests make of them will take, about, and may throw.
+Json parse_json(std::string_view body, const std::function<void(size_t)>& take = {});
 
 /// The fields of one object. A field that is null counts as absent. Every function throws ApiError with the
 /// field's path when the value is of the wrong type or out of range.

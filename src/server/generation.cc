@@ -10,6 +10,15 @@
 
 namespace sluice::server {
 
+namespace {
+
+/// Memory for a token's log-probability of one candidate: here, as JSON, and as the JSON's text.
+constexpr size_t kLogprobBytes = 600;
+/// And for a byte of an answer's text.
+constexpr size_t kKeptCopies = 3;
+
+}  // namespace
+
 // Hears what becomes of one choice, on the engine's thread.
 class Generation::Ear : public engine::Listener {
  public:
@@ -63,6 +72,7 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
       record_(call.record),
       queue_(call.queue),
       sink_(std::move(sink)),
+      constraint_use_(std::move(plan.constraint_use)),
       tools_(std::move(plan.tools)),
       one_call_(plan.one_call),
       hears_prompt_(plan.hears_prompt),
@@ -73,7 +83,8 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
       started_ns_(now_ns()),
       choices_(plan.requests.size()),
       parsers_(plan.requests.size()),
-      running_(plan.requests.size()) {
+      running_(plan.requests.size()),
+      memory_(call.exchange->memory().sibling()) {
   for (auto& parser : parsers_) {
     if (plan.format) parser.emplace(*plan.format, tools_, plan.starts_in_thinking);
     if (parser && plan.goes_on) parser->go_on();
@@ -92,13 +103,30 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
 
 std::shared_ptr<Generation> Generation::start(const Call& call, GenerationPlan plan,
                                               std::unique_ptr<Sink> sink) {
+  size_t bytes = 0;
+  for (engine::Request& request : plan.requests) {
+    request.client = call.client;
+    request.call = call.number;
+    request.group = call.group;
+    bytes += sizeof request + 4 * (request.prompt.size() + request.prediction.size()) +
+             sizeof(request.sampling.logit_bias[0]) * request.sampling.logit_bias.size();
+  }
+  call.take_to_the_end(bytes);
+  if (plan.constraint_use) plan.constraint_use->count(call.exchange->memory().sibling());
   std::shared_ptr<Generation> generation(new Generation(call, plan, std::move(sink)));
-  for (engine::Request& request : plan.requests) request.client = call.client;
   generation->submit(std::move(plan.requests), call.style);
   call.exchange->on_gone([weak = std::weak_ptr(generation)] {
     if (const auto left = weak.lock()) left->cancel();
   });
   return generation;
+}
+
+void Call::take_for_work(size_t bytes) const {
+  if (work && !work->grow(bytes)) throw out_of_memory();
+}
+
+void Call::take_to_the_end(size_t bytes) const {
+  if (!exchange->memory().grow(bytes)) throw out_of_memory();
 }
 
 // Runs on the queue: what the listeners post is read after it.
@@ -143,7 +171,25 @@ void Generation::hear(News news) {
   queue_->post([self = shared_from_this()] { self->drain(); });
 }
 
+// What a request's own words make go wrong is its own affair.
 void Generation::drain() {
+  try {
+    read_news();
+  } catch (const std::bad_alloc&) {
+    give_up(out_of_memory());
+  } catch (const ApiError& error) {
+    give_up(error);
+  } catch (const std::exception& error) {
+    give_up({500, fmt::format("internal error: {}", error.what())});
+  }
+}
+
+void Generation::give_up(const ApiError& why) {
+  cancel();
+  if (const auto sink = std::exchange(sink_, nullptr)) sink->done(*this, why);
+}
+
+void Generation::read_news() {
   {
     const std::lock_guard lock(mutex_);
     reading_.clear();
@@ -151,7 +197,8 @@ void Generation::drain() {
     scheduled_ = false;
   }
   if (!sink_) return;
-  for (News& news : reading_) take(news);
+  for (News& news : reading_)
+    if (sink_) take(news);
 }
 
 void Generation::take(News& news) {
@@ -162,6 +209,7 @@ void Generation::take(News& news) {
   }
   if (news.progress) return sink_->prompt(*this, news.choice, *news.progress);
   if (news.of == News::Of::Prompt) {
+    hold(kLogprobBytes * news.logprobs.size());
     choice.prompt.push_back({news.token, std::move(news.logprobs)});
     return;
   }
@@ -261,9 +309,18 @@ void Generation::show(size_t choice, std::vector<text::OutputEvent>& events, boo
   deliver(choice, events, all_tokens_ ? tokens.all() : tokens.shown(bytes));
 }
 
+// Counts what is kept of an answer until its end.
+void Generation::hold(size_t bytes) {
+  if (!memory_.grow(bytes)) throw out_of_memory();
+}
+
 void Generation::deliver(size_t choice, const std::vector<text::OutputEvent>& events,
                          std::span<const TokenInfo> tokens) {
   if (events.empty() && tokens.empty()) return;
+  size_t bytes = 0;
+  for (const text::OutputEvent& event : events) bytes += kKeptCopies * event.text.size();
+  for (const TokenInfo& token : tokens) bytes += kLogprobBytes * token.logprobs.size();
+  hold(bytes);
   choices_[choice].output.add(events);
   choices_[choice].tokens.insert(choices_[choice].tokens.end(), tokens.begin(), tokens.end());
   sink_->piece(*this, choice, events, tokens);
@@ -278,11 +335,14 @@ void Generation::end(size_t choice, engine::Result result) {
     ended.result.stop = ended.stop;
   }
   const engine::Finish finish = ended.result.finish;
-  if (finish != engine::Finish::Error && finish != engine::Finish::Shutdown) sink_->ended(*this, choice);
+  const bool failed = finish == engine::Finish::Error || finish == engine::Finish::Shutdown ||
+                      finish == engine::Finish::OutOfMemory;
+  if (!failed) sink_->ended(*this, choice);
   if (--running_ > 0) return;
   std::optional<ApiError> failure;
   for (const Choice& one : choices_) {
     if (one.result.finish == engine::Finish::Error) failure = ApiError(500, one.result.error);
+    if (one.result.finish == engine::Finish::OutOfMemory) failure = out_of_memory();
     if (one.result.finish == engine::Finish::Shutdown) failure = ApiError(503, "the server is shutting down");
   }
   metrics_.request_duration.add_ns(now_ns() - started_ns_);  // first: who has the answer finds it counted

@@ -32,6 +32,14 @@ struct Call {
   size_t max_body_bytes;  ///< decoded
   std::shared_ptr<RequestRecord> record;
   std::shared_ptr<const Service> lease = {};  ///< the model stays loaded while somebody has it
+  uint64_t number = 0;                        ///< no other call has it
+  engine::PrefixGroup group = {};             ///< whose cached prefixes it may use
+  std::shared_ptr<MemoryShare> work;          ///< what its endpoint holds while it runs
+
+  /// Counts memory that the endpoint takes, or that the request holds until its end. Throws ApiError: there
+  /// is too little.
+  void take_for_work(size_t bytes) const;
+  void take_to_the_end(size_t bytes) const;
 };
 
 /// What to run.
@@ -46,6 +54,7 @@ struct GenerationPlan {
   int64_t earlier_calls = 0;  ///< in the conversation
   bool hears_prompt = false;  ///< Sink::prompt is called
   bool all_tokens = false;    ///< Choice::tokens are all that were drawn, the end token too
+  std::shared_ptr<ConstraintUse> constraint_use = {};
 };
 
 /// What a choice has written so far.
@@ -119,9 +128,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void cancel();
   void hear(News news);
   void drain();
+  void read_news();
+  void give_up(const ApiError& why);
   void take(News& news);
   void show(size_t choice, std::vector<text::OutputEvent>& events, bool last);
   void stop_content(size_t choice, std::vector<text::OutputEvent>& events, bool last);
+  void hold(size_t bytes);
   void deliver(size_t choice, const std::vector<text::OutputEvent>& events,
                std::span<const TokenInfo> tokens);
   void end(size_t choice, engine::Result result);
@@ -133,6 +145,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::shared_ptr<RequestRecord> record_;
   std::shared_ptr<SerialQueue> queue_;
   std::unique_ptr<Sink> sink_;
+  std::shared_ptr<ConstraintUse> constraint_use_;
   Json tools_;
   bool one_call_, keeps_tokens_ = false, hears_prompt_, all_tokens_, show_special_ = false;
   const text::OutputFormat* format_;
@@ -147,6 +160,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<ContentStops> stops_;  ///< by choice; none where answers are plain text
   std::vector<ShownTokens> tokens_;  ///< by choice; none where nobody asks for log-probabilities
   size_t running_;
+  MemoryShare memory_;  ///< what the choices have written
 
   std::mutex mutex_;  // over what follows
   std::vector<News> inbox_;

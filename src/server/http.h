@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/memory.h"
+
 namespace sluice::server {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
@@ -23,7 +25,8 @@ struct HttpRequest {
   std::string query;   ///< behind the question mark
   Headers headers;     ///< names in lower case
   std::string body;
-  std::string peer;  ///< the client's address; empty on a Unix socket
+  std::string peer;    ///< the client's address; empty on a Unix socket
+  std::string client;  ///< who asks, where clients share what there is: the address, or what the gate says
 
   /// The first header of that name (in lower case); empty: none.
   std::string_view header(std::string_view name) const;
@@ -58,9 +61,16 @@ class Exchange {
   virtual void on_gone(std::function<void()> callback) = 0;
   /// The status of the answer; 0: none has begun.
   int status() const { return status_.load(std::memory_order_relaxed); }
+  /// The request's body with the memory that it takes, for whoever lets it go before the request's end.
+  std::pair<std::string, MemoryShare> take_body() {
+    return {std::exchange(request_.body, {}), std::exchange(body_memory_, memory_.sibling())};
+  }
+  /// What the request holds besides, until its end.
+  MemoryShare& memory() { return memory_; }
 
  protected:
   HttpRequest request_;
+  MemoryShare body_memory_, memory_;
   std::atomic<bool> gone_{false};
   std::atomic<int> status_{0};
 };
@@ -72,8 +82,9 @@ struct HttpOptions {
   std::string certificate, key;  ///< PEM files; none: no TLS
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = 64 << 20;
-  size_t max_buffered_bytes = 1 << 30;  ///< of unfinished requests together
-  size_t max_unsent_bytes = 16 << 20;   ///< of a stream whose reader is slow
+  /// Of what requests hold together; half of it a client.
+  std::shared_ptr<Memory> memory = std::make_shared<Memory>();
+  size_t max_unsent_bytes = 16 << 20;  ///< of a stream whose reader is slow
   size_t max_connections = 16384;
   std::chrono::milliseconds header_timeout{15'000};  ///< from a request's first byte, or a TLS greeting
   std::chrono::milliseconds body_timeout{120'000};   ///< from its head
@@ -85,8 +96,9 @@ struct HttpOptions {
 
 /// What a server's user decides. All are called on the thread of the sockets and must be quick.
 struct HttpHooks {
-  /// Looks at a request without its body: an answer refuses it, and its body is not read.
-  std::function<std::optional<HttpResponse>(const HttpRequest& head)> gate;
+  /// Looks at a request without its body: an answer refuses it, and its body is not read. It may say whose
+  /// the request is.
+  std::function<std::optional<HttpResponse>(HttpRequest& head)> gate;
   std::function<void(std::shared_ptr<Exchange>)> handle;
   /// Headers of every answer to this request.
   std::function<Headers(const HttpRequest& head)> headers;

@@ -14,6 +14,7 @@
 #include <boost/asio/strand.hpp>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "base/error.h"
@@ -209,7 +210,10 @@ void HttpServer::Impl::load_certificate() {
 void HttpServer::Impl::accept() {
   acceptor.async_accept([this](error_code error, Stream::socket socket) {
     if (!acceptor.is_open()) return;
-    if (!error) welcome(std::move(socket));
+    try {
+      if (!error) welcome(std::move(socket));
+    } catch (const std::bad_alloc&) {  // the connection goes
+    }
     if (!error || error == asio::error::connection_aborted) return accept();
     accept_pause.expires_after(kAcceptPause);  // most likely no file descriptor is free
     accept_pause.async_wait([this](error_code cancelled) {
@@ -246,11 +250,11 @@ void HttpServer::Impl::tick() {
   timer.expires_after(host->options.tick);
   timer.async_wait([this](error_code cancelled) {
     if (cancelled || closing) return;  // a timer that has run out can no longer be cancelled
+    tick();
     const Clock::time_point now = Clock::now();
     const std::vector<std::shared_ptr<HttpSession>> all(host->sessions.begin(), host->sessions.end());
     for (const auto& session : all) session->tick(now);
     count();
-    tick();
   });
 }
 
@@ -304,7 +308,15 @@ HttpServer::HttpServer(HttpOptions options, HttpHooks hooks) : impl_(std::make_u
 void HttpServer::start() {
   impl_->accept();
   impl_->tick();
-  impl_->thread = std::thread([io = impl_->io] { io->run(); });
+  impl_->thread = std::thread([io = impl_->io] {
+    for (bool running = true; running;) {
+      try {
+        io->run();
+        running = false;
+      } catch (const std::bad_alloc&) {  // costs whoever it was for; the others go on
+      }
+    }
+  });
 }
 
 HttpServer::~HttpServer() {

@@ -2,54 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <boost/beast/http/parser.hpp>
+#include <algorithm>
+#include <boost/beast/http/status.hpp>
 #include <ctime>
 #include <mutex>
+#include <new>
+
+#include "server/chunked.h"
+#include "server/http_head.h"
 
 namespace sluice::server {
 
-namespace http = boost::beast::http;
-using boost::beast::error_code;
-
 namespace {
 
-constexpr size_t kReadAhead = 64 << 10;   ///< of the next request, while this one is answered
-constexpr size_t kLingerBytes = 4 << 20;  ///< of a refused body that are read, so that the refusal arrives
-constexpr std::chrono::seconds kLinger{2};
-
-/// A body as a string that grows with what has arrived, whatever length the head claims.
-struct GrowingBody {
-  using value_type = std::string;
-  struct reader {
-    std::string& body;
-    template <bool IsRequest, class Fields>
-    reader(http::header<IsRequest, Fields>&, value_type& value) : body(value) {}
-    template <class Length>
-    void init(const Length&, error_code& error) {
-      error = {};
-    }
-    template <class Buffers>
-    size_t put(const Buffers& buffers, error_code& error) {
-      error = {};
-      size_t taken = 0;
-      for (auto it = boost::asio::buffer_sequence_begin(buffers);
-           it != boost::asio::buffer_sequence_end(buffers); ++it) {
-        const boost::asio::const_buffer buffer(*it);
-        body.append(static_cast<const char*>(buffer.data()), buffer.size());
-        taken += buffer.size();
-      }
-      return taken;
-    }
-    void finish(error_code& error) { error = {}; }
-  };
-};
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
-}
+constexpr size_t kReadAhead = 64 << 10;     ///< of the next request, while this one is answered
+constexpr size_t kLittleUnsent = 64 << 10;  ///< of a stream, which goes on while memory is short
+/// So many bytes of a refused body are read, or as many as one may have, so that the refusal arrives.
+constexpr size_t kLingerBytes = 4 << 20;
+constexpr std::chrono::seconds kLinger{5};
 
 std::string date_now() {
   const std::time_t now = std::time(nullptr);
@@ -62,7 +32,7 @@ std::string date_now() {
 }  // namespace
 
 std::string_view status_text(int status) {
-  const auto text = http::obsolete_reason(static_cast<http::status>(status));
+  const auto text = boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(status));
   return {text.data(), text.size()};
 }
 
@@ -72,27 +42,36 @@ std::string_view HttpRequest::header(std::string_view name) const {
   return {};
 }
 
-struct HttpSession::Parser {
-  http::request_parser<GrowingBody> parser;
-  HttpRequest request;
-  size_t counted = 0;  ///< of the body, in the host's buffered_bytes
+/// A request on its way in.
+struct HttpSession::Incoming {
+  explicit Incoming(const HttpOptions& options) : head(options) {}
+  HttpHead head;
+  ChunkedBody chunks;
+  std::string body;
+  MemoryShare memory;  ///< the body's
 };
 
 // The Exchange: what others do with it is posted to the thread of the sockets, in order.
 class HttpSession::Answer : public Exchange {
  public:
-  Answer(std::shared_ptr<SessionHost> host, std::weak_ptr<HttpSession> session, HttpRequest request)
+  Answer(std::shared_ptr<SessionHost> host, std::weak_ptr<HttpSession> session, HttpRequest request,
+         MemoryShare body)
       : host_(std::move(host)), session_(std::move(session)) {
     request_ = std::move(request);
+    body_memory_ = std::move(body);
+    memory_ = body_memory_.sibling();
   }
   ~Answer() override {
-    if (!begun_.exchange(true)) {
-      post([](HttpSession& session) { session.refuse(500, "the request was dropped: this is a bug"); });
-    } else if (!ended_.exchange(true)) {
-      post([](HttpSession& session) {  // half a stream must not look like a whole one
-        session.chunked_ = session.keep_alive_ = false;
-        session.end_answer();
-      });
+    try {
+      if (!begun_.exchange(true)) {
+        post([](HttpSession& session) { session.refuse(500, "the request was dropped: this is a bug"); });
+      } else if (!ended_.exchange(true)) {
+        post([](HttpSession& session) {  // half a stream must not look like a whole one
+          session.chunked_ = session.keep_alive_ = false;
+          session.end_answer();
+        });
+      }
+    } catch (const std::bad_alloc&) {  // the session finds out (tick())
     }
   }
 
@@ -154,7 +133,8 @@ class HttpSession::Answer : public Exchange {
   template <class F>
   void post(F function) {
     host_->post([weak = session_, function = std::move(function)]() mutable {
-      if (const auto session = weak.lock(); session && session->state_ != State::Closed) function(*session);
+      const auto session = weak.lock();
+      if (session && session->state_ != State::Closed) session->guarded([&] { function(*session); });
     });
   }
 
@@ -169,7 +149,16 @@ HttpSession::HttpSession(std::shared_ptr<SessionHost> host, std::unique_ptr<Tran
                          std::string peer)
     : host_(std::move(host)), transport_(std::move(transport)), peer_(std::move(peer)) {}
 
-HttpSession::~HttpSession() { forget_body(); }
+HttpSession::~HttpSession() = default;
+
+template <class Function>
+void HttpSession::guarded(Function function) {
+  try {
+    function();
+  } catch (const std::bad_alloc&) {
+    close();
+  }
+}
 
 void HttpSession::deadline_after(std::chrono::milliseconds time) { deadline_ = Clock::now() + time; }
 
@@ -189,7 +178,8 @@ void HttpSession::close() {
   const auto self = shared_from_this();  // the host may hold the last other reference
   state_ = State::Closed;
   transport_->close();
-  forget_body();
+  incoming_.reset();
+  unsent_.set(0);
   if (const auto answer = answer_.lock()) answer->leave();
   host_->sessions.erase(self);
 }
@@ -206,26 +196,40 @@ void HttpSession::tick(Clock::time_point now) {
       return refuse(408, "the request took too long to arrive");
     return close();
   }
+  if (state_ == State::Answering && !ended_ && answer_.expired()) {
+    if (std::exchange(forgotten_, true)) return close();  // nor is its last word on the way: no memory for it
+  }
   const bool waiting = state_ == State::Answering && streaming_ && begun_ && !ended_ && !write_pending_;
   if (waiting && !ping_.empty() && now - last_write_ >= host_->options.ping_interval) stream(ping_);
 }
 
 void HttpSession::read_on() {
-  if (reading_ || state_ == State::Closed || in_.size() >= kReadAhead) return;
+  if (reading_ || state_ == State::Closed) return;
+  // The next request's bytes wait until this one is answered. Reading goes on, or nobody would see the client
+  // go: who sends more than that has its connection closed behind the answer.
+  if (in_.size() >= kReadAhead && state_ != State::Answering) return;
   reading_ = true;
   transport_->read([self = shared_from_this()](bool ok, std::string_view bytes) {
     self->reading_ = false;
     // A client that has closed its side, also only the half that it writes to, is not waited for.
     if (!ok) return self->close();
-    if (self->state_ == State::Closed) return;
-    if (self->state_ == State::Lingering) {
-      self->lingered_bytes_ += bytes.size();
-      if (self->lingered_bytes_ > kLingerBytes) return self->close();
-      return self->read_on();
-    }
-    self->in_ += bytes;
-    self->parse();
+    if (self->state_ != State::Closed) self->guarded([&] { self->received(bytes); });
   });
+}
+
+void HttpSession::received(std::string_view bytes) {
+  if (state_ == State::Lingering) {
+    lingered_bytes_ += bytes.size();
+    if (lingered_bytes_ > std::max(kLingerBytes, host_->options.max_body_bytes)) return close();
+    return read_on();
+  }
+  if (state_ == State::Answering && in_.size() + bytes.size() > kReadAhead) {
+    keep_alive_ = false;
+    in_ = {};
+    return read_on();
+  }
+  in_ += bytes;
+  parse();
 }
 
 // Takes what there is of a request and reads on.
@@ -235,9 +239,7 @@ void HttpSession::parse() {
     if (!in_.empty() && in_ != "\r") {                // half of an empty line may come alone
       state_ = State::Head;
       deadline_after(host_->options.header_timeout);
-      parser_ = std::make_unique<Parser>();
-      parser_->parser.header_limit(static_cast<uint32_t>(host_->options.max_header_bytes));
-      parser_->parser.body_limit(host_->options.max_body_bytes);
+      incoming_ = std::make_unique<Incoming>(host_->options);
     }
   }
   if (state_ == State::Head && !parse_head()) return;
@@ -247,79 +249,62 @@ void HttpSession::parse() {
 
 // False: the request was refused.
 bool HttpSession::parse_head() {
-  error_code error;
-  auto& parser = parser_->parser;
-  in_.erase(0, parser.put(boost::asio::buffer(in_), error));
-  if (error == http::error::need_more) {
-    if (in_.size() < host_->options.max_header_bytes) return true;
-    error = http::error::header_limit;
-  }
-  if (error == http::error::header_limit) return refuse(431, "the headers are too large"), false;
-  if (error == http::error::body_limit)
-    return refuse(413, fmt::format("the body is larger than {} bytes", host_->options.max_body_bytes)), false;
-  if (error) return refuse(400, "this is no HTTP request: " + error.message()), false;
-  if (!parser.is_header_done()) return true;
-
-  HttpRequest& request = parser_->request;
-  const auto& message = parser.get();
-  const std::string_view target(message.target().data(), message.target().size());
-  const size_t query = target.find('?');
-  request.method = std::string(message.method_string());
-  request.path = target.substr(0, query);
-  if (query != std::string_view::npos) request.query = target.substr(query + 1);
-  for (const auto& field : message) {
-    request.headers.emplace_back(lower({field.name_string().data(), field.name_string().size()}),
-                                 std::string(field.value()));
-  }
-  request.peer = peer_;
-  headers_ = host_->hooks.headers(request);
-  keep_alive_ = message.keep_alive();
-  chunked_ = message.version() >= 11;
-  head_only_ = request.method == "HEAD";
-  if (const auto refusal = host_->hooks.gate(request)) {
-    if (!parser.is_done()) keep_alive_ = false;  // its body is not read
+  HttpHead& head = incoming_->head;
+  const auto problem = head.take(in_);
+  if (!head.done() && !problem) return true;
+  head.request.peer = head.request.client = peer_;
+  if (problem) return refuse(problem->status, problem->message), false;
+  headers_ = host_->hooks.headers(head.request);
+  keep_alive_ = head.keep_alive;
+  chunked_ = head.answers_in_chunks;
+  head_only_ = head.request.method == "HEAD";
+  if (const auto refusal = host_->hooks.gate(head.request)) {
+    if (head.chunked || head.length > 0) keep_alive_ = false;  // its body is not read
     return refuse(*refusal), false;
   }
+  incoming_->memory = MemoryShare(host_->options.memory, head.request.client);
   state_ = State::Body;
   deadline_after(host_->options.body_timeout);
-  parser.eager(true);
-  if (!parser.is_done() && in_.empty() && lower(request.header("expect")) == "100-continue")
+  if ((head.chunked || head.length > 0) && in_.empty() &&
+      lower_case(head.request.header("expect")) == "100-continue")
     send("HTTP/1.1 100 Continue\r\n\r\n");
   return true;
 }
 
 // False: refused, or handed over.
 bool HttpSession::parse_body() {
-  auto& parser = parser_->parser;
-  error_code error;
-  if (!parser.is_done() && !in_.empty()) in_.erase(0, parser.put(boost::asio::buffer(in_), error));
-  if (error == http::error::need_more) error = {};
-  if (error == http::error::body_limit)
-    return refuse(413, fmt::format("the body is larger than {} bytes", host_->options.max_body_bytes)), false;
-  if (error) return refuse(400, "the body makes no sense: " + error.message()), false;
-  const size_t size = parser.get().body().size();
-  host_->buffered_bytes += size - parser_->counted;
-  parser_->counted = size;
-  if (host_->buffered_bytes > host_->options.max_buffered_bytes)
-    return refuse(503, "the server is receiving too much at once; try again"), false;
-  if (!parser.is_done()) return true;
+  const HttpHead& head = incoming_->head;
+  std::string& body = incoming_->body;
+  const size_t before = body.size();
+  if (head.chunked) {
+    in_.erase(0, incoming_->chunks.take(in_, body));
+    if (const auto error = incoming_->chunks.error(); !error.empty())
+      return refuse(400, fmt::format("the body makes no sense: {}", error)), false;
+    if (body.size() > host_->options.max_body_bytes)
+      return refuse(413, fmt::format("the body is larger than {} bytes", host_->options.max_body_bytes)),
+             false;
+  } else {
+    const size_t count = std::min(in_.size(), static_cast<size_t>(head.length) - body.size());
+    body.append(in_, 0, count);
+    in_.erase(0, count);
+  }
+  if (!incoming_->memory.grow(body.size() - before))
+    return refuse(503, "the server holds too much for its clients at once; try again"), false;
+  if (head.chunked ? !incoming_->chunks.done() : body.size() < head.length) return true;
   hand_over();
   return false;
 }
 
-void HttpSession::forget_body() {
-  if (!parser_) return;
-  host_->buffered_bytes -= parser_->counted;
-  parser_.reset();
-}
-
 void HttpSession::hand_over() {
-  HttpRequest request = std::move(parser_->request);
-  request.body = std::move(parser_->parser.get().body());
-  forget_body();
+  const std::unique_ptr<Incoming> incoming = std::move(incoming_);
+  HttpRequest request = std::move(incoming->head.request);
+  request.body = std::move(incoming->body);
+  unsent_ = MemoryShare(host_->options.memory, request.client);
   state_ = State::Answering;
+  forgotten_ = false;
   deadline_ = Clock::time_point::max();
-  const auto answer = std::make_shared<Answer>(host_, weak_from_this(), std::move(request));
+  const auto answer =
+      std::make_shared<Answer>(host_, weak_from_this(), std::move(request), std::move(incoming->memory));
   answer_ = answer;
   read_on();  // to learn that the client has gone
   host_->hooks.handle(answer);
@@ -327,12 +312,12 @@ void HttpSession::hand_over() {
 
 void HttpSession::refuse(int status, const std::string& message) {
   keep_alive_ = false;
-  const HttpRequest request = parser_ ? std::move(parser_->request) : HttpRequest{};
+  const HttpRequest request = incoming_ ? std::move(incoming_->head.request) : HttpRequest{};
   refuse(host_->hooks.error(request, status, message));
 }
 
 void HttpSession::refuse(const HttpResponse& response) {
-  forget_body();
+  incoming_.reset();
   state_ = State::Answering;
   deadline_ = Clock::time_point::max();
   read_on();
@@ -368,6 +353,7 @@ void HttpSession::begin_answer(const HttpResponse& head, bool stream) {
 void HttpSession::stream(std::string_view bytes) {
   if (!begun_ || ended_ || bytes.empty() || head_only_) return;
   if (out_.size() > host_->options.max_unsent_bytes) return close();
+  if (!unsent_fits_ && out_.size() > kLittleUnsent) return close();  // nobody reads it fast enough
   if (!chunked_) return send(bytes);
   std::string chunk = fmt::format("{:x}\r\n", bytes.size());
   chunk += bytes;
@@ -386,6 +372,11 @@ void HttpSession::send(std::string_view bytes) {
   out_ += bytes;
   last_write_ = Clock::now();
   write_on();
+  count_unsent();
+}
+
+void HttpSession::count_unsent() {
+  unsent_fits_ = unsent_.set(state_ == State::Closed ? 0 : out_.size() + writing_.size());
 }
 
 void HttpSession::write_on() {
@@ -407,7 +398,10 @@ void HttpSession::write_on() {
                       self->write_pending_ = false;
                       if (!ok) return self->close();
                       self->written_ += written;
-                      self->write_on();
+                      self->guarded([&] {
+                        self->write_on();
+                        self->count_unsent();
+                      });
                     });
 }
 

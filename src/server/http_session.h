@@ -41,7 +41,6 @@ struct SessionHost {
   HttpHooks hooks;
   std::function<void(std::function<void()>)> post;  ///< runs it on the thread of the sockets
   std::unordered_set<std::shared_ptr<HttpSession>> sessions;
-  size_t buffered_bytes = 0;  ///< bodies of unfinished requests
   bool draining = false;
 };
 
@@ -61,11 +60,15 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
  private:
   class Answer;
-  struct Parser;
+  struct Incoming;
   enum class State { Greeting, Idle, Head, Body, Answering, Lingering, Closed };
 
   void read_on();
+  void received(std::string_view bytes);
   void parse();
+  /// Runs it; without the memory for it the connection is closed.
+  template <class Function>
+  void guarded(Function function);
   bool parse_head();
   bool parse_body();
   void hand_over();
@@ -80,18 +83,19 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void write_on();
   void answered();
   void linger();
-  void forget_body();
+  void count_unsent();
 
   std::shared_ptr<SessionHost> host_;
   std::unique_ptr<Transport> transport_;
   std::string peer_;
   State state_ = State::Greeting;
   Clock::time_point deadline_ = Clock::time_point::max();
-  std::unique_ptr<Parser> parser_;  ///< from a request's first byte to its answer's last
-  std::string in_;                  ///< bytes that the parser has not taken yet
+  std::unique_ptr<Incoming> incoming_;  ///< from a request's first byte until it is handed over or refused
+  std::string in_;                      ///< bytes that nobody has taken yet
   bool reading_ = false;
 
   std::weak_ptr<Answer> answer_;
+  MemoryShare unsent_;         ///< what out_ and writing_ take
   std::string out_, writing_;  ///< to be written; being written from written_ on
   size_t written_ = 0;
   bool write_pending_ = false;
@@ -102,6 +106,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   Clock::time_point last_write_;
   Clock::time_point write_deadline_ = Clock::time_point::max();
   size_t lingered_bytes_ = 0;
+  bool forgotten_ = false;   ///< by whoever was to answer
+  bool unsent_fits_ = true;  ///< in the memory that there is for clients
 };
 
 }  // namespace sluice::server

@@ -68,10 +68,13 @@ void Histogram::print(std::string& out, const char* name, const char* help) cons
                      static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9, sum);
 }
 
-std::string Metrics::text(const engine::Engine* engine, size_t connections) const {
+std::string Metrics::text(const engine::Engine* engine, size_t connections, size_t memory_bytes,
+                          size_t memory_limit) const {
   std::string out;
   line(out, "up", "gauge", "1 once the model is loaded", engine ? 1 : 0);
   line(out, "http_connections", "gauge", "open connections", static_cast<double>(connections));
+  line(out, "request_memory_bytes", "gauge", "memory that requests hold", static_cast<double>(memory_bytes));
+  line(out, "request_memory_limit_bytes", "gauge", "and may", static_cast<double>(memory_limit));
   line(out, "http_requests_total", "counter", "HTTP requests", static_cast<double>(http_requests.load()));
   out += "# HELP sluice_http_responses_total HTTP answers by class of status\n";
   out += "# TYPE sluice_http_responses_total counter\n";

@@ -35,7 +35,8 @@ struct Metrics {
   std::array<std::atomic<int64_t>, 6> http_responses{};  ///< by the first digit of the status
 
   /// `engine` may be null: the model is still loading.
-  std::string text(const engine::Engine* engine, size_t connections) const;
+  std::string text(const engine::Engine* engine, size_t connections, size_t memory_bytes,
+                   size_t memory_limit) const;
 };
 
 }  // namespace sluice::server

@@ -9,6 +9,9 @@ namespace sluice::server {
 
 namespace {
 
+/// Of a field that the answer repeats, in up to three events.
+constexpr size_t kMostEchoBytes = 1 << 20;
+
 constexpr ContentRule kUserRule{.from_user = true};
 constexpr ContentRule kHistoryRule{.from_user = false};
 
@@ -213,7 +216,12 @@ ResponsesRequest read_responses(const Json& body, const Service& service) {
   fields.finish();
   for (const char* name : {"instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls",
                            "text", "reasoning", "temperature", "top_p", "metadata", "truncation", "user"}) {
-    if (body.contains(name)) request.echo[name] = body[name];
+    if (!body.contains(name)) continue;
+    if (text::dump_exact(body[name]).size() <= kMostEchoBytes) {
+      request.echo[name] = body[name];
+    } else {
+      chat.left_out.push_back(fmt::format("{}: not repeated in the answer, for its size", name));
+    }
   }
   return request;
 }

@@ -29,6 +29,8 @@ struct Route {
   void (*about)(ModelSet&, Exchange&) = nullptr;  ///< of all models; both null: the server itself answers
 };
 
+constexpr std::string_view kHealth = "/v1/health";
+
 constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", Access::Key, Style::OpenAi, chat_completions},
     {"POST", "/v1/completions", Access::Key, Style::OpenAi, completions},
@@ -49,7 +51,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/props", Access::Key, Style::OpenAi, props},
     {"GET", "/tokenizer_info", Access::Key, Style::OpenAi, tokenizer_info},
     {"GET", "/slots", Access::Key, Style::OpenAi, slots},
-    {"GET", "/v1/health", Access::Public, Style::OpenAi, nullptr},
+    {"GET", kHealth, Access::Public, Style::OpenAi, nullptr},
     {"GET", "/metrics", Access::Key, Style::OpenAi, nullptr},
     {"GET", "/", Access::Public, Style::OpenAi, nullptr},
     {"GET", "/index.html", Access::Public, Style::OpenAi, nullptr},
@@ -99,6 +101,14 @@ bool is_loopback_host(const std::string& host) {
   return host == "127.0.0.1" || host == "localhost" || host == "::1";
 }
 
+/// Names that --host and the operator say. Over a Unix socket no page asks.
+std::vector<std::string> named_hosts(const ServerOptions& options) {
+  std::vector<std::string> hosts = options.hosts;
+  const bool any_page = std::ranges::find(options.origins, "*") != options.origins.end();
+  hosts.push_back(any_page || !options.http.unix_socket.empty() ? "*" : options.http.host);
+  return hosts;
+}
+
 /// What to say where there is no route; `methods`: those that the path knows.
 ApiError no_route(const HttpRequest& request, const std::string& methods) {
   if (!methods.empty()) return {405, fmt::format("{}: expected {}", request.path, methods)};
@@ -133,18 +143,21 @@ struct Server::Impl {
   ServerOptions options;
   ApiKeys keys;
   Origins origins;
+  Hosts hosts;
   Metrics metrics;
   std::unique_ptr<OneModel> one;  ///< where there is one model
   std::atomic<ModelSet*> models{nullptr};
+  std::atomic<uint64_t> last_call{0};
   std::unique_ptr<Workers> workers;
   std::unique_ptr<HttpServer> http;
 
   explicit Impl(ServerOptions given)
       : options(std::move(given)),
         keys(options.api_keys),
-        origins(options.origins, options.api_keys.empty() && is_loopback_host(options.http.host)) {}
+        origins(options.origins, options.api_keys.empty() && is_loopback_host(options.http.host)),
+        hosts(named_hosts(options)) {}
 
-  std::optional<HttpResponse> gate(const HttpRequest& request);
+  std::optional<HttpResponse> gate(HttpRequest& request);
   void handle(const std::shared_ptr<Exchange>& exchange);
   void run(const Route& route, const Call& call);
   template <typename Work>
@@ -153,10 +166,12 @@ struct Server::Impl {
 };
 
 // The body has not been read: who may not pass need not send it.
-std::optional<HttpResponse> Server::Impl::gate(const HttpRequest& request) {
+std::optional<HttpResponse> Server::Impl::gate(HttpRequest& request) {
   metrics.http_requests.fetch_add(1, std::memory_order_relaxed);
   std::optional<ApiError> error;
   std::string methods;
+  const std::optional<ApiKeys::Key> key = keys.empty() ? std::nullopt : keys.find(request);
+  if (key) request.client = key->name;
   if (!origins.admits(request)) {
     error.emplace(403, fmt::format("pages of {} may not ask this server; start it with --cors {} to let them",
                                    request.header("origin"), request.header("origin")));
@@ -164,7 +179,11 @@ std::optional<HttpResponse> Server::Impl::gate(const HttpRequest& request) {
     return HttpResponse{204, "", "", {{"Allow", "GET, POST, OPTIONS"}}};
   } else if (const Route* route = find_route(request, &methods); !route) {
     error = no_route(request, methods);
-  } else if (route->access != Access::Public && !keys.empty() && !keys.find(request) &&
+  } else if (keys.empty() && route->path != kHealth && !hosts.admits(request)) {
+    error.emplace(403,
+                  fmt::format("this server is not known as {}; start it with --allowed-hosts {} if it is",
+                              Hosts::name(request), Hosts::name(request)));
+  } else if (route->access != Access::Public && !keys.empty() && !key &&
              (route->access == Access::Key || keys.given(request))) {
     error.emplace(401, "expected an API key of this server, as Authorization: Bearer KEY or x-api-key: KEY",
                   "", "invalid_api_key");
@@ -179,9 +198,12 @@ std::optional<HttpResponse> Server::Impl::gate(const HttpRequest& request) {
 }
 
 HttpResponse Server::Impl::health() const {
-  if (models.load()) return json_response({{"status", "ok"}});
-  HttpResponse response = error_response(Style::OpenAi, ApiError(503, "the model is still loading"));
-  return response;
+  ModelSet* const set = models.load();
+  if (!set) return error_response(Style::OpenAi, {503, "the model is still loading"});
+  const auto latest = set->latest();
+  const std::string failure = latest ? latest->engine.failure() : "";
+  if (!failure.empty()) return error_response(Style::OpenAi, {503, "the engine has failed: " + failure});
+  return json_response({{"status", "ok"}});
 }
 
 void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
@@ -189,24 +211,37 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   const Route* route = find_route(request);  // the gate has found it already
   ModelSet* const set = models.load();
   if (!route->run && !route->about) {
-    if (route->path == "/v1/health") return exchange->respond(health());
+    if (route->path == kHealth) return exchange->respond(health());
     if (route->path != "/metrics") return exchange->respond(page_response());
     const auto ready = set ? set->latest() : nullptr;
     return exchange->respond({200,
                               "text/plain; version=0.0.4; charset=utf-8",
-                              metrics.text(ready ? &ready->engine : nullptr, http->connections()),
+                              metrics.text(ready ? &ready->engine : nullptr, http->connections(),
+                                           options.http.memory->used(), options.http.memory->limit()),
                               {}});
   }
-  const std::optional<std::string> key = keys.empty() ? std::nullopt : keys.find(request);
-  const std::string client = key.value_or(request.peer);
+  const std::optional<ApiKeys::Key> key = keys.empty() ? std::nullopt : keys.find(request);
+  const std::string client = request.client;
   const auto queue = std::make_shared<SerialQueue>(*workers, client);
   const auto record = std::make_shared<RequestRecord>(options.log, exchange, client);
+  engine::PrefixGroup group;
+  if (key) group = {options.share_prefixes ? 0 : key->number, key->number};
   if (route->about)
     return queue->post(
         [=, keep = record] { answering(route->style, exchange, [&] { route->about(*set, *exchange); }); });
   const auto begin = [=, this](const std::shared_ptr<const Service>& service) {
-    const Call call = {*service, metrics, exchange, queue, route->style, client, options.http.max_body_bytes,
-                       record,   service};
+    const Call call = {*service,
+                       metrics,
+                       exchange,
+                       queue,
+                       route->style,
+                       client,
+                       options.http.max_body_bytes,
+                       record,
+                       service,
+                       ++last_call,
+                       group,
+                       std::make_shared<MemoryShare>(exchange->memory().sibling())};
     queue->post([this, route, call] { run(*route, call); });
   };
   if (!set->has_several()) return begin(set->latest());
@@ -227,7 +262,14 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Server::Impl::run(const Route& route, const Call& call) {
-  answering(route.style, call.exchange, [&] { route.run(call); });
+  answering(route.style, call.exchange, [&] {
+    try {
+      route.run(call);
+    } catch (...) {
+      call.work->set(0);  // whoever has the answer may ask again at once
+      throw;
+    }
+  });
 }
 
 /// What work throws becomes the answer.
@@ -243,7 +285,7 @@ void Server::Impl::answering(Style style, const std::shared_ptr<Exchange>& excha
   } catch (const Error& error) {
     answer(bad_request(error));
   } catch (const std::bad_alloc&) {
-    answer({503, "too little memory for this request"});
+    answer(out_of_memory());
   } catch (const std::exception& error) {
     answer({500, fmt::format("internal error: {}", error.what())});
   }
@@ -253,7 +295,7 @@ Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(o
   Impl& impl = *impl_;
   impl.workers = std::make_unique<Workers>(workers_for(impl.options.workers));
   HttpHooks hooks;
-  hooks.gate = [&impl](const HttpRequest& head) { return impl.gate(head); };
+  hooks.gate = [&impl](HttpRequest& head) { return impl.gate(head); };
   hooks.handle = [&impl](const std::shared_ptr<Exchange>& exchange) { impl.handle(exchange); };
   hooks.headers = [&impl](const HttpRequest& head) {
     Headers headers = impl.origins.headers(head);

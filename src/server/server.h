@@ -17,6 +17,8 @@ struct ServerOptions {
   HttpOptions http;
   std::vector<std::string> api_keys;  ///< none: everybody may
   std::vector<std::string> origins;   ///< web pages that may ask; "*": any
+  std::vector<std::string> hosts;     ///< names that it is reached by, where there are no keys; "*": any
+  bool share_prefixes = false;        ///< cached prompts of one key serve the others, too, by whole pages
   int workers = 0;                    ///< threads for text; 0: by the machine
   Log log;                            ///< of requests
 };

@@ -1,6 +1,7 @@
 #include "server/workers.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace sluice::server {
@@ -21,7 +22,13 @@ Workers::~Workers() {
 void Workers::post(const std::string& client, std::function<void()> function) {
   {
     const std::lock_guard lock(mutex_);
-    shares_[client].queue.push_back(std::move(function));
+    const auto share = shares_.try_emplace(client).first;
+    try {
+      share->second.queue.push_back(std::move(function));
+    } catch (const std::bad_alloc&) {
+      if (share->second.running == 0 && share->second.queue.empty()) shares_.erase(share);
+      throw;
+    }
   }
   changed_.notify_one();
 }
@@ -52,7 +59,10 @@ void Workers::work() {
     share->second.queue.pop_front();
     ++share->second.running;
     lock.unlock();
-    function();
+    try {
+      function();
+    } catch (const std::bad_alloc&) {  // costs whoever posted it
+    }
     function = nullptr;  // what it owns may post again
     lock.lock();
     const bool held_back = share->second.running-- == most_ && !share->second.queue.empty();
@@ -68,7 +78,13 @@ void SerialQueue::post(std::function<void()> function) {
     if (running_) return;
     running_ = true;
   }
-  workers_.post(client_, [self = shared_from_this()] { self->run(); });
+  try {
+    workers_.post(client_, [self = shared_from_this()] { self->run(); });
+  } catch (const std::bad_alloc&) {  // the next function tries again
+    const std::lock_guard lock(mutex_);
+    running_ = false;
+    throw;
+  }
 }
 
 void SerialQueue::run() {
@@ -77,7 +93,10 @@ void SerialQueue::run() {
     std::function<void()> function = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    function();
+    try {
+      function();
+    } catch (const std::bad_alloc&) {  // those behind it run all the same
+    }
     function = nullptr;
     lock.lock();
   }

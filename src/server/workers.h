@@ -25,7 +25,7 @@ class Workers {
   /// Runs what was posted, then ends.
   ~Workers();
 
-  /// Functions throw nothing.
+  /// Functions throw nothing but std::bad_alloc, after which they are forgotten.
   void post(const std::string& client, std::function<void()> function);
 
  private:

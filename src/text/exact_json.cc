@@ -111,10 +111,13 @@ ExactJson::ExactJson(std::string_view text) : original_(text) {
     mended_->append(text.substr(copied, begin - copied)).append(by);
     copied = end;
   };
+  constexpr size_t kLook = 64 << 10;  // bytes
+  size_t looked = 0;
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     if (c == '"') {
       for (++at; at < text.size() && text[at] != '"';) {
+        if (at > looked + kLook) Interruptible::look(), looked = at;
         if (text[at] != '\\') {
           ++at;
         } else if (is_high(text, at) && is_low(text, at + 6)) {
@@ -145,8 +148,9 @@ ExactJson::ExactJson(std::string_view text) : original_(text) {
 }
 
 Json ExactJson::value() const {
-  if (!has_numbers_) return Json::parse(text());
-  return Json::parse(text(), [](int, Json::parse_event_t event, Json& parsed) {
+  const WatchedText watched(text());
+  if (!has_numbers_) return Json::parse(watched.begin(), watched.end());
+  return Json::parse(watched.begin(), watched.end(), [](int, Json::parse_event_t event, Json& parsed) {
     if (event != Json::parse_event_t::value || !parsed.is_string()) return true;
     const auto& string = parsed.get_ref<const std::string&>();
     if (!string.starts_with(number_mark())) return true;

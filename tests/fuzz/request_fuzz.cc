@@ -85,7 +85,7 @@ void connect(std::string_view bytes) {
     function();
   }
   session->close();
-  CHECK(host->buffered_bytes == 0 && host->sessions.empty());
+  CHECK(host->options.memory->used() == 0 && host->sessions.empty());
 }
 
 }  // namespace

@@ -148,18 +148,18 @@ TEST_F(Http, RefusesWhatIsNoRequest) {
       {"nonsense\r\n\r\n", 400},
       {"GET / HTTP/9.9\r\n\r\n", 400},
       {std::string("GET / HTTP/1.1\r\nX: \0\r\n\r\n", 24), 400},
-      {"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400},
-      {"POST /echo HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\n", 400},
-      {"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
-      {"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400},
-      {"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
-      {"POST /echo HTTP/1.1\r\nContent-Length: 10001\r\n\r\n", 413},
-      {"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n4000\r\n" + std::string(0x4000, 'x') +
-           "\r\n",
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551616\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n", 413},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4000\r\n" +
+           std::string(0x4000, 'x') + "\r\n",
        413},
       {"GET / HTTP/1.1\r\nX: " + std::string(5000, 'x') + "\r\n\r\n", 431},
       {std::string(5000, 'x'), 431},
-      {"POST /refused HTTP/1.1\r\nContent-Length: 9000\r\n\r\n" + std::string(9000, 'x'), 401},
+      {"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n" + std::string(9000, 'x'), 401},
   };
   for (const auto& c : cases) {
     Client client(server_->port());
@@ -182,7 +182,8 @@ TEST_F(Http, ARefusalOfAHugeBodyArrives) {
   for (int i = 0; i < 10; ++i) {
     Client client(server_->port());
     std::thread writer([&client] {
-      client.send("POST /echo HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n" + std::string(3'000'000, 'x'));
+      client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" +
+                  std::string(3'000'000, 'x'));
     });
     EXPECT_EQ(client.read_reply().status, 413);
     writer.join();
@@ -197,7 +198,7 @@ TEST_F(Http, DoesNotWaitForSlowClients) {
   start(options);
   Client head(server_->port()), body(server_->port());
   head.send("GET / HT");
-  body.send("POST /echo HTTP/1.1\r\nContent-Length: 5\r\n\r\n12");
+  body.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12");
   EXPECT_EQ(head.read_reply().status, 408);
   EXPECT_EQ(body.read_reply().status, 408);
   head.close();
@@ -225,7 +226,7 @@ TEST_F(Http, DoesNotKeepConnectionsThatAskNothing) {
 TEST_F(Http, BuffersAreBounded) {
   HttpOptions options = quick();
   options.max_unsent_bytes = 1'000'000;
-  options.max_buffered_bytes = 100'000;
+  options.memory = std::make_shared<Memory>(200'000);
   start(options);
   Client stuck(server_->port());
   stuck.send(Client::request("GET", "/stream"));
@@ -235,7 +236,8 @@ TEST_F(Http, BuffersAreBounded) {
   std::vector<Client> clients;
   for (int i = 0; i < 3; ++i) {
     clients.emplace_back(server_->port());
-    clients.back().send("POST /echo HTTP/1.1\r\nContent-Length: 50000\r\n\r\n" + std::string(40'000, 'x'));
+    clients.back().send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 50000\r\n\r\n" +
+                        std::string(40'000, 'x'));
   }
   const auto answered = [&] {
     return std::count_if(clients.begin(), clients.end(), [](const Client& one) { return one.readable(); });
@@ -257,7 +259,7 @@ TEST_F(Http, DrainsGracefully) {
   start();
   Client idle(server_->port()), streaming(server_->port()), half(server_->port());
   ASSERT_EQ(idle.ask("GET", "/echo").status, 200);
-  half.send("POST /echo HTTP/1.1\r\nContent-Length: 5\r\n\r\n12");
+  half.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12");
   streaming.send(Client::request("GET", "/stream"));
   const auto exchange = held();
   std::this_thread::sleep_for(50ms);

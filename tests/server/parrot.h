@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "server/server.h"
 #include "support/script_executable.h"
@@ -27,9 +28,11 @@ class Parrot : public Speaker {
     steps_ = 0;
   }
   int64_t steps() const { return steps_; }
-  std::atomic<bool> hold = false;  ///< steps wait until it is false
+  std::atomic<bool> hold = false;   ///< steps wait until it is false
+  std::atomic<bool> fails = false;  ///< as a device does
 
   void run(const program::Step& step, Said& said) override {
+    if (fails) throw Error("the device is gone");
     const program::StepInput& input = step.input;
     std::chrono::microseconds per_step;
     {
