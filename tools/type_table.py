@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-         "IQ4_XS", "MXFP4")
+         "IQ4_XS", "MXFP4", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "NVFP4")
 ROWS = (1, 16, 512)
 OPS = (("matmul_add", "attn_output"), ("gate_up", "ffn_gate"), ("moe_down_add", "ffn_down_exps"))
 

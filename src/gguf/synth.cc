@@ -82,6 +82,33 @@ constexpr float kE2M1 = 2.926f;                          ///< root mean square o
 constexpr float kTwoBits = 1.118f, kThreeBits = 2.345f;  ///< 0 to 3 around 1.5; root mean square of -4 to 3
 constexpr float kHalfScales = 11.73f;                    ///< root mean square of 8 to 15
 constexpr float kTable = 67.44f;                         ///< root mean square of IQ4_NL's numbers
+constexpr float kOddScales16 = 18.466f,
+                kOddScales8 = 9.2195f;  ///< root mean square of 2 s + 1, s below 16 and 8
+// Root mean squares of the points of grids.
+constexpr float kIq2XxsPoints = 23.118f, kIq2XsPoints = 24.217f, kIq2SPoints = 24.430f,
+                kIq3XxsPoints = 30.849f, kIq3SPoints = 7.594f, kIq1Points = 0.7809f;
+
+/// An unsigned E4M3 scale, one of two neighbours, so that the mean square over many is scale^2.
+std::byte e4m3_near(float scale, uint64_t word) {
+  const auto value = [](int code) {
+    const auto mantissa = static_cast<float>(code & 7);
+    return code < 8 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, (code >> 3) - 10);
+  };
+  int code = 0;
+  while (code < 0x7D && value(code + 1) <= scale) ++code;
+  const float low = value(code) * value(code), high = value(code + 1) * value(code + 1);
+  const bool upper = static_cast<float>(word & 0xFFFF) < (scale * scale - low) / (high - low) * 65536.0f;
+  return static_cast<std::byte>(code + (upper ? 1 : 0));
+}
+
+/// IQ1_M's d: four bits in the highest of each of four times sixteen.
+void store_iq1_m(std::byte* block, float d) {
+  const uint16_t half = f32_to_f16(d);
+  for (int i = 0; i < 4; ++i) {
+    std::byte& at = block[49 + 2 * i];
+    at = (at & std::byte{15}) | static_cast<std::byte>((half >> (4 * i) & 15) << 4);
+  }
+}
 
 /// Overwrites the scales in a block of random bytes so that its numbers deviate by about `deviation`. Codes
 /// without an exact middle (-8 to 7) have a mean; every other scale is negative, or the mean would stay:
@@ -118,6 +145,16 @@ void set_scales(Type type, float deviation, uint64_t word, std::byte* block) {
     case Type::IQ4_XS: store_f16(block, d / kSixBits / kTable); break;
     case Type::IQ4_NL: store_f16(block, either_sign / kTable); break;
     case Type::Q6_K: store_f16(block + 208, either_sign / kSixBits / kEightBits); break;
+    case Type::IQ2_XXS: store_f16(block, 8 * d / kOddScales16 / kIq2XxsPoints); break;
+    case Type::IQ2_XS: store_f16(block, 8 * d / kOddScales16 / kIq2XsPoints); break;
+    case Type::IQ2_S: store_f16(block, 8 * d / kOddScales16 / kIq2SPoints); break;
+    case Type::IQ3_XXS: store_f16(block, 4 * d / kOddScales16 / kIq3XxsPoints); break;
+    case Type::IQ3_S: store_f16(block, d / kOddScales16 / kIq3SPoints); break;
+    case Type::IQ1_S: store_f16(block, d / kOddScales8 / kIq1Points); break;
+    case Type::IQ1_M: store_iq1_m(block, d / kOddScales8 / kIq1Points); break;
+    case Type::NVFP4:
+      for (int i = 0; i < 4; ++i) block[i] = e4m3_near(deviation / kE2M1, word >> (16 * i));
+      break;
     case Type::MXFP4: block[0] = e8m0_near(deviation / kE2M1, word); break;
     default: CHECK(false, "no random blocks of {}", quant::type_info(type).name);
   }

@@ -65,4 +65,14 @@ void decode_q6_k(const std::byte* in, float* out, int64_t count);
 
 void decode_iq4_xs(const std::byte* in, float* out, int64_t count);
 
+void decode_iq2_xxs(const std::byte* in, float* out, int64_t count);
+void decode_iq2_xs(const std::byte* in, float* out, int64_t count);
+void decode_iq2_s(const std::byte* in, float* out, int64_t count);
+void decode_iq3_xxs(const std::byte* in, float* out, int64_t count);
+void decode_iq3_s(const std::byte* in, float* out, int64_t count);
+void decode_iq1_s(const std::byte* in, float* out, int64_t count);
+void decode_iq1_m(const std::byte* in, float* out, int64_t count);
+
+void decode_nvfp4(const std::byte* in, float* out, int64_t count);
+
 }  // namespace sluice::quant

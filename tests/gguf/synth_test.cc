@@ -139,7 +139,7 @@ TEST(Synth, RandomBlocksHaveTheDeviationAskedFor) {
       EXPECT_NEAR(sum / count / deviation, 0, 0.02) << info.name;
     }
   }
-  EXPECT_EQ(types, 16);
+  EXPECT_EQ(types, 24);
 }
 
 /// A model like `name` that is small enough to write often.

@@ -4,10 +4,12 @@
     dequantize.py decode TYPE IN OUT    blocks -> little-endian float32
     dequantize.py encode TYPE IN OUT    little-endian float32 -> blocks (Q8_0 and Q4_0)
 
+The grids of IQ1, IQ2 and IQ3 are recorded facts: iq_grids.npz holds them as the Python package gguf 0.19 has them.
 A layout is a table of bit positions: for each number of a block (or each scale) the bits of its code, lowest
 first, counted from the block's first byte. Arithmetic is in float64, rounded once at the end.
 """
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -128,17 +130,100 @@ def iq4_xs(b):
     return f16(b, 0) * (gather(b, scales) - 32).repeat(32, 1) * NONLINEAR[gather(b, codes)]
 
 
-def mxfp4(b):
-    code = gather(b, nibbles_of_32(1))
+def e2m1(code):
+    """E2M1 floats: exponent bias 1; exponent 0 holds the subnormals 0 and 0.5."""
     sign, exponent, mantissa = 1.0 - 2.0 * (code >> 3), code >> 1 & 3, code & 1
-    # E2M1: exponent bias 1; exponent 0 holds the subnormals 0 and 0.5.
-    magnitude = np.where(exponent == 0, 0.5 * mantissa, (1 + 0.5 * mantissa) * 2.0 ** (exponent - 1))
-    return sign * magnitude * 2.0 ** (b[:, :1].astype(np.float64) - 127)
+    return sign * np.where(exponent == 0, 0.5 * mantissa, (1 + 0.5 * mantissa) * 2.0 ** (exponent - 1))
+
+
+def mxfp4(b):
+    return e2m1(gather(b, nibbles_of_32(1))) * 2.0 ** (b[:, :1].astype(np.float64) - 127)
+
+
+def grid(name):
+    with np.load(Path(__file__).with_name("iq_grids.npz")) as grids:
+        return grids[name].astype(np.float64)
+
+
+def points(b, name, layout):
+    """Numbers [blocks, 256] of the points that codes name."""
+    return grid(name)[gather(b, layout)].reshape(len(b), 256)
+
+
+def even_signs(b, layout):
+    """-1 or 1 for each of eight numbers a field of seven bits: the eighth makes the count of -1 even."""
+    bits = gather(b, layout)[..., None] >> np.arange(7) & 1
+    eight = np.concatenate([bits, bits.sum(-1, keepdims=True) % 2], -1)
+    return 1.0 - 2.0 * eight.reshape(len(b), 256)
+
+
+def plain_signs(b, at):
+    return 1.0 - 2.0 * gather(b, [field(at + n // 8, n % 8, 1) for n in range(256)])
+
+
+def nibble_scales(b, at, count):
+    return (2 * gather(b, [field(at + i // 2, 4 * (i % 2), 4) for i in range(count)]) + 1).repeat(256 // count, 1)
+
+
+def iq2_xxs(b):
+    codes = [field(2 + 8 * (k // 4) + k % 4, 0, 8) for k in range(32)]
+    signs = [field(6 + 8 * (k // 4), 7 * (k % 4), 7) for k in range(32)]
+    scale = (2 * gather(b, [field(6 + 8 * g, 28, 4) for g in range(8)]) + 1).repeat(32, 1)
+    return f16(b, 0) * scale / 8 * points(b, "IQ2_XXS", codes) * even_signs(b, signs)
+
+
+def iq2_xs(b):
+    codes = [field(2 + 2 * k, 0, 9) for k in range(32)]
+    signs = [field(2 + 2 * k, 9, 7) for k in range(32)]
+    return f16(b, 0) * nibble_scales(b, 66, 16) / 8 * points(b, "IQ2_XS", codes) * even_signs(b, signs)
+
+
+def iq2_s(b):
+    codes = [field(2 + k, 0, 8) + field(66 + k // 4, 2 * (k % 4), 2) for k in range(32)]
+    return f16(b, 0) * nibble_scales(b, 74, 16) / 8 * points(b, "IQ2_S", codes) * plain_signs(b, 34)
+
+
+def iq3_xxs(b):
+    codes = [field(2 + k, 0, 8) for k in range(64)]
+    signs = [field(66 + 4 * (k // 4), 7 * (k % 4), 7) for k in range(32)]
+    scale = (2 * gather(b, [field(66 + 4 * g, 28, 4) for g in range(8)]) + 1).repeat(32, 1)
+    return f16(b, 0) * scale / 4 * points(b, "IQ3_XXS", codes) * even_signs(b, signs)
+
+
+def iq3_s(b):
+    codes = [field(2 + k, 0, 8) + field(66 + k // 8, k % 8, 1) for k in range(64)]
+    return f16(b, 0) * nibble_scales(b, 106, 8) * points(b, "IQ3_S", codes) * plain_signs(b, 74)
+
+
+def iq1_s(b):
+    codes = [field(2 + k, 0, 8) + field(34 + 2 * (k // 4), 3 * (k % 4), 3) for k in range(32)]
+    scale = (2 * gather(b, [field(34 + 2 * g, 12, 3) for g in range(8)]) + 1).repeat(32, 1)
+    shift = (0.125 - 0.25 * gather(b, [field(34 + 2 * g, 15, 1) for g in range(8)])).repeat(32, 1)
+    return f16(b, 0) * scale * (points(b, "IQ1_S", codes) + shift)
+
+
+def iq1_m(b):
+    d = gather(b, [sum((field(48 + 2 * i, 12, 4) for i in range(4)), [])]).astype("<u2").view("<f2").astype(np.float64)
+    codes = [field(k, 0, 8) + field(32 + k // 2, 4 * (k % 2), 3) for k in range(32)]
+    scale = (2 * gather(b, [field(48 + 2 * (i // 4), 3 * (i % 4), 3) for i in range(16)]) + 1).repeat(16, 1)
+    shift = (0.125 - 0.25 * gather(b, [field(32 + k // 2, 4 * (k % 2) + 3, 1) for k in range(32)])).repeat(8, 1)
+    return d * scale * (points(b, "IQ1_S", codes) + shift)
+
+
+def nvfp4(b):
+    code = b[:, :4].astype(np.int64)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    scale = np.where(exponent == 0, mantissa * 2.0 ** -9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+    scale[code == 0x7F] = 0
+    codes = [field(4 + 8 * (n // 16) + n % 8, 4 * (n % 16 // 8), 4) for n in range(64)]
+    return scale.repeat(16, 1) * e2m1(gather(b, codes))
 
 
 LAYOUTS = {"Q4_0": (18, q4_0), "Q4_1": (20, q4_1), "Q5_0": (22, q5_0), "Q5_1": (24, q5_1), "Q8_0": (34, q8_0),
            "Q2_K": (84, q2_k), "Q3_K": (110, q3_k), "Q4_K": (144, q4_k), "Q5_K": (176, q5_k), "Q6_K": (210, q6_k),
-           "IQ4_NL": (18, iq4_nl), "IQ4_XS": (136, iq4_xs), "MXFP4": (17, mxfp4)}
+           "IQ4_NL": (18, iq4_nl), "IQ4_XS": (136, iq4_xs), "MXFP4": (17, mxfp4), "IQ2_XXS": (66, iq2_xxs),
+           "IQ2_XS": (74, iq2_xs), "IQ2_S": (82, iq2_s), "IQ3_XXS": (98, iq3_xxs), "IQ3_S": (110, iq3_s),
+           "IQ1_S": (50, iq1_s), "IQ1_M": (56, iq1_m), "NVFP4": (36, nvfp4)}
 
 
 def decode(name, data):

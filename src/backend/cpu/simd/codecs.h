@@ -25,6 +25,10 @@ inline I nibbles_of(I a, int from) { return bits(a, from, 0x0F0F0F0F); }
 
 /// Where a codec reads: the block's words and 16-bit halves, of its lanes.
 struct Block {
+  /// Whether products unpack a block's codes to memory first, whatever the rows: for codes that take so much
+  /// longer to unpack than to multiply that bodies of their own for every number of rows are not worth their
+  /// space.
+  static constexpr bool kUnpacksFirst = false;
   const uint8_t *words, *halves;
   int first;
 
@@ -242,3 +246,5 @@ struct IQ4_XS : EightGroups<quant::Type::IQ4_XS, 136, 2, 1> {
     return Lanes::lookup(Lanes::table(kNonlinear4Bytes), nibbles(1 + 4 * group, j));
   }
 };
+
+#include "backend/cpu/simd/codecs_grid.h"

@@ -50,6 +50,9 @@ struct Lanes {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
   }
   static I lookup(I table, I codes) { return _mm256_shuffle_epi8(table, codes); }
+  static I gather(const uint32_t* table, I index) {
+    return _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), index, 4);
+  }
 
   static I four(const int8_t* at) {
     int32_t word;

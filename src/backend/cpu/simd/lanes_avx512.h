@@ -73,6 +73,8 @@ struct Lanes {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
   }
   static I lookup(I table, I codes) { return _mm512_shuffle_epi8(table, codes); }
+  /// The words of a table in memory that the lanes of `index` name.
+  static I gather(const uint32_t* table, I index) { return _mm512_i32gather_epi32(index, table, 4); }
 
   // --- products of codes ---
   /// Four signed bytes for every lane.

@@ -88,6 +88,9 @@ struct Lanes {
              static_cast<uint32_t>(entries[c >> 24 & 15]) << 24;
     });
   }
+  static I gather(const uint32_t* table, I index) {
+    return each<I>([&](int i) { return table[index.v[i]]; });
+  }
 
   struct Four {
     int32_t v[4];

@@ -55,6 +55,12 @@ struct Lanes {
   static I lookup(I table, I codes) {
     return vreinterpretq_s32_s8(vqtbl1q_s8(as_bytes(table), vreinterpretq_u8_s32(codes)));
   }
+  static I gather(const uint32_t* table, I index) {
+    int32_t at[kWidth], words[kWidth];
+    vst1q_s32(at, index);
+    for (int i = 0; i < kWidth; ++i) words[i] = static_cast<int32_t>(table[at[i]]);
+    return vld1q_s32(words);
+  }
 
   static I four(const int8_t* at) {
     int32_t word;

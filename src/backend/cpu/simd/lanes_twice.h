@@ -50,6 +50,9 @@ struct Twice {
   static I lookup(Common table, I codes) {
     return {Half::lookup(table, codes.low), Half::lookup(table, codes.high)};
   }
+  static I gather(const uint32_t* table, I index) {
+    return {Half::gather(table, index.low), Half::gather(table, index.high)};
+  }
 
   static Common four(const int8_t* at) { return Half::four(at); }
   static I start_bytes(int32_t start) { return {Half::start_bytes(start), Half::start_bytes(start)}; }

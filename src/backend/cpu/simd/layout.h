@@ -59,6 +59,14 @@ inline constexpr Layout kLayouts[] = {
       {PartKind::Words, 64, 16},
       {PartKind::Words, 160, 8}}},
     {quant::Type::IQ4_XS, 2, {{PartKind::Halves, 0, 2}, {PartKind::Words, 4, 33}}},
+    {quant::Type::IQ2_XXS, 2, {{PartKind::Halves, 0, 1}, {PartKind::Words, 2, 16}}},
+    {quant::Type::IQ2_XS, 2, {{PartKind::Halves, 0, 1}, {PartKind::Words, 2, 18}}},
+    {quant::Type::IQ2_S, 2, {{PartKind::Halves, 0, 1}, {PartKind::Words, 2, 20}}},
+    {quant::Type::IQ3_XXS, 2, {{PartKind::Halves, 0, 1}, {PartKind::Words, 2, 24}}},
+    {quant::Type::IQ3_S, 2, {{PartKind::Halves, 0, 1}, {PartKind::Words, 2, 27}}},
+    {quant::Type::IQ1_S, 2, {{PartKind::Halves, 0, 1}, {PartKind::Words, 2, 12}}},
+    {quant::Type::IQ1_M, 1, {{PartKind::Words, 0, 14}}},
+    {quant::Type::NVFP4, 1, {{PartKind::Words, 0, 9}}},
 };
 
 /// Null where a type has no packed form.

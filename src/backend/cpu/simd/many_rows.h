@@ -32,14 +32,19 @@ template <typename Codec>
 SLUICE_INLINE inline void unpack_block(const uint8_t* block, Unpacked<Codec>* out) {
   for (int row = 0; row < kPanelRows; row += L::kWidth) {
     const Codec codec(block, row);
-    repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+    const auto unpack_group = [&](auto g) SLUICE_INLINE {
       repeat<8>([&](auto j)
                     SLUICE_INLINE { L::store(out[g].codes + j * kWordBytes + 4 * row, codec.code(g, j)); });
       repeat<Codec::kHalves>([&](auto h) SLUICE_INLINE {
         L::store_f(out[g].scales + h * kPanelRows + row, codec.scale(g, h));
         if constexpr (Codec::kMinimum) L::store_f(out[g].minima + h * kPanelRows + row, codec.minimum(g, h));
       });
-    });
+    };
+    if constexpr (Codec::kUnpacksFirst) {
+      for (int g = 0; g < Codec::kGroups; ++g) unpack_group(g);
+    } else {
+      repeat<Codec::kGroups>(unpack_group);
+    }
   }
 }
 
@@ -92,6 +97,26 @@ void many_rows(const uint8_t* panel, int64_t columns, const void* const* rows, i
       unpack_block(panel, unpacked + g);
     }
     add_all_rows(unpacked, groups, rows, count, first, out);
+  }
+}
+
+/// One row of a file's own rows, whose blocks are packed and unpacked on their way.
+template <typename Codec>
+void unpacked_file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* activation,
+                           float* out, Prefetch prefetch) {
+  constexpr int kBytes = Codec::kPackedBytes / kPanelRows;
+  const auto* file = reinterpret_cast<const uint8_t*>(rows);
+  const uint8_t* next = file + kPanelRows * row_bytes;
+  std::fill_n(out, kPanelRows, 0.0f);
+  for (int64_t group = 0; group < columns / kQuantColumns; group += Codec::kGroups) {
+    alignas(64) uint8_t block[Codec::kPackedBytes];
+    Unpacked<Codec> unpacked[Codec::kGroups];
+    pack_block<Codec::kType>(file, row_bytes, block);
+    const Ask<Codec, false> ask(next, prefetch);
+    for (int step = 0; step < 8 * Codec::kGroups; ++step) ask(step / 8, step % 8);
+    unpack_block(block, unpacked);
+    add_unpacked<Codec, 1>(unpacked, Codec::kGroups, &activation, group, out);
+    file += kBytes, next += Codec::kPackedBytes;
   }
 }
 

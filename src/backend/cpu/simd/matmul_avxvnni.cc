@@ -11,6 +11,7 @@
 
 #include "backend/cpu/simd/layout.h"
 #include "backend/cpu/simd/matmul.h"
+#include "quant/iq_grids.h"
 
 namespace sluice::backend::cpu {
 namespace {

@@ -78,6 +78,9 @@ template <typename Codec>
 SLUICE_INLINE inline I start_of(const QuantBlock& x, int half) {
   if constexpr (Codec::kOffset == 0 || !kHasStart<Codec>) {
     return L::all(kNothing);
+  } else if constexpr (Codec::kHalves == 2 && Codec::kBytes) {
+    static_assert(Codec::kOffset == 128);
+    return L::start_bytes(4 * x.half_starts[half]);
   } else if constexpr (Codec::kHalves == 2) {
     static_assert(Codec::kOffset == 32 || Codec::kOffset == 4);
     const I start = L::all(x.half_starts[half]);
@@ -542,8 +545,22 @@ constexpr PairProduct pair_of() {
   return nullptr;
 }
 template <typename Codec>
-constexpr Product kProduct{product<QuantTiles<Codec>>, file_product<Codec>, pair_of<Codec>(),
-                           many_of<Codec>(), numbers_of<Codec>()};
+constexpr PanelProduct few_of() {
+  if constexpr (Codec::kUnpacksFirst)
+    return many_rows<Codec>;
+  else
+    return product<QuantTiles<Codec>>;
+}
+template <typename Codec>
+constexpr FileProduct file_of() {
+  if constexpr (Codec::kUnpacksFirst)
+    return unpacked_file_product<Codec>;
+  else
+    return file_product<Codec>;
+}
+template <typename Codec>
+constexpr Product kProduct{few_of<Codec>(), file_of<Codec>(), pair_of<Codec>(), many_of<Codec>(),
+                           numbers_of<Codec>()};
 template <typename Number>
 constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr, nullptr, nullptr, nullptr};
 

@@ -16,6 +16,7 @@
 
 #include "backend/cpu/simd/layout.h"
 #include "backend/cpu/simd/tiles.h"
+#include "quant/iq_grids.h"
 
 namespace sluice::backend::cpu {
 namespace {

@@ -13,6 +13,7 @@
 
 #include "backend/cpu/simd/layout.h"
 #include "backend/cpu/simd/unpack.h"
+#include "quant/iq_grids.h"
 
 namespace sluice::backend::cpu {
 namespace {
