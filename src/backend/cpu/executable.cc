@@ -334,7 +334,7 @@ class CpuExecutable : public Executable {
   std::vector<const Kernel*> kernels_;
   std::vector<bool> barriers_;  // before each op
   TensorId hidden_ = hidden_states(program_);
-  std::vector<Range> parts_;    // of ops, between those across places
+  std::vector<Range> parts_;  // of ops, between those across places
   std::optional<cpu::Memory> aside_memory_;
   std::vector<bool> aside_barriers_;
   std::vector<cpu::Taken> taken_;  // [ops][workers]

@@ -20,8 +20,8 @@ class Budget {
   static constexpr int64_t kSteps = 12'000'000, kBytes = int64_t{256} << 20;
 
   explicit Budget(int64_t steps = kSteps, int64_t bytes = kBytes) : steps_(steps), bytes_(bytes) {}
-  /// Throws TooComplex when the work or the memory is more than was allowed, Interrupted when nobody waits for
-  /// it any more.
+  /// Throws TooComplex when the work or the memory is more than was allowed, Interrupted when nobody waits
+  /// for it any more.
   void spend(int64_t steps, int64_t bytes = 0) {
     Interruptible::look();
     steps_ -= steps;

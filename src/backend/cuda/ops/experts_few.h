@@ -49,8 +49,8 @@ struct ExpertsFew {
 
 /// Pairs whose selection is left in words at most.
 inline constexpr int kMostSelected = 1024;
-/// Where on the board norm_moe_gate_up of some rows has: that a row is packed (of up to 8), the selection where
-/// no launch behind takes it, and the router's logits, of each expert and row.
+/// Where on the board norm_moe_gate_up of some rows has: that a row is packed (of up to 8), the selection
+/// where no launch behind takes it, and the router's logits, of each expert and row.
 inline constexpr int kPackedBoard = 0, kSelectionBoard = 32, kLogitsBoard = kSelectionBoard + kMostSelected;
 
 /// The selection of some rows as norm_moe_gate_up gives it (Form::SelectedExperts): a word a pair.

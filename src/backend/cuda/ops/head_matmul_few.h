@@ -16,8 +16,8 @@ struct ContextParts {
 };
 inline constexpr int kMostJoined = 32;  ///< chunks of a row
 
-/// head_matmul of 2 to 32 rows; puts chunks together where they are given. It leaves its results in codes, too,
-/// where the launch behind takes them.
+/// head_matmul of 2 to 32 rows; puts chunks together where they are given. It leaves its results in codes,
+/// too, where the launch behind takes them.
 void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
                      const ContextParts& parts, const Context& context);
 bool serves_head_matmul_few(const program::Tensor& weight, const program::Tensor& out);
