@@ -28,11 +28,13 @@ void note(fmt::format_string<Args...> format, Args&&... args) {
   note_text(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// To either of the two, with that one's rule.
+/// To either of the two, with that one's rule, or to a file.
 template <typename... Args>
 void print_to(std::FILE* out, fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);
-  out == stderr ? note_text(text) : print_text(text);
+  if (out == stderr) return note_text(text);
+  if (out == stdout) return print_text(text);
+  std::fwrite(text.data(), 1, text.size(), out);
 }
 
 /// To be called first: makes sure that no file which is opened later becomes standard input, output or error

@@ -154,7 +154,7 @@ void verify(const Options& options) {
   const auto backend = make_backend(options.backend, options.threads);
   const int64_t window = std::min(kWindow, model.spec.context), rows = std::min(kPrompt, window);
   checked_plan(model, *backend, {rows, rows, 0}, window, options.force);
-  const auto say = [](const char* what) { fmt::print(stderr, "sluice: verify: {}\n", what); };
+  const auto say = [](const char* what) { note("sluice: verify: {}\n", what); };
 
   say("comparing ops with the reference");
   const Json ops =
@@ -189,15 +189,14 @@ void verify(const Options& options) {
                        {"seconds", 1e-9 * static_cast<double>(now_ns() - began)}};
   const std::string json = report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   write_file(options.output, std::as_bytes(std::span(json)));
-  fmt::print("{} of {} results within tolerance of the reference ({} of {} layers)\n",
-             ops["within_tolerance"].get<int64_t>(), ops["results"].get<int64_t>(),
-             ops["layers"].get<int64_t>(), model.spec.layers);
-  fmt::print("perplexity {:.3f} over {} tokens\n", text["perplexity"].get<double>(),
-             text["tokens"].get<int64_t>());
-  fmt::print("{:.1f} tokens/s of a prompt, {:.1f} tokens/s of an answer\n",
-             speed["prompt_tokens_per_second"].get<double>(),
-             speed["answer_tokens_per_second"].get<double>());
-  fmt::print("{}: written to {}\n", ok ? "ok" : "not ok", options.output);
+  print("{} of {} results within tolerance of the reference ({} of {} layers)\n",
+        ops["within_tolerance"].get<int64_t>(), ops["results"].get<int64_t>(), ops["layers"].get<int64_t>(),
+        model.spec.layers);
+  print("perplexity {:.3f} over {} tokens\n", text["perplexity"].get<double>(),
+        text["tokens"].get<int64_t>());
+  print("{:.1f} tokens/s of a prompt, {:.1f} tokens/s of an answer\n",
+        speed["prompt_tokens_per_second"].get<double>(), speed["answer_tokens_per_second"].get<double>());
+  print("{}: written to {}\n", ok ? "ok" : "not ok", options.output);
   if (!ok) throw CLI::RuntimeError(1);
 }
 

@@ -25,14 +25,34 @@ void sort_by_need(std::vector<DrawPace::Answer*>& answers) {
 }  // namespace
 
 void DrawPace::drew(const std::string& client, uint64_t call, double seconds) {
-  debts_[{client, call}] += seconds;
-  if (call != 0) debts_[{client, 0}] += seconds;
+  owe(client, call, seconds);
+  if (call != 0) owe(client, 0, seconds);
+}
+
+// Names and nodes are used again: a token allocates nothing.
+void DrawPace::owe(const std::string& client, uint64_t call, double seconds) {
+  name_.first = client, name_.second = call;
+  if (const auto debt = debts_.find(name_); debt != debts_.end()) {
+    debt->second += seconds;
+  } else if (spare_.empty()) {
+    debts_.emplace(name_, seconds);
+  } else {
+    spare_.back().key() = name_, spare_.back().mapped() = seconds;
+    debts_.insert(std::move(spare_.back()));
+    spare_.pop_back();
+  }
 }
 
 void DrawPace::pay(double seconds) {
   for (auto debt = debts_.begin(); debt != debts_.end();) {
     debt->second -= seconds;
-    debt = debt->second > 0 ? std::next(debt) : debts_.erase(debt);
+    const auto paid = debt++;
+    if (paid->second > 0) continue;
+    if (spare_.size() < kMostSpare) {
+      spare_.push_back(debts_.extract(paid));
+    } else {
+      debts_.erase(paid);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace sluice::engine {
 
@@ -37,10 +38,15 @@ class DrawPace {
   /// A client's request, or (0) all of a client's.
   using Name = std::pair<std::string, uint64_t>;
 
+  static constexpr size_t kMostSpare = 256;
+
+  void owe(const std::string& client, uint64_t call, double seconds);
   void limit(std::span<Answer> answers, double step_seconds, bool by_client);
   void pay(double seconds);
 
   std::map<Name, double> debts_;  ///< seconds that were drawn and that no step has paid yet
+  std::vector<std::map<Name, double>::node_type> spare_;
+  Name name_;  ///< of whom it is at the moment
 };
 
 }  // namespace sluice::engine

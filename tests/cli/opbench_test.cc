@@ -50,7 +50,7 @@ TEST_F(OpBench, AMixMayBeATypeAlone) {
   EXPECT_THAT(list, HasSubstr("154880x2048 Q2_K"));
   EXPECT_THAT(list, HasSubstr("20x512x192 Q8_0")) << "192 columns are no whole blocks of 256";
   EXPECT_THAT(list, Not(HasSubstr("Q4_0")));
-  for (const char* none : {"Q9_K", "IQ2_XXS", "q2_k"})
+  for (const char* none : {"Q9_K", "TQ2_0", "q2_k"})
     EXPECT_THAT(run(std::string("opbench --list --mix ") + none).err, HasSubstr("no mix of this name"));
 }
 

@@ -46,6 +46,7 @@ class Streams : public testing::Test, public test::CommandFolder {
                  {"draftbench", "draftbench -n 4 -t 1 " + text + " " + text},
                  {"tune", "tune --dry-run --seconds 0.001 --rotate 1MB -t 1"},
                  {"list", "list --json"},
+                 {"verify", "verify -t 1 -o " + path("report.json")},
                  {"tokenize", "tokenize -p king"},
                  {"detokenize", "detokenize 5 6"},
                  {"debug", "debug parse-output <" + path("parse.jsonl")}};

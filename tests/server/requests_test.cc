@@ -115,7 +115,7 @@ TEST_F(Api, PathsWithSlashesTooManyAndWithoutV1) {
   EXPECT_TRUE(post("/messages", json::object()).json().contains("type")) << "Anthropic's shape";
   EXPECT_TRUE(get("/v1/models/").json().contains("data"));
   EXPECT_EQ(get("/models/parrot").json()["id"], "parrot");
-  for (const char* path : {"/api/tags", "/api/chat"}) {
+  for (const char* path : {"/api/push", "/api/nothing"}) {
     EXPECT_EQ(get(path).status, 404);
     EXPECT_TRUE(get(path).json()["error"].is_string()) << path;
   }

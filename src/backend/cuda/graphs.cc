@@ -10,6 +10,24 @@
 
 namespace sluice::backend::cuda {
 
+namespace {
+
+/// Graphs that a step takes: one, or one for each of its parts that has ops, and for the first.
+size_t graphs_of_step(const Bound& bound) {
+  size_t count = 0;
+  for (const program::Range& part : program::parts(bound.program))
+    count += part.first == 0 || part.count() > 0;
+  return count;
+}
+
+/// Memory that all graphs of a step take.
+int64_t step_bytes(const Bound& bound) {
+  constexpr int64_t kOpBytes = 9 << 10;  // 8.4 KB on an H100 (fairy-tales.gguf, 59 ops, 34 graphs)
+  return static_cast<int64_t>(bound.nodes.size()) * kOpBytes;
+}
+
+}  // namespace
+
 std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
                                     int64_t longest) {
   constexpr int64_t kMostBytes = int64_t{256} << 20;
@@ -42,16 +60,15 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
     list = std::move(of_parts);
   }
   std::stable_partition(list.begin(), list.end(), [](const Bucket& b) { return b.rows == b.outputs; });
-  // Graphs of parts are small: so many of them as make whole steps.
-  const size_t each = list.empty() || list.front().part < 0 ? 1 : program::parts(bound.program).size();
-  const size_t most = each * static_cast<size_t>(kMostBytes / std::max(int64_t{1}, graph_bytes(bound, 1)));
+  const auto most =
+      static_cast<size_t>(kMostBytes / std::max(int64_t{1}, step_bytes(bound))) * graphs_of_step(bound);
   if (list.size() > most) list.resize(most);
   return list;
 }
 
 int64_t graph_bytes(const Bound& bound, size_t graphs) {
-  constexpr int64_t kOpBytes = 9 << 10;  // 8.4 KB on an H100 (fairy-tales.gguf, 59 ops, 34 graphs)
-  return static_cast<int64_t>(graphs * bound.nodes.size()) * kOpBytes;
+  const size_t each = graphs_of_step(bound);
+  return step_bytes(bound) * static_cast<int64_t>((graphs + each - 1) / each);
 }
 
 int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
@@ -80,9 +97,7 @@ void Graphs::prepare(const std::vector<Bucket>& buckets, cudaStream_t stream) {
   }
 }
 
-int64_t Graphs::bytes() const {
-  return graph_bytes(bound_, (graphs_.size() + parts_.size() - 1) / parts_.size());
-}
+int64_t Graphs::bytes() const { return graph_bytes(bound_, graphs_.size()); }
 
 void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
   if (bucket.part > 0 && parts_[static_cast<size_t>(bucket.part)].count() == 0) return;
