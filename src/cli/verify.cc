@@ -23,6 +23,7 @@
 #include "cli/loading.h"
 #include "cli/measured_steps.h"
 #include "cli/memory_view.h"
+#include "cli/output.h"
 #include "cli/token_source.h"
 #include "cli/version.h"
 #include "engine/compare.h"
