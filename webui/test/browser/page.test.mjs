@@ -303,6 +303,22 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     clean();
   });
 
+  /** Until what was chosen is kept: a transaction waits for those before it. */
+  const kept = () =>
+    page.evaluate(
+      () =>
+        new Promise((resolve) => {
+          indexedDB.open("sluice", 1).onsuccess = (opened) => {
+            const transaction = opened.target.result.transaction("conversations", "readonly");
+            transaction.objectStore("conversations").count();
+            transaction.oncomplete = () => {
+              opened.target.result.close();
+              resolve();
+            };
+          };
+        }),
+    );
+
   test("keeps versions of answers and of questions", async () => {
     await say("first");
     await done();
@@ -318,6 +334,7 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     await page.getByRole("button", { name: "Next version" }).click();
     await page.getByText("2/2").waitFor();
     assert.equal(await page.locator(".message").count(), 2, "what followed the other version is with that one");
+    await kept();
     await page.reload();
     await page.getByText("2/2").waitFor();
     await page.getByRole("button", { name: "Version before" }).click();
