@@ -183,10 +183,10 @@ Handover Graphs::handover(const StepPlan& plan, const Passed& passed, bool giver
   const int64_t zeroed = memory.board_words() - memory.zeroed_words;
   Handover handover{plan.launches[giver ? passed.taker : passed.giver].op, nullptr,
                     static_cast<uint32_t>(plan.launches[passed.giver].node), nullptr};
-  switch (form_info(passed.form).room) {
-    case Room::Memory: handover.at = memory_.scratch() + passed.at; break;
-    case Room::Flagged: handover.at = words(memory.flagged_words + passed.at); break;
-    case Room::Zeroed:
+  switch (form_info(passed.form).space) {
+    case Space::Memory: handover.at = memory_.scratch() + passed.at; break;
+    case Space::Flagged: handover.at = words(memory.flagged_words + passed.at); break;
+    case Space::Zeroed:
       handover.at = words(zeroed + passed.at);
       if (!giver) handover.clear = words(zeroed + *passed.clear);
       break;

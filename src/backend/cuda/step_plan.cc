@@ -29,12 +29,12 @@ bool same_value(const Program& program, TensorId a, TensorId b) {
 }  // namespace
 
 const FormInfo& form_info(Form form) {
-  static constexpr std::array<FormInfo, 6> kForms = {{{"a row in codes", Room::Memory},
-                                                      {"rows in codes", Room::Memory},
-                                                      {"rows for a norm in codes", Room::Memory},
-                                                      {"order of experts", Room::Memory},
-                                                      {"selected experts", Room::Flagged},
-                                                      {"sums of the router", Room::Zeroed}}};
+  static constexpr std::array<FormInfo, 6> kForms = {{{"a row in codes", Space::Memory},
+                                                      {"rows in codes", Space::Memory},
+                                                      {"rows for a norm in codes", Space::Memory},
+                                                      {"order of experts", Space::Memory},
+                                                      {"selected experts", Space::Flagged},
+                                                      {"sums of the router", Space::Zeroed}}};
   return kForms[static_cast<size_t>(form)];
 }
 
@@ -52,7 +52,7 @@ void match_forms(const Program& program, const Sizes& sizes, StepPlan& plan) {
     plan.passed.push_back({given->form, i, i + 1, std::max(given->bytes, taken->bytes)});
   }
   // Words of a pair are made zero by the taker of the next pair.
-  const auto zeroed = [](const Passed& one) { return form_info(one.form).room == Room::Zeroed; };
+  const auto zeroed = [](const Passed& one) { return form_info(one.form).space == Space::Zeroed; };
   if (std::ranges::count_if(plan.passed, zeroed) < 2) std::erase_if(plan.passed, zeroed);
   for (size_t n = 0; n < plan.passed.size(); ++n) {
     plan.launches[plan.passed[n].giver].gives = n;
@@ -86,12 +86,12 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
     std::vector<Passed*> zeroed;
     std::vector<int64_t> places;
     for (Passed& one : plan->passed) {
-      switch (form_info(one.form).room) {
-        case Room::Memory:
+      switch (form_info(one.form).space) {
+        case Space::Memory:
           memory.handed_bytes = std::max(memory.handed_bytes, aligned(one.bytes, kAlignBytes));
           break;
-        case Room::Flagged: memory.handed_words = std::max(memory.handed_words, words_of(one.bytes)); break;
-        case Room::Zeroed:
+        case Space::Flagged: memory.handed_words = std::max(memory.handed_words, words_of(one.bytes)); break;
+        case Space::Zeroed:
           one.at = take_zeroed(pairs, plan->launches[one.giver].node, words_of(one.bytes));
           zeroed.push_back(&one);
           places.push_back(one.at);
@@ -108,8 +108,8 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
   for (const auto& [sizes, plan] : plans) {
     for (Passed& one : plan->passed) {
       const auto odd = static_cast<int64_t>(one.giver % 2);
-      if (form_info(one.form).room == Room::Memory) one.at = odd * memory.handed_bytes;
-      if (form_info(one.form).room == Room::Flagged) one.at = odd * memory.handed_words;
+      if (form_info(one.form).space == Space::Memory) one.at = odd * memory.handed_bytes;
+      if (form_info(one.form).space == Space::Flagged) one.at = odd * memory.handed_words;
     }
   }
   return memory;

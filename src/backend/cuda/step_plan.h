@@ -15,7 +15,7 @@ struct Passed {
   Form form;
   size_t giver, taker;  ///< launches
   int64_t bytes;
-  int64_t at = 0;                ///< in its room
+  int64_t at = 0;                ///< in its space
   std::optional<int64_t> clear;  ///< of Zeroed: whose words the taker makes zero
 };
 
