@@ -18,7 +18,7 @@ enum class Form : uint8_t {
 };
 
 /// Where a form lies.
-enum class Space : uint8_t {
+enum class FormSpace : uint8_t {
   Memory,
   Flagged,  ///< words of the board, each with the giver's tag
   Zeroed,   ///< words of the board that are zero before: each pair of launches has its own
@@ -26,7 +26,7 @@ enum class Space : uint8_t {
 
 struct FormInfo {
   const char* name;
-  Space space;
+  FormSpace space;
 };
 const FormInfo& form_info(Form form);
 

@@ -184,9 +184,9 @@ Handover Graphs::handover(const StepPlan& plan, const Passed& passed, bool giver
   Handover handover{plan.launches[giver ? passed.taker : passed.giver].op, nullptr,
                     static_cast<uint32_t>(plan.launches[passed.giver].node), nullptr};
   switch (form_info(passed.form).space) {
-    case Space::Memory: handover.at = memory_.scratch() + passed.at; break;
-    case Space::Flagged: handover.at = words(memory.flagged_words + passed.at); break;
-    case Space::Zeroed:
+    case FormSpace::Memory: handover.at = memory_.scratch() + passed.at; break;
+    case FormSpace::Flagged: handover.at = words(memory.flagged_words + passed.at); break;
+    case FormSpace::Zeroed:
       handover.at = words(zeroed + passed.at);
       if (!giver) handover.clear = words(zeroed + *passed.clear);
       break;

@@ -29,12 +29,12 @@ bool same_value(const Program& program, TensorId a, TensorId b) {
 }  // namespace
 
 const FormInfo& form_info(Form form) {
-  static constexpr std::array<FormInfo, 6> kForms = {{{"a row in codes", Space::Memory},
-                                                      {"rows in codes", Space::Memory},
-                                                      {"rows for a norm in codes", Space::Memory},
-                                                      {"order of experts", Space::Memory},
-                                                      {"selected experts", Space::Flagged},
-                                                      {"sums of the router", Space::Zeroed}}};
+  static constexpr std::array<FormInfo, 6> kForms = {{{"a row in codes", FormSpace::Memory},
+                                                      {"rows in codes", FormSpace::Memory},
+                                                      {"rows for a norm in codes", FormSpace::Memory},
+                                                      {"order of experts", FormSpace::Memory},
+                                                      {"selected experts", FormSpace::Flagged},
+                                                      {"sums of the router", FormSpace::Zeroed}}};
   return kForms[static_cast<size_t>(form)];
 }
 
@@ -52,7 +52,7 @@ void match_forms(const Program& program, const Sizes& sizes, StepPlan& plan) {
     plan.passed.push_back({given->form, i, i + 1, std::max(given->bytes, taken->bytes)});
   }
   // Words of a pair are made zero by the taker of the next pair.
-  const auto zeroed = [](const Passed& one) { return form_info(one.form).space == Space::Zeroed; };
+  const auto zeroed = [](const Passed& one) { return form_info(one.form).space == FormSpace::Zeroed; };
   if (std::ranges::count_if(plan.passed, zeroed) < 2) std::erase_if(plan.passed, zeroed);
   for (size_t n = 0; n < plan.passed.size(); ++n) {
     plan.launches[plan.passed[n].giver].gives = n;
@@ -87,11 +87,13 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
     std::vector<int64_t> places;
     for (Passed& one : plan->passed) {
       switch (form_info(one.form).space) {
-        case Space::Memory:
+        case FormSpace::Memory:
           memory.handed_bytes = std::max(memory.handed_bytes, aligned(one.bytes, kAlignBytes));
           break;
-        case Space::Flagged: memory.handed_words = std::max(memory.handed_words, words_of(one.bytes)); break;
-        case Space::Zeroed:
+        case FormSpace::Flagged:
+          memory.handed_words = std::max(memory.handed_words, words_of(one.bytes));
+          break;
+        case FormSpace::Zeroed:
           one.at = take_zeroed(pairs, plan->launches[one.giver].node, words_of(one.bytes));
           zeroed.push_back(&one);
           places.push_back(one.at);
@@ -108,8 +110,8 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
   for (const auto& [sizes, plan] : plans) {
     for (Passed& one : plan->passed) {
       const auto odd = static_cast<int64_t>(one.giver % 2);
-      if (form_info(one.form).space == Space::Memory) one.at = odd * memory.handed_bytes;
-      if (form_info(one.form).space == Space::Flagged) one.at = odd * memory.handed_words;
+      if (form_info(one.form).space == FormSpace::Memory) one.at = odd * memory.handed_bytes;
+      if (form_info(one.form).space == FormSpace::Flagged) one.at = odd * memory.handed_words;
     }
   }
   return memory;

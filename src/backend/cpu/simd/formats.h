@@ -8,11 +8,12 @@
 #include "quant/types.h"
 
 #define SLUICE_CPU_FLOATS(X) X(F32) X(F16) X(BF16)
-#define SLUICE_CPU_BLOCKS(X)                                                                              \
-  X(Q4_0)                                                                                                 \
-  X(Q4_1)                                                                                                 \
-  X(Q5_0) X(Q5_1) X(Q8_0) X(IQ4_NL) X(MXFP4) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_XS) X(IQ2_XXS) \
-      X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M) X(NVFP4)
+// clang-format off
+#define SLUICE_CPU_BLOCKS(X)                                                     \
+  X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(IQ4_NL) X(MXFP4)                     \
+  X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_XS)                              \
+  X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M) X(NVFP4)
+// clang-format on
 
 namespace sluice::backend::cpu {
 
