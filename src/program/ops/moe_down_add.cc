@@ -110,6 +110,8 @@ std::vector<OpCase> MoeDownAdd::cases() {
           {"4 of 64 IQ4_NL rows 7", 7, build_many(Type::IQ4_NL, 64, 256, Type::IQ4_NL)},
           {"4 of 64 IQ4_XS rows 5", 5, build_many(Type::IQ4_XS, 64, 512, Type::MXFP4)},
           {"4 of 16 MXFP4 rows 6", 6, build_many(Type::MXFP4, 16, 1536, Type::Q8_0)},
+          {"4 of 16 MXFP4 of 640 columns rows 5", 5, build_many(Type::MXFP4, 16, 640, Type::F32)},
+          {"4 of 16 IQ4_XS of 768 columns rows 4", 4, build_many(Type::IQ4_XS, 16, 768, Type::F32)},
           {"4 of 16 with shared rows 9", 9, build(true)},
           {"4 of 16 rows 9", 9, build(false)},
           {"4 of 16 with shared, no residual, rows 1", 1, build(true, false)},

@@ -22,7 +22,6 @@ constexpr int kMostUsed = 8;
 template <quant::Type kType, int kStrips>
 __global__ void __launch_bounds__(kThreads, 1)
     add_experts_few_kernel(const Stamps stamps, const __grid_constant__ AddExperts p) {
-#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
   __shared__ float meeting[meeting_floats(kStrips)];
   const Link link(stamps);
   const int rows = *p.rows;  // was there before the step's first kernel began
@@ -87,7 +86,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         few_bytes::rounded_to_19_bits(largest * (1.0f / (16 * 127)) * codes);
     p.coded.squares[static_cast<int>(blockIdx.x) * kMostRows + own_token] = squares;
   }
-#endif
 }
 
 template <quant::Type kType>
@@ -102,11 +100,9 @@ void start(const AddExperts& sum, const Context& c) {
 
 }  // namespace
 
-bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows,
-                            int architecture) {
-  return (architecture == 90 || architecture == 100) && few_bytes::fits_ring(type) && rows >= 2 &&
-         rows <= kMostRows && used <= kMostUsed && outputs % kOutputs == 0 && columns % kChunkColumns == 0 &&
-         columns <= kMostChunks * kChunkColumns;
+bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows) {
+  return few_bytes::fits_ring(type) && rows >= 2 && rows <= kMostRows && used <= kMostUsed &&
+         outputs % kOutputs == 0 && columns % kChunkColumns == 0 && columns <= kMostChunks * kChunkColumns;
 }
 
 void add_experts_few(const AddExperts& sum, const Context& context) {

@@ -18,8 +18,7 @@ struct AddExperts {
 };
 
 /// Whether add_experts_few takes shared experts of this type, [outputs][columns], `used` experts a row.
-bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows,
-                            int architecture);
+bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows);
 void add_experts_few(const AddExperts& sum, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -41,7 +41,6 @@ struct Args {
 template <quant::Type kType, int kStrips>
 __global__ void __launch_bounds__(kThreads)
     norm_matmul_coded_kernel(const Stamps stamps, const __grid_constant__ Args p) {
-#if __CUDA_ARCH__ >= 900
   constexpr int kTokens = kStrips * kStripTokens;
   extern __shared__ __align__(128) char coded_shared[];
   __shared__ float squares[kWarps][kTokens];
@@ -92,7 +91,6 @@ __global__ void __launch_bounds__(kThreads)
   for (int w = 0; w < kWarps; ++w) all += squares[w][row];
   product.out(row)[output + static_cast<int>(threadIdx.x) % few_bytes::kRows] =
       value / sqrtf(all / static_cast<float>(columns) + p.epsilon);
-#endif
 }
 
 /// What rows of so many columns take of scratch.
@@ -105,7 +103,7 @@ int64_t codes_bytes(int64_t rows, int64_t columns) {
 
 /// Whether norm_matmul may take its rows in codes.
 bool takes_coded(const Program& p, const NormMatmul& op, const Sizes& sizes) {
-  if (sizes.rows <= kNarrowRows || sizes.rows > few::kMostRows || sizes.architecture < 90) return false;
+  if (sizes.rows <= kNarrowRows || sizes.rows > few::kMostRows) return false;
   for (const Read weight : {op.a, op.b, op.c}) {
     if (!weight) continue;
     const Tensor& w = p[weight.id];

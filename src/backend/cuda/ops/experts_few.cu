@@ -5,11 +5,11 @@
 // this one to order or to pack: every block of threads counts the step's pairs for itself, takes an equal
 // stretch of all items (16 outputs, or 8 gates and their ups, times a tile of tokens) and makes its tiles'
 // tokens codes of eight bits, 32 under a scale, in shared memory, or finds them coded. Its warps take items
-// in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads),
-// and waits for nobody but where tiles change. Beside a down projection the last warps, which have the fewest
-// items, pack what the launch behind multiplies. Gates and ups of up to 32 rows have kernels of their own
-// (multiply_kept_rows), whose warps take items from all; of up to 8 rows they multiply the
-// shared experts, too, while the routed ones' first weights are on their way.
+// in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads or
+// the device has none), and waits for nobody but where tiles change. Beside a down projection the last warps,
+// which have the fewest items, pack what the launch behind multiplies. Gates and ups of up to 32 rows have
+// kernels of their own (multiply_kept_rows), whose warps take items from all; of up to 8 rows they multiply
+// the shared experts, too, while the routed ones' first weights are on their way.
 //
 // An element's sum depends on nothing but its weights and its token.
 #include "backend/cuda/ops/experts_few.h"
@@ -30,13 +30,24 @@ int tokens_for(int64_t pairs, int64_t experts) {
   return average <= 4 ? 8 : average <= 12 ? 16 : 0;
 }
 
-/// Whether rows are whole pairs of quads, which is what tensor copies take.
-bool by_map(const ExpertsShape& shape) { return shape.columns % (2 * kQuad) == 0; }
+/// Whether a block of threads has as much shared memory as 9.0 and 10.0 have, and the copy engine.
+bool is_large(int architecture) { return most_shared(architecture) > kMostShared; }
+
+/// Tensor copies want whole pairs of quads, and rows of whole 16 bytes in every plane.
+Fill fill_of(const ExpertsShape& shape, int architecture) {
+  if (!is_large(architecture)) return Fill::LanesOfSmall;
+  const bool whole =
+      shape.columns % (2 * kQuad) == 0 && shape.columns / 32 * find_format(shape.type)->scale % 16 == 0;
+  return whole ? Fill::Maps : Fill::Lanes;
+}
 
 /// Bytes of the rings of a block of threads.
-int64_t rings_bytes(quant::Type type, bool mapped) {
-  if (!mapped) return rings_of<quant::Type::Q4_0, false>();
-  return few_bytes::with_type(type, [&]<quant::Type kType>() { return rings_of<kType, true>(); });
+int64_t rings_bytes(quant::Type type, Fill fill) {
+  return few_bytes::with_type(type, [&]<quant::Type kType>() {
+    return fill == Fill::Maps    ? RingOf<kType, Fill::Maps>::kBytes
+           : fill == Fill::Lanes ? RingOf<kType, Fill::Lanes>::kBytes
+                                 : RingOf<kType, Fill::LanesOfSmall>::kBytes;
+  });
 }
 
 int64_t kept_rings_bytes(quant::Type type) {
@@ -44,26 +55,29 @@ int64_t kept_rings_bytes(quant::Type type) {
 }
 
 /// Whether every block of threads has room for all rows and their lists.
-bool keeps_rows(const ExpertsShape& shape, int64_t rows) {
+bool keeps_rows(const ExpertsShape& shape, int64_t rows, int architecture) {
   const int64_t pairs = rows * shape.used;
-  if (!by_map(shape) || tokens_for(pairs, shape.experts) > 8) return false;
+  if (fill_of(shape, architecture) != Fill::Maps || tokens_for(pairs, shape.experts) > 8) return false;
   const int64_t token = experts_token(shape.type, shape.columns).pitch;
   return shape.gated && rows <= kRowsKept && pairs <= kPairsKept &&
          std::min(pairs, pairs / 8 + shape.experts) <= kTilesKept && shape.columns > kMostQuads * kQuad &&
          kept_rings_bytes(shape.type) + rows * token <= kKeptShared;
 }
 
-/// The launch's sizes; false: something does not fit.
-bool plan(const ExpertsShape& shape, int tokens, Args& args) {
+/// The launch's sizes; false: something does not fit. tokens: as many as are wanted, and fewer where there is
+/// less room.
+bool plan(const ExpertsShape& shape, int architecture, int& tokens, Args& args) {
   args.across = Divisor::of(
       static_cast<int32_t>(shape.outputs / (shape.gated ? few_bytes::kRows / 2 : few_bytes::kRows)));
   args.per_row = Divisor::of(static_cast<int32_t>(shape.used));
   args.token = experts_token(shape.type, shape.columns);
+  const int64_t room = (is_large(architecture) ? kAllShared : kMostShared) - kOwnShared;
+  const int64_t rings = rings_bytes(shape.type, fill_of(shape, architecture));
+  if (rings + int64_t{tokens} * args.token.pitch > room) tokens = 8;
   const int64_t tile = int64_t{tokens} * args.token.pitch;
-  const int64_t rings = rings_bytes(shape.type, by_map(shape));
-  args.buffers = rings + kMostBuffers * tile <= kShared ? kMostBuffers : 1;
+  args.buffers = rings + kMostBuffers * tile <= room ? kMostBuffers : 1;
   const int64_t most = int64_t{kMostTiles} * args.across.by * args.across.by;  // that Divisor sees
-  return rings + args.buffers * tile <= kShared && most < int64_t{1} << 32;
+  return rings + args.buffers * tile <= room && most < int64_t{1} << 32;
 }
 
 }  // namespace
@@ -74,22 +88,19 @@ few_bytes::TokenRows experts_token(quant::Type type, int64_t columns) {
 
 bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture) {
   const int64_t pairs = rows * shape.used;
-  const int tokens = tokens_for(pairs, shape.experts);
-  if (!few_bytes::fits_ring(shape.type) || (architecture != 90 && architecture != 100) || rows < 2)
-    return false;
-  if (!few_bytes::fits_slot(shape.type) && !by_map(shape)) return false;
-  // Tensor copies want rows of whole 16 bytes in every plane.
-  if (shape.columns / 32 * find_format(shape.type)->scale % 16 != 0 && by_map(shape)) return false;
+  int tokens = tokens_for(pairs, shape.experts);
+  if (!few_bytes::fits_ring(shape.type) || rows < 2) return false;
   if (shape.columns % kQuad != 0 || shape.outputs % (shape.gated ? 8 : 16) != 0) return false;
   if (pairs > kMostPairs || shape.experts > kMostExperts || tokens == 0) return false;
   Args args{};
-  return plan(shape, tokens, args);
+  return plan(shape, architecture, tokens, args);
 }
 
-bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up, int64_t rows,
-                          int processors) {
-  return keeps_rows(shape, rows) && gate.type == up.type && keeps_with(shape.type, gate.type) &&
-         few::serves_gate_up(gate.type, gate.rows, gate.columns, rows, processors);
+bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up,
+                          const Sizes& sizes) {
+  return keeps_rows(shape, sizes.rows, sizes.architecture) && gate.type == up.type &&
+         keeps_with(shape.type, gate.type) &&
+         few::serves_gate_up(gate.type, gate.rows, gate.columns, sizes.rows, sizes.processors);
 }
 
 void multiply_experts_few(const ExpertsFew& product, const Context& context) {
@@ -97,18 +108,18 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
   const ExpertsShape shape{weight.type,    weight.matrices,     weight.rows,
                            weight.columns, product.ids.columns, product.gated};
   const int64_t pairs = context.step_rows * shape.used;
-  const int tokens = tokens_for(pairs, shape.experts);
+  int tokens = tokens_for(pairs, shape.experts);
   Args args{};
-  plan(shape, tokens, args);
+  plan(shape, context.architecture, tokens, args);
   args.weight = weight, args.up = product.up;
   args.in = product.in, args.out = product.out, args.ids = product.ids, args.rows = product.rows;
   args.by_pair = product.by_pair ? 1 : 0;
   args.selection = product.selection, args.coded = product.coded, args.beside = product.beside;
-  const bool mapped = by_map(shape);
-  if (mapped)
+  const Fill fill = fill_of(shape, context.architecture);
+  if (fill == Fill::Maps)
     args.map = product.gated ? map_row_pairs(weight, product.up, few_bytes::map_groups(weight.type))
                              : map_row_pairs(weight, few_bytes::map_groups(weight.type));
-  if (keeps_rows(shape, context.step_rows) && product.taken != nullptr) {
+  if (keeps_rows(shape, context.step_rows, context.architecture) && product.taken != nullptr) {
     const KeptArgs kept{args.map,    weight,     product.up,    product.out,       product.rows, args.per_row,
                         args.across, args.token, product.coded, product.selection, product.taken};
     return few_bytes::with_type(weight.type, [&]<quant::Type kType>() {
@@ -116,7 +127,7 @@ void multiply_experts_few(const ExpertsFew& product, const Context& context) {
     });
   }
   const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across.by;
-  const ExpertsLaunch how{product.gated, mapped, tokens,
+  const ExpertsLaunch how{product.gated, fill, tokens,
                           static_cast<unsigned>(std::min<int64_t>(context.processors, items))};
   few_bytes::with_type(weight.type, [&]<quant::Type kType>() { start_experts<kType>(how, args, context); });
 }

@@ -16,12 +16,10 @@ namespace sluice::backend::cuda::experts {
 
 using few::silu;
 using few_bytes::kMostQuads, few_bytes::kQuad, few_bytes::kSlots, few_bytes::Ring;
-inline constexpr few_bytes::Slot kSlot = few_bytes::kWholeSlot;  ///< where cp.async fills it
 inline constexpr int kMostPairs = kMostSelected, kMostExperts = 256, kMostTokens = 16, kMostBuffers = 2;
 inline constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
-/// Shared memory of a block of threads on compute capabilities 9.0 and 10.0, and the same less what a kernel
-/// of theirs has by itself.
-inline constexpr int64_t kAllShared = 227 * 1024, kShared = kAllShared - 9 * 1024;
+/// Shared memory of a block of threads on compute capabilities 9.0 and 10.0, and what a kernel has by itself.
+inline constexpr int64_t kAllShared = 227 * 1024, kOwnShared = 9 * 1024;
 
 /// Division of numbers whose product with the divisor is below 2^32, by a multiplication: a division is some
 /// 40 instructions, and blocks of threads begin with several.
@@ -58,29 +56,34 @@ struct Tile {
   int16_t expert, part;
 };
 
-/// What a warp asks for next: its items are every kWarps-th, 16 rows each, piece by piece. Without tensor
-/// copies pointers go on from piece to piece, each lane's to its 16 bytes of codes of two rows and of scales
-/// of one.
-template <quant::Type kType, bool kGated, bool kByMap>
+/// Who fills the rings: the copy engine; lanes, where rows are no whole pairs of quads or where shared memory
+/// is half as large.
+enum class Fill : uint8_t { Maps, Lanes, LanesOfSmall };
+
+/// On small shared memory tokens need their room, too.
+template <quant::Type kType, Fill kFill>
+using RingOf = std::conditional_t<
+    kFill == Fill::Maps, Ring<kType>,
+    std::conditional_t<kFill == Fill::Lanes,
+                       few_bytes::LaneRing<kType, few_bytes::kRingWarps<kType>, 2 * kSlots>,
+                       few_bytes::LaneRing<kType, few_bytes::Weights<kType>::kWhole ? 6 : 8, kSlots>>>;
+/// What a warp asks for next: its items are every kWarps-th, 16 rows each, piece by piece.
+template <quant::Type kType, bool kGated, Fill kFill>
 class Feed {
  public:
-  static constexpr int kWarps = Ring<kType>::kWarps;
-  static_assert(kByMap || few_bytes::fits_slot(kType));
+  using OwnRing = RingOf<kType, kFill>;
+  static constexpr int kWarps = OwnRing::kWarps;
 
-  /// codes, scales: of the warp's first slot (cp.async); barriers: of its slots.
+  /// slots: of the warp (lanes); barriers: of its slots (maps).
   __device__ Feed(const Args& p, const Tile* tiles, int begin, int end, const Ring<kType>& ring,
-                  uint32_t codes, uint32_t scales, uint32_t barriers)
+                  uint32_t slots, uint32_t barriers)
       : p_(p),
         tiles_(tiles),
         end_(end),
         all_quads_(p.weight.columns / kQuad),
         ring_(ring),
         warp_(warp_index()),
-        barriers_(barriers) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    codes_to_ = codes + static_cast<uint32_t>(lane / 16 * kSlot.code_pitch + lane % 16 * 16);
-    scales_to_ = scales + static_cast<uint32_t>(lane / 2 * kSlot.scale_pitch + lane % 2 * 16);
-    two_rows_ = all_quads_ * 128;
+        at_(kFill == Fill::Maps ? barriers : slots) {
     next_ = begin + warp_, tile_ = p.across(next_), row_ = next_ - tile_ * p.across.by;
     if (next_ < end_) begin_item();
   }
@@ -88,52 +91,29 @@ class Feed {
   /// Asks for the next piece, into slot `slot`.
   __device__ __forceinline__ void ask(int slot) {
     if (next_ < end_) {
-      if constexpr (kByMap) {
-        ring_.ask(p_.map, map_row_, line_, supers_, all_quads_ / 2, warp_, slot,
-                  barriers_ + 8 * static_cast<uint32_t>(slot));
-        line_ += Ring<kType>::kGroups;
+      if constexpr (kFill == Fill::Maps) {
+        ring_.ask(p_.map, map_row_, piece_, supers_, all_quads_ / 2, warp_, slot,
+                  at_ + 8 * static_cast<uint32_t>(slot));
+        piece_ += Ring<kType>::kGroups, left_ -= kMostQuads;
       } else {
-        const auto at = static_cast<uint32_t>(slot * kSlot.bytes);
-        if (left_ >= kMostQuads) {
-          copy_rows(codes_to_ + at);
-          copy_scales(scales_to_ + at, kMostQuads);
-          codes_[0] += 64 * kMostQuads, codes_[1] += 64 * kMostQuads, scales_ += 8 * kMostQuads;
-        } else {
-          if (static_cast<int>(threadIdx.x) % 16 < 4 * left_) copy_rows(codes_to_ + at);
-          copy_scales(scales_to_ + at, left_);
-        }
+        OwnRing::ask(source_, min(left_, OwnRing::kQuads), piece_, all_quads_ / 2,
+                     at_ + static_cast<uint32_t>(slot * OwnRing::kSlotBytes));
+        ++piece_, left_ -= OwnRing::kQuads;
       }
-      left_ -= kMostQuads;
       if (left_ <= 0) {
         next_ += kWarps;
         for (row_ += kWarps; row_ >= p_.across.by; row_ -= p_.across.by) ++tile_;
         if (next_ < end_) begin_item();
       }
     }
-    if constexpr (!kByMap) commit_copies();
+    if constexpr (kFill != Fill::Maps) commit_copies();
   }
 
  private:
-  /// Two rows an instruction, 256 bytes of each: whole lines.
-  __device__ __forceinline__ void copy_rows(uint32_t to) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int j = 0; j < few_bytes::kRows / 4; ++j)
-        few_bytes::copy_codes(to + (8 * h + 2 * j) * kSlot.code_pitch, codes_[h] + j * two_rows_);
-    }
-  }
-  /// A lane's two quads of a row's scales; those of an odd number of quads begin at odd multiples of 8 bytes.
-  __device__ __forceinline__ void copy_scales(uint32_t to, int quads) const {
-    const int first = static_cast<int>(threadIdx.x) % 2 * 2;
-    if (quads == kMostQuads && all_quads_ % 2 == 0) return few_bytes::copy_codes(to, scales_);
-    if (first < quads) few_bytes::copy_scales(to, scales_);
-    if (first + 1 < quads) few_bytes::copy_scales(to + 8, scales_ + 8);
-  }
   __device__ __forceinline__ void begin_item() {
-    const int lane = static_cast<int>(threadIdx.x) % 32, matrix = tiles_[tile_].expert;
-    if constexpr (kByMap) {
-      line_ = 0;
+    const int matrix = tiles_[tile_].expert;
+    piece_ = 0, left_ = all_quads_;
+    if constexpr (kFill == Fill::Maps) {
       map_row_ = uniform(matrix * static_cast<int>(p_.weight.matrix_rows) + row_ * (kGated ? 8 : 16));
       if constexpr (few_bytes::Weights<kType>::kSuper) {
         const few_bytes::SuperOfLane own;
@@ -142,29 +122,22 @@ class Feed {
             m, m.row(matrix, kGated ? row_ * 8 + own.g : row_ * 16 + own.g + 8 * own.h));
       }
     } else {
-      const auto quad_of = [&](int row) {  // row: of the item's 16
-        const Matrix& m = kGated && row >= 8 ? p_.up : p_.weight;
-        return m.row(matrix, kGated ? row_ * 8 + row % 8 : row_ * 16 + row) * all_quads_;
-      };
       const Matrix& second = kGated ? p_.up : p_.weight;
-      codes_[0] = p_.weight.codes + quad_of(lane / 16) * 64 + lane % 16 * 16;
-      codes_[1] = second.codes + quad_of(8 + lane / 16) * 64 + lane % 16 * 16;
-      scales_ = (lane < 16 ? p_.weight : second).scale + quad_of(lane / 2) * 8 + lane % 2 * 16;
+      source_ = OwnRing::source(p_.weight, p_.weight.row(matrix, row_ * (kGated ? 8 : 16)), second,
+                                second.row(matrix, kGated ? row_ * 8 : row_ * 16 + 8));
     }
-    left_ = all_quads_;
   }
 
   const Args& p_;
   const Tile* tiles_;
   int end_, all_quads_;
-  int two_rows_;                  // bytes
   int next_, tile_, row_, left_;  // left: quads of the item that is next
-  const uint8_t *codes_[2], *scales_;
-  int line_, map_row_;
+  int piece_ = 0, map_row_ = 0;   // piece: the next one of the item; maps: its line
   const Ring<kType>& ring_;
   int warp_;
-  uint32_t codes_to_, scales_to_, barriers_;
+  uint32_t at_;
   const uint8_t* supers_ = nullptr;  // of this lane's row (SuperOfLane)
+  typename OwnRing::Source source_{};
 };
 
 /// Rows for the launch behind this one, a row a block of threads: one warp packs it. Short code rather than
@@ -187,19 +160,11 @@ __device__ __forceinline__ void pack_beside(const PackPlan& plan) {
   }
 }
 
-/// Bytes of the rings of a block of threads.
-template <quant::Type kType, bool kByMap>
-constexpr int64_t rings_of() {
-  return kByMap ? Ring<kType>::kBytes : int64_t{Ring<kType>::kWarps} * kSlots * kSlot.bytes;
-}
-
-/// kByMap: codes come by tensor copies, which leave the path of shared memory's readers free.
-template <quant::Type kType, int kStrips, bool kGated, bool kByMap>
-__global__ void __launch_bounds__(Ring<kType>::kThreads, 1)
-    experts_few(const Stamps stamps, const __grid_constant__ Args p) {
-#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
-  constexpr int kTokens = kStrips * 8, kWarps = Ring<kType>::kWarps, kThreads = Ring<kType>::kThreads;
-  constexpr few_bytes::Slot layout = kSlot;
+template <quant::Type kType, int kStrips, bool kGated, Fill kFill>
+__device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Args& p) {
+  using OwnRing = RingOf<kType, kFill>;
+  constexpr int kTokens = kStrips * 8, kWarps = OwnRing::kWarps, kThreads = OwnRing::kThreads;
+  constexpr bool kByMap = kFill == Fill::Maps;
   extern __shared__ __align__(128) char few_shared[];
   __shared__ int16_t ids[kMostPairs];
   __shared__ int32_t count[kMostExperts];
@@ -264,12 +229,11 @@ __global__ void __launch_bounds__(Ring<kType>::kThreads, 1)
 
   const int all_quads = p.weight.columns / kQuad, last_tile = p.across(end - 1);
   const Ring<kType> ring(few_shared, p.weight);
-  char* const own_slots = few_shared + warp * kSlots * kSlot.bytes;  // that cp.async fills
-  char* const tokens = few_shared + rings_of<kType, kByMap>();
-  Feed<kType, kGated, kByMap> feed(p, tiles, begin, end, ring, shared_address(own_slots),
-                                   shared_address(own_slots) + few_bytes::kRows * kSlot.code_pitch,
-                                   own_barriers);
-  for (int slot = 0; slot < kSlots; ++slot) feed.ask(slot);
+  const int own_slots = kByMap ? 0 : warp * OwnRing::kSlots * OwnRing::kSlotBytes;  // that lanes fill
+  char* const tokens = few_shared + OwnRing::kBytes;
+  Feed<kType, kGated, kFill> feed(p, tiles, begin, end, ring, shared_address(few_shared + own_slots),
+                                  own_barriers);
+  for (int slot = 0; slot < OwnRing::kSlots; ++slot) feed.ask(slot);
 
   // Pairs of the tiles from `first` on, a tile a warp, in the order of rows.
   const auto list_pairs = [&](int first, int here) {
@@ -345,23 +309,26 @@ __global__ void __launch_bounds__(Ring<kType>::kThreads, 1)
       const int buffer = tile - first;
       float total[kStrips][4] = {};
       few_bytes::TokensAt<> at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
-      for (int left = all_quads; left > 0; left -= kMostQuads) {
-        if constexpr (!kByMap) {
-          wait_copies<kSlots - 1>();
-          __syncwarp();
-        }
+      for (int left = all_quads; left > 0; left -= OwnRing::kQuads) {
         if constexpr (kByMap) {
           barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
           const auto piece = ring.piece(warp, slot);
           few_bytes::multiply_pairs<kType>(piece, min(left, kMostQuads) / 2, at, p.token.pitch, total);
         } else {
-          few_bytes::multiply<kType>(own_slots + slot * kSlot.bytes, layout, 0, 0, min(left, kMostQuads), at,
-                                     p.token.pitch, total);
-          at.advance(kMostQuads);
+          wait_copies<OwnRing::kSlots - 1>();
+          __syncwarp();
+          const auto piece = OwnRing::piece(few_shared + own_slots + slot * OwnRing::kSlotBytes,
+                                            (all_quads - left) / 2, all_quads / 2);
+          if (few_bytes::Weights<kType>::kSuper || left > 1) {
+            few_bytes::multiply_codes<kType, 2>(piece, at, p.token.pitch, total);
+          } else {
+            few_bytes::multiply_codes<kType, 1>(piece, at, p.token.pitch, total);
+          }
+          at.advance(2);
         }
         __syncwarp();
         feed.ask(slot);
-        if (++slot == kSlots) slot = 0, phase ^= 1;
+        if (++slot == OwnRing::kSlots) slot = 0, phase ^= 1;
       }
 #pragma unroll
       for (int n = 0; n < kStrips; ++n) {
@@ -381,38 +348,53 @@ __global__ void __launch_bounds__(Ring<kType>::kThreads, 1)
     }
     if (first + p.buffers <= last_tile) __syncthreads();  // what the tiles had in shared memory is done with
   }
-#endif
 }
 
-/// How multiply_experts_few is launched: tokens of a tile, whether by tensor copies.
+/// kFill: by tensor copies where it can be, which leave the path of shared memory's readers free.
+template <quant::Type kType, int kStrips, bool kGated, Fill kFill>
+__global__ void __launch_bounds__(RingOf<kType, kFill>::kThreads, 1)
+    experts_few(const Stamps stamps, const __grid_constant__ Args p) {
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+  constexpr bool kHere = kFill != Fill::LanesOfSmall;
+#else
+  constexpr bool kHere = kFill == Fill::LanesOfSmall;
+#endif
+  if constexpr (kHere) multiply_experts<kType, kStrips, kGated, kFill>(stamps, p);
+}
+
+/// How multiply_experts_few is launched: tokens of a tile, who fills the rings.
 struct ExpertsLaunch {
-  bool gated, mapped;
+  bool gated;
+  Fill fill;
   int tokens;
   unsigned blocks;
 };
 
-/// Starts the kernel of a type. Types of 256 columns are always whole pairs of quads.
+/// Starts the kernel of a type. Those of 256 columns are always whole pairs of quads, which tensor copies
+/// take if scales are whole 16 bytes, too.
 template <quant::Type kType>
 void start_experts(const ExpertsLaunch& how, const Args& args, const Context& context) {
-  const auto start = [&]<int kStrips, bool kGated, bool kByMap>() {
-    launch(context, experts_few<kType, kStrips, kGated, kByMap>,
-           {dim3(how.blocks), dim3(Ring<kType>::kThreads),
-            rings_of<kType, kByMap>() + int64_t{args.buffers} * how.tokens * args.token.pitch},
+  const auto start = [&]<int kStrips, bool kGated, Fill kFill>() {
+    using OwnRing = RingOf<kType, kFill>;
+    launch(context, experts_few<kType, kStrips, kGated, kFill>,
+           {dim3(how.blocks), dim3(OwnRing::kThreads),
+            OwnRing::kBytes + int64_t{args.buffers} * how.tokens * args.token.pitch},
            args);
   };
-  const auto with = [&]<bool kByMap>() {
+  const auto with = [&]<Fill kFill>() {
     if (how.tokens <= 8) {
-      return how.gated ? start.template operator()<1, true, kByMap>()
-                       : start.template operator()<1, false, kByMap>();
+      return how.gated ? start.template operator()<1, true, kFill>()
+                       : start.template operator()<1, false, kFill>();
     }
-    return how.gated ? start.template operator()<2, true, kByMap>()
-                     : start.template operator()<2, false, kByMap>();
+    return how.gated ? start.template operator()<2, true, kFill>()
+                     : start.template operator()<2, false, kFill>();
   };
-  if constexpr (kType == quant::Type::Q4_0) {
-    how.mapped ? with.template operator()<true>() : with.template operator()<false>();
-  } else {
-    with.template operator()<true>();
+  if (how.fill == Fill::LanesOfSmall) return with.template operator()<Fill::LanesOfSmall>();
+  using W = few_bytes::Weights<kType>;
+  if constexpr (!W::kSuper || W::kFormat.scale == 1) {
+    if (how.fill == Fill::Lanes) return with.template operator()<Fill::Lanes>();
   }
+  with.template operator()<Fill::Maps>();
 }
 
 extern template void start_experts<quant::Type::Q4_0>(const ExpertsLaunch&, const Args&, const Context&);

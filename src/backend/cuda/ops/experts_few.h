@@ -70,8 +70,8 @@ few_bytes::TokenRows experts_token(quant::Type type, int64_t columns);
 /// Whether multiply_experts_few takes these: steps of a few tokens an expert.
 bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture);
 /// Whether it multiplies these shared experts beside, where there are `coded` and `taken`.
-bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up, int64_t rows,
-                          int processors);
+bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up,
+                          const Sizes& sizes);
 void multiply_experts_few(const ExpertsFew& product, const Context& context);
 
 inline bool packs_beside(const Rows<float>& in) {

@@ -25,7 +25,6 @@ struct Args {
 template <quant::Type kType, int kStrips>
 __global__ void __launch_bounds__(kThreads, 1)
     matmul_add_few_kernel(const Stamps stamps, const __grid_constant__ Args p) {
-#if __CUDA_ARCH__ >= 900
   constexpr int kSums = kStrips * 4;
   extern __shared__ __align__(128) char few_shared[];
   const Link link(stamps);
@@ -71,7 +70,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) value += meeting[(w * kSums + warp) * 32 + lane];
   p.product.out(own_row)[own] = value;
-#endif
 }
 
 int64_t plan(int64_t columns, int64_t rows, Args& args) {
@@ -86,10 +84,9 @@ int64_t plan(int64_t columns, int64_t rows, Args& args) {
 bool serves_matmul_add_few(const program::Tensor& weight, const Sizes& sizes) {
   Args args{};
   const int64_t columns = weight.columns();
-  return sizes.architecture >= 90 && few_bytes::fits_slot(weight.type) && sizes.rows >= 2 &&
-         sizes.rows <= few::kMostRows && weight.shape[1] % few_bytes::kRows == 0 &&
-         columns % few_bytes::kQuad == 0 && columns <= kMostColumns &&
-         plan(columns, sizes.rows, args) <= 99 * 1024;
+  return few_bytes::fits_slot(weight.type) && sizes.rows >= 2 && sizes.rows <= few::kMostRows &&
+         weight.shape[1] % few_bytes::kRows == 0 && columns % few_bytes::kQuad == 0 &&
+         columns <= kMostColumns && plan(columns, sizes.rows, args) <= 99 * 1024;
 }
 
 void matmul_add_few(const MatmulAddFew& product, const Context& context) {

@@ -145,7 +145,7 @@ bool serves_weight(const Program& p, TensorId in, TensorId weight, quant::Type t
 
 bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMatmul>(record.args);
-  if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows || sizes.architecture < 90) return false;
+  if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows) return false;
   for (const Read weight : {op.a, op.b, op.c}) {
     if (weight && !serves_weight(p, op.in.id, weight.id, p[op.a.id].type, sizes)) return false;
   }

@@ -81,7 +81,7 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
   return query.rank(program) == kRank && query.rope_columns(program) == kTurned && nope > 0 &&
          nope % kShare == 0 && nope <= kMostShares * kShare && low % 32 == 0 &&
          (sizes.longest > kShortContext ? long_context_serves(program, op, sizes)
-                                        : low <= kShortLowColumns) &&
+                                        : low <= short_low_columns(sizes.architecture)) &&
          a.columns() <= kMostColumns && a.columns() % 32 == 0 && a.shape[1] <= kMostLow &&
          program[op.products.in.id].offset % 4 == 0 && out.heads() <= kMostHeads &&
          out.heads() <= sizes.processors && out.columns() <= kMostValues;

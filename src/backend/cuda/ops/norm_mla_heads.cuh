@@ -263,8 +263,10 @@ inline int blocks_of_head(int64_t heads, int processors) {
   return static_cast<int>(std::clamp<int64_t>(processors / heads, 1, kMostBlocks));
 }
 
-/// Of the low-rank query over a short context; for Youtu-LLM-2B's 1,536 it does not pay.
-inline constexpr int kShortLowColumns = 1024;
+/// Of the low-rank query over a short context. Where there are clusters, mla_heads takes longer ones
+/// (Youtu-LLM-2B's 1,536) in less time.
+constexpr int short_low_columns(int architecture) { return architecture >= 90 ? 1024 : 1536; }
+inline constexpr int kShortLowColumns = short_low_columns(0);
 /// norm_mla_heads over a short context (norm_mla_heads_short.cuh): the launch, for types of a and b, of q,
 /// of k_b and of v_b.
 template <typename Low, typename Q, typename K, typename V>

@@ -49,7 +49,11 @@ __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_s
 
 /// Words of the board that a thread takes together: its numbers of the low-rank query, or one of this block's
 /// queries, and what it takes of the new row.
+#if __CUDA_ARCH__ >= 900
+inline constexpr int kMostLowWords = short_low_columns(90) / kThreads;
+#else
 inline constexpr int kMostLowWords = kShortLowColumns / kThreads;
+#endif
 inline constexpr int kTaken = kMostLowWords + NewRow::kWords;
 
 /// The head's queries as the cache's rows meet them. The block meets.

@@ -232,7 +232,7 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   if (experts.shared_gate) {
     shared.weight = memory.matrix(experts.shared_gate.id), shared.up = memory.matrix(experts.shared_up.id);
     shared.out = flat(memory.rows(experts.shared_out.id));
-    beside = takes_shared_experts(shape, shared.weight, shared.up, rows, context.processors);
+    beside = takes_shared_experts(shape, shared.weight, shared.up, context.sizes());
     strips = !beside && by_wgmma(shared);
   }
   args.select.packs_alone = beside;

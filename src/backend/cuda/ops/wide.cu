@@ -203,7 +203,7 @@ bool few_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
   const Tensor &weight = p[op.shared_down.id], &in = p[op.shared_in.id];
   return in.stride[0] % 4 == 0 && in.offset % 4 == 0 &&
          serves_add_experts_few(weight.type, weight.shape[1], weight.columns(), p[op.ids.id].columns(),
-                                sizes.rows, sizes.architecture);
+                                sizes.rows);
 }
 
 /// The order of a step's pairs: in scratch, or where it is handed over. The one from the launch before is

@@ -271,15 +271,16 @@ struct StripTokens {
   }
 };
 
-/// Where a lane finds a piece of 16 rows, and what of it is not in shared memory.
-template <quant::Type kType, typename Codes, typename Supers = HeldSupers>
+/// Where a lane finds a piece of 16 rows, and what of it is not in shared memory. kHighPitch: of top bits
+/// that lie row by row; 0: as tensor copies leave them.
+template <quant::Type kType, typename Codes, typename Supers = HeldSupers, int kHighPitch = 0>
 struct Piece {
   static constexpr int kHigh = Weights<kType>::kFormat.high;
   Codes codes;
   const char* scales;  ///< of row lane / 4, as many bytes before the next one's
   int scale_pitch;
   Supers supers;
-  const char* high = nullptr;  ///< of row lane / 4, as tensor copies leave them: 16 blocks', swizzled
+  const char* high = nullptr;  ///< of row lane / 4: tensor copies leave 16 blocks', swizzled
   int odd = 0;                 ///< 1: the first quad is the second of its 256 columns
 
   int first_unit = 0;  ///< of 16 bytes of top bits
@@ -292,7 +293,12 @@ struct Piece {
   /// Top bits of blocks 2k and 2k + 1 of quad q, of row g + 8h: two words each, or one.
   __device__ __forceinline__ uint4 upper(int q, int k, int h) const {
     const int row = static_cast<int>(threadIdx.x) % 32 / 4;
-    if constexpr (kHigh == 8) {
+    if constexpr (kHighPitch > 0) {
+      const char* const at = high + 8 * h * kHighPitch + (2 * q + k) * 2 * kHigh;
+      if constexpr (kHigh == 8) return *reinterpret_cast<const uint4*>(at);
+      const uint2 two = *reinterpret_cast<const uint2*>(at);
+      return {two.x, 0, two.y, 0};
+    } else if constexpr (kHigh == 8) {
       return *reinterpret_cast<const uint4*>(high + h * 1024 + ((first_unit + 2 * q + k) ^ row) * 16);
     } else {
       const uint2 two =
@@ -369,8 +375,14 @@ __device__ __forceinline__ void multiply_codes(const Piece& piece, const TokensA
     if constexpr (kQuads == 1) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const uint2 one = *reinterpret_cast<const uint2*>(piece.scales + 8 * h * piece.scale_pitch);
-        of_two[h].x = one.x, of_two[h].y = one.y;
+        const char* const at = piece.scales + 8 * h * piece.scale_pitch;
+        if constexpr (W::kFormat.scale == 2) {
+          const uint2 one = *reinterpret_cast<const uint2*>(at);
+          of_two[h].x = one.x, of_two[h].y = one.y;
+        } else {
+          const uint32_t one = *reinterpret_cast<const uint32_t*>(at);
+          of_two[h].x = one, of_two[h].y = one >> 16;
+        }
       }
     } else if (q % 2 == 0) {
 #pragma unroll

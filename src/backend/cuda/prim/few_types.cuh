@@ -201,10 +201,10 @@ struct SharedSupers {
   static constexpr int kEach = Weights<kType>::kFormat.super, kBytes = kEach > 0 ? 8 * 16 : 0;
   const char* at;  ///< of this lane's row, lane / 4; null: there are none
 
-  /// slot: of 16 rows, the first of which is an even flat row; count: of a row.
-  __device__ __forceinline__ static SharedSupers of(const char* slot, int count) {
+  /// slot: of 16 rows, the first of which is an even flat row; count: of a row; first: as it was asked for.
+  __device__ __forceinline__ static SharedSupers of(const char* slot, int count, int first = 0) {
     const int row = static_cast<int>(threadIdx.x) % 32 / 4;
-    return {slot + row * 8 + (kEach == 2 ? (row & count & 1) * 2 : 0)};
+    return {slot + row * 8 + (kEach == 2 ? (((row & count) ^ first) & 1) * 2 : 0)};
   }
   /// 256 columns on.
   __device__ __forceinline__ void advance() { at += kEach; }
@@ -219,7 +219,7 @@ struct SharedSupers {
   __device__ __forceinline__ static const uint8_t* of_row(const Matrix& m, int64_t row) {
     return m.super + row * (m.columns / kSuperColumns) * kEach;
   }
-  /// A lane asks for its own, of a row that has so many and from `first` (even) on: 4 bytes.
+  /// A lane asks for its own, of a row that has so many and from `first` on: 4 bytes.
   __device__ __forceinline__ static void ask(const uint8_t* row, int supers, int first, uint32_t to) {
     const SuperOfLane own;
     to += static_cast<uint32_t>((own.g + 8 * own.h) * 8 + own.s * 4);

@@ -62,9 +62,8 @@ __device__ __forceinline__ uint32_t pack_halves(float a, float b) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-#if __CUDA_ARCH__ >= 900
 /// A barrier in shared memory (mbarrier): phases complete when `count` arrivals and the announced bytes are
-/// in.
+/// in. From 9.0 on.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -93,7 +92,6 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-#endif
 
 #ifdef SLUICE_WGMMA
 /// Descriptor of a K-major operand in shared memory, swizzled by 128 bytes: 8 rows of 128 bytes are an atom
