@@ -82,7 +82,7 @@ void add_draft_option(CLI::App& command, GenerationOptions& options) {
       .add_option(
           "--draft-max", options.draft_tokens,
           "tokens that a step may compute ahead, where the text repeats itself or the prompt: the same "
-          "text, sooner (not on a GPU); 0: none")
+          "text, sooner; 0: none")
       ->check(CLI::Range(int64_t{0}, engine::DraftPace::kMostRows - 1))
       ->capture_default_str();
 }

@@ -145,16 +145,23 @@ void Batcher::pace_draws() {
 
 // Says what answers may go on with, as far as it is worth its time.
 void Batcher::draft() {
+  if (!choose_drafts(0)) return;
+  for (auto draft = drafts_.begin(); Sequence * sequence : scheduler_.running())
+    if (may_draft(*sequence)) sequence->drafted = (draft++)->length;
+}
+
+bool Batcher::may_draft(const Sequence& sequence) { return !sequence.in_long_step && !sequence.rests; }
+
+// Looks up what running answers go on with behind `unknown` tokens that are still to come, and how much of it
+// is worth having rows: a draft each. False: nothing is.
+bool Batcher::choose_drafts(size_t unknown) {
   const std::span<Sequence* const> running = scheduler_.running();
-  const auto takes_part = [](const Sequence* sequence) {
-    return !sequence->in_long_step && !sequence->rests;
-  };
   const int64_t rows = std::min({options_.draft_tokens + 1, options_.max_rows, facts_.draft_rows});
-  if (std::ranges::count_if(running, takes_part) >= rows) return;
+  if (std::ranges::count_if(running, [](const Sequence* s) { return may_draft(*s); }) >= rows) return false;
   drafts_.clear();
   for (Sequence* sequence : running) {
-    if (!takes_part(sequence)) continue;
-    if (sequence->uncomputed() > 1) return;  // a prompt is read
+    if (!may_draft(*sequence)) continue;
+    if (sequence->uncomputed() > 1) return false;  // a prompt is read
     Job& job = job_of(sequence);
     Draft& draft = drafts_.emplace_back();
     if (!job.request.use_drafts) continue;
@@ -164,10 +171,10 @@ void Batcher::draft() {
       room = std::min(room, job.request.max_tokens - job.result.generated_tokens - 1);
     draft.chances = job.lookup.chances();
     draft.chances = draft.chances.first(std::min(draft.chances.size(), static_cast<size_t>(room)));
+    draft.chances = draft.chances.subspan(std::min(draft.chances.size(), unknown));
   }
   draft_pace_.choose(drafts_, rows);
-  for (auto draft = drafts_.begin(); Sequence * sequence : running)
-    if (takes_part(sequence)) sequence->drafted = (draft++)->length;
+  return std::ranges::any_of(drafts_, [](const Draft& draft) { return draft.length > 0; });
 }
 
 // Only who runs has a sampler: with penalties it counts the whole vocabulary.

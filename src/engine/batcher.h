@@ -125,6 +125,8 @@ class Batcher {
 
   void pace_draws();
   void draft();
+  static bool may_draft(const Sequence& sequence);
+  bool choose_drafts(size_t unknown);
   void begin_admitted();
   void make_sampler(Job& job);
   void fill(Planned& step, std::span<const Chunk> chunks) const;

@@ -180,7 +180,7 @@ bool Batcher::matches(Planned& ahead, std::span<const Chunk> chunks) {
 }
 
 // Submits the step after the one that runs, if the executable can draw all of its tokens and there are pages
-// for them.
+// for them. Where drafts would pay behind those tokens, they are waited for.
 void Batcher::begin_ahead() {
   const auto follows = [this](const Chunk& chunk) {
     return chunk.rows == 1 && chunk.drafts == 0 && chunk.last() && top_suffices(job_of(chunk.sequence));
@@ -188,7 +188,7 @@ void Batcher::begin_ahead() {
   // Who waits for nothing but the next plan does not wait for ever.
   const bool full = std::ssize(scheduler_.running()) == options_.max_sequences;
   if (facts_.steps_in_flight < 2 || (scheduler_.waiting() > 0 && !full) || scheduler_.owes() ||
-      !std::ranges::all_of(current_.chunks, follows))
+      !std::ranges::all_of(current_.chunks, follows) || choose_drafts(1))
     return;
   ahead_.outputs.clear();
   ahead_.batch.clear();

@@ -17,8 +17,8 @@ struct Draft {
 
 class DraftPace {
  public:
-  /// A step's answers and drafts at most: more rows are hardly cheaper, and up to here a row's result does
-  /// not depend on how many there are.
+  /// A step's answers and drafts at most: more rows are hardly cheaper, and up to here a row's result on a
+  /// CPU does not depend on how many there are.
   static constexpr int64_t kMostRows = 8;
 
   /// A step of so many rows of answers and their drafts, and no others, took so long.

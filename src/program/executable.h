@@ -32,8 +32,8 @@ struct Facts {
   /// Rows of a step aside that suit it, or that it was compiled for (CompileOptions::aside_rows); 0: no step
   /// pauses.
   int64_t aside_rows = 0;
-  /// Rows of answers and their drafts in a step at most, up to which a further one hardly costs time and
-  /// changes no other's result; 1: drafts do not pay.
+  /// Rows of answers and their drafts in a step at most, up to which a further one costs little time; 1:
+  /// drafts do not pay.
   int64_t draft_rows = 8;
   /// Rows of prompts that are a good deal of its speed in serving, whatever the model; 0: as many as the
   /// model's experts are worth.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/batcher.h"
+#include "engine/draft_pace.h"
 #include "model/model.h"
 #include "support/cuda.h"
 #include "support/golden.h"
@@ -83,6 +84,66 @@ TEST(CudaAhead, StepsThatBeginAheadSayTheSame) {
     EXPECT_EQ(following, 0);
     EXPECT_EQ(texts(at_once, true), expected) << at_once << " at once";
     EXPECT_GT(following, at_once == 1 ? 1500 : 250);
+  }
+}
+
+// Texts that repeat themselves, with drafts and without: the same, in fewer steps, and steps begin ahead
+// where nothing is drafted.
+TEST(CudaAhead, DraftsSayTheSameSooner) {
+  CUDA_OR_SKIP(cuda);
+  const model::Model model = model::Model::load(source_path("models/fairy-tales.gguf"));
+  const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
+  constexpr int64_t kDrafts = DraftPace::kMostRows - 1;
+  const EngineOptions options{.context = 1024,
+                              .max_sequences = 8,
+                              .max_rows = 256,
+                              .pages = 150,
+                              .draft_tokens = kDrafts,
+                              .timeless_drafts = true};
+  const auto executable = cuda.compile(
+      model.program, model.weights,
+      {.max_rows = options.max_rows, .max_outputs = options.outputs(), .cache_pages = options.pages});
+  ASSERT_EQ(executable->facts().draft_rows, kDrafts + 1);
+  const std::string tale = "The old king had three sons, and the youngest of them was called the Simpleton. ";
+  int64_t accepted = 0;
+  int steps = 0, following = 0;
+  const auto texts = [&](int at_once, bool drafts) {
+    Counted counted(*executable, true);
+    std::vector<std::shared_ptr<Recorder>> listeners;
+    Batcher batcher(counted, tokenizer, options);
+    const auto run_all = [&] {
+      while (batcher.step()) ++steps;
+    };
+    accepted = steps = 0;
+    for (int i = 0; i < 6; ++i) {
+      Request request{.prompt = tokenizer.encode(tale + tale + (i % 2 == 0 ? tale : "") + "The old", true),
+                      .max_tokens = 120 + 20 * i,
+                      .ignore_end = true,
+                      .use_cache = false,
+                      .use_drafts = drafts};
+      request.sampling.seed = static_cast<uint64_t>(i);
+      request.sampling.temperature = i % 3 == 0 ? 0 : 0.7f;
+      batcher.add(i + 1, std::move(request), listeners.emplace_back(std::make_shared<Recorder>()), 1);
+      if (at_once == 1) run_all();
+    }
+    run_all();
+    std::vector<std::string> out;
+    for (const auto& listener : listeners) {
+      EXPECT_EQ(listener->result.finish, Finish::Length) << listener->result.error;
+      accepted += listener->result.accepted_tokens;
+      out.push_back(listener->text);
+    }
+    following = counted.following;
+    return out;
+  };
+  for (const int at_once : {1, 6}) {
+    const auto expected = texts(at_once, false);
+    EXPECT_EQ(accepted, 0);
+    const int without = steps;
+    EXPECT_EQ(texts(at_once, true), expected) << at_once << " at once";
+    EXPECT_GT(accepted, 20) << at_once;
+    if (at_once == 1) EXPECT_EQ(steps, without - accepted);
+    EXPECT_GT(following, 20) << at_once;
   }
 }
 

@@ -58,7 +58,7 @@ struct Bind {
   const Kernel* operator()(const NormMatmul&) const {
     return first({&kNormMatmulFew, &kNormMatmulTall, &kNormMatmulWide, &kNormMatmul});
   }
-  const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUp}); }
+  const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUpFew, &kNormGateUp}); }
   const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }
   const Kernel* operator()(const NormMoeGateUp&) const {
     return first({&kNormMoeGateUp, &kNormMoeGateUpFew});

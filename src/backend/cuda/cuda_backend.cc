@@ -32,10 +32,7 @@ class CudaBackend : public Backend {
  public:
   explicit CudaBackend(int device) : device_(device), sizes_(cuda::sizes_on(device)) {}
   std::string name() const override { return "cuda"; }
-  /// Of drafts nothing is known yet: steps begin before the tokens of the ones before them are known.
-  Facts facts() const override {
-    return {.draft_rows = 1, .prompt_rows = 1024, .itl_ms = 100, .parts = true};
-  }
+  Facts facts() const override { return {.prompt_rows = 1024, .itl_ms = 100, .parts = true}; }
   std::string device() const override {
     cudaDeviceProp properties = {};
     cuda::check(cudaGetDeviceProperties(&properties, device_));

@@ -117,7 +117,7 @@ class CudaExecutable : public Executable {
   CudaExecutable& operator=(const CudaExecutable&) = delete;
 
   Facts facts() const override {
-    return {.steps_in_flight = kTurns, .top = true, .drawn = true, .draft_rows = 1, .parts = true};
+    return {.steps_in_flight = kTurns, .top = true, .drawn = true, .parts = true};
   }
 
   /// A timed step is the same graph, captured once more with a place for every launch's times.

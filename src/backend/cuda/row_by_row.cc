@@ -17,7 +17,7 @@ class RowByRow : public Executable {
 
   Facts facts() const override {
     Facts facts = one_->facts();
-    facts.steps_in_flight = 1;
+    facts.steps_in_flight = facts.draft_rows = 1;
     return facts;
   }
   Ticket submit(const Step& step) override {

@@ -24,8 +24,10 @@ namespace {
 
 using namespace experts;
 
-/// Tokens of a tile: about twice what an expert has on average, so that hardly any expert needs two.
+/// Tokens of a tile: about twice what an expert has on average, so that hardly any expert needs two; all that
+/// a single one has.
 int tokens_for(int64_t pairs, int64_t experts) {
+  if (experts == 1) return pairs <= 8 ? 8 : pairs <= 16 ? 16 : 0;
   const int64_t average = (pairs + experts - 1) / experts;
   return average <= 4 ? 8 : average <= 12 ? 16 : 0;
 }

@@ -195,8 +195,9 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
   const uint32_t tag = early ? p.selection.tag() : 0;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
     const int r = p.per_row(i);
-    const int id = early ? __float_as_int(take_word(p.selection.words + i, tag))
-                         : load_result(p.ids(r) + (i - r * p.per_row.by));
+    const int id = early                   ? __float_as_int(take_word(p.selection.words + i, tag))
+                   : p.ids.data == nullptr ? 0
+                                           : load_result(p.ids(r) + (i - r * p.per_row.by));
     ids[i] = static_cast<int16_t>(id);
     atomicAdd(&count[id], 1);
   }

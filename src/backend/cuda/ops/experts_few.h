@@ -34,7 +34,7 @@ struct ExpertsFew {
   Matrix weight, up;
   bool gated, by_pair;
   Rows<float> in, out;
-  Rows<int32_t> ids;
+  Rows<int32_t> ids;  ///< data null: all are the first, of columns experts a row
   const int32_t* rows;
   /// The rows as codes already, as experts_token lays them out, or null.
   const char* coded = nullptr;

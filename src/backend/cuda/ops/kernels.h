@@ -26,7 +26,7 @@ extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias
 extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp, kNormMoeGateUpFew;
 extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulFew, kNormMatmulTall;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
-extern const Kernel kGateUp, kNormGateUp, kMoeGateUp, kExpertMatmul;
+extern const Kernel kGateUp, kNormGateUp, kNormGateUpFew, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
 extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep,
     kMlaHeadsPieces, kMlaHeadsMany, kMlaHeadsFew, kNormMlaHeads;
