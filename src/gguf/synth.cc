@@ -173,7 +173,8 @@ Distribution distribution(const SynthModel& model, const WriteTensor& tensor) {
   const float columns = std::sqrt(static_cast<float>(tensor.shape[0]));
   const float embedding = model.tied_output ? 0.1f : 1.0f;
   if (has("norm.")) return {1.0f, 0.1f};
-  if (has("exp_probs_b")) return {0.0f, 0.005f};
+  if (has("attn_sinks")) return {0.0f, 1.0f};
+  if (has("exp_probs_b") || has("ffn_gate_inp.bias")) return {0.0f, 0.005f};
   if (has("token_embd")) return {0.0f, embedding};
   if (has("attn_output") || has("ffn_down")) {
     return {0.0f, embedding / columns / std::sqrt(2.0f * static_cast<float>(model.layers))};

@@ -35,6 +35,8 @@ struct SynthModel {
   int64_t kv_heads = 0;  ///< heads of keys and values in grouped attention; 0: latent attention
   bool head_norms = false, projection_biases = false;  ///< grouped attention's
   const char* feed_forward_norm = "ffn_norm";          ///< what files call it
+  /// Of gpt-oss: windows of so many positions, and with them sinks and biases of all that is multiplied.
+  int64_t window = 0;
 };
 
 /// A mixture of types, as quantising programs lay them out.

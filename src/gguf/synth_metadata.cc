@@ -167,14 +167,43 @@ SpecialTokens llama_tokens() {
               "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"};
 }
 
+SpecialTokens harmony_tokens() {
+  return {.first = 199998,
+          .tokens = {{"<|startoftext|>", kControl},
+                     {"<|endoftext|>", kControl},
+                     {"<|reserved_200000|>", kControl},
+                     {"<|reserved_200001|>", kControl},
+                     {"<|return|>", kControl},
+                     {"<|constrain|>", kControl},
+                     {"<|reserved_200004|>", kControl},
+                     {"<|channel|>", kControl},
+                     {"<|start|>", kControl},
+                     {"<|end|>", kControl},
+                     {"<|message|>", kControl},
+                     {"<|reserved_200009|>", kControl},
+                     {"<|reserved_200010|>", kControl},
+                     {"<|reserved_200011|>", kControl},
+                     {"<|call|>", kControl}},
+          .begin = "<|startoftext|>",
+          .end = "<|return|>",
+          .end_of_turn = nullptr,
+          .end_of_message = "<|call|>",
+          .add_begin = false,
+          .chat_template =
+              "{% for message in messages %}<|start|>{{ message.role }}{% if message.role == 'assistant' %}"
+              "<|channel|>final{% endif %}<|message|>{{ message.content }}<|end|>{% endfor %}"
+              "{% if add_generation_prompt %}<|start|>assistant{% endif %}"};
+}
+
 /// The list that goes with the model's pre-tokenizer. A vocabulary cut short keeps the special tokens at its
 /// end.
 SpecialTokens special_tokens(const SynthModel& model) {
   const std::string_view pretokenizer = model.pretokenizer;
   // GLM-4.5's list of 151,552 tokens became longer; its special ones are the same.
-  SpecialTokens special = pretokenizer == "glm4"    ? glm_tokens(model.vocabulary > 151552 ? 154820 : 151329)
-                          : pretokenizer == "youtu" ? youtu_tokens()
-                          : pretokenizer == "qwen2" ? qwen_tokens()
+  SpecialTokens special = pretokenizer == "glm4"     ? glm_tokens(model.vocabulary > 151552 ? 154820 : 151329)
+                          : pretokenizer == "youtu"  ? youtu_tokens()
+                          : pretokenizer == "qwen2"  ? qwen_tokens()
+                          : pretokenizer == "gpt-4o" ? harmony_tokens()
                           : pretokenizer == "llama-bpe" ? llama_tokens()
                                                         : deepseek_tokens();
   special.first = std::min(special.first, model.vocabulary - static_cast<int64_t>(special.tokens.size()));
@@ -272,6 +301,12 @@ class Keys {
   std::vector<WriteEntry> entries_;
 };
 
+void add_yarn_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
+  keys.text(arch + "rope.scaling.type", "yarn");
+  keys.add(arch + "rope.scaling.factor", m.yarn_factor);
+  keys.u32(arch + "rope.scaling.original_context_length", m.yarn_context);
+}
+
 void add_grouped_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
   keys.u32(arch + "attention.head_count", m.heads);
   keys.u32(arch + "attention.head_count_kv", m.kv_heads);
@@ -280,6 +315,8 @@ void add_grouped_attention_keys(const SynthModel& m, const std::string& arch, Ke
   keys.add(arch + "attention.layer_norm_rms_epsilon", m.norm_epsilon);
   keys.u32(arch + "rope.dimension_count", m.rope);
   keys.add(arch + "rope.freq_base", m.rope_base);
+  if (m.window > 0) keys.u32(arch + "attention.sliding_window", m.window);
+  if (m.yarn_factor > 0) add_yarn_keys(m, arch, keys);
 }
 
 void add_latent_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
@@ -295,9 +332,7 @@ void add_latent_attention_keys(const SynthModel& m, const std::string& arch, Key
   keys.u32(arch + "rope.dimension_count", m.rope);
   keys.add(arch + "rope.freq_base", m.rope_base);
   if (m.yarn_factor == 0) return;
-  keys.text(arch + "rope.scaling.type", "yarn");
-  keys.add(arch + "rope.scaling.factor", m.yarn_factor);
-  keys.u32(arch + "rope.scaling.original_context_length", m.yarn_context);
+  add_yarn_keys(m, arch, keys);
   keys.add(arch + "rope.scaling.yarn_log_multiplier", m.yarn_log_multiplier);
 }
 

@@ -179,6 +179,43 @@ constexpr SynthModel kModels[] = {
         .feed_forward_norm = "post_attention_norm",
     },
     {
+        .name = "gpt-oss-20b",
+        .title = "gpt-oss-20b",
+        .pretokenizer = "gpt-4o",
+        .layers = 24,
+        .dense_layers = 0,
+        .vocabulary = 201088,
+        .context = 131072,
+        .width = 2880,
+        .dense_width = 2880,
+        .heads = 64,
+        .q_rank = 0,
+        .kv_rank = 0,
+        .nope = 0,
+        .rope = 64,
+        .value = 64,
+        .experts = 32,
+        .experts_used = 4,
+        .experts_shared = 0,
+        .expert_width = 2880,
+        .sigmoid_gating = false,
+        .normalised_weights = true,
+        .router_bias = false,
+        .tied_output = false,
+        .has_prediction = false,
+        .expert_scale = 1.0f,
+        .rope_base = 1.5e5f,
+        .norm_epsilon = 1e-5f,
+        .yarn_factor = 32,
+        .yarn_log_multiplier = 0,
+        .yarn_context = 4096,
+        .architecture = "gpt-oss",
+        .kv_heads = 8,
+        .projection_biases = true,
+        .feed_forward_norm = "post_attention_norm",
+        .window = 128,
+    },
+    {
         .name = "qwen3-8b",
         .title = "Qwen3-8B",
         .pretokenizer = "qwen2",
@@ -270,8 +307,11 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// Norms, the router and its bias are never quantised.
-bool stays_f32(const Row& row) { return row.shape.size() == 1 || contains(row.name, "ffn_gate_inp"); }
+/// Norms, biases and the router are never quantised.
+bool stays_f32(const Row& row) {
+  return row.shape.size() == 1 || row.suffix == std::string_view(".bias") ||
+         contains(row.name, "ffn_gate_inp");
+}
 
 bool is_output(const SynthModel& model, const Row& row) {
   return row.name == (model.tied_output ? "token_embd" : "output");
@@ -338,6 +378,9 @@ void add_grouped_attention(const SynthModel& m, int layer, std::vector<Row>& row
   project("attn_v", m.kv_heads * m.value);
   if (m.head_norms) add("attn_q_norm", {key}), add("attn_k_norm", {key});
   add("attn_output", {m.heads * m.value, m.width});
+  if (m.window == 0) return;
+  add("attn_output", {m.width}, ".bias");
+  add("attn_sinks", {m.heads});
 }
 
 void add_latent_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
@@ -376,6 +419,12 @@ void add_feed_forward(const SynthModel& m, int layer, std::vector<Row>& rows) {
   add("ffn_gate_exps", {m.width, m.expert_width, m.experts});
   add("ffn_up_exps", {m.width, m.expert_width, m.experts});
   add("ffn_down_exps", {m.expert_width, m.width, m.experts});
+  if (m.window > 0) {
+    add("ffn_gate_inp", {m.experts}, ".bias");
+    add("ffn_gate_exps", {m.expert_width, m.experts}, ".bias");
+    add("ffn_up_exps", {m.expert_width, m.experts}, ".bias");
+    add("ffn_down_exps", {m.width, m.experts}, ".bias");
+  }
   if (shared == 0) return;
   add("ffn_gate_shexp", {m.width, shared});
   add("ffn_up_shexp", {m.width, shared});

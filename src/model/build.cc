@@ -80,8 +80,10 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
   b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), cache, layer);
   const TensorId query = b.activation("query", kStepRows, s.heads, s.key());
   b.rope(finish_projection(b, s, q, w.q_bias, w.q_norm), s.rope_params, query, all.rope_factors, s.nope);
-  const TensorId context = b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, layer);
-  return b.matmul_add(context, w.attn_output, x);
+  const TensorId context =
+      b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, layer, s.window_of(layer), w.sinks);
+  const TensorId out = b.matmul_add(context, w.attn_output, x);
+  return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;
 }
 
 TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
@@ -93,6 +95,7 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
   op.route = {.in = {x},
               .norm = {w.ffn_norm},
               .router = {w.router},
+              .router_bias = {w.logit_bias},
               .route = {.bias = {w.router_bias},
                         .gating = s.gating,
                         .normalize = s.normalize_weights,
@@ -102,13 +105,17 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
               .epsilon = s.epsilon};
   op.experts = {.gate = {w.expert_gate},
                 .up = {w.expert_up},
+                .gate_bias = {w.gate_bias},
+                .up_bias = {w.up_bias},
                 .shared_gate = {w.shared_gate},
-                .shared_up = {w.shared_up}};
+                .shared_up = {w.shared_up},
+                .form = s.expert_form};
   b.norm_moe_gate_up(op, s.experts_used);
   return b.moe_down_add({.in = {op.experts.out.id},
                          .ids = {op.route.route.ids.id},
                          .weights = {op.route.route.weights.id},
                          .down = {w.expert_down},
+                         .down_bias = {w.down_bias},
                          .shared_in = {op.experts.shared_out.id},
                          .shared_down = {w.shared_down},
                          .residual = {x}});

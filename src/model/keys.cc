@@ -101,6 +101,25 @@ std::string Keys::string(const std::string& key, const std::string& absent) {
   return std::string(read(&gguf::File::string, key).value_or(absent));
 }
 
+std::optional<std::vector<bool>> Keys::flags(const std::string& key, size_t count) {
+  const gguf::Value* value = file_.find(prefix_ + key);
+  const auto* array = value != nullptr ? std::get_if<gguf::Array>(&value->value) : nullptr;
+  if (array == nullptr) return std::nullopt;
+  read_.insert(key);
+  std::vector<bool> list;
+  for (const gguf::Scalar& scalar : gguf::elements(*array, count)) {
+    const auto* u = std::get_if<uint64_t>(&scalar);
+    const auto* i = std::get_if<int64_t>(&scalar);
+    const auto* flag = std::get_if<bool>(&scalar);
+    if (u == nullptr && i == nullptr && flag == nullptr) break;
+    list.push_back(u != nullptr ? *u != 0 : i != nullptr ? *i != 0 : *flag);
+  }
+  if (list.size() != count || array->count != count)
+    problems_.add("{}{} is an array of {}, expected {} bools", prefix_, key, array->count, count);
+  list.resize(count);
+  return list;
+}
+
 void Keys::refuse_unread() {
   if (const std::string activation = string("hidden_activation", "silu"); activation != "silu") {
     refuse("hidden_activation is \"{}\", expected \"silu\"", gguf::printable(activation));

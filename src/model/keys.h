@@ -2,8 +2,10 @@
 // keys that nobody read. Knows nothing of what the facts mean.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "gguf/gguf.h"
@@ -24,6 +26,8 @@ class Keys {
   double number(const std::string& key, double absent);
   bool boolean(const std::string& key, bool absent);
   std::string string(const std::string& key, const std::string& absent);
+  /// An array of `count` bools or integers; nullopt when there is no such key, or it is no array.
+  std::optional<std::vector<bool>> flags(const std::string& key, size_t count);
 
   template <typename... Args>
   void refuse(fmt::format_string<Args...> format, Args&&... args) {

@@ -13,8 +13,11 @@ struct Architecture {
   std::string_view name;
   bool latent;  ///< attention in latent space
   program::RopePairs pairs;
-  bool experts = false;     ///< it may have mixtures of experts
-  bool normalised = false;  ///< their weights are, unless a key says otherwise
+  bool experts = false;       ///< it may have mixtures of experts
+  bool normalised = false;    ///< their weights are, unless a key says otherwise
+  program::Swiglu form = {};  ///< of the experts
+  int64_t window_period = 0;  ///< every so many-th layer attends to all positions, the others in a window
+  bool whole_ramp = true;     ///< YaRN's (program/ops/rope.h)
 };
 constexpr Architecture kArchitectures[] = {
     {"deepseek2", true, program::RopePairs::Neighbours, true},
@@ -26,6 +29,14 @@ constexpr Architecture kArchitectures[] = {
     {"qwen3", false, program::RopePairs::Halves},
     {"qwen3moe", false, program::RopePairs::Halves, true, true},
     {"glm4moe", false, program::RopePairs::Halves, true},
+    {"gpt-oss",
+     false,
+     program::RopePairs::Halves,
+     true,
+     true,
+     {.alpha = 1.702f, .limit = 7, .shift = 1},
+     2,
+     false},
 };
 
 const Architecture* find_architecture(std::string_view name) {
@@ -71,6 +82,19 @@ void read_grouped_attention(Keys& keys, Spec& spec) {
                 spec.rope);
   }
   spec.nope = key - spec.rope;
+}
+
+/// Which layers attend in a window: all but every so many-th, unless a key gives another period or says it of
+/// each layer.
+void read_window(Keys& keys, int64_t period, Spec& spec) {
+  spec.window = keys.required("attention.sliding_window");
+  const std::string pattern = "attention.sliding_window_pattern";
+  if (auto list = keys.flags(pattern, static_cast<size_t>(spec.layers))) {
+    spec.windowed = std::move(*list);
+    return;
+  }
+  period = keys.integer(pattern, period, 1, 4096);
+  for (int64_t layer = 0; layer < spec.layers; ++layer) spec.windowed.push_back((layer + 1) % period != 0);
 }
 
 /// YaRN's frequencies, and the result: the root of what it multiplies the scores by, 1 + m ln(factor).
@@ -167,7 +191,9 @@ void read_experts(const gguf::File& file, Keys& keys, bool normalised, Spec& spe
   const double scale = keys.number("expert_weights_scale", 1.0);
   spec.weights_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
   // GLM-4.7-Flash conversions of early 2026 do not say which gating they use; only sigmoid gating has a bias.
-  const int64_t gating = keys.integer("expert_gating_func", 0, 0, 2);
+  // 3: softmax over the logits of those selected, which is softmax over all, normalised.
+  const int64_t gating = keys.integer("expert_gating_func", 0, 0, 3);
+  if (gating == 3) spec.normalize_weights = true;
   const bool sigmoid = gating == 0 ? any_selection_bias(file) : gating == 2;
   spec.gating = sigmoid ? program::Gating::Sigmoid : program::Gating::Softmax;
   spec.groups = std::max<int64_t>(1, keys.integer("expert_group_count", 1, 0, spec.experts));
@@ -212,8 +238,11 @@ Spec Spec::read(const gguf::File& file, Problems& problems) {
   spec.epsilon = static_cast<float>(keys.number("attention.layer_norm_rms_epsilon", 0.0));
   if (!(spec.epsilon > 0)) keys.refuse("attention.layer_norm_rms_epsilon is missing or not positive");
   spec.rope_params.pairs = architecture->pairs;
+  spec.rope_params.whole_ramp = architecture->whole_ramp;
   architecture->latent ? read_latent_attention(keys, spec) : read_grouped_attention(keys, spec);
+  if (architecture->window_period > 0) read_window(keys, architecture->window_period, spec);
   if (architecture->experts) read_experts(file, keys, architecture->normalised, spec);
+  spec.expert_form = architecture->form;
   // Files of experts alone name a width that nothing has, or none.
   spec.feed_forward = spec.any_dense() ? keys.required("feed_forward_length") : 0;
   keys.known({"feed_forward_length"});

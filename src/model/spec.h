@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "gguf/gguf.h"
@@ -32,6 +33,8 @@ struct Spec {
   int64_t value = 0;  ///< value columns a head
   program::RopeParams rope_params;
   float attention_scale = 0;
+  int64_t window = 0;          ///< positions that windowed layers attend to; 0: there are none
+  std::vector<bool> windowed;  ///< by layer, where there is a window
   double temperature = 0;  ///< queries weigh more by position (program/ops/attention_temperature.h); 0: not
   double temperature_length = 1;  ///< positions a step
 
@@ -44,10 +47,15 @@ struct Spec {
   program::Gating gating = program::Gating::Softmax;
   bool normalize_weights = false;
   float weights_scale = 1.0f;
+  program::Swiglu expert_form;
   int64_t groups = 1;
   int64_t groups_used = 1;
 
   bool is_moe(int64_t layer) const { return experts > 0 && layer >= dense_layers; }
+  /// Positions that a layer attends to, the last ones; 0: all.
+  int64_t window_of(int64_t layer) const {
+    return window > 0 && windowed[static_cast<size_t>(layer)] ? window : 0;
+  }
   bool is_latent() const { return kv_lora > 0; }
   bool any_dense() const { return experts == 0 || dense_layers > 0; }
   /// Query and key columns a head.

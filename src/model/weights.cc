@@ -122,6 +122,8 @@ class Finder {
     l.q_norm = optional_vector(at("attn_q_norm"), spec_.key());
     l.k_norm = optional_vector(at("attn_k_norm"), spec_.key());
     l.attn_output = matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
+    l.attn_output_bias = optional_vector(at("attn_output", "bias"), spec_.dim);
+    l.sinks = optional_vector(at("attn_sinks"), spec_.heads);
   }
 
   void latent_attention(Layer& l) {
@@ -154,6 +156,7 @@ class Finder {
     const int64_t width = spec_.expert_feed_forward;
     l.router = matrix(at("ffn_gate_inp"), spec_.experts, spec_.dim);
     l.router_bias = optional_vector(at("exp_probs_b", "bias"), spec_.experts);
+    l.logit_bias = optional_vector(at("ffn_gate_inp", "bias"), spec_.experts);
     if (has(at("ffn_gate_up_exps"))) {  // each expert's gate rows, then its up rows
       const TensorId both = find(at("ffn_gate_up_exps"), spec_.experts, 2 * width, spec_.dim);
       l.expert_gate = view(both, "ffn_gate_up_exps:gate", spec_.experts, width, 0, 2 * width);
@@ -167,6 +170,12 @@ class Finder {
       l.expert_up = find(at("ffn_up_exps"), spec_.experts, width, spec_.dim);
     }
     l.expert_down = find(at("ffn_down_exps"), spec_.experts, spec_.dim, width);
+    if (has(at("ffn_gate_exps", "bias")) || has(at("ffn_up_exps", "bias"))) {
+      l.gate_bias = matrix(at("ffn_gate_exps", "bias"), spec_.experts, width);
+      l.up_bias = matrix(at("ffn_up_exps", "bias"), spec_.experts, width);
+    }
+    if (has(at("ffn_down_exps", "bias")))
+      l.down_bias = matrix(at("ffn_down_exps", "bias"), spec_.experts, spec_.dim);
     if (spec_.experts_shared == 0) return;
     const int64_t shared = width * spec_.experts_shared;
     l.shared_gate = matrix(at("ffn_gate_shexp"), shared, spec_.dim);

@@ -24,13 +24,17 @@ struct Layer {
   TensorId kv_a = kNoTensor, kv_a_norm = kNoTensor;
   TensorId k_b = kNoTensor, v_b = kNoTensor;
   program::Reduce k_b_reduce = program::Reduce::Columns;
-  TensorId k = kNoTensor, v = kNoTensor;  ///< grouped attention, and the five below
-  TensorId q_bias = kNoTensor, k_bias = kNoTensor, v_bias = kNoTensor;
+  TensorId k = kNoTensor, v = kNoTensor;  ///< grouped attention, and the seven below
+  TensorId q_bias = kNoTensor, k_bias = kNoTensor, v_bias = kNoTensor, attn_output_bias = kNoTensor;
+  TensorId sinks = kNoTensor;                       ///< a score a head
   TensorId q_norm = kNoTensor, k_norm = kNoTensor;  ///< of each head by itself
   TensorId attn_output = kNoTensor;
   TensorId gate = kNoTensor, up = kNoTensor, down = kNoTensor;  ///< dense
-  TensorId router = kNoTensor, router_bias = kNoTensor;         ///< mixture of experts, and the nine below
+  /// Mixture of experts, and all below. router_bias is of the selection alone, logit_bias of the router's
+  /// product.
+  TensorId router = kNoTensor, router_bias = kNoTensor, logit_bias = kNoTensor;
   TensorId expert_gate = kNoTensor, expert_up = kNoTensor, expert_down = kNoTensor;
+  TensorId gate_bias = kNoTensor, up_bias = kNoTensor, down_bias = kNoTensor;  ///< of each expert
   TensorId shared_gate = kNoTensor, shared_up = kNoTensor, shared_down = kNoTensor;
 };
 

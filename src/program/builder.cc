@@ -157,9 +157,9 @@ TensorId Builder::mla_attend(TensorId q, TensorId cache, int64_t rank, float sca
 }
 
 TensorId Builder::attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t value_columns, float scale,
-                         int32_t cache_layer) {
+                         int32_t cache_layer, int64_t window, TensorId sinks) {
   const TensorId out = like("context", q, program_[q].heads(), value_columns);
-  emit(Attend{{q}, {cache}, {out}, kv_heads, scale, cache_layer});
+  emit(Attend{{q}, {cache}, {sinks}, {out}, kv_heads, scale, cache_layer, window});
   return out;
 }
 
@@ -175,9 +175,9 @@ void Builder::route(Route& route, int64_t used) {
   emit(route);
 }
 
-TensorId Builder::silu_mul(TensorId gate, TensorId up) {
+TensorId Builder::silu_mul(TensorId gate, TensorId up, const Swiglu& form) {
   const TensorId out = like("gated", gate, program_[gate].heads(), program_[gate].columns());
-  emit(SiluMul{{gate}, {up}, {out}});
+  emit(SiluMul{{gate}, {up}, {out}, form});
   return out;
 }
 

@@ -53,11 +53,11 @@ class Builder {
   void kv_append(TensorId latent, TensorId rope_key, TensorId cache, int32_t cache_layer);
   TensorId mla_attend(TensorId q, TensorId cache, int64_t rank, float scale, int32_t cache_layer);
   TensorId attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t value_columns, float scale,
-                  int32_t cache_layer);
+                  int32_t cache_layer, int64_t window = 0, TensorId sinks = kNoTensor);
   TensorId causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer);
   /// Fills in the ids and weights of `route`, whose scalars the caller has set.
   void route(Route& route, int64_t used);
-  TensorId silu_mul(TensorId gate, TensorId up);
+  TensorId silu_mul(TensorId gate, TensorId up, const Swiglu& form = {});
   TensorId gather_rows(TensorId in);
   TensorId norm_matmul(TensorId in, TensorId norm, float epsilon, TensorId weight);
   TensorId gate_up(TensorId in, TensorId gate, TensorId up);

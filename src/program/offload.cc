@@ -73,11 +73,15 @@ class Offloader {
     b_.set_place(kSecond);
     const Tensor gated = out_[gate_up_.out.id];
     MoeGateUp routed{.in = {there_.normed}, .ids = {there_.ids}};
-    routed.gate = moved(gate_up_.gate), routed.up = moved(gate_up_.up);
+    routed.gate = moved(gate_up_.gate), routed.up = moved(gate_up_.up), routed.form = gate_up_.form;
+    routed.gate_bias = moved(gate_up_.gate_bias), routed.up_bias = moved(gate_up_.up_bias);
     routed.out = {b_.activation("gated", kStepRows, gated.heads(), gated.columns())};
     b_.emit(routed);
-    const TensorId sum = b_.moe_down_add(
-        {.in = {routed.out.id}, .ids = {there_.ids}, .weights = {there_.weights}, .down = moved(op.down)});
+    const TensorId sum = b_.moe_down_add({.in = {routed.out.id},
+                                          .ids = {there_.ids},
+                                          .weights = {there_.weights},
+                                          .down = moved(op.down),
+                                          .down_bias = moved(op.down_bias)});
     b_.set_place(0);
     Read rest = op.residual;
     if (op.shared_in) {
@@ -101,8 +105,9 @@ class Offloader {
     return there;
   }
 
-  /// A weight at the builder's place.
+  /// A weight, if there is one, at the builder's place.
   Read moved(Read weight) {
+    if (!weight) return weight;
     const Tensor& w = in_[weight.id];
     return {b_.weight_part(weight.id, {0, w.shape[0]}, {0, w.shape[1]}, {0, w.shape[2]})};
   }

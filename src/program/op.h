@@ -15,6 +15,7 @@
 #include "program/ops/causal_conv.h"
 #include "program/ops/copy.h"
 #include "program/ops/embed.h"
+#include "program/ops/expert_bias.h"
 #include "program/ops/expert_combine.h"
 #include "program/ops/expert_matmul.h"
 #include "program/ops/gate_up.h"
@@ -45,7 +46,7 @@ using OpArgs =
     std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
                  ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
                  NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, MlaValues, MlaHeads,
-                 NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature>;
+                 NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature, ExpertBias>;
 
 struct Op {
   OpArgs args;

@@ -233,11 +233,16 @@ class Splitter {
       NormRoute& route = mine.route;
       route.in.id = at(op.route.in.id, p);
       route.norm = whole(op.route.norm), route.router = whole(op.route.router);
+      route.router_bias = whole(op.route.router_bias);
       route.route.bias = whole(op.route.route.bias);
       route.route.ids = make(op.route.route.ids.id, p),
       route.route.weights = make(op.route.route.weights.id, p);
       MoeGateUp& experts = mine.experts;
       experts.gate = rows(op.experts.gate, part), experts.up = rows(op.experts.up, part);
+      if (op.experts.gate_bias) {
+        experts.gate_bias = columns(op.experts.gate_bias, part);
+        experts.up_bias = columns(op.experts.up_bias, part);
+      }
       experts.out = make(op.experts.out.id, p);
       if (op.experts.shared_gate) {
         const Range shared = range(op.experts.shared_out.id, p);
@@ -257,6 +262,7 @@ class Splitter {
                       .ids = {at(op.ids.id, p)},
                       .weights = {at(op.weights.id, p)},
                       .down = columns(op.down, part)};
+      if (partials.empty()) mine.down_bias = whole(op.down_bias);  // one place adds it
       if (op.shared_in && range(op.shared_in.id, p).count() > 0) {
         mine.shared_in.id = at(op.shared_in.id, p);
         mine.shared_down = columns(op.shared_down, range(op.shared_in.id, p));
@@ -318,7 +324,10 @@ class Splitter {
       mine.q.id = at(op.q.id, p);
       mine.cache.id = grouped_cache(op.cache.id, p);
       mine.out = make(op.out.id, p);
-      mine.kv_heads = plan_.kv()[static_cast<size_t>(p)].count();
+      const Range kv = plan_.kv()[static_cast<size_t>(p)];
+      const int64_t group = in_[op.q.id].heads() / op.kv_heads;
+      if (op.sinks) mine.sinks = columns(op.sinks, {kv.first * group, kv.last * group});
+      mine.kv_heads = kv.count();
       b_.emit(mine);
     });
   }

@@ -62,7 +62,7 @@ TEST(Synth, BytesPerToken) {
   const std::map<std::string, double> expected = {{"glm-4.7-flash", 2.303}, {"deepseek-v2-lite", 1.553},
                                                   {"youtu-llm-2b", 1.208},  {"qwen3-30b-a3b", 1.840},
                                                   {"glm-4.5-air", 7.656},   {"qwen3-8b", 4.431},
-                                                  {"llama-3.1-8b", 4.3726}};
+                                                  {"gpt-oss-20b", 2.3371},  {"llama-3.1-8b", 4.3726}};
   for (const auto& [name, gigabytes] : expected) {
     EXPECT_NEAR(gigabytes_per_token(*find_synth_model(name), plan_synth(options_for(name, "q4_0"))),
                 gigabytes, 5e-4)
@@ -114,6 +114,12 @@ TEST(Synth, ShapesAreThoseOfTheRealModels) {
   const WritePlan air = plan_synth(options_for("glm-4.5-air", "q4_k_m"));
   EXPECT_THAT(tensor_of(air, "blk.45.attn_output.weight").shape, ElementsAre(12288, 4096));
   EXPECT_THAT(tensor_of(air, "blk.45.attn_v.bias").shape, ElementsAre(1024));
+  const WritePlan oss = plan_synth(options_for("gpt-oss-20b", "mxfp4"));
+  EXPECT_EQ(oss.tensors.size(), 24u * 19 + 3);  // as the published file has
+  EXPECT_THAT(tensor_of(oss, "blk.23.ffn_gate_exps.bias").shape, ElementsAre(2880, 32));
+  EXPECT_EQ(tensor_of(oss, "blk.23.ffn_down_exps.bias").type, Type::F32);
+  EXPECT_EQ(tensor_of(oss, "blk.0.attn_sinks.weight").type, Type::F32);
+  EXPECT_NEAR(static_cast<double>(oss.file_bytes()) / 1e9, 12.11, 0.02);  // gpt-oss-20b-mxfp4.gguf
   const WritePlan llama = plan_synth(options_for("llama-3.1-8b", "q4_k_m"));
   EXPECT_NEAR(static_cast<double>(llama.file_bytes()) / 1e9, 4.92, 0.03);  // Llama-3.1-8B's Q4_K_M
 }

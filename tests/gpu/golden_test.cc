@@ -2,7 +2,6 @@
 // rows, neighbours.
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "support/cuda.h"
 #include "support/golden_cases.h"
 
@@ -11,22 +10,10 @@ namespace {
 
 class CudaGolden : public testing::TestWithParam<std::tuple<Case, int>> {};
 
-/// A model with an op that has no kernel here is refused, and the message names the op.
-bool is_refused(const std::string& name) { return name == "mistral4"; }
-void expect_refusal(program::Backend& cuda, const Golden& golden, int64_t rows, quant::Type cache) {
-  try {
-    logits_of(golden, cuda, rows, cache);
-    ADD_FAILURE() << "it ran";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("the backend cuda lacks"), std::string::npos) << error.what();
-  }
-}
-
 TEST_P(CudaGolden, IsWithinTheLimitOfDivergence) {
   CUDA_OR_SKIP(cuda);
   const auto& [golden_case, rows] = GetParam();
   const Golden golden = read_case(golden_case);
-  if (is_refused(golden_case.name)) return expect_refusal(cuda, golden, rows, quant::Type::F16);
   const Divergence kl = divergence(golden, logits_of(golden, cuda, rows));
   EXPECT_LT(kl.best_90, golden_case.kl_limit);
   EXPECT_LT(kl.mean, 0.02);
@@ -36,7 +23,6 @@ TEST_P(CudaGolden, IsWithinTheSameLimitWithACacheOfEightBits) {
   CUDA_OR_SKIP(cuda);
   const auto& [golden_case, rows] = GetParam();
   const Golden golden = read_case(golden_case);
-  if (is_refused(golden_case.name)) return expect_refusal(cuda, golden, rows, quant::Type::Q8_0);
   const Divergence kl = divergence(golden, logits_of(golden, cuda, rows, quant::Type::Q8_0));
   EXPECT_LT(kl.best_90, golden_case.kl_limit);
   EXPECT_LT(kl.mean, 0.02);

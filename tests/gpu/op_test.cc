@@ -37,11 +37,11 @@ std::vector<Param> all_cases() {
   return list;
 }
 
-/// What has no kernel here yet: a state, temperatures, the smallest formats.
+/// What has no kernel here yet: a state, the smallest formats.
 bool is_refused(const OpInfo& op, const OpCase& op_case) {
   const std::string kind = op.name;
   const auto has = [&](const char* part) { return op_case.name.find(part) != std::string::npos; };
-  return kind == "causal_conv" || kind == "attention_temperature" || has("IQ1_") || has("IQ2_") ||
+  return kind == "causal_conv" || has("IQ1_") || has("IQ2_") ||
          has("IQ3_") || has("NVFP4");
 }
 

@@ -25,6 +25,7 @@ const std::map<std::string, std::string> kModels = {
     {"qwen2", "Qwen2, Qwen2.5"},
     {"qwen3", "Qwen3"},
     {"qwen3moe", "Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, Qwen3-235B-A22B"},
+    {"gpt-oss", "gpt-oss-20b, gpt-oss-120b"},
     {"glm4moe", "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7"},
 };
 

@@ -48,6 +48,7 @@ struct Bind {
   const Kernel* operator()(const MlaHeads&) const { return nullptr; }
   const Kernel* operator()(const NormMlaHeads&) const { return nullptr; }
   const Kernel* operator()(const CausalConv&) const { return &kCausalConv; }
+  const Kernel* operator()(const ExpertBias&) const { return &kExpertBias; }
 };
 
 /// Whether every weight of the op can be packed and decoded, and the cache written.
@@ -61,7 +62,20 @@ bool types_known(const Program& program, const Op& op) {
   return known;
 }
 
+/// Whether a weight is added to products, and not multiplied.
+bool is_bias(const Op& op, TensorId id) {
+  if (const auto* experts = std::get_if<MoeGateUp>(&op.args))
+    return id == experts->gate_bias.id || id == experts->up_bias.id;
+  const auto* down = std::get_if<MoeDownAdd>(&op.args);
+  return down != nullptr && id == down->down_bias.id;
+}
+
 }  // namespace
+
+bool reads_panels(const Program& program, const Op& op, TensorId id) {
+  const Kernel* kernel = bind(program, op);
+  return kernel != nullptr && kernel->panels && program[id].kind == Kind::Weight && !is_bias(op, id);
+}
 
 const Kernel* bind(const Program& program, const Op& op) {
   return types_known(program, op) ? std::visit(Bind{}, op.args) : nullptr;

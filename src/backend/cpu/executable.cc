@@ -372,13 +372,10 @@ class CpuBackend : public Backend {
     return cpu::bind(program, op) != nullptr && (fused_ || info(op).expand == nullptr);
   }
   std::vector<Variants> variants(const Program& program, const Op& op) const override {
-    const Kernel* kernel = cpu::bind(program, op);
     std::set<quant::Type> types;
-    if (kernel != nullptr && kernel->panels) {
-      info(op).operands(op, [&](const char*, TensorId id, bool) {
-        if (program[id].kind == Kind::Weight) types.insert(program[id].type);
-      });
-    }
+    info(op).operands(op, [&](const char*, TensorId id, bool) {
+      if (cpu::reads_panels(program, op, id)) types.insert(program[id].type);
+    });
     std::vector<Variants> list;
     list.reserve(types.size());
     for (const quant::Type type : types) list.push_back(cpu::ahead_variants(type));

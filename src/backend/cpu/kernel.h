@@ -61,7 +61,8 @@ struct Kernel {
   void (*run)(const program::Program&, const program::Op&, const Context&);
   /// Floats of scratch that a worker needs at most.
   int64_t (*scratch_floats)(const program::Program&, const program::Op&, const program::CompileOptions&);
-  /// Whether its weights are read as packed panels (packed_weights.h) and not in the file's order.
+  /// Whether the weights that it multiplies are read as packed panels (packed_weights.h) and not in the
+  /// file's order.
   bool panels = false;
   // Where the kernel is defined: the compiler fills these in where a Kernel is.
   const char* file = __builtin_FILE();
@@ -70,6 +71,9 @@ struct Kernel {
 
 /// The kernel for an op, or null when there is none: a pure function of the op and its types (bind.cc).
 const Kernel* bind(const program::Program& program, const program::Op& op);
+
+/// Whether the op's kernel reads this operand as packed panels: a weight that it multiplies.
+bool reads_panels(const program::Program& program, const program::Op& op, program::TensorId id);
 
 /// Whether all that read a cache would round its numbers to bfloat16 at every reading, and can take them as
 /// they are when they have been rounded once (ops/mla_attend.cc).
@@ -87,7 +91,5 @@ inline float dot(const float* x, const float* w, int64_t count) {
   for (; i < count; ++i) sum += x[i] * w[i];
   return sum;
 }
-
-inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
 
 }  // namespace sluice::backend::cpu

@@ -12,6 +12,7 @@
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/packed_weights.h"
 #include "backend/cpu/panel_plan.h"
+#include "backend/cpu/simd/small.h"
 #include "backend/cpu/tiled.h"
 
 namespace sluice::backend::cpu {
@@ -357,30 +358,69 @@ void multiply_rows(const Products& products, const Matrix& w, int64_t m, const P
   multiply(w, m, work, count, row, store);
 }
 
-/// silu(gate x) * (up x) on tiles, of inputs at row(i) or RoundedRows.
+/// What becomes of a gate's and an up matrix's products: biases are added, and one value is made of both.
+struct Gated {
+  SwigluForm form = {};
+  decltype(SmallKernels::swiglu) swiglu = nullptr;  ///< null: the form is that of silu_mul
+  /// Of the matrices' rows, with room for whole panels; null: none.
+  const float *gate_bias = nullptr, *up_bias = nullptr;
+
+  static Gated of(const program::Swiglu& form, Isa isa) {
+    if (form.is_plain()) return {};
+    return {.form = {form.alpha, form.limit, form.shift}, .swiglu = small_kernels(isa).swiglu};
+  }
+  /// Of the outputs from n on, to the place of the gate's products: [rows][kPanelRows], or where they come
+  /// from tiles [kPanelRows][kGroupRows].
+  void finish(const MatmulKernels& kernels, int64_t n, int64_t rows, float* gates, float* ups) const {
+    if (gate_bias != nullptr) {
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int j = 0; j < kPanelRows; ++j) gates[i * kPanelRows + j] += gate_bias[n + j];
+        for (int j = 0; j < kPanelRows; ++j) ups[i * kPanelRows + j] += up_bias[n + j];
+      }
+    }
+    activate(kernels, rows * kPanelRows, gates, ups, gates);
+  }
+  void finish_tile(const MatmulKernels& kernels, int64_t n, float* gates, float* ups) const {
+    if (gate_bias != nullptr) {
+      for (int j = 0; j < kPanelRows; ++j) {
+        for (int i = 0; i < kGroupRows; ++i) gates[j * kGroupRows + i] += gate_bias[n + j];
+        for (int i = 0; i < kGroupRows; ++i) ups[j * kGroupRows + i] += up_bias[n + j];
+      }
+    }
+    activate(kernels, kTileFloats, gates, ups, gates);
+  }
+  /// One value of both for `count` of them, a multiple of kPanelRows.
+  void activate(const MatmulKernels& kernels, int64_t count, const float* gates, const float* ups,
+                float* out) const {
+    swiglu == nullptr ? kernels.silu_mul(gates, ups, count, out) : swiglu(gates, ups, form, count, out);
+  }
+};
+
+/// Gated products on tiles, of inputs at row(i) or RoundedRows.
 template <typename Row, typename Store>
 void multiply_gated_tiled(const Products& products, const Matrix& gate, const Matrix& up, int64_t m,
-                          const PanelWork& work, int64_t count, Row row, float* scratch, Store store) {
+                          const PanelWork& work, int64_t count, Row row, float* scratch, const Gated& gated,
+                          Store store) {
   each_tiled(
       *products.tiles, gate.columns, count, row, scratch, work, 1,
       [&](int64_t p, int64_t, TiledPanel* opened) { opened[0].open(gate, m, p), opened[1].open(up, m, p); },
       [&](int64_t p, int64_t, int64_t first, int64_t rows) { ask_tile(store, first, rows, p * kPanelRows); },
-      [&](int64_t p, int64_t, int64_t first, int64_t rows, float* gates, const float* ups) {
-        products.panels.silu_mul(gates, ups, kTileFloats, gates);
+      [&](int64_t p, int64_t, int64_t first, int64_t rows, float* gates, float* ups) {
+        gated.finish_tile(products.panels, p * kPanelRows, gates, ups);
         store_tile(*products.tiles, store, first, rows, p * kPanelRows, gates, gate.rows);
       });
 }
 
-/// silu(gate x) * (up x) in the same way, of the inputs index(0) .. index(count - 1) of x; to rounded rows
-/// unless these are null.
+/// Gated products in the same way, of the inputs index(0) .. index(count - 1) of x; to rounded rows unless
+/// these are null.
 template <typename Index, typename Store>
 void multiply_gated(const Products& products, const Matrix& gate, const Matrix& up, int64_t m,
-                    const PanelWork& work, int64_t count, LazyInputs& x, Index index, uint16_t* rounded,
-                    Store store) {
+                    const PanelWork& work, int64_t count, LazyInputs& x, Index index, const Gated& gated,
+                    uint16_t* rounded, Store store) {
   const MatmulKernels& kernels = products.panels;
   if (products.tiled(gate, up)) {
     const auto tiled = [&](auto row, auto to) {
-      multiply_gated_tiled(products, gate, up, m, work, count, row, x.scratch(), to);
+      multiply_gated_tiled(products, gate, up, m, work, count, row, x.scratch(), gated, to);
     };
     const auto from = [&](auto row) {
       rounded != nullptr ? tiled(row, RoundTo{rounded, gate.rows}) : tiled(row, store);
@@ -395,8 +435,8 @@ void multiply_gated(const Products& products, const Matrix& gate, const Matrix& 
     for (int64_t i = 0; i < rows; ++i) rows_x[i] = x(w, index(first + i));
     multiply_panels(w, opened, number, rows_x, rows, out, again);
   };
-  const auto finish_tile = [&](int64_t panel, int64_t first, int64_t rows, float* gates, const float* ups) {
-    kernels.silu_mul(gates, ups, rows * kPanelRows, gates);
+  const auto finish_tile = [&](int64_t panel, int64_t first, int64_t rows, float* gates, float* ups) {
+    gated.finish(kernels, panel * kPanelRows, rows, gates, ups);
     store_rows(store, first, rows, panel * kPanelRows, gates, gate.rows);
   };
   if (count <= kTileRows) {

@@ -287,15 +287,16 @@ std::vector<PackSegment> kept_segments(const program::Program& program, const pr
   keep(0, static_cast<uint64_t>(source.head_bytes));
   std::set<program::TensorId> packed;
   for (const program::Op& op : program.ops()) {
-    if (!bind(program, op)->panels) continue;
-    program::info(op).operands(op, [&](const char*, program::TensorId id, bool) { packed.insert(id); });
+    program::info(op).operands(op, [&](const char*, program::TensorId id, bool) {
+      if (reads_panels(program, op, id)) packed.insert(id);
+    });
   }
   for (const program::Op& op : program.ops()) {
-    if (bind(program, op)->panels) continue;
     // Where a token table is multiplied too, its rows come out of the panels (WeightTable::decode_row).
-    const bool reads_panels = std::holds_alternative<program::Embed>(op.args);
+    const bool is_table = std::holds_alternative<program::Embed>(op.args);
     program::info(op).operands(op, [&](const char*, program::TensorId id, bool) {
-      if (program[id].kind != program::Kind::Weight || (reads_panels && packed.contains(id))) return;
+      if (program[id].kind != program::Kind::Weight || reads_panels(program, op, id)) return;
+      if (is_table && packed.contains(id)) return;
       const auto bytes = weights[static_cast<size_t>(program.storage(id))];
       CHECK(bytes.data() >= source.bytes.data() &&
                 bytes.data() + bytes.size() <= source.bytes.data() + source.bytes.size(),

@@ -150,9 +150,9 @@ std::vector<program::PackedWeight> held_weights(const program::Program& program,
   std::set<TensorId> packed, in_file;
   for (const Op& op : program.ops()) {
     if (std::holds_alternative<program::Embed>(op.args)) continue;
-    const bool panels = repack && bind(program, op)->panels;
     program::info(op).operands(op, [&](const char*, TensorId id, bool) {
-      if (program[id].kind == Kind::Weight) panels ? packed.insert(id) : in_file.insert(program.storage(id));
+      if (program[id].kind != Kind::Weight) return;
+      repack&& reads_panels(program, op, id) ? packed.insert(id) : in_file.insert(program.storage(id));
     });
   }
   std::vector<program::PackedWeight> list;
@@ -194,7 +194,7 @@ void PackedWeights::add_all(const program::Source& source) {
       if (experts->shared_gate) add(source, {experts->shared_gate.id, experts->shared_up.id});
     }
     program::info(op).operands(op, [&](const char*, TensorId id, bool) {
-      if (program[id].kind != Kind::Weight) return;
+      if (!reads_panels(program, op, id)) return;
       add(source, {id});
       panels[static_cast<size_t>(id)] = true;
     });
@@ -313,9 +313,9 @@ WeightTable::WeightTable(const program::Source& source, const PackedWeights& pac
       buffers_(
           [&] {
             for (const Op& op : source.program.ops()) {
-              if (!bind(source.program, op)->panels) continue;
-              program::info(op).operands(op,
-                                         [&](const char*, TensorId id, bool) { add(id, packed, kernels); });
+              program::info(op).operands(op, [&](const char*, TensorId id, bool) {
+                if (reads_panels(source.program, op, id)) add(id, packed, kernels);
+              });
             }
             return workers * kSlots * buffer_bytes_;
           }(),
@@ -323,7 +323,7 @@ WeightTable::WeightTable(const program::Source& source, const PackedWeights& pac
 
 void WeightTable::add(TensorId id, const PackedWeights& packed, const WeightKernels& kernels) {
   std::optional<Matrix>& matrix = matrices_[static_cast<size_t>(id)];
-  if (source_.program[id].kind != Kind::Weight || matrix) return;
+  if (matrix) return;
   const Weight file = weight_in_file(source_, id);
   matrix = in_file(file, kernels);
   if (const auto place = packed.find(file)) {

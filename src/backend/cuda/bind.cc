@@ -42,16 +42,21 @@ struct Bind {
   const Kernel* operator()(const MlaAttend&) const {
     return first({&kMlaAttendPages, &kMlaAttendPieces, &kMlaAttend});
   }
-  const Kernel* operator()(const Attend&) const { return first({&kAttendGroups, &kAttend}); }
+  const Kernel* operator()(const Attend& op) const {
+    return op.window > 0 || op.sinks ? first({&kAttend}) : first({&kAttendGroups, &kAttend});
+  }
   const Kernel* operator()(const Route&) const { return first({&kRoute}); }
   const Kernel* operator()(const SiluMul&) const { return first({&kSiluMul}); }
   const Kernel* operator()(const Add&) const { return first({&kAdd}); }
   const Kernel* operator()(const AddBias&) const { return first({&kAddBias}); }
   const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
   const Kernel* operator()(const GateUp&) const { return first({&kGateUpWide, &kGateUp}); }
-  const Kernel* operator()(const MoeGateUp&) const { return first({&kMoeGateUpWide, &kMoeGateUp}); }
+  // Experts with biases or another activation, and routers with biases, run as their expansions.
+  const Kernel* operator()(const MoeGateUp& op) const {
+    return op.is_plain() ? first({&kMoeGateUpWide, &kMoeGateUp}) : nullptr;
+  }
   const Kernel* operator()(const MoeDownAdd& op) const {
-    return op.residual ? first({&kMoeDownAddWide, &kMoeDownAdd}) : nullptr;
+    return op.residual && !op.down_bias ? first({&kMoeDownAddWide, &kMoeDownAdd}) : nullptr;
   }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulWide, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
@@ -59,9 +64,12 @@ struct Bind {
     return first({&kNormMatmulFew, &kNormMatmulTall, &kNormMatmulWide, &kNormMatmul});
   }
   const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUpFew, &kNormGateUp}); }
-  const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteMany, &kNormRoute}); }
-  const Kernel* operator()(const NormMoeGateUp&) const {
-    return first({&kNormMoeGateUp, &kNormMoeGateUpFew});
+  const Kernel* operator()(const NormRoute& op) const {
+    return op.router_bias ? nullptr : first({&kNormRouteMany, &kNormRoute});
+  }
+  const Kernel* operator()(const NormMoeGateUp& op) const {
+    const bool is_plain = !op.route.router_bias && op.experts.is_plain();
+    return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpFew}) : nullptr;
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const {
@@ -71,7 +79,8 @@ struct Bind {
     return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsFew, &kMlaHeadsMany});
   }
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
-  const Kernel* operator()(const AttentionTemperature&) const { return nullptr; }
+  const Kernel* operator()(const AttentionTemperature&) const { return first({&kAttentionTemperature}); }
+  const Kernel* operator()(const ExpertBias&) const { return first({&kExpertBias}); }
   const Kernel* operator()(const CausalConv&) const { return nullptr; }
   // Ops across places are whoever's who runs several (Executable::run_part).
   const Kernel* operator()(const Copy&) const { return nullptr; }

@@ -47,4 +47,11 @@ double expert_bytes(const Program& p, TensorId weight, double used, const StepSh
   return p.bytes(weight, distinct * static_cast<double>(rows * columns));
 }
 
+double bias_bytes(const Program& p, TensorId bias, double used, const StepShape& shape) {
+  if (bias == kNoTensor) return 0;
+  const auto& [one, experts, columns] = p[bias].shape;
+  const double distinct = shape.distinct_experts(static_cast<double>(experts), used);
+  return p.bytes(bias, distinct * static_cast<double>(columns));
+}
+
 }  // namespace sluice::program

@@ -35,5 +35,7 @@ double bytes_of(const Program& p, const StepShape& shape, std::initializer_list<
 
 /// Bytes of the expert matrices of `weight` that a step's rows select together.
 double expert_bytes(const Program& p, TensorId weight, double used, const StepShape& shape);
+/// The same of their biases, [1, experts, columns]; one that is absent counts nothing.
+double bias_bytes(const Program& p, TensorId bias, double used, const StepShape& shape);
 
 }  // namespace sluice::program

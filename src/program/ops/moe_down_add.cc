@@ -15,6 +15,10 @@ void MoeDownAdd::check(const Program& p) const {
   expect_shape(p, "out", out.id, {kStepRows, 1, outputs});
   if (static_cast<bool>(shared_in) != static_cast<bool>(shared_down)) fail("shared experts need in and down");
   if (shared_in) Matmul{shared_in, shared_down, out}.check(p);
+  if (down_bias) {
+    expect_weight(p, "down_bias", down_bias.id);
+    expect_shape(p, "down_bias", down_bias.id, {1, experts, outputs});
+  }
   if (residual) expect_shape(p, "residual", residual.id, p[out.id].shape);
 }
 
@@ -22,7 +26,7 @@ Cost MoeDownAdd::cost(const Program& p, const StepShape& shape) const {
   const auto used = static_cast<double>(p[ids.id].columns());
   const auto& [experts, outputs, inputs] = p[down.id].shape;
   Cost cost{bytes_of(p, shape, {in.id, ids.id, weights.id, shared_in.id, shared_down.id, residual.id}) +
-                expert_bytes(p, down.id, used, shape),
+                expert_bytes(p, down.id, used, shape) + bias_bytes(p, down_bias.id, used, shape),
             p.bytes(out.id, shape),
             shape.rows * used * static_cast<double>(2 * outputs * inputs + 2 * outputs)};
   if (shared_down) cost.flops += 2 * shape.rows * p.elements(shared_down.id, shape);
@@ -35,19 +39,25 @@ void MoeDownAdd::expand(Builder& b) const {
   const int64_t used = b.program()[ids.id].columns();
   const TensorId each = b.activation("expert_down", rows, used, columns);
   b.emit(ExpertMatmul{in, down, ids, {each}});
+  TensorId biased = each;
+  if (down_bias) {
+    biased = b.activation("expert_down", rows, used, columns);
+    b.emit(ExpertBias{{each}, down_bias, ids, {biased}});
+  }
   // The residual comes last, behind all that places may each have a part of.
   const auto result = [&, rows = rows, columns = columns](bool is_last, const char* name) {
     return is_last ? out.id : b.activation(name, rows, 1, columns);
   };
   const TensorId sum = result(!shared_in && !residual, "experts_sum");
-  b.emit(ExpertCombine{{each}, weights, {sum}});
+  b.emit(ExpertCombine{{biased}, weights, {sum}});
   const TensorId all = shared_in ? result(!residual, "with_shared") : sum;
   if (shared_in) b.emit(MatmulAdd{shared_in, shared_down, {sum}, {all}});
   if (residual) b.emit(Add{{all}, residual, out});
 }
 
 std::vector<OpCase> MoeDownAdd::cases() {
-  const auto build = [](bool shared, bool residual = true) {
+  const auto build = [](bool shared, bool residual = true, bool biased = false,
+                        quant::Type type = quant::Type::Q4_1) {
     return [=](Builder& b) {
       Route route{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
       route.logits.id = b.activation("logits", kStepRows, 1, 16);
@@ -56,7 +66,8 @@ std::vector<OpCase> MoeDownAdd::cases() {
       op.in.id = b.activation("x", kStepRows, 4, 256);
       op.ids.id = route.ids.id;
       op.weights.id = route.weights.id;
-      op.down.id = b.weight("down", quant::Type::Q4_1, 16, 512, 256);
+      op.down.id = b.weight("down", type, 16, 512, 256);
+      if (biased) op.down_bias.id = b.weight("down_bias", quant::Type::F32, 1, 16, 512);
       if (shared) {
         op.shared_in.id = b.activation("shared_x", kStepRows, 1, 512);
         op.shared_down.id = b.weight("shared_down", quant::Type::Q6_K, 1, 512, 512);
@@ -114,6 +125,11 @@ std::vector<OpCase> MoeDownAdd::cases() {
           {"4 of 16 IQ4_XS of 768 columns rows 4", 4, build_many(Type::IQ4_XS, 16, 768, Type::F32)},
           {"4 of 16 with shared rows 9", 9, build(true)},
           {"4 of 16 rows 9", 9, build(false)},
+          {"4 of 16 MXFP4, biased, rows 1", 1, build(false, true, true, Type::MXFP4)},
+          {"4 of 16 MXFP4, biased, rows 9", 9, build(false, true, true, Type::MXFP4)},
+          {"4 of 16 MXFP4, biased, rows 150", 150, build(false, true, true, Type::MXFP4)},
+          {"4 of 16 with shared, biased, no residual, rows 9", 9, build(true, false, true)},
+          {"4 of 16 with shared, biased, no residual, rows 70", 70, build(true, false, true)},
           {"4 of 16 with shared, no residual, rows 1", 1, build(true, false)},
           {"4 of 16, no residual, rows 1", 1, build(false, false)},
           {"4 of 16 with shared, no residual, rows 70", 70, build(true, false)},

@@ -6,13 +6,15 @@
 
 namespace sluice::program {
 
-/// out[r] = residual[r] + shared_down shared_in[r] + sum over k of weights[r, k] * (down[ids[r, k]] in[r, k])
+/// out[r] = residual[r] + shared_down shared_in[r] + sum over k of weights[r, k] * (down[ids[r, k]] in[r,
+/// k]), where down's products have their biases added
 struct MoeDownAdd {
   static constexpr const char* kName = "moe_down_add";
   Read in;           // [rows, used, inputs]
   Read ids;          // [rows, 1, used], int32
   Read weights;      // [rows, 1, used]
   Read down;         // [experts, outputs, inputs]
+  Read down_bias;    // [1, experts, outputs], optional
   Read shared_in;    // [rows, 1, shared inputs], optional with the one below
   Read shared_down;  // [1, outputs, shared inputs]
   Read residual;     // [rows, 1, outputs], optional
@@ -20,8 +22,8 @@ struct MoeDownAdd {
 
   template <typename F>
   void operands(F&& f) const {
-    f("in", in), f("ids", ids), f("weights", weights), f("down", down), f("shared_in", shared_in);
-    f("shared_down", shared_down), f("residual", residual), f("out", out);
+    f("in", in), f("ids", ids), f("weights", weights), f("down", down), f("down_bias", down_bias);
+    f("shared_in", shared_in), f("shared_down", shared_down), f("residual", residual), f("out", out);
   }
   std::string attributes() const { return ""; }
   void check(const Program& p) const;

@@ -8,7 +8,12 @@ void MoeGateUp::check(const Program& p) const {
   ExpertMatmul{in, gate, ids, out}.check(p);
   ExpertMatmul{in, up, ids, out}.check(p);
   if (p[in.id].heads() != 1) fail("in: {} has heads", p[in.id].name);
+  if (static_cast<bool>(gate_bias) != static_cast<bool>(up_bias)) fail("biases are those of gate and of up");
+  if (gate_bias)
+    ExpertBias{{out.id}, gate_bias, ids, out}.check(p), ExpertBias{{out.id}, up_bias, ids, out}.check(p);
+  SiluMul{{out.id}, {out.id}, out, form}.check(p);
   const bool shared = static_cast<bool>(shared_gate);
+  if (shared && !form.is_plain()) fail("shared experts have plain gates");
   if (shared != static_cast<bool>(shared_up) || shared != (shared_out.id != kNoTensor)) {
     fail("shared experts need gate, up and out");
   }
@@ -19,7 +24,8 @@ Cost MoeGateUp::cost(const Program& p, const StepShape& shape) const {
   const auto used = static_cast<double>(p[ids.id].columns());
   const auto& [experts, outputs, inputs] = p[gate.id].shape;
   Cost cost{bytes_of(p, shape, {in.id, ids.id, shared_gate.id, shared_up.id}) +
-                expert_bytes(p, gate.id, used, shape) + expert_bytes(p, up.id, used, shape),
+                expert_bytes(p, gate.id, used, shape) + expert_bytes(p, up.id, used, shape) +
+                bias_bytes(p, gate_bias.id, used, shape) + bias_bytes(p, up_bias.id, used, shape),
             bytes_of(p, shape, {out.id, shared_out.id}),
             4 * shape.rows * used * static_cast<double>(outputs * inputs) + 5 * p.elements(out.id, shape)};
   if (shared_gate) cost.flops += 4 * shape.rows * p.elements(shared_gate.id, shape);
@@ -29,12 +35,18 @@ Cost MoeGateUp::cost(const Program& p, const StepShape& shape) const {
 void MoeGateUp::expand(Builder& b) const {
   // A copy: tensors move when others are added.
   const auto [rows, used, columns] = b.program()[out.id].shape;
-  const TensorId gate_out = b.activation("gate", rows, used, columns);
-  const TensorId up_out = b.activation("up", rows, used, columns);
+  const auto product = [&, rows = rows, used = used, columns = columns](const char* name, Read weight,
+                                                                        Read bias) {
+    const TensorId plain = b.activation(name, rows, used, columns);
+    b.emit(ExpertMatmul{in, weight, ids, {plain}});
+    if (!bias) return plain;
+    const TensorId biased = b.activation(name, rows, used, columns);
+    b.emit(ExpertBias{{plain}, bias, ids, {biased}});
+    return biased;
+  };
   if (shared_gate) b.emit(GateUp{in, shared_gate, shared_up, shared_out});
-  b.emit(ExpertMatmul{in, gate, ids, {gate_out}});
-  b.emit(ExpertMatmul{in, up, ids, {up_out}});
-  b.emit(SiluMul{{gate_out}, {up_out}, out});
+  const TensorId gate_out = product("gate", gate, gate_bias), up_out = product("up", up, up_bias);
+  b.emit(SiluMul{{gate_out}, {up_out}, out, form});
 }
 
 std::vector<OpCase> MoeGateUp::cases() {
@@ -86,8 +98,28 @@ std::vector<OpCase> MoeGateUp::cases() {
       b.moe_gate_up(op);
     };
   };
+  // With biases and a clamped gate, as gpt-oss has them.
+  const auto build_biased = [](quant::Type type, int64_t columns, int64_t outputs, float limit) {
+    return [=](Builder& b) {
+      Route route{.gating = Gating::Softmax, .normalize = true};
+      route.logits.id = b.activation("logits", kStepRows, 1, 16);
+      b.route(route, 4);
+      MoeGateUp op{.form = {.alpha = 1.702f, .limit = limit, .shift = 1}};
+      op.in.id = b.activation("x", kStepRows, 1, columns);
+      op.ids.id = route.ids.id;
+      op.gate.id = b.weight("gate", type, 16, outputs, columns);
+      op.up.id = b.weight("up", type, 16, outputs, columns);
+      op.gate_bias.id = b.weight("gate_bias", quant::Type::F32, 1, 16, outputs);
+      op.up_bias.id = b.weight("up_bias", quant::Type::F32, 1, 16, outputs);
+      b.moe_gate_up(op);
+    };
+  };
   using quant::Type;
   return {{"4 of 16 with shared rows 1", 1, build(true, false)},
+          {"4 of 16 MXFP4, biased and clamped, rows 1", 1, build_biased(Type::MXFP4, 576, 288, 7)},
+          {"4 of 16 MXFP4, biased and clamped, rows 9", 9, build_biased(Type::MXFP4, 576, 288, 0.7f)},
+          {"4 of 16 MXFP4, biased and clamped, rows 150", 150, build_biased(Type::MXFP4, 576, 288, 7)},
+          {"4 of 16 Q8_0, biased and clamped, 72 outputs rows 20", 20, build_biased(Type::Q8_0, 320, 72, 7)},
           {"4 of 64 alike Q4_0 rows 2", 2, build_alike(Type::Q4_0, 64, 448, true)},
           {"4 of 64 alike Q4_0 rows 33", 33, build_alike(Type::Q4_0, 64, 2048, true)},
           {"4 of 128 alike Q4_0 rows 70", 70, build_alike(Type::Q4_0, 128, 192, true)},

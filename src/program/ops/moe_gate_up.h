@@ -3,28 +3,35 @@
 #pragma once
 
 #include "program/operand.h"
+#include "program/ops/silu_mul.h"
 
 namespace sluice::program {
 
-/// out[r, k] = silu(gate[ids[r, k]] in[r]) * (up[ids[r, k]] in[r]); shared_out[r] the same with the shared
-/// matrices
+/// out[r, k] = silu(gate[ids[r, k]] in[r]) * (up[ids[r, k]] in[r]), where gate's and up's products have their
+/// biases added and `form` may say another activation; shared_out[r] the same with the shared matrices, plain
 struct MoeGateUp {
   static constexpr const char* kName = "moe_gate_up";
   Read in;           // [rows, 1, inputs]
   Read ids;          // [rows, 1, used], int32
   Read gate;         // [experts, outputs, inputs]
   Read up;           // [experts, outputs, inputs]
+  Read gate_bias;    // [1, experts, outputs], optional with the one below
+  Read up_bias;      // [1, experts, outputs]
   Read shared_gate;  // [1, shared outputs, inputs], optional with the two below
   Read shared_up;    // [1, shared outputs, inputs]
   Write out;         // [rows, used, outputs]
   Write shared_out;  // [rows, 1, shared outputs]
+  Swiglu form = {};
 
   template <typename F>
   void operands(F&& f) const {
-    f("in", in), f("ids", ids), f("gate", gate), f("up", up), f("shared_gate", shared_gate);
-    f("shared_up", shared_up), f("out", out), f("shared_out", shared_out);
+    f("in", in), f("ids", ids), f("gate", gate), f("up", up), f("gate_bias", gate_bias);
+    f("up_bias", up_bias), f("shared_gate", shared_gate), f("shared_up", shared_up), f("out", out);
+    f("shared_out", shared_out);
   }
-  std::string attributes() const { return ""; }
+  /// Whether it is SwiGLU of products alone.
+  bool is_plain() const { return !gate_bias && form.is_plain(); }
+  std::string attributes() const { return form.attributes(); }
   void check(const Program& p) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void expand(Builder& b) const;

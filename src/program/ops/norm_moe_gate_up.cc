@@ -69,8 +69,23 @@ std::vector<OpCase> NormMoeGateUp::cases() {
   const Route softmax{.gating = Gating::Softmax};
   Route groups = sigmoid;
   groups.groups = 4, groups.groups_used = 2;
+  const auto build_biased = [=](Builder& b) {
+    NormMoeGateUp op;
+    op.route = {.in = {b.activation("x", kStepRows, 1, 576)},
+                .norm = {b.weight("norm", quant::Type::F32, 1, 1, 576)},
+                .router = {b.weight("router", quant::Type::F32, 1, 32, 576)},
+                .router_bias = {b.weight("router_bias", quant::Type::F32, 1, 1, 32)},
+                .route = {.gating = Gating::Softmax, .normalize = true}};
+    op.experts = {.gate = {b.weight("gate", quant::Type::MXFP4, 32, 96, 576)},
+                  .up = {b.weight("up", quant::Type::MXFP4, 32, 96, 576)},
+                  .gate_bias = {b.weight("gate_bias", quant::Type::F32, 1, 32, 96)},
+                  .up_bias = {b.weight("up_bias", quant::Type::F32, 1, 32, 96)},
+                  .form = {.alpha = 1.702f, .limit = 60, .shift = 1}};
+    b.norm_moe_gate_up(op, 4);
+  };
   using quant::Type;
-  return {{"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
+  return {{"softmax 4 of 32 of MXFP4, biased and clamped, rows 3", 3, build_biased},
+          {"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
           {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
           {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},
           {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)},

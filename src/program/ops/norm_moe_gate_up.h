@@ -16,12 +16,17 @@ struct NormMoeGateUp {
 
   template <typename F>
   void operands(F&& f) const {
-    f("in", route.in), f("norm", route.norm), f("router", route.router), f("bias", route.route.bias);
-    f("gate", experts.gate), f("up", experts.up), f("shared_gate", experts.shared_gate);
+    f("in", route.in), f("norm", route.norm), f("router", route.router);
+    f("router_bias", route.router_bias), f("bias", route.route.bias), f("gate", experts.gate);
+    f("up", experts.up), f("gate_bias", experts.gate_bias), f("up_bias", experts.up_bias);
+    f("shared_gate", experts.shared_gate);
     f("shared_up", experts.shared_up), f("ids", route.route.ids), f("weights", route.route.weights);
     f("shared_out", experts.shared_out), f("out", experts.out);
   }
-  std::string attributes() const { return route.attributes(); }
+  std::string attributes() const {
+    const std::string form = experts.attributes();
+    return form.empty() ? route.attributes() : route.attributes() + " " + form;
+  }
   void check(const Program& p) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void expand(Builder& b) const;

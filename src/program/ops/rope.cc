@@ -18,8 +18,9 @@ double RopeParams::frequency(int64_t pair, int64_t dims) const {
     return static_cast<double>(dims) * std::log(original_context / (rotations * 2 * std::numbers::pi)) /
            (2 * std::log(base));
   };
-  const double low = std::max(0.0, std::floor(pair_of(beta_fast)));
-  double high = std::min(static_cast<double>(dims - 1), std::ceil(pair_of(beta_slow)));
+  const double from = pair_of(beta_fast), to = pair_of(beta_slow);
+  const double low = std::max(0.0, whole_ramp ? std::floor(from) : from);
+  double high = std::min(static_cast<double>(dims - 1), whole_ramp ? std::ceil(to) : to);
   if (high == low) high += 0.001;  // the ramp's division, as the reference implementations do
   const double ramp = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
   return plain * (1 - ramp) + plain / factor * ramp;
@@ -31,7 +32,8 @@ std::string Rope::attributes() const {
   std::string text = fmt::format("base {:g}", params.base);
   if (params.pairs == RopePairs::Halves) text += " halves";
   if (params.factor != 1.0)
-    text += fmt::format(" yarn factor {:g} of {:g}", params.factor, params.original_context);
+    text += fmt::format(" yarn factor {:g} of {:g}{}", params.factor, params.original_context,
+                        params.whole_ramp ? "" : ", ramp between pairs");
   if (passed > 0) text += fmt::format(" passed {}", passed);
   return text;
 }
@@ -101,6 +103,8 @@ std::vector<OpCase> Rope::cases() {
   };
   return {{"plain 20x64", 5, latent({1e6})},
           {"yarn 20x64", 5, latent({1e4, 40, 4096})},
+          {"yarn, ramp between pairs, 20x64", 5,
+           latent({.base = 1.5e5, .factor = 32, .original_context = 4096, .whole_ramp = false})},
           {"halves 8x128", 5, whole(RopePairs::Halves, false)},
           {"factors 8x128", 5, whole(RopePairs::Neighbours, true)},
           {"halves 6x128, 64 passed", 5, part(RopePairs::Halves, 128, 64)},

@@ -19,6 +19,7 @@ struct RopeParams {
   double original_context = 4096.0;  ///< context before the stretch
   double beta_fast = 32.0;  ///< rotations over the original context above which a pair keeps its frequency
   double beta_slow = 1.0;   ///< rotations below which a pair is stretched by the whole factor
+  bool whole_ramp = true;   ///< the ramp between begins and ends at whole pairs
   RopePairs pairs = RopePairs::Neighbours;
 
   /// Radians a position of pair `pair` (of dims / 2). In double: at position 200,000 a float's error would

@@ -72,8 +72,8 @@ void gate_up(const Program& p, const Op& record, const Context& c) {
   if (rounded_out != nullptr) rounded_out += first * gate.rows;
   LazyInputs x(in, rounded, work.rows, gate.columns, c.scratch());
   multiply_gated(
-      of, gate, up, 0, work.panels, work.rows.last - first, x, [](int64_t i) { return i; }, rounded_out,
-      StoreTo{[&](int64_t i) { return out(first + i); }});
+      of, gate, up, 0, work.panels, work.rows.last - first, x, [](int64_t i) { return i; }, Gated{},
+      rounded_out, StoreTo{[&](int64_t i) { return out(first + i); }});
 }
 
 int64_t gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
 namespace {
@@ -116,6 +117,11 @@ int64_t down_input_floats(const Program& p, const MoeDownAdd& op, int64_t rows) 
   return op.shared_in ? std::max(floats, input_floats(rows, p[op.shared_in.id].columns())) : floats;
 }
 
+/// Floats of a bias row, in whole panels.
+int64_t bias_floats(const Program& p, Read bias) {
+  return bias ? (p[bias.id].columns() + kPanelRows - 1) / kPanelRows * kPanelRows : 0;
+}
+
 void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeGateUp>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
@@ -130,6 +136,11 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   const Matrix shared_gate = c.matrix((shared ? op.shared_gate : op.gate).id),
                shared_up = c.matrix((shared ? op.shared_up : op.up).id, 1);
   const Rows<float> shared_out = c.memory.rows((shared ? op.shared_out : op.out).id);
+  Gated gated = Gated::of(op.form, c.isa);
+  float* const gate_bias =
+      c.scratch() + LazyInputs::floats(rows, gate.columns) + ByExpert::ints(gate.matrices, rows, used);
+  float* const up_bias = gate_bias + bias_floats(p, op.gate_bias);
+  if (op.gate_bias) gated.gate_bias = gate_bias, gated.up_bias = up_bias;
   uint16_t* const rounded = c.rounded(p, op.out.id);
   const bool tiled = of_experts.tiled(gate, up), shared_tiled = of_all.tiled(shared_gate, shared_up);
   const auto work = [&](int64_t m) {
@@ -139,14 +150,18 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
   each_share(c.stealing(), shared + gate.matrices, least_panels(rows), work, [&](int64_t m, Slice panels) {
     if (m < shared) {
       multiply_gated(
-          of_all, shared_gate, shared_up, 0, panels, rows, x, [](int64_t r) { return r; },
+          of_all, shared_gate, shared_up, 0, panels, rows, x, [](int64_t r) { return r; }, Gated{},
           c.rounded(p, op.shared_out.id), StoreTo{[&](int64_t r) { return shared_out(r); }});
       return;
     }
     const int64_t e = m - shared;
     const Selection* of = sorted.of(e);
+    if (op.gate_bias) {
+      c.memory.weight(op.gate_bias.id).decode_row(0, e, gate_bias);
+      c.memory.weight(op.up_bias.id).decode_row(0, e, up_bias);
+    }
     multiply_gated(
-        of_experts, gate, up, e, panels, sorted.count(e), x, [&](int64_t i) { return of[i].row; },
+        of_experts, gate, up, e, panels, sorted.count(e), x, [&](int64_t i) { return of[i].row; }, gated,
         rounded == nullptr ? nullptr : rounded + sorted.groups_before(e) * kGroupRows * gate.rows,
         StoreTo{[&](int64_t i) { return out(of[i].row, of[i].k); }});
   });
@@ -155,7 +170,8 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MoeGateUp>(record.args);
   return LazyInputs::floats(options.max_rows, p[op.gate.id].columns()) +
-         ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns());
+         ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns()) +
+         2 * bias_floats(p, op.gate_bias);
 }
 
 /// Up to so many rows moe_down_add may go by down_apart: with more, inputs may come as bf16.
@@ -167,7 +183,7 @@ bool goes_apart(const Context& c, const Products& of_experts, const Matrix& down
 
 /// Where things lie in a worker's scratch, in floats from its first line on; the products in one worker's.
 struct ApartScratch {
-  int64_t inputs, shared_inputs, sorted, end;
+  int64_t inputs, shared_inputs, sorted, bias, end;
 
   ApartScratch(const Program& p, const MoeDownAdd& op, int64_t rows) {
     const auto& down = p[op.down.id].shape;
@@ -175,7 +191,8 @@ struct ApartScratch {
     inputs = rows * (used + 1) * down[1];
     shared_inputs = inputs + LazyInputs::floats(rows * used, down[2]);
     sorted = shared_inputs + (op.shared_in ? LazyInputs::floats(rows, p[op.shared_in.id].columns()) : 0);
-    end = sorted + ByExpert::ints(down[0], rows, used);
+    bias = sorted + ByExpert::ints(down[0], rows, used);
+    end = bias + bias_floats(p, op.down_bias);
   }
 };
 
@@ -208,6 +225,23 @@ class Before {
   bool is_there_;
   Rows<float> residual_ = {};
 };
+
+/// Adds the selected experts' biases, by their weights, to these outputs. scratch: a bias row.
+void add_biases(const MoeDownAdd& op, const Context& c, const ByExpert& sorted, Slice outputs,
+                float* scratch) {
+  if (!op.down_bias) return;
+  const Rows<float> out = c.memory.rows(op.out.id), weights = c.memory.rows(op.weights.id);
+  const Weight biases = c.memory.weight(op.down_bias.id);
+  const int64_t first = outputs.first, count = outputs.last - outputs.first;
+  for (int64_t e = 0; e < biases.rows && count > 0; ++e) {
+    if (sorted.count(e) == 0) continue;
+    biases.decode_row(0, e, scratch);
+    for (int64_t i = 0; i < sorted.count(e); ++i) {
+      const Selection of = sorted.of(e)[i];
+      small_kernels(c.isa).add_scaled(scratch + first, weights(of.row)[of.k], count, out(of.row) + first);
+    }
+  }
+}
 
 /// moe_down_add of few rows: a worker multiplies a stretch of all selected experts' panels, the shared
 /// experts' first, then what others have left of theirs; the products are added up when all are there. So
@@ -269,6 +303,7 @@ void down_apart(const Program& p, const MoeDownAdd& op, const Context& c) {
       before.fill(r, first, count, out(r));
     }
   }
+  add_biases(op, c, sorted, outputs, mine + lies.bias);
   // In the order of the experts' ids, as for many rows.
   for (int64_t e = 0; e < down.matrices; ++e) {
     for (int64_t i = 0; i < sorted.count(e); ++i) {
@@ -290,7 +325,8 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
   if (goes_apart(c, of_experts, down, rows)) return down_apart(p, op, c);
   const Slice panels = c.slice(down.panels());
   const int64_t ints = down_input_floats(p, op, rows),
-                behind = ints + ByExpert::ints(down.matrices, rows, used);
+                bias = ints + ByExpert::ints(down.matrices, rows, used),
+                behind = bias + bias_floats(p, op.down_bias);
   const ByExpert sorted =
       sort_by_expert(c.memory.int_rows(op.ids.id), rows, down.matrices, c.scratch() + ints);
   const auto input_of = [&](const Selection* of) {
@@ -310,6 +346,7 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
       }
     });
   }
+  const Slice outputs{panels.first * kPanelRows, std::min(panels.last * kPanelRows, down.rows)};
   if (op.shared_in) {
     const Matrix shared_down = c.matrix(op.shared_down.id);
     before.with_store(out, [&](const auto& store) {
@@ -317,9 +354,9 @@ void moe_down_add(const Program& p, const Op& record, const Context& c) {
                     c.rounded(p, op.shared_in.id), c.scratch(), store);
     });
   } else {
-    const int64_t first = panels.first * kPanelRows, last = std::min(panels.last * kPanelRows, down.rows);
-    for (int64_t r = 0; r < rows; ++r) before.fill(r, first, last - first, out(r));
+    for (int64_t r = 0; r < rows; ++r) before.fill(r, outputs.first, outputs.last - outputs.first, out(r));
   }
+  add_biases(op, c, sorted, outputs, c.scratch() + bias);
   // Experts add in the order of their ids: a row's sum never depends on the other rows.
   const auto store_of = [&](const Selection* of) {
     return AddTo{[=](int64_t i) { return out(of[i].row); },
@@ -350,6 +387,7 @@ int64_t moe_down_add_scratch(const Program& p, const Op& record, const CompileOp
   const auto& op = std::get<MoeDownAdd>(record.args);
   const int64_t experts = p[op.down.id].shape[0], rows = options.max_rows, used = p[op.ids.id].columns();
   const int64_t together = down_input_floats(p, op, rows) + ByExpert::ints(experts, rows, used) +
+                           bias_floats(p, op.down_bias) +
                            TogetherInputs::floats(experts, rows, used, p[op.down.id].columns());
   return std::max(together, ApartScratch(p, op, std::min(rows, kApartRows)).end + kLineFloats);
 }

@@ -2,6 +2,7 @@
 // gather_rows, kv_append. They take microseconds at batch 1; rows are shared among the workers.
 #include <algorithm>
 
+#include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
 #include "backend/cpu/ops/turning.h"
 #include "backend/cpu/simd/small.h"
@@ -89,12 +90,18 @@ void silu_mul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<SiluMul>(record.args);
   const Rows<float> gate = c.memory.rows(op.gate.id), up = c.memory.rows(op.up.id),
                     out = c.memory.rows(op.out.id);
-  const int64_t whole = gate.columns / kPanelRows * kPanelRows;
+  const int64_t whole = gate.columns / kPanelRows * kPanelRows, rest = gate.columns - whole;
+  const Gated gated = Gated::of(op.form, c.isa);
   const Slice rows = c.row_slice(c.rows(p, op.gate.id));
   for (int64_t r = rows.first; r < rows.last; ++r) {
     for (int64_t h = 0; h < gate.heads; ++h) {
-      c.memory.kernels().silu_mul(gate(r, h), up(r, h), whole, out(r, h));
-      for (int64_t i = whole; i < gate.columns; ++i) out(r, h)[i] = silu(gate(r, h)[i]) * up(r, h)[i];
+      gated.activate(c.memory.kernels(), whole, gate(r, h), up(r, h), out(r, h));
+      if (rest == 0) continue;
+      float gates[kPanelRows] = {}, ups[kPanelRows] = {};
+      std::copy_n(gate(r, h) + whole, rest, gates);
+      std::copy_n(up(r, h) + whole, rest, ups);
+      gated.activate(c.memory.kernels(), kPanelRows, gates, ups, gates);
+      std::copy_n(gates, rest, out(r, h) + whole);
     }
   }
 }

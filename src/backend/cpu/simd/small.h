@@ -8,6 +8,11 @@ namespace sluice::backend::cpu {
 
 enum class Isa : uint8_t;  // isa.h
 
+/// What program::Swiglu says.
+struct SwigluForm {
+  float alpha, limit, shift;
+};
+
 struct SmallKernels {
   /// out = x / sqrt(mean of x^2 + epsilon) * weight.
   void (*rms_norm)(const float* x, const float* weight, int64_t count, float epsilon, float* out);
@@ -29,6 +34,8 @@ struct SmallKernels {
   void (*to_f16)(const float* x, int64_t count, uint16_t* out);
   /// e^x within 2 units in the last place, for x from -87 to 88; beyond, the value at the nearest of the two.
   void (*exp)(const float* x, int64_t count, float* out);
+  /// out = gate and up as the form says; out may be either.
+  void (*swiglu)(const float* gate, const float* up, const SwigluForm& form, int64_t count, float* out);
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

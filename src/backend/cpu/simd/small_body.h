@@ -100,5 +100,24 @@ void exp_all(const float* x, int64_t count, float* out) {
   map(x, count, out, [](Lanes::F v) { return exp_of(v); });
 }
 
-constexpr SmallKernels kTable{
-    rms_norm, angles, rotate_neighbours, rotate_halves, sigmoid, softmax, add_scaled, to_f16, exp_all};
+void swiglu(const float* gate, const float* up, const SwigluForm& form, int64_t count, float* out) {
+  using L = Lanes;
+  // Of min and max, NaN is the second's.
+  const L::F limit = L::all_f(form.limit), least = L::all_f(-form.limit);
+  const auto both = [&](L::F a, L::F b) {
+    const L::F g = L::min(limit, a), u = L::min(limit, L::max(least, b));
+    const L::F silu = L::div(g, L::add(L::all_f(1), exp_of(L::mul(L::all_f(-form.alpha), g))));
+    return L::mul(silu, L::add(u, L::all_f(form.shift)));
+  };
+  int64_t i = 0;
+  for (; i + L::kWidth <= count; i += L::kWidth)
+    L::store_f(out + i, both(L::load_f(gate + i), L::load_f(up + i)));
+  if (i == count) return;
+  float gates[L::kWidth] = {}, ups[L::kWidth] = {};
+  for (int64_t j = i; j < count; ++j) gates[j - i] = gate[j], ups[j - i] = up[j];
+  L::store_f(gates, both(L::load_f(gates), L::load_f(ups)));
+  for (int64_t j = i; j < count; ++j) out[j] = gates[j - i];
+}
+
+constexpr SmallKernels kTable{rms_norm,   angles, rotate_neighbours, rotate_halves, sigmoid, softmax,
+                              add_scaled, to_f16, exp_all,           swiglu};

@@ -28,6 +28,8 @@ struct Args {
   Rows<float> q, out;
   int layer, heads_a_group, values_from;
   float scale;
+  int window = 0;                // positions at the end of the context; 0: all
+  const float* sinks = nullptr;  // a score a head
 };
 
 /// grid: (heads, rows). Shared memory: the query.
@@ -43,8 +45,11 @@ __global__ void __launch_bounds__(kThreads) attend(const Stamps stamps, const __
   for (int c = threadIdx.x; c < args.q.columns; c += kThreads) query[c] = __ldcg(args.q(row, head) + c);
   const int length = __ldcg(args.step.positions + row) + 1;
   float sums[kMostValues / kThreads] = {}, largest = -INFINITY, total = 0;
-  for (int begin = 0; begin < length; begin += kChunk) {
-    const int count = min(kChunk, length - begin);
+  if (args.sinks != nullptr) largest = __ldg(args.sinks + head), total = 1;
+  const int first = args.window > 0 ? max(0, length - args.window) : 0;
+  for (int begin = first, end; begin < length; begin = end) {
+    end = min(length, (begin / kChunk + 1) * kChunk);
+    const int count = end - begin;
     const char* page = args.cache.row(args.layer, args.step.slot_of(row, begin));
     __syncthreads();
     for (int t = warp; t < count; t += kWarps) {
@@ -103,6 +108,7 @@ void launch_attend(const Program& program, const Op& record, const Context& cont
   const auto& op = std::get<Attend>(record.args);
   Args args{};
   args.layer = op.cache_layer, args.scale = op.scale;
+  args.window = static_cast<int>(op.window), args.sinks = context.memory.vector(op.sinks.id);
   args.heads_a_group = static_cast<int>(program[op.q.id].heads() / op.kv_heads);
   args.values_from = static_cast<int>(op.kv_heads * program[op.q.id].columns());
   start(program, context, op.q.id, op.cache.id, op.out.id, args);

@@ -22,7 +22,8 @@ inline constexpr int64_t kShortContext = 512;
 /// Any sizes will do.
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 
-extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kGatherRows, kExpertCombine;
+extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kExpertBias,
+    kAttentionTemperature, kGatherRows, kExpertCombine;
 extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp, kNormMoeGateUpFew;
 extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulFew, kNormMatmulTall;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;

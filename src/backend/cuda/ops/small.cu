@@ -1,6 +1,6 @@
 // The ops that move or turn activations and read few weights or none: embed, rms_norm, rope, kv_append,
-// silu_mul, add, add_bias, gather_rows, expert_combine. A block of threads a row; bound by the way from one
-// kernel to the next.
+// silu_mul, add, add_bias, expert_bias, attention_temperature, gather_rows, expert_combine. A block of
+// threads a row; bound by the way from one kernel to the next.
 #include <cuda_fp16.h>
 
 #include "backend/cuda/memory.h"
@@ -115,18 +115,26 @@ __global__ void __launch_bounds__(kThreads) kv_append(const Stamps stamps, StepV
 
 // --- elementwise ---
 
-enum class Pairwise { SiluMul, Add };
+enum class Pairwise { SiluMul, Swiglu, Add };
 
+/// form: of Swiglu.
 template <Pairwise kWhat>
-__global__ void __launch_bounds__(kThreads) pairwise(const Stamps stamps, StepView step, bool by_outputs,
-                                                     Rows<float> a, Rows<float> b, Rows<float> out) {
+__global__ void __launch_bounds__(kThreads)
+    pairwise(const Stamps stamps, StepView step, bool by_outputs, Swiglu form, Rows<float> a, Rows<float> b,
+             Rows<float> out) {
   const Link link(stamps);
   link.wait();
   if (!is_row(step, by_outputs)) return;
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
     const int head = at / out.columns, c = at % out.columns;
-    const float x = __ldcg(a(blockIdx.x, head) + c), y = __ldcg(b(blockIdx.x, head) + c);
-    out(blockIdx.x, head)[c] = kWhat == Pairwise::Add ? x + y : x / (1.0f + expf(-x)) * y;
+    float x = __ldcg(a(blockIdx.x, head) + c), y = __ldcg(b(blockIdx.x, head) + c);
+    if constexpr (kWhat == Pairwise::Swiglu) {  // comparisons leave a NaN what it is
+      x = x > form.limit ? form.limit : x;
+      y = y > form.limit ? form.limit : y < -form.limit ? -form.limit : y;
+      out(blockIdx.x, head)[c] = x / (1.0f + expf(-form.alpha * x)) * (y + form.shift);
+    } else {
+      out(blockIdx.x, head)[c] = kWhat == Pairwise::Add ? x + y : x / (1.0f + expf(-x)) * y;
+    }
   }
 }
 
@@ -138,6 +146,33 @@ __global__ void __launch_bounds__(kThreads) add_bias(const Stamps stamps, StepVi
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
     const int head = at / out.columns, c = at % out.columns;
     out(blockIdx.x, head)[c] = __ldcg(in(blockIdx.x, head) + c) + __ldg(bias + at);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) expert_bias(const Stamps stamps, StepView step, Rows<float> in,
+                                                        Matrix bias, Rows<int32_t> ids, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
+  if (!is_row(step)) return;
+  for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
+    const int k = at / out.columns, c = at % out.columns;
+    const int64_t expert = __ldcg(ids(blockIdx.x) + k);
+    out(blockIdx.x, k)[c] = __ldcg(in(blockIdx.x, k) + c) +
+                            float_number(bias.type, bias.codes, bias.row(0, expert) * bias.columns + c);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    attention_temperature(const Stamps stamps, StepView step, double beta, double length, Rows<float> in,
+                          Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
+  if (!is_row(step)) return;
+  const int position = __ldcg(step.positions + blockIdx.x);
+  const auto by = static_cast<float>(1 + beta * log(1 + floor(position / length)));
+  for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
+    const int head = at / out.columns, c = at % out.columns;
+    out(blockIdx.x, head)[c] = __ldcg(in(blockIdx.x, head) + c) * by;
   }
 }
 
@@ -198,19 +233,29 @@ void launch_kv_append(const Program& program, const Op& record, const Context& c
 }
 void launch_silu_mul(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<SiluMul>(record.args);
-  launch(c, pairwise<Pairwise::SiluMul>, by_row(program, c, op.out.id), c.step,
-         by_outputs(program, op.out.id), c.memory.rows(op.gate.id), c.memory.rows(op.up.id),
-         c.memory.rows(op.out.id));
+  const auto kernel = op.form.is_plain() ? pairwise<Pairwise::SiluMul> : pairwise<Pairwise::Swiglu>;
+  launch(c, kernel, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id), op.form,
+         c.memory.rows(op.gate.id), c.memory.rows(op.up.id), c.memory.rows(op.out.id));
 }
 void launch_add(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Add>(record.args);
   launch(c, pairwise<Pairwise::Add>, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
-         c.memory.rows(op.a.id), c.memory.rows(op.b.id), c.memory.rows(op.out.id));
+         Swiglu{}, c.memory.rows(op.a.id), c.memory.rows(op.b.id), c.memory.rows(op.out.id));
 }
 void launch_add_bias(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<AddBias>(record.args);
   launch(c, add_bias, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
          c.memory.rows(op.in.id), c.memory.vector(op.bias.id), c.memory.rows(op.out.id));
+}
+void launch_expert_bias(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<ExpertBias>(record.args);
+  launch(c, expert_bias, by_row(program, c, op.out.id), c.step, c.memory.rows(op.in.id),
+         c.memory.matrix(op.bias.id), c.memory.int_rows(op.ids.id), c.memory.rows(op.out.id));
+}
+void launch_attention_temperature(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<AttentionTemperature>(record.args);
+  launch(c, attention_temperature, by_row(program, c, op.out.id), c.step, op.beta, op.length,
+         c.memory.rows(op.in.id), c.memory.rows(op.out.id));
 }
 void launch_gather_rows(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<GatherRows>(record.args);
@@ -223,6 +268,9 @@ void launch_expert_combine(const Program& program, const Op& record, const Conte
          c.memory.rows(op.in.id), c.memory.rows(op.weights.id), c.memory.rows(op.out.id));
 }
 
+bool serves_expert_bias(const Program& program, const Op& record, const Sizes&) {
+  return quant::type_info(program[std::get<ExpertBias>(record.args).bias.id].type).block == 1;
+}
 bool serves_rope(const Program& program, const Op& record, const Sizes&) {
   return std::get<Rope>(record.args).turned(program) <= 2 * RopeTable::kMostPairs;
 }
@@ -236,6 +284,8 @@ const Kernel kKvAppend{"kv_append", serves_all, launch_kv_append};
 const Kernel kSiluMul{"silu_mul", serves_all, launch_silu_mul};
 const Kernel kAdd{"add", serves_all, launch_add};
 const Kernel kAddBias{"add_bias", serves_all, launch_add_bias};
+const Kernel kExpertBias{"expert_bias", serves_expert_bias, launch_expert_bias};
+const Kernel kAttentionTemperature{"attention_temperature", serves_all, launch_attention_temperature};
 const Kernel kGatherRows{"gather_rows", serves_all, launch_gather_rows};
 const Kernel kExpertCombine{"expert_combine", serves_all, launch_expert_combine};
 
