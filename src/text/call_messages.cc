@@ -156,17 +156,16 @@ void split_calls(Json& messages) {
   messages = std::move(out);
 }
 
-void complete_tools(Json& tools, bool reads_description, bool reads_parameters) {
+void complete_tools(Json& tools, bool needs_description, bool needs_parameters) {
   if (!tools.is_array()) return;
   for (Json& tool : tools) {
     Json* function = &tool;
     if (tool.is_object() && tool.contains("function")) function = &tool["function"];
     if (!function->is_object()) continue;
-    const auto lacks = [&](const char* key) {
-      return !function->contains(key) || (*function)[key].is_null();
-    };
-    if (reads_description && lacks("description")) (*function)["description"] = "";
-    if (reads_parameters && lacks("parameters"))
+    for (const char* key : {"description", "parameters"})
+      if (function->contains(key) && (*function)[key].is_null()) function->erase(key);
+    if (needs_description && !function->contains("description")) (*function)["description"] = "";
+    if (needs_parameters && !function->contains("parameters"))
       (*function)["parameters"] = {{"type", "object"}, {"properties", Json::object()}};
   }
 }

@@ -25,7 +25,8 @@ ToolsText describe_tools(const nlohmann::ordered_json& tools, std::string_view c
 /// each with its result behind it.
 void split_calls(nlohmann::ordered_json& messages);
 
-/// For templates that read every tool's description or parameters: an empty one where a client gave none.
-void complete_tools(nlohmann::ordered_json& tools, bool reads_description, bool reads_parameters);
+/// For templates that need every tool's description or parameters: an empty one where a client gave none.
+/// Of others, null is the same as none.
+void complete_tools(nlohmann::ordered_json& tools, bool needs_description, bool needs_parameters);
 
 }  // namespace sluice::text

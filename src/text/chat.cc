@@ -269,8 +269,7 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   if (!arguments.is_object()) fail("template arguments: expected an object");
   check_depth(arguments, "template arguments");
 
-  complete_tools(tools, source_.find(".description") != std::string::npos,
-                 source_.find(".parameters") != std::string::npos);
+  complete_tools(tools, form_.needs_description, form_.needs_parameters);
   if (format_.one_call_a_message) split_calls(messages);
 
   PromptMarker marker;

@@ -41,10 +41,10 @@ class Probe {
   }
 
   /// The prompt, or nothing: the template fails or refuses.
-  std::string render(Json messages) const {
+  std::string render(Json messages, Json tools = nullptr) const {
     Json variables = variables_;
     variables["messages"] = std::move(messages);
-    variables["tools"] = nullptr;
+    variables["tools"] = std::move(tools);
     variables["documents"] = nullptr;
     variables["add_generation_prompt"] = true;
     try {
@@ -143,6 +143,21 @@ void find_system_form(const Probe& probe, MessageForm& form) {
       !form.one_system_message && shows_both(Json::array({content("user", joined)}));
 }
 
+void find_tool_form(const Probe& probe, MessageForm& form) {
+  const bool parts = form.parts.contains("user");
+  const Json hello = parts ? Json::array({{{"type", "text"}, {"text", "hello"}}}) : Json("hello");
+  const auto renders = [&](const char* without) {
+    Json function = {{"name", kName},
+                     {"description", kWords},
+                     {"parameters", {{"type", "object"}, {"properties", Json::object()}}}};
+    function.erase(without);
+    const Json tools = Json::array({{{"type", "function"}, {"function", std::move(function)}}});
+    return !probe.render(Json::array({message("user", hello)}), tools).empty();
+  };
+  form.needs_description = !renders("description");
+  form.needs_parameters = !renders("parameters");
+}
+
 /// All system messages become one text: the first message, or the beginning of the first user's.
 void join_system(Json& messages, bool in_user_message) {
   std::string all;
@@ -197,6 +212,7 @@ MessageForm form_of_template(const jinja::Template& chat_template, const Json& v
   find_call_form(probe, form);
   find_parts(probe, form, form.parts);
   find_system_form(probe, form);
+  find_tool_form(probe, form);
   return form;
 }
 

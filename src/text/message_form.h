@@ -22,6 +22,8 @@ struct MessageForm {
   bool text_before_calls = false;   ///< a message with calls shows no text: that gets a message of its own
   bool one_system_message = false;  ///< only one is shown, in front: all are joined there
   bool system_in_user_message = false;  ///< none is shown: their text leads the first user's
+  bool needs_description = false;       ///< of every tool: without one there is no prompt
+  bool needs_parameters = false;        ///< the same
   std::set<std::string> parts;          ///< roles whose content is a list of parts
 };
 

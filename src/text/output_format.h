@@ -2,6 +2,7 @@
 // Knows tags; how they are read is output_parser.h's business.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -10,8 +11,18 @@ namespace sluice::text {
 
 enum class CallSyntax : uint8_t {
   None,    ///< no calls
-  Tagged,  ///< OPEN name (<arg_key>key</arg_key> <arg_value>value</arg_value>)* CLOSE
+  Tagged,  ///< OPEN name (key value)* CLOSE, each between tags of its own
   Json,    ///< [OPEN] [name SEPARATOR] {...} [CLOSE]; without OPEN in place of the content
+};
+
+/// The tags within a call of CallSyntax::Tagged, in the order in which they stand there.
+struct CallTags {
+  std::string_view name_open, name_close;  ///< none: the name ends where no name can go on
+  std::string_view key_open, key_close, value_open, value_close;
+  std::string_view body_close;  ///< behind the last argument; the call's own closing tag may then lack
+  /// Where a model leaves out a value's closing tag, what follows ends the value.
+  std::array<std::string_view, 2> value_breaks;
+  bool own_lines = false;  ///< a value stands on lines of its own: a newline at either end is none of it
 };
 
 /// One format. Tags begin with '<'; an empty one does not exist in the format.
@@ -21,6 +32,7 @@ struct OutputFormat {
   bool thinks;                ///< reasoning stands between kThinkOpen and kThinkClose
   CallSyntax calls;
   std::string_view call_open, call_close;
+  CallTags tags = {};            ///< of Tagged; models may begin a call with name_open at once
   std::string_view separator;    ///< of Json: after the name; empty: the object holds "name" and "arguments"
   std::string_view name_prefix;  ///< of Json: names are written PREFIX name ":" number
   std::string_view section_open, section_close;  ///< stand around a group of calls and mean nothing

@@ -63,9 +63,10 @@ struct OutputParser::Impl {
   size_t at = 0;  ///< what stands before has been decided
   bool at_start = true;
   bool thinking;
-  bool in_call = false;    ///< the reader is at work on a call whose opening tag stands at `at`
-  bool told = false;       ///< of which there were events
-  bool only_calls = true;  ///< no content so far: where calls have no tag
+  bool in_call = false;      ///< the reader is at work on a call whose opening tag stands at `at`
+  std::string_view opening;  ///< which is this
+  bool told = false;         ///< of which there were events
+  bool only_calls = true;    ///< no content so far: where calls have no tag
   bool incomplete = false;
   TagPlaces think_closes{kThinkClose};
   Channel reasoning, content;
@@ -86,8 +87,9 @@ struct OutputParser::Impl {
   bool walk_untagged(bool last);
   bool pass_tag(bool last);
   TagMatch pass_section(std::string_view rest);
-  void begin_call();
+  void begin_call(std::string_view tag);
   bool read_call(bool last, bool turn_ended);
+  bool is_bare() const { return opening.empty() || opening != format.call_open; }
   bool end_in_call(size_t limit, bool turn_ended);
   void refuse_call();
   std::vector<OutputEvent> take_events() { return std::exchange(events, {}); }
@@ -164,7 +166,7 @@ bool OutputParser::Impl::walk_untagged(bool last) {
   if (section == TagMatch::Full) return true;
   if (section == TagMatch::Partial && !last) return false;
   if (text.at(at) == '{')
-    begin_call();
+    begin_call({});
   else if (text.at(at) == ';' && told)
     ++at;
   else
@@ -200,13 +202,18 @@ bool OutputParser::Impl::pass_tag(bool last) {
   if (reader) {
     const TagMatch call = match_tag(rest, format.call_open);
     if (call == TagMatch::Full) {
-      begin_call();
+      begin_call(format.call_open);
+      return true;
+    }
+    const TagMatch name = match_tag(rest, format.tags.name_open);
+    if (name == TagMatch::Full) {
+      begin_call(format.tags.name_open);
       return true;
     }
     if (call == TagMatch::Partial && !last) return false;  // a section's tag may be its beginning
     const TagMatch section = pass_section(rest);
     if (section == TagMatch::Full) return true;
-    partial = partial || section == TagMatch::Partial;
+    partial = partial || section == TagMatch::Partial || name == TagMatch::Partial;
   }
   if (partial && !last) return false;
   put(rest.substr(0, 1));
@@ -214,13 +221,14 @@ bool OutputParser::Impl::pass_tag(bool last) {
   return true;
 }
 
-void OutputParser::Impl::begin_call() {
+void OutputParser::Impl::begin_call(std::string_view tag) {
   in_call = true;
   told = false;
+  opening = tag;
   think_closes.forget_before(at);
-  // In reasoning models also talk about calls, and without a tag any object may look like one.
-  reader->start(at + format.call_open.size(),
-                {.only_declared = thinking || format.call_open.empty(), .opens = !thinking});
+  // In reasoning models also talk about calls, and without the call's own tag much may look like one.
+  const bool bare = is_bare();
+  reader->start(at + (bare ? 0 : tag.size()), {.only_declared = thinking || bare, .opens = !thinking});
 }
 
 // Goes on with a call. False: it is undecided, or it was cut off at the end of the text.
@@ -256,14 +264,14 @@ bool OutputParser::Impl::end_in_call(size_t limit, bool turn_ended) {
     at = limit;
     return false;
   }
-  if (thinking || (reader->name().empty() && format.call_open.empty())) {
+  if (thinking || (is_bare() && !tools.declares(reader->name()))) {
     reader->give_up();
     refuse_call();
     return true;
   }
   incomplete = true;
   in_call = false;
-  const bool is_tag = trimmed(text.view(at + format.call_open.size(), limit)).empty();
+  const bool is_tag = trimmed(text.view(at + opening.size(), limit)).empty();
   if (!reader->name().empty())
     tell_call();
   else if (!is_tag)
@@ -275,8 +283,8 @@ bool OutputParser::Impl::end_in_call(size_t limit, bool turn_ended) {
 // The opening tag is text, and reading goes on behind it.
 void OutputParser::Impl::refuse_call() {
   in_call = only_calls = false;
-  put(format.call_open);
-  at += format.call_open.size();
+  put(opening);
+  at += opening.size();
 }
 
 OutputParser::OutputParser(const OutputFormat& format, const nlohmann::ordered_json& tools,

@@ -142,7 +142,9 @@ TEST(CudaAhead, DraftsSayTheSameSooner) {
     const int without = steps;
     EXPECT_EQ(texts(at_once, true), expected) << at_once << " at once";
     EXPECT_GT(accepted, 20) << at_once;
-    if (at_once == 1) EXPECT_EQ(steps, without - accepted);
+    if (at_once == 1) {
+      EXPECT_EQ(steps, without - accepted);
+    }
     EXPECT_GT(following, 20) << at_once;
   }
 }

@@ -83,6 +83,39 @@ TEST(Chat, NullContentAndArgumentsAsStrings) {
             "<|assistant|><think>");
 }
 
+TEST(Chat, PromptsOfQwen3CoderAreTransformers) {
+  const ChatTemplate chat = chat_template("Qwen3-Coder");
+  EXPECT_EQ(chat.output_format().name, "qwen3coder");
+  std::ifstream cases(std::string(SLUICE_SOURCE_DIR) + "/tests/text/templates/cases.jsonl");
+  int count = 0;
+  for (std::string line; std::getline(cases, line);) {
+    const Json row = Json::parse(line);
+    if (row["template"] != "Qwen3-Coder") continue;
+    SCOPED_TRACE(row["name"].get<std::string>());
+    Conversation conversation{.messages = row["messages"], .tools = row.value("tools", Json())};
+    conversation.add_generation_prompt = row["kwargs"].value("add_generation_prompt", false);
+    // Clients write arguments as text.
+    for (Json& message : conversation.messages)
+      if (message.contains("tool_calls"))
+        for (Json& call : message["tool_calls"])
+          call["function"]["arguments"] = call["function"]["arguments"].dump();
+    EXPECT_EQ(chat.render(conversation).prompt.text, row["expected"]);
+    ++count;
+  }
+  EXPECT_EQ(count, 16);
+}
+
+TEST(Chat, ToolsAreCompletedWhereTheTemplateNeedsIt) {
+  const ChatTemplate chat(
+      "{% for t in tools %}{{ t.function.name + ': ' + t.function.description }}{% endfor %}", "", "",
+      ControlTokens());
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "description": null}}])");
+  EXPECT_EQ(prompt_of(chat, Json::array({user("a")}), tools), "f: ");
+  const ChatTemplate other("{% for t in tools %}{{ t.function | tojson }}{% endfor %}", "", "",
+                           ControlTokens());
+  EXPECT_EQ(prompt_of(other, Json::array({user("a")}), tools), R"({"name": "f"})");
+}
+
 TEST(Chat, EmptyToolsAreNone) {
   const ChatTemplate chat(
       "{% if tools is defined and tools is not none %}T{{ tools }}{% endif %}"

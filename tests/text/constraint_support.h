@@ -35,9 +35,10 @@ struct Walk {
   bool ended = false;
   int tokens = 0;
 };
-/// Once it is `patience` tokens long, the walk takes what closes strings, lists and objects where it may.
+/// Once it is `patience` tokens long, the walk takes what closes strings, lists and objects where it may;
+/// `closer` is what the model has for that beside the usual tokens.
 inline Walk random_walk(const Model& model, TokenConstraint& constraint, std::mt19937& random,
-                        int patience = 60) {
+                        int patience = 60, std::string_view closer = {}) {
   Walk walk;
   std::vector<uint32_t> bits = model.words();
   std::vector<int32_t> choices, closing;
@@ -55,6 +56,7 @@ inline Walk random_walk(const Model& model, TokenConstraint& constraint, std::mt
       const std::string_view bytes = model.tokenizer.bytes(token, true);
       for (const char* end : {"\"", "}", "]", "null", "1", "</think>", "</arg_value>", "</tool_call>"})
         if (bytes == end) closing.push_back(token);
+      if (bytes == closer) closing.push_back(token);
     }
     walk.ended = choices.empty() && constraint.may_end();
     if (choices.empty()) return walk;

@@ -174,17 +174,29 @@ CallRule required_calls(std::string only = "", bool parallel = true) {
   return {CallRule::When::Required, &tools(), std::move(only), parallel};
 }
 
+/// With a token that ends an argument as Qwen3-Coder writes it.
+const Model& coder_model() {
+  static const Model model([] {
+    ToyVocab vocab = json_vocab();
+    vocab.add("\n</parameter>", TokenType::UserDefined);
+    return vocab;
+  }()
+                               .vocab());
+  return model;
+}
+
 class ToolCalls : public testing::TestWithParam<const char*> {};
 
 TEST_P(ToolCalls, WalksGiveCallsThatTheParserReadsAndTheSchemaAllows) {
   std::mt19937 random(11);
   const OutputFormat& format = output_format(GetParam());
+  const Model& model = format.name == "qwen3coder" ? coder_model() : json_model();
   std::string rows;
   int calls = 0;
   for (const bool thinking : {false, true}) {
-    const auto constraint = tool_call_constraint(json_model().place(&format, thinking), required_calls());
+    const auto constraint = tool_call_constraint(model.place(&format, thinking), required_calls());
     for (int i = 0; i < 60; ++i) {
-      const Walk walk = random_walk(json_model(), *constraint->clone(), random, 80);
+      const Walk walk = random_walk(model, *constraint->clone(), random, 80, "\n</parameter>");
       if (!walk.ended) continue;
       const ParsedOutput output = parse_output(format, tools(), thinking, walk.text);
       EXPECT_EQ(output.content, "") << walk.text;
@@ -204,7 +216,8 @@ TEST_P(ToolCalls, WalksGiveCallsThatTheParserReadsAndTheSchemaAllows) {
   EXPECT_EQ(verdicts.size(), static_cast<size_t>(calls));
   for (size_t i = 0; i < verdicts.size(); ++i) EXPECT_EQ(verdicts[i], "ok") << i << "\n" << rows;
 }
-INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls, testing::Values("glm47", "kimi", "deepseek", "hermes"));
+INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls,
+                         testing::Values("glm47", "kimi", "deepseek", "hermes", "qwen3coder"));
 
 TEST(Constraint, CallsAsModelsWriteThem) {
   const auto allowed = [](const char* format, const CallRule& rule, const std::string& text,
@@ -244,6 +257,28 @@ TEST(Constraint, CallsAsModelsWriteThem) {
       allowed("deepseek", required_calls(),
               "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{}\n```"
               "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"));
+}
+
+TEST(Constraint, CallsOfQwen3Coder) {
+  const auto allowed = [](const CallRule& rule, const std::string& text, bool thinking = false) {
+    const auto constraint =
+        tool_call_constraint(json_model().place(&output_format("qwen3coder"), thinking), rule);
+    return passes(json_model(), *constraint, text, true);
+  };
+  const auto call = [](const std::string& city) {
+    return "<tool_call>\n<function=weather>\n<parameter=city>\n" + city +
+           "\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+  };
+  EXPECT_TRUE(allowed(required_calls(), call("Bern\n\n<b>&\"</function>")));
+  EXPECT_TRUE(allowed(required_calls(), call("") + "\n" + call("x")));
+  EXPECT_TRUE(allowed(required_calls(), "<tool_call><function=ping></function></tool_call>"));
+  EXPECT_TRUE(allowed(required_calls(), "I wonder.</think>\n\n" + call("x"), true));
+  EXPECT_FALSE(allowed(required_calls(), call("x\n<parameter=days>")));
+  EXPECT_FALSE(allowed(required_calls(), call("x</function>\n</tool_call>")));
+  EXPECT_FALSE(allowed(required_calls(), "Hm, <function=ping></think>" + call("x"), true));
+  EXPECT_FALSE(allowed(required_calls(), "<tool_call>\n<function=weather>\n</function>\n</tool_call>"));
+  EXPECT_FALSE(allowed(required_calls("ping"), call("x")));
+  EXPECT_FALSE(allowed(required_calls("", false), call("x") + call("x")));
 }
 
 TEST(Constraint, CallsInPlaceOfContent) {

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What the output of GLM models means, by the plainest reading of its rules: the whole text at once.
+"""What the output of GLM models and of Qwen3-Coder means, by the plainest reading of its rules: the whole
+text at once.
 
-usage: output_oracle.py CASES    a JSON object a line: {tools, starts_in_thinking, text}
+usage: output_oracle.py CASES    a JSON object a line: {format, tools, starts_in_thinking, text}
 
 Prints one result a line: {reasoning_content, content, tool_calls, incomplete}. Takes quadratic time.
 """
 
 import json
+import re
 import sys
 
 SPACE = " \t\n\v\f\r"
@@ -67,6 +69,52 @@ def read_call(text, at, opens):
         end = at = close + len("</arg_value>")
 
 
+def read_qwen_call(text, at, opens, may_end):
+    """The same for Qwen3-Coder. With `may_end` a call that lacks only </tool_call> may end the text."""
+    at = skip_space(text, at)
+    if not text.startswith("<function=", at):
+        return CUT if "<function=".startswith(text[at:]) else FAILED
+    begin = at = at + len("<function=")
+    while at < len(text) and text[at] not in NOT_IN_NAMES:
+        at += 1
+    if at == len(text):
+        return CUT
+    if at == begin or text[at] != ">":
+        return FAILED
+    name, pairs, end, at = text[begin:at], [], 0, at + 1
+    while True:
+        read = read_tags(text, at, ["<parameter=", "</function>", "</tool_call>"])
+        if read == FAILED and opens and pairs:
+            return name, pairs, end, True
+        if read in (FAILED, CUT):
+            return read
+        tag, at = read
+        if tag == "</tool_call>":
+            return name, pairs, at, True
+        if tag == "</function>":
+            read = read_tags(text, at, ["</tool_call>"])
+            if read == CUT:
+                return (name, pairs, len(text), True) if may_end else CUT
+            if read == FAILED and not opens:
+                return FAILED
+            return name, pairs, at if read == FAILED else read[1], True
+        key = re.match("[^<>\n]*", text[at:]).group()
+        at += len(key)
+        if at == len(text):
+            return CUT
+        if text[at] != ">" or not key.strip(SPACE):
+            return (name, pairs, end, False) if opens and pairs else FAILED
+        at += 2 if text.startswith(">\n", at) else 1
+        closes = {tag: text.find(tag, at) for tag in ("</parameter>", "\n<parameter=", "</function>\n</tool_call>")}
+        closes = {tag: place for tag, place in closes.items() if place >= 0}
+        if not closes:
+            return CUT
+        tag, place = min(closes.items(), key=lambda one: one[1])
+        value = text[at:place]
+        pairs.append((key.strip(SPACE), value[:-1] if value.endswith("\n") else value))
+        end = at = place + (len(tag) if tag == "</parameter>" else 0)
+
+
 def types_of_value(value):
     if value is None:
         return {"null"}
@@ -116,8 +164,9 @@ def typed(text, types):
 
 
 class Answer:
-    def __init__(self, tools):
+    def __init__(self, tools, form):
         self.parameters = {t["function"]["name"]: t["function"].get("parameters", {}) for t in reversed(tools)}
+        self.qwen = form == "qwen3coder"
         self.calls, self.incomplete = [], False
 
     def make_call(self, name, pairs):
@@ -126,18 +175,36 @@ class Answer:
         self.calls.append({"name": name, "arguments": {
             key: typed(value, types_of_schema(properties.get(key), root)) for key, value in pairs}})
 
-    def read(self, text, in_reasoning):
-        """The text that is left when calls are taken out."""
+    def next_tag(self, text, at):
+        """(place, behind it, whether it is a call without its first tag)"""
+        places = [(text.find("<tool_call>", at), len("<tool_call>"), False)]
+        if self.qwen:
+            places.append((text.find("<function=", at), 0, True))
+        places = [one for one in places if one[0] >= 0]
+        return (lambda one: (one[0], one[0] + one[1], one[2]))(min(places)) if places else None
+
+    def read(self, text, in_reasoning, closed=False):
+        """The text that is left when calls are taken out. `closed`: there is more text behind it."""
         parts, at, begin = [], 0, 0
         while self.parameters:
-            tag = text.find("<tool_call>", at)
-            if tag < 0:
+            tag = self.next_tag(text, at)
+            if tag is None:
                 break
-            at = tag + len("<tool_call>")
-            call = read_call(text, at, not in_reasoning)
+            tag, at, bare = tag
+            if self.qwen:
+                call = read_qwen_call(text, at, not in_reasoning, not closed)
+            else:
+                call = read_call(text, at, not in_reasoning)
+            if bare:
+                at += len("<function=")
+                name = re.match("[^" + re.escape(NOT_IN_NAMES) + "]*", text[at:]).group()
+                if name not in self.parameters:
+                    continue
             if call == CUT and not in_reasoning:
                 self.incomplete = True
-                text = text[:tag]
+                named = not self.qwen or re.match(r"\s*<function=[^\s<>{}\"'`]", text[at - 10 * bare:])
+                if named or not text[at:].strip(SPACE):
+                    text = text[:tag]
                 break
             if call in (FAILED, CUT) or in_reasoning and call[0] not in self.parameters:
                 continue
@@ -157,11 +224,11 @@ def result(case):
         text, thinking = text[len("<think>"):], True
     elif text.startswith("</think>") and not thinking:
         text = text[len("</think>"):]
-    answer = Answer(case["tools"])
+    answer = Answer(case["tools"], case["format"])
     reasoning, content = "", text
     if thinking:
-        reasoning, _, content = text.partition("</think>")
-        reasoning = answer.read(reasoning, True)
+        reasoning, close, content = text.partition("</think>")
+        reasoning = answer.read(reasoning, True, close != "")
     content = answer.read(content, False)
     return {"reasoning_content": reasoning, "content": content, "tool_calls": answer.calls,
             "incomplete": answer.incomplete}

@@ -12,72 +12,20 @@
 #include "base/error.h"
 #include "text/json_stream.h"
 #include "text/json_text.h"
+#include "text/output_support.h"
 #include "text/support.h"
 #include "text/utf8.h"
 
 namespace sluice::text {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
-
-Json to_json(const ParsedOutput& output) {
-  Json calls = Json::array();
-  for (const ToolCall& call : output.tool_calls) {
-    if (!call.whole) continue;
-    calls.push_back({{"name", call.name}, {"arguments", Json::parse(call.arguments)}});
-  }
-  return {{"reasoning_content", output.reasoning_content},
-          {"content", output.content},
-          {"tool_calls", calls},
-          {"incomplete", output.incomplete}};
-}
-
-/// The result as plain JSON, where the order of keys does not matter.
-nlohmann::json parse(std::string_view format, const Json& tools, bool thinking, std::string_view text,
-                     size_t chunk = 0) {
-  const ParsedOutput output = parse_output(output_format(format), tools, thinking, text, chunk);
-  return nlohmann::json::parse(to_json(output).dump());
-}
 
 std::vector<nlohmann::json> shared_cases() {
   std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/text/chat_output/glm47.jsonl");
   std::vector<nlohmann::json> cases;
   for (std::string line; std::getline(file, line);) cases.push_back(nlohmann::json::parse(line));
   return cases;
-}
-
-const Json& tools() {
-  static const Json list = Json::parse(R"([
-    {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}},
-    {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
-      "s": {"type": "string"}, "n": {"type": "integer"}, "x": {"type": "number"},
-      "o": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "a": {"type": ["array", "object"]},
-      "e": {"enum": [1, true]}, "r": {"$ref": "#/$defs/r", "nullable": true}, "any": {}},
-      "$defs": {"r": {"type": "boolean"}}}}}])");
-  return list;
-}
-
-/// Parses at once and in chunks of 1 to 17 bytes; all must agree.
-nlohmann::json parse_all_ways(std::string_view format, const Json& tool_list, bool thinking,
-                              std::string_view text) {
-  nlohmann::json whole = parse(format, tool_list, thinking, text);
-  for (size_t chunk = 1; chunk <= 17; ++chunk)
-    EXPECT_EQ(parse(format, tool_list, thinking, text, chunk), whole)
-        << "chunks of " << chunk << ": " << text;
-  return whole;
-}
-
-nlohmann::json expected(std::string_view reasoning, std::string_view content,
-                        const std::vector<nlohmann::json>& calls = {}, bool incomplete = false) {
-  return {{"reasoning_content", reasoning},
-          {"content", content},
-          {"tool_calls", calls},
-          {"incomplete", incomplete}};
-}
-
-nlohmann::json call(std::string_view name, const nlohmann::json& arguments = nlohmann::json::object()) {
-  return {{"name", name}, {"arguments", arguments}};
 }
 
 TEST(OutputParser, SharedGlmCases) {
@@ -90,17 +38,6 @@ TEST(OutputParser, SharedGlmCases) {
         parse_all_ways("glm47", tool_list, one["starts_in_thinking"], one["text"].get<std::string>());
     EXPECT_EQ(result, one["expected"]);
   }
-}
-
-/// Texts of tags, pieces of tags and values, put together at random.
-std::string soup(std::mt19937& random, const std::vector<std::string>& pieces, size_t count) {
-  std::string text;
-  for (size_t i = 0; i < count; ++i) {
-    std::string piece = pieces[random() % pieces.size()];
-    if (random() % 12 == 0) piece.resize(random() % (piece.size() + 1));
-    text += piece;
-  }
-  return text;
 }
 
 const std::vector<std::string> kGlmPieces = {"<tool_call>",
@@ -137,14 +74,19 @@ const std::vector<std::string> kGlmPieces = {"<tool_call>",
                                              "<tool_call>f<arg_key>any</arg_key><arg_value>",
                                              "</arg_value></tool_call>"};
 
-TEST(OutputParser, RandomTextsAgreeWithTheRules) {
+class RandomTexts : public testing::TestWithParam<const char*> {};
+
+TEST_P(RandomTexts, AgreeWithTheRules) {
+  const std::string format = GetParam();
+  const auto& pieces = format == "glm47" ? kGlmPieces : kQwenPieces;
   std::mt19937 random(7);
   std::string input;
   std::vector<Json> cases;
   for (int i = 0; i < 4000; ++i) {
-    const Json one = {{"tools", tools()},
+    const Json one = {{"format", format},
+                      {"tools", tools()},
                       {"starts_in_thinking", random() % 2 == 0},
-                      {"text", soup(random, kGlmPieces, 1 + random() % 24)}};
+                      {"text", soup(random, pieces, 1 + random() % 24)}};
     if (utf8_valid_prefix(one["text"].get<std::string>()) != one["text"].get<std::string>().size()) continue;
     cases.push_back(one);
     input += one.dump() + "\n";
@@ -155,16 +97,19 @@ TEST(OutputParser, RandomTextsAgreeWithTheRules) {
   size_t calls = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::string text = cases[i]["text"];
-    const auto result = parse("glm47", tools(), cases[i]["starts_in_thinking"], text, random() % 8);
+    const auto result = parse(format, tools(), cases[i]["starts_in_thinking"], text, random() % 8);
     ASSERT_EQ(result, nlohmann::json::parse(lines[i])) << cases[i];
     calls += result["tool_calls"].size();
   }
   EXPECT_GT(calls, 500u);  // the soup is not all text
 }
+INSTANTIATE_TEST_SUITE_P(OutputParser, RandomTexts, testing::Values("glm47", "qwen3coder"),
+                         [](const auto& one) { return std::string(one.param); });
 
 TEST(OutputParser, EveryFormatIsIndifferentToChunks) {
   std::mt19937 random(11);
   std::vector<std::string> pieces = kGlmPieces;
+  pieces.insert(pieces.end(), kQwenPieces.begin(), kQwenPieces.end());
   for (const OutputFormat& format : output_formats())
     for (const std::string_view tag :
          {format.call_open, format.call_close, format.separator, format.section_open, format.section_close})
@@ -311,23 +256,6 @@ TEST(OutputParser, ArgumentsKeepOrderAndLongNumbers) {
             "{\"z\":12345678901234567890123,\"a\":[1.50,\"\\u00e9 \\\" }\"]}");
 }
 
-/// The calls as they were told: name, arguments as text, "cut" where a call is not whole.
-std::vector<std::string> told(std::string_view format, std::string_view text, bool turn_ended) {
-  std::vector<std::string> out, in_pieces;
-  for (const size_t chunk : {0, 1, 2, 7}) {
-    std::vector<std::string>& calls = chunk == 0 ? out : in_pieces;
-    calls.clear();
-    const ParsedOutput output = parse_output(output_format(format), tools(), false, text, chunk, turn_ended);
-    for (const ToolCall& call : output.tool_calls)
-      calls.push_back(call.name + call.arguments + (call.whole ? "" : " cut"));
-    if (output.incomplete) calls.emplace_back("incomplete");
-    if (chunk != 0) {
-      EXPECT_EQ(in_pieces, out) << text;
-    }
-  }
-  return out;
-}
-
 TEST(OutputParser, AModelMayLeaveTheClosingTagToTheEndOfItsTurn) {
   const std::string f = "<tool_call>f<arg_key>s</arg_key><arg_value>x</arg_value>";
   const struct {
@@ -437,7 +365,7 @@ std::string events_of(OutputParser& parser, std::string_view text, size_t chunk,
 TEST(OutputParser, EventsOfABeginningAreTheBeginningOfEvents) {
   std::mt19937 random(23);
   for (const OutputFormat& format : output_formats()) {
-    std::vector<std::string> pieces = kGlmPieces;
+    std::vector<std::string> pieces = format.name == "qwen3coder" ? kQwenPieces : kGlmPieces;
     for (const std::string_view tag : {format.call_open, format.call_open, format.call_close,
                                        format.separator, format.section_open, format.section_close})
       if (!tag.empty()) pieces.emplace_back(tag);
@@ -555,6 +483,7 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
   const auto of = [](std::string_view text) { return output_format_of_template(text).name; };
   EXPECT_EQ(of("... <tool_call>{name}<arg_key>k</arg_key> ... </think>"), "glm47");
   EXPECT_EQ(of("'<tool_call>\\n{\"name\": \"' <think>"), "hermes");
+  EXPECT_EQ(of("'\\n<tool_call>\\n<function=' + name + '>\\n' '<parameter='"), "qwen3coder");
   EXPECT_EQ(of("<｜tool▁calls▁begin｜> </think>"), "deepseek");
   EXPECT_EQ(of("<|tool_calls_section_begin|>"), "kimi");
   EXPECT_EQ(of("content.split('</think>')"), "think");
@@ -569,7 +498,8 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
     output_format("x");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("glm47, kimi, deepseek, hermes, llama3, gigachat3, think, plain"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("glm47, qwen3coder, kimi, deepseek, hermes, llama3, gigachat3, think, plain"));
   }
 }
 
@@ -603,8 +533,16 @@ TEST(OutputParser, TimeIsLinear) {
       repeated("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1,,", size),
       "{\"name\":\"f\",\"parameters\":{\"a\":\"" + repeated("\\ud83d", size),
       "<tool_call>{\"name\":\"f\",\"arguments\":{" + repeated("\"k\":1,", size) + "\"z\":1}}</tool_call>",
+      repeated("<function=", size),
+      repeated("<function=f>", size),
+      repeated("<function=f><parameter=", size) + ">",
+      repeated("<tool_call><function=f><parameter=s></function>", size) + "</parameter>X",
+      repeated("<function=f><parameter=s>\n<parameter=s", size) + "</parameter>X",
+      repeated("<function=f>\n<parameter=s>\nx\n</parameter>", size) + "X",
+      "<function=f><parameter=s>" + repeated("</function>\n", size),
+      "<function=f><parameter=s>" + repeated("\n", size),
   };
-  for (const char* format : {"glm47", "hermes", "llama3"}) {
+  for (const char* format : {"glm47", "qwen3coder", "hermes", "llama3"}) {
     for (const bool thinking : {false, true}) {
       for (const std::string& text : texts) {
         const double time = seconds([&] { parse_output(output_format(format), tools(), thinking, text, 1); });

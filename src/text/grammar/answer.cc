@@ -37,7 +37,8 @@ class AnswerBuilder {
         budget_(place.most_steps),
         builder_(budget_),
         json_(builder_, JsonStringKind::Any),
-        tagged_json_(builder_, JsonStringKind::WithoutValueClose) {
+        tags_(place.format != nullptr ? place.format->tags : CallTags()),
+        tagged_json_(builder_, json_string_kind_without(tags_.value_close), value_breaks(tags_)) {
     if (!place.vocabulary) fail("no vocabulary");
   }
 
@@ -67,6 +68,13 @@ class AnswerBuilder {
   }
 
  private:
+  static std::vector<std::string_view> value_breaks(const CallTags& tags) {
+    std::vector<std::string_view> breaks;
+    for (const std::string_view tag : tags.value_breaks)
+      if (!tag.empty()) breaks.push_back(tag);
+    return breaks;
+  }
+
   // A tag is one token where the vocabulary has a control token for it, and else its bytes.
   uint32_t append_tag(Nfa& nfa, std::string_view tag, uint32_t from) {
     const int32_t token = place_.vocabulary->impl().control(tag);
@@ -86,6 +94,7 @@ class AnswerBuilder {
   uint32_t append_reasoning(Nfa& nfa, uint32_t from) {
     std::vector<std::string_view> tags = {kThinkClose};
     if (place_.format->calls != CallSyntax::None) tags.push_back(place_.format->call_open);
+    if (!tags_.name_open.empty()) tags.push_back(tags_.name_open);
     from = append(nfa, without(tags, budget_), from);
     return append_tag(nfa, kThinkClose, from);
   }
@@ -195,8 +204,11 @@ class AnswerBuilder {
       SchemaCompiler schema(*tool.parameters, tagged_json_, schema_rule);
       const ToolTypes types(Json::array({{{"name", tool.name}, {"parameters", *tool.parameters}}}));
       for (const SchemaCompiler::Property& property : schema.properties()) {
-        const bool fits = property.key.find("</arg_key>") == std::string::npos &&
-                          trimmed(property.key) == property.key && !property.key.empty();
+        const std::vector<std::string_view> ends = not_in_keys();
+        const bool holds = std::none_of(ends.begin(), ends.end(), [&](std::string_view end) {
+          return property.key.find(end) != std::string::npos;
+        });
+        const bool fits = holds && trimmed(property.key) == property.key && !property.key.empty();
         // Whoever reads the call takes text for a string wherever the schema may mean one (typed_value).
         const TypeSet read_as = types.types(tool.name, property.key);
         std::optional<uint32_t> rule;
@@ -213,38 +225,52 @@ class AnswerBuilder {
     return attempt(tool, parts, make) ? std::optional(std::move(out)) : std::nullopt;
   }
 
-  // name<arg_key>key</arg_key><arg_value>value</arg_value>... Line ends may stand between the tags.
+  // name<arg_key>key</arg_key><arg_value>value</arg_value>..., or with another format's tags. Line ends may
+  // stand between the tags.
   uint32_t append_tagged(Nfa& nfa, const Tool& tool, const std::optional<std::vector<Argument>>& arguments,
                          uint32_t from) {
-    from = append_line_end(nfa, nfa.append_bytes(tool.name, from));
+    if (!tags_.name_open.empty()) from = append_tag(nfa, tags_.name_open, append_line_end(nfa, from));
+    from = append_tag(nfa, tags_.name_close, nfa.append_bytes(tool.name, from));
+    from = append_line_end(nfa, from);
     if (!arguments) {
       const uint32_t behind = append_argument(
           nfa, from,
           [&](uint32_t at) {
             const ExpressionPtr any = repeat(any_character(), 1);
-            const Dfa key = intersection(automaton(*any, budget_), without({"</arg_key>"}, budget_), budget_);
+            const Dfa key = intersection(automaton(*any, budget_), without(not_in_keys(), budget_), budget_);
             return append(nfa, key, at);
           },
           tagged_json_.plain_string(std::nullopt, 0, kNoLimit));
       nfa.add_epsilon(behind, from);
-      return from;
+    } else {
+      for (const Argument& argument : *arguments) {
+        const uint32_t behind = append_argument(
+            nfa, from, [&](uint32_t at) { return nfa.append_bytes(argument.key, at); }, argument.rule);
+        if (!argument.required) nfa.add_epsilon(from, behind);
+        from = behind;
+      }
     }
-    for (const Argument& argument : *arguments) {
-      const uint32_t behind = append_argument(
-          nfa, from, [&](uint32_t at) { return nfa.append_bytes(argument.key, at); }, argument.rule);
-      if (!argument.required) nfa.add_epsilon(from, behind);
-      from = behind;
-    }
-    return from;
+    if (tags_.body_close.empty()) return from;
+    return append_line_end(nfa, append_tag(nfa, tags_.body_close, from));
+  }
+
+  // What ends a key that is a part of its tag ends it anywhere.
+  std::vector<std::string_view> not_in_keys() const {
+    if (!tags_.value_open.empty()) return {tags_.key_close};
+    return {"<", ">", "\n"};
   }
 
   template <typename AppendKey>
   uint32_t append_argument(Nfa& nfa, uint32_t from, const AppendKey& append_key, uint32_t value) {
-    uint32_t at = append_tag(nfa, "</arg_key>", append_key(append_tag(nfa, "<arg_key>", from)));
-    at = append_tag(nfa, "<arg_value>", append_line_end(nfa, at));
-    const uint32_t behind = nfa.add_state();
+    uint32_t at = append_tag(nfa, tags_.key_close, append_key(append_tag(nfa, tags_.key_open, from)));
+    if (tags_.own_lines)
+      at = nfa.append_bytes("\n", at);
+    else
+      at = append_tag(nfa, tags_.value_open, append_line_end(nfa, at));
+    uint32_t behind = nfa.add_state();
     nfa.add_call(at, value, behind);
-    return append_line_end(nfa, append_tag(nfa, kValueClose, behind));
+    if (tags_.own_lines) behind = nfa.append_bytes("\n", behind);
+    return append_line_end(nfa, append_tag(nfa, tags_.value_close, behind));
   }
 
   // {"name": ..., "arguments": {...}}, or the name, a separator and the arguments.
@@ -284,7 +310,8 @@ class AnswerBuilder {
   Budget budget_;
   GrammarBuilder builder_;
   JsonRules json_;
-  JsonRules tagged_json_;  ///< of what stands between <arg_value> and </arg_value>
+  CallTags tags_;
+  JsonRules tagged_json_;  ///< of the values of tagged calls
 };
 
 }  // namespace

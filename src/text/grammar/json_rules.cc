@@ -50,7 +50,12 @@ uint32_t JsonRules::append_space(Nfa& nfa, uint32_t from) {
 }
 
 bool JsonRules::can_hold(std::string_view text) const {
-  return strings_ == JsonStringKind::Any || text.find(kValueClose) == std::string_view::npos;
+  return strings_ == JsonStringKind::Any || text.find(forbidden_in(strings_)) == std::string_view::npos;
+}
+
+bool JsonRules::can_hold_plainly(std::string_view text) const {
+  return std::none_of(ends_.begin(), ends_.end(),
+                      [&](std::string_view end) { return text.find(end) != std::string_view::npos; });
 }
 
 uint32_t JsonRules::append_string(Nfa& nfa, std::string_view text, uint32_t from) {
@@ -59,7 +64,7 @@ uint32_t JsonRules::append_string(Nfa& nfa, std::string_view text, uint32_t from
 }
 
 const Dfa& JsonRules::any_text() {
-  if (!any_text_) any_text_ = without({kValueClose}, budget());
+  if (!any_text_) any_text_ = without(ends_, budget());
   return *any_text_;
 }
 

@@ -18,8 +18,12 @@ class JsonRules {
  public:
   static constexpr uint32_t kMostIndent = 64;
 
-  /// `strings`: the kind of all strings, keys included. The builder must outlive this.
-  JsonRules(GrammarBuilder& builder, JsonStringKind strings) : builder_(builder), strings_(strings) {}
+  /// `strings`: the kind of all strings, keys included; plain ones are without `ends`, too. The builder must
+  /// outlive this.
+  JsonRules(GrammarBuilder& builder, JsonStringKind strings, std::vector<std::string_view> ends = {})
+      : builder_(builder), strings_(strings), ends_(std::move(ends)) {
+    if (strings != JsonStringKind::Any) ends_.push_back(forbidden_in(strings));
+  }
 
   GrammarBuilder& builder() { return builder_; }
   Budget& budget() { return builder_.budget(); }
@@ -35,8 +39,10 @@ class JsonRules {
   }
   /// A string of that many characters whose text is of an automaton.
   uint32_t string(const Dfa& text, uint32_t least = 0, uint32_t most = kNoLimit);
-  /// The same as it is, not as JSON; without kValueClose.
+  /// The same as it is, not as JSON.
   uint32_t plain_string(const std::optional<Dfa>& text, uint32_t least, uint32_t most);
+  /// Whether this text can be a plain string.
+  bool can_hold_plainly(std::string_view text) const;
   /// One of these values, as they are; keys in their order.
   uint32_t one_of(const std::vector<const nlohmann::ordered_json*>& values);
   /// A number without bounds.
@@ -83,8 +89,9 @@ class JsonRules {
 
   GrammarBuilder& builder_;
   JsonStringKind strings_;
+  std::vector<std::string_view> ends_;
   std::optional<uint32_t> indent_, value_, object_, array_, integer_, number_;
-  std::optional<Dfa> any_text_;  ///< without kValueClose
+  std::optional<Dfa> any_text_;  ///< without ends_
 };
 
 /// The texts, valid UTF-8, in which none of these occurs.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace sluice::text::grammar {
 namespace {
 
@@ -124,10 +126,26 @@ class StringBuilder {
 
 }  // namespace
 
+std::string_view forbidden_in(JsonStringKind kind) {
+  constexpr std::array<std::string_view, kJsonStringKinds> kForbidden = {"", "</arg_value>", "</parameter>"};
+  return kForbidden[static_cast<size_t>(kind)];
+}
+
+JsonStringKind json_string_kind_without(std::string_view tag) {
+  for (int kind = 0; kind < kJsonStringKinds; ++kind)
+    if (forbidden_in(static_cast<JsonStringKind>(kind)) == tag) return static_cast<JsonStringKind>(kind);
+  CHECK(false, "no kind of strings is without {}", tag);
+  return JsonStringKind::Any;
+}
+
 const Dfa& json_string(JsonStringKind kind) {
-  static const Dfa any = StringBuilder("").take();
-  static const Dfa without_close = StringBuilder(kValueClose).take();
-  return kind == JsonStringKind::Any ? any : without_close;
+  static const auto kAll = [] {
+    std::array<Dfa, kJsonStringKinds> all;
+    for (int one = 0; one < kJsonStringKinds; ++one)
+      all[one] = StringBuilder(forbidden_in(static_cast<JsonStringKind>(one))).take();
+    return all;
+  }();
+  return kAll[static_cast<size_t>(kind)];
 }
 
 StringMasks::StringMasks(const Trie& trie) : trie_(trie) {

@@ -14,13 +14,17 @@
 
 namespace sluice::text::grammar {
 
+/// Tagged calls end an argument at its closing tag, wherever that stands: strings there are without it.
 enum class JsonStringKind : uint8_t {
   Any,
-  /// Without kValueClose in it: GLM's tagged calls end an argument there, wherever it stands.
-  WithoutValueClose,
+  WithoutArgValueClose,
+  WithoutParameterClose,
 };
-inline constexpr int kJsonStringKinds = 2;
-inline constexpr std::string_view kValueClose = "</arg_value>";
+inline constexpr int kJsonStringKinds = 3;
+/// What no string of the kind holds; empty: nothing.
+std::string_view forbidden_in(JsonStringKind kind);
+/// The kind whose strings are without this closing tag.
+JsonStringKind json_string_kind_without(std::string_view tag);
 
 /// The automaton of a string with its quotes: state 0 is before the opening quote, 1 behind it, the last one
 /// behind the closing quote. The first byte of each character counts; the closing quote needs enough.

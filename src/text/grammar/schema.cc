@@ -397,7 +397,7 @@ bool SchemaCompiler::append_plain(Nfa& nfa, const Items& items, uint32_t from, u
     for (const Json* value : fitting_values(shape)) {
       if (!value->is_string()) continue;
       const auto& text = value->get_ref<const std::string&>();
-      if (text.find(kValueClose) == std::string::npos) texts.emplace_back(text);
+      if (rules_.can_hold_plainly(text)) texts.emplace_back(text);
     }
     nfa.add_call(from, rules_.builder().add_rule("values", text_set(std::move(texts), budget)), to);
     return true;

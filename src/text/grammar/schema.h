@@ -30,7 +30,7 @@ class SchemaCompiler {
   std::vector<Property> properties();
   /// The rule of values with these schemas.
   uint32_t rule_of(Items items);
-  /// The rule of the strings that these schemas allow, written plainly and without kValueClose; also "null"
+  /// The rule of the strings that these schemas allow, written plainly; also "null"
   /// where null is allowed. None: there are no such texts.
   std::optional<uint32_t> plain_rule(const Items& items);
 

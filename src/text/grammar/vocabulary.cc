@@ -44,7 +44,7 @@ ConstraintVocabulary::Impl::Impl(const Tokenizer& tokenizer) : strings(trie) {
   strings.set_words(words());
   // Within a string most tokens fit: those masks are the large ones, so no request should have to wait for
   // them.
-  for (const auto kind : {grammar::JsonStringKind::Any, grammar::JsonStringKind::WithoutValueClose})
+  for (const auto kind : {grammar::JsonStringKind::Any, grammar::JsonStringKind::WithoutArgValueClose})
     strings.get(kind, 1);
 }
 
