@@ -2,11 +2,15 @@
 // greedy or drawn, alone and beside others, across pages of the cache.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/batcher.h"
 #include "engine/draft_pace.h"
 #include "model/model.h"
 #include "support/cuda.h"
 #include "support/golden.h"
+#include "support/golden_cases.h"
 #include "support/recorder.h"
 
 namespace sluice::test {
@@ -88,12 +92,14 @@ TEST(CudaAhead, StepsThatBeginAheadSayTheSame) {
 }
 
 // Texts that repeat themselves, with drafts and without: the same, in fewer steps, and steps begin ahead
-// where nothing is drafted.
+// where nothing is drafted. Rows of drafts are made by the kernels of several rows, whose rounding differs:
+// texts may part where two tokens are as likely within that.
 TEST(CudaAhead, DraftsSayTheSameSooner) {
   CUDA_OR_SKIP(cuda);
   const model::Model model = model::Model::load(source_path("models/fairy-tales.gguf"));
   const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
   constexpr int64_t kDrafts = DraftPace::kMostRows - 1;
+  constexpr float kAlike = 0.05F;  // of logits
   const EngineOptions options{.context = 1024,
                               .max_sequences = 8,
                               .max_rows = 256,
@@ -105,9 +111,12 @@ TEST(CudaAhead, DraftsSayTheSameSooner) {
       {.max_rows = options.max_rows, .max_outputs = options.outputs(), .cache_pages = options.pages});
   ASSERT_EQ(executable->facts().draft_rows, kDrafts + 1);
   const std::string tale = "The old king had three sons, and the youngest of them was called the Simpleton. ";
+  std::vector<std::vector<int32_t>> prompts;
+  for (const char* next : {"The old", "The youngest", "Once", "\"My sons", "Then the king", "The Simpleton"})
+    prompts.push_back(tokenizer.encode(tale + tale + next, true));
   int64_t accepted = 0;
   int steps = 0, following = 0;
-  const auto texts = [&](int at_once, bool drafts) {
+  const auto answers = [&](bool at_once, bool drafts) {
     Counted counted(*executable, true);
     std::vector<std::shared_ptr<Recorder>> listeners;
     Batcher batcher(counted, tokenizer, options);
@@ -115,37 +124,42 @@ TEST(CudaAhead, DraftsSayTheSameSooner) {
       while (batcher.step()) ++steps;
     };
     accepted = steps = 0;
-    for (int i = 0; i < 6; ++i) {
-      Request request{.prompt = tokenizer.encode(tale + tale + (i % 2 == 0 ? tale : "") + "The old", true),
-                      .max_tokens = 120 + 20 * i,
-                      .ignore_end = true,
-                      .use_cache = false,
-                      .use_drafts = drafts};
-      request.sampling.seed = static_cast<uint64_t>(i);
-      request.sampling.temperature = i % 3 == 0 ? 0 : 0.7f;
-      batcher.add(i + 1, std::move(request), listeners.emplace_back(std::make_shared<Recorder>()), 1);
-      if (at_once == 1) run_all();
+    for (const auto& prompt : prompts) {
+      const auto id = static_cast<RequestId>(listeners.size() + 1);
+      Request request{
+          .prompt = prompt, .max_tokens = 200, .ignore_end = true, .use_cache = false, .use_drafts = drafts};
+      request.sampling.temperature = 0;
+      batcher.add(id, std::move(request), listeners.emplace_back(std::make_shared<Recorder>()), 1);
+      if (!at_once) run_all();
     }
     run_all();
-    std::vector<std::string> out;
+    std::vector<std::vector<int32_t>> out;
     for (const auto& listener : listeners) {
       EXPECT_EQ(listener->result.finish, Finish::Length) << listener->result.error;
       accepted += listener->result.accepted_tokens;
-      out.push_back(listener->text);
+      out.push_back(listener->tokens);
     }
     following = counted.following;
     return out;
   };
-  for (const int at_once : {1, 6}) {
-    const auto expected = texts(at_once, false);
+  for (const bool at_once : {false, true}) {
+    const auto expected = answers(at_once, false);
     EXPECT_EQ(accepted, 0);
     const int without = steps;
-    EXPECT_EQ(texts(at_once, true), expected) << at_once << " at once";
-    EXPECT_GT(accepted, 20) << at_once;
-    if (at_once == 1) {
-      EXPECT_EQ(steps, without - accepted);
+    const auto drafted = answers(at_once, true);
+    EXPECT_GT(accepted, 100);
+    EXPECT_LT(steps, at_once ? without : without - accepted + 1);
+    EXPECT_GT(following, 20);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const auto [one, other] = std::ranges::mismatch(expected[i], drafted[i]);
+      if (one == expected[i].end()) continue;
+      Golden text{.tokens = prompts[i], .vocabulary = model.spec.vocabulary};
+      text.tokens.insert(text.tokens.end(), expected[i].begin(), one);
+      const std::vector<float> logits = logits_of(text, model, cuda, 1);
+      const auto last = logits.end() - model.spec.vocabulary;
+      EXPECT_LT(std::abs(last[*one] - last[*other]), kAlike)
+          << i << ": token " << one - expected[i].begin() << ", " << *one << " or " << *other;
     }
-    EXPECT_GT(following, 20) << at_once;
   }
 }
 
