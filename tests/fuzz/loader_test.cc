@@ -5,7 +5,7 @@
 
 #include "support/small_model.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+extern "C" int loader_fuzz(const uint8_t* data, size_t size);
 
 namespace sluice::test {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void load(const std::string& bytes) {
-  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  loader_fuzz(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
 }
 
 TEST(Loader, ItsCorpusDoesNoHarm) {
