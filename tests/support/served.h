@@ -19,8 +19,10 @@ namespace sluice::test {
 /// `sluice serve` with these flags, from when it is ready or has ended.
 class Served {
  public:
-  Served(const CommandFolder& folder, std::vector<std::string> flags) : log_(folder.path("log")) {
-    flags.insert(flags.begin(), {SLUICE_BINARY, "serve"});
+  Served(const CommandFolder& folder, std::vector<std::string> flags,
+         const std::string& program = SLUICE_BINARY)
+      : log_(folder.path("log")) {
+    flags.insert(flags.begin(), {program, "serve"});
     std::vector<char*> argv;
     for (std::string& flag : flags) argv.push_back(flag.data());
     argv.push_back(nullptr);
