@@ -162,6 +162,7 @@ void Machine::call_rules(Position& position) {
         const Frame& mine = *frames_[config.frame];
         frame.insert(frame.end(), mine.begin(), mine.end());
         holds.push_back(config.frame);
+        work_ += static_cast<int64_t>(mine.size());
       }
     }
   };
@@ -170,6 +171,7 @@ void Machine::call_rules(Position& position) {
   while (!open.empty() && position.called.size() < kMostWays) {
     auto first = open.extract(open.begin());
     auto& [frame, holds] = first.mapped();
+    work_ += static_cast<int64_t>(frame.size());
     sort_unique(frame);
     const uint32_t rule = first.key().second;
     position.called.push_back(
