@@ -1,4 +1,4 @@
-"""What load.py and soak.py share: a sluice serve of their own, and streams read off bare sockets with times."""
+"""What load.py, soak.py and siege.py share: a sluice serve of their own, and streams read off bare sockets with times."""
 
 import asyncio
 import json
@@ -47,6 +47,7 @@ class Stream:
     def __init__(self):
         self.began = time.monotonic()
         self.times = []  # of each chunk with text
+        self.text = ""
         self.reason = None  # finish_reason, or what went wrong
         self.usage = None
 
@@ -58,19 +59,22 @@ class Stream:
         return [b - a for a, b in zip(self.times, self.times[1:])]
 
 
-def post(path, body):
-    data = json.dumps(body).encode()
+def post(path, body, key=None):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+    if key:
+        head += f"X-Api-Key: {key}\r\n"
     return head.encode() + b"Connection: close\r\n\r\n" + data
 
 
-async def ask(address, body, leave_after=None):
+async def ask(address, body, leave_after=None, key=None):
     """Streams a chat completion. With `leave_after`, the connection is cut after so many seconds."""
     stream = Stream()
     where = urlsplit(address)
     reader, writer = await asyncio.open_connection(where.hostname, where.port, limit=1 << 22)
     try:
-        writer.write(post("/v1/chat/completions", {**body, "stream": True, "stream_options": {"include_usage": True}}))
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        writer.write(post("/v1/chat/completions", body, key))
         await writer.drain()
         await asyncio.wait_for(read(reader, stream), leave_after)
     except asyncio.TimeoutError:
@@ -98,8 +102,10 @@ async def read(reader, stream):
             return
         stream.usage = chunk.get("usage") or stream.usage
         for choice in chunk["choices"]:
-            if choice["delta"].get("content") or choice["delta"].get("reasoning_content"):
+            text = (choice["delta"].get("reasoning_content") or "") + (choice["delta"].get("content") or "")
+            if text:
                 stream.times.append(time.monotonic())
+                stream.text += text
             stream.reason = choice["finish_reason"] or stream.reason
     if " 200 " not in status:
         stream.reason = "refused: " + status.strip()
