@@ -16,6 +16,7 @@ FLOORS = {
     "base": 0,
     "quant": 1,
     "hub": 1,
+    "store": 1,
     "gguf": 2,
     "text": 2,
     "program": 2,
@@ -34,6 +35,7 @@ FLOORS = {
 # Rooms that not everyone above may enter, and who may: one door to files, one place that names a backend.
 READERS = {
     "hub": {"cli"},
+    "store": {"engine", "cli"},
     "gguf": {"model", "cli"},
     "backend/ref": {"cli"},
     "backend/null": {"cli"},

@@ -7,6 +7,7 @@ void add_commands(CLI::App& app) {
   add_chat(app);
   add_serve(app);
   add_pull(app);
+  add_cache(app);
   add_inspect(app);
   add_logits(app);
   add_compare(app);

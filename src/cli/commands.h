@@ -29,5 +29,6 @@ void add_tune(CLI::App& app);
 void add_tokenize(CLI::App& app);  // and detokenize
 void add_debug(CLI::App& app);
 void add_pull(CLI::App& app);  // and list, rm
+void add_cache(CLI::App& app);
 
 }  // namespace sluice::cli

@@ -351,12 +351,14 @@ void add_serve(CLI::App& app) {
   add_loading_option(*command, options->no_repack);
   add_gpu_memory_option(*command, options->gpu_memory);
   add_cache_option(*command, options->cache);
+  add_page_cache_options(*command, options->pages);
   add_sampling_options(*command, *options);
   add_network(*command, *options);
   command->footer(
       "Endpoints: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
       "/v1/messages/count_tokens,\n"
-      "/tokenize, /detokenize, /apply-template, Ollama's /api/chat, /api/generate, /api/show; GET "
+      "/tokenize, /detokenize, /apply-template, /cache/clear, Ollama's /api/chat, /api/generate, /api/show; "
+      "GET "
       "/v1/models,\n"
       "/api/tags, /api/ps, /health, /props, /slots, /metrics; a web "
       "page at "

@@ -87,6 +87,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   } catch (const Error& error) {
     chat_problem_ = error.what();  // completions of plain text need none
   }
+  const bool keeps_pages = options.pages.ram_bytes > 0 || !options.pages.disk.empty();
+  const std::string identity = keeps_pages ? model_identity(file) : "";
   backend_ =
       make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
                    {options.gpu_memory, std::max(options.context, options.cache_tokens), options.parallel});
@@ -117,7 +119,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   engine.pages = compile.cache_pages;
   engine.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
   engine.max_waiting = options.max_waiting;
-  engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine);
+  store_ = make_page_store(options.pages, *executable_, identity, model_name(file, options.alias));
+  engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine, store_.get());
 
   service_ = std::make_unique<server::Service>(server::Service{*engine_, tokenizer_});
   service_->chat = chat_ ? &*chat_ : nullptr;
@@ -157,6 +160,15 @@ std::string ServingModel::description() const {
   if (plan_.available_bytes != kUnknownMemory)
     text += fmt::format("; {} were available", size(plan_.available_bytes));
   text += "\n";
+  if (store_ != nullptr) {
+    const store::StoreStats stats = store_->stats();
+    text += fmt::format("  prompts  {} of memory", size(stats.ram_limit_bytes));
+    if (store_->has_disk())
+      text += fmt::format("; {} of {} on disk, {} pages of this model", size(stats.disk_all_bytes),
+                          size(stats.disk_limit_bytes), stats.disk_pages);
+    text += "\n";
+    if (!stats.problem.empty()) text += fmt::format("  prompts  cannot be kept: {}\n", stats.problem);
+  }
   if (!chat_problem_.empty()) text += fmt::format("  chat     not possible: {}\n", chat_problem_);
   return text;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/generation.h"
+#include "cli/page_cache.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
 #include "server/service.h"
@@ -22,6 +23,7 @@ struct ServingOptions : GenerationOptions {
   int64_t thinking_budget = -1;  ///< tokens of reasoning an answer; -1: no limit
   bool trust_user_tokens = false;
   bool batch_invariant = false;  ///< the same text whatever else runs
+  PageCacheOptions pages;        ///< where they go beyond the device
   std::string alias;             ///< the model's name for clients; empty: the file's
 };
 
@@ -61,6 +63,7 @@ class ServingModel {
   std::unique_ptr<program::Backend> backend_;
   engine::LoadPlan plan_;  ///< for the whole cache
   std::unique_ptr<program::Executable> executable_;
+  std::unique_ptr<store::PageStore> store_;  ///< null: pages are on the device alone
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<server::Service> service_;
 };

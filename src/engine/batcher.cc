@@ -49,7 +49,7 @@ bool Batcher::Job::writes_on(int64_t context) const {
 }
 
 Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
-                 const EngineOptions& options)
+                 const EngineOptions& options, store::PageStore* store)
     : executable_(executable),
       has_states_(executable.program().has_states()),
       facts_(facts_of(executable)),
@@ -61,6 +61,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
                   options.max_itl_ms * 1e-3, options.shallow_rows, facts_.aside_rows,
                   options.long_step_seconds, std::min(options.draft_tokens + 1, facts_.draft_rows),
                   options.outputs(), has_states_ ? options.state_slots : 0}),
+      store_(store),
       current_{.batch = batch_for(options, options.max_rows)},
       ahead_{.batch = batch_for(options, facts_.steps_in_flight > 1 ? options.max_sequences : 0)},
       long_{{.batch = batch_for(options, facts_.aside_rows > 0 ? options.max_rows : 0)}},
@@ -70,6 +71,9 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
     step->outputs.reserve(static_cast<size_t>(options.outputs()));
   drafts_.reserve(static_cast<size_t>(DraftPace::kMostRows));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
+  if (store == nullptr) return;
+  CHECK(executable.copier() != nullptr, "a store for an executable that copies no pages");
+  scheduler_.set_source(&keeper_.emplace(*executable.copier(), *store, scheduler_.cache()));
 }
 
 Batcher::~Batcher() {
@@ -125,6 +129,14 @@ void Batcher::cancel(RequestId id) {
 void Batcher::end_all(Finish how, std::string_view error) {
   if (scheduler_.long_step()) give_up_long();
   while (!jobs_.empty()) finish(jobs_.begin()->second, how, error);
+}
+
+void Batcher::clear_cache() {
+  if (keeper_) {
+    keeper_->clear();
+  } else {
+    scheduler_.cache().clear();
+  }
 }
 
 // ------------------------------------------------------------------------------------------ parts of a step
@@ -258,8 +270,11 @@ void Batcher::count(const Planned& step) {
   }
 }
 
-// How long answers took, if it had no rows of prompts.
-void Batcher::observe_answers(const Planned& step, double seconds) {
+// How long answers took, if it had no rows of prompts, and what reading them costs, if it had.
+void Batcher::observe(const Planned& step, double seconds) {
+  int64_t prompt_rows = 0;
+  for (const Chunk& chunk : step.chunks) prompt_rows += chunk.rows > 1 ? chunk.rows : 0;
+  if (keeper_) keeper_->observe(prompt_rows, seconds);
   if (std::ranges::all_of(step.chunks, [](const Chunk& chunk) { return chunk.rows == 1; }))
     draft_pace_.observe(step.batch.rows(), options_.timeless_drafts ? 1 : seconds);
 }
@@ -415,11 +430,18 @@ void Batcher::snapshot(EngineStats& stats) const {
   slots.assign(static_cast<size_t>(options_.max_sequences), {});
   for (Sequence* sequence : scheduler_.running()) {
     const Result& result = job_of(sequence).result;
-    slots[static_cast<size_t>(sequence->place)] = {sequence->id, sequence->prompt_tokens,
-                                                   sequence->pages.rows, sequence->cached_tokens,
-                                                   result.generated_tokens};
+    slots[static_cast<size_t>(sequence->place)] = {sequence->id,
+                                                   sequence->prompt_tokens,
+                                                   sequence->pages.rows,
+                                                   sequence->cached_tokens,
+                                                   result.generated_tokens,
+                                                   sequence->brought_tokens};
   }
   stats.slots = std::move(slots);
+  if (store_ == nullptr) return;
+  stats.has_store = true;
+  stats.store = store_->stats();
+  stats.brought_pages_total = keeper_->brought_total();
 }
 
 }  // namespace sluice::engine

@@ -20,6 +20,7 @@
 #include "engine/draft_pace.h"
 #include "engine/draw_pace.h"
 #include "engine/engine.h"
+#include "engine/page_keeper.h"
 #include "engine/prompt_lookup.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
@@ -32,7 +33,8 @@ namespace sluice::engine {
 class Batcher {
  public:
   /// As Engine's.
-  Batcher(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options);
+  Batcher(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options,
+          store::PageStore* store = nullptr);
   /// Waits for what has begun.
   ~Batcher();
   Batcher(const Batcher&) = delete;
@@ -48,8 +50,8 @@ class Batcher {
   void cancel(RequestId id);
   void end_all(Finish finish, std::string_view error = {});
   /// One step of the executable, or a stretch of a long one behind a step aside. False: there was nothing to
-  /// do. Once *stop is true the step may be given up, as though it had not begun; once *pause is, a long one
-  /// pauses.
+  /// do, but maybe to wait for pages (moves_pages()). Once *stop is true the step may be given up, as though
+  /// it had not begun; once *pause is, a long one pauses.
   bool step(const std::atomic<bool>* stop = nullptr, const std::atomic<bool>* pause = nullptr);
   /// Whether giving up the step that runs, or is being planned, is all that it takes to be rid of a request:
   /// no other one's prompt has rows in it. From any thread.
@@ -57,6 +59,11 @@ class Batcher {
     const RequestId reads = reads_.load();
     return reads == id || reads == kNotPlanned;
   }
+
+  /// Whether pages are on their way from or to the store: they go on with the next step().
+  bool moves_pages() const { return keeper_ && keeper_->busy(); }
+  /// Gives up cached pages that nobody uses, wherever they are.
+  void clear_cache();
 
   int64_t requests() const { return std::ssize(jobs_); }
   int64_t waiting() const { return scheduler_.waiting(); }
@@ -133,7 +140,7 @@ class Batcher {
   void submit(Planned& step, const std::atomic<bool>* stop = nullptr);
   program::StepResult collect(Planned& step);
   void count(const Planned& step);
-  void observe_answers(const Planned& step, double seconds);
+  void observe(const Planned& step, double seconds);
   program::Want want_of(const Job& job, int drawn_before) const;
   /// Whether an answer's next token can be drawn from the likeliest ones.
   bool top_suffices(const Job& job) const;
@@ -153,9 +160,11 @@ class Batcher {
   const size_t columns_;     ///< of a row of logits
   const size_t vocabulary_;  ///< those of them that are tokens
   std::unordered_map<RequestId, Job> jobs_;
-  Scheduler scheduler_;  ///< of the jobs
-  Planned current_;      ///< the step that runs, whole or aside
-  Planned ahead_;        ///< the one after it, if it is in flight already
+  Scheduler scheduler_;               ///< of the jobs
+  store::PageStore* const store_;     ///< null: pages are on the device alone
+  std::optional<PageKeeper> keeper_;  ///< of the store
+  Planned current_;                   ///< the step that runs, whole or aside
+  Planned ahead_;                     ///< the one after it, if it is in flight already
   LongStep long_;
   DraftPace draft_pace_;
   DrawPace draw_pace_;

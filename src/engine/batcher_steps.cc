@@ -25,6 +25,7 @@ double seconds_of(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 }  // namespace
 
 bool Batcher::step(const std::atomic<bool>* stop, const std::atomic<bool>* pause) {
+  if (keeper_) keeper_->advance(scheduler_.running().empty() ? 0 : step_seconds_);
   const int64_t begin = now_ns();
   if (!scheduler_.long_step() && !take_ahead() && !plan_step()) {
     last_end_ns_ = 0;
@@ -75,7 +76,7 @@ void Batcher::step_whole(const std::atomic<bool>* stop, int64_t begin_ns) {
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   count(current_);
-  observe_answers(current_, seconds);
+  observe(current_, seconds);
   take_tokens(current_.outputs, result, end);
   if (scheduler_.running().empty()) drop_ahead();
 }
@@ -121,13 +122,14 @@ double Batcher::step_aside() {
   totals_.step_seconds_total += seconds;
   scheduler_.computed_aside(seconds);
   count(current_);
-  observe_answers(current_, seconds);
+  observe(current_, seconds);
   take_tokens(current_.outputs, result, end);
   return seconds;
 }
 
 void Batcher::end_long(const program::StepResult& result, int64_t time_ns) {
   scheduler_.computed(seconds_of(long_.ns));
+  observe(long_, seconds_of(long_.ns));
   reads_ = kNotPlanned;
   count(long_);
   finish_cancelled();
@@ -187,7 +189,8 @@ void Batcher::begin_ahead() {
   };
   // Who waits for nothing but the next plan does not wait for ever.
   const bool full = std::ssize(scheduler_.running()) == options_.max_sequences;
-  if (facts_.steps_in_flight < 2 || (scheduler_.waiting() > 0 && !full) || scheduler_.owes() ||
+  const bool waits = scheduler_.waiting() > scheduler_.coming();
+  if (facts_.steps_in_flight < 2 || (waits && !full) || scheduler_.owes() ||
       !std::ranges::all_of(current_.chunks, follows) || choose_drafts(1))
     return;
   ahead_.outputs.clear();

@@ -25,6 +25,9 @@ struct Submitted {
   int64_t time_ns;
 };
 
+/// How often pages are looked after while there is nothing else to do.
+constexpr std::chrono::milliseconds kPagesMove{1};
+
 }  // namespace
 
 struct Engine::Impl {
@@ -36,8 +39,9 @@ struct Engine::Impl {
   std::condition_variable settled;  // of drain(): everything has ended
   std::vector<Submitted> inbox;
   std::vector<RequestId> cancels;
-  std::atomic<bool> give_up{false};  // the step that runs
-  std::atomic<bool> pause{false};    // the long step that runs: somebody came, or went
+  std::vector<std::function<void()>> clears;  // of the cache: whom to tell
+  std::atomic<bool> give_up{false};           // the step that runs
+  std::atomic<bool> pause{false};             // the long step that runs: somebody came, or went
   RequestId last_id = 0;
   int64_t in_batcher = 0, waiting = 0;  // requests, after the last step
   int64_t just_taken = 0;               // out of the inbox, since then
@@ -47,10 +51,13 @@ struct Engine::Impl {
 
   std::vector<Submitted> taken;  // the thread's: what it took out of the inbox
   std::vector<RequestId> taken_cancels;
+  std::vector<std::function<void()>> taken_clears;
+  bool rests = false;  // the last step had nothing to do, but maybe to wait for pages
   std::thread thread;
 
-  Impl(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& given)
-      : options(given), batcher(executable, tokenizer, given) {
+  Impl(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& given,
+       store::PageStore* store)
+      : options(given), batcher(executable, tokenizer, given, store) {
     batcher.snapshot(stats);
     thread = std::thread([this] { run(); });
   }
@@ -67,9 +74,17 @@ struct Engine::Impl {
 // Waits for something to do and takes what came. False: the engine stops.
 bool Engine::Impl::take_inbox() {
   std::unique_lock lock(mutex);
-  woken.wait(lock, [this] { return stopping || in_batcher > 0 || !inbox.empty() || !cancels.empty(); });
+  const auto wanted = [this] {
+    return stopping || (in_batcher > 0 && !rests) || !inbox.empty() || !cancels.empty() || !clears.empty();
+  };
+  if (broken.empty() && (rests || in_batcher == 0) && batcher.moves_pages()) {
+    woken.wait_for(lock, kPagesMove, wanted);
+  } else {
+    woken.wait(lock, wanted);
+  }
   taken.swap(inbox);
   taken_cancels.swap(cancels);
+  taken_clears.swap(clears);
   give_up = stopping;
   pause = false;
   just_taken = std::ssize(taken);
@@ -98,7 +113,7 @@ void Engine::Impl::fail(std::string_view why) {
 
 void Engine::Impl::step() {
   try {
-    if (broken.empty()) batcher.step(&give_up, &pause);
+    if (broken.empty()) rests = !batcher.step(&give_up, &pause);
   } catch (const std::exception& error) {
     fail(error.what());
   } catch (...) {
@@ -122,6 +137,10 @@ bool Engine::Impl::turn() {
   taken.clear();
   for (const RequestId id : taken_cancels) batcher.cancel(id);
   taken_cancels.clear();
+  for (const auto& done : std::exchange(taken_clears, {})) {
+    batcher.clear_cache();
+    done();
+  }
   if (going) {
     step();
   } else {
@@ -149,8 +168,8 @@ void Engine::Impl::run() {
 }
 
 Engine::Engine(program::Executable& executable, const text::Tokenizer& tokenizer,
-               const EngineOptions& options)
-    : impl_(std::make_unique<Impl>(executable, tokenizer, options)) {}
+               const EngineOptions& options, store::PageStore* store)
+    : impl_(std::make_unique<Impl>(executable, tokenizer, options, store)) {}
 
 Engine::~Engine() { stop(); }
 
@@ -175,6 +194,13 @@ void Engine::cancel(RequestId id) {
   const std::lock_guard lock(impl_->mutex);
   impl_->cancels.push_back(id);
   if (impl_->batcher.only_reads(id)) impl_->give_up = true;
+  impl_->pause = true;
+  impl_->woken.notify_one();
+}
+
+void Engine::clear_cache(std::function<void()> done) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->clears.push_back(std::move(done));
   impl_->pause = true;
   impl_->woken.notify_one();
 }

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/request.h"
+#include "store/page_store.h"
 
 namespace sluice::program {
 class Executable;
@@ -63,6 +65,7 @@ struct SlotStats {
   int64_t computed_tokens = 0;  ///< ... have rows in the cache, answers' tokens included
   int64_t cached_tokens = 0;
   int64_t generated_tokens = 0;
+  int64_t brought_tokens = 0;  ///< of those cached: from the host's memory or a disk
 };
 
 /// A snapshot. Totals count from the engine's start.
@@ -86,13 +89,18 @@ struct EngineStats {
   double step_seconds_total = 0;                    ///< all the time in which there was work
   std::array<int64_t, kFinishes> finished_total{};  ///< by Finish
   std::vector<SlotStats> slots;
+  bool has_store = false;           ///< whether pages are kept elsewhere than on the device ...
+  store::StoreStats store = {};     ///< ... and what is there
+  int64_t brought_pages_total = 0;  ///< from there to the device
 };
 
 class Engine {
  public:
   /// The executable must have been compiled for these options' max_rows, outputs() and pages;
-  /// nobody else uses it while the engine lives. Both must outlive the engine.
-  Engine(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options);
+  /// nobody else uses it while the engine lives. `store`: where pages of the cache go that leave the device,
+  /// and come from; null: nowhere. All of them must outlive the engine.
+  Engine(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options,
+         store::PageStore* store = nullptr);
   /// Stops as stop() does.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -108,6 +116,9 @@ class Engine {
   /// step that reads its prompt and no other's is given up, and what others need of it computed again; one
   /// that pauses, and has others' rows, too, keeps the request until its end. From any thread.
   void cancel(RequestId id);
+  /// Forgets cached prefixes that no request uses now, on the device and in the store; then calls `done`, on
+  /// the engine's thread. From any thread.
+  void clear_cache(std::function<void()> done);
   EngineStats stats() const;
   /// Why no step runs any more, until the end of this engine: its device, or its memory. Empty: all is well.
   std::string failure() const;

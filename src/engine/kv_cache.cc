@@ -23,8 +23,39 @@ void KvCache::restorable(std::vector<int32_t>& chain) const {
 
 int32_t KvCache::evict() {
   const int32_t page = tree_.evict();
+  if (watcher_ != nullptr && page != PrefixTree::kRoot) watcher_->leaves(page);
   states_.forget(page);
   return page;
+}
+
+void KvCache::find(std::span<const int32_t> tokens, std::vector<int32_t>& chain,
+                   const PrefixGroup& group) const {
+  tree_.find(shareable(tokens), chain, group.pages);
+}
+
+int32_t KvCache::take_page(int64_t reserve) {
+  if (available() <= reserve) return PrefixTree::kRoot;
+  if (pool_.free_pages() == 0) pool_.give_back(evict());
+  std::vector<int32_t> page;
+  CHECK(pool_.reserve(page, 1));
+  return page.front();
+}
+
+int32_t KvCache::adopt(int32_t parent, std::span<const int32_t> tokens, int32_t page, uint64_t group) {
+  const int32_t kept = tree_.extend(parent, tokens, page, group);
+  if (kept != page) pool_.give_back(page);
+  return kept;
+}
+
+std::optional<int32_t> KvCache::adopt_snapshot(int32_t page) {
+  if (states_.snapshot(page) || !states_.has_room()) return std::nullopt;
+  const int32_t slot = states_.take();
+  states_.keep(page, slot);
+  return slot;
+}
+
+void KvCache::clear() {
+  while (cached_pages() > 0) pool_.give_back(evict());
 }
 
 KvCache::Offer KvCache::offer(std::span<const int32_t> tokens, int64_t rows, const PrefixGroup& group) {
@@ -77,10 +108,14 @@ void KvCache::computed(SequencePages& sequence, std::span<const int32_t> tokens,
   const int64_t before = std::exchange(sequence.rows, rows);
   for (; (sequence.shared + 1) * kPageRows <= rows; ++sequence.shared) {
     int32_t& page = sequence.pages[static_cast<size_t>(sequence.shared)];
-    const int32_t kept = tree_.extend(
-        sequence.held(), tokens.subspan(static_cast<size_t>(sequence.shared) * kPageRows, kPageRows), page,
-        sequence.group.pages);
-    if (kept != page) pool_.give_back(page);
+    const int32_t parent = sequence.held();
+    const auto its_tokens = tokens.subspan(static_cast<size_t>(sequence.shared) * kPageRows, kPageRows);
+    const int32_t kept = tree_.extend(parent, its_tokens, page, sequence.group.pages);
+    if (kept != page) {
+      pool_.give_back(page);
+    } else if (watcher_ != nullptr) {
+      watcher_->entered(parent, page, its_tokens, sequence.group.pages);
+    }
     page = kept;
   }
   if (has_states_ && rows > before) stepped(sequence, is_own ? PrefixTree::kRoot : held_before);
@@ -99,6 +134,7 @@ void KvCache::stepped(SequencePages& sequence, int32_t snapshot) {
     const int32_t page = sequence.held();
     if (!states_.snapshot(page)) {
       states_.keep(page, state.from);
+      if (watcher_ != nullptr) watcher_->snapshot(page, state.from);
     } else {  // somebody else brought it
       states_.give_back(state.from);
     }
@@ -143,10 +179,11 @@ void KvCache::close(SequencePages& sequence, std::span<const int32_t> tokens) {
   sequence = {};
 }
 
-void KvCache::check(std::span<const SequencePages* const> open) const {
-  std::vector<int32_t> held, own_slots, snapshots;
+void KvCache::check(std::span<const SequencePages* const> open, int64_t brought,
+                    std::span<const int32_t> brought_below) const {
+  std::vector<int32_t> held(brought_below.begin(), brought_below.end()), own_slots, snapshots;
   std::set<int32_t> owned;
-  int64_t own = 0;
+  int64_t own = brought;
   for (const SequencePages* sequence : open) {
     held.push_back(sequence->held());
     own += std::ssize(sequence->own());

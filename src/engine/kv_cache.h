@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,18 @@ struct SequencePages {
   /// The last page in the tree: the one that this sequence holds.
   int32_t held() const { return shared > 0 ? pages[static_cast<size_t>(shared) - 1] : PrefixTree::kRoot; }
   std::span<const int32_t> own() const { return std::span(pages).subspan(static_cast<size_t>(shared)); }
+};
+
+/// Hears of whole pages that enter the tree and leave it, and of snapshots.
+class PageWatcher {
+ public:
+  virtual ~PageWatcher() = default;
+  /// Below `parent` (PrefixTree::kRoot: the first page) there is this page now.
+  virtual void entered(int32_t parent, int32_t page, std::span<const int32_t> tokens, uint64_t group) = 0;
+  /// The page, or unfinished page, is about to be somebody's who writes to it.
+  virtual void leaves(int32_t page) = 0;
+  /// The page has a snapshot, in this slot.
+  virtual void snapshot(int32_t page, int32_t slot) = 0;
 };
 
 class KvCache {
@@ -71,8 +84,29 @@ class KvCache {
   /// The sequence ends; what it computed stays, as long as nobody needs the room.
   void close(SequencePages& sequence, std::span<const int32_t> tokens);
 
-  /// For tests: CHECKs that every page is in one place, given all sequences that are open.
-  void check(std::span<const SequencePages* const> open) const;
+  // For who brings pages from elsewhere.
+  void watch(PageWatcher* watcher) { watcher_ = watcher; }
+  bool has_states() const { return has_states_; }
+  /// The chain of whole pages that a sequence of these tokens could take over, snapshots or not.
+  void find(std::span<const int32_t> tokens, std::vector<int32_t>& chain, const PrefixGroup& group) const;
+  /// A page that is the caller's; kRoot: so many are not available beyond it.
+  int32_t take_page(int64_t reserve);
+  void give_back(int32_t page) { pool_.give_back(page); }
+  void hold(int32_t page) { tree_.hold(page); }
+  void release(int32_t page) { tree_.release(page); }
+  /// The caller's page has the rows of these tokens below `parent`, which he holds; his hold moves down.
+  /// Gives the page that has them now, his own or one that was there.
+  int32_t adopt(int32_t parent, std::span<const int32_t> tokens, int32_t page, uint64_t group);
+  /// A slot in which to put a page's snapshot, which is the page's from now on; none: it has one,
+  /// or there is no slot.
+  std::optional<int32_t> adopt_snapshot(int32_t page);
+  /// Gives up what no sequence has.
+  void clear();
+
+  /// For tests: CHECKs that every page is in one place, given all sequences that are open; `brought`: pages
+  /// that whoever brings them has, and `held`: those in the tree that he holds.
+  void check(std::span<const SequencePages* const> open, int64_t brought = 0,
+             std::span<const int32_t> held = {}) const;
 
  private:
   void restorable(std::vector<int32_t>& chain) const;
@@ -84,7 +118,8 @@ class KvCache {
   StatePool states_;
   bool has_states_;
   int64_t pages_;
-  std::vector<int32_t> chain_;  // of offer()
+  PageWatcher* watcher_ = nullptr;  // null: nobody hears
+  std::vector<int32_t> chain_;      // of offer()
 };
 
 }  // namespace sluice::engine

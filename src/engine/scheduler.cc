@@ -79,6 +79,7 @@ Scheduler::Client& Scheduler::queue_of(const std::string& client) {
 
 void Scheduler::remove(Sequence& sequence) {
   CHECK(!sequence.in_long_step, "request {}", sequence.id);
+  if (sequence.brought == Brought::Coming) source_->drop(sequence);
   if (sequence.place >= 0) {
     leave_place(sequence);
   } else if (std::erase(preempted_, &sequence) == 0) {
@@ -115,7 +116,8 @@ std::span<const Chunk> Scheduler::plan() {
   }
   if (long_step_)
     for (Sequence* sequence : readers_) sequence->in_long_step = true;
-  CHECK(!plan_.chunks.empty() || sequences_ == 0, "{} sequences wait for nothing", sequences_);
+  CHECK(!plan_.chunks.empty() || sequences_ == 0 || coming() > 0, "{} sequences wait for nothing",
+        sequences_);
   return plan_.chunks;
 }
 
@@ -193,6 +195,7 @@ void Scheduler::leave_place(Sequence& sequence) {
   std::erase(admitted_, &sequence);
   sequence.drafted = 0;
   sequence.rests = false;
+  sequence.brought = Brought::Unasked;
   const auto own = running_of_.find(sequence.client);
   if (--own->second == 0) running_of_.erase(own);
 }
@@ -200,7 +203,7 @@ void Scheduler::leave_place(Sequence& sequence) {
 void Scheduler::admit_waiting() {
   admitted_.clear();
   while (!places_.empty() && !preempted_.empty()) {
-    if (!admit(*preempted_.front())) return;
+    if (waits_for_pages(*preempted_.front()) || !admit(*preempted_.front())) return;
     preempted_.pop_front();
   }
   while (!places_.empty() && admit_next()) {
@@ -227,7 +230,8 @@ bool Scheduler::owes() const {
 // The client's first sequence that waits for nobody's prefix; null: there is none among the first ones.
 Sequence* Scheduler::next_of(const Client& client) {
   for (size_t i = 0; i < std::min<size_t>(client.waiting.size(), kLookedAt); ++i)
-    if (!waits_for_prefix(*client.waiting[i])) return client.waiting[i];
+    if (!waits_for_prefix(*client.waiting[i]) && !waits_for_pages(*client.waiting[i]))
+      return client.waiting[i];
   return nullptr;
 }
 
@@ -265,7 +269,7 @@ bool Scheduler::admit_next() {
   for (auto client = clients_.begin(); client != clients_.end(); ++client) {
     for (auto next = client->waiting.begin(); next != client->waiting.end(); ++next) {
       if (++looked_at > kLookedAt) return false;
-      if (waits_for_prefix(**next)) continue;
+      if (waits_for_prefix(**next) || waits_for_pages(**next)) continue;
       if (!admit(**next)) return false;
       client->waiting.erase(next);
       clients_.splice(clients_.end(), clients_, client);
@@ -310,6 +314,16 @@ bool Scheduler::waits_for_prefix(const Sequence& sequence) {
     if (common > cached) return true;
   }
   return false;
+}
+
+// Whether pages of this one are on their way, which nobody is asked for before they have room.
+bool Scheduler::waits_for_pages(Sequence& sequence) {
+  if (source_ == nullptr || !sequence.use_cache || sequence.brought == Brought::Done) return false;
+  if (sequence.brought == Brought::Coming) return true;
+  const std::span<const int32_t> known = reusable(sequence);
+  const auto running = std::ssize(running_);
+  const int64_t pages = cache_.offer(known, std::ssize(sequence.tokens), sequence.group).pages;
+  return pages + running <= cache_.available() && source_->bring(sequence, known, running);
 }
 
 // Rows that the next step takes at most of the readers' prompts. What is before a step's rows costs it
@@ -458,7 +472,8 @@ void Scheduler::check() const {
     open.push_back(&sequence->pages);
     CHECK(places.insert(sequence->place).second, "place {}", sequence->place);
   }
-  cache_.check(open);
+  cache_.check(open, source_ != nullptr ? source_->own_pages() : 0,
+               source_ != nullptr ? source_->held() : std::vector<int32_t>());
   std::map<std::string, int64_t> running_of;
   for (const Sequence* sequence : running_) ++running_of[sequence->client];
   CHECK(running_of == running_of_, "{} clients run", running_of_.size());

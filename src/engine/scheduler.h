@@ -3,7 +3,8 @@
 //
 // The rules. Clients wait in turn, each one's requests in their order; who is next waits until a place and
 // pages for all its tokens are there, and nobody overtakes it. (One exception: while a running sequence
-// computes pages that a waiting one will need too, that one waits for them and lets others pass.) A step has
+// computes pages that a waiting one will need too, or pages of it are brought from elsewhere, that one waits
+// for them and lets others pass.) A step has
 // one row of every sequence that writes, and then rows of prompts, in equal shares: as many as there may be
 // of prompts (of one alone as its depth is worth), or, while somebody writes, as keep the step within
 // max_itl. In steps without prompts answers may have rows of drafts behind theirs. Where steps can pause,
@@ -51,6 +52,9 @@ struct SchedulerOptions {
   int64_t state_slots = 0;
 };
 
+/// Of pages that a waiting sequence begins with and that are elsewhere than on the device.
+enum class Brought : uint8_t { Unasked, Coming, Done };
+
 /// A sequence of tokens, waiting or running. It is its owner's, and stays where it is from add() to remove();
 /// the owner fills in the first six.
 struct Sequence {
@@ -63,8 +67,10 @@ struct Sequence {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  ///< of the prompt, when it was first admitted
   int32_t preemptions = 0;
-  int32_t place = -1;   ///< in the batch; -1: waiting
-  SequencePages pages;  ///< while it runs
+  int32_t place = -1;                  ///< in the batch; -1: waiting
+  SequencePages pages;                 ///< while it runs
+  Brought brought = Brought::Unasked;  ///< before it runs
+  int64_t brought_tokens = 0;          ///< that came from elsewhere
   bool in_long_step = false;
   bool rests =
       false;  ///< its owner's: it writes, but not in the next plan, unless nobody else has rows there
@@ -89,6 +95,24 @@ struct Chunk {
   int64_t rows;
   int64_t drafts = 0;  ///< further rows
   bool last() const { return first + rows == std::ssize(sequence->tokens); }
+};
+
+/// Who brings such pages to the cache.
+class PageSource {
+ public:
+  virtual ~PageSource() = default;
+  /// Asked while a place and pages are there for the sequence. `known`: the tokens whose rows it may take
+  /// over, and one more; `running`: sequences, for each of which a page stays available. Whether it is to
+  /// wait; `brought` says whether to ask again.
+  virtual bool bring(Sequence& sequence, std::span<const int32_t> known, int64_t running) = 0;
+  /// One whose pages are Coming needs them no more.
+  virtual void drop(Sequence& sequence) = 0;
+  /// Sequences whose pages are Coming.
+  virtual int64_t coming() const = 0;
+  /// For tests: pages that are neither free, nor in the tree, nor a sequence's; and pages in the tree that
+  /// are held, once a hold.
+  virtual int64_t own_pages() const = 0;
+  virtual std::vector<int32_t> held() const = 0;
 };
 
 class Scheduler {
@@ -135,6 +159,11 @@ class Scheduler {
   bool owes() const;
   int64_t preemptions() const { return preemptions_; }
   const KvCache& cache() const { return cache_; }
+  KvCache& cache() { return cache_; }
+  /// From now on a sequence waits for pages that this brings. Null: nobody does.
+  void set_source(PageSource* source) { source_ = source; }
+  /// Sequences that wait for pages alone.
+  int64_t coming() const { return source_ != nullptr ? source_->coming() : 0; }
 
   /// For tests: CHECKs everything that must always hold.
   void check() const;
@@ -161,6 +190,7 @@ class Scheduler {
   bool admit_next();
   bool admit(Sequence& sequence);
   bool waits_for_prefix(const Sequence& sequence);
+  bool waits_for_pages(Sequence& sequence);
   void plan_answers(Plan& plan);
   void plan_drafts(Plan& plan, int64_t most_rows);
   void plan_prompts(Plan& plan, int64_t most);
@@ -171,6 +201,7 @@ class Scheduler {
 
   SchedulerOptions options_;
   KvCache cache_;
+  PageSource* source_ = nullptr;
   Pace pace_;
   int64_t sequences_ = 0;                      // waiting and running
   std::vector<Sequence*> running_;             // in the order of admission

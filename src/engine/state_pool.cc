@@ -12,6 +12,11 @@ StatePool::StatePool(int64_t slots) : slots_(slots), free_(static_cast<size_t>(s
   std::iota(free_.rbegin(), free_.rend(), 0);
 }
 
+bool StatePool::has_room() const {
+  return !free_.empty() ||
+         std::ranges::any_of(snapshots_, [](const auto& one) { return one.second.holds == 0; });
+}
+
 int32_t StatePool::take() {
   if (free_.empty()) {
     auto oldest = snapshots_.end();

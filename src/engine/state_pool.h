@@ -19,6 +19,8 @@ class StatePool {
   /// Slots that are worth having for them: as many again for snapshots.
   static constexpr int64_t wanted_slots(int64_t sequences) { return 4 * sequences; }
 
+  /// Whether take() finds one.
+  bool has_room() const;
   /// A slot: a free one, or else that of the snapshot that was used longest ago and that nobody holds.
   int32_t take();
   void give_back(int32_t slot) { free_.push_back(slot); }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "program/binding.h"
+#include "program/page_copier.h"
 #include "program/program.h"
 #include "program/step.h"
 
@@ -75,6 +76,9 @@ class Executable {
   /// be whole), or what the next one finds.
   virtual void peek(TensorId id, int64_t rows, std::span<float> values) = 0;
   virtual void poke(TensorId id, int64_t rows, std::span<const float> values) = 0;
+  /// What copies pages and states from and to the host's memory, this executable's own; null: nothing does.
+  /// Of the copier alone calls may be made while steps are in flight.
+  virtual PageCopier* copier() { return nullptr; }
   /// The Program as this backend runs it: legalized.
   virtual const Program& program() const = 0;
   /// The kernel that each op is bound to, by index into program().ops().

@@ -1,4 +1,4 @@
-// GET /v1/models, /props, /slots: what runs here.
+// GET /v1/models, /props, /slots: what runs here; and POST /cache/clear.
 #include <algorithm>
 
 #include "server/answer.h"
@@ -122,10 +122,18 @@ void slots(const Call& call) {
                     {"n_ctx", call.service.engine.options().context},
                     {"n_prompt_tokens", slot.prompt_tokens},
                     {"n_prompt_tokens_cached", slot.cached_tokens},
+                    {"n_prompt_tokens_brought", slot.brought_tokens},
                     {"n_computed", slot.computed_tokens},
                     {"n_decoded", slot.generated_tokens}});
   }
   call.exchange->respond(json_response(list));
+}
+
+// What running requests use stays.
+void clear_cache(const Call& call) {
+  call.service.engine.clear_cache([exchange = call.exchange] {
+    exchange->respond(json_response({{"status", "ok"}}));
+  });
 }
 
 }  // namespace sluice::server

@@ -28,6 +28,21 @@ void engine_lines(std::string& out, const engine::EngineStats& stats) {
   gauge("cache_pages_free", "pages that hold nothing", stats.free_pages);
   line(out, "cache_usage_ratio", "gauge", "share of the pages that running requests use",
        stats.pages > 0 ? static_cast<double>(stats.used_pages) / static_cast<double>(stats.pages) : 0);
+  if (stats.has_store) {
+    const auto& store = stats.store;
+    gauge("cache_memory_pages", "pages of prompts in the host's memory", store.ram_pages);
+    gauge("cache_memory_bytes", "bytes of these", store.ram_bytes);
+    gauge("cache_memory_limit_bytes", "and as many there may be", store.ram_limit_bytes);
+    gauge("cache_disk_pages", "this model's pages of prompts on disk", store.disk_pages);
+    gauge("cache_disk_bytes", "bytes of all models' pages there", store.disk_all_bytes);
+    gauge("cache_disk_limit_bytes", "and as many there may be", store.disk_limit_bytes);
+    counter("cache_pages_kept_total", "pages copied off the device", store.kept_total);
+    counter("cache_pages_brought_total", "pages copied back to it", stats.brought_pages_total);
+    counter("cache_pages_written_total", "pages written to disk", store.written_total);
+    counter("cache_pages_read_total", "pages read from disk", store.read_total);
+    counter("cache_pages_damaged_total", "files on disk that were not what was written", store.damaged_total);
+    counter("cache_pages_lost_total", "pages that the disk would not take", store.lost_total);
+  }
   counter("requests_total", "requests taken", stats.requests_total);
   counter("prompt_tokens_total", "tokens of prompts", stats.prompt_tokens_total);
   counter("prompt_cached_tokens_total", "of those, tokens whose rows were in the cache",

@@ -51,6 +51,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/props", Access::Key, Style::OpenAi, props},
     {"GET", "/tokenizer_info", Access::Key, Style::OpenAi, tokenizer_info},
     {"GET", "/slots", Access::Key, Style::OpenAi, slots},
+    {"POST", "/cache/clear", Access::Key, Style::OpenAi, clear_cache},
     {"GET", kHealth, Access::Public, Style::OpenAi, nullptr},
     {"GET", "/metrics", Access::Key, Style::OpenAi, nullptr},
     {"GET", "/", Access::Public, Style::OpenAi, nullptr},

@@ -1,14 +1,10 @@
 // sluice serve as a process: what it says, what its flags do, and how it ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "cli/service_manager.h"

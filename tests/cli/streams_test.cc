@@ -45,6 +45,7 @@ class Streams : public testing::Test, public test::CommandFolder {
                  {"opbench", "opbench rms_norm -m " + small + " --seconds 0.001 --rotate 1MB -t 1"},
                  {"draftbench", "draftbench -n 4 -t 1 " + text + " " + text},
                  {"tune", "tune --dry-run --seconds 0.001 --rotate 1MB -t 1"},
+                 {"cache", "cache list " + path(".")},
                  {"list", "list --json"},
                  {"verify", "verify -t 1 -o " + path("report.json")},
                  {"tokenize", "tokenize -p king"},

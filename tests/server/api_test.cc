@@ -215,6 +215,20 @@ TEST_F(Api, TextAndTokens) {
   EXPECT_EQ(prompt["prompt"], "[gMASK]<sop><|user|>Hi<|assistant|><think>");
 }
 
+TEST_F(Api, ForgetsCachedPromptsWhenAsked) {
+  const auto cached = [&] {
+    say("</think>x");
+    const json body = chat({{"messages", {{{"role", "user"}, {"content", std::string(500, 'a')}}}}});
+    return post("/v1/chat/completions", body).json()["usage"]["prompt_tokens_details"]["cached_tokens"];
+  };
+  EXPECT_EQ(cached(), 0);
+  EXPECT_GE(cached(), 448);
+  const Reply cleared = post("/cache/clear", json::object());
+  EXPECT_EQ(cleared.status, 200);
+  EXPECT_EQ(cleared.json()["status"], "ok");
+  EXPECT_EQ(cached(), 0);
+}
+
 TEST_F(Api, TellsWhatRunsHere) {
   const json models = get("/v1/models").json();
   EXPECT_EQ(models["object"], "list");

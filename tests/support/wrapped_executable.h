@@ -23,6 +23,7 @@ class WrappedExecutable : public program::Executable {
   void poke(program::TensorId id, int64_t rows, std::span<const float> values) override {
     of_->poke(id, rows, values);
   }
+  program::PageCopier* copier() override { return of_->copier(); }
   const program::Program& program() const override { return of_->program(); }
   std::vector<program::BoundKernel> bound() const override { return of_->bound(); }
   int64_t memory_bytes() const override { return of_->memory_bytes(); }

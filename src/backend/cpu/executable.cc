@@ -92,6 +92,8 @@ class CpuExecutable : public Executable {
         memory_(program_, weights_, table_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options), bf16_caches(program_, isa),
                 cpu::rounded_from(program_, table_, cpu::tile_kernels(isa) != nullptr)),
+        copier_(kept_format(),
+                [this](auto what, auto index, const auto& visit) { memory_.visit_kept(what, index, visit); }),
         row_flops_(total_cost(program_, {}).flops),
         alone_flops_(alone_flops) {
     for (const Op& op : program_.ops()) kernels_.push_back(cpu::bind(program_, op));
@@ -144,6 +146,7 @@ class CpuExecutable : public Executable {
     });
   }
 
+  PageCopier* copier() override { return &copier_; }
   const Program& program() const override { return program_; }
   std::vector<BoundKernel> bound() const override {
     std::vector<BoundKernel> list;
@@ -158,6 +161,13 @@ class CpuExecutable : public Executable {
   }
 
  private:
+  /// Rows of a cache serve where kernels are the same: other tiers' sums differ in the last bits.
+  std::string kept_format() const {
+    std::string text =
+        fmt::format("cpu, {}, kernels {}: {}", cpu::isa_name(isa_), kKernelVersion, cache_shapes(program_));
+    for (const bool in_bf16 : bf16_caches(program_, isa_)) text += in_bf16 ? ", bf16" : "";
+    return text + (options_.batch_invariant ? ", batch-invariant" : "");
+  }
   std::vector<bool> barriers(const cpu::Memory& memory, int64_t rows) const {
     return cpu::barriers_before(program_, memory.plan(), rows, std::min(rows, options_.max_outputs));
   }
@@ -331,6 +341,7 @@ class CpuExecutable : public Executable {
   std::shared_ptr<const cpu::PackedWeights> packed_;  // maybe other executables', too
   cpu::WeightTable table_;
   cpu::Memory memory_;
+  HostCopier copier_;
   std::vector<const Kernel*> kernels_;
   std::vector<bool> barriers_;  // before each op
   TensorId hidden_ = hidden_states(program_);

@@ -1,5 +1,6 @@
 #include "backend/cpu/memory.h"
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,21 @@ Cache Memory::cache(TensorId id) const {
 State Memory::state(TensorId id) const {
   const auto& [layers, rows, columns] = program_[id].shape;
   return {reinterpret_cast<float*>(pages_of(id).data()), layers, rows, columns};
+}
+
+void Memory::visit_kept(program::Kept what, int32_t index, const program::HostCopier::Visit& visit) const {
+  for (const TensorId id : program_.caches()) {
+    if (what == program::Kept::Page && program_[id].kind == program::Kind::Cache) {
+      const Cache cache = this->cache(id);
+      for (int64_t layer = 0; layer < cache.layers; ++layer)
+        visit({cache.row(layer, int64_t{index} * program::kPageRows),
+               static_cast<size_t>(program::kPageRows * cache.row_bytes)});
+    } else if (what == program::Kept::State && program_[id].kind == program::Kind::State) {
+      const State state = this->state(id);
+      visit(std::as_writable_bytes(
+          std::span(state.row(0, index, 0), static_cast<size_t>(state.layers * state.rows * state.columns))));
+    }
+  }
 }
 
 float* Memory::scratch(int worker) const {

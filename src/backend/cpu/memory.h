@@ -95,6 +95,8 @@ class Memory {
   int64_t rounded_from(program::TensorId id) const { return rounded_from_[static_cast<size_t>(id)]; }
   Cache cache(program::TensorId id) const;
   State state(program::TensorId id) const;
+  /// Visits what a page of all caches, or a slot of all states, holds.
+  void visit_kept(program::Kept what, int32_t index, const program::HostCopier::Visit& visit) const;
   /// Whether rows are computed in one way however many they are (CompileOptions).
   bool batch_invariant() const { return batch_invariant_; }
   /// This worker's scratch, [scratch_floats].

@@ -16,6 +16,7 @@
 #include "backend/cuda/launch_times.h"
 #include "backend/cuda/likeliest.h"
 #include "backend/cuda/on_device.h"
+#include "backend/cuda/page_copies.h"
 #include "backend/cuda/step_block.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -106,6 +107,7 @@ class CudaExecutable : public Executable {
       });
     }
     if (loaded) allocate_pinned(staged_, staged_bytes_);
+    if (loaded) copies_.emplace(memory_, kept_format(), stream_);
     if (options.warm && loaded)
       graphs_.prepare(serving_buckets(bound_, options, longest_context(options)), stream_);
   }
@@ -237,6 +239,7 @@ class CudaExecutable : public Executable {
     });
   }
 
+  PageCopier* copier() override { return copies_ ? &*copies_ : nullptr; }
   const Program& program() const override { return bound_.program; }
 
   /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
@@ -270,6 +273,10 @@ class CudaExecutable : public Executable {
   }
 
  private:
+  std::string kept_format() const {
+    return fmt::format("cuda, rows of layout 1: {}{}", cache_shapes(bound_.program),
+                       options_.batch_invariant ? ", batch-invariant" : "");
+  }
   /// The kernels of op i, with what they take from the launches before them and give to those behind.
   std::string kernel_names(size_t i, const Bucket& bucket) const {
     const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
@@ -408,6 +415,7 @@ class CudaExecutable : public Executable {
   Stream stream_;
   Likeliest likeliest_;
   Graphs graphs_;
+  std::optional<PageCopies> copies_;
   char* pinned_logits_ = nullptr;
   int64_t pinned_logits_bytes_ = 0;
   char* staged_ = nullptr;  // what goes from or to other places

@@ -59,6 +59,7 @@ class RowByRow : public Executable {
   void poke(TensorId id, int64_t rows, std::span<const float> values) override {
     one_->poke(id, rows, values);
   }
+  PageCopier* copier() override { return one_->copier(); }
   const Program& program() const override { return std::as_const(*one_).program(); }
   std::vector<BoundKernel> bound() const override { return one_->bound(); }
   std::vector<BoundKernel> bound_for(int64_t, int64_t context) const override {

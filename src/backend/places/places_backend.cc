@@ -58,12 +58,58 @@ std::vector<BoundKernel> kernels_of(const Program& program) {
   return list;
 }
 
+/// Copies what every place keeps, one behind the other. Each place's copies have the same numbers: it makes
+/// one for each of these.
+class PlacesCopier : public PageCopier {
+ public:
+  explicit PlacesCopier(const places::Executables& executables) {
+    for (const auto& executable : executables) {
+      if (executable == nullptr) continue;
+      PageCopier* const copier = executable->copier();
+      CHECK(copier != nullptr, "a place that copies no pages");
+      places_.push_back(copier);
+    }
+  }
+  int64_t bytes(Kept what) const override {
+    int64_t bytes = 0;
+    for (const PageCopier* place : places_) bytes += place->bytes(what);
+    return bytes;
+  }
+  std::string format() const override {
+    std::string text;
+    for (const PageCopier* place : places_) text += (text.empty() ? "" : " + ") + place->format();
+    return text;
+  }
+  std::shared_ptr<std::byte[]> memory(int64_t bytes) const override { return places_.front()->memory(bytes); }
+  CopyTicket begin_read(Kept what, int32_t index, std::byte* to) override {
+    CopyTicket last{};
+    for (PageCopier* place : places_) last = place->begin_read(what, index, to), to += place->bytes(what);
+    return last;
+  }
+  CopyTicket begin_write(Kept what, int32_t index, const std::byte* from) override {
+    CopyTicket last{};
+    for (PageCopier* place : places_)
+      last = place->begin_write(what, index, from), from += place->bytes(what);
+    return last;
+  }
+  bool ended(CopyTicket copy) override {
+    return std::ranges::all_of(places_, [copy](PageCopier* place) { return place->ended(copy); });
+  }
+  void wait(CopyTicket copy) override {
+    for (PageCopier* place : places_) place->wait(copy);
+  }
+
+ private:
+  std::vector<PageCopier*> places_;
+};
+
 /// Runs the places in turn, each up to where it has to wait for others. All is done in submit().
 class PlacesExecutable : public Executable {
  public:
   PlacesExecutable(Sides sides, places::Executables executables, const CompileOptions& options)
       : program_(std::move(sides.whole)),
         executables_(std::move(executables)),
+        copier_(executables_),
         exchange_(program_, options),
         next_part_(executables_.size()) {
     for (const Op& op : program_.ops()) {
@@ -102,6 +148,7 @@ class PlacesExecutable : public Executable {
   void poke(TensorId id, int64_t rows, std::span<const float> values) override {
     at(id).poke(id, rows, values);
   }
+  PageCopier* copier() override { return &copier_; }
   const Program& program() const override { return program_; }
   std::vector<BoundKernel> bound() const override { return kernels_of(program_); }
   int64_t memory_bytes() const override {
@@ -132,6 +179,7 @@ class PlacesExecutable : public Executable {
 
   Program program_;
   places::Executables executables_;
+  PlacesCopier copier_;
   places::Exchange exchange_;
   std::vector<Meeting> meetings_;
   std::vector<size_t> next_part_;  // by place

@@ -70,6 +70,7 @@ class RefExecutable : public Executable {
     });
   }
 
+  PageCopier* copier() override { return &copier_; }
   const Program& program() const override { return program_; }
   std::vector<BoundKernel> bound() const override {
     std::vector<BoundKernel> list;
@@ -95,9 +96,26 @@ class RefExecutable : public Executable {
     }
   }
 
+  /// Of a paged cache a layer's rows lie side by side, of a state all of a slot.
+  void pieces(Kept what, int32_t index, const HostCopier::Visit& visit) {
+    for (const TensorId id : program_.caches()) {
+      const auto& [layers, rows, columns] = program_[id].shape;
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        if (what == Kept::Page && program_[id].kind == Kind::Cache) {
+          float* const first = memory_.cache_row(id, layer, int64_t{index} * kPageRows);
+          visit(std::as_writable_bytes(std::span(first, static_cast<size_t>(kPageRows * columns))));
+        } else if (what == Kept::State && program_[id].kind == Kind::State) {
+          float* const first = memory_.state_row(id, layer, index, 0);
+          visit(std::as_writable_bytes(std::span(first, static_cast<size_t>(rows * columns))));
+        }
+      }
+    }
+  }
+
   Program program_;
   WeightBytes weights_;
   RefMemory memory_;
+  HostCopier copier_{"ref: " + cache_shapes(program_), [this](auto... of) { pieces(of...); }};
   TensorId hidden_ = hidden_states(program_);
   std::vector<Range> parts_;
   StepTimes times_;
