@@ -285,11 +285,13 @@ void add_network(CLI::App& command, Options& options) {
       .add_option(
           "--log", options.server.log.level,
           "lines on standard error: off, requests (one each; never texts or keys), debug (health checks "
-          "and the like too)")
+          "and the like too), cache (and how far each prompt was found in the cache, with a few words of "
+          "where it parts from an earlier one)")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, server::LogLevel>{{"off", server::LogLevel::Off},
                                                   {"requests", server::LogLevel::Requests},
-                                                  {"debug", server::LogLevel::Debug}}));
+                                                  {"debug", server::LogLevel::Debug},
+                                                  {"cache", server::LogLevel::Cache}}));
   command
       .add_option("--drain", options.drain_seconds, "seconds that running answers get when the server stops")
       ->check(CLI::Range(0.0, 86400.0))

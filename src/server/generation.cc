@@ -113,6 +113,10 @@ std::shared_ptr<Generation> Generation::start(const Call& call, GenerationPlan p
   }
   call.take_to_the_end(bytes);
   if (plan.constraint_use) plan.constraint_use->count(call.exchange->memory().sibling());
+  if (!plan.requests.empty())
+    call.record->asks(
+        {&call.service, call.group.pages}, plan.requests.front().prompt,
+        [&](std::span<const int32_t> tokens) { return call.service.tokenizer.decode(tokens, true); });
   std::shared_ptr<Generation> generation(new Generation(call, plan, std::move(sink)));
   generation->submit(std::move(plan.requests), call.style);
   call.exchange->on_gone([weak = std::weak_ptr(generation)] {
@@ -214,6 +218,7 @@ void Generation::take(News& news) {
     return;
   }
   if (!news.result) {
+    if (news.choice == 0) record_->says(news.token);
     if (parsers_[news.choice] && parsers_[news.choice]->thinking()) ++choice.reasoning_tokens;
     if (keeps_tokens_) {
       const auto bytes = service_.tokenizer.bytes(news.token, show_special_);

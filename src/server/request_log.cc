@@ -1,5 +1,6 @@
 #include "server/request_log.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/clock.h"
@@ -39,8 +40,13 @@ std::string head(const HttpRequest& request, int status, std::string_view client
 
 }  // namespace
 
-RequestRecord::RequestRecord(const Log& log, std::shared_ptr<Exchange> exchange, std::string client)
-    : log_(log), exchange_(std::move(exchange)), client_(std::move(client)), started_ns_(now_ns()) {}
+RequestRecord::RequestRecord(const Log& log, PromptHistory& history, std::shared_ptr<Exchange> exchange,
+                             std::string client)
+    : log_(log),
+      history_(history),
+      exchange_(std::move(exchange)),
+      client_(std::move(client)),
+      started_ns_(now_ns()) {}
 
 void RequestRecord::model_asked_for(const Json& body) {
   if (!body.is_object()) return;
@@ -68,6 +74,48 @@ void RequestRecord::left_out(const LeftOut& what) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
 }
 
+void RequestRecord::asks(const PromptHistory::Owner& owner, const std::vector<int32_t>& prompt,
+                         const std::function<std::string(std::span<const int32_t>)>& words) {
+  if (!log_.on(LogLevel::Cache)) return;
+  const PromptHistory::Nearest nearest = history_.nearest(owner, prompt);
+  const size_t common = nearest.common;
+  const auto around = [&](const std::vector<int32_t>& tokens) {
+    constexpr size_t kBefore = 8, kBehind = 12;
+    const size_t begin = common - std::min(common, kBefore), end = std::min(common + kBehind, tokens.size());
+    return text::json_quote(words(std::span(tokens).subspan(begin, end - begin)));
+  };
+  std::string parting = "no earlier one begins like it";
+  if (nearest.tokens && common == nearest.tokens->size())
+    parting = fmt::format("goes on where an earlier one ended, at token {}", common);
+  else if (nearest.tokens && common == prompt.size())
+    parting = "an earlier one begins like that";
+  else if (nearest.tokens)
+    parting = fmt::format("parts from an earlier one at token {}: that had {}, this has {}", common,
+                          around(*nearest.tokens), around(prompt));
+  const std::lock_guard lock(mutex_);
+  owner_ = owner;
+  said_ = prompt;
+  common_ = common;
+  parting_ = std::move(parting);
+}
+
+void RequestRecord::says(int32_t token) {
+  if (!log_.on(LogLevel::Cache)) return;
+  const std::lock_guard lock(mutex_);
+  said_.push_back(token);
+}
+
+std::string RequestRecord::cache_line() const {
+  std::string line =
+      fmt::format("cache: {} of {} tokens of the prompt found; {}", tokens_.cached, tokens_.prompt, parting_);
+  // Whole pages are found, and an unfinished one by the next that goes on with it.
+  constexpr int64_t kPage = 64;
+  const auto common = static_cast<int64_t>(common_);
+  if (tokens_.cached + kPage <= std::min(common, tokens_.prompt - 1))
+    line += fmt::format("; those from {} to {} are not kept any more", tokens_.cached, common);
+  return line;
+}
+
 RequestRecord::~RequestRecord() {
   const int status = exchange_->status() != 0 ? exchange_->status() : 500;
   const HttpRequest& request = exchange_->request();
@@ -86,6 +134,9 @@ RequestRecord::~RequestRecord() {
   if (exchange_->gone() && !generated_) line += " client gone";
   if (!left_out_.empty()) line += fmt::format(" left out: {}", left_out_);
   log_.write(line);
+  if (parting_.empty()) return;
+  if (generated_) log_.write(cache_line());
+  history_.keep(owner_, std::move(said_));
 }
 
 void log_refusal(const Log& log, const HttpRequest& request, int status, std::string_view why) {

@@ -146,6 +146,7 @@ struct Server::Impl {
   Origins origins;
   Hosts hosts;
   Metrics metrics;
+  PromptHistory history;
   std::unique_ptr<OneModel> one;  ///< where there is one model
   std::atomic<ModelSet*> models{nullptr};
   std::atomic<uint64_t> last_call{0};
@@ -224,7 +225,7 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   const std::optional<ApiKeys::Key> key = keys.empty() ? std::nullopt : keys.find(request);
   const std::string client = request.client;
   const auto queue = std::make_shared<SerialQueue>(*workers, client);
-  const auto record = std::make_shared<RequestRecord>(options.log, exchange, client);
+  const auto record = std::make_shared<RequestRecord>(options.log, history, exchange, client);
   engine::PrefixGroup group;
   if (key) group = {options.share_prefixes ? 0 : key->number, key->number};
   if (route->about)

@@ -60,6 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto& [path, style, run] = endpoints[choice];
   const auto exchange = std::make_shared<Recorder>(path, std::string(input));
   static const server::Log log;
+  static server::PromptHistory history;
   const server::Call call = {parrot->service(),
                              metrics,
                              exchange,
@@ -67,7 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                              style,
                              "fuzz",
                              1 << 20,
-                             std::make_shared<server::RequestRecord>(log, exchange, "fuzz")};
+                             std::make_shared<server::RequestRecord>(log, history, exchange, "fuzz")};
   try {
     run(call);
     CHECK(exchange->answer && exchange->answer->status == 200);
