@@ -137,7 +137,10 @@ std::string Answer::header(std::string_view name) const {
 
 struct Http::State {
   explicit State(const Settings& settings)
-      : token(settings.token), agent(settings.user_agent), home(CurlUrl(settings.endpoint)) {
+      : token(settings.token),
+        agent(settings.user_agent),
+        certificates(settings.certificates),
+        home(CurlUrl(settings.endpoint)) {
     static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
     if (ready == CURLE_OK) curl = curl_easy_init();
     if (curl == nullptr) fail("libcurl does not start");
@@ -149,7 +152,7 @@ struct Http::State {
   /// One transfer, no redirect followed. `next`: where a redirect leads.
   Answer once(const Request& request, const std::string& url, std::string& next);
 
-  std::string token, agent;
+  std::string token, agent, certificates;
   Origin home;
   CURL* curl = nullptr;  ///< keeps connections open
 };
@@ -165,6 +168,7 @@ Answer Http::State::once(const Request& request, const std::string& url, std::st
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(curl, CURLOPT_USERAGENT, agent.c_str());
+  if (!certificates.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, certificates.c_str());
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, lines);
   curl_easy_setopt(curl, CURLOPT_NOBODY, request.head ? 1L : 0L);
   if (request.from > 0) curl_easy_setopt(curl, CURLOPT_RANGE, range.c_str());

@@ -58,6 +58,23 @@ std::string token_of(const fs::path& hf_home) {
   return token;
 }
 
+/// A program that carries its libcurl knows the place of the distribution it was built on alone.
+std::string certificates_file() {
+  const std::string named = first_of("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE");
+  if (!named.empty()) return named;
+  for (const char* path : {
+           "/etc/ssl/certs/ca-certificates.crt",                 // Debian, Ubuntu, Arch
+           "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",  // Fedora, RHEL
+           "/etc/pki/tls/certs/ca-bundle.crt",                   // older ones
+           "/etc/ssl/ca-bundle.pem",                             // openSUSE
+           "/etc/ssl/cert.pem",                                  // Alpine
+       }) {
+    std::error_code error;
+    if (fs::is_regular_file(path, error)) return path;
+  }
+  return "";
+}
+
 }  // namespace
 
 Settings Settings::from_environment() {
@@ -78,6 +95,7 @@ Settings Settings::from_environment() {
   std::ranges::transform(offline, offline.begin(), [](char c) { return c >= 'a' && c <= 'z' ? c - 32 : c; });
   settings.offline = offline == "1" || offline == "ON" || offline == "YES" || offline == "TRUE";
   if (!settings.offline) settings.token = token_of(hf_home);
+  settings.certificates = certificates_file();
   return settings;
 }
 

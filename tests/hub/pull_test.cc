@@ -19,6 +19,21 @@ using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
+TEST_F(Mirror, TrustsTheCertificatesThatOneNames) {
+  const auto forget = [] {
+    for (const char* name : {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}) ::unsetenv(name);
+  };
+  forget();
+  for (const char* name :
+       {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {  // the last one counts most
+    ::setenv(name, fmt::format("/of {}", name).c_str(), 1);
+    EXPECT_EQ(Settings::from_environment().certificates, fmt::format("/of {}", name));
+  }
+  forget();
+  const std::string found = Settings::from_environment().certificates;
+  EXPECT_TRUE(found.empty() || fs::is_regular_file(found)) << found;
+}
+
 TEST_F(Mirror, FetchesIntoTheLayoutThatClientsShare) {
   const std::string content = add("user/model/M-Q4_K_M.gguf", 50'000);
   const fs::path file = pull("user/model");
