@@ -83,10 +83,11 @@ bool is_local(const server::HttpOptions& http) {
 
 /// Loads beside the server, which answers meanwhile that it is loading. Null: a signal came first.
 std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& options,
-                                   const StopSignals& signals) {
+                                   const StopSignals& signals, ServiceManager& manager) {
   auto loading =
       std::async(std::launch::async, [&] { return std::make_unique<ServingModel>(command, options); });
   while (loading.wait_for(milliseconds(0)) != std::future_status::ready) {
+    manager.loading();
     if (signals.wait(milliseconds(50))) {
       note("sluice: stopped while loading\n");
       ::_exit(0);  // loading cannot be interrupted, and there is nothing to lose
@@ -106,13 +107,12 @@ struct Engines {
 /// Serves until a signal comes; then lets running answers end, for some time. A second signal ends them at
 /// once. Throws Error when an engine has failed, unless it is to serve on.
 void serve_until_signal(server::Server& server, const Options& options, const Engines& engines,
-                        const StopSignals& signals) {
+                        const StopSignals& signals, ServiceManager& manager) {
   if (!options.server.api_keys.empty()) {
     note("  keys     {}\n", options.server.api_keys.size());
   } else if (!is_local(options.server.http)) {
     note("  keys     none: whoever reaches this address may ask (--api-key-file)\n");
   }
-  ServiceManager manager;
   manager.ready();
   while (!signals.wait(kLook)) {
     const std::string failure = options.exit_on_failure ? engines.failure() : "";
@@ -136,9 +136,10 @@ void serve_until_signal(server::Server& server, const Options& options, const En
 
 void serve_one(const CLI::App& command, const Options& options, const StopSignals& signals) {
   std::unique_ptr<ServingModel> model;  // goes after the server
+  ServiceManager manager;
   server::Server server(options.server);
   note("sluice: {} is loading\n", server.address());
-  model = load(command, options, signals);
+  model = load(command, options, signals, manager);
   // Whatever happens from here on: the engine stops before the server goes.
   const std::shared_ptr<void> last(nullptr, [&model](void*) { model->engine().stop(); });
   server.ready(model->service());
@@ -150,7 +151,7 @@ void serve_one(const CLI::App& command, const Options& options, const StopSignal
   const Engines engines{at_work, [&] { model->engine().stop(); },
                         [&] { return int64_t{model->engine().stats().steps_total}; },
                         [&] { return model->engine().failure(); }};
-  serve_until_signal(server, options, engines, signals);
+  serve_until_signal(server, options, engines, signals, manager);
 }
 
 /// All models that the flags name.
@@ -189,8 +190,9 @@ void serve_several(const CLI::App& command, const Options& options, const StopSi
     const auto latest = shelf.latest();
     return latest ? latest->engine.failure() : std::string();
   };
+  ServiceManager manager;
   serve_until_signal(server, options, {[&] { return shelf.at_work(); }, [&] { shelf.stop(); }, {}, failure},
-                     signals);
+                     signals, manager);
 }
 
 void serve(const CLI::App& command, const Options& given) {

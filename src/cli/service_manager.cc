@@ -28,6 +28,18 @@ int64_t watchdog_interval_ns() {
 
 ServiceManager::ServiceManager() : socket_(variable("NOTIFY_SOCKET")), interval_ns_(watchdog_interval_ns()) {}
 
+void ServiceManager::loading() {
+  const int64_t now = now_ns();
+  if (now < next_ns_) return;
+  next_ns_ = now + 10'000'000'000;
+  tell("EXTEND_TIMEOUT_USEC=60000000");
+}
+
+void ServiceManager::ready() {
+  next_ns_ = 0;
+  tell("READY=1");
+}
+
 void ServiceManager::look(bool busy, int64_t steps) {
   const int64_t now = now_ns();
   if (interval_ns_ == 0 || now < next_ns_) return;

@@ -14,7 +14,9 @@ class ServiceManager {
  public:
   ServiceManager();
 
-  void ready() const { tell("READY=1"); }
+  /// To be called while a model is fetched and loaded: more time is asked for, now and then.
+  void loading();
+  void ready();
   void stopping() const { tell("STOPPING=1"); }
   /// To be called a few times a second. `busy` and `steps`: whether the engine has work, and the steps that
   /// it has done. A watchdog is told that all is well as long as an engine with work gets on with it.

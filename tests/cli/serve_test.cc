@@ -77,6 +77,7 @@ TEST_F(ServeTest, AServiceManagerHearsWhenItIsReadyLivesAndEnds) {
   ::setenv("WATCHDOG_USEC", "1000000", 1);
   Served served(*this, {"--port", "0", "-c", "512"});
   ASSERT_GT(served.port(), 0) << served.log();
+  EXPECT_EQ(manager.heard(60'000), "EXTEND_TIMEOUT_USEC=60000000");
   EXPECT_EQ(manager.heard(60'000), "READY=1");
   for (int i = 0; i < 2; ++i) EXPECT_EQ(manager.heard(60'000), "WATCHDOG=1");
   Connection tale(served.port());  // and while it works
@@ -95,6 +96,7 @@ TEST_F(ServeTest, AWatchdogOfAnotherProcessHearsNothing) {
   ::setenv("WATCHDOG_PID", "1", 1);
   Served served(*this, {"--port", "0", "-c", "512"});
   ASSERT_GT(served.port(), 0) << served.log();
+  EXPECT_EQ(manager.heard(60'000), "EXTEND_TIMEOUT_USEC=60000000");
   EXPECT_EQ(manager.heard(60'000), "READY=1");
   EXPECT_EQ(manager.heard(1'500), "");
 }
@@ -111,6 +113,21 @@ TEST(ServiceManager, CallsAnEngineThatStandsStillDead) {
   manager.look(true, 6);
   EXPECT_EQ(heard.heard(1'000), "WATCHDOG=1");
   manager.look(false, 6);  // nothing to do
+  EXPECT_EQ(heard.heard(1'000), "WATCHDOG=1");
+}
+
+TEST(ServiceManager, AsksForMoreTimeWhileAModelIsFetchedAndLoaded) {
+  const test::CommandFolder folder("manager");
+  const Manager heard(folder.path("notify"));
+  ::setenv("WATCHDOG_USEC", "2", 1);
+  ServiceManager manager;
+  manager.loading();
+  EXPECT_EQ(heard.heard(1'000), "EXTEND_TIMEOUT_USEC=60000000");
+  manager.loading();  // often: it is asked for every ten seconds
+  EXPECT_EQ(heard.heard(50), "");
+  manager.ready();
+  EXPECT_EQ(heard.heard(1'000), "READY=1");
+  manager.look(false, 0);  // signs of life begin at once
   EXPECT_EQ(heard.heard(1'000), "WATCHDOG=1");
 }
 

@@ -1,14 +1,23 @@
 #!/usr/bin/python3
-"""The systemd unit and the container's script: what they promise. Needs no container and no systemd that runs."""
+"""The systemd unit and the container's script: what they promise. Needs no container and no systemd that runs.
+
+usage: packaging_test.py [BINARY]    BINARY: sluice, which is started as the unit says
+"""
 import os
 import pathlib
+import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
-PACKAGING = pathlib.Path(__file__).resolve().parents[2] / "packaging"
+TREE = pathlib.Path(__file__).resolve().parents[2]
+PACKAGING = TREE / "packaging"
+BINARY = sys.argv.pop(1) if len(sys.argv) > 1 else None
 
 
 class Container(unittest.TestCase):
@@ -74,6 +83,82 @@ class Unit(unittest.TestCase):
         drop_in = (PACKAGING / "sluice-gpu.conf").read_text()
         service, install = unit.split("[Install]")
         self.assertLess(self.exposure(service + drop_in + "[Install]" + install), 2.5)
+
+    def test_systemd_reads_it(self):
+        if shutil.which("systemd-analyze") is None or shutil.which("man") is None:
+            self.skipTest("no systemd-analyze or man here")
+        with tempfile.TemporaryDirectory() as folder:
+            unit = pathlib.Path(folder) / "sluice.service"
+            text = (PACKAGING / "sluice.service").read_text()
+            unit.write_text(text.replace("ExecStart=sluice", "ExecStart=/bin/true").replace("man:sluice(1)", "man:man(1)"))
+            told = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], text=True, capture_output=True, check=False)
+        self.assertEqual([line for line in told.stderr.splitlines() if "sluice.service" in line], [])
+
+
+class Service(unittest.TestCase):
+    """What the unit starts, as systemd reads it: words of variables, another user, a socket that hears how it goes."""
+
+    def command(self, settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+        unit = (PACKAGING / "sluice.service").read_text()
+        variables = {}
+        for line in re.findall(r"^Environment=(.*)$", unit, re.M):
+            variables.update(part.split("=", 1) for part in shlex.split(line))
+        variables.update(settings)
+        words = []
+        for word in re.search(r"^ExecStart=(.*)$", unit, re.M)[1].split():
+            # $NAME is none, one or several words, as the variable has them.
+            words += shlex.split(variables[word[1:]]) if word.startswith("$") else [word]
+        return words, variables
+
+    def settings_of(self, file: str) -> dict[str, str]:
+        lines = [line for line in file.splitlines() if line and not line.startswith("#")]
+        return {name: "".join(shlex.split(value)) for name, value in (line.split("=", 1) for line in lines)}
+
+    def test_the_settings_that_are_installed_choose_the_installed_model(self):
+        words, _ = self.command(self.settings_of((PACKAGING / "debian/sluice.default").read_text()))
+        self.assertEqual(words, ["sluice", "serve", "--host", "127.0.0.1", "--port", "8080", "--drain", "60"])
+
+    @unittest.skipUnless(BINARY, "no binary was given")
+    def test_serves_a_model_of_the_hub(self):
+        become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"] if os.geteuid() == 0 else []
+        if subprocess.run([*become, BINARY, "--version"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no other user can run programs here")
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o777)
+            hub, notify = pathlib.Path(folder, "hub"), f"{folder}/notify"
+            (hub / "files/m/tale").mkdir(parents=True)
+            (hub / "files/m/tale/tale-Q4_K_M.gguf").symlink_to(TREE / "models/fairy-tales.gguf")
+            mirror = subprocess.Popen([sys.executable, TREE / "tests/hub/mirror.py", hub], text=True, stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE)
+            self.addCleanup(mirror.communicate)
+            self.addCleanup(mirror.kill)
+            endpoint = f"http://127.0.0.1:{mirror.stdout.readline().split()[0]}"
+            words, variables = self.command(self.settings_of(f'MODEL="-hf m/tale:Q4_K_M"\nOPTIONS="-c 256"\nHF_ENDPOINT={endpoint}\n'))
+            words[0] = BINARY
+            words[words.index("--port") + 1] = "0"
+            heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.addCleanup(heard.close)
+            heard.bind(notify)
+            os.chmod(notify, 0o777)
+            heard.settimeout(60)
+            environment = {**variables, "HF_HOME": f"{folder}/cache", "XDG_CACHE_HOME": f"{folder}/cache", "NOTIFY_SOCKET": notify,
+                           "PATH": "/usr/bin:/bin"}
+            with open(f"{folder}/log", "w+", encoding="utf-8") as log:
+                service = subprocess.Popen([*become, *words], env=environment, stderr=log)
+                try:
+                    said = ""
+                    while said != "READY=1":
+                        said = heard.recv(256).decode()
+                        self.assertIn(said, ("EXTEND_TIMEOUT_USEC=60000000", "READY=1"))
+                    log.seek(0)
+                    address = re.search(r"ready at (http://\S+)", log.read())[1]
+                    body = b'{"prompt": "Once", "max_tokens": 4}'
+                    with urllib.request.urlopen(urllib.request.Request(address + "/v1/completions", body)) as answer:
+                        self.assertIn(b'"completion_tokens":4', answer.read())
+                    self.assertTrue(list(pathlib.Path(folder, "cache/hub").glob("models--m--tale/snapshots/*/tale-Q4_K_M.gguf")))
+                finally:
+                    service.terminate()
+                    self.assertEqual(service.wait(60), 0)
 
 
 if __name__ == "__main__":
