@@ -68,7 +68,8 @@ std::vector<server::ModelState> ModelShelf::list() {
   std::vector<server::ModelState> out;
   for (Slot& slot : slots_) {
     const bool there = slot.kind == Kind::Loaded && !slot.leaving;
-    out.push_back({slot.model.id, slot.kind, slot.progress, slot.model.bytes, slot.problem,
+    const Kind kind = slot.leaving ? Kind::Unloading : slot.kind;
+    out.push_back({slot.model.id, kind, slot.progress, slot.model.bytes, slot.problem,
                    there ? lease(slot, false) : nullptr});
   }
   return out;
@@ -106,6 +107,20 @@ std::shared_ptr<const server::Service> ModelShelf::latest() {
     if (latest == nullptr || slot.asked_ns > latest->asked_ns) latest = &slot;
   }
   return latest != nullptr ? lease(*latest, false) : nullptr;
+}
+
+std::optional<server::ApiError> ModelShelf::unload(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto slot = std::ranges::find(slots_, name, [](const Slot& one) { return one.model.id; });
+  if (slot == slots_.end())
+    return server::ApiError(404, fmt::format("{}: no such model", name), "model", "model_not_found");
+  if (slot->kind == Kind::Loading)
+    return server::ApiError(409, fmt::format("{} is being loaded; it can be unloaded after that", name),
+                            "model");
+  if (slot->kind == Kind::Failed) slot->kind = Kind::Unloaded;
+  slot->leaving = slot->kind == Kind::Loaded;
+  changed_.notify_all();
+  return {};
 }
 
 // No engine is asked or stopped under the lock: its thread may be about to give a model back.
@@ -173,7 +188,7 @@ void ModelShelf::run() {
       load(*wanted, lock);
       continue;
     }
-    unload_idle(lock);
+    if (unload_some(lock)) continue;  // somebody may have asked meanwhile
     changed_.wait_for(lock, std::chrono::milliseconds(limits_.idle_seconds > 0 ? 250 : 60'000));
   }
 }
@@ -205,13 +220,18 @@ void ModelShelf::unload(Slot& slot, std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void ModelShelf::unload_idle(std::unique_lock<std::mutex>& lock) {
-  if (limits_.idle_seconds <= 0) return;
+/// Those that are to go, and those that nobody has asked for in a long time. Whether there were any.
+bool ModelShelf::unload_some(std::unique_lock<std::mutex>& lock) {
+  bool any = false;
   const int64_t before = now_ns() - static_cast<int64_t>(limits_.idle_seconds * 1e9);
   for (Slot& slot : slots_) {
-    if (slot.loaded && slot.leases == 0 && std::max(slot.used_ns, slot.asked_ns) < before && !stopping_)
-      unload(slot, lock);
+    if (!slot.loaded || slot.leases > 0 || stopping_) continue;
+    const bool idle = limits_.idle_seconds > 0 && std::max(slot.used_ns, slot.asked_ns) < before;
+    if (!slot.leaving && !idle) continue;
+    unload(slot, lock);
+    any = true;
   }
+  return any;
 }
 
 void ModelShelf::load(Slot& slot, std::unique_lock<std::mutex>& lock) {

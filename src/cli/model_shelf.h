@@ -55,6 +55,7 @@ class ModelShelf : public server::ModelSet {
   std::vector<server::ModelState> list() override;
   void take(const std::string& name, Taken taken) override;
   std::shared_ptr<const server::Service> latest() override;
+  std::optional<server::ApiError> unload(const std::string& name) override;
 
   /// Requests that run, and that wait.
   int64_t at_work();
@@ -83,7 +84,7 @@ class ModelShelf : public server::ModelSet {
   void load(Slot& slot, std::unique_lock<std::mutex>& lock);
   bool make_room(const Slot& slot, std::unique_lock<std::mutex>& lock);
   void unload(Slot& slot, std::unique_lock<std::mutex>& lock);
-  void unload_idle(std::unique_lock<std::mutex>& lock);
+  bool unload_some(std::unique_lock<std::mutex>& lock);
   size_t loaded() const;
 
   const Limits limits_;

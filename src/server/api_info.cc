@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "server/answer.h"
+#include "server/body.h"
 #include "server/endpoints.h"
 
 namespace sluice::server {
@@ -13,6 +14,7 @@ const char* state_name(ModelState::Kind kind) {
     case ModelState::Kind::Unloaded: return "unloaded";
     case ModelState::Kind::Loading: return "loading";
     case ModelState::Kind::Loaded: return "loaded";
+    case ModelState::Kind::Unloading: return "unloading";
     case ModelState::Kind::Failed: return "failed";
   }
   return "";
@@ -30,6 +32,7 @@ Json model_json(const ModelState& model) {
               {"type", "model"},
               {"display_name", model.id},
               {"status", std::move(status)}};
+  if (model.bytes > 0) out["meta"]["size"] = model.bytes;
   if (!model.service) return out;
   const Service& service = *model.service;
   const int64_t context = service.engine.options().context;
@@ -40,6 +43,21 @@ Json model_json(const ModelState& model) {
                 {"n_vocab", service.tokenizer.size()},
                 {"size", service.model_bytes}}}});
   return out;
+}
+
+ApiError no_such_model(const std::string& name) {
+  return {404, fmt::format("{}: no such model", name), "model", "model_not_found"};
+}
+
+/// The model that a request to load or unload one names.
+std::string model_of(const Exchange& exchange) {
+  constexpr size_t kMostBytes = 64 << 10;
+  const HttpRequest& request = exchange.request();
+  if (request.body.size() > kMostBytes)
+    throw ApiError(413, fmt::format("expected {{\"model\": NAME}}, at most {} bytes", kMostBytes));
+  std::string name = model_named(request, kMostBytes);
+  if (name.empty()) throw ApiError(400, "model: missing; expected the name of one of GET /models", "model");
+  return name;
 }
 
 /// The number as it was given: 0.8, where a float is 0.800000012 as a double.
@@ -57,9 +75,7 @@ void models(ModelSet& models, Exchange& exchange) {
     const auto found = std::ranges::find(list, name, &ModelState::id);
     // Whatever a client calls it, where there is one.
     if (list.size() == 1) return exchange.respond(json_response(model_json(list.front())));
-    if (found == list.end())
-      return exchange.respond(error_response(
-          Style::OpenAi, {404, fmt::format("{}: no such model", name), "model", "model_not_found"}));
+    if (found == list.end()) return exchange.respond(error_response(Style::OpenAi, no_such_model(name)));
     return exchange.respond(json_response(model_json(*found)));
   }
   Json data = Json::array();
@@ -71,6 +87,21 @@ void models(ModelSet& models, Exchange& exchange) {
                                   {"first_id", first},
                                   {"last_id", last},
                                   {"has_more", false}}));
+}
+
+// As llama.cpp's server with several models has it: it begins, and GET /models tells the rest.
+void load_model(ModelSet& models, Exchange& exchange) {
+  const std::string name = model_of(exchange);
+  if (models.has_several() &&
+      std::ranges::none_of(models.list(), [&](const ModelState& model) { return model.id == name; }))
+    throw no_such_model(name);
+  models.take(name, [](const auto&, const auto&) {});
+  exchange.respond(json_response({{"success", true}}));
+}
+
+void unload_model(ModelSet& models, Exchange& exchange) {
+  if (const std::optional<ApiError> refused = models.unload(model_of(exchange))) throw *refused;
+  exchange.respond(json_response({{"success", true}}));
 }
 
 void props(const Call& call) {

@@ -25,6 +25,8 @@ void ollama_show(const Call& call);
 
 /// About all models, loaded or not.
 void models(ModelSet& models, Exchange& exchange);
+void load_model(ModelSet& models, Exchange& exchange);
+void unload_model(ModelSet& models, Exchange& exchange);
 void ollama_tags(ModelSet& models, Exchange& exchange);
 void ollama_ps(ModelSet& models, Exchange& exchange);
 void ollama_version(ModelSet& models, Exchange& exchange);

@@ -16,7 +16,7 @@ namespace sluice::server {
 
 /// One of them as lists show it.
 struct ModelState {
-  enum class Kind : uint8_t { Unloaded, Loading, Loaded, Failed };
+  enum class Kind : uint8_t { Unloaded, Loading, Loaded, Unloading, Failed };
   std::string id;
   Kind kind = Kind::Unloaded;
   double progress = 0;                     ///< of loading, up to 1
@@ -38,6 +38,9 @@ class ModelSet {
   virtual void take(const std::string& name, Taken taken) = 0;
   /// The one that was used last and is there; null: there is none.
   virtual std::shared_ptr<const Service> latest() = 0;
+  /// Takes the model of this name out of memory, once its answers have ended; nothing happens to one that is
+  /// not there. Why that cannot be, or nothing.
+  virtual std::optional<ApiError> unload(const std::string& name) = 0;
 };
 
 /// One model, whatever a client calls it.
@@ -51,6 +54,9 @@ class OneModel : public ModelSet {
   }
   void take(const std::string&, Taken taken) override { taken(service_, {}); }
   std::shared_ptr<const Service> latest() override { return service_; }
+  std::optional<ApiError> unload(const std::string&) override {
+    return ApiError(400, "this server has one model, which stays for as long as it runs", "model");
+  }
 
  private:
   std::shared_ptr<const Service> service_;

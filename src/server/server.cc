@@ -42,6 +42,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/apply-template", Access::Key, Style::OpenAi, apply_template},
     {"GET", "/v1/models", Access::RightKey, Style::OpenAi, nullptr, models},
     {"GET", "/v1/models/", Access::RightKey, Style::OpenAi, nullptr, models},
+    {"POST", "/v1/models/load", Access::Key, Style::OpenAi, nullptr, load_model},
+    {"POST", "/v1/models/unload", Access::Key, Style::OpenAi, nullptr, unload_model},
     {"POST", "/api/chat", Access::Key, Style::Ollama, ollama_chat},
     {"POST", "/api/generate", Access::Key, Style::Ollama, ollama_generate},
     {"POST", "/api/show", Access::Key, Style::Ollama, ollama_show},

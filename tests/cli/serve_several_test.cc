@@ -120,6 +120,41 @@ TEST_F(ServeSeveral, NoneLeavesWhileItAnswers) {
   EXPECT_EQ(good, 9) << served->log();
 }
 
+TEST_F(ServeSeveral, LoadsAndUnloadsWhatIsAskedFor) {
+  serve({"--models-dir", path("models")});
+  const auto ask = [&](const char* what, const json& body) {
+    return Client(port()).post(std::string("/models/") + what, body);
+  };
+  const auto wait_for = [&](const std::string& state, size_t count) {
+    for (int i = 0; i < 1500 && in_state(state).size() != count; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return in_state(state);
+  };
+  EXPECT_EQ(ask("load", {{"model", "one"}}).json(), (json{{"success", true}}));
+  EXPECT_THAT(wait_for("loaded", 1), ElementsAre("one"));
+  EXPECT_EQ(Client(port()).ask("GET", "/models/one").json()["meta"]["n_ctx"], 256);
+  EXPECT_EQ(ask("unload", {{"model", "one"}}).json(), (json{{"success", true}}));
+  EXPECT_THAT(wait_for("unloaded", 3), ElementsAre("one", "three", "two-Q4_K_M"));
+  EXPECT_THAT(served->log(), HasSubstr("sluice: one is unloaded"));
+  EXPECT_EQ(ask("unload", {{"model", "one"}}).status, 200);  // it is so already
+  for (const char* what : {"load", "unload"}) {
+    EXPECT_EQ(ask(what, {{"model", "four"}}).status, 404);
+    EXPECT_EQ(ask(what, {{"prompt", "one"}}).status, 400);
+    EXPECT_EQ(ask(what, {{"model", std::string(70'000, 'x')}}).status, 413);
+  }
+  // An answer ends before its model goes, and who asks meanwhile waits until it is back.
+  std::thread answer([&] {
+    const Reply reply = post("one", {{"max_tokens", 200}, {"ignore_eos", true}});
+    EXPECT_EQ(reply.json()["usage"]["completion_tokens"], 200) << reply.body;
+  });
+  EXPECT_THAT(wait_for("loaded", 1), ElementsAre("one"));
+  EXPECT_EQ(ask("unload", {{"model", "one"}}).status, 200);
+  EXPECT_EQ(post("one").status, 200);
+  answer.join();
+  served->signal(SIGTERM);
+  EXPECT_EQ(served->wait(), 0) << served->log();
+}
+
 TEST_F(ServeSeveral, AFileThatIsNoneIsToldOfAndTheOthersGoOn) {
   std::ofstream(path("models/broken.gguf")) << "GGUF, but no more";
   serve({"--models-dir", path("models")});

@@ -1,9 +1,21 @@
 // The server's API, as far as the page needs it.
 import type { Message, Settings, Stats } from "./types";
 
+/** A model of the server: one that is there, or may come. */
+export interface ModelEntry {
+  id: string;
+  state: "unloaded" | "loading" | "loaded" | "unloading" | "failed";
+  /** Of loading, up to 1. */
+  progress: number;
+  problem: string;
+  bytes: number | null;
+  context: number | null;
+}
+
 export interface ServerInfo {
   model: string;
   context: number | null;
+  models: ModelEntry[];
 }
 
 export class ApiError extends Error {
@@ -36,22 +48,52 @@ async function failure(response: Response): Promise<ApiError> {
   return new ApiError(message || `The server answered with status ${response.status}.`, response.status, full);
 }
 
-export async function serverInfo(settings: Settings): Promise<ServerInfo> {
-  const get = async (path: string) => {
-    const response = await fetch(path, { headers: headers(settings) });
-    if (!response.ok) throw await failure(response);
-    return response.json();
+async function ask(path: string, settings: Settings, body?: unknown) {
+  const response = await fetch(path, {
+    method: body === undefined ? "GET" : "POST",
+    headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers(settings) },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  if (!response.ok) throw await failure(response);
+  return response.json();
+}
+
+const states: readonly string[] = ["unloaded", "loading", "loaded", "unloading", "failed"];
+
+function readModel(model: any): ModelEntry {
+  const number = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+  const state = model?.status?.value;
+  return {
+    id: String(model?.id ?? "model"),
+    state: states.includes(state) ? state : "loaded", // a server without states has what it lists
+    progress: number(model?.status?.progress) ?? 0,
+    problem: typeof model?.status?.error === "string" ? model.status.error : "",
+    bytes: number(model?.meta?.size),
+    context: number(model?.meta?.n_ctx) ?? number(model?.max_model_len),
   };
-  const models = await get("/v1/models");
-  const model = models?.data?.[0];
-  let context = model?.meta?.n_ctx ?? model?.max_model_len ?? null;
+}
+
+/** Of several models, the one that was chosen, or else one that is there. */
+export async function serverInfo(settings: Settings): Promise<ServerInfo> {
+  const list = await ask("/v1/models", settings);
+  const models: ModelEntry[] = Array.isArray(list?.data) ? list.data.map(readModel) : [];
+  if (models.length > 1) {
+    const model = models.find((one) => one.id === settings.model) ?? models.find((one) => one.state === "loaded") ?? models[0];
+    return { model: model.id, context: model.context, models };
+  }
+  let context = models[0]?.context ?? null;
   try {
-    const props = await get("/props");
+    const props = await ask("/props", settings);
     context = props?.default_generation_settings?.n_ctx ?? props?.n_ctx ?? context;
   } catch {
     // A server without /props says less.
   }
-  return { model: String(model?.id ?? "model"), context: typeof context === "number" ? context : null };
+  return { model: models[0]?.id ?? "model", context: typeof context === "number" ? context : null, models };
+}
+
+/** Begins to load a model, or to take it out of memory; the list of models tells how it goes. */
+export async function changeModel(change: "load" | "unload", model: string, settings: Settings): Promise<void> {
+  await ask(`/models/${change}`, settings, { model });
 }
 
 export interface Delta {

@@ -1,9 +1,10 @@
 import { useEffect, useRef } from "preact/hooks";
 import { Chat } from "./chat";
 import { Icon } from "./icons";
+import { ModelPicker } from "./models";
 import { SettingsPanel } from "./settings";
 import { Sidebar } from "./sidebar";
-import { busy, current, notice, select, server, serverProblem, settingsOpen, shown, sidebarOpen, stop } from "./state";
+import { busy, current, modelsOpen, notice, select, server, serverProblem, settingsOpen, shown, sidebarOpen, stop } from "./state";
 
 export function App() {
   const noticeTimer = useRef(0);
@@ -12,6 +13,7 @@ export function App() {
       const command = event.ctrlKey || event.metaKey;
       if (event.key === "Escape") {
         if (settingsOpen.value) settingsOpen.value = false;
+        else if (modelsOpen.value) modelsOpen.value = false;
         else if (sidebarOpen.value) sidebarOpen.value = false;
         else if (busy(current.value?.id)) stop();
       } else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
@@ -40,6 +42,7 @@ export function App() {
             <Icon name="menu" />
           </button>
           <h1 dir="auto" title={current.value?.title}>{current.value?.title ?? "New chat"}</h1>
+          <ModelPicker />
           <Meter />
           <button type="button" class="icon" aria-label="Settings" title="Settings (Ctrl+,)" onClick={() => (settingsOpen.value = true)}>
             <Icon name="settings" />
@@ -65,12 +68,11 @@ function Meter() {
   const context = server.value?.context;
   const last = shown.value.findLast((message) => message.stats?.promptTokens !== undefined);
   const used = (last?.stats?.promptTokens ?? 0) + (last?.stats?.tokens ?? 0);
-  if (!context) return server.value ? <span class="model">{server.value.model}</span> : null;
+  if (!context) return null;
   const share = Math.min(1, used / context);
   const text = `${used.toLocaleString("en")} of ${context.toLocaleString("en")} tokens of context used`;
   return (
     <div class="meter" title={text}>
-      <span class="model">{server.value!.model}</span>
       <svg viewBox="0 0 36 36" role="img" aria-label={text} class={share > 0.9 ? "full" : ""}>
         <circle cx="18" cy="18" r="14" />
         <circle cx="18" cy="18" r="14" pathLength="100" stroke-dasharray={`${share * 100} 100`} class="used" />

@@ -4,7 +4,7 @@ import { copy } from "./copy";
 import { Icon } from "./icons";
 import { renderBlocks, trusted } from "./markdown";
 import {
-  busy as isBusy, current, edit, elsewhere, goOn, interrupted, type Live, regenerate, send, server, showVersion, shown, startAnew, stop, writing,
+  busy as isBusy, current, edit, elsewhere, goOn, interrupted, type Live, model, regenerate, send, server, showVersion, shown, startAnew, stop, writing,
 } from "./state";
 import { versions } from "./tree";
 import type { Message } from "./types";
@@ -63,6 +63,16 @@ export function Chat() {
   );
 }
 
+function welcome(name: string): string {
+  switch (model.value?.state) {
+    case "loading": return `${name} is being loaded.`;
+    case "failed": return `${name} could not be loaded.`;
+    case "unloaded":
+    case "unloading": return `${name} will be loaded for your first message.`;
+    default: return `${name} is ready.`;
+  }
+}
+
 function Welcome() {
   return (
     <div class="welcome">
@@ -70,7 +80,7 @@ function Welcome() {
         <path d="M4 10c6-6 12-6 18 0s12 6 18 0 12-6 18 0M4 22c6-6 12-6 18 0s12 6 18 0 12-6 18 0" />
       </svg>
       <h2>What shall we talk about?</h2>
-      <p>{server.value ? `${server.value.model} is ready.` : "Looking for the server…"}</p>
+      <p>{server.value ? welcome(server.value.model) : "Looking for the server…"}</p>
     </div>
   );
 }

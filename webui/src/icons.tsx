@@ -9,6 +9,7 @@ const paths = {
   edit: "M5 19l1-4L16 5l3 3L9 18zM14 7l3 3",
   trash: "M5 7h14M9 7V5h6v2M7 7l1 12h8l1-12",
   close: "M6 6l12 12M18 6L6 18",
+  down: "M7 10l5 5 5-5",
   check: "M5 13l4 4L19 7",
   download: "M12 4v11M7 11l5 5 5-5M5 20h14",
   upload: "M12 16V5M7 9l5-5 5 5M5 20h14",

@@ -1,6 +1,6 @@
 // All that the page knows, and what can be done to it.
 import { computed, signal } from "@preact/signals";
-import { ApiError, type Progress, requestBody, serverInfo, type ServerInfo, streamChat } from "./api";
+import { ApiError, changeModel, type Progress, requestBody, serverInfo, type ServerInfo, streamChat } from "./api";
 import { loadConversation, loadConversations, loadSettings, onNews, pageName, removeConversation, saveConversation, saveSettings } from "./storage";
 import { endFrom, merged, thread } from "./tree";
 import { type Conversation, type Message, newId, readExport, type Settings } from "./types";
@@ -24,6 +24,7 @@ export const serverProblem = signal("");
 export const notice = signal("");
 export const writing = signal<ReadonlyMap<string, Live>>(new Map()); // by conversation
 export const settingsOpen = signal(false);
+export const modelsOpen = signal(false);
 export const sidebarOpen = signal(false);
 const clock = signal(Date.now()); // for what other pages are or were writing
 
@@ -55,11 +56,48 @@ export async function connect() {
     server.value = await serverInfo(settings.value);
     serverProblem.value = "";
     document.title = `${server.value.model} · Sluice`;
+    lookSoon();
   } catch (error) {
     serverProblem.value = error instanceof ApiError ? error.message : "The server cannot be reached. Is it still running?";
     if (error instanceof ApiError && error.status === 401) settingsOpen.value = true;
     setTimeout(() => void connect(), 5000);
   }
+}
+
+/** The model that is asked, as the server has it. */
+export const model = computed(() => server.value?.models.find((one) => one.id === server.value?.model) ?? null);
+const several = computed(() => (server.value?.models.length ?? 0) > 1);
+
+let looking = 0;
+/** Looks at the server's models again, for as long as one comes or goes, or somebody wants to know. */
+function lookSoon() {
+  clearTimeout(looking);
+  const moving = server.value?.models.some((one) => one.state === "loading" || one.state === "unloading");
+  if (several.value && (moving || modelsOpen.value || writing.value.size > 0)) looking = window.setTimeout(() => void look(), 500);
+}
+export async function look() {
+  try {
+    server.value = await serverInfo(settings.value);
+  } catch {
+    // What is asked of it next tells.
+  }
+  lookSoon();
+}
+
+/** Talks to another model from now on, which is loaded at once. */
+export function pickModel(id: string) {
+  changeSettings({ model: id });
+  void moveModel("load", id);
+}
+
+export async function moveModel(change: "load" | "unload", id: string) {
+  try {
+    await changeModel(change, id, settings.value);
+  } catch (error) {
+    notice.value = error instanceof ApiError ? error.message : "The server cannot be reached. Is it still running?";
+  }
+  await look();
+  if (server.value) document.title = `${server.value.model} · Sluice`;
 }
 
 export function changeSettings(change: Partial<Settings>) {
@@ -239,6 +277,7 @@ async function answer(id: string, before?: Message) {
     if (document.hidden && Date.now() - kept > keepEveryMs) show();
   };
   setLive(id, live);
+  lookSoon(); // its model may have to be loaded
   show(true);
   const began = performance.now();
   try {

@@ -54,6 +54,8 @@ export interface Settings {
   min_p: number | null;
   max_tokens: number | null;
   apiKey: string;
+  /** Of several models, the one that is asked; null: one that is there. */
+  model: string | null;
 }
 
 export const defaultSettings: Settings = {
@@ -66,6 +68,7 @@ export const defaultSettings: Settings = {
   min_p: null,
   max_tokens: null,
   apiKey: "",
+  model: null,
 };
 
 export function newId(): string {

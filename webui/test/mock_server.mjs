@@ -111,8 +111,38 @@ function answerTo(text) {
   return { content: `You said: ${text}` };
 }
 
-export async function startMock(port = 0) {
+/** Models that come and go as a server's with several do, in a second. */
+function severalModels() {
+  const models = ["heron", "mill", "broken"].map((id, place) => ({ id, state: "unloaded", at: 0, bytes: 1.5e9 * (place + 1) }));
+  const now = (one) => {
+    if (one.state === "loading" && Date.now() - one.at > 1500) one.state = one.id === "broken" ? "failed" : "loaded";
+    if (one.state === "unloading" && Date.now() - one.at > 500) one.state = "unloaded";
+    const status = { value: one.state };
+    if (one.state === "loading") status.progress = Math.min(1, (Date.now() - one.at) / 1500);
+    if (one.state === "failed") status.error = "broken.gguf: not a GGUF file";
+    return { id: one.id, object: "model", status, meta: { size: one.bytes, ...(one.state === "loaded" ? { n_ctx: 4096 } : {}) } };
+  };
+  return {
+    list: () => models.map(now),
+    move(change, id) {
+      const one = models.find((other) => other.id === id);
+      if (one && now(one).status.value !== `${change}ed`) Object.assign(one, { state: `${change}ing`, at: Date.now() });
+      return one !== undefined;
+    },
+    async there(id) {
+      this.move("load", id);
+      for (;;) {
+        const { value } = now(models.find((other) => other.id === id)).status;
+        if (value !== "loading") return value === "loaded";
+        await sleep(20);
+      }
+    },
+  };
+}
+
+export async function startMock(port = 0, { several = false } = {}) {
   const requests = [];
+  const models = several ? severalModels() : null;
   const server = createServer(async (request, response) => {
     const path = request.url.split("?")[0];
     const json = (status, value) => {
@@ -127,6 +157,13 @@ export async function startMock(port = 0) {
       });
       return response.end(readFileSync(pageFile));
     }
+    if (models && path === "/v1/models") return json(200, { object: "list", data: models.list() });
+    const change = path.match(/^\/models\/(load|unload)$/)?.[1];
+    if (models && change) {
+      let raw = "";
+      for await (const part of request) raw += part;
+      return models.move(change, JSON.parse(raw).model) ? json(200, { success: true }) : json(404, { error: { message: "no such model" } });
+    }
     if (path === "/v1/models") return json(200, { object: "list", data: [{ id: "fairy-tales", object: "model" }] });
     if (path === "/props") return json(200, { default_generation_settings: { n_ctx: 2048 } });
     if (path !== "/v1/chat/completions") return json(404, { error: { message: "no such page" } });
@@ -137,6 +174,7 @@ export async function startMock(port = 0) {
     requests.push(entry);
     const last = body.messages.at(-1);
     const text = last.content;
+    if (models && !(await models.there(body.model))) return json(503, { error: { message: `${body.model}.gguf: not a GGUF file` } });
     if (/too much/.test(text)) return json(400, { error: { message: "3000 tokens, and the context has 2048", type: "exceed_context_size_error", code: "context_length_exceeded" } });
     if (/fail/.test(text)) return json(400, { error: { message: "The prompt is longer than the context.", type: "invalid_request_error" } });
     response.on("close", () => (entry.closed = !response.writableFinished));
