@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Man pages, and completions for bash, zsh and fish, out of what the program says of itself.
 
-usage: man_pages.py BINARY FOLDER
+usage: man_pages.py [EMULATOR...] BINARY FOLDER
 
 Writes FOLDER/man/sluice.1 and a page for each command, and FOLDER/completions/{sluice.bash,_sluice,sluice.fish}.
 """
@@ -18,8 +18,8 @@ GAP = re.compile(r"\s{2,}")
 BESIDE = re.compile(r" (?:Needs|Excludes):(?: --?[a-z][-a-z]*)+")
 
 
-def help_of(binary: str, *words: str) -> str:
-    return subprocess.run([binary, *words, "--help"], check=True, capture_output=True, text=True).stdout
+def help_of(program: list[str], *words: str) -> str:
+    return subprocess.run([*program, *words, "--help"], check=True, capture_output=True, text=True).stdout
 
 
 class Page:
@@ -58,7 +58,7 @@ def roff(text: str) -> str:
 
 def man(name: str, page: Page, version: str) -> str:
     title = name.upper().replace(" ", "-")
-    lines = [f'.TH {title} 1 "" "Sluice {version}" "Sluice"', ".SH NAME", f"{roff(name.replace(' ', '-'))} \\- {roff(page.about)}",
+    lines = [f'.TH {title} 1 "" "Sluice {version}" "Sluice"', ".ad l", ".SH NAME", f"{roff(name.replace(' ', '-'))} \\- {roff(page.about)}",
              ".SH SYNOPSIS", ".B sluice", roff(page.usage)]
     if page.behind:
         lines += [".SH DESCRIPTION", roff(page.behind)]
@@ -130,14 +130,14 @@ def fish(pages: dict[str, Page]) -> str:
 
 
 def main() -> int:
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    binary, folder = sys.argv[1], Path(sys.argv[2])
-    version = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout.split()[0]
-    pages = {"": Page(help_of(binary))}
+    program, folder = sys.argv[1:-1], Path(sys.argv[-1])
+    version = subprocess.run([*program, "--version"], check=True, capture_output=True, text=True).stdout.split()[0]
+    pages = {"": Page(help_of(program))}
     for command in pages[""].commands:
-        pages[command] = Page(help_of(binary, command))
+        pages[command] = Page(help_of(program, command))
     (folder / "man").mkdir(parents=True, exist_ok=True)
     (folder / "completions").mkdir(parents=True, exist_ok=True)
     for command, page in pages.items():

@@ -35,7 +35,7 @@ class Door(unittest.TestCase):
                 self.assertIn(f"\n  {verb} ", done.stdout)
 
     def test_wrong_words(self):
-        for words in (["fly"], ["build", "debug"], ["setup", "everything"], ["test", "--preset", "fuzz"], ["test", "-x"], ["check", "x"]):
+        for words in (["fly"], ["build", "debug"], ["setup", "everything"], ["test", "--preset", "fuzz"], ["test", "-x"], ["check", "x"], ["package", "debug"], ["package", "none.so"]):
             done = run(ROOT / "dev", *words)
             self.assertEqual(done.returncode, 2, words)
             self.assertEqual(done.stdout, "")
