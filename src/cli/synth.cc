@@ -23,6 +23,7 @@ struct SynthFlags {
   int layers = 0;
   bool prediction = false;
   uint64_t seed = 1;
+  double router_skew = 0;
 };
 
 void show_progress(uint64_t done, uint64_t total) {
@@ -38,9 +39,12 @@ void synth(const SynthFlags& flags) {
   options.layers = flags.layers;
   options.seed = flags.seed;
   options.prediction = flags.prediction;
+  options.router_skew = flags.router_skew;
   if (flags.prediction && !options.model->has_prediction) {
     throw UsageError(fmt::format("--mtp: {} has no block of multi-token prediction", flags.model));
   }
+  if (flags.router_skew > 0 && options.model->experts == 0)
+    throw UsageError(fmt::format("--router-skew: {} has no experts", flags.model));
   if (flags.layers > options.model->layers) {
     throw UsageError(fmt::format("--layers {}: {} has {}", flags.layers, flags.model, options.model->layers));
   }
@@ -86,6 +90,13 @@ void add_synth(CLI::App& app) {
       ->check(CLI::Range(1, 1000));
   command->add_flag("--mtp", flags->prediction, "with the model's block of multi-token prediction");
   command->add_option("--seed", flags->seed, "the same seed makes the same bytes")->capture_default_str();
+  command
+      ->add_option(
+          "--router-skew", flags->router_skew,
+          "some experts are selected more often than others, as in trained models: 0 all alike; 1 half "
+          "of 64 take 82% of the selections; 1.25 the 32 selected last hold 75% of the next")
+      ->check(CLI::Range(0.0, 8.0))
+      ->capture_default_str();
   command->callback([flags] { synth(*flags); });
 }
 

@@ -206,14 +206,28 @@ class Pools {
 };
 
 /// Cuts one tensor out of its pool, piece by piece.
-void write_tensor(const WriteTensor& tensor, uint64_t seed, std::span<const std::byte> pool, Writer& writer) {
+template <typename Take>
+void cut_tensor(const WriteTensor& tensor, uint64_t seed, std::span<const std::byte> pool, const Take& take) {
   const auto block = static_cast<uint64_t>(quant::type_info(tensor.type).bytes);
   auto left = static_cast<uint64_t>(tensor.bytes());
   for (uint64_t piece = 0; left > 0; ++piece) {
     const uint64_t size = std::min(left, kPieceBytes / block * block);
     const uint64_t begin = random_word(seed, piece) % ((pool.size() - size) / block + 1) * block;
-    writer.write(pool.subspan(begin, size));
+    take(pool.subspan(begin, size));
     left -= size;
+  }
+}
+
+/// A router's rows, [experts] of float32 numbers, each times its expert's factor.
+void skew_rows(const WriteTensor& router, double skew, uint64_t seed, std::span<std::byte> bytes) {
+  CHECK(router.type == Type::F32);
+  const auto columns = static_cast<uint64_t>(router.shape[0]);
+  for (uint64_t at = 0; at < bytes.size() / sizeof(float); ++at) {
+    const double u = static_cast<double>(random_word(~seed, at / columns) >> 11) * 0x1p-53 - 0.5;
+    float value = 0;
+    std::memcpy(&value, bytes.data() + at * sizeof value, sizeof value);
+    value *= static_cast<float>(std::exp(skew * u));
+    std::memcpy(bytes.data() + at * sizeof value, &value, sizeof value);
   }
 }
 
@@ -269,7 +283,16 @@ void write_synth(const SynthOptions& options, const WritePlan& plan, const std::
   Pools pools(options.seed);
   for (const WriteTensor& tensor : plan.tensors) {
     const auto pool = pools.of(tensor.type, distribution(*options.model, tensor));
-    write_tensor(tensor, seed_of(options.seed, tensor.name), pool, writer);
+    const uint64_t seed = seed_of(options.seed, tensor.name);
+    if (options.router_skew > 0 && tensor.name.find("ffn_gate_inp.") != std::string::npos) {
+      std::vector<std::byte> rows;
+      cut_tensor(tensor, seed, pool,
+                 [&](auto piece) { rows.insert(rows.end(), piece.begin(), piece.end()); });
+      skew_rows(tensor, options.router_skew, seed, rows);
+      writer.write(rows);
+    } else {
+      cut_tensor(tensor, seed, pool, [&](auto piece) { writer.write(piece); });
+    }
     done += static_cast<uint64_t>(tensor.bytes());
     if (done - reported >= kProgressBytes || done == total) progress(reported = done, total);
   }

@@ -2,7 +2,10 @@
 // batches and prompts of benchmarks would read fewer experts than real text makes them read.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
+#include <numeric>
+#include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "cli/measured_steps.h"
@@ -66,6 +69,70 @@ TEST_P(SynthExperts, RandomTokensSelectNearlyAsManyAsUniformSelectionWould) {
     EXPECT_GE(distinct, 0.93 * uniform);
     EXPECT_GE(least, 0.75 * uniform);
   }
+}
+
+/// Of a layer's selections, the share of the half of its experts that are selected most, and the share that
+/// is among the experts that were selected last, half of all.
+struct Repeated {
+  double half = 0, recent = 0;
+};
+Repeated repeated(const std::vector<float>& ids, int64_t experts) {
+  std::vector<double> count(static_cast<size_t>(experts));
+  std::vector<float> recent;  // the last one selected stands last
+  double hits = 0;
+  for (const float id : ids) {
+    ++count[static_cast<size_t>(id)];
+    const auto found = std::find(recent.begin(), recent.end(), id);
+    hits += found != recent.end();
+    if (found != recent.end()) {
+      recent.erase(found);
+    } else if (recent.size() == static_cast<size_t>(experts / 2)) {
+      recent.erase(recent.begin());
+    }
+    recent.push_back(id);
+  }
+  std::sort(count.rbegin(), count.rend());
+  const auto all = static_cast<double>(ids.size());
+  return {std::accumulate(count.begin(), count.begin() + experts / 2, 0.0) / all, hits / all};
+}
+
+/// On average over the layers of GLM-4.7-Flash's shapes.
+Repeated repeated_with(double skew) {
+  const test::CommandFolder folder("synth_skew");
+  const gguf::SynthModel shape = narrowed("glm-4.7-flash");
+  const gguf::SynthOptions options = {
+      .model = &shape, .mix = gguf::find_synth_mix("q4_0"), .layers = 12, .router_skew = skew};
+  gguf::write_synth(options, gguf::plan_synth(options), folder.path("m.gguf"), [](uint64_t, uint64_t) {});
+  const model::Model model = model::Model::load(folder.path("m.gguf"));
+  const auto backend = backend::make_cpu_backend({});
+  const auto executable = backend->compile(
+      model.program, model.weights, {.max_rows = kRows, .cache_pages = MeasuredSteps::pages(1, 2 * kRows)});
+  MeasuredSteps steps(*executable, kRows, 1, 2 * kRows, 1);
+  steps.prompt_step(0, kRows);
+  Repeated sum;
+  double layers = 0;
+  for (const program::Op& op : executable->program().ops()) {
+    const auto* gated = std::get_if<program::NormMoeGateUp>(&op.args);
+    if (gated == nullptr) continue;
+    const program::TensorId id = gated->route.route.ids.id;
+    std::vector<float> ids(static_cast<size_t>(kRows * executable->program()[id].columns()));
+    executable->peek(id, kRows, ids);
+    const Repeated layer = repeated(ids, shape.experts);
+    sum.half += layer.half, sum.recent += layer.recent;
+    ++layers;
+  }
+  return {sum.half / layers, sum.recent / layers};
+}
+
+// What the flag's help promises was computed apart, with normal logits (numpy).
+TEST(SynthSkew, SomeExpertsAreSelectedMoreOften) {
+  const Repeated alike = repeated_with(0), skewed = repeated_with(1), more = repeated_with(1.25);
+  std::cout << "half take " << alike.half << ", " << skewed.half << ", " << more.half << "; recent hold "
+            << alike.recent << ", " << skewed.recent << ", " << more.recent << "\n";
+  EXPECT_LT(alike.half, 0.7);
+  EXPECT_NEAR(skewed.half, 0.82, 0.06);
+  EXPECT_NEAR(more.recent, 0.75, 0.08);
+  EXPECT_LT(alike.recent, 0.55);
 }
 
 INSTANTIATE_TEST_SUITE_P(ModelsAndMixes, SynthExperts,
