@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
 
 #include "base/error.h"
 #include "cli/hardware.h"
@@ -66,6 +69,45 @@ TEST_F(Forecast, DepthAndBatchCostMore) {
     EXPECT_NEAR(report["wall_us"].get<double>(), report["limit_us"].get<double>(),
                 0.01 * report["limit_us"].get<double>());
   }
+}
+
+// By hand, GLM-4.7-Flash Q4_K_M: 46 layers x 4 experts of 2048 x 1536 x 3 numbers at 4.5 bits (a half of the
+// down matrices at 6.56) are 1.0 to 1.15 GB a token, everything else 1.1 to 1.4 GB.
+TEST_F(Forecast, ACardAndACpuShareWhatOneHasNoRoomFor) {
+  const auto shared = [&](const std::string& arguments) {
+    const auto result = run("forecast --json --shapes glm-4.7-flash --mix q4_k_m " + arguments);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return json::parse(result.out)["shared"];
+  };
+  const json all = shared("--preset rtx-3060 --cpu-bandwidth 50GB/s --hit-rate 0,0.5,1 -p 4096");
+  ASSERT_EQ(all.size(), 4u);
+  const auto us = [&](int i, const char* what) { return all[static_cast<size_t>(i)][what].get<double>(); };
+  EXPECT_EQ(all[0]["test"], "pp4096");
+  EXPECT_EQ(all[0]["experts"], "streamed");
+  // The CPU reads all selected experts, half of them, none.
+  EXPECT_NEAR(us(1, "cpu_us"), 1.08e9 / 50e9 * 1e6, 0.1 * us(1, "cpu_us"));
+  EXPECT_NEAR(us(2, "cpu_us"), 0.5 * us(1, "cpu_us"), 1);
+  EXPECT_EQ(us(3, "cpu_us"), 0);
+  EXPECT_NEAR(us(3, "limit_us"), 2.3e9 / 360e9 * 1e6, 0.1 * us(3, "limit_us"));
+  // Neither is longer at work than the step takes, and hits make it shorter.
+  EXPECT_GE(us(2, "limit_us"), std::max(us(2, "cpu_us"), us(2, "gpu_us")));
+  EXPECT_LT(us(2, "limit_us"), us(1, "limit_us"));
+  EXPECT_LT(us(3, "limit_us"), us(2, "limit_us"));
+  // A prompt takes no longer than its experts' way to the card, or the card's computing.
+  EXPECT_NEAR(us(0, "limit_us"), std::max(us(0, "copies_us"), us(0, "gpu_us")), 1);
+
+  // More memory, more experts that have room: the default hit rate. A card with room for all is one device.
+  const double small = shared("--preset rtx-3060")[0]["hit_rate"],
+               large = shared("--preset rtx-4060-ti")[0]["hit_rate"];
+  EXPECT_GT(small, 0.4);
+  EXPECT_LT(small, large);
+  EXPECT_LT(large, 1);
+  EXPECT_EQ(reports("--shapes glm-4.7-flash --preset rtx-4090").size(), 1u);
+
+  EXPECT_EQ(run("forecast --shapes glm-4.7-flash --preset rtx-3060 --gpu-memory 1GiB").code, 1);
+  EXPECT_EQ(run("forecast --shapes glm-4.7-flash --preset rtx-3060 --hit-rate 1.5").code, 2);
+  EXPECT_EQ(run("forecast --shapes glm-4.7-flash --preset m2 --hit-rate 0.5").code, 2);
+  EXPECT_THAT(run("forecast --shapes glm-4.7-flash --preset rtx-3060").out, HasSubstr("hit rate"));
 }
 
 TEST_F(Forecast, SpeaksToPeople) {
