@@ -30,7 +30,10 @@ SUITES = {  # name: (tests and words that choose among them, list of packages, w
     "formats": (["formats_test.py"], "model.txt", ""),
     "clients": (["clients_test.py"], "clients.txt", ""),
     "sdks": (["clients_test.py", "test_openai", "test_anthropic"], "sdks.txt", ""),
+    "transformers": (["transformers_test.py"], "transformers.txt", "its packages take 1 GB, with torch"),
+    "random": (["random_test.py"], "transformers.txt", "its packages are those of the suite transformers"),
     "llama_cpp": (["llama_cpp_test.py"], "llama_cpp.txt", "its package is compiled, which takes ten minutes or more"),
+    "open_webui": (["open_webui_test.py"], "open_webui.txt", "its packages take 7 GB"),
     "aider": (["aider_test.py"], "aider.txt", "its packages take 600 MB"),
 }
 
