@@ -3,6 +3,7 @@
 
 usage: packaging_test.py [BINARY]    BINARY: sluice, which is started as the unit says
 """
+import json
 import os
 import pathlib
 import re
@@ -18,6 +19,28 @@ import urllib.request
 TREE = pathlib.Path(__file__).resolve().parents[2]
 PACKAGING = TREE / "packaging"
 BINARY = sys.argv.pop(1) if len(sys.argv) > 1 else None
+
+
+class Notice(unittest.TestCase):
+    """NOTICE names what the program holds of others, and is installed with it."""
+
+    def test_names_what_is_compiled_in(self):
+        root = PACKAGING.parent
+        notice = (root / "NOTICE").read_text(encoding="utf-8").lower()
+        page = json.loads((root / "webui/package.json").read_text(encoding="utf-8"))["dependencies"]
+        for name in (*page, "CLI11", "nlohmann", "Boost"):
+            self.assertIn(name.lower(), notice)
+        libraries = {"libfmt": "{fmt}", "libcli11": "CLI11", "nlohmann-json3": "nlohmann", "libpcre2": "PCRE2", "libedit": "libedit",
+                     "libboost": "Boost", "libssl": "OpenSSL", "zlib1g": "zlib", "libzstd": "Zstandard", "libbrotli": "Brotli",
+                     "libcurl4-openssl": "curl"}
+        build = re.search(r'\[build\]="([^"]*)"', (root / "dev").read_text(encoding="utf-8"))[1]
+        for package in build.split():
+            if package.endswith("-dev"):
+                self.assertIn(libraries[package.removesuffix("-dev")].lower(), notice, package)
+
+    def test_is_installed(self):
+        self.assertRegex((PACKAGING.parent / "CMakeLists.txt").read_text(encoding="utf-8"),
+                         r"install\(FILES LICENSE NOTICE README.md DESTINATION \$\{CMAKE_INSTALL_DOCDIR\}\)")
 
 
 class Container(unittest.TestCase):
