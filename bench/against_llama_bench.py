@@ -2,13 +2,14 @@
 """Runs sluice and llama.cpp's llama-bench in turns on the same file and prints how fast sluice is beside it.
 
 usage: against_llama_bench.py --llama-bench PATH -m FILE [-o JSON] [--sluice PATH] [-p N,..] [-n N,..] [-d N,..] [-t N]
-           [--backend cpu|cuda] [--turns N] [--llama-flags "FLAGS"]... [--sluice-flags "FLAGS"]... [--title TEXT]
+           [--backend cpu|cuda] [--turns N] [--llama-flags "FLAGS"]... [--sluice-flags "FLAGS"]... [--title TEXT] [--note TEXT]
 
 Nothing is built. Each program is measured at its best: of the flags on offer (--llama-flags and --sluice-flags may be
 given again; by default llama-bench's flash attention off and on, and steps of 2,048 rows) a first round takes for each
 test those that are fastest. Then N turns (5), the first program first in every other turn. A figure is the median
 over turns; a ratio is that of a turn, and its median is printed with the least and the greatest. JSON keeps everything:
-both programs' records as they wrote them, the flags that were chosen and refused, both versions, the machine.
+both programs' records as they wrote them (but for folders), the flags that were chosen and refused, both versions, the
+machine, and what --note says of the hour.
 tools/figures.py makes the README's picture and table of such files.
 """
 
@@ -110,26 +111,34 @@ def compare(options, sluice: Program, llama: Program) -> list:
     return rows
 
 
-def commit() -> str:
-    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True,
-                          check=False)
-    return done.stdout.strip()
+def without_folders(value, options):
+    """Files by their names alone: where they lie on a machine is nobody's business."""
+    if isinstance(value, dict):
+        return {key: without_folders(one, options) for key, one in value.items()}
+    if isinstance(value, list):
+        return [without_folders(one, options) for one in value]
+    if isinstance(value, str):
+        for path in (options.model, options.sluice, options.llama_bench):
+            for form in (os.path.abspath(path), path):
+                value = value.replace(form, Path(path).name)
+    return value
 
 
 def document(options, rows: list, sluice: Program, llama: Program) -> dict:
     with open(options.model, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     ours, theirs = sluice.records[0]["record"], llama.records[0]["record"]
-    return {
+    return without_folders({
         "title": options.title or Path(options.model).name, "date": datetime.date.today().isoformat(),
+        "note": options.note,
         "model": {"file": Path(options.model).name, "bytes": os.path.getsize(options.model), "sha256": digest},
-        "machine": {"system": platform.platform(), "cpu": theirs.get("cpu_info", ""), "gpu": theirs.get("gpu_info", ""),
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cpu": theirs.get("cpu_info", ""), "gpu": theirs.get("gpu_info", ""),
                     "device": ours.get("device", ""), "threads": ours.get("n_threads"), "load_average": os.getloadavg()},
-        "sluice": {"commit": commit(), "build_commit": ours.get("build_commit"), "command": [*sluice.command, *sluice.common]},
+        "sluice": {"build_commit": ours.get("build_commit"), "command": [*sluice.command, *sluice.common]},
         "llama.cpp": {"build_commit": theirs.get("build_commit"), "build_number": theirs.get("build_number"),
                       "program": options.llama_name or Path(options.llama_bench).name, "command": [*llama.command, *llama.common]},
         "table": rows, "tried": {"sluice": sluice.tried, "llama.cpp": llama.tried},
-        "records": {"sluice": sluice.records, "llama.cpp": llama.records}}
+        "records": {"sluice": sluice.records, "llama.cpp": llama.records}}, options)
 
 
 def parse(arguments: list):
@@ -140,6 +149,7 @@ def parse(arguments: list):
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("-o", "--output", default="")
     parser.add_argument("--title", default="")
+    parser.add_argument("--note", default="")
     parser.add_argument("-p", dest="prompts", type=numbers, default=[512])
     parser.add_argument("-n", dest="generated", type=numbers, default=[128])
     parser.add_argument("-d", dest="depths", type=numbers, default=[0])

@@ -82,7 +82,9 @@ class AgainstLlamaBench(unittest.TestCase):
         self.assertEqual((kept["title"], kept["model"]["bytes"], kept["machine"]["cpu"], kept["machine"]["threads"]),
                          ("A model", 7, "a CPU", 2))
         self.assertEqual(kept["llama.cpp"]["build_commit"], "abc")
-        self.assertIn("commit", kept["sluice"])  # empty where the tree is no repository
+        self.assertEqual(kept["sluice"]["command"][:4], ["sluice", "bench", "-m", "m.gguf"])
+        self.assertNotIn(str(self.folder), json.dumps(kept))
+        self.assertEqual(kept["sluice"]["build_commit"], "abc")
 
     def test_failures_are_told(self):
         done = self.run_tool({"tg": [30], "pp": [1]}, {"tg": [60], "pp": [1]}, "--llama-flags=--refused")
