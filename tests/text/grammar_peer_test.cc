@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "text/constraint_support.h"
@@ -26,8 +27,17 @@ std::string damaged(std::string text, std::mt19937& random) {
   }
 }
 
+/// An environment variable's number.
+int number_of(const char* variable, int standard) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && std::atoi(text) > 0 ? std::atoi(text) : standard;
+}
+
+/// SLUICE_SEED: another seed; SLUICE_SCHEMAS: as many random schemas (150).
 TEST(GrammarPeer, AdmitsWhatGetsThroughOurMasks) {
-  std::mt19937 random(27);
+  const int seed = number_of("SLUICE_SEED", 27), schemas = number_of("SLUICE_SCHEMAS", 150);
+  fmt::print("seed {}, {} random schemas\n", seed, schemas);
+  std::mt19937 random(static_cast<uint32_t>(seed));
   std::string rows;
   std::vector<std::string> lines;
   std::vector<bool> ours;
@@ -36,7 +46,8 @@ TEST(GrammarPeer, AdmitsWhatGetsThroughOurMasks) {
     rows += lines.back();
     ours.push_back(static_cast<bool>(passes(json_model(), *constraint.clone(), text)));
   };
-  for (const std::string& line : python_lines("schema_oracle.py", "generate 27 150")) {
+  for (const std::string& line :
+       python_lines("schema_oracle.py", fmt::format("generate {} {}", seed, schemas))) {
     const Json row = Json::parse(line);
     const Json& schema = row.at("schema");
     const auto constraint = json_schema_constraint(schema, json_model().place());
