@@ -72,9 +72,10 @@ std::optional<HeadProblem> HttpHead::read() {
 
 // A path, "*" or a whole URL, whose host counts in place of the header's (RFC 9112, 3.2).
 std::optional<HeadProblem> HttpHead::read_target(std::string_view target) {
-  const std::string scheme = lower_case(target.substr(0, target.find("://")));
+  const size_t colon = target.find("://");
+  const std::string scheme = colon == target.npos ? "" : lower_case(target.substr(0, colon));
   if (scheme == "http" || scheme == "https") {
-    target.remove_prefix(scheme.size() + 3);
+    target.remove_prefix(colon + 3);
     const size_t path = std::min(target.find_first_of("/?"), target.size());
     const std::string host(target.substr(0, path));
     target.remove_prefix(path);
