@@ -10,11 +10,44 @@ const untrusted = () => {
   throw new Error("not in formulas of strangers");
 };
 
+// Where the letters of a style begin in Unicode: A, a, 0. Styles that lack one of them leave it as it is.
+const styles: Record<string, number[]> = {
+  bold: [0x1d400, 0x1d41a, 0x1d7ce],
+  italic: [0x1d434, 0x1d44e, 0],
+  "bold-italic": [0x1d468, 0x1d482, 0],
+  script: [0x1d49c, 0x1d4b6, 0],
+  fraktur: [0x1d504, 0x1d51e, 0],
+  "double-struck": [0x1d538, 0x1d552, 0x1d7d8],
+  "sans-serif": [0x1d5a0, 0x1d5ba, 0x1d7e2],
+  "bold-sans-serif": [0x1d5d4, 0x1d5ee, 0x1d7ec],
+  "sans-serif-italic": [0x1d608, 0x1d622, 0],
+  monospace: [0x1d670, 0x1d68a, 0x1d7f6],
+};
+// Letters that Unicode had before the others, and has elsewhere.
+const elsewhere: Record<string, string> = {
+  italic: "hℎ", script: "BℬEℰFℱHℋIℐLℒMℳRℛeℯgℊoℴ", fraktur: "CℭHℌIℑRℜZℨ", "double-struck": "CℂHℍNℕPℙQℚRℝZℤ",
+};
+
+/** Letters of a style as characters of their own: browsers know no style but "normal". */
+function styled(html: string) {
+  return html.replace(/<(m[a-z]+) mathvariant="([a-z-]+)">([^<]*)</g, (all, tag: string, style: string, text: string) => {
+    const begins = styles[style];
+    if (!begins || text.includes("&")) return all;
+    const letters = Array.from(text, (letter) => {
+      const place = (elsewhere[style] ?? "").indexOf(letter);
+      if (place >= 0 && place % 2 === 0) return elsewhere[style][place + 1];
+      const from = ["A", "a", "0"].findIndex((first, i) => letter >= first && letter <= ["Z", "z", "9"][i]);
+      return begins[from] ? String.fromCodePoint(begins[from] + letter.charCodeAt(0) - "Aa0".charCodeAt(from)) : letter;
+    });
+    return `<${tag}>${letters.join("")}<`;
+  });
+}
+
 function render(tex: string, display: boolean): string | null {
   try {
-    return katex.renderToString(tex, {
+    return styled(katex.renderToString(tex, {
       output: "mathml", displayMode: display, throwOnError: true, strict: false, trust: untrusted, maxSize: 20, maxExpand: 200,
-    });
+    }));
   } catch {
     return null;
   }

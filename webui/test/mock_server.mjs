@@ -84,7 +84,7 @@ And from seven:
 |:--|:-:|--:|---|---|---|
 | a | b | 1 | some quite long cell text that goes on | x | y |`;
 
-const formulas = `The roots are \\(x = \\frac{-b \\pm \\sqrt{b^2-4ac}}{2a}\\), and $e^{i\\pi}+1=0$ with a_b and **bold $x_1 * x_2$ text**.
+const formulas = `The roots are \\(x = \\frac{-b \\pm \\sqrt{b^2-4ac}}{2a}\\), and $e^{i\\pi}+1=0$ with a_b and **bold $x_1 * x_2$ text**; $\\mathbb{R}$ and $\\mathcal{L}(\\mathbf{a1})$ and $\\mathrm{d}$.
 
 $$\\int_0^\\infty e^{-x^2}\\,dx = \\frac{\\sqrt{\\pi}}{2}$$
 

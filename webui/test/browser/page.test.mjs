@@ -278,6 +278,8 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     assert.equal(await page.locator(".markdown math[display=block]").count(), 3);
     const sources = await all.locator("annotation").evaluateAll((list) => list.map((one) => one.textContent));
     for (const tex of ["x = \\frac{-b \\pm \\sqrt{b^2-4ac}}{2a}", "e^{i\\pi}+1=0", "x_1 * x_2", "\\prod_k k"]) assert.ok(sources.includes(tex), `${tex} in ${sources.join(" | ")}`);
+    const letters = await all.evaluateAll((list) => list.map((one) => one.querySelector("mrow").textContent));
+    for (const one of ["ℝ", "ℒ(𝐚𝟏)", "d"]) assert.ok(letters.includes(one), `${one} in ${letters.join(" | ")}`);
     assert.ok((await page.locator(".markdown mfrac").first().boundingBox()).height > 20, "a fraction stands upright");
     const text = await page.locator(".assistant .markdown").innerText();
     assert.match(text, /Prices: \$5 and \$10, or US\$20 for one and US\$30 for two; in code \$x\$ and \\\(y\\\)/);
