@@ -79,11 +79,14 @@ TEST_P(RopeTest, IsRightAtTheEndOfLongContexts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, RopeTest,
-                         testing::Values(RopeCase{"glm", {1e6}}, RopeCase{"lite", {1e4, 40, 4096}},
-                                         RopeCase{"qwen", {1e6, 1, 4096, 32, 1, RopePairs::Halves}},
-                                         RopeCase{"qwen_yarn", {1e6, 4, 32768, 32, 1, RopePairs::Halves}}),
-                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, RopeTest,
+    testing::Values(RopeCase{"glm", {1e6}}, RopeCase{"lite", {1e4, 40, 4096}},
+                    RopeCase{"qwen", {.base = 1e6, .pairs = RopePairs::Halves}},
+                    RopeCase{
+                        "qwen_yarn",
+                        {.base = 1e6, .factor = 4, .original_context = 32768, .pairs = RopePairs::Halves}}),
+    [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
 }  // namespace sluice::test
