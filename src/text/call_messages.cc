@@ -136,6 +136,7 @@ void split_calls(Json& messages) {
       out.push_back(message);
       message["content"] = "";
       message.erase("reasoning_content");
+      message.erase("thinking");
       // By its id, else in turn.
       const auto is_its = [&](const Json& result) {
         return all[i].contains("id") && result.contains("tool_call_id") &&

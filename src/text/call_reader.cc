@@ -22,6 +22,11 @@ void CallReader::start(size_t begin, Rules rules) {
   restart();
 }
 
+void CallReader::start(size_t begin, Rules rules, std::string_view name) {
+  start(begin, rules);
+  take_name(name);
+}
+
 bool CallReader::skip_space(const TextWindow& text, size_t limit) {
   while (at_ < limit && is_space(text.at(at_))) ++at_;
   return at_ < limit;
@@ -35,7 +40,9 @@ TagMatch CallReader::pass_tag(const TextWindow& text, size_t limit, std::string_
 
 bool CallReader::pass_name(const TextWindow& text, size_t limit) {
   constexpr std::string_view kNotInNames = " \t\n\v\f\r<>{}\"'`";
-  while (at_ < limit && kNotInNames.find(text.at(at_)) == std::string_view::npos) ++at_;
+  const char behind = format_.separator.empty() ? '<' : format_.separator.front();
+  while (at_ < limit && text.at(at_) != behind && kNotInNames.find(text.at(at_)) == std::string_view::npos)
+    ++at_;
   return at_ < limit;
 }
 

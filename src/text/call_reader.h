@@ -37,6 +37,8 @@ class CallReader {
   /// Begins to read at `begin`, behind an opening tag. Positions never decrease, except that after a failure
   /// reading may begin again anywhere behind `begin`.
   void start(size_t begin, Rules rules);
+  /// The same of a call whose name is known already, at its arguments.
+  void start(size_t begin, Rules rules, std::string_view name);
   /// Reads on; nothing from `limit` on counts. The text from start()'s `begin` on must still be there.
   virtual Status read(const TextWindow& text, size_t limit) = 0;
   /// After More, when nothing more comes: whether the call is whole all the same. `turn_ended`: the model
@@ -60,6 +62,8 @@ class CallReader {
 
   /// Makes ready for a call at at_.
   virtual void restart() = 0;
+  /// Then: the name at hand is the call's, and its arguments come.
+  virtual void take_name(std::string_view) {}
   /// Skips white space; false at the limit.
   bool skip_space(const TextWindow& text, size_t limit);
   /// Passes the tag if it stands here.

@@ -170,6 +170,17 @@ void leave_tag(std::vector<size_t>& places, std::string_view content, std::strin
   std::erase_if(places, [&](size_t place) { return content.substr(place - 1).starts_with(tag); });
 }
 
+/// gpt-oss knows the efforts low, medium and high, and no answers without reasoning.
+void name_known_effort(Json& arguments) {
+  const auto said = arguments.find("reasoning_effort");
+  const std::string effort = said != arguments.end() && said->is_string() ? said->get<std::string>() : "";
+  const auto thinking = arguments.find("enable_thinking");
+  const bool is_off = thinking != arguments.end() && *thinking == false;
+  if (effort == "none" || effort == "minimal" || (effort.empty() && is_off))
+    arguments["reasoning_effort"] = "low";
+  if (effort == "xhigh" || effort == "max") arguments["reasoning_effort"] = "high";
+}
+
 /// A content that put_in_form has made a string or a list of one part.
 std::string content_text(const Json& message) {
   const Json& content = message["content"];
@@ -186,14 +197,15 @@ void set_content_text(Json& message, const std::string& text) {
 
 /// The prompt before an answer, whose reasoning may be open, closed or neither, with the answer's reasoning,
 /// closed or not. Without any it only must not stay open where it is to be closed.
-std::string with_reasoning(std::string prompt, const std::string& reasoning, bool closed) {
+std::string with_reasoning(std::string prompt, const std::string& reasoning, bool closed,
+                           const OutputFormat& format) {
   prompt.resize(std::string_view(prompt).find_last_not_of(kSpace) + 1);
-  const bool was_closed = prompt.ends_with(kThinkClose);
-  if (reasoning.empty() && (was_closed || !prompt.ends_with(kThinkOpen))) return prompt;
-  if (was_closed) prompt.resize(prompt.size() - kThinkClose.size());
-  if (!prompt.ends_with(kThinkOpen)) prompt += kThinkOpen;
+  const bool was_closed = prompt.ends_with(format.think_close);
+  if (reasoning.empty() && (was_closed || !prompt.ends_with(format.think_open))) return prompt;
+  if (was_closed) prompt.resize(prompt.size() - format.think_close.size());
+  if (!prompt.ends_with(format.think_open)) prompt += format.think_open;
   prompt += reasoning;
-  if (closed) prompt += kThinkClose;
+  if (closed) prompt += format.think_close;
   return prompt;
 }
 
@@ -204,11 +216,11 @@ void prepare_continued(Json& messages, const OutputFormat& format) {
   if (last["role"] != "assistant") fail("{}: only a message of the assistant can be continued", where);
   if (last.contains("tool_calls")) fail("{}: a message with tool calls cannot be continued", where);
   const std::string content = last["content"].get<std::string>();
-  if (!format.thinks || last.contains("reasoning_content") || !content.starts_with(kThinkOpen)) return;
-  const size_t close = content.find(kThinkClose);
-  last["reasoning_content"] = content.substr(kThinkOpen.size(), close - kThinkOpen.size());
-  if (close == std::string::npos) last["reasoning_content"] = content.substr(kThinkOpen.size());
-  last["content"] = close == std::string::npos ? "" : content.substr(close + kThinkClose.size());
+  if (!format.thinks || last.contains("reasoning_content") || !content.starts_with(format.think_open)) return;
+  const size_t close = content.find(format.think_close);
+  last["reasoning_content"] = content.substr(format.think_open.size(), close - format.think_open.size());
+  if (close == std::string::npos) last["reasoning_content"] = content.substr(format.think_open.size());
+  last["content"] = close == std::string::npos ? "" : content.substr(close + format.think_close.size());
 }
 
 }  // namespace
@@ -233,15 +245,15 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string bos, std::string
 
 void ChatTemplate::mark_message(Json& message, PromptMarker& marker) const {
   const Json* said = message["content"].is_string() ? &message["content"] : nullptr;
-  if (message["role"] != "assistant" || message.contains("reasoning_content")) said = nullptr;
+  if (message["role"] != "assistant" || message.contains(form_.reasoning_key)) said = nullptr;
   const std::string content = said ? said->get<std::string>() : std::string();
   const bool splits = said != nullptr;
   const Author author = message["role"] == "assistant" ? Author::Model : Author::User;
   mark_all(message, control_, marker, author);
   if (!splits) return;
   std::vector<size_t> places = control_.places_to_mark(content, author);
-  leave_tag(places, content, kThinkOpen);
-  leave_tag(places, content, kThinkClose);
+  leave_tag(places, content, format_.think_open);
+  leave_tag(places, content, format_.think_close);
   message["content"] = marker.mark(content, places);
 }
 
@@ -268,6 +280,7 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   if (arguments.is_null()) arguments = Json::object();
   if (!arguments.is_object()) fail("template arguments: expected an object");
   check_depth(arguments, "template arguments");
+  if (format_.channels) name_known_effort(arguments);
 
   complete_tools(tools, form_.needs_description, form_.needs_parameters);
   if (format_.one_call_a_message) split_calls(messages);
@@ -293,7 +306,8 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   if (conversation.continue_last) return render_continued(std::move(variables), marker, options);
   ChatPrompt out{marker.unmark(template_.render(variables, options)), false};
   const auto& [text, breaks] = out.prompt;
-  const bool is_users = !breaks.empty() && breaks.back() > text.rfind(kThinkOpen);  // if there is that tag
+  const bool is_users =
+      !breaks.empty() && breaks.back() > text.rfind(format_.think_open);  // if there is that tag
   out.starts_in_thinking = conversation.add_generation_prompt && ends_in_thinking(format_, text) && !is_users;
   return out;
 }
@@ -321,7 +335,7 @@ ChatPrompt ChatTemplate::render_continued(Json variables, const PromptMarker& ma
                                           const jinja::RenderOptions& options) const {
   Json& messages = variables["messages"];
   Json& last = messages.back();
-  const std::string content = content_text(last), reasoning = last.value("reasoning_content", "");
+  const std::string content = content_text(last), reasoning = last.value(form_.reasoning_key, "");
   const bool thinking = content.empty() && !reasoning.empty();
   std::string end = "continued-here";
   const auto is_free = [&] {
@@ -331,7 +345,7 @@ ChatPrompt ChatTemplate::render_continued(Json variables, const PromptMarker& ma
   };
   for (int i = 0; !is_free(); ++i) end = fmt::format("continued-here-{}", i);
   if (thinking)
-    last["reasoning_content"] = reasoning + end;
+    last[form_.reasoning_key] = reasoning + end;
   else
     set_content_text(last, content + end);
   variables["add_generation_prompt"] = false;
@@ -342,7 +356,8 @@ ChatPrompt ChatTemplate::render_continued(Json variables, const PromptMarker& ma
     messages.erase(messages.size() - 1);
     variables["add_generation_prompt"] = true;
     text = template_.render(variables, options);
-    if (format_.thinks) text = with_reasoning(std::move(text), reasoning, !thinking);
+    if (format_.thinks && !format_.channels)
+      text = with_reasoning(std::move(text), reasoning, !thinking, format_);
     text += content;
   }
   return {marker.unmark(text), thinking && format_.thinks};

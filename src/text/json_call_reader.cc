@@ -43,6 +43,7 @@ class JsonReader : public CallReader {
     BeforeName,
     Name,
     Separator,
+    Id,
     Body,
     FencedName,
     FenceOpen,
@@ -55,9 +56,14 @@ class JsonReader : public CallReader {
   enum class Step : uint8_t { Again, More, Failed, Done };
 
   void restart() override;
+  void take_name(std::string_view name) override {
+    name_ = plain_name(name);
+    phase_ = Phase::Body;
+  }
   Step step(const TextWindow& text, size_t limit);
   Step read_name(const TextWindow& text, size_t limit, Phase next);
   Step read_tag(const TextWindow& text, size_t limit, std::string_view tag, Phase next);
+  Step read_separator(const TextWindow& text, size_t limit);
   Step read_body(const TextWindow& text, size_t limit);
   Step read_value(const TextWindow& text, size_t limit);
   Step read_object(const TextWindow& text, size_t limit);
@@ -105,7 +111,10 @@ JsonReader::Step JsonReader::step(const TextWindow& text, size_t limit) {
       phase_ = Phase::Name;
       return Step::Again;
     case Phase::Name: return read_name(text, limit, Phase::Separator);
-    case Phase::Separator: return read_tag(text, limit, format_.separator, Phase::Body);
+    case Phase::Separator: return read_separator(text, limit);
+    case Phase::Id:
+      if (!pass_name(text, limit)) return Step::More;
+      return read_tag(text, limit, format_.separator, Phase::Body);
     case Phase::Body: return read_body(text, limit);
     case Phase::FencedName: return read_name(text, limit, Phase::FenceOpen);
     case Phase::FenceOpen: fenced_ = true; return read_tag(text, limit, "```json", Phase::Body);
@@ -134,6 +143,19 @@ JsonReader::Step JsonReader::read_tag(const TextWindow& text, size_t limit, std:
   if (match == TagMatch::None) return Step::Failed;
   phase_ = next;
   return Step::Again;
+}
+
+JsonReader::Step JsonReader::read_separator(const TextWindow& text, size_t limit) {
+  if (!format_.id_tag.empty()) {
+    if (!skip_space(text, limit)) return Step::More;
+    const TagMatch id = pass_tag(text, limit, format_.id_tag);
+    if (id == TagMatch::Partial) return Step::More;
+    if (id == TagMatch::Full) {
+      phase_ = Phase::Id;
+      return Step::Again;
+    }
+  }
+  return read_tag(text, limit, format_.separator, Phase::Body);
 }
 
 // An object, or nothing where the name is known already, or the older form: name and fenced object.

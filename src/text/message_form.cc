@@ -101,6 +101,22 @@ void find_call_form(const Probe& probe, MessageForm& form) {
   form.text_before_calls = apart.find(kWords) != std::string::npos && apart.find(kName) != std::string::npos;
 }
 
+/// Under which key a message's reasoning is shown, beside a call at least.
+void find_reasoning(const Probe& probe, MessageForm& form) {
+  if (!form.shows_calls) return;
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const auto with = [&](const std::string& key, const Json& content) {
+    Json conversation = with_call(content, arguments);
+    conversation[1][key] = kWords;
+    return conversation;
+  };
+  const Json empty = form.null_beside_calls ? Json() : Json("");
+  if (probe.shows(with(form.reasoning_key, empty), kWords) || !probe.shows(with("thinking", empty), kWords))
+    return;
+  form.reasoning_key = "thinking";
+  form.text_or_reasoning = !probe.shows(with("thinking", kMoreWords), kWords);
+}
+
 void find_parts(const Probe& probe, const MessageForm& form, std::set<std::string>& parts) {
   const Json part = Json::array({{{"type", "text"}, {"text", kWords}}});
   const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
@@ -210,6 +226,7 @@ MessageForm form_of_template(const jinja::Template& chat_template, const Json& v
   const Probe probe(chat_template, variables);
   MessageForm form;
   find_call_form(probe, form);
+  find_reasoning(probe, form);
   find_parts(probe, form, form.parts);
   find_system_form(probe, form);
   find_tool_form(probe, form);
@@ -238,6 +255,17 @@ void put_in_form(const MessageForm& form, Json& messages) {
     join_system(messages, form.system_in_user_message);
   Json out = Json::array();
   for (Json& one : messages) {
+    if (const auto said = one.find("reasoning_content");
+        said != one.end() && form.reasoning_key != "reasoning_content") {
+      Json reasoning = std::move(*said);
+      one.erase(said);
+      if (form.text_or_reasoning && one.contains("tool_calls") && !one["content"].empty() &&
+          one["content"] != "") {
+        reasoning = reasoning.get<std::string>() + "\n\n" + one["content"].get<std::string>();
+        one["content"] = "";
+      }
+      one[form.reasoning_key] = std::move(reasoning);
+    }
     if (one.contains("tool_calls")) {
       if (form.text_before_calls && one["content"] != "") {
         out.push_back(message("assistant", one["content"]));

@@ -17,14 +17,16 @@ struct MessageForm {
   bool shows_calls = false;        ///< in one form or another
   bool arguments_as_text = false;  ///< a call's arguments are JSON text, otherwise an object
   bool takes_broken_arguments =
-      false;                        ///< text stands in the prompt as it is, also where objects are the rule
-  bool null_beside_calls = false;   ///< a message with calls and no text has the content null, otherwise ""
-  bool text_before_calls = false;   ///< a message with calls shows no text: that gets a message of its own
-  bool one_system_message = false;  ///< only one is shown, in front: all are joined there
-  bool system_in_user_message = false;  ///< none is shown: their text leads the first user's
-  bool needs_description = false;       ///< of every tool: without one there is no prompt
-  bool needs_parameters = false;        ///< the same
-  std::set<std::string> parts;          ///< roles whose content is a list of parts
+      false;                       ///< text stands in the prompt as it is, also where objects are the rule
+  bool null_beside_calls = false;  ///< a message with calls and no text has the content null, otherwise ""
+  bool text_before_calls = false;  ///< a message with calls shows no text: that gets a message of its own
+  std::string reasoning_key = "reasoning_content";  ///< of a message
+  bool text_or_reasoning = false;                   ///< a message with calls has one of them alone
+  bool one_system_message = false;                  ///< only one is shown, in front: all are joined there
+  bool system_in_user_message = false;              ///< none is shown: their text leads the first user's
+  bool needs_description = false;                   ///< of every tool: without one there is no prompt
+  bool needs_parameters = false;                    ///< the same
+  std::set<std::string> parts;                      ///< roles whose content is a list of parts
 };
 
 /// Finds out. `variables` are those that do not come with a conversation (bos_token, ...).

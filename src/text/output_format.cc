@@ -82,6 +82,30 @@ constexpr OutputFormat kFormats[] = {
      .call_open = "<|message_sep|>\n\nfunction call<|role_sep|>\n",
      .section_close = "<|message_sep|>",
      .one_call_a_message = true},
+    // Mistral from Small 3.2 and Magistral on, Mistral-Small-4 among them; before, with an id.
+    {.name = "mistral",
+     .evidence = "[ARGS]",
+     .thinks = true,
+     .calls = CallSyntax::Json,
+     .call_open = "[TOOL_CALLS]",
+     .separator = "[ARGS]",
+     .think_open = "[THINK]",
+     .think_close = "[/THINK]",
+     .bracket = '[',
+     .id_tag = "[CALL_ID]"},
+    // gpt-oss: OpenAI's harmony.
+    {.name = "harmony",
+     .evidence = "<|channel|>",
+     .thinks = true,
+     .calls = CallSyntax::Json,
+     .call_close = "<|call|>",
+     .separator = "<|message|>",
+     .name_prefix = "functions.",
+     .one_call_a_message = true,
+     .channels = true,
+     .think_open = "<|channel|>analysis<|message|>",
+     .think_close = "<|end|>",
+     .answer_open = "<|start|>assistant<|channel|>final<|message|>"},
     // Templates that know no calls, or none of the above.
     {.name = "think",
      .evidence = "</think>",
@@ -120,7 +144,8 @@ const OutputFormat& output_format_of_template(std::string_view chat_template) {
 
 bool ends_in_thinking(const OutputFormat& format, std::string_view prompt) {
   const size_t last = prompt.find_last_not_of(kSpace);
-  return format.thinks && last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(kThinkOpen);
+  return format.thinks && last != std::string_view::npos &&
+         prompt.substr(0, last + 1).ends_with(format.think_open);
 }
 
 }  // namespace sluice::text

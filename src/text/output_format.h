@@ -25,11 +25,14 @@ struct CallTags {
   bool own_lines = false;  ///< a value stands on lines of its own: a newline at either end is none of it
 };
 
-/// One format. Tags begin with '<'; an empty one does not exist in the format.
+inline constexpr std::string_view kThinkOpen = "<think>";
+inline constexpr std::string_view kThinkClose = "</think>";
+
+/// One format. Tags begin with `bracket`; an empty one does not exist in the format.
 struct OutputFormat {
   std::string_view name;
   std::string_view evidence;  ///< a chat template with this in it wants this format
-  bool thinks;                ///< reasoning stands between kThinkOpen and kThinkClose
+  bool thinks;                ///< reasoning stands between think_open and think_close
   CallSyntax calls;
   std::string_view call_open, call_close;
   CallTags tags = {};            ///< of Tagged; models may begin a call with name_open at once
@@ -39,10 +42,14 @@ struct OutputFormat {
   std::string_view other_section_open, other_section_close;  ///< what models slip into for them
   bool one_call_a_message = false;                           ///< the template writes no more
   bool generic = false;  ///< not the template's own form: call_messages.h asks for it
+  /// An answer is messages, each with a header that ends in `separator`: its channel is reasoning
+  /// ("analysis") or content, and one that is addressed to a tool ("to=") is a call with the arguments alone.
+  bool channels = false;
+  std::string_view think_open = kThinkOpen, think_close = kThinkClose;
+  char bracket = '<';
+  std::string_view id_tag = {};       ///< of Json: may stand before the separator, with an id behind it
+  std::string_view answer_open = {};  ///< of channels: what stands between reasoning and content
 };
-
-inline constexpr std::string_view kThinkOpen = "<think>";
-inline constexpr std::string_view kThinkClose = "</think>";
 
 /// All formats; where several fit a chat template, the first one is it.
 std::span<const OutputFormat> output_formats();
@@ -52,6 +59,10 @@ const OutputFormat& output_format(std::string_view name);
 
 /// The format that a model with this chat template writes, by the tags in the template.
 const OutputFormat& output_format_of_template(std::string_view chat_template);
+
+/// Of channels.
+inline constexpr std::string_view kChannelTag = "<|channel|>", kStartTag = "<|start|>";
+inline constexpr std::string_view kFinalHeader = "<|channel|>final<|message|>";
 
 /// Whether a model that goes on after this prompt is inside its reasoning.
 bool ends_in_thinking(const OutputFormat& format, std::string_view prompt);

@@ -1,5 +1,5 @@
-// A walk over the text from '<' to '<'. What stands before a decided place has been put out and is forgotten;
-// only an attempt at a call can send the walk back, to right behind the call's opening tag.
+// A walk over the text from bracket to bracket. What stands before a decided place has been put out and is
+// forgotten; only an attempt at a call can send the walk back, to right behind the call's opening tag.
 #include "text/output_parser.h"
 
 #include <nlohmann/json.hpp>
@@ -68,12 +68,16 @@ struct OutputParser::Impl {
   bool told = false;         ///< of which there were events
   bool only_calls = true;    ///< no content so far: where calls have no tag
   bool incomplete = false;
-  TagPlaces think_closes{kThinkClose};
+  bool in_header;  ///< of channels: of a message
+  TagPlaces think_closes{format.think_close};
   Channel reasoning, content;
   std::vector<OutputEvent> events;
 
   Impl(const OutputFormat& format_in, const nlohmann::ordered_json& tools_in, bool starts_in_thinking)
-      : format(format_in), tools(tools_in), thinking(starts_in_thinking && format_in.thinks) {
+      : format(format_in),
+        tools(tools_in),
+        thinking(starts_in_thinking && format_in.thinks),
+        in_header(format_in.channels && !thinking) {
     if (!tools.empty()) reader = CallReader::make(format, tools);
   }
 
@@ -85,6 +89,9 @@ struct OutputParser::Impl {
   bool pass_start(bool last);
   bool walk(bool last);
   bool walk_untagged(bool last);
+  bool walk_header(bool last);
+  bool walk_message(bool last);
+  void take_header(std::string_view header);
   bool pass_tag(bool last);
   TagMatch pass_section(std::string_view rest);
   void begin_call(std::string_view tag);
@@ -127,7 +134,7 @@ void OutputParser::Impl::end_call() {
 
 // Decides as much as can be decided; all that is left when no more text comes (`last`).
 void OutputParser::Impl::advance(bool last, bool turn_ended) {
-  if (at_start && !pass_start(last)) return;
+  if (at_start && !format.channels && !pass_start(last)) return;
   while (in_call ? read_call(last, turn_ended) : walk(last)) {
   }
   text.drop_before(at);
@@ -138,11 +145,11 @@ bool OutputParser::Impl::pass_start(bool last) {
   while (at < text.end() && is_space(text.at(at))) ++at;
   if (at == text.end()) return last;
   const std::string_view rest = text.view(at, text.end());
-  const TagMatch open = format.thinks ? match_tag(rest, kThinkOpen) : TagMatch::None;
-  const TagMatch close = format.thinks && !thinking ? match_tag(rest, kThinkClose) : TagMatch::None;
+  const TagMatch open = format.thinks ? match_tag(rest, format.think_open) : TagMatch::None;
+  const TagMatch close = format.thinks && !thinking ? match_tag(rest, format.think_close) : TagMatch::None;
   if (!last && (open == TagMatch::Partial || close == TagMatch::Partial)) return false;
-  if (open == TagMatch::Full) at += kThinkOpen.size();
-  if (close == TagMatch::Full) at += kThinkClose.size();
+  if (open == TagMatch::Full) at += format.think_open.size();
+  if (close == TagMatch::Full) at += format.think_close.size();
   thinking = thinking || open == TagMatch::Full;
   at_start = false;
   return true;
@@ -150,9 +157,10 @@ bool OutputParser::Impl::pass_start(bool last) {
 
 // Puts out text up to the next tag and passes that. False: the rest is undecided or there is none.
 bool OutputParser::Impl::walk(bool last) {
+  if (format.channels) return in_header ? walk_header(last) : walk_message(last);
   if (reader && format.call_open.empty() && only_calls && !thinking) return walk_untagged(last);
   const std::string_view rest = text.view(at, text.end());
-  const size_t bracket = rest.find('<');
+  const size_t bracket = rest.find(format.bracket);
   put(rest.substr(0, bracket));
   at = bracket == std::string_view::npos ? text.end() : at + bracket;
   return at < text.end() && pass_tag(last);
@@ -174,6 +182,80 @@ bool OutputParser::Impl::walk_untagged(bool last) {
   return true;
 }
 
+// What a header may begin with: the rest of one whose beginning the prompt has, or all of one.
+constexpr std::string_view kHeaderStarts[] = {kChannelTag, kStartTag, "<|message|>", "<|constrain|>", "to="};
+constexpr size_t kLongestHeader = 512;
+
+// Passes a message's header. What cannot be one is content.
+bool OutputParser::Impl::walk_header(bool last) {
+  while (at < text.end() && is_space(text.at(at))) ++at;
+  const std::string_view rest = text.view(at, text.end());
+  if (rest.empty()) return false;
+  const size_t end = rest.substr(0, kLongestHeader).find(format.separator);
+  bool is_header = false;
+  for (const std::string_view start : kHeaderStarts)
+    is_header = is_header || match_tag(rest, start) != TagMatch::None;
+  if (is_header && end == std::string_view::npos && rest.size() < kLongestHeader) {
+    if (!last) return false;
+    if (rest.front() == '<' || rest.starts_with("to=")) {  // cut off: it says nothing yet
+      at = text.end();
+      return false;
+    }
+  }
+  in_header = false;
+  if (!is_header || end == std::string_view::npos) {
+    thinking = false;
+    put(rest.substr(0, 1));
+    ++at;
+    return true;
+  }
+  const std::string header(rest.substr(0, end));
+  at += end + format.separator.size();
+  take_header(header);
+  return true;
+}
+
+void OutputParser::Impl::take_header(std::string_view header) {
+  const auto word_behind = [&](std::string_view tag) {
+    const size_t place = header.rfind(tag);
+    if (place == std::string_view::npos) return std::string_view();
+    const std::string_view word = header.substr(place + tag.size());
+    return word.substr(0, word.find_first_of(" <\n"));
+  };
+  const std::string_view tool = word_behind("to=");
+  thinking = word_behind(kChannelTag) == "analysis";
+  if (!reader || tool.empty()) return;
+  in_call = true;
+  told = false;
+  opening = {};
+  reader->start(at, {.only_declared = true, .opens = true}, tool);
+}
+
+// Puts out a message's text up to the tag that ends it.
+bool OutputParser::Impl::walk_message(bool last) {
+  const std::string_view rest = text.view(at, text.end());
+  const size_t bracket = rest.find(format.bracket);
+  put(rest.substr(0, bracket));
+  at = bracket == std::string_view::npos ? text.end() : at + bracket;
+  if (at == text.end()) return false;
+  const std::string_view behind = text.view(at, text.end());
+  bool partial = false;
+  for (const std::string_view tag :
+       {format.think_close, std::string_view("<|return|>"), format.call_close, kStartTag, kChannelTag}) {
+    const TagMatch match = match_tag(behind, tag);
+    partial = partial || match == TagMatch::Partial;
+    if (match != TagMatch::Full) continue;
+    channel().end_part();
+    if (tag != kStartTag && tag != kChannelTag) at += tag.size();  // with these a header begins
+    in_header = true;
+    return true;
+  }
+  if (partial && !last) return false;
+  put(behind.substr(0, 1));
+  ++at;
+  return true;
+}
+
 // Passes a tag that stands around calls.
 TagMatch OutputParser::Impl::pass_section(std::string_view rest) {
   TagMatch best = TagMatch::None;
@@ -189,13 +271,13 @@ TagMatch OutputParser::Impl::pass_section(std::string_view rest) {
   return best;
 }
 
-// Passes the '<' at hand with the tag that begins there, if one does.
+// Passes the bracket at hand with the tag that begins there, if one does.
 bool OutputParser::Impl::pass_tag(bool last) {
   const std::string_view rest = text.view(at, text.end());
-  const TagMatch think = thinking ? match_tag(rest, kThinkClose) : TagMatch::None;
+  const TagMatch think = thinking ? match_tag(rest, format.think_close) : TagMatch::None;
   if (think == TagMatch::Full) {
     thinking = false;
-    at += kThinkClose.size();
+    at += format.think_close.size();
     return true;
   }
   bool partial = think == TagMatch::Partial;
@@ -234,7 +316,8 @@ void OutputParser::Impl::begin_call(std::string_view tag) {
 // Goes on with a call. False: it is undecided, or it was cut off at the end of the text.
 bool OutputParser::Impl::read_call(bool last, bool turn_ended) {
   // In reasoning, nothing reaches beyond the tag that closes it.
-  const size_t close = thinking ? think_closes.first_from(at, text.end(), text) : TagPlaces::kNone;
+  const size_t close =
+      thinking && !format.channels ? think_closes.first_from(at, text.end(), text) : TagPlaces::kNone;
   const size_t limit = close == TagPlaces::kNone ? text.end() : close;
   const CallReader::Status status = reader->read(text, limit);
   if (reader->opened()) tell_call();
@@ -246,7 +329,7 @@ bool OutputParser::Impl::read_call(bool last, bool turn_ended) {
       in_call = false;
       break;
     case CallReader::Status::More:
-      if (thinking && limit < text.end()) {
+      if (thinking && !format.channels && limit < text.end()) {
         reader->give_up();
         refuse_call();
         return true;
@@ -264,7 +347,7 @@ bool OutputParser::Impl::end_in_call(size_t limit, bool turn_ended) {
     at = limit;
     return false;
   }
-  if (thinking || (is_bare() && !tools.declares(reader->name()))) {
+  if ((thinking && !format.channels) || (is_bare() && !tools.declares(reader->name()))) {
     reader->give_up();
     refuse_call();
     return true;
@@ -307,7 +390,7 @@ std::vector<OutputEvent> OutputParser::finish(bool turn_ended) {
 }
 
 void OutputParser::go_on() {
-  impl_->at_start = false;
+  impl_->at_start = impl_->in_header = false;
   impl_->channel().go_on();
 }
 bool OutputParser::thinking() const { return impl_->thinking; }

@@ -16,10 +16,11 @@ class ThinkingLimit : public TokenConstraint {
   ThinkingLimit(int64_t tokens, const Tokenizer& tokenizer, const OutputFormat& format, bool thinking,
                 std::unique_ptr<TokenConstraint> rest)
       : tokenizer_(&tokenizer),
-        close_(tokenizer.encode(kThinkClose, true)),
+        close_(tokenizer.encode(std::string(format.think_close) + std::string(format.answer_open), true)),
         left_(tokens),
         state_(thinking ? State::Thinking : State::Opening),
-        ends_({std::string(kThinkClose), std::string(format.call_open)}),
+        open_(format.think_open),
+        ends_(ends_of(format)),
         rest_(std::move(rest)) {}
 
   ThinkingLimit(const ThinkingLimit& other)
@@ -30,6 +31,7 @@ class ThinkingLimit : public TokenConstraint {
         closed_(other.closed_),
         state_(other.state_),
         opening_(other.opening_),
+        open_(other.open_),
         ends_(other.ends_),
         characters_(other.characters_),
         rest_(other.rest_ ? other.rest_->clone() : nullptr) {}
@@ -58,7 +60,8 @@ class ThinkingLimit : public TokenConstraint {
       --left_;
     characters_.push(bytes);
     ends_.push(bytes);
-    if (ends_.stopped()) state_ = State::Over;
+    // The closing tag ends reasoning, and where something comes behind it, that.
+    if (ends_.stopped() && (closed_ == 0 || closed_ == close_.size())) state_ = State::Over;
     return true;
   }
 
@@ -68,9 +71,16 @@ class ThinkingLimit : public TokenConstraint {
  private:
   enum class State { Opening, Thinking, Over };
 
+  static std::vector<std::string> ends_of(const OutputFormat& format) {
+    std::vector<std::string> ends = {std::string(format.think_close)};
+    if (!format.call_open.empty()) ends.emplace_back(format.call_open);
+    return ends;
+  }
+
   /// Whether the closing tag is due, and nothing must be finished first.
   bool closes() const {
-    if (state_ != State::Thinking || left_ > 0 || closed_ == close_.size() || characters_.unfinished())
+    if (state_ != State::Thinking || (left_ > 0 && closed_ == 0) || closed_ == close_.size() ||
+        characters_.unfinished())
       return false;
     return !rest_ || rest_->clone()->accept(close_[closed_]);
   }
@@ -79,9 +89,9 @@ class ThinkingLimit : public TokenConstraint {
   void open(std::string_view bytes) {
     opening_ += bytes;
     opening_.erase(0, std::min(opening_.find_first_not_of(" \n\r\t"), opening_.size()));
-    if (opening_.starts_with(kThinkOpen))
+    if (opening_.starts_with(open_))
       state_ = State::Thinking;
-    else if (!kThinkOpen.starts_with(opening_))
+    else if (!open_.starts_with(opening_))
       state_ = State::Over;
   }
 
@@ -91,6 +101,7 @@ class ThinkingLimit : public TokenConstraint {
   size_t closed_ = 0;           ///< how much of the closing tag was imposed
   State state_;
   std::string opening_;
+  std::string_view open_;  ///< the tag with which reasoning begins
   StopStream ends_;        ///< of the reasoning: a call ends it too
   Utf8Stream characters_;  ///< of the reasoning
   std::unique_ptr<TokenConstraint> rest_;

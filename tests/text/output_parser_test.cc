@@ -498,8 +498,10 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
     output_format("x");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("glm47, qwen3coder, kimi, deepseek, hermes, llama3, gigachat3, think, plain"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr(
+            "glm47, qwen3coder, kimi, deepseek, hermes, llama3, gigachat3, mistral, harmony, think, plain"));
   }
 }
 

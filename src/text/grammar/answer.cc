@@ -48,6 +48,7 @@ class AnswerBuilder {
   /// The answer whose content is of this rule; none: calls alone. `to_the_letter`: no white space may stand
   /// before the content, as it else may where whoever reads the answer of a chat takes it away.
   std::unique_ptr<TokenConstraint> finish(std::optional<uint32_t> content, bool to_the_letter = false) {
+    if (place_.format != nullptr && place_.format->channels) return finish_channels(content);
     Nfa nfa(budget_);
     uint32_t at = nfa.add_state();
     if (place_.format != nullptr && place_.starts_in_thinking && place_.format->thinks)
@@ -59,6 +60,32 @@ class AnswerBuilder {
     if (content) nfa.add_call(to_the_letter ? at : spaces, *content, end);
     if (calls_.when != CallRule::When::Never) nfa.add_epsilon(append_calls(nfa, spaces), end);
     nfa.accepting = end;
+    return follow(std::move(nfa));
+  }
+
+ private:
+  /// The same of channels: messages of reasoning, then one of content or a call.
+  std::unique_ptr<TokenConstraint> finish_channels(std::optional<uint32_t> content) {
+    const OutputFormat& format = *place_.format;
+    Nfa nfa(budget_);
+    const uint32_t start = nfa.add_state(), message = nfa.add_state(), end = nfa.add_state();
+    nfa.accepting = end;
+    const auto reason = [&](uint32_t from) {
+      from = append(nfa, without({format.think_close}, budget_), from);
+      nfa.add_epsilon(append_text(nfa, "<|end|><|start|>assistant", from), message);
+    };
+    if (place_.starts_in_thinking) {
+      reason(start);
+    } else {
+      nfa.add_epsilon(start, message);
+    }
+    reason(append_text(nfa, format.think_open, message));
+    if (content) nfa.add_call(append_text(nfa, kFinalHeader, message), *content, end);
+    if (calls_.when != CallRule::When::Never) nfa.add_epsilon(append_calls(nfa, message), end);
+    return follow(std::move(nfa));
+  }
+
+  std::unique_ptr<TokenConstraint> follow(Nfa nfa) {
     const uint32_t root = builder_.add_rule("the answer");
     builder_.define(root, std::move(nfa));
     auto compiled = std::make_shared<CompiledGrammar>(place_.vocabulary, builder_.finish(root));
@@ -67,12 +94,23 @@ class AnswerBuilder {
     return follower;
   }
 
- private:
   static std::vector<std::string_view> value_breaks(const CallTags& tags) {
     std::vector<std::string_view> breaks;
     for (const std::string_view tag : tags.value_breaks)
       if (!tag.empty()) breaks.push_back(tag);
     return breaks;
+  }
+
+  // Text with tags "<|...|>" in it.
+  uint32_t append_text(Nfa& nfa, std::string_view text, uint32_t from) {
+    while (!text.empty()) {
+      const bool is_tag = text.starts_with("<|");
+      const size_t end = std::min(is_tag ? text.find("|>") + 2 : text.find("<|"), text.size());
+      const std::string_view part = text.substr(0, end);
+      from = is_tag ? append_tag(nfa, part, from) : nfa.append_bytes(part, from);
+      text.remove_prefix(end);
+    }
+    return from;
   }
 
   // A tag is one token where the vocabulary has a control token for it, and else its bytes.
@@ -92,11 +130,11 @@ class AnswerBuilder {
 
   // Anything up to the tag that closes reasoning; no call may begin there.
   uint32_t append_reasoning(Nfa& nfa, uint32_t from) {
-    std::vector<std::string_view> tags = {kThinkClose};
+    std::vector<std::string_view> tags = {place_.format->think_close};
     if (place_.format->calls != CallSyntax::None) tags.push_back(place_.format->call_open);
     if (!tags_.name_open.empty()) tags.push_back(tags_.name_open);
     from = append(nfa, without(tags, budget_), from);
-    return append_tag(nfa, kThinkClose, from);
+    return append_tag(nfa, place_.format->think_close, from);
   }
 
   std::vector<Tool> tools() const {
@@ -144,15 +182,17 @@ class AnswerBuilder {
       const uint32_t opened = append_tag(one, format->call_open, start);
       const uint32_t written = tagged ? append_tagged(one, tool, arguments(tool, parts), opened)
                                       : append_json(one, tool, arguments_rule(tool, parts), opened);
-      one.add_epsilon(append_tag(one, format->call_close, written), one.accepting);
+      // A message's end is the answer's.
+      const std::string_view close = format->channels ? std::string_view() : format->call_close;
+      one.add_epsilon(append_tag(one, close, written), one.accepting);
     }
     if (callable == 0) fail("tools: {}", skipped);
     builder_.define(call, std::move(one));
     from = append_tag(nfa, format->section_open, from);
-    from = append_line_end(nfa, from);
+    if (!format->channels) from = append_line_end(nfa, from);
     uint32_t behind = nfa.add_state();
     nfa.add_call(from, call, behind);
-    if (calls_.parallel) nfa.add_call(append_line_end(nfa, behind), call, behind);
+    if (calls_.parallel && !format->channels) nfa.add_call(append_line_end(nfa, behind), call, behind);
     if (!format->section_close.empty())
       behind = append_tag(nfa, format->section_close, append_line_end(nfa, behind));
     return behind;
@@ -288,6 +328,12 @@ class AnswerBuilder {
       call_to(at, behind);
       at = nfa.append_bytes("}", json_.append_space(nfa, behind));
       return append_line_end(nfa, at);
+    }
+    if (format.channels) {
+      const uint32_t to =
+          nfa.append_bytes(tool.name, append_text(nfa, "<|channel|>commentary to=functions.", from));
+      call_to(append_text(nfa, " <|constrain|>json<|message|>", to), end);
+      return end;
     }
     uint32_t at = nfa.append_bytes(format.name_prefix, from);
     at = nfa.append_bytes(tool.name, at);
