@@ -87,6 +87,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   } catch (const Error& error) {
     chat_problem_ = error.what();  // completions of plain text need none
   }
+  if (!options.pages.disk.empty()) store::PageFolder::check(page_folder_of(options.pages.disk).path);
   const bool keeps_pages = options.pages.ram_bytes > 0 || !options.pages.disk.empty();
   const std::string identity = keeps_pages ? model_identity(file) : "";
   backend_ =

@@ -131,8 +131,9 @@ bool write_all(int fd, const void* from, size_t bytes) {
   return true;
 }
 
-/// The folder, made where it is not there. Throws Error where it cannot be trusted.
-void check_folder(const fs::path& path) {
+}  // namespace
+
+void PageFolder::check(const fs::path& path) {
   std::error_code failed;
   if (!fs::exists(path, failed)) {
     fs::create_directories(path.parent_path(), failed);
@@ -148,11 +149,9 @@ void check_folder(const fs::path& path) {
          path.string());
 }
 
-}  // namespace
-
 PageFolder::PageFolder(FolderOptions options, const PageKey& root, std::string name)
     : options_(std::move(options)), root_(root), name_(std::move(name)) {
-  check_folder(options_.path);
+  check(options_.path);
   make_model_folder();
   look();
 }
@@ -171,27 +170,26 @@ fs::path PageFolder::path_of(const Name& name) const {
   return options_.path / name.first.hex() / name.second.hex();
 }
 
-// Both with the mutex held.
-void PageFolder::note(const Name& name, const File& file) {
-  forget(name);
-  files_.emplace(name, file);
-  oldest_.emplace(file.used_ns, name);
-  bytes_ += file.bytes;
-  if (name.first == root_) own_bytes_ += file.bytes, ++own_pages_;
+void PageFolder::Index::note(const PageKey& root, const Name& name, const File& file) {
+  forget(root, name);
+  files.emplace(name, file);
+  oldest.emplace(file.used_ns, name);
+  bytes += file.bytes;
+  if (name.first == root) own_bytes += file.bytes, ++own_pages;
 }
 
-void PageFolder::forget(const Name& name) {
-  const auto found = files_.find(name);
-  if (found == files_.end()) return;
-  bytes_ -= found->second.bytes;
-  if (name.first == root_) own_bytes_ -= found->second.bytes, --own_pages_;
-  oldest_.erase({found->second.used_ns, name});
-  files_.erase(found);
+void PageFolder::Index::forget(const PageKey& root, const Name& name) {
+  const auto found = files.find(name);
+  if (found == files.end()) return;
+  bytes -= found->second.bytes;
+  if (name.first == root) own_bytes -= found->second.bytes, --own_pages;
+  oldest.erase({found->second.used_ns, name});
+  files.erase(found);
 }
 
 bool PageFolder::holds(const PageKey& key) const {
   const std::lock_guard lock(mutex_);
-  return files_.contains({root_, key});
+  return index_.files.contains({root_, key});
 }
 
 bool PageFolder::read(const PageKey& key, std::span<std::byte> bytes) {
@@ -209,13 +207,13 @@ bool PageFolder::read(const PageKey& key, std::span<std::byte> bytes) {
     const int64_t now = wall_ns();
     ::futimens(file, nullptr);
     const std::lock_guard lock(mutex_);
-    note(name, {static_cast<int64_t>(sizeof header + bytes.size()), now});
+    index_.note(root_, name, {static_cast<int64_t>(sizeof header + bytes.size()), now});
     return true;
   }
   if (opened) ::unlink(path.c_str());
   const std::lock_guard lock(mutex_);
   damaged_ += opened;
-  forget(name);
+  index_.forget(root_, name);
   return false;
 }
 
@@ -230,7 +228,7 @@ bool PageFolder::write(const PageKey& key, std::span<const std::byte> bytes) {
   const auto size = static_cast<int64_t>(sizeof(Header) + bytes.size());
   {
     const std::lock_guard lock(mutex_);
-    if (files_.contains({root_, key})) return true;
+    if (index_.files.contains({root_, key})) return true;
     if (now_ns() < no_writes_before_ns_) return false;
   }
   if (!make_room(size)) return refuse(fmt::format("{}: has no room for a page", options_.path.string()));
@@ -246,7 +244,7 @@ bool PageFolder::write(const PageKey& key, std::span<const std::byte> bytes) {
   }
   const std::lock_guard lock(mutex_);
   problem_.clear();
-  note({root_, key}, {size, wall_ns()});
+  index_.note(root_, {root_, key}, {size, wall_ns()});
   return true;
 }
 
@@ -278,11 +276,11 @@ bool PageFolder::make_room(int64_t bytes) {
     Name name;
     {
       const std::lock_guard lock(mutex_);
-      if (bytes_ + bytes <= options_.limit_bytes && (!full || removed >= bytes)) return true;
-      if (oldest_.empty()) return false;
-      name = oldest_.begin()->second;
-      removed += files_.at(name).bytes;
-      forget(name);
+      if (index_.bytes + bytes <= options_.limit_bytes && (!full || removed >= bytes)) return true;
+      if (index_.oldest.empty()) return false;
+      name = index_.oldest.begin()->second;
+      removed += index_.files.at(name).bytes;
+      index_.forget(root_, name);
     }
     ::unlink(path_of(name).c_str());
   }
@@ -291,30 +289,26 @@ bool PageFolder::make_room(int64_t bytes) {
 void PageFolder::remove(const PageKey& key) {
   ::unlink(path_of({root_, key}).c_str());
   const std::lock_guard lock(mutex_);
-  forget({root_, key});
+  index_.forget(root_, {root_, key});
 }
 
 void PageFolder::look() {
-  std::vector<std::pair<Name, File>> found;
+  Index found;
   const int64_t now = wall_ns();
   each_model(options_.path, [&](const PageKey& root, const fs::path& folder) {
     each_file(folder, [&](const std::string& name, const fs::path& path, const struct stat& file) {
       if (const auto key = PageKey::from_hex(name)) {
-        found.push_back({{root, *key}, {int64_t{file.st_size}, changed_ns(file)}});
+        found.note(root_, {root, *key}, {int64_t{file.st_size}, changed_ns(file)});
       } else if (name.starts_with(kUnfinished) && now - changed_ns(file) > kLeftAlone) {
         ::unlink(path.c_str());
       }
     });
   });
   const std::lock_guard lock(mutex_);
-  // Files written since the folder was read are among those that were known before.
-  std::vector<std::pair<Name, File>> newer;
-  for (const auto& [name, file] : files_)
-    if (file.used_ns >= now) newer.emplace_back(name, file);
-  files_.clear(), oldest_.clear();
-  bytes_ = own_bytes_ = own_pages_ = 0;
-  for (const auto& [name, file] : found) note(name, file);
-  for (const auto& [name, file] : newer) note(name, file);
+  // Those written since the folder was read are among those that were known before.
+  for (auto at = index_.oldest.rbegin(); at != index_.oldest.rend() && at->first >= now; ++at)
+    found.note(root_, at->second, index_.files.at(at->second));
+  std::swap(index_, found);
 }
 
 void PageFolder::clear() {
@@ -325,7 +319,7 @@ void PageFolder::clear() {
 
 PageFolder::Stats PageFolder::stats() const {
   const std::lock_guard lock(mutex_);
-  return {own_pages_, own_bytes_, bytes_, options_.limit_bytes, damaged_, problem_};
+  return {index_.own_pages, index_.own_bytes, index_.bytes, options_.limit_bytes, damaged_, problem_};
 }
 
 std::vector<FolderModel> PageFolder::list(const fs::path& path) {

@@ -41,15 +41,14 @@ struct FolderModel {
 
 class PageFolder {
  public:
-  /// A model's pages in a folder, which is made where it is not there. Throws Error where others could put
-  /// files into it, or it is no folder; what is wrong with the disk is no reason to throw (problem()).
+  /// A model's pages in a folder. Throws what check() does; what is wrong with the disk is told by stats().
   PageFolder(FolderOptions options, const PageKey& root, std::string name);
 
   /// Whether the page was there when the folder was last looked at. Asks no disk.
   bool holds(const PageKey& key) const;
   /// False: it is not there, is damaged (and removed), or of another length.
   bool read(const PageKey& key, std::span<std::byte> bytes);
-  /// False: the disk would not take it; problem() says why, and for a while nothing more is written.
+  /// False: the disk would not take it; stats() say why, and for a while nothing more is written.
   bool write(const PageKey& key, std::span<const std::byte> bytes);
   void remove(const PageKey& key);
   /// Finds what others have written and removed, and removes what nobody finished.
@@ -66,6 +65,9 @@ class PageFolder {
   };
   Stats stats() const;
 
+  /// Throws Error where others could put files into the folder, or it is none. It is made where it is not
+  /// there; what is wrong with the disk is no reason to throw.
+  static void check(const std::filesystem::path& path);
   /// All models in a folder, the one used last first. Throws Error where there is no folder.
   static std::vector<FolderModel> list(const std::filesystem::path& path);
   /// Removes a model's files, or all models' (null), whoever uses them; what else lies in the folder stays.
@@ -82,10 +84,17 @@ class PageFolder {
       return PageKeyHash{}(name.second) ^ PageKeyHash {}(name.first);
     }
   };
+  /// What is there, as far as is known.
+  struct Index {
+    std::unordered_map<Name, File, NameHash> files;
+    std::set<std::pair<int64_t, Name>> oldest;  ///< by used_ns
+    int64_t bytes = 0, own_bytes = 0, own_pages = 0;
+
+    void note(const PageKey& root, const Name& name, const File& file);
+    void forget(const PageKey& root, const Name& name);
+  };
   std::filesystem::path path_of(const Name& name) const;
   void make_model_folder();
-  void note(const Name& name, const File& file);
-  void forget(const Name& name);
   bool make_room(int64_t bytes);
   bool refuse(const std::string& why);
   std::string put(const std::filesystem::path& path, const PageKey& key, std::span<const std::byte> bytes);
@@ -94,9 +103,7 @@ class PageFolder {
   const PageKey root_;
   const std::string name_;
   mutable std::mutex mutex_;  // of all that follows
-  std::unordered_map<Name, File, NameHash> files_;
-  std::set<std::pair<int64_t, Name>> oldest_;  // by used_ns
-  int64_t bytes_ = 0, own_bytes_ = 0, own_pages_ = 0;
+  Index index_;
   int64_t damaged_ = 0;
   std::string problem_;
   int64_t no_writes_before_ns_ = 0;
