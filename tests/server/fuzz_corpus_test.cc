@@ -9,7 +9,7 @@ namespace sluice::test {
 namespace {
 
 TEST(RequestFuzz, ItsCorpusDoesNoHarm) { EXPECT_GE(run_corpus(request_fuzz, "request"), 300); }
-TEST(HttpFuzz, ItsCorpusDoesNoHarm) { EXPECT_GE(run_corpus(http_fuzz, "http"), 200); }
+TEST(HttpFuzz, ItsCorpusDoesNoHarm) { EXPECT_GE(run_corpus(http_fuzz, "http"), 100); }
 
 }  // namespace
 }  // namespace sluice::test
