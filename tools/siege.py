@@ -6,8 +6,8 @@ usage: siege.py [--binary PATH] [--minutes 30 | --seconds S] [--phase 60] [--jso
 Phases without and with attackers take turns, so that what else the machine does falls on both. Printed are times to
 the first token and between tokens, with and without, memory over time, and how attacks were answered. Exit code 1 if
 an honest answer was another one than without company, or none, if memory went beyond the server's account, the
-constraints that it keeps and 200 MB, if over six attacked phases and more it grew from the first half of them to the
-second (5% and 32 MB), or if the server did not go on to its end.
+constraints that it keeps and those being compiled, if over six attacked phases and more it grew from the first half of
+them to the second (a fourth), or if the server did not go on to its end.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from pathlib import Path
 
 from serving import Server, ask, percentile
 
-MAX_MEMORY, KEPT_CONSTRAINTS = 256 << 20, 256 << 20  # --max-memory; what the server keeps for the next request
+# --max-memory; what the server keeps for the next request; what its two workers may take while each compiles a schema
+MAX_MEMORY, KEPT_CONSTRAINTS, COMPILING = 256 << 20, 256 << 20, 2 * (256 << 20)
 HONEST, HOSTILE = ["alice", "bob"], ["mallory", "trudy"]
 PROMPTS = [f"Tell me of {who} who {did}." for who in ("a fox", "the miller's daughter", "two old kings", "a crow")
            for did in ("lost a ring", "went over the hills", "could not sleep")]
@@ -123,9 +124,9 @@ class Siege:
             found.append(f"honest requests that failed: {dict(self.failed)}")
         peaks = [most for attacked, most in self.memory if attacked]
         half = (len(peaks) + 1) // 2
-        if max(peaks) > self.base + MAX_MEMORY + KEPT_CONSTRAINTS + 200e6:
+        if max(peaks) > self.base + MAX_MEMORY + KEPT_CONSTRAINTS + COMPILING:
             found.append(f"memory went from {self.base / 1e6:.0f} to {max(peaks) / 1e6:.0f} MB")
-        if len(peaks) >= 6 and max(peaks[half:]) > max(peaks[:half]) * 1.05 + 32e6:
+        if len(peaks) >= 6 and max(peaks[half:]) > max(peaks[:half]) * 1.25:
             found.append(f"memory grew from {max(peaks[:half]) / 1e6:.0f} to {max(peaks[half:]) / 1e6:.0f} MB")
         return found
 
