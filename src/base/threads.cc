@@ -11,9 +11,6 @@
 namespace sluice {
 namespace {
 
-/// How long a waiter spins: longer than a small op or the sampling of a token takes, and than a sleeper's way
-/// back.
-constexpr int64_t kSpinNs = 50'000;
 /// Pauses between two looks at the clock.
 constexpr int kPauses = 32;
 
@@ -46,7 +43,7 @@ void pin(std::thread& thread, int cpu) {
 
 }  // namespace
 
-void Team::Signal::wait_for_other_than(unsigned old) {
+void Team::Signal::wait_for_other_than(unsigned old, int64_t spin_ns) {
   const auto changed = [&] { return value.load(std::memory_order_acquire) != old; };
   int64_t end = 0;
   do {
@@ -54,7 +51,7 @@ void Team::Signal::wait_for_other_than(unsigned old) {
       if (changed()) return;
       pause();
     }
-    if (end == 0) end = now_ns() + kSpinNs;
+    if (end == 0) end = now_ns() + spin_ns;
   } while (now_ns() < end);
   while (!changed()) value.wait(old, std::memory_order_acquire);
 }
@@ -66,7 +63,7 @@ void Team::Signal::set(unsigned next) {
   value.notify_all();
 }
 
-Team::Team(int size) : size_(std::max(1, size)) {
+Team::Team(int size, int64_t spin_ns) : size_(std::max(1, size)), spin_ns_(spin_ns) {
   for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i] { worker_loop(i); });
   cpus_ = usable_cpus();
   if (cpus_.size() != static_cast<size_t>(size_)) cpus_.clear();
@@ -81,7 +78,7 @@ Team::~Team() {
 
 void Team::worker_loop(int index) {
   for (unsigned seen = 0;; ++seen) {
-    round_.wait_for_other_than(seen);
+    round_.wait_for_other_than(seen, spin_ns_);
     if (quit_) return;
     (*work_)(index);
     barrier();
@@ -117,7 +114,7 @@ void Team::barrier() {
     arrivals_.set(before + 1);
     return;
   }
-  arrivals_.wait_for_other_than(before);
+  arrivals_.wait_for_other_than(before, spin_ns_);
 }
 
 }  // namespace sluice

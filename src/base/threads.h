@@ -13,10 +13,14 @@ namespace sluice {
 
 class Team {
  public:
+  /// Longer than a small op or the sampling of a token takes, and than a sleeper's way back.
+  static constexpr int64_t kSpinNs = 50'000;
+
   /// `size` workers, the calling thread of run() included; at least 1. A team of as many workers as there are
   /// CPUs in the affinity mask has its own threads on one CPU each, and none on the caller's, which is left
   /// as it is.
-  explicit Team(int size);
+  /// spin_ns: how long who waits spins before it sleeps.
+  explicit Team(int size, int64_t spin_ns = kSpinNs);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -33,7 +37,7 @@ class Team {
   /// A number that waiters watch.
   struct Signal {
     std::atomic<unsigned> value{0};
-    void wait_for_other_than(unsigned old);
+    void wait_for_other_than(unsigned old, int64_t spin_ns);
     void set(unsigned next);
   };
 
@@ -41,6 +45,7 @@ class Team {
   void make_room();
 
   int size_;
+  int64_t spin_ns_;
   std::vector<int> cpus_;        // [size] when pinned: each worker's, the caller's first
   alignas(64) Signal round_;     // of run(): work_ or quit_ are new
   alignas(64) Signal arrivals_;  // of barrier(): one more round of arrivals is complete

@@ -137,16 +137,20 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
                                                const model::Model& model, const Fit& fit) {
   auto backend = make_backend(name, threads, loading);
   if (backend->name() != "cuda") {
-    if (fit.gpu_bytes > 0) throw UsageError("--gpu-memory: the backend is " + backend->name());
+    if (fit.share.bytes > 0) throw UsageError("--gpu-memory: the backend is " + backend->name());
     return backend;
   }
-  const Fitted fitted = fit_to(*backend, model, fit);
-  if (fitted.mixtures == 0 && fit.gpu_bytes == 0) return backend;
-  auto cpu = make_backend("cpu", threads);
+  const int cpu_threads = threads_for(threads);
+  auto cpu = backend::make_cpu_backend({.threads = cpu_threads, .beside_device = true});
+  if (const program::Tuning tuning = read_tuning(tuning_path(), cpu->device()); !tuning.empty())
+    cpu = backend::make_cpu_backend({.threads = cpu_threads, .tuning = tuning, .beside_device = true});
+  const Fitted fitted = fit_to(*backend, model, fit, cpu->available_bytes());
+  if (fitted.mixtures == 0 && fit.share.bytes == 0) return backend;
   if (fitted.moved_bytes > cpu->available_bytes())
     fail("{}: {}, which has too little memory", model.file.path(), fitted.text());
   if (fitted.mixtures > 0) note("[ {} ]\n", fitted.text());
-  return backend::make_offload_backend(std::move(backend), std::move(cpu), fitted.mixtures, fitted.bytes);
+  return backend::make_offload_backend(std::move(backend), std::move(cpu),
+                                       {fitted.mixtures, fitted.bytes, fitted.stream_rows});
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

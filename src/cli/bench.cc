@@ -11,6 +11,7 @@
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/bench_cost.h"
 #include "cli/bench_record.h"
 #include "cli/commands.h"
 #include "cli/hub_model.h"
@@ -36,7 +37,8 @@ struct Options {
   uint64_t seed = 1;
   int64_t sweep = 0;
   bool peaks = false, no_warmup = false, progress = false, no_repack = false;
-  int64_t gpu_memory = 0;
+  GpuShare gpu;
+  double link_limit = 0;  // bytes a second
 };
 
 /// The type with most bytes, after the architecture and the number of parameters: "deepseek2 29.94 B Q4_0".
@@ -101,43 +103,6 @@ void check_context(const model::Model& model, int64_t tokens) {
   }
 }
 
-/// Bytes and FLOPs of a test: prompt steps row by row of the batch, decode steps at the mean context (costs
-/// are linear in it).
-program::Cost cost_of(const program::Program& program, const BenchTest& test, int64_t max_rows,
-                      const profile::ExpertCount& experts) {
-  program::Cost sum;
-  for (int64_t done = 0; done < test.prompt; done += max_rows) {
-    const auto rows = static_cast<double>(std::min(max_rows, test.prompt - done));
-    const auto before = static_cast<double>(test.depth + done);
-    // Steps of all rows select as many experts as was counted; a last one of fewer is left to the forecast.
-    const bool full = rows == static_cast<double>(std::min(max_rows, test.prompt));
-    sum += program::total_cost(program, {.rows = rows,
-                                         .context = before + (rows + 1) / 2,
-                                         .cache_rows = before + rows,
-                                         .selected = test.gen == 0 && full ? experts.distinct : 0});
-  }
-  if (test.gen > 0) {
-    const auto parallel = static_cast<double>(test.parallel);
-    const double context =
-        static_cast<double>(test.depth + test.prompt) + (static_cast<double>(test.gen) + 1) / 2;
-    const program::Cost step = program::total_cost(program, {.rows = parallel,
-                                                             .outputs = parallel,
-                                                             .context = context,
-                                                             .cache_rows = parallel * context,
-                                                             .sequences = parallel,
-                                                             .selected = experts.distinct});
-    const auto steps = static_cast<double>(test.gen);
-    sum += {steps * step.bytes_read, steps * step.bytes_written, steps * step.flops};
-  }
-  return sum;
-}
-
-/// Bytes that a step reads, on average.
-double step_bytes(const program::Program& program, const BenchTest& test, int64_t max_rows) {
-  const int64_t steps = (test.prompt + max_rows - 1) / max_rows + test.gen;
-  return cost_of(program, test, max_rows, {}).bytes_read / static_cast<double>(steps);
-}
-
 /// What one repetition took.
 struct Repetition {
   int64_t prompt_ns = 0, gen_ns = 0;
@@ -171,9 +136,17 @@ Repetition repeat(MeasuredSteps& steps, program::Executable& executable, const B
 /// between steps (ReadTurns).
 class Bandwidth {
  public:
-  explicit Bandwidth(program::Backend& backend) : backend_(backend), last_(backend.peaks().bytes_per_second) {
+  explicit Bandwidth(program::Backend& backend)
+      : shared(measured_peaks(backend)), backend_(backend), last_(backend.peaks().bytes_per_second) {
     print("before");
+    if (!shared) return;
+    note("sluice: read bandwidth of {} {:.1f} GB/s, of {} {:.1f} GB/s; from host to device {:.1f} GB/s\n",
+         backend.places()[0]->name(), 1e-9 * shared->gpu.bytes_per_second, backend.places()[1]->name(),
+         1e-9 * shared->cpu.bytes_per_second, 1e-9 * shared->link_bytes_per_second);
   }
+  /// Of a GPU and a CPU that share a model.
+  const std::optional<SharedPeaks> shared;
+
   /// Bytes a second around the time since the last call.
   double around() {
     const double before = last_;
@@ -235,8 +208,11 @@ Setup set_up(const Options& options, const model::Model& model, program::Backend
                                      {.max_rows = rows,
                                       .max_outputs = sequences,
                                       .cache_pages = MeasuredSteps::pages(sequences, context),
-                                      .state_slots = MeasuredSteps::state_slots(sequences)},
+                                      .state_slots = MeasuredSteps::state_slots(sequences),
+                                      .stream_bytes_per_second = options.link_limit},
                                      loading_bar());
+  if (const int64_t from = setup.executable->facts().stream_rows; from > 0)
+    note("sluice: experts of the CPU's memory come to the GPU in steps of {} rows and more\n", from);
   setup.steps = std::make_unique<MeasuredSteps>(*setup.executable, rows, sequences, context, options.seed);
   BenchRecord& record = setup.record;
   record.model = describe(model);
@@ -294,6 +270,10 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
   record.around_bytes_per_second = bandwidth.around();
   record.peaks.bytes_per_second =
       turns.bytes_per_second() > 0 ? turns.bytes_per_second() : record.around_bytes_per_second;
+  record.limit_seconds = bandwidth.shared
+                             ? shared_seconds(setup.executable->program(), test, steps.max_rows(),
+                                              record.experts, *bandwidth.shared)
+                             : record.peaks.limit_seconds(record.cost);
   reset_peak_memory();  // what measuring the bandwidth took is none of the model's
   print_marks(record);
   if (record.experts.uniform > 0) {
@@ -359,7 +339,7 @@ bool bench_model(const Options& options, const std::string& path, int64_t thread
   const int64_t load_ns = now_ns() - began;
   const auto backend =
       make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
-                   {options.gpu_memory, std::max(longest(tests), options.sweep), most_sequences(tests)});
+                   {options.gpu, std::max(longest(tests), options.sweep), most_sequences(tests)});
   Bandwidth bandwidth(*backend);
   reset_peak_memory();
   check_context(model, std::max(longest(tests), options.sweep));
@@ -499,7 +479,12 @@ void add_bench(CLI::App& app) {
   command->add_flag("--progress", options->progress, "tell of each repetition, not only on a terminal");
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   add_loading_option(*command, options->no_repack);
-  add_gpu_memory_option(*command, options->gpu_memory);
+  add_gpu_memory_option(*command, options->gpu);
+  command
+      ->add_option_function<double>(
+          "--link-limit", [options](double gigabytes) { options->link_limit = 1e9 * gigabytes; },
+          "GB/s that experts come to the GPU with at most, as though the link were slower")
+      ->check(CLI::Range(0.001, 1e6));
   command->callback([options] { bench(*options); });
 }
 

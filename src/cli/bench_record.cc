@@ -57,8 +57,8 @@ Json fields(const BenchRecord& r) {
                {"peak_bytes_per_second", r.peaks.bytes_per_second},
                {"peak_flops_per_second", r.peaks.flops},
                {"around_bytes_per_second", r.around_bytes_per_second},
-               {"limit_ts", r.peaks.limit_seconds(r.cost) > 0 ? tokens / r.peaks.limit_seconds(r.cost) : 0.0},
-               {"share_of_limit", r.peaks.limit_seconds(r.cost) / seconds},
+               {"limit_ts", r.limit_seconds > 0 ? tokens / r.limit_seconds : 0.0},
+               {"share_of_limit", r.limit_seconds / seconds},
                {"experts_distinct", r.experts.distinct},
                {"experts_uniform", r.experts.uniform}};
   return json;
@@ -153,7 +153,7 @@ class MarkdownPrinter : public BenchPrinter {
   void add(const BenchRecord& r) override {
     if (!headed_) head(r);
     const std::vector<double> ts = r.samples_ts();
-    const double limit = r.peaks.limit_seconds(r.cost);
+    const double limit = r.limit_seconds;
     print_to(
         out_, "| {:<{}} | {:>10} | {:>8} | {:<8} | {:>7} | {:>{}} | {:>20} | {:>9.1f} | {:>7.2f} | {:>8} |\n",
         r.model.type, width_, fmt::format("{:.2f} GiB", static_cast<double>(r.model.size_bytes) / 0x1p30),

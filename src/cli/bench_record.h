@@ -42,6 +42,7 @@ struct BenchRecord {
   int64_t peak_memory_bytes = 0;  ///< of the process while this ran
   program::Cost cost;             ///< of a repetition
   program::Peaks peaks;           ///< their read bandwidth measured between this test's steps or around it
+  double limit_seconds = 0;       ///< a repetition takes at least by these; 0: not known
   double around_bytes_per_second = 0;  ///< the better reading of before and after
   profile::ExpertCount experts;        ///< counted when several sequences share steps
 

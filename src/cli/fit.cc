@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -14,7 +15,6 @@
 #include "cli/output.h"
 #include "engine/kv_pool.h"
 #include "program/offload.h"
-#include "program/places.h"
 
 namespace sluice::cli {
 namespace {
@@ -32,24 +32,40 @@ int64_t total(const program::MemoryNeeds& needs) {
   return needs.weights_bytes + needs.cache_bytes + needs.scratch_bytes;
 }
 
+/// Weights of the experts of the last mixtures.
+int64_t moved_bytes(const model::Model& model, size_t count) {
+  const std::vector<program::RoutedExperts> mixtures = program::routed_experts(model.program);
+  int64_t bytes = 0;
+  for (size_t i = mixtures.size() - count; i < mixtures.size(); ++i) bytes += mixtures[i].bytes;
+  return bytes;
+}
+
 /// What the first place takes with so many mixtures at the second.
 int64_t needs_of(const program::Backend& gpu, const program::Program& program,
-                 const program::CompileOptions& options, size_t count) {
+                 const program::CompileOptions& options, size_t count, int64_t stream_rows) {
   if (count == 0) return total(gpu.memory_needs(program, options));
-  const program::Program cut = program::offload_experts(program, count);
-  return total(gpu.memory_needs(program::program_at(cut, 0), options));
+  return total(
+      program::offload_needs(gpu, program, {.mixtures = count, .stream_rows = stream_rows}, options));
 }
 
 }  // namespace
 
-void add_gpu_memory_option(CLI::App& command, int64_t& bytes) {
+void add_gpu_memory_option(CLI::App& command, GpuShare& share) {
   command
       .add_option_function<std::string>(
-          "--gpu-memory", [&bytes](const std::string& text) { bytes = memory_size_of(text); },
+          "--gpu-memory", [&share](const std::string& text) { share.bytes = memory_size_of(text); },
           "of the GPU's memory at most, as 10GiB; experts that have no room are computed by the CPU "
           "(default: "
           "what is free)")
       ->type_name("SIZE");
+  command
+      .add_option(
+          "--stream-from", share.stream_rows,
+          "rows of a step from which on experts of the CPU's memory come to the GPU, layer by layer; 0: "
+          "from where that is sooner, as measured; -1: never, which saves the GPU's memory a layer's "
+          "experts")
+      ->check(CLI::Range(-1, 1 << 20))
+      ->capture_default_str();
 }
 
 int64_t memory_size_of(const std::string& text) {
@@ -74,15 +90,16 @@ int64_t memory_size_of(const std::string& text) {
 }
 
 size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& program,
-                           program::CompileOptions options, int64_t bytes) {
-  int64_t missing = needs_of(gpu, program, options, 0) - bytes;
+                           program::CompileOptions options, int64_t bytes, int64_t stream_rows) {
+  int64_t missing = needs_of(gpu, program, options, 0, stream_rows) - bytes;
   if (missing <= 0) return 0;
   const std::vector<program::RoutedExperts> mixtures = program::routed_experts(program);
   size_t count = 0;
   while (count < mixtures.size() && missing > 0) missing -= mixtures[mixtures.size() - ++count].bytes;
-  // What else changes with the place (other kernels, copies) is little.
-  int64_t needed = count > 0 ? needs_of(gpu, program, options, count) : needs_of(gpu, program, options, 0);
-  while (needed > bytes && count < mixtures.size()) needed = needs_of(gpu, program, options, ++count);
+  // What else changes with the place (other kernels, copies, room for what comes) is little.
+  int64_t needed = needs_of(gpu, program, options, count, stream_rows);
+  while (needed > bytes && count < mixtures.size())
+    needed = needs_of(gpu, program, options, ++count, stream_rows);
   if (needed > bytes) {
     fail("needs {} of the GPU's memory{}, {} are available", size_text(needed),
          mixtures.empty() ? "" : " even with all routed experts in the CPU's", size_text(bytes));
@@ -91,14 +108,35 @@ size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& 
 }
 
 std::string Fitted::text() const {
-  return fmt::format("GPU memory: {}; experts of {} of {} layers, {}, are computed by the CPU",
-                     size_text(bytes), mixtures, all_mixtures, size_text(moved_bytes));
+  return fmt::format(
+      "GPU memory: {}; experts of {} of {} layers, {}, are computed by the CPU{}", size_text(bytes), mixtures,
+      all_mixtures, size_text(moved_bytes),
+      mixtures > 0 && stream_rows != program::kNeverStream ? ", or come to the GPU for prompts" : "");
 }
 
-Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit) {
-  Fitted fitted{.bytes = gpu.available_bytes()};
+namespace {
+
+/// With experts that are streamed, where there is memory for it.
+std::optional<Fitted> fitted_streaming(const program::Backend& gpu, const model::Model& model,
+                                       const program::CompileOptions& options, Fitted fitted,
+                                       int64_t cpu_bytes) {
+  if (!gpu.facts().streams || fitted.stream_rows == program::kNeverStream) return {};
+  try {
+    fitted.mixtures = mixtures_that_leave(gpu, model.program, options, fitted.bytes, fitted.stream_rows);
+  } catch (const Error&) {
+    return {};
+  }
+  fitted.moved_bytes = moved_bytes(model, fitted.mixtures);
+  const bool has_room = cpu_bytes == kUnknownMemory || 2 * fitted.moved_bytes < cpu_bytes;
+  return has_room ? std::optional(fitted) : std::nullopt;
+}
+
+}  // namespace
+
+Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit, int64_t cpu_bytes) {
+  Fitted fitted{.bytes = gpu.available_bytes(), .stream_rows = fit.share.stream_rows};
   if (fitted.bytes != kUnknownMemory) fitted.bytes = std::max<int64_t>(0, fitted.bytes - kMargin);
-  if (fit.gpu_bytes > 0) fitted.bytes = std::min(fitted.bytes, fit.gpu_bytes);
+  if (fit.share.bytes > 0) fitted.bytes = std::min(fitted.bytes, fit.share.bytes);
   const int64_t context =
       fit.context > 0 ? fit.context : std::min<int64_t>(model.spec.context, kFittedContext);
   const int64_t wanted = gpu.facts().prompt_rows;
@@ -107,15 +145,17 @@ Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit&
                                         .cache_pages = engine::KvPool::pages_for(context),
                                         .context = context,
                                         .warm = true};
+  fitted.all_mixtures = program::routed_experts(model.program).size();
   try {
-    fitted.mixtures = mixtures_that_leave(gpu, model.program, options, fitted.bytes);
+    fitted.mixtures = mixtures_that_leave(gpu, model.program, options, fitted.bytes, program::kNeverStream);
   } catch (const Error& error) {
     fail("{}: {}", model.file.path(), error.what());
   }
-  const std::vector<program::RoutedExperts> mixtures = program::routed_experts(model.program);
-  fitted.all_mixtures = mixtures.size();
-  for (size_t i = mixtures.size() - fitted.mixtures; i < mixtures.size(); ++i)
-    fitted.moved_bytes += mixtures[i].bytes;
+  fitted.moved_bytes = moved_bytes(model, fitted.mixtures);
+  if (fitted.mixtures > 0) {
+    if (const auto streaming = fitted_streaming(gpu, model, options, fitted, cpu_bytes)) return *streaming;
+  }
+  fitted.stream_rows = program::kNeverStream;
   return fitted;
 }
 

@@ -11,23 +11,29 @@
 
 namespace sluice::cli {
 
-/// Adds --gpu-memory, which sets `bytes`; 0: what is free.
-void add_gpu_memory_option(CLI::App& command, int64_t& bytes);
+/// How a GPU and the CPU share a model that one has no room for.
+struct GpuShare {
+  int64_t bytes = 0;        ///< of the GPU's memory at most; 0: what is free less a margin
+  int64_t stream_rows = 0;  ///< program::Offload's
+};
+
+/// Adds --gpu-memory and --stream-from.
+void add_gpu_memory_option(CLI::App& command, GpuShare& share);
 
 /// "10.2GiB", "8G" (powers of 1,024), "12GB" (powers of 1,000) or bytes. Throws UsageError for anything else.
 int64_t memory_size_of(const std::string& text);
 
 /// What a model is fitted for.
 struct Fit {
-  int64_t gpu_bytes = 0;  ///< of the GPU's memory at most; 0: what is free less a margin
-  int64_t context = 0;    ///< tokens; 0: some thousand
-  int64_t outputs = 1;    ///< of a step
+  GpuShare share = {};
+  int64_t context = 0;  ///< tokens; 0: some thousand
+  int64_t outputs = 1;  ///< of a step
 };
 
 /// The fewest mixtures of experts that have to leave for the rest to take `bytes` of this backend at most.
-/// Throws Error where no number is enough.
+/// Throws Error where no number is enough. stream_rows: program::Offload's.
 size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& program,
-                           program::CompileOptions options, int64_t bytes);
+                           program::CompileOptions options, int64_t bytes, int64_t stream_rows);
 
 /// How a model is shared between a GPU and the CPU.
 struct Fitted {
@@ -35,11 +41,14 @@ struct Fitted {
   size_t all_mixtures = 0;  ///< of the model
   int64_t bytes = 0;        ///< of the GPU's memory at most
   int64_t moved_bytes = 0;  ///< weights in the CPU's memory
+  int64_t stream_rows = 0;  ///< program::Offload's: never, where there is no room for it
 
   /// "GPU memory: 10.95 GB; experts of 24 of 46 layers, 8.9 GB, are computed by the CPU".
   std::string text() const;
 };
-/// Throws Error where even the CPU's help is not enough.
-Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit);
+/// cpu_bytes: of the CPU's memory, what is available: experts that are streamed lie there twice, packed for
+/// the CPU and as pages of the file. Throws Error where even the CPU's help is not enough.
+Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit,
+              int64_t cpu_bytes = kUnknownMemory);
 
 }  // namespace sluice::cli

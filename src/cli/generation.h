@@ -38,7 +38,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;
   bool force = false;
   bool no_repack = false;
-  int64_t gpu_memory = 0;                                   ///< bytes at most; 0: what is free
+  GpuShare gpu = {};
   int64_t draft_tokens = engine::DraftPace::kMostRows - 1;  ///< a step at most
   quant::Type cache = quant::Type::F16;
 };

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/bench_cost.h"
 #include "cli/commands.h"
 #include "cli/hub_model.h"
 #include "cli/loading.h"
@@ -43,7 +44,8 @@ struct InspectOptions {
   bool memory = false;
   bool json = false;
   std::string backend = "cpu";
-  int64_t context = 0, gpu_memory = 0;
+  int64_t context = 0;
+  GpuShare gpu;
   int threads = 0;
   quant::Type cache = quant::Type::F16;
 };
@@ -238,10 +240,15 @@ std::string inspect_json(const gguf::File& file, bool packed) {
 void inspect_memory(const InspectOptions& options) {
   const OpenedModel model = open_model(options.path, options.cache);
   const auto backend = make_backend(options.backend, options.threads, {true, model.packed}, model,
-                                    {options.gpu_memory, options.context});
+                                    {options.gpu, options.context});
   const text::Tokenizer vocabulary = model::load_tokenizer(model.file);  // it takes memory too
   const MemoryView view = memory_view(model, *backend, options.context);
-  print_text(options.json ? memory_json(view).dump(2) + "\n" : memory_text(view));
+  if (options.json) return print_text(memory_json(view).dump(2) + "\n");
+  print_text(memory_text(view));
+  if (const auto peaks = measured_peaks(*backend)) {
+    const program::Program cut = backend->bind({model.program, model.weights}, {}).program;
+    print_text(shared_text(cut, *peaks) + "\n");
+  }
 }
 
 void inspect(const InspectOptions& given) {
@@ -296,7 +303,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("--backend", options->backend,
                       std::string("with --memory or --bound: ") + kBackendHelp);
   add_cache_option(*command, options->cache);
-  add_gpu_memory_option(*command, options->gpu_memory);
+  add_gpu_memory_option(*command, options->gpu);
   command->add_flag("--json", options->json, "print one JSON object (tensors included)");
   command->callback([options] { inspect(*options); });
 }

@@ -34,6 +34,7 @@ struct Options {
   double max_itl_ms = 0;
   bool batch_invariant = false, force = false, no_repack = false;
   quant::Type cache = quant::Type::F16;
+  GpuShare gpu;
 };
 
 /// Notes when tokens came. Times may be read once the request has ended, the counters at any time.
@@ -83,7 +84,9 @@ class Load {
         streams_(number_list("--streams", options.streams, 1)),
         model_(open_model(model_path_or_bundled(options.model), options.cache)),
         tokenizer_(model::load_tokenizer(model_.file)),
-        backend_(make_backend(options.backend, options.threads, {!options.no_repack, model_.packed})) {
+        backend_(make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
+                              {options.gpu, std::max(options.prompt, options.depth) + kAnswer,
+                               *std::ranges::max_element(streams_) + 1})) {
     for (const int64_t streams : streams_)
       if (streams > 1000) throw UsageError(fmt::format("--streams {}: 1000 at most", streams));
     const int64_t most = *std::ranges::max_element(streams_);
@@ -248,6 +251,7 @@ void add_load(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  add_gpu_memory_option(*command, options->gpu);
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_loading_option(*command, options->no_repack);

@@ -25,6 +25,7 @@ struct Options {
   int threads = 0;
   bool force = false;
   quant::Type cache = quant::Type::F16;
+  GpuShare gpu;
 };
 
 void run(const Options& options) {
@@ -35,7 +36,8 @@ void run(const Options& options) {
     fail("{}: {} tokens, more than the model's context of {}", options.tokens, count, model.spec.context);
   }
   const int64_t rows = std::min(options.batch, count);
-  const auto backend = make_backend(options.backend, options.threads, {true, model.packed});
+  const auto backend =
+      make_backend(options.backend, options.threads, {true, model.packed}, model, {options.gpu, count, rows});
   checked_plan(model, *backend, {rows, rows, 0}, count, options.force);
   const auto executable =
       backend->compile(model.program, model.weights, {rows, rows, engine::KvPool::pages_for(count)});
@@ -56,6 +58,7 @@ void add_logits(CLI::App& app) {
   command->add_option("--tokens", options->tokens, "JSON file: an object with an array \"tokens\"")
       ->required();
   command->add_option("-o,--output", options->output, "file for float32 [tokens, vocabulary]")->required();
+  add_gpu_memory_option(*command, options->gpu);
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_option("--batch", options->batch, "rows a step")
       ->check(CLI::Range(1, 4096))

@@ -31,6 +31,7 @@ struct Options {
   int threads = 0;
   bool force = false, json = false;
   quant::Type cache = quant::Type::F16;
+  GpuShare gpu;
 };
 
 /// Without -c: as much as a text's windows need, for most texts.
@@ -171,7 +172,8 @@ void perplexity(const Options& options) {
 
   const int64_t rows =
       std::clamp<int64_t>(kMostLogits / model.spec.vocabulary, 1, std::min(kMostRows, cut.length));
-  const auto backend = make_backend(options.backend, options.threads, {true, model.packed});
+  const auto backend = make_backend(options.backend, options.threads, {true, model.packed}, model,
+                                    {options.gpu, cut.length, rows});
   checked_plan(model, *backend, {rows, rows, 0}, cut.length, options.force);
   const auto executable = backend->compile(
       model.program, model.weights, {rows, rows, engine::KvPool::pages_for(cut.length)}, loading_bar());
@@ -212,6 +214,7 @@ void add_perplexity(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  add_gpu_memory_option(*command, options->gpu);
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_cache_option(*command, options->cache);

@@ -353,7 +353,7 @@ void add_serve(CLI::App& app) {
                     "the same request gives the same text whatever runs beside it; costs some speed");
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_loading_option(*command, options->no_repack);
-  add_gpu_memory_option(*command, options->gpu_memory);
+  add_gpu_memory_option(*command, options->gpu);
   add_cache_option(*command, options->cache);
   add_page_cache_options(*command, options->pages);
   add_sampling_options(*command, *options);

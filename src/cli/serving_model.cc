@@ -90,9 +90,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   if (!options.pages.disk.empty()) store::PageFolder::check(page_folder_of(options.pages.disk).path);
   const bool keeps_pages = options.pages.ram_bytes > 0 || !options.pages.disk.empty();
   const std::string identity = keeps_pages ? model_identity(file) : "";
-  backend_ =
-      make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
-                   {options.gpu_memory, std::max(options.context, options.cache_tokens), options.parallel});
+  backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
+                          {options.gpu, std::max(options.context, options.cache_tokens), options.parallel});
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;

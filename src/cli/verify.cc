@@ -40,6 +40,7 @@ struct Options {
   std::string model, output = "sluice-verify.json", backend = "auto";
   int threads = 0;
   bool force = false;
+  GpuShare gpu;
 };
 
 /// The text that every report's perplexity is of: it must stay as it is, so that reports can be compared.
@@ -152,8 +153,8 @@ void verify(const Options& options) {
   const std::vector<int32_t> tokens = tokens_of_text(model.file, kText);
   if (tokens.size() < 2)
     fail("{}: the text has {} tokens in its vocabulary", model.file.path(), tokens.size());
-  const auto backend = make_backend(options.backend, options.threads);
   const int64_t window = std::min(kWindow, model.spec.context), rows = std::min(kPrompt, window);
+  const auto backend = make_backend(options.backend, options.threads, {}, model, {options.gpu, window, rows});
   checked_plan(model, *backend, {rows, rows, 0}, window, options.force);
   const auto say = [](const char* what) { note("sluice: verify: {}\n", what); };
 
@@ -209,6 +210,7 @@ void add_verify(CLI::App& app) {
       app.add_subcommand("verify", "Check that a model computes here what it should, and write a report");
   add_model_option(*command, options->model);
   command->add_option("-o,--output", options->output, "the report, a JSON file")->capture_default_str();
+  add_gpu_memory_option(*command, options->gpu);
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))

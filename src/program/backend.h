@@ -36,6 +36,12 @@ struct CompileOptions {
   /// Slots for states of sequences (StateSlots), where the program has any: two for each that is in a step at
   /// once, and one for each state that is to be kept besides.
   int64_t state_slots = 4;
+  /// Whose caches it has, too: those of an executable of this backend with the same caches, which outlives
+  /// it; null: its own. Of backends whose facts say that they stream.
+  Executable* caches_of = nullptr;
+  /// Bytes a second that streamed weights come with at most, to measure what a slower link would give; 0: as
+  /// fast as they can.
+  double stream_bytes_per_second = 0;
 
   CacheRoom cache_room() const { return {cache_pages, state_slots}; }
 };
@@ -138,6 +144,10 @@ class Backend {
   virtual const Peaks& peaks() = 0;
   /// Bytes a second that reading memory reaches now, measured anew (a second): on shared machines it drifts.
   virtual double measure_read_bandwidth() = 0;
+  /// Bytes a second from the host's memory to the device's, measured anew; 0: it has none of its own.
+  virtual double measure_link_bandwidth() { return 0; }
+  /// Of one over several devices their backends, by place; empty: it is one device.
+  virtual std::vector<Backend*> places() const { return {}; }
   /// Null where nothing else reads the device's memory, so that its bandwidth stays what it was.
   virtual std::unique_ptr<BandwidthProbe> bandwidth_probe() { return nullptr; }
 };

@@ -46,6 +46,11 @@ struct Facts {
   double itl_ms = 1000;
   /// Whether a step runs part by part (Executable::run_part): it can be one place of several.
   bool parts = false;
+  /// Whether programs may have streamed weights (Tensor::streamed), and share caches
+  /// (CompileOptions::caches_of).
+  bool streams = false;
+  /// Of an executable: from so many rows of a step on its weights are streamed; 0: never.
+  int64_t stream_rows = 0;
 };
 
 /// Names a step that was submitted.
@@ -79,6 +84,15 @@ class Executable {
   /// What copies pages and states from and to the host's memory, this executable's own; null: nothing does.
   /// Of the copier alone calls may be made while steps are in flight.
   virtual PageCopier* copier() { return nullptr; }
+  /// Several of them at once, which may wait for the device once.
+  struct Peek {
+    TensorId id;
+    int64_t rows;
+    std::span<float> values;
+  };
+  virtual void peek_all(std::span<const Peek> peeks) {
+    for (const Peek& one : peeks) peek(one.id, one.rows, one.values);
+  }
   /// The Program as this backend runs it: legalized.
   virtual const Program& program() const = 0;
   /// The kernel that each op is bound to, by index into program().ops().

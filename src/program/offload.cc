@@ -1,14 +1,21 @@
 #include "program/offload.h"
 
+#include <algorithm>
+#include <array>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
 #include "program/builder.h"
+#include "program/places.h"
 
 namespace sluice::program {
 namespace {
 
 constexpr int32_t kSecond = 1;
+
+/// Steps of more rows are streamed, where any are: what is made for steps over places need not be larger.
+constexpr int64_t kMostExchanged = 512;
 
 /// A mixture's two ops: moe_down_add is the next that reads what norm_moe_gate_up makes.
 struct Mixture {
@@ -27,6 +34,12 @@ std::vector<Mixture> mixtures(const Program& program) {
     }
   }
   return list;
+}
+
+/// Its routed experts' weights: gate, up, down.
+std::array<TensorId, 3> experts_of(const Program& program, const Mixture& mixture) {
+  const MoeGateUp& experts = std::get<NormMoeGateUp>(program.ops()[mixture.gate_up].args).experts;
+  return {experts.gate.id, experts.up.id, std::get<MoeDownAdd>(program.ops()[mixture.down].args).down.id};
 }
 
 class Offloader {
@@ -127,10 +140,8 @@ std::vector<RoutedExperts> routed_experts(const Program& program) {
   std::vector<RoutedExperts> list;
   for (const Mixture& mixture : mixtures(program)) {
     const Op& record = program.ops()[mixture.gate_up];
-    const MoeGateUp& experts = std::get<NormMoeGateUp>(record.args).experts;
-    const MoeDownAdd& down = std::get<MoeDownAdd>(program.ops()[mixture.down].args);
     int64_t bytes = 0;
-    for (const TensorId id : {experts.gate.id, experts.up.id, down.down.id}) {
+    for (const TensorId id : experts_of(program, mixture)) {
       const Tensor& weight = program[id];
       bytes +=
           quant::bytes_of(quant::type_info(weight.type), weight.shape[0] * weight.shape[1] * weight.shape[2]);
@@ -141,5 +152,63 @@ std::vector<RoutedExperts> routed_experts(const Program& program) {
 }
 
 Program offload_experts(const Program& program, size_t count) { return Offloader(program).run(count); }
+
+Program stream_experts(const Program& program, size_t count) {
+  const std::vector<Mixture> all = mixtures(program);
+  CHECK(count <= all.size(), "{} of {} mixtures", count, all.size());
+  std::vector<bool> streamed(program.tensors().size(), false);
+  for (size_t i = all.size() - count; i < all.size(); ++i) {
+    for (const TensorId id : experts_of(program, all[i]))
+      streamed[static_cast<size_t>(program.storage(id))] = true;
+  }
+  Program out;
+  for (size_t id = 0; id < streamed.size(); ++id) {
+    Tensor tensor = program.tensors()[id];
+    tensor.streamed = streamed[id];
+    out.add(std::move(tensor));
+  }
+  for (const Op& op : program.ops()) out.add(op);
+  out.set_output(program.output());
+  return out;
+}
+
+Program offloaded(const Program& program, const Offload& offload) {
+  const bool again = offload.stream_rows != kNeverStream;
+  return offload_experts(again ? stream_experts(program, offload.mixtures) : program, offload.mixtures);
+}
+
+bool streams(const Offload& offload, const Backend& first, const CompileOptions& options) {
+  return offload.stream_rows != kNeverStream && offload.mixtures > 0 && first.facts().streams &&
+         !options.batch_invariant;
+}
+
+// Steps run part by part, so none pauses.
+CompileOptions options_over_places(CompileOptions options, bool streams) {
+  options.aside_rows = 0;
+  if (streams) options.max_rows = std::min(options.max_rows, std::max(kMostExchanged, options.max_outputs));
+  return options;
+}
+
+// Graphs are made when a step needs them.
+CompileOptions options_of_streamed(CompileOptions options) {
+  options.aside_rows = 0;
+  options.warm = false;
+  return options;
+}
+
+MemoryNeeds offload_needs(const Backend& first, const Program& program, const Offload& offload,
+                          const CompileOptions& options) {
+  const bool is_streamed = streams(offload, first, options);
+  MemoryNeeds needs = first.memory_needs(program_at(offloaded(program, offload), 0),
+                                         options_over_places(options, is_streamed));
+  if (!is_streamed) return needs;
+  // The same weights and caches, room for those that come, and activations of its own.
+  const MemoryNeeds whole =
+      first.memory_needs(stream_experts(program, offload.mixtures), options_of_streamed(options));
+  needs.weights_bytes = whole.weights_bytes;
+  if (__builtin_add_overflow(needs.scratch_bytes, whole.scratch_bytes, &needs.scratch_bytes))
+    needs.scratch_bytes = std::numeric_limits<int64_t>::max();
+  return needs;
+}
 
 }  // namespace sluice::program

@@ -45,6 +45,9 @@ struct Tensor {
   int64_t exact = 0;                       ///< of a cache of eight bits: the last columns, which have sixteen
   int64_t most_rows = 0;  ///< of one that an op fills and reads part by part: rows of a step at most; 0: all
   int32_t place = 0;      ///< the device that has it; of a file's weight, views may lie at others (places.h)
+  /// Of a file's weight: a device with memory of its own has no room for it. It comes from the host's memory,
+  /// where the file stays, when an op needs it, into room that others take in turns.
+  bool streamed = false;
 
   int64_t heads() const { return shape[1]; }
   int64_t columns() const { return shape[2]; }

@@ -24,7 +24,9 @@ TEST(MemorySize, IsWrittenAsPeopleWriteIt) {
 
 class FitTest : public testing::Test {
  protected:
-  Fitted with(int64_t bytes) { return fit_to(*gpu, model, {.gpu_bytes = bytes, .context = 256}); }
+  Fitted with(int64_t bytes) {
+    return fit_to(*gpu, model, {.share = {.bytes = bytes, .stream_rows = -1}, .context = 256});
+  }
 
   model::Model model = model::Model::load(bundled_model_path());
   std::unique_ptr<program::Backend> gpu = make_backend("cpu", 1);

@@ -2,7 +2,10 @@
 // their golden cases.
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/places/places_backend.h"
@@ -12,6 +15,13 @@
 
 namespace sluice::test {
 namespace {
+
+Golden golden_of(const std::string_view name) {
+  for (const Case& one : kCases) {
+    if (one.name == name) return read_case(one);
+  }
+  throw std::out_of_range(std::string(name));
+}
 
 TEST(CudaOffload, GoldenCasesAreWithinTheLimitOfDivergence) {
   CudaForTest device;
@@ -24,7 +34,8 @@ TEST(CudaOffload, GoldenCasesAreWithinTheLimitOfDivergence) {
     const Golden golden = read_case(one);
     const size_t all = program::routed_experts(model::Model::load(golden.model).program).size();
     if (all == 0) continue;
-    const auto backend = backend::make_offload_backend(cuda, cpu, all, int64_t{1} << 40);
+    const auto backend =
+        backend::make_offload_backend(cuda, cpu, {.mixtures = all, .bytes = int64_t{1} << 40});
     for (const int64_t rows : {1, 7, 512}) {
       const Divergence kl = divergence(golden, logits_of(golden, *backend, rows));
       EXPECT_LT(kl.best_90, one.kl_limit) << one.name << ", rows " << rows;
@@ -34,13 +45,37 @@ TEST(CudaOffload, GoldenCasesAreWithinTheLimitOfDivergence) {
   EXPECT_GT(tried, 5u);
 }
 
+/// What comes to the GPU while a step runs gives what lies there gives: to the bit where every step streams.
+TEST(CudaOffload, StreamedExpertsAreTheSameExperts) {
+  CudaForTest device;
+  if (device.backend == nullptr) GTEST_SKIP() << device.why;
+  const std::shared_ptr<program::Backend> cuda = std::move(device.backend),
+                                          cpu = backend::make_cpu_backend({.threads = 4});
+  for (const char* name : {"glm-q4_k_m", "glm-q4_0", "lite-q4_k_m-yarn", "v3-groups", "qwen3moe-q4_k_m"}) {
+    const Golden golden = golden_of(name);
+    const size_t all = program::routed_experts(model::Model::load(golden.model).program).size();
+    for (const size_t count : {size_t{1}, all}) {
+      for (const int64_t rows : {1, 7, 512}) {
+        const std::vector<float> whole = logits_of(golden, *cuda, rows);
+        const auto streamed = [&](int64_t from) {
+          const auto backend = backend::make_offload_backend(
+              cuda, cpu, {.mixtures = count, .bytes = int64_t{1} << 40, .stream_rows = from});
+          return logits_of(golden, *backend, rows);
+        };
+        EXPECT_EQ(streamed(1), whole) << name << ", " << count << ", rows " << rows;
+        EXPECT_LT(divergence(golden, streamed(7)).best_90, 0.002) << name << ", rows " << rows;
+      }
+    }
+  }
+}
+
 /// Between two executables of one GPU, which hand over on different streams.
 TEST(CudaOffload, OneDeviceMayBeBothPlaces) {
   CudaForTest device;
   if (device.backend == nullptr) GTEST_SKIP() << device.why;
   const std::shared_ptr<program::Backend> cuda = std::move(device.backend);
   const Golden golden = golden_case("glm-q4_k_m");
-  const auto backend = backend::make_offload_backend(cuda, cuda, 1, int64_t{1} << 40);
+  const auto backend = backend::make_offload_backend(cuda, cuda, {.mixtures = 1, .bytes = int64_t{1} << 40});
   for (const int64_t rows : {1, 7, 512}) {
     const std::vector<float> first = logits_of(golden, *backend, rows);
     EXPECT_LT(divergence(golden, first).best_90, 0.0004) << rows;

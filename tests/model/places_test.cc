@@ -111,7 +111,7 @@ void expect_offload_agrees(const Case& one, size_t count) {
   const Golden golden = read_case(one);
   const auto with = [&](const std::shared_ptr<program::Backend>& first,
                         const std::shared_ptr<program::Backend>& second) {
-    return backend::make_offload_backend(first, second, count, int64_t{1} << 40);
+    return backend::make_offload_backend(first, second, {.mixtures = count, .bytes = int64_t{1} << 40});
   };
   EXPECT_LT(relative_error(logits_of(golden, *with(ref(), ref()), 7), golden.logits), 1e-3);
   for (const int64_t rows : {1, 7, 512}) {
@@ -130,13 +130,75 @@ TEST(Places, ExpertsMayBeAtAnother) {
   EXPECT_GT(tried, 10u);
 }
 
+/// Prompts in steps of 16 rows, of which those of `from` and more are streamed.
+std::vector<float> streamed_logits(const Golden& golden, size_t count, int64_t from, int64_t rows) {
+  const auto backend =
+      backend::make_offload_backend(cpu({.threads = 2}), cpu({.threads = 2}),
+                                    {.mixtures = count, .bytes = int64_t{1} << 40, .stream_rows = from});
+  return logits_of(golden, *backend, rows);
+}
+
+// What a streamed step leaves in the caches the steps over places find, and the other way round: the last
+// step of a prompt has fewer rows.
+TEST(Places, StepsOfManyRowsRunAtTheFirst) {
+  for (const char* name : {"glm-q4_k_m", "lite-q4_k_m-yarn", "v3-groups", "qwen3moe-q4_k_m"}) {
+    const Case one = case_of(name);
+    const Golden golden = read_case(one);
+    const size_t all = program::routed_experts(model::Model::load(golden.model).program).size();
+    const auto whole = [&](int64_t rows) { return logits_of(golden, *cpu({.threads = 2}), rows); };
+    // Every step streamed is every step at one place.
+    EXPECT_EQ(streamed_logits(golden, all, 1, 7), whole(7)) << name;
+    for (const int64_t from : {0, 2, 7, 8}) {
+      for (const int64_t rows : {7, 512}) {
+        const auto logits = streamed_logits(golden, all, from, rows);
+        EXPECT_LT(divergence(golden, logits).best_90, one.kl_limit) << name << " " << from << " " << rows;
+      }
+    }
+    // Never streamed, whatever is asked for.
+    EXPECT_EQ(streamed_logits(golden, all, 8, 7), streamed_logits(golden, all, program::kNeverStream, 7));
+  }
+}
+
+TEST(Places, StreamingSaysFromHowManyRowsOn) {
+  const model::Model model = model::Model::load(source_path("models/fairy-tales.gguf"));
+  const auto rows_with = [&](int64_t from, bool batch_invariant) {
+    const auto backend =
+        backend::make_offload_backend(cpu(), cpu(), {.mixtures = 2, .bytes = 1 << 30, .stream_rows = from});
+    return backend
+        ->compile(model.program, model.weights, {.max_rows = 64, .batch_invariant = batch_invariant})
+        ->facts()
+        .stream_rows;
+  };
+  EXPECT_EQ(rows_with(24, false), 24);
+  EXPECT_EQ(rows_with(1000, false), 65);  // more than there can be
+  EXPECT_EQ(rows_with(24, true), 0);      // one order of every sum
+  EXPECT_EQ(rows_with(program::kNeverStream, false), 0);
+  const int64_t measured = rows_with(0, false);
+  EXPECT_GE(measured, 1);
+  EXPECT_LE(measured, 65);
+}
+
+TEST(Places, BreakEvenIsWhereComputingTakesAsLong) {
+  using backend::break_even_rows;
+  // 1 ms and 0.1 ms a row.
+  const backend::TimedRows few{32, 4.2e-3}, many{256, 26.6e-3};
+  EXPECT_EQ(break_even_rows(few, many, 11e-3, 512), 100);
+  EXPECT_EQ(break_even_rows(few, many, 51e-3, 512), 500);
+  EXPECT_EQ(break_even_rows(few, many, 52.3e-3, 512), 512);
+  EXPECT_EQ(break_even_rows(few, many, 1, 512), 512);
+  EXPECT_EQ(break_even_rows(few, many, 0, 512), 1);
+  // Noise: more rows seem to take less.
+  EXPECT_EQ(break_even_rows({32, 2}, {256, 1}, 0.5, 512), 1);
+  EXPECT_EQ(break_even_rows({32, 2}, {256, 1}, 1.5, 512), 512);
+}
+
 TEST(Places, ExpertsThatLeaveAreNotLoadedAtTheFirst) {
   const model::Model model = model::Model::load(source_path("models/fairy-tales.gguf"));
   const auto experts = program::routed_experts(model.program);
   ASSERT_GT(experts.size(), 1u);
   int64_t before = 0;
   for (size_t count = 0; count <= experts.size(); ++count) {
-    const auto backend = backend::make_offload_backend(cpu(), cpu(), count, 1 << 30);
+    const auto backend = backend::make_offload_backend(cpu(), cpu(), {.mixtures = count, .bytes = 1 << 30});
     const int64_t bytes = backend->memory_needs(model.program, {}).weights_bytes;
     if (count > 0) {
       EXPECT_EQ(before - bytes, experts[experts.size() - count].bytes) << count;

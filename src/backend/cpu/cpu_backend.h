@@ -22,6 +22,9 @@ struct CpuOptions {
   std::optional<cpu::Isa> isa = {};  ///< the tier of the kernels; without it chosen_isa()
   /// Weights that were packed before: only programs of its model can be compiled.
   std::shared_ptr<const cpu::PackFile> packed = {};
+  /// Parts of its steps take turns with another device's, some tens of microseconds each: its threads stay
+  /// awake for longer.
+  bool beside_device = false;
 };
 
 /// Packs a model's weights, as this backend would at load, into a file. False: the file is there already,

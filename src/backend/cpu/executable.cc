@@ -68,6 +68,9 @@ constexpr int kShortReach = 3;
 
 constexpr int64_t kNever = Step{}.pause_ns;
 
+/// A layer's time on a GPU, several times.
+constexpr int64_t kBesideSpinNs = 500'000;
+
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
 constexpr int kKernelVersion = 6;
 
@@ -75,14 +78,14 @@ class CpuExecutable : public Executable {
  public:
   /// packed: null for what is bound alone; it cannot run.
   CpuExecutable(Program program, const WeightBytes& weights, std::shared_ptr<const cpu::PackedWeights> packed,
-                const CompileOptions& options, int threads, double alone_flops, cpu::Isa isa, bool repack,
-                const Tuning& tuning)
+                const CompileOptions& options, int threads, int64_t spin_ns, double alone_flops, cpu::Isa isa,
+                bool repack, const Tuning& tuning)
       : program_(std::move(program)),
         weights_(weights),
         options_(options),
         isa_(isa),
         repack_(repack),
-        team_(threads),
+        team_(threads, spin_ns),
         packed_(packed != nullptr ? std::move(packed)
                                   : std::make_shared<cpu::PackedWeights>(std::span(&source_, 1), repack)),
         table_(source_, *packed_,
@@ -91,7 +94,9 @@ class CpuExecutable : public Executable {
                team_.size()),
         memory_(program_, weights_, table_, cpu::matmul_kernels(isa), options, team_.size(),
                 largest_scratch(program_, options), bf16_caches(program_, isa),
-                cpu::rounded_from(program_, table_, cpu::tile_kernels(isa) != nullptr)),
+                cpu::rounded_from(program_, table_, cpu::tile_kernels(isa) != nullptr),
+                options.caches_of != nullptr ? &dynamic_cast<CpuExecutable&>(*options.caches_of).memory_
+                                             : nullptr),
         copier_(kept_format(),
                 [this](auto what, auto index, const auto& visit) { memory_.visit_kept(what, index, visit); }),
         row_flops_(total_cost(program_, {}).flops),
@@ -365,6 +370,7 @@ class CpuBackend : public Backend {
  public:
   explicit CpuBackend(const CpuOptions& options)
       : threads_(options.threads > 0 ? options.threads : usable_threads()),
+        spin_ns_(options.beside_device ? kBesideSpinNs : Team::kSpinNs),
         alone_flops_(options.threads > 0 ? 0.0 : kAloneFlops),
         fused_(options.fused),
         isa_(options.isa ? *options.isa : cpu::chosen_isa()),
@@ -374,7 +380,9 @@ class CpuBackend : public Backend {
   std::string name() const override { return "cpu"; }
   /// Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
   /// columns without rope, over all columns): beside 2,048 rows a fifth.
-  Facts facts() const override { return {.aside_rows = 256, .deep_rows = 2048, .parts = true}; }
+  Facts facts() const override {
+    return {.aside_rows = 256, .deep_rows = 2048, .parts = true, .streams = true};
+  }
   std::string device() const override {
     return fmt::format("{}, {}, {} thread{}, kernels {}", cpu_name(), cpu::isa_name(isa_), threads_,
                        threads_ == 1 ? "" : "s", kKernelVersion);
@@ -398,7 +406,7 @@ class CpuBackend : public Backend {
   }
   Binding bind(const Source& source, const CompileOptions& options) const override {
     const CpuExecutable executable(legal(source.program), source.weights, nullptr, options, threads_,
-                                   alone_flops_, isa_, repack_, tuning_);
+                                   spin_ns_, alone_flops_, isa_, repack_, tuning_);
     return {executable.program(), executable.bound(), cpu::held_weights(executable.program(), repack_),
             memory_needs(source.program, options)};
   }
@@ -432,7 +440,7 @@ class CpuBackend : public Backend {
     auto packed = std::dynamic_pointer_cast<const cpu::PackedWeights>(weights);
     CHECK(packed != nullptr, "weights of another backend");
     return std::make_unique<CpuExecutable>(legal(source.program), source.weights, std::move(packed), options,
-                                           threads_, alone_flops_, isa_, repack_, tuning_);
+                                           threads_, spin_ns_, alone_flops_, isa_, repack_, tuning_);
   }
   bool pack(const Program& program, const WeightBytes& weights, const cpu::PackSource& source,
             const std::string& path, const Progress& progress) const {
@@ -453,6 +461,7 @@ class CpuBackend : public Backend {
   }
 
   int threads_;
+  int64_t spin_ns_;
   double alone_flops_;
   bool fused_;
   cpu::Isa isa_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/kernel.h"
+#include "base/check.h"
 
 namespace sluice::backend::cpu {
 
@@ -44,7 +45,8 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
 
 Memory::Memory(const program::Program& program, const program::WeightBytes& weights, const WeightTable& table,
                const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
-               int64_t scratch_floats, std::vector<bool> bf16_caches, std::vector<int64_t> rounded_from)
+               int64_t scratch_floats, std::vector<bool> bf16_caches, std::vector<int64_t> rounded_from,
+               const Memory* caches_of)
     : program_(program),
       weights_(weights),
       table_(table),
@@ -57,13 +59,21 @@ Memory::Memory(const program::Program& program, const program::WeightBytes& weig
       batch_invariant_(options.batch_invariant),
       rounded_from_(std::move(rounded_from)),
       arena_(plan_.arena_bytes, Pages::Size::Huge),
-      shared_(std::make_shared<Shared>(program, weights, options, scratch_bytes_ * workers)) {}
+      shared_(std::make_shared<Shared>(program, weights, options, scratch_bytes_ * workers, caches_of)),
+      borrows_caches_(caches_of != nullptr) {}
 
 Memory::Shared::Shared(const program::Program& program, const program::WeightBytes& weights,
-                       const program::CompileOptions& options, int64_t scratch_bytes)
+                       const program::CompileOptions& options, int64_t scratch_bytes, const Memory* caches_of)
     : frequencies(program, weights), scratch(scratch_bytes, Pages::Size::Huge) {
+  if (caches_of != nullptr) {
+    caches = caches_of->shared_->caches;
+    CHECK(caches->size() == program.caches().size() && caches_of->cache_pages_ == options.cache_pages,
+          "caches of another program");
+    return;
+  }
+  caches = std::make_shared<std::deque<Pages>>();
   for (const TensorId id : program.caches())
-    caches.emplace_back(program::cache_bytes(program[id], options.cache_room()), Pages::Size::Huge);
+    caches->emplace_back(program::cache_bytes(program[id], options.cache_room()), Pages::Size::Huge);
 }
 
 Memory::Memory(const Memory& other, int64_t rows)

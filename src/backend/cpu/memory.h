@@ -69,10 +69,11 @@ program::MemoryNeeds memory_needs(const program::Program& program, const program
 class Memory {
  public:
   /// bf16_caches: those of binary16 that hold bfloat16, as many bytes; in the order of program.caches().
-  /// rounded_from: rounded_values.h.
+  /// rounded_from: rounded_values.h. caches_of: whose caches it has; null: its own.
   Memory(const program::Program& program, const program::WeightBytes& weights, const WeightTable& table,
          const MatmulKernels& kernels, const program::CompileOptions& options, int workers,
-         int64_t scratch_floats, std::vector<bool> bf16_caches, std::vector<int64_t> rounded_from);
+         int64_t scratch_floats, std::vector<bool> bf16_caches, std::vector<int64_t> rounded_from,
+         const Memory* caches_of);
   /// For steps of fewer rows that run while one in `other` is paused: activations of their own, all else is
   /// the other's.
   Memory(const Memory& other, int64_t rows);
@@ -105,7 +106,8 @@ class Memory {
   /// All of it, but for activations aside and what is shared with other executables.
   int64_t bytes() const {
     int64_t bytes = arena_bytes() + shared_->scratch.bytes() + table_.bytes();
-    for (const Pages& cache : shared_->caches) bytes += cache.bytes();
+    if (!borrows_caches_)
+      for (const Pages& cache : *shared_->caches) bytes += cache.bytes();
     return bytes;
   }
   int64_t arena_bytes() const { return arena_.bytes(); }
@@ -114,13 +116,13 @@ class Memory {
   /// What steps aside have in common with the others.
   struct Shared {
     Shared(const program::Program& program, const program::WeightBytes& weights,
-           const program::CompileOptions& options, int64_t scratch_bytes);
+           const program::CompileOptions& options, int64_t scratch_bytes, const Memory* caches_of);
     Frequencies frequencies;
     Pages scratch;
-    std::deque<Pages> caches;  // in the order of program.caches()
+    std::shared_ptr<std::deque<Pages>> caches;  // in the order of program.caches()
   };
   const Pages& pages_of(program::TensorId cache) const {
-    return shared_->caches[program_.cache_index(cache)];
+    return (*shared_->caches)[program_.cache_index(cache)];
   }
 
   const program::Program& program_;
@@ -135,6 +137,7 @@ class Memory {
   std::vector<int64_t> rounded_from_;  // by TensorId
   Pages arena_;
   std::shared_ptr<const Shared> shared_;
+  bool borrows_caches_ = false;
 };
 
 }  // namespace sluice::backend::cpu

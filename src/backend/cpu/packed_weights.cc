@@ -220,7 +220,7 @@ void PackedWeights::add(const program::Source& source, const std::vector<TensorI
         {weights[i], fmt::format("{} {} {}", t.name, quant::type_info(t.type).name, fmt::join(t.shape, "x")),
          fmt::format("from {} of {}, strides {}", t.offset,
                      source.program[source.program.storage(ids[i])].name, fmt::join(t.stride, " ")),
-         bytes_ + stream.panel_stride});
+         bytes_ + stream.panel_stride, source.program[source.program.storage(ids[i])].streamed});
     stream.matrix_bytes += matrix_bytes(t);
     stream.panel_stride += panel_bytes(t.type, t.columns());
   }
@@ -278,6 +278,7 @@ void PackedWeights::pack_into(std::byte* into, Team& team, const program::Progre
                        std::min<int64_t>(kPanelRows, from.rows - row), from.columns,
                        reinterpret_cast<uint8_t*>(to + p * stream.panel_stride));
           }
+          if (entry.stays) continue;
           // Of a part of a weight's columns, no more than what lies between its first and its last.
           const int64_t row = first * kPanelRows, end = std::min(last * kPanelRows, from.rows);
           consumed.add({from.row(m, row), static_cast<size_t>(from.row(m, end - 1) - from.row(m, row)) +

@@ -146,6 +146,7 @@ class PackedWeights : public program::WeightSet {
     Weight file;
     std::string what, from;  ///< for layout(): type and shape, and of which tensor it is a view
     int64_t offset;          ///< of its panels in all of them
+    bool stays = false;      ///< in the file, too: another device reads it there again and again
   };
   /// Packed matrices whose panels take turns, so that who reads them together reads one stream: a gate and
   /// its up; or one alone.

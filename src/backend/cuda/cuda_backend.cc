@@ -32,7 +32,9 @@ class CudaBackend : public Backend {
  public:
   explicit CudaBackend(int device) : device_(device), sizes_(cuda::sizes_on(device)) {}
   std::string name() const override { return "cuda"; }
-  Facts facts() const override { return {.prompt_rows = 1024, .itl_ms = 100, .parts = true}; }
+  Facts facts() const override {
+    return {.prompt_rows = 1024, .itl_ms = 100, .parts = true, .streams = true};
+  }
   std::string device() const override {
     cudaDeviceProp properties = {};
     cuda::check(cudaGetDeviceProperties(&properties, device_));
@@ -101,6 +103,10 @@ class CudaBackend : public Backend {
   double measure_read_bandwidth() override {
     const cuda::OnDevice on(device_);
     return cuda::measure_read_bandwidth();
+  }
+  double measure_link_bandwidth() override {
+    const cuda::OnDevice on(device_);
+    return cuda::measure_link_bandwidth();
   }
 
  private:

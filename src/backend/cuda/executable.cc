@@ -18,6 +18,8 @@
 #include "backend/cuda/on_device.h"
 #include "backend/cuda/page_copies.h"
 #include "backend/cuda/step_block.h"
+#include "backend/cuda/stream.h"
+#include "backend/cuda/stream_weights.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "program/op_info.h"
@@ -34,33 +36,6 @@ std::string source(const std::string& path) {
   const size_t at = path.rfind("/src/");
   return at == std::string::npos ? path : path.substr(at + 1);
 }
-
-class Stream {
- public:
-  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-  void wait() const { check(cudaStreamSynchronize(stream_)); }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-/// A place in the stream that can be waited for.
-class Event {
- public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream)); }
-  void wait() const { check(cudaEventSynchronize(event_)); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 /// A step that was submitted, and what its outputs are to give.
 struct InFlight {
@@ -87,8 +62,9 @@ class CudaExecutable : public Executable {
         bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(device_))),
         row_buckets_(row_buckets(options.max_rows)),
         context_buckets_(context_buckets(longest_context(options))),
-        memory_(bound_.leaves, source.weights, std::move(weights), options, bound_.memory.bytes(),
-                bound_.longest_expansion),
+        caches_of_(dynamic_cast<CudaExecutable*>(options.caches_of)),
+        memory_(bound_.leaves, source.weights, weights, options, bound_.memory.bytes(),
+                bound_.longest_expansion, caches_of_ != nullptr ? &caches_of_->memory_ : nullptr),
         block_(options.max_rows, options.max_outputs, table_entries(options), bound_.memory.board_words()),
         likeliest_(options.max_outputs),
         graphs_(bound_, memory_, block_, likeliest_) {
@@ -106,6 +82,7 @@ class CudaExecutable : public Executable {
         staged_bytes_ = std::max(staged_bytes_, 4 * rows * static_cast<int64_t>(memory_.rows(id).row_stride));
       });
     }
+    if (loaded) stream_weights(source.weights, *weights);
     if (loaded) allocate_pinned(staged_, staged_bytes_);
     if (loaded) copies_.emplace(memory_, kept_format(), stream_);
     if (options.warm && loaded)
@@ -119,6 +96,7 @@ class CudaExecutable : public Executable {
   CudaExecutable& operator=(const CudaExecutable&) = delete;
 
   Facts facts() const override {
+    if (!loads_.empty()) return {};
     return {.steps_in_flight = kTurns, .top = true, .drawn = true, .parts = true};
   }
 
@@ -136,7 +114,8 @@ class CudaExecutable : public Executable {
     for (size_t i = 0; i < flight.outputs.size(); ++i)
       if (step.want(static_cast<int64_t>(i)).logits) flight.whole.push_back(static_cast<int32_t>(i));
     flight.timed = step.timed;
-    flight.bucket = launch(step, turn, options_.warm || flight.whole.size() < flight.outputs.size());
+    flight.bucket =
+        launch(step, turn, (options_.warm || flight.whole.size() < flight.outputs.size()) && loads_.empty());
     flight.ticket = Ticket{++submitted_};
     ++in_flight_;
     if (step.timed) timed_ = {flight.bucket, begin, 0};
@@ -199,12 +178,7 @@ class CudaExecutable : public Executable {
       check(cudaMemcpyAsync(staged_, memory_.rows(id).data, values.size_bytes(), cudaMemcpyDeviceToHost,
                             stream_));
       wait_for_staged();
-      if (program()[id].type == quant::Type::I32) {
-        std::copy_n(reinterpret_cast<const int32_t*>(staged_), values.size(), values.begin());
-      } else {
-        std::memcpy(values.data(), staged_, values.size_bytes());
-      }
-      return;
+      return take_staged(staged_, id, values);
     }
     copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
       const bool ints = program()[id].type == quant::Type::I32;
@@ -214,6 +188,27 @@ class CudaExecutable : public Executable {
       }
       return false;
     });
+  }
+  void peek_all(std::span<const Peek> peeks) override {
+    const OnDevice on(device_);
+    size_t bytes = 0;
+    const bool staged = std::ranges::all_of(peeks, [&](const Peek& one) {
+      bytes += one.values.size_bytes();
+      return stages(one.id, one.values.size()) && static_cast<int64_t>(bytes) <= staged_bytes_;
+    });
+    if (!staged) return Executable::peek_all(peeks);
+    char* at = staged_;
+    for (const Peek& one : peeks) {
+      check(cudaMemcpyAsync(at, memory_.rows(one.id).data, one.values.size_bytes(), cudaMemcpyDeviceToHost,
+                            stream_));
+      at += one.values.size_bytes();
+    }
+    wait_for_staged();
+    at = staged_;
+    for (const Peek& one : peeks) {
+      take_staged(at, one.id, one.values);
+      at += one.values.size_bytes();
+    }
   }
   void poke(TensorId id, int64_t rows, std::span<const float> values) override {
     const OnDevice on(device_);
@@ -319,6 +314,13 @@ class CudaExecutable : public Executable {
            (view.heads == 1 || view.head_stride == view.columns) &&
            view.row_stride == int64_t{view.heads} * view.columns;
   }
+  void take_staged(const char* from, TensorId id, std::span<float> values) const {
+    if (program()[id].type == quant::Type::I32) {
+      std::copy_n(reinterpret_cast<const int32_t*>(from), values.size(), values.begin());
+    } else {
+      std::memcpy(values.data(), from, values.size_bytes());
+    }
+  }
   /// Until nothing on its way needs pinned memory any more.
   void wait_for_staged() {
     stream_.wait();
@@ -357,9 +359,39 @@ class CudaExecutable : public Executable {
     Bucket bucket = filled(step, turn);
     bucket.likeliest = likeliest;
     launched_ns_ = now_ns();
-    graphs_.launch(bucket, stream_);
+    loads_.empty() ? graphs_.launch(bucket, stream_) : launch_streaming(bucket);
     ended_[static_cast<size_t>(turn)].record(stream_);
     return bucket;
+  }
+
+  /// The same part by part, behind the copies of the weights that each needs.
+  void launch_streaming(Bucket bucket) {
+    CHECK(!bucket.timed, "steps with streamed weights are not timed");
+    if (caches_of_ != nullptr) caches_of_->stream_.wait();
+    weight_stream_->begin();
+    size_t load = 0;
+    for (size_t part = 0; part < graphs_.parts().size(); ++part) {
+      const bool needs = load < loads_.size() && loads_[load].ops.first == graphs_.parts()[part].first &&
+                         graphs_.parts()[part].count() > 0;
+      if (needs) weight_stream_->wait(load, stream_);
+      bucket.part = static_cast<int>(part);
+      graphs_.launch(bucket, stream_);
+      if (needs) weight_stream_->used(load++, stream_);
+    }
+  }
+  void stream_weights(const WeightBytes& files, const Weights& weights) {
+    loads_ = streamed_ops(bound_.program);
+    if (loads_.empty()) return;
+    std::vector<std::vector<Upload>> uploads;
+    for (const StreamedOps& load : loads_) {
+      std::vector<Upload>& list = uploads.emplace_back();
+      for (const TensorId id : load.weights) {
+        const Tensor& tensor = bound_.program[id];
+        const std::span<const std::byte> file = files[static_cast<size_t>(id)];
+        list.push_back({tensor.type, file, planes_at(tensor, weights.at(file.data()).planes)});
+      }
+    }
+    weight_stream_.emplace(std::move(uploads), options_.stream_bytes_per_second);
   }
 
   /// Brings the first head's columns of some outputs and waits for the stream.
@@ -410,12 +442,15 @@ class CudaExecutable : public Executable {
   CompileOptions options_;
   Bound bound_;
   std::vector<int64_t> row_buckets_, context_buckets_;
+  CudaExecutable* caches_of_;  // its last step may still write to the caches that they share; or null
   Memory memory_;
   StepBlock block_;
   Stream stream_;
   Likeliest likeliest_;
   Graphs graphs_;
   std::optional<PageCopies> copies_;
+  std::vector<StreamedOps> loads_;
+  std::optional<WeightStream> weight_stream_;
   char* pinned_logits_ = nullptr;
   int64_t pinned_logits_bytes_ = 0;
   char* staged_ = nullptr;  // what goes from or to other places

@@ -4,9 +4,9 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/resources.h"
+#include "backend/cuda/stream_weights.h"
 #include "base/check.h"
 #include "program/op_info.h"
-#include "program/places.h"
 
 namespace sluice::backend::cuda {
 
@@ -15,7 +15,7 @@ namespace {
 /// Graphs that a step takes: one, or one for each of its parts that has ops, and for the first.
 size_t graphs_of_step(const Bound& bound) {
   size_t count = 0;
-  for (const program::Range& part : program::parts(bound.program))
+  for (const program::Range& part : launched_parts(bound.program))
     count += part.first == 0 || part.count() > 0;
   return count;
 }
@@ -47,7 +47,7 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
       if (outputs == most) break;
     }
   }
-  if (const std::vector<program::Range> parts = program::parts(bound.program); parts.size() > 1) {
+  if (const std::vector<program::Range> parts = launched_parts(bound.program); parts.size() > 1) {
     std::vector<Bucket> of_parts;
     for (Bucket bucket : list) {
       if (bucket.turn > 0) continue;
@@ -80,7 +80,7 @@ Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block,
       memory_(memory),
       block_(block),
       likeliest_(likeliest),
-      parts_(program::parts(bound.program)) {}
+      parts_(launched_parts(bound.program)) {}
 
 Graphs::~Graphs() { clear(); }
 

@@ -51,7 +51,8 @@ class Graphs {
 
   /// Captures the graphs of these buckets.
   void prepare(const std::vector<Bucket>& buckets, cudaStream_t stream);
-  size_t parts() const { return parts_.size(); }
+  /// What parts of a step are (launched_parts).
+  const std::vector<program::Range>& parts() const { return parts_; }
   /// Launches the bucket's graph, captured now if it was not before. The first part of a step is never left
   /// out: the step's data comes with it.
   void launch(const Bucket& bucket, cudaStream_t stream);

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/format.h"
+#include "backend/cuda/stream_weights.h"
 #include "backend/cuda/upload.h"
 #include "base/check.h"
 #include "program/op_info.h"
@@ -20,10 +21,13 @@ char* made_up() { return reinterpret_cast<char*>(uintptr_t{1} << 20); }
 }  // namespace
 
 Memory::Memory(const Program& program, const WeightBytes& files, std::shared_ptr<const Weights> weights,
-               const CompileOptions& options, int64_t scratch_bytes, int expansion_length)
+               const CompileOptions& options, int64_t scratch_bytes, int expansion_length,
+               const Memory* caches_of)
     : program_(program),
       plan_(plan_memory(program, options.max_rows, options.max_outputs, expansion_length)),
       weights_(std::move(weights)),
+      caches_(caches_of != nullptr ? caches_of->caches_ : std::make_shared<std::vector<Buffer>>()),
+      borrows_caches_(caches_of != nullptr),
       arena_at_(made_up()),
       scratch_at_(made_up()) {
   const std::vector<bool> used = used_weights(program);
@@ -35,8 +39,14 @@ Memory::Memory(const Program& program, const WeightBytes& files, std::shared_ptr
   arena_ = Buffer(plan_.arena_bytes);
   // Values that no op has written show.
   if (plan_.arena_bytes > 0) check(cudaMemset(arena_.data(), 0xff, static_cast<size_t>(plan_.arena_bytes)));
+  CHECK(!borrows_caches_ || caches_->size() == program.caches().size(), "caches of another program");
   for (const TensorId id : program.caches()) {
-    const Buffer& cache = caches_.emplace_back(cache_bytes(program[id], options.cache_room()));
+    if (borrows_caches_) {
+      CHECK((*caches_)[program.cache_index(id)].bytes() == cache_bytes(program[id], options.cache_room()),
+            "{}: the other program's has another size", program[id].name);
+      continue;
+    }
+    const Buffer& cache = caches_->emplace_back(cache_bytes(program[id], options.cache_room()));
     if (cache.bytes() > 0) check(cudaMemset(cache.data(), 0, static_cast<size_t>(cache.bytes())));
   }
   scratch_ = Buffer(scratch_bytes);
@@ -87,7 +97,7 @@ Cache Memory::cache(TensorId id) const {
   const Tensor& tensor = program_[id];
   const quant::CacheRow row = tensor.cache_row();
   const bool coded = row.type == quant::Type::Q8_0;
-  return {caches_.empty() ? made_up() : caches_[program_.cache_index(id)].data(),
+  return {caches_->empty() ? made_up() : (*caches_)[program_.cache_index(id)].data(),
           static_cast<int32_t>(tensor.shape[0]),
           static_cast<int32_t>(row.columns),
           static_cast<int32_t>(row.bytes()),
@@ -98,7 +108,8 @@ Cache Memory::cache(TensorId id) const {
 
 int64_t Memory::bytes() const {
   int64_t bytes = arena_.bytes() + scratch_.bytes();
-  for (const Buffer& cache : caches_) bytes += cache.bytes();
+  if (borrows_caches_) return bytes;
+  for (const Buffer& cache : *caches_) bytes += cache.bytes();
   return bytes;
 }
 
@@ -106,8 +117,12 @@ MemoryNeeds Memory::needs(const Program& program, const CompileOptions& options,
                           int expansion_length) {
   MemoryNeeds needs;
   needs.weights_bytes = bytes_of(Weights::held(program));
+  if (const int64_t streamed = streamed_bytes(program); streamed > 0) {
+    needs.weights_bytes += streamed;
+    needs.scratch_bytes += WeightStream::device_bytes();
+  }
   needs.cache_bytes = program::cache_bytes(program, options.cache_room());
-  needs.scratch_bytes =
+  needs.scratch_bytes +=
       plan_memory(program, options.max_rows, options.max_outputs, expansion_length).arena_bytes +
       scratch_bytes;
   return needs;

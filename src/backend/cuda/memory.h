@@ -19,7 +19,7 @@ class Memory {
   /// there.
   Memory(const program::Program& program, const program::WeightBytes& files,
          std::shared_ptr<const Weights> weights, const program::CompileOptions& options,
-         int64_t scratch_bytes, int expansion_length);
+         int64_t scratch_bytes, int expansion_length, const Memory* caches_of);
 
   const program::Program& program() const { return program_; }
   /// A weight that is multiplied, packed.
@@ -31,7 +31,7 @@ class Memory {
   /// A paged cache.
   Cache cache(program::TensorId id) const;
   /// Where the caches lie, in the order of the program's.
-  const std::vector<Buffer>& caches() const { return caches_; }
+  const std::vector<Buffer>& caches() const { return *caches_; }
   char* scratch() const { return scratch_at_; }
   /// But for the weights.
   int64_t bytes() const;
@@ -48,7 +48,8 @@ class Memory {
   std::shared_ptr<const Weights> weights_;
   std::vector<Weights::Place> places_;  // of weights, by TensorId of the storage
   Buffer arena_, scratch_;
-  std::vector<Buffer> caches_;  // in the order of the program's
+  std::shared_ptr<std::vector<Buffer>> caches_;  // in the order of the program's
+  bool borrows_caches_ = false;
   char *arena_at_, *scratch_at_;
 };
 

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "backend/cuda/architecture.h"
 #include "backend/cuda/cuda_check.h"
@@ -116,6 +117,18 @@ double measure_read_bandwidth() {
     best = std::max(best, static_cast<double>(bytes) / seconds);
   }
   return best;
+}
+
+double measure_link_bandwidth() {
+  constexpr int64_t kBytes = 256 << 20;
+  const Buffer data(kBytes);
+  char* pinned = nullptr;
+  allocate_pinned(pinned, kBytes);
+  const std::unique_ptr<char, cudaError_t (*)(void*)> owner(pinned,
+                                                            [](void* at) { return cudaFreeHost(at); });
+  const double seconds = best_seconds(
+      [&] { check(cudaMemcpyAsync(data.data(), pinned, kBytes, cudaMemcpyHostToDevice, nullptr)); });
+  return static_cast<double>(kBytes) / seconds;
 }
 
 const program::Peaks& device_peaks() {

@@ -11,4 +11,7 @@ const program::Peaks& device_peaks();
 /// Bytes a second that reading the current device's memory reaches now, measured anew.
 double measure_read_bandwidth();
 
+/// Bytes a second from pinned memory to the current device's, measured anew.
+double measure_link_bandwidth();
+
 }  // namespace sluice::backend::cuda

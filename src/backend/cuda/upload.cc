@@ -16,20 +16,15 @@ namespace {
 
 constexpr int64_t kPieceBytes = 16 << 20;
 constexpr int kThreads = 8;
-constexpr int kBuffers = 2;  // a thread: one is filled while the other is uploaded
 
-/// A run of whole blocks of a tensor, a multiple of 256 numbers but for the last.
-struct Piece {
-  const Upload* upload;
-  int64_t first, count;  // numbers
-};
+}  // namespace
 
-std::vector<Piece> cut(const std::vector<Upload>& uploads) {
-  std::vector<Piece> pieces;
+std::vector<UploadPiece> cut_uploads(const std::vector<Upload>& uploads, int64_t piece_bytes) {
+  std::vector<UploadPiece> pieces;
   for (const Upload& upload : uploads) {
     const quant::TypeInfo& info = quant::type_info(upload.type);
     const int64_t numbers = static_cast<int64_t>(upload.bytes.size()) / info.bytes * info.block;
-    const int64_t step = kPieceBytes / info.bytes * info.block / 256 * 256;
+    const int64_t step = piece_bytes / info.bytes * info.block / 256 * 256;
     for (int64_t first = 0; first < numbers; first += step) {
       pieces.push_back({&upload, first, std::min(step, numbers - first)});
     }
@@ -37,62 +32,48 @@ std::vector<Piece> cut(const std::vector<Upload>& uploads) {
   return pieces;
 }
 
-/// What a thread works with.
-class Lane {
- public:
-  Lane() {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    for (Slot& slot : slots_) {
-      allocate_pinned(slot.pinned, kPieceBytes);
-      allocate_device(slot.raw, kPieceBytes);
-      check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming));
-    }
+UploadLane::UploadLane(int64_t piece_bytes) {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  for (Half& half : halves_) {
+    allocate_pinned(half.pinned, piece_bytes);
+    allocate_device(half.raw, piece_bytes);
+    check(cudaEventCreateWithFlags(&half.done, cudaEventDisableTiming));
   }
-  ~Lane() {
-    if (stream_ != nullptr) cudaStreamSynchronize(stream_);
-    for (const Slot& slot : slots_) {
-      if (slot.pinned != nullptr) cudaFreeHost(slot.pinned);
-      if (slot.raw != nullptr) cudaFree(slot.raw);
-      if (slot.done != nullptr) cudaEventDestroy(slot.done);
-    }
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+UploadLane::~UploadLane() {
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  for (const Half& half : halves_) {
+    if (half.pinned != nullptr) cudaFreeHost(half.pinned);
+    if (half.raw != nullptr) cudaFree(half.raw);
+    if (half.done != nullptr) cudaEventDestroy(half.done);
   }
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
 
-  void send(const Piece& piece) {
-    Slot& slot = slots_[next_++ % kBuffers];
-    check(cudaEventSynchronize(slot.done));
-    const Upload& upload = *piece.upload;
-    const quant::TypeInfo& info = quant::type_info(upload.type);
-    const auto from = static_cast<size_t>(quant::bytes_of(info, piece.first));
-    const auto bytes = static_cast<size_t>(quant::bytes_of(info, piece.count));
-    std::memcpy(slot.pinned, upload.bytes.data() + from, bytes);
-    if (find_format(upload.type) == nullptr) {
-      check(cudaMemcpyAsync(upload.planes.codes + from, slot.pinned, bytes, cudaMemcpyHostToDevice, stream_));
-    } else {
-      check(cudaMemcpyAsync(slot.raw, slot.pinned, bytes, cudaMemcpyHostToDevice, stream_));
-      repack(upload.type, slot.raw, piece.first, piece.count, upload.planes, stream_);
-    }
-    check(cudaEventRecord(slot.done, stream_));
+void UploadLane::send(const UploadPiece& piece, cudaEvent_t after) {
+  Half& half = halves_[next_++ % kHalves];
+  check(cudaEventSynchronize(half.done));
+  const Upload& upload = *piece.upload;
+  const quant::TypeInfo& info = quant::type_info(upload.type);
+  const auto from = static_cast<size_t>(quant::bytes_of(info, piece.first));
+  const auto bytes = static_cast<size_t>(piece.bytes());
+  std::memcpy(half.pinned, upload.bytes.data() + from, bytes);
+  const bool packs = find_format(upload.type) != nullptr;
+  if (packs) check(cudaMemcpyAsync(half.raw, half.pinned, bytes, cudaMemcpyHostToDevice, stream_));
+  if (after != nullptr) check(cudaStreamWaitEvent(stream_, after, 0));
+  if (packs) {
+    repack(upload.type, half.raw, piece.first, piece.count, upload.planes, stream_);
+  } else {
+    check(cudaMemcpyAsync(upload.planes.codes + from, half.pinned, bytes, cudaMemcpyHostToDevice, stream_));
   }
-  void finish() { check(cudaStreamSynchronize(stream_)); }
+  check(cudaEventRecord(half.done, stream_));
+}
 
- private:
-  struct Slot {
-    std::byte* pinned = nullptr;
-    uint8_t* raw = nullptr;
-    cudaEvent_t done = nullptr;
-  };
-  Slot slots_[kBuffers];
-  cudaStream_t stream_ = nullptr;
-  size_t next_ = 0;
-};
-
-}  // namespace
+void UploadLane::finish() { check(cudaStreamSynchronize(stream_)); }
 
 void upload(const std::vector<Upload>& uploads, const std::function<void(int64_t, int64_t)>& progress) {
-  const std::vector<Piece> pieces = cut(uploads);
+  const std::vector<UploadPiece> pieces = cut_uploads(uploads, kPieceBytes);
   int64_t total = 0, done = 0;
   for (const Upload& one : uploads) total += static_cast<int64_t>(one.bytes.size());
   std::atomic<size_t> next{0};
@@ -101,11 +82,11 @@ void upload(const std::vector<Upload>& uploads, const std::function<void(int64_t
   const auto work = [&, device = current_device()] {
     try {
       const OnDevice on(device);
-      Lane lane;
+      UploadLane lane(kPieceBytes);
       for (size_t i = next++; i < pieces.size(); i = next++) {
         lane.send(pieces[i]);
         const std::lock_guard lock(mutex);
-        done += quant::bytes_of(quant::type_info(pieces[i].upload->type), pieces[i].count);
+        done += pieces[i].bytes();
         if (progress) progress(done, total);
       }
       lane.finish();

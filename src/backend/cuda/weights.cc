@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <numeric>
+
 #include "backend/cuda/format.h"
 #include "backend/cuda/on_device.h"
+#include "backend/cuda/stream_weights.h"
 #include "backend/cuda/upload.h"
 #include "base/check.h"
 #include "program/op_info.h"
@@ -60,7 +65,25 @@ struct Item {
   int64_t offset;
 };
 
+/// By room, what the largest load in it takes.
+std::array<int64_t, kStreamRooms> room_bytes(const Program& program) {
+  std::array<int64_t, kStreamRooms> most{};
+  size_t load = 0;
+  for (const StreamedOps& ops : streamed_ops(program)) {
+    int64_t bytes = 0;
+    for (const TensorId id : ops.weights) bytes += packed_bytes(program[id]);
+    int64_t& room = most[load++ % kStreamRooms];
+    room = std::max(room, bytes);
+  }
+  return most;
+}
+
 }  // namespace
+
+int64_t streamed_bytes(const Program& program) {
+  const auto rooms = room_bytes(program);
+  return std::accumulate(rooms.begin(), rooms.end(), int64_t{0});
+}
 
 std::vector<bool> used_weights(const Program& program) {
   std::vector<bool> used(program.tensors().size(), false);
@@ -84,6 +107,10 @@ std::vector<PackedWeight> Weights::held(const Program& program) {
   for (size_t i = 0; i < used.size(); ++i) {
     if (!used[i]) continue;
     const Tensor& tensor = program.tensors()[i];
+    if (tensor.streamed) {
+      list.push_back({static_cast<TensorId>(i), "comes while a step runs, " + layout_of(tensor), 0});
+      continue;
+    }
     list.push_back(
         {static_cast<TensorId>(i), layout_of(tensor), packed_bytes(tensor) + vector_bytes(tensor)});
   }
@@ -96,8 +123,8 @@ Weights::Weights(std::span<const Source> sources, const Progress& progress) : de
   for (const Source& source : sources) {
     const std::vector<bool> used = used_weights(source.program);
     for (size_t i = 0; i < used.size(); ++i) {
-      if (!used[i]) continue;
       const Tensor& tensor = source.program.tensors()[i];
+      if (!used[i] || tensor.streamed) continue;
       const std::span<const std::byte> bytes = source.weights[i];
       CHECK(!bytes.empty(), "{}", tensor.name);
       if (!places_.try_emplace(bytes.data()).second) continue;  // another program's, too
@@ -119,8 +146,25 @@ Weights::Weights(std::span<const Source> sources, const Progress& progress) : de
     quant::type_info(tensor.type).decode(item.bytes.data(), values.data(), tensor.columns());
     check(cudaMemcpy(place.vector, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
   }
+  for (const Source& source : sources) place_streamed(source);
   upload(uploads, progress);
   check(cudaDeviceSynchronize());
+}
+
+void Weights::place_streamed(const Source& source) {
+  const std::vector<StreamedOps> loads = streamed_ops(source.program);
+  if (loads.empty()) return;
+  const auto rooms = room_bytes(source.program);
+  const int64_t bytes = streamed_bytes(source.program);
+  CHECK(rooms_.bytes() == 0 || rooms_.bytes() == bytes, "two programs with other streamed weights");
+  if (rooms_.bytes() == 0) rooms_ = Buffer(bytes);
+  for (size_t load = 0; load < loads.size(); ++load) {
+    char* at = rooms_.data() + (load % kStreamRooms == 0 ? 0 : rooms[0]);
+    for (const TensorId id : loads[load].weights) {
+      places_[source.weights[static_cast<size_t>(id)].data()] = {at, nullptr};
+      at += packed_bytes(source.program[id]);
+    }
+  }
 }
 
 const Weights::Place& Weights::at(const std::byte* file) const {
@@ -130,7 +174,7 @@ const Weights::Place& Weights::at(const std::byte* file) const {
 }
 
 int64_t Weights::bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = rooms_.bytes();
   for (const Buffer& arena : arenas_) bytes += arena.bytes();
   return bytes;
 }

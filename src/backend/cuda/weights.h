@@ -29,17 +29,23 @@ class Weights : public program::WeightSet {
   int64_t bytes() const override;
   int device() const { return device_; }
 
-  /// A program's weights as they would be held.
+  /// A program's weights as they would be held; streamed ones take nothing of their own.
   static std::vector<program::PackedWeight> held(const program::Program& program);
 
  private:
+  void place_streamed(const program::Source& source);
+
   int device_;
   std::vector<Buffer> arenas_;
+  Buffer rooms_;  // of streamed weights
   std::map<const std::byte*, Place> places_;
 };
 
 /// The planes of a tensor that lies there.
 Planes planes_at(const program::Tensor& tensor, char* base);
+
+/// Room for the streamed weights of a program, of which those of two loads are there at once.
+int64_t streamed_bytes(const program::Program& program);
 
 /// By TensorId: whether it stores a weight that some op reads.
 std::vector<bool> used_weights(const program::Program& program);

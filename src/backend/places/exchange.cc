@@ -10,6 +10,9 @@ using namespace program;
 
 namespace {
 
+/// Copies that are read together at most.
+constexpr size_t kMostTogether = 8;
+
 int64_t rows_of(const Tensor& tensor, const StepInput& input) {
   return Program::rows(tensor, input.rows(), input.outputs());
 }
@@ -28,7 +31,9 @@ Exchange::Exchange(const Program& program, const CompileOptions& options) : prog
     });
   }
   in_.resize(most);
-  out_.resize(most);
+  out_.resize(
+      2 * most);  // copies that are read together, too: beside a row's values, its experts' ids and weights
+  peeks_.reserve(kMostTogether);
 }
 
 std::span<float> Exchange::read(TensorId id, const StepInput& input, const Executables& executables) {
@@ -44,6 +49,29 @@ void Exchange::write(TensorId id, const StepInput& input, const Executables& exe
   const int64_t rows = rows_of(tensor, input);
   executables[static_cast<size_t>(tensor.place)]->poke(
       id, rows, std::span(out_).first(static_cast<size_t>(rows * columns_of(tensor))));
+}
+
+void Exchange::run_copies(std::span<const Op* const> copies, const StepInput& input,
+                          const Executables& executables) {
+  const auto of = [](const Op* op) { return std::get<Copy>(op->args); };
+  peeks_.clear();
+  size_t at = 0;
+  for (const Op* op : copies) {
+    const Tensor& tensor = program_[of(op).in.id];
+    const int64_t rows = rows_of(tensor, input);
+    const auto count = static_cast<size_t>(rows * columns_of(tensor));
+    if (copies.size() > kMostTogether || at + count > out_.size()) {
+      for (const Op* one : copies) run(*one, input, executables);
+      return;
+    }
+    peeks_.push_back({of(op).in.id, rows, std::span(out_).subspan(at, count)});
+    at += count;
+  }
+  executables[static_cast<size_t>(program_[peeks_.front().id].place)]->peek_all(peeks_);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const TensorId to = of(copies[i]).out.id;
+    executables[static_cast<size_t>(program_[to].place)]->poke(to, peeks_[i].rows, peeks_[i].values);
+  }
 }
 
 void Exchange::run(const Op& op, const StepInput& input, const Executables& executables) {

@@ -19,6 +19,9 @@ class Exchange {
 
   /// Reads the op's inputs where they are, and writes its results where they are to be.
   void run(const program::Op& op, const program::StepInput& input, const Executables& executables);
+  /// Copies from one place to another: they are read together.
+  void run_copies(std::span<const program::Op* const> copies, const program::StepInput& input,
+                  const Executables& executables);
   int64_t bytes() const { return static_cast<int64_t>((in_.size() + out_.size()) * sizeof(float)); }
 
  private:
@@ -29,6 +32,7 @@ class Exchange {
 
   const program::Program& program_;
   std::vector<float> in_, out_;
+  std::vector<program::Executable::Peek> peeks_;
 };
 
 }  // namespace sluice::backend::places

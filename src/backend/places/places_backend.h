@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/backend.h"
+#include "program/offload.h"
 
 namespace sluice::backend {
 
@@ -20,11 +21,19 @@ struct Place {
 /// Throws Error where a backend cannot be one place of several.
 std::unique_ptr<program::Backend> make_places_backend(std::vector<Place> places);
 
-/// A model of which `first` runs everything but the routed experts of the last `mixtures` mixtures of
-/// experts, which `second` runs (program/offload.h). What first takes at most is `bytes`: of its memory alone
+/// A model whose routed experts `second` runs, and everything else `first`. Of the first one's memory alone
 /// memory_needs() and available_bytes() speak. Throws Error as above.
 std::unique_ptr<program::Backend> make_offload_backend(std::shared_ptr<program::Backend> first,
                                                        std::shared_ptr<program::Backend> second,
-                                                       size_t mixtures, int64_t bytes);
+                                                       const program::Offload& offload);
+
+/// Seconds that a step of so many rows took.
+struct TimedRows {
+  double rows = 0, seconds = 0;
+};
+/// From how many rows on it is sooner to stream: computing takes a time that grows by rows as it does between
+/// `few` and `many`, streaming takes `stream_seconds` however many there are. `most`, where it never is
+/// below.
+int64_t break_even_rows(TimedRows few, TimedRows many, double stream_seconds, int64_t most);
 
 }  // namespace sluice::backend
