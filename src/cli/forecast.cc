@@ -158,7 +158,7 @@ struct Card {
   int64_t gpu_bytes = 0;
 };
 
-/// Nothing where the card's memory is not known, or the model has room.
+/// Nothing where the card's memory is not known, or the model has room with the contexts that are asked for.
 std::optional<Card> shared_card(const Options& options, const model::Model& model,
                                 const program::Peaks& peaks) {
   const Hardware* hardware = find_hardware(options.preset);
@@ -167,7 +167,9 @@ std::optional<Card> shared_card(const Options& options, const model::Model& mode
   if (!options.hit_rates.empty() && card.gpu_bytes == 0)
     throw UsageError("--hit-rate: wants --gpu-memory, or a preset of a card");
   if (card.gpu_bytes == 0) return {};
-  if (share_with_room(model.program, model.spec.context, card.gpu_bytes) == 1 && options.gpu_memory == 0 &&
+  int64_t longest = 0;
+  for (const Asked& step : steps_of(options, model)) longest = std::max(longest, step.depth + step.rows());
+  if (share_with_room(model.program, longest, card.gpu_bytes) == 1 && options.gpu_memory == 0 &&
       options.hit_rates.empty())
     return {};
   card.peaks.gpu = peaks;

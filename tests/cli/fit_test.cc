@@ -71,8 +71,12 @@ TEST_F(FitTest, SaysWhatIsLackingWhereNothingHelps) {
 }
 
 TEST_F(FitTest, TellsWhatLiesWhere) {
-  EXPECT_EQ((Fitted{24, 46, int64_t{10} << 30, 8'900'000'000}).text(),
-            "GPU memory: 10.74 GB; experts of 24 of 46 layers, 8.90 GB, are computed by the CPU");
+  const Fitted alone{24, 46, int64_t{10} << 30, 8'900'000'000, program::kNeverStream};
+  const std::string text = "GPU memory: 10.74 GB; experts of 24 of 46 layers, 8.90 GB, are computed by the CPU";
+  EXPECT_EQ(alone.text(), text);
+  Fitted streams = alone;
+  streams.stream_rows = 96;
+  EXPECT_EQ(streams.text(), text + ", or come to the GPU for prompts");
 }
 
 }  // namespace

@@ -113,8 +113,10 @@ Repeated repeated_with(double skew) {
   double layers = 0;
   for (const program::Op& op : executable->program().ops()) {
     const auto* gated = std::get_if<program::NormMoeGateUp>(&op.args);
-    if (gated == nullptr) continue;
-    const program::TensorId id = gated->route.route.ids.id;
+    const auto* fused = gated != nullptr ? &gated->route : std::get_if<program::NormRoute>(&op.args);
+    const auto* route = fused != nullptr ? &fused->route : std::get_if<program::Route>(&op.args);
+    if (route == nullptr) continue;
+    const program::TensorId id = route->ids.id;
     std::vector<float> ids(static_cast<size_t>(kRows * executable->program()[id].columns()));
     executable->peek(id, kRows, ids);
     const Repeated layer = repeated(ids, shape.experts);

@@ -677,15 +677,17 @@ TEST(Engine, LogProbabilitiesAreTheModels) {
                                                        testing::FloatNear(0, 1e-6f), rest));
 }
 
-/// Throws what it is told to in a step.
+/// Throws what it is told to in a step; holds steps until then.
 class Failing : public Endless {
  public:
   void run(const program::Step& step, Said& said) override {
+    while (holds) std::this_thread::yield();
     if (what == 1) throw Error("the device is gone");
     if (what == 2) throw std::bad_alloc();
     if (what == 3) throw 42;
     Endless::run(step, said);
   }
+  std::atomic<bool> holds = false;
   std::atomic<int> what = 0;
 };
 
@@ -695,8 +697,10 @@ TEST(Engine, SaysThatItHasFailedWhateverWasThrown) {
     EXPECT_EQ(failing.engine.failure(), "");
     EXPECT_EQ(failing.submit(letters(5, 5)).second->wait().finish, Finish::Length);
     std::vector<std::shared_ptr<Recorder>> all;
+    failing.executable.holds = true;
     for (int i = 0; i < 6; ++i) all.push_back(failing.submit(letters(5, -1)).second);  // two wait
     failing.executable.what = what;
+    failing.executable.holds = false;
     for (const auto& listener : all) EXPECT_EQ(listener->wait().finish, Finish::Error);
     EXPECT_NE(failing.engine.failure(), "");
     EXPECT_THROW(failing.submit(letters(5, 5)), Unavailable);

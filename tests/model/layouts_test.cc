@@ -165,10 +165,10 @@ TEST(Keys, HeadsThatDoNotShareAreRefused) {
 
 TEST(Tensors, UnknownOnesAreRefusedByName) {
   Copy copy("llama");
-  copy.add_tensor("blk.1.attn_sinks.weight", {8});
-  EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_sinks.weight: it is not known what this tensor is for"));
-  copy.add_tensor("blk.1.attn_output.bias", {256});
-  EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_sinks.weight and 1 more: it is not known"));
+  copy.add_tensor("blk.1.attn_rel_b.weight", {8});
+  EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_rel_b.weight: it is not known what this tensor is for"));
+  copy.add_tensor("blk.1.attn_scale.weight", {256});
+  EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_rel_b.weight and 1 more: it is not known"));
 }
 
 TEST(Tensors, ScalesOfWholeTensorsAreRefusedByName) {

@@ -103,6 +103,11 @@ TEST(ApiCalls, RequiredCallsOfAllForms) {
   for (const auto& file : std::filesystem::directory_iterator(SLUICE_SOURCE_DIR "/tests/text/templates")) {
     if (file.path().extension() != ".jinja") continue;
     CallServer server(file.path().stem());
+    // Where every answer may reason first, a script has to end that by itself.
+    const std::string words =
+        file.path().stem().string().find("gpt-oss") == std::string::npos
+            ? "Certainly"
+            : "<|channel|>analysis<|message|>So<|end|><|start|>assistant<|channel|>commentary";
     for (const json& choice_of_tool :
          {json("required"), json{{"type", "function"}, {"function", {{"name", "clock"}}}}}) {
       json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}},
@@ -110,13 +115,13 @@ TEST(ApiCalls, RequiredCallsOfAllForms) {
                    {"max_tokens", 400},
                    {"reasoning_effort", "none"},
                    {"tool_choice", choice_of_tool}};
-      server.parrot.say("Certainly");
+      server.parrot.say(words);
       const json choice = server.post("/v1/chat/completions", body).json()["choices"][0];
       ASSERT_TRUE(choice["message"].contains("tool_calls")) << file.path() << choice;
       EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "clock");
       EXPECT_EQ(choice["message"]["content"], nullptr) << file.path();
       body["stream"] = true;
-      server.parrot.say("Certainly");
+      server.parrot.say(words);
       EXPECT_THAT(server.post("/v1/chat/completions", body).body, HasSubstr("\"name\":\"clock\""))
           << file.path();
     }
