@@ -72,7 +72,8 @@ TEST_F(FitTest, SaysWhatIsLackingWhereNothingHelps) {
 
 TEST_F(FitTest, TellsWhatLiesWhere) {
   const Fitted alone{24, 46, int64_t{10} << 30, 8'900'000'000, program::kNeverStream};
-  const std::string text = "GPU memory: 10.74 GB; experts of 24 of 46 layers, 8.90 GB, are computed by the CPU";
+  const std::string text =
+      "GPU memory: 10.74 GB; experts of 24 of 46 layers, 8.90 GB, are computed by the CPU";
   EXPECT_EQ(alone.text(), text);
   Fitted streams = alone;
   streams.stream_rows = 96;

@@ -41,8 +41,7 @@ std::vector<Param> all_cases() {
 bool is_refused(const OpInfo& op, const OpCase& op_case) {
   const std::string kind = op.name;
   const auto has = [&](const char* part) { return op_case.name.find(part) != std::string::npos; };
-  return kind == "causal_conv" || has("IQ1_") || has("IQ2_") ||
-         has("IQ3_") || has("NVFP4");
+  return kind == "causal_conv" || has("IQ1_") || has("IQ2_") || has("IQ3_") || has("NVFP4");
 }
 
 class CudaOps : public testing::TestWithParam<Param> {};

@@ -8,7 +8,7 @@ namespace sluice::backend::cpu {
 extern const Kernel kEmbed, kRmsNorm, kMatmul, kMatmulAdd, kHeadMatmulColumns, kHeadMatmulRows, kRope,
     kKvAppend, kMlaAttend, kRoute, kSiluMul, kAdd, kGatherRows, kGateUp, kMoeGateUp, kMoeDownAdd,
     kExpertMatmul, kExpertCombine;
-extern const Kernel kAttend, kAttentionTemperature, kAddBias, kExpertBias, kMlaValues, kCausalConv, kCopy, kAllReduce,
-    kAllGather;
+extern const Kernel kAttend, kAttentionTemperature, kAddBias, kExpertBias, kMlaValues, kCausalConv, kCopy,
+    kAllReduce, kAllGather;
 
 }  // namespace sluice::backend::cpu
