@@ -35,7 +35,11 @@ Value range(Interp& in, Function&, Arguments& arguments) {
   if (count > kMaxRange) refuse("a range has more than {} items", kMaxRange);
   std::vector<Value> items;
   items.reserve(count);
-  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) items.push_back(Value::integer(start + i * step));
+  // Numbers on the way may be too large, no item is.
+  for (uint64_t i = 0; i < count; ++i) {
+    items.push_back(
+        Value::integer(static_cast<int64_t>(static_cast<uint64_t>(start) + i * static_cast<uint64_t>(step))));
+  }
   return in.heap().list(std::move(items), Flavour::Range);
 }
 
