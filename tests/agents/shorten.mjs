@@ -1,5 +1,5 @@
 // Makes a recorded session of what recorder.mjs has written: of long texts the beginning and the end, names of places,
-// machines, people and times replaced, and of each request but the first one what differs from the one before, as a
+// machines, people and times replaced, the clients' own sentences in words of ours, and of each request but the first one what differs from the one before, as a
 // JSON patch (RFC 6902).
 // usage: node shorten.mjs RECORDING > tests/server/agent_sessions/NAME.jsonl
 import { readFileSync } from "node:fs";
@@ -15,6 +15,19 @@ const replacements = [
   [/Linux \d[\w.-]*/g, "Linux 6.1.0"],
 ];
 
+// Sentences are the clients' authors': each of their words becomes one of these, always the same one, so that texts
+// agree and part where they did.
+const words = ("apple barn candle door east fern garden hill island jar kettle lamp meadow north oak path quilt river " +
+  "stone tower under vale willow yard amber brook cloud dawn ember field grove harbour ivory lantern moss orchard pond " +
+  "ridge shore thistle valley wheat acorn basket copper drift elm frost gate hazel iron linen maple nest olive pebble " +
+  "reed sail thorn walnut").split(" ");
+const ours = (text) => text.replace(/[A-Za-z]{3,}/g, (word) => {
+  let hash = 7;
+  for (const letter of word) hash = (hash * 31 + letter.charCodeAt(0)) % 65521;
+  return words[hash % words.length];
+});
+const isSentence = (text) => text.length > 24 && text.trim().split(/\s+/).length > 3;
+
 const shortened = new Map();
 function short(text) {
   for (const [pattern, words] of replacements) text = text.replace(pattern, words);
@@ -24,10 +37,12 @@ function short(text) {
   shortened.set(out, text);
   return out;
 }
-const each = (value) =>
-  typeof value === "string" ? short(value)
-    : Array.isArray(value) ? value.map(each)
-    : value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, each(one)]))
+// keeps: what is as it was: calls, and what the model has said.
+const each = (value, keeps) =>
+  typeof value === "string" ? (keeps(value) || !isSentence(value) ? short(value) : ours(short(value)))
+    : Array.isArray(value) ? value.map((one) => each(one, keeps))
+    : value && typeof value === "object"
+      ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, each(one, key === "arguments" ? () => true : keeps)]))
     : value;
 
 function patch(before, after, path = "") {
@@ -51,11 +66,12 @@ function patch(before, after, path = "") {
   return out;
 }
 
-let before = null;
+let before = null, all = "";
 for (const line of readFileSync(process.argv[2], "utf8").trim().split("\n")) {
   const row = JSON.parse(line);
   if (!row.body.tools?.length) continue;  // titles and the like
-  const said = each(row.said), body = each(row.body);
+  all += row.said;
+  const said = each(row.said, () => true), body = each(row.body, (text) => all.includes(text));
   const what = before ? { patch: patch(before, body) } : { body };
   console.log(JSON.stringify({ path: row.path, said, ...what }));
   before = body;
