@@ -64,6 +64,20 @@ TensorId Builder::columns(TensorId base, std::string name, int64_t first, int64_
                     whole.offset + first});
 }
 
+TensorId Builder::heads(TensorId base, std::string name, int64_t first, int64_t heads, int64_t columns) {
+  const Tensor whole = program_[base];
+  CHECK(whole.kind == Kind::Activation && whole.heads() == 1 && first >= 0 &&
+            first + heads * columns <= whole.columns(),
+        "{}", name);
+  return add(Tensor{std::move(name),
+                    Kind::Activation,
+                    whole.type,
+                    {whole.shape[0], heads, columns},
+                    {whole.stride[0], columns},
+                    program_.storage(base),
+                    whole.offset + first});
+}
+
 TensorId Builder::flatten(TensorId base) {
   const Tensor whole = program_[base];
   const int64_t columns = whole.heads() * whole.columns();
@@ -163,9 +177,27 @@ TensorId Builder::attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t v
   return out;
 }
 
-TensorId Builder::causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer) {
+TensorId Builder::causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer, bool silu) {
   const TensorId out = like("convolved", in, 1, program_[in].columns());
-  emit(CausalConv{{in}, {weight}, {state}, {out}, cache_layer});
+  emit(CausalConv{{in}, {weight}, {state}, {out}, cache_layer, silu});
+  return out;
+}
+
+TensorId Builder::delta_rule(DeltaRule op) {
+  op.out.id = like("attended", op.v.id, program_[op.v.id].heads(), program_[op.v.id].columns());
+  emit(op);
+  return op.out.id;
+}
+
+TensorId Builder::gated_norm(TensorId in, TensorId weight, TensorId gate, float epsilon, GateForm form) {
+  const TensorId out = like("gated_norm", in, program_[in].heads(), program_[in].columns());
+  emit(GatedNorm{{in}, {weight}, {gate}, {out}, epsilon, form});
+  return out;
+}
+
+TensorId Builder::sigmoid_mul(TensorId in, TensorId gate) {
+  const TensorId out = like("gated", in, program_[in].heads(), program_[in].columns());
+  emit(SigmoidMul{{in}, {gate}, {out}});
   return out;
 }
 

@@ -31,6 +31,8 @@ class Builder {
                       quant::Type type = quant::Type::F32, int64_t most_rows = 0);
   /// Columns [first, first + count) of every head of an activation.
   TensorId columns(TensorId base, std::string name, int64_t first, int64_t count);
+  /// Columns from `first` on of an activation of one head as heads that stand side by side.
+  TensorId heads(TensorId base, std::string name, int64_t first, int64_t heads, int64_t columns);
   /// All heads of an activation as the columns of one.
   TensorId flatten(TensorId base);
   /// A paged cache: `layers` rows of `columns` a token (quant/cache_row.h).
@@ -54,7 +56,11 @@ class Builder {
   TensorId mla_attend(TensorId q, TensorId cache, int64_t rank, float scale, int32_t cache_layer);
   TensorId attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t value_columns, float scale,
                   int32_t cache_layer, int64_t window = 0, TensorId sinks = kNoTensor);
-  TensorId causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer);
+  TensorId causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer, bool silu = false);
+  /// Fills in the output of `op`, whose inputs the caller has set.
+  TensorId delta_rule(DeltaRule op);
+  TensorId gated_norm(TensorId in, TensorId weight, TensorId gate, float epsilon, GateForm form);
+  TensorId sigmoid_mul(TensorId in, TensorId gate);
   /// Fills in the ids and weights of `route`, whose scalars the caller has set.
   void route(Route& route, int64_t used);
   TensorId silu_mul(TensorId gate, TensorId up, const Swiglu& form = {});

@@ -14,11 +14,13 @@
 #include "program/ops/attention_temperature.h"
 #include "program/ops/causal_conv.h"
 #include "program/ops/copy.h"
+#include "program/ops/delta_rule.h"
 #include "program/ops/embed.h"
 #include "program/ops/expert_bias.h"
 #include "program/ops/expert_combine.h"
 #include "program/ops/expert_matmul.h"
 #include "program/ops/gate_up.h"
+#include "program/ops/gated_norm.h"
 #include "program/ops/gather_rows.h"
 #include "program/ops/head_matmul.h"
 #include "program/ops/kv_append.h"
@@ -38,15 +40,16 @@
 #include "program/ops/rms_norm.h"
 #include "program/ops/rope.h"
 #include "program/ops/route.h"
+#include "program/ops/sigmoid_mul.h"
 #include "program/ops/silu_mul.h"
 
 namespace sluice::program {
 
-using OpArgs =
-    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
-                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
-                 NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, MlaValues, MlaHeads,
-                 NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature, ExpertBias>;
+using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
+                            ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
+                            MoeGateUp, MoeDownAdd, NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery,
+                            MlaValues, MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce, AllGather,
+                            AttentionTemperature, ExpertBias, SigmoidMul, GatedNorm, DeltaRule>;
 
 struct Op {
   OpArgs args;

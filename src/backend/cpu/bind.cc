@@ -49,6 +49,9 @@ struct Bind {
   const Kernel* operator()(const NormMlaHeads&) const { return nullptr; }
   const Kernel* operator()(const CausalConv&) const { return &kCausalConv; }
   const Kernel* operator()(const ExpertBias&) const { return &kExpertBias; }
+  const Kernel* operator()(const SigmoidMul&) const { return &kSigmoidMul; }
+  const Kernel* operator()(const GatedNorm&) const { return nullptr; }
+  const Kernel* operator()(const DeltaRule&) const { return &kDeltaRule; }
 };
 
 /// Whether every weight of the op can be packed and decoded, and the cache written.

@@ -81,7 +81,10 @@ struct Bind {
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
   const Kernel* operator()(const AttentionTemperature&) const { return first({&kAttentionTemperature}); }
   const Kernel* operator()(const ExpertBias&) const { return first({&kExpertBias}); }
-  const Kernel* operator()(const CausalConv&) const { return nullptr; }
+  const Kernel* operator()(const CausalConv&) const { return first({&kCausalConv}); }
+  const Kernel* operator()(const SigmoidMul&) const { return first({&kSigmoidMul}); }
+  const Kernel* operator()(const GatedNorm&) const { return first({&kGatedNorm}); }
+  const Kernel* operator()(const DeltaRule&) const { return first({&kDeltaRule}); }
   // Ops across places are whoever's who runs several (Executable::run_part).
   const Kernel* operator()(const Copy&) const { return nullptr; }
   const Kernel* operator()(const AllReduce&) const { return nullptr; }

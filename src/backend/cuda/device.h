@@ -54,6 +54,21 @@ struct Cache {
   }
 };
 
+/// The states of sequences: [slot][layers][rows][columns].
+struct State {
+  float* data;
+  int32_t layers, rows, columns;
+
+  SLUICE_BOTH float* row(int64_t layer, int64_t slot, int64_t row) const {
+    return data + ((slot * layers + layer) * rows + row) * columns;
+  }
+};
+
+/// A step's rows [first, end) of one sequence, of a program that has states, and where its state lies.
+struct Run {
+  int32_t first, end, from, to;
+};
+
 /// Steps that may be in flight: what the host fills for a step, or reads of it, has a place for each.
 inline constexpr int kTurns = 2;
 
@@ -61,6 +76,7 @@ inline constexpr int kTurns = 2;
 struct StepHeader {
   int32_t rows, outputs, pages_per_sequence;
   uint32_t number;  ///< of the step, from 1 on
+  int32_t runs;     ///< sequences that it has rows of; of a program without states 0
 };
 
 struct Prompts;
@@ -75,6 +91,8 @@ struct StepView {
   uint64_t* board;          ///< words that blocks of a launch, and launches, leave for each other (Board)
   const Prompts* prompts;   ///< (prompts.h), of wide steps
   const Segment* segments;  ///< theirs
+  const Run* runs;          ///< [header->runs], of a program that has states
+  const int32_t* run_of;    ///< by row, likewise
 
   /// The slot of `position` of row r's sequence.
   SLUICE_BOTH int64_t slot_of(int64_t r, int64_t position) const {

@@ -65,7 +65,8 @@ class CudaExecutable : public Executable {
         caches_of_(dynamic_cast<CudaExecutable*>(options.caches_of)),
         memory_(bound_.leaves, source.weights, weights, options, bound_.memory.bytes(),
                 bound_.longest_expansion, caches_of_ != nullptr ? &caches_of_->memory_ : nullptr),
-        block_(options.max_rows, options.max_outputs, table_entries(options), bound_.memory.board_words()),
+        block_(options.max_rows, options.max_outputs, table_entries(options), bound_.memory.board_words(),
+               source.program.has_states()),
         likeliest_(options.max_outputs),
         graphs_(bound_, memory_, block_, likeliest_) {
     pinned_logits_bytes_ = std::min(kMostPinned, options.max_outputs * row_bytes());

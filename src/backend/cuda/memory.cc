@@ -106,6 +106,13 @@ Cache Memory::cache(TensorId id) const {
           coded ? static_cast<int32_t>(row.scales_at()) : 0};
 }
 
+State Memory::state(TensorId id) const {
+  const Tensor& tensor = program_[id];
+  char* const data = caches_->empty() ? made_up() : (*caches_)[program_.cache_index(id)].data();
+  return {reinterpret_cast<float*>(data), static_cast<int32_t>(tensor.shape[0]),
+          static_cast<int32_t>(tensor.shape[1]), static_cast<int32_t>(tensor.columns())};
+}
+
 int64_t Memory::bytes() const {
   int64_t bytes = arena_.bytes() + scratch_.bytes();
   if (borrows_caches_) return bytes;

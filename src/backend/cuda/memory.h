@@ -30,6 +30,7 @@ class Memory {
   Rows<int32_t> int_rows(program::TensorId id) const { return view<int32_t>(id); }
   /// A paged cache.
   Cache cache(program::TensorId id) const;
+  State state(program::TensorId id) const;
   /// Where the caches lie, in the order of the program's.
   const std::vector<Buffer>& caches() const { return *caches_; }
   char* scratch() const { return scratch_at_; }

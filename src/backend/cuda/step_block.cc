@@ -13,12 +13,25 @@ constexpr int64_t kAlign = 64;
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 int64_t aligned_ints(int64_t count) { return aligned(count * 4); }
 
+/// Fills in the runs of a step's rows, and which of them each row is in; how many there are.
+int32_t find_runs(const program::StepInput& input, Run* runs, int32_t* run_of) {
+  int32_t count = 0;
+  for (int64_t first = 0, end = 0; first < input.rows(); first = end) {
+    end = input.end_of_sequence(first);
+    const auto sequence = static_cast<size_t>(input.sequences[static_cast<size_t>(first)]);
+    const program::StateSlots slots = input.states[sequence];
+    runs[count] = {static_cast<int32_t>(first), static_cast<int32_t>(end), slots.from, slots.to};
+    std::fill(run_of + first, run_of + end, count++);
+  }
+  return count;
+}
+
 /// What no page table has: no page has it, and no entry without a page, which is -1.
 constexpr int32_t kNoPage = -2;
 
 }  // namespace
 
-StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
+StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) const {
   Layout l{};
   l.tokens = kAlign;
   l.positions = l.tokens + aligned_ints(rows);
@@ -29,12 +42,16 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) {
   l.prompts = l.draws + aligned(outputs * int64_t{sizeof(program::Draw)});
   const int64_t segments = rows >= kPromptRows ? most_segments(rows) : 0;
   l.segments = l.prompts + (segments > 0 ? aligned(sizeof(Prompts)) : 0);
-  l.bytes = l.segments + aligned(segments * int64_t{sizeof(Segment)});
+  l.runs = l.segments + aligned(segments * int64_t{sizeof(Segment)});
+  l.run_of = l.runs + (has_states_ ? aligned(rows * int64_t{sizeof(Run)}) : 0);
+  l.bytes = l.run_of + (has_states_ ? aligned_ints(rows) : 0);
   return l;
 }
 
-StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t board_words)
-    : block_bytes_(layout(max_rows, max_outputs).bytes),
+StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t board_words,
+                     bool has_states)
+    : has_states_(has_states),
+      block_bytes_(layout(max_rows, max_outputs).bytes),
       device_(kTurns * block_bytes_),
       board_(board_words * int64_t{sizeof(uint64_t)}) {
   if (board_words > 0) check(cudaMemset(board_.data(), 0, static_cast<size_t>(board_.bytes())));
@@ -52,8 +69,11 @@ bool StepBlock::fill(const program::Step& step, int64_t rows, int64_t outputs, i
   const program::StepInput& input = step.input;
   const Layout l = layout(rows, outputs);
   char* const block = pinned_ + turn * block_bytes_;
+  const int32_t runs = !has_states_ ? 0
+                                    : find_runs(input, reinterpret_cast<Run*>(block + l.runs),
+                                                reinterpret_cast<int32_t*>(block + l.run_of));
   const StepHeader header{static_cast<int32_t>(input.rows()), static_cast<int32_t>(input.outputs()),
-                          input.pages_per_sequence, ++steps_};
+                          input.pages_per_sequence, ++steps_, runs};
   std::memcpy(block, &header, sizeof header);
   const auto put = [&](int64_t at, std::span<const int32_t> values) {
     std::memcpy(block + at, values.data(), values.size_bytes());
@@ -127,7 +147,9 @@ StepView StepBlock::view(int64_t rows, int64_t outputs, int turn) const {
           reinterpret_cast<const int32_t*>(tables_.data()),
           reinterpret_cast<uint64_t*>(board_.data()),
           reinterpret_cast<const Prompts*>(block + l.prompts),
-          reinterpret_cast<const Segment*>(block + l.segments)};
+          reinterpret_cast<const Segment*>(block + l.segments),
+          reinterpret_cast<const Run*>(block + l.runs),
+          ints(l.run_of)};
 }
 
 }  // namespace sluice::backend::cuda

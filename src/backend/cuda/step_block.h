@@ -14,8 +14,10 @@ namespace sluice::backend::cuda {
 
 class StepBlock {
  public:
-  /// table_entries: of page tables, for which there is room from the start.
-  StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t board_words);
+  /// table_entries: of page tables, for which there is room from the start. has_states: whether the program
+  /// has any.
+  StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t board_words,
+            bool has_states);
   ~StepBlock();
   StepBlock(const StepBlock&) = delete;
   StepBlock& operator=(const StepBlock&) = delete;
@@ -38,12 +40,13 @@ class StepBlock {
 
  private:
   struct Layout {
-    int64_t tokens, positions, sequences, slots, output_rows, draws, prompts, segments, bytes;
+    int64_t tokens, positions, sequences, slots, output_rows, draws, prompts, segments, runs, run_of, bytes;
   };
-  static Layout layout(int64_t rows, int64_t outputs);
+  Layout layout(int64_t rows, int64_t outputs) const;
   void allocate_tables(int64_t bytes);
   bool update_tables(const program::StepInput& input, int turn, cudaStream_t stream);
 
+  bool has_states_;
   int64_t block_bytes_;             // of a turn
   char* pinned_ = nullptr;          // [kTurns][block_bytes_]
   char* pinned_tables_ = nullptr;   // [kTurns][bytes of tables_]

@@ -1,12 +1,15 @@
 #include "program/ops/causal_conv.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "program/ops/checks.h"
 
 namespace sluice::program {
 
-std::string CausalConv::attributes() const { return fmt::format("cache layer {}", cache_layer); }
+std::string CausalConv::attributes() const {
+  return fmt::format("cache layer {}{}", cache_layer, silu ? " silu" : "");
+}
 
 void CausalConv::check(const Program& p) const {
   const int64_t columns = p[in.id].columns(), taps = p[weight.id].columns();
@@ -50,7 +53,7 @@ void CausalConv::reference(RefMemory& memory, const StepInput& input) const {
         for (int64_t k = 0; k < taps; ++k)
           sum += static_cast<double>(weights[static_cast<size_t>(c * taps + k)]) *
                  static_cast<double>(number(r - first + k, c));
-        memory.row(out.id, r)[c] = static_cast<float>(sum);
+        memory.row(out.id, r)[c] = static_cast<float>(silu ? sum / (1 + std::exp(-sum)) : sum);
       }
       for (int64_t i = 0; i < before; ++i)
         memory.state_row(state.id, cache_layer, slots.to, i)[c] = number(end - first + i, c);
@@ -59,16 +62,18 @@ void CausalConv::reference(RefMemory& memory, const StepInput& input) const {
 }
 
 std::vector<OpCase> CausalConv::cases() {
-  const auto build = [](int64_t columns, int64_t taps) {
+  const auto build = [](int64_t columns, int64_t taps, bool silu = false) {
     return [=](Builder& b) {
       const TensorId state = b.state("state", 2, taps - 1, columns);
       const TensorId x = b.activation("x", kStepRows, 1, columns);
-      b.causal_conv(x, b.weight("weight", quant::Type::F32, 1, columns, taps), state, 1);
+      b.causal_conv(x, b.weight("weight", quant::Type::F32, 1, columns, taps), state, 1, silu);
     };
   };
   return {{"2048 columns 4 taps rows 1", 1, build(2048, 4)},
           {"2048 columns 4 taps rows 70", 70, build(2048, 4)},
-          {"30 columns 3 taps rows 5", 5, build(30, 3)}};
+          {"30 columns 3 taps rows 5", 5, build(30, 3)},
+          {"2100 columns 4 taps, silu, rows 1", 1, build(2100, 4, true)},
+          {"2100 columns 4 taps, silu, rows 9", 9, build(2100, 4, true)}};
 }
 
 }  // namespace sluice::program

@@ -7,7 +7,7 @@ namespace sluice::program {
 
 /// out[r, c] = the sum over k < taps of weight[c, k] * in[r - taps + 1 + k, c]: a row and those before it in
 /// its sequence, with zeros before the first (Gu and Dao 2023, Mamba, section 3.4). The rows before a step's
-/// own come from the state, the last taps - 1 of them.
+/// own come from the state, the last taps - 1 of them. What goes out may pass through silu, x / (1 + e^-x).
 struct CausalConv {
   static constexpr const char* kName = "causal_conv";
   Read in;      // [rows, 1, columns]
@@ -15,6 +15,7 @@ struct CausalConv {
   Write state;  // [layers, taps - 1, columns] a slot
   Write out;    // [rows, 1, columns]
   int32_t cache_layer = 0;
+  bool silu = false;
 
   template <typename F>
   void operands(F&& f) const {

@@ -9,6 +9,7 @@
 namespace sluice::program {
 
 double RopeParams::frequency(int64_t pair, int64_t dims) const {
+  if (!turns) return 0;
   const double plain = std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(dims));
   if (factor == 1.0) return plain;
   // YaRN: pairs that turn often within the original context keep their frequency, slow ones are stretched,

@@ -21,6 +21,7 @@ struct RopeParams {
   double beta_slow = 1.0;   ///< rotations below which a pair is stretched by the whole factor
   bool whole_ramp = true;   ///< the ramp between begins and ends at whole pairs
   RopePairs pairs = RopePairs::Neighbours;
+  bool turns = true;  ///< false: all angles are 0 (attention without positions)
 
   /// Radians a position of pair `pair` (of dims / 2). In double: at position 200,000 a float's error would
   /// show.

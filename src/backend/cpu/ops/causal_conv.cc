@@ -1,7 +1,9 @@
 // causal_conv: a worker takes some of the columns of all rows.
 #include <algorithm>
+#include <limits>
 
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
 namespace {
@@ -9,6 +11,17 @@ namespace {
 using namespace program;
 
 constexpr int64_t kColumns = 16;  // a cache line of them
+
+/// silu is SwiGLU of an up value that is 0, shifted by 1.
+constexpr SwigluForm kSilu{1, std::numeric_limits<float>::infinity(), 1};
+
+/// The weights of `count` columns from `first` on, tap after tap.
+void take_weights(const Weight& weight, int64_t first, int64_t count, float* row, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    weight.decode_row(0, first + i, row);
+    for (int64_t k = 0; k < weight.columns; ++k) out[k * count + i] = row[k];
+  }
+}
 
 void causal_conv(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<CausalConv>(record.args);
@@ -19,10 +32,7 @@ void causal_conv(const Program& p, const Op& record, const Context& c) {
   const int64_t count = columns.last - columns.first;
   if (count <= 0) return;
   float *weights = c.scratch(), *zeros = weights + taps * in.columns, *row = zeros + in.columns;
-  for (int64_t i = 0; i < count; ++i) {
-    c.memory.weight(op.weight.id).decode_row(0, columns.first + i, row);
-    for (int64_t k = 0; k < taps; ++k) weights[k * count + i] = row[k];
-  }
+  take_weights(c.memory.weight(op.weight.id), columns.first, count, row, weights);
   std::fill_n(zeros, count, 0.0f);
   for (int64_t first = 0, end = 0; first < c.input.rows(); first = end) {
     end = c.input.end_of_sequence(first);
@@ -41,6 +51,7 @@ void causal_conv(const Program& p, const Op& record, const Context& c) {
         const float *x = numbers(r - first + k), *w = weights + k * count;
         for (int64_t i = 0; i < count; ++i) sums[i] += w[i] * x[i];
       }
+      if (op.silu) small_kernels(c.isa).swiglu(sums, zeros, kSilu, count, sums);
     }
     for (int64_t i = 0; i < before; ++i)
       std::copy_n(numbers(end - first + i), count, state.row(op.cache_layer, slots.to, i) + columns.first);

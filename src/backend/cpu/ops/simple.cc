@@ -1,5 +1,5 @@
-// Kernels that touch each number once: embed, rms_norm, rope, attention_temperature, silu_mul, add,
-// gather_rows, kv_append. They take microseconds at batch 1; rows are shared among the workers.
+// Kernels that touch each number once: embed, rms_norm, rope, attention_temperature, silu_mul, sigmoid_mul,
+// add, gather_rows, kv_append. They take microseconds at batch 1; rows are shared among the workers.
 #include <algorithm>
 
 #include "backend/cpu/multiply.h"
@@ -106,6 +106,26 @@ void silu_mul(const Program& p, const Op& record, const Context& c) {
   }
 }
 
+void sigmoid_mul(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<SigmoidMul>(record.args);
+  const Rows<float> in = c.memory.rows(op.in.id), gate = c.memory.rows(op.gate.id),
+                    out = c.memory.rows(op.out.id);
+  const bool one = gate.heads == 1 && gate.columns == 1;
+  float* by = c.scratch();
+  const Slice rows = c.row_slice(c.rows(p, op.in.id));
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    if (one) small_kernels(c.isa).sigmoid(gate(r), 1, by);
+    for (int64_t h = 0; h < in.heads; ++h) {
+      if (!one) small_kernels(c.isa).sigmoid(gate(r, h), in.columns, by);
+      for (int64_t i = 0; i < in.columns; ++i) out(r, h)[i] = in(r, h)[i] * by[one ? 0 : i];
+    }
+  }
+}
+
+int64_t sigmoid_mul_scratch(const Program& p, const Op& record, const CompileOptions&) {
+  return p[std::get<SigmoidMul>(record.args).in.id].columns();
+}
+
 void add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Add>(record.args);
   const Rows<float> a = c.memory.rows(op.a.id), b = c.memory.rows(op.b.id), out = c.memory.rows(op.out.id);
@@ -155,6 +175,7 @@ const Kernel kRmsNorm{"rms_norm", Share::Rows, rms_norm, rms_norm_scratch};
 const Kernel kRope{"rope", Share::Rows, rope, rope_scratch};
 const Kernel kAttentionTemperature{"attention_temperature", Share::Rows, attention_temperature, no_scratch};
 const Kernel kSiluMul{"silu_mul", Share::Rows, silu_mul, no_scratch};
+const Kernel kSigmoidMul{"sigmoid_mul", Share::Rows, sigmoid_mul, sigmoid_mul_scratch};
 const Kernel kAdd{"add", Share::Rows, add, no_scratch};
 const Kernel kGatherRows{"gather_rows", Share::Other, gather_rows, no_scratch};
 const Kernel kKvAppend{"kv_append", Share::Rows, kv_append, kv_append_scratch};

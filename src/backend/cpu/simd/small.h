@@ -13,6 +13,21 @@ struct SwigluForm {
   float alpha, limit, shift;
 };
 
+/// A row of one head of a gated delta rule (program/ops/delta_rule.h): k, q, decay [keys], and of the values
+/// and the matrix some columns, whose rows lie `stride` apart. from may be to.
+struct DeltaRow {
+  const float *k, *q, *decay;
+  int64_t keys;
+  float key_query;  ///< k . q
+  float beta;
+  const float* values;
+  const float* from;
+  float* to;
+  int64_t stride;
+  int64_t columns;
+  float* out;
+};
+
 struct SmallKernels {
   /// out = x / sqrt(mean of x^2 + epsilon) * weight.
   void (*rms_norm)(const float* x, const float* weight, int64_t count, float epsilon, float* out);
@@ -36,6 +51,8 @@ struct SmallKernels {
   void (*exp)(const float* x, int64_t count, float* out);
   /// out = gate and up as the form says; out may be either.
   void (*swiglu)(const float* gate, const float* up, const SwigluForm& form, int64_t count, float* out);
+  /// The matrix behind the row, and what it gives.
+  void (*delta_rule)(const DeltaRow& row);
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

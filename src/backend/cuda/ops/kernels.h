@@ -24,6 +24,7 @@ inline bool serves_all(const program::Program&, const program::Op&, const Sizes&
 
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kExpertBias,
     kAttentionTemperature, kGatherRows, kExpertCombine;
+extern const Kernel kCausalConv, kDeltaRule, kGatedNorm, kSigmoidMul;
 extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp, kNormMoeGateUpFew;
 extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulFew, kNormMatmulTall;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;

@@ -1,6 +1,6 @@
 // The ops that move or turn activations and read few weights or none: embed, rms_norm, rope, kv_append,
-// silu_mul, add, add_bias, expert_bias, attention_temperature, gather_rows, expert_combine. A block of
-// threads a row; bound by the way from one kernel to the next.
+// silu_mul, sigmoid_mul, gated_norm, add, add_bias, expert_bias, attention_temperature, gather_rows,
+// expert_combine. A block of threads a row; bound by the way from one kernel to the next.
 #include <cuda_fp16.h>
 
 #include "backend/cuda/memory.h"
@@ -71,6 +71,30 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = threadIdx.x; c < in.columns; c += kThreads) y[c] = __ldcg(x + c) * inverse * __ldg(weight + c);
 }
 
+/// out = the normed row times silu or sigmoid of the gate. A warp has a head's row: all warps of the block
+/// have heads of one row.
+__global__ void __launch_bounds__(kThreads)
+    gated_norm(const Stamps stamps, StepView step, bool by_outputs, Rows<float> in, const float* weight,
+               Rows<float> gate, float epsilon, bool sigmoid, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
+  if (!is_row(step, by_outputs)) return;
+  const int head = static_cast<int>(blockIdx.y * (kThreads / 32) + threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (head >= in.heads) return;
+  const float *x = in(blockIdx.x, head), *g = gate(blockIdx.x, head);
+  float squares = 0;
+  for (int c = lane; c < in.columns; c += 32) {
+    const float v = __ldcg(x + c);
+    squares += v * v;
+  }
+  const float inverse = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(in.columns) + epsilon);
+  for (int c = lane; c < in.columns; c += 32) {
+    const float by = __ldcg(g + c), open = 1.0f / (1.0f + expf(-by));
+    out(blockIdx.x, head)[c] = __ldcg(x + c) * inverse * __ldg(weight + c) * (sigmoid ? open : by * open);
+  }
+}
+
 // --- rope ---
 
 __global__ void __launch_bounds__(kThreads)
@@ -135,6 +159,19 @@ __global__ void __launch_bounds__(kThreads)
     } else {
       out(blockIdx.x, head)[c] = kWhat == Pairwise::Add ? x + y : x / (1.0f + expf(-x)) * y;
     }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) sigmoid_mul(const Stamps stamps, StepView step, bool by_outputs,
+                                                        Rows<float> in, Rows<float> gate, Rows<float> out) {
+  const Link link(stamps);
+  link.wait();
+  if (!is_row(step, by_outputs)) return;
+  const bool one = gate.heads == 1 && gate.columns == 1;
+  for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
+    const int head = at / out.columns, c = at % out.columns;
+    const float by = one ? __ldcg(gate(blockIdx.x)) : __ldcg(gate(blockIdx.x, head) + c);
+    out(blockIdx.x, head)[c] = __ldcg(in(blockIdx.x, head) + c) / (1.0f + expf(-by));
   }
 }
 
@@ -237,6 +274,18 @@ void launch_silu_mul(const Program& program, const Op& record, const Context& c)
   launch(c, kernel, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id), op.form,
          c.memory.rows(op.gate.id), c.memory.rows(op.up.id), c.memory.rows(op.out.id));
 }
+void launch_sigmoid_mul(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<SigmoidMul>(record.args);
+  launch(c, sigmoid_mul, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
+         c.memory.rows(op.in.id), c.memory.rows(op.gate.id), c.memory.rows(op.out.id));
+}
+void launch_gated_norm(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<GatedNorm>(record.args);
+  constexpr int64_t kWarps = kThreads / 32;
+  launch(c, gated_norm, by_row(program, c, op.in.id, (program[op.in.id].heads() + kWarps - 1) / kWarps),
+         c.step, by_outputs(program, op.in.id), c.memory.rows(op.in.id), c.memory.vector(op.weight.id),
+         c.memory.rows(op.gate.id), op.epsilon, op.form == GateForm::Sigmoid, c.memory.rows(op.out.id));
+}
 void launch_add(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Add>(record.args);
   launch(c, pairwise<Pairwise::Add>, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
@@ -282,6 +331,8 @@ const Kernel kRmsNorm{"rms_norm", serves_all, launch_rms_norm};
 const Kernel kRope{"rope", serves_rope, launch_rope};
 const Kernel kKvAppend{"kv_append", serves_all, launch_kv_append};
 const Kernel kSiluMul{"silu_mul", serves_all, launch_silu_mul};
+const Kernel kSigmoidMul{"sigmoid_mul", serves_all, launch_sigmoid_mul};
+const Kernel kGatedNorm{"gated_norm", serves_all, launch_gated_norm};
 const Kernel kAdd{"add", serves_all, launch_add};
 const Kernel kAddBias{"add_bias", serves_all, launch_add_bias};
 const Kernel kExpertBias{"expert_bias", serves_expert_bias, launch_expert_bias};
