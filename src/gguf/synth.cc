@@ -175,8 +175,11 @@ Distribution distribution(const SynthModel& model, const WriteTensor& tensor) {
   if (has("norm.")) return {1.0f, 0.1f};
   if (has("attn_sinks")) return {0.0f, 1.0f};
   if (has("exp_probs_b") || has("ffn_gate_inp.bias")) return {0.0f, 0.005f};
+  // Decays over tens of tokens: rates are negative.
+  if (tensor.name.ends_with("ssm_a")) return {-0.3f, 0.05f};
+  if (has("ssm_dt")) return {-1.0f, 1.0f};
   if (has("token_embd")) return {0.0f, embedding};
-  if (has("attn_output") || has("ffn_down")) {
+  if (has("attn_output") || has("ssm_out") || has("ffn_down")) {
     return {0.0f, embedding / columns / std::sqrt(2.0f * static_cast<float>(model.layers))};
   }
   if (tensor.name == "output.weight") return {0.0f, 1.5f / columns};

@@ -37,6 +37,14 @@ struct SynthModel {
   const char* feed_forward_norm = "ffn_norm";          ///< what files call it
   /// Of gpt-oss: windows of so many positions, and with them sinks and biases of all that is multiplied.
   int64_t window = 0;
+  /// Of qwen3next and its like: gated delta nets in all but every interval-th layer, and in the others a gate
+  /// behind each query; shared experts that count as a router says. interval 0: none of it.
+  struct Delta {
+    int interval;
+    int64_t key_heads, heads, key, value, taps;
+    bool in_turns;  ///< heads that share keys take turns; betas and decays are products of their own
+  };
+  Delta delta = {};
 };
 
 /// A mixture of types, as quantising programs lay them out.

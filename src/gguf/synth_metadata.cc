@@ -118,8 +118,8 @@ SpecialTokens youtu_tokens() {
               "{% endfor %}{% if add_generation_prompt %}<|Assistant|>{% endif %}"};
 }
 
-SpecialTokens qwen_tokens() {
-  return {.first = 151643,
+SpecialTokens qwen_tokens(int64_t first) {
+  return {.first = first,
           .tokens = {{"<|endoftext|>", kControl},       {"<|im_start|>", kControl},
                      {"<|im_end|>", kControl},          {"<|object_ref_start|>", kControl},
                      {"<|object_ref_end|>", kControl},  {"<|box_start|>", kControl},
@@ -202,7 +202,8 @@ SpecialTokens special_tokens(const SynthModel& model) {
   // GLM-4.5's list of 151,552 tokens became longer; its special ones are the same.
   SpecialTokens special = pretokenizer == "glm4"     ? glm_tokens(model.vocabulary > 151552 ? 154820 : 151329)
                           : pretokenizer == "youtu"  ? youtu_tokens()
-                          : pretokenizer == "qwen2"  ? qwen_tokens()
+                          : pretokenizer == "qwen2"  ? qwen_tokens(151643)
+                          : pretokenizer == "qwen35" ? qwen_tokens(248044)
                           : pretokenizer == "gpt-4o" ? harmony_tokens()
                           : pretokenizer == "llama-bpe" ? llama_tokens()
                                                         : deepseek_tokens();
@@ -307,6 +308,19 @@ void add_yarn_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
   keys.u32(arch + "rope.scaling.original_context_length", m.yarn_context);
 }
 
+void add_delta_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
+  const SynthModel::Delta& d = m.delta;
+  keys.u32(arch + "full_attention_interval", d.interval);
+  keys.u32(arch + "ssm.conv_kernel", d.taps);
+  keys.u32(arch + "ssm.state_size", d.key);
+  keys.u32(arch + "ssm.group_count", d.key_heads);
+  keys.u32(arch + "ssm.time_step_rank", d.heads);
+  keys.u32(arch + "ssm.inner_size", d.heads * d.value);
+  keys.u32(arch + "expert_shared_feed_forward_length", m.expert_width * m.experts_shared);
+  // Pairs of columns that turn by a text's position, an image's height and its width.
+  if (d.in_turns) keys.add(arch + "rope.dimension_sections", std::vector<int32_t>{11, 11, 10, 0});
+}
+
 void add_grouped_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
   keys.u32(arch + "attention.head_count", m.heads);
   keys.u32(arch + "attention.head_count_kv", m.kv_heads);
@@ -316,6 +330,7 @@ void add_grouped_attention_keys(const SynthModel& m, const std::string& arch, Ke
   keys.u32(arch + "rope.dimension_count", m.rope);
   keys.add(arch + "rope.freq_base", m.rope_base);
   if (m.window > 0) keys.u32(arch + "attention.sliding_window", m.window);
+  if (m.delta.interval > 0) add_delta_keys(m, arch, keys);
   if (m.yarn_factor > 0) add_yarn_keys(m, arch, keys);
 }
 
@@ -339,7 +354,9 @@ void add_latent_attention_keys(const SynthModel& m, const std::string& arch, Key
 /// As the converters of each architecture write them: dense models have none, but for deepseek2.
 void add_expert_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
   if (m.experts == 0 && m.kv_heads > 0) return;
-  if (m.experts_shared > 0 || m.kv_heads == 0) keys.u32(arch + "expert_shared_count", m.experts_shared);
+  const bool counted = m.delta.interval == 0;  // elsewhere their width is given
+  if (counted && (m.experts_shared > 0 || m.kv_heads == 0))
+    keys.u32(arch + "expert_shared_count", m.experts_shared);
   keys.u32(arch + "expert_feed_forward_length", m.expert_width);
   if (m.experts == 0) return;
   keys.u32(arch + "expert_count", m.experts);

@@ -1,4 +1,4 @@
-// The models' shapes and which tensor gets which type.
+// Which tensors a model has, and which of them gets which type.
 #include <string>
 #include <string_view>
 
@@ -9,282 +9,6 @@ namespace sluice::gguf {
 namespace {
 
 using quant::Type;
-
-constexpr SynthModel kModels[] = {
-    {
-        .name = "glm-4.7-flash",
-        .title = "GLM-4.7-Flash",
-        .pretokenizer = "glm4",
-        .layers = 47,
-        .dense_layers = 1,
-        .vocabulary = 154880,
-        .context = 202752,
-        .width = 2048,
-        .dense_width = 10240,
-        .heads = 20,
-        .q_rank = 768,
-        .kv_rank = 512,
-        .nope = 192,
-        .rope = 64,
-        .value = 256,
-        .experts = 64,
-        .experts_used = 4,
-        .experts_shared = 1,
-        .expert_width = 1536,
-        .sigmoid_gating = true,
-        .normalised_weights = true,
-        .router_bias = true,
-        .tied_output = false,
-        .has_prediction = true,
-        .expert_scale = 1.8f,
-        .rope_base = 1e6f,
-        .norm_epsilon = 1e-5f,
-        .yarn_factor = 0,
-        .yarn_log_multiplier = 0,
-        .yarn_context = 0,
-    },
-    {
-        .name = "deepseek-v2-lite",
-        .title = "DeepSeek-V2-Lite",
-        .pretokenizer = "deepseek-llm",
-        .layers = 27,
-        .dense_layers = 1,
-        .vocabulary = 102400,
-        .context = 163840,
-        .width = 2048,
-        .dense_width = 10944,
-        .heads = 16,
-        .q_rank = 0,
-        .kv_rank = 512,
-        .nope = 128,
-        .rope = 64,
-        .value = 128,
-        .experts = 64,
-        .experts_used = 6,
-        .experts_shared = 2,
-        .expert_width = 1408,
-        .sigmoid_gating = false,
-        .normalised_weights = false,
-        .router_bias = false,
-        .tied_output = false,
-        .has_prediction = false,
-        .expert_scale = 1.0f,
-        .rope_base = 1e4f,
-        .norm_epsilon = 1e-6f,
-        .yarn_factor = 40,
-        .yarn_log_multiplier = 0.0707f,
-        .yarn_context = 4096,
-    },
-    {
-        .name = "youtu-llm-2b",
-        .title = "Youtu-LLM-2B",
-        .pretokenizer = "youtu",
-        .layers = 32,
-        .dense_layers = 32,
-        .vocabulary = 128256,
-        .context = 131072,
-        .width = 2048,
-        .dense_width = 6144,
-        .heads = 16,
-        .q_rank = 1536,
-        .kv_rank = 512,
-        .nope = 128,
-        .rope = 64,
-        .value = 128,
-        .experts = 0,
-        .experts_used = 0,
-        .experts_shared = 0,
-        .expert_width = 6144,
-        .sigmoid_gating = false,
-        .normalised_weights = false,
-        .router_bias = false,
-        .tied_output = true,
-        .has_prediction = false,
-        .expert_scale = 1.0f,
-        .rope_base = 1.6e6f,
-        .norm_epsilon = 1e-6f,
-        .yarn_factor = 0,
-        .yarn_log_multiplier = 0,
-        .yarn_context = 0,
-    },
-    {
-        .name = "qwen3-30b-a3b",
-        .title = "Qwen3-30B-A3B",
-        .pretokenizer = "qwen2",
-        .layers = 48,
-        .dense_layers = 0,
-        .vocabulary = 151936,
-        .context = 40960,
-        .width = 2048,
-        .dense_width = 6144,
-        .heads = 32,
-        .q_rank = 0,
-        .kv_rank = 0,
-        .nope = 0,
-        .rope = 128,
-        .value = 128,
-        .experts = 128,
-        .experts_used = 8,
-        .experts_shared = 0,
-        .expert_width = 768,
-        .sigmoid_gating = false,
-        .normalised_weights = true,
-        .router_bias = false,
-        .tied_output = false,
-        .has_prediction = false,
-        .expert_scale = 1.0f,
-        .rope_base = 1e6f,
-        .norm_epsilon = 1e-6f,
-        .yarn_factor = 0,
-        .yarn_log_multiplier = 0,
-        .yarn_context = 0,
-        .architecture = "qwen3moe",
-        .kv_heads = 4,
-        .head_norms = true,
-    },
-    {
-        .name = "glm-4.5-air",
-        .title = "GLM-4.5-Air",
-        .pretokenizer = "glm4",
-        .layers = 46,
-        .dense_layers = 1,
-        .vocabulary = 151552,
-        .context = 131072,
-        .width = 4096,
-        .dense_width = 10944,
-        .heads = 96,
-        .q_rank = 0,
-        .kv_rank = 0,
-        .nope = 64,
-        .rope = 64,
-        .value = 128,
-        .experts = 128,
-        .experts_used = 8,
-        .experts_shared = 1,
-        .expert_width = 1408,
-        .sigmoid_gating = true,
-        .normalised_weights = true,
-        .router_bias = true,
-        .tied_output = false,
-        .has_prediction = true,
-        .expert_scale = 1.0f,
-        .rope_base = 1e6f,
-        .norm_epsilon = 1e-5f,
-        .yarn_factor = 0,
-        .yarn_log_multiplier = 0,
-        .yarn_context = 0,
-        .architecture = "glm4moe",
-        .kv_heads = 8,
-        .projection_biases = true,
-        .feed_forward_norm = "post_attention_norm",
-    },
-    {
-        .name = "gpt-oss-20b",
-        .title = "gpt-oss-20b",
-        .pretokenizer = "gpt-4o",
-        .layers = 24,
-        .dense_layers = 0,
-        .vocabulary = 201088,
-        .context = 131072,
-        .width = 2880,
-        .dense_width = 2880,
-        .heads = 64,
-        .q_rank = 0,
-        .kv_rank = 0,
-        .nope = 0,
-        .rope = 64,
-        .value = 64,
-        .experts = 32,
-        .experts_used = 4,
-        .experts_shared = 0,
-        .expert_width = 2880,
-        .sigmoid_gating = false,
-        .normalised_weights = true,
-        .router_bias = false,
-        .tied_output = false,
-        .has_prediction = false,
-        .expert_scale = 1.0f,
-        .rope_base = 1.5e5f,
-        .norm_epsilon = 1e-5f,
-        .yarn_factor = 32,
-        .yarn_log_multiplier = 0,
-        .yarn_context = 4096,
-        .architecture = "gpt-oss",
-        .kv_heads = 8,
-        .projection_biases = true,
-        .feed_forward_norm = "post_attention_norm",
-        .window = 128,
-    },
-    {
-        .name = "qwen3-8b",
-        .title = "Qwen3-8B",
-        .pretokenizer = "qwen2",
-        .layers = 36,
-        .dense_layers = 36,
-        .vocabulary = 151936,
-        .context = 40960,
-        .width = 4096,
-        .dense_width = 12288,
-        .heads = 32,
-        .q_rank = 0,
-        .kv_rank = 0,
-        .nope = 0,
-        .rope = 128,
-        .value = 128,
-        .experts = 0,
-        .experts_used = 0,
-        .experts_shared = 0,
-        .expert_width = 0,
-        .sigmoid_gating = false,
-        .normalised_weights = false,
-        .router_bias = false,
-        .tied_output = false,
-        .has_prediction = false,
-        .expert_scale = 1.0f,
-        .rope_base = 1e6f,
-        .norm_epsilon = 1e-6f,
-        .yarn_factor = 0,
-        .yarn_log_multiplier = 0,
-        .yarn_context = 0,
-        .architecture = "qwen3",
-        .kv_heads = 8,
-        .head_norms = true,
-    },
-    {
-        .name = "llama-3.1-8b",
-        .title = "Llama-3.1-8B",
-        .pretokenizer = "llama-bpe",
-        .layers = 32,
-        .dense_layers = 32,
-        .vocabulary = 128256,
-        .context = 131072,
-        .width = 4096,
-        .dense_width = 14336,
-        .heads = 32,
-        .q_rank = 0,
-        .kv_rank = 0,
-        .nope = 0,
-        .rope = 128,
-        .value = 128,
-        .experts = 0,
-        .experts_used = 0,
-        .experts_shared = 0,
-        .expert_width = 0,
-        .sigmoid_gating = false,
-        .normalised_weights = false,
-        .router_bias = false,
-        .tied_output = false,
-        .has_prediction = false,
-        .expert_scale = 1.0f,
-        .rope_base = 5e5f,
-        .norm_epsilon = 1e-5f,
-        .yarn_factor = 0,
-        .yarn_log_multiplier = 0,
-        .yarn_context = 0,
-        .architecture = "llama",
-        .kv_heads = 8,
-    },
-};
 
 constexpr SynthMix kMixes[] = {
     {"q4_0",
@@ -310,7 +34,7 @@ bool contains(std::string_view text, std::string_view part) {
 /// Norms, biases and the router are never quantised.
 bool stays_f32(const Row& row) {
   return row.shape.size() == 1 || row.suffix == std::string_view(".bias") ||
-         contains(row.name, "ffn_gate_inp");
+         contains(row.name, "ffn_gate_inp") || contains(row.name, "ssm_conv1d");
 }
 
 bool is_output(const SynthModel& model, const Row& row) {
@@ -373,7 +97,7 @@ void add_grouped_attention(const SynthModel& m, int layer, std::vector<Row>& row
   };
   const int64_t key = m.nope + m.rope;
   add("attn_norm", {m.width});
-  project("attn_q", m.heads * key);
+  project("attn_q", (m.delta.interval > 0 ? 2 : 1) * m.heads * key);  // a gate behind each query
   project("attn_k", m.kv_heads * key);
   project("attn_v", m.kv_heads * m.value);
   if (m.head_norms) add("attn_q_norm", {key}), add("attn_k_norm", {key});
@@ -381,6 +105,27 @@ void add_grouped_attention(const SynthModel& m, int layer, std::vector<Row>& row
   if (m.window == 0) return;
   add("attn_output", {m.width}, ".bias");
   add("attn_sinks", {m.heads});
+}
+
+void add_delta_net(const SynthModel& m, int layer, std::vector<Row>& rows) {
+  const auto add = [&](const char* name, std::vector<int64_t> shape, const char* suffix = ".weight") {
+    rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer, suffix});
+  };
+  const SynthModel::Delta& d = m.delta;
+  const int64_t values = d.heads * d.value, columns = 2 * d.key_heads * d.key + values;
+  add("attn_norm", {m.width});
+  add("attn_qkv", {m.width, columns});
+  add("attn_gate", {m.width, values});
+  add("ssm_conv1d", {d.taps, columns});
+  if (d.in_turns) {
+    add("ssm_beta", {m.width, d.heads}), add("ssm_alpha", {m.width, d.heads});
+  } else {
+    add("ssm_ba", {m.width, 2 * d.heads});
+  }
+  add("ssm_a", {d.heads}, "");
+  add("ssm_dt", {d.heads}, ".bias");
+  add("ssm_norm", {d.value});
+  add("ssm_out", {values, m.width});
 }
 
 void add_latent_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
@@ -426,6 +171,7 @@ void add_feed_forward(const SynthModel& m, int layer, std::vector<Row>& rows) {
     add("ffn_down_exps", {m.width, m.experts}, ".bias");
   }
   if (shared == 0) return;
+  if (m.delta.interval > 0) add("ffn_gate_inp_shexp", {m.width});
   add("ffn_gate_shexp", {m.width, shared});
   add("ffn_up_shexp", {m.width, shared});
   add("ffn_down_shexp", {shared, m.width});
@@ -446,15 +192,7 @@ void add_prediction(const SynthModel& m, int layer, std::vector<Row>& rows) {
 
 }  // namespace
 
-std::span<const SynthModel> synth_models() { return kModels; }
 std::span<const SynthMix> synth_mixes() { return kMixes; }
-
-const SynthModel* find_synth_model(const std::string& name) {
-  for (const SynthModel& model : kModels) {
-    if (name == model.name) return &model;
-  }
-  return nullptr;
-}
 
 const SynthMix* find_synth_mix(const std::string& name) {
   for (const SynthMix& mix : kMixes) {
@@ -473,7 +211,12 @@ WritePlan plan_synth(const SynthOptions& options) {
   CHECK(!options.prediction || model.has_prediction, "{}", model.name);
   const int layers = options.layers > 0 ? options.layers : model.layers;
   for (int layer = 0; layer < layers + (options.prediction ? 1 : 0); ++layer) {
-    model.kv_heads > 0 ? add_grouped_attention(model, layer, rows) : add_latent_attention(model, layer, rows);
+    // A block of multi-token prediction attends to all positions.
+    const bool linear = layer < layers && model.delta.interval > 0 && (layer + 1) % model.delta.interval != 0;
+    const auto attention = linear               ? add_delta_net
+                           : model.kv_heads > 0 ? add_grouped_attention
+                                                : add_latent_attention;
+    attention(model, layer, rows);
     add_feed_forward(model, layer, rows);
   }
   if (options.prediction) add_prediction(model, layers, rows);

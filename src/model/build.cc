@@ -16,7 +16,7 @@ program::MlaQuery latent_query(const Spec& s, const Weights& all, const Layer& w
                           .rope = s.rope_params,
                           .k_b_reduce = w.k_b_reduce,
                           .epsilon = s.epsilon,
-                          .cache_layer = layer};
+                          .cache_layer = static_cast<int32_t>(s.alike_before(layer))};
   if (s.q_lora > 0) query.q_norm = {w.q_a_norm}, query.q = {w.q};
   return query;
 }
@@ -55,11 +55,20 @@ TensorId tempered_latent_attention(Builder& b, const Spec& s, const Weights& all
   query.out.id = b.activation("query", kStepRows, s.heads, s.cache_columns());
   b.emit(query);
   const TensorId tempered = b.attention_temperature(query.out.id, s.temperature, s.temperature_length);
-  const TensorId context = b.mla_attend(tempered, cache, s.kv_lora, s.attention_scale, layer);
+  const TensorId context = b.mla_attend(tempered, cache, s.kv_lora, s.attention_scale,
+                                        static_cast<int32_t>(s.alike_before(layer)));
   const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
   b.head_matmul(context, w.v_b, program::Reduce::Columns, values);
   return b.matmul_add(values, w.attn_output, x);
 }
+
+/// What sequences keep: rows of the paged cache, and states of linear attention.
+struct Caches {
+  TensorId rows = kNoTensor;
+  TensorId conv = kNoTensor;                                            // of queries, keys and values
+  TensorId q_conv = kNoTensor, k_conv = kNoTensor, v_conv = kNoTensor;  // or of each
+  TensorId matrices = kNoTensor;                                        // of the delta rule
+};
 
 /// A projection of the row: its bias and the norm of each head where the model has them.
 TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias, TensorId norm) {
@@ -71,19 +80,77 @@ TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias,
 TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
                            int32_t layer, TensorId x) {
   const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
-  const TensorId q = b.matmul(h, w.q, s.heads);  // [rows, heads, rope + nope]
+  // [rows, heads, rope + nope], and behind a head's query its gate where there is one
+  const TensorId queries = b.matmul(h, w.q, s.heads);
+  const bool gated = b.program()[queries].columns() == 2 * s.key();
+  const TensorId q = gated ? b.columns(queries, "q", 0, s.key()) : queries;
   const TensorId k = b.matmul(h, w.k, s.kv_heads);
   const TensorId v = b.matmul(h, w.v);
 
   const TensorId key = b.activation("key", kStepRows, s.kv_heads, s.key());
   b.rope(finish_projection(b, s, k, w.k_bias, w.k_norm), s.rope_params, key, all.rope_factors, s.nope);
-  b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), cache, layer);
+  b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), cache,
+              static_cast<int32_t>(s.alike_before(layer)));
   const TensorId query = b.activation("query", kStepRows, s.heads, s.key());
   b.rope(finish_projection(b, s, q, w.q_bias, w.q_norm), s.rope_params, query, all.rope_factors, s.nope);
-  const TensorId context =
-      b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, layer, s.window_of(layer), w.sinks);
+  const auto index = static_cast<int32_t>(s.alike_before(layer));
+  TensorId context =
+      b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, index, s.window_of(layer), w.sinks);
+  if (gated) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
   const TensorId out = b.matmul_add(context, w.attn_output, x);
   return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;
+}
+
+/// The low-rank products of a linear layer's row, or the products themselves.
+TensorId through(Builder& b, TensorId x, TensorId a, TensorId weight, int64_t heads) {
+  return b.matmul(a != kNoTensor ? b.matmul(x, a) : x, weight, heads);
+}
+
+/// Queries, keys and values of a gated delta net: one product and one convolution.
+void convolve_together(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId h,
+                       program::DeltaRule& op) {
+  const TensorId mixed = b.causal_conv(b.matmul(h, w.qkv), w.conv, caches.conv, op.cache_layer, true);
+  const int64_t keys = s.linear_key_heads * s.linear_key;
+  op.q = {b.heads(mixed, "q", 0, s.linear_key_heads, s.linear_key)};
+  op.k = {b.heads(mixed, "k", keys, s.linear_key_heads, s.linear_key)};
+  op.v = {b.heads(mixed, "v", 2 * keys, s.linear_heads, s.linear_value)};
+}
+
+/// The same, each by itself.
+void convolve_apart(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId h,
+                    program::DeltaRule& op) {
+  const auto one = [&](const char* name, TensorId weight, TensorId conv, TensorId state) {
+    const TensorId mixed = b.causal_conv(b.matmul(h, weight), conv, state, op.cache_layer, true);
+    return program::Read{b.heads(mixed, name, 0, s.linear_heads, s.linear_key)};
+  };
+  op.q = one("q", w.q, w.q_conv, caches.q_conv);
+  op.k = one("k", w.k, w.k_conv, caches.k_conv);
+  op.v = one("v", w.v, w.v_conv, caches.v_conv);
+}
+
+/// Linear attention by the gated delta rule, behind a short convolution.
+TensorId linear_attention(Builder& b, const Spec& s, const Layer& w, const Caches& caches, int32_t layer,
+                          TensorId x) {
+  const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
+  program::DeltaRule op{.rate = {w.decay_rate},
+                        .bias = {w.decay_bias},
+                        .state = {caches.matrices},
+                        .cache_layer = static_cast<int32_t>(s.alike_before(layer)),
+                        .in_turns = s.key_heads_in_turns};
+  w.qkv != kNoTensor ? convolve_together(b, s, w, caches, h, op) : convolve_apart(b, s, w, caches, h, op);
+  if (w.beta_decay != kNoTensor) {
+    const int64_t each = s.linear_heads / s.linear_key_heads;
+    const TensorId both = b.matmul(h, w.beta_decay, s.linear_key_heads);
+    op.beta = {b.columns(both, "beta", 0, each)};
+    op.decay = {b.columns(both, "decay", each, each)};
+  } else {
+    op.beta = {b.matmul(h, w.beta)};
+    op.decay = {through(b, h, w.decay_a, w.decay, 1)};
+  }
+  const TensorId gate = through(b, h, w.output_gate_a, w.output_gate, s.linear_heads);
+  const auto form = s.decay_by_channel ? program::GateForm::Sigmoid : program::GateForm::Silu;
+  const TensorId out = b.gated_norm(b.delta_rule(op), w.linear_norm, gate, s.epsilon, form);
+  return b.matmul_add(out, w.attn_output, x);
 }
 
 TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
@@ -110,24 +177,47 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
                 .shared_gate = {w.shared_gate},
                 .shared_up = {w.shared_up},
                 .form = s.expert_form};
+  // Scaling what goes into the shared experts' last product scales what comes out.
+  const bool scaled = w.shared_router != kNoTensor;
+  const TensorId share = scaled ? b.norm_matmul(x, w.ffn_norm, s.epsilon, w.shared_router) : kNoTensor;
   b.norm_moe_gate_up(op, s.experts_used);
+  const TensorId shared = scaled ? b.sigmoid_mul(op.experts.shared_out.id, share) : op.experts.shared_out.id;
   return b.moe_down_add({.in = {op.experts.out.id},
                          .ids = {op.route.route.ids.id},
                          .weights = {op.route.route.weights.id},
                          .down = {w.expert_down},
                          .down_bias = {w.down_bias},
-                         .shared_in = {op.experts.shared_out.id},
+                         .shared_in = {shared},
                          .shared_down = {w.shared_down},
                          .residual = {x}});
+}
+
+Caches make_caches(Builder& b, const Spec& s, quant::Type cache_type) {
+  Caches caches;
+  const int64_t linear = s.linear_layers();
+  // Keys that were turned are not normed as latents are: in eight bits they would cost most of what a cache
+  // of eight bits costs.
+  caches.rows = b.cache(s.layers - linear, s.cache_columns(), cache_type, s.is_latent() ? s.rope : 0);
+  if (linear == 0) return caches;
+  const auto convolution = [&](const char* name, int64_t columns) {
+    return b.state(name, linear, s.taps - 1, columns);
+  };
+  if (s.decay_by_channel) {
+    const int64_t columns = s.linear_heads * s.linear_key;
+    caches.q_conv = convolution("q_rows", columns);
+    caches.k_conv = convolution("k_rows", columns);
+    caches.v_conv = convolution("v_rows", columns);
+  } else {
+    caches.conv = convolution("qkv_rows", s.linear_columns());
+  }
+  caches.matrices = b.state("matrices", linear, s.linear_heads * s.linear_key, s.linear_value);
+  return caches;
 }
 
 }  // namespace
 
 void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::Type cache_type) {
-  // Keys that were turned are not normed as latents are: in eight bits they would cost most of what a cache
-  // of eight bits costs.
-  const TensorId cache =
-      b.cache(spec.layers, spec.cache_columns(), cache_type, spec.is_latent() ? spec.rope : 0);
+  const Caches caches = make_caches(b, spec, cache_type);
   TensorId x = b.embed(weights.token_embedding);
   for (int64_t i = 0; i < spec.layers; ++i) {
     const Layer& layer = weights.layers[static_cast<size_t>(i)];
@@ -136,7 +226,8 @@ void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::
     const auto attention = !spec.is_latent()       ? grouped_attention
                            : spec.temperature != 0 ? tempered_latent_attention
                                                    : latent_attention;
-    x = attention(b, spec, weights, layer, cache, index, x);
+    x = spec.is_linear(i) ? linear_attention(b, spec, layer, caches, index, x)
+                          : attention(b, spec, weights, layer, caches.rows, index, x);
     x = spec.is_moe(i) ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
   }
   b.set_layer(-1);

@@ -8,6 +8,14 @@
 namespace sluice::model {
 namespace {
 
+/// Which layers have linear attention instead, and of which kind.
+enum class Linear : uint8_t {
+  None,
+  Together,  ///< gated delta nets, all but every so many-th layer; heads that share keys stand together
+  InTurns,   ///< the same, but such heads take turns
+  Channels,  ///< Kimi's, with a decay a channel: layers without heads of keys
+};
+
 /// What an architecture's name stands for that no key tells.
 struct Architecture {
   std::string_view name;
@@ -18,6 +26,8 @@ struct Architecture {
   program::Swiglu form = {};  ///< of the experts
   int64_t window_period = 0;  ///< every so many-th layer attends to all positions, the others in a window
   bool whole_ramp = true;     ///< YaRN's (program/ops/rope.h)
+  Linear linear = Linear::None;
+  bool turns = true;  ///< queries and keys, by position
 };
 constexpr Architecture kArchitectures[] = {
     {"deepseek2", true, program::RopePairs::Neighbours, true},
@@ -37,6 +47,26 @@ constexpr Architecture kArchitectures[] = {
      {.alpha = 1.702f, .limit = 7, .shift = 1},
      2,
      false},
+    {.name = "qwen3next",
+     .latent = false,
+     .pairs = program::RopePairs::Halves,
+     .experts = true,
+     .normalised = true,
+     .linear = Linear::Together},
+    {.name = "qwen35", .latent = false, .pairs = program::RopePairs::Halves, .linear = Linear::InTurns},
+    {.name = "qwen35moe",
+     .latent = false,
+     .pairs = program::RopePairs::Halves,
+     .experts = true,
+     .normalised = true,
+     .linear = Linear::InTurns},
+    {.name = "kimi-linear",
+     .latent = true,
+     .pairs = program::RopePairs::Neighbours,
+     .experts = true,
+     .normalised = true,
+     .linear = Linear::Channels,
+     .turns = false},
 };
 
 const Architecture* find_architecture(std::string_view name) {
@@ -44,6 +74,9 @@ const Architecture* find_architecture(std::string_view name) {
                                    [&](const Architecture& row) { return row.name == name; });
   return found != std::end(kArchitectures) ? found : nullptr;
 }
+
+/// A state has the square of it a head.
+constexpr int64_t kMostHeadColumns = 1024;
 
 void read_latent_attention(Keys& keys, Spec& spec) {
   spec.kv_lora = keys.required("attention.kv_lora_rank");
@@ -95,6 +128,48 @@ void read_window(Keys& keys, int64_t period, Spec& spec) {
   }
   period = keys.integer(pattern, period, 1, 4096);
   for (int64_t layer = 0; layer < spec.layers; ++layer) spec.windowed.push_back((layer + 1) % period != 0);
+}
+
+/// Kimi's layers of latent attention have one head of keys, the linear ones none; a linear layer has as many
+/// heads as the others.
+void read_channel_attention(Keys& keys, Spec& spec) {
+  spec.decay_by_channel = true;
+  spec.linear_heads = spec.linear_key_heads = spec.heads;
+  spec.linear_key = spec.linear_value = keys.required("kda.head_dim", 1, kMostHeadColumns);
+  const auto list = keys.flags("attention.head_count_kv", static_cast<size_t>(spec.layers));
+  if (!list) keys.refuse("attention.head_count_kv is no array: which layers are linear is not known");
+  for (int64_t layer = 0; layer < spec.layers; ++layer)
+    spec.linear.push_back(list.has_value() && !(*list)[static_cast<size_t>(layer)]);
+}
+
+void read_delta_net(Keys& keys, Linear kind, Spec& spec) {
+  spec.key_heads_in_turns = kind == Linear::InTurns;
+  spec.linear_key_heads = keys.required("ssm.group_count");
+  spec.linear_heads = keys.required("ssm.time_step_rank");
+  spec.linear_key = keys.required("ssm.state_size", 1, kMostHeadColumns);
+  const int64_t inner = keys.required("ssm.inner_size");
+  const int64_t heads = std::max<int64_t>(1, spec.linear_heads);
+  if (heads % std::max<int64_t>(1, spec.linear_key_heads) != 0)
+    keys.refuse("ssm.time_step_rank is {}, which {} groups do not divide", heads, spec.linear_key_heads);
+  if (inner % heads != 0) keys.refuse("ssm.inner_size is {}, which {} heads do not divide", inner, heads);
+  spec.linear_value = inner / heads;
+  if (spec.linear_value > kMostHeadColumns)
+    keys.refuse("ssm.inner_size is {}, expected at most {} columns a head", inner, kMostHeadColumns);
+  const int64_t interval = keys.integer("full_attention_interval", 4, 1, 4096);
+  if (auto list = keys.flags("attention.recurrent_layers", static_cast<size_t>(spec.layers))) {
+    spec.linear = std::move(*list);
+    return;
+  }
+  for (int64_t layer = 0; layer < spec.layers; ++layer) spec.linear.push_back((layer + 1) % interval != 0);
+}
+
+void read_linear_attention(Keys& keys, Linear kind, Spec& spec) {
+  kind == Linear::Channels ? read_channel_attention(keys, spec) : read_delta_net(keys, kind, spec);
+  spec.taps = keys.required("ssm.conv_kernel", 2, 64);
+  if (spec.linear_layers() == spec.layers)
+    keys.refuse("every layer has linear attention, expected one at least that attends to all positions");
+  // Positions of text are the same in all sections.
+  keys.known({"rope.dimension_sections"});
 }
 
 /// YaRN's frequencies, and the result: the root of what it multiplies the scores by, 1 + m ln(factor).
@@ -179,13 +254,15 @@ void read_experts(const gguf::File& file, Keys& keys, bool normalised, Spec& spe
   spec.experts = keys.integer("expert_count", 0);
   if (spec.experts == 0) {  // Youtu-LLM's conversions fill the others in all the same
     keys.known({"expert_used_count", "expert_shared_count", "expert_feed_forward_length",
-                "expert_weights_norm", "expert_weights_scale", "expert_gating_func", "expert_group_count",
-                "expert_group_used_count"});
+                "expert_weights_norm", "expert_weights_scale", "expert_shared_feed_forward_length",
+                "expert_gating_func", "expert_group_count", "expert_group_used_count"});
     return;
   }
   spec.experts_used = keys.required("expert_used_count", 1, spec.experts);
-  spec.experts_shared = keys.integer("expert_shared_count", 0);
   spec.expert_feed_forward = keys.required("expert_feed_forward_length");
+  // qwen's files give the width of all shared experts, and not how many there are.
+  const int64_t shared = spec.expert_feed_forward * keys.integer("expert_shared_count", 0, 0, 4096);
+  spec.shared_feed_forward = keys.integer("expert_shared_feed_forward_length", shared);
   spec.normalize_weights = keys.boolean("expert_weights_norm", normalised);
   // Youtu-LLM and other conversions write 0 or nothing where the weights are not scaled.
   const double scale = keys.number("expert_weights_scale", 1.0);
@@ -239,7 +316,9 @@ Spec Spec::read(const gguf::File& file, Problems& problems) {
   if (!(spec.epsilon > 0)) keys.refuse("attention.layer_norm_rms_epsilon is missing or not positive");
   spec.rope_params.pairs = architecture->pairs;
   spec.rope_params.whole_ramp = architecture->whole_ramp;
+  spec.rope_params.turns = architecture->turns;
   architecture->latent ? read_latent_attention(keys, spec) : read_grouped_attention(keys, spec);
+  if (architecture->linear != Linear::None) read_linear_attention(keys, architecture->linear, spec);
   if (architecture->window_period > 0) read_window(keys, architecture->window_period, spec);
   if (architecture->experts) read_experts(file, keys, architecture->normalised, spec);
   spec.expert_form = architecture->form;

@@ -2,6 +2,7 @@
 // layer count; the rules that mend older files stand in spec.cc and nowhere else.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,12 +39,21 @@ struct Spec {
   double temperature = 0;  ///< queries weigh more by position (program/ops/attention_temperature.h); 0: not
   double temperature_length = 1;  ///< positions a step
 
+  // Linear attention, of layers that keep a state in place of cache rows (program/ops/delta_rule.h).
+  std::vector<bool> linear;                  ///< by layer; empty: there are none
+  int64_t linear_key_heads = 0;              ///< of queries and keys
+  int64_t linear_heads = 0;                  ///< of values
+  int64_t linear_key = 0, linear_value = 0;  ///< columns a head
+  int64_t taps = 0;                          ///< of the convolution before it
+  bool key_heads_in_turns = false;  ///< which heads of values share one of keys (DeltaRule::in_turns)
+  bool decay_by_channel = false;    ///< and not by head
+
   // Feed-forward networks.
   int64_t feed_forward = 0;  ///< width of the dense ones
   int64_t experts = 0;       ///< 0: every layer is dense
   int64_t experts_used = 0;
-  int64_t experts_shared = 0;
   int64_t expert_feed_forward = 0;
+  int64_t shared_feed_forward = 0;  ///< width of all shared experts together; 0: there are none
   program::Gating gating = program::Gating::Softmax;
   bool normalize_weights = false;
   float weights_scale = 1.0f;
@@ -56,6 +66,18 @@ struct Spec {
   int64_t window_of(int64_t layer) const {
     return window > 0 && windowed[static_cast<size_t>(layer)] ? window : 0;
   }
+  bool is_linear(int64_t layer) const { return !linear.empty() && linear[static_cast<size_t>(layer)]; }
+  /// Layers before this one that keep what it keeps: cache rows, or a state.
+  int64_t alike_before(int64_t layer) const {
+    int64_t count = 0;
+    for (int64_t i = 0; i < layer; ++i) count += is_linear(i) == is_linear(layer) ? 1 : 0;
+    return count;
+  }
+  int64_t linear_layers() const {
+    return static_cast<int64_t>(std::count(linear.begin(), linear.end(), true));
+  }
+  /// Columns of what a convolution is over: queries, keys and values.
+  int64_t linear_columns() const { return 2 * linear_key_heads * linear_key + linear_heads * linear_value; }
   bool is_latent() const { return kv_lora > 0; }
   bool any_dense() const { return experts == 0 || dense_layers > 0; }
   /// Query and key columns a head.

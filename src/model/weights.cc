@@ -44,13 +44,21 @@ class Finder {
       problems_.add("{} is missing", name);
       return kNoTensor;
     }
+    return find_as(*tensor, {columns, rows, matrices, 1}, matrices, rows, columns);
+  }
+
+  /// The same of a tensor that lies in the file as one of this shape.
+  TensorId find_as(const gguf::Tensor& found, const std::array<int64_t, 4>& shape, int64_t matrices,
+                   int64_t rows, int64_t columns) {
+    const gguf::Tensor* const tensor = &found;
+    const std::string name(found.name);
     used_.insert(tensor->name);
     const quant::TypeInfo& type = quant::type_info(tensor->type);
     if (type.decode == nullptr) {
       problems_.add("{}: type {} is not supported", name, type.name);
       return kNoTensor;
     }
-    if (tensor->shape != std::array<int64_t, 4>{columns, rows, matrices, 1}) {
+    if (tensor->shape != shape) {
       std::string expected = fmt::format("[{}", columns);
       if (rows > 1 || matrices > 1) expected += fmt::format(", {}", rows);
       if (matrices > 1) expected += fmt::format(", {}", matrices);
@@ -75,7 +83,11 @@ class Finder {
     block_ = fmt::format("blk.{}.", index);
     Layer l;
     l.attn_norm = vector(at("attn_norm"), spec_.dim);
-    spec_.is_latent() ? latent_attention(l) : grouped_attention(l);
+    if (spec_.is_linear(index)) {
+      spec_.decay_by_channel ? channel_attention(l) : delta_net(l);
+    } else {
+      spec_.is_latent() ? latent_attention(l) : grouped_attention(l);
+    }
     // What glm4moe files call it: the norm of what attention leaves.
     const bool after_attention = !has(at("ffn_norm")) && has(at("post_attention_norm"));
     l.ffn_norm = vector(at(after_attention ? "post_attention_norm" : "ffn_norm"), spec_.dim);
@@ -113,7 +125,10 @@ class Finder {
   void grouped_attention(Layer& l) {
     const int64_t queries = spec_.heads * spec_.key(), keys = spec_.kv_heads * spec_.key(),
                   values = spec_.kv_heads * spec_.value;
-    l.q = matrix(at("attn_q"), queries, spec_.dim);
+    // Twice as wide where every head's query has a gate behind it.
+    const gguf::Tensor* q = file_.tensor(at("attn_q"));
+    const bool gated = q != nullptr && q->shape[1] == 2 * queries && spec_.key() == spec_.value;
+    l.q = matrix(at("attn_q"), gated ? 2 * queries : queries, spec_.dim);
     l.k = matrix(at("attn_k"), keys, spec_.dim);
     l.v = matrix(at("attn_v"), values, spec_.dim);
     l.q_bias = optional_vector(at("attn_q", "bias"), queries);
@@ -124,6 +139,70 @@ class Finder {
     l.attn_output = matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
     l.attn_output_bias = optional_vector(at("attn_output", "bias"), spec_.dim);
     l.sinks = optional_vector(at("attn_sinks"), spec_.heads);
+  }
+
+  /// What both kinds of linear attention have.
+  void linear_attention(Layer& l) {
+    const int64_t heads = spec_.linear_heads;
+    l.decay_rate = flat("ssm_a", heads);
+    l.decay_bias = vector(at("ssm_dt", "bias"), spec_.decay_by_channel ? heads * spec_.linear_key : heads);
+    l.linear_norm = vector(at("ssm_norm"), spec_.linear_value);
+  }
+
+  void delta_net(Layer& l) {
+    const int64_t heads = spec_.linear_heads, values = heads * spec_.linear_value;
+    if (has(at("ssm_in"))) {
+      used_.insert(file_.tensor(at("ssm_in"))->name);
+      problems_.add(
+          "{}: queries, keys, values and gates in turns, as files of November 2025 have them, are "
+          "not supported; expected attn_qkv and attn_gate",
+          at("ssm_in"));
+      return;
+    }
+    l.qkv = matrix(at("attn_qkv"), spec_.linear_columns(), spec_.dim);
+    l.output_gate = matrix(at("attn_gate"), values, spec_.dim);
+    l.conv = convolution("ssm_conv1d", spec_.linear_columns());
+    if (has(at("ssm_ba"))) {
+      l.beta_decay = matrix(at("ssm_ba"), 2 * heads, spec_.dim);
+    } else {
+      l.beta = matrix(at("ssm_beta"), heads, spec_.dim);
+      l.decay = matrix(at("ssm_alpha"), heads, spec_.dim);
+    }
+    linear_attention(l);
+    l.attn_output = matrix(at("ssm_out"), spec_.dim, values);
+  }
+
+  void channel_attention(Layer& l) {
+    const int64_t heads = spec_.linear_heads, columns = heads * spec_.linear_key, rank = spec_.linear_key;
+    l.q = matrix(at("attn_q"), columns, spec_.dim);
+    l.k = matrix(at("attn_k"), columns, spec_.dim);
+    l.v = matrix(at("attn_v"), columns, spec_.dim);
+    l.q_conv = convolution("ssm_conv1d_q", columns);
+    l.k_conv = convolution("ssm_conv1d_k", columns);
+    l.v_conv = convolution("ssm_conv1d_v", columns);
+    l.decay_a = matrix(at("ssm_f_a"), rank, spec_.dim);
+    l.decay = matrix(at("ssm_f_b"), columns, rank);
+    l.beta = matrix(at("ssm_beta"), heads, spec_.dim);
+    l.output_gate_a = matrix(at("ssm_g_a"), rank, spec_.dim);
+    l.output_gate = matrix(at("ssm_g_b"), columns, rank);
+    linear_attention(l);
+    l.attn_output = matrix(at("attn_output"), spec_.dim, columns);
+  }
+
+  /// [columns, taps]; files may have a dimension of 1 between the two.
+  TensorId convolution(const char* name, int64_t columns) {
+    const gguf::Tensor* tensor = file_.tensor(at(name));
+    const bool between = tensor != nullptr && tensor->shape[1] == 1 && tensor->shape[2] == columns;
+    return between ? find_as(*tensor, {spec_.taps, 1, columns, 1}, 1, columns, spec_.taps)
+                   : matrix(at(name), columns, spec_.taps);
+  }
+  /// A vector without a suffix, which may lie as rows of one number.
+  TensorId flat(const char* name, int64_t columns) {
+    const std::string full = block_ + name;
+    const gguf::Tensor* tensor = file_.tensor(full);
+    const bool rows =
+        tensor != nullptr && columns > 1 && tensor->shape[0] == 1 && tensor->type == quant::Type::F32;
+    return rows ? find_as(*tensor, {1, columns, 1, 1}, 1, 1, columns) : vector(full, columns);
   }
 
   void latent_attention(Layer& l) {
@@ -176,8 +255,9 @@ class Finder {
     }
     if (has(at("ffn_down_exps", "bias")))
       l.down_bias = matrix(at("ffn_down_exps", "bias"), spec_.experts, spec_.dim);
-    if (spec_.experts_shared == 0) return;
-    const int64_t shared = width * spec_.experts_shared;
+    const int64_t shared = spec_.shared_feed_forward;
+    if (shared == 0) return;
+    if (has(at("ffn_gate_inp_shexp"))) l.shared_router = matrix(at("ffn_gate_inp_shexp"), 1, spec_.dim);
     l.shared_gate = matrix(at("ffn_gate_shexp"), shared, spec_.dim);
     l.shared_up = matrix(at("ffn_up_shexp"), shared, spec_.dim);
     l.shared_down = matrix(at("ffn_down_shexp"), spec_.dim, shared);

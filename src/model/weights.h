@@ -28,7 +28,17 @@ struct Layer {
   TensorId q_bias = kNoTensor, k_bias = kNoTensor, v_bias = kNoTensor, attn_output_bias = kNoTensor;
   TensorId sinks = kNoTensor;                       ///< a score a head
   TensorId q_norm = kNoTensor, k_norm = kNoTensor;  ///< of each head by itself
-  TensorId attn_output = kNoTensor;
+  TensorId attn_output = kNoTensor;                 ///< of linear attention, too
+  /// Linear attention, and all below. Queries, keys and values are one product and one convolution, or three
+  /// each (q, k and v).
+  TensorId qkv = kNoTensor, conv = kNoTensor;
+  TensorId q_conv = kNoTensor, k_conv = kNoTensor, v_conv = kNoTensor;
+  TensorId output_gate = kNoTensor, output_gate_a = kNoTensor;  ///< the latter: of a low rank, before it
+  /// A number a head each: both in one product, those of a head of keys together, or in two. decay_a: as
+  /// output_gate_a.
+  TensorId beta_decay = kNoTensor, beta = kNoTensor, decay = kNoTensor, decay_a = kNoTensor;
+  TensorId decay_rate = kNoTensor, decay_bias = kNoTensor;
+  TensorId linear_norm = kNoTensor;                             ///< of what each head gives
   TensorId gate = kNoTensor, up = kNoTensor, down = kNoTensor;  ///< dense
   /// Mixture of experts, and all below. router_bias is of the selection alone, logit_bias of the router's
   /// product.
@@ -36,6 +46,7 @@ struct Layer {
   TensorId expert_gate = kNoTensor, expert_up = kNoTensor, expert_down = kNoTensor;
   TensorId gate_bias = kNoTensor, up_bias = kNoTensor, down_bias = kNoTensor;  ///< of each expert
   TensorId shared_gate = kNoTensor, shared_up = kNoTensor, shared_down = kNoTensor;
+  TensorId shared_router = kNoTensor;  ///< a row's product is how much the shared experts count
 };
 
 struct Weights {

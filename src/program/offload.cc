@@ -58,6 +58,8 @@ class Offloader {
       b_.set_layer(op.layer);
       if (next < all.size() && i == all[next].gate_up) {
         select(std::get<NormMoeGateUp>(op.args));
+        // What stands between the two reads the shared experts' values.
+        if (all[next].down != i + 1) gate_up_shared();
       } else if (next < all.size() && i == all[next].down) {
         add_up(std::get<MoeDownAdd>(op.args));
         ++next;
@@ -98,13 +100,20 @@ class Offloader {
     b_.set_place(0);
     Read rest = op.residual;
     if (op.shared_in) {
-      b_.emit(GateUp{gate_up_.in, gate_up_.shared_gate, gate_up_.shared_up, gate_up_.shared_out});
+      gate_up_shared();
       rest = {op.residual ? b_.matmul_add(op.shared_in.id, op.shared_down.id, op.residual.id)
                           : b_.matmul(op.shared_in.id, op.shared_down.id)};
     }
     const TensorId back = copy(sum, 0);
     CHECK(rest, "{}: nothing is added to the experts", in_.op_name(in_.ops().back()));
     b_.emit(Add{{back}, rest, op.out});
+  }
+
+  /// The shared experts' first half, once.
+  void gate_up_shared() {
+    if (!gate_up_.shared_gate) return;
+    b_.emit(GateUp{gate_up_.in, gate_up_.shared_gate, gate_up_.shared_up, gate_up_.shared_out});
+    gate_up_.shared_gate = {};
   }
 
   /// A copy of an activation at another place.

@@ -70,6 +70,9 @@ std::vector<PreTokenizerRow> make_rows() {
         "grok-2"},
        false,
        {llama3(R"(\p{N})")}},
+      {{"qwen35"},  // marks belong to the letters before them
+       false,
+       {kContraction + R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)" + kBlank}},
       {{"gpt-2", "gigachat", "phi-2", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais", "trillion",
         "granite-docling"},
        false,

@@ -105,7 +105,8 @@ TEST(Golden, CpuGivesTheSameBitsWithACacheOfEightBits) {
 
 TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsThreadsAndRepacking) {
   for (const Golden& golden :
-       {golden_case("glm-q4_k_m"), golden_case("glm-rotate"), oracle_case("qwen2", "qwen2")}) {
+       {golden_case("glm-q4_k_m"), golden_case("glm-rotate"), oracle_case("qwen2", "qwen2"),
+        golden_case("qwen3next-q4_k_m", kHybrid), golden_case("kimi-linear-q4_k_m", kHybrid)}) {
     for (const backend::cpu::Isa isa : usable_isas()) {
       SCOPED_TRACE(golden.model + " " + std::string(backend::cpu::isa_name(isa)));
       const auto logits = [&](int threads, int64_t rows, bool repack) {

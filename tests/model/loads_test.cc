@@ -25,12 +25,16 @@ const std::map<std::string, std::string> kModels = {
     {"qwen2", "Qwen2, Qwen2.5"},
     {"qwen3", "Qwen3"},
     {"qwen3moe", "Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, Qwen3-235B-A22B"},
+    {"qwen3next", "Qwen3-Next-80B-A3B, Qwen3-Coder-Next"},
+    {"qwen35", "Qwen3.5 and 3.6, dense"},
+    {"qwen35moe", "Qwen3.5-35B-A3B, Qwen3.6-35B-A3B, Qwen3.5-122B-A10B, Qwen3.5-397B-A17B"},
+    {"kimi-linear", "Kimi-Linear-48B-A3B"},
     {"gpt-oss", "gpt-oss-20b, gpt-oss-120b"},
     {"glm4moe", "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7"},
 };
 
 struct Row {
-  bool latent = false, dense = false, experts = false;
+  bool latent = false, linear = false, dense = false, experts = false;
   int cases = 0;
 };
 
@@ -40,6 +44,7 @@ std::map<std::string, Row> rows_of_cases() {
     const model::Spec spec = model::Model::load(read_case(one).model).spec;
     Row& row = rows[spec.architecture];
     row.latent = spec.is_latent();
+    row.linear = spec.linear_layers() > 0;
     row.dense = row.dense || spec.experts == 0;
     row.experts = row.experts || spec.experts > 0;
     ++row.cases;
@@ -60,8 +65,8 @@ std::string table() {
   for (const auto& [name, row] : rows_of_cases()) {
     const auto models = kModels.find(name);
     EXPECT_NE(models, kModels.end()) << name << ": whose is it?";
-    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", name, models != kModels.end() ? models->second : "",
-                        row.latent ? "latent" : "grouped",
+    text += fmt::format("| `{}` | {} | {}{} | {} | {} |\n", name, models != kModels.end() ? models->second : "",
+                        row.linear ? "linear and " : "", row.latent ? "latent" : "grouped",
                         row.dense && row.experts ? "dense or experts"
                         : row.experts            ? "experts"
                                                  : "dense",

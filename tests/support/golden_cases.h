@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/batch.h"
 #include "engine/kv_pool.h"
@@ -26,8 +27,11 @@ inline std::vector<float> logits_of(const Golden& golden, const model::Model& mo
   engine::Batch batch(rows, 1, pages);
   batch.set_pages(0, table);
   std::vector<float> logits(static_cast<size_t>(count * golden.vocabulary));
+  program::StateSlots state;
   for (int64_t begin = 0; begin < count; begin += rows) {
     batch.clear();
+    batch.set_state(0, state);
+    std::swap(state.from, state.to);  // what a step leaves, the next one reads
     for (int64_t i = begin; i < std::min(count, begin + rows); ++i) {
       batch.add(golden.tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, true);
     }
@@ -53,6 +57,7 @@ struct Case {
   const char* script = "make.py";
 };
 inline constexpr const char* kMoe = "make_moe.py";
+inline constexpr const char* kHybrid = "make_hybrid.py";
 
 inline Golden read_case(const Case& c) {
   return c.oracle == nullptr ? golden_case(c.name, c.script) : oracle_case(c.name, c.oracle);
@@ -72,6 +77,12 @@ inline constexpr Case kCases[] = {{"glm-q4_0", 0.0012, nullptr, 1.97e-4},
                                   {"glm4moe-q8_0-air", 0.002, nullptr, 0, kMoe},
                                   {"gpt-oss-mxfp4", 0.002, nullptr, 0, kMoe},
                                   {"gpt-oss-q8_0", 0.002, nullptr, 0, kMoe},
+                                  {"qwen3next-q4_k_m", 0.002, nullptr, 0, kHybrid},
+                                  {"qwen3next-q8_0", 0.002, nullptr, 0, kHybrid},
+                                  {"qwen35moe-q4_k_m", 0.002, nullptr, 0, kHybrid},
+                                  {"qwen35-q8_0", 0.002, nullptr, 0, kHybrid},
+                                  {"kimi-linear-q4_k_m", 0.002, nullptr, 0, kHybrid},
+                                  {"kimi-linear-q8_0", 0.002, nullptr, 0, kHybrid},
                                   {"moonlight", 0.00062, "moonlight", 5.36e-5},
                                   {"kanana-2", 0.0021, "kanana-2", 1.71e-4},
                                   {"gigachat3", 0.0018, "gigachat3", 2.67e-4},

@@ -42,6 +42,8 @@ PASSES = {
     "glm4": [LLAMA3],
     "llama-bpe": [LLAMA3],
     "qwen2": [LLAMA3.replace("{1,3}", "")],
+    "qwen35": [
+        C + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
     "gpt-2": [GPT2],
     "smollm": [r"\p{N}", GPT2],
     "seed-coder": [
