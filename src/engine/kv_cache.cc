@@ -72,6 +72,7 @@ SequencePages KvCache::open(std::span<const int32_t> tokens, const PrefixGroup& 
   out.group = group;
   tree_.find(shareable(tokens), out.pages, group.pages);
   out.known = std::ssize(out.pages) * kPageRows;
+  out.asked = std::ssize(tokens);
   restorable(out.pages);
   out.shared = std::ssize(out.pages);
   out.rows = out.shared * kPageRows;
@@ -130,35 +131,55 @@ void KvCache::stepped(SequencePages& sequence, int32_t snapshot) {
     state.from = SequencePages::kNoSlot;
   }
   std::swap(state.from, state.to);
-  if (sequence.rows % kPageRows == 0) {
-    const int32_t page = sequence.held();
-    if (!states_.snapshot(page)) {
-      states_.keep(page, state.from);
-      if (watcher_ != nullptr) watcher_->snapshot(page, state.from);
-    } else {  // somebody else brought it
-      states_.give_back(state.from);
-    }
-    states_.hold(page);
-    state.from = *states_.snapshot(page);
-  }
+  if (sequence.rows % kPageRows == 0) keep_snapshot(sequence);
   if (state.to == SequencePages::kNoSlot) state.to = states_.take();
+}
+
+// Whether the snapshot behind a sequence's rows stays when it is further on: where it parted from others, at
+// the end of what was asked, and every so many pages. An answer's others are of use as its end alone: its
+// text comes back whole, or (a client leaves its reasoning out) not beyond the question.
+bool KvCache::lasts(const SequencePages& sequence) const {
+  return sequence.rows % snapshot_rows_ == 0 || sequence.rows == sequence.known ||
+         sequence.rows == (sequence.asked - 1) / kPageRows * kPageRows;
+}
+
+// The state behind the sequence's last whole page, in its own slot, becomes that page's snapshot.
+void KvCache::keep_snapshot(SequencePages& sequence) {
+  const int32_t page = sequence.held();
+  int32_t& slot = sequence.state.from;
+  const bool lasting = lasts(sequence);
+  if (sequence.passing != PrefixTree::kRoot) states_.drop(sequence.passing);
+  sequence.passing = PrefixTree::kRoot;
+  if (!states_.snapshot(page)) {
+    states_.keep(page, slot);
+    if (!lasting) sequence.passing = page;
+    if (lasting && watcher_ != nullptr) watcher_->snapshot(page, slot);
+  } else {  // somebody else brought it
+    states_.give_back(slot);
+  }
+  states_.hold(page);
+  slot = *states_.snapshot(page);
 }
 
 int64_t KvCache::end_of_step(const SequencePages& sequence, int64_t tokens, int64_t end) const {
   if (!has_states_) return end;
-  for (const int64_t border : {sequence.known, (tokens - 1) / kPageRows * kPageRows})
-    if (sequence.rows < border && border < end) return border;
+  for (const int64_t border : {sequence.known, (tokens - 1) / kPageRows * kPageRows,
+                               (sequence.rows / snapshot_rows_ + 1) * snapshot_rows_})
+    if (sequence.rows < border) end = std::min(end, border);
   return end;
 }
 
 bool KvCache::leaves(int64_t rows, int64_t tokens) const {
-  return !has_states_ || rows == (tokens - 1) / kPageRows * kPageRows;
+  return !has_states_ || rows == (tokens - 1) / kPageRows * kPageRows || rows % snapshot_rows_ == 0;
 }
 
 void KvCache::close(SequencePages& sequence, std::span<const int32_t> tokens) {
   const int32_t parent = sequence.held();
   const int64_t whole = sequence.shared * kPageRows;
   if (has_states_) {
+    // The answer's end: the next turn goes on from there.
+    const auto last = watcher_ == nullptr ? std::nullopt : states_.snapshot(sequence.passing);
+    if (last) watcher_->snapshot(sequence.passing, *last);
     if (sequence.rows % kPageRows != 0) {
       states_.give_back(sequence.state.from);
     } else if (sequence.rows > 0) {

@@ -14,6 +14,7 @@
 #include "engine/prefix_tree.h"
 #include "engine/state_pool.h"
 #include "program/step.h"
+#include "program/tensor.h"
 
 namespace sluice::engine {
 
@@ -27,6 +28,8 @@ struct SequencePages {
   /// Where the state behind its rows lies (at the end of a page it is that page's snapshot, else its own
   /// slot), and the slot of its own that the next step writes.
   program::StateSlots state = {.from = kNoSlot, .to = kNoSlot};
+  int64_t asked = 0;                    ///< tokens that it began with
+  int32_t passing = PrefixTree::kRoot;  ///< the page whose snapshot goes when the next one is there
   static constexpr int32_t kNoSlot = -1;
 
   /// The last page in the tree: the one that this sequence holds.
@@ -48,9 +51,16 @@ class PageWatcher {
 
 class KvCache {
  public:
+  /// Pages from one lasting snapshot to the next where nothing else asks for one.
+  static constexpr int64_t kSnapshotPages = 32;
+
   /// state_slots: 0 if the program has no states.
-  explicit KvCache(int32_t pages, int64_t state_slots = 0)
-      : pool_(pages), states_(state_slots), has_states_(state_slots > 0), pages_(pages) {}
+  explicit KvCache(int32_t pages, int64_t state_slots = 0, int64_t snapshot_pages = kSnapshotPages)
+      : pool_(pages),
+        states_(state_slots),
+        has_states_(state_slots > 0),
+        pages_(pages),
+        snapshot_rows_(snapshot_pages * program::kPageRows) {}
 
   int64_t pages() const { return pages_; }
   int64_t free_pages() const { return pool_.free_pages(); }
@@ -72,7 +82,7 @@ class KvCache {
   /// Pages for `rows` rows; cached prefixes make room. False, and nothing changed: not enough are available.
   bool grow(SequencePages& sequence, int64_t rows);
   /// Where a step ends, of those that go up to `end`, so that the state there can be a snapshot that somebody
-  /// may want: where this sequence parts from others, and at its last whole page.
+  /// may want: where this sequence parts from others, at its last whole page, and every so many pages.
   int64_t end_of_step(const SequencePages& sequence, int64_t tokens, int64_t end) const;
   /// Whether a prefix of so many rows will be there to be taken over once a sequence of so many tokens is
   /// computed.
@@ -112,12 +122,15 @@ class KvCache {
   void restorable(std::vector<int32_t>& chain) const;
   int32_t evict();
   void stepped(SequencePages& sequence, int32_t snapshot);
+  bool lasts(const SequencePages& sequence) const;
+  void keep_snapshot(SequencePages& sequence);
 
   KvPool pool_;
   PrefixTree tree_;
   StatePool states_;
   bool has_states_;
   int64_t pages_;
+  int64_t snapshot_rows_;
   PageWatcher* watcher_ = nullptr;  // null: nobody hears
   std::vector<int32_t> chain_;      // of offer()
 };

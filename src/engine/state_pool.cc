@@ -52,6 +52,13 @@ void StatePool::release(int32_t page) {
   snapshot.used = ++clock_;
 }
 
+void StatePool::drop(int32_t page) {
+  const auto found = snapshots_.find(page);
+  if (found == snapshots_.end() || found->second.holds > 0) return;
+  free_.push_back(found->second.slot);
+  snapshots_.erase(found);
+}
+
 void StatePool::forget(int32_t page) {
   const auto found = snapshots_.find(page);
   if (found == snapshots_.end()) return;

@@ -16,8 +16,8 @@ class StatePool {
 
   /// Slots that so many sequences at once need: each reads one and writes another.
   static constexpr int64_t least_slots(int64_t sequences) { return 2 * sequences; }
-  /// Slots that are worth having for them: as many again for snapshots.
-  static constexpr int64_t wanted_slots(int64_t sequences) { return 4 * sequences; }
+  /// Slots that are worth having for them: as many again for snapshots, and some for one sequence alone.
+  static constexpr int64_t wanted_slots(int64_t sequences) { return sequences > 1 ? 4 * sequences : 8; }
 
   /// Whether take() finds one.
   bool has_room() const;
@@ -32,6 +32,8 @@ class StatePool {
   /// A page's snapshot stays until as many calls of release().
   void hold(int32_t page);
   void release(int32_t page);
+  /// Gives up a page's snapshot unless somebody holds it.
+  void drop(int32_t page);
   /// The page is not what it was; its snapshot, if it has one, is held by nobody.
   void forget(int32_t page);
 

@@ -202,6 +202,34 @@ TEST_P(EngineStates, AreKeptWhereSequencesPart) {
   EXPECT_EQ(expect_answers(batcher, {2}), 128);
 }
 
+// An agent's turns: each begins with the one before, whose answer comes back whole or without its beginning
+// (reasoning that the client leaves out). Long answers take no snapshots from the questions before them.
+TEST_P(EngineStates, LetATurnReadNoMoreThanIsNew) {
+  for (const int64_t left_out : {0, 40}) {
+    Served served(GetParam(),
+                  {.context = 1500, .max_sequences = 1, .max_rows = 64, .pages = 24, .state_slots = 4});
+    Batcher batcher(*served.executable, served.tokenizer, served.options);
+    std::mt19937 random(7);
+    Tokens prompt = random_tokens(random, 150);
+    for (int turn = 0, known = 0; turn < 4; ++turn) {
+      const auto listener = std::make_shared<Recorder>();
+      Request request = request_of(prompt);
+      request.max_tokens = 200;
+      batcher.add(turn + 1, request, listener, now_ns());
+      do batcher.scheduler().check();
+      while (batcher.step());
+      EXPECT_GE(listener->result.cached_tokens, known / kPageRows * kPageRows) << "turn " << turn;
+      const Tokens& answer = listener->tokens;
+      ASSERT_EQ(answer.size(), 200u);
+      // What is known of the next prompt: all but the answer's last token, or up to where it is another.
+      known = static_cast<int>(std::ssize(prompt) + (left_out > 0 ? 0 : std::ssize(answer)) - 1);
+      prompt.insert(prompt.end(), answer.begin() + left_out, answer.end());
+      const Tokens more = random_tokens(random, 37);
+      prompt.insert(prompt.end(), more.begin(), more.end());
+    }
+  }
+}
+
 TEST_P(EngineStates, AreTheSameBesideNeighbours) {
   for (const int64_t slots : {12, 40}) {
     Served served(
