@@ -95,6 +95,8 @@ std::vector<OpCase> Attend::cases() {
       {"5 heads of 1x64 rows 7", 7, build(5, 1, 64, 64)},
       {"14 heads of 2x96 rows 150", 150, build(14, 2, 96, 96)},
       {"4 heads of 4x80 rows 150", 150, build(4, 4, 80, 80)},
+      {"16 heads of 2x256 rows 1", 1, build(16, 2, 256, 256)},
+      {"16 heads of 2x256 rows 150", 150, build(16, 2, 256, 256)},
       {"14 heads of 2x64 of Q8_0 rows 150", 150, build(14, 2, 64, 64, quant::Type::Q8_0)},
       {"20 heads of 1x64 rows 3", 3, build(20, 1, 64, 64)},
       {"32 heads of 8x128 of Q8_0 rows 1", 1, build(32, 8, 128, 128, quant::Type::Q8_0)},

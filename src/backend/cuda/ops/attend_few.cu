@@ -19,7 +19,7 @@ namespace {
 
 using program::kPageRows;
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps, kPiece = kPageRows / kWarps, kStages = 3;
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kPiece = kPageRows / kWarps;
 static_assert(kPiece == 16, "positions of a matrix instruction");
 constexpr int kMostMarks = kMostAttending / 32;
 
@@ -33,6 +33,7 @@ template <int kColumns, bool kCoded>
 struct Shape {
   using Halves = HalfRows<kColumns>;
   using Codes = CodedRows<kColumns>;
+  static constexpr int kStages = kColumns > 128 ? 2 : 3;      ///< pieces of a warp in shared memory
   static constexpr int kHalfBytes = kPiece * Halves::kPitch;  ///< of a piece's keys, or values
   static constexpr int kStageBytes = kCoded ? kPiece * Codes::kPitch : 2 * kHalfBytes;
   static constexpr int kWarpBytes = kStages * kStageBytes + (kCoded ? 2 * kHalfBytes : 0);
@@ -89,7 +90,7 @@ struct Pieces {
       const int from = first + brought * kPageRows;
       const auto* const page = reinterpret_cast<const char*>(__shfl_sync(kWholeWarp, pages, brought % 32));
       const char* const rows = page + int64_t{from % kPageRows} * p.cache.row_bytes;
-      const uint32_t to = shared_address(shared) + brought % kStages * S::kStageBytes;
+      const uint32_t to = shared_address(shared) + brought % S::kStages * S::kStageBytes;
       const int there = work.end - from;
       if constexpr (kCoded) {
         S::Codes::template bring<kPiece, 32>(to, rows, p.cache.row_bytes, there, p, work.group, lane);
@@ -103,11 +104,11 @@ struct Pieces {
   }
   /// Piece i's keys and values as halves, once it is there; the warp's.
   __device__ __forceinline__ uint32_t halves(int i) {
-    wait_copies<kStages - 2>();
+    wait_copies<S::kStages - 2>();
     __syncwarp();
-    char* const stage = shared + i % kStages * S::kStageBytes;
+    char* const stage = shared + i % S::kStages * S::kStageBytes;
     if constexpr (kCoded) {
-      char* const keys = shared + kStages * S::kStageBytes;
+      char* const keys = shared + S::kStages * S::kStageBytes;
       S::Codes::template decode<kPiece, 32>(stage, keys, keys + S::kHalfBytes, lane);
       __syncwarp();
       return shared_address(keys);
@@ -259,11 +260,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (work.begin >= work.end) continue;
     Pieces<kColumns, kCoded> pieces(p, work, attend_shared + warp * Shape<kColumns, kCoded>::kWarpBytes,
                                     warp);
+    constexpr int kAhead = Shape<kColumns, kCoded>::kStages - 1;
     int begun = 0;
-    while (!waited && begun < kStages - 1 && pieces.next_settled()) pieces.bring(), ++begun;
+    while (!waited && begun < kAhead && pieces.next_settled()) pieces.bring(), ++begun;
     if (!waited) link.wait();
     waited = true;
-    while (begun < kStages - 1) pieces.bring(), ++begun;
+    while (begun < kAhead) pieces.bring(), ++begun;
 
     QueryOperands<kColumns, true> query;
     const auto place = [&](int i) -> const float* {
@@ -283,11 +285,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 constexpr int kJoinWarps = 8;
 
-/// grid: (heads, rows). Each warp adds up every eighth chunk.
+/// grid: (heads, rows, columns / 128). Each warp adds up every eighth chunk, four columns a lane.
 template <int kColumns>
 __global__ void __launch_bounds__(32 * kJoinWarps)
     join_chunks(const Stamps stamps, const __grid_constant__ AttendArgs p) {
-  static_assert(kColumns <= 128, "a lane has four columns");
+  constexpr int kHere = std::min(kColumns, 128);
+  const int first_column = static_cast<int>(blockIdx.z) * kHere;
   __shared__ float4 sums[kJoinWarps][32];
   const Link link(stamps);
   const int head = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -310,9 +313,9 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       const int i = k * kJoinWarps + warp;
-      const auto* const at =
-          reinterpret_cast<const float4*>(p.parts + (part + int64_t{i} * p.q.heads) * kColumns);
-      v[k] = i < chunks && lane < kColumns / 4 ? __ldcg(at + lane) : float4{0, 0, 0, 0};
+      const auto* const at = reinterpret_cast<const float4*>(
+          p.parts + (part + int64_t{i} * p.q.heads) * kColumns + first_column);
+      v[k] = i < chunks && lane < kHere / 4 ? __ldcg(at + lane) : float4{0, 0, 0, 0};
     }
     const float largest = lane_max(fmaxf(low.x, high.x));
     const float low_factor = exp2f(low.x - largest), high_factor = exp2f(high.x - largest);
@@ -326,11 +329,11 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
     }
     sums[warp][lane] = sum;
     __syncthreads();
-    if (threadIdx.x < kColumns) {
+    if (threadIdx.x < kHere) {
       float value = 0;
 #pragma unroll
       for (int w = 0; w < kJoinWarps; ++w) value += reinterpret_cast<const float*>(sums[w])[threadIdx.x];
-      p.out(row, head)[threadIdx.x] = value * inverse;
+      p.out(row, head)[first_column + threadIdx.x] = value * inverse;
     }
     __syncthreads();
   }
@@ -348,13 +351,14 @@ void launch_chunks(const AttendArgs& args, const Context& context) {
   if (args.chunks == 1) return;
   const int64_t rows = args.few ? context.step_rows : 8;
   launch(context, join_chunks<kColumns>,
-         {dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(rows)), dim3(32 * kJoinWarps)},
+         {dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(rows), (kColumns + 127) / 128),
+          dim3(32 * kJoinWarps)},
          args);
 }
 
 template <int kColumns>
 void launch_halves(const AttendArgs& args, const Context& context) {
-  static_assert(Shape<kColumns, false>::kSharedBytes <= kMostShared);
+  static_assert(Shape<kColumns, false>::kSharedBytes <= (kColumns > 128 ? most_shared(90) : kMostShared));
   launch_chunks<kColumns, false>(args, context);
 }
 template <int kColumns>
@@ -371,6 +375,7 @@ void attend_few(const AttendArgs& args, const Context& context) {
     case 64: return coded ? launch_coded<64>(args, context) : launch_halves<64>(args, context);
     case 80: return launch_halves<80>(args, context);
     case 96: return launch_halves<96>(args, context);
+    case 256: return launch_halves<256>(args, context);
     default: return coded ? launch_coded<128>(args, context) : launch_halves<128>(args, context);
   }
 }

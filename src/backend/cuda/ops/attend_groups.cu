@@ -18,8 +18,10 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const int64_t columns = p[op.q.id].columns();
   const bool coded = p[op.cache.id].cache_row().type == quant::Type::Q8_0;
   const bool known = columns == 64 || columns == 128 || (!coded && (columns == 80 || columns == 96));
-  return known && columns == p[op.out.id].columns() && p[op.q.id].heads() / op.kv_heads <= kGroupQueries &&
-         sizes.rows <= kMostAttending && op.scale > 0;
+  // Two pages of 256 columns want more shared memory than most devices have.
+  const bool wide = columns == 256 && !coded && most_shared(sizes.architecture) > kMostShared;
+  return (known || wide) && columns == p[op.out.id].columns() &&
+         p[op.q.id].heads() / op.kv_heads <= kGroupQueries && sizes.rows <= kMostAttending && op.scale > 0;
 }
 
 /// Rows whose context may be split, and into how many chunks at most.

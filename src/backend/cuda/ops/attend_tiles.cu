@@ -25,7 +25,7 @@ struct Shape {
   using Codes = CodedRows<kColumns>;
   static constexpr int kHalfBytes = kPiece * Halves::kPitch, kPieceBytes = 2 * kHalfBytes;
   static constexpr int kSharedBytes = kPieceBytes + (kCoded ? kPiece * Codes::kPitch : kPieceBytes);
-  static_assert(kSharedBytes <= kMostShared);
+  static_assert(kSharedBytes <= (kColumns > 128 ? most_shared(90) : kMostShared));
 };
 
 template <int kColumns, bool kCoded>
@@ -133,6 +133,7 @@ void attend_tiles(const AttendArgs& args, const Context& context) {
     case 64: return coded ? launch_tiles<64, true>(args, context) : launch_tiles<64, false>(args, context);
     case 80: return launch_tiles<80, false>(args, context);
     case 96: return launch_tiles<96, false>(args, context);
+    case 256: return launch_tiles<256, false>(args, context);
     default: return coded ? launch_tiles<128, true>(args, context) : launch_tiles<128, false>(args, context);
   }
 }
