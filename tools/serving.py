@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 
@@ -39,6 +41,15 @@ class Server:
                 return sum(int(line.split()[1]) for line in smaps if line.startswith("Private_Dirty")) * 1024
         except OSError:
             return 0
+
+    def processor_seconds(self):
+        """Of all its threads so far; 0 where there is no /proc."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+        except OSError:
+            return 0
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 class Stream:

@@ -4,10 +4,11 @@
 usage: siege.py [--binary PATH] [--minutes 30 | --seconds S] [--phase 60] [--json FILE]
 
 Phases without and with attackers take turns, so that what else the machine does falls on both. Printed are times to
-the first token and between tokens, with and without, memory over time, and how attacks were answered. Exit code 1 if
-an honest answer was another one than without company, or none, if memory went beyond the server's account, the
-constraints that it keeps and those being compiled, if over six attacked phases and more it grew from the first half of
-them to the second (a fourth), or if the server did not go on to its end.
+the first token and between tokens, with and without, processor seconds of the server and of the attackers, the most
+memory of each phase and what the server had some seconds behind it, and how attacks were answered. Exit code 1 if an
+honest answer was another one than without company, or none, if memory went beyond the server's account, the constraints
+that it keeps and those being compiled, if over six attacked phases and more it grew from the first half of them to the
+second (a fourth; what is left behind them counts as well), or if the server did not go on to its end.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from serving import Server, ask, percentile
 
 # --max-memory; what the server keeps for the next request; what its two workers may take while each compiles a schema
 MAX_MEMORY, KEPT_CONSTRAINTS, COMPILING = 256 << 20, 256 << 20, 2 * (256 << 20)
+SETTLING = 3  # seconds in which what attackers left behind ends
 HONEST, HOSTILE = ["alice", "bob"], ["mallory", "trudy"]
 PROMPTS = [f"Tell me of {who} who {did}." for who in ("a fox", "the miller's daughter", "two old kings", "a crow")
            for did in ("lost a ring", "went over the hills", "could not sleep")]
@@ -89,20 +91,26 @@ class Siege:
             attacker = await asyncio.create_subprocess_exec(
                 sys.executable, script, self.server.address, ",".join(HOSTILE), stdout=subprocess.PIPE)
             await attacker.stdout.readline()
-        begin, most = time.monotonic(), 0
+        begin, most, used = time.monotonic(), 0, self.server.processor_seconds()
         end = begin + seconds
         while (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.5))
             most = max(most, self.server.memory_bytes())
         self.phases.append((attacked, begin, end))
-        self.memory.append((attacked, most))
+        used = self.server.processor_seconds() - used
+        attackers_used = 0
         if attacker:
             attacker.terminate()
             told, _ = await attacker.communicate()
-            for kind, answer, count in json.loads(told):
+            attackers_used, answers = json.loads(told)
+            for kind, answer, count in answers:
                 self.attacks[kind, answer] += count
+            await asyncio.sleep(SETTLING)
+        left = self.server.memory_bytes()
+        self.memory.append((attacked, most, left))
         self.ended = last
-        print(f"{'attacked' if attacked else 'quiet':8} {most / 1e6:7.1f} MB at most; "
+        print(f"{'attacked' if attacked else 'quiet':8} {most / 1e6:7.1f} MB at most, {left / 1e6:7.1f} behind it; "
+              f"processor seconds {used:.1f} and {attackers_used:.1f}; "
               f"{sum(self.failed.values())} failed, {len(self.wrong)} wrong", flush=True)
 
     async def run(self):
@@ -122,12 +130,14 @@ class Siege:
             found.append(f"{len(self.wrong)} wrong texts, the first one: {self.wrong[0]}")
         if self.failed:
             found.append(f"honest requests that failed: {dict(self.failed)}")
-        peaks = [most for attacked, most in self.memory if attacked]
+        peaks = [most for attacked, most, _ in self.memory if attacked]
+        rests = [left for attacked, _, left in self.memory if attacked]
         half = (len(peaks) + 1) // 2
         if max(peaks) > self.base + MAX_MEMORY + KEPT_CONSTRAINTS + COMPILING:
             found.append(f"memory went from {self.base / 1e6:.0f} to {max(peaks) / 1e6:.0f} MB")
-        if len(peaks) >= 6 and max(peaks[half:]) > max(peaks[:half]) * 1.25:
-            found.append(f"memory grew from {max(peaks[:half]) / 1e6:.0f} to {max(peaks[half:]) / 1e6:.0f} MB")
+        for what, sizes in (("memory", peaks), ("memory behind attacks", rests)):
+            if len(sizes) >= 6 and max(sizes[half:]) > max(sizes[:half]) * 1.25:
+                found.append(f"{what} grew from {max(sizes[:half]) / 1e6:.0f} to {max(sizes[half:]) / 1e6:.0f} MB")
         return found
 
     def table(self):

@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <new>
+#include <system_error>
 #include <utility>
+
+#include "base/background.h"
+#include "base/clock.h"
 
 namespace sluice::server {
 
-Workers::Workers(int threads) : most_(threads) {
-  for (int i = 0; i <= threads; ++i) threads_.emplace_back([this] { work(); });
+Workers::Workers(int threads, std::chrono::milliseconds patience) : most_(threads), patience_(patience) {
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i <= most_; ++i) start_worker();
+  watcher_ = std::thread([this] { watch(); });
 }
 
 Workers::~Workers() {
@@ -16,7 +22,9 @@ Workers::~Workers() {
     ending_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  watcher_changed_.notify_all();
+  watcher_.join();  // nobody else starts and forgets workers
+  for (Worker& worker : workers_) worker.thread.join();
 }
 
 void Workers::post(const std::string& client, std::function<void()> function) {
@@ -45,9 +53,20 @@ Workers::Shares::iterator Workers::next() {
   return wrapped == from ? shares_.end() : wrapped;
 }
 
-void Workers::work() {
+void Workers::start_worker() {
+  Worker& worker = workers_.emplace_back();
+  try {
+    worker.thread = std::thread([this, &worker] { work(worker); });
+  } catch (...) {
+    workers_.pop_back();
+    throw;
+  }
+}
+
+void Workers::work(Worker& worker) {
   std::unique_lock lock(mutex_);
-  for (;;) {
+  worker.id = thread_id();
+  while (!worker.in_background || ending_) {
     auto share = shares_.end();
     changed_.wait(lock, [&] {
       share = next();
@@ -58,6 +77,9 @@ void Workers::work() {
     std::function<void()> function = std::move(share->second.queue.front());
     share->second.queue.pop_front();
     ++share->second.running;
+    worker.since_ns = now_ns();
+    begun_ = true;
+    if (!std::exchange(watched_, true)) watcher_changed_.notify_one();
     lock.unlock();
     try {
       function();
@@ -65,10 +87,59 @@ void Workers::work() {
     }
     function = nullptr;  // what it owns may post again
     lock.lock();
+    worker.since_ns = 0;
     const bool held_back = share->second.running-- == most_ && !share->second.queue.empty();
     if (share->second.running == 0 && share->second.queue.empty()) shares_.erase(share);
     if (held_back || (ending_ && shares_.empty())) changed_.notify_all();
   }
+  worker.has_ended = true;
+}
+
+// A thread of its own, since none that was set back may start others: they would be set back as well.
+void Workers::watch() {
+  std::unique_lock lock(mutex_);
+  const auto ending = [this] { return ending_; };
+  while (!ending_) {
+    watcher_changed_.wait(lock, [this] { return ending_ || watched_; });
+    watcher_changed_.wait_for(lock, patience_, ending);
+    const bool have_ended = forget_ended();
+    watched_ = make_room();
+    if (!have_ended) continue;
+    lock.unlock();
+    give_back_freed_memory();  // of the long functions that ended
+    lock.lock();
+  }
+}
+
+bool Workers::forget_ended() {
+  const size_t ended = std::erase_if(workers_, [](Worker& worker) {
+    if (worker.has_ended) worker.thread.join();  // at once: it needs nothing any more
+    return worker.has_ended;
+  });
+  return ended > 0;
+}
+
+// Sets back who takes long and starts others in their place. Whether there is anything to be watched further.
+bool Workers::make_room() {
+  const int64_t long_ago = now_ns() - std::chrono::nanoseconds(patience_).count();
+  int at_hand = 0;
+  bool busy = std::exchange(begun_, false);
+  for (Worker& worker : workers_) {
+    if (!worker.in_background && worker.since_ns != 0 && worker.since_ns <= long_ago) {
+      worker.in_background = true;
+      to_background(worker.id);
+    }
+    at_hand += worker.in_background ? 0 : 1;
+    busy = busy || worker.since_ns != 0;
+  }
+  const int threads = most_ + 1;
+  try {
+    for (; at_hand < threads && workers_.size() < size_t{2} * static_cast<size_t>(threads); ++at_hand)
+      start_worker();
+  } catch (const std::system_error&) {  // no more threads for now: those in the background come to an end
+  } catch (const std::bad_alloc&) {
+  }
+  return busy || at_hand < threads;
 }
 
 void SerialQueue::post(std::function<void()> function) {

@@ -2,13 +2,16 @@
 #include "server/workers.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <ctime>
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "base/background.h"
 #include "base/interruption.h"
 #include "text/grammar/automaton.h"
 #include "text/grammar/pattern.h"
@@ -19,8 +22,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr auto kNoHurry = 1h;  // of functions that wait for each other
+
 TEST(Workers, OneClientCannotHoldAll) {
-  Workers workers(2);
+  Workers workers(2, kNoHurry);
   std::promise<void> go;
   const std::shared_future<void> gate(go.get_future());
   std::atomic<int> begun = 0, most = 0, running = 0;
@@ -49,7 +54,7 @@ TEST(Workers, OneClientCannotHoldAll) {
 TEST(Workers, ClientsTakeTurns) {
   std::string order;
   {
-    Workers workers(1);
+    Workers workers(1, kNoHurry);
     std::promise<void> go, begun;
     const std::shared_future<void> gate(go.get_future());
     std::mutex mutex;
@@ -74,6 +79,64 @@ TEST(Workers, ClientsTakeTurns) {
   ASSERT_EQ(order.size(), 8u);
   EXPECT_LT(order.find('b'), 4u) << order;
   EXPECT_LT(order.find('c'), 5u) << order;
+}
+
+int nice_of_this_thread() { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(thread_id())); }
+
+TEST(Workers, LongWorkOfSeveralClientsKeepsNobodyWaiting) {
+  Workers workers(2, 100ms);
+  std::promise<void> go;
+  const std::shared_future<void> gate(go.get_future());
+  std::atomic<int> set_back = 0, ended = 0;
+  const int nice = nice_of_this_thread(), nicer = std::min(nice + 10, 19);
+  for (int i = 0; i < 4; ++i)  // on three threads
+    workers.post("hostile " + std::to_string(i % 2), [&, gate] {
+      while (nice_of_this_thread() != nicer && gate.wait_for(1ms) != std::future_status::ready) {
+      }
+      ++set_back;
+      gate.wait();
+      ++ended;
+    });
+  int honest = -1;
+  std::promise<void> done;
+  workers.post("honest", [&] {
+    honest = nice_of_this_thread();
+    done.set_value();
+  });
+  EXPECT_EQ(done.get_future().wait_for(10s), std::future_status::ready);
+  EXPECT_EQ(honest, nice);
+  EXPECT_EQ(ended, 0);
+  for (const auto end = std::chrono::steady_clock::now() + 10s;
+       set_back < 4 && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(set_back, 4);
+  go.set_value();
+  // Who was set back is replaced: later functions of the same clients are not.
+  for (int i = 0; i < 20; ++i) {
+    std::promise<int> later;
+    workers.post("hostile 0", [&] { later.set_value(nice_of_this_thread()); });
+    EXPECT_EQ(later.get_future().get(), nice);
+  }
+}
+
+TEST(Workers, ManyLongFunctionsAllRun) {
+  std::atomic<int> done = 0;
+  {
+    Workers workers(1, 1ms);
+    for (int i = 0; i < 60; ++i)
+      workers.post("client " + std::to_string(i % 9), [&] {
+        std::this_thread::sleep_for(4ms);
+        ++done;
+      });
+  }  // most of them begin while it ends
+  EXPECT_EQ(done, 60);
+  Workers workers(1, 1ms);
+  for (int i = 0; i < 60; ++i)
+    workers.post("client " + std::to_string(i % 9), [&] {
+      std::this_thread::sleep_for(4ms);
+      ++done;
+    });
+  while (done < 120) std::this_thread::sleep_for(1ms);
 }
 
 TEST(Workers, EndsWhatWasPosted) {

@@ -1,0 +1,17 @@
+// What long work does so that the rest of the process does not notice it.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+/// The calling thread, as to_background() takes it.
+int64_t thread_id();
+/// A thread of this process gets a processor where the others leave one, from now on: a thread may be set
+/// back, but without privileges never forward again. Where the system has no such thing or refuses, nothing
+/// changes.
+void to_background(int64_t thread);
+/// Gives the system what the allocator holds of memory that was freed. Takes milliseconds.
+void give_back_freed_memory();
+
+}  // namespace sluice
