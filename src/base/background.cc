@@ -35,6 +35,12 @@ void to_background(int64_t) {}
 
 #endif
 
+void share_heaps() {
+#if defined(__GLIBC__)
+  ::mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
 void give_back_freed_memory() {
 #if defined(__GLIBC__)
   ::malloc_trim(0);

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 
+#include "base/background.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/assemble.h"
@@ -202,6 +203,7 @@ void serve(const CLI::App& command, const Options& given) {
     if (key.empty()) throw UsageError("--api-key: a key is empty");
     options.server.api_keys.push_back(key);
   }
+  share_heaps();
   const StopSignals signals;
   allow_many_connections();
   options.server.log.write = write_log;

@@ -14,6 +14,12 @@ struct Config {
   auto operator<=>(const Config&) const = default;
 };
 
+/// As <, in two comparisons: positions and frames are sorted for each byte.
+inline constexpr auto is_before = [](const Config& a, const Config& b) {
+  const uint64_t left = uint64_t{a.state} << 32 | a.count, right = uint64_t{b.state} << 32 | b.count;
+  return left != right ? left < right : a.frame < b.frame;
+};
+
 inline uint64_t hash_of(uint64_t hash, const Config& config) {
   hash = (hash ^ (uint64_t{config.state} << 32 | config.frame)) * 0xD6E8FEB86659FD93u;
   hash = (hash ^ (hash >> 32) ^ config.count) * 0xD6E8FEB86659FD93u;

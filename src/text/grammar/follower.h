@@ -46,7 +46,7 @@ class CompiledGrammar {
   // A tree is merged where that is likely to be worth its while, and kept where it was.
   static constexpr int kFewClasses = 16;
   static constexpr uint32_t kMuchFewer = 4, kFewNodes = 2'000;
-  static constexpr int64_t kSpareWork = 2'000'000, kSpareWorkOfFewNodes = 300'000;
+  static constexpr int64_t kSpareWork = 2'000'000, kSpareWorkOfFewNodes = 200'000;
   static constexpr size_t kMostBytes = size_t{32} << 20;
 
   std::shared_ptr<const ConstraintVocabulary> vocabulary_;

@@ -18,8 +18,13 @@ uint32_t counted(const Grammar::Rule& rule, bool counts, uint32_t count) {
   return count + 1;
 }
 
+void sort(std::vector<Config>& configs) {
+  if (!std::is_sorted(configs.begin(), configs.end(), is_before))
+    std::sort(configs.begin(), configs.end(), is_before);
+}
+
 void sort_unique(std::vector<Config>& configs) {
-  std::sort(configs.begin(), configs.end());
+  sort(configs);
   configs.erase(std::unique(configs.begin(), configs.end()), configs.end());
 }
 
@@ -115,7 +120,7 @@ void Machine::return_to_callers(Position& position, const std::vector<Config>& c
       if (returned_.insert(caller)) open_.push_back(caller);
     work_ += static_cast<int64_t>(frames_[config.frame]->size());
   }
-  std::sort(position.base.begin(), position.base.end());
+  sort(position.base);
 }
 
 // Marks a frame, and those that it holds. False: it was marked.
