@@ -25,6 +25,7 @@ FLOORS = {
     "backend/null": 3,
     "backend/cpu": 3,
     "backend/cuda": 3,
+    "backend/vulkan": 3,
     "backend/places": 3,
     "engine": 3,
     "profile": 3,
@@ -41,6 +42,7 @@ READERS = {
     "backend/null": {"cli"},
     "backend/cpu": {"cli"},
     "backend/cuda": {"cli"},
+    "backend/vulkan": {"cli"},
     "backend/places": {"cli"},
 }
 

@@ -56,7 +56,7 @@ class Door(unittest.TestCase):
             done = run(ROOT / "dev", "setup", "build", env=dpkg(folder, "g++ cmake ninja-build pkg-config git libfmt-dev libcli11-dev"))
             self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
             self.assertIn("APT update\n", done.stderr)
-            self.assertIn("APT install -y --no-install-recommends nlohmann-json3-dev libpcre2-dev libedit-dev libboost-dev libssl-dev zlib1g-dev libzstd-dev libbrotli-dev libcurl4-openssl-dev\n", done.stderr)
+            self.assertIn("APT install -y --no-install-recommends nlohmann-json3-dev libpcre2-dev libedit-dev libboost-dev libssl-dev zlib1g-dev libzstd-dev libbrotli-dev libcurl4-openssl-dev libvulkan-dev glslang-tools\n", done.stderr)
 
     def test_setup_with_nothing_missing_calls_nothing(self):
         with tempfile.TemporaryDirectory() as folder:

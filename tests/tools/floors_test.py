@@ -69,7 +69,7 @@ class Floors(unittest.TestCase):
         self.bad("quant/types.cc", "<base/span.h>", "in quotes")
 
     def test_unknown_rooms(self):
-        for name in ("attic/a.cc", "backend/vulkan/a.cc", "backend/a.cc", "a.h"):
+        for name in ("attic/a.cc", "backend/metal/a.cc", "backend/a.cc", "a.h"):
             code, lines = floors({name: ""})
             self.assertEqual(code, 1, name)
             self.assertEqual(len(lines), 1, lines)

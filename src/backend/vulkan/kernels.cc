@@ -1,0 +1,196 @@
+#include "backend/vulkan/kernels.h"
+
+#include <algorithm>
+
+#include "backend/vulkan/emit.h"
+#include "program/op_info.h"
+
+namespace sluice::backend::vulkan {
+namespace {
+
+using namespace program;
+
+constexpr int64_t kScratchAlign = 256;
+/// Experts that route.comp has shared memory for.
+constexpr int64_t kMostExperts = 1024;
+constexpr int64_t kWidestHead = 1536;
+/// Rows of a step up to which contexts are cut into stretches: there are workgroups enough beyond.
+constexpr int64_t kStretchedRows = 16;
+constexpr int64_t kMostStretches = 32, kShortestStretch = 64;
+
+bool whole_fours(const Tensor& tensor) {
+  return tensor.columns() % 4 == 0 && tensor.offset % 4 == 0 && tensor.stride[0] % 4 == 0 &&
+         tensor.stride[1] % 4 == 0;
+}
+
+/// What has a kernel, and for which operands.
+struct Has {
+  const Program& p;
+
+  bool vector(Read id) const { return !id || (is_vector(p[id.id]) && p[id.id].offset == 0); }
+  bool floats(Read id) const { return p[id.id].type == quant::Type::F32 && p[id.id].offset == 0; }
+  bool matrix(Read id) const { return quant::type_info(p[id.id].type).decode != nullptr; }
+  bool cache(TensorId id) const {
+    const auto type = p[id].type;
+    return (type == quant::Type::F16 || type == quant::Type::Q8_0 || type == quant::Type::F32) &&
+           p[id].columns() % 4 == 0 && p[id].exact % 4 == 0 && (p[id].columns() - p[id].exact) % 4 == 0;
+  }
+
+  /// Of four heads there is room in a workgroup's memory, 32 KB everywhere.
+  bool attended(TensorId id) const { return p[id].columns() % 4 == 0 && p[id].columns() <= kWidestHead; }
+
+  bool operator()(const Embed& op) const { return matrix(op.table); }
+  bool operator()(const RmsNorm& op) const { return vector(op.weight); }
+  bool operator()(const Matmul& op) const { return matrix(op.weight); }
+  bool operator()(const MatmulAdd& op) const { return matrix(op.weight); }
+  bool operator()(const GateUp& op) const { return same_units(op.gate, op.up); }
+  bool operator()(const NormMatmul& op) const {
+    return vector(op.norm) && matrix(op.a) && p[op.a.id].columns() % 8 == 0 &&
+           p[op.norm.id].columns() % 8 == 0;
+  }
+  bool operator()(const HeadMatmul& op) const { return matrix(op.weight); }
+  bool operator()(const Rope& op) const { return !op.factors || matrix(op.factors); }
+  bool operator()(const KvAppend& op) const { return cache(op.cache.id); }
+  bool operator()(const MlaAttend& op) const {
+    return cache(op.cache.id) && attended(op.q.id) && attended(op.out.id);
+  }
+  bool operator()(const Attend& op) const {
+    return cache(op.cache.id) && vector(op.sinks) && attended(op.q.id) && attended(op.out.id);
+  }
+  bool operator()(const Route& op) const {
+    return vector(op.bias) && p[op.logits.id].columns() <= kMostExperts;
+  }
+  bool operator()(const ExpertMatmul& op) const { return matrix(op.weight); }
+  bool operator()(const ExpertBias& op) const { return floats(op.bias); }
+  bool operator()(const MoeGateUp& op) const { return !op.gate_bias && same_units(op.gate, op.up); }
+  bool operator()(const MoeDownAdd& op) const {
+    return !op.down_bias && p[op.down.id].columns() % 8 == 0 && whole_fours(p[op.in.id]) &&
+           (!op.shared_in || (p[op.shared_down.id].columns() % 8 == 0 && whole_fours(p[op.shared_in.id])));
+  }
+  bool operator()(const ExpertCombine&) const { return true; }
+  bool operator()(const SiluMul&) const { return true; }
+  bool operator()(const Add&) const { return true; }
+  bool operator()(const AddBias& op) const { return vector(op.bias); }
+  bool operator()(const GatherRows&) const { return true; }
+  bool operator()(const AttentionTemperature&) const { return true; }
+  bool operator()(const CausalConv& op) const { return floats(op.weight); }
+  template <typename Other>
+  bool operator()(const Other&) const {
+    return false;
+  }
+
+ private:
+  /// Units of a gate and its up have the same columns.
+  bool same_units(Read gate, Read up) const {
+    return matrix(gate) && p[gate.id].type == p[up.id].type && p[gate.id].columns() % 8 == 0;
+  }
+};
+
+struct EmitOp {
+  Emit& to;
+
+  void operator()(const Matmul& op) const { emit_product(to, {op.in.id, op.weight.id, op.out.id}); }
+  void operator()(const MatmulAdd& op) const {
+    emit_product(to, {.in = op.in.id, .weight = op.weight.id, .out = op.out.id, .added = op.residual.id});
+  }
+  void operator()(const GateUp& op) const {
+    emit_product(to, {.in = op.in.id, .weight = op.up.id, .out = op.out.id, .gate = op.gate.id});
+  }
+  void operator()(const NormMatmul& op) const {
+    for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
+      if (weight)
+        emit_product(
+            to,
+            {.in = op.in.id, .weight = weight.id, .out = out.id, .norm = op.norm.id, .epsilon = op.epsilon});
+    }
+  }
+  void operator()(const HeadMatmul& op) const {
+    if (op.reduce == Reduce::Rows) return emit_rows_product(to, op);
+    emit_product(to, {.in = op.in.id, .weight = op.weight.id, .out = op.out.id, .by_head = true});
+  }
+  void operator()(const ExpertMatmul& op) const {
+    emit_product(to, {.in = op.in.id, .weight = op.weight.id, .out = op.out.id, .ids = op.ids.id});
+  }
+  void operator()(const MoeGateUp& op) const {
+    emit_product(to, {.in = op.in.id,
+                      .weight = op.up.id,
+                      .out = op.out.id,
+                      .gate = op.gate.id,
+                      .ids = op.ids.id,
+                      .form = op.form});
+    if (op.shared_gate)
+      emit_product(
+          to,
+          {.in = op.in.id, .weight = op.shared_up.id, .out = op.shared_out.id, .gate = op.shared_gate.id});
+  }
+  template <typename Other>
+  void operator()(const Other& op) const {
+    if constexpr (requires { emit(to, op); }) emit(to, op);
+  }
+};
+
+/// Of what stretches leave to be merged, in the steps that need most.
+int64_t scratch_bytes(const Layout& layout) {
+  int64_t bytes = 0;
+  const auto of = [&](TensorId out) {
+    const Tensor& tensor = layout.program[out];
+    const Sizes most{std::min(kStretchedRows, layout.options.max_rows), 1,
+                     layout.options.cache_pages * kPageRows};
+    const int64_t count = stretches(layout, most).count;
+    if (count > 1) bytes = std::max(bytes, most.rows * tensor.heads() * count * (tensor.columns() + 4) * 4);
+  };
+  for (const Op& op : layout.program.ops()) {
+    if (const auto* attend = std::get_if<Attend>(&op.args)) of(attend->out.id);
+    if (const auto* latent = std::get_if<MlaAttend>(&op.args)) of(latent->out.id);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool is_vector(const Tensor& tensor) { return tensor.shape[0] == 1 && tensor.shape[1] == 1; }
+
+Layout::Layout(const Program& of, const CompileOptions& asked, int64_t subgroup)
+    : program(of),
+      options(asked),
+      subgroup_size(subgroup),
+      plan(plan_memory(of, asked.max_rows, asked.max_outputs, 2)),
+      step(of, asked) {
+  scratch_at = (plan.arena_bytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign;
+  arena_bytes = std::max(scratch_at + scratch_bytes(*this), kScratchAlign);
+}
+
+Stretches stretches(const Layout& layout, const Sizes& sizes) {
+  // Where rows must not feel each other there is one order of every sum: that of the context.
+  if (sizes.rows > kStretchedRows || layout.options.batch_invariant)
+    return {std::max<int64_t>(sizes.longest, 1), 1};
+  const int64_t positions = std::max(kShortestStretch, (sizes.longest + kMostStretches - 1) / kMostStretches);
+  return {positions, std::max<int64_t>(1, (sizes.longest + positions - 1) / positions)};
+}
+
+bool has(const Program& program, const Op& op) { return std::visit(Has{program}, op.args); }
+
+std::vector<Dispatch> dispatches(const Layout& layout, const Op& op, const Sizes& sizes) {
+  Emit to{layout, sizes};
+  std::visit(EmitOp{to}, op.args);
+  return std::move(to.list);
+}
+
+Place Emit::place(TensorId id) const {
+  const Tensor& tensor = (*this)[id];
+  const int64_t base = layout.plan.offset_bytes[static_cast<size_t>(layout.program.storage(id))] / 4;
+  return {static_cast<uint32_t>(base + tensor.offset), static_cast<uint32_t>(tensor.stride[0]),
+          static_cast<uint32_t>(tensor.stride[1])};
+}
+
+int64_t Emit::rows(TensorId id) const { return Program::rows((*this)[id], sizes.rows, sizes.outputs); }
+
+bool Emit::is_aligned(TensorId id) const { return whole_fours((*this)[id]); }
+
+WeightBytesAt bytes_at(const Tensor& tensor) {
+  const quant::TypeInfo& type = quant::type_info(tensor.type);
+  const auto bytes = [&](int64_t elements) { return static_cast<uint32_t>(quant::bytes_of(type, elements)); };
+  return {bytes(tensor.offset), bytes(tensor.stride[0]), bytes(tensor.stride[1])};
+}
+
+}  // namespace sluice::backend::vulkan

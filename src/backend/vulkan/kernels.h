@@ -1,0 +1,65 @@
+// Op and types -> dispatches: what is started for an op in steps of some size. Pure functions of the program,
+// of where activations lie and of what a device can do; nothing of a device is needed for them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "backend/vulkan/pipelines.h"
+#include "backend/vulkan/step_data.h"
+#include "program/backend.h"
+
+namespace sluice::backend::vulkan {
+
+/// Of the steps that a recording is for.
+struct Sizes {
+  int64_t rows = 1, outputs = 1;
+  int64_t longest = 1;  ///< positions that a row attends to at most
+};
+
+/// A weight as a shader sees it: the file's bytes, or the float32 copy that vectors have.
+struct BoundWeight {
+  program::TensorId id = program::kNoTensor;
+  bool vector = false;
+};
+
+struct Dispatch {
+  Shader shader = Shader::product;
+  std::vector<uint32_t> constants, params;
+  std::array<uint32_t, 3> groups = {1, 1, 1};
+  std::array<BoundWeight, 3> weights = {};
+  program::TensorId cache = program::kNoTensor;
+  int64_t cache_layer = 0;
+  bool waits = false;  ///< for the op's dispatches before it
+};
+
+/// Where activations lie, and what kernels are chosen by.
+struct Layout {
+  Layout(const program::Program& program, const program::CompileOptions& options, int64_t subgroup_size);
+
+  const program::Program& program;
+  program::CompileOptions options;
+  int64_t subgroup_size;
+  program::MemoryPlan plan;
+  StepLayout step;
+  int64_t scratch_at = 0;   ///< in the arena, in bytes: what an op's dispatches leave for each other
+  int64_t arena_bytes = 0;  ///< with that
+};
+
+/// Stretches of a context that are attended to one beside the other.
+struct Stretches {
+  int64_t positions = 0, count = 1;
+};
+Stretches stretches(const Layout& layout, const Sizes& sizes);
+
+/// Whether there is a kernel for the op with these types.
+bool has(const program::Program& program, const program::Op& op);
+
+/// What runs it; an op that `has` said yes to.
+std::vector<Dispatch> dispatches(const Layout& layout, const program::Op& op, const Sizes& sizes);
+
+/// Whether a weight is read as float32.
+bool is_vector(const program::Tensor& tensor);
+
+}  // namespace sluice::backend::vulkan

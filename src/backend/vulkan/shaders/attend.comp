@@ -1,0 +1,116 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// Attention of a row's heads that share keys and values over a stretch of the paged cache: 32 positions at a
+// time. Subgroups have positions where scores are made, invocations have columns where values are added up.
+// Latent attention is the case of one head of keys whose values are its own first columns.
+#include "common.glsl"
+#include "subgroups.glsl"
+#include "cache_row.glsl"
+layout(local_size_x = 128) in;
+
+layout(push_constant) uniform Params {
+  uint q_at, q_row, q_head, out_at, out_row, out_head;
+  uint heads, group_heads, tiles;   // tiles of kHeads heads in a group
+  uint key, value;                  // columns
+  uint values_at;                   // the first column of values in a cache row
+  uint value_step;                  // columns from one group's values to the next's
+  uint row_words, coded, exact_word, scales_word;
+  uint positions_at, sequences_at, tables_at;
+  uint window, stretch, stretches, partial_at;
+  float scale;
+} p;
+layout(constant_id = 1) const uint kHeads = 4;     // of a tile
+layout(constant_id = 2) const uint kKey = 576;     // columns
+layout(constant_id = 3) const uint kFours = 1;     // of value columns an invocation has
+layout(constant_id = 4) const bool kSinks = false;
+layout(constant_id = 5) const bool kAligned = true;
+
+const uint kChunk = 32;
+shared vec4 queries[kHeads * kKey / 4];
+shared float scores[kHeads * kChunk];
+shared float largest[kHeads], totals[kHeads], factors[kHeads];
+
+uint row_of(uint table, uint position) {
+  uint page = step_data.words[table + position / 64u];
+  return (page * 64u + position % 64u) * p.row_words;
+}
+
+void main() {
+  uint row = gl_WorkGroupID.y, group = gl_WorkGroupID.z / p.tiles, tile = gl_WorkGroupID.z % p.tiles;
+  if (row >= step_data.words[kRowsAt]) return;
+  uint length = step_data.words[p.positions_at + row] + 1u;
+  uint begin = p.window > 0u && length > p.window ? length - p.window : 0u;
+  uint end = min(length, (gl_WorkGroupID.x + 1u) * p.stretch), i = gl_LocalInvocationID.x;
+  begin = max(begin, gl_WorkGroupID.x * p.stretch);
+  uint table = p.tables_at + step_data.words[p.sequences_at + row] * step_data.words[kPagesAt];
+  uint first_head = group * p.group_heads + tile * kHeads, end_head = (group + 1u) * p.group_heads;
+  for (uint c = i; c < kHeads * kKey / 4u; c += gl_WorkGroupSize.x) {
+    uint head = min(first_head + c / (kKey / 4u), end_head - 1u);
+    queries[c] = four_at(p.q_at + row * p.q_row + head * p.q_head + 4u * (c % (kKey / 4u)), kAligned);
+  }
+  if (i < kHeads) {
+    largest[i] = kSinks && p.stretches == 1u ? vector_of(0, min(first_head + i, end_head - 1u)) : -kInfinity;
+    totals[i] = 0;
+  }
+  vec4 sums[kHeads * kFours];
+  for (uint k = 0; k < kHeads * kFours; ++k) sums[k] = vec4(0);
+  barrier();
+  for (uint base = begin; base < end; base += kChunk) {
+    for (uint t = gl_SubgroupID; t < kChunk; t += gl_NumSubgroups) {
+      float dots[kHeads];
+      for (uint h = 0; h < kHeads; ++h) dots[h] = 0;
+      if (base + t < end) {
+        uint at = row_of(table, base + t);
+        for (uint c = gl_SubgroupInvocationID; c < kKey / 4u; c += gl_SubgroupSize) {
+          vec4 k = cached_four(at, group * kKey + 4u * c, p.coded, p.exact_word, p.scales_word);
+          for (uint h = 0; h < kHeads; ++h) dots[h] += dot(k, queries[h * (kKey / 4u) + c]);
+        }
+      }
+      for (uint h = 0; h < kHeads; ++h) {
+        float score = p.scale * subgroupAdd(dots[h]);
+        if (subgroupElect()) scores[h * kChunk + t] = base + t < end ? score : -kInfinity;
+      }
+    }
+    barrier();
+    if (i < kHeads) {
+      float most = largest[i];
+      for (uint t = 0; t < kChunk; ++t) most = max(most, scores[i * kChunk + t]);
+      factors[i] = largest[i] == most ? 1.0 : exp(largest[i] - most);
+      largest[i] = most;
+    }
+    barrier();
+    for (uint s = i; s < kHeads * kChunk; s += gl_WorkGroupSize.x)
+      scores[s] = scores[s] == -kInfinity ? 0.0 : exp(scores[s] - largest[s / kChunk]);
+    barrier();
+    if (i < kHeads) {
+      float total = totals[i] * factors[i];
+      for (uint t = 0; t < kChunk; ++t) total += scores[i * kChunk + t];
+      totals[i] = total;
+    }
+    for (uint k = 0; k < kFours; ++k) {
+      uint c = 4u * (i + k * gl_WorkGroupSize.x);
+      if (c >= p.value) break;
+      for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] *= factors[h];
+      for (uint t = 0; t < min(kChunk, end - base); ++t) {
+        vec4 v = cached_four(row_of(table, base + t), p.values_at + group * p.value_step + c, p.coded, p.exact_word,
+                             p.scales_word);
+        for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] += scores[h * kChunk + t] * v;
+      }
+    }
+    barrier();
+  }
+  bool whole = p.stretches == 1u;
+  for (uint h = 0; h < kHeads && first_head + h < end_head; ++h) {
+    uint head = first_head + h, partial = (row * p.heads + head) * p.stretches + gl_WorkGroupID.x;
+    uint at = p.partial_at + partial * (p.value + 4u) + 4u;
+    if (whole) at = p.out_at + row * p.out_row + head * p.out_head;
+    else if (i == 0u) arena.numbers[at - 4u] = largest[h], arena.numbers[at - 3u] = totals[h];
+    float total = whole ? totals[h] : 1.0;
+    if (whole && kSinks) total += exp(vector_of(0, head) - largest[h]);
+    for (uint k = 0; k < kFours; ++k) {
+      uint c = 4u * (i + k * gl_WorkGroupSize.x);
+      vec4 v = sums[h * kFours + k] / total;
+      for (uint e = 0; e < 4u && c < p.value; ++e) arena.numbers[at + c + e] = v[e];
+    }
+  }
+}

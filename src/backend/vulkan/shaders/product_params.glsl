@@ -1,0 +1,44 @@
+// What products take, those of few rows and those of many (products.cc fills it in).
+layout(push_constant) uniform Params {
+  uint in_at, in_row, in_head;     // floats; heads: matrices side by side, or a row's selected experts
+  uint out_at, out_row, out_head;
+  uint other_at, other_row;        // what is added to the result
+  uint ids_at, ids_row;
+  uint first, matrix, row;         // bytes: where the weight begins, and from one to the next
+  uint gate_first, gate_matrix, gate_row;
+  uint columns, outputs;
+  uint rows_word;                  // of the step's data: how many rows there are
+  float epsilon, alpha, limit, shift;
+} p;
+
+layout(constant_id = 0) const uint kFormat = 2;
+layout(constant_id = 1) const uint kGateFormat = 2;
+layout(constant_id = 2) const uint kRows = 1;      // of the step, that an invocation multiplies together
+layout(constant_id = 3) const uint kOutputs = 2;   // rows of the weight, likewise
+layout(constant_id = 4) const bool kSelected = false;  // matrices are experts that the ids name
+layout(constant_id = 5) const bool kAdds = false;
+layout(constant_id = 6) const bool kNormed = false;    // rows are normalised, by the vector in weights2
+layout(constant_id = 7) const bool kGated = false;     // weights1 is the gate of what weights0 lifts
+layout(constant_id = 8) const bool kAligned = true;    // all offsets and strides of `in` are multiples of 4
+layout(constant_id = 9) const bool kWhole = true;      // rows of the weight are whole units
+
+// A unit of `in`, normalised up to the factor that all columns share.
+void load_unit(uint row, uint head, uvec2 c, out vec4 a, out vec4 b) {
+  uint at = p.in_at + row * p.in_row + head * p.in_head;
+  if (kWhole) {
+    a = four_at(at + c.x, kAligned), b = four_at(at + c.y, kAligned);
+  } else {
+    a = four_within(at + c.x, c.x, p.columns), b = four_within(at + c.y, c.y, p.columns);
+  }
+}
+vec4 norm_weights(uint c) { return vec4(vector_of(2, c), vector_of(2, c + 1u), vector_of(2, c + 2u), vector_of(2, c + 3u)); }
+
+void load_weights(uint format, uint source, uint at, uint unit, uvec2 c, out vec4 a, out vec4 b) {
+  decode8(format, source, at, unit, a, b);
+  if (!kWhole) a = within(a, c.x, p.columns), b = within(b, c.y, p.columns);
+}
+
+float swiglu(float gate, float up) {
+  float g = min(gate, p.limit), u = clamp(up, -p.limit, p.limit);
+  return g / (1.0 + exp(-p.alpha * g)) * (u + p.shift);
+}

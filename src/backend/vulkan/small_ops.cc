@@ -1,0 +1,156 @@
+// The ops that move and turn activations: little work each.
+#include "backend/vulkan/emit.h"
+
+namespace sluice::backend::vulkan {
+
+using namespace program;
+
+namespace {
+
+/// As elementwise.comp numbers them.
+enum class Elementwise : uint32_t {
+  Add,
+  SiluMul,
+  AddBias,
+  ExpertBias,
+  ExpertCombine,
+  Temperature,
+  GatherRows
+};
+
+struct ElementwiseOf {
+  Elementwise op;
+  TensorId a, b, out;
+  uint32_t count = 0;  ///< what the op makes of it
+  Swiglu form = {};
+  BoundWeight weight = {};
+};
+
+void emit_elementwise(Emit& emit, const ElementwiseOf& op) {
+  const Place a = emit.place(op.a), b = op.b != kNoTensor ? emit.place(op.b) : Place{},
+              out = emit.place(op.out);
+  const uint32_t columns = emit.columns(op.out);
+  Dispatch dispatch{.shader = Shader::elementwise, .constants = {static_cast<uint32_t>(op.op)}};
+  dispatch.params = {a.at,
+                     a.row,
+                     a.head,
+                     b.at,
+                     b.row,
+                     b.head,
+                     out.at,
+                     out.row,
+                     out.head,
+                     columns,
+                     op.count,
+                     emit.rows_word(op.out),
+                     bits(op.form.alpha),
+                     bits(op.form.limit),
+                     bits(op.form.shift)};
+  dispatch.groups = {groups(columns, 128), emit.heads(op.out), static_cast<uint32_t>(emit.rows(op.out))};
+  dispatch.weights[0] = op.weight;
+  emit.list.push_back(std::move(dispatch));
+}
+
+}  // namespace
+
+void emit(Emit& emit, const SiluMul& op) {
+  emit_elementwise(emit, {Elementwise::SiluMul, op.gate.id, op.up.id, op.out.id, 0, op.form});
+}
+void emit(Emit& emit, const Add& op) {
+  emit_elementwise(emit, {Elementwise::Add, op.a.id, op.b.id, op.out.id});
+}
+void emit(Emit& emit, const AddBias& op) {
+  emit_elementwise(emit,
+                   {Elementwise::AddBias, op.in.id, kNoTensor, op.out.id, 0, {}, emit.vector(op.bias.id)});
+}
+void emit(Emit& emit, const ExpertBias& op) {
+  const auto stride = static_cast<uint32_t>(emit[op.bias.id].stride[1]);
+  emit_elementwise(
+      emit, {Elementwise::ExpertBias, op.in.id, op.ids.id, op.out.id, stride, {}, emit.weight(op.bias.id)});
+}
+void emit(Emit& emit, const ExpertCombine& op) {
+  emit_elementwise(emit,
+                   {Elementwise::ExpertCombine, op.in.id, op.weights.id, op.out.id, emit.heads(op.in.id)});
+}
+void emit(Emit& emit, const AttentionTemperature& op) {
+  emit_elementwise(
+      emit, {Elementwise::Temperature, op.in.id, kNoTensor, op.out.id, emit.layout.step.temperature_at(op)});
+}
+void emit(Emit& emit, const GatherRows& op) {
+  emit_elementwise(emit,
+                   {Elementwise::GatherRows, op.in.id, kNoTensor, op.out.id, emit.layout.step.output_rows});
+}
+
+void emit(Emit& emit, const RmsNorm& op) {
+  const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
+  Dispatch dispatch{.shader = Shader::rms_norm};
+  dispatch.params = {in.at,
+                     in.row,
+                     in.head,
+                     out.at,
+                     out.row,
+                     out.head,
+                     emit.columns(op.in.id),
+                     emit.rows_word(op.out.id),
+                     bits(op.epsilon)};
+  dispatch.groups = {emit.heads(op.in.id), static_cast<uint32_t>(emit.rows(op.out.id)), 1};
+  dispatch.weights[0] = emit.vector(op.weight.id);
+  emit.list.push_back(std::move(dispatch));
+}
+
+void emit(Emit& emit, const Rope& op) {
+  const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
+  const auto pairs = static_cast<uint32_t>(op.turned(emit.layout.program) / 2),
+             passed = static_cast<uint32_t>(op.passed);
+  const uint32_t heads = emit.heads(op.in.id);
+  Dispatch dispatch{.shader = Shader::rope, .constants = {op.params.pairs == RopePairs::Halves}};
+  dispatch.params = {in.at,    in.row, in.head, out.at, out.row,
+                     out.head, heads,  pairs,   passed, emit.layout.step.angles_at(emit.layout.program, op)};
+  dispatch.groups = {groups(int64_t{heads} * (pairs + passed), 64), static_cast<uint32_t>(emit.sizes.rows),
+                     1};
+  emit.list.push_back(std::move(dispatch));
+}
+
+void emit(Emit& emit, const Route& op) {
+  const Place logits = emit.place(op.logits.id), ids = emit.place(op.ids.id),
+              weights = emit.place(op.weights.id);
+  Dispatch dispatch{.shader = Shader::route};
+  dispatch.constants = {emit.columns(op.logits.id), op.gating == Gating::Sigmoid, bool(op.bias),
+                        op.normalize};
+  dispatch.params = {logits.at,
+                     logits.row,
+                     ids.at,
+                     ids.row,
+                     weights.at,
+                     weights.row,
+                     emit.columns(op.ids.id),
+                     static_cast<uint32_t>(op.groups),
+                     static_cast<uint32_t>(op.groups_used),
+                     bits(op.scale)};
+  dispatch.groups = {static_cast<uint32_t>(emit.sizes.rows), 1, 1};
+  if (op.bias) dispatch.weights[0] = emit.vector(op.bias.id);
+  emit.list.push_back(std::move(dispatch));
+}
+
+void emit(Emit& emit, const CausalConv& op) {
+  const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
+  const StepLayout& step = emit.layout.step;
+  Dispatch dispatch{.shader = Shader::causal_conv};
+  dispatch.params = {in.at,
+                     in.row,
+                     out.at,
+                     out.row,
+                     emit.columns(op.in.id),
+                     emit.columns(op.weight.id),
+                     static_cast<uint32_t>(op.cache_layer),
+                     static_cast<uint32_t>(emit[op.state.id].shape[0]),
+                     step.positions,
+                     step.sequences,
+                     step.states};
+  dispatch.groups = {groups(emit.columns(op.in.id), 64), static_cast<uint32_t>(emit.sizes.rows), 1};
+  dispatch.weights[0] = emit.weight(op.weight.id);
+  dispatch.cache = op.state.id;
+  emit.list.push_back(std::move(dispatch));
+}
+
+}  // namespace sluice::backend::vulkan

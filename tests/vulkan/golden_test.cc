@@ -1,0 +1,79 @@
+// Whole models on a Vulkan device against logits that transformers computed, and against themselves: runs,
+// rows, the way of copies.
+#include <gtest/gtest.h>
+
+#include "support/golden_cases.h"
+#include "support/vulkan.h"
+
+namespace sluice::test {
+namespace {
+
+/// Of each kind of model and cache one; SLUICE_TEST_VULKAN_ALL: all cases, for devices that are no processor.
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  const std::vector<std::string> some = {"glm-q4_k_m", "lite-q4_k_m-yarn", "lite-legacy-kv_b",
+                                         "v3-groups",  "qwen3moe-q4_0",    "gpt-oss-mxfp4",
+                                         "llama3"};
+  for (const Case& c : kCases) {
+    if (std::getenv("SLUICE_TEST_VULKAN_ALL") != nullptr ||
+        std::find(some.begin(), some.end(), c.name) != some.end())
+      list.push_back(c);
+  }
+  return list;
+}
+
+class VulkanGolden : public testing::TestWithParam<Case> {};
+
+TEST_P(VulkanGolden, IsWithinTheLimitOfDivergence) {
+  VULKAN_OR_SKIP(vulkan);
+  const Golden golden = read_case(GetParam());
+  for (const int rows : {7, 512}) {
+    const Divergence kl = divergence(golden, logits_of(golden, vulkan, rows));
+    EXPECT_LT(kl.best_90, GetParam().kl_limit) << rows;
+    EXPECT_LT(kl.mean, 0.02) << rows;
+  }
+}
+
+TEST_P(VulkanGolden, IsWithinTheSameLimitWithACacheOfEightBits) {
+  VULKAN_OR_SKIP(vulkan);
+  const Golden golden = read_case(GetParam());
+  const Divergence kl = divergence(golden, logits_of(golden, vulkan, 64, quant::Type::Q8_0));
+  EXPECT_LT(kl.best_90, GetParam().kl_limit);
+  EXPECT_LT(kl.mean, 0.02);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, VulkanGolden, testing::ValuesIn(cases()), [](const auto& param) {
+  std::string name = param.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(VulkanRuns, GiveTheSameBitsEveryTimeAndHoweverBytesAreCopied) {
+  VULKAN_OR_SKIP(vulkan);
+  const Golden golden = golden_case("lite-q4_k_m-yarn");
+  const std::vector<float> first = logits_of(golden, vulkan, 7);
+  EXPECT_EQ(logits_of(golden, vulkan, 7), first);
+  std::string why;
+  const auto staged = backend::make_vulkan_backend({.staged = true}, why);
+  ASSERT_TRUE(staged) << why;
+  EXPECT_EQ(logits_of(golden, *staged, 7), first);
+}
+
+TEST(VulkanRuns, GiveTheSameBitsHoweverTheStepsAreCutWhereBatchInvariant) {
+  VULKAN_OR_SKIP(vulkan);
+  const Golden golden = golden_case("glm-q4_k_m");
+  const auto cut = [&](int rows) { return logits_of(golden, vulkan, rows, quant::Type::F16, true); };
+  const std::vector<float> alone = cut(1);
+  EXPECT_EQ(cut(7), alone);
+  EXPECT_EQ(cut(64), alone);
+}
+
+TEST(VulkanRuns, BundledModelAgreesWithTransformers) {
+  VULKAN_OR_SKIP(vulkan);
+  const Golden golden =
+      read_golden(source_path("models/fairy-tales.gguf"), source_path("tests/model/fairy-tales"));
+  EXPECT_LT(divergence(golden, logits_of(golden, vulkan, 512)).best_90, 2.2e-4);
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,69 @@
+// Every op at every case on a Vulkan device against the reference: fused ops against their expansion.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "backend/ref/ref_backend.h"
+#include "base/error.h"
+#include "support/op_agreement.h"
+#include "support/vulkan.h"
+
+namespace sluice::test {
+namespace {
+
+struct Param {
+  const OpInfo* info;
+  OpCase op_case;
+
+  std::string name() const { return fmt::format("{} {}", info->name, op_case.name); }
+  friend void PrintTo(const Param& param, std::ostream* out) { *out << param.name(); }
+};
+
+/// The cases of every op; and, of those that some kernels do otherwise for other numbers of rows, with those.
+std::vector<Param> all_cases() {
+  std::vector<Param> list;
+  for (const OpInfo& op : all_ops()) {
+    if (op.across_places) continue;  // a device is one place, and no kernel's business is several
+    const std::string kind = op.name;
+    size_t i = 0;
+    for (const OpCase& op_case : op.cases()) {
+      list.push_back({&op, op_case});
+      const std::vector<int64_t> more =
+          kind == "matmul" ? std::vector<int64_t>{3, 20} : std::vector<int64_t>{1, 2, 9};
+      // Every format has its few rows; the many are the same loop for all.
+      const bool plain = kind != "matmul" || op_case.name.find("Q4_0") != std::string::npos ||
+                         op_case.name.find("Q6_K") != std::string::npos ||
+                         op_case.name.find("F16") != std::string::npos;
+      if (!plain) continue;
+      const bool by_rows = kind == "matmul" || kind == "head_matmul" || kind == "mla_attend" ||
+                           kind == "attend" || kind == "norm_matmul" || kind == "matmul_add";
+      if (!by_rows) continue;
+      OpCase other = op_case;
+      other.rows = more[i++ % more.size()];
+      if (other.rows == op_case.rows) continue;
+      other.name += fmt::format(" as rows {}", other.rows);
+      list.push_back({&op, other});
+    }
+  }
+  return list;
+}
+
+class VulkanOps : public testing::TestWithParam<Param> {};
+
+TEST_P(VulkanOps, AgreeWithReference) {
+  VULKAN_OR_SKIP(vulkan);
+  CaseRun run(GetParam().op_case, 11);
+  expect_agreement(run, *backend::make_ref_backend(), vulkan);
+}
+
+std::string name_of(const testing::TestParamInfo<Param>& param) {
+  std::string name = param.param.name();
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, VulkanOps, testing::ValuesIn(all_cases()), name_of);
+
+}  // namespace
+}  // namespace sluice::test
