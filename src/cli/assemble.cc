@@ -23,16 +23,17 @@
 #include "cli/hub_model.h"
 #include "cli/output.h"
 #include "cli/tuning_file.h"
+#include "cli/vulkan_device.h"
 
 namespace sluice::cli {
 
 namespace {
 
-/// The number of the GPU that a backend's name names: "cuda" is the first, "cuda:2" the third; none in
-/// others.
-std::optional<int> gpu_of(const std::string& name) {
-  if (name == "cuda") return 0;
-  const std::string_view prefix = "cuda:";
+/// The number of the device that a name names for a kind of backend: "cuda" is the first, "cuda:2" the third;
+/// none in others.
+std::optional<int> device_of(const std::string& name, const std::string& kind) {
+  if (name == kind) return 0;
+  const std::string prefix = kind + ":";
   if (!name.starts_with(prefix)) return {};
   int number = 0;
   const char* const end = name.data() + name.size();
@@ -110,17 +111,21 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   const bool for_cpu = !loading.repack || loading.packed != nullptr;
   if (!loading.repack && loading.packed) throw UsageError("--no-repack: the model is packed already");
   if (name == "cpu") return cpu();
-  const std::optional<int> gpu = gpu_of(name);
-  if (for_cpu && (gpu || name == "ref")) {
+  const std::optional<int> gpu = device_of(name, "cuda"), vulkan = device_of(name, "vulkan");
+  if (for_cpu && (gpu || vulkan || name == "ref")) {
     throw UsageError(loading.packed
                          ? "--backend " + name + ": " + loading.packed->path() + " is packed for cpu"
                          : "--no-repack: needs --backend cpu");
   }
   if (name == "ref") return backend::make_ref_backend();
-  if (!gpu && name != "auto")
-    throw UsageError("--backend " + name + ": expected auto, cpu, cuda, cuda:N or ref");
+  if (!gpu && !vulkan && name != "auto")
+    throw UsageError("--backend " + name + ": expected auto, cpu, cuda, cuda:N, vulkan, vulkan:N or ref");
   if (for_cpu) return cpu();
   std::string why;
+  if (vulkan) {
+    if (auto backend = make_vulkan(*vulkan, why)) return backend;
+    fail("--backend {}: {}", name, why);
+  }
   if (auto cuda = load_cuda_backend(gpu.value_or(0), why)) return cuda;
   if (gpu) fail("--backend {}: {}", name, why);
   return cpu();

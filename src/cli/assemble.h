@@ -59,12 +59,13 @@ void verify_pack(const std::string& path, int threads);
 
 /// What people are told of --backend.
 inline constexpr const char* kBackendHelp =
-    "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda (cuda:1: the second GPU) or ref";
+    "auto (cuda where a GPU is there, otherwise cpu), cpu, cuda (cuda:1: the second GPU), vulkan (vulkan:1: "
+    "the second device) or ref";
 
-/// "cpu", "cuda" (the first GPU), "cuda:N" (another one), "ref", or "auto": cuda where a GPU is there,
-/// otherwise cpu. threads (of cpu): see threads_for. With the values that `sluice tune` kept for this
-/// machine. Throws Error why there is no cuda, UsageError for any other name and for a loading that the
-/// backend does not know.
+/// "cpu", "cuda" (the first GPU), "cuda:N" (another one), "vulkan" and "vulkan:N" likewise, "ref", or "auto":
+/// cuda where a GPU is there, otherwise cpu. threads (of cpu): see threads_for. With the values that `sluice
+/// tune` kept for this machine. Throws Error why there is no such device, UsageError for any other name and
+/// for a loading that the backend does not know.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
                                                const Loading& loading = {});
 /// The same with these values, and as many threads as are asked for.

@@ -22,6 +22,7 @@ void add_commands(CLI::App& app) {
   add_opbench(app);
   add_draftbench(app);
   add_tune(app);
+  add_devices(app);
   add_tokenize(app);
   add_debug(app);
 }

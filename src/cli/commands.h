@@ -30,5 +30,6 @@ void add_tokenize(CLI::App& app);  // and detokenize
 void add_debug(CLI::App& app);
 void add_pull(CLI::App& app);  // and list, rm
 void add_cache(CLI::App& app);
+void add_devices(CLI::App& app);
 
 }  // namespace sluice::cli

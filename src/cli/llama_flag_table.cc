@@ -28,7 +28,7 @@ constexpr LlamaFlag kFlags[] = {
     {"-cl,--cache-list", kNone, kEvery, kMeant, ""},
     {"--version", kNone, kEvery, kMeant, ""},
     {"--completion-bash", kNone, kEvery, kNo, ""},
-    {"--list-devices", kNone, kEvery, kNo, "`sluice bench --peaks` shows what a backend finds"},
+    {"--list-devices", kNone, kEvery, kNo, "`sluice devices` lists them"},
     {"--lora,--lora-scaled,--lora-base,--control-vector,--control-vector-scaled", kOne, kEvery, kNo, "adapters are not supported"},
     {"--control-vector-layer-range", kTwo, kEvery, kNo, "adapters are not supported"},
     {"--lora-init-without-apply", kNone, kEvery, kNo, "adapters are not supported"},
