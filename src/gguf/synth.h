@@ -45,6 +45,8 @@ struct SynthModel {
     bool in_turns;  ///< heads that share keys take turns; betas and decays are products of their own
   };
   Delta delta = {};
+  /// Experts come in so many groups, of which each token uses some; 0: in one.
+  int64_t expert_groups = 0, expert_groups_used = 0;
 };
 
 /// A mixture of types, as quantising programs lay them out.

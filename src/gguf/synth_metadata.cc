@@ -364,6 +364,9 @@ void add_expert_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
   keys.add(arch + "expert_weights_scale", m.expert_scale);
   keys.add(arch + "expert_weights_norm", m.normalised_weights);
   keys.u32(arch + "expert_gating_func", m.sigmoid_gating ? 2 : 1);
+  if (m.expert_groups == 0) return;
+  keys.u32(arch + "expert_group_count", m.expert_groups);
+  keys.u32(arch + "expert_group_used_count", m.expert_groups_used);
 }
 
 void add_tokenizer_keys(const SynthModel& model, Keys& keys) {

@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "base/file.h"
@@ -56,6 +58,21 @@ TEST(Synth, SizesAreThoseOfTheRealFiles) {
   EXPECT_EQ(types_of(glm)["F32"], 281);
   EXPECT_EQ(plan_synth(options_for("deepseek-v2-lite", "q4_0")).tensors.size(), 26u * 15 + 11 + 3);
   EXPECT_EQ(plan_synth(options_for("youtu-llm-2b", "q4_0")).tensors.size(), 32u * 13 + 2);
+}
+
+// As published: 671 billion numbers, of which 37 are a token's.
+TEST(Synth, DeepSeekV3HasItsNumberOfParameters) {
+  const SynthModel& model = *find_synth_model("deepseek-v3");
+  double all = 0, active = 0;
+  for (const WriteTensor& tensor : plan_synth(options_for("deepseek-v3", "q4_k_m")).tensors) {
+    const double count = std::accumulate(tensor.shape.begin(), tensor.shape.end(), 1.0, std::multiplies<>());
+    const bool routed = tensor.name.find("_exps.") != std::string::npos;
+    all += count;
+    active +=
+        routed ? count * static_cast<double>(model.experts_used) / static_cast<double>(model.experts) : count;
+  }
+  EXPECT_NEAR(all / 1e9, 671.0, 0.5);
+  EXPECT_NEAR(active / 1e9, 37.5, 0.7);
 }
 
 TEST(Synth, BytesPerToken) {
