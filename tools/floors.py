@@ -27,6 +27,7 @@ FLOORS = {
     "backend/cuda": 3,
     "backend/vulkan": 3,
     "backend/places": 3,
+    "backend/ranks": 3,
     "engine": 3,
     "profile": 3,
     "server": 4,
@@ -44,6 +45,7 @@ READERS = {
     "backend/cuda": {"cli"},
     "backend/vulkan": {"cli"},
     "backend/places": {"cli"},
+    "backend/ranks": {"cli"},
 }
 
 # Rooms that may look at a few others only: a server translates between the wire and the engine.

@@ -22,6 +22,7 @@
 #include "cli/cuda_library.h"
 #include "cli/hub_model.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "cli/tuning_file.h"
 #include "cli/vulkan_device.h"
 
@@ -139,7 +140,12 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int want
 }
 
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading,
-                                               const model::Model& model, const Fit& fit) {
+                                               const model::Model& model, const Fit& fit,
+                                               const RankOptions& ranks) {
+  if (ranks.tensor_parallel > 1) {
+    if (fit.share.bytes > 0) throw UsageError("--gpu-memory: is for one process; not with --tensor-parallel");
+    return make_ranks_backend(ranks, name, threads, loading, model);
+  }
   auto backend = make_backend(name, threads, loading);
   if (backend->name() != "cuda") {
     if (fit.share.bytes > 0) throw UsageError("--gpu-memory: the backend is " + backend->name());

@@ -72,9 +72,16 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
                                                const program::Tuning& tuning, const Loading& loading = {});
 
-/// The same for a model, which may be larger than a GPU's memory (cli/fit.h).
+/// A model over several processes (cli/ranks.h).
+struct RankOptions {
+  int tensor_parallel = 1;
+  std::string transport = "auto";
+};
+
+/// The same for a model, which may be larger than a GPU's memory (cli/fit.h), or run by several processes.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading,
-                                               const model::Model& model, const Fit& fit);
+                                               const model::Model& model, const Fit& fit,
+                                               const RankOptions& ranks = {});
 
 /// The backend that takes as long as hardware with these peaks needs at least.
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks);

@@ -19,6 +19,7 @@
 #include "cli/measured_steps.h"
 #include "cli/number_list.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "model/model.h"
 #include "profile/statistics.h"
 
@@ -38,6 +39,7 @@ struct Options {
   int64_t sweep = 0;
   bool peaks = false, no_warmup = false, progress = false, no_repack = false;
   GpuShare gpu;
+  RankOptions ranks;
   double link_limit = 0;  // bytes a second
 };
 
@@ -337,9 +339,9 @@ bool bench_model(const Options& options, const std::string& path, int64_t thread
   const int64_t began = now_ns();
   const OpenedModel model = open_model(path, cache);
   const int64_t load_ns = now_ns() - began;
-  const auto backend =
-      make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
-                   {options.gpu, std::max(longest(tests), options.sweep), most_sequences(tests)});
+  const auto backend = make_backend(
+      options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
+      {options.gpu, std::max(longest(tests), options.sweep), most_sequences(tests)}, options.ranks);
   Bandwidth bandwidth(*backend);
   reset_peak_memory();
   check_context(model, std::max(longest(tests), options.sweep));
@@ -402,10 +404,16 @@ void bench(const Options& options) {
     if (options.format != "md") throw UsageError("--sweep prints its own table: leave -o away");
   }
   const std::vector<quant::Type> caches = cache_types(options.caches);
+  const std::vector<int64_t> thread_counts = number_list("-t", options.threads, 0);
+  if (options.ranks.tensor_parallel > 1 && models.size() * caches.size() * thread_counts.size() > 1)
+    throw UsageError("--tensor-parallel: takes one -m, one -t and one type of cache");
+  if (follows(options.ranks, {models.front(), options.backend, static_cast<int>(thread_counts.front()),
+                              options.no_repack, caches.front()}))
+    return;
   Output output(options, longest_name(tests, caches));
   for (const std::string& model : models) {
     const std::string path = local_path(model);
-    for (const int64_t threads : number_list("-t", options.threads, 0)) {
+    for (const int64_t threads : thread_counts) {
       for (const quant::Type cache : caches)
         sound = bench_model(options, path, threads, cache, tests, output) && sound;
     }
@@ -480,6 +488,7 @@ void add_bench(CLI::App& app) {
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   add_loading_option(*command, options->no_repack);
   add_gpu_memory_option(*command, options->gpu);
+  add_rank_options(*command, options->ranks);
   command
       ->add_option_function<double>(
           "--link-limit", [options](double gigabytes) { options->link_limit = 1e9 * gigabytes; },

@@ -24,6 +24,7 @@ struct Options : GenerationOptions {
 };
 
 void chat(const CLI::App& command, const Options& options) {
+  if (follows(options.ranks, options.rank_model())) return;
   LoadedModel model(command, options);
   ChatSession session(model);
   session.settings.max_tokens = options.tokens;

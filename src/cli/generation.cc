@@ -111,6 +111,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
   command.add_flag("--force", options.force, "load even when memory is too small");
   add_loading_option(command, options.no_repack);
   add_gpu_memory_option(command, options.gpu);
+  add_rank_options(command, options.ranks);
   add_cache_option(command, options.cache);
   add_sampling_options(command, options);
 }
@@ -134,7 +135,7 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
     fail("-c {}: the model was made for a context of {}", options.context, model_.spec.context);
   }
   backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
-                          {options.gpu, options.context});
+                          {options.gpu, options.context}, options.ranks);
   PromptRows rows = prefill_rows(model_.spec, *backend_);
   const int64_t drafts = draft_tokens(*backend_, options.draft_tokens), outputs = 1 + drafts;
   const engine::LoadPlan plan =

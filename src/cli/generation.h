@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/assemble.h"
+#include "cli/ranks.h"
 #include "engine/draft_pace.h"
 #include "engine/generator.h"
 #include "model/model.h"
@@ -41,6 +42,10 @@ struct GenerationOptions {
   GpuShare gpu = {};
   int64_t draft_tokens = engine::DraftPace::kMostRows - 1;  ///< a step at most
   quant::Type cache = quant::Type::F16;
+  RankOptions ranks = {};
+
+  /// What every process of --tensor-parallel loads.
+  RankModel rank_model() const { return {model, backend, threads, no_repack, cache}; }
 };
 
 /// Adds the flags of these options.

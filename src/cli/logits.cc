@@ -11,6 +11,7 @@
 #include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "cli/token_source.h"
 #include "engine/kv_pool.h"
 #include "engine/scorer.h"
@@ -26,9 +27,11 @@ struct Options {
   bool force = false;
   quant::Type cache = quant::Type::F16;
   GpuShare gpu;
+  RankOptions ranks;
 };
 
 void run(const Options& options) {
+  if (follows(options.ranks, {options.model, options.backend, options.threads, false, options.cache})) return;
   const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   const std::vector<int32_t> tokens = read_token_file(options.tokens, model.spec.vocabulary);
   const auto count = static_cast<int64_t>(tokens.size());
@@ -36,8 +39,8 @@ void run(const Options& options) {
     fail("{}: {} tokens, more than the model's context of {}", options.tokens, count, model.spec.context);
   }
   const int64_t rows = std::min(options.batch, count);
-  const auto backend =
-      make_backend(options.backend, options.threads, {true, model.packed}, model, {options.gpu, count, rows});
+  const auto backend = make_backend(options.backend, options.threads, {true, model.packed}, model,
+                                    {options.gpu, count, rows}, options.ranks);
   checked_plan(model, *backend, {rows, rows, 0}, count, options.force);
   const auto executable =
       backend->compile(model.program, model.weights, {rows, rows, engine::KvPool::pages_for(count)});
@@ -59,6 +62,7 @@ void add_logits(CLI::App& app) {
       ->required();
   command->add_option("-o,--output", options->output, "file for float32 [tokens, vocabulary]")->required();
   add_gpu_memory_option(*command, options->gpu);
+  add_rank_options(*command, options->ranks);
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_option("--batch", options->batch, "rows a step")
       ->check(CLI::Range(1, 4096))

@@ -76,13 +76,9 @@ store::FolderOptions page_folder_of(const std::string& text) {
   return folder;
 }
 
-std::string model_identity(const gguf::File& file) {
-  Facts facts;
-  struct stat found {};
-  if (::stat(file.path().c_str(), &found) == 0) {
-    facts.add(found.st_mtim.tv_sec);
-    facts.add(found.st_mtim.tv_nsec);
-  }
+namespace {
+
+void add_content(Facts& facts, const gguf::File& file) {
   facts.add(static_cast<int64_t>(file.size_bytes()));
   for (const gguf::Entry& entry : file.metadata()) {
     facts.add(entry.key);
@@ -93,6 +89,24 @@ std::string model_identity(const gguf::File& file) {
     facts.add(gguf::shape_text(tensor));
     facts.add(as_text(tensor.bytes.first(std::min(tensor.bytes.size(), kSampled))));
   }
+}
+
+}  // namespace
+
+std::string content_identity(const gguf::File& file) {
+  Facts facts;
+  add_content(facts, file);
+  return store::root_key(facts.text()).hex();
+}
+
+std::string model_identity(const gguf::File& file) {
+  Facts facts;
+  struct stat found {};
+  if (::stat(file.path().c_str(), &found) == 0) {
+    facts.add(found.st_mtim.tv_sec);
+    facts.add(found.st_mtim.tv_nsec);
+  }
+  add_content(facts, file);
   return store::root_key(facts.text()).hex();
 }
 

@@ -25,6 +25,8 @@ store::FolderOptions page_folder_of(const std::string& text);
 /// What makes a model this one and no other: all that its file says, the file's size and time of change, and
 /// some bytes of every tensor.
 std::string model_identity(const gguf::File& file);
+/// The same but for the time of change, which a copy on another host may have of its own.
+std::string content_identity(const gguf::File& file);
 
 /// The store that is asked for; null: none is. Throws Error where it makes no sense, or there is too little
 /// memory.

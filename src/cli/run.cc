@@ -56,6 +56,7 @@ engine::Result answer(LoadedModel& model, const Options& options, const std::str
 }
 
 void run(const CLI::App& command, const Options& options) {
+  if (follows(options.ranks, options.rank_model())) return;
   const bool given = command.count("-p") + command.count("-f") > 0;
   std::string prompt = options.prompt;
   if (command.count("-f") > 0) prompt = read_file(options.file);

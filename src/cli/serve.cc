@@ -151,7 +151,10 @@ void serve_one(const CLI::App& command, const Options& options, const StopSignal
   };
   const Engines engines{at_work, [&] { model->engine().stop(); },
                         [&] { return int64_t{model->engine().stats().steps_total}; },
-                        [&] { return model->engine().failure(); }};
+                        [&] {
+                          const std::string failure = model->engine().failure();
+                          return failure.empty() ? rank_failure() : failure;  // it may not have stepped since
+                        }};
   serve_until_signal(server, options, engines, signals, manager);
 }
 
@@ -204,12 +207,16 @@ void serve(const CLI::App& command, const Options& given) {
     options.server.api_keys.push_back(key);
   }
   share_heaps();
+  const bool several = options.models.size() > 1 || !options.folders.empty();
+  if (several && options.ranks.tensor_parallel > 1)
+    throw UsageError("--tensor-parallel: is for one model; several were named");
+  if (!options.models.empty()) options.model = options.models.front();
+  if (follows(options.ranks, options.rank_model())) return;
   const StopSignals signals;
   allow_many_connections();
   options.server.log.write = write_log;
   options.server.http.memory = std::make_shared<server::Memory>(options.max_memory);
-  if (options.models.size() > 1 || !options.folders.empty()) return serve_several(command, options, signals);
-  if (!options.models.empty()) options.model = options.models.front();
+  if (several) return serve_several(command, options, signals);
   if (!options.aliases.empty()) options.alias = options.aliases.front();
   serve_one(command, options, signals);
 }
@@ -356,6 +363,7 @@ void add_serve(CLI::App& app) {
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_loading_option(*command, options->no_repack);
   add_gpu_memory_option(*command, options->gpu);
+  add_rank_options(*command, options->ranks);
   add_cache_option(*command, options->cache);
   add_page_cache_options(*command, options->pages);
   add_sampling_options(*command, *options);

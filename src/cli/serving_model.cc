@@ -91,7 +91,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   const bool keeps_pages = options.pages.ram_bytes > 0 || !options.pages.disk.empty();
   const std::string identity = keeps_pages ? model_identity(file) : "";
   backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
-                          {options.gpu, std::max(options.context, options.cache_tokens), options.parallel});
+                          {options.gpu, std::max(options.context, options.cache_tokens), options.parallel},
+                          options.ranks);
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;

@@ -4,6 +4,7 @@
 // another, is others' business (backend/places).
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -20,7 +21,9 @@ namespace sluice::program {
 /// nothing. Tensors of `program` keep their ids; weights of places are views of them, while its caches are
 /// there by name alone: places have their own. Throws Error for an op that cannot be cut, and for shares that
 /// are none.
-Program split(const Program& program, std::span<const double> shares);
+/// Of the token table every place has all (Tables::Everywhere), or the first one, which hands its rows over.
+enum class Tables : uint8_t { AtTheFirst, Everywhere };
+Program split(const Program& program, std::span<const double> shares, Tables tables = Tables::AtTheFirst);
 
 /// What a place runs of such a program: its own ops, and its operands of the ops across places. It is to be
 /// compiled, not verified: of an all_gather it has one input. Ids are the whole program's; other places'

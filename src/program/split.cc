@@ -136,7 +136,8 @@ class Plan {
 
 class Splitter {
  public:
-  Splitter(const Program& program, std::span<const double> shares) : in_(program), plan_(program, shares) {
+  Splitter(const Program& program, std::span<const double> shares, Tables tables)
+      : in_(program), plan_(program, shares), tables_(tables) {
     for (size_t p = 0; p < shares.size(); ++p) {
       const auto has_some = [p](const auto& one) { return one.second[p].count() > 0; };
       if (std::ranges::any_of(plan_.cuts(), has_some)) places_.push_back(static_cast<int32_t>(p));
@@ -165,12 +166,12 @@ class Splitter {
     return std::move(out_);
   }
 
-  /// The table lies at the first place alone: the others get copies of a step's rows.
+  /// Where the table lies at the first place alone, the others get copies of a step's rows.
   void operator()(const Embed& op) {
     TensorId first = kNoTensor;
     for (const int32_t p : places_) {
       b_.set_place(p);
-      if (first == kNoTensor) {
+      if (tables_ == Tables::Everywhere || first == kNoTensor) {
         set(op.out.id, p, first = b_.embed(whole(op.table).id));
       } else {
         b_.emit(Copy{{first}, make(op.out.id, p)});
@@ -437,6 +438,7 @@ class Splitter {
 
   const Program& in_;
   Plan plan_;
+  Tables tables_;
   std::vector<int32_t> places_;  // that have something to do
   Program out_;
   Builder b_{out_};
@@ -446,14 +448,14 @@ class Splitter {
 
 }  // namespace
 
-Program split(const Program& program, std::span<const double> shares) {
+Program split(const Program& program, std::span<const double> shares, Tables tables) {
   if (shares.empty() || shares.size() > kMostPlaces)
     fail("{} places: expected 1 to {}", shares.size(), kMostPlaces);
   const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
   const auto is_share = [](double share) { return share >= 0; };
   if (!std::ranges::all_of(shares, is_share) || !(total > 0) || !std::isfinite(total))
     fail("shares of places: expected numbers that are not negative, and a sum above 0");
-  return Splitter(program, shares).run();
+  return Splitter(program, shares, tables).run();
 }
 
 }  // namespace sluice::program

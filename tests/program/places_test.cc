@@ -138,6 +138,15 @@ TEST(Split, AddsTheResidualOnceBehindTheSum) {
                                 "out=logits[outputs, 1, 100]@0\n"));
 }
 
+TEST(Split, ReadsTheTableEverywhereWhereThatIsWanted) {
+  const Network network;
+  const Program two = split(network.program, std::vector<double>{1, 1}, Tables::Everywhere);
+  EXPECT_NO_THROW(verify(two));
+  EXPECT_EQ(views_of(two, "table"), (Views{{0, {0, 100, 0, 256}}, {1, {0, 100, 0, 256}}}));
+  EXPECT_THAT(dump(two), Not(HasSubstr("copy")));
+  EXPECT_EQ(parts(program_at(two, 1)).size(), 4u) << "two all_reduces, all_gather";
+}
+
 TEST(Split, KeepsTheFilesTensorsAndTheirBytes) {
   const Network network;
   const Program two = cut(network, {1, 1});

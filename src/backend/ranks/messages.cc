@@ -1,0 +1,97 @@
+#include "backend/ranks/messages.h"
+
+#include "program/places.h"
+
+namespace sluice::backend {
+
+using namespace program;
+
+Program cut_evenly(const Program& program, int ranks) {
+  return split(program, std::vector<double>(static_cast<size_t>(ranks), 1.0), Tables::Everywhere);
+}
+
+namespace {
+
+/// Of what is gathered rank 0's device has every rank's part, into which the others send theirs.
+Program with_whole_gathers(const Program& side, const Program& cut) {
+  std::vector<const Op*> gathers;
+  for (const Op& op : cut.ops()) {
+    if (std::holds_alternative<AllGather>(op.args)) gathers.push_back(&op);
+  }
+  Program program;
+  for (const Tensor& tensor : side.tensors()) program.add(tensor);
+  auto next = gathers.begin();
+  for (const Op& op : side.ops()) program.add(std::holds_alternative<AllGather>(op.args) ? **next++ : op);
+  program.set_output(side.output());
+  return program;
+}
+
+}  // namespace
+
+Part::Part(const Program& program, const WeightBytes& files, int rank, int ranks, Exchange exchange)
+    : cut(cut_evenly(program, ranks)), mine(program_at(cut, rank)), weights(files) {
+  if (!files.empty()) weights.resize(cut.tensors().size());
+  if (exchange == Exchange::ByHosts) return;
+  OwnWeights own = own_weights(rank == 0 ? with_whole_gathers(mine, cut) : mine, weights);
+  mine = std::move(own.program), weights = std::move(own.weights), copies = std::move(own.copies);
+}
+
+RankWeights::RankWeights(std::shared_ptr<const Part> part, Backend& backend, const Progress& progress)
+    : part_(std::move(part)) {
+  const Source source{part_->mine, part_->weights};
+  loaded_ = backend.load({&source, 1}, progress);
+  if (part_->copies) part_->copies->release();
+}
+
+std::unique_ptr<Executable> RankWeights::compile(Backend& backend, const CompileOptions& options) const {
+  if (part_->mine.ops().empty()) return nullptr;
+  return backend.compile({part_->mine, part_->weights}, loaded_, options);
+}
+
+// FNV-1a.
+int64_t fingerprint(const Program& program) {
+  uint64_t hash = 14695981039346656037U;
+  for (const char c : dump(program)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return static_cast<int64_t>(hash);
+}
+
+void add_options(Packet& packet, const CompileOptions& options) {
+  packet.add(options.max_rows).add(options.max_outputs).add(options.cache_pages);
+  packet.add(int64_t{options.batch_invariant}).add(options.context).add(int64_t{options.warm});
+  packet.add(options.state_slots);
+}
+
+CompileOptions read_options(PacketReader& reader) {
+  CompileOptions options;
+  options.max_rows = reader.number(), options.max_outputs = reader.number();
+  options.cache_pages = reader.number();
+  options.batch_invariant = reader.number() != 0;
+  options.context = reader.number();
+  options.warm = reader.number() != 0;
+  options.state_slots = reader.number();
+  return options;
+}
+
+void add_input(Packet& packet, const StepInput& input) {
+  packet.add(int64_t{input.pages_per_sequence});
+  for (const auto& list :
+       {input.tokens, input.positions, input.sequences, input.slots, input.page_tables, input.output_rows})
+    packet.add_list(list);
+  packet.add_list(input.states);
+}
+
+void SentInput::read(PacketReader& reader) {
+  const auto pages = static_cast<int32_t>(reader.number());
+  for (auto* list : {&tokens_, &positions_, &sequences_, &slots_, &tables_, &outputs_}) reader.list(*list);
+  reader.list(states_);
+  input_ = {.tokens = tokens_,
+            .positions = positions_,
+            .sequences = sequences_,
+            .slots = slots_,
+            .page_tables = tables_,
+            .pages_per_sequence = pages,
+            .output_rows = outputs_,
+            .states = states_};
+}
+
+}  // namespace sluice::backend

@@ -1,0 +1,211 @@
+#include "backend/ranks/ranks_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backend/ranks/messages.h"
+#include "backend/ranks/side.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "program/op_info.h"
+
+namespace sluice::backend {
+namespace {
+
+using namespace program;  // the waist is this room's whole vocabulary
+
+/// What ranks compile: steps run part by part, so none pauses.
+CompileOptions options_of_ranks(CompileOptions options) {
+  options.aside_rows = 0;
+  options.caches_of = nullptr;
+  return options;
+}
+
+/// By whom the ops of a program that was cut are run.
+std::vector<BoundKernel> kernels_of(const Program& program, const char* carrier) {
+  std::vector<BoundKernel> list;
+  for (const Op& op : program.ops()) {
+    list.push_back(
+        info(op).across_places
+            ? BoundKernel{fmt::format("between ranks by {}", carrier), "src/backend/ranks/side.cc", 1}
+            : BoundKernel{fmt::format("rank {}", op.place), __FILE__, __LINE__});
+  }
+  return list;
+}
+
+/// Rank 0's side of a step; it has the others begin theirs.
+class RanksExecutable : public Executable {
+ public:
+  RanksExecutable(const Program& cut, std::unique_ptr<Executable> inner, const CompileOptions& options,
+                  std::shared_ptr<Channel> channel, Exchange exchange, int64_t number)
+      : program_(cut),
+        channel_(std::move(channel)),
+        side_(program_, std::move(inner), options, *channel_),
+        exchange_(exchange),
+        number_(number) {
+    CHECK(program_[program_.output()].place == 0, "logits at another rank");
+    logits_.resize(static_cast<size_t>(options.max_outputs * program_[program_.output()].columns()));
+    outputs_.reserve(static_cast<size_t>(options.max_outputs));
+  }
+  ~RanksExecutable() override {
+    if (!channel_->failure().empty()) return;
+    try {
+      channel_->send(Frame::Drop, Packet().add(number_));
+    } catch (const Error&) {  // who is gone has dropped it
+    }
+  }
+
+  Facts facts() const override {
+    if (exchange_ == Exchange::ByHosts) return {};
+    const Facts inner = side_.executable()->facts();
+    return {.top = inner.top, .drawn = inner.drawn};
+  }
+  Ticket submit(const Step& step) override {
+    result_ = {};
+    packet_.clear();
+    packet_.add(number_);
+    add_input(packet_, step.input);
+    channel_->send(Frame::Step, packet_);
+    if (exchange_ == Exchange::ByDevices)
+      return side_.executable()->submit({.input = step.input, .wants = step.wants});
+    if (!side_.run(step.input, step.stop)) {
+      result_.stopped = true;
+      return {};
+    }
+    const auto vocabulary = static_cast<size_t>(program_[program_.output()].columns());
+    const auto count = static_cast<size_t>(step.input.outputs());
+    const std::span<float> logits = std::span(logits_).first(count * vocabulary);
+    if (count > 0) side_.executable()->peek(program_.output(), static_cast<int64_t>(count), logits);
+    outputs_.clear();
+    for (size_t i = 0; i < count; ++i)
+      outputs_.push_back({.logits = logits.subspan(i * vocabulary, vocabulary)});
+    result_.outputs = outputs_;
+    return {};
+  }
+  StepResult collect(Ticket ticket) override {
+    if (exchange_ == Exchange::ByHosts) return result_;
+    const StepResult result = side_.executable()->collect(ticket);
+    // Devices that waited for a rank that is gone were told to stop.
+    if (const std::string why = channel_->failure(); !why.empty()) throw Error(why);
+    return result;
+  }
+
+  void peek(TensorId id, int64_t rows, std::span<float> values) override {
+    const int32_t place = program_[id].place;
+    if (place == 0) return side_.executable()->peek(id, rows, values);
+    const Packet packet = Packet().add(number_).add(int64_t{id}).add(rows);
+    channel_->send_to(place, Frame::Peek, packet.data());
+    const Received received = channel_->receive_from(place);
+    std::vector<float> list;
+    PacketReader(received.data).list(list);
+    if (list.size() != values.size())
+      fail("{} sent {} numbers for {}", channel_->name(place), list.size(), values.size());
+    std::ranges::copy(list, values.begin());
+  }
+  void poke(TensorId id, int64_t rows, std::span<const float> values) override {
+    const int32_t place = program_[id].place;
+    if (place == 0) return side_.executable()->poke(id, rows, values);
+    const Packet packet = Packet().add(number_).add(int64_t{id}).add(rows).add_list(values);
+    channel_->send_to(place, Frame::Poke, packet.data());
+  }
+  const Program& program() const override { return program_; }
+  std::vector<BoundKernel> bound() const override { return kernels_of(program_, channel_->carrier()); }
+  int64_t memory_bytes() const override {
+    return side_.memory_bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
+  }
+
+ private:
+  Program program_;
+  std::shared_ptr<Channel> channel_;
+  Side side_;
+  Exchange exchange_;
+  int64_t number_;
+  Packet packet_;
+  std::vector<float> logits_;
+  std::vector<RowResult> outputs_;
+  StepResult result_;
+};
+
+class RanksBackend : public Backend {
+ public:
+  RanksBackend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel, Exchange exchange)
+      : inner_(std::move(inner)), channel_(std::move(channel)), exchange_(exchange) {}
+
+  std::string name() const override { return fmt::format("{} x {}", channel_->ranks(), inner_->name()); }
+  Facts facts() const override {
+    const Facts inner = inner_->facts();
+    return {.draft_rows = inner.draft_rows,
+            .prompt_rows = inner.prompt_rows,
+            .deep_rows = inner.deep_rows,
+            .itl_ms = inner.itl_ms};
+  }
+  std::string device() const override {
+    return fmt::format("{} ranks by {}, each {}", channel_->ranks(), carrier(), inner_->device());
+  }
+  bool has(const Program& program, const Op& op) const override { return inner_->has(program, op); }
+  int64_t available_bytes() const override { return channel_->available_bytes(); }
+  /// Of the first rank, which has the token table and the logits, too.
+  MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    return inner_->memory_needs(part_of(program, {}).mine, options_of_ranks(options));
+  }
+  Binding bind(const Source& source, const CompileOptions& options) const override {
+    const Part part = part_of(source.program, source.weights);
+    Binding inner = inner_->bind({part.mine, part.weights}, options_of_ranks(options));
+    return {.program = part.cut,
+            .kernels = kernels_of(part.cut, carrier()),
+            .weights = std::move(inner.weights),
+            .needs = inner.needs};
+  }
+  double tolerance(const Program& program) const override { return inner_->tolerance(program); }
+
+  std::shared_ptr<const WeightSet> load(std::span<const Source> sources, const Progress& progress) override {
+    CHECK(sources.size() == 1, "ranks have one program");
+    auto part = std::make_shared<const Part>(part_of(sources[0].program, sources[0].weights));
+    channel_->send(Frame::Load, Packet().add(fingerprint(part->cut)));
+    return std::make_shared<RankWeights>(std::move(part), *inner_, progress);
+  }
+  using Backend::compile;
+  std::unique_ptr<Executable> compile(const Source&, std::shared_ptr<const WeightSet> weights,
+                                      const CompileOptions& given) override {
+    const auto loaded = std::dynamic_pointer_cast<const RankWeights>(weights);
+    CHECK(loaded != nullptr, "weights of another backend");
+    const CompileOptions options = options_of_ranks(given);
+    Packet packet;
+    packet.add(++last_);
+    add_options(packet, options);
+    channel_->send(Frame::Compile, packet);
+    auto inner = loaded->compile(*inner_, options);
+    for (int other = 1; other < channel_->ranks(); ++other) channel_->receive_from(other);  // they are ready
+    return std::make_unique<RanksExecutable>(loaded->part().cut, std::move(inner), options, channel_,
+                                             exchange_, last_);
+  }
+  /// What ranks reach together depends on where they are.
+  const Peaks& peaks() override {
+    static const Peaks kUnknown;
+    return kUnknown;
+  }
+  double measure_read_bandwidth() override { return 0; }
+
+ private:
+  Part part_of(const Program& program, const WeightBytes& files) const {
+    return {program, files, 0, channel_->ranks(), exchange_};
+  }
+  const char* carrier() const {
+    return exchange_ == Exchange::ByHosts ? channel_->carrier() : "their devices";
+  }
+
+  std::shared_ptr<Backend> inner_;
+  std::shared_ptr<Channel> channel_;
+  Exchange exchange_;
+  int64_t last_ = 0;  ///< executable
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_ranks_backend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel,
+                                            Exchange exchange) {
+  return std::make_unique<RanksBackend>(std::move(inner), std::move(channel), exchange);
+}
+
+}  // namespace sluice::backend

@@ -1,0 +1,364 @@
+// Models over ranks: each is a thread here, with a channel and a backend of its own, as processes have them;
+// against the logits of their golden cases, and to the bit against the same cut in one process.
+#include <gtest/gtest.h>
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/places/places_backend.h"
+#include "backend/ranks/ranks_backend.h"
+#include "backend/ref/ref_backend.h"
+#include "base/error.h"
+#include "program/own_weights.h"
+#include "support/golden_cases.h"
+#include "support/ranks.h"
+
+namespace sluice::test {
+namespace {
+
+using Make = std::function<std::shared_ptr<program::Backend>()>;
+
+std::shared_ptr<program::Backend> one_thread() { return backend::make_cpu_backend({.threads = 1}); }
+std::shared_ptr<program::Backend> reference() { return backend::make_ref_backend(); }
+
+std::unique_ptr<program::Backend> places(const Make& make, int count) {
+  std::vector<backend::Place> list;
+  for (int p = 0; p < count; ++p) list.push_back({make(), 1});
+  return backend::make_places_backend(std::move(list));
+}
+
+Case case_of(const std::string& name) {
+  return *std::ranges::find_if(kCases, [&](const Case& one) { return one.name == name; });
+}
+
+class RanksTest : public testing::TestWithParam<const char*> {};
+
+// Within the limits of one process, and the same bits as the same cut has there.
+TEST_P(RanksTest, AgreeWithTheirGoldenCase) {
+  const Case one = case_of(GetParam());
+  const Golden golden = read_case(one);
+  for (const int count : {2, 3}) {
+    const Ranks cpu(golden.model, count, one_thread);
+    for (const int64_t rows : {1, 7, 512}) {
+      const auto logits = logits_of(golden, cpu.backend(), rows);
+      EXPECT_LT(divergence(golden, logits).best_90, one.kl_limit) << count << " ranks, " << rows << " rows";
+      EXPECT_EQ(logits, logits_of(golden, *places(one_thread, count), rows)) << "to the bit";
+    }
+    const Ranks exact(golden.model, count, reference);
+    EXPECT_LT(relative_error(logits_of(golden, exact.backend(), 7), golden.logits), 1e-3) << count;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, RanksTest,
+                         testing::Values("glm-q4_0", "lite-q4_k_m-yarn", "youtu-q4_0", "v3-groups", "qwen2",
+                                         "qwen3moe-q4_k_m", "gpt-oss-q8_0"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST(Ranks, LoadTheirPartAlone) {
+  const std::string path = source_path("models/fairy-tales.gguf");
+  const model::Model model = model::Model::load(path);
+  const program::Source source{model.program, model.weights};
+  const int64_t whole = one_thread()->load({&source, 1}, {})->bytes();
+  const Ranks ranks(path, 3, one_thread);
+  const auto weights = ranks.backend().load({&source, 1}, {});
+  // Routers, norms and low-rank products are everywhere.
+  EXPECT_LT(static_cast<double>(weights->bytes()), 0.45 * static_cast<double>(whole));
+  EXPECT_GT(static_cast<double>(weights->bytes()), 0.3 * static_cast<double>(whole));
+  EXPECT_LT(ranks.backend().memory_needs(model.program, {}).weights_bytes, whole);
+}
+
+TEST(Ranks, MayBePeekedAndPokedLikePlaces) {
+  const std::string path = source_path("models/fairy-tales.gguf");
+  const model::Model model = model::Model::load(path);
+  const Ranks ranks(path, 2, one_thread);
+  const auto executable = ranks.backend().compile(model.program, model.weights, {.max_rows = 4});
+  const auto& tensors = executable->program().tensors();
+  int seen = 0;
+  for (size_t id = 0; id < tensors.size(); ++id) {
+    const program::Tensor& tensor = tensors[id];
+    if (tensor.name != "sum") continue;
+    const std::vector<float> values(static_cast<size_t>(2 * tensor.columns()), static_cast<float>(id));
+    executable->poke(static_cast<program::TensorId>(id), 2, values);
+    std::vector<float> back(values.size());
+    executable->peek(static_cast<program::TensorId>(id), 2, back);
+    EXPECT_EQ(back, values) << id;
+    ++seen;
+  }
+  EXPECT_GT(seen, 3);
+}
+
+TEST(Ranks, AStepThatIsGivenUpLeavesNoTrace) {
+  const std::string path = source_path("models/fairy-tales.gguf");
+  const model::Model model = model::Model::load(path);
+  const Ranks ranks(path, 2, one_thread);
+  const auto executable =
+      ranks.backend().compile(model.program, model.weights, {.max_rows = 64, .cache_pages = 2});
+  engine::Batch batch(64, 1, 2);
+  const int32_t pages[] = {0, 1};
+  batch.set_pages(0, pages);
+  for (int32_t i = 0; i < 64; ++i) batch.add(1 + i * 7 % 200, i, 0, i == 63);
+  program::Step step = batch.step();
+  const auto logits = [&] {
+    const program::StepResult result = run_step(*executable, step);
+    EXPECT_FALSE(result.stopped);
+    return std::vector<float>(result.outputs[0].logits.begin(), result.outputs[0].logits.end());
+  };
+  const auto expected = logits();
+  std::atomic<bool> stop = true;
+  step.stop = &stop;
+  EXPECT_TRUE(run_step(*executable, step).stopped);
+  stop = false;
+  EXPECT_EQ(logits(), expected);
+}
+
+/// A backend that has no views of weights, as devices that pack whole tensors.
+class Owning : public program::Backend {
+ public:
+  struct Set : program::WeightSet {
+    std::shared_ptr<program::OwnWeights> own;
+    std::shared_ptr<const program::WeightSet> inner;
+    int64_t bytes() const override { return inner->bytes(); }
+  };
+  std::string name() const override { return cpu_->name(); }
+  program::Facts facts() const override { return cpu_->facts(); }
+  bool has(const program::Program& p, const program::Op& op) const override { return cpu_->has(p, op); }
+  program::MemoryNeeds memory_needs(const program::Program& p,
+                                    const program::CompileOptions& options) const override {
+    return cpu_->memory_needs(program::own_weights(p, {}).program, options);
+  }
+  program::Binding bind(const program::Source& s, const program::CompileOptions& options) const override {
+    return cpu_->bind(s, options);
+  }
+  std::shared_ptr<const program::WeightSet> load(std::span<const program::Source> sources,
+                                                 const program::Progress& progress) override {
+    auto set = std::make_shared<Set>();
+    set->own =
+        std::make_shared<program::OwnWeights>(program::own_weights(sources[0].program, sources[0].weights));
+    const program::Source source{set->own->program, set->own->weights};
+    set->inner = cpu_->load({&source, 1}, progress);
+    return set;
+  }
+  std::unique_ptr<program::Executable> compile(const program::Source&,
+                                               std::shared_ptr<const program::WeightSet> weights,
+                                               const program::CompileOptions& options) override {
+    const auto& set = dynamic_cast<const Set&>(*weights);
+    kept_.push_back(weights);
+    return cpu_->compile({set.own->program, set.own->weights}, set.inner, options);
+  }
+  const program::Peaks& peaks() override { return cpu_->peaks(); }
+  double measure_read_bandwidth() override { return 0; }
+
+ private:
+  std::shared_ptr<program::Backend> cpu_ = one_thread();
+  std::vector<std::shared_ptr<const program::WeightSet>> kept_;
+};
+
+TEST(Ranks, MayHaveTheirPartsAsTensorsOfTheirOwn) {
+  for (const char* name : {"glm-q4_k_m", "lite-q4_k_m-yarn", "qwen2", "gpt-oss-q8_0"}) {
+    const Golden golden = read_case(case_of(name));
+    const Ranks views(golden.model, 2, one_thread),
+        own(golden.model, 2, [] { return std::make_shared<Owning>(); });
+    EXPECT_EQ(logits_of(golden, own.backend(), 7), logits_of(golden, views.backend(), 7)) << name;
+  }
+}
+
+// --- who does not fit ---
+
+TEST(Ranks, RefuseOtherBuildsFilesAndKernels) {
+  const auto refusal = [](const std::function<void(backend::RankIdentity&)>& change) {
+    return meet_two([&](backend::ChannelOptions& second) { change(second.identity); });
+  };
+  for (const std::string& side : refusal([](auto& id) { id.build = "0.1.9"; }))
+    EXPECT_THAT(side, testing::AllOf(testing::StartsWith("rank 1 ("),
+                                     testing::HasSubstr("is another build: 0.1.9, rank 0 is test")));
+  for (const std::string& side : refusal([](auto& id) { id.model = "other"; }))
+    EXPECT_THAT(side, testing::HasSubstr("has another model file than rank 0"));
+  for (const std::string& side : refusal([](auto& id) { id.kernels = "matmul, avx512; rope, avx2"; }))
+    EXPECT_THAT(side, testing::HasSubstr("has other kernels than rank 0: rope, avx2"));
+  for (const std::string& side : refusal([](auto&) {})) EXPECT_EQ(side, "");
+}
+
+TEST(Ranks, WaitForLateOnesAndSaySo) {
+  std::vector<std::string> told;
+  const auto sides = meet_two(
+      {},
+      [&](backend::ChannelOptions& first) {
+        first.tell = [&told](const std::string& line) { told.push_back(line); };
+      },
+      std::chrono::milliseconds(2500));
+  EXPECT_EQ(sides, (std::vector<std::string>{"", ""}));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0], testing::StartsWith("waiting for rank 1 at 127.0.0.1:"));
+}
+
+TEST(Ranks, GiveUpWaitingInTheEnd) {
+  backend::ChannelOptions options = rank_options(0, 2, free_port());
+  options.patience_s = 1;
+  EXPECT_THAT(error_of([&] { backend::Channel channel(std::move(options)); }),
+              testing::StartsWith("waited 1 s for rank 1 at 127.0.0.1:"));
+  options = rank_options(1, 2, free_port());
+  options.patience_s = 1;
+  EXPECT_THAT(error_of([&] { backend::Channel channel(std::move(options)); }),
+              testing::StartsWith("waited 1 s for rank 0 at 127.0.0.1:"));
+}
+
+// Strangers that say nothing, or something else, or that they are a rank that is there or cannot be: they are
+// closed, and the ranks meet.
+TEST(Ranks, PassOverStrangers) {
+  std::vector<std::string> told;
+  const int port = free_port();
+  const auto sides = meet_two(
+      {},
+      [&](backend::ChannelOptions& first) {
+        first.launch.port = port;
+        first.tell = [&told](const std::string& line) { told.push_back(line); };
+      },
+      std::chrono::milliseconds(300),
+      [&] {
+        const auto say = [&](std::span<const std::byte> bytes) {
+          backend::Socket socket;
+          while (socket.empty()) socket = backend::Socket::connect_to("", port);
+          socket.write(bytes);
+          socket.shut();
+        };
+        say({});
+        say(std::as_bytes(std::span<const char>("GET / HTTP/1.1\r\n\r\n")));
+        const auto hello = [&](const backend::Packet& packet) {
+          backend::Socket socket;
+          while (socket.empty()) socket = backend::Socket::connect_to("", port);
+          socket.write_frame(backend::Frame::Hello, packet.data());
+          socket.read_frame(1 << 16);
+        };
+        hello(backend::Packet().add(int64_t{1}).add(int64_t{0}).add(int64_t{7}).add(int64_t{2}));
+        hello(backend::Packet()
+                  .add(int64_t{1})
+                  .add(int64_t{0})
+                  .add(int64_t{1})
+                  .add(int64_t{2})
+                  .add(int64_t{1} << 60));
+      });
+  EXPECT_EQ(sides, (std::vector<std::string>{"", ""}));
+  ASSERT_EQ(told.size(), 4u);
+  EXPECT_EQ(told[0], "a connection that is no rank's was closed");
+  EXPECT_EQ(told[1], "a connection that is no rank's was closed");
+  EXPECT_EQ(told[2], "rank 7 of 2 came, where there are 2 ranks");
+  EXPECT_EQ(told[3], "a packet of another rank is too short");
+}
+
+// --- who is lost ---
+
+TEST(Ranks, HearWhyOneOfThemCannotGoOn) {
+  std::string heard[3];
+  run_ranks(3, [&](int rank, backend::Channel& channel) {
+    if (rank == 1) channel.abort("out of memory");
+    std::vector<float> all(3);
+    heard[rank] = error_of([&] {
+      for (int i = 0; i < 1000; ++i) channel.gather(all, std::vector<int64_t>{1, 1, 1});
+    });
+  });
+  EXPECT_EQ(heard[1], "out of memory");
+  for (const int other : {0, 2}) {
+    EXPECT_THAT(heard[other], testing::StartsWith("rank 1 ("));
+    EXPECT_THAT(heard[other], testing::EndsWith("): out of memory"));
+  }
+}
+
+TEST(Ranks, AStepEndsWithAnErrorWhenOneIsGone) {
+  const std::string path = source_path("models/fairy-tales.gguf");
+  const model::Model model = model::Model::load(path);
+  const Ranks ranks(path, 2, one_thread);
+  const auto executable = ranks.backend().compile(model.program, model.weights, {.max_rows = 4});
+  ranks.follower(1).abort("its disk is gone");
+  engine::Batch batch(1, 1, 1);
+  const int32_t pages[] = {0};
+  batch.set_pages(0, pages);
+  batch.add(1, 0, 0, true);
+  EXPECT_THAT(error_of([&] {
+                for (int i = 0; i < 10'000; ++i) run_step(*executable, batch.step());
+              }),
+              testing::EndsWith("): its disk is gone"));
+}
+
+TEST(Ranks, GatherBitsOfEveryRank) {
+  std::vector<float> got[3];
+  run_ranks(3, [&](int rank, backend::Channel& channel) {
+    for (const std::vector<int64_t>& counts :
+         {std::vector<int64_t>{1, 0, 0}, {0, 0, 0}, {2, 100'000, 3}, {0, 5, 1'000'000}}) {
+      int64_t first = 0, total = 0;
+      for (int r = 0; r < 3; ++r) {
+        if (r == rank) first = total;
+        total += counts[static_cast<size_t>(r)];
+      }
+      std::vector<float> all(static_cast<size_t>(total), -1.0f);
+      for (int64_t i = first; i < first + counts[static_cast<size_t>(rank)]; ++i)
+        all[static_cast<size_t>(i)] = static_cast<float>(i);
+      channel.gather(all, counts);
+      got[rank].insert(got[rank].end(), all.begin(), all.end());
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (all[i] != static_cast<float>(i)) {
+          ADD_FAILURE() << "rank " << rank << " has " << all[i] << " at " << i;
+          break;
+        }
+      }
+    }
+  });
+  EXPECT_EQ(got[0], got[1]);
+  EXPECT_EQ(got[0], got[2]);
+}
+
+// --- by what variables ---
+
+std::optional<backend::Launch> launch(std::map<std::string, std::string> variables) {
+  return backend::read_launch([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(Launch, ReadsWhatStartersSay) {
+  EXPECT_FALSE(launch({}));
+  EXPECT_FALSE(launch({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
+  auto one =
+      launch({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "1234"}});
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->rank, 2);
+  EXPECT_EQ(one->ranks, 4);
+  EXPECT_EQ(one->address, "10.0.0.1");
+  EXPECT_EQ(one->port, 1234);
+  EXPECT_TRUE(one->several_hosts());
+  one = launch({{"OMPI_COMM_WORLD_RANK", "1"},
+                {"OMPI_COMM_WORLD_SIZE", "2"},
+                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  ASSERT_TRUE(one);
+  EXPECT_TRUE(one->open_mpi);
+  EXPECT_EQ(one->local_ranks, 2);
+  EXPECT_EQ(one->local_rank, 1);
+  EXPECT_FALSE(one->several_hosts());
+  one = launch({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "1"}, {"SLURM_LOCALID", "3"}});
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->rank, 3);
+  EXPECT_EQ(one->local_ranks, 4);
+  EXPECT_EQ(launch({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})->starter, "mpiexec");
+}
+
+TEST(Launch, RefusesWhatMakesNoSense) {
+  for (const auto& [rank, size, expected] :
+       {std::tuple{"2", "2", "RANK=2: expected a number from 0 to 1"},
+        {"-1", "2", "RANK=-1: expected a number from 0 to 1"},
+        {"x", "2", "RANK=x: expected a number from 0 to 1"},
+        {"0", "2x", "WORLD_SIZE=2x: expected a number from 1 to 2147483647"},
+        {"0", "65", "WORLD_SIZE=65: 64 ranks at most"}})
+    EXPECT_EQ(error_of([&] { launch({{"RANK", rank}, {"WORLD_SIZE", size}}); }), expected);
+}
+
+}  // namespace
+}  // namespace sluice::test
