@@ -18,7 +18,7 @@ file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc ${
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/ops/*.cu)
 add_library(sluice_cuda SHARED ${sources})
 target_include_directories(sluice_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
-target_link_libraries(sluice_cuda PRIVATE program CUDA::cudart_static)
+target_link_libraries(sluice_cuda PRIVATE program CUDA::cudart_static ${CMAKE_DL_LIBS})
 # What was measured of kernels says nothing of others: records and tuning name the kernels by a hash of their sources.
 file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/ops/*
      ${CMAKE_SOURCE_DIR}/src/backend/cuda/prim/*)

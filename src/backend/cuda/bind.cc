@@ -6,6 +6,7 @@
 
 #include "backend/cuda/format.h"
 #include "backend/cuda/ops/kernels.h"
+#include "backend/cuda/stream_weights.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "program/builder.h"
@@ -247,11 +248,18 @@ int64_t bucket_of(const std::vector<int64_t>& buckets, int64_t value) {
   return *found;
 }
 
-Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, const Sizes& device) {
+std::vector<Range> Bound::parts() const {
+  if (collectives == nullptr) return launched_parts(program);
+  return {{0, static_cast<int64_t>(program.ops().size())}};
+}
+
+Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, const Sizes& device,
+               const Collectives* collectives) {
   check_cache(program);
   Binder binder(program, all_sizes(max_rows, longest, device));
   Bound bound;
   bound.device = device;
+  bound.collectives = collectives;
   for (const Op& op : program.ops()) binder.add(binder.node(op), bound.nodes);
   bound.program = bound.leaves = binder.tensors();
   for (const Node& node : bound.nodes) {

@@ -11,6 +11,8 @@
 
 namespace sluice::backend::cuda {
 
+class Collectives;
+
 /// The kernel for steps of these sizes; null: there is none, and the op's expansion runs in its place.
 const Kernel* bind(const program::Program& program, const program::Op& op, const Sizes& sizes);
 
@@ -40,12 +42,16 @@ struct Bound {
   Sizes device;                                           ///< what it was bound for
   std::map<std::pair<int64_t, int64_t>, StepPlan> plans;  ///< by rows and longest context
   PlanMemory memory;
+  /// What runs ops across places, as launches among others; null: whoever runs the step part by part.
+  const Collectives* collectives = nullptr;
 
   Bound() = default;
   Bound(const Bound&) = delete;  // plans point to ops of nodes
   Bound& operator=(const Bound&) = delete;
   Bound(Bound&&) = default;
   Bound& operator=(Bound&&) = default;
+  /// What is launched by itself (launched_parts); all of it where nothing is between.
+  std::vector<program::Range> parts() const;
   /// Of a bucket.
   const StepPlan& plan(int64_t rows, int64_t bucket_longest) const {
     return plans.at({rows, bucket_longest});
@@ -53,6 +59,7 @@ struct Bound {
 };
 
 /// Throws Error "the backend cuda lacks OP" where a primitive has no kernel.
-Bound bind_all(const program::Program& program, int64_t max_rows, int64_t longest, const Sizes& device);
+Bound bind_all(const program::Program& program, int64_t max_rows, int64_t longest, const Sizes& device,
+               const Collectives* collectives = nullptr);
 
 }  // namespace sluice::backend::cuda

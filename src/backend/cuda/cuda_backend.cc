@@ -9,6 +9,7 @@
 
 #include "backend/cuda/architecture.h"
 #include "backend/cuda/bind.h"
+#include "backend/cuda/collectives.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/executable.h"
 #include "backend/cuda/on_device.h"
@@ -30,7 +31,9 @@ CompileOptions compiled(CompileOptions options) {
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(int device) : device_(device), sizes_(cuda::sizes_on(device)) {}
+  /// collectives: of one of several processes; null: it is alone.
+  explicit CudaBackend(int device, std::shared_ptr<cuda::Collectives> collectives = {})
+      : device_(device), sizes_(cuda::sizes_on(device)), collectives_(std::move(collectives)) {}
   std::string name() const override { return "cuda"; }
   Facts facts() const override {
     return {.prompt_rows = 1024, .itl_ms = 100, .parts = true, .streams = true};
@@ -53,14 +56,15 @@ class CudaBackend : public Backend {
     const cuda::OnDevice on(device_);
     const CompileOptions options = compiled(asked);
     const int64_t longest = cuda::longest_context(options);
-    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, sizes_);
+    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, sizes_, collectives_.get());
     MemoryNeeds needs =
         cuda::Memory::needs(bound.leaves, options, bound.memory.bytes(), bound.longest_expansion);
     needs.scratch_bytes += cuda::warm_bytes(bound, options);
     return needs;
   }
   Binding bind(const Source& source, const CompileOptions& options) const override {
-    const auto executable = cuda::make_executable(device_, source, nullptr, compiled(options));
+    const auto executable =
+        cuda::make_executable(device_, source, nullptr, compiled(options), collectives_.get());
     return {executable->program(), executable->bound(), cuda::Weights::held(executable->program()),
             memory_needs(source.program, options)};
   }
@@ -93,7 +97,8 @@ class CudaBackend : public Backend {
                                       const CompileOptions& options) override {
     auto uploaded = std::dynamic_pointer_cast<const cuda::Weights>(weights);
     CHECK(uploaded != nullptr && uploaded->device() == device_, "weights of another backend");
-    auto executable = cuda::make_executable(device_, source, std::move(uploaded), compiled(options));
+    auto executable =
+        cuda::make_executable(device_, source, std::move(uploaded), compiled(options), collectives_.get());
     return options.batch_invariant ? cuda::run_row_by_row(std::move(executable)) : std::move(executable);
   }
   const Peaks& peaks() override {
@@ -112,9 +117,46 @@ class CudaBackend : public Backend {
  private:
   int device_;
   cuda::Sizes sizes_;
+  std::shared_ptr<cuda::Collectives> collectives_;
 };
 
+/// This process's, for who finds that another one is gone.
+std::weak_ptr<cuda::Collectives>& collectives_here() {
+  static std::weak_ptr<cuda::Collectives> here;
+  return here;
+}
+
 }  // namespace
+
+bool sluice_make_rank_id(char* id, char* why, size_t why_size) {
+  try {
+    const cuda::Collectives::Id made = cuda::Collectives::make_id();
+    std::copy(made.begin(), made.end(), id);
+    return true;
+  } catch (const std::exception& error) {
+    std::snprintf(why, why_size, "%s", error.what());
+    return false;
+  }
+}
+
+program::Backend* sluice_make_cuda_rank(int device, int rank, int ranks, const char* id, char* why,
+                                        size_t why_size) {
+  try {
+    const cuda::OnDevice on(device);
+    cuda::Collectives::Id name;
+    std::copy_n(id, name.size(), name.begin());
+    auto collectives = std::make_shared<cuda::Collectives>(name, rank, ranks);
+    collectives_here() = collectives;
+    return new CudaBackend(device, std::move(collectives));
+  } catch (const std::exception& error) {
+    std::snprintf(why, why_size, "%s", error.what());
+    return nullptr;
+  }
+}
+
+void sluice_abort_cuda_ranks() {
+  if (const auto collectives = collectives_here().lock()) collectives->abort();
+}
 
 program::Backend* sluice_make_cuda_backend(int device, char* why, size_t why_size) {
   int devices = 0;

@@ -12,4 +12,14 @@ extern "C" __attribute__((visibility("default"))) program::Backend* sluice_make_
                                                                                              char* why,
                                                                                              size_t why_size);
 
+/// A name by which ranks find each other, of 128 bytes; or false and why.
+extern "C" __attribute__((visibility("default"))) bool sluice_make_rank_id(char* id, char* why,
+                                                                           size_t why_size);
+/// The same as sluice_make_cuda_backend for one of several processes, each with a GPU: its programs are sides
+/// of one that was cut (program/places.h), and GPUs exchange by themselves. Waits for the other ranks.
+extern "C" __attribute__((visibility("default"))) program::Backend* sluice_make_cuda_rank(
+    int device, int rank, int ranks, const char* id, char* why, size_t why_size);
+/// From any thread: steps that wait for a rank that is gone end.
+extern "C" __attribute__((visibility("default"))) void sluice_abort_cuda_ranks();
+
 }  // namespace sluice::backend

@@ -56,10 +56,11 @@ class CudaExecutable : public Executable {
  public:
   /// Of the current device, to which its calls go from then on.
   CudaExecutable(const Source& source, std::shared_ptr<const Weights> weights, const CompileOptions& options,
-                 bool loaded)
+                 bool loaded, const Collectives* collectives)
       : device_(current_device()),
         options_(options),
-        bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(device_))),
+        bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(device_),
+                        collectives)),
         row_buckets_(row_buckets(options.max_rows)),
         context_buckets_(context_buckets(longest_context(options))),
         caches_of_(dynamic_cast<CudaExecutable*>(options.caches_of)),
@@ -98,6 +99,7 @@ class CudaExecutable : public Executable {
 
   Facts facts() const override {
     if (!loads_.empty()) return {};
+    if (bound_.collectives != nullptr) return {.top = true, .drawn = true};
     return {.steps_in_flight = kTurns, .top = true, .drawn = true, .parts = true};
   }
 
@@ -358,7 +360,7 @@ class CudaExecutable : public Executable {
   /// Enqueues a step.
   Bucket launch(const Step& step, int turn, bool likeliest) {
     Bucket bucket = filled(step, turn);
-    bucket.likeliest = likeliest;
+    bucket.likeliest = likeliest && bound_.program.output() != kNoTensor;
     launched_ns_ = now_ns();
     loads_.empty() ? graphs_.launch(bucket, stream_) : launch_streaming(bucket);
     ended_[static_cast<size_t>(turn)].record(stream_);
@@ -481,10 +483,10 @@ int64_t warm_bytes(const Bound& bound, const CompileOptions& options) {
 
 std::unique_ptr<Executable> make_executable(int device, const Source& source,
                                             std::shared_ptr<const Weights> weights,
-                                            const CompileOptions& options) {
+                                            const CompileOptions& options, const Collectives* collectives) {
   const OnDevice on(device);
   const bool loaded = weights != nullptr;
-  return std::make_unique<CudaExecutable>(source, std::move(weights), options, loaded);
+  return std::make_unique<CudaExecutable>(source, std::move(weights), options, loaded, collectives);
 }
 
 }  // namespace sluice::backend::cuda

@@ -24,6 +24,7 @@ int64_t warm_bytes(const Bound& bound, const program::CompileOptions& options);
 /// can run.
 std::unique_ptr<program::Executable> make_executable(int device, const program::Source& source,
                                                      std::shared_ptr<const Weights> weights,
-                                                     const program::CompileOptions& options);
+                                                     const program::CompileOptions& options,
+                                                     const Collectives* collectives = nullptr);
 
 }  // namespace sluice::backend::cuda

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/collectives.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/resources.h"
 #include "backend/cuda/stream_weights.h"
@@ -15,8 +16,7 @@ namespace {
 /// Graphs that a step takes: one, or one for each of its parts that has ops, and for the first.
 size_t graphs_of_step(const Bound& bound) {
   size_t count = 0;
-  for (const program::Range& part : launched_parts(bound.program))
-    count += part.first == 0 || part.count() > 0;
+  for (const program::Range& part : bound.parts()) count += part.first == 0 || part.count() > 0;
   return count;
 }
 
@@ -31,6 +31,7 @@ int64_t step_bytes(const Bound& bound) {
 std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
                                     int64_t longest) {
   constexpr int64_t kMostBytes = int64_t{256} << 20;
+  const bool has_logits = bound.program.output() != program::kNoTensor;  // or another place has them
   std::vector<Bucket> list;
   for (const int64_t rows : row_buckets(options.max_rows)) {
     const int64_t most = output_bucket(rows, rows, options.max_outputs);
@@ -38,7 +39,7 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
       for (const int64_t context : context_buckets(longest)) {
         for (int turn = 0; turn < kTurns; ++turn) {
           Bucket bucket{
-              .rows = rows, .outputs = outputs, .longest = context, .likeliest = true, .turn = turn};
+              .rows = rows, .outputs = outputs, .longest = context, .likeliest = has_logits, .turn = turn};
           list.push_back(bucket);
           bucket.prompts_alone = true;
           if (rows >= kPromptRows) list.push_back(bucket);
@@ -47,7 +48,7 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
       if (outputs == most) break;
     }
   }
-  if (const std::vector<program::Range> parts = launched_parts(bound.program); parts.size() > 1) {
+  if (const std::vector<program::Range> parts = bound.parts(); parts.size() > 1) {
     std::vector<Bucket> of_parts;
     for (Bucket bucket : list) {
       if (bucket.turn > 0) continue;
@@ -76,11 +77,7 @@ int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
 }
 
 Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest)
-    : bound_(bound),
-      memory_(memory),
-      block_(block),
-      likeliest_(likeliest),
-      parts_(launched_parts(bound.program)) {}
+    : bound_(bound), memory_(memory), block_(block), likeliest_(likeliest), parts_(bound.parts()) {}
 
 Graphs::~Graphs() { clear(); }
 
@@ -218,7 +215,14 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* tim
   step.launches = static_cast<uint32_t>(bound_.nodes.size());
   const program::Range part = whole ? program::Range{0, static_cast<int64_t>(bound_.nodes.size())}
                                     : parts_[static_cast<size_t>(bucket.part)];
-  for (int64_t i = part.first; i < part.last; ++i) enqueue_op(bucket, static_cast<size_t>(i), step);
+  for (int64_t i = part.first; i < part.last; ++i) {
+    const program::Op& op = bound_.nodes[static_cast<size_t>(i)].op;
+    if (bound_.collectives != nullptr && program::info(op).across_places) {
+      bound_.collectives->enqueue(op, bound_.program, memory_, bucket.rows, bucket.outputs, stream);
+    } else {
+      enqueue_op(bucket, static_cast<size_t>(i), step);
+    }
+  }
   if (!bucket.likeliest) return;
   step.times = nullptr;  // no op of the list
   likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,
