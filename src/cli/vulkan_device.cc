@@ -27,7 +27,7 @@ std::vector<VulkanView> vulkan_devices(std::string& why) {
                   {"driver", device.driver},
                   {"vulkan", device.version},
                   {"memory", short_count(static_cast<double>(device.memory_bytes), "B") +
-                                 (device.unified ? ", the host's too" : "")},
+                                 (device.unified ? ", written by the host directly" : "")},
                   {"a kernel's buffer", short_count(static_cast<double>(device.most_bound_bytes), "B")},
                   {"shared memory", short_count(static_cast<double>(device.shared_bytes), "B")},
                   {"subgroups", std::to_string(device.subgroup_size)}};

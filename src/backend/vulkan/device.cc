@@ -278,11 +278,11 @@ int64_t Device::available_bytes() const {
   return static_cast<int64_t>(all > used ? all - used : 0);
 }
 
-uint32_t Device::memory_type(Place place, uint32_t allowed, bool& mapped) const {
+uint32_t Device::memory_type(Place place, uint32_t allowed) const {
   constexpr uint32_t kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
   // What is wanted, the best first.
   std::vector<uint32_t> wanted;
-  if (place == Place::Device && !staged_ && info_.unified) wanted = {kLocal | kVisible};
+  if (place == Place::Device && writes_directly()) wanted = {kLocal | kVisible};
   if (place == Place::Device) wanted.insert(wanted.end(), {kLocal, 0});
   if (place == Place::Written) wanted = {kLocal | kVisible, kVisible};
   if (place == Place::ReadBack) wanted = {kVisible | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, kVisible};
@@ -292,7 +292,6 @@ uint32_t Device::memory_type(Place place, uint32_t allowed, bool& mapped) const 
       const auto& offered = memory_.memoryTypes[type];
       if ((allowed >> type & 1) == 0 || (offered.propertyFlags & flags) != flags) continue;
       if (place == Place::Device && flags != 0 && offered.heapIndex != heap) continue;
-      mapped = (flags & kVisible) != 0;
       return type;
     }
   }
@@ -311,12 +310,14 @@ Buffer::Buffer(const Device& device, int64_t bytes, Device::Place place) : devic
   VkMemoryAllocateInfo allocate{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
   allocate.allocationSize = needs.size;
   try {
-    bool mapped = false;
-    allocate.memoryTypeIndex = device.memory_type(place, needs.memoryTypeBits, mapped);
+    allocate.memoryTypeIndex = device.memory_type(place, needs.memoryTypeBits);
     check(api.AllocateMemory(device.handle(), &allocate, nullptr, &memory_),
           fmt::format("{} MB of memory", bytes >> 20).c_str());
     check(api.BindBufferMemory(device.handle(), buffer_, memory_, 0), "memory");
-    if (mapped) {
+    const VkMemoryPropertyFlags flags = device.flags_of(allocate.memoryTypeIndex);
+    const bool wanted = place != Device::Place::Device || device.writes_directly();
+    is_read_quickly_ = (flags & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
+    if (wanted && (flags & kVisible) == kVisible) {
       void* at = nullptr;
       check(api.MapMemory(device.handle(), memory_, 0, VK_WHOLE_SIZE, 0, &at), "memory");
       mapped_ = static_cast<std::byte*>(at);
@@ -339,6 +340,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(buffer_, other.buffer_);
   std::swap(memory_, other.memory_);
   std::swap(mapped_, other.mapped_);
+  std::swap(is_read_quickly_, other.is_read_quickly_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
@@ -358,24 +360,25 @@ void run_once(const Device& device, F&& record) {
   device.free_commands(commands);
 }
 
-constexpr int64_t kStageBytes = int64_t{64} << 20;
-
 }  // namespace
 
-void Buffer::write(int64_t at, std::span<const std::byte> bytes) {
+void Buffer::write(int64_t at, std::span<const std::byte> bytes, const Buffer* stage) {
   if (bytes.empty()) return;
   if (mapped_ != nullptr) {
     std::memcpy(mapped_ + at, bytes.data(), bytes.size());
     return;
   }
-  const Buffer stage(*device_, std::min(kStageBytes, static_cast<int64_t>(bytes.size())),
-                     Device::Place::Written);
+  Buffer own;
+  if (stage == nullptr) {
+    own = Buffer(*device_, std::min(kStageBytes, static_cast<int64_t>(bytes.size())), Device::Place::Written);
+    stage = &own;
+  }
   for (size_t done = 0; done < bytes.size();) {
-    const size_t count = std::min(bytes.size() - done, static_cast<size_t>(stage.bytes()));
-    std::memcpy(stage.mapped(), bytes.data() + done, count);
+    const size_t count = std::min(bytes.size() - done, static_cast<size_t>(stage->bytes()));
+    std::memcpy(stage->mapped(), bytes.data() + done, count);
     const VkBufferCopy copy{0, static_cast<VkDeviceSize>(at) + done, count};
     run_once(*device_, [&](VkCommandBuffer commands) {
-      device_->api().CmdCopyBuffer(commands, stage.handle(), buffer_, 1, &copy);
+      device_->api().CmdCopyBuffer(commands, stage->handle(), buffer_, 1, &copy);
     });
     done += count;
   }
@@ -383,7 +386,7 @@ void Buffer::write(int64_t at, std::span<const std::byte> bytes) {
 
 void Buffer::read(int64_t at, std::span<std::byte> bytes) const {
   if (bytes.empty()) return;
-  if (mapped_ != nullptr) {
+  if (mapped_ != nullptr && is_read_quickly_) {
     std::memcpy(bytes.data(), mapped_ + at, bytes.size());
     return;
   }

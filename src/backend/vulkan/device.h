@@ -18,7 +18,7 @@ struct DeviceInfo {
   std::string name, kind, driver;  ///< kind: "discrete GPU"
   uint32_t api_version = 0;
   int64_t memory_bytes = 0;  ///< of its largest heap
-  bool unified = false;      ///< all of its memory is the host's, too
+  bool unified = false;      ///< the host can write all of its memory
   uint32_t subgroup_size = 0;
   int64_t most_bound_bytes = 0;      ///< of one buffer that a kernel sees
   int64_t most_allocated_bytes = 0;  ///< at once
@@ -56,12 +56,18 @@ class Device {
   /// Bytes of its memory that nobody has.
   int64_t available_bytes() const;
 
+  /// Whether the host writes the device's memory itself.
+  bool writes_directly() const { return !staged_ && info_.unified; }
+
   enum class Place : uint8_t {
     Device,    ///< kernels are quick there; mapped where the device allows it
     Written,   ///< the host writes, kernels read
     ReadBack,  ///< kernels write, the host reads
   };
-  uint32_t memory_type(Place place, uint32_t allowed, bool& mapped) const;
+  uint32_t memory_type(Place place, uint32_t allowed) const;
+  VkMemoryPropertyFlags flags_of(uint32_t memory_type) const {
+    return memory_.memoryTypes[memory_type].propertyFlags;
+  }
 
  private:
   std::shared_ptr<Instance> instance_;
@@ -78,6 +84,9 @@ class Device {
   mutable std::mutex mutex_;  // of the queue, its commands and the fence
 };
 
+/// What is copied by way of the host's memory goes in pieces of so many bytes.
+inline constexpr int64_t kStageBytes = int64_t{64} << 20;
+
 class Buffer {
  public:
   Buffer() = default;
@@ -90,8 +99,8 @@ class Buffer {
   int64_t bytes() const { return bytes_; }
   /// Its bytes in the host's memory; null where the host does not see them.
   std::byte* mapped() const { return mapped_; }
-  /// Copies by way of the host's memory, and waits.
-  void write(int64_t at, std::span<const std::byte> bytes);
+  /// Copies, and waits; by way of a stage where the host does not see it: this one, or one of its own.
+  void write(int64_t at, std::span<const std::byte> bytes, const Buffer* stage = nullptr);
   void read(int64_t at, std::span<std::byte> bytes) const;
   void zero();
 
@@ -100,6 +109,7 @@ class Buffer {
   VkBuffer buffer_ = nullptr;
   VkDeviceMemory memory_ = nullptr;
   std::byte* mapped_ = nullptr;
+  bool is_read_quickly_ = false;  ///< by the host, where it is mapped
   int64_t bytes_ = 0;
 };
 

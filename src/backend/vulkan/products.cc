@@ -11,10 +11,18 @@ using namespace program;
 namespace {
 
 constexpr int64_t kWorkgroup = 128;  ///< of product.comp and down.comp
+/// In place of infinity, which not every device has.
+constexpr float kUnlimited = 3.4e38F;
 /// From so many rows on tiles are quicker.
 constexpr int64_t kTiledFrom = 9;
 
 uint32_t type_of(const Tensor& tensor) { return static_cast<uint32_t>(tensor.type); }
+
+/// Outputs of an invocation: two share what is read of the activations, one keeps more workgroups at work.
+int64_t outputs_together(const Emit& emit, int64_t outputs) {
+  constexpr int64_t kWorkgroups = 512;  ///< that keep a large device busy
+  return outputs >= kWorkgroups * 2 * std::max<int64_t>(1, kWorkgroup / emit.layout.subgroup_size) ? 2 : 1;
+}
 
 /// Workgroups of subgroups that have `each` outputs.
 uint32_t output_groups(const Emit& emit, int64_t outputs, int64_t each) {
@@ -31,7 +39,6 @@ void emit_product(Emit& emit, const ProductOf& product) {
   const bool tiled = rows >= kTiledFrom && !gated && !selected && !emit.layout.options.batch_invariant;
   int64_t together = 1;
   while (!selected && !emit.layout.options.batch_invariant && together < 8 && together < rows) together *= 2;
-  const int64_t each = together > 4 ? 1 : 2;
   const Place in = emit.place(product.in), out = emit.place(product.out);
   const Place added = adds ? emit.place(product.added) : Place{},
               ids = selected ? emit.place(product.ids) : Place{};
@@ -40,6 +47,8 @@ void emit_product(Emit& emit, const ProductOf& product) {
   const bool by_head = product.by_head || selected;
   const uint32_t in_head = !by_head || (selected && emit.heads(product.in) == 1) ? 0 : in.head;
   const int64_t each_head = by_head ? emit.heads(product.out) : 1;
+  const int64_t each = outputs_together(emit, outputs * each_head * groups(rows, together));
+  const bool long_rows = together == 1 && columns >= 2 * 8 * emit.layout.subgroup_size;
   Dispatch dispatch{.shader = tiled ? Shader::tiled : Shader::product};
   dispatch.constants = {type_of(weight),
                         gated ? type_of(emit[product.gate]) : type_of(weight),
@@ -50,7 +59,8 @@ void emit_product(Emit& emit, const ProductOf& product) {
                         normed,
                         gated,
                         emit.is_aligned(product.in),
-                        columns % 8 == 0};
+                        columns % 8 == 0,
+                        long_rows ? 2U : 1U};
   dispatch.params = {in.at,
                      in.row,
                      in_head,
@@ -72,7 +82,7 @@ void emit_product(Emit& emit, const ProductOf& product) {
                      emit.rows_word(product.out),
                      bits(product.epsilon),
                      bits(product.form.alpha),
-                     bits(product.form.limit),
+                     bits(std::min(product.form.limit, kUnlimited)),
                      bits(product.form.shift)};
   const auto z = static_cast<uint32_t>(each_head);
   dispatch.groups = tiled ? std::array{groups(outputs, 64), groups(rows, 64), z}
@@ -84,7 +94,6 @@ void emit_product(Emit& emit, const ProductOf& product) {
 }
 
 void emit(Emit& emit, const MoeDownAdd& op) {
-  constexpr int64_t kEach = 2;
   const bool shared = bool(op.shared_in), adds = bool(op.residual);
   const Tensor& down = emit[op.down.id];
   const Place in = emit.place(op.in.id), out = emit.place(op.out.id), ids = emit.place(op.ids.id),
@@ -93,11 +102,12 @@ void emit(Emit& emit, const MoeDownAdd& op) {
   const WeightBytesAt at = bytes_at(down),
                       at_shared = shared ? bytes_at(emit[op.shared_down.id]) : WeightBytesAt{};
   const uint32_t outputs = emit.columns(op.out.id);
+  const int64_t each = outputs_together(emit, outputs * emit.sizes.rows);
   Dispatch dispatch{.shader = Shader::down};
   dispatch.constants = {type_of(down),
                         shared ? type_of(emit[op.shared_down.id]) : type_of(down),
                         shared,
-                        kEach,
+                        static_cast<uint32_t>(each),
                         0,
                         adds,
                         0,
@@ -125,7 +135,7 @@ void emit(Emit& emit, const MoeDownAdd& op) {
                      shared ? static_cast<uint32_t>(emit[op.shared_down.id].columns()) : 0,
                      outputs,
                      emit.columns(op.ids.id)};
-  dispatch.groups = {output_groups(emit, outputs, kEach), static_cast<uint32_t>(emit.sizes.rows), 1};
+  dispatch.groups = {output_groups(emit, outputs, each), static_cast<uint32_t>(emit.sizes.rows), 1};
   dispatch.weights[0] = emit.weight(op.down.id);
   if (shared) dispatch.weights[1] = emit.weight(op.shared_down.id);
   emit.list.push_back(std::move(dispatch));

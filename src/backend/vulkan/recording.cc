@@ -205,6 +205,7 @@ std::vector<int64_t> Recording::times() const {
                                           VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
         "a clock");
   std::vector<int64_t> times;
+  times.reserve(ticks.size());
   for (const uint64_t tick : ticks)
     times.push_back(static_cast<int64_t>(static_cast<double>(tick - ticks[0]) * device_.info().timestamp_ns));
   return times;

@@ -1,4 +1,6 @@
 // The ops that move and turn activations: little work each.
+#include <algorithm>
+
 #include "backend/vulkan/emit.h"
 
 namespace sluice::backend::vulkan {
@@ -44,7 +46,7 @@ void emit_elementwise(Emit& emit, const ElementwiseOf& op) {
                      op.count,
                      emit.rows_word(op.out),
                      bits(op.form.alpha),
-                     bits(op.form.limit),
+                     bits(std::min(op.form.limit, 3.4e38F)),
                      bits(op.form.shift)};
   dispatch.groups = {groups(columns, 128), emit.heads(op.out), static_cast<uint32_t>(emit.rows(op.out))};
   dispatch.weights[0] = op.weight;

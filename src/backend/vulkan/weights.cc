@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/file_cache.h"
 #include "program/op_info.h"
 
 namespace sluice::backend::vulkan {
@@ -91,15 +90,18 @@ Weights::Weights(std::shared_ptr<const Device> device, std::span<const Source> s
     }
   }
   for (const int64_t bytes : sizes) arenas_.emplace_back(*device_, bytes, Device::Place::Device);
+  std::unique_ptr<Buffer> stage;
+  if (!arenas_.empty() && arenas_.front().mapped() == nullptr)
+    stage = std::make_unique<Buffer>(*device_, kStageBytes, Device::Place::Written);
   int64_t done = 0;
   for (const Item& item : items) {
     const Place& place = places_.at(item.bytes.data());
     Buffer& arena = arenas_[place.arena];
-    arena.write(place.at, item.bytes.first(static_cast<size_t>(file_bytes(*item.tensor))));
+    arena.write(place.at, item.bytes.first(static_cast<size_t>(file_bytes(*item.tensor))), stage.get());
     if (place.vector_bytes > 0) {
       std::vector<float> values(static_cast<size_t>(item.tensor->columns()));
       quant::type_info(item.tensor->type).decode(item.bytes.data(), values.data(), item.tensor->columns());
-      arena.write(place.vector_at, std::as_bytes(std::span(values)));
+      arena.write(place.vector_at, std::as_bytes(std::span(values)), stage.get());
     }
     done += file_bytes(*item.tensor);
     if (progress) progress(done, total);

@@ -28,6 +28,7 @@ layout(constant_id = 5) const bool kAligned = true;
 const uint kChunk = 32;
 shared vec4 queries[kHeads * kKey / 4];
 shared float scores[kHeads * kChunk];
+shared uint rows_at[kChunk];
 shared float largest[kHeads], totals[kHeads], factors[kHeads];
 
 uint row_of(uint table, uint position) {
@@ -56,11 +57,13 @@ void main() {
   for (uint k = 0; k < kHeads * kFours; ++k) sums[k] = vec4(0);
   barrier();
   for (uint base = begin; base < end; base += kChunk) {
+    if (i < kChunk) rows_at[i] = row_of(table, min(base + i, end - 1u));
+    barrier();
     for (uint t = gl_SubgroupID; t < kChunk; t += gl_NumSubgroups) {
       float dots[kHeads];
       for (uint h = 0; h < kHeads; ++h) dots[h] = 0;
       if (base + t < end) {
-        uint at = row_of(table, base + t);
+        uint at = rows_at[t];
         for (uint c = gl_SubgroupInvocationID; c < kKey / 4u; c += gl_SubgroupSize) {
           vec4 k = cached_four(at, group * kKey + 4u * c, p.coded, p.exact_word, p.scales_word);
           for (uint h = 0; h < kHeads; ++h) dots[h] += dot(k, queries[h * (kKey / 4u) + c]);
@@ -92,7 +95,7 @@ void main() {
       if (c >= p.value) break;
       for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] *= factors[h];
       for (uint t = 0; t < min(kChunk, end - base); ++t) {
-        vec4 v = cached_four(row_of(table, base + t), p.values_at + group * p.value_step + c, p.coded, p.exact_word,
+        vec4 v = cached_four(rows_at[t], p.values_at + group * p.value_step + c, p.coded, p.exact_word,
                              p.scales_word);
         for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] += scores[h * kChunk + t] * v;
       }

@@ -3,6 +3,7 @@
 #ifndef COMMON_GLSL
 #define COMMON_GLSL
 
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
@@ -12,7 +13,7 @@ layout(set = 0, binding = 2) buffer Arena { float numbers[]; } arena;
 layout(set = 0, binding = 3) readonly buffer Arena4 { vec4 numbers[]; } arena4;  // the same bytes
 layout(set = 0, binding = 4) readonly buffer Weights0 { uint words[]; } weights0;
 layout(set = 0, binding = 5) readonly buffer Weights1 { uint words[]; } weights1;
-layout(set = 0, binding = 6) readonly buffer Weights2 { uint words[]; } weights2;
+layout(set = 0, binding = 6) readonly buffer Weights2 { vec4 numbers[]; } weights2;  // a vector
 layout(set = 0, binding = 7) buffer Cache { uint words[]; } cache;
 
 // The first words of the step's data: how many rows it has, and how many outputs; pages of a table's row.
@@ -20,9 +21,7 @@ const uint kRowsAt = 0, kOutputsAt = 1, kPagesAt = 2;
 const float kInfinity = 3.4e38;  // beyond all numbers that occur: not every device keeps infinities apart
 
 uint word_of(uint source, uint i) {
-  if (source == 0) return weights0.words[i];
-  if (source == 1) return weights1.words[i];
-  return weights2.words[i];
+  return source == 0 ? weights0.words[i] : weights1.words[i];
 }
 float vector_of(uint source, uint i) { return uintBitsToFloat(word_of(source, i)); }
 

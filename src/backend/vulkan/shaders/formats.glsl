@@ -15,8 +15,8 @@ const uint kNonlinearAt = 0, kE2M1At = 16, kE4M3At = 32, kIq2XxsAt = 288, kIq2Xs
            kIq1At = 3872, kIq3XxsAt = 7968, kIq3SAt = 8224;
 
 uint bytes4(uint source, uint at) {
-  uint low = word_of(source, at >> 2), shift = (at & 3u) * 8u;
-  return shift == 0u ? low : low >> shift | word_of(source, (at >> 2) + 1u) << (32u - shift);
+  uint low = word_of(source, at >> 2), high = word_of(source, (at >> 2) + 1u), shift = (at & 3u) * 8u;
+  return low >> shift | high << (31u - shift) << 1;  // no branch, and no shift by 32
 }
 uint bytes2(uint source, uint at) { return bytes4(source, at) & 0xFFFFu; }
 uint byte1(uint source, uint at) { return word_of(source, at >> 2) >> ((at & 3u) * 8u) & 0xFFu; }

@@ -20,24 +20,29 @@ void main() {
     float sums[kRows * kOutputs], gate_sums[kRows * kOutputs], squares[kRows];
     for (uint i = 0; i < kRows * kOutputs; ++i) sums[i] = gate_sums[i] = 0;
     for (uint r = 0; r < kRows; ++r) squares[r] = 0;
-    for (uint unit = gl_SubgroupInvocationID; unit < units; unit += gl_SubgroupSize) {
-      uvec2 c = columns8(kFormat, unit);
-      vec4 xa[kRows], xb[kRows];
-      for (uint r = 0; r < kRows; ++r) {
-        load_unit(min(first_row + r, rows - 1u), head, c, xa[r], xb[r]);
-        if (kNormed) {
-          squares[r] += dot(xa[r], xa[r]) + dot(xb[r], xb[r]);
-          xa[r] *= norm_weights(c.x), xb[r] *= norm_weights(c.y);
+    for (uint first = gl_SubgroupInvocationID; first < units; first += kAhead * gl_SubgroupSize) {
+      [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
+        uint unit = min(first + ahead * gl_SubgroupSize, units - 1u);
+        bool is_there = first + ahead * gl_SubgroupSize < units;  // what is not there is multiplied by zeros
+        uvec2 c = columns8(kFormat, unit);
+        vec4 xa[kRows], xb[kRows];
+        [[unroll]] for (uint r = 0; r < kRows; ++r) {
+          load_unit(min(first_row + r, rows - 1u), head, c, xa[r], xb[r]);
+          if (!is_there) xa[r] = xb[r] = vec4(0);
+          if (kNormed) {
+            squares[r] += dot(xa[r], xa[r]) + dot(xb[r], xb[r]);
+            xa[r] *= norm_weights(c.x), xb[r] *= norm_weights(c.y);
+          }
         }
-      }
-      for (uint i = 0; i < kOutputs; ++i) {
-        uint output_row = min(n + i, p.outputs - 1u);
-        vec4 a, b;
-        load_weights(kFormat, 0, weights + output_row * p.row, unit, c, a, b);
-        for (uint r = 0; r < kRows; ++r) sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
-        if (kGated) {
-          load_weights(kGateFormat, 1, gates + output_row * p.gate_row, unit, c, a, b);
-          for (uint r = 0; r < kRows; ++r) gate_sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
+        [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
+          uint output_row = min(n + i, p.outputs - 1u);
+          vec4 a, b;
+          load_weights(kFormat, 0, weights + output_row * p.row, unit, c, a, b);
+          [[unroll]] for (uint r = 0; r < kRows; ++r) sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
+          if (kGated) {
+            load_weights(kGateFormat, 1, gates + output_row * p.gate_row, unit, c, a, b);
+            [[unroll]] for (uint r = 0; r < kRows; ++r) gate_sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
+          }
         }
       }
     }

@@ -21,6 +21,7 @@ layout(constant_id = 6) const bool kNormed = false;    // rows are normalised, b
 layout(constant_id = 7) const bool kGated = false;     // weights1 is the gate of what weights0 lifts
 layout(constant_id = 8) const bool kAligned = true;    // all offsets and strides of `in` are multiples of 4
 layout(constant_id = 9) const bool kWhole = true;      // rows of the weight are whole units
+layout(constant_id = 10) const uint kAhead = 1;        // units that an invocation has under way
 
 // A unit of `in`, normalised up to the factor that all columns share.
 void load_unit(uint row, uint head, uvec2 c, out vec4 a, out vec4 b) {
@@ -31,7 +32,7 @@ void load_unit(uint row, uint head, uvec2 c, out vec4 a, out vec4 b) {
     a = four_within(at + c.x, c.x, p.columns), b = four_within(at + c.y, c.y, p.columns);
   }
 }
-vec4 norm_weights(uint c) { return vec4(vector_of(2, c), vector_of(2, c + 1u), vector_of(2, c + 2u), vector_of(2, c + 3u)); }
+vec4 norm_weights(uint c) { return weights2.numbers[c >> 2]; }
 
 void load_weights(uint format, uint source, uint at, uint unit, uvec2 c, out vec4 a, out vec4 b) {
   decode8(format, source, at, unit, a, b);
