@@ -70,5 +70,7 @@ void emit(Emit& emit, const program::ExpertCombine& op);
 void emit(Emit& emit, const program::AttentionTemperature& op);
 void emit(Emit& emit, const program::GatherRows& op);
 void emit(Emit& emit, const program::CausalConv& op);
+void emit(Emit& emit, const program::SigmoidMul& op);
+void emit(Emit& emit, const program::DeltaRule& op);
 
 }  // namespace sluice::backend::vulkan

@@ -14,6 +14,8 @@ constexpr int64_t kScratchAlign = 256;
 /// Experts that route.comp has shared memory for.
 constexpr int64_t kMostExperts = 1024;
 constexpr int64_t kWidestHead = 1536;
+/// Numbers of a state's column that an invocation keeps.
+constexpr int64_t kLongestKey = 256;
 /// Rows of a step up to which contexts are cut into stretches: there are workgroups enough beyond.
 constexpr int64_t kStretchedRows = 16;
 constexpr int64_t kMostStretches = 32, kShortestStretch = 64;
@@ -74,6 +76,10 @@ struct Has {
   bool operator()(const GatherRows&) const { return true; }
   bool operator()(const AttentionTemperature&) const { return true; }
   bool operator()(const CausalConv& op) const { return floats(op.weight); }
+  bool operator()(const SigmoidMul&) const { return true; }
+  bool operator()(const DeltaRule& op) const {
+    return vector(op.rate) && vector(op.bias) && p[op.k.id].columns() <= kLongestKey;
+  }
   template <typename Other>
   bool operator()(const Other&) const {
     return false;

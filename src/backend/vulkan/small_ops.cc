@@ -17,8 +17,12 @@ enum class Elementwise : uint32_t {
   ExpertBias,
   ExpertCombine,
   Temperature,
-  GatherRows
+  GatherRows,
+  SigmoidMul
 };
+
+/// Which of its parameters is the second operand's stride from head to head.
+constexpr size_t kHeadOfB = 5;
 
 struct ElementwiseOf {
   Elementwise op;
@@ -83,6 +87,13 @@ void emit(Emit& emit, const GatherRows& op) {
                    {Elementwise::GatherRows, op.in.id, kNoTensor, op.out.id, emit.layout.step.output_rows});
 }
 
+/// A gate of one number a row is for all of it.
+void emit(Emit& emit, const SigmoidMul& op) {
+  const bool one = emit.columns(op.gate.id) == 1 && emit.heads(op.gate.id) == 1;
+  emit_elementwise(emit, {Elementwise::SigmoidMul, op.in.id, op.gate.id, op.out.id, one ? 0U : 1U});
+  if (one) emit.list.back().params[kHeadOfB] = 0;
+}
+
 void emit(Emit& emit, const RmsNorm& op) {
   const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
   Dispatch dispatch{.shader = Shader::rms_norm};
@@ -137,7 +148,7 @@ void emit(Emit& emit, const Route& op) {
 void emit(Emit& emit, const CausalConv& op) {
   const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
   const StepLayout& step = emit.layout.step;
-  Dispatch dispatch{.shader = Shader::causal_conv};
+  Dispatch dispatch{.shader = Shader::causal_conv, .constants = {op.silu}};
   dispatch.params = {in.at,
                      in.row,
                      out.at,
@@ -151,6 +162,48 @@ void emit(Emit& emit, const CausalConv& op) {
                      step.states};
   dispatch.groups = {groups(emit.columns(op.in.id), 64), static_cast<uint32_t>(emit.sizes.rows), 1};
   dispatch.weights[0] = emit.weight(op.weight.id);
+  dispatch.cache = op.state.id;
+  emit.list.push_back(std::move(dispatch));
+}
+
+void emit(Emit& emit, const DeltaRule& op) {
+  const Place q = emit.place(op.q.id), k = emit.place(op.k.id), v = emit.place(op.v.id),
+              decay = emit.place(op.decay.id), beta = emit.place(op.beta.id), out = emit.place(op.out.id);
+  const StepLayout& step = emit.layout.step;
+  const uint32_t values = emit.columns(op.v.id), heads = emit.heads(op.v.id);
+  Dispatch dispatch{.shader = Shader::delta_rule};
+  dispatch.constants = {emit.columns(op.k.id), op.in_turns, op.by_channel(emit.layout.program)};
+  dispatch.params = {q.at,
+                     q.row,
+                     q.head,
+                     k.at,
+                     k.row,
+                     k.head,
+                     v.at,
+                     v.row,
+                     v.head,
+                     decay.at,
+                     decay.row,
+                     decay.head,
+                     emit.columns(op.decay.id),
+                     beta.at,
+                     beta.row,
+                     beta.head,
+                     emit.columns(op.beta.id),
+                     out.at,
+                     out.row,
+                     out.head,
+                     values,
+                     emit.heads(op.k.id),
+                     heads,
+                     static_cast<uint32_t>(op.cache_layer),
+                     static_cast<uint32_t>(emit[op.state.id].shape[0]),
+                     step.positions,
+                     step.sequences,
+                     step.states};
+  dispatch.groups = {groups(values, 64), static_cast<uint32_t>(emit.sizes.rows), heads};
+  dispatch.weights[0] = emit.vector(op.rate.id);
+  dispatch.weights[1] = emit.vector(op.bias.id);
   dispatch.cache = op.state.id;
   emit.list.push_back(std::move(dispatch));
 }

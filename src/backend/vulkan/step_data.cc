@@ -15,7 +15,8 @@ constexpr uint32_t kHeaderWords = 8;
 
 bool same(const RopeParams& a, const RopeParams& b) {
   return a.base == b.base && a.factor == b.factor && a.original_context == b.original_context &&
-         a.beta_fast == b.beta_fast && a.beta_slow == b.beta_slow && a.whole_ramp == b.whole_ramp;
+         a.beta_fast == b.beta_fast && a.beta_slow == b.beta_slow && a.whole_ramp == b.whole_ramp &&
+         a.turns == b.turns;
 }
 
 bool is(const StepLayout::Angles& angles, const Program& program, const Rope& op) {

@@ -9,6 +9,7 @@ layout(push_constant) uniform Params {
   uint in_at, in_row, out_at, out_row, columns, taps, layer, layers;
   uint positions_at, sequences_at, states_at;
 } p;
+layout(constant_id = 0) const bool kSilu = false;
 
 void main() {
   uint c = gl_GlobalInvocationID.x, first = gl_WorkGroupID.y, rows = step_data.words[kRowsAt];
@@ -30,7 +31,7 @@ void main() {
                             : uintBitsToFloat(cache.words[from + i * p.columns + c]);
       sum += vector_of(0, c * p.taps + k) * x;
     }
-    arena.numbers[p.out_at + r * p.out_row + c] = sum;
+    arena.numbers[p.out_at + r * p.out_row + c] = kSilu ? sum / (1.0 + exp(-sum)) : sum;
   }
   for (uint k = 0; k < before; ++k) {
     uint i = end - first + k;

@@ -13,7 +13,7 @@ layout(push_constant) uniform Params {
 } p;
 layout(constant_id = 0) const uint kOp = 0;
 const uint kAdd = 0, kSiluMul = 1, kAddBias = 2, kExpertBias = 3, kExpertCombine = 4, kTemperature = 5,
-           kGatherRows = 6;
+           kGatherRows = 6, kSigmoidMul = 7;
 
 void main() {
   uint column = gl_GlobalInvocationID.x, head = gl_WorkGroupID.y, row = gl_WorkGroupID.z;
@@ -33,6 +33,7 @@ void main() {
     float g = min(value, p.limit), u = clamp(arena.numbers[b + column], -p.limit, p.limit);
     value = g / (1.0 + exp(-p.alpha * g)) * (u + p.shift);
   }
+  if (kOp == kSigmoidMul) value /= 1.0 + exp(-arena.numbers[b + p.count * column]);
   if (kOp == kAddBias) value += vector_of(0, head * p.columns + column);
   if (kOp == kExpertBias) value += vector_of(0, uint(arena.numbers[p.b_at + row * p.b_row + head]) * p.count + column);
   if (kOp == kTemperature) value *= uintBitsToFloat(step_data.words[p.count + row]);
