@@ -11,9 +11,8 @@ namespace {
 /// Of each kind of model and cache one; SLUICE_TEST_VULKAN_ALL: all cases, for devices that are no processor.
 std::vector<Case> cases() {
   std::vector<Case> list;
-  const std::vector<std::string> some = {"glm-q4_k_m", "lite-q4_k_m-yarn", "lite-legacy-kv_b",
-                                         "v3-groups",  "qwen3moe-q4_0",    "gpt-oss-mxfp4",
-                                         "llama3"};
+  const std::vector<std::string> some = {"glm-q4_k_m",    "lite-q4_k_m-yarn", "lite-legacy-kv_b", "v3-groups",
+                                         "qwen3moe-q4_0", "gpt-oss-mxfp4",    "qwen3next-q4_k_m", "llama3"};
   for (const Case& c : kCases) {
     if (std::getenv("SLUICE_TEST_VULKAN_ALL") != nullptr ||
         std::find(some.begin(), some.end(), c.name) != some.end())
@@ -73,6 +72,14 @@ TEST(VulkanRuns, BundledModelAgreesWithTransformers) {
   const Golden golden =
       read_golden(source_path("models/fairy-tales.gguf"), source_path("tests/model/fairy-tales"));
   EXPECT_LT(divergence(golden, logits_of(golden, vulkan, 512)).best_90, 2.2e-4);
+}
+
+TEST(VulkanPeaks, AreMeasuredOnce) {
+  VULKAN_OR_SKIP(vulkan);
+  const double measured = vulkan.peaks().bytes_per_second;
+  EXPECT_GT(measured, 1e8);
+  EXPECT_LT(measured, 1e14);
+  EXPECT_EQ(vulkan.peaks().bytes_per_second, measured);
 }
 
 }  // namespace

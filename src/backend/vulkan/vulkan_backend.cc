@@ -5,6 +5,7 @@
 #include "backend/vulkan/executable.h"
 #include "backend/vulkan/expand.h"
 #include "backend/vulkan/kernels.h"
+#include "backend/vulkan/peaks.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -60,8 +61,15 @@ class VulkanBackend : public Backend {
     return vulkan::make_executable(context_, legal(source.program), source.weights, std::move(loaded),
                                    options);
   }
-  const Peaks& peaks() override { return peaks_; }
-  double measure_read_bandwidth() override { return 0; }
+  /// Reading alone: what its units compute at best is not measured.
+  const Peaks& peaks() override {
+    if (peaks_.read_how.empty()) {
+      peaks_.bytes_per_second = measure_read_bandwidth();
+      peaks_.read_how = "16 bytes an invocation, four under way";
+    }
+    return peaks_;
+  }
+  double measure_read_bandwidth() override { return vulkan::measure_read_bandwidth(*context_); }
 
  private:
   const vulkan::DeviceInfo& info() const { return context_->device->info(); }
