@@ -21,11 +21,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// A file of tools/oracles, to be changed and written again.
+/// A file that a script writes (by default tools/oracles), to be changed and written again.
 class Copy {
  public:
-  explicit Copy(const std::string& name)
-      : copy_(gguf::File::open(made_file("tools/oracles/models.py", name, name + ".gguf"))) {}
+  explicit Copy(const std::string& name, const std::string& script = "tools/oracles/models.py")
+      : copy_(gguf::File::open(made_file(script, name, name + ".gguf"))) {}
 
   Copy& set(const std::string& key, gguf::WriteValue value) {
     remove(key);
@@ -258,6 +258,50 @@ TEST(Vocabulary, OfOllamasEarlyFilesIsMended) {
   EXPECT_FALSE(tokenizer.ends_generation(18));
   gguf::Writer(path, ollama_vocabulary("deepseek2")).finish();
   EXPECT_THROW(model::load_tokenizer(gguf::File::open(path)), Error) << "an unknown pre-tokenizer";
+}
+
+/// Models with linear attention, whose layers have it by these keys and tensors.
+Copy hybrid(const std::string& name) { return Copy(name, "tests/golden/make_hybrid.py"); }
+
+TEST(Hybrids, SayWhichLayersAreLinear) {
+  const auto linear = [](const model::Model& model) { return model.spec.linear; };
+  const std::vector<bool> every_second{true, false, true, false};
+  EXPECT_EQ(linear(hybrid("qwen3next-q4_k_m").load()), every_second);
+  EXPECT_EQ(linear(hybrid("qwen3next-q4_k_m")
+                       .remove("qwen3next.full_attention_interval")
+                       .set("qwen3next.attention.recurrent_layers", std::vector<int32_t>{1, 0, 1, 0})
+                       .load()),
+            every_second);
+  EXPECT_EQ(linear(hybrid("kimi-linear-q4_k_m").load()), (std::vector<bool>{true, true, false, true}));
+  EXPECT_THAT(hybrid("qwen3next-q4_k_m").set("qwen3next.full_attention_interval", uint32_t{5}).error(),
+              HasSubstr("qwen3next.every layer has linear attention"));
+  EXPECT_THAT(hybrid("qwen3next-q4_k_m").set("qwen3next.full_attention_interval", uint32_t{1}).error(),
+              HasSubstr("blk.0.attn_q.weight is missing"));
+  EXPECT_THAT(hybrid("kimi-linear-q4_k_m").set("kimi-linear.attention.head_count_kv", uint32_t{1}).error(),
+              HasSubstr("attention.head_count_kv is no array"));
+}
+
+TEST(Hybrids, WhoseHeadsMakeNoSenseAreRefused) {
+  EXPECT_THAT(hybrid("qwen3next-q4_k_m").set("qwen3next.ssm.time_step_rank", uint32_t{3}).error(),
+              HasSubstr("ssm.time_step_rank is 3, which 2 groups do not divide"));
+  EXPECT_THAT(hybrid("qwen3next-q4_k_m").set("qwen3next.ssm.inner_size", uint32_t{255}).error(),
+              HasSubstr("ssm.inner_size is 255, which 4 heads do not divide"));
+  EXPECT_THAT(hybrid("qwen3next-q4_k_m").set("qwen3next.ssm.inner_size", uint32_t{1} << 20).error(),
+              HasSubstr("expected at most 1024 columns a head"));
+  EXPECT_THAT(hybrid("kimi-linear-q4_k_m").set("kimi-linear.kda.head_dim", uint32_t{4096}).error(),
+              HasSubstr("kimi-linear.kda.head_dim is 4096, expected 1 to 1024"));
+  EXPECT_THAT(hybrid("qwen35moe-q4_k_m").set("qwen35moe.ssm.conv_kernel", uint32_t{5}).error(),
+              HasSubstr("blk.0.ssm_conv1d.weight: shape"));
+}
+
+TEST(Hybrids, LayoutsThatAreNotKnownAreRefused) {
+  EXPECT_THAT(
+      hybrid("qwen3next-q4_k_m").rename_tensor("blk.0.attn_qkv.weight", "blk.0.ssm_in.weight").error(),
+      HasSubstr("blk.0.ssm_in.weight: queries, keys, values and gates in turns"));
+  EXPECT_THAT(hybrid("qwen35moe-q4_k_m")
+                  .rename_tensor("blk.0.ffn_gate_inp_shexp.weight", "blk.0.ffn_gate_inp_other.weight")
+                  .error(),
+              HasSubstr("blk.0.ffn_gate_inp_other.weight: it is not known what this tensor is for"));
 }
 
 }  // namespace
