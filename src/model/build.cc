@@ -1,5 +1,9 @@
 #include "model/build.h"
 
+#include <array>
+#include <initializer_list>
+#include <utility>
+
 namespace sluice::model {
 namespace {
 
@@ -101,53 +105,78 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
   return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;
 }
 
-/// The low-rank products of a linear layer's row, or the products themselves.
-TensorId through(Builder& b, TensorId x, TensorId a, TensorId weight, int64_t heads) {
-  return b.matmul(a != kNoTensor ? b.matmul(x, a) : x, weight, heads);
+/// A weight that the normed row is multiplied with, and the heads of the product.
+struct Product {
+  const char* name;
+  TensorId weight;
+  int64_t heads = 1;
+};
+
+/// Up to three products of the normed row, in one op.
+std::array<TensorId, 3> products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
+                                        std::initializer_list<Product> wanted) {
+  program::NormMatmul op{.in = {x}, .norm = {w.attn_norm}, .epsilon = s.epsilon};
+  const std::array<std::pair<program::Read*, program::Write*>, 3> places{
+      {{&op.a, &op.out_a}, {&op.b, &op.out_b}, {&op.c, &op.out_c}}};
+  for (size_t i = 0; const Product& one : wanted) {
+    const int64_t columns = b.program()[one.weight].shape[1] / one.heads;
+    places[i].first->id = one.weight;
+    places[i++].second->id = b.activation(one.name, kStepRows, one.heads, columns);
+  }
+  b.emit(op);
+  return {op.out_a.id, op.out_b.id, op.out_c.id};
 }
 
-/// Queries, keys and values of a gated delta net: one product and one convolution.
-void convolve_together(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId h,
-                       program::DeltaRule& op) {
-  const TensorId mixed = b.causal_conv(b.matmul(h, w.qkv), w.conv, caches.conv, op.cache_layer, true);
-  const int64_t keys = s.linear_key_heads * s.linear_key;
+/// What a gated delta net makes of the row: queries, keys and values by one convolution, betas and decays.
+/// Gives the output's gate.
+TensorId delta_net(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId x,
+                   program::DeltaRule& op) {
+  const int64_t keys = s.linear_key_heads * s.linear_key, each = s.linear_heads / s.linear_key_heads;
+  const Product qkv{"qkv", w.qkv}, gate{"gate", w.output_gate, s.linear_heads};
+  std::array<TensorId, 3> products;
+  if (w.beta_decay != kNoTensor) {
+    products = products_of_row(b, s, w, x, {qkv, gate, {"beta_decay", w.beta_decay, s.linear_key_heads}});
+    op.beta = {b.columns(products[2], "beta", 0, each)};
+    op.decay = {b.columns(products[2], "decay", each, each)};
+  } else {
+    products = products_of_row(b, s, w, x, {qkv, gate});
+    const auto numbers = products_of_row(b, s, w, x, {{"beta", w.beta}, {"decay", w.decay}});
+    op.beta = {numbers[0]}, op.decay = {numbers[1]};
+  }
+  const TensorId mixed = b.causal_conv(products[0], w.conv, caches.conv, op.cache_layer, true);
   op.q = {b.heads(mixed, "q", 0, s.linear_key_heads, s.linear_key)};
   op.k = {b.heads(mixed, "k", keys, s.linear_key_heads, s.linear_key)};
   op.v = {b.heads(mixed, "v", 2 * keys, s.linear_heads, s.linear_value)};
+  return products[1];
 }
 
-/// The same, each by itself.
-void convolve_apart(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId h,
-                    program::DeltaRule& op) {
-  const auto one = [&](const char* name, TensorId weight, TensorId conv, TensorId state) {
-    const TensorId mixed = b.causal_conv(b.matmul(h, weight), conv, state, op.cache_layer, true);
-    return program::Read{b.heads(mixed, name, 0, s.linear_heads, s.linear_key)};
+/// The same of Kimi's: a convolution each, decays of a low rank, and so is the gate.
+TensorId channel_decays(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId x,
+                        program::DeltaRule& op) {
+  const auto rows = products_of_row(b, s, w, x, {{"q", w.q}, {"k", w.k}, {"v", w.v}});
+  const auto convolve = [&](size_t i, TensorId conv, TensorId state) {
+    const TensorId mixed = b.causal_conv(rows[i], conv, state, op.cache_layer, true);
+    return program::Read{b.heads(mixed, "head", 0, s.linear_heads, s.linear_key)};
   };
-  op.q = one("q", w.q, w.q_conv, caches.q_conv);
-  op.k = one("k", w.k, w.k_conv, caches.k_conv);
-  op.v = one("v", w.v, w.v_conv, caches.v_conv);
+  op.q = convolve(0, w.q_conv, caches.q_conv);
+  op.k = convolve(1, w.k_conv, caches.k_conv);
+  op.v = convolve(2, w.v_conv, caches.v_conv);
+  const auto low = products_of_row(
+      b, s, w, x, {{"decay_low", w.decay_a}, {"beta", w.beta}, {"gate_low", w.output_gate_a}});
+  op.decay = {b.matmul(low[0], w.decay)};
+  op.beta = {low[1]};
+  return b.matmul(low[2], w.output_gate, s.linear_heads);
 }
 
 /// Linear attention by the gated delta rule, behind a short convolution.
 TensorId linear_attention(Builder& b, const Spec& s, const Layer& w, const Caches& caches, int32_t layer,
                           TensorId x) {
-  const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
   program::DeltaRule op{.rate = {w.decay_rate},
                         .bias = {w.decay_bias},
                         .state = {caches.matrices},
                         .cache_layer = static_cast<int32_t>(s.alike_before(layer)),
                         .in_turns = s.key_heads_in_turns};
-  w.qkv != kNoTensor ? convolve_together(b, s, w, caches, h, op) : convolve_apart(b, s, w, caches, h, op);
-  if (w.beta_decay != kNoTensor) {
-    const int64_t each = s.linear_heads / s.linear_key_heads;
-    const TensorId both = b.matmul(h, w.beta_decay, s.linear_key_heads);
-    op.beta = {b.columns(both, "beta", 0, each)};
-    op.decay = {b.columns(both, "decay", each, each)};
-  } else {
-    op.beta = {b.matmul(h, w.beta)};
-    op.decay = {through(b, h, w.decay_a, w.decay, 1)};
-  }
-  const TensorId gate = through(b, h, w.output_gate_a, w.output_gate, s.linear_heads);
+  const TensorId gate = (s.decay_by_channel ? channel_decays : delta_net)(b, s, w, caches, x, op);
   const auto form = s.decay_by_channel ? program::GateForm::Sigmoid : program::GateForm::Silu;
   const TensorId out = b.gated_norm(b.delta_rule(op), w.linear_norm, gate, s.epsilon, form);
   return b.matmul_add(out, w.attn_output, x);
