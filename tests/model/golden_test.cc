@@ -117,8 +117,10 @@ TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsThreadsAndRepacking) {
       EXPECT_EQ(one, logits(3, 7, true));
       EXPECT_EQ(one, logits(2, 7, false));
       if (isa < backend::cpu::Isa::Amx) {
-        EXPECT_EQ(one, logits(1, 512, true));
-      } else {  // with rows enough all products go through tiles of bf16: the same bits among themselves
+        EXPECT_EQ(one, logits(1, 100, true));  // of a latent cache 128 and more attend to expanded keys
+      } else if (golden.tokens.size() <= 96) {
+        // With rows enough, 48 and 96 or 32, all products go through tiles of bf16: the same bits among
+        // themselves.
         EXPECT_EQ(logits(1, 48, true), logits(3, 512, true));
         EXPECT_EQ(logits(1, 48, true), logits(2, 512, false));
       }
