@@ -12,7 +12,9 @@
 #include "backend/places/places_backend.h"
 #include "backend/ranks/ranks_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "base/check.h"
 #include "base/error.h"
+#include "program/op_info.h"
 #include "program/own_weights.h"
 #include "support/golden_cases.h"
 #include "support/ranks.h"
@@ -167,6 +169,137 @@ TEST(Ranks, MayHaveTheirPartsAsTensorsOfTheirOwn) {
     const Ranks views(golden.model, 2, one_thread),
         own(golden.model, 2, [] { return std::make_shared<Owning>(); });
     EXPECT_EQ(logits_of(golden, own.backend(), 7), logits_of(golden, views.backend(), 7)) << name;
+  }
+}
+
+/// A rank whose steps are whole: between parts of its side it exchanges by a channel of its own, as a GPU
+/// does by its own means.
+class WholeSteps : public program::Executable {
+ public:
+  WholeSteps(const program::Source& source, std::unique_ptr<program::Executable> inner,
+             backend::Channel& channel, int64_t max_outputs)
+      : program_(source.program), inner_(std::move(inner)), channel_(channel) {
+    if (program_.output() != program::kNoTensor)
+      logits_.resize(static_cast<size_t>(max_outputs * program_[program_.output()].columns()));
+  }
+  program::Ticket submit(const program::Step& step) override {
+    size_t part = 0;
+    for (const program::Op& op : program_.ops()) {
+      if (!program::info(op).across_places) continue;
+      inner_->run_part({.input = step.input}, part++);
+      if (const auto* sum = std::get_if<program::AllReduce>(&op.args)) {
+        add_up(*sum, step.input);
+      } else {
+        gather(std::get<program::AllGather>(op.args), step.input);
+      }
+    }
+    inner_->run_part({.input = step.input}, part);
+    outputs_.assign(step.input.output_rows.size(), {});
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (!step.want(static_cast<int64_t>(i)).logits) continue;
+      CHECK(channel_.rank() == 0, "logits of another rank");
+      outputs_[i].logits = std::span<const float>(logits_).subspan(i * vocabulary(), vocabulary());
+    }
+    if (channel_.rank() == 0 && !outputs_.empty())
+      inner_->peek(program_.output(), step.input.outputs(),
+                   std::span(logits_).first(outputs_.size() * vocabulary()));
+    return {};
+  }
+  program::StepResult collect(program::Ticket) override { return {.outputs = outputs_}; }
+  void peek(program::TensorId id, int64_t rows, std::span<float> values) override {
+    inner_->peek(id, rows, values);
+  }
+  void poke(program::TensorId id, int64_t rows, std::span<const float> values) override {
+    inner_->poke(id, rows, values);
+  }
+  const program::Program& program() const override { return program_; }
+  std::vector<program::BoundKernel> bound() const override { return inner_->bound(); }
+  int64_t memory_bytes() const override { return inner_->memory_bytes(); }
+
+ private:
+  size_t vocabulary() const { return static_cast<size_t>(program_[program_.output()].columns()); }
+  std::vector<float> values_of(program::TensorId id, const program::StepInput& input) const {
+    const program::Tensor& t = program_[id];
+    const int64_t rows = program::Program::rows(t, input.rows(), input.outputs());
+    return std::vector<float>(static_cast<size_t>(rows * t.heads() * t.columns()));
+  }
+  void add_up(const program::AllReduce& op, const program::StepInput& input) {
+    const auto ranks = static_cast<size_t>(channel_.ranks());
+    std::vector<float> mine = values_of(op.out.at(0).id, input), all(mine.size() * ranks);
+    const std::vector<int64_t> counts(ranks, static_cast<int64_t>(mine.size()));
+    // Who has nothing of what is cut brings nothing.
+    if (!op.in.empty()) inner_->peek(op.in[0].id, input.rows(), mine);
+    std::ranges::copy(mine, all.begin() + channel_.rank() * std::ssize(mine));
+    channel_.gather(all, counts);
+    for (size_t k = 0; k < mine.size(); ++k) {
+      mine[k] = all[k];
+      for (size_t r = 1; r < ranks; ++r) mine[k] += all[r * mine.size() + k];
+    }
+    inner_->poke(op.out.at(0).id, input.rows(), mine);
+  }
+  void gather(const program::AllGather& op, const program::StepInput& input) {
+    if (input.outputs() == 0) return;
+    if (channel_.rank() != 0) {
+      std::vector<float> mine = values_of(op.in.at(0).id, input);
+      inner_->peek(op.in[0].id, input.outputs(), mine);
+      return channel_.send_to(0, backend::Frame::Values, std::as_bytes(std::span(mine)));
+    }
+    std::vector<float> all = values_of(op.out.at(0).id, input);
+    const int64_t columns = program_[op.out[0].id].columns();
+    int64_t first = 0;
+    for (const program::Read& in : op.in) {
+      const program::Tensor& t = program_[in.id];
+      std::vector<float> part = values_of(in.id, input);
+      if (t.place != 0) {
+        const backend::Received sent = channel_.receive_from(t.place);
+        ASSERT_EQ(sent.data.size(), part.size() * sizeof(float));
+        inner_->poke(in.id, input.outputs(), {reinterpret_cast<const float*>(sent.data.data()), part.size()});
+      }
+      inner_->peek(in.id, input.outputs(), part);
+      for (int64_t r = 0; r < input.outputs(); ++r)
+        std::copy_n(part.begin() + r * t.columns(), t.columns(), all.begin() + r * columns + first);
+      first += t.columns();
+    }
+    ASSERT_EQ(first, columns) << "rank 0 has room for everybody's";
+    inner_->poke(op.out[0].id, input.outputs(), all);
+  }
+
+  program::Program program_;
+  std::unique_ptr<program::Executable> inner_;
+  backend::Channel& channel_;
+  std::vector<float> logits_;
+  std::vector<program::RowResult> outputs_;
+};
+
+class WholeStepsBackend : public Owning {
+ public:
+  explicit WholeStepsBackend(backend::ChannelOptions options) : channel_(std::move(options)) {}
+  std::unique_ptr<program::Executable> compile(const program::Source& source,
+                                               std::shared_ptr<const program::WeightSet> weights,
+                                               const program::CompileOptions& options) override {
+    return std::make_unique<WholeSteps>(source, Owning::compile(source, std::move(weights), options),
+                                        channel_, options.max_outputs);
+  }
+
+ private:
+  backend::Channel channel_;
+};
+
+TEST(Ranks, MayExchangeByThemselvesInWholeSteps) {
+  for (const char* name : {"glm-q4_k_m", "lite-q4_k_m-yarn", "qwen2", "v3-groups"}) {
+    const Golden golden = read_case(case_of(name));
+    for (const int count : {2, 3}) {
+      const int port = free_port();
+      const auto make = [&](int rank) {
+        return std::make_shared<WholeStepsBackend>(rank_options(rank, count, port));
+      };
+      const Ranks by_hosts(golden.model, count, one_thread),
+          by_themselves(golden.model, count, make, backend::Exchange::ByDevices);
+      for (const int64_t rows : {1, 7})
+        EXPECT_EQ(logits_of(golden, by_themselves.backend(), rows),
+                  logits_of(golden, by_hosts.backend(), rows))
+            << name << ", " << count << " ranks, " << rows << " rows";
+    }
   }
 }
 

@@ -74,20 +74,28 @@ inline std::vector<std::string> meet_two(
 /// A model over so many ranks, each with a backend of its own.
 class Ranks {
  public:
-  Ranks(const std::string& path, int count, const std::function<std::shared_ptr<program::Backend>()>& make) {
+  Ranks(const std::string& path, int count, const std::function<std::shared_ptr<program::Backend>()>& make)
+      : Ranks(
+            path, count, [&make](int) { return make(); }, backend::Exchange::ByHosts) {}
+  /// The same with backends that may exchange by themselves, each made where its rank runs.
+  Ranks(const std::string& path, int count, const std::function<std::shared_ptr<program::Backend>(int)>& make,
+        backend::Exchange exchange) {
     const int port = free_port();
     channels_.resize(static_cast<size_t>(count));
     for (int rank = 1; rank < count; ++rank) {
       followers_.emplace_back([=, this] {
         const model::Model model = model::Model::load(path);
-        const auto backend = make();
+        const auto backend = make(rank);
         auto& channel = channels_[static_cast<size_t>(rank)];
         channel = std::make_unique<backend::Channel>(rank_options(rank, count, port));
-        (void)error_of([&] { backend::follow(*channel, *backend, {model.program, model.weights}); });
+        (void)error_of([&] {
+          backend::follow(*channel, *backend, {model.program, model.weights}, exchange);
+        });
       });
     }
-    backend_ =
-        backend::make_ranks_backend(make(), std::make_shared<backend::Channel>(rank_options(0, count, port)));
+    auto first = make(0);
+    backend_ = backend::make_ranks_backend(
+        std::move(first), std::make_shared<backend::Channel>(rank_options(0, count, port)), exchange);
   }
   ~Ranks() {
     backend_.reset();

@@ -106,8 +106,7 @@ void Collectives::enqueue(const Op& op, const Program& program, const Memory& me
                           int64_t output_rows, cudaStream_t stream) const {
   const auto rows_of = [&](TensorId id) { return Program::rows(program[id], step_rows, output_rows); };
   if (const auto* reduce = std::get_if<AllReduce>(&op.args)) {
-    all_reduce(*reduce, memory, rows_of((reduce->out.empty() ? reduce->in[0].id : reduce->out[0].id)),
-               stream);
+    all_reduce(*reduce, memory, rows_of(reduce->out.at(0).id), stream);
   } else if (const auto* all = std::get_if<AllGather>(&op.args)) {
     gather(*all, program, memory, rows_of(all->in.empty() ? all->out[0].id : all->in[0].id), stream);
   } else {
@@ -118,12 +117,15 @@ void Collectives::enqueue(const Op& op, const Program& program, const Memory& me
 // Rows beyond the step's are added up, too, and nobody reads them.
 void Collectives::all_reduce(const AllReduce& op, const Memory& memory, int64_t rows,
                              cudaStream_t stream) const {
-  CHECK(op.in.size() == 1 && op.out.size() == 1, "a rank without a part");
-  const Rows<float> in = memory.rows(op.in[0].id), out = memory.rows(op.out[0].id);
-  const int64_t columns = int64_t{in.heads} * in.columns;
+  CHECK(op.in.size() <= 1 && op.out.size() == 1, "a sum of several parts of one rank");
+  const Rows<float> out = memory.rows(op.out[0].id);
+  const Rows<float> in = op.in.empty() ? out : memory.rows(op.in[0].id);
+  const int64_t columns = int64_t{out.heads} * out.columns;
   CHECK(in.row_stride == columns && out.row_stride == columns, "rows with gaps");
-  check(functions().all_reduce(in.data, out.data, static_cast<size_t>(rows * columns), kFloat, kSum,
-                               communicator_, stream),
+  const auto count = static_cast<size_t>(rows * columns);
+  // Who has nothing of what is cut brings nothing.
+  if (op.in.empty()) cuda::check(cudaMemsetAsync(out.data, 0, count * sizeof(float), stream));
+  check(functions().all_reduce(in.data, out.data, count, kFloat, kSum, communicator_, stream),
         "ncclAllReduce");
 }
 
