@@ -229,6 +229,23 @@ TEST(JinjaLimits, EndSoon) {
   EXPECT_LT(time, 5 * kSlowdown);
 }
 
+// Of what a number asks for, nothing is made where it cannot fit; a server's limits are large.
+TEST(JinjaLimits, RefuseAtOnceWhatANumberAsksFor) {
+  for (const char* use :
+       {"[1]|slice(10**12)", "[]|slice(10**8, 'x')", "range(9)|slice(9223372036854775807)"}) {
+    const double time = seconds([&] {
+      try {
+        render("{{ " + std::string(use) + "|list|length }}");
+        ADD_FAILURE() << use;
+      } catch (const TemplateError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("too much memory")) << use;
+      }
+    });
+    EXPECT_LT(time, 0.1 * kSlowdown) << use;
+  }
+  EXPECT_EQ(render("{{ [1, 2]|slice(-1)|list }}{{ [1, 2, 3]|slice(2, 0)|list }}"), "[][[1, 2], [3, 0]]");
+}
+
 // What one call of a method does is paid for, whatever is looked for in what.
 TEST(JinjaLimits, EndSoonInEveryMethod) {
   const std::string many = "{% set t = 'a' * 1000000 %}{% set w = 'a' * 500000 + 'b' %}";

@@ -169,6 +169,7 @@ Value slices(Interp& in, const Value& value, Arguments& arguments) {
   const int64_t count = args.integer(0, 0);
   if (count == 0) refuse("division by zero");
   const std::vector<Value> all = items_of(in.heap(), value);
+  in.heap().check_room(static_cast<size_t>(std::max<int64_t>(count, 0)), sizeof(Value) + sizeof(List));
   std::vector<Value> rows;
   auto at = all.begin();
   for (int64_t i = 0; i < count; ++i) {

@@ -132,14 +132,14 @@ StringRef Heap::shared(std::string text) {
 }
 
 Value Heap::list(std::vector<Value> items, Flavour flavour) {
-  step(static_cast<int64_t>(items.size()));
+  step(std::max<int64_t>(1, static_cast<int64_t>(items.size())));
   take(kContainerCost + items.capacity() * sizeof(Value));
   lists_.push_back({std::move(items), flavour});
   return Value(&lists_.back());
 }
 
 Value Heap::dict(Dict entries) {
-  step(static_cast<int64_t>(entries.size()));
+  step(std::max<int64_t>(1, static_cast<int64_t>(entries.size())));
   take(kContainerCost + entries.size() * kEntryCost);
   dicts_.push_back(std::move(entries));
   return Value(&dicts_.back());
