@@ -17,6 +17,7 @@ FLOORS = {
     "quant": 1,
     "hub": 1,
     "store": 1,
+    "events": 1,
     "gguf": 2,
     "text": 2,
     "program": 2,
@@ -38,6 +39,7 @@ FLOORS = {
 READERS = {
     "hub": {"cli"},
     "store": {"engine", "cli"},
+    "events": {"engine", "cli"},
     "gguf": {"model", "cli"},
     "backend/ref": {"cli"},
     "backend/null": {"cli"},

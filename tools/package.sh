@@ -73,7 +73,7 @@ fi
 
 say "image"
 # The package with what it depends on, and the little that its script runs, as Debian's packages; no engine, and not root.
-MIRROR=${MIRROR-} "$tree/tools/sysroot.sh" bookworm "$architecture" "$work/root" "$deb" dash coreutils grep ca-certificates
+MIRROR=${MIRROR-} "$tree/tools/sysroot.sh" bookworm "$architecture" "$work/root" "$deb" dash coreutils grep ca-certificates libzmq5
 rm -rf -- "$work/root/.made" "$work/root/usr/share/"{man,doc-base,info,lintian,locale,bash-completion,zsh,fish} "$work/root"/var/{cache,log}
 find "$work/root/usr/share/doc" -type f ! -name copyright -delete
 mkdir -p -- "$work/root"/{tmp,proc,sys,dev,run,etc/ssl/certs,usr/bin,var/lib/sluice}

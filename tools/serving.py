@@ -32,6 +32,7 @@ class Server:
     def __exit__(self, *_):
         self.process.terminate()
         self.log += self.process.stderr.readlines()
+        self.process.stderr.close()
         self.exit_code = self.process.wait(60)
 
     def memory_bytes(self):

@@ -37,7 +37,7 @@ struct Options : ServingOptions {
   std::vector<std::string> models, aliases, folders;
   size_t most_models = 0;
   double idle_unload = 0;
-  double drain_seconds = 30;
+  double drain_seconds = 30, drain_delay = 0;
   size_t max_memory = server::Memory::kDefault;
   bool exit_on_failure = true;
 };
@@ -105,6 +105,26 @@ struct Engines {
   std::function<std::string()> failure;  ///< why nothing runs any more; empty: all is well
 };
 
+int64_t ns_of(double seconds) { return static_cast<int64_t>(1e9 * seconds); }
+
+/// First it only says that it will stop; then it takes no more requests, but still tells how it is, until
+/// those that run have ended or their time is over. A second signal ends either.
+void end_answers(server::Server& server, const Options& options, const Engines& engines,
+                 const StopSignals& signals) {
+  server.leave();
+  if (options.drain_delay > 0) {
+    note("sluice: stopping in {:g} s; until then requests are taken\n", options.drain_delay);
+    if (signals.wait(milliseconds(static_cast<int64_t>(1000 * options.drain_delay)))) return;
+  }
+  note("sluice: stopping; {} requests have up to {:g} s to end\n", engines.at_work(), options.drain_seconds);
+  server.refuse();
+  const int64_t end_ns = now_ns() + ns_of(options.drain_seconds);
+  while (now_ns() < end_ns && engines.at_work() > 0)
+    if (signals.wait(milliseconds(50))) return;
+  while (now_ns() < end_ns)
+    if (server.drain(milliseconds(250)) || signals.wait(milliseconds(0))) return;
+}
+
 /// Serves until a signal comes; then lets running answers end, for some time. A second signal ends them at
 /// once. Throws Error when an engine has failed, unless it is to serve on.
 void serve_until_signal(server::Server& server, const Options& options, const Engines& engines,
@@ -125,11 +145,7 @@ void serve_until_signal(server::Server& server, const Options& options, const En
     manager.look(busy, busy ? engines.steps() : 0);
   }
   manager.stopping();
-  note("sluice: stopping; {} requests have up to {:g} s to end\n", engines.at_work(), options.drain_seconds);
-  const int64_t end_ns = now_ns() + static_cast<int64_t>(1e9 * options.drain_seconds);
-  while (now_ns() < end_ns) {
-    if (server.drain(milliseconds(250)) || signals.wait(milliseconds(0))) break;
-  }
+  end_answers(server, options, engines, signals);
   engines.stop();  // what still ran is told so
   server.drain(milliseconds(2000));
   note("sluice: stopped\n");
@@ -210,6 +226,8 @@ void serve(const CLI::App& command, const Options& given) {
   const bool several = options.models.size() > 1 || !options.folders.empty();
   if (several && options.ranks.tensor_parallel > 1)
     throw UsageError("--tensor-parallel: is for one model; several were named");
+  if (several && !options.events.endpoint.empty())
+    throw UsageError("--kv-events: of one model; start a server for each");
   if (!options.models.empty()) options.model = options.models.front();
   if (follows(options.ranks, options.rank_model())) return;
   const StopSignals signals;
@@ -307,6 +325,25 @@ void add_network(CLI::App& command, Options& options) {
       .add_option("--drain", options.drain_seconds, "seconds that running answers get when the server stops")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  command
+      .add_option(
+          "--drain-delay", options.drain_delay,
+          "seconds before that in which /ready says 503 and requests are taken as ever, for routers that "
+          "learn late that the server stops")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+
+void add_metrics(CLI::App& command, Options& options) {
+  using Names = server::MetricNames;
+  command
+      .add_option("--metrics-names", options.server.metric_names,
+                  "how /metrics calls things: sluice; vllm, as routers and dashboards know them; or both")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Names>{
+          {"sluice", Names::Sluice}, {"vllm", Names::Vllm}, {"both", Names::Both}}))
+      ->default_str("both");
+  command.add_flag("--metrics-without-key", options.server.public_metrics,
+                   "/metrics needs no API key, for routers that have none");
 }
 
 }  // namespace
@@ -367,14 +404,16 @@ void add_serve(CLI::App& app) {
   add_cache_option(*command, options->cache);
   add_page_cache_options(*command, options->pages);
   add_sampling_options(*command, *options);
+  add_kv_events_options(*command, options->events);
   add_network(*command, *options);
+  add_metrics(*command, *options);
   command->footer(
       "Endpoints: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
       "/v1/messages/count_tokens,\n"
       "/tokenize, /detokenize, /apply-template, /cache/clear, Ollama's /api/chat, /api/generate, /api/show; "
       "GET "
       "/v1/models,\n"
-      "/api/tags, /api/ps, /health, /props, /slots, /metrics; a web "
+      "/api/tags, /api/ps, /health, /ready, /live, /props, /slots, /cache, /metrics; a web "
       "page at "
       "/.\n"
       "Requests may set sampling themselves; the flags, or the model file, say what holds where they do "

@@ -87,6 +87,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   } catch (const Error& error) {
     chat_problem_ = error.what();  // completions of plain text need none
   }
+  events_ = make_publisher(options.events);
   if (!options.pages.disk.empty()) store::PageFolder::check(page_folder_of(options.pages.disk).path);
   const bool keeps_pages = options.pages.ram_bytes > 0 || !options.pages.disk.empty();
   const std::string identity = keeps_pages ? model_identity(file) : "";
@@ -121,7 +122,7 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   engine.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
   engine.max_waiting = options.max_waiting;
   store_ = make_page_store(options.pages, *executable_, identity, model_name(file, options.alias));
-  engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine, store_.get());
+  engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine, store_.get(), events_.get());
 
   service_ = std::make_unique<server::Service>(server::Service{*engine_, tokenizer_});
   service_->chat = chat_ ? &*chat_ : nullptr;
@@ -169,6 +170,11 @@ std::string ServingModel::description() const {
                           size(stats.disk_limit_bytes), stats.disk_pages);
     text += "\n";
     if (!stats.problem.empty()) text += fmt::format("  prompts  cannot be kept: {}\n", stats.problem);
+  }
+  if (events_ != nullptr) {
+    text += fmt::format("  events   of the cache, with its tokens, at {}", events_->endpoint());
+    if (!events_->replay_endpoint().empty()) text += fmt::format("; again at {}", events_->replay_endpoint());
+    text += "\n";
   }
   if (!chat_problem_.empty()) text += fmt::format("  chat     not possible: {}\n", chat_problem_);
   return text;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/generation.h"
+#include "cli/kv_events.h"
 #include "cli/page_cache.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
@@ -22,9 +23,10 @@ struct ServingOptions : GenerationOptions {
   int64_t max_waiting = 1024;
   int64_t thinking_budget = -1;  ///< tokens of reasoning an answer; -1: no limit
   bool trust_user_tokens = false;
-  bool batch_invariant = false;  ///< the same text whatever else runs
-  PageCacheOptions pages;        ///< where they go beyond the device
-  std::string alias;             ///< the model's name for clients; empty: the file's
+  bool batch_invariant = false;     ///< the same text whatever else runs
+  PageCacheOptions pages;           ///< where they go beyond the device
+  events::PublisherOptions events;  ///< to whom it is told what is cached
+  std::string alias;                ///< the model's name for clients; empty: the file's
 };
 
 /// Rows a step: as many as are wanted, on a CPU more than prefill_rows() has only of a deep prompt alone; or,
@@ -63,7 +65,8 @@ class ServingModel {
   std::unique_ptr<program::Backend> backend_;
   engine::LoadPlan plan_;  ///< for the whole cache
   std::unique_ptr<program::Executable> executable_;
-  std::unique_ptr<store::PageStore> store_;  ///< null: pages are on the device alone
+  std::unique_ptr<store::PageStore> store_;    ///< null: pages are on the device alone
+  std::unique_ptr<events::Publisher> events_;  ///< null: nobody is told what is cached
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<server::Service> service_;
 };

@@ -49,7 +49,7 @@ bool Batcher::Job::writes_on(int64_t context) const {
 }
 
 Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokenizer,
-                 const EngineOptions& options, store::PageStore* store)
+                 const EngineOptions& options, store::PageStore* store, events::Sink* sink)
     : executable_(executable),
       has_states_(executable.program().has_states()),
       facts_(facts_of(executable)),
@@ -71,6 +71,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
     step->outputs.reserve(static_cast<size_t>(options.outputs()));
   drafts_.reserve(static_cast<size_t>(DraftPace::kMostRows));
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
+  if (sink != nullptr) teller_.emplace(*sink, scheduler_.cache());
   if (store == nullptr) return;
   CHECK(executable.copier() != nullptr, "a store for an executable that copies no pages");
   scheduler_.set_source(&keeper_.emplace(*executable.copier(), *store, scheduler_.cache()));
@@ -143,7 +144,7 @@ void Batcher::clear_cache() {
 
 // Says whose answers rest.
 void Batcher::pace_draws() {
-  if (options_.timeless_drafts) return;
+  if (options_.timeless) return;
   answers_.clear();
   for (Sequence* sequence : scheduler_.running()) {
     const Job& job = job_of(sequence);
@@ -274,9 +275,9 @@ void Batcher::count(const Planned& step) {
 void Batcher::observe(const Planned& step, double seconds) {
   int64_t prompt_rows = 0;
   for (const Chunk& chunk : step.chunks) prompt_rows += chunk.rows > 1 ? chunk.rows : 0;
-  if (keeper_) keeper_->observe(prompt_rows, seconds);
+  if (keeper_ && !options_.timeless) keeper_->observe(prompt_rows, seconds);
   if (std::ranges::all_of(step.chunks, [](const Chunk& chunk) { return chunk.rows == 1; }))
-    draft_pace_.observe(step.batch.rows(), options_.timeless_drafts ? 1 : seconds);
+    draft_pace_.observe(step.batch.rows(), options_.timeless ? 1 : seconds);
 }
 
 // ------------------------------------------------------------------------------------------------ tokens
@@ -423,6 +424,7 @@ void Batcher::snapshot(EngineStats& stats) const {
   stats.running = std::ssize(scheduler_.running());
   stats.waiting = scheduler_.waiting();
   stats.pages = cache.pages();
+  stats.page_tokens = program::kPageRows;
   stats.free_pages = cache.free_pages();
   stats.cached_pages = cache.cached_pages();
   stats.used_pages = cache.pages() - cache.available();

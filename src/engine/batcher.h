@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/block_teller.h"
 #include "engine/draft_pace.h"
 #include "engine/draw_pace.h"
 #include "engine/engine.h"
@@ -34,7 +35,7 @@ class Batcher {
  public:
   /// As Engine's.
   Batcher(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options,
-          store::PageStore* store = nullptr);
+          store::PageStore* store = nullptr, events::Sink* sink = nullptr);
   /// Waits for what has begun.
   ~Batcher();
   Batcher(const Batcher&) = delete;
@@ -64,6 +65,10 @@ class Batcher {
   bool moves_pages() const { return keeper_ && keeper_->busy(); }
   /// Gives up cached pages that nobody uses, wherever they are.
   void clear_cache();
+  /// Tells whoever wants to know which blocks have entered the cache and left it.
+  void tell_blocks() {
+    if (teller_) teller_->flush();
+  }
 
   int64_t requests() const { return std::ssize(jobs_); }
   int64_t waiting() const { return scheduler_.waiting(); }
@@ -160,11 +165,12 @@ class Batcher {
   const size_t columns_;     ///< of a row of logits
   const size_t vocabulary_;  ///< those of them that are tokens
   std::unordered_map<RequestId, Job> jobs_;
-  Scheduler scheduler_;               ///< of the jobs
-  store::PageStore* const store_;     ///< null: pages are on the device alone
-  std::optional<PageKeeper> keeper_;  ///< of the store
-  Planned current_;                   ///< the step that runs, whole or aside
-  Planned ahead_;                     ///< the one after it, if it is in flight already
+  Scheduler scheduler_;                ///< of the jobs
+  store::PageStore* const store_;      ///< null: pages are on the device alone
+  std::optional<PageKeeper> keeper_;   ///< of the store
+  std::optional<BlockTeller> teller_;  ///< null: nobody wants to know
+  Planned current_;                    ///< the step that runs, whole or aside
+  Planned ahead_;                      ///< the one after it, if it is in flight already
   LongStep long_;
   DraftPace draft_pace_;
   DrawPace draw_pace_;

@@ -32,7 +32,8 @@ constexpr std::chrono::milliseconds kPagesMove{1};
 
 struct Engine::Impl {
   const EngineOptions options;
-  Batcher batcher;  // the thread's, but for validate()
+  store::PageStore* const page_store;  // null: there is none
+  Batcher batcher;                     // the thread's, but for validate()
 
   mutable std::mutex mutex;
   std::condition_variable woken;    // of the thread: there is something to do
@@ -56,8 +57,8 @@ struct Engine::Impl {
   std::thread thread;
 
   Impl(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& given,
-       store::PageStore* store)
-      : options(given), batcher(executable, tokenizer, given, store) {
+       store::PageStore* store, events::Sink* sink)
+      : options(given), page_store(store), batcher(executable, tokenizer, given, store, sink) {
     batcher.snapshot(stats);
     thread = std::thread([this] { run(); });
   }
@@ -139,6 +140,7 @@ bool Engine::Impl::turn() {
   taken_cancels.clear();
   for (const auto& done : std::exchange(taken_clears, {})) {
     batcher.clear_cache();
+    batcher.tell_blocks();
     done();
   }
   if (going) {
@@ -146,6 +148,7 @@ bool Engine::Impl::turn() {
   } else {
     batcher.end_all(Finish::Shutdown);
   }
+  batcher.tell_blocks();
   publish();
   return going;
 }
@@ -168,8 +171,8 @@ void Engine::Impl::run() {
 }
 
 Engine::Engine(program::Executable& executable, const text::Tokenizer& tokenizer,
-               const EngineOptions& options, store::PageStore* store)
-    : impl_(std::make_unique<Impl>(executable, tokenizer, options, store)) {}
+               const EngineOptions& options, store::PageStore* store, events::Sink* sink)
+    : impl_(std::make_unique<Impl>(executable, tokenizer, options, store, sink)) {}
 
 Engine::~Engine() { stop(); }
 
@@ -211,9 +214,14 @@ std::string Engine::failure() const {
 }
 
 EngineStats Engine::stats() const {
-  const std::lock_guard lock(impl_->mutex);
-  EngineStats out = impl_->stats;
-  out.waiting += impl_->just_taken + std::ssize(impl_->inbox);
+  EngineStats out;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    out = impl_->stats;
+    out.waiting += impl_->just_taken + std::ssize(impl_->inbox);
+  }
+  // The store works on while the engine rests.
+  if (impl_->page_store != nullptr) out.store = impl_->page_store->stats();
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "events/block_event.h"
 #include "store/page_store.h"
 
 namespace sluice::program {
@@ -50,9 +51,9 @@ struct EngineOptions {
   /// Rows a step at most of prompts whose tokens' log-probabilities are wanted (Request::prompt_logprobs); no
   /// more than max_rows. The executable has outputs() output rows.
   int64_t scored_rows = 0;
-  /// Drafts are as long as though every step took the same time, and all draws as though they took none: for
-  /// tests, which no clock may decide.
-  bool timeless_drafts = false;
+  /// Drafts are as long as though every step took the same time, all draws as though they took none, and
+  /// pages are brought from the store whatever computing them takes: for tests, which no clock may decide.
+  bool timeless = false;
 
   /// Output rows a step at most.
   int64_t outputs() const { return std::max({int64_t{max_sequences}, 1 + draft_tokens, scored_rows}); }
@@ -71,7 +72,8 @@ struct SlotStats {
 /// A snapshot. Totals count from the engine's start.
 struct EngineStats {
   int64_t running = 0, waiting = 0;
-  int64_t pages = 0;       ///< = free + used + cached
+  int64_t pages = 0;  ///< = free + used + cached
+  int64_t page_tokens = 0;
   int64_t free_pages = 0;  ///< hold nothing
   int64_t used_pages = 0;  ///< of sequences that run
   int64_t cached_pages =
@@ -98,9 +100,10 @@ class Engine {
  public:
   /// The executable must have been compiled for these options' max_rows, outputs() and pages;
   /// nobody else uses it while the engine lives. `store`: where pages of the cache go that leave the device,
-  /// and come from; null: nowhere. All of them must outlive the engine.
+  /// and come from; null: nowhere. `sink`: who hears of blocks that enter and leave the cache, on the
+  /// engine's thread; null: nobody. All of them must outlive the engine.
   Engine(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& options,
-         store::PageStore* store = nullptr);
+         store::PageStore* store = nullptr, events::Sink* sink = nullptr);
   /// Stops as stop() does.
   ~Engine();
   Engine(const Engine&) = delete;

@@ -21,9 +21,17 @@ void KvCache::restorable(std::vector<int32_t>& chain) const {
   while (!chain.empty() && !states_.snapshot(chain.back())) chain.pop_back();
 }
 
+void KvCache::leaves(int32_t page) const {
+  for (PageWatcher* watcher : watchers_) watcher->leaves(page);
+}
+
+void KvCache::tell_snapshot(int32_t page, int32_t slot) const {
+  for (PageWatcher* watcher : watchers_) watcher->snapshot(page, slot);
+}
+
 int32_t KvCache::evict() {
   const int32_t page = tree_.evict();
-  if (watcher_ != nullptr && page != PrefixTree::kRoot) watcher_->leaves(page);
+  if (page != PrefixTree::kRoot) leaves(page);
   states_.forget(page);
   return page;
 }
@@ -43,7 +51,11 @@ int32_t KvCache::take_page(int64_t reserve) {
 
 int32_t KvCache::adopt(int32_t parent, std::span<const int32_t> tokens, int32_t page, uint64_t group) {
   const int32_t kept = tree_.extend(parent, tokens, page, group);
-  if (kept != page) pool_.give_back(page);
+  if (kept != page) {
+    pool_.give_back(page);
+  } else {
+    for (PageWatcher* watcher : watchers_) watcher->entered(parent, page, tokens, group);
+  }
   return kept;
 }
 
@@ -56,6 +68,8 @@ std::optional<int32_t> KvCache::adopt_snapshot(int32_t page) {
 
 void KvCache::clear() {
   while (cached_pages() > 0) pool_.give_back(evict());
+  if (tree_.size() > 0) return;
+  for (PageWatcher* watcher : watchers_) watcher->emptied();
 }
 
 KvCache::Offer KvCache::offer(std::span<const int32_t> tokens, int64_t rows, const PrefixGroup& group) {
@@ -88,6 +102,7 @@ SequencePages KvCache::open(std::span<const int32_t> tokens, const PrefixGroup& 
   const auto rest = tokens.subspan(static_cast<size_t>(out.rows));
   const auto wanted = rest.first(std::min<size_t>(rest.size() - 1, kPageRows));
   if (const auto taken = tree_.take_leaf(out.held(), wanted, group.ends)) {
+    leaves(taken->page);  // a whole page, too, may be one that is taken
     out.pages.push_back(taken->page);
     out.rows += taken->rows;
   }
@@ -114,8 +129,8 @@ void KvCache::computed(SequencePages& sequence, std::span<const int32_t> tokens,
     const int32_t kept = tree_.extend(parent, its_tokens, page, sequence.group.pages);
     if (kept != page) {
       pool_.give_back(page);
-    } else if (watcher_ != nullptr) {
-      watcher_->entered(parent, page, its_tokens, sequence.group.pages);
+    } else {
+      for (PageWatcher* watcher : watchers_) watcher->entered(parent, page, its_tokens, sequence.group.pages);
     }
     page = kept;
   }
@@ -153,7 +168,7 @@ void KvCache::keep_snapshot(SequencePages& sequence) {
   if (!states_.snapshot(page)) {
     states_.keep(page, slot);
     if (!lasting) sequence.passing = page;
-    if (lasting && watcher_ != nullptr) watcher_->snapshot(page, slot);
+    if (lasting) tell_snapshot(page, slot);
   } else {  // somebody else brought it
     states_.give_back(slot);
   }
@@ -178,8 +193,7 @@ void KvCache::close(SequencePages& sequence, std::span<const int32_t> tokens) {
   const int64_t whole = sequence.shared * kPageRows;
   if (has_states_) {
     // The answer's end: the next turn goes on from there.
-    const auto last = watcher_ == nullptr ? std::nullopt : states_.snapshot(sequence.passing);
-    if (last) watcher_->snapshot(sequence.passing, *last);
+    if (const auto last = states_.snapshot(sequence.passing)) tell_snapshot(sequence.passing, *last);
     if (sequence.rows % kPageRows != 0) {
       states_.give_back(sequence.state.from);
     } else if (sequence.rows > 0) {

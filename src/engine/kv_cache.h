@@ -47,6 +47,8 @@ class PageWatcher {
   virtual void leaves(int32_t page) = 0;
   /// The page has a snapshot, in this slot.
   virtual void snapshot(int32_t page, int32_t slot) = 0;
+  /// The tree holds nothing any more, since it was to be cleared.
+  virtual void emptied() {}
 };
 
 class KvCache {
@@ -95,7 +97,8 @@ class KvCache {
   void close(SequencePages& sequence, std::span<const int32_t> tokens);
 
   // For who brings pages from elsewhere.
-  void watch(PageWatcher* watcher) { watcher_ = watcher; }
+  void watch(PageWatcher& watcher) { watchers_.push_back(&watcher); }
+  void unwatch(PageWatcher& watcher) { std::erase(watchers_, &watcher); }
   bool has_states() const { return has_states_; }
   /// The chain of whole pages that a sequence of these tokens could take over, snapshots or not.
   void find(std::span<const int32_t> tokens, std::vector<int32_t>& chain, const PrefixGroup& group) const;
@@ -121,6 +124,8 @@ class KvCache {
  private:
   void restorable(std::vector<int32_t>& chain) const;
   int32_t evict();
+  void leaves(int32_t page) const;
+  void tell_snapshot(int32_t page, int32_t slot) const;
   void stepped(SequencePages& sequence, int32_t snapshot);
   bool lasts(const SequencePages& sequence) const;
   void keep_snapshot(SequencePages& sequence);
@@ -131,8 +136,8 @@ class KvCache {
   bool has_states_;
   int64_t pages_;
   int64_t snapshot_rows_;
-  PageWatcher* watcher_ = nullptr;  // null: nobody hears
-  std::vector<int32_t> chain_;      // of offer()
+  std::vector<PageWatcher*> watchers_;
+  std::vector<int32_t> chain_;  // of offer()
 };
 
 }  // namespace sluice::engine

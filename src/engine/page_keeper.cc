@@ -51,11 +51,11 @@ PageKeeper::PageKeeper(program::PageCopier& copier, store::PageStore& store, KvC
       cache_(cache),
       page_bytes_(copier.bytes(Kept::Page)),
       state_bytes_(copier.bytes(Kept::State)) {
-  cache_.watch(this);
+  cache_.watch(*this);
 }
 
 PageKeeper::~PageKeeper() {
-  cache_.watch(nullptr);
+  cache_.unwatch(*this);
   while (!coming_.empty()) drop(*coming_.front().sequence);
   try {
     const double end = now_seconds() + kSecondsAtEnd;
@@ -86,7 +86,7 @@ void PageKeeper::entered(int32_t parent, int32_t page, std::span<const int32_t> 
   const std::optional<PageKey> before = key_of(parent);
   CHECK(before, "page {}", parent);
   remember(page, store::page_key(*before, group, tokens));
-  if (store_.has_disk()) pending_.push_back(page);
+  if (store_.has_disk()) pending_.push_back(page);  // those that came from the store are found to be there
 }
 
 void PageKeeper::leaves(int32_t page) {
@@ -218,9 +218,7 @@ void PageKeeper::receive(Coming& coming, double until_seconds) {
          copier_.ended(coming.arriving.front().copy)) {
     const Arriving& first = coming.arriving.front();
     const auto tokens = page_tokens(*coming.sequence, coming.first + coming.done);
-    const int32_t kept = cache_.adopt(coming.parent, tokens, first.page, coming.sequence->group.pages);
-    if (kept == first.page) remember(kept, coming.keys[coming.done]);
-    coming.parent = kept;
+    coming.parent = cache_.adopt(coming.parent, tokens, first.page, coming.sequence->group.pages);
     store_.release(first.slot);
     coming.arriving.pop_front();
     ++coming.done;

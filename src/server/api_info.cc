@@ -1,4 +1,4 @@
-// GET /v1/models, /props, /slots: what runs here; and POST /cache/clear.
+// GET /v1/models, /props, /slots, /cache: what runs here; and POST /cache/clear.
 #include <algorithm>
 
 #include "server/answer.h"
@@ -158,6 +158,29 @@ void slots(const Call& call) {
                     {"n_decoded", slot.generated_tokens}});
   }
   call.exchange->respond(json_response(list));
+}
+
+// What is cached where. All of it is this model's, but for the folder's bytes.
+void cache(const Call& call) {
+  const engine::EngineStats stats = call.service.engine.stats();
+  const store::StoreStats& store = stats.store;
+  Json out = {{"page_tokens", stats.page_tokens},
+              {"device",
+               {{"pages", stats.pages},
+                {"pages_used", stats.used_pages},
+                {"pages_cached", stats.cached_pages},
+                {"pages_free", stats.free_pages}}},
+              {"prompt_tokens_total", stats.prompt_tokens_total},
+              {"prompt_tokens_cached_total", stats.cached_tokens_total}};
+  if (stats.has_store && store.ram_limit_bytes > 0)
+    out["memory"] = {
+        {"pages", store.ram_pages}, {"bytes", store.ram_bytes}, {"limit_bytes", store.ram_limit_bytes}};
+  if (stats.has_store && store.disk_limit_bytes > 0)
+    out["disk"] = {{"pages", store.disk_pages},
+                   {"bytes", store.disk_bytes},
+                   {"folder_bytes", store.disk_all_bytes},
+                   {"limit_bytes", store.disk_limit_bytes}};
+  call.exchange->respond(json_response(out));
 }
 
 // What running requests use stays.

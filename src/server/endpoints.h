@@ -18,6 +18,7 @@ void apply_template(const Call& call);
 void props(const Call& call);
 void tokenizer_info(const Call& call);
 void slots(const Call& call);
+void cache(const Call& call);
 void clear_cache(const Call& call);
 void ollama_chat(const Call& call);
 void ollama_generate(const Call& call);

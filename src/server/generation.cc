@@ -33,8 +33,8 @@ class Generation::Ear : public engine::Listener {
                                                   now_ns() - generation_->started_ns_}});
   }
   void on_token(const engine::TokenEvent& event) override {
-    Metrics& metrics = generation_->metrics_;
-    (event.index == 0 ? metrics.time_to_first_token : metrics.inter_token).add_ns(event.time_ns - last_ns_);
+    RequestTimes& times = generation_->times_;
+    (event.index == 0 ? times.time_to_first_token : times.inter_token).add_ns(event.time_ns - last_ns_);
     last_ns_ = event.time_ns;
     generation_->hear({.choice = choice_,
                        .token = event.token,
@@ -55,7 +55,7 @@ class Generation::Ear : public engine::Listener {
                        .logprobs = {event.logprobs.begin(), event.logprobs.end()}});
   }
   void on_end(engine::RequestId, std::string_view text, const engine::Result& result) override {
-    generation_->metrics_.queue_time.add_ns(result.queue_ns);
+    generation_->times_.queue_time.add_ns(result.queue_ns);
     generation_->hear({.choice = choice_, .text = std::string(text), .result = result});
   }
 
@@ -68,7 +68,7 @@ class Generation::Ear : public engine::Listener {
 Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<Sink> sink)
     : lease_(call.lease),
       service_(call.service),
-      metrics_(call.metrics),
+      times_(call.times),
       record_(call.record),
       queue_(call.queue),
       sink_(std::move(sink)),
@@ -350,7 +350,7 @@ void Generation::end(size_t choice, engine::Result result) {
     if (one.result.finish == engine::Finish::OutOfMemory) failure = out_of_memory();
     if (one.result.finish == engine::Finish::Shutdown) failure = ApiError(503, "the server is shutting down");
   }
-  metrics_.request_duration.add_ns(now_ns() - started_ns_);  // first: who has the answer finds it counted
+  times_.request_duration.add_ns(now_ns() - started_ns_);  // first: who has the answer finds it counted
   record_end();
   sink_->done(*this, failure);
   sink_ = nullptr;

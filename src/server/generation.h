@@ -24,7 +24,7 @@ namespace sluice::server {
 /// One request and what it needs: handed from the routes to an endpoint.
 struct Call {
   const Service& service;
-  Metrics& metrics;
+  RequestTimes& times;
   std::shared_ptr<Exchange> exchange;
   std::shared_ptr<SerialQueue> queue;
   Style style;
@@ -141,7 +141,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::shared_ptr<const Service> lease_;
   const Service& service_;
-  Metrics& metrics_;
+  RequestTimes& times_;
   std::shared_ptr<RequestRecord> record_;
   std::shared_ptr<SerialQueue> queue_;
   std::unique_ptr<Sink> sink_;

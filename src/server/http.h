@@ -124,6 +124,8 @@ class HttpServer {
   uint16_t port() const;
   size_t connections() const;
 
+  /// From now on an answer is its connection's last: clients that ask again look for a server anew.
+  void let_go();
   /// Takes no more connections and requests, and waits until all answers are out or the time is over.
   /// Returns whether they were. Not from the thread of the sockets.
   bool drain(std::chrono::milliseconds at_most);

@@ -335,6 +335,10 @@ const std::string& HttpServer::address() const { return impl_->address; }
 uint16_t HttpServer::port() const { return impl_->port; }
 size_t HttpServer::connections() const { return impl_->connections; }
 
+void HttpServer::let_go() {
+  asio::post(*impl_->io, [host = impl_->host] { host->last_answers = true; });
+}
+
 bool HttpServer::drain(std::chrono::milliseconds at_most) {
   Impl& impl = *impl_;
   if (!impl.thread.joinable()) return true;

@@ -326,7 +326,7 @@ void HttpSession::refuse(const HttpResponse& response) {
 }
 
 void HttpSession::begin_answer(const HttpResponse& head, bool stream) {
-  if (host_->draining) keep_alive_ = false;
+  if (host_->draining || host_->last_answers) keep_alive_ = false;
   host_->hooks.answering(head.status);
   begun_ = true;
   streaming_ = stream;

@@ -42,6 +42,7 @@ struct SessionHost {
   std::function<void(std::function<void()>)> post;  ///< runs it on the thread of the sockets
   std::unordered_set<std::shared_ptr<HttpSession>> sessions;
   bool draining = false;
+  bool last_answers = false;  ///< each answer is its connection's last
 };
 
 class HttpSession : public std::enable_shared_from_this<HttpSession> {

@@ -71,37 +71,68 @@ void Histogram::add_ns(int64_t ns) {
   sum_ns_.fetch_add(ns, std::memory_order_relaxed);
 }
 
-void Histogram::print(std::string& out, const char* name, const char* help) const {
-  out += fmt::format("# HELP sluice_{0} {1}\n# TYPE sluice_{0} histogram\n", name, help);
+void Histogram::add(const Histogram& other) {
+  for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i].load(std::memory_order_relaxed);
+  sum_ns_ += other.sum_ns_.load(std::memory_order_relaxed);
+}
+
+void Histogram::print(std::string& out, std::string_view name, const std::string& labels) const {
+  const std::string first = labels.empty() ? "" : labels + ",",
+                    all = labels.empty() ? "" : "{" + labels + "}";
   int64_t sum = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     sum += counts_[i].load(std::memory_order_relaxed);
     const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
-    out += fmt::format("sluice_{}_bucket{{le=\"{}\"}} {}\n", name, bound, sum);
+    out += fmt::format("{}_bucket{{{}le=\"{}\"}} {}\n", name, first, bound, sum);
   }
-  out += fmt::format("sluice_{0}_sum {1}\nsluice_{0}_count {2}\n", name,
+  out += fmt::format("{0}_sum{1} {2}\n{0}_count{1} {3}\n", name, all,
                      static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9, sum);
 }
 
-std::string Metrics::text(const engine::Engine* engine, size_t connections, size_t memory_bytes,
-                          size_t memory_limit) const {
+RequestTimes& Metrics::times(const std::string& model) {
+  const std::lock_guard lock(mutex_);
+  return times_[model];
+}
+
+std::string Metrics::text(const View& view, MetricNames names) const {
   std::string out;
-  line(out, "up", "gauge", "1 once the model is loaded", engine ? 1 : 0);
-  line(out, "http_connections", "gauge", "open connections", static_cast<double>(connections));
-  line(out, "request_memory_bytes", "gauge", "memory that requests hold", static_cast<double>(memory_bytes));
-  line(out, "request_memory_limit_bytes", "gauge", "and may", static_cast<double>(memory_limit));
+  if (names != MetricNames::Vllm) own_names(out, view);
+  if (names != MetricNames::Sluice) vllm_names(out, view);
+  return out;
+}
+
+void Metrics::own_names(std::string& out, const View& view) const {
+  line(out, "up", "gauge", "1 once the model is loaded", view.models.empty() ? 0 : 1);
+  line(out, "ready", "gauge", "1 while requests are taken", view.ready ? 1 : 0);
+  line(out, "http_connections", "gauge", "open connections", static_cast<double>(view.connections));
+  line(out, "request_memory_bytes", "gauge", "memory that requests hold",
+       static_cast<double>(view.memory_bytes));
+  line(out, "request_memory_limit_bytes", "gauge", "and may", static_cast<double>(view.memory_limit));
   line(out, "http_requests_total", "counter", "HTTP requests", static_cast<double>(http_requests.load()));
   out += "# HELP sluice_http_responses_total HTTP answers by class of status\n";
   out += "# TYPE sluice_http_responses_total counter\n";
   for (size_t i = 2; i < http_responses.size(); ++i)
     out += fmt::format("sluice_http_responses_total{{status=\"{}xx\"}} {}\n", i, http_responses[i].load());
-  time_to_first_token.print(out, "time_to_first_token_seconds",
-                            "from a request's arrival to its first token");
-  inter_token.print(out, "inter_token_seconds", "between two tokens of an answer");
-  queue_time.print(out, "queue_seconds", "from a request's arrival until its prompt is read");
-  request_duration.print(out, "request_seconds", "from a request's arrival to the end of its answer");
-  if (engine) engine_lines(out, engine->stats());
-  return out;
+  RequestTimes all;  // of all models
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [model, times] : times_) {
+      all.time_to_first_token.add(times.time_to_first_token);
+      all.inter_token.add(times.inter_token);
+      all.queue_time.add(times.queue_time);
+      all.request_duration.add(times.request_duration);
+    }
+  }
+  const auto histogram = [&](const char* name, const char* help, const Histogram& values) {
+    out += fmt::format("# HELP sluice_{0} {1}\n# TYPE sluice_{0} histogram\n", name, help);
+    values.print(out, fmt::format("sluice_{}", name), "");
+  };
+  histogram("time_to_first_token_seconds", "from a request's arrival to its first token",
+            all.time_to_first_token);
+  histogram("inter_token_seconds", "between two tokens of an answer", all.inter_token);
+  histogram("queue_seconds", "from a request's arrival until its prompt is read", all.queue_time);
+  histogram("request_seconds", "from a request's arrival to the end of its answer", all.request_duration);
+  if (!view.models.empty()) engine_lines(out, view.models.front()->engine.stats());
 }
 
 }  // namespace sluice::server

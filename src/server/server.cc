@@ -29,7 +29,10 @@ struct Route {
   void (*about)(ModelSet&, Exchange&) = nullptr;  ///< of all models; both null: the server itself answers
 };
 
-constexpr std::string_view kHealth = "/v1/health";
+constexpr std::string_view kHealth = "/v1/health", kReady = "/ready", kLive = "/live", kMetrics = "/metrics";
+
+/// How far a server that will stop has come.
+enum class Leaving : uint8_t { No, Soon, Refuses };
 
 constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", Access::Key, Style::OpenAi, chat_completions},
@@ -53,9 +56,12 @@ constexpr Route kRoutes[] = {
     {"GET", "/props", Access::Key, Style::OpenAi, props},
     {"GET", "/tokenizer_info", Access::Key, Style::OpenAi, tokenizer_info},
     {"GET", "/slots", Access::Key, Style::OpenAi, slots},
+    {"GET", "/cache", Access::Key, Style::OpenAi, cache},
     {"POST", "/cache/clear", Access::Key, Style::OpenAi, clear_cache},
     {"GET", kHealth, Access::Public, Style::OpenAi, nullptr},
-    {"GET", "/metrics", Access::Key, Style::OpenAi, nullptr},
+    {"GET", kReady, Access::Public, Style::OpenAi, nullptr},
+    {"GET", kLive, Access::Public, Style::OpenAi, nullptr},
+    {"GET", kMetrics, Access::Key, Style::OpenAi, nullptr},
     {"GET", "/", Access::Public, Style::OpenAi, nullptr},
     {"GET", "/index.html", Access::Public, Style::OpenAi, nullptr},
 };
@@ -81,6 +87,11 @@ bool matches(std::string_view pattern, std::string_view path) {
 
 std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? "GET" : request.method;
+}
+
+/// Whoever runs the server asks, by whatever name it has.
+bool is_probe(const Route& route) {
+  return route.path == kHealth || route.path == kReady || route.path == kLive;
 }
 
 /// The route, or null; `methods` collects those that the path knows.
@@ -151,6 +162,7 @@ struct Server::Impl {
   PromptHistory history;
   std::unique_ptr<OneModel> one;  ///< where there is one model
   std::atomic<ModelSet*> models{nullptr};
+  std::atomic<Leaving> leaving{Leaving::No};
   std::atomic<uint64_t> last_call{0};
   std::unique_ptr<Workers> workers;
   std::unique_ptr<HttpServer> http;
@@ -166,7 +178,11 @@ struct Server::Impl {
   void run(const Route& route, const Call& call);
   template <typename Work>
   static void answering(Style style, const std::shared_ptr<Exchange>& exchange, Work work);
-  HttpResponse health() const;
+  Access access_of(const Route& route) const;
+  std::string failure() const;
+  bool ready() const;
+  HttpResponse probe(std::string_view path) const;
+  HttpResponse all_metrics() const;
 };
 
 // The body has not been read: who may not pass need not send it.
@@ -183,16 +199,18 @@ std::optional<HttpResponse> Server::Impl::gate(HttpRequest& request) {
     return HttpResponse{204, "", "", {{"Allow", "GET, POST, OPTIONS"}}};
   } else if (const Route* route = find_route(request, &methods); !route) {
     error = no_route(request, methods);
-  } else if (keys.empty() && route->path != kHealth && !hosts.admits(request)) {
+  } else if (keys.empty() && !is_probe(*route) && !hosts.admits(request)) {
     error.emplace(403,
                   fmt::format("this server is not known as {}; start it with --allowed-hosts {} if it is",
                               Hosts::name(request), Hosts::name(request)));
-  } else if (route->access != Access::Public && !keys.empty() && !key &&
-             (route->access == Access::Key || keys.given(request))) {
+  } else if (access_of(*route) != Access::Public && !keys.empty() && !key &&
+             (access_of(*route) == Access::Key || keys.given(request))) {
     error.emplace(401, "expected an API key of this server, as Authorization: Bearer KEY or x-api-key: KEY",
                   "", "invalid_api_key");
   } else if ((route->run || route->about) && !models.load()) {
     error.emplace(503, "the model is still loading");
+  } else if (route->method == "POST" && leaving == Leaving::Refuses) {
+    error.emplace(503, "the server is stopping");
   }
   if (!error) return {};
   log_refusal(options.log, request, error->status, error->what());
@@ -201,13 +219,42 @@ std::optional<HttpResponse> Server::Impl::gate(HttpRequest& request) {
   return response;
 }
 
-HttpResponse Server::Impl::health() const {
+Access Server::Impl::access_of(const Route& route) const {
+  return route.path == kMetrics && options.public_metrics ? Access::Public : route.access;
+}
+
+std::string Server::Impl::failure() const {
   ModelSet* const set = models.load();
-  if (!set) return error_response(Style::OpenAi, {503, "the model is still loading"});
-  const auto latest = set->latest();
-  const std::string failure = latest ? latest->engine.failure() : "";
-  if (!failure.empty()) return error_response(Style::OpenAi, {503, "the engine has failed: " + failure});
+  const auto latest = set ? set->latest() : nullptr;
+  return latest ? latest->engine.failure() : "";
+}
+
+bool Server::Impl::ready() const { return models.load() && failure().empty() && leaving == Leaving::No; }
+
+// A server that loads, or stops, lives; one that has failed is to be started anew.
+HttpResponse Server::Impl::probe(std::string_view path) const {
+  const std::string failed = failure();
+  if (!failed.empty()) return error_response(Style::OpenAi, {503, "the engine has failed: " + failed});
+  if (path != kLive && !models.load())
+    return error_response(Style::OpenAi, {503, "the model is still loading"});
+  if (path == kReady && leaving != Leaving::No)
+    return error_response(Style::OpenAi, {503, "the server is stopping"});
   return json_response({{"status", "ok"}});
+}
+
+HttpResponse Server::Impl::all_metrics() const {
+  Metrics::View view;
+  if (ModelSet* const set = models.load()) {
+    const auto latest = set->latest();
+    if (latest) view.models.push_back(latest);
+    for (const ModelState& model : set->list())
+      if (model.service && model.service != latest) view.models.push_back(model.service);
+  }
+  view.connections = http->connections();
+  view.memory_bytes = options.http.memory->used();
+  view.memory_limit = options.http.memory->limit();
+  view.ready = ready();
+  return {200, "text/plain; version=0.0.4; charset=utf-8", metrics.text(view, options.metric_names), {}};
 }
 
 void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
@@ -215,14 +262,8 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   const Route* route = find_route(request);  // the gate has found it already
   ModelSet* const set = models.load();
   if (!route->run && !route->about) {
-    if (route->path == kHealth) return exchange->respond(health());
-    if (route->path != "/metrics") return exchange->respond(page_response());
-    const auto ready = set ? set->latest() : nullptr;
-    return exchange->respond({200,
-                              "text/plain; version=0.0.4; charset=utf-8",
-                              metrics.text(ready ? &ready->engine : nullptr, http->connections(),
-                                           options.http.memory->used(), options.http.memory->limit()),
-                              {}});
+    if (is_probe(*route)) return exchange->respond(probe(route->path));
+    return exchange->respond(route->path == kMetrics ? all_metrics() : page_response());
   }
   const std::optional<ApiKeys::Key> key = keys.empty() ? std::nullopt : keys.find(request);
   const std::string client = request.client;
@@ -235,7 +276,7 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
         [=, keep = record] { answering(route->style, exchange, [&] { route->about(*set, *exchange); }); });
   const auto begin = [=, this](const std::shared_ptr<const Service>& service) {
     const Call call = {*service,
-                       metrics,
+                       metrics.times(service->model_id),
                        exchange,
                        queue,
                        route->style,
@@ -330,6 +371,14 @@ void Server::ready(const Service& service) {
   ready(*impl_->one);
 }
 void Server::ready(ModelSet& models) { impl_->models = &models; }
+void Server::leave() {
+  Leaving staying = Leaving::No;
+  impl_->leaving.compare_exchange_strong(staying, Leaving::Soon);
+}
+void Server::refuse() {
+  impl_->leaving = Leaving::Refuses;
+  impl_->http->let_go();
+}
 bool Server::drain(std::chrono::milliseconds at_most) { return impl_->http->drain(at_most); }
 
 std::vector<std::string> read_api_keys(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/http.h"
+#include "server/metrics.h"
 #include "server/model_set.h"
 #include "server/request_log.h"
 #include "server/service.h"
@@ -19,8 +20,10 @@ struct ServerOptions {
   std::vector<std::string> origins;   ///< web pages that may ask; "*": any
   std::vector<std::string> hosts;     ///< names that it is reached by, where there are no keys; "*": any
   bool share_prefixes = false;        ///< cached prompts of one key serve the others, too, by whole pages
-  int workers = 0;                    ///< threads for text; 0: by the machine
-  Log log;                            ///< of requests
+  MetricNames metric_names = MetricNames::Both;
+  bool public_metrics = false;  ///< /metrics needs no key
+  int workers = 0;              ///< threads for text; 0: by the machine
+  Log log;                      ///< of requests
 };
 
 class Server {
@@ -37,6 +40,10 @@ class Server {
   /// From now on there is a model, or there are several. They outlive the server.
   void ready(const Service& service);
   void ready(ModelSet& models);
+  /// The server will stop: GET /ready says so, to whoever sends requests; they are taken as before.
+  void leave();
+  /// Takes no more requests to the model, and says so; the others are answered.
+  void refuse();
   /// Takes no more connections and requests; whether all answers are out in time.
   bool drain(std::chrono::milliseconds at_most);
 

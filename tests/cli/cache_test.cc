@@ -94,7 +94,12 @@ TEST_F(CacheTest, AKilledServersPromptsAreFoundByTheNext) {
     EXPECT_EQ(again.text, first.text);
     EXPECT_GE(again.cached, 640);
     EXPECT_EQ(metric(served, "cache_pages_brought_total") * 64, again.cached);
+    const json there = json::parse(reply(served, "GET", "/cache"));
+    EXPECT_GE(there["disk"]["pages"], 10);
+    EXPECT_EQ(there["disk"]["limit_bytes"], int64_t{1} << 30);
+    EXPECT_GE(there["device"]["pages_cached"], 10);
     EXPECT_EQ(json::parse(reply(served, "POST", "/cache/clear"))["status"], "ok");
+    EXPECT_EQ(json::parse(reply(served, "GET", "/cache"))["disk"]["pages"], 0);
     EXPECT_TRUE(page_files().empty());
     EXPECT_EQ(ask(served).cached, 0);
     wait_for_pages(served, 10);

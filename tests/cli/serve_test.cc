@@ -17,6 +17,7 @@ namespace {
 
 using test::Connection;
 using test::Served;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -24,6 +25,14 @@ class ServeTest : public testing::Test, public test::CommandFolder {
  protected:
   ServeTest() : CommandFolder("serve") {}
 };
+
+std::string reply(const Served& served, const std::string& method, const std::string& path,
+                  const std::string& body = {}) {
+  Connection connection(served.port());
+  if (!connection.connected()) return "";
+  connection.send(method, path, body);
+  return connection.read();
+}
 
 const char kLongTale[] =
     R"({"prompt": "Once upon a time", "stream": true, "ignore_eos": true, "temperature": 0, "max_tokens": 600})";
@@ -140,19 +149,43 @@ TEST_F(ServeTest, ManyMoreAnswersThanAStepOfAPromptHasRows) {
   EXPECT_THAT(asked.read(), HasSubstr(R"("finish_reason":"length")"));
 }
 
+TEST_F(ServeTest, RequestsAreTakenWhileRoutersLearnThatItStops) {
+  Served served(*this, {"--port", "0", "-c", "256", "--drain-delay", "2"});
+  ASSERT_GT(served.port(), 0) << served.log();
+  EXPECT_THAT(reply(served, "GET", "/ready"), StartsWith("HTTP/1.1 200"));
+  served.signal(SIGTERM);
+  served.wait_for("until then requests are taken");
+  EXPECT_THAT(reply(served, "GET", "/ready"), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(reply(served, "POST", "/v1/completions", R"({"prompt": "Once", "max_tokens": 1})"),
+              StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(served.wait(), 0) << served.log();
+}
+
 TEST_F(ServeTest, AnswersThatRunMayEndAndNewOnesAreRefused) {
-  Served served(*this, {"--port", "0", "-c", "1024"});
+  Served served(*this, {"--port", "0", "-c", "1024", "-t", "1"});
   ASSERT_GT(served.port(), 0) << served.log();
   Connection tale(served.port());
-  tale.send("POST", "/v1/completions", kLongTale);
+  tale.send("POST", "/v1/completions",
+            R"({"prompt": "Once upon a time", "n": 4, "stream": true, "ignore_eos": true, "temperature": 0,
+                "max_tokens": 1000})");
   tale.read("data: ");
   served.signal(SIGTERM);
   served.wait_for("stopping");
-  // It says so before its socket is closed.
+  // It says so before it refuses.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (Connection(served.port()).connected() && std::chrono::steady_clock::now() < until)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_FALSE(Connection(served.port()).connected());
+  const std::string more = R"({"prompt": "Once", "max_tokens": 1})";
+  std::string refused;
+  while (!refused.starts_with("HTTP/1.1 503") && std::chrono::steady_clock::now() < until)
+    refused = reply(served, "POST", "/v1/completions", more);
+  EXPECT_THAT(refused, HasSubstr("the server is stopping"));
+  EXPECT_THAT(refused, AllOf(HasSubstr("Retry-After: 1"), HasSubstr("Connection: close")));
+  // Whoever looks after it learns why it is not ready, and that it lives.
+  EXPECT_THAT(reply(served, "GET", "/ready"),
+              AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("the server is stopping")));
+  EXPECT_THAT(reply(served, "GET", "/live"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(reply(served, "GET", "/health"), StartsWith("HTTP/1.1 200"));
+  const std::string metrics = reply(served, "GET", "/metrics");
+  EXPECT_THAT(metrics, AllOf(HasSubstr("\nsluice_ready 0\n"), HasSubstr("\nsluice_requests_running 4\n")));
   const std::string all = tale.read(), last = all.substr(all.size() - std::min<size_t>(all.size(), 400));
   EXPECT_THAT(last, HasSubstr(R"("finish_reason":"length")"));
   EXPECT_THAT(last, HasSubstr("data: [DONE]"));

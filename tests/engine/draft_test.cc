@@ -248,7 +248,7 @@ Recital recite(const std::string& text, Request request, int64_t draft_tokens, i
                    .max_rows = 64,
                    .pages = KvPool::pages_for(context),
                    .draft_tokens = draft_tokens,
-                   .timeless_drafts = true});
+                   .timeless = true});
   request.sampling.temperature = 0;
   const auto listener = std::make_shared<test::Recorder>();
   batcher.add(1, std::move(request), listener, 1);

@@ -307,7 +307,7 @@ TEST_P(EngineModel, DraftsChangeNothing) {
   all[7].prediction = alone[1].tokens;
   for (const int64_t drafts : {1, 3, 7}) {
     options.draft_tokens = drafts;
-    options.timeless_drafts = true;
+    options.timeless = true;
     Served drafting(GetParam(), kTales, options, false);
     Engine engine(*drafting.executable, drafting.tokenizer, drafting.options);
     for (size_t i = 0; i < all.size(); ++i) {

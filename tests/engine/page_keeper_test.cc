@@ -94,6 +94,11 @@ struct Server {
     if (folder) to.disk = store::FolderOptions{.path = *folder, .least_free_bytes = 0};
     to.memory = [&copier](int64_t bytes) { return copier.memory(bytes); };
     store = std::make_unique<store::PageStore>(to);
+    // A thread gets its memory, and before that nothing is kept.
+    std::optional<store::PageStore::Slot> slot;
+    while (!(slot = store->begin(store::root_key("probe"))))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    store->give_up(*slot);
   }
   /// Begins with nothing on the device.
   void start() {
@@ -125,7 +130,8 @@ EngineOptions options(int64_t pages, int32_t sequences = 1) {
           .max_sequences = sequences,
           .max_rows = 64,
           .pages = pages,
-          .state_slots = 8 * sequences};
+          .state_slots = 8 * sequences,
+          .timeless = true};
 }
 
 Tokens prompt_of(uint32_t seed, int64_t count) {
@@ -284,6 +290,29 @@ TEST(PageKeeper, GroupsAndModelsHaveTheirOwnPages) {
   restart("model");
   server.batcher->clear_cache();
   EXPECT_EQ(server.answer(prompt_of(1, 200), 2, 7)->result.cached_tokens, 0);
+}
+
+// Who shares most of a last page that nobody uses goes on in it: what the page was is kept before.
+TEST(PageKeeper, AWholePageThatIsWrittenToIsKeptAsItWas) {
+  const Tokens first = prompt_of(1, 128);
+  Tokens other(first.begin(), first.begin() + 98), next = first;  // 34 of the last page's 64
+  const Tokens more = prompt_of(2, 20);
+  other.insert(other.end(), more.begin(), more.end());
+  next.insert(next.end(), more.begin(), more.end());
+  for (const bool disk : {false, true}) {
+    const OwnFolder own;
+    Server server(On::Cpu, false, options(8));
+    server.start();
+    const Tokens expected = server.answer(next, 30)->tokens;
+    server.open_store(64, disk ? std::optional(own.path()) : std::nullopt);
+    server.start();
+    server.answer(first, 1);
+    EXPECT_EQ(server.answer(other, 3)->result.cached_tokens, 98);
+    for (const uint32_t seed : {3u, 4u}) server.answer(prompt_of(seed, 400), 1);  // take its place
+    const auto again = server.answer(next, 30);
+    EXPECT_EQ(again->tokens, expected) << disk;
+    EXPECT_EQ(again->result.cached_tokens, 128) << disk;
+  }
 }
 
 TEST(PageKeeper, DamagedPagesAreComputedAnew) {

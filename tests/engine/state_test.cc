@@ -284,7 +284,7 @@ TEST_P(EngineStates, AreNeverAheadOfWhatIsCertain) {
                                .max_rows = 64,
                                .pages = 20,
                                .draft_tokens = 7,
-                               .timeless_drafts = true});
+                               .timeless = true});
     auto ahead = std::make_unique<test::AheadExecutable>(std::move(served.executable), eager);
     const test::AheadExecutable& steps = *ahead;
     served.executable = std::move(ahead);

@@ -105,7 +105,7 @@ TEST(CudaAhead, DraftsSayTheSameSooner) {
                               .max_rows = 256,
                               .pages = 150,
                               .draft_tokens = kDrafts,
-                              .timeless_drafts = true};
+                              .timeless = true};
   const auto executable = cuda.compile(
       model.program, model.weights,
       {.max_rows = options.max_rows, .max_outputs = options.outputs(), .cache_pages = options.pages});

@@ -223,9 +223,14 @@ TEST_F(Api, ForgetsCachedPromptsWhenAsked) {
   };
   EXPECT_EQ(cached(), 0);
   EXPECT_GE(cached(), 448);
+  const json there = get("/cache").json();
+  EXPECT_EQ(there["page_tokens"], 64);
+  EXPECT_GE(there["device"]["pages_cached"], 7);
+  EXPECT_FALSE(there.contains("memory") || there.contains("disk")) << "the device alone";
   const Reply cleared = post("/cache/clear", json::object());
   EXPECT_EQ(cleared.status, 200);
   EXPECT_EQ(cleared.json()["status"], "ok");
+  EXPECT_EQ(get("/cache").json()["device"]["pages_cached"], 0);
   EXPECT_EQ(cached(), 0);
 }
 
@@ -238,7 +243,8 @@ TEST_F(Api, TellsWhatRunsHere) {
   EXPECT_EQ(get("/props").json()["default_generation_settings"]["n_ctx"], 4096);
   EXPECT_THAT(get("/props").body, HasSubstr("\"top_p\":0.95,"));
   EXPECT_EQ(get("/slots").json().size(), 8u);
-  EXPECT_EQ(get("/health").json()["status"], "ok");
+  for (const char* probe : {"/health", "/ready", "/live"})
+    EXPECT_EQ(get(probe).json()["status"], "ok") << probe;
   EXPECT_EQ(get("/").status, 200);
   say("</think>x");
   post("/v1/chat/completions", chat());
@@ -274,6 +280,8 @@ TEST(ApiAccess, KeysOriginsAndLoading) {
   Server server(options);  // without a model
   Client client(server.port());
   EXPECT_EQ(client.ask("GET", "/health").status, 503);
+  EXPECT_EQ(client.ask("GET", "/ready").status, 503);
+  EXPECT_EQ(client.ask("GET", "/live").status, 200) << "it loads, and is not to be started anew";
   EXPECT_EQ(client.ask("GET", "/metrics", "", "Authorization: Bearer secret\r\n").status, 200);
   EXPECT_EQ(client.ask("GET", "/v1/models").status, 503);
   const Reply none = Client(server.port()).post("/v1/chat/completions", {});
