@@ -183,7 +183,7 @@ void chat_completions(const Call& call) {
   const bool stream = request.stream;
   auto sink = std::make_unique<ChatSink>(call, request, options);
   const ChatSink& writer = *sink;  // there until the generation has ended, which is told after this
-  GenerationPlan plan = plan_chat(call.service, std::move(request));
+  GenerationPlan plan = plan_chat(call.service, call.group.pages, std::move(request));
   plan.hears_prompt = stream && options.progress;
   const auto generation = Generation::start(call, std::move(plan), std::move(sink));
   if (stream)

@@ -194,7 +194,7 @@ void messages(const Call& call) {
   auto sink = std::make_unique<MessageSink>(call, stream);
   const MessageSink& writer = *sink;  // there until the generation has ended, which is told after this
   const auto generation =
-      Generation::start(call, plan_chat(call.service, std::move(request)), std::move(sink));
+      Generation::start(call, plan_chat(call.service, call.group.pages, std::move(request)), std::move(sink));
   if (!stream) return;
   call.exchange->start_stream(event_stream(writer.opening(*generation)), event({{"type", "ping"}}, "ping"));
 }

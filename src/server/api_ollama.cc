@@ -153,7 +153,7 @@ void answer(const Call& call, const OllamaRequest& asked, bool chat) {
   call.record->left_out(left_out);
   const bool stream = request.stream, raw = asked.raw || (!chat && call.service.chat == nullptr);
   GenerationPlan plan = raw ? plan_raw(call.service, std::move(request), asked.prompt)
-                            : plan_chat(call.service, std::move(request));
+                            : plan_chat(call.service, call.group.pages, std::move(request));
   const auto generation =
       Generation::start(call, std::move(plan), std::make_unique<OllamaSink>(call, stream, chat));
   if (stream) call.exchange->start_stream(line_stream(), "");

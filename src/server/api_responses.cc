@@ -213,7 +213,7 @@ void responses(const Call& call) {
   call.record->left_out(request.chat.left_out);
   const bool stream = request.chat.stream;
   call.take_to_the_end(3 * dump(request.echo).size());
-  GenerationPlan plan = plan_chat(call.service, request.chat);
+  GenerationPlan plan = plan_chat(call.service, call.group.pages, request.chat);
   auto sink = std::make_unique<ResponseSink>(call, std::move(request));
   ResponseSink& writer = *sink;  // there until the generation has ended, which is told after this
   Generation::start(call, std::move(plan), std::move(sink));

@@ -285,12 +285,13 @@ std::vector<int32_t> encode_text(const Service& service, std::string_view text) 
   return tokens;
 }
 
-GenerationPlan plan_chat(const Service& service, ChatRequest request) {
+GenerationPlan plan_chat(const Service& service, uint64_t group, ChatRequest request) {
   if (!service.chat) throw ApiError(400, "this model has no chat template; /v1/completions takes plain text");
   check_tools(request);
   const bool goes_on = request.conversation.continue_last;
   if (goes_on && request.form.kind != AnswerForm::Kind::Text)
     bad_field("messages", "an answer that has begun cannot be given a form: leave its beginning out");
+  service.said_calls->restore(group, request.conversation.messages);
   EncodedPrompt prompt = encode_chat(service, request.conversation);
   GenerationPlan plan;
   plan.format = &service.chat->output_format();

@@ -69,7 +69,7 @@ EncodedPrompt encode_chat(const Service& service, text::Conversation conversatio
 /// Tokens of a text that a client wrote as the model is to see it: names of control tokens are tokens.
 std::vector<int32_t> encode_text(const Service& service, std::string_view text);
 
-/// The plan of a chat request. Throws ApiError.
-GenerationPlan plan_chat(const Service& service, ChatRequest request);
+/// The plan of a chat request. `group`: whose earlier calls the conversation may hold. Throws ApiError.
+GenerationPlan plan_chat(const Service& service, uint64_t group, ChatRequest request);
 
 }  // namespace sluice::server

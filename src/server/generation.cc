@@ -81,6 +81,7 @@ Generation::Generation(const Call& call, GenerationPlan& plan, std::unique_ptr<S
       prompt_tokens_(plan.prompt_tokens),
       earlier_calls_(plan.earlier_calls),
       started_ns_(now_ns()),
+      group_(call.group.pages),
       choices_(plan.requests.size()),
       parsers_(plan.requests.size()),
       running_(plan.requests.size()),
@@ -342,6 +343,8 @@ void Generation::end(size_t choice, engine::Result result) {
   const engine::Finish finish = ended.result.finish;
   const bool failed = finish == engine::Finish::Error || finish == engine::Finish::Shutdown ||
                       finish == engine::Finish::OutOfMemory;
+  for (const text::ToolCall& call : ended.output.tool_calls)
+    if (call.whole) service_.said_calls->keep(group_, call.name, call.arguments);
   if (!failed) sink_->ended(*this, choice);
   if (--running_ > 0) return;
   std::optional<ApiError> failure;

@@ -150,6 +150,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool one_call_, keeps_tokens_ = false, hears_prompt_, all_tokens_, show_special_ = false;
   const text::OutputFormat* format_;
   int64_t prompt_tokens_ = 0, earlier_calls_ = 0, started_ns_;
+  const uint64_t group_;  ///< whose calls they are
   std::vector<Choice> choices_;
   std::vector<std::optional<text::OutputParser>> parsers_;
   /// Of what a parser says.

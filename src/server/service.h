@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "server/constraint_cache.h"
+#include "server/said_calls.h"
 #include "text/chat.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
@@ -21,6 +22,7 @@ struct Service {
   const text::ChatTemplate* chat = nullptr;  ///< null: the model has none
   std::shared_ptr<const text::ConstraintVocabulary> constraints;
   std::shared_ptr<ConstraintCache> constraint_cache = std::make_shared<ConstraintCache>();
+  std::shared_ptr<SaidCalls> said_calls = std::make_shared<SaidCalls>();
   engine::SamplingParams sampling;  ///< where a request says nothing; its seed is not used
 
   int64_t thinking_budget = -1;  ///< tokens of reasoning where a request says nothing; -1: no limit

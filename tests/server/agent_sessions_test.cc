@@ -125,66 +125,83 @@ json conversation() {
 /// Of what a template family's model said in a turn, how many tokens the next turn reads again.
 struct Family {
   const char* chat_template;
-  std::string said;
+  std::string said;      ///< CITY stands for kCity
   bool sends_reasoning;  ///< the client gives it back
   int64_t again;         ///< tokens that the template renders otherwise, and those behind them
 };
 
+/// Nearly a page of bytes: that it is read again is seen.
+constexpr const char* kCity = "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch";
+
 void PrintTo(const Family& family, std::ostream* out) { *out << family.chat_template; }
 
-class TemplateFamilies : public testing::TestWithParam<Family> {};
+/// The second: a client that gives arguments back with their keys in the order of their names.
+class TemplateFamilies : public testing::TestWithParam<std::tuple<Family, bool>> {};
 
 TEST_P(TemplateFamilies, ATurnReadsAgainWhatTheTemplateRendersOtherwise) {
-  const Family& family = GetParam();
+  const auto& [family, sorts] = GetParam();
   Lines lines;
   test::ParrotServer server(lines.options(), large(), family.chat_template);
   json body = conversation();
-  server.parrot.say(family.said);
+  std::string said = family.said;
+  said.replace(said.find("CITY"), 4, kCity);
+  server.parrot.say(said);
   const json first = Client(server.port()).post("/v1/chat/completions", body).json();
   json message = first.at("choices").at(0).at("message");
   ASSERT_TRUE(message.contains("tool_calls")) << message;
   if (!family.sends_reasoning) message.erase("reasoning_content");
+  if (sorts) {
+    json& arguments = message["tool_calls"][0]["function"]["arguments"];
+    const std::string before = arguments;
+    arguments = json::parse(before).dump();
+    EXPECT_NE(arguments, before) << "the model has them in another order";
+  }
   body["messages"].push_back(message);
   body["messages"].push_back(
       {{"role", "tool"}, {"tool_call_id", message["tool_calls"][0]["id"]}, {"content", "sun"}});
   server.parrot.say("Sun.");
   const json second = Client(server.port()).post("/v1/chat/completions", body).json();
   const Usage before = usage_of("", first), usage = usage_of("", second);
-  const int64_t again = before.prompt + static_cast<int64_t>(family.said.size()) - usage.cached;
+  const int64_t again = before.prompt + static_cast<int64_t>(said.size()) - usage.cached;
   EXPECT_GE(again, family.again) << lines.of_cache(2).back();
   EXPECT_LT(again, family.again + kPage) << lines.of_cache(2).back();
 }
 
 const char* const kGlmCall =
-    "<tool_call>weather<arg_key>city</arg_key><arg_value>Bern</arg_value><arg_key>days</arg_key><arg_value>3"
-    "</arg_value></tool_call>";
+    "<tool_call>weather<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>city</"
+    "arg_key><arg_value>CITY</arg_value></tool_call>";
 const char* const kQwenCall =
-    "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</parameter>\n<parameter=city>\nBern\n</"
+    "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</parameter>\n<parameter=city>\nCITY\n</"
     "parameter>\n"
     "</function>\n</tool_call>";
 const char* const kHermesCall =
-    "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\", \"days\": 3}}\n</tool_call>";
+    "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"days\": 3, \"city\": \"CITY\"}}\n</tool_call>";
 
 INSTANTIATE_TEST_SUITE_P(
     Families, TemplateFamilies,
-    testing::Values(
-        Family{"GLM-4.7-Flash", std::string("I think.</think>I look.") + kGlmCall, true, 0},
-        Family{"Qwen3-Coder", std::string("I look.\n\n") + kQwenCall, true, 0},
-        Family{"Qwen-Qwen3-0.6B", std::string("<think>\nI think.\n</think>\n\nI look.\n") + kHermesCall, true,
-               0},
-        Family{"deepseek-ai-DeepSeek-V3.1",
-               "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Bern\"}"
-               "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-               true, 0},
-        Family{"moonshotai-Kimi-K2",
-               "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
-               "<|tool_call_argument_begin|>{\"city\": \"Bern\"}<|tool_call_end|><|tool_calls_section_end|>",
-               true, 0},
-        Family{"GLM-4.6",
-               std::string("\n<think>I think.</think>\nI "
-                           "look.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bern</"
-                           "arg_value>\n</tool_call>"),
-               true, 0}));
+    testing::Combine(
+        testing::Values(
+            Family{"GLM-4.7-Flash", std::string("I think.</think>I look.") + kGlmCall, true, 0},
+            Family{"Qwen3-Coder", std::string("I look.\n\n") + kQwenCall, true, 0},
+            Family{"Qwen-Qwen3-0.6B", std::string("<think>\nI think.\n</think>\n\nI look.\n") + kHermesCall,
+                   true, 0},
+            Family{"deepseek-ai-DeepSeek-V3.1",
+                   "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"days\": 3, "
+                   "\"city\": \"CITY\"}"
+                   "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+                   true, 0},
+            Family{"moonshotai-Kimi-K2",
+                   "I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+                   "<|tool_call_argument_begin|>{\"days\": 3, \"city\": "
+                   "\"CITY\"}<|tool_call_end|><|tool_calls_section_end|>",
+                   true, 0},
+            Family{
+                "GLM-4.6",
+                std::string("\n<think>I think.</think>\nI "
+                            "look.\n<tool_call>weather\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+                            "<arg_key>city</arg_key>\n<arg_value>CITY</arg_value>\n</tool_call>"),
+                true, 0}),
+        testing::Bool()));
 
 // What a client changes early in a prompt: the log names the token, and the words.
 TEST(CacheLog, SaysFromWhichTokenOnAndWhy) {

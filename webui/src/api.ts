@@ -96,6 +96,50 @@ export async function changeModel(change: "load" | "unload", model: string, sett
   await ask(`/models/${change}`, settings, { model });
 }
 
+/** What is kept of prompts in one place, in pages of some tokens each. */
+export interface CachePlace {
+  place: "device" | "memory" | "disk";
+  /** With what is remembered and what answers use now. */
+  pages: number;
+  /** Of the device. */
+  used?: number;
+  all?: number;
+  /** Of the others. */
+  bytes?: number;
+  limit?: number;
+}
+
+export interface CacheInfo {
+  pageTokens: number;
+  places: CachePlace[];
+}
+
+/** null: a server that does not tell. */
+export async function cacheInfo(settings: Settings): Promise<CacheInfo | null> {
+  let told;
+  try {
+    told = await ask("/cache", settings);
+  } catch {
+    return null;
+  }
+  const number = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? value : 0);
+  const { device } = told ?? {};
+  if (!device) return null;
+  const places: CachePlace[] = [
+    { place: "device", pages: number(device.pages_used) + number(device.pages_cached), used: number(device.pages_used), all: number(device.pages) },
+  ];
+  for (const place of ["memory", "disk"] as const) {
+    const there = told[place];
+    if (there) places.push({ place, pages: number(there.pages), bytes: number(there.bytes), limit: number(there.limit_bytes) });
+  }
+  return { pageTokens: number(told.page_tokens), places };
+}
+
+/** Forgets all that no answer uses. */
+export async function clearCache(settings: Settings): Promise<void> {
+  await ask("/cache/clear", settings, {});
+}
+
 export interface Delta {
   content?: string;
   reasoning?: string;

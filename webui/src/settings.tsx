@@ -1,4 +1,5 @@
 import { useEffect, useRef } from "preact/hooks";
+import { CacheView } from "./cache";
 import { Icon } from "./icons";
 import { changeSettings, connect, current, setSystem, settings, settingsOpen } from "./state";
 import type { Settings } from "./types";
@@ -87,6 +88,7 @@ export function SettingsPanel() {
             }}
           />
         </label>
+        <CacheView />
         <p class="hint keys">
           <kbd>Enter</kbd> send · <kbd>Shift</kbd>+<kbd>Enter</kbd> new line · <kbd>Esc</kbd> stop ·{" "}
           <kbd>Ctrl</kbd>+<kbd>Shift</kbd>+<kbd>O</kbd> new chat · <kbd>↑</kbd> edit your last message

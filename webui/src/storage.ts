@@ -32,6 +32,53 @@ async function run<T>(mode: IDBTransactionMode, work: (store: IDBObjectStore, do
   });
 }
 
+/** What a click changes of a conversation. A reload within moments takes the database's write with it: this one is
+ *  done at once, and stands until that one is. */
+type Head = Pick<Conversation, "title" | "system" | "leaf" | "changed">;
+const headKey = (id: string) => `sluice.head.${id}`;
+
+function keepHead({ id, title, system, leaf, changed }: Conversation) {
+  try {
+    localStorage.setItem(headKey(id), JSON.stringify({ title, system, leaf, changed } satisfies Head));
+  } catch {
+    // The database has it in a moment.
+  }
+}
+
+function head(id: string): Head | null {
+  try {
+    return JSON.parse(localStorage.getItem(headKey(id)) ?? "null");
+  } catch {
+    return null;
+  }
+}
+
+function dropHead(id: string, upTo: number) {
+  try {
+    if ((head(id)?.changed ?? Infinity) <= upTo) localStorage.removeItem(headKey(id));
+  } catch {
+    // Nor is anything kept there.
+  }
+}
+
+/** Of conversations that are not there any more, they go. */
+function dropOldHeads(known: Set<string>) {
+  try {
+    for (const key of Object.keys(localStorage))
+      if (key.startsWith(headKey("")) && !known.has(key)) localStorage.removeItem(key);
+  } catch {
+    // Nor is anything kept there.
+  }
+}
+
+/** With what was changed last before a reload. */
+function withHead(one: Conversation): Conversation {
+  const last = head(one.id);
+  if (!last || last.changed <= one.changed) return one;
+  const isThere = last.leaf === null || one.messages.some((message) => message.id === last.leaf);
+  return { ...one, ...last, leaf: isThere ? last.leaf : one.leaf };
+}
+
 type News = { id: string; gone?: boolean };
 const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("sluice");
 
@@ -45,7 +92,8 @@ export async function loadConversations(): Promise<Conversation[]> {
     const request = store.getAll() as IDBRequest<Conversation[]>;
     request.onsuccess = () => done(request.result);
   });
-  return (kept ?? []).map(upgraded);
+  if (kept) dropOldHeads(new Set(kept.map(({ id }) => headKey(id))));
+  return (kept ?? []).map((one) => withHead(upgraded(one)));
 }
 
 export async function loadConversation(id: string): Promise<Conversation | undefined> {
@@ -58,18 +106,22 @@ export async function loadConversation(id: string): Promise<Conversation | undef
 
 /** Puts the messages to those that are kept. One that another page has deleted meanwhile stays so, unless it is new. */
 export async function saveConversation(one: Conversation, isNew = false) {
-  await run<void>("readwrite", (store) => {
+  keepHead(one);
+  const isKept = await run<boolean>("readwrite", (store, done) => {
     const request = store.get(one.id) as IDBRequest<Conversation | undefined>;
     request.onsuccess = () => {
       if (request.result) store.put(merged(one, upgraded(request.result)));
       else if (isNew) store.put(one);
+      done(true);
     };
   });
+  if (isKept) dropHead(one.id, one.changed);
   channel?.postMessage({ id: one.id });
 }
 
 export async function removeConversation(id: string) {
   await run<void>("readwrite", (store) => void store.delete(id));
+  dropHead(id, Infinity);
   channel?.postMessage({ id, gone: true });
 }
 

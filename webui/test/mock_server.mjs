@@ -142,6 +142,7 @@ function severalModels() {
 
 export async function startMock(port = 0, { several = false } = {}) {
   const requests = [];
+  let remembers = true;
   const models = several ? severalModels() : null;
   const server = createServer(async (request, response) => {
     const path = request.url.split("?")[0];
@@ -165,6 +166,16 @@ export async function startMock(port = 0, { several = false } = {}) {
       return models.move(change, JSON.parse(raw).model) ? json(200, { success: true }) : json(404, { error: { message: "no such model" } });
     }
     if (path === "/v1/models") return json(200, { object: "list", data: [{ id: "fairy-tales", object: "model" }] });
+    if (path === "/cache/clear") {
+      remembers = false;
+      return json(200, { status: "ok" });
+    }
+    if (path === "/cache")
+      return json(200, {
+        page_tokens: 64,
+        device: { pages: 512, pages_used: 100, pages_cached: remembers ? 200 : 0, pages_free: 212 },
+        memory: { pages: remembers ? 1000 : 0, bytes: remembers ? 1.5e9 : 0, limit_bytes: 8e9 },
+      });
     if (path === "/props") return json(200, { default_generation_settings: { n_ctx: 2048 } });
     if (path !== "/v1/chat/completions") return json(404, { error: { message: "no such page" } });
     let raw = "";

@@ -237,6 +237,19 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     clean();
   });
 
+  test("shows what the server remembers, and lets it forget", async () => {
+    await page.keyboard.press("Control+,");
+    const cache = page.getByRole("dialog", { name: "Settings" }).getByRole("group", { name: "Remembered prompts" });
+    await cache.getByText("19,200 tokens of 32,768, 6,400 in use").waitFor();
+    await cache.getByText("64,000 tokens · 1.5 GB of 8.0 GB").waitFor();
+    assert.equal(await cache.getByText("on disk").count(), 0, "there is no folder");
+    await shot("cache");
+    await cache.getByRole("button", { name: "Forget them" }).click();
+    await cache.getByText("6,400 tokens of 32,768, 6,400 in use").waitFor();
+    await page.keyboard.press("Escape");
+    clean();
+  });
+
   test("says in plain words what went wrong", async () => {
     await say("fail");
     await page.getByRole("alert").getByText("The prompt is longer than the context.").waitFor();
@@ -305,7 +318,7 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     clean();
   });
 
-  /** Until what was chosen is kept: a transaction waits for those before it. */
+  /** Until what was said is kept: a transaction waits for those before it. */
   const kept = () =>
     page.evaluate(
       () =>
@@ -333,10 +346,16 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     await page.getByText("You said: second").waitFor();
     await done();
     assert.deepEqual(lastRequest().messages.map((message) => message.content), ["first", "You said: first", "second"]);
+    await kept();
+    // A reload within moments: the database's write does not come to its end.
+    await page.evaluate(() => {
+      IDBObjectStore.prototype.put = function () {
+        this.transaction.abort();
+      };
+    });
     await page.getByRole("button", { name: "Next version" }).click();
     await page.getByText("2/2").waitFor();
     assert.equal(await page.locator(".message").count(), 2, "what followed the other version is with that one");
-    await kept();
     await page.reload();
     await page.getByText("2/2").waitFor();
     await page.getByRole("button", { name: "Version before" }).click();

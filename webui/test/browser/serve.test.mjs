@@ -145,6 +145,7 @@ describe("the page and its server", { skip, timeout: 600_000 }, () => {
     await page.keyboard.press("Control+,");
     const panel = page.getByRole("dialog", { name: "Settings" });
     await panel.getByLabel("System prompt").fill("You tell long tales.");
+    await panel.getByText(/[1-9][\d,]* tokens of [\d,]+/).waitFor();  // remembered of the tale before
     await page.keyboard.press("Escape");
     gate.closed = true;
     await say("Once upon a time there was a king who had twelve daughters, and each of them");
