@@ -124,6 +124,19 @@ test("Continue edits a file", { timeout: limit }, () =>
       return agent(join(modules, ".bin/cn"), ["--config", config, "--auto", "-p", task], place);
     }));
 
+test("Cline edits a file", { timeout: limit }, () =>
+  withScript("cline",
+    (path) => [
+      "I read it.\n\n" + call("read_files", { files: JSON.stringify([{ path }]) }),
+      call("editor", { path, old_text: "world", new_text: "Welt" }),
+      "Done: Welt it is.",
+    ],
+    async (place) => {
+      const cline = join(modules, ".bin/cline");
+      await agent(cline, ["auth", "-p", "openai", "-k", "none", "-m", "local", "-b", `${place.address}/v1`], place);
+      return agent(cline, [task], place);
+    }));
+
 test("Codex edits a file", { timeout: limit }, () =>
   withScript("codex",
     () => [

@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import Anthropic from "@anthropic-ai/sdk";
+import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
 import { Ollama } from "ollama";
 import OpenAI from "openai";
 
@@ -205,6 +206,44 @@ test("anthropic: tools", async () => {
         { role: "user", content: [{ type: "tool_result", tool_use_id: use.id, content: "sun" }] }],
     });
     assert.equal(next.type, "message");
+  }
+});
+
+test("anthropic: toolRunner runs what is called and goes on with its result", async () => {
+  for (const stream of [false, true]) {
+    const requests = [], runs = [];
+    // The model calls nothing by itself: it must in the first turn, and may in the next.
+    const client = new Anthropic({
+      baseURL: address, apiKey: "sk-test", maxRetries: 0,
+      fetch: (url, init) => {
+        const body = JSON.parse(init.body);
+        if (body.messages.length > 1) delete body.tool_choice;
+        if (!body.thread) requests.push(body); // it tries a thread first, and hears that there is none
+        return fetch(url, { ...init, body: JSON.stringify(body) });
+      },
+    });
+    const tool = betaTool({
+      name: "weather", description: "of a city", inputSchema: weather,
+      run: (input) => {
+        runs.push(input);
+        return `${input.days} days of sun in ${input.city}`;
+      },
+    });
+    const runner = client.beta.messages.toolRunner({
+      model, max_tokens: 300, messages, tools: [tool], stream, max_iterations: 4,
+      tool_choice: { type: "tool", name: "weather", disable_parallel_tool_use: true },
+    });
+    const reasons = [];
+    for await (const reply of runner) reasons.push((stream ? await reply.finalMessage() : reply).stop_reason);
+    assert.equal(reasons[0], "tool_use");
+    assert.ok(["max_tokens", "end_turn"].includes(reasons.at(-1)), reasons);
+    assert.equal(runs.length, reasons.length - 1);
+    assert.ok(["Bern", "Rome"].includes(runs[0].city) && Number.isInteger(runs[0].days));
+    const [asked, said, result] = requests[1].messages;
+    assert.deepEqual(asked, messages[0]);
+    assert.equal(said.content.find((block) => block.type === "tool_use").name, "weather");
+    assert.equal(result.content[0].type, "tool_result");
+    assert.match(JSON.stringify(result.content[0].content), /days of sun in (Bern|Rome)/);
   }
 });
 
