@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const server::Log log;
   static server::PromptHistory history;
   const server::Call call = {parrot->service(),
-                             metrics,
+                             metrics.times("parrot"),
                              exchange,
                              std::make_shared<server::SerialQueue>(workers, "client"),
                              style,
