@@ -36,7 +36,7 @@ std::string host_name() {
 std::string first_other(const std::string& one, const std::string& other) {
   for (size_t begin = 0; begin < one.size();) {
     const size_t end = std::min(one.find("; ", begin), one.size());
-    const std::string item = one.substr(begin, end - begin);
+    std::string item = one.substr(begin, end - begin);
     if (("; " + other + "; ").find("; " + item + "; ") == std::string::npos) return item;
     begin = end + 2;
   }
