@@ -152,7 +152,7 @@ TEST_F(Commands, SynthNamesWhatIsWrong) {
     return result.code == 2 ? result.err : "exit code " + std::to_string(result.code);
   };
   EXPECT_THAT(usage("gpt-2 " + path("m")),
-              HasSubstr("gpt-2 not in {glm-4.7-flash,deepseek-v2-lite,youtu-llm-2b,"));
+              HasSubstr("gpt-2 not in {glm-4.7-flash,deepseek-v2-lite,deepseek-v3,youtu-llm-2b,"));
   EXPECT_THAT(usage("youtu-llm-2b " + path("m") + " --mix q3"), HasSubstr("q3 not in {q4_0,"));
   EXPECT_EQ(usage("youtu-llm-2b " + path("m") + " --layers 33"),
             "sluice: --layers 33: youtu-llm-2b has 32\n");

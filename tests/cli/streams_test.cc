@@ -47,6 +47,7 @@ class Streams : public testing::Test, public test::CommandFolder {
                  {"tune", "tune --dry-run --seconds 0.001 --rotate 1MB -t 1"},
                  {"cache", "cache list " + path(".")},
                  {"list", "list --json"},
+                 {"devices", "devices"},
                  {"verify", "verify -t 1 -o " + path("report.json")},
                  {"tokenize", "tokenize -p king"},
                  {"detokenize", "detokenize 5 6"},

@@ -32,7 +32,7 @@ class Notice(unittest.TestCase):
             self.assertIn(name.lower(), notice)
         libraries = {"libfmt": "{fmt}", "libcli11": "CLI11", "nlohmann-json3": "nlohmann", "libpcre2": "PCRE2", "libedit": "libedit",
                      "libboost": "Boost", "libssl": "OpenSSL", "zlib1g": "zlib", "libzstd": "Zstandard", "libbrotli": "Brotli",
-                     "libcurl4-openssl": "curl"}
+                     "libcurl4-openssl": "curl", "libvulkan": "Vulkan-Headers"}
         build = re.search(r'\[build\]="([^"]*)"', (root / "dev").read_text(encoding="utf-8"))[1]
         for package in build.split():
             if package.endswith("-dev"):

@@ -84,7 +84,8 @@ std::vector<OpCase> NormMoeGateUp::cases() {
     b.norm_moe_gate_up(op, 4);
   };
   using quant::Type;
-  // A few outputs are far larger than the rest: of one row an error is told by many.
+  // Of 1,024 columns and one row, a single output of Q5_K was a third of the sum of squares, and the CPU's
+  // error, too, above the limit.
   return {{"softmax 4 of 32 of MXFP4, biased and clamped, rows 3", 3, build_biased},
           {"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
           {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
@@ -95,7 +96,7 @@ std::vector<OpCase> NormMoeGateUp::cases() {
            build(64, 4, Type::Q4_K, sigmoid, 2048, 176, Type::Q4_K)},
           {"sigmoid 8 of 160 of Q4_K in groups rows 5", 5,
            build(160, 8, Type::F32, groups, 2048, 160, Type::Q4_K)},
-          {"softmax 8 of 32 of Q5_K rows 6", 6, build(32, 8, Type::F32, softmax, 1024, 640, Type::Q5_K)},
+          {"softmax 8 of 32 of Q5_K rows 6", 6, build(32, 8, Type::F32, softmax, 2048, 160, Type::Q5_K)},
           {"sigmoid 4 of 32 of Q8_0 with shared rows 7", 7,
            build(32, 4, Type::Q8_0, sigmoid, 1024, 160, Type::Q8_0)},
           {"sigmoid 4 of 16 of MXFP4 with shared rows 8", 8,
