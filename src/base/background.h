@@ -11,8 +11,8 @@ int64_t thread_id();
 /// back, but without privileges never forward again. Where the system has no such thing or refuses, nothing
 /// changes.
 void to_background(int64_t thread);
-/// Threads begun from now on share two heaps, where the allocator would have up to eight for each processor: of
-/// memory that many threads take and free in turns, each heap would keep some.
+/// Threads begun from now on share two heaps, where the allocator would have up to eight for each processor:
+/// of memory that many threads take and free in turns, each heap would keep some.
 void share_heaps();
 /// Gives the system what the allocator holds of memory that was freed. Takes milliseconds.
 void give_back_freed_memory();

@@ -65,12 +65,13 @@ std::string table() {
   for (const auto& [name, row] : rows_of_cases()) {
     const auto models = kModels.find(name);
     EXPECT_NE(models, kModels.end()) << name << ": whose is it?";
-    text += fmt::format("| `{}` | {} | {}{} | {} | {} |\n", name, models != kModels.end() ? models->second : "",
-                        row.linear ? "linear and " : "", row.latent ? "latent" : "grouped",
-                        row.dense && row.experts ? "dense or experts"
-                        : row.experts            ? "experts"
-                                                 : "dense",
-                        row.cases);
+    text +=
+        fmt::format("| `{}` | {} | {}{} | {} | {} |\n", name, models != kModels.end() ? models->second : "",
+                    row.linear ? "linear and " : "", row.latent ? "latent" : "grouped",
+                    row.dense && row.experts ? "dense or experts"
+                    : row.experts            ? "experts"
+                                             : "dense",
+                    row.cases);
   }
   return text + "\nNumber formats: " + formats(true) + ".\nKnown and refused by name: " + formats(false) +
          ".\n";

@@ -12,13 +12,13 @@
 
 namespace sluice::backend::vulkan {
 
-#define SLUICE_VK_SHADERS(F)                                                                       \
-  F(attend)                                                                                        \
-  F(attend_merge)                                                                                  \
-  F(causal_conv)                                                                                   \
-  F(delta_rule)                                                                                    \
-  F(down) F(elementwise) F(kv_append) F(product) F(read_all) F(rms_norm) F(rope) F(route) F(tiled) \
-      F(transposed)
+#define SLUICE_VK_SHADERS(F) \
+  F(attend)                  \
+  F(attend_merge)            \
+  F(causal_conv)             \
+  F(delta_rule)              \
+  F(down)                    \
+  F(elementwise) F(kv_append) F(product) F(read_all) F(rms_norm) F(rope) F(route) F(tiled) F(transposed)
 
 #define SLUICE_VK_ENUM(name) name,
 enum class Shader : uint8_t { SLUICE_VK_SHADERS(SLUICE_VK_ENUM) };
