@@ -3,8 +3,7 @@
 # Headers say what is called by which name, and names that 2.31 lacks are undefined then.
 set(SLUICE_OLD_ROOT ${CMAKE_SOURCE_DIR}/build/glibc-root)
 set(SLUICE_STATIC_CURL ${CMAKE_SOURCE_DIR}/build/static-curl/libcurl.a)
-set(portable_rooms cli_lib server hub model gguf backend_ref backend_cpu backend_null backend_places engine text profile program
-    quant base)
+get_property(portable_rooms GLOBAL PROPERTY SLUICE_ROOMS)  # all of the house: what nobody needs is left out
 set(portable_archives ${SLUICE_STATIC_CURL})
 foreach(library ssl crypto z zstd brotlidec brotlicommon pcre2-8 edit tinfo bsd md)
   list(APPEND portable_archives -l:lib${library}.a)

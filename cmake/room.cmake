@@ -27,6 +27,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(SLUICE_TIER_i8mm -march=armv8.2-a+dotprod+i8mm)
 endif()
 function(room name dir)
+  set_property(GLOBAL APPEND PROPERTY SLUICE_ROOMS ${name})
   file(GLOB sources CONFIGURE_DEPENDS ${SLUICE_SOURCES}/${dir}/*.cc ${SLUICE_SOURCES}/${dir}/ops/*.cc
        ${SLUICE_SOURCES}/${dir}/jinja/*.cc ${SLUICE_SOURCES}/${dir}/grammar/*.cc
        ${SLUICE_SOURCES}/${dir}/simd/*.cc)
