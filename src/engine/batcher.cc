@@ -412,6 +412,7 @@ void Batcher::finish(Job& job, Finish how, std::string_view error) {
       if (output.job == &job) output.job = nullptr;
   const auto ended = jobs_.extract(job.id);
   try {
+    if (before_ends_) before_ends_();
     ended.mapped().listener->on_end(ended.key(), rest, ended.mapped().result);
   } catch (const std::bad_alloc&) {  // it has the listener's word for it, and nobody else is told
   }

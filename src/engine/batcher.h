@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -69,6 +70,10 @@ class Batcher {
   void tell_blocks() {
     if (teller_) teller_->flush();
   }
+
+  /// Called when a request has ended, before its listener hears it: who hears it finds it gone from whatever
+  /// the call keeps, as a snapshot().
+  void before_ends(std::function<void()> call) { before_ends_ = std::move(call); }
 
   int64_t requests() const { return std::ssize(jobs_); }
   int64_t waiting() const { return scheduler_.waiting(); }
@@ -165,6 +170,7 @@ class Batcher {
   const size_t columns_;     ///< of a row of logits
   const size_t vocabulary_;  ///< those of them that are tokens
   std::unordered_map<RequestId, Job> jobs_;
+  std::function<void()> before_ends_;
   Scheduler scheduler_;                ///< of the jobs
   store::PageStore* const store_;      ///< null: pages are on the device alone
   std::optional<PageKeeper> keeper_;   ///< of the store

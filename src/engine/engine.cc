@@ -60,6 +60,10 @@ struct Engine::Impl {
        store::PageStore* store, events::Sink* sink)
       : options(given), page_store(store), batcher(executable, tokenizer, given, store, sink) {
     batcher.snapshot(stats);
+    batcher.before_ends([this] {
+      const std::lock_guard lock(mutex);
+      snapshot();
+    });
     thread = std::thread([this] { run(); });
   }
 
@@ -67,6 +71,7 @@ struct Engine::Impl {
   bool take_inbox();
   void begin(Submitted& submitted);
   void step();
+  void snapshot();
   void publish();
   bool turn();
   void fail(std::string_view why);
@@ -123,12 +128,17 @@ void Engine::Impl::step() {
   if (!broken.empty()) batcher.end_all(Finish::Error, broken);
 }
 
-void Engine::Impl::publish() {
-  const std::lock_guard lock(mutex);
+// With the lock held.
+void Engine::Impl::snapshot() {
   batcher.snapshot(stats);
-  in_batcher = batcher.requests();
   waiting = batcher.waiting();
   just_taken = 0;
+}
+
+void Engine::Impl::publish() {
+  const std::lock_guard lock(mutex);
+  snapshot();
+  in_batcher = batcher.requests();
   if (in_batcher == 0 && inbox.empty()) settled.notify_all();
 }
 

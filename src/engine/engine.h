@@ -122,6 +122,7 @@ class Engine {
   /// Forgets cached prefixes that no request uses now, on the device and in the store; then calls `done`, on
   /// the engine's thread. From any thread.
   void clear_cache(std::function<void()> done);
+  /// After the last step, and whatever has ended since: who has heard on_end() finds that request gone.
   EngineStats stats() const;
   /// Why no step runs any more, until the end of this engine: its device, or its memory. Empty: all is well.
   std::string failure() const;

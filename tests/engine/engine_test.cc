@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <semaphore>
 #include <set>
 #include <thread>
@@ -92,6 +93,42 @@ TEST(Engine, AnswersAndCounts) {
   EXPECT_EQ(stats.used_pages, 0);
   EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.pages);
   EXPECT_EQ(stats.slots.size(), 4u);
+}
+
+/// Reads the engine's stats when it hears its end.
+class Counting : public Recorder {
+ public:
+  explicit Counting(const Engine& engine) : engine_(engine) {}
+  void on_end(RequestId id, std::string_view rest, const Result& how) override {
+    stats = engine_.stats();
+    Recorder::on_end(id, rest, how);
+  }
+  EngineStats stats;
+
+ private:
+  const Engine& engine_;
+};
+
+TEST(Engine, WhoHearsItsEndFindsItselfGoneFromTheStats) {
+  Running running;
+  running.executable.hold = true;
+  std::vector<std::shared_ptr<Counting>> listeners;
+  for (const Request& request : {letters(100, 3), letters(90, 3), letters(80, -1)}) {
+    listeners.push_back(std::make_shared<Counting>(running.engine));
+    const RequestId id = running.engine.submit(request, listeners.back());
+    if (request.max_tokens < 0) running.engine.cancel(id);
+  }
+  running.executable.hold = false;
+  running.executable.go.release(100);
+  int64_t ended = 0, left = 0;
+  for (const auto& listener : listeners) {
+    listener->wait();
+    ended += std::accumulate(listener->stats.finished_total.begin(), listener->stats.finished_total.end(),
+                             int64_t{0});
+    left += listener->stats.running + listener->stats.waiting;
+  }
+  EXPECT_EQ(ended, 1 + 2 + 3);
+  EXPECT_EQ(left, 2 + 1 + 0);
 }
 
 /// Says l by a row's likeliest tokens where these are wanted, and counts how often they were; where logits
