@@ -8,9 +8,12 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "text/constraint.h"
+#include "text/grammar/follower.h"
 #include "text/grammar/gbnf.h"
 #include "text/grammar/machine.h"
 #include "text/grammar/schema.h"
+#include "text/json_model.h"
 #include "text/random_grammars.h"
 #include "text/support.h"
 
@@ -164,6 +167,62 @@ TEST(GrammarStates, OfGrammarsAllLeadToAnEnd) {
   }
   fmt::print("{} states, {} grammars to the last one\n", states_seen, whole);
   EXPECT_GE(whole, 100u);
+}
+
+// Where more ways lead on than are followed, a mask, which is put together from parts, and the step over a
+// token, which takes all ways at once, must not differ in those that they leave out.
+TEST(GrammarStates, WhatAMaskAllowsIsAcceptedWhereWaysAreCut) {
+  std::mt19937 random(50);
+  std::vector<std::string> texts = {
+      "root ::= ([a-z] [a-z !]{0,100} [a-z ]{1,3} (\"a\" [a-z !]{0,100} [a-z]?){0,6} \"\\n\"?){1,50}",
+      "root ::= e\ne ::= [a-z] | f e | f \"x\" e | \"(\" e \")\"\nf ::= [a-z] | \"(\" f \")\" | [a-z] f"};
+  while (texts.size() < 150) texts.push_back(random_gbnf(random));
+  for (std::string& text : texts)  // many kinds of bytes: masks are put together from parts
+    text.replace(0, 8, "root ::= \"efghijklmnopqrstuvwxyz\" | ");
+  const auto vocabulary = json_model().vocabulary;
+  std::vector<uint32_t> bits = json_model().words();
+  int64_t cut = 0, ends = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    Budget budget;
+    GrammarBuilder builder(budget);
+    std::shared_ptr<CompiledGrammar> compiled;
+    try {
+      Grammar grammar = builder.finish(add_gbnf(texts[i], builder));
+      grammar.most_ways = 1 + i % 5;
+      compiled = std::make_shared<CompiledGrammar>(vocabulary, std::move(grammar));
+    } catch (const Error&) {
+      continue;
+    }
+    for (int walk = 0; walk < 12; ++walk) {
+      std::unique_ptr<TokenConstraint> follower = std::make_unique<Follower>(compiled);
+      for (int step = 0; step < 30; ++step) {
+        follower->allowed(bits);
+        std::vector<int32_t> choices;
+        for (int32_t token = 0; token < json_model().tokenizer.size(); ++token)
+          if (has(bits, token)) choices.push_back(token);
+        ASSERT_FALSE(choices.empty()) << texts[i];
+        const int32_t token = choices[random() % choices.size()];
+        ASSERT_TRUE(follower->accept(token)) << texts[i];
+        if (json_model().tokenizer.ends_generation(token)) {
+          ++ends;
+          break;
+        }
+        if (step % 7 == 3) follower = follower->clone();
+      }
+      cut += static_cast<Follower&>(*follower).has_cut() ? 1 : 0;
+    }
+  }
+  EXPECT_GE(cut, 300);
+  EXPECT_GE(ends, 300);
+}
+
+TEST(GrammarStates, RulesThatOnlyCallOthersLeadOn) {
+  std::string text = "root ::= a0\n";
+  for (int i = 0; i < 20'000; ++i) text += fmt::format("a{} ::= a{} [a-z]?\n", i, i + 1);
+  const auto constraint = gbnf_constraint(text + "a20000 ::= \"x\"\n", json_model().place());
+  std::vector<uint32_t> bits = json_model().words();
+  constraint->allowed(bits);
+  EXPECT_TRUE(std::ranges::any_of(bits, [](uint32_t word) { return word != 0; }));
 }
 
 }  // namespace

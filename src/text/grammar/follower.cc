@@ -70,7 +70,7 @@ bool Follower::allowed(std::span<uint32_t> bits) {
     std::fill(bits_.begin(), bits_.end(), 0);
     const Position& position = machine_.position(position_);
     if (compiled_->has_few_nodes()) {
-      add_level_by_level(position_);
+      add_level_by_level(position_, true);
       if (is_exhausted()) add_known_parts(position);
     } else {
       for (const Config& config : position.base) add_config(config);
@@ -111,7 +111,7 @@ std::shared_ptr<const LocalMask> Follower::find_part(const CompiledGrammar::Key&
   part->bits.resize(bits_.size());
   std::swap(bits_, part->bits);
   work_end_ = work() + kWorkOfPart;
-  add_level_by_level(position);
+  add_level_by_level(position, false);
   std::swap(bits_, part->bits);
   compiled_->keep(key, part);
   return part;
@@ -194,8 +194,8 @@ void Follower::add_walk(const Trie& trie, uint32_t at, uint32_t end, uint32_t fr
 }
 
 // All tokens from the position, the short ones first: where the work ends before its end, long ones are
-// missing.
-void Follower::add_level_by_level(uint32_t from) {
+// missing. Not past cuts: what is behind them depends on what was followed before, and is not to be kept.
+void Follower::add_level_by_level(uint32_t from, bool past_cuts) {
   const Trie& trie = compiled_->trie();
   level_.assign({{0, trie.size(), from}});
   for (size_t i = 0; i < level_.size() && !is_exhausted(); ++i) {
@@ -203,9 +203,11 @@ void Follower::add_level_by_level(uint32_t from) {
     for (uint32_t at = begin; at < end; at = trie.node(at).end) {
       visits_ += 4;
       const uint32_t next = machine_.step(position, trie.node(at).byte);
-      if (!machine_.position(next).alive()) continue;
+      const Position& reached = machine_.position(next);
+      if (!reached.alive()) continue;
       trie.set_tokens(at, bits_);
-      if (trie.has_children(at)) level_.push_back({at + 1, trie.node(at).end, next});
+      if (trie.has_children(at) && (past_cuts || !reached.is_cut))
+        level_.push_back({at + 1, trie.node(at).end, next});
     }
   }
 }
@@ -241,8 +243,8 @@ std::shared_ptr<const LocalMask> Follower::local_mask(uint32_t state, uint32_t c
     path_[here.depth] = next;
     const auto tokens = trie.tokens_at(at);
     mask.tokens.insert(mask.tokens.end(), tokens.begin(), tokens.end());
-    if (position.returns && trie.has_children(at)) mask.exits.push_back(at);
-    at = position.base.empty() ? here.end : at + 1;
+    if (position.returns && !position.is_cut && trie.has_children(at)) mask.exits.push_back(at);
+    at = position.base.empty() || position.is_cut ? here.end : at + 1;  // nothing behind a cut is kept
   }
   if (mask.tokens.size() > bits_.size()) {
     mask.bits.resize(bits_.size());
@@ -262,9 +264,31 @@ uint32_t Follower::follow(int32_t token) {
   if (const auto tag = std::find(tags.begin(), tags.end(), token); tag != tags.end())
     return machine_.step(position_, static_cast<Symbol>(kFirstTag + (tag - tags.begin())));
   const std::string_view bytes = vocabulary.bytes(token);
-  uint32_t at = bytes.empty() ? Machine::kDead : position_;
-  for (const char c : bytes) at = machine_.step(at, static_cast<uint8_t>(c));
-  return at;
+  if (bytes.empty()) return Machine::kDead;
+  const uint32_t at = follow_bytes(position_, bytes);
+  return !machine_.position(at).alive() && machine_.has_cut() ? follow_apart(bytes) : at;
+}
+
+uint32_t Follower::follow_bytes(uint32_t from, std::string_view bytes) {
+  for (const char c : bytes) from = machine_.step(from, static_cast<uint8_t>(c));
+  return from;
+}
+
+// Where so many ways lead on that some are cut, those together may lose the one by which a mask has a token:
+// each by itself then, as masks are put together. The first that takes the token is gone on with.
+uint32_t Follower::follow_apart(std::string_view bytes) {
+  const std::vector<Config> ways = machine_.position(position_).base;
+  for (const Config& config : ways) {
+    uint32_t at = machine_.local(config.state, config.count);
+    for (size_t i = 0; i < bytes.size() && at != Machine::kDead; ++i) {
+      at = machine_.step(at, static_cast<uint8_t>(bytes[i]));
+      if (!machine_.position(at).returns || i + 1 == bytes.size()) continue;
+      const uint32_t left = follow_bytes(machine_.behind(config.frame), bytes.substr(i + 1));
+      if (machine_.position(left).alive()) return left;
+    }
+    if (machine_.position(at).alive()) return machine_.called_by(at, config.frame);
+  }
+  return Machine::kDead;
 }
 
 bool Follower::accept(int32_t token) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -68,6 +69,8 @@ class Follower : public TokenConstraint {
   std::unique_ptr<TokenConstraint> clone() const override;
   size_t bytes() const override { return compiled_->bytes(); }
 
+  /// Whether there were more ways than are followed.
+  bool has_cut() const { return machine_.has_cut(); }
   /// Finds the masks of the first position and of states that many tokens go on from, so that the first
   /// tokens need not wait for them.
   void warm_up();
@@ -88,12 +91,14 @@ class Follower : public TokenConstraint {
   void add_local(const LocalMask& mask);
   void add_config(const Config& config);
   void add_string(const Config& config, const Grammar::Rule& rule);
-  void add_level_by_level(uint32_t from);
+  void add_level_by_level(uint32_t from, bool past_cuts);
   void add_walk(const Trie& trie, uint32_t at, uint32_t end, uint32_t from);
   void add_single_bytes();
   CompiledGrammar::Key key_of(uint32_t state, uint32_t count) const;
   std::shared_ptr<const LocalMask> local_mask(uint32_t state, uint32_t count);
   uint32_t follow(int32_t token);
+  uint32_t follow_bytes(uint32_t from, std::string_view bytes);
+  uint32_t follow_apart(std::string_view bytes);
   int64_t work() const { return machine_.work() + visits_ / 64; }
   bool is_exhausted() const { return work() > work_end_; }
   void begin_work();

@@ -42,6 +42,9 @@ struct Grammar {
   uint32_t root = 0;
   ByteClasses classes;
   std::vector<int32_t> tags;  ///< tokens that are symbols kFirstTag, kFirstTag + 1, ...
+  /// That are followed at once: more than any sensible grammar has. What is beyond is not followed, which
+  /// only makes fewer texts match; which ways these are depends on what was followed before.
+  size_t most_ways = 256;
 
   std::span<const Edge> edges_of(const State& state) const {
     return {edges.data() + state.first_edge, edges.data() + state.last_edge};

@@ -92,6 +92,7 @@ uint32_t Machine::find_position(const std::vector<Config>& configs) {
   auto position = std::make_unique<Position>();
   return_to_callers(*position, configs);
   call_rules(*position);
+  has_cut_ = has_cut_ || position->is_cut;
   work_ += static_cast<int64_t>(position->base.size() + position->called.size()) + 4;
   positions_.push_back(std::move(position));
   tables_.emplace_back();
@@ -104,13 +105,16 @@ void Machine::return_to_callers(Position& position, const std::vector<Config>& c
   expanded_.clear();
   for (const Config& config : configs) returned_.insert(config);
   open_.assign(configs.rbegin(), configs.rend());
-  while (!open_.empty() && returned_.size() < kMostReturns) {
+  while (!open_.empty() && (returned_.size() < kMostReturns || position.base.empty())) {
     const Config config = open_.back();
     open_.pop_back();
     const Grammar::State& state = grammar_->states[config.state];
     if (state.first_edge < state.last_edge || state.first_call < state.last_call)
       position.base.push_back(config);
-    if (position.base.size() >= kMostWays) break;
+    if (position.base.size() >= grammar_->most_ways) {
+      position.is_cut = true;
+      break;
+    }
     const Grammar::Rule& rule = grammar_->rules[state.rule];
     if (!state.accepting || config.count < rule.least || config.count > rule.most) continue;
     if (config.frame == kNoCaller) position.may_end = true;
@@ -120,6 +124,7 @@ void Machine::return_to_callers(Position& position, const std::vector<Config>& c
       if (returned_.insert(caller)) open_.push_back(caller);
     work_ += static_cast<int64_t>(frames_[config.frame]->size());
   }
+  position.is_cut = position.is_cut || !open_.empty();
   sort(position.base);
 }
 
@@ -156,11 +161,17 @@ void Machine::call_rules(Position& position) {
     for (const CallEdge& call : grammar_->calls_of(state)) {
       const uint32_t count = counted(rule, call.counts, config.count);
       if (!grammar_->leads(rule, call.target, count)) continue;
-      if (called >= kMostReturns) return;
+      if (called >= kMostReturns && !position.called.empty()) {
+        position.is_cut = true;
+        return;
+      }
       const auto [found, is_new] = open.try_emplace({grammar_->rules[call.rule].order, call.rule});
       called += is_new ? 1 : 0;
       auto& [frame, holds] = found->second;
-      if (frame.size() >= kMostWays) continue;
+      if (frame.size() >= grammar_->most_ways) {
+        position.is_cut = true;
+        continue;
+      }
       if (!is_tail(call.target) || config.frame <= kNoCaller) {
         frame.push_back({call.target, count, config.frame});
       } else if (mark(copied_, call.rule, config.frame)) {  // the stack need not grow
@@ -173,16 +184,18 @@ void Machine::call_rules(Position& position) {
   };
   // Young frames first: they hold older ones more often than the other way round.
   for (auto config = position.base.rbegin(); config != position.base.rend(); ++config) call_from(*config);
-  while (!open.empty() && position.called.size() < kMostWays) {
+  while (!open.empty() && position.called.size() < grammar_->most_ways) {
     auto first = open.extract(open.begin());
     auto& [frame, holds] = first.mapped();
     work_ += static_cast<int64_t>(frame.size());
     sort_unique(frame);
     const uint32_t rule = first.key().second;
-    position.called.push_back(
-        {grammar_->rules[rule].start, 0, find_frame(std::move(frame), std::move(holds))});
-    call_from(position.called.back());
+    const Config begins{grammar_->rules[rule].start, 0, find_frame(std::move(frame), std::move(holds))};
+    const Grammar::State& state = grammar_->states[begins.state];
+    if (state.first_edge < state.last_edge) position.called.push_back(begins);
+    call_from(begins);
   }
+  position.is_cut = position.is_cut || !open.empty();
 }
 
 uint32_t Machine::find_frame(Frame frame, std::vector<uint32_t> holds) {
@@ -195,41 +208,64 @@ uint32_t Machine::find_frame(Frame frame, std::vector<uint32_t> holds) {
   return found->second;
 }
 
-uint32_t Machine::copy_frame(const Machine& from, uint32_t frame,
-                             std::unordered_map<uint32_t, uint32_t>& copied) {
+// `copies` has what is there already, those of no caller among it.
+uint32_t Machine::copy_frame(const Machine& from, uint32_t frame, Copies& copies) {
   // Frames are older than those that they are part of, so ascending numbers do; the needed ones first.
   std::set<uint32_t> needed = {frame};
   for (std::vector<uint32_t> work = {frame}; !work.empty();) {
     const uint32_t at = work.back();
     work.pop_back();
-    if (copied.contains(at)) continue;
+    if (copies.contains(at)) continue;
     for (const Config& config : *from.frames_[at])
       if (needed.insert(config.frame).second) work.push_back(config.frame);
   }
   for (const uint32_t at : needed) {
-    if (at <= kNoCaller || copied.contains(at)) continue;
+    if (copies.contains(at)) continue;
     Frame copy = *from.frames_[at];
-    for (Config& config : copy)
-      if (config.frame > kNoCaller) config.frame = copied.at(config.frame);
+    for (Config& config : copy) config.frame = copies.at(config.frame);
     sort_unique(copy);
-    copied[at] = find_frame(std::move(copy));
+    copies[at] = find_frame(std::move(copy));
   }
-  return frame <= kNoCaller ? frame : copied.at(frame);
+  return copies.at(frame);
+}
+
+std::vector<Config> Machine::copy_base(const Machine& from, uint32_t position, Copies& copies) {
+  std::vector<Config> base = from.positions_[position]->base;
+  for (Config& config : base) config.frame = copy_frame(from, config.frame, copies);
+  sort_unique(base);
+  return base;
+}
+
+// Without the ways that were only complete, so what these led to is told; and found by these ways alone it
+// need not be an end.
+uint32_t Machine::new_position(const std::vector<Config>& base, bool may_end, bool returns) {
+  position_ids_.erase(base);
+  const uint32_t number = find_position(base);
+  Position& position = *positions_[number];
+  position.may_end = position.may_end || may_end;
+  position.returns = position.returns || returns;
+  position_ids_.erase(base);
+  return number;
+}
+
+uint32_t Machine::called_by(uint32_t position, uint32_t frame) {
+  if (position == kDead) return kDead;
+  Copies copies = {{kUnknownCaller, frame}, {kNoCaller, kNoCaller}};
+  std::vector<Config> base = copy_base(*this, position, copies);
+  const bool returns = positions_[position]->returns;
+  if (returns) base.insert(base.end(), frames_[frame]->begin(), frames_[frame]->end());
+  sort_unique(base);
+  return new_position(base, returns && frame == kNoCaller, returns && frame == kUnknownCaller);
 }
 
 Machine Machine::copy_of(uint32_t position, uint32_t& number) const {
   Machine fresh(grammar_);
+  fresh.has_cut_ = has_cut_;
   number = kDead;
   if (position == kDead) return fresh;
-  std::unordered_map<uint32_t, uint32_t> copied;
+  Copies copies = {{kUnknownCaller, kUnknownCaller}, {kNoCaller, kNoCaller}};
   const Position& old = *positions_[position];
-  std::vector<Config> base = old.base;
-  for (Config& config : base) config.frame = fresh.copy_frame(*this, config.frame, copied);
-  sort_unique(base);
-  number = fresh.find_position(base);
-  fresh.positions_[number]->may_end = old.may_end;
-  fresh.positions_[number]->returns = old.returns;
-  fresh.position_ids_.erase(base);  // found by these ways alone it need not be an end
+  number = fresh.new_position(fresh.copy_base(*this, position, copies), old.may_end, old.returns);
   return fresh;
 }
 
