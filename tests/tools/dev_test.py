@@ -107,11 +107,12 @@ ABSENT = '<testcase name="A.absent" status="notrun"><skipped message="Unable to 
 
 
 class Summary(unittest.TestCase):
-    def summary(self, xml: str):
-        with tempfile.NamedTemporaryFile("w", suffix=".xml") as report:
-            report.write(xml)
-            report.flush()
-            done = run(sys.executable, ROOT / "tools/test_summary.py", report.name)
+    def summary(self, *reports: str):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder, f"{i}.xml") for i in range(len(reports))]
+            for path, xml in zip(paths, reports):
+                path.write_text(xml)
+            done = run(sys.executable, ROOT / "tools/test_summary.py", *paths)
             return done.returncode, done.stdout.splitlines()
 
     def test_skips_are_named(self):
@@ -127,6 +128,15 @@ class Summary(unittest.TestCase):
         code, lines = self.summary(REPORT + FAILS + ABSENT + "</testsuite>")
         self.assertEqual(code, 1)
         self.assertEqual(lines[-3:], ["failed: A.fails", "failed: A.absent", "1 passed, 2 failed, 3 skipped"])
+
+    def test_what_passes_alone_is_named(self):
+        alone = '<testsuite><testcase name="A.fails" status="run"/></testsuite>'
+        code, lines = self.summary(REPORT + FAILS + "</testsuite>", alone)
+        self.assertEqual((code, lines[-2:]), (0, ["flaky: A.fails: failed beside others, passed alone", "1 passed, 1 flaky, 0 failed, 3 skipped"]))
+        code, lines = self.summary(REPORT + FAILS + ABSENT + "</testsuite>", alone)
+        self.assertEqual((code, lines[-2:]), (1, ["failed: A.absent", "1 passed, 1 flaky, 1 failed, 3 skipped"]))
+        still = f"<testsuite>{FAILS}</testsuite>"
+        self.assertEqual(self.summary(REPORT + FAILS + "</testsuite>", still)[0], 1)
 
     def test_nothing_ran(self):
         self.assertEqual(self.summary("<testsuite/>"), (1, ["0 passed, 0 failed, 0 skipped"]))
