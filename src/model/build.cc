@@ -86,8 +86,7 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
   const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
   // [rows, heads, rope + nope], and behind a head's query its gate where there is one
   const TensorId queries = b.matmul(h, w.q, s.heads);
-  const bool gated = b.program()[queries].columns() == 2 * s.key();
-  const TensorId q = gated ? b.columns(queries, "q", 0, s.key()) : queries;
+  const TensorId q = s.gated_queries ? b.columns(queries, "q", 0, s.key()) : queries;
   const TensorId k = b.matmul(h, w.k, s.kv_heads);
   const TensorId v = b.matmul(h, w.v);
 
@@ -100,7 +99,7 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
   const auto index = static_cast<int32_t>(s.alike_before(layer));
   TensorId context =
       b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, index, s.window_of(layer), w.sinks);
-  if (gated) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
+  if (s.gated_queries) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
   const TensorId out = b.matmul_add(context, w.attn_output, x);
   return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;
 }

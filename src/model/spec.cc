@@ -144,6 +144,7 @@ void read_channel_attention(Keys& keys, Spec& spec) {
 
 void read_delta_net(Keys& keys, Linear kind, Spec& spec) {
   spec.key_heads_in_turns = kind == Linear::InTurns;
+  spec.gated_queries = true;
   spec.linear_key_heads = keys.required("ssm.group_count");
   spec.linear_heads = keys.required("ssm.time_step_rank");
   spec.linear_key = keys.required("ssm.state_size", 1, kMostHeadColumns);

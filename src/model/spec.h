@@ -47,6 +47,7 @@ struct Spec {
   int64_t taps = 0;                          ///< of the convolution before it
   bool key_heads_in_turns = false;  ///< which heads of values share one of keys (DeltaRule::in_turns)
   bool decay_by_channel = false;    ///< and not by head
+  bool gated_queries = false;       ///< of the other layers: behind each head's query its output's gate
 
   // Feed-forward networks.
   int64_t feed_forward = 0;  ///< width of the dense ones

@@ -125,10 +125,8 @@ class Finder {
   void grouped_attention(Layer& l) {
     const int64_t queries = spec_.heads * spec_.key(), keys = spec_.kv_heads * spec_.key(),
                   values = spec_.kv_heads * spec_.value;
-    // Twice as wide where every head's query has a gate behind it.
-    const gguf::Tensor* q = file_.tensor(at("attn_q"));
-    const bool gated = q != nullptr && q->shape[1] == 2 * queries && spec_.key() == spec_.value;
-    l.q = matrix(at("attn_q"), gated ? 2 * queries : queries, spec_.dim);
+    const int64_t gates = spec_.gated_queries ? spec_.heads * spec_.value : 0;
+    l.q = matrix(at("attn_q"), queries + gates, spec_.dim);
     l.k = matrix(at("attn_k"), keys, spec_.dim);
     l.v = matrix(at("attn_v"), values, spec_.dim);
     l.q_bias = optional_vector(at("attn_q", "bias"), queries);

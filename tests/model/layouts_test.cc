@@ -294,6 +294,14 @@ TEST(Hybrids, WhoseHeadsMakeNoSenseAreRefused) {
               HasSubstr("blk.0.ssm_conv1d.weight: shape"));
 }
 
+TEST(Hybrids, TheyAloneHaveGatesBehindTheirQueries) {
+  EXPECT_THAT(Copy("llama")
+                  .remove_tensors("blk.0.attn_q.weight")
+                  .add_tensor("blk.0.attn_q.weight", {256, 512})
+                  .error(),
+              HasSubstr("blk.0.attn_q.weight: shape [256, 512], expected [256, 256]"));
+}
+
 TEST(Hybrids, LayoutsThatAreNotKnownAreRefused) {
   EXPECT_THAT(
       hybrid("qwen3next-q4_k_m").rename_tensor("blk.0.attn_qkv.weight", "blk.0.ssm_in.weight").error(),
