@@ -10,6 +10,9 @@ endif()
 if(SLUICE_CUDA_LIBRARY)  # beside the program, which looks there
   install(PROGRAMS ${SLUICE_CUDA_LIBRARY} DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME libsluice_cuda.so)
 endif()
+if(SLUICE_CUDA OR SLUICE_CUDA_LIBRARY)  # its service may open the GPU
+  install(FILES packaging/sluice-gpu.conf DESTINATION lib/systemd/system/sluice.service.d COMPONENT debian EXCLUDE_FROM_ALL)
+endif()
 
 set(SLUICE_PAGES ${CMAKE_BINARY_DIR}/pages)  # tools/man_pages.py
 install(DIRECTORY ${SLUICE_PAGES}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
@@ -36,7 +39,8 @@ set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};sluice;ALL;/;${CMAKE_BINAR
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_CONFLICTS "sluice, ${other}")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "ca-certificates")
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS libzmq5)  # serve --kv-events loads it
+# What is loaded at run time where it is there: serve --kv-events, --backend vulkan, and programs of several processes.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libzmq5, libvulkan1, mesa-vulkan-drivers, libopenmpi3")
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

@@ -66,8 +66,8 @@ if [[ -x $build/portable/sluice && -z ${2-} ]]; then
   done
   archive "$folder"
   # shellcheck disable=SC2046  # a list of words
-  /usr/bin/python3 "$tree/tools/sbom.py" "$build/portable/sluice" "$name" "$version" \
-    $(printf '%s ' libssl-dev zlib1g-dev libzstd-dev libbrotli-dev libpcre2-dev libedit-dev libncurses-dev libbsd-dev libmd-dev \
+  /usr/bin/python3 "$tree/tools/sbom.py" "$work/$folder/bin/sluice" "$name" "$version" \
+    $(printf '%s ' libssl-dev zlib1g-dev libzstd-dev libbrotli-dev libpcre2-dev libedit-dev libncurses-dev libbsd-dev \
       libfmt-dev libstdc++-12-dev libgcc-12-dev) "curl=$(<"$tree/build/static-curl/version")" >"$out/$folder.spdx.json"
 fi
 
@@ -88,7 +88,7 @@ install -m 755 "$tree/packaging/serve-container" "$work/root/usr/bin/"
 
 say "what is in them"
 if [[ $architecture == arm64 ]]; then export DPKG_ADMINDIR=$root/var/lib/dpkg; fi
-/usr/bin/python3 "$tree/tools/sbom.py" "$build/bin/sluice" "$name" "$version" >"$out/$name-$version-$architecture.spdx.json"
+/usr/bin/python3 "$tree/tools/sbom.py" "$work/root/usr/bin/sluice" "$name" "$version" >"$out/$name-$version-$architecture.spdx.json"
 (cd -- "$out" && sha256sum -- * >"$work/SHA256SUMS" && mv -- "$work/SHA256SUMS" .)
 rm -rf -- "$work"
 say "$out:"

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""A bill of materials (SPDX 2.3, JSON) of the program: the Debian packages whose code it holds or loads.
+"""A bill of materials (SPDX 2.3, JSON) of the program as it is delivered: its own files, and the works of others whose code
+they hold or load: Debian packages, what the web page is made of, CUDA's runtime.
 
-usage: sbom.py BINARY NAME VERSION [PACKAGE[=VERSION]...] > FILE
-  PACKAGE  is in the program too (archives that it was linked with); with its version, where it is not installed here
+usage: sbom.py PROGRAM NAME VERSION [PACKAGE[=VERSION]...] > FILE
+  PROGRAM  in bin of what is delivered, stripped; libsluice_cuda.so beside it and share/sluice/models are read, too
+  PACKAGE  is in the program (archives that it was linked with); with its version, where it is not installed here
 Of a program for another machine, DPKG_ADMINDIR names the root that it was linked against (tools/sysroot.sh).
 """
 
@@ -16,13 +18,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEADERS = ["libcli11-dev", "nlohmann-json3-dev", "libboost-dev"]  # compiled in
+TREE = Path(__file__).resolve().parents[1]
+HEADERS = ["libcli11-dev", "nlohmann-json3-dev", "libboost-dev", "libvulkan-dev"]  # compiled in
 ADMIN = os.environ.get("DPKG_ADMINDIR", "/var/lib/dpkg")
 ROOT = ADMIN.removesuffix("/var/lib/dpkg")
+UNSAID = {"downloadLocation": "NOASSERTION", "copyrightText": "NOASSERTION", "filesAnalyzed": False}
+OTHERS = {**UNSAID, "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION"}
 
 
 def output(*words: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def identity(name: str) -> str:
+    return "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", name)
 
 
 def package_of(library: str) -> str | None:
@@ -38,46 +47,76 @@ def package_of(library: str) -> str | None:
     return None
 
 
-def entry(package: str) -> dict:
+def of_debian(package: str) -> dict:
     name, _, version = package.partition("=")
     source = name
     if not version:
         said = output("dpkg-query", "--admindir", ADMIN, "-W", "-f", "${Version}|${source:Package}\n", name)
         version, source = said.splitlines()[0].split("|")
     return {
-        "SPDXID": "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", name),
-        "name": name, "versionInfo": version, "supplier": "Organization: Debian", "sourceInfo": f"source package {source}",
-        "downloadLocation": "NOASSERTION", "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION",
-        "copyrightText": "NOASSERTION", "filesAnalyzed": False,
+        "SPDXID": identity(name), "name": name, "versionInfo": version, "supplier": "Organization: Debian",
+        "sourceInfo": f"source package {source}", **OTHERS,
         "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
                           "referenceLocator": f"pkg:deb/debian/{name}@{version}"}],
     }
+
+
+def of_npm(name: str, version: str) -> dict:
+    return {
+        "SPDXID": identity("npm-" + name), "name": name, "versionInfo": version, **OTHERS,
+        "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                          "referenceLocator": f"pkg:npm/{name.replace('@', '%40')}@{version}"}],
+    }
+
+
+def own(spdx_id: str, name: str, version: str, file: Path) -> dict:
+    return {"SPDXID": spdx_id, "name": name, "versionInfo": version, "packageFileName": file.name, **UNSAID,
+            "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0",
+            "checksums": [{"algorithm": "SHA256", "checksumValue": hashlib.sha256(file.read_bytes()).hexdigest()}]}
+
+
+def libraries_of(file: Path) -> list[str]:
+    needed = re.findall(r"\(NEEDED\).*\[(\S+)\]", output("readelf", "-dW", str(file)))
+    return sorted({package for library in needed if (package := package_of(library))})
 
 
 def main() -> int:
     if len(sys.argv) < 4:
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    binary, name, version, *archives = sys.argv[1:]
-    digest = hashlib.sha256(Path(binary).read_bytes()).hexdigest()
-    needed = re.findall(r"\(NEEDED\).*\[(\S+)\]", output("readelf", "-dW", binary))
-    loaded = sorted({package for library in needed if (package := package_of(library))})
-    when = int(os.environ.get("SOURCE_DATE_EPOCH", Path(binary).stat().st_mtime))
-    inside = HEADERS + archives
-    packages = [entry(package) for package in loaded + inside]
-    own = {"SPDXID": "SPDXRef-Sluice", "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION",
-           "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0", "copyrightText": "NOASSERTION",
-           "filesAnalyzed": False, "checksums": [{"algorithm": "SHA256", "checksumValue": digest}]}
-    relations = [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": "SPDXRef-Sluice"}]
-    for package in packages:
-        relations.append({"spdxElementId": "SPDXRef-Sluice",
-                          "relationshipType": "DYNAMIC_LINK" if package["name"] in loaded else "STATIC_LINK",
-                          "relatedSpdxElement": package["SPDXID"]})
+    program, name, version, *archives = sys.argv[1:]
+    program = Path(program)
+    page = json.loads((TREE / "webui/package.json").read_text(encoding="utf-8"))["dependencies"]
+    packages, relations = [own("SPDXRef-Sluice", name, version, program)], []
+
+    def add(package: dict, relation: str, of: str = "SPDXRef-Sluice") -> None:
+        if package["SPDXID"] not in {known["SPDXID"] for known in packages}:
+            packages.append(package)
+        relations.append({"spdxElementId": of, "relationshipType": relation, "relatedSpdxElement": package["SPDXID"]})
+
+    relations.append({"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": "SPDXRef-Sluice"})
+    for library in libraries_of(program):
+        add(of_debian(library), "DYNAMIC_LINK")
+    for package in HEADERS + archives:
+        add(of_debian(package), "STATIC_LINK")
+    for package, its_version in sorted(page.items()):
+        add(of_npm(package, its_version), "STATIC_LINK")
+    for model in sorted((program.parent.parent / "share/sluice/models").glob("*.gguf")):
+        add(own(identity(model.name), model.name, version, model), "CONTAINS")
+    backend = program.parent / "libsluice_cuda.so"
+    if backend.exists():
+        add(own("SPDXRef-CUDA-backend", backend.name, version, backend), "CONTAINS")
+        for library in libraries_of(backend):
+            add(of_debian(library), "DYNAMIC_LINK", "SPDXRef-CUDA-backend")
+        runtime = {"SPDXID": "SPDXRef-cudart", "name": "cudart_static", "supplier": "Organization: NVIDIA", **OTHERS}
+        add(runtime, "STATIC_LINK", "SPDXRef-CUDA-backend")
+
+    when = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", program.stat().st_mtime)), datetime.timezone.utc)
+    digest = packages[0]["checksums"][0]["checksumValue"]
     json.dump({"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": f"{name}-{version}",
                "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{version}-{digest}",
-               "creationInfo": {"created": datetime.datetime.fromtimestamp(when, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                                "creators": ["Tool: sluice-sbom"]},
-               "packages": [own, *packages], "relationships": relations}, sys.stdout, indent=1)
+               "creationInfo": {"created": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "creators": ["Tool: sluice-sbom"]},
+               "packages": packages, "relationships": relations}, sys.stdout, indent=1)
     print()
     return 0
 

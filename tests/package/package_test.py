@@ -7,6 +7,7 @@ usage: package_test.py FOLDER     (./dev test --package; FOLDER: build/release/p
 Prints `skipped: TEST: WHY` for what cannot be tried here.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -74,20 +75,63 @@ class Mirror:
         self.folder.cleanup()
 
 
+def packages_with_cuda() -> Path:
+    """The folder of the packages with CUDA; where none were made, of some with a library that stands in and says so."""
+    folder = FOLDER.parent / "packages-cuda"
+    if not list(folder.glob("*.deb")):
+        if shutil.which("g++") is None:
+            raise unittest.SkipTest("no packages with CUDA (./dev package LIBRARY), and no g++ to stand in for a library")
+        with tempfile.TemporaryDirectory() as made:
+            library = Path(made, "library.so")
+            run("g++", "-shared", "-fPIC", "-o", library, TREE / "tests/package/stand_in.cc")
+            run(TREE / "tools/package.sh", FOLDER.parent, library)
+        unittest.addModuleCleanup(shutil.rmtree, folder)
+    return folder
+
+
 class Files(unittest.TestCase):
-    def test_sums_and_lists_are_of_these_files(self):
-        run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=FOLDER)
-        named = {line.split()[1] for line in (FOLDER / "SHA256SUMS").read_text().splitlines()}
-        self.assertEqual(named, {path.name for path in FOLDER.iterdir()} - {"SHA256SUMS"})
-        for path in FOLDER.glob("*.spdx.json"):
+    def check(self, folder: Path) -> None:
+        run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=folder)
+        named = {line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
+        self.assertEqual(named, {path.name for path in folder.iterdir()} - {"SHA256SUMS"})
+        lists = list(folder.glob("*.spdx.json"))
+        self.assertTrue(lists)
+        for path in lists:
             document = json.loads(path.read_text())
             self.assertEqual(document["spdxVersion"], "SPDX-2.3")
             names = {package["name"] for package in document["packages"]}
-            self.assertLess({"libboost-dev", "libcli11-dev", "nlohmann-json3-dev"}, names)
+            self.assertLess({"libboost-dev", "libcli11-dev", "nlohmann-json3-dev", "preact", "fairy-tales.gguf"}, names)
             self.assertTrue(names & {"libcurl4", "curl"}, names)
-            ids = {package["SPDXID"] for package in document["packages"]} | {"SPDXRef-DOCUMENT"}
+            ids = [package["SPDXID"] for package in document["packages"]]
+            self.assertEqual(len(ids), len(set(ids)))
             for relation in document["relationships"]:
-                self.assertLessEqual({relation["spdxElementId"], relation["relatedSpdxElement"]}, ids)
+                self.assertLessEqual({relation["spdxElementId"], relation["relatedSpdxElement"]}, {*ids, "SPDXRef-DOCUMENT"})
+
+    def check_digests(self, document: Path, root: Path) -> None:
+        """What a list says of our own files is true of those that were delivered."""
+        own = [package for package in json.loads(document.read_text())["packages"] if "checksums" in package]
+        self.assertGreaterEqual(len(own), 2)
+        for package in own:
+            files = [path for path in root.rglob(package["packageFileName"]) if path.is_file()]
+            self.assertIn(package["checksums"][0]["checksumValue"], [hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
+
+    def test_sums_and_lists_are_of_these_files(self):
+        self.check(FOLDER)
+        with tempfile.TemporaryDirectory() as root:
+            run("dpkg-deb", "--extract", one("*.deb"), f"{root}/package")
+            self.check_digests(one("*-amd64.spdx.json"), Path(root, "package"))
+            run("tar", "-C", root, "-xzf", one("*-linux-x86_64.tar.gz"))
+            self.check_digests(one("*-x86_64.spdx.json"), next(Path(root).glob("*-x86_64")))
+
+    def test_sums_and_lists_with_cuda(self):
+        folder = packages_with_cuda()
+        self.check(folder)
+        with tempfile.TemporaryDirectory() as root:
+            run("dpkg-deb", "--extract", next(folder.glob("*.deb")), root)
+            (document,) = folder.glob("*.spdx.json")
+            self.check_digests(document, Path(root))
+            names = {package["name"] for package in json.loads(document.read_text())["packages"]}
+            self.assertLess({"libsluice_cuda.so", "cudart_static"}, names)
 
     def test_the_same_bytes_once_more(self):
         before = (FOLDER / "SHA256SUMS").read_bytes()
@@ -162,11 +206,12 @@ class Package(unittest.TestCase):
         for name in ("resolv.conf", "hosts"):
             shutil.copy(f"/etc/{name}", cls.root / "etc" / name)
         shutil.copy(one("*.deb"), cls.root / "root")
+        shutil.copy(next(packages_with_cuda().glob("*.deb")), cls.root / "root")
         cls.mirror = Mirror()
         cls.addClassCleanup(cls.mirror.close)
         cls.environment = {**CLEAN, "DEBIAN_FRONTEND": "noninteractive", "HF_ENDPOINT": cls.mirror.endpoint}
         cls.inside("apt-get", "update")
-        cls.inside("sh", "-c", "apt-get install -y --no-install-recommends /root/*.deb")
+        cls.inside("sh", "-c", "apt-get install -y --no-install-recommends /root/sluice-llm_*.deb")
 
     @classmethod
     def inside(cls, *words, check=True):
@@ -196,13 +241,56 @@ class Package(unittest.TestCase):
             self.assertIn("0.2.0", self.inside("sluice", "--version").stdout)
         self.assertIn("Remv sluice-llm", self.inside("apt-get", "-s", "install", "sluice").stdout)
 
-    def test_4_goes_and_leaves_nothing(self):
-        (self.root / "etc/default/sluice").write_text("MODEL=mine\n")
+    def test_4_the_sibling_takes_its_place_with_its_settings(self):
+        # A systemd that runs, as far as the packages' scripts can see.
+        (self.root / "run/systemd/system").mkdir(parents=True, exist_ok=True)
+        enabled = self.root / "etc/systemd/system/multi-user.target.wants/sluice.service"
+        enabled.parent.mkdir(parents=True, exist_ok=True)
+        enabled.symlink_to("/lib/systemd/system/sluice.service")
+        systemctl = self.root / "usr/bin/systemctl"
+        systemctl.write_text('#!/bin/sh\necho "$*" >>/root/systemctl\ncase "$*" in *is-enabled*) test -L '
+                             "/etc/systemd/system/multi-user.target.wants/sluice.service ;; esac\n")
+        systemctl.chmod(0o755)
+        self.addCleanup(systemctl.unlink)
+        said = self.root / "root/systemctl"
+        settings, fetched = self.root / "etc/default/sluice", self.root / "var/cache/private/sluice/hub/model"
+        settings.write_text("MODEL=mine\n")
+        fetched.parent.mkdir(parents=True)
+        fetched.write_text("weights")
+        for new, old in (("sluice-llm-cuda", "sluice-llm"), ("sluice-llm", "sluice-llm-cuda")):
+            said.write_text("")
+            self.inside("sh", "-c", f"apt-get install -y --no-install-recommends /root/{new}_*.deb")
+            status = self.inside("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", "sluice-llm*").stdout.splitlines()
+            self.assertIn(f"{new} installed", status)
+            self.assertNotIn(f"{old} installed", status)
+            self.assertRegex(said.read_text(), r"(?s)stop sluice.service.*\n--quiet is-enabled sluice.service\nrestart sluice.service\n$")
+            self.inside("apt-get", "-y", "purge", old)
+            self.assertEqual(settings.read_text(), "MODEL=mine\n")
+            self.assertTrue(fetched.exists())
+            self.assertTrue(enabled.is_symlink())
+            self.assertEqual("cuda" in new, (self.root / "usr/bin/libsluice_cuda.so").exists())
+            self.assertEqual("cuda" in new, (self.root / "usr/lib/systemd/system/sluice.service.d/sluice-gpu.conf").exists())
+            devices = self.inside("sluice", "devices").stdout
+            self.assertEqual("cuda" not in new, "this build has no CUDA backend" in devices, devices)
+            self.assertIn("cpu ", devices)
+
+    def test_5_goes_and_leaves_nothing(self):
+        settings = self.root / "etc/default/sluice"
+        settings.write_text("MODEL=mine\n")
         self.inside("apt-get", "-y", "remove", "sluice-llm")
-        self.assertTrue((self.root / "etc/default/sluice").exists())  # a setting
+        self.assertTrue(settings.exists())
         self.assertNotEqual(self.inside("sluice", "--version", check=False).returncode, 0)
         self.inside("apt-get", "-y", "purge", "sluice-llm")
-        self.assertFalse((self.root / "etc/default/sluice").exists())
+        left = [path for folder in ("etc", "usr", "var/cache", "var/lib") for path in (self.root / folder).rglob("*sluice*")
+                if "apt/lists" not in str(path)]
+        self.assertEqual(left, [])
+
+
+def unpacked(file: Path, folder: str) -> Path:
+    """The root of an image, as others' tools read it."""
+    run("skopeo", "copy", f"oci-archive:{file}", f"oci:{folder}/image:it")
+    run("umoci", "unpack", "--image", f"{folder}/image:it", f"{folder}/bundle")
+    return Path(folder, "bundle/rootfs")
 
 
 class Image(unittest.TestCase):
@@ -216,9 +304,18 @@ class Image(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.file = one("*-amd64.oci.tar")
-        run("skopeo", "copy", f"oci-archive:{cls.file}", f"oci:{cls.folder.name}/image:it")
-        run("umoci", "unpack", "--image", f"{cls.folder.name}/image:it", f"{cls.folder.name}/bundle")
-        cls.root = Path(cls.folder.name, "bundle/rootfs")
+        cls.root = unpacked(cls.file, cls.folder.name)
+
+    def test_with_cuda_finds_its_library(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = next(packages_with_cuda().glob("*.oci.tar"))
+            root = unpacked(file, folder)
+            process = json.loads((root.parent / "config.json").read_text())["process"]
+            self.assertIn("NVIDIA_VISIBLE_DEVICES=all", process["env"])  # what brings the driver in
+            self.assertIn("NVIDIA_DRIVER_CAPABILITIES=compute,utility", process["env"])
+            devices = run(*inside(root, "/usr/bin/sluice", "devices", user="65534:65534"), env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"}).stdout
+            self.assertIn("cpu ", devices)
+            self.assertNotIn("this build has no CUDA backend", devices)
 
     def test_says_what_it_is(self):
         about = json.loads(run("skopeo", "inspect", "--config", f"oci-archive:{self.file}").stdout)

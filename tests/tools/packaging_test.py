@@ -38,9 +38,47 @@ class Notice(unittest.TestCase):
             if package.endswith("-dev"):
                 self.assertIn(libraries[package.removesuffix("-dev")].lower(), notice, package)
 
+    def test_names_what_the_archive_is_linked_with(self):
+        holds = {"ssl": "OpenSSL", "crypto": "OpenSSL", "z": "zlib", "zstd": "Zstandard", "brotlidec": "Brotli", "brotlicommon": "Brotli",
+                 "pcre2-8": "PCRE2", "edit": "libedit", "tinfo": "ncurses", "bsd": "libbsd"}
+        packages = {"crypto": "libssl", "z": "zlib1g", "brotlidec": "libbrotli", "brotlicommon": "libbrotli", "pcre2-8": "libpcre2",
+                    "tinfo": "libncurses"}
+        notice = (TREE / "NOTICE").read_text(encoding="utf-8")
+        listed = re.search(r"tools/sbom.py\".*?>", (TREE / "tools/package.sh").read_text(encoding="utf-8"), re.S)[0]
+        archives = re.search(r"set\(portable_archives ([^)]*)\)", (TREE / "cmake/portable.cmake").read_text(encoding="utf-8"))[1].split()
+        self.assertIn("crypto", archives)
+        for archive in archives:
+            self.assertIn(holds[archive], notice, archive)
+            self.assertIn(f" {packages.get(archive, 'lib' + archive)}-dev", listed, archive)
+
     def test_is_installed(self):
         self.assertRegex((PACKAGING.parent / "CMakeLists.txt").read_text(encoding="utf-8"),
                          r"install\(FILES LICENSE NOTICE README.md DESTINATION \$\{CMAKE_INSTALL_DOCDIR\}\)")
+
+
+class Libraries(unittest.TestCase):
+    """What the program loads is named where packages and images are made."""
+
+    @unittest.skipUnless(BINARY, "no binary was given")
+    def test_the_dockerfile_installs_what_the_program_is_linked_to(self):
+        system = pathlib.Path("/etc/os-release")
+        if not system.exists() or "VERSION_CODENAME=bookworm" not in system.read_text() or shutil.which("dpkg-query") is None:
+            self.skipTest("libraries have the names of Debian 12's packages")
+        installed = re.search(r"apt-get install -y --no-install-recommends (.*?)&&", (PACKAGING / "Dockerfile").read_text(), re.S)[1]
+        base = {"libc6", "libgcc-s1", "libstdc++6"}  # apt's own, in every image of Debian
+        told = subprocess.run(["readelf", "--wide", "--dynamic", BINARY], text=True, capture_output=True, check=True).stdout
+        for library in re.findall(r"\(NEEDED\).*\[(.*)\]", told):
+            found = subprocess.run(["dpkg-query", "-S", f"*/{library}"], text=True, capture_output=True, check=False).stdout
+            self.assertTrue({line.split(":")[0] for line in found.splitlines()} & (base | set(installed.split())), library)
+
+    def test_packages_suggest_what_the_program_opens(self):
+        packages = {"zmq.so.5": "libzmq5", "vulkan.so.1": "libvulkan1", "mpi.so.40": "libopenmpi3", "nccl.so.2": None}  # not Debian's
+        suggested = re.search(r'PACKAGE_SUGGESTS "(.*)"', (TREE / "cmake/package.cmake").read_text(encoding="utf-8"))[1].split(", ")
+        opened = set()
+        for source in (TREE / "src").rglob("*.cc"):
+            opened |= set(re.findall(r'"lib(\w+\.so\.\d+)"', source.read_text(encoding="utf-8")))
+        self.assertEqual(opened, set(packages))
+        self.assertLessEqual(set(packages.values()) - {None}, set(suggested))
 
 
 class Container(unittest.TestCase):
