@@ -27,6 +27,7 @@
 #include "cli/token_source.h"
 #include "cli/version.h"
 #include "engine/compare.h"
+#include "engine/judged_text.h"
 #include "engine/kv_pool.h"
 #include "engine/perplexity.h"
 #include "engine/scorer.h"
@@ -64,6 +65,8 @@ constexpr size_t kComparedTokens = 8;
 /// whatever the experts follow, and two behind them.
 constexpr int64_t kWholeBytes = int64_t{1} << 30;
 constexpr int64_t kWindow = 512, kPrompt = 128, kAnswer = 32;
+/// A text that the model writes after the first tokens of ours, where the whole file is compared.
+constexpr int64_t kBeginning = 32, kWritten = 200;
 
 Json about_model(const model::Model& model) {
   std::map<std::string, int64_t> types;
@@ -130,6 +133,27 @@ Json predicted(program::Executable& executable, const model::Model& model, std::
           {"perplexity", std::exp(nats.mean())}};
 }
 
+/// What the backend writes at temperature 0, token by token as the reference sees it. Told and not judged:
+/// how far results may lie apart is what the ops are held to.
+Json written(program::Executable& executable, const model::Model& model, std::span<const int32_t> tokens,
+             int64_t window, int64_t rows) {
+  const auto prompt = tokens.first(
+      static_cast<size_t>(std::min({kBeginning, window / 2, static_cast<int64_t>(tokens.size())})));
+  const int64_t count = std::min(kWritten, window - static_cast<int64_t>(prompt.size()));
+  const auto reference = make_backend("ref", 0);
+  const auto judge = reference->compile(model.program, model.weights,
+                                        {.max_rows = rows,
+                                         .max_outputs = rows,
+                                         .cache_pages = MeasuredSteps::pages(1, window),
+                                         .state_slots = MeasuredSteps::state_slots(1)});
+  const engine::JudgedText text = engine::judge_text(executable, *judge, rows, prompt, count);
+  return {{"tokens", text.tokens},
+          {"first_of_reference", text.first},
+          {"same_until", text.first_other},
+          {"farthest_behind", text.farthest},
+          {"logit_error", text.logit_error}};
+}
+
 /// The better of two, in tokens a second.
 Json speeds(program::Executable& executable, int64_t rows, int64_t context) {
   MeasuredSteps steps(executable, rows, 1, context, 1);
@@ -171,6 +195,9 @@ void verify(const Options& options) {
   const int64_t loaded = now_ns();
   say("predicting a text");
   const Json text = predicted(*executable, model, tokens, window, rows);
+  const bool whole = ops["layers"].get<int64_t>() == model.spec.layers;
+  if (whole) say("holding what it writes against the reference");
+  const Json answer = whole ? written(*executable, model, tokens, window, rows) : Json(nullptr);
   say("measuring speeds");
   const Json speed = speeds(*executable, rows, window);
 
@@ -185,6 +212,7 @@ void verify(const Options& options) {
                        {"model", about_model(model)},
                        {"ops", ops},
                        {"text", text},
+                       {"answer", answer},
                        {"speed", speed},
                        {"load_seconds", 1e-9 * static_cast<double>(loaded - loading)},
                        {"peak_memory_bytes", peak_memory_bytes()},
@@ -196,6 +224,12 @@ void verify(const Options& options) {
         model.spec.layers);
   print("perplexity {:.3f} over {} tokens\n", text["perplexity"].get<double>(),
         text["tokens"].get<int64_t>());
+  if (whole)
+    print(
+        "{} of {} tokens that it writes are the reference's first; the farthest is {:.3f} behind it, where "
+        "logits are off by {:.3f}\n",
+        answer["first_of_reference"].get<int64_t>(), answer["tokens"].get<int64_t>(),
+        answer["farthest_behind"].get<double>(), answer["logit_error"].get<double>());
   print("{:.1f} tokens/s of a prompt, {:.1f} tokens/s of an answer\n",
         speed["prompt_tokens_per_second"].get<double>(), speed["answer_tokens_per_second"].get<double>());
   print("{}: written to {}\n", ok ? "ok" : "not ok", options.output);
@@ -219,11 +253,12 @@ void add_verify(CLI::App& app) {
   command->footer(
       "Compares ops with the reference (all of a file up to 1 GiB, the first layers of a larger one), "
       "measures\n"
-      "how well a text that is always the same is predicted, and tokens a second. The report names the "
-      "file,\n"
-      "the processor and the device, and no folder or user. Exit code 1: a result is out of its tolerance, "
-      "or\n"
-      "the text is predicted no better than by chance.");
+      "how well a text that is always the same is predicted, and tokens a second. Of a file up to 1 GiB the\n"
+      "reference also reads 200 tokens that the model writes at temperature 0: those that it would not have\n"
+      "written are near ties, which the backend's rounding decides. The report names the file, the "
+      "processor\n"
+      "and the device, and no folder or user. Exit code 1: a result is out of its tolerance, or the text is\n"
+      "predicted no better than by chance.");
   command->callback([options] { verify(*options); });
 }
 

@@ -41,6 +41,22 @@ TEST_F(Verify, TheBundledModelIsWell) {
   EXPECT_GT(json["text"]["tokens"], 200);
   EXPECT_LT(json["text"]["nats"], 0.6 * std::log(json["model"]["vocabulary"].get<double>()))
       << "a model of tales knows how they go";
+  // Activations of eight bits: near ties may fall otherwise, and nothing else.
+  const nlohmann::json& answer = json["answer"];
+  EXPECT_EQ(answer["tokens"], 200);
+  EXPECT_GE(answer["first_of_reference"], 180);
+  EXPECT_GT(answer["logit_error"], 0.001);
+  EXPECT_LT(answer["farthest_behind"], 3 * answer["logit_error"].get<double>());
+}
+
+TEST_F(Verify, TheReferenceWritesWhatItFindsLikeliest) {
+  const CommandResult result = run("verify --backend ref -o " + path("reference.json"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json answer = report("reference.json")["answer"];
+  EXPECT_EQ(answer["first_of_reference"], 200) << "a row a step or many: the same numbers";
+  EXPECT_EQ(answer["same_until"], 200);
+  EXPECT_EQ(answer["farthest_behind"], 0);
+  EXPECT_EQ(answer["logit_error"], 0);
 }
 
 TEST_F(Verify, AModelThatPredictsTheContraryIsNotWell) {
