@@ -51,6 +51,16 @@ class Notice(unittest.TestCase):
             self.assertIn(holds[archive], notice, archive)
             self.assertIn(f" {packages.get(archive, 'lib' + archive)}-dev", listed, archive)
 
+    def test_has_the_licences_that_it_names(self):
+        """Works are named in lines of two columns; a licence's text stands under its name, or in LICENSE."""
+        notice = (PACKAGING.parent / "NOTICE").read_text(encoding="utf-8")
+        texts = set(re.findall(r"^--- (\S+) -+$", notice, re.M)) | {"Apache-2.0"}
+        named = re.findall(r"^ {2,4}\S.*?  +((?:MIT|BSD|BSL|Zlib|curl|X11|ISC|Apache)[^\s,]*(?:, [^\s,]+)*) ", notice, re.M)
+        self.assertGreater(len(named), 15)
+        for licences in named:
+            for licence in licences.split(", "):
+                self.assertIn(licence.replace("BSD-2-Clause", "BSD-3-Clause"), texts)
+
     def test_is_installed(self):
         self.assertRegex((PACKAGING.parent / "CMakeLists.txt").read_text(encoding="utf-8"),
                          r"install\(FILES LICENSE NOTICE README.md DESTINATION \$\{CMAKE_INSTALL_DOCDIR\}\)")
