@@ -14,14 +14,13 @@ find_package(CUDAToolkit REQUIRED)
 foreach(room base quant program)
   set_target_properties(${room} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endforeach()
-file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
-     ${CMAKE_SOURCE_DIR}/src/backend/cuda/ops/*.cu)
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
 add_library(sluice_cuda SHARED ${sources})
 target_include_directories(sluice_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
 target_link_libraries(sluice_cuda PRIVATE program CUDA::cudart_static ${CMAKE_DL_LIBS})
 # What was measured of kernels says nothing of others: records and tuning name the kernels by a hash of their sources.
-file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/ops/*
-     ${CMAKE_SOURCE_DIR}/src/backend/cuda/prim/*)
+file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*)
+list(FILTER kernels EXCLUDE REGEX "/host/[^/]*\\.(cc|h)$|\\.md$")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernels})
 set(hashes "")
 foreach(kernel ${kernels})
@@ -30,7 +29,7 @@ foreach(kernel ${kernels})
 endforeach()
 string(SHA256 hashes "${hashes}")
 string(SUBSTRING ${hashes} 0 8 hashes)
-set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/cuda_backend.cc PROPERTIES
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cuda/host/cuda_backend.cc PROPERTIES
   COMPILE_DEFINITIONS "SLUICE_CUDA_KERNELS=\"${hashes}\"")
 target_link_options(sluice_cuda PRIVATE -Wl,--exclude-libs,ALL)
 set_target_properties(sluice_cuda PROPERTIES

@@ -1,4 +1,4 @@
-// The output matrix in steps of few rows (ops/norm_matmul_tall.cu): more outputs than a device's warps take
+// The output matrix in steps of few rows (gemv/norm_matmul_lm_head.cu): more outputs than a device's warps take
 // at once, so that some take two tiles; rows of every bucket.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 // functions.
 #pragma once
 
-#include "backend/cuda/prim/one_row.cuh"
+#include "backend/cuda/gemv/gemv.cuh"
 
 namespace sluice::backend::cuda {
 

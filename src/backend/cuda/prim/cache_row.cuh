@@ -4,7 +4,7 @@
 
 #include <cuda_fp16.h>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/host/device.h"
 #include "backend/cuda/prim/warp.cuh"
 
 namespace sluice::backend::cuda {

@@ -1,12 +1,12 @@
-// One block of 32 columns of a weight of any blocked type, from packed planes (format.h) to integer codes and
-// the floats that scale them. Knows formats; nothing of ops.
+// One block of 32 columns of a weight of any blocked type, from packed planes (host/format.h) to integer
+// codes and the floats that scale them. Knows formats; nothing of ops.
 //
 // A number is  multiplier * (code - offset) + addend,  multiplier and addend for columns 0..15 and 16..31.
 #pragma once
 
 #include <cuda_fp16.h>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/host/device.h"
 #include "backend/cuda/prim/sync.cuh"
 
 namespace sluice::backend::cuda {

@@ -2,10 +2,10 @@
 // that, and as clusters where asked. A kernel's first parameter says where its times go.
 #pragma once
 
-#include "backend/cuda/cuda_check.h"
-#include "backend/cuda/kernel.h"
-#include "backend/cuda/launch_times.h"
-#include "backend/cuda/resources.h"
+#include "backend/cuda/host/cuda_check.h"
+#include "backend/cuda/host/kernel.h"
+#include "backend/cuda/host/launch_times.h"
+#include "backend/cuda/host/resources.h"
 
 namespace sluice::backend::cuda {
 

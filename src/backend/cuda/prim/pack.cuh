@@ -1,10 +1,10 @@
-// A row of activations to halves (prim/wide.h), normed before where asked: what kernels that pack are made
+// A row of activations to halves (gemm/gemm.h), normed before where asked: what kernels that pack are made
 // of.
 #pragma once
 
+#include "backend/cuda/gemm/gemm.h"
 #include "backend/cuda/prim/mma.cuh"
 #include "backend/cuda/prim/warp.cuh"
-#include "backend/cuda/prim/wide.h"
 
 namespace sluice::backend::cuda {
 

@@ -1,8 +1,8 @@
 // Weights asked for ahead of their use, into the second cache: before a kernel waits for its predecessor.
 #pragma once
 
-#include "backend/cuda/device.h"
-#include "backend/cuda/format.h"
+#include "backend/cuda/host/device.h"
+#include "backend/cuda/host/format.h"
 #include "backend/cuda/prim/sync.cuh"
 
 namespace sluice::backend::cuda {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/host/device.h"
 
 namespace sluice::backend::cuda {
 

@@ -1,0 +1,81 @@
+// Grouped attention on matrix units: which kernels a step takes (attention/gqa.cuh). Steps of few rows take
+// attend_few; steps of more rows that, for rows of short stretches, and a kernel of tiles for the others.
+#include <numbers>
+
+#include "backend/cuda/attention/gqa.cuh"
+#include "backend/cuda/gemm/gemm_parts.h"
+#include "backend/cuda/host/kernels.h"
+#include "backend/cuda/host/memory.h"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<Attend>(record.args);
+  const int64_t columns = p[op.q.id].columns();
+  const bool coded = p[op.cache.id].cache_row().type == quant::Type::Q8_0;
+  const bool known = columns == 64 || columns == 128 || (!coded && (columns == 80 || columns == 96));
+  // Two pages of 256 columns want more shared memory than most devices have.
+  const bool wide = columns == 256 && !coded && most_shared(sizes.architecture) > kMostShared;
+  return (known || wide) && columns == p[op.out.id].columns() &&
+         p[op.q.id].heads() / op.kv_heads <= kGroupQueries && sizes.rows <= kMostAttending && op.scale > 0;
+}
+
+/// Rows whose context may be split, and into how many chunks at most.
+struct Split {
+  int32_t rows, chunks;
+};
+/// Two blocks of threads a multiprocessor where each has some pages, otherwise one: two leave no room for the
+/// next kernel's to begin beside them (H100, 8 groups, one row: 16 chunks of 4,096 positions 10.2 us,
+/// 32 13.4).
+Split split_of(const Sizes& sizes, int64_t groups) {
+  constexpr int64_t kSomePages = 4;
+  const int64_t pages = std::max<int64_t>(1, (sizes.longest + kPageRows - 1) / kPageRows);
+  const bool few = sizes.rows <= kFewAttending;
+  int64_t room = few ? 2 * sizes.processors / (sizes.rows * groups) : kChunksOfMany;
+  if (few && pages <= (kSomePages - 1) * room) room /= 2;
+  return {static_cast<int32_t>(few ? sizes.rows : std::min<int64_t>(sizes.rows, kSplitRowsOfMany)),
+          static_cast<int32_t>(std::clamp<int64_t>(std::min(room, pages), 1, kAttendChunks))};
+}
+
+int64_t weights_bytes(const Split& split, int64_t heads) {
+  return (split.rows * split.chunks * heads * static_cast<int64_t>(sizeof(float2)) + 255) / 256 * 256;
+}
+
+int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<Attend>(record.args);
+  const int64_t heads = p[op.q.id].heads();
+  const Split split = split_of(sizes, op.kv_heads);
+  return split.chunks == 1
+             ? 0
+             : weights_bytes(split, heads) + split.rows * split.chunks * heads * p[op.q.id].columns() * 4;
+}
+
+void launch_groups(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<Attend>(record.args);
+  const Split split = split_of(c.sizes(), op.kv_heads);
+  AttendArgs args{};
+  args.step = c.step;
+  args.cache = c.memory.cache(op.cache.id);
+  args.q = c.memory.rows(op.q.id), args.out = c.memory.rows(op.out.id);
+  args.layer = op.cache_layer, args.groups = static_cast<int32_t>(op.kv_heads);
+  args.heads_a_group = static_cast<int32_t>(p[op.q.id].heads() / op.kv_heads);
+  args.scale_log2 = op.scale * std::numbers::log2e_v<float>;
+  args.few = c.step_rows <= kFewAttending;
+  args.split = split.rows, args.chunks = split.chunks;
+  args.weights = reinterpret_cast<float2*>(c.scratch);
+  args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(split, args.q.heads));
+  if (args.few || !c.prompts_alone) attend_few(args, c);
+  if (args.few) return;
+  const bool by_wgmma = has_wgmma() && (args.q.columns == 64 || args.q.columns == 128);
+  by_wgmma ? attend_wgmma(args, c) : attend_tiles(args, c);
+}
+
+}  // namespace
+
+const Kernel kAttendGroups{"attend on matrix units", serves, launch_groups, scratch_bytes};
+
+}  // namespace sluice::backend::cuda

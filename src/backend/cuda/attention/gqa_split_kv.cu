@@ -1,0 +1,383 @@
+// Grouped attention of rows that attend by themselves (attention/gqa.cuh): answers, and stretches of few
+// rows. A block of threads takes the heads of a group of a row over a chunk of its context (split-KV), whole
+// pages. Each of its four warps takes a quarter of every page with a running softmax of its own (online
+// softmax: Milakov and Gimelshein 2018), its keys and values in a ring of its own (cp.async), so that no warp
+// waits for another one before the end of the chunk; then the four meet in shared memory. join_chunks puts
+// chunks together.
+//
+// What earlier steps have left in the cache is asked for before the kernels before this one have ended.
+//
+// Bound by the bandwidth of keys and values, once a row and group.
+#include "backend/cuda/attention/gqa.cuh"
+#include "backend/cuda/attention/mla_expanded_rows.cuh"
+#include "backend/cuda/host/kernels.h"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/sync.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using program::kPageRows;
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kPiece = kPageRows / kWarps;
+static_assert(kPiece == 16, "positions of a matrix instruction");
+constexpr int kMostMarks = kMostAttending / 32;
+
+/// What the warps have in shared memory at the end of a chunk.
+template <int kColumns>
+struct Sums {
+  float of_warp[kWarps][kGroupQueries][kColumns];
+};
+
+template <int kColumns, bool kCoded>
+struct Shape {
+  using Halves = HalfRows<kColumns>;
+  using Codes = CodedRows<kColumns>;
+  static constexpr int kStages = kColumns > 128 ? 2 : 3;      ///< pieces of a warp in shared memory
+  static constexpr int kHalfBytes = kPiece * Halves::kPitch;  ///< of a piece's keys, or values
+  static constexpr int kStageBytes = kCoded ? kPiece * Codes::kPitch : 2 * kHalfBytes;
+  static constexpr int kWarpBytes = kStages * kStageBytes + (kCoded ? 2 * kHalfBytes : 0);
+  static constexpr int kSharedBytes = std::max(kWarps * kWarpBytes, kWarps* kGroupQueries* kColumns * 4);
+};
+
+/// A group of a row, and the positions that its queries meet.
+struct Work {
+  int row, group, chunk, begin, end, length;
+  bool alone;  ///< the whole context
+};
+
+__device__ __forceinline__ Work work_of(const AttendArgs& p, int row, int item) {
+  Work w;
+  w.chunk = item % p.chunks, w.group = item / p.chunks % p.groups, w.row = row;
+  w.length = p.step.positions[w.row] + 1;
+  const int pages = pages_of_chunk(w.length, w.row < p.split ? p.chunks : 1);
+  w.begin = w.chunk * pages * kPageRows, w.end = min(w.begin + pages * kPageRows, w.length);
+  w.alone = w.begin == 0 && w.end == w.length;
+  return w;
+}
+
+/// A warp's pieces, one of every page.
+template <int kColumns, bool kCoded>
+struct Pieces {
+  using S = Shape<kColumns, kCoded>;
+  const AttendArgs& p;
+  const Work& work;
+  char* shared;  ///< the warp's
+  int first;     ///< the first page's piece
+  int count, brought = 0;
+  int settled;  ///< positions that earlier steps have left
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  int64_t pages = 0;  ///< this lane's page of 32
+
+  __device__ __forceinline__ Pieces(const AttendArgs& args, const Work& w, char* of_warp, int warp)
+      : p(args),
+        work(w),
+        shared(of_warp),
+        first(w.begin + warp * kPiece),
+        count(first < w.end ? (w.end - first + kPageRows - 1) / kPageRows : 0),
+        settled(w.length - p.step.header->rows) {}
+
+  /// Whether there is a next piece that earlier steps have left.
+  __device__ __forceinline__ bool next_settled() const {
+    return brought < count && first + brought * kPageRows + kPiece <= settled;
+  }
+  __device__ __forceinline__ void bring() {
+    if (brought < count) {
+      if (brought % 32 == 0) {
+        const int page = work.begin / kPageRows + brought + lane, last = (work.length - 1) / kPageRows;
+        pages = reinterpret_cast<int64_t>(p.page(work.row, min(page, last)));
+      }
+      const int from = first + brought * kPageRows;
+      const auto* const page = reinterpret_cast<const char*>(__shfl_sync(kWholeWarp, pages, brought % 32));
+      const char* const rows = page + int64_t{from % kPageRows} * p.cache.row_bytes;
+      const uint32_t to = shared_address(shared) + brought % S::kStages * S::kStageBytes;
+      const int there = work.end - from;
+      if constexpr (kCoded) {
+        S::Codes::template bring<kPiece, 32>(to, rows, p.cache.row_bytes, there, p, work.group, lane);
+      } else {
+        bring_halves<kColumns, kPiece, 32>(to, to + S::kHalfBytes, rows, p.cache.row_bytes, there, p,
+                                           work.group, lane);
+      }
+      ++brought;
+    }
+    commit_copies();
+  }
+  /// Piece i's keys and values as halves, once it is there; the warp's.
+  __device__ __forceinline__ uint32_t halves(int i) {
+    wait_copies<S::kStages - 2>();
+    __syncwarp();
+    char* const stage = shared + i % S::kStages * S::kStageBytes;
+    if constexpr (kCoded) {
+      char* const keys = shared + S::kStages * S::kStageBytes;
+      S::Codes::template decode<kPiece, 32>(stage, keys, keys + S::kHalfBytes, lane);
+      __syncwarp();
+      return shared_address(keys);
+    }
+    return shared_address(stage);
+  }
+};
+
+/// A warp's softmax and sums over its pieces.
+template <int kColumns, bool kCoded>
+__device__ __forceinline__ void attend(Pieces<kColumns, kCoded>& pieces,
+                                       const QueryOperands<kColumns, true>& query,
+                                       TwoRows<kPiece, kColumns>& rows) {
+  using Halves = HalfRows<kColumns>;
+  const int lane = threadIdx.x % 32;
+  for (int i = 0; i < pieces.count; ++i) {
+    const uint32_t keys = pieces.halves(i), values = keys + Shape<kColumns, kCoded>::kHalfBytes;
+    pieces.bring();
+    float score[2][4] = {}, rest[2][4] = {};
+#pragma unroll
+    for (int s = 0; s < kColumns / 16; ++s) {
+      uint32_t key[4];  // positions 0..7 columns 0..7 and 8..15, positions 8..15 likewise
+      load_matrices(key, keys + Halves::unit(lane / 16 * 8 + lane % 8, 2 * s + lane / 8 % 2));
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        mma_16x8x16(score[n], query.first[s], key[2 * n], key[2 * n + 1]);
+        mma_16x8x16(rest[n], query.rest[s], key[2 * n], key[2 * n + 1]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) score[n][k] += rest[n][k];
+    }
+    rows.soften(score, pieces.first + i * kPageRows);
+    uint32_t weight[1][4];
+    rows.pack(weight, score);
+    if (__any_sync(kWholeWarp, rows.keep[0] != 1 || rows.keep[1] != 1)) rows.rescale();
+#pragma unroll
+    for (int n = 0; n < kColumns / 16; ++n) {
+      uint32_t value[4];  // positions 0..7 and 8..15 of columns 0..7, then of columns 8..15
+      load_matrices_transposed(value, values + Halves::unit(lane % 16, 2 * n + lane / 16));
+      mma_16x8x16(rows.sum[2 * n], weight[0], value[0], value[1]);
+      mma_16x8x16(rows.sum[2 * n + 1], weight[0], value[2], value[3]);
+    }
+    __syncwarp();
+  }
+  wait_copies<0>();
+}
+
+/// A sum of weighed values and what it has to be weighed with: the largest score, the sum of the weights.
+struct Weighed {
+  float4 sum{0, 0, 0, 0};
+  float largest = -INFINITY, total = 0;
+
+  /// Of several that had a largest score, `of`; none: it is -infinity.
+  __device__ __forceinline__ void add(float4 v, float2 weight) {
+    if (weight.x == -INFINITY) return;
+    const float factor = exp2f(weight.x - largest);
+    total += factor * weight.y;
+    sum.x += factor * v.x, sum.y += factor * v.y, sum.z += factor * v.z, sum.w += factor * v.w;
+  }
+  __device__ __forceinline__ void store(float* to) const {
+    const float inverse = 1.0f / total;
+    *reinterpret_cast<float4*>(to) = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
+  }
+};
+
+/// Puts the four warps' sums together: the result, or the chunk's part and what it has to be weighed with.
+template <int kColumns>
+__device__ __forceinline__ void meet(const AttendArgs& p, const Work& work, Sums<kColumns>& sums,
+                                     const TwoRows<kPiece, kColumns>& rows) {
+  __shared__ float2 of_warp[kWarps][kGroupQueries];  // the largest score and the sum below it
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  __syncthreads();  // everybody has done with keys and values
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int query = g + 8 * h;
+    const float all = lane_sum(rows.all[h], 4);
+    if (query >= p.heads_a_group) continue;
+    if (t == 0) of_warp[warp][query] = {rows.largest[h] * rows.factor[h], all};
+    float* const to = sums.of_warp[warp][query] + 2 * t;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n)
+      *reinterpret_cast<float2*>(to + 8 * n) = {rows.sum[n][2 * h], rows.sum[n][2 * h + 1]};
+  }
+  __syncthreads();
+  const int64_t part = (int64_t{work.row} * p.chunks + work.chunk) * p.q.heads;
+  for (int i = threadIdx.x; i < p.heads_a_group * (kColumns / 4); i += kThreads) {
+    const int query = i / (kColumns / 4), column = i % (kColumns / 4) * 4;
+    const int head = work.group * p.heads_a_group + query;
+    Weighed all;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all.largest = fmaxf(all.largest, of_warp[w][query].x);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), of_warp[w][query]);
+    }
+    if (work.alone) {
+      all.store(p.out(work.row, head) + column);
+    } else {
+      *reinterpret_cast<float4*>(p.parts + (part + head) * kColumns + column) = all.sum;
+      if (column == 0) p.weights[part + head] = {all.largest, all.total};
+    }
+  }
+  __syncthreads();
+}
+
+/// Which of a step's rows attend by themselves, a bit each.
+struct Marks {
+  uint32_t of[kMostMarks];
+
+  /// Threads of the block together. Returns how many rows do.
+  __device__ __forceinline__ int find(const StepView& step, int rows) {
+    int count = 0;
+    for (int from = 0; from < rows; from += kThreads) {
+      const int row = from + static_cast<int>(threadIdx.x);
+      // Most are in the middle of a prompt.
+      const bool among = __all_sync(kWholeWarp, row < rows && goes_on(step, row));
+      const bool apart = !among && row < rows && of_short_stretch(step, row, rows);
+      const unsigned mark = __ballot_sync(kWholeWarp, apart);
+      if (threadIdx.x % 32 == 0 && row < rows) of[row / 32] = mark;
+      count += __syncthreads_count(apart);
+    }
+    return count;
+  }
+  /// The n-th of them; there is one.
+  __device__ __forceinline__ int row(int n) const {
+    int word = 0;
+    for (int count = __popc(of[0]); n >= count; count = __popc(of[word])) n -= count, ++word;
+    return 32 * word + static_cast<int>(__fns(of[word], 0, n + 1));
+  }
+};
+
+template <int kColumns, bool kCoded>
+__global__ void __launch_bounds__(kThreads, 2)
+    attend_chunks(const Stamps stamps, const __grid_constant__ AttendArgs p) {
+  extern __shared__ __align__(128) char attend_shared[];
+  __shared__ Marks marks;
+  const Link link(stamps);
+  const int rows = p.step.header->rows,
+            items = (p.few ? rows : marks.find(p.step, rows)) * p.groups * p.chunks;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+  auto& sums = *reinterpret_cast<Sums<kColumns>*>(attend_shared);
+  bool waited = false;
+  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
+    const int number = item / p.chunks / p.groups, row = p.few ? number : marks.row(number);
+    const Work work = work_of(p, row, item);
+    if (work.begin >= work.end) continue;
+    Pieces<kColumns, kCoded> pieces(p, work, attend_shared + warp * Shape<kColumns, kCoded>::kWarpBytes,
+                                    warp);
+    constexpr int kAhead = Shape<kColumns, kCoded>::kStages - 1;
+    int begun = 0;
+    while (!waited && begun < kAhead && pieces.next_settled()) pieces.bring(), ++begun;
+    if (!waited) link.wait();
+    waited = true;
+    while (begun < kAhead) pieces.bring(), ++begun;
+
+    QueryOperands<kColumns, true> query;
+    const auto place = [&](int i) -> const float* {
+      return i < p.heads_a_group ? p.q(row, work.group * p.heads_a_group + i) : nullptr;
+    };
+    query.load({place(g), place(g + 8)});
+    TwoRows<kPiece, kColumns> two{
+        .limit = {work.end, work.end},
+        .least = work.end,
+        .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
+        .sum = {}};
+    attend(pieces, query, two);
+    meet(p, work, sums, two);
+  }
+  if (!waited) link.wait();
+}
+
+constexpr int kJoinWarps = 8;
+
+/// grid: (heads, rows, columns / 128). Each warp adds up every eighth chunk, four columns a lane.
+template <int kColumns>
+__global__ void __launch_bounds__(32 * kJoinWarps)
+    join_chunks(const Stamps stamps, const __grid_constant__ AttendArgs p) {
+  constexpr int kHere = std::min(kColumns, 128);
+  const int first_column = static_cast<int>(blockIdx.z) * kHere;
+  __shared__ float4 sums[kJoinWarps][32];
+  const Link link(stamps);
+  const int head = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int rows = min(p.step.header->rows, p.split);
+  bool waited = false;
+  for (int row = static_cast<int>(blockIdx.y); row < rows; row += static_cast<int>(gridDim.y)) {
+    if (!p.few && !of_short_stretch(p.step, row, p.step.header->rows)) continue;
+    const int length = p.step.positions[row] + 1, pages = pages_of_chunk(length, p.chunks);
+    const int chunks = ((length + kPageRows - 1) / kPageRows + pages - 1) / pages;
+    if (chunks == 1) continue;
+    if (!waited) link.wait();
+    waited = true;
+    const int64_t part = int64_t{row} * p.chunks * p.q.heads + head;
+    const auto weight_of = [&](int i) {
+      return i < chunks ? __ldcg(p.weights + part + int64_t{i} * p.q.heads) : float2{-INFINITY, 0};
+    };
+    const float2 low = weight_of(lane), high = weight_of(lane + 32);
+    constexpr int kEach = kAttendChunks / kJoinWarps;
+    float4 v[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const int i = k * kJoinWarps + warp;
+      const auto* const at = reinterpret_cast<const float4*>(
+          p.parts + (part + int64_t{i} * p.q.heads) * kColumns + first_column);
+      v[k] = i < chunks && lane < kHere / 4 ? __ldcg(at + lane) : float4{0, 0, 0, 0};
+    }
+    const float largest = lane_max(fmaxf(low.x, high.x));
+    const float low_factor = exp2f(low.x - largest), high_factor = exp2f(high.x - largest);
+    const float inverse = 1.0f / lane_sum(low_factor * low.y + high_factor * high.y);
+    float4 sum{0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const int i = k * kJoinWarps + warp;
+      const float factor = __shfl_sync(kWholeWarp, i < 32 ? low_factor : high_factor, i % 32);
+      sum.x += factor * v[k].x, sum.y += factor * v[k].y, sum.z += factor * v[k].z, sum.w += factor * v[k].w;
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (threadIdx.x < kHere) {
+      float value = 0;
+#pragma unroll
+      for (int w = 0; w < kJoinWarps; ++w) value += reinterpret_cast<const float*>(sums[w])[threadIdx.x];
+      p.out(row, head)[first_column + threadIdx.x] = value * inverse;
+    }
+    __syncthreads();
+  }
+  if (!waited) link.wait();
+}
+static_assert(kAttendChunks == 64, "a lane weighs two chunks");
+
+template <int kColumns, bool kCoded>
+void launch_chunks(const AttendArgs& args, const Context& context) {
+  const int64_t items = context.step_rows * args.groups * args.chunks;
+  launch(context, attend_chunks<kColumns, kCoded>,
+         {dim3(static_cast<unsigned>(std::min<int64_t>(items, 2 * context.processors))), dim3(kThreads),
+          Shape<kColumns, kCoded>::kSharedBytes},
+         args);
+  if (args.chunks == 1) return;
+  const int64_t rows = args.few ? context.step_rows : 8;
+  launch(context, join_chunks<kColumns>,
+         {dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(rows), (kColumns + 127) / 128),
+          dim3(32 * kJoinWarps)},
+         args);
+}
+
+template <int kColumns>
+void launch_halves(const AttendArgs& args, const Context& context) {
+  static_assert(Shape<kColumns, false>::kSharedBytes <= (kColumns > 128 ? most_shared(90) : kMostShared));
+  launch_chunks<kColumns, false>(args, context);
+}
+template <int kColumns>
+void launch_coded(const AttendArgs& args, const Context& context) {
+  static_assert(Shape<kColumns, true>::kSharedBytes <= kMostShared);
+  launch_chunks<kColumns, true>(args, context);
+}
+
+}  // namespace
+
+void attend_few(const AttendArgs& args, const Context& context) {
+  const bool coded = args.cache.coded > 0;
+  switch (args.q.columns) {
+    case 64: return coded ? launch_coded<64>(args, context) : launch_halves<64>(args, context);
+    case 80: return launch_halves<80>(args, context);
+    case 96: return launch_halves<96>(args, context);
+    case 256: return launch_halves<256>(args, context);
+    default: return coded ? launch_coded<128>(args, context) : launch_halves<128>(args, context);
+  }
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,84 @@
+// mla_attend on matrix units: which of the kernels, and their scratch.
+#include <algorithm>
+#include <numbers>
+
+#include "backend/cuda/attention/mla_attend.cuh"
+#include "backend/cuda/gemm/gemm_parts.h"
+#include "backend/cuda/host/kernels.h"
+#include "backend/cuda/host/memory.h"
+#include "backend/cuda/host/scratch.h"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+
+/// Rows that fill a device one by one; more of them are taken many at a time.
+constexpr int64_t kSplitRows = 64;
+
+/// What chunks of contexts have before they are put together.
+struct Chunks {
+  float2* weights;
+  float* parts;
+};
+Chunks take_chunks(Scratch& scratch, int64_t rows, int64_t heads) {
+  const int64_t all = rows * most_chunks(rows) * heads;
+  return {scratch.take<float2>(all), scratch.take<float>(all * kMlaRank)};
+}
+
+bool serves_pieces(const Program& p, const Op& record, const Sizes&) {
+  const auto& op = std::get<MlaAttend>(record.args);
+  const quant::CacheRow row = p[op.cache.id].cache_row();
+  return p[op.q.id].columns() == kMlaWidth && p[op.out.id].columns() == kMlaRank &&
+         (row.type == quant::Type::F16 || row.coded() == kMlaRank);
+}
+/// Two pages and their neighbours take 227 KB of shared memory, which compute capabilities 9.0 and 10.0 have.
+bool serves_pages(const Program& p, const Op& record, const Sizes& sizes) {
+  return most_shared(sizes.architecture) > kMostShared && serves_pieces(p, record, sizes);
+}
+
+constexpr quant::CacheRow kQ8{quant::Type::Q8_0, kMlaWidth, kMlaWidth - kMlaRank};
+static_assert(kQ8.q8_bytes() == kMlaQ8Bytes && kQ8.exact_at() == kMlaQ8Exact &&
+              kQ8.scales_at() == kMlaQ8Scales);
+
+int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
+  const int64_t heads = p[std::get<MlaAttend>(record.args).q.id].heads();
+  int64_t bytes = 0;
+  for (int64_t rows = 1; rows < 2 * sizes.rows; rows *= 2) {  // fewer rows have more chunks
+    Scratch scratch(nullptr);
+    take_chunks(scratch, std::min(rows, sizes.rows), heads);
+    bytes = std::max(bytes, scratch.bytes());
+  }
+  return bytes;
+}
+
+MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c) {
+  Scratch scratch(c.scratch);
+  const Chunks chunks = take_chunks(scratch, c.step_rows, p[op.q.id].heads());
+  return {c.step,
+          c.memory.cache(op.cache.id),
+          c.memory.rows(op.q.id),
+          c.memory.rows(op.out.id),
+          op.cache_layer,
+          op.scale * std::numbers::log2e_v<float>,
+          most_chunks(c.step_rows),
+          chunks.weights,
+          chunks.parts};
+}
+void launch_pages(const Program& p, const Op& record, const Context& c) {
+  const MlaArgs args = attend_args(p, std::get<MlaAttend>(record.args), c);
+  if (c.step_rows <= kSplitRows) return attend_split(args, c);
+  has_wgmma() ? attend_many(args, c) : attend_pieces(args, c);
+}
+void launch_pieces(const Program& p, const Op& record, const Context& c) {
+  attend_pieces(attend_args(p, std::get<MlaAttend>(record.args), c), c);
+}
+
+}  // namespace
+
+const Kernel kMlaAttendPages{"mla_attend on matrix units", serves_pages, launch_pages, scratch_bytes};
+const Kernel kMlaAttendPieces{"mla_attend on matrix units, half pages", serves_pieces, launch_pieces,
+                              scratch_bytes};
+
+}  // namespace sluice::backend::cuda

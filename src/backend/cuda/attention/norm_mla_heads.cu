@@ -1,0 +1,114 @@
+// norm_mla_heads of one row: whether a kernel serves, what it gets. The kernels: norm_mla_heads_ctx512.cuh
+// and, over a long context, norm_mla_heads_ctx8k.cu.
+#include <algorithm>
+
+#include "backend/cuda/attention/norm_mla_heads.cuh"
+#include "backend/cuda/gemv/gemv.h"
+#include "backend/cuda/host/kernels.h"
+#include "backend/cuda/host/memory.h"
+#include "program/op.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace program;
+using namespace first_half;
+
+/// How `blocks` blocks a head share the work.
+void share_out(Args& args, int blocks) {
+  MlaHeadsArgs& h = args.heads;
+  const int shares = h.nope / kShare;
+  h.cluster = blocks;
+  h.each = ((h.out.columns + blocks - 1) / blocks + 31) / 32 * 32;
+  args.shared = std::min(shares, blocks);
+  args.head_words = blocks * (kRank + 2);
+  for (int rank = 0; rank < blocks; ++rank) {
+    Share& share = args.shares[rank];
+    share.shares = (shares - rank + blocks - 1) / blocks;
+    share.turned = kTurned * rank / blocks;
+    share.count = share.shares * kShare + kTurned * (rank + 1) / blocks - share.turned;
+  }
+  // As many lanes a row as leave every warp no more than a task.
+  const auto tasks = [&](const Matrix& m) { return RowShape{args.columns / 32, args.lanes, m.rows}.tasks(); };
+  for (args.lanes = lanes_for(args.columns); args.lanes > 8; args.lanes /= 2) {
+    if (tasks(args.a) + tasks(args.b) <= h.out.heads * blocks * kWarps) break;
+  }
+  args.a_tasks = tasks(args.a), args.tasks = args.a_tasks + tasks(args.b);
+}
+
+void launch_norm_mla_heads(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<NormMlaHeads>(record.args);
+  const Memory& memory = context.memory;
+  const MlaQuery& query = op.heads.query;
+  Args args{};
+  args.a = memory.matrix(op.products.a.id), args.b = memory.matrix(op.products.b.id);
+  args.in = memory.rows(op.products.in.id).data, args.norm = memory.vector(op.products.norm.id);
+  args.epsilon = op.products.epsilon, args.columns = args.a.columns;
+  args.board = context.board();
+  MlaHeadsArgs& h = args.heads;
+  h.nope = static_cast<int>(query.nope(program));
+  h.step = context.step;
+  h.out = memory.rows(op.heads.out.id);
+  h.q_norm = memory.vector(query.q_norm.id), h.kv_norm = memory.vector(query.kv_norm.id);
+  h.factors = memory.vector(query.factors.id);
+  if (query.q) h.q = memory.matrix(query.q.id), h.in.columns = h.q.columns;
+  h.k_b = memory.matrix(query.k_b.id), h.v_b = memory.matrix(op.heads.v_b.id);
+  h.cache = memory.cache(query.cache.id);
+  h.layer = query.cache_layer, h.epsilon = query.epsilon, h.scale = op.heads.scale;
+  h.rope = rope_table(query.rope, kTurned);
+  if (context.gives != nullptr) h.handed = context.gives->at;
+  share_out(args, blocks_of_head(h.out.heads, context.processors));
+  if (context.longest > kShortContext) return start_long_context(args, context);
+  with_types(args, [&]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
+    start_short_context<Low, Q, K, V>(args, context);
+  });
+}
+
+bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMlaHeads>(record.args);
+  const MlaQuery& query = op.heads.query;
+  const quant::CacheRow row = program[query.cache.id].cache_row();
+  if (row.type == quant::Type::Q8_0 && row.coded() != kRank) return false;
+  if (sizes.rows > 1) return false;
+  if (query.k_b_reduce != Reduce::Columns) return false;
+  for (const TensorId id : {op.products.a.id, op.products.b.id, query.q ? query.q.id : query.k_b.id,
+                            query.k_b.id, op.heads.v_b.id}) {
+    const double blocks = program.elements(program.storage(id), {}) / 32;
+    if (find_format(program[id].type) == nullptr || blocks >= double{1u << 31}) return false;
+  }
+  const Tensor &a = program[op.products.a.id], &out = program[op.heads.out.id];
+  const int64_t nope = query.nope(program), low = query.q ? program[query.q.id].columns() : 0;
+  return query.rank(program) == kRank && query.rope_columns(program) == kTurned && nope > 0 &&
+         nope % kShare == 0 && nope <= kMostShares * kShare && low % 32 == 0 &&
+         (sizes.longest > kShortContext ? long_context_serves(program, op, sizes)
+                                        : low <= short_low_columns(sizes.architecture)) &&
+         a.columns() <= kMostColumns && a.columns() % 32 == 0 && a.shape[1] <= kMostLow &&
+         program[op.products.in.id].offset % 4 == 0 && out.heads() <= kMostHeads &&
+         out.heads() <= sizes.processors && out.columns() <= kMostValues;
+}
+
+std::optional<Handed> gives(const Program& program, const Op& record, const Sizes&) {
+  return given_row_codes(program, std::get<NormMlaHeads>(record.args).heads.out.id);
+}
+BoardNeeds board(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMlaHeads>(record.args);
+  const int64_t heads = program[op.heads.out.id].heads(), blocks = blocks_of_head(heads, sizes.processors);
+  const bool is_short = sizes.longest <= kShortContext;
+  const LongWords parts = is_short ? LongWords{} : long_context_words(heads, sizes.processors);
+  return {.flagged = kQueryWords + program[op.products.a.id].shape[1] +
+                     (is_short ? heads * blocks * (kRank + 2) : 0),
+          .zeroed = kCountedWords + parts.words,
+          .layout = parts.layout};
+}
+
+}  // namespace
+
+const Kernel kNormMlaHeads{"from the row to its heads' values, blocks a head",
+                           serves_norm_mla_heads,
+                           launch_norm_mla_heads,
+                           nullptr,
+                           gives,
+                           nullptr,
+                           board};
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,286 @@
+// norm_mla_heads of one row, as far as its kernels over a short context (norm_mla_heads_ctx512.cuh) and over
+// a long one (norm_mla_heads_ctx8k.cu) are the same: the row normed, its products with a (low-rank query, or
+// queries) and b (latent), by all blocks for all of them over the board; the queries of a head shared by its
+// blocks, and what each of them gives of the head's latent queries, in sums of all (prim/mailbox.cuh:
+// add_part); the row that enters the cache.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "backend/cuda/attention/mla_attend.cuh"
+#include "backend/cuda/attention/mla_heads.cuh"
+#include "backend/cuda/attention/mla_row.cuh"
+#include "backend/cuda/gemv/lane_rows.cuh"
+#include "backend/cuda/prim/any_type.cuh"
+#include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mailbox.cuh"
+#include "backend/cuda/prim/prefetch.cuh"
+
+namespace sluice::backend::cuda::first_half {
+
+inline constexpr int kThreads = 512, kWarps = kThreads / 32;
+inline constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kTurned = kWidth - kRank;  // of a cache row
+inline constexpr int kShare = 32;  // columns of k_b under one scale: what blocks share a head's queries by
+inline constexpr int kMostColumns = 4096;               // of the row
+inline constexpr int kMostLow = 4096;                   // numbers of the low-rank query, or of queries
+inline constexpr int kMostShares = 6;                   // of a head's queries that are not turned
+inline constexpr int kMostValues = 256;                 // of a head
+inline constexpr int kMostBlocks = 8, kMostHeads = 32;  // kMostBlocks: of a head
+static_assert(kRank == kThreads, "a thread has a column");
+
+/// What a block makes of its head's queries: every blocks-th share of 32, and some of those to be turned.
+struct Share {
+  int shares, turned, count;  ///< turned: the first of those; count: of all
+};
+
+struct Args {
+  MlaHeadsArgs heads;  ///< in.columns: of the low-rank query; cluster: blocks of a head
+  Matrix a, b;
+  const float *in, *norm;
+  float epsilon;
+  int columns, lanes, a_tasks, tasks;  ///< of a row of a and b; tasks: of a warp
+  Board board;
+  Share shares[kMostBlocks];  ///< by block of a head
+  int head_words;             ///< of a head on the board
+  int shared;                 ///< blocks of a head that have a share of its queries
+  int parts;                  ///< deep: of a head's context
+  int groups;                 ///< deep: of heads that a block attends for
+  int in_cluster;             ///< deep: blocks of a part that have its rows brought together
+  int piece;                  ///< deep: positions of a block at a time, whole sixteens
+};
+
+/// Where numbers lie on the board, in words: the cache's row before its norm, the low-rank query (or
+/// queries), and what heads have.
+inline constexpr int kLatentWords = 0, kQueryWords = kLatentWords + kWidth;
+/// Among its zeroed words: sums with counts (add_part), then what the kernel for a long context has.
+inline constexpr int kCountedWords = kMostHeads * kWidth;
+__device__ inline int head_words(const Args& args, int head) {
+  return kQueryWords + args.a.rows + head * args.head_words;
+}
+
+constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
+
+__device__ inline int thread() { return static_cast<int>(threadIdx.x); }
+
+__device__ inline float factor_of(const float* partial, int columns, float epsilon) {
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; w += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(partial + w);
+    sum += (four.x + four.y) + (four.z + four.w);
+  }
+  return rsqrtf(sum / static_cast<float>(columns) + epsilon);
+}
+
+/// Rows of a and b that warps of the launch share.
+template <typename One>
+struct LowRows {
+  const Args& args;
+  const RowShape shape;
+  int task, row;  // row: this lane's
+  RowAhead<One, 4> ahead;
+
+  __device__ explicit LowRows(const Args& all)
+      : args(all),
+        shape{all.columns / 32, all.lanes, 0},
+        task(thread() / 32 * blocks() + static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)) {}
+  __device__ static int blocks() { return static_cast<int>(gridDim.x * gridDim.y); }
+  __device__ bool done() const { return task >= args.tasks; }
+  __device__ const Matrix& matrix() const { return task < args.a_tasks ? args.a : args.b; }
+  __device__ int first_block() const {
+    const Matrix& m = matrix();
+    return (static_cast<int>(m.first_row) + min(row, m.rows - 1)) * shape.blocks;
+  }
+  __device__ void ask() {
+    if (done()) return;
+    row = shape.row_of(task < args.a_tasks ? task : task - args.a_tasks);
+    ahead.ask(matrix(), first_block(), shape);
+  }
+  /// Leaves the products on the board.
+  __device__ void run(const Activations& x, float factor, uint32_t tag) {
+#pragma unroll 1
+    while (!done()) {
+      const float product = ahead.times(matrix(), first_block(), x, shape) * factor;
+      const int at = (task < args.a_tasks ? kQueryWords : kLatentWords) + row;
+      if (row < matrix().rows && shape.lane() == 0) put_word(args.board.words + at, product, tag);
+      task += blocks() * kWarps;
+      ask();
+    }
+  }
+};
+
+/// Sums of a head's latent queries, and behind them its queries to be turned: kWidth words.
+__device__ inline uint64_t* query_sums(const Args& args, int head) {
+  return args.board.zeroed + head * kWidth;
+}
+
+/// Query i of a block's among all heads' queries.
+__device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, int head, int rank, int i) {
+  const int at = i - share.shares * kShare;
+  return head * (args.nope + kTurned) +
+         (at < 0 ? (rank + i / kShare * args.cluster) * kShare + i % kShare : args.nope + share.turned + at);
+}
+
+/// Numbers of the row that this step adds, on their way: a column of the latent, a pair to be turned.
+struct NewRow {
+  static constexpr int kWords = 3;
+  int first, second;
+  bool turns;
+  const uint64_t* at[kWords];
+
+  /// wanted: whether this block reads it.
+  __device__ NewRow(const Args& args, bool wanted)
+      : first(args.heads.rope.first(thread())),
+        second(args.heads.rope.second(thread(), kTurned / 2)),
+        turns(wanted && thread() < kTurned / 2) {
+    const uint64_t* const words = args.board.words + kLatentWords;
+    at[0] = wanted ? words + thread() : nullptr;
+    at[1] = turns ? words + kRank + first : nullptr;
+    at[2] = turns ? words + kRank + second : nullptr;
+  }
+  /// The row as the cache holds it, to shared memory, and from the first block to the cache. The block meets,
+  /// and meets again before the row is read.
+  template <typename Row, typename Shared>
+  __device__ void put(const Args& args, Shared& s, const float* value) const {
+    const MlaHeadsArgs& h = args.heads;
+    const float norm = __ldg(h.kv_norm + thread());
+    const float squares = lane_sum(value[0] * value[0]);
+    if (thread() % 32 == 0) s.partial[2][thread() / 32] = squares;
+    __syncthreads();
+    Row::put_latent(s.current, thread(), value[0] * factor_of(s.partial[2], kRank, h.epsilon) * norm);
+    if (turns) {
+      const Turn turn = s.turns[thread()];
+      put_exact<Row>(s.current, first, value[1] * turn.cosine - value[2] * turn.sine);
+      put_exact<Row>(s.current, second, value[1] * turn.sine + value[2] * turn.cosine);
+    }
+    if (blockIdx.x + blockIdx.y != 0) return;
+    __syncthreads();
+    const int slot = __ldg(h.step.slots);
+    if (slot >= 0) copy_row<Row>(h.cache.row(h.layer, slot), s.current);
+  }
+};
+
+/// The low-rank query, quantised; returns the factor of its norm. The block meets.
+template <int kLowWords, typename Shared>
+__device__ inline float quantize_query(const Args& args, Shared& s, const Activations& x,
+                                       const float* value) {
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kLowWords; ++i) {
+    const int c = i * kThreads + thread();
+    if (c / 32 * 32 >= x.columns) break;
+    squares += value[i] * value[i];
+    quantize_lanes(x, c / 32, args.heads.q_norm != nullptr ? value[i] * s.q_norm[c] : value[i]);
+  }
+  squares = lane_sum(squares);
+  if (thread() % 32 == 0) s.partial[1][thread() / 32] = squares;
+  __syncthreads();
+  return args.heads.q_norm != nullptr ? factor_of(s.partial[1], x.columns, args.heads.epsilon) : 1.0f;
+}
+
+/// A block's queries: of the low-rank query, or the numbers that the board has had. The block meets.
+template <int kLowWords, typename Shared, typename Queries>
+__device__ inline void make_queries(const Args& args, Shared& s, const Activations& x, Queries& q,
+                                    const float* taken) {
+  if (args.heads.q.codes != nullptr) {
+    const float factor = quantize_query<kLowWords>(args, s, x, taken);
+    q.multiply(x, [&](int i, float value) { s.q[i] = value * factor; });
+  } else {
+#pragma unroll
+    for (int i = 0; i < kLowWords; ++i) {
+      const int n = i * kThreads + thread();
+      if (n < q.count) s.q[n] = taken[i];
+    }
+  }
+  __syncthreads();
+}
+
+/// A thread's row of k_b, of one share.
+template <typename One>
+__device__ inline void load_latent_row(const MlaHeadsArgs& args, int head, int share, One& k_b) {
+  const int row = static_cast<int>(args.k_b.row(head, 0)) + thread();
+  k_b.load(args.k_b.type, planes_from(args.k_b), row * (args.nope / kShare) + share);
+}
+
+/// What this block's queries give of latent queries, and those of them to be turned, to the head's sums.
+/// k_b: of the first share. blocks: a share of queries, a copy a warp.
+template <typename One, typename Shared>
+__device__ inline void add_queries(const Args& args, Shared& s, const Activations& blocks, int head, int rank,
+                                   const Share& share, One& k_b) {
+  const MlaHeadsArgs& h = args.heads;
+  const int lane = thread() % 32, warp = thread() / 32;
+  float sum = 0;
+#pragma unroll 1
+  for (int i = 0; i < share.shares; ++i) {
+    if (i > 0) {
+      load_latent_row(h, head, rank + i * h.cluster, k_b);
+      __syncwarp();
+    }
+    quantize_lanes(blocks, warp, s.q[i * kShare + lane]);
+    __syncwarp();
+    sum += k_b.times(h.k_b.type, blocks.block(0, warp));
+  }
+  uint64_t* const sums = query_sums(args, head);
+  if (share.shares > 0) add_part(sums + thread(), sum, 1);
+  const int at = share.shares * kShare + thread();
+  if (at < share.count) add_part(sums + kRank + share.turned + thread(), s.q[at], args.shared);
+}
+
+/// Once all who wait for them have taken a head's sums.
+__device__ inline void clear_queries(const Args& args, int head) {
+  uint64_t* const sums = query_sums(args, head);
+  for (int i = thread(); i < kWidth; i += kThreads) sums[i] = 0;
+}
+
+/// Types of a and b, of q, of k_b and of v_b, as values.
+template <typename Low, typename Q, typename K, typename V>
+struct Types {};
+/// make's kernel for the types of a, b and q, of k_b and of v_b: of its own where files have them often.
+template <typename Make>
+auto with_types(const Args& args, Make make) {
+  using quant::Type;
+  const MlaHeadsArgs& h = args.heads;
+  const Type low = args.a.type, k = h.k_b.type, v = h.v_b.type;
+  const bool same = args.b.type == low && (h.q.codes == nullptr || h.q.type == low);
+  using Four = TypedRaw<Type::Q4_0>;
+  using FourK = TypedRaw<Type::Q4_K>;
+  using Five = TypedRaw<Type::Q5_0>;  // in place of Q4_K where rows are no whole 256 columns
+  using Eight = TypedRaw<Type::Q8_0>;
+  if (same && k == Type::Q8_0 && v == k) {
+    if (low == Type::Q4_0) return make(Types<Four, Four, Eight, Eight>{});
+    if (low == Type::Q4_K) return make(Types<FourK, FourK, Eight, Eight>{});
+    if (low == Type::Q8_0) return make(Types<Eight, Eight, Eight, Eight>{});
+  }
+  if (same && k == Type::Q4_0 && v == k && low == k) return make(Types<Four, Four, Four, Four>{});
+  if (same && k == Type::Q5_0 && v == Type::Q4_K && low == v) return make(Types<FourK, FourK, Five, FourK>{});
+  return make(Types<AnyRaw, AnyRaw, AnyRaw, AnyRaw>{});
+}
+
+/// Blocks of a head: all of them are on the device at a time.
+inline int blocks_of_head(int64_t heads, int processors) {
+  return static_cast<int>(std::clamp<int64_t>(processors / heads, 1, kMostBlocks));
+}
+
+/// Of the low-rank query over a short context. Where there are clusters, mla_heads takes longer ones
+/// (Youtu-LLM-2B's 1,536) in less time.
+constexpr int short_low_columns(int architecture) { return architecture >= 90 ? 1024 : 1536; }
+inline constexpr int kShortLowColumns = short_low_columns(0);
+/// norm_mla_heads over a short context (norm_mla_heads_ctx512.cuh): the launch, for types of a and b, of q,
+/// of k_b and of v_b.
+template <typename Low, typename Q, typename K, typename V>
+void start_short_context(const Args& args, const Context& context);
+
+/// norm_mla_heads over a long context in one launch (norm_mla_heads_ctx8k.cu): whether it serves, what it
+/// adds to the arguments, and the launch.
+bool long_context_serves(const program::Program& program, const program::NormMlaHeads& op,
+                         const Sizes& sizes);
+void start_long_context(Args args, const Context& context);
+/// Zeroed words of the board that it takes behind the counted ones, by how heads share them.
+struct LongWords {
+  int64_t words = 0, layout = 0;
+};
+LongWords long_context_words(int64_t heads, int processors);
+
+}  // namespace sluice::backend::cuda::first_half

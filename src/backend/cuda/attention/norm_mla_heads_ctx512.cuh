@@ -1,0 +1,250 @@
+// norm_mla_heads of one row over a short context: a layer's first half, from the row to the values of its
+// heads, in one launch of plain blocks of threads, some to a head. They hand each other numbers over the
+// board (prim/mailbox.cuh), three times:
+//
+//   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
+//   blocks, their part of its latent queries (q, k_b) | attention over a block's chunks of the context | sums
+//   put together, values (v_b)
+//
+// The blocks wait for each other, so there are no more of them than multiprocessors. Most begin when the
+// kernel before ends, which fills the multiprocessors: between that and a product stands as little code as
+// can be, for every warp runs all of it.
+//
+// Compiled for some types each by several files (norm_mla_heads_4bit.cu, ...), so that none takes a compiler
+// long.
+#pragma once
+
+#include <cstddef>
+
+#include "backend/cuda/attention/norm_mla_heads.cuh"
+#include "backend/cuda/host/kernels.h"
+
+namespace sluice::backend::cuda::first_half {
+
+inline constexpr int kPage = static_cast<int>(program::kPageRows);
+inline constexpr int kChunk = 32;  // positions; a page is some of them
+
+__device__ inline int sum_words(const Args& args, int head, int rank) {
+  return head_words(args, head) + rank * (kRank + 2);
+}
+
+/// A block's shared memory.
+struct alignas(16) Shared {
+  char row[activation_bytes(kMostColumns)];
+  char x[activation_bytes(kShortLowColumns)];    // the low-rank query
+  char q_blocks[activation_bytes(32 * kWarps)];  // a share of queries, a copy a warp
+  char context[activation_bytes(kRank)];
+  float norm[kMostColumns], q_norm[kShortLowColumns];
+  float q[kMostShares * kShare + kTurned];  // this block's queries: shares, then those to be turned
+  alignas(16) float query[kWidth];
+  alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
+  float weights[kChunk], values[kMostValues];
+  Turn turns[kTurned / 2];
+  alignas(16) float other_half[kRank];  // of sums of values
+  alignas(16) float partial[3][kWarps];
+  alignas(16) char chunk[kChunk * HalfRow::kBytes];  // rows of the cache as they are
+};
+
+__device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
+
+/// Words of the board that a thread takes together: its numbers of the low-rank query, or one of this block's
+/// queries, and what it takes of the new row.
+#if __CUDA_ARCH__ >= 900
+inline constexpr int kMostLowWords = short_low_columns(90) / kThreads;
+#else
+inline constexpr int kMostLowWords = kShortLowColumns / kThreads;
+#endif
+inline constexpr int kTaken = kMostLowWords + NewRow::kWords;
+
+/// The head's queries as the cache's rows meet them. The block meets.
+__device__ inline void take_queries(const Args& args, int head) {
+  Shared& s = shared();
+  const MlaHeadsArgs& h = args.heads;
+  const bool turns = thread() < kTurned / 2;
+  const int first = h.rope.first(thread()), second = h.rope.second(thread(), kTurned / 2);
+  const uint64_t* const sums = query_sums(args, head);
+  const uint64_t* const at[3] = {sums + thread(), sums + kRank + first, sums + kRank + second};
+  float value[3];
+  take_sums([&](int i) { return at[i]; }, [&](int i) { return i == 0 || turns; }, args.shared, value);
+  s.query[thread()] = value[0];
+  if (turns) {
+    const Turn turn = s.turns[thread()];
+    s.query[kRank + first] = value[1] * turn.cosine - value[2] * turn.sine;
+    s.query[kRank + second] = value[1] * turn.sine + value[2] * turn.cosine;
+  }
+  __syncthreads();
+}
+
+/// Blocks of a head that have a chunk of the context.
+__device__ inline int attending(const MlaHeadsArgs& args, int position) {
+  return min(args.cluster, position / kChunk + 1);
+}
+
+/// Attention over this block's chunks, to the board. Either half of the
+/// threads has every other position, a thread of it two columns of the latent.
+template <typename Row>
+__device__ inline void attend_share(const Args& args, int head, int rank, int position, uint32_t tag) {
+  Shared& s = shared();
+  const MlaHeadsArgs& h = args.heads;
+  constexpr float kNone = -INFINITY;
+  const int lane = thread() % 32, half = thread() / (kThreads / 2), pair = thread() % (kThreads / 2);
+  static_assert(kChunk == 32 && kTurned / 2 == 32);
+  float largest = kNone, total = 0, x = 0, y = 0;
+#pragma unroll 1
+  for (int begin = rank * kChunk; begin <= position; begin += h.cluster * kChunk) {
+    const int end = min(begin + kChunk, position + 1);
+    if (begin != rank * kChunk) {  // the first chunk was fetched before
+      __syncthreads();
+      fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, h.step.slot_of(0, begin)),
+                                min(end, position) - begin);
+    }
+    wait_for_copies();
+    // This step's row is not in the cache yet.
+    if (position < end) copy_row<Row>(s.chunk + (position - begin) * Row::kBytes, s.current);
+    __syncthreads();
+    const int count = end - begin;
+    score_rows<Row, kChunk, kWarps>(s.chunk, s.query, count, h.scale, s.weights);
+    __syncthreads();
+    // Every warp turns all scores into weights for itself.
+    const float score = s.weights[lane];
+    const float next = fmaxf(largest, lane_max(score)), shrink = expf(largest - next);
+    const float weight = expf(score - next);  // 0 behind the last position
+    largest = next;
+    total = total * shrink + lane_sum(weight);
+    x *= shrink, y *= shrink;
+#pragma unroll 8
+    for (int t = half; t < count; t += 2) {
+      const float w = __shfl_sync(kWholeWarp, weight, t);
+      const float2 value = Row::latent(s.chunk + t * Row::kBytes, pair);
+      x += w * value.x, y += w * value.y;
+    }
+  }
+  if (half == 1) reinterpret_cast<float2*>(s.other_half)[pair] = make_float2(x, y);
+  __syncthreads();
+  if (half == 1) return;
+  const float2 other = reinterpret_cast<const float2*>(s.other_half)[pair];
+  uint64_t* const words = args.board.words + sum_words(args, head, rank);
+  put_word(words + 2 * pair, x + other.x, tag), put_word(words + 2 * pair + 1, y + other.y, tag);
+  if (thread() == 0) put_word(words + kRank, largest, tag), put_word(words + kRank + 1, total, tag);
+}
+
+/// The head's context from all blocks' sums, quantised. The block meets.
+__device__ inline void take_context(const Args& args, const Activations& x, int head, int blocks,
+                                    uint32_t tag) {
+  const int lane = thread() % 32;
+  const uint64_t* at[kMostBlocks + 2];
+  float value[kMostBlocks + 2];
+#pragma unroll
+  for (int i = 0; i < kMostBlocks; ++i)
+    at[i] = i < blocks ? args.board.words + sum_words(args, head, i) + thread() : nullptr;
+  // A lane finds the factor of a block.
+  const uint64_t* const mine = args.board.words + sum_words(args, head, min(lane, blocks - 1)) + kRank;
+  at[kMostBlocks] = mine, at[kMostBlocks + 1] = mine + 1;
+  take_each(at, tag, value);
+  const float best = lane < blocks ? value[kMostBlocks] : -INFINITY;
+  const float total = lane < blocks ? value[kMostBlocks + 1] : 0.0f;
+  const float part = expf(best - lane_max(best));
+  const float factor = __fdividef(part, lane_sum(part * total));
+  float context = 0;
+#pragma unroll
+  for (int i = 0; i < kMostBlocks; ++i) context += __shfl_sync(kWholeWarp, factor, i) * value[i];
+  quantize_lanes(x, thread() / 32, context);
+  __syncthreads();
+}
+
+template <typename Low, typename Q, typename K, typename V, typename Row>
+__global__ void __launch_bounds__(kThreads, 1)
+    norm_mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
+  const Link link(stamps);
+  Shared& s = shared();
+  const MlaHeadsArgs& h = args.heads;
+  const int rank = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  LowRows<Low> low(args);
+  low.ask();
+  fetch_norm(s.norm, args.norm, args.columns);
+  if (h.q_norm != nullptr) fetch_norm(s.q_norm, h.q_norm, h.in.columns);
+  // The step's data was there before the first kernel began.
+  const uint32_t tag = args.board.tag();
+  const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
+            pages = __ldg(&h.step.header->pages_per_sequence);
+  link.wait();
+
+  wait_for_copies();
+  const Activations row{offsetof(Shared, row), args.columns, true, false};
+  int page = 0;  // of this block's first chunk; if the context is shorter, any page
+  float squares = quantize_row(row, args.in, s.norm, [&] {
+    page = __ldg(h.step.page_tables + int64_t{sequence} * pages + min(rank * kChunk / kPage, pages - 1));
+  });
+  squares = lane_sum(squares);
+  if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
+  __syncthreads();
+  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
+
+  const Share share = args.shares[rank];
+  auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
+    return static_cast<int>(h.q.first_row) + query_row(h, share, head, rank, i);
+  });
+  const bool multiplies = h.q.codes != nullptr;
+  if (multiplies) q.ask();
+  K k_b;
+  if (share.shares > 0) load_latent_row(h, head, rank, k_b);
+  const bool adds = position / kChunk % h.cluster == rank || (rank == 0 && head == 0);
+  const NewRow added(args, adds);
+  const uint64_t* at[kTaken];
+#pragma unroll
+  for (int i = 0; i < kMostLowWords; ++i) {
+    const int n = i * kThreads + thread();
+    const bool wanted = multiplies ? n < h.in.columns : n < share.count;
+    const int word = multiplies ? n : query_row(h, share, head, rank, n);
+    at[i] = wanted ? args.board.words + kQueryWords + word : nullptr;
+  }
+#pragma unroll
+  for (int i = 0; i < NewRow::kWords; ++i) at[kMostLowWords + i] = added.at[i];
+  float taken[kTaken];
+  if (thread() % kWarps == 0)  // some threads of each warp
+    s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
+  // Rows of earlier positions were there before this step.
+  fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, int64_t{page} * kPage + rank * kChunk % kPage),
+                            min(kChunk, position - rank * kChunk));
+  take_each(at, tag, taken);
+  make_queries<kMostLowWords>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
+  add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
+  if (adds) added.put<Row>(args, s, taken + kMostLowWords);
+
+  const int values = h.out.columns, v_first = min(rank * h.each, values);
+  const int v_row = static_cast<int>(h.v_b.row(head, v_first));
+  auto v = lane_rows<V, kThreads>(h.v_b, min(h.each, values - v_first), [v_row](int i) { return v_row + i; });
+  const int64_t v_bytes = code_bytes(h.v_b.type, kRank);
+  prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
+  const int blocks = attending(h, position);
+  if (rank < blocks) {
+    take_queries(args, head);
+    attend_share<Row>(args, head, rank, position, tag);
+  }
+  if (v.count <= 0) return;
+  v.ask();
+  const Activations context{offsetof(Shared, context), kRank, true, false};
+  take_context(args, context, head, blocks, tag);
+  if (rank == 0) clear_queries(args, head);
+  v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
+  if (h.handed == nullptr) return;
+  __syncthreads();
+  const int block = thread() / 32;
+  if (block * 32 < v.count)
+    quantize_lanes(h.handed, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
+                   s.values[thread()]);
+}
+
+static_assert(sizeof(Shared) <= kMostShared);
+
+template <typename Low, typename Q, typename K, typename V>
+void start_short_context(const Args& args, const Context& context) {
+  const MlaHeadsArgs& h = args.heads;
+  launch(context,
+         h.cache.coded > 0 ? norm_mla_heads<Low, Q, K, V, CodedRow> : norm_mla_heads<Low, Q, K, V, HalfRow>,
+         {dim3(static_cast<unsigned>(h.cluster), static_cast<unsigned>(h.out.heads)), dim3(kThreads),
+          static_cast<int64_t>(sizeof(Shared))},
+         args);
+}
+
+}  // namespace sluice::backend::cuda::first_half

@@ -1,0 +1,139 @@
+// Products of 9 to 128 tokens with plain matrices and heads (gemm/gemm_cluster.cuh): which shapes, and how
+// many blocks of threads share the columns.
+#include "backend/cuda/gemm/gemm_cluster.h"
+
+#include <algorithm>
+#include <array>
+
+#include "backend/cuda/gemm/gemm_cluster.cuh"
+#include "backend/cuda/host/on_device.h"
+#include "backend/cuda/prim/launch.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+constexpr int64_t kLeastTokens = 9, kMostTokens = 128;
+/// Outputs of a matrix at most, where tokens are more than 64: those of many tiles are left to
+/// gemm_wgmma.cuh, which reads tokens once for 128 outputs.
+constexpr int64_t kMostOutputs = 32768;
+
+bool in_fours(const void* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 4 == 0;
+}
+
+/// Clusters of so many blocks that are on the device at a time.
+using MostClusters = std::array<int, cluster::kMostBlocks + 1>;
+template <typename Kernel>
+MostClusters count_clusters(Kernel kernel, int64_t shared) {
+  MostClusters most{};
+  for (int blocks = 2; blocks <= cluster::kMostBlocks; ++blocks) {
+    most[static_cast<size_t>(blocks)] =
+        most_clusters(kernel, {dim3(static_cast<unsigned>(blocks)), dim3(cluster::kThreads), shared, blocks});
+  }
+  return most;
+}
+/// Blocks of a cluster: as many as let all clusters be on the device at a time and leave each two chunks.
+int cluster_blocks(const MostClusters& most, int clusters, int chunks) {
+  int blocks = 1;
+  for (int more = 2; more <= cluster::kMostBlocks; ++more) {
+    if (clusters <= most[static_cast<size_t>(more)] && chunks >= more * 2) blocks = more;
+  }
+  return blocks;
+}
+
+template <Family kFamily, quant::Type kType, int kTokens, int kAlong>
+void start(cluster::Args args, const Context& context) {
+  const auto kernel = multiply_cluster<kFamily, kType, kTokens, kAlong>;
+  const int clusters = args.item[cluster::kMostProducts - 1].end, chunks = args.item[0].product.tokens.chunks;
+  constexpr int64_t kShared = cluster::shared_bytes(kTokens);
+  static PerDevice<MostClusters> counted;
+  const MostClusters& most = counted.of_current([&] { return count_clusters(kernel, kShared); });
+  args.blocks = kAlong < cluster::kGroups ? 1 : cluster_blocks(most, clusters, chunks);
+  launch(context, kernel,
+         {dim3(static_cast<unsigned>(clusters * args.blocks)), dim3(cluster::kThreads), kShared, args.blocks},
+         args);
+}
+
+template <Family kFamily, quant::Type kType, int kTokens>
+void start_tokens(const cluster::Args& args, bool short_rows, const Context& context) {
+  short_rows ? start<kFamily, kType, kTokens, 2>(args, context)
+             : start<kFamily, kType, kTokens, 4>(args, context);
+}
+template <Family kFamily, quant::Type kType>
+void start_type(const cluster::Args& args, int64_t tokens, bool short_rows, const Context& context) {
+  tokens <= 32   ? start_tokens<kFamily, kType, 32>(args, short_rows, context)
+  : tokens <= 64 ? start_tokens<kFamily, kType, 64>(args, short_rows, context)
+                 : start_tokens<kFamily, kType, 128>(args, short_rows, context);
+}
+
+/// A family's most common type has kernels of its own: they need not ask.
+template <Family kFamily, quant::Type kOwn>
+void start_family(const cluster::Args& args, int64_t tokens, bool short_rows, const Context& context) {
+  const auto other = [](const Product& p) { return p.weight.type != kOwn || (p.gated && p.up.type != kOwn); };
+  const bool any = std::any_of(std::begin(args.item), std::end(args.item), [&](const cluster::Item& item) {
+    return item.across > 0 && other(item.product);
+  });
+  if (!any) return start_type<kFamily, kOwn>(args, tokens, short_rows, context);
+  if constexpr (kFamily == Family::Nibble || kFamily == Family::Five)
+    start_type<kFamily, quant::Type::F32>(args, tokens, short_rows, context);
+}
+
+}  // namespace
+
+bool serves_cluster(const Product& product, int64_t tokens) {
+  Family family{};
+  if (tokens < kLeastTokens || tokens > kMostTokens || !has_wgmma() ||
+      !family_of(product.weight.type, family) || is_float(family) || family == Family::TwoThree ||
+      family == Family::Table) {
+    return false;
+  }
+  const Sink& sink = product.sink;
+  const int64_t chunks = (product.weight.columns + kChunkColumns - 1) / kChunkColumns;
+  if (tokens > 64 && product.weight.rows * product.weight.matrices > kMostOutputs) return false;
+  return chunks <= cluster::kMostChunks &&
+         product.weight.rows % (product.gated ? cluster::kTileRows / 2 : cluster::kTileRows) == 0 &&
+         in_fours(sink.out.data, sink.out.row_stride) && sink.out.head_stride % 4 == 0 &&
+         in_fours(sink.residual, sink.residual_stride);
+}
+
+bool multiply_cluster_together(std::span<const Product> products, int64_t tokens, const Context& context,
+                               const CombinePlan* added) {
+  const Product& first = products[0];
+  Family family{};
+  family_of(first.weight.type, family);
+  if (products.size() > cluster::kMostProducts) return false;
+  if (added != nullptr && (added->used > cluster::kMostAdded || first.gated || first.weight.matrices > 1))
+    return false;
+  for (const Product& product : products) {
+    Family other{};
+    if (!family_of(product.weight.type, other) || other != family || product.gated != first.gated ||
+        product.weight.columns != first.weight.columns || !serves_cluster(product, tokens)) {
+      return false;
+    }
+  }
+  const bool short_rows = first.tokens.chunks <= 2;
+  const int64_t outputs = (first.gated ? cluster::kTileRows / 2 : cluster::kTileRows) * (short_rows ? 2 : 1);
+  cluster::Args args{};
+  if (added != nullptr) args.added = {added->each, added->ids, added->weights, added->used};
+  int64_t all = 0;
+  for (size_t i = 0; i < cluster::kMostProducts; ++i) {
+    cluster::Item& item = args.item[i];
+    if (i < products.size()) {
+      item.product = products[i];
+      item.across = static_cast<int32_t>((products[i].weight.rows + outputs - 1) / outputs);
+      all += int64_t{item.across} * products[i].weight.matrices;
+    }
+    item.end = static_cast<int32_t>(all);
+  }
+  using quant::Type;
+  switch (family) {
+    case Family::Nibble: start_family<Family::Nibble, Type::Q4_0>(args, tokens, short_rows, context); break;
+    case Family::Five: start_family<Family::Five, Type::Q5_K>(args, tokens, short_rows, context); break;
+    case Family::Six: start_family<Family::Six, Type::Q6_K>(args, tokens, short_rows, context); break;
+    case Family::Eight: start_family<Family::Eight, Type::Q8_0>(args, tokens, short_rows, context); break;
+    default: return false;
+  }
+  return true;
+}
+
+}  // namespace sluice::backend::cuda

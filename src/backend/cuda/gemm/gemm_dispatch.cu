@@ -1,0 +1,173 @@
+// Chooses the kernel of a wide product by the weight's family, and whether weights are streamed through
+// shared memory: few tokens a tile, rows that come in whole groups of 16.
+#include <array>
+#include <climits>
+#include <span>
+
+#include "backend/cuda/gemm/gemm_parts.h"
+#include "backend/cuda/gemm/gemm_stream.cuh"
+#include "backend/cuda/gemm/gemm_wgmma.cuh"
+#include "backend/cuda/host/format.h"
+#include "backend/cuda/host/kernels.h"
+#include "backend/cuda/host/on_device.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+/// Shared memory of a multiprocessor's one block of threads on compute capabilities 9.0 and 10.0.
+constexpr int64_t kStreamShared = 224 * 1024;
+
+template <Family kFamily>
+void multiply_family(const Product& product, int64_t tiles, bool by_wgmma, const Context& context) {
+  if (by_wgmma) return launch_large<kFamily>(product, tiles, context);
+  launch_tiles<kFamily>(product, tiles, context);
+}
+
+/// Any kernel of this file's, to ask what code the device runs.
+__global__ void asked_for_version() {}
+
+/// Major version of the device, and of the code that it runs: not another one's.
+int native_version(const void* kernel) {
+  int major = 0;
+  cudaFuncAttributes attributes{};
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current_device()));
+  check(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= 90 ? major : 0;
+}
+
+bool has_bulk_copies() {
+  static PerDevice<int> versions;
+  const int version =
+      versions.of_current([] { return native_version(reinterpret_cast<const void*>(asked_for_version)); });
+  return version == 9 || version == 10;
+}
+
+/// Where a product's planes lie in a slot of so many columns; false: they are not copied whole.
+bool planes_of(const Product& product, int64_t piece_columns, stream::Planes& planes, int32_t& side_bytes) {
+  const Matrix& m = product.weight;
+  const Format* format = find_format(m.type);
+  if (format == nullptr || m.columns % 32 != 0) return false;
+  const int64_t pieces = (m.columns + piece_columns - 1) / piece_columns;
+  const auto bytes = [&](int64_t columns) {
+    const PlaneBytes all = plane_bytes(m.type, columns);
+    return std::array{all.codes, all.high, all.scale, all.super};
+  };
+  const auto row = bytes(m.columns), piece = bytes(std::min<int64_t>(m.columns, piece_columns));
+  if (pieces > 1 && m.columns % 256 != 0) return false;
+  side_bytes = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    const int64_t last = row[i] - (pieces - 1) * piece[i];
+    if (pieces > 1 && (row[i] % 16 != 0 || piece[i] % 16 != 0 || last % 16 != 0)) return false;
+    planes.row_bytes[i] = static_cast<int32_t>(row[i]),
+    planes.piece_bytes[i] = static_cast<int32_t>(piece[i]);
+    planes.offset[i] = side_bytes;
+    side_bytes += static_cast<int32_t>((stream::kRows * piece[i] + 127) / 128 * 128);
+  }
+  return true;
+}
+
+bool in_groups(const Matrix& m) {
+  return m.rows % stream::kRows == 0 && m.first_row % stream::kRows == 0 &&
+         (m.matrices == 1 || m.matrix_rows % stream::kRows == 0);
+}
+
+/// Fills in what the products' streaming takes in pieces of so many columns; false: they are not streamed.
+bool plan_pieces(std::span<const Product> products, std::span<const int64_t> tiles, int64_t piece_columns,
+                 const Context& context, stream::Args& args) {
+  const Product& first = products[0];
+  const int tokens = first.plan.tile_tokens;
+  if (tokens > stream::kMostTokens || products.size() > stream::kMostProducts || !has_bulk_copies())
+    return false;
+  int64_t items = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& product = products[i];
+    if (product.weight.type != first.weight.type || product.weight.columns != first.weight.columns ||
+        product.gated != first.gated || product.plan.tile_tokens != tokens || !in_groups(product.weight) ||
+        (product.gated && (product.up.type != first.weight.type || !in_groups(product.up)))) {
+      return false;
+    }
+    stream::Item& item = args.item[i];
+    item.product = product;
+    if (!planes_of(product, piece_columns, item.planes, args.side_bytes)) return false;
+    item.across = product.weight.rows / stream::kRows, item.tiles = static_cast<int32_t>(tiles[i]);
+    items += item.across * tiles[i];
+  }
+  args.products = static_cast<int32_t>(products.size());
+  args.items = static_cast<int32_t>(std::min<int64_t>(items, INT32_MAX));
+  args.piece_columns = static_cast<int32_t>(piece_columns);
+  args.pieces = static_cast<int32_t>((first.weight.columns + piece_columns - 1) / piece_columns);
+  args.strips = tokens <= 8 ? 1 : tokens <= 16 ? 2 : 4;
+  args.slot_bytes = args.side_bytes * (first.gated ? 2 : 1);
+  const int64_t room =
+      kStreamShared - stream::meeting_bytes(args.strips, first.gated) - stream::places_bytes(args.strips);
+  const int64_t slots = std::min<int64_t>(room / args.slot_bytes, stream::kMostSlots);
+  // Where a multiprocessor has few items, more warps take one together, as far as there are columns.
+  const int64_t each = (items + context.processors - 1) / context.processors;
+  const int64_t chunks = (first.weight.columns + kChunkColumns - 1) / kChunkColumns;
+  args.group_warps = each > 4 || chunks <= 4 ? 4 : each > 2 || chunks <= 8 ? 8 : 16;
+  // A barrier's phase is one bit, and copies may end in any order: who waits for a slot has itself emptied it
+  // the round before. So every group has slots of its own.
+  const auto groups = [&] { return stream::kConsumerWarps / args.group_warps; };
+  while (args.group_warps < stream::kConsumerWarps && groups() * args.pieces > slots) args.group_warps *= 2;
+  const int64_t round = groups() > 1 ? groups() * args.pieces : 1;
+  args.slots = static_cast<int32_t>(slots / round * round);
+  return args.slots >= 2;
+}
+
+/// Whole rows where two slots have room for them: their copies are few and large.
+bool plan_stream(std::span<const Product> products, std::span<const int64_t> tiles, const Context& context,
+                 stream::Args& args) {
+  constexpr int64_t kPieceColumns = 2048;
+  return plan_pieces(products, tiles, products[0].weight.columns, context, args) ||
+         (products[0].weight.columns > kPieceColumns &&
+          plan_pieces(products, tiles, kPieceColumns, context, args));
+}
+
+}  // namespace
+
+bool has_wgmma() {
+  static PerDevice<bool> has;
+  return has.of_current([] {
+    return native_version(reinterpret_cast<const void*>(
+               multiply_large<Family::Nibble, quant::Type::Q4_0, kLargeTokens>)) == 9;
+  });
+}
+
+bool multiply_streamed(std::span<const Product> products, std::span<const int64_t> tiles,
+                       const Context& context) {
+  stream::Args args{};
+  Family family{};
+  if (!family_of(products[0].weight.type, family) || !plan_stream(products, tiles, context, args))
+    return false;
+  switch (family) {
+    case Family::Nibble: launch_stream<Family::Nibble>(args, context); break;
+    case Family::Five: launch_stream<Family::Five>(args, context); break;
+    case Family::Six: launch_stream<Family::Six>(args, context); break;
+    case Family::Eight: launch_stream<Family::Eight>(args, context); break;
+    case Family::TwoThree: launch_stream<Family::TwoThree>(args, context); break;
+    case Family::Table: launch_stream<Family::Table>(args, context); break;
+    case Family::Half:
+    case Family::Bfloat:
+    case Family::Single: return false;
+  }
+  return true;
+}
+
+void multiply_wide(const Product& product, int64_t tiles, bool by_wgmma, const Context& context) {
+  Family family{};
+  if (!family_of(product.weight.type, family)) return;  // who binds has asked before
+  if (!by_wgmma && multiply_streamed({&product, 1}, {&tiles, 1}, context)) return;
+  switch (family) {
+    case Family::Nibble: return multiply_family<Family::Nibble>(product, tiles, by_wgmma, context);
+    case Family::Five: return multiply_family<Family::Five>(product, tiles, by_wgmma, context);
+    case Family::Six: return multiply_family<Family::Six>(product, tiles, by_wgmma, context);
+    case Family::Eight: return multiply_family<Family::Eight>(product, tiles, by_wgmma, context);
+    case Family::TwoThree: return multiply_family<Family::TwoThree>(product, tiles, by_wgmma, context);
+    case Family::Table: return multiply_family<Family::Table>(product, tiles, by_wgmma, context);
+    case Family::Half: return multiply_family<Family::Half>(product, tiles, by_wgmma, context);
+    case Family::Bfloat: return multiply_family<Family::Bfloat>(product, tiles, by_wgmma, context);
+    case Family::Single: return multiply_family<Family::Single>(product, tiles, by_wgmma, context);
+  }
+}
+
+}  // namespace sluice::backend::cuda

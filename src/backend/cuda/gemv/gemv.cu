@@ -1,0 +1,131 @@
+// Products of one row (matmul, matmul_add, norm_matmul): bound by reading weights, and in the chain of a
+// token by what lies between one kernel's results and the next one's products.
+#include "backend/cuda/gemv/gemv.cuh"
+#include "backend/cuda/gemv/gemv.h"
+#include "backend/cuda/gemv/gemv_types.cuh"
+#include "backend/cuda/host/kernels.h"
+#include "backend/cuda/prim/launch.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+struct Part {
+  CodePlanes planes;
+  int first_row;
+  float* out;
+  const float* add;
+  int rows, tasks;
+};
+
+struct Args {
+  Part parts[OneRowProducts::kMost];
+  const float *in, *norm;
+  const char* handed;
+  float epsilon;
+  int columns, blocks, lanes, tasks;
+};
+
+/// Where a lane's row of a task lies.
+struct Place {
+  int part, n;
+  bool valid;
+  int first_block;
+
+  __device__ Place(const Args& args, int task) {
+    part = 0;
+#pragma unroll 1
+    while (task >= args.parts[part].tasks) task -= args.parts[part++].tasks;
+    const RowShape shape{args.blocks, args.lanes, args.parts[part].rows};
+    n = shape.row_of(task);
+    valid = n < shape.rows;
+    first_block = (args.parts[part].first_row + (valid ? n : shape.rows - 1)) * args.blocks;
+  }
+};
+
+template <Type T>
+__global__ void __launch_bounds__(kOneRowThreads, 2)
+    row_products(const Stamps stamps, const __grid_constant__ Args args) {
+  __shared__ __align__(16) float partial[kOneRowWarps];
+  const Link link(stamps);
+  // Six where five would do by registers: 6,144 columns are six blocks a lane, and a trip for the last one
+  // costs as much as one for all.
+  using Piece = Asked<T, at_once<T>() == 5 ? 6 : at_once<T>()>;
+  const RowShape shape{args.blocks, args.lanes, 0};
+  const int lane = shape.lane(), step = Piece::kAtOnce * args.lanes;
+  int task = warp_of_launch(), b = lane;
+  Place place(args, min(task, args.tasks - 1));
+  Piece piece;
+  if (task < args.tasks) piece.ask(args.parts[place.part].planes, place.first_block, b, shape);
+  float* const norm =
+      reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
+  if (args.norm != nullptr) fetch_norm(norm, args.norm, args.columns);
+  link.wait();
+  wait_for_copies();
+  const auto addend = [&] {
+    const float* from = args.parts[place.part].add;
+    return from != nullptr && place.valid && lane == 0 ? load_result(from + place.n) : 0.0f;
+  };
+  float add = 0;
+  const Activations x{0, args.columns, true, false};
+  float squares = 0;
+  if (args.handed != nullptr) {
+    copy_quantized(x, args.handed);
+    add = addend();
+    wait_for_copies();
+  } else {
+    squares = quantize_row(x, args.in, args.norm != nullptr ? norm : nullptr, [&] { add = addend(); });
+  }
+  float factor = 1;
+  if (args.norm != nullptr) {
+    factor = meet_for_norm(squares, partial, args.columns, args.epsilon);
+  } else {
+    __syncthreads();
+  }
+  float sum = 0;
+#pragma unroll 1
+  while (task < args.tasks) {
+    sum += piece.times(x, b, shape);
+    b += step;
+    const bool row_ends = b - lane >= args.blocks;
+    float* const to = place.valid && lane == 0 && row_ends ? args.parts[place.part].out + place.n : nullptr;
+    const float add_here = add;
+    if (row_ends) {
+      b = lane, task += warps_of_launch();
+      if (task < args.tasks) place = Place(args, task), add = addend();
+    }
+    if (task < args.tasks) piece.ask(args.parts[place.part].planes, place.first_block, b, shape);
+    if (!row_ends) continue;
+    sum = lane_sum(sum, args.lanes);
+    if (to != nullptr) *to = sum * factor + add_here;
+    sum = 0;
+  }
+}
+
+}  // namespace
+
+bool multiply_one_row(const Context& context, const OneRowProducts& products) {
+  Args args{};
+  const Matrix& first = products.parts[0].weight;
+  const RowShape shape = row_shape(first);
+  args.in = products.in, args.norm = products.norm, args.handed = products.handed,
+  args.epsilon = products.epsilon;
+  args.columns = first.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
+  if (!is_aligned(products.in) || !is_aligned(products.norm) || first.columns % 32 != 0) return false;
+  for (int p = 0; p < products.count; ++p) {
+    const Matrix& m = products.parts[p].weight;
+    if (m.type != first.type || !blocks_fit_int(m)) return false;
+    args.parts[p] = {
+        planes_from(m), static_cast<int>(m.first_row), products.parts[p].out, products.parts[p].add,
+        m.rows,         row_shape(m).tasks()};
+    args.tasks += args.parts[p].tasks;
+  }
+  return with_type(first.type, [&]<quant::Type T>() {
+    launch(context, row_products<T>,
+           one_row_launch(context, args.tasks,
+                          Activations::row_bytes(args.columns, true, false) +
+                              (args.norm != nullptr ? 4 * args.columns : 0)),
+           args);
+  });
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,90 @@
+// Kernels of batch 1, one for each type of weights: they stream weights past one row of activations
+// (gemv/gemv.cuh). The kernels for some rows ask them first. Each says whether it could serve, which it
+// cannot where weights are of float types or of mixtures that are rare, or where rows lie at odd addresses.
+#pragma once
+
+#include "backend/cuda/host/kernel.h"
+#include "backend/cuda/router/route.cuh"
+
+namespace sluice::backend::cuda {
+
+/// Products of one row with up to three weights of one type and as many columns.
+struct OneRowProducts {
+  struct Part {
+    Matrix weight;
+    float* out;
+    const float* add;  ///< null, or what is added
+  };
+  static constexpr int kMost = 3;
+  Part parts[kMost];
+  int count = 0;
+  const float* in = nullptr;
+  const float* norm = nullptr;   ///< null, or weights of a root mean square norm of `in`
+  const char* handed = nullptr;  ///< null, or `in` as the op before has quantised it (without a norm)
+  float epsilon = 0;
+};
+/// Values of heads in codes (Form::RowCodes), as mla_heads and norm_mla_heads of one row give them.
+std::optional<Handed> given_row_codes(const program::Program& program, program::TensorId values);
+bool multiply_one_row(const Context& context, const OneRowProducts& products);
+
+/// A router's products with a row, left by the matmul_add that makes the row for the norm_moe_gate_up that
+/// routes it: each block of threads adds the part of its columns to one of kCopies sums an expert, in fixed
+/// point, so that the order of additions does not matter.
+struct RouterSums {
+  static constexpr int kCopies = 4;
+  static constexpr float kOne = 1 << 30;  ///< 1 in fixed point
+  unsigned long long* words = nullptr;    ///< [kCopies][experts], zero before; null: nobody leaves them
+  const float *router = nullptr, *norm = nullptr;  ///< [experts][columns], [columns]
+  int experts = 0, columns = 0;
+};
+/// Where matmul_add leaves them for the norm_moe_gate_up behind it (Form::RouterSums).
+RouterSums router_sums(const Context& context, const Handover& form);
+/// One product of one row with its residual, and the router's sums. handed as above. False: it cannot.
+bool add_and_route_one_row(const Context& context, const OneRowProducts& product, const RouterSums& sums);
+bool adds_and_routes_one_row(const program::Tensor& weight, const program::Tensor& in);
+
+/// Gated products of one row: of one shared or dense matrix, and of selected experts.
+struct OneRowGated {
+  struct Experts {
+    Matrix gate, up;     ///< codes null: not there
+    Rows<float> out;     ///< [1][slots][outputs]
+    const int32_t* ids;  ///< [slots]; null: matrix 0
+    int slots;
+  };
+  Experts shared{}, routed{};
+  const float* in = nullptr;
+  const float* norm = nullptr;  ///< null, or weights of a root mean square norm of `in`; without routed ones
+  float epsilon = 0;
+};
+bool gate_one_row(const Context& context, const OneRowGated& gated);
+/// Whether it could, for one matrix of this type.
+bool gates_one_row(quant::Type type);
+
+/// The norm of a row, a router and the selection, before gated products of the experts (OneRowGated, whose
+/// ids are null).
+struct OneRowRoute {
+  const float *router, *norm, *bias;  ///< router: [experts][columns]; bias: null, or [experts]
+  float epsilon;
+  RouteRule rule;
+  int32_t* ids;
+  float* weights;
+  uint64_t* selected;              ///< null, or where the ids are left, too (Form::SelectedExperts)
+  const unsigned long long* sums;  ///< null, or RouterSums::words that the launch before has left
+  unsigned long long* clear;       ///< null, or an earlier router's words, which are to be zero again
+};
+bool route_one_row(const Context& context, const OneRowGated& gated, const OneRowRoute& route);
+/// Whether it could, for weights of these types. shared: as routed where there are none.
+bool routes_one_row(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule);
+
+/// Down projections of selected and shared experts, weighted, with the residual.
+struct OneRowDown {
+  Matrix down, shared_down;  ///< shared_down.codes null: not there
+  Rows<float> in;            ///< [1][slots][columns]
+  const float *shared_in, *weights, *residual;
+  const int32_t* ids;
+  float* out;
+  Board selected;  ///< words null, or where the kernel before leaves the ids while it still runs
+};
+bool add_down_one_row(const Context& context, const OneRowDown& down);
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,123 @@
+// matmul_add of one row before a router: a block of threads makes neighbouring elements of the row, a warp
+// each, and adds their part of the router's products to its sums. So the kernel behind finds these when it
+// begins, where they would cost it a trip through the second cache.
+#include "backend/cuda/gemv/gemv.cuh"
+#include "backend/cuda/gemv/gemv.h"
+#include "backend/cuda/gemv/gemv_types.cuh"
+#include "backend/cuda/prim/launch.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+constexpr int kOutputs = kOneRowWarps;  // of a block
+constexpr int kPair = 2;                // columns of the router that a thread multiplies
+
+struct Args {
+  CodePlanes planes;
+  int first_row, blocks, columns;  // blocks: of a weight's row
+  const float *in, *residual;
+  const char* handed;
+  float* out;
+  RouterSums sums;
+};
+
+/// Shared memory: the row's activations; these columns of the router [experts][kOutputs].
+__device__ inline float* router_columns(const Args& args) {
+  return reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
+}
+
+__device__ inline void fetch_router(const Args& args, float* norm, int first) {
+  constexpr int kPieces = kOutputs / 4;
+  float* const to = router_columns(args);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kPieces; i += kOneRowThreads)
+    copy_async(to + 4 * i,
+               args.sums.router + int64_t{i / kPieces} * args.sums.columns + first + i % kPieces * 4);
+  if (threadIdx.x < kPieces) copy_async(norm + 4 * threadIdx.x, args.sums.norm + first + 4 * threadIdx.x);
+}
+
+template <Type T>
+__global__ void __launch_bounds__(kOneRowThreads, 2)
+    row_add_route(const Stamps stamps, const __grid_constant__ Args args) {
+  __shared__ __align__(16) float norm[kOutputs], made[kOutputs];
+  const Link link(stamps);
+  const RowShape shape{args.blocks, 32, 0};
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int first = static_cast<int>(blockIdx.x) * kOutputs, n = first + warp;
+  const int first_block = (args.first_row + n) * args.blocks;
+  Asked<T> piece;
+  piece.ask(args.planes, first_block, lane, shape);
+  fetch_router(args, norm, first);
+  link.wait();
+  const Activations x{0, args.columns, true, false};
+  float add = 0;
+  const auto addend = [&] {
+    if (lane == 0) add = load_result(args.residual + n);
+  };
+  if (args.handed != nullptr) {
+    copy_quantized(x, args.handed);
+    addend();
+  } else {
+    quantize_row(x, args.in, nullptr, addend);
+  }
+  wait_for_copies();
+  __syncthreads();
+  float sum = 0;
+  constexpr int kStep = Asked<T>::kAtOnce * 32;
+#pragma unroll 1
+  for (int b = lane;;) {
+    sum += piece.times(x, b, shape);
+    b += kStep;
+    if (b - lane >= args.blocks) break;
+    piece.ask(args.planes, first_block, b, shape);
+  }
+  sum = lane_sum(sum);
+  if (lane == 0) {
+    args.out[n] = sum += add;
+    made[warp] = sum * norm[warp];
+  }
+  __syncthreads();
+  constexpr int kEach = kOutputs / kPair;  // threads of an expert
+  const float* const router = router_columns(args);
+  const int copy = static_cast<int>(blockIdx.x) % RouterSums::kCopies;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kEach; i += kOneRowThreads) {
+    const float2 w = reinterpret_cast<const float2*>(router)[i];
+    const float2 v = reinterpret_cast<const float2*>(made)[i % kEach];
+    const float part = lane_sum(v.x * w.x + v.y * w.y, kEach);
+    if (i % kEach == 0)
+      atomicAdd(args.sums.words + copy * args.sums.experts + i / kEach,
+                static_cast<unsigned long long>(__float2ll_rn(part * RouterSums::kOne)));
+  }
+}
+
+}  // namespace
+
+bool adds_and_routes_one_row(const program::Tensor& weight, const program::Tensor& in) {
+  const int64_t columns = weight.columns();
+  const int64_t end = weight.offset + weight.shape[0] * weight.stride[0] + weight.shape[1] * columns;
+  return weight.shape[1] % kOutputs == 0 && columns % 32 == 0 && lanes_for(static_cast<int>(columns)) == 32 &&
+         end / 32 < int64_t{1} << 31 && in.offset % 4 == 0 && with_type(weight.type, [&]<quant::Type>() {});
+}
+
+bool add_and_route_one_row(const Context& context, const OneRowProducts& product, const RouterSums& sums) {
+  const OneRowProducts::Part& part = product.parts[0];
+  const Matrix& m = part.weight;
+  const Args args{planes_from(m),
+                  static_cast<int>(m.first_row),
+                  m.columns / 32,
+                  m.columns,
+                  product.in,
+                  part.add,
+                  product.handed,
+                  part.out,
+                  sums};
+  return with_type(m.type, [&]<quant::Type T>() {
+    launch(context, row_add_route<T>,
+           {dim3(static_cast<unsigned>(m.rows / kOutputs)), dim3(kOneRowThreads),
+            Activations::row_bytes(m.columns, true, false) + int64_t{4} * sums.experts * kOutputs},
+           args);
+  });
+}
+
+}  // namespace sluice::backend::cuda

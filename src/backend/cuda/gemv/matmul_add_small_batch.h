@@ -1,0 +1,18 @@
+// matmul_add of 2 to 32 rows that come coded (gemv/matmul_add_small_batch.cu).
+#pragma once
+
+#include "backend/cuda/host/kernel.h"
+
+namespace sluice::backend::cuda {
+
+/// out[r] = residual[r] + weight times row r of the codes. Rows from *rows on are padding.
+struct MatmulAddFew {
+  const int32_t* rows;
+  const char* codes;
+  Matrix weight;
+  Rows<float> residual, out;
+};
+bool serves_matmul_add_few(const program::Tensor& weight, const Sizes& sizes);
+void matmul_add_few(const MatmulAddFew& product, const Context& context);
+
+}  // namespace sluice::backend::cuda

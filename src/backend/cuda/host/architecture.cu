@@ -1,0 +1,46 @@
+#include "backend/cuda/host/architecture.h"
+
+#include <algorithm>
+
+#include "backend/cuda/host/on_device.h"
+
+namespace sluice::backend::cuda {
+namespace {
+
+/// Any kernel, to ask what code the device runs: all are compiled for the same architectures.
+__global__ void asked_for_version() {}
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+/// What the code was compiled for that the current device runs: others may run other code.
+int compiled_for() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(asked_for_version)));
+  return attributes.ptxVersion;
+}
+
+}  // namespace
+
+int architecture_of(int device) {
+  static PerDevice<int> compiled;
+  const OnDevice on(device);
+  return std::min(compiled.of_current(compiled_for),
+                  10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+                      attribute(cudaDevAttrComputeCapabilityMinor, device));
+}
+
+int current_processors() {
+  static PerDevice<int> processors;
+  return processors.of_current([] { return attribute(cudaDevAttrMultiProcessorCount, current_device()); });
+}
+
+Sizes sizes_on(int device) {
+  return {.architecture = architecture_of(device),
+          .processors = attribute(cudaDevAttrMultiProcessorCount, device)};
+}
+
+}  // namespace sluice::backend::cuda

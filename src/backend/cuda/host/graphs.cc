@@ -1,0 +1,232 @@
+#include "backend/cuda/host/graphs.h"
+
+#include <algorithm>
+
+#include "backend/cuda/host/collectives.h"
+#include "backend/cuda/host/cuda_check.h"
+#include "backend/cuda/host/resources.h"
+#include "backend/cuda/host/stream_weights.h"
+#include "base/check.h"
+#include "program/op_info.h"
+
+namespace sluice::backend::cuda {
+
+namespace {
+
+/// Graphs that a step takes: one, or one for each of its parts that has ops, and for the first.
+size_t graphs_of_step(const Bound& bound) {
+  size_t count = 0;
+  for (const program::Range& part : bound.parts()) count += part.first == 0 || part.count() > 0;
+  return count;
+}
+
+/// Memory that all graphs of a step take.
+int64_t step_bytes(const Bound& bound) {
+  constexpr int64_t kOpBytes = 9 << 10;  // 8.4 KB on an H100 (fairy-tales.gguf, 59 ops, 34 graphs)
+  return static_cast<int64_t>(bound.nodes.size()) * kOpBytes;
+}
+
+}  // namespace
+
+std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
+                                    int64_t longest) {
+  constexpr int64_t kMostBytes = int64_t{256} << 20;
+  const bool has_logits = bound.program.output() != program::kNoTensor;  // or another place has them
+  std::vector<Bucket> list;
+  for (const int64_t rows : row_buckets(options.max_rows)) {
+    const int64_t most = output_bucket(rows, rows, options.max_outputs);
+    for (int64_t outputs = 1;; outputs = most) {
+      for (const int64_t context : context_buckets(longest)) {
+        for (int turn = 0; turn < kTurns; ++turn) {
+          Bucket bucket{
+              .rows = rows, .outputs = outputs, .longest = context, .likeliest = has_logits, .turn = turn};
+          list.push_back(bucket);
+          bucket.prompts_alone = true;
+          if (rows >= kPromptRows) list.push_back(bucket);
+        }
+      }
+      if (outputs == most) break;
+    }
+  }
+  if (const std::vector<program::Range> parts = bound.parts(); parts.size() > 1) {
+    std::vector<Bucket> of_parts;
+    for (Bucket bucket : list) {
+      if (bucket.turn > 0) continue;
+      bucket.likeliest = false;
+      for (bucket.part = 0; bucket.part < static_cast<int>(parts.size()); ++bucket.part) {
+        if (bucket.part == 0 || parts[static_cast<size_t>(bucket.part)].count() > 0)
+          of_parts.push_back(bucket);
+      }
+    }
+    list = std::move(of_parts);
+  }
+  std::stable_partition(list.begin(), list.end(), [](const Bucket& b) { return b.rows == b.outputs; });
+  const auto most =
+      static_cast<size_t>(kMostBytes / std::max(int64_t{1}, step_bytes(bound))) * graphs_of_step(bound);
+  if (list.size() > most) list.resize(most);
+  return list;
+}
+
+int64_t graph_bytes(const Bound& bound, size_t graphs) {
+  const size_t each = graphs_of_step(bound);
+  return step_bytes(bound) * static_cast<int64_t>((graphs + each - 1) / each);
+}
+
+int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
+  return outputs <= 1 ? 1 : std::min(rows, max_outputs);
+}
+
+Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest)
+    : bound_(bound), memory_(memory), block_(block), likeliest_(likeliest), parts_(bound.parts()) {}
+
+Graphs::~Graphs() { clear(); }
+
+void Graphs::clear() {
+  for (const auto& [bucket, captured] : graphs_) cudaGraphExecDestroy(captured.graph);
+  graphs_.clear();
+}
+
+void Graphs::prepare(const std::vector<Bucket>& buckets, cudaStream_t stream) {
+  for (const Bucket& bucket : buckets) {
+    Captured& captured = graphs_[bucket];
+    if (captured.graph == nullptr) capture(bucket, stream, captured);
+    check(cudaGraphUpload(captured.graph, stream));
+  }
+}
+
+int64_t Graphs::bytes() const { return graph_bytes(bound_, graphs_.size()); }
+
+void Graphs::launch(const Bucket& bucket, cudaStream_t stream) {
+  if (bucket.part > 0 && parts_[static_cast<size_t>(bucket.part)].count() == 0) return;
+  Captured& captured = graphs_[bucket];
+  if (captured.graph == nullptr) capture(bucket, stream, captured);
+  check(cudaGraphLaunch(captured.graph, stream));
+}
+
+void Graphs::op_times(const Bucket& bucket, cudaStream_t stream, std::vector<LaunchTime>& times) {
+  const Captured& captured = graphs_.at(bucket);
+  const std::vector<LaunchTime>& launches = captured.times->read(stream);
+  times.resize(bound_.nodes.size());
+  for (size_t i = 0; i < times.size(); ++i) {
+    const size_t first = captured.first[i], end = captured.first[i + 1];
+    times[i] = {launches[first].begin_ns, launches[end - 1].end_ns};
+  }
+}
+
+int Graphs::kernels(const Bucket& bucket) const {
+  return static_cast<int>(bound_.plan(bucket.rows, bucket.longest).launches.size());
+}
+
+void Graphs::capture(const Bucket& bucket, cudaStream_t stream, Captured& captured) {
+  if (bucket.timed) {
+    captured.first = first_launches(bucket);
+    captured.times = std::make_unique<LaunchTimes>(captured.first.back());
+  }
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue(bucket, stream, captured.times.get());
+  } catch (...) {
+    cudaStreamEndCapture(stream, &graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream, &graph));
+  const cudaError_t result = cudaGraphInstantiate(&captured.graph, graph, 0);
+  cudaGraphDestroy(graph);
+  check(result);
+}
+
+std::vector<size_t> Graphs::first_launches(const Bucket& bucket) const {
+  LaunchLog log;
+  Context asked = context(bucket, nullptr);
+  asked.log = &log;
+  std::vector<size_t> first = {0};
+  for (size_t i = 0; i < bound_.nodes.size(); ++i) {
+    enqueue_op(bucket, i, asked);
+    CHECK(log.list().size() > first.back() || program::info(bound_.nodes[i].op).across_places,
+          "op {} launches nothing", i);
+    first.push_back(log.list().size());
+  }
+  return first;
+}
+
+Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
+  return {.memory = memory_,
+          .step = block_.view(bucket.rows, bucket.outputs, bucket.turn),
+          .step_rows = bucket.rows,
+          .output_rows = bucket.outputs,
+          .longest = bucket.longest,
+          .prompts_alone = bucket.prompts_alone,
+          .scratch = memory_.scratch() + 2 * bound_.memory.handed_bytes,
+          .drawn = likeliest_.drawn(),
+          .stream = stream,
+          .processors = bound_.device.processors,
+          .architecture = bound_.device.architecture,
+          .overlap = true};
+}
+
+std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) const {
+  LaunchLog log;
+  Context asked = context(bucket, nullptr);
+  asked.log = &log;
+  enqueue_op(bucket, i, asked);
+  return log.list();
+}
+
+Handover Graphs::handover(const StepPlan& plan, const Passed& passed, bool giver) const {
+  const PlanMemory& memory = bound_.memory;
+  auto* const board = reinterpret_cast<char*>(block_.board());
+  const auto words = [&](int64_t at) { return board + at * int64_t{sizeof(uint64_t)}; };
+  const int64_t zeroed = memory.board_words() - memory.zeroed_words;
+  Handover handover{plan.launches[giver ? passed.taker : passed.giver].op, nullptr,
+                    static_cast<uint32_t>(plan.launches[passed.giver].node), nullptr};
+  switch (form_info(passed.form).space) {
+    case FormSpace::Memory: handover.at = memory_.scratch() + passed.at; break;
+    case FormSpace::Flagged: handover.at = words(memory.flagged_words + passed.at); break;
+    case FormSpace::Zeroed:
+      handover.at = words(zeroed + passed.at);
+      if (!giver) handover.clear = words(zeroed + *passed.clear);
+      break;
+  }
+  return handover;
+}
+
+void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
+  const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
+  const int64_t zeroed = bound_.memory.board_words() - bound_.memory.zeroed_words;
+  step.launch = static_cast<uint32_t>(i);
+  for (size_t k = plan.first[i]; k < plan.first[i + 1]; ++k) {
+    const StepPlan::Launch& launch = plan.launches[k];
+    Handover taken{}, given{};
+    if (launch.takes) taken = handover(plan, plan.passed[*launch.takes], false);
+    if (launch.gives) given = handover(plan, plan.passed[*launch.gives], true);
+    step.takes = launch.takes ? &taken : nullptr;
+    step.gives = launch.gives ? &given : nullptr;
+    step.zeroed = block_.board() + zeroed + launch.zeroed;
+    launch.kernel->launch(bound_.program, *launch.op, step);
+  }
+}
+
+void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times) {
+  const bool whole = bucket.part < 0;
+  if (bucket.part <= 0) block_.copy(bucket.rows, bucket.outputs, bucket.turn, stream);
+  Context step = context(bucket, stream);
+  step.times = times;
+  step.launches = static_cast<uint32_t>(bound_.nodes.size());
+  const program::Range part = whole ? program::Range{0, static_cast<int64_t>(bound_.nodes.size())}
+                                    : parts_[static_cast<size_t>(bucket.part)];
+  for (int64_t i = part.first; i < part.last; ++i) {
+    const program::Op& op = bound_.nodes[static_cast<size_t>(i)].op;
+    if (bound_.collectives != nullptr && program::info(op).across_places) {
+      bound_.collectives->enqueue(op, bound_.program, memory_, bucket.rows, bucket.outputs, stream);
+    } else {
+      enqueue_op(bucket, static_cast<size_t>(i), step);
+    }
+  }
+  if (!bucket.likeliest) return;
+  step.times = nullptr;  // no op of the list
+  likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,
+                     block_.draws(bucket.rows, bucket.outputs, bucket.turn), bucket.turn);
+}
+
+}  // namespace sluice::backend::cuda

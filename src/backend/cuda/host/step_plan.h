@@ -1,0 +1,54 @@
+// A step's launches for a bucket of sizes, what they hand to each other, and where that lies. Made once.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/host/kernel.h"
+
+namespace sluice::backend::cuda {
+
+/// A form that one launch gives and the next takes.
+struct Passed {
+  Form form;
+  size_t giver, taker;  ///< launches
+  int64_t bytes;
+  int64_t at = 0;                ///< in its space
+  std::optional<int64_t> clear;  ///< of Zeroed: whose words the taker makes zero
+};
+
+struct StepPlan {
+  struct Launch {
+    const program::Op* op;
+    const Kernel* kernel;
+    size_t node;                         ///< of Bound::nodes
+    std::optional<size_t> takes, gives;  ///< of `passed`
+    int64_t zeroed = 0;                  ///< where its own words lie among the zeroed
+  };
+  std::vector<Launch> launches;
+  std::vector<size_t> first;  ///< launch of each node, and how many there are
+  std::vector<Passed> passed;
+};
+
+/// What all plans of an executable need together.
+struct PlanMemory {
+  int64_t scratch_bytes = 0;  ///< of a launch
+  int64_t handed_bytes = 0;  ///< of a form in memory; there are two places, for givers of odd and even number
+  int64_t flagged_words = 0;  ///< of a launch's own
+  int64_t handed_words = 0;   ///< of a form in flagged words; two places, too
+  int64_t zeroed_words = 0;
+
+  int64_t board_words() const { return flagged_words + 2 * handed_words + zeroed_words; }
+  /// Scratch and forms: the former begins at byte 2 * handed_bytes.
+  int64_t bytes() const { return 2 * handed_bytes + scratch_bytes; }
+};
+
+/// Finds what neighbours hand to each other.
+void match_forms(const program::Program& program, const Sizes& sizes, StepPlan& plan);
+
+/// Says where everything lies.
+PlanMemory place(const program::Program& program, const std::vector<std::pair<Sizes, StepPlan*>>& plans);
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,137 @@
+// Products of experts' weights with few tokens each, on matrix units of eight bits (experts_small_batch.cuh,
+// experts_resident.cuh; types: prim/int8_weights.cuh).
+//
+// What few tokens cost is reading weights: everything else has to hide behind that. So no launch goes before
+// this one to order or to pack: every block of threads counts the step's pairs for itself, takes an equal
+// stretch of all items (16 outputs, or 8 gates and their ups, times a tile of tokens) and makes its tiles'
+// tokens codes of eight bits, 32 under a scale, in shared memory, or finds them coded. Its warps take items
+// in turn. Each has its own ring of copies (tensor copies; cp.async where rows are no whole pairs of quads or
+// the device has none), and waits for nobody but where tiles change. Beside a down projection the last warps,
+// which have the fewest items, pack what the launch behind multiplies. Gates and ups of up to 32 rows have
+// kernels of their own (multiply_kept_rows), whose warps take items from all; of up to 8 rows they multiply
+// the shared experts, too, while the routed ones' first weights are on their way.
+//
+// An element's sum depends on nothing but its weights and its token.
+#include "backend/cuda/moe/experts_small_batch.h"
+
+#include <algorithm>
+
+#include "backend/cuda/host/kernels.h"
+#include "backend/cuda/moe/experts_resident.cuh"
+
+namespace sluice::backend::cuda {
+namespace {
+
+using namespace experts;
+
+/// Tokens of a tile: about twice what an expert has on average, so that hardly any expert needs two; all that
+/// a single one has.
+int tokens_for(int64_t pairs, int64_t experts) {
+  if (experts == 1) return pairs <= 8 ? 8 : pairs <= 16 ? 16 : 0;
+  const int64_t average = (pairs + experts - 1) / experts;
+  return average <= 4 ? 8 : average <= 12 ? 16 : 0;
+}
+
+/// Whether a block of threads has as much shared memory as 9.0 and 10.0 have, and the copy engine.
+bool is_large(int architecture) { return most_shared(architecture) > kMostShared; }
+
+/// Tensor copies want whole pairs of quads, and rows of whole 16 bytes in every plane.
+Fill fill_of(const ExpertsShape& shape, int architecture) {
+  if (!is_large(architecture)) return Fill::LanesOfSmall;
+  const bool whole =
+      shape.columns % (2 * kQuad) == 0 && shape.columns / 32 * find_format(shape.type)->scale % 16 == 0;
+  return whole ? Fill::Maps : Fill::Lanes;
+}
+
+/// Bytes of the rings of a block of threads.
+int64_t rings_bytes(quant::Type type, Fill fill) {
+  return few_bytes::with_type(type, [&]<quant::Type kType>() {
+    return fill == Fill::Maps    ? RingOf<kType, Fill::Maps>::kBytes
+           : fill == Fill::Lanes ? RingOf<kType, Fill::Lanes>::kBytes
+                                 : RingOf<kType, Fill::LanesOfSmall>::kBytes;
+  });
+}
+
+int64_t kept_rings_bytes(quant::Type type) {
+  return few_bytes::with_type(type, [&]<quant::Type kType>() { return KeptRing<kType, false>::kBytes; });
+}
+
+/// Whether every block of threads has room for all rows and their lists.
+bool keeps_rows(const ExpertsShape& shape, int64_t rows, int architecture) {
+  const int64_t pairs = rows * shape.used;
+  if (fill_of(shape, architecture) != Fill::Maps || tokens_for(pairs, shape.experts) > 8) return false;
+  const int64_t token = experts_token(shape.type, shape.columns).pitch;
+  return shape.gated && rows <= kRowsKept && pairs <= kPairsKept &&
+         std::min(pairs, pairs / 8 + shape.experts) <= kTilesKept && shape.columns > kMostQuads * kQuad &&
+         kept_rings_bytes(shape.type) + rows * token <= kKeptShared;
+}
+
+/// The launch's sizes; false: something does not fit. tokens: as many as are wanted, and fewer where there is
+/// less room.
+bool plan(const ExpertsShape& shape, int architecture, int& tokens, Args& args) {
+  args.across = Divisor::of(
+      static_cast<int32_t>(shape.outputs / (shape.gated ? few_bytes::kRows / 2 : few_bytes::kRows)));
+  args.per_row = Divisor::of(static_cast<int32_t>(shape.used));
+  args.token = experts_token(shape.type, shape.columns);
+  const int64_t room = (is_large(architecture) ? kAllShared : kMostShared) - kOwnShared;
+  const int64_t rings = rings_bytes(shape.type, fill_of(shape, architecture));
+  if (rings + int64_t{tokens} * args.token.pitch > room) tokens = 8;
+  const int64_t tile = int64_t{tokens} * args.token.pitch;
+  args.buffers = rings + kMostBuffers * tile <= room ? kMostBuffers : 1;
+  const int64_t most = int64_t{kMostTiles} * args.across.by * args.across.by;  // that Divisor sees
+  return rings + args.buffers * tile <= room && most < int64_t{1} << 32;
+}
+
+}  // namespace
+
+few_bytes::TokenRows experts_token(quant::Type type, int64_t columns) {
+  return few_bytes::TokenRows::of(static_cast<int>(columns / kQuad), few_bytes::has_minimums(type));
+}
+
+bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture) {
+  const int64_t pairs = rows * shape.used;
+  int tokens = tokens_for(pairs, shape.experts);
+  if (!few_bytes::fits_ring(shape.type) || rows < 2) return false;
+  if (shape.columns % kQuad != 0 || shape.outputs % (shape.gated ? 8 : 16) != 0) return false;
+  if (pairs > kMostPairs || shape.experts > kMostExperts || tokens == 0) return false;
+  Args args{};
+  return plan(shape, architecture, tokens, args);
+}
+
+bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up,
+                          const Sizes& sizes) {
+  return keeps_rows(shape, sizes.rows, sizes.architecture) && gate.type == up.type &&
+         keeps_with(shape.type, gate.type) &&
+         few::serves_gate_up(gate.type, gate.rows, gate.columns, sizes.rows, sizes.processors);
+}
+
+void multiply_experts_few(const ExpertsFew& product, const Context& context) {
+  const Matrix& weight = product.weight;
+  const ExpertsShape shape{weight.type,    weight.matrices,     weight.rows,
+                           weight.columns, product.ids.columns, product.gated};
+  const int64_t pairs = context.step_rows * shape.used;
+  int tokens = tokens_for(pairs, shape.experts);
+  Args args{};
+  plan(shape, context.architecture, tokens, args);
+  args.weight = weight, args.up = product.up;
+  args.in = product.in, args.out = product.out, args.ids = product.ids, args.rows = product.rows;
+  args.by_pair = product.by_pair ? 1 : 0;
+  args.selection = product.selection, args.coded = product.coded, args.beside = product.beside;
+  const Fill fill = fill_of(shape, context.architecture);
+  if (fill == Fill::Maps)
+    args.map = product.gated ? map_row_pairs(weight, product.up, few_bytes::map_groups(weight.type))
+                             : map_row_pairs(weight, few_bytes::map_groups(weight.type));
+  if (keeps_rows(shape, context.step_rows, context.architecture) && product.taken != nullptr) {
+    const KeptArgs kept{args.map,    weight,     product.up,    product.out,       product.rows, args.per_row,
+                        args.across, args.token, product.coded, product.selection, product.taken};
+    return few_bytes::with_type(weight.type, [&]<quant::Type kType>() {
+      start_kept<kType>(kept, product.select_and_shared, context);
+    });
+  }
+  const int64_t items = (pairs / tokens + std::min<int64_t>(shape.experts, pairs)) * args.across.by;
+  const ExpertsLaunch how{product.gated, fill, tokens,
+                          static_cast<unsigned>(std::min<int64_t>(context.processors, items))};
+  few_bytes::with_type(weight.type, [&]<quant::Type kType>() { start_experts<kType>(how, args, context); });
+}
+
+}  // namespace sluice::backend::cuda

@@ -1,0 +1,9 @@
+// Experts with few tokens each, of Q4_0 (experts_small_batch.cu).
+#include "backend/cuda/moe/experts_resident.cuh"
+
+namespace sluice::backend::cuda::experts {
+
+template void start_experts<quant::Type::Q4_0>(const ExpertsLaunch&, const Args&, const Context&);
+template void start_kept<quant::Type::Q4_0>(const KeptArgs&, const SelectAndShared*, const Context&);
+
+}  // namespace sluice::backend::cuda::experts

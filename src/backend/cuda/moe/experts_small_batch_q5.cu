@@ -1,0 +1,11 @@
+// Experts with few tokens each, of Q5_0 and Q5_K (experts_small_batch.cu).
+#include "backend/cuda/moe/experts_resident.cuh"
+
+namespace sluice::backend::cuda::experts {
+
+template void start_experts<quant::Type::Q5_0>(const ExpertsLaunch&, const Args&, const Context&);
+template void start_kept<quant::Type::Q5_0>(const KeptArgs&, const SelectAndShared*, const Context&);
+template void start_experts<quant::Type::Q5_K>(const ExpertsLaunch&, const Args&, const Context&);
+template void start_kept<quant::Type::Q5_K>(const KeptArgs&, const SelectAndShared*, const Context&);
+
+}  // namespace sluice::backend::cuda::experts

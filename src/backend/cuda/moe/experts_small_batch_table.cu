@@ -1,0 +1,13 @@
+// Experts with few tokens each, of types whose codes are places in a table (experts_small_batch.cu).
+#include "backend/cuda/moe/experts_resident.cuh"
+
+namespace sluice::backend::cuda::experts {
+
+template void start_experts<quant::Type::IQ4_NL>(const ExpertsLaunch&, const Args&, const Context&);
+template void start_kept<quant::Type::IQ4_NL>(const KeptArgs&, const SelectAndShared*, const Context&);
+template void start_experts<quant::Type::IQ4_XS>(const ExpertsLaunch&, const Args&, const Context&);
+template void start_kept<quant::Type::IQ4_XS>(const KeptArgs&, const SelectAndShared*, const Context&);
+template void start_experts<quant::Type::MXFP4>(const ExpertsLaunch&, const Args&, const Context&);
+template void start_kept<quant::Type::MXFP4>(const KeptArgs&, const SelectAndShared*, const Context&);
+
+}  // namespace sluice::backend::cuda::experts

@@ -1,0 +1,139 @@
+// Gate and up matrices of experts as warps walk over them: what gemv_gated.cu and
+// gemv_routed_kernel.cuh share.
+#pragma once
+
+#include "backend/cuda/gemv/gemv.h"
+#include "backend/cuda/gemv/gemv_types.cuh"
+
+namespace sluice::backend::cuda {
+
+inline constexpr int kMostSlots = 32;  ///< experts of a row: a lane of a warp knows each
+
+/// Gate and up matrices of some experts, or of one matrix, read side by side.
+struct GatedPlanes {
+  CodePlanes gate, up;
+  int gate_row, up_row, gate_rows, up_rows;  ///< first flat row, and rows of a matrix in the planes
+  float* out;
+  int out_stride;  ///< elements a slot
+  const int32_t* ids;
+  int slots, rows, tasks;  ///< rows of a matrix; tasks: of a slot
+};
+
+/// Whether the two matrices can be read side by side; fills e.
+inline bool take(const OneRowGated::Experts& from, const RowShape& shape, GatedPlanes& e) {
+  if (from.gate.codes == nullptr) return true;
+  if (from.up.codes == nullptr || from.gate.type != from.up.type) return false;
+  if (from.up.rows != from.gate.rows || from.gate.columns != shape.blocks * 32) return false;
+  if (!blocks_fit_int(from.gate) || !blocks_fit_int(from.up)) return false;
+  e = {planes_from(from.gate),
+       planes_from(from.up),
+       static_cast<int>(from.gate.first_row),
+       static_cast<int>(from.up.first_row),
+       static_cast<int>(from.gate.matrix_rows),
+       static_cast<int>(from.up.matrix_rows),
+       from.out.data,
+       static_cast<int>(from.out.head_stride),
+       from.ids,
+       from.slots,
+       from.gate.rows,
+       row_shape(from.gate).tasks()};
+  return true;
+}
+
+/// The tasks that a warp takes of some experts, every `stride`-th from the first on.
+template <Type T>
+struct Walk {
+  static constexpr int kAtOnce = at_once<T>() / 2;
+  const GatedPlanes& e;
+  const RowShape shape;
+  const int stride;
+  int slot = 0, task, b;     // task: of the slot
+  int expert = 0;            // the matrix of the slot that is this lane's number
+  int gate_first, up_first;  // blocks before this lane's row
+  Asked<T, kAtOnce> gate, up;
+
+  /// blocks, lanes: of a row.
+  __device__ Walk(const GatedPlanes& experts, int blocks, int lanes, int first_task, int every)
+      : e(experts), shape{blocks, lanes, experts.rows}, stride(every) {
+    task = first_task, b = shape.lane();
+    settle();
+  }
+  __device__ bool done() const { return slot >= e.slots; }
+  __device__ void settle() {
+#pragma unroll 1
+    while (task >= e.tasks && slot < e.slots) task -= e.tasks, ++slot;
+  }
+  __device__ void take_ids() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (e.ids != nullptr && lane < e.slots) expert = load_result(e.ids + lane);
+  }
+  /// ids: in shared memory.
+  __device__ void take_ids(const int32_t* ids) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < e.slots) expert = ids[lane];
+  }
+  __device__ void begin() {
+    begin_row();
+    ask();
+  }
+  __device__ void begin_row() {
+    const int row = min(shape.row_of(task), e.rows - 1);
+    const int matrix = __shfl_sync(kWholeWarp, expert, slot);
+    gate_first = (e.gate_row + matrix * e.gate_rows + row) * shape.blocks;
+    up_first = (e.up_row + matrix * e.up_rows + row) * shape.blocks;
+  }
+  __device__ void ask() {
+    if (done()) return;
+    gate.ask(e.gate, gate_first, b, shape);
+    up.ask(e.up, up_first, b, shape);
+  }
+  /// factor: of the activations.
+  __device__ void run(const Activations& x, float factor = 1.0f) {
+    float gate_sum = 0, up_sum = 0;
+#pragma unroll 1
+    while (!done()) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int block = b + i * shape.lanes;
+        if (block >= shape.blocks) break;
+        const ActivationBlock in = x.block(0, block);
+        gate_sum += multiply<T>(gate.raw[i], in);
+        up_sum += multiply<T>(up.raw[i], in);
+      }
+      b += kAtOnce * shape.lanes;
+      const bool row_ends = b - shape.lane() >= shape.blocks;
+      const int n = shape.row_of(task), out = slot * e.out_stride + n;
+      if (row_ends) {
+        b = shape.lane(), task += stride;
+        settle(), begin_row();
+      }
+      ask();
+      if (!row_ends) continue;
+      gate_sum = lane_sum(gate_sum, shape.lanes), up_sum = lane_sum(up_sum, shape.lanes);
+      if (n < e.rows && shape.lane() == 0) {
+        gate_sum *= factor, up_sum *= factor;
+        e.out[out] = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * up_sum;
+      }
+      gate_sum = up_sum = 0;
+    }
+  }
+};
+
+namespace gated {
+
+struct Args {
+  GatedPlanes shared, routed;
+  const float *in, *norm;
+  float epsilon;
+  int columns, blocks, lanes;
+  int shared_warps;  ///< of the launch
+};
+
+/// Starts the kernel (gemv_gated_kernel.cuh) for routed experts of type Routed and a shared or dense
+/// matrix of this type. False: files do not mix these.
+template <Type Routed>
+bool launch_gated(const Context& context, Type shared, const Args& args, const LaunchShape& shape);
+
+}  // namespace gated
+
+}  // namespace sluice::backend::cuda

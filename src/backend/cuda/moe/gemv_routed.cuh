@@ -1,0 +1,45 @@
+// norm_moe_gate_up of one row: what the files of its kernel share. The kernel (gemv_routed_kernel.cuh) is
+// compiled for the types of routed experts in several files (one_row_experts_*.cu), so that none takes a
+// compiler long.
+#pragma once
+
+#include "backend/cuda/moe/gemv_gated.cuh"
+#include "backend/cuda/prim/mailbox.cuh"
+#include "backend/cuda/router/route.cuh"
+
+namespace sluice::backend::cuda::routed {
+
+inline constexpr int kFours = 4;                  // of four columns, in a lane's registers
+inline constexpr int kStretch = kFours * 4 * 32;  // columns of a router's row that a warp takes
+
+/// A router's parts on the board at most: words [stretch][expert].
+inline constexpr int kMostParts = 2016;
+
+struct Router {
+  const float *weights, *norm, *bias;  // weights: [experts][columns]
+  float epsilon;
+  RouteRule rule;
+  Board board;
+  int stretches;  // of a row
+  int32_t* ids;
+  float* expert_weights;
+  uint64_t* selected;              // null, or where the ids are left, too
+  const unsigned long long* sums;  // null: this launch multiplies the router
+  unsigned long long* clear;
+};
+
+struct Args {
+  GatedPlanes shared, routed;
+  Router router;
+  const float* in;
+  int columns, blocks, lanes;  // blocks: of a row
+  int shared_warps;            // of the launch
+  int early;                   // blocks of threads that begin while the kernel before is at work
+};
+
+/// Starts the kernel for routed experts of type Routed and shared ones of this type: shape says how many
+/// blocks of threads at most. False: files do not mix these.
+template <Type Routed>
+bool launch_routed(const Context& context, Type shared, Args args, LaunchShape shape);
+
+}  // namespace sluice::backend::cuda::routed

@@ -1,8 +1,0 @@
-// norm_mla_heads of one row over a short context, for weights of any other types.
-#include "backend/cuda/ops/norm_mla_heads_short.cuh"
-
-namespace sluice::backend::cuda::first_half {
-
-template void start_short_context<AnyRaw, AnyRaw, AnyRaw, AnyRaw>(const Args&, const Context&);
-
-}  // namespace sluice::backend::cuda::first_half

@@ -1,9 +1,0 @@
-// Products of wide steps (prim/tiles_mma.cuh, tiles_stream.cuh) for one family of number formats.
-#include "backend/cuda/prim/tiles_launch.cuh"
-
-namespace sluice::backend::cuda {
-
-template void launch_tiles<Family::TwoThree>(const Product&, int64_t, const Context&);
-template void launch_stream<Family::TwoThree>(const stream::Args&, const Context&);
-
-}  // namespace sluice::backend::cuda

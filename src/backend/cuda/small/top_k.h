@@ -1,0 +1,51 @@
+// The likeliest tokens of the rows of logits, found on the device: what most samplers need of a row whose
+// numbers would take longer to bring to the host.
+#pragma once
+
+#include <span>
+
+#include "backend/cuda/host/kernel.h"
+#include "backend/cuda/host/memory.h"
+#include "program/step.h"
+
+namespace sluice::backend::cuda {
+
+class Likeliest {
+ public:
+  /// For steps of at most max_outputs rows.
+  explicit Likeliest(int64_t max_outputs);
+  ~Likeliest();
+  Likeliest(const Likeliest&) = delete;
+  Likeliest& operator=(const Likeliest&) = delete;
+
+  /// Enqueues the search behind what makes the logits, and the draws [outputs]; steps in flight take turns.
+  void enqueue(const Context& context, const Rows<float>& logits, int64_t outputs, const program::Draw* draws,
+               int turn) const;
+  /// What a step that has ended has found, [outputs][kLikeliest], and drawn [outputs].
+  std::span<const program::Likely> found(int64_t outputs, int turn) const {
+    return {pinned(turn), static_cast<size_t>(outputs * program::kLikeliest)};
+  }
+  std::span<const int32_t> drawn(int64_t outputs, int turn) const {
+    return {pinned_drawn(turn), static_cast<size_t>(outputs)};
+  }
+  /// On the device: what the last step that was searched has drawn, by output; 0 where there was nothing to
+  /// draw from.
+  const int32_t* drawn() const { return reinterpret_cast<const int32_t*>(drawn_.data()); }
+  int64_t bytes() const { return largest_.bytes() + drawn_.bytes(); }
+
+ private:
+  program::Likely* pinned(int turn) const {
+    return reinterpret_cast<program::Likely*>(pinned_) + turn * max_outputs_ * program::kLikeliest;
+  }
+
+  int32_t* pinned_drawn(int turn) const {
+    return reinterpret_cast<int32_t*>(pinned(kTurns)) + turn * max_outputs_;
+  }
+
+  int64_t max_outputs_;
+  Buffer largest_;  // of each group of a row
+  Buffer drawn_;
+  char* pinned_ = nullptr;  // found [kTurns][max_outputs][kLikeliest], drawn [kTurns][max_outputs]
+};
+
+}  // namespace sluice::backend::cuda
