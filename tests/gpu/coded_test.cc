@@ -1,6 +1,6 @@
 // What an op leaves in codes of eight bits for the one behind it: values of heads for attention's output
-// (gemv/head_matmul_small_batch.h), rows for the next layer's first products (gemv/norm_matmul_q8.h). Rows of every bucket
-// that does so, and of the last that does not.
+// (gemv/head_matmul_small_batch.h), rows for the next layer's first products (gemv/norm_matmul_q8.h). Rows of
+// every bucket that does so, and of the last that does not.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

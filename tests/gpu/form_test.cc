@@ -82,7 +82,7 @@ TEST_P(CudaForms, GiveWhatAPlainProducerGives) {
   CaseRun joined(case_of(param, false), 7), apart(case_of(param, true), 7);
   const auto judge = joined.compile(*backend::make_ref_backend());
   const auto handed = joined.compile(cuda), plain = apart.compile(cuda);
-  for (const char* verb : {"gives", "takes"}) {
+  for (const char* verb : {"produces", "consumes"}) {
     const std::string text = fmt::format("({} {})", verb, param.form);
     EXPECT_EQ(told(*handed, param.rows, text), param.pairs) << text;
     EXPECT_EQ(told(*plain, param.rows, text), 0) << text;

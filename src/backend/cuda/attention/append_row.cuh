@@ -1,5 +1,5 @@
-// A row enters the cache of latent attention, by a block of threads: what mla_query of several rows does
-// beside its products.
+// A row enters the cache of latent attention, by a thread block: what mla_query of several rows does beside
+// its products.
 #pragma once
 
 #include "backend/cuda/prim/cache_row.cuh"
@@ -22,17 +22,17 @@ struct CacheRows {
 struct RowToAppend {
   int64_t slot;
   int32_t position;
-  Turn turn;  ///< of this thread's pair
+  SinCos sin_cos;  ///< of this thread's pair
 };
 __device__ inline RowToAppend row_to_append(const CacheRows& p, const RopeTable& rope, int row) {
   RowToAppend ahead{p.step.slots[row], p.step.positions[row], {}};
   const int half = (p.cache.columns - p.rank) / 2, i = static_cast<int>(threadIdx.x);
-  if (i < half) ahead.turn = rope.turn(ahead.position, i, p.factors);
+  if (i < half) ahead.sin_cos = rope.sin_cos(ahead.position, i, p.factors);
   return ahead;
 }
 
-/// A block of threads: the latent normed, the key turned, both halves of the cache's row. A thread's first
-/// numbers stay in registers, and what is turned is asked for together with them.
+/// A thread block: the latent normed, the key rotated, both halves of the cache's row. A thread's first
+/// numbers stay in registers, and what is rotated is asked for together with them.
 __device__ inline void append_row(const CacheRows& p, const RopeTable& rope, int row,
                                   const RowToAppend& ahead) {
   constexpr int kHeld = 2;
@@ -63,11 +63,11 @@ __device__ inline void append_row(const CacheRows& p, const RopeTable& rope, int
   for (int c = thread + kHeld * threads; c < p.rank; c += threads)
     put_number(p.cache, to, c, from[c] * inverse * __ldg(p.norm + c));
   for (int i = thread; i < half; i += threads) {
-    const Turn turn = i == thread ? ahead.turn : rope.turn(ahead.position, i, p.factors);
+    const SinCos sin_cos = i == thread ? ahead.sin_cos : rope.sin_cos(ahead.position, i, p.factors);
     const int first = p.rank + rope.first(i), second = p.rank + rope.second(i, half);
     const float a = i == thread ? pair[0] : from[first], b = i == thread ? pair[1] : from[second];
-    put_exact(p.cache, to, first, a * turn.cosine - b * turn.sine);
-    put_exact(p.cache, to, second, a * turn.sine + b * turn.cosine);
+    put_exact(p.cache, to, first, a * sin_cos.cosine - b * sin_cos.sine);
+    put_exact(p.cache, to, second, a * sin_cos.sine + b * sin_cos.cosine);
   }
 }
 __device__ inline void append_row(const CacheRows& p, const RopeTable& rope, int row) {

@@ -1,5 +1,5 @@
-// mla_attend and attend, plainly: a block of threads takes a head of a row over its whole context, in chunks
-// of 64 positions (a page), with a running softmax. Right everywhere; quick only where contexts are short.
+// mla_attend and attend, plainly: a thread block takes a head of a row over its whole context, in chunks of
+// 64 positions (a page), with a running softmax. Right everywhere; quick only where contexts are short.
 //
 // A cache row holds keys and values of a head from some columns on: for latent attention both begin at 0.
 #include <cuda_fp16.h>
@@ -33,11 +33,12 @@ struct Args {
 };
 
 /// grid: (heads, rows). Shared memory: the query.
-__global__ void __launch_bounds__(kThreads) attend(const Stamps stamps, const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads)
+    attend(const Timestamps timestamps, const __grid_constant__ Args args) {
   extern __shared__ __align__(16) float query[];
   __shared__ float weights[kChunk];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int64_t row = blockIdx.y;
   if (row >= args.step.header->rows) return;
   const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32,

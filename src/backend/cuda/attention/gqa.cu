@@ -1,5 +1,5 @@
-// Grouped attention on matrix units: which kernels a step takes (attention/gqa.cuh). Steps of few rows take
-// attend_few; steps of more rows that, for rows of short stretches, and a kernel of tiles for the others.
+// Grouped attention on tensor cores: which kernels a step takes (attention/gqa.cuh). Steps of few rows take
+// gqa_split_kv; steps of more rows that, for rows of short stretches, and a kernel of tiles for the others.
 #include <numbers>
 
 #include "backend/cuda/attention/gqa.cuh"
@@ -28,14 +28,13 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
 struct Split {
   int32_t rows, chunks;
 };
-/// Two blocks of threads a multiprocessor where each has some pages, otherwise one: two leave no room for the
-/// next kernel's to begin beside them (H100, 8 groups, one row: 16 chunks of 4,096 positions 10.2 us,
-/// 32 13.4).
+/// Two thread blocks an SM where each has some pages, otherwise one: two leave no room for the next kernel's
+/// to begin beside them (H100, 8 groups, one row: 16 chunks of 4,096 positions 10.2 us, 32 13.4).
 Split split_of(const Sizes& sizes, int64_t groups) {
   constexpr int64_t kSomePages = 4;
   const int64_t pages = std::max<int64_t>(1, (sizes.longest + kPageRows - 1) / kPageRows);
-  const bool few = sizes.rows <= kFewAttending;
-  int64_t room = few ? 2 * sizes.processors / (sizes.rows * groups) : kChunksOfMany;
+  const bool few = sizes.rows <= kSplitKvRows;
+  int64_t room = few ? 2 * sizes.sm_count / (sizes.rows * groups) : kChunksOfMany;
   if (few && pages <= (kSomePages - 1) * room) room /= 2;
   return {static_cast<int32_t>(few ? sizes.rows : std::min<int64_t>(sizes.rows, kSplitRowsOfMany)),
           static_cast<int32_t>(std::clamp<int64_t>(std::min(room, pages), 1, kAttendChunks))};
@@ -64,11 +63,11 @@ void launch_groups(const Program& p, const Op& record, const Context& c) {
   args.layer = op.cache_layer, args.groups = static_cast<int32_t>(op.kv_heads);
   args.heads_a_group = static_cast<int32_t>(p[op.q.id].heads() / op.kv_heads);
   args.scale_log2 = op.scale * std::numbers::log2e_v<float>;
-  args.few = c.step_rows <= kFewAttending;
+  args.few = c.step_rows <= kSplitKvRows;
   args.split = split.rows, args.chunks = split.chunks;
   args.weights = reinterpret_cast<float2*>(c.scratch);
   args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(split, args.q.heads));
-  if (args.few || !c.prompts_alone) attend_few(args, c);
+  if (args.few || !c.prompts_alone) gqa_split_kv(args, c);
   if (args.few) return;
   const bool by_wgmma = has_wgmma() && (args.q.columns == 64 || args.q.columns == 128);
   by_wgmma ? attend_wgmma(args, c) : attend_tiles(args, c);
@@ -76,6 +75,6 @@ void launch_groups(const Program& p, const Op& record, const Context& c) {
 
 }  // namespace
 
-const Kernel kAttendGroups{"attend on matrix units", serves, launch_groups, scratch_bytes};
+const Kernel kAttendGqa{"attend on tensor cores", serves, launch_groups, scratch_bytes};
 
 }  // namespace sluice::backend::cuda

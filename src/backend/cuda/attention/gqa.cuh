@@ -1,4 +1,4 @@
-// What the kernels of grouped attention share (ops/attend_*.cu): a step's arguments, which rows attend
+// What the kernels of grouped attention share (attention/gqa_*.cu): a step's arguments, which rows attend
 // together, how a row's context is split, queries as operands. The query heads that share a head of keys and
 // values (a group) are rows of the matrix instructions, so that keys and values are read once for all of
 // them.
@@ -22,7 +22,7 @@ namespace sluice::backend::cuda {
 
 inline constexpr int kGroupQueries = 16;         ///< heads of a group at most: rows of a matrix instruction
 inline constexpr int kTileQueries = 128;         ///< of a tile of rows
-inline constexpr int64_t kFewAttending = 32;     ///< rows of a step up to which every row attends by itself
+inline constexpr int64_t kSplitKvRows = 32;      ///< rows of a step up to which every row attends by itself
 inline constexpr int64_t kMostAttending = 8192;  ///< rows of a step at most
 inline constexpr int kStretch = 8;               ///< rows of a stretch from which on they attend by tiles
 inline constexpr int kAttendChunks = 64;         ///< of a row's context at most
@@ -266,7 +266,7 @@ __device__ __forceinline__ void store_rows(const AttendArgs& p, const AttendTile
   }
 }
 
-void attend_few(const AttendArgs& args, const Context& context);
+void gqa_split_kv(const AttendArgs& args, const Context& context);
 void attend_tiles(const AttendArgs& args, const Context& context);
 /// By wgmma, of 64 or 128 columns (sm_90a).
 void attend_wgmma(const AttendArgs& args, const Context& context);

@@ -1,11 +1,11 @@
 // Grouped attention of stretches of rows by mma.sync within 99 KB of shared memory (any processor since
-// sm_80; attention/gqa.cuh). A block of threads takes a group's heads of some rows, 128 queries of which each
+// sm_80; attention/gqa.cuh). A thread block takes a group's heads of some rows, 128 queries of which each
 // warp has 16, over their whole context with a running softmax (online softmax: Milakov and Gimelshein 2018;
 // its order as in FlashAttention-2). Queries live in registers; two pieces of 64 positions, a page, take
 // turns in shared memory, one on its way (cp.async) while the other is worked on. A cache in eight bits: a
 // piece comes as it is and is made halves, while the next one comes.
 //
-// Bound by the matrix units, on processors that have many of them by shared memory, which feeds a warp's 16
+// Bound by the tensor cores, on processors that have many of them by shared memory, which feeds a warp's 16
 // queries.
 #include "backend/cuda/attention/gqa.cuh"
 #include "backend/cuda/attention/mla_expanded_rows.cuh"
@@ -104,14 +104,14 @@ __device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTil
 /// grid: (groups of heads, tiles of rows)
 template <int kColumns, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_kernel(const Stamps stamps, const __grid_constant__ AttendArgs p) {
+    attend_kernel(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
   extern __shared__ __align__(128) char attend_shared[];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   // Later rows see more: they begin first.
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * p.tile_rows(), rows = p.step.header->rows;
   const int end = min(first + p.tile_rows(), rows);
   AttendTile tile = next_tile(p, first, end, rows);
-  link.wait();
+  pdl.wait();
   for (; tile.first < end; tile = next_tile(p, tile.end, end, rows))
     attend_tile<kColumns, kCoded>(p, tile, static_cast<int>(blockIdx.x), attend_shared);
 }

@@ -1,10 +1,10 @@
 // Grouped attention of stretches of rows by wgmma (sm_90a; attention/gqa.cuh, attention/wgmma_attention.cuh):
-// a block of threads takes a group's heads of some rows, 128 queries, over their whole context. Two
-// warpgroups take 64 queries each; a third one brings tiles of 128 positions from the cache's pages, two
-// warps keys and two values, and makes halves of a cache in eight bits on the way. While one group is at its
-// softmax the other one multiplies. A row's bits depend on its own context alone.
+// a thread block takes a group's heads of some rows, 128 queries, over their whole context. Two warpgroups
+// take 64 queries each; a third one brings tiles of 128 positions from the cache's pages, two warps keys and
+// two values, and makes halves of a cache in eight bits on the way. While one group is at its softmax the
+// other one multiplies. A row's bits depend on its own context alone.
 //
-// Bound by the matrix units.
+// Bound by the tensor cores.
 #include "backend/cuda/attention/gqa.cuh"
 #include "backend/cuda/attention/wgmma_attention.cuh"
 #include "backend/cuda/host/kernels.h"
@@ -140,7 +140,7 @@ __device__ __forceinline__ void bring_queries(const AttendArgs& p, const AttendT
 /// grid: (groups of heads, tiles of rows)
 template <int kColumns, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_kernel(const Stamps stamps, const __grid_constant__ AttendArgs p) {
+    attend_kernel(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
 #ifdef SLUICE_WGMMA
   using S = Shape<kColumns>;
   extern __shared__ char attend_shared[];
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t base = shared_address(shared), barriers = base + S::kBarriersAt;
   const Ring ring{base + S::kKeysAt, base + S::kValuesAt, barriers,
                   barriers + 16,     barriers + 32,       barriers + 48};
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 8; ++i) barrier_init(barriers + 8 * i, 2);
     barrier_init_fence();
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int end = min(from + p.tile_rows(), rows), group = static_cast<int>(blockIdx.x);
   AttendTile tile = next_tile(p, from, end, rows);
   __syncthreads();
-  link.wait();
+  pdl.wait();
   int before = 0;
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");

@@ -1,5 +1,5 @@
 // Grouped attention of rows that attend by themselves (attention/gqa.cuh): answers, and stretches of few
-// rows. A block of threads takes the heads of a group of a row over a chunk of its context (split-KV), whole
+// rows. A thread block takes the heads of a group of a row over a chunk of its context (split-KV), whole
 // pages. Each of its four warps takes a quarter of every page with a running softmax of its own (online
 // softmax: Milakov and Gimelshein 2018), its keys and values in a ring of its own (cp.async), so that no warp
 // waits for another one before the end of the chunk; then the four meet in shared memory. join_chunks puts
@@ -179,8 +179,8 @@ struct Weighed {
 
 /// Puts the four warps' sums together: the result, or the chunk's part and what it has to be weighed with.
 template <int kColumns>
-__device__ __forceinline__ void meet(const AttendArgs& p, const Work& work, Sums<kColumns>& sums,
-                                     const TwoRows<kPiece, kColumns>& rows) {
+__device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, Sums<kColumns>& sums,
+                                       const TwoRows<kPiece, kColumns>& rows) {
   __shared__ float2 of_warp[kWarps][kGroupQueries];  // the largest score and the sum below it
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   __syncthreads();  // everybody has done with keys and values
@@ -245,10 +245,10 @@ struct Marks {
 
 template <int kColumns, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 2)
-    attend_chunks(const Stamps stamps, const __grid_constant__ AttendArgs p) {
+    attend_chunks(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
   extern __shared__ __align__(128) char attend_shared[];
   __shared__ Marks marks;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int rows = p.step.header->rows,
             items = (p.few ? rows : marks.find(p.step, rows)) * p.groups * p.chunks;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     constexpr int kAhead = Shape<kColumns, kCoded>::kStages - 1;
     int begun = 0;
     while (!waited && begun < kAhead && pieces.next_settled()) pieces.bring(), ++begun;
-    if (!waited) link.wait();
+    if (!waited) pdl.wait();
     waited = true;
     while (begun < kAhead) pieces.bring(), ++begun;
 
@@ -278,9 +278,9 @@ __global__ void __launch_bounds__(kThreads, 2)
         .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
         .sum = {}};
     attend(pieces, query, two);
-    meet(p, work, sums, two);
+    reduce(p, work, sums, two);
   }
-  if (!waited) link.wait();
+  if (!waited) pdl.wait();
 }
 
 constexpr int kJoinWarps = 8;
@@ -288,11 +288,11 @@ constexpr int kJoinWarps = 8;
 /// grid: (heads, rows, columns / 128). Each warp adds up every eighth chunk, four columns a lane.
 template <int kColumns>
 __global__ void __launch_bounds__(32 * kJoinWarps)
-    join_chunks(const Stamps stamps, const __grid_constant__ AttendArgs p) {
+    join_chunks(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
   constexpr int kHere = std::min(kColumns, 128);
   const int first_column = static_cast<int>(blockIdx.z) * kHere;
   __shared__ float4 sums[kJoinWarps][32];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int head = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = min(p.step.header->rows, p.split);
   bool waited = false;
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
     const int length = p.step.positions[row] + 1, pages = pages_of_chunk(length, p.chunks);
     const int chunks = ((length + kPageRows - 1) / kPageRows + pages - 1) / pages;
     if (chunks == 1) continue;
-    if (!waited) link.wait();
+    if (!waited) pdl.wait();
     waited = true;
     const int64_t part = int64_t{row} * p.chunks * p.q.heads + head;
     const auto weight_of = [&](int i) {
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
     }
     __syncthreads();
   }
-  if (!waited) link.wait();
+  if (!waited) pdl.wait();
 }
 static_assert(kAttendChunks == 64, "a lane weighs two chunks");
 
@@ -345,7 +345,7 @@ template <int kColumns, bool kCoded>
 void launch_chunks(const AttendArgs& args, const Context& context) {
   const int64_t items = context.step_rows * args.groups * args.chunks;
   launch(context, attend_chunks<kColumns, kCoded>,
-         {dim3(static_cast<unsigned>(std::min<int64_t>(items, 2 * context.processors))), dim3(kThreads),
+         {dim3(static_cast<unsigned>(std::min<int64_t>(items, 2 * context.sm_count))), dim3(kThreads),
           Shape<kColumns, kCoded>::kSharedBytes},
          args);
   if (args.chunks == 1) return;
@@ -362,21 +362,21 @@ void launch_halves(const AttendArgs& args, const Context& context) {
   launch_chunks<kColumns, false>(args, context);
 }
 template <int kColumns>
-void launch_coded(const AttendArgs& args, const Context& context) {
+void launch_q8(const AttendArgs& args, const Context& context) {
   static_assert(Shape<kColumns, true>::kSharedBytes <= kMostShared);
   launch_chunks<kColumns, true>(args, context);
 }
 
 }  // namespace
 
-void attend_few(const AttendArgs& args, const Context& context) {
+void gqa_split_kv(const AttendArgs& args, const Context& context) {
   const bool coded = args.cache.coded > 0;
   switch (args.q.columns) {
-    case 64: return coded ? launch_coded<64>(args, context) : launch_halves<64>(args, context);
+    case 64: return coded ? launch_q8<64>(args, context) : launch_halves<64>(args, context);
     case 80: return launch_halves<80>(args, context);
     case 96: return launch_halves<96>(args, context);
     case 256: return launch_halves<256>(args, context);
-    default: return coded ? launch_coded<128>(args, context) : launch_halves<128>(args, context);
+    default: return coded ? launch_q8<128>(args, context) : launch_halves<128>(args, context);
   }
 }
 

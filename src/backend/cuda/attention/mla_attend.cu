@@ -1,4 +1,4 @@
-// mla_attend on matrix units: which of the kernels, and their scratch.
+// mla_attend on tensor cores: which of the kernels, and their scratch.
 #include <algorithm>
 #include <numbers>
 
@@ -27,15 +27,15 @@ Chunks take_chunks(Scratch& scratch, int64_t rows, int64_t heads) {
   return {scratch.take<float2>(all), scratch.take<float>(all * kMlaRank)};
 }
 
-bool serves_pieces(const Program& p, const Op& record, const Sizes&) {
+bool serves_sm80(const Program& p, const Op& record, const Sizes&) {
   const auto& op = std::get<MlaAttend>(record.args);
   const quant::CacheRow row = p[op.cache.id].cache_row();
   return p[op.q.id].columns() == kMlaWidth && p[op.out.id].columns() == kMlaRank &&
          (row.type == quant::Type::F16 || row.coded() == kMlaRank);
 }
 /// Two pages and their neighbours take 227 KB of shared memory, which compute capabilities 9.0 and 10.0 have.
-bool serves_pages(const Program& p, const Op& record, const Sizes& sizes) {
-  return most_shared(sizes.architecture) > kMostShared && serves_pieces(p, record, sizes);
+bool serves_sm90(const Program& p, const Op& record, const Sizes& sizes) {
+  return most_shared(sizes.architecture) > kMostShared && serves_sm80(p, record, sizes);
 }
 
 constexpr quant::CacheRow kQ8{quant::Type::Q8_0, kMlaWidth, kMlaWidth - kMlaRank};
@@ -66,19 +66,19 @@ MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c) {
           chunks.weights,
           chunks.parts};
 }
-void launch_pages(const Program& p, const Op& record, const Context& c) {
+void launch_sm90(const Program& p, const Op& record, const Context& c) {
   const MlaArgs args = attend_args(p, std::get<MlaAttend>(record.args), c);
   if (c.step_rows <= kSplitRows) return attend_split(args, c);
-  has_wgmma() ? attend_many(args, c) : attend_pieces(args, c);
+  has_wgmma() ? mla_attend_prefill(args, c) : mla_attend_sm80(args, c);
 }
-void launch_pieces(const Program& p, const Op& record, const Context& c) {
-  attend_pieces(attend_args(p, std::get<MlaAttend>(record.args), c), c);
+void launch_sm80(const Program& p, const Op& record, const Context& c) {
+  mla_attend_sm80(attend_args(p, std::get<MlaAttend>(record.args), c), c);
 }
 
 }  // namespace
 
-const Kernel kMlaAttendPages{"mla_attend on matrix units", serves_pages, launch_pages, scratch_bytes};
-const Kernel kMlaAttendPieces{"mla_attend on matrix units, half pages", serves_pieces, launch_pieces,
-                              scratch_bytes};
+const Kernel kMlaAttendSm90{"mla_attend on tensor cores", serves_sm90, launch_sm90, scratch_bytes};
+const Kernel kMlaAttendSm80{"mla_attend on tensor cores, half pages", serves_sm80, launch_sm80,
+                            scratch_bytes};
 
 }  // namespace sluice::backend::cuda

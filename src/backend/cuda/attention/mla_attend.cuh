@@ -109,9 +109,9 @@ __device__ __forceinline__ void decode_rows(char* to, const char* rows, int coun
 
 /// joins: puts chunks together too.
 void attend_split(const MlaArgs& args, const Context& context, bool joins = true);
-void attend_many(const MlaArgs& args, const Context& context);
-void attend_pieces(const MlaArgs& args, const Context& context);
-/// Puts the chunks of rows together that attend_split or attend_pieces has left in args.parts.
+void mla_attend_prefill(const MlaArgs& args, const Context& context);
+void mla_attend_sm80(const MlaArgs& args, const Context& context);
+/// Puts the chunks of rows together that attend_split or mla_attend_sm80 has left in args.parts.
 void join_chunks(const MlaArgs& args, const Context& context);
 
 }  // namespace sluice::backend::cuda

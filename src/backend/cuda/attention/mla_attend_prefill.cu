@@ -1,7 +1,7 @@
-// mla_attend of many rows (prefill, large batches) by wgmma (sm_90a): a block of threads takes 64 queries
-// (the heads of neighbouring rows of a sequence, or of one row) over their whole context, page by page, with
-// a running softmax (online softmax: Milakov and Gimelshein 2018; the split of the output's columns between
-// two warpgroups as in FlashMLA).
+// mla_attend of many rows (prefill, large batches) by wgmma (sm_90a): a thread block takes 64 queries (the
+// heads of neighbouring rows of a sequence, or of one row) over their whole context, page by page, with a
+// running softmax (online softmax: Milakov and Gimelshein 2018; the split of the output's columns between two
+// warpgroups as in FlashMLA).
 //
 // A page is 64 cache rows, keys and values at once, swizzled in shared memory as nine blocks of 64 columns.
 // The first warpgroup takes the scores, their softmax and the weights times the left half of the 512 value
@@ -10,7 +10,7 @@
 // row's bits depend on its own context alone: pages are the same steps for everybody, and what a row does not
 // see has weight 0.
 //
-// Bound by the matrix units: a page takes 64 x 64 x 1,088 products, 2,176 cycles of them, with nothing beside
+// Bound by the tensor cores: a page takes 64 x 64 x 1,088 products, 2,176 cycles of them, with nothing beside
 // the softmax.
 #include <cuda_fp16.h>
 
@@ -70,14 +70,14 @@ __device__ __forceinline__ void bring_queries(const MlaArgs& p, const Queries& q
 /// The third group: page after page into two buffers. Thread 8 r + u takes unit u of every block of rows r, r
 /// + 16, ..., whose place within a block is the same for all.
 __device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, uint32_t buffers,
-                                            uint32_t full, uint32_t empty, const Link& link) {
+                                            uint32_t full, uint32_t empty, const PdlLink& pdl) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   const uint32_t place = buffers + swizzled(row, unit);
   for (int from = 0, i = 0; from < q.longest; from += kPageRows, ++i) {
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from)) + unit * 16;
     const int count = min(kPageRows, q.longest - from);
     const uint32_t to = place + i % 2 * kPageBytes;
-    if (i == 0) link.wait();
+    if (i == 0) pdl.wait();
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
 #pragma unroll
     for (int r = 0; r < kPageRows; r += 16) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, 
 /// The same of rows in eight bits: a thread takes four times sixteen codes of a row at once, through
 /// registers; what is binary16 is copied.
 __device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Queries& q, uint32_t buffers,
-                                                  uint32_t full, uint32_t empty, const Link& link) {
+                                                  uint32_t full, uint32_t empty, const PdlLink& pdl) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   // Sixteen codes are two units of a block; those of the next turn lie two blocks further on.
   const uint32_t low = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2);
@@ -106,7 +106,7 @@ __device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Querie
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from));
     const int count = min(kPageRows, q.longest - from);
     const uint32_t to = i % 2 * kPageBytes;
-    if (i == 0) link.wait();
+    if (i == 0) pdl.wait();
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
 #pragma unroll
     for (int r = 0; r < kPageRows; r += 16) {
@@ -135,7 +135,7 @@ __device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Querie
   }
 }
 
-/// Descriptor of [16, 256] values with their columns together, which are taken turned: blocks of 64 columns
+/// Descriptor of [16, 256] values with their columns together, which are taken rotated: blocks of 64 columns
 /// lie kBlockBytes apart, groups of eight rows 1,024 bytes.
 __device__ __forceinline__ uint64_t rows_descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (static_cast<uint64_t>(kBlockBytes >> 4) << 16) |
@@ -303,20 +303,20 @@ __device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q,
 
 template <bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_many_kernel(const Stamps stamps, const MlaArgs p, int tiles) {
+    mla_attend_prefill_kernel(const Timestamps timestamps, const MlaArgs p, int tiles) {
 #ifdef SLUICE_WGMMA
   // A thread's registers by group; the block begins with 168 for each, and has no more to give.
   constexpr int kBringing = kCoded ? 56 : 40, kAttending = kCoded ? 224 : 232;
   static_assert(kBringing + 2 * kAttending <= 3 * 168);
-  extern __shared__ char many_shared[];
-  char* const shared = many_shared + (1024 - shared_address(many_shared) % 1024) % 1024;
+  extern __shared__ char prefill_shared[];
+  char* const shared = prefill_shared + (1024 - shared_address(prefill_shared) % 1024) % 1024;
   char* const weights = shared + 3 * kPageBytes;
   float* const shrink = reinterpret_cast<float*>(weights + kBlockBytes);
   float* const factors = shrink + kQueries;
   const uint32_t queries = shared_address(shared), full = shared_address(factors + kQueries),
                  empty = full + 16;
   const Exchange exchange{weights, shrink, full + 32, full + 40};
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) barrier_init(full + 8 * i, 128), barrier_init(empty + 8 * i, 2);
     barrier_init(exchange.ready, 128), barrier_init(exchange.used, 128);
@@ -326,14 +326,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Whose queries, and where their page lies, is known before the kernels before have ended. Later rows see
   // more: they begin first.
   const Queries q = queries_of(p, kQueries, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
-  if (q.count <= 0) return link.wait();
+  if (q.count <= 0) return pdl.wait();
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringing));
-    return kCoded ? bring_coded_pages(p, q, queries + kPageBytes, full, empty, link)
-                  : bring_pages(p, q, queries + kPageBytes, full, empty, link);
+    return kCoded ? bring_coded_pages(p, q, queries + kPageBytes, full, empty, pdl)
+                  : bring_pages(p, q, queries + kPageBytes, full, empty, pdl);
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kAttending));
-  link.wait();
+  pdl.wait();
   bring_queries(p, q, shared, factors);
   asm volatile("bar.sync 1, 256;" ::: "memory");
   if (threadIdx.x < 128) {
@@ -346,10 +346,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void attend_many(const MlaArgs& args, const Context& context) {
+void mla_attend_prefill(const MlaArgs& args, const Context& context) {
   const int tiles = tiles_of_group(args.q.heads, kQueries);
   const int64_t groups = (context.step_rows + kGroupRows - 1) / kGroupRows;
-  launch(context, args.cache.coded > 0 ? attend_many_kernel<true> : attend_many_kernel<false>,
+  launch(context, args.cache.coded > 0 ? mla_attend_prefill_kernel<true> : mla_attend_prefill_kernel<false>,
          {dim3(static_cast<unsigned>(groups * tiles)), dim3(kThreads), kSharedBytes}, args, tiles);
 }
 

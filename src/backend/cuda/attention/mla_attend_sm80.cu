@@ -1,6 +1,5 @@
-// mla_attend on matrix units within 99 KB of shared memory and without what 9.0 has (any processor since
-// sm_80): pieces of 32 positions, half a page, where the kernels of 9.0 hold two pages. A block of threads
-// takes
+// mla_attend on tensor cores within 99 KB of shared memory and without what 9.0 has (any processor since
+// sm_80): pieces of 32 positions, half a page, where the kernels of 9.0 hold two pages. A thread block takes
 //   few rows    16 heads of a row over a chunk of its context; join_chunks puts chunks together
 //   many rows   32 queries, the heads of neighbouring rows of a sequence, over their whole context
 //
@@ -14,10 +13,10 @@
 // A cache in eight bits: a piece comes as it is to where the second piece would be, and is made halves before
 // it is worked on, while the next one comes.
 //
-// Few rows have two halves a query, the second what the first leaves, so that scores of hundreds stay right;
-// many rows have one. A row's bits depend on its own context and the bucket alone.
+// Few rows split a query into two halves (high, and the rounding error of high), so that scores of hundreds
+// stay right; many rows have one. A row's bits depend on its own context and the bucket alone.
 //
-// Bound by the matrix units: 544 instructions for 32 queries and positions, 4,400 cycles where a unit takes
+// Bound by the tensor cores: 544 instructions for 32 queries and positions, 4,400 cycles where a unit takes
 // 32 for each (RTX 3090, 4090), 800 on an H200.
 #include <cuda_fp16.h>
 
@@ -71,7 +70,7 @@ __device__ __forceinline__ void bring_codes(uint32_t to, const char* rows, int c
   commit_copies();
 }
 
-/// What a block of threads does: queries, and the positions that they meet.
+/// What a thread block does: queries, and the positions that they meet.
 struct Work {
   Queries q;
   int begin, end;
@@ -89,15 +88,15 @@ __device__ __forceinline__ Work chunk_work(const MlaArgs& p) {
 /// Few: 16 queries of one row, two halves each; otherwise 32 of several rows.
 template <bool kFew, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_kernel(const Stamps stamps, const __grid_constant__ MlaArgs p, int tiles_of_group) {
+    attend_kernel(const Timestamps timestamps, const __grid_constant__ MlaArgs p, int tiles_of_group) {
   constexpr int kTiles = kFew ? 1 : 2, kQueries = 16 * kTiles, kMine = kQueries / kWarps;
-  extern __shared__ __align__(128) char pieces_shared[];
-  float* const scores = reinterpret_cast<float*>(pieces_shared + 2 * kPieceBytes);
+  extern __shared__ __align__(128) char sm80_shared[];
+  float* const scores = reinterpret_cast<float*>(sm80_shared + 2 * kPieceBytes);
   uint16_t* const weights = reinterpret_cast<uint16_t*>(scores + kQuarters * kQueries * kScoreStride);
   float* const shrink = reinterpret_cast<float*>(weights + kQueries * kWeightStride);
   float* const total = shrink + kQueries;
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   Work work;
   if constexpr (kFew) {
     work = chunk_work(p);
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const Queries& q = work.q;
   if (q.count <= 0 || work.begin >= work.end) return;
-  const uint32_t pieces = shared_address(pieces_shared);
+  const uint32_t pieces = shared_address(sm80_shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int heads = p.q.heads, quarter = warp % kQuarters, half = warp / kQuarters;
 
@@ -136,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int m = 0; m < kEach; ++m) loaded[i][m] = from[32 * m];
   }
-  auto* const firsts = reinterpret_cast<uint32_t*>(pieces_shared + (kCoded ? 0 : kPieceBytes));
+  auto* const firsts = reinterpret_cast<uint32_t*>(sm80_shared + (kCoded ? 0 : kPieceBytes));
   auto* const rests = firsts + kSteps * 32 * 4;
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
@@ -181,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     wait_copies<0>();
     __syncthreads();  // it is there, and everybody has done with the one before, or with the queries
     if (kCoded) {
-      decode_rows<kThreads>(pieces_shared, pieces_shared + kPieceBytes, kPiece);
+      decode_rows<kThreads>(sm80_shared, sm80_shared + kPieceBytes, kPiece);
       __syncthreads();
     }
     if (from + kPiece < work.end) {
@@ -262,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void attend_pieces(const MlaArgs& args, const Context& context) {
+void mla_attend_sm80(const MlaArgs& args, const Context& context) {
   const bool coded = args.cache.coded > 0;
   const auto rows = static_cast<unsigned>(context.step_rows);
   if (args.most_chunks == 1) {

@@ -1,5 +1,5 @@
 // mla_attend of some rows (rows 1..64), any processor since sm_80: every row's context is split into chunks
-// of whole pages; a block of threads takes a chunk of a row for up to 32 heads, and a second kernel puts the
+// of whole pages; a thread block takes a chunk of a row for up to 32 heads, and a second kernel puts the
 // chunks of a row together in their order. The size of a chunk follows from the row's own length and the
 // bucket: so a row's bits do not depend on its neighbours.
 //
@@ -14,7 +14,7 @@
 // it is worked on, while the next one comes.
 //
 // Bound by memory at depth: 32 heads take 1,088 matrix instructions a page, 1,700 cycles, and a page takes
-// 3,700 at 4.5 TB/s over 132 multiprocessors.
+// 3,700 at 4.5 TB/s over 132 SMs.
 #include <cuda_fp16.h>
 
 #include "backend/cuda/attention/mla_attend.cuh"
@@ -77,7 +77,7 @@ __device__ __forceinline__ int first_of_step(const StepView& step, int row) {
 /// A chunk of a row for 16 kTiles heads. kCoded: the cache is in eight bits. The second page's place holds
 /// rows as they are then, and the page is made of them.
 template <int kTiles, bool kCoded>
-__device__ __forceinline__ void attend_chunk(const Link& link, const MlaArgs& p, int first_head, int length,
+__device__ __forceinline__ void attend_chunk(const PdlLink& pdl, const MlaArgs& p, int first_head, int length,
                                              int chunk_rows, int chunk) {
   extern __shared__ __align__(128) char split_shared[];
   const int row = static_cast<int>(blockIdx.x);
@@ -103,13 +103,13 @@ __device__ __forceinline__ void attend_chunk(const Link& link, const MlaArgs& p,
             known = max(0, min(count, first_of_step(p.step, row) - begin));
   const uint32_t first_place = pages + (kCoded ? kPageBytes : 0);
   Page<kCoded>::bring(first_place, first_page, count, known);
-  link.wait();
+  pdl.wait();
   Page<kCoded>::bring_rest(first_place, first_page, count, known);
   commit_copies();
 
-  // Queries: a power of two a head keeps them far from the ends of a half's range. Two halves a number, the
-  // second what the first one leaves: scores of hundreds stay right. Both become operands in shared memory, a
-  // lane's together; the first ones, where scores will be, go on to registers.
+  // Queries: a power of two a head keeps them far from the ends of a half's range. Each is split into two
+  // halves (high, and the rounding error of high): scores of hundreds stay right. Both become operands in
+  // shared memory, a lane's together; the first ones, where scores will be, go on to registers.
   constexpr int kMine = 16 * kTiles / kWarps;  // heads that this warp takes here, and whose softmax
   constexpr int kEach = kMlaWidth / 64;        // pairs of columns 2 lane + 64 m of a head
   float2 loaded[kMine][kEach];
@@ -258,13 +258,13 @@ __device__ __forceinline__ void attend_chunk(const Link& link, const MlaArgs& p,
   });
 }
 
-/// Tiles of 16 heads read the cache once each, but halve what a block of threads has to do: they are taken
-/// where a row has no more than small_chunks chunks. grid: (rows, tiles of the chunks that may be so, then of
-/// the others), so that what short contexts have comes first. kEither: there may be rows of more chunks.
+/// Tiles of 16 heads read the cache once each, but halve what a thread block has to do: they are taken where
+/// a row has no more than small_chunks chunks. grid: (rows, tiles of the chunks that may be so, then of the
+/// others), so that what short contexts have comes first. kEither: there may be rows of more chunks.
 template <bool kEither, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_chunks(const Stamps stamps, const MlaArgs p, int small_chunks) {
-  const Link link(stamps);
+    attend_chunks(const Timestamps timestamps, const MlaArgs p, int small_chunks) {
+  const PdlLink pdl(timestamps);
   // What a step is made of is there before its first kernel; its cache rows and queries are not.
   const int row = static_cast<int>(blockIdx.x), tiles = (p.q.heads + 15) / 16, pairs = (tiles + 1) / 2;
   if (row >= p.step.header->rows) return;
@@ -275,18 +275,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int tile = behind < 0 ? at % tiles : behind % pairs * 2;
   if (chunk >= chunks) return;
   if (!kEither || chunks <= small_chunks) {
-    attend_chunk<1, kCoded>(link, p, tile * 16, length, chunk_rows, chunk);
+    attend_chunk<1, kCoded>(pdl, p, tile * 16, length, chunk_rows, chunk);
   } else if constexpr (kEither) {
-    if (tile % 2 == 0) attend_chunk<2, kCoded>(link, p, tile * 16, length, chunk_rows, chunk);
+    if (tile % 2 == 0) attend_chunk<2, kCoded>(pdl, p, tile * 16, length, chunk_rows, chunk);
   }
 }
 
-/// grid: (heads, rows): a block of threads puts the chunks of a head of a row together, a thread four
-/// columns.
-__global__ void __launch_bounds__(kMlaRank / 4) join_parts(const Stamps stamps, const MlaArgs p) {
+/// grid: (heads, rows): a thread block puts the chunks of a head of a row together, a thread four columns.
+__global__ void __launch_bounds__(kMlaRank / 4) join_parts(const Timestamps timestamps, const MlaArgs p) {
   __shared__ float factor[kMostChunks];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int row = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x), heads = p.q.heads;
   if (row >= p.step.header->rows) return;
   const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
@@ -321,9 +320,9 @@ void attend_split(const MlaArgs& args, const Context& context, bool joins) {
   const int64_t longest = std::max<int64_t>(1, context.longest);
   const int64_t chunks = std::min<int64_t>(args.most_chunks, (longest + kPageRows - 1) / kPageRows);
   const int64_t tiles = (heads + 15) / 16;
-  // As many blocks of threads as there are multiprocessors.
+  // As many thread blocks as there are SMs.
   const int64_t small =
-      tiles == 1 ? chunks : std::min(chunks, context.processors / (context.step_rows * tiles));
+      tiles == 1 ? chunks : std::min(chunks, context.sm_count / (context.step_rows * tiles));
   const LaunchShape shape{dim3(static_cast<unsigned>(context.step_rows),
                                static_cast<unsigned>(small * tiles + (chunks - small) * ((tiles + 1) / 2))),
                           dim3(kThreads), kSharedBytes};

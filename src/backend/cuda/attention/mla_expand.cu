@@ -2,9 +2,9 @@
 // (DeepSeek-V2, 2024, section 2.1, before its matrices are absorbed). First weights
 // and latents as operands of matrix instructions; then the products, by wgmma (sm_90a).
 //
-// A product's block of threads takes 128 positions of a head's keys or values: two warpgroups of 64 positions
-// x up to 256 columns, both operands through a ring of bulk copies. Bound by the matrix units, and close to
-// it by the second cache: 48 KB feed 1,024 cycles.
+// A product's thread block takes 128 positions of a head's keys or values: two warpgroups of 64 positions x
+// up to 256 columns, both operands through a ring of bulk copies. Bound by the tensor cores, and close to it
+// by L2: 48 KB feed 1,024 cycles.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 // --- weights and latents ---
 
 constexpr int kPrepareThreads = 256;
-constexpr int kUnitPairs = (kExpandRank + kExpandTurned) / 16;  ///< of a cache row: a thread each
+constexpr int kUnitPairs = (kExpandRank + kExpandRotated) / 16;  ///< of a cache row: a thread each
 
 /// 32 numbers of a flat row as halves.
 __device__ __forceinline__ void halves_of(const Matrix& m, int64_t flat_row, int block, uint32_t (&out)[16]) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void halves_of(const Matrix& m, int64_t flat_row, int
   });
 }
 
-/// Item i: 32 numbers of a row of k_b, which is stored turned, or of v_b.
+/// Item i: 32 numbers of a row of k_b, which is stored rotated, or of v_b.
 __device__ __forceinline__ void unpack_weights(const Expanded& e, const Matrix& k_b, const Matrix& v_b,
                                                int i) {
   const int of_k = e.heads * (e.nope / 32) * kExpandRank, of_v = e.heads * e.value * (kExpandRank / 32);
@@ -105,7 +105,7 @@ __device__ __forceinline__ void gather_latents(const Expanded& e, int64_t i) {
     to = e.latents + (int64_t{position / kExpandTile} * 8 + pair / 4) * kExpandTile * kExpandBlock;
     row = in_tile, unit = pair % 4 * 2;
   } else {
-    to = e.turned + int64_t{position - in_tile} * kExpandBlock;
+    to = e.rotated + int64_t{position - in_tile} * kExpandBlock;
     row = in_tile, unit = (pair - kLatentPairs) * 2;
   }
   *reinterpret_cast<uint4*>(to + swizzled_unit(row, unit)) = numbers.low;
@@ -114,10 +114,10 @@ __device__ __forceinline__ void gather_latents(const Expanded& e, int64_t i) {
 
 /// The first weight_blocks blocks unpack weights.
 __global__ void __launch_bounds__(kPrepareThreads)
-    prepare_operands(const Stamps stamps, const Expanded e, const Matrix k_b, const Matrix v_b,
+    prepare_operands(const Timestamps timestamps, const Expanded e, const Matrix k_b, const Matrix v_b,
                      int weight_blocks) {
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (e.step.prompts->segments == 0) return;
   const int block = static_cast<int>(blockIdx.x);
   if (block < weight_blocks) {
@@ -207,19 +207,19 @@ __device__ __forceinline__ void expand(char* to, uint32_t stages, uint32_t full,
 /// grid: (keys and values of the group's heads, tiles of positions)
 template <int kNope, int kValue>
 __global__ void __launch_bounds__(kThreads, 1)
-    expand_kernel(const Stamps stamps, const __grid_constant__ Expanded e) {
+    expand_kernel(const Timestamps timestamps, const __grid_constant__ Expanded e) {
 #ifdef SLUICE_WGMMA
   constexpr int kMost = kNope > kValue ? kNope : kValue, kKeys = expanded_keys(kValue);
   extern __shared__ char expand_shared[];
   const uint32_t stages = (shared_address(expand_shared) + 1023) / 1024 * 1024,
                  full = stages + kStages * stage_bytes(kMost), empty = full + 8 * kStages;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 2);
     barrier_init_fence();
   }
   __syncthreads();
-  link.wait();
+  pdl.wait();
   const int tile = static_cast<int>(blockIdx.y), slot = static_cast<int>(blockIdx.x) / 2;
   const bool of_values = blockIdx.x % 2 == 1;
   if (tile * kExpandTile >= e.step.prompts->positions) return;

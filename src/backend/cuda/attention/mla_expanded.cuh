@@ -14,8 +14,8 @@
 
 namespace sluice::backend::cuda {
 
-inline constexpr int kExpandRank = 512, kExpandTurned = 64;  ///< columns of a cache row
-inline constexpr int kExpandBlock = 64 * 2;                  ///< bytes of a row's 64 columns
+inline constexpr int kExpandRank = 512, kExpandRotated = 64;  ///< columns of a cache row
+inline constexpr int kExpandBlock = 64 * 2;                   ///< bytes of a row's 64 columns
 
 /// Positions of a tile of keys and values, by the columns of the values: shared memory holds two of both.
 constexpr int expanded_keys(int value) { return value > 128 ? 64 : 128; }
@@ -28,7 +28,7 @@ struct Expanded {
   int32_t layer, heads, nope, value;
   char* weights;        ///< [head][of k_b, of v_b][64 columns of the rank: 8][outputs][128 bytes]
   char* latents;        ///< [tile][64 columns: 8][kExpandTile][128 bytes]
-  char* turned;         ///< [position][128 bytes]: columns of keys that all heads share
+  char* rotated;        ///< [position][128 bytes]: columns of keys that all heads share
   char *keys, *values;  ///< [slot][tile of kKeys][64 columns][kKeys][128 bytes]
   int64_t capacity;     ///< positions
   int32_t first_head, slots;

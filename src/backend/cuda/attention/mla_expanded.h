@@ -15,7 +15,7 @@ void expand_heads(const Expanded& e, const Context& context);
 void attend_expanded(const AttendExpanded& args, const RopeTable& rope, const Context& context);
 
 /// The last two by mma.sync, where there is no wgmma.
-void expand_pieces(const Expanded& e, const Context& context);
-void attend_expanded_pieces(const AttendExpanded& args, const RopeTable& rope, const Context& context);
+void mla_expand_sm80(const Expanded& e, const Context& context);
+void mla_expanded_attend_sm80(const AttendExpanded& args, const RopeTable& rope, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -1,5 +1,5 @@
 // Attention of long prompts over expanded keys and values (attention/mla_expand.cu), by wgmma (sm_90a): a
-// block of threads takes a head of 128 rows of a sequence over their whole context, with a running softmax
+// thread block takes a head of 128 rows of a sequence over their whole context, with a running softmax
 // (online softmax: Milakov and Gimelshein 2018; warpgroups that give and take, and a tile's scores under the
 // values of the tile before it, as in FlashAttention-3).
 //
@@ -8,7 +8,7 @@
 // group is at its softmax the other one multiplies. A row's bits depend on its own context alone: tiles are
 // the same steps for everybody, and what a row does not see has weight 0.
 //
-// Bound by the matrix units: 2 x 64 x kKeys x (kNope + 64 + kValue) products a tile, 2,048 cycles of them for
+// Bound by the tensor cores: 2 x 64 x kKeys x (kNope + 64 + kValue) products a tile, 2,048 cycles of them for
 // 64 positions of 256 + 256 columns.
 #include <cuda_fp16.h>
 
@@ -25,10 +25,10 @@ constexpr int kThreads = 384;
 
 template <int kNopeColumns, int kValueColumns>
 struct Shape {
-  static constexpr int kNope = kNopeColumns, kValue = kValueColumns, kWidth = kNope + kExpandTurned;
+  static constexpr int kNope = kNopeColumns, kValue = kValueColumns, kWidth = kNope + kExpandRotated;
   static constexpr int kKeys = expanded_keys(kValue);
-  static constexpr int kNopeBytes = kKeys * kNope * 2, kTurnedBytes = kKeys * kExpandTurned * 2;
-  static constexpr int kKeyBytes = kNopeBytes + kTurnedBytes, kValueBytes = kKeys * kValue * 2;
+  static constexpr int kNopeBytes = kKeys * kNope * 2, kRotatedBytes = kKeys * kExpandRotated * 2;
+  static constexpr int kKeyBytes = kNopeBytes + kRotatedBytes, kValueBytes = kKeys * kValue * 2;
   static constexpr int kQueryBytes = kHalfTile * kWidth * 2;  ///< of a warpgroup
   static constexpr int kSharedBytes =
       2 * kQueryBytes + 2 * (kKeyBytes + kValueBytes) + kExpandTile * 4 + 64 + 1024;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void bring_tiles(const Expanded& e, const RowTile& ti
                                             const Ring& ring) {
   const int64_t first = slot * e.capacity + tile.segment.offset;
   const char* keys = e.keys + first * S::kNope * 2;
-  const char* turned = e.turned + int64_t{tile.segment.offset} * kExpandBlock;
+  const char* rotated = e.rotated + int64_t{tile.segment.offset} * kExpandBlock;
   const char* values = e.values + first * S::kValue * 2;
   for (int from = 0, i = 0; from < tile.longest; from += S::kKeys, ++i) {
     const int stage = i % 2, phase = (i / 2 & 1) ^ 1;
@@ -50,11 +50,11 @@ __device__ __forceinline__ void bring_tiles(const Expanded& e, const RowTile& ti
     barrier_wait(ring.key_empty + 8 * stage, phase);
     barrier_expect(ring.key_full + 8 * stage, S::kKeyBytes);
     copy_bulk(to, keys, S::kNopeBytes, ring.key_full + 8 * stage);
-    copy_bulk(to + S::kNopeBytes, turned, S::kTurnedBytes, ring.key_full + 8 * stage);
+    copy_bulk(to + S::kNopeBytes, rotated, S::kRotatedBytes, ring.key_full + 8 * stage);
     barrier_wait(ring.value_empty + 8 * stage, phase);
     barrier_expect(ring.value_full + 8 * stage, S::kValueBytes);
     copy_bulk(ring.values + stage * S::kValueBytes, values, S::kValueBytes, ring.value_full + 8 * stage);
-    keys += S::kNopeBytes, turned += S::kTurnedBytes, values += S::kValueBytes;
+    keys += S::kNopeBytes, rotated += S::kRotatedBytes, values += S::kValueBytes;
   }
 }
 
@@ -62,7 +62,7 @@ __device__ __forceinline__ void bring_tiles(const Expanded& e, const RowTile& ti
 
 template <typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_expanded_kernel(const Stamps stamps, const __grid_constant__ AttendExpanded p,
+    attend_expanded_kernel(const Timestamps timestamps, const __grid_constant__ AttendExpanded p,
                            const __grid_constant__ RopeTable rope) {
 #ifdef SLUICE_WGMMA
   extern __shared__ char attend_shared[];
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   float* const factors = reinterpret_cast<float*>(shared + kFactorsAt);
   const uint32_t base = shared_address(shared), barriers = base + kBarriersAt;
   const Ring ring{base + kKeysAt, base + kValuesAt, barriers, barriers + 16, barriers + 32, barriers + 48};
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       barrier_init(ring.key_full + 8 * i, 1), barrier_init(ring.value_full + 8 * i, 1);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     barrier_init_fence();
   }
   __syncthreads();
-  link.wait();
+  pdl.wait();
   // Later rows see more: they begin first.
   const int item = static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_before = item / p.e.slots;
   const int slot = item % p.e.slots, head = p.e.first_head + slot;

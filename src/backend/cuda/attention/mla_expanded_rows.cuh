@@ -125,7 +125,7 @@ __device__ __forceinline__ void bring_queries(const AttendExpanded& p, const Rop
                                               const RowTile& tile, int head, char* to, float* factors) {
   constexpr int kAtOnce = 8;  // queries of a warp that are on their way together
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int first = rope.first(lane), second = rope.second(lane, kExpandTurned / 2);
+  const int first = rope.first(lane), second = rope.second(lane, kExpandRotated / 2);
 #pragma unroll
   for (int from = 0; from < kExpandTile; from += 8 * kAtOnce) {
     float2 v[kAtOnce][S::kNope / 64];
@@ -141,9 +141,9 @@ __device__ __forceinline__ void bring_queries(const AttendExpanded& p, const Rop
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       const int i = from + 8 * k + warp;
-      const Turn turn = rope.turn(tile.limit(i) - 1, lane, p.factors);
-      const float x = ends[k][0] * turn.cosine - ends[k][1] * turn.sine;
-      const float y = ends[k][0] * turn.sine + ends[k][1] * turn.cosine;
+      const SinCos sin_cos = rope.sin_cos(tile.limit(i) - 1, lane, p.factors);
+      const float x = ends[k][0] * sin_cos.cosine - ends[k][1] * sin_cos.sine;
+      const float y = ends[k][0] * sin_cos.sine + ends[k][1] * sin_cos.cosine;
       float largest = fmaxf(fabsf(x), fabsf(y));
 #pragma unroll
       for (int b = 0; b < S::kNope / 64; ++b)
@@ -158,10 +158,10 @@ __device__ __forceinline__ void bring_queries(const AttendExpanded& p, const Rop
         *reinterpret_cast<uint32_t*>(group + b * kHalfTile * kExpandBlock + swizzled_unit(in_group, unit) +
                                      word * 4) = pack_halves(v[k][b].x * scale, v[k][b].y * scale);
       }
-      char* const turned = group + S::kNope / 64 * kHalfTile * kExpandBlock;
-      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, first / 8) + first % 8 * 2) =
+      char* const rotated = group + S::kNope / 64 * kHalfTile * kExpandBlock;
+      *reinterpret_cast<__half*>(rotated + swizzled_unit(in_group, first / 8) + first % 8 * 2) =
           __float2half_rn(x * scale);
-      *reinterpret_cast<__half*>(turned + swizzled_unit(in_group, second / 8) + second % 8 * 2) =
+      *reinterpret_cast<__half*>(rotated + swizzled_unit(in_group, second / 8) + second % 8 * 2) =
           __float2half_rn(y * scale);
       if (lane == 0) factors[i] = unscale * p.scale_log2;
     }

@@ -2,15 +2,14 @@
 // mla_expand.cu and mla_expanded_attend.cu do by wgmma, over the same keys, values and operands
 // (attention/mla_expanded.cuh).
 //
-// expand  a block of threads takes 128 positions of a head's keys or values, 64 columns of the rank at a
-// time:
+// expand  a thread block takes 128 positions of a head's keys or values, 64 columns of the rank at a time:
 //         two of them in shared memory, one on its way (cp.async); a warp 32 positions x half of the columns.
-// attend  a block of threads takes a head of 128 rows, a warp 16 of them, over their whole context with a
+// attend  a thread block takes a head of 128 rows, a warp 16 of them, over their whole context with a
 //         running softmax (online softmax: Milakov and Gimelshein 2018; its order as in FlashAttention-2).
 //         Shared memory holds the queries and a piece of keys and one of values: values come under the
 //         scores, the next keys under the products of values.
 //
-// Bound by the matrix units of processors with 64 products a cycle and unit (RTX 3090, 4090); on an H200,
+// Bound by the tensor cores of processors with 64 products a cycle and unit (RTX 3090, 4090); on an H200,
 // which takes four times as many, by shared memory, which feeds a warp's 16 rows 2 to 3 cycles a product.
 #include <cuda_fp16.h>
 
@@ -103,11 +102,11 @@ __device__ __forceinline__ void expand(char* to, uint32_t stages, const char* la
 /// grid: (keys and values of the group's heads, tiles of positions)
 template <int kNope, int kValue>
 __global__ void __launch_bounds__(kThreads, 1)
-    expand_kernel(const Stamps stamps, const __grid_constant__ Expanded e) {
+    expand_kernel(const Timestamps timestamps, const __grid_constant__ Expanded e) {
   constexpr int kKeys = expanded_keys(kValue);
   extern __shared__ __align__(128) char expand_shared[];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int tile = static_cast<int>(blockIdx.y), slot = static_cast<int>(blockIdx.x) / 2;
   if (tile * kExpandTile >= e.step.prompts->positions) return;
   const uint32_t stages = shared_address(expand_shared);
@@ -135,7 +134,7 @@ void launch_expand(const Expanded& e, const Context& context) {
 
 template <int kNopeColumns, int kValueColumns>
 struct Shape {
-  static constexpr int kNope = kNopeColumns, kValue = kValueColumns, kWidth = kNope + kExpandTurned;
+  static constexpr int kNope = kNopeColumns, kValue = kValueColumns, kWidth = kNope + kExpandRotated;
   static constexpr int kKeys = expanded_keys(kValue);         ///< positions of a tile in global memory
   static constexpr int kPiece = kValue > 128 ? 32 : 64;       ///< and of a piece in shared memory
   static constexpr int kBlockBytes = kPiece * kExpandBlock;   ///< of 64 columns
@@ -148,13 +147,13 @@ struct Shape {
 
 template <typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_kernel(const Stamps stamps, const __grid_constant__ AttendExpanded p,
+    attend_kernel(const Timestamps timestamps, const __grid_constant__ AttendExpanded p,
                   const __grid_constant__ RopeTable rope) {
   constexpr int kPiece = S::kPiece;
   extern __shared__ __align__(128) char attend_shared[];
   float* const factors = reinterpret_cast<float*>(attend_shared + S::kFactorsAt);
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   // Later rows see more: they begin first.
   const int item = static_cast<int>(gridDim.x - 1 - blockIdx.x), number = item / p.e.slots;
   const int slot = item % p.e.slots, head = p.e.first_head + slot;
@@ -170,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int b = 0; b < S::kNope / 64; ++b)
       copy_rows<kPiece>(keys + b * S::kBlockBytes, of_head + b * S::kKeys * kExpandBlock);
     copy_rows<kPiece>(keys + S::kNope / 64 * S::kBlockBytes,
-                      p.e.turned + int64_t{tile.segment.offset + from} * kExpandBlock);
+                      p.e.rotated + int64_t{tile.segment.offset + from} * kExpandBlock);
     commit_copies();
   };
   const auto bring_values = [&](int from) {
@@ -248,11 +247,11 @@ void launch_attend(const AttendExpanded& args, const RopeTable& rope, const Cont
 
 }  // namespace
 
-void expand_pieces(const Expanded& e, const Context& context) {
+void mla_expand_sm80(const Expanded& e, const Context& context) {
   return e.value == 256 ? launch_expand<192, 256>(e, context) : launch_expand<128, 128>(e, context);
 }
 
-void attend_expanded_pieces(const AttendExpanded& args, const RopeTable& rope, const Context& context) {
+void mla_expanded_attend_sm80(const AttendExpanded& args, const RopeTable& rope, const Context& context) {
   return args.e.value == 256 ? launch_attend<Shape<192, 256>>(args, rope, context)
                              : launch_attend<Shape<128, 128>>(args, rope, context);
 }

@@ -15,12 +15,13 @@ namespace sluice::backend::cuda {
 inline constexpr int kHeadThreads = 256;         ///< of a block that makes queries or values of a head
 inline constexpr int kQueriesOfBlock = 32;       ///< of a head, that a block of a cluster makes
 inline constexpr int kMostQueryColumns = 2048;   ///< of the low-rank query
-inline constexpr int kMostNope = 192;            ///< columns of a head's queries that are not turned
+inline constexpr int kMostNope = 192;            ///< columns of a head's queries that are not rotated
 inline constexpr int kClusterBytes = 99 * 1024;  ///< of shared memory that its blocks have at most
 
 /// A row's latent queries as matrix instructions take them: per head, times a power of two (1 / unscale) that
-/// keeps them far from the ends of a half's range, as two halves a number, the second what the first leaves.
-/// Both are [heads / 8][576 / 16][lane][2 pairs]: operand b of prim/mma.cuh, whose columns are heads.
+/// keeps them far from the ends of a half's range, split into two halves a number (high, and the rounding
+/// error of high). Both are [heads / 8][576 / 16][lane][2 pairs]: operand b of prim/mma.cuh, whose columns
+/// are heads.
 struct SplitQueries {
   static constexpr int kSteps = 576 / 16, kTileBytes = kSteps * 32 * 8;  ///< a tile: eight heads
   uint32_t *first, *second;
@@ -47,7 +48,7 @@ struct MlaHeadsArgs {
   Cache cache;
   int layer, cluster, nope;
   int each;            ///< values of a block, whole blocks of 32
-  char* handed;        ///< null, or the values quantised: a row of activations of all heads
+  char* form_at;       ///< null, or the values quantised: a row of activations of all heads
   SplitQueries split;  ///< where latent queries go instead of to `out`, or null
   float scale, epsilon;
   RopeTable rope;
@@ -56,14 +57,14 @@ struct MlaHeadsArgs {
 /// A cluster a head; the row enters the cache.
 void start_clusters(const MlaHeadsArgs& args, const Context& context);
 
-/// The same for a long context: clusters for the queries, attention over all multiprocessors, values.
-void start_deep(const MlaHeadsArgs& args, const Context& context);
+/// The same for a long context: clusters for the queries, attention over all SMs, values.
+void start_split_kv(const MlaHeadsArgs& args, const Context& context);
 /// Whether its blocks fit; the scratch that it takes.
-bool deep_fits(int64_t heads, bool coded);
-int64_t deep_scratch_bytes(int64_t heads);
+bool split_kv_fits(int64_t heads, bool coded);
+int64_t split_kv_scratch_bytes(int64_t heads);
 
 /// The same for any context without clusters, in pieces that fit into 99 KB of shared memory.
-void start_pieces(MlaHeadsArgs args, const CacheRows& appended, const Context& context);
-int64_t pieces_scratch_bytes(int64_t heads);
+void start_sm80(MlaHeadsArgs args, const CacheRows& appended, const Context& context);
+int64_t sm80_scratch_bytes(int64_t heads);
 
 }  // namespace sluice::backend::cuda

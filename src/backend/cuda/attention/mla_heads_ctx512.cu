@@ -10,8 +10,8 @@
 // everybody reads it from shared memory. All weights are asked for before the kernel waits for its
 // predecessor: they do not depend on it.
 //
-// GLM-4.7-Flash in the q4_0 mix: 6.4 MB of weights and 1,152 bytes a position, which all heads read from the
-// second cache; so over a longer context (kShortContext) mla_heads_split_kv.cu reads it once for all heads.
+// GLM-4.7-Flash in the q4_0 mix: 6.4 MB of weights and 1,152 bytes a position, which all heads read from L2;
+// so over a longer context (kCtx512) mla_heads_split_kv.cu reads it once for all heads.
 #include <cuda_fp16.h>
 
 #include <cstddef>
@@ -31,8 +31,8 @@ namespace {
 
 constexpr int kThreads = kHeadThreads;
 constexpr int kWarps = kThreads / 32;
-constexpr int kShare = kQueriesOfBlock;                                        // a block of columns of k_b
-constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kTurned = kWidth - kRank;  // of a cache row
+constexpr int kShare = kQueriesOfBlock;                                         // a block of columns of k_b
+constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kRotated = kWidth - kRank;  // of a cache row
 constexpr int kChunk = 32;  // positions; a page is some of them
 
 using Args = MlaHeadsArgs;
@@ -59,11 +59,11 @@ struct alignas(16) Shared {
   char context[activation_bytes(kRank)];
   float q[kShare];
   alignas(16) float parts[kMostInCluster][kRank];  // of latent queries, by block of the cluster
-  alignas(16) float turned[kTurned];               // queries to be turned
+  alignas(16) float rotated[kRotated];             // queries to be rotated
   alignas(16) float query[kWidth];
   alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
   float weights[kChunk], values[kThreads];
-  Turn turns[kTurned / 2];
+  SinCos angles[kRotated / 2];
   alignas(16) float partial[2][kWarps];
   Arrivals queries_there, sums_there;
   Sums sums[kMostInCluster];  // by block; from here on only where the context is attended to
@@ -94,14 +94,14 @@ __device__ inline float quantize_query(const Args& args, const Activations& x) {
 /// A thread's numbers of the row that this step adds to the cache, on their way.
 struct NewRow {
   static constexpr int kEach = kRank / kThreads;
-  float latent[kEach], a = 0, b = 0;  // a, b: a pair to be turned
+  float latent[kEach], a = 0, b = 0;  // a, b: a pair to be rotated
 
   __device__ explicit NewRow(const Args& args) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) latent[i] = load_result(args.kv + i * kThreads + thread());
-    if (thread() >= kTurned / 2) return;
+    if (thread() >= kRotated / 2) return;
     a = load_result(args.kv + kRank + args.rope.first(thread()));
-    b = load_result(args.kv + kRank + args.rope.second(thread(), kTurned / 2));
+    b = load_result(args.kv + kRank + args.rope.second(thread(), kRotated / 2));
   }
 
   /// As the cache holds it, to shared memory, and from the first block to the cache. The block meets, and
@@ -119,10 +119,11 @@ struct NewRow {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       Row::put_latent(s.current, i * kThreads + thread(), latent[i] * factor * kv_norm[i]);
-    if (thread() < kTurned / 2) {
-      const Turn turn = s.turns[thread()];
-      put_exact<Row>(s.current, args.rope.first(thread()), a * turn.cosine - b * turn.sine);
-      put_exact<Row>(s.current, args.rope.second(thread(), kTurned / 2), a * turn.sine + b * turn.cosine);
+    if (thread() < kRotated / 2) {
+      const SinCos sin_cos = s.angles[thread()];
+      put_exact<Row>(s.current, args.rope.first(thread()), a * sin_cos.cosine - b * sin_cos.sine);
+      put_exact<Row>(s.current, args.rope.second(thread(), kRotated / 2),
+                     a * sin_cos.sine + b * sin_cos.cosine);
     }
     if (blockIdx.x != 0) return;
     __syncthreads();
@@ -144,8 +145,8 @@ __device__ inline void make_queries(const Args& args, int head, int rank, Rows& 
   __syncthreads();
 }
 
-/// What this block's queries give of latent queries, or they themselves where they are to be turned, in every
-/// block's shared memory. All blocks do. meanwhile() is called while they are on their way.
+/// What this block's queries give of latent queries, or they themselves where they are to be rotated, in
+/// every block's shared memory. All blocks do. meanwhile() is called while they are on their way.
 template <typename One, typename Meanwhile>
 __device__ inline void share_queries(const Args& args, int rank, const One (&raw)[kRank / kThreads],
                                      Meanwhile meanwhile) {
@@ -161,7 +162,7 @@ __device__ inline void share_queries(const Args& args, int rank, const One (&raw
     for (int i = 0; i < kEach; ++i)
       s.parts[rank][i * kThreads + thread()] = raw[i].times(args.k_b.type, block);
   } else if (warp == 0) {
-    s.turned[rank * kShare - args.nope + lane] = s.q[lane];
+    s.rotated[rank * kShare - args.nope + lane] = s.q[lane];
   }
   pushes_from_here();
   __syncthreads();
@@ -170,7 +171,7 @@ __device__ inline void share_queries(const Args& args, int rank, const One (&raw
     if (rank * kShare < args.nope) {
       s.queries_there.push_row(s.parts[rank], sizeof s.parts[rank], thread());
     } else {
-      s.queries_there.push_row(s.turned + rank * kShare - args.nope, kShare * 4, thread());
+      s.queries_there.push_row(s.rotated + rank * kShare - args.nope, kShare * 4, thread());
     }
   }
   meanwhile();
@@ -180,8 +181,8 @@ __device__ inline void share_queries(const Args& args, int rank, const One (&raw
 /// Queries as the cache's rows meet them. The block meets.
 __device__ inline void sum_queries(const Args& args) {
   Shared& s = shared();
-  // The first warps' threads take four columns each, those of the next one a pair to be turned.
-  static_assert(kRank / 4 + kTurned / 2 <= kThreads);
+  // The first warps' threads take four columns each, those of the next one a pair to be rotated.
+  static_assert(kRank / 4 + kRotated / 2 <= kThreads);
   const int pair = thread() - kRank / 4;
   if (pair < 0) {
     float4 sum = make_float4(0, 0, 0, 0);
@@ -192,12 +193,12 @@ __device__ inline void sum_queries(const Args& args) {
       sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
     reinterpret_cast<float4*>(s.query)[thread()] = sum;
-  } else if (pair < kTurned / 2) {
-    const Turn turn = s.turns[pair];
-    const int first = args.rope.first(pair), second = args.rope.second(pair, kTurned / 2);
-    const float a = s.turned[first], b = s.turned[second];
-    s.query[kRank + first] = a * turn.cosine - b * turn.sine;
-    s.query[kRank + second] = a * turn.sine + b * turn.cosine;
+  } else if (pair < kRotated / 2) {
+    const SinCos sin_cos = s.angles[pair];
+    const int first = args.rope.first(pair), second = args.rope.second(pair, kRotated / 2);
+    const float a = s.rotated[first], b = s.rotated[second];
+    s.query[kRank + first] = a * sin_cos.cosine - b * sin_cos.sine;
+    s.query[kRank + second] = a * sin_cos.sine + b * sin_cos.cosine;
   }
   __syncthreads();
 }
@@ -241,7 +242,7 @@ __device__ inline void attend_share(const Args& args, int rank, int position) {
   static_assert(kRank == 2 * kThreads);
   constexpr float kNone = -INFINITY;
   const int lane = thread() % 32;
-  static_assert(kChunk <= 32 && kTurned / 2 == 32);
+  static_assert(kChunk <= 32 && kRotated / 2 == 32);
   float largest = kNone, total = 0, x = 0, y = 0;
   for (int begin = rank * kChunk; begin <= position; begin += args.cluster * kChunk) {
     const int end = min(begin + kChunk, position + 1);
@@ -302,19 +303,19 @@ __device__ inline void make_values(const Args& args, int head, int first, int bl
   for (int i = 0; i < kEach; ++i) quantize_lanes(x, i * kWarps + thread() / 32, context[i]);
   __syncthreads();
   v.multiply(x, [&](int row, float value) { args.out(0, head)[first + row] = s.values[row] = value; });
-  if (args.handed == nullptr) return;
+  if (args.form_at == nullptr) return;
   __syncthreads();
   const int block = thread() / 32, columns = args.out.columns;
   if (block * 32 < v.count)
-    quantize_lanes(args.handed, args.out.heads * columns / 32, (head * columns + first) / 32 + block,
+    quantize_lanes(args.form_at, args.out.heads * columns / 32, (head * columns + first) / 32 + block,
                    s.values[thread()]);
 }
 
 template <typename Q, typename K, typename V, typename Row>
 __global__ void __launch_bounds__(kThreads, 2)
-    mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
+    mla_heads(const Timestamps timestamps, const __grid_constant__ Args args) {
   if (!kHasClusters) return;  // never launched there, and not worth compiling
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   Shared& s = shared();
   const int rank = static_cast<int>(cluster_rank()), head = static_cast<int>(blockIdx.x) / args.cluster;
   if (thread() == 0) s.queries_there.begin(), s.sums_there.begin();
@@ -326,7 +327,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // page.
   const int last = args.step.header->pages_per_sequence * program::kPageRows - 1;
   const int64_t first_slot = attends ? args.step.slot_of(0, min(rank * kChunk, last)) : 0;
-  const int q_row = static_cast<int>(args.q.row(0, int64_t{head} * (args.nope + kTurned) + rank * kShare));
+  const int q_row = static_cast<int>(args.q.row(0, int64_t{head} * (args.nope + kRotated) + rank * kShare));
   // As many blocks of a row of q as registers hold: one that is asked for after the wait is waited for.
   constexpr int kBlocks = 6;
   auto q = lane_rows<Q, kThreads, kBlocks>(args.q, kShare, [q_row](int i) { return q_row + i; });
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                               min(kChunk, position - rank * kChunk));
   }
   if (thread() % kWarps == 0)  // some threads of each warp
-    s.turns[thread() / kWarps] = args.rope.turn(position, thread() / kWarps, args.factors);
+    s.angles[thread() / kWarps] = args.rope.sin_cos(position, thread() / kWarps, args.factors);
   K k_b[kEach];
   if (rank * kShare < args.nope) {
     const int k_blocks = args.k_b.columns / 32, first = static_cast<int>(args.k_b.row(head, 0));
@@ -361,10 +362,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     // What the others will push.
     const int latent = args.nope / kShare;
     const int latent_bytes = (latent - (rank < latent)) * kRank * 4;
-    s.queries_there.expect(latent_bytes + (kTurned / kShare - (rank >= latent)) * kShare * 4);
+    s.queries_there.expect(latent_bytes + (kRotated / kShare - (rank >= latent)) * kShare * 4);
     s.sums_there.expect((blocks - (rank < blocks)) * static_cast<int>(sizeof(Sums)));
   }
-  link.wait();
+  pdl.wait();
   wait_for_copies();
   const Activations x{offsetof(Shared, x), args.in.columns, true, false};
   const NewRow row(args);

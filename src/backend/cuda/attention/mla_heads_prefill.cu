@@ -31,17 +31,17 @@ int64_t group_of(int64_t heads, int64_t columns, int64_t capacity, int64_t bytes
 }
 
 /// Scratch of rows in latent space.
-struct LatentPieces {
+struct LatentScratch {
   float *queries, *context;
 };
-LatentPieces take_latent(Scratch& scratch, int64_t rows, int64_t heads) {
+LatentScratch take_latent(Scratch& scratch, int64_t rows, int64_t heads) {
   return {scratch.take<float>(rows * heads * kMlaWidth), scratch.take<float>(rows * heads * kMlaRank)};
 }
 
 void take_expanded(Scratch& scratch, Expanded& e) {
   e.weights = scratch.take<char>(e.heads * e.weights_of_head());
   e.latents = scratch.take<char>(e.capacity * kExpandRank * 2);
-  e.turned = scratch.take<char>(e.capacity * kExpandTurned * 2);
+  e.rotated = scratch.take<char>(e.capacity * kExpandRotated * 2);
   e.keys = scratch.take<char>(e.slots * e.capacity * e.nope * 2);
   e.values = scratch.take<char>(e.slots * e.capacity * e.value * 2);
 }
@@ -60,8 +60,8 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MlaHeads>(record.args);
   const Tensor& out = p[op.out.id];
   const int64_t nope = op.query.nope(p), value = out.columns();
-  return sizes.rows >= kPromptRows && queries_of_many_serve(p, op.query, sizes) &&
-         op.query.rank(p) == kExpandRank && op.query.rope_columns(p) == kExpandTurned &&
+  return sizes.rows >= kPromptRows && mla_query_gemm_serves(p, op.query, sizes) &&
+         op.query.rank(p) == kExpandRank && op.query.rope_columns(p) == kExpandRotated &&
          ((nope == 192 && value == 256) || (nope == 128 && value == 128)) && known(p, op.v_b.id) &&
          out.stride[0] % 4 == 0 && out.stride[1] % 4 == 0 && out.offset % 4 == 0 &&
          expanded_of(p, op, sizes).slots > 0;
@@ -71,7 +71,7 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
 void attend_latent(const Program& p, const MlaHeads& op, const Rows<float>& queries, Scratch scratch,
                    const Context& c) {
   const int64_t heads = p[op.out.id].heads();
-  const LatentPieces pieces = take_latent(scratch, c.step_rows, heads);
+  const LatentScratch pieces = take_latent(scratch, c.step_rows, heads);
   const auto rows_of = [&](float* data, int64_t columns) {
     return Rows<float>{data, heads * columns, columns, static_cast<int32_t>(heads),
                        static_cast<int32_t>(columns)};
@@ -88,7 +88,7 @@ void attend_latent(const Program& p, const MlaHeads& op, const Rows<float>& quer
                      1,
                      nullptr,
                      nullptr};
-  has_wgmma() ? attend_many(args, c) : attend_pieces(args, c);
+  has_wgmma() ? mla_attend_prefill(args, c) : mla_attend_sm80(args, c);
   multiply_dense({.in = attended,
                   .out = c.memory.rows(op.out.id),
                   .weight = c.memory.matrix(op.v_b.id),
@@ -112,7 +112,7 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
   e.step = c.step, e.cache = c.memory.cache(op.query.cache.id), e.layer = op.query.cache_layer;
   take_expanded(scratch, e);  // where the other rows' scratch was
   prepare_expansion(e, c.memory.matrix(op.query.k_b.id), c.memory.matrix(op.v_b.id), c);
-  const RopeTable rope = rope_table(op.query.rope, kExpandTurned);
+  const RopeTable rope = rope_table(op.query.rope, kExpandRotated);
   const int32_t group = e.slots;
   for (e.first_head = 0; e.first_head < e.heads; e.first_head += group) {
     e.slots = std::min(group, e.heads - e.first_head);
@@ -122,8 +122,8 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
       expand_heads(e, c);
       attend_expanded(args, rope, c);
     } else {
-      expand_pieces(e, c);
-      attend_expanded_pieces(args, rope, c);
+      mla_expand_sm80(e, c);
+      mla_expanded_attend_sm80(args, rope, c);
     }
   }
 }
@@ -144,6 +144,6 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
 
 }  // namespace
 
-const Kernel kMlaHeadsMany{"long prompts over expanded keys and values", serves, launch_heads, scratch_bytes};
+const Kernel kMlaHeadsPrefill{"prefill over expanded keys and values", serves, launch_heads, scratch_bytes};
 
 }  // namespace sluice::backend::cuda

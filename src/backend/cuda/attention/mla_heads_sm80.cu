@@ -2,10 +2,10 @@
 // there are clusters, contexts that mla_heads_split_kv.cu has no room for), in four launches:
 //
 //   q          the low-rank query normed and multiplied (gemv/gemv.cu), where there is one
-//   queries    a block of threads a head: its latent queries, as matrix instructions take them; one more
+//   queries    a thread block a head: its latent queries, as matrix instructions take them; one more
 //   block
 //              puts the row into the cache
-//   attention  all multiprocessors share the context by pieces of 32 positions
+//   attention  all SMs share the context by pieces of 32 positions
 //   values     joined and multiplied by v_b (mla_heads_values.cuh)
 //
 // Attention: as in mla_heads_split_kv.cu, but a piece comes by cp.async while the one before it is worked on,
@@ -31,7 +31,7 @@
 namespace sluice::backend::cuda {
 namespace {
 
-constexpr int kTurned = kMlaWidth - kMlaRank;
+constexpr int kRotated = kMlaWidth - kMlaRank;
 
 // --- queries ---
 
@@ -42,14 +42,15 @@ static_assert(kMostNope == 32 * kMostBlocks);
 /// grid: heads, and one that appends the row.
 template <typename One>
 __global__ void __launch_bounds__(kQueryThreads)
-    latent_queries(const Stamps stamps, const __grid_constant__ MlaHeadsArgs p, const CacheRows appended) {
+    latent_queries(const Timestamps timestamps, const __grid_constant__ MlaHeadsArgs p,
+                   const CacheRows appended) {
   __shared__ __align__(16) float query[kMlaWidth];
   __shared__ float partial[kQueryThreads / 32];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32, heads = p.out.heads;
   if (head == heads) {
-    link.wait();
+    pdl.wait();
     return append_row(appended, p.rope, 0);
   }
   // Two lanes a row of k_b, every other block of 32 columns each.
@@ -59,16 +60,16 @@ __global__ void __launch_bounds__(kQueryThreads)
   for (int i = 0; i < kLaneBlocks; ++i)
     raw[i].load(p.k_b.type, planes_from(p.k_b),
                 static_cast<int>(p.k_b.row(head, row)) * blocks + min(first + i * kRowLanes, blocks - 1));
-  link.wait();
+  pdl.wait();
   const Activations x{0, p.nope, true, false};
   const float* const in = p.in(0, head);
   if (warp < blocks) quantize_lanes(x, warp, __ldcg(in + thread));
   if (warp == kMostBlocks) {
-    const Turn turn = p.rope.turn(__ldg(p.step.positions), lane, p.factors);
-    const int one = p.rope.first(lane), other = p.rope.second(lane, kTurned / 2);
+    const SinCos sin_cos = p.rope.sin_cos(__ldg(p.step.positions), lane, p.factors);
+    const int one = p.rope.first(lane), other = p.rope.second(lane, kRotated / 2);
     const float a = __ldcg(in + p.nope + one), b = __ldcg(in + p.nope + other);
-    query[kMlaRank + one] = a * turn.cosine - b * turn.sine;
-    query[kMlaRank + other] = a * turn.sine + b * turn.cosine;
+    query[kMlaRank + one] = a * sin_cos.cosine - b * sin_cos.sine;
+    query[kMlaRank + other] = a * sin_cos.sine + b * sin_cos.cosine;
   }
   __syncthreads();
   float sum = 0;
@@ -122,14 +123,14 @@ struct Args {
 /// grid: (parts, heads by 8 kTiles).
 template <int kTiles, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_row(const Stamps stamps, const __grid_constant__ Args p) {
+    attend_row(const Timestamps timestamps, const __grid_constant__ Args p) {
   constexpr int kPadded = 8 * kTiles;
   extern __shared__ __align__(128) char row_shared[];
   float* const scores = reinterpret_cast<float*>(row_shared + 2 * kPieceBytes);
   uint16_t* const weights = reinterpret_cast<uint16_t*>(scores + kQuarters * kPadded * kScoreStride);
   float* const shrink = reinterpret_cast<float*>(weights + kPadded * kWeightStride);
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int quarter = warp % kQuarters, half = warp / kQuarters;
   const int first_tile = static_cast<int>(blockIdx.y) * kTiles, first_head = 8 * first_tile;
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     to[i] = reinterpret_cast<const uint4*>(row_shared + i / kUnits * kPartPitch)[i % kUnits];
 }
 
-using AttendKernel = void (*)(Stamps, Args);
+using AttendKernel = void (*)(Timestamps, Args);
 AttendKernel kernel_of(int tiles, bool coded) {
   switch (tiles) {
     case 2: return coded ? attend_row<2, true> : attend_row<2, false>;
@@ -290,7 +291,7 @@ struct Pieces {
     Scratch scratch(base);
     const auto take = [&]<typename T>(T*& place, int64_t count) { place = scratch.take<T>(count); };
     const int64_t padded = (heads + 31) / 32 * 32;
-    take(q, heads * (kMostNope + kTurned));
+    take(q, heads * (kMostNope + kRotated));
     take(queries.first, SplitQueries::words(padded));
     take(queries.second, SplitQueries::words(padded));
     take(queries.unscale, padded);
@@ -302,17 +303,17 @@ struct Pieces {
 
 }  // namespace
 
-int64_t pieces_scratch_bytes(int64_t heads) { return Pieces(nullptr, heads).bytes; }
+int64_t sm80_scratch_bytes(int64_t heads) { return Pieces(nullptr, heads).bytes; }
 
-void start_pieces(MlaHeadsArgs args, const CacheRows& appended, const Context& context) {
-  const int heads = args.out.heads, width = args.nope + kTurned;
+void start_sm80(MlaHeadsArgs args, const CacheRows& appended, const Context& context) {
+  const int heads = args.out.heads, width = args.nope + kRotated;
   const Pieces pieces(context.scratch, heads);
   if (args.q.codes != nullptr) {
-    OneRowProducts products;
+    GemvProducts products;
     products.parts[0] = {args.q, pieces.q, nullptr};
     products.count = 1, products.in = args.in(0), products.norm = args.q_norm;
     products.epsilon = args.epsilon;
-    check(multiply_one_row(context, products) ? cudaSuccess : cudaErrorNotSupported);
+    check(multiply_gemv(context, products) ? cudaSuccess : cudaErrorNotSupported);
     args.in = {pieces.q, int64_t{heads} * width, width, heads, width};
   }
   args.split = pieces.queries;
@@ -329,13 +330,13 @@ void start_pieces(MlaHeadsArgs args, const CacheRows& appended, const Context& c
   const int tiles = std::clamp((heads + 7) / 8, 2, 4);
   const int64_t most = (std::max<int64_t>(1, context.longest) + kPiece - 1) / kPiece;
   const auto count = static_cast<int>(
-      std::min({most, int64_t{context.processors}, int64_t{most > 256 ? kMostParts : kMostParts / 2}}));
+      std::min({most, int64_t{context.sm_count}, int64_t{most > 256 ? kMostParts : kMostParts / 2}}));
   launch(context, kernel_of(tiles, args.cache.coded > 0),
          {dim3(static_cast<unsigned>(count), static_cast<unsigned>((heads + 8 * tiles - 1) / (8 * tiles))),
           dim3(kThreads), shared_bytes(tiles)},
          Args{args.step, args.cache, pieces.queries, args.layer, heads,
               args.scale * std::numbers::log2e_v<float>, pieces.weights, pieces.parts});
-  join_values<kMostParts>({args.out, args.v_b, count, args.handed, pieces.weights, pieces.parts}, context);
+  join_values<kMostParts>({args.out, args.v_b, count, args.form_at, pieces.weights, pieces.parts}, context);
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,11 +1,11 @@
 // mla_heads for one row and a long context, in three launches: queries (mla_heads_ctx512.cu, a cluster a
-// head), attention over all multiprocessors, values. A cache of halves is attended to by wgmma on 9.0
+// head), attention over all SMs, values. A cache of halves is attended to by wgmma on 9.0
 // (mla_heads_split_kv_wgmma.cu); here is attention by the matrix instructions of single warps, for a cache in
 // eight bits and for 10.0.
 //
-// All blocks of threads that the device holds share the context evenly, in sixteens of positions, each for up
-// to 32 heads. What earlier steps have put into the cache does not depend on this one, so a block asks for
-// its first rows before it waits for the queries. Pieces of kPiece rows come to shared memory; a lane of the
+// All thread blocks that the device holds share the context evenly, in sixteens of positions, each for up to
+// 32 heads. What earlier steps have put into the cache does not depend on this one, so a block asks for its
+// first rows before it waits for the queries. Pieces of kPiece rows come to shared memory; a lane of the
 // first warp asks for two rows. Of a piece
 //   scores   each of four warps has a quarter of the columns, and of two such fours each every other sixteen
 //            positions; the quarters meet in shared memory
@@ -42,7 +42,7 @@ constexpr int kQuarters = 4, kQuarterSteps = kMlaWidth / 16 / kQuarters;  // mat
 constexpr int kPieceBytes = kPiece * kMlaPitch;
 constexpr int kScoreStride = kPiece + 4, kWeightStride = kPiece + 8;
 
-using Args = DeepArgs;
+using Args = SplitKvArgs;
 
 /// How a block's shared memory is divided; offsets in bytes. Contexts that are pushed take the place of rows,
 /// those that arrive that of queries and scores.
@@ -69,13 +69,14 @@ struct Layout {
 static_assert(kInCluster * 32 * kPartBytes <= kPieceBytes, "contexts fit where rows were");
 
 template <int kTiles, bool kCoded>
-__global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_constant__ Args p) {
+__global__ void __maxnreg__(168)
+    attend_split_kv(const Timestamps timestamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kPadded = 8 * kTiles;
-  extern __shared__ __align__(128) char deep_shared[];
+  extern __shared__ __align__(128) char split_kv_shared[];
   __shared__ __align__(8) uint64_t barriers[2];
   __shared__ Arrivals parts_there;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int rank = static_cast<int>(cluster_rank());
   const int first_head = static_cast<int>(blockIdx.y) * kPadded, heads = min(p.heads - first_head, kPadded);
@@ -94,8 +95,8 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   const int begin = groups * block / blocks * 16, end = min(groups * (block + 1) / blocks * 16, length);
   const int pieces = (max(0, end - begin) + kPiece - 1) / kPiece;
   constexpr int kBytes = kCoded ? kMlaQ8Bytes : kMlaWidth * 2, kPitch = kCoded ? kMlaQ8Bytes : kMlaPitch;
-  char* const rows = deep_shared;
-  char* const come = kCoded ? deep_shared + layout.coded : rows;  // rows as they are in the cache
+  char* const rows = split_kv_shared;
+  char* const come = kCoded ? split_kv_shared + layout.coded : rows;  // rows as they are in the cache
   const auto count_of = [&](int piece) { return min(kPiece, end - begin - piece * kPiece); };
   // The first warp's: rows of a piece, those of earlier steps or the one that this step adds.
   const auto expect = [&](int piece) {
@@ -112,19 +113,19 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   };
   if (warp == 0 && pieces > 0) expect(0), bring(0, true, false);
 
-  link.wait();
+  pdl.wait();
   cluster_all();  // they have begun
   const int first_tile = static_cast<int>(blockIdx.y) * kTiles;
   constexpr int kQueryBytes = kTiles * SplitQueries::kTileBytes;
   if (warp == 0) {
-    // The row was written by ordinary stores, the copy engine reads it.
+    // The row was written by ordinary stores, TMA reads it.
     asm volatile("fence.proxy.async;" ::: "memory");
     if (lane == 0) {
       barrier_expect(queries_there, 2 * kQueryBytes);
       const int64_t from = int64_t{first_tile} * SplitQueries::kTileBytes / 4;
-      copy_bulk(shared_address(deep_shared + layout.first), p.queries.first + from, kQueryBytes,
+      copy_bulk(shared_address(split_kv_shared + layout.first), p.queries.first + from, kQueryBytes,
                 queries_there);
-      copy_bulk(shared_address(deep_shared + layout.second), p.queries.second + from, kQueryBytes,
+      copy_bulk(shared_address(split_kv_shared + layout.second), p.queries.second + from, kQueryBytes,
                 queries_there);
     }
     if (pieces > 0) bring(0, false, true);
@@ -134,11 +135,11 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
   for (int i = 0; i < kTiles; ++i)
     factor[i] = p.scale_log2 * __ldcg(p.queries.unscale + first_head + min(i * kWarps + warp, heads - 1));
 
-  float* const scores = reinterpret_cast<float*>(deep_shared + layout.scores);
-  uint16_t* const weights = reinterpret_cast<uint16_t*>(deep_shared + layout.weights);
-  float* const shrink = reinterpret_cast<float*>(deep_shared + layout.shrink);
-  const auto* const first = reinterpret_cast<const uint2*>(deep_shared + layout.first);
-  const auto* const second = reinterpret_cast<const uint2*>(deep_shared + layout.second);
+  float* const scores = reinterpret_cast<float*>(split_kv_shared + layout.scores);
+  uint16_t* const weights = reinterpret_cast<uint16_t*>(split_kv_shared + layout.weights);
+  float* const shrink = reinterpret_cast<float*>(split_kv_shared + layout.shrink);
+  const auto* const first = reinterpret_cast<const uint2*>(split_kv_shared + layout.first);
+  const auto* const second = reinterpret_cast<const uint2*>(split_kv_shared + layout.second);
   // Of heads i * kWarps + warp: the largest score, the sum of this lane's weights.
   float largest[kTiles], all[kTiles];
   QueryColumnSums<kTiles> sum;
@@ -221,11 +222,11 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
 
   // This block's part of the context, halves, by who puts its columns together: [block][head][64 columns].
   const BlockParts parts{heads,
-                         deep_shared,
-                         deep_shared + layout.first,
-                         reinterpret_cast<float2*>(deep_shared + layout.stats),
-                         reinterpret_cast<float2*>(deep_shared + layout.incoming_stats),
-                         reinterpret_cast<float*>(deep_shared + layout.part_weights),
+                         split_kv_shared,
+                         split_kv_shared + layout.first,
+                         reinterpret_cast<float2*>(split_kv_shared + layout.stats),
+                         reinterpret_cast<float2*>(split_kv_shared + layout.incoming_stats),
+                         reinterpret_cast<float*>(split_kv_shared + layout.part_weights),
                          &parts_there};
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
@@ -249,7 +250,7 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
       store_matrices_transposed(
           shared_address(head < layout.pushed ? parts.outgoing + warp * parts.slice() + head * kPartBytes +
                                                     (m * 16 + lane / 8 * 8) * 2
-                                              : deep_shared + layout.nowhere),
+                                              : split_kv_shared + layout.nowhere),
           pairs);
     }
   }
@@ -259,13 +260,13 @@ __global__ void __maxnreg__(168) attend_deep(const Stamps stamps, const __grid_c
 #endif
 }
 
-using AttendKernel = void (*)(Stamps, Args);
+using AttendKernel = void (*)(Timestamps, Args);
 AttendKernel kernel_of(int tiles, bool coded) {
   switch (tiles) {
     case 1:
-    case 2: return coded ? attend_deep<2, true> : attend_deep<2, false>;
-    case 3: return coded ? attend_deep<3, true> : attend_deep<3, false>;
-    default: return coded ? attend_deep<4, true> : attend_deep<4, false>;
+    case 2: return coded ? attend_split_kv<2, true> : attend_split_kv<2, false>;
+    case 3: return coded ? attend_split_kv<3, true> : attend_split_kv<3, false>;
+    default: return coded ? attend_split_kv<4, true> : attend_split_kv<4, false>;
   }
 }
 
@@ -296,7 +297,7 @@ Layout layout_for(int64_t heads, bool coded) {
 }
 
 /// Starts attention by the kernel above; how many clusters it has, parts of a head.
-int attend_by_warps(const DeepArgs& args, const Context& context) {
+int attend_by_warps(const SplitKvArgs& args, const Context& context) {
   const int tiles = tiles_for(args.heads);
   const bool coded = args.cache.coded > 0;
   const auto kernel = kernel_of(tiles, coded);
@@ -310,28 +311,28 @@ int attend_by_warps(const DeepArgs& args, const Context& context) {
 
 }  // namespace
 
-bool deep_fits(int64_t heads, bool coded) {
+bool split_kv_fits(int64_t heads, bool coded) {
   constexpr int kMostBytes = 227 * 1024;  // of compute capabilities 9.0 and 10.0
   return layout_for(heads, coded).bytes <= kMostBytes;
 }
 
-int64_t deep_scratch_bytes(int64_t heads) { return Parts(nullptr, heads).bytes; }
+int64_t split_kv_scratch_bytes(int64_t heads) { return Parts(nullptr, heads).bytes; }
 
-void start_deep(const MlaHeadsArgs& args, const Context& context) {
+void start_split_kv(const MlaHeadsArgs& args, const Context& context) {
   const int heads = args.out.heads;
   const Parts parts(context.scratch, heads);
   const bool by_wgmma = args.cache.coded == 0 && context.architecture == 90;
   MlaHeadsArgs first = args;
-  first.v_b = {}, first.handed = nullptr, first.split = parts.queries;
+  first.v_b = {}, first.form_at = nullptr, first.split = parts.queries;
   if (by_wgmma) first.split.second = nullptr;  // put_query_rows: both halves of a number from `first` on
   start_clusters(first, context);
 
-  const DeepArgs deep{args.step,     args.cache, first.split,
-                      args.layer,    heads,      args.scale * std::numbers::log2e_v<float>,
-                      parts.weights, parts.parts};
+  const SplitKvArgs split_kv{args.step,     args.cache, first.split,
+                             args.layer,    heads,      args.scale * std::numbers::log2e_v<float>,
+                             parts.weights, parts.parts};
   const int clusters =
-      by_wgmma ? attend_by_wgmma(deep, kMostClusters, context) : attend_by_warps(deep, context);
-  join_values<kMostClusters>({args.out, args.v_b, clusters, args.handed, parts.weights, parts.parts},
+      by_wgmma ? attend_by_wgmma(split_kv, kMostClusters, context) : attend_by_warps(split_kv, context);
+  join_values<kMostClusters>({args.out, args.v_b, clusters, args.form_at, parts.weights, parts.parts},
                              context);
 }
 

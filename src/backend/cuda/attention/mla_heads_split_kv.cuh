@@ -1,4 +1,4 @@
-// What the two kernels of attention over all multiprocessors share, for one row and a long context: by wgmma
+// What the two kernels of attention over all SMs share, for one row and a long context: by wgmma
 // (mla_heads_split_kv_wgmma.cu), and by the matrix instructions of single warps (mla_heads_split_kv.cu).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace sluice::backend::cuda {
 
-struct DeepArgs {
+struct SplitKvArgs {
   StepView step;
   Cache cache;
   SplitQueries queries;  ///< by wgmma: as put_query_rows leaves them
@@ -43,10 +43,10 @@ struct BlockParts {
 };
 
 /// The blocks of a cluster push their parts of the contexts to each other: block r puts kJoinedColumns of all
-/// of them together. Threads that have written `outgoing` and `stats` have let the copy engine see it; the
-/// block and the cluster meet. kHeads: places at most, whole fours.
+/// of them together. Threads that have written `outgoing` and `stats` have let TMA see it; the block and the
+/// cluster meet. kHeads: places at most, whole fours.
 template <int kHeads>
-__device__ __forceinline__ void join_blocks(const DeepArgs& p, const BlockParts& b, int first_head) {
+__device__ __forceinline__ void join_blocks(const SplitKvArgs& p, const BlockParts& b, int first_head) {
   const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(cluster_rank());
   const int cluster = static_cast<int>(blockIdx.x) / kInCluster, pushed = b.pushed(b.heads),
             slice = b.slice();
@@ -97,10 +97,10 @@ __device__ __forceinline__ void join_blocks(const DeepArgs& p, const BlockParts&
 }
 
 /// Starts attention by wgmma, to a cache of halves, on 9.0; how many clusters it has, parts of a head.
-int attend_by_wgmma(const DeepArgs& args, int most_parts, const Context& context);
+int attend_by_wgmma(const SplitKvArgs& args, int most_parts, const Context& context);
 
 /// Puts columns 2 * pair and the next one of a head's latent query where wgmma's first operand has them, as a
-/// tensor copy leaves rows of the cache (host/tensor_map.h): [eight rows][64 columns][row], units of 16 bytes
+/// TMA copy leaves rows of the cache (host/tensor_map.h): [eight rows][64 columns][row], units of 16 bytes
 /// swizzled. Eight rows are the halves of eight heads, the next eight what these leave.
 __device__ inline void put_query_rows(uint32_t* to, int head, int pair, float x, float y) {
   constexpr int kWords = 576 / 2, kEight = 8 * kWords;  // of a row, of eight

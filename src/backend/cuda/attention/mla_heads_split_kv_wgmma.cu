@@ -1,9 +1,9 @@
 // Attention of mla_heads for one row and a long context by wgmma (sm_90a), a cache of halves: the second of
 // the three launches of mla_heads_split_kv.cu.
 //
-// All blocks of threads that the device holds share the context evenly, in sixteens of positions, each for up
-// to 32 heads. A block's positions come in pieces, a ring of them in shared memory, by tensor copies of eight
-// rows: nine blocks of 64 columns, swizzled, so that a row is read as it lies both as key and as value. What
+// All thread blocks that the device holds share the context evenly, in sixteens of positions, each for up to
+// 32 heads. A block's positions come in pieces, a ring of them in shared memory, by TMA copies of eight rows:
+// nine blocks of 64 columns, swizzled, so that a row is read as it lies both as key and as value. What
 // earlier steps have cached does not depend on this one: a block asks for its first pieces before it waits
 // for the queries. Three parties, each of a piece of its own:
 //
@@ -12,7 +12,7 @@
 //                 query, and what these leave), softmax with a running maximum, weights as halves
 //   a warpgroup   weighed values, columns by heads (512 x positions by positions x heads), in registers
 //
-// Rows go from shared memory to the matrix units past the registers.
+// Rows go from shared memory to the tensor cores past the registers.
 //
 // Then the blocks of a cluster push their parts of the contexts to each other: block r puts 64 columns of all
 // of them together. What is left is a part of a head for each cluster; the values' kernel joins them. All
@@ -58,7 +58,7 @@ struct Layout {
   static_assert(8 * kCopyBytes <= kBytes && kBytes <= 227 * 1024);
 };
 
-struct Args : DeepArgs {
+struct Args : SplitKvArgs {
   CUtensorMap rows;  // of the cache
 };
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.
 
 /// A warp: asks for pieces as they have room, and for the queries.
 template <typename L>
-__device__ __forceinline__ void bring(const Args& p, const Link& link, const Work& w) {
+__device__ __forceinline__ void bring(const Args& p, const PdlLink& pdl, const Work& w) {
   const int lane = threadIdx.x % 32;
   const auto bring_piece = [&](int piece) {
     const int slot = piece % L::kSlots, copies = (w.count(piece, L::kPiece) + kRows - 1) / kRows;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void bring(const Args& p, const Link& link, const Wor
   // What earlier steps have cached.
   const int early = min(w.pieces - (w.last ? 1 : 0), L::kSlots);
   for (int piece = 0; piece < early; ++piece) bring_piece(piece);
-  link.wait();
+  pdl.wait();
   if (lane == 0) {
     // A share of the queries, for all blocks of the cluster.
     constexpr int kShare = L::kQueryBytes / kInCluster;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void bring(const Args& p, const Link& link, const Wor
         "h"(static_cast<uint16_t>((1 << kInCluster) - 1))
         : "memory");
   }
-  // The last row was written by ordinary stores, the copy engine reads it.
+  // The last row was written by ordinary stores, TMA reads it.
   if (w.last) asm volatile("fence.proxy.async;" ::: "memory");
   for (int piece = early; piece < w.pieces; ++piece) bring_piece(piece);
 }
@@ -239,11 +239,11 @@ __device__ __forceinline__ void add_values(const Work& w, float (&sum)[8][L::kTi
 
 template <typename L>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend_wgmma(const Stamps stamps, const __grid_constant__ Args p) {
+    attend_wgmma(const Timestamps timestamps, const __grid_constant__ Args p) {
 #ifdef SLUICE_WGMMA
   extern __shared__ __align__(1024) char wgmma_shared[];
   char* const shared = wgmma_shared;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t barriers = shared_address(shared + L::kBarriers);
   auto& parts_there = *reinterpret_cast<Arrivals*>(shared + L::kBytes - sizeof(Arrivals));
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   float sum[8][L::kTiles][4];  // of 64 columns, of eight heads
   const bool has_sums = warp >= kGroup / 32 && warp < 2 * kGroup / 32;
   if (warp < kGroup / 32) {
-    link.wait();
+    pdl.wait();
     cluster_all();
     weigh<L>(p, w, parts.stats);
   } else if (has_sums) {
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     add_values<L>(w, sum);
   } else {
     cluster_all();  // the others have begun
-    bring<L>(p, link, w);
+    bring<L>(p, pdl, w);
   }
   cluster_here();  // what will arrive takes the place of queries
   __syncthreads();
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-int attend_by_wgmma(const DeepArgs& args, int most_parts, const Context& context) {
+int attend_by_wgmma(const SplitKvArgs& args, int most_parts, const Context& context) {
   const auto start = [&]<int kTiles>() {
     using L = Layout<kTiles>;
     const auto kernel = attend_wgmma<L>;

@@ -1,5 +1,5 @@
-// Values of one row from the parts of its heads' contexts that blocks of threads have left in scratch: how
-// both ways to attend over all multiprocessors end (mla_heads_split_kv.cu, mla_heads_sm80.cu).
+// Values of one row from the parts of its heads' contexts that thread blocks have left in scratch: how both
+// ways to attend over all SMs end (mla_heads_split_kv.cu, mla_heads_sm80.cu).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -15,7 +15,7 @@ struct ValueArgs {
   Rows<float> out;
   Matrix v_b;
   int count;              ///< parts of a head
-  char* handed;           ///< null, or the values quantised: a row of activations of all heads
+  char* form_at;          ///< null, or the values quantised: a row of activations of all heads
   const float2* weights;  ///< [part][head]: the largest score, the sum of the weights below it
   const uint16_t* parts;  ///< [part][head][rank]: contexts, halves; zeroes where that sum is 0
 };
@@ -23,10 +23,10 @@ struct ValueArgs {
 /// A block joins the parts of a head and multiplies 32 rows of v_b.
 template <typename One, int kMostParts>
 __global__ void __launch_bounds__(kHeadThreads)
-    join_values_kernel(const Stamps stamps, const __grid_constant__ ValueArgs p) {
-  constexpr int kEach = kHeadThreads / kRowLanes, kTurns = (kMostParts + 31) / 32, kAtOnce = 16;
+    join_values_kernel(const Timestamps timestamps, const __grid_constant__ ValueArgs p) {
+  constexpr int kEach = kHeadThreads / kRowLanes, kPasses = (kMostParts + 31) / 32, kAtOnce = 16;
   __shared__ float values[kHeadThreads];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int columns = p.out.columns, shares = (columns + kEach - 1) / kEach;
   const int head = static_cast<int>(blockIdx.x) / shares, share = static_cast<int>(blockIdx.x) % shares;
   const int first = share * kEach, lane = threadIdx.x % 32, heads = p.out.heads;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kHeadThreads)
   auto v =
       lane_rows<One, kHeadThreads>(p.v_b, min(kEach, columns - first), [v_row](int i) { return v_row + i; });
   v.ask();
-  link.wait();
+  pdl.wait();
   static_assert(kMlaRank == 2 * kHeadThreads, "a thread has two columns");
   const auto load = [&](uint32_t(&part)[kAtOnce], int from) {
 #pragma unroll
@@ -47,18 +47,18 @@ __global__ void __launch_bounds__(kHeadThreads)
   };
   uint32_t part[kAtOnce];
   load(part, 0);
-  float2 weight[kTurns];
+  float2 weight[kPasses];
   float most = -INFINITY, all = 0;
   int last = 0;  // part that is there
 #pragma unroll
-  for (int i = 0; i < kTurns; ++i) {
+  for (int i = 0; i < kPasses; ++i) {
     weight[i] = __ldcg(p.weights + min(32 * i + lane, p.count - 1) * heads + head);
     most = fmaxf(most, weight[i].x);
   }
   most = lane_max(most);
-  float mine[kTurns];
+  float mine[kPasses];
 #pragma unroll
-  for (int i = 0; i < kTurns; ++i) {
+  for (int i = 0; i < kPasses; ++i) {
     const bool there = 32 * i + lane < p.count && weight[i].y > 0;
     mine[i] = there ? exp2f(weight[i].x - most) * weight[i].y : 0.0f;
     all += mine[i];
@@ -90,11 +90,11 @@ __global__ void __launch_bounds__(kHeadThreads)
   }
   __syncthreads();
   v.multiply(x, [&](int row, float value) { p.out(0, head)[first + row] = values[row] = value; });
-  if (p.handed == nullptr) return;
+  if (p.form_at == nullptr) return;
   __syncthreads();
   const int block = static_cast<int>(threadIdx.x) / 32;
   if (block * 32 < v.count)
-    quantize_lanes(p.handed, heads * columns / 32, (head * columns + first) / 32 + block,
+    quantize_lanes(p.form_at, heads * columns / 32, (head * columns + first) / 32 + block,
                    values[threadIdx.x]);
 }
 

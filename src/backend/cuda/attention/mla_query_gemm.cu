@@ -1,5 +1,5 @@
 // mla_query of several rows, in four launches where its parts would be nine: rows are normed and packed while
-// others' latents and keys go into the cache; q; queries' rotary columns are turned and the others packed;
+// others' latents and keys go into the cache; q; queries' rotary columns are rotated and the others packed;
 // k_b. The products are those of gemm/gemm_ops.cu; what stands here is bound by latency.
 #include "backend/cuda/attention/mla_query_gemm.h"
 
@@ -21,42 +21,42 @@ constexpr int kPackWarps = kPackThreads / 32;
 
 /// The first `slots` blocks pack a row each, the others append one.
 __global__ void __launch_bounds__(kPackThreads)
-    prepare_rows(const Stamps stamps, const PackPlan packing, int slots, const CacheRows rows,
+    prepare_rows(const Timestamps timestamps, const PackPlan packing, int slots, const CacheRows rows,
                  const __grid_constant__ RopeTable rope) {
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int block = static_cast<int>(blockIdx.x), row = block - slots;
   const bool appends = row >= 0 && row < rows.step.header->rows;
   RowToAppend ahead{};
   if (appends) ahead = row_to_append(rows, rope, row);
-  link.wait();
+  pdl.wait();
   if (block < slots) pack_slot<kPackWarps>(packing, block);
   if (appends) append_row(rows, rope, row, ahead);
 }
 
 /// A head of a row: the first `slots` warps pack its first columns, the others turn those to turn.
 __global__ void __launch_bounds__(kPackThreads)
-    turn_queries(const Stamps stamps, const PackPlan packing, int slots, const StepView step,
-                 Rows<float> queries, Rows<float> turned, const float* factors,
-                 const __grid_constant__ RopeTable rope) {
-  const Link link(stamps);
+    rotate_queries(const Timestamps timestamps, const PackPlan packing, int slots, const StepView step,
+                   Rows<float> queries, Rows<float> rotated, const float* factors,
+                   const __grid_constant__ RopeTable rope) {
+  const PdlLink pdl(timestamps);
   const int task = static_cast<int>(blockIdx.x) * kPackWarps + threadIdx.x / 32, slot = task - slots;
-  const int row = slot % packing.per_matrix, head = slot / packing.per_matrix, half = turned.columns / 2;
+  const int row = slot % packing.per_matrix, head = slot / packing.per_matrix, half = rotated.columns / 2;
   const int lane = threadIdx.x % 32;
-  const bool turns = slot >= 0 && slot < slots && row < step.header->rows;
-  const int position = turns ? step.positions[row] : 0;
-  Turn turn{};
-  if (turns && lane < half) turn = rope.turn(position, lane, factors);
-  link.wait();
+  const bool rotates = slot >= 0 && slot < slots && row < step.header->rows;
+  const int position = rotates ? step.positions[row] : 0;
+  SinCos sin_cos{};
+  if (rotates && lane < half) sin_cos = rope.sin_cos(position, lane, factors);
+  pdl.wait();
   if (task < slots) return pack_slot<1>(packing, task);
-  if (!turns) return;
+  if (!rotates) return;
   const float* const from = queries(row, head);
-  float* const to = turned(row, head);
+  float* const to = rotated(row, head);
   for (int i = lane; i < half; i += 32) {
-    if (i != lane) turn = rope.turn(position, i, factors);
+    if (i != lane) sin_cos = rope.sin_cos(position, i, factors);
     const int first = rope.first(i), second = rope.second(i, half);
     const float a = from[first], b = from[second];
-    to[first] = a * turn.cosine - b * turn.sine;
-    to[second] = a * turn.sine + b * turn.cosine;
+    to[first] = a * sin_cos.cosine - b * sin_cos.sine;
+    to[second] = a * sin_cos.sine + b * sin_cos.cosine;
   }
 }
 
@@ -86,13 +86,13 @@ int64_t query_scratch(const Program& p, const Op& record, const Sizes& sizes) {
 }
 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  return queries_of_many_serve(p, std::get<MlaQuery>(record.args), sizes);
+  return mla_query_gemm_serves(p, std::get<MlaQuery>(record.args), sizes);
 }
 
 }  // namespace
 
-QueryPieces take_queries(Scratch& scratch, const Program& p, const MlaQuery& op, int64_t rows,
-                         int64_t heads) {
+QueryScratch take_queries(Scratch& scratch, const Program& p, const MlaQuery& op, int64_t rows,
+                          int64_t heads) {
   if (!op.q) return {};
   const Packed packed = take_packed(scratch, whole_groups(rows), p[op.in.id].columns());
   return {packed, scratch.take<float>(rows * heads * (op.nope(p) + op.rope_columns(p)))};
@@ -102,7 +102,7 @@ Rows<float> make_queries(const Program& p, const MlaQuery& op, int64_t heads, Sc
                          const Context& c) {
   const Memory& memory = c.memory;
   const int64_t rows = c.step_rows, width = op.nope(p) + op.rope_columns(p);
-  const QueryPieces pieces = take_queries(scratch, p, op, rows, heads);
+  const QueryScratch pieces = take_queries(scratch, p, op, rows, heads);
   const CacheRows appended{c.step,
                            memory.cache(op.cache.id),
                            op.cache_layer,
@@ -116,26 +116,26 @@ Rows<float> make_queries(const Program& p, const MlaQuery& op, int64_t heads, Sc
       .in = flat(queries), .out = {}, .weight = {}, .up = {}, .rows = rows, .count = &c.step.header->rows};
   PackPlan packing{};
   int64_t slots = 0;
-  bool strips = false;
+  bool n_tiles = false;
   if (op.q) {
     queries = {pieces.queries, heads * width, width, static_cast<int32_t>(heads),
                static_cast<int32_t>(width)};
     q.weight = memory.matrix(op.q.id), q.out = flat(queries);
-    strips = by_wgmma(q);
-    slots = slots_per_matrix(rows, strips);
-    packing = packing_of(q, strips, pieces.rows);
+    n_tiles = by_wgmma(q);
+    slots = slots_per_matrix(rows, n_tiles);
+    packing = packing_of(q, n_tiles, pieces.rows);
     packing.norm = memory.vector(op.q_norm.id), packing.epsilon = op.epsilon;
   }
   launch(c, prepare_rows, {dim3(static_cast<unsigned>(slots + rows)), dim3(kPackThreads)}, packing,
          static_cast<int>(slots), appended, rope_table(op.rope, op.rope_columns(p)));
-  if (op.q) multiply_packed(q, strips, pieces.rows, c);
+  if (op.q) multiply_packed(q, n_tiles, pieces.rows, c);
   return queries;
 }
 
 void make_latent_queries(const Program& p, const MlaQuery& op, const Rows<float>& queries,
                          const Rows<float>& out, Scratch& scratch, const Context& c) {
   const int64_t rows = c.step_rows, heads = out.heads, rank = op.rank(p), nope = op.nope(p);
-  const int64_t turned = op.rope_columns(p);
+  const int64_t rotated = op.rope_columns(p);
   const Packed packed = take_heads(scratch, p, op, rows, heads);
   const Dense k{.in = part(queries, 0, nope),
                 .out = part(out, 0, rank),
@@ -143,16 +143,16 @@ void make_latent_queries(const Program& p, const MlaQuery& op, const Rows<float>
                 .up = {},
                 .rows = rows,
                 .count = &c.step.header->rows};
-  const bool strips = by_wgmma(k);
-  const int64_t slots = slots_per_matrix(rows, strips) * heads;
-  launch(c, turn_queries,
+  const bool n_tiles = by_wgmma(k);
+  const int64_t slots = slots_per_matrix(rows, n_tiles) * heads;
+  launch(c, rotate_queries,
          {dim3(static_cast<unsigned>((2 * slots + kPackWarps - 1) / kPackWarps)), dim3(kPackThreads)},
-         packing_of(k, strips, packed), static_cast<int>(slots), c.step, part(queries, nope, turned),
-         part(out, rank, turned), c.memory.vector(op.factors.id), rope_table(op.rope, turned));
-  multiply_packed(k, strips, packed, c);
+         packing_of(k, n_tiles, packed), static_cast<int>(slots), c.step, part(queries, nope, rotated),
+         part(out, rank, rotated), c.memory.vector(op.factors.id), rope_table(op.rope, rotated));
+  multiply_packed(k, n_tiles, packed, c);
 }
 
-bool queries_of_many_serve(const Program& p, const MlaQuery& op, const Sizes& sizes) {
+bool mla_query_gemm_serves(const Program& p, const MlaQuery& op, const Sizes& sizes) {
   const auto multiplied = [&](TensorId id) { return known(p, id) && p[id].type != quant::Type::F32; };
   const quant::CacheRow row = p[op.cache.id].cache_row();
   return sizes.rows > kNarrowRows && (row.type == quant::Type::F16 || row.coded() == op.rank(p)) &&
@@ -161,6 +161,6 @@ bool queries_of_many_serve(const Program& p, const MlaQuery& op, const Sizes& si
          op.nope(p) <= 4 * kChunkColumns && op.rope_columns(p) <= 2 * RopeTable::kMostPairs;
 }
 
-const Kernel kMlaQueryMany{"queries of several rows on matrix units", serves, launch_query, query_scratch};
+const Kernel kMlaQueryGemm{"queries by GEMMs", serves, launch_query, query_scratch};
 
 }  // namespace sluice::backend::cuda

@@ -7,22 +7,22 @@
 namespace sluice::backend::cuda {
 
 /// Scratch: q's rows packed, and the queries. Both empty where the op's input holds the queries.
-struct QueryPieces {
+struct QueryScratch {
   Packed rows{};
   float* queries = nullptr;
 };
-QueryPieces take_queries(Scratch& scratch, const program::Program& p, const program::MlaQuery& op,
-                         int64_t rows, int64_t heads);
+QueryScratch take_queries(Scratch& scratch, const program::Program& p, const program::MlaQuery& op,
+                          int64_t rows, int64_t heads);
 
-/// Rows enter the cache; returns their queries [rows, heads, nope + rope], not turned.
+/// Rows enter the cache; returns their queries [rows, heads, nope + rope], not rotated.
 Rows<float> make_queries(const program::Program& p, const program::MlaQuery& op, int64_t heads,
                          Scratch& scratch, const Context& context);
 
-/// Queries turned and taken into latent space: out [rows, heads, rank + rope].
+/// Queries rotated and taken into latent space: out [rows, heads, rank + rope].
 void make_latent_queries(const program::Program& p, const program::MlaQuery& op, const Rows<float>& queries,
                          const Rows<float>& out, Scratch& scratch, const Context& context);
 
 /// Whether both know the op's shapes and types.
-bool queries_of_many_serve(const program::Program& p, const program::MlaQuery& op, const Sizes& sizes);
+bool mla_query_gemm_serves(const program::Program& p, const program::MlaQuery& op, const Sizes& sizes);
 
 }  // namespace sluice::backend::cuda

@@ -1,7 +1,7 @@
 // mla_query of 2 to 32 rows in one launch, where attention/mla_query_gemm.cu takes four: a cluster of four
 // blocks takes a head. Each block norms and packs the rows for itself, makes a quarter of the head's queries
 // (q) and pushes it to the others; then it turns the rotary columns of a quarter of the rows, packs what is
-// not turned and makes a quarter of the latent queries (k_b). Clusters behind those of the heads put rows
+// not rotated and makes a quarter of the latent queries (k_b). Clusters behind those of the heads put rows
 // into the cache.
 //
 // Bound by latency: weights (53 KB a block for GLM-4.7-Flash in q4_0) are asked for before the kernel waits
@@ -27,13 +27,13 @@ namespace sluice::backend::cuda {
 namespace {
 
 using namespace program;
-using namespace few;
+using namespace small_batch;
 
 constexpr int kBlocks = 4;          ///< of a cluster
-constexpr int kMostQuery = 256;     ///< columns of a head's query, nope and turned
+constexpr int kMostQuery = 256;     ///< columns of a head's query, nope and rotated
 constexpr int kMostRank = 512;      ///< columns of a latent query
 constexpr int kMostColumns = 1024;  ///< of the low-rank query
-constexpr int kMostTurned = 64;
+constexpr int kMostRotated = 64;
 constexpr int kAhead = 2;  ///< chunks of q that a warp asks for before it waits
 
 struct Args {
@@ -42,16 +42,16 @@ struct Args {
   Rows<float> in, out;
   const float* q_norm;
   Matrix q, k_b;
-  int32_t heads, nope, turned, rank;
+  int32_t heads, nope, rotated, rank;
   float epsilon;
   RopeTable rope;
 };
 
-template <int kStrips>
+template <int kNTiles>
 struct Shared {
-  static constexpr int kTokens = kStrips * kStripTokens;
+  static constexpr int kTokens = kNTiles * kNTileTokens;
   alignas(16) float query[kTokens][kMostQuery];
-  alignas(16) float meeting[meeting_floats(kStrips)];
+  alignas(16) float reduction[reduction_floats(kNTiles)];
   alignas(16) float norm[kMostColumns];
   float scale[kTokens];
   Arrivals queries_there;
@@ -59,8 +59,8 @@ struct Shared {
 };
 
 /// The rows normed, as halves. A warp's rows are asked for together.
-template <int kStrips>
-__device__ __forceinline__ void pack_rows(const Args& p, Shared<kStrips>& s, int rows, int chunks) {
+template <int kNTiles>
+__device__ __forceinline__ void pack_rows(const Args& p, Shared<kNTiles>& s, int rows, int chunks) {
   constexpr int kHeld = kMostColumns / kChunkColumns, kEach = (s.kTokens + kWarps - 1) / kWarps;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float4 v[kEach][kHeld];
@@ -92,9 +92,9 @@ __device__ __forceinline__ void pack_rows(const Args& p, Shared<kStrips>& s, int
   }
 }
 
-/// What of the queries is not turned, as halves, in place of the rows.
-template <int kStrips>
-__device__ __forceinline__ void pack_queries(const Args& p, Shared<kStrips>& s, int chunks) {
+/// What of the queries is not rotated, as halves, in place of the rows.
+template <int kNTiles>
+__device__ __forceinline__ void pack_queries(const Args& p, Shared<kNTiles>& s, int chunks) {
   const int lane = threadIdx.x % 32;
   for (int token = threadIdx.x / 32; token < s.kTokens; token += kWarps) {
     float4 v[kMostQuery / kChunkColumns];
@@ -107,22 +107,22 @@ __device__ __forceinline__ void pack_queries(const Args& p, Shared<kStrips>& s, 
   }
 }
 
-template <quant::Type kQ, quant::Type kB, int kStrips>
+template <quant::Type kQ, quant::Type kB, int kNTiles>
 __global__ void __launch_bounds__(kThreads, 1)
-    mla_query_few(const Stamps stamps, const __grid_constant__ Args p) {
-  extern __shared__ __align__(128) char few_shared[];
-  auto& s = *reinterpret_cast<Shared<kStrips>*>(few_shared);
-  const Link link(stamps);
-  const int rows = p.step.header->rows;  // was there before the step's first kernel began
+    mla_query_small_batch(const Timestamps timestamps, const __grid_constant__ Args p) {
+  extern __shared__ __align__(128) char batch_shared[];
+  auto& s = *reinterpret_cast<Shared<kNTiles>*>(batch_shared);
+  const PdlLink pdl(timestamps);
+  const int rows = p.step.header->rows;  // uploaded before the step's first kernel: no wait
   const int warp = threadIdx.x / 32, head = static_cast<int>(blockIdx.x) / kBlocks;
   if (head >= p.heads) {
     const int row = static_cast<int>(blockIdx.x) - p.heads * kBlocks;
-    if (row >= rows) return link.wait();
+    if (row >= rows) return pdl.wait();
     const RowToAppend ahead = row_to_append(p.appended, p.rope, row);
-    link.wait();
+    pdl.wait();
     return append_row(p.appended, p.rope, row, ahead);
   }
-  const int rank = static_cast<int>(cluster_rank()), width = p.nope + p.turned;
+  const int rank = static_cast<int>(cluster_rank()), width = p.nope + p.rotated;
   const int share = width / kBlocks, chunks = p.q.columns / kChunkColumns;
   const int latents = p.rank / kBlocks, k_chunks = (p.nope + kChunkColumns - 1) / kChunkColumns;
   if (threadIdx.x == 0) s.queries_there.begin();
@@ -147,16 +147,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     copy_async(shared_address(s.norm + 4 * i), p.q_norm + 4 * i);
   commit_copies();
   // The rotary columns of every fourth row are this block's to turn: a pair a thread.
-  const int turned_row = static_cast<int>(threadIdx.x) / 32 * kBlocks + rank, pair = threadIdx.x % 32;
-  const bool turns = turned_row < rows && pair < p.turned / 2;
-  Turn turn{};
-  if (turns) turn = p.rope.turn(p.step.positions[turned_row], pair, p.appended.factors);
+  const int rotated_row = static_cast<int>(threadIdx.x) / 32 * kBlocks + rank, pair = threadIdx.x % 32;
+  const bool rotates = rotated_row < rows && pair < p.rotated / 2;
+  SinCos sin_cos{};
+  if (rotates) sin_cos = p.rope.sin_cos(p.step.positions[rotated_row], pair, p.appended.factors);
   if (threadIdx.x == 0) s.queries_there.expect((kBlocks - 1) * share * 4 * s.kTokens);
 
-  link.wait();
+  pdl.wait();
   pack_rows(p, s, rows, chunks);
   __syncthreads();
-  float sum[kStrips][4] = {};
+  float sum[kNTiles][4] = {};
   if (has_tile) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       q[0].multiply(p.q, s.packed, row_pitch(chunks), c, sum);
     }
   }
-  meet_fours<kTiles>(sum, share / 16, s.meeting, [&](int of, int token, int four, float4 all) {
+  reduce_fours<kTiles>(sum, share / 16, s.reduction, [&](int of, int token, int four, float4 all) {
     *reinterpret_cast<float4*>(&s.query[token][rank * share + of * 16 + four * 4]) =
         times(all, s.scale[token]);
   });
@@ -183,20 +183,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   s.queries_there.wait();
   cluster_here();
 
-  if (turns) {
-    const float* const from = s.query[turned_row] + p.nope;
-    float* const to = p.out(turned_row, head) + p.rank;
-    const int half = p.turned / 2, first = p.rope.first(pair), second = p.rope.second(pair, half);
+  if (rotates) {
+    const float* const from = s.query[rotated_row] + p.nope;
+    float* const to = p.out(rotated_row, head) + p.rank;
+    const int half = p.rotated / 2, first = p.rope.first(pair), second = p.rope.second(pair, half);
     const float a = from[first], b = from[second];
-    to[first] = a * turn.cosine - b * turn.sine;
-    to[second] = a * turn.sine + b * turn.cosine;
+    to[first] = a * sin_cos.cosine - b * sin_cos.sine;
+    to[second] = a * sin_cos.sine + b * sin_cos.cosine;
   }
   pack_queries(p, s, k_chunks);
   __syncthreads();
 #pragma unroll
-  for (int n = 0; n < kStrips; ++n) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
+  for (int n = 0; n < kNTiles; ++n) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
   if (has_latents) k_b.multiply(p.k_b, s.packed, row_pitch(k_chunks), k_part, sum);
-  meet_fours<kLatentTiles>(sum, latents / 16, s.meeting, [&](int of, int token, int four, float4 all) {
+  reduce_fours<kLatentTiles>(sum, latents / 16, s.reduction, [&](int of, int token, int four, float4 all) {
     if (token < rows)
       *reinterpret_cast<float4*>(p.out(token, head) + rank * latents + of * 16 + four * 4) =
           times(all, s.scale[token]);
@@ -206,28 +206,30 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <quant::Type kQ, quant::Type kB>
 auto kernel_of(int64_t rows) {
-  return rows <= 8    ? mla_query_few<kQ, kB, 1>
-         : rows <= 16 ? mla_query_few<kQ, kB, 2>
-                      : mla_query_few<kQ, kB, 4>;
+  return rows <= 8    ? mla_query_small_batch<kQ, kB, 1>
+         : rows <= 16 ? mla_query_small_batch<kQ, kB, 2>
+                      : mla_query_small_batch<kQ, kB, 4>;
 }
 int64_t shared_bytes(int64_t rows, int64_t columns, int64_t nope) {
-  const int strips = rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
+  const int n_tiles = rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
   const auto chunks = static_cast<int>(std::max(columns, padded_columns(nope)) / kChunkColumns);
-  const int64_t fixed = strips == 1 ? sizeof(Shared<1>) : strips == 2 ? sizeof(Shared<2>) : sizeof(Shared<4>);
-  return fixed + int64_t{strips} * kStripTokens * row_pitch(chunks);
+  const int64_t fixed = n_tiles == 1   ? sizeof(Shared<1>)
+                        : n_tiles == 2 ? sizeof(Shared<2>)
+                                       : sizeof(Shared<4>);
+  return fixed + int64_t{n_tiles} * kNTileTokens * row_pitch(chunks);
 }
 
 void start_query(const Program& p, const MlaQuery& op, const Rows<float>& out, const Context& c) {
   const Memory& memory = c.memory;
-  const int64_t turned = op.rope_columns(p);
+  const int64_t rotated = op.rope_columns(p);
   Args args{};
   args.step = c.step;
   args.in = flat(memory.rows(op.in.id)), args.out = out;
   args.q_norm = memory.vector(op.q_norm.id);
   args.q = memory.matrix(op.q.id), args.k_b = memory.matrix(op.k_b.id);
   args.heads = args.out.heads, args.nope = static_cast<int32_t>(op.nope(p));
-  args.turned = static_cast<int32_t>(turned), args.rank = static_cast<int32_t>(op.rank(p));
-  args.epsilon = op.epsilon, args.rope = rope_table(op.rope, turned);
+  args.rotated = static_cast<int32_t>(rotated), args.rank = static_cast<int32_t>(op.rank(p));
+  args.epsilon = op.epsilon, args.rope = rope_table(op.rope, rotated);
   args.appended = {c.step,
                    memory.cache(op.cache.id),
                    op.cache_layer,
@@ -266,12 +268,13 @@ bool serves_query(const Program& p, const MlaQuery& op, const Sizes& sizes) {
                      : k_b == Type::Q5_0 ? q == Type::Q4_K  // Q4_K where rows are no whole 256 columns
                                          : k_b == Type::Q4_0 && q == Type::Q4_0;
   const quant::CacheRow row = p[op.cache.id].cache_row();
-  const int64_t rank = op.rank(p), nope = op.nope(p), turned = op.rope_columns(p), width = nope + turned;
+  const int64_t rank = op.rank(p), nope = op.nope(p), rotated = op.rope_columns(p), width = nope + rotated;
   const int64_t columns = p[op.in.id].columns();
   return typed && (row.type == Type::F16 || row.coded() == rank) && in_fours(p[op.in.id]) &&
          columns % kChunkColumns == 0 && columns <= kMostColumns && width <= kMostQuery &&
          width % (16 * kBlocks) == 0 && rank <= kMostRank && rank % (16 * kBlocks) == 0 && nope % 32 == 0 &&
-         turned <= kMostTurned && shared_bytes(sizes.rows, columns, nope) <= most_shared(sizes.architecture);
+         rotated <= kMostRotated &&
+         shared_bytes(sizes.rows, columns, nope) <= most_shared(sizes.architecture);
 }
 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
@@ -282,14 +285,14 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
 /// mla_heads of 2 to 8 rows whose contexts are short: queries, attention by chunks of contexts, values, whose
 /// blocks put the chunks together for themselves.
 constexpr int kJoinedRows = 8;
-static_assert(kShortContext / program::kPageRows <= kMostJoined);
+static_assert(kCtx512 / program::kPageRows <= kMostJoined);
 
 bool serves_heads(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MlaHeads>(record.args);
-  return sizes.rows <= kJoinedRows && sizes.longest <= kShortContext &&
+  return sizes.rows <= kJoinedRows && sizes.longest <= kCtx512 &&
          most_shared(sizes.architecture) > kMostShared && serves_query(p, op.query, sizes) &&
          op.query.rank(p) == kMlaRank && op.query.rope_columns(p) == kMlaWidth - kMlaRank &&
-         serves_head_matmul_few(p[op.v_b.id], p[op.out.id]);
+         serves_head_matmul_small_batch(p[op.v_b.id], p[op.out.id]);
 }
 
 struct HeadsScratch {
@@ -312,7 +315,7 @@ int64_t heads_scratch_bytes(const Program& p, const Op& record, const Sizes&) {
   return bytes;
 }
 
-std::optional<Handed> gives_heads(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> produces_heads(const Program& p, const Op& record, const Sizes& sizes) {
   return given_rows_codes(p, std::get<MlaHeads>(record.args).out.id, sizes);
 }
 
@@ -330,13 +333,14 @@ void launch_heads(const Program& p, const Op& record, const Context& c) {
   attend_split({c.step, c.memory.cache(op.query.cache.id), queries, context, op.query.cache_layer,
                 op.scale * std::numbers::log2e_v<float>, most, s.weights, s.parts},
                c, false);
-  head_matmul_few(context, out, c.memory.matrix(op.v_b.id), {c.step.positions, s.weights, s.parts, most}, c);
+  head_matmul_small_batch(context, out, c.memory.matrix(op.v_b.id),
+                          {c.step.positions, s.weights, s.parts, most}, c);
 }
 
 }  // namespace
 
-const Kernel kMlaQueryFew{"queries of some rows, a cluster a head", serves, launch_query};
-const Kernel kMlaHeadsFew{"queries, attention by chunks, values of chunks put together", serves_heads,
-                          launch_heads, heads_scratch_bytes, gives_heads};
+const Kernel kMlaQuerySmallBatch{"small-batch queries, a cluster a head", serves, launch_query};
+const Kernel kMlaHeadsSmallBatch{"small-batch queries, split-KV attention, values", serves_heads,
+                                 launch_heads, heads_scratch_bytes, produces_heads};
 
 }  // namespace sluice::backend::cuda

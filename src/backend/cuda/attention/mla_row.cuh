@@ -51,7 +51,7 @@ __device__ __forceinline__ void put_exact(char* row, int c, float v) {
   reinterpret_cast<__half*>(row + Row::kExact)[c] = __float2half_rn(v);
 }
 
-/// Copies a row in shared memory. A block of threads calls it.
+/// Copies a row in shared memory. A thread block calls it.
 template <typename Row>
 __device__ inline void copy_row(char* to, const char* from) {
   if (threadIdx.x < Row::kBytes / 16)

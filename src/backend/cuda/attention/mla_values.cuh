@@ -1,6 +1,6 @@
-// The last step of latent attention on matrix units: values of cached rows, weighed (the product of P and V
-// in FlashAttention's terms), for a warp's 64 of the 512 columns and all queries of a block of threads. Rows
-// lie in shared memory, kMlaPitch bytes apart; weights beside them as halves, [query][position]. Two ways:
+// The last step of latent attention on tensor cores: values of cached rows, weighed (the product of P and V
+// in FlashAttention's terms), for a warp's 64 of the 512 columns and all queries of a thread block. Rows lie
+// in shared memory, kMlaPitch bytes apart; weights beside them as halves, [query][position]. Two ways:
 //
 //   QueryRowSums     queries are the rows of the matrix instructions: 16 or 32 of them (some rows)
 //   QueryColumnSums  queries are the eight columns, 20 heads fill 24 (one row)

@@ -21,12 +21,12 @@ void share_out(Args& args, int blocks) {
   h.cluster = blocks;
   h.each = ((h.out.columns + blocks - 1) / blocks + 31) / 32 * 32;
   args.shared = std::min(shares, blocks);
-  args.head_words = blocks * (kRank + 2);
+  args.head_slots = blocks * (kRank + 2);
   for (int rank = 0; rank < blocks; ++rank) {
     Share& share = args.shares[rank];
     share.shares = (shares - rank + blocks - 1) / blocks;
-    share.turned = kTurned * rank / blocks;
-    share.count = share.shares * kShare + kTurned * (rank + 1) / blocks - share.turned;
+    share.rotated = kRotated * rank / blocks;
+    share.count = share.shares * kShare + kRotated * (rank + 1) / blocks - share.rotated;
   }
   // As many lanes a row as leave every warp no more than a task.
   const auto tasks = [&](const Matrix& m) { return RowShape{args.columns / 32, args.lanes, m.rows}.tasks(); };
@@ -44,7 +44,7 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   args.a = memory.matrix(op.products.a.id), args.b = memory.matrix(op.products.b.id);
   args.in = memory.rows(op.products.in.id).data, args.norm = memory.vector(op.products.norm.id);
   args.epsilon = op.products.epsilon, args.columns = args.a.columns;
-  args.board = context.board();
+  args.mailbox = context.mailbox();
   MlaHeadsArgs& h = args.heads;
   h.nope = static_cast<int>(query.nope(program));
   h.step = context.step;
@@ -55,12 +55,12 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   h.k_b = memory.matrix(query.k_b.id), h.v_b = memory.matrix(op.heads.v_b.id);
   h.cache = memory.cache(query.cache.id);
   h.layer = query.cache_layer, h.epsilon = query.epsilon, h.scale = op.heads.scale;
-  h.rope = rope_table(query.rope, kTurned);
-  if (context.gives != nullptr) h.handed = context.gives->at;
-  share_out(args, blocks_of_head(h.out.heads, context.processors));
-  if (context.longest > kShortContext) return start_long_context(args, context);
+  h.rope = rope_table(query.rope, kRotated);
+  if (context.produces != nullptr) h.form_at = context.produces->at;
+  share_out(args, blocks_of_head(h.out.heads, context.sm_count));
+  if (context.longest > kCtx512) return start_long_context(args, context);
   with_types(args, [&]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
-    start_short_context<Low, Q, K, V>(args, context);
+    start_ctx512<Low, Q, K, V>(args, context);
   });
 }
 
@@ -78,26 +78,26 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
   }
   const Tensor &a = program[op.products.a.id], &out = program[op.heads.out.id];
   const int64_t nope = query.nope(program), low = query.q ? program[query.q.id].columns() : 0;
-  return query.rank(program) == kRank && query.rope_columns(program) == kTurned && nope > 0 &&
+  return query.rank(program) == kRank && query.rope_columns(program) == kRotated && nope > 0 &&
          nope % kShare == 0 && nope <= kMostShares * kShare && low % 32 == 0 &&
-         (sizes.longest > kShortContext ? long_context_serves(program, op, sizes)
-                                        : low <= short_low_columns(sizes.architecture)) &&
+         (sizes.longest > kCtx512 ? long_context_serves(program, op, sizes)
+                                  : low <= ctx512_low_columns(sizes.architecture)) &&
          a.columns() <= kMostColumns && a.columns() % 32 == 0 && a.shape[1] <= kMostLow &&
          program[op.products.in.id].offset % 4 == 0 && out.heads() <= kMostHeads &&
-         out.heads() <= sizes.processors && out.columns() <= kMostValues;
+         out.heads() <= sizes.sm_count && out.columns() <= kMostValues;
 }
 
-std::optional<Handed> gives(const Program& program, const Op& record, const Sizes&) {
+std::optional<FormSpec> produces(const Program& program, const Op& record, const Sizes&) {
   return given_row_codes(program, std::get<NormMlaHeads>(record.args).heads.out.id);
 }
-BoardNeeds board(const Program& program, const Op& record, const Sizes& sizes) {
+MailboxNeeds mailbox(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMlaHeads>(record.args);
-  const int64_t heads = program[op.heads.out.id].heads(), blocks = blocks_of_head(heads, sizes.processors);
-  const bool is_short = sizes.longest <= kShortContext;
-  const LongWords parts = is_short ? LongWords{} : long_context_words(heads, sizes.processors);
-  return {.flagged = kQueryWords + program[op.products.a.id].shape[1] +
+  const int64_t heads = program[op.heads.out.id].heads(), blocks = blocks_of_head(heads, sizes.sm_count);
+  const bool is_short = sizes.longest <= kCtx512;
+  const Ctx8kSlots parts = is_short ? Ctx8kSlots{} : ctx8k_slots(heads, sizes.sm_count);
+  return {.flagged = kQuerySlots + program[op.products.a.id].shape[1] +
                      (is_short ? heads * blocks * (kRank + 2) : 0),
-          .zeroed = kCountedWords + parts.words,
+          .zeroed = kCountedSlots + parts.slots,
           .layout = parts.layout};
 }
 
@@ -107,8 +107,8 @@ const Kernel kNormMlaHeads{"from the row to its heads' values, blocks a head",
                            serves_norm_mla_heads,
                            launch_norm_mla_heads,
                            nullptr,
-                           gives,
+                           produces,
                            nullptr,
-                           board};
+                           mailbox};
 
 }  // namespace sluice::backend::cuda

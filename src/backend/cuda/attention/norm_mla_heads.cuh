@@ -1,7 +1,7 @@
 // norm_mla_heads of one row, as far as its kernels over a short context (norm_mla_heads_ctx512.cuh) and over
 // a long one (norm_mla_heads_ctx8k.cu) are the same: the row normed, its products with a (low-rank query, or
-// queries) and b (latent), by all blocks for all of them over the board; the queries of a head shared by its
-// blocks, and what each of them gives of the head's latent queries, in sums of all (prim/mailbox.cuh:
+// queries) and b (latent), by all blocks for all of them over the mailbox; the queries of a head shared by
+// its blocks, and what each of them gives of the head's latent queries, in sums of all (prim/mailbox.cuh:
 // add_part); the row that enters the cache.
 #pragma once
 
@@ -21,18 +21,18 @@
 namespace sluice::backend::cuda::first_half {
 
 inline constexpr int kThreads = 512, kWarps = kThreads / 32;
-inline constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kTurned = kWidth - kRank;  // of a cache row
+inline constexpr int kRank = kMlaRank, kWidth = kMlaWidth, kRotated = kWidth - kRank;  // of a cache row
 inline constexpr int kShare = 32;  // columns of k_b under one scale: what blocks share a head's queries by
 inline constexpr int kMostColumns = 4096;               // of the row
 inline constexpr int kMostLow = 4096;                   // numbers of the low-rank query, or of queries
-inline constexpr int kMostShares = 6;                   // of a head's queries that are not turned
+inline constexpr int kMostShares = 6;                   // of a head's queries that are not rotated
 inline constexpr int kMostValues = 256;                 // of a head
 inline constexpr int kMostBlocks = 8, kMostHeads = 32;  // kMostBlocks: of a head
 static_assert(kRank == kThreads, "a thread has a column");
 
-/// What a block makes of its head's queries: every blocks-th share of 32, and some of those to be turned.
+/// What a block makes of its head's queries: every blocks-th share of 32, and some of those to be rotated.
 struct Share {
-  int shares, turned, count;  ///< turned: the first of those; count: of all
+  int shares, rotated, count;  ///< rotated: the first of those; count: of all
 };
 
 struct Args {
@@ -41,23 +41,23 @@ struct Args {
   const float *in, *norm;
   float epsilon;
   int columns, lanes, a_tasks, tasks;  ///< of a row of a and b; tasks: of a warp
-  Board board;
+  Mailbox mailbox;
   Share shares[kMostBlocks];  ///< by block of a head
-  int head_words;             ///< of a head on the board
+  int head_slots;             ///< of a head on the mailbox
   int shared;                 ///< blocks of a head that have a share of its queries
-  int parts;                  ///< deep: of a head's context
-  int groups;                 ///< deep: of heads that a block attends for
-  int in_cluster;             ///< deep: blocks of a part that have its rows brought together
-  int piece;                  ///< deep: positions of a block at a time, whole sixteens
+  int parts;                  ///< ctx8k: of a head's context
+  int groups;                 ///< ctx8k: of heads that a block attends for
+  int in_cluster;             ///< ctx8k: blocks of a part that have its rows brought together
+  int piece;                  ///< ctx8k: positions of a block at a time, whole sixteens
 };
 
-/// Where numbers lie on the board, in words: the cache's row before its norm, the low-rank query (or
+/// Where numbers lie on the mailbox, in words: the cache's row before its norm, the low-rank query (or
 /// queries), and what heads have.
-inline constexpr int kLatentWords = 0, kQueryWords = kLatentWords + kWidth;
-/// Among its zeroed words: sums with counts (add_part), then what the kernel for a long context has.
-inline constexpr int kCountedWords = kMostHeads * kWidth;
-__device__ inline int head_words(const Args& args, int head) {
-  return kQueryWords + args.a.rows + head * args.head_words;
+inline constexpr int kLatentSlots = 0, kQuerySlots = kLatentSlots + kWidth;
+/// Among its zeroed slots: sums with counts (add_part), then what the kernel for a long context has.
+inline constexpr int kCountedSlots = kMostHeads * kWidth;
+__device__ inline int head_slots(const Args& args, int head) {
+  return kQuerySlots + args.a.rows + head * args.head_slots;
 }
 
 constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
@@ -98,47 +98,47 @@ struct LowRows {
     row = shape.row_of(task < args.a_tasks ? task : task - args.a_tasks);
     ahead.ask(matrix(), first_block(), shape);
   }
-  /// Leaves the products on the board.
-  __device__ void run(const Activations& x, float factor, uint32_t tag) {
+  /// Leaves the products on the mailbox.
+  __device__ void run(const Activations& x, float factor, uint32_t flag) {
 #pragma unroll 1
     while (!done()) {
       const float product = ahead.times(matrix(), first_block(), x, shape) * factor;
-      const int at = (task < args.a_tasks ? kQueryWords : kLatentWords) + row;
-      if (row < matrix().rows && shape.lane() == 0) put_word(args.board.words + at, product, tag);
+      const int at = (task < args.a_tasks ? kQuerySlots : kLatentSlots) + row;
+      if (row < matrix().rows && shape.lane() == 0) put_slot(args.mailbox.slots + at, product, flag);
       task += blocks() * kWarps;
       ask();
     }
   }
 };
 
-/// Sums of a head's latent queries, and behind them its queries to be turned: kWidth words.
+/// Sums of a head's latent queries, and behind them its queries to be rotated: kWidth words.
 __device__ inline uint64_t* query_sums(const Args& args, int head) {
-  return args.board.zeroed + head * kWidth;
+  return args.mailbox.zeroed + head * kWidth;
 }
 
 /// Query i of a block's among all heads' queries.
 __device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, int head, int rank, int i) {
   const int at = i - share.shares * kShare;
-  return head * (args.nope + kTurned) +
-         (at < 0 ? (rank + i / kShare * args.cluster) * kShare + i % kShare : args.nope + share.turned + at);
+  return head * (args.nope + kRotated) +
+         (at < 0 ? (rank + i / kShare * args.cluster) * kShare + i % kShare : args.nope + share.rotated + at);
 }
 
-/// Numbers of the row that this step adds, on their way: a column of the latent, a pair to be turned.
+/// Numbers of the row that this step adds, on their way: a column of the latent, a pair to be rotated.
 struct NewRow {
-  static constexpr int kWords = 3;
+  static constexpr int kSlots = 3;
   int first, second;
-  bool turns;
-  const uint64_t* at[kWords];
+  bool rotates;
+  const uint64_t* at[kSlots];
 
   /// wanted: whether this block reads it.
   __device__ NewRow(const Args& args, bool wanted)
       : first(args.heads.rope.first(thread())),
-        second(args.heads.rope.second(thread(), kTurned / 2)),
-        turns(wanted && thread() < kTurned / 2) {
-    const uint64_t* const words = args.board.words + kLatentWords;
-    at[0] = wanted ? words + thread() : nullptr;
-    at[1] = turns ? words + kRank + first : nullptr;
-    at[2] = turns ? words + kRank + second : nullptr;
+        second(args.heads.rope.second(thread(), kRotated / 2)),
+        rotates(wanted && thread() < kRotated / 2) {
+    const uint64_t* const slots = args.mailbox.slots + kLatentSlots;
+    at[0] = wanted ? slots + thread() : nullptr;
+    at[1] = rotates ? slots + kRank + first : nullptr;
+    at[2] = rotates ? slots + kRank + second : nullptr;
   }
   /// The row as the cache holds it, to shared memory, and from the first block to the cache. The block meets,
   /// and meets again before the row is read.
@@ -150,10 +150,10 @@ struct NewRow {
     if (thread() % 32 == 0) s.partial[2][thread() / 32] = squares;
     __syncthreads();
     Row::put_latent(s.current, thread(), value[0] * factor_of(s.partial[2], kRank, h.epsilon) * norm);
-    if (turns) {
-      const Turn turn = s.turns[thread()];
-      put_exact<Row>(s.current, first, value[1] * turn.cosine - value[2] * turn.sine);
-      put_exact<Row>(s.current, second, value[1] * turn.sine + value[2] * turn.cosine);
+    if (rotates) {
+      const SinCos sin_cos = s.angles[thread()];
+      put_exact<Row>(s.current, first, value[1] * sin_cos.cosine - value[2] * sin_cos.sine);
+      put_exact<Row>(s.current, second, value[1] * sin_cos.sine + value[2] * sin_cos.cosine);
     }
     if (blockIdx.x + blockIdx.y != 0) return;
     __syncthreads();
@@ -163,12 +163,12 @@ struct NewRow {
 };
 
 /// The low-rank query, quantised; returns the factor of its norm. The block meets.
-template <int kLowWords, typename Shared>
+template <int kLowSlots, typename Shared>
 __device__ inline float quantize_query(const Args& args, Shared& s, const Activations& x,
                                        const float* value) {
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kLowWords; ++i) {
+  for (int i = 0; i < kLowSlots; ++i) {
     const int c = i * kThreads + thread();
     if (c / 32 * 32 >= x.columns) break;
     squares += value[i] * value[i];
@@ -180,16 +180,16 @@ __device__ inline float quantize_query(const Args& args, Shared& s, const Activa
   return args.heads.q_norm != nullptr ? factor_of(s.partial[1], x.columns, args.heads.epsilon) : 1.0f;
 }
 
-/// A block's queries: of the low-rank query, or the numbers that the board has had. The block meets.
-template <int kLowWords, typename Shared, typename Queries>
+/// A block's queries: of the low-rank query, or the numbers that the mailbox has had. The block meets.
+template <int kLowSlots, typename Shared, typename Queries>
 __device__ inline void make_queries(const Args& args, Shared& s, const Activations& x, Queries& q,
                                     const float* taken) {
   if (args.heads.q.codes != nullptr) {
-    const float factor = quantize_query<kLowWords>(args, s, x, taken);
+    const float factor = quantize_query<kLowSlots>(args, s, x, taken);
     q.multiply(x, [&](int i, float value) { s.q[i] = value * factor; });
   } else {
 #pragma unroll
-    for (int i = 0; i < kLowWords; ++i) {
+    for (int i = 0; i < kLowSlots; ++i) {
       const int n = i * kThreads + thread();
       if (n < q.count) s.q[n] = taken[i];
     }
@@ -204,7 +204,7 @@ __device__ inline void load_latent_row(const MlaHeadsArgs& args, int head, int s
   k_b.load(args.k_b.type, planes_from(args.k_b), row * (args.nope / kShare) + share);
 }
 
-/// What this block's queries give of latent queries, and those of them to be turned, to the head's sums.
+/// What this block's queries give of latent queries, and those of them to be rotated, to the head's sums.
 /// k_b: of the first share. blocks: a share of queries, a copy a warp.
 template <typename One, typename Shared>
 __device__ inline void add_queries(const Args& args, Shared& s, const Activations& blocks, int head, int rank,
@@ -225,7 +225,7 @@ __device__ inline void add_queries(const Args& args, Shared& s, const Activation
   uint64_t* const sums = query_sums(args, head);
   if (share.shares > 0) add_part(sums + thread(), sum, 1);
   const int at = share.shares * kShare + thread();
-  if (at < share.count) add_part(sums + kRank + share.turned + thread(), s.q[at], args.shared);
+  if (at < share.count) add_part(sums + kRank + share.rotated + thread(), s.q[at], args.shared);
 }
 
 /// Once all who wait for them have taken a head's sums.
@@ -259,28 +259,28 @@ auto with_types(const Args& args, Make make) {
 }
 
 /// Blocks of a head: all of them are on the device at a time.
-inline int blocks_of_head(int64_t heads, int processors) {
-  return static_cast<int>(std::clamp<int64_t>(processors / heads, 1, kMostBlocks));
+inline int blocks_of_head(int64_t heads, int sm_count) {
+  return static_cast<int>(std::clamp<int64_t>(sm_count / heads, 1, kMostBlocks));
 }
 
 /// Of the low-rank query over a short context. Where there are clusters, mla_heads takes longer ones
 /// (Youtu-LLM-2B's 1,536) in less time.
-constexpr int short_low_columns(int architecture) { return architecture >= 90 ? 1024 : 1536; }
-inline constexpr int kShortLowColumns = short_low_columns(0);
+constexpr int ctx512_low_columns(int architecture) { return architecture >= 90 ? 1024 : 1536; }
+inline constexpr int kCtx512LowColumns = ctx512_low_columns(0);
 /// norm_mla_heads over a short context (norm_mla_heads_ctx512.cuh): the launch, for types of a and b, of q,
 /// of k_b and of v_b.
 template <typename Low, typename Q, typename K, typename V>
-void start_short_context(const Args& args, const Context& context);
+void start_ctx512(const Args& args, const Context& context);
 
 /// norm_mla_heads over a long context in one launch (norm_mla_heads_ctx8k.cu): whether it serves, what it
 /// adds to the arguments, and the launch.
 bool long_context_serves(const program::Program& program, const program::NormMlaHeads& op,
                          const Sizes& sizes);
 void start_long_context(Args args, const Context& context);
-/// Zeroed words of the board that it takes behind the counted ones, by how heads share them.
-struct LongWords {
-  int64_t words = 0, layout = 0;
+/// Zeroed slots of the mailbox that it takes behind the counted ones, by how heads share them.
+struct Ctx8kSlots {
+  int64_t slots = 0, layout = 0;
 };
-LongWords long_context_words(int64_t heads, int processors);
+Ctx8kSlots ctx8k_slots(int64_t heads, int sm_count);
 
 }  // namespace sluice::backend::cuda::first_half

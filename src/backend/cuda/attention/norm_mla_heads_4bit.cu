@@ -6,7 +6,7 @@ namespace sluice::backend::cuda::first_half {
 using Four = TypedRaw<quant::Type::Q4_0>;
 using Eight = TypedRaw<quant::Type::Q8_0>;
 
-template void start_short_context<Four, Four, Four, Four>(const Args&, const Context&);
-template void start_short_context<Four, Four, Eight, Eight>(const Args&, const Context&);
+template void start_ctx512<Four, Four, Four, Four>(const Args&, const Context&);
+template void start_ctx512<Four, Four, Eight, Eight>(const Args&, const Context&);
 
 }  // namespace sluice::backend::cuda::first_half

@@ -6,7 +6,7 @@ namespace sluice::backend::cuda::first_half {
 using FourK = TypedRaw<quant::Type::Q4_K>;
 using Eight = TypedRaw<quant::Type::Q8_0>;
 
-template void start_short_context<FourK, FourK, Eight, Eight>(const Args&, const Context&);
-template void start_short_context<Eight, Eight, Eight, Eight>(const Args&, const Context&);
+template void start_ctx512<FourK, FourK, Eight, Eight>(const Args&, const Context&);
+template void start_ctx512<Eight, Eight, Eight, Eight>(const Args&, const Context&);
 
 }  // namespace sluice::backend::cuda::first_half

@@ -3,6 +3,6 @@
 
 namespace sluice::backend::cuda::first_half {
 
-template void start_short_context<AnyRaw, AnyRaw, AnyRaw, AnyRaw>(const Args&, const Context&);
+template void start_ctx512<AnyRaw, AnyRaw, AnyRaw, AnyRaw>(const Args&, const Context&);
 
 }  // namespace sluice::backend::cuda::first_half

@@ -1,14 +1,14 @@
 // norm_mla_heads of one row over a short context: a layer's first half, from the row to the values of its
-// heads, in one launch of plain blocks of threads, some to a head. They hand each other numbers over the
-// board (prim/mailbox.cuh), three times:
+// heads, in one launch of plain thread blocks, some to a head. They hand each other numbers over the mailbox
+// (prim/mailbox.cuh), three times:
 //
 //   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
 //   blocks, their part of its latent queries (q, k_b) | attention over a block's chunks of the context | sums
 //   put together, values (v_b)
 //
-// The blocks wait for each other, so there are no more of them than multiprocessors. Most begin when the
-// kernel before ends, which fills the multiprocessors: between that and a product stands as little code as
-// can be, for every warp runs all of it.
+// The blocks wait for each other, so there are no more of them than SMs. Most begin when the kernel before
+// ends, which fills the SMs: between that and a product stands as little code as can be, for every warp runs
+// all of it.
 //
 // Compiled for some types each by several files (norm_mla_heads_4bit.cu, ...), so that none takes a compiler
 // long.
@@ -24,22 +24,22 @@ namespace sluice::backend::cuda::first_half {
 inline constexpr int kPage = static_cast<int>(program::kPageRows);
 inline constexpr int kChunk = 32;  // positions; a page is some of them
 
-__device__ inline int sum_words(const Args& args, int head, int rank) {
-  return head_words(args, head) + rank * (kRank + 2);
+__device__ inline int sum_slots(const Args& args, int head, int rank) {
+  return head_slots(args, head) + rank * (kRank + 2);
 }
 
 /// A block's shared memory.
 struct alignas(16) Shared {
   char row[activation_bytes(kMostColumns)];
-  char x[activation_bytes(kShortLowColumns)];    // the low-rank query
+  char x[activation_bytes(kCtx512LowColumns)];   // the low-rank query
   char q_blocks[activation_bytes(32 * kWarps)];  // a share of queries, a copy a warp
   char context[activation_bytes(kRank)];
-  float norm[kMostColumns], q_norm[kShortLowColumns];
-  float q[kMostShares * kShare + kTurned];  // this block's queries: shares, then those to be turned
+  float norm[kMostColumns], q_norm[kCtx512LowColumns];
+  float q[kMostShares * kShare + kRotated];  // this block's queries: shares, then those to be rotated
   alignas(16) float query[kWidth];
   alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
   float weights[kChunk], values[kMostValues];
-  Turn turns[kTurned / 2];
+  SinCos angles[kRotated / 2];
   alignas(16) float other_half[kRank];  // of sums of values
   alignas(16) float partial[3][kWarps];
   alignas(16) char chunk[kChunk * HalfRow::kBytes];  // rows of the cache as they are
@@ -47,30 +47,30 @@ struct alignas(16) Shared {
 
 __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
 
-/// Words of the board that a thread takes together: its numbers of the low-rank query, or one of this block's
-/// queries, and what it takes of the new row.
+/// Slots of the mailbox that a thread takes together: its numbers of the low-rank query, or one of this
+/// block's queries, and what it takes of the new row.
 #if __CUDA_ARCH__ >= 900
-inline constexpr int kMostLowWords = short_low_columns(90) / kThreads;
+inline constexpr int kMostLowSlots = ctx512_low_columns(90) / kThreads;
 #else
-inline constexpr int kMostLowWords = kShortLowColumns / kThreads;
+inline constexpr int kMostLowSlots = kCtx512LowColumns / kThreads;
 #endif
-inline constexpr int kTaken = kMostLowWords + NewRow::kWords;
+inline constexpr int kTaken = kMostLowSlots + NewRow::kSlots;
 
 /// The head's queries as the cache's rows meet them. The block meets.
 __device__ inline void take_queries(const Args& args, int head) {
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
-  const bool turns = thread() < kTurned / 2;
-  const int first = h.rope.first(thread()), second = h.rope.second(thread(), kTurned / 2);
+  const bool rotates = thread() < kRotated / 2;
+  const int first = h.rope.first(thread()), second = h.rope.second(thread(), kRotated / 2);
   const uint64_t* const sums = query_sums(args, head);
   const uint64_t* const at[3] = {sums + thread(), sums + kRank + first, sums + kRank + second};
   float value[3];
-  take_sums([&](int i) { return at[i]; }, [&](int i) { return i == 0 || turns; }, args.shared, value);
+  take_sums([&](int i) { return at[i]; }, [&](int i) { return i == 0 || rotates; }, args.shared, value);
   s.query[thread()] = value[0];
-  if (turns) {
-    const Turn turn = s.turns[thread()];
-    s.query[kRank + first] = value[1] * turn.cosine - value[2] * turn.sine;
-    s.query[kRank + second] = value[1] * turn.sine + value[2] * turn.cosine;
+  if (rotates) {
+    const SinCos sin_cos = s.angles[thread()];
+    s.query[kRank + first] = value[1] * sin_cos.cosine - value[2] * sin_cos.sine;
+    s.query[kRank + second] = value[1] * sin_cos.sine + value[2] * sin_cos.cosine;
   }
   __syncthreads();
 }
@@ -80,15 +80,15 @@ __device__ inline int attending(const MlaHeadsArgs& args, int position) {
   return min(args.cluster, position / kChunk + 1);
 }
 
-/// Attention over this block's chunks, to the board. Either half of the
-/// threads has every other position, a thread of it two columns of the latent.
+/// Attention over this block's chunks, to the mailbox. Either half of the threads has every other position, a
+/// thread of it two columns of the latent.
 template <typename Row>
-__device__ inline void attend_share(const Args& args, int head, int rank, int position, uint32_t tag) {
+__device__ inline void attend_share(const Args& args, int head, int rank, int position, uint32_t flag) {
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
   constexpr float kNone = -INFINITY;
   const int lane = thread() % 32, half = thread() / (kThreads / 2), pair = thread() % (kThreads / 2);
-  static_assert(kChunk == 32 && kTurned / 2 == 32);
+  static_assert(kChunk == 32 && kRotated / 2 == 32);
   float largest = kNone, total = 0, x = 0, y = 0;
 #pragma unroll 1
   for (int begin = rank * kChunk; begin <= position; begin += h.cluster * kChunk) {
@@ -123,24 +123,24 @@ __device__ inline void attend_share(const Args& args, int head, int rank, int po
   __syncthreads();
   if (half == 1) return;
   const float2 other = reinterpret_cast<const float2*>(s.other_half)[pair];
-  uint64_t* const words = args.board.words + sum_words(args, head, rank);
-  put_word(words + 2 * pair, x + other.x, tag), put_word(words + 2 * pair + 1, y + other.y, tag);
-  if (thread() == 0) put_word(words + kRank, largest, tag), put_word(words + kRank + 1, total, tag);
+  uint64_t* const slots = args.mailbox.slots + sum_slots(args, head, rank);
+  put_slot(slots + 2 * pair, x + other.x, flag), put_slot(slots + 2 * pair + 1, y + other.y, flag);
+  if (thread() == 0) put_slot(slots + kRank, largest, flag), put_slot(slots + kRank + 1, total, flag);
 }
 
 /// The head's context from all blocks' sums, quantised. The block meets.
 __device__ inline void take_context(const Args& args, const Activations& x, int head, int blocks,
-                                    uint32_t tag) {
+                                    uint32_t flag) {
   const int lane = thread() % 32;
   const uint64_t* at[kMostBlocks + 2];
   float value[kMostBlocks + 2];
 #pragma unroll
   for (int i = 0; i < kMostBlocks; ++i)
-    at[i] = i < blocks ? args.board.words + sum_words(args, head, i) + thread() : nullptr;
+    at[i] = i < blocks ? args.mailbox.slots + sum_slots(args, head, i) + thread() : nullptr;
   // A lane finds the factor of a block.
-  const uint64_t* const mine = args.board.words + sum_words(args, head, min(lane, blocks - 1)) + kRank;
+  const uint64_t* const mine = args.mailbox.slots + sum_slots(args, head, min(lane, blocks - 1)) + kRank;
   at[kMostBlocks] = mine, at[kMostBlocks + 1] = mine + 1;
-  take_each(at, tag, value);
+  take_each(at, flag, value);
   const float best = lane < blocks ? value[kMostBlocks] : -INFINITY;
   const float total = lane < blocks ? value[kMostBlocks + 1] : 0.0f;
   const float part = expf(best - lane_max(best));
@@ -154,8 +154,8 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
 
 template <typename Low, typename Q, typename K, typename V, typename Row>
 __global__ void __launch_bounds__(kThreads, 1)
-    norm_mla_heads(const Stamps stamps, const __grid_constant__ Args args) {
-  const Link link(stamps);
+    norm_mla_heads(const Timestamps timestamps, const __grid_constant__ Args args) {
+  const PdlLink pdl(timestamps);
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
   const int rank = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
@@ -164,10 +164,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   fetch_norm(s.norm, args.norm, args.columns);
   if (h.q_norm != nullptr) fetch_norm(s.q_norm, h.q_norm, h.in.columns);
   // The step's data was there before the first kernel began.
-  const uint32_t tag = args.board.tag();
+  const uint32_t flag = args.mailbox.flag();
   const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
             pages = __ldg(&h.step.header->pages_per_sequence);
-  link.wait();
+  pdl.wait();
 
   wait_for_copies();
   const Activations row{offsetof(Shared, row), args.columns, true, false};
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   squares = lane_sum(squares);
   if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
   __syncthreads();
-  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
+  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), flag);
 
   const Share share = args.shares[rank];
   auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
@@ -192,24 +192,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   const NewRow added(args, adds);
   const uint64_t* at[kTaken];
 #pragma unroll
-  for (int i = 0; i < kMostLowWords; ++i) {
+  for (int i = 0; i < kMostLowSlots; ++i) {
     const int n = i * kThreads + thread();
     const bool wanted = multiplies ? n < h.in.columns : n < share.count;
     const int word = multiplies ? n : query_row(h, share, head, rank, n);
-    at[i] = wanted ? args.board.words + kQueryWords + word : nullptr;
+    at[i] = wanted ? args.mailbox.slots + kQuerySlots + word : nullptr;
   }
 #pragma unroll
-  for (int i = 0; i < NewRow::kWords; ++i) at[kMostLowWords + i] = added.at[i];
+  for (int i = 0; i < NewRow::kSlots; ++i) at[kMostLowSlots + i] = added.at[i];
   float taken[kTaken];
   if (thread() % kWarps == 0)  // some threads of each warp
-    s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
+    s.angles[thread() / kWarps] = h.rope.sin_cos(position, thread() / kWarps, h.factors);
   // Rows of earlier positions were there before this step.
   fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, int64_t{page} * kPage + rank * kChunk % kPage),
                             min(kChunk, position - rank * kChunk));
-  take_each(at, tag, taken);
-  make_queries<kMostLowWords>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
+  take_each(at, flag, taken);
+  make_queries<kMostLowSlots>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
   add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
-  if (adds) added.put<Row>(args, s, taken + kMostLowWords);
+  if (adds) added.put<Row>(args, s, taken + kMostLowSlots);
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
@@ -219,26 +219,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int blocks = attending(h, position);
   if (rank < blocks) {
     take_queries(args, head);
-    attend_share<Row>(args, head, rank, position, tag);
+    attend_share<Row>(args, head, rank, position, flag);
   }
   if (v.count <= 0) return;
   v.ask();
   const Activations context{offsetof(Shared, context), kRank, true, false};
-  take_context(args, context, head, blocks, tag);
+  take_context(args, context, head, blocks, flag);
   if (rank == 0) clear_queries(args, head);
   v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
-  if (h.handed == nullptr) return;
+  if (h.form_at == nullptr) return;
   __syncthreads();
   const int block = thread() / 32;
   if (block * 32 < v.count)
-    quantize_lanes(h.handed, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
+    quantize_lanes(h.form_at, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
                    s.values[thread()]);
 }
 
 static_assert(sizeof(Shared) <= kMostShared);
 
 template <typename Low, typename Q, typename K, typename V>
-void start_short_context(const Args& args, const Context& context) {
+void start_ctx512(const Args& args, const Context& context) {
   const MlaHeadsArgs& h = args.heads;
   launch(context,
          h.cache.coded > 0 ? norm_mla_heads<Low, Q, K, V, CodedRow> : norm_mla_heads<Low, Q, K, V, HalfRow>,

@@ -1,5 +1,5 @@
-// norm_mla_heads of one row over a long context, in one launch of blocks of threads, all on the device at a
-// time, that hand each other numbers over the board (prim/mailbox.cuh), three times:
+// norm_mla_heads of one row over a long context, in one launch of thread blocks, all on the device at a time,
+// that hand each other numbers over the mailbox (prim/mailbox.cuh), three times:
 //
 //   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
 //   blocks, their part of its latent queries (q, k_b) | attention: a block has some heads and a part of the
@@ -14,9 +14,9 @@
 //   softmax  a warp a head (a running maximum: Milakov and Gimelshein 2018)
 //   values   each warp has 32 of the 512 columns for all heads of the block
 // Positions or columns are the rows of the matrix instructions, heads their eight columns. A part of a head's
-// context goes over the board as halves, four a word, without tags (kPartWords).
+// context goes over the mailbox as halves, four a word, without flags (kPartSlots).
 //
-// Bound by the chain of steps and trips (docs/kernels/mla_attend.md), not by memory.
+// Bound by the chain of steps and trips (docs/kernels/attention.md), not by memory.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -33,26 +33,28 @@
 namespace sluice::backend::cuda::first_half {
 namespace {
 
-using namespace deep;
+using namespace ctx8k;
 
 constexpr int64_t kLongestContext =
     8192;  // a bucket; 6% over mla_heads_split_kv.cu there (H200), less beyond
 
-/// Parts of contexts lie on the board without tags, which would be as many bytes again: a word is there once
-/// it is not zero. There is room for them twice: a launch takes what the one before it has made zero, and
-/// makes the other one zero. Of a head: 512 halves of each part, two of which are never zero together, and of
-/// each part the largest score (low) and the sum of the weights below it, which is 1 or more.
-constexpr int kPartWords = kRank / 4;
-SLUICE_BOTH inline int words_of_parts(int parts) { return parts * kPartWords + (parts + 1) / 2 * 2; }
-/// Where they begin among the zeroed words: behind the counted ones and the number of launches.
-constexpr int kTurnWord = kCountedWords, kPartsBegin = kTurnWord + 2;
-__device__ inline uint64_t* turn_word(const Args& args) { return args.board.zeroed + kTurnWord; }
-__device__ inline uint64_t* head_parts(const Args& args, uint32_t turn, int head) {
-  const int heads = args.heads.out.heads;
-  return args.board.zeroed + kPartsBegin + (turn % 2 * heads + head) * args.head_words;
+/// Parts of contexts lie on the mailbox without flags, which would be as many bytes again: a word is there
+/// once it is not zero. There is room for them twice: a launch takes what the one before it has made zero,
+/// and makes the other one zero. Of a head: 512 halves of each part, two of which are never zero together,
+/// and of each part the largest score (low) and the sum of the weights below it, which is 1 or more.
+constexpr int kPartSlots = kRank / 4;
+SLUICE_BOTH inline int slots_of_parts(int parts) { return parts * kPartSlots + (parts + 1) / 2 * 2; }
+/// Where they begin among the zeroed slots: behind the counted ones and the number of launches.
+constexpr int kLaunchCountSlot = kCountedSlots, kPartsBegin = kLaunchCountSlot + 2;
+__device__ inline uint64_t* launch_count_slot(const Args& args) {
+  return args.mailbox.zeroed + kLaunchCountSlot;
 }
-__device__ inline uint64_t* part_weights(const Args& args, uint32_t turn, int head) {
-  return head_parts(args, turn, head) + args.parts * kPartWords;
+__device__ inline uint64_t* head_parts(const Args& args, uint32_t launch_count, int head) {
+  const int heads = args.heads.out.heads;
+  return args.mailbox.zeroed + kPartsBegin + (launch_count % 2 * heads + head) * args.head_slots;
+}
+__device__ inline uint64_t* part_weights(const Args& args, uint32_t launch_count, int head) {
+  return head_parts(args, launch_count, head) + args.parts * kPartSlots;
 }
 
 __device__ inline void put_pair(uint64_t* at, uint32_t low, uint32_t high) {
@@ -62,9 +64,9 @@ __device__ inline void put_pair(uint64_t* at, uint32_t low, uint32_t high) {
 __device__ inline uint32_t never_zero(uint32_t halves) { return halves == 0 ? 0x80008000u : halves; }
 
 /// Makes the room of parts zero that the next launch takes.
-__device__ inline void clear_parts(const Args& args, uint32_t turn) {
-  auto* const to = reinterpret_cast<uint4*>(head_parts(args, turn + 1, 0));
-  const int all = args.heads.out.heads * args.head_words / 2;
+__device__ inline void clear_parts(const Args& args, uint32_t launch_count) {
+  auto* const to = reinterpret_cast<uint4*>(head_parts(args, launch_count + 1, 0));
+  const int all = args.heads.out.heads * args.head_slots / 2;
   for (int i = static_cast<int>(blockIdx.x) * kThreads + thread(); i < all;
        i += static_cast<int>(gridDim.x) * kThreads)
     to[i] = uint4{0, 0, 0, 0};
@@ -76,28 +78,28 @@ template <bool kBoth>
 __device__ inline void take_latent_queries(const Args& args, const Work& work) {
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
-  const int lane = thread() % 32, of = thread() / (kTurned / 2), pair = thread() % (kTurned / 2);
-  const bool turns = of < work.heads;
-  const int first = h.rope.first(pair), second = h.rope.second(pair, kTurned / 2);
+  const int lane = thread() % 32, of = thread() / (kRotated / 2), pair = thread() % (kRotated / 2);
+  const bool rotates = of < work.heads;
+  const int first = h.rope.first(pair), second = h.rope.second(pair, kRotated / 2);
   const uint64_t* const latents = query_sums(args, work.first_head) + thread();
-  const uint64_t* const turned = query_sums(args, work.first_head + min(of, work.heads - 1)) + kRank;
-  const uint64_t *const a_word = turned + first, *const b_word = turned + second;
+  const uint64_t* const rotated = query_sums(args, work.first_head + min(of, work.heads - 1)) + kRank;
+  const uint64_t *const a_slot = rotated + first, *const b_slot = rotated + second;
   float value[kHeads + 2];
   take_sums([&](int i) { return i < kHeads    ? latents + i * kWidth
-                                : i == kHeads ? a_word
-                                              : b_word; },
-            [&](int i) { return i < kHeads ? i < work.heads : turns; }, args.shared, value);
-  const Turn turn = s.turns[pair];
-  const float a = value[kHeads] * turn.cosine - value[kHeads + 1] * turn.sine;
-  const float b = value[kHeads] * turn.sine + value[kHeads + 1] * turn.cosine;
+                                : i == kHeads ? a_slot
+                                              : b_slot; },
+            [&](int i) { return i < kHeads ? i < work.heads : rotates; }, args.shared, value);
+  const SinCos sin_cos = s.angles[pair];
+  const float a = value[kHeads] * sin_cos.cosine - value[kHeads + 1] * sin_cos.sine;
+  const float b = value[kHeads] * sin_cos.sine + value[kHeads + 1] * sin_cos.cosine;
   float most = fmaxf(fabsf(a), fabsf(b));
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) most = fmaxf(most, fabsf(value[i]));
   const uint32_t bits = __reduce_max_sync(kWholeWarp, __float_as_uint(most));
   if (lane == 0) atomicMax(&s.largest, bits);
   __syncthreads();
-  // Two halves a number, the second what the first one leaves; a power of two for all heads keeps them far
-  // from the ends of a half's range.
+  // Split into two halves a number (high, and the rounding error of high); a power of two for all heads keeps
+  // them far from the ends of a half's range.
   const float factor = 1.0f / query_unscale(__uint_as_float(s.largest));
   const auto word = [](int head, int pair) {
     return SplitQueries::at(0, pair / 8, head * 4 + pair % 4) * 2 + pair % 8 / 4;
@@ -116,7 +118,7 @@ __device__ inline void take_latent_queries(const Args& args, const Work& work) {
     mine[word(i, thread() / 2)] = odd ? pack_halves(x - __low2float(high), y - __high2float(high))
                                       : *reinterpret_cast<const uint32_t*>(&high);
   }
-  if (turns) {
+  if (rotates) {
     const auto put = [&](int column, float x) {
       const __half high = __float2half_rn(x), low = __float2half_rn(x - __half2float(high));
       const int at_half = word(of, (kRank + column) / 2) * 2 + column % 2;
@@ -161,14 +163,14 @@ struct WeighedSums : QueryColumnSums<1, kWarpColumns> {
 /// The largest of a warp's numbers: as whole numbers they are in order once those below zero are turned
 /// round.
 __device__ inline float largest_of_warp(float x) {
-  const auto turned = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
-  return __int_as_float(turned(__reduce_max_sync(kWholeWarp, turned(__float_as_int(x)))));
+  const auto flipped = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(flipped(__reduce_max_sync(kWholeWarp, flipped(__float_as_int(x)))));
 }
 
-/// Attention of this block's heads over its part of the context, to the board.
+/// Attention of this block's heads over its part of the context, to the mailbox.
 template <bool kBoth>
 __device__ inline void attend_part(const LongArgs& args, const Work& work, int position, int sequence,
-                                   int pages, uint32_t turn) {
+                                   int pages, uint32_t launch_count) {
 #if __CUDA_ARCH__ >= 900
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
@@ -268,7 +270,7 @@ __device__ inline void attend_part(const LongArgs& args, const Work& work, int p
   }
   const float inverse[2] = {__fdividef(1.0f, sum.weights[0]), __fdividef(1.0f, sum.weights[1])};
   if (warp < work.heads && lane == warp / 2)
-    put_pair(part_weights(args, turn, work.first_head + warp) + work.part, __float_as_uint(largest),
+    put_pair(part_weights(args, launch_count, work.first_head + warp) + work.part, __float_as_uint(largest),
              __float_as_uint(warp % 2 == 0 ? sum.weights[0] : sum.weights[1]));
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -278,22 +280,23 @@ __device__ inline void attend_part(const LongArgs& args, const Work& work, int p
 #pragma unroll
     for (int m = 0; m < 2; ++m)
       pair[m] = never_zero(pack_halves(sum.of[m][0][i] * inverse[i], sum.of[m][0][2 + i] * inverse[i]));
-    put_pair(head_parts(args, turn, work.first_head + 2 * t + i) + work.part * kPartWords + warp * 8 + g,
-             pair[0], pair[1]);
+    put_pair(
+        head_parts(args, launch_count, work.first_head + 2 * t + i) + work.part * kPartSlots + warp * 8 + g,
+        pair[0], pair[1]);
   }
 #endif
 }
 
 /// The head's context from its parts, quantised. The block meets.
 __device__ inline void take_context(const Args& args, const Activations& x, int head, int parts,
-                                    uint32_t turn) {
+                                    uint32_t launch_count) {
 #if __CUDA_ARCH__ >= 900
   Shared& s = shared();
   constexpr int kEach = kMostParts / kPartGroups, kUnits = kRank / 8;
   const int lane = thread() % 32, group = thread() / kUnits, unit = thread() % kUnits;
-  const auto* const mine = reinterpret_cast<const uint4*>(head_parts(args, turn, head)) + unit;
+  const auto* const mine = reinterpret_cast<const uint4*>(head_parts(args, launch_count, head)) + unit;
   // A lane finds the factor of a part.
-  const uint64_t* const of_lane = part_weights(args, turn, head) + min(lane, parts - 1);
+  const uint64_t* const of_lane = part_weights(args, launch_count, head) + min(lane, parts - 1);
   uint64_t weights = 0;
   uint4 part[kEach];  // of every kPartGroups-th
 #pragma unroll
@@ -311,7 +314,7 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
           " min.u32 a, a, b;\n setp.eq.u32 p, a, 0;\n"
           " @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
           : "+r"(part[i].x), "+r"(part[i].y), "+r"(part[i].z), "+r"(part[i].w)
-          : "l"(mine + (group + i * kPartGroups) * (kPartWords / 2))
+          : "l"(mine + (group + i * kPartGroups) * (kPartSlots / 2))
           : "memory");
     }
     asm volatile("{\n .reg .pred p;\n setp.eq.u64 p, %0, 0;\n @p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
@@ -352,9 +355,9 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
 
 template <typename Low, typename Q, typename K, typename V, bool kBoth>
 __global__ void __launch_bounds__(kThreads, 1)
-    norm_mla_heads_deep(const Stamps stamps, const __grid_constant__ LongArgs args) {
+    norm_mla_heads_ctx8k(const Timestamps timestamps, const __grid_constant__ LongArgs args) {
 #if __CUDA_ARCH__ >= 900
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
   const int head = quotient(static_cast<int>(blockIdx.x), h.cluster);
@@ -372,22 +375,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (args.early) cluster_here();
   // The step's data was there before the first kernel began.
-  const uint32_t tag = args.board.tag();
+  const uint32_t flag = args.mailbox.flag();
   const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
             pages = __ldg(&h.step.header->pages_per_sequence);
-  link.wait();
+  pdl.wait();
 
-  uint32_t turn = 0;
+  uint32_t launch_count = 0;
   if (thread() == 0)
-    turn = static_cast<uint32_t>(load_result(reinterpret_cast<const int32_t*>(turn_word(args))));
+    launch_count =
+        static_cast<uint32_t>(load_result(reinterpret_cast<const int32_t*>(launch_count_slot(args))));
   wait_for_copies();
   const Activations row{offsetof(Shared, row), args.columns, true, false};
   float squares = quantize_row(row, args.in, s.norm, [] {});
   squares = lane_sum(squares);
   if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
-  if (thread() == 0) s.turn = turn;
+  if (thread() == 0) s.launch_count = launch_count;
   __syncthreads();
-  turn = s.turn;
+  launch_count = s.launch_count;
   const bool multiplies = h.q.codes != nullptr;
   const Share share = args.shares[rank];
   auto q = lane_rows<Q, kThreads>(h.q, share.count, [&](int i) {
@@ -407,30 +411,30 @@ __global__ void __launch_bounds__(kThreads, 1)
     prefetch_range(h.k_b.codes + h.k_b.row(head, 0) * code_bytes(h.k_b.type, h.nope) + rank * k_bytes,
                    k_bytes);
   }
-  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), tag);
+  low.run(row, factor_of(s.partial[0], args.columns, args.epsilon), flag);
 
   const Work work(args, position + 1);
   const bool adds = work.begin <= position && position < work.end;
   const NewRow added(args, adds || (rank == 0 && head == 0));
-  clear_parts(args, turn);
+  clear_parts(args, launch_count);
   const PieceRows first_piece(args, work, 0, position, sequence, pages);
-  constexpr int kLowWords = kMostLowColumns / kThreads;
+  constexpr int kLowSlots = kMostLowColumns / kThreads;
   if (thread() % kWarps == 0)  // some threads of each warp
-    s.turns[thread() / kWarps] = h.rope.turn(position, thread() / kWarps, h.factors);
+    s.angles[thread() / kWarps] = h.rope.sin_cos(position, thread() / kWarps, h.factors);
 
-  const uint64_t* const queries = args.board.words + kQueryWords;
-  float taken[kLowWords + NewRow::kWords];
+  const uint64_t* const queries = args.mailbox.slots + kQuerySlots;
+  float taken[kLowSlots + NewRow::kSlots];
   take_each(
       [&](int i) {
         const int n = i * kThreads + thread();
-        return i >= kLowWords ? added.at[i - kLowWords]
+        return i >= kLowSlots ? added.at[i - kLowSlots]
                               : queries + (multiplies ? n : query_row(h, share, head, rank, n));
       },
       [&](int i) {
-        return i < kLowWords ? i * kThreads + thread() < (multiplies ? h.in.columns : share.count)
-                             : added.at[i - kLowWords] != nullptr;
+        return i < kLowSlots ? i * kThreads + thread() < (multiplies ? h.in.columns : share.count)
+                             : added.at[i - kLowSlots] != nullptr;
       },
-      tag, taken);
+      flag, taken);
   if (args.early) {
     cluster_all();  // they have begun
     ask_for_rows(args, work, 0, position, first_piece);
@@ -443,16 +447,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const Activations low_query{offsetof(Shared, x), h.in.columns, true, false};
   if constexpr (CopiedQueries<Q>::kServes) {
-    make_queries<kLowWords>(args, s, low_query, copied, taken);
+    make_queries<kLowSlots>(args, s, low_query, copied, taken);
   } else {
-    make_queries<kLowWords>(args, s, low_query, q, taken);
+    make_queries<kLowSlots>(args, s, low_query, q, taken);
   }
   if (!args.early) cluster_here();
   if constexpr (CopiedShare<K>::kServes) {
     if (share.shares > 0) CopiedShare<K>::take(k_b);
   }
   add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
-  if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowWords);
+  if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowSlots);
   if (!args.early) {
     cluster_all();  // they have their queries
     // Not before: what warps ask of shared memory would wait behind the copies.
@@ -467,21 +471,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   if (work.end > work.begin) {
     take_latent_queries<kBoth>(args, work);
-    attend_part<kBoth>(args, work, position, sequence, pages, turn);
+    attend_part<kBoth>(args, work, position, sequence, pages, launch_count);
   }
   if (v.count <= 0) return;
   v.ask();
   const Activations context{offsetof(Shared, context), kRank, true, false};
-  take_context(args, context, head, Work::parts_of(args, position + 1), turn);
+  take_context(args, context, head, Work::parts_of(args, position + 1), launch_count);
   if (rank == 0) clear_queries(args, head);
   // This block has had words of all others, who had read it before (LowRows: each has a task of b or more).
-  if (blockIdx.x == 0 && thread() == 0) *turn_word(args) = turn + 1;
+  if (blockIdx.x == 0 && thread() == 0) *launch_count_slot(args) = launch_count + 1;
   v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
-  if (h.handed == nullptr) return;
+  if (h.form_at == nullptr) return;
   __syncthreads();
   const int block = thread() / 32;
   if (block * 32 < v.count)
-    quantize_lanes(h.handed, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
+    quantize_lanes(h.form_at, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
                    s.values[thread()]);
 #endif
 }
@@ -504,16 +508,16 @@ bool long_context_serves(const program::Program& program, const program::NormMla
   const int64_t heads = program[op.heads.out.id].heads();
   // Copies of its rows are whole sixteens of bytes.
   if (query.q && program[query.q.id].type == quant::Type::Q4_0 && low % 256 != 0) return false;
-  const int64_t blocks = heads * blocks_of_head(heads, sizes.processors);
+  const int64_t blocks = heads * blocks_of_head(heads, sizes.sm_count);
   return groups_of(static_cast<int>(heads), static_cast<int>(blocks)) != 0 &&
          sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
          program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns;
 }
 
-LongWords long_context_words(int64_t heads, int processors) {
-  const auto blocks = static_cast<int>(heads * blocks_of_head(heads, processors));
+Ctx8kSlots ctx8k_slots(int64_t heads, int sm_count) {
+  const auto blocks = static_cast<int>(heads * blocks_of_head(heads, sm_count));
   const int parts = blocks / groups_of(static_cast<int>(heads), blocks);
-  return {kPartsBegin - kCountedWords + 2 * heads * words_of_parts(parts), heads << 32 | parts};
+  return {kPartsBegin - kCountedSlots + 2 * heads * slots_of_parts(parts), heads << 32 | parts};
 }
 
 void start_long_context(Args most_args, const Context& context) {
@@ -527,18 +531,19 @@ void start_long_context(Args most_args, const Context& context) {
   const int heads = h.out.heads, blocks = heads * h.cluster;
   if (const Matrix& m = h.k_b; m.type == quant::Type::Q4_0 || m.type == quant::Type::Q8_0) {
     const int bytes = find_format(m.type)->codes;
-    args.strips = map_strips(m.codes, int64_t{h.nope} / kShare * bytes, m.row(m.matrices - 1, m.rows), bytes);
+    args.n_tiles =
+        map_n_tiles(m.codes, int64_t{h.nope} / kShare * bytes, m.row(m.matrices - 1, m.rows), bytes);
   }
   args.groups = groups_of(heads, blocks);
   args.parts = blocks / args.groups;
-  args.head_words = words_of_parts(args.parts);
+  args.head_slots = slots_of_parts(args.parts);
   // One piece where that is enough, and no more shared memory than it takes.
   const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
   args.piece = std::min(most, kPiece);
   const bool both = (heads + args.groups - 1) / args.groups <= kHeads / 2;
   const auto kernel =
       with_types(args, [both]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
-        return both ? norm_mla_heads_deep<Low, Q, K, V, true> : norm_mla_heads_deep<Low, Q, K, V, false>;
+        return both ? norm_mla_heads_ctx8k<Low, Q, K, V, true> : norm_mla_heads_ctx8k<Low, Q, K, V, false>;
       });
   int most_queries = 0;  // rows of q that lie where rows of the cache will be
   for (int rank = 0; rank < h.cluster; ++rank) most_queries = std::max(most_queries, args.shares[rank].count);

@@ -1,5 +1,5 @@
-// What a block of norm_mla_heads_ctx8k.cu works on, and how that comes by the copy engine to its shared
-// memory: its heads and its part of the context, rows of the cache, its rows of q and its share of k_b.
+// What a block of norm_mla_heads_ctx8k.cu works on, and how that comes by TMA to its shared memory: its heads
+// and its part of the context, rows of the cache, its rows of q and its share of k_b.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include "backend/cuda/host/tensor_map.h"
 #include "backend/cuda/prim/cluster.cuh"
 
-namespace sluice::backend::cuda::first_half::deep {
+namespace sluice::backend::cuda::first_half::ctx8k {
 
 constexpr int kMostLowColumns = 1536;  // of the low-rank query
 constexpr int kPage = static_cast<int>(program::kPageRows);
@@ -21,7 +21,7 @@ constexpr int kWarpColumns = kRank / kWarps;         // of values
 constexpr int kPartGroups = kThreads / (kRank / 8);  // of threads that take every so manyth part
 static_assert(kPiece % 16 == 0);
 
-/// Rows of the cache come by tensor copies of eight (host/tensor_map.h): nine blocks of 64 columns, swizzled.
+/// Rows of the cache come by TMA copies of eight (host/tensor_map.h): nine blocks of 64 columns, swizzled.
 constexpr int kEight = kMapRows, kEightBytes = kEight * HalfRow::kBytes, kBlocks = kWidth / 64;
 static_assert(kPage % kEight == 0 && kBlocks * kQuarters == kWidth / 16, "a quarter: a step of each block");
 
@@ -47,14 +47,14 @@ struct Shared {
   };
   alignas(16) char x[activation_bytes(kMostLowColumns)];  // the low-rank query
   char q_blocks[activation_bytes(32 * kWarps)];           // a share of queries, a copy a warp
-  float q[kMostShares * kShare + kTurned];  // this block's queries: shares, then those to be turned
+  float q[kMostShares * kShare + kRotated];  // this block's queries: shares, then those to be rotated
   alignas(16) char context[activation_bytes(kRank)];
   alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
   float values[kMostValues];
-  Turn turns[kTurned / 2];
+  SinCos angles[kRotated / 2];
   alignas(16) float partial[3][kWarps];
-  uint32_t largest;  // of this block's latent queries: bits of a float
-  uint32_t turn;     // launches of this kernel before this one
+  uint32_t largest;       // of this block's latent queries: bits of a float
+  uint32_t launch_count;  // launches of this kernel before this one
   alignas(8) uint64_t rows_there, k_there, q_there;
   alignas(1024) char rows[kPiece * HalfRow::kBytes];
 };
@@ -69,17 +69,17 @@ __device__ inline uint4& unit_of(int row, int unit) {
   return *reinterpret_cast<uint4*>(shared().rows + row / kEight * kEightBytes + unit / 8 * 1024 +
                                    row % kEight * 128 + (unit % 8 ^ row % kEight) * 16);
 }
-/// What this kernel gets besides: how the copy engine finds rows of the cache, and shares of k_b; where rows
-/// of q lie in shared memory. early: not where rows of the cache will be, which need not wait for them.
+/// What this kernel gets besides: how TMA finds rows of the cache, and shares of k_b; where rows of q lie in
+/// shared memory. early: not where rows of the cache will be, which need not wait for them.
 struct LongArgs : Args {
   int q_at;
   bool early;
-  CUtensorMap rows, strips;
+  CUtensorMap rows, n_tiles;
 };
 
-// What a thread has asked for by loads comes back in that order, words of the board behind weights; and a
-// load takes a line of the first cache, of which large shared memory leaves few. So the block's weights come
-// by the copy engine where they are of a common type.
+// What a thread has asked for by loads comes back in that order, slots of the mailbox behind weights; and a
+// load takes a line of L1, of which large shared memory leaves few. So the block's weights come by TMA where
+// they are of a common type.
 
 template <typename One>
 constexpr Type type_of() {
@@ -102,11 +102,11 @@ struct CopiedShare {
     pushes_from_here();
     barrier_expect(there, kBytes * kRank);
 #pragma unroll
-    for (int row = 0; row < kRank; row += kStripRows) {
+    for (int row = 0; row < kRank; row += kNTileRows) {
       asm volatile(
           "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
           " [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(shared().norm) + row * kBytes),
-          "l"(&args.strips), "r"(share * kBytes), "r"(static_cast<int>(args.heads.k_b.row(head, row))),
+          "l"(&args.n_tiles), "r"(share * kBytes), "r"(static_cast<int>(args.heads.k_b.row(head, row))),
           "r"(there)
           : "memory");
     }
@@ -212,7 +212,7 @@ struct Work {
 
 /// A lane's eight rows of a piece: the blocks of a cluster share them, their warps those.
 struct PieceRows {
-  int first, row;  ///< of the piece, of the cache as the copy engine counts them
+  int first, row;  ///< of the piece, of the cache as TMA counts them
 
   __device__ PieceRows(const Args& args, const Work& work, int piece, int last, int sequence, int pages)
       : first((thread() / 32 + thread() % 32 * kWarps) * args.in_cluster + static_cast<int>(cluster_rank())) {
@@ -244,4 +244,4 @@ __device__ inline void ask_for_rows(const LongArgs& args, const Work& work, int 
 #endif
 }
 
-}  // namespace sluice::backend::cuda::first_half::deep
+}  // namespace sluice::backend::cuda::first_half::ctx8k

@@ -6,6 +6,6 @@ namespace sluice::backend::cuda::first_half {
 using FourK = TypedRaw<quant::Type::Q4_K>;
 using Five = TypedRaw<quant::Type::Q5_0>;
 
-template void start_short_context<FourK, FourK, Five, FourK>(const Args&, const Context&);
+template void start_ctx512<FourK, FourK, Five, FourK>(const Args&, const Context&);
 
 }  // namespace sluice::backend::cuda::first_half

@@ -42,7 +42,7 @@ struct TileAttention {
     wgmma_commit();
   }
   /// Values' blocks of 64 columns lie kKeys rows apart, groups of eight rows 1,024 bytes; they are taken
-  /// turned.
+  /// rotated.
   __device__ __forceinline__ void start_values(int i) {
     const int stage = (before + i) % 2;
     barrier_wait(ring.value_full + 8 * stage, (before + i) / 2 & 1);

@@ -1,5 +1,5 @@
-// The wide regimes' common terms: activations packed as halves, who multiplies with whom, and where results
-// go. Plain structs for kernels of prim/tiles_*.cuh and ops/*_wide.cu. Knows no Program.
+// GEMMs' common terms: activations packed as halves, who multiplies with whom, and where results go. Plain
+// structs for kernels of gemm/. Knows no Program.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace sluice::backend::cuda {
 /// Columns that a step of the products takes: four blocks of 32, one for each of the four lanes that share a
 /// row.
 inline constexpr int kChunkColumns = 128;
-/// Tokens of a strip: the eight columns of a matrix instruction's second operand.
-inline constexpr int kStripTokens = 8;
+/// Tokens of an n-tile: the eight columns of a matrix instruction's second operand.
+inline constexpr int kNTileTokens = 8;
 /// Tokens that are copied to shared memory together.
 inline constexpr int kGroupTokens = 32;
 
-/// Tokens that a block of threads of gemm_wgmma.cuh takes at most.
+/// Tokens that a thread block of gemm_wgmma.cuh takes at most.
 inline constexpr int kLargeTokens = 256;
-/// The same where a tile has few, and two blocks of threads share a multiprocessor.
-inline constexpr int kFewTokens = 64;
+/// The same where a tile has few, and two thread blocks share an SM.
+inline constexpr int kSmallTileTokens = 64;
 
 SLUICE_BOTH constexpr int64_t padded_columns(int64_t columns) {
   return (columns + kChunkColumns - 1) / kChunkColumns * kChunkColumns;
@@ -28,7 +28,7 @@ SLUICE_BOTH constexpr int64_t padded_columns(int64_t columns) {
 /// Activations as halves, every row times a power of two that takes its largest number below 2^15, so that
 /// none overflows. Columns are in the order of prim/weight_fragments.cuh, padded with zeroes to whole chunks.
 ///   rows    [slot][chunk][j: four][block: four][pairs 4j .. 4j + 3]
-///   strips  [slot / 32][chunk][strip: 4][64 columns: 2][8 tokens][128 bytes, units of 16 swizzled]: what
+///   n-tiles  [slot / 32][chunk][n-tile: 4][64 columns: 2][8 tokens][128 bytes, units of 16 swizzled]: what
 ///   shared memory
 ///           has to hold, a chunk of 32 tokens without gaps
 struct Tokens {
@@ -87,7 +87,7 @@ struct PackPlan {
   const int32_t* slots;  ///< how many entries the list has; without a list: rows of the step
   int32_t per_matrix, divisor;
   bool heads_of_pairs;  ///< pair = row * divisor + head, else heads follow from the slot
-  bool strips;
+  bool n_tiles;
   uint16_t* data;
   float* scale;
   const float* norm = nullptr;  ///< set: rows are normed first (ops/rms_norm.h)

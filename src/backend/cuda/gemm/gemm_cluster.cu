@@ -1,5 +1,5 @@
 // Products of 9 to 128 tokens with plain matrices and heads (gemm/gemm_cluster.cuh): which shapes, and how
-// many blocks of threads share the columns.
+// many thread blocks share the columns.
 #include "backend/cuda/gemm/gemm_cluster.h"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ void start_family(const cluster::Args& args, int64_t tokens, bool short_rows, co
     return item.across > 0 && other(item.product);
   });
   if (!any) return start_type<kFamily, kOwn>(args, tokens, short_rows, context);
-  if constexpr (kFamily == Family::Nibble || kFamily == Family::Five)
+  if constexpr (kFamily == Family::Bits4 || kFamily == Family::Bits5)
     start_type<kFamily, quant::Type::F32>(args, tokens, short_rows, context);
 }
 
@@ -83,7 +83,7 @@ void start_family(const cluster::Args& args, int64_t tokens, bool short_rows, co
 bool serves_cluster(const Product& product, int64_t tokens) {
   Family family{};
   if (tokens < kLeastTokens || tokens > kMostTokens || !has_wgmma() ||
-      !family_of(product.weight.type, family) || is_float(family) || family == Family::TwoThree ||
+      !family_of(product.weight.type, family) || is_float(family) || family == Family::Bits2And3 ||
       family == Family::Table) {
     return false;
   }
@@ -127,10 +127,10 @@ bool multiply_cluster_together(std::span<const Product> products, int64_t tokens
   }
   using quant::Type;
   switch (family) {
-    case Family::Nibble: start_family<Family::Nibble, Type::Q4_0>(args, tokens, short_rows, context); break;
-    case Family::Five: start_family<Family::Five, Type::Q5_K>(args, tokens, short_rows, context); break;
-    case Family::Six: start_family<Family::Six, Type::Q6_K>(args, tokens, short_rows, context); break;
-    case Family::Eight: start_family<Family::Eight, Type::Q8_0>(args, tokens, short_rows, context); break;
+    case Family::Bits4: start_family<Family::Bits4, Type::Q4_0>(args, tokens, short_rows, context); break;
+    case Family::Bits5: start_family<Family::Bits5, Type::Q5_K>(args, tokens, short_rows, context); break;
+    case Family::Bits6: start_family<Family::Bits6, Type::Q6_K>(args, tokens, short_rows, context); break;
+    case Family::Bits8: start_family<Family::Bits8, Type::Q8_0>(args, tokens, short_rows, context); break;
     default: return false;
   }
   return true;

@@ -1,9 +1,9 @@
 // Products of packed weights with some tens of tokens (up to 128), by wgmma (sm_90a): plain matrices and
 // heads, of which there are too few outputs to fill a device.
 //
-// So columns are shared: four warpgroups of a block of threads take a chunk of 128 columns of 64 outputs in
-// turn, and up to four blocks, a cluster, a stretch of the columns each. Weights go from global memory into
-// registers a chunk ahead, asked for before the kernel waits for its predecessor; tokens come in strips by
+// So columns are shared: four warpgroups of a thread block take a chunk of 128 columns of 64 outputs in turn,
+// and up to four blocks, a cluster, a stretch of the columns each. Weights go from global memory into
+// registers a chunk ahead, asked for before the kernel waits for its predecessor; tokens come in n-tiles by
 // bulk copies, most of what a block needs at once. Sums meet in shared memory, warpgroups' first, then the
 // blocks', in the order of either; what is added to them (a residual, experts' results) is asked for before.
 // An element's sum depends on nothing but its weights and its token.
@@ -20,7 +20,7 @@ namespace cluster {
 inline constexpr int kThreads = 512, kGroups = kThreads / 128;  ///< warpgroups
 inline constexpr int kTileRows = 64;                            ///< outputs of a warpgroup
 inline constexpr int kMostBlocks = 4, kMostProducts = 3;
-inline constexpr int kStripBytes = kStripTokens * kChunkColumns * 2;
+inline constexpr int kNTileBytes = kNTileTokens * kChunkColumns * 2;
 /// Floats from a token's sums to the next one's: eight rows of four tokens fall on different banks.
 inline constexpr int kPitch = kTileRows + 4;
 
@@ -90,11 +90,11 @@ __device__ __forceinline__ void put_in_order(const cluster::Added& added, int to
 /// are of; F32: one of the family's, told at run time.
 template <Family kFamily, quant::Type kType, int kTokens, int kAlong>
 __global__ void __launch_bounds__(cluster::kThreads, 1)
-    multiply_cluster(const Stamps stamps, const __grid_constant__ cluster::Args p) {
+    multiply_cluster(const Timestamps timestamps, const __grid_constant__ cluster::Args p) {
 #ifdef SLUICE_WGMMA
   using namespace cluster;
   constexpr int kStages = stages_of(kTokens), kStage = stage_bytes(kTokens);
-  constexpr int kTiles = kGroups / kAlong, kStrips = kTokens / kStripTokens;
+  constexpr int kTiles = kGroups / kAlong, kNTiles = kTokens / kNTileTokens;
   constexpr int kCopies = kTokens / kGroupTokens, kCopyBytes = kGroupTokens * kChunkColumns * 2;
   extern __shared__ char cluster_shared[];
   __shared__ __align__(8) uint64_t barriers[kMostChunks];
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   float* const sums = reinterpret_cast<float*>(base);
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32 % 4;
   const int group = threadIdx.x / 128, along = group % kAlong;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   if (threadIdx.x < kMostChunks) barrier_init(full + 8 * threadIdx.x, 1), barrier_init_fence();
   if (threadIdx.x == 0 && p.blocks > 1) arrivals.begin();
   __syncthreads();
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     for (int i = kAlong + along * 2 + lane / 16; i < count; i += 2 * kAlong)
       prefetch(codes + (begin + i) * kBytes);
   }
-  const int rows = *product.plan.rows;  // was there before the step's first kernel began
-  link.wait();
+  const int rows = *product.plan.rows;  // uploaded before the step's first kernel: no wait
+  pdl.wait();
 
   const int copies = min(kCopies, (rows + kGroupTokens - 1) / kGroupTokens);
   const char* const tokens =
@@ -173,13 +173,13 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     if (added.each != nullptr) put_in_order(added, token, added_index, added_weight);
   }
 
-  float sum[kStrips][4] = {};
+  float sum[kNTiles][4] = {};
   for (int i = along; i < count; i += kAlong) {
     const Block<kFamily> now[2] = {next[0], next[1]};
     load(i + kAlong);
     const fragments::Affine affine[2] = {now[0].affine(w), now[1].affine(w)};
     const int stage = i % kStages;
-    const uint64_t second = matrix_descriptor(stages + static_cast<uint32_t>(stage * kStage), kStripBytes);
+    const uint64_t second = matrix_descriptor(stages + static_cast<uint32_t>(stage * kStage), kNTileBytes);
     uint32_t a[4][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   {
     float* const mine = sums + group * (kTokens * kPitch) + warp * 16 + g;
 #pragma unroll
-    for (int n = 0; n < kStrips; ++n) {
+    for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) mine[(n * 8 + 2 * t + j % 2) * kPitch + j / 2 * 8] = sum[n][j];
     }
@@ -290,19 +290,19 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
                       static_cast<unsigned>(r));
     }
   }
-  constexpr int kMostTurns = (share_of(kTokens, 2) * kFours + kThreads - 1) / kThreads;
-  float4 more[kMostTurns];
-  const auto turns = [&](auto turn) {
+  constexpr int kMostPasses = (share_of(kTokens, 2) * kFours + kThreads - 1) / kThreads;
+  float4 more[kMostPasses];
+  const auto passes = [&](auto each) {
 #pragma unroll
-    for (int m = 0; m < kMostTurns; ++m) {
+    for (int m = 0; m < kMostPasses; ++m) {
       const int i = static_cast<int>(threadIdx.x) + m * kThreads, at = i / fours, token = rank * share + at;
-      if (at < share && token < rows) turn(m, token, at, i % fours * 4);
+      if (at < share && token < rows) each(m, token, at, i % fours * 4);
     }
   };
-  turns([&](int m, int token, int, int column) { more[m] = others(token, first_output + column); });
+  passes([&](int m, int token, int, int column) { more[m] = others(token, first_output + column); });
   arrivals.wait();
   cluster_here();
-  turns([&](int m, int token, int at, int column) {
+  passes([&](int m, int token, int at, int column) {
     finish(pushed, p.blocks, share_floats, token, at, first_output, column, more[m]);
   });
   cluster_all();

@@ -19,7 +19,7 @@ int64_t large_blocks(int64_t tokens, int64_t outputs, int64_t matrices, int64_t 
 bool dense_by_wgmma(int64_t tokens, int64_t outputs, int64_t matrices) {
   return tokens >= kLargeTokensLeast && large_blocks(tokens, outputs, matrices, 64) >= 72 && has_wgmma();
 }
-/// Tokens of a tile of one matrix: as many as leave a device enough blocks of threads.
+/// Tokens of a tile of one matrix: as many as leave a device enough thread blocks.
 int32_t dense_tile(int64_t tokens, int64_t outputs, int64_t matrices, bool by_wgmma) {
   if (!by_wgmma) return tile_for(tokens);
   int32_t tile = kLargeTokens;
@@ -32,9 +32,9 @@ struct Planned {
   Product product;
   int64_t tiles;
 };
-Planned planned(const Dense& d, bool strips, const Packed& packed) {
-  const int64_t per_matrix = slots_per_matrix(d.rows, strips), heads = d.weight.matrices;
-  const int32_t tile = dense_tile(d.rows, d.weight.rows * (d.gated ? 2 : 1), heads, strips);
+Planned planned(const Dense& d, bool n_tiles, const Packed& packed) {
+  const int64_t per_matrix = slots_per_matrix(d.rows, n_tiles), heads = d.weight.matrices;
+  const int32_t tile = dense_tile(d.rows, d.weight.rows * (d.gated ? 2 : 1), heads, n_tiles);
   const TokenPlan plan{nullptr, nullptr, nullptr, d.count, static_cast<int32_t>(per_matrix), tile, 0};
   const Sink sink{d.out, d.residual, d.residual_stride, 1, heads > 1 ? 1 : 0};
   return {{d.weight, d.up, d.gated, tokens_of(packed, d.in.columns), plan, sink},
@@ -59,50 +59,51 @@ bool by_wgmma(const Dense& d) {
   return by_cluster(d) || by_resident(d) ||
          dense_by_wgmma(d.rows, d.weight.rows * (d.gated ? 2 : 1), d.weight.matrices);
 }
-int64_t slots_per_matrix(int64_t rows, bool strips) {
-  return strips || rows > kGroupTokens ? whole_groups(rows) : tile_for(rows);
+int64_t slots_per_matrix(int64_t rows, bool n_tiles) {
+  return n_tiles || rows > kGroupTokens ? whole_groups(rows) : tile_for(rows);
 }
-PackPlan packing_of(const Dense& d, bool strips, const Packed& packed) {
-  return {d.in,   nullptr,     d.count,     static_cast<int32_t>(slots_per_matrix(d.rows, strips)), 1, false,
-          strips, packed.data, packed.scale};
-}
-
-void multiply_packed(const Dense& d, bool strips, const Packed& packed, const Context& context) {
-  const auto [product, tiles] = planned(d, strips, packed);
-  if (strips && by_resident(d)) return multiply_resident_tokens(product, context);
-  if (strips && by_cluster(d) && multiply_cluster_together({&product, 1}, d.rows, context)) return;
-  multiply_wide(product, tiles, strips, context);
+PackPlan packing_of(const Dense& d, bool n_tiles, const Packed& packed) {
+  return {d.in,        nullptr, d.count, static_cast<int32_t>(slots_per_matrix(d.rows, n_tiles)),
+          1,           false,   n_tiles, packed.data,
+          packed.scale};
 }
 
-bool multiply_and_combine(const Dense& d, bool strips, const Packed& packed, const CombinePlan& experts,
+void multiply_packed(const Dense& d, bool n_tiles, const Packed& packed, const Context& context) {
+  const auto [product, tiles] = planned(d, n_tiles, packed);
+  if (n_tiles && by_resident(d)) return multiply_resident_tokens(product, context);
+  if (n_tiles && by_cluster(d) && multiply_cluster_together({&product, 1}, d.rows, context)) return;
+  multiply_gemm(product, tiles, n_tiles, context);
+}
+
+bool multiply_and_combine(const Dense& d, bool n_tiles, const Packed& packed, const CombinePlan& experts,
                           const Context& context) {
-  if (!strips || by_resident(d) || !by_cluster(d)) return false;
-  const Product product = planned(d, strips, packed).product;
+  if (!n_tiles || by_resident(d) || !by_cluster(d)) return false;
+  const Product product = planned(d, n_tiles, packed).product;
   return multiply_cluster_together({&product, 1}, d.rows, context, &experts);
 }
 
 void multiply_dense(const Dense& d, const Context& context, Scratch scratch) {
-  const bool strips = by_wgmma(d);
-  const int64_t slots = slots_per_matrix(d.rows, strips) * d.weight.matrices;
+  const bool n_tiles = by_wgmma(d);
+  const int64_t slots = slots_per_matrix(d.rows, n_tiles) * d.weight.matrices;
   const Packed packed = take_packed(scratch, slots, d.in.columns);
-  pack_tokens(packing_of(d, strips, packed), slots, context);
-  multiply_packed(d, strips, packed, context);
+  pack_tokens(packing_of(d, n_tiles, packed), slots, context);
+  multiply_packed(d, n_tiles, packed, context);
 }
 
-void multiply_together(std::span<const Dense> list, bool strips, const Packed& packed,
+void multiply_together(std::span<const Dense> list, bool n_tiles, const Packed& packed,
                        const Context& context) {
-  if (list.size() >= 2 && !strips) {
-    const Planned first = planned(list[0], strips, packed), second = planned(list[1], strips, packed);
+  if (list.size() >= 2 && !n_tiles) {
+    const Planned first = planned(list[0], n_tiles, packed), second = planned(list[1], n_tiles, packed);
     const Product both[] = {first.product, second.product};
     const int64_t tiles[] = {first.tiles, second.tiles};
     if (multiply_streamed(both, tiles, context)) list = list.subspan(2);
   }
-  if (list.size() >= 2 && strips && std::all_of(list.begin(), list.end(), by_cluster)) {
+  if (list.size() >= 2 && n_tiles && std::all_of(list.begin(), list.end(), by_cluster)) {
     std::vector<Product> all;
-    for (const Dense& d : list) all.push_back(planned(d, strips, packed).product);
+    for (const Dense& d : list) all.push_back(planned(d, n_tiles, packed).product);
     if (multiply_cluster_together(all, list[0].rows, context)) return;
   }
-  for (const Dense& d : list) multiply_packed(d, strips, packed, context);
+  for (const Dense& d : list) multiply_packed(d, n_tiles, packed, context);
 }
 
 int64_t dense_scratch(int64_t rows, int64_t heads, int64_t columns) {

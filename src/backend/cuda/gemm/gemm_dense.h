@@ -1,5 +1,6 @@
-// Products of a step's rows with plain matrices and heads on matrix units: what the ops of wide steps share.
-// Activations are packed first (gemm/gemm_parts.h), then multiplied by whatever kernel suits their number.
+// Products of a step's rows with plain matrices and heads on tensor cores: what the ops of steps of many rows
+// share. Activations are packed first (gemm/gemm_parts.h), then multiplied by whatever kernel suits their
+// number.
 #pragma once
 
 #include "backend/cuda/gemm/gemm_parts.h"
@@ -10,7 +11,7 @@
 
 namespace sluice::backend::cuda {
 
-/// Steps of more rows are wide: from two on, rows share what is read of weights.
+/// Steps of more rows are GEMMs: from two on, rows share what is read of weights.
 inline constexpr int64_t kNarrowRows = 1;
 
 inline bool known(const program::Program& p, program::TensorId id) {
@@ -57,19 +58,19 @@ struct Dense {
   const int32_t* count;
 };
 
-/// Whether warpgroups multiply it: then tokens lie in strips.
+/// Whether warpgroups multiply it: then tokens lie in n-tiles.
 bool by_wgmma(const Dense& d);
-/// Slots of a matrix's tokens: whole groups in strips; otherwise no more than tiles take.
-int64_t slots_per_matrix(int64_t rows, bool strips);
-PackPlan packing_of(const Dense& d, bool strips, const Packed& packed);
+/// Slots of a matrix's tokens: whole groups in n-tiles; otherwise no more than tiles take.
+int64_t slots_per_matrix(int64_t rows, bool n_tiles);
+PackPlan packing_of(const Dense& d, bool n_tiles, const Packed& packed);
 /// The product of tokens that are packed.
-void multiply_packed(const Dense& d, bool strips, const Packed& packed, const Context& context);
+void multiply_packed(const Dense& d, bool n_tiles, const Packed& packed, const Context& context);
 /// The same, and the experts' results added to it in one launch; false: there is none for it, and nothing was
 /// started.
-bool multiply_and_combine(const Dense& d, bool strips, const Packed& packed, const CombinePlan& experts,
+bool multiply_and_combine(const Dense& d, bool n_tiles, const Packed& packed, const CombinePlan& experts,
                           const Context& context);
 /// Products of the same packed tokens: the first two in one launch, where they can be.
-void multiply_together(std::span<const Dense> list, bool strips, const Packed& packed,
+void multiply_together(std::span<const Dense> list, bool n_tiles, const Packed& packed,
                        const Context& context);
 /// Packs, then multiplies.
 void multiply_dense(const Dense& d, const Context& context, Scratch scratch);

@@ -1,5 +1,5 @@
-// Chooses the kernel of a wide product by the weight's family, and whether weights are streamed through
-// shared memory: few tokens a tile, rows that come in whole groups of 16.
+// Chooses the kernel of a GEMM by the weight's family, and whether weights are streamed through shared
+// memory: few tokens a tile, rows that come in whole groups of 16.
 #include <array>
 #include <climits>
 #include <span>
@@ -14,7 +14,7 @@
 namespace sluice::backend::cuda {
 namespace {
 
-/// Shared memory of a multiprocessor's one block of threads on compute capabilities 9.0 and 10.0.
+/// Shared memory of an SM's one thread block on compute capabilities 9.0 and 10.0.
 constexpr int64_t kStreamShared = 224 * 1024;
 
 template <Family kFamily>
@@ -96,13 +96,13 @@ bool plan_pieces(std::span<const Product> products, std::span<const int64_t> til
   args.items = static_cast<int32_t>(std::min<int64_t>(items, INT32_MAX));
   args.piece_columns = static_cast<int32_t>(piece_columns);
   args.pieces = static_cast<int32_t>((first.weight.columns + piece_columns - 1) / piece_columns);
-  args.strips = tokens <= 8 ? 1 : tokens <= 16 ? 2 : 4;
+  args.n_tiles = tokens <= 8 ? 1 : tokens <= 16 ? 2 : 4;
   args.slot_bytes = args.side_bytes * (first.gated ? 2 : 1);
-  const int64_t room =
-      kStreamShared - stream::meeting_bytes(args.strips, first.gated) - stream::places_bytes(args.strips);
+  const int64_t room = kStreamShared - stream::reduction_bytes(args.n_tiles, first.gated) -
+                       stream::token_slots_bytes(args.n_tiles);
   const int64_t slots = std::min<int64_t>(room / args.slot_bytes, stream::kMostSlots);
-  // Where a multiprocessor has few items, more warps take one together, as far as there are columns.
-  const int64_t each = (items + context.processors - 1) / context.processors;
+  // Where an SM has few items, more warps take one together, as far as there are columns.
+  const int64_t each = (items + context.sm_count - 1) / context.sm_count;
   const int64_t chunks = (first.weight.columns + kChunkColumns - 1) / kChunkColumns;
   args.group_warps = each > 4 || chunks <= 4 ? 4 : each > 2 || chunks <= 8 ? 8 : 16;
   // A barrier's phase is one bit, and copies may end in any order: who waits for a slot has itself emptied it
@@ -129,7 +129,7 @@ bool has_wgmma() {
   static PerDevice<bool> has;
   return has.of_current([] {
     return native_version(reinterpret_cast<const void*>(
-               multiply_large<Family::Nibble, quant::Type::Q4_0, kLargeTokens>)) == 9;
+               multiply_large<Family::Bits4, quant::Type::Q4_0, kLargeTokens>)) == 9;
   });
 }
 
@@ -140,33 +140,33 @@ bool multiply_streamed(std::span<const Product> products, std::span<const int64_
   if (!family_of(products[0].weight.type, family) || !plan_stream(products, tiles, context, args))
     return false;
   switch (family) {
-    case Family::Nibble: launch_stream<Family::Nibble>(args, context); break;
-    case Family::Five: launch_stream<Family::Five>(args, context); break;
-    case Family::Six: launch_stream<Family::Six>(args, context); break;
-    case Family::Eight: launch_stream<Family::Eight>(args, context); break;
-    case Family::TwoThree: launch_stream<Family::TwoThree>(args, context); break;
+    case Family::Bits4: launch_stream<Family::Bits4>(args, context); break;
+    case Family::Bits5: launch_stream<Family::Bits5>(args, context); break;
+    case Family::Bits6: launch_stream<Family::Bits6>(args, context); break;
+    case Family::Bits8: launch_stream<Family::Bits8>(args, context); break;
+    case Family::Bits2And3: launch_stream<Family::Bits2And3>(args, context); break;
     case Family::Table: launch_stream<Family::Table>(args, context); break;
-    case Family::Half:
-    case Family::Bfloat:
-    case Family::Single: return false;
+    case Family::F16:
+    case Family::Bf16:
+    case Family::F32: return false;
   }
   return true;
 }
 
-void multiply_wide(const Product& product, int64_t tiles, bool by_wgmma, const Context& context) {
+void multiply_gemm(const Product& product, int64_t tiles, bool by_wgmma, const Context& context) {
   Family family{};
   if (!family_of(product.weight.type, family)) return;  // who binds has asked before
   if (!by_wgmma && multiply_streamed({&product, 1}, {&tiles, 1}, context)) return;
   switch (family) {
-    case Family::Nibble: return multiply_family<Family::Nibble>(product, tiles, by_wgmma, context);
-    case Family::Five: return multiply_family<Family::Five>(product, tiles, by_wgmma, context);
-    case Family::Six: return multiply_family<Family::Six>(product, tiles, by_wgmma, context);
-    case Family::Eight: return multiply_family<Family::Eight>(product, tiles, by_wgmma, context);
-    case Family::TwoThree: return multiply_family<Family::TwoThree>(product, tiles, by_wgmma, context);
+    case Family::Bits4: return multiply_family<Family::Bits4>(product, tiles, by_wgmma, context);
+    case Family::Bits5: return multiply_family<Family::Bits5>(product, tiles, by_wgmma, context);
+    case Family::Bits6: return multiply_family<Family::Bits6>(product, tiles, by_wgmma, context);
+    case Family::Bits8: return multiply_family<Family::Bits8>(product, tiles, by_wgmma, context);
+    case Family::Bits2And3: return multiply_family<Family::Bits2And3>(product, tiles, by_wgmma, context);
     case Family::Table: return multiply_family<Family::Table>(product, tiles, by_wgmma, context);
-    case Family::Half: return multiply_family<Family::Half>(product, tiles, by_wgmma, context);
-    case Family::Bfloat: return multiply_family<Family::Bfloat>(product, tiles, by_wgmma, context);
-    case Family::Single: return multiply_family<Family::Single>(product, tiles, by_wgmma, context);
+    case Family::F16: return multiply_family<Family::F16>(product, tiles, by_wgmma, context);
+    case Family::Bf16: return multiply_family<Family::Bf16>(product, tiles, by_wgmma, context);
+    case Family::F32: return multiply_family<Family::F32>(product, tiles, by_wgmma, context);
   }
 }
 

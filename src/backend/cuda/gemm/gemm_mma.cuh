@@ -2,7 +2,7 @@
 //
 // A warp takes 32 outputs (or 16 and their gates) and up to 64 tokens. Weights are the first operand and go
 // from global memory straight into registers, a chunk of 128 columns ahead; tokens come from the caches.
-// Where there is one matrix, the warps of a block of threads share its columns, and their sums meet in shared
+// Where there is one matrix, the warps of a thread block share its columns, and their sums meet in shared
 // memory at the end, in the order of the warps; where there are many (experts), each warp has outputs of its
 // own and nobody waits for anybody. An element's sum depends on nothing but its weights and its token.
 #pragma once
@@ -21,7 +21,7 @@ namespace tiles {
 
 inline constexpr int kWarps = kTileThreads / 32, kRowTiles = 2;  ///< 16 rows each
 
-/// The tile of this block of threads, or one of no tokens.
+/// The tile of this thread block, or one of no tokens.
 __device__ __forceinline__ TokenTile tile_of(const TokenPlan& plan, int index) {
   if (plan.tiles != nullptr) return index < *plan.tile_count ? plan.tiles[index] : TokenTile{0, 0, 0, 0};
   const int per_matrix = (plan.per_matrix + plan.tile_tokens - 1) / plan.tile_tokens;
@@ -41,13 +41,13 @@ __device__ __forceinline__ Token token_of(const TokenPlan& plan, const TokenTile
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
 
-/// Where a token's results go, in shared memory: looked up once a block of threads.
-struct Place {
+/// Where a token's results go, in shared memory: looked up once a thread block.
+struct TokenSlot {
   int64_t out, residual;  ///< elements from the beginning of each; out -1: nowhere
   float scale;
 };
 
-__device__ __forceinline__ Place place_of(const Product& p, const TokenTile& tile, int i) {
+__device__ __forceinline__ TokenSlot place_of(const Product& p, const TokenTile& tile, int i) {
   if (i >= tile.count) return {-1, 0, 0};
   const Token token = token_of(p.plan, tile, i);
   if (token.pair < 0) return {-1, 0, 0};
@@ -58,9 +58,9 @@ __device__ __forceinline__ Place place_of(const Product& p, const TokenTile& til
 }
 
 /// value + residual; results and residual are never the same memory.
-__device__ __forceinline__ void store(const Sink& sink, const Place& place, int64_t n, float value) {
-  if (sink.residual != nullptr) value += __ldg(sink.residual + place.residual + n);
-  sink.out.data[place.out + n] = value;
+__device__ __forceinline__ void store(const Sink& sink, const TokenSlot& token_slot, int64_t n, float value) {
+  if (sink.residual != nullptr) value += __ldg(sink.residual + token_slot.residual + n);
+  sink.out.data[token_slot.out + n] = value;
 }
 
 /// Asks for the lines of a row's codes (or scales) ahead of their use.
@@ -96,25 +96,25 @@ struct Chunk {
 
 }  // namespace tiles
 
-/// Outputs that a block of threads takes.
+/// Outputs that a thread block takes.
 constexpr int64_t tile_outputs(bool gated, bool shares_columns) {
   return (gated ? 16 : 32) * (shares_columns ? 1 : tiles::kWarps);
 }
 /// Shared memory: where the tokens' results go, and sums that have to meet.
-constexpr int64_t tile_shared_bytes(int strips, bool shares_columns) {
-  return strips * kStripTokens * int64_t{sizeof(tiles::Place)} +
-         (shares_columns ? int64_t{tiles::kWarps} * tiles::kRowTiles * strips * 4 * 32 * 4 : 0);
+constexpr int64_t tile_shared_bytes(int n_tiles, bool shares_columns) {
+  return n_tiles * kNTileTokens * int64_t{sizeof(tiles::TokenSlot)} +
+         (shares_columns ? int64_t{tiles::kWarps} * tiles::kRowTiles * n_tiles * 4 * 32 * 4 : 0);
 }
 
-template <Family kFamily, int kStrips, bool kSharesColumns>
-__global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns ? 2 : 1)
-    multiply_tiles(const Stamps stamps, const Product p) {
+template <Family kFamily, int kNTiles, bool kSharesColumns>
+__global__ void __launch_bounds__(kTileThreads, kNTiles <= 2 && !kSharesColumns ? 2 : 1)
+    multiply_tiles(const Timestamps timestamps, const Product p) {
   using namespace tiles;
   constexpr int kAlong = kSharesColumns ? kWarps : 1;
-  constexpr bool kTokensAhead = kSharesColumns ? kStrips <= 4 : kStrips <= 2;
+  constexpr bool kTokensAhead = kSharesColumns ? kNTiles <= 4 : kNTiles <= 2;
   extern __shared__ float tiles_shared[];
-  Place* const places = reinterpret_cast<Place*>(tiles_shared);
-  float* const meeting = reinterpret_cast<float*>(places + kStrips * kStripTokens);
+  TokenSlot* const token_slots = reinterpret_cast<TokenSlot*>(tiles_shared);
+  float* const reduction = reinterpret_cast<float*>(token_slots + kNTiles * kNTileTokens);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, along = kSharesColumns ? warp : 0;
   const int g = lane / 4, t = lane % 4;
   const int part =
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns 
   const int first_row = part * (p.gated ? 16 : 32);
   const Matrix* const matrix[kRowTiles] = {&p.weight, p.gated ? &p.up : &p.weight};
 
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const TokenTile tile = tile_of(p.plan, static_cast<int>(blockIdx.y));
   if (tile.count <= 0) return;
 
@@ -147,27 +147,27 @@ __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns 
               p.weight.columns / 32, kCodeBytes);
   if (!kSharesColumns) lines.ask(24 * kCodeBytes);
 
-  const uint4* x[kStrips];
+  const uint4* x[kNTiles];
 #pragma unroll
-  for (int n = 0; n < kStrips; ++n) {
-    Token token = token_of(p.plan, tile, min(n * kStripTokens + g, tile.count - 1));
+  for (int n = 0; n < kNTiles; ++n) {
+    Token token = token_of(p.plan, tile, min(n * kNTileTokens + g, tile.count - 1));
     if (token.pair < 0) token.slot = 0;  // a hole of the list: some row, whose product nobody stores
     x[n] = reinterpret_cast<const uint4*>(p.tokens.data) +
            (static_cast<int64_t>(token.slot) * p.tokens.chunks * (kChunkColumns / 8) + t);
   }
-  uint4 b[4][kStrips];
+  uint4 b[4][kNTiles];
   const auto load_tokens = [&](int c, int j) {
 #pragma unroll
-    for (int n = 0; n < kStrips; ++n) b[j][n] = __ldg(x[n] + c * (kChunkColumns / 8) + j * 4);
+    for (int n = 0; n < kNTiles; ++n) b[j][n] = __ldg(x[n] + c * (kChunkColumns / 8) + j * 4);
   };
   if (kTokensAhead && along < p.tokens.chunks) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) load_tokens(along, j);
   }
-  if (threadIdx.x < kStrips * kStripTokens)
-    places[threadIdx.x] = place_of(p, tile, static_cast<int>(threadIdx.x));
+  if (threadIdx.x < kNTiles * kNTileTokens)
+    token_slots[threadIdx.x] = place_of(p, tile, static_cast<int>(threadIdx.x));
 
-  float sum[kRowTiles][kStrips][4] = {};
+  float sum[kRowTiles][kNTiles][4] = {};
   for (int c = along; c < p.tokens.chunks; c += kAlong) {
     now = next;
     if (c + kAlong < p.tokens.chunks) next.load(matrix, row, (c + kAlong) * 4 + t);
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns 
         const uint32_t first[4] = {low[0], high[0], low[1], high[1]},
                        second[4] = {low[2], high[2], low[3], high[3]};
 #pragma unroll
-        for (int n = 0; n < kStrips; ++n) {
+        for (int n = 0; n < kNTiles; ++n) {
           mma_16x8x16(sum[i][n], first, b[j][n].x, b[j][n].y);
           mma_16x8x16(sum[i][n], second, b[j][n].z, b[j][n].w);
         }
@@ -198,27 +198,27 @@ __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns 
     }
   }
 
-  constexpr int kHalf = kStrips * 4, kSums = kRowTiles * kHalf;  // of a lane
+  constexpr int kHalf = kNTiles * 4, kSums = kRowTiles * kHalf;  // of a lane
   if constexpr (kSharesColumns) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i)
-      meeting[(warp * kSums + i) * 32 + lane] = sum[i / kHalf][i / 4 % kStrips][i % 4];
+      reduction[(warp * kSums + i) * 32 + lane] = sum[i / kHalf][i / 4 % kNTiles][i % 4];
   }
   __syncthreads();  // for the places, too
-  // Sum i of a lane: of row tile i / kHalf, strip i / 4 % kStrips; i / 2 % 2 says which row, i % 2 which
+  // Sum i of a lane: of row tile i / kHalf, n-tile i / 4 % kNTiles; i / 2 % 2 says which row, i % 2 which
   // token.
   const auto finish = [&](int i, float value, float up) {
-    const Place place = places[i / 4 % kStrips * kStripTokens + 2 * t + i % 2];
+    const TokenSlot token_slot = token_slots[i / 4 % kNTiles * kNTileTokens + 2 * t + i % 2];
     const int n = first_row + (p.gated ? 0 : i / kHalf * 16) + g + i / 2 % 2 * 8;
-    value *= place.scale;
-    if (p.gated) value = silu(value) * (up * place.scale);
-    if (place.out >= 0 && n < p.weight.rows) store(p.sink, place, n, value);
+    value *= token_slot.scale;
+    if (p.gated) value = silu(value) * (up * token_slot.scale);
+    if (token_slot.out >= 0 && n < p.weight.rows) store(p.sink, token_slot, n, value);
   };
   if constexpr (kSharesColumns) {
     const auto total = [&](int i) {
-      float value = meeting[i * 32 + lane];
+      float value = reduction[i * 32 + lane];
 #pragma unroll
-      for (int k = 1; k < kWarps; ++k) value += meeting[(k * kSums + i) * 32 + lane];
+      for (int k = 1; k < kWarps; ++k) value += reduction[(k * kSums + i) * 32 + lane];
       return value;
     };
     for (int i = warp; i < (p.gated ? kHalf : kSums); i += kWarps)
@@ -227,13 +227,13 @@ __global__ void __launch_bounds__(kTileThreads, kStrips <= 2 && !kSharesColumns 
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       if (i >= kHalf && p.gated) continue;
-      finish(i, sum[i / kHalf][i / 4 % kStrips][i % 4], sum[1][i / 4 % kStrips][i % 4]);
+      finish(i, sum[i / kHalf][i / 4 % kNTiles][i % 4], sum[1][i / 4 % kNTiles][i % 4]);
     }
   }
 }
 
 /// Starts the kernel for weights of one family and plan.tile_tokens of 8, 16, 32 or 64; `tiles` is how many
-/// tiles of tokens there are at most. Defined by gemm_instances.cuh for the files ops/tiles_<family>.cu.
+/// tiles of tokens there are at most. Defined by gemm_instances.cuh for the files gemm_mma_<family>.cu.
 template <Family kFamily>
 void launch_tiles(const Product& product, int64_t tiles, const Context& context);
 

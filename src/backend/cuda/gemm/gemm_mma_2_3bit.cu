@@ -1,9 +1,9 @@
-// Products of wide steps (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
+// Products of steps of many rows (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
 #include "backend/cuda/gemm/gemm_instances.cuh"
 
 namespace sluice::backend::cuda {
 
-template void launch_tiles<Family::TwoThree>(const Product&, int64_t, const Context&);
-template void launch_stream<Family::TwoThree>(const stream::Args&, const Context&);
+template void launch_tiles<Family::Bits2And3>(const Product&, int64_t, const Context&);
+template void launch_stream<Family::Bits2And3>(const stream::Args&, const Context&);
 
 }  // namespace sluice::backend::cuda

@@ -1,9 +1,9 @@
-// Products of wide steps (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
+// Products of steps of many rows (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
 #include "backend/cuda/gemm/gemm_instances.cuh"
 
 namespace sluice::backend::cuda {
 
-template void launch_tiles<Family::Nibble>(const Product&, int64_t, const Context&);
-template void launch_stream<Family::Nibble>(const stream::Args&, const Context&);
+template void launch_tiles<Family::Bits4>(const Product&, int64_t, const Context&);
+template void launch_stream<Family::Bits4>(const stream::Args&, const Context&);
 
 }  // namespace sluice::backend::cuda

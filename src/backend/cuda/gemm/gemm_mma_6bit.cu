@@ -1,9 +1,9 @@
-// Products of wide steps (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
+// Products of steps of many rows (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
 #include "backend/cuda/gemm/gemm_instances.cuh"
 
 namespace sluice::backend::cuda {
 
-template void launch_tiles<Family::Six>(const Product&, int64_t, const Context&);
-template void launch_stream<Family::Six>(const stream::Args&, const Context&);
+template void launch_tiles<Family::Bits6>(const Product&, int64_t, const Context&);
+template void launch_stream<Family::Bits6>(const stream::Args&, const Context&);
 
 }  // namespace sluice::backend::cuda

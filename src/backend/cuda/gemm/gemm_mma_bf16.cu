@@ -1,8 +1,8 @@
-// Products of wide steps (gemm/gemm_mma.cuh) for one family of number formats.
+// Products of steps of many rows (gemm/gemm_mma.cuh) for one family of number formats.
 #include "backend/cuda/gemm/gemm_instances.cuh"
 
 namespace sluice::backend::cuda {
 
-template void launch_tiles<Family::Bfloat>(const Product&, int64_t, const Context&);
+template void launch_tiles<Family::Bf16>(const Product&, int64_t, const Context&);
 
 }  // namespace sluice::backend::cuda

@@ -1,4 +1,4 @@
-// Products of wide steps (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
+// Products of steps of many rows (gemm/gemm_mma.cuh, gemm_stream.cuh) for one family of number formats.
 #include "backend/cuda/gemm/gemm_instances.cuh"
 
 namespace sluice::backend::cuda {

@@ -1,6 +1,7 @@
-// Matmuls of wide steps (more rows than the decode kernels take) on matrix units: activations are packed as
-// halves once an op, then weights are multiplied as they lie (gemm/gemm_mma.cuh, gemm/gemm_wgmma.cuh).
-// Experts' rows are brought into the order of the experts on the device; ids never reach the host.
+// Matmuls of steps of many rows (more rows than the decode kernels take) on tensor cores: activations are
+// packed as halves once an op, then weights are multiplied as they lie (gemm/gemm_mma.cuh,
+// gemm/gemm_wgmma.cuh). Experts' rows are brought into the order of the experts on the device; ids never
+// reach the host.
 #include <algorithm>
 #include <vector>
 
@@ -21,8 +22,8 @@ using namespace program;
 
 /// Tokens that an expert has to have on average for warpgroups to be worth their tiles.
 constexpr int64_t kLargeExpertTokensLeast = 12;
-/// The same for tiles of kFewTokens to be enough for most experts.
-constexpr int64_t kFewExpertTokensMost = 64;
+/// The same for tiles of kSmallTileTokens to be enough for most experts.
+constexpr int64_t kSmallBatchExpertTokens = 64;
 
 // --- plain matrices ---
 
@@ -45,7 +46,7 @@ int64_t matmul_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   return dense_scratch(sizes.rows, 1, p[std::get<Matmul>(record.args).weight.id].columns());
 }
 
-/// Normed and packed once (for strips once more), then multiplied: together where weights are alike.
+/// Normed and packed once (for n-tiles once more), then multiplied: together where weights are alike.
 bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMatmul>(record.args);
   if (sizes.rows <= kNarrowRows || p[op.in.id].columns() > kHeldColumns) return false;
@@ -56,11 +57,11 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
-  if (c.takes != nullptr) return norm_matmul_coded(p, op, c);
+  if (c.consumes != nullptr) return norm_matmul_q8(p, op, c);
   const Rows<float> in = flat(c.memory.rows(op.in.id));
   const int64_t rows = c.rows(p[op.in.id]);
   Scratch scratch(c.scratch);
-  std::vector<Dense> products[2];  // of rows, of strips
+  std::vector<Dense> products[2];  // of rows, of n-tiles
   for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
     if (!weight) continue;
     const Dense d{.in = in,
@@ -71,15 +72,15 @@ void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
                   .count = count_of(p, op.in.id, c.step)};
     products[by_wgmma(d) ? 1 : 0].push_back(d);
   }
-  for (const bool strips : {false, true}) {
-    const std::vector<Dense>& list = products[strips ? 1 : 0];
+  for (const bool n_tiles : {false, true}) {
+    const std::vector<Dense>& list = products[n_tiles ? 1 : 0];
     if (list.empty()) continue;
-    const int64_t slots = slots_per_matrix(rows, strips);
+    const int64_t slots = slots_per_matrix(rows, n_tiles);
     const Packed packed = take_packed(scratch, slots, in.columns);
-    PackPlan packing = packing_of(list[0], strips, packed);
+    PackPlan packing = packing_of(list[0], n_tiles, packed);
     packing.norm = c.memory.vector(op.norm.id), packing.epsilon = op.epsilon;
     pack_tokens(packing, slots, c);
-    multiply_together(list, strips, packed, c);
+    multiply_together(list, n_tiles, packed, c);
   }
 }
 int64_t norm_matmul_scratch(const Program& p, const Op& record, const Sizes& sizes) {
@@ -92,10 +93,10 @@ bool serves_matmul_add(const Program& p, const Op& op, const Sizes& sizes) {
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> residual = c.memory.rows(op.residual.id);
-  if (c.takes != nullptr) {
-    return matmul_add_few({&c.step.header->rows, c.takes->at, c.memory.matrix(op.weight.id), residual,
-                           flat(c.memory.rows(op.out.id))},
-                          c);
+  if (c.consumes != nullptr) {
+    return matmul_add_small_batch({&c.step.header->rows, c.consumes->at, c.memory.matrix(op.weight.id),
+                                   residual, flat(c.memory.rows(op.out.id))},
+                                  c);
   }
   multiply_dense({.in = flat(c.memory.rows(op.in.id)),
                   .out = flat(c.memory.rows(op.out.id)),
@@ -107,9 +108,10 @@ void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
                   .count = count_of(p, op.in.id, c.step)},
                  c, Scratch(c.scratch));
 }
-std::optional<Handed> matmul_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> matmul_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  return serves_matmul_add_few(p[op.weight.id], sizes) ? given_rows_codes(p, op.in.id, sizes) : std::nullopt;
+  return serves_matmul_add_small_batch(p[op.weight.id], sizes) ? given_rows_codes(p, op.in.id, sizes)
+                                                               : std::nullopt;
 }
 int64_t matmul_add_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   return dense_scratch(sizes.rows, 1, p[std::get<MatmulAdd>(record.args).weight.id].columns());
@@ -167,7 +169,7 @@ Ordered take_order(Scratch& scratch, int64_t rows, int64_t used, int64_t experts
   order.by_wgmma = average >= kLargeExpertTokensLeast && has_wgmma();
   // Few tokens an expert: tiles of twice the average, so that hardly any expert needs two.
   const int64_t of_warps = average <= 4 ? 8 : average <= 12 ? 16 : average * 2;
-  const int32_t of_warpgroups = average <= kFewExpertTokensMost ? kFewTokens : kLargeTokens;
+  const int32_t of_warpgroups = average <= kSmallBatchExpertTokens ? kSmallTileTokens : kLargeTokens;
   order.plan.tile_tokens = order.by_wgmma ? of_warpgroups : tile_for(of_warps);
   order.plan.used = static_cast<int32_t>(used), order.plan.experts = static_cast<int32_t>(experts);
   order.entries = list_entries(pairs, experts);
@@ -184,43 +186,44 @@ bool serves_moe_gate_up(const Program& p, const Op& record, const Sizes& sizes) 
 }
 
 /// Whether these experts' products order and pack for themselves (moe/experts_small_batch.h).
-bool few_each(const Program& p, TensorId in, TensorId weight, TensorId up, int64_t used, const Sizes& sizes) {
+bool small_batch_each(const Program& p, TensorId in, TensorId weight, TensorId up, int64_t used,
+                      const Sizes& sizes) {
   const Tensor &w = p[weight], &x = p[in];
   const bool gated = up != kNoTensor;
   if (x.stride[0] % 4 != 0 || x.stride[1] % 4 != 0 || x.offset % 4 != 0) return false;
   return (!gated || p[up].type == w.type) &&
-         serves_experts_few({w.type, w.shape[0], w.shape[1], w.shape[2], used, gated}, sizes.rows,
-                            sizes.architecture);
+         serves_experts_small_batch({w.type, w.shape[0], w.shape[1], w.shape[2], used, gated}, sizes.rows,
+                                    sizes.architecture);
 }
-bool gate_up_few_each(const Program& p, const MoeGateUp& op, const Sizes& sizes) {
-  return few_each(p, op.in.id, op.gate.id, op.up.id, p[op.ids.id].columns(), sizes);
+bool gate_up_small_batch_each(const Program& p, const MoeGateUp& op, const Sizes& sizes) {
+  return small_batch_each(p, op.in.id, op.gate.id, op.up.id, p[op.ids.id].columns(), sizes);
 }
-bool down_few_each(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
-  return few_each(p, op.in.id, op.down.id, kNoTensor, p[op.ids.id].columns(), sizes);
+bool down_small_batch_each(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
+  return small_batch_each(p, op.in.id, op.down.id, kNoTensor, p[op.ids.id].columns(), sizes);
 }
 /// Whether the shared experts are multiplied where all is added up.
-bool few_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
+bool small_batch_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
   const Tensor &weight = p[op.shared_down.id], &in = p[op.shared_in.id];
   return in.stride[0] % 4 == 0 && in.offset % 4 == 0 &&
-         serves_add_experts_few(weight.type, weight.shape[1], weight.columns(), p[op.ids.id].columns(),
-                                sizes.rows);
+         serves_add_experts_small_batch(weight.type, weight.shape[1], weight.columns(),
+                                        p[op.ids.id].columns(), sizes.rows);
 }
 
 /// The order of a step's pairs: in scratch, or where it is handed over. The one from the launch before is
 /// taken, any other made.
 Ordered order_of(Scratch& scratch, TensorId ids, int64_t used, int64_t experts, const Context& c) {
-  const Handover* const form = c.takes != nullptr ? c.takes : c.gives;
-  Scratch handed(form != nullptr ? form->at : nullptr);
-  Ordered order = take_order(form != nullptr ? handed : scratch, c.step_rows, used, experts);
+  const FormBuffer* const form = c.consumes != nullptr ? c.consumes : c.produces;
+  Scratch form_at(form != nullptr ? form->at : nullptr);
+  Ordered order = take_order(form != nullptr ? form_at : scratch, c.step_rows, used, experts);
   order.plan.ids = c.memory.int_rows(ids);
   order.plan.rows = &c.step.header->rows;
-  if (c.takes == nullptr) order_pairs(order.plan, c);
+  if (c.consumes == nullptr) order_pairs(order.plan, c);
   return order;
 }
-std::optional<Handed> given_order(const Program& p, TensorId ids, int64_t experts, const Sizes& sizes) {
+std::optional<FormSpec> given_order(const Program& p, TensorId ids, int64_t experts, const Sizes& sizes) {
   Scratch scratch(nullptr);
   take_order(scratch, sizes.rows, p[ids].columns(), experts);
-  return Handed{Form::ExpertOrder, ids, scratch.bytes()};
+  return FormSpec{Form::ExpertOrder, ids, scratch.bytes()};
 }
 /// Slots that the experts' tokens take: of the step's rows where a row is multiplied by all its experts, of
 /// pairs, or of the list.
@@ -244,7 +247,7 @@ void multiply_experts(const Ordered& order, Rows<float> in, bool by_pair, const 
   const OrderPlan& o = order.plan;
   const TokenPlan plan{
       o.tiles, o.counts, o.list, o.rows, 0, o.tile_tokens, order.by_wgmma ? 0 : by_pair ? 1 : o.used};
-  multiply_wide({weight, up, gated, tokens_of(packed, in.columns), plan, {out, nullptr, 0, o.used, 0}},
+  multiply_gemm({weight, up, gated, tokens_of(packed, in.columns), plan, {out, nullptr, 0, o.used, 0}},
                 order.tiles, order.by_wgmma, c);
 }
 
@@ -263,11 +266,12 @@ void launch_moe_gate_up(const Program& p, const Op& record, const Context& c) {
                  .rows = rows,
                  .count = &c.step.header->rows};
   };
-  if (gate_up_few_each(p, op, c.sizes())) {
+  if (gate_up_small_batch_each(p, op, c.sizes())) {
     if (op.shared_gate) multiply_dense(shared_product(), c, scratch);
-    return multiply_experts_few({gate, c.memory.matrix(op.up.id), true, false, in, c.memory.rows(op.out.id),
-                                 c.memory.int_rows(op.ids.id), &c.step.header->rows},
-                                c);
+    return multiply_experts_small_batch(
+        {gate, c.memory.matrix(op.up.id), true, false, in, c.memory.rows(op.out.id),
+         c.memory.int_rows(op.ids.id), &c.step.header->rows},
+        c);
   }
   const Ordered order = order_of(scratch, op.ids.id, p[op.ids.id].columns(), gate.matrices, c);
   const Packed packed = take_packed(scratch, expert_slots(order, rows, false), in.columns);
@@ -320,7 +324,7 @@ bool serves_moe_down_add(const Program& p, const Op& record, const Sizes& sizes)
          (!op.shared_in || known(p, op.shared_down.id));
 }
 /// Shared experts and the residual first, then every pair's result by itself, then a row's pairs in the order
-/// of ids (by add_experts_few in that of the row's selection).
+/// of ids (by add_experts_small_batch in that of the row's selection).
 void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = flat(c.memory.rows(op.out.id));
@@ -348,40 +352,40 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
     return CombinePlan{op.shared_in ? out : residual, c.memory.rows(op.weights.id), out, ids, pairs.data,
                        &c.step.header->rows,          static_cast<int32_t>(used)};
   };
-  if (down_few_each(p, op, c.sizes())) {
+  if (down_small_batch_each(p, op, c.sizes())) {
     // Routed experts first: their weights are asked for while the op before is still at work. Rows of the
     // shared ones are packed beside.
     const Rows<float> pairs = take_pairs();
-    ExpertsFew routed{.weight = down,
-                      .up = {},
-                      .gated = false,
-                      .by_pair = true,
-                      .in = in,
-                      .out = pairs,
-                      .ids = ids,
-                      .rows = &c.step.header->rows,
-                      .selection = c.takes != nullptr ? c.board(*c.takes) : Board{}};
+    ExpertsSmallBatch routed{.weight = down,
+                             .up = {},
+                             .gated = false,
+                             .by_pair = true,
+                             .in = in,
+                             .out = pairs,
+                             .ids = ids,
+                             .rows = &c.step.header->rows,
+                             .selection = c.consumes != nullptr ? c.mailbox(*c.consumes) : Mailbox{}};
     if (!op.shared_in) {
-      multiply_experts_few(routed, c);
+      multiply_experts_small_batch(routed, c);
       return combine_experts(combined(pairs), c);
     }
     const Dense shared = shared_product();
-    const bool at_last = few_at_last(p, op, c.sizes()), strips = !at_last && by_wgmma(shared);
-    const int64_t slots = slots_per_matrix(rows, strips);
+    const bool at_last = small_batch_at_last(p, op, c.sizes()), n_tiles = !at_last && by_wgmma(shared);
+    const int64_t slots = slots_per_matrix(rows, n_tiles);
     const Packed packed = take_packed(scratch, slots, shared.in.columns);
-    const PackPlan packing = packing_of(shared, strips, packed);
+    const PackPlan packing = packing_of(shared, n_tiles, packed);
     const bool beside = packs_beside(packing.in);
     if (beside) routed.beside = packing;
-    multiply_experts_few(routed, c);
+    multiply_experts_small_batch(routed, c);
     if (!beside) pack_tokens(packing, slots, c);
     if (at_last) {
-      return add_experts_few(
+      return add_experts_small_batch(
           {&c.step.header->rows, shared.weight, tokens_of(packed, shared.in.columns), residual,
-           c.memory.rows(op.weights.id), out, pairs.data, rows_for(c.gives, p, c)},
+           c.memory.rows(op.weights.id), out, pairs.data, rows_for(c.produces, p, c)},
           c);
     }
-    if (multiply_and_combine(shared, strips, packed, combined(pairs), c)) return;
-    multiply_packed(shared, strips, packed, c);
+    if (multiply_and_combine(shared, n_tiles, packed, combined(pairs), c)) return;
+    multiply_packed(shared, n_tiles, packed, c);
     return combine_experts(combined(pairs), c);
   }
   const Ordered order = order_of(scratch, op.ids.id, used, down.matrices, c);
@@ -390,11 +394,11 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   const PackPlan packing = expert_packing(order, in, true, rows, packed);
   if (op.shared_in) {
     const Dense shared = shared_product();
-    const bool strips = by_wgmma(shared);
-    const int64_t shared_slots = slots_per_matrix(rows, strips);
+    const bool n_tiles = by_wgmma(shared);
+    const int64_t shared_slots = slots_per_matrix(rows, n_tiles);
     const Packed packed_shared = take_packed(scratch, shared_slots, shared.in.columns);
-    pack_tokens(packing, slots, packing_of(shared, strips, packed_shared), shared_slots, c);
-    multiply_packed(shared, strips, packed_shared, c);
+    pack_tokens(packing, slots, packing_of(shared, n_tiles, packed_shared), shared_slots, c);
+    multiply_packed(shared, n_tiles, packed_shared, c);
   } else {
     pack_tokens(packing, slots, c);
   }
@@ -413,50 +417,43 @@ int64_t moe_down_add_scratch(const Program& p, const Op& record, const Sizes& si
   return scratch.bytes() + (op.shared_in ? dense_scratch(sizes.rows, 1, p[op.shared_down.id].columns()) : 0);
 }
 
-std::optional<Handed> moe_gate_up_gives(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> moe_gate_up_gives(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeGateUp>(record.args);
-  return gate_up_few_each(p, op, sizes) ? std::nullopt
-                                        : given_order(p, op.ids.id, p[op.gate.id].shape[0], sizes);
+  return gate_up_small_batch_each(p, op, sizes) ? std::nullopt
+                                                : given_order(p, op.ids.id, p[op.gate.id].shape[0], sizes);
 }
-std::optional<Handed> expert_matmul_takes(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> expert_matmul_takes(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<ExpertMatmul>(record.args);
   return given_order(p, op.ids.id, p[op.weight.id].shape[0], sizes);
 }
-std::optional<Handed> moe_down_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> moe_down_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeDownAdd>(record.args);
-  return down_few_each(p, op, sizes) ? given_selection(p, op.ids.id, sizes)
-                                     : given_order(p, op.ids.id, p[op.down.id].shape[0], sizes);
+  return down_small_batch_each(p, op, sizes) ? given_selection(p, op.ids.id, sizes)
+                                             : given_order(p, op.ids.id, p[op.down.id].shape[0], sizes);
 }
-std::optional<Handed> moe_down_add_gives(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> moe_down_add_gives(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeDownAdd>(record.args);
-  const bool codes = op.shared_in && down_few_each(p, op, sizes) && few_at_last(p, op, sizes) &&
-                     p[op.out.id].columns() % few_bytes::kQuad == 0;
+  const bool codes = op.shared_in && down_small_batch_each(p, op, sizes) &&
+                     small_batch_at_last(p, op, sizes) && p[op.out.id].columns() % int8_mma::kQuad == 0;
   return codes ? given_normed_codes(p, op.out.id, sizes) : std::nullopt;
 }
 
 }  // namespace
 
-const Kernel kMatmulWide{"matmul on matrix units", serves_matmul, launch_matmul, matmul_scratch};
-const Kernel kNormMatmulWide{"matmuls of the normed row on matrix units",
-                             serves_norm_matmul,
-                             launch_norm_matmul,
-                             norm_matmul_scratch,
-                             nullptr,
-                             takes_coded_rows};
-const Kernel kMatmulAddWide{"matmul on matrix units", serves_matmul_add, launch_matmul_add,
-                            matmul_add_scratch,       nullptr,           matmul_add_takes};
-const Kernel kGateUpWide{"gated matmul on matrix units", serves_gate_up, launch_gate_up, gate_up_scratch};
-const Kernel kHeadMatmulWide{"matmul of heads on matrix units", serves_head_matmul, launch_head_matmul,
-                             head_matmul_scratch};
-const Kernel kMoeGateUpWide{"gated matmul of experts on matrix units", serves_moe_gate_up, launch_moe_gate_up,
+const Kernel kMatmulGemm{"GEMM", serves_matmul, launch_matmul, matmul_scratch};
+const Kernel kNormMatmulGemm{
+    "GEMM of normed rows", serves_norm_matmul, launch_norm_matmul, norm_matmul_scratch, nullptr,
+    takes_q8_rows};
+const Kernel kMatmulAddGemm{"GEMM",  serves_matmul_add, launch_matmul_add, matmul_add_scratch,
+                            nullptr, matmul_add_takes};
+const Kernel kGateUpGemm{"gated GEMM", serves_gate_up, launch_gate_up, gate_up_scratch};
+const Kernel kHeadMatmulGemm{"GEMM of heads", serves_head_matmul, launch_head_matmul, head_matmul_scratch};
+const Kernel kMoeGateUpGemm{"grouped gated GEMM of experts", serves_moe_gate_up, launch_moe_gate_up,
                             moe_gate_up_scratch, moe_gate_up_gives};
-const Kernel kExpertMatmulWide{"matmul of experts on matrix units",
-                               serves_expert_matmul,
-                               launch_expert_matmul,
-                               expert_matmul_scratch,
-                               nullptr,
-                               expert_matmul_takes};
-const Kernel kMoeDownAddWide{"matmul of experts on matrix units, summed",
+const Kernel kExpertMatmulGemm{
+    "grouped GEMM of experts", serves_expert_matmul, launch_expert_matmul, expert_matmul_scratch, nullptr,
+    expert_matmul_takes};
+const Kernel kMoeDownAddGemm{"grouped GEMM of experts, summed",
                              serves_moe_down_add,
                              launch_moe_down_add,
                              moe_down_add_scratch,

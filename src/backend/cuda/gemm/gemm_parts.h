@@ -1,5 +1,5 @@
-// What the wide regimes' ops are put together from: packing of tokens, the order of experts, products, sums
-// of experts. Host launchers; the kernels stand in files of their own.
+// What GEMMs' ops are put together from: packing of tokens, the order of experts, products, sums of experts.
+// Host launchers; the kernels stand in files of their own.
 #pragma once
 
 #include <span>
@@ -60,7 +60,7 @@ bool has_wgmma();
 bool multiply_streamed(std::span<const Product> products, std::span<const int64_t> tiles,
                        const Context& context);
 
-/// The product on matrix units, for `tiles` tiles of tokens at most. by_wgmma: tokens lie in strips.
-void multiply_wide(const Product& product, int64_t tiles, bool by_wgmma, const Context& context);
+/// The product on tensor cores, for `tiles` tiles of tokens at most. by_wgmma: tokens lie in n-tiles.
+void multiply_gemm(const Product& product, int64_t tiles, bool by_wgmma, const Context& context);
 
 }  // namespace sluice::backend::cuda

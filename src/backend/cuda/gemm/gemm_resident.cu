@@ -9,7 +9,7 @@
 namespace sluice::backend::cuda {
 namespace {
 
-/// Tiles of a multiprocessor at least: one for each of its warpgroups.
+/// Tiles of an SM at least: one for each of its warpgroups.
 constexpr int64_t kLeastTiles = 4;
 /// Of fewer, streams cost less to multiply (gemm_stream.cuh).
 constexpr int64_t kLeastTokens = 9;
@@ -18,9 +18,9 @@ template <Family kFamily, quant::Type kOwn>
 void start(const Product& product, const Context& context) {
   constexpr quant::Type kAny = quant::Type::F32;
   const auto tiles = static_cast<int>(product.weight.rows / resident::kTileRows);
-  const LaunchShape shape{dim3(static_cast<unsigned>(context.processors)), dim3(resident::kThreads),
+  const LaunchShape shape{dim3(static_cast<unsigned>(context.sm_count)), dim3(resident::kThreads),
                           int64_t{product.tokens.chunks} * resident::kChunkBytes + 1024};
-  if constexpr (kFamily == Family::Nibble || kFamily == Family::Five) {
+  if constexpr (kFamily == Family::Bits4 || kFamily == Family::Bits5) {
     if (product.weight.type != kOwn)
       return launch(context, multiply_resident<kFamily, kAny>, shape, product, tiles);
   }
@@ -35,12 +35,12 @@ bool serves_resident(const Product& product, int64_t tokens) {
   if (tokens < kLeastTokens || tokens > resident::kTokens || !has_wgmma() || !family_of(m.type, family))
     return false;
   const int64_t chunks = m.columns / kChunkColumns;
-  return (family == Family::Nibble || family == Family::Five || family == Family::Six ||
-          family == Family::Eight) &&
+  return (family == Family::Bits4 || family == Family::Bits5 || family == Family::Bits6 ||
+          family == Family::Bits8) &&
          !product.gated && product.sink.residual == nullptr && m.matrices == 1 &&
          m.columns % (2 * kChunkColumns) == 0 && chunks <= resident::kMostChunks &&
          m.rows % resident::kTileRows == 0 &&
-         m.rows / resident::kTileRows >= kLeastTiles * current_processors() &&
+         m.rows / resident::kTileRows >= kLeastTiles * current_sm_count() &&
          (m.first_row + m.rows) * (m.columns / 32) <= INT32_MAX;
 }
 
@@ -49,10 +49,10 @@ void multiply_resident_tokens(const Product& product, const Context& context) {
   Family family{};
   family_of(product.weight.type, family);
   switch (family) {
-    case Family::Nibble: return start<Family::Nibble, Type::Q4_0>(product, context);
-    case Family::Five: return start<Family::Five, Type::Q5_K>(product, context);
-    case Family::Six: return start<Family::Six, Type::Q6_K>(product, context);
-    case Family::Eight: return start<Family::Eight, Type::Q8_0>(product, context);
+    case Family::Bits4: return start<Family::Bits4, Type::Q4_0>(product, context);
+    case Family::Bits5: return start<Family::Bits5, Type::Q5_K>(product, context);
+    case Family::Bits6: return start<Family::Bits6, Type::Q6_K>(product, context);
+    case Family::Bits8: return start<Family::Bits8, Type::Q8_0>(product, context);
     default: return;
   }
 }

@@ -16,7 +16,7 @@ namespace resident {
 inline constexpr int kThreads = 512, kGroups = kThreads / 128;  ///< warpgroups
 inline constexpr int kTileRows = 64, kTokens = 32;
 inline constexpr int kChunkBytes = kTokens * kChunkColumns * 2;
-inline constexpr int kStripBytes = kStripTokens * kChunkColumns * 2;
+inline constexpr int kNTileBytes = kNTileTokens * kChunkColumns * 2;
 inline constexpr int kMostChunks = 26;
 inline constexpr int kAhead = 6;  ///< chunks from a line's being asked for to its being loaded, even
 
@@ -41,17 +41,17 @@ struct Cursor {
 
 template <Family kFamily, quant::Type kType>
 __global__ void __launch_bounds__(resident::kThreads, 1)
-    multiply_resident(const Stamps stamps, const __grid_constant__ Product p, int tiles) {
+    multiply_resident(const Timestamps timestamps, const __grid_constant__ Product p, int tiles) {
 #ifdef SLUICE_WGMMA
   using namespace resident;
-  constexpr int kStrips = kTokens / kStripTokens;
+  constexpr int kNTiles = kTokens / kNTileTokens;
   extern __shared__ char resident_shared[];
   __shared__ __align__(8) uint64_t there;
   __shared__ float scales[kTokens];
   char* const base = resident_shared + (1024 - shared_address(resident_shared) % 1024) % 1024;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32 % 4;
   const int group = threadIdx.x / 128, chunks = p.tokens.chunks;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   if (threadIdx.x == 0) barrier_init(shared_address(&there), 1), barrier_init_fence();
 
   Matrix w = p.weight;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(resident::kThreads, 1)
     if (line.tile < tiles) {
       if (lane < 16) {
         prefetch(w.codes + int64_t{line.block} * kBytes);
-      } else if (kFamily == Family::Six) {
+      } else if (kFamily == Family::Bits6) {
         prefetch(w.high + int64_t{line.block} * 8);
       }
     }
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(resident::kThreads, 1)
   load(next[0]), load(next[1]);
   for (int i = 0; i < kAhead; i += 2) ask();
   __syncthreads();
-  link.wait();
+  pdl.wait();
   const int rows = *p.plan.rows;
   if (threadIdx.x == 0) barrier_expect(shared_address(&there), static_cast<uint32_t>(chunks * kChunkBytes));
   if (lane == 0) {
@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(resident::kThreads, 1)
   __syncthreads();
   barrier_wait(shared_address(&there), 0);
 
-  const uint64_t tokens = matrix_descriptor(shared_address(base), kStripBytes);
+  const uint64_t tokens = matrix_descriptor(shared_address(base), kNTileBytes);
   uint32_t a[2][4][4];
   for (int tile = first; tile < tiles; tile += apart) {
-    float sum[kStrips][4] = {};
+    float sum[kNTiles][4] = {};
     for (int c = 0; c < chunks; c += 2) {
       ask();
 #pragma unroll
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(resident::kThreads, 1)
     wgmma_wait<0>();
     float* const out = p.sink.out.data + tile * kTileRows + warp * 16 + g;
 #pragma unroll
-    for (int n = 0; n < kStrips; ++n) {
+    for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int token = n * 8 + 2 * t + j % 2;

@@ -3,10 +3,10 @@
 //
 // What few tokens cost is reading weights. 16 rows of a matrix lie without gaps, so an item of work (16
 // outputs, or 16 gates and their 16 ups, times a tile of tokens) is a few bulk copies of 2 to 32 KB, which
-// one warp keeps in flight through a ring; a block of threads a multiprocessor takes an equal stretch of all
-// items, whatever experts they belong to. Groups of warps take items in turn: a group's warps share the
-// columns, unpack them from shared memory, and their sums meet there in the order of the warps. An element's
-// sum depends on nothing but its weights and its token.
+// one warp keeps in flight through a ring; a thread block an SM takes an equal stretch of all items, whatever
+// experts they belong to. Groups of warps take items in turn: a group's warps share the columns, unpack them
+// from shared memory, and their sums meet there in the order of the warps. An element's sum depends on
+// nothing but its weights and its token.
 //
 // Weights of one matrix are asked for before the kernel waits for its predecessor; those of experts once it
 // is known which.
@@ -44,7 +44,7 @@ struct Args {
   int32_t piece_columns;  ///< of a slot at most: whole rows where they fit, as small copies cost much
   int32_t group_warps;    ///< 4, 8 or 16
   int32_t items;          ///< at most
-  int32_t strips;         ///< of 8 tokens: 1, 2 or 4
+  int32_t n_tiles;        ///< of 8 tokens: 1, 2 or 4
 };
 
 __device__ __forceinline__ int tiles_there(const Item& item) {
@@ -52,12 +52,12 @@ __device__ __forceinline__ int tiles_there(const Item& item) {
 }
 
 /// An item of the launch: which product, which tile of tokens, which 16 outputs. Goes on without divisions.
-struct Place {
+struct TokenSlot {
   int32_t product, tile, row;  ///< row: groups of 16 outputs
   int32_t across, first_tiles;
 
   /// first_tiles: tiles of the first product.
-  __device__ __forceinline__ Place(const Args& p, int index, int first_tiles) : first_tiles(first_tiles) {
+  __device__ __forceinline__ TokenSlot(const Args& p, int index, int first_tiles) : first_tiles(first_tiles) {
     const int first_count = first_tiles * p.item[0].across;
     product = p.products > 1 && index >= first_count ? 1 : 0;
     if (product == 1) index -= first_count;
@@ -134,30 +134,30 @@ __device__ __forceinline__ void group_barrier(int group, int threads) {
 #endif
 
 /// Sums of a warp that have to meet: bytes.
-constexpr int meeting_bytes(int strips, bool gated) {
-  return kConsumerWarps * strips * (gated ? 2 : 1) * 4 * 32 * 4;
+constexpr int reduction_bytes(int n_tiles, bool gated) {
+  return kConsumerWarps * n_tiles * (gated ? 2 : 1) * 4 * 32 * 4;
 }
-constexpr int places_bytes(int strips) {
-  return kConsumerWarps / 4 * strips * kStripTokens * static_cast<int>(sizeof(tiles::Place));
+constexpr int token_slots_bytes(int n_tiles) {
+  return kConsumerWarps / 4 * n_tiles * kNTileTokens * static_cast<int>(sizeof(tiles::TokenSlot));
 }
 
 }  // namespace stream
 
 /// kType: what the weights are of; F32: one of the family's, told at run time.
-template <Family kFamily, int kStrips, bool kGated, quant::Type kType>
+template <Family kFamily, int kNTiles, bool kGated, quant::Type kType>
 __global__ void __launch_bounds__(stream::kThreads, 1)
-    multiply_stream(const Stamps stamps, const __grid_constant__ stream::Args p) {
+    multiply_stream(const Timestamps timestamps, const __grid_constant__ stream::Args p) {
 #if __CUDA_ARCH__ >= 900
   using namespace stream;
-  constexpr int kSides = kGated ? 2 : 1, kSums = kSides * kStrips * 4;
+  constexpr int kSides = kGated ? 2 : 1, kSums = kSides * kNTiles * 4;
   extern __shared__ __align__(128) char stream_shared[];
   __shared__ __align__(8) uint64_t barriers[2 * kMostSlots];
-  float* const meeting = reinterpret_cast<float*>(stream_shared + p.slots * p.slot_bytes);
-  tiles::Place* const all_places = reinterpret_cast<tiles::Place*>(stream_shared + p.slots * p.slot_bytes +
-                                                                   meeting_bytes(kStrips, kGated));
+  float* const reduction = reinterpret_cast<float*>(stream_shared + p.slots * p.slot_bytes);
+  tiles::TokenSlot* const all_places = reinterpret_cast<tiles::TokenSlot*>(
+      stream_shared + p.slots * p.slot_bytes + reduction_bytes(kNTiles, kGated));
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t full = shared_address(barriers), empty = full + 8 * kMostSlots;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.slots; ++i)
       barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, p.group_warps);
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
   __syncthreads();
 
   const bool known = p.item[0].product.plan.tiles == nullptr;
-  if (!known || warp < kConsumerWarps) link.wait();
+  if (!known || warp < kConsumerWarps) pdl.wait();
   const int first_tiles = tiles_there(p.item[0]);
   const int count =
       first_tiles * p.item[0].across + (p.products > 1 ? tiles_there(p.item[1]) * p.item[1].across : 0);
@@ -177,17 +177,17 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
     int slot = 0;
     uint32_t phase = 1;
     if (begin >= end) return;
-    stream::Place place(p, begin, first_tiles);
-    const auto matrix_of = [&](const stream::Place& at) {
+    stream::TokenSlot token_slot(p, begin, first_tiles);
+    const auto matrix_of = [&](const stream::TokenSlot& at) {
       return tiles::tile_of(p.item[at.product].product.plan, at.tile).matrix;
     };
     const uint32_t slots = shared_address(stream_shared);
-    int matrix = matrix_of(place), left = end - begin;
+    int matrix = matrix_of(token_slot), left = end - begin;
     while (left > 0) {  // tile by tile; the next one's matrix is asked for before its time
-      const Item& item = p.item[place.product];
-      const int here = min(left, place.across - place.row), row = place.row;
-      place.advance(p, here), left -= here;
-      const int next = left > 0 ? matrix_of(place) : 0;
+      const Item& item = p.item[token_slot.product];
+      const int here = min(left, token_slot.across - token_slot.row), row = token_slot.row;
+      token_slot.advance(p, here), left -= here;
+      const int next = left > 0 ? matrix_of(token_slot) : 0;
       const Copy copy = Copy::of_lane<kGated>(item, p.side_bytes);
       const uint8_t* from = copy.base;
       const Matrix& m = lane / 4 == 0 ? item.product.weight : item.product.up;
@@ -216,38 +216,38 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
   const int groups = kConsumerWarps / p.group_warps, group = warp / p.group_warps;
   const int along = warp % p.group_warps, group_threads = p.group_warps * 32;
   const int thread = along * 32 + lane, g = lane / 4, t = lane % 4;
-  tiles::Place* const places = all_places + group * kStrips * kStripTokens;
+  tiles::TokenSlot* const token_slots = all_places + group * kNTiles * kNTileTokens;
   int at_tile = -1, at_product = -1;
-  uint32_t x[kStrips];  // where tokens begin, in units of 16 bytes
+  uint32_t x[kNTiles];  // where tokens begin, in units of 16 bytes
   int slot = 0;         // of this group's next piece, and how often the ring has gone round before it
   uint32_t phase = 0;
   const auto advance = [&](int count) {
     for (slot += count; slot >= p.slots; slot -= p.slots) phase ^= 1;
   };
   advance(group * p.pieces);
-  stream::Place place(p, begin + group, first_tiles);
+  stream::TokenSlot token_slot(p, begin + group, first_tiles);
   for (int index = begin + group; index < end;
-       index += groups, place.advance(p, groups), advance((groups - 1) * p.pieces)) {
-    const Item& item = p.item[place.product];
+       index += groups, token_slot.advance(p, groups), advance((groups - 1) * p.pieces)) {
+    const Item& item = p.item[token_slot.product];
     const Product& product = item.product;
     const int chunks = product.tokens.chunks;
     const auto* const tokens = reinterpret_cast<const uint4*>(product.tokens.data);
-    if (place.tile != at_tile || place.product != at_product) {
-      at_tile = place.tile, at_product = place.product;
-      const TokenTile tile = tiles::tile_of(product.plan, place.tile);
+    if (token_slot.tile != at_tile || token_slot.product != at_product) {
+      at_tile = token_slot.tile, at_product = token_slot.product;
+      const TokenTile tile = tiles::tile_of(product.plan, token_slot.tile);
 #pragma unroll
-      for (int n = 0; n < kStrips; ++n) {
+      for (int n = 0; n < kNTiles; ++n) {
         tiles::Token token =
-            tiles::token_of(product.plan, tile, max(0, min(n * kStripTokens + g, tile.count - 1)));
+            tiles::token_of(product.plan, tile, max(0, min(n * kNTileTokens + g, tile.count - 1)));
         if (token.pair < 0) token.slot = 0;  // a hole of the list: some row, whose product nobody stores
         x[n] = static_cast<uint32_t>(token.slot) * static_cast<uint32_t>(chunks) * (kChunkColumns / 8) +
                static_cast<uint32_t>(t);
       }
-      for (int i = thread; i < kStrips * kStripTokens; i += group_threads)
-        places[i] = tiles::place_of(product, tile, i);
+      for (int i = thread; i < kNTiles * kNTileTokens; i += group_threads)
+        token_slots[i] = tiles::place_of(product, tile, i);
     }
 
-    float sum[kSides][kStrips][4] = {};
+    float sum[kSides][kNTiles][4] = {};
     for (int piece = 0; piece < p.pieces; ++piece, advance(1)) {
       const int columns = min(product.weight.columns - piece * p.piece_columns, p.piece_columns);
       const int first_chunk = piece * (p.piece_columns / kChunkColumns);
@@ -266,11 +266,11 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
       bool arrived = false;
       for (int c = along; c < here; c += p.group_warps) {
         // All of the chunk's tokens at once, or those of the next quarter while this one is multiplied.
-        constexpr int kQuarters = kStrips * kSides <= 2 ? 4 : 2;
-        uint4 b[kQuarters][kStrips];
+        constexpr int kQuarters = kNTiles * kSides <= 2 ? 4 : 2;
+        uint4 b[kQuarters][kNTiles];
         const auto load_tokens = [&](int j) {
 #pragma unroll
-          for (int n = 0; n < kStrips; ++n) {
+          for (int n = 0; n < kNTiles; ++n) {
             b[j % kQuarters][n] = __ldg(
                 tokens + (x[n] + static_cast<uint32_t>((first_chunk + c) * (kChunkColumns / 8) + j * 4)));
           }
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
             const uint32_t first[4] = {low[0], high[0], low[1], high[1]},
                            second[4] = {low[2], high[2], low[3], high[3]};
 #pragma unroll
-            for (int n = 0; n < kStrips; ++n) {
+            for (int n = 0; n < kNTiles; ++n) {
               const uint4& token = b[j % kQuarters][n];
               mma_16x8x16(sum[s][n], first, token.x, token.y);
               mma_16x8x16(sum[s][n], second, token.z, token.w);
@@ -316,21 +316,21 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
 
 #pragma unroll
     for (int i = 0; i < kSums; ++i)
-      meeting[(warp * kSums + i) * 32 + lane] = sum[i / (kStrips * 4)][i / 4 % kStrips][i % 4];
+      reduction[(warp * kSums + i) * 32 + lane] = sum[i / (kNTiles * 4)][i / 4 % kNTiles][i % 4];
     group_barrier(group, group_threads);
-    const float* const mine = meeting + group * p.group_warps * kSums * 32;
+    const float* const mine = reduction + group * p.group_warps * kSums * 32;
     const auto total = [&](int i) {
       float value = mine[i];
       for (int k = 1; k < p.group_warps; ++k) value += mine[k * kSums * 32 + i];
       return value;
     };
-    // Sum i of lane l lies at 32 i + l: strip i / 4; i / 2 % 2 says which of two rows, i % 2 which token.
-    for (int i = thread; i < kStrips * 4 * 32; i += group_threads) {
+    // Sum i of lane l lies at 32 i + l: n-tile i / 4; i / 2 % 2 says which of two rows, i % 2 which token.
+    for (int i = thread; i < kNTiles * 4 * 32; i += group_threads) {
       const int of = i / 32, l = i % 32;
-      const tiles::Place to = places[of / 4 * kStripTokens + 2 * (l % 4) + of % 2];
+      const tiles::TokenSlot to = token_slots[of / 4 * kNTileTokens + 2 * (l % 4) + of % 2];
       float value = total(i) * to.scale;
-      if constexpr (kGated) value = tiles::silu(value) * (total(i + kStrips * 4 * 32) * to.scale);
-      if (to.out >= 0) tiles::store(product.sink, to, place.row * kRows + l / 4 + of / 2 % 2 * 8, value);
+      if constexpr (kGated) value = tiles::silu(value) * (total(i + kNTiles * 4 * 32) * to.scale);
+      if (to.out >= 0) tiles::store(product.sink, to, token_slot.row * kRows + l / 4 + of / 2 % 2 * 8, value);
     }
     group_barrier(group, group_threads);
   }

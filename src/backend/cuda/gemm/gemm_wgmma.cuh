@@ -1,17 +1,16 @@
 // Products of packed weights with many tokens, by wgmma (sm_90a): prefill and large batches.
 //
-// A block of threads takes 128 outputs (or 64 and their gates) and up to 256 tokens: so an expert's weights
-// are unpacked once. Two warpgroups take 64 outputs each. Their weights go from global memory into registers
-// a chunk of 128 columns ahead, become halves there and are the first operand as they are; tokens, packed in
-// strips that already are what the second operand has to look like in shared memory, are brought there by a
+// A thread block takes 128 outputs (or 64 and their gates) and up to 256 tokens: so an expert's weights are
+// unpacked once. Two warpgroups take 64 outputs each. Their weights go from global memory into registers a
+// chunk of 128 columns ahead, become halves there and are the first operand as they are; tokens, packed in
+// n-tiles that already are what the second operand has to look like in shared memory, are brought there by a
 // third group through a ring of bulk copies (one warp of it works; a group gives its registers away, a warp
 // could not). While one warpgroup unpacks, the other one multiplies.
 //
-// Bound by the matrix units where an expert has many tokens: 64 x 256 x 128 products take 1,024 cycles,
+// Bound by the tensor cores where an expert has many tokens: 64 x 256 x 128 products take 1,024 cycles,
 // unpacking their weights some 250 of the other warpgroup's. With few tokens (up to 64) it is a chunk's chain
-// that takes the time: weights here, unpacked, tokens here. Sums leave room for two blocks a multiprocessor
-// then, so that every scheduler has four such chains, and one block's begin and end are beside the other's
-// products.
+// that takes the time: weights here, unpacked, tokens here. Sums leave room for two blocks an SM then, so
+// that every scheduler has four such chains, and one block's begin and end are beside the other's products.
 #pragma once
 
 #include "backend/cuda/gemm/gemm_mma.cuh"
@@ -23,21 +22,21 @@ inline constexpr int kLargeOutputs = 128;
 
 namespace large {
 
-inline constexpr int kStripBytes = kStripTokens * kChunkColumns * 2;  ///< a strip's chunk
+inline constexpr int kNTileBytes = kNTileTokens * kChunkColumns * 2;  ///< an n-tile's chunk
 
-/// A block of threads for tiles of up to kTokens: two warpgroups that multiply, and a third that brings
-/// tokens. With few tokens one of the first's warps does: two blocks of nine warps would have 96 registers a
-/// thread, not 128.
+/// A thread block for tiles of up to kTokens: two warpgroups that multiply, and a third that brings tokens.
+/// With few tokens one of the first's warps does: two blocks of nine warps would have 96 registers a thread,
+/// not 128.
 template <int kTokens>
 struct Shape {
-  static constexpr bool kFew = kTokens <= kFewTokens;
-  static constexpr int kBlocks = kFew ? 2 : 1;  ///< a multiprocessor
+  static constexpr bool kFew = kTokens <= kSmallTileTokens;
+  static constexpr int kBlocks = kFew ? 2 : 1;  ///< an SM
   static constexpr int kThreads = kFew ? 256 : 384;
   static constexpr int kStages = kFew ? 6 : 3;
   static constexpr int kAhead = 3;  ///< chunks that tokens are asked for ahead, by a warp that multiplies
-  static constexpr int kStageBytes = kTokens / kStripTokens * kStripBytes;
-  static constexpr int kPlaces = kStages * kStageBytes;
-  static constexpr int kBarriers = kPlaces + kTokens * static_cast<int>(sizeof(tiles::Place));
+  static constexpr int kStageBytes = kTokens / kNTileTokens * kNTileBytes;
+  static constexpr int kTokenSlots = kStages * kStageBytes;
+  static constexpr int kBarriers = kTokenSlots + kTokens * static_cast<int>(sizeof(tiles::TokenSlot));
   static constexpr int kSharedBytes = kBarriers + 16 * kStages + 16 + 1024;  ///< whole atoms
 };
 
@@ -46,14 +45,14 @@ struct Shape {
 template <int kTokens>
 struct Ring {
   using Shape = large::Shape<kTokens>;
-  uint32_t stages, full, empty, places_ready;  ///< shared addresses
-  tiles::Place* places;                        ///< in shared memory
+  uint32_t stages, full, empty, token_slots_ready;  ///< shared addresses
+  tiles::TokenSlot* token_slots;                    ///< in shared memory
 
   __device__ uint32_t stage(int i) const { return stages + i * Shape::kStageBytes; }
 
   /// One warp: chunk `c` of the tile's tokens, 32 tokens a lane.
   __device__ __forceinline__ void bring(const Product& p, const TokenTile& tile, int c) const {
-    constexpr int kGroupBytes = kGroupTokens / kStripTokens * kStripBytes;
+    constexpr int kGroupBytes = kGroupTokens / kNTileTokens * kNTileBytes;
     const int lane = threadIdx.x % 32, groups = (tile.count + kGroupTokens - 1) / kGroupTokens;
     const int first = p.plan.list == nullptr ? tile.matrix * p.plan.per_matrix + tile.first : tile.first;
     const int at = c % Shape::kStages;
@@ -70,8 +69,8 @@ struct Ring {
   /// Some threads, `count` of them, of which this is one: where each token's results go.
   __device__ __forceinline__ void look_up(const Product& p, const TokenTile& tile, int thread,
                                           int count) const {
-    for (int i = thread; i < kTokens; i += count) places[i] = tiles::place_of(p, tile, i);
-    barrier_arrive(places_ready);
+    for (int i = thread; i < kTokens; i += count) token_slots[i] = tiles::place_of(p, tile, i);
+    barrier_arrive(token_slots_ready);
   }
 };
 
@@ -84,7 +83,7 @@ __device__ __forceinline__ void start(float (&sum)[kParts][kWidth / 8][4], const
   for (int s = 0; s < 4; ++s) {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      wgmma_64x16(sum[i], a[s], tokens + ((i * (kWidth / 8) * kStripBytes + s * 32) >> 4));
+      wgmma_64x16(sum[i], a[s], tokens + ((i * (kWidth / 8) * kNTileBytes + s * 32) >> 4));
     }
   }
   wgmma_commit();
@@ -114,15 +113,15 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
   Block<kFamily> next[2];
   next[0].load(w, row[0], t, t < blocks);
   next[1].load(w, row[1], t, t < blocks);
-  // Registers hold a chunk ahead, which hides the second cache's latency, not the memory's: lines are asked
-  // for before. Lane l follows row l of the warp's 16; lanes from 16 on their scales, which are few.
+  // Registers hold a chunk ahead, which hides L2's latency, not the memory's: lines are asked for before.
+  // Lane l follows row l of the warp's 16; lanes from 16 on their scales, which are few.
   constexpr int kCodeBytes = is_float(kFamily) ? 0 : Block<kFamily>::kCodeWords * 4;
   tiles::Lines lines(lane < 16 ? w.codes : w.scale,
                      w.row(tile.matrix, min(first_row - g + lane % 16, w.rows - 1)), w.columns / 32,
                      lane < 16 ? kCodeBytes : 2);
   lines.ask(lane < 16 ? 48 * kCodeBytes : w.columns);
   uint32_t a[2][4][4];
-  const uint64_t first_stage = matrix_descriptor(ring.stages, kStripBytes);
+  const uint64_t first_stage = matrix_descriptor(ring.stages, kNTileBytes);
   const bool brings = Shape::kFew && threadIdx.x < 32;
   if (brings) {
     for (int c = 0; c < min(Shape::kAhead, p.tokens.chunks); ++c) ring.bring(p, tile, c);
@@ -164,22 +163,22 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
     asm volatile("bar.sync 1, 256;" ::: "memory");
     if (group == 1) return;
   }
-  barrier_wait(ring.places_ready, 0);
+  barrier_wait(ring.token_slots_ready, 0);
   const bool there[2] = {first_row < w.rows, first_row + 8 < w.rows};
   const int n[2] = {min(first_row, w.rows - 1), min(first_row + 8, w.rows - 1)};
 #pragma unroll
-  for (int strip = 0; strip < kParts * kWidth / 8; ++strip) {
+  for (int n_tile = 0; n_tile < kParts * kWidth / 8; ++n_tile) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const tiles::Place place = ring.places[strip * 8 + 2 * t + i];
+      const tiles::TokenSlot token_slot = ring.token_slots[n_tile * 8 + 2 * t + i];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float value = sum[strip / (kWidth / 8)][strip % (kWidth / 8)][2 * h + i] * place.scale;
-        if (p.gated) value = tiles::silu(value) * (others[(strip * 4 + 2 * h + i) * 128] * place.scale);
+        float value = sum[n_tile / (kWidth / 8)][n_tile % (kWidth / 8)][2 * h + i] * token_slot.scale;
+        if (p.gated) value = tiles::silu(value) * (others[(n_tile * 4 + 2 * h + i) * 128] * token_slot.scale);
         // Read even where nothing is stored (the first row's, then): loads without branches can be in flight
         // together.
-        if (p.sink.residual != nullptr) value += __ldg(p.sink.residual + place.residual + n[h]);
-        if (there[h] && place.out >= 0) p.sink.out.data[place.out + n[h]] = value;
+        if (p.sink.residual != nullptr) value += __ldg(p.sink.residual + token_slot.residual + n[h]);
+        if (there[h] && token_slot.out >= 0) p.sink.out.data[token_slot.out + n[h]] = value;
       }
     }
   }
@@ -191,7 +190,7 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
 
 template <Family kFamily, quant::Type kType, int kTokens>
 __global__ void __launch_bounds__(large::Shape<kTokens>::kThreads, large::Shape<kTokens>::kBlocks)
-    multiply_large(const Stamps stamps, const Product p) {
+    multiply_large(const Timestamps timestamps, const Product p) {
 #ifdef SLUICE_WGMMA
   using namespace large;
   using Shape = large::Shape<kTokens>;
@@ -201,18 +200,18 @@ __global__ void __launch_bounds__(large::Shape<kTokens>::kThreads, large::Shape<
   char* const exchange = shared + (base - shared_address(shared));
   const uint32_t barriers = base + Shape::kBarriers;
   const Ring<kTokens> ring{base, barriers, barriers + 8 * Shape::kStages, barriers + 16 * Shape::kStages,
-                           reinterpret_cast<tiles::Place*>(exchange + Shape::kPlaces)};
-  const Link link(stamps);
+                           reinterpret_cast<tiles::TokenSlot*>(exchange + Shape::kTokenSlots)};
+  const PdlLink pdl(timestamps);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shape::kStages; ++i) {
       barrier_init(ring.full + 8 * i, 1);
       barrier_init(ring.empty + 8 * i, 2);
     }
-    barrier_init(ring.places_ready, Shape::kFew ? Shape::kThreads : 96);
+    barrier_init(ring.token_slots_ready, Shape::kFew ? Shape::kThreads : 96);
     barrier_init_fence();
   }
   __syncthreads();
-  link.wait();
+  pdl.wait();
   const TokenTile tile = tiles::tile_of(p.plan, static_cast<int>(blockIdx.y));
   if (tile.count <= 0) return;
   if constexpr (Shape::kFew) {
@@ -245,7 +244,7 @@ __global__ void __launch_bounds__(large::Shape<kTokens>::kThreads, large::Shape<
 #endif
 }
 
-/// As launch_tiles, for plan.tile_tokens of up to kFewTokens or kLargeTokens.
+/// As launch_tiles, for plan.tile_tokens of up to kSmallTileTokens or kLargeTokens.
 template <Family kFamily>
 void launch_large(const Product& product, int64_t tiles, const Context& context);
 

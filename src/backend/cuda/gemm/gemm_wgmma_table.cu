@@ -1,4 +1,4 @@
-// Products of wide steps by warpgroups (gemm/gemm_wgmma.cuh) for one family of number formats.
+// Products of steps of many rows by warpgroups (gemm/gemm_wgmma.cuh) for one family of number formats.
 #include "backend/cuda/gemm/gemm_instances.cuh"
 
 namespace sluice::backend::cuda {

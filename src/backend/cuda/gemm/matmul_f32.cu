@@ -1,8 +1,7 @@
-// matmul of wide steps with float32 weights: routers, whose scores decide which experts a row gets and are
-// not rounded to halves for that. A block of threads takes 16 rows and 64 outputs; its eight warps share the
-// columns and add up in their order. A lane has 4 rows x 8 outputs: 128 multiply-adds for 12 loads of 16
-// bytes, most of them from the first cache. 64 outputs of 2,048 columns: 0.27 MFLOP a row, bound by the
-// scalar units.
+// matmul of steps of many rows with float32 weights: routers, whose scores decide which experts a row gets
+// and are not rounded to halves for that. A thread block takes 16 rows and 64 outputs; its eight warps share
+// the columns and add up in their order. A lane has 4 rows x 8 outputs: 128 multiply-adds for 12 loads of 16
+// bytes, most of them from L1. 64 outputs of 2,048 columns: 0.27 MFLOP a row, bound by the scalar units.
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/prim/launch.cuh"
@@ -24,10 +23,10 @@ struct Args {
   const int32_t* rows;
 };
 
-__global__ void __launch_bounds__(kThreads) multiply_f32(const Stamps stamps, const Args p) {
+__global__ void __launch_bounds__(kThreads) multiply_f32(const Timestamps timestamps, const Args p) {
   __shared__ float sums[kWarps][kTileRows][kTileOutputs];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = *p.rows;
   const int first_row = static_cast<int>(blockIdx.x) * kTileRows,
             first_output = static_cast<int>(blockIdx.y) * kTileOutputs;
@@ -100,6 +99,6 @@ void launch_f32(const Program& p, const Op& record, const Context& c) {
 
 }  // namespace
 
-const Kernel kMatmulFloat{"matmul in float32", serves, launch_f32};
+const Kernel kMatmulF32{"GEMM in float32", serves, launch_f32};
 
 }  // namespace sluice::backend::cuda

@@ -1,6 +1,5 @@
-// What the wide regimes do around their products: activations to halves (gemm/gemm.h), pairs of rows and
-// experts in the order of the experts, experts' results added up. All bound by memory: a pass over their
-// operands each.
+// What GEMMs do around their products: activations to halves (gemm/gemm.h), pairs of rows and experts in the
+// order of the experts, experts' results added up. All bound by memory: a pass over their operands each.
 #include "backend/cuda/gemm/gemm_parts.h"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/pack.cuh"
@@ -13,9 +12,10 @@ namespace {
 /// Slots of `one`, then those of `other`.
 template <int kWarps>
 __global__ void __launch_bounds__(kPackThreads)
-    pack_tokens_kernel(const Stamps stamps, const PackPlan one, const PackPlan other, int of_one, int slots) {
-  const Link link(stamps);
-  link.wait();
+    pack_tokens_kernel(const Timestamps timestamps, const PackPlan one, const PackPlan other, int of_one,
+                       int slots) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int slot = static_cast<int>(blockIdx.x) * (kPackThreads / 32 / kWarps) + threadIdx.x / 32 / kWarps;
   if (slot >= slots) return;
   if (slot < of_one) {
@@ -49,13 +49,14 @@ __device__ Scan block_scan(int value, int* partial) {
   return scan;
 }
 
-/// A block of threads takes an expert. It counts all pairs, so that it knows where its own begin; then every
+/// A thread block takes an expert. It counts all pairs, so that it knows where its own begin; then every
 /// thread places those of a stretch of its own: rows ascending.
-__global__ void __launch_bounds__(kOrderThreads) order_pairs_kernel(const Stamps stamps, const OrderPlan p) {
+__global__ void __launch_bounds__(kOrderThreads)
+    order_pairs_kernel(const Timestamps timestamps, const OrderPlan p) {
   extern __shared__ int count[];  // [experts]
   __shared__ int partial[kOrderThreads / 32];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int pairs = *p.rows * p.used, expert = static_cast<int>(blockIdx.x);
   const int stretch = (pairs + kOrderThreads - 1) / kOrderThreads, first = min(threadIdx.x * stretch, pairs);
   const int last = min(first + stretch, pairs);
@@ -92,12 +93,13 @@ __global__ void __launch_bounds__(kOrderThreads) order_pairs_kernel(const Stamps
 
 constexpr int kCombineThreads = 128;
 
-/// A block of threads takes 512 columns of a row: its experts' results in the order of their ids.
-__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Stamps stamps, const CombinePlan p) {
+/// A thread block takes 512 columns of a row: its experts' results in the order of their ids.
+__global__ void __launch_bounds__(kCombineThreads)
+    combine_kernel(const Timestamps timestamps, const CombinePlan p) {
   __shared__ int order[kMostUsed];
   __shared__ float weight[kMostUsed];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int r = static_cast<int>(blockIdx.x);
   if (r >= *p.rows) return;
   if (static_cast<int>(threadIdx.x) < p.used) {
@@ -123,20 +125,20 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Stamps s
 }
 
 /// The same for few experts a row: everything is asked for at once, and the order found meanwhile.
-constexpr int kFewUsed = 8;
+constexpr int kUsedInRegisters = 8;
 __global__ void __launch_bounds__(kCombineThreads)
-    combine_few_kernel(const Stamps stamps, const CombinePlan p) {
-  const Link link(stamps);
+    combine_small_batch_kernel(const Timestamps timestamps, const CombinePlan p) {
+  const PdlLink pdl(timestamps);
   const int r = static_cast<int>(blockIdx.x),
-            rows = *p.rows;  // was there before the step's first kernel began
+            rows = *p.rows;  // uploaded before the step's first kernel: no wait
   const int n = (static_cast<int>(blockIdx.y) * kCombineThreads + static_cast<int>(threadIdx.x)) * 4;
-  link.wait();
+  pdl.wait();
   if (r >= rows || n >= p.out.columns) return;
-  float4 each[kFewUsed];
-  int id[kFewUsed];
-  float weight[kFewUsed];
+  float4 each[kUsedInRegisters];
+  int id[kUsedInRegisters];
+  float weight[kUsedInRegisters];
 #pragma unroll
-  for (int k = 0; k < kFewUsed; ++k) {
+  for (int k = 0; k < kUsedInRegisters; ++k) {
     if (k >= p.used) break;
     each[k] = __ldg(reinterpret_cast<const float4*>(p.each + (int64_t{r} * p.used + k) * p.out.columns + n));
     id[k] = p.ids(r)[k], weight[k] = p.weights(r)[k];
@@ -144,11 +146,12 @@ __global__ void __launch_bounds__(kCombineThreads)
   float4 sum = *reinterpret_cast<const float4*>(p.base(r) + n);
   for (int i = 0; i < p.used; ++i) {
 #pragma unroll
-    for (int k = 0; k < kFewUsed; ++k) {
+    for (int k = 0; k < kUsedInRegisters; ++k) {
       if (k >= p.used) break;
       int rank = 0;
 #pragma unroll
-      for (int other = 0; other < kFewUsed; ++other) rank += other < p.used && id[other] < id[k] ? 1 : 0;
+      for (int other = 0; other < kUsedInRegisters; ++other)
+        rank += other < p.used && id[other] < id[k] ? 1 : 0;
       if (rank != i) continue;
       sum.x += weight[k] * each[k].x, sum.y += weight[k] * each[k].y;
       sum.z += weight[k] * each[k].z, sum.w += weight[k] * each[k].w;
@@ -186,8 +189,9 @@ void combine_experts(const CombinePlan& plan, const Context& context) {
            reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
   };
   launch(context,
-         plan.used <= kFewUsed && in_fours(plan.base) && in_fours(plan.out) ? combine_few_kernel
-                                                                            : combine_kernel,
+         plan.used <= kUsedInRegisters && in_fours(plan.base) && in_fours(plan.out)
+             ? combine_small_batch_kernel
+             : combine_kernel,
          {dim3(static_cast<unsigned>(context.step_rows),
                static_cast<unsigned>((plan.out.columns + kColumns - 1) / kColumns)),
           dim3(kCombineThreads)},

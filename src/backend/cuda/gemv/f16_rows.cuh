@@ -1,6 +1,6 @@
-// Products of a few rows (2 to 32) in one launch with their packing: every block of threads makes the rows
-// halves for itself, in shared memory, while the weights it has asked for before are on their way to its
-// registers. For what is bound by latency: matrices of heads.
+// Products of a few rows (2 to 32) in one launch with their packing: every thread block makes the rows halves
+// for itself, in shared memory, while the weights it has asked for before are on their way to its registers.
+// For what is bound by latency: matrices of heads.
 #pragma once
 
 #include "backend/cuda/gemm/gemm.h"
@@ -9,7 +9,7 @@
 #include "backend/cuda/prim/warp.cuh"
 #include "backend/cuda/prim/weight_fragments.cuh"
 
-namespace sluice::backend::cuda::few {
+namespace sluice::backend::cuda::small_batch {
 
 inline constexpr int kThreads = 512, kWarps = kThreads / 32;
 inline constexpr int kMostRows = 32;
@@ -20,11 +20,11 @@ inline bool in_fours(const program::Tensor& tensor) {
 }
 
 /// Strips of 8 tokens for so many rows.
-constexpr int strips_for(int64_t rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
+constexpr int n_tiles_for(int64_t rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
 
 /// Where sums of warps meet: floats from a token's 16 outputs to the next one's, and what lies between two
 /// warps, so that lanes write to 32 banks and eight of them read from 32.
-inline constexpr int kMeetingPitch = 20, kMeetingGap = 16;
+inline constexpr int kReductionPitch = 20, kReductionGap = 16;
 
 /// Bytes from token to token of packed rows in shared memory: lanes of two tokens fall on different banks.
 constexpr int row_pitch(int chunks) { return chunks * kChunkColumns * 2 + 64; }
@@ -75,24 +75,24 @@ struct Unit {
     block[1].load(other, other_row + lane / 4, min(at, last), true);
   }
   /// Adds its products with the packed tokens of a chunk; beyond the last block those are zeroes.
-  template <int kStrips>
+  template <int kNTiles>
   __device__ __forceinline__ void multiply(const Matrix& m, const char* packed, int pitch, int chunk,
-                                           float (&sum)[kStrips][4]) const {
+                                           float (&sum)[kNTiles][4]) const {
     multiply(m, sum, [&](int j, int n) { return token_at(packed, pitch, chunk, j, n); });
   }
-  /// What this lane needs of packed tokens for step j of four and strip n.
+  /// What this lane needs of packed tokens for step j of four and n-tile n.
   __device__ __forceinline__ static uint4 token_at(const char* packed, int pitch, int chunk, int j, int n) {
     return *place_of_token(packed, pitch, chunk, j, n);
   }
   __device__ __forceinline__ static const uint4* place_of_token(const char* packed, int pitch, int chunk,
                                                                 int j, int n) {
     const int lane = threadIdx.x % 32;
-    return reinterpret_cast<const uint4*>(packed + (n * kStripTokens + lane / 4) * pitch + chunk * 256 +
+    return reinterpret_cast<const uint4*>(packed + (n * kNTileTokens + lane / 4) * pitch + chunk * 256 +
                                           j * 64 + lane % 4 * 16);
   }
   /// The same with tokens that are at hand: token(j, n).
-  template <int kStrips, typename Token>
-  __device__ __forceinline__ void multiply(Matrix m, float (&sum)[kStrips][4], const Token& token_of) const {
+  template <int kNTiles, typename Token>
+  __device__ __forceinline__ void multiply(Matrix m, float (&sum)[kNTiles][4], const Token& token_of) const {
     m.type = kType;
     const fragments::Affine affine[2] = {block[0].affine(m), block[1].affine(m)};
 #pragma unroll
@@ -103,7 +103,7 @@ struct Unit {
       const uint32_t first[4] = {low[0], high[0], low[1], high[1]},
                      second[4] = {low[2], high[2], low[3], high[3]};
 #pragma unroll
-      for (int n = 0; n < kStrips; ++n) {
+      for (int n = 0; n < kNTiles; ++n) {
         const uint4 token = token_of(j, n);
         mma_16x8x16(sum[n], first, token.x, token.y);
         mma_16x8x16(sum[n], second, token.z, token.w);
@@ -117,29 +117,29 @@ __device__ __forceinline__ float4 times(float4 v, float factor) {
 }
 
 /// Floats of shared memory between two warps' sums, and of all warps, where sums lie by token.
-constexpr int floats_of_warp(int strips) { return strips * kStripTokens * kMeetingPitch + kMeetingGap; }
-constexpr int meeting_floats(int strips) { return kWarps * floats_of_warp(strips); }
+constexpr int floats_of_warp(int n_tiles) { return n_tiles * kNTileTokens * kReductionPitch + kReductionGap; }
+constexpr int reduction_floats(int n_tiles) { return kWarps * floats_of_warp(n_tiles); }
 
-/// A warp leaves its sums: 16 outputs a token, kMeetingPitch floats from one token to the next.
-template <int kStrips>
-__device__ __forceinline__ void leave_sums(const float (&sum)[kStrips][4], float* meeting) {
+/// A warp leaves its sums: 16 outputs a token, kReductionPitch floats from one token to the next.
+template <int kNTiles>
+__device__ __forceinline__ void leave_sums(const float (&sum)[kNTiles][4], float* reduction) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float* const own = meeting + warp * floats_of_warp(kStrips) + 2 * (lane % 4) * kMeetingPitch + lane / 4;
+  float* const own = reduction + warp * floats_of_warp(kNTiles) + 2 * (lane % 4) * kReductionPitch + lane / 4;
 #pragma unroll
-  for (int n = 0; n < kStrips; ++n) {
+  for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) own[(n * kStripTokens + i % 2) * kMeetingPitch + i / 2 * 8] = sum[n][i];
+    for (int i = 0; i < 4; ++i) own[(n * kNTileTokens + i % 2) * kReductionPitch + i / 2 * 8] = sum[n][i];
   }
 }
 
 /// Sums of warps meet, those of tile w in warps w, w + kTiles, ..; the first `tiles` of kTiles are there:
 /// put(tile, token, four, sums) gets outputs 4 four .. 4 four + 3 of a tile. Neighbouring threads have
 /// neighbouring outputs of a token.
-template <int kTiles, int kStrips, typename Put>
-__device__ __forceinline__ void meet_fours(const float (&sum)[kStrips][4], int tiles, float* meeting,
-                                           Put put) {
-  constexpr int kTokens = kStrips * kStripTokens;
-  leave_sums(sum, meeting);
+template <int kTiles, int kNTiles, typename Put>
+__device__ __forceinline__ void reduce_fours(const float (&sum)[kNTiles][4], int tiles, float* reduction,
+                                             Put put) {
+  constexpr int kTokens = kNTiles * kNTileTokens;
+  leave_sums(sum, reduction);
   __syncthreads();
 #pragma unroll
   for (int base = 0; base < kTokens * kTiles * 4; base += kThreads) {
@@ -149,8 +149,8 @@ __device__ __forceinline__ void meet_fours(const float (&sum)[kStrips][4], int t
     float4 all{0, 0, 0, 0};
 #pragma unroll
     for (int w = 0; w < kWarps; w += kTiles) {
-      const float4 part = *reinterpret_cast<const float4*>(meeting + (tile + w) * floats_of_warp(kStrips) +
-                                                           token * kMeetingPitch + 4 * four);
+      const float4 part = *reinterpret_cast<const float4*>(reduction + (tile + w) * floats_of_warp(kNTiles) +
+                                                           token * kReductionPitch + 4 * four);
       all.x += part.x, all.y += part.y, all.z += part.z, all.w += part.w;
     }
     put(tile, token, four, all);
@@ -158,17 +158,17 @@ __device__ __forceinline__ void meet_fours(const float (&sum)[kStrips][4], int t
 }
 
 /// Sums of all warps meet: thread t gets output t % 16 of token t / 16, those of the first threads alone.
-template <int kStrips>
-__device__ __forceinline__ float meet_all(const float (&sum)[kStrips][4], float* meeting) {
-  leave_sums(sum, meeting);
+template <int kNTiles>
+__device__ __forceinline__ float reduce_all(const float (&sum)[kNTiles][4], float* reduction) {
+  leave_sums(sum, reduction);
   __syncthreads();
   const int token = static_cast<int>(threadIdx.x) / 16, output = static_cast<int>(threadIdx.x) % 16;
-  if (token >= kStrips * kStripTokens) return 0;
+  if (token >= kNTiles * kNTileTokens) return 0;
   float all = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w)
-    all += meeting[w * floats_of_warp(kStrips) + token * kMeetingPitch + output];
+    all += reduction[w * floats_of_warp(kNTiles) + token * kReductionPitch + output];
   return all;
 }
 
-}  // namespace sluice::backend::cuda::few
+}  // namespace sluice::backend::cuda::small_batch

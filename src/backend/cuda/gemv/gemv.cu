@@ -18,9 +18,9 @@ struct Part {
 };
 
 struct Args {
-  Part parts[OneRowProducts::kMost];
+  Part parts[GemvProducts::kMost];
   const float *in, *norm;
-  const char* handed;
+  const char* form_at;
   float epsilon;
   int columns, blocks, lanes, tasks;
 };
@@ -43,10 +43,10 @@ struct Place {
 };
 
 template <Type T>
-__global__ void __launch_bounds__(kOneRowThreads, 2)
-    row_products(const Stamps stamps, const __grid_constant__ Args args) {
-  __shared__ __align__(16) float partial[kOneRowWarps];
-  const Link link(stamps);
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    row_products(const Timestamps timestamps, const __grid_constant__ Args args) {
+  __shared__ __align__(16) float partial[kGemvWarps];
+  const PdlLink pdl(timestamps);
   // Six where five would do by registers: 6,144 columns are six blocks a lane, and a trip for the last one
   // costs as much as one for all.
   using Piece = Asked<T, at_once<T>() == 5 ? 6 : at_once<T>()>;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   float* const norm =
       reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
   if (args.norm != nullptr) fetch_norm(norm, args.norm, args.columns);
-  link.wait();
+  pdl.wait();
   wait_for_copies();
   const auto addend = [&] {
     const float* from = args.parts[place.part].add;
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   float add = 0;
   const Activations x{0, args.columns, true, false};
   float squares = 0;
-  if (args.handed != nullptr) {
-    copy_quantized(x, args.handed);
+  if (args.form_at != nullptr) {
+    copy_quantized(x, args.form_at);
     add = addend();
     wait_for_copies();
   } else {
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   }
   float factor = 1;
   if (args.norm != nullptr) {
-    factor = meet_for_norm(squares, partial, args.columns, args.epsilon);
+    factor = reduce_for_norm(squares, partial, args.columns, args.epsilon);
   } else {
     __syncthreads();
   }
@@ -103,11 +103,11 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
 
 }  // namespace
 
-bool multiply_one_row(const Context& context, const OneRowProducts& products) {
+bool multiply_gemv(const Context& context, const GemvProducts& products) {
   Args args{};
   const Matrix& first = products.parts[0].weight;
   const RowShape shape = row_shape(first);
-  args.in = products.in, args.norm = products.norm, args.handed = products.handed,
+  args.in = products.in, args.norm = products.norm, args.form_at = products.form_at,
   args.epsilon = products.epsilon;
   args.columns = first.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
   if (!is_aligned(products.in) || !is_aligned(products.norm) || first.columns % 32 != 0) return false;
@@ -121,9 +121,9 @@ bool multiply_one_row(const Context& context, const OneRowProducts& products) {
   }
   return with_type(first.type, [&]<quant::Type T>() {
     launch(context, row_products<T>,
-           one_row_launch(context, args.tasks,
-                          Activations::row_bytes(args.columns, true, false) +
-                              (args.norm != nullptr ? 4 * args.columns : 0)),
+           gemv_launch(context, args.tasks,
+                       Activations::row_bytes(args.columns, true, false) +
+                           (args.norm != nullptr ? 4 * args.columns : 0)),
            args);
   });
 }

@@ -14,12 +14,12 @@
 
 namespace sluice::backend::cuda {
 
-inline constexpr int kOneRowThreads = 512;
-inline constexpr int kOneRowWarps = kOneRowThreads / 32;
+inline constexpr int kGemvThreads = 512;
+inline constexpr int kGemvWarps = kGemvThreads / 32;
 
-/// This warp among all of the launch, dealt round the multiprocessors.
+/// This warp among all of the launch, dealt round the SMs.
 __device__ inline int warp_of_launch() { return static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x); }
-__device__ inline int warps_of_launch() { return static_cast<int>(gridDim.x) * kOneRowWarps; }
+__device__ inline int warps_of_launch() { return static_cast<int>(gridDim.x) * kGemvWarps; }
 
 /// How a weight's rows are shared by lanes.
 struct RowShape {
@@ -98,7 +98,7 @@ __device__ inline void copy_async_four(void* to, const void* from) {
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /// Asks for a norm's weights ahead, 8 to each thread that will use them in quantize_pieces.
-template <int kThreads = kOneRowThreads>
+template <int kThreads = kGemvThreads>
 __device__ inline void fetch_norm(float* to, const float* norm, int columns) {
 #pragma unroll 1
   for (int at = static_cast<int>(threadIdx.x); at < columns / 8; at += kThreads) {
@@ -110,8 +110,8 @@ __device__ inline void fetch_norm(float* to, const float* norm, int columns) {
 /// Quantises numbers into the blocks of x: piece `at` of 8 columns from source(at) (16-byte aligned), of
 /// `pieces` (a multiple of 4), times a norm's weights where they are given (in shared memory, by fetch_norm).
 /// meanwhile() is called while the first numbers are on their way. Four lanes share a block. Returns this
-/// thread's part of the sum of squares of what a norm is for. The whole block of threads calls it.
-template <int kThreads = kOneRowThreads, typename Source, typename Meanwhile>
+/// thread's part of the sum of squares of what a norm is for. The whole thread block calls it.
+template <int kThreads = kGemvThreads, typename Source, typename Meanwhile>
 __device__ inline float quantize_pieces(const Activations& x, int pieces, const float* norm, Source source,
                                         Meanwhile meanwhile) {
   struct Eight {
@@ -171,7 +171,7 @@ __device__ inline float quantize_pieces(const Activations& x, int pieces, const 
 }
 
 /// A whole row of x.columns numbers.
-template <int kThreads = kOneRowThreads, typename Meanwhile>
+template <int kThreads = kGemvThreads, typename Meanwhile>
 __device__ inline float quantize_row(const Activations& x, const float* in, const float* norm,
                                      Meanwhile meanwhile) {
   return quantize_pieces<kThreads>(
@@ -180,7 +180,7 @@ __device__ inline float quantize_row(const Activations& x, const float* in, cons
 }
 
 /// Copies a row that another kernel has quantised; the block meets after wait_for_copies.
-template <int kThreads = kOneRowThreads>
+template <int kThreads = kGemvThreads>
 __device__ inline void copy_quantized(const Activations& x, const char* from) {
   char* const to = dynamic_shared(x.offset);
 #pragma unroll 1
@@ -189,15 +189,15 @@ __device__ inline void copy_quantized(const Activations& x, const char* from) {
     copy_async(to + at, from + at);
 }
 
-/// What norms the products: 1 / sqrt(mean of squares + epsilon). The block of threads meets; partial: shared
-/// memory of kOneRowWarps floats.
-__device__ inline float meet_for_norm(float squares, float* partial, int columns, float epsilon) {
+/// What norms the products: 1 / sqrt(mean of squares + epsilon). The thread block meets; partial: shared
+/// memory of kGemvWarps floats.
+__device__ inline float reduce_for_norm(float squares, float* partial, int columns, float epsilon) {
   squares = lane_sum(squares);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = squares;
   __syncthreads();
   float sum = 0;
 #pragma unroll
-  for (int w = 0; w < kOneRowWarps; w += 4) {
+  for (int w = 0; w < kGemvWarps; w += 4) {
     const float4 four = *reinterpret_cast<const float4*>(partial + w);
     sum += (four.x + four.y) + (four.z + four.w);
   }

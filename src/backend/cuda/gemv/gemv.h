@@ -9,7 +9,7 @@
 namespace sluice::backend::cuda {
 
 /// Products of one row with up to three weights of one type and as many columns.
-struct OneRowProducts {
+struct GemvProducts {
   struct Part {
     Matrix weight;
     float* out;
@@ -19,32 +19,32 @@ struct OneRowProducts {
   Part parts[kMost];
   int count = 0;
   const float* in = nullptr;
-  const float* norm = nullptr;   ///< null, or weights of a root mean square norm of `in`
-  const char* handed = nullptr;  ///< null, or `in` as the op before has quantised it (without a norm)
+  const float* norm = nullptr;    ///< null, or weights of a root mean square norm of `in`
+  const char* form_at = nullptr;  ///< null, or `in` as the op before has quantised it (without a norm)
   float epsilon = 0;
 };
 /// Values of heads in codes (Form::RowCodes), as mla_heads and norm_mla_heads of one row give them.
-std::optional<Handed> given_row_codes(const program::Program& program, program::TensorId values);
-bool multiply_one_row(const Context& context, const OneRowProducts& products);
+std::optional<FormSpec> given_row_codes(const program::Program& program, program::TensorId values);
+bool multiply_gemv(const Context& context, const GemvProducts& products);
 
 /// A router's products with a row, left by the matmul_add that makes the row for the norm_moe_gate_up that
-/// routes it: each block of threads adds the part of its columns to one of kCopies sums an expert, in fixed
+/// routes it: each thread block adds the part of its columns to one of kCopies sums an expert, in fixed
 /// point, so that the order of additions does not matter.
 struct RouterSums {
   static constexpr int kCopies = 4;
   static constexpr float kOne = 1 << 30;  ///< 1 in fixed point
-  unsigned long long* words = nullptr;    ///< [kCopies][experts], zero before; null: nobody leaves them
+  unsigned long long* slots = nullptr;    ///< [kCopies][experts], zero before; null: nobody leaves them
   const float *router = nullptr, *norm = nullptr;  ///< [experts][columns], [columns]
   int experts = 0, columns = 0;
 };
 /// Where matmul_add leaves them for the norm_moe_gate_up behind it (Form::RouterSums).
-RouterSums router_sums(const Context& context, const Handover& form);
+RouterSums router_sums(const Context& context, const FormBuffer& form);
 /// One product of one row with its residual, and the router's sums. handed as above. False: it cannot.
-bool add_and_route_one_row(const Context& context, const OneRowProducts& product, const RouterSums& sums);
-bool adds_and_routes_one_row(const program::Tensor& weight, const program::Tensor& in);
+bool add_and_route_gemv(const Context& context, const GemvProducts& product, const RouterSums& sums);
+bool adds_and_routes_gemv(const program::Tensor& weight, const program::Tensor& in);
 
 /// Gated products of one row: of one shared or dense matrix, and of selected experts.
-struct OneRowGated {
+struct GemvGated {
   struct Experts {
     Matrix gate, up;     ///< codes null: not there
     Rows<float> out;     ///< [1][slots][outputs]
@@ -56,13 +56,13 @@ struct OneRowGated {
   const float* norm = nullptr;  ///< null, or weights of a root mean square norm of `in`; without routed ones
   float epsilon = 0;
 };
-bool gate_one_row(const Context& context, const OneRowGated& gated);
+bool gate_gemv(const Context& context, const GemvGated& gated);
 /// Whether it could, for one matrix of this type.
-bool gates_one_row(quant::Type type);
+bool gates_gemv(quant::Type type);
 
-/// The norm of a row, a router and the selection, before gated products of the experts (OneRowGated, whose
+/// The norm of a row, a router and the selection, before gated products of the experts (GemvGated, whose
 /// ids are null).
-struct OneRowRoute {
+struct GemvRoute {
   const float *router, *norm, *bias;  ///< router: [experts][columns]; bias: null, or [experts]
   float epsilon;
   RouteRule rule;
@@ -72,19 +72,19 @@ struct OneRowRoute {
   const unsigned long long* sums;  ///< null, or RouterSums::words that the launch before has left
   unsigned long long* clear;       ///< null, or an earlier router's words, which are to be zero again
 };
-bool route_one_row(const Context& context, const OneRowGated& gated, const OneRowRoute& route);
+bool route_gemv(const Context& context, const GemvGated& gated, const GemvRoute& route);
 /// Whether it could, for weights of these types. shared: as routed where there are none.
-bool routes_one_row(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule);
+bool routes_gemv(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule);
 
 /// Down projections of selected and shared experts, weighted, with the residual.
-struct OneRowDown {
+struct GemvDown {
   Matrix down, shared_down;  ///< shared_down.codes null: not there
   Rows<float> in;            ///< [1][slots][columns]
   const float *shared_in, *weights, *residual;
   const int32_t* ids;
   float* out;
-  Board selected;  ///< words null, or where the kernel before leaves the ids while it still runs
+  Mailbox selected;  ///< slots null, or where the kernel before leaves the ids while it still runs
 };
-bool add_down_one_row(const Context& context, const OneRowDown& down);
+bool add_down_gemv(const Context& context, const GemvDown& down);
 
 }  // namespace sluice::backend::cuda

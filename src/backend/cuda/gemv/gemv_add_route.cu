@@ -1,6 +1,6 @@
-// matmul_add of one row before a router: a block of threads makes neighbouring elements of the row, a warp
-// each, and adds their part of the router's products to its sums. So the kernel behind finds these when it
-// begins, where they would cost it a trip through the second cache.
+// matmul_add of one row before a router: a thread block makes neighbouring elements of the row, a warp each,
+// and adds their part of the router's products to its sums. So the kernel behind finds these when it begins,
+// where they would cost it a trip through L2.
 #include "backend/cuda/gemv/gemv.cuh"
 #include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/gemv/gemv_types.cuh"
@@ -9,14 +9,14 @@
 namespace sluice::backend::cuda {
 namespace {
 
-constexpr int kOutputs = kOneRowWarps;  // of a block
-constexpr int kPair = 2;                // columns of the router that a thread multiplies
+constexpr int kOutputs = kGemvWarps;  // of a block
+constexpr int kPair = 2;              // columns of the router that a thread multiplies
 
 struct Args {
   CodePlanes planes;
   int first_row, blocks, columns;  // blocks: of a weight's row
   const float *in, *residual;
-  const char* handed;
+  const char* form_at;
   float* out;
   RouterSums sums;
 };
@@ -30,17 +30,17 @@ __device__ inline void fetch_router(const Args& args, float* norm, int first) {
   constexpr int kPieces = kOutputs / 4;
   float* const to = router_columns(args);
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kPieces; i += kOneRowThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kPieces; i += kGemvThreads)
     copy_async(to + 4 * i,
                args.sums.router + int64_t{i / kPieces} * args.sums.columns + first + i % kPieces * 4);
   if (threadIdx.x < kPieces) copy_async(norm + 4 * threadIdx.x, args.sums.norm + first + 4 * threadIdx.x);
 }
 
 template <Type T>
-__global__ void __launch_bounds__(kOneRowThreads, 2)
-    row_add_route(const Stamps stamps, const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    row_add_route(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ __align__(16) float norm[kOutputs], made[kOutputs];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const RowShape shape{args.blocks, 32, 0};
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(blockIdx.x) * kOutputs, n = first + warp;
@@ -48,14 +48,14 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   Asked<T> piece;
   piece.ask(args.planes, first_block, lane, shape);
   fetch_router(args, norm, first);
-  link.wait();
+  pdl.wait();
   const Activations x{0, args.columns, true, false};
   float add = 0;
   const auto addend = [&] {
     if (lane == 0) add = load_result(args.residual + n);
   };
-  if (args.handed != nullptr) {
-    copy_quantized(x, args.handed);
+  if (args.form_at != nullptr) {
+    copy_quantized(x, args.form_at);
     addend();
   } else {
     quantize_row(x, args.in, nullptr, addend);
@@ -81,27 +81,27 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   const float* const router = router_columns(args);
   const int copy = static_cast<int>(blockIdx.x) % RouterSums::kCopies;
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kEach; i += kOneRowThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kEach; i += kGemvThreads) {
     const float2 w = reinterpret_cast<const float2*>(router)[i];
     const float2 v = reinterpret_cast<const float2*>(made)[i % kEach];
     const float part = lane_sum(v.x * w.x + v.y * w.y, kEach);
     if (i % kEach == 0)
-      atomicAdd(args.sums.words + copy * args.sums.experts + i / kEach,
+      atomicAdd(args.sums.slots + copy * args.sums.experts + i / kEach,
                 static_cast<unsigned long long>(__float2ll_rn(part * RouterSums::kOne)));
   }
 }
 
 }  // namespace
 
-bool adds_and_routes_one_row(const program::Tensor& weight, const program::Tensor& in) {
+bool adds_and_routes_gemv(const program::Tensor& weight, const program::Tensor& in) {
   const int64_t columns = weight.columns();
   const int64_t end = weight.offset + weight.shape[0] * weight.stride[0] + weight.shape[1] * columns;
   return weight.shape[1] % kOutputs == 0 && columns % 32 == 0 && lanes_for(static_cast<int>(columns)) == 32 &&
          end / 32 < int64_t{1} << 31 && in.offset % 4 == 0 && with_type(weight.type, [&]<quant::Type>() {});
 }
 
-bool add_and_route_one_row(const Context& context, const OneRowProducts& product, const RouterSums& sums) {
-  const OneRowProducts::Part& part = product.parts[0];
+bool add_and_route_gemv(const Context& context, const GemvProducts& product, const RouterSums& sums) {
+  const GemvProducts::Part& part = product.parts[0];
   const Matrix& m = part.weight;
   const Args args{planes_from(m),
                   static_cast<int>(m.first_row),
@@ -109,12 +109,12 @@ bool add_and_route_one_row(const Context& context, const OneRowProducts& product
                   m.columns,
                   product.in,
                   part.add,
-                  product.handed,
+                  product.form_at,
                   part.out,
                   sums};
   return with_type(m.type, [&]<quant::Type T>() {
     launch(context, row_add_route<T>,
-           {dim3(static_cast<unsigned>(m.rows / kOutputs)), dim3(kOneRowThreads),
+           {dim3(static_cast<unsigned>(m.rows / kOutputs)), dim3(kGemvThreads),
             Activations::row_bytes(m.columns, true, false) + int64_t{4} * sums.experts * kOutputs},
            args);
   });

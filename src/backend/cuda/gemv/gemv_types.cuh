@@ -56,12 +56,11 @@ bool with_types(quant::Type routed, quant::Type shared, Start&& start) {
   return there;
 }
 
-/// A block of threads a multiprocessor, which leaves room for the next kernel's; two where a warp would have
-/// several tasks.
-inline LaunchShape one_row_launch(const Context& context, int tasks, int64_t shared_bytes) {
-  const int each = tasks > context.processors * kOneRowWarps ? 2 : 1;
-  const int blocks = std::min(each * context.processors, tasks);
-  return {dim3(static_cast<unsigned>(blocks)), dim3(kOneRowThreads), shared_bytes};
+/// A thread block an SM, which leaves room for the next kernel's; two where a warp would have several tasks.
+inline LaunchShape gemv_launch(const Context& context, int tasks, int64_t shared_bytes) {
+  const int each = tasks > context.sm_count * kGemvWarps ? 2 : 1;
+  const int blocks = std::min(each * context.sm_count, tasks);
+  return {dim3(static_cast<unsigned>(blocks)), dim3(kGemvThreads), shared_bytes};
 }
 
 /// Whether every block's number in the planes is an int.

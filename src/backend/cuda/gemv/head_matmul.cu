@@ -24,9 +24,9 @@ struct Args {
 
 /// grid: (parts of a head's outputs, heads, rows).
 __global__ void __launch_bounds__(kThreads)
-    along_columns(const Stamps stamps, const __grid_constant__ Args args) {
-  const Link link(stamps);
-  link.wait();
+    along_columns(const Timestamps timestamps, const __grid_constant__ Args args) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int64_t row = blockIdx.z;
   const int head = blockIdx.y;
   if (row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
@@ -65,10 +65,10 @@ __device__ void add_scaled(const Matrix& m, int64_t flat_row, int piece, float f
 
 /// grid: (pieces of 32 outputs, heads, rows). Warps and lanes share the matrix's rows.
 __global__ void __launch_bounds__(kThreads)
-    along_rows(const Stamps stamps, const __grid_constant__ Args args) {
+    along_rows(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ float partial[kWarps][32];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int64_t row = blockIdx.z;
   const int head = blockIdx.y, piece = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
@@ -107,7 +107,7 @@ void launch_columns(const Program& program, const Op& record, const Context& con
   // As many blocks as fill the device, and a task a warp at least.
   const int tasks = (args.weight.rows * args.lanes + 31) / 32;
   const unsigned wanted =
-      std::max(1u, (2u * static_cast<unsigned>(context.processors) + heads * rows - 1) / (heads * rows));
+      std::max(1u, (2u * static_cast<unsigned>(context.sm_count) + heads * rows - 1) / (heads * rows));
   const unsigned parts = std::min(wanted, static_cast<unsigned>((tasks + kWarps - 1) / kWarps));
   launch(context, along_columns,
          LaunchShape{dim3(parts, heads, rows), dim3(kThreads),

@@ -1,6 +1,6 @@
-// head_matmul of 2 to 32 rows in one launch (gemv/f16_rows.cuh): a block of threads takes 64 outputs of a
-// head. Four warps share the columns of 16 outputs, a chunk of 128 each, asked for before the kernel waits.
-// Rows that are short contexts may come in parts (mla_heads of 2 to 8 rows), which every block puts together.
+// head_matmul of 2 to 32 rows in one launch (gemv/f16_rows.cuh): a thread block takes 64 outputs of a head.
+// Four warps share the columns of 16 outputs, a chunk of 128 each, asked for before the kernel waits. Rows
+// that are short contexts may come in parts (mla_heads of 2 to 8 rows), which every block puts together.
 #include "backend/cuda/gemv/head_matmul_small_batch.h"
 
 #include "backend/cuda/attention/mla_attend.cuh"
@@ -17,9 +17,9 @@ namespace sluice::backend::cuda {
 namespace {
 
 using namespace program;
-using namespace few;
+using namespace small_batch;
 
-constexpr int kTiles = 4, kOutputs = kTiles * 16;  ///< of a block of threads
+constexpr int kTiles = 4, kOutputs = kTiles * 16;  ///< of a thread block
 constexpr int kMostChunks = kWarps / kTiles;
 
 struct Args {
@@ -27,7 +27,7 @@ struct Args {
   Rows<float> in, out;
   Matrix weight;
   char* codes;  ///< where results are left in codes of eight bits too (head_matmul_small_batch.h), or null
-  few_bytes::TokenRows coded;
+  int8_mma::TokenRows coded;
   ContextParts parts;
 };
 
@@ -63,26 +63,27 @@ __device__ __forceinline__ bool join(const ContextParts& p, int heads, int row, 
   return true;
 }
 
-template <int kStrips>
+template <int kNTiles>
 struct Shared {
-  static constexpr int kTokens = kStrips * kStripTokens;
-  alignas(16) float meeting[meeting_floats(kStrips)];
+  static constexpr int kTokens = kNTiles * kNTileTokens;
+  alignas(16) float reduction[reduction_floats(kNTiles)];
   float scale[kTokens];
   alignas(16) char packed[kTokens * row_pitch(kMostChunks)];
 };
 
-template <quant::Type kType, int kStrips, bool kJoins = false>
-__global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stamps, const Args p) {
-  extern __shared__ __align__(16) char few_shared[];
-  auto& s = *reinterpret_cast<Shared<kStrips>*>(few_shared);
-  const Link link(stamps);
-  const int rows = p.header->rows;  // was there before the step's first kernel began
+template <quant::Type kType, int kNTiles, bool kJoins = false>
+__global__ void __launch_bounds__(kThreads, 1)
+    head_matmul_small_batch(const Timestamps timestamps, const Args p) {
+  extern __shared__ __align__(16) char batch_shared[];
+  auto& s = *reinterpret_cast<Shared<kNTiles>*>(batch_shared);
+  const PdlLink pdl(timestamps);
+  const int rows = p.header->rows;  // uploaded before the step's first kernel: no wait
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = warp % kTiles, chunk = warp / kTiles;
   const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kOutputs;
   const int columns = p.weight.columns, chunks = columns / kChunkColumns;
   Unit<kType> unit;
   if (chunk < chunks) unit.load(p.weight, p.weight.row(head, first + tile * 16), chunk);
-  link.wait();
+  pdl.wait();
   constexpr int kEach = (s.kTokens + kWarps - 1) / kWarps;  // rows of a warp, asked for together
   float4 v[kEach][kMostChunks];
 #pragma unroll
@@ -102,17 +103,17 @@ __global__ void __launch_bounds__(kThreads, 1) head_matmul_few(const Stamps stam
     if (token < s.kTokens) pack_row(v[e], chunks, s.packed + token * row_pitch(kMostChunks), s.scale + token);
   }
   __syncthreads();
-  float sum[kStrips][4] = {};
+  float sum[kNTiles][4] = {};
   if (chunk < chunks) unit.multiply(p.weight, s.packed, row_pitch(kMostChunks), chunk, sum);
   static_assert(s.kTokens * kTiles * 4 % 32 == 0);  // whole warps make codes
-  meet_fours<kTiles>(sum, kTiles, s.meeting, [&](int of, int token, int four, float4 all) {
+  reduce_fours<kTiles>(sum, kTiles, s.reduction, [&](int of, int token, int four, float4 all) {
     const float4 value = times(all, s.scale[token]);
     const int output = first + of * 16 + four * 4;
     if (token < rows) *reinterpret_cast<float4*>(p.out(token, head) + output) = value;
     if (p.codes == nullptr) return;
-    const int column = head * p.weight.rows + output, quad = column / few_bytes::kQuad;
+    const int column = head * p.weight.rows + output, quad = column / int8_mma::kQuad;
     char* const to = p.codes + token * p.coded.pitch;
-    few_bytes::store_codes(value, to, p.coded, quad, column % few_bytes::kQuad / 32, column % 32 / 4);
+    int8_mma::store_codes(value, to, p.coded, quad, column % int8_mma::kQuad / 32, column % 32 / 4);
   });
 }
 
@@ -125,17 +126,18 @@ void start(const Args& args, const Context& c) {
             dim3(kThreads), static_cast<int64_t>(shared)},
            args);
   };
-  if (args.parts.parts != nullptr) return with(head_matmul_few<kType, 1, true>, sizeof(Shared<1>));
-  switch (strips_for(c.step_rows)) {
-    case 1: return with(head_matmul_few<kType, 1>, sizeof(Shared<1>));
-    case 2: return with(head_matmul_few<kType, 2>, sizeof(Shared<2>));
-    default: return with(head_matmul_few<kType, 4>, sizeof(Shared<4>));
+  if (args.parts.parts != nullptr) return with(head_matmul_small_batch<kType, 1, true>, sizeof(Shared<1>));
+  switch (n_tiles_for(c.step_rows)) {
+    case 1: return with(head_matmul_small_batch<kType, 1>, sizeof(Shared<1>));
+    case 2: return with(head_matmul_small_batch<kType, 2>, sizeof(Shared<2>));
+    default: return with(head_matmul_small_batch<kType, 4>, sizeof(Shared<4>));
   }
 }
 
 void launch_head_matmul(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<HeadMatmul>(record.args);
-  head_matmul_few(c.memory.rows(op.in.id), c.memory.rows(op.out.id), c.memory.matrix(op.weight.id), {}, c);
+  head_matmul_small_batch(c.memory.rows(op.in.id), c.memory.rows(op.out.id), c.memory.matrix(op.weight.id),
+                          {}, c);
 }
 
 bool serves_product(const Tensor& weight, const Tensor& out) {
@@ -153,32 +155,35 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
          in.shape[0] == kStepRows && in_fours(in) && serves_product(p[op.weight.id], p[op.out.id]);
 }
 
-std::optional<Handed> gives(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> produces(const Program& p, const Op& record, const Sizes& sizes) {
   return given_rows_codes(p, std::get<HeadMatmul>(record.args).out.id, sizes);
 }
 
 }  // namespace
 
-void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
-                     const ContextParts& parts, const Context& c) {
+void head_matmul_small_batch(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
+                             const ContextParts& parts, const Context& c) {
   Args args{c.step.header, in, out, weight, nullptr, {}, parts};
-  if (c.gives != nullptr)
-    args.codes = c.gives->at,
+  if (c.produces != nullptr)
+    args.codes = c.produces->at,
     args.coded = coded_values_token(int64_t{args.weight.matrices} * args.weight.rows);
   if (args.weight.type == quant::Type::Q8_0) return start<quant::Type::Q8_0>(args, c);
   if (args.weight.type == quant::Type::Q4_K) return start<quant::Type::Q4_K>(args, c);
   start<quant::Type::Q4_0>(args, c);
 }
 
-bool serves_head_matmul_few(const Tensor& weight, const Tensor& out) { return serves_product(weight, out); }
-
-std::optional<Handed> given_rows_codes(const Program& p, TensorId values, const Sizes& sizes) {
-  const int64_t columns = p[values].heads() * p[values].columns();
-  if (columns % few_bytes::kQuad != 0 || sizes.rows > kMostRows) return std::nullopt;
-  return Handed{Form::RowsCodes, values,
-                int64_t{strips_for(sizes.rows)} * kStripTokens * coded_values_token(columns).pitch};
+bool serves_head_matmul_small_batch(const Tensor& weight, const Tensor& out) {
+  return serves_product(weight, out);
 }
 
-const Kernel kHeadMatmulFew{"matmul of heads, packed in place", serves, launch_head_matmul, nullptr, gives};
+std::optional<FormSpec> given_rows_codes(const Program& p, TensorId values, const Sizes& sizes) {
+  const int64_t columns = p[values].heads() * p[values].columns();
+  if (columns % int8_mma::kQuad != 0 || sizes.rows > kMostRows) return std::nullopt;
+  return FormSpec{Form::RowsCodes, values,
+                  int64_t{n_tiles_for(sizes.rows)} * kNTileTokens * coded_values_token(columns).pitch};
+}
+
+const Kernel kHeadMatmulSmallBatch{"small-batch GEMV of heads", serves, launch_head_matmul, nullptr,
+                                   produces};
 
 }  // namespace sluice::backend::cuda

@@ -18,16 +18,16 @@ inline constexpr int kMostJoined = 32;  ///< chunks of a row
 
 /// head_matmul of 2 to 32 rows; puts chunks together where they are given. It leaves its results in codes,
 /// too, where the launch behind takes them.
-void head_matmul_few(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
-                     const ContextParts& parts, const Context& context);
-bool serves_head_matmul_few(const program::Tensor& weight, const program::Tensor& out);
+void head_matmul_small_batch(const Rows<float>& in, const Rows<float>& out, const Matrix& weight,
+                             const ContextParts& parts, const Context& context);
+bool serves_head_matmul_small_batch(const program::Tensor& weight, const program::Tensor& out);
 /// How rows of so many values lie there: 32 under a scale, with sums, whoever takes them.
-inline few_bytes::TokenRows coded_values_token(int64_t columns) {
-  return few_bytes::TokenRows::of(static_cast<int>(columns / few_bytes::kQuad), true);
+inline int8_mma::TokenRows coded_values_token(int64_t columns) {
+  return int8_mma::TokenRows::of(static_cast<int>(columns / int8_mma::kQuad), true);
 }
 
 /// Such values in codes (Form::RowsCodes), as an op that ends in that launch gives them.
-std::optional<Handed> given_rows_codes(const program::Program& program, program::TensorId values,
-                                       const Sizes& sizes);
+std::optional<FormSpec> given_rows_codes(const program::Program& program, program::TensorId values,
+                                         const Sizes& sizes);
 
 }  // namespace sluice::backend::cuda

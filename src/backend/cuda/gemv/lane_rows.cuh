@@ -1,5 +1,5 @@
-// Rows of a head's matrix that a block of threads multiplies with one row of activations: some lanes a row,
-// whose first blocks are asked for before the activations are there.
+// Rows of a head's matrix that a thread block multiplies with one row of activations: some lanes a row, whose
+// first blocks are asked for before the activations are there.
 #pragma once
 
 #include "backend/cuda/prim/any_type.cuh"

@@ -1,10 +1,9 @@
 // matmul, matmul_add, norm_matmul of one row, where gemv.cu has no kernel, and of what no kernel
 // of several rows takes, row by row: weights are streamed straight from packed planes.
 //
-// A block of threads makes the row's activations for itself in shared memory (the norm included), then every
-// warp takes weight rows, dealt round the blocks so that each multiprocessor reads as much. Bound by reading
-// weights; in a chain of small products by the way from one kernel's results to the next one's activations
-// (about 1.5 us).
+// A thread block makes the row's activations for itself in shared memory (the norm included), then every warp
+// takes weight rows, dealt round the blocks so that each SM reads as much. Bound by reading weights; in a
+// chain of small products by the way from one kernel's results to the next one's activations (about 1.5 us).
 #include <stdexcept>
 
 #include "backend/cuda/gemv/gemv.h"
@@ -42,7 +41,7 @@ struct Args {
   const float* norm;
   float epsilon;
   int columns;
-  bool bytes, floats, by_outputs, one_row;
+  bool bytes, floats, by_outputs, gemv;
 };
 
 template <int kOut>
@@ -64,14 +63,12 @@ __device__ void run_task(const Args& args, int task, const Activations& x, int64
 
 template <int kOut>
 __global__ void __launch_bounds__(kThreads, 2)
-    products(const Stamps stamps, const __grid_constant__ Args args) {
+    products(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ float partial[33];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const Activations x{0, args.columns, args.bytes, args.floats};
-  const int64_t rows = args.one_row      ? 1
-                       : args.by_outputs ? args.step.header->outputs
-                                         : args.step.header->rows;
+  const int64_t rows = args.gemv ? 1 : args.by_outputs ? args.step.header->outputs : args.step.header->rows;
   const int64_t row = blockIdx.y;
   if (row >= rows) return;
   x.fill(0, args.in + row * args.in_stride, args.norm, args.epsilon, partial);
@@ -83,22 +80,22 @@ __global__ void __launch_bounds__(kThreads, 2)
 bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
 
 /// Whether the kernel of one row and type has taken it.
-bool started_one_row(const Context& context, const Args& args, const char* handed) {
-  OneRowProducts one;
+bool started_gemv(const Context& context, const Args& args, const char* form_at) {
+  GemvProducts one;
   for (int p = 0; p < args.count; ++p)
     one.parts[p] = {args.parts[p].weight, args.parts[p].out, args.parts[p].add};
   one.count = args.count, one.in = args.in, one.norm = args.norm, one.epsilon = args.epsilon;
-  one.handed = handed;
-  return multiply_one_row(context, one);
+  one.form_at = form_at;
+  return multiply_gemv(context, one);
 }
 
 /// handed: null, or one row's input as the op before has quantised it.
-void start(const Context& context, Args& args, int64_t rows, const char* handed = nullptr) {
-  if (rows == 1 && started_one_row(context, args, handed)) return;
+void start(const Context& context, Args& args, int64_t rows, const char* form_at = nullptr) {
+  if (rows == 1 && started_gemv(context, args, form_at)) return;
   int weight_rows = 0;
   for (int p = 0; p < args.count; ++p) weight_rows += args.parts[p].weight.rows;
   // Several weight rows a warp's task where there are enough for all warps.
-  const int warps = 2 * kWarps * context.processors;
+  const int warps = 2 * kWarps * context.sm_count;
   const int each = rows == 1 && weight_rows >= 4 * warps ? 4 : 1;
   for (int p = 0; p < args.count; ++p) {
     Part& part = args.parts[p];
@@ -109,9 +106,9 @@ void start(const Context& context, Args& args, int64_t rows, const char* handed 
     (is_float_type(part.weight.type) ? args.floats : args.bytes) = true;
   }
   args.step = context.step;
-  args.one_row = rows == 1;
+  args.gemv = rows == 1;
   const LaunchShape shape{
-      dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.processors)), static_cast<unsigned>(rows)),
+      dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.sm_count)), static_cast<unsigned>(rows)),
       dim3(kThreads), Activations::row_bytes(args.columns, args.bytes, args.floats)};
   launch(context, each == 4 ? products<4> : products<1>, shape, args);
 }
@@ -149,18 +146,18 @@ void launch_matmul_add(const Program& program, const Op& record, const Context& 
   Args args{};
   set_input(args, context, program, op.in.id);
   args.parts[args.count++] = part_of(context, op.weight.id, op.out.id, op.residual.id);
-  const char* const handed = context.takes != nullptr ? context.takes->at : nullptr;
-  if (context.gives != nullptr) {
+  const char* const form_at = context.consumes != nullptr ? context.consumes->at : nullptr;
+  if (context.produces != nullptr) {
     const Part& part = args.parts[0];
-    OneRowProducts one;
+    GemvProducts one;
     one.parts[one.count++] = {part.weight, part.out, part.add};
-    one.in = args.in, one.handed = handed;
+    one.in = args.in, one.form_at = form_at;
     // The router behind it takes its sums from here, so there is no other way now.
-    if (!add_and_route_one_row(context, one, router_sums(context, *context.gives)))
+    if (!add_and_route_gemv(context, one, router_sums(context, *context.produces)))
       throw std::logic_error("matmul_add: not what it has declared");
     return;
   }
-  start(context, args, context.rows(program[op.in.id]), handed);
+  start(context, args, context.rows(program[op.in.id]), form_at);
 }
 
 void launch_norm_matmul(const Program& program, const Op& record, const Context& context) {
@@ -186,16 +183,15 @@ bool serves_matmul(const Program& program, const Op& record, const Sizes&) {
 bool serves_matmul_add(const Program& program, const Op& record, const Sizes&) {
   return fits(program, std::get<MatmulAdd>(record.args).in.id);
 }
-std::optional<Handed> matmul_add_gives(const Program& program, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> matmul_add_gives(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  if (sizes.rows != 1 || !adds_and_routes_one_row(program[op.weight.id], program[op.in.id]))
-    return std::nullopt;
-  return Handed{Form::RouterSums, op.out.id, 0};
+  if (sizes.rows != 1 || !adds_and_routes_gemv(program[op.weight.id], program[op.in.id])) return std::nullopt;
+  return FormSpec{Form::RouterSums, op.out.id, 0};
 }
-std::optional<Handed> matmul_add_takes(const Program& program, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> matmul_add_takes(const Program& program, const Op& record, const Sizes& sizes) {
   return sizes.rows == 1 ? given_row_codes(program, std::get<MatmulAdd>(record.args).in.id) : std::nullopt;
 }
-/// Many rows are normed once instead of by every block of threads.
+/// Many rows are normed once instead of by every thread block.
 bool serves_norm_matmul(const Program& program, const Op& record, const Sizes& sizes) {
   return sizes.rows <= kMostNormedRows && fits(program, std::get<NormMatmul>(record.args).in.id);
 }

@@ -6,13 +6,13 @@
 namespace sluice::backend::cuda {
 
 /// out[r] = residual[r] + weight times row r of the codes. Rows from *rows on are padding.
-struct MatmulAddFew {
+struct MatmulAddSmallBatch {
   const int32_t* rows;
   const char* codes;
   Matrix weight;
   Rows<float> residual, out;
 };
-bool serves_matmul_add_few(const program::Tensor& weight, const Sizes& sizes);
-void matmul_add_few(const MatmulAddFew& product, const Context& context);
+bool serves_matmul_add_small_batch(const program::Tensor& weight, const Sizes& sizes);
+void matmul_add_small_batch(const MatmulAddSmallBatch& product, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -1,11 +1,11 @@
 // norm_matmul of 2 to 32 rows with one matrix of very many outputs (the output matrix), Q6_K, in one launch.
 //
-// 1,680 bytes a row of 2,048 columns: 260 MB of 154,880 outputs, 58 us at 4.5 TB/s. Every block of threads
-// norms all rows for itself and keeps them as halves in shared memory (32 KB of 8 rows: read from the second
-// cache for every 16 outputs, as kernels of small matrices do, they would be more bytes than the weights),
-// while its first weights are on their way. Then each of its 16 warps takes 16 outputs at a time, by itself:
-// codes come by tensor copies to a ring of its own, scales to its registers, 256 columns ahead. The norm's
-// factor multiplies the sums.
+// 1,680 bytes a row of 2,048 columns: 260 MB of 154,880 outputs, 58 us at 4.5 TB/s. Every thread block norms
+// all rows for itself and keeps them as halves in shared memory (32 KB of 8 rows: read from L2 for every 16
+// outputs, as kernels of small matrices do, they would be more bytes than the weights), while its first
+// weights are on their way. Then each of its 16 warps takes 16 outputs at a time, by itself: codes come by
+// TMA copies to a ring of its own, scales to its registers, 256 columns ahead. The norm's factor multiplies
+// the sums.
 //
 // An element's sum depends on nothing but its weights and its row, and is the same in every bucket.
 #include "backend/cuda/gemm/gemm_dense.h"
@@ -25,10 +25,10 @@ namespace sluice::backend::cuda {
 namespace {
 
 using namespace program;
-using few::kThreads, few::kWarps, few::kMostRows;
-using few_sixes::kRows;
+using q6_k_mma::kRows;
+using small_batch::kThreads, small_batch::kWarps, small_batch::kMostRows;
 
-constexpr int kColumns = 2048, kSupers = kColumns / few_sixes::kColumns;
+constexpr int kColumns = 2048, kSupers = kColumns / q6_k_mma::kColumns;
 /// Bytes of a row's scales, and of their scales.
 constexpr int kScaleBytes = kColumns / 16, kSuperBytes = kSupers * 2;
 
@@ -37,16 +37,16 @@ struct Ring {
   int supers;  ///< of a slot: times 256 columns
   int slots;
 
-  constexpr int low_bytes() const { return supers * few_sixes::kLowBytes; }
-  constexpr int slot_bytes() const { return supers * (few_sixes::kLowBytes + few_sixes::kHighBytes); }
+  constexpr int low_bytes() const { return supers * q6_k_mma::kLowBytes; }
+  constexpr int slot_bytes() const { return supers * (q6_k_mma::kLowBytes + q6_k_mma::kHighBytes); }
 };
-constexpr Ring ring_for(int strips) {
-  return strips == 1 ? Ring{2, 2} : strips == 2 ? Ring{1, 3} : Ring{1, 2};
+constexpr Ring ring_for(int n_tiles) {
+  return n_tiles == 1 ? Ring{2, 2} : n_tiles == 2 ? Ring{1, 3} : Ring{1, 2};
 }
-constexpr int strip_bytes() { return kSupers * few_sixes::kTokenBytes; }
-constexpr int64_t shared_bytes(int strips) {
-  const Ring ring = ring_for(strips);
-  return 1024 + int64_t{kWarps} * ring.slots * ring.slot_bytes() + int64_t{strips} * strip_bytes();
+constexpr int n_tile_bytes() { return kSupers * q6_k_mma::kTokenBytes; }
+constexpr int64_t shared_bytes(int n_tiles) {
+  const Ring ring = ring_for(n_tiles);
+  return 1024 + int64_t{kWarps} * ring.slots * ring.slot_bytes() + int64_t{n_tiles} * n_tile_bytes();
 }
 static_assert(shared_bytes(1) <= 226 * 1024 && shared_bytes(2) <= 226 * 1024 &&
               shared_bytes(4) <= 226 * 1024);
@@ -87,7 +87,7 @@ class HalfRow {
     }
     return {lane_sum(squares), lane_max(largest)};
   }
-  /// As halves, times `factor`; to: of the token's strip.
+  /// As halves, times `factor`; to: of the token's n-tile.
   __device__ __forceinline__ void store(float factor, int token, char* to) const {
     to += place(token, first_column());
 #pragma unroll
@@ -104,29 +104,29 @@ class HalfRow {
     return half * (kColumns / 2) + lane / 8 * 64 + lane % 8 * 4;
   }
   __device__ __forceinline__ static constexpr int column(int i) {
-    return i / 2 * few_sixes::kColumns + i % 2 * 32;
+    return i / 2 * q6_k_mma::kColumns + i % 2 * 32;
   }
   __device__ __forceinline__ static constexpr int place(int token, int column) {
-    return column / few_sixes::kColumns * few_sixes::kTokenBytes +
-           few_sixes::place_of_four(token, column % few_sixes::kColumns);
+    return column / q6_k_mma::kColumns * q6_k_mma::kTokenBytes +
+           q6_k_mma::place_of_four(token, column % q6_k_mma::kColumns);
   }
   float4 x_[kEach], norm_[kEach];
 };
 
-template <int kStrips>
+template <int kNTiles>
 __global__ void __launch_bounds__(kThreads, 1)
-    norm_matmul_tall(const Stamps stamps, const __grid_constant__ Args p) {
+    norm_matmul_lm_head(const Timestamps timestamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
-  constexpr int kTokens = kStrips * kStripTokens;
-  constexpr Ring kRing = ring_for(kStrips);
+  constexpr int kTokens = kNTiles * kNTileTokens;
+  constexpr Ring kRing = ring_for(kNTiles);
   constexpr int kSlots = kRing.slots, kSlotBytes = kRing.slot_bytes(), kPieces = kSupers / kRing.supers;
-  extern __shared__ __align__(128) char tall_shared[];
+  extern __shared__ __align__(128) char lm_head_shared[];
   __shared__ __align__(8) uint64_t barriers[kWarps * kSlots];
   __shared__ float2 parts[kTokens][2];  // of rows' halves: squares, largest
   __shared__ float factors[kTokens];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index(), g = lane / 4, t = lane % 4;
-  const Link link(stamps);
-  char* const rings = tall_shared + (1024 - shared_address(tall_shared) % 1024) % 1024;
+  const PdlLink pdl(timestamps);
+  char* const rings = lm_head_shared + (1024 - shared_address(lm_head_shared) % 1024) % 1024;
   char* const ring = rings + warp * (kSlots * kSlotBytes);
   char* const tokens = rings + kWarps * kSlots * kSlotBytes;
   const uint32_t own_barriers = shared_address(barriers + warp * kSlots);
@@ -165,12 +165,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   load_scales();
 
-  const int rows = min(*p.rows, kTokens);  // was there before the step's first kernel began
-  link.wait();
+  const int rows = min(*p.rows, kTokens);  // uploaded before the step's first kernel: no wait
+  pdl.wait();
 #pragma unroll 1
-  for (int n = 0; n < kStrips; ++n) {
+  for (int n = 0; n < kNTiles; ++n) {
     // Rows that are not there are copies of the last one, whose products nobody stores.
-    const int token = warp / 2, r = n * kStripTokens + token;
+    const int token = warp / 2, r = n * kNTileTokens + token;
     HalfRow half(p.in(max(min(r, rows - 1), 0)), p.norm);
     // Rows come before a second round of weights: what is asked for behind those waits for them.
     for (int slot = 1; n == 0 && slot < kSlots; ++slot) ask(slot);
@@ -179,10 +179,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     const float2 one = parts[r][0], other = parts[r][1];
     const PowerOfTwo power = scale_for(fmaxf(one.y, other.y));
-    half.store(power.factor, token, tokens + n * strip_bytes());
+    half.store(power.factor, token, tokens + n * n_tile_bytes());
     if (lane == 0)
       factors[r] = power.inverse / sqrtf((one.x + other.x) / static_cast<float>(kColumns) + p.epsilon) *
-                   few_sixes::kFactor;
+                   q6_k_mma::kFactor;
   }
   __syncthreads();
 
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       prefetch(lane < kRows ? p.weight.scale + (of_next + lane) * kScaleBytes
                             : p.weight.super + of_next * kSuperBytes + (lane - kRows) * 128);
     }
-    float total[kStrips][4] = {};
+    float total[kNTiles][4] = {};
     for (int piece = 0; piece < kPieces; ++piece) {
       barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
 #pragma unroll
@@ -209,12 +209,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         super_at += last ? behind * kRows * kSuperBytes - (kSupers - 1) * (kSuperBytes / kSupers)
                          : kSuperBytes / kSupers;
         load_scales();
-        const char* const low = ring + slot * kSlotBytes + i * few_sixes::kLowBytes;
-        const char* const high = ring + slot * kSlotBytes + kRing.low_bytes() + i * few_sixes::kHighBytes;
-        float sum[kStrips][4] = {};
-        few_sixes::multiply(low, high, own_scale, tokens + at * few_sixes::kTokenBytes, strip_bytes(), sum);
+        const char* const low = ring + slot * kSlotBytes + i * q6_k_mma::kLowBytes;
+        const char* const high = ring + slot * kSlotBytes + kRing.low_bytes() + i * q6_k_mma::kHighBytes;
+        float sum[kNTiles][4] = {};
+        q6_k_mma::multiply(low, high, own_scale, tokens + at * q6_k_mma::kTokenBytes, n_tile_bytes(), sum);
 #pragma unroll
-        for (int n = 0; n < kStrips; ++n) {
+        for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
           for (int j = 0; j < 4; ++j) total[n][j] = fmaf(sum[n][j], by[j / 2], total[n][j]);
         }
@@ -224,10 +224,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (++slot == kSlots) slot = 0, phase ^= 1;
     }
 #pragma unroll
-    for (int n = 0; n < kStrips; ++n) {
+    for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int token = n * kStripTokens + 2 * t + j;
+        const int token = n * kNTileTokens + 2 * t + j;
         if (token >= rows) continue;
         float* const to = p.out(token) + (tile * kRows + g);
         to[0] = total[n][j] * factors[token], to[8] = total[n][j + 2] * factors[token];
@@ -244,30 +244,30 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
   return sizes.rows > kNarrowRows && sizes.rows <= kMostRows &&
          (sizes.architecture == 90 || sizes.architecture == 100) && !op.b && !op.c &&
          weight.type == quant::Type::Q6_K && weight.columns() == kColumns && weight.shape[1] % kRows == 0 &&
-         weight.shape[1] >= int64_t{kWarps} * sizes.processors * kRows && few::in_fours(p[op.in.id]);
+         weight.shape[1] >= int64_t{kWarps} * sizes.sm_count * kRows && small_batch::in_fours(p[op.in.id]);
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
   const Matrix weight = c.memory.matrix(op.a.id);
-  const int strips = few::strips_for(c.rows(p[op.in.id]));
-  const Ring ring = ring_for(strips);
+  const int n_tiles = small_batch::n_tiles_for(c.rows(p[op.in.id]));
+  const Ring ring = ring_for(n_tiles);
   const auto map = [&](const uint8_t* plane, int line) {
     const int64_t row_bytes = int64_t{kSupers} * line;
     return map_tiles(plane + weight.first_row * row_bytes, row_bytes, weight.rows, line, kRows, ring.supers);
   };
   launch(c,
-         strips == 1   ? norm_matmul_tall<1>
-         : strips == 2 ? norm_matmul_tall<2>
-                       : norm_matmul_tall<4>,
-         {dim3(static_cast<unsigned>(c.processors)), dim3(kThreads), shared_bytes(strips)},
-         Args{map(weight.codes, few_sixes::kLowLine), map(weight.high, few_sixes::kHighLine), weight,
+         n_tiles == 1   ? norm_matmul_lm_head<1>
+         : n_tiles == 2 ? norm_matmul_lm_head<2>
+                        : norm_matmul_lm_head<4>,
+         {dim3(static_cast<unsigned>(c.sm_count)), dim3(kThreads), shared_bytes(n_tiles)},
+         Args{map(weight.codes, q6_k_mma::kLowLine), map(weight.high, q6_k_mma::kHighLine), weight,
               flat(c.memory.rows(op.in.id)), flat(c.memory.rows(op.out_a.id)), count_of(p, op.in.id, c.step),
               c.memory.vector(op.norm.id), op.epsilon});
 }
 
 }  // namespace
 
-const Kernel kNormMatmulTall{"matmul of a few normed rows with very many outputs in one launch",
-                             serves_norm_matmul, launch_norm_matmul};
+const Kernel kNormMatmulLmHead{"lm_head of a small batch, norm fused", serves_norm_matmul,
+                               launch_norm_matmul};
 
 }  // namespace sluice::backend::cuda

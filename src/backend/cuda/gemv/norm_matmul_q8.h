@@ -7,26 +7,25 @@
 
 namespace sluice::backend::cuda {
 
-/// Of a step of 2 to 32 rows (Form::NormedCodes). A block of threads of the op that makes them has
-/// 16 columns of all rows: they have a scale, and their squares are summed.
-struct CodedRows {
+/// Of a step of 2 to 32 rows (Form::NormedCodes). A thread block of the op that makes them has 16 columns of
+/// all rows: they have a scale, and their squares are summed.
+struct NormedQ8Rows {
   static constexpr int kScaled = 16;
   char* codes;  ///< [rows][token.pitch]; null: nobody takes them
-  few_bytes::TokenRows token;
+  int8_mma::TokenRows token;
   float* squares;  ///< [columns / 16][kMostRows]
   const float* norm;
 };
 
 /// Rows `made` as whoever makes them gives them.
-std::optional<Handed> given_normed_codes(const program::Program& program, program::TensorId made,
-                                         const Sizes& sizes);
+std::optional<FormSpec> given_normed_codes(const program::Program& program, program::TensorId made,
+                                           const Sizes& sizes);
 /// What a norm_matmul behind takes (whose norm it is), or nothing (form is null).
-CodedRows rows_for(const Handover* form, const program::Program& program, const Context& context);
+NormedQ8Rows rows_for(const FormBuffer* form, const program::Program& program, const Context& context);
 /// What norm_matmul takes.
-std::optional<Handed> takes_coded_rows(const program::Program& program, const program::Op& record,
-                                       const Sizes& sizes);
+std::optional<FormSpec> takes_q8_rows(const program::Program& program, const program::Op& record,
+                                      const Sizes& sizes);
 /// norm_matmul of rows that the launch before has left so (context.takes).
-void norm_matmul_coded(const program::Program& program, const program::NormMatmul& op,
-                       const Context& context);
+void norm_matmul_q8(const program::Program& program, const program::NormMatmul& op, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -1,7 +1,7 @@
-// norm_matmul of 2 to 8 rows, Q4_0 or Q4_K, in one launch: a block of threads takes 16 outputs, asks for
-// their weights before it waits, makes all rows codes of eight bits for itself (32 under a scale), and its 16
-// warps share the columns. What these products wait for is launches and the way of the rows, not bytes. The
-// norm's factor multiplies the products, so that a row is read once.
+// norm_matmul of 2 to 8 rows, Q4_0 or Q4_K, in one launch: a thread block takes 16 outputs, asks for their
+// weights before it waits, makes all rows codes of eight bits for itself (32 under a scale), and its 16 warps
+// share the columns. What these products wait for is launches and the way of the rows, not bytes. The norm's
+// factor multiplies the products, so that a row is read once.
 //
 // Every block reads all rows: of more than 8 they are packed once (gemm/gemm_ops.cu). Rows that come in codes
 // are not packed at all (gemv/norm_matmul_q8.cu).
@@ -24,8 +24,8 @@ using namespace program;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kMostRows = 8, kTokens = 8, kSums = 4;
 constexpr int kAtOnce = 4;  ///< quads of a row that a warp takes at a time
-constexpr int kMostColumns = kWarps * few_bytes::kMostQuads * few_bytes::kQuad;
-constexpr int kMostParts = kMostColumns / few_bytes::kQuad / kAtOnce;
+constexpr int kMostColumns = kWarps * int8_mma::kMostQuads * int8_mma::kQuad;
+constexpr int kMostParts = kMostColumns / int8_mma::kQuad / kAtOnce;
 
 struct Args {
   struct Product {
@@ -37,35 +37,35 @@ struct Args {
   const float* norm;
   float epsilon;
   Product product[3];
-  int32_t ends[3];  ///< blocks of threads before the end of each
+  int32_t ends[3];  ///< thread blocks before the end of each
   int32_t quads;    ///< of a warp at most
-  few_bytes::Slot slot;
-  few_bytes::TokenRows token;
+  int8_mma::Slot slot;
+  int8_mma::TokenRows token;
 };
 
 template <quant::Type kType>
 __global__ void __launch_bounds__(kThreads)
-    norm_matmul_few(const Stamps stamps, const __grid_constant__ Args p) {
-  using few_bytes::kQuad;
+    norm_matmul_small_batch(const Timestamps timestamps, const __grid_constant__ Args p) {
+  using int8_mma::kQuad;
   extern __shared__ __align__(128) char rows_shared[];
   __shared__ float squares[kTokens][kMostParts];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int block = static_cast<int>(blockIdx.x), which = block < p.ends[0] ? 0 : block < p.ends[1] ? 1 : 2;
   const Args::Product& product = p.product[which];
-  const int output = (block - (which > 0 ? p.ends[which - 1] : 0)) * few_bytes::kRows;
+  const int output = (block - (which > 0 ? p.ends[which - 1] : 0)) * int8_mma::kRows;
   const int all_quads = p.in.columns / kQuad, first_quad = warp * p.quads;
   const int quads = max(0, min(p.quads, all_quads - first_quad));
   char* const slot = rows_shared + warp * p.slot.bytes;
   char* const tokens = rows_shared + kWarps * p.slot.bytes;
-  float* const meeting = reinterpret_cast<float*>(tokens + kTokens * p.token.pitch);
+  float* const reduction = reinterpret_cast<float*>(tokens + kTokens * p.token.pitch);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    few_bytes::ask_rows(product.weight, static_cast<int>(product.weight.row(0, output + 8 * h + lane / 4)),
-                        all_quads, first_quad, quads, h, p.slot, shared_address(slot));
+    int8_mma::ask_rows(product.weight, static_cast<int>(product.weight.row(0, output + 8 * h + lane / 4)),
+                       all_quads, first_quad, quads, h, p.slot, shared_address(slot));
   }
   commit_copies();
-  const uint32_t supers = few_bytes::ask_supers<kType>(
+  const uint32_t supers = int8_mma::ask_supers<kType>(
       product.weight, first_quad, [&](int row) { return product.weight.row(0, output + row); });
   const int parts = (all_quads + kAtOnce - 1) / kAtOnce;
   float4 by[kAtOnce];
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
       by[i] = __ldg(reinterpret_cast<const float4*>(p.norm + quad_of(part, i) * kQuad) + lane);
   };
   take_norm(warp % parts);
-  link.wait();
+  pdl.wait();
   const int rows = *p.rows;
   for (int task = warp; task < rows * parts; task += kWarps) {
     const int r = task / parts, part = task - r * parts;
@@ -102,23 +102,23 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int quad = quad_of(part, i);
-      few_bytes::store_codes(x[i], to, p.token, quad);
+      int8_mma::store_codes(x[i], to, p.token, quad);
     }
   }
   wait_copies<0>();
   __syncthreads();
   float sum[1][4] = {};
-  few_bytes::multiply<kType>(slot, p.slot, supers, first_quad, quads, {tokens, p.token, first_quad},
-                             p.token.pitch, sum);
+  int8_mma::multiply<kType>(slot, p.slot, supers, first_quad, quads, {tokens, p.token, first_quad},
+                            p.token.pitch, sum);
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) meeting[(warp * kSums + i) * 32 + lane] = sum[0][i];
+  for (int i = 0; i < kSums; ++i) reduction[(warp * kSums + i) * 32 + lane] = sum[0][i];
   __syncthreads();
   // Sum i of lane l lies at 32 i + l: i / 2 says which of two outputs, i % 2 which row.
   const int i = static_cast<int>(threadIdx.x), of = i / 32, r = 2 * (lane % 4) + of % 2;
   if (of >= kSums || r >= rows) return;
   float value = 0, all = 0;
 #pragma unroll
-  for (int k = 0; k < kWarps; ++k) value += meeting[k * kSums * 32 + i];
+  for (int k = 0; k < kWarps; ++k) value += reduction[k * kSums * 32 + i];
   for (int part = 0; part < parts; ++part) all += squares[r][part];
   product.out(r)[output + lane / 4 + of / 2 * 8] =
       value / sqrtf(all / static_cast<float>(p.in.columns) + p.epsilon);
@@ -126,18 +126,18 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Sizes of a launch over so many columns, and the shared memory that it takes.
 int64_t plan(quant::Type type, int64_t columns, Args& args) {
-  const auto quads = static_cast<int>(columns / few_bytes::kQuad);
+  const auto quads = static_cast<int>(columns / int8_mma::kQuad);
   args.quads = (quads + kWarps - 1) / kWarps;
-  args.slot = few_bytes::Slot::of(args.quads),
-  args.token = few_bytes::TokenRows::of(quads, few_bytes::has_minimums(type));
+  args.slot = int8_mma::Slot::of(args.quads),
+  args.token = int8_mma::TokenRows::of(quads, int8_mma::has_minimums(type));
   return kWarps * args.slot.bytes + kTokens * args.token.pitch + kWarps * kSums * 32 * 4;
 }
 
 bool serves_weight(const Program& p, TensorId in, TensorId weight, quant::Type type, const Sizes& sizes) {
   const Tensor &x = p[in], &w = p[weight];
   Args args{};
-  return w.type == type && few_bytes::fits_slot(type) && w.shape[1] % few_bytes::kRows == 0 &&
-         w.shape[0] == 1 && w.columns() % few_bytes::kQuad == 0 && w.columns() <= kMostColumns &&
+  return w.type == type && int8_mma::fits_slot(type) && w.shape[1] % int8_mma::kRows == 0 &&
+         w.shape[0] == 1 && w.columns() % int8_mma::kQuad == 0 && w.columns() <= kMostColumns &&
          x.stride[0] % 4 == 0 && x.offset % 4 == 0 &&
          plan(type, w.columns(), args) + int64_t{sizeof(float)} * kTokens * kMostParts <=
              most_shared(sizes.architecture);
@@ -153,7 +153,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
 }
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
-  if (c.takes != nullptr) return norm_matmul_coded(p, op, c);
+  if (c.consumes != nullptr) return norm_matmul_q8(p, op, c);
   Args args{};
   args.rows = count_of(p, op.in.id, c.step), args.in = flat(c.memory.rows(op.in.id));
   args.norm = c.memory.vector(op.norm.id), args.epsilon = op.epsilon;
@@ -161,24 +161,24 @@ void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
     if (weight) {
       args.product[i] = {c.memory.matrix(weight.id), flat(c.memory.rows(out.id))};
-      blocks += args.product[i].weight.rows / few_bytes::kRows;
+      blocks += args.product[i].weight.rows / int8_mma::kRows;
     }
     args.ends[i++] = blocks;
   }
   const quant::Type type = args.product[0].weight.type;
   const LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                           plan(type, args.in.columns, args)};
-  if (type == quant::Type::Q4_K) return launch(c, norm_matmul_few<quant::Type::Q4_K>, shape, args);
-  launch(c, norm_matmul_few<quant::Type::Q4_0>, shape, args);
+  if (type == quant::Type::Q4_K) return launch(c, norm_matmul_small_batch<quant::Type::Q4_K>, shape, args);
+  launch(c, norm_matmul_small_batch<quant::Type::Q4_0>, shape, args);
 }
 
 }  // namespace
 
-const Kernel kNormMatmulFew{"matmuls of a few normed rows in one launch",
-                            serves_norm_matmul,
-                            launch_norm_matmul,
-                            nullptr,
-                            nullptr,
-                            takes_coded_rows};
+const Kernel kNormMatmulSmallBatch{"small-batch GEMV of normed rows",
+                                   serves_norm_matmul,
+                                   launch_norm_matmul,
+                                   nullptr,
+                                   nullptr,
+                                   takes_q8_rows};
 
 }  // namespace sluice::backend::cuda

@@ -1,4 +1,4 @@
-// Products of 16 rows of Q6_K with strips of 8 tokens in halves: what a warp does with 256 columns of them
+// Products of 16 rows of Q6_K with n-tiles of 8 tokens in halves: what a warp does with 256 columns of them
 // that lie in shared memory.
 //
 // A group of 16 columns has a scale, and lanes that shared a group would all make it ready, and scale sums of
@@ -13,7 +13,7 @@
 #include "backend/cuda/prim/mma.cuh"
 #include "backend/cuda/prim/weight_fragments.cuh"
 
-namespace sluice::backend::cuda::few_sixes {
+namespace sluice::backend::cuda::q6_k_mma {
 
 inline constexpr int kRows = 16;      ///< of weights
 inline constexpr int kColumns = 256;  ///< that have a scale of scales
@@ -24,8 +24,8 @@ inline constexpr float kFactor = 0x1p24f;
 /// upper bits. Rows lie without gaps.
 inline constexpr int kLowLine = kColumns / 2, kHighLine = kColumns / 4;
 inline constexpr int kLowBytes = kRows * kLowLine, kHighBytes = kRows * kHighLine;
-/// Bytes of 256 columns of a strip's tokens.
-inline constexpr int kTokenBytes = kStripTokens * kColumns * 2;
+/// Bytes of 256 columns of an n-tile's tokens.
+inline constexpr int kTokenBytes = kNTileTokens * kColumns * 2;
 
 /// Where a token's columns c .. c + 3 lie, two pairs (c, c + 2) and (c + 1, c + 3). Lane t of the four that
 /// share a token takes blocks 2t and 2t + 1; of every 512 bytes each lane has 16: four columns, and those 16
@@ -63,10 +63,10 @@ struct Scales {
 };
 
 /// Adds 256 columns' products. low, high: the planes' pieces; scale: this lane's four of its two rows (g and
-/// g + 8); tokens: of the first strip, `apart` bytes before the next one's. Sums lie as in mma_16x8x16.
-template <int kStrips>
+/// g + 8); tokens: of the first n-tile, `apart` bytes before the next one's. Sums lie as in mma_16x8x16.
+template <int kNTiles>
 __device__ __forceinline__ void multiply(const char* low, const char* high, const uint32_t (&scale)[2],
-                                         const char* tokens, int apart, float (&sum)[kStrips][4]) {
+                                         const char* tokens, int apart, float (&sum)[kNTiles][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const int unit = ((2 * t) ^ g) * 16;
   const char* const own = tokens + lane * 16;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply(const char* low, const char* high, cons
         second[i] = scales[h].pair(1, word & 0x00F000F0u, bits[h][1] >> shift, four);
       }
 #pragma unroll
-      for (int n = 0; n < kStrips; ++n) {
+      for (int n = 0; n < kNTiles; ++n) {
         const uint4 token = *reinterpret_cast<const uint4*>(own + n * apart + (block * 4 + four) * 512);
         mma_16x8x16(sum[n], first, token.x, token.y);
         mma_16x8x16(sum[n], second, token.z, token.w);
@@ -104,4 +104,4 @@ __device__ __forceinline__ void multiply(const char* low, const char* high, cons
   }
 }
 
-}  // namespace sluice::backend::cuda::few_sixes
+}  // namespace sluice::backend::cuda::q6_k_mma

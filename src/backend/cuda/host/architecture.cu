@@ -33,14 +33,14 @@ int architecture_of(int device) {
                       attribute(cudaDevAttrComputeCapabilityMinor, device));
 }
 
-int current_processors() {
-  static PerDevice<int> processors;
-  return processors.of_current([] { return attribute(cudaDevAttrMultiProcessorCount, current_device()); });
+int current_sm_count() {
+  static PerDevice<int> sm_count;
+  return sm_count.of_current([] { return attribute(cudaDevAttrMultiProcessorCount, current_device()); });
 }
 
 Sizes sizes_on(int device) {
   return {.architecture = architecture_of(device),
-          .processors = attribute(cudaDevAttrMultiProcessorCount, device)};
+          .sm_count = attribute(cudaDevAttrMultiProcessorCount, device)};
 }
 
 }  // namespace sluice::backend::cuda

@@ -10,7 +10,7 @@ namespace sluice::backend::cuda {
 int architecture_of(int device);
 
 /// Multiprocessors of the current device.
-int current_processors();
+int current_sm_count();
 
 /// Sizes of one row on the device.
 Sizes sizes_on(int device);

@@ -33,51 +33,51 @@ struct Bind {
   }
   const Kernel* operator()(const Embed&) const { return first({&kEmbed}); }
   const Kernel* operator()(const RmsNorm&) const { return first({&kRmsNorm}); }
-  const Kernel* operator()(const Matmul&) const { return first({&kMatmulFloat, &kMatmulWide, &kMatmul}); }
-  const Kernel* operator()(const MatmulAdd&) const { return first({&kMatmulAddWide, &kMatmulAdd}); }
+  const Kernel* operator()(const Matmul&) const { return first({&kMatmulF32, &kMatmulGemm, &kMatmul}); }
+  const Kernel* operator()(const MatmulAdd&) const { return first({&kMatmulAddGemm, &kMatmulAdd}); }
   const Kernel* operator()(const HeadMatmul&) const {
-    return first({&kHeadMatmulFew, &kHeadMatmulWide, &kHeadMatmulColumns, &kHeadMatmulRows});
+    return first({&kHeadMatmulSmallBatch, &kHeadMatmulGemm, &kHeadMatmulColumns, &kHeadMatmulRows});
   }
   const Kernel* operator()(const Rope&) const { return first({&kRope}); }
   const Kernel* operator()(const KvAppend&) const { return first({&kKvAppend}); }
   const Kernel* operator()(const MlaAttend&) const {
-    return first({&kMlaAttendPages, &kMlaAttendPieces, &kMlaAttend});
+    return first({&kMlaAttendSm90, &kMlaAttendSm80, &kMlaAttend});
   }
   const Kernel* operator()(const Attend& op) const {
-    return op.window > 0 || op.sinks ? first({&kAttend}) : first({&kAttendGroups, &kAttend});
+    return op.window > 0 || op.sinks ? first({&kAttend}) : first({&kAttendGqa, &kAttend});
   }
   const Kernel* operator()(const Route&) const { return first({&kRoute}); }
   const Kernel* operator()(const SiluMul&) const { return first({&kSiluMul}); }
   const Kernel* operator()(const Add&) const { return first({&kAdd}); }
   const Kernel* operator()(const AddBias&) const { return first({&kAddBias}); }
   const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
-  const Kernel* operator()(const GateUp&) const { return first({&kGateUpWide, &kGateUp}); }
+  const Kernel* operator()(const GateUp&) const { return first({&kGateUpGemm, &kGateUp}); }
   // Experts with biases or another activation, and routers with biases, run as their expansions.
   const Kernel* operator()(const MoeGateUp& op) const {
-    return op.is_plain() ? first({&kMoeGateUpWide, &kMoeGateUp}) : nullptr;
+    return op.is_plain() ? first({&kMoeGateUpGemm, &kMoeGateUp}) : nullptr;
   }
   const Kernel* operator()(const MoeDownAdd& op) const {
-    return op.residual && !op.down_bias ? first({&kMoeDownAddWide, &kMoeDownAdd}) : nullptr;
+    return op.residual && !op.down_bias ? first({&kMoeDownAddGemm, &kMoeDownAdd}) : nullptr;
   }
-  const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulWide, &kExpertMatmul}); }
+  const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulGemm, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
   const Kernel* operator()(const NormMatmul&) const {
-    return first({&kNormMatmulFew, &kNormMatmulTall, &kNormMatmulWide, &kNormMatmul});
+    return first({&kNormMatmulSmallBatch, &kNormMatmulLmHead, &kNormMatmulGemm, &kNormMatmul});
   }
-  const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUpFew, &kNormGateUp}); }
+  const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUpSmallBatch, &kNormGateUp}); }
   const Kernel* operator()(const NormRoute& op) const {
-    return op.router_bias ? nullptr : first({&kNormRouteMany, &kNormRoute});
+    return op.router_bias ? nullptr : first({&kNormRouteBatch, &kNormRoute});
   }
   const Kernel* operator()(const NormMoeGateUp& op) const {
     const bool is_plain = !op.route.router_bias && op.experts.is_plain();
-    return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpFew}) : nullptr;
+    return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpSmallBatch}) : nullptr;
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const {
-    return first({&kMlaQueryFew, &kMlaQueryMany, &kMlaQuery});
+    return first({&kMlaQuerySmallBatch, &kMlaQueryGemm, &kMlaQuery});
   }
   const Kernel* operator()(const MlaHeads&) const {
-    return first({&kMlaHeads, &kMlaHeadsDeep, &kMlaHeadsPieces, &kMlaHeadsFew, &kMlaHeadsMany});
+    return first({&kMlaHeads, &kMlaHeadsSplitKv, &kMlaHeadsSm80, &kMlaHeadsSmallBatch, &kMlaHeadsPrefill});
   }
   const Kernel* operator()(const NormMlaHeads&) const { return first({&kNormMlaHeads}); }
   const Kernel* operator()(const AttentionTemperature&) const { return first({&kAttentionTemperature}); }
@@ -219,10 +219,10 @@ const Kernel* bind(const Program& program, const Op& op, const Sizes& sizes) {
 int products_of_halves(const Program& program, const Op& op, const Sizes& device) {
   const Kernel* kernel = bind(program, op, device.of(64, kPageRows));
   for (const Kernel* one :
-       {&kMatmulWide, &kMatmulAddWide, &kHeadMatmulWide, &kExpertMatmulWide, &kMoeDownAddWide}) {
+       {&kMatmulGemm, &kMatmulAddGemm, &kHeadMatmulGemm, &kExpertMatmulGemm, &kMoeDownAddGemm}) {
     if (kernel == one) return 1;
   }
-  return kernel == &kGateUpWide || kernel == &kMoeGateUpWide ? 2 : 0;
+  return kernel == &kGateUpGemm || kernel == &kMoeGateUpGemm ? 2 : 0;
 }
 
 std::vector<int64_t> row_buckets(int64_t max_rows) {
@@ -236,7 +236,7 @@ std::vector<int64_t> context_buckets(int64_t longest) {
   std::vector<int64_t> list;
   // Close to each other where shared memory is as large as the bucket wants
   // (attention/norm_mla_heads_ctx8k.cu).
-  for (const int64_t context : std::to_array<int64_t>({kShortContext, 1024, 2048, 3072, 4096, 8192}))
+  for (const int64_t context : std::to_array<int64_t>({kCtx512, 1024, 2048, 3072, 4096, 8192}))
     if (context < longest) list.push_back(context);
   for (int64_t context = 4 * 8192; context < longest; context *= 4) list.push_back(context);
   list.push_back(longest);

@@ -16,8 +16,8 @@ class Collectives;
 /// The kernel for steps of these sizes; null: there is none, and the op's expansion runs in its place.
 const Kernel* bind(const program::Program& program, const program::Op& op, const Sizes& sizes);
 
-/// How many products of operands rounded to halves stand behind each other in this op where it runs on matrix
-/// units (steps of many rows); 0: it never does.
+/// How many products of operands rounded to halves stand behind each other in this op where it runs on tensor
+/// cores (steps of many rows); 0: it never does.
 int products_of_halves(const program::Program& program, const program::Op& op, const Sizes& device);
 
 /// The sizes that graphs are captured for, as far as max_rows: every combination of these.

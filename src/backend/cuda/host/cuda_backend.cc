@@ -74,7 +74,7 @@ class CudaBackend : public Backend {
     cuda::check(cudaMemGetInfo(&available, &all));
     return static_cast<int64_t>(available);
   }
-  /// Rounding to a half is off by 2^-12 at most: on matrix units an activation, a weight, its scale and its
+  /// Rounding to a half is off by 2^-12 at most: on tensor cores an activation, a weight, its scale and its
   /// offset.
   double tolerance(const Program& program) const override {
     const cuda::OnDevice on(device_);

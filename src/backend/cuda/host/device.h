@@ -70,7 +70,7 @@ struct Run {
 };
 
 /// Steps that may be in flight: what the host fills for a step, or reads of it, has a place for each.
-inline constexpr int kTurns = 2;
+inline constexpr int kStepSlots = 2;
 
 /// Sizes of a step that vary within a captured graph.
 struct StepHeader {
@@ -88,8 +88,8 @@ struct StepView {
   const StepHeader* header;
   const int32_t *tokens, *positions, *sequences, *slots, *output_rows;
   const int32_t* page_tables;
-  uint64_t* board;          ///< words that blocks of a launch, and launches, leave for each other (Board)
-  const Prompts* prompts;   ///< (host/prompts.h), of wide steps
+  uint64_t* mailbox;        ///< slots by which blocks of a launch, and launches, pass numbers on (Mailbox)
+  const Prompts* prompts;   ///< (host/prompts.h), of steps of many rows
   const Segment* segments;  ///< theirs
   const Run* runs;          ///< [header->runs], of a program that has states
   const int32_t* run_of;    ///< by row, likewise
@@ -103,28 +103,28 @@ struct StepView {
   }
 };
 
-/// When a launch's blocks of one multiprocessor (or of some of them) ran, in nanoseconds of the device's
-/// clock.
+/// When a launch's blocks of one SM (or of some of them) ran, in nanoseconds of the device's clock.
 struct Span {
   uint64_t not_begin;  ///< ~ of the first begin; zero: none ran there
   uint64_t end;        ///< the last warp's
 };
 
 /// Where a launch leaves its times; null: nobody asks for them.
-struct Stamps {
+struct Timestamps {
   static constexpr int kSpans = 256;  ///< a power of two: spread so that few warps write to the same one
   Span* spans = nullptr;
 };
 
-/// What blocks of a launch tell each other while it runs: a word is a number and a tag, which no word of an
-/// earlier launch or step had, so a number is there as soon as its tag is.
-struct Board {
-  uint64_t* words;   ///< as many as Kernel::board asks for, zero before the first step
-  uint64_t* zeroed;  ///< likewise those without tags
+/// A mailbox: flagged slots by which the blocks of a launch pass numbers to each other while it runs. A slot
+/// of 64 bits is a number and a flag, which no earlier launch or step wrote: so a number is there as soon as
+/// its flag is, and nothing has to be reset.
+struct Mailbox {
+  uint64_t* slots;   ///< as many as Kernel::mailbox asks for, zero before the first step
+  uint64_t* zeroed;  ///< likewise those without flags
   const StepHeader* header;
   uint32_t launch, launches;  ///< this launch of a step, and how many there are
 
-  SLUICE_BOTH uint32_t tag() const { return header->number * launches + launch; }
+  SLUICE_BOTH uint32_t flag() const { return header->number * launches + launch; }
 };
 
 }  // namespace sluice::backend::cuda

@@ -66,10 +66,10 @@ class CudaExecutable : public Executable {
         caches_of_(dynamic_cast<CudaExecutable*>(options.caches_of)),
         memory_(bound_.leaves, source.weights, weights, options, bound_.memory.bytes(),
                 bound_.longest_expansion, caches_of_ != nullptr ? &caches_of_->memory_ : nullptr),
-        block_(options.max_rows, options.max_outputs, table_entries(options), bound_.memory.board_words(),
+        block_(options.max_rows, options.max_outputs, table_entries(options), bound_.memory.mailbox_slots(),
                source.program.has_states()),
-        likeliest_(options.max_outputs),
-        graphs_(bound_, memory_, block_, likeliest_) {
+        top_k_(options.max_outputs),
+        graphs_(bound_, memory_, block_, top_k_) {
     pinned_logits_bytes_ = std::min(kMostPinned, options.max_outputs * row_bytes());
     allocate_pinned(pinned_logits_, pinned_logits_bytes_);
     for (InFlight& step : steps_) {
@@ -100,15 +100,15 @@ class CudaExecutable : public Executable {
   Facts facts() const override {
     if (!loads_.empty()) return {};
     if (bound_.collectives != nullptr) return {.top = true, .drawn = true};
-    return {.steps_in_flight = kTurns, .top = true, .drawn = true, .parts = true};
+    return {.steps_in_flight = kStepSlots, .top = true, .drawn = true, .parts = true};
   }
 
   /// A timed step is the same graph, captured once more with a place for every launch's times.
   Ticket submit(const Step& step) override {
     const OnDevice on(device_);
-    CHECK(in_flight_ < kTurns, "{} steps are in flight", in_flight_);
-    const int turn = (first_turn_ + in_flight_) % kTurns;
-    InFlight& flight = steps_[static_cast<size_t>(turn)];
+    CHECK(in_flight_ < kStepSlots, "{} steps are in flight", in_flight_);
+    const int step_slot = (first_step_slot_ + in_flight_) % kStepSlots;
+    InFlight& flight = steps_[static_cast<size_t>(step_slot)];
     CHECK(in_flight_ == 0 || no_logits_in_flight(), "the step before this one gives logits");
     if (step.timed && !clock_behind_ns_) clock_behind_ns_ = device_clock_behind(stream_);
     const int64_t begin = now_ns();
@@ -117,8 +117,8 @@ class CudaExecutable : public Executable {
     for (size_t i = 0; i < flight.outputs.size(); ++i)
       if (step.want(static_cast<int64_t>(i)).logits) flight.whole.push_back(static_cast<int32_t>(i));
     flight.timed = step.timed;
-    flight.bucket =
-        launch(step, turn, (options_.warm || flight.whole.size() < flight.outputs.size()) && loads_.empty());
+    flight.bucket = launch(step, step_slot,
+                           (options_.warm || flight.whole.size() < flight.outputs.size()) && loads_.empty());
     flight.ticket = Ticket{++submitted_};
     ++in_flight_;
     if (step.timed) timed_ = {flight.bucket, begin, 0};
@@ -128,20 +128,20 @@ class CudaExecutable : public Executable {
   /// Waits for the step that was submitted first.
   StepResult collect(Ticket ticket) override {
     const OnDevice on(device_);
-    InFlight& flight = steps_[static_cast<size_t>(first_turn_)];
+    InFlight& flight = steps_[static_cast<size_t>(first_step_slot_)];
     CHECK(in_flight_ > 0 && flight.ticket == ticket, "step {} is not the first in flight",
           static_cast<uint64_t>(ticket));
-    const int turn = first_turn_;
-    first_turn_ = --in_flight_ > 0 ? kTurns - 1 - turn : 0;
+    const int step_slot = first_step_slot_;
+    first_step_slot_ = --in_flight_ > 0 ? kStepSlots - 1 - step_slot : 0;
     const std::span<RowResult> outputs = flight.outputs;
     // Whole rows are waited for with their copies.
-    if (flight.bucket.likeliest || flight.whole.empty()) ended_[static_cast<size_t>(turn)].wait();
-    if (flight.bucket.likeliest) {
+    if (flight.bucket.top_k || flight.whole.empty()) ended_[static_cast<size_t>(step_slot)].wait();
+    if (flight.bucket.top_k) {
       const auto count = static_cast<int64_t>(outputs.size());
       constexpr auto kTop = static_cast<size_t>(kLikeliest);
       for (size_t i = 0; i < outputs.size(); ++i) {
-        outputs[i].top = likeliest_.found(count, turn).subspan(i * kTop, kTop);
-        outputs[i].drawn = likeliest_.drawn(count, turn)[i];
+        outputs[i].top = top_k_.found(count, step_slot).subspan(i * kTop, kTop);
+        outputs[i].drawn = top_k_.drawn(count, step_slot)[i];
       }
     }
     if (!flight.whole.empty()) fetch(flight.whole, outputs);
@@ -267,7 +267,7 @@ class CudaExecutable : public Executable {
     return list;
   }
   int64_t memory_bytes() const override {
-    return memory_.bytes() + block_.bytes() + likeliest_.bytes() + graphs_.bytes();
+    return memory_.bytes() + block_.bytes() + top_k_.bytes() + graphs_.bytes();
   }
 
  private:
@@ -284,8 +284,8 @@ class CudaExecutable : public Executable {
     std::string text;
     for (size_t k = plan.first[i]; k < plan.first[i + 1]; ++k) {
       const StepPlan::Launch& launch = plan.launches[k];
-      text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name) + form("takes", launch.takes) +
-              form("gives", launch.gives);
+      text += (text.empty() ? "" : " + ") + std::string(launch.kernel->name) +
+              form("consumes", launch.consumes) + form("produces", launch.produces);
     }
     return text;
   }
@@ -331,7 +331,7 @@ class CudaExecutable : public Executable {
   }
 
   /// Whether no step in flight is to give logits, which the next one would overwrite.
-  bool no_logits_in_flight() const { return steps_[static_cast<size_t>(first_turn_)].whole.empty(); }
+  bool no_logits_in_flight() const { return steps_[static_cast<size_t>(first_step_slot_)].whole.empty(); }
 
   int64_t row_bytes() const {
     if (bound_.program.output() == kNoTensor) return 0;  // another place has it
@@ -339,7 +339,7 @@ class CudaExecutable : public Executable {
   }
 
   /// Lays a step out and says which bucket is its.
-  Bucket filled(const Step& step, int turn) {
+  Bucket filled(const Step& step, int step_slot) {
     const StepInput& input = step.input;
     CHECK(input.rows() >= 1 && input.rows() <= options_.max_rows, "{} rows", input.rows());
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
@@ -352,18 +352,18 @@ class CudaExecutable : public Executable {
                   step.timed,
                   false,
                   -1,
-                  turn};
-    if (block_.fill(step, bucket.rows, bucket.outputs, bucket.longest, turn, stream_)) graphs_.clear();
+                  step_slot};
+    if (block_.fill(step, bucket.rows, bucket.outputs, bucket.longest, step_slot, stream_)) graphs_.clear();
     bucket.prompts_alone = block_.prompts_alone();
     return bucket;
   }
   /// Enqueues a step.
-  Bucket launch(const Step& step, int turn, bool likeliest) {
-    Bucket bucket = filled(step, turn);
-    bucket.likeliest = likeliest && bound_.program.output() != kNoTensor;
+  Bucket launch(const Step& step, int step_slot, bool top_k) {
+    Bucket bucket = filled(step, step_slot);
+    bucket.top_k = top_k && bound_.program.output() != kNoTensor;
     launched_ns_ = now_ns();
     loads_.empty() ? graphs_.launch(bucket, stream_) : launch_streaming(bucket);
-    ended_[static_cast<size_t>(turn)].record(stream_);
+    ended_[static_cast<size_t>(step_slot)].record(stream_);
     return bucket;
   }
 
@@ -449,7 +449,7 @@ class CudaExecutable : public Executable {
   Memory memory_;
   StepBlock block_;
   Stream stream_;
-  Likeliest likeliest_;
+  TopK top_k_;
   Graphs graphs_;
   std::optional<PageCopies> copies_;
   std::vector<StreamedOps> loads_;
@@ -461,9 +461,9 @@ class CudaExecutable : public Executable {
   Bucket part_bucket_{};
   std::vector<float> many_logits_;  // where pinned memory has no room for them
   int64_t launched_ns_ = 0;
-  std::array<Event, kTurns> ended_;
-  std::array<InFlight, kTurns> steps_;  // by the turn they have
-  int in_flight_ = 0, first_turn_ = 0;  // first_turn_: of the one that runs first
+  std::array<Event, kStepSlots> ended_;
+  std::array<InFlight, kStepSlots> steps_;   // by their slots
+  int in_flight_ = 0, first_step_slot_ = 0;  // first_step_slot_: of the one that runs first
   uint64_t submitted_ = 0;
   std::optional<int64_t> clock_behind_ns_;
   struct {

@@ -1,5 +1,6 @@
-// Forms: what a kernel leaves for the one launched right behind it, beside its op's results. Both declare it
-// (Kernel::gives, Kernel::takes); step_plan matches them and says where it lies.
+// Forms: what a kernel produces for the one launched right behind it, beside its op's results, and that one
+// consumes. Both declare it (Kernel::produces, Kernel::consumes); step_plan matches them and gives each form
+// its buffer.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +14,15 @@ enum class Form : uint8_t {
   RowsCodes,        ///< the same of 2 to 32 rows, 32 under a scale (gemv/head_matmul_small_batch.h)
   NormedCodes,      ///< 2 to 32 rows times the weights of the norm behind, in codes (gemv/norm_matmul_q8.h)
   ExpertOrder,      ///< a step's pairs in the order of their experts (gemm/gemm_ops.cu)
-  SelectedExperts,  ///< a word a pair, there before the giver has ended
+  SelectedExperts,  ///< a flagged slot a pair, there before the producer has ended
   RouterSums,       ///< products of the router behind (gemv/gemv.h)
 };
 
 /// Where a form lies.
 enum class FormSpace : uint8_t {
   Memory,
-  Flagged,  ///< words of the board, each with the giver's tag
-  Zeroed,   ///< words of the board that are zero before: each pair of launches has its own
+  Flagged,  ///< slots of the mailbox, each with the producer's flag
+  Zeroed,   ///< slots of the mailbox that are zero before: each pair of launches has its own
 };
 
 struct FormInfo {
@@ -30,19 +31,19 @@ struct FormInfo {
 };
 const FormInfo& form_info(Form form);
 
-/// What a kernel gives or takes.
-struct Handed {
+/// A form that a kernel produces or consumes.
+struct FormSpec {
   Form form;
   program::TensorId value;  ///< of which tensor
-  int64_t bytes;            ///< that it takes; 0: what the other end says
+  int64_t bytes;            ///< of the buffer; 0: what the other end says
 };
 
-/// A form that a launch gives or takes.
-struct Handover {
+/// Where a launch writes the form that it produces, or reads the one that it consumes.
+struct FormBuffer {
   const program::Op* other;  ///< at the other end
   char* at;
-  uint32_t launch;  ///< the giver's number
-  char* clear;      ///< taker, of Zeroed: what is to be zero again for a pair of launches behind; or null
+  uint32_t launch;  ///< the producer's number
+  char* clear;      ///< consumer, of Zeroed: what is to be zero again for a pair of launches behind; or null
 };
 
 }  // namespace sluice::backend::cuda

@@ -37,9 +37,12 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
     const int64_t most = output_bucket(rows, rows, options.max_outputs);
     for (int64_t outputs = 1;; outputs = most) {
       for (const int64_t context : context_buckets(longest)) {
-        for (int turn = 0; turn < kTurns; ++turn) {
-          Bucket bucket{
-              .rows = rows, .outputs = outputs, .longest = context, .likeliest = has_logits, .turn = turn};
+        for (int step_slot = 0; step_slot < kStepSlots; ++step_slot) {
+          Bucket bucket{.rows = rows,
+                        .outputs = outputs,
+                        .longest = context,
+                        .top_k = has_logits,
+                        .step_slot = step_slot};
           list.push_back(bucket);
           bucket.prompts_alone = true;
           if (rows >= kPromptRows) list.push_back(bucket);
@@ -51,8 +54,8 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
   if (const std::vector<program::Range> parts = bound.parts(); parts.size() > 1) {
     std::vector<Bucket> of_parts;
     for (Bucket bucket : list) {
-      if (bucket.turn > 0) continue;
-      bucket.likeliest = false;
+      if (bucket.step_slot > 0) continue;
+      bucket.top_k = false;
       for (bucket.part = 0; bucket.part < static_cast<int>(parts.size()); ++bucket.part) {
         if (bucket.part == 0 || parts[static_cast<size_t>(bucket.part)].count() > 0)
           of_parts.push_back(bucket);
@@ -76,8 +79,8 @@ int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
   return outputs <= 1 ? 1 : std::min(rows, max_outputs);
 }
 
-Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest)
-    : bound_(bound), memory_(memory), block_(block), likeliest_(likeliest), parts_(bound.parts()) {}
+Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const TopK& top_k)
+    : bound_(bound), memory_(memory), block_(block), top_k_(top_k), parts_(bound.parts()) {}
 
 Graphs::~Graphs() { clear(); }
 
@@ -152,17 +155,17 @@ std::vector<size_t> Graphs::first_launches(const Bucket& bucket) const {
 
 Context Graphs::context(const Bucket& bucket, cudaStream_t stream) const {
   return {.memory = memory_,
-          .step = block_.view(bucket.rows, bucket.outputs, bucket.turn),
+          .step = block_.view(bucket.rows, bucket.outputs, bucket.step_slot),
           .step_rows = bucket.rows,
           .output_rows = bucket.outputs,
           .longest = bucket.longest,
           .prompts_alone = bucket.prompts_alone,
-          .scratch = memory_.scratch() + 2 * bound_.memory.handed_bytes,
-          .drawn = likeliest_.drawn(),
+          .scratch = memory_.scratch() + 2 * bound_.memory.form_bytes,
+          .drawn = top_k_.drawn(),
           .stream = stream,
-          .processors = bound_.device.processors,
+          .sm_count = bound_.device.sm_count,
           .architecture = bound_.device.architecture,
-          .overlap = true};
+          .uses_pdl = true};
 }
 
 std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) const {
@@ -173,43 +176,43 @@ std::vector<LaunchResources> Graphs::resources(const Bucket& bucket, size_t i) c
   return log.list();
 }
 
-Handover Graphs::handover(const StepPlan& plan, const Passed& passed, bool giver) const {
+FormBuffer Graphs::form_buffer(const StepPlan& plan, const Passed& passed, bool producer) const {
   const PlanMemory& memory = bound_.memory;
-  auto* const board = reinterpret_cast<char*>(block_.board());
-  const auto words = [&](int64_t at) { return board + at * int64_t{sizeof(uint64_t)}; };
-  const int64_t zeroed = memory.board_words() - memory.zeroed_words;
-  Handover handover{plan.launches[giver ? passed.taker : passed.giver].op, nullptr,
-                    static_cast<uint32_t>(plan.launches[passed.giver].node), nullptr};
+  auto* const mailbox = reinterpret_cast<char*>(block_.mailbox());
+  const auto slots = [&](int64_t at) { return mailbox + at * int64_t{sizeof(uint64_t)}; };
+  const int64_t zeroed = memory.mailbox_slots() - memory.zeroed_slots;
+  FormBuffer form_buffer{plan.launches[producer ? passed.consumer : passed.producer].op, nullptr,
+                         static_cast<uint32_t>(plan.launches[passed.producer].node), nullptr};
   switch (form_info(passed.form).space) {
-    case FormSpace::Memory: handover.at = memory_.scratch() + passed.at; break;
-    case FormSpace::Flagged: handover.at = words(memory.flagged_words + passed.at); break;
+    case FormSpace::Memory: form_buffer.at = memory_.scratch() + passed.at; break;
+    case FormSpace::Flagged: form_buffer.at = slots(memory.flagged_slots + passed.at); break;
     case FormSpace::Zeroed:
-      handover.at = words(zeroed + passed.at);
-      if (!giver) handover.clear = words(zeroed + *passed.clear);
+      form_buffer.at = slots(zeroed + passed.at);
+      if (!producer) form_buffer.clear = slots(zeroed + *passed.clear);
       break;
   }
-  return handover;
+  return form_buffer;
 }
 
 void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
   const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
-  const int64_t zeroed = bound_.memory.board_words() - bound_.memory.zeroed_words;
+  const int64_t zeroed = bound_.memory.mailbox_slots() - bound_.memory.zeroed_slots;
   step.launch = static_cast<uint32_t>(i);
   for (size_t k = plan.first[i]; k < plan.first[i + 1]; ++k) {
     const StepPlan::Launch& launch = plan.launches[k];
-    Handover taken{}, given{};
-    if (launch.takes) taken = handover(plan, plan.passed[*launch.takes], false);
-    if (launch.gives) given = handover(plan, plan.passed[*launch.gives], true);
-    step.takes = launch.takes ? &taken : nullptr;
-    step.gives = launch.gives ? &given : nullptr;
-    step.zeroed = block_.board() + zeroed + launch.zeroed;
+    FormBuffer taken{}, given{};
+    if (launch.consumes) taken = form_buffer(plan, plan.passed[*launch.consumes], false);
+    if (launch.produces) given = form_buffer(plan, plan.passed[*launch.produces], true);
+    step.consumes = launch.consumes ? &taken : nullptr;
+    step.produces = launch.produces ? &given : nullptr;
+    step.zeroed = block_.mailbox() + zeroed + launch.zeroed;
     launch.kernel->launch(bound_.program, *launch.op, step);
   }
 }
 
 void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* times) {
   const bool whole = bucket.part < 0;
-  if (bucket.part <= 0) block_.copy(bucket.rows, bucket.outputs, bucket.turn, stream);
+  if (bucket.part <= 0) block_.copy(bucket.rows, bucket.outputs, bucket.step_slot, stream);
   Context step = context(bucket, stream);
   step.times = times;
   step.launches = static_cast<uint32_t>(bound_.nodes.size());
@@ -223,10 +226,10 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* tim
       enqueue_op(bucket, static_cast<size_t>(i), step);
     }
   }
-  if (!bucket.likeliest) return;
+  if (!bucket.top_k) return;
   step.times = nullptr;  // no op of the list
-  likeliest_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,
-                     block_.draws(bucket.rows, bucket.outputs, bucket.turn), bucket.turn);
+  top_k_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,
+                 block_.draws(bucket.rows, bucket.outputs, bucket.step_slot), bucket.step_slot);
 }
 
 }  // namespace sluice::backend::cuda

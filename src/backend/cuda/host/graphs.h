@@ -22,17 +22,17 @@ struct Bucket {
   int64_t rows, outputs, longest;
   bool prompts_alone = false;  ///< no row but those of long stretches of prompts (host/prompts.h)
   bool timed = false;          ///< kernels leave their times
-  bool likeliest = false;      ///< the likeliest tokens of outputs are found
+  bool top_k = false;          ///< the top-k tokens of outputs are found
   int part = -1;               ///< of a step that runs part by part (program/places.h); -1: all of it
-  int turn = 0;                ///< which of the places that steps in flight take in turns is this one's
+  int step_slot = 0;           ///< which slot of the steps in flight it has
 
   auto operator<=>(const Bucket&) const = default;
 };
 
 /// What serving runs: every bucket of rows, whose outputs are one or as many as there can be, and of
-/// contexts, for each of the steps in flight; the likeliest tokens are found in all. Steps of answers alone
-/// come first, and no more than 256 MB of graphs: of a large model those of prompts, whose steps take longer
-/// than a capture, are left to the step that first needs them.
+/// contexts, for each of the steps in flight; the top-k tokens are found in all. Steps of answers alone come
+/// first, and no more than 256 MB of graphs: of a large model those of prompts, whose steps take longer than
+/// a capture, are left to the step that first needs them.
 std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
                                     int64_t longest);
 
@@ -44,7 +44,7 @@ int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs);
 
 class Graphs {
  public:
-  Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const Likeliest& likeliest);
+  Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const TopK& top_k);
   ~Graphs();
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
@@ -80,13 +80,13 @@ class Graphs {
   Context context(const Bucket& bucket, cudaStream_t stream) const;
   /// Launches op i as the bucket's plan says.
   void enqueue_op(const Bucket& bucket, size_t i, Context step) const;
-  /// A form as its giver or taker gets it.
-  Handover handover(const StepPlan& plan, const Passed& passed, bool giver) const;
+  /// A form as its producer or consumer gets it.
+  FormBuffer form_buffer(const StepPlan& plan, const Passed& passed, bool producer) const;
 
   const Bound& bound_;
   const Memory& memory_;
   const StepBlock& block_;
-  const Likeliest& likeliest_;
+  const TopK& top_k_;
   std::vector<program::Range> parts_;
   std::map<Bucket, Captured> graphs_;
 };

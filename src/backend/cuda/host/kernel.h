@@ -23,11 +23,11 @@ struct Sizes {
   int64_t rows = 1;
   int64_t longest = 1;   ///< positions of a row's context at most
   int architecture = 0;  ///< of the device: 90 is compute capability 9.0
-  int processors = 0;    ///< its multiprocessors
+  int sm_count = 0;      ///< its SMs
 
   /// Another bucket's on the same device.
   Sizes of(int64_t bucket_rows, int64_t bucket_longest) const {
-    return {bucket_rows, bucket_longest, architecture, processors};
+    return {bucket_rows, bucket_longest, architecture, sm_count};
   }
 };
 
@@ -43,21 +43,22 @@ struct Context {
   char* scratch;         ///< scratch_bytes of it
   const int32_t* drawn;  ///< by outputs of the step before, for following()
   cudaStream_t stream;
-  int processors;    ///< multiprocessors of the device
+  int sm_count;      ///< SMs of the device
   int architecture;  ///< 90: compute capability 9.0
-  bool overlap;      ///< kernels start before their predecessor has ended, and wait by themselves
-  const Handover* takes = nullptr;  ///< what the launch before has left for this one (Kernel::takes), or null
-  const Handover* gives = nullptr;  ///< what the one behind takes (Kernel::gives), or null
-  uint64_t* zeroed = nullptr;       ///< words of the board as Kernel::board wants them
-  uint32_t launch = 0, launches = 1;  ///< the op's number in the step, and how many there are
-  LaunchLog* log = nullptr;           ///< set: launches are told to it and not started
-  LaunchTimes* times = nullptr;       ///< set: launches leave their times there
+  bool uses_pdl;     ///< kernels start before their predecessor has ended, and wait by themselves
+  const FormBuffer* consumes =
+      nullptr;  ///< what the launch before has left for this one (Kernel::consumes), or null
+  const FormBuffer* produces = nullptr;  ///< what the one behind takes (Kernel::produces), or null
+  uint64_t* zeroed = nullptr;            ///< slots of the mailbox as Kernel::mailbox wants them
+  uint32_t launch = 0, launches = 1;     ///< the op's number in the step, and how many there are
+  LaunchLog* log = nullptr;              ///< set: launches are told to it and not started
+  LaunchTimes* times = nullptr;          ///< set: launches leave their times there
 
-  Sizes sizes() const { return {step_rows, longest, architecture, processors}; }
+  Sizes sizes() const { return {step_rows, longest, architecture, sm_count}; }
   /// The launch's own words.
-  Board board() const { return {step.board, zeroed, step.header, launch, launches}; }
-  /// Those of a form in flagged words, with its giver's tag.
-  Board board(const Handover& form) const {
+  Mailbox mailbox() const { return {step.mailbox, zeroed, step.header, launch, launches}; }
+  /// Those of a form in flagged slots, with its producer's flag.
+  Mailbox mailbox(const FormBuffer& form) const {
     return {reinterpret_cast<uint64_t*>(form.at), nullptr, step.header, form.launch, launches};
   }
   int64_t rows(const program::Tensor& tensor) const {
@@ -65,9 +66,9 @@ struct Context {
   }
 };
 
-/// Words of the board that blocks of a launch have among themselves.
-struct BoardNeeds {
-  int64_t flagged = 0;  ///< with the launch's tag
+/// Slots of the mailbox that blocks of a launch have among themselves.
+struct MailboxNeeds {
+  int64_t flagged = 0;  ///< with the launch's flag
   /// Zero before the first launch, and then as earlier launches of the kernel with the same `layout` left
   /// them.
   int64_t zeroed = 0, layout = 0;
@@ -82,10 +83,10 @@ struct Kernel {
   int64_t (*scratch_bytes)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
   /// The form that it can leave for the launch behind, or take from the one before; null: none. Both happen
   /// only where the neighbour declares the same, and then Context says so.
-  std::optional<Handed> (*gives)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
-  std::optional<Handed> (*takes)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
+  std::optional<FormSpec> (*produces)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
+  std::optional<FormSpec> (*consumes)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
   /// null: none.
-  BoardNeeds (*board)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
+  MailboxNeeds (*mailbox)(const program::Program&, const program::Op&, const Sizes&) = nullptr;
   const char* file = __builtin_FILE();
   int line = __builtin_LINE();
 };

@@ -6,8 +6,8 @@
 
 namespace sluice::backend::cuda {
 
-/// Bytes of shared memory that a block of threads may ask for on every device since compute capability 8.0
-/// (8.6 and 8.9 have the least).
+/// Bytes of shared memory that a thread block may ask for on every device since compute capability 8.0 (8.6
+/// and 8.9 have the least).
 inline constexpr int64_t kMostShared = 99 * 1024;
 
 /// The same on a device of this architecture; 9.0 and 10.0 have more.
@@ -17,7 +17,7 @@ inline constexpr int64_t most_shared(int architecture) {
 
 /// Positions up to which a context is short: the first bucket. There reading the cache once for every head
 /// costs less than sharing it (H200, GLM-4.7-Flash: equal at about 650).
-inline constexpr int64_t kShortContext = 512;
+inline constexpr int64_t kCtx512 = 512;
 
 /// Any sizes will do.
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
@@ -25,18 +25,18 @@ inline bool serves_all(const program::Program&, const program::Op&, const Sizes&
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kExpertBias,
     kAttentionTemperature, kGatherRows, kExpertCombine;
 extern const Kernel kCausalConv, kDeltaRule, kGatedNorm, kSigmoidMul;
-extern const Kernel kRoute, kNormRoute, kNormRouteMany, kNormMoeGateUp, kNormMoeGateUpFew;
-extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulFew, kNormMatmulTall;
+extern const Kernel kRoute, kNormRoute, kNormRouteBatch, kNormMoeGateUp, kNormMoeGateUpSmallBatch;
+extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulSmallBatch, kNormMatmulLmHead;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
-extern const Kernel kGateUp, kNormGateUp, kNormGateUpFew, kMoeGateUp, kExpertMatmul;
+extern const Kernel kGateUp, kNormGateUp, kNormGateUpSmallBatch, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd;
-extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQueryFew, kMlaQueryMany, kMlaHeads, kMlaHeadsDeep,
-    kMlaHeadsPieces, kMlaHeadsMany, kMlaHeadsFew, kNormMlaHeads;
+extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQuerySmallBatch, kMlaQueryGemm, kMlaHeads,
+    kMlaHeadsSplitKv, kMlaHeadsSm80, kMlaHeadsPrefill, kMlaHeadsSmallBatch, kNormMlaHeads;
 
-// Steps of many rows, on matrix units.
-extern const Kernel kMatmulFloat, kMatmulWide, kNormMatmulWide, kMatmulAddWide, kGateUpWide, kHeadMatmulWide;
-extern const Kernel kHeadMatmulFew;
-extern const Kernel kMoeGateUpWide, kMoeDownAddWide, kExpertMatmulWide;
-extern const Kernel kMlaAttendPages, kMlaAttendPieces, kAttendGroups;
+// Steps of many rows, on tensor cores.
+extern const Kernel kMatmulF32, kMatmulGemm, kNormMatmulGemm, kMatmulAddGemm, kGateUpGemm, kHeadMatmulGemm;
+extern const Kernel kHeadMatmulSmallBatch;
+extern const Kernel kMoeGateUpGemm, kMoeDownAddGemm, kExpertMatmulGemm;
+extern const Kernel kMlaAttendSm90, kMlaAttendSm80, kAttendGqa;
 
 }  // namespace sluice::backend::cuda

@@ -8,10 +8,10 @@
 namespace sluice::backend::cuda {
 namespace {
 
-/// Of all multiprocessors; false: no block ran.
+/// Of all SMs; false: no block ran.
 bool join(const Span* spans, LaunchTime& time) {
   uint64_t not_begin = 0, end = 0;
-  for (int i = 0; i < Stamps::kSpans; ++i) {
+  for (int i = 0; i < Timestamps::kSpans; ++i) {
     not_begin = std::max(not_begin, spans[i].not_begin);
     end = std::max(end, spans[i].end);
   }
@@ -32,9 +32,9 @@ LaunchTimes::~LaunchTimes() {
   cudaFreeHost(pinned_);
 }
 
-Stamps LaunchTimes::next() {
+Timestamps LaunchTimes::next() {
   CHECK(used_ < launches_, "{} launches", launches_);
-  return {device_ + used_++ * Stamps::kSpans};
+  return {device_ + used_++ * Timestamps::kSpans};
 }
 
 const std::vector<LaunchTime>& LaunchTimes::read(cudaStream_t stream) {
@@ -43,7 +43,7 @@ const std::vector<LaunchTime>& LaunchTimes::read(cudaStream_t stream) {
   check(cudaMemsetAsync(device_, 0, size, stream));
   check(cudaStreamSynchronize(stream));
   for (size_t i = 0; i < launches_; ++i) {
-    if (join(pinned_ + i * Stamps::kSpans, times_[i])) continue;
+    if (join(pinned_ + i * Timestamps::kSpans, times_[i])) continue;
     const int64_t before = i == 0 ? 0 : times_[i - 1].end_ns;
     times_[i] = {before, before};
   }

@@ -25,13 +25,13 @@ class LaunchTimes {
   LaunchTimes& operator=(const LaunchTimes&) = delete;
 
   /// The place of the next launch that is captured.
-  Stamps next();
+  Timestamps next();
   /// The launches' times in the step that has just run, in the order of their capture; makes the places ready
   /// for the next step. A launch of which no block ran has the end of the one before it.
   const std::vector<LaunchTime>& read(cudaStream_t stream);
 
  private:
-  int64_t bytes() const { return static_cast<int64_t>(launches_ * Stamps::kSpans * sizeof(Span)); }
+  int64_t bytes() const { return static_cast<int64_t>(launches_ * Timestamps::kSpans * sizeof(Span)); }
 
   size_t launches_ = 0, used_ = 0;
   Span *device_ = nullptr, *pinned_ = nullptr;  ///< [launches][kSpans]

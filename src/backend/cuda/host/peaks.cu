@@ -87,13 +87,13 @@ double best_seconds(F run) {
   return static_cast<double>(best) / 1e3;
 }
 
-unsigned processors() { return static_cast<unsigned>(current_processors()); }
+unsigned sm_count() { return static_cast<unsigned>(current_sm_count()); }
 
 template <bool kBf16>
 double multiply_rate() {
   const Buffer never(4);
   constexpr int kRounds = 4096;
-  const unsigned blocks = 2 * processors();
+  const unsigned blocks = 2 * sm_count();
   const double seconds = best_seconds(
       [&] { multiply_all<kBf16><<<blocks, kThreads>>>(kRounds, reinterpret_cast<uint32_t*>(never.data())); });
   const double operations = 2.0 * 16 * 8 * (kBf16 ? 16 : 32) * 4;  // a warp and round
@@ -111,8 +111,8 @@ double measure_read_bandwidth() {
   double best = 0;
   for (const unsigned blocks_each : {1u, 2u, 4u}) {
     const double seconds = best_seconds([&] {
-      read_all<<<blocks_each * processors(), kThreads>>>(
-          reinterpret_cast<const uint4*>(data.data()), bytes / 16, reinterpret_cast<uint32_t*>(never.data()));
+      read_all<<<blocks_each * sm_count(), kThreads>>>(reinterpret_cast<const uint4*>(data.data()),
+                                                       bytes / 16, reinterpret_cast<uint32_t*>(never.data()));
     });
     best = std::max(best, static_cast<double>(bytes) / seconds);
   }

@@ -60,7 +60,7 @@ std::string LaunchResources::text() const {
   text += fmt::format("{} block{} of {} threads, {} registers, {:.1f} KB shared", blocks,
                       blocks == 1 ? "" : "s", threads, registers, static_cast<double>(shared_bytes) / 1024);
   if (spilled_bytes > 0) text += fmt::format(", {} B of local memory", spilled_bytes);
-  return text + fmt::format(", {} block{} a multiprocessor ({:.0f} % of its threads)", blocks_at_once,
+  return text + fmt::format(", {} block{} an SM ({:.0f} % of its threads)", blocks_at_once,
                             blocks_at_once == 1 ? "" : "s", 100 * occupancy);
 }
 

@@ -1,5 +1,5 @@
-// What kernels take of a multiprocessor: registers, shared memory, and how many blocks fit. Asked of the
-// driver for the launches that an op is made of, by its own launcher, without starting anything.
+// What kernels take of an SM: registers, shared memory, and how many blocks fit. Asked of the driver for the
+// launches that an op is made of, by its own launcher, without starting anything.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,10 @@ struct LaunchResources {
   int registers = 0;          ///< a thread
   int64_t shared_bytes = 0;   ///< a block: what the kernel declares and what the launch asks for
   int64_t spilled_bytes = 0;  ///< a thread: registers and arrays that went to memory
-  int blocks_at_once = 0;     ///< on a multiprocessor
-  double occupancy = 0;       ///< of a multiprocessor's threads
+  int blocks_at_once = 0;     ///< on an SM
+  double occupancy = 0;       ///< of an SM's threads
 
-  /// "gated, 264 blocks of 256 threads, 64 registers, 23.4 KB shared, 2 blocks a multiprocessor (25 % of its
-  /// threads)".
+  /// "gated, 264 blocks of 256 threads, 64 registers, 23.4 KB shared, 2 blocks an SM (25 % of its threads)".
   std::string text() const;
 };
 
@@ -37,7 +36,7 @@ class LaunchLog {
 };
 
 /// A function's own name in a demangled one: "row_products" of
-/// "void sluice::(anonymous namespace)::row_products<(sluice::Type)2>(sluice::Stamps)".
+/// "void sluice::(anonymous namespace)::row_products<(sluice::Type)2>(sluice::Timestamps)".
 std::string own_name(const std::string& demangled);
 
 }  // namespace sluice::backend::cuda

@@ -48,13 +48,13 @@ StepBlock::Layout StepBlock::layout(int64_t rows, int64_t outputs) const {
   return l;
 }
 
-StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t board_words,
+StepBlock::StepBlock(int64_t max_rows, int64_t max_outputs, int64_t table_entries, int64_t mailbox_slots,
                      bool has_states)
     : has_states_(has_states),
       block_bytes_(layout(max_rows, max_outputs).bytes),
-      device_(kTurns * block_bytes_),
-      board_(board_words * int64_t{sizeof(uint64_t)}) {
-  if (board_words > 0) check(cudaMemset(board_.data(), 0, static_cast<size_t>(board_.bytes())));
+      device_(kStepSlots * block_bytes_),
+      mailbox_(mailbox_slots * int64_t{sizeof(uint64_t)}) {
+  if (mailbox_slots > 0) check(cudaMemset(mailbox_.data(), 0, static_cast<size_t>(mailbox_.bytes())));
   allocate_pinned(pinned_, device_.bytes());
   std::memset(pinned_, 0, static_cast<size_t>(device_.bytes()));
   if (table_entries > 0) allocate_tables(table_entries * int64_t{sizeof(int32_t)});
@@ -64,11 +64,11 @@ StepBlock::~StepBlock() {
   cudaFreeHost(pinned_tables_);
 }
 
-bool StepBlock::fill(const program::Step& step, int64_t rows, int64_t outputs, int64_t longest, int turn,
+bool StepBlock::fill(const program::Step& step, int64_t rows, int64_t outputs, int64_t longest, int step_slot,
                      cudaStream_t stream) {
   const program::StepInput& input = step.input;
   const Layout l = layout(rows, outputs);
-  char* const block = pinned_ + turn * block_bytes_;
+  char* const block = pinned_ + step_slot * block_bytes_;
   const int32_t runs = !has_states_ ? 0
                                     : find_runs(input, reinterpret_cast<Run*>(block + l.runs),
                                                 reinterpret_cast<int32_t*>(block + l.run_of));
@@ -89,19 +89,19 @@ bool StepBlock::fill(const program::Step& step, int64_t rows, int64_t outputs, i
     std::memcpy(block + l.prompts, &prompts, sizeof prompts);
     prompts_alone_ = prompts.others.rows == 0;
   }
-  return update_tables(input, turn, stream);
+  return update_tables(input, step_slot, stream);
 }
 
 void StepBlock::allocate_tables(int64_t bytes) {
   tables_ = Buffer(bytes);
   cudaFreeHost(pinned_tables_);
   pinned_tables_ = nullptr;
-  allocate_pinned(pinned_tables_, kTurns * bytes);
+  allocate_pinned(pinned_tables_, kStepSlots * bytes);
   known_tables_.clear();
 }
 
 // Copies from the first entry that has changed to the last one. True: the tables moved.
-bool StepBlock::update_tables(const program::StepInput& input, int turn, cudaStream_t stream) {
+bool StepBlock::update_tables(const program::StepInput& input, int step_slot, cudaStream_t stream) {
   const std::span<const int32_t> tables = input.page_tables;
   const auto bytes = static_cast<int64_t>(tables.size_bytes());
   const bool moves = bytes > tables_.bytes();
@@ -118,25 +118,25 @@ bool StepBlock::update_tables(const program::StepInput& input, int turn, cudaStr
   const auto changed = tables.subspan(first, end - first);
   std::ranges::copy(changed, known_tables_.begin() + static_cast<std::ptrdiff_t>(first));
   const size_t at = first * sizeof(int32_t);
-  char* const pinned = pinned_tables_ + turn * tables_.bytes() + at;
+  char* const pinned = pinned_tables_ + step_slot * tables_.bytes() + at;
   std::memcpy(pinned, changed.data(), changed.size_bytes());
   check(cudaMemcpyAsync(tables_.data() + at, pinned, changed.size_bytes(), cudaMemcpyHostToDevice, stream));
   return moves;
 }
 
-void StepBlock::copy(int64_t rows, int64_t outputs, int turn, cudaStream_t stream) const {
-  check(cudaMemcpyAsync(device_.data() + turn * block_bytes_, pinned_ + turn * block_bytes_,
+void StepBlock::copy(int64_t rows, int64_t outputs, int step_slot, cudaStream_t stream) const {
+  check(cudaMemcpyAsync(device_.data() + step_slot * block_bytes_, pinned_ + step_slot * block_bytes_,
                         static_cast<size_t>(layout(rows, outputs).bytes), cudaMemcpyHostToDevice, stream));
 }
 
-const program::Draw* StepBlock::draws(int64_t rows, int64_t outputs, int turn) const {
-  return reinterpret_cast<const program::Draw*>(device_.data() + turn * block_bytes_ +
+const program::Draw* StepBlock::draws(int64_t rows, int64_t outputs, int step_slot) const {
+  return reinterpret_cast<const program::Draw*>(device_.data() + step_slot * block_bytes_ +
                                                 layout(rows, outputs).draws);
 }
 
-StepView StepBlock::view(int64_t rows, int64_t outputs, int turn) const {
+StepView StepBlock::view(int64_t rows, int64_t outputs, int step_slot) const {
   const Layout l = layout(rows, outputs);
-  const char* const block = device_.data() + turn * block_bytes_;
+  const char* const block = device_.data() + step_slot * block_bytes_;
   const auto ints = [&](int64_t at) { return reinterpret_cast<const int32_t*>(block + at); };
   return {reinterpret_cast<const StepHeader*>(block),
           ints(l.tokens),
@@ -145,7 +145,7 @@ StepView StepBlock::view(int64_t rows, int64_t outputs, int turn) const {
           ints(l.slots),
           ints(l.output_rows),
           reinterpret_cast<const int32_t*>(tables_.data()),
-          reinterpret_cast<uint64_t*>(board_.data()),
+          reinterpret_cast<uint64_t*>(mailbox_.data()),
           reinterpret_cast<const Prompts*>(block + l.prompts),
           reinterpret_cast<const Segment*>(block + l.segments),
           reinterpret_cast<const Run*>(block + l.runs),

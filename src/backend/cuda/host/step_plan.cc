@@ -14,10 +14,10 @@ using namespace program;
 
 namespace {
 
-constexpr int64_t kAlignBytes = 256, kAlignWords = 32;
+constexpr int64_t kAlignBytes = 256, kAlignSlots = 32;
 
 int64_t aligned(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
-int64_t words_of(int64_t bytes) { return aligned((bytes + 7) / 8, kAlignWords); }
+int64_t slots_of(int64_t bytes) { return aligned((bytes + 7) / 8, kAlignSlots); }
 
 /// Whether both name the same numbers of a row.
 bool same_value(const Program& program, TensorId a, TensorId b) {
@@ -43,30 +43,30 @@ void match_forms(const Program& program, const Sizes& sizes, StepPlan& plan) {
     return declare != nullptr ? declare(program, *plan.launches[i].op, sizes) : std::nullopt;
   };
   for (size_t i = 0; i + 1 < plan.launches.size(); ++i) {
-    const std::optional<Handed> given = declared(plan.launches[i].kernel->gives, i);
+    const std::optional<FormSpec> given = declared(plan.launches[i].kernel->produces, i);
     if (!given) continue;
-    const std::optional<Handed> taken = declared(plan.launches[i + 1].kernel->takes, i + 1);
+    const std::optional<FormSpec> taken = declared(plan.launches[i + 1].kernel->consumes, i + 1);
     if (!taken || taken->form != given->form || !same_value(program, taken->value, given->value)) continue;
     CHECK(given->bytes == 0 || taken->bytes == 0 || given->bytes == taken->bytes, "{}: {} and {} bytes",
           form_info(given->form).name, given->bytes, taken->bytes);
     plan.passed.push_back({given->form, i, i + 1, std::max(given->bytes, taken->bytes)});
   }
-  // Words of a pair are made zero by the taker of the next pair.
+  // Words of a pair are made zero by the consumer of the next pair.
   const auto zeroed = [](const Passed& one) { return form_info(one.form).space == FormSpace::Zeroed; };
   if (std::ranges::count_if(plan.passed, zeroed) < 2) std::erase_if(plan.passed, zeroed);
   for (size_t n = 0; n < plan.passed.size(); ++n) {
-    plan.launches[plan.passed[n].giver].gives = n;
-    plan.launches[plan.passed[n].taker].takes = n;
+    plan.launches[plan.passed[n].producer].produces = n;
+    plan.launches[plan.passed[n].consumer].consumes = n;
   }
 }
 
 PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, StepPlan*>>& plans) {
   PlanMemory memory;
   std::map<std::tuple<const Kernel*, int64_t, int64_t>, int64_t> own;  // by kernel, words and layout
-  std::map<size_t, int64_t> pairs;                                     // by the giver's node
-  const auto take_zeroed = [&](auto& places, const auto& key, int64_t words) {
-    const auto [found, added] = places.try_emplace(key, memory.zeroed_words);
-    if (added) memory.zeroed_words += words;
+  std::map<size_t, int64_t> pairs;                                     // by the producer's node
+  const auto take_zeroed = [&](auto& places, const auto& key, int64_t slots) {
+    const auto [found, added] = places.try_emplace(key, memory.zeroed_slots);
+    if (added) memory.zeroed_slots += slots;
     return found->second;
   };
   std::vector<int64_t> all_pairs;
@@ -76,25 +76,23 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
       if (kernel.scratch_bytes != nullptr)
         memory.scratch_bytes =
             std::max(memory.scratch_bytes, kernel.scratch_bytes(program, *launch.op, sizes));
-      if (kernel.board == nullptr) continue;
-      const BoardNeeds needs = kernel.board(program, *launch.op, sizes);
-      memory.flagged_words = std::max(memory.flagged_words, aligned(needs.flagged, kAlignWords));
+      if (kernel.mailbox == nullptr) continue;
+      const MailboxNeeds needs = kernel.mailbox(program, *launch.op, sizes);
+      memory.flagged_slots = std::max(memory.flagged_slots, aligned(needs.flagged, kAlignSlots));
       if (needs.zeroed > 0)
         launch.zeroed = take_zeroed(own, std::tuple(&kernel, needs.zeroed, needs.layout),
-                                    aligned(needs.zeroed, kAlignWords));
+                                    aligned(needs.zeroed, kAlignSlots));
     }
     std::vector<Passed*> zeroed;
     std::vector<int64_t> places;
     for (Passed& one : plan->passed) {
       switch (form_info(one.form).space) {
         case FormSpace::Memory:
-          memory.handed_bytes = std::max(memory.handed_bytes, aligned(one.bytes, kAlignBytes));
+          memory.form_bytes = std::max(memory.form_bytes, aligned(one.bytes, kAlignBytes));
           break;
-        case FormSpace::Flagged:
-          memory.handed_words = std::max(memory.handed_words, words_of(one.bytes));
-          break;
+        case FormSpace::Flagged: memory.form_slots = std::max(memory.form_slots, slots_of(one.bytes)); break;
         case FormSpace::Zeroed:
-          one.at = take_zeroed(pairs, plan->launches[one.giver].node, words_of(one.bytes));
+          one.at = take_zeroed(pairs, plan->launches[one.producer].node, slots_of(one.bytes));
           zeroed.push_back(&one);
           places.push_back(one.at);
           break;
@@ -109,9 +107,9 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
   }
   for (const auto& [sizes, plan] : plans) {
     for (Passed& one : plan->passed) {
-      const auto odd = static_cast<int64_t>(one.giver % 2);
-      if (form_info(one.form).space == FormSpace::Memory) one.at = odd * memory.handed_bytes;
-      if (form_info(one.form).space == FormSpace::Flagged) one.at = odd * memory.handed_words;
+      const auto odd = static_cast<int64_t>(one.producer % 2);
+      if (form_info(one.form).space == FormSpace::Memory) one.at = odd * memory.form_bytes;
+      if (form_info(one.form).space == FormSpace::Flagged) one.at = odd * memory.form_slots;
     }
   }
   return memory;

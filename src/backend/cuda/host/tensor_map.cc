@@ -85,8 +85,8 @@ CUtensorMap map_tiles(const uint8_t* base, int64_t row_bytes, int64_t rows, int 
                       group_bytes == kMapLine ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
-CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int strip_bytes) {
-  return map_bytes<2>(base, {row_bytes, rows}, {row_bytes}, {strip_bytes, kStripRows},
+CUtensorMap map_n_tiles(const uint8_t* base, int64_t row_bytes, int64_t rows, int n_tile_bytes) {
+  return map_bytes<2>(base, {row_bytes, rows}, {row_bytes}, {n_tile_bytes, kNTileRows},
                       CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 

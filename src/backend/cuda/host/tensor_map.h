@@ -1,6 +1,6 @@
-// How the copy engine finds pieces of rows of packed codes (tensor copies, compute capability 9.0): as 128
-// bytes of eight rows, so many groups of them, swizzled, so that eight rows' units of 16 bytes fall on
-// different banks of shared memory; or what else of them a kernel takes.
+// How TMA finds pieces of rows of packed codes (TMA copies, compute capability 9.0): as 128 bytes of eight
+// rows, so many groups of them, swizzled, so that eight rows' units of 16 bytes fall on different banks of
+// shared memory; or what else of them a kernel takes.
 #pragma once
 
 #include <cuda.h>
@@ -23,9 +23,9 @@ inline CUtensorMap map_rows(const uint8_t* base, int64_t row_bytes, int64_t rows
   return map_tiles(base, row_bytes, rows, kMapLine, kMapRows, groups);
 }
 
-/// Of rows of row_bytes (a multiple of 16) a strip of them: a copy brings strip_bytes of kStripRows rows.
-inline constexpr int kStripRows = 256;
-CUtensorMap map_strips(const uint8_t* base, int64_t row_bytes, int64_t rows, int strip_bytes);
+/// Of rows of row_bytes (a multiple of 16) an n-tile of them: a copy brings n_tile_bytes of kNTileRows rows.
+inline constexpr int kNTileRows = 256;
+CUtensorMap map_n_tiles(const uint8_t* base, int64_t row_bytes, int64_t rows, int n_tile_bytes);
 
 /// Rows of nibbles in pairs of stretches of eight: of two matrices alike, or of one, whose eight and next
 /// eight. A copy of codes brings `groups` times 128 bytes of both, [group][stretch][row][128 bytes], each

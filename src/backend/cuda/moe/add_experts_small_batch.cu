@@ -1,5 +1,5 @@
 // The end of moe_down_add of 2 to 32 rows in one launch: the shared experts' down projection, and its sum
-// with the routed experts' results and the residual. A block of threads takes 16 outputs: it asks for their
+// with the routed experts' results and the residual. A thread block takes 16 outputs: it asks for their
 // weights before it waits, and its warps share the columns, a chunk of 128 each, whose tokens, packed by the
 // launch before, they take as operands from where they lie. Bound by latency: what is to be added is asked
 // for together with the tokens. For the norm_matmul behind, the sums are left in codes, too
@@ -14,39 +14,39 @@
 namespace sluice::backend::cuda {
 namespace {
 
-using namespace few;
+using namespace small_batch;
 
-constexpr int kOutputs = 16;  ///< of a block of threads
+constexpr int kOutputs = 16;  ///< of a thread block
 constexpr int kMostChunks = kWarps;
 constexpr int kMostUsed = 8;
 
-template <quant::Type kType, int kStrips>
+template <quant::Type kType, int kNTiles>
 __global__ void __launch_bounds__(kThreads, 1)
-    add_experts_few_kernel(const Stamps stamps, const __grid_constant__ AddExperts p) {
-  __shared__ float meeting[meeting_floats(kStrips)];
-  const Link link(stamps);
-  const int rows = *p.rows;  // was there before the step's first kernel began
+    add_experts_small_batch_kernel(const Timestamps timestamps, const __grid_constant__ AddExperts p) {
+  __shared__ float reduction[reduction_floats(kNTiles)];
+  const PdlLink pdl(timestamps);
+  const int rows = *p.rows;  // uploaded before the step's first kernel: no wait
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
   const int columns = p.down.columns, chunks = columns / kChunkColumns, used = p.weights.columns;
   Unit<kType> unit;
   if (warp < chunks) unit.load(p.down, p.down.row(0, first), warp);
-  link.wait();
+  pdl.wait();
 
-  uint4 tokens[4][kStrips];
+  uint4 tokens[4][kNTiles];
   if (warp < chunks) {
     const auto* const packed = reinterpret_cast<const char*>(p.tokens.data);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
-      for (int n = 0; n < kStrips; ++n)
+      for (int n = 0; n < kNTiles; ++n)
         tokens[j][n] = Unit<kType>::token_at(packed, chunks * kChunkColumns * 2, warp, j, n);
     }
   }
   // What this thread adds up at last.
   const int own_token = static_cast<int>(threadIdx.x) / kOutputs;
   const int own_output = first + static_cast<int>(threadIdx.x) % kOutputs;
-  const bool adds = own_token < min(rows, kStrips * kStripTokens);
+  const bool adds = own_token < min(rows, kNTiles * kNTileTokens);
   float each[kMostUsed], weight[kMostUsed], residual = 0, scale = 0;
   if (adds) {
 #pragma unroll
@@ -59,9 +59,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     scale = load_result(p.tokens.scale + own_token);
   }
   const float norm = adds && p.coded.codes != nullptr ? __ldg(p.coded.norm + own_output) : 0.0f;
-  float sum[kStrips][4] = {};
+  float sum[kNTiles][4] = {};
   if (warp < chunks) unit.multiply(p.down, sum, [&](int j, int n) { return tokens[j][n]; });
-  const float all = meet_all(sum, meeting);
+  const float all = reduce_all(sum, reduction);
   float value = 0;
   if (adds) {
     value = residual + all * scale;
@@ -73,41 +73,42 @@ __global__ void __launch_bounds__(kThreads, 1)
     p.out(own_token)[own_output] = value;
   }
   if (p.coded.codes == nullptr) return;
-  static_assert(kOutputs == CodedRows::kScaled);
+  static_assert(kOutputs == NormedQ8Rows::kScaled);
   const float normed = value * norm, largest = lane_max(fabsf(normed), kOutputs);
   const int code = __float2int_rn(normed * (largest > 0 ? 127.0f / largest : 0.0f));
   const float squares = lane_sum(value * value, kOutputs);
   const float codes = lane_sum(static_cast<float>(code), kOutputs);
   if (!adds) return;
   char* const row = p.coded.codes + own_token * p.coded.token.pitch;
-  row[few_bytes::place_of_code(own_output)] = static_cast<char>(code);
+  row[int8_mma::place_of_code(own_output)] = static_cast<char>(code);
   if (own_output == first) {
     reinterpret_cast<float*>(row + p.coded.token.scales)[blockIdx.x] = largest * (1.0f / (16 * 127));
     reinterpret_cast<float*>(row + p.coded.token.sums)[blockIdx.x] =
-        few_bytes::rounded_to_19_bits(largest * (1.0f / (16 * 127)) * codes);
+        int8_mma::rounded_to_19_bits(largest * (1.0f / (16 * 127)) * codes);
     p.coded.squares[static_cast<int>(blockIdx.x) * kMostRows + own_token] = squares;
   }
 }
 
 template <quant::Type kType>
 void start(const AddExperts& sum, const Context& c) {
-  const int strips = strips_for(c.step_rows);
+  const int n_tiles = n_tiles_for(c.step_rows);
   launch(c,
-         strips == 1   ? add_experts_few_kernel<kType, 1>
-         : strips == 2 ? add_experts_few_kernel<kType, 2>
-                       : add_experts_few_kernel<kType, 4>,
+         n_tiles == 1   ? add_experts_small_batch_kernel<kType, 1>
+         : n_tiles == 2 ? add_experts_small_batch_kernel<kType, 2>
+                        : add_experts_small_batch_kernel<kType, 4>,
          {dim3(static_cast<unsigned>(sum.down.rows / kOutputs)), dim3(kThreads)}, sum);
 }
 
 }  // namespace
 
-bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows) {
-  return few_bytes::fits_ring(type) && rows >= 2 && rows <= kMostRows && used <= kMostUsed &&
+bool serves_add_experts_small_batch(quant::Type type, int64_t outputs, int64_t columns, int64_t used,
+                                    int64_t rows) {
+  return int8_mma::fits_ring(type) && rows >= 2 && rows <= kMostRows && used <= kMostUsed &&
          outputs % kOutputs == 0 && columns % kChunkColumns == 0 && columns <= kMostChunks * kChunkColumns;
 }
 
-void add_experts_few(const AddExperts& sum, const Context& context) {
-  few_bytes::with_type(sum.down.type, [&]<quant::Type kType>() { start<kType>(sum, context); });
+void add_experts_small_batch(const AddExperts& sum, const Context& context) {
+  int8_mma::with_type(sum.down.type, [&]<quant::Type kType>() { start<kType>(sum, context); });
 }
 
 }  // namespace sluice::backend::cuda

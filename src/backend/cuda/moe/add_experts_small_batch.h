@@ -12,14 +12,16 @@ namespace sluice::backend::cuda {
 struct AddExperts {
   const int32_t* rows;
   Matrix down;
-  Tokens tokens;  ///< in rows; those of whole strips are read
+  Tokens tokens;  ///< in rows; those of whole n-tiles are read
   Rows<float> residual, weights, out;
-  const float* each;  ///< [pairs][columns]
-  CodedRows coded;    ///< where rows are left for the norm_matmul behind, too
+  const float* each;   ///< [pairs][columns]
+  NormedQ8Rows coded;  ///< where rows are left for the norm_matmul behind, too
 };
 
-/// Whether add_experts_few takes shared experts of this type, [outputs][columns], `used` experts a row.
-bool serves_add_experts_few(quant::Type type, int64_t outputs, int64_t columns, int64_t used, int64_t rows);
-void add_experts_few(const AddExperts& sum, const Context& context);
+/// Whether add_experts_small_batch takes shared experts of this type, [outputs][columns], `used` experts a
+/// row.
+bool serves_add_experts_small_batch(quant::Type type, int64_t outputs, int64_t columns, int64_t used,
+                                    int64_t rows);
+void add_experts_small_batch(const AddExperts& sum, const Context& context);
 
 }  // namespace sluice::backend::cuda

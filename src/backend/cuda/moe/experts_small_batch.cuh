@@ -1,5 +1,5 @@
-// The kernel of experts_small_batch.cu, compiled for a type of weights in a file each (experts_few_*.cu), and
-// what it shares with the one of kept rows (experts_resident.cuh).
+// The kernel of experts_small_batch.cu, compiled for a type of weights in a file each
+// (experts_small_batch_*.cu), and what it shares with the one of kept rows (experts_resident.cuh).
 #pragma once
 
 #include "backend/cuda/moe/experts_small_batch.h"
@@ -14,15 +14,15 @@
 
 namespace sluice::backend::cuda::experts {
 
-using few::silu;
-using few_bytes::kMostQuads, few_bytes::kQuad, few_bytes::kSlots, few_bytes::Ring;
+using int8_mma::kMostQuads, int8_mma::kQuad, int8_mma::kSlots, int8_mma::Ring;
+using small_batch::silu;
 inline constexpr int kMostPairs = kMostSelected, kMostExperts = 256, kMostTokens = 16, kMostBuffers = 2;
 inline constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
-/// Shared memory of a block of threads on compute capabilities 9.0 and 10.0, and what a kernel has by itself.
+/// Shared memory of a thread block on compute capabilities 9.0 and 10.0, and what a kernel has by itself.
 inline constexpr int64_t kAllShared = 227 * 1024, kOwnShared = 9 * 1024;
 
 /// Division of numbers whose product with the divisor is below 2^32, by a multiplication: a division is some
-/// 40 instructions, and blocks of threads begin with several.
+/// 40 instructions, and thread blocks begin with several.
 struct Divisor {
   int32_t by;
   uint32_t inverse;  ///< zero: by is one
@@ -45,9 +45,9 @@ struct Args {
   int32_t by_pair;
   Divisor across;   ///< items of a tile
   int32_t buffers;  ///< tiles of tokens that there is room for
-  few_bytes::TokenRows token;
+  int8_mma::TokenRows token;
   const char* coded;  ///< or null: rows are made codes here
-  Board selection;    ///< experts of pairs, put there or, without a router, taken from there; or null
+  Mailbox selection;  ///< experts of pairs, put there or, without a router, taken from there; or null
   PackPlan beside;    ///< or none: data null
 };
 
@@ -56,8 +56,8 @@ struct Tile {
   int16_t expert, part;
 };
 
-/// Who fills the rings: the copy engine; lanes, where rows are no whole pairs of quads or where shared memory
-/// is half as large.
+/// Who fills the rings: TMA; lanes, where rows are no whole pairs of quads or where shared memory is half as
+/// large.
 enum class Fill : uint8_t { Maps, Lanes, LanesOfSmall };
 
 /// On small shared memory tokens need their room, too.
@@ -65,8 +65,8 @@ template <quant::Type kType, Fill kFill>
 using RingOf = std::conditional_t<
     kFill == Fill::Maps, Ring<kType>,
     std::conditional_t<kFill == Fill::Lanes,
-                       few_bytes::LaneRing<kType, few_bytes::kRingWarps<kType>, 2 * kSlots>,
-                       few_bytes::LaneRing<kType, few_bytes::Weights<kType>::kWhole ? 6 : 8, kSlots>>>;
+                       int8_mma::LaneRing<kType, int8_mma::kRingWarps<kType>, 2 * kSlots>,
+                       int8_mma::LaneRing<kType, int8_mma::Weights<kType>::kWhole ? 6 : 8, kSlots>>>;
 /// What a warp asks for next: its items are every kWarps-th, 16 rows each, piece by piece.
 template <quant::Type kType, bool kGated, Fill kFill>
 class Feed {
@@ -115,10 +115,10 @@ class Feed {
     piece_ = 0, left_ = all_quads_;
     if constexpr (kFill == Fill::Maps) {
       map_row_ = uniform(matrix * static_cast<int>(p_.weight.matrix_rows) + row_ * (kGated ? 8 : 16));
-      if constexpr (few_bytes::Weights<kType>::kSuper) {
-        const few_bytes::SuperOfLane own;
+      if constexpr (int8_mma::Weights<kType>::kSuper) {
+        const int8_mma::SuperOfLane own;
         const Matrix& m = kGated && (own.h != 0) != p_.map.swapped ? p_.up : p_.weight;
-        supers_ = few_bytes::SharedSupers<kType>::of_row(
+        supers_ = int8_mma::SharedSupers<kType>::of_row(
             m, m.row(matrix, kGated ? row_ * 8 + own.g : row_ * 16 + own.g + 8 * own.h));
       }
     } else {
@@ -140,8 +140,8 @@ class Feed {
   typename OwnRing::Source source_{};
 };
 
-/// Rows for the launch behind this one, a row a block of threads: one warp packs it. Short code rather than
-/// fast: it runs once.
+/// Rows for the launch behind this one, a row a thread block: one warp packs it. Short code rather than fast:
+/// it runs once.
 __device__ __forceinline__ void pack_beside(const PackPlan& plan) {
   const int lane = static_cast<int>(threadIdx.x) % 32, chunks = plan.in.columns / kChunkColumns;
   for (int row = static_cast<int>(blockIdx.x); row < *plan.slots; row += static_cast<int>(gridDim.x)) {
@@ -160,12 +160,12 @@ __device__ __forceinline__ void pack_beside(const PackPlan& plan) {
   }
 }
 
-template <quant::Type kType, int kStrips, bool kGated, Fill kFill>
-__device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Args& p) {
+template <quant::Type kType, int kNTiles, bool kGated, Fill kFill>
+__device__ __forceinline__ void multiply_experts(const Timestamps& timestamps, const Args& p) {
   using OwnRing = RingOf<kType, kFill>;
-  constexpr int kTokens = kStrips * 8, kWarps = OwnRing::kWarps, kThreads = OwnRing::kThreads;
+  constexpr int kTokens = kNTiles * 8, kWarps = OwnRing::kWarps, kThreads = OwnRing::kThreads;
   constexpr bool kByMap = kFill == Fill::Maps;
-  extern __shared__ __align__(128) char few_shared[];
+  extern __shared__ __align__(128) char batch_shared[];
   __shared__ int16_t ids[kMostPairs];
   __shared__ int32_t count[kMostExperts];
   __shared__ Tile tiles[kMostTiles];
@@ -175,9 +175,9 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
   __shared__ int64_t place[kMostBuffers][kMostTokens];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index();
   const int experts = p.weight.matrices;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int rows = *p.rows,
-            pairs = rows * p.per_row.by;  // *p.rows was there before the step's first kernel began
+            pairs = rows * p.per_row.by;  // *p.rows: uploaded before the step's first kernel, no wait
   const uint32_t own_barriers = shared_address(barriers + (kByMap ? warp * kSlots : 0));
   if constexpr (kByMap) {
     if (threadIdx.x == 0) Ring<kType>::fetch(p.map);
@@ -187,15 +187,15 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
   }
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) count[e] = 0;
   __syncthreads();
-  // The selection may lie on the board before all of it is done that is to be multiplied.
-  const bool early = p.selection.words != nullptr;
-  if (!early) link.wait();
+  // The selection may lie on the mailbox before all of it is done that is to be multiplied.
+  const bool early = p.selection.slots != nullptr;
+  if (!early) pdl.wait();
 
   // Experts' pairs are counted, and their tiles written down in the order of the experts.
-  const uint32_t tag = early ? p.selection.tag() : 0;
+  const uint32_t flag = early ? p.selection.flag() : 0;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
     const int r = p.per_row(i);
-    const int id = early                   ? __float_as_int(take_word(p.selection.words + i, tag))
+    const int id = early                   ? __float_as_int(take_slot(p.selection.slots + i, flag))
                    : p.ids.data == nullptr ? 0
                                            : load_result(p.ids(r) + (i - r * p.per_row.by));
     ids[i] = static_cast<int16_t>(id);
@@ -223,16 +223,16 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
   const int begin = static_cast<int>(items * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
   if (begin >= end) {
-    if (early) link.wait();
+    if (early) pdl.wait();
     if (!kGated && p.beside.data != nullptr && warp == 0) pack_beside(p.beside);
     return;
   }
 
   const int all_quads = p.weight.columns / kQuad, last_tile = p.across(end - 1);
-  const Ring<kType> ring(few_shared, p.weight);
+  const Ring<kType> ring(batch_shared, p.weight);
   const int own_slots = kByMap ? 0 : warp * OwnRing::kSlots * OwnRing::kSlotBytes;  // that lanes fill
-  char* const tokens = few_shared + OwnRing::kBytes;
-  Feed<kType, kGated, kFill> feed(p, tiles, begin, end, ring, shared_address(few_shared + own_slots),
+  char* const tokens = batch_shared + OwnRing::kBytes;
+  Feed<kType, kGated, kFill> feed(p, tiles, begin, end, ring, shared_address(batch_shared + own_slots),
                                   own_barriers);
   for (int slot = 0; slot < OwnRing::kSlots; ++slot) feed.ask(slot);
 
@@ -258,7 +258,7 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
   };
   const int first_tile = p.across(begin);
   list_pairs(first_tile, min(p.buffers, last_tile + 1 - first_tile));
-  if (early) link.wait();
+  if (early) pdl.wait();
 
   const bool up_first = kGated && kByMap && p.map.swapped;
   int index = begin + warp, tile = p.across(index), row = index - tile * p.across.by, slot = 0;
@@ -298,7 +298,7 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int quad = min(part * kAtOnce + i, all_quads - 1);
-        few_bytes::store_codes(x[i], to, p.token, quad);
+        int8_mma::store_codes(x[i], to, p.token, quad);
       }
     }
     __syncthreads();
@@ -308,22 +308,22 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
 
     for (; index < end && tile < first + here; index += kWarps) {
       const int buffer = tile - first;
-      float total[kStrips][4] = {};
-      few_bytes::TokensAt<> at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
+      float total[kNTiles][4] = {};
+      int8_mma::TokensAt<> at(tokens + buffer * kTokens * p.token.pitch, p.token, 0);
       for (int left = all_quads; left > 0; left -= OwnRing::kQuads) {
         if constexpr (kByMap) {
           barrier_wait(own_barriers + 8 * static_cast<uint32_t>(slot), phase);
           const auto piece = ring.piece(warp, slot);
-          few_bytes::multiply_pairs<kType>(piece, min(left, kMostQuads) / 2, at, p.token.pitch, total);
+          int8_mma::multiply_pairs<kType>(piece, min(left, kMostQuads) / 2, at, p.token.pitch, total);
         } else {
           wait_copies<OwnRing::kSlots - 1>();
           __syncwarp();
-          const auto piece = OwnRing::piece(few_shared + own_slots + slot * OwnRing::kSlotBytes,
+          const auto piece = OwnRing::piece(batch_shared + own_slots + slot * OwnRing::kSlotBytes,
                                             (all_quads - left) / 2, all_quads / 2);
-          if (few_bytes::Weights<kType>::kSuper || left > 1) {
-            few_bytes::multiply_codes<kType, 2>(piece, at, p.token.pitch, total);
+          if (int8_mma::Weights<kType>::kSuper || left > 1) {
+            int8_mma::multiply_codes<kType, 2>(piece, at, p.token.pitch, total);
           } else {
-            few_bytes::multiply_codes<kType, 1>(piece, at, p.token.pitch, total);
+            int8_mma::multiply_codes<kType, 1>(piece, at, p.token.pitch, total);
           }
           at.advance(2);
         }
@@ -332,7 +332,7 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
         if (++slot == OwnRing::kSlots) slot = 0, phase ^= 1;
       }
 #pragma unroll
-      for (int n = 0; n < kStrips; ++n) {
+      for (int n = 0; n < kNTiles; ++n) {
 #pragma unroll
         for (int j = 0; j < (kGated ? 2 : 4); ++j) {
           const int token = n * 8 + 2 * (lane % 4) + j % 2;
@@ -351,19 +351,19 @@ __device__ __forceinline__ void multiply_experts(const Stamps& stamps, const Arg
   }
 }
 
-/// kFill: by tensor copies where it can be, which leave the path of shared memory's readers free.
-template <quant::Type kType, int kStrips, bool kGated, Fill kFill>
+/// kFill: by TMA copies where it can be, which leave the path of shared memory's readers free.
+template <quant::Type kType, int kNTiles, bool kGated, Fill kFill>
 __global__ void __launch_bounds__(RingOf<kType, kFill>::kThreads, 1)
-    experts_few(const Stamps stamps, const __grid_constant__ Args p) {
+    experts_small_batch(const Timestamps timestamps, const __grid_constant__ Args p) {
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
   constexpr bool kHere = kFill != Fill::LanesOfSmall;
 #else
   constexpr bool kHere = kFill == Fill::LanesOfSmall;
 #endif
-  if constexpr (kHere) multiply_experts<kType, kStrips, kGated, kFill>(stamps, p);
+  if constexpr (kHere) multiply_experts<kType, kNTiles, kGated, kFill>(timestamps, p);
 }
 
-/// How multiply_experts_few is launched: tokens of a tile, who fills the rings.
+/// How multiply_experts_small_batch is launched: tokens of a tile, who fills the rings.
 struct ExpertsLaunch {
   bool gated;
   Fill fill;
@@ -371,13 +371,13 @@ struct ExpertsLaunch {
   unsigned blocks;
 };
 
-/// Starts the kernel of a type. Those of 256 columns are always whole pairs of quads, which tensor copies
-/// take if scales are whole 16 bytes, too.
+/// Starts the kernel of a type. Those of 256 columns are always whole pairs of quads, which TMA copies take
+/// if scales are whole 16 bytes, too.
 template <quant::Type kType>
 void start_experts(const ExpertsLaunch& how, const Args& args, const Context& context) {
-  const auto start = [&]<int kStrips, bool kGated, Fill kFill>() {
+  const auto start = [&]<int kNTiles, bool kGated, Fill kFill>() {
     using OwnRing = RingOf<kType, kFill>;
-    launch(context, experts_few<kType, kStrips, kGated, kFill>,
+    launch(context, experts_small_batch<kType, kNTiles, kGated, kFill>,
            {dim3(how.blocks), dim3(OwnRing::kThreads),
             OwnRing::kBytes + int64_t{args.buffers} * how.tokens * args.token.pitch},
            args);
@@ -391,7 +391,7 @@ void start_experts(const ExpertsLaunch& how, const Args& args, const Context& co
                      : start.template operator()<2, false, kFill>();
   };
   if (how.fill == Fill::LanesOfSmall) return with.template operator()<Fill::LanesOfSmall>();
-  using W = few_bytes::Weights<kType>;
+  using W = int8_mma::Weights<kType>;
   if constexpr (!W::kSuper || W::kFormat.scale == 1) {
     if (how.fill == Fill::Lanes) return with.template operator()<Fill::Lanes>();
   }

@@ -9,20 +9,20 @@
 
 namespace sluice::backend::cuda {
 
-/// How a row's experts are selected, from logits on the board, and where the selection is left: in words with
-/// the same tag, too, one a pair.
+/// How a row's experts are selected, from logits on the mailbox, and where the selection is left: in words
+/// with the same flag, too, one a pair.
 struct RowSelection {
   RouteRule rule;
   const float* bias;
   Rows<int32_t> ids;
   Rows<float> weights;
-  Board board;
+  Mailbox mailbox;
   uint64_t* selected;
 };
 
 /// Gates and ups of up to 8 rows select for themselves (and for all that is behind) and multiply the shared
-/// experts. A row is packed for these, coded, and `taken` is zero, when its word at kPackedBoard is
-/// there.
+/// experts. The slot at kPackedSlots + row says that a row's packed tokens and codes are
+/// written and that its `taken` is zero.
 struct SelectAndShared {
   RowSelection selection;
   SharedGateUp shared;
@@ -30,7 +30,7 @@ struct SelectAndShared {
 
 /// out(r, k) = weight[ids(r, k)] times in(r), or in(r, k) (by_pair); or silu of that, times the same with up
 /// (gated). Rows from *rows on are padding.
-struct ExpertsFew {
+struct ExpertsSmallBatch {
   Matrix weight, up;
   bool gated, by_pair;
   Rows<float> in, out;
@@ -40,7 +40,7 @@ struct ExpertsFew {
   const char* coded = nullptr;
   /// Zero, or null: how many items warps have taken beyond their first.
   unsigned* taken = nullptr;
-  Board selection{};  ///< where the selection was left, a word a pair, or null: in ids
+  Mailbox selection{};  ///< where the selection was left, a word a pair, or null: in ids
   const SelectAndShared* select_and_shared = nullptr;  ///< or null (takes_shared_experts)
   /// Rows of one matrix that are packed beside, for a launch behind this one: whole chunks of aligned columns
   /// (packs_beside), not where gated.
@@ -49,13 +49,13 @@ struct ExpertsFew {
 
 /// Pairs whose selection is left in words at most.
 inline constexpr int kMostSelected = 1024;
-/// Where on the board norm_moe_gate_up of some rows has: that a row is packed (of up to 8), the selection
+/// Where on the mailbox norm_moe_gate_up of some rows has: that a row is packed (of up to 8), the selection
 /// where no launch behind takes it, and the router's logits, of each expert and row.
-inline constexpr int kPackedBoard = 0, kSelectionBoard = 32, kLogitsBoard = kSelectionBoard + kMostSelected;
+inline constexpr int kPackedSlots = 0, kSelectionSlots = 32, kLogitsSlots = kSelectionSlots + kMostSelected;
 
 /// The selection of some rows as norm_moe_gate_up gives it (Form::SelectedExperts): a word a pair.
-std::optional<Handed> given_selection(const program::Program& program, program::TensorId ids,
-                                      const Sizes& sizes);
+std::optional<FormSpec> given_selection(const program::Program& program, program::TensorId ids,
+                                        const Sizes& sizes);
 
 /// Experts' weights as far as binding sees them.
 struct ExpertsShape {
@@ -66,13 +66,13 @@ struct ExpertsShape {
 };
 
 /// How it wants rows in codes that experts of this type multiply.
-few_bytes::TokenRows experts_token(quant::Type type, int64_t columns);
-/// Whether multiply_experts_few takes these: steps of a few tokens an expert.
-bool serves_experts_few(const ExpertsShape& shape, int64_t rows, int architecture);
+int8_mma::TokenRows experts_token(quant::Type type, int64_t columns);
+/// Whether multiply_experts_small_batch takes these: steps of a few tokens an expert.
+bool serves_experts_small_batch(const ExpertsShape& shape, int64_t rows, int architecture);
 /// Whether it multiplies these shared experts beside, where there are `coded` and `taken`.
 bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up,
                           const Sizes& sizes);
-void multiply_experts_few(const ExpertsFew& product, const Context& context);
+void multiply_experts_small_batch(const ExpertsSmallBatch& product, const Context& context);
 
 inline bool packs_beside(const Rows<float>& in) {
   return in.columns % kChunkColumns == 0 && in.row_stride % 4 == 0 &&

@@ -4,6 +4,6 @@
 namespace sluice::backend::cuda::experts {
 
 template void start_experts<quant::Type::Q4_0>(const ExpertsLaunch&, const Args&, const Context&);
-template void start_kept<quant::Type::Q4_0>(const KeptArgs&, const SelectAndShared*, const Context&);
+template void start_resident<quant::Type::Q4_0>(const ResidentArgs&, const SelectAndShared*, const Context&);
 
 }  // namespace sluice::backend::cuda::experts

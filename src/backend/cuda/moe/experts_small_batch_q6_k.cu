@@ -4,6 +4,6 @@
 namespace sluice::backend::cuda::experts {
 
 template void start_experts<quant::Type::Q6_K>(const ExpertsLaunch&, const Args&, const Context&);
-template void start_kept<quant::Type::Q6_K>(const KeptArgs&, const SelectAndShared*, const Context&);
+template void start_resident<quant::Type::Q6_K>(const ResidentArgs&, const SelectAndShared*, const Context&);
 
 }  // namespace sluice::backend::cuda::experts

@@ -1,8 +1,8 @@
 // gate_up, moe_gate_up, expert_matmul for few rows: both matrices of an expert (or one) times a row, the gate
 // applied at once. Expert ids are read here: nothing is gathered. Shared and routed experts go in one launch.
 //
-// Every row of the step is multiplied by itself (grid.y): rows that share an expert read it from the second
-// cache. Bound by reading weights: 18.5 MB for GLM-4.7-Flash in the q4_0 mix, 4.1 us at 4.5 TB/s.
+// Every row of the step is multiplied by itself (grid.y): rows that share an expert read it from L2. Bound by
+// reading weights: 18.5 MB for GLM-4.7-Flash in the q4_0 mix, 4.1 us at 4.5 TB/s.
 #include <stdexcept>
 
 #include "backend/cuda/gemv/gemv.h"
@@ -37,7 +37,7 @@ struct Args {
   const float* norm;
   float epsilon;
   int tasks;
-  bool bytes, floats, by_outputs, one_row;
+  bool bytes, floats, by_outputs, gemv;
 };
 
 __device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
@@ -62,12 +62,13 @@ __device__ void run_task(const Experts& e, int task, const Activations& x, bool 
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2) gated(const Stamps stamps, const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads, 2)
+    gated(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ float partial[33];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int64_t row = blockIdx.y;
-  if (!args.one_row && row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
+  if (!args.gemv && row >= (args.by_outputs ? args.step.header->outputs : args.step.header->rows)) return;
   const Activations x{0, args.in.columns, args.bytes, args.floats};
   for (int h = 0; h < args.in.heads; ++h) x.fill(h, args.in(row, h), args.norm, args.epsilon, partial);
   __syncthreads();
@@ -111,17 +112,17 @@ void start(const Program& program, const Context& context, Args& args, TensorId 
   args.norm = context.memory.vector(norm);
   args.epsilon = epsilon;
   args.by_outputs = program[in].shape[0] == kOutputRows;
-  args.one_row = context.rows(program[in]) == 1;
-  if (args.one_row && args.in.heads == 1 && norm == kNoTensor) {
-    OneRowGated one;
+  args.gemv = context.rows(program[in]) == 1;
+  if (args.gemv && args.in.heads == 1 && norm == kNoTensor) {
+    GemvGated one;
     const auto take = [](const Experts& e) {
-      return OneRowGated::Experts{e.gate, e.up, e.out, e.ids, e.slots};
+      return GemvGated::Experts{e.gate, e.up, e.out, e.ids, e.slots};
     };
     one.shared = take(args.shared), one.routed = take(args.routed), one.in = args.in.data;
-    if (gate_one_row(context, one)) return;
+    if (gate_gemv(context, one)) return;
   }
   const int64_t row_bytes = Activations::row_bytes(args.in.columns, args.bytes, args.floats);
-  const LaunchShape shape{dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.processors)),
+  const LaunchShape shape{dim3(static_cast<unsigned>(std::min(args.tasks, 2 * context.sm_count)),
                                static_cast<unsigned>(context.rows(program[in]))),
                           dim3(kThreads), args.in.heads * row_bytes};
   launch(context, gated, shape, args);
@@ -137,11 +138,11 @@ void launch_gate_up(const Program& program, const Op& record, const Context& con
 void launch_norm_gate_up(const Program&, const Op& record, const Context& context) {
   const auto& op = std::get<NormGateUp>(record.args);
   const Memory& memory = context.memory;
-  OneRowGated one;
+  GemvGated one;
   one.shared = {memory.matrix(op.gate_up.gate.id), memory.matrix(op.gate_up.up.id),
                 memory.rows(op.gate_up.out.id), nullptr, 1};
   one.in = memory.rows(op.in.id).data, one.norm = memory.vector(op.norm.id), one.epsilon = op.epsilon;
-  if (!gate_one_row(context, one)) throw std::logic_error("norm_gate_up: not what serves() promised");
+  if (!gate_gemv(context, one)) throw std::logic_error("norm_gate_up: not what serves() promised");
 }
 
 void launch_moe_gate_up(const Program& program, const Op& record, const Context& context) {
@@ -177,7 +178,7 @@ bool serves_norm_gate_up(const Program& program, const Op& record, const Sizes& 
     return program.elements(program.storage(id), {}) / 32 < double{1u << 31};
   };
   return sizes.rows == 1 && in.columns() % 32 == 0 && in.offset % 4 == 0 && gate.type == up.type &&
-         gates_one_row(gate.type) && fits_int(op.gate_up.gate.id) && fits_int(op.gate_up.up.id) &&
+         gates_gemv(gate.type) && fits_int(op.gate_up.gate.id) && fits_int(op.gate_up.up.id) &&
          fits(program, op.in.id);
 }
 bool serves_moe_gate_up(const Program& program, const Op& record, const Sizes&) {

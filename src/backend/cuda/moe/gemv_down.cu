@@ -1,8 +1,8 @@
 // moe_down_add of one row. Two warps share an output row. As soon as the experts are known the second asks
 // for the row of each of them, all at once, to shared memory: before the kernel waits, where the one before
-// leaves the selection on its board. Meanwhile the first, with its like of the block of threads, quantises
-// the inputs and multiplies the shared experts, whose blocks it has asked for before. Then both multiply,
-// half of the experts' blocks each.
+// leaves the selection on its mailbox. Meanwhile the first, with its like of the thread block, quantises the
+// inputs and multiplies the shared experts, whose blocks it has asked for before. Then both multiply, half of
+// the experts' blocks each.
 #include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/gemv/gemv_types.cuh"
 #include "backend/cuda/host/kernels.h"
@@ -24,7 +24,7 @@ struct Args {
   const float *in, *shared_in, *weights, *residual;
   const int32_t* ids;
   float* out;
-  Board selected;
+  Mailbox selected;
   int blocks, shared_blocks, slots, rows;  // blocks: of an expert's row
   int at_once, staged;                     // experts' rows in a warp's stage; where stages begin
 };
@@ -50,9 +50,9 @@ constexpr int kOutputs = kHalf / 32;  // rows of a block
 
 template <Type Routed, Type Shared>
 __global__ void __launch_bounds__(kThreads, 1)
-    row_down(const Stamps stamps, const __grid_constant__ Args args) {
+    row_down(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ float others[kOutputs];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const bool fetches = warp >= kOutputs;
   const int own = warp % kOutputs;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Asked<Shared, 2> shared;
   if (!fetches && args.shared_blocks > 0) shared.ask(args.shared_planes, shared_first, lane, shared_shape);
   int expert = 0;  // of slot `lane`
-  const bool early = args.selected.words != nullptr;
+  const bool early = args.selected.slots != nullptr;
   uint8_t* const stage = reinterpret_cast<uint8_t*>(dynamic_shared(args.staged)) + own * args.stage_bytes;
   const auto fetch = [&](int first, int count) {
 #pragma unroll 1
@@ -78,11 +78,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (fetches && early) {
     // Weights depend on nothing but the selection.
     if (lane < args.slots)
-      expert = __float_as_int(take_word(args.selected.words + lane, args.selected.tag()));
+      expert = __float_as_int(take_slot(args.selected.slots + lane, args.selected.flag()));
     __syncwarp();
     fetch(0, min(args.at_once, args.slots));
   }
-  link.wait();
+  pdl.wait();
   if (fetches && !early && lane < args.slots) expert = load_result(args.ids + lane);
   const float residual = lane == 0 ? load_result(args.residual + n) : 0.0f;
   const int routed_blocks = args.slots * args.blocks;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-bool add_down_one_row(const Context& context, const OneRowDown& down) {
+bool add_down_gemv(const Context& context, const GemvDown& down) {
   const bool has_shared = down.shared_down.codes != nullptr;
   const Matrix& m = down.down;
   Args args{};

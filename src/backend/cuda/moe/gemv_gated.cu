@@ -1,7 +1,7 @@
-// Gated products of one row (gate_up, norm_gate_up, moe_gate_up): gemv_gated_kernel.cuh, but a dense
-// matrix alone goes through shared memory where there is a copy engine (9.0) and room: a block of threads a
-// multiprocessor asks for all of its rows before it waits. That saves registers rather than time: it leaves
-// each multiprocessor room for one block of the next kernel, so that those behind begin evenly.
+// Gated products of one row (gate_up, norm_gate_up, moe_gate_up): gemv_gated_kernel.cuh, but a dense matrix
+// alone goes through shared memory where there is TMA (9.0) and room: a thread block an SM asks for all of
+// its rows before it waits. That saves registers rather than time: it leaves each SM room for one block of
+// the next kernel, so that those behind begin evenly.
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/moe/gemv_gated.cuh"
 #include "backend/cuda/prim/mma.cuh"
@@ -25,19 +25,19 @@ struct StagedArgs {
 
 constexpr int64_t kStatic = 1024;  ///< of shared memory, at most
 constexpr int kMostStaged = 16;    ///< slots: rows of a warp, which half of its lanes have
-constexpr int kKept = 2;           ///< blocks of a lane: of 2,048 columns, all
+constexpr int kResident = 2;       ///< blocks of a lane: of 2,048 columns, all
 
 template <Type T>
-__global__ void __launch_bounds__(kOneRowThreads, 2)
-    row_gated_staged(const Stamps stamps, const __grid_constant__ StagedArgs args) {
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    row_gated_staged(const Timestamps timestamps, const __grid_constant__ StagedArgs args) {
 #if __CUDA_ARCH__ >= 900
-  __shared__ __align__(16) float partial[kOneRowWarps];
+  __shared__ __align__(16) float partial[kGemvWarps];
   __shared__ uint64_t barriers[kMostStaged];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(static_cast<int64_t>(args.rows) * blockIdx.x / gridDim.x);
   const int count = static_cast<int>(static_cast<int64_t>(args.rows) * (blockIdx.x + 1) / gridDim.x) - first;
-  const int slots = (count + kOneRowWarps - 1) / kOneRowWarps;
+  const int slots = (count + kGemvWarps - 1) / kGemvWarps;
   const uint32_t barrier = shared_address(barriers), stage = shared_address(dynamic_shared(args.slots_at));
   if (warp == 0) {
     if (lane == 0) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
       barrier_init_fence();
       for (int i = 0; i < slots; ++i)
         barrier_expect(barrier + 8 * i,
-                       static_cast<uint32_t>(bytes * min(kOneRowWarps, count - i * kOneRowWarps)));
+                       static_cast<uint32_t>(bytes * min(kGemvWarps, count - i * kGemvWarps)));
     }
     __syncwarp();
     const int side = lane / 4, plane = lane % 4;
@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
       uint32_t to = stage + static_cast<uint32_t>(side * args.side_bytes + args.at[plane]);
 #pragma unroll 1
       for (int i = 0; i < slots; ++i) {
-        copy_bulk(to, from, static_cast<uint32_t>(bytes * min(kOneRowWarps, count - i * kOneRowWarps)),
+        copy_bulk(to, from, static_cast<uint32_t>(bytes * min(kGemvWarps, count - i * kGemvWarps)),
                   barrier + 8 * i);
-        from += bytes * kOneRowWarps, to += static_cast<uint32_t>(2 * args.side_bytes);
+        from += bytes * kGemvWarps, to += static_cast<uint32_t>(2 * args.side_bytes);
       }
     }
   }
@@ -66,25 +66,25 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   float* const norm =
       reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
   if (args.norm != nullptr) fetch_norm(norm, args.norm, args.columns);
-  link.wait();
+  pdl.wait();
   wait_for_copies();
   const float squares = quantize_row(x, args.in, args.norm != nullptr ? norm : nullptr, [] {});
   float factor = 1;
   if (args.norm != nullptr) {
-    factor = meet_for_norm(squares, partial, args.columns, args.epsilon);
+    factor = reduce_for_norm(squares, partial, args.columns, args.epsilon);
   } else {
     __syncthreads();
   }
   // What a lane has of a row this short it has once for all of its warp's rows.
-  const bool keeps = args.blocks == 32 * kKept;
-  ActivationBlock kept[kKept];
+  const bool keeps = args.blocks == 32 * kResident;
+  ActivationBlock kept[kResident];
   if (keeps) {
 #pragma unroll
-    for (int k = 0; k < kKept; ++k) kept[k] = x.block(0, lane + 32 * k);
+    for (int k = 0; k < kResident; ++k) kept[k] = x.block(0, lane + 32 * k);
   }
   float mine = 0;  // lane i: gate of the warp's row i, lane 16 + i: up
 #pragma unroll 1
-  for (int i = 0, n = warp; n < count; ++i, n += kOneRowWarps) {
+  for (int i = 0, n = warp; n < count; ++i, n += kGemvWarps) {
     barrier_wait(barrier + 8 * i, 0);
     const uint8_t* const slot =
         reinterpret_cast<const uint8_t*>(dynamic_shared(args.slots_at)) + 2 * i * args.side_bytes;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
     };
     if (keeps) {
 #pragma unroll
-      for (int k = 0; k < kKept; ++k) add(lane + 32 * k, kept[k]);
+      for (int k = 0; k < kResident; ++k) add(lane + 32 * k, kept[k]);
     } else {
 #pragma unroll 2
       for (int b = lane; b < args.blocks; b += 32) add(b, x.block(0, b));
@@ -112,14 +112,14 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   }
   mine *= factor;
   const float up = __shfl_down_sync(kWholeWarp, mine, 16);
-  const int n = warp + lane * kOneRowWarps;
+  const int n = warp + lane * kGemvWarps;
   if (lane < 16 && n < count) args.out[first + n] = __fdividef(mine, 1.0f + __expf(-mine)) * up;
 #endif
 }
 
 /// False: it does not fit.
-bool gate_staged(const Context& context, const OneRowGated& gated) {
-  const OneRowGated::Experts& e = gated.shared;
+bool gate_staged(const Context& context, const GemvGated& gated) {
+  const GemvGated::Experts& e = gated.shared;
   if (context.architecture < 90 || e.gate.codes == nullptr || gated.routed.gate.codes != nullptr)
     return false;
   if (e.up.type != e.gate.type || e.up.rows != e.gate.rows || e.slots != 1 || e.ids != nullptr) return false;
@@ -135,13 +135,13 @@ bool gate_staged(const Context& context, const OneRowGated& gated) {
     if (bytes[i] % 16 != 0) return false;
     args.row_bytes[i] = static_cast<int>(bytes[i]);
     args.at[i] = static_cast<int>(all);
-    all += bytes[i] * kOneRowWarps;
+    all += bytes[i] * kGemvWarps;
   }
   args.side_bytes = static_cast<int>(all);
   args.slots_at =
       Activations::row_bytes(e.gate.columns, true, false) + (gated.norm != nullptr ? 4 * e.gate.columns : 0);
-  const int grid = std::min(context.processors, e.gate.rows);
-  const int slots = ((e.gate.rows + grid - 1) / grid + kOneRowWarps - 1) / kOneRowWarps;
+  const int grid = std::min(context.sm_count, e.gate.rows);
+  const int slots = ((e.gate.rows + grid - 1) / grid + kGemvWarps - 1) / kGemvWarps;
   const int64_t shared = args.slots_at + int64_t{2} * slots * args.side_bytes;
   if (slots > kMostStaged || shared + kStatic > most_shared(context.architecture)) return false;
   for (const Matrix* m : {&e.gate, &e.up}) {
@@ -151,14 +151,14 @@ bool gate_staged(const Context& context, const OneRowGated& gated) {
   args.out = e.out.data, args.in = gated.in, args.norm = gated.norm, args.epsilon = gated.epsilon;
   args.columns = e.gate.columns, args.blocks = e.gate.columns / 32, args.rows = e.gate.rows;
   return with_type(type, [&]<quant::Type T>() {
-    launch(context, row_gated_staged<T>, {dim3(static_cast<unsigned>(grid)), dim3(kOneRowThreads), shared},
+    launch(context, row_gated_staged<T>, {dim3(static_cast<unsigned>(grid)), dim3(kGemvThreads), shared},
            args);
   });
 }
 
 }  // namespace
 
-bool gate_one_row(const Context& context, const OneRowGated& gated) {
+bool gate_gemv(const Context& context, const GemvGated& gated) {
   const Matrix& first = gated.routed.gate.codes != nullptr ? gated.routed.gate : gated.shared.gate;
   const Matrix& second = gated.shared.gate.codes != nullptr ? gated.shared.gate : first;
   if (!is_aligned(gated.in) || !is_aligned(gated.norm) || first.columns % 32 != 0) return false;
@@ -170,11 +170,11 @@ bool gate_one_row(const Context& context, const OneRowGated& gated) {
   if (gated.routed.slots > kMostSlots) return false;
   if (!take(gated.routed, shape, args.routed) || !take(gated.shared, shape, args.shared)) return false;
   const int tasks = args.shared.slots * args.shared.tasks + args.routed.slots * args.routed.tasks;
-  const LaunchShape launched = one_row_launch(context, tasks,
-                                              Activations::row_bytes(args.columns, true, false) +
-                                                  (args.norm != nullptr ? int64_t{4} * args.columns : 0));
+  const LaunchShape launched = gemv_launch(context, tasks,
+                                           Activations::row_bytes(args.columns, true, false) +
+                                               (args.norm != nullptr ? int64_t{4} * args.columns : 0));
   // Warps by work; where there are both kinds, each has some.
-  const int64_t warps = int64_t{launched.grid.x} * kOneRowWarps;
+  const int64_t warps = int64_t{launched.grid.x} * kGemvWarps;
   const int64_t shared_tasks = args.shared.slots * args.shared.tasks;
   args.shared_warps = static_cast<int>((warps * shared_tasks + tasks - 1) / tasks);
   if (shared_tasks < tasks) args.shared_warps = std::min(args.shared_warps, static_cast<int>(warps) - 1);
@@ -185,7 +185,7 @@ bool gate_one_row(const Context& context, const OneRowGated& gated) {
   return there;
 }
 
-bool gates_one_row(quant::Type type) {
+bool gates_gemv(quant::Type type) {
   return with_type(type, [&]<quant::Type>() {});
 }
 

@@ -20,7 +20,7 @@ struct GatedPlanes {
 };
 
 /// Whether the two matrices can be read side by side; fills e.
-inline bool take(const OneRowGated::Experts& from, const RowShape& shape, GatedPlanes& e) {
+inline bool take(const GemvGated::Experts& from, const RowShape& shape, GatedPlanes& e) {
   if (from.gate.codes == nullptr) return true;
   if (from.up.codes == nullptr || from.gate.type != from.up.type) return false;
   if (from.up.rows != from.gate.rows || from.gate.columns != shape.blocks * 32) return false;

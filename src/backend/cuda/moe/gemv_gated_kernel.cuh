@@ -9,17 +9,17 @@ namespace sluice::backend::cuda::gated {
 
 /// A warp takes rows of the shared matrix or of experts, never both.
 template <Type Routed, Type Shared>
-__global__ void __launch_bounds__(kOneRowThreads, 2)
-    row_gated(const Stamps stamps, const __grid_constant__ Args args) {
-  __shared__ __align__(16) float partial[kOneRowWarps];
-  const Link link(stamps);
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    row_gated(const Timestamps timestamps, const __grid_constant__ Args args) {
+  __shared__ __align__(16) float partial[kGemvWarps];
+  const PdlLink pdl(timestamps);
   const int warp = warp_of_launch();
   const Activations x{0, args.columns, true, false};
   if (warp < args.shared_warps) {
     Walk<Shared> walk(args.shared, args.blocks, args.lanes, warp, args.shared_warps);
     walk.begin();
     if (args.norm == nullptr) {
-      link.wait();
+      pdl.wait();
       quantize_row(x, args.in, nullptr, [] {});
       __syncthreads();
       walk.run(x);
@@ -28,14 +28,14 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
     float* const norm =
         reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
     fetch_norm(norm, args.norm, args.columns);
-    link.wait();
+    pdl.wait();
     wait_for_copies();
     const float squares = quantize_row(x, args.in, norm, [] {});
-    walk.run(x, meet_for_norm(squares, partial, args.columns, args.epsilon));
+    walk.run(x, reduce_for_norm(squares, partial, args.columns, args.epsilon));
   } else {
     Walk<Routed> walk(args.routed, args.blocks, args.lanes, warp - args.shared_warps,
                       warps_of_launch() - args.shared_warps);
-    link.wait();
+    pdl.wait();
     walk.take_ids();
     quantize_row(x, args.in, nullptr, [&] { walk.begin(); });
     __syncthreads();

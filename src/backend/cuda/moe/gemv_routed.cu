@@ -12,7 +12,7 @@ int stretches_of(int64_t columns) { return static_cast<int>((columns + kStretch 
 
 }  // namespace
 
-bool route_one_row(const Context& context, const OneRowGated& gated, const OneRowRoute& route) {
+bool route_gemv(const Context& context, const GemvGated& gated, const GemvRoute& route) {
   const Matrix& first = gated.routed.gate;
   const Matrix& second = gated.shared.gate.codes != nullptr ? gated.shared.gate : first;
   if (!is_aligned(gated.in) || first.columns % 32 != 0) return false;
@@ -25,7 +25,7 @@ bool route_one_row(const Context& context, const OneRowGated& gated, const OneRo
                  route.bias,
                  route.epsilon,
                  route.rule,
-                 context.board(),
+                 context.mailbox(),
                  route.sums != nullptr ? 1 : stretches_of(args.columns),
                  route.ids,
                  route.weights,
@@ -34,7 +34,7 @@ bool route_one_row(const Context& context, const OneRowGated& gated, const OneRo
                  route.clear};
   const int tasks = args.shared.slots * args.shared.tasks + args.routed.slots * args.routed.tasks;
   const LaunchShape launched =
-      one_row_launch(context, tasks, Activations::row_bytes(args.columns, true, false) + 4 * args.columns);
+      gemv_launch(context, tasks, Activations::row_bytes(args.columns, true, false) + 4 * args.columns);
   bool there = false;
   with_type(first.type, [&]<quant::Type Routed>() {
     there = launch_routed<Routed>(context, second.type, args, launched);
@@ -42,7 +42,7 @@ bool route_one_row(const Context& context, const OneRowGated& gated, const OneRo
   return there;
 }
 
-bool routes_one_row(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule) {
+bool routes_gemv(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule) {
   return columns % 32 == 0 && in_lanes(rule) && rule.experts * stretches_of(columns) <= kMostParts &&
          with_types(routed, shared, [&]<quant::Type, quant::Type>() {});
 }

@@ -12,14 +12,14 @@ namespace sluice::backend::cuda::routed {
 inline constexpr int kFours = 4;                  // of four columns, in a lane's registers
 inline constexpr int kStretch = kFours * 4 * 32;  // columns of a router's row that a warp takes
 
-/// A router's parts on the board at most: words [stretch][expert].
+/// A router's parts on the mailbox at most: words [stretch][expert].
 inline constexpr int kMostParts = 2016;
 
 struct Router {
   const float *weights, *norm, *bias;  // weights: [experts][columns]
   float epsilon;
   RouteRule rule;
-  Board board;
+  Mailbox mailbox;
   int stretches;  // of a row
   int32_t* ids;
   float* expert_weights;
@@ -34,11 +34,11 @@ struct Args {
   const float* in;
   int columns, blocks, lanes;  // blocks: of a row
   int shared_warps;            // of the launch
-  int early;                   // blocks of threads that begin while the kernel before is at work
+  int early;                   // thread blocks that begin while the kernel before is at work
 };
 
 /// Starts the kernel for routed experts of type Routed and shared ones of this type: shape says how many
-/// blocks of threads at most. False: files do not mix these.
+/// thread blocks at most. False: files do not mix these.
 template <Type Routed>
 bool launch_routed(const Context& context, Type shared, Args args, LaunchShape shape);
 

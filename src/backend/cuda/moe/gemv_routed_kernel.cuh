@@ -1,8 +1,7 @@
 // The kernel of norm_moe_gate_up of one row. Some warps multiply stretches of the router's rows and leave the
-// parts on the board; then every block of threads takes all parts and selects for itself, while warps of the
-// shared matrix are at work. That costs a trip through the second cache instead of a launch. A multiprocessor
-// has room for one block beside those of the kernel before, so half of the blocks begin late: the router is
-// for the early ones.
+// parts on the mailbox; then every thread block takes all parts and selects for itself, while warps of the
+// shared matrix are at work. That costs a trip through L2 instead of a launch. A SM has room for one block
+// beside those of the kernel before, so half of the blocks begin late: the router is for the early ones.
 #pragma once
 
 #include "backend/cuda/host/kernels.h"
@@ -41,8 +40,8 @@ struct RouterPart {
       copy_async(stage.norm + c, args.router.norm + first + c);
     }
   }
-  /// Leaves the parts on the board: word [stretch][expert].
-  __device__ void run(uint32_t tag) {
+  /// Leaves the parts on the mailbox: word [stretch][expert].
+  __device__ void run(uint32_t flag) {
     const Router& r = args.router;
 #pragma unroll 1
     while (!done()) {
@@ -63,14 +62,14 @@ struct RouterPart {
         if (c <= last) sum += part;
       }
       sum = lane_sum(sum);
-      if (lane == 0) put_word(r.board.words + first / kStretch * r.rule.experts + expert, sum, tag);
+      if (lane == 0) put_slot(r.mailbox.slots + first / kStretch * r.rule.experts + expert, sum, flag);
       task += stride;
       fetch();  // where there is one: each lane reads what it fetched itself
     }
   }
 };
 
-/// What a block of threads selects.
+/// What a thread block selects.
 struct Selection {
   int32_t ids[32];
   float bias[32 * kMostEach], parts[kMostParts];
@@ -97,9 +96,9 @@ __device__ inline void take_sums(const Router& r, Selection& s) {
 }
 
 /// factor: of the norm. The first block's selection is the op's. A whole warp calls it.
-__device__ inline void select(const Router& r, uint32_t tag, float factor, Selection& s) {
+__device__ inline void select(const Router& r, uint32_t flag, float factor, Selection& s) {
   const int experts = r.rule.experts, lane = static_cast<int>(threadIdx.x) % 32;
-  if (r.sums == nullptr) take_words(r.board.words, experts * r.stretches, tag, s.parts);
+  if (r.sums == nullptr) take_slots(r.mailbox.slots, experts * r.stretches, flag, s.parts);
   with_experts_of_lane(experts, [&]<int kEach>() {
     float scores[kEach] = {};
 #pragma unroll 1
@@ -115,25 +114,27 @@ __device__ inline void select(const Router& r, uint32_t tag, float factor, Selec
     if (lane >= r.rule.used) return;
     s.ids[lane] = id;
     if (blockIdx.x != 0) return;
-    if (r.selected != nullptr) put_word(r.selected + lane, __int_as_float(id), tag);
+    if (r.selected != nullptr) put_slot(r.selected + lane, __int_as_float(id), flag);
     r.ids[lane] = id, r.expert_weights[lane] = weight;
   });
 }
 
 /// Warps of a block that share named barrier 1 meet.
-__device__ inline void meet_some(int warps) { asm volatile("bar.sync 1, %0;" ::"r"(warps * 32) : "memory"); }
+__device__ inline void reduce_some(int warps) {
+  asm volatile("bar.sync 1, %0;" ::"r"(warps * 32) : "memory");
+}
 /// Until the block's routing warps have left their words. Everything waits for those in the end, so nobody
 /// else takes turns from these warps meanwhile.
-__device__ inline void after_words() { asm volatile("bar.sync 2, %0;" ::"n"(kOneRowThreads) : "memory"); }
+__device__ inline void after_slots() { asm volatile("bar.sync 2, %0;" ::"n"(kGemvThreads) : "memory"); }
 
 /// A warp takes rows of the shared matrix or of experts, never both. All blocks are on the device at a time.
 template <Type Routed, Type Shared>
-__global__ void __launch_bounds__(kOneRowThreads, 2)
-    row_routed(const Stamps stamps, const __grid_constant__ Args args) {
-  __shared__ __align__(16) float partial[kOneRowWarps];
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    row_routed(const Timestamps timestamps, const __grid_constant__ Args args) {
+  __shared__ __align__(16) float partial[kGemvWarps];
   __shared__ __align__(16) RouterPart::Stage stages[kRouting];
   __shared__ Selection selection;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x),
             warp = warp_of_launch();
   const Activations x{0, args.columns, true, false};
@@ -142,28 +143,28 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   fetch_norm(norm, args.router.norm, args.columns);
   const bool multiplies_router = args.router.sums == nullptr;
   const auto others_wait = [&] {
-    if (multiplies_router && block < args.early) after_words();
+    if (multiplies_router && block < args.early) after_slots();
   };
   if (warp < args.shared_warps) {
     Walk<Shared> walk(args.shared, args.blocks, args.lanes, warp, args.shared_warps);
     walk.begin();
-    link.wait();
+    pdl.wait();
     wait_for_copies();
     const float squares = quantize_row(x, args.in, norm, others_wait);
-    walk.run(x, meet_for_norm(squares, partial, args.columns, args.router.epsilon));
+    walk.run(x, reduce_for_norm(squares, partial, args.columns, args.router.epsilon));
     return;
   }
-  const int from_last = kOneRowWarps - 1 - static_cast<int>(threadIdx.x) / 32;
-  const uint32_t tag = args.router.board.tag();
+  const int from_last = kGemvWarps - 1 - static_cast<int>(threadIdx.x) / 32;
+  const uint32_t flag = args.router.mailbox.flag();
   if (from_last == 0) fetch_biases(args.router, selection);
   const bool routes = multiplies_router && from_last < kRouting && block < args.early;
   if (routes) {
     RouterPart part(args, stages[from_last], from_last * args.early + block, kRouting * args.early);
-    link.wait();
-    part.run(tag);
-    after_words();
+    pdl.wait();
+    part.run(flag);
+    after_slots();
   } else {
-    link.wait();
+    pdl.wait();
     if (!multiplies_router && from_last == 0) take_sums(args.router, selection);
   }
   if (from_last == 1 && block == 0 && args.router.clear != nullptr) {
@@ -175,10 +176,10 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
   const float squares = quantize_row(x, args.in, norm, [&] {
     if (!routes) others_wait();
   });
-  const float factor = meet_for_norm(squares, partial, args.columns, args.router.epsilon);
-  if (from_last == 0) select(args.router, tag, factor, selection);
+  const float factor = reduce_for_norm(squares, partial, args.columns, args.router.epsilon);
+  if (from_last == 0) select(args.router, flag, factor, selection);
   // The block's warps of the shared matrix are its first.
-  meet_some(kOneRowWarps - (args.shared_warps - block + blocks - 1) / blocks);
+  reduce_some(kGemvWarps - (args.shared_warps - block + blocks - 1) / blocks);
   Walk<Routed> walk(args.routed, args.blocks, args.lanes, warp - args.shared_warps,
                     warps_of_launch() - args.shared_warps);
   walk.take_ids(selection.ids);
@@ -190,9 +191,9 @@ __global__ void __launch_bounds__(kOneRowThreads, 2)
 template <typename Kernel>
 unsigned blocks_at_once(const Context& context, Kernel* kernel, const LaunchShape& shape) {
   int each = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kOneRowThreads,
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kGemvThreads,
                                                       static_cast<size_t>(shape.shared_bytes)));
-  return static_cast<unsigned>(each * context.processors);
+  return static_cast<unsigned>(each * context.sm_count);
 }
 
 template <Type Routed>
@@ -202,12 +203,12 @@ bool launch_routed(const Context& context, Type shared, Args args, LaunchShape s
     // Blocks wait for each other.
     shape.grid.x = std::min(shape.grid.x, blocks_at_once(context, kernel, shape));
     const auto blocks = static_cast<int>(shape.grid.x);
-    args.early = std::min(context.processors, blocks);
+    args.early = std::min(context.sm_count, blocks);
     // Warps by work; those that route are not the shared matrix's.
     const int64_t shared_tasks = int64_t{args.shared.slots} * args.shared.tasks;
     const int64_t tasks = shared_tasks + int64_t{args.routed.slots} * args.routed.tasks;
-    args.shared_warps = static_cast<int>((blocks * kOneRowWarps * shared_tasks + tasks - 1) / tasks);
-    args.shared_warps = std::min(args.shared_warps, blocks * (kOneRowWarps - kRouting));
+    args.shared_warps = static_cast<int>((blocks * kGemvWarps * shared_tasks + tasks - 1) / tasks);
+    args.shared_warps = std::min(args.shared_warps, blocks * (kGemvWarps - kRouting));
     launch(context, kernel, shape, args);
   });
 }

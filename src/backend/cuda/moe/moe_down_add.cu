@@ -1,9 +1,9 @@
 // moe_down_add for few rows: down projections of the selected experts and the shared ones, router weights and
 // the residual in one launch; the sum over experts is taken in the order of their slots, so it never varies.
 //
-// A block of threads takes 8 output rows. Its warps take (some rows, expert) each, leave the products in
-// shared memory, and one thread a row adds them up. Bound by reading weights: 9.7 MB for GLM-4.7-Flash in the
-// q4_0 mix.
+// A thread block takes 8 output rows. Its warps take (some rows, expert) each, leave the products in shared
+// memory, and one thread a row adds them up. Bound by reading weights: 9.7 MB for GLM-4.7-Flash in the q4_0
+// mix.
 #include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
@@ -29,16 +29,16 @@ struct Args {
   Rows<float> weights;
   Rows<int32_t> ids;
   int lanes, shared_lanes;
-  bool bytes, floats, shared_bytes, shared_floats, one_row;
+  bool bytes, floats, shared_bytes, shared_floats, gemv;
 };
 
 /// Turns in which warps take kOutputs rows.
-__device__ inline int turns_of(int lanes) { return (kOutputs / kOut * lanes + 31) / 32; }
+__device__ inline int passes_of(int lanes) { return (kOutputs / kOut * lanes + 31) / 32; }
 
 /// Products of kOutputs rows with one expert, in turns: this warp's turn.
-__device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const Activations& x,
+__device__ void run_task(const Matrix& m, int matrix, int pass, int lanes, const Activations& x,
                          float* products) {
-  const int in_block = (turn * (32 / lanes) + threadIdx.x % 32 / lanes) * kOut;
+  const int in_block = (pass * (32 / lanes) + threadIdx.x % 32 / lanes) * kOut;
   const int n = blockIdx.x * kOutputs + in_block;
   const int count = in_block < kOutputs ? min(kOut, m.rows - n) : 0;
   const Sums<kOut> sums = dot<kOut, true>(m, m.row(matrix, n), count, lanes, x);
@@ -50,12 +50,12 @@ __device__ void run_task(const Matrix& m, int matrix, int turn, int lanes, const
 }
 
 __global__ void __launch_bounds__(kThreads, 2)
-    moe_down_add(const Stamps stamps, const __grid_constant__ Args args) {
+    moe_down_add(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ float products[kMostExperts + 1][kOutputs];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int64_t row = blockIdx.y;
-  if (!args.one_row && row >= args.step.header->rows) return;
+  if (!args.gemv && row >= args.step.header->rows) return;
   const int used = args.in.heads;
   const Activations routed{0, args.in.columns, args.bytes, args.floats};
   for (int k = 0; k < used; ++k) routed.fill(k, args.in(row, k), nullptr, 0, nullptr);
@@ -65,17 +65,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (has_shared) from_shared.fill(0, args.shared_in(row), nullptr, 0, nullptr);
   __syncthreads();
 
-  const int turns = turns_of(args.lanes);
-  const int shared_turns = has_shared ? turns_of(args.shared_lanes) : 0;
-  for (int task = threadIdx.x / 32; task < used * turns + shared_turns; task += kThreads / 32) {
-    if (task < shared_turns) {
+  const int passes = passes_of(args.lanes);
+  const int shared_passes = has_shared ? passes_of(args.shared_lanes) : 0;
+  for (int task = threadIdx.x / 32; task < used * passes + shared_passes; task += kThreads / 32) {
+    if (task < shared_passes) {
       run_task(args.shared_down, 0, task, args.shared_lanes, from_shared, products[kMostExperts]);
       continue;
     }
-    const int slot = (task - shared_turns) / turns;
+    const int slot = (task - shared_passes) / passes;
     Activations x = routed;
     x.offset += slot * routed.stride();
-    run_task(args.down, __ldcg(args.ids(row) + slot), (task - shared_turns) % turns, args.lanes, x,
+    run_task(args.down, __ldcg(args.ids(row) + slot), (task - shared_passes) % passes, args.lanes, x,
              products[slot]);
   }
   __syncthreads();
@@ -102,7 +102,7 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Memory& memory = context.memory;
   Args args{};
-  args.step = context.step, args.one_row = context.step_rows == 1;
+  args.step = context.step, args.gemv = context.step_rows == 1;
   args.down = memory.matrix(op.down.id);
   args.in = memory.rows(op.in.id), args.residual = memory.rows(op.residual.id),
   args.out = memory.rows(op.out.id);
@@ -116,10 +116,10 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
     args.shared_bytes = find_format(args.shared_down.type) != nullptr,
     args.shared_floats = !args.shared_bytes;
   }
-  if (args.one_row &&
-      add_down_one_row(context, {args.down, args.shared_down, args.in, args.shared_in.data, args.weights.data,
-                                 args.residual.data, args.ids.data, args.out.data,
-                                 context.takes ? context.board(*context.takes) : Board{}})) {
+  if (args.gemv &&
+      add_down_gemv(context, {args.down, args.shared_down, args.in, args.shared_in.data, args.weights.data,
+                              args.residual.data, args.ids.data, args.out.data,
+                              context.consumes ? context.mailbox(*context.consumes) : Mailbox{}})) {
     return;
   }
   const LaunchShape shape{dim3(static_cast<unsigned>((args.down.rows + kOutputs - 1) / kOutputs),
@@ -133,7 +133,7 @@ bool serves_moe_down_add(const Program& program, const Op& record, const Sizes&)
   return program[op.in.id].heads() <= kMostExperts && shared_bytes(program, op) <= kMostShared;
 }
 
-std::optional<Handed> takes(const Program& program, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> consumes(const Program& program, const Op& record, const Sizes& sizes) {
   if (sizes.rows != 1) return std::nullopt;
   return given_selection(program, std::get<MoeDownAdd>(record.args).ids.id, sizes);
 }
@@ -141,6 +141,6 @@ std::optional<Handed> takes(const Program& program, const Op& record, const Size
 }  // namespace
 
 const Kernel kMoeDownAdd{
-    "gemv of experts, summed", serves_moe_down_add, launch_moe_down_add, nullptr, nullptr, takes};
+    "gemv of experts, summed", serves_moe_down_add, launch_moe_down_add, nullptr, nullptr, consumes};
 
 }  // namespace sluice::backend::cuda

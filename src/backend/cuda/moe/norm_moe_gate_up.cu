@@ -21,22 +21,22 @@ void launch_norm_moe_gate_up(const Program& program, const Op& record, const Con
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(norm_route.router.id);
   const Rows<int32_t> ids = memory.int_rows(norm_route.route.ids.id);
-  OneRowRoute route{reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
-                    memory.vector(norm_route.norm.id),
-                    memory.vector(norm_route.route.bias.id),
-                    norm_route.epsilon,
-                    route_rule(norm_route.route, router.rows, ids.columns),
-                    ids.data,
-                    memory.rows(norm_route.route.weights.id).data,
-                    nullptr,
-                    nullptr,
-                    nullptr};
-  if (context.gives != nullptr) route.selected = context.board(*context.gives).words;
-  if (context.takes != nullptr) {
-    route.sums = reinterpret_cast<const unsigned long long*>(context.takes->at);
-    route.clear = reinterpret_cast<unsigned long long*>(context.takes->clear);
+  GemvRoute route{reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
+                  memory.vector(norm_route.norm.id),
+                  memory.vector(norm_route.route.bias.id),
+                  norm_route.epsilon,
+                  route_rule(norm_route.route, router.rows, ids.columns),
+                  ids.data,
+                  memory.rows(norm_route.route.weights.id).data,
+                  nullptr,
+                  nullptr,
+                  nullptr};
+  if (context.produces != nullptr) route.selected = context.mailbox(*context.produces).slots;
+  if (context.consumes != nullptr) {
+    route.sums = reinterpret_cast<const unsigned long long*>(context.consumes->at);
+    route.clear = reinterpret_cast<unsigned long long*>(context.consumes->clear);
   }
-  OneRowGated gated;
+  GemvGated gated;
   gated.routed = {memory.matrix(experts.gate.id), memory.matrix(experts.up.id), memory.rows(experts.out.id),
                   nullptr, ids.columns};
   if (experts.shared_gate) {
@@ -44,7 +44,7 @@ void launch_norm_moe_gate_up(const Program& program, const Op& record, const Con
                     memory.rows(experts.shared_out.id), nullptr, 1};
   }
   gated.in = memory.rows(norm_route.in.id).data;
-  if (!route_one_row(context, gated, route))
+  if (!route_gemv(context, gated, route))
     throw std::logic_error("norm_moe_gate_up: not what serves() promised");
 }
 
@@ -65,24 +65,24 @@ bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Siz
     shared = program[experts.shared_gate.id].type;
   }
   const int64_t used = program[norm_route.route.ids.id].columns();
-  return routes_one_row(program[experts.gate.id].type, shared, in.columns(),
-                        route_rule(norm_route.route, router.shape[1], used));
+  return routes_gemv(program[experts.gate.id].type, shared, in.columns(),
+                     route_rule(norm_route.route, router.shape[1], used));
 }
 
-std::optional<Handed> gives(const Program& program, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> produces(const Program& program, const Op& record, const Sizes& sizes) {
   return given_selection(program, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
 }
-std::optional<Handed> takes(const Program& program, const Op& record, const Sizes&) {
+std::optional<FormSpec> consumes(const Program& program, const Op& record, const Sizes&) {
   const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
   const int64_t experts = program[route.router.id].shape[1];
   if (experts % 4 != 0) return std::nullopt;
-  return Handed{Form::RouterSums, route.in.id, RouterSums::kCopies * experts * int64_t{sizeof(uint64_t)}};
+  return FormSpec{Form::RouterSums, route.in.id, RouterSums::kCopies * experts * int64_t{sizeof(uint64_t)}};
 }
-BoardNeeds board(const Program&, const Op&, const Sizes&) { return {.flagged = routed::kMostParts}; }
+MailboxNeeds mailbox(const Program&, const Op&, const Sizes&) { return {.flagged = routed::kMostParts}; }
 
 }  // namespace
 
-RouterSums router_sums(const Context& context, const Handover& form) {
+RouterSums router_sums(const Context& context, const FormBuffer& form) {
   const NormRoute& route = std::get<NormMoeGateUp>(form.other->args).route;
   const Matrix router = context.memory.matrix(route.router.id);
   return {reinterpret_cast<unsigned long long*>(form.at),
@@ -94,8 +94,8 @@ const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts",
                             serves_norm_moe_gate_up,
                             launch_norm_moe_gate_up,
                             nullptr,
-                            gives,
-                            takes,
-                            board};
+                            produces,
+                            consumes,
+                            mailbox};
 
 }  // namespace sluice::backend::cuda

@@ -1,12 +1,12 @@
 // norm_moe_gate_up of a few rows: a launch makes the router's logits, and beside them packs the normed rows
 // for the shared experts and makes their codes of eight bits. Up to 8 rows the routed experts' launch
 // (experts_small_batch.cu) selects for itself and multiplies the shared experts, too. Of more, shared experts
-// have a launch between them, and a block of threads that packs a row selects for it, so that the routed
-// experts' launch asks for weights as soon as it finds room.
+// have a launch between them, and a thread block that packs a row selects for it, so that the routed experts'
+// launch asks for weights as soon as it finds room.
 //
-// A block of threads takes two experts and four rows, or four and eight: the norm is a factor of a row,
+// A thread block takes two experts and four rows, or four and eight: the norm is a factor of a row,
 // multiplied in at last. Half a megabyte of router, float32: bound by latency, so weights are asked for
-// before the wait; of many rows by the second cache.
+// before the wait; of many rows by L2.
 #include <algorithm>
 
 #include "backend/cuda/gemm/gemm_dense.h"
@@ -30,18 +30,18 @@ using namespace program;
 
 constexpr int kMostRows = 128;
 constexpr int kThreads = kPackThreads, kWarps = kThreads / 32;
-/// Rows and experts of a block of threads: of few rows, of more.
-constexpr int kFewRows = 4, kFewExperts = 2, kFewAtMost = 32;
-constexpr int kManyRows = 8, kManyExperts = 4;
+/// Rows and experts of a thread block: of few rows, of more.
+constexpr int kSmallRows = 4, kSmallExperts = 2, kSmallMostRows = 32;
+constexpr int kLargeRows = 8, kLargeExperts = 4;
 
-/// What blocks of threads that pack a row do besides: codes of eight bits for the routed experts, and the
-/// row's selection, from logits that others leave on the board, if nobody else does.
+/// What thread blocks that pack a row do besides: codes of eight bits for the routed experts, and the row's
+/// selection, from logits that others leave on the mailbox, if nobody else does.
 struct Select {
   char* codes;      ///< [rows][token.pitch]
   unsigned* taken;  ///< becomes zero
-  few_bytes::TokenRows token;
+  int8_mma::TokenRows token;
   RowSelection selection;
-  bool packs_alone;  ///< the launch behind selects (ExpertsFew::select_and_shared)
+  bool packs_alone;  ///< the launch behind selects (ExpertsSmallBatch::select_and_shared)
 };
 
 struct Args {
@@ -49,14 +49,14 @@ struct Args {
   Select select;
   Rows<float> in;
   const float *router, *norm;
-  int32_t experts, blocks;  ///< blocks of threads that make logits
+  int32_t experts, blocks;  ///< thread blocks that make logits
   float epsilon;
   PackPlan packing;
 };
 
-/// A block of threads' part of the logits. kHeld: of four columns, that a thread asks for before the wait.
+/// A thread block' part of the logits. kHeld: of four columns, that a thread asks for before the wait.
 template <int kRows, int kExperts, int kHeld>
-__device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
+__device__ __forceinline__ void make_logits(const Args& p, const PdlLink& pdl) {
   constexpr int kSums = kRows * kExperts, kValues = kSums + kRows;  // the rows' squares behind the sums
   __shared__ float partial[kWarps][kValues], total[kValues];
   const int block = static_cast<int>(blockIdx.x);
@@ -76,7 +76,7 @@ __device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
 #pragma unroll
     for (int j = 0; j < kExperts; ++j) w[i][j] = router_at(j, c);
   }
-  link.wait();
+  pdl.wait();
   const int rows = *p.rows;
   if (first >= rows) return;
   const float4* x[kRows];
@@ -131,12 +131,12 @@ __device__ __forceinline__ void make_logits(const Args& p, const Link& link) {
   const int r = i / kExperts, e = expert + i % kExperts;
   if (first + r >= rows || e >= p.experts) return;
   const float inverse = 1.0f / sqrtf(total[kSums + r] / static_cast<float>(p.in.columns) + p.epsilon);
-  put_word(p.select.selection.board.words + kLogitsBoard + (first + r) * p.experts + e, total[i] * inverse,
-           p.select.selection.board.tag());
+  put_slot(p.select.selection.mailbox.slots + kLogitsSlots + (first + r) * p.experts + e, total[i] * inverse,
+           p.select.selection.mailbox.flag());
 }
 
-/// A row packed, coded and maybe selected for by a block of threads.
-__device__ __forceinline__ void pack_and_select(const Args& p, int row, const Link& link) {
+/// A row packed, coded and maybe selected for by a thread block.
+__device__ __forceinline__ void pack_and_select(const Args& p, int row, const PdlLink& pdl) {
   __shared__ float bias[32 * kMostEach];
   const Select& s = p.select;
   const RowSelection& selection = s.selection;
@@ -144,12 +144,12 @@ __device__ __forceinline__ void pack_and_select(const Args& p, int row, const Li
   if (threadIdx.x < 32 && !s.packs_alone && selection.bias != nullptr) {
     for (int e = static_cast<int>(threadIdx.x); e < p.experts; e += 32) bias[e] = __ldg(selection.bias + e);
   }
-  link.wait();
+  pdl.wait();
   const bool there = row < *p.rows;
   char* const codes = s.codes + int64_t{row} * s.token.pitch;
   pack_slot<kWarps>(p.packing, row, [&](int quad, float4 v) {
     if (!there) return;
-    few_bytes::store_codes(v, codes, s.token, quad);
+    int8_mma::store_codes(v, codes, s.token, quad);
   });
   if (!there) return;
   if (row == 0 && threadIdx.x == 0) *s.taken = 0;
@@ -157,18 +157,19 @@ __device__ __forceinline__ void pack_and_select(const Args& p, int row, const Li
     __syncthreads();
     if (threadIdx.x > 0) return;
     release_writes();
-    put_word(selection.board.words + kPackedBoard + row, 0, selection.board.tag());
+    put_slot(selection.mailbox.slots + kPackedSlots + row, 0, selection.mailbox.flag());
   } else if (threadIdx.x < 32) {
-    select_row(selection, row, bias, selection.board.tag(), true);
+    select_row(selection, row, bias, selection.mailbox.flag(), true);
   }
 }
 
 template <int kRows, int kExperts, int kHeld>
-__global__ void __launch_bounds__(kThreads) norm_logits(const Stamps stamps, const __grid_constant__ Args p) {
-  const Link link(stamps);
+__global__ void __launch_bounds__(kThreads)
+    norm_logits(const Timestamps timestamps, const __grid_constant__ Args p) {
+  const PdlLink pdl(timestamps);
   const int block = static_cast<int>(blockIdx.x);
-  if (block < p.blocks) return make_logits<kRows, kExperts, kHeld>(p, link);
-  pack_and_select(p, block - p.blocks, link);
+  if (block < p.blocks) return make_logits<kRows, kExperts, kHeld>(p, pdl);
+  pack_and_select(p, block - p.blocks, pdl);
 }
 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
@@ -181,8 +182,8 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   if (p[experts.up.id].type != gate.type || !in_lanes(route_rule(norm_route.route, router.shape[1], used)))
     return false;
   if (experts.shared_gate && !alike(p, experts.shared_gate.id, experts.shared_up.id)) return false;
-  return serves_experts_few({gate.type, gate.shape[0], gate.shape[1], gate.shape[2], used, true}, sizes.rows,
-                            sizes.architecture);
+  return serves_experts_small_batch({gate.type, gate.shape[0], gate.shape[1], gate.shape[2], used, true},
+                                    sizes.rows, sizes.architecture);
 }
 
 struct Buffers {
@@ -190,12 +191,12 @@ struct Buffers {
   char* codes;
   unsigned* taken;
 };
-Buffers take(Scratch& scratch, int64_t rows, int64_t columns, const few_bytes::TokenRows& token) {
+Buffers take(Scratch& scratch, int64_t rows, int64_t columns, const int8_mma::TokenRows& token) {
   return {take_packed(scratch, whole_groups(rows), columns), scratch.take<char>(rows * token.pitch),
           scratch.take<unsigned>(1)};
 }
 
-void launch_norm_moe_few(const Program&, const Op& record, const Context& context) {
+void launch_norm_moe_small_batch(const Program&, const Op& record, const Context& context) {
   const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(norm_route.router.id);
@@ -205,18 +206,18 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
   const int32_t* const count = &context.step.header->rows;
   Scratch scratch(context.scratch);
   const Matrix gate = memory.matrix(experts.gate.id);
-  const few_bytes::TokenRows token = experts_token(gate.type, in.columns);
+  const int8_mma::TokenRows token = experts_token(gate.type, in.columns);
   const Buffers buffers = take(scratch, rows, in.columns, token);
   Args args{};
   args.rows = count, args.in = in;
   args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
   args.norm = memory.vector(norm_route.norm.id), args.epsilon = norm_route.epsilon;
   args.experts = router.rows;
-  const Board board = context.board();
-  Board selected = context.gives != nullptr ? context.board(*context.gives) : board;
-  if (context.gives == nullptr) selected.words += kSelectionBoard;
-  const bool few = rows <= kFewAtMost;
-  const int64_t rows_each = few ? kFewRows : kManyRows, experts_each = few ? kFewExperts : kManyExperts;
+  const Mailbox mailbox = context.mailbox();
+  Mailbox selected = context.produces != nullptr ? context.mailbox(*context.produces) : mailbox;
+  if (context.produces == nullptr) selected.slots += kSelectionSlots;
+  const bool few = rows <= kSmallMostRows;
+  const int64_t rows_each = few ? kSmallRows : kLargeRows, experts_each = few ? kSmallExperts : kLargeExperts;
   args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
                                      ((rows + rows_each - 1) / rows_each));
   args.select = {
@@ -224,39 +225,39 @@ void launch_norm_moe_few(const Program&, const Op& record, const Context& contex
       buffers.taken,
       token,
       {route_rule(norm_route.route, router.rows, ids.columns), memory.vector(norm_route.route.bias.id), ids,
-       memory.rows(norm_route.route.weights.id), board, selected.words},
+       memory.rows(norm_route.route.weights.id), mailbox, selected.slots},
       false};
   Dense shared{.in = in, .out = {}, .weight = {}, .up = {}, .gated = true, .rows = rows, .count = count};
   const ExpertsShape shape{gate.type, gate.matrices, gate.rows, gate.columns, ids.columns, true};
-  bool strips = false, beside = false;
+  bool n_tiles = false, beside = false;
   if (experts.shared_gate) {
     shared.weight = memory.matrix(experts.shared_gate.id), shared.up = memory.matrix(experts.shared_up.id);
     shared.out = flat(memory.rows(experts.shared_out.id));
     beside = takes_shared_experts(shape, shared.weight, shared.up, context.sizes());
-    strips = !beside && by_wgmma(shared);
+    n_tiles = !beside && by_wgmma(shared);
   }
   args.select.packs_alone = beside;
-  args.packing = packing_of(shared, strips, buffers.packed);
+  args.packing = packing_of(shared, n_tiles, buffers.packed);
   args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
-  const int64_t blocks = args.blocks + slots_per_matrix(rows, strips);
-  launch(context, few ? norm_logits<kFewRows, kFewExperts, 2> : norm_logits<kManyRows, kManyExperts, 1>,
+  const int64_t blocks = args.blocks + slots_per_matrix(rows, n_tiles);
+  launch(context, few ? norm_logits<kSmallRows, kSmallExperts, 2> : norm_logits<kLargeRows, kLargeExperts, 1>,
          {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
-  if (experts.shared_gate && !beside) multiply_packed(shared, strips, buffers.packed, context);
+  if (experts.shared_gate && !beside) multiply_packed(shared, n_tiles, buffers.packed, context);
   const SelectAndShared more{args.select.selection,
                              {shared.weight, shared.up, tokens_of(buffers.packed, in.columns), shared.out}};
-  multiply_experts_few({.weight = gate,
-                        .up = memory.matrix(experts.up.id),
-                        .gated = true,
-                        .by_pair = false,
-                        .in = in,
-                        .out = memory.rows(experts.out.id),
-                        .ids = ids,
-                        .rows = count,
-                        .coded = buffers.codes,
-                        .taken = buffers.taken,
-                        .selection = selected,
-                        .select_and_shared = beside ? &more : nullptr},
-                       context);
+  multiply_experts_small_batch({.weight = gate,
+                                .up = memory.matrix(experts.up.id),
+                                .gated = true,
+                                .by_pair = false,
+                                .in = in,
+                                .out = memory.rows(experts.out.id),
+                                .ids = ids,
+                                .rows = count,
+                                .coded = buffers.codes,
+                                .taken = buffers.taken,
+                                .selection = selected,
+                                .select_and_shared = beside ? &more : nullptr},
+                               context);
 }
 
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
@@ -267,26 +268,27 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   return scratch.bytes();
 }
 
-std::optional<Handed> gives(const Program& p, const Op& record, const Sizes& sizes) {
+std::optional<FormSpec> produces(const Program& p, const Op& record, const Sizes& sizes) {
   return given_selection(p, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
 }
-BoardNeeds board_needs(const Program& p, const Op& record, const Sizes& sizes) {
+MailboxNeeds mailbox_needs(const Program& p, const Op& record, const Sizes& sizes) {
   const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
-  return {.flagged = kLogitsBoard + sizes.rows * p[route.router.id].shape[1]};
+  return {.flagged = kLogitsSlots + sizes.rows * p[route.router.id].shape[1]};
 }
 
 }  // namespace
 
-std::optional<Handed> given_selection(const Program& p, TensorId ids, const Sizes& sizes) {
-  return Handed{Form::SelectedExperts, ids, sizes.rows * p[ids].columns() * int64_t{sizeof(uint64_t)}};
+std::optional<FormSpec> given_selection(const Program& p, TensorId ids, const Sizes& sizes) {
+  return FormSpec{Form::SelectedExperts, ids, sizes.rows * p[ids].columns() * int64_t{sizeof(uint64_t)}};
 }
 
-const Kernel kNormMoeGateUpFew{"norm and router; experts' products, which select for themselves",
-                               serves,
-                               launch_norm_moe_few,
-                               scratch_bytes,
-                               gives,
-                               nullptr,
-                               board_needs};
+const Kernel kNormMoeGateUpSmallBatch{
+    "norm and router + small-batch gated GEMV of experts, which select for themselves",
+    serves,
+    launch_norm_moe_small_batch,
+    scratch_bytes,
+    produces,
+    nullptr,
+    mailbox_needs};
 
 }  // namespace sluice::backend::cuda

@@ -1,19 +1,19 @@
-// Shared experts' gates and ups of up to 8 rows, beside whatever else a block of threads waits for: their
-// weights are asked for before anything is known, their tokens, packed by the launch before, as soon as these
-// are there, and products are made when there is time. An item is 8 gates and their ups; a block of threads
-// takes every gridDim.x-th, its warps a chunk of the columns each.
+// Shared experts' gates and ups of up to 8 rows, beside whatever else a thread block waits for: their weights
+// are asked for before anything is known, their tokens, packed by the launch before, as soon as these are
+// there, and products are made when there is time. An item is 8 gates and their ups; a thread block takes
+// every gridDim.x-th, its warps a chunk of the columns each.
 #pragma once
 
 #include "backend/cuda/gemm/gemm.h"
 #include "backend/cuda/gemv/f16_rows.cuh"
 #include "backend/cuda/prim/sync.cuh"
 
-namespace sluice::backend::cuda::few {
+namespace sluice::backend::cuda::small_batch {
 
-inline constexpr int kItemOutputs = kStripTokens;
-/// Of a block of threads at most: weights of all its items are in registers, sums of all meet together.
+inline constexpr int kItemOutputs = kNTileTokens;
+/// Of a thread block at most: weights of all its items are in registers, sums of all meet together.
 inline constexpr int kMostItems = 3;
-inline constexpr int kItemThreads = kStripTokens * 2 * kItemOutputs;  ///< that add an item's sums up
+inline constexpr int kItemThreads = kNTileTokens * 2 * kItemOutputs;  ///< that add an item's sums up
 static_assert(kMostItems * kItemThreads <= kThreads);
 
 /// Without a division of its own, which would go the long way for what columns without tokens hold. Where
@@ -23,7 +23,7 @@ __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __e
 template <quant::Type kType>
 class GateUpItems {
  public:
-  static constexpr int kMeetingFloats = kMostItems * meeting_floats(1);
+  static constexpr int kReductionFloats = kMostItems * reduction_floats(1);
 
   __device__ __forceinline__ explicit GateUpItems(const SharedGateUp& p)
       : p_(p), warp_(static_cast<int>(threadIdx.x) / 32), chunks_(p.gate.columns / kChunkColumns) {}
@@ -36,7 +36,7 @@ class GateUpItems {
       unit_[i].load(p_.gate, p_.gate.row(0, first), p_.up, p_.up.row(0, first), warp_);
     }
   }
-  /// Asks for the tokens; not from the first cache, which may have older ones.
+  /// Asks for the tokens; not from L1, which may have older ones.
   __device__ __forceinline__ void ask_tokens(int rows) {
     if (!has(0)) return;
     const auto* const packed = reinterpret_cast<const char*>(p_.tokens.data);
@@ -48,22 +48,22 @@ class GateUpItems {
     scale_ = own_token() < rows ? load_result(p_.tokens.scale + own_token()) : 0;
   }
   /// Leaves the warp's sums in shared memory; then the block has to meet.
-  __device__ __forceinline__ void multiply(float* meeting) {
+  __device__ __forceinline__ void multiply(float* reduction) {
 #pragma unroll 1
     for (int i = 0; has(i); ++i) {
       float sum[1][4] = {};
       if (warp_ < chunks_) unit_[0].multiply(p_.gate, sum, [&](int j, int) { return token_[j]; });
-      leave_sums(sum, meeting + i * meeting_floats(1));
+      leave_sums(sum, reduction + i * reduction_floats(1));
 #pragma unroll
       for (int next = 1; next < kMostItems; ++next) unit_[next - 1] = unit_[next];
     }
   }
   /// Sums of all warps, in their order: a thread has a gate or an up of a token.
-  __device__ __forceinline__ void store(const float* meeting, int rows) const {
+  __device__ __forceinline__ void store(const float* reduction, int rows) const {
     const int i = static_cast<int>(threadIdx.x) / kItemThreads;
     const int output = static_cast<int>(threadIdx.x) % (2 * kItemOutputs);
     if (i >= kMostItems || !has(i)) return;
-    const float* const of_item = meeting + i * meeting_floats(1) + own_token() * kMeetingPitch + output;
+    const float* const of_item = reduction + i * reduction_floats(1) + own_token() * kReductionPitch + output;
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += of_item[w * floats_of_warp(1)];
@@ -90,11 +90,11 @@ class GateUpItems {
 };
 
 /// Whether it takes these, [outputs][columns] each.
-inline bool serves_gate_up(quant::Type type, int64_t outputs, int64_t columns, int64_t rows, int processors) {
+inline bool serves_gate_up(quant::Type type, int64_t outputs, int64_t columns, int64_t rows, int sm_count) {
   return (type == quant::Type::Q5_K || type == quant::Type::Q4_0 || type == quant::Type::Q4_K) &&
-         rows <= kStripTokens && outputs % kItemOutputs == 0 &&
-         outputs <= int64_t{kMostItems} * kItemOutputs * processors && columns % kChunkColumns == 0 &&
+         rows <= kNTileTokens && outputs % kItemOutputs == 0 &&
+         outputs <= int64_t{kMostItems} * kItemOutputs * sm_count && columns % kChunkColumns == 0 &&
          columns <= kWarps * kChunkColumns;
 }
 
-}  // namespace sluice::backend::cuda::few
+}  // namespace sluice::backend::cuda::small_batch

@@ -1,6 +1,6 @@
 // A row of activations in shared memory as products take it: eight bits under a float scale per 32 columns
-// for blocked types, float32 for float types. Every block of threads makes it for itself, which costs less
-// than a kernel more.
+// for blocked types, float32 for float types. Every thread block makes it for itself, which costs less than a
+// kernel more.
 //
 // Layout of a row of K columns, `row_bytes` apart: K/32 pieces of 16 bytes (columns 0..15 of a block), K/32
 // of 16 (columns 16..31), K/32 pairs of scale and sums, then, if `floats`, K float32.
@@ -80,16 +80,6 @@ struct Activations {
     }
   }
 
-  /// Row r from four(at), which gives columns 4 * at and on; columns % 4 == 0. The whole block calls it.
-  template <typename Four>
-  __device__ void fill_with(int r, Four four) const {
-    const int pieces = columns / 4;
-    for (int base = 0; base < pieces; base += blockDim.x) {
-      const int at = base + threadIdx.x;
-      store(r, at, at < pieces ? four(at) : make_float4(0, 0, 0, 0), at < pieces);
-    }
-  }
-
   /// Row r from float32 in global memory; norm: null, or weights of a root mean square norm that is applied
   /// first (partial: shared memory of 33 floats). The whole block calls it, and meets afterwards by itself.
   __device__ void fill(int r, const float* in, const float* norm, float epsilon, float* partial) const {
@@ -105,16 +95,16 @@ struct Activations {
       }
       return;
     }
-    constexpr int kKept = 4;  // pieces a thread that stay in registers between the two passes
-    float4 kept[kKept];
+    constexpr int kResident = 4;  // pieces a thread that stay in registers between the two passes
+    float4 kept[kResident];
     float squares = 0;
-    for (int i = 0; i < kKept; ++i) {
+    for (int i = 0; i < kResident; ++i) {
       const int at = i * threads + threadIdx.x;
       kept[i] = at < pieces ? __ldcg(in4 + at) : zero;
       squares +=
           kept[i].x * kept[i].x + kept[i].y * kept[i].y + kept[i].z * kept[i].z + kept[i].w * kept[i].w;
     }
-    for (int at = kKept * threads + threadIdx.x; at < pieces; at += threads) {
+    for (int at = kResident * threads + threadIdx.x; at < pieces; at += threads) {
       const float4 x = __ldcg(in4 + at);
       squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
     }
@@ -123,11 +113,11 @@ struct Activations {
       const float4 w = __ldg(reinterpret_cast<const float4*>(norm) + at);
       return make_float4(x.x * inverse * w.x, x.y * inverse * w.y, x.z * inverse * w.z, x.w * inverse * w.w);
     };
-    for (int i = 0; i < kKept; ++i) {
+    for (int i = 0; i < kResident; ++i) {
       const int at = i * threads + threadIdx.x;
       if (i * threads < pieces) store(r, at, at < pieces ? normed(kept[i], at) : zero, at < pieces);
     }
-    for (int base = kKept * threads; base < pieces; base += threads) {
+    for (int base = kResident * threads; base < pieces; base += threads) {
       const int at = base + threadIdx.x;
       store(r, at, at < pieces ? normed(__ldcg(in4 + at), at) : zero, at < pieces);
     }

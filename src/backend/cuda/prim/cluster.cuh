@@ -66,10 +66,10 @@ struct Arrivals {
     }
 #endif
   }
-  /// Copies bytes (a multiple of 16) from `from` to where block `rank` has the same place, by the copy
-  /// engine: after pushes_from_here of the threads that wrote them, and a meeting of the block. A request for
-  /// a row costs what a push of one number does, so rows go this way. The block must stay until they are
-  /// there: cluster_here once this block has what it waits for, and cluster_all at its end.
+  /// Copies bytes (a multiple of 16) from `from` to where block `rank` has the same place, by TMA: after
+  /// pushes_from_here of the threads that wrote them, and a meeting of the block. A request for a row costs
+  /// what a push of one number does, so rows go this way. The block must stay until they are there:
+  /// cluster_here once this block has what it waits for, and cluster_all at its end.
   __device__ void push_row(const void* from, int bytes, unsigned rank) { push(from, from, bytes, rank); }
   /// The same, to where that block has `to`.
   __device__ void push(const void* to, const void* from, int bytes, unsigned rank) {
@@ -102,7 +102,7 @@ struct Arrivals {
   }
 };
 
-/// What this thread has written to shared memory is seen by the copy engine (Arrivals::push_row).
+/// What this thread has written to shared memory is seen by TMA (Arrivals::push_row).
 __device__ inline void pushes_from_here() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,4 +1,4 @@
-// Products of 16 rows with strips of 8 tokens whose activations are eight bits: what kernels of few tokens
+// Products of 16 rows with n-tiles of 8 tokens whose activations are eight bits: what kernels of few tokens
 // are made of. A warp takes up to 512 columns of them from shared memory, where it has copied them for
 // itself. The weights' type is a policy (int8_weights.cuh).
 //
@@ -15,7 +15,7 @@
 #include "backend/cuda/prim/mma.cuh"
 #include "backend/cuda/prim/warp.cuh"
 
-namespace sluice::backend::cuda::few_bytes {
+namespace sluice::backend::cuda::int8_mma {
 
 inline constexpr int kRows = 16;      ///< of weights
 inline constexpr int kQuad = 128;     ///< columns: four blocks of 32
@@ -31,8 +31,6 @@ struct Slot {
     return {codes, scales, kRows * (codes + scales)};
   }
 };
-/// A slot of as many quads as a warp takes at most.
-inline constexpr Slot kWholeSlot = Slot::of(kMostQuads);
 
 /// Where tokens lie: each token's codes, then its blocks' scales (or those of half blocks) and, where weights
 /// have minimums, those times the sums of as many codes, in floats of 19 bits.
@@ -163,7 +161,7 @@ __device__ __forceinline__ void store_codes(float4 x, char* row, const TokenRows
   store_codes(x, row, at, quad, lane / 8, lane % 8);
 }
 
-/// Where a lane finds the tokens of its first strip: that of row lane / 4, and the scales of two, so many
+/// Where a lane finds the tokens of its first n-tile: that of row lane / 4, and the scales of two, so many
 /// bytes apart; and, for minimums, block lane % 4 of each quad of the former. kHalves: a token has a scale
 /// for 16 columns and not for 32.
 template <bool kHalves = false>
@@ -188,7 +186,7 @@ struct TokensAt {
     codes += quads * kQuad;
     scales += quads * kScaleBytes, own_sums += quads * kScaleBytes;
   }
-  /// Of strip n's quad q, counted from here: what a minimum is multiplied by. pitch: bytes from one token to
+  /// Of n-tile n's quad q, counted from here: what a minimum is multiplied by. pitch: bytes from one token to
   /// the next.
   __device__ __forceinline__ float sum_of_block(int pitch, int q, int n) const {
     const char* const sum = own_sums + n * 8 * pitch + q * kScaleBytes;
@@ -212,7 +210,7 @@ struct PitchedCodes {
   /// Blocks 2 half and 2 half + 1 of quad q.
   __device__ __forceinline__ uint32_t operator()(int q, int half) const { return at + 64 * q + 32 * half; }
 };
-/// As tensor copies leave them (host/tensor_map.h): the second eight rows lie kAcross bytes behind the first,
+/// As TMA copies leave them (host/tensor_map.h): the second eight rows lie kAcross bytes behind the first,
 /// two quads' lines kAlong behind the two before.
 template <int kAcross, int kAlong>
 struct SwizzledCodes {
@@ -241,15 +239,15 @@ struct SwizzledBytes {
   __device__ __forceinline__ void advance() { at += 2 * kAlong; }
 };
 
-/// What a lane needs of a strip's tokens for a quad: their codes, the scales of two. kHalves: a token has a
+/// What a lane needs of an n-tile's tokens for a quad: their codes, the scales of two. kHalves: a token has a
 /// scale for 16 columns and not for 32.
 template <bool kHalves>
-struct StripTokens {
+struct NTileTokens {
   uint4 words[2];
   float4 by[kHalves ? 2 : 1][2];
 
-  /// Of strip n's quad q, counted from where `at` is; pitch: bytes from one token to the next.
-  __device__ __forceinline__ StripTokens(const TokensAt<kHalves>& at, int pitch, int q, int n) {
+  /// Of n-tile n's quad q, counted from where `at` is; pitch: bytes from one token to the next.
+  __device__ __forceinline__ NTileTokens(const TokensAt<kHalves>& at, int pitch, int q, int n) {
     const char* const of = at.codes + n * 8 * pitch + q * kQuad;
     words[0] = *reinterpret_cast<const uint4*>(of), words[1] = *reinterpret_cast<const uint4*>(of + 16);
     const char* const scale = at.scales + n * 8 * pitch + q * at.kScaleBytes;
@@ -272,7 +270,7 @@ struct StripTokens {
 };
 
 /// Where a lane finds a piece of 16 rows, and what of it is not in shared memory. kHighPitch: of top bits
-/// that lie row by row; 0: as tensor copies leave them.
+/// that lie row by row; 0: as TMA copies leave them.
 template <quant::Type kType, typename Codes, typename Supers = HeldSupers, int kHighPitch = 0>
 struct Piece {
   static constexpr int kHigh = Weights<kType>::kFormat.high;
@@ -280,7 +278,7 @@ struct Piece {
   const char* scales;  ///< of row lane / 4, as many bytes before the next one's
   int scale_pitch;
   Supers supers;
-  const char* high = nullptr;  ///< of row lane / 4: tensor copies leave 16 blocks', swizzled
+  const char* high = nullptr;  ///< of row lane / 4: TMA copies leave 16 blocks', swizzled
   int odd = 0;                 ///< 1: the first quad is the second of its 256 columns
 
   int first_unit = 0;  ///< of 16 bytes of top bits
@@ -361,15 +359,15 @@ struct Quad {
 
 /// Adds the products of kQuads quads (one, or such as begin at whole 256 columns where types have scales of
 /// scales) with the tokens' from `at` on (pitch: bytes from one to the next). Sums lie as in mma_16x8x16.
-template <quant::Type kType, int kQuads, bool kHalves = false, int kStrips, typename Piece>
+template <quant::Type kType, int kQuads, bool kHalves = false, int kNTiles, typename Piece>
 __device__ __forceinline__ void multiply_codes(const Piece& piece, const TokensAt<kHalves>& at, int pitch,
-                                               float (&sum)[kStrips][4]) {
+                                               float (&sum)[kNTiles][4]) {
   using W = Weights<kType>;
   constexpr int kBegin = 0x4B400000;  // the bits of 1.5 * 2^23
   constexpr int kParts = kHalves || W::kSixteens ? 2 : 1;
   uint4 of_two[2];  // scales of two quads, of rows g and g + 8
   uint32_t super[2] = {};
-  float minimum[2] = {}, before[kStrips] = {};  // of the even quad: minimums, what they are multiplied by
+  float minimum[2] = {}, before[kNTiles] = {};  // of the even quad: minimums, what they are multiplied by
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     if constexpr (kQuads == 1) {
@@ -410,8 +408,8 @@ __device__ __forceinline__ void multiply_codes(const Piece& piece, const TokensA
     }
     const Quad<kType> quad(piece, q, words, super);
 #pragma unroll
-    for (int n = 0; n < kStrips; ++n) {
-      const StripTokens<kHalves> tokens(at, pitch, q, n);
+    for (int n = 0; n < kNTiles; ++n) {
+      const NTileTokens<kHalves> tokens(at, pitch, q, n);
       const float own_sum = W::kMinimums ? at.sum_of_block(pitch, q, n) : 0.0f;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -454,11 +452,11 @@ __device__ __forceinline__ void multiply_codes(const Piece& piece, const TokensA
   }
 }
 
-/// The same of `pairs` pairs of quads of a piece that tensor copies have brought, from its first on; `at`
-/// goes on. One loop: a launch runs this code some times alone, so that the way to it counts.
-template <quant::Type kType, int kStrips, typename Piece>
+/// The same of `pairs` pairs of quads of a piece that TMA copies have brought, from its first on; `at` goes
+/// on. One loop: a launch runs this code some times alone, so that the way to it counts.
+template <quant::Type kType, int kNTiles, typename Piece>
 __device__ __forceinline__ void multiply_pairs(Piece piece, int pairs, TokensAt<>& at, int pitch,
-                                               float (&sum)[kStrips][4]) {
+                                               float (&sum)[kNTiles][4]) {
 #pragma unroll 1
   for (int i = 0; i < pairs; ++i) {
     multiply_codes<kType, 2>(piece, at, pitch, sum);
@@ -468,10 +466,10 @@ __device__ __forceinline__ void multiply_pairs(Piece piece, int pairs, TokensAt<
 
 /// Those of a slot, from `begin` on. first_quad: which of its row the slot's first one is. supers: of the 512
 /// columns that it begins in.
-template <quant::Type kType, int kQuads, bool kHalves = false, int kStrips>
+template <quant::Type kType, int kQuads, bool kHalves = false, int kNTiles>
 __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& layout, uint32_t supers,
                                                int first_quad, const TokensAt<kHalves>& at, int pitch,
-                                               float (&sum)[kStrips][4], int begin = 0) {
+                                               float (&sum)[kNTiles][4], int begin = 0) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const PitchedCodes codes(shared_address(slot) + static_cast<uint32_t>(begin * 64), layout.code_pitch);
   multiply_codes<kType, kQuads, kHalves>(
@@ -485,10 +483,10 @@ __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& lay
 }
 
 /// The same of up to kMostQuads.
-template <quant::Type kType, int kStrips>
+template <quant::Type kType, int kNTiles>
 __device__ __forceinline__ void multiply(const char* slot, const Slot& layout, uint32_t supers,
                                          int first_quad, int quads, TokensAt<> at, int pitch,
-                                         float (&sum)[kStrips][4]) {
+                                         float (&sum)[kNTiles][4]) {
   static_assert(kMostQuads == 4);
   if constexpr (Weights<kType>::kSuper) {  // quads in pairs need not be those of a scale of scales
     const auto one_by_one = [&]<int kCount>() {
@@ -528,4 +526,4 @@ __device__ __forceinline__ uint32_t ask_supers(const Matrix& m, int first_quad, 
   }
 }
 
-}  // namespace sluice::backend::cuda::few_bytes
+}  // namespace sluice::backend::cuda::int8_mma

@@ -10,7 +10,7 @@
 #include "backend/cuda/prim/warp.cuh"
 #include "backend/cuda/prim/weight_fragments.cuh"
 
-namespace sluice::backend::cuda::few_bytes {
+namespace sluice::backend::cuda::int8_mma {
 
 inline constexpr int kSuperColumns = 256;  ///< that have a scale of scales
 
@@ -39,8 +39,8 @@ struct Weights {
   static_assert(kFormat.codes >= 16 && kFormat.scale <= 2);
 };
 
-/// Whether there are kernels that take weights of the type as tensor copies bring them (weight_ring.cuh), and
-/// as lanes copy them (int8_mma.cuh: Slot).
+/// Whether there are kernels that take weights of the type as TMA copies bring them (weight_ring.cuh), and as
+/// lanes copy them (int8_mma.cuh: Slot).
 constexpr bool fits_ring(quant::Type type) {
   using quant::Type;
   return type == Type::Q4_0 || type == Type::Q4_K || type == Type::Q5_0 || type == Type::Q5_K ||
@@ -236,4 +236,4 @@ struct SharedSupers {
   }
 };
 
-}  // namespace sluice::backend::cuda::few_bytes
+}  // namespace sluice::backend::cuda::int8_mma

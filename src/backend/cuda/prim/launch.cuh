@@ -23,7 +23,7 @@ inline void allow_shared(const void* kernel, int64_t bytes) {
 
 /// Clusters of such blocks that are on the device at a time; none where one does not fit.
 template <typename... Parameters>
-int most_clusters(void (*kernel)(Stamps, Parameters...), const LaunchShape& shape) {
+int most_clusters(void (*kernel)(Timestamps, Parameters...), const LaunchShape& shape) {
   const auto* const function = reinterpret_cast<const void*>(kernel);
   allow_shared(function, shape.shared_bytes);
   cudaLaunchConfig_t config = {};
@@ -41,7 +41,7 @@ int most_clusters(void (*kernel)(Stamps, Parameters...), const LaunchShape& shap
 }
 
 template <typename... Parameters, typename... Arguments>
-void launch(const Context& context, void (*kernel)(Stamps, Parameters...), const LaunchShape& shape,
+void launch(const Context& context, void (*kernel)(Timestamps, Parameters...), const LaunchShape& shape,
             Arguments... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
@@ -50,7 +50,7 @@ void launch(const Context& context, void (*kernel)(Stamps, Parameters...), const
   config.stream = context.stream;
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
-  if (context.overlap && context.architecture >= 90) {
+  if (context.uses_pdl && context.architecture >= 90) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -66,8 +66,8 @@ void launch(const Context& context, void (*kernel)(Stamps, Parameters...), const
     const auto threads = static_cast<int>(shape.block.x * shape.block.y * shape.block.z);
     return context.log->add(reinterpret_cast<const void*>(kernel), blocks, threads, shape.shared_bytes);
   }
-  const Stamps stamps = context.times != nullptr ? context.times->next() : Stamps{};
-  check(cudaLaunchKernelEx(&config, kernel, stamps, static_cast<Parameters>(arguments)...));
+  const Timestamps timestamps = context.times != nullptr ? context.times->next() : Timestamps{};
+  check(cudaLaunchKernelEx(&config, kernel, timestamps, static_cast<Parameters>(arguments)...));
 }
 
 }  // namespace sluice::backend::cuda

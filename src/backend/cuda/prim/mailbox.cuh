@@ -1,21 +1,21 @@
-// Words that blocks of one launch leave for each other, or for the launch behind it (host/device.h: Board):
-// one trip through the second cache, where a flag behind its data would take two. Whoever reads waits for all
-// blocks that write, so they must all be on the device at a time: launch no more of them than fit.
+// Flagged slots (host/device.h: Mailbox) by which blocks of one launch pass numbers to each other, or to the
+// launch behind it: one trip through L2, where a flag behind its data would take two. Whoever reads waits for
+// all blocks that write, so they must all be on the device at a time: launch no more of them than fit.
 #pragma once
 
 #include "backend/cuda/host/device.h"
 
 namespace sluice::backend::cuda {
 
-__device__ inline void put_word(uint64_t* at, float number, uint32_t tag) {
-  const uint64_t word = uint64_t{tag} << 32 | __float_as_uint(number);
+__device__ inline void put_slot(uint64_t* at, float number, uint32_t flag) {
+  const uint64_t word = uint64_t{flag} << 32 | __float_as_uint(number);
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
 }
 
-/// Waits for a word and returns its number. kAcquires: what its writer had written before release_writes is
+/// Waits for a slot and returns its number. kAcquires: what its writer had written before release_writes is
 /// seen, too, by this thread and whomever it meets then.
 template <bool kAcquires = false>
-__device__ inline float take_word(const uint64_t* at, uint32_t tag) {
+__device__ inline float take_slot(const uint64_t* at, uint32_t flag) {
   uint64_t word = 0;
 #pragma unroll 1
   do {
@@ -24,15 +24,16 @@ __device__ inline float take_word(const uint64_t* at, uint32_t tag) {
     } else {
       asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
     }
-  } while (static_cast<uint32_t>(word >> 32) != tag);
+  } while (static_cast<uint32_t>(word >> 32) != flag);
   return __uint_as_float(static_cast<uint32_t>(word));
 }
 
-/// Before a word that says that something else is written: by this thread, or by those it has met.
+/// Release fence: what this thread has written, and threads that it has met at a barrier, is seen by whoever
+/// takes a slot that is put after it (take_slot<true>).
 __device__ inline void release_writes() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-/// Reads words [count] to numbers in shared memory as they come. A whole warp calls it.
-__device__ inline void take_words(const uint64_t* words, int count, uint32_t tag, float* numbers) {
+/// Reads slots [count] to numbers in shared memory as they come. A whole warp calls it.
+__device__ inline void take_slots(const uint64_t* slots, int count, uint32_t flag, float* numbers) {
   constexpr int kAtOnce = 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
@@ -43,12 +44,12 @@ __device__ inline void take_words(const uint64_t* words, int count, uint32_t tag
     while (!there) {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const uint64_t* at = words + min(begin + 32 * i, count - 1);
+        const uint64_t* at = slots + min(begin + 32 * i, count - 1);
         asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word[i]) : "l"(at) : "memory");
       }
       there = true;
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) there &= static_cast<uint32_t>(word[i] >> 32) == tag;
+      for (int i = 0; i < kAtOnce; ++i) there &= static_cast<uint32_t>(word[i] >> 32) == flag;
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -58,13 +59,13 @@ __device__ inline void take_words(const uint64_t* words, int count, uint32_t tag
   __syncwarp();
 }
 
-/// Waits for words and takes their numbers, zero for those that are not wanted: at(i) is where word i lies.
+/// Waits for slots and takes their numbers, zero for those that are not wanted: at(i) is where slot i lies.
 /// Asks again for those only that were not there: a block may take tens of thousands.
 template <int kCount, typename At, typename Wanted>
-__device__ inline void take_each(At at, Wanted wanted, uint32_t tag, float (&number)[kCount]) {
+__device__ inline void take_each(At at, Wanted wanted, uint32_t flag, float (&number)[kCount]) {
   uint64_t word[kCount];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) word[i] = uint64_t{wanted(i) ? ~tag : tag} << 32;
+  for (int i = 0; i < kCount; ++i) word[i] = uint64_t{wanted(i) ? ~flag : flag} << 32;
   bool all;
 #pragma unroll 1
   do {
@@ -74,12 +75,12 @@ __device__ inline void take_each(At at, Wanted wanted, uint32_t tag, float (&num
           "{\n .reg .pred p;\n .reg .b32 low, high;\n mov.b64 {low, high}, %0;\n setp.ne.u32 p, high, %2;\n"
           " @p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
           : "+l"(word[i])
-          : "l"(at(i)), "r"(tag)
+          : "l"(at(i)), "r"(flag)
           : "memory");
     }
     all = true;
 #pragma unroll
-    for (const uint64_t one : word) all &= static_cast<uint32_t>(one >> 32) == tag;
+    for (const uint64_t one : word) all &= static_cast<uint32_t>(one >> 32) == flag;
   } while (!all);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) number[i] = __uint_as_float(static_cast<uint32_t>(word[i]));
@@ -87,8 +88,9 @@ __device__ inline void take_each(At at, Wanted wanted, uint32_t tag, float (&num
 
 /// The same; those are not wanted whose place is null.
 template <int kCount>
-__device__ inline void take_each(const uint64_t* const (&at)[kCount], uint32_t tag, float (&number)[kCount]) {
-  take_each([&](int i) { return at[i]; }, [&](int i) { return at[i] != nullptr; }, tag, number);
+__device__ inline void take_each(const uint64_t* const (&at)[kCount], uint32_t flag,
+                                 float (&number)[kCount]) {
+  take_each([&](int i) { return at[i]; }, [&](int i) { return at[i] != nullptr; }, flag, number);
 }
 
 /// A sum to which several blocks add parts, in fixed point so that their order does not matter, and above it

@@ -85,7 +85,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
-/// `bytes` (a multiple of 16) from global to shared memory by the copy engine; counts into the barrier.
+/// `bytes` (a multiple of 16) from global to shared memory by TMA; counts into the barrier.
 __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

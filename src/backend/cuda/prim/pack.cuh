@@ -31,7 +31,7 @@ __device__ inline float4 four_of(const float* row, int c, int columns, bool alig
   return v;
 }
 
-/// The row that a slot holds; null: none, which in a strip means zeroes.
+/// The row that a slot holds; null: none, which in an n-tile means zeroes.
 struct Source {
   const float* row;
   bool there;
@@ -48,7 +48,7 @@ __device__ inline Source source_of(const PackPlan& p, int slot) {
   }
   const int r = slot % p.per_matrix;
   if (r < *p.slots) return {p.in(r, slot / p.per_matrix), true};
-  return {nullptr, p.strips};
+  return {nullptr, p.n_tiles};
 }
 
 __device__ inline void write_pairs(const PackPlan& p, int slot, int chunks, int chunk, float4 v,
@@ -57,11 +57,11 @@ __device__ inline void write_pairs(const PackPlan& p, int slot, int chunks, int 
   const uint32_t even = pack_halves(v.x * factor, v.z * factor),
                  odd = pack_halves(v.y * factor, v.w * factor);
   auto* const words = reinterpret_cast<uint32_t*>(p.data);
-  if (p.strips) {  // pair q of the four blocks is a unit of 16 bytes, unit q % 8 of its 64 columns
-    const int token = slot % kStripTokens;
-    const int64_t strip =
-        (int64_t{slot / kGroupTokens} * chunks + chunk) * 4 + slot % kGroupTokens / kStripTokens;
-    const int64_t atom = strip * 2 + pair / 8;
+  if (p.n_tiles) {  // pair q of the four blocks is a unit of 16 bytes, unit q % 8 of its 64 columns
+    const int token = slot % kNTileTokens;
+    const int64_t n_tile =
+        (int64_t{slot / kGroupTokens} * chunks + chunk) * 4 + slot % kGroupTokens / kNTileTokens;
+    const int64_t atom = n_tile * 2 + pair / 8;
     uint32_t* const of_token = words + atom * 256 + token * 32 + block;
     of_token[(pair % 8 ^ token) * 4] = even;
     of_token[((pair + 1) % 8 ^ token) * 4] = odd;
@@ -127,7 +127,7 @@ __device__ inline void pack_slot(const PackPlan& p, int slot, const Also& also =
   for (int chunk = warp + kHeld * kWarps; chunk < chunks; chunk += kWarps)
     largest = larger(largest, load(chunk));
   largest = lane_max(largest);
-  if constexpr (kWarps > 1) {  // one slot a block of threads
+  if constexpr (kWarps > 1) {  // one slot a thread block
     if (lane == 0) partial[0][warp] = largest;
     __syncthreads();
 #pragma unroll

@@ -1,4 +1,4 @@
-// Weights asked for ahead of their use, into the second cache: before a kernel waits for its predecessor.
+// Weights asked for ahead of their use, into L2: before a kernel waits for its predecessor.
 #pragma once
 
 #include "backend/cuda/host/device.h"

@@ -7,7 +7,7 @@
 
 namespace sluice::backend::cuda {
 
-struct Turn {
+struct SinCos {
   float sine, cosine;
 };
 
@@ -20,12 +20,12 @@ struct RopeTable {
   __device__ int second(int i, int half) const { return neighbours ? 2 * i + 1 : half + i; }
   /// factors: divisors of the frequencies, or null. The angle is reduced in double: at position 200,000 a
   /// float's error would show.
-  __device__ Turn turn(int position, int i, const float* factors) const {
-    double turns = position * frequency[i];
-    if (factors != nullptr) turns /= __ldg(factors + i);
-    Turn turn;
-    sincospif(static_cast<float>(2 * (turns - rint(turns))), &turn.sine, &turn.cosine);
-    return turn;
+  __device__ SinCos sin_cos(int position, int i, const float* factors) const {
+    double revolutions = position * frequency[i];
+    if (factors != nullptr) revolutions /= __ldg(factors + i);
+    SinCos sin_cos;
+    sincospif(static_cast<float>(2 * (revolutions - rint(revolutions))), &sin_cos.sine, &sin_cos.cosine);
+    return sin_cos;
   }
 };
 

@@ -8,7 +8,7 @@
 
 namespace sluice::backend::cuda {
 
-/// Nanoseconds; the same for all multiprocessors.
+/// Nanoseconds; the same for all SMs.
 __device__ inline uint64_t device_ns() {
   uint64_t ns;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
@@ -18,12 +18,12 @@ __device__ inline void raise(uint64_t* at, uint64_t value) {
   asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
-/// A kernel as a link of the chain that a step is. Every kernel's first parameter is its Stamps (launch()
-/// gives it), and it makes its link before all else.
-class Link {
+/// Programmatic dependent launch (PDL): how a kernel stands in the chain that a step is. Every kernel's first
+/// parameter is its Timestamps (launch() gives it), and it makes its PdlLink before all else.
+class PdlLink {
  public:
   /// Lets the next kernel start; it waits by itself for this one's results.
-  __device__ explicit Link(const Stamps& stamps) : stamps_(stamps) {
+  __device__ explicit PdlLink(const Timestamps& timestamps) : timestamps_(timestamps) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -35,26 +35,26 @@ class Link {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    if (stamps_.spans != nullptr && threadIdx.x == 0) raise(&span()->not_begin, ~device_ns());
+    if (timestamps_.spans != nullptr && threadIdx.x == 0) raise(&span()->not_begin, ~device_ns());
   }
 
   /// The last warp to come here is the kernel's end.
-  __device__ ~Link() {
-    if (stamps_.spans != nullptr && threadIdx.x % 32 == 0) raise(&span()->end, device_ns());
+  __device__ ~PdlLink() {
+    if (timestamps_.spans != nullptr && threadIdx.x % 32 == 0) raise(&span()->end, device_ns());
   }
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
+  PdlLink(const PdlLink&) = delete;
+  PdlLink& operator=(const PdlLink&) = delete;
 
  private:
   __device__ Span* span() const {
-    uint32_t multiprocessor;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
-    return stamps_.spans + multiprocessor % Stamps::kSpans;
+    uint32_t sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    return timestamps_.spans + sm % Timestamps::kSpans;
   }
-  const Stamps& stamps_;
+  const Timestamps& timestamps_;
 };
 
-/// 16 bytes of a weight: read once a step, so that it need not stay in the first cache.
+/// 16 bytes of a weight: read once a step, so that it need not stay in L1.
 __device__ inline uint4 load_weight(const uint4* at) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -1,5 +1,5 @@
-// How a warp asks the copy engine for pieces of tensors (host/tensor_map.h): one lane does, of places that
-// the compiler knows to be the same on all lanes, since otherwise it gathers them lane by lane.
+// How a warp asks TMA for pieces of tensors (host/tensor_map.h): one lane does, of places that the compiler
+// knows to be the same on all lanes, since otherwise it gathers them lane by lane.
 #pragma once
 
 #include <cuda.h>

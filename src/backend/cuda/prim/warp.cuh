@@ -1,4 +1,4 @@
-// Reductions within a warp and within a block of threads, in an order that never varies.
+// Reductions within a warp and within a thread block, in an order that never varies.
 #pragma once
 
 namespace sluice::backend::cuda {

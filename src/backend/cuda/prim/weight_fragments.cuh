@@ -22,10 +22,10 @@
 
 namespace sluice::backend::cuda {
 
-enum class Family : uint8_t { Nibble, Five, Six, Eight, TwoThree, Table, Half, Bfloat, Single };
+enum class Family : uint8_t { Bits4, Bits5, Bits6, Bits8, Bits2And3, Table, F16, Bf16, F32 };
 
 constexpr bool is_float(Family family) {
-  return family == Family::Half || family == Family::Bfloat || family == Family::Single;
+  return family == Family::F16 || family == Family::Bf16 || family == Family::F32;
 }
 
 constexpr bool family_of(quant::Type type, Family& family) {
@@ -33,20 +33,20 @@ constexpr bool family_of(quant::Type type, Family& family) {
   switch (type) {
     case Type::Q4_0:
     case Type::Q4_1:
-    case Type::Q4_K: family = Family::Nibble; return true;
+    case Type::Q4_K: family = Family::Bits4; return true;
     case Type::Q5_0:
     case Type::Q5_1:
-    case Type::Q5_K: family = Family::Five; return true;
-    case Type::Q6_K: family = Family::Six; return true;
-    case Type::Q8_0: family = Family::Eight; return true;
+    case Type::Q5_K: family = Family::Bits5; return true;
+    case Type::Q6_K: family = Family::Bits6; return true;
+    case Type::Q8_0: family = Family::Bits8; return true;
     case Type::Q2_K:
-    case Type::Q3_K: family = Family::TwoThree; return true;
+    case Type::Q3_K: family = Family::Bits2And3; return true;
     case Type::IQ4_NL:
     case Type::IQ4_XS:
     case Type::MXFP4: family = Family::Table; return true;
-    case Type::F16: family = Family::Half; return true;
-    case Type::BF16: family = Family::Bfloat; return true;
-    case Type::F32: family = Family::Single; return true;
+    case Type::F16: family = Family::F16; return true;
+    case Type::BF16: family = Family::Bf16; return true;
+    case Type::F32: family = Family::F32; return true;
     default: return false;
   }
 }
@@ -144,10 +144,10 @@ __device__ __forceinline__ void nibbles(uint32_t bits, const Affine& a, uint32_t
 /// One row's block of 32 in registers, as loaded (so that loads can be in flight), and as numbers.
 template <Family kFamily>
 struct Block {
-  static constexpr int kCodeWords = kFamily == Family::Eight      ? 8
-                                    : kFamily == Family::TwoThree ? 2
-                                    : is_float(kFamily)           ? 16
-                                                                  : 4;
+  static constexpr int kCodeWords = kFamily == Family::Bits8       ? 8
+                                    : kFamily == Family::Bits2And3 ? 2
+                                    : is_float(kFamily)            ? 16
+                                                                   : 4;
   uint32_t codes[kCodeWords];
   uint32_t high[2];
   uint32_t scale, super;
@@ -161,8 +161,8 @@ struct Block {
     for (uint32_t& word : codes) word = 0;
     high[0] = high[1] = scale = super = 0;
     if (!there) return;
-    if constexpr (kFamily == Family::Half || kFamily == Family::Bfloat) return load_halves(m, row, block);
-    if constexpr (kFamily == Family::Single) return load_singles(m, row, block);
+    if constexpr (kFamily == Family::F16 || kFamily == Family::Bf16) return load_halves(m, row, block);
+    if constexpr (kFamily == Family::F32) return load_singles(m, row, block);
     const auto type = m.type;
     const int64_t b = row * (m.columns / 32) + block;
     if constexpr (kCodeWords == 2) {
@@ -175,8 +175,8 @@ struct Block {
         codes[i] = v.x, codes[i + 1] = v.y, codes[i + 2] = v.z, codes[i + 3] = v.w;
       }
     }
-    if constexpr (kFamily == Family::Nibble || kFamily == Family::Five) {
-      if constexpr (kFamily == Family::Five) high[0] = fragments::load<uint32_t, kSpace>(m.high + b * 4);
+    if constexpr (kFamily == Family::Bits4 || kFamily == Family::Bits5) {
+      if constexpr (kFamily == Family::Bits5) high[0] = fragments::load<uint32_t, kSpace>(m.high + b * 4);
       if (type == Type::Q4_1 || type == Type::Q5_1) {
         scale = fragments::load<uint32_t, kSpace>(m.scale + b * 4);
       } else {
@@ -184,14 +184,14 @@ struct Block {
         if (type == Type::Q4_K || type == Type::Q5_K)
           super = fragments::load<uint32_t, kSpace>(m.super + b / 8 * 4);
       }
-    } else if constexpr (kFamily == Family::Six) {
+    } else if constexpr (kFamily == Family::Bits6) {
       const uint2 v = read<uint2, kSpace>(m.high + b * 8);
       high[0] = v.x, high[1] = v.y;
       scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
       super = fragments::load<uint16_t, kSpace>(m.super + b / 8 * 2);
-    } else if constexpr (kFamily == Family::Eight) {
+    } else if constexpr (kFamily == Family::Bits8) {
       scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
-    } else if constexpr (kFamily == Family::TwoThree) {
+    } else if constexpr (kFamily == Family::Bits2And3) {
       if (type == Type::Q2_K) {
         scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
         super = fragments::load<uint32_t, kSpace>(m.super + b / 8 * 4);
@@ -217,8 +217,8 @@ struct Block {
     const auto type = m.type;
     Affine a{};
     const float low = low_half(scale);
-    if constexpr (kFamily == Family::Nibble || kFamily == Family::Five) {
-      constexpr float kMiddle = kFamily == Family::Nibble ? 8 : 16;
+    if constexpr (kFamily == Family::Bits4 || kFamily == Family::Bits5) {
+      constexpr float kMiddle = kFamily == Family::Bits4 ? 8 : 16;
       if (type == Type::Q4_0 || type == Type::Q5_0) {
         set_all(a, kMiddle, low, 0);
       } else if (type == Type::Q4_1 || type == Type::Q5_1) {
@@ -227,16 +227,16 @@ struct Block {
         set_all(a, 0, low_half(super) * static_cast<float>(scale & 255),
                 -high_half(super) * static_cast<float>(scale >> 8));
       }
-    } else if constexpr (kFamily == Family::Six) {
+    } else if constexpr (kFamily == Family::Bits6) {
       set_all(a, 32, 0, 0);
       // Both bytes, 128 more than they are, under 1024; products of halves are rounded once.
       const __half2 signed_bytes =
           __hsub2(as_half2(__byte_perm(scale ^ 0x8080u, 0x64u, 0x4140)), twice(1152.0f));
       const __half2 both = __hmul2(signed_bytes, __low2half2(as_half2(super)));
       a.scale[0] = __low2half2(both), a.scale[1] = __high2half2(both);
-    } else if constexpr (kFamily == Family::Eight) {
+    } else if constexpr (kFamily == Family::Bits8) {
       set_all(a, 128, low, 0);
-    } else if constexpr (kFamily == Family::TwoThree) {
+    } else if constexpr (kFamily == Family::Bits2And3) {
       const float d = low_half(super);
       if (type == Type::Q2_K) {
         const float dmin = high_half(super);
@@ -271,12 +271,12 @@ struct Block {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {  // columns 4j .. 4j + 3 lie in two words, those 16 on in two others
         uint32_t first = codes[2 * j + 8 * i], second = codes[2 * j + 8 * i + 1];
-        if constexpr (kFamily == Family::Bfloat)
+        if constexpr (kFamily == Family::Bf16)
           first = halves_of_bfloats(first), second = halves_of_bfloats(second);
         out[2 * i] = __byte_perm(first, second, 0x5410);
         out[2 * i + 1] = __byte_perm(first, second, 0x7632);
       }
-    } else if constexpr (kFamily == Family::Eight) {
+    } else if constexpr (kFamily == Family::Bits8) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t word = codes[j + 4 * i] ^ 0x80808080u;
@@ -285,7 +285,7 @@ struct Block {
       }
     } else if constexpr (kFamily == Family::Table) {
       table_pairs(m, a, j, out);
-    } else if constexpr (kFamily == Family::TwoThree) {
+    } else if constexpr (kFamily == Family::Bits2And3) {
       const uint32_t word = codes[j & 1] >> (2 * (j >> 1));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -293,17 +293,17 @@ struct Block {
         out[2 * i] = number(word >> (4 * i) & 0x00030003u | (third & 0x00010001u) << 2, a, i);
         out[2 * i + 1] = number(word >> (4 * i + 8) & 0x00030003u | (third >> 8 & 0x00010001u) << 2, a, i);
       }
-    } else if constexpr (kFamily == Family::Nibble) {
+    } else if constexpr (kFamily == Family::Bits4) {
       nibbles(codes[j], a, out[0], out[2]);
       nibbles(codes[j] >> 8, a, out[1], out[3]);
-    } else if constexpr (kFamily == Family::Six) {
+    } else if constexpr (kFamily == Family::Bits6) {
       sixes(codes[j], high, 2 * j, a, out[0], out[2]);
       sixes(codes[j] >> 8, high, 2 * j + 8, a, out[1], out[3]);
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         uint32_t even = codes[j] >> (4 * i) & 0x000F000Fu, odd = codes[j] >> (4 * i + 8) & 0x000F000Fu;
-        if constexpr (kFamily == Family::Five) {
+        if constexpr (kFamily == Family::Bits5) {
           const uint32_t fifth = high[0] >> (j + 4 * i);
           even |= (fifth & 0x00010001u) << 4, odd |= (fifth >> 8 & 0x00010001u) << 4;
         }

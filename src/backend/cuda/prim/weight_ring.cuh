@@ -1,5 +1,5 @@
 // Rings of pieces of weights that warps ask for ahead (int8_mma.cuh). Of compute capabilities 9.0 and 10.0 a
-// piece is 16 rows of 512 columns, which tensor copies bring, and their scales of scales, too few bytes for a
+// piece is 16 rows of 512 columns, which TMA copies bring, and their scales of scales, too few bytes for a
 // copy of their own, which the lanes copy; both count into the slot's barrier. Elsewhere, and where rows are
 // no whole 256 columns, lanes copy all of it (LaneRing).
 #pragma once
@@ -10,18 +10,18 @@
 #include "backend/cuda/prim/int8_mma.cuh"
 #include "backend/cuda/prim/tma.cuh"
 
-namespace sluice::backend::cuda::few_bytes {
+namespace sluice::backend::cuda::int8_mma {
 
 /// Of each warp's ring; a slot of it holds kMostQuads quads of 16 rows.
 inline constexpr int kSlots = 2;
-/// The rings of a block's warps as tensor copies fill them: all codes, all top bits, all scales. Types with
-/// more bytes a piece have fewer warps, so that tokens find room, and such as need more registers.
+/// The rings of a block's warps as TMA copies fill them: all codes, all top bits, all scales. Types with more
+/// bytes a piece have fewer warps, so that tokens find room, and such as need more registers.
 template <quant::Type kType>
 inline constexpr int kRingWarps = Weights<kType>::kWhole             ? 8
                                   : Weights<kType>::kFormat.high > 0 ? 12
                                   : by_table(kType)                  ? 14
                                                                      : 16;
-/// Lines of a slot's codes, each of twice eight rows, which are a tensor copy.
+/// Lines of a slot's codes, each of twice eight rows, which are a TMA copy.
 constexpr int map_groups(quant::Type type) {
   return kMostQuads * kQuad / 32 * find_format(type)->codes / kMapLine;
 }
@@ -29,7 +29,7 @@ template <quant::Type kType, int kOfWarps = kRingWarps<kType>>
 struct Ring {
   static constexpr Format kFormat = Weights<kType>::kFormat;
   static constexpr int kWarps = kOfWarps, kThreads = kWarps * 32;
-  static constexpr int kSlots = few_bytes::kSlots, kQuads = kMostQuads;  ///< of a warp; of a piece
+  static constexpr int kSlots = int8_mma::kSlots, kQuads = kMostQuads;  ///< of a warp; of a piece
   static constexpr int kSlotBytes = 0;
   struct Source {};  ///< maps say where pieces lie
   static constexpr int kBlocks = kMostQuads * kQuad / 32;
@@ -37,13 +37,13 @@ struct Ring {
   static constexpr int kCodes = kBlocks * kFormat.codes * kRows;
   static constexpr int kHighPitch = kBlocks * kFormat.high, kHigh = kHighPitch * kRows;
   static constexpr int kScalePitch = kBlocks * kFormat.scale, kScales = kScalePitch * kRows;
-  static constexpr uint32_t kPiece = kCodes + kHigh + kScales;  ///< by tensor copies
+  static constexpr uint32_t kPiece = kCodes + kHigh + kScales;  ///< by TMA copies
   using Supers = SharedSupers<kType>;
   static constexpr bool kSuper = Weights<kType>::kSuper;
-  /// Who arrives at a slot's barrier: who asks for tensor copies, and every lane when its own copy is there.
+  /// Who arrives at a slot's barrier: who asks for TMA copies, and every lane when its own copy is there.
   static constexpr int kArrivals = kSuper ? 33 : 1;
   static_assert(kHigh == 0 || kHighPitch == kMapLine || kHighPitch == kMapLine / 2);
-  /// Of a block of threads; swizzles count from whole KB.
+  /// Of a thread block; swizzles count from whole KB.
   static constexpr int64_t kBytes = int64_t{kWarps} * kSlots * (kPiece + Supers::kBytes) + 1024;
 
   char* base;
@@ -92,7 +92,7 @@ struct Ring {
   }
 
  private:
-  /// One lane asks for what tensor copies bring.
+  /// One lane asks for what TMA copies bring.
   __device__ __forceinline__ void ask_planes(const RowPairs& map, int row, int line, int warp, int slot,
                                              uint32_t barrier) const {
 #if __CUDA_ARCH__ >= 900
@@ -131,7 +131,7 @@ struct LaneRing {
   static constexpr int kScalesAt = kUnits * 16 * kRows, kHighAt = kScalesAt + kScalePitch * kRows,
                        kSupersAt = kHighAt + kHighPitch * kRows;
   static constexpr int kSlotBytes = (kSupersAt + Supers::kBytes + kMapLine - 1) / kMapLine * kMapLine;
-  static constexpr int64_t kBytes = int64_t{kWarps} * kSlots * kSlotBytes;  ///< of a block of threads
+  static constexpr int64_t kBytes = int64_t{kWarps} * kSlots * kSlotBytes;  ///< of a thread block
   /// Rows that one instruction copies codes of, and how many times it does for eight rows.
   static constexpr int kAtOnce = 32 / kUnits, kTimes = 8 / kAtOnce;
   static_assert(kAtOnce * kUnits == 32 && (kHighUnits == 0 || kHighUnits == 2 || kHighUnits == 4));
@@ -218,4 +218,4 @@ struct LaneRing {
   }
 };
 
-}  // namespace sluice::backend::cuda::few_bytes
+}  // namespace sluice::backend::cuda::int8_mma

@@ -7,12 +7,12 @@
 #ifdef SLUICE_WGMMA
 namespace sluice::backend::cuda {
 
-/// d[64, 8 kParts] += a[64, 16] b[8 kParts, 16]^T. b has its columns together; so has a, or (kTurned) its
+/// d[64, 8 kParts] += a[64, 16] b[8 kParts, 16]^T. b has its columns together; so has a, or (kRotated) its
 /// rows.
-template <bool kTurned, int kParts>
+template <bool kRotated, int kParts>
 __device__ __forceinline__ void wgmma_64x16_narrow(float (&d)[kParts][4], uint64_t a, uint64_t b) {
   static_assert(kParts == 2 || kParts == 3 || kParts == 4 || kParts == 6);
-  constexpr int kA = kTurned ? 1 : 0;
+  constexpr int kA = kRotated ? 1 : 0;
   if constexpr (kParts == 2) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, %10, "

@@ -36,15 +36,15 @@ struct Args {
   float epsilon;
   RouteRule rule;
   int stretches;  // of a row
-  bool one_row;
+  bool gemv;
 };
 
 __global__ void __launch_bounds__(kThreads, 2)
-    norm_route(const Stamps stamps, const __grid_constant__ Args args) {
+    norm_route(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ float parts[kMostParts], selection[kMostRouted];  // parts: [stretches][experts]
   __shared__ float squares[kMostStretches], bias[kMostRouted];
   __shared__ Arrivals arrivals;  // of logits, in the first block
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int rank = static_cast<int>(cluster_rank()), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int columns = args.in.columns, experts = args.rule.experts;
   const int each = (experts + kBlocks - 1) / kBlocks, first = rank * each;
@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float* in = args.in(row) + begin;
   asm volatile("" : "+l"(in), "+r"(begin));
   cluster_all();
-  link.wait();
+  pdl.wait();
   // A row that is not there: all blocks of its cluster leave together.
-  if (!args.one_row && row >= args.step.header->rows) return;
+  if (!args.gemv && row >= args.step.header->rows) return;
   float4 x[kFours];
   const auto load = [&] {
 #pragma unroll
@@ -158,7 +158,7 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
   args.epsilon = op.epsilon;
   args.rule = route_rule(op.route, program[op.router.id].shape[1], program[op.route.ids.id].columns());
   args.stretches = (args.in.columns + kStretch - 1) / kStretch;
-  args.one_row = context.step_rows == 1;
+  args.gemv = context.step_rows == 1;
   const LaunchShape shape{dim3(kBlocks, static_cast<unsigned>(context.rows(program[op.in.id]))),
                           dim3(kThreads), shared_bytes(args.in.columns), kBlocks};
   launch(context, norm_route, shape, args);

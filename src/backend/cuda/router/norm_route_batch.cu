@@ -3,7 +3,7 @@
 // lanes, and pushes its logits to the block that selects for the row. The norm is a factor of a row, so it is
 // multiplied in at last.
 //
-// Half a megabyte of router comes from the second cache once a cluster: bound by that and by latency.
+// Half a megabyte of router comes from L2 once a cluster: bound by that and by latency.
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/prim/cluster.cuh"
@@ -50,10 +50,10 @@ __device__ __forceinline__ float sum_by_lane(float (&value)[32]) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    norm_route_many(const Stamps stamps, const __grid_constant__ Args p) {
+    norm_route_batch(const Timestamps timestamps, const __grid_constant__ Args p) {
   __shared__ float logits[kMostRouted], selection[kMostRouted];
   __shared__ float partial[kWarps][32], squares[kWarps][kRows], inverse[kRows];
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster_rank());
   const int share = (p.rule.experts + kBlocks - 1) / kBlocks;
   prefetch_range(reinterpret_cast<const uint8_t*>(p.router + int64_t{rank} * share * p.columns),
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
   if (p.lanes && warp == kWarps - 1 && p.bias != nullptr) {
     for (int e = lane; e < p.rule.experts; e += 32) selection[e] = __ldg(p.bias + e);
   }
-  link.wait();
+  pdl.wait();
   const int first_row = static_cast<int>(blockIdx.y) * kRows, rows = *p.rows;
   if (first_row >= rows) return;  // all blocks of the cluster
   cluster_here();
@@ -172,7 +172,7 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
             route_rule(op.route, program[op.router.id].shape[1], program[op.route.ids.id].columns())};
   args.lanes = in_lanes(args.rule);
   const int64_t rows = context.rows(program[op.in.id]);
-  launch(context, norm_route_many,
+  launch(context, norm_route_batch,
          {dim3(kBlocks, static_cast<unsigned>((rows + kRows - 1) / kRows)), dim3(kThreads), 0, kBlocks},
          args);
 }
@@ -187,6 +187,7 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
 
 }  // namespace
 
-const Kernel kNormRouteMany{"norm, router and selection, a cluster for four rows", serves, launch_norm_route};
+const Kernel kNormRouteBatch{"norm, router and selection, a cluster for four rows", serves,
+                             launch_norm_route};
 
 }  // namespace sluice::backend::cuda

@@ -12,11 +12,11 @@ namespace {
 using namespace program;
 
 __global__ void __launch_bounds__(32)
-    route(const Stamps stamps, StepView step, RouteRule rule, Rows<float> logits, const float* bias,
+    route(const Timestamps timestamps, StepView step, RouteRule rule, Rows<float> logits, const float* bias,
           Rows<int32_t> ids, Rows<float> weights) {
   __shared__ float shared[2 * kMostRouted];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int64_t row = blockIdx.x;
   if (row >= step.header->rows) return;
   for (int e = threadIdx.x; e < rule.experts; e += 32) shared[e] = __ldcg(logits(row) + e);

@@ -187,8 +187,8 @@ __device__ inline void route_lanes(const RouteRule& rule, float (&scores)[kEach]
   weight *= rule.normalize ? rule.scale / fmaxf(sum, program::Route::kSmallestSum) : rule.scale;
 }
 
-/// Calls go.template operator()<kEach>() for as many experts a lane as there are: code that is run once costs
-/// what it is long.
+/// Calls go.template operator()<kEach>() for as many experts a lane as there are: instructions that are
+/// run once cost their fetch, so the shortest code that will do is the fastest.
 template <typename Go>
 __device__ inline void with_experts_of_lane(int experts, Go&& go) {
   static_assert(kMostEach == 8);

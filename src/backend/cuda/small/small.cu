@@ -1,6 +1,6 @@
 // The ops that move or turn activations and read few weights or none: embed, rms_norm, rope, kv_append,
 // silu_mul, sigmoid_mul, gated_norm, add, add_bias, expert_bias, attention_temperature, gather_rows,
-// expert_combine. A block of threads a row; bound by the way from one kernel to the next.
+// expert_combine. A thread block a row; bound by the way from one kernel to the next.
 #include <cuda_fp16.h>
 
 #include "backend/cuda/host/kernels.h"
@@ -27,9 +27,9 @@ __device__ inline bool is_row(const StepView& step, bool by_outputs = false) {
 // --- embed ---
 
 __global__ void __launch_bounds__(kThreads)
-    embed(const Stamps stamps, StepView step, Matrix table, const int32_t* drawn, Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+    embed(const Timestamps timestamps, StepView step, Matrix table, const int32_t* drawn, Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step)) return;
   const int64_t row = blockIdx.x, given = __ldcg(step.tokens + row);
   const int64_t token = given >= 0 ? given : __ldcg(drawn + (-1 - given));
@@ -54,11 +54,11 @@ __global__ void __launch_bounds__(kThreads)
 // --- rms_norm ---
 
 __global__ void __launch_bounds__(kThreads)
-    rms_norm(const Stamps stamps, StepView step, bool by_outputs, Rows<float> in, const float* weight,
+    rms_norm(const Timestamps timestamps, StepView step, bool by_outputs, Rows<float> in, const float* weight,
              float epsilon, Rows<float> out) {
   __shared__ float partial[33];
-  const Link link(stamps);
-  link.wait();
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step, by_outputs)) return;
   const float* x = in(blockIdx.x, blockIdx.y);
   float* y = out(blockIdx.x, blockIdx.y);
@@ -74,10 +74,10 @@ __global__ void __launch_bounds__(kThreads)
 /// out = the normed row times silu or sigmoid of the gate. A warp has a head's row: all warps of the block
 /// have heads of one row.
 __global__ void __launch_bounds__(kThreads)
-    gated_norm(const Stamps stamps, StepView step, bool by_outputs, Rows<float> in, const float* weight,
-               Rows<float> gate, float epsilon, bool sigmoid, Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+    gated_norm(const Timestamps timestamps, StepView step, bool by_outputs, Rows<float> in,
+               const float* weight, Rows<float> gate, float epsilon, bool sigmoid, Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step, by_outputs)) return;
   const int head = static_cast<int>(blockIdx.y * (kThreads / 32) + threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -98,21 +98,21 @@ __global__ void __launch_bounds__(kThreads)
 // --- rope ---
 
 __global__ void __launch_bounds__(kThreads)
-    rope(const Stamps stamps, StepView step, const __grid_constant__ RopeTable table, const float* factors,
-         int passed, Rows<float> in, Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+    rope(const Timestamps timestamps, StepView step, const __grid_constant__ RopeTable table,
+         const float* factors, int passed, Rows<float> in, Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step)) return;
   const int position = __ldcg(step.positions + blockIdx.x), half = (in.columns - passed) / 2;
   for (int at = threadIdx.x; at < in.heads * half; at += kThreads) {
     const int head = at / half, i = at % half;
     const float* x = in(blockIdx.x, head);
     float* y = out(blockIdx.x, head);
-    const Turn turn = table.turn(position, i, factors);
+    const SinCos sin_cos = table.sin_cos(position, i, factors);
     const int first = table.first(i), second = table.second(i, half);
     const float a = __ldcg(x + first), b = __ldcg(x + second);
-    y[first] = a * turn.cosine - b * turn.sine;
-    y[second] = a * turn.sine + b * turn.cosine;
+    y[first] = a * sin_cos.cosine - b * sin_cos.sine;
+    y[second] = a * sin_cos.sine + b * sin_cos.cosine;
   }
   for (int at = threadIdx.x; at < in.heads * passed; at += kThreads) {
     const int head = at / passed, c = 2 * half + at % passed;
@@ -122,10 +122,11 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- kv_append ---
 
-__global__ void __launch_bounds__(kThreads) kv_append(const Stamps stamps, StepView step, Rows<float> latent,
-                                                      Rows<float> key, Cache cache, int layer) {
-  const Link link(stamps);
-  link.wait();
+__global__ void __launch_bounds__(kThreads)
+    kv_append(const Timestamps timestamps, StepView step, Rows<float> latent, Rows<float> key, Cache cache,
+              int layer) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step)) return;
   const int64_t slot = __ldcg(step.slots + blockIdx.x);
   if (slot < 0) return;
@@ -144,10 +145,10 @@ enum class Pairwise { SiluMul, Swiglu, Add };
 /// form: of Swiglu.
 template <Pairwise kWhat>
 __global__ void __launch_bounds__(kThreads)
-    pairwise(const Stamps stamps, StepView step, bool by_outputs, Swiglu form, Rows<float> a, Rows<float> b,
-             Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+    pairwise(const Timestamps timestamps, StepView step, bool by_outputs, Swiglu form, Rows<float> a,
+             Rows<float> b, Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step, by_outputs)) return;
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
     const int head = at / out.columns, c = at % out.columns;
@@ -162,10 +163,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) sigmoid_mul(const Stamps stamps, StepView step, bool by_outputs,
-                                                        Rows<float> in, Rows<float> gate, Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+__global__ void __launch_bounds__(kThreads)
+    sigmoid_mul(const Timestamps timestamps, StepView step, bool by_outputs, Rows<float> in, Rows<float> gate,
+                Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step, by_outputs)) return;
   const bool one = gate.heads == 1 && gate.columns == 1;
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
@@ -175,10 +177,11 @@ __global__ void __launch_bounds__(kThreads) sigmoid_mul(const Stamps stamps, Ste
   }
 }
 
-__global__ void __launch_bounds__(kThreads) add_bias(const Stamps stamps, StepView step, bool by_outputs,
-                                                     Rows<float> in, const float* bias, Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+__global__ void __launch_bounds__(kThreads)
+    add_bias(const Timestamps timestamps, StepView step, bool by_outputs, Rows<float> in, const float* bias,
+             Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step, by_outputs)) return;
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
     const int head = at / out.columns, c = at % out.columns;
@@ -186,10 +189,11 @@ __global__ void __launch_bounds__(kThreads) add_bias(const Stamps stamps, StepVi
   }
 }
 
-__global__ void __launch_bounds__(kThreads) expert_bias(const Stamps stamps, StepView step, Rows<float> in,
-                                                        Matrix bias, Rows<int32_t> ids, Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+__global__ void __launch_bounds__(kThreads)
+    expert_bias(const Timestamps timestamps, StepView step, Rows<float> in, Matrix bias, Rows<int32_t> ids,
+                Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step)) return;
   for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
     const int k = at / out.columns, c = at % out.columns;
@@ -200,10 +204,10 @@ __global__ void __launch_bounds__(kThreads) expert_bias(const Stamps stamps, Ste
 }
 
 __global__ void __launch_bounds__(kThreads)
-    attention_temperature(const Stamps stamps, StepView step, double beta, double length, Rows<float> in,
-                          Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+    attention_temperature(const Timestamps timestamps, StepView step, double beta, double length,
+                          Rows<float> in, Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step)) return;
   const int position = __ldcg(step.positions + blockIdx.x);
   const auto by = static_cast<float>(1 + beta * log(1 + floor(position / length)));
@@ -214,22 +218,22 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    gather_rows(const Stamps stamps, StepView step, Rows<float> in, Rows<float> out) {
-  const Link link(stamps);
+    gather_rows(const Timestamps timestamps, StepView step, Rows<float> in, Rows<float> out) {
+  const PdlLink pdl(timestamps);
   // The step's data was there before the first kernel began.
   const bool there = is_row(step, true);
   const int row = there ? __ldg(step.output_rows + blockIdx.x) : 0;
-  link.wait();
+  pdl.wait();
   if (!there) return;
   const float* from = in(row);
   for (int c = threadIdx.x; c < in.columns; c += kThreads) out(blockIdx.x)[c] = __ldcg(from + c);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    expert_combine(const Stamps stamps, StepView step, bool by_outputs, Rows<float> in, Rows<float> weights,
-                   Rows<float> out) {
-  const Link link(stamps);
-  link.wait();
+    expert_combine(const Timestamps timestamps, StepView step, bool by_outputs, Rows<float> in,
+                   Rows<float> weights, Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   if (!is_row(step, by_outputs)) return;
   for (int c = threadIdx.x; c < out.columns; c += kThreads) {
     float sum = 0;
@@ -240,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- launchers ---
 
-/// One block of threads a row of `tensor`.
+/// One thread block a row of `tensor`.
 LaunchShape by_row(const Program& program, const Context& context, TensorId tensor, int64_t heads = 1) {
   return {dim3(static_cast<unsigned>(context.rows(program[tensor])), static_cast<unsigned>(heads)),
           dim3(kThreads)};

@@ -33,8 +33,8 @@ struct ConvArgs {
 
 /// A thread has a column of kConvRows rows. Whoever has a sequence's last row writes the state behind it.
 __global__ void __launch_bounds__(kThreads)
-    causal_conv(const Stamps stamps, StepView step, const __grid_constant__ ConvArgs a) {
-  const Link link(stamps);
+    causal_conv(const Timestamps timestamps, StepView step, const __grid_constant__ ConvArgs a) {
+  const PdlLink pdl(timestamps);
   const int c = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), taps = a.weight.columns,
             before = taps - 1;
   float weights[kMostTaps];
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kMostTaps; ++k)
       if (k < taps) weights[k] = float_number(a.weight.type, a.weight.codes, a.weight.row(0, c) * taps + k);
   }
-  link.wait();
+  pdl.wait();
   if (c >= a.in.columns) return;
   const int first_row = static_cast<int>(blockIdx.y) * kConvRows;
   for (int r = first_row; r < first_row + kConvRows && r < step.header->rows; ++r) {
@@ -216,13 +216,13 @@ struct Part {
 
 template <int kKeys>
 __global__ void __launch_bounds__(32 * kWarps)
-    delta_rule(const Stamps stamps, StepView step, const __grid_constant__ DeltaArgs a) {
-  const Link link(stamps);
+    delta_rule(const Timestamps timestamps, StepView step, const __grid_constant__ DeltaArgs a) {
+  const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, heads = a.v.heads;
   const int groups = (a.v.columns + kColumns - 1) / kColumns;
   const int unit = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int head = unit / groups, column = unit % groups * kColumns;
-  link.wait();
+  pdl.wait();
   if (head >= heads) return;
   const int key_head = a.in_turns ? head % a.k.heads : head / (heads / a.k.heads);
   const int row = (head * 32 + lane) * kKeys;  // of the matrix

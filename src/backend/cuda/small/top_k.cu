@@ -46,9 +46,9 @@ __device__ inline int token_of(uint64_t entry) { return static_cast<int>(~static
 
 /// The largest rank of every group: a warp takes one, or 32 of a column each.
 __global__ void __launch_bounds__(kGroupThreads)
-    largest_of_groups(const Stamps stamps, const __grid_constant__ Args args) {
-  const Link link(stamps);
-  link.wait();
+    largest_of_groups(const Timestamps timestamps, const __grid_constant__ Args args) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int task = static_cast<int>(blockIdx.x) * kGroupWarps + static_cast<int>(threadIdx.x) / 32;
   const float* const row = args.logits + blockIdx.y * args.stride;
@@ -149,7 +149,7 @@ __device__ inline float2 sums_upto(float2 numbers, float& total) {
   return upto;
 }
 
-/// Draws one of a row's likeliest tokens (program/step.h), or 0 where there is none. A warp's; lane l has the
+/// Draws one of a row's top-k tokens (program/step.h), or 0 where there is none. A warp's; lane l has the
 /// tokens of places l and l + 32.
 __device__ inline int draw(const uint64_t (&picked)[kPick], const Draw& how) {
   static_assert(kPick == 64);
@@ -194,15 +194,15 @@ __device__ inline int draw(const uint64_t (&picked)[kPick], const Draw& how) {
 
 /// A block finds a row's tokens.
 __global__ void __launch_bounds__(kThreads)
-    find_likeliest(const Stamps stamps, const __grid_constant__ Args args) {
+    find_top_k(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ uint64_t entries[kRoom], picked[kPick];
   __shared__ int groups[kGroupRoom];
   __shared__ int group_count, count;
-  const Link link(stamps);
+  const PdlLink pdl(timestamps);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (thread == 0) group_count = count = 0;
   if (thread < kPick) picked[thread] = 0;
-  link.wait();
+  pdl.wait();
   const float* const row = args.logits + blockIdx.x * args.stride;
   constexpr int kEach = kMostGroups / kThreads;
   uint32_t ranks[kEach];
@@ -274,17 +274,17 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Likeliest::Likeliest(int64_t max_outputs)
+TopK::TopK(int64_t max_outputs)
     : max_outputs_(max_outputs),
       largest_(max_outputs * kMostGroups * int64_t{sizeof(uint32_t)}),
       drawn_(max_outputs * int64_t{sizeof(int32_t)}) {
-  allocate_pinned(pinned_,
-                  kTurns * max_outputs * (kLikeliest * int64_t{sizeof(Likely)} + int64_t{sizeof(int32_t)}));
+  allocate_pinned(
+      pinned_, kStepSlots * max_outputs * (kLikeliest * int64_t{sizeof(Likely)} + int64_t{sizeof(int32_t)}));
 }
-Likeliest::~Likeliest() { cudaFreeHost(pinned_); }
+TopK::~TopK() { cudaFreeHost(pinned_); }
 
-void Likeliest::enqueue(const Context& context, const Rows<float>& logits, int64_t outputs, const Draw* draws,
-                        int turn) const {
+void TopK::enqueue(const Context& context, const Rows<float>& logits, int64_t outputs, const Draw* draws,
+                   int step_slot) const {
   if (outputs == 0) return;
   const int columns = logits.columns;
   const int each = columns <= kMostGroups ? 1 : (columns + 32 * kMostGroups - 1) / (32 * kMostGroups) * 32;
@@ -292,10 +292,10 @@ void Likeliest::enqueue(const Context& context, const Rows<float>& logits, int64
   const Args args{logits.data,
                   logits.row_stride,
                   reinterpret_cast<uint32_t*>(largest_.data()),
-                  pinned(turn),
+                  pinned(step_slot),
                   draws,
                   reinterpret_cast<int32_t*>(drawn_.data()),
-                  pinned_drawn(turn),
+                  pinned_drawn(step_slot),
                   columns,
                   each,
                   groups};
@@ -305,7 +305,7 @@ void Likeliest::enqueue(const Context& context, const Rows<float>& logits, int64
       {dim3(static_cast<unsigned>((tasks + kGroupWarps - 1) / kGroupWarps), static_cast<unsigned>(outputs)),
        dim3(kGroupThreads)},
       args);
-  launch(context, find_likeliest, {dim3(static_cast<unsigned>(outputs)), dim3(kThreads)}, args);
+  launch(context, find_top_k, {dim3(static_cast<unsigned>(outputs)), dim3(kThreads)}, args);
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,5 +1,5 @@
-// The likeliest tokens of the rows of logits, found on the device: what most samplers need of a row whose
-// numbers would take longer to bring to the host.
+// the top-k tokens of the rows of logits, found on the device: what most samplers need of a row whose numbers
+// would take longer to bring to the host.
 #pragma once
 
 #include <span>
@@ -10,23 +10,23 @@
 
 namespace sluice::backend::cuda {
 
-class Likeliest {
+class TopK {
  public:
   /// For steps of at most max_outputs rows.
-  explicit Likeliest(int64_t max_outputs);
-  ~Likeliest();
-  Likeliest(const Likeliest&) = delete;
-  Likeliest& operator=(const Likeliest&) = delete;
+  explicit TopK(int64_t max_outputs);
+  ~TopK();
+  TopK(const TopK&) = delete;
+  TopK& operator=(const TopK&) = delete;
 
-  /// Enqueues the search behind what makes the logits, and the draws [outputs]; steps in flight take turns.
+  /// Enqueues the search behind what makes the logits, and the draws [outputs]; each step slot has its own.
   void enqueue(const Context& context, const Rows<float>& logits, int64_t outputs, const program::Draw* draws,
-               int turn) const;
+               int step_slot) const;
   /// What a step that has ended has found, [outputs][kLikeliest], and drawn [outputs].
-  std::span<const program::Likely> found(int64_t outputs, int turn) const {
-    return {pinned(turn), static_cast<size_t>(outputs * program::kLikeliest)};
+  std::span<const program::Likely> found(int64_t outputs, int step_slot) const {
+    return {pinned(step_slot), static_cast<size_t>(outputs * program::kLikeliest)};
   }
-  std::span<const int32_t> drawn(int64_t outputs, int turn) const {
-    return {pinned_drawn(turn), static_cast<size_t>(outputs)};
+  std::span<const int32_t> drawn(int64_t outputs, int step_slot) const {
+    return {pinned_drawn(step_slot), static_cast<size_t>(outputs)};
   }
   /// On the device: what the last step that was searched has drawn, by output; 0 where there was nothing to
   /// draw from.
@@ -34,18 +34,18 @@ class Likeliest {
   int64_t bytes() const { return largest_.bytes() + drawn_.bytes(); }
 
  private:
-  program::Likely* pinned(int turn) const {
-    return reinterpret_cast<program::Likely*>(pinned_) + turn * max_outputs_ * program::kLikeliest;
+  program::Likely* pinned(int step_slot) const {
+    return reinterpret_cast<program::Likely*>(pinned_) + step_slot * max_outputs_ * program::kLikeliest;
   }
 
-  int32_t* pinned_drawn(int turn) const {
-    return reinterpret_cast<int32_t*>(pinned(kTurns)) + turn * max_outputs_;
+  int32_t* pinned_drawn(int step_slot) const {
+    return reinterpret_cast<int32_t*>(pinned(kStepSlots)) + step_slot * max_outputs_;
   }
 
   int64_t max_outputs_;
   Buffer largest_;  // of each group of a row
   Buffer drawn_;
-  char* pinned_ = nullptr;  // found [kTurns][max_outputs][kLikeliest], drawn [kTurns][max_outputs]
+  char* pinned_ = nullptr;  // found [kStepSlots][max_outputs][kLikeliest], drawn [kStepSlots][max_outputs]
 };
 
 }  // namespace sluice::backend::cuda
