@@ -89,7 +89,10 @@ Json usage_json(const Generation& generation) {
           {"completion_tokens", written},
           {"total_tokens", prompt + written},
           {"prompt_tokens_details", {{"cached_tokens", generation.cached_tokens()}}},
-          {"completion_tokens_details", {{"reasoning_tokens", generation.reasoning_tokens()}}}};
+          {"completion_tokens_details",
+           {{"reasoning_tokens", generation.reasoning_tokens()},
+            {"accepted_prediction_tokens", generation.accepted_tokens()},
+            {"rejected_prediction_tokens", generation.draft_tokens() - generation.accepted_tokens()}}}};
 }
 
 Json timings_json(const engine::Result& result) {

@@ -387,6 +387,18 @@ int64_t Generation::generated_tokens() const {
   return sum;
 }
 
+int64_t Generation::draft_tokens() const {
+  int64_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.result.draft_tokens;
+  return sum;
+}
+
+int64_t Generation::accepted_tokens() const {
+  int64_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.result.accepted_tokens;
+  return sum;
+}
+
 int64_t Generation::reasoning_tokens() const {
   int64_t sum = 0;
   for (const Choice& choice : choices_) sum += choice.reasoning_tokens;

@@ -109,6 +109,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t cached_tokens() const;  ///< of the choice that found the most
   int64_t generated_tokens() const;
+  int64_t draft_tokens() const;     ///< that were computed ahead of being drawn
+  int64_t accepted_tokens() const;  ///< of those: were right
   int64_t reasoning_tokens() const;
 
  private:

@@ -96,30 +96,37 @@ class Metrics(unittest.TestCase):
         self.assertFalse([name for name, _ in samples if "lora" in name])
         usages = [self.ask([5 + i] * 150, 10)["usage"] for i in (0, 0, 1)]
         usages.append(self.ask([9] * 10, 40, stop=["e"])["usage"])
+        usages.append(self.ask("the king and the queen, " * 12, 60)["usage"])
         samples = parse(self.get())
         cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
         self.assertGreaterEqual(cached, 128)
+        self.assertEqual([usage["prompt_tokens"] for usage in usages[:4]], [150, 150, 150, 10])
         for name, expected in {
             "num_requests_running": 0,
             "num_requests_waiting": 0,
             "kv_cache_usage_perc": 0,
-            "prompt_tokens_total": 460,
-            "prefix_cache_queries_total": 460,
+            "prompt_tokens_total": sum(usage["prompt_tokens"] for usage in usages),
+            "prefix_cache_queries_total": sum(usage["prompt_tokens"] for usage in usages),
             "prefix_cache_hits_total": cached,
             "generation_tokens_total": sum(usage["completion_tokens"] for usage in usages),
-            "time_to_first_token_seconds_count": 4,
-            "e2e_request_latency_seconds_count": 4,
-            "request_queue_time_seconds_count": 4,
+            "time_to_first_token_seconds_count": 5,
+            "e2e_request_latency_seconds_count": 5,
+            "request_queue_time_seconds_count": 5,
         }.items():
             self.assertEqual(value(name), expected, name)
+        details = [usage["completion_tokens_details"] for usage in usages]
+        accepted, rejected = (sum(each[f"{kind}_prediction_tokens"] for each in details) for kind in ("accepted", "rejected"))
+        self.assertGreater(accepted, 0, "of a text that repeats itself")
+        self.assertEqual(value("spec_decode_num_accepted_tokens_total"), accepted)
+        self.assertEqual(value("spec_decode_num_draft_tokens_total"), accepted + rejected)
         between = sum(usage["completion_tokens"] - 1 for usage in usages)
         self.assertEqual(value("inter_token_latency_seconds_count"), between)
         self.assertEqual(value("time_per_output_token_seconds_count"), between)
         self.assertGreaterEqual(value("e2e_request_latency_seconds_sum"), value("time_to_first_token_seconds_sum"))
         ended = {reason: value("request_success_total", finished_reason=reason) for reason in ("stop", "length", "abort", "error")}
-        self.assertEqual((ended["stop"] + ended["length"], ended["abort"], ended["error"]), (4, 0, 0))
-        self.assertEqual(samples["sluice_requests_total", frozenset()], 4)
-        self.assertEqual(samples["sluice_time_to_first_token_seconds_count", frozenset()], 4)
+        self.assertEqual((ended["stop"] + ended["length"], ended["abort"], ended["error"]), (5, 0, 0))
+        self.assertEqual(samples["sluice_requests_total", frozenset()], 5)
+        self.assertEqual(samples["sluice_time_to_first_token_seconds_count", frozenset()], 5)
 
         # While more run than there are places.
         askers = [threading.Thread(target=self.ask, args=([20 + i] * 100, 400)) for i in range(3)]
