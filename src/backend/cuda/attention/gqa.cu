@@ -31,12 +31,12 @@ struct Split {
 /// Two thread blocks an SM where each has some pages, otherwise one: two leave no room for the next kernel's
 /// to begin beside them (H100, 8 groups, one row: 16 chunks of 4,096 positions 10.2 us, 32 13.4).
 Split split_of(const Sizes& sizes, int64_t groups) {
-  constexpr int64_t kSomePages = 4;
+  constexpr int64_t kLeastPages = 4;
   const int64_t pages = std::max<int64_t>(1, (sizes.longest + kPageRows - 1) / kPageRows);
   const bool few = sizes.rows <= kSplitKvRows;
-  int64_t room = few ? 2 * sizes.sm_count / (sizes.rows * groups) : kChunksOfMany;
-  if (few && pages <= (kSomePages - 1) * room) room /= 2;
-  return {static_cast<int32_t>(few ? sizes.rows : std::min<int64_t>(sizes.rows, kSplitRowsOfMany)),
+  int64_t room = few ? 2 * sizes.sm_count / (sizes.rows * groups) : kPrefillChunks;
+  if (few && pages <= (kLeastPages - 1) * room) room /= 2;
+  return {static_cast<int32_t>(few ? sizes.rows : std::min<int64_t>(sizes.rows, kPrefillSplitRows)),
           static_cast<int32_t>(std::clamp<int64_t>(std::min(room, pages), 1, kAttendChunks))};
 }
 

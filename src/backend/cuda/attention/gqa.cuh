@@ -27,7 +27,7 @@ inline constexpr int64_t kMostAttending = 8192;  ///< rows of a step at most
 inline constexpr int kStretch = 8;               ///< rows of a stretch from which on they attend by tiles
 inline constexpr int kAttendChunks = 64;         ///< of a row's context at most
 /// In steps of more rows the first ones' contexts are split, too: answers come first.
-inline constexpr int kSplitRowsOfMany = 128, kChunksOfMany = 8;
+inline constexpr int kPrefillSplitRows = 128, kPrefillChunks = 8;
 
 struct AttendArgs {
   StepView step;
@@ -66,7 +66,7 @@ __device__ __forceinline__ bool goes_on(const StepView& step, int r) {
 }
 
 /// Whether the row is of a stretch of fewer than kStretch rows.
-__device__ inline bool of_short_stretch(const StepView& step, int row, int rows) {
+__device__ inline bool attends_alone(const StepView& step, int row, int rows) {
   int count = 1;
   for (int r = row; count < kStretch && goes_on(step, r); --r) ++count;
   for (int r = row + 1; count < kStretch && r < rows && goes_on(step, r); ++r) ++count;
@@ -101,7 +101,7 @@ struct AttendTile {
 __device__ inline AttendTile next_tile(const AttendArgs& p, int from, int end, int rows) {
   while (from < end) {
     const int until = stretch_end(p.step, from, end);
-    if (until - from >= kStretch || !of_short_stretch(p.step, from, rows))
+    if (until - from >= kStretch || !attends_alone(p.step, from, rows))
       return {from, until, p.step.positions[from], p.heads_a_group};
     from = until;
   }

@@ -228,7 +228,7 @@ struct Marks {
       const int row = from + static_cast<int>(threadIdx.x);
       // Most are in the middle of a prompt.
       const bool among = __all_sync(kWholeWarp, row < rows && goes_on(step, row));
-      const bool apart = !among && row < rows && of_short_stretch(step, row, rows);
+      const bool apart = !among && row < rows && attends_alone(step, row, rows);
       const unsigned mark = __ballot_sync(kWholeWarp, apart);
       if (threadIdx.x % 32 == 0 && row < rows) of[row / 32] = mark;
       count += __syncthreads_count(apart);
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
   const int rows = min(p.step.header->rows, p.split);
   bool waited = false;
   for (int row = static_cast<int>(blockIdx.y); row < rows; row += static_cast<int>(gridDim.y)) {
-    if (!p.few && !of_short_stretch(p.step, row, p.step.header->rows)) continue;
+    if (!p.few && !attends_alone(p.step, row, p.step.header->rows)) continue;
     const int length = p.step.positions[row] + 1, pages = pages_of_chunk(length, p.chunks);
     const int chunks = ((length + kPageRows - 1) / kPageRows + pages - 1) / pages;
     if (chunks == 1) continue;

@@ -86,10 +86,10 @@ __device__ __forceinline__ Work chunk_work(const MlaArgs& p) {
 }
 
 /// Few: 16 queries of one row, two halves each; otherwise 32 of several rows.
-template <bool kFew, bool kCoded>
+template <bool kSplitKv, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_kernel(const Timestamps timestamps, const __grid_constant__ MlaArgs p, int tiles_of_group) {
-  constexpr int kTiles = kFew ? 1 : 2, kQueries = 16 * kTiles, kMine = kQueries / kWarps;
+  constexpr int kTiles = kSplitKv ? 1 : 2, kQueries = 16 * kTiles, kMine = kQueries / kWarps;
   extern __shared__ __align__(128) char sm80_shared[];
   float* const scores = reinterpret_cast<float*>(sm80_shared + 2 * kPieceBytes);
   uint16_t* const weights = reinterpret_cast<uint16_t*>(scores + kQuarters * kQueries * kScoreStride);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const PdlLink pdl(timestamps);
   pdl.wait();
   Work work;
-  if constexpr (kFew) {
+  if constexpr (kSplitKv) {
     work = chunk_work(p);
   } else {
     // Later rows see more: they begin first.
@@ -153,11 +153,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int step = lane / 8 + 4 * m, word = mine / 8 % 2 + lane / 4 % 2 * 2;
       const int at = (((step * kTiles + mine / 16) * 8 + mine % 8) * 4 + lane % 4) * 4 + word;
       firsts[at] = *reinterpret_cast<const uint32_t*>(&first);
-      if (kFew) rests[at] = pack_halves(v.x - __low2float(first), v.y - __high2float(first));
+      if (kSplitKv) rests[at] = pack_halves(v.x - __low2float(first), v.y - __high2float(first));
     }
   }
   __syncthreads();
-  uint32_t query[kTiles][kQuarterSteps][4], rest[kFew ? kQuarterSteps : 1][4];
+  uint32_t query[kTiles][kQuarterSteps][4], rest[kSplitKv ? kQuarterSteps : 1][4];
 #pragma unroll
   for (int s = 0; s < kQuarterSteps; ++s) {
     const auto operand = [&](const uint32_t* of, int i, uint32_t(&to)[4]) {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     };
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) operand(firsts, i, query[i][s]);
-    if (kFew) operand(rests, 0, rest[s]);
+    if (kSplitKv) operand(rests, 0, rest[s]);
   }
 
   QueryRowSums<kTiles> sum;
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         mma_16x8x16(score[i][0], query[i][s], key[0], key[1]);
         mma_16x8x16(score[i][1], query[i][s], key[2], key[3]);
       }
-      if (kFew) {
+      if (kSplitKv) {
         mma_16x8x16(score[0][0], rest[s], key[0], key[1]);
         mma_16x8x16(score[0][1], rest[s], key[2], key[3]);
       }
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // The whole context: the result. A chunk of it: its part, and what it has to be weighed with.
   const bool alone = work.begin == 0 && work.end == q.longest;
-  const int64_t part = kFew ? int64_t{q.first_row} * p.most_chunks + blockIdx.x : 0;
+  const int64_t part = kSplitKv ? int64_t{q.first_row} * p.most_chunks + blockIdx.x : 0;
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int mine = warp * kMine + i;

@@ -140,28 +140,28 @@ constexpr int shared_bytes(int columns) { return kStages * stage_bytes(columns) 
 /// Sums of 64 positions x kColumns.
 template <int kColumns>
 struct Sums {
-  static constexpr int kWide = kColumns / 128;
+  static constexpr int kWhole = kColumns / 128;
   static constexpr bool kNarrow = kColumns % 128 != 0;
-  float wide[kWide][16][4];
+  float whole[kWhole][16][4];
   float narrow[kNarrow ? 8 : 1][4];
 
   __device__ __forceinline__ void start(uint64_t latents, uint64_t weights, bool more) {
 #pragma unroll
-    for (int i = 0; i < kWide; ++i)
-      wgmma_64x16_shared(wide[i], latents, weights + (i * 128 * kExpandBlock >> 4), more);
+    for (int i = 0; i < kWhole; ++i)
+      wgmma_64x16_shared(whole[i], latents, weights + (i * 128 * kExpandBlock >> 4), more);
     if constexpr (kNarrow) {
-      wgmma_64x16_shared(narrow, latents, weights + (kWide * 128 * kExpandBlock >> 4), more);
+      wgmma_64x16_shared(narrow, latents, weights + (kWhole * 128 * kExpandBlock >> 4), more);
     }
   }
   __device__ __forceinline__ void hold() {
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) hold_sums(wide[i]);
+    for (int i = 0; i < kWhole; ++i) hold_sums(whole[i]);
     if constexpr (kNarrow) hold_sums(narrow);
   }
   /// Two neighbouring columns of eight: those of row g (half 0) or g + 8.
   __device__ __forceinline__ uint32_t pair(int eight, int half) const {
-    const float(&s)[4] = eight < kWide * 16 ? wide[eight / 16 % (kWide > 0 ? kWide : 1)][eight % 16]
-                                            : narrow[eight % (kNarrow ? 8 : 1)];
+    const float(&s)[4] = eight < kWhole * 16 ? whole[eight / 16 % (kWhole > 0 ? kWhole : 1)][eight % 16]
+                                             : narrow[eight % (kNarrow ? 8 : 1)];
     return pack_halves(s[2 * half], s[2 * half + 1]);
   }
 };

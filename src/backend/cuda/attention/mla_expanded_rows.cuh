@@ -119,7 +119,7 @@ struct TwoRows {
   }
 };
 
-/// Turned, scaled to halves, in the order of the keys; a warp a query.
+/// Rotated, scaled to halves, in the order of the keys; a warp a query.
 template <typename S>
 __device__ __forceinline__ void bring_queries(const AttendExpanded& p, const RopeTable& rope,
                                               const RowTile& tile, int head, char* to, float* factors) {

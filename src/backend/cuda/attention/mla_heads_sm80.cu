@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int quarter = warp % kQuarters, half = warp / kQuarters;
   const int first_tile = static_cast<int>(blockIdx.y) * kTiles, first_head = 8 * first_tile;
   const int heads = min(p.heads - first_head, kPadded);
-  const int length = p.step.positions[0] + 1, all_pieces = (length + kPiece - 1) / kPiece;
-  const int parts = min(static_cast<int>(gridDim.x), all_pieces), part = static_cast<int>(blockIdx.x);
+  const int length = p.step.positions[0] + 1, piece_count = (length + kPiece - 1) / kPiece;
+  const int parts = min(static_cast<int>(gridDim.x), piece_count), part = static_cast<int>(blockIdx.x);
   constexpr int kUnits = kMlaRank * 2 / 16;  // of a head's part
   auto* const to = reinterpret_cast<uint4*>(p.parts + (int64_t{part} * p.heads + first_head) * kMlaRank);
   if (part >= parts) {
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       p.weights[part * p.heads + first_head + threadIdx.x] = {-INFINITY, 0};
     return;
   }
-  const int begin = all_pieces * part / parts, end = all_pieces * (part + 1) / parts;
+  const int begin = piece_count * part / parts, end = piece_count * (part + 1) / parts;
   const uint32_t pieces = shared_address(row_shared);
 
   // Eight threads a row; rows behind the context become zeroes.

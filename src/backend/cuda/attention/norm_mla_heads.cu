@@ -93,10 +93,10 @@ std::optional<FormSpec> produces(const Program& program, const Op& record, const
 MailboxNeeds mailbox(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMlaHeads>(record.args);
   const int64_t heads = program[op.heads.out.id].heads(), blocks = blocks_of_head(heads, sizes.sm_count);
-  const bool is_short = sizes.longest <= kCtx512;
-  const Ctx8kSlots parts = is_short ? Ctx8kSlots{} : ctx8k_slots(heads, sizes.sm_count);
+  const bool is_ctx512 = sizes.longest <= kCtx512;
+  const Ctx8kSlots parts = is_ctx512 ? Ctx8kSlots{} : ctx8k_slots(heads, sizes.sm_count);
   return {.flagged = kQuerySlots + program[op.products.a.id].shape[1] +
-                     (is_short ? heads * blocks * (kRank + 2) : 0),
+                     (is_ctx512 ? heads * blocks * (kRank + 2) : 0),
           .zeroed = kCountedSlots + parts.slots,
           .layout = parts.layout};
 }

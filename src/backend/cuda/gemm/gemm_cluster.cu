@@ -55,27 +55,27 @@ void start(cluster::Args args, const Context& context) {
 }
 
 template <Family kFamily, quant::Type kType, int kTokens>
-void start_tokens(const cluster::Args& args, bool short_rows, const Context& context) {
-  short_rows ? start<kFamily, kType, kTokens, 2>(args, context)
-             : start<kFamily, kType, kTokens, 4>(args, context);
+void start_tokens(const cluster::Args& args, bool narrow, const Context& context) {
+  narrow ? start<kFamily, kType, kTokens, 2>(args, context)
+         : start<kFamily, kType, kTokens, 4>(args, context);
 }
 template <Family kFamily, quant::Type kType>
-void start_type(const cluster::Args& args, int64_t tokens, bool short_rows, const Context& context) {
-  tokens <= 32   ? start_tokens<kFamily, kType, 32>(args, short_rows, context)
-  : tokens <= 64 ? start_tokens<kFamily, kType, 64>(args, short_rows, context)
-                 : start_tokens<kFamily, kType, 128>(args, short_rows, context);
+void start_type(const cluster::Args& args, int64_t tokens, bool narrow, const Context& context) {
+  tokens <= 32   ? start_tokens<kFamily, kType, 32>(args, narrow, context)
+  : tokens <= 64 ? start_tokens<kFamily, kType, 64>(args, narrow, context)
+                 : start_tokens<kFamily, kType, 128>(args, narrow, context);
 }
 
 /// A family's most common type has kernels of its own: they need not ask.
 template <Family kFamily, quant::Type kOwn>
-void start_family(const cluster::Args& args, int64_t tokens, bool short_rows, const Context& context) {
+void start_family(const cluster::Args& args, int64_t tokens, bool narrow, const Context& context) {
   const auto other = [](const Product& p) { return p.weight.type != kOwn || (p.gated && p.up.type != kOwn); };
   const bool any = std::any_of(std::begin(args.item), std::end(args.item), [&](const cluster::Item& item) {
     return item.across > 0 && other(item.product);
   });
-  if (!any) return start_type<kFamily, kOwn>(args, tokens, short_rows, context);
+  if (!any) return start_type<kFamily, kOwn>(args, tokens, narrow, context);
   if constexpr (kFamily == Family::Bits4 || kFamily == Family::Bits5)
-    start_type<kFamily, quant::Type::F32>(args, tokens, short_rows, context);
+    start_type<kFamily, quant::Type::F32>(args, tokens, narrow, context);
 }
 
 }  // namespace
@@ -111,8 +111,8 @@ bool multiply_cluster_together(std::span<const Product> products, int64_t tokens
       return false;
     }
   }
-  const bool short_rows = first.tokens.chunks <= 2;
-  const int64_t outputs = (first.gated ? cluster::kTileRows / 2 : cluster::kTileRows) * (short_rows ? 2 : 1);
+  const bool narrow = first.tokens.chunks <= 2;
+  const int64_t outputs = (first.gated ? cluster::kTileRows / 2 : cluster::kTileRows) * (narrow ? 2 : 1);
   cluster::Args args{};
   if (added != nullptr) args.added = {added->each, added->ids, added->weights, added->used};
   int64_t all = 0;
@@ -127,10 +127,10 @@ bool multiply_cluster_together(std::span<const Product> products, int64_t tokens
   }
   using quant::Type;
   switch (family) {
-    case Family::Bits4: start_family<Family::Bits4, Type::Q4_0>(args, tokens, short_rows, context); break;
-    case Family::Bits5: start_family<Family::Bits5, Type::Q5_K>(args, tokens, short_rows, context); break;
-    case Family::Bits6: start_family<Family::Bits6, Type::Q6_K>(args, tokens, short_rows, context); break;
-    case Family::Bits8: start_family<Family::Bits8, Type::Q8_0>(args, tokens, short_rows, context); break;
+    case Family::Bits4: start_family<Family::Bits4, Type::Q4_0>(args, tokens, narrow, context); break;
+    case Family::Bits5: start_family<Family::Bits5, Type::Q5_K>(args, tokens, narrow, context); break;
+    case Family::Bits6: start_family<Family::Bits6, Type::Q6_K>(args, tokens, narrow, context); break;
+    case Family::Bits8: start_family<Family::Bits8, Type::Q8_0>(args, tokens, narrow, context); break;
     default: return false;
   }
   return true;

@@ -72,8 +72,8 @@ bool in_groups(const Matrix& m) {
 }
 
 /// Fills in what the products' streaming takes in pieces of so many columns; false: they are not streamed.
-bool plan_pieces(std::span<const Product> products, std::span<const int64_t> tiles, int64_t piece_columns,
-                 const Context& context, stream::Args& args) {
+bool plan_split(std::span<const Product> products, std::span<const int64_t> tiles, int64_t piece_columns,
+                const Context& context, stream::Args& args) {
   const Product& first = products[0];
   const int tokens = first.plan.tile_tokens;
   if (tokens > stream::kMostTokens || products.size() > stream::kMostProducts || !has_bulk_copies())
@@ -118,9 +118,9 @@ bool plan_pieces(std::span<const Product> products, std::span<const int64_t> til
 bool plan_stream(std::span<const Product> products, std::span<const int64_t> tiles, const Context& context,
                  stream::Args& args) {
   constexpr int64_t kPieceColumns = 2048;
-  return plan_pieces(products, tiles, products[0].weight.columns, context, args) ||
+  return plan_split(products, tiles, products[0].weight.columns, context, args) ||
          (products[0].weight.columns > kPieceColumns &&
-          plan_pieces(products, tiles, kPieceColumns, context, args));
+          plan_split(products, tiles, kPieceColumns, context, args));
 }
 
 }  // namespace

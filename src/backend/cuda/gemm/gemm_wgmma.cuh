@@ -29,10 +29,10 @@ inline constexpr int kNTileBytes = kNTileTokens * kChunkColumns * 2;  ///< an n-
 /// not 128.
 template <int kTokens>
 struct Shape {
-  static constexpr bool kFew = kTokens <= kSmallTileTokens;
-  static constexpr int kBlocks = kFew ? 2 : 1;  ///< an SM
-  static constexpr int kThreads = kFew ? 256 : 384;
-  static constexpr int kStages = kFew ? 6 : 3;
+  static constexpr bool kSmallTile = kTokens <= kSmallTileTokens;
+  static constexpr int kBlocks = kSmallTile ? 2 : 1;  ///< an SM
+  static constexpr int kThreads = kSmallTile ? 256 : 384;
+  static constexpr int kStages = kSmallTile ? 6 : 3;
   static constexpr int kAhead = 3;  ///< chunks that tokens are asked for ahead, by a warp that multiplies
   static constexpr int kStageBytes = kTokens / kNTileTokens * kNTileBytes;
   static constexpr int kTokenSlots = kStages * kStageBytes;
@@ -122,11 +122,11 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
   lines.ask(lane < 16 ? 48 * kCodeBytes : w.columns);
   uint32_t a[2][4][4];
   const uint64_t first_stage = matrix_descriptor(ring.stages, kNTileBytes);
-  const bool brings = Shape::kFew && threadIdx.x < 32;
+  const bool brings = Shape::kSmallTile && threadIdx.x < 32;
   if (brings) {
     for (int c = 0; c < min(Shape::kAhead, p.tokens.chunks); ++c) ring.bring(p, tile, c);
   }
-  if constexpr (Shape::kFew) ring.look_up(p, tile, threadIdx.x, Shape::kThreads);
+  if constexpr (Shape::kSmallTile) ring.look_up(p, tile, threadIdx.x, Shape::kThreads);
   int stage = 0, phase = 0;
   for (int c = 0; c < p.tokens.chunks; ++c) {
     if (brings && c + Shape::kAhead < p.tokens.chunks) ring.bring(p, tile, c + Shape::kAhead);
@@ -207,14 +207,14 @@ __global__ void __launch_bounds__(large::Shape<kTokens>::kThreads, large::Shape<
       barrier_init(ring.full + 8 * i, 1);
       barrier_init(ring.empty + 8 * i, 2);
     }
-    barrier_init(ring.token_slots_ready, Shape::kFew ? Shape::kThreads : 96);
+    barrier_init(ring.token_slots_ready, Shape::kSmallTile ? Shape::kThreads : 96);
     barrier_init_fence();
   }
   __syncthreads();
   pdl.wait();
   const TokenTile tile = tiles::tile_of(p.plan, static_cast<int>(blockIdx.y));
   if (tile.count <= 0) return;
-  if constexpr (Shape::kFew) {
+  if constexpr (Shape::kSmallTile) {
     if (tile.count <= 32) {
       multiply<kFamily, kType, 1, 32>(p, tile, ring, exchange);
     } else {

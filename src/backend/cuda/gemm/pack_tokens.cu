@@ -170,9 +170,9 @@ void pack_tokens(const PackPlan& one, int64_t slots_of_one, const PackPlan& othe
                  const Context& context) {
   constexpr int kWarps = kPackThreads / 32;
   const int64_t slots = slots_of_one + slots_of_other;
-  const bool is_short = std::max(one.in.columns, other.in.columns) <= 4 * kChunkColumns;
-  const auto blocks = static_cast<unsigned>(is_short ? (slots + kWarps - 1) / kWarps : slots);
-  launch(context, is_short ? pack_tokens_kernel<1> : pack_tokens_kernel<kWarps>,
+  const bool fits_warps = std::max(one.in.columns, other.in.columns) <= 4 * kChunkColumns;
+  const auto blocks = static_cast<unsigned>(fits_warps ? (slots + kWarps - 1) / kWarps : slots);
+  launch(context, fits_warps ? pack_tokens_kernel<1> : pack_tokens_kernel<kWarps>,
          {dim3(blocks), dim3(kPackThreads)}, one, other, static_cast<int>(slots_of_one),
          static_cast<int>(slots));
 }

@@ -19,7 +19,7 @@ inline bool in_fours(const program::Tensor& tensor) {
   return tensor.stride[0] % 4 == 0 && tensor.stride[1] % 4 == 0 && tensor.offset % 4 == 0;
 }
 
-/// Strips of 8 tokens for so many rows.
+/// n-tiles of 8 tokens for so many rows.
 constexpr int n_tiles_for(int64_t rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
 
 /// Where sums of warps meet: floats from a token's 16 outputs to the next one's, and what lies between two

@@ -97,7 +97,7 @@ __device__ inline void copy_async_four(void* to, const void* from) {
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/// Asks for a norm's weights ahead, 8 to each thread that will use them in quantize_pieces.
+/// Asks for a norm's weights ahead, 8 to each thread that will use them in quantize_eights.
 template <int kThreads = kGemvThreads>
 __device__ inline void fetch_norm(float* to, const float* norm, int columns) {
 #pragma unroll 1
@@ -112,7 +112,7 @@ __device__ inline void fetch_norm(float* to, const float* norm, int columns) {
 /// meanwhile() is called while the first numbers are on their way. Four lanes share a block. Returns this
 /// thread's part of the sum of squares of what a norm is for. The whole thread block calls it.
 template <int kThreads = kGemvThreads, typename Source, typename Meanwhile>
-__device__ inline float quantize_pieces(const Activations& x, int pieces, const float* norm, Source source,
+__device__ inline float quantize_eights(const Activations& x, int pieces, const float* norm, Source source,
                                         Meanwhile meanwhile) {
   struct Eight {
     float4 low, high;
@@ -174,7 +174,7 @@ __device__ inline float quantize_pieces(const Activations& x, int pieces, const 
 template <int kThreads = kGemvThreads, typename Meanwhile>
 __device__ inline float quantize_row(const Activations& x, const float* in, const float* norm,
                                      Meanwhile meanwhile) {
-  return quantize_pieces<kThreads>(
+  return quantize_eights<kThreads>(
       x, x.columns / 8, norm, [&](int at) { return reinterpret_cast<const float4*>(in) + 2 * at; },
       meanwhile);
 }

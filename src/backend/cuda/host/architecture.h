@@ -9,7 +9,7 @@ namespace sluice::backend::cuda {
 /// a device runs the PTX of an older one, and kernels lack there what the older one lacks.
 int architecture_of(int device);
 
-/// Multiprocessors of the current device.
+/// SMs of the current device.
 int current_sm_count();
 
 /// Sizes of one row on the device.

@@ -403,8 +403,8 @@ class CudaExecutable : public Executable {
     const auto bytes = static_cast<size_t>(row_bytes());
     char* to = pinned_logits_;
     if (const size_t all = bytes * whole.size(); static_cast<int64_t>(all) > pinned_logits_bytes_) {
-      many_logits_.resize(all / sizeof(float));
-      to = reinterpret_cast<char*>(many_logits_.data());
+      pageable_logits_.resize(all / sizeof(float));
+      to = reinterpret_cast<char*>(pageable_logits_.data());
     }
     if (whole.size() == outputs.size()) {
       const size_t pitch = static_cast<size_t>(from.row_stride) * sizeof(float);
@@ -459,7 +459,7 @@ class CudaExecutable : public Executable {
   char* staged_ = nullptr;  // what goes from or to other places
   int64_t staged_bytes_ = 0, staged_until_ = 0;
   Bucket part_bucket_{};
-  std::vector<float> many_logits_;  // where pinned memory has no room for them
+  std::vector<float> pageable_logits_;  // where pinned memory has no room for them
   int64_t launched_ns_ = 0;
   std::array<Event, kStepSlots> ended_;
   std::array<InFlight, kStepSlots> steps_;   // by their slots

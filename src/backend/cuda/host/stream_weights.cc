@@ -79,7 +79,7 @@ WeightStream::WeightStream(std::vector<std::vector<Upload>> loads, double most_b
   for (size_t load = 0; load < loads_.size(); ++load) {
     const std::vector<UploadPiece> pieces = cut_uploads(loads_[load], kPieceBytes);
     for (const UploadPiece& piece : pieces) pieces_.push_back({load, piece});
-    pieces_of_.push_back(pieces.size());
+    uploads_of_.push_back(pieces.size());
   }
   enqueued_.resize(loads_.size());
   next_ = pieces_.size();  // no step has begun
@@ -125,7 +125,7 @@ void WeightStream::begin() {
 void WeightStream::wait(size_t load, cudaStream_t stream) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return enqueued_[load] == pieces_of_[load] || failure_; });
+    changed_.wait(lock, [&] { return enqueued_[load] == uploads_of_[load] || failure_; });
     if (failure_) std::rethrow_exception(failure_);
   }
   // No thread copies to this room again before used() is called.
@@ -168,7 +168,7 @@ void WeightStream::work(int thread) {
         std::this_thread::sleep_for(std::chrono::nanoseconds(early_ns));
       bring(i, static_cast<size_t>(thread));
       lock.lock();
-      if (++enqueued_[pieces_[i].load] == pieces_of_[pieces_[i].load]) changed_.notify_all();
+      if (++enqueued_[pieces_[i].load] == uploads_of_[pieces_[i].load]) changed_.notify_all();
     }
   } catch (...) {
     const std::lock_guard lock(mutex_);

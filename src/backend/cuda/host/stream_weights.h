@@ -67,7 +67,7 @@ class WeightStream {
   std::vector<std::vector<Upload>> loads_;
   std::vector<std::unique_ptr<UploadLane>> lanes_;            // by thread
   std::vector<OnItsWay> pieces_;                              // in the order of the loads
-  std::vector<size_t> pieces_of_;                             // by load, how many
+  std::vector<size_t> uploads_of_;                            // by load, how many
   std::array<cudaEvent_t, kStreamRooms> free_{};              // by room: its last load was used
   std::vector<std::array<cudaEvent_t, kStreamRooms>> there_;  // by thread and room: its last copy is there
 

@@ -49,10 +49,10 @@ std::string layout_of(const Tensor& tensor) {
   if (format == nullptr) return is_vector(tensor) ? "rows, and float32" : "rows";
   std::string text = fmt::format("planes: {} B of codes", format->codes);
   if (format->high > 0) text += fmt::format(", {} of top bits", format->high);
-  const bool wide_scales = tensor.type == quant::Type::Q3_K;
-  if (!wide_scales) text += fmt::format(", {} of scales", format->scale);
+  const bool scales_in_plane = tensor.type == quant::Type::Q3_K;
+  if (!scales_in_plane) text += fmt::format(", {} of scales", format->scale);
   text += " per 32 columns";
-  const int per_256 = format->super + (wide_scales ? format->scale : 0);
+  const int per_256 = format->super + (scales_in_plane ? format->scale : 0);
   if (per_256 > 0) text += fmt::format(", {} of scales per 256", per_256);
   return text;
 }

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const auto weight_of = [&](int b) { return load_result(args.weights + b / args.blocks); };
       int weighted = static_cast<int>(threadIdx.x);  // a block of activations
       float weight = weighted < routed_blocks ? weight_of(weighted) : 0.0f;
-      quantize_pieces<kHalf>(
+      quantize_eights<kHalf>(
           x, x.columns / 8, nullptr,
           [&](int at) {
             const int shared_at = at - routed_blocks * 4;

@@ -119,13 +119,11 @@ __device__ inline void select(const Router& r, uint32_t flag, float factor, Sele
   });
 }
 
-/// Warps of a block that share named barrier 1 meet.
-__device__ inline void reduce_some(int warps) {
-  asm volatile("bar.sync 1, %0;" ::"r"(warps * 32) : "memory");
-}
-/// Until the block's routing warps have left their words. Everything waits for those in the end, so nobody
+/// Named barrier 1: for the warps of a block that share it.
+__device__ inline void sync_warps(int warps) { asm volatile("bar.sync 1, %0;" ::"r"(warps * 32) : "memory"); }
+/// Until the block's routing warps have put their slots. Everything waits for those in the end, so nobody
 /// else takes turns from these warps meanwhile.
-__device__ inline void after_slots() { asm volatile("bar.sync 2, %0;" ::"n"(kGemvThreads) : "memory"); }
+__device__ inline void sync_after_slots() { asm volatile("bar.sync 2, %0;" ::"n"(kGemvThreads) : "memory"); }
 
 /// A warp takes rows of the shared matrix or of experts, never both. All blocks are on the device at a time.
 template <Type Routed, Type Shared>
@@ -143,7 +141,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   fetch_norm(norm, args.router.norm, args.columns);
   const bool multiplies_router = args.router.sums == nullptr;
   const auto others_wait = [&] {
-    if (multiplies_router && block < args.early) after_slots();
+    if (multiplies_router && block < args.early) sync_after_slots();
   };
   if (warp < args.shared_warps) {
     Walk<Shared> walk(args.shared, args.blocks, args.lanes, warp, args.shared_warps);
@@ -162,7 +160,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     RouterPart part(args, stages[from_last], from_last * args.early + block, kRouting * args.early);
     pdl.wait();
     part.run(flag);
-    after_slots();
+    sync_after_slots();
   } else {
     pdl.wait();
     if (!multiplies_router && from_last == 0) take_sums(args.router, selection);
@@ -179,7 +177,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const float factor = reduce_for_norm(squares, partial, args.columns, args.router.epsilon);
   if (from_last == 0) select(args.router, flag, factor, selection);
   // The block's warps of the shared matrix are its first.
-  reduce_some(kGemvWarps - (args.shared_warps - block + blocks - 1) / blocks);
+  sync_warps(kGemvWarps - (args.shared_warps - block + blocks - 1) / blocks);
   Walk<Routed> walk(args.routed, args.blocks, args.lanes, warp - args.shared_warps,
                     warps_of_launch() - args.shared_warps);
   walk.take_ids(selection.ids);
