@@ -67,8 +67,9 @@ export function App() {
 function Meter() {
   const context = server.value?.context;
   const last = shown.value.findLast((message) => message.stats?.promptTokens !== undefined);
-  const used = (last?.stats?.promptTokens ?? 0) + (last?.stats?.tokens ?? 0);
   if (!context) return null;
+  const full = shown.value.at(-1)?.full; // of what was refused nobody has counted the tokens
+  const used = full ? context : (last?.stats?.promptTokens ?? 0) + (last?.stats?.tokens ?? 0);
   const share = Math.min(1, used / context);
   const text = `${used.toLocaleString("en")} of ${context.toLocaleString("en")} tokens of context used`;
   return (

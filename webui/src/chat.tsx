@@ -215,6 +215,7 @@ const MessageView = memo(({ message, live, last, blocked, elsewhere, broken, ver
   const { stats } = message;
   const written = live !== undefined || elsewhere;
   const thinking = written && !message.content;
+  const alone = message.full && !message.content && shown.value[0]?.id === message.parent;
   const note = broken ? "The page was closed before this answer was whole." : message.note;
   return (
     <article class="message assistant" aria-label="Answer">
@@ -230,7 +231,9 @@ const MessageView = memo(({ message, live, last, blocked, elsewhere, broken, ver
       {note && (
         <p class={`note ${message.failed ? "failed" : ""}`} role={message.failed ? "alert" : undefined}>
           {note}
-          {message.full && " Start a new chat, with your last message if you like, or edit an earlier message to go on from there."}
+          {message.full && (alone
+            ? " The message does not fit even alone: edit it to make it shorter."
+            : " Start a new chat, with your last message if you like, or edit an earlier message to go on from there.")}
         </p>
       )}
       {written && live?.tokensPerSecond !== undefined && (
@@ -241,7 +244,7 @@ const MessageView = memo(({ message, live, last, blocked, elsewhere, broken, ver
           {message.content && <button type="button" class="plain" onClick={(event) => void copyText(message.content, event.currentTarget)}>Copy</button>}
           {note && message.content && !message.full && <button type="button" class="plain" disabled={blocked} onClick={() => goOn(message)}>Continue</button>}
           <button type="button" class="plain" disabled={blocked} onClick={() => regenerate(message)}>Regenerate</button>
-          {message.full && <button type="button" class="plain" onClick={startAnew}>New chat with the last message</button>}
+          {message.full && !alone && <button type="button" class="plain" onClick={startAnew}>New chat with the last message</button>}
           <Versions id={message.id} ids={versions} blocked={blocked} />
           {stats?.tokens !== undefined && (
             <span class="stats" title={stats.promptTokens !== undefined ? `${stats.promptTokens} tokens of prompt${stats.cachedTokens ? `, ${stats.cachedTokens} of them from the cache` : ""}` : undefined}>

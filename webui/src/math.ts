@@ -53,6 +53,21 @@ function render(tex: string, display: boolean): string | null {
   }
 }
 
+/** Marks the page where no font says how far to lower a subscript: browsers leave it on the line there. */
+export function markMissingFont() {
+  const element = (name: string, ...inner: (string | Element)[]) => {
+    const one = document.createElementNS("http://www.w3.org/1998/Math/MathML", name);
+    one.append(...inner);
+    return one;
+  };
+  const base = element("mi", "x"), below = element("mi", "x");
+  const probe = element("math", element("msub", base, below));
+  document.body.append(probe);
+  const lowered = below.getBoundingClientRect().bottom > base.getBoundingClientRect().bottom;
+  document.documentElement.classList.toggle("no-math-font", !lowered);
+  probe.remove();
+}
+
 /** Whether what stands between two dollars is more likely prose about money. */
 function isProse(tex: string) {
   return !tex.includes("\\") && /(^|[\s,;])[A-Za-z]{3,}([\s,;.]|$)/.test(tex);

@@ -294,6 +294,8 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     const letters = await all.evaluateAll((list) => list.map((one) => one.querySelector("mrow").textContent));
     for (const one of ["ℝ", "ℒ(𝐚𝟏)", "d"]) assert.ok(letters.includes(one), `${one} in ${letters.join(" | ")}`);
     assert.ok((await page.locator(".markdown mfrac").first().boundingBox()).height > 20, "a fraction stands upright");
+    const [base, below] = await page.locator("strong msub").first().evaluate((one) => [...one.children].map((part) => part.getBoundingClientRect().bottom));
+    assert.ok(below > base, "a subscript stands below its line, whatever fonts there are");
     const text = await page.locator(".assistant .markdown").innerText();
     assert.match(text, /Prices: \$5 and \$10, or US\$20 for one and US\$30 for two; in code \$x\$ and \\\(y\\\)/);
     assert.match(text, /An attack: \$\\href\{javascript:window\.hacked=20\}\{x\}\$ \$\\includegraphics/);
@@ -480,6 +482,9 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     await page.locator(".user .bubble").getByText("too much").waitFor();
     assert.equal(await page.locator(".user .bubble").count(), 1);
     assert.deepEqual(lastRequest().messages.map((message) => message.content), ["too much"]);
+    await page.getByText("The message does not fit even alone: edit it to make it shorter.").waitFor();
+    assert.equal(await page.getByRole("button", { name: "New chat with the last message" }).count(), 0);
+    assert.equal(await page.locator(".meter .share").innerText(), "100%");
     assert.deepEqual(foreign, []); // that the request was refused stands in the console
   });
 
