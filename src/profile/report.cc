@@ -78,7 +78,7 @@ void fill_times(Members& members, std::span<const Sample> samples, const std::ve
   Row& row = members.row;
   row.calls = static_cast<int>(members.ops.size());
   row.us = mean(sums);
-  row.noise_us = noise_of_median(sums);
+  row.noise_us = noise_of_mean(sums);
   row.call_median_us = median(calls);
   row.call_min_us = calls.empty() ? 0 : *std::min_element(calls.begin(), calls.end());
 }

@@ -41,4 +41,8 @@ double noise_of_median(const std::vector<double>& values) {
   return 2 * 1.2533 * 1.4826 * median(distances) / std::sqrt(static_cast<double>(values.size()));
 }
 
+double noise_of_mean(const std::vector<double>& values) {
+  return values.empty() ? 0 : 2 * deviation(values) / std::sqrt(static_cast<double>(values.size()));
+}
+
 }  // namespace sluice::profile

@@ -171,6 +171,25 @@ TEST(Diff, NoiseIsNoRegression) {
       0);
 }
 
+TEST(Diff, WhatOneSlowCallMovesIsNoise) {
+  const auto program = two_norms();
+  std::vector<Sample> calm, once, always;
+  for (int64_t i = 0; i < 8; ++i) {
+    const int64_t embed = 61000 + 100 * i;
+    calm.push_back(sample(embed, 2000, 3000, 100));
+    // An interrupt, or a page that was not there, in a step that is in the middle by its time all the same.
+    once.push_back(i == 4 ? sample(embed - 60000, 2000, 63000, 100) : calm.back());
+    always.push_back(sample(embed, 2000, 9000, 100));
+  }
+  const auto a = file_of(report_of(program, calm)), b = file_of(report_of(program, once));
+  EXPECT_GT(report_of(program, once).rows[1].us, 15);
+  for (const Diff& diff : {compare_files("a", a, "b", b), compare_files("b", b, "a", a)}) {
+    EXPECT_EQ(diff.worst_percent, 0);
+    EXPECT_THAT(diff.text, testing::Not(testing::AnyOf(HasSubstr("slower"), HasSubstr("faster"))));
+  }
+  EXPECT_GT(compare_files("a", a, "b", file_of(report_of(program, always))).worst_percent, 100);
+}
+
 TEST(Diff, WhatRunsOfOneProgramLieApartIsNoise) {
   const auto program = two_norms();
   const auto run = [&](int64_t norm) {

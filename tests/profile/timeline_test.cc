@@ -51,6 +51,9 @@ TEST(Statistics, OfKnownSamples) {
   EXPECT_DOUBLE_EQ(median({}), 0);
   EXPECT_DOUBLE_EQ(noise_of_median({7}), 0);
   EXPECT_DOUBLE_EQ(noise_of_median({3, 3, 3, 100}), 0);  // one outlier moves nothing
+  EXPECT_DOUBLE_EQ(noise_of_mean({7}), 0);
+  EXPECT_DOUBLE_EQ(noise_of_mean({3, 3, 3}), 0);
+  EXPECT_DOUBLE_EQ(noise_of_mean({3, 3, 3, 100}), 48.5);  // and moves the mean by half of that
 }
 
 }  // namespace
