@@ -47,10 +47,14 @@ void list(const std::string& folder, bool json) {
 }
 
 void clear(const std::string& folder, const std::string& id) {
-  if (id.empty()) return PageFolder::clear(folder, nullptr);
   std::vector<FolderModel> found;
   for (const FolderModel& model : PageFolder::list(folder))
     if (model.root.hex().starts_with(id)) found.push_back(model);
+  if (id.empty()) {
+    PageFolder::clear(folder, nullptr);
+    if (found.empty()) note("sluice: {}: nothing was cached\n", folder);
+    return;
+  }
   if (found.size() != 1)
     fail("{}: {} models have an id that begins with {}, expected one (sluice cache list tells)", folder,
          found.size(), id);

@@ -25,6 +25,11 @@ void add_commands(CLI::App& app) {
   add_devices(app);
   add_tokenize(app);
   add_debug(app);
+  // An empty name is a variable of a script that nobody set, and does not mean the bundled model.
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    if (CLI::Option* model = command->get_option_no_throw("--model"))
+      model->check([](const std::string& name) { return name.empty() ? "the name is empty" : ""; });
+  }
 }
 
 }  // namespace sluice::cli

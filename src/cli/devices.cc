@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/cuda_library.h"
 #include "cli/measured_steps.h"
@@ -132,13 +133,17 @@ Json measured(const model::Model& model, program::Backend& backend) {
 }
 
 void report(const Options& options) {
+  expect_writable(options.report);
+  const auto say = [](const char* what) { note("sluice: devices: {}\n", what); };
   const model::Model model = open_unpacked_model(model_path_or_bundled(options.model), quant::Type::F16);
   const auto tested = make_backend(options.backend, 0), judge = make_backend("ref", 0);
   Json all = all_devices();
   all["model"] = std::filesystem::path(model.file.path()).filename().string();
   all["backend"] = options.backend;
   all["device"] = tested->device();
+  say("comparing ops with the reference");
   all["compared"] = Json::array({compared(model, *tested, *judge, 1), compared(model, *tested, *judge, 12)});
+  say("measuring speeds");
   all["tokens_per_second"] = measured(model, *tested);
   const std::string text = all.dump(1) + "\n";
   write_file(options.report, std::as_bytes(std::span(text)));

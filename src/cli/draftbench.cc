@@ -128,8 +128,8 @@ void add_draftbench(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "draftbench", "Measure how much sooner an edited file is written with drafts than without");
-  command->add_option("before", options->before, "file that the prompt consists of")->required();
-  command->add_option("after", options->after, "file that is written behind it")->required();
+  command->add_option("BEFORE", options->before, "file that the prompt consists of")->required();
+  command->add_option("AFTER", options->after, "file that is written behind it")->required();
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
   command->add_option("--vocab", options->vocabulary,
                       "GGUF file whose vocabulary the files are read with; without it the model's own");

@@ -12,6 +12,7 @@
 
 #include "base/cpu_info.h"
 #include "base/error.h"
+#include "cli/checked_options.h"
 #include "cli/output.h"
 #include "engine/kv_pool.h"
 #include "program/offload.h"
@@ -51,13 +52,10 @@ int64_t needs_of(const program::Backend& gpu, const program::Program& program,
 }  // namespace
 
 void add_gpu_memory_option(CLI::App& command, GpuShare& share) {
-  command
-      .add_option_function<std::string>(
-          "--gpu-memory", [&share](const std::string& text) { share.bytes = memory_size_of(text); },
-          "of the GPU's memory at most, as 10GiB; experts that have no room are computed by the CPU "
-          "(default: "
-          "what is free)")
-      ->type_name("SIZE");
+  add_size_option(
+      command, "--gpu-memory", [&share](int64_t bytes) { share.bytes = bytes; },
+      "of the GPU's memory at most, as 10GiB; experts that have no room are computed by the CPU (default: "
+      "what is free)");
   command
       .add_option(
           "--stream-from", share.stream_rows,

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/fit.h"
 #include "cli/hardware.h"
@@ -289,11 +290,9 @@ std::string preset_help() {
 }
 
 void add_card_options(CLI::App& command, Options& options, const std::vector<std::string>& presets) {
-  command
-      .add_option_function<std::string>(
-          "--gpu-memory", [&options](const std::string& text) { options.gpu_memory = memory_size_of(text); },
-          "of the card's memory at most, as 10GiB (default: the preset's)")
-      ->type_name("SIZE");
+  add_size_option(
+      command, "--gpu-memory", [&options](int64_t bytes) { options.gpu_memory = bytes; },
+      "of the card's memory at most, as 10GiB (default: the preset's)");
   command.add_option("--cpu", options.cpu, "with a card that has too little memory: the CPU's preset")
       ->check(CLI::IsMember(presets))
       ->capture_default_str();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/llama_flags.h"
 #include "cli/output.h"
+#include "cli/usage_text.h"
 #include "cli/version.h"
 
 namespace {
@@ -32,8 +34,9 @@ int run(int argc, char** argv) {
                "sluice"};
   app.set_version_flag("--version", sluice::cli::version());
   app.require_subcommand(0, 1);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("sluice: {}; --help tells more\n", sluice::cli::terminal_safe(error.what()));
+  app.failure_message([](const CLI::App* all, const CLI::Error& error) {
+    return fmt::format("sluice: {}; --help tells more\n",
+                       sluice::cli::terminal_safe(sluice::cli::usage_text(*all, error)));
   });
   sluice::cli::add_commands(app);
   try {
@@ -46,7 +49,11 @@ int run(int argc, char** argv) {
     return error.get_exit_code();  // a command that ran and has its own verdict
   } catch (const CLI::ParseError& error) {
     // CLI11 numbers its errors from 100; here every one is a matter of usage.
-    return app.exit(error) == 0 ? 0 : 2;
+    std::ostringstream out, err;
+    const int code = app.exit(error, out, err);
+    sluice::cli::print_text(out.str());
+    sluice::cli::note_text(err.str());
+    return code == 0 ? 0 : 2;
   }
   return 0;
 }

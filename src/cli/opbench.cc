@@ -190,6 +190,7 @@ Result measure(const Options& options, program::Backend& backend, OpShapes& shap
 void opbench(Options options) {
   if (!options.cold && !options.warm) options.cold = options.warm = true;
   const auto rows_list = number_list("--rows", options.rows, 1);
+  const double rotate_bytes = parse_rate("--rotate", options.rotate);
   const auto backend = make_backend(options.backend, options.threads);
   OpShapes shapes(*backend, *std::ranges::min_element(rows_list));
   collect(options, shapes);
@@ -205,7 +206,6 @@ void opbench(Options options) {
     }
     return;
   }
-  const double rotate_bytes = parse_rate("--rotate", options.rotate);
   const bool json = options.format == "json";
   if (options.cold) check_memory(rotate_bytes, chosen);
   const program::Peaks& peaks = backend->peaks();

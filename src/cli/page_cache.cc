@@ -8,6 +8,7 @@
 
 #include "base/cpu_info.h"
 #include "base/error.h"
+#include "cli/checked_options.h"
 #include "cli/fit.h"
 #include "cli/memory_view.h"
 
@@ -50,11 +51,9 @@ void add_value(Facts& facts, const gguf::Value& value) {
 }  // namespace
 
 void add_page_cache_options(CLI::App& command, PageCacheOptions& options) {
-  command
-      .add_option_function<std::string>(
-          "--cache-ram", [&options](const std::string& text) { options.ram_bytes = memory_size_of(text); },
-          "of the host's memory for cached prompts that leave the device's cache, as 16GiB (default: none)")
-      ->type_name("SIZE");
+  add_size_option(
+      command, "--cache-ram", [&options](int64_t bytes) { options.ram_bytes = bytes; },
+      "of the host's memory for cached prompts that leave the device's cache, as 16GiB (default: none)");
   command
       .add_option("--cache-disk", options.disk,
                   "folder for cached prompts, which outlive the server, and how large it may be (32GiB where "

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/kernel_source.h"
 #include "cli/loading.h"
@@ -268,6 +269,7 @@ std::vector<profile::Fact> facts_of(Profiler& profiler) {
 
 void profile(const Options& options) {
   if (options.prompt == 0 && options.decode_steps() == 0) throw UsageError("-p 0 -n 0: nothing to profile");
+  for (const std::string* file : {&options.json, &options.trace, &options.html}) expect_writable(*file);
   Profiler profiler(options);
   std::vector<profile::Report> reports;
   std::vector<program::StepTimes> traced;
@@ -339,7 +341,8 @@ std::vector<profile::ProfileFile> read_profiles(const std::string& paths) {
 }
 
 void diff(const DiffOptions& options) {
-  const profile::Diff result = profile::compare(read_profiles(options.before), read_profiles(options.after));
+  const auto before = read_profiles(options.before), after = read_profiles(options.after);
+  const profile::Diff result = profile::compare(before, after);
   print_text(result.text);
   if (options.fail_above < 0 || result.worst_percent <= options.fail_above) return;
   note("sluice: slower by {:.1f} %, and {:g} % were allowed\n", result.worst_percent, options.fail_above);

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/hub_model.h"
 #include "cli/loading.h"
@@ -263,13 +264,25 @@ void add_models(CLI::App& command, Options& options) {
       ->capture_default_str();
 }
 
+/// What is wrong with an origin: browsers send a scheme and a host, and nothing behind them. Empty: nothing.
+std::string origin_problem(const std::string& text) {
+  const size_t scheme = text.find("://");
+  const bool is_origin = scheme != std::string::npos && scheme > 0 && scheme + 3 < text.size() &&
+                         text.find('/', scheme + 3) == std::string::npos;
+  if (is_origin || text == "*" || text == "null") return "";
+  return fmt::format("{}: expected an origin, as https://chat.example, or *", text);
+}
+
 void add_network(CLI::App& command, Options& options) {
   server::HttpOptions& http = options.server.http;
   command.add_option("--host", http.host, "address to listen at; 0.0.0.0: all")->capture_default_str();
-  command.add_option("--port", http.port, "port; 0: any that is free")->capture_default_str();
+  command.add_option("--port", http.port, "port; 0: any that is free")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   command.add_option("--unix-socket", http.unix_socket, "listen at this path in place of host and port");
   auto* certificate = command.add_option("--tls-cert", http.certificate, "certificate chain (PEM): HTTPS");
-  command.add_option("--tls-key", http.key, "the certificate's key (PEM)")->needs(certificate);
+  auto* key = command.add_option("--tls-key", http.key, "the certificate's key (PEM)")->needs(certificate);
+  certificate->needs(key);
   command.add_option("--api-key-file", options.key_file, "file with the keys that may ask, one a line");
   command
       .add_option("--api-key", options.keys,
@@ -280,6 +293,7 @@ void add_network(CLI::App& command, Options& options) {
   command
       .add_option("--cors", options.server.origins,
                   "origin of web pages that may ask, or *; may be given again")
+      ->check(origin_problem)
       ->allow_extra_args(false);
   command
       .add_option("--allowed-hosts", options.server.hosts,
@@ -292,17 +306,14 @@ void add_network(CLI::App& command, Options& options) {
   command.add_option("--max-connections", http.max_connections, "connections at once")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  command
-      .add_option("--max-body", http.max_body_bytes, "bytes of a request's body; 64M and the like will do")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
-  command
-      .add_option("--max-memory", options.max_memory,
-                  "bytes that requests hold together, half of them a client; more are refused (503)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(int64_t{1} << 20, int64_t{1} << 50))
-      ->capture_default_str();
+  add_size_option(
+      command, "--max-body", [&http](int64_t bytes) { http.max_body_bytes = static_cast<size_t>(bytes); },
+      "of a request's body, as 64M")
+      ->default_str(std::to_string(http.max_body_bytes));
+  add_size_option(
+      command, "--max-memory", [&options](int64_t bytes) { options.max_memory = static_cast<size_t>(bytes); },
+      "of what requests hold together, half of it a client; more are refused (503)", int64_t{1} << 20)
+      ->default_str(std::to_string(options.max_memory));
   command
       .add_option("--on-failure", options.exit_on_failure,
                   "when the model's device fails: exit (for a service manager to start anew), or serve on, "

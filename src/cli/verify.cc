@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/hub_model.h"
 #include "cli/loading.h"
@@ -173,7 +174,8 @@ Json speeds(program::Executable& executable, int64_t rows, int64_t context) {
 
 void verify(const Options& options) {
   const int64_t began = now_ns();
-  const model::Model model = model::Model::load(model_path_or_bundled(options.model));
+  expect_writable(options.output);
+  const model::Model model = open_unpacked_model(model_path_or_bundled(options.model));
   const std::vector<int32_t> tokens = tokens_of_text(model.file, kText);
   if (tokens.size() < 2)
     fail("{}: the text has {} tokens in its vocabulary", model.file.path(), tokens.size());

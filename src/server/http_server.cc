@@ -12,7 +12,9 @@
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -196,6 +198,8 @@ void HttpServer::Impl::load_certificate() {
   const HttpOptions& options = host->options;
   if (options.certificate.empty() && options.key.empty()) return;
   if (options.certificate.empty() || options.key.empty()) fail("TLS needs both a certificate and its key");
+  for (const std::string& file : {options.certificate, options.key})  // TLS's own words name no reason
+    if (::access(file.c_str(), R_OK) != 0) fail("{}: {}", file, std::strerror(errno));
   using Context = asio::ssl::context;
   tls = std::make_unique<Context>(Context::tls_server);
   tls->set_options(Context::default_workarounds | Context::no_tlsv1 | Context::no_tlsv1_1);

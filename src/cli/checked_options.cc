@@ -1,0 +1,41 @@
+#include "cli/checked_options.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/fit.h"
+
+namespace sluice::cli {
+
+CLI::Option* add_size_option(CLI::App& command, const std::string& flag, std::function<void(int64_t)> take,
+                             const std::string& help, int64_t least) {
+  const auto read = [flag, take = std::move(take), least](const std::string& text) {
+    int64_t bytes = 0;
+    try {
+      bytes = memory_size_of(text);
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("{} {}", flag, error.what()));
+    }
+    if (bytes < least) throw UsageError(fmt::format("{} {}: expected {} bytes at least", flag, text, least));
+    take(bytes);
+  };
+  return command.add_option_function<std::string>(flag, read, help)->type_name("SIZE");
+}
+
+void expect_writable(const std::string& path) {
+  if (path.empty() || path == "-") return;
+  struct stat info {};
+  const bool there = ::stat(path.c_str(), &info) == 0;
+  if (there && S_ISDIR(info.st_mode)) fail("{}: {}", path, std::strerror(EISDIR));
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::access(there ? path.c_str() : folder.c_str(), W_OK) != 0) fail("{}: {}", path, std::strerror(errno));
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,19 @@
+// Values of flags that are checked before any work begins.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace sluice::cli {
+
+/// Adds a flag whose value is a size (memory_size_of), of so many bytes at least.
+CLI::Option* add_size_option(CLI::App& command, const std::string& flag, std::function<void(int64_t)> take,
+                             const std::string& help, int64_t least = 1);
+
+/// Throws Error where no file can be written at this path ("-": standard output, which is no file). For long
+/// work whose result would be lost.
+void expect_writable(const std::string& path);
+
+}  // namespace sluice::cli
