@@ -31,9 +31,9 @@ struct Options : GenerationOptions {
 };
 
 /// Lets a model write nothing but these tokens.
-class Recital : public text::TokenConstraint {
+class Replay : public text::TokenConstraint {
  public:
-  explicit Recital(std::span<const int32_t> tokens) : tokens_(tokens) {}
+  explicit Replay(std::span<const int32_t> tokens) : tokens_(tokens) {}
   bool allowed(std::span<uint32_t> bits) override {
     std::ranges::fill(bits, 0);
     if (!may_end()) bits[static_cast<size_t>(tokens_[at_]) / 32] = 1u << (tokens_[at_] % 32);
@@ -45,7 +45,7 @@ class Recital : public text::TokenConstraint {
     return true;
   }
   bool may_end() const override { return at_ == tokens_.size(); }
-  std::unique_ptr<TokenConstraint> clone() const override { return std::make_unique<Recital>(*this); }
+  std::unique_ptr<TokenConstraint> clone() const override { return std::make_unique<Replay>(*this); }
 
  private:
   std::span<const int32_t> tokens_;
@@ -100,7 +100,7 @@ void draftbench(const Options& options) {
   for (int i = 0; i < options.repetitions; ++i) {
     for (const bool with : {false, true}) {
       request.use_drafts = with;
-      request.constraint = std::make_shared<Recital>(after);
+      request.constraint = std::make_shared<Replay>(after);
       const engine::Result result = generator.run(
           request, [](std::string_view) { return true; }, nullptr, prompt_bar());
       const auto decoded = static_cast<double>(result.generated_tokens - 1);

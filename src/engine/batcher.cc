@@ -290,7 +290,7 @@ program::Want Batcher::want_of(const Job& job, int drawn_before) const {
 
 bool Batcher::top_suffices(const Job& job) const {
   return columns_ == vocabulary_ && job.request.constraint == nullptr && job.request.top_logprobs < 0 &&
-         job.sampler->draws_from_likeliest();
+         job.sampler->draws_from_top();
 }
 
 // No token: the constraint leaves none.

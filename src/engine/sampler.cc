@@ -263,7 +263,7 @@ bool Sampler::shortlists() const {
   return k > 0 && 2 * k + 64 <= scratch_->candidates.size();
 }
 
-bool Sampler::draws_from_likeliest() const {
+bool Sampler::draws_from_top() const {
   if (!params_.logit_bias.empty() || params_.penalises()) return false;
   return params_.temperature == 0 || (shortlists() && params_.top_k <= program::kLikeliest);
 }

@@ -233,13 +233,13 @@ class Reciter : public test::Speaker {
   int64_t prompt_;
 };
 
-struct Recital {
+struct Replay {
   std::string text;
   Result result;
   int64_t steps, rows, most_outputs;
 };
 
-Recital recite(const std::string& text, Request request, int64_t draft_tokens, int64_t context = 1000) {
+Replay replay(const std::string& text, Request request, int64_t draft_tokens, int64_t context = 1000) {
   Reciter reciter(text, std::ssize(request.prompt));
   const text::Tokenizer tokenizer = test::byte_tokenizer();
   Batcher batcher(reciter, tokenizer,
@@ -260,7 +260,7 @@ Recital recite(const std::string& text, Request request, int64_t draft_tokens, i
 TEST(Drafts, ARepeatedTextTakesFewerStepsAndIsTheSame) {
   const std::string line = "for (size_t i = 0; i < count; ++i) sum += values[i] * weights[i];\n";
   const Tokens prompt(line.begin(), line.end());
-  const Recital with = recite(line + line, {.prompt = prompt}, 7);
+  const Replay with = replay(line + line, {.prompt = prompt}, 7);
   EXPECT_EQ(with.text, line + line);
   EXPECT_EQ(with.result.finish, Finish::EndToken);
   EXPECT_EQ(with.result.generated_tokens, std::ssize(line) * 2 + 1);
@@ -269,7 +269,7 @@ TEST(Drafts, ARepeatedTextTakesFewerStepsAndIsTheSame) {
   EXPECT_GT(with.result.accepted_tokens, 80);
   EXPECT_EQ(with.rows, with.result.prompt_tokens + (with.steps - 2) + with.result.draft_tokens);
   EXPECT_EQ(with.result.generated_tokens, with.steps - 1 + with.result.accepted_tokens);
-  const Recital without = recite(line + line, {.prompt = prompt}, 0);
+  const Replay without = replay(line + line, {.prompt = prompt}, 0);
   EXPECT_EQ(without.text, with.text);
   EXPECT_EQ(without.most_outputs, 1);
   EXPECT_EQ(without.result.draft_tokens + without.result.accepted_tokens, 0);
@@ -279,8 +279,8 @@ TEST(Drafts, ARepeatedTextTakesFewerStepsAndIsTheSame) {
 TEST(Drafts, APredictedTextTakesFewerSteps) {
   const std::string text = "The quick brown fox jumps over the lazy dog, and nobody minds it at all.";
   const Tokens said(text.begin(), text.end());
-  const Recital plain = recite(text, {.prompt = {'x'}}, 7);
-  const Recital predicted = recite(text, {.prompt = {'x'}, .prediction = said}, 7);
+  const Replay plain = replay(text, {.prompt = {'x'}}, 7);
+  const Replay predicted = replay(text, {.prompt = {'x'}, .prediction = said}, 7);
   EXPECT_EQ(plain.text, text);
   EXPECT_EQ(predicted.text, text);
   EXPECT_LT(predicted.steps, plain.steps / 2);
@@ -291,15 +291,15 @@ TEST(Drafts, AnswersEndWhereTheyWould) {
   const Tokens prompt(abc.begin(), abc.end());
   const std::string text = abc + abc + abc;
   for (int64_t most = 1; most < 30; ++most) {
-    const Recital some = recite(text, {.prompt = prompt, .max_tokens = most}, 7);
+    const Replay some = replay(text, {.prompt = prompt, .max_tokens = most}, 7);
     EXPECT_EQ(some.text, text.substr(0, static_cast<size_t>(most)));
     EXPECT_EQ(some.result.finish, Finish::Length);
     EXPECT_EQ(some.result.generated_tokens, most);
-    const Recital full = recite(text, {.prompt = prompt}, 7, 16 + most);
+    const Replay full = replay(text, {.prompt = prompt}, 7, 16 + most);
     EXPECT_EQ(full.text, text.substr(0, static_cast<size_t>(most) + 1));
     EXPECT_EQ(full.result.finish, Finish::ContextFull);
   }
-  const Recital stopped = recite(text, {.prompt = prompt, .stops = {"fg"}}, 7);
+  const Replay stopped = replay(text, {.prompt = prompt, .stops = {"fg"}}, 7);
   EXPECT_EQ(stopped.text, "abcde");
   EXPECT_EQ(stopped.result.finish, Finish::StopString);
   EXPECT_EQ(stopped.result.generated_tokens, 7);

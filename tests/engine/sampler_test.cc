@@ -492,7 +492,7 @@ TEST(Sampler, DrawsFromTheLikeliestWhatItDrawsFromTheRow) {
       SamplingParams params;  // with top_p and min_p
       params.top_k = top_k, params.temperature = temperature, params.seed = random();
       Sampler by_row(params, 3000), by_list(params, 3000);
-      ASSERT_TRUE(by_list.draws_from_likeliest());
+      ASSERT_TRUE(by_list.draws_from_top());
       for (int round = 0; round < 200; ++round) {
         auto logits = random_logits(random, 3000, round % 2 == 0);
         if (round % 20 == 7) std::fill(logits.begin() + 3, logits.end(), -kInf);
@@ -536,7 +536,7 @@ TEST(Sampler, WantsTheWholeRowWhereTheLikeliestAreNotEnough) {
   const auto enough = [](auto change, int32_t vocabulary = 3000) {
     SamplingParams params;
     change(params);
-    return Sampler(params, vocabulary).draws_from_likeliest();
+    return Sampler(params, vocabulary).draws_from_top();
   };
   EXPECT_TRUE(enough([](SamplingParams&) {}));
   EXPECT_FALSE(enough([](SamplingParams& p) { p.top_k = 0; }));

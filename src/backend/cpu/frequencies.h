@@ -1,4 +1,4 @@
-// How fast the pairs of every rope of a Program turn: made once, as it takes longer than turning by them.
+// How fast the pairs of every rope of a Program rotate: made once, as it takes longer than rotating by them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class Frequencies {
   /// Reads the ropes' factors.
   Frequencies(const program::Program& program, const program::WeightBytes& weights);
 
-  /// Radians a position of each pair, of the rope that turns into `out`.
+  /// Radians a position of each pair, of the rope that rotates into `out`.
   const double* of(program::TensorId out) const {
     return tables_[static_cast<size_t>(table_of_[static_cast<size_t>(out)])].data();
   }

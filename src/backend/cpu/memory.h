@@ -84,7 +84,7 @@ class Memory {
   Matrix matrix(program::TensorId id, int worker, int slot) const { return table_.matrix(id, worker, slot); }
   /// A row of a table, which may lie in panels.
   void decode_row(program::TensorId id, int64_t row, float* out) const { table_.decode_row(id, row, out); }
-  /// Radians a position of the pairs that a rope turns into `out`.
+  /// Radians a position of the pairs that a rope rotates into `out`.
   const double* frequencies(program::TensorId out) const { return shared_->frequencies.of(out); }
   const MatmulKernels& kernels() const { return kernels_; }
   Rows<float> rows(program::TensorId id) const;

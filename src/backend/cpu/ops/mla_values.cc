@@ -13,7 +13,7 @@
 #include "backend/cpu/ops/deal.h"
 #include "backend/cpu/ops/latent.h"
 #include "backend/cpu/ops/mla_values.h"
-#include "backend/cpu/ops/turning.h"
+#include "backend/cpu/ops/rotation.h"
 #include "backend/cpu/simd/expanded.h"
 
 namespace sluice::backend::cpu {
@@ -48,11 +48,11 @@ bool fits(const ExpandedShape& shape) {
 }
 
 /// A worker's scratch: the right sides that a head's weights are, those that its keys and values are, its
-/// queries, the angles by which all rows turn, and what kernels work with.
+/// queries, the angles by which all rows rotate, and what kernels work with.
 template <typename Number>
 struct Scratch {
   Number *k_b, *v_b, *keys, *values, *queries, *unpacked;
-  float *angles, *turned, *tiles, *rows, *work, *largest, *total, *sums;
+  float *angles, *rotated, *tiles, *rows, *work, *largest, *total, *sums;
   int64_t tile_floats, floats;
 
   Scratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
@@ -74,7 +74,7 @@ struct Scratch {
     queries = take_numbers(all_rows * s.key());
     unpacked = take_numbers(kPanelRows * std::max(s.rank, s.nope));
     angles = take(most_rows * s.rope);
-    turned = take(s.rope);
+    rotated = take(s.rope);
     tile_floats = std::max(kernels.tile_floats(latent), kPageRows * latent.width);
     tiles = take(kPages * tile_floats);
     rows = take(kPageRows * latent.width);
@@ -97,7 +97,7 @@ class Expanded {
         kernels_(expanded_kernels<Number>(c.isa)),
         tiles_(attend_kernels(c.isa)),
         shape_(shape_of(p, op)),
-        turning_(p, op.turn, c),
+        rotation_(p, op.turn, c),
         heads_(p[op.attend.q.id].heads()),
         cache_(c.memory.cache(op.attend.cache.id)),
         k_b_(c.matrix(op.queries.weight.id, 0)),
@@ -122,7 +122,7 @@ class Expanded {
   void run(int64_t begin) {
     if (begin == c_.input.rows()) return;
     for (int64_t row = begin; row < c_.input.rows(); ++row) {
-      turning_.angles(static_cast<int32_t>(position(row)), angles(row));
+      rotation_.angles(static_cast<int32_t>(position(row)), angles(row));
     }
     int64_t parts = 1, least = std::numeric_limits<int64_t>::max();
     for (int64_t n = 1; n <= kMostParts; n *= 2) {
@@ -247,8 +247,8 @@ class Expanded {
     unpack_weights(head);
     for (int64_t i = 0; i < s.rows(); ++i) {
       const int64_t row = s.first + i;
-      turning_.turn(rope_in(row, head), angles(row), scratch_.turned);
-      kernels_->query(in(row, head), scratch_.turned, shape_, scratch_.queries + i * shape_.key());
+      rotation_.rotate(rope_in(row, head), angles(row), scratch_.rotated);
+      kernels_->query(in(row, head), scratch_.rotated, shape_, scratch_.queries + i * shape_.key());
     }
     std::fill_n(scratch_.largest, s.rows(), -std::numeric_limits<float>::infinity());
     std::fill_n(scratch_.total, s.rows(), 0.0f);
@@ -280,7 +280,7 @@ class Expanded {
   const ExpandedKernels<Number>* kernels_;
   const AttendKernels& tiles_;
   ExpandedShape shape_;
-  Turning turning_;
+  Rotation rotation_;
   int64_t heads_;
   Cache cache_;
   Matrix k_b_, v_b_;
@@ -288,15 +288,15 @@ class Expanded {
 };
 
 /// The queries' rotary columns of a step's rows, shared by heads of rows.
-void turn_queries(const Program& p, const Rope& op, const Context& c, const Rows<float>& in) {
+void rotate_queries(const Program& p, const Rope& op, const Context& c, const Rows<float>& in) {
   const Rows<float> out = c.memory.rows(op.out.id);
-  const Turning turning(p, op, c);
+  const Rotation rotation(p, op, c);
   const Slice mine = c.slice(c.input.rows() * out.heads);
   for (int64_t i = mine.first; i < mine.last; ++i) {
     const int64_t row = i / out.heads, head = i % out.heads;
     if (i == mine.first || head == 0)
-      turning.angles(c.input.positions[static_cast<size_t>(row)], c.scratch());
-    turning.turn(in(row, head), c.scratch(), out(row, head));
+      rotation.angles(c.input.positions[static_cast<size_t>(row)], c.scratch());
+    rotation.rotate(in(row, head), c.scratch(), out(row, head));
   }
 }
 
@@ -307,7 +307,7 @@ void latent_values(const Program& p, const MlaValues& op, const Context& step, S
   const auto rows_of = [&](TensorId id) { return c.memory.rows(id).from(rows.first); };
   // Where there were rows before these, others may still be at their values.
   const bool own_heads = rows.first == 0 && attends_own_heads(p, op.attend, c);
-  turn_queries(p, op.turn, c, rows_of(op.turn.in.id));
+  rotate_queries(p, op.turn, c, rows_of(op.turn.in.id));
   multiply_heads(op.queries, c, input.rows(), rows_of(op.queries.in.id), c.memory.rows(op.queries.out.id));
   if (own_heads) {
     attend_own_heads(p, op.attend, c);

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/multiply.h"
 #include "backend/cpu/ops/kernels.h"
-#include "backend/cpu/ops/turning.h"
+#include "backend/cpu/ops/rotation.h"
 #include "backend/cpu/simd/small.h"
 
 namespace sluice::backend::cpu {
@@ -57,15 +57,15 @@ int64_t rms_norm_scratch(const Program& p, const Op& record, const CompileOption
 void rope(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
-  const Turning turning(p, op, c);
-  const int64_t turned = op.turned(p);
+  const Rotation rotation(p, op, c);
+  const int64_t rotated = op.turned(p);
   float* angles = c.scratch();
   const Slice rows = c.row_slice(c.input.rows());
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    turning.angles(c.input.positions[static_cast<size_t>(r)], angles);
+    rotation.angles(c.input.positions[static_cast<size_t>(r)], angles);
     for (int64_t h = 0; h < in.heads; ++h) {
-      turning.turn(in(r, h), angles, out(r, h));
-      std::copy_n(in(r, h) + turned, op.passed, out(r, h) + turned);
+      rotation.rotate(in(r, h), angles, out(r, h));
+      std::copy_n(in(r, h) + rotated, op.passed, out(r, h) + rotated);
     }
   }
 }

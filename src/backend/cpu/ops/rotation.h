@@ -6,9 +6,9 @@
 
 namespace sluice::backend::cpu {
 
-class Turning {
+class Rotation {
  public:
-  Turning(const program::Program& p, const program::Rope& op, const Context& c)
+  Rotation(const program::Program& p, const program::Rope& op, const Context& c)
       : kernels_(small_kernels(c.isa)),
         rotate_(op.params.pairs == program::RopePairs::Neighbours ? kernels_.rotate_neighbours
                                                                   : kernels_.rotate_halves),
@@ -19,8 +19,8 @@ class Turning {
   void angles(int32_t position, float* to) const {
     kernels_.angles(position, frequencies_, pairs_, to, to + pairs_);
   }
-  /// A head's columns that turn, [2 * pairs], by such angles; out may be x.
-  void turn(const float* x, const float* angles, float* out) const {
+  /// A head's columns that rotate, [2 * pairs], by such angles; out may be x.
+  void rotate(const float* x, const float* angles, float* out) const {
     rotate_(x, angles, angles + pairs_, pairs_, out);
   }
 
