@@ -173,7 +173,13 @@ bool can_pack(Type type) { return find_layout(type) != nullptr; }
 
 bool takes_quantized(Type type) { return format_of(type) >= kFloatFormats; }
 
-const Product& product_of(const MatmulKernels& kernels, Type type) { return of(kernels.products, type); }
+const Product& product_of(const MatmulKernels& kernels, Type type) {
+  const int format = format_of(type);
+  CHECK(format >= 0, "{} has no packed form", quant::type_info(type).name);
+  if (format < kFirstLarge) return kernels.small_blocks[format];
+  if (format < kFirstGrid) return kernels.large_blocks[format - kFirstLarge];
+  return kernels.grid_blocks[format - kFirstGrid];
+}
 
 PanelUnpack panel_unpack(const UnpackKernels* kernels, Type type) {
   return kernels == nullptr ? nullptr : of(*kernels, type);

@@ -1,34 +1,16 @@
 // The weight-multiplying kernels of the tier avx512.
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 takes the undefined operands of its own intrinsics for mistakes (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
-#include <type_traits>
-#include <utility>
-
-#include "backend/cpu/simd/layout.h"
-#include "backend/cpu/simd/matmul.h"
-#include "quant/iq_grids.h"
+#include "backend/cpu/simd/panel_avx512.h"
 
 namespace sluice::backend::cpu {
 namespace {
 
-#include "backend/cpu/simd/lanes_avx512.h"
-// Lanes first: the others are written against it.
-#include "backend/cpu/simd/codecs.h"
-#include "backend/cpu/simd/exp.h"
-#include "backend/cpu/simd/panel_body.h"
+#include "backend/cpu/simd/panel_table.h"
 
 }  // namespace
 
+extern const Product kLargeAvx512[], kGridAvx512[];
 extern const MatmulKernels kMatmulAvx512;
-const MatmulKernels kMatmulAvx512 = kTable;
+const MatmulKernels kMatmulAvx512{quantize,       silu_mul,     L::kManyFrom,
+                                  kSmallProducts, kLargeAvx512, kGridAvx512};
 
 }  // namespace sluice::backend::cpu

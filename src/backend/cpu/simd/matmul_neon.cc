@@ -20,10 +20,15 @@ namespace {
 #include "backend/cpu/simd/codecs.h"
 #include "backend/cpu/simd/exp.h"
 #include "backend/cpu/simd/panel_body.h"
+#include "backend/cpu/simd/panel_table.h"
+
+constexpr Product kLargeProducts[] = {SLUICE_CPU_LARGE_BLOCKS(SLUICE_BLOCK_PRODUCT)};
+constexpr Product kGridProducts[] = {SLUICE_CPU_GRID_BLOCKS(SLUICE_BLOCK_PRODUCT)};
 
 }  // namespace
 
 extern const MatmulKernels kMatmulNeon;
-const MatmulKernels kMatmulNeon = kTable;
+const MatmulKernels kMatmulNeon{quantize,       silu_mul,       L::kManyFrom,
+                                kSmallProducts, kLargeProducts, kGridProducts};
 
 }  // namespace sluice::backend::cpu

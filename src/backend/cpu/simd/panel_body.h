@@ -1,6 +1,5 @@
-// The products of panels with activation rows, the quantising of rows, and SiLU: the bodies that all tiers
-// share. Include it inside an anonymous namespace only, after a tier's Lanes, exp.h and codecs.h; it ends
-// with the tier's table.
+// The products of panels of blocks with activation rows: the bodies that all tiers share. Include it inside
+// an anonymous namespace only, after a tier's Lanes and codecs.h.
 
 using L = Lanes;
 
@@ -410,65 +409,11 @@ void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, con
   asking_file_tile<Codec, false>(rows, row_bytes, columns, activation, out, prefetch);
 }
 
-// The columns of a panel of floats: 16 numbers each.
-struct F32 {
-  static constexpr int kNumberBytes = 4;
-  static F load(const uint8_t* at) { return L::as_float(L::load(at)); }
-};
-struct F16 {
-  static constexpr int kNumberBytes = 2;
-  static F load(const uint8_t* at) { return L::halves(at); }
-};
-struct BF16 {
-  static constexpr int kNumberBytes = 2;
-  static F load(const uint8_t* at) { return L::as_float(L::shift_left(L::words(at), 16)); }
-};
-
-/// Four running sums, for the columns 4i, 4i + 1 ...: one alone would wait for each multiplication.
-template <typename Number, int R>
-void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
-                Prefetch prefetch) {
-  constexpr int kChains = 4, kColumnBytes = kPanelRows * Number::kNumberBytes;
-  for (int lane = 0; lane < kPanelRows; lane += L::kWidth) {
-    const uint8_t* at = panel + lane * Number::kNumberBytes;
-    const float* x[R];
-    F sums[kChains][R];
-    for (int r = 0; r < R; ++r) {
-      x[r] = static_cast<const float*>(rows[r]);
-      for (int k = 0; k < kChains; ++k) sums[k][r] = L::all_f(0);
-    }
-    const auto add_column = [&](int64_t c, int k) SLUICE_INLINE {
-      const F weights = Number::load(at + c * kColumnBytes);
-      for (int r = 0; r < R; ++r) sums[k][r] = L::fma(weights, L::all_f(x[r][c]), sums[k][r]);
-    };
-    int64_t c = 0;
-    for (; c + kChains <= columns; c += kChains) {
-      for (int line = 0; line < kChains * kColumnBytes; line += 64) {
-        const uint8_t* ahead = at + c * kColumnBytes + line;
-        if (prefetch.far_bytes >= 0) L::prefetch_far(ahead + prefetch.far_bytes);
-        if (prefetch.near_bytes >= 0) L::prefetch(ahead + prefetch.near_bytes);
-      }
-      repeat<kChains>([&](auto k) SLUICE_INLINE { add_column(c + k, k); });
-    }
-    for (; c < columns; ++c) add_column(c, 0);
-    for (int r = 0; r < R; ++r) {
-      const F sum = L::add(L::add(sums[0][r], sums[1][r]), L::add(sums[2][r], sums[3][r]));
-      L::store_f(out + r * kPanelRows + lane, sum);
-    }
-  }
-}
-
 template <typename Codec>
 struct QuantTiles {
   static constexpr int kMax = L::kMaxTile;
   template <int R>
   static constexpr auto run = quant_tile<Codec, R>;
-};
-template <typename Number>
-struct FloatTiles {
-  static constexpr int kMax = L::kMaxFloatTile;
-  template <int R>
-  static constexpr auto run = float_tile<Number, R>;
 };
 
 /// Any number of rows in tiles of kMax, kMax / 2, ... 1.
@@ -479,50 +424,6 @@ void product(const uint8_t* panel, int64_t columns, const void* const* x, int co
     Tiles::template run<R>(panel, columns, x, out, prefetch);
   if constexpr (R > 1) {
     if (count > 0) product<Tiles, R / 2>(panel, columns, x, count, out, prefetch);
-  }
-}
-
-void quantize(const float* x, int64_t columns, QuantBlock* out) {
-  constexpr int kVectors = kQuantColumns / L::kWidth, kVectorsOfHalf = kVectors / 2;
-  for (int64_t c = 0; c < columns; c += kQuantColumns, x += kQuantColumns, ++out) {
-    F values[kVectors];
-    F magnitude = L::all_f(0), nothing = L::all_f(0);
-    for (int v = 0; v < kVectors; ++v) {
-      values[v] = L::load_f(x + v * L::kWidth);
-      magnitude = L::max(L::abs(values[v]), magnitude);
-      nothing = L::fma(values[v], L::all_f(0), nothing);  // NaN if an infinity or a NaN is among them
-    }
-    const float largest = L::largest(magnitude);
-    const float scale = largest / 127.0f + L::total(nothing);
-    // A largest of less than a normal float's inverse counts as nothing.
-    const F inverse = L::all_f(largest > 1e-36f ? 127.0f / largest : 0.0f);
-    int32_t all = 0;
-    for (int h = 0; h < 2; ++h) {
-      I sums = L::zero();
-      for (int v = h * kVectorsOfHalf; v < (h + 1) * kVectorsOfHalf; ++v) {
-        // Bounded, NaN included (max gives its second there): sums of codes cannot overflow.
-        const F bounded = L::min(L::max(L::mul(values[v], inverse), L::all_f(-127)), L::all_f(127));
-        const I codes = L::round(bounded);
-        L::store_bytes(out->codes + v * L::kWidth, codes);
-        sums = L::plus(sums, codes);
-      }
-      const int32_t sum = L::total(sums);
-      out->scaled_sums[h] = scale * static_cast<float>(sum);
-      out->half_starts[h] = kNothing - 32 * sum;
-      all += sum;
-    }
-    out->scale = scale;
-    out->scaled_sum = scale * static_cast<float>(all);
-    out->starts[0] = kNothing - 8 * all;
-    out->starts[1] = kNothing - 128 * all;
-  }
-}
-
-void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; i += L::kWidth) {
-    const F g = L::load_f(gate + i);
-    const F silu = L::div(g, L::add(L::all_f(1), exp_of(L::sub(L::all_f(0), g))));
-    L::store_f(out + i, L::mul(silu, L::load_f(up + i)));
   }
 }
 
@@ -561,12 +462,5 @@ constexpr FileProduct file_of() {
 template <typename Codec>
 constexpr Product kProduct{few_of<Codec>(), file_of<Codec>(), pair_of<Codec>(), many_of<Codec>(),
                            numbers_of<Codec>()};
-template <typename Number>
-constexpr Product kFloatProduct{product<FloatTiles<Number>>, nullptr, nullptr, nullptr, nullptr};
-
-#define SLUICE_FLOAT(NAME) kFloatProduct<NAME>,
-#define SLUICE_BLOCK(NAME) kProduct<NAME>,
-constexpr MatmulKernels kTable{
-    quantize, silu_mul, L::kManyFrom, {SLUICE_CPU_FLOATS(SLUICE_FLOAT) SLUICE_CPU_BLOCKS(SLUICE_BLOCK)}};
-#undef SLUICE_FLOAT
-#undef SLUICE_BLOCK
+/// Of lists of formats (formats.h): the elements of an array.
+#define SLUICE_BLOCK_PRODUCT(NAME) kProduct<NAME>,
