@@ -33,7 +33,7 @@ GONE = {
     "turned": (("program", "model", "backend"), "rotated (rope), transposed (a matrix)"),
     "turning": (("program", "model", "backend"), "rotating"),
     "recital": (("cli",), "replay"),
-    "board": (("backend/cuda",), "flagged slots"),
+    "board": (("backend/cuda",), "mailbox"),
     "multiprocessor": (("backend/cuda",), "SM"),
     "multiprocessors": (("backend/cuda",), "SMs"),
     "meeting": (("backend/cuda",), "reduction"),
