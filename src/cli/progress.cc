@@ -7,12 +7,22 @@
 
 #include "base/clock.h"
 #include "cli/output.h"
+#include "cli/word_wrap.h"
 
 namespace sluice::cli {
 namespace {
 
 constexpr int64_t kEveryNs = 100'000'000;
 constexpr int64_t kLeastTokens = 256;  // fewer are read before anybody could read a bar
+
+// A line that wraps cannot be drawn over: what a terminal of so many columns (0: not known) has room for.
+std::string cut(std::string line, int columns) {
+  auto end = static_cast<size_t>(std::max(columns - 1, 0));
+  if (columns == 0 || line.size() <= end) return line;
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;  // within a character
+  line.resize(end);
+  return line;
+}
 
 }  // namespace
 
@@ -24,7 +34,7 @@ void ProgressLine::show(const std::function<std::string()>& text) {
   if (now < next_ns_) return;
   next_ns_ = now + kEveryNs;
   drawn_ = true;
-  note("\r{}\x1b[K", text());
+  note("\r{}\x1b[K", cut(text(), terminal_columns(STDERR_FILENO)));
 }
 
 void ProgressLine::clear() {

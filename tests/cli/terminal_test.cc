@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 
+#include "cli/progress.h"
 #include "cli/reply_printer.h"
 #include "support/command.h"
 
@@ -38,8 +39,8 @@ constexpr const char* kNoTerminals = "no pseudo-terminals here: /dev/pts is not 
 /// A process at a terminal of its own, and all that it has printed.
 class Terminal {
  public:
-  explicit Terminal(const std::function<void()>& child) {
-    const winsize size{40, 200, 0, 0};
+  explicit Terminal(const std::function<void()>& child, uint16_t columns = 200) {
+    const winsize size{40, columns, 0, 0};
     std::fflush(nullptr);  // what the child has, too, it would print
     process_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
     if (process_ == 0) {
@@ -81,9 +82,10 @@ class Terminal {
   int finish() {
     wait_for("\xFF no output has this");
     int status = 0;
-    if (::waitpid(process_, &status, WNOHANG) != process_) {
-      ::usleep(500'000);
-      if (::waitpid(process_, &status, WNOHANG) != process_) return -1;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (::waitpid(process_, &status, WNOHANG) != process_) {
+      if (std::chrono::steady_clock::now() > end) return -1;
+      ::usleep(10'000);
     }
     process_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -322,6 +324,25 @@ std::string printed(bool fold, const char* terminal_type) {
   });
   EXPECT_EQ(terminal.finish(), 0);
   return terminal.seen();
+}
+
+TEST(ProgressLine, StaysWithinOneLineOfTheTerminal) {
+  if (!has_terminals()) GTEST_SKIP() << kNoTerminals;
+  const std::string whole = "lädt  [############            ]  50 %  5 of 10";
+  const std::vector<std::pair<uint16_t, size_t>> cases = {
+      {0, whole.size()}, {80, whole.size()}, {21, 20}, {3, 1}};  // no half of a character
+  for (const auto& [columns, room] : cases) {
+    Terminal terminal(
+        [] {
+          ProgressLine line;
+          line.show([] { return bar_text("lädt", 5, 10, "5 of 10"); });
+          std::fflush(nullptr);
+          ::_exit(0);
+        },
+        columns);
+    EXPECT_EQ(terminal.finish(), 0);
+    EXPECT_EQ(terminal.seen(), "\r" + whole.substr(0, room) + "\x1b[K");
+  }
 }
 
 TEST(ReplyPrinter, DimsOrFoldsThinkingAndDefusesControlCharacters) {
