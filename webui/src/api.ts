@@ -48,8 +48,18 @@ async function failure(response: Response): Promise<ApiError> {
   return new ApiError(message || `The server answered with status ${response.status}.`, response.status, full);
 }
 
+/** fetch, whose failure is told as the page's errors are. Throws what fetch does once the signal has ended it. */
+async function reach(path: string, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(path, init);
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new ApiError("The server cannot be reached. Is it still running?");
+  }
+}
+
 async function ask(path: string, settings: Settings, body?: unknown) {
-  const response = await fetch(path, {
+  const response = await reach(path, {
     method: body === undefined ? "GET" : "POST",
     headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers(settings) },
     body: body === undefined ? undefined : JSON.stringify(body),
@@ -227,7 +237,7 @@ export async function streamChat(
 ): Promise<void> {
   let response: Response;
   try {
-    response = await fetch("/v1/chat/completions", {
+    response = await reach("/v1/chat/completions", {
       method: "POST",
       headers: { "Content-Type": "application/json", ...headers(settings) },
       body: JSON.stringify(body),
@@ -235,7 +245,7 @@ export async function streamChat(
     });
   } catch (error) {
     if (signal.aborted) return;
-    throw new ApiError("The server cannot be reached. Is it still running?");
+    throw error;
   }
   if (!response.ok || !response.body) throw await failure(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

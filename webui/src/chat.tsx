@@ -4,7 +4,7 @@ import { copy } from "./copy";
 import { Icon } from "./icons";
 import { renderBlocks, trusted } from "./markdown";
 import {
-  busy as isBusy, current, edit, elsewhere, goOn, interrupted, type Live, model, regenerate, send, server, showVersion, shown, startAnew, stop, writing,
+  busy as isBusy, current, edit, elsewhere, goOn, interrupted, type Live, loaded, model, regenerate, send, server, showVersion, shown, startAnew, stop, writing,
 } from "./state";
 import { versions } from "./tree";
 import type { Message } from "./types";
@@ -271,11 +271,18 @@ function Composer({ busy, elsewhere, onEditLast }: { busy: boolean; elsewhere: b
     element.style.height = `${Math.min(element.scrollHeight, innerHeight * 0.4)}px`;
   }, [text]);
   useEffect(() => area.current?.focus(), []);
+  const [wanted, setWanted] = useState(false); // before it could be sent
   const submit = () => {
     if (isBusy(current.value?.id) || elsewhere || !text.trim()) return;
+    if (!loaded.value) return setWanted(true);
     send(text);
     setText("");
   };
+  useEffect(() => {
+    if (!wanted || !loaded.value) return;
+    setWanted(false);
+    submit();
+  }, [wanted, loaded.value]);
   return (
     <form class="composer" onSubmit={(event) => {
         event.preventDefault();

@@ -18,6 +18,8 @@ export interface Live {
 
 export const settings = signal<Settings>(loadSettings());
 export const conversations = signal<Conversation[]>([]);
+/** Whether what this browser keeps is among them. Until then nothing is sent: it would go to another conversation. */
+export const loaded = signal(false);
 export const currentId = signal<string | null>(null);
 export const server = signal<ServerInfo | null>(null);
 export const serverProblem = signal("");
@@ -45,20 +47,38 @@ export async function start() {
     applyTheme();
   });
   setInterval(() => (clock.value = Date.now()), 5000);
-  conversations.value = await loadConversations();
+  void connect();
+  const kept = await loadConversations();
+  const heard = new Map(conversations.value.map((one) => [one.id, one])); // what other pages kept meanwhile
+  conversations.value = kept.map((one) => {
+    const ours = heard.get(one.id);
+    heard.delete(one.id);
+    return ours ? merged(ours, one) : one;
+  });
+  if (heard.size) conversations.value = [...conversations.value, ...heard.values()];
   const last = location.hash.slice(1);
   if (conversations.value.some((one) => one.id === last)) currentId.value = last;
-  await connect();
+  loaded.value = true;
 }
+
+let looks = 0;
+/** Asks what the server has. Of several that ask at once, the last one is right: it knows the newest settings. */
+async function refresh(): Promise<ServerInfo> {
+  const mine = ++looks;
+  const info = await serverInfo(settings.value);
+  if (mine === looks) server.value = info;
+  return info;
+}
+
+const told = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 export async function connect() {
   try {
-    server.value = await serverInfo(settings.value);
+    document.title = `${(await refresh()).model} · Sluice`;
     serverProblem.value = "";
-    document.title = `${server.value.model} · Sluice`;
     lookSoon();
   } catch (error) {
-    serverProblem.value = error instanceof ApiError ? error.message : "The server cannot be reached. Is it still running?";
+    serverProblem.value = told(error);
     if (error instanceof ApiError && error.status === 401) settingsOpen.value = true;
     setTimeout(() => void connect(), 5000);
   }
@@ -77,7 +97,7 @@ function lookSoon() {
 }
 export async function look() {
   try {
-    server.value = await serverInfo(settings.value);
+    await refresh();
   } catch {
     // What is asked of it next tells.
   }
@@ -87,6 +107,8 @@ export async function look() {
 /** Talks to another model from now on, which is loaded at once. */
 export function pickModel(id: string) {
   changeSettings({ model: id });
+  const picked = server.value?.models.find((one) => one.id === id);
+  if (server.value && picked) server.value = { ...server.value, model: id, context: picked.context };
   void moveModel("load", id);
 }
 
@@ -94,7 +116,7 @@ export async function moveModel(change: "load" | "unload", id: string) {
   try {
     await changeModel(change, id, settings.value);
   } catch (error) {
-    notice.value = error instanceof ApiError ? error.message : "The server cannot be reached. Is it still running?";
+    notice.value = told(error);
   }
   await look();
   if (server.value) document.title = `${server.value.model} · Sluice`;
@@ -249,7 +271,6 @@ async function answer(id: string, before?: Message) {
   const conversation = find(id);
   if (!conversation) return;
   const asked = thread(conversation);
-  const body = requestBody(server.value?.model ?? "default", conversation.system, asked, settings.value, before !== undefined);
   const now = Date.now();
   let message: Message = before
     ? { ...before, note: undefined, failed: undefined, full: undefined, writer: page, changed: now }
@@ -281,6 +302,8 @@ async function answer(id: string, before?: Message) {
   show(true);
   const began = performance.now();
   try {
+    const { model } = server.value ?? (await refresh());
+    const body = requestBody(model, conversation.system, asked, settings.value, before !== undefined);
     await streamChat(body, settings.value, live.stop.signal, (delta) => {
       if (delta.progress) live.progress = delta.progress;
       if (delta.reasoning || delta.content) {
@@ -304,9 +327,8 @@ async function answer(id: string, before?: Message) {
     const used = (message.stats?.promptTokens ?? 0) + (message.stats?.tokens ?? 0);
     if (message.note && server.value?.context && used >= server.value.context - 1) message = { ...message, note: fullNote(), full: true };
   } catch (error) {
-    const text = error instanceof Error ? error.message : String(error);
     const full = error instanceof ApiError && error.full;
-    message = { ...message, note: full ? fullNote() : text, failed: !full, full };
+    message = { ...message, note: full ? fullNote() : told(error), failed: !full, full };
     if (error instanceof ApiError && error.status === 401) settingsOpen.value = true;
   }
   cancelAnimationFrame(pending);

@@ -5,6 +5,7 @@ import { merged, upgraded } from "./tree";
 import { type Conversation, defaultSettings, type Settings } from "./types";
 
 let database: Promise<IDBDatabase | null> | undefined;
+const openWithinMs = 10_000; // a browser that does not even answer keeps nothing
 
 function open(): Promise<IDBDatabase | null> {
   database ??= new Promise((resolve) => {
@@ -13,6 +14,7 @@ function open(): Promise<IDBDatabase | null> {
       request.onupgradeneeded = () => request.result.createObjectStore("conversations", { keyPath: "id" });
       request.onsuccess = () => resolve(request.result);
       request.onerror = () => resolve(null);
+      setTimeout(() => resolve(null), openWithinMs);
     } catch {
       resolve(null);
     }

@@ -54,6 +54,43 @@ describe("several models", { skip, timeout: 300_000 }, () => {
     assert.match(await page.locator(".meter svg").getAttribute("aria-label"), /of 4,096 tokens/);
   });
 
+  test("a message before the page knows the models goes to one of them, and after a choice to the one chosen", async () => {
+    const early = await browser.context.newPage();
+    let asked = () => {}, answer = () => {};
+    const looked = new Promise((resolve) => (asked = resolve)), held = new Promise((resolve) => (answer = resolve));
+    await early.route("**/v1/models", async (route) => {
+      asked();
+      await held;
+      await route.continue();
+    });
+    await early.goto(mock.url);
+    await looked;
+    await early.getByLabel("Message", { exact: true }).fill("Who is there?");
+    await early.keyboard.press("Enter");
+    await early.locator(".user .bubble").getByText("Who is there?").waitFor();
+    answer();
+    await early.getByText("You said: Who is there?").waitFor();
+    assert.equal(mock.requests.at(-1).body.model, "mill");
+    // What the server has is told late again: the choice stands.
+    await early.unroute("**/v1/models");
+    await early.route("**/models/load", (route) => route.fulfill({ status: 200, json: { success: true } }));
+    await early.route("**/v1/models", () => {});
+    await early.locator(".picker").click();
+    await early.locator(".models li", { hasText: "heron" }).locator(".choice").click();
+    await early.keyboard.press("Escape");
+    await early.getByLabel("Message", { exact: true }).fill("And you?");
+    await early.keyboard.press("Enter");
+    await early.getByText("You said: And you?").waitFor();
+    assert.equal(mock.requests.at(-1).body.model, "heron");
+    await early.close();
+    await page.getByRole("button", { name: "New chat" }).first().click();
+    await picker().click();
+    await row("mill").locator(".choice").click();
+    await row("mill").getByText("in memory").waitFor();
+    await page.keyboard.press("Escape");
+    await page.locator(".models .list").waitFor({ state: "detached" });
+  });
+
   test("one leaves memory when it is told to, and stays chosen", async () => {
     await picker().click();
     await page.getByRole("button", { name: "Unload mill" }).click();

@@ -439,6 +439,30 @@ describe("the page", { skip, timeout: 600_000 }, () => {
     clean();
   });
 
+  test("what is sent before the page knows what it keeps is lost nowhere", async () => {
+    await say("the first");
+    await done();
+    await page.addInitScript(() => {
+      const { open } = IDBFactory.prototype;
+      const opened = new Promise((resolve) => (window.answerStorage = resolve));
+      IDBFactory.prototype.open = function (...given) {
+        const request = open.apply(this, given);
+        Object.defineProperty(request, "onsuccess", {
+          set: (heard) => request.addEventListener("success", (event) => void opened.then(() => heard.call(request, event))),
+        });
+        return request;
+      };
+    });
+    await page.reload();
+    await page.getByText("fairy-tales is ready.").waitFor();
+    await say("the second");
+    await page.evaluate(() => window.answerStorage());
+    await page.getByText("You said: the second").waitFor();
+    await done();
+    assert.deepEqual(await page.locator(".user .bubble").allInnerTexts(), ["the first", "the second"]);
+    assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "");
+  });
+
   test("several chats are answered at once", async () => {
     await say("a long one, the first");
     await page.getByText("turns and turns").first().waitFor();
