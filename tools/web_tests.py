@@ -8,6 +8,8 @@ A folder is tests/clients, tests/agents, tests/trace or webui. Its packages are 
 yet); tests/agents has none, since what agents bring along for other systems is not in every registry: there the versions in
 package.json are exact. Prints `skipped: NAME: WHY` for what cannot run here (no Node, no browser, no npm registry within reach),
 `failed: NAME`, and, last, `web: N passed, N failed, N skipped`. Exit code 1 if something failed.
+Where up to three tests of a folder fail, their files run once more: what passes then is named as flaky, which is a fault of the
+test or of the program still.
 """
 
 import hashlib
@@ -22,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_NODE = 20
 INSTALL_SECONDS, TEST_SECONDS = 600, 1200
+MOST_AGAIN = 3
 
 # What npm says when the fault is the network's or the registry's, and not the lock file's.
 REGISTRY_TROUBLE = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONN\w+|ETIMEDOUT|E?TIMEOUT|EHOSTUNREACH|ENETUNREACH|EPIPE|EPROTO|"
@@ -38,19 +41,22 @@ SUITES = {  # folder: (name, steps before the tests, test files)
 
 class Totals:
     def __init__(self):
-        self.passed, self.failed, self.skipped = 0, [], 0
+        self.passed, self.failed, self.flaky, self.skipped = 0, [], [], 0
 
     def skip(self, name, why):
         self.skipped += 1
         print(f"skipped: {name}: {why}", flush=True)
 
     def all(self):
-        return self.passed + len(self.failed) + self.skipped
+        return self.passed + len(self.failed) + len(self.flaky) + self.skipped
 
     def end(self):
+        for name in self.flaky:
+            print(f"flaky: {name}: failed at first, passed when its file ran once more")
         for name in self.failed:
             print(f"failed: {name}")
-        print(f"web: {self.passed} passed, {len(self.failed)} failed, {self.skipped} skipped", flush=True)
+        flaky = f"{len(self.flaky)} flaky, " if self.flaky else ""
+        print(f"web: {self.passed} passed, {flaky}{len(self.failed)} failed, {self.skipped} skipped", flush=True)
         return 1 if self.failed else 0
 
 
@@ -102,35 +108,60 @@ def install(folder):
     return False, lines[0] if lines else f"npm {verb[0]} ended with {done.returncode}", False
 
 
-def count(tap, name, totals):
-    """Counts the tests of Node's TAP report, not the groups that hold them."""
+def read(tap):
+    """The tests of Node's TAP report, not the groups that hold them: those that passed, those that failed with their
+    files, and those that were skipped with the reason."""
+    passed, failed, skipped = [], [], []
     lines = tap.splitlines()
     for at, line in enumerate(lines):
         found = re.match(r"\s*(not )?ok \d+ - (.*?)(?: # (SKIP|TODO)\s*(.*))?$", line)
         if not found:
             continue
         end = next((i for i in range(at, len(lines)) if lines[i].strip() == "..."), at)
+        told = "\n".join(lines[at:end])
         if found[3]:
-            totals.skip(f"{name}: {found[2]}", found[4] or "it does not say why")
-        elif not any(text.strip() == "type: 'suite'" for text in lines[at:end]):
+            skipped.append((found[2], found[4] or "it does not say why"))
+        elif not re.search(r"^\s*type: 'suite'$", told, re.MULTILINE):
+            where = re.search(r"^\s*location: '(.+):\d+:\d+'$", told, re.MULTILINE)
             if found[1]:
-                totals.failed.append(f"{name}: {found[2]}")
+                failed.append((found[2], where and where[1]))
             else:
-                totals.passed += 1
+                passed.append(found[2])
+    return passed, failed, skipped
 
 
-def test(folder, name, patterns, totals):
-    files = sorted(str(path.relative_to(folder)) for pattern in patterns for path in folder.glob(pattern))
-    before, failed = totals.all(), len(totals.failed)
+def run_files(folder, files):
+    """What ran, and Node's exit code; None: its time was over."""
     with tempfile.TemporaryDirectory() as reports:
         report = Path(reports) / "tap"
         done = run(["node", "--test", "--test-concurrency=1", "--test-reporter=spec", "--test-reporter-destination=stderr",
                     "--test-reporter=tap", f"--test-reporter-destination={report}", *files], folder, TEST_SECONDS)
-        count(report.read_text(errors="replace") if report.exists() else "", name, totals)
-    if done is None:
+        return read(report.read_text(errors="replace") if report.exists() else ""), done and done.returncode
+
+
+def pass_again(folder, failed):
+    """Those of few failures that pass when their files run once more."""
+    files = {file for _, file in failed}
+    if not failed or len(failed) > MOST_AGAIN or None in files:
+        return set()
+    (passed, again, _), _ = run_files(folder, sorted(files))
+    return {name for name, _ in failed} & set(passed) - {name for name, _ in again}
+
+
+def test(folder, name, patterns, totals):
+    files = sorted(str(path.relative_to(folder)) for pattern in patterns for path in folder.glob(pattern))
+    before = totals.all()
+    (passed, failed, skipped), code = run_files(folder, files)
+    flaky = pass_again(folder, failed)
+    totals.passed += len(passed)
+    for one, why in skipped:
+        totals.skip(f"{name}: {one}", why)
+    for one, _ in failed:
+        (totals.flaky if one in flaky else totals.failed).append(f"{name}: {one}")
+    if code is None:
         totals.failed.append(f"{name}: not done after {TEST_SECONDS} s")
-    elif done.returncode != 0 and len(totals.failed) == failed:
-        totals.failed.append(f"{name}: Node ended with {done.returncode}")
+    elif code != 0 and not failed:
+        totals.failed.append(f"{name}: Node ended with {code}")
     elif totals.all() == before:
         totals.failed.append(f"{name}: no test ran")
 

@@ -24,6 +24,7 @@ TAP = """TAP version 13
     {stops}ok 2 - stops
       ---
       duration_ms: 1
+      location: '/suite/a.test.mjs:7:3'
       ...
     1..2
 {stops}ok 1 - the page
@@ -63,6 +64,16 @@ class WebTests(unittest.TestCase):
 for argument; do case $argument in --test-reporter-destination=/*) cp {self.root}/tap "${{argument#*=}}";; esac; done
 exit {code}""")
 
+    def node_twice(self, first, again):
+        """Writes one report, and the other when it runs once more."""
+        for name, tap in ("first", first), ("again", again):
+            (self.root / name).write_text(tap)
+        self.program("node", f"""[ "$1" = --version ] && {{ echo v20.1.0; exit; }}
+echo "$@" >> {self.root}/runs
+tap={self.root}/first; [ "$(wc -l < {self.root}/runs)" -gt 1 ] && tap={self.root}/again
+for argument; do case $argument in --test-reporter-destination=/*) cp $tap "${{argument#*=}}";; esac; done
+grep -q "not ok" $tap && exit 1 || exit 0""")
+
     def npm(self, message, code):
         self.program("npm", f'[ "$1" = --version ] && {{ echo 11; exit; }}\necho run >> {self.root}/installs\necho "{message}"\nexit {code}')
 
@@ -91,6 +102,26 @@ exit {code}""")
         for code, why in [(7, "Node ended with 7"), (0, "no test ran")]:
             self.node(tap="TAP version 13\n1..0\n", code=code)
             self.assertEqual(self.run_tool()[1], [f"failed: page: {why}", "web: 0 passed, 1 failed, 0 skipped"])
+
+    def test_what_passes_when_its_file_runs_once_more_is_flaky(self):
+        self.npm("added 1 package", 0)
+        self.node_twice(TAP.format(stops="not "), TAP.format(stops=""))
+        code, lines = self.run_tool()
+        self.assertEqual(code, 0)
+        self.assertEqual(lines[1:], ["flaky: page: stops: failed at first, passed when its file ran once more",
+                                     "web: 1 passed, 1 flaky, 0 failed, 1 skipped"])
+        runs = (self.root / "runs").read_text().splitlines()
+        self.assertEqual([run.split()[-1] for run in runs], ["a.test.mjs", "/suite/a.test.mjs"])
+
+    def test_what_fails_twice_has_failed_and_many_are_not_tried_again(self):
+        self.npm("added 1 package", 0)
+        self.node_twice(TAP.format(stops="not "), TAP.format(stops="not "))
+        self.assertEqual(self.run_tool()[1][1:], ["failed: page: stops", "web: 1 passed, 1 failed, 1 skipped"])
+        (self.root / "runs").unlink()
+        one = "not ok {0} - test {0}\n  ---\n  location: '/suite/a.test.mjs:{0}:1'\n  ...\n"
+        self.node_twice("TAP version 13\n" + "".join(map(one.format, range(1, 5))), TAP.format(stops=""))
+        self.assertEqual(self.run_tool()[1][-1], "web: 0 passed, 4 failed, 0 skipped")
+        self.assertEqual(len((self.root / "runs").read_text().splitlines()), 1)
 
     def test_a_registry_out_of_reach_is_no_failure(self):
         for message in ["npm error code EAI_AGAIN", "npm ERR! code ECONNREFUSED", "npm error code E503", "npm error code ETIMEDOUT"]:
