@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""./dev at its door, and the count that closes ./dev test. Nothing here installs or builds."""
+"""./dev at its door, what it builds for a test's name, and the count that closes ./dev test. Nothing here installs or builds."""
 
 import os
 import shutil
@@ -10,6 +10,8 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import test_targets  # noqa: E402
 
 
 def run(*command, **options):
@@ -141,6 +143,45 @@ class Summary(unittest.TestCase):
     def test_nothing_ran(self):
         self.assertEqual(self.summary("<testsuite/>"), (1, ["0 passed, 0 failed, 0 skipped"]))
         self.assertEqual(self.summary("torn <"), (1, ["0 passed, 0 failed, 0 skipped"]))
+
+
+class Targets(unittest.TestCase):
+    """Which programs hold the tests of a name."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tests, self.build = Path(folder.name, "tests"), Path(folder.name, "build")
+        for name, text in {
+            "CMakeLists.txt": "test_tool(metrics script)\n",
+            "text/a_test.cc": "TEST(Grammar, Holds) {}\nTEST_F(Chat,\n       Answers) {}\n",
+            "model/a_test.cc": "TEST_P(Golden, Agrees) {}\n",
+            "cli/a_test.cc": "TEST(Run, Tells) {}\n",
+            "gpu/a_test.cc": "TEST(Grammar, OnAGpu) {}\n",
+        }.items():
+            path = self.tests / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def of(self, pattern):
+        return test_targets.targets(self.tests, self.build, pattern)
+
+    def test_programs_that_have_the_name(self):
+        self.assertEqual(self.of("Grammar"), ["test_text"])
+        self.assertEqual(self.of("Chat.Answers|Golden"), ["test_model", "test_text"])
+        self.assertEqual(self.of("Tells$"), ["test_cli"])
+
+    def test_names_that_values_make(self):
+        self.assertEqual(self.of("glm_q4_0"), ["test_model"])  # never built: it may have them
+        heard = self.build / "tests/test_model[1]_tests.cmake"
+        heard.parent.mkdir(parents=True)
+        heard.write_text("add_test([=[All/Golden.Agrees/glm_q4_0]=] program)\n")
+        self.assertEqual(self.of("glm_q4_0"), ["test_model"])
+        self.assertEqual(self.of("qwen"), ["all"])
+
+    def test_what_is_no_program_needs_all(self):
+        self.assertEqual(self.of("tools.metrics"), ["all"])
+        self.assertEqual(self.of("gpu"), ["all"])
 
 
 if __name__ == "__main__":
