@@ -101,6 +101,40 @@ TEST_P(SmallTest, SoftmaxAndSigmoidOfAnyCount) {
   }
 }
 
+TEST_P(SmallTest, SoftplusIsWithinAFewUnitsInTheLastPlace) {
+  std::vector<float> x;
+  for (float at = -86.0f; at <= 100.0f; at += 0.00071f) x.push_back(at);
+  for (const float more : {0.0f, -0.0f, 1e-30f, -1e-8f, 1e30f}) x.push_back(more);
+  std::vector<float> y(x.size());
+  kernels().softplus(x.data(), std::ssize(x), y.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto at = static_cast<double>(x[i]);
+    const double exact = std::max(at, 0.0) + std::log1p(std::exp(-std::abs(at)));
+    ASSERT_NEAR(static_cast<double>(y[i]), exact, 4e-7 * exact) << at;
+  }
+  const float ends[] = {-kInfinity, kInfinity, kNan};
+  float z[3];
+  kernels().softplus(ends, 3, z);
+  EXPECT_LT(z[0], 2e-38f);
+  EXPECT_EQ(z[1], kInfinity);
+  EXPECT_TRUE(std::isnan(z[2]));
+}
+
+TEST_P(SmallTest, DotOfAnyCount) {
+  std::mt19937_64 random(3);
+  std::normal_distribution<float> normal;
+  for (const int64_t count : {1, 7, 16, 31, 32, 41, 128, 300}) {
+    std::vector<float> x(static_cast<size_t>(count)), y(x.size());
+    double exact = 0, size = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = normal(random), y[i] = normal(random);
+      exact += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+      size += std::abs(static_cast<double>(x[i]) * static_cast<double>(y[i]));
+    }
+    EXPECT_NEAR(static_cast<double>(kernels().dot(x.data(), y.data(), count)), exact, 1e-6 * size) << count;
+  }
+}
+
 TEST_P(SmallTest, RouteGivesDistinctExpertsToRowsThatAreNotNumbers) {
   constexpr int64_t kExperts = 16, kUsed = 4;
   for (const auto gating : {program::Gating::Sigmoid, program::Gating::Softmax}) {

@@ -13,19 +13,39 @@ struct SwigluForm {
   float alpha, limit, shift;
 };
 
-/// A row of one head of a gated delta rule (program/ops/delta_rule.h): k, q, decay [keys], and of the values
-/// and the matrix some columns, whose rows lie `stride` apart. from may be to.
-struct DeltaRow {
-  const float *k, *q, *decay;
-  int64_t keys;
-  float key_query;  ///< k . q
-  float beta;
+/// Columns of a matrix that delta_rule works on at a time, at most.
+inline constexpr int64_t kDeltaColumns = 64;
+
+/// Rows of one head of a gated delta rule (program/ops/delta_rule.h): k, q, decay [rows][keys], beta and k .
+/// q [rows]; of the values, what they give and the matrix some columns.
+struct DeltaRows {
+  int64_t rows, keys;
+  const float *k, *q, *decay, *beta, *key_query;
   const float* values;
-  const float* from;
-  float* to;
-  int64_t stride;
-  int64_t columns;
+  int64_t value_stride;  ///< from a row's to the next one's
   float* out;
+  int64_t out_stride;
+  const float* from;  ///< may be to
+  float* to;
+  int64_t stride;  ///< of the matrix's rows
+  int64_t columns;
+  float* tile;  ///< [keys * kDeltaColumns], to work in
+};
+
+/// A row of a short convolution: of its taps the first `kept` are rows that a state has, the others the
+/// step's.
+struct ConvRow {
+  const float* weights;  ///< [taps], each `weights_stride` behind the one before
+  int64_t weights_stride, taps;
+  const float* state;
+  int64_t state_stride, kept;
+  const float* step;
+  int64_t step_stride;
+  bool silu;  ///< of the sums
+
+  const float* tap(int64_t k) const {
+    return k < kept ? state + k * state_stride : step + (k - kept) * step_stride;
+  }
 };
 
 struct SmallKernels {
@@ -51,8 +71,16 @@ struct SmallKernels {
   void (*exp)(const float* x, int64_t count, float* out);
   /// out = gate and up as the form says; out may be either.
   void (*swiglu)(const float* gate, const float* up, const SwigluForm& form, int64_t count, float* out);
-  /// The matrix behind the row, and what it gives.
-  void (*delta_rule)(const DeltaRow& row);
+  /// x . y
+  float (*dot)(const float* x, const float* y, int64_t count);
+  /// out = log(1 + e^x), which no large x makes infinite.
+  void (*softplus)(const float* x, int64_t count, float* out);
+  /// The matrix behind the rows, and what it gives.
+  void (*delta_rule)(const DeltaRows& rows);
+  /// out [taps][count] of weights [count][taps].
+  void (*tap_after_tap)(const float* weights, int64_t taps, int64_t count, float* out);
+  /// `count` columns of a convolution's row.
+  void (*convolve)(const ConvRow& row, int64_t count, float* out);
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

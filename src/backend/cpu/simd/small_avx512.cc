@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <utility>
 
 #include "backend/cpu/simd/small.h"
 

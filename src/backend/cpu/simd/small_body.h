@@ -119,58 +119,8 @@ void swiglu(const float* gate, const float* up, const SwigluForm& form, int64_t 
   for (int64_t j = i; j < count; ++j) out[j] = gates[j - i];
 }
 
-/// kVectors vectors of columns from `at` on: what the decayed matrix gives for k and for q in one pass, then
-/// the matrix itself in another. q S'' is q S' and what the change adds to it.
-template <int kVectors>
-inline void delta_columns(const DeltaRow& row, int64_t at) {
-  using L = Lanes;
-  L::F known[kVectors], sums[kVectors], change[kVectors];
-  for (int n = 0; n < kVectors; ++n) known[n] = sums[n] = L::all_f(0);
-  for (int64_t i = 0; i < row.keys; ++i) {
-    const float* from = row.from + i * row.stride + at;
-    const L::F decay = L::all_f(row.decay[i]), k = L::all_f(row.k[i]), q = L::all_f(row.q[i]);
-    for (int n = 0; n < kVectors; ++n) {
-      const L::F s = L::mul(decay, L::load_f(from + n * L::kWidth));
-      known[n] = L::fma(k, s, known[n]);
-      sums[n] = L::fma(q, s, sums[n]);
-    }
-  }
-  for (int n = 0; n < kVectors; ++n) {
-    const int64_t c = at + n * L::kWidth;
-    change[n] = L::mul(L::all_f(row.beta), L::sub(L::load_f(row.values + c), known[n]));
-    L::store_f(row.out + c, L::fma(L::all_f(row.key_query), change[n], sums[n]));
-  }
-  for (int64_t i = 0; i < row.keys; ++i) {
-    const float* from = row.from + i * row.stride + at;
-    float* to = row.to + i * row.stride + at;
-    const L::F decay = L::all_f(row.decay[i]), k = L::all_f(row.k[i]);
-    for (int n = 0; n < kVectors; ++n) {
-      const L::F s = L::mul(decay, L::load_f(from + n * L::kWidth));
-      L::store_f(to + n * L::kWidth, L::fma(k, change[n], s));
-    }
-  }
-}
+#include "backend/cpu/simd/state_body.h"
 
-void delta_rule(const DeltaRow& row) {
-  using L = Lanes;
-  constexpr int kVectors = 4;
-  int64_t at = 0;
-  for (; at + kVectors * L::kWidth <= row.columns; at += kVectors * L::kWidth)
-    delta_columns<kVectors>(row, at);
-  for (; at + L::kWidth <= row.columns; at += L::kWidth) delta_columns<1>(row, at);
-  for (; at < row.columns; ++at) {
-    float known = 0, sum = 0;
-    for (int64_t i = 0; i < row.keys; ++i) {
-      const float s = row.decay[i] * row.from[i * row.stride + at];
-      known += row.k[i] * s;
-      sum += row.q[i] * s;
-    }
-    const float change = row.beta * (row.values[at] - known);
-    row.out[at] = sum + row.key_query * change;
-    for (int64_t i = 0; i < row.keys; ++i)
-      row.to[i * row.stride + at] = row.decay[i] * row.from[i * row.stride + at] + row.k[i] * change;
-  }
-}
-
-constexpr SmallKernels kTable{rms_norm,   angles, rotate_neighbours, rotate_halves, sigmoid,   softmax,
-                              add_scaled, to_f16, exp_all,           swiglu,        delta_rule};
+constexpr SmallKernels kTable{rms_norm,   angles,        rotate_neighbours, rotate_halves, sigmoid, softmax,
+                              add_scaled, to_f16,        exp_all,           swiglu,        dot,     softplus,
+                              delta_rule, tap_after_tap, convolve};

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <utility>
 
 #include "backend/cpu/simd/small.h"
 #include "base/half.h"
