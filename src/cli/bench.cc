@@ -338,13 +338,13 @@ bool bench_model(const Options& options, const std::string& path, int64_t thread
   for (BenchTest& test : tests) test.cache = cache;
   const int64_t began = now_ns();
   const OpenedModel model = open_model(path, cache);
-  const int64_t load_ns = now_ns() - began;
-  const auto backend = make_backend(
-      options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
-      {options.gpu, std::max(longest(tests), options.sweep), most_sequences(tests)}, options.ranks);
+  const int64_t load_ns = now_ns() - began, context = std::max(longest(tests), options.sweep);
+  check_context(model, context);
+  const auto backend =
+      make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
+                   {options.gpu, context, most_sequences(tests)}, options.ranks);
   Bandwidth bandwidth(*backend);
   reset_peak_memory();
-  check_context(model, std::max(longest(tests), options.sweep));
   for (const int64_t batch : number_list("-b", options.batches, 1)) {
     for (const int64_t ubatch : number_list("-ub", options.ubatches, 1)) {
       const bool sweeping = options.sweep > 0;
