@@ -16,14 +16,6 @@ size_t columns_of(const program::Program& program) {
   return static_cast<size_t>(program[program.output()].columns());
 }
 
-/// What a step leaves in a state cannot be taken out again: where there are states, none has rows that may
-/// turn out to be wrong, be it drafts or those of a step that began ahead.
-program::Facts facts_of(const program::Executable& executable) {
-  program::Facts facts = executable.facts();
-  if (executable.program().has_states()) facts.steps_in_flight = 1, facts.draft_rows = 1;
-  return facts;
-}
-
 Batch batch_for(const EngineOptions& options, int64_t rows) {
   return {rows, options.max_sequences, static_cast<int32_t>(KvPool::pages_for(options.context))};
 }
@@ -52,7 +44,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
                  const EngineOptions& options, store::PageStore* store, events::Sink* sink)
     : executable_(executable),
       has_states_(executable.program().has_states()),
-      facts_(facts_of(executable)),
+      facts_(executable.facts()),
       tokenizer_(tokenizer),
       options_(options),
       columns_(columns_of(executable.program())),
@@ -148,7 +140,7 @@ void Batcher::pace_draws() {
   answers_.clear();
   for (Sequence* sequence : scheduler_.running()) {
     const Job& job = job_of(sequence);
-    const bool draws = !job.in_long_step && job.uncomputed() <= 1;
+    const bool draws = !job.in_long_step && !job.reads();
     answers_.push_back(
         {&job.client, job.call, draws, draws ? job.draw_seconds : 0, job.drawn_seconds, job.drawn_ns});
   }
@@ -170,13 +162,16 @@ bool Batcher::may_draft(const Sequence& sequence) { return !sequence.in_long_ste
 bool Batcher::choose_drafts(size_t unknown) {
   const std::span<Sequence* const> running = scheduler_.running();
   const int64_t rows = std::min({options_.draft_tokens + 1, options_.max_rows, facts_.draft_rows});
-  if (std::ranges::count_if(running, [](const Sequence* s) { return may_draft(*s); }) >= rows) return false;
+  int64_t certain = 0;
+  for (const Sequence* sequence : running) certain += may_draft(*sequence) ? 1 + sequence->replayed : 0;
+  if (certain >= rows) return false;
   drafts_.clear();
   for (Sequence* sequence : running) {
     if (!may_draft(*sequence)) continue;
-    if (sequence->uncomputed() > 1) return false;  // a prompt is read
+    if (sequence->reads()) return false;
     Job& job = job_of(sequence);
     Draft& draft = drafts_.emplace_back();
+    draft.rows += sequence->replayed;
     if (!job.request.use_drafts) continue;
     job.lookup.look(job.tokens);
     int64_t room = options_.context - std::ssize(job.tokens);
@@ -186,7 +181,7 @@ bool Batcher::choose_drafts(size_t unknown) {
     draft.chances = draft.chances.first(std::min(draft.chances.size(), static_cast<size_t>(room)));
     draft.chances = draft.chances.subspan(std::min(draft.chances.size(), unknown));
   }
-  draft_pace_.choose(drafts_, rows);
+  draft_pace_.choose(drafts_, rows, has_states_);
   return std::ranges::any_of(drafts_, [](const Draft& draft) { return draft.length > 0; });
 }
 
@@ -274,9 +269,9 @@ void Batcher::count(const Planned& step) {
 // How long answers took, if it had no rows of prompts, and what reading them costs, if it had.
 void Batcher::observe(const Planned& step, double seconds) {
   int64_t prompt_rows = 0;
-  for (const Chunk& chunk : step.chunks) prompt_rows += chunk.rows > 1 ? chunk.rows : 0;
+  for (const Chunk& chunk : step.chunks) prompt_rows += chunk.answers() ? 0 : chunk.rows;
   if (keeper_ && !options_.timeless) keeper_->observe(prompt_rows, seconds);
-  if (std::ranges::all_of(step.chunks, [](const Chunk& chunk) { return chunk.rows == 1; }))
+  if (std::ranges::all_of(step.chunks, &Chunk::answers))
     draft_pace_.observe(step.batch.rows(), options_.timeless ? 1 : seconds);
 }
 

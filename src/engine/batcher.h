@@ -164,7 +164,7 @@ class Batcher {
 
   program::Executable& executable_;
   const bool has_states_;
-  const program::Facts facts_;  ///< without what cannot be done with states
+  const program::Facts facts_;
   const text::Tokenizer& tokenizer_;
   const EngineOptions options_;
   const size_t columns_;     ///< of a row of logits

@@ -13,7 +13,7 @@ namespace {
 RequestId only_reader(std::span<const Chunk> chunks) {
   RequestId reader = 0;
   for (const Chunk& chunk : chunks) {
-    if (chunk.rows == 1) continue;
+    if (chunk.answers()) continue;
     if (reader != 0) return 0;
     reader = chunk.sequence->id;
   }
@@ -56,8 +56,7 @@ bool Batcher::plan_step() {
 
 void Batcher::step_whole(const std::atomic<bool>* stop, int64_t begin_ns) {
   // Answers wait for one step that is given up, but not for one after the other.
-  const bool answers =
-      std::ranges::any_of(current_.chunks, [](const Chunk& chunk) { return chunk.rows == 1; });
+  const bool answers = std::ranges::any_of(current_.chunks, &Chunk::answers);
   const bool again = gave_up_behind_ == totals_.steps_total;
   if (!current_.ticket) submit(current_, again && answers ? nullptr : stop);
   begin_ahead();
@@ -203,6 +202,7 @@ void Batcher::begin_ahead() {
     if (!scheduler_.make_room_ahead(job)) return ahead_.outputs.clear();
     ahead_.outputs.push_back({&job, chunk.first + 1, -1, output});
     ahead_.batch.set_pages(job.place, job.pages.pages);
+    if (has_states_) ahead_.batch.set_state(job.place, {job.pages.state.to, job.pages.ahead});
     ahead_.batch.add(program::following(static_cast<int32_t>(output)), static_cast<int32_t>(chunk.first + 1),
                      job.place, want_of(job, 1));
   }

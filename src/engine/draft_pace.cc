@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -38,12 +39,12 @@ double DraftPace::expected_seconds(int64_t rows) const {
   return seconds(below) + (seconds(above) - seconds(below)) * further / static_cast<double>(above - below);
 }
 
-void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows) const {
+void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows, bool replays) const {
   constexpr double kWorth = 1.02;  // times as many tokens a second
   CHECK(most_rows <= kMostRows, "{} rows", most_rows);
-  for (Draft& draft : drafts) draft.length = 0;
-  auto rows = std::ssize(drafts);
-  if (rows == 0 || rows >= most_rows || expected_seconds(rows) == 0) return;
+  int64_t rows = 0;
+  for (Draft& draft : drafts) draft.length = 0, rows += draft.rows;
+  if (rows == 0 || rows >= most_rows || expected_seconds(std::ssize(drafts)) == 0) return;
   // One token more at a time, the likeliest there is; those from the best number of rows on are taken back.
   std::array<double, kMostRows> chances{};  // that all of a draft's tokens up to its next one are right
   std::array<size_t, kMostRows> order{};
@@ -53,18 +54,26 @@ void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows) const {
     return at < draft.chances.size() ? chances[i] * draft.chances[at] : 0.0;
   };
   chances.fill(1);
-  auto tokens = static_cast<double>(rows);
-  double best = tokens / expected_seconds(rows);
+  const int64_t certain = rows;
+  auto tokens = static_cast<double>(drafts.size());
+  // Rows that are computed once more have been paid for when they were drafted.
+  const double alone = expected_seconds(std::ssize(drafts)), paid = expected_seconds(rows) - alone;
+  double best = tokens / alone, again = 0;  // rows that are to be expected once more
   size_t added = 0, worth = 0;
   for (; rows < most_rows; ++added) {
     size_t likeliest = 0;
     for (size_t i = 1; i < drafts.size(); ++i)
       if (next(i) > next(likeliest)) likeliest = i;
     if (next(likeliest) == 0) break;
-    tokens += chances[likeliest] = next(likeliest);
-    ++drafts[likeliest].length;
+    Draft& draft = drafts[likeliest];
+    const double before = std::exchange(chances[likeliest], next(likeliest));
+    tokens += chances[likeliest];
+    if (replays) again += static_cast<double>(draft.rows + draft.length) * (before - chances[likeliest]);
+    ++draft.length;
     order[added] = likeliest;
-    const double rate = tokens / expected_seconds(++rows);
+    const double seconds = expected_seconds(++rows) - paid;
+    const double each = (seconds - alone) / static_cast<double>(rows - certain);
+    const double rate = tokens / (seconds + again * each);
     if (rate > kWorth * best) best = rate, worth = added + 1;
   }
   while (added > worth) --drafts[order[--added]].length;

@@ -13,6 +13,7 @@ struct Draft {
   /// How likely each token is right, if those before it are.
   std::span<const double> chances;
   int64_t length = 0;  ///< tokens that should have rows
+  int64_t rows = 1;    ///< that the answer has in any case
 };
 
 class DraftPace {
@@ -23,8 +24,9 @@ class DraftPace {
 
   /// A step of so many rows of answers and their drafts, and no others, took so long.
   void observe(int64_t rows, double seconds);
-  /// Sets every draft's length, for a step of at most so many rows, one of each answer among them.
-  void choose(std::span<Draft> drafts, int64_t most_rows) const;
+  /// Sets every draft's length, for a step of at most so many rows, those of the answers among them. replays:
+  /// after a draft that was wrong somewhere, the rows that were right are computed once more.
+  void choose(std::span<Draft> drafts, int64_t most_rows, bool replays = false) const;
 
  private:
   struct Seen {

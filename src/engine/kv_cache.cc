@@ -1,6 +1,7 @@
 #include "engine/kv_cache.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -137,17 +138,36 @@ void KvCache::computed(SequencePages& sequence, std::span<const int32_t> tokens,
   if (has_states_ && rows > before) stepped(sequence, is_own ? PrefixTree::kRoot : held_before);
 }
 
+bool KvCache::take_slot_ahead(SequencePages& sequence) {
+  if (!has_states_ || sequence.ahead != SequencePages::kNoSlot) return true;
+  if (!states_.has_room()) return false;
+  sequence.ahead = states_.take();
+  return true;
+}
+
 // A step has left the state behind the sequence's rows in the slot for it. The one before, a snapshot of page
-// `snapshot` or (kRoot) the sequence's own slot or none, is needed no more.
+// `snapshot` or (kRoot) the sequence's own slot or none, is needed no more. A step that has begun ahead may
+// still read the state behind the rows, and writes the slot that it was told.
 void KvCache::stepped(SequencePages& sequence, int32_t snapshot) {
+  constexpr int32_t kNone = SequencePages::kNoSlot;
   program::StateSlots& state = sequence.state;
-  if (snapshot != PrefixTree::kRoot) {
-    states_.release(snapshot);
-    state.from = SequencePages::kNoSlot;
-  }
-  std::swap(state.from, state.to);
-  if (sequence.rows % kPageRows == 0) keep_snapshot(sequence);
-  if (state.to == SequencePages::kNoSlot) state.to = states_.take();
+  int32_t before = std::exchange(state.from, state.to);
+  if (snapshot != PrefixTree::kRoot) states_.release(snapshot), before = kNone;
+  const bool has_ahead = sequence.ahead != kNone;
+  state.to = std::exchange(sequence.ahead, kNone);
+  const auto use_again = [&](int32_t slot) {
+    if (slot == kNone) return;
+    if (state.to == kNone) {
+      state.to = slot;
+    } else if (has_ahead && sequence.ahead == kNone) {
+      sequence.ahead = slot;
+    } else {
+      states_.give_back(slot);
+    }
+  };
+  if (sequence.rows % kPageRows == 0) use_again(keep_snapshot(sequence));
+  use_again(before);
+  if (state.to == kNone) state.to = states_.take();
 }
 
 // Whether the snapshot behind a sequence's rows stays when it is further on: where it parted from others, at
@@ -158,10 +178,12 @@ bool KvCache::lasts(const SequencePages& sequence) const {
          sequence.rows == (sequence.asked - 1) / kPageRows * kPageRows;
 }
 
-// The state behind the sequence's last whole page, in its own slot, becomes that page's snapshot.
-void KvCache::keep_snapshot(SequencePages& sequence) {
+// The state behind the sequence's last whole page, in its own slot, becomes that page's snapshot. Gives the
+// slot if the page has one.
+int32_t KvCache::keep_snapshot(SequencePages& sequence) {
   const int32_t page = sequence.held();
   int32_t& slot = sequence.state.from;
+  int32_t spare = SequencePages::kNoSlot;
   const bool lasting = lasts(sequence);
   if (sequence.passing != PrefixTree::kRoot) states_.drop(sequence.passing);
   sequence.passing = PrefixTree::kRoot;
@@ -170,10 +192,11 @@ void KvCache::keep_snapshot(SequencePages& sequence) {
     if (!lasting) sequence.passing = page;
     if (lasting) tell_snapshot(page, slot);
   } else {  // somebody else brought it
-    states_.give_back(slot);
+    spare = slot;
   }
   states_.hold(page);
   slot = *states_.snapshot(page);
+  return spare;
 }
 
 int64_t KvCache::end_of_step(const SequencePages& sequence, int64_t tokens, int64_t end) const {
@@ -182,6 +205,11 @@ int64_t KvCache::end_of_step(const SequencePages& sequence, int64_t tokens, int6
                                (sequence.rows / snapshot_rows_ + 1) * snapshot_rows_})
     if (sequence.rows < border) end = std::min(end, border);
   return end;
+}
+
+int64_t KvCache::end_of_drafts(const SequencePages& sequence) const {
+  if (!has_states_) return std::numeric_limits<int64_t>::max();
+  return (sequence.rows / kPageRows + 1) * kPageRows;
 }
 
 bool KvCache::leaves(int64_t rows, int64_t tokens) const {
@@ -200,6 +228,7 @@ void KvCache::close(SequencePages& sequence, std::span<const int32_t> tokens) {
       states_.release(parent);
     }
     states_.give_back(sequence.state.to);
+    if (sequence.ahead != SequencePages::kNoSlot) states_.give_back(sequence.ahead);
   }
   for (size_t i = 0; const int32_t page : sequence.own()) {
     if (i++ > 0 || sequence.rows == whole || has_states_) {
@@ -229,6 +258,7 @@ void KvCache::check(std::span<const SequencePages* const> open, int64_t brought,
     CHECK(sequence->rows < (sequence->shared + 1) * kPageRows, "{} rows", sequence->rows);
     if (!has_states_) continue;
     own_slots.push_back(sequence->state.to);
+    if (sequence->ahead != SequencePages::kNoSlot) own_slots.push_back(sequence->ahead);
     if (sequence->rows % kPageRows != 0) {
       own_slots.push_back(sequence->state.from);
     } else if (sequence->rows > 0) {

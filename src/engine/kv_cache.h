@@ -28,6 +28,7 @@ struct SequencePages {
   /// Where the state behind its rows lies (at the end of a page it is that page's snapshot, else its own
   /// slot), and the slot of its own that the next step writes.
   program::StateSlots state = {.from = kNoSlot, .to = kNoSlot};
+  int32_t ahead = kNoSlot;              ///< that a step writes which begins before the next one has ended
   int64_t asked = 0;                    ///< tokens that it began with
   int32_t passing = PrefixTree::kRoot;  ///< the page whose snapshot goes when the next one is there
   static constexpr int32_t kNoSlot = -1;
@@ -83,9 +84,13 @@ class KvCache {
   SequencePages open(std::span<const int32_t> tokens, const PrefixGroup& group = {});
   /// Pages for `rows` rows; cached prefixes make room. False, and nothing changed: not enough are available.
   bool grow(SequencePages& sequence, int64_t rows);
+  /// A slot for the state behind a step that begins ahead, where there are states. False: there is none.
+  bool take_slot_ahead(SequencePages& sequence);
   /// Where a step ends, of those that go up to `end`, so that the state there can be a snapshot that somebody
   /// may want: where this sequence parts from others, at its last whole page, and every so many pages.
   int64_t end_of_step(const SequencePages& sequence, int64_t tokens, int64_t end) const;
+  /// Where a step with drafts ends at most: at a page's end, as the state there may be a snapshot, too.
+  int64_t end_of_drafts(const SequencePages& sequence) const;
   /// Whether a prefix of so many rows will be there to be taken over once a sequence of so many tokens is
   /// computed.
   bool leaves(int64_t rows, int64_t tokens) const;
@@ -128,7 +133,7 @@ class KvCache {
   void tell_snapshot(int32_t page, int32_t slot) const;
   void stepped(SequencePages& sequence, int32_t snapshot);
   bool lasts(const SequencePages& sequence) const;
-  void keep_snapshot(SequencePages& sequence);
+  int32_t keep_snapshot(SequencePages& sequence);
 
   KvPool pool_;
   PrefixTree tree_;

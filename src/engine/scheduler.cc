@@ -53,9 +53,12 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   if (options_.outputs == 0) options_.outputs = options_.max_rows;
   CHECK(options_.outputs >= options_.max_sequences, "{} outputs", options_.outputs);
   CHECK(options.pages >= KvPool::pages_for(options.context), "{} pages", options.pages);
-  CHECK(options.state_slots == 0 ||
-            (options.state_slots >= StatePool::least_slots(options.max_sequences) && options.draft_rows <= 1),
-        "{} slots of states, {} rows of drafts", options.state_slots, options.draft_rows);
+  const bool has_states = options.state_slots > 0;
+  const int64_t least_slots = StatePool::least_slots(options.max_sequences);
+  CHECK(!has_states || options.state_slots >= least_slots, "{} slots of states", options.state_slots);
+  // With states what a step with drafts had may be computed once more, beside a row of everybody else.
+  const int64_t rows = options.aside_rows > 0 ? options.aside_rows : options.max_rows;
+  if (has_states) options_.draft_rows = std::min(options.draft_rows, rows - options.max_sequences + 1);
   for (int32_t place = options.max_sequences; place-- > 0;) places_.push_back(place);
   running_.reserve(places_.size());
   readers_.reserve(places_.size());
@@ -91,14 +94,16 @@ void Scheduler::remove(Sequence& sequence) {
 }
 
 void Scheduler::append(Sequence& sequence, int32_t token) {
-  CHECK(sequence.place >= 0 && sequence.uncomputed() == 0, "request {}", sequence.id);
+  CHECK(sequence.place >= 0 && sequence.uncomputed() == sequence.replayed, "request {}", sequence.id);
   CHECK(std::ssize(sequence.tokens) < options_.context, "request {}", sequence.id);
   sequence.tokens.push_back(token);
 }
 
 void Scheduler::accept(Sequence& sequence) {
-  CHECK(sequence.place >= 0 && sequence.uncomputed() == 1, "request {}", sequence.id);
-  cache_.computed(sequence.pages, sequence.tokens, sequence.pages.rows + 1);
+  CHECK(sequence.place >= 0 && sequence.uncomputed() == sequence.replayed + 1, "request {}", sequence.id);
+  ++sequence.replayed;
+  if (sequence.undecided > 0 && --sequence.undecided > 0) return;
+  cache_.computed(sequence.pages, sequence.tokens, sequence.pages.rows + std::exchange(sequence.replayed, 0));
 }
 
 std::span<const Chunk> Scheduler::plan() {
@@ -148,17 +153,18 @@ std::span<const Chunk> Scheduler::plan_only_answers() {
 
 bool Scheduler::make_room_ahead(Sequence& sequence) {
   const int64_t rows = std::ssize(sequence.tokens) + 1;
-  return rows <= options_.context && cache_.grow(sequence.pages, rows);
+  const int64_t slots = StatePool::slots_ahead(options_.max_sequences);
+  return rows <= options_.context && (!cache_.has_states() || options_.state_slots >= slots) &&
+         cache_.grow(sequence.pages, rows) && cache_.take_slot_ahead(sequence.pages);
 }
 
-// Who writes needs a page now and then. Those admitted first get theirs first.
+// Those admitted first get a page for what they write first.
 void Scheduler::make_room_for_answers() {
   for (size_t i = 0; i < running_.size();) {
     Sequence* sequence = running_[i];
     bool runs = true;
     // Who reads has pages for all its tokens.
-    while (runs && sequence->uncomputed() <= 1 &&
-           !cache_.grow(sequence->pages, std::ssize(sequence->tokens))) {
+    while (runs && !sequence->reads() && !cache_.grow(sequence->pages, std::ssize(sequence->tokens))) {
       const size_t gone = preempt_one();
       runs = gone != i;
       if (gone < i) --i;
@@ -193,7 +199,7 @@ void Scheduler::leave_place(Sequence& sequence) {
   places_.push_back(std::exchange(sequence.place, -1));
   std::erase(running_, &sequence);
   std::erase(admitted_, &sequence);
-  sequence.drafted = 0;
+  sequence.drafted = sequence.replayed = sequence.undecided = 0;
   sequence.rests = false;
   sequence.brought = Brought::Unasked;
   const auto own = running_of_.find(sequence.client);
@@ -303,7 +309,7 @@ bool Scheduler::waits_for_prefix(const Sequence& sequence) {
   const std::span<const int32_t> tokens = reusable(sequence);
   int64_t cached = -1;
   for (const Sequence* other : running_) {
-    if (other->uncomputed() <= 1 || other->group.pages != sequence.group.pages) continue;
+    if (!other->reads() || other->group.pages != sequence.group.pages) continue;
     const auto agree =
         std::mismatch(tokens.begin(), tokens.end() - 1, other->tokens.begin(), other->tokens.end()).first -
         tokens.begin();
@@ -352,14 +358,15 @@ void Scheduler::plan_answers(Plan& plan) {
   for (Sequence* sequence : running_) {
     CHECK(sequence->uncomputed() > 0, "request {}: nobody appended its token", sequence->id);
     if (sequence->in_long_step) continue;
-    if (sequence->uncomputed() > 1) {
+    if (sequence->reads()) {
       readers_.push_back(sequence);
       continue;
     }
     if (sequence->rests) continue;
     if (!cache_.grow(sequence->pages, std::ssize(sequence->tokens))) continue;
-    plan.chunks.push_back({sequence, sequence->pages.rows, 1});
-    ++plan.answer_rows;
+    const int64_t rows = sequence->uncomputed();
+    plan.chunks.push_back({sequence, sequence->pages.rows, rows, 0, rows > 1});
+    plan.answer_rows += rows;
   }
   std::ranges::sort(readers_, {},
                     [](const Sequence* s) { return std::tuple(!s->scored(), s->uncomputed(), s->id); });
@@ -371,7 +378,8 @@ void Scheduler::plan_drafts(Plan& plan, int64_t most_rows) {
     Sequence& sequence = *chunk.sequence;
     // Who was admitted since they were drafted may have taken some of the rows.
     const int64_t room = std::min(most_rows, options_.draft_rows) - plan.answer_rows;
-    const int64_t drafts = std::min(sequence.drafted, room);
+    const int64_t until = cache_.end_of_drafts(sequence.pages);
+    const int64_t drafts = std::min({sequence.drafted, room, until - std::ssize(sequence.tokens)});
     const int64_t rows = std::ssize(sequence.tokens) + drafts;
     if (!readers_.empty() || drafts <= 0 || rows > options_.context || !cache_.grow(sequence.pages, rows))
       continue;
@@ -456,7 +464,10 @@ void Scheduler::computed_aside(double seconds) {
 void Scheduler::computed(const Plan& plan) {
   for (const Chunk& chunk : plan.chunks) {
     Sequence& sequence = *chunk.sequence;
-    cache_.computed(sequence.pages, sequence.tokens, chunk.first + chunk.rows);
+    const bool open = cache_.has_states() && chunk.drafts > 0;
+    sequence.replayed = open ? chunk.rows : 0;
+    sequence.undecided = open ? chunk.drafts : 0;
+    if (!open) cache_.computed(sequence.pages, sequence.tokens, chunk.first + chunk.rows);
   }
 }
 

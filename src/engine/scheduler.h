@@ -16,7 +16,10 @@
 // What runs is shared, too: while a client waits that has two sequences fewer running than another, the
 // other's last one gives its place and pages to it and waits at the head of its own client's queue. A
 // sequence that writes may rest (draw_pace.h): the step has no row of it.
-// Where the program has states, steps of a prompt end where a snapshot of its state is worth having.
+// Where the program has states, steps of a prompt end where a snapshot of its state is worth having, and none
+// with drafts goes beyond a page's end. What wrong drafts leave in a state cannot be taken out again: the
+// state before them stays the sequence's, and its next rows are first those of the step that were right, once
+// more.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +50,8 @@ struct SchedulerOptions {
   int64_t draft_rows = 0;  ///< a step at most that has drafts, answers' own rows among them
   /// Rows a step at most whose logits are wanted, and at least max_sequences and draft_rows; 0: max_rows.
   int64_t outputs = 0;
-  /// For states of sequences: at least two for each that may run; 0: the program has none. With states no
-  /// step has drafts or begins ahead, as what they leave in a state cannot be taken out again.
+  /// For states of sequences: at least two for each that may run, and three if steps are to begin ahead; 0:
+  /// the program has none.
   int64_t state_slots = 0;
 };
 
@@ -81,8 +84,14 @@ struct Sequence {
   /// Its owner's: so many tokens may follow the last one of a sequence that writes, and the next plan, or the
   /// next one aside, may have rows for them.
   int64_t drafted = 0;
+  /// Rows of its answer that were computed, in a step whose state is not the sequence's: some drafts were
+  /// wrong.
+  int64_t replayed = 0;
+  int64_t undecided = 0;  ///< drafts of that step of which it is not known yet whether they are right
 
   int64_t uncomputed() const { return std::ssize(tokens) - pages.rows; }
+  /// Whether it has rows of a prompt to compute, or of what it said before it was preempted.
+  bool reads() const { return uncomputed() > 1 + replayed; }
   bool scored() const { return scored_from != kNoScores; }
   bool scored(int64_t position) const { return position >= scored_from && position + 1 < prompt_tokens; }
 };
@@ -93,7 +102,10 @@ struct Chunk {
   Sequence* sequence;
   int64_t first;  ///< position
   int64_t rows;
-  int64_t drafts = 0;  ///< further rows
+  int64_t drafts = 0;    ///< further rows
+  bool replays = false;  ///< all but the last are an answer's, once more
+  /// Whether they are an answer's, or as few.
+  bool answers() const { return rows == 1 || replays; }
   bool last() const { return first + rows == std::ssize(sequence->tokens); }
 };
 
@@ -141,8 +153,8 @@ class Scheduler {
   /// The rows of running sequences that write, and no others: those of a step that has begun ahead. May be
   /// empty.
   std::span<const Chunk> plan_only_answers();
-  /// Takes pages for one token more than a running sequence has, in time for a step that begins ahead. False:
-  /// there are none, or the sequence is as long as it may be.
+  /// Takes pages for one token more than a running sequence has, and a slot for the state behind it, in time
+  /// for a step that begins ahead. False: there are none, or the sequence is as long as it may be.
   bool make_room_ahead(Sequence& sequence);
   /// The planned step ran and took so long. One that did not is planned anew.
   void computed(double seconds);

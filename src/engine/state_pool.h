@@ -16,6 +16,8 @@ class StatePool {
 
   /// Slots that so many sequences at once need: each reads one and writes another.
   static constexpr int64_t least_slots(int64_t sequences) { return 2 * sequences; }
+  /// And where steps begin ahead, which write a third one.
+  static constexpr int64_t slots_ahead(int64_t sequences) { return 3 * sequences; }
   /// Slots that are worth having for them: as many again for snapshots, and some for one sequence alone.
   static constexpr int64_t wanted_slots(int64_t sequences) { return sequences > 1 ? 4 * sequences : 8; }
 

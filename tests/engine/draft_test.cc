@@ -212,6 +212,42 @@ TEST(DraftPace, StepsThatAreHeldUpMisleadLittle) {
     EXPECT_GT(gain(further, true), 0.95 * gain(further, false)) << further;
 }
 
+// Where rows that were right have to be computed once more behind one that was wrong: what each token costs
+// so is part of the choice.
+TEST(DraftPace, KnowsWhatReplaysCost) {
+  std::mt19937 random(4);
+  std::uniform_real_distribution<double> uniform;
+  // Tokens for the time of a step of one row, where a further row costs so much of it.
+  const auto rate = [&](double chance, double further, bool replays) {
+    const std::vector<double> chances(7, chance);
+    DraftPace pace;
+    double tokens = 0, seconds = 0;
+    int64_t again = 0;
+    for (int step = 0; step < 4000; ++step) {
+      std::vector<Draft> drafts = {{.chances = chances, .rows = 1 + again}};
+      pace.choose(drafts, DraftPace::kMostRows, replays);
+      const int64_t length = drafts[0].length, rows = 1 + again + length;
+      const double took = 1 + further * static_cast<double>(rows - 1);
+      pace.observe(rows, took);
+      seconds += took;
+      int64_t right = 0;
+      while (right < length && uniform(random) < chance) ++right;
+      tokens += static_cast<double>(1 + right);
+      again = right < length ? again + 1 + right : 0;
+    }
+    return tokens / seconds;
+  };
+  for (const double further : {0.1, 0.3, 0.6, 1.0}) {
+    for (const double chance : {0.2, 0.5, 0.7, 0.9, 0.99}) {
+      const double with = rate(chance, further, true);
+      EXPECT_GT(with, 0.97) << chance << ", " << further << ": less than without drafts";
+      EXPECT_GT(with, 0.96 * rate(chance, further, false)) << chance << ", " << further;
+    }
+  }
+  EXPECT_GT(rate(0.5, 0.4, true), 1.02 * rate(0.5, 0.4, false)) << "short drafts, or none";
+  EXPECT_GT(rate(0.95, 0.1, true), 2.5);
+}
+
 /// Says a text, however many rows of it are in a step: what follows a token is told by its position.
 class Reciter : public test::Speaker {
  public:

@@ -133,7 +133,10 @@ class EngineStates : public testing::TestWithParam<On> {
     std::vector<std::shared_ptr<Recorder>> listeners;
     for (const size_t i : which) {
       listeners.push_back(std::make_shared<Recorder>());
-      batcher.add(++last_id_, request_of(all[i]), listeners.back(), now_ns());
+      Request request = request_of(all[i]);
+      if (const auto known = answers_.find(i); wrong_each_ > 0 && known != answers_.end())
+        request.prediction = with_errors(known->second, wrong_each_);
+      batcher.add(++last_id_, std::move(request), listeners.back(), now_ns());
     }
     std::atomic<bool> stop = false, pause = false;
     do {
@@ -150,6 +153,11 @@ class EngineStates : public testing::TestWithParam<On> {
     }
     return cached;
   }
+  /// Every so many-th token is another.
+  static Tokens with_errors(Tokens tokens, size_t each) {
+    for (size_t at = each; at < tokens.size(); at += each) tokens[at] ^= 1;
+    return tokens;
+  }
   static std::vector<size_t> all_of_them() {
     std::vector<size_t> which(prompts().size());
     std::iota(which.begin(), which.end(), 0);
@@ -158,6 +166,8 @@ class EngineStates : public testing::TestWithParam<On> {
 
   Recomputation anew_{GetParam()};
   std::map<size_t, Tokens> answers_;  ///< the last ones, by prompt
+  /// Where an answer is known, it is predicted, but for every so many-th token; 0: it is not.
+  size_t wrong_each_ = 0;
   RequestId last_id_ = 0;
 };
 
@@ -276,24 +286,110 @@ TEST_P(EngineStates, AreTheSameWhenStepsAreGivenUpOrPause) {
   expect_answers(batcher, all_of_them(), between);
 }
 
-// Neither drafts nor steps ahead could be taken out of a state again: there are none.
-TEST_P(EngineStates, AreNeverAheadOfWhatIsCertain) {
-  for (const bool eager : {false, true}) {
+// Rows that turn out to be wrong, drafts' or those of steps ahead, leave nothing in a state.
+TEST_P(EngineStates, AreTheSameWithDrafts) {
+  for (const int64_t rows : {8, 64}) {
     Served served(GetParam(), {.context = kContext,
                                .max_sequences = 2,
-                               .max_rows = 64,
+                               .max_rows = rows,
                                .pages = 20,
                                .draft_tokens = 7,
                                .timeless = true});
-    auto ahead = std::make_unique<test::AheadExecutable>(std::move(served.executable), eager);
-    const test::AheadExecutable& steps = *ahead;
-    served.executable = std::move(ahead);
     Batcher batcher(*served.executable, served.tokenizer, served.options);
-    expect_answers(batcher, {9, 9, 0});
+    for (const size_t wrong_each : std::to_array<size_t>({0, 4, 7, 50})) {
+      wrong_each_ = wrong_each;
+      expect_answers(batcher, {9, 5});
+    }
     EngineStats stats;
     batcher.snapshot(stats);
-    EXPECT_EQ(stats.draft_tokens_total, 0);
-    EXPECT_EQ(steps.ahead, 0);
+    EXPECT_GT(stats.accepted_tokens_total, 50);
+    EXPECT_GT(stats.draft_tokens_total, stats.accepted_tokens_total) << "none was wrong";
+  }
+}
+
+// Predictions that are right but for some tokens: wherever they go wrong, at pages' ends too.
+TEST_P(EngineStates, AreTheSameWhereDraftsGoWrong) {
+  Served served(GetParam(), {.context = kContext,
+                             .max_sequences = 1,
+                             .max_rows = 64,
+                             .pages = 60,
+                             .state_slots = 20,
+                             .draft_tokens = 7,
+                             .timeless = true});
+  Batcher batcher(*served.executable, served.tokenizer, served.options);
+  for (const size_t i : std::to_array<size_t>({0, 4, 7})) {
+    expect_answers(batcher, {i});
+    const Tokens answer = answers_.at(i);
+    for (const size_t wrong_each : std::to_array<size_t>({3, 5, 9, 100})) {
+      const auto listener = std::make_shared<Recorder>();
+      Request request = request_of(prompts()[i]);
+      request.prediction = with_errors(answer, wrong_each);
+      batcher.add(1000 + 10 * i + wrong_each, request, listener, now_ns());
+      do batcher.scheduler().check();
+      while (batcher.step());
+      EXPECT_EQ(listener->tokens, answer) << "prompt " << i << ", every " << wrong_each;
+      EXPECT_GT(listener->result.accepted_tokens, 0);
+      if (wrong_each == 100) {
+        EXPECT_GT(listener->result.accepted_tokens, kAnswer / 2);
+      }
+    }
+    // What answers leave at their pages' ends is the same, too.
+    Tokens longer = prompts()[i];
+    longer.insert(longer.end(), answer.begin(), answer.end());
+    const auto listener = std::make_shared<Recorder>();
+    batcher.add(2000 + i, request_of(longer), listener, now_ns());
+    while (batcher.step()) {
+    }
+    EXPECT_GE(listener->result.cached_tokens, (std::ssize(longer) - 1) / kPageRows * kPageRows - kPageRows);
+    EXPECT_EQ(listener->tokens, anew_.likeliest(longer, listener->tokens));
+  }
+}
+
+TEST_P(EngineStates, AreTheSameAfterPreemptionWithDrafts) {
+  Served served(GetParam(), {.context = kContext,
+                             .max_sequences = 4,
+                             .max_rows = 50,
+                             .pages = 10,
+                             .state_slots = 12,
+                             .draft_tokens = 7,
+                             .timeless = true});
+  Batcher batcher(*served.executable, served.tokenizer, served.options);
+  for (const size_t wrong_each : std::to_array<size_t>({0, 5, 20})) {
+    wrong_each_ = wrong_each;
+    expect_answers(batcher, {9, 9, 5, 6, 9, 0});
+  }
+  EngineStats stats;
+  batcher.snapshot(stats);
+  EXPECT_GT(stats.accepted_tokens_total, 0);
+  EXPECT_GT(batcher.scheduler().preemptions(), 0);
+}
+
+TEST_P(EngineStates, AreTheSameWithStepsAhead) {
+  for (const int64_t slots : {4, 6, 12}) {
+    for (const bool eager : {false, true}) {
+      for (const int64_t drafts : {0, 7}) {
+        Served served(GetParam(), {.context = kContext,
+                                   .max_sequences = 2,
+                                   .max_rows = 64,
+                                   .pages = 20,
+                                   .state_slots = slots,
+                                   .draft_tokens = drafts,
+                                   .timeless = true});
+        auto ahead = std::make_unique<test::AheadExecutable>(std::move(served.executable), eager);
+        const test::AheadExecutable& steps = *ahead;
+        served.executable = std::move(ahead);
+        Batcher batcher(*served.executable, served.tokenizer, served.options);
+        for (const size_t wrong_each : std::to_array<size_t>({0, 6})) {
+          wrong_each_ = wrong_each;
+          expect_answers(batcher, {9, 9, 0});
+          expect_answers(batcher, {5, 4, 5});
+        }
+        EXPECT_EQ(steps.ahead > 0, slots >= 6) << slots << " slots: two sequences need three each";
+        EngineStats stats;
+        batcher.snapshot(stats);
+        EXPECT_EQ(stats.draft_tokens_total > 0, drafts > 0);
+      }
+    }
   }
 }
 
