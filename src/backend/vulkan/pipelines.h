@@ -27,7 +27,7 @@ enum class Shader : uint8_t { SLUICE_VK_SHADERS(SLUICE_VK_ENUM) };
 const char* name_of(Shader shader);
 
 /// Buffers that a shader sees, in the order of shaders/common.glsl.
-inline constexpr uint32_t kBindings = 8;
+inline constexpr uint32_t kBindings = 10;
 /// Words of parameters, that every device has room for.
 inline constexpr uint32_t kMostParams = 32;
 

@@ -18,10 +18,30 @@ constexpr int64_t kTiledFrom = 9;
 
 uint32_t type_of(const Tensor& tensor) { return static_cast<uint32_t>(tensor.type); }
 
-/// Outputs of an invocation: two share what is read of the activations, one keeps more workgroups at work.
-int64_t outputs_together(const Emit& emit, int64_t outputs) {
+/// What an invocation of product.comp has at once: registers are shared by units under way, outputs and rows.
+struct Shares {
+  int64_t outputs, ahead;
+};
+
+/// Units under way of so many: all trips to memory about alike, and no more under way than `most`.
+int64_t units_ahead(int64_t units, int64_t invocations, int64_t most) {
+  const int64_t each = std::max<int64_t>(1, (units + invocations - 1) / invocations);
+  const int64_t trips = (each + most - 1) / most;
+  return (each + trips - 1) / trips;
+}
+
+/// Outputs share what is read of the activations; more workgroups keep a large device busy.
+Shares shares_of(const Emit& emit, int64_t columns, int64_t outputs, int64_t rows, bool gated) {
   constexpr int64_t kWorkgroups = 512;  ///< that keep a large device busy
-  return outputs >= kWorkgroups * 2 * std::max<int64_t>(1, kWorkgroup / emit.layout.subgroup_size) ? 2 : 1;
+  constexpr int64_t kUnderWay = 8;      ///< units of all rows and outputs
+  const int64_t subgroups = std::max<int64_t>(1, kWorkgroup / emit.layout.subgroup_size);
+  Shares shares{1, 1};
+  const int64_t most_outputs = rows >= 4 && !gated ? 4 : 2;
+  while (shares.outputs < most_outputs && outputs >= 2 * shares.outputs * kWorkgroups * subgroups)
+    shares.outputs *= 2;
+  const int64_t most = std::max<int64_t>(1, kUnderWay / std::max(rows, shares.outputs * (gated ? 2 : 1)));
+  shares.ahead = units_ahead((columns + 7) / 8, emit.layout.subgroup_size, most);
+  return shares;
 }
 
 /// Workgroups of subgroups that have `each` outputs.
@@ -47,20 +67,20 @@ void emit_product(Emit& emit, const ProductOf& product) {
   const bool by_head = product.by_head || selected;
   const uint32_t in_head = !by_head || (selected && emit.heads(product.in) == 1) ? 0 : in.head;
   const int64_t each_head = by_head ? emit.heads(product.out) : 1;
-  const int64_t each = outputs_together(emit, outputs * each_head * groups(rows, together));
-  const bool long_rows = together == 1 && columns >= 2 * 8 * emit.layout.subgroup_size;
+  const Shares shares =
+      shares_of(emit, columns, outputs * each_head * groups(rows, together), together, gated);
   Dispatch dispatch{.shader = tiled ? Shader::tiled : Shader::product};
   dispatch.constants = {type_of(weight),
                         gated ? type_of(emit[product.gate]) : type_of(weight),
                         static_cast<uint32_t>(together),
-                        static_cast<uint32_t>(each),
+                        static_cast<uint32_t>(shares.outputs),
                         selected,
                         adds,
                         normed,
                         gated,
                         emit.is_aligned(product.in),
                         columns % 8 == 0,
-                        long_rows ? 2U : 1U};
+                        static_cast<uint32_t>(shares.ahead)};
   dispatch.params = {in.at,
                      in.row,
                      in_head,
@@ -85,8 +105,9 @@ void emit_product(Emit& emit, const ProductOf& product) {
                      bits(std::min(product.form.limit, kUnlimited)),
                      bits(product.form.shift)};
   const auto z = static_cast<uint32_t>(each_head);
-  dispatch.groups = tiled ? std::array{groups(outputs, 64), groups(rows, 64), z}
-                          : std::array{output_groups(emit, outputs, each), groups(rows, together), z};
+  dispatch.groups = tiled
+                        ? std::array{groups(outputs, 64), groups(rows, 64), z}
+                        : std::array{output_groups(emit, outputs, shares.outputs), groups(rows, together), z};
   dispatch.weights[0] = emit.weight(product.weight);
   if (gated) dispatch.weights[1] = emit.weight(product.gate);
   if (normed) dispatch.weights[2] = emit.vector(product.norm);
@@ -102,40 +123,24 @@ void emit(Emit& emit, const MoeDownAdd& op) {
   const WeightBytesAt at = bytes_at(down),
                       at_shared = shared ? bytes_at(emit[op.shared_down.id]) : WeightBytesAt{};
   const uint32_t outputs = emit.columns(op.out.id);
-  const int64_t each = outputs_together(emit, outputs * emit.sizes.rows);
+  constexpr int64_t kTogether = 2, kUnderWay = 8 / kTogether;
+  const int64_t units = down.columns() / 8, used = emit.columns(op.ids.id);
+  const int64_t shared_units = shared ? emit[op.shared_down.id].columns() / 8 : 1;
+  const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
   Dispatch dispatch{.shader = Shader::down};
   dispatch.constants = {type_of(down),
                         shared ? type_of(emit[op.shared_down.id]) : type_of(down),
                         shared,
-                        static_cast<uint32_t>(each),
-                        0,
+                        u(kTogether),
+                        u(units_ahead(used * units, kWorkgroup, kUnderWay)),
                         adds,
-                        0,
-                        0,
-                        1};
-  dispatch.params = {in.at,
-                     in.row,
-                     in.head,
-                     out.at,
-                     out.row,
-                     other.at,
-                     other.row,
-                     ids.at,
-                     ids.row,
-                     weights.at,
-                     weights.row,
-                     at.first,
-                     at.matrix,
-                     at.row,
-                     from.at,
-                     from.row,
-                     at_shared.first,
-                     at_shared.row,
-                     static_cast<uint32_t>(down.columns()),
-                     shared ? static_cast<uint32_t>(emit[op.shared_down.id].columns()) : 0,
-                     outputs,
-                     emit.columns(op.ids.id)};
-  dispatch.groups = {output_groups(emit, outputs, each), static_cast<uint32_t>(emit.sizes.rows), 1};
+                        u(units),
+                        u(shared_units),
+                        u(units_ahead(shared_units, kWorkgroup, kUnderWay))};
+  dispatch.params = {in.at,   in.row,   in.head,         out.at,        out.row,  other.at,  other.row,
+                     ids.at,  ids.row,  weights.at,      weights.row,   at.first, at.matrix, at.row,
+                     from.at, from.row, at_shared.first, at_shared.row, outputs,  u(used)};
+  dispatch.groups = {groups(outputs, kTogether), static_cast<uint32_t>(emit.sizes.rows), 1};
   dispatch.weights[0] = emit.weight(op.down.id);
   if (shared) dispatch.weights[1] = emit.weight(op.shared_down.id);
   emit.list.push_back(std::move(dispatch));

@@ -14,6 +14,8 @@ namespace {
 using namespace program;
 
 constexpr int64_t kAlign = 256;
+/// Where shaders see the first two weights once more, 16 bytes at a time.
+constexpr size_t kQuadsAt = 8;
 
 /// Of a layer of a paged cache.
 int64_t layer_bytes(const Tensor& cache, const CompileOptions& options) {
@@ -111,6 +113,7 @@ VkDescriptorSet Recording::set_for(const Source& source, const Weights& weights,
     if (weight.id == kNoTensor) continue;
     const auto storage = static_cast<size_t>(source.program.storage(weight.id));
     parts[4 + i] = weights.part(source.weights[storage].data(), weight.vector);
+    if (i < 2) parts[kQuadsAt + i] = parts[4 + i];  // the same bytes in larger pieces
   }
   if (dispatch.cache != kNoTensor) parts[7] = memory.part(layout_, dispatch.cache, dispatch.cache_layer);
   Bound key;

@@ -15,15 +15,17 @@ using namespace program;
 constexpr int64_t kAlign = 256;
 /// A buffer ends with the tensor that takes it beyond this: not every device has room for one of everything.
 constexpr int64_t kArenaBytes = int64_t{512} << 20;
-/// Shaders read words, and may read one behind the last.
-constexpr int64_t kBehind = 8;
+/// Shaders read words, and may read one behind the last; and 16 bytes at a time.
+constexpr int64_t kBehind = 8, kQuad = 16;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 int64_t file_bytes(const Tensor& tensor) {
   return quant::bytes_of(quant::type_info(tensor.type), tensor.shape[0] * tensor.shape[1] * tensor.shape[2]);
 }
-int64_t seen_bytes(const Tensor& tensor) { return (file_bytes(tensor) + kBehind + 3) / 4 * 4; }
+int64_t seen_bytes(const Tensor& tensor) {
+  return (file_bytes(tensor) + kBehind + kQuad - 1) / kQuad * kQuad;
+}
 int64_t vector_bytes(const Tensor& tensor) {
   return is_vector(tensor) ? tensor.columns() * static_cast<int64_t>(sizeof(float)) : 0;
 }

@@ -54,22 +54,22 @@ void main() {
     totals[i] = 0;
   }
   vec4 sums[kHeads * kFours];
-  for (uint k = 0; k < kHeads * kFours; ++k) sums[k] = vec4(0);
+  [[unroll]] for (uint k = 0; k < kHeads * kFours; ++k) sums[k] = vec4(0);
   barrier();
   for (uint base = begin; base < end; base += kChunk) {
     if (i < kChunk) rows_at[i] = row_of(table, min(base + i, end - 1u));
     barrier();
     for (uint t = gl_SubgroupID; t < kChunk; t += gl_NumSubgroups) {
       float dots[kHeads];
-      for (uint h = 0; h < kHeads; ++h) dots[h] = 0;
+      [[unroll]] for (uint h = 0; h < kHeads; ++h) dots[h] = 0;
       if (base + t < end) {
         uint at = rows_at[t];
         for (uint c = gl_SubgroupInvocationID; c < kKey / 4u; c += gl_SubgroupSize) {
           vec4 k = cached_four(at, group * kKey + 4u * c, p.coded, p.exact_word, p.scales_word);
-          for (uint h = 0; h < kHeads; ++h) dots[h] += dot(k, queries[h * (kKey / 4u) + c]);
+          [[unroll]] for (uint h = 0; h < kHeads; ++h) dots[h] += dot(k, queries[h * (kKey / 4u) + c]);
         }
       }
-      for (uint h = 0; h < kHeads; ++h) {
+      [[unroll]] for (uint h = 0; h < kHeads; ++h) {
         float score = p.scale * subgroupAdd(dots[h]);
         if (subgroupElect()) scores[h * kChunk + t] = base + t < end ? score : -kInfinity;
       }
@@ -90,14 +90,14 @@ void main() {
       for (uint t = 0; t < kChunk; ++t) total += scores[i * kChunk + t];
       totals[i] = total;
     }
-    for (uint k = 0; k < kFours; ++k) {
+    [[unroll]] for (uint k = 0; k < kFours; ++k) {
       uint c = 4u * (i + k * gl_WorkGroupSize.x);
       if (c >= p.value) break;
-      for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] *= factors[h];
+      [[unroll]] for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] *= factors[h];
       for (uint t = 0; t < min(kChunk, end - base); ++t) {
         vec4 v = cached_four(rows_at[t], p.values_at + group * p.value_step + c, p.coded, p.exact_word,
                              p.scales_word);
-        for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] += scores[h * kChunk + t] * v;
+        [[unroll]] for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] += scores[h * kChunk + t] * v;
       }
     }
     barrier();
@@ -110,7 +110,7 @@ void main() {
     else if (i == 0u) arena.numbers[at - 4u] = largest[h], arena.numbers[at - 3u] = totals[h];
     float total = whole ? totals[h] : 1.0;
     if (whole && kSinks) total += exp(vector_of(0, head) - largest[h]);
-    for (uint k = 0; k < kFours; ++k) {
+    [[unroll]] for (uint k = 0; k < kFours; ++k) {
       uint c = 4u * (i + k * gl_WorkGroupSize.x);
       vec4 v = sums[h * kFours + k] / total;
       for (uint e = 0; e < 4u && c < p.value; ++e) arena.numbers[at + c + e] = v[e];

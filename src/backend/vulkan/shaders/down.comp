@@ -1,9 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// What a row's experts give, weighted and added up, with the shared expert and what came before: a subgroup has
+// What a row's experts give, weighted and added up, with the shared expert and what came before: a workgroup has
 // some outputs of all of them.
 #include "formats.glsl"
-#include "subgroups.glsl"
 layout(local_size_x = 128) in;
 
 layout(push_constant) uniform Params {
@@ -14,55 +13,76 @@ layout(push_constant) uniform Params {
   uint first, matrix, row;       // bytes, of the experts' weights
   uint shared_at, shared_row;    // the shared expert's rows
   uint shared_first, shared_bytes;
-  uint columns, shared_columns, outputs, used;
+  uint outputs, used;
 } p;
 
 layout(constant_id = 0) const uint kFormat = 2;
 layout(constant_id = 1) const uint kSharedFormat = 2;
 layout(constant_id = 2) const bool kShared = false;
 layout(constant_id = 3) const uint kOutputs = 2;
+layout(constant_id = 4) const uint kAhead = 1;        // units that an invocation has under way
 layout(constant_id = 5) const bool kAdds = false;
-layout(constant_id = 8) const bool kAligned = true;
+layout(constant_id = 6) const uint kUnits = 1;        // of an expert's row
+layout(constant_id = 7) const uint kSharedUnits = 1;  // of the shared expert's
+layout(constant_id = 8) const uint kSharedAhead = 1;
 
-void main() {
-  uint row = gl_WorkGroupID.y;
-  if (row >= step_data.words[kRowsAt]) return;
-  uint together = gl_NumSubgroups * kOutputs;
-  for (uint n = gl_WorkGroupID.x * together + gl_SubgroupID * kOutputs; n < p.outputs;
-       n += gl_NumWorkGroups.x * together) {
-    float sums[kOutputs];
-    for (uint i = 0; i < kOutputs; ++i) sums[i] = 0;
-    for (uint k = 0; k < p.used; ++k) {
-      float weight = arena.numbers[p.weights_at + row * p.weights_row + k];
-      uint expert = uint(arena.numbers[p.ids_at + row * p.ids_row + k]);
-      uint from = p.in_at + row * p.in_row + k * p.in_head, weights = p.first + expert * p.matrix;
-      for (uint unit = gl_SubgroupInvocationID; unit < p.columns / 8u; unit += gl_SubgroupSize) {
-        uvec2 c = columns8(kFormat, unit);
-        vec4 xa = weight * four_at(from + c.x, kAligned), xb = weight * four_at(from + c.y, kAligned);
-        for (uint i = 0; i < kOutputs; ++i) {
-          vec4 a, b;
-          decode8(kFormat, 0, weights + min(n + i, p.outputs - 1u) * p.row, unit, a, b);
-          sums[i] += dot(a, xa) + dot(b, xb);
-        }
+float sums[kOutputs];
+shared float parts[kOutputs * 128];
+
+// Units of all experts one after the other, so that no expert waits for another.
+void add_experts(uint row, uint first_output) {
+  uint count = p.used * kUnits, ids = p.ids_at + row * p.ids_row, factors = p.weights_at + row * p.weights_row;
+  for (uint first = gl_LocalInvocationID.x; first < count; first += kAhead * gl_WorkGroupSize.x) {
+    [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
+      uint item = first + ahead * gl_WorkGroupSize.x;
+      float is_there = item < count ? 1.0 : 0.0;
+      item = min(item, count - 1u);
+      uint k = item / kUnits, unit = item % kUnits;
+      uint weights = p.first + uint(arena.numbers[ids + k]) * p.matrix, from = p.in_at + row * p.in_row + k * p.in_head;
+      float factor = is_there * arena.numbers[factors + k];
+      uvec2 c = columns8(kFormat, unit);
+      vec4 xa = factor * four_at(from + c.x, true), xb = factor * four_at(from + c.y, true);
+      [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
+        vec4 a, b;
+        decode8(kFormat, 0, weights + min(first_output + i, p.outputs - 1u) * p.row, unit, a, b);
+        sums[i] += dot(a, xa) + dot(b, xb);
       }
-    }
-    if (kShared) {
-      uint from = p.shared_at + row * p.shared_row;
-      for (uint unit = gl_SubgroupInvocationID; unit < p.shared_columns / 8u; unit += gl_SubgroupSize) {
-        uvec2 c = columns8(kSharedFormat, unit);
-        vec4 xa = four_at(from + c.x, kAligned), xb = four_at(from + c.y, kAligned);
-        for (uint i = 0; i < kOutputs; ++i) {
-          vec4 a, b;
-          decode8(kSharedFormat, 1, p.shared_first + min(n + i, p.outputs - 1u) * p.shared_bytes, unit, a, b);
-          sums[i] += dot(a, xa) + dot(b, xb);
-        }
-      }
-    }
-    for (uint i = 0; i < kOutputs; ++i) {
-      float sum = subgroupAdd(sums[i]);
-      if (!subgroupElect() || n + i >= p.outputs) continue;
-      if (kAdds) sum += arena.numbers[p.other_at + row * p.other_row + n + i];
-      arena.numbers[p.out_at + row * p.out_row + n + i] = sum;
     }
   }
+}
+
+void add_shared(uint row, uint first_output) {
+  uint from = p.shared_at + row * p.shared_row;
+  for (uint first = gl_LocalInvocationID.x; first < kSharedUnits; first += kSharedAhead * gl_WorkGroupSize.x) {
+    [[unroll]] for (uint ahead = 0; ahead < kSharedAhead; ++ahead) {
+      uint unit = first + ahead * gl_WorkGroupSize.x;
+      float is_there = unit < kSharedUnits ? 1.0 : 0.0;
+      unit = min(unit, kSharedUnits - 1u);
+      uvec2 c = columns8(kSharedFormat, unit);
+      vec4 xa = is_there * four_at(from + c.x, true), xb = is_there * four_at(from + c.y, true);
+      [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
+        vec4 a, b;
+        decode8(kSharedFormat, 1, p.shared_first + min(first_output + i, p.outputs - 1u) * p.shared_bytes, unit, a, b);
+        sums[i] += dot(a, xa) + dot(b, xb);
+      }
+    }
+  }
+}
+
+void main() {
+  uint row = gl_WorkGroupID.y, i = gl_LocalInvocationID.x, first_output = gl_WorkGroupID.x * kOutputs;
+  if (row >= step_data.words[kRowsAt]) return;
+  [[unroll]] for (uint n = 0; n < kOutputs; ++n) sums[n] = 0;
+  add_experts(row, first_output);
+  if (kShared) add_shared(row, first_output);
+  [[unroll]] for (uint n = 0; n < kOutputs; ++n) {
+    float sum = subgroupAdd(sums[n]);
+    if (subgroupElect()) parts[n * 128u + gl_SubgroupID] = sum;
+  }
+  barrier();
+  uint n = first_output + i;
+  if (i >= kOutputs || n >= p.outputs) return;
+  float sum = kAdds ? arena.numbers[p.other_at + row * p.other_row + n] : 0.0;
+  for (uint g = 0; g < gl_NumSubgroups; ++g) sum += parts[i * 128u + g];
+  arena.numbers[p.out_at + row * p.out_row + n] = sum;
 }

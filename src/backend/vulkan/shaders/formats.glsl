@@ -1,5 +1,6 @@
 // Number formats as src/quant has them: units of eight numbers, four from each of two columns, out of the
-// bytes that a file holds. The format is a constant of the pipeline, so that all others fall away.
+// bytes that a file holds. The format is a constant of the pipeline, so that all others fall away. Nothing
+// here branches by data: loads behind a branch wait for those before it, and many have to be under way.
 #ifndef FORMATS_GLSL
 #define FORMATS_GLSL
 
@@ -14,6 +15,8 @@ const uint kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0
 const uint kNonlinearAt = 0, kE2M1At = 16, kE4M3At = 32, kIq2XxsAt = 288, kIq2XsAt = 800, kIq2SAt = 1824,
            kIq1At = 3872, kIq3XxsAt = 7968, kIq3SAt = 8224;
 
+// At a multiple of 4, as all is in blocks whose bytes are one.
+uint word_at(uint source, uint at) { return word_of(source, at >> 2); }
 uint bytes4(uint source, uint at) {
   uint low = word_of(source, at >> 2), high = word_of(source, (at >> 2) + 1u), shift = (at & 3u) * 8u;
   return low >> shift | high << (31u - shift) << 1;  // no branch, and no shift by 32
@@ -90,18 +93,14 @@ uvec2 columns8(uint format, uint unit) {
   return uvec2(8u * unit, 8u * unit + 4u);
 }
 
-// A scale and a minimum of Q4_K and Q5_K: group g of the twelve bytes at `at`.
-vec2 scale_and_minimum(uint source, uint at, uint g) {
-  uint low = byte1(source, at + (g & 3u)), high = byte1(source, at + (g & 3u) + 4u);
-  if (g < 4u) return vec2(low & 63u, high & 63u);
-  uint both = byte1(source, at + g + 4u);
-  return vec2((both & 15u) | (low >> 6) << 4, both >> 4 | (high >> 6) << 4);
-}
-
-float q3_k_scale(uint source, uint at, uint group) {
-  uint low = byte1(source, at + (group & 7u)) >> (group < 8u ? 0u : 4u) & 15u;
-  uint high = byte1(source, at + 8u + (group & 3u)) >> (2u * (group >> 2)) & 3u;
-  return float(int(low | high << 4) - 32);
+// Scales and minima of Q4_K and Q5_K, of the groups 2k and 2k + 1, from a block's first 16 bytes.
+void scales_and_minima(uvec4 head, uint k, out vec2 scales, out vec2 minima) {
+  vec2 d = unpackHalf2x16(head.x);
+  uint shift = 16u * (k & 1u), low = head.y >> shift, high = head.z >> shift, both = head.w >> shift;
+  bool first = k < 2u;
+  uint scale = first ? low & 0x3F3Fu : (both & 0x0F0Fu) | (low >> 2 & 0x3030u);
+  uint minimum = first ? high & 0x3F3Fu : (both >> 4 & 0x0F0Fu) | (high >> 2 & 0x3030u);
+  scales = d.x * vec2(scale & 255u, scale >> 8), minima = d.y * vec2(minimum & 255u, minimum >> 8);
 }
 
 void of_32(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b) {
@@ -114,9 +113,9 @@ void of_32(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b
       return;
     }
     case kQ4_1: {
-      float d = half1(source, at), m = half1(source, at + 2u);
-      v = bytes4(source, at + 4u + 4u * j);
-      a = d * nibbles(v) + m, b = d * nibbles(v >> 4) + m;
+      vec2 d = unpackHalf2x16(word_at(source, at));
+      v = word_at(source, at + 4u + 4u * j);
+      a = d.x * nibbles(v) + d.y, b = d.x * nibbles(v >> 4) + d.y;
       return;
     }
     case kQ5_0: case kQ5_1: {
@@ -159,17 +158,16 @@ void of_256(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 
   uint q = u >> 3 & 1u, h = u >> 4;
   switch (format) {
     case kQ4_K: case kQ5_K: {
-      uint k = u >> 3;
-      float d = half1(source, at), dmin = half1(source, at + 2u);
-      vec2 low = scale_and_minimum(source, at + 4u, 2u * k), high = scale_and_minimum(source, at + 4u, 2u * k + 1u);
-      uint v = bytes4(source, at + (format == kQ5_K ? 48u : 16u) + 32u * k + 4u * j), first = v & 0x0F0F0F0Fu,
-           second = v >> 4 & 0x0F0F0F0Fu;
+      uint k = u >> 3;  // blocks are multiples of 16 bytes, and begin at one
+      vec2 scales, minima;
+      scales_and_minima(quad_of(source, at >> 4), k, scales, minima);
+      uint v = word_at(source, at + (format == kQ5_K ? 48u : 16u) + 32u * k + 4u * j);
+      uint first = v & 0x0F0F0F0Fu, second = v >> 4 & 0x0F0F0F0Fu;
       if (format == kQ5_K) {
-        uint fifth = bytes4(source, at + 16u + 4u * j) >> (2u * k);
+        uint fifth = word_at(source, at + 16u + 4u * j) >> (2u * k);
         first |= (fifth & 0x01010101u) << 4, second |= (fifth >> 1 & 0x01010101u) << 4;
       }
-      a = d * low.x * unpack_bytes(first) - dmin * low.y;
-      b = d * high.x * unpack_bytes(second) - dmin * high.y;
+      a = scales.x * unpack_bytes(first) - minima.x, b = scales.y * unpack_bytes(second) - minima.y;
       return;
     }
     case kQ6_K: {
@@ -184,31 +182,33 @@ void of_256(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 
       return;
     }
     case kQ2_K: {
-      float d = half1(source, at + 80u), dmin = half1(source, at + 82u);
-      uint v = bytes4(source, at + 16u + 32u * h + 4u * j) >> (4u * q);
-      uint group = 8u * h + 4u * q + (j >> 2);
-      uint first = byte1(source, at + group), second = byte1(source, at + group + 2u);
-      a = d * float(first & 15u) * unpack_bytes(v & 0x03030303u) - dmin * float(first >> 4);
-      b = d * float(second & 15u) * unpack_bytes(v >> 2 & 0x03030303u) - dmin * float(second >> 4);
+      vec2 d = unpackHalf2x16(word_at(source, at + 80u));
+      uint v = word_at(source, at + 16u + 32u * h + 4u * j) >> (4u * q);
+      uint scales = word_at(source, at + 8u * h + 4u * q) >> (8u * (j >> 2));
+      a = d.x * float(scales & 15u) * unpack_bytes(v & 0x03030303u) - d.y * float(scales >> 4 & 15u);
+      b = d.x * float(scales >> 16 & 15u) * unpack_bytes(v >> 2 & 0x03030303u) - d.y * float(scales >> 20 & 15u);
       return;
     }
     case kQ3_K: {
       float d = half1(source, at + 108u);
       uint v = bytes4(source, at + 32u + 32u * h + 4u * j) >> (4u * q);
       uint third = bytes4(source, at + 4u * j) >> (4u * h + 2u * q);
-      uint group = 8u * h + 4u * q + (j >> 2);
+      uint group = j >> 2;
+      uint low = bytes4(source, at + 96u + 4u * q) >> (8u * group + 4u * h) & 0x000F000Fu;
+      uint high = bytes4(source, at + 104u) >> (8u * group + 4u * h + 2u * q) & 0x00030003u;
+      uint scales = low | high << 4;
       vec4 first = unpack_bytes((v & 0x03030303u) | (third & 0x01010101u) << 2);
       vec4 second = unpack_bytes((v >> 2 & 0x03030303u) | (third >> 1 & 0x01010101u) << 2);
-      a = d * q3_k_scale(source, at + 96u, group) * (first - 4.0);
-      b = d * q3_k_scale(source, at + 96u, group + 2u) * (second - 4.0);
+      a = d * float(int(scales & 63u) - 32) * (first - 4.0);
+      b = d * float(int(scales >> 16) - 32) * (second - 4.0);
       return;
     }
     case kIQ4_XS: {
       uint g = u >> 2, i = u & 3u;
-      uint low = byte1(source, at + 4u + (g >> 1)) >> (4u * (g & 1u)) & 15u;
-      uint high = bytes2(source, at + 2u) >> (2u * g) & 3u;
-      float d = half1(source, at) * float(int(low | high << 4) - 32);
-      uint v = bytes4(source, at + 8u + 16u * g + 4u * i);
+      uint head = word_at(source, at), low = word_at(source, at + 4u) >> (4u * g) & 15u;
+      uint high = head >> (16u + 2u * g) & 3u;
+      float d = half_at(head) * float(int(low | high << 4) - 32);
+      uint v = word_at(source, at + 8u + 16u * g + 4u * i);
       a = d * by_table(kNonlinearAt, v), b = d * by_table(kNonlinearAt, v >> 4);
       return;
     }
@@ -298,8 +298,8 @@ void of_iq1(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 
 vec4 floats_at(uint format, uint source, uint row, uint column) {
   if (format == kF32) {
     uint at = row + 4u * column;
-    return vec4(uintBitsToFloat(bytes4(source, at)), uintBitsToFloat(bytes4(source, at + 4u)),
-                uintBitsToFloat(bytes4(source, at + 8u)), uintBitsToFloat(bytes4(source, at + 12u)));
+    return vec4(uintBitsToFloat(word_at(source, at)), uintBitsToFloat(word_at(source, at + 4u)),
+                uintBitsToFloat(word_at(source, at + 8u)), uintBitsToFloat(word_at(source, at + 12u)));
   }
   uint first = bytes4(source, row + 2u * column), second = bytes4(source, row + 2u * column + 4u);
   if (format == kF16) return vec4(unpackHalf2x16(first), unpackHalf2x16(second));
@@ -326,7 +326,7 @@ void decode8(uint format, uint source, uint row, uint unit, out vec4 a, out vec4
     case kNVFP4: {
       uint at = row + 36u * (unit >> 3), run = unit >> 1 & 3u;
       float d = 0.5 * uintBitsToFloat(tables.words[kE4M3At + byte1(source, at + run)]);
-      uint v = bytes4(source, at + 4u + 8u * run + 4u * (unit & 1u));
+      uint v = word_at(source, at + 4u + 8u * run + 4u * (unit & 1u));
       a = d * by_table(kE2M1At, v), b = d * by_table(kE2M1At, v >> 4);
       return;
     }

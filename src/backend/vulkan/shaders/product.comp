@@ -1,7 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Few rows times a matrix: a subgroup has some rows of the weight at a time, and its invocations take turns at
-// their units. Normalising costs nothing here: the sum of squares comes along.
+// their units, with kAhead of them under way: a row is read in one or a few trips to memory. Normalising costs
+// nothing here: the sum of squares comes along. Loops over arrays are unrolled throughout: what is indexed by a
+// variable has no registers.
 #include "formats.glsl"
 #include "subgroups.glsl"
 #include "product_params.glsl"
@@ -18,8 +20,8 @@ void main() {
   for (uint n = gl_WorkGroupID.x * together + gl_SubgroupID * kOutputs; n < p.outputs;
        n += gl_NumWorkGroups.x * together) {
     float sums[kRows * kOutputs], gate_sums[kRows * kOutputs], squares[kRows];
-    for (uint i = 0; i < kRows * kOutputs; ++i) sums[i] = gate_sums[i] = 0;
-    for (uint r = 0; r < kRows; ++r) squares[r] = 0;
+    [[unroll]] for (uint i = 0; i < kRows * kOutputs; ++i) sums[i] = gate_sums[i] = 0;
+    [[unroll]] for (uint r = 0; r < kRows; ++r) squares[r] = 0;
     for (uint first = gl_SubgroupInvocationID; first < units; first += kAhead * gl_SubgroupSize) {
       [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
         uint unit = min(first + ahead * gl_SubgroupSize, units - 1u);
@@ -46,10 +48,10 @@ void main() {
         }
       }
     }
-    for (uint r = 0; r < kRows; ++r) {
+    [[unroll]] for (uint r = 0; r < kRows; ++r) {
       float factor = 1;
       if (kNormed) factor = inversesqrt(subgroupAdd(squares[r]) / float(p.columns) + p.epsilon);
-      for (uint i = 0; i < kOutputs; ++i) {
+      [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
         float sum = factor * subgroupAdd(sums[i * kRows + r]), gate = 0;
         if (kGated) gate = factor * subgroupAdd(gate_sums[i * kRows + r]);
         uint row = first_row + r, at = p.out_at + row * p.out_row + head * p.out_head + n + i;

@@ -11,7 +11,7 @@ shared vec4 rows_tile[kDepth][kTile / 4 + 1], outputs_tile[kDepth][kTile / 4 + 1
 shared float squares_tile[kTile][4];
 
 void put(uint at, uint lane, vec4 a, vec4 b, bool of_rows) {
-  for (uint i = 0; i < 4; ++i) {
+  [[unroll]] for (uint i = 0; i < 4; ++i) {
     if (of_rows) {
       rows_tile[8 * at + i][lane >> 2][lane & 3u] = a[i], rows_tile[8 * at + 4 + i][lane >> 2][lane & 3u] = b[i];
     } else {
@@ -46,14 +46,14 @@ void main() {
     put(quarter, lane, a, b, true);
     put(quarter, lane, wa, wb, false);
     barrier();
-    for (uint k = 0; k < kDepth; ++k) {
+    [[unroll]] for (uint k = 0; k < kDepth; ++k) {
       vec4 r = rows_tile[k][y], w = outputs_tile[k][x];
-      for (uint i = 0; i < 4; ++i) sums[i] += r[i] * w;
+      [[unroll]] for (uint i = 0; i < 4; ++i) sums[i] += r[i] * w;
     }
   }
   if (kNormed) squares_tile[lane][quarter] = squares;
   barrier();
-  for (uint i = 0; i < 4; ++i) {
+  [[unroll]] for (uint i = 0; i < 4; ++i) {
     uint in_tile = 4 * y + i, to_row = first_row + in_tile;
     if (to_row >= rows) break;
     float factor = 1;
@@ -61,7 +61,7 @@ void main() {
       float sum = squares_tile[in_tile][0] + squares_tile[in_tile][1] + squares_tile[in_tile][2] + squares_tile[in_tile][3];
       factor = inversesqrt(sum / float(p.columns) + p.epsilon);
     }
-    for (uint j = 0; j < 4; ++j) {
+    [[unroll]] for (uint j = 0; j < 4; ++j) {
       uint n = first_output + 4 * x + j;
       if (n >= p.outputs) break;
       float sum = factor * sums[i][j];
