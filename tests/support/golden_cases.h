@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "engine/batch.h"
@@ -13,9 +14,12 @@
 
 namespace sluice::test {
 
-/// Logits of all tokens as one sequence, `rows` a step, by this model.
-inline std::vector<float> logits_of(const Golden& golden, const model::Model& model,
-                                    program::Backend& backend, int64_t rows, bool batch_invariant = false) {
+/// Logits of all tokens as one sequence by this model, at most `rows` a step: cut(begin) of them in the step
+/// that begins there.
+inline std::vector<float> logits_in_steps(const Golden& golden, const model::Model& model,
+                                          program::Backend& backend, int64_t rows,
+                                          const std::function<int64_t(int64_t)>& cut,
+                                          bool batch_invariant = false) {
   const auto count = static_cast<int64_t>(golden.tokens.size());
   const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(count));
   const auto executable = backend.compile(
@@ -28,11 +32,12 @@ inline std::vector<float> logits_of(const Golden& golden, const model::Model& mo
   batch.set_pages(0, table);
   std::vector<float> logits(static_cast<size_t>(count * golden.vocabulary));
   program::StateSlots state;
-  for (int64_t begin = 0; begin < count; begin += rows) {
+  for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+    end = std::min(count, begin + cut(begin));
     batch.clear();
     batch.set_state(0, state);
     std::swap(state.from, state.to);  // what a step leaves, the next one reads
-    for (int64_t i = begin; i < std::min(count, begin + rows); ++i) {
+    for (int64_t i = begin; i < end; ++i) {
       batch.add(golden.tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, true);
     }
     run_logits(*executable, batch.input(),
@@ -40,6 +45,12 @@ inline std::vector<float> logits_of(const Golden& golden, const model::Model& mo
                                          static_cast<size_t>(batch.rows() * golden.vocabulary)));
   }
   return logits;
+}
+/// The same, `rows` a step.
+inline std::vector<float> logits_of(const Golden& golden, const model::Model& model,
+                                    program::Backend& backend, int64_t rows, bool batch_invariant = false) {
+  return logits_in_steps(
+      golden, model, backend, rows, [&](int64_t) { return rows; }, batch_invariant);
 }
 /// The same with a cache of this type.
 inline std::vector<float> logits_of(const Golden& golden, program::Backend& backend, int64_t rows,

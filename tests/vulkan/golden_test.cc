@@ -67,6 +67,25 @@ TEST(VulkanRuns, GiveTheSameBitsHoweverTheStepsAreCutWhereBatchInvariant) {
   EXPECT_EQ(cut(64), alone);
 }
 
+/// Steps of few rows cut contexts into stretches: up to 8 are put together where they are multiplied, more by
+/// a kernel of their own.
+TEST(VulkanRuns, ContextsInStretchesGiveWhatWholeOnesGive) {
+  VULKAN_OR_SKIP(vulkan);
+  Golden golden = golden_case("glm-q4_k_m");
+  const std::vector<int32_t> once = golden.tokens;
+  while (golden.tokens.size() < 640) golden.tokens.insert(golden.tokens.end(), once.begin(), once.end());
+  golden.tokens.resize(640);
+  golden.logits = logits_of(golden, vulkan, 64);
+  const auto model = model::Model::load(golden.model, quant::Type::F16);
+  const auto cut = [](int64_t begin) -> int64_t {  // positions 192 to 199 and 576 to 583 in few rows
+    if (begin < 192) return std::min<int64_t>(64, 192 - begin);
+    if (begin < 200) return begin < 195 ? 1 : 5;
+    if (begin < 576) return std::min<int64_t>(64, 576 - begin);
+    return begin < 584 ? 4 : 64;
+  };
+  EXPECT_LT(divergence(golden, logits_in_steps(golden, model, vulkan, 64, cut)).mean, 1e-5);
+}
+
 TEST(VulkanRuns, BundledModelAgreesWithTransformers) {
   VULKAN_OR_SKIP(vulkan);
   const Golden golden =

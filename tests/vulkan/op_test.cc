@@ -32,10 +32,18 @@ std::vector<Param> all_cases() {
       if (!plain && is_of("rows 7")) continue;
       list.push_back({&op, op_case});
       const bool by_rows = kind == "matmul" || kind == "head_matmul" || kind == "mla_attend" ||
-                           kind == "attend" || kind == "norm_matmul" || kind == "matmul_add";
+                           kind == "attend" || kind == "norm_matmul" || kind == "matmul_add" ||
+                           kind == "mla_heads" || kind == "norm_moe_gate_up" || kind == "norm_gate_up" ||
+                           kind == "moe_down_add" || kind == "moe_gate_up" || kind == "expert_matmul";
       if (!plain || !by_rows) continue;
-      const std::vector<int64_t> more =
-          kind == "matmul" ? std::vector<int64_t>{3, 20} : std::vector<int64_t>{1, 2, 9};
+      // Where the ids are given, experts get tiles of their own: with 40 rows of 4 some have more than one.
+      // Where they are chosen, rows are few: of many, some have probabilities below the normal numbers, which
+      // devices may take for zero.
+      const bool by_experts = kind == "moe_down_add" || kind == "moe_gate_up" || kind == "expert_matmul";
+      const std::vector<int64_t> more = kind == "matmul"             ? std::vector<int64_t>{3, 20}
+                                        : by_experts                 ? std::vector<int64_t>{20, 40, 70}
+                                        : kind == "norm_moe_gate_up" ? std::vector<int64_t>{9, 20}
+                                                                     : std::vector<int64_t>{1, 2, 9};
       OpCase other = op_case;
       other.rows = more[i++ % more.size()];
       if (other.rows == op_case.rows) continue;

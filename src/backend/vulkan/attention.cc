@@ -19,24 +19,20 @@ RowWords row_words(const Tensor& cache) {
           static_cast<uint32_t>(row.exact_at() / 4), static_cast<uint32_t>(row.scales_at() / 4)};
 }
 
-struct Attention {
-  TensorId q, cache, out, sinks;
-  int64_t kv_heads, values_at, value_step;
-  float scale;
-  int64_t window, layer;
-};
+}  // namespace
 
-void emit_attention(Emit& emit, const Attention& op) {
+Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
   constexpr int64_t kWorkgroup = 128;
-  const int64_t heads = emit.heads(op.q), key = emit.columns(op.q), value = emit.columns(op.out);
+  const uint32_t rotated = op.rotated != nullptr ? op.rotated->columns : 0;
+  const int64_t heads = op.q.heads, key = op.q.columns + rotated, value = op.out.columns;
   const int64_t of_group = heads / op.kv_heads;
   const int64_t tile = std::min<int64_t>(4, of_group), tiles = (of_group + tile - 1) / tile;
   const Stretches cut = stretches(emit.layout, emit.sizes);
-  const Place q = emit.place(op.q), out = emit.place(op.out);
+  const Place q = op.q.place, out = op.out.place, last = op.rotated != nullptr ? op.rotated->place : Place{};
   const RowWords row = row_words(emit[op.cache]);
   const StepLayout& step = emit.layout.step;
-  const auto partial = static_cast<uint32_t>(emit.layout.scratch_at / 4);
   const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
+  const uint32_t partial = cut.count > 1 ? emit.scratch(heads, cut.count * (value + 4)).place.at : 0;
   const bool sinks = op.sinks != kNoTensor;
   Dispatch dispatch{.shader = Shader::attend};
   dispatch.constants = {static_cast<uint32_t>(emit[op.cache].type),
@@ -44,7 +40,9 @@ void emit_attention(Emit& emit, const Attention& op) {
                         u(key),
                         groups(value, 4 * kWorkgroup),
                         sinks,
-                        emit.is_aligned(op.q)};
+                        op.q.aligned,
+                        rotated,
+                        rotated > 0 && op.rope->pairs == RopePairs::Halves};
   dispatch.params = {q.at,
                      q.row,
                      q.head,
@@ -69,20 +67,116 @@ void emit_attention(Emit& emit, const Attention& op) {
                      u(cut.positions),
                      u(cut.count),
                      partial,
-                     bits(op.scale)};
+                     bits(op.scale),
+                     last.at,
+                     last.row,
+                     last.head,
+                     rotated > 0 ? step.angles_at(*op.rope, rotated / 2, op.factors) : 0};
   dispatch.groups = {u(cut.count), u(emit.sizes.rows), u(op.kv_heads * tiles)};
   if (sinks) dispatch.weights[0] = emit.vector(op.sinks);
   dispatch.cache = op.cache, dispatch.cache_layer = op.layer;
-  emit.list.push_back(dispatch);
-  if (cut.count == 1) return;
-  Dispatch merge{.shader = Shader::attend_merge, .constants = {sinks}, .waits = true};
+  emit.add(dispatch);
+  const Merge left{u(cut.count), partial};
+  if (cut.count == 1 || !merges) return left;
+  Dispatch merge{.shader = Shader::attend_merge, .constants = {sinks}};
   merge.params = {out.at, out.row, out.head, u(heads), u(value), u(cut.count), partial};
   merge.groups = {u(heads), u(emit.sizes.rows), 1};
   merge.weights[0] = dispatch.weights[0];
-  emit.list.push_back(std::move(merge));
+  emit.wait();
+  emit.add(std::move(merge));
+  return left;
 }
 
-}  // namespace
+std::vector<uint32_t> latent_constants(const Emit& emit, const LatentRows& latent) {
+  const Tensor& cache = emit[latent.cache];
+  const RowWords row = row_words(cache);
+  return {static_cast<uint32_t>(cache.type),
+          static_cast<uint32_t>(latent.rank),
+          static_cast<uint32_t>(latent.rotated),
+          latent.rope.pairs == RopePairs::Halves,
+          row.words,
+          row.coded,
+          row.exact,
+          row.scales};
+}
+
+void emit_latent_rows(Emit& emit, const LatentRows& latent) {
+  constexpr size_t kFirstConstant = 20;  ///< of latent_row.glsl
+  const StepLayout& step = emit.layout.step;
+  Dispatch dispatch{.shader = Shader::latent_append, .constants = std::vector<uint32_t>(kFirstConstant)};
+  const std::vector<uint32_t> of_row = latent_constants(emit, latent);
+  dispatch.constants.insert(dispatch.constants.end(), of_row.begin(), of_row.end());
+  dispatch.params = {latent.kv.place.at, latent.kv.place.row,
+                     step.angles_at(latent.rope, latent.rotated / 2, latent.factors), step.slots,
+                     bits(latent.epsilon)};
+  dispatch.groups = {1, static_cast<uint32_t>(emit.sizes.rows), 1};
+  dispatch.weights[2] = emit.vector(latent.norm);
+  dispatch.cache = latent.cache, dispatch.cache_layer = latent.layer;
+  emit.add(std::move(dispatch));
+}
+
+/// Queries, then latent space, then attention, then out of it again; the cache's rows are made beside the
+/// second.
+void emit(Emit& emit, const MlaHeads& op) {
+  /// What is merged in a workgroup's memory, and how many stretches are worth it.
+  constexpr int64_t kMergedBytes = 16384, kMergedStretches = 8;
+  const MlaQuery& query = op.query;
+  const Program& program = emit.layout.program;
+  const int64_t heads = emit[op.out.id].heads(), rank = query.rank(program), rows = emit.sizes.rows;
+  const auto nope = static_cast<uint32_t>(query.nope(program)),
+             rotated = static_cast<uint32_t>(query.rope_columns(program));
+  const bool tiled = is_tiled(emit, rows), by_columns = query.k_b_reduce == Reduce::Columns;
+  const LatentRows latent{emit.operand(query.kv.id),
+                          query.kv_norm.id,
+                          query.cache.id,
+                          query.factors.id,
+                          query.rope,
+                          query.cache_layer,
+                          rank,
+                          rotated,
+                          query.epsilon};
+  Operand queries = emit.operand(query.in.id);
+  if (query.q) {
+    const Operand low = queries;
+    queries = emit.scratch(heads, nope + rotated);
+    emit_product(
+        emit,
+        {.in = low, .weight = query.q.id, .out = queries, .norm = query.q_norm.id, .epsilon = query.epsilon});
+  }
+  const bool beside = by_columns && !tiled;
+  if (!beside) emit_latent_rows(emit, latent);
+  if (query.q) emit.wait();
+  const Operand to_latent = emit.scratch(heads, rank), from = queries.part(0, nope);
+  if (by_columns)
+    emit_product(emit, {.in = from,
+                        .weight = query.k_b.id,
+                        .out = to_latent,
+                        .by_head = true,
+                        .latent = beside ? &latent : nullptr});
+  else
+    emit_rows_product(emit, from, query.k_b.id, to_latent);
+  emit.wait();
+  const Operand last = queries.part(nope, rotated), context = emit.scratch(heads, rank),
+                out = emit.operand(op.out.id);
+  const bool merges = tiled || std::min<int64_t>(rows, 8) * rank * 4 > kMergedBytes ||
+                      stretches(emit.layout, emit.sizes).count > kMergedStretches;
+  const Merge left = emit_attention(emit,
+                                    {.q = to_latent,
+                                     .cache = query.cache.id,
+                                     .out = context,
+                                     .scale = op.scale,
+                                     .layer = query.cache_layer,
+                                     .rotated = &last,
+                                     .rope = &query.rope,
+                                     .factors = query.factors.id},
+                                    merges);
+  emit.wait();
+  emit_product(emit, {.in = context,
+                      .weight = op.v_b.id,
+                      .out = out,
+                      .by_head = true,
+                      .merge = left.stretches > 1 && !merges ? &left : nullptr});
+}
 
 void emit(Emit& emit, const KvAppend& op) {
   const Tensor& cache = emit[op.cache.id];
@@ -102,17 +196,32 @@ void emit(Emit& emit, const KvAppend& op) {
                      emit.layout.step.slots};
   dispatch.groups = {1, static_cast<uint32_t>(emit.sizes.rows), 1};
   dispatch.cache = op.cache.id, dispatch.cache_layer = op.cache_layer;
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
 }
 
 void emit(Emit& emit, const MlaAttend& op) {
-  emit_attention(emit, {op.q.id, op.cache.id, op.out.id, kNoTensor, 1, 0, 0, op.scale, 0, op.cache_layer});
+  emit_attention(emit,
+                 {.q = emit.operand(op.q.id),
+                  .cache = op.cache.id,
+                  .out = emit.operand(op.out.id),
+                  .scale = op.scale,
+                  .layer = op.cache_layer},
+                 true);
 }
 
 void emit(Emit& emit, const Attend& op) {
-  emit_attention(
-      emit, {op.q.id, op.cache.id, op.out.id, op.sinks.id, op.kv_heads, op.kv_heads * emit[op.q.id].columns(),
-             emit[op.out.id].columns(), op.scale, op.window, op.cache_layer});
+  emit_attention(emit,
+                 {.q = emit.operand(op.q.id),
+                  .cache = op.cache.id,
+                  .out = emit.operand(op.out.id),
+                  .sinks = op.sinks.id,
+                  .kv_heads = op.kv_heads,
+                  .values_at = op.kv_heads * emit[op.q.id].columns(),
+                  .value_step = emit[op.out.id].columns(),
+                  .scale = op.scale,
+                  .window = op.window,
+                  .layer = op.cache_layer},
+                 true);
 }
 
 }  // namespace sluice::backend::vulkan

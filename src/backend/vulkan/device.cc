@@ -166,7 +166,7 @@ DeviceInfo Instance::info(VkPhysicalDevice device) const {
   if ((subgroups.supportedOperations & kNeeded) != kNeeded ||
       (subgroups.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) == 0)
     info.lacks = "arithmetic of subgroups in compute shaders";
-  if (limits.maxPerStageDescriptorStorageBuffers < 10) info.lacks = "10 buffers a shader";
+  if (limits.maxPerStageDescriptorStorageBuffers < 12) info.lacks = "12 buffers a shader";
   if (limits.maxComputeWorkGroupInvocations < 256) info.lacks = "workgroups of 256";
   return info;
 }

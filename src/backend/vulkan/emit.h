@@ -12,11 +12,40 @@ struct Place {
   uint32_t at = 0, row = 0, head = 0;
 };
 
+/// Numbers in the arena as kernels read and write them: an activation, or what an op's dispatches leave for
+/// each other.
+struct Operand {
+  Place place;
+  uint32_t heads = 1, columns = 0;
+  int64_t rows = 0;
+  uint32_t rows_word = 0;
+  bool aligned = true;  ///< all offsets are multiples of four floats
+
+  /// Some columns of every head.
+  Operand part(uint32_t first, uint32_t count) const {
+    Operand view = *this;
+    view.place.at += first, view.columns = count;
+    view.aligned = aligned && first % 4 == 0 && count % 4 == 0;
+    return view;
+  }
+};
+
 /// Makes the dispatches of one op.
 struct Emit {
   const Layout& layout;
   const Sizes& sizes;
   std::vector<Dispatch> list = {};
+  int64_t scratch_bytes = 0;  ///< taken so far
+
+  Operand operand(program::TensorId id) const;
+  /// Room that the op's dispatches have beside its operands.
+  Operand scratch(int64_t heads, int64_t columns);
+  /// Such a place for so many numbers, whatever the step's rows; in floats.
+  uint32_t scratch_at(int64_t floats);
+  /// The next dispatch waits for those before it.
+  void wait() { waits = true; }
+  void add(Dispatch dispatch);
+  bool waits = false;
 
   const program::Tensor& operator[](program::TensorId id) const { return layout.program[id]; }
   Place place(program::TensorId id) const;
@@ -43,18 +72,78 @@ struct WeightBytesAt {
 };
 WeightBytesAt bytes_at(const program::Tensor& tensor);
 
-// By file: products.cc, attention.cc, small_ops.cc.
+// By file: products.cc, attention.cc, latent.cc, mixture.cc, small_ops.cc.
+
+/// A second product of the same rows: without a gate, normed where the first is.
+struct SideProduct {
+  program::TensorId weight = program::kNoTensor;
+  Operand out = {};
+};
+/// The experts are chosen where they are multiplied.
+struct Choice {
+  Operand logits, weights;
+  const program::Route* rule = nullptr;
+};
+/// What attention left in stretches is put together where it is multiplied.
+struct Merge {
+  uint32_t stretches = 0, partial_at = 0;
+};
+/// Rows of the latent cache are made beside it.
+struct LatentRows {
+  Operand kv;
+  program::TensorId norm = program::kNoTensor, cache = program::kNoTensor, factors = program::kNoTensor;
+  program::RopeParams rope = {};
+  int64_t layer = 0, rank = 0, rotated = 0;
+  float epsilon = 0;
+};
 struct ProductOf {
-  program::TensorId in, weight, out;
+  Operand in = {};
+  program::TensorId weight = program::kNoTensor;
+  Operand out = {};
   bool by_head = false;  ///< a matrix a head
-  program::TensorId gate = program::kNoTensor, added = program::kNoTensor, norm = program::kNoTensor,
-                    ids = program::kNoTensor;
+  program::TensorId gate = program::kNoTensor, norm = program::kNoTensor;
+  const Operand *added = nullptr, *ids = nullptr;
   float epsilon = 0;
   program::Swiglu form = {};
+  // At most one of these.
+  const SideProduct* side = nullptr;
+  const Choice* choice = nullptr;
+  const Merge* merge = nullptr;
+  const LatentRows* latent = nullptr;
 };
 void emit_product(Emit& emit, const ProductOf& product);
+/// Whether steps of so many rows are multiplied in tiles.
+bool is_tiled(const Emit& emit, int64_t rows);
+void emit_latent_rows(Emit& emit, const LatentRows& latent);
+/// The words that say how a row of the latent cache is made: constants of latent_row.glsl.
+std::vector<uint32_t> latent_constants(const Emit& emit, const LatentRows& latent);
+void emit_rows_product(Emit& emit, const Operand& in, program::TensorId weight, const Operand& out);
+
+struct Attention {
+  Operand q;
+  program::TensorId cache = program::kNoTensor;
+  Operand out;
+  program::TensorId sinks = program::kNoTensor;
+  int64_t kv_heads = 1, values_at = 0, value_step = 0;
+  float scale = 1;
+  int64_t window = 0, layer = 0;
+  /// The queries' last columns, which are rotated on the way in: how, and by which factors.
+  const Operand* rotated = nullptr;
+  const program::RopeParams* rope = nullptr;
+  program::TensorId factors = program::kNoTensor;
+};
+/// Without merges: more than one stretch is left as it is.
+Merge emit_attention(Emit& emit, const Attention& op, bool merges);
+void emit_route(Emit& emit, const program::Route& op, const Operand& logits, const Operand& ids,
+                const Operand& weights);
+/// out = onto (optional) + the sum of a row's experts by their weights
+void emit_combine(Emit& emit, const Operand& experts, const Operand& weights, const Operand* onto,
+                  const Operand& out);
+void emit_norm(Emit& emit, const Operand& in, program::TensorId weight, float epsilon, const Operand& out);
+
+void emit(Emit& emit, const program::MlaHeads& op);
+void emit(Emit& emit, const program::NormMoeGateUp& op);
 void emit(Emit& emit, const program::MoeDownAdd& op);
-void emit_rows_product(Emit& emit, const program::HeadMatmul& op);
 void emit(Emit& emit, const program::Embed& op);
 void emit(Emit& emit, const program::KvAppend& op);
 void emit(Emit& emit, const program::MlaAttend& op);

@@ -14,6 +14,7 @@ int64_t cache_layer_of(const Op& op) {
   return std::visit(
       [](const auto& args) -> int64_t {
         if constexpr (requires { args.cache_layer; }) return args.cache_layer;
+        if constexpr (requires { args.query.cache_layer; }) return args.query.cache_layer;
         return -1;
       },
       op.args);

@@ -46,6 +46,9 @@ struct Has {
   bool operator()(const Matmul& op) const { return matrix(op.weight); }
   bool operator()(const MatmulAdd& op) const { return matrix(op.weight); }
   bool operator()(const GateUp& op) const { return same_units(op.gate, op.up); }
+  bool operator()(const NormGateUp& op) const {
+    return vector(op.norm) && same_units(op.gate_up.gate, op.gate_up.up);
+  }
   bool operator()(const NormMatmul& op) const {
     return vector(op.norm) && matrix(op.a) && p[op.a.id].columns() % 8 == 0 &&
            p[op.norm.id].columns() % 8 == 0;
@@ -61,6 +64,22 @@ struct Has {
   }
   bool operator()(const Route& op) const {
     return vector(op.bias) && p[op.logits.id].columns() <= kMostExperts;
+  }
+  /// Norms and vectors of four are read where they are multiplied.
+  bool operator()(const MlaHeads& op) const {
+    const MlaQuery& q = op.query;
+    const int64_t rank = q.rank(p), nope = q.nope(p), rotated = q.rope_columns(p);
+    return (!q.q || (matrix(q.q) && p[q.q.id].columns() % 8 == 0)) && vector(q.q_norm) && vector(q.kv_norm) &&
+           matrix(q.k_b) && matrix(op.v_b) && (!q.factors || matrix(q.factors)) && cache(q.cache.id) &&
+           rank % 8 == 0 && rotated % 4 == 0 && nope % 4 == 0 && rank + rotated <= kWidestHead;
+  }
+  bool operator()(const NormMoeGateUp& op) const {
+    const NormRoute& route = op.route;
+    const MoeGateUp& experts = op.experts;
+    return !route.router_bias && vector(route.norm) && vector(route.route.bias) && matrix(route.router) &&
+           p[route.router.id].shape[1] <= kMostExperts && !experts.gate_bias &&
+           same_units(experts.gate, experts.up) &&
+           (!experts.shared_gate || same_units(experts.shared_gate, experts.shared_up));
   }
   bool operator()(const ExpertMatmul& op) const { return matrix(op.weight); }
   bool operator()(const ExpertBias& op) const { return floats(op.bias); }
@@ -95,59 +114,81 @@ struct Has {
 struct EmitOp {
   Emit& to;
 
-  void operator()(const Matmul& op) const { emit_product(to, {op.in.id, op.weight.id, op.out.id}); }
+  void operator()(const Matmul& op) const {
+    emit_product(to, {.in = of(op.in.id), .weight = op.weight.id, .out = of(op.out.id)});
+  }
   void operator()(const MatmulAdd& op) const {
-    emit_product(to, {.in = op.in.id, .weight = op.weight.id, .out = op.out.id, .added = op.residual.id});
+    const Operand residual = of(op.residual.id);
+    emit_product(to, {.in = of(op.in.id), .weight = op.weight.id, .out = of(op.out.id), .added = &residual});
   }
   void operator()(const GateUp& op) const {
-    emit_product(to, {.in = op.in.id, .weight = op.up.id, .out = op.out.id, .gate = op.gate.id});
+    emit_product(to, {.in = of(op.in.id), .weight = op.up.id, .out = of(op.out.id), .gate = op.gate.id});
   }
+  void operator()(const NormGateUp& op) const {
+    emit_product(to, {.in = of(op.in.id),
+                      .weight = op.gate_up.up.id,
+                      .out = of(op.gate_up.out.id),
+                      .gate = op.gate_up.gate.id,
+                      .norm = op.norm.id,
+                      .epsilon = op.epsilon});
+  }
+  /// Two of them are one dispatch.
   void operator()(const NormMatmul& op) const {
-    for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
-      if (weight)
-        emit_product(
-            to,
-            {.in = op.in.id, .weight = weight.id, .out = out.id, .norm = op.norm.id, .epsilon = op.epsilon});
-    }
+    ProductOf product{.in = of(op.in.id),
+                      .weight = op.a.id,
+                      .out = of(op.out_a.id),
+                      .norm = op.norm.id,
+                      .epsilon = op.epsilon};
+    SideProduct side;
+    if (op.b) side = {op.b.id, of(op.out_b.id)}, product.side = &side;
+    emit_product(to, product);
+    if (!op.c) return;
+    product.side = nullptr;
+    product.weight = op.c.id, product.out = of(op.out_c.id);
+    emit_product(to, product);
   }
   void operator()(const HeadMatmul& op) const {
-    if (op.reduce == Reduce::Rows) return emit_rows_product(to, op);
-    emit_product(to, {.in = op.in.id, .weight = op.weight.id, .out = op.out.id, .by_head = true});
+    if (op.reduce == Reduce::Rows) return emit_rows_product(to, of(op.in.id), op.weight.id, of(op.out.id));
+    emit_product(to, {.in = of(op.in.id), .weight = op.weight.id, .out = of(op.out.id), .by_head = true});
   }
   void operator()(const ExpertMatmul& op) const {
-    emit_product(to, {.in = op.in.id, .weight = op.weight.id, .out = op.out.id, .ids = op.ids.id});
+    const Operand ids = of(op.ids.id);
+    emit_product(to, {.in = of(op.in.id), .weight = op.weight.id, .out = of(op.out.id), .ids = &ids});
   }
   void operator()(const MoeGateUp& op) const {
-    emit_product(to, {.in = op.in.id,
+    const Operand ids = of(op.ids.id);
+    emit_product(to, {.in = of(op.in.id),
                       .weight = op.up.id,
-                      .out = op.out.id,
+                      .out = of(op.out.id),
                       .gate = op.gate.id,
-                      .ids = op.ids.id,
+                      .ids = &ids,
                       .form = op.form});
     if (op.shared_gate)
-      emit_product(
-          to,
-          {.in = op.in.id, .weight = op.shared_up.id, .out = op.shared_out.id, .gate = op.shared_gate.id});
+      emit_product(to, {.in = of(op.in.id),
+                        .weight = op.shared_up.id,
+                        .out = of(op.shared_out.id),
+                        .gate = op.shared_gate.id});
   }
   template <typename Other>
   void operator()(const Other& op) const {
     if constexpr (requires { emit(to, op); }) emit(to, op);
   }
+
+ private:
+  Operand of(TensorId id) const { return to.operand(id); }
 };
 
-/// Of what stretches leave to be merged, in the steps that need most.
+/// What ops' dispatches leave for each other, in the steps that need most.
 int64_t scratch_bytes(const Layout& layout) {
   int64_t bytes = 0;
-  const auto of = [&](TensorId out) {
-    const Tensor& tensor = layout.program[out];
-    const Sizes most{std::min(kStretchedRows, layout.options.max_rows), 1,
-                     layout.options.cache_pages * kPageRows};
-    const int64_t count = stretches(layout, most).count;
-    if (count > 1) bytes = std::max(bytes, most.rows * tensor.heads() * count * (tensor.columns() + 4) * 4);
-  };
-  for (const Op& op : layout.program.ops()) {
-    if (const auto* attend = std::get_if<Attend>(&op.args)) of(attend->out.id);
-    if (const auto* latent = std::get_if<MlaAttend>(&op.args)) of(latent->out.id);
+  const int64_t longest = layout.options.cache_pages * kPageRows;
+  for (const int64_t rows : {layout.options.max_rows, std::min(kStretchedRows, layout.options.max_rows)}) {
+    const Sizes sizes{rows, layout.options.max_outputs, longest};
+    for (const Op& op : layout.program.ops()) {
+      Emit to{layout, sizes};
+      std::visit(EmitOp{to}, op.args);
+      bytes = std::max(bytes, to.scratch_bytes);
+    }
   }
   return bytes;
 }
@@ -192,6 +233,32 @@ Place Emit::place(TensorId id) const {
 int64_t Emit::rows(TensorId id) const { return Program::rows((*this)[id], sizes.rows, sizes.outputs); }
 
 bool Emit::is_aligned(TensorId id) const { return whole_fours((*this)[id]); }
+
+Operand Emit::operand(TensorId id) const {
+  return {place(id), heads(id), columns(id), rows(id), rows_word(id), is_aligned(id)};
+}
+
+Operand Emit::scratch(int64_t heads, int64_t columns) {
+  const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
+  return {{scratch_at(sizes.rows * heads * columns), u(heads * columns), u(columns)},
+          u(heads),
+          u(columns),
+          sizes.rows,
+          0,
+          columns % 4 == 0};
+}
+
+uint32_t Emit::scratch_at(int64_t floats) {
+  const int64_t at = layout.scratch_at + scratch_bytes;
+  scratch_bytes += (floats * 4 + kScratchAlign - 1) / kScratchAlign * kScratchAlign;
+  return static_cast<uint32_t>(at / 4);
+}
+
+void Emit::add(Dispatch dispatch) {
+  dispatch.waits = waits;
+  waits = false;
+  list.push_back(std::move(dispatch));
+}
 
 WeightBytesAt bytes_at(const Tensor& tensor) {
   const quant::TypeInfo& type = quant::type_info(tensor.type);

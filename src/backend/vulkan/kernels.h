@@ -28,7 +28,7 @@ struct Dispatch {
   Shader shader = Shader::product;
   std::vector<uint32_t> constants, params;
   std::array<uint32_t, 3> groups = {1, 1, 1};
-  std::array<BoundWeight, 3> weights = {};
+  std::array<BoundWeight, 4> weights = {};
   program::TensorId cache = program::kNoTensor;
   int64_t cache_layer = 0;
   bool waits = false;  ///< for the op's dispatches before it

@@ -18,7 +18,17 @@ namespace sluice::backend::vulkan {
   F(causal_conv)             \
   F(delta_rule)              \
   F(down)                    \
-  F(elementwise) F(kv_append) F(product) F(read_all) F(rms_norm) F(rope) F(route) F(tiled) F(transposed)
+  F(elementwise)             \
+  F(group)                   \
+  F(kv_append)               \
+  F(latent_append)           \
+  F(product)                 \
+  F(read_all)                \
+  F(rms_norm)                \
+  F(rope)                    \
+  F(route)                   \
+  F(tiled)                   \
+  F(transposed)
 
 #define SLUICE_VK_ENUM(name) name,
 enum class Shader : uint8_t { SLUICE_VK_SHADERS(SLUICE_VK_ENUM) };
@@ -27,7 +37,7 @@ enum class Shader : uint8_t { SLUICE_VK_SHADERS(SLUICE_VK_ENUM) };
 const char* name_of(Shader shader);
 
 /// Buffers that a shader sees, in the order of shaders/common.glsl.
-inline constexpr uint32_t kBindings = 10;
+inline constexpr uint32_t kBindings = 12;
 /// Words of parameters, that every device has room for.
 inline constexpr uint32_t kMostParams = 32;
 

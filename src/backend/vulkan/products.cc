@@ -16,6 +16,11 @@ constexpr float kUnlimited = 3.4e38F;
 /// From so many rows on tiles are quicker.
 constexpr int64_t kTiledFrom = 9;
 
+/// Experts that group.comp has shared memory for.
+constexpr int64_t kMostGrouped = 1024;
+/// Which of its parameters is the norm's epsilon.
+constexpr size_t kEpsilonParam = 19;
+
 uint32_t type_of(const Tensor& tensor) { return static_cast<uint32_t>(tensor.type); }
 
 /// What an invocation of product.comp has at once: registers are shared by units under way, outputs and rows.
@@ -51,24 +56,106 @@ uint32_t output_groups(const Emit& emit, int64_t outputs, int64_t each) {
 
 }  // namespace
 
-void emit_product(Emit& emit, const ProductOf& product) {
-  const Tensor& weight = emit[product.weight];
-  const bool gated = product.gate != kNoTensor, selected = product.ids != kNoTensor,
-             normed = product.norm != kNoTensor, adds = product.added != kNoTensor;
-  const int64_t rows = emit.rows(product.out), columns = weight.columns(), outputs = weight.shape[1];
-  const bool tiled = rows >= kTiledFrom && !gated && !selected && !emit.layout.options.batch_invariant;
+bool is_tiled(const Emit& emit, int64_t rows) {
+  return rows >= kTiledFrom && !emit.layout.options.batch_invariant;
+}
+
+namespace {
+
+/// What product.comp does beside a product (its constants from 11 on, and `more`), for a dispatch that does
+/// the product already.
+void add_side(const Emit& emit, const SideProduct& side, int64_t each, Dispatch& dispatch) {
+  const Tensor& weight = emit[side.weight];
+  const WeightBytesAt at = bytes_at(weight);
+  const auto outputs = static_cast<uint32_t>(weight.shape[1]);
+  dispatch.constants.insert(dispatch.constants.end(), {1, type_of(weight)});
+  dispatch.params.insert(dispatch.params.end(), {dispatch.groups[0], at.first, at.row, outputs,
+                                                 side.out.place.at, side.out.place.row});
+  dispatch.groups[0] += output_groups(emit, outputs, each);
+  dispatch.weights[3] = emit.weight(side.weight);
+}
+
+void add_merge(const Merge& merge, uint32_t columns, Dispatch& dispatch) {
+  dispatch.constants.insert(dispatch.constants.end(), {0, 0, merge.stretches, columns});
+  dispatch.params.push_back(merge.partial_at);
+}
+
+void add_choice(const Emit& emit, const Choice& choice, Dispatch& dispatch) {
+  const Route& rule = *choice.rule;
+  dispatch.constants.insert(
+      dispatch.constants.end(),
+      {0, 0, 0, 0, choice.logits.columns, rule.gating == Gating::Sigmoid, bool(rule.bias), rule.normalize});
+  const Place &logits = choice.logits.place, &weights = choice.weights.place;
+  dispatch.params.insert(dispatch.params.end(),
+                         {logits.at, logits.row, weights.at, weights.row, bits(rule.scale)});
+  if (rule.bias) dispatch.weights[3] = emit.vector(rule.bias.id);
+}
+
+void add_latent(const Emit& emit, const LatentRows& latent, Dispatch& dispatch) {
+  const StepLayout& step = emit.layout.step;
+  dispatch.constants.resize(19);
+  dispatch.constants.push_back(1);
+  const std::vector<uint32_t> of_row = latent_constants(emit, latent);
+  dispatch.constants.insert(dispatch.constants.end(), of_row.begin(), of_row.end());
+  dispatch.params.insert(dispatch.params.end(),
+                         {latent.kv.place.at, latent.kv.place.row,
+                          step.angles_at(latent.rope, latent.rotated / 2, latent.factors), step.slots});
+  dispatch.params[kEpsilonParam] = bits(latent.epsilon);
+  ++dispatch.groups[2];
+  dispatch.weights[2] = emit.vector(latent.norm);
+  dispatch.cache = latent.cache, dispatch.cache_layer = latent.layer;
+}
+
+constexpr int64_t kTile = 64;  ///< rows and outputs of tiled.comp
+
+/// Rows of many go to their experts' tiles in the order of experts.
+void add_groups(Emit& emit, const Operand& ids, int64_t experts, uint32_t outputs, Dispatch& dispatch) {
+  const int64_t entries = ids.rows * ids.columns;
+  const int64_t tiles = (entries + kTile - 1) / kTile + std::min(experts, entries);
+  const uint32_t list = emit.scratch_at(entries), tiles_at = emit.scratch_at(4 + 4 * tiles);
+  Dispatch group{.shader = Shader::group};
+  group.constants = {static_cast<uint32_t>(experts), kTile};
+  group.params = {ids.place.at, ids.place.row, ids.columns, list, tiles_at};
+  emit.add(std::move(group));
+  emit.wait();
+  dispatch.constants.push_back(1);
+  dispatch.params.insert(dispatch.params.end(), {list, tiles_at, ids.columns});
+  dispatch.groups = {groups(outputs, kTile), static_cast<uint32_t>(tiles), 1};
+}
+
+/// Rows of a step that an invocation multiplies together.
+int64_t rows_together(const Emit& emit, int64_t rows, bool selected) {
   int64_t together = 1;
   while (!selected && !emit.layout.options.batch_invariant && together < 8 && together < rows) together *= 2;
-  const Place in = emit.place(product.in), out = emit.place(product.out);
-  const Place added = adds ? emit.place(product.added) : Place{},
-              ids = selected ? emit.place(product.ids) : Place{};
+  return together;
+}
+
+}  // namespace
+
+void emit_product(Emit& emit, const ProductOf& product) {
+  const Tensor& weight = emit[product.weight];
+  const bool gated = product.gate != kNoTensor, selected = product.ids != nullptr,
+             normed = product.norm != kNoTensor, adds = product.added != nullptr;
+  const Operand &in = product.in, &out = product.out;
+  const int64_t rows = out.rows, columns = weight.columns(), outputs = weight.shape[1];
+  const bool tiled = is_tiled(emit, rows) && (!selected || weight.shape[0] <= kMostGrouped);
+  if (product.side != nullptr && tiled) {
+    ProductOf alone = product;
+    alone.side = nullptr;
+    emit_product(emit, alone);
+    alone.weight = product.side->weight, alone.out = product.side->out, alone.gate = kNoTensor;
+    return emit_product(emit, alone);
+  }
+  const int64_t together = rows_together(emit, rows, selected);
+  const Place added = adds ? product.added->place : Place{}, ids = selected ? product.ids->place : Place{};
   const WeightBytesAt at = bytes_at(weight), gate = gated ? bytes_at(emit[product.gate]) : WeightBytesAt{};
   // Heads of a plain product are more columns; experts may all have the same row.
   const bool by_head = product.by_head || selected;
-  const uint32_t in_head = !by_head || (selected && emit.heads(product.in) == 1) ? 0 : in.head;
-  const int64_t each_head = by_head ? emit.heads(product.out) : 1;
-  const Shares shares =
-      shares_of(emit, columns, outputs * each_head * groups(rows, together), together, gated);
+  const uint32_t in_head = !by_head || (selected && in.heads == 1) ? 0 : in.place.head;
+  const int64_t each_head = by_head ? out.heads : 1;
+  Shares shares = shares_of(emit, columns, outputs * each_head * groups(rows, together), together, gated);
+  // What is merged, is merged by every workgroup again: few of them have all outputs.
+  if (product.merge != nullptr) shares = {4, units_ahead(columns / 8, emit.layout.subgroup_size, 2)};
   Dispatch dispatch{.shader = tiled ? Shader::tiled : Shader::product};
   dispatch.constants = {type_of(weight),
                         gated ? type_of(emit[product.gate]) : type_of(weight),
@@ -78,15 +165,15 @@ void emit_product(Emit& emit, const ProductOf& product) {
                         adds,
                         normed,
                         gated,
-                        emit.is_aligned(product.in),
+                        in.aligned,
                         columns % 8 == 0,
                         static_cast<uint32_t>(shares.ahead)};
-  dispatch.params = {in.at,
-                     in.row,
+  dispatch.params = {in.place.at,
+                     in.place.row,
                      in_head,
-                     out.at,
-                     out.row,
-                     by_head ? out.head : 0,
+                     out.place.at,
+                     out.place.row,
+                     by_head ? out.place.head : 0,
                      added.at,
                      added.row,
                      ids.at,
@@ -99,7 +186,7 @@ void emit_product(Emit& emit, const ProductOf& product) {
                      gate.row,
                      static_cast<uint32_t>(columns),
                      static_cast<uint32_t>(outputs),
-                     emit.rows_word(product.out),
+                     out.rows_word,
                      bits(product.epsilon),
                      bits(product.form.alpha),
                      bits(std::min(product.form.limit, kUnlimited)),
@@ -111,10 +198,43 @@ void emit_product(Emit& emit, const ProductOf& product) {
   dispatch.weights[0] = emit.weight(product.weight);
   if (gated) dispatch.weights[1] = emit.weight(product.gate);
   if (normed) dispatch.weights[2] = emit.vector(product.norm);
-  emit.list.push_back(std::move(dispatch));
+  if (tiled && selected)
+    add_groups(emit, *product.ids, weight.shape[0], static_cast<uint32_t>(outputs), dispatch);
+  if (product.side != nullptr) add_side(emit, *product.side, shares.outputs, dispatch);
+  if (product.merge != nullptr) add_merge(*product.merge, static_cast<uint32_t>(columns), dispatch);
+  if (product.choice != nullptr) add_choice(emit, *product.choice, dispatch);
+  if (product.latent != nullptr) add_latent(emit, *product.latent, dispatch);
+  emit.add(std::move(dispatch));
 }
 
+namespace {
+
+/// Products of all experts apart, and their sum; false: they take too much room.
+bool emit_down_of_many(Emit& emit, const MoeDownAdd& op) {
+  constexpr int64_t kMostBytes = int64_t{64} << 20;
+  const Operand ids = emit.operand(op.ids.id), out = emit.operand(op.out.id);
+  const Tensor& down = emit[op.down.id];
+  if (!is_tiled(emit, out.rows) || down.shape[0] > kMostGrouped ||
+      out.rows * ids.columns * out.columns * 4 > kMostBytes)
+    return false;
+  const Operand each = emit.scratch(ids.columns, out.columns);
+  const Operand residual = op.residual ? emit.operand(op.residual.id) : Operand{};
+  const Operand* onto = op.residual ? &residual : nullptr;
+  if (op.shared_in) {
+    emit_product(
+        emit, {.in = emit.operand(op.shared_in.id), .weight = op.shared_down.id, .out = out, .added = onto});
+    onto = &out;
+  }
+  emit_product(emit, {.in = emit.operand(op.in.id), .weight = op.down.id, .out = each, .ids = &ids});
+  emit.wait();
+  emit_combine(emit, each, emit.operand(op.weights.id), onto, out);
+  return true;
+}
+
+}  // namespace
+
 void emit(Emit& emit, const MoeDownAdd& op) {
+  if (emit_down_of_many(emit, op)) return;
   const bool shared = bool(op.shared_in), adds = bool(op.residual);
   const Tensor& down = emit[op.down.id];
   const Place in = emit.place(op.in.id), out = emit.place(op.out.id), ids = emit.place(op.ids.id),
@@ -143,30 +263,28 @@ void emit(Emit& emit, const MoeDownAdd& op) {
   dispatch.groups = {groups(outputs, kTogether), static_cast<uint32_t>(emit.sizes.rows), 1};
   dispatch.weights[0] = emit.weight(op.down.id);
   if (shared) dispatch.weights[1] = emit.weight(op.shared_down.id);
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
 }
 
-void emit_rows_product(Emit& emit, const HeadMatmul& op) {
-  const Tensor& weight = emit[op.weight.id];
-  const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
+void emit_rows_product(Emit& emit, const Operand& in, TensorId id, const Operand& out) {
+  const Tensor& weight = emit[id];
   const WeightBytesAt at = bytes_at(weight);
   Dispatch dispatch{.shader = Shader::transposed, .constants = {type_of(weight), 0, 0}};
-  dispatch.params = {in.at,
-                     in.row,
-                     in.head,
-                     out.at,
-                     out.row,
-                     out.head,
+  dispatch.params = {in.place.at,
+                     in.place.row,
+                     in.place.head,
+                     out.place.at,
+                     out.place.row,
+                     out.place.head,
                      at.first,
                      at.matrix,
                      at.row,
-                     emit.columns(op.in.id),
+                     in.columns,
                      static_cast<uint32_t>(weight.columns()),
-                     emit.rows_word(op.out.id)};
-  dispatch.groups = {groups(weight.columns(), 64 * 8), static_cast<uint32_t>(emit.rows(op.out.id)),
-                     emit.heads(op.out.id)};
-  dispatch.weights[0] = emit.weight(op.weight.id);
-  emit.list.push_back(std::move(dispatch));
+                     out.rows_word};
+  dispatch.groups = {groups(weight.columns(), 64 * 8), static_cast<uint32_t>(out.rows), out.heads};
+  dispatch.weights[0] = emit.weight(id);
+  emit.add(std::move(dispatch));
 }
 
 void emit(Emit& emit, const Embed& op) {
@@ -188,7 +306,7 @@ void emit(Emit& emit, const Embed& op) {
                      emit.rows_word(op.out.id)};
   dispatch.groups = {groups(table.columns(), 64 * 8), static_cast<uint32_t>(emit.sizes.rows), 1};
   dispatch.weights[0] = emit.weight(op.table.id);
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
 }
 
 }  // namespace sluice::backend::vulkan

@@ -14,8 +14,9 @@ namespace {
 using namespace program;
 
 constexpr int64_t kAlign = 256;
-/// Where shaders see the first two weights once more, 16 bytes at a time.
-constexpr size_t kQuadsAt = 8;
+/// Where shaders see weights, and where once more, 16 bytes at a time (of a vector: nowhere).
+constexpr std::array<size_t, 4> kWeightsAt = {4, 5, 6, 10};
+constexpr std::array<size_t, 4> kQuadsAt = {8, 9, 6, 11};
 
 /// Of a layer of a paged cache.
 int64_t layer_bytes(const Tensor& cache, const CompileOptions& options) {
@@ -112,8 +113,7 @@ VkDescriptorSet Recording::set_for(const Source& source, const Weights& weights,
     const BoundWeight& weight = dispatch.weights[i];
     if (weight.id == kNoTensor) continue;
     const auto storage = static_cast<size_t>(source.program.storage(weight.id));
-    parts[4 + i] = weights.part(source.weights[storage].data(), weight.vector);
-    if (i < 2) parts[kQuadsAt + i] = parts[4 + i];  // the same bytes in larger pieces
+    parts[kWeightsAt[i]] = parts[kQuadsAt[i]] = weights.part(source.weights[storage].data(), weight.vector);
   }
   if (dispatch.cache != kNoTensor) parts[7] = memory.part(layout_, dispatch.cache, dispatch.cache_layer);
   Bound key;

@@ -54,7 +54,7 @@ void emit_elementwise(Emit& emit, const ElementwiseOf& op) {
                      bits(op.form.shift)};
   dispatch.groups = {groups(columns, 128), emit.heads(op.out), static_cast<uint32_t>(emit.rows(op.out))};
   dispatch.weights[0] = op.weight;
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
 }
 
 }  // namespace
@@ -74,9 +74,20 @@ void emit(Emit& emit, const ExpertBias& op) {
   emit_elementwise(
       emit, {Elementwise::ExpertBias, op.in.id, op.ids.id, op.out.id, stride, {}, emit.weight(op.bias.id)});
 }
+void emit_combine(Emit& emit, const Operand& experts, const Operand& weights, const Operand* onto,
+                  const Operand& out) {
+  Dispatch dispatch{.shader = Shader::elementwise};
+  dispatch.constants = {static_cast<uint32_t>(Elementwise::ExpertCombine), onto != nullptr};
+  const Place &a = experts.place, &b = weights.place, &to = out.place;
+  const Place added = onto != nullptr ? onto->place : Place{};
+  dispatch.params = {a.at,  a.row,  a.head,  b.at,        b.row,         b.head,
+                     to.at, to.row, to.head, out.columns, experts.heads, out.rows_word,
+                     0,     0,      0,       added.at,    added.row};
+  dispatch.groups = {groups(out.columns, 128), out.heads, static_cast<uint32_t>(out.rows)};
+  emit.add(std::move(dispatch));
+}
 void emit(Emit& emit, const ExpertCombine& op) {
-  emit_elementwise(emit,
-                   {Elementwise::ExpertCombine, op.in.id, op.weights.id, op.out.id, emit.heads(op.in.id)});
+  emit_combine(emit, emit.operand(op.in.id), emit.operand(op.weights.id), nullptr, emit.operand(op.out.id));
 }
 void emit(Emit& emit, const AttentionTemperature& op) {
   emit_elementwise(
@@ -94,21 +105,16 @@ void emit(Emit& emit, const SigmoidMul& op) {
   if (one) emit.list.back().params[kHeadOfB] = 0;
 }
 
-void emit(Emit& emit, const RmsNorm& op) {
-  const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
+void emit_norm(Emit& emit, const Operand& in, TensorId weight, float epsilon, const Operand& out) {
   Dispatch dispatch{.shader = Shader::rms_norm};
-  dispatch.params = {in.at,
-                     in.row,
-                     in.head,
-                     out.at,
-                     out.row,
-                     out.head,
-                     emit.columns(op.in.id),
-                     emit.rows_word(op.out.id),
-                     bits(op.epsilon)};
-  dispatch.groups = {emit.heads(op.in.id), static_cast<uint32_t>(emit.rows(op.out.id)), 1};
-  dispatch.weights[0] = emit.vector(op.weight.id);
-  emit.list.push_back(std::move(dispatch));
+  dispatch.params = {in.place.at,    in.place.row, in.place.head, out.place.at, out.place.row,
+                     out.place.head, in.columns,   out.rows_word, bits(epsilon)};
+  dispatch.groups = {in.heads, static_cast<uint32_t>(out.rows), 1};
+  dispatch.weights[0] = emit.vector(weight);
+  emit.add(std::move(dispatch));
+}
+void emit(Emit& emit, const RmsNorm& op) {
+  emit_norm(emit, emit.operand(op.in.id), op.weight.id, op.epsilon, emit.operand(op.out.id));
 }
 
 void emit(Emit& emit, const Rope& op) {
@@ -117,32 +123,34 @@ void emit(Emit& emit, const Rope& op) {
              passed = static_cast<uint32_t>(op.passed);
   const uint32_t heads = emit.heads(op.in.id);
   Dispatch dispatch{.shader = Shader::rope, .constants = {op.params.pairs == RopePairs::Halves}};
-  dispatch.params = {in.at,    in.row, in.head, out.at, out.row,
-                     out.head, heads,  pairs,   passed, emit.layout.step.angles_at(emit.layout.program, op)};
+  dispatch.params = {
+      in.at,    in.row, in.head, out.at, out.row,
+      out.head, heads,  pairs,   passed, emit.layout.step.angles_at(op.params, pairs, op.factors.id)};
   dispatch.groups = {groups(int64_t{heads} * (pairs + passed), 64), static_cast<uint32_t>(emit.sizes.rows),
                      1};
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
 }
 
-void emit(Emit& emit, const Route& op) {
-  const Place logits = emit.place(op.logits.id), ids = emit.place(op.ids.id),
-              weights = emit.place(op.weights.id);
+void emit_route(Emit& emit, const Route& op, const Operand& logits, const Operand& ids,
+                const Operand& weights) {
   Dispatch dispatch{.shader = Shader::route};
-  dispatch.constants = {emit.columns(op.logits.id), op.gating == Gating::Sigmoid, bool(op.bias),
-                        op.normalize};
-  dispatch.params = {logits.at,
-                     logits.row,
-                     ids.at,
-                     ids.row,
-                     weights.at,
-                     weights.row,
-                     emit.columns(op.ids.id),
+  dispatch.constants = {logits.columns, op.gating == Gating::Sigmoid, bool(op.bias), op.normalize};
+  dispatch.params = {logits.place.at,
+                     logits.place.row,
+                     ids.place.at,
+                     ids.place.row,
+                     weights.place.at,
+                     weights.place.row,
+                     ids.columns,
                      static_cast<uint32_t>(op.groups),
                      static_cast<uint32_t>(op.groups_used),
                      bits(op.scale)};
   dispatch.groups = {static_cast<uint32_t>(emit.sizes.rows), 1, 1};
   if (op.bias) dispatch.weights[0] = emit.vector(op.bias.id);
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
+}
+void emit(Emit& emit, const Route& op) {
+  emit_route(emit, op, emit.operand(op.logits.id), emit.operand(op.ids.id), emit.operand(op.weights.id));
 }
 
 void emit(Emit& emit, const CausalConv& op) {
@@ -163,7 +171,7 @@ void emit(Emit& emit, const CausalConv& op) {
   dispatch.groups = {groups(emit.columns(op.in.id), 64), static_cast<uint32_t>(emit.sizes.rows), 1};
   dispatch.weights[0] = emit.weight(op.weight.id);
   dispatch.cache = op.state.id;
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
 }
 
 void emit(Emit& emit, const DeltaRule& op) {
@@ -205,7 +213,7 @@ void emit(Emit& emit, const DeltaRule& op) {
   dispatch.weights[0] = emit.vector(op.rate.id);
   dispatch.weights[1] = emit.vector(op.bias.id);
   dispatch.cache = op.state.id;
-  emit.list.push_back(std::move(dispatch));
+  emit.add(std::move(dispatch));
 }
 
 }  // namespace sluice::backend::vulkan

@@ -19,9 +19,17 @@ bool same(const RopeParams& a, const RopeParams& b) {
          a.turns == b.turns;
 }
 
-bool is(const StepLayout::Angles& angles, const Program& program, const Rope& op) {
-  return angles.pairs == op.turned(program) / 2 && angles.factors == op.factors.id &&
-         same(angles.params, op.params);
+/// What an op turns columns by; pairs 0: it turns none.
+StepLayout::Angles angles_of(const Program& program, const Op& op) {
+  if (const auto* rope = std::get_if<Rope>(&op.args))
+    return {rope->params, rope->turned(program) / 2, rope->factors.id};
+  if (const auto* heads = std::get_if<MlaHeads>(&op.args))
+    return {heads->query.rope, heads->query.rope_columns(program) / 2, heads->query.factors.id};
+  return {};
+}
+
+bool same(const StepLayout::Angles& a, const StepLayout::Angles& b) {
+  return a.pairs == b.pairs && a.factors == b.factors && same(a.params, b.params);
 }
 
 bool is(const StepLayout::Temperature& temperature, const AttentionTemperature& op) {
@@ -41,11 +49,11 @@ StepLayout::StepLayout(const Program& program, const CompileOptions& options) {
   slots = take(options.max_rows), output_rows = take(options.max_outputs),
   states = take(2 * options.max_rows);
   for (const Op& op : program.ops()) {
-    if (const auto* rope = std::get_if<Rope>(&op.args)) {
-      if (std::any_of(angles.begin(), angles.end(), [&](const Angles& a) { return is(a, program, *rope); }))
-        continue;
-      const int64_t pairs = rope->turned(program) / 2;
-      angles.push_back({rope->params, pairs, rope->factors.id, take(2 * pairs * options.max_rows)});
+    Angles own = angles_of(program, op);
+    if (own.pairs > 0 &&
+        std::none_of(angles.begin(), angles.end(), [&](const Angles& a) { return same(a, own); })) {
+      own.at = take(2 * own.pairs * options.max_rows);
+      angles.push_back(own);
     } else if (const auto* warm = std::get_if<AttentionTemperature>(&op.args)) {
       if (std::none_of(temperatures.begin(), temperatures.end(),
                        [&](const Temperature& t) { return is(t, *warm); }))
@@ -55,9 +63,10 @@ StepLayout::StepLayout(const Program& program, const CompileOptions& options) {
   tables = next;
 }
 
-uint32_t StepLayout::angles_at(const Program& program, const Rope& op) const {
+uint32_t StepLayout::angles_at(const RopeParams& params, int64_t pairs, TensorId factors) const {
+  const Angles wanted{params, pairs, factors};
   const auto found =
-      std::find_if(angles.begin(), angles.end(), [&](const Angles& a) { return is(a, program, op); });
+      std::find_if(angles.begin(), angles.end(), [&](const Angles& a) { return same(a, wanted); });
   CHECK(found != angles.end(), "a rope of another program");
   return found->at;
 }

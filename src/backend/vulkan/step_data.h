@@ -26,7 +26,8 @@ struct StepLayout {
   };
 
   StepLayout(const program::Program& program, const program::CompileOptions& options);
-  uint32_t angles_at(const program::Program& program, const program::Rope& op) const;
+  /// Where the angles of so many pairs of columns are.
+  uint32_t angles_at(const program::RopeParams& params, int64_t pairs, program::TensorId factors) const;
   uint32_t temperature_at(const program::AttentionTemperature& op) const;
 
   uint32_t tokens = 0, positions = 0, sequences = 0, slots = 0, output_rows = 0, states = 0, tables = 0;

@@ -18,12 +18,15 @@ layout(push_constant) uniform Params {
   uint positions_at, sequences_at, tables_at;
   uint window, stretch, stretches, partial_at;
   float scale;
+  uint rotated_at, rotated_row, rotated_head, angles_at;  // the queries' last columns, which are rotated here
 } p;
 layout(constant_id = 1) const uint kHeads = 4;     // of a tile
 layout(constant_id = 2) const uint kKey = 576;     // columns
 layout(constant_id = 3) const uint kFours = 1;     // of value columns an invocation has
 layout(constant_id = 4) const bool kSinks = false;
 layout(constant_id = 5) const bool kAligned = true;
+layout(constant_id = 6) const uint kRotated = 0;     // columns
+layout(constant_id = 7) const bool kHalves = false;
 
 const uint kChunk = 32;
 shared vec4 queries[kHeads * kKey / 4];
@@ -34,6 +37,23 @@ shared float largest[kHeads], totals[kHeads], factors[kHeads];
 uint row_of(uint table, uint position) {
   uint page = step_data.words[table + position / 64u];
   return (page * 64u + position % 64u) * p.row_words;
+}
+
+// Four columns of a query.
+vec4 query_four(uint row, uint head, uint c) {
+  if (kRotated == 0u || c < kKey - kRotated) return four_at(p.q_at + row * p.q_row + head * p.q_head + c, kAligned);
+  uint from = p.rotated_at + row * p.rotated_row + head * p.rotated_head, pairs = kRotated / 2u;
+  vec4 rotated;
+  [[unroll]] for (uint e = 0; e < 4u; ++e) {
+    uint column = c - (kKey - kRotated) + e, pair = kHalves ? column % pairs : column / 2u;
+    bool is_first = kHalves ? column < pairs : column % 2u == 0u;
+    uint angle = p.angles_at + 2u * (row * pairs + pair);
+    float cosine = uintBitsToFloat(step_data.words[angle]), sine = uintBitsToFloat(step_data.words[angle + 1u]);
+    float a = arena.numbers[from + (kHalves ? pair : 2u * pair)];
+    float b = arena.numbers[from + (kHalves ? pairs + pair : 2u * pair + 1u)];
+    rotated[e] = is_first ? a * cosine - b * sine : a * sine + b * cosine;
+  }
+  return rotated;
 }
 
 void main() {
@@ -47,7 +67,7 @@ void main() {
   uint first_head = group * p.group_heads + tile * kHeads, end_head = (group + 1u) * p.group_heads;
   for (uint c = i; c < kHeads * kKey / 4u; c += gl_WorkGroupSize.x) {
     uint head = min(first_head + c / (kKey / 4u), end_head - 1u);
-    queries[c] = four_at(p.q_at + row * p.q_row + head * p.q_head + 4u * (c % (kKey / 4u)), kAligned);
+    queries[c] = query_four(row, head, 4u * (c % (kKey / 4u)));
   }
   if (i < kHeads) {
     largest[i] = kSinks && p.stretches == 1u ? vector_of(0, min(first_head + i, end_head - 1u)) : -kInfinity;

@@ -15,18 +15,24 @@ layout(set = 0, binding = 4) readonly buffer Weights0 { uint words[]; } weights0
 layout(set = 0, binding = 5) readonly buffer Weights1 { uint words[]; } weights1;
 layout(set = 0, binding = 6) readonly buffer Weights2 { vec4 numbers[]; } weights2;  // a vector
 layout(set = 0, binding = 7) buffer Cache { uint words[]; } cache;
+layout(set = 0, binding = 10) readonly buffer Weights3 { uint words[]; } weights3;
 layout(set = 0, binding = 8) readonly buffer Weights0Quads { uvec4 quads[]; } weights0_quads;  // as weights0
 layout(set = 0, binding = 9) readonly buffer Weights1Quads { uvec4 quads[]; } weights1_quads;  // as weights1
+layout(set = 0, binding = 11) readonly buffer Weights3Quads { uvec4 quads[]; } weights3_quads;  // as weights3
+
+// Sources of weights: 0, 1 and 3 are the buffers of these numbers.
 
 // The first words of the step's data: how many rows it has, and how many outputs; pages of a table's row.
 const uint kRowsAt = 0, kOutputsAt = 1, kPagesAt = 2;
 const float kInfinity = 3.4e38;  // beyond all numbers that occur: not every device keeps infinities apart
 
 uint word_of(uint source, uint i) {
-  return source == 0 ? weights0.words[i] : weights1.words[i];
+  return source == 0 ? weights0.words[i] : source == 1 ? weights1.words[i] : weights3.words[i];
 }
 uvec4 quad_of(uint source, uint i) {
-  return source == 0 ? weights0_quads.quads[i] : weights1_quads.quads[i];
+  return source == 0   ? weights0_quads.quads[i]
+         : source == 1 ? weights1_quads.quads[i]
+                       : weights3_quads.quads[i];
 }
 float vector_of(uint source, uint i) { return uintBitsToFloat(word_of(source, i)); }
 

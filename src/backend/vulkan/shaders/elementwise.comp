@@ -10,8 +10,10 @@ layout(push_constant) uniform Params {
   uint out_at, out_row, out_head;
   uint columns, count, rows_word;
   float alpha, limit, shift;
+  uint onto_at, onto_row;  // what combined experts are added to
 } p;
 layout(constant_id = 0) const uint kOp = 0;
+layout(constant_id = 1) const bool kOnto = false;
 const uint kAdd = 0, kSiluMul = 1, kAddBias = 2, kExpertBias = 3, kExpertCombine = 4, kTemperature = 5,
            kGatherRows = 6, kSigmoidMul = 7;
 
@@ -23,6 +25,7 @@ void main() {
   uint a = p.a_at + from * p.a_row + head * p.a_head, b = p.b_at + row * p.b_row + head * p.b_head;
   float value = 0;
   if (kOp == kExpertCombine) {
+    if (kOnto) value = arena.numbers[p.onto_at + row * p.onto_row + column];
     for (uint k = 0; k < p.count; ++k)
       value += arena.numbers[b + k] * arena.numbers[a + k * p.a_head + column];
   } else {

@@ -4,21 +4,91 @@
 // their units, with kAhead of them under way: a row is read in one or a few trips to memory. Normalising costs
 // nothing here: the sum of squares comes along. Loops over arrays are unrolled throughout: what is indexed by a
 // variable has no registers.
+//
+// What stands beside a product or before it is done here, too, where it would otherwise be a dispatch of its
+// own; at most one of these:
+// - kSide: a second product of the same rows, without a gate, by the workgroups from a number on;
+// - kExperts: every workgroup chooses the row's experts from the router's logits, and one writes them down;
+// - kMerged: the rows are what stretches of a context gave (attend.comp), put together on the way in;
+// - kAppends: the last of z makes the rows of the latent cache.
 #include "formats.glsl"
 #include "subgroups.glsl"
 #include "product_params.glsl"
 layout(local_size_x = 128) in;
 
-void main() {
-  uint rows = step_data.words[p.rows_word], first_row = gl_WorkGroupID.y * kRows, head = gl_WorkGroupID.z;
-  if (first_row >= rows) return;
-  uint matrix = head;
-  if (kSelected) matrix = uint(arena.numbers[p.ids_at + first_row * p.ids_row + head]);
-  uint weights = p.first + matrix * p.matrix, gates = p.gate_first + matrix * p.gate_matrix;
-  uint units = (p.columns + 7u) / 8u;
-  uint together = gl_NumSubgroups * kOutputs;
-  for (uint n = gl_WorkGroupID.x * together + gl_SubgroupID * kOutputs; n < p.outputs;
-       n += gl_NumWorkGroups.x * together) {
+layout(constant_id = 11) const bool kSide = false;
+layout(constant_id = 12) const uint kSideFormat = 0;
+layout(constant_id = 13) const uint kMerged = 0;         // stretches
+layout(constant_id = 14) const uint kMergedColumns = 0;
+layout(constant_id = 15) const uint kExperts = 0;
+layout(constant_id = 16) const bool kSigmoid = false;
+layout(constant_id = 17) const bool kBiased = false;
+layout(constant_id = 18) const bool kNormalized = false;
+layout(constant_id = 19) const bool kAppends = false;
+const uint kBiasSource = 3;
+#include "scores.glsl"
+#include "latent_row.glsl"
+
+shared vec4 merged[kRows * kMergedColumns / 4u + 1u];
+
+// What the workgroup's rows have of a head. more: where the partial results begin.
+void merge(uint first_row, uint rows, uint head) {
+  uint each = kMergedColumns + 4u;
+  for (uint r = 0; r < kRows; ++r) {
+    uint row = min(first_row + r, rows - 1u), at = p.more[0] + (row * gl_NumWorkGroups.z + head) * kMerged * each;
+    float largest = -kInfinity, total = 0;
+    for (uint s = 0; s < kMerged; ++s) largest = max(largest, arena.numbers[at + s * each]);
+    for (uint s = 0; s < kMerged; ++s)
+      total += arena.numbers[at + s * each + 1u] * exp(arena.numbers[at + s * each] - largest);
+    for (uint c = gl_LocalInvocationID.x; c < kMergedColumns / 4u; c += gl_WorkGroupSize.x) {
+      vec4 sum = vec4(0);
+      for (uint s = 0; s < kMerged; ++s)
+        sum += exp(arena.numbers[at + s * each] - largest) * arena4.numbers[((at + s * each) >> 2) + 1u + c];
+      merged[r * kMergedColumns / 4u + c] = sum / total;
+    }
+  }
+  barrier();
+}
+
+// The row's experts: those than which fewer are better. more: where logits are (and from row to row), where
+// weights go (likewise), and what they are scaled by.
+void choose(uint row, bool writes) {
+  uint used = gl_NumWorkGroups.z, i = gl_LocalInvocationID.x;
+  make_scores(p.more[0] + row * p.more[1]);
+  for (uint e = i; e < kExperts; e += gl_WorkGroupSize.x) {
+    float own = selection[e];
+    uint better = 0;
+    for (uint f = 0; f < kExperts; ++f)
+      better += selection[f] > own || (selection[f] == own && f < e) ? 1u : 0u;
+    if (better < used) chosen[better] = e;
+  }
+  barrier();
+  if (!writes) return;
+  float factor = weight_factor(used, kNormalized, uintBitsToFloat(p.more[4]));
+  for (uint k = i; k < used; k += gl_WorkGroupSize.x) {
+    arena.numbers[p.ids_at + row * p.ids_row + k] = float(chosen[k]);
+    arena.numbers[p.more[2] + row * p.more[3] + k] = values[chosen[k]] * factor;
+  }
+}
+
+// more: where latents are (and from row to row), angles, slots.
+void append_rows(uint first_row, uint rows) {
+  for (uint row = first_row; row < min(first_row + kRows, rows); ++row)
+    append_latent(row, p.more[0] + row * p.more[1], p.more[2], p.more[3], p.epsilon);
+}
+
+// A matrix, or the same rows of it and of its gate.
+struct Matrix {
+  uint first, row;  // bytes
+  uint outputs;
+  uint out_at, out_row;
+};
+
+// Workgroup `group` of `groups` multiplies its share.
+void multiply(uint format, uint source, bool gated, bool adds, Matrix m, uint gates, uint first_row, uint rows,
+              uint head, uint group, uint groups) {
+  uint units = (p.columns + 7u) / 8u, together = gl_NumSubgroups * kOutputs;
+  for (uint n = group * together + gl_SubgroupID * kOutputs; n < m.outputs; n += groups * together) {
     float sums[kRows * kOutputs], gate_sums[kRows * kOutputs], squares[kRows];
     [[unroll]] for (uint i = 0; i < kRows * kOutputs; ++i) sums[i] = gate_sums[i] = 0;
     [[unroll]] for (uint r = 0; r < kRows; ++r) squares[r] = 0;
@@ -26,10 +96,15 @@ void main() {
       [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
         uint unit = min(first + ahead * gl_SubgroupSize, units - 1u);
         bool is_there = first + ahead * gl_SubgroupSize < units;  // what is not there is multiplied by zeros
-        uvec2 c = columns8(kFormat, unit);
+        uvec2 c = columns8(format, unit);
         vec4 xa[kRows], xb[kRows];
         [[unroll]] for (uint r = 0; r < kRows; ++r) {
-          load_unit(min(first_row + r, rows - 1u), head, c, xa[r], xb[r]);
+          if (kMerged > 0u) {
+            uint at = r * kMergedColumns / 4u;
+            xa[r] = merged[at + (c.x >> 2)], xb[r] = merged[at + (c.y >> 2)];
+          } else {
+            load_unit(min(first_row + r, rows - 1u), head, c, xa[r], xb[r]);
+          }
           if (!is_there) xa[r] = xb[r] = vec4(0);
           if (kNormed) {
             squares[r] += dot(xa[r], xa[r]) + dot(xb[r], xb[r]);
@@ -37,11 +112,11 @@ void main() {
           }
         }
         [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-          uint output_row = min(n + i, p.outputs - 1u);
+          uint output_row = min(n + i, m.outputs - 1u);
           vec4 a, b;
-          load_weights(kFormat, 0, weights + output_row * p.row, unit, c, a, b);
+          load_weights(format, source, m.first + output_row * m.row, unit, c, a, b);
           [[unroll]] for (uint r = 0; r < kRows; ++r) sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
-          if (kGated) {
+          if (gated) {
             load_weights(kGateFormat, 1, gates + output_row * p.gate_row, unit, c, a, b);
             [[unroll]] for (uint r = 0; r < kRows; ++r) gate_sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
           }
@@ -53,12 +128,41 @@ void main() {
       if (kNormed) factor = inversesqrt(subgroupAdd(squares[r]) / float(p.columns) + p.epsilon);
       [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
         float sum = factor * subgroupAdd(sums[i * kRows + r]), gate = 0;
-        if (kGated) gate = factor * subgroupAdd(gate_sums[i * kRows + r]);
-        uint row = first_row + r, at = p.out_at + row * p.out_row + head * p.out_head + n + i;
-        if (!subgroupElect() || row >= rows || n + i >= p.outputs) continue;
-        if (kAdds) sum += arena.numbers[p.other_at + row * p.other_row + n + i];
-        arena.numbers[at] = kGated ? swiglu(gate, sum) : sum;
+        if (gated) gate = factor * subgroupAdd(gate_sums[i * kRows + r]);
+        uint row = first_row + r, at = m.out_at + row * m.out_row + n + i;
+        if (!subgroupElect() || row >= rows || n + i >= m.outputs) continue;
+        if (adds) sum += arena.numbers[p.other_at + row * p.other_row + n + i];
+        arena.numbers[at] = gated ? swiglu(gate, sum) : sum;
       }
     }
   }
+}
+
+void main() {
+  uint rows = step_data.words[p.rows_word], first_row = gl_WorkGroupID.y * kRows, head = gl_WorkGroupID.z;
+  if (first_row >= rows) return;
+  uint group = gl_WorkGroupID.x, groups = gl_NumWorkGroups.x;
+  if (kAppends && head == gl_NumWorkGroups.z - 1u) {
+    if (group == 0u) append_rows(first_row, rows);
+    return;
+  }
+  if (kSide) {  // more: from which workgroup on, the matrix, and where its results go
+    uint first_group = p.more[0];
+    if (group >= first_group) {
+      Matrix side = Matrix(p.more[1], p.more[2], p.more[3], p.more[4], p.more[5]);
+      multiply(kSideFormat, 3, false, false, side, 0, first_row, rows, 0, group - first_group, groups - first_group);
+      return;
+    }
+    groups = first_group;
+  }
+  uint matrix = head;
+  if (kMerged > 0u) merge(first_row, rows, head);
+  if (kExperts > 0u) {
+    choose(first_row, group == 0u && head == 0u);
+    matrix = chosen[head];
+  } else if (kSelected) {
+    matrix = uint(arena.numbers[p.ids_at + first_row * p.ids_row + head]);
+  }
+  Matrix m = Matrix(p.first + matrix * p.matrix, p.row, p.outputs, p.out_at + head * p.out_head, p.out_row);
+  multiply(kFormat, 0, kGated, kAdds, m, p.gate_first + matrix * p.gate_matrix, first_row, rows, head, group, groups);
 }

@@ -9,6 +9,7 @@ layout(push_constant) uniform Params {
   uint columns, outputs;
   uint rows_word;                  // of the step's data: how many rows there are
   float epsilon, alpha, limit, shift;
+  uint more[7];                    // what else the dispatch does, as product.comp says
 } p;
 
 layout(constant_id = 0) const uint kFormat = 2;

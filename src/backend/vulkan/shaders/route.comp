@@ -15,9 +15,9 @@ layout(constant_id = 1) const bool kSigmoid = false;
 layout(constant_id = 2) const bool kBiased = false;
 layout(constant_id = 3) const bool kNormalized = false;
 
-const float kLowest = -1e30, kSmallestSum = 6.103515625e-5;
-shared float values[kExperts], selection[kExperts], group_values[kExperts];
-shared uint chosen[kExperts];
+const uint kBiasSource = 0;
+#include "scores.glsl"
+shared float group_values[kExperts];
 shared float best_value[128];
 shared uint best_index[128];
 
@@ -43,28 +43,6 @@ uint largest_of(bool of_groups, uint count) {
   uint result = best_index[0];
   barrier();
   return result;
-}
-
-// Scores of a row's logits: softmax or sigmoid; what is no number counts as the lowest.
-void make_scores(uint from) {
-  uint i = gl_LocalInvocationID.x;
-  float most = -kInfinity, sum = 0;
-  if (!kSigmoid) {
-    for (uint e = i; e < kExperts; e += gl_WorkGroupSize.x) most = max(most, arena.numbers[from + e]);
-    most = workgroup_max(most);
-  }
-  for (uint e = i; e < kExperts; e += gl_WorkGroupSize.x) {
-    float x = arena.numbers[from + e];
-    values[e] = kSigmoid ? 1.0 / (1.0 + exp(-x)) : exp(x - most);
-    sum += values[e];
-  }
-  if (!kSigmoid) sum = workgroup_sum(sum);
-  for (uint e = i; e < kExperts; e += gl_WorkGroupSize.x) {
-    if (!kSigmoid) values[e] /= sum;
-    float value = values[e] + (kBiased ? vector_of(0, e) : 0.0);
-    selection[e] = value > kLowest ? value : kLowest;
-  }
-  barrier();
 }
 
 // Bars the experts of all but the best groups.
@@ -102,9 +80,7 @@ void main() {
     if (i == 0u) chosen[k] = e, selection[e] = -kInfinity;
     barrier();
   }
-  float sum = 0;
-  for (uint k = 0; k < p.used; ++k) sum += values[chosen[k]];
-  float factor = kNormalized ? p.scale / max(sum, kSmallestSum) : p.scale;
+  float factor = weight_factor(p.used, kNormalized, p.scale);
   for (uint k = i; k < p.used; k += gl_WorkGroupSize.x) {
     arena.numbers[p.ids_at + row * p.ids_row + k] = float(chosen[k]);
     arena.numbers[p.weights_at + row * p.weights_row + k] = values[chosen[k]] * factor;
