@@ -142,8 +142,9 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int want
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading,
                                                const model::Model& model, const Fit& fit,
                                                const RankOptions& ranks) {
-  if (ranks.tensor_parallel > 1) {
-    if (fit.share.bytes > 0) throw UsageError("--gpu-memory: is for one process; not with --tensor-parallel");
+  if (ranks.several()) {
+    if (fit.share.bytes > 0)
+      throw UsageError(std::string("--gpu-memory: is for one process; not with ") + ranks.flag());
     return make_ranks_backend(ranks, name, threads, loading, model);
   }
   auto backend = make_backend(name, threads, loading);

@@ -74,8 +74,12 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
 
 /// A model over several processes (cli/ranks.h).
 struct RankOptions {
-  int tensor_parallel = 1;
+  int tensor_parallel = 1, pipeline_parallel = 1;
   std::string transport = "auto";
+
+  bool several() const { return tensor_parallel > 1 || pipeline_parallel > 1; }
+  /// Which of them was given, for messages.
+  const char* flag() const { return pipeline_parallel > 1 ? "--pipeline-parallel" : "--tensor-parallel"; }
 };
 
 /// The same for a model, which may be larger than a GPU's memory (cli/fit.h), or run by several processes.

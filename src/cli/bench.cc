@@ -227,19 +227,6 @@ Setup set_up(const Options& options, const model::Model& model, program::Backend
   return setup;
 }
 
-/// What the table has no columns for.
-void print_marks(const BenchRecord& record) {
-  std::string text = fmt::format("loaded in {:.2f} s", 1e-9 * record.load_ns);
-  if (record.first_token_ns > 0)
-    text += fmt::format(", first token after {:.1f} ms", 1e-6 * record.first_token_ns);
-  if (record.peak_memory_bytes > 0)
-    text +=
-        fmt::format(", {:.2f} GB of memory at most", 1e-9 * static_cast<double>(record.peak_memory_bytes));
-  if (record.peaks.bytes_per_second != record.around_bytes_per_second)
-    text += fmt::format(", read bandwidth between steps {:.1f} GB/s", 1e-9 * record.peaks.bytes_per_second);
-  note("sluice: {}: {}\n", record.test.name(), text);
-}
-
 /// The test's record; false in the pair when its routing had collapsed.
 std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const BenchTest& test,
                                      Bandwidth& bandwidth) {
@@ -258,6 +245,7 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
   ReadTurns turns(setup.backend, step_bytes(setup.executable->program(), test, steps.max_rows()));
   reset_peak_memory();
   steps.read_between(&turns);
+  const int64_t exchanged_before = rank_exchange_ns();
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     show(options, fmt::format("{}: repetition {} of {}", test.name(), repetition + 1, options.repetitions));
     const Repetition result = repeat(steps, *setup.executable, test);
@@ -265,6 +253,7 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
     record.first_token_ns += static_cast<double>(result.prompt_ns) / options.repetitions;
     record.experts = result.experts;
   }
+  record.exchange_ns = static_cast<double>(rank_exchange_ns() - exchanged_before);
   record.cost = cost_of(setup.executable->program(), test, steps.max_rows(), record.experts);
   steps.read_between(nullptr);
   record.peak_memory_bytes = std::max(peak_before, peak_memory_bytes() - turns.memory_bytes());
@@ -277,7 +266,7 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
                                               record.experts, *bandwidth.shared)
                              : record.peaks.limit_seconds(record.cost);
   reset_peak_memory();  // what measuring the bandwidth took is none of the model's
-  print_marks(record);
+  note("sluice: {}: {}\n", record.test.name(), record.marks());
   if (record.experts.uniform > 0) {
     note("sluice: {}: {:.1f} different experts a layer; uniform selection would give {:.1f}\n", test.name(),
          record.experts.distinct, record.experts.uniform);
@@ -405,8 +394,8 @@ void bench(const Options& options) {
   }
   const std::vector<quant::Type> caches = cache_types(options.caches);
   const std::vector<int64_t> thread_counts = number_list("-t", options.threads, 0);
-  if (options.ranks.tensor_parallel > 1 && models.size() * caches.size() * thread_counts.size() > 1)
-    throw UsageError("--tensor-parallel: takes one -m, one -t and one type of cache");
+  if (options.ranks.several() && models.size() * caches.size() * thread_counts.size() > 1)
+    throw UsageError(std::string(options.ranks.flag()) + ": takes one -m, one -t and one type of cache");
   if (follows(options.ranks, {models.front(), options.backend, static_cast<int>(thread_counts.front()),
                               options.no_repack, caches.front()}))
     return;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/cpu_info.h"
 #include "base/error.h"
@@ -213,6 +214,20 @@ std::unique_ptr<BenchPrinter> make_bench_printer(const std::string& flag, const 
   if (format == "jsonl") return std::make_unique<JsonLinesPrinter>(out);
   if (format == "sql") return std::make_unique<SqlPrinter>(out);
   throw UsageError(fmt::format("{} {}: expected md, csv, json, jsonl or sql", flag, format));
+}
+
+std::string BenchRecord::marks() const {
+  std::string text = fmt::format("loaded in {:.2f} s", 1e-9 * load_ns);
+  if (first_token_ns > 0) text += fmt::format(", first token after {:.1f} ms", 1e-6 * first_token_ns);
+  if (peak_memory_bytes > 0)
+    text += fmt::format(", {:.2f} GB of memory at most", 1e-9 * static_cast<double>(peak_memory_bytes));
+  if (peaks.bytes_per_second != around_bytes_per_second)
+    text += fmt::format(", read bandwidth between steps {:.1f} GB/s", 1e-9 * peaks.bytes_per_second);
+  if (exchange_ns > 0) {
+    const double measured_ns = std::accumulate(samples_ns.begin(), samples_ns.end(), 0.0);
+    text += fmt::format(", {:.0f}% of the time between ranks", 100 * exchange_ns / measured_ns);
+  }
+  return text;
 }
 
 }  // namespace sluice::cli

@@ -39,6 +39,7 @@ struct BenchRecord {
   std::vector<double> samples_ns;
   double first_token_ns = 0;  ///< from the prompt's begin to its logits; 0: there was none
   double load_ns = 0;
+  double exchange_ns = 0;         ///< of all samples: between ranks' hosts, waiting for others included
   int64_t peak_memory_bytes = 0;  ///< of the process while this ran
   program::Cost cost;             ///< of a repetition
   program::Peaks peaks;           ///< their read bandwidth measured between this test's steps or around it
@@ -48,6 +49,7 @@ struct BenchRecord {
 
   std::vector<double> samples_ts() const;  ///< tokens a second of each repetition
   double seconds() const;                  ///< mean
+  std::string marks() const;               ///< what the table has no columns for
 };
 
 /// Prints records as they come; end() closes what the format leaves open.

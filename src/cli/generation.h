@@ -44,7 +44,7 @@ struct GenerationOptions {
   quant::Type cache = quant::Type::F16;
   RankOptions ranks = {};
 
-  /// What every process of --tensor-parallel loads.
+  /// What every rank loads.
   RankModel rank_model() const { return {model, backend, threads, no_repack, cache}; }
 };
 

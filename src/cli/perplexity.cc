@@ -16,6 +16,7 @@
 #include "cli/memory_view.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/ranks.h"
 #include "cli/saved_logits.h"
 #include "cli/token_source.h"
 #include "engine/kv_pool.h"
@@ -32,6 +33,7 @@ struct Options {
   bool force = false, json = false;
   quant::Type cache = quant::Type::F16;
   GpuShare gpu;
+  RankOptions ranks;
 };
 
 /// Without -c: as much as a text's windows need, for most texts.
@@ -153,6 +155,7 @@ void print_json_report(const Measured& m, const Text& text) {
 }
 
 void perplexity(const Options& options) {
+  if (follows(options.ranks, {options.model, options.backend, options.threads, false, options.cache})) return;
   const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   std::optional<SavedLogits> against;
   if (!options.against.empty()) against.emplace(options.against);
@@ -173,7 +176,7 @@ void perplexity(const Options& options) {
   const int64_t rows =
       std::clamp<int64_t>(kMostLogits / model.spec.vocabulary, 1, std::min(kMostRows, cut.length));
   const auto backend = make_backend(options.backend, options.threads, {true, model.packed}, model,
-                                    {options.gpu, cut.length, rows});
+                                    {options.gpu, cut.length, rows}, options.ranks);
   checked_plan(model, *backend, {rows, rows, 0}, cut.length, options.force);
   const auto executable = backend->compile(
       model.program, model.weights, {rows, rows, engine::KvPool::pages_for(cut.length)}, loading_bar());
@@ -215,6 +218,7 @@ void add_perplexity(CLI::App& app) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   add_gpu_memory_option(*command, options->gpu);
+  add_rank_options(*command, options->ranks);
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_cache_option(*command, options->cache);

@@ -34,14 +34,16 @@ std::weak_ptr<Channel>& channel_here() {
 /// Who this process is. Throws UsageError where it is not one of so many.
 Launch launch_of(const RankOptions& options) {
   const auto launch = backend::read_launch([](const char* name) { return std::getenv(name); });
-  const int wanted = options.tensor_parallel;
+  if (options.tensor_parallel > 1 && options.pipeline_parallel > 1)
+    throw UsageError("--tensor-parallel, --pipeline-parallel: expected one of them");
+  const int wanted = std::max(options.tensor_parallel, options.pipeline_parallel);
   if (!launch)
     throw UsageError(fmt::format(
-        "--tensor-parallel {0}: this process was started alone; expected {0} of them (mpirun -n {0} sluice "
-        "..., srun, or RANK, WORLD_SIZE and MASTER_ADDR in their environments)",
-        wanted));
+        "{0} {1}: this process was started alone; expected {1} of them (mpirun -n {1} sluice ..., srun, or "
+        "RANK, WORLD_SIZE and MASTER_ADDR in their environments)",
+        options.flag(), wanted));
   if (launch->ranks != wanted)
-    throw UsageError(fmt::format("--tensor-parallel {}: {} says that there are {} processes", wanted,
+    throw UsageError(fmt::format("{} {}: {} says that there are {} processes", options.flag(), wanted,
                                  launch->starter, launch->ranks));
   return *launch;
 }
@@ -91,7 +93,7 @@ std::shared_ptr<Channel> meet(const RankOptions& options, const Launch& launch,
                               const program::Backend& backend, const model::Model& model) {
   const bool is_gpu = backend.name() == "cuda";
   if (!backend.facts().parts)
-    fail("--tensor-parallel: the backend {} runs whole steps alone", backend.name());
+    fail("{}: the backend {} runs whole steps alone", options.flag(), backend.name());
   backend::ChannelOptions channel{.launch = launch};
   channel.identity = {version(), content_identity(model.file), kernels_of(backend, model),
                       backend.available_bytes(), !is_gpu};
@@ -114,7 +116,7 @@ std::shared_ptr<Channel> meet(const RankOptions& options, const Launch& launch,
 struct Joined {
   std::shared_ptr<program::Backend> backend;
   std::shared_ptr<Channel> channel;
-  backend::Exchange exchange = backend::Exchange::ByHosts;
+  backend::Together together = {};
 };
 
 /// GPUs find each other by what rank 0 makes up.
@@ -141,14 +143,16 @@ Joined join(const RankOptions& options, const Launch& launch, const RankModel& w
   Joined joined;
   joined.backend = make_backend(device, threads_of(launch, wanted.threads), loading);
   joined.channel = meet(options, launch, *joined.backend, model);
-  if (joined.backend->name() != "cuda") return joined;
+  if (options.pipeline_parallel > 1) joined.together.deal = backend::Deal::Layers;
+  // Rows of layers that are dealt out go by the hosts, as those of offloaded experts do.
+  if (joined.backend->name() != "cuda" || options.pipeline_parallel > 1) return joined;
   try {
     joined.backend = join_gpus(launch, std::stoi(device.substr(device.find(':') + 1)), *joined.channel);
   } catch (const Error& error) {
     joined.channel->abort(error.what());
     throw;
   }
-  joined.exchange = backend::Exchange::ByDevices;
+  joined.together.exchange = backend::Exchange::ByDevices;
   return joined;
 }
 
@@ -163,6 +167,13 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command
+      .add_option(
+          "--pipeline-parallel", options.pipeline_parallel,
+          "deal the model's layers out to so many processes, started likewise: for models that fit no "
+          "single one")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command
       .add_option("--transport", options.transport,
                   "how ranks reach each other: auto (mpi where OpenMPI's mpirun started them), mpi or tcp")
       ->check(CLI::IsMember({"auto", "mpi", "tcp"}))
@@ -170,14 +181,14 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
 }
 
 bool follows(const RankOptions& options, const RankModel& wanted) {
-  if (options.tensor_parallel == 1) return false;
+  if (!options.several()) return false;
   const Launch launch = launch_of(options);
   if (launch.rank == 0) return false;
   const OpenedModel model = open_model(model_path_or_bundled(wanted.path), wanted.cache);
   const Joined joined = join(options, launch, wanted, {!wanted.no_repack, model.packed}, model);
   // Who asks for an end asks rank 0, too, which may let answers end first.
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_IGN);
-  backend::follow(*joined.channel, *joined.backend, {model.program, model.weights}, joined.exchange);
+  backend::follow(*joined.channel, *joined.backend, {model.program, model.weights}, joined.together);
   return true;
 }
 
@@ -186,8 +197,13 @@ std::unique_ptr<program::Backend> make_ranks_backend(const RankOptions& options,
                                                      const model::Model& model) {
   Joined joined = join(options, launch_of(options), {.backend = device, .threads = threads}, loading, model);
   note("[ {} ranks by {} ]\n", joined.channel->ranks(),
-       joined.exchange == backend::Exchange::ByDevices ? "NCCL" : joined.channel->carrier());
-  return backend::make_ranks_backend(std::move(joined.backend), std::move(joined.channel), joined.exchange);
+       joined.together.exchange == backend::Exchange::ByDevices ? "NCCL" : joined.channel->carrier());
+  return backend::make_ranks_backend(std::move(joined.backend), std::move(joined.channel), joined.together);
+}
+
+int64_t rank_exchange_ns() {
+  const auto channel = channel_here().lock();
+  return channel ? channel->exchanged_ns() : 0;
 }
 
 std::string rank_failure() {

@@ -1,5 +1,5 @@
-// A model over several processes (--tensor-parallel): which of them this one is, and how they find each
-// other.
+// A model over several processes (--tensor-parallel, --pipeline-parallel): which of them this one is, and how
+// they find each other.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace sluice::cli {
 
-/// Adds --tensor-parallel and --transport.
+/// Adds --tensor-parallel, --pipeline-parallel and --transport.
 void add_rank_options(CLI::App& command, RankOptions& options);
 
 /// What every rank loads.
@@ -29,6 +29,10 @@ bool follows(const RankOptions& options, const RankModel& model);
 std::unique_ptr<program::Backend> make_ranks_backend(const RankOptions& options, const std::string& backend,
                                                      int threads, const Loading& loading,
                                                      const model::Model& model);
+
+/// Nanoseconds that rank 0 has spent so far on what goes between ranks' hosts, waiting for others included; 0
+/// where there are no ranks, and where devices exchange by themselves.
+int64_t rank_exchange_ns();
 
 /// Why no step runs any more: a rank that is gone. Empty: all is well, or there are no ranks.
 std::string rank_failure();

@@ -225,8 +225,8 @@ void serve(const CLI::App& command, const Options& given) {
   }
   share_heaps();
   const bool several = options.models.size() > 1 || !options.folders.empty();
-  if (several && options.ranks.tensor_parallel > 1)
-    throw UsageError("--tensor-parallel: is for one model; several were named");
+  if (several && options.ranks.several())
+    throw UsageError(std::string(options.ranks.flag()) + ": is for one model; several were named");
   if (several && !options.events.endpoint.empty())
     throw UsageError("--kv-events: of one model; start a server for each");
   if (!options.models.empty()) options.model = options.models.front();

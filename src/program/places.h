@@ -4,6 +4,7 @@
 // another, is others' business (backend/places).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "program/program.h"
 
 namespace sluice::program {
+
+/// Places of a program at most.
+inline constexpr size_t kMostPlaces = 64;
 
 /// The same computation cut into as many places as there are shares, which are in proportion: attention by
 /// heads, feed-forward networks (dense, shared and every expert) by their inner columns, the output matrix by
@@ -24,6 +28,13 @@ namespace sluice::program {
 /// Of the token table every place has all (Tables::Everywhere), or the first one, which hands its rows over.
 enum class Tables : uint8_t { AtTheFirst, Everywhere };
 Program split(const Program& program, std::span<const double> shares, Tables tables = Tables::AtTheFirst);
+
+/// The same computation with whole layers at each of so many places, one behind the other: the place with the
+/// most bytes of weights has as few as can be. What is outside of layers (token table, output matrix) is at
+/// the first. What a layer reads of an earlier place is copied, and nothing is added up otherwise: results
+/// are the same to the bit. Of a cache each place has its layers. A place may get nothing. Ids are kept as by
+/// split().
+Program deal_layers(const Program& program, size_t places);
 
 /// What a place runs of such a program: its own ops, and its operands of the ops across places. It is to be
 /// compiled, not verified: of an all_gather it has one input. Ids are the whole program's; other places'

@@ -20,7 +20,6 @@ using Cut = std::vector<Range>;
 /// Inner columns of a feed-forward network and rows of the vocabulary are cut in multiples of this: what
 /// kernels take together.
 constexpr int64_t kColumnsTogether = 32;
-constexpr size_t kMostPlaces = 64;
 
 /// Borders are multiples of `unit`, nearest to the shares; places beyond the end get nothing.
 Cut cut_columns(int64_t columns, int64_t unit, std::span<const double> shares) {

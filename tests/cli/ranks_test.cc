@@ -41,13 +41,17 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+/// How a model is dealt out.
+constexpr const char *kParts = "--tensor-parallel", *kLayers = "--pipeline-parallel";
+
 /// A rank as a process.
 class Rank {
  public:
-  Rank(std::string log, int rank, int ranks, int port, std::vector<std::string> arguments)
+  Rank(std::string log, int rank, int ranks, int port, std::vector<std::string> arguments,
+       const char* deal = kParts)
       : log_(std::move(log)) {
     arguments.insert(arguments.begin(), SLUICE_BINARY);
-    arguments.insert(arguments.end(), {"--tensor-parallel", std::to_string(ranks), "-t", "1"});
+    arguments.insert(arguments.end(), {deal, std::to_string(ranks), "-t", "1"});
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -105,17 +109,19 @@ class RanksCommand : public testing::Test, public test::CommandFolder {
  protected:
   RanksCommand() : CommandFolder("ranks") {}
 
-  RankList start(int ranks, const std::vector<std::string>& arguments) const {
+  RankList start(int ranks, const std::vector<std::string>& arguments, const char* deal = kParts) const {
     const int port = free_port();
     RankList list;
     for (int rank = 0; rank < ranks; ++rank)
       list.push_back(
-          std::make_unique<Rank>(path("log" + std::to_string(rank)), rank, ranks, port, arguments));
+          std::make_unique<Rank>(path("log" + std::to_string(rank)), rank, ranks, port, arguments, deal));
     return list;
   }
   /// A server of so many ranks that answers.
-  RankList serve(int ranks) const {
-    RankList list = start(ranks, {"serve", "--backend", "cpu", "--port", "0", "-c", "2048"});
+  RankList serve(int ranks, const char* deal = kParts, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments{"serve", "--backend", "cpu", "--port", "0", "-c", "2048"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    RankList list = start(ranks, arguments, deal);
     EXPECT_TRUE(list[0]->wait_for("tokens in the cache")) << list[0]->log();
     return list;
   }
@@ -126,11 +132,11 @@ class RanksCommand : public testing::Test, public test::CommandFolder {
   }
   static bool has_mpirun() { return std::system("mpirun --version > /dev/null 2>&1") == 0; }
   /// What a program under mpirun prints.
-  std::string by_mpirun(int ranks, const std::string& arguments) const {
+  std::string by_mpirun(int ranks, const std::string& arguments, const std::string& deal = kParts) const {
     const std::string command = "timeout 120 mpirun --oversubscribe --allow-run-as-root -n " +
-                                std::to_string(ranks) + " " + SLUICE_BINARY " " + arguments +
-                                " --tensor-parallel " + std::to_string(ranks) + " > " + path("out") + " 2> " +
-                                path("err") + " < /dev/null";
+                                std::to_string(ranks) + " " + SLUICE_BINARY " " + arguments + " " + deal +
+                                " " + std::to_string(ranks) + " > " + path("out") + " 2> " + path("err") +
+                                " < /dev/null";
     EXPECT_EQ(std::system(command.c_str()), 0) << read_file(path("err"));
     return read_file(path("out"));
   }
@@ -167,6 +173,34 @@ TEST_F(RanksCommand, AreStartedByMpirun) {
   EXPECT_THAT(read_file(path("err")), HasSubstr("2 ranks by TCP ]"));
 }
 
+// Of layers that are dealt out no sum is cut: the CPU's bits are those of one process, too.
+TEST_F(RanksCommand, WithLayersOfTheirOwnGiveTheBitsOfOneProcess) {
+  const std::string tale = std::string(kTaleText) + " --backend cpu -t 1";
+  const std::string alone = run(tale).out;
+  ASSERT_GT(alone.size(), 60u);
+  std::string tokens = R"({"tokens": [1)";
+  for (int i = 1; i < 700; ++i) tokens += ", " + std::to_string(1 + i * 37 % 4000);
+  tokens += "]}";
+  write_file(path("tokens.json"), std::as_bytes(std::span(tokens)));
+  const std::string logits = "logits --tokens " + path("tokens.json") + " --backend cpu -t 1 -o ";
+  ASSERT_EQ(run(logits + path("alone.bin")).code, 0);
+  for (const int ranks : {2, 3}) {
+    const RankList list =
+        start(ranks, {"run", "-p", "The king said to the fox", "-n", "40", "--temp", "0", "--backend", "cpu"},
+              kLayers);
+    for (const auto& rank : list) EXPECT_EQ(rank->wait(kMinute), 0) << rank->log();
+    EXPECT_EQ(list[0]->out(), alone) << ranks;
+    const RankList again =
+        start(ranks, {"logits", "--tokens", path("tokens.json"), "--backend", "cpu", "-o", path("dealt.bin")},
+              kLayers);
+    for (const auto& rank : again) EXPECT_EQ(rank->wait(kMinute), 0) << rank->log();
+    EXPECT_EQ(read_file(path("dealt.bin")), read_file(path("alone.bin"))) << ranks;
+  }
+  if (!has_mpirun()) GTEST_SKIP() << "skipped: layers over ranks by MPI: there is no mpirun";
+  for (const int ranks : {2, 3}) EXPECT_EQ(by_mpirun(ranks, tale, kLayers), alone);
+  EXPECT_THAT(read_file(path("err")), HasSubstr("3 ranks by MPI ]"));
+}
+
 TEST_F(RanksCommand, SayWhatIsWrongWithHowTheyWereStarted) {
   const auto expect = [&](const std::string& variables, const std::string& flags, const std::string& why) {
     const std::string command = variables + " " + SLUICE_BINARY " run -n 1 " + flags + " > /dev/null 2> " +
@@ -179,6 +213,9 @@ TEST_F(RanksCommand, SayWhatIsWrongWithHowTheyWereStarted) {
   expect("RANK=0 WORLD_SIZE=3", "--tensor-parallel 2",
          "--tensor-parallel 2: RANK and WORLD_SIZE says that there are 3 processes");
   expect("RANK=0 WORLD_SIZE=2", "--tensor-parallel 2 --gpu-memory 1G", "--gpu-memory: is for one process");
+  expect("", "--pipeline-parallel 2", "--pipeline-parallel 2: this process was started alone");
+  expect("RANK=0 WORLD_SIZE=4", "--tensor-parallel 2 --pipeline-parallel 2",
+         "--tensor-parallel, --pipeline-parallel: expected one of them");
   expect("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1", "--tensor-parallel 2",
          "MASTER_ADDR: expected rank 0's address, since the ranks are on several hosts");
   expect("RANK=1 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid", "--tensor-parallel 2",
@@ -216,9 +253,34 @@ TEST_F(RanksCommand, SayWhomTheyWaitFor) {
   EXPECT_EQ(late.wait(kMinute), 0) << late.log();
 }
 
+// Pages are all ranks' together; those of another deal are none of theirs.
+TEST_F(RanksCommand, FindPromptsOnDiskThatTheySawBefore) {
+  std::string prompt;
+  for (int i = 0; i < 60; ++i) prompt += "Once upon a time there was a king. ";
+  const std::string body = R"({"prompt": ")" + prompt + R"(", "max_tokens": 8, "temperature": 0})";
+  const auto ask = [&](const char* deal, const char* cached) {
+    const RankList list = serve(2, deal, {"--cache-disk", path("pages") + ":1GiB"});
+    std::string text;
+    {
+      Connection answer(port_of(*list[0]));
+      answer.send("POST", "/v1/completions", body);
+      text = answer.read();
+    }
+    EXPECT_THAT(text, HasSubstr(cached)) << deal;
+    list[0]->kill(SIGTERM);
+    for (const auto& rank : list) EXPECT_EQ(rank->wait(kMinute), 0) << rank->log();
+    const size_t said = text.find("\"text\"");
+    return said == std::string::npos ? text : text.substr(said, text.find("\"}", said) - said);
+  };
+  for (const char* deal : {kParts, kLayers}) {
+    const std::string first = ask(deal, "\"cached_tokens\":0");
+    EXPECT_EQ(ask(deal, "\"cached_tokens\":576"), first) << deal;
+  }
+}
+
 TEST_F(RanksCommand, EndARequestWithAnErrorWhenOneIsKilled) {
-  for (const int victim : {1, 2}) {
-    const RankList list = serve(3);
+  for (const auto& [deal, victim] : {std::pair(kParts, 1), {kParts, 2}, {kLayers, 1}, {kLayers, 2}}) {
+    const RankList list = serve(3, deal);
     ASSERT_GT(port_of(*list[0]), 0) << list[0]->log();
     Connection answer(port_of(*list[0]));
     answer.send("POST", "/v1/completions",
@@ -262,8 +324,9 @@ TEST_F(RanksCommand, EndWhenOneGivesNoSign) {
 // Whenever it happens: while they meet, load, compute or wait.
 TEST_F(RanksCommand, NeverHangWhicheverIsKilledWhenever) {
   std::mt19937 random(60);
-  for (int round = 0; round < 12; ++round) {
-    const RankList list = start(3, {"run", "--backend", "cpu", "-n", "400", "--temp", "0"});
+  for (int round = 0; round < 24; ++round) {
+    const RankList list =
+        start(3, {"run", "--backend", "cpu", "-n", "400", "--temp", "0"}, round % 2 == 0 ? kParts : kLayers);
     const auto victim = static_cast<size_t>(random() % 3);
     std::this_thread::sleep_for(milliseconds(random() % 1500));
     if (list[0]->ended()) continue;  // it was quick

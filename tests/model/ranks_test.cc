@@ -294,7 +294,7 @@ TEST(Ranks, MayExchangeByThemselvesInWholeSteps) {
         return std::make_shared<WholeStepsBackend>(rank_options(rank, count, port));
       };
       const Ranks by_hosts(golden.model, count, one_thread),
-          by_themselves(golden.model, count, make, backend::Exchange::ByDevices);
+          by_themselves(golden.model, count, make, {backend::Exchange::ByDevices});
       for (const int64_t rows : {1, 7})
         EXPECT_EQ(logits_of(golden, by_themselves.backend(), rows),
                   logits_of(golden, by_hosts.backend(), rows))
@@ -370,9 +370,9 @@ TEST(Ranks, PassOverStrangers) {
           socket.write_frame(backend::Frame::Hello, packet.data());
           socket.read_frame(1 << 16);
         };
-        hello(backend::Packet().add(int64_t{1}).add(int64_t{0}).add(int64_t{7}).add(int64_t{2}));
+        hello(backend::Packet().add(int64_t{2}).add(int64_t{0}).add(int64_t{7}).add(int64_t{2}));
         hello(backend::Packet()
-                  .add(int64_t{1})
+                  .add(int64_t{2})
                   .add(int64_t{0})
                   .add(int64_t{1})
                   .add(int64_t{2})

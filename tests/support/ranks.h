@@ -75,11 +75,14 @@ inline std::vector<std::string> meet_two(
 class Ranks {
  public:
   Ranks(const std::string& path, int count, const std::function<std::shared_ptr<program::Backend>()>& make)
+      : Ranks(path, count, make, {}) {}
+  Ranks(const std::string& path, int count, const std::function<std::shared_ptr<program::Backend>()>& make,
+        backend::Together together)
       : Ranks(
-            path, count, [&make](int) { return make(); }, backend::Exchange::ByHosts) {}
+            path, count, [&make](int) { return make(); }, together) {}
   /// The same with backends that may exchange by themselves, each made where its rank runs.
   Ranks(const std::string& path, int count, const std::function<std::shared_ptr<program::Backend>(int)>& make,
-        backend::Exchange exchange) {
+        backend::Together together) {
     const int port = free_port();
     channels_.resize(static_cast<size_t>(count));
     for (int rank = 1; rank < count; ++rank) {
@@ -89,13 +92,13 @@ class Ranks {
         auto& channel = channels_[static_cast<size_t>(rank)];
         channel = std::make_unique<backend::Channel>(rank_options(rank, count, port));
         (void)error_of([&] {
-          backend::follow(*channel, *backend, {model.program, model.weights}, exchange);
+          backend::follow(*channel, *backend, {model.program, model.weights}, together);
         });
       });
     }
     auto first = make(0);
     backend_ = backend::make_ranks_backend(
-        std::move(first), std::make_shared<backend::Channel>(rank_options(0, count, port)), exchange);
+        std::move(first), std::make_shared<backend::Channel>(rank_options(0, count, port)), together);
   }
   ~Ranks() {
     backend_.reset();

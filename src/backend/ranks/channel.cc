@@ -24,7 +24,7 @@ constexpr uint64_t kMostHello = 1 << 16;     // bytes
 constexpr uint64_t kMostFrame = 1ULL << 31;  // of ranks that are known
 constexpr int kLeaveSeconds = 10;            // that a rank has to clear up
 constexpr int kDefaultPort = 29500;
-constexpr int64_t kProtocol = 1;
+constexpr int64_t kProtocol = 2;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -147,7 +147,7 @@ Packet Channel::hello(bool signs) const {
   const Peer& self = peers_[static_cast<size_t>(rank())];
   Packet packet;
   packet.add(kProtocol).add(int64_t{signs ? 1 : 0}).add(int64_t{rank()}).add(int64_t{ranks()});
-  packet.add(self.host).add(self.process).add(self.available_bytes);
+  packet.add(self.host).add(self.process).add(self.available_bytes).add(self.address).add(self.port);
   packet.add(options_.identity.build).add(options_.identity.model).add(options_.identity.kernels);
   return packet;
 }
@@ -179,6 +179,7 @@ void Channel::admit(Socket socket) {
     Peer& peer = peers_[static_cast<size_t>(other)];
     Peer found;
     found.host = hello.text(), found.process = hello.number(), found.available_bytes = hello.number();
+    found.address = hello.text(), found.port = hello.number();
     const std::string who = fmt::format("rank {} ({}, process {})", other, found.host, found.process);
     if (!(signs ? peer.signs : peer.data).empty() || (signs && peer.process != found.process))
       fail("{} came, where {} is already", who, name(static_cast<int>(other)));
@@ -187,6 +188,7 @@ void Channel::admit(Socket socket) {
     if (!ends) {
       if (!signs) peer.host = found.host, peer.process = found.process;
       peer.available_bytes = found.available_bytes;
+      peer.address = found.address, peer.port = found.port;
       (signs ? peer.signs : peer.data) = std::move(socket);
       return;
     }
@@ -258,7 +260,7 @@ void Channel::share_memory() {
 void Channel::welcome() {
   Packet packet;
   packet.add(available_bytes_);
-  for (const Peer& peer : peers_) packet.add(peer.host).add(peer.process);
+  for (const Peer& peer : peers_) packet.add(peer.host).add(peer.process).add(peer.address).add(peer.port);
   for (int other = 1; other < ranks(); ++other) {
     const Peer& peer = peers_[static_cast<size_t>(other)];
     peer.data.set_patience(0);
@@ -279,6 +281,12 @@ void Channel::find_first() {
     patience.wait(whom);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
+  if (!options_.mpi && ranks() > 2) {
+    Peer& self = peers_[static_cast<size_t>(rank())];
+    self.address = first.data.address();
+    listener_ = Socket::listen_at(self.address, 0);
+    self.port = listener_.port();
+  }
   first.data.write_frame(Frame::Hello, hello(false).data());
   first.signs = Socket::connect_to(launch.address, launch.port);
   if (!first.signs.empty()) first.signs.write_frame(Frame::Hello, hello(true).data());
@@ -288,7 +296,10 @@ void Channel::find_first() {
   if (answer->kind == Frame::Refused) throw Error(reader.text());
   if (answer->kind != Frame::Welcome) fail("rank 0 is no rank of ours: {}:{}", launch.address, launch.port);
   available_bytes_ = reader.number();
-  for (Peer& peer : peers_) peer.host = reader.text(), peer.process = reader.number();
+  for (Peer& peer : peers_) {
+    peer.host = reader.text(), peer.process = reader.number();
+    peer.address = reader.text(), peer.port = reader.number();
+  }
 }
 
 void Channel::send(Frame kind, const Packet& packet) {
@@ -309,13 +320,17 @@ Received Channel::receive_from(int other) {
   broken();
 }
 
-// Rank 0 reads everybody's, then everybody gets the others'.
 void Channel::gather(std::span<float> all, std::span<const int64_t> counts) {
   if (lost_) broken();
-  if (options_.mpi) {
-    if (!options_.mpi->gather(all, counts, [this] { return !lost_; })) broken();
-    return;
-  }
+  const int64_t begin = now_ns();
+  const bool whole = options_.mpi ? options_.mpi->gather(all, counts, [this] { return !lost_; })
+                                  : gather_by_sockets(all, counts);
+  exchanged_ns_ += now_ns() - begin;
+  if (!whole) broken();
+}
+
+// Rank 0 reads everybody's, then everybody gets the others'.
+bool Channel::gather_by_sockets(std::span<float> all, std::span<const int64_t> counts) {
   const std::span<std::byte> bytes = std::as_writable_bytes(all);
   const auto piece = [&](int of) {
     size_t first = 0;
@@ -323,25 +338,22 @@ void Channel::gather(std::span<float> all, std::span<const int64_t> counts) {
     return std::pair(first * sizeof(float),
                      static_cast<size_t>(counts[static_cast<size_t>(of)]) * sizeof(float));
   };
-  bool whole = true;
   if (rank() != 0) {
     const Socket& first = peers_[0].data;
     const auto [at, mine] = piece(rank());
-    whole = first.write(bytes.subspan(at, mine)) && first.read(bytes.first(at)) &&
-            first.read(bytes.subspan(at + mine));
-    if (!whole) broken();
-    return;
+    return first.write(bytes.subspan(at, mine)) && first.read(bytes.first(at)) &&
+           first.read(bytes.subspan(at + mine));
   }
-  for (int other = 1; other < ranks() && whole; ++other) {
+  for (int other = 1; other < ranks(); ++other) {
     const auto [at, count] = piece(other);
-    whole = peers_[static_cast<size_t>(other)].data.read(bytes.subspan(at, count));
+    if (!peers_[static_cast<size_t>(other)].data.read(bytes.subspan(at, count))) return false;
   }
-  for (int other = 1; other < ranks() && whole; ++other) {
+  for (int other = 1; other < ranks(); ++other) {
     const auto [at, count] = piece(other);
     const Socket& to = peers_[static_cast<size_t>(other)].data;
-    whole = to.write(bytes.first(at)) && to.write(bytes.subspan(at + count));
+    if (!to.write(bytes.first(at)) || !to.write(bytes.subspan(at + count))) return false;
   }
-  if (!whole) broken();
+  return true;
 }
 
 }  // namespace sluice::backend

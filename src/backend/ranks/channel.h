@@ -1,8 +1,8 @@
 // The ranks of a model: processes that each run a part of every op (program/places.h). Rank 0 waits for the
 // others at its address, and refuses those whose build, file or kernels are not its own; then each of them
 // has two connections with rank 0. One carries what rank 0 says and what is handed over between ops (unless
-// MPI does that), the other signs of life: by them every rank hears within some seconds that one is gone, and
-// which. Knows bytes and floats, no program.
+// MPI does that; links.cc has those of ranks that follow each other), the other signs of life: by them every
+// rank hears within some seconds that one is gone, and which. Knows bytes and floats, no program.
 #pragma once
 
 #include <atomic>
@@ -70,6 +70,14 @@ class Channel {
   /// Every rank has counts[rank] numbers, which lie in `all` behind those of the ranks before it; then `all`
   /// is whole at every rank.
   void gather(std::span<float> all, std::span<const int64_t> counts);
+  /// From one rank to another, which calls take() with as many numbers. Two ranks that are not the first one
+  /// connect when they first do this: the one that gives to the other, which comes later in the program.
+  void give(int rank, std::span<const float> values);
+  void take(int rank, std::span<float> values);
+
+  /// Nanoseconds that gather(), give() and take() have taken so far, waiting for others included. For the
+  /// thread that calls these.
+  int64_t exchanged_ns() const { return exchanged_ns_; }
 
   /// Why nothing works any more: a rank that is gone. Empty: all is well. From any thread.
   std::string failure() const;
@@ -80,6 +88,8 @@ class Channel {
   struct Peer {
     std::string host;
     int64_t process = 0, available_bytes = 0;
+    std::string address = {};  ///< where others find it: that by which it reaches rank 0
+    int64_t port = 0;
     Socket data, signs;
     int64_t heard_ns = 0;
     std::vector<std::byte> unread = {};  ///< of its signs
@@ -100,6 +110,10 @@ class Channel {
   void tell(const std::string& line) const {
     if (options_.tell) options_.tell(line);
   }
+  bool gather_by_sockets(std::span<float> all, std::span<const int64_t> counts);
+  const Socket& link_to(int other);
+  const Socket& link_from(int other);
+  void keep_link(int other, Socket socket);
   bool is_peer(int other) const { return other != rank() && (rank() == 0 || other == 0); }
 
   void watch();
@@ -110,12 +124,11 @@ class Channel {
   [[noreturn]] void broken();
 
   ChannelOptions options_;
-  Socket listener_;
+  Socket listener_;          ///< rank 0's, until all are here; another's for those before it
   std::vector<Peer> peers_;  ///< by rank; connections of those that this one speaks with
-  int64_t available_bytes_ = 0;
-  std::vector<std::byte> frame_;
+  int64_t available_bytes_ = 0, exchanged_ns_ = 0;
 
-  mutable std::mutex mutex_;  ///< of what follows, and of writing signs
+  mutable std::mutex mutex_;  ///< of what follows, of writing signs, and of links that are kept
   std::string failure_;
   std::atomic<bool> lost_{false}, over_{false};
   int wake_ = -1;  ///< an eventfd: the watch is over

@@ -1,6 +1,7 @@
 // A rank that follows rank 0.
 #include <map>
 
+#include "backend/ranks/kept.h"
 #include "backend/ranks/messages.h"
 #include "backend/ranks/ranks_backend.h"
 #include "backend/ranks/side.h"
@@ -13,8 +14,8 @@ using namespace program;
 
 class Follower {
  public:
-  Follower(Channel& channel, Backend& inner, const Source& source, Exchange exchange)
-      : channel_(channel), inner_(inner), source_(source), exchange_(exchange) {}
+  Follower(Channel& channel, Backend& inner, const Source& source, Together together)
+      : channel_(channel), inner_(inner), source_(source), together_(together) {}
 
   void run() {
     while (true) {
@@ -26,11 +27,13 @@ class Follower {
         case Frame::Step: {
           Side& side = side_of(reader);
           input_.read(reader);
-          exchange_ == Exchange::ByHosts ? (void)side.run(input_.input(), nullptr) : run_whole(side);
+          together_.exchange == Exchange::ByHosts ? (void)side.run(input_.input(), nullptr) : run_whole(side);
           break;
         }
         case Frame::Peek: peek(reader); break;
         case Frame::Poke: poke(reader); break;
+        case Frame::ReadKept: send_kept(channel_, executable_of(reader), reader); break;
+        case Frame::WriteKept: write_kept(executable_of(reader), reader); break;
         case Frame::Drop: sides_.erase(reader.number()); break;
         case Frame::End: return;
         default: fail("rank 0 asks for {}, which is none of ours", static_cast<uint32_t>(received.kind));
@@ -41,7 +44,7 @@ class Follower {
  private:
   void load(PacketReader& reader) {
     auto part = std::make_shared<const Part>(source_.program, source_.weights, channel_.rank(),
-                                             channel_.ranks(), exchange_);
+                                             channel_.ranks(), together_);
     if (reader.number() != fingerprint(part->cut))
       fail("rank 0 runs another program; flags have to be the same at every rank");
     weights_ = std::make_shared<const RankWeights>(std::move(part), inner_, Progress{});
@@ -57,28 +60,35 @@ class Follower {
     if (weights_ == nullptr) fail("rank 0 compiles what was not loaded");
     sides_[number] =
         std::make_unique<Side>(weights_->part().cut, weights_->compile(inner_, options), options, channel_);
-    channel_.send_to(0, Frame::Values, {});  // ready
+    Packet ready;
+    add_kept(ready, kept_by(sides_[number]->executable()));
+    channel_.send_to(0, Frame::Values, ready.data());
   }
   Side& side_of(PacketReader& reader) {
     const auto found = sides_.find(reader.number());
     if (found == sides_.end()) fail("rank 0 steps what was not compiled");
     return *found->second;
   }
+  Executable& executable_of(PacketReader& reader) {
+    Executable* const executable = side_of(reader).executable();
+    if (executable == nullptr) fail("rank 0 asks for what is not here: this rank has nothing to do");
+    return *executable;
+  }
   void peek(PacketReader& reader) {
-    Side& side = side_of(reader);
+    Executable& executable = executable_of(reader);
     const TensorId id = tensor_of(reader);
     const int64_t rows = reader.number();
     const Tensor& tensor = weights_->part().cut[id];
     values_.resize(static_cast<size_t>(rows * tensor.heads() * tensor.columns()));
-    side.executable()->peek(id, rows, values_);
+    executable.peek(id, rows, values_);
     channel_.send_to(0, Frame::Values, Packet().add_list(std::span<const float>(values_)).data());
   }
   void poke(PacketReader& reader) {
-    Side& side = side_of(reader);
+    Executable& executable = executable_of(reader);
     const TensorId id = tensor_of(reader);
     const int64_t rows = reader.number();
     reader.list(values_);
-    side.executable()->poke(id, rows, values_);
+    executable.poke(id, rows, values_);
   }
   TensorId tensor_of(PacketReader& reader) const {
     const Program& cut = weights_->part().cut;
@@ -91,7 +101,7 @@ class Follower {
   Channel& channel_;
   Backend& inner_;
   const Source& source_;
-  Exchange exchange_;
+  Together together_;
   std::shared_ptr<const RankWeights> weights_;
   std::map<int64_t, std::unique_ptr<Side>> sides_;
   SentInput input_;
@@ -101,9 +111,9 @@ class Follower {
 
 }  // namespace
 
-void follow(Channel& channel, Backend& inner, const Source& source, Exchange exchange) {
+void follow(Channel& channel, Backend& inner, const Source& source, Together together) {
   try {
-    Follower(channel, inner, source, exchange).run();
+    Follower(channel, inner, source, together).run();
   } catch (const std::exception& error) {
     channel.abort(error.what());
     throw;

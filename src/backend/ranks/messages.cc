@@ -6,7 +6,8 @@ namespace sluice::backend {
 
 using namespace program;
 
-Program cut_evenly(const Program& program, int ranks) {
+Program program_of_ranks(const Program& program, int ranks, Deal deal) {
+  if (deal == Deal::Layers) return deal_layers(program, static_cast<size_t>(ranks));
   return split(program, std::vector<double>(static_cast<size_t>(ranks), 1.0), Tables::Everywhere);
 }
 
@@ -28,10 +29,10 @@ Program with_whole_gathers(const Program& side, const Program& cut) {
 
 }  // namespace
 
-Part::Part(const Program& program, const WeightBytes& files, int rank, int ranks, Exchange exchange)
-    : cut(cut_evenly(program, ranks)), mine(program_at(cut, rank)), weights(files) {
+Part::Part(const Program& program, const WeightBytes& files, int rank, int ranks, Together together)
+    : cut(program_of_ranks(program, ranks, together.deal)), mine(program_at(cut, rank)), weights(files) {
   if (!files.empty()) weights.resize(cut.tensors().size());
-  if (exchange == Exchange::ByHosts) return;
+  if (together.exchange == Exchange::ByHosts) return;
   OwnWeights own = own_weights(rank == 0 ? with_whole_gathers(mine, cut) : mine, weights);
   mine = std::move(own.program), weights = std::move(own.weights), copies = std::move(own.copies);
 }

@@ -12,13 +12,23 @@
 
 namespace sluice::backend {
 
-/// A program cut evenly, of which each rank runs a place. All of them read the token table: each has the
-/// file.
-program::Program cut_evenly(const program::Program& program, int ranks);
-
 /// Who hands over what goes between ranks: their hosts, between two parts of a step; or their devices, whose
 /// steps are whole (a backend that was made for one rank of several).
 enum class Exchange : uint8_t { ByHosts, ByDevices };
+
+/// What is dealt out: a part of every op (program::split), or whole layers, one rank behind the other
+/// (program::deal_layers).
+enum class Deal : uint8_t { Parts, Layers };
+
+/// How ranks run a program together.
+struct Together {
+  Exchange exchange = Exchange::ByHosts;
+  Deal deal = Deal::Parts;
+};
+
+/// A program of which each rank runs a place: cut evenly, or its layers dealt out. All of them read the token
+/// table where every one has to: each has the file.
+program::Program program_of_ranks(const program::Program& program, int ranks, Deal deal);
 
 /// What one rank runs of a program.
 struct Part {
@@ -29,7 +39,7 @@ struct Part {
 
   /// `files` empty: the program alone is wanted.
   Part(const program::Program& program, const program::WeightBytes& files, int rank, int ranks,
-       Exchange exchange);
+       Together together);
 };
 
 /// What a rank has loaded, and of which part.

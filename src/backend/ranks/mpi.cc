@@ -12,9 +12,15 @@ namespace sluice::backend {
 namespace {
 
 constexpr const char* kLibrary = "libmpi.so.40";
+constexpr int kTag = 60;
 constexpr int kSerialized = 2;        // MPI_THREAD_SERIALIZED: one thread at a time calls
 void* in_place() {                    // MPI_IN_PLACE
   return reinterpret_cast<void*>(1);  // NOLINT(performance-no-int-to-ptr): so it is defined
+}
+
+int count_of(std::span<const float> values) {
+  CHECK(values.size() <= static_cast<size_t>(std::numeric_limits<int>::max()), "MPI counts in int");
+  return static_cast<int>(values.size());
 }
 
 }  // namespace
@@ -29,6 +35,8 @@ struct Mpi::Functions {
   int (*set_errors)(void*, void*);
   int (*bcast)(void*, int, void*, int, void*);
   int (*allgather)(const void*, int, void*, void*, const int*, const int*, void*, void*, void**);
+  int (*send)(const void*, int, void*, int, int, void*, void**);
+  int (*receive)(void*, int, void*, int, int, void*, void**);
   int (*test)(void**, int*, void*);
 };
 
@@ -60,6 +68,8 @@ std::unique_ptr<Mpi> Mpi::load(std::string& why) {
   find("MPI_Comm_set_errhandler", f.set_errors);
   find("MPI_Bcast", f.bcast);
   find("MPI_Iallgatherv", f.allgather);
+  find("MPI_Isend", f.send);
+  find("MPI_Irecv", f.receive);
   find("MPI_Test", f.test);
   if (!missing.empty()) {
     why = fmt::format("{} lacks {}: expected OpenMPI's", kLibrary, missing);
@@ -88,7 +98,7 @@ void Mpi::broadcast(std::span<std::byte> bytes) const {
 }
 
 bool Mpi::gather(std::span<float> all, std::span<const int64_t> counts, const std::function<bool()>& go_on) {
-  CHECK(all.size() <= static_cast<size_t>(std::numeric_limits<int>::max()), "MPI counts in int");
+  (void)count_of(all);
   counts_.clear(), firsts_.clear();
   int first = 0;
   for (const int64_t count : counts) {
@@ -100,6 +110,24 @@ bool Mpi::gather(std::span<float> all, std::span<const int64_t> counts, const st
   if (f_->allgather(in_place(), 0, f_->floats, all.data(), counts_.data(), firsts_.data(), f_->floats,
                     f_->world, &request) != 0)
     fail("MPI_Iallgatherv failed");
+  return wait(request, go_on);
+}
+
+bool Mpi::give(int rank, std::span<const float> values, const std::function<bool()>& go_on) const {
+  void* request = nullptr;
+  if (f_->send(values.data(), count_of(values), f_->floats, rank, kTag, f_->world, &request) != 0)
+    fail("MPI_Isend failed");
+  return wait(request, go_on);
+}
+
+bool Mpi::take(int rank, std::span<float> values, const std::function<bool()>& go_on) const {
+  void* request = nullptr;
+  if (f_->receive(values.data(), count_of(values), f_->floats, rank, kTag, f_->world, &request) != 0)
+    fail("MPI_Irecv failed");
+  return wait(request, go_on);
+}
+
+bool Mpi::wait(void* request, const std::function<bool()>& go_on) const {
   for (int done = 0;;) {
     if (f_->test(&request, &done, nullptr) != 0) fail("MPI_Test failed");
     if (done != 0) return true;

@@ -31,12 +31,16 @@ class Mpi {
   /// As Channel::gather. Looks now and then whether to go on waiting, and lets others have the processor
   /// meanwhile. False: it was not to go on.
   bool gather(std::span<float> all, std::span<const int64_t> counts, const std::function<bool()>& go_on);
+  /// These numbers go to another rank, or come from one; otherwise as gather().
+  bool give(int rank, std::span<const float> values, const std::function<bool()>& go_on) const;
+  bool take(int rank, std::span<float> values, const std::function<bool()>& go_on) const;
   /// Somebody is gone: no MPI call any more, which would wait for it.
   void abandon() { left_ = true; }
 
  private:
   struct Functions;
   Mpi();
+  bool wait(void* request, const std::function<bool()>& go_on) const;
 
   std::unique_ptr<Functions> f_;
   int rank_ = 0, ranks_ = 1;

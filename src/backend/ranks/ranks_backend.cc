@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "backend/ranks/kept.h"
 #include "backend/ranks/messages.h"
 #include "backend/ranks/side.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "program/op_info.h"
+#include "program/places.h"
 
 namespace sluice::backend {
 namespace {
@@ -20,6 +23,11 @@ CompileOptions options_of_ranks(CompileOptions options) {
   options.aside_rows = 0;
   options.caches_of = nullptr;
   return options;
+}
+
+double sum_of(const MemoryNeeds& needs) {
+  return static_cast<double>(needs.weights_bytes) + static_cast<double>(needs.cache_bytes) +
+         static_cast<double>(needs.scratch_bytes);
 }
 
 /// By whom the ops of a program that was cut are run.
@@ -38,15 +46,20 @@ std::vector<BoundKernel> kernels_of(const Program& program, const char* carrier)
 class RanksExecutable : public Executable {
  public:
   RanksExecutable(const Program& cut, std::unique_ptr<Executable> inner, const CompileOptions& options,
-                  std::shared_ptr<Channel> channel, Exchange exchange, int64_t number)
+                  std::shared_ptr<Channel> channel, Together together, int64_t number,
+                  std::vector<KeptHere> others)
       : program_(cut),
         channel_(std::move(channel)),
         side_(program_, std::move(inner), options, *channel_),
-        exchange_(exchange),
+        exchange_(together.exchange),
         number_(number) {
     CHECK(program_[program_.output()].place == 0, "logits at another rank");
     logits_.resize(static_cast<size_t>(options.max_outputs * program_[program_.output()].columns()));
     outputs_.reserve(static_cast<size_t>(options.max_outputs));
+    others.insert(others.begin(), kept_by(side_.executable()));
+    if (std::ranges::all_of(others, &KeptHere::copied))
+      copier_.emplace(*channel_, number_, side_.executable()->copier(), std::move(others),
+                      keeps_the_same(program_, together.deal));
   }
   ~RanksExecutable() override {
     if (!channel_->failure().empty()) return;
@@ -109,6 +122,7 @@ class RanksExecutable : public Executable {
     const Packet packet = Packet().add(number_).add(int64_t{id}).add(rows).add_list(values);
     channel_->send_to(place, Frame::Poke, packet.data());
   }
+  PageCopier* copier() override { return copier_ ? &*copier_ : nullptr; }
   const Program& program() const override { return program_; }
   std::vector<BoundKernel> bound() const override { return kernels_of(program_, channel_->carrier()); }
   int64_t memory_bytes() const override {
@@ -119,6 +133,7 @@ class RanksExecutable : public Executable {
   Program program_;
   std::shared_ptr<Channel> channel_;
   Side side_;
+  std::optional<RanksCopier> copier_;
   Exchange exchange_;
   int64_t number_;
   Packet packet_;
@@ -129,8 +144,8 @@ class RanksExecutable : public Executable {
 
 class RanksBackend : public Backend {
  public:
-  RanksBackend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel, Exchange exchange)
-      : inner_(std::move(inner)), channel_(std::move(channel)), exchange_(exchange) {}
+  RanksBackend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel, Together together)
+      : inner_(std::move(inner)), channel_(std::move(channel)), together_(together) {}
 
   std::string name() const override { return fmt::format("{} x {}", channel_->ranks(), inner_->name()); }
   Facts facts() const override {
@@ -145,9 +160,18 @@ class RanksBackend : public Backend {
   }
   bool has(const Program& program, const Op& op) const override { return inner_->has(program, op); }
   int64_t available_bytes() const override { return channel_->available_bytes(); }
-  /// Of the first rank, which has the token table and the logits, too.
+  /// Of parts the first rank's, which has the token table and the logits, too; of layers those of the rank
+  /// that needs most.
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
-    return inner_->memory_needs(part_of(program, {}).mine, options_of_ranks(options));
+    if (together_.deal == Deal::Parts)
+      return inner_->memory_needs(part_of(program, {}).mine, options_of_ranks(options));
+    const Program cut = program_of_ranks(program, channel_->ranks(), together_.deal);
+    MemoryNeeds most;
+    for (int32_t rank = 0; rank < channel_->ranks(); ++rank) {
+      const MemoryNeeds needs = inner_->memory_needs(program_at(cut, rank), options_of_ranks(options));
+      if (sum_of(needs) >= sum_of(most)) most = needs;
+    }
+    return most;
   }
   Binding bind(const Source& source, const CompileOptions& options) const override {
     const Part part = part_of(source.program, source.weights);
@@ -176,9 +200,14 @@ class RanksBackend : public Backend {
     add_options(packet, options);
     channel_->send(Frame::Compile, packet);
     auto inner = loaded->compile(*inner_, options);
-    for (int other = 1; other < channel_->ranks(); ++other) channel_->receive_from(other);  // they are ready
+    std::vector<KeptHere> others;  // who tells of it is ready
+    for (int other = 1; other < channel_->ranks(); ++other) {
+      const Received received = channel_->receive_from(other);
+      PacketReader reader(received.data);
+      others.push_back(read_kept(reader));
+    }
     return std::make_unique<RanksExecutable>(loaded->part().cut, std::move(inner), options, channel_,
-                                             exchange_, last_);
+                                             together_, last_, std::move(others));
   }
   /// What ranks reach together depends on where they are.
   const Peaks& peaks() override {
@@ -189,23 +218,23 @@ class RanksBackend : public Backend {
 
  private:
   Part part_of(const Program& program, const WeightBytes& files) const {
-    return {program, files, 0, channel_->ranks(), exchange_};
+    return {program, files, 0, channel_->ranks(), together_};
   }
   const char* carrier() const {
-    return exchange_ == Exchange::ByHosts ? channel_->carrier() : "their devices";
+    return together_.exchange == Exchange::ByHosts ? channel_->carrier() : "their devices";
   }
 
   std::shared_ptr<Backend> inner_;
   std::shared_ptr<Channel> channel_;
-  Exchange exchange_;
+  Together together_;
   int64_t last_ = 0;  ///< executable
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> make_ranks_backend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel,
-                                            Exchange exchange) {
-  return std::make_unique<RanksBackend>(std::move(inner), std::move(channel), exchange);
+                                            Together together) {
+  return std::make_unique<RanksBackend>(std::move(inner), std::move(channel), together);
 }
 
 }  // namespace sluice::backend

@@ -1,7 +1,7 @@
-// The ranks backend: a model over several processes, each of which runs a part of every op by a backend of
-// its own (program/places.h). Rank 0's has the engine, which sees one device; the others follow its steps.
-// Knows no device: what it asks of their backends is that they run a step part by part (Facts::parts), or
-// exchange by themselves.
+// The ranks backend: a model over several processes, each of which runs a part of every op, or some of the
+// layers, by a backend of its own (program/places.h). Rank 0's has the engine, which sees one device; the
+// others follow its steps. Knows no device: what it asks of their backends is that they run a step part by
+// part (Facts::parts), or exchange by themselves.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,13 @@
 
 namespace sluice::backend {
 
-/// Of rank 0. Programs are cut into as many places as there are ranks, evenly. Throws Error where `inner`
-/// cannot be one place of several.
+/// Of rank 0. Programs are cut into as many places as there are ranks.
 std::unique_ptr<program::Backend> make_ranks_backend(std::shared_ptr<program::Backend> inner,
                                                      std::shared_ptr<Channel> channel,
-                                                     Exchange exchange = Exchange::ByHosts);
+                                                     Together together = {});
 
 /// Of every other rank: does what rank 0's backend asks of it, until that ends. Throws Error when a rank is
 /// gone, or this one cannot go on; the others know it then.
-void follow(Channel& channel, program::Backend& inner, const program::Source& source,
-            Exchange exchange = Exchange::ByHosts);
+void follow(Channel& channel, program::Backend& inner, const program::Source& source, Together together = {});
 
 }  // namespace sluice::backend

@@ -35,10 +35,15 @@ class Side {
     std::vector<int64_t> columns;               ///< by rank, of what it brings
     bool is_ours = false;                       ///< of this rank's side, too
     const program::Tensor* shape = nullptr;     ///< of something that is brought
+    int from = -1, to = -1;                     ///< of a copy
   };
 
   void add(const program::Op& op);
-  void meet(const Meeting& meeting, const program::StepInput& input, const std::atomic<bool>* stop);
+  /// All ranks bring what they have.
+  void meet(const Meeting& meeting, const program::StepInput& input);
+  /// One rank hands over what it has to another one.
+  void hand_over(const Meeting& meeting, const program::StepInput& input);
+  void look_at(const std::atomic<bool>* stop);
   std::span<const float> together(const Meeting& meeting, int64_t rows);
 
   const program::Program& whole_;
@@ -47,6 +52,7 @@ class Side {
   std::vector<Meeting> meetings_;
   std::vector<int64_t> counts_;
   std::vector<float> all_, out_;
+  float word_ = 0;  ///< of the step that runs: not 0 once rank 0 has given it up
 };
 
 }  // namespace sluice::backend

@@ -92,6 +92,17 @@ Socket Socket::accept() const {
   return socket;
 }
 
+std::string Socket::address() const {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  std::array<char, NI_MAXHOST> text{};
+  if (::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &bytes) != 0 ||
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), bytes, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    return {};
+  return text.data();
+}
+
 int Socket::port() const {
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;

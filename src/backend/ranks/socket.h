@@ -24,6 +24,8 @@ enum class Frame : uint32_t {
   Drop,
   Values,
   End,
+  ReadKept,
+  WriteKept,
 };
 
 /// A frame that was read.
@@ -54,6 +56,8 @@ class Socket {
 
   bool empty() const { return fd_ < 0; }
   int fd() const { return fd_; }
+  /// The address of this end, in numbers.
+  std::string address() const;
   /// The port of this end.
   int port() const;
   /// Reading and writing fail after so many seconds without a byte; 0: never.

@@ -45,8 +45,11 @@ void Channel::lose(const std::string& why, bool pass_on) {
     failure_ = why;
   }
   if (pass_on) sign_to_all(kFails, why);
-  lost_ = true;
-  for (const Peer& peer : peers_) peer.data.shut();  // whoever waits for it
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = true;
+    for (const Peer& peer : peers_) peer.data.shut();  // whoever waits for it
+  }
   if (options_.on_loss) options_.on_loss(why);
 }
 
