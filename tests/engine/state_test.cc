@@ -400,5 +400,46 @@ TEST_P(EngineStates, NeedNoMoreThanTheObligatory) {
   expect_answers(batcher, {0, 7, 8});
 }
 
+/// Computes all of a sequence's rows but the last, in steps of so many, and ends it; gives how many it took
+/// over.
+int64_t run_through(KvCache& cache, const Tokens& tokens, int64_t step_rows) {
+  SequencePages pages = cache.open(tokens);
+  const int64_t taken = pages.rows;
+  EXPECT_TRUE(cache.grow(pages, std::ssize(tokens)));
+  while (pages.rows < std::ssize(tokens) - 1) {
+    const int64_t end = std::min(pages.rows + step_rows, std::ssize(tokens) - 1);
+    cache.computed(pages, tokens, cache.end_of_step(pages, std::ssize(tokens), end));
+  }
+  cache.close(pages, tokens);
+  cache.check({});
+  return taken;
+}
+
+// Wherever a prompt parts from one that was read, no more than an interval of what both have is read again,
+// with as many slots as one sequence has by default.
+TEST(KvCacheStates, APrefixIsReadAgainByAnIntervalAtMost) {
+  constexpr int64_t kInterval = KvCache::kSnapshotPages * kPageRows;
+  std::mt19937 random(11);
+  const Tokens first = random_tokens(random, 4 * kInterval + 900);
+  for (const int64_t step_rows : {512, 100000}) {
+    for (const int64_t common : {int64_t{40}, kInterval - 1, kInterval + 64, 3 * kInterval + 777,
+                                 4 * kInterval + 500, std::ssize(first) - 1}) {
+      KvCache cache(400, StatePool::wanted_slots(1));
+      EXPECT_EQ(run_through(cache, first, step_rows), 0);
+      Tokens second(first.begin(), first.begin() + common);
+      second.push_back(first[static_cast<size_t>(common)] ^ 1);
+      const Tokens more = random_tokens(random, 100);
+      second.insert(second.end(), more.begin(), more.end());
+      const int64_t taken = run_through(cache, second, step_rows);
+      EXPECT_LE(taken, common);
+      EXPECT_GT(taken, common - kInterval) << common << " tokens alike";
+      // Where they part there is a snapshot from now on.
+      second.resize(static_cast<size_t>(common));
+      second.insert(second.end(), more.rbegin(), more.rend());
+      EXPECT_EQ(run_through(cache, second, step_rows), common / kPageRows * kPageRows) << common;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice::engine
