@@ -29,7 +29,8 @@ template <typename... Args>
   throw Error(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Everything that is wrong with one file, reported at once: "FILE: 2 problems" and one indented line each.
+/// Everything that is wrong with one file, reported at once: "FILE: PROBLEM", or "FILE: 2 problems" and one
+/// indented line each.
 class Problems {
  public:
   static constexpr size_t kShown = 20;
@@ -45,7 +46,8 @@ class Problems {
   /// Throws an Error that lists the problems of `subject` (a file's name), at most kShown of them.
   void throw_if_any(const std::string& subject) const {
     if (empty()) return;
-    std::string message = fmt::format("{}: {} problem{}", subject, count_, count_ == 1 ? "" : "s");
+    if (count_ == 1) fail("{}: {}", subject, lines_.front());
+    std::string message = fmt::format("{}: {} problems", subject, count_);
     for (const auto& line : lines_) message += "\n  " + line;
     if (count_ > lines_.size()) message += fmt::format("\n  and {} more", count_ - lines_.size());
     throw Error(message);

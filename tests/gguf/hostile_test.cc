@@ -8,7 +8,9 @@
 namespace sluice::gguf {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 /// A sound small file with a bit of everything: 5 entries, 2 tensors, 192 bytes of data.
@@ -41,7 +43,8 @@ TEST(Hostile, CutAtEveryByte) {
   // The last tensor takes 54 of its 64 bytes: what follows is padding, which may be missing.
   const size_t needed = bytes.size() - 10;
   for (size_t size = 0; size < needed; ++size) {
-    EXPECT_THAT(parse_error(bytes.substr(0, size)), StartsWith("m.gguf: 1 problem\n  ")) << size;
+    EXPECT_THAT(parse_error(bytes.substr(0, size)), AllOf(StartsWith("m.gguf: "), Not(HasSubstr("\n"))))
+        << size;
   }
   for (size_t size = needed; size < bytes.size(); ++size)
     EXPECT_EQ(parse_error(bytes.substr(0, size)), "") << size;

@@ -93,7 +93,7 @@ TEST_F(SplitTest, MissingAndDamagedPartsAreNamedTogether) {
   std::filesystem::remove(folder_ / part_name(2));
   std::ofstream(folder_ / part_name(4)) << "GGUF";
   EXPECT_THAT(first_error(), AllOf(HasSubstr("2 problems"), HasSubstr(part_name(2) + ": No such file"),
-                                   HasSubstr(part_name(4) + ": 1 problem"), Not(HasSubstr(part_name(3)))));
+                                   HasSubstr(part_name(4) + ": "), Not(HasSubstr(part_name(3)))));
 }
 
 TEST_F(SplitTest, APartOfAnotherPlaceOrModelIsNamed) {
