@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,7 @@ namespace {
 struct Options : GenerationOptions {
   std::string before, after, vocabulary;
   int repetitions = 1;
+  double accept = -1;  ///< of simulated drafts, so many are right; -1: real ones
   bool json = false;
 };
 
@@ -61,8 +64,18 @@ std::vector<int32_t> tokens_of(const text::Tokenizer& tokenizer, const std::stri
   return tokens;
 }
 
+/// Drafts that cost nothing, of which a share `right` is what comes: what a model's block with that
+/// acceptance would bring at most.
+std::function<int32_t(int64_t)> simulated(std::vector<int32_t> tokens, double right, int64_t vocabulary) {
+  return [tokens = std::move(tokens), right, vocabulary, random = std::mt19937(1)](int64_t position) mutable {
+    const int32_t comes = position < std::ssize(tokens) ? tokens[static_cast<size_t>(position)] : 0;
+    const bool hits = std::uniform_real_distribution<double>()(random) < right;
+    return hits ? comes : static_cast<int32_t>((comes + 1) % vocabulary);
+  };
+}
+
 void draftbench(const Options& options) {
-  const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
+  OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
   const text::Tokenizer reader = options.vocabulary.empty()
                                      ? model::load_tokenizer(model.file)
@@ -79,28 +92,36 @@ void draftbench(const Options& options) {
     fail("both texts are {} tokens, the model was made for a context of {}", context, model.spec.context);
 
   const auto backend = make_backend(options.backend, options.threads, {!options.no_repack, model.packed});
-  const int64_t drafts = draft_tokens(*backend, options.draft_tokens);
+  const int64_t drafts = draft_tokens(*backend, options.drafts);
   if (drafts == 0)
-    fail("there are no drafts with --backend {} and --draft-max {}", backend->name(), options.draft_tokens);
+    fail("there are no drafts with --backend {}, --draft {} and --draft-max {}", backend->name(),
+         options.drafts.by, options.drafts.most);
+  const bool simulates = options.accept >= 0;
+  if (!simulates) prepare_drafts(model, *backend, options.drafts, options.cache);
   const PromptRows rows = prefill_rows(model.spec, *backend).within(context);
   program::CompileOptions compile{rows.most, 1 + drafts, 0};
   checked_plan(model, *backend, compile, context, options.force);
   compile.cache_pages = engine::KvPool::pages_for(context);
-  const auto executable = backend->compile(model.program, model.weights, compile, loading_bar());
-
-  engine::Generator generator(*executable, tokenizer, context, rows.most, rows.shallow, drafts);
+  const DraftingModel executables = compile_drafting(*backend, model, compile, loading_bar());
+  engine::Generator generator(*executables.model, tokenizer, context, rows.most, rows.shallow, drafts,
+                              executables.predictor.get(), options.drafts.look_up());
 
   if (!options.json) {
     print("{} on {}: {} tokens, then {} that are written\n\n", model.file.path(), backend->name(),
           request.prompt.size(), after.size());
+    if (simulates)
+      print("Drafts are simulated: they cost nothing, and {:g} of them are right.\n\n", options.accept);
     print("| drafts | tokens/s | drafted | right | tokens a step |\n");
     print("|-------:|---------:|--------:|------:|--------------:|\n");
   }
+  std::vector<int32_t> all = request.prompt;
+  all.insert(all.end(), after.begin(), after.end());
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (int i = 0; i < options.repetitions; ++i) {
     for (const bool with : {false, true}) {
       request.use_drafts = with;
       request.constraint = std::make_shared<Replay>(after);
+      if (simulates) request.draft_at = simulated(all, options.accept, model.spec.vocabulary);
       const engine::Result result = generator.run(
           request, [](std::string_view) { return true; }, nullptr, prompt_bar());
       const auto decoded = static_cast<double>(result.generated_tokens - 1);
@@ -113,6 +134,7 @@ void draftbench(const Options& options) {
                         {"tokens_per_second", rate},
                         {"draft_tokens", result.draft_tokens},
                         {"accepted_tokens", result.accepted_tokens}});
+        if (simulates) list.back()["simulated_acceptance"] = options.accept;
       } else {
         print_text(fmt::format("| {:>6} | {:>8.2f} | {:>7} | {:>5} | {:>13.2f} |\n", with ? drafts : 0, rate,
                                result.draft_tokens, result.accepted_tokens, decoded / std::max(steps, 1.0)));
@@ -139,11 +161,15 @@ void add_draftbench(CLI::App& app) {
   command->add_option("-r,--repetitions", options->repetitions, "turns without drafts and with them")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command
+      ->add_option("--accept", options->accept,
+                   "simulate drafts that cost nothing, of which such a share is right (0 to 1)")
+      ->check(CLI::Range(0.0, 1.0));
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_option("--backend", options->backend, "cpu or ref")->capture_default_str();
-  add_draft_option(*command, *options);
+  add_draft_options(*command, options->drafts);
   command->add_flag("--force", options->force, "load even when memory is too small");
   command->add_flag("--json", options->json, "print JSON");
   add_loading_option(*command, options->no_repack);

@@ -77,20 +77,6 @@ engine::SamplingParams chosen_sampling(const CLI::App& command, const gguf::File
   return sampling;
 }
 
-void add_draft_option(CLI::App& command, GenerationOptions& options) {
-  command
-      .add_option(
-          "--draft-max", options.draft_tokens,
-          "tokens that a step may compute ahead, where the text repeats itself or the prompt: the same "
-          "text, sooner; 0: none")
-      ->check(CLI::Range(int64_t{0}, engine::DraftPace::kMostRows - 1))
-      ->capture_default_str();
-}
-
-int64_t draft_tokens(const program::Backend& backend, int64_t wanted) {
-  return std::min(wanted, backend.facts().draft_rows - 1);
-}
-
 void add_generation_options(CLI::App& command, GenerationOptions& options) {
   add_model_option(command, options.model);
   command.add_option("-n,--predict", options.tokens, "tokens to generate; -1: until the end")
@@ -107,7 +93,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
   command.add_option("--stop", options.stops, "text at which to stop; may be given again")
       ->allow_extra_args(false);
   command.add_option("--backend", options.backend, kBackendHelp)->capture_default_str();
-  add_draft_option(command, options);
+  add_draft_options(command, options.drafts);
   command.add_flag("--force", options.force, "load even when memory is too small");
   add_loading_option(command, options.no_repack);
   add_gpu_memory_option(command, options.gpu);
@@ -137,14 +123,15 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
   backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
                           {options.gpu, options.context}, options.ranks);
   PromptRows rows = prefill_rows(model_.spec, *backend_);
-  const int64_t drafts = draft_tokens(*backend_, options.draft_tokens), outputs = 1 + drafts;
+  const int64_t drafts = draft_tokens(*backend_, options.drafts), outputs = 1 + drafts;
+  prepare_drafts(model_, *backend_, options.drafts, options.cache);
   const engine::LoadPlan plan =
       checked_plan(model_, *backend_, {rows.most, outputs, 0}, options.context, options.force);
   rows = rows.within(plan.context);
-  executable_ =
-      backend_->compile(model_.program, model_.weights,
-                        {rows.most, outputs, engine::KvPool::pages_for(plan.context)}, loading_bar());
-  generator_.emplace(*executable_, tokenizer_, plan.context, rows.most, rows.shallow, drafts);
+  executables_ = compile_drafting(
+      *backend_, model_, {rows.most, outputs, engine::KvPool::pages_for(plan.context)}, loading_bar());
+  generator_.emplace(*executables_.model, tokenizer_, plan.context, rows.most, rows.shallow, drafts,
+                     executables_.predictor.get(), options.drafts.look_up());
 }
 
 void print_statistics(const engine::Result& result, uint64_t seed) {

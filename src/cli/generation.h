@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cli/assemble.h"
+#include "cli/drafting.h"
 #include "cli/ranks.h"
-#include "engine/draft_pace.h"
 #include "engine/generator.h"
 #include "model/model.h"
 #include "program/backend.h"
@@ -40,7 +40,7 @@ struct GenerationOptions {
   bool force = false;
   bool no_repack = false;
   GpuShare gpu = {};
-  int64_t draft_tokens = engine::DraftPace::kMostRows - 1;  ///< a step at most
+  DraftOptions drafts = {};
   quant::Type cache = quant::Type::F16;
   RankOptions ranks = {};
 
@@ -50,12 +50,6 @@ struct GenerationOptions {
 
 /// Adds the flags of these options.
 void add_generation_options(CLI::App& command, GenerationOptions& options);
-
-/// Adds the flag of draft_tokens.
-void add_draft_option(CLI::App& command, GenerationOptions& options);
-
-/// EngineOptions::draft_tokens: as many as are wanted and pay on the backend.
-int64_t draft_tokens(const program::Backend& backend, int64_t wanted);
 
 /// Adds the sampling flags of these options, --seed among them.
 void add_sampling_options(CLI::App& command, GenerationOptions& options);
@@ -86,7 +80,7 @@ class LoadedModel {
   text::Tokenizer tokenizer_;
   engine::SamplingParams sampling_;
   std::unique_ptr<program::Backend> backend_;
-  std::unique_ptr<program::Executable> executable_;
+  DraftingModel executables_;
   std::optional<engine::Generator> generator_;
 };
 

@@ -13,7 +13,8 @@ constexpr const char* kRequests = "requests may hold one";
 constexpr const char* kNoSampler =
     "there is no such sampler; temperature, top-k, top-p, min-p and penalties there are";
 constexpr const char* kRope = "positions are as the file says";
-constexpr const char* kDrafts = "drafts are looked up in the text (--draft-max), no model makes them";
+constexpr const char* kDrafts =
+    "drafts are looked up or made by the model's own block (--draft), no other model makes them";
 constexpr const char* kPinning = "threads are placed by themselves; taskset narrows where";
 constexpr const char* kMapping = "the file is mapped, and weights are packed into memory (--no-repack: not)";
 constexpr const char* kPlainLog = "lines on standard error are as they are";
@@ -142,8 +143,8 @@ constexpr LlamaFlag kFlags[] = {
     {"--no-skip-chat-parsing", kNone, kEvery, kOver, "it is the default"},
 
     // Drafts.
-    {"--draft,--draft-n,--spec-draft-n-max", kOne, kEvery, kSame, "--draft-max"},
-    {"--spec-type", kOne, kEvery, kNo, kDrafts, "none,ngram-simple,ngram-map-k,ngram-map-k4v,ngram-mod,ngram-cache"},
+    {"--draft-n,--spec-draft-n-max", kOne, kEvery, kSame, "--draft-max"},
+    {"--spec-type", kOne, kEvery, kNo, kDrafts, "none,draft-mtp,ngram-simple,ngram-map-k,ngram-map-k4v,ngram-mod,ngram-cache"},
     {"--spec-default", kNone, kEvery, kOver, kDrafts},
     {"-md,--model-draft,--spec-draft-model,-hfd,-hfrd,--hf-repo-draft,--spec-draft-hf,-lcs,--lookup-cache-static,-lcd,"
      "--lookup-cache-dynamic,--spec-synth-len,--spec-synth-rates", kOne, kEvery, kNo, kDrafts},

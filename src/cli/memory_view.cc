@@ -41,10 +41,14 @@ std::string too_little_memory(const engine::LoadPlan& plan) {
   return text + "; --force loads it all the same";
 }
 
+const program::Program* block_of(const model::Model& model) {
+  return model.prediction ? &model.prediction->program : nullptr;
+}
+
 engine::LoadPlan checked_plan(const model::Model& model, const program::Backend& backend,
                               const program::CompileOptions& options, int64_t wanted, bool force) {
   const engine::LoadPlan plan = engine::plan_load(backend, model.program, options, model.spec.context, wanted,
-                                                  backend.available_bytes());
+                                                  backend.available_bytes(), block_of(model));
   if (!plan.fits() && !force)
     throw TooLittleMemory(fmt::format("{}: {}", model.file.path(), too_little_memory(plan)));
   if (wanted == 0 && plan.context < model.spec.context) {
@@ -58,7 +62,7 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   if (wanted > model.spec.context) {
     fail("-c {}: the model was made for a context of {}", wanted, model.spec.context);
   }
-  const int64_t outputs = 1 + draft_tokens(backend, GenerationOptions{}.draft_tokens);
+  const int64_t outputs = 1 + draft_tokens(backend, GenerationOptions{}.drafts);
   const auto plan = [&](int64_t rows, int64_t context) {
     return engine::plan_load(backend, model.program, {rows, outputs, 0}, model.spec.context, context,
                              backend.available_bytes());

@@ -17,6 +17,10 @@ class TooLittleMemory : public Error {
   using Error::Error;
 };
 
+/// The program of the model's block of multi-token prediction, if that drafts (Model::add_prediction); or
+/// null.
+const program::Program* block_of(const model::Model& model);
+
 /// The plan for a context of `wanted` tokens (0: the largest that fits). Throws TooLittleMemory when
 /// it needs more memory than there is, unless `force`; says on standard error, in one line, when it chose
 /// less than the model's context.

@@ -403,7 +403,7 @@ void add_serve(CLI::App& app) {
                    "tokens of reasoning, then the model has to answer; -1: no limit")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
-  add_draft_option(*command, *options);
+  add_draft_options(*command, options->drafts);
   command->add_flag("--trust-user-tokens", options->trust_user_tokens,
                     "tags in users' and tools' words (<think>, <tool_call>) are the model's tags");
   command->add_flag("--batch-invariant", options->batch_invariant,

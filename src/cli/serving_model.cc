@@ -37,7 +37,7 @@ engine::LoadPlan plan_cache(const model::Model& model, const program::Backend& b
                             const ServingOptions& options) {
   const int64_t available = backend.available_bytes();
   const auto plan = [&](int64_t wanted, int64_t most, int64_t bytes) {
-    return engine::plan_load(backend, model.program, compile, most, wanted, bytes);
+    return engine::plan_load(backend, model.program, compile, most, wanted, bytes, block_of(model));
   };
   if (options.cache_tokens > 0) {
     if (options.cache_tokens < context)
@@ -97,7 +97,9 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;
-  engine.draft_tokens = draft_tokens(*backend_, options.draft_tokens);
+  engine.draft_tokens = draft_tokens(*backend_, options.drafts);
+  engine.look_up = options.drafts.look_up();
+  prepare_drafts(model_, *backend_, options.drafts, options.cache);
   engine.scored_rows = std::min(rows.most, kScoredRows);
   program::CompileOptions compile{rows.most, engine.outputs(), 0};
   compile.batch_invariant = options.batch_invariant;
@@ -111,9 +113,9 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   compile.context = context;
   plan_ = plan_cache(model_, *backend_, compile, context, options);
   compile.cache_pages = engine::KvPool::pages_for(plan_.context);
-  executable_ = backend_->compile(model_.program, model_.weights, compile,
-                                  progress ? std::move(progress) : loading_bar());
+  executables_ = compile_drafting(*backend_, model_, compile, progress ? std::move(progress) : loading_bar());
 
+  engine.predictor = executables_.predictor.get();
   engine.context = context;
   engine.max_rows = rows.most;
   engine.shallow_rows = rows.shallow;
@@ -121,8 +123,9 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   engine.pages = compile.cache_pages;
   engine.max_itl_ms = serving_itl_ms(*backend_, options.max_itl_ms);
   engine.max_waiting = options.max_waiting;
-  store_ = make_page_store(options.pages, *executable_, identity, model_name(file, options.alias));
-  engine_ = std::make_unique<engine::Engine>(*executable_, tokenizer_, engine, store_.get(), events_.get());
+  store_ = make_page_store(options.pages, *executables_.model, identity, model_name(file, options.alias));
+  engine_ =
+      std::make_unique<engine::Engine>(*executables_.model, tokenizer_, engine, store_.get(), events_.get());
 
   service_ = std::make_unique<server::Service>(server::Service{*engine_, tokenizer_});
   service_->chat = chat_ ? &*chat_ : nullptr;

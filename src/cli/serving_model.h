@@ -64,7 +64,7 @@ class ServingModel {
   std::string chat_problem_;
   std::unique_ptr<program::Backend> backend_;
   engine::LoadPlan plan_;  ///< for the whole cache
-  std::unique_ptr<program::Executable> executable_;
+  DraftingModel executables_;
   std::unique_ptr<store::PageStore> store_;    ///< null: pages are on the device alone
   std::unique_ptr<events::Publisher> events_;  ///< null: nobody is told what is cached
   std::unique_ptr<engine::Engine> engine_;

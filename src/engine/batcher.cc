@@ -62,6 +62,11 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
   for (Planned* step : {&current_, &ahead_, static_cast<Planned*>(&long_)})
     step->outputs.reserve(static_cast<size_t>(options.outputs()));
   drafts_.reserve(static_cast<size_t>(DraftPace::kMostRows));
+  asks_.reserve(static_cast<size_t>(DraftPace::kMostRows));
+  if (options.predictor != nullptr && options.draft_tokens > 0 && !has_states_) {
+    predictor_.emplace(executable, *options.predictor, options.max_rows, options.max_sequences,
+                       options.context, vocabulary_);
+  }
   jobs_.reserve(static_cast<size_t>(options.max_waiting));
   if (sink != nullptr) teller_.emplace(*sink, scheduler_.cache());
   if (store == nullptr) return;
@@ -148,43 +153,6 @@ void Batcher::pace_draws() {
   for (size_t i = 0; Sequence * sequence : scheduler_.running()) sequence->rests = answers_[i++].rests;
 }
 
-// Says what answers may go on with, as far as it is worth its time.
-void Batcher::draft() {
-  if (!choose_drafts(0)) return;
-  for (auto draft = drafts_.begin(); Sequence * sequence : scheduler_.running())
-    if (may_draft(*sequence)) sequence->drafted = (draft++)->length;
-}
-
-bool Batcher::may_draft(const Sequence& sequence) { return !sequence.in_long_step && !sequence.rests; }
-
-// Looks up what running answers go on with behind `unknown` tokens that are still to come, and how much of it
-// is worth having rows: a draft each. False: nothing is.
-bool Batcher::choose_drafts(size_t unknown) {
-  const std::span<Sequence* const> running = scheduler_.running();
-  const int64_t rows = std::min({options_.draft_tokens + 1, options_.max_rows, facts_.draft_rows});
-  int64_t certain = 0;
-  for (const Sequence* sequence : running) certain += may_draft(*sequence) ? 1 + sequence->replayed : 0;
-  if (certain >= rows) return false;
-  drafts_.clear();
-  for (Sequence* sequence : running) {
-    if (!may_draft(*sequence)) continue;
-    if (sequence->reads()) return false;
-    Job& job = job_of(sequence);
-    Draft& draft = drafts_.emplace_back();
-    draft.rows += sequence->replayed;
-    if (!job.request.use_drafts) continue;
-    job.lookup.look(job.tokens);
-    int64_t room = options_.context - std::ssize(job.tokens);
-    if (job.request.max_tokens > 0)
-      room = std::min(room, job.request.max_tokens - job.result.generated_tokens - 1);
-    draft.chances = job.lookup.chances();
-    draft.chances = draft.chances.first(std::min(draft.chances.size(), static_cast<size_t>(room)));
-    draft.chances = draft.chances.subspan(std::min(draft.chances.size(), unknown));
-  }
-  draft_pace_.choose(drafts_, rows, has_states_);
-  return std::ranges::any_of(drafts_, [](const Draft& draft) { return draft.length > 0; });
-}
-
 // Only who runs has a sampler: with penalties it counts the whole vocabulary.
 void Batcher::begin_admitted() {
   for (Sequence* sequence : scheduler_.admitted()) {
@@ -234,7 +202,7 @@ void Batcher::fill(Planned& step, std::span<const Chunk> chunks) const {
     step.batch.add(job.tokens.back(), static_cast<int32_t>(at), job.place, want);
     step.outputs.push_back({&job});
     for (int i = 0; i < chunk.drafts; ++i) {
-      const int32_t token = job.lookup.found()[static_cast<size_t>(i)];
+      const int32_t token = job.found()[static_cast<size_t>(i)];
       step.batch.add(token, static_cast<int32_t>(++at), job.place, want_of(job, i + 1));
       step.outputs.push_back({&job, at, token});
     }
@@ -272,7 +240,8 @@ void Batcher::observe(const Planned& step, double seconds) {
   for (const Chunk& chunk : step.chunks) prompt_rows += chunk.answers() ? 0 : chunk.rows;
   if (keeper_ && !options_.timeless) keeper_->observe(prompt_rows, seconds);
   if (std::ranges::all_of(step.chunks, &Chunk::answers))
-    draft_pace_.observe(step.batch.rows(), options_.timeless ? 1 : seconds);
+    draft_pace_.observe(step.batch.rows(), options_.timeless ? 1 : seconds - predicting_seconds_);
+  predicting_seconds_ = 0;
 }
 
 // ------------------------------------------------------------------------------------------------ tokens

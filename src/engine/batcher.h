@@ -26,6 +26,7 @@
 #include "engine/prompt_lookup.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/token_predictor.h"
 #include "program/executable.h"
 #include "text/stream.h"
 #include "text/tokenizer.h"
@@ -89,6 +90,8 @@ class Batcher {
     text::StopStream stops;
     std::optional<Sampler> sampler = {};  ///< from its admission on
     PromptLookup lookup;
+    Prediction prediction = {};
+    bool predicted = false;  ///< its draft is that, and not what was looked up
     text::Utf8Stream utf8 = {};
     Result result = {};
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
@@ -100,6 +103,7 @@ class Batcher {
     Job(Request given, std::shared_ptr<Listener> hears);
     /// Whether it goes on after the token that is being computed, unless that one ends it.
     bool writes_on(int64_t context) const;
+    std::span<const int32_t> found() const { return predicted ? prediction.found() : lookup.found(); }
   };
   /// All that the scheduler knows are jobs.
   static Job& job_of(Sequence* sequence) { return static_cast<Job&>(*sequence); }
@@ -144,6 +148,8 @@ class Batcher {
   void draft();
   static bool may_draft(const Sequence& sequence);
   bool choose_drafts(size_t unknown);
+  void find_draft(Job& job, Draft& draft, size_t unknown);
+  void predict();
   void begin_admitted();
   void make_sampler(Job& job);
   void fill(Planned& step, std::span<const Chunk> chunks) const;
@@ -179,6 +185,9 @@ class Batcher {
   Planned ahead_;                      ///< the one after it, if it is in flight already
   LongStep long_;
   DraftPace draft_pace_;
+  std::optional<TokenPredictor> predictor_;  ///< null: drafts are looked up alone
+  double round_seconds_ = 0;                 ///< of the predictor; 0: not known
+  double predicting_seconds_ = 0;            ///< since the last step's end
   DrawPace draw_pace_;
   double step_seconds_ = 0;  ///< of the last one, without what was drawn of it
   static constexpr RequestId kNotPlanned = ~RequestId{0};
@@ -191,6 +200,7 @@ class Batcher {
   std::vector<uint32_t> allowed_;
   std::vector<TokenLogprob> logprobs_;
   std::vector<Draft> drafts_;
+  std::vector<TokenPredictor::Ask> asks_;
   std::vector<DrawPace::Answer> answers_;
 };
 

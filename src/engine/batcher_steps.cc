@@ -71,12 +71,14 @@ void Batcher::step_whole(const std::atomic<bool>* stop, int64_t begin_ns) {
     gave_up_behind_ = totals_.steps_total;
     return;
   }
+  if (predictor_) predictor_->take(current_.batch.input());
   for (Output& output : ahead_.outputs) output.assumed = result.outputs[output.drawn_from].drawn;
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   count(current_);
   observe(current_, seconds);
   take_tokens(current_.outputs, result, end);
+  if (predictor_) predictor_->follow(scheduler_.running());
   if (scheduler_.running().empty()) drop_ahead();
 }
 
@@ -116,23 +118,28 @@ double Batcher::step_aside() {
   step.turn = program::Turn::Aside;
   const program::StepResult result = program::run_step(executable_, step);
   const int64_t end = now_ns();
+  if (predictor_) predictor_->take(current_.batch.input());
   const double seconds = seconds_of(end - begin);
+  predicting_seconds_ = 0;  // it was before that
   step_seconds_ = seconds;
   totals_.step_seconds_total += seconds;
   scheduler_.computed_aside(seconds);
   count(current_);
   observe(current_, seconds);
   take_tokens(current_.outputs, result, end);
+  if (predictor_) predictor_->follow(scheduler_.running());
   return seconds;
 }
 
 void Batcher::end_long(const program::StepResult& result, int64_t time_ns) {
+  if (predictor_) predictor_->take(long_.batch.input());
   scheduler_.computed(seconds_of(long_.ns));
   observe(long_, seconds_of(long_.ns));
   reads_ = kNotPlanned;
   count(long_);
   finish_cancelled();
   take_tokens(long_.outputs, result, time_ns);
+  if (predictor_) predictor_->follow(scheduler_.running());
 }
 
 void Batcher::give_up_long() {

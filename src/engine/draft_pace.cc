@@ -39,7 +39,7 @@ double DraftPace::expected_seconds(int64_t rows) const {
   return seconds(below) + (seconds(above) - seconds(below)) * further / static_cast<double>(above - below);
 }
 
-void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows, bool replays) const {
+void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows, bool replays, double round_seconds) const {
   constexpr double kWorth = 1.02;  // times as many tokens a second
   CHECK(most_rows <= kMostRows, "{} rows", most_rows);
   int64_t rows = 0;
@@ -60,6 +60,7 @@ void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows, bool replays)
   const double alone = expected_seconds(std::ssize(drafts)), paid = expected_seconds(rows) - alone;
   double best = tokens / alone, again = 0;  // rows that are to be expected once more
   size_t added = 0, worth = 0;
+  int64_t rounds = 0;
   for (; rows < most_rows; ++added) {
     size_t likeliest = 0;
     for (size_t i = 1; i < drafts.size(); ++i)
@@ -70,10 +71,12 @@ void DraftPace::choose(std::span<Draft> drafts, int64_t most_rows, bool replays)
     tokens += chances[likeliest];
     if (replays) again += static_cast<double>(draft.rows + draft.length) * (before - chances[likeliest]);
     ++draft.length;
+    if (draft.predicted) rounds = std::max(rounds, draft.length);
     order[added] = likeliest;
     const double seconds = expected_seconds(++rows) - paid;
     const double each = (seconds - alone) / static_cast<double>(rows - certain);
-    const double rate = tokens / (seconds + again * each);
+    const double predicting = static_cast<double>(rounds) * round_seconds;
+    const double rate = tokens / (seconds + again * each + predicting);
     if (rate > kWorth * best) best = rate, worth = added + 1;
   }
   while (added > worth) --drafts[order[--added]].length;

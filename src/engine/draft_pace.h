@@ -14,6 +14,8 @@ struct Draft {
   std::span<const double> chances;
   int64_t length = 0;  ///< tokens that should have rows
   int64_t rows = 1;    ///< that the answer has in any case
+  /// They are still to be predicted, all answers' first ones in a round, then the second ones.
+  bool predicted = false;
 };
 
 class DraftPace {
@@ -25,8 +27,10 @@ class DraftPace {
   /// A step of so many rows of answers and their drafts, and no others, took so long.
   void observe(int64_t rows, double seconds);
   /// Sets every draft's length, for a step of at most so many rows, those of the answers among them. replays:
-  /// after a draft that was wrong somewhere, the rows that were right are computed once more.
-  void choose(std::span<Draft> drafts, int64_t most_rows, bool replays = false) const;
+  /// after a draft that was wrong somewhere, the rows that were right are computed once more. A round of
+  /// predictions takes round_seconds.
+  void choose(std::span<Draft> drafts, int64_t most_rows, bool replays = false,
+              double round_seconds = 0) const;
 
  private:
   struct Seen {

@@ -48,6 +48,12 @@ struct EngineOptions {
   /// outputs() output rows. What is answered does not depend on it. 0: none. No more than pay on the
   /// executable (Facts::draft_rows).
   int64_t draft_tokens = 0;
+  /// Whether drafts are looked up in what was said.
+  bool look_up = true;
+  /// The model's block of multi-token prediction (token_predictor.h), which drafts, too: compiled for as many
+  /// rows, sequences' outputs and pages as the executable, which leaves hidden states; nobody else uses it,
+  /// and it outlives the engine. Null: there is none.
+  program::Executable* predictor = nullptr;
   /// Rows a step at most of prompts whose tokens' log-probabilities are wanted (Request::prompt_logprobs); no
   /// more than max_rows. The executable has outputs() output rows.
   int64_t scored_rows = 0;

@@ -33,7 +33,8 @@ struct Reader : Listener {
 }  // namespace
 
 Generator::Generator(program::Executable& executable, const text::Tokenizer& tokenizer, int64_t context,
-                     int64_t max_rows, int64_t shallow_rows, int64_t draft_tokens)
+                     int64_t max_rows, int64_t shallow_rows, int64_t draft_tokens,
+                     program::Executable* predictor, bool look_up)
     : context_(context),
       batcher_(executable, tokenizer,
                {.context = context,
@@ -42,7 +43,9 @@ Generator::Generator(program::Executable& executable, const text::Tokenizer& tok
                 .shallow_rows = shallow_rows,
                 .pages = KvPool::pages_for(context),
                 .max_waiting = 1,
-                .draft_tokens = draft_tokens}) {}
+                .draft_tokens = draft_tokens,
+                .look_up = look_up,
+                .predictor = predictor}) {}
 
 Result Generator::run(const Request& request, const std::function<bool(std::string_view)>& on_text,
                       const std::atomic<bool>* cancel,

@@ -26,13 +26,20 @@ int64_t LoadPlan::total_bytes() const {
 
 LoadPlan plan_load(const program::Backend& backend, const program::Program& program,
                    program::CompileOptions options, int64_t model_context, int64_t wanted,
-                   int64_t available_bytes) {
+                   int64_t available_bytes, const program::Program* block) {
   const int64_t longest = std::min(model_context, kLongestContext);
   const int64_t vocabulary = program[program.output()].columns();
   const auto plan_for = [&](int64_t context) {
     options.cache_pages = KvPool::pages_for(context);
-    return LoadPlan{context, backend.memory_needs(program, options),
-                    vocabulary * static_cast<int64_t>(sizeof(Candidate)), available_bytes, 0};
+    program::MemoryNeeds needs = backend.memory_needs(program, options);
+    if (block != nullptr) {
+      program::CompileOptions own = options;
+      own.aside_rows = 0;
+      const program::MemoryNeeds more = backend.memory_needs(*block, own);
+      needs.cache_bytes = saturated_sum(needs.cache_bytes, more.cache_bytes);
+      needs.scratch_bytes = saturated_sum(needs.scratch_bytes, more.scratch_bytes);
+    }
+    return LoadPlan{context, needs, vocabulary * static_cast<int64_t>(sizeof(Candidate)), available_bytes, 0};
   };
   const auto whole = [](int64_t pages) { return pages * program::kPageRows; };
   int64_t fitting = longest;

@@ -244,22 +244,69 @@ Caches make_caches(Builder& b, const Spec& s, quant::Type cache_type) {
 
 }  // namespace
 
-void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::Type cache_type) {
+namespace {
+
+TensorId feed_forward(Builder& b, const Spec& spec, const Layer& layer, TensorId x) {
+  return layer.router != kNoTensor ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
+}
+
+TensorId attention(Builder& b, const Spec& spec, const Weights& weights, const Layer& layer, TensorId cache,
+                   int32_t index, TensorId x) {
+  const auto kind = !spec.is_latent()       ? grouped_attention
+                    : spec.temperature != 0 ? tempered_latent_attention
+                                            : latent_attention;
+  return kind(b, spec, weights, layer, cache, index, x);
+}
+
+/// Logits of a step's outputs from all its rows, whose normed states stay.
+void finish_with_hidden(Builder& b, const Spec& spec, const Weights& weights, TensorId x) {
+  const TensorId normed = b.rms_norm(x, weights.output_norm, spec.epsilon);
+  b.set_hidden_out(normed);
+  b.set_output(b.matmul(b.gather_rows(normed), weights.output));
+}
+
+}  // namespace
+
+void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::Type cache_type,
+                   bool hidden) {
   const Caches caches = make_caches(b, spec, cache_type);
   TensorId x = b.embed(weights.token_embedding);
   for (int64_t i = 0; i < spec.layers; ++i) {
     const Layer& layer = weights.layers[static_cast<size_t>(i)];
     const auto index = static_cast<int32_t>(i);
     b.set_layer(index);
-    const auto attention = !spec.is_latent()       ? grouped_attention
-                           : spec.temperature != 0 ? tempered_latent_attention
-                                                   : latent_attention;
     x = spec.is_linear(i) ? linear_attention(b, spec, layer, caches, index, x)
                           : attention(b, spec, weights, layer, caches.rows, index, x);
-    x = spec.is_moe(i) ? mixture(b, spec, layer, x) : dense(b, spec, layer, x);
+    x = feed_forward(b, spec, layer, x);
   }
   b.set_layer(-1);
+  if (hidden) return finish_with_hidden(b, spec, weights, x);
   b.set_output(b.norm_matmul(b.gather_rows(x), weights.output_norm, spec.epsilon, weights.output));
+}
+
+void build_prediction(Builder& b, const Spec& spec, const PredictionWeights& weights,
+                      quant::Type cache_type) {
+  const Weights& block = weights.block;
+  const TensorId cache =
+      b.cache(1, spec.cache_columns(), cache_type, spec.is_latent() ? spec.rope : 0);  // as make_caches()
+  const TensorId hidden = b.activation("hidden", kStepRows, 1, spec.dim);
+  b.set_hidden_in(hidden);
+  const TensorId embedded = b.embed(block.token_embedding);
+  b.set_layer(static_cast<int32_t>(spec.layers));
+  const TensorId both = b.activation("embedded_and_hidden", kStepRows, 1, 2 * spec.dim);
+  const auto norm_into = [&](TensorId in, TensorId norm, const char* name, int64_t first) {
+    b.emit(program::RmsNorm{.in = {in},
+                            .weight = {norm},
+                            .out = {b.columns(both, name, first, spec.dim)},
+                            .epsilon = spec.epsilon});
+  };
+  norm_into(embedded, weights.embedding_norm, "embedded", 0);
+  norm_into(hidden, weights.hidden_norm, "hidden", spec.dim);
+  TensorId x = b.matmul(both, weights.projection);
+  const Layer& layer = block.layers.front();
+  x = feed_forward(b, spec, layer, attention(b, spec, block, layer, cache, 0, x));
+  b.set_layer(-1);
+  finish_with_hidden(b, spec, block, x);
 }
 
 }  // namespace sluice::model

@@ -45,4 +45,35 @@ Model Model::load(gguf::File file, quant::Type cache) {
   return model;
 }
 
+std::optional<std::string> Model::add_prediction(quant::Type cache) {
+  if (!has_prediction(file, spec)) return "the file has no block of multi-token prediction";
+  if (spec.linear_layers() > 0)
+    return "blocks of multi-token prediction behind linear attention are not supported";
+  if (spec.window > 0) return "blocks of multi-token prediction behind layers with windows are not supported";
+  Problems problems;
+  program::Program trunk;
+  program::Builder trunk_builder(trunk);
+  Spec again = spec;
+  Weights trunk_weights = find_weights(file, again, trunk_builder, problems);
+  build_forward(trunk_builder, again, trunk_weights, cache, true);
+  Prediction block;
+  program::Builder builder(block.program);
+  PredictionWeights found = find_prediction(file, spec, builder, problems);
+  try {
+    problems.throw_if_any(file.path());
+    build_prediction(builder, spec, found, cache);
+    program::verify(trunk);
+    program::verify(block.program);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  program = std::move(trunk);
+  weights = std::move(trunk_weights.bytes);
+  weights.resize(program.tensors().size());
+  block.weights = std::move(found.block.bytes);
+  block.weights.resize(block.program.tensors().size());
+  prediction = std::move(block);
+  return std::nullopt;
+}
+
 }  // namespace sluice::model

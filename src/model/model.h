@@ -18,11 +18,22 @@ struct Model {
   program::Program program;
   program::WeightBytes weights;
 
+  /// The program of a block of multi-token prediction, which says what comes after the next token.
+  struct Prediction {
+    program::Program program;
+    program::WeightBytes weights;
+  };
+  std::optional<Prediction> prediction = {};  ///< of add_prediction()
+
   /// Opens and checks a file. Throws Error that lists everything that is wrong with it. cache: what its cache
   /// holds numbers in, F16 or Q8_0 (quant/cache_row.h).
   static Model load(const std::string& path, quant::Type cache = quant::Type::F16);
   /// The same of a file that is open already.
   static Model load(gguf::File file, quant::Type cache = quant::Type::F16);
+
+  /// Adds the program of the file's block of multi-token prediction, and makes `program` leave the hidden
+  /// states that it begins with. Where that cannot be, says why, and everything is as it was.
+  std::optional<std::string> add_prediction(quant::Type cache = quant::Type::F16);
 };
 
 /// Whether a file has a block of multi-token prediction and no trunk ("mtp-*.gguf"): it can be looked at, not

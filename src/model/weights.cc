@@ -91,7 +91,9 @@ class Finder {
     // What glm4moe files call it: the norm of what attention leaves.
     const bool after_attention = !has(at("ffn_norm")) && has(at("post_attention_norm"));
     l.ffn_norm = vector(at(after_attention ? "post_attention_norm" : "ffn_norm"), spec_.dim);
-    if (spec_.is_moe(index)) {
+    // A block behind the trunk may be dense though the trunk's last layers are not.
+    const bool mixture = spec_.is_moe(index) && (index < spec_.layers || has(at("ffn_gate_inp")));
+    if (mixture) {
       experts(l);
     } else {
       l.gate = matrix(at("ffn_gate"), spec_.feed_forward, spec_.dim);
@@ -286,6 +288,42 @@ Weights find_weights(const gguf::File& file, Spec& spec, program::Builder& build
   for (int64_t i = 0; i < spec.layers; ++i) weights.layers.push_back(finder.layer(i));
   finder.refuse_unknown();
   weights.bytes = finder.take_bytes();
+  return weights;
+}
+
+namespace {
+
+std::string prediction_name(const Spec& spec, const char* name) {
+  return fmt::format("blk.{}.nextn.{}.weight", spec.layers, name);
+}
+
+}  // namespace
+
+bool has_prediction(const gguf::File& file, const Spec& spec) {
+  return file.tensor(prediction_name(spec, "eh_proj")) != nullptr;
+}
+
+PredictionWeights find_prediction(const gguf::File& file, const Spec& spec, program::Builder& builder,
+                                  Problems& problems) {
+  Finder finder(file, spec, builder, problems);
+  const auto own_or = [&](const char* own, const char* of_the_model) {
+    const std::string name = prediction_name(spec, own);
+    return finder.has(name) ? name : std::string(of_the_model);
+  };
+  PredictionWeights weights;
+  weights.embedding_norm = finder.vector(prediction_name(spec, "enorm"), spec.dim);
+  weights.hidden_norm = finder.vector(prediction_name(spec, "hnorm"), spec.dim);
+  weights.projection = finder.matrix(prediction_name(spec, "eh_proj"), spec.dim, 2 * spec.dim);
+  Weights& block = weights.block;
+  const std::string table = own_or("embed_tokens", "token_embd.weight");
+  const std::string head =
+      own_or("shared_head_head", finder.has("output.weight") ? "output.weight" : table.c_str());
+  block.token_embedding = finder.matrix(table, spec.vocabulary, spec.dim);
+  block.output = head == table ? block.token_embedding : finder.matrix(head, spec.vocabulary, spec.dim);
+  block.output_norm = finder.vector(own_or("shared_head_norm", "output_norm.weight"), spec.dim);
+  block.rope_factors = finder.optional_vector("rope_freqs.weight", spec.rope / 2);
+  block.layers.push_back(finder.layer(spec.layers));
+  block.bytes = finder.take_bytes();
   return weights;
 }
 

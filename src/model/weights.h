@@ -56,6 +56,21 @@ struct Weights {
   program::WeightBytes bytes;  ///< by TensorId
 };
 
+/// A block of multi-token prediction: a layer, what is before it, and norm and matrix behind it. Its token
+/// table and output matrix are the model's own where it has none.
+struct PredictionWeights {
+  TensorId embedding_norm = kNoTensor, hidden_norm = kNoTensor;
+  TensorId projection = kNoTensor;  ///< of the embedding and the hidden state, side by side
+  Weights block;
+};
+
+/// Whether the file has such a block behind the trunk.
+bool has_prediction(const gguf::File& file, const Spec& spec);
+
+/// The same as find_weights() of the block alone.
+PredictionWeights find_prediction(const gguf::File& file, const Spec& spec, program::Builder& builder,
+                                  Problems& problems);
+
 /// Adds the model's weights to the Program. What is missing or has the wrong shape or type goes to problems.
 /// Fills in the facts that only tensors tell: the vocabulary's size and q_lora.
 Weights find_weights(const gguf::File& file, Spec& spec, program::Builder& builder, Problems& problems);

@@ -75,6 +75,9 @@ class Builder {
   TensorId moe_down_add(MoeDownAdd op);
   /// This activation is what a step gives back: [output rows, 1, vocabulary].
   void set_output(TensorId logits) { program_.set_output(logits); }
+  /// See Program::hidden_in() and hidden_out().
+  void set_hidden_in(TensorId rows) { program_.set_hidden_in(rows); }
+  void set_hidden_out(TensorId rows) { program_.set_hidden_out(rows); }
 
  private:
   TensorId add(Tensor tensor);

@@ -37,6 +37,8 @@ Program legalize(const Program& program, const std::string& backend, const Has& 
   for (const Tensor& tensor : program.tensors()) out.add(tensor);
   for (const Op& op : program.ops()) add_legal(out, op, backend, has, otherwise);
   out.set_output(program.output());
+  out.set_hidden_in(program.hidden_in());
+  out.set_hidden_out(program.hidden_out());
   return out;
 }
 

@@ -45,7 +45,7 @@ std::vector<Lifetime> lifetimes(const Program& program, int64_t max_rows, int64_
     // Ids stay whole for who counts after the step which experts it selected; they are a few hundred bytes.
     if (program[life.id].type == quant::Type::I32) life.last = end;
     if (!is_written[static_cast<size_t>(life.id)]) life.first = 0;
-    if (!is_read[static_cast<size_t>(life.id)]) life.last = end;
+    if (!is_read[static_cast<size_t>(life.id)] || life.id == program.hidden_out()) life.last = end;
   }
   std::stable_sort(lives.begin(), lives.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

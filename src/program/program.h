@@ -33,6 +33,13 @@ class Program {
   /// The logits: [output rows, 1, vocabulary].
   TensorId output() const { return output_; }
   void set_output(TensorId id) { output_ = id; }
+  /// Hidden states of all rows of a step, [step rows, 1, columns], which programs of one model hand to each
+  /// other: those that a step begins with, poked before it, and those that it leaves to be peeked at until
+  /// the next one. kNoTensor: there are none. Of backends whose facts say so (Facts::hidden_rows).
+  TensorId hidden_in() const { return hidden_in_; }
+  TensorId hidden_out() const { return hidden_out_; }
+  void set_hidden_in(TensorId id) { hidden_in_ = id; }
+  void set_hidden_out(TensorId id) { hidden_out_ = id; }
 
   /// "7.mla_attend", or "head.matmul" outside of layers.
   std::string op_name(const Op& op) const;
@@ -52,7 +59,7 @@ class Program {
   std::vector<Tensor> tensors_;
   std::vector<Op> ops_;
   std::vector<TensorId> caches_;
-  TensorId output_ = kNoTensor;
+  TensorId output_ = kNoTensor, hidden_in_ = kNoTensor, hidden_out_ = kNoTensor;
 };
 
 /// Checks every op's shapes and types, and that every activation is written before it is read. A violation is

@@ -26,6 +26,7 @@ void check_view(const Program& program, const Tensor& view) {
 
 void verify(const Program& program) {
   std::vector<bool> written(program.tensors().size(), false);
+  if (program.hidden_in() != kNoTensor) written[static_cast<size_t>(program.hidden_in())] = true;
   for (const Op& op : program.ops()) {
     const std::string name = program.op_name(op);
     try {
@@ -51,6 +52,9 @@ void verify(const Program& program) {
   }
   if (program.output() == kNoTensor) fail("the program has no output");
   if (!written[static_cast<size_t>(program.storage(program.output()))]) fail("the output is never written");
+  if (const TensorId hidden = program.hidden_out();
+      hidden != kNoTensor && !written[static_cast<size_t>(program.storage(hidden))])
+    fail("the hidden states are never written");
 }
 
 }  // namespace sluice::program

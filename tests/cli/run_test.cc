@@ -8,6 +8,7 @@
 
 #include "support/command.h"
 #include "support/golden.h"
+#include "support/small_model.h"
 
 namespace sluice::cli {
 namespace {
@@ -55,6 +56,25 @@ TEST_F(Run, DraftsChangeNoText) {
   const CommandResult many = run("run --draft-max 8");
   EXPECT_EQ(many.code, 2);
   EXPECT_THAT(many.err, HasSubstr("--draft-max"));
+}
+
+TEST_F(Run, TheModelsOwnBlockDraftsAndChangesNoText) {
+  test::write_small_model("glm-4.7-flash", "q8_0", path("block.gguf"), true);
+  for (const char* how : {"--temp 0", "-s 3", "--temp 0 --backend ref"}) {
+    const std::string command = fmt::format("run -m {} -p 'Once upon' -n 60 {}", path("block.gguf"), how);
+    const CommandResult none = run(command + " --draft none");
+    EXPECT_GT(none.out.size(), 40u);
+    EXPECT_THAT(none.err, testing::Not(HasSubstr("drafted")));
+    for (const char* by : {"mtp", "auto", "mtp --draft-max 1"})
+      EXPECT_EQ(run(command + " --draft " + by).out, none.out) << how << ", " << by;
+  }
+  const CommandResult lacks = run("run -n 1 --draft mtp");
+  EXPECT_EQ(lacks.code, 1);
+  EXPECT_THAT(lacks.err, HasSubstr("--draft mtp: the file has no block of multi-token prediction"));
+  EXPECT_THAT(run("run -n 1 --draft mtp --draft-max 0").err, HasSubstr("--draft mtp: there are no drafts"));
+  const CommandResult many = run("run --draft 16");
+  EXPECT_EQ(many.code, 2);
+  EXPECT_THAT(many.err, HasSubstr("\"16\", expected auto, mtp, lookup or none (--draft-max N"));
 }
 
 TEST_F(Run, PrintsOnlyWhatItGenerated) {

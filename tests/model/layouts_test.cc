@@ -207,6 +207,18 @@ TEST(Prediction, BlocksAreNotOfTheTrunkHoweverTheyAreCounted) {
   EXPECT_EQ(Copy("glm-mtp").remove_tensors("blk.3.").load().spec.layers, 3);
 }
 
+TEST(Prediction, ABlockThatMakesNoSenseIsNamedAndTheTrunkStaysUsable) {
+  model::Model missing = Copy("glm-mtp").remove_tensors("blk.3.attn_output").load();
+  EXPECT_THAT(missing.add_prediction().value_or(""), HasSubstr("blk.3.attn_output.weight is missing"));
+  EXPECT_FALSE(missing.prediction);
+  EXPECT_EQ(missing.program.hidden_out(), program::kNoTensor);
+  model::Model narrow =
+      Copy("glm-mtp").remove_tensors("blk.3.nextn.hnorm").add_tensor("blk.3.nextn.hnorm.weight", {8}).load();
+  EXPECT_THAT(narrow.add_prediction().value_or(""), HasSubstr("blk.3.nextn.hnorm.weight: shape [8]"));
+  model::Model shares = Copy("glm-mtp").remove_tensors("blk.3.nextn.shared_head_norm").load();
+  EXPECT_EQ(shares.add_prediction(), std::nullopt) << "the trunk's norm is its own";
+}
+
 TEST(Prediction, ABlockLeftOutOfTheTrunkIsMissing) {
   EXPECT_THAT(Copy("glm").remove_tensors("blk.2.").error(), HasSubstr("blk.2.attn_norm.weight is missing"));
 }

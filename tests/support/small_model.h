@@ -28,10 +28,12 @@ inline gguf::SynthModel small_model(const std::string& name) {
   return model;
 }
 
-/// Writes the model of this name, small, with the types of a mix.
-inline void write_small_model(const std::string& name, const std::string& mix, const std::string& path) {
+/// Writes the model of this name, small, with the types of a mix; with its block of multi-token prediction.
+inline void write_small_model(const std::string& name, const std::string& mix, const std::string& path,
+                              bool prediction = false) {
   const gguf::SynthModel model = small_model(name);
-  const gguf::SynthOptions options = {.model = &model, .mix = gguf::find_synth_mix(mix)};
+  const gguf::SynthOptions options = {
+      .model = &model, .mix = gguf::find_synth_mix(mix), .prediction = prediction};
   gguf::write_synth(options, gguf::plan_synth(options), path, [](uint64_t, uint64_t) {});
 }
 

@@ -5,7 +5,7 @@
                                    [tokens, vocabulary]: row i is the logits after token i of one sequence from position 0
 
 Needs torch and transformers 5.17. Weights are dequantised by tests/quant/dequantize.py, which shares no code with Sluice.
-A case that fails prints why, and the others go on; the exit status is 1 then.
+Of files with a block of multi-token prediction (glm-mtp) row i is that block's, of token i + 1. A case that fails prints why, and the others go on; the exit status is 1 then.
 """
 import hashlib
 import json
@@ -113,7 +113,78 @@ def config_of(transformers, c):
     return config
 
 
-def oracle(name, folder):
+def rms(x, weight, epsilon):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight
+
+
+def rotated(c, x):
+    """Neighbouring pairs of the last axis, by the position along the first."""
+    angles = np.arange(len(x))[:, None] * c["theta"] ** (-np.arange(0, c["rope_dim"], 2) / c["rope_dim"])
+    angles = angles.reshape(len(x), *[1] * (x.ndim - 2), -1)
+    even, odd = x[..., ::2], x[..., 1::2]
+    return np.stack([even * np.cos(angles) - odd * np.sin(angles), even * np.sin(angles) + odd * np.cos(angles)],
+                    -1).reshape(x.shape)
+
+
+def silu_network(x, gate, up, down):
+    g = x @ gate.T
+    return (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
+
+
+def predicted(c, w, b, table, head, rows, ids):
+    """DeepSeek-V3's block of multi-token prediction as its paper (arXiv:2412.19437, 2.2 and 2.1) and published code say
+    it, in plain numpy and float64: of the trunk's normed rows and the tokens behind them the logits of the next ones."""
+    get = {n[len(b):-len(".weight")]: x.astype(np.float64) for n, x in w.items() if n.startswith(b) and n.endswith(".weight")}
+    eps, n, heads = c["eps"], len(rows), c["heads"]
+    x = np.concatenate([rms(table[ids], get["nextn.enorm"], eps), rms(rows, get["nextn.hnorm"], eps)], 1)
+    x = x @ get["nextn.eh_proj"].T
+    a = rms(x, get["attn_norm"], eps)
+    q = (rms(a @ get["attn_q_a"].T, get["attn_q_a_norm"], eps) @ get["attn_q_b"].T).reshape(n, heads, -1)
+    kv = a @ get["attn_kv_a_mqa"].T
+    latent, key = rms(kv[:, :c["kv_lora"]], get["attn_kv_a_norm"], eps), rotated(c, kv[:, c["kv_lora"]:])
+    k = np.einsum("nl,hlk->nhk", latent, get["attn_k_b"])
+    v = np.einsum("nl,hvl->nhv", latent, get["attn_v_b"])
+    scores = np.einsum("ihk,jhk->hij", q[..., :c["nope"]], k)
+    scores += np.einsum("ihk,jk->hij", rotated(c, q[..., c["nope"]:]), key)
+    scores /= np.sqrt(c["nope"] + c["rope_dim"])
+    scores = np.exp(np.where(np.tri(n, dtype=bool), scores, -np.inf) - scores.max(-1, keepdims=True))
+    context = np.einsum("hij,jhv->ihv", scores / scores.sum(-1, keepdims=True), v)
+    x = x + context.reshape(n, -1) @ get["attn_output"].T
+    a = rms(x, get["ffn_norm"], eps)
+    chances = 1 / (1 + np.exp(-a @ get["ffn_gate_inp"].T))
+    chosen = np.argsort(-(chances + w[b + "exp_probs_b.bias"]), -1)[:, :c["used"]]
+    share = np.take_along_axis(chances, chosen, 1)
+    share = share / share.sum(-1, keepdims=True) * c["scale"]
+    out = silu_network(a, *(get[f"ffn_{m}_shexp"] for m in ("gate", "up", "down")))
+    for i in range(n):
+        for e, s in zip(chosen[i], share[i]):
+            out[i] += s * silu_network(a[i], *(get[f"ffn_{m}_exps"][e] for m in ("gate", "up", "down")))
+    return rms(x + out, get["nextn.shared_head_norm"], eps) @ head.T
+
+
+def prediction_oracle(name, folder):
+    """A file with such a block: row i is of the trunk's row i and token i + 1. The trunk's rows are transformers'."""
+    import torch
+    import transformers
+    model_name, layout = models.FILES[name]
+    c, t, w, model = loaded(model_name)
+    w = decoded(t) | decoded(models.prediction(c, layout))
+    ids = models.tokens(c)
+    with torch.no_grad():
+        rows = model.model(torch.from_numpy(ids)[None]).last_hidden_state[0].double().numpy()
+    b = f"blk.{c['layers']}."
+    own = lambda ours, theirs: w.get(b + f"nextn.{ours}.weight", w[theirs]).astype(np.float64)  # noqa: E731
+    table, head = own("embed_tokens", "token_embd.weight"), own("shared_head_head", "output.weight")
+    logits = predicted(c, w, b, table, head, rows[:-1], ids[1:])
+    logits.astype("<f4").tofile(folder / f"{name}.logits")
+    facts = {"case": name, "of": "numpy, of transformers' rows", "transformers": transformers.__version__,
+             "n_vocab": c["vocab"], "tokens": ids.tolist()}
+    (folder / f"{name}.json").write_text(json.dumps(facts) + "\n")
+    print(f"{name:16s} logits std {logits.std():.3f}, largest {np.abs(logits).max():.2f}", flush=True)
+
+
+def loaded(name):
+    """A model's facts, tensors and numbers, and transformers' class with them."""
     import torch
     import transformers
     c, t = models.weights(name)
@@ -132,6 +203,15 @@ def oracle(name, folder):
             module.variance_epsilon = c["eps"]
         if type(module).__name__ == "DeepseekV2Moe" and not hasattr(module, "num_experts"):
             module.num_experts = c["experts"]  # some versions read it without ever setting it
+    return c, t, w, model
+
+
+def oracle(name, folder):
+    import torch
+    import transformers
+    if name not in models.MODELS:
+        return prediction_oracle(name, folder)
+    c, t, _, model = loaded(name)
     ids = models.tokens(c)
     largest = 0.0  # product of gate and up; experts are no modules of their own and go unseen
 
@@ -163,7 +243,7 @@ def main(argv):
     folder = Path(argv[0])
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for name in argv[1:] or models.MODELS:
+    for name in argv[1:] or [*models.MODELS, "glm-mtp", "glm-mtp-experts"]:
         try:
             oracle(name, folder)
         except Exception:  # noqa: BLE001  the other cases still count

@@ -60,6 +60,7 @@ FILES = {name: (name, {}) for name in MODELS} | {
     "glm-ollama": ("glm", dict(ollama=True)),
     "glm-widths": ("glm", dict(widths=True)),
     "glm-mtp": ("glm", dict(mtp=True)),
+    "glm-mtp-experts": ("glm", dict(mtp=True, mtp_experts=True)),
     "glm-mtp-alone": ("glm", dict(mtp=True, trunk=False)),
     "glm-split": ("glm", dict(shards=3)),
     "v2-groups-no-gating": ("v2-groups", dict(gating=False)),
@@ -251,6 +252,22 @@ def latent_keys(c, layout):
     return keys
 
 
+def prediction(c, layout):
+    """The tensors of a block of multi-token prediction behind the trunk: one that shares the trunk's token table and
+    output matrix, or one with its own, and other numbers."""
+    own = bool(layout.get("mtp_experts"))
+    t = Tensors(dict(c, seed=c["seed"] + 100 + own))
+    b = f"blk.{c['layers']}."
+    latent_layer(t, b, False)
+    t.matrix(b + "nextn.eh_proj.weight", c["dim"], 2 * c["dim"], kind="Q8_0")
+    for name in ("enorm", "hnorm", "shared_head_norm"):
+        t.vector(b + f"nextn.{name}.weight", c["dim"])
+    if own:
+        t.matrix(b + "nextn.embed_tokens.weight", c["vocab"], c["dim"], kind="Q8_0", deviation=np.sqrt(c["dim"]))
+        t.matrix(b + "nextn.shared_head_head.weight", c["vocab"], c["dim"], kind="Q6_K", deviation=1.5)
+    return t
+
+
 def arranged(c, t, layout):
     """The tensors as the layout holds them."""
     tensors = dict(t.all)
@@ -269,12 +286,7 @@ def arranged(c, t, layout):
             both = np.concatenate([gate.reshape(experts, width, -1), up.reshape(experts, width, -1)], 1)
             tensors[b + "ffn_gate_up_exps.weight"] = ((experts, 2 * width, dim), kind, both.reshape(experts * 2 * width, -1))
     if layout.get("mtp"):
-        extra = Tensors(dict(c, seed=c["seed"] + 100))
-        b = f"blk.{c['layers']}."
-        latent_layer(extra, b, False)
-        extra.matrix(b + "nextn.eh_proj.weight", c["dim"], 2 * c["dim"], kind="Q8_0")
-        for name in ("enorm", "hnorm", "shared_head_norm"):
-            extra.vector(b + f"nextn.{name}.weight", c["dim"])
+        extra = prediction(c, layout)
         if not layout.get("trunk", True):
             tensors = {n: x for n, x in tensors.items() if not n.startswith("blk.")}
         tensors |= extra.all

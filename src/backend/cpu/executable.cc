@@ -113,7 +113,10 @@ class CpuExecutable : public Executable {
   }
 
   Facts facts() const override {
-    return {.hidden = hidden_ != kNoTensor, .aside_rows = options_.aside_rows, .parts = true};
+    return {.hidden = hidden_ != kNoTensor,
+            .aside_rows = options_.aside_rows,
+            .parts = true,
+            .hidden_rows = true};
   }
   Ticket submit(const Step& step) override {
     if (step.timed) {
@@ -126,6 +129,7 @@ class CpuExecutable : public Executable {
   }
   StepResult collect(Ticket) override { return result_; }
   void run_part(const Step& step, size_t part) override {
+    last_ran_ = &memory_;
     if (parts_[part].count() == 0) return;
     run_ops(step, memory_, static_cast<size_t>(parts_[part].first), static_cast<size_t>(parts_[part].last));
   }
@@ -142,11 +146,11 @@ class CpuExecutable : public Executable {
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {
     size_t next = 0;
-    each_element(id, rows, [&](auto& element) { values[next++] = static_cast<float>(element); });
+    each_element(*last_ran_, id, rows, [&](auto& element) { values[next++] = static_cast<float>(element); });
   }
   void poke(TensorId id, int64_t rows, std::span<const float> values) override {
     size_t next = 0;
-    each_element(id, rows, [&](auto& element) {
+    each_element(memory_, id, rows, [&](auto& element) {
       element = static_cast<std::decay_t<decltype(element)>>(values[next++]);
     });
   }
@@ -237,12 +241,12 @@ class CpuExecutable : public Executable {
   }
 
   template <typename F>
-  void each_element(TensorId id, int64_t rows, F visit) {
+  void each_element(const cpu::Memory& memory, TensorId id, int64_t rows, F visit) {
     const Tensor& storage = program_[program_.storage(id)];
     CHECK(rows <= Program::rows(storage, options_.max_rows, options_.max_outputs), "{} rows", rows);
     const bool ints = program_[id].type == quant::Type::I32;
-    const cpu::Rows<float> floats = memory_.rows(id);
-    const cpu::Rows<int32_t> integers = memory_.int_rows(id);
+    const cpu::Rows<float> floats = memory.rows(id);
+    const cpu::Rows<int32_t> integers = memory.int_rows(id);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t h = 0; h < floats.heads; ++h) {
         for (int64_t c = 0; c < floats.columns; ++c) {
@@ -264,6 +268,7 @@ class CpuExecutable : public Executable {
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     CHECK(!input.states.empty() || !program_.has_states(), "nobody said where states lie");
     const cpu::Memory& memory = aside ? *aside_memory_ : memory_;
+    last_ran_ = &memory;
     pauses_ = false;
     const size_t end = run_ops(step, memory, step.turn == Turn::Resumed ? paused_at_ : 0, kernels_.size());
     if (pauses_) paused_at_ = end;
@@ -353,10 +358,11 @@ class CpuExecutable : public Executable {
   std::vector<Range> parts_;  // of ops, between those across places
   std::optional<cpu::Memory> aside_memory_;
   std::vector<bool> aside_barriers_;
-  std::vector<cpu::Taken> taken_;  // [ops][workers]
-  std::atomic<size_t> end_at_{0};  // the op before which the step stops or pauses
-  bool pauses_ = false;            // ... which of the two: worker 0's, then its caller's
-  size_t paused_at_ = 0;           // of the step that is paused
+  const cpu::Memory* last_ran_ = &memory_;  // where the last step left its activations
+  std::vector<cpu::Taken> taken_;           // [ops][workers]
+  std::atomic<size_t> end_at_{0};           // the op before which the step stops or pauses
+  bool pauses_ = false;                     // ... which of the two: worker 0's, then its caller's
+  size_t paused_at_ = 0;                    // of the step that is paused
   uint32_t shared_steps_ = 0;
   std::vector<RowResult> outputs_;  // of the last step, which lie in the memory it ran in
   StepResult result_;
@@ -381,7 +387,7 @@ class CpuBackend : public Backend {
   /// Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
   /// columns without rope, over all columns): beside 2,048 rows a fifth.
   Facts facts() const override {
-    return {.aside_rows = 256, .deep_rows = 2048, .parts = true, .streams = true};
+    return {.aside_rows = 256, .deep_rows = 2048, .parts = true, .hidden_rows = true, .streams = true};
   }
   std::string device() const override {
     return fmt::format("{}, {}, {} thread{}, kernels {}", cpu_name(), cpu::isa_name(isa_), threads_,

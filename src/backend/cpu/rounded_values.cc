@@ -80,6 +80,7 @@ std::vector<int64_t> rounded_from(const Program& program, const WeightTable& tab
   // Steps give outputs' hidden states as they are.
   if (const TensorId hidden = hidden_states(program); hidden != kNoTensor)
     from[static_cast<size_t>(hidden)] = kNever;
+  if (program.hidden_out() != kNoTensor) from[static_cast<size_t>(program.hidden_out())] = kNever;
   for (const Op& op : program.ops()) {
     info(op).operands(op, [&](const char*, TensorId id, bool writes) {
       const auto i = static_cast<size_t>(id);

@@ -29,7 +29,9 @@ class RefExecutable : public Executable {
     outputs_.reserve(static_cast<size_t>(options.max_outputs));
   }
 
-  Facts facts() const override { return {.hidden = hidden_ != kNoTensor, .parts = true}; }
+  Facts facts() const override {
+    return {.hidden = hidden_ != kNoTensor, .parts = true, .hidden_rows = true};
+  }
   Ticket submit(const Step& step) override {
     times_.begin_ns = now_ns();
     int64_t begin = times_.begin_ns;
@@ -125,7 +127,7 @@ class RefExecutable : public Executable {
 class RefBackend : public Backend {
  public:
   std::string name() const override { return "ref"; }
-  Facts facts() const override { return {.parts = true}; }
+  Facts facts() const override { return {.parts = true, .hidden_rows = true}; }
   bool has(const Program&, const Op& op) const override { return info(op).reference != nullptr; }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return RefMemory::needs(legal(program), options);

@@ -1,0 +1,93 @@
+// What answers may say next, as the model's block of multi-token prediction says it: of a row's hidden state
+// and the token behind it, the token after that. The block is a program of its own, with a cache of its own
+// layer in the same pages; row i of a sequence is the trunk's row i and token i + 1. Rows are kept until
+// somebody wants a draft or many have come, so that a prompt's go through the block a step at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/scheduler.h"
+#include "program/executable.h"
+
+namespace sluice::engine {
+
+/// What was predicted for one sequence, and how often it was right.
+class Prediction {
+ public:
+  static constexpr int64_t kMostTokens = 3;
+
+  /// Sees whether what was predicted last came, and forgets it.
+  void learn(std::span<const int32_t> tokens);
+  /// How likely each token is right, if those before it are.
+  std::span<const double> chances() const { return chances_; }
+  /// The tokens that may follow, in their order.
+  std::span<const int32_t> found() const { return {found_.data(), static_cast<size_t>(count_)}; }
+  /// A token more, behind those that it has learnt from and those that were added since.
+  void add(int32_t token) { found_[static_cast<size_t>(count_++)] = token; }
+
+ private:
+  std::array<int32_t, kMostTokens> found_{};
+  int64_t count_ = 0;
+  size_t behind_ = 0;  ///< tokens of the sequence, at the last call
+  std::array<double, kMostTokens> chances_ = kHoped;
+  static constexpr std::array<double, kMostTokens> kHoped = {0.7, 0.6, 0.5};
+};
+
+class TokenPredictor {
+ public:
+  /// Of executables of a model's two programs, compiled for as many rows and pages; `trunk` leaves hidden
+  /// states. vocabulary: tokens that may be drafted.
+  TokenPredictor(program::Executable& trunk, program::Executable& block, int64_t max_rows,
+                 int32_t max_sequences, int64_t context, size_t vocabulary);
+
+  /// A step of the trunk has just ended: takes its rows' hidden states.
+  void take(const program::StepInput& input);
+  /// Its tokens are drawn: keeps the rows that were right, and whose next token is known.
+  void follow(std::span<Sequence* const> running);
+  /// Whether there is what a draft for the sequence begins with.
+  bool ready(const Sequence& sequence) const;
+
+  /// A draft for a sequence that is ready.
+  struct Ask {
+    Sequence* sequence;
+    Prediction* prediction;  ///< gets the tokens: fewer where pages end
+    int64_t tokens;          ///< at most
+    /// Where the row stands that gives its next token.
+    int64_t position() const { return std::ssize(sequence->tokens) - 2 + std::ssize(prediction->found()); }
+  };
+  /// Steps of the block that it took.
+  int64_t predict(std::span<const Ask> asks, std::span<Sequence* const> running);
+
+ private:
+  /// A row of the block: whose it is, where, and the token behind it.
+  struct Row {
+    RequestId id;
+    int32_t place, position, token;
+  };
+
+  void know(std::span<Sequence* const> running);
+  bool is_stale(const Row& row) const;
+  void keep(const Row& row, std::span<const float> hidden);
+  void drop_stale();
+  void compute(std::span<const Ask> asks);
+  int32_t likeliest(std::span<const float> logits) const;
+
+  program::Executable& trunk_;
+  program::Executable& block_;
+  const size_t columns_;  ///< of a hidden state
+  const size_t max_rows_;
+  const size_t vocabulary_;
+  Batch batch_;
+  std::vector<const Sequence*> by_place_;  ///< who runs
+  std::vector<Row> rows_;                  ///< that the block has not seen
+  std::vector<float> hidden_;              ///< theirs
+  std::vector<Row> came_;                  ///< of the trunk's last step: with its own tokens, and no id
+  std::vector<float> came_hidden_;
+  std::vector<const Ask*> asked_;  ///< by output of the block's step
+};
+
+}  // namespace sluice::engine
