@@ -66,6 +66,20 @@ class Door(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
             self.assertNotIn("APT", done.stderr)
 
+    def test_setup_without_dpkg_tells_what_is_wanted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("bash", "dirname", "cat"):
+                Path(folder, name).symlink_to(f"/bin/{name}" if Path(f"/bin/{name}").exists() else f"/usr/bin/{name}")
+            done = run(ROOT / "dev", "setup", "build", env={"PATH": folder})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("nlohmann-json3-dev", done.stderr)
+            self.assertNotIn("brew", done.stderr)
+            Path(folder, "brew").write_text("#!/bin/bash\nexit 1\n", encoding="utf-8")  # asked for, never called
+            Path(folder, "brew").chmod(0o755)
+            done = run(ROOT / "dev", "setup", "build", env={"PATH": folder})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("brew install cmake ninja ", done.stderr)
+
     def test_setup_without_network(self):
         if os.geteuid() != 0:
             self.skipTest("only root installs packages")
