@@ -94,6 +94,9 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
                           {options.gpu, std::max(options.context, options.cache_tokens), options.parallel},
                           options.ranks);
+  if (options.batch_invariant && options.ranks.pipeline_parallel > 1 && backend_->name().ends_with("cuda"))
+    throw UsageError(
+        "--batch-invariant: not with --pipeline-parallel on GPUs, which then run rows one by one");
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;
