@@ -1,7 +1,10 @@
 // What answers may say next, as the model's block of multi-token prediction says it: of a row's hidden state
-// and the token behind it, the token after that. The block is a program of its own, with a cache of its own
-// layer in the same pages; row i of a sequence is the trunk's row i and token i + 1. Rows are kept until
-// somebody wants a draft or many have come, so that a prompt's go through the block a step at a time.
+// and the token behind it, the token after that. The block is a program of its own over the same weights,
+// with a cache of its own layer in the same pages. Row i of a sequence is the trunk's hidden state i and
+// token i + 1. Rows are kept until somebody wants a draft or a step's worth has come, so that a prompt's go
+// through the block a step at a time. Further tokens of a draft chain: the block's own hidden state, and the
+// token that it said. Pages of cached prefixes hold the block's rows, too, but for each page's last one,
+// which saw another next token, and for pages that a store brings: that costs drafts, never text.
 #pragma once
 
 #include <array>

@@ -97,6 +97,11 @@ def write_gguf(path: Path, meta: Meta, tensors: Tensors) -> None:
 
 
 def read_gguf(path: Path) -> tuple[dict, dict[str, tuple[tuple[int, ...], int, bytes]]]:
+    meta, tensors = read_file(path)
+    return {key: v for key, _, v in meta}, tensors
+
+
+def read_file(path: Path) -> tuple[Meta, dict[str, tuple[tuple[int, ...], int, bytes]]]:
     raw, at = path.read_bytes(), 4
 
     def take(fmt: str):
@@ -112,12 +117,16 @@ def read_gguf(path: Path) -> tuple[dict, dict[str, tuple[tuple[int, ...], int, b
             return raw[at - n:at].decode()
         if kind == "array":
             item, n = KINDS[take("<I")], take("<Q")
-            return [value(item) for _ in range(n)]
+            return f"[{item}]", [value(item) for _ in range(n)]
         return take(FORMATS[kind])
 
     assert raw[:4] == b"GGUF" and take("<I") == 3
     n_tensors, n_meta = take("<QQ")
-    meta = {value("str"): value(KINDS[take("<I")]) for _ in range(n_meta)}
+    meta = []
+    for _ in range(n_meta):
+        key, kind = value("str"), KINDS[take("<I")]
+        v = value(kind)
+        meta.append((key, *v) if kind == "array" else (key, kind, v))
     infos = []
     for _ in range(n_tensors):
         name, dims = value("str"), take("<I")
@@ -325,6 +334,7 @@ def load(path: Path, device: str, attention: str = "eager"):
     torch.backends.cuda.matmul.allow_tf32 = False
     meta, tensors = read_gguf(path)
     k = {key[len("deepseek2."):]: v for key, v in meta.items() if key.startswith("deepseek2.")}
+    k["block_count"] -= k.get("nextn_predict_layers", 0)  # the class knows no block of multi-token prediction
     config = hf_config(k)
     config._attn_implementation, config._experts_implementation = attention, "eager"
     w = {n: dequantise(raw, kind, shape) for n, (shape, kind, raw) in tensors.items()}
