@@ -139,7 +139,7 @@ TEST_F(Chat, TellsWhatIsWrongAndGoesOn) {
       "/nowhere\n/read\n/regen\nHello.\n");
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 13) << result.err;  // two for the -1
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 12) << result.err;
   for (const char* part :
        {"sluice: no command /nonsense; /help lists them\n", "sluice: /set: expected parameter, system",
         "sluice: /set think: expected on or off\n", "sluice: /set parameter: no parameter \"nope\"",
