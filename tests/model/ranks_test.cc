@@ -484,13 +484,15 @@ TEST(Launch, ReadsWhatStartersSay) {
 }
 
 TEST(Launch, RefusesWhatMakesNoSense) {
-  for (const auto& [rank, size, expected] :
-       {std::tuple{"2", "2", "RANK=2: expected a number from 0 to 1"},
-        {"-1", "2", "RANK=-1: expected a number from 0 to 1"},
-        {"x", "2", "RANK=x: expected a number from 0 to 1"},
-        {"0", "2x", "WORLD_SIZE=2x: expected a number from 1 to 2147483647"},
-        {"0", "65", "WORLD_SIZE=65: 64 ranks at most"}})
-    EXPECT_EQ(error_of([&] { launch({{"RANK", rank}, {"WORLD_SIZE", size}}); }), expected);
+  const struct {
+    const char *rank, *size, *expected;
+  } cases[] = {{"2", "2", "RANK=2: expected a number from 0 to 1"},
+               {"-1", "2", "RANK=-1: expected a number from 0 to 1"},
+               {"x", "2", "RANK=x: expected a number from 0 to 1"},
+               {"0", "2x", "WORLD_SIZE=2x: expected a number from 1 to 2147483647"},
+               {"0", "65", "WORLD_SIZE=65: 64 ranks at most"}};
+  for (const auto& c : cases)
+    EXPECT_EQ(error_of([&] { launch({{"RANK", c.rank}, {"WORLD_SIZE", c.size}}); }), c.expected);
 }
 
 }  // namespace
