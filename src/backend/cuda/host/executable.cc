@@ -435,10 +435,14 @@ class CudaExecutable : public Executable {
       }
     }
     std::vector<uint32_t> words(places.back() + 1);
-    stream_.wait();
-    check(cudaMemcpy(words.data(), view.data, words.size() * 4, cudaMemcpyDeviceToHost));
-    if (change(words, places))
-      check(cudaMemcpy(view.data, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
+    // On the stream that steps run on: a copy from pageable memory that is not may end after cudaMemcpy has
+    // returned, and a step that begins meanwhile would read what was there before.
+    const auto copy = [&](void* to, const void* from, cudaMemcpyKind kind) {
+      check(cudaMemcpyAsync(to, from, words.size() * 4, kind, stream_));
+      stream_.wait();
+    };
+    copy(words.data(), view.data, cudaMemcpyDeviceToHost);
+    if (change(words, places)) copy(view.data, words.data(), cudaMemcpyHostToDevice);
   }
 
   int device_;

@@ -147,6 +147,7 @@ Weights::Weights(std::span<const Source> sources, const Progress& progress) : de
     check(cudaMemcpy(place.vector, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
   }
   for (const Source& source : sources) place_streamed(source);
+  check(cudaStreamSynchronize(nullptr));  // a copy from pageable memory may end after cudaMemcpy has returned
   upload(uploads, progress);
   check(cudaDeviceSynchronize());
 }
