@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Trains a block of multi-token prediction for a finished file, with all of the file frozen, and adds it to the file.
 
-  mtp.py run    --model fairy-tales.gguf --corpus tales.txt.xz --work work/mtp --minutes 40 --threads 1
+  mtp.py prepare --model fairy-tales.gguf --corpus tales.txt.xz --out work/tales.npz    its tokens, once
+  mtp.py run    --model fairy-tales.gguf --corpus work/tales.npz --work work/mtp --device cuda --batch 32 --minutes 4
   mtp.py export --model fairy-tales.gguf --work work/mtp --out work/fairy-tales.gguf
-  mtp.py report --model work/fairy-tales.gguf --corpus tales.txt.xz
+  mtp.py report --model work/fairy-tales.gguf --corpus work/tales.npz
 
-The block is DeepSeek-V3's (arXiv:2412.19437, 2.2), as GLM-4.7-Flash has it: of the trunk's row behind its last norm and
-of the next token's embedding, both normed, one projection, one more layer, one norm, and the trunk's output matrix.
-Row i has the trunk's row i and token i + 1, and says what token i + 2 is. It learns what the trunk itself says there,
-and to end near the trunk's own row i + 1, which is what it goes on from when it drafts a second token.
+A corpus is its text, or what `prepare` made of it. The block is DeepSeek-V3's (arXiv:2412.19437, 2.2), as
+GLM-4.7-Flash has it: of the trunk's row behind its last norm and of the next token's embedding, both normed, one
+projection, one more layer, one norm, and the trunk's output matrix. Row i has the trunk's row i and token i + 1, and
+says what token i + 2 is. It learns what the trunk itself says there, and to end near the trunk's own row i + 1, which
+is what it goes on from when it drafts a second token; with --drafts 2 it goes on from its own rows in training, too.
 """
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ import copy
 import json
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +28,10 @@ import torch.nn.functional as F
 
 import data
 import export as files
-from train import Muon
+from train import Muon, dense_experts
 
 NEARNESS = 0.1  # what the distance to the trunk's own row counts beside the divergence
+LATER = 0.5     # what each further draft counts of the one before it
 WINDOW = 512    # tokens
 
 
@@ -50,24 +54,50 @@ class Block(torch.nn.Module):
 
     def forward(self, embedded, rows):
         x = self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(rows)], -1))
-        positions = torch.arange(x.shape[1])[None]
+        positions = torch.arange(x.shape[1], device=x.device)[None]
         x = self.layer(x, position_ids=positions, position_embeddings=self.rotary(x, positions))
         return self.head_norm(x[0] if isinstance(x, tuple) else x)
 
 
-def load(model: str):
-    trunk, tok, meta = files.load(Path(model), "cpu", "sdpa")
+def load(model: str, device: str):
+    trunk, tok, meta = files.load(Path(model), device, "sdpa")
     for p in trunk.parameters():
         p.requires_grad_(False)
+    for layer in trunk.model.layers:
+        if hasattr(layer.mlp, "experts") and device != "cpu":  # a GPU waits in the class's loop over experts
+            layer.mlp.experts.forward = types.MethodType(dense_experts, layer.mlp.experts)
     return trunk, tok, meta
 
 
-def tales_of(args, tok):
+def texts_of(args, tok):
+    """Tokens of an epoch in one row, and windows of tales and of chats that nothing is trained on."""
+    if args.corpus.endswith(".npz"):
+        kept = np.load(args.corpus)
+        return (kept["stream"],
+                *(np.split(kept[name], np.cumsum(kept[name + "_lengths"])[:-1]) for name in ("tales", "chats")))
     tales = data.read_tales(args.corpus)
     tales = [t for t in tales if t.held_out] + [t for t in tales if not t.held_out][::args.tales]
     data.describe(tales)
     data.encode_tales(tok, tales)
-    return [t for t in tales if not t.held_out], [t for t in tales if t.held_out]
+    held = [t for t in tales if t.held_out]
+    read = data.Documents(tok, [t for t in tales if not t.held_out], WINDOW)
+    rng = np.random.default_rng(1)
+    plain, chats = read.epoch(rng)
+    documents = plain + chats
+    stream = np.concatenate([documents[i][0] for i in rng.permutation(len(documents))])
+    judges = data.Documents(tok, held, WINDOW)
+    return (stream, [ids for ids, _ in data.held_out_rows(judges, held, WINDOW)],
+            [ids for ids, _ in data.held_out_chats(judges, held)])
+
+
+def prepare(args) -> None:
+    _, tok, _ = load(args.model, "cpu")
+    stream, tales, chats = texts_of(args, tok)
+    kept = {"stream": stream.astype(np.uint16)}
+    for name, rows in (("tales", tales), ("chats", chats)):
+        kept |= {name: np.concatenate(rows).astype(np.uint16), name + "_lengths": np.array([len(r) for r in rows])}
+    np.savez_compressed(args.out, **kept)
+    print(f"{args.out}: {len(stream)} tokens to train on, {len(kept['tales'])} and {len(kept['chats'])} to judge by")
 
 
 @torch.no_grad()
@@ -75,14 +105,19 @@ def rows_of(trunk, ids):
     return trunk.model(ids, use_cache=False).last_hidden_state
 
 
-def losses(trunk, block, ids, rows):
-    got = block(trunk.model.embed_tokens(ids[:, 1:]), rows[:, :-1])
+def losses(trunk, block, ids, rows, drafts: int):
+    """Divergence from the trunk's tokens and distance to its rows, of `drafts` tokens each made from the one before;
+    and how often the first is the trunk's likeliest."""
     with torch.no_grad():
-        right = F.log_softmax(trunk.lm_head(rows[:, 1:]), -1)
-    said = F.log_softmax(trunk.lm_head(got), -1)
-    divergence = (right.exp() * (right - said)).sum(-1).mean()
-    nearness = F.smooth_l1_loss(got, rows[:, 1:])
-    agrees = (said.argmax(-1) == right.argmax(-1)).float().mean()
+        right = F.log_softmax(trunk.lm_head(rows[:, 1:]).float(), -1)
+    divergence, nearness, agrees, carried = 0.0, 0.0, None, rows
+    for d in range(drafts):  # row i of `got` foresees the trunk's row i + 1 + d
+        got = block(trunk.model.embed_tokens(ids[:, 1 + d:]), carried[:, :-1])
+        said = F.log_softmax(trunk.lm_head(got).float(), -1)
+        divergence += LATER**d * F.kl_div(said, right[:, d:], reduction="none", log_target=True).sum(-1).mean()
+        nearness += LATER**d * F.smooth_l1_loss(got.float(), rows[:, 1 + d:].float())
+        agrees = (said.argmax(-1) == right.argmax(-1)).float().mean() if d == 0 else agrees
+        carried = got
     return divergence, nearness, agrees
 
 
@@ -92,7 +127,7 @@ def acceptance(trunk, block, rows, depth: int = 3):
     where all before them were right. At temperature 1, too: how likely what it says is to be drawn."""
     right, seen, drawn = np.zeros(depth), np.zeros(depth), 0.0
     for ids in rows:
-        ids = torch.as_tensor(np.asarray(ids, np.int64))[None]
+        ids = torch.as_tensor(np.asarray(ids, np.int64), device=trunk.device)[None]
         if ids.shape[1] < depth + 3:
             continue
         trunk_rows = rows_of(trunk, ids)
@@ -106,10 +141,10 @@ def acceptance(trunk, block, rows, depth: int = 3):
             said = trunk.lm_head(carried)[0].argmax(-1)
             if d == 0:
                 p = F.softmax(logits[1:1 + n], -1)
-                drawn += p[torch.arange(n), said].sum().item()
+                drawn += p[torch.arange(n, device=p.device), said].sum().item()
             ok = said == best[1 + d:1 + d + n]
             # Depth d counts where the text went on as it was drafted.
-            follows = torch.ones(n, dtype=torch.bool) if alive is None else alive[:n]
+            follows = torch.ones_like(ok) if alive is None else alive[:n]
             right[d] += (ok & follows).sum().item()
             seen[d] += follows.sum().item()
             m = ids.shape[1] - 2 - d
@@ -117,41 +152,46 @@ def acceptance(trunk, block, rows, depth: int = 3):
     return right / np.maximum(seen, 1), drawn / max(seen[0], 1)
 
 
+def batches(stream, batch: int, rng, device):
+    """Windows of the stream, epoch after epoch, each cut in other places."""
+    stream = torch.from_numpy(stream.astype(np.int32)).to(device)
+    row = WINDOW + 1
+    while True:
+        begin = int(rng.integers(row))
+        windows = stream[begin:begin + (len(stream) - begin) // row * row].view(-1, row)
+        order = torch.from_numpy(rng.permutation(len(windows))).to(device)
+        for part in order.split(batch):
+            if len(part) == batch:
+                yield windows[part].long()
+
+
 def run(args) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     work = Path(args.work)
     work.mkdir(parents=True, exist_ok=True)
-    trunk, tok, _ = load(args.model)
-    read, held = tales_of(args, tok)
-    documents = data.Documents(tok, read, WINDOW)
-    judge = [ids for ids, _ in data.held_out_rows(data.Documents(tok, held, WINDOW), held, WINDOW)][::args.every]
-    block = Block(trunk)
+    trunk, tok, _ = load(args.model, args.device)
+    stream, judge, _ = texts_of(args, tok)
+    judge = judge[::args.every]
+    torch.set_float32_matmul_precision("high")
+    sixteen = torch.autocast(args.device, torch.bfloat16, enabled=args.device != "cpu")
+    block = Block(trunk).to(args.device)
     if (work / "block.pt").exists():  # it goes on, with fresh momenta
-        block.load_state_dict(torch.load(work / "block.pt"))
+        block.load_state_dict(torch.load(work / "block.pt", map_location=args.device))
     named = list(block.named_parameters())
     matrices = [p for n, p in named if p.ndim > 1 and "gate.weight" not in n]
     others = [p for n, p in named if p.ndim == 1 or "gate.weight" in n]
-    muon, adam = Muon(matrices, 0.01), torch.optim.AdamW(others, lr=1e-3, weight_decay=0.0)
-    rng = np.random.default_rng(args.seed)
-    begin, step, tokens, told = time.time(), 0, 0, 0.0
-    log = (work / "log.jsonl").open("a")
-    plain, chats = documents.epoch(rng)
-    windows, _ = data.pack(plain + chats, WINDOW, rng)
-    known = {}  # the trunk's rows, in sixteen bits: they stay the same from epoch to epoch
-    while True:
-        order = rng.permutation(len(windows))
-        for at in range(0, len(windows) - args.batch + 1, args.batch):
+    muon = Muon(matrices, args.weight_decay)
+    adam = torch.optim.AdamW(others, lr=1e-3, weight_decay=0.0)
+    begin, step, tokens, told = time.time(), 0, 0, time.time()
+    with (work / "log.jsonl").open("a") as log:
+        for ids in batches(stream, args.batch, np.random.default_rng(args.seed), args.device):
             done = (time.time() - begin) / (60 * args.minutes)
             if done >= 1:
-                return save(block, work)
+                break
             lr = args.lr * min(1.0, (step + 1) / 30) * min(1.0, (1 - done) / 0.6)
-            batch = order[at:at + args.batch]
-            ids = torch.from_numpy(windows[batch].astype(np.int64))
-            new = [i for i, w in enumerate(batch) if w not in known]
-            if new:
-                known |= zip(batch[new], rows_of(trunk, ids[new]).half())
-            divergence, nearness, agrees = losses(trunk, block, ids, torch.stack([known[w] for w in batch]).float())
+            with sixteen:
+                divergence, nearness, agrees = losses(trunk, block, ids, rows_of(trunk, ids), args.drafts)
             (divergence + NEARNESS * nearness).backward()
             torch.nn.utils.clip_grad_norm_(others, 1.0)
             for group in adam.param_groups:
@@ -160,18 +200,26 @@ def run(args) -> None:
             adam.step()
             block.zero_grad(set_to_none=True)
             step, tokens = step + 1, tokens + ids.numel()
-            if step % 10 == 0:
-                line = {"step": step, "tokens": tokens, "seconds": round(time.time() - begin), "lr": lr,
-                        "divergence": divergence.item(), "nearness": nearness.item(), "agrees": agrees.item()}
-                if time.time() - told > 420:
-                    by_draft, drawn = acceptance(trunk, block.eval(), judge)
-                    line |= {"held_out": [round(x, 4) for x in by_draft], "held_out_drawn": round(drawn, 4)}
-                    block.train()
-                    save(block, work)
-                    told = time.time()
-                print(json.dumps(line), flush=True)
-                log.write(json.dumps(line) + "\n")
-                log.flush()
+            if step % args.tell:
+                continue
+            line = {"step": step, "tokens": tokens, "seconds": round(time.time() - begin), "lr": lr,
+                    "divergence": divergence.item(), "nearness": nearness.item(), "agrees": agrees.item()}
+            if time.time() - told > 60 * args.judge:
+                line |= judged(trunk, block, judge)
+                save(block, work)
+                told = time.time()
+            print(json.dumps(line), flush=True)
+            log.write(json.dumps(line) + "\n")
+            log.flush()
+        save(block, work)
+        print(json.dumps({"step": step, "tokens": tokens} | judged(trunk, block, judge)), file=log)
+    print((work / "log.jsonl").read_text().splitlines()[-1])
+
+
+def judged(trunk, block, rows) -> dict:
+    by_draft, drawn = acceptance(trunk, block.eval(), rows)
+    block.train()
+    return {"held_out": [round(x, 4) for x in by_draft], "held_out_drawn": round(drawn, 4)}
 
 
 def save(block, work: Path) -> None:
@@ -185,7 +233,7 @@ def export(args) -> None:
     meta = {key: v for key, _, v in entries}
     layers, prefix = meta["deepseek2.block_count"], "deepseek2."
     assert "deepseek2.nextn_predict_layers" not in meta, "the file has a block already"
-    sd = {n: x.float().numpy() for n, x in torch.load(Path(args.work) / "block.pt").items()}
+    sd = {n: x.float().numpy() for n, x in torch.load(Path(args.work) / "block.pt", map_location="cpu").items()}
     shape = {"num_attention_heads": meta[prefix + "attention.head_count"], "num_hidden_layers": 1,
              "qk_nope_head_dim": meta[prefix + "attention.key_length_mla"] - meta[prefix + "rope.dimension_count"],
              "v_head_dim": meta[prefix + "attention.value_length_mla"]}
@@ -226,12 +274,10 @@ def read_block(trunk, path: Path) -> Block:
 
 def report(args) -> None:
     torch.set_num_threads(args.threads)
-    trunk, tok, _ = load(args.model)
-    _, held = tales_of(args, tok)
-    documents = data.Documents(tok, held, WINDOW)
-    block = read_block(trunk, Path(args.model))
-    tales = [ids for ids, _ in data.held_out_rows(documents, held, WINDOW)][::args.every]
-    for name, rows in (("tales", tales), ("chats", [ids for ids, _ in data.held_out_chats(documents, held)])):
+    trunk, tok, _ = load(args.model, args.device)
+    _, tales, chats = texts_of(args, tok)
+    block = read_block(trunk, Path(args.model)).to(args.device)
+    for name, rows in (("tales", tales[::args.every]), ("chats", chats)):
         by_draft, drawn = acceptance(trunk, block, rows)
         print(f"{name}: {sum(map(len, rows))} tokens; the trunk's likeliest token: "
               + ", ".join(f"{x:.3f}" for x in by_draft) + f"; a token drawn at temperature 1: {drawn:.3f}")
@@ -240,23 +286,29 @@ def report(args) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, call in (("run", run), ("export", export), ("report", report)):
+    for name, call in (("prepare", prepare), ("run", run), ("export", export), ("report", report)):
         command = commands.add_parser(name)
         command.set_defaults(call=call)
         command.add_argument("--model", required=True)
         if name != "export":
-            command.add_argument("--corpus", required=True)
+            command.add_argument("--corpus", required=True, help="a text, or what prepare made of one")
+            command.add_argument("--tales", type=int, default=1, help="read every so many tales of a text")
+        if name in ("run", "report"):
+            command.add_argument("--device", default="cpu", help="cpu, or cuda: there products are in bfloat16")
             command.add_argument("--threads", type=int, default=1)
-            command.add_argument("--tales", type=int, default=1, help="read every so many tales")
             command.add_argument("--every", type=int, default=12, help="judge by every so many windows")
-        if name != "report":
+        if name in ("run", "export"):
             command.add_argument("--work", required=True)
-        if name == "export":
+        if name in ("prepare", "export"):
             command.add_argument("--out", required=True)
         if name == "run":
             command.add_argument("--minutes", type=float, default=40)
-            command.add_argument("--batch", type=int, default=4)
+            command.add_argument("--batch", type=int, default=4, help="windows of 512 tokens")
+            command.add_argument("--drafts", type=int, default=1, help="tokens drafted one from the other in training")
             command.add_argument("--lr", type=float, default=3e-3)
+            command.add_argument("--weight-decay", type=float, default=0.01)
+            command.add_argument("--tell", type=int, default=10, help="a line every so many steps")
+            command.add_argument("--judge", type=float, default=7, help="minutes between two judgements")
             command.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     args.call(args)
