@@ -74,6 +74,37 @@ struct Caches {
   TensorId matrices = kNoTensor;                                        // of the delta rule
 };
 
+/// A weight that the normed row is multiplied with, and the heads of the product.
+struct Product {
+  const char* name;
+  TensorId weight;
+  int64_t heads = 1;
+};
+
+/// Up to three products of the normed row. Those with weights of one type are one op: kernels of one row are
+/// made for a type, and the norm is made again sooner than it is handed on.
+std::array<TensorId, 3> products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
+                                        std::initializer_list<Product> wanted) {
+  std::array<TensorId, 3> products{kNoTensor, kNoTensor, kNoTensor};
+  const std::span<const Product> all(wanted);
+  const auto type = [&](size_t i) { return b.program()[all[i].weight].type; };
+  for (size_t first = 0; first < all.size(); ++first) {
+    if (products[first] != kNoTensor) continue;
+    program::NormMatmul op{.in = {x}, .norm = {w.attn_norm}, .epsilon = s.epsilon};
+    const std::array<std::pair<program::Read*, program::Write*>, 3> places{
+        {{&op.a, &op.out_a}, {&op.b, &op.out_b}, {&op.c, &op.out_c}}};
+    for (size_t i = first, place = 0; i < all.size(); ++i) {
+      if (type(i) != type(first)) continue;
+      const Product& one = all[i];
+      const int64_t columns = b.program()[one.weight].shape[1] / one.heads;
+      places[place].first->id = one.weight;
+      products[i] = places[place++].second->id = b.activation(one.name, kStepRows, one.heads, columns);
+    }
+    b.emit(op);
+  }
+  return products;
+}
+
 /// A projection of the row: its bias and the norm of each head where the model has them.
 TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias, TensorId norm) {
   if (bias != kNoTensor) x = b.add_bias(x, bias);
@@ -83,12 +114,10 @@ TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias,
 /// Multi-head attention whose heads share kv_heads heads of keys and values in groups.
 TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
                            int32_t layer, TensorId x) {
-  const TensorId h = b.rms_norm(x, w.attn_norm, s.epsilon);
-  // [rows, heads, rope + nope], and behind a head's query its gate where there is one
-  const TensorId queries = b.matmul(h, w.q, s.heads);
+  // queries: [rows, heads, rope + nope], and behind a head's query its gate where there is one
+  const auto [queries, k, v] =
+      products_of_row(b, s, w, x, {{"queries", w.q, s.heads}, {"keys", w.k, s.kv_heads}, {"values", w.v}});
   const TensorId q = s.gated_queries ? b.columns(queries, "q", 0, s.key()) : queries;
-  const TensorId k = b.matmul(h, w.k, s.kv_heads);
-  const TensorId v = b.matmul(h, w.v);
 
   const TensorId key = b.activation("key", kStepRows, s.kv_heads, s.key());
   b.rope(finish_projection(b, s, k, w.k_bias, w.k_norm), s.rope_params, key, all.rope_factors, s.nope);
@@ -102,28 +131,6 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
   if (s.gated_queries) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
   const TensorId out = b.matmul_add(context, w.attn_output, x);
   return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;
-}
-
-/// A weight that the normed row is multiplied with, and the heads of the product.
-struct Product {
-  const char* name;
-  TensorId weight;
-  int64_t heads = 1;
-};
-
-/// Up to three products of the normed row, in one op.
-std::array<TensorId, 3> products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
-                                        std::initializer_list<Product> wanted) {
-  program::NormMatmul op{.in = {x}, .norm = {w.attn_norm}, .epsilon = s.epsilon};
-  const std::array<std::pair<program::Read*, program::Write*>, 3> places{
-      {{&op.a, &op.out_a}, {&op.b, &op.out_b}, {&op.c, &op.out_c}}};
-  for (size_t i = 0; const Product& one : wanted) {
-    const int64_t columns = b.program()[one.weight].shape[1] / one.heads;
-    places[i].first->id = one.weight;
-    places[i++].second->id = b.activation(one.name, kStepRows, one.heads, columns);
-  }
-  b.emit(op);
-  return {op.out_a.id, op.out_b.id, op.out_c.id};
 }
 
 /// What a gated delta net makes of the row: queries, keys and values by one convolution, betas and decays.

@@ -100,7 +100,11 @@ class Plan {
     }
     set(op.experts.shared_out.id, cut_of(op.experts.shared_out.id, kColumnsTogether, shares));
   }
-  void operator()(const NormMatmul& op) { set(op.out_a.id, cut_of(op.out_a.id, kColumnsTogether, shares_)); }
+  /// The queries, keys and values of grouped attention are cut by heads, as who takes them says.
+  void operator()(const NormMatmul& op) {
+    if (kv_heads_ == 0 || op.out_a.id == program_.output())
+      set(op.out_a.id, cut_of(op.out_a.id, kColumnsTogether, shares_));
+  }
   template <typename Other>
   void operator()(const Other&) {}
 
@@ -279,13 +283,16 @@ class Splitter {
   }
 
   void operator()(const NormMatmul& op) {
-    if (op.b) refuse();
+    if (op.b && plan_.kv().empty()) refuse();
     each_holder(op.out_a.id, [&](int32_t p, Range part) {
-      b_.emit(NormMatmul{.in = {at(op.in.id, p)},
-                         .norm = whole(op.norm),
-                         .a = rows(op.a, part),
-                         .out_a = make(op.out_a.id, p),
-                         .epsilon = op.epsilon});
+      NormMatmul mine{.in = {at(op.in.id, p)},
+                      .norm = whole(op.norm),
+                      .a = rows(op.a, part),
+                      .out_a = make(op.out_a.id, p),
+                      .epsilon = op.epsilon};
+      if (op.b) mine.b = rows(op.b, range(op.out_b.id, p)), mine.out_b = make(op.out_b.id, p);
+      if (op.c) mine.c = rows(op.c, range(op.out_c.id, p)), mine.out_c = make(op.out_c.id, p);
+      b_.emit(mine);
     });
   }
 
