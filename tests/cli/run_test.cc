@@ -68,7 +68,10 @@ TEST_F(Run, TheModelsOwnBlockDraftsAndChangesNoText) {
     for (const char* by : {"mtp", "auto", "mtp --draft-max 1"})
       EXPECT_EQ(run(command + " --draft " + by).out, none.out) << how << ", " << by;
   }
-  const CommandResult lacks = run("run -n 1 --draft mtp");
+  const std::string bundled = run("run -p 'Once upon' -n 60 --temp 0 --draft none").out;
+  EXPECT_EQ(run("run -p 'Once upon' -n 60 --temp 0 --draft mtp").out, bundled);
+  test::write_small_model("glm-4.7-flash", "q8_0", path("plain.gguf"));
+  const CommandResult lacks = run(fmt::format("run -m {} -n 1 --draft mtp", path("plain.gguf")));
   EXPECT_EQ(lacks.code, 1);
   EXPECT_THAT(lacks.err, HasSubstr("--draft mtp: the file has no block of multi-token prediction"));
   EXPECT_THAT(run("run -n 1 --draft mtp --draft-max 0").err, HasSubstr("--draft mtp: there are no drafts"));
