@@ -1,9 +1,10 @@
 // The ops that keep a state of every sequence: causal_conv and delta_rule.
 //
-// delta_rule: a warp has kColumns columns of a head's matrix in registers, some rows of them a lane, and goes
-// through the rows of a sequence one by one. What a row brings is loaded while the one before is computed; a
-// row takes two rounds of shuffles, and no warp waits for another. The matrix is read and written once a
-// step.
+// delta_rule: a row depends on the one before, so what counts is how long one takes. Of a block's warps half
+// keep 8 columns each of a head's matrix in registers, 8 lanes a pair of columns, and go through the rows of
+// a sequence one by one: a row is two products with what the lanes have, three rounds of shuffles, and the
+// change. The other half are ahead of them by some rows: they make unit vectors and decays of what rows
+// bring, in shared memory. The matrix is read and written once a step.
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/prim/codes.cuh"
@@ -31,36 +32,55 @@ struct ConvArgs {
   bool silu;
 };
 
-/// A thread has a column of kConvRows rows. Whoever has a sequence's last row writes the state behind it.
+/// A thread has a column of kConvRows rows, and the numbers before them. Fewer taps than kTaps: the first are
+/// 0. Whoever has a sequence's last row writes the state behind it.
+template <int kTaps>
 __global__ void __launch_bounds__(kThreads)
     causal_conv(const Timestamps timestamps, StepView step, const __grid_constant__ ConvArgs a) {
   const PdlLink pdl(timestamps);
-  const int c = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), taps = a.weight.columns,
-            before = taps - 1;
-  float weights[kMostTaps];
-  if (c < a.in.columns) {
+  const int c = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), taps = a.weight.columns;
+  const int missing = kTaps - taps;
+  float weights[kTaps];
 #pragma unroll
-    for (int k = 0; k < kMostTaps; ++k)
-      if (k < taps) weights[k] = float_number(a.weight.type, a.weight.codes, a.weight.row(0, c) * taps + k);
-  }
+  for (int k = 0; k < kTaps; ++k)
+    weights[k] = c < a.in.columns && k >= missing
+                     ? float_number(a.weight.type, a.weight.codes, a.weight.row(0, c) * taps + k - missing)
+                     : 0.0f;
   pdl.wait();
   if (c >= a.in.columns) return;
-  const int first_row = static_cast<int>(blockIdx.y) * kConvRows;
-  for (int r = first_row; r < first_row + kConvRows && r < step.header->rows; ++r) {
-    const Run run = step.runs[__ldg(step.run_of + r)];
-    const bool begins = __ldg(step.positions + run.first) == 0;
-    // Number i of those kept before the step, then of its own.
-    const auto number = [&](int i) {
-      if (i >= before) return __ldcg(a.in(run.first + i - before) + c);
-      return begins ? 0.0f : __ldcg(a.state.row(a.layer, run.from, i) + c);
-    };
+  const int first = static_cast<int>(blockIdx.y) * kConvRows, rows = step.header->rows;
+  float in[kConvRows], before[kTaps - 1];
+#pragma unroll
+  for (int i = 0; i < kConvRows; ++i) in[i] = first + i < rows ? __ldcg(a.in(first + i) + c) : 0.0f;
+  Run run{};
+#pragma unroll
+  for (int i = 0; i < kConvRows; ++i) {
+    const int r = first + i;
+    if (r >= rows) break;
+    if (i == 0 || r == run.end) {
+      run = step.runs[__ldg(step.run_of + r)];
+      const bool begins = __ldg(step.positions + run.first) == 0;
+#pragma unroll
+      for (int k = 0; k < kTaps - 1; ++k) {
+        const int row = r - (kTaps - 1) + k;  // of the step; what lies before its run's first is the state's
+        const int kept = row - run.first + taps - 1;
+        before[k] = row >= run.first     ? __ldcg(a.in(row) + c)
+                    : begins || kept < 0 ? 0.0f
+                                         : __ldcg(a.state.row(a.layer, run.from, kept) + c);
+      }
+    }
     float sum = 0;
 #pragma unroll
-    for (int k = 0; k < kMostTaps; ++k)
-      if (k < taps) sum += weights[k] * number(r - run.first + k);
+    for (int k = 0; k < kTaps - 1; ++k) sum += weights[k] * before[k];
+    sum += weights[kTaps - 1] * in[i];
     a.out(r)[c] = a.silu ? sum / (1.0f + expf(-sum)) : sum;
+#pragma unroll
+    for (int k = 0; k < kTaps - 2; ++k) before[k] = before[k + 1];
+    before[kTaps - 2] = in[i];
     if (r + 1 != run.end) continue;
-    for (int i = 0; i < before; ++i) a.state.row(a.layer, run.to, i)[c] = number(run.end - run.first + i);
+#pragma unroll
+    for (int k = 0; k < kTaps - 1; ++k)
+      if (k >= missing) a.state.row(a.layer, run.to, k - missing)[c] = before[k];
   }
 }
 
@@ -70,10 +90,9 @@ void launch_causal_conv(const Program& program, const Op& record, const Context&
                       c.memory.state(op.state.id), op.cache_layer,           op.silu};
   const auto columns = static_cast<unsigned>(program[op.in.id].columns());
   const auto rows = static_cast<unsigned>(c.rows(program[op.in.id]));
-  launch(c, causal_conv,
-         LaunchShape{dim3((columns + kThreads - 1) / kThreads, (rows + kConvRows - 1) / kConvRows),
-                     dim3(kThreads)},
-         c.step, args);
+  const LaunchShape shape{dim3((columns + kThreads - 1) / kThreads, (rows + kConvRows - 1) / kConvRows),
+                          dim3(kThreads)};
+  launch(c, args.weight.columns <= 4 ? causal_conv<4> : causal_conv<kMostTaps>, shape, c.step, args);
 }
 
 bool serves_causal_conv(const Program& program, const Op& record, const Sizes&) {
@@ -83,16 +102,17 @@ bool serves_causal_conv(const Program& program, const Op& record, const Sizes&) 
 
 // --- delta_rule ---
 
-constexpr int kWarps = 4;
-constexpr int kColumns = 8;      ///< a warp's: a sector of a row of the matrix
-constexpr int kMostRuns = 1024;  ///< blocks along the sequences of a step; more are taken in turns
+constexpr int kWarps = 4;      ///< that go on by rows, and as many that prepare them
+constexpr int kColumns = 8;    ///< a warp's: a sector of a row of the matrix
+constexpr int kKeyLanes = 8;   ///< lanes that share two columns
+constexpr int kMostRuns = 32;  ///< blocks along the sequences of a step; more are taken in turns
 
 struct DeltaArgs {
   Rows<float> q, k, v, decay, beta, out;
   const float *rate, *bias;
   State state;
   int layer;
-  bool in_turns, by_channel;
+  bool in_turns;
 };
 
 /// Number i of a row, its heads one after the other.
@@ -100,152 +120,212 @@ __device__ __forceinline__ float number_of(const Rows<float>& rows, int row, int
   return __ldcg(rows(row, i / rows.columns) + i % rows.columns);
 }
 
-/// What a row brings for a warp: keys from lane * kKeys on, and kColumns values, one a lane of the first.
-template <int kKeys>
-struct Brought {
-  float q[kKeys], k[kKeys], decay[kKeys];
-  float value, beta;
+/// What some rows bring for the columns of a block.
+template <int kKeys, bool kByChannel>
+struct Prepared {
+  static constexpr int kRows = kKeys <= 64 ? 16 : 1024 / kKeys;
+  alignas(16) float k[kRows][kKeys], q[kRows][kKeys], decays[kByChannel ? kRows : 1][kKeys];
+  alignas(16) float values[kRows][kWarps * kColumns];
+  float4 one[kRows];  ///< decay of all keys, beta, k . q
 };
-
-template <int kKeys>
-__device__ __forceinline__ Brought<kKeys> bring(const DeltaArgs& a, int row, int head, int key_head,
-                                                int column, int lane) {
-  Brought<kKeys> b;
-  const float *q = a.q(row, key_head) + lane * kKeys, *k = a.k(row, key_head) + lane * kKeys;
-#pragma unroll
-  for (int i = 0; i < kKeys; ++i) {
-    b.q[i] = __ldcg(q + i), b.k[i] = __ldcg(k + i);
-    if (i > 0 && !a.by_channel) continue;  // one is for all
-    const int at = a.by_channel ? (head * 32 + lane) * kKeys + i : head;
-    b.decay[i] = number_of(a.decay, row, at) + __ldg(a.bias + at);
-  }
-  const int c = column + lane % kColumns;
-  b.value = c < a.v.columns ? __ldcg(a.v(row, head) + c) : 0.0f;
-  b.beta = number_of(a.beta, row, head);
-  return b;
-}
 
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-/// Makes unit vectors, decays and beta of what was brought; k . q.
-template <int kKeys>
-__device__ __forceinline__ float prepare(const DeltaArgs& a, float rate, Brought<kKeys>& b) {
-  float products[4] = {0, 0, 0, 0};
+/// Which block's part of which head.
+struct Place {
+  int head, key_head, column;
+  float rate;
+};
+
+/// A warp prepares every kWarps-th of the rows from `first` on; what it loads of all of them is on its way
+/// before the first is needed.
+template <int kKeys, bool kByChannel>
+__device__ __forceinline__ void prepare(const DeltaArgs& a, const Place& place, int first, int end, int warp,
+                                        int lane, Prepared<kKeys, kByChannel>& to) {
+  constexpr int kEach = kKeys / 32, kMine = Prepared<kKeys, kByChannel>::kRows / kWarps;
+  float q[kMine][kEach], k[kMine][kEach], decay[kMine][kByChannel ? kEach : 1], value[kMine], beta[kMine];
 #pragma unroll
-  for (int i = 0; i < kKeys; ++i)
-    products[0] += b.k[i] * b.k[i], products[1] += b.q[i] * b.q[i], products[2] += b.k[i] * b.q[i];
-  const float sums = lane_sums<4>(products);  // each of 8 lanes
-  constexpr auto kEpsilon = static_cast<float>(DeltaRule::kEpsilon);
-  const float by_k = 1.0f / sqrtf(__shfl_sync(kWholeWarp, sums, 0) + kEpsilon);
-  const float by_q =
-      1.0f / (sqrtf(__shfl_sync(kWholeWarp, sums, 8) + kEpsilon) * sqrtf(static_cast<float>(32 * kKeys)));
-  const float key_query = __shfl_sync(kWholeWarp, sums, 16) * by_k * by_q;
+  for (int n = 0; n < kMine; ++n) {
+    const int row = min(first + warp + n * kWarps, end - 1);
 #pragma unroll
-  for (int i = 0; i < kKeys; ++i) {
-    b.k[i] *= by_k, b.q[i] *= by_q;
-    b.decay[i] = a.by_channel || i == 0 ? expf(rate * softplus(b.decay[i])) : b.decay[0];
+    for (int i = 0; i < kEach; ++i) {
+      q[n][i] = __ldcg(a.q(row, place.key_head) + 32 * i + lane);
+      k[n][i] = __ldcg(a.k(row, place.key_head) + 32 * i + lane);
+      if (!kByChannel && i > 0) continue;  // one is for all
+      const int at = kByChannel ? place.head * kKeys + 32 * i + lane : place.head;
+      decay[n][i] = number_of(a.decay, row, at) + __ldg(a.bias + at);
+    }
+    const int c = place.column + lane;
+    value[n] = c < a.v.columns ? __ldcg(a.v(row, place.head) + c) : 0.0f;
+    beta[n] = number_of(a.beta, row, place.head);
   }
-  b.beta = 1.0f / (1.0f + expf(-b.beta));
-  return key_query;
+#pragma unroll
+  for (int n = 0; n < kMine; ++n) {
+    const int at = warp + n * kWarps;
+    if (first + at >= end) break;
+    float products[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      products[0] += k[n][i] * k[n][i], products[1] += q[n][i] * q[n][i], products[2] += k[n][i] * q[n][i];
+    const float sums = lane_sums<4>(products);  // each of 8 lanes
+    constexpr auto kEpsilon = static_cast<float>(DeltaRule::kEpsilon);
+    const float by_k = 1.0f / sqrtf(__shfl_sync(kWholeWarp, sums, 0) + kEpsilon);
+    const float by_q =
+        1.0f / (sqrtf(__shfl_sync(kWholeWarp, sums, 8) + kEpsilon) * sqrtf(static_cast<float>(kKeys)));
+    const float key_query = __shfl_sync(kWholeWarp, sums, 16) * by_k * by_q;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      to.k[at][32 * i + lane] = k[n][i] * by_k, to.q[at][32 * i + lane] = q[n][i] * by_q;
+      if constexpr (kByChannel) to.decays[at][32 * i + lane] = expf(place.rate * softplus(decay[n][i]));
+    }
+    to.values[at][lane] = value[n];
+    if (lane == 0)
+      to.one[at] = {kByChannel ? 1.0f : expf(place.rate * softplus(decay[n][0])),
+                    1.0f / (1.0f + expf(-beta[n])), key_query, 0.0f};
+  }
 }
 
-/// A lane's part of the matrix: kKeys rows of kColumns columns.
-template <int kKeys>
+/// A lane's part of the matrix: of every 32 keys four, and two columns.
+template <int kKeys, bool kByChannel>
 struct Part {
-  float s[kKeys][kColumns];
+  static constexpr int kFours = kKeys / (4 * kKeyLanes);
+  float s[kFours][4][2];
 
-  __device__ __forceinline__ void load(const State& state, int layer, int slot, int row, int column) {
+  template <typename Each>
+  __device__ __forceinline__ void each(const State& state, int layer, int slot, int head, int lane,
+                                       const Each& call) {
 #pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const float* from = state.row(layer, slot, row + i) + column;
-      if (state.columns % kColumns == 0) {
+    for (int i = 0; i < kFours; ++i) {
 #pragma unroll
-        for (int c = 0; c < kColumns; c += 4) {
-          const float4 four = __ldcg(reinterpret_cast<const float4*>(from + c));
-          s[i][c] = four.x, s[i][c + 1] = four.y, s[i][c + 2] = four.z, s[i][c + 3] = four.w;
-        }
-      } else {
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) s[i][c] = column + c < state.columns ? __ldcg(from + c) : 0.0f;
-      }
+      for (int e = 0; e < 4; ++e)
+        call(s[i][e], state.row(layer, slot, head * kKeys + 4 * (kKeyLanes * i + lane % kKeyLanes) + e));
     }
   }
-  __device__ __forceinline__ void store(const State& state, int layer, int slot, int row, int column) const {
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      float* to = state.row(layer, slot, row + i) + column;
-      if (state.columns % kColumns == 0) {
-#pragma unroll
-        for (int c = 0; c < kColumns; c += 4)
-          *reinterpret_cast<float4*>(to + c) = {s[i][c], s[i][c + 1], s[i][c + 2], s[i][c + 3]};
+  /// column: the lane's first one.
+  __device__ __forceinline__ void load(const State& state, int layer, int slot, int head, int lane,
+                                       int column) {
+    each(state, layer, slot, head, lane, [&](float(&two)[2], const float* row) {
+      if (state.columns % 2 == 0 && column < state.columns) {
+        const float2 pair = __ldcg(reinterpret_cast<const float2*>(row + column));
+        two[0] = pair.x, two[1] = pair.y;
       } else {
+        two[0] = column < state.columns ? __ldcg(row + column) : 0.0f;
+        two[1] = column + 1 < state.columns ? __ldcg(row + column + 1) : 0.0f;
+      }
+    });
+  }
+  __device__ __forceinline__ void store(const State& state, int layer, int slot, int head, int lane,
+                                        int column) {
+    each(state, layer, slot, head, lane, [&](float(&two)[2], float* row) {
+      if (state.columns % 2 == 0 && column < state.columns) {
+        *reinterpret_cast<float2*>(row + column) = {two[0], two[1]};
+      } else {
+        if (column < state.columns) row[column] = two[0];
+        if (column + 1 < state.columns) row[column + 1] = two[1];
+      }
+    });
+  }
+
+  /// Goes on by row `at`; what it gives for the lane's two columns, in all lanes that share them.
+  __device__ __forceinline__ float2 go_on(const Prepared<kKeys, kByChannel>& rows, int at, int pair,
+                                          int lane) {
+    const float4 one = rows.one[at];
+    const float2 value = reinterpret_cast<const float2*>(rows.values[at])[pair];
+    float k[kFours][4], known[2] = {0, 0}, out[2] = {0, 0};
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          if (column + c < state.columns) to[c] = s[i][c];
+    for (int i = 0; i < kFours; ++i) {
+      const int four = kKeyLanes * i + lane % kKeyLanes;
+      const float4 k4 = reinterpret_cast<const float4*>(rows.k[at])[four];
+      const float4 q4 = reinterpret_cast<const float4*>(rows.q[at])[four];
+      const float q[4] = {q4.x, q4.y, q4.z, q4.w};
+      k[i][0] = k4.x, k[i][1] = k4.y, k[i][2] = k4.z, k[i][3] = k4.w;
+      float decays[4] = {one.x, one.x, one.x, one.x};
+      if constexpr (kByChannel) {
+        const float4 d4 = reinterpret_cast<const float4*>(rows.decays[at])[four];
+        decays[0] = d4.x, decays[1] = d4.y, decays[2] = d4.z, decays[3] = d4.w;
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          s[i][e][c] *= decays[e];
+          known[c] += k[i][e] * s[i][e][c];
+          out[c] += q[e] * s[i][e][c];
         }
       }
     }
-  }
-
-  /// Goes on by a row; what it gives for column lane / 2 - kColumns, in lanes from 2 * kColumns on.
-  __device__ __forceinline__ float go_on(const Brought<kKeys>& b, float key_query, int lane) {
-    float both[2 * kColumns];  // of k, then of q
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      both[c] = both[kColumns + c] = 0;
+    for (int step = 1; step < kKeyLanes; step *= 2) {
 #pragma unroll
-      for (int i = 0; i < kKeys; ++i) {
-        s[i][c] *= b.decay[i];
-        both[c] += b.k[i] * s[i][c];
-        both[kColumns + c] += b.q[i] * s[i][c];
+      for (int c = 0; c < 2; ++c) {
+        known[c] += __shfl_xor_sync(kWholeWarp, known[c], step);
+        out[c] += __shfl_xor_sync(kWholeWarp, out[c], step);
       }
     }
-    const float sum = lane_sums<2 * kColumns>(both);  // of column lane / 2 % kColumns
-    const float value = __shfl_sync(kWholeWarp, b.value, lane / 2 % kColumns);
-    const float known = __shfl_sync(kWholeWarp, sum, lane % (2 * kColumns));
-    const float change = b.beta * (value - known);
+    const float change[2] = {one.y * (value.x - known[0]), one.y * (value.y - known[1])};
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      const float one = __shfl_sync(kWholeWarp, change, 2 * c);
+    for (int i = 0; i < kFours; ++i) {
 #pragma unroll
-      for (int i = 0; i < kKeys; ++i) s[i][c] += b.k[i] * one;
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) s[i][e][c] += k[i][e] * change[c];
+      }
     }
-    return sum + key_query * change;
+    return {out[0] + one.z * change[0], out[1] + one.z * change[1]};
   }
 };
 
-template <int kKeys>
-__global__ void __launch_bounds__(32 * kWarps)
+template <int kKeys, bool kByChannel>
+__global__ void __launch_bounds__(64 * kWarps)
     delta_rule(const Timestamps timestamps, StepView step, const __grid_constant__ DeltaArgs a) {
+  using Rows = Prepared<kKeys, kByChannel>;
+  __shared__ Rows prepared[2];
   const PdlLink pdl(timestamps);
-  const int lane = static_cast<int>(threadIdx.x) % 32, heads = a.v.heads;
-  const int groups = (a.v.columns + kColumns - 1) / kColumns;
-  const int unit = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
-  const int head = unit / groups, column = unit % groups * kColumns;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int blocks = (a.v.columns + kWarps * kColumns - 1) / (kWarps * kColumns);
+  Place place;
+  place.head = static_cast<int>(blockIdx.x) / blocks;
+  place.column = static_cast<int>(blockIdx.x) % blocks * kWarps * kColumns;
+  place.key_head = a.in_turns ? place.head % a.k.heads : place.head / (a.v.heads / a.k.heads);
+  place.rate = fminf(__ldg(a.rate + place.head), 0.0f);
+  const bool prepares = warp >= kWarps;
+  const int pair = warp % kWarps * (kColumns / 2) + lane / kKeyLanes;  // of the block's columns
+  const int column = place.column + 2 * pair;
   pdl.wait();
-  if (head >= heads) return;
-  const int key_head = a.in_turns ? head % a.k.heads : head / (heads / a.k.heads);
-  const int row = (head * 32 + lane) * kKeys;  // of the matrix
-  const float rate = fminf(__ldg(a.rate + head), 0.0f);
-  Part<kKeys> part;
+  Part<kKeys, kByChannel> part;
   for (int n = static_cast<int>(blockIdx.y); n < step.header->runs; n += static_cast<int>(gridDim.y)) {
     const Run run = step.runs[n];
-    if (__ldg(step.positions + run.first) == 0) {
+    if (prepares) {
+      prepare(a, place, run.first, run.end, warp - kWarps, lane, prepared[0]);
+    } else if (__ldg(step.positions + run.first) == 0) {
       part = {};
     } else {
-      part.load(a.state, a.layer, run.from, row, column);
+      part.load(a.state, a.layer, run.from, place.head, lane, column);
     }
-    Brought<kKeys> next = bring<kKeys>(a, run.first, head, key_head, column, lane);
-    for (int r = run.first; r < run.end; ++r) {
-      Brought<kKeys> now = next;
-      if (r + 1 < run.end) next = bring<kKeys>(a, r + 1, head, key_head, column, lane);
-      const float key_query = prepare<kKeys>(a, rate, now);
-      const float out = part.go_on(now, key_query, lane);
-      const int c = column + lane / 2 - kColumns;
-      if (lane >= 2 * kColumns && lane % 2 == 0 && c < a.v.columns) a.out(r, head)[c] = out;
+    __syncthreads();
+    for (int first = run.first, turn = 0; first < run.end; first += Rows::kRows, turn ^= 1) {
+      const int next = first + Rows::kRows;
+      if (prepares) {
+        if (next < run.end) prepare(a, place, next, run.end, warp - kWarps, lane, prepared[turn ^ 1]);
+      } else {
+#pragma unroll 2
+        for (int r = first; r < min(next, run.end); ++r) {
+          const float2 out = part.go_on(prepared[turn], r - first, pair, lane);
+          if (lane % kKeyLanes == 0) {
+            if (column < a.v.columns) a.out(r, place.head)[column] = out.x;
+            if (column + 1 < a.v.columns) a.out(r, place.head)[column + 1] = out.y;
+          }
+        }
+      }
+      __syncthreads();
     }
-    part.store(a.state, a.layer, run.to, row, column);
+    if (!prepares) part.store(a.state, a.layer, run.to, place.head, lane, column);
   }
+}
+
+template <int kKeys>
+void launch_keys(const Context& c, const LaunchShape& shape, bool by_channel, const DeltaArgs& args) {
+  launch(c, by_channel ? delta_rule<kKeys, true> : delta_rule<kKeys, false>, shape, c.step, args);
 }
 
 void launch_delta_rule(const Program& program, const Op& record, const Context& c) {
@@ -260,19 +340,18 @@ void launch_delta_rule(const Program& program, const Op& record, const Context& 
                        c.memory.vector(op.bias.id),
                        c.memory.state(op.state.id),
                        op.cache_layer,
-                       op.in_turns,
-                       op.by_channel(program)};
+                       op.in_turns};
   const Tensor& v = program[op.v.id];
-  const int64_t units = v.heads() * ((v.columns() + kColumns - 1) / kColumns);
+  const int64_t blocks = v.heads() * ((v.columns() + kWarps * kColumns - 1) / (kWarps * kColumns));
   const int64_t runs = std::min<int64_t>(c.rows(v), kMostRuns);
-  const LaunchShape shape{
-      dim3(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(runs)),
-      dim3(32 * kWarps)};
-  switch (program[op.k.id].columns() / 32) {
-    case 1: return launch(c, delta_rule<1>, shape, c.step, args);
-    case 2: return launch(c, delta_rule<2>, shape, c.step, args);
-    case 4: return launch(c, delta_rule<4>, shape, c.step, args);
-    default: return launch(c, delta_rule<8>, shape, c.step, args);
+  const LaunchShape shape{dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(runs)),
+                          dim3(64 * kWarps)};
+  const bool by_channel = op.by_channel(program);
+  switch (program[op.k.id].columns()) {
+    case 32: return launch_keys<32>(c, shape, by_channel, args);
+    case 64: return launch_keys<64>(c, shape, by_channel, args);
+    case 128: return launch_keys<128>(c, shape, by_channel, args);
+    default: return launch_keys<256>(c, shape, by_channel, args);
   }
 }
 
