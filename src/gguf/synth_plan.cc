@@ -17,6 +17,8 @@ constexpr SynthMix kMixes[] = {
     {"q4_k_m", "Q4_K; output, half of the down matrices and of grouped attention's values Q6_K", 15},
     {"q8_0", "Q8_0", 7},
     {"mxfp4", "MXFP4 for tensors of three dimensions, Q8_0 for the rest", 38},
+    {"iq2_xxs", "IQ2_XXS for routed experts; output Q6_K, k_b and v_b Q8_0, Q4_K for the rest", 19},
+    {"iq3_s", "the same with IQ3_S", 26},
 };
 
 /// One tensor on its way into the plan.
@@ -80,6 +82,9 @@ Type pick_type(const SynthOptions& options, const Row& row) {
       type = Type::Q6_K;
     } else if (mix == "q4_0") {
       type = q4_0_type(blocks, row);
+    } else if (mix.starts_with("iq")) {
+      if (row.shape.size() < 3) type = Type::Q4_K;
+      if (contains(row.name, "_exps")) type = mix == "iq2_xxs" ? Type::IQ2_XXS : Type::IQ3_S;
     } else {
       type = mix == "q4_k_m" ? q4_k_m_type(blocks, row) : Type::Q4_0;
     }

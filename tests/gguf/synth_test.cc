@@ -94,6 +94,9 @@ TEST(Synth, MixesFollowTheirRules) {
               ElementsAre(Pair("F32", 281), Pair("Q4_0", 562), Pair("Q6_K", 1)));
   EXPECT_THAT(types_of(plan_synth(options_for("glm-4.7-flash", "mxfp4"))),
               ElementsAre(Pair("F32", 281), Pair("MXFP4", 3 * 46 + 2 * 47), Pair("Q8_0", 331)));
+  EXPECT_THAT(types_of(plan_synth(options_for("glm-4.7-flash", "iq2_xxs"))),
+              ElementsAre(Pair("F32", 281), Pair("IQ2_XXS", 3 * 46), Pair("Q4_K", 330), Pair("Q6_K", 1),
+                          Pair("Q8_0", 2 * 47)));
   const WritePlan lite = plan_synth(options_for("deepseek-v2-lite", "q4_k_m"));
   EXPECT_EQ(tensor_of(lite, "blk.0.ffn_down.weight").type, Type::Q8_0);       // 10944 columns, wanted Q6_K
   EXPECT_EQ(tensor_of(lite, "blk.3.ffn_down_exps.weight").type, Type::Q5_0);  // 1408 columns, wanted Q4_K

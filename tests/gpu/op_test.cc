@@ -37,22 +37,11 @@ std::vector<Param> all_cases() {
   return list;
 }
 
-/// What has no kernel here yet: the smallest formats.
-bool is_refused(const OpCase& op_case) {
-  const auto has = [&](const char* part) { return op_case.name.find(part) != std::string::npos; };
-  return has("IQ1_") || has("IQ2_") || has("IQ3_") || has("NVFP4");
-}
-
 class CudaOps : public testing::TestWithParam<Param> {};
 
 TEST_P(CudaOps, AgreeWithReference) {
   CUDA_OR_SKIP(cuda);
   CaseRun run(GetParam().op_case, 11);
-  if (is_refused(GetParam().op_case)) {
-    const CompileOptions options{GetParam().op_case.rows, GetParam().op_case.rows, 4};
-    EXPECT_THROW(cuda.memory_needs(run.program(), options), Error);
-    return;
-  }
   expect_agreement(run, *backend::make_ref_backend(), cuda);
 }
 

@@ -84,7 +84,7 @@ bool serves_cluster(const Product& product, int64_t tokens) {
   Family family{};
   if (tokens < kLeastTokens || tokens > kMostTokens || !has_wgmma() ||
       !family_of(product.weight.type, family) || is_float(family) || family == Family::Bits2And3 ||
-      family == Family::Table) {
+      family == Family::Table || family == Family::Points) {
     return false;
   }
   const Sink& sink = product.sink;

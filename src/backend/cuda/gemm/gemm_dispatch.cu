@@ -146,6 +146,7 @@ bool multiply_streamed(std::span<const Product> products, std::span<const int64_
     case Family::Bits8: launch_stream<Family::Bits8>(args, context); break;
     case Family::Bits2And3: launch_stream<Family::Bits2And3>(args, context); break;
     case Family::Table: launch_stream<Family::Table>(args, context); break;
+    case Family::Points: launch_stream<Family::Points>(args, context); break;
     case Family::F16:
     case Family::Bf16:
     case Family::F32: return false;
@@ -164,6 +165,7 @@ void multiply_gemm(const Product& product, int64_t tiles, bool by_wgmma, const C
     case Family::Bits8: return multiply_family<Family::Bits8>(product, tiles, by_wgmma, context);
     case Family::Bits2And3: return multiply_family<Family::Bits2And3>(product, tiles, by_wgmma, context);
     case Family::Table: return multiply_family<Family::Table>(product, tiles, by_wgmma, context);
+    case Family::Points: return multiply_family<Family::Points>(product, tiles, by_wgmma, context);
     case Family::F16: return multiply_family<Family::F16>(product, tiles, by_wgmma, context);
     case Family::Bf16: return multiply_family<Family::Bf16>(product, tiles, by_wgmma, context);
     case Family::F32: return multiply_family<Family::F32>(product, tiles, by_wgmma, context);

@@ -42,7 +42,7 @@ inline RowShape row_shape(const Matrix& m) { return {m.columns / 32, lanes_for(m
 /// Blocks that a lane asks for at once: what some 25 registers hold.
 template <Type T>
 constexpr int at_once() {
-  constexpr int kWords = Traits<T>::codes_bytes / 4 + Traits<T>::high_bytes / 4 + 1;
+  constexpr int kWords = Traits<T>::codes_words + Traits<T>::high_words + 1;
   return 26 / kWords > 5 ? 5 : 26 / kWords;
 }
 

@@ -27,6 +27,14 @@ bool with_type(quant::Type type, Start&& start) {
     case Type::IQ4_NL: return start.template operator()<Type::IQ4_NL>(), true;
     case Type::IQ4_XS: return start.template operator()<Type::IQ4_XS>(), true;
     case Type::MXFP4: return start.template operator()<Type::MXFP4>(), true;
+    case Type::NVFP4: return start.template operator()<Type::NVFP4>(), true;
+    case Type::IQ2_XXS: return start.template operator()<Type::IQ2_XXS>(), true;
+    case Type::IQ2_XS: return start.template operator()<Type::IQ2_XS>(), true;
+    case Type::IQ2_S: return start.template operator()<Type::IQ2_S>(), true;
+    case Type::IQ3_XXS: return start.template operator()<Type::IQ3_XXS>(), true;
+    case Type::IQ3_S: return start.template operator()<Type::IQ3_S>(), true;
+    case Type::IQ1_S: return start.template operator()<Type::IQ1_S>(), true;
+    case Type::IQ1_M: return start.template operator()<Type::IQ1_M>(), true;
     default: return false;
   }
 }

@@ -9,7 +9,17 @@
 //   of
 //           16 columns, bits 2j and 2j + 1 of byte c of word w belong to column 16w + 4j + c.
 //   scale   what is multiplied (and added) per 32 columns; Q3_K: 12 bytes per 256
-//   super   per 256 columns: the K-quants' scale of scales, and of minimums
+//   super   per 256 columns: the scale of scales, and of minimums
+//
+// Types whose codes name points of a grid keep their bits, sorted by 32 columns (prim/iq_points.cuh reads
+// them):
+//   IQ2_XXS  codes: 4 codes, word of signs and scale
+//   IQ2_XS   codes: 4 words of a code and its signs; scale: two nibbles
+//   IQ2_S    codes: 4 codes, 4 bytes of signs; high: two more bits of each code; scale: two nibbles
+//   IQ3_XXS  codes: 8 codes; high: word of signs and scale
+//   IQ3_S    codes: 8 codes; high: signs; scale: one more bit of each code, scale
+//   IQ1_S    codes: 4 codes; scale: word of 3 more bits of each, scale and shift
+//   IQ1_M    codes: 4 codes; high: 4 nibbles of 3 more bits and a shift; scale: two nibbles
 #pragma once
 
 #include <cstdint>
@@ -25,11 +35,13 @@ struct Format {
 };
 
 inline constexpr Format kFormats[] = {
-    {quant::Type::Q4_0, 16, 0, 2, 0}, {quant::Type::Q4_1, 16, 0, 4, 0},   {quant::Type::Q5_0, 16, 4, 2, 0},
-    {quant::Type::Q5_1, 16, 4, 4, 0}, {quant::Type::Q8_0, 32, 0, 2, 0},   {quant::Type::Q2_K, 8, 0, 2, 4},
-    {quant::Type::Q3_K, 8, 4, 12, 2}, {quant::Type::Q4_K, 16, 0, 2, 4},   {quant::Type::Q5_K, 16, 4, 2, 4},
-    {quant::Type::Q6_K, 16, 8, 2, 2}, {quant::Type::IQ4_NL, 16, 0, 2, 0}, {quant::Type::IQ4_XS, 16, 0, 1, 2},
-    {quant::Type::MXFP4, 16, 0, 1, 0}};
+    {quant::Type::Q4_0, 16, 0, 2, 0},  {quant::Type::Q4_1, 16, 0, 4, 0},   {quant::Type::Q5_0, 16, 4, 2, 0},
+    {quant::Type::Q5_1, 16, 4, 4, 0},  {quant::Type::Q8_0, 32, 0, 2, 0},   {quant::Type::Q2_K, 8, 0, 2, 4},
+    {quant::Type::Q3_K, 8, 4, 12, 2},  {quant::Type::Q4_K, 16, 0, 2, 4},   {quant::Type::Q5_K, 16, 4, 2, 4},
+    {quant::Type::Q6_K, 16, 8, 2, 2},  {quant::Type::IQ4_NL, 16, 0, 2, 0}, {quant::Type::IQ4_XS, 16, 0, 1, 2},
+    {quant::Type::MXFP4, 16, 0, 1, 0}, {quant::Type::NVFP4, 16, 0, 2, 0},  {quant::Type::IQ2_XXS, 8, 0, 0, 2},
+    {quant::Type::IQ2_XS, 8, 0, 1, 2}, {quant::Type::IQ2_S, 8, 1, 1, 2},   {quant::Type::IQ3_XXS, 8, 4, 0, 2},
+    {quant::Type::IQ3_S, 8, 4, 2, 2},  {quant::Type::IQ1_S, 4, 0, 2, 2},   {quant::Type::IQ1_M, 4, 2, 1, 2}};
 
 /// The format of a blocked type; null for float types and types that cannot be decoded.
 constexpr const Format* find_format(quant::Type type) {

@@ -131,6 +131,78 @@ __device__ void iq4_xs(const uint8_t* raw, int64_t super, const Planes& p) {
   }
 }
 
+/// Types whose codes name points of a grid: the bits as they are, by 32 columns (host/format.h).
+__device__ void put_half(uint8_t* to, uint32_t value) {
+  *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(value);
+}
+
+__device__ void iq2_xxs(const uint8_t* raw, int64_t super, const Planes& p) {
+  copy(raw, p.super + super * 2, 2);
+  copy(raw + 2, p.codes + super * 64, 64);
+}
+
+__device__ void iq2_xs(const uint8_t* raw, int64_t super, const Planes& p) {
+  copy(raw, p.super + super * 2, 2);
+  copy(raw + 2, p.codes + super * 64, 64);
+  copy(raw + 66, p.scale + super * 8, 8);
+}
+
+__device__ void iq2_s(const uint8_t* raw, int64_t super, const Planes& p) {
+  copy(raw, p.super + super * 2, 2);
+  for (int g = 0; g < 8; ++g) {
+    copy(raw + 2 + 4 * g, p.codes + (super * 8 + g) * 8, 4);
+    copy(raw + 34 + 4 * g, p.codes + (super * 8 + g) * 8 + 4, 4);
+  }
+  copy(raw + 66, p.high + super * 8, 8);
+  copy(raw + 74, p.scale + super * 8, 8);
+}
+
+__device__ void iq3_xxs(const uint8_t* raw, int64_t super, const Planes& p) {
+  copy(raw, p.super + super * 2, 2);
+  copy(raw + 2, p.codes + super * 64, 64);
+  copy(raw + 66, p.high + super * 32, 32);
+}
+
+__device__ void iq3_s(const uint8_t* raw, int64_t super, const Planes& p) {
+  copy(raw, p.super + super * 2, 2);
+  copy(raw + 2, p.codes + super * 64, 64);
+  copy(raw + 74, p.high + super * 32, 32);
+  for (int g = 0; g < 8; ++g)
+    put_half(p.scale + (super * 8 + g) * 2, raw[66 + g] | (raw[106 + g / 2] >> (4 * (g % 2)) & 15u) << 8);
+}
+
+__device__ void iq1_s(const uint8_t* raw, int64_t super, const Planes& p) {
+  copy(raw, p.super + super * 2, 2);
+  copy(raw + 2, p.codes + super * 32, 32);
+  copy(raw + 34, p.scale + super * 16, 16);
+}
+
+__device__ void iq1_m(const uint8_t* raw, int64_t super, const Planes& p) {
+  const auto scales = [raw](int i) { return raw[48 + 2 * i] | uint32_t{raw[49 + 2 * i]} << 8; };
+  uint32_t d = 0;
+  for (int i = 0; i < 4; ++i) d |= scales(i) >> 12 << (4 * i);
+  put_half(p.super + super * 2, d);
+  copy(raw, p.codes + super * 32, 32);
+  copy(raw + 32, p.high + super * 16, 16);
+  for (int g = 0; g < 8; ++g) {  // a scale of three bits for 16 columns, four of them a word
+    const uint32_t both = scales(g / 2) >> (6 * (g % 2));
+    p.scale[super * 8 + g] = static_cast<uint8_t>((both & 7u) | (both >> 3 & 7u) << 4);
+  }
+}
+
+/// 64 columns, 16 under a scale.
+__device__ void nvfp4(const uint8_t* raw, int64_t block, const Planes& p) {
+  copy(raw, p.scale + block * 4, 4);
+  for (int g = 0; g < 2; ++g) {
+    const uint8_t* const runs = raw + 4 + 16 * g;  // byte i of 8 of a run: columns i and 8 + i
+    for (int i = 0; i < 16; ++i) {
+      const int shift = i < 8 ? 0 : 4;
+      p.codes[(block * 2 + g) * 16 + i] =
+          static_cast<uint8_t>((runs[i % 8] >> shift & 15) | (runs[8 + i % 8] >> shift & 15) << 4);
+    }
+  }
+}
+
 __global__ void repack_blocks(Format format, int block_bytes, const uint8_t* raw, int64_t first,
                               int64_t count, Planes planes) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -144,6 +216,14 @@ __global__ void repack_blocks(Format format, int block_bytes, const uint8_t* raw
     case Type::Q2_K: return q2_k(block, at, planes);
     case Type::Q3_K: return q3_k(block, at, planes);
     case Type::IQ4_XS: return iq4_xs(block, at, planes);
+    case Type::IQ2_XXS: return iq2_xxs(block, at, planes);
+    case Type::IQ2_XS: return iq2_xs(block, at, planes);
+    case Type::IQ2_S: return iq2_s(block, at, planes);
+    case Type::IQ3_XXS: return iq3_xxs(block, at, planes);
+    case Type::IQ3_S: return iq3_s(block, at, planes);
+    case Type::IQ1_S: return iq1_s(block, at, planes);
+    case Type::IQ1_M: return iq1_m(block, at, planes);
+    case Type::NVFP4: return nvfp4(block, at, planes);
     default: return small_block(block, format, at, planes);
   }
 }

@@ -12,7 +12,7 @@ template <Type T>
 struct TypedRaw {
   static constexpr Type kType = T;
   /// Blocks that a lane asks for at once at most: what some 36 registers hold.
-  static constexpr int kAtOnce = 36 / (Traits<T>::codes_bytes / 4 + Traits<T>::high_bytes / 4 + 1);
+  static constexpr int kAtOnce = 36 / (Traits<T>::codes_words + Traits<T>::high_words + 1);
   Raw<T> raw;
 
   __device__ void load(Type, const CodePlanes& at, int block) { raw = load_block<T>(at, block); }
@@ -28,9 +28,9 @@ struct AnyRaw {
     with_blocked_type(type, [&]<Type T>() {
       const Raw<T> raw = load_block<T>(at, block);
 #pragma unroll
-      for (int i = 0; i < Traits<T>::codes_bytes / 4; ++i) codes[i] = raw.codes[i];
+      for (int i = 0; i < Traits<T>::codes_words; ++i) codes[i] = raw.codes[i];
 #pragma unroll
-      for (int i = 0; i < Traits<T>::high_bytes / 4; ++i) high[i] = raw.high[i];
+      for (int i = 0; i < Traits<T>::high_words; ++i) high[i] = raw.high[i];
       scale = raw.scale, super = raw.super;
     });
   }
@@ -39,9 +39,9 @@ struct AnyRaw {
     with_blocked_type(type, [&]<Type T>() {
       Raw<T> raw{};
 #pragma unroll
-      for (int i = 0; i < Traits<T>::codes_bytes / 4; ++i) raw.codes[i] = codes[i];
+      for (int i = 0; i < Traits<T>::codes_words; ++i) raw.codes[i] = codes[i];
 #pragma unroll
-      for (int i = 0; i < Traits<T>::high_bytes / 4; ++i) raw.high[i] = high[i];
+      for (int i = 0; i < Traits<T>::high_words; ++i) raw.high[i] = high[i];
       raw.scale = scale, raw.super = super;
       product = multiply<T>(raw, x);
     });

@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/host/device.h"
+#include "backend/cuda/host/format.h"
+#include "backend/cuda/prim/iq_points.cuh"
 #include "backend/cuda/prim/sync.cuh"
 
 namespace sluice::backend::cuda {
@@ -27,17 +29,16 @@ struct Scales {
 /// multipliers of their own. adds: there are addends.
 template <Type T>
 struct Traits {
-  static constexpr int codes_bytes = T == Type::Q8_0 ? 32 : T == Type::Q2_K || T == Type::Q3_K ? 8 : 16;
-  static constexpr int high_bytes = T == Type::Q6_K ? 8
-                                    : T == Type::Q5_0 || T == Type::Q5_1 || T == Type::Q5_K || T == Type::Q3_K
-                                        ? 4
-                                        : 0;
+  static constexpr int codes_bytes = find_format(T)->codes, high_bytes = find_format(T)->high;
+  static constexpr int scale_bytes = find_format(T)->scale, super_bytes = find_format(T)->super;
+  static constexpr int codes_words = codes_bytes / 4, high_words = (high_bytes + 3) / 4;
   static constexpr int offset = T == Type::Q4_0   ? 8
                                 : T == Type::Q5_0 ? 16
                                 : T == Type::Q6_K ? 32
                                 : T == Type::Q3_K ? 4
                                                   : 0;
-  static constexpr bool halves = T == Type::Q6_K || T == Type::Q3_K || T == Type::Q2_K;
+  static constexpr bool halves = T == Type::Q6_K || T == Type::Q3_K || T == Type::Q2_K || T == Type::NVFP4 ||
+                                 T == Type::IQ2_XS || T == Type::IQ2_S || T == Type::IQ1_M;
   static constexpr bool adds =
       T == Type::Q4_1 || T == Type::Q5_1 || T == Type::Q4_K || T == Type::Q5_K || T == Type::Q2_K;
 };
@@ -45,8 +46,8 @@ struct Traits {
 /// The bytes of a block as loaded, before anything is computed: several are in flight at once.
 template <Type T>
 struct Raw {
-  uint32_t codes[Traits<T>::codes_bytes / 4];
-  uint32_t high[Traits<T>::high_bytes > 0 ? Traits<T>::high_bytes / 4 : 1];
+  uint32_t codes[Traits<T>::codes_words];
+  uint32_t high[Traits<T>::high_words > 0 ? Traits<T>::high_words : 1];
   uint32_t scale, super;
 };
 
@@ -79,6 +80,8 @@ __device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block, From loa
   if constexpr (Traits<T>::codes_bytes == 8) {
     const uint2 v = load(reinterpret_cast<const uint2*>(m.codes) + block);
     raw.codes[0] = v.x, raw.codes[1] = v.y;
+  } else if constexpr (Traits<T>::codes_bytes == 4) {
+    raw.codes[0] = load(reinterpret_cast<const uint32_t*>(m.codes) + block);
   } else {
     constexpr int kPieces = Traits<T>::codes_bytes / 16;
     for (int i = 0; i < kPieces; ++i) {
@@ -87,26 +90,29 @@ __device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block, From loa
       raw.codes[4 * i + 2] = v.z, raw.codes[4 * i + 3] = v.w;
     }
   }
+  if constexpr (Traits<T>::high_bytes == 1) raw.high[0] = load(m.high + block);
+  if constexpr (Traits<T>::high_bytes == 2)
+    raw.high[0] = load(reinterpret_cast<const uint16_t*>(m.high) + block);
   if constexpr (Traits<T>::high_bytes == 4)
     raw.high[0] = load(reinterpret_cast<const uint32_t*>(m.high) + block);
   if constexpr (Traits<T>::high_bytes == 8) {
     const uint2 v = load(reinterpret_cast<const uint2*>(m.high) + block);
     raw.high[0] = v.x, raw.high[1] = v.y;
   }
-  if constexpr (T == Type::Q4_1 || T == Type::Q5_1) {
+  if constexpr (Traits<T>::scale_bytes == 4) {
     raw.scale = load(reinterpret_cast<const uint32_t*>(m.scale) + block);
-  } else if constexpr (T == Type::MXFP4 || T == Type::IQ4_XS) {
+  } else if constexpr (Traits<T>::scale_bytes == 2) {
+    raw.scale = load(reinterpret_cast<const uint16_t*>(m.scale) + block);
+  } else if constexpr (Traits<T>::scale_bytes == 1) {
     raw.scale = load(m.scale + block);
   } else if constexpr (T == Type::Q3_K) {
     // Two scales of six bits: a byte of low nibbles, and four top bits of a word.
     const uint8_t* group = m.scale + block / 8 * 12;
     raw.scale = group[block % 8] | (uint32_t{group[8 + block % 8 / 2]} >> (4 * (block % 2)) & 15u) << 8;
-  } else {
-    raw.scale = load(reinterpret_cast<const uint16_t*>(m.scale) + block);
   }
-  if constexpr (T == Type::Q4_K || T == Type::Q5_K || T == Type::Q2_K) {
+  if constexpr (Traits<T>::super_bytes == 4) {
     raw.super = load(reinterpret_cast<const uint32_t*>(m.super) + block / 8);
-  } else if constexpr (T == Type::Q6_K || T == Type::Q3_K || T == Type::IQ4_XS) {
+  } else if constexpr (Traits<T>::super_bytes == 2) {
     raw.super = load(reinterpret_cast<const uint16_t*>(m.super) + block / 8);
   }
   return raw;
@@ -137,9 +143,13 @@ __device__ inline Codes unpack_codes(const Raw<T>& raw) {
       if constexpr (T == Type::Q3_K) word |= (raw.high[0] >> i & 0x01010101u) << 2;
       (i < 4 ? c.low[i] : c.high[i - 4]) = static_cast<int>(word);
     }
-  } else if constexpr (T == Type::IQ4_NL || T == Type::IQ4_XS || T == Type::MXFP4) {
+  } else if constexpr (names_points(T)) {
+    for (int i = 0; i < 8; ++i)
+      (i < 4 ? c.low[i] : c.high[i - 4]) =
+          static_cast<int>(points::word<T>(raw.codes, raw.high[0], raw.scale, i));
+  } else if constexpr (T == Type::IQ4_NL || T == Type::IQ4_XS || T == Type::MXFP4 || T == Type::NVFP4) {
     // -127 -104 -83 -65, -49 -35 -22 -10, 1 13 25 38, 53 69 89 113; or E2M1 doubled.
-    constexpr bool kFour = T == Type::MXFP4;
+    constexpr bool kFour = T == Type::MXFP4 || T == Type::NVFP4;
     const uint32_t table[4] = {kFour ? 0x03020100u : 0xbfad9881u, kFour ? 0x0c080604u : 0xf6eaddcfu,
                                kFour ? 0xfdfeff00u : 0x26190d01u, kFour ? 0xf4f8fafcu : 0x71594535u};
     for (int i = 0; i < 4; ++i) look_up(raw.codes[i], table, c.low[i], c.high[i]);
@@ -163,6 +173,13 @@ __device__ inline float half_bits(uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
 
+/// Half of an E4M3 float without a sign, which E2M1 floats that are doubled are multiplied with; all ones are
+/// no number and count as nothing. Half floats have as many bits of exponent more as they are further from
+/// their bias.
+__device__ inline float half_of_e4m3(uint32_t code) {
+  return (code & 127u) == 127u ? 0.0f : half_bits((code & 127u) << 7) * 128.0f;
+}
+
 template <Type T>
 __device__ inline Scales unpack_scales(const Raw<T>& raw) {
   Scales s{};
@@ -172,6 +189,13 @@ __device__ inline Scales unpack_scales(const Raw<T>& raw) {
   } else if constexpr (T == Type::MXFP4) {
     // Half of a power of two; half of 2^-127 and of 2^-126 are subnormal.
     s.multiplier[0] = __uint_as_float(raw.scale < 2 ? 0x00200000u << raw.scale : (raw.scale - 1) << 23);
+  } else if constexpr (T == Type::NVFP4) {
+    s.multiplier[0] = half_of_e4m3(raw.scale & 255), s.multiplier[1] = half_of_e4m3(raw.scale >> 8);
+  } else if constexpr (names_points(T)) {
+    const float d = half_bits(raw.super);
+    s.multiplier[0] = d * points::scale_of<T>(raw.codes, raw.high[0], raw.scale, 0);
+    if constexpr (Traits<T>::halves)
+      s.multiplier[1] = d * points::scale_of<T>(raw.codes, raw.high[0], raw.scale, 1);
   } else if constexpr (T == Type::IQ4_XS) {
     s.multiplier[0] = half_bits(raw.super) * static_cast<float>(static_cast<int8_t>(raw.scale));
   } else if constexpr (T == Type::Q4_K || T == Type::Q5_K) {
@@ -224,6 +248,29 @@ __device__ inline void with_blocked_type(Type type, Visit&& visit) {
     case Type::IQ4_NL: return visit.template operator()<Type::IQ4_NL>();
     case Type::IQ4_XS: return visit.template operator()<Type::IQ4_XS>();
     case Type::MXFP4: return visit.template operator()<Type::MXFP4>();
+    case Type::NVFP4: return visit.template operator()<Type::NVFP4>();
+    case Type::IQ2_XXS: return visit.template operator()<Type::IQ2_XXS>();
+    case Type::IQ2_XS: return visit.template operator()<Type::IQ2_XS>();
+    case Type::IQ2_S: return visit.template operator()<Type::IQ2_S>();
+    case Type::IQ3_XXS: return visit.template operator()<Type::IQ3_XXS>();
+    case Type::IQ3_S: return visit.template operator()<Type::IQ3_S>();
+    case Type::IQ1_S: return visit.template operator()<Type::IQ1_S>();
+    case Type::IQ1_M: return visit.template operator()<Type::IQ1_M>();
+    default: return;
+  }
+}
+
+/// The same for the types that name points of a grid.
+template <typename Visit>
+__device__ inline void with_points_type(Type type, Visit&& visit) {
+  switch (type) {
+    case Type::IQ2_XXS: return visit.template operator()<Type::IQ2_XXS>();
+    case Type::IQ2_XS: return visit.template operator()<Type::IQ2_XS>();
+    case Type::IQ2_S: return visit.template operator()<Type::IQ2_S>();
+    case Type::IQ3_XXS: return visit.template operator()<Type::IQ3_XXS>();
+    case Type::IQ3_S: return visit.template operator()<Type::IQ3_S>();
+    case Type::IQ1_S: return visit.template operator()<Type::IQ1_S>();
+    case Type::IQ1_M: return visit.template operator()<Type::IQ1_M>();
     default: return;
   }
 }

@@ -192,6 +192,14 @@ __device__ inline Sums<kOut> dot(const Matrix& m, int64_t row, int count, int la
       SLUICE_BLOCKED(IQ4_NL);
       SLUICE_BLOCKED(IQ4_XS);
       SLUICE_BLOCKED(MXFP4);
+      SLUICE_BLOCKED(NVFP4);
+      SLUICE_BLOCKED(IQ2_XXS);
+      SLUICE_BLOCKED(IQ2_XS);
+      SLUICE_BLOCKED(IQ2_S);
+      SLUICE_BLOCKED(IQ3_XXS);
+      SLUICE_BLOCKED(IQ3_S);
+      SLUICE_BLOCKED(IQ1_S);
+      SLUICE_BLOCKED(IQ1_M);
 #undef SLUICE_BLOCKED
       default:
 #pragma unroll

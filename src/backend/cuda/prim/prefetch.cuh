@@ -13,10 +13,7 @@ __device__ inline int64_t code_bytes(quant::Type type, int64_t columns) {
     case quant::Type::F32: return columns * 4;
     case quant::Type::F16:
     case quant::Type::BF16: return columns * 2;
-    case quant::Type::Q8_0: return columns;
-    case quant::Type::Q2_K:
-    case quant::Type::Q3_K: return columns / 4;
-    default: return columns / 2;
+    default: return columns / 32 * find_format(type)->codes;
   }
 }
 

@@ -16,13 +16,15 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "backend/cuda/host/device.h"
+#include "backend/cuda/prim/codes.cuh"
 #include "quant/types.h"
 
 namespace sluice::backend::cuda {
 
-enum class Family : uint8_t { Bits4, Bits5, Bits6, Bits8, Bits2And3, Table, F16, Bf16, F32 };
+enum class Family : uint8_t { Bits4, Bits5, Bits6, Bits8, Bits2And3, Table, Points, F16, Bf16, F32 };
 
 constexpr bool is_float(Family family) {
   return family == Family::F16 || family == Family::Bf16 || family == Family::F32;
@@ -43,7 +45,15 @@ constexpr bool family_of(quant::Type type, Family& family) {
     case Type::Q3_K: family = Family::Bits2And3; return true;
     case Type::IQ4_NL:
     case Type::IQ4_XS:
-    case Type::MXFP4: family = Family::Table; return true;
+    case Type::MXFP4:
+    case Type::NVFP4: family = Family::Table; return true;
+    case Type::IQ2_XXS:
+    case Type::IQ2_XS:
+    case Type::IQ2_S:
+    case Type::IQ3_XXS:
+    case Type::IQ3_S:
+    case Type::IQ1_S:
+    case Type::IQ1_M: family = Family::Points; return true;
     case Type::F16: family = Family::F16; return true;
     case Type::BF16: family = Family::Bf16; return true;
     case Type::F32: family = Family::F32; return true;
@@ -144,10 +154,10 @@ __device__ __forceinline__ void nibbles(uint32_t bits, const Affine& a, uint32_t
 /// One row's block of 32 in registers, as loaded (so that loads can be in flight), and as numbers.
 template <Family kFamily>
 struct Block {
-  static constexpr int kCodeWords = kFamily == Family::Bits8       ? 8
-                                    : kFamily == Family::Bits2And3 ? 2
-                                    : is_float(kFamily)            ? 16
-                                                                   : 4;
+  static constexpr int kCodeWords = kFamily == Family::Bits8                                    ? 8
+                                    : kFamily == Family::Bits2And3 || kFamily == Family::Points ? 2
+                                    : is_float(kFamily)                                         ? 16
+                                                                                                : 4;
   uint32_t codes[kCodeWords];
   uint32_t high[2];
   uint32_t scale, super;
@@ -165,6 +175,7 @@ struct Block {
     if constexpr (kFamily == Family::F32) return load_singles(m, row, block);
     const auto type = m.type;
     const int64_t b = row * (m.columns / 32) + block;
+    if constexpr (kFamily == Family::Points) return load_points<kSpace>(m, b);
     if constexpr (kCodeWords == 2) {
       const uint2 v = read<uint2, kSpace>(m.codes + b * 8);
       codes[0] = v.x, codes[1] = v.y;
@@ -202,7 +213,7 @@ struct Block {
         super = fragments::load<uint16_t, kSpace>(m.super + b / 8 * 2);
       }
     } else if constexpr (kFamily == Family::Table) {
-      if (type == Type::IQ4_NL) {
+      if (type == Type::IQ4_NL || type == Type::NVFP4) {
         scale = fragments::load<uint16_t, kSpace>(m.scale + b * 2);
       } else {
         scale = fragments::load<uint8_t, kSpace>(m.scale + b);
@@ -253,12 +264,21 @@ struct Block {
     } else if constexpr (kFamily == Family::Table) {
       if (type == Type::IQ4_NL) {
         set_all(a, 128, low, 0);
+      } else if (type == Type::NVFP4) {
+        set_all(a, 128, half_of_e4m3(scale & 255), 0);
+        a.scale[1] = twice(half_of_e4m3(scale >> 8));
       } else if (type == Type::IQ4_XS) {
         set_all(a, 128, low_half(super) * static_cast<float>(static_cast<int8_t>(scale)), 0);
       } else {  // half of 2^(e - 127); what is too small for a half is too small for a float of its
                 // neighbours
         set_all(a, 128, scale < 2 ? 0.0f : __uint_as_float((scale - 1) << 23), 0);
       }
+    } else if constexpr (kFamily == Family::Points) {
+      with_points_type(type, [&]<Type T>() {
+        const Scales scales = unpack_scales<T>(raw<T>());
+        set_all(a, 128, scales.multiplier[0], 0);
+        a.scale[1] = twice(scales.multiplier[1]);
+      });
     }
     return a;
   }
@@ -285,6 +305,15 @@ struct Block {
       }
     } else if constexpr (kFamily == Family::Table) {
       table_pairs(m, a, j, out);
+    } else if constexpr (kFamily == Family::Points) {
+      with_points_type(m.type, [&]<quant::Type T>() {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t word = points::word<T>(codes, high[0], scale, j + 4 * i) ^ 0x80808080u;
+          out[2 * i] = number(word & 0x00FF00FFu, a, i);
+          out[2 * i + 1] = number(word >> 8 & 0x00FF00FFu, a, i);
+        }
+      });
     } else if constexpr (kFamily == Family::Bits2And3) {
       const uint32_t word = codes[j & 1] >> (2 * (j >> 1));
 #pragma unroll
@@ -314,11 +343,29 @@ struct Block {
   }
 
  private:
+  template <quant::Type T>
+  __device__ __forceinline__ Raw<T> raw() const {
+    Raw<T> block{};
+#pragma unroll
+    for (int i = 0; i < Traits<T>::codes_words; ++i) block.codes[i] = codes[i];
+    block.high[0] = high[0], block.scale = scale, block.super = super;
+    return block;
+  }
+  template <fragments::Space kSpace>
+  __device__ __forceinline__ void load_points(const Matrix& m, int64_t block) {
+    using From = std::conditional_t<kSpace == fragments::Space::Shared, FromShared, FromGlobal>;
+    with_points_type(m.type, [&]<quant::Type T>() {
+      const Raw<T> loaded = load_block<T>(planes_from(m), block, From{});
+#pragma unroll
+      for (int i = 0; i < Traits<T>::codes_words; ++i) codes[i] = loaded.codes[i];
+      high[0] = loaded.high[0], scale = loaded.scale, super = loaded.super;
+    });
+  }
   /// 16 columns from nibbles by table: bytes are looked up eight codes at a time, four a permutation.
   __device__ __forceinline__ void table_pairs(const Matrix& m, const fragments::Affine& a, int j,
                                               uint32_t (&out)[4]) const {
     using namespace fragments;
-    const bool e2m1 = m.type == quant::Type::MXFP4;
+    const bool e2m1 = m.type == quant::Type::MXFP4 || m.type == quant::Type::NVFP4;
     // Entries of quant/codecs.h, 128 more than they are, four to a word: the steps of IQ4_NL, doubled E2M1
     // floats.
     const uint32_t t0 = e2m1 ? 0x83828180u : 0x3F2D1801u, t1 = e2m1 ? 0x8C888684u : 0x766A5D4Fu;
