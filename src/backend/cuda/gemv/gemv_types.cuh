@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "backend/cuda/gemv/gemv.cuh"
 #include "backend/cuda/host/format.h"
@@ -12,31 +14,10 @@ namespace sluice::backend::cuda {
 /// Calls start.template operator()<T>() for a blocked type and returns true; else false.
 template <typename Start>
 bool with_type(quant::Type type, Start&& start) {
-  using quant::Type;
-  switch (type) {
-    case Type::Q4_0: return start.template operator()<Type::Q4_0>(), true;
-    case Type::Q4_1: return start.template operator()<Type::Q4_1>(), true;
-    case Type::Q5_0: return start.template operator()<Type::Q5_0>(), true;
-    case Type::Q5_1: return start.template operator()<Type::Q5_1>(), true;
-    case Type::Q8_0: return start.template operator()<Type::Q8_0>(), true;
-    case Type::Q2_K: return start.template operator()<Type::Q2_K>(), true;
-    case Type::Q3_K: return start.template operator()<Type::Q3_K>(), true;
-    case Type::Q4_K: return start.template operator()<Type::Q4_K>(), true;
-    case Type::Q5_K: return start.template operator()<Type::Q5_K>(), true;
-    case Type::Q6_K: return start.template operator()<Type::Q6_K>(), true;
-    case Type::IQ4_NL: return start.template operator()<Type::IQ4_NL>(), true;
-    case Type::IQ4_XS: return start.template operator()<Type::IQ4_XS>(), true;
-    case Type::MXFP4: return start.template operator()<Type::MXFP4>(), true;
-    case Type::NVFP4: return start.template operator()<Type::NVFP4>(), true;
-    case Type::IQ2_XXS: return start.template operator()<Type::IQ2_XXS>(), true;
-    case Type::IQ2_XS: return start.template operator()<Type::IQ2_XS>(), true;
-    case Type::IQ2_S: return start.template operator()<Type::IQ2_S>(), true;
-    case Type::IQ3_XXS: return start.template operator()<Type::IQ3_XXS>(), true;
-    case Type::IQ3_S: return start.template operator()<Type::IQ3_S>(), true;
-    case Type::IQ1_S: return start.template operator()<Type::IQ1_S>(), true;
-    case Type::IQ1_M: return start.template operator()<Type::IQ1_M>(), true;
-    default: return false;
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return ((type == kFormats[i].type && (start.template operator()<kFormats[i].type>(), true)) || ...);
   }
+  (std::make_index_sequence<std::size(kFormats)>{});
 }
 
 /// The types of a second weight in a launch with one of type T: the same, or as files mix them (shared
