@@ -201,15 +201,33 @@ void router_sums(Builder& b, const std::function<void()>& between) {
   }
 }
 
+/// The same of rows that come in codes to what makes the routed ones.
+void router_sums_of_codes(Builder& b, const std::function<void()>& between) {
+  for (const std::string name : {" 0", " 1"}) {
+    const TensorId values = b.activation("values" + name, kStepRows, 20, 256);
+    b.head_matmul(b.activation("context" + name, kStepRows, 20, 512),
+                  b.weight("v_b" + name, Type::Q8_0, 20, 256, 512), Reduce::Columns, values);
+    const TensorId row =
+        b.matmul_add(b.flatten(values), b.weight("output" + name, Type::Q4_0, 1, kColumns, 20 * 256),
+                     b.activation("residual" + name, kStepRows, 1, kColumns));
+    between();
+    b.emit(gate_up_of(b, row, name));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Forms, CudaForms,
     testing::Values(Param{"a row in codes", "RowCodes", 1, 1, row_codes},
                     Param{"rows in codes", "RowsCodes", 5, 1, rows_codes},
                     Param{"rows for a norm in codes", "NormedCodes", 5, 1, normed_codes},
+                    Param{"rows for a norm in codes", "NormedCodesOfTwoRows", 2, 1, normed_codes},
                     Param{"order of experts", "ExpertOrder", 300, 1, expert_order},
                     Param{"selected experts", "SelectedExpertsOfARow", 1, 1, selected_experts},
                     Param{"selected experts", "SelectedExpertsOfRows", 5, 1, selected_experts},
-                    Param{"sums of the router", "RouterSums", 1, 2, router_sums}),
+                    Param{"selected experts", "SelectedExpertsOfTwoRows", 2, 1, selected_experts},
+                    Param{"sums of the router", "RouterSums", 1, 2, router_sums},
+                    Param{"sums of the router", "RouterSumsOfTwoRows", 2, 2, router_sums},
+                    Param{"sums of the router", "RouterSumsOfTwoRowsInCodes", 2, 2, router_sums_of_codes}),
     [](const testing::TestParamInfo<Param>& param) { return param.param.test; });
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST_P(CudaGolden, IsWithinTheSameLimitWithACacheOfEightBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, CudaGolden,
-                         testing::Combine(testing::ValuesIn(kCases), testing::Values(1, 7, 512)),
+                         testing::Combine(testing::ValuesIn(kCases), testing::Values(1, 2, 7, 512)),
                          [](const auto& param) {
                            std::string name = fmt::format("{}_rows_{}", std::get<0>(param.param).name,
                                                           std::get<1>(param.param));

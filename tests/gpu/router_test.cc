@@ -16,13 +16,14 @@ struct Param {
   Gating gating;
   quant::Type type;  ///< of what makes the row
   int layers;
+  int64_t rows = 1;
 };
 
 class CudaRouter : public testing::TestWithParam<Param> {};
 
 /// Layers beside each other: rows of their own inputs, routed.
 OpCase layers_of(const Param& param) {
-  return {"layers", 1, [param](Builder& b) {
+  return {"layers", param.rows, [param](Builder& b) {
             for (int layer = 0; layer < param.layers; ++layer) {
               const auto name = [&](const char* what) { return fmt::format("{} {}", what, layer); };
               const TensorId in = b.activation(name("x"), kStepRows, 4, 1024);
@@ -52,7 +53,7 @@ std::vector<float> routed(const CaseRun& run, Executable& executable) {
     if (gate_up == nullptr) continue;
     for (const TensorId id : {gate_up->route.route.ids.id, gate_up->route.route.weights.id}) {
       std::vector<float> values(run.elements(id));
-      executable.peek(id, 1, values);
+      executable.peek(id, run.rows_of(id), values);
       all.insert(all.end(), values.begin(), values.end());
     }
   }
@@ -64,9 +65,10 @@ TEST_P(CudaRouter, IsMultipliedWhereItsRowIsMade) {
   CaseRun run(layers_of(GetParam()), 3);
   const auto judge = run.compile(*backend::make_ref_backend()), tested = run.compile(cuda);
   size_t joined = 0;
-  for (const BoundKernel& kernel : tested->bound_for(1, 1))
+  for (const BoundKernel& kernel : tested->bound_for(GetParam().rows, 1))
     for (const std::string& function : kernel.functions)
-      joined += function.find("row_add_route") != std::string::npos;
+      joined += function.find("row_add_route") != std::string::npos ||
+                function.find("router_sums") != std::string::npos;
   // A single layer's sums would have nobody to clear them.
   EXPECT_EQ(joined, GetParam().layers > 1 ? static_cast<size_t>(GetParam().layers) : 0);
   run.run(*judge);
@@ -85,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Layers, CudaRouter,
                                          Param{64, 6, Gating::Softmax, quant::Type::Q8_0, 2},
                                          Param{128, 8, Gating::Softmax, quant::Type::Q6_K, 3},
                                          Param{36, 3, Gating::Sigmoid, quant::Type::Q4_K, 4},
-                                         Param{64, 4, Gating::Sigmoid, quant::Type::Q4_0, 1}));
+                                         Param{64, 4, Gating::Sigmoid, quant::Type::Q4_0, 1},
+                                         Param{64, 4, Gating::Sigmoid, quant::Type::Q4_0, 3, 2}));
 
 }  // namespace
 }  // namespace sluice::test

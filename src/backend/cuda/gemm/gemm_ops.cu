@@ -9,6 +9,7 @@
 #include "backend/cuda/gemv/head_matmul_small_batch.h"
 #include "backend/cuda/gemv/matmul_add_small_batch.h"
 #include "backend/cuda/gemv/norm_matmul_q8.h"
+#include "backend/cuda/gemv/router_sums.cuh"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/moe/add_experts_small_batch.h"
@@ -92,14 +93,14 @@ bool serves_matmul_add(const Program& p, const Op& op, const Sizes& sizes) {
 }
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  const Rows<float> residual = c.memory.rows(op.residual.id);
+  const Rows<float> residual = c.memory.rows(op.residual.id), out = flat(c.memory.rows(op.out.id));
+  const RouterSums sums = c.produces != nullptr ? router_sums(c, *c.produces) : RouterSums{};
   if (c.consumes != nullptr) {
-    return matmul_add_small_batch({&c.step.header->rows, c.consumes->at, c.memory.matrix(op.weight.id),
-                                   residual, flat(c.memory.rows(op.out.id))},
-                                  c);
+    return matmul_add_small_batch(
+        {&c.step.header->rows, c.consumes->at, c.memory.matrix(op.weight.id), residual, out, sums}, c);
   }
   multiply_dense({.in = flat(c.memory.rows(op.in.id)),
-                  .out = flat(c.memory.rows(op.out.id)),
+                  .out = out,
                   .weight = c.memory.matrix(op.weight.id),
                   .up = {},
                   .residual = residual.data,
@@ -107,6 +108,13 @@ void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
                   .rows = c.rows(p[op.in.id]),
                   .count = count_of(p, op.in.id, c.step)},
                  c, Scratch(c.scratch));
+  if (c.produces != nullptr) add_router_sums(&c.step.header->rows, out, sums, c);
+}
+/// The sums of the router behind.
+std::optional<FormSpec> matmul_add_gives(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MatmulAdd>(record.args);
+  if (sizes.rows > RouterSums::kRows || p[op.out.id].columns() % kRoutedOutputs != 0) return std::nullopt;
+  return FormSpec{Form::RouterSums, op.out.id, 0};
 }
 std::optional<FormSpec> matmul_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
@@ -444,8 +452,8 @@ const Kernel kMatmulGemm{"GEMM", serves_matmul, launch_matmul, matmul_scratch};
 const Kernel kNormMatmulGemm{
     "GEMM of normed rows", serves_norm_matmul, launch_norm_matmul, norm_matmul_scratch, nullptr,
     takes_q8_rows};
-const Kernel kMatmulAddGemm{"GEMM",  serves_matmul_add, launch_matmul_add, matmul_add_scratch,
-                            nullptr, matmul_add_takes};
+const Kernel kMatmulAddGemm{"GEMM",           serves_matmul_add, launch_matmul_add, matmul_add_scratch,
+                            matmul_add_gives, matmul_add_takes};
 const Kernel kGateUpGemm{"gated GEMM", serves_gate_up, launch_gate_up, gate_up_scratch};
 const Kernel kHeadMatmulGemm{"GEMM of heads", serves_head_matmul, launch_head_matmul, head_matmul_scratch};
 const Kernel kMoeGateUpGemm{"grouped gated GEMM of experts", serves_moe_gate_up, launch_moe_gate_up,

@@ -27,15 +27,19 @@ struct GemvProducts {
 std::optional<FormSpec> given_row_codes(const program::Program& program, program::TensorId values);
 bool multiply_gemv(const Context& context, const GemvProducts& products);
 
-/// A router's products with a row, left by the matmul_add that makes the row for the norm_moe_gate_up that
-/// routes it: each thread block adds the part of its columns to one of kCopies sums an expert, in fixed
-/// point, so that the order of additions does not matter.
+/// A router's products with one or two rows, left by the matmul_add that makes the rows for the
+/// norm_moe_gate_up that routes them: each thread block adds the part of its columns to one of kCopies sums
+/// an expert, in fixed point, so that the order of additions does not matter.
 struct RouterSums {
-  static constexpr int kCopies = 4;
+  static constexpr int kRows = 2, kCopies = 4;
   static constexpr float kOne = 1 << 30;  ///< 1 in fixed point
-  unsigned long long* slots = nullptr;    ///< [kCopies][experts], zero before; null: nobody leaves them
+  /// [kRows][kCopies][experts], zero before; null: nobody leaves them.
+  unsigned long long* slots = nullptr;
   const float *router = nullptr, *norm = nullptr;  ///< [experts][columns], [columns]
   int experts = 0, columns = 0;
+
+  /// Slots of a step of any of these rows: whoever has them next may have others.
+  static constexpr int64_t all_slots(int64_t experts) { return int64_t{kRows} * kCopies * experts; }
 };
 /// Where matmul_add leaves them for the norm_moe_gate_up behind it (Form::RouterSums).
 RouterSums router_sums(const Context& context, const FormBuffer& form);

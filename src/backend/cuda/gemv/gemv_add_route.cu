@@ -1,16 +1,16 @@
 // matmul_add of one row before a router: a thread block makes neighbouring elements of the row, a warp each,
 // and adds their part of the router's products to its sums. So the kernel behind finds these when it begins,
 // where they would cost it a trip through L2.
-#include "backend/cuda/gemv/gemv.cuh"
 #include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/gemv/gemv_types.cuh"
+#include "backend/cuda/gemv/router_sums.cuh"
 #include "backend/cuda/prim/launch.cuh"
 
 namespace sluice::backend::cuda {
 namespace {
 
 constexpr int kOutputs = kGemvWarps;  // of a block
-constexpr int kPair = 2;              // columns of the router that a thread multiplies
+static_assert(kOutputs == kRoutedOutputs);
 
 struct Args {
   CodePlanes planes;
@@ -26,16 +26,6 @@ __device__ inline float* router_columns(const Args& args) {
   return reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
 }
 
-__device__ inline void fetch_router(const Args& args, float* norm, int first) {
-  constexpr int kPieces = kOutputs / 4;
-  float* const to = router_columns(args);
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kPieces; i += kGemvThreads)
-    copy_async(to + 4 * i,
-               args.sums.router + int64_t{i / kPieces} * args.sums.columns + first + i % kPieces * 4);
-  if (threadIdx.x < kPieces) copy_async(norm + 4 * threadIdx.x, args.sums.norm + first + 4 * threadIdx.x);
-}
-
 template <Type T>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     row_add_route(const Timestamps timestamps, const __grid_constant__ Args args) {
@@ -47,7 +37,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const int first_block = (args.first_row + n) * args.blocks;
   Asked<T> piece;
   piece.ask(args.planes, first_block, lane, shape);
-  fetch_router(args, norm, first);
+  fetch_router<kGemvThreads>(args.sums, router_columns(args), norm, first);
   pdl.wait();
   const Activations x{0, args.columns, true, false};
   float add = 0;
@@ -77,18 +67,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     made[warp] = sum * norm[warp];
   }
   __syncthreads();
-  constexpr int kEach = kOutputs / kPair;  // threads of an expert
-  const float* const router = router_columns(args);
-  const int copy = static_cast<int>(blockIdx.x) % RouterSums::kCopies;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < args.sums.experts * kEach; i += kGemvThreads) {
-    const float2 w = reinterpret_cast<const float2*>(router)[i];
-    const float2 v = reinterpret_cast<const float2*>(made)[i % kEach];
-    const float part = lane_sum(v.x * w.x + v.y * w.y, kEach);
-    if (i % kEach == 0)
-      atomicAdd(args.sums.slots + copy * args.sums.experts + i / kEach,
-                static_cast<unsigned long long>(__float2ll_rn(part * RouterSums::kOne)));
-  }
+  add_router_parts<kGemvThreads>(args.sums, router_columns(args), made, 1);
 }
 
 }  // namespace
@@ -115,7 +94,7 @@ bool add_and_route_gemv(const Context& context, const GemvProducts& product, con
   return with_type(m.type, [&]<quant::Type T>() {
     launch(context, row_add_route<T>,
            {dim3(static_cast<unsigned>(m.rows / kOutputs)), dim3(kGemvThreads),
-            Activations::row_bytes(m.columns, true, false) + int64_t{4} * sums.experts * kOutputs},
+            Activations::row_bytes(m.columns, true, false) + router_columns_bytes(sums)},
            args);
   });
 }

@@ -1,10 +1,12 @@
 // matmul_add of 2 to 32 rows, Q4_0 or Q4_K, whose rows are codes of eight bits already: a thread block takes
 // 16 outputs, asks for their weights before it waits, and its 16 warps share the columns. A warp reads the
-// codes of its columns alone, so a block reads them once, a quarter of what floats would be.
+// codes of its columns alone, so a block reads them once, a quarter of what floats would be. Two rows
+// are multiplied by the router behind, too.
 #include "backend/cuda/gemv/matmul_add_small_batch.h"
 
 #include "backend/cuda/gemv/f16_rows.cuh"
 #include "backend/cuda/gemv/head_matmul_small_batch.h"
+#include "backend/cuda/gemv/router_sums.cuh"
 #include "backend/cuda/prim/int8_mma.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
@@ -40,6 +42,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     int8_mma::ask_rows(weight, static_cast<int>(weight.row(0, output + 8 * h + lane / 4)), all_quads,
                        first_quad, quads, h, p.slot, shared_address(slot));
   }
+  const RouterSums& sums = p.product.sums;
+  __shared__ __align__(16) float norm[kRoutedOutputs], made[RouterSums::kRows * kRoutedOutputs];
+  float* const router = reduction + kNTiles * kWarps * 4 * 32;
+  if (sums.slots != nullptr) fetch_router<kThreads>(sums, router, norm, output);
   commit_copies();
   const uint32_t supers =
       int8_mma::ask_supers<kType>(weight, first_quad, [&](int row) { return weight.row(0, output + row); });
@@ -65,11 +71,34 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int i = 0; i < kSums; ++i) reduction[(warp * kSums + i) * 32 + lane] = sum[i / 4][i % 4];
   __syncthreads();
-  if (!adds) return;
-  float value = residual;
+  if (adds) {
+    float value = residual;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) value += reduction[(w * kSums + warp) * 32 + lane];
-  p.product.out(own_row)[own] = value;
+    for (int w = 0; w < kWarps; ++w) value += reduction[(w * kSums + warp) * 32 + lane];
+    p.product.out(own_row)[own] = value;
+    if (sums.slots != nullptr) made[own_row * kRoutedOutputs + own - output] = value * norm[own - output];
+  }
+  if (sums.slots == nullptr) return;
+  __syncthreads();
+  add_router_parts<kThreads>(sums, router, made, rows);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    router_sums_kernel(const Timestamps timestamps, const int32_t* all_rows, const Rows<float> in,
+                       const __grid_constant__ RouterSums sums) {
+  __shared__ __align__(16) float norm[kRoutedOutputs], made[RouterSums::kRows * kRoutedOutputs];
+  const PdlLink pdl(timestamps);
+  const int first = static_cast<int>(blockIdx.x) * kRoutedOutputs, i = static_cast<int>(threadIdx.x);
+  float* const router = reinterpret_cast<float*>(dynamic_shared(0));
+  fetch_router<kThreads>(sums, router, norm, first);
+  const int rows = *all_rows;
+  pdl.wait();
+  wait_for_copies();
+  __syncthreads();
+  if (i < rows * kRoutedOutputs)
+    made[i] = load_result(in(i / kRoutedOutputs) + first + i % kRoutedOutputs) * norm[i % kRoutedOutputs];
+  __syncthreads();
+  add_router_parts<kThreads>(sums, router, made, rows);
 }
 
 int64_t plan(int64_t columns, int64_t rows, Args& args) {
@@ -92,7 +121,8 @@ bool serves_matmul_add_small_batch(const program::Tensor& weight, const Sizes& s
 void matmul_add_small_batch(const MatmulAddSmallBatch& product, const Context& context) {
   Args args{};
   args.product = product;
-  const int64_t shared = plan(product.weight.columns, context.step_rows, args);
+  int64_t shared = plan(product.weight.columns, context.step_rows, args);
+  if (product.sums.slots != nullptr) shared += router_columns_bytes(product.sums);
   const auto start = [&]<quant::Type kType>() {
     const int n_tiles = small_batch::n_tiles_for(context.step_rows);
     launch(context,
@@ -104,6 +134,14 @@ void matmul_add_small_batch(const MatmulAddSmallBatch& product, const Context& c
   };
   if (product.weight.type == quant::Type::Q4_K) return start.template operator()<quant::Type::Q4_K>();
   start.template operator()<quant::Type::Q4_0>();
+}
+
+void add_router_sums(const int32_t* rows, const Rows<float>& made, const RouterSums& sums,
+                     const Context& context) {
+  launch(context, router_sums_kernel,
+         {dim3(static_cast<unsigned>(sums.columns / kRoutedOutputs)), dim3(kThreads),
+          router_columns_bytes(sums)},
+         rows, made, sums);
 }
 
 }  // namespace sluice::backend::cuda

@@ -1,18 +1,26 @@
 // matmul_add of 2 to 32 rows that come coded (gemv/matmul_add_small_batch.cu).
 #pragma once
 
+#include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/host/kernel.h"
 
 namespace sluice::backend::cuda {
 
-/// out[r] = residual[r] + weight times row r of the codes. Rows from *rows on are padding.
+/// out[r] = residual[r] + weight times row r of the codes, and its router's sums where they are wanted. Rows
+/// from *rows on are padding.
 struct MatmulAddSmallBatch {
   const int32_t* rows;
   const char* codes;
   Matrix weight;
   Rows<float> residual, out;
+  RouterSums sums{};
 };
 bool serves_matmul_add_small_batch(const program::Tensor& weight, const Sizes& sizes);
 void matmul_add_small_batch(const MatmulAddSmallBatch& product, const Context& context);
+
+/// The router's sums of rows that are there, in a launch of its own: where a matmul_add has made them
+/// otherwise.
+void add_router_sums(const int32_t* rows, const Rows<float>& made, const RouterSums& sums,
+                     const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -57,7 +57,7 @@ struct Bind {
     return op.is_plain() ? first({&kMoeGateUpGemm, &kMoeGateUp}) : nullptr;
   }
   const Kernel* operator()(const MoeDownAdd& op) const {
-    return op.residual && !op.down_bias ? first({&kMoeDownAddGemm, &kMoeDownAdd}) : nullptr;
+    return op.residual && !op.down_bias ? first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd}) : nullptr;
   }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulGemm, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
@@ -70,7 +70,7 @@ struct Bind {
   }
   const Kernel* operator()(const NormMoeGateUp& op) const {
     const bool is_plain = !op.route.router_bias && op.experts.is_plain();
-    return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpSmallBatch}) : nullptr;
+    return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch}) : nullptr;
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const {
@@ -268,10 +268,13 @@ Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, const 
     bound.longest_expansion = std::max(bound.longest_expansion, add_leaves(node, bound.leaves));
   }
   std::vector<std::pair<Sizes, StepPlan*>> plans;
+  std::vector<StepPlan*> unsized;
   for (const Sizes& sizes : all_sizes(max_rows, longest, device)) {
     StepPlan& plan = bound.plans[{sizes.rows, sizes.longest}] = plan_of(bound, sizes);
     plans.emplace_back(sizes, &plan);
+    unsized.push_back(&plan);
   }
+  keep_same_pairs(unsized);
   bound.memory = place(bound.program, plans);
   return bound;
 }

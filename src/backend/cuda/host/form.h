@@ -15,7 +15,7 @@ enum class Form : uint8_t {
   NormedCodes,      ///< 2 to 32 rows times the weights of the norm behind, in codes (gemv/norm_matmul_q8.h)
   ExpertOrder,      ///< a step's pairs in the order of their experts (gemm/gemm_ops.cu)
   SelectedExperts,  ///< a flagged slot a pair, there before the producer has ended
-  RouterSums,       ///< products of the router behind (gemv/gemv.h)
+  RouterSums,       ///< products of the router behind with one or two rows (gemv/gemv.h)
 };
 
 /// Where a form lies.

@@ -25,11 +25,12 @@ inline bool serves_all(const program::Program&, const program::Op&, const Sizes&
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kExpertBias,
     kAttentionTemperature, kGatherRows, kExpertCombine;
 extern const Kernel kCausalConv, kDeltaRule, kGatedNorm, kSigmoidMul;
-extern const Kernel kRoute, kNormRoute, kNormRouteBatch, kNormMoeGateUp, kNormMoeGateUpSmallBatch;
+extern const Kernel kRoute, kNormRoute, kNormRouteBatch, kNormMoeGateUp, kNormMoeGateUpRows,
+    kNormMoeGateUpSmallBatch;
 extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulSmallBatch, kNormMatmulLmHead;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kNormGateUp, kNormGateUpSmallBatch, kMoeGateUp, kExpertMatmul;
-extern const Kernel kMoeDownAdd;
+extern const Kernel kMoeDownAdd, kMoeDownAddRows;
 extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQuerySmallBatch, kMlaQueryGemm, kMlaHeads,
     kMlaHeadsSplitKv, kMlaHeadsSm80, kMlaHeadsPrefill, kMlaHeadsSmallBatch, kNormMlaHeads;
 

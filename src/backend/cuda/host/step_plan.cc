@@ -26,6 +26,25 @@ bool same_value(const Program& program, TensorId a, TensorId b) {
          size(a) == size(b);
 }
 
+bool is_zeroed(const Passed& one) { return form_info(one.form).space == FormSpace::Zeroed; }
+
+/// Tells launches which of the plan's forms are theirs.
+void tell_launches(StepPlan& plan) {
+  for (StepPlan::Launch& launch : plan.launches) launch.produces = launch.consumes = std::nullopt;
+  for (size_t n = 0; n < plan.passed.size(); ++n) {
+    plan.launches[plan.passed[n].producer].produces = n;
+    plan.launches[plan.passed[n].consumer].consumes = n;
+  }
+}
+
+/// The nodes of those that produce forms in zeroed slots.
+std::vector<size_t> zeroed_nodes(const StepPlan& plan) {
+  std::vector<size_t> nodes;
+  for (const Passed& one : plan.passed)
+    if (is_zeroed(one)) nodes.push_back(plan.launches[one.producer].node);
+  return nodes;
+}
+
 }  // namespace
 
 const FormInfo& form_info(Form form) {
@@ -52,11 +71,19 @@ void match_forms(const Program& program, const Sizes& sizes, StepPlan& plan) {
     plan.passed.push_back({given->form, i, i + 1, std::max(given->bytes, taken->bytes)});
   }
   // Words of a pair are made zero by the consumer of the next pair.
-  const auto zeroed = [](const Passed& one) { return form_info(one.form).space == FormSpace::Zeroed; };
-  if (std::ranges::count_if(plan.passed, zeroed) < 2) std::erase_if(plan.passed, zeroed);
-  for (size_t n = 0; n < plan.passed.size(); ++n) {
-    plan.launches[plan.passed[n].producer].produces = n;
-    plan.launches[plan.passed[n].consumer].consumes = n;
+  if (std::ranges::count_if(plan.passed, is_zeroed) < 2) std::erase_if(plan.passed, is_zeroed);
+  tell_launches(plan);
+}
+
+void keep_same_pairs(const std::vector<StepPlan*>& plans) {
+  // A step's last words are made zero by the next step, which may have other sizes but no other pairs.
+  std::vector<size_t> all;
+  for (StepPlan* plan : plans) {
+    const std::vector<size_t> nodes = zeroed_nodes(*plan);
+    if (all.empty()) all = nodes;
+    if (nodes.empty() || nodes == all) continue;
+    std::erase_if(plan->passed, is_zeroed);
+    tell_launches(*plan);
   }
 }
 
@@ -99,8 +126,7 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
       }
     }
     if (zeroed.empty()) continue;
-    // A step's last words are made zero by the next step, which may have other sizes but no other pairs.
-    if (all_pairs.empty()) all_pairs = places;
+    if (all_pairs.empty()) all_pairs = places;  // keep_same_pairs
     CHECK(places == all_pairs, "{} and {} pairs", places.size(), all_pairs.size());
     for (size_t n = 0; n < zeroed.size(); ++n)
       zeroed[n]->clear = places[(n + places.size() - 1) % places.size()];

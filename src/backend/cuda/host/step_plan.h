@@ -49,6 +49,9 @@ struct PlanMemory {
 /// Finds what neighbours hand to each other.
 void match_forms(const program::Program& program, const Sizes& sizes, StepPlan& plan);
 
+/// Forms in zeroed slots between the same launches in all plans that have any: others lose theirs.
+void keep_same_pairs(const std::vector<StepPlan*>& plans);
+
 /// Says where everything lies.
 PlanMemory place(const program::Program& program, const std::vector<std::pair<Sizes, StepPlan*>>& plans);
 

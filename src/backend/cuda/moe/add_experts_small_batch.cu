@@ -74,19 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (p.coded.codes == nullptr) return;
   static_assert(kOutputs == NormedQ8Rows::kScaled);
-  const float normed = value * norm, largest = lane_max(fabsf(normed), kOutputs);
-  const int code = __float2int_rn(normed * (largest > 0 ? 127.0f / largest : 0.0f));
-  const float squares = lane_sum(value * value, kOutputs);
-  const float codes = lane_sum(static_cast<float>(code), kOutputs);
-  if (!adds) return;
-  char* const row = p.coded.codes + own_token * p.coded.token.pitch;
-  row[int8_mma::place_of_code(own_output)] = static_cast<char>(code);
-  if (own_output == first) {
-    reinterpret_cast<float*>(row + p.coded.token.scales)[blockIdx.x] = largest * (1.0f / (16 * 127));
-    reinterpret_cast<float*>(row + p.coded.token.sums)[blockIdx.x] =
-        int8_mma::rounded_to_19_bits(largest * (1.0f / (16 * 127)) * codes);
-    p.coded.squares[static_cast<int>(blockIdx.x) * kMostRows + own_token] = squares;
-  }
+  leave_normed(p.coded, own_token, own_output, value, norm, adds);
 }
 
 template <quant::Type kType>

@@ -57,6 +57,9 @@ inline constexpr int kPackedSlots = 0, kSelectionSlots = 32, kLogitsSlots = kSel
 std::optional<FormSpec> given_selection(const program::Program& program, program::TensorId ids,
                                         const Sizes& sizes);
 
+/// Leaves the logits of a step's rows on the launch's mailbox, from kLogitsSlots on.
+void leave_logits(const program::NormRoute& route, const Context& context);
+
 /// Experts' weights as far as binding sees them.
 struct ExpertsShape {
   quant::Type type;

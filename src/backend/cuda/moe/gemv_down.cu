@@ -3,23 +3,19 @@
 // leaves the selection on its mailbox. Meanwhile the first, with its like of the thread block, quantises the
 // inputs and multiplies the shared experts, whose blocks it has asked for before. Then both multiply, half of
 // the experts' blocks each.
-#include "backend/cuda/gemv/gemv.h"
-#include "backend/cuda/gemv/gemv_types.cuh"
 #include "backend/cuda/host/kernels.h"
+#include "backend/cuda/moe/gemv_down.cuh"
 #include "backend/cuda/prim/mailbox.cuh"
 
 namespace sluice::backend::cuda {
-namespace {
 
-/// A plane of an expert's row, and where that of a stage's rows begins.
-struct StagePlane {
-  int bytes, at;  // bytes: a multiple of 4, what asynchronous copies take; at: of 16
-};
+using namespace gemv_down;
+
+namespace {
 
 struct Args {
   CodePlanes planes, shared_planes;
-  StagePlane codes, high, scale, super;
-  int stage_bytes;  // a warp's rows
+  Stage stage;  // a warp's rows
   int first_row, matrix_rows, shared_row;
   const float *in, *shared_in, *weights, *residual;
   const int32_t* ids;
@@ -28,25 +24,6 @@ struct Args {
   int blocks, shared_blocks, slots, rows;  // blocks: of an expert's row
   int at_once, staged;                     // experts' rows in a warp's stage; where stages begin
 };
-
-/// Copies a row of a plane to be a stage's i-th, asynchronously: the warp together.
-__device__ inline void copy_row(uint8_t* stage, const StagePlane& plane, int i, const uint8_t* weights,
-                                int row) {
-  const uint8_t* const from = weights + int64_t{row} * plane.bytes;
-  uint8_t* const to = stage + plane.at + i * plane.bytes;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (plane.bytes % 16 == 0) {
-#pragma unroll 1
-    for (int at = 16 * lane; at < plane.bytes; at += 512) copy_async(to + at, from + at);
-  } else {
-#pragma unroll 1
-    for (int at = 4 * lane; at < plane.bytes; at += 128) copy_async_four(to + at, from + at);
-  }
-}
-
-constexpr int kThreads = 1024;
-constexpr int kHalf = kThreads / 2;   // threads that quantise, and that fetch
-constexpr int kOutputs = kHalf / 32;  // rows of a block
 
 template <Type Routed, Type Shared>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -63,16 +40,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (!fetches && args.shared_blocks > 0) shared.ask(args.shared_planes, shared_first, lane, shared_shape);
   int expert = 0;  // of slot `lane`
   const bool early = args.selected.slots != nullptr;
-  uint8_t* const stage = reinterpret_cast<uint8_t*>(dynamic_shared(args.staged)) + own * args.stage_bytes;
+  uint8_t* const stage = reinterpret_cast<uint8_t*>(dynamic_shared(args.staged)) + own * args.stage.bytes;
   const auto fetch = [&](int first, int count) {
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       const int matrix = __shfl_sync(kWholeWarp, expert, first + i);
       const int row = args.first_row + matrix * args.matrix_rows + n;
-      copy_row(stage, args.codes, i, args.planes.codes, row);
-      copy_row(stage, args.high, i, args.planes.high, row);
-      copy_row(stage, args.scale, i, args.planes.scale, row);
-      copy_row(stage, args.super, i, args.planes.super, row);
+      copy_rows(stage, args.stage, i, args.planes, row);
     }
   };
   if (fetches && early) {
@@ -124,8 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     // Whole turns of a warp to either.
     const int blocks = count * args.blocks, middle = (blocks / 2 + 31) / 32 * 32;
     const int begin = fetches ? middle : 0, end = fetches ? blocks : min(middle, blocks);
-    const CodePlanes staged{stage + args.codes.at, stage + args.high.at, stage + args.scale.at,
-                            stage + args.super.at};
+    const CodePlanes staged = args.stage.planes(stage);
 #pragma unroll 2
     for (int b = begin + lane; b < end; b += 32)
       sum +=
@@ -155,19 +128,12 @@ bool add_down_gemv(const Context& context, const GemvDown& down) {
     args.shared_in = down.shared_in, args.shared_blocks = down.shared_down.columns / 32;
   }
   const PlaneBytes bytes = plane_bytes(m.type, m.columns);
-  const int row_bytes = static_cast<int>(bytes.codes + bytes.high + bytes.scale + bytes.super);
   args.staged = Activations::row_bytes((args.slots * args.blocks + args.shared_blocks) * 32, true, false);
-  constexpr int kPadding = 4 * 16;  // of a stage at most
-  const int room = (static_cast<int>(most_shared(context.architecture)) - args.staged) / kOutputs - kPadding;
-  args.at_once = std::min(args.slots, room / row_bytes);
-  const auto place = [&args](int64_t plane) {
-    const StagePlane placed{static_cast<int>(plane), args.stage_bytes};
-    args.stage_bytes += Activations::round16(args.at_once * placed.bytes);
-    return placed;
-  };
-  args.codes = place(bytes.codes), args.high = place(bytes.high);
-  args.scale = place(bytes.scale), args.super = place(bytes.super);
-  if (args.high.bytes % 4 != 0 || args.scale.bytes % 4 != 0 || args.super.bytes % 4 != 0) return false;
+  const int room =
+      (static_cast<int>(most_shared(context.architecture)) - args.staged) / kOutputs - Stage::kPadding;
+  args.at_once = std::min(args.slots, room / Stage::row_bytes(bytes));
+  args.stage = Stage::of(bytes, args.at_once);
+  if (!Stage::takes(bytes)) return false;
   // Slots lie behind each other, and a lane of a warp knows each.
   if (down.in.head_stride != m.columns || args.slots > 32 || m.columns % 32 != 0 || args.at_once <= 0)
     return false;
@@ -175,20 +141,10 @@ bool add_down_gemv(const Context& context, const GemvDown& down) {
   if (!is_aligned(args.in) || !is_aligned(args.shared_in)) return false;
   const auto start = [&]<quant::Type Routed, quant::Type Shared>() {
     const LaunchShape shape{dim3(static_cast<unsigned>((args.rows + kOutputs - 1) / kOutputs)),
-                            dim3(kThreads), args.staged + kOutputs * args.stage_bytes};
+                            dim3(kThreads), args.staged + kOutputs * args.stage.bytes};
     launch(context, row_down<Routed, Shared>, shape, args);
   };
-  using quant::Type;
-  const Type shared_type = has_shared ? down.shared_down.type : m.type;
-  // What files of Q4_0 have in their first layers.
-  if (m.type == Type::Q4_1 && shared_type == Type::Q6_K)
-    return start.template operator()<Type::Q4_1, Type::Q6_K>(), true;
-  // Rows of experts that are no whole 256 columns, beside shared ones that are: what stands for Q4_K, Q6_K.
-  if (m.type == Type::Q5_0 && shared_type == Type::Q4_K)
-    return start.template operator()<Type::Q5_0, Type::Q4_K>(), true;
-  if (m.type == Type::Q8_0 && shared_type == Type::Q6_K)
-    return start.template operator()<Type::Q8_0, Type::Q6_K>(), true;
-  return with_types(m.type, shared_type, start);
+  return with_down_types(m.type, has_shared ? down.shared_down.type : m.type, start);
 }
 
 }  // namespace sluice::backend::cuda

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/gemv/gemv_types.cuh"
+#include "backend/cuda/gemv/rows.cuh"
 
 namespace sluice::backend::cuda {
 
@@ -40,14 +41,17 @@ inline bool take(const GemvGated::Experts& from, const RowShape& shape, GatedPla
   return true;
 }
 
-/// The tasks that a warp takes of some experts, every `stride`-th from the first on.
-template <Type T>
+/// The tasks that a warp takes of some experts, every `stride`-th from the first on. kRows: of a step at
+/// most; of several, slots are pairs of a row and an expert, row by row, or one matrix that all rows are
+/// multiplied by.
+template <Type T, int kRows = 1>
 struct Walk {
   static constexpr int kAtOnce = at_once<T>() / 2;
   const GatedPlanes& e;
   const RowShape shape;
   const int stride;
   int slot = 0, task, b;     // task: of the slot
+  int slots;                 // of several rows; of one, what the parameters say
   int expert = 0;            // the matrix of the slot that is this lane's number
   int gate_first, up_first;  // blocks before this lane's row
   Asked<T, kAtOnce> gate, up;
@@ -56,12 +60,18 @@ struct Walk {
   __device__ Walk(const GatedPlanes& experts, int blocks, int lanes, int first_task, int every)
       : e(experts), shape{blocks, lanes, experts.rows}, stride(every) {
     task = first_task, b = shape.lane();
-    settle();
+    if constexpr (kRows == 1) settle();
   }
-  __device__ bool done() const { return slot >= e.slots; }
+  /// Of several rows, before all else: how many slots there are.
+  __device__ void set_slots(int count) { slots = count, settle(); }
+  __device__ int all_slots() const {
+    if constexpr (kRows == 1) return e.slots;
+    return slots;
+  }
+  __device__ bool done() const { return slot >= all_slots(); }
   __device__ void settle() {
 #pragma unroll 1
-    while (task >= e.tasks && slot < e.slots) task -= e.tasks, ++slot;
+    while (task >= e.tasks && slot < all_slots()) task -= e.tasks, ++slot;
   }
   __device__ void take_ids() {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -70,7 +80,7 @@ struct Walk {
   /// ids: in shared memory.
   __device__ void take_ids(const int32_t* ids) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < e.slots) expert = ids[lane];
+    if (lane < all_slots()) expert = ids[lane];
   }
   __device__ void begin() {
     begin_row();
@@ -116,6 +126,78 @@ struct Walk {
       }
       gate_sum = up_sum = 0;
     }
+  }
+  /// Of several rows, `used` slots each, whose activations lie one behind another in x.
+  __device__ void run_rows(const Activations& x, const float (&factors)[kRows], int used,
+                           int64_t row_stride) {
+    float gate_sum = 0, up_sum = 0;
+#pragma unroll 1
+    while (!done()) {
+      const int row = part_of<kRows>(slot, used);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int block = b + i * shape.lanes;
+        if (block >= shape.blocks) break;
+        const ActivationBlock in = x.block(0, row * shape.blocks + block);
+        gate_sum += multiply<T>(gate.raw[i], in);
+        up_sum += multiply<T>(up.raw[i], in);
+      }
+      b += kAtOnce * shape.lanes;
+      const bool row_ends = b - shape.lane() >= shape.blocks;
+      const int n = shape.row_of(task);
+      float* const out = e.out + row * row_stride + (slot - row * used) * e.out_stride + n;
+      if (row_ends) {
+        b = shape.lane(), task += stride;
+        settle(), begin_row();
+      }
+      ask();
+      if (!row_ends) continue;
+      put(out, n, gate_sum, up_sum, factor_of(factors, row));
+      gate_sum = up_sum = 0;
+    }
+  }
+  /// One matrix, and all rows.
+  __device__ void run_all(const Activations& x, const float (&factors)[kRows], int rows, int64_t row_stride) {
+    float gate_sum[kRows] = {}, up_sum[kRows] = {};
+#pragma unroll 1
+    while (!done()) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int block = b + i * shape.lanes;
+        if (block >= shape.blocks) break;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const ActivationBlock in = x.block(0, r * shape.blocks + block);
+          gate_sum[r] += multiply<T>(gate.raw[i], in);
+          up_sum[r] += multiply<T>(up.raw[i], in);
+        }
+      }
+      b += kAtOnce * shape.lanes;
+      const bool row_ends = b - shape.lane() >= shape.blocks;
+      const int n = shape.row_of(task);
+      if (row_ends) {
+        b = shape.lane(), task += stride;
+        settle(), begin_row();
+      }
+      ask();
+      if (!row_ends) continue;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (r < rows) put(e.out + r * row_stride + n, n, gate_sum[r], up_sum[r], factors[r]);
+        gate_sum[r] = up_sum[r] = 0;
+      }
+    }
+  }
+  __device__ static float factor_of(const float (&factors)[kRows], int row) {
+    float factor = factors[0];
+#pragma unroll
+    for (int r = 1; r < kRows; ++r) factor = row == r ? factors[r] : factor;
+    return factor;
+  }
+  /// Puts an element that the lanes of its row have made together.
+  __device__ void put(float* out, int n, float gate_sum, float up_sum, float factor) const {
+    gate_sum = lane_sum(gate_sum, shape.lanes) * factor, up_sum = lane_sum(up_sum, shape.lanes) * factor;
+    if (n < e.rows && shape.lane() == 0) *out = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * up_sum;
   }
 };
 

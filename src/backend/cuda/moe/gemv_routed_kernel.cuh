@@ -4,6 +4,7 @@
 // beside those of the kernel before, so half of the blocks begin late: the router is for the early ones.
 #pragma once
 
+#include "backend/cuda/gemv/router_sums.cuh"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/moe/gemv_routed.cuh"
 
@@ -165,11 +166,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     pdl.wait();
     if (!multiplies_router && from_last == 0) take_sums(args.router, selection);
   }
-  if (from_last == 1 && block == 0 && args.router.clear != nullptr) {
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < RouterSums::kCopies * args.router.rule.experts;
-         i += 32)
-      args.router.clear[i] = 0;
-  }
+  if (from_last == 1) clear_sums(args.router.clear, args.router.rule.experts);
   wait_for_copies();
   const float squares = quantize_row(x, args.in, norm, [&] {
     if (!routes) others_wait();

@@ -1,5 +1,5 @@
 // norm_moe_gate_up of one row: norm, router, selection and the experts' gated products in one launch
-// (gemv_gated.cu). Other steps expand it.
+// (gemv_routed.cu); and of two (gemv_rows.cuh), whose router is the launch before or one of its own.
 #include <algorithm>
 #include <stdexcept>
 
@@ -9,12 +9,16 @@
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/moe/experts_small_batch.h"
 #include "backend/cuda/moe/gemv_routed.cuh"
+#include "backend/cuda/moe/gemv_rows.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
 namespace {
 
 using namespace program;
+
+/// Columns of all rows that a thread block has in codes, in gates and ups.
+constexpr int64_t kMostHeldColumns = 32768;
 
 void launch_norm_moe_gate_up(const Program& program, const Op& record, const Context& context) {
   const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
@@ -48,25 +52,91 @@ void launch_norm_moe_gate_up(const Program& program, const Op& record, const Con
     throw std::logic_error("norm_moe_gate_up: not what serves() promised");
 }
 
-bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Sizes& sizes) {
-  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+/// Whether gates and ups can be read side by side, and rows by whole words.
+bool serves_any(const Program& program, const NormMoeGateUp& op) {
+  const auto& [norm_route, experts] = op;
   const auto pairs = [&](TensorId gate, TensorId up) {
     const auto blocks = [&](TensorId id) { return program.elements(program.storage(id), {}) / 32; };
     return program[gate].type == program[up].type && program[gate].shape[1] == program[up].shape[1] &&
            std::max(blocks(gate), blocks(up)) < double{1u << 31};
   };
   const Tensor &in = program[norm_route.in.id], &router = program[norm_route.router.id];
-  if (sizes.rows > 1 || router.type != quant::Type::F32) return false;
-  if (in.offset % 4 != 0 || router.offset % 4 != 0) return false;
-  if (!pairs(experts.gate.id, experts.up.id)) return false;
-  quant::Type shared = program[experts.gate.id].type;
+  return router.type == quant::Type::F32 && in.offset % 4 == 0 && router.offset % 4 == 0 &&
+         pairs(experts.gate.id, experts.up.id) &&
+         (!experts.shared_gate || pairs(experts.shared_gate.id, experts.shared_up.id));
+}
+quant::Type shared_type(const Program& program, const MoeGateUp& op) {
+  return program[op.shared_gate ? op.shared_gate.id : op.gate.id].type;
+}
+RouteRule rule_of(const Program& program, const NormRoute& route) {
+  return route_rule(route.route, program[route.router.id].shape[1], program[route.route.ids.id].columns());
+}
+
+bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMoeGateUp>(record.args);
+  return sizes.rows == 1 && serves_any(program, op) &&
+         routes_gemv(program[op.experts.gate.id].type, shared_type(program, op.experts),
+                     program[op.route.in.id].columns(), rule_of(program, op.route));
+}
+
+bool serves_rows(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMoeGateUp>(record.args);
+  const Tensor &in = program[op.route.in.id], &gate = program[op.experts.gate.id];
+  const RouteRule rule = rule_of(program, op.route);
+  // Measured on 9.0 alone.
+  if (sizes.rows != gemv_rows::kRows || most_shared(sizes.architecture) <= kMostShared) return false;
+  if (!serves_any(program, op)) return false;
+  return gemv_rows::is_compiled(gate.type) && in_lanes(rule) && rule.experts % 4 == 0 &&
+         sizes.rows * rule.used <= kMostSlots && in.columns() % 32 == 0 && in.stride[0] % 4 == 0 &&
+         sizes.rows * in.columns() <= kMostHeldColumns &&
+         with_types(gate.type, shared_type(program, op.experts), [&]<quant::Type, quant::Type>() {});
+}
+
+void launch_rows(const Program& program, const Op& record, const Context& context) {
+  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+  const Memory& memory = context.memory;
+  const int64_t rows = context.step_rows;
+  const RouteRule rule = rule_of(program, norm_route);
+  const GemvGated::Experts routed{memory.matrix(experts.gate.id), memory.matrix(experts.up.id),
+                                  memory.rows(experts.out.id), nullptr, static_cast<int>(rows) * rule.used};
+  GemvGated::Experts shared{};
   if (experts.shared_gate) {
-    if (!pairs(experts.shared_gate.id, experts.shared_up.id)) return false;
-    shared = program[experts.shared_gate.id].type;
+    shared = {memory.matrix(experts.shared_gate.id), memory.matrix(experts.shared_up.id),
+              memory.rows(experts.shared_out.id), nullptr, 1};
   }
-  const int64_t used = program[norm_route.route.ids.id].columns();
-  return routes_gemv(program[experts.gate.id].type, shared, in.columns(),
-                     route_rule(norm_route.route, router.shape[1], used));
+  const RowShape shape = row_shape(routed.gate);
+  gemv_rows::Args args{};
+  if (!take(routed, shape, args.routed) || !take(shared, shape, args.shared))
+    throw std::logic_error("norm_moe_gate_up: not what serves() promised");
+  args.shared_stride = shared.out.row_stride, args.routed_stride = routed.out.row_stride;
+  args.in = memory.rows(norm_route.in.id), args.rows = &context.step.header->rows;
+  args.norm = memory.vector(norm_route.norm.id), args.bias = memory.vector(norm_route.route.bias.id);
+  args.epsilon = norm_route.epsilon, args.rule = rule;
+  args.ids = memory.int_rows(norm_route.route.ids.id);
+  args.weights = memory.rows(norm_route.route.weights.id);
+  args.mailbox = context.mailbox();
+  if (context.produces != nullptr) args.selected = context.mailbox(*context.produces).slots;
+  if (context.consumes != nullptr) {
+    args.sums = reinterpret_cast<const unsigned long long*>(context.consumes->at);
+    args.clear = reinterpret_cast<unsigned long long*>(context.consumes->clear);
+  } else {
+    leave_logits(norm_route, context);
+  }
+  args.columns = routed.gate.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
+  // A task of the shared matrix is one of all rows, and often of a finer type.
+  const int shared_tasks = args.shared.slots * args.shared.tasks * static_cast<int>(rows) * 5 / 4;
+  const int tasks = shared_tasks + args.routed.slots * args.routed.tasks;
+  const LaunchShape launched =
+      gemv_launch(context, tasks,
+                  Activations::row_bytes(gemv_rows::kRows * args.columns, true, false) + 4 * args.columns);
+  // Warps by work; those that select or clear are not the shared matrix's.
+  const auto blocks = static_cast<int>(launched.grid.x);
+  args.shared_warps = static_cast<int>((int64_t{blocks} * kGemvWarps * shared_tasks + tasks - 1) / tasks);
+  args.shared_warps = std::min(args.shared_warps, blocks * (kGemvWarps - RouterSums::kRows - 1));
+  with_type(routed.gate.type, [&]<quant::Type Routed>() {
+    if constexpr (gemv_rows::is_compiled(Routed))
+      gemv_rows::launch_rows<Routed>(context, shared_type(program, experts), args, launched);
+  });
 }
 
 std::optional<FormSpec> produces(const Program& program, const Op& record, const Sizes& sizes) {
@@ -76,9 +146,13 @@ std::optional<FormSpec> consumes(const Program& program, const Op& record, const
   const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
   const int64_t experts = program[route.router.id].shape[1];
   if (experts % 4 != 0) return std::nullopt;
-  return FormSpec{Form::RouterSums, route.in.id, RouterSums::kCopies * experts * int64_t{sizeof(uint64_t)}};
+  return FormSpec{Form::RouterSums, route.in.id, RouterSums::all_slots(experts) * int64_t{sizeof(uint64_t)}};
 }
 MailboxNeeds mailbox(const Program&, const Op&, const Sizes&) { return {.flagged = routed::kMostParts}; }
+MailboxNeeds mailbox_of_rows(const Program& program, const Op& record, const Sizes& sizes) {
+  const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
+  return {.flagged = kLogitsSlots + sizes.rows * program[route.router.id].shape[1]};
+}
 
 }  // namespace
 
@@ -97,5 +171,13 @@ const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts",
                             produces,
                             consumes,
                             mailbox};
+
+const Kernel kNormMoeGateUpRows{"selection and gated gemv of experts, of two rows",
+                                serves_rows,
+                                launch_rows,
+                                nullptr,
+                                produces,
+                                consumes,
+                                mailbox_of_rows};
 
 }  // namespace sluice::backend::cuda

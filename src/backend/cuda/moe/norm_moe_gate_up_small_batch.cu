@@ -196,10 +196,32 @@ Buffers take(Scratch& scratch, int64_t rows, int64_t columns, const int8_mma::To
           scratch.take<unsigned>(1)};
 }
 
+/// The logits' part of a launch's arguments.
+Args logits_of(const NormRoute& route, const Context& context) {
+  const Memory& memory = context.memory;
+  const Matrix router = memory.matrix(route.router.id);
+  Args args{};
+  args.rows = &context.step.header->rows, args.in = flat(memory.rows(route.in.id));
+  args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
+  args.norm = memory.vector(route.norm.id), args.epsilon = route.epsilon;
+  args.experts = router.rows;
+  const int64_t rows = context.step_rows;
+  const bool few = rows <= kSmallMostRows;
+  const int64_t rows_each = few ? kSmallRows : kLargeRows, experts_each = few ? kSmallExperts : kLargeExperts;
+  args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
+                                     ((rows + rows_each - 1) / rows_each));
+  return args;
+}
+
+void launch_logits(const Args& args, int64_t blocks, const Context& context) {
+  const bool few = context.step_rows <= kSmallMostRows;
+  launch(context, few ? norm_logits<kSmallRows, kSmallExperts, 2> : norm_logits<kLargeRows, kLargeExperts, 1>,
+         {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
+}
+
 void launch_norm_moe_small_batch(const Program&, const Op& record, const Context& context) {
   const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
   const Memory& memory = context.memory;
-  const Matrix router = memory.matrix(norm_route.router.id);
   const Rows<float> in = flat(memory.rows(norm_route.in.id));
   const Rows<int32_t> ids = memory.int_rows(norm_route.route.ids.id);
   const int64_t rows = context.step_rows;
@@ -208,23 +230,15 @@ void launch_norm_moe_small_batch(const Program&, const Op& record, const Context
   const Matrix gate = memory.matrix(experts.gate.id);
   const int8_mma::TokenRows token = experts_token(gate.type, in.columns);
   const Buffers buffers = take(scratch, rows, in.columns, token);
-  Args args{};
-  args.rows = count, args.in = in;
-  args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
-  args.norm = memory.vector(norm_route.norm.id), args.epsilon = norm_route.epsilon;
-  args.experts = router.rows;
+  Args args = logits_of(norm_route, context);
   const Mailbox mailbox = context.mailbox();
   Mailbox selected = context.produces != nullptr ? context.mailbox(*context.produces) : mailbox;
   if (context.produces == nullptr) selected.slots += kSelectionSlots;
-  const bool few = rows <= kSmallMostRows;
-  const int64_t rows_each = few ? kSmallRows : kLargeRows, experts_each = few ? kSmallExperts : kLargeExperts;
-  args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
-                                     ((rows + rows_each - 1) / rows_each));
   args.select = {
       buffers.codes,
       buffers.taken,
       token,
-      {route_rule(norm_route.route, router.rows, ids.columns), memory.vector(norm_route.route.bias.id), ids,
+      {route_rule(norm_route.route, args.experts, ids.columns), memory.vector(norm_route.route.bias.id), ids,
        memory.rows(norm_route.route.weights.id), mailbox, selected.slots},
       false};
   Dense shared{.in = in, .out = {}, .weight = {}, .up = {}, .gated = true, .rows = rows, .count = count};
@@ -240,8 +254,7 @@ void launch_norm_moe_small_batch(const Program&, const Op& record, const Context
   args.packing = packing_of(shared, n_tiles, buffers.packed);
   args.packing.norm = args.norm, args.packing.epsilon = norm_route.epsilon;
   const int64_t blocks = args.blocks + slots_per_matrix(rows, n_tiles);
-  launch(context, few ? norm_logits<kSmallRows, kSmallExperts, 2> : norm_logits<kLargeRows, kLargeExperts, 1>,
-         {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
+  launch_logits(args, blocks, context);
   if (experts.shared_gate && !beside) multiply_packed(shared, n_tiles, buffers.packed, context);
   const SelectAndShared more{args.select.selection,
                              {shared.weight, shared.up, tokens_of(buffers.packed, in.columns), shared.out}};
@@ -280,6 +293,12 @@ MailboxNeeds mailbox_needs(const Program& p, const Op& record, const Sizes& size
 
 std::optional<FormSpec> given_selection(const Program& p, TensorId ids, const Sizes& sizes) {
   return FormSpec{Form::SelectedExperts, ids, sizes.rows * p[ids].columns() * int64_t{sizeof(uint64_t)}};
+}
+
+void leave_logits(const NormRoute& route, const Context& context) {
+  Args args = logits_of(route, context);
+  args.select.selection.mailbox = context.mailbox();
+  launch_logits(args, args.blocks, context);
 }
 
 const Kernel kNormMoeGateUpSmallBatch{
