@@ -1,5 +1,5 @@
-// The output matrix in steps of few rows (gemv/norm_matmul_lm_head.cu): more outputs than a device's warps
-// take at once, so that some take two tiles; rows of every bucket.
+// The output matrix in steps of few rows: more outputs than a device's warps take at once, so that some take
+// two tiles; rows of every bucket.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -62,7 +62,7 @@ struct Bind {
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulGemm, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
   const Kernel* operator()(const NormMatmul&) const {
-    return first({&kNormMatmulSmallBatch, &kNormMatmulLmHead, &kNormMatmulGemm, &kNormMatmul});
+    return first({&kNormMatmulSmallBatch, &kNormMatmulGemm, &kNormMatmul});
   }
   const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUpSmallBatch, &kNormGateUp}); }
   const Kernel* operator()(const NormRoute& op) const {

@@ -27,7 +27,7 @@ extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias
 extern const Kernel kCausalConv, kDeltaRule, kGatedNorm, kSigmoidMul;
 extern const Kernel kRoute, kNormRoute, kNormRouteBatch, kNormMoeGateUp, kNormMoeGateUpRows,
     kNormMoeGateUpSmallBatch;
-extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulSmallBatch, kNormMatmulLmHead;
+extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulSmallBatch;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kNormGateUp, kNormGateUpSmallBatch, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd, kMoeDownAddRows;
