@@ -29,8 +29,8 @@ namespace {
 struct Options : GenerationOptions {
   std::string before, after, vocabulary;
   int repetitions = 1;
-  double accept = -1;  ///< of simulated drafts, so many are right; -1: real ones
-  bool json = false;
+  double accept = -1;  ///< of drafts, so many are taken to be right; -1: those that are
+  bool every_step = false, json = false;
 };
 
 /// Lets a model write nothing but these tokens.
@@ -64,13 +64,10 @@ std::vector<int32_t> tokens_of(const text::Tokenizer& tokenizer, const std::stri
   return tokens;
 }
 
-/// Drafts that cost nothing, of which a share `right` is what comes: what a model's block with that
-/// acceptance would bring at most.
-std::function<int32_t(int64_t)> simulated(std::vector<int32_t> tokens, double right, int64_t vocabulary) {
-  return [tokens = std::move(tokens), right, vocabulary, random = std::mt19937(1)](int64_t position) mutable {
-    const int32_t comes = position < std::ssize(tokens) ? tokens[static_cast<size_t>(position)] : 0;
-    const bool hits = std::uniform_real_distribution<double>()(random) < right;
-    return hits ? comes : static_cast<int32_t>((comes + 1) % vocabulary);
+/// A share `right` of drafts is taken for what comes.
+std::function<bool()> simulated(double right) {
+  return [right, random = std::mt19937(1)]() mutable {
+    return std::uniform_real_distribution<double>()(random) < right;
   };
 }
 
@@ -97,31 +94,37 @@ void draftbench(const Options& options) {
     fail("there are no drafts with --backend {}, --draft {} and --draft-max {}", backend->name(),
          options.drafts.by, options.drafts.most);
   const bool simulates = options.accept >= 0;
-  if (!simulates) prepare_drafts(model, *backend, options.drafts, options.cache);
+  if (!simulates || options.drafts.by == "mtp")
+    prepare_drafts(model, *backend, options.drafts, options.cache);
   const PromptRows rows = prefill_rows(model.spec, *backend).within(context);
   program::CompileOptions compile{rows.most, 1 + drafts, 0};
+  compile.warm = true;
   checked_plan(model, *backend, compile, context, options.force);
   compile.cache_pages = engine::KvPool::pages_for(context);
   const DraftingModel executables = compile_drafting(*backend, model, compile, loading_bar());
   engine::Generator generator(*executables.model, tokenizer, context, rows.most, rows.shallow, drafts,
-                              executables.predictor.get(), options.drafts.look_up());
+                              executables.predictor.get(), !simulates && options.drafts.look_up(),
+                              options.every_step);
 
   if (!options.json) {
     print("{} on {}: {} tokens, then {} that are written\n\n", model.file.path(), backend->name(),
           request.prompt.size(), after.size());
     if (simulates)
-      print("Drafts are simulated: they cost nothing, and {:g} of them are right.\n\n", options.accept);
+      print("Simulated: the model writes what it likes, and {:g} of {} taken to be right.\n\n",
+            options.accept,
+            executables.predictor ? "what its block drafts is" : "drafts that cost nothing are");
     print("| drafts | tokens/s | drafted | right | tokens a step |\n");
     print("|-------:|---------:|--------:|------:|--------------:|\n");
   }
-  std::vector<int32_t> all = request.prompt;
-  all.insert(all.end(), after.begin(), after.end());
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (int i = 0; i < options.repetitions; ++i) {
     for (const bool with : {false, true}) {
       request.use_drafts = with;
-      request.constraint = std::make_shared<Replay>(after);
-      if (simulates) request.draft_at = simulated(all, options.accept, model.spec.vocabulary);
+      if (simulates) {
+        request.accepts = simulated(options.accept);
+      } else {
+        request.constraint = std::make_shared<Replay>(after);
+      }
       const engine::Result result = generator.run(
           request, [](std::string_view) { return true; }, nullptr, prompt_bar());
       const auto decoded = static_cast<double>(result.generated_tokens - 1);
@@ -162,9 +165,13 @@ void add_draftbench(CLI::App& app) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command
-      ->add_option("--accept", options->accept,
-                   "simulate drafts that cost nothing, of which such a share is right (0 to 1)")
+      ->add_option(
+          "--accept", options->accept,
+          "simulate: the model writes what it likes, and takes such a share of drafts to be right (0 "
+          "to 1); with --draft mtp its block makes them, otherwise they cost nothing")
       ->check(CLI::Range(0.0, 1.0));
+  command->add_flag("--every-step", options->every_step,
+                    "as many drafts as there can be in every step, whether they pay or not");
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -44,7 +44,7 @@ void add_draft_options(CLI::App& command, DraftOptions& options) {
               throw CLI::ValidationError("--draft", wrong);
           },
           "what drafts: lookup (what followed the same words before), mtp (the model's own block of "
-          "multi-token prediction, on CPUs), none, or auto: whichever promises more")
+          "multi-token prediction), none, or auto: whichever promises more")
       ->default_str(options.by);
 }
 
@@ -64,7 +64,7 @@ void prepare_drafts(OpenedModel& model, const program::Backend& backend, const D
   }
   std::optional<std::string> why_not;
   if (!backend.facts().hidden_rows) {
-    why_not = fmt::format("not on the backend {} yet; cpu and ref have it", backend.name());
+    why_not = fmt::format("not on the backend {} yet; cpu, cuda and ref have it", backend.name());
   } else if (model.packed != nullptr) {
     why_not = "a packed file has no block of multi-token prediction";
   } else {
@@ -81,7 +81,11 @@ DraftingModel compile_drafting(program::Backend& backend, const model::Model& mo
   const auto weights = backend.load(sources, progress);
   program::CompileOptions block = options;
   block.aside_rows = 0;
-  return {backend.compile(sources[0], weights, options), backend.compile(sources[1], weights, block)};
+  DraftingModel compiled{backend.compile(sources[0], weights, options), nullptr};
+  if (compiled.model->facts().draft_rows <= 1) return compiled;  // its steps have no room for drafts
+  block.beside = compiled.model.get();
+  compiled.predictor = backend.compile(sources[1], weights, block);
+  return compiled;
 }
 
 }  // namespace sluice::cli

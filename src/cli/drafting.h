@@ -30,7 +30,8 @@ int64_t draft_tokens(const program::Backend& backend, const DraftOptions& wanted
 void prepare_drafts(OpenedModel& model, const program::Backend& backend, const DraftOptions& options,
                     quant::Type cache);
 
-/// A model's executable, and that of its block if it has one that drafts.
+/// A model's executable, and that of its block if it has one that drafts: beside the other, which outlives
+/// it.
 struct DraftingModel {
   std::unique_ptr<program::Executable> model, predictor;
 };

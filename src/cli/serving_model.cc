@@ -97,6 +97,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   if (options.batch_invariant && options.ranks.pipeline_parallel > 1 && backend_->name().ends_with("cuda"))
     throw UsageError(
         "--batch-invariant: not with --pipeline-parallel on GPUs, which then run rows one by one");
+  if (options.batch_invariant && options.drafts.by == "mtp" && backend_->name() == "cuda")
+    throw UsageError("--batch-invariant: not with --draft mtp on a GPU, which then runs rows one by one");
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;

@@ -63,7 +63,7 @@ Batcher::Batcher(program::Executable& executable, const text::Tokenizer& tokeniz
     step->outputs.reserve(static_cast<size_t>(options.outputs()));
   drafts_.reserve(static_cast<size_t>(DraftPace::kMostRows));
   asks_.reserve(static_cast<size_t>(DraftPace::kMostRows));
-  if (options.predictor != nullptr && options.draft_tokens > 0 && !has_states_) {
+  if (options.predictor != nullptr && options.draft_tokens > 0 && facts_.draft_rows > 1 && !has_states_) {
     predictor_.emplace(executable, *options.predictor, options.max_rows, options.max_sequences,
                        options.context, vocabulary_);
   }
@@ -291,12 +291,21 @@ void Batcher::take_tokens(std::span<Output> outputs, const program::StepResult& 
     const Output& output = outputs[i];
     if (output.job == nullptr) continue;
     Job& job = *output.job;
+    const bool drafts = i + 1 < outputs.size() && outputs[i + 1].job == &job;
+    job.drafted_next = drafts ? outputs[i + 1].assumed : -1;
     try {
       take_output(output, result.outputs[i], time_ns);
     } catch (const std::bad_alloc&) {  // finish() throws none: the job is still there
       finish(job, Finish::OutOfMemory);
     }
   }
+}
+
+// Of a benchmark, which says whether what was drafted is right.
+int32_t Batcher::simulated(const Job& job, int32_t drawn) const {
+  if (job.request.accepts()) return job.drafted_next;
+  const auto other = static_cast<int32_t>(static_cast<size_t>(drawn + 1) % vocabulary_);
+  return drawn != job.drafted_next ? drawn : other;
 }
 
 void Batcher::take_output(const Output& output, const program::RowResult& row, int64_t time_ns) {
@@ -324,7 +333,8 @@ void Batcher::take_token(Job& job, const program::RowResult& row, int64_t time_n
   Result& result = job.result;
   if (job.request.max_tokens == 0) return finish(job, Finish::Length);  // nothing but scores was wanted
   if (job.out_of_memory) return finish(job, Finish::OutOfMemory);
-  const std::optional<int32_t> token = timed_draw(job, row);
+  std::optional<int32_t> token = timed_draw(job, row);
+  if (token && job.drafted_next >= 0 && job.request.accepts) token = simulated(job, *token);
   if (!token)
     return finish(job, Finish::Error, "the constraint on the answer leaves no token that may follow");
   if (result.generated_tokens == 0) job.first_token_ns = time_ns;

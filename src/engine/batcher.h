@@ -91,7 +91,8 @@ class Batcher {
     std::optional<Sampler> sampler = {};  ///< from its admission on
     PromptLookup lookup;
     Prediction prediction = {};
-    bool predicted = false;  ///< its draft is that, and not what was looked up
+    bool predicted = false;     ///< its draft is that, and not what was looked up
+    int32_t drafted_next = -1;  ///< behind the token that is to be drawn; -1: none
     text::Utf8Stream utf8 = {};
     Result result = {};
     int64_t added_ns = 0, admitted_ns = 0, first_token_ns = 0;  ///< 0: not yet
@@ -150,6 +151,8 @@ class Batcher {
   bool choose_drafts(size_t unknown);
   void find_draft(Job& job, Draft& draft, size_t unknown);
   void predict();
+  void hand_on(const Planned& step);
+  void follow();
   void begin_admitted();
   void make_sampler(Job& job);
   void fill(Planned& step, std::span<const Chunk> chunks) const;
@@ -161,6 +164,7 @@ class Batcher {
   /// Whether an answer's next token can be drawn from the likeliest ones.
   bool top_suffices(const Job& job) const;
   void take_tokens(std::span<Output> outputs, const program::StepResult& result, int64_t time_ns);
+  int32_t simulated(const Job& job, int32_t drawn) const;
   void take_output(const Output& output, const program::RowResult& row, int64_t time_ns);
   void take_token(Job& job, const program::RowResult& row, int64_t time_ns);
   void take_score(Job& job, int64_t position, const program::RowResult& row);
@@ -186,7 +190,8 @@ class Batcher {
   LongStep long_;
   DraftPace draft_pace_;
   std::optional<TokenPredictor> predictor_;  ///< null: drafts are looked up alone
-  double round_seconds_ = 0;                 ///< of the predictor; 0: not known
+  bool handed_on_ = false;                   ///< to it, the step whose tokens come next
+  double round_seconds_ = 0;                 ///< of it; 0: not known
   double predicting_seconds_ = 0;            ///< since the last step's end
   DrawPace draw_pace_;
   double step_seconds_ = 0;  ///< of the last one, without what was drawn of it

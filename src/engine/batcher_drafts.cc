@@ -15,6 +15,8 @@ void Batcher::draft() {
     if (!may_draft(*sequence)) continue;
     Job& job = job_of(sequence);
     sequence->drafted = draft->length;
+    if (job.request.accepts && !predictor_)
+      for (int64_t i = 0; i < draft->length; ++i) job.prediction.add(job.tokens.back());
     if (draft->predicted && draft->length > 0) asks_.push_back({&job, &job.prediction, sequence->drafted});
     ++draft;
   }
@@ -35,6 +37,21 @@ void Batcher::predict() {
   const double each = seconds / static_cast<double>(rounds), known = round_seconds_;
   round_seconds_ =
       known == 0 || each < known ? each : known + kForget * (std::min(each, kHeldUp * known) - known);
+}
+
+// A step's hidden states go to the model's block, if anybody's drafts may come from there.
+void Batcher::hand_on(const Planned& step) {
+  const auto drafts = [](const Sequence* sequence) {
+    return static_cast<const Job*>(sequence)->request.use_drafts;
+  };
+  if (!predictor_ || handed_on_ || !std::ranges::any_of(scheduler_.running(), drafts)) return;
+  predictor_->take(step.batch.input(), scheduler_.running());
+  handed_on_ = true;
+}
+
+void Batcher::follow() {
+  if (handed_on_) predictor_->follow(scheduler_.running());
+  handed_on_ = false;
 }
 
 bool Batcher::may_draft(const Sequence& sequence) { return !sequence.in_long_step && !sequence.rests; }
@@ -58,16 +75,18 @@ bool Batcher::choose_drafts(size_t unknown) {
     find_draft(job, draft, unknown);
   }
   constexpr double kStale = 0.995;  // a step without a round: some day it looks worth a try again
-  if (unknown == 0) round_seconds_ *= kStale;
+  round_seconds_ *= kStale;
   draft_pace_.choose(drafts_, rows, has_states_, round_seconds_);
   return std::ranges::any_of(drafts_, [](const Draft& draft) { return draft.length > 0; });
 }
 
-// Of what is looked up and what could be predicted, whichever should bring more tokens.
+// Of what is looked up and what could be predicted, whichever should bring more tokens. Nothing is predicted
+// before all tokens are known, but that it could be is a reason to wait for them.
 void Batcher::find_draft(Job& job, Draft& draft, size_t unknown) {
   int64_t room = options_.context - std::ssize(job.tokens);
   if (job.request.max_tokens > 0)
     room = std::min(room, job.request.max_tokens - job.result.generated_tokens - 1);
+  room = std::max(int64_t{0}, room - static_cast<int64_t>(unknown));
   const auto most = [room](std::span<const double> chances) {
     return chances.first(std::min(chances.size(), static_cast<size_t>(room)));
   };
@@ -76,29 +95,25 @@ void Batcher::find_draft(Job& job, Draft& draft, size_t unknown) {
     for (const double chance : chances) tokens += all *= chance;
     return tokens;
   };
-  if (job.request.draft_at) {
+  if (job.request.accepts && !predictor_) {  // anything, at no cost
     job.predicted = true;
-    if (unknown == 0) {
-      job.prediction.learn(job.tokens);
-      for (int64_t i = 0; i < Prediction::kMostTokens; ++i)
-        job.prediction.add(job.request.draft_at(std::ssize(job.tokens) + i));
-    }
+    job.prediction.learn(job.tokens);
     draft.chances = most(job.prediction.chances());
-    draft.chances = draft.chances.subspan(std::min(draft.chances.size(), unknown));
     return;
   }
   job.predicted = false;
   if (options_.look_up) {
     job.lookup.look(job.tokens);
-    draft.chances = most(job.lookup.chances());
-    draft.chances = draft.chances.subspan(std::min(draft.chances.size(), unknown));
+    const auto chances = job.lookup.chances();
+    draft.chances = most(chances.subspan(std::min(chances.size(), unknown)));
   }
-  if (!predictor_ || unknown > 0) return;
+  if (!predictor_) return;
   job.prediction.learn(job.tokens);
   const auto chances = most(job.prediction.chances());
-  if (!predictor_->ready(job) || expected(chances) <= expected(draft.chances)) return;
+  if ((unknown == 0 && !predictor_->ready(job)) || expected(chances) <= expected(draft.chances)) return;
   draft.chances = chances;
-  draft.predicted = job.predicted = true;
+  draft.predicted = true;
+  job.predicted = unknown == 0;
 }
 
 }  // namespace sluice::engine

@@ -59,6 +59,8 @@ void Batcher::step_whole(const std::atomic<bool>* stop, int64_t begin_ns) {
   const bool answers = std::ranges::any_of(current_.chunks, &Chunk::answers);
   const bool again = gave_up_behind_ == totals_.steps_total;
   if (!current_.ticket) submit(current_, again && answers ? nullptr : stop);
+  // A step ahead leaves other hidden states, and where there may be one no step is given up.
+  if (facts_.steps_in_flight > 1) hand_on(current_);
   begin_ahead();
   const program::StepResult result = collect(current_);
   reads_ = kNotPlanned;
@@ -71,14 +73,14 @@ void Batcher::step_whole(const std::atomic<bool>* stop, int64_t begin_ns) {
     gave_up_behind_ = totals_.steps_total;
     return;
   }
-  if (predictor_) predictor_->take(current_.batch.input());
+  hand_on(current_);
   for (Output& output : ahead_.outputs) output.assumed = result.outputs[output.drawn_from].drawn;
   totals_.step_seconds_total += seconds;
   scheduler_.computed(seconds);
   count(current_);
   observe(current_, seconds);
   take_tokens(current_.outputs, result, end);
-  if (predictor_) predictor_->follow(scheduler_.running());
+  follow();
   if (scheduler_.running().empty()) drop_ahead();
 }
 
@@ -118,7 +120,7 @@ double Batcher::step_aside() {
   step.turn = program::Turn::Aside;
   const program::StepResult result = program::run_step(executable_, step);
   const int64_t end = now_ns();
-  if (predictor_) predictor_->take(current_.batch.input());
+  hand_on(current_);
   const double seconds = seconds_of(end - begin);
   predicting_seconds_ = 0;  // it was before that
   step_seconds_ = seconds;
@@ -127,19 +129,19 @@ double Batcher::step_aside() {
   count(current_);
   observe(current_, seconds);
   take_tokens(current_.outputs, result, end);
-  if (predictor_) predictor_->follow(scheduler_.running());
+  follow();
   return seconds;
 }
 
 void Batcher::end_long(const program::StepResult& result, int64_t time_ns) {
-  if (predictor_) predictor_->take(long_.batch.input());
+  hand_on(long_);
   scheduler_.computed(seconds_of(long_.ns));
   observe(long_, seconds_of(long_.ns));
   reads_ = kNotPlanned;
   count(long_);
   finish_cancelled();
   take_tokens(long_.outputs, result, time_ns);
-  if (predictor_) predictor_->follow(scheduler_.running());
+  follow();
 }
 
 void Batcher::give_up_long() {

@@ -34,7 +34,7 @@ struct Reader : Listener {
 
 Generator::Generator(program::Executable& executable, const text::Tokenizer& tokenizer, int64_t context,
                      int64_t max_rows, int64_t shallow_rows, int64_t draft_tokens,
-                     program::Executable* predictor, bool look_up)
+                     program::Executable* predictor, bool look_up, bool timeless)
     : context_(context),
       batcher_(executable, tokenizer,
                {.context = context,
@@ -45,7 +45,8 @@ Generator::Generator(program::Executable& executable, const text::Tokenizer& tok
                 .max_waiting = 1,
                 .draft_tokens = draft_tokens,
                 .look_up = look_up,
-                .predictor = predictor}) {}
+                .predictor = predictor,
+                .timeless = timeless}) {}
 
 Result Generator::run(const Request& request, const std::function<bool(std::string_view)>& on_text,
                       const std::atomic<bool>* cancel,

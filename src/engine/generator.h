@@ -17,10 +17,10 @@ namespace sluice::engine {
 class Generator {
  public:
   /// The executable must have been compiled for at least `max_rows` rows, 1 + draft_tokens output rows and
-  /// the pages of `context` tokens. shallow_rows, draft_tokens, predictor, look_up: EngineOptions.
+  /// the pages of `context` tokens. shallow_rows, draft_tokens, predictor, look_up, timeless: EngineOptions.
   Generator(program::Executable& executable, const text::Tokenizer& tokenizer, int64_t context,
             int64_t max_rows, int64_t shallow_rows = 0, int64_t draft_tokens = 0,
-            program::Executable* predictor = nullptr, bool look_up = true);
+            program::Executable* predictor = nullptr, bool look_up = true, bool timeless = false);
 
   int64_t context() const { return context_; }
   /// Runs a request and calls on_text with each token's piece of text (empty while it is held back) and then

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <string_view>
 
 #include "engine/kv_pool.h"
 #include "engine/sampler.h"
@@ -17,6 +19,25 @@ int64_t saturated_sum(int64_t a, int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
 }
 
+/// Of what a program's weights take, the share of those that another one has not.
+double own_share(const program::Program& block, const program::Program& trunk) {
+  const auto is_whole = [](const program::Tensor& tensor) {
+    return tensor.kind == program::Kind::Weight && tensor.base == program::kNoTensor;
+  };
+  std::set<std::string_view> shared;
+  for (const program::Tensor& tensor : trunk.tensors())
+    if (is_whole(tensor)) shared.insert(tensor.name);
+  double own = 0, all = 0;
+  for (size_t i = 0; i < block.tensors().size(); ++i) {
+    const program::Tensor& tensor = block.tensors()[i];
+    if (!is_whole(tensor)) continue;
+    const double bytes = block.bytes(static_cast<program::TensorId>(i), program::StepShape{});
+    all += bytes;
+    if (!shared.contains(tensor.name)) own += bytes;
+  }
+  return all > 0 ? own / all : 0;
+}
+
 }  // namespace
 
 int64_t LoadPlan::total_bytes() const {
@@ -29,6 +50,7 @@ LoadPlan plan_load(const program::Backend& backend, const program::Program& prog
                    int64_t available_bytes, const program::Program* block) {
   const int64_t longest = std::min(model_context, kLongestContext);
   const int64_t vocabulary = program[program.output()].columns();
+  const double own_weights = block != nullptr ? own_share(*block, program) : 0;
   const auto plan_for = [&](int64_t context) {
     options.cache_pages = KvPool::pages_for(context);
     program::MemoryNeeds needs = backend.memory_needs(program, options);
@@ -36,6 +58,8 @@ LoadPlan plan_load(const program::Backend& backend, const program::Program& prog
       program::CompileOptions own = options;
       own.aside_rows = 0;
       const program::MemoryNeeds more = backend.memory_needs(*block, own);
+      const double own_bytes = own_weights * static_cast<double>(more.weights_bytes);
+      needs.weights_bytes = saturated_sum(needs.weights_bytes, static_cast<int64_t>(own_bytes));
       needs.cache_bytes = saturated_sum(needs.cache_bytes, more.cache_bytes);
       needs.scratch_bytes = saturated_sum(needs.scratch_bytes, more.scratch_bytes);
     }

@@ -20,8 +20,7 @@ struct LoadPlan {
 
 /// The plan for a context of `wanted` tokens, or with 0 for the largest that fits: at most the model's own,
 /// and a page at least. `options` says the rows; its pages follow from the context. Allocates nothing.
-/// block: another program of the model, over the same weights and as many pages; its own weights alone are
-/// few and not counted.
+/// block: another program of the model, over the same weights, some of its own, and as many pages.
 LoadPlan plan_load(const program::Backend& backend, const program::Program& program,
                    program::CompileOptions options, int64_t model_context, int64_t wanted,
                    int64_t available_bytes, const program::Program* block = nullptr);

@@ -39,8 +39,9 @@ struct Request {
   /// Tokens of which some are likely to come: drafts are looked up there, too. The answer does not depend on
   /// it.
   std::vector<int32_t> prediction = {};
-  /// For benchmarks: what is drafted for each position of the sequence, in place of all else.
-  std::function<int32_t(int64_t position)> draft_at = {};
+  /// For benchmarks: whether a drafted token counts as right, whatever the model says. Where no block of the
+  /// model drafts, anything is drafted.
+  std::function<bool()> accepts = {};
   int32_t top_logprobs = -1;  ///< -1: none; n: the token's log-probability and those of the n likeliest
   /// Those of the prompt's tokens too, but for the first. Then all of the prompt is computed.
   bool prompt_logprobs = false;

@@ -27,26 +27,32 @@ TokenPredictor::TokenPredictor(program::Executable& trunk, program::Executable& 
                                int32_t max_sequences, int64_t context, size_t vocabulary)
     : trunk_(trunk),
       block_(block),
-      columns_(static_cast<size_t>(block.program()[block.program().hidden_in()].columns())),
+      finds_top_(block.facts().top),
       max_rows_(static_cast<size_t>(max_rows)),
       vocabulary_(vocabulary),
       batch_(max_rows, max_sequences, static_cast<int32_t>(KvPool::pages_for(context))),
       by_place_(static_cast<size_t>(max_sequences)) {
-  CHECK(trunk.program().hidden_out() != program::kNoTensor && block.facts().hidden,
-        "programs that hand on no hidden states");
+  CHECK(
+      trunk.program().hidden_out() != program::kNoTensor && block.program().hidden_in() != program::kNoTensor,
+      "programs that hand on no hidden states");
   rows_.reserve(max_rows_);
-  came_.reserve(max_rows_);
-  hidden_.reserve(max_rows_ * columns_);
-  came_hidden_.resize(max_rows_ * columns_);
+  copies_.reserve(max_rows_);
   asked_.reserve(static_cast<size_t>(max_sequences));
 }
 
-void TokenPredictor::take(const program::StepInput& input) {
-  came_.clear();
-  for (size_t r = 0; r < input.tokens.size(); ++r)
-    came_.push_back({0, input.sequences[r], input.positions[r], input.tokens[r]});
-  trunk_.peek(trunk_.program().hidden_out(), input.rows(),
-              std::span(came_hidden_).first(came_.size() * columns_));
+void TokenPredictor::take(const program::StepInput& input, std::span<Sequence* const> running) {
+  CHECK(known_ == rows_.size(), "{} rows of a step whose tokens nobody drew", rows_.size() - known_);
+  if (rows_.size() + input.tokens.size() > max_rows_) {
+    know(running);
+    drop_stale();
+    if (rows_.size() + input.tokens.size() > max_rows_) compute({});
+  }
+  copies_.clear();
+  for (size_t r = 0; r < input.tokens.size(); ++r) {
+    copies_.push_back({static_cast<int64_t>(r), std::ssize(rows_)});
+    rows_.push_back({0, input.sequences[r], input.positions[r], input.tokens[r]});
+  }
+  block_.take_rows(trunk_, trunk_.program().hidden_out(), copies_);
 }
 
 void TokenPredictor::know(std::span<Sequence* const> running) {
@@ -56,34 +62,31 @@ void TokenPredictor::know(std::span<Sequence* const> running) {
 
 void TokenPredictor::follow(std::span<Sequence* const> running) {
   know(running);
-  for (size_t r = 0; r < came_.size(); ++r) {
-    Row row = came_[r];
+  for (; known_ < rows_.size(); ++known_) {
+    Row& row = rows_[known_];
     const Sequence* sequence = by_place_[static_cast<size_t>(row.place)];
     const auto at = static_cast<size_t>(row.position);
     const bool right = sequence != nullptr && at + 1 < sequence->tokens.size() &&
-                       row.position < sequence->pages.rows && sequence->tokens[at] == row.token;
+                       row.position < sequence->pages.rows &&
+                       (row.token < 0 || sequence->tokens[at] == row.token);  // below 0: it was drawn there
     if (!right) continue;
     row.id = sequence->id;
     row.token = sequence->tokens[at + 1];
-    if (rows_.size() == max_rows_) {
-      drop_stale();
-      if (rows_.size() == max_rows_) compute({});
-    }
-    keep(row, std::span(came_hidden_).subspan(r * columns_, columns_));
+    replace(row);
   }
-  came_.clear();
+  while (!rows_.empty() && rows_.back().id == 0) rows_.pop_back();
+  known_ = rows_.size();
 }
 
 // A row that is computed again, as those of a sequence that had to give way, takes the place of the one
 // before.
-void TokenPredictor::keep(const Row& row, std::span<const float> hidden) {
-  for (auto known = rows_.rbegin(); known != rows_.rend(); ++known) {
-    if (known->id != row.id) continue;
-    if (known->position < row.position) break;
-    known->id = 0;
+void TokenPredictor::replace(const Row& row) {
+  for (size_t before = known_; before-- > 0;) {
+    Row& known = rows_[before];
+    if (known.id != row.id) continue;
+    if (known.position < row.position) break;
+    known.id = 0;
   }
-  rows_.push_back(row);
-  hidden_.insert(hidden_.end(), hidden.begin(), hidden.end());
 }
 
 bool TokenPredictor::is_stale(const Row& row) const {
@@ -92,16 +95,16 @@ bool TokenPredictor::is_stale(const Row& row) const {
 }
 
 void TokenPredictor::drop_stale() {
-  size_t left = 0;
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    if (is_stale(rows_[r])) continue;
-    rows_[left] = rows_[r];
-    std::copy_n(hidden_.begin() + static_cast<std::ptrdiff_t>(r * columns_), columns_,
-                hidden_.begin() + static_cast<std::ptrdiff_t>(left * columns_));
-    ++left;
+  copies_.clear();
+  int64_t left = 0;
+  for (int64_t r = 0; r < std::ssize(rows_); ++r) {
+    const Row& row = rows_[static_cast<size_t>(r)];
+    if (is_stale(row)) continue;
+    if (left < r) copies_.push_back({r, left});
+    rows_[static_cast<size_t>(left++)] = row;
   }
-  rows_.resize(left);
-  hidden_.resize(left * columns_);
+  rows_.resize(known_ = static_cast<size_t>(left));
+  if (!copies_.empty()) block_.take_rows(block_, block_.program().hidden_in(), copies_);
 }
 
 bool TokenPredictor::ready(const Sequence& sequence) const {
@@ -122,36 +125,51 @@ int64_t TokenPredictor::predict(std::span<const Ask> asks, std::span<Sequence* c
 // A step of all rows that are kept. Of those that asks wait for the likeliest token is drafted; where another
 // one is wanted behind it, the row for that is all that is kept then.
 void TokenPredictor::compute(std::span<const Ask> asks) {
+  const program::Want likeliest{.logits = !finds_top_, .top = finds_top_};
   batch_.clear();
   asked_.clear();
   for (const Row& row : rows_) {
     const auto ask = std::ranges::find_if(
         asks, [&](const Ask& one) { return one.sequence->id == row.id && one.position() == row.position; });
     batch_.set_pages(row.place, by_place_[static_cast<size_t>(row.place)]->pages.pages);
-    batch_.add(row.token, row.position, row.place, ask != asks.end());
-    if (ask != asks.end()) asked_.push_back(&*ask);
+    if (ask == asks.end()) {
+      batch_.add(row.token, row.position, row.place, false);
+    } else {
+      asked_.push_back({&*ask, batch_.rows()});
+      batch_.add(row.token, row.position, row.place, likeliest);
+    }
   }
-  block_.poke(block_.program().hidden_in(), batch_.rows(), hidden_);
-  const program::StepResult result = program::run_step(block_, batch_.step());
+  const program::StepResult said = program::run_step(block_, batch_.step());
   rows_.clear();
-  hidden_.clear();
+  draft(said);
+  known_ = rows_.size();
+}
+
+void TokenPredictor::draft(const program::StepResult& said) {
+  copies_.clear();
   for (size_t i = 0; i < asked_.size(); ++i) {
-    const Ask& ask = *asked_[i];
-    const program::RowResult& said = result.outputs[i];
-    const int32_t token = likeliest(said.logits.first(vocabulary_));
+    const auto [ask, row] = asked_[i];
+    const int32_t token = likeliest(said.outputs[i]);
     if (token < 0) continue;
-    ask.prediction->add(token);
-    const auto position = static_cast<int32_t>(ask.position());
-    const bool more = std::ssize(ask.prediction->found()) < ask.tokens &&
-                      position / program::kPageRows < std::ssize(ask.sequence->pages.pages);
-    if (more) keep({ask.sequence->id, ask.sequence->place, position, token}, said.hidden);
+    ask->prediction->add(token);
+    const auto position = static_cast<int32_t>(ask->position());
+    const bool more = std::ssize(ask->prediction->found()) < ask->tokens &&
+                      position / program::kPageRows < std::ssize(ask->sequence->pages.pages);
+    if (!more) continue;
+    copies_.push_back({row, std::ssize(rows_)});
+    rows_.push_back({ask->sequence->id, ask->sequence->place, position, token});
   }
+  if (!copies_.empty()) block_.take_rows(block_, block_.program().hidden_out(), copies_);
 }
 
 // -1: there is none, as of rows that see rows nobody has computed.
-int32_t TokenPredictor::likeliest(std::span<const float> logits) const {
+int32_t TokenPredictor::likeliest(const program::RowResult& said) const {
+  for (const program::Likely& one : said.top)
+    if (one.token >= 0 && static_cast<size_t>(one.token) < vocabulary_) return one.token;
+  if (finds_top_) return -1;
   float best = -std::numeric_limits<float>::infinity();
   int32_t token = -1;
+  const std::span<const float> logits = said.logits.first(vocabulary_);
   for (size_t i = 0; i < logits.size(); ++i)
     if (logits[i] > best) best = logits[i], token = static_cast<int32_t>(i);
   return token;

@@ -2,7 +2,8 @@
 // and the token behind it, the token after that. The block is a program of its own over the same weights,
 // with a cache of its own layer in the same pages. Row i of a sequence is the trunk's hidden state i and
 // token i + 1. Rows are kept until somebody wants a draft or a step's worth has come, so that a prompt's go
-// through the block a step at a time. Further tokens of a draft chain: the block's own hidden state, and the
+// through the block a step at a time; their hidden states lie where the block's next step begins with them,
+// and no host need see them. Further tokens of a draft chain: the block's own hidden state, and the
 // token that it said. Pages of cached prefixes hold the block's rows, too, but for each page's last one,
 // which saw another next token, and for pages that a store brings: that costs drafts, never text.
 #pragma once
@@ -42,13 +43,13 @@ class Prediction {
 
 class TokenPredictor {
  public:
-  /// Of executables of a model's two programs, compiled for as many rows and pages; `trunk` leaves hidden
-  /// states. vocabulary: tokens that may be drafted.
+  /// Of executables of a model's two programs, compiled beside each other for as many rows and pages; `trunk`
+  /// leaves hidden states. vocabulary: tokens that may be drafted.
   TokenPredictor(program::Executable& trunk, program::Executable& block, int64_t max_rows,
                  int32_t max_sequences, int64_t context, size_t vocabulary);
 
-  /// A step of the trunk has just ended: takes its rows' hidden states.
-  void take(const program::StepInput& input);
+  /// Takes the hidden states of a step of the trunk, which has ended, or is in flight and no other behind it.
+  void take(const program::StepInput& input, std::span<Sequence* const> running);
   /// Its tokens are drawn: keeps the rows that were right, and whose next token is known.
   void follow(std::span<Sequence* const> running);
   /// Whether there is what a draft for the sequence begins with.
@@ -66,31 +67,36 @@ class TokenPredictor {
   int64_t predict(std::span<const Ask> asks, std::span<Sequence* const> running);
 
  private:
-  /// A row of the block: whose it is, where, and the token behind it.
+  /// A row of the block: whose it is (0: nobody's), where, and the token behind it. Of the step that was
+  /// taken last, until its tokens are drawn: nobody's, and its own token.
   struct Row {
     RequestId id;
     int32_t place, position, token;
   };
+  struct Asked {
+    const Ask* ask;
+    int64_t row;  ///< of the block's step
+  };
 
   void know(std::span<Sequence* const> running);
   bool is_stale(const Row& row) const;
-  void keep(const Row& row, std::span<const float> hidden);
+  void replace(const Row& row);
   void drop_stale();
   void compute(std::span<const Ask> asks);
-  int32_t likeliest(std::span<const float> logits) const;
+  void draft(const program::StepResult& said);
+  int32_t likeliest(const program::RowResult& said) const;
 
   program::Executable& trunk_;
   program::Executable& block_;
-  const size_t columns_;  ///< of a hidden state
+  const bool finds_top_;  ///< the block
   const size_t max_rows_;
   const size_t vocabulary_;
   Batch batch_;
   std::vector<const Sequence*> by_place_;  ///< who runs
-  std::vector<Row> rows_;                  ///< that the block has not seen
-  std::vector<float> hidden_;              ///< theirs
-  std::vector<Row> came_;                  ///< of the trunk's last step: with its own tokens, and no id
-  std::vector<float> came_hidden_;
-  std::vector<const Ask*> asked_;  ///< by output of the block's step
+  std::vector<Row> rows_;                  ///< that the block has not seen, in the order of its hidden states
+  size_t known_ = 0;                       ///< of them; the others are of the step that was taken last
+  std::vector<program::Executable::RowCopy> copies_;
+  std::vector<Asked> asked_;  ///< by output of the block's step
 };
 
 }  // namespace sluice::engine

@@ -265,11 +265,15 @@ TensorId attention(Builder& b, const Spec& spec, const Weights& weights, const L
   return kind(b, spec, weights, layer, cache, index, x);
 }
 
-/// Logits of a step's outputs from all its rows, whose normed states stay.
+/// Logits of a step's outputs.
+void finish(Builder& b, const Spec& spec, const Weights& weights, TensorId x) {
+  b.set_output(b.norm_matmul(b.gather_rows(x), weights.output_norm, spec.epsilon, weights.output));
+}
+
+/// The same, to the bit, and the normed states of all rows stay.
 void finish_with_hidden(Builder& b, const Spec& spec, const Weights& weights, TensorId x) {
-  const TensorId normed = b.rms_norm(x, weights.output_norm, spec.epsilon);
-  b.set_hidden_out(normed);
-  b.set_output(b.matmul(b.gather_rows(normed), weights.output));
+  b.set_hidden_out(b.rms_norm(x, weights.output_norm, spec.epsilon));
+  finish(b, spec, weights, x);
 }
 
 }  // namespace
@@ -288,7 +292,7 @@ void build_forward(Builder& b, const Spec& spec, const Weights& weights, quant::
   }
   b.set_layer(-1);
   if (hidden) return finish_with_hidden(b, spec, weights, x);
-  b.set_output(b.norm_matmul(b.gather_rows(x), weights.output_norm, spec.epsilon, weights.output));
+  finish(b, spec, weights, x);
 }
 
 void build_prediction(Builder& b, const Spec& spec, const PredictionWeights& weights,

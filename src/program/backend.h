@@ -39,6 +39,9 @@ struct CompileOptions {
   /// Whose caches it has, too: those of an executable of this backend with the same caches, which outlives
   /// it; null: its own. Of backends whose facts say that they stream.
   Executable* caches_of = nullptr;
+  /// Of a program that begins with hidden states: the executable of this backend that leaves them
+  /// (Executable::take_rows), which outlives it. Steps of both run one after the other. Null: none.
+  Executable* beside = nullptr;
   /// Bytes a second that streamed weights come with at most, to measure what a slower link would give; 0: as
   /// fast as they can.
   double stream_bytes_per_second = 0;

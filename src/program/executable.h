@@ -83,6 +83,15 @@ class Executable {
   /// be whole), or what the next one finds.
   virtual void peek(TensorId id, int64_t rows, std::span<float> values) = 0;
   virtual void poke(TensorId id, int64_t rows, std::span<const float> values) = 0;
+  /// A row of one activation that becomes a row of another.
+  struct RowCopy {
+    int64_t from, to;
+  };
+  /// Copies rows of an activation of `from`, as its last step that was submitted leaves them, to this
+  /// program's hidden_in(), one after the other; `from` may be this executable, and that activation its own.
+  /// May be called while steps of `from` are in flight. Of backends whose facts say that they hand on hidden
+  /// states, and of executables that were compiled beside each other (CompileOptions::beside).
+  virtual void take_rows(Executable& from, TensorId id, std::span<const RowCopy> rows);
   /// What copies pages and states from and to the host's memory, this executable's own; null: nothing does.
   /// Of the copier alone calls may be made while steps are in flight.
   virtual PageCopier* copier() { return nullptr; }

@@ -34,8 +34,9 @@ class Program {
   TensorId output() const { return output_; }
   void set_output(TensorId id) { output_ = id; }
   /// Hidden states of all rows of a step, [step rows, 1, columns], which programs of one model hand to each
-  /// other: those that a step begins with, poked before it, and those that it leaves to be peeked at until
-  /// the next one. kNoTensor: there are none. Of backends whose facts say so (Facts::hidden_rows).
+  /// other (Executable::take_rows): those that a step begins with, brought before it, and those that it
+  /// leaves until the next one. kNoTensor: there are none. Of backends whose facts say so
+  /// (Facts::hidden_rows).
   TensorId hidden_in() const { return hidden_in_; }
   TensorId hidden_out() const { return hidden_out_; }
   void set_hidden_in(TensorId id) { hidden_in_ = id; }

@@ -14,7 +14,9 @@
 #include "engine/draft_pace.h"
 #include "engine/token_predictor.h"
 #include "model/model.h"
+#include "support/ahead_executable.h"
 #include "support/golden.h"
+#include "support/predicted.h"
 #include "support/recorder.h"
 #include "support/script_executable.h"
 #include "support/wrapped_executable.h"
@@ -61,24 +63,7 @@ TEST(DraftPace, RoundsOfPredictionsCost) {
   EXPECT_EQ(length(false, 0.9), 3) << "what is looked up costs nothing";
 }
 
-/// A model with a block, both compiled.
-struct Pair {
-  model::Model model;
-  std::shared_ptr<const program::WeightSet> weights;
-  std::unique_ptr<program::Executable> trunk, block;
-
-  Pair(program::Backend& backend, const std::string& path, const program::CompileOptions& options)
-      : model(model::Model::load(path)) {
-    EXPECT_EQ(model.add_prediction(), std::nullopt);
-    const program::Source sources[] = {{model.program, model.weights},
-                                       {model.prediction->program, model.prediction->weights}};
-    weights = backend.load(sources, {});
-    trunk = backend.compile(sources[0], weights, options);
-    program::CompileOptions own = options;
-    own.aside_rows = 0;
-    block = backend.compile(sources[1], weights, own);
-  }
-};
+using Pair = test::ModelWithBlock;
 
 /// Lets an answer be nothing but these tokens.
 class Only : public text::TokenConstraint {
@@ -98,15 +83,17 @@ class Only : public text::TokenConstraint {
   size_t at_ = 0;
 };
 
-/// Notes the tokens that were drafted: those behind the first one of a step that has several outputs.
+/// Notes the tokens that were drafted: those of outputs behind one of the same sequence.
 class Watched : public test::WrappedExecutable {
  public:
   using WrappedExecutable::WrappedExecutable;
   program::Facts facts() const override { return of_->facts(); }
   program::Ticket submit(const program::Step& step) override {
-    for (int64_t i = 1; i < step.input.outputs(); ++i) {
-      const auto row = static_cast<size_t>(step.input.output_rows[static_cast<size_t>(i)]);
-      drafted[step.input.positions[row]] = step.input.tokens[row];
+    for (size_t i = 1; i < step.input.output_rows.size(); ++i) {
+      const auto row = static_cast<size_t>(step.input.output_rows[i]);
+      const auto before = static_cast<size_t>(step.input.output_rows[i - 1]);
+      if (step.input.sequences[row] == step.input.sequences[before])
+        drafted[step.input.positions[row]] = step.input.tokens[row];
     }
     return of_->submit(step);
   }
@@ -146,6 +133,82 @@ TEST(TokenPredictor, DraftsWhatThePlainModelFindsLikeliest) {
       const auto row = golden.logits.begin() + (position - 2) * golden.vocabulary;
       EXPECT_EQ(token, std::max_element(row, row + golden.vocabulary) - row) << position << ", " << rows;
     }
+  }
+}
+
+// Two answers leave no room for drafts and their steps begin ahead; when one has ended, the other's rows have
+// gone to the block all the same: what it drafts then is the likeliest by a block that has seen the whole
+// text.
+TEST(TokenPredictor, StepsAheadHandOnTheirHiddenStates) {
+  const std::string path = test::oracle_case("glm-mtp-experts", "glm-mtp-experts").model;
+  const auto backend = backend::make_ref_backend();
+  const text::Tokenizer tokenizer = test::byte_tokenizer();
+  for (const bool eager : {false, true}) {
+    Pair pair(*backend, path, {.max_rows = 16, .max_outputs = 2, .cache_pages = 4});
+    auto ahead = std::make_unique<test::AheadExecutable>(std::move(pair.trunk), eager);
+    const test::AheadExecutable& steps = *ahead;
+    Watched watched(std::move(ahead));
+    Batcher batcher(watched, tokenizer,
+                    {.context = 128,
+                     .max_sequences = 2,
+                     .max_rows = 16,
+                     .pages = 4,
+                     .draft_tokens = 1,
+                     .look_up = false,
+                     .predictor = pair.block.get(),
+                     .timeless = true});
+    const std::vector<Tokens> prompts = {{5, 9, 13, 17}, {40, 3, 31, 22, 8, 50, 11}};
+    std::vector<std::shared_ptr<Recorder>> answers;
+    for (const Tokens& prompt : prompts) {
+      answers.push_back(std::make_shared<Recorder>());
+      Request request{.prompt = prompt, .max_tokens = answers.size() == 1 ? 20 : 60, .ignore_end = true};
+      request.sampling.temperature = 0;
+      batcher.add(answers.size(), std::move(request), answers.back(), 1);
+    }
+    while (batcher.step()) {
+    }
+    EXPECT_GT(steps.ahead, 8) << "while both ran";
+    ASSERT_GT(watched.drafted.size(), 10u) << "afterwards";
+    Tokens text = prompts[1];
+    text.insert(text.end(), answers[1]->tokens.begin(), answers[1]->tokens.end());
+    const auto logits = test::predicted(path, text, *backend, *backend, std::ssize(text));
+    const size_t columns = logits.size() / (text.size() - 1);
+    for (const auto& [position, token] : watched.drafted) {
+      if (position >= std::ssize(text)) continue;
+      const auto row = logits.begin() + (position - 2) * static_cast<std::ptrdiff_t>(columns);
+      const auto known = row + static_cast<std::ptrdiff_t>(std::min<size_t>(columns, tokenizer.size()));
+      EXPECT_EQ(token, std::max_element(row, known) - row) << position;
+    }
+  }
+}
+
+/// Says of drafts in turns that they are right and that they are not.
+TEST(TokenPredictor, ABenchmarkMaySayWhichDraftsAreRight) {
+  const std::string path = test::oracle_case("glm-mtp", "glm-mtp").model;
+  const auto backend = backend::make_ref_backend();
+  const text::Tokenizer tokenizer = test::byte_tokenizer();
+  for (const bool block : {false, true}) {
+    Pair pair(*backend, path, {.max_rows = 8, .max_outputs = 2, .cache_pages = 2});
+    Batcher batcher(*pair.trunk, tokenizer,
+                    {.context = 128,
+                     .max_sequences = 1,
+                     .max_rows = 8,
+                     .pages = 2,
+                     .draft_tokens = 1,
+                     .look_up = false,
+                     .predictor = block ? pair.block.get() : nullptr,
+                     .timeless = true});
+    const auto answer = std::make_shared<Recorder>();
+    Request request{.prompt = {5, 9, 13}, .max_tokens = 61, .ignore_end = true};
+    request.accepts = [turn = 0]() mutable { return ++turn % 3 != 0; };
+    batcher.add(1, std::move(request), answer, 1);
+    while (batcher.step()) {
+    }
+    EXPECT_EQ(answer->tokens.size(), 61u);
+    EXPECT_GT(answer->result.draft_tokens, 20);
+    EXPECT_NEAR(static_cast<double>(answer->result.accepted_tokens) /
+                    static_cast<double>(answer->result.draft_tokens),
+                2.0 / 3, 0.05);
   }
 }
 
@@ -286,6 +349,29 @@ TEST(TokenPredictor, NoAnswerDependsOnDrafts) {
     }
   }
   EXPECT_GT(gave_way, 0) << "there are pages for all";
+}
+
+// The same of an executable whose steps begin ahead, some of whose draws are wrong.
+TEST(TokenPredictor, NoAnswerDependsOnDraftsBesideStepsAhead) {
+  const std::string path = test::made_file("tools/oracles/models.py", "glm-mtp", "glm-mtp.gguf");
+  const auto backend = backend::make_cpu_backend({.threads = 1});
+  EngineOptions options{.context = 256, .max_sequences = 4, .max_rows = 11, .pages = 24};
+  options.timeless = true;
+  Pair plain(*backend, path, {.max_rows = 11, .max_outputs = 8, .cache_pages = 24});
+  EngineStats stats;
+  const std::vector<Answer> alone = answers(*plain.trunk, options, stats);
+  options.draft_tokens = 3;
+  for (const bool eager : {false, true}) {
+    Pair pair(*backend, path, {.max_rows = 11, .max_outputs = 8, .cache_pages = 24});
+    test::AheadExecutable ahead(std::move(pair.trunk), eager);
+    options.predictor = pair.block.get();
+    EXPECT_EQ(answers(ahead, options, stats), alone);
+    EXPECT_GT(stats.draft_tokens_total, stats.accepted_tokens_total);
+    EXPECT_GT(ahead.ahead, 10);
+    std::vector<Answer> others = alone;
+    others.erase(others.begin() + 3);
+    EXPECT_EQ(answers(ahead, options, stats, 5), others);
+  }
 }
 
 }  // namespace

@@ -38,11 +38,13 @@ class AheadExecutable : public program::Executable {
     if (begun_.empty() || begun_.front()->ticket != ticket) throw Error("this step is not the next");
     collected_ = std::move(begun_.front());
     begun_.pop_front();
-    if (!eager_) run(*collected_);
+    if (!collected_->ran) run(*collected_);
     return {.outputs = collected_->rows};
   }
 
   void peek(program::TensorId id, int64_t rows, std::span<float> values) override {
+    for (const auto& step : begun_)  // as steps leave it that were submitted
+      if (!step->ran) run(*step);
     of_->peek(id, rows, values);
   }
   void poke(program::TensorId id, int64_t rows, std::span<const float> values) override {
@@ -66,6 +68,7 @@ class AheadExecutable : public program::Executable {
     std::vector<program::RowResult> rows;
     std::vector<float> logits;
     std::vector<program::Likely> top;
+    bool ran = false;
 
     Copy(const program::Step& step, program::Ticket given)
         : tokens(step.input.tokens.begin(), step.input.tokens.end()),
@@ -83,6 +86,7 @@ class AheadExecutable : public program::Executable {
   };
 
   void run(Copy& step) {
+    step.ran = true;
     for (int32_t& token : step.tokens)
       if (token < 0) token = drawn_.at(static_cast<size_t>(-1 - token));
     drawn_.clear();

@@ -155,6 +155,14 @@ class CpuExecutable : public Executable {
     });
   }
 
+  void take_rows(Executable& from, TensorId id, std::span<const RowCopy> rows) override {
+    const auto* giver = dynamic_cast<const CpuExecutable*>(&from);
+    if (giver == nullptr) return Executable::take_rows(from, id, rows);
+    const cpu::Memory& memory = id == giver->program_.hidden_in() ? giver->memory_ : *giver->last_ran_;
+    const cpu::Rows<float> out = memory.rows(id), in = memory_.rows(program_.hidden_in());
+    for (const RowCopy& row : rows) std::copy_n(out(row.from), out.columns, in(row.to));
+  }
+
   PageCopier* copier() override { return &copier_; }
   const Program& program() const override { return program_; }
   std::vector<BoundKernel> bound() const override {

@@ -141,6 +141,8 @@ class Binder {
   Binder(const Program& program, std::vector<Sizes> sizes) : sizes_(std::move(sizes)) {
     for (const Tensor& tensor : program.tensors()) tensors_.add(tensor);
     tensors_.set_output(program.output());
+    tensors_.set_hidden_in(program.hidden_in());
+    tensors_.set_hidden_out(program.hidden_out());
   }
 
   Node node(const Op& op) {

@@ -36,7 +36,11 @@ class CudaBackend : public Backend {
       : device_(device), sizes_(cuda::sizes_on(device)), collectives_(std::move(collectives)) {}
   std::string name() const override { return "cuda"; }
   Facts facts() const override {
-    return {.prompt_rows = 1024, .itl_ms = 100, .parts = true, .streams = true};
+    return {.prompt_rows = 1024,
+            .itl_ms = 100,
+            .parts = true,
+            .hidden_rows = collectives_ == nullptr,
+            .streams = true};
   }
   std::string device() const override {
     cudaDeviceProp properties = {};

@@ -16,6 +16,7 @@
 #include "backend/cuda/host/launch_times.h"
 #include "backend/cuda/host/on_device.h"
 #include "backend/cuda/host/page_copies.h"
+#include "backend/cuda/host/row_copies.h"
 #include "backend/cuda/host/step_block.h"
 #include "backend/cuda/host/stream.h"
 #include "backend/cuda/host/stream_weights.h"
@@ -64,6 +65,8 @@ class CudaExecutable : public Executable {
         row_buckets_(row_buckets(options.max_rows)),
         context_buckets_(context_buckets(longest_context(options))),
         caches_of_(dynamic_cast<CudaExecutable*>(options.caches_of)),
+        own_stream_(stream_beside(options)),
+        stream_(*own_stream_),
         memory_(bound_.leaves, source.weights, weights, options, bound_.memory.bytes(),
                 bound_.longest_expansion, caches_of_ != nullptr ? &caches_of_->memory_ : nullptr),
         block_(options.max_rows, options.max_outputs, table_entries(options), bound_.memory.mailbox_slots(),
@@ -183,14 +186,7 @@ class CudaExecutable : public Executable {
       wait_for_staged();
       return take_staged(staged_, id, values);
     }
-    copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
-      const bool ints = program()[id].type == quant::Type::I32;
-      for (size_t i = 0; i < places.size(); ++i) {
-        const uint32_t word = words[places[i]];
-        values[i] = ints ? static_cast<float>(static_cast<int32_t>(word)) : std::bit_cast<float>(word);
-      }
-      return false;
-    });
+    read_numbers(memory_.rows(id), rows, program()[id].type == quant::Type::I32, values, stream_);
   }
   void peek_all(std::span<const Peek> peeks) override {
     const OnDevice on(device_);
@@ -227,14 +223,15 @@ class CudaExecutable : public Executable {
       check(cudaMemcpyAsync(memory_.rows(id).data, at, values.size_bytes(), cudaMemcpyHostToDevice, stream_));
       return;
     }
-    copy_elements(id, rows, [&](std::vector<uint32_t>& words, const std::vector<size_t>& places) {
-      const bool ints = program()[id].type == quant::Type::I32;
-      for (size_t i = 0; i < places.size(); ++i) {
-        words[places[i]] = ints ? static_cast<uint32_t>(static_cast<int32_t>(values[i]))
-                                : std::bit_cast<uint32_t>(values[i]);
-      }
-      return true;
-    });
+    write_numbers(memory_.rows(id), rows, program()[id].type == quant::Type::I32, values, stream_);
+  }
+
+  void take_rows(Executable& from, TensorId id, std::span<const RowCopy> rows) override {
+    const OnDevice on(device_);
+    auto* giver = dynamic_cast<CudaExecutable*>(&from);
+    CHECK(giver != nullptr && giver->own_stream_ == own_stream_,
+          "executables that are not beside each other");
+    copy_rows(giver->memory_.rows(id), memory_.rows(program().hidden_in()), rows, stream_);
   }
 
   PageCopier* copier() override { return copies_ ? &*copies_ : nullptr; }
@@ -271,6 +268,10 @@ class CudaExecutable : public Executable {
   }
 
  private:
+  static std::shared_ptr<Stream> stream_beside(const CompileOptions& options) {
+    const auto* other = dynamic_cast<const CudaExecutable*>(options.beside);
+    return other != nullptr ? other->own_stream_ : std::make_shared<Stream>();
+  }
   std::string kept_format() const {
     return fmt::format("cuda, rows of layout 1: {}{}", cache_shapes(bound_.program),
                        options_.batch_invariant ? ", batch-invariant" : "");
@@ -420,39 +421,15 @@ class CudaExecutable : public Executable {
     stream_.wait();
   }
 
-  /// Calls change(words of the stretch that holds the tensor, where its elements lie in it); true: writes
-  /// them back.
-  template <typename F>
-  void copy_elements(TensorId id, int64_t rows, F change) {
-    const OnDevice on(device_);
-    const Rows<float> view = memory_.rows(id);
-    std::vector<size_t> places;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t h = 0; h < view.heads; ++h) {
-        for (int64_t c = 0; c < view.columns; ++c) {
-          places.push_back(static_cast<size_t>(r * view.row_stride + h * view.head_stride + c));
-        }
-      }
-    }
-    std::vector<uint32_t> words(places.back() + 1);
-    // On the stream that steps run on: a copy from pageable memory that is not may end after cudaMemcpy has
-    // returned, and a step that begins meanwhile would read what was there before.
-    const auto copy = [&](void* to, const void* from, cudaMemcpyKind kind) {
-      check(cudaMemcpyAsync(to, from, words.size() * 4, kind, stream_));
-      stream_.wait();
-    };
-    copy(words.data(), view.data, cudaMemcpyDeviceToHost);
-    if (change(words, places)) copy(view.data, words.data(), cudaMemcpyHostToDevice);
-  }
-
   int device_;
   CompileOptions options_;
   Bound bound_;
   std::vector<int64_t> row_buckets_, context_buckets_;
   CudaExecutable* caches_of_;  // its last step may still write to the caches that they share; or null
+  std::shared_ptr<Stream> own_stream_;  // or that of the executable that it is beside
+  Stream& stream_;
   Memory memory_;
   StepBlock block_;
-  Stream stream_;
   TopK top_k_;
   Graphs graphs_;
   std::optional<PageCopies> copies_;
