@@ -10,7 +10,8 @@ else()
   return()
 endif()
 
-# Each shader becomes words of SPIR-V that pipelines.cc includes.
+# Each shader becomes words of SPIR-V that pipelines.cc includes, with all functions inlined (-Os): not every driver
+# does that, and a call a unit of weights, through memory, is most of a product's time.
 set(shader_folder ${CMAKE_SOURCE_DIR}/src/backend/vulkan/shaders)
 set(words_folder ${CMAKE_BINARY_DIR}/generated/vulkan_shaders)
 file(MAKE_DIRECTORY ${words_folder})
@@ -21,8 +22,8 @@ set(words_files "")
 foreach(shader ${shaders})
   get_filename_component(name ${shader} NAME_WE)
   add_custom_command(OUTPUT ${words_folder}/${name}.inc ${words_folder}/${name}.spv
-    COMMAND ${SLUICE_GLSLANG} --quiet -V --target-env vulkan1.1 -o ${words_folder}/${name}.spv ${shader}
-    COMMAND ${SLUICE_GLSLANG} --quiet -V --target-env vulkan1.1 -x -o ${words_folder}/${name}.inc ${shader}
+    COMMAND ${SLUICE_GLSLANG} --quiet -V -Os --target-env vulkan1.1 -o ${words_folder}/${name}.spv ${shader}
+    COMMAND ${SLUICE_GLSLANG} --quiet -V -Os --target-env vulkan1.1 -x -o ${words_folder}/${name}.inc ${shader}
     DEPENDS ${shader} ${shader_parts} VERBATIM)
   string(APPEND all "constexpr uint32_t ${name}[] = {\n#include \"vulkan_shaders/${name}.inc\"\n};\n")
   list(APPEND words_files ${words_folder}/${name}.inc)

@@ -22,7 +22,7 @@ RowWords row_words(const Tensor& cache) {
 }  // namespace
 
 Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
-  constexpr int64_t kWorkgroup = 128;
+  constexpr int64_t kWorkgroup = 128, kMostSteps = 5;
   const uint32_t rotated = op.rotated != nullptr ? op.rotated->columns : 0;
   const int64_t heads = op.q.heads, key = op.q.columns + rotated, value = op.out.columns;
   const int64_t of_group = heads / op.kv_heads;
@@ -42,7 +42,10 @@ Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
                         sinks,
                         op.q.aligned,
                         rotated,
-                        rotated > 0 && op.rope->pairs == RopePairs::Halves};
+                        rotated > 0 && op.rope->pairs == RopePairs::Halves,
+                        u(emit.layout.subgroup_size >= 16
+                              ? std::min<int64_t>(kMostSteps, groups(key / 4, emit.layout.subgroup_size))
+                              : 1)};
   dispatch.params = {q.at,
                      q.row,
                      q.head,
@@ -78,8 +81,8 @@ Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
   emit.add(dispatch);
   const Merge left{u(cut.count), partial};
   if (cut.count == 1 || !merges) return left;
-  Dispatch merge{.shader = Shader::attend_merge, .constants = {sinks}};
-  merge.params = {out.at, out.row, out.head, u(heads), u(value), u(cut.count), partial};
+  Dispatch merge{.shader = Shader::attend_merge, .constants = {sinks, u(cut.count)}};
+  merge.params = {out.at, out.row, out.head, u(heads), u(value), partial};
   merge.groups = {u(heads), u(emit.sizes.rows), 1};
   merge.weights[0] = dispatch.weights[0];
   emit.wait();
@@ -119,7 +122,7 @@ void emit_latent_rows(Emit& emit, const LatentRows& latent) {
 /// second.
 void emit(Emit& emit, const MlaHeads& op) {
   /// What is merged in a workgroup's memory, and how many stretches are worth it.
-  constexpr int64_t kMergedBytes = 16384, kMergedStretches = 8;
+  constexpr int64_t kMergedBytes = 16384, kMergedStretches = 16;
   const MlaQuery& query = op.query;
   const Program& program = emit.layout.program;
   const int64_t heads = emit[op.out.id].heads(), rank = query.rank(program), rows = emit.sizes.rows;

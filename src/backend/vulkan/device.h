@@ -51,8 +51,10 @@ class Device {
   void run(VkCommandBuffer commands) const;
   VkCommandBuffer new_commands() const;
   void free_commands(VkCommandBuffer commands) const;
-  /// All that was written before it is there for what comes after it, and for the host once the fence is.
+  /// What kernels wrote before it is there for the kernels after it.
   void record_barrier(VkCommandBuffer commands) const;
+  /// All that was written before it is there for all that comes after it, and for the host once the fence is.
+  void record_full_barrier(VkCommandBuffer commands) const;
   /// Bytes of its memory that nobody has.
   int64_t available_bytes() const;
 

@@ -139,6 +139,8 @@ void emit_route(Emit& emit, const program::Route& op, const Operand& logits, con
 /// out = onto (optional) + the sum of a row's experts by their weights
 void emit_combine(Emit& emit, const Operand& experts, const Operand& weights, const Operand* onto,
                   const Operand& out);
+/// Returns where the last of them leaves the pairs (Top).
+uint32_t emit_top(Emit& emit, const Operand& logits);
 void emit_norm(Emit& emit, const Operand& in, program::TensorId weight, float epsilon, const Operand& out);
 
 void emit(Emit& emit, const program::MlaHeads& op);

@@ -1,6 +1,7 @@
 #include "backend/vulkan/executable.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -39,14 +40,14 @@ class VulkanExecutable : public Executable {
     grow_step_data(layout_.step.tables + options.cache_pages + 64);
   }
 
-  Facts facts() const override { return {.hidden = hidden_ != kNoTensor}; }
+  Facts facts() const override { return {.top = true, .hidden = hidden_ != kNoTensor}; }
 
   Ticket submit(const Step& step) override {
     times_.begin_ns = now_ns();
     const StepInput& input = step.input;
     grow_step_data(data_->words(input));
     data_->fill(input, reinterpret_cast<uint32_t*>(memory_.step.mapped()));
-    const Recording& recording = recording_for(input, step.timed);
+    const Recording& recording = recording_for(step);
     recording.run();
     give_outputs(step);
     if (step.timed) put_times(recording.times());
@@ -82,9 +83,24 @@ class VulkanExecutable : public Executable {
     memory_.step = Buffer(*context_->device, 2 * words * 4, Device::Place::Written);
   }
 
-  const Recording& recording_for(const StepInput& input, bool timed) {
+  /// What the host is given: likeliest tokens alone where nobody wants logits and outputs are not too many.
+  void choose_results(const Step& step, Sizes& sizes) const {
+    const auto any = [&](auto wants) {
+      return step.wants.empty() || std::any_of(step.wants.begin(), step.wants.end(), wants);
+    };
+    sizes.logits = any([](const Want& w) { return w.logits; });
+    if (step.wants.empty() || program_.output() == kNoTensor) return;
+    const bool follows = any([](const Want& w) { return w.top || w.drawn || w.drafts > 0; });
+    sizes.top = follows && Program::rows(program_[program_.output()], step.input.rows(),
+                                         step.input.outputs()) <= kMostSorted;
+    sizes.logits = sizes.logits || (follows && !sizes.top);
+  }
+
+  const Recording& recording_for(const Step& step) {
+    const StepInput& input = step.input;
     const CompileOptions& options = layout_.options;
     Sizes sizes{bucket(input.rows(), options.max_rows), bucket(input.outputs(), options.max_outputs)};
+    choose_results(step, sizes);
     int64_t longest = 1;
     for (const int32_t position : input.positions) longest = std::max<int64_t>(longest, position + 1);
     sizes.longest = kPageRows;
@@ -92,9 +108,9 @@ class VulkanExecutable : public Executable {
     // No step needs more stretches than fit into what was taken for them.
     sizes.longest = std::max(longest, std::min(sizes.longest, options.cache_pages * kPageRows));
     auto& recording = recordings_[{sizes.rows, sizes.outputs, stretches(layout_, sizes).positions,
-                                   stretches(layout_, sizes).count, timed}];
+                                   stretches(layout_, sizes).count, step.timed, sizes.logits, sizes.top}];
     if (!recording) {
-      auto made = std::make_unique<Recording>(*context_, layout_, sizes, timed);
+      auto made = std::make_unique<Recording>(*context_, layout_, sizes, step.timed);
       made->record({program_, bytes_}, *weights_, *context_, memory_);
       recording = std::move(made);
     }
@@ -106,6 +122,9 @@ class VulkanExecutable : public Executable {
     if (outputs_.empty() || program_.output() == kNoTensor) return;
     const auto vocabulary = static_cast<size_t>(program_[program_.output()].columns());
     const auto* logits = reinterpret_cast<const float*>(memory_.results.mapped());
+    Sizes given;
+    choose_results(step, given);
+    if (given.top) read_top();
     const bool wants_hidden =
         std::any_of(step.wants.begin(), step.wants.end(), [](const Want& w) { return w.hidden; });
     if (hidden_ != kNoTensor && wants_hidden) {
@@ -113,10 +132,22 @@ class VulkanExecutable : public Executable {
       peek(hidden_, static_cast<int64_t>(outputs_.size()), states_);
     }
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      outputs_[i].logits = {logits + i * vocabulary, vocabulary};
+      if (given.top) outputs_[i].top = std::span(top_).subspan(i * kTop, kTop);
+      if (given.logits) outputs_[i].logits = {logits + i * vocabulary, vocabulary};
       if (hidden_ == kNoTensor || !wants_hidden) continue;
       const auto columns = static_cast<size_t>(program_[hidden_].columns());
       outputs_[i].hidden = {states_.data() + i * columns, columns};
+    }
+  }
+
+  /// Pairs of a logit and a token.
+  void read_top() {
+    const auto* pairs = reinterpret_cast<const float*>(memory_.results.mapped() + memory_.top_at);
+    top_.resize(outputs_.size() * kTop);
+    for (Likely& one : top_) {
+      const auto token = static_cast<int32_t>(pairs[1]);
+      one = token < 0 ? Likely{-std::numeric_limits<float>::infinity(), -1} : Likely{pairs[0], token};
+      pairs += 2;
     }
   }
 
@@ -161,10 +192,12 @@ class VulkanExecutable : public Executable {
   Memory memory_;
   std::unique_ptr<StepData> data_;
   TensorId hidden_ = hidden_states(program_);
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool>, std::unique_ptr<Recording>> recordings_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool>, std::unique_ptr<Recording>>
+      recordings_;
   StepTimes times_;
   std::vector<RowResult> outputs_;
   std::vector<float> states_;
+  std::vector<Likely> top_;
 };
 
 }  // namespace

@@ -18,7 +18,9 @@ constexpr int64_t kWidestHead = 1536;
 constexpr int64_t kLongestKey = 256;
 /// Rows of a step up to which contexts are cut into stretches: there are workgroups enough beyond.
 constexpr int64_t kStretchedRows = 16;
-constexpr int64_t kMostStretches = 32, kShortestStretch = 64;
+constexpr int64_t kShortestStretch = 32;
+/// Of so few rows more stretches keep a large device busy.
+constexpr int64_t kAloneRows = 4, kMostStretches = 64;
 
 bool whole_fours(const Tensor& tensor) {
   return tensor.columns() % 4 == 0 && tensor.offset % 4 == 0 && tensor.stride[0] % 4 == 0 &&
@@ -190,7 +192,12 @@ int64_t scratch_bytes(const Layout& layout) {
       bytes = std::max(bytes, to.scratch_bytes);
     }
   }
-  return bytes;
+  if (layout.program.output() == kNoTensor) return bytes;
+  const int64_t most = std::min(kMostSorted, layout.options.max_rows);
+  const Sizes sizes{most, std::min(most, layout.options.max_outputs)};
+  Emit to{layout, sizes};
+  emit_top(to, to.operand(layout.program.output()));
+  return std::max(bytes, to.scratch_bytes);
 }
 
 }  // namespace
@@ -211,7 +218,8 @@ Stretches stretches(const Layout& layout, const Sizes& sizes) {
   // Where rows must not feel each other there is one order of every sum: that of the context.
   if (sizes.rows > kStretchedRows || layout.options.batch_invariant)
     return {std::max<int64_t>(sizes.longest, 1), 1};
-  const int64_t positions = std::max(kShortestStretch, (sizes.longest + kMostStretches - 1) / kMostStretches);
+  const int64_t most = sizes.rows <= kAloneRows ? kMostStretches : kMostStretches / 2;
+  const int64_t positions = std::max(kShortestStretch, (sizes.longest + most - 1) / most);
   return {positions, std::max<int64_t>(1, (sizes.longest + positions - 1) / positions)};
 }
 
@@ -221,6 +229,12 @@ std::vector<Dispatch> dispatches(const Layout& layout, const Op& op, const Sizes
   Emit to{layout, sizes};
   std::visit(EmitOp{to}, op.args);
   return std::move(to.list);
+}
+
+Top top_of(const Layout& layout, const Sizes& sizes) {
+  Emit to{layout, sizes};
+  const int64_t at = emit_top(to, to.operand(layout.program.output()));
+  return {std::move(to.list), at};
 }
 
 Place Emit::place(TensorId id) const {

@@ -15,7 +15,8 @@ namespace sluice::backend::vulkan {
 /// Of the steps that a recording is for.
 struct Sizes {
   int64_t rows = 1, outputs = 1;
-  int64_t longest = 1;  ///< positions that a row attends to at most
+  int64_t longest = 1;              ///< positions that a row attends to at most
+  bool logits = true, top = false;  ///< what the host is given of outputs
 };
 
 /// A weight as a shader sees it: the file's bytes, or the float32 copy that vectors have.
@@ -58,6 +59,19 @@ bool has(const program::Program& program, const program::Op& op);
 
 /// What runs it; an op that `has` said yes to.
 std::vector<Dispatch> dispatches(const Layout& layout, const program::Op& op, const Sizes& sizes);
+
+/// Tokens of an output that are found on the device, and outputs of a step up to which they are: those of
+/// more are the host's business.
+inline constexpr int64_t kTop = program::kLikeliest, kMostSorted = 64;
+/// An output's pairs of a logit and a token, -1 where there is none: floats.
+inline constexpr int64_t kPairsBytes = kTop * 2 * 4;
+
+/// What finds them behind a program, and where it leaves the pairs, in floats of the arena.
+struct Top {
+  std::vector<Dispatch> dispatches;
+  int64_t at = 0;
+};
+Top top_of(const Layout& layout, const Sizes& sizes);
 
 /// Whether a weight is read as float32.
 bool is_vector(const program::Tensor& tensor);

@@ -22,6 +22,7 @@ namespace sluice::backend::vulkan {
   F(group)                   \
   F(kv_append)               \
   F(latent_append)           \
+  F(top_k)                   \
   F(product)                 \
   F(read_all)                \
   F(rms_norm)                \

@@ -28,6 +28,10 @@ struct Shares {
   int64_t outputs, ahead;
 };
 
+/// Units whose loads an invocation has under way. A device with small subgroups is a processor, for which
+/// that many are nothing but more to compile.
+int64_t units_under_way(const Emit& emit) { return emit.layout.subgroup_size >= 16 ? 8 : 2; }
+
 /// Units under way of so many: all trips to memory about alike, and no more under way than `most`.
 int64_t units_ahead(int64_t units, int64_t invocations, int64_t most) {
   const int64_t each = std::max<int64_t>(1, (units + invocations - 1) / invocations);
@@ -37,16 +41,27 @@ int64_t units_ahead(int64_t units, int64_t invocations, int64_t most) {
 
 /// Outputs share what is read of the activations; more workgroups keep a large device busy.
 Shares shares_of(const Emit& emit, int64_t columns, int64_t outputs, int64_t rows, bool gated) {
-  constexpr int64_t kWorkgroups = 512;  ///< that keep a large device busy
-  constexpr int64_t kUnderWay = 8;      ///< units of all rows and outputs
+  const bool several = rows >= 4;
+  const int64_t workgroups = several ? 128 : 512;  // that keep a large device busy
   const int64_t subgroups = std::max<int64_t>(1, kWorkgroup / emit.layout.subgroup_size);
   Shares shares{1, 1};
-  const int64_t most_outputs = rows >= 4 && !gated ? 4 : 2;
-  while (shares.outputs < most_outputs && outputs >= 2 * shares.outputs * kWorkgroups * subgroups)
+  const int64_t most_outputs = several && !gated ? 4 : 2;
+  while (shares.outputs < most_outputs && outputs >= 2 * shares.outputs * workgroups * subgroups)
     shares.outputs *= 2;
-  const int64_t most = std::max<int64_t>(1, kUnderWay / std::max(rows, shares.outputs * (gated ? 2 : 1)));
+  const int64_t most =
+      std::max<int64_t>(1, units_under_way(emit) / (several ? 4 : 1) / (shares.outputs * (gated ? 2 : 1)));
   shares.ahead = units_ahead((columns + 7) / 8, emit.layout.subgroup_size, most);
   return shares;
+}
+
+/// Columns of rows that product.comp has in a workgroup's memory at a time; 0: they have no such place there.
+uint32_t staged_columns(const ProductOf& product, int64_t columns, int64_t rows) {
+  constexpr int64_t kMostFloats = 6144;  ///< of 32 KB, which every device has
+  constexpr int64_t kBlock = 256;        ///< columns that no format's unit goes beyond
+  if (product.merge != nullptr) return static_cast<uint32_t>(columns);
+  if (columns % 8 != 0 || !product.in.aligned) return 0;
+  if (columns * rows <= kMostFloats) return static_cast<uint32_t>(columns);
+  return static_cast<uint32_t>(kMostFloats / rows / kBlock * kBlock);
 }
 
 /// Workgroups of subgroups that have `each` outputs.
@@ -62,7 +77,7 @@ bool is_tiled(const Emit& emit, int64_t rows) {
 
 namespace {
 
-/// What product.comp does beside a product (its constants from 11 on, and `more`), for a dispatch that does
+/// What product.comp does beside a product (its constants from 12 on, and `more`), for a dispatch that does
 /// the product already.
 void add_side(const Emit& emit, const SideProduct& side, int64_t each, Dispatch& dispatch) {
   const Tensor& weight = emit[side.weight];
@@ -75,8 +90,8 @@ void add_side(const Emit& emit, const SideProduct& side, int64_t each, Dispatch&
   dispatch.weights[3] = emit.weight(side.weight);
 }
 
-void add_merge(const Merge& merge, uint32_t columns, Dispatch& dispatch) {
-  dispatch.constants.insert(dispatch.constants.end(), {0, 0, merge.stretches, columns});
+void add_merge(const Merge& merge, Dispatch& dispatch) {
+  dispatch.constants.insert(dispatch.constants.end(), {0, 0, merge.stretches});
   dispatch.params.push_back(merge.partial_at);
 }
 
@@ -84,7 +99,7 @@ void add_choice(const Emit& emit, const Choice& choice, Dispatch& dispatch) {
   const Route& rule = *choice.rule;
   dispatch.constants.insert(
       dispatch.constants.end(),
-      {0, 0, 0, 0, choice.logits.columns, rule.gating == Gating::Sigmoid, bool(rule.bias), rule.normalize});
+      {0, 0, 0, choice.logits.columns, rule.gating == Gating::Sigmoid, bool(rule.bias), rule.normalize});
   const Place &logits = choice.logits.place, &weights = choice.weights.place;
   dispatch.params.insert(dispatch.params.end(),
                          {logits.at, logits.row, weights.at, weights.row, bits(rule.scale)});
@@ -167,7 +182,8 @@ void emit_product(Emit& emit, const ProductOf& product) {
                         gated,
                         in.aligned,
                         columns % 8 == 0,
-                        static_cast<uint32_t>(shares.ahead)};
+                        static_cast<uint32_t>(shares.ahead),
+                        tiled ? 0 : staged_columns(product, columns, together)};
   dispatch.params = {in.place.at,
                      in.place.row,
                      in_head,
@@ -201,7 +217,7 @@ void emit_product(Emit& emit, const ProductOf& product) {
   if (tiled && selected)
     add_groups(emit, *product.ids, weight.shape[0], static_cast<uint32_t>(outputs), dispatch);
   if (product.side != nullptr) add_side(emit, *product.side, shares.outputs, dispatch);
-  if (product.merge != nullptr) add_merge(*product.merge, static_cast<uint32_t>(columns), dispatch);
+  if (product.merge != nullptr) add_merge(*product.merge, dispatch);
   if (product.choice != nullptr) add_choice(emit, *product.choice, dispatch);
   if (product.latent != nullptr) add_latent(emit, *product.latent, dispatch);
   emit.add(std::move(dispatch));
@@ -243,7 +259,8 @@ void emit(Emit& emit, const MoeDownAdd& op) {
   const WeightBytesAt at = bytes_at(down),
                       at_shared = shared ? bytes_at(emit[op.shared_down.id]) : WeightBytesAt{};
   const uint32_t outputs = emit.columns(op.out.id);
-  constexpr int64_t kTogether = 2, kUnderWay = 8 / kTogether;
+  constexpr int64_t kTogether = 2;
+  const int64_t under_way = units_under_way(emit) / kTogether;
   const int64_t units = down.columns() / 8, used = emit.columns(op.ids.id);
   const int64_t shared_units = shared ? emit[op.shared_down.id].columns() / 8 : 1;
   const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
@@ -252,11 +269,11 @@ void emit(Emit& emit, const MoeDownAdd& op) {
                         shared ? type_of(emit[op.shared_down.id]) : type_of(down),
                         shared,
                         u(kTogether),
-                        u(units_ahead(used * units, kWorkgroup, kUnderWay)),
+                        u(units_ahead(used * units, kWorkgroup, under_way)),
                         adds,
                         u(units),
                         u(shared_units),
-                        u(units_ahead(shared_units, kWorkgroup, kUnderWay))};
+                        u(units_ahead(shared_units, kWorkgroup, under_way))};
   dispatch.params = {in.at,   in.row,   in.head,         out.at,        out.row,  other.at,  other.row,
                      ids.at,  ids.row,  weights.at,      weights.row,   at.first, at.matrix, at.row,
                      from.at, from.row, at_shared.first, at_shared.row, outputs,  u(used)};

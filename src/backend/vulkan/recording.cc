@@ -55,11 +55,12 @@ Memory::Memory(const Context& context, const Layout& layout)
            info.name, std::min(info.most_bound_bytes, info.most_allocated_bytes) >> 20);
     caches.emplace_back(*context.device, bytes, Device::Place::Device).zero();
   }
-  if (program.output() != kNoTensor)
+  if (program.output() != kNoTensor) {
+    const int64_t rows = std::max<int64_t>(layout.options.max_outputs, 1);
+    top_at = rows * program[program.output()].columns() * 4;
     results =
-        Buffer(*context.device,
-               std::max<int64_t>(layout.options.max_outputs, 1) * program[program.output()].columns() * 4,
-               Device::Place::ReadBack);
+        Buffer(*context.device, top_at + std::min(rows, kMostSorted) * kPairsBytes, Device::Place::ReadBack);
+  }
 }
 
 Weights::Part Memory::part(const Layout& layout, TensorId cache, int64_t layer) const {
@@ -150,6 +151,35 @@ void Recording::add(const Context& context, VkDescriptorSet set, VkPipeline pipe
   ++dispatches_;
 }
 
+void Recording::record_dispatch(const Source& source, const Weights& weights, Context& context,
+                                const Memory& memory, const Dispatch& dispatch) {
+  if (std::ranges::find(dispatch.groups, 0U) != dispatch.groups.end()) return;
+  VkPipeline pipeline = nullptr;
+  {
+    const std::lock_guard lock(context.mutex);
+    pipeline = context.pipelines.get(dispatch.shader, dispatch.constants);
+  }
+  add(context, set_for(source, weights, context, memory, dispatch), pipeline, dispatch);
+}
+
+/// Logits, and what was found of them, go to the host.
+void Recording::record_results(const Memory& memory, const Top& found) {
+  const Program& program = layout_.program;
+  const Tensor& output = program[program.output()];
+  const int64_t rows = Program::rows(output, sizes_.rows, sizes_.outputs);
+  const auto copy = [&](int64_t from, int64_t to, int64_t bytes) {
+    const VkBufferCopy region{static_cast<VkDeviceSize>(from), static_cast<VkDeviceSize>(to),
+                              static_cast<VkDeviceSize>(bytes)};
+    device_.api().CmdCopyBuffer(commands_, memory.arena.handle(), memory.results.handle(), 1, &region);
+  };
+  device_.record_full_barrier(commands_);
+  const int64_t room = std::min(rows, std::max<int64_t>(layout_.options.max_outputs, 1));
+  if (sizes_.logits)
+    copy(layout_.plan.offset_bytes[static_cast<size_t>(program.storage(program.output()))], 0,
+         room * output.columns() * 4);
+  if (sizes_.top) copy(found.at * 4, memory.top_at, room * kPairsBytes);
+}
+
 void Recording::record(const Source& source, const Weights& weights, Context& context, const Memory& memory) {
   const DeviceApi& api = device_.api();
   const Program& program = layout_.program;
@@ -157,7 +187,8 @@ void Recording::record(const Source& source, const Weights& weights, Context& co
   size_t count = 0;
   for (const Op& op : program.ops())
     count += all.emplace_back(vulkan::dispatches(layout_, op, sizes_)).size();
-  begin_pool(context, count);
+  const Top found = sizes_.top ? top_of(layout_, sizes_) : Top{};
+  begin_pool(context, count + found.dispatches.size());
   const VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   check(api.BeginCommandBuffer(commands_, &begin), "commands");
   if (readings_ > 0) {
@@ -174,29 +205,20 @@ void Recording::record(const Source& source, const Weights& weights, Context& co
     if (hazards.before(program.ops()[i], scratch)) barrier();
     for (const Dispatch& dispatch : all[i]) {
       if (dispatch.waits) barrier();
-      const auto& g = dispatch.groups;
-      if (g[0] == 0 || g[1] == 0 || g[2] == 0) continue;
-      VkPipeline pipeline = nullptr;
-      {
-        const std::lock_guard lock(context.mutex);
-        pipeline = context.pipelines.get(dispatch.shader, dispatch.constants);
-      }
-      add(context, set_for(source, weights, context, memory, dispatch), pipeline, dispatch);
+      record_dispatch(source, weights, context, memory, dispatch);
     }
     if (readings_ > 0)
       api.CmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_,
                             static_cast<uint32_t>(i + 1));
   }
-  device_.record_barrier(commands_);
   if (program.output() != kNoTensor && sizes_.outputs > 0) {
-    const Tensor& output = program[program.output()];
-    const int64_t rows = Program::rows(output, sizes_.rows, sizes_.outputs), row = output.columns() * 4;
-    const int64_t at = layout_.plan.offset_bytes[static_cast<size_t>(program.storage(program.output()))];
-    const VkBufferCopy copy{static_cast<VkDeviceSize>(at), 0,
-                            static_cast<VkDeviceSize>(std::min(rows * row, memory.results.bytes()))};
-    api.CmdCopyBuffer(commands_, memory.arena.handle(), memory.results.handle(), 1, &copy);
-    device_.record_barrier(commands_);
+    for (const Dispatch& dispatch : found.dispatches) {
+      if (dispatch.waits) barrier();
+      record_dispatch(source, weights, context, memory, dispatch);
+    }
+    record_results(memory, found);
   }
+  device_.record_full_barrier(commands_);
   check(api.EndCommandBuffer(commands_), "commands");
 }
 

@@ -19,6 +19,7 @@ struct Memory {
   int64_t bytes() const;
 
   Buffer arena, step, results;
+  int64_t top_at = 0;          ///< in results, behind the logits
   std::vector<Buffer> caches;  ///< in the order of Program::caches(): [layers][pages] rows
 };
 
@@ -41,6 +42,9 @@ class Recording {
   VkDescriptorSet set_for(const program::Source& source, const Weights& weights, const Context& context,
                           const Memory& memory, const Dispatch& dispatch);
   void add(const Context& context, VkDescriptorSet set, VkPipeline pipeline, const Dispatch& dispatch);
+  void record_dispatch(const program::Source& source, const Weights& weights, Context& context,
+                       const Memory& memory, const Dispatch& dispatch);
+  void record_results(const Memory& memory, const Top& found);
   void begin_pool(const Context& context, size_t sets);
 
   const Device& device_;

@@ -105,6 +105,25 @@ void emit(Emit& emit, const SigmoidMul& op) {
   if (one) emit.list.back().params[kHeadOfB] = 0;
 }
 
+uint32_t emit_top(Emit& emit, const Operand& logits) {
+  constexpr int64_t kSorted = 1024;  ///< by a workgroup
+  Place from = logits.place;
+  int64_t count = logits.columns;
+  for (bool pairs = false;; pairs = true) {
+    const uint32_t parts = groups(count, kSorted);
+    const auto out_row = static_cast<uint32_t>(parts * 2 * kTop);
+    const uint32_t at = emit.scratch_at(logits.rows * out_row);
+    Dispatch dispatch{.shader = Shader::top_k, .constants = {pairs}};
+    dispatch.params = {from.at, from.row, static_cast<uint32_t>(count), at, out_row, logits.rows_word};
+    dispatch.groups = {parts, static_cast<uint32_t>(logits.rows), 1};
+    emit.wait();
+    emit.add(std::move(dispatch));
+    if (parts == 1) return at;
+    from = {at, out_row, 0};
+    count = parts * kTop;
+  }
+}
+
 void emit_norm(Emit& emit, const Operand& in, TensorId weight, float epsilon, const Operand& out) {
   Dispatch dispatch{.shader = Shader::rms_norm};
   dispatch.params = {in.place.at,    in.place.row, in.place.head, out.place.at, out.place.row,

@@ -15,7 +15,7 @@ namespace {
 using namespace program;
 
 /// Raised where kernels become quicker or slower: tuned values and figures hold for a version.
-constexpr int kKernels = 2;
+constexpr int kKernels = 3;
 
 std::string version_of(uint32_t version) {
   return fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),

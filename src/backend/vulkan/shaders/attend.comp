@@ -27,8 +27,10 @@ layout(constant_id = 4) const bool kSinks = false;
 layout(constant_id = 5) const bool kAligned = true;
 layout(constant_id = 6) const uint kRotated = 0;     // columns
 layout(constant_id = 7) const bool kHalves = false;
+layout(constant_id = 8) const uint kSteps = 1;  // of a subgroup through a key, under way together
 
 const uint kChunk = 32;
+const uint kKeysAhead = 4, kValuesAhead = 8;  // positions that are under way together
 shared vec4 queries[kHeads * kKey / 4];
 shared float scores[kHeads * kChunk];
 shared uint rows_at[kChunk];
@@ -56,6 +58,59 @@ vec4 query_four(uint row, uint head, uint c) {
   return rotated;
 }
 
+// Of the chunk's positions, several in a subgroup at a time: a trip to memory each would be most of the time.
+void make_scores(uint group, uint base, uint end) {
+  for (uint first = gl_SubgroupID; first < kChunk; first += kKeysAhead * gl_NumSubgroups) {
+    float dots[kKeysAhead * kHeads];
+    uint at[kKeysAhead];
+    [[unroll]] for (uint d = 0; d < kKeysAhead * kHeads; ++d) dots[d] = 0;
+    [[unroll]] for (uint ahead = 0; ahead < kKeysAhead; ++ahead)
+      at[ahead] = rows_at[min(first + ahead * gl_NumSubgroups, kChunk - 1u)];
+    for (uint begin = gl_SubgroupInvocationID; begin < kKey / 4u; begin += kSteps * gl_SubgroupSize) {
+      vec4 keys[kKeysAhead * kSteps];
+      [[unroll]] for (uint step = 0; step < kSteps; ++step) {
+        uint c = min(begin + step * gl_SubgroupSize, kKey / 4u - 1u);
+        [[unroll]] for (uint ahead = 0; ahead < kKeysAhead; ++ahead)
+          keys[step * kKeysAhead + ahead] =
+              cached_four(at[ahead], group * kKey + 4u * c, p.coded, p.exact_word, p.scales_word);
+      }
+      [[unroll]] for (uint step = 0; step < kSteps; ++step) {
+        uint c = begin + step * gl_SubgroupSize;
+        if (c >= kKey / 4u) continue;
+        [[unroll]] for (uint h = 0; h < kHeads; ++h) {
+          vec4 q = queries[h * (kKey / 4u) + c];
+          [[unroll]] for (uint ahead = 0; ahead < kKeysAhead; ++ahead)
+            dots[ahead * kHeads + h] += dot(keys[step * kKeysAhead + ahead], q);
+        }
+      }
+    }
+    [[unroll]] for (uint ahead = 0; ahead < kKeysAhead; ++ahead) {
+      uint t = first + ahead * gl_NumSubgroups;
+      [[unroll]] for (uint h = 0; h < kHeads; ++h) {
+        float score = p.scale * subgroupAdd(dots[ahead * kHeads + h]);
+        if (subgroupElect() && t < kChunk) scores[h * kChunk + t] = base + t < end ? score : -kInfinity;
+      }
+    }
+  }
+}
+
+// Scores become weights under what is the largest so far; a subgroup has a head at a time.
+void weigh_scores() {
+  for (uint h = gl_SubgroupID; h < kHeads; h += gl_NumSubgroups) {
+    float before = largest[h], most = before, total = 0;
+    for (uint t = gl_SubgroupInvocationID; t < kChunk; t += gl_SubgroupSize) most = max(most, scores[h * kChunk + t]);
+    most = subgroupMax(most);
+    for (uint t = gl_SubgroupInvocationID; t < kChunk; t += gl_SubgroupSize) {
+      float score = scores[h * kChunk + t], weight = score == -kInfinity ? 0.0 : exp(score - most);
+      scores[h * kChunk + t] = weight;
+      total += weight;
+    }
+    total = subgroupAdd(total);
+    float factor = before == most ? 1.0 : exp(before - most);
+    if (subgroupElect()) largest[h] = most, factors[h] = factor, totals[h] = totals[h] * factor + total;
+  }
+}
+
 void main() {
   uint row = gl_WorkGroupID.y, group = gl_WorkGroupID.z / p.tiles, tile = gl_WorkGroupID.z % p.tiles;
   if (row >= step_data.words[kRowsAt]) return;
@@ -79,51 +134,30 @@ void main() {
   for (uint base = begin; base < end; base += kChunk) {
     if (i < kChunk) rows_at[i] = row_of(table, min(base + i, end - 1u));
     barrier();
-    for (uint t = gl_SubgroupID; t < kChunk; t += gl_NumSubgroups) {
-      float dots[kHeads];
-      [[unroll]] for (uint h = 0; h < kHeads; ++h) dots[h] = 0;
-      if (base + t < end) {
-        uint at = rows_at[t];
-        for (uint c = gl_SubgroupInvocationID; c < kKey / 4u; c += gl_SubgroupSize) {
-          vec4 k = cached_four(at, group * kKey + 4u * c, p.coded, p.exact_word, p.scales_word);
-          [[unroll]] for (uint h = 0; h < kHeads; ++h) dots[h] += dot(k, queries[h * (kKey / 4u) + c]);
-        }
-      }
-      [[unroll]] for (uint h = 0; h < kHeads; ++h) {
-        float score = p.scale * subgroupAdd(dots[h]);
-        if (subgroupElect()) scores[h * kChunk + t] = base + t < end ? score : -kInfinity;
-      }
-    }
+    make_scores(group, base, end);
     barrier();
-    if (i < kHeads) {
-      float most = largest[i];
-      for (uint t = 0; t < kChunk; ++t) most = max(most, scores[i * kChunk + t]);
-      factors[i] = largest[i] == most ? 1.0 : exp(largest[i] - most);
-      largest[i] = most;
-    }
+    weigh_scores();
     barrier();
-    for (uint s = i; s < kHeads * kChunk; s += gl_WorkGroupSize.x)
-      scores[s] = scores[s] == -kInfinity ? 0.0 : exp(scores[s] - largest[s / kChunk]);
-    barrier();
-    if (i < kHeads) {
-      float total = totals[i] * factors[i];
-      for (uint t = 0; t < kChunk; ++t) total += scores[i * kChunk + t];
-      totals[i] = total;
-    }
     [[unroll]] for (uint k = 0; k < kFours; ++k) {
       uint c = 4u * (i + k * gl_WorkGroupSize.x);
       if (c >= p.value) break;
       [[unroll]] for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] *= factors[h];
-      for (uint t = 0; t < min(kChunk, end - base); ++t) {
-        vec4 v = cached_four(rows_at[t], p.values_at + group * p.value_step + c, p.coded, p.exact_word,
-                             p.scales_word);
-        [[unroll]] for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] += scores[h * kChunk + t] * v;
+      for (uint t = 0; t < min(kChunk, end - base); t += kValuesAhead) {
+        vec4 v[kValuesAhead];
+        [[unroll]] for (uint ahead = 0; ahead < kValuesAhead; ++ahead)
+          v[ahead] = cached_four(rows_at[t + ahead], p.values_at + group * p.value_step + c, p.coded, p.exact_word,
+                                 p.scales_word);
+        [[unroll]] for (uint ahead = 0; ahead < kValuesAhead; ++ahead) {
+          [[unroll]] for (uint h = 0; h < kHeads; ++h)
+            sums[h * kFours + k] += scores[h * kChunk + t + ahead] * v[ahead];
+        }
       }
     }
     barrier();
   }
   bool whole = p.stretches == 1u;
-  for (uint h = 0; h < kHeads && first_head + h < end_head; ++h) {
+  [[unroll]] for (uint h = 0; h < kHeads; ++h) {
+    if (first_head + h >= end_head) break;
     uint head = first_head + h, partial = (row * p.heads + head) * p.stretches + gl_WorkGroupID.x;
     uint at = p.partial_at + partial * (p.value + 4u) + 4u;
     if (whole) at = p.out_at + row * p.out_row + head * p.out_head;

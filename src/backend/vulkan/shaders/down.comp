@@ -29,24 +29,39 @@ layout(constant_id = 8) const uint kSharedAhead = 1;
 float sums[kOutputs];
 shared float parts[kOutputs * 128];
 
+uint shared_row(uint output_row) { return p.shared_first + min(output_row, p.outputs - 1u) * p.shared_bytes; }
+
+float multiplied(uint format, uint source, Raw raw, uint row, uint unit, vec4 xa, vec4 xb) {
+  vec4 a, b;
+  if (is_read_raw(format)) decode_raw(format, raw, row, unit, a, b);
+  else decode8(format, source, row, unit, a, b);
+  return dot(a, xa) + dot(b, xb);
+}
+
 // Units of all experts one after the other, so that no expert waits for another.
 void add_experts(uint row, uint first_output) {
   uint count = p.used * kUnits, ids = p.ids_at + row * p.ids_row, factors = p.weights_at + row * p.weights_row;
   for (uint first = gl_LocalInvocationID.x; first < count; first += kAhead * gl_WorkGroupSize.x) {
+    Raw raws[kAhead * kOutputs];
+    uint weights[kAhead];
+    [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
+      uint item = min(first + ahead * gl_WorkGroupSize.x, count - 1u), k = item / kUnits;
+      weights[ahead] = p.first + uint(arena.numbers[ids + k]) * p.matrix;
+      [[unroll]] for (uint i = 0; i < kOutputs; ++i)
+        raws[ahead * kOutputs + i] =
+            read_raw(kFormat, 0, weights[ahead] + min(first_output + i, p.outputs - 1u) * p.row, item % kUnits);
+    }
     [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
       uint item = first + ahead * gl_WorkGroupSize.x;
-      float is_there = item < count ? 1.0 : 0.0;
+      bool is_there = item < count;
       item = min(item, count - 1u);
-      uint k = item / kUnits, unit = item % kUnits;
-      uint weights = p.first + uint(arena.numbers[ids + k]) * p.matrix, from = p.in_at + row * p.in_row + k * p.in_head;
-      float factor = is_there * arena.numbers[factors + k];
+      uint k = item / kUnits, unit = item % kUnits, from = p.in_at + row * p.in_row + k * p.in_head;
+      float factor = is_there ? arena.numbers[factors + k] : 0.0;
       uvec2 c = columns8(kFormat, unit);
-      vec4 xa = factor * four_at(from + c.x, true), xb = factor * four_at(from + c.y, true);
-      [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-        vec4 a, b;
-        decode8(kFormat, 0, weights + min(first_output + i, p.outputs - 1u) * p.row, unit, a, b);
-        sums[i] += dot(a, xa) + dot(b, xb);
-      }
+      vec4 xa = four_at(from + c.x, true), xb = four_at(from + c.y, true);
+      [[unroll]] for (uint i = 0; i < kOutputs; ++i)
+        sums[i] += factor * multiplied(kFormat, 0, raws[ahead * kOutputs + i],
+                                       weights[ahead] + min(first_output + i, p.outputs - 1u) * p.row, unit, xa, xb);
     }
   }
 }
@@ -54,16 +69,19 @@ void add_experts(uint row, uint first_output) {
 void add_shared(uint row, uint first_output) {
   uint from = p.shared_at + row * p.shared_row;
   for (uint first = gl_LocalInvocationID.x; first < kSharedUnits; first += kSharedAhead * gl_WorkGroupSize.x) {
+    Raw raws[kSharedAhead * kOutputs];
+    [[unroll]] for (uint k = 0; k < kSharedAhead * kOutputs; ++k)
+      raws[k] = read_raw(kSharedFormat, 1, shared_row(first_output + k % kOutputs),
+                         min(first + k / kOutputs * gl_WorkGroupSize.x, kSharedUnits - 1u));
     [[unroll]] for (uint ahead = 0; ahead < kSharedAhead; ++ahead) {
       uint unit = first + ahead * gl_WorkGroupSize.x;
-      float is_there = unit < kSharedUnits ? 1.0 : 0.0;
+      bool is_there = unit < kSharedUnits;
       unit = min(unit, kSharedUnits - 1u);
       uvec2 c = columns8(kSharedFormat, unit);
-      vec4 xa = is_there * four_at(from + c.x, true), xb = is_there * four_at(from + c.y, true);
+      vec4 xa = four_at(from + c.x, true), xb = four_at(from + c.y, true);
       [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-        vec4 a, b;
-        decode8(kSharedFormat, 1, p.shared_first + min(first_output + i, p.outputs - 1u) * p.shared_bytes, unit, a, b);
-        sums[i] += dot(a, xa) + dot(b, xb);
+        float sum = multiplied(kSharedFormat, 1, raws[ahead * kOutputs + i], shared_row(first_output + i), unit, xa, xb);
+        sums[i] += is_there ? sum : 0.0;
       }
     }
   }

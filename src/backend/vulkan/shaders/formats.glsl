@@ -27,12 +27,15 @@ int signed1(uint source, uint at) { return bitfieldExtract(int(byte1(source, at)
 // A binary16 at an even place.
 float half1(uint source, uint at) { return half_at(word_of(source, at >> 2) >> ((at & 2u) * 8u)); }
 
-vec4 unpack_bytes(uint v) { return vec4(v & 255u, v >> 8 & 255u, v >> 16 & 255u, v >> 24); }
-vec4 signed_bytes(uint v) {
-  int s = int(v);
-  return vec4(bitfieldExtract(s, 0, 8), bitfieldExtract(s, 8, 8), bitfieldExtract(s, 16, 8),
-              bitfieldExtract(s, 24, 8));
+// Bytes as floats: they become the last bits of 2^23, which is taken off again. Some devices convert integers
+// at an eighth of the speed at which they add.
+vec4 bytes_less(uint v, float offset) {
+  uint high = v >> 16;
+  vec4 bytes = uintBitsToFloat(uvec4(v & 0xFFu, v & 0xFF00u, high & 0xFFu, high & 0xFF00u) | 0x4B000000u);
+  return bytes * vec4(1, 0.00390625, 1, 0.00390625) - (vec4(8388608, 32768, 8388608, 32768) + offset);
 }
+vec4 unpack_bytes(uint v) { return bytes_less(v, 0.0); }
+vec4 signed_bytes(uint v) { return bytes_less(v ^ 0x80808080u, 128.0); }
 vec4 nibbles(uint v) { return unpack_bytes(v & 0x0F0F0F0Fu); }
 // Four bits, from bit 0 on, each to the place of bit `to` of a byte.
 uint spread(uint bits, uint to) {
@@ -93,6 +96,78 @@ uvec2 columns8(uint format, uint unit) {
   return uvec2(8u * unit, 8u * unit + 4u);
 }
 
+// What is read of a unit before any of it is decoded, so that the loads of many units are under way together:
+// of the most usual formats all words. Of the others it is nothing, and decoding reads.
+struct Raw {
+  uvec4 first, more;
+};
+
+bool is_read_raw(uint format) {
+  return format == kQ4_0 || format == kQ4_1 || format == kQ8_0 || format == kQ4_K || format == kQ5_K ||
+         format == kQ6_K || format == kF16 || format == kBF16 || format == kF32;
+}
+
+// The unit of the row that begins at a byte of a source of weights.
+Raw read_raw(uint format, uint source, uint row, uint unit) {
+  Raw raw = Raw(uvec4(0), uvec4(0));
+  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, u = unit & 31u;
+  switch (format) {
+    case kQ4_0: {
+      uint codes = (at + 2u + 4u * j) >> 2;
+      raw.first.xyz = uvec3(word_at(source, at), word_of(source, codes), word_of(source, codes + 1u));
+      break;
+    }
+    case kQ4_1: raw.first.xy = uvec2(word_at(source, at), word_at(source, at + 4u + 4u * j)); break;
+    case kQ8_0: {
+      uint codes = (at + 2u + 8u * j) >> 2;
+      raw.first = uvec4(word_at(source, at), word_of(source, codes), word_of(source, codes + 1u),
+                        word_of(source, codes + 2u));
+      break;
+    }
+    case kQ4_K: case kQ5_K: {  // blocks are multiples of 16 bytes, and begin at one
+      at = row + block_bytes(format) * (unit >> 5);
+      raw.first = quad_of(source, at >> 4);
+      raw.more.x = word_at(source, at + (format == kQ5_K ? 48u : 16u) + 32u * (u >> 3) + 4u * (u & 7u));
+      if (format == kQ5_K) raw.more.y = word_at(source, at + 16u + 4u * (u & 7u));
+      break;
+    }
+    case kQ6_K: {
+      at = row + block_bytes(format) * (unit >> 5);
+      uint h = u >> 4, q = u >> 3 & 1u, k = u & 7u;
+      uint codes = (at + 64u * h + 32u * q + 4u * k) >> 2, pairs = (at + 128u + 32u * h + 4u * k) >> 2;
+      uint group = at + 192u + 8u * h + 2u * q + (k >> 2);
+      raw.first = uvec4(word_of(source, codes), word_of(source, codes + 1u), word_of(source, pairs),
+                        word_of(source, pairs + 1u));
+      raw.more.xyz = uvec3(word_at(source, at + 208u), word_at(source, group), word_at(source, group + 4u));
+      break;
+    }
+    case kF16: case kBF16: {
+      uint words = (row + 16u * unit) >> 2;
+      raw.first = uvec4(word_of(source, words), word_of(source, words + 1u), word_of(source, words + 2u),
+                        word_of(source, words + 3u));
+      raw.more.x = word_of(source, words + 4u);
+      break;
+    }
+    case kF32: {
+      uint words = (row + 32u * unit) >> 2;
+      raw.first = uvec4(word_of(source, words), word_of(source, words + 1u), word_of(source, words + 2u),
+                        word_of(source, words + 3u));
+      raw.more = uvec4(word_of(source, words + 4u), word_of(source, words + 5u), word_of(source, words + 6u),
+                       word_of(source, words + 7u));
+      break;
+    }
+  }
+  return raw;
+}
+
+// Four bytes from a place within the first of two words, which may be any byte; a binary16 at an even one.
+uint bytes_of(uint low, uint high, uint at) {
+  uint shift = (at & 3u) * 8u;
+  return low >> shift | high << (31u - shift) << 1;
+}
+float half_in(uint word, uint at) { return half_at(word >> ((at & 2u) * 8u)); }
+float signed_in(uint word, uint at) { return float(bitfieldExtract(int(word), int(8u * (at & 3u)), 8)); }
+
 // Scales and minima of Q4_K and Q5_K, of the groups 2k and 2k + 1, from a block's first 16 bytes.
 void scales_and_minima(uvec4 head, uint k, out vec2 scales, out vec2 minima) {
   vec2 d = unpackHalf2x16(head.x);
@@ -103,21 +178,71 @@ void scales_and_minima(uvec4 head, uint k, out vec2 scales, out vec2 minima) {
   scales = d.x * vec2(scale & 255u, scale >> 8), minima = d.y * vec2(minimum & 255u, minimum >> 8);
 }
 
-void of_32(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b) {
-  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, v = 0;
+// The numbers of such a unit.
+void decode_raw(uint format, Raw raw, uint row, uint unit, out vec4 a, out vec4 b) {
+  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, u = unit & 31u;
+  a = b = vec4(0);
   switch (format) {
     case kQ4_0: {
-      float d = half1(source, at);
-      v = bytes4(source, at + 2u + 4u * j);
-      a = d * (nibbles(v) - 8.0), b = d * (nibbles(v >> 4) - 8.0);
+      float d = half_in(raw.first.x, at);
+      uint v = bytes_of(raw.first.y, raw.first.z, at + 2u);
+      a = d * bytes_less(v & 0x0F0F0F0Fu, 8.0), b = d * bytes_less(v >> 4 & 0x0F0F0F0Fu, 8.0);
       return;
     }
     case kQ4_1: {
-      vec2 d = unpackHalf2x16(word_at(source, at));
-      v = word_at(source, at + 4u + 4u * j);
-      a = d.x * nibbles(v) + d.y, b = d.x * nibbles(v >> 4) + d.y;
+      vec2 d = unpackHalf2x16(raw.first.x);
+      a = d.x * nibbles(raw.first.y) + d.y, b = d.x * nibbles(raw.first.y >> 4) + d.y;
       return;
     }
+    case kQ8_0: {
+      float d = half_in(raw.first.x, at);
+      a = d * signed_bytes(bytes_of(raw.first.y, raw.first.z, at + 2u));
+      b = d * signed_bytes(bytes_of(raw.first.z, raw.first.w, at + 2u));
+      return;
+    }
+    case kQ4_K: case kQ5_K: {
+      uint k = u >> 3;
+      vec2 scales, minima;
+      scales_and_minima(raw.first, k, scales, minima);
+      uint first = raw.more.x & 0x0F0F0F0Fu, second = raw.more.x >> 4 & 0x0F0F0F0Fu;
+      if (format == kQ5_K) {
+        uint fifth = raw.more.y >> (2u * k);
+        first |= (fifth & 0x01010101u) << 4, second |= (fifth >> 1 & 0x01010101u) << 4;
+      }
+      a = scales.x * unpack_bytes(first) - minima.x, b = scales.y * unpack_bytes(second) - minima.y;
+      return;
+    }
+    case kQ6_K: {
+      at = row + block_bytes(format) * (unit >> 5);
+      uint q = u >> 3 & 1u, group = at + 2u * q + ((u & 7u) >> 2);  // blocks begin at even places
+      float d = half_in(raw.more.x, at);
+      uint v = bytes_of(raw.first.x, raw.first.y, at), pairs = bytes_of(raw.first.z, raw.first.w, at) >> (2u * q);
+      uint first = (v & 0x0F0F0F0Fu) | (pairs & 0x03030303u) << 4;
+      uint second = (v >> 4 & 0x0F0F0F0Fu) | (pairs >> 4 & 0x03030303u) << 4;
+      a = d * signed_in(raw.more.y, group) * bytes_less(first, 32.0);
+      b = d * signed_in(raw.more.z, group) * bytes_less(second, 32.0);
+      return;
+    }
+    case kF16: case kBF16: {
+      uvec4 words = uvec4(bytes_of(raw.first.x, raw.first.y, row), bytes_of(raw.first.y, raw.first.z, row),
+                          bytes_of(raw.first.z, raw.first.w, row), bytes_of(raw.first.w, raw.more.x, row));
+      if (format == kF16) {
+        a = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+        b = vec4(unpackHalf2x16(words.z), unpackHalf2x16(words.w));
+      } else {
+        uvec4 low = words << 16, high = words & 0xFFFF0000u;
+        a = uintBitsToFloat(uvec4(low.x, high.x, low.y, high.y));
+        b = uintBitsToFloat(uvec4(low.z, high.z, low.w, high.w));
+      }
+      return;
+    }
+    case kF32: a = uintBitsToFloat(raw.first), b = uintBitsToFloat(raw.more); return;
+  }
+}
+
+void of_32(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b) {
+  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, v = 0;
+  switch (format) {
     case kQ5_0: case kQ5_1: {
       uint more = format == kQ5_1 ? 2u : 0u;
       float d = half1(source, at);
@@ -127,12 +252,6 @@ void of_32(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b
       vec4 high_codes = unpack_bytes((v >> 4 & 0x0F0F0F0Fu) | spread(high >> 16, 4u));
       float m = format == kQ5_1 ? half1(source, at + 2u) : -16.0 * d;
       a = d * low_codes + m, b = d * high_codes + m;
-      return;
-    }
-    case kQ8_0: {
-      float d = half1(source, at);
-      a = d * signed_bytes(bytes4(source, at + 2u + 8u * j));
-      b = d * signed_bytes(bytes4(source, at + 6u + 8u * j));
       return;
     }
     case kIQ4_NL: {
@@ -157,30 +276,6 @@ void of_256(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 
   uint at = row + block_bytes(format) * (unit >> 5), u = unit & 31u, j = u & 7u;
   uint q = u >> 3 & 1u, h = u >> 4;
   switch (format) {
-    case kQ4_K: case kQ5_K: {
-      uint k = u >> 3;  // blocks are multiples of 16 bytes, and begin at one
-      vec2 scales, minima;
-      scales_and_minima(quad_of(source, at >> 4), k, scales, minima);
-      uint v = word_at(source, at + (format == kQ5_K ? 48u : 16u) + 32u * k + 4u * j);
-      uint first = v & 0x0F0F0F0Fu, second = v >> 4 & 0x0F0F0F0Fu;
-      if (format == kQ5_K) {
-        uint fifth = word_at(source, at + 16u + 4u * j) >> (2u * k);
-        first |= (fifth & 0x01010101u) << 4, second |= (fifth >> 1 & 0x01010101u) << 4;
-      }
-      a = scales.x * unpack_bytes(first) - minima.x, b = scales.y * unpack_bytes(second) - minima.y;
-      return;
-    }
-    case kQ6_K: {
-      float d = half1(source, at + 208u);
-      uint v = bytes4(source, at + 64u * h + 32u * q + 4u * j);
-      uint pairs = bytes4(source, at + 128u + 32u * h + 4u * j) >> (2u * q);
-      uint group = at + 192u + 8u * h + 2u * q + (j >> 2);
-      uint first = (v & 0x0F0F0F0Fu) | (pairs & 0x03030303u) << 4;
-      uint second = (v >> 4 & 0x0F0F0F0Fu) | (pairs >> 4 & 0x03030303u) << 4;
-      a = d * float(signed1(source, group)) * (unpack_bytes(first) - 32.0);
-      b = d * float(signed1(source, group + 4u)) * (unpack_bytes(second) - 32.0);
-      return;
-    }
     case kQ2_K: {
       vec2 d = unpackHalf2x16(word_at(source, at + 80u));
       uint v = word_at(source, at + 16u + 32u * h + 4u * j) >> (4u * q);
@@ -295,26 +390,14 @@ void of_iq1(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 
   b = step * (unpack_bytes(tables.words[kIq1At + 2u * code + 1u]) + shift);
 }
 
-vec4 floats_at(uint format, uint source, uint row, uint column) {
-  if (format == kF32) {
-    uint at = row + 4u * column;
-    return vec4(uintBitsToFloat(word_at(source, at)), uintBitsToFloat(word_at(source, at + 4u)),
-                uintBitsToFloat(word_at(source, at + 8u)), uintBitsToFloat(word_at(source, at + 12u)));
-  }
-  uint first = bytes4(source, row + 2u * column), second = bytes4(source, row + 2u * column + 4u);
-  if (format == kF16) return vec4(unpackHalf2x16(first), unpackHalf2x16(second));
-  return vec4(uintBitsToFloat(first << 16), uintBitsToFloat(first & 0xFFFF0000u), uintBitsToFloat(second << 16),
-              uintBitsToFloat(second & 0xFFFF0000u));
-}
-
 // The numbers of a unit of the row that begins at a byte of a source of weights.
 void decode8(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b) {
+  if (is_read_raw(format)) {
+    decode_raw(format, read_raw(format, source, row, unit), row, unit, a, b);
+    return;
+  }
   switch (format) {
-    case kF32: case kF16: case kBF16:
-      a = floats_at(format, source, row, 8u * unit);
-      b = floats_at(format, source, row, 8u * unit + 4u);
-      return;
-    case kQ4_0: case kQ4_1: case kQ5_0: case kQ5_1: case kQ8_0: case kIQ4_NL: case kMXFP4:
+    case kQ5_0: case kQ5_1: case kIQ4_NL: case kMXFP4:
       of_32(format, source, row, unit, a, b);
       return;
     case kIQ2_XXS: case kIQ2_XS: case kIQ2_S: case kIQ3_XXS: case kIQ3_S:

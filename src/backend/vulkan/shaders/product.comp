@@ -16,10 +16,11 @@
 #include "product_params.glsl"
 layout(local_size_x = 128) in;
 
-layout(constant_id = 11) const bool kSide = false;
-layout(constant_id = 12) const uint kSideFormat = 0;
-layout(constant_id = 13) const uint kMerged = 0;         // stretches
-layout(constant_id = 14) const uint kMergedColumns = 0;
+// Of rows so many columns at a time are put where the whole workgroup reads them, normalised; 0: none.
+layout(constant_id = 11) const uint kStaged = 0;
+layout(constant_id = 12) const bool kSide = false;
+layout(constant_id = 13) const uint kSideFormat = 0;
+layout(constant_id = 14) const uint kMerged = 0;  // stretches
 layout(constant_id = 15) const uint kExperts = 0;
 layout(constant_id = 16) const bool kSigmoid = false;
 layout(constant_id = 17) const bool kBiased = false;
@@ -29,25 +30,66 @@ const uint kBiasSource = 3;
 #include "scores.glsl"
 #include "latent_row.glsl"
 
-shared vec4 merged[kRows * kMergedColumns / 4u + 1u];
+const uint kStagedFours = kStaged / 4u, kStageSteps = (kStagedFours + 127u) / 128u;
+shared vec4 staged[kRows * kStagedFours + 1u];
+shared float row_squares[kRows * 128u];
+
+// Columns of rows from one on; and what their squares add up to, in this invocation.
+void stage(uint first_row, uint rows, uint head, uint first_column, inout float squares[kRows]) {
+  uint fours = min(kStaged, p.columns - first_column) / 4u;
+  [[unroll]] for (uint r = 0; r < kRows; ++r) {
+    uint from = p.in_at + min(first_row + r, rows - 1u) * p.in_row + head * p.in_head + first_column;
+    vec4 x[kStageSteps + 1u];
+    [[unroll]] for (uint step = 0; step < kStageSteps; ++step)
+      x[step] = four_at(from + 4u * min(step * 128u + gl_LocalInvocationID.x, fours - 1u), true);
+    [[unroll]] for (uint step = 0; step < kStageSteps; ++step) {
+      uint c = step * 128u + gl_LocalInvocationID.x;
+      if (c >= fours) continue;
+      if (kNormed) {
+        squares[r] += dot(x[step], x[step]);
+        x[step] *= norm_weights(first_column + 4u * c);
+      }
+      staged[r * kStagedFours + c] = x[step];
+    }
+  }
+}
+
+// What normalises each row, of all that was staged.
+void make_factors(float squares[kRows], out float factors[kRows]) {
+  [[unroll]] for (uint r = 0; r < kRows; ++r) {
+    float sum = subgroupAdd(squares[r]);
+    if (subgroupElect()) row_squares[r * 128u + gl_SubgroupID] = sum;
+  }
+  barrier();
+  [[unroll]] for (uint r = 0; r < kRows; ++r) {
+    float sum = 0;
+    for (uint g = 0; g < gl_NumSubgroups; ++g) sum += row_squares[r * 128u + g];
+    factors[r] = inversesqrt(sum / float(p.columns) + p.epsilon);
+  }
+  barrier();
+}
 
 // What the workgroup's rows have of a head. more: where the partial results begin.
 void merge(uint first_row, uint rows, uint head) {
-  uint each = kMergedColumns + 4u;
+  uint each = kStaged + 4u;
   for (uint r = 0; r < kRows; ++r) {
     uint row = min(first_row + r, rows - 1u), at = p.more[0] + (row * gl_NumWorkGroups.z + head) * kMerged * each;
-    float largest = -kInfinity, total = 0;
-    for (uint s = 0; s < kMerged; ++s) largest = max(largest, arena.numbers[at + s * each]);
-    for (uint s = 0; s < kMerged; ++s)
-      total += arena.numbers[at + s * each + 1u] * exp(arena.numbers[at + s * each] - largest);
-    for (uint c = gl_LocalInvocationID.x; c < kMergedColumns / 4u; c += gl_WorkGroupSize.x) {
+    float largest = -kInfinity, total = 0, weights[kMerged + 1u];
+    [[unroll]] for (uint s = 0; s < kMerged; ++s) {
+      weights[s] = arena.numbers[at + s * each];
+      largest = max(largest, weights[s]);
+    }
+    [[unroll]] for (uint s = 0; s < kMerged; ++s) {
+      weights[s] = exp(weights[s] - largest);
+      total += arena.numbers[at + s * each + 1u] * weights[s];
+    }
+    for (uint c = gl_LocalInvocationID.x; c < kStaged / 4u; c += gl_WorkGroupSize.x) {
       vec4 sum = vec4(0);
-      for (uint s = 0; s < kMerged; ++s)
-        sum += exp(arena.numbers[at + s * each] - largest) * arena4.numbers[((at + s * each) >> 2) + 1u + c];
-      merged[r * kMergedColumns / 4u + c] = sum / total;
+      [[unroll]] for (uint s = 0; s < kMerged; ++s)
+        sum += weights[s] * arena4.numbers[((at + s * each) >> 2) + 1u + c];
+      staged[r * kStaged / 4u + c] = sum / total;
     }
   }
-  barrier();
 }
 
 // The row's experts: those than which fewer are better. more: where logits are (and from row to row), where
@@ -84,51 +126,77 @@ struct Matrix {
   uint out_at, out_row;
 };
 
-// Workgroup `group` of `groups` multiplies its share.
+const uint kRaws = kAhead * kOutputs;
+
+// Workgroup `group` of `groups` multiplies its share. What weights are read first is under way while rows are
+// staged.
 void multiply(uint format, uint source, bool gated, bool adds, Matrix m, uint gates, uint first_row, uint rows,
               uint head, uint group, uint groups) {
-  uint units = (p.columns + 7u) / 8u, together = gl_NumSubgroups * kOutputs;
-  for (uint n = group * together + gl_SubgroupID * kOutputs; n < m.outputs; n += groups * together) {
-    float sums[kRows * kOutputs], gate_sums[kRows * kOutputs], squares[kRows];
+  uint together = gl_NumSubgroups * kOutputs, stage_columns = kStaged > 0u ? kStaged : p.columns;
+  float squares[kRows], factors[kRows];
+  [[unroll]] for (uint r = 0; r < kRows; ++r) squares[r] = 0, factors[r] = 1;
+  for (uint base = group * together; base < m.outputs; base += groups * together) {
+    uint n = base + gl_SubgroupID * kOutputs;
+    bool is_first = base == group * together;
+    float sums[kRows * kOutputs], gate_sums[kRows * kOutputs];
     [[unroll]] for (uint i = 0; i < kRows * kOutputs; ++i) sums[i] = gate_sums[i] = 0;
-    [[unroll]] for (uint r = 0; r < kRows; ++r) squares[r] = 0;
-    for (uint first = gl_SubgroupInvocationID; first < units; first += kAhead * gl_SubgroupSize) {
-      [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
-        uint unit = min(first + ahead * gl_SubgroupSize, units - 1u);
-        bool is_there = first + ahead * gl_SubgroupSize < units;  // what is not there is multiplied by zeros
-        uvec2 c = columns8(format, unit);
-        vec4 xa[kRows], xb[kRows];
-        [[unroll]] for (uint r = 0; r < kRows; ++r) {
-          if (kMerged > 0u) {
-            uint at = r * kMergedColumns / 4u;
-            xa[r] = merged[at + (c.x >> 2)], xb[r] = merged[at + (c.y >> 2)];
-          } else {
-            load_unit(min(first_row + r, rows - 1u), head, c, xa[r], xb[r]);
-          }
-          if (!is_there) xa[r] = xb[r] = vec4(0);
-          if (kNormed) {
-            squares[r] += dot(xa[r], xa[r]) + dot(xb[r], xb[r]);
-            xa[r] *= norm_weights(c.x), xb[r] *= norm_weights(c.y);
-          }
+    for (uint first_column = 0; first_column < p.columns; first_column += stage_columns) {
+      uint end = (min(p.columns, first_column + stage_columns) + 7u) / 8u;
+      Raw raws[kRaws], gate_raws[kRaws];
+      bool is_staged = kStaged == 0u || (!is_first && kStaged >= p.columns);
+      for (uint first = first_column / 8u; first < end; first += kAhead * gl_SubgroupSize) {
+        uint own = first + gl_SubgroupInvocationID;
+        [[unroll]] for (uint k = 0; k < kRaws; ++k) {
+          uint unit = min(own + k / kOutputs * gl_SubgroupSize, end - 1u), output_row = min(n + k % kOutputs, m.outputs - 1u);
+          raws[k] = read_raw(format, source, m.first + output_row * m.row, unit);
+          if (gated) gate_raws[k] = read_raw(kGateFormat, 1, gates + output_row * p.gate_row, unit);
         }
-        [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-          uint output_row = min(n + i, m.outputs - 1u);
-          vec4 a, b;
-          load_weights(format, source, m.first + output_row * m.row, unit, c, a, b);
-          [[unroll]] for (uint r = 0; r < kRows; ++r) sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
-          if (gated) {
-            load_weights(kGateFormat, 1, gates + output_row * p.gate_row, unit, c, a, b);
-            [[unroll]] for (uint r = 0; r < kRows; ++r) gate_sums[i * kRows + r] += dot(a, xa[r]) + dot(b, xb[r]);
+        if (!is_staged) {
+          if (first_column > 0u || !is_first) barrier();
+          if (kMerged > 0u) merge(first_row, rows, head);
+          else stage(first_row, rows, head, first_column, squares);
+          barrier();
+          is_staged = true;
+        }
+        [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
+          uint unit = min(own + ahead * gl_SubgroupSize, end - 1u);
+          bool is_there = own + ahead * gl_SubgroupSize < end;
+          uvec2 c = columns8(format, unit);
+          vec4 xa[kRows], xb[kRows];
+          [[unroll]] for (uint r = 0; r < kRows; ++r) {
+            if (kStaged > 0u) {
+              uint at = r * kStagedFours;
+              xa[r] = staged[at + (c.x - first_column >> 2)], xb[r] = staged[at + (c.y - first_column >> 2)];
+            } else {
+              load_unit(min(first_row + r, rows - 1u), head, c, xa[r], xb[r]);
+              if (kNormed) {
+                squares[r] += is_there && is_first ? dot(xa[r], xa[r]) + dot(xb[r], xb[r]) : 0.0;
+                xa[r] *= norm_weights(c.x), xb[r] *= norm_weights(c.y);
+              }
+            }
+          }
+          [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
+            uint output_row = min(n + i, m.outputs - 1u), k = ahead * kOutputs + i;
+            vec4 a, b;
+            decode(format, source, raws[k], m.first + output_row * m.row, unit, c, a, b);
+            [[unroll]] for (uint r = 0; r < kRows; ++r)
+              sums[i * kRows + r] += is_there ? dot(a, xa[r]) + dot(b, xb[r]) : 0.0;
+            if (gated) {
+              decode(kGateFormat, 1, gate_raws[k], gates + output_row * p.gate_row, unit, c, a, b);
+              [[unroll]] for (uint r = 0; r < kRows; ++r)
+                gate_sums[i * kRows + r] += is_there ? dot(a, xa[r]) + dot(b, xb[r]) : 0.0;
+            }
           }
         }
       }
     }
+    if (kNormed && kStaged > 0u && is_first) make_factors(squares, factors);
     [[unroll]] for (uint r = 0; r < kRows; ++r) {
-      float factor = 1;
-      if (kNormed) factor = inversesqrt(subgroupAdd(squares[r]) / float(p.columns) + p.epsilon);
+      if (kNormed && kStaged == 0u)
+        factors[r] = inversesqrt(subgroupAdd(squares[r]) / float(p.columns) + p.epsilon);
       [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-        float sum = factor * subgroupAdd(sums[i * kRows + r]), gate = 0;
-        if (gated) gate = factor * subgroupAdd(gate_sums[i * kRows + r]);
+        float sum = factors[r] * subgroupAdd(sums[i * kRows + r]), gate = 0;
+        if (gated) gate = factors[r] * subgroupAdd(gate_sums[i * kRows + r]);
         uint row = first_row + r, at = m.out_at + row * m.out_row + n + i;
         if (!subgroupElect() || row >= rows || n + i >= m.outputs) continue;
         if (adds) sum += arena.numbers[p.other_at + row * p.other_row + n + i];
@@ -156,7 +224,6 @@ void main() {
     groups = first_group;
   }
   uint matrix = head;
-  if (kMerged > 0u) merge(first_row, rows, head);
   if (kExperts > 0u) {
     choose(first_row, group == 0u && head == 0u);
     matrix = chosen[head];

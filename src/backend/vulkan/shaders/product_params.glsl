@@ -35,6 +35,13 @@ void load_unit(uint row, uint head, uvec2 c, out vec4 a, out vec4 b) {
 }
 vec4 norm_weights(uint c) { return weights2.numbers[c >> 2]; }
 
+// The numbers of a unit of which read_raw has read what it reads.
+void decode(uint format, uint source, Raw raw, uint row, uint unit, uvec2 c, out vec4 a, out vec4 b) {
+  if (is_read_raw(format)) decode_raw(format, raw, row, unit, a, b);
+  else decode8(format, source, row, unit, a, b);
+  if (!kWhole) a = within(a, c.x, p.columns), b = within(b, c.y, p.columns);
+}
+
 void load_weights(uint format, uint source, uint at, uint unit, uvec2 c, out vec4 a, out vec4 b) {
   decode8(format, source, at, unit, a, b);
   if (!kWhole) a = within(a, c.x, p.columns), b = within(b, c.y, p.columns);

@@ -7,7 +7,7 @@
 #include "product_params.glsl"
 layout(local_size_x = 256) in;
 
-layout(constant_id = 11) const bool kGrouped = false;  // more: the list, its tiles, experts of a row
+layout(constant_id = 12) const bool kGrouped = false;  // more: the list, its tiles, experts of a row
 
 const uint kTile = 64, kDepth = 32;
 const uint kGateDepth = kGated ? kDepth : 1u;
