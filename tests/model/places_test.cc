@@ -186,9 +186,11 @@ TEST(Places, BreakEvenIsWhereComputingTakesAsLong) {
   EXPECT_EQ(break_even_rows(few, many, 51e-3, 512), 500);
   EXPECT_EQ(break_even_rows(few, many, 52.3e-3, 512), 512);
   EXPECT_EQ(break_even_rows(few, many, 1, 512), 512);
-  EXPECT_EQ(break_even_rows(few, many, 0, 512), 1);
+  EXPECT_EQ(break_even_rows(few, many, 0, 512), 32) << "below it nothing was measured";
+  EXPECT_EQ(break_even_rows({32, 26e-3}, many, 11e-3, 512), 32) << "the small step was held up";
+  EXPECT_EQ(break_even_rows(few, many, 0, 16), 16) << "no larger step is run";
   // Noise: more rows seem to take less.
-  EXPECT_EQ(break_even_rows({32, 2}, {256, 1}, 0.5, 512), 1);
+  EXPECT_EQ(break_even_rows({32, 2}, {256, 1}, 0.5, 512), 256);
   EXPECT_EQ(break_even_rows({32, 2}, {256, 1}, 1.5, 512), 512);
 }
 

@@ -483,9 +483,11 @@ std::unique_ptr<Backend> make_offload_backend(std::shared_ptr<Backend> first, st
 
 int64_t break_even_rows(TimedRows few, TimedRows many, double stream_seconds, int64_t most) {
   const double each = (many.seconds - few.seconds) / (many.rows - few.rows);
-  if (!(each > 0)) return many.seconds <= stream_seconds ? most : 1;
+  // Something else was at work: what is known is that so many rows are sooner one way or the other.
+  if (!(each > 0)) return many.seconds <= stream_seconds ? most : static_cast<int64_t>(many.rows);
   const double rows = std::ceil(few.rows + (stream_seconds - few.seconds) / each);
-  return rows < static_cast<double>(most) ? std::max<int64_t>(1, static_cast<int64_t>(rows)) : most;
+  if (!(rows < static_cast<double>(most))) return most;
+  return std::min(most, static_cast<int64_t>(std::max(rows, few.rows)));
 }
 
 }  // namespace sluice::backend

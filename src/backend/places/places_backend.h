@@ -32,8 +32,8 @@ struct TimedRows {
   double rows = 0, seconds = 0;
 };
 /// From how many rows on it is sooner to stream: computing takes a time that grows by rows as it does between
-/// `few` and `many`, streaming takes `stream_seconds` however many there are. `most`, where it never is
-/// below.
+/// `few` and `many`, streaming takes `stream_seconds` however many there are. No less than `few`, below which
+/// nothing was measured: one row that streams takes many times as long. `most`, where it never is below.
 int64_t break_even_rows(TimedRows few, TimedRows many, double stream_seconds, int64_t most);
 
 }  // namespace sluice::backend
