@@ -162,7 +162,7 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
     fail("{}: {}, which has too little memory", model.file.path(), fitted.text());
   if (fitted.mixtures > 0) note("[ {} ]\n", fitted.text());
   return backend::make_offload_backend(std::move(backend), std::move(cpu),
-                                       {fitted.mixtures, fitted.bytes, fitted.stream_rows});
+                                       {fitted.mixtures, fitted.bytes, fitted.stream_rows, fitted.slot_bytes});
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

@@ -246,6 +246,7 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
   reset_peak_memory();
   steps.read_between(&turns);
   const int64_t exchanged_before = rank_exchange_ns();
+  const ExpertHits hits(*setup.executable);
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     show(options, fmt::format("{}: repetition {} of {}", test.name(), repetition + 1, options.repetitions));
     const Repetition result = repeat(steps, *setup.executable, test);
@@ -262,11 +263,13 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
   record.peaks.bytes_per_second =
       turns.bytes_per_second() > 0 ? turns.bytes_per_second() : record.around_bytes_per_second;
   record.limit_seconds = bandwidth.shared
-                             ? shared_seconds(setup.executable->program(), test, steps.max_rows(),
-                                              record.experts, *bandwidth.shared)
+                             ? shared_seconds(*setup.executable, setup.model.program, test, steps.max_rows(),
+                                              record.experts, *bandwidth.shared, hits.use())
                              : record.peaks.limit_seconds(record.cost);
   reset_peak_memory();  // what measuring the bandwidth took is none of the model's
   note("sluice: {}: {}\n", record.test.name(), record.marks());
+  if (const program::ExpertUse use = hits.use(); use.selected > 0)
+    note("sluice: {}: {}\n", test.name(), hits_text(use));
   if (record.experts.uniform > 0) {
     note("sluice: {}: {:.1f} different experts a layer; uniform selection would give {:.1f}\n", test.name(),
          record.experts.distinct, record.experts.uniform);

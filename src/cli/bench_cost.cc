@@ -1,6 +1,10 @@
 #include "cli/bench_cost.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "program/offload.h"
 
 namespace sluice::cli {
 namespace {
@@ -55,13 +59,35 @@ std::optional<SharedPeaks> measured_peaks(program::Backend& backend) {
   return SharedPeaks{places[0]->peaks(), places[1]->peaks(), places[0]->measure_link_bandwidth()};
 }
 
-double shared_seconds(const program::Program& cut, const BenchTest& test, int64_t max_rows,
-                      const profile::ExpertCount& experts, const SharedPeaks& peaks) {
+double shared_seconds(const program::Executable& executable, const program::Program& uncut,
+                      const BenchTest& test, int64_t max_rows, const profile::ExpertCount& experts,
+                      const SharedPeaks& peaks, const program::ExpertUse& use) {
+  const program::Program cut = use.layers > 0
+                                   ? program::offload_experts(uncut, static_cast<size_t>(use.layers))
+                                   : executable.program();
   double sum = 0;
   for_steps(test, max_rows, experts, [&](const program::StepShape& shape, double count) {
-    sum += count * shared_limit(cut, shape, peaks, 0).seconds;
+    sum += count * shared_limit(cut, shape, peaks, use.hit_rate()).seconds;
   });
   return sum;
+}
+
+std::string hits_text(const program::ExpertUse& use) {
+  return fmt::format(
+      "the GPU had copies of {:.1f}% of the experts that were selected in {} layers: of {}, and {} were "
+      "brought",
+      100 * use.hit_rate(), use.layers, use.slots, use.brought);
+}
+
+ExpertHits::ExpertHits(const program::Executable& executable)
+    : counts_(dynamic_cast<const program::ExpertCounts*>(&executable)),
+      before_(counts_ != nullptr ? counts_->expert_use() : program::ExpertUse{}) {}
+
+program::ExpertUse ExpertHits::use() const {
+  if (counts_ == nullptr) return {};
+  program::ExpertUse use = counts_->expert_use();
+  use.selected -= before_.selected, use.hits -= before_.hits, use.brought -= before_.brought;
+  return use;
 }
 
 }  // namespace sluice::cli

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -64,6 +65,13 @@ void add_gpu_memory_option(CLI::App& command, GpuShare& share) {
           "experts")
       ->check(CLI::Range(-1, 1 << 20))
       ->capture_default_str();
+  command
+      .add_option("--expert-cache", share.cache_mixtures,
+                  "layers whose experts the CPU computes beyond those that must: their room on the GPU holds "
+                  "copies of the experts that are used most, of all that the CPU has. More of them decode "
+                  "sooner and read prompts later; -1: half as many as must, 0: none")
+      ->check(CLI::Range(-1, 1 << 20))
+      ->capture_default_str();
 }
 
 int64_t memory_size_of(const std::string& text) {
@@ -107,9 +115,10 @@ size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& 
 
 std::string Fitted::text() const {
   return fmt::format(
-      "GPU memory: {}; experts of {} of {} layers, {}, are computed by the CPU{}", size_text(bytes), mixtures,
-      all_mixtures, size_text(moved_bytes),
-      mixtures > 0 && stream_rows != program::kNeverStream ? ", or come to the GPU for prompts" : "");
+      "GPU memory: {}; experts of {} of {} layers, {}, are computed by the CPU{}{}", size_text(bytes),
+      mixtures, all_mixtures, size_text(moved_bytes),
+      mixtures > 0 && stream_rows != program::kNeverStream ? ", or come to the GPU for prompts" : "",
+      slots > 0 ? fmt::format("; the GPU has copies of {} of them", slots) : "");
 }
 
 namespace {
@@ -127,6 +136,31 @@ std::optional<Fitted> fitted_streaming(const program::Backend& gpu, const model:
   fitted.moved_bytes = moved_bytes(model, fitted.mixtures);
   const bool has_room = cpu_bytes == kUnknownMemory || 2 * fitted.moved_bytes < cpu_bytes;
   return has_room ? std::optional(fitted) : std::nullopt;
+}
+
+/// With as many mixtures more at the second place as are asked for, and copies in the room that they leave;
+/// nothing where that is too little, or where the CPU has no memory for it.
+std::optional<Fitted> fitted_with_cache(const program::Backend& gpu, const model::Model& model,
+                                        const program::CompileOptions& options, Fitted fitted, int64_t more,
+                                        int64_t cpu_bytes) {
+  fitted.mixtures += static_cast<size_t>(std::min<int64_t>(
+      more, static_cast<int64_t>(fitted.all_mixtures) - static_cast<int64_t>(fitted.mixtures)));
+  fitted.moved_bytes = moved_bytes(model, fitted.mixtures);
+  if (cpu_bytes != kUnknownMemory && 2 * fitted.moved_bytes >= cpu_bytes) return {};
+  program::Offload offload{fitted.mixtures, fitted.bytes, fitted.stream_rows};
+  const auto needed = [&] { return total(program::offload_needs(gpu, model.program, offload, options)); };
+  offload.slot_bytes = fitted.bytes - needed();
+  // What slots take besides (other kernels, room for ids) is little.
+  int64_t over = needed() - fitted.bytes;
+  while (over > 0 && offload.slot_bytes > 0) {
+    offload.slot_bytes -= over;
+    over = needed() - fitted.bytes;
+  }
+  const std::vector<int64_t> slots = program::slots_of(model.program, fitted.mixtures, offload.slot_bytes);
+  if (slots.empty()) return {};
+  fitted.slot_bytes = offload.slot_bytes;
+  fitted.slots = std::accumulate(slots.begin(), slots.end(), int64_t{0});
+  return fitted;
 }
 
 }  // namespace
@@ -150,11 +184,14 @@ Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit&
     fail("{}: {}", model.file.path(), error.what());
   }
   fitted.moved_bytes = moved_bytes(model, fitted.mixtures);
-  if (fitted.mixtures > 0) {
-    if (const auto streaming = fitted_streaming(gpu, model, options, fitted, cpu_bytes)) return *streaming;
-  }
+  const auto streaming =
+      fitted.mixtures > 0 ? fitted_streaming(gpu, model, options, fitted, cpu_bytes) : std::nullopt;
   fitted.stream_rows = program::kNeverStream;
-  return fitted;
+  if (streaming) fitted = *streaming;
+  const int64_t more = fit.share.cache_mixtures < 0 ? (static_cast<int64_t>(fitted.mixtures) + 1) / 2
+                                                    : fit.share.cache_mixtures;
+  if (fitted.mixtures == 0 || more == 0) return fitted;
+  return fitted_with_cache(gpu, model, options, fitted, more, cpu_bytes).value_or(fitted);
 }
 
 }  // namespace sluice::cli

@@ -15,9 +15,12 @@ namespace sluice::cli {
 struct GpuShare {
   int64_t bytes = 0;        ///< of the GPU's memory at most; 0: what is free less a margin
   int64_t stream_rows = 0;  ///< program::Offload's
+  /// Mixtures beyond those that must leave, whose room is for copies of the experts that are used most; -1:
+  /// half as many as must.
+  int64_t cache_mixtures = -1;
 };
 
-/// Adds --gpu-memory and --stream-from.
+/// Adds --gpu-memory, --stream-from and --expert-cache.
 void add_gpu_memory_option(CLI::App& command, GpuShare& share);
 
 /// "10.2GiB", "8G" (powers of 1,024), "12GB" (powers of 1,000) or bytes. Throws UsageError for anything else.
@@ -42,6 +45,8 @@ struct Fitted {
   int64_t bytes = 0;        ///< of the GPU's memory at most
   int64_t moved_bytes = 0;  ///< weights in the CPU's memory
   int64_t stream_rows = 0;  ///< program::Offload's: never, where there is no room for it
+  int64_t slot_bytes = 0;   ///< for copies of the experts that are used most
+  int64_t slots = 0;        ///< experts that they hold
 
   /// "GPU memory: 10.95 GB; experts of 24 of 46 layers, 8.9 GB, are computed by the CPU".
   std::string text() const;

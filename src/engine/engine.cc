@@ -54,11 +54,15 @@ struct Engine::Impl {
   std::vector<RequestId> taken_cancels;
   std::vector<std::function<void()>> taken_clears;
   bool rests = false;  // the last step had nothing to do, but maybe to wait for pages
+  const program::ExpertCounts* experts = nullptr;  // the executable's, if it has copies of any
   std::thread thread;
 
   Impl(program::Executable& executable, const text::Tokenizer& tokenizer, const EngineOptions& given,
        store::PageStore* store, events::Sink* sink)
-      : options(given), page_store(store), batcher(executable, tokenizer, given, store, sink) {
+      : options(given),
+        page_store(store),
+        batcher(executable, tokenizer, given, store, sink),
+        experts(dynamic_cast<const program::ExpertCounts*>(&executable)) {
     batcher.snapshot(stats);
     batcher.before_ends([this] {
       const std::lock_guard lock(mutex);
@@ -232,6 +236,7 @@ EngineStats Engine::stats() const {
   }
   // The store works on while the engine rests.
   if (impl_->page_store != nullptr) out.store = impl_->page_store->stats();
+  if (impl_->experts != nullptr) out.experts = impl_->experts->expert_use();
   return out;
 }
 

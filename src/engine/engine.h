@@ -14,6 +14,7 @@
 
 #include "engine/request.h"
 #include "events/block_event.h"
+#include "program/expert_slots.h"
 #include "store/page_store.h"
 
 namespace sluice::program {
@@ -100,6 +101,7 @@ struct EngineStats {
   bool has_store = false;           ///< whether pages are kept elsewhere than on the device ...
   store::StoreStats store = {};     ///< ... and what is there
   int64_t brought_pages_total = 0;  ///< from there to the device
+  program::ExpertUse experts = {};  ///< of which the device has copies; of layers 0: there are none
 };
 
 class Engine {

@@ -2,6 +2,7 @@
 // else at the first (places.h says how places run).
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "program/backend.h"
@@ -34,11 +35,41 @@ struct Offload {
   /// From so many rows of a step on the experts come to the first place, layer by layer, and it runs all of
   /// the step; 0: from where that is sooner, by the time that steps take when it is compiled.
   int64_t stream_rows = kNeverStream;
+  /// Of the first place's memory, for copies of the experts that are used most; 0: there are none.
+  int64_t slot_bytes = 0;
 };
 
-/// The program of both places. Where steps may stream, the experts' weights are marked as streamed, too:
-/// their bytes in the file are read again and again.
-Program offloaded(const Program& program, const Offload& offload);
+/// A mixture at the second place of which the first has copies of some experts, in slots: weights of its own
+/// that who runs the places fills. A row's selection is dealt out there: the second place multiplies by
+/// there_ids and there_weights (-1: no expert), the first by slots and slot_weights, two inputs that are to
+/// be poked: any distinct slots, of weight 0 where the expert is the second place's. Without anybody who
+/// does so all is the second place's.
+struct SlottedExperts {
+  int32_t layer = 0;
+  int64_t experts = 0, slots = 0, used = 0;                   ///< used: by a row
+  TensorId ids = kNoTensor, weights = kNoTensor;              ///< of the selection, at the first place
+  TensorId there_ids = kNoTensor, there_weights = kNoTensor;  ///< the same at the second
+  TensorId slot_ids = kNoTensor, slot_weights = kNoTensor;    ///< at the first place
+  TensorId there_sum = kNoTensor, sum = kNoTensor;            ///< of the second place's experts, and its copy
+  struct Matrices {
+    TensorId experts, slots;
+  };
+  std::array<Matrices, 3> matrices = {};  ///< gate, up, down: [experts or slots, rows, columns]
+};
+
+/// The program of both places.
+struct Offloaded {
+  Program program;
+  std::vector<SlottedExperts> slotted = {};  ///< in the order of the list; all of offload.mixtures, or none
+};
+/// Where steps may stream or copies are made, the experts' weights are marked as streamed, too: their bytes
+/// in the file are read again and again.
+Offloaded offloaded(const Program& program, const Offload& offload);
+
+/// How many slots each of the last `mixtures` gets of so many bytes: more than a row selects, and as many as
+/// it has experts at most. Empty: that is too little, or their experts can have no copies (they have biases,
+/// or the file holds them in pieces).
+std::vector<int64_t> slots_of(const Program& program, size_t mixtures, int64_t bytes);
 
 /// Whether such steps stream at all, with a first place like this.
 bool streams(const Offload& offload, const Backend& first, const CompileOptions& options);

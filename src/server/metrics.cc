@@ -43,6 +43,12 @@ void engine_lines(std::string& out, const engine::EngineStats& stats) {
     counter("cache_pages_damaged_total", "files on disk that were not what was written", store.damaged_total);
     counter("cache_pages_lost_total", "pages that the disk would not take", store.lost_total);
   }
+  if (const program::ExpertUse& experts = stats.experts; experts.layers > 0) {
+    gauge("expert_slots", "copies of experts of the CPU's memory that the GPU has room for", experts.slots);
+    counter("experts_selected_total", "experts that rows selected in layers of the CPU", experts.selected);
+    counter("experts_hit_total", "of those, experts of which the GPU had a copy", experts.hits);
+    counter("experts_brought_total", "experts copied to the GPU while steps ran", experts.brought);
+  }
   counter("requests_total", "requests taken", stats.requests_total);
   counter("prompt_tokens_total", "tokens of prompts", stats.prompt_tokens_total);
   counter("prompt_cached_tokens_total", "of those, tokens whose rows were in the cache",

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "engine/kv_pool.h"
 #include "program/offload.h"
 
 namespace sluice::cli {
@@ -25,7 +29,8 @@ TEST(MemorySize, IsWrittenAsPeopleWriteIt) {
 class FitTest : public testing::Test {
  protected:
   Fitted with(int64_t bytes) {
-    return fit_to(*gpu, model, {.share = {.bytes = bytes, .stream_rows = -1}, .context = 256});
+    return fit_to(*gpu, model,
+                  {.share = {.bytes = bytes, .stream_rows = -1, .cache_mixtures = 0}, .context = 256});
   }
 
   model::Model model = model::Model::load(bundled_model_path());
@@ -59,6 +64,44 @@ TEST_F(FitTest, AsManyMixturesLeaveAsMust) {
   }
 }
 
+// What layers beyond those that must leave is room for copies, to the last slot.
+TEST_F(FitTest, ExpertsThatLeaveMakeRoomForCopies) {
+  const program::CompileOptions options{.max_rows = 512,
+                                        .max_outputs = 1,
+                                        .cache_pages = engine::KvPool::pages_for(256),
+                                        .context = 256,
+                                        .warm = true};
+  const program::MemoryNeeds whole = gpu->memory_needs(model.program, options);
+  const int64_t bytes = whole.weights_bytes + whole.cache_bytes + whole.scratch_bytes - 1;
+  const auto fitted_with = [&](int64_t cache_mixtures, int64_t cpu_bytes) {
+    return fit_to(
+        *gpu, model,
+        {.share = {.bytes = bytes, .stream_rows = -1, .cache_mixtures = cache_mixtures}, .context = 256},
+        cpu_bytes);
+  };
+  const Fitted none = fitted_with(0, kUnknownMemory);
+  ASSERT_EQ(none.mixtures, 1u);
+  EXPECT_EQ(none.slots, 0);
+  for (const int64_t asked : {1, 1000}) {
+    const Fitted fitted = fitted_with(asked, kUnknownMemory);
+    EXPECT_EQ(fitted.mixtures, std::min(mixtures.size(), 1 + static_cast<size_t>(asked)));
+    const program::Offload offload{fitted.mixtures, fitted.bytes, fitted.stream_rows, fitted.slot_bytes};
+    const auto taken = [&](const program::Offload& one) {
+      const program::MemoryNeeds needs = program::offload_needs(*gpu, model.program, one, options);
+      return needs.weights_bytes + needs.cache_bytes + needs.scratch_bytes;
+    };
+    EXPECT_LE(taken(offload), bytes);
+    program::Offload next = offload;
+    next.slot_bytes += mixtures.back().bytes;
+    EXPECT_GT(taken(next), bytes) << "a layer's experts more";
+    const auto slots = program::slots_of(model.program, fitted.mixtures, fitted.slot_bytes);
+    EXPECT_EQ(fitted.slots, std::accumulate(slots.begin(), slots.end(), int64_t{0}));
+    EXPECT_GT(fitted.slots, 0);
+  }
+  // They would lie in the CPU's memory twice.
+  EXPECT_EQ(fitted_with(1, 1000).slots, 0);
+}
+
 TEST_F(FitTest, SaysWhatIsLackingWhereNothingHelps) {
   try {
     with(1000);
@@ -78,6 +121,9 @@ TEST_F(FitTest, TellsWhatLiesWhere) {
   Fitted streams = alone;
   streams.stream_rows = 96;
   EXPECT_EQ(streams.text(), text + ", or come to the GPU for prompts");
+  Fitted copies = alone;
+  copies.slots = 512;
+  EXPECT_EQ(copies.text(), text + "; the GPU has copies of 512 of them");
 }
 
 }  // namespace

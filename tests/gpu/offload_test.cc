@@ -69,6 +69,34 @@ TEST(CudaOffload, StreamedExpertsAreTheSameExperts) {
   }
 }
 
+/// Copies of some of the experts on the GPU, the CPU computes others: whatever is there.
+TEST(CudaOffload, CopiesOfExpertsStayWithinTheLimits) {
+  CudaForTest device;
+  if (device.backend == nullptr) GTEST_SKIP() << device.why;
+  const std::shared_ptr<program::Backend> cuda = std::move(device.backend),
+                                          cpu = backend::make_cpu_backend({.threads = 4});
+  for (const char* name : {"glm-q4_k_m", "glm-q4_0", "lite-q4_k_m-yarn", "v3-groups", "qwen3moe-q4_k_m"}) {
+    const Golden golden = golden_of(name);
+    const model::Model model = model::Model::load(golden.model);
+    const size_t all = program::routed_experts(model.program).size();
+    int64_t bytes = 0;
+    for (const program::RoutedExperts& one : program::routed_experts(model.program)) bytes += one.bytes;
+    for (const int64_t slot_bytes : {bytes * 5 / 8, bytes}) {
+      if (program::slots_of(model.program, all, slot_bytes).empty()) continue;
+      for (const int64_t from : {program::kNeverStream, int64_t{7}}) {
+        const auto backend = backend::make_offload_backend(
+            cuda, cpu,
+            {.mixtures = all, .bytes = int64_t{1} << 40, .stream_rows = from, .slot_bytes = slot_bytes});
+        for (const int64_t rows : {1, 5, 7, 512}) {
+          const Divergence kl = divergence(golden, logits_of(golden, *backend, rows));
+          EXPECT_LT(kl.best_90, 0.002)
+              << name << ", " << slot_bytes << " bytes, rows " << rows << ", " << from;
+        }
+      }
+    }
+  }
+}
+
 /// Between two executables of one GPU, which hand over on different streams.
 TEST(CudaOffload, OneDeviceMayBeBothPlaces) {
   CudaForTest device;

@@ -23,6 +23,7 @@
 #include "base/cpu_info.h"
 #include "base/threads.h"
 #include "program/derived.h"
+#include "program/expert_slots.h"
 #include "program/op_info.h"
 #include "program/places.h"
 
@@ -74,7 +75,7 @@ constexpr int64_t kBesideSpinNs = 500'000;
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
 constexpr int kKernelVersion = 6;
 
-class CpuExecutable : public Executable {
+class CpuExecutable : public Executable, public SlotFiller {
  public:
   /// packed: null for what is bound alone; it cannot run.
   CpuExecutable(Program program, const WeightBytes& weights, std::shared_ptr<const cpu::PackedWeights> packed,
@@ -154,7 +155,6 @@ class CpuExecutable : public Executable {
       element = static_cast<std::decay_t<decltype(element)>>(values[next++]);
     });
   }
-
   void take_rows(Executable& from, TensorId id, std::span<const RowCopy> rows) override {
     const auto* giver = dynamic_cast<const CpuExecutable*>(&from);
     if (giver == nullptr) return Executable::take_rows(from, id, rows);
@@ -162,7 +162,9 @@ class CpuExecutable : public Executable {
     const cpu::Rows<float> out = memory.rows(id), in = memory_.rows(program_.hidden_in());
     for (const RowCopy& row : rows) std::copy_n(out(row.from), out.columns, in(row.to));
   }
-
+  void fill(TensorId weight, int64_t slot, std::span<const std::byte> matrix) override {
+    packed_->replace(cpu::weight_in_file(source_, weight), slot, matrix);
+  }
   PageCopier* copier() override { return &copier_; }
   const Program& program() const override { return program_; }
   std::vector<BoundKernel> bound() const override {

@@ -297,6 +297,19 @@ void PackedWeights::pack_into(std::byte* into, Team& team, const program::Progre
   if (progress) progress(bytes_, bytes_);
 }
 
+void PackedWeights::replace(const Weight& weight, int64_t m, std::span<const std::byte> bytes) const {
+  const auto found = places_.find(weight);
+  CHECK(found != places_.end() && repack_ && pack_file_ == nullptr, "a weight that was not packed here");
+  const Stream& stream = streams_[found->second.stream];
+  std::byte* const to = pages_.data() + stream.entries[found->second.entry].offset + m * stream.matrix_bytes;
+  const int64_t row_bytes = weight.bytes_of_row();
+  for (int64_t row = 0; row < weight.rows; row += kPanelRows) {
+    pack_panel(weight.type, bytes.data() + row * row_bytes, row_bytes,
+               std::min<int64_t>(kPanelRows, weight.rows - row), weight.columns,
+               reinterpret_cast<uint8_t*>(to + row / kPanelRows * stream.panel_stride));
+  }
+}
+
 std::string PackedWeights::layout() const {
   std::string text = fmt::format("panels of {} rows, version {}\n", kPanelRows, kPackedVersion);
   for (const Stream& stream : streams_) {

@@ -135,6 +135,10 @@ class PackedWeights : public program::WeightSet {
   /// What lies where, a line a weight: whoever has the same text can read the same bytes.
   std::string layout() const;
 
+  /// Packs a matrix anew, in place of matrix m of a weight that load() has packed: bytes, as a file has them.
+  /// Nobody reads it meanwhile.
+  void replace(const Weight& weight, int64_t m, std::span<const std::byte> bytes) const;
+
   bool repacks() const { return repack_; }
   /// The panels of a weight; null: it is read in the file's order.
   std::optional<Place> find(const Weight& weight) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "program/op_info.h"
 
 namespace sluice::backend::places {
@@ -51,25 +52,48 @@ void Exchange::write(TensorId id, const StepInput& input, const Executables& exe
       id, rows, std::span(out_).first(static_cast<size_t>(rows * columns_of(tensor))));
 }
 
+TensorId Exchange::source(const Op& copy) { return std::get<Copy>(copy.args).in.id; }
+
+size_t Exchange::values(const Op& copy, const StepInput& input) const {
+  const Tensor& tensor = program_[source(copy)];
+  return static_cast<size_t>(rows_of(tensor, input) * columns_of(tensor));
+}
+
+bool Exchange::have_room(std::span<const Op* const> copies, const StepInput& input) const {
+  size_t all = 0;
+  for (const Op* op : copies) all += values(*op, input);
+  return copies.size() <= kMostTogether && all <= out_.size();
+}
+
 void Exchange::run_copies(std::span<const Op* const> copies, const StepInput& input,
                           const Executables& executables) {
-  const auto of = [](const Op* op) { return std::get<Copy>(op->args); };
+  if (!have_room(copies, input)) {
+    for (const Op* one : copies) run(*one, input, executables);
+    return;
+  }
+  read_copies(copies, input, executables);
+  write_copies(copies, executables);
+}
+
+std::span<const Executable::Peek> Exchange::read_copies(std::span<const Op* const> copies,
+                                                        const StepInput& input,
+                                                        const Executables& executables) {
+  CHECK(have_room(copies, input), "{} copies at once", copies.size());
   peeks_.clear();
   size_t at = 0;
   for (const Op* op : copies) {
-    const Tensor& tensor = program_[of(op).in.id];
-    const int64_t rows = rows_of(tensor, input);
-    const auto count = static_cast<size_t>(rows * columns_of(tensor));
-    if (copies.size() > kMostTogether || at + count > out_.size()) {
-      for (const Op* one : copies) run(*one, input, executables);
-      return;
-    }
-    peeks_.push_back({of(op).in.id, rows, std::span(out_).subspan(at, count)});
+    const size_t count = values(*op, input);
+    peeks_.push_back(
+        {source(*op), rows_of(program_[source(*op)], input), std::span(out_).subspan(at, count)});
     at += count;
   }
   executables[static_cast<size_t>(program_[peeks_.front().id].place)]->peek_all(peeks_);
+  return peeks_;
+}
+
+void Exchange::write_copies(std::span<const Op* const> copies, const Executables& executables) {
   for (size_t i = 0; i < copies.size(); ++i) {
-    const TensorId to = of(copies[i]).out.id;
+    const TensorId to = std::get<Copy>(copies[i]->args).out.id;
     executables[static_cast<size_t>(program_[to].place)]->poke(to, peeks_[i].rows, peeks_[i].values);
   }
 }

@@ -22,9 +22,18 @@ class Exchange {
   /// Copies from one place to another: they are read together.
   void run_copies(std::span<const program::Op* const> copies, const program::StepInput& input,
                   const Executables& executables);
+  /// The halves of it: what was read may be changed before it is written. No more copies than have room
+  /// together.
+  std::span<const program::Executable::Peek> read_copies(std::span<const program::Op* const> copies,
+                                                         const program::StepInput& input,
+                                                         const Executables& executables);
+  void write_copies(std::span<const program::Op* const> copies, const Executables& executables);
   int64_t bytes() const { return static_cast<int64_t>((in_.size() + out_.size()) * sizeof(float)); }
 
  private:
+  static program::TensorId source(const program::Op& copy);
+  size_t values(const program::Op& copy, const program::StepInput& input) const;
+  bool have_room(std::span<const program::Op* const> copies, const program::StepInput& input) const;
   /// The activation's rows at a step, without gaps.
   std::span<float> read(program::TensorId id, const program::StepInput& input,
                         const Executables& executables);

@@ -37,18 +37,23 @@ struct ByExpert {
   static int64_t ints(int64_t experts, int64_t rows, int64_t used) { return experts + 1 + 2 * rows * used; }
 };
 
+/// Of a negative id, which is no expert, nothing is computed, and nothing is added.
 ByExpert sort_by_expert(const Rows<int32_t>& ids, int64_t rows, int64_t experts, float* scratch) {
   const int64_t used = ids.columns;
   ByExpert sorted{reinterpret_cast<int32_t*>(scratch), nullptr};
   sorted.selections = reinterpret_cast<Selection*>(sorted.begin + experts + 1);
   std::fill_n(sorted.begin, experts + 1, 0);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t k = 0; k < used; ++k) ++sorted.begin[ids(r)[k] + 1];
+    for (int64_t k = 0; k < used; ++k) {
+      if (ids(r)[k] >= 0) ++sorted.begin[ids(r)[k] + 1];
+    }
   }
   for (int64_t e = 0; e < experts; ++e) sorted.begin[e + 1] += sorted.begin[e];
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t k = 0; k < used; ++k)
+    for (int64_t k = 0; k < used; ++k) {
+      if (ids(r)[k] < 0) continue;
       sorted.selections[sorted.begin[ids(r)[k]]++] = {static_cast<int32_t>(r), static_cast<int32_t>(k)};
+    }
   }
   // Filling moved every begin to the next expert's; move them back.
   for (int64_t e = experts; e > 0; --e) sorted.begin[e] = sorted.begin[e - 1];
@@ -399,6 +404,14 @@ void expert_matmul(const Program& p, const Op& record, const Context& c) {
   const int64_t rows = c.rows(p, op.in.id), used = out.heads;
   const ByExpert sorted = sort_by_expert(c.memory.int_rows(op.ids.id), rows, weight.matrices,
                                          c.scratch() + input_floats(rows, weight.columns));
+  // Who adds these up adds zeroes.
+  const Rows<int32_t> ids = c.memory.int_rows(op.ids.id);
+  const Slice outputs = c.slice(out.columns);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < used; ++k) {
+      if (ids(r)[k] < 0) std::fill(out(r, k) + outputs.first, out(r, k) + outputs.last, 0.0f);
+    }
+  }
   for (int64_t e = 0; e < weight.matrices; ++e) {
     const Selection* of = sorted.of(e);
     const auto row = [&](int64_t i) { return in(of[i].row, in.heads == 1 ? 0 : of[i].k); };

@@ -17,6 +17,7 @@
 #include "backend/cuda/host/on_device.h"
 #include "backend/cuda/host/page_copies.h"
 #include "backend/cuda/host/row_copies.h"
+#include "backend/cuda/host/slot_lane.h"
 #include "backend/cuda/host/step_block.h"
 #include "backend/cuda/host/stream.h"
 #include "backend/cuda/host/stream_weights.h"
@@ -53,12 +54,13 @@ int64_t table_entries(const CompileOptions& options) {
   return options.warm ? options.max_outputs * pages : 0;
 }
 
-class CudaExecutable : public Executable {
+class CudaExecutable : public Executable, public SlotLane {
  public:
   /// Of the current device, to which its calls go from then on.
   CudaExecutable(const Source& source, std::shared_ptr<const Weights> weights, const CompileOptions& options,
                  bool loaded, const Collectives* collectives)
-      : device_(current_device()),
+      : SlotLane(current_device(), source, weights, options.stream_bytes_per_second),
+        device_(current_device()),
         options_(options),
         bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(device_),
                         collectives)),
