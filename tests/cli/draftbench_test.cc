@@ -50,6 +50,27 @@ TEST_F(DraftBench, WritesTheFileWithoutDraftsAndWithThem) {
   EXPECT_THAT(table.out, HasSubstr("|      3 |"));
 }
 
+// A draft a step, of which a share is taken to be right, made up or by the bundled model's block.
+TEST_F(DraftBench, SimulatesHowManyDraftsAreRight) {
+  std::string text;
+  for (int i = 0; i < 80; ++i) text += fmt::format("The king had {} sons and {} daughters. ", i, i + 2);
+  const std::string files = write("before", "Once upon a time") + " " + write("after", text);
+  for (const char* by : {"lookup", "mtp"}) {
+    const CommandResult result = run(fmt::format(
+        "draftbench -n 300 --draft-max 1 --accept 0.7 --every-step -t 1 --json --draft {} {}", by, files));
+    ASSERT_EQ(result.code, 0) << result.err;
+    const json with = json::parse(result.out)[1];
+    EXPECT_EQ(with["tokens"], 300) << by;
+    EXPECT_EQ(with["simulated_acceptance"], 0.7) << by;
+    const double drafted = with["draft_tokens"], right = with["accepted_tokens"];
+    EXPECT_GT(drafted, 140) << by << ": one a step";
+    EXPECT_NEAR(right / drafted, 0.7, 0.12) << by;
+    EXPECT_NEAR(drafted + right, 299, 2) << by << ": steps, and what they brought besides";
+  }
+  EXPECT_THAT(run("draftbench --accept 0.7 -n 20 " + files).out,
+              HasSubstr("Simulated: the model writes what"));
+}
+
 TEST_F(DraftBench, SaysWhatIsWrong) {
   const std::string text = write("text", "A fox and a crow."), empty = write("empty", "");
   EXPECT_EQ(run("draftbench " + text).code, 2);
