@@ -3,7 +3,8 @@ get_filename_component(SLUICE_SOURCES ${CMAKE_CURRENT_LIST_DIR}/../src ABSOLUTE)
 
 # room(NAME DIR LIBRARIES...): a static library of every .cc in src/DIR and its folders ops, jinja, grammar and simd,
 # main.cc excepted. simd/*_TIER.cc is compiled for that tier's instructions, and only where the processor family has
-# it; what such a file defines must be its own (anonymous namespace), or the linker may keep its copy of an inline
+# it. Of NAME_linux.cc and NAME_posix.cc one is compiled: the plain one where SLUICE_PLAIN_BASE is on. What such a file
+# of a tier defines must be its own (anonymous namespace), or the linker may keep its copy of an inline
 # function for everybody.
 set(SLUICE_TIERS avx2 avxvnni avx512 avx512bf16 avx512fp16 amx neon i8mm)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
@@ -32,6 +33,11 @@ function(room name dir)
        ${SLUICE_SOURCES}/${dir}/jinja/*.cc ${SLUICE_SOURCES}/${dir}/grammar/*.cc
        ${SLUICE_SOURCES}/${dir}/simd/*.cc)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  if(SLUICE_PLAIN_BASE)
+    list(FILTER sources EXCLUDE REGEX "_linux\\.cc$")
+  else()
+    list(FILTER sources EXCLUDE REGEX "_posix\\.cc$")
+  endif()
   foreach(tier ${SLUICE_TIERS})
     set(files ${sources})
     list(FILTER files INCLUDE REGEX "/simd/[a-z_0-9]*_${tier}\\.cc$")

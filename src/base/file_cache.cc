@@ -1,6 +1,5 @@
 #include "base/file_cache.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,6 +7,8 @@
 #include <cstdint>
 #include <mutex>
 #include <vector>
+
+#include "base/memory_advice.h"
 
 namespace sluice {
 namespace {
@@ -51,10 +52,7 @@ void drop_pages(std::span<const std::byte> bytes) {
     // The file's last page goes with its last byte.
     const size_t end = to == m.size ? (to + page - 1) / page * page : to / page * page;
     if (begin >= end) return;
-    // Out of this process first: what is mapped stays in the cache.
-    ::madvise(const_cast<std::byte*>(m.data) + begin, end - begin, MADV_DONTNEED);
-    ::posix_fadvise(m.descriptor, static_cast<off_t>(begin), static_cast<off_t>(end - begin),
-                    POSIX_FADV_DONTNEED);
+    drop_file_pages(m.descriptor, begin, {m.data + begin, end - begin});
     return;
   }
 }
@@ -67,7 +65,7 @@ void bring_pages(std::span<const std::byte> bytes) {
   auto* begin = const_cast<std::byte*>(bytes.data()) - before;
   const size_t size = before + bytes.size();
   for (size_t at = 0; at < size; at += kAtOnce)
-    ::madvise(begin + at, std::min(kAtOnce, size - at), MADV_WILLNEED);
+    ::posix_madvise(begin + at, std::min(kAtOnce, size - at), POSIX_MADV_WILLNEED);
 }
 
 }  // namespace sluice

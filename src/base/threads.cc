@@ -1,11 +1,9 @@
 #include "base/threads.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "base/affinity.h"
 #include "base/clock.h"
 
 namespace sluice {
@@ -20,25 +18,6 @@ inline void pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-/// The CPUs that this process may use, in ascending order; empty where the system does not say.
-std::vector<int> usable_cpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-/// A refusal (a cpuset that shrank meanwhile) leaves the thread where the system wants it.
-void pin(std::thread& thread, int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  ::pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
 }
 
 }  // namespace

@@ -1,11 +1,9 @@
 #include "backend/cpu/pages.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
-
-#include <cstdint>
 
 #include "base/error.h"
+#include "base/memory_advice.h"
 
 namespace sluice::backend::cpu {
 
@@ -16,18 +14,13 @@ Pages::Pages(int64_t bytes, Size size) : bytes_(bytes) {
   if (address == MAP_FAILED) fail("cannot get {} bytes of memory", bytes);
   data_ = static_cast<std::byte*>(address);
   // A wish: without it the same memory is read through more page table entries.
-  if (size == Size::Huge) ::madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  if (size == Size::Huge) want_pages(address, static_cast<size_t>(bytes), PageSize::Huge);
 }
 
 Pages::~Pages() {
   if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
 }
 
-void want_huge_pages(const std::byte* data, size_t bytes) {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / page * page;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(data) + bytes;
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
+void want_huge_pages(const std::byte* data, size_t bytes) { want_pages(data, bytes, PageSize::Huge); }
 
 }  // namespace sluice::backend::cpu

@@ -3,7 +3,6 @@
 #include "backend/cpu/peaks.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "backend/cpu/simd/peaks_loops.h"
 #include "base/clock.h"
 #include "base/cpu_info.h"
+#include "base/memory_advice.h"
 #include "base/threads.h"
 
 #if defined(__x86_64__)
@@ -123,7 +123,10 @@ double unit_rate(Team& team, const Unit& unit) {
 /// Bytes to read: more than twice the last-level cache and at least a GiB, but no more than a quarter of the
 /// memory that is there.
 int64_t read_bytes() {
-  int64_t bytes = std::max<int64_t>(int64_t{1} << 30, 5 * ::sysconf(_SC_LEVEL3_CACHE_SIZE) / 2);
+  int64_t bytes = int64_t{1} << 30;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  bytes = std::max<int64_t>(bytes, 5 * ::sysconf(_SC_LEVEL3_CACHE_SIZE) / 2);
+#endif
   const int64_t available = available_memory_bytes();
   if (available > 0) bytes = std::min(bytes, available / 4);
   return std::max<int64_t>(bytes / kHugePage * kHugePage, kHugePage);
@@ -135,7 +138,7 @@ class ReadBuffer {
   ReadBuffer(Team& team, int64_t bytes, bool huge) : team_(team), bytes_(bytes), pages_(bytes + kHugePage) {
     const auto address = reinterpret_cast<uintptr_t>(pages_.data());
     data_ = pages_.data() + (kHugePage - static_cast<int64_t>(address % kHugePage));
-    ::madvise(data_, static_cast<size_t>(bytes_), huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    want_pages(data_, static_cast<size_t>(bytes_), huge ? PageSize::Huge : PageSize::Small);
     team_.run([&](int worker) {
       const Slice mine = part(worker);
       for (int64_t at = mine.first; at < mine.last; at += kReadMultiple) data_[at] = std::byte{1};

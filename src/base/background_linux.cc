@@ -1,19 +1,15 @@
 #include "base/background.h"
 
-#if defined(__linux__)
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#endif
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
 
 namespace sluice {
-
-#if defined(__linux__)
 
 // A tenth of the time of a thread beside it, which is enough to get on and little enough to go unnoticed.
 constexpr int kStepsBack = 10, kMostNice = 19;
@@ -27,13 +23,6 @@ void to_background(int64_t thread) {
   if (nice == -1 && errno != 0) return;
   ::setpriority(PRIO_PROCESS, id, std::min(nice + kStepsBack, kMostNice));
 }
-
-#else
-
-int64_t thread_id() { return 0; }
-void to_background(int64_t) {}
-
-#endif
 
 void share_heaps() {
 #if defined(__GLIBC__)

@@ -1,7 +1,6 @@
 #include "base/cpu_info.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/sysinfo.h>
 
 #include <algorithm>
@@ -11,12 +10,13 @@
 #include <string>
 #include <thread>
 
+#include "base/affinity.h"
+
 namespace sluice {
 
 int usable_threads() {
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) threads = std::max(1, CPU_COUNT(&set));
+  if (const size_t cpus = usable_cpus().size(); cpus > 0) threads = static_cast<int>(cpus);
   // cgroup v2: "QUOTA PERIOD" or "max PERIOD", both in microseconds.
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   double quota = 0, period = 0;
@@ -87,7 +87,7 @@ int64_t available_memory_bytes(const std::string& root) {
                       : root.empty() ? total_memory_bytes()
                                      : kUnknownMemory;
   for (std::string group = own_cgroup(root);; group.erase(group.rfind('/'))) {
-    available = std::min(available, left_in_cgroup(root + "/sys/fs/cgroup" + group));
+    available = std::min(available, left_in_cgroup(fmt::format("{}/sys/fs/cgroup{}", root, group)));
     if (group.empty()) break;
   }
   return available;
@@ -98,7 +98,7 @@ int64_t own_memory_bytes() { return 1024 * number_after("/proc/self/status", "Rs
 std::string cpu_name(const std::string& root) {
   const std::string path = root + "/proc/cpuinfo";
   const auto number = [&](const char* key) { return std::strtol(value_of(path, key).c_str(), nullptr, 0); };
-  const std::string name = value_of(path, "model name");
+  std::string name = value_of(path, "model name");
   if (name.empty()) {  // aarch64
     const bool told = number("CPU implementer") > 0;
     return told ? fmt::format("{:X}-{:X}", number("CPU implementer"), number("CPU part")) : "unknown";

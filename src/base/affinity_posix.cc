@@ -1,0 +1,8 @@
+#include "base/affinity.h"
+
+namespace sluice {
+
+std::vector<int> usable_cpus() { return {}; }
+void pin(std::thread&, int) {}
+
+}  // namespace sluice
