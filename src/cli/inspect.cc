@@ -16,6 +16,7 @@
 #include "cli/assemble.h"
 #include "cli/bench_cost.h"
 #include "cli/commands.h"
+#include "cli/drafting.h"
 #include "cli/hub_model.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
@@ -238,9 +239,10 @@ std::string inspect_json(const gguf::File& file, bool packed) {
 }
 
 void inspect_memory(const InspectOptions& options) {
-  const OpenedModel model = open_model(options.path, options.cache);
+  OpenedModel model = open_model(options.path, options.cache);
   const auto backend = make_backend(options.backend, options.threads, {true, model.packed}, model,
                                     {options.gpu, options.context});
+  prepare_drafts(model, *backend, DraftOptions{}, options.cache);        // as a run would
   const text::Tokenizer vocabulary = model::load_tokenizer(model.file);  // it takes memory too
   const MemoryView view = memory_view(model, *backend, options.context);
   if (options.json) return print_text(memory_json(view).dump(2) + "\n");

@@ -65,7 +65,7 @@ MemoryView memory_view(const model::Model& model, const program::Backend& backen
   const int64_t outputs = 1 + draft_tokens(backend, GenerationOptions{}.drafts);
   const auto plan = [&](int64_t rows, int64_t context) {
     return engine::plan_load(backend, model.program, {rows, outputs, 0}, model.spec.context, context,
-                             backend.available_bytes());
+                             backend.available_bytes(), block_of(model));
   };
   // The context is chosen first, as when a model is loaded: a short one needs fewer rows.
   const PromptRows rows = prefill_rows(model.spec, backend);

@@ -91,6 +91,7 @@ TEST_F(ServeSeveral, TheOneUsedLongestAgoLeaves) {
          path("models/sub/two-Q4_K_M.gguf"), "--alias", "a,b,c", "--models-max", "2"});
   for (const char* name : {"a", "b", "a", "c"}) EXPECT_EQ(post(name).json()["model"], name);
   EXPECT_THAT(in_state("loaded"), ElementsAre("a", "c"));
+  served->wait_for("sluice: b is unloaded");  // the line comes when its memory is back
   EXPECT_THAT(served->log(), HasSubstr("sluice: b is unloaded"));
 }
 
@@ -135,6 +136,7 @@ TEST_F(ServeSeveral, LoadsAndUnloadsWhatIsAskedFor) {
   EXPECT_EQ(Client(port()).ask("GET", "/models/one").json()["meta"]["n_ctx"], 256);
   EXPECT_EQ(ask("unload", {{"model", "one"}}).json(), (json{{"success", true}}));
   EXPECT_THAT(wait_for("unloaded", 3), ElementsAre("one", "three", "two-Q4_K_M"));
+  served->wait_for("sluice: one is unloaded");  // the line comes when its memory is back
   EXPECT_THAT(served->log(), HasSubstr("sluice: one is unloaded"));
   EXPECT_EQ(ask("unload", {{"model", "one"}}).status, 200);  // it is so already
   for (const char* what : {"load", "unload"}) {

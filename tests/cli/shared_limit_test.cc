@@ -12,8 +12,8 @@ namespace {
 
 class SharedLimitTest : public testing::Test {
  protected:
-  SharedLimit limit(const SharedPeaks& peaks, double hit_rate, program::StepShape shape = {}) const {
-    return shared_limit(cut, shape, peaks, hit_rate);
+  SharedLimit limit(const SharedPeaks& measured, double hit_rate, program::StepShape shape = {}) const {
+    return shared_limit(cut, shape, measured, hit_rate);
   }
 
   const ModelShapes shapes{"glm-4.7-flash", "q4_0"};
