@@ -161,8 +161,9 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   if (fitted.moved_bytes > cpu->available_bytes())
     fail("{}: {}, which has too little memory", model.file.path(), fitted.text());
   if (fitted.mixtures > 0) note("[ {} ]\n", fitted.text());
-  return backend::make_offload_backend(std::move(backend), std::move(cpu),
-                                       {fitted.mixtures, fitted.bytes, fitted.stream_rows, fitted.slot_bytes});
+  return backend::make_offload_backend(
+      std::move(backend), std::move(cpu),
+      {fitted.mixtures, fitted.bytes, fitted.stream_rows, fitted.slot_bytes});
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {
