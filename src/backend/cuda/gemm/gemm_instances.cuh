@@ -1,5 +1,5 @@
 // Defines launch_tiles, launch_stream and launch_large of one family: for the files gemm_mma_<family>.cu and
-// tiles_large_<family>.cu, which are many only so that compilers work side by side.
+// gemm_wgmma_<family>.cu, which are many only so that compilers work side by side.
 #pragma once
 
 #include "backend/cuda/gemm/gemm_mma.cuh"
