@@ -7,10 +7,9 @@
 // once (gemm/pack_tokens.cu), weights never move.
 //
 // Every type is affine in its code, (code - bias) * scale + offset, up to a table of 16 entries for four of
-// them, and for IQ1 to IQ3 the points of a grid (prim/iq_points.cuh); a code becomes a half by being put
-// under the exponent of 1024, which is exact, as is taking 1024 + bias away. So a weight has one rounding to
-// a half, scales of K-quants one more. Types differ by width of code at compile time (a family) and by their
-// scales at run time.
+// them and grids for IQ1 to IQ3 (iq_points.cuh); a code becomes a half by being put under the exponent of
+// 1024, which is exact, as is taking 1024 + bias away. So a weight is rounded once, scales of K-quants once
+// more. Types differ by width of code at compile time (a family) and by their scales at run time.
 #pragma once
 
 #include <cuda_bf16.h>
