@@ -52,6 +52,8 @@ PHRASES = {
     "second-level cache": (("backend/cuda",), "L2"),
 }
 
+# Names that are not ours to choose.
+PROPER = ("cuda", "DeepSeek", "multiProcessor")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # What is no code, or holds braces that open nothing: comments, raw strings, strings, characters.
@@ -77,6 +79,8 @@ def applies(room: str, rooms: tuple[str, ...]) -> bool:
 def gone_words(line: str, room: str):
     """(word, what stands there now) for each that this line of a room has."""
     for name in NAME.findall(line):
+        if name.startswith(PROPER):
+            continue
         parts = [part.lower() for part in PART.findall(name)]
         for part in parts:
             if part in GONE and applies(room, GONE[part][0]):

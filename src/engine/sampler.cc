@@ -265,7 +265,7 @@ bool Sampler::shortlists() const {
 
 bool Sampler::draws_from_top() const {
   if (!params_.logit_bias.empty() || params_.penalises()) return false;
-  return params_.temperature == 0 || (shortlists() && params_.top_k <= program::kLikeliest);
+  return params_.temperature == 0 || (shortlists() && params_.top_k <= program::kMaxTopK);
 }
 
 int32_t Sampler::sample(std::span<const Candidate> likeliest) {

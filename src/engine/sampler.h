@@ -82,7 +82,7 @@ class Sampler {
   /// number, any other row uses one. `allowed`: bit t % 32 of word t / 32 says whether token t may come;
   /// tokens beyond it may not; empty: all may.
   int32_t sample(std::span<const float> logits, std::span<const uint32_t> allowed = {});
-  /// Whether a row's kLikeliest likeliest tokens tell what sample() would draw from the whole row.
+  /// Whether a row's kMaxTopK likeliest tokens tell what sample() would draw from the whole row.
   bool draws_from_top() const;
   /// How it draws from those, in the words of program/step.h: the next token, or the one after so many
   /// others.

@@ -230,7 +230,7 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
 Caches make_caches(Builder& b, const Spec& s, quant::Type cache_type) {
   Caches caches;
   const int64_t linear = s.linear_layers();
-  // Keys that were turned are not normed as latents are: in eight bits they would cost most of what a cache
+  // Keys that were rotated are not normed as latents are: in eight bits they would cost most of what a cache
   // of eight bits costs.
   caches.rows = b.cache(s.layers - linear, s.cache_columns(), cache_type, s.is_latent() ? s.rope : 0);
   if (linear == 0) return caches;

@@ -67,7 +67,7 @@ int32_t drawn_from(std::span<const Likely> top, const Draw& draw) {
 StepResult Derived::complete(const Step& step, const StepResult& given) {
   if (given.stopped || given.paused) return given;
   const size_t count = given.outputs.size();
-  constexpr auto kTop = static_cast<size_t>(kLikeliest);
+  constexpr auto kTop = static_cast<size_t>(kMaxTopK);
   outputs_.assign(given.outputs.begin(), given.outputs.end());
   if (top_.size() < count * kTop) top_.resize(count * kTop);
   int32_t verified = 0;  // outputs from here on that are drawn for others' drafts

@@ -16,7 +16,7 @@ constexpr int32_t following(int32_t output) { return -1 - output; }
 /// softmax of logits over temperature, the first whose sum of probabilities exceeds `uniform`. Temperature 0:
 /// the likeliest.
 struct Draw {
-  int32_t top_k = 1;  ///< 1 to kLikeliest
+  int32_t top_k = 1;  ///< 1 to kMaxTopK
   float top_p = 1, min_p = 0, temperature = 0;
   float uniform = 0;  ///< in [0, 1)
 };
@@ -97,13 +97,13 @@ struct Likely {
   int32_t token = -1;
 };
 /// How many of a row's likeliest tokens a step can give.
-inline constexpr int64_t kLikeliest = 64;
+inline constexpr int64_t kMaxTopK = 64;
 
 /// What an output row gives: what was wanted of it, or else its logits, from which all but the hidden state
 /// follows (program/derived.h).
 struct RowResult {
   std::span<const float> logits = {};  ///< [vocabulary]
-  /// [kLikeliest]: the highest logits first, of equal ones the lower token; token -1 where no more are above
+  /// [kMaxTopK]: the highest logits first, of equal ones the lower token; token -1 where no more are above
   /// minus infinity (NaN is not).
   std::span<const Likely> top = {};
   std::span<const float> hidden = {};

@@ -25,7 +25,7 @@ struct Shape {
   quant::Type v_b = quant::Type::Q8_0, cache = quant::Type::F16;
 };
 
-constexpr int64_t kMostRows = 620, kRank = 512, kTurned = 64;
+constexpr int64_t kMostRows = 620, kRank = 512, kRotated = 64;
 /// Queries and results in eight bits, 32 under a scale, or four roundings to bfloat16.
 constexpr double kMostError = 0x1p-7;
 constexpr int32_t kSequences = 6, kPages = 12;  ///< of a sequence
@@ -33,13 +33,13 @@ constexpr int32_t kSequences = 6, kPages = 12;  ///< of a sequence
 OpCase op_case(const Shape& s) {
   return {s.name, kMostRows, [s](Builder& b) {
             const TensorId latent = b.activation("latent", kStepRows, 1, kRank);
-            const TensorId key = b.activation("key", kStepRows, 1, kTurned);
-            const TensorId cache = b.cache(2, kRank + kTurned, s.cache, kTurned);
+            const TensorId key = b.activation("key", kStepRows, 1, kRotated);
+            const TensorId cache = b.cache(2, kRank + kRotated, s.cache, kRotated);
             b.kv_append(latent, key, cache, 1);
-            const TensorId q = b.activation("q", kStepRows, s.heads, kRank + kTurned);
+            const TensorId q = b.activation("q", kStepRows, s.heads, kRank + kRotated);
             const TensorId context = b.activation("context", kStepRows, s.heads, kRank);
-            b.emit(MlaValues{.turn = {{b.activation("q_rope", kStepRows, s.heads, kTurned)},
-                                      {b.columns(q, "query_rope", kRank, kTurned)}},
+            b.emit(MlaValues{.turn = {{b.activation("q_rope", kStepRows, s.heads, kRotated)},
+                                      {b.columns(q, "query_rope", kRank, kRotated)}},
                              .queries = {{b.activation("in", kStepRows, s.heads, s.nope)},
                                          {b.weight("k_b", quant::Type::Q8_0, s.heads, kRank, s.nope)},
                                          {b.columns(q, "query", 0, kRank)}},

@@ -159,7 +159,7 @@ class Finder : public test::Script {
   std::atomic<int> whole_rows = 0, lists = 0;
 
  protected:
-  static constexpr std::array<program::Likely, program::kLikeliest> kLetter = {{{50.0f, 'l'}}};
+  static constexpr std::array<program::Likely, program::kMaxTopK> kLetter = {{{50.0f, 'l'}}};
 
  private:
   bool mixes_;

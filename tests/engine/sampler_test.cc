@@ -481,7 +481,7 @@ std::vector<Candidate> likeliest_of(const std::vector<float>& logits) {
   std::vector<Candidate> list;
   for (const int32_t id : ranking(logits))
     if (logits[static_cast<size_t>(id)] > -kInf) list.push_back({logits[static_cast<size_t>(id)], id});
-  list.resize(program::kLikeliest, Candidate{});
+  list.resize(program::kMaxTopK, Candidate{});
   return list;
 }
 

@@ -37,20 +37,20 @@ constexpr double kMostError = 0x1p-9;
 
 OpCase op_case(const Shape& s) {
   return {s.name, kMostRows, [s](Builder& b) {
-            constexpr int64_t kTurned = 64, kRank = 512, kLow = 768;
+            constexpr int64_t kRotated = 64, kRank = 512, kLow = 768;
             MlaHeads op;
             MlaQuery& query = op.query;
             if (s.with_q) {
               query.in.id = b.activation("x", kStepRows, 1, kLow);
               query.q_norm.id = b.weight("q_norm", quant::Type::F32, 1, 1, kLow);
-              query.q.id = b.weight("q", quant::Type::Q4_0, 1, s.heads * (s.nope + kTurned), kLow);
+              query.q.id = b.weight("q", quant::Type::Q4_0, 1, s.heads * (s.nope + kRotated), kLow);
             } else {
-              query.in.id = b.activation("x", kStepRows, s.heads, s.nope + kTurned);
+              query.in.id = b.activation("x", kStepRows, s.heads, s.nope + kRotated);
             }
-            query.kv.id = b.activation("kv", kStepRows, 1, kRank + kTurned);
+            query.kv.id = b.activation("kv", kStepRows, 1, kRank + kRotated);
             query.kv_norm.id = b.weight("kv_norm", quant::Type::F32, 1, 1, kRank);
             query.k_b.id = b.weight("k_b", quant::Type::Q8_0, s.heads, kRank, s.nope);
-            query.cache.id = b.cache(2, kRank + kTurned, s.cache, kTurned);
+            query.cache.id = b.cache(2, kRank + kRotated, s.cache, kRotated);
             query.rope.base = 1e6;
             query.rope.pairs = s.with_q ? RopePairs::Neighbours : RopePairs::Halves;
             query.cache_layer = 1;

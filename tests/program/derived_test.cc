@@ -16,7 +16,7 @@ namespace sluice::program {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr auto kTop = static_cast<size_t>(kLikeliest);
+constexpr auto kTop = static_cast<size_t>(kMaxTopK);
 
 std::vector<Likely> sorted(std::span<const float> row) {
   std::vector<Likely> all;

@@ -92,7 +92,7 @@ class AheadExecutable : public program::Executable {
     drawn_.clear();
     const auto columns = static_cast<size_t>(program()[program().output()].columns());
     const size_t count = step.output_rows.size();
-    constexpr auto kTop = static_cast<size_t>(program::kLikeliest);
+    constexpr auto kTop = static_cast<size_t>(program::kMaxTopK);
     step.logits.resize(count * columns);
     run_logits(*of_, step.input, step.logits);
     step.rows.resize(count);

@@ -32,7 +32,7 @@ inline std::vector<Likely> sorted(std::span<const float> row) {
   std::sort(all.begin(), all.end(), [](const Likely& a, const Likely& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
   });
-  all.resize(kLikeliest, Likely{-kInf, -1});
+  all.resize(kMaxTopK, Likely{-kInf, -1});
   return all;
 }
 
@@ -77,7 +77,7 @@ inline void expect_found(program::Backend& backend, const std::vector<float>& ro
     const auto expected =
         sorted(std::span(rows).subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns)));
     for (size_t i = 0; i < expected.size(); ++i) {
-      const Likely& seen = found[static_cast<size_t>(r * kLikeliest) + i];
+      const Likely& seen = found[static_cast<size_t>(r * kMaxTopK) + i];
       ASSERT_EQ(seen.token, expected[i].token) << "row " << r << ", place " << i;
       ASSERT_EQ(seen.logit, expected[i].logit) << "row " << r << ", place " << i;
     }

@@ -16,14 +16,14 @@ namespace sluice::test {
 
 struct TwoCaches {
   static constexpr int64_t kTokens = 257, kWidth = 64, kLayers = 2, kTaps = 4;
-  static constexpr int64_t kLatent = 32, kTurned = 16, kKey = 32;
+  static constexpr int64_t kLatent = 32, kRotated = 16, kKey = 32;
   program::Program program;
   program::TensorId latents, keys, state;
 
   explicit TwoCaches(uint64_t seed) : random_(seed) {
     using namespace program;
     Builder b(program);
-    latents = b.cache(kLayers, kLatent + kTurned, quant::Type::F16, kTurned, "latents");
+    latents = b.cache(kLayers, kLatent + kRotated, quant::Type::F16, kRotated, "latents");
     keys = b.cache(kLayers, 2 * kKey, quant::Type::Q8_0, 0, "keys");
     state = b.state("convolution", kLayers, kTaps - 1, kWidth);
     TensorId x = b.embed(weight(b, kTokens, kWidth));
@@ -48,13 +48,14 @@ struct TwoCaches {
 
   /// Attention in latent space: of what the convolution gives, over the first cache.
   TensorId latent(program::Builder& b, TensorId in, TensorId residual, int32_t layer) {
-    const TensorId kv = b.matmul(in, weight(b, kLatent + kTurned, kWidth));
-    const TensorId key = b.activation("key", program::kStepRows, 1, kTurned);
-    b.rope(b.columns(kv, "key_in", kLatent, kTurned), {}, key);
+    const TensorId kv = b.matmul(in, weight(b, kLatent + kRotated, kWidth));
+    const TensorId key = b.activation("key", program::kStepRows, 1, kRotated);
+    b.rope(b.columns(kv, "key_in", kLatent, kRotated), {}, key);
     b.kv_append(b.rms_norm(b.columns(kv, "latent", 0, kLatent), ones(b, kLatent), 1e-5f), key, latents,
                 layer);
-    const TensorId query = b.activation("query", program::kStepRows, 2, kLatent + kTurned);
-    b.rope(b.matmul(in, weight(b, 2 * kTurned, kWidth), 2), {}, b.columns(query, "turned", kLatent, kTurned));
+    const TensorId query = b.activation("query", program::kStepRows, 2, kLatent + kRotated);
+    b.rope(b.matmul(in, weight(b, 2 * kRotated, kWidth), 2), {},
+           b.columns(query, "turned", kLatent, kRotated));
     b.head_matmul(b.matmul(in, weight(b, 2 * kKey, kWidth), 2), weight(b, kLatent, kKey, 2),
                   program::Reduce::Columns, b.columns(query, "latent_query", 0, kLatent));
     const TensorId context = b.mla_attend(query, latents, kLatent, 0.2f, layer);

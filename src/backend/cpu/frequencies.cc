@@ -20,7 +20,7 @@ Frequencies::Frequencies(const Program& program, const WeightBytes& weights)
   for (const Op& op : program.ops()) {
     const Rope* rope = rope_of(op);
     if (rope == nullptr) continue;
-    const int64_t dims = rope->turned(program);
+    const int64_t dims = rope->rope_columns(program);
     std::vector<float> divisors(static_cast<size_t>(dims / 2), 1.0f);
     if (rope->factors) {
       const Tensor& factors = program[rope->factors.id];

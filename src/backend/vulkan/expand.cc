@@ -7,21 +7,21 @@ using namespace program;
 namespace {
 
 /// Queries are normalised where they are multiplied, while the latent row and its key are made; then the row
-/// enters the cache while queries are turned and taken to latent space.
+/// enters the cache while queries are rotated and taken to latent space.
 void expand(Builder& b, const MlaQuery& op) {
   const int64_t heads = b.program()[op.out.id].heads(), rank = op.rank(b.program());
-  const int64_t nope = op.nope(b.program()), turned = op.rope_columns(b.program());
+  const int64_t nope = op.nope(b.program()), rotated = op.rope_columns(b.program());
   TensorId queries = op.in.id;
   if (op.q) {
-    queries = b.activation("queries", kStepRows, heads, nope + turned);
+    queries = b.activation("queries", kStepRows, heads, nope + rotated);
     b.emit(NormMatmul{.in = op.in, .norm = op.q_norm, .a = op.q, .out_a = {queries}, .epsilon = op.epsilon});
   }
   const TensorId latent = b.rms_norm(b.columns(op.kv.id, "latent", 0, rank), op.kv_norm.id, op.epsilon);
-  const TensorId key = b.activation("rope_key", kStepRows, 1, turned);
-  b.rope(b.columns(op.kv.id, "rope_in", rank, turned), op.rope, key, op.factors.id);
+  const TensorId key = b.activation("rope_key", kStepRows, 1, rotated);
+  b.rope(b.columns(op.kv.id, "rope_in", rank, rotated), op.rope, key, op.factors.id);
   b.emit(KvAppend{{latent}, {key}, op.cache, op.cache_layer});
-  b.rope(b.columns(queries, "q_rope", nope, turned), op.rope,
-         b.columns(op.out.id, "query_rope", rank, turned), op.factors.id);
+  b.rope(b.columns(queries, "q_rope", nope, rotated), op.rope,
+         b.columns(op.out.id, "query_rope", rank, rotated), op.factors.id);
   b.head_matmul(b.columns(queries, "q_nope", 0, nope), op.k_b.id, op.k_b_reduce,
                 b.columns(op.out.id, "query_latent", 0, rank));
 }

@@ -62,7 +62,7 @@ std::vector<Dispatch> dispatches(const Layout& layout, const program::Op& op, co
 
 /// Tokens of an output that are found on the device, and outputs of a step up to which they are: those of
 /// more are the host's business.
-inline constexpr int64_t kTop = program::kLikeliest, kMostSorted = 64;
+inline constexpr int64_t kTop = program::kMaxTopK, kMostSorted = 64;
 /// An output's pairs of a logit and a token, -1 where there is none: floats.
 inline constexpr int64_t kPairsBytes = kTop * 2 * 4;
 

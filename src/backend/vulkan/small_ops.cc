@@ -138,7 +138,7 @@ void emit(Emit& emit, const RmsNorm& op) {
 
 void emit(Emit& emit, const Rope& op) {
   const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
-  const auto pairs = static_cast<uint32_t>(op.turned(emit.layout.program) / 2),
+  const auto pairs = static_cast<uint32_t>(op.rope_columns(emit.layout.program) / 2),
              passed = static_cast<uint32_t>(op.passed);
   const uint32_t heads = emit.heads(op.in.id);
   Dispatch dispatch{.shader = Shader::rope, .constants = {op.params.pairs == RopePairs::Halves}};

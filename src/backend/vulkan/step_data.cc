@@ -22,7 +22,7 @@ bool same(const RopeParams& a, const RopeParams& b) {
 /// What an op turns columns by; pairs 0: it turns none.
 StepLayout::Angles angles_of(const Program& program, const Op& op) {
   if (const auto* rope = std::get_if<Rope>(&op.args))
-    return {rope->params, rope->turned(program) / 2, rope->factors.id};
+    return {rope->params, rope->rope_columns(program) / 2, rope->factors.id};
   if (const auto* heads = std::get_if<MlaHeads>(&op.args))
     return {heads->query.rope, heads->query.rope_columns(program) / 2, heads->query.factors.id};
   return {};

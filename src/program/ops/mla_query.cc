@@ -14,8 +14,8 @@ int64_t MlaQuery::nope(const Program& p) const {
 }
 
 void MlaQuery::check_weights(const Program& p, int64_t heads, int64_t low) const {
-  const int64_t turned = rope_columns(p), query = nope(p) + turned;
-  if (turned < 2 || turned % 2 != 0) fail("cache: {} columns to turn", turned);
+  const int64_t rotated = rope_columns(p), query = nope(p) + rotated;
+  if (rotated < 2 || rotated % 2 != 0) fail("cache: {} columns to turn", rotated);
   if (static_cast<bool>(q) != static_cast<bool>(q_norm)) fail("q and its norm go together");
   if (q) {
     expect_weight(p, "q", q.id);
@@ -26,7 +26,7 @@ void MlaQuery::check_weights(const Program& p, int64_t heads, int64_t low) const
   expect_weight(p, "k_b", k_b.id);
   const int64_t rows = k_b_reduce == Reduce::Columns ? rank(p) : nope(p);
   expect_shape(p, "k_b", k_b.id, {heads, rows, rank(p) + nope(p) - rows});
-  if (factors) expect_shape(p, "factors", factors.id, {1, 1, turned / 2});
+  if (factors) expect_shape(p, "factors", factors.id, {1, 1, rotated / 2});
   if (cache_layer < 0 || cache_layer >= p[cache.id].shape[0])
     fail("cache layer {} is not there", cache_layer);
 }
@@ -61,35 +61,35 @@ void MlaQuery::expand(Builder& b) const {
 
 MlaQuery::ToLatent MlaQuery::expand_to_queries(Builder& b) const {
   const int64_t heads = b.program()[out.id].heads(), rank = this->rank(b.program());
-  const int64_t nope = this->nope(b.program()), turned = rope_columns(b.program());
+  const int64_t nope = this->nope(b.program()), rotated = rope_columns(b.program());
   const TensorId q_in = q ? b.rms_norm(in.id, q_norm.id, epsilon) : in.id;
   const TensorId latent = b.rms_norm(b.columns(kv.id, "latent", 0, rank), kv_norm.id, epsilon);
-  const TensorId key = b.activation("rope_key", kStepRows, 1, turned);
-  b.rope(b.columns(kv.id, "rope_in", rank, turned), rope, key, factors.id);
+  const TensorId key = b.activation("rope_key", kStepRows, 1, rotated);
+  b.rope(b.columns(kv.id, "rope_in", rank, rotated), rope, key, factors.id);
   b.emit(KvAppend{{latent}, {key}, cache, cache_layer});
   const TensorId queries = q ? b.matmul(q_in, q.id, heads) : q_in;  // [rows, heads, nope + rope]
-  Rope turn{{b.columns(queries, "q_rope", nope, turned)}, {}, rope, factors};
-  turn.out.id = b.columns(out.id, "query_rope", rank, turned);
+  Rope turn{{b.columns(queries, "q_rope", nope, rotated)}, {}, rope, factors};
+  turn.out.id = b.columns(out.id, "query_rope", rank, rotated);
   HeadMatmul to_latent{{b.columns(queries, "q_nope", 0, nope)}, k_b, {}, k_b_reduce};
   to_latent.out.id = b.columns(out.id, "query_latent", 0, rank);
   return {turn, to_latent};
 }
 
 MlaQuery MlaQuery::example(Builder& b, const Example& of) {
-  constexpr int64_t kTurned = 64, kRank = 512, kLow = 768;
+  constexpr int64_t kRotated = 64, kRank = 512, kLow = 768;
   MlaQuery op;
   if (of.with_q) {
     op.in.id = b.activation("x", kStepRows, 1, kLow);
     op.q_norm.id = b.weight("q_norm", quant::Type::F32, 1, 1, kLow);
-    op.q.id = b.weight("q", of.q, 1, of.heads * (of.nope + kTurned), kLow);
+    op.q.id = b.weight("q", of.q, 1, of.heads * (of.nope + kRotated), kLow);
   } else {
-    op.in.id = b.activation("x", kStepRows, of.heads, of.nope + kTurned);
+    op.in.id = b.activation("x", kStepRows, of.heads, of.nope + kRotated);
   }
-  op.kv.id = b.activation("kv", kStepRows, 1, kRank + kTurned);
+  op.kv.id = b.activation("kv", kStepRows, 1, kRank + kRotated);
   op.kv_norm.id = b.weight("kv_norm", quant::Type::F32, 1, 1, kRank);
   const bool columns = of.reduce == Reduce::Columns;
   op.k_b.id = b.weight("k_b", of.k_b, of.heads, columns ? kRank : of.nope, columns ? of.nope : kRank);
-  op.cache.id = b.cache(2, kRank + kTurned, of.cache, kTurned);
+  op.cache.id = b.cache(2, kRank + kRotated, of.cache, kRotated);
   op.rope.base = 1e6;
   op.k_b_reduce = of.reduce;
   op.cache_layer = 1;

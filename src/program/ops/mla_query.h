@@ -8,8 +8,8 @@
 
 namespace sluice::program {
 
-/// The row's latent is normed, its key turned, and both enter the cache (ops/kv_append.h). Queries are made
-/// (q of the normed `in`), their rotary columns turned, the others taken into latent space (k_b).
+/// The row's latent is normed, its key rotated, and both enter the cache (ops/kv_append.h). Queries are made
+/// (q of the normed `in`), their rotary columns rotated, the others taken into latent space (k_b).
 struct MlaQuery {
   static constexpr const char* kName = "mla_query";
   Read in;       // [rows, 1, inputs]; without q: the queries, [rows, heads, nope + rope]
@@ -47,7 +47,7 @@ struct MlaQuery {
   /// Emits the ops before them.
   ToLatent expand_to_queries(Builder& b) const;
   static std::vector<OpCase> cases();
-  /// What cases are made of; the rank is 512, and 64 columns are turned.
+  /// What cases are made of; the rank is 512, and 64 columns are rotated.
   struct Example {
     int64_t heads = 20, nope = 192;
     bool with_q = true;

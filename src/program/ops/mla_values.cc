@@ -15,15 +15,15 @@ void MlaValues::check(const Program& p) const {
   queries.check(p);
   attend.check(p);
   values.check(p);
-  const Tensor &query = p[queries.out.id], &turned = p[turn.out.id], &q = p[attend.q.id];
+  const Tensor &query = p[queries.out.id], &rotated = p[turn.out.id], &q = p[attend.q.id];
   const int64_t rank = p[attend.out.id].columns();
   const TensorId storage = p.storage(attend.q.id);
   if (p.storage(queries.out.id) != storage || query.offset != q.offset)
     fail("query: not the first columns of {}", q.name);
   expect_shape(p, "query", queries.out.id, {kStepRows, q.heads(), rank});
-  if (p.storage(turn.out.id) != storage || turned.offset != q.offset + rank)
-    fail("turned: not the last columns of {}", q.name);
-  expect_shape(p, "turned", turn.out.id, {kStepRows, q.heads(), q.columns() - rank});
+  if (p.storage(turn.out.id) != storage || rotated.offset != q.offset + rank)
+    fail("rotated: not the last columns of {}", q.name);
+  expect_shape(p, "rotated", turn.out.id, {kStepRows, q.heads(), q.columns() - rank});
   if (values.in.id != attend.out.id) fail("context: {} is not what attention leaves", p[values.in.id].name);
 }
 

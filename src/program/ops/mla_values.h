@@ -7,7 +7,7 @@
 
 namespace sluice::program {
 
-/// The same as its four ops: the queries' rotary columns are turned, k_b takes the others into latent space,
+/// The same as its four ops: the queries' rotary columns are rotated, k_b takes the others into latent space,
 /// attention, v_b takes the result out. A backend may give a row's result without latent space, from the keys
 /// and values of every head, which k_b and v_b make of the cache's latents (DeepSeek-V2, 2024, section 2.1):
 /// many rows of one sequence have less to compute that way.
@@ -20,7 +20,7 @@ struct MlaValues {
 
   template <typename F>
   void operands(F&& f) const {
-    f("rope_in", turn.in), f("factors", turn.factors), f("turned", turn.out);
+    f("rope_in", turn.in), f("factors", turn.factors), f("rotated", turn.out);
     f("in", queries.in), f("k_b", queries.weight), f("query", queries.out), f("q", attend.q);
     f("cache", attend.cache), f("context", attend.out), f("context_in", values.in);
     f("v_b", values.weight), f("out", values.out);

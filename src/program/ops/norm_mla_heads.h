@@ -26,7 +26,7 @@ struct NormMlaHeads {
   void expand(Builder& b) const;
   static std::vector<OpCase> cases();
 
-  /// Columns of a head's queries: turned ones too.
+  /// Columns of a head's queries: rotated ones too.
   int64_t query_columns(const Program& p) const;
 };
 

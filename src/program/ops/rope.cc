@@ -27,7 +27,7 @@ double RopeParams::frequency(int64_t pair, int64_t dims) const {
   return plain * (1 - ramp) + plain / factor * ramp;
 }
 
-int64_t Rope::turned(const Program& p) const { return p[in.id].columns() - passed; }
+int64_t Rope::rope_columns(const Program& p) const { return p[in.id].columns() - passed; }
 
 std::string Rope::attributes() const {
   std::string text = fmt::format("base {:g}", params.base);
@@ -40,23 +40,24 @@ std::string Rope::attributes() const {
 }
 
 void Rope::check(const Program& p) const {
-  if (passed < 0 || turned(p) < 2 || turned(p) % 2 != 0)
-    fail("in: {} of {} columns of {} turn, expected pairs", turned(p), p[in.id].columns(), p[in.id].name);
+  if (passed < 0 || rope_columns(p) < 2 || rope_columns(p) % 2 != 0)
+    fail("in: {} of {} columns of {} rotate, expected pairs", rope_columns(p), p[in.id].columns(),
+         p[in.id].name);
   expect_shape(p, "out", out.id, p[in.id].shape);
   if (!factors) return;
   expect_weight(p, "factors", factors.id);
-  expect_shape(p, "factors", factors.id, {1, 1, turned(p) / 2});
+  expect_shape(p, "factors", factors.id, {1, 1, rope_columns(p) / 2});
 }
 
 Cost Rope::cost(const Program& p, const StepShape& shape) const {
-  const double share = static_cast<double>(turned(p)) / static_cast<double>(p[in.id].columns());
+  const double share = static_cast<double>(rope_columns(p)) / static_cast<double>(p[in.id].columns());
   return {bytes_of(p, shape, {in.id, factors.id}), p.bytes(out.id, shape),
           3 * share * p.elements(in.id, shape)};
 }
 
 void Rope::reference(RefMemory& memory, const StepInput& input) const {
   const Program& p = memory.program();
-  const int64_t dims = turned(p);
+  const int64_t dims = rope_columns(p);
   std::vector<float> divisors(static_cast<size_t>(dims / 2), 1.0f);
   if (factors) memory.weight_row(factors.id, 0, 0, divisors.data());
   for (int64_t r = 0; r < input.rows(); ++r) {
@@ -80,7 +81,7 @@ std::vector<OpCase> Rope::cases() {
   const auto latent = [](RopeParams params) {
     return [params](Builder& b) {
       const TensorId in = b.columns(b.activation("q", kStepRows, 20, 256), "q_rope", 192, 64);
-      const TensorId out = b.columns(b.activation("latent", kStepRows, 20, 576), "turned", 512, 64);
+      const TensorId out = b.columns(b.activation("latent", kStepRows, 20, 576), "rotated", 512, 64);
       b.rope(in, params, out);
     };
   };
@@ -89,7 +90,7 @@ std::vector<OpCase> Rope::cases() {
       const TensorId divisors = factors ? b.weight("factors", quant::Type::F32, 1, 1, 64) : kNoTensor;
       RopeParams params{5e5};
       params.pairs = pairs;
-      b.rope(b.activation("q", kStepRows, 8, 128), params, b.activation("turned", kStepRows, 8, 128),
+      b.rope(b.activation("q", kStepRows, 8, 128), params, b.activation("rotated", kStepRows, 8, 128),
              divisors);
     };
   };
@@ -98,7 +99,7 @@ std::vector<OpCase> Rope::cases() {
       const TensorId divisors = b.weight("factors", quant::Type::F32, 1, 1, (columns - passed) / 2);
       RopeParams params{1e6};
       params.pairs = pairs;
-      b.rope(b.activation("q", kStepRows, 6, columns), params, b.activation("turned", kStepRows, 6, columns),
+      b.rope(b.activation("q", kStepRows, 6, columns), params, b.activation("rotated", kStepRows, 6, columns),
              divisors, passed);
     };
   };

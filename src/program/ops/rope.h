@@ -36,7 +36,7 @@ struct Rope {
   Read in;    // [rows, heads, dims]
   Write out;  // [rows, heads, dims]
   RopeParams params;
-  Read factors;  // [1, 1, turned / 2], optional
+  Read factors;  // [1, 1, rotated / 2], optional
   int64_t passed = 0;
 
   template <typename F>
@@ -48,7 +48,7 @@ struct Rope {
     return pairs == RopePairs::Neighbours ? std::pair{2 * i, 2 * i + 1} : std::pair{i, dims / 2 + i};
   }
   /// The columns of a head that turn.
-  int64_t turned(const Program& p) const;
+  int64_t rope_columns(const Program& p) const;
   std::string attributes() const;
   void check(const Program& p) const;
   Cost cost(const Program& p, const StepShape& shape) const;

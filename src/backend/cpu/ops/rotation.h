@@ -13,7 +13,7 @@ class Rotation {
         rotate_(op.params.pairs == program::RopePairs::Neighbours ? kernels_.rotate_neighbours
                                                                   : kernels_.rotate_halves),
         frequencies_(c.memory.frequencies(op.out.id)),
-        pairs_(op.turned(p) / 2) {}
+        pairs_(op.rope_columns(p) / 2) {}
 
   /// Cosines and sines of all pairs at a position, [2 * pairs].
   void angles(int32_t position, float* to) const {

@@ -58,7 +58,7 @@ void rope(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const Rotation rotation(p, op, c);
-  const int64_t rotated = op.turned(p);
+  const int64_t rotated = op.rope_columns(p);
   float* angles = c.scratch();
   const Slice rows = c.row_slice(c.input.rows());
   for (int64_t r = rows.first; r < rows.last; ++r) {

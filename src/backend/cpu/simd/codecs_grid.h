@@ -14,8 +14,8 @@ inline I bit_a_byte(I four) {
 inline I with_signs(I magnitudes, I signs) {
   const I negative = bit_a_byte(Lanes::bit_and(signs, Lanes::all(15)));
   const I over = Lanes::bit_xor(magnitudes, Lanes::all(static_cast<int32_t>(0x80808080u)));
-  const I turned = Lanes::bit_xor(over, Lanes::lookup(Lanes::table(kWholeBytes), negative));
-  return Lanes::plus(turned, negative);  // ~(128 + m) + 1 = 128 - m
+  const I flipped = Lanes::bit_xor(over, Lanes::lookup(Lanes::table(kWholeBytes), negative));
+  return Lanes::plus(flipped, negative);  // ~(128 + m) + 1 = 128 - m
 }
 
 /// The signs of four numbers out of seven bits, of which the count of ones becomes even by an eighth: of the

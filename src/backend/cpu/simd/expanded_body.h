@@ -29,7 +29,7 @@ void k_panel(const uint16_t* unpacked, int64_t panel, ExpandedShape shape, uint1
   }
 }
 
-/// v_b's are its columns, of which two stand side by side already: words, turned.
+/// v_b's are its columns, of which two stand side by side already: words, transposed.
 void v_panel(const uint16_t* unpacked, int64_t panel, ExpandedShape shape, uint16_t* v_b) {
   uint16_t* out = v_b + panel * shape.rank * kSide;
   for (int64_t c = 0; c < shape.rank; c += kPair, unpacked += kSide * kPair) {

@@ -10,7 +10,7 @@ inline __attribute__((always_inline)) void turn_words(const __m512i* in, __m512i
   out[2] = _mm512_unpacklo_epi64(b, d), out[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-/// 16 vectors of 32-bit words, turned: word i of vector r becomes word r of vector i.
+/// 16 vectors of 32-bit words, transposed: word i of vector r becomes word r of vector i.
 inline __attribute__((always_inline)) void turn(__m512i* v) {
   __m512i quarters[16];
   for (int r = 0; r < 16; r += 4) turn_words(v + r, quarters + r);

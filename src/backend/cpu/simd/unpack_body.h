@@ -80,7 +80,7 @@ template <typename Codec>
 SLUICE_INLINE inline void read_group(const Codec& codec, int group, GroupOfRows& out) {
   for (int half = 0; half < 2; ++half) {
     if (half == 0 || !kNibbles<Codec>) {
-      I words[4], turned[4];
+      I words[4], transposed[4];
       for (int j = 0; j < 4; ++j) {
         if constexpr (kNibbles<Codec>) {
           words[j] = codec.word(j);
@@ -88,8 +88,8 @@ SLUICE_INLINE inline void read_group(const Codec& codec, int group, GroupOfRows&
           words[j] = codec.code(group, 4 * half + j);
         }
       }
-      turn_words(words, turned);
-      for (int i = 0; i < 4; ++i) _mm512_store_si512(out.bytes[half] + i * 64, turned[i]);
+      turn_words(words, transposed);
+      for (int i = 0; i < 4; ++i) _mm512_store_si512(out.bytes[half] + i * 64, transposed[i]);
     }
     if (half == 1 && Codec::kHalves == 1) break;
     const F scale = codec.scale(group, half);

@@ -176,7 +176,7 @@ struct CodedColumns {
 
 /// 16, 8 or 4 bytes from global to shared memory, or zeroes.
 template <int kBytes>
-__device__ __forceinline__ void copy_some_async(uint32_t to, const void* from, bool there) {
+__device__ __forceinline__ void copy_or_zero_async(uint32_t to, const void* from, bool there) {
   static_assert(kBytes == 4 || kBytes == 8);
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
                "r"(there ? kBytes : 0)
@@ -206,7 +206,7 @@ struct CodedRows {
     for (int i = thread; i < kRows * 2; i += kThreads) {
       const int row = i / 2;
       const bool there = row < count;
-      copy_some_async<kScaleBytes>(
+      copy_or_zero_async<kScaleBytes>(
           to + row * kPitch + kScalesAt + i % 2 * kScaleBytes,
           rows + (there ? row : 0) * row_bytes + (i % 2 ? values.scales : keys.scales), there);
     }

@@ -160,8 +160,7 @@ struct WeighedSums : QueryColumnSums<1, kWarpColumns> {
   }
 };
 
-/// The largest of a warp's numbers: as whole numbers they are in order once those below zero are turned
-/// round.
+/// The largest of a warp's numbers: as whole numbers they are in order once those below zero are flipped.
 __device__ inline float largest_of_warp(float x) {
   const auto flipped = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
   return __int_as_float(flipped(__reduce_max_sync(kWholeWarp, flipped(__float_as_int(x)))));

@@ -19,11 +19,11 @@ inline int64_t router_columns_bytes(const RouterSums& sums) {
 /// The whole thread block calls it.
 template <int kThreads>
 __device__ inline void fetch_router(const RouterSums& sums, float* columns, float* norm, int first) {
-  constexpr int kPieces = kRoutedOutputs / 4;
+  constexpr int kQuads = kRoutedOutputs / 4;
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < sums.experts * kPieces; i += kThreads)
-    copy_async(columns + 4 * i, sums.router + int64_t{i / kPieces} * sums.columns + first + i % kPieces * 4);
-  if (threadIdx.x < kPieces) copy_async(norm + 4 * threadIdx.x, sums.norm + first + 4 * threadIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < sums.experts * kQuads; i += kThreads)
+    copy_async(columns + 4 * i, sums.router + int64_t{i / kQuads} * sums.columns + first + i % kQuads * 4);
+  if (threadIdx.x < kQuads) copy_async(norm + 4 * threadIdx.x, sums.norm + first + 4 * threadIdx.x);
 }
 
 /// Adds the parts of `made` [rows][kRoutedOutputs], elements times the norm's weights. The whole thread block

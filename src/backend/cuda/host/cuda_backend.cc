@@ -45,7 +45,7 @@ class CudaBackend : public Backend {
   std::string device() const override {
     cudaDeviceProp properties = {};
     cuda::check(cudaGetDeviceProperties(&properties, device_));
-    return fmt::format("{}, {} multiprocessors, kernels {}", properties.name, properties.multiProcessorCount,
+    return fmt::format("{}, {} SMs, kernels {}", properties.name, properties.multiProcessorCount,
                        SLUICE_CUDA_KERNELS);
   }
   bool has(const Program& program, const Op& op) const override {

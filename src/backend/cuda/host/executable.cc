@@ -143,7 +143,7 @@ class CudaExecutable : public Executable, public SlotLane {
     if (flight.bucket.top_k || flight.whole.empty()) ended_[static_cast<size_t>(step_slot)].wait();
     if (flight.bucket.top_k) {
       const auto count = static_cast<int64_t>(outputs.size());
-      constexpr auto kTop = static_cast<size_t>(kLikeliest);
+      constexpr auto kTop = static_cast<size_t>(kMaxTopK);
       for (size_t i = 0; i < outputs.size(); ++i) {
         outputs[i].top = top_k_.found(count, step_slot).subspan(i * kTop, kTop);
         outputs[i].drawn = top_k_.drawn(count, step_slot)[i];

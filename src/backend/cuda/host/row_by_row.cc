@@ -22,7 +22,7 @@ class RowByRow : public Executable {
   }
   Ticket submit(const Step& step) override {
     constexpr int32_t kFirst[] = {0};
-    constexpr auto kTop = static_cast<size_t>(kLikeliest);
+    constexpr auto kTop = static_cast<size_t>(kMaxTopK);
     const StepInput& input = step.input;
     CHECK(!step.timed || input.rows() == 1, "{} rows", input.rows());
     const auto columns = static_cast<size_t>(program()[program().output()].columns());

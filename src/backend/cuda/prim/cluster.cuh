@@ -67,7 +67,7 @@ struct Arrivals {
 #endif
   }
   /// Copies bytes (a multiple of 16) from `from` to where block `rank` has the same place, by TMA: after
-  /// pushes_from_here of the threads that wrote them, and a meeting of the block. A request for a row costs
+  /// pushes_from_here of the threads that wrote them, and a barrier of the block. A request for a row costs
   /// what a push of one number does, so rows go this way. The block must stay until they are there:
   /// cluster_here once this block has what it waits for, and cluster_all at its end.
   __device__ void push_row(const void* from, int bytes, unsigned rank) { push(from, from, bytes, rank); }

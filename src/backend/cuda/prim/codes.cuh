@@ -83,9 +83,9 @@ __device__ inline Raw<T> load_block(const CodePlanes& m, int64_t block, From loa
   } else if constexpr (Traits<T>::codes_bytes == 4) {
     raw.codes[0] = load(reinterpret_cast<const uint32_t*>(m.codes) + block);
   } else {
-    constexpr int kPieces = Traits<T>::codes_bytes / 16;
-    for (int i = 0; i < kPieces; ++i) {
-      const uint4 v = load(reinterpret_cast<const uint4*>(m.codes) + block * kPieces + i);
+    constexpr int kLoads = Traits<T>::codes_bytes / 16;
+    for (int i = 0; i < kLoads; ++i) {
+      const uint4 v = load(reinterpret_cast<const uint4*>(m.codes) + block * kLoads + i);
       raw.codes[4 * i] = v.x, raw.codes[4 * i + 1] = v.y;
       raw.codes[4 * i + 2] = v.z, raw.codes[4 * i + 3] = v.w;
     }

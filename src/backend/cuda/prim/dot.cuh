@@ -75,20 +75,21 @@ struct Sums {
   float of[kOut];
 };
 
-/// How many blocks a lane asks for at once, of each of kOut weight rows: some 128 bytes (kDeep) or 64 in all.
-template <Type T, int kOut, bool kDeep>
+/// How many blocks a lane asks for at once, of each of kOut weight rows: some 128 bytes (k128Bytes) or 64 in
+/// all.
+template <Type T, int kOut, bool k128Bytes>
 constexpr int blocks_at_once() {
-  constexpr int kAll = (kDeep ? 8 : 4) * 16 / Traits<T>::codes_bytes;
+  constexpr int kAll = (k128Bytes ? 8 : 4) * 16 / Traits<T>::codes_bytes;
   return kAll / kOut < 1 ? 1 : kAll / kOut > 8 ? 8 : kAll / kOut;
 }
 
 /// This lane's part of the products of the flat rows row, row + 1, ... (of which `count` are there) with a
 /// row of activations. lane: within the rows' lanes. Not inlined: a kernel holds it for every type, and each
 /// gets registers of its own.
-template <Type T, int kOut, bool kDeep>
+template <Type T, int kOut, bool k128Bytes>
 __device__ __noinline__ Sums<kOut> blocked_part(const Matrix& m, int64_t row, int count, int lane, int lanes,
                                                 Activations x) {
-  constexpr int kAtOnce = blocks_at_once<T, kOut, kDeep>();
+  constexpr int kAtOnce = blocks_at_once<T, kOut, k128Bytes>();
   const int blocks = m.columns / 32;
   const CodePlanes at = planes_from(m);
   const int64_t first = row * blocks;
@@ -170,15 +171,15 @@ __device__ __noinline__ inline float float_part(const Matrix& m, int64_t row, in
 
 /// Products of kOut flat rows from `row` on, of which `count` (0: none) are there, with a row of activations,
 /// on all their lanes: every lane of the warp calls it, groups of `lanes` with rows of their own of one
-/// matrix. kDeep: more is asked for at once, which takes registers.
-template <int kOut = 1, bool kDeep = false>
+/// matrix. k128Bytes: more is asked for at once, which takes registers.
+template <int kOut = 1, bool k128Bytes = false>
 __device__ inline Sums<kOut> dot(const Matrix& m, int64_t row, int count, int lanes, const Activations& x) {
   const int lane = threadIdx.x % lanes;
   Sums<kOut> sums{};
   if (count > 0) {
     switch (m.type) {
 #define SLUICE_BLOCKED(type) \
-  case Type::type: sums = blocked_part<Type::type, kOut, kDeep>(m, row, count, lane, lanes, x); break
+  case Type::type: sums = blocked_part<Type::type, kOut, k128Bytes>(m, row, count, lane, lanes, x); break
       SLUICE_BLOCKED(Q4_0);
       SLUICE_BLOCKED(Q4_1);
       SLUICE_BLOCKED(Q5_0);

@@ -100,8 +100,8 @@ __device__ __forceinline__ void wgmma_64x16_shared(float (&d)[16][4], uint64_t a
       : "l"(a), "l"(b), "r"(static_cast<int>(more)));
 }
 
-/// d[64, 256] += a[64, 16] b[16, 256], both in shared memory with their columns together: b is turned on the
-/// way.
+/// d[64, 256] += a[64, 16] b[16, 256], both in shared memory with their columns together: b is transposed on
+/// the way.
 __device__ __forceinline__ void wgmma_64x16_rows(float (&d)[32][4], uint64_t a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"

@@ -264,7 +264,7 @@ void launch_rms_norm(const Program& program, const Op& record, const Context& c)
 }
 void launch_rope(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<Rope>(record.args);
-  launch(c, rope, by_row(program, c, op.in.id), c.step, rope_table(op.params, op.turned(program)),
+  launch(c, rope, by_row(program, c, op.in.id), c.step, rope_table(op.params, op.rope_columns(program)),
          c.memory.vector(op.factors.id), op.passed, c.memory.rows(op.in.id), c.memory.rows(op.out.id));
 }
 void launch_kv_append(const Program& program, const Op& record, const Context& c) {
@@ -325,7 +325,7 @@ bool serves_expert_bias(const Program& program, const Op& record, const Sizes&) 
   return quant::type_info(program[std::get<ExpertBias>(record.args).bias.id].type).block == 1;
 }
 bool serves_rope(const Program& program, const Op& record, const Sizes&) {
-  return std::get<Rope>(record.args).turned(program) <= 2 * RopeTable::kMostPairs;
+  return std::get<Rope>(record.args).rope_columns(program) <= 2 * RopeTable::kMostPairs;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A row's columns are some two thousand groups at most. The kLikeliest-th largest of the groups' largest
+// A row's columns are some two thousand groups at most. The kMaxTopK-th largest of the groups' largest
 // numbers is a floor that so many numbers of the row reach, and hardly any more: those are collected and put
 // in order. A row with many equal numbers may have more of them than there is room for; its tokens are then
 // found one after another.
@@ -12,7 +12,7 @@
 namespace sluice::backend::cuda {
 namespace {
 
-using program::Draw, program::kLikeliest, program::Likely;
+using program::Draw, program::kMaxTopK, program::Likely;
 
 constexpr int kMostGroups = 2048, kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
@@ -21,13 +21,13 @@ constexpr int kGroupRoom = 256;  // groups that do
 constexpr int kEnough = 96;      // few enough groups that do
 constexpr int kAtOnce = 3;       // of those, whose columns a warp asks for
 constexpr int kSharers = 8;      // threads that find a number's place
-constexpr int kPick = static_cast<int>(kLikeliest);
+constexpr int kPick = static_cast<int>(kMaxTopK);
 
 struct Args {
   const float* logits;
   int64_t stride;             // of a row
   uint32_t* largest;          // [row][kMostGroups]
-  Likely* found;              // [row][kLikeliest]
+  Likely* found;              // [row][kMaxTopK]
   const Draw* draws;          // [row]
   int32_t *drawn, *told;      // [row], for the next step and for the host
   int columns, each, groups;  // each: columns of a group, 1 or a multiple of 32
@@ -278,8 +278,8 @@ TopK::TopK(int64_t max_outputs)
     : max_outputs_(max_outputs),
       largest_(max_outputs * kMostGroups * int64_t{sizeof(uint32_t)}),
       drawn_(max_outputs * int64_t{sizeof(int32_t)}) {
-  allocate_pinned(
-      pinned_, kStepSlots * max_outputs * (kLikeliest * int64_t{sizeof(Likely)} + int64_t{sizeof(int32_t)}));
+  allocate_pinned(pinned_,
+                  kStepSlots * max_outputs * (kMaxTopK * int64_t{sizeof(Likely)} + int64_t{sizeof(int32_t)}));
 }
 TopK::~TopK() { cudaFreeHost(pinned_); }
 

@@ -21,9 +21,9 @@ class TopK {
   /// Enqueues the search behind what makes the logits, and the draws [outputs]; each step slot has its own.
   void enqueue(const Context& context, const Rows<float>& logits, int64_t outputs, const program::Draw* draws,
                int step_slot) const;
-  /// What a step that has ended has found, [outputs][kLikeliest], and drawn [outputs].
+  /// What a step that has ended has found, [outputs][kMaxTopK], and drawn [outputs].
   std::span<const program::Likely> found(int64_t outputs, int step_slot) const {
-    return {pinned(step_slot), static_cast<size_t>(outputs * program::kLikeliest)};
+    return {pinned(step_slot), static_cast<size_t>(outputs * program::kMaxTopK)};
   }
   std::span<const int32_t> drawn(int64_t outputs, int step_slot) const {
     return {pinned_drawn(step_slot), static_cast<size_t>(outputs)};
@@ -35,7 +35,7 @@ class TopK {
 
  private:
   program::Likely* pinned(int step_slot) const {
-    return reinterpret_cast<program::Likely*>(pinned_) + step_slot * max_outputs_ * program::kLikeliest;
+    return reinterpret_cast<program::Likely*>(pinned_) + step_slot * max_outputs_ * program::kMaxTopK;
   }
 
   int32_t* pinned_drawn(int step_slot) const {
@@ -45,7 +45,7 @@ class TopK {
   int64_t max_outputs_;
   Buffer largest_;  // of each group of a row
   Buffer drawn_;
-  char* pinned_ = nullptr;  // found [kStepSlots][max_outputs][kLikeliest], drawn [kStepSlots][max_outputs]
+  char* pinned_ = nullptr;  // found [kStepSlots][max_outputs][kMaxTopK], drawn [kStepSlots][max_outputs]
 };
 
 }  // namespace sluice::backend::cuda
