@@ -35,10 +35,12 @@ else
   files=$(all) # no history, or a first commit: everything is new
 fi
 
-# Only what the build compiles has its flags in the database. g++'s precompiled headers are nothing for clang.
+# Only what the build compiles has its flags in the database, and file by file. What it generates lies in the release
+# folder; g++'s precompiled headers are nothing for clang.
 database=build/release/lint
+cmake --preset release -B build/lint -DSLUICE_UNITY=OFF -DSLUICE_TESTS=ON >/dev/null
 mkdir -p "$database"
-sed 's/ -Winvalid-pch -include [^ ]*cmake_pch\.hxx//' build/release/compile_commands.json >"$database/compile_commands.json"
+sed 's/ -Winvalid-pch -include [^ ]*cmake_pch\.hxx//; s,build/lint/,build/release/,g' build/lint/compile_commands.json >"$database/compile_commands.json"
 while read -r file; do
   if [[ -n $file ]] && grep -qF "$root/$file" "$database/compile_commands.json"; then echo "$file"; fi
 done <<<"$files" |

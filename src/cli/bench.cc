@@ -30,7 +30,7 @@ namespace {
 /// collapsed routing, which reads less than real text would.
 constexpr double kLeastExperts = 0.9;
 
-struct Options {
+struct BenchOptions {
   std::vector<std::string> models, pairs;
   std::string prompts = "512", gens = "128", depths = "0", threads = "0", batches = "2048", ubatches = "512",
               parallels = "1", caches = "f16", backend = "cpu", format = "md", error_format = "none";
@@ -61,7 +61,7 @@ BenchModel describe(const model::Model& model) {
   return result;
 }
 
-std::vector<BenchTest> tests_of(const Options& options) {
+std::vector<BenchTest> tests_of(const BenchOptions& options) {
   const auto depths = number_list("-d", options.depths, 0);
   const auto parallels = number_list("-npl", options.parallels, 1);
   std::vector<BenchTest> tests;
@@ -164,7 +164,7 @@ class Bandwidth {
   double last_;
 };
 
-void show(const Options& options, const std::string& text) {
+void show(const BenchOptions& options, const std::string& text) {
   if (options.progress || ::isatty(STDERR_FILENO) != 0) note("sluice: bench: {}\n", text);
 }
 
@@ -173,7 +173,7 @@ std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(
 /// The flags' printers, standard output's first.
 class Output {
  public:
-  Output(const Options& options, size_t longest_test) {
+  Output(const BenchOptions& options, size_t longest_test) {
     printers_.push_back(make_bench_printer("-o", options.format, stdout, longest_test));
     if (options.error_format != "none") {
       printers_.push_back(make_bench_printer("-oe", options.error_format, stderr, longest_test));
@@ -201,7 +201,7 @@ struct Setup {
 };
 
 /// Compiles for steps of min(batch, ubatch) rows. load_began: when reading the model's file began.
-Setup set_up(const Options& options, const model::Model& model, program::Backend& backend, int threads,
+Setup set_up(const BenchOptions& options, const model::Model& model, program::Backend& backend, int threads,
              int64_t batch, int64_t ubatch, int64_t context, int32_t sequences, int64_t load_ns) {
   Setup setup{model, backend, {}, nullptr, nullptr};
   const int64_t rows = std::max<int64_t>(std::min(batch, ubatch), sequences);
@@ -228,7 +228,7 @@ Setup set_up(const Options& options, const model::Model& model, program::Backend
 }
 
 /// The test's record; false in the pair when its routing had collapsed.
-std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const BenchTest& test,
+std::pair<BenchRecord, bool> measure(const BenchOptions& options, Setup& setup, const BenchTest& test,
                                      Bandwidth& bandwidth) {
   BenchRecord record = setup.record;
   record.test = test;
@@ -286,7 +286,7 @@ std::pair<BenchRecord, bool> measure(const Options& options, Setup& setup, const
 
 /// A line for every prompt step of a context that grows to options.sweep tokens, as ik_llama.cpp's
 /// llama-sweep-bench prints it: after each, a quarter of its tokens are generated (and overwritten again).
-void sweep(const Options& options, Setup& setup) {
+void sweep(const BenchOptions& options, Setup& setup) {
   MeasuredSteps& steps = *setup.steps;
   const int64_t pp = std::min(steps.max_rows(), options.sweep), tg = std::max<int64_t>(pp / 4, 1);
   if (!options.no_warmup) steps.prompt(0, pp);
@@ -324,7 +324,7 @@ int threads_or_all(int64_t threads) {
 }
 
 /// All tests of one model with some threads and a type of cache; false when one was refused.
-bool bench_model(const Options& options, const std::string& path, int64_t threads, quant::Type cache,
+bool bench_model(const BenchOptions& options, const std::string& path, int64_t threads, quant::Type cache,
                  std::vector<BenchTest> tests, Output& output) {
   bool sound = true;
   for (BenchTest& test : tests) test.cache = cache;
@@ -381,7 +381,7 @@ size_t longest_name(std::vector<BenchTest> tests, const std::vector<quant::Type>
   return longest;
 }
 
-void bench(const Options& options) {
+void bench(const BenchOptions& options) {
   if (options.peaks) {
     for (const int64_t threads : number_list("-t", options.threads, 0)) {
       print_peaks(*make_backend(options.backend, static_cast<int>(threads)), threads_or_all(threads));
@@ -417,7 +417,7 @@ void bench(const Options& options) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchOptions>();
   CLI::App* command = app.add_subcommand("bench",
                                          "Measure tokens a second: llama-bench's flags, test names and "
                                          "fields, and the share of the hardware's limit");

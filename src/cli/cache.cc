@@ -61,7 +61,7 @@ void clear(const std::string& folder, const std::string& id) {
   PageFolder::clear(folder, &found.front().root);
 }
 
-struct Options {
+struct CacheOptions {
   std::string folder, id;
   bool json = false;
 };
@@ -69,7 +69,7 @@ struct Options {
 }  // namespace
 
 void add_cache(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CacheOptions>();
   CLI::App* command =
       app.add_subcommand("cache", "Look at and clear a folder of cached prompts (serve --cache-disk)");
   command->require_subcommand(1);

@@ -18,12 +18,12 @@
 namespace sluice::cli {
 namespace {
 
-struct Options : GenerationOptions {
+struct ChatOptions : GenerationOptions {
   std::string system, think;
   ReplOptions repl;
 };
 
-void chat(const CLI::App& command, const Options& options) {
+void chat(const CLI::App& command, const ChatOptions& options) {
   if (follows(options.ranks, options.rank_model())) return;
   LoadedModel model(command, options);
   ChatSession session(model);
@@ -50,7 +50,7 @@ void chat(const CLI::App& command, const Options& options) {
 }  // namespace
 
 void add_chat(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ChatOptions>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a model");
   command->add_option("--system", options->system, "the system message");
   command->add_option("--think", options->think, "on or off; by default the template's choice")

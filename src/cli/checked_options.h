@@ -5,8 +5,17 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace sluice::cli {
+
+/// The names of a table's rows, for CLI::IsMember.
+template <typename Rows>
+std::vector<std::string> names_of(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
+}
 
 /// Adds a flag whose value is a size (memory_size_of), of so many bytes at least.
 CLI::Option* add_size_option(CLI::App& command, const std::string& flag, std::function<void(int64_t)> take,

@@ -21,7 +21,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Options {
+struct CompareOptions {
   std::string model, text = "Once upon a time there was a king who had a daughter", tokens;
   std::string backend = "cpu", against = "ref";
   int64_t rows = 8;
@@ -79,7 +79,7 @@ nlohmann::ordered_json difference_json(const engine::OpDifference& d) {
           {"value", d.b},     {"expected", d.a}};
 }
 
-void print_table(const std::vector<engine::OpDifference>& all, const Options& options, size_t tokens,
+void print_table(const std::vector<engine::OpDifference>& all, const CompareOptions& options, size_t tokens,
                  const Whole& whole) {
   const auto within = std::count_if(all.begin(), all.end(), [](const auto& d) { return d.within(); });
   print("{} against {} on {} tokens: {} of {} results within tolerance; the nearest to it:\n",
@@ -95,7 +95,7 @@ void print_table(const std::vector<engine::OpDifference>& all, const Options& op
         whole.kl.mean().mean());
 }
 
-void compare(const CLI::App& command, const Options& options) {
+void compare(const CLI::App& command, const CompareOptions& options) {
   const std::string path = model_path_or_bundled(options.model);
   const model::Model model = open_unpacked_model(path, options.cache);
   std::vector<int32_t> tokens = command.count("--tokens") > 0
@@ -143,7 +143,7 @@ void compare(const CLI::App& command, const Options& options) {
 }  // namespace
 
 void add_compare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompareOptions>();
   CLI::App* command = app.add_subcommand("compare", "Compare two backends op by op");
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
   command->add_option("--backend", options->backend, std::string("the backend to judge: ") + kBackendHelp)

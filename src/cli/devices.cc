@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct DevicesOptions {
   std::string model, report, backend = "vulkan";
   bool json = false;
 };
@@ -132,7 +132,7 @@ Json measured(const model::Model& model, program::Backend& backend) {
   return {{"prompt_256", prompt}, {"one_sequence", one}, {"eight_sequences", eight}};
 }
 
-void report(const Options& options) {
+void report(const DevicesOptions& options) {
   expect_writable(options.report);
   const auto say = [](const char* what) { note("sluice: devices: {}\n", what); };
   const model::Model model = open_unpacked_model(model_path_or_bundled(options.model), quant::Type::F16);
@@ -159,7 +159,7 @@ void report(const Options& options) {
 }  // namespace
 
 void add_devices(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DevicesOptions>();
   CLI::App* command =
       app.add_subcommand("devices", "List what models can run on, or report how a device does");
   command->add_flag("--json", options->json, "print one JSON object");

@@ -26,7 +26,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Options : GenerationOptions {
+struct DraftBenchOptions : GenerationOptions {
   std::string before, after, vocabulary;
   int repetitions = 1;
   double accept = -1;  ///< of drafts, so many are taken to be right; -1: those that are
@@ -71,7 +71,7 @@ std::function<bool()> simulated(double right) {
   };
 }
 
-void draftbench(const Options& options) {
+void draftbench(const DraftBenchOptions& options) {
   OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
   const text::Tokenizer reader = options.vocabulary.empty()
@@ -150,7 +150,7 @@ void draftbench(const Options& options) {
 }  // namespace
 
 void add_draftbench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DraftBenchOptions>();
   CLI::App* command = app.add_subcommand(
       "draftbench", "Measure how much sooner an edited file is written with drafts than without");
   command->add_option("BEFORE", options->before, "file that the prompt consists of")->required();

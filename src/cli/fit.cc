@@ -28,8 +28,6 @@ constexpr int64_t kFittedContext = 8192;
 /// Rows of a step where the backend says nothing.
 constexpr int64_t kFittedRows = 512;
 
-std::string size_text(int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); }
-
 int64_t total(const program::MemoryNeeds& needs) {
   return needs.weights_bytes + needs.cache_bytes + needs.scratch_bytes;
 }

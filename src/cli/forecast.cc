@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kMostSequences = 256;
 
-struct Options {
+struct ForecastOptions {
   std::string model, shapes, mix = gguf::synth_mixes()[0].name, preset, bandwidth, flops;
   std::string depths = "0", batches = "1", prompts = "0";
   bool ops = false, records = false, json = false;
@@ -49,7 +49,7 @@ program::Peaks peaks_of(const std::string& preset) {
   return peaks;
 }
 
-program::Peaks peaks_of(const Options& options) {
+program::Peaks peaks_of(const ForecastOptions& options) {
   program::Peaks peaks = peaks_of(options.preset);
   if (!options.bandwidth.empty()) peaks.bytes_per_second = parse_rate("--bandwidth", options.bandwidth);
   if (!options.flops.empty()) peaks.flops = parse_rate("--flops", options.flops);
@@ -84,7 +84,7 @@ struct Asked {
 };
 
 /// All steps that are asked for. Throws where one has more tokens than the model's context.
-std::vector<Asked> steps_of(const Options& options, const model::Model& model) {
+std::vector<Asked> steps_of(const ForecastOptions& options, const model::Model& model) {
   std::vector<Asked> list;
   for (const int64_t depth : number_list("-d", options.depths, 0)) {
     for (const int64_t prompt : number_list("-p", options.prompts, 0)) {
@@ -124,7 +124,7 @@ profile::Report step_report(program::Backend& backend, const model::Model& model
   return report;
 }
 
-std::vector<profile::Report> reports_of(const Options& options, const model::Model& model,
+std::vector<profile::Report> reports_of(const ForecastOptions& options, const model::Model& model,
                                         const program::Peaks& peaks) {
   const auto backend = make_forecast_backend(peaks);
   const profile::Group group = options.records ? profile::Group::Record : profile::Group::Op;
@@ -134,7 +134,7 @@ std::vector<profile::Report> reports_of(const Options& options, const model::Mod
   return reports;
 }
 
-void print_tables(const Options& options, const std::vector<profile::Report>& reports,
+void print_tables(const ForecastOptions& options, const std::vector<profile::Report>& reports,
                   const program::Peaks& peaks) {
   const std::string rate = peaks.flops > 0 ? fmt::format("{:.2f} TFLOP/s", 1e-12 * peaks.flops)
                                            : std::string("any arithmetic rate");
@@ -160,7 +160,7 @@ struct Card {
 };
 
 /// Nothing where the card's memory is not known, or the model has room with the contexts that are asked for.
-std::optional<Card> shared_card(const Options& options, const model::Model& model,
+std::optional<Card> shared_card(const ForecastOptions& options, const model::Model& model,
                                 const program::Peaks& peaks) {
   const Hardware* hardware = find_hardware(options.preset);
   Card card{.gpu_bytes = options.gpu_memory};
@@ -192,7 +192,8 @@ struct SharedStep {
   double tokens_per_second() const { return static_cast<double>(asked.rows()) / limit.seconds; }
 };
 
-std::vector<SharedStep> shared_steps(const Options& options, const model::Model& model, const Card& card) {
+std::vector<SharedStep> shared_steps(const ForecastOptions& options, const model::Model& model,
+                                     const Card& card) {
   const program::Program cut =
       program::offload_experts(model.program, program::routed_experts(model.program).size());
   std::vector<SharedStep> list;
@@ -211,7 +212,7 @@ std::vector<SharedStep> shared_steps(const Options& options, const model::Model&
   return list;
 }
 
-void print_shared(const Options& options, const std::vector<SharedStep>& steps, const Card& card) {
+void print_shared(const ForecastOptions& options, const std::vector<SharedStep>& steps, const Card& card) {
   const SharedPeaks& peaks = card.peaks;
   std::string text =
       fmt::format("GPU: {} of memory at {:.1f} GB/s; CPU: {:.1f} GB/s ({}); between them {:.2f} GB/s\n\n",
@@ -242,7 +243,7 @@ nlohmann::ordered_json shared_json(const SharedStep& step) {
           {"tokens_per_second", step.tokens_per_second()}};
 }
 
-void forecast_shared(const Options& options, const model::Model& model, const Card& card) {
+void forecast_shared(const ForecastOptions& options, const model::Model& model, const Card& card) {
   if (options.ops || options.records)
     throw UsageError("--ops, --records: not of a model that a GPU and a CPU share");
   const std::vector<SharedStep> steps = shared_steps(options, model, card);
@@ -252,7 +253,7 @@ void forecast_shared(const Options& options, const model::Model& model, const Ca
   print_text(nlohmann::ordered_json{{"shared", std::move(list)}}.dump(2) + "\n");
 }
 
-void forecast(const Options& options) {
+void forecast(const ForecastOptions& options) {
   const program::Peaks peaks = peaks_of(options);
   std::optional<ModelShapes> shapes;
   std::optional<OpenedModel> file;
@@ -289,7 +290,7 @@ std::string preset_help() {
          "come to the GPU; the hit rate is the share of the selected experts that the GPU has.";
 }
 
-void add_card_options(CLI::App& command, Options& options, const std::vector<std::string>& presets) {
+void add_card_options(CLI::App& command, ForecastOptions& options, const std::vector<std::string>& presets) {
   add_size_option(
       command, "--gpu-memory", [&options](int64_t bytes) { options.gpu_memory = bytes; },
       "of the card's memory at most, as 10GiB (default: the preset's)");
@@ -310,7 +311,7 @@ void add_card_options(CLI::App& command, Options& options, const std::vector<std
 }  // namespace
 
 void add_forecast(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ForecastOptions>();
   CLI::App* command =
       app.add_subcommand("forecast", "Tell what hardware could do at most with a model, without having it");
   command->footer(preset_help());

@@ -27,7 +27,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Options {
+struct LoadOptions {
   std::string model, backend = "auto", streams = "1,8,32";
   int threads = 0;
   int64_t prompt = 16384, depth = 128, rows = 0, tokens = 64;
@@ -79,7 +79,7 @@ Gaps gaps_between(const std::vector<std::shared_ptr<Clock>>& clocks, int64_t beg
 
 class Load {
  public:
-  explicit Load(const Options& options)
+  explicit Load(const LoadOptions& options)
       : options_(options),
         streams_(number_list("--streams", options.streams, 1)),
         model_(open_model(model_path_or_bundled(options.model), options.cache)),
@@ -207,7 +207,7 @@ class Load {
               answer_);
   }
 
-  Options options_;
+  LoadOptions options_;
   std::vector<int64_t> streams_;
   OpenedModel model_;
   text::Tokenizer tokenizer_;
@@ -221,7 +221,7 @@ class Load {
 }  // namespace
 
 void add_load(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LoadOptions>();
   CLI::App* command =
       app.add_subcommand("load", "Measure many answers at once, and a long prompt beside them");
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");

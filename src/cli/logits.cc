@@ -20,7 +20,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Options {
+struct LogitsOptions {
   std::string model, tokens, output, backend = "cpu";
   int64_t batch = 512;
   int threads = 0;
@@ -30,7 +30,7 @@ struct Options {
   RankOptions ranks;
 };
 
-void run(const Options& options) {
+void run(const LogitsOptions& options) {
   if (follows(options.ranks, {options.model, options.backend, options.threads, false, options.cache})) return;
   const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   const std::vector<int32_t> tokens = read_token_file(options.tokens, model.spec.vocabulary);
@@ -54,7 +54,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_logits(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LogitsOptions>();
   CLI::App* command =
       app.add_subcommand("logits", "Write the logits of given tokens as little-endian float32");
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");

@@ -12,8 +12,6 @@
 namespace sluice::cli {
 namespace {
 
-std::string size_text(int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); }
-
 /// What each of a program's caches keeps, where there are several.
 std::vector<std::string> cache_texts(const program::Program& program) {
   std::vector<std::string> texts;

@@ -9,6 +9,7 @@
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/hardware.h"
 #include "cli/number_list.h"
@@ -24,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct OpBenchOptions {
   std::string op, file, type, weight, backend = "cpu", rows = "1", rotate = "1.1GB", format = "md";
   std::vector<std::string> models, mixes;
   int64_t depth = 1024;
@@ -42,7 +43,7 @@ struct Result {
   const profile::OpTiming& any() const { return cold ? *cold : *warm; }
 };
 
-bool wanted(const Options& options, const OpShape& shape) {
+bool wanted(const OpBenchOptions& options, const OpShape& shape) {
   return (options.op.empty() || shape.op == options.op) &&
          (options.weight.empty() || shape.weight == options.weight) &&
          (options.type.empty() || (shape.shape + " ").find(" " + options.type + " ") != std::string::npos);
@@ -76,7 +77,7 @@ std::string share(const profile::OpTiming& timing) {
 /// Columns of fixed width, so that rows stand below each other as they come.
 class Table {
  public:
-  Table(const Options& options, const std::vector<const OpShape*>& shapes) : options_(options) {
+  Table(const OpBenchOptions& options, const std::vector<const OpShape*>& shapes) : options_(options) {
     for (const OpShape* shape : shapes) {
       name_ = std::max(name_, name_of(*shape).size());
       shape_ = std::max(shape_, shape->shape.size());
@@ -109,7 +110,7 @@ class Table {
     return shape.weight.empty() ? shape.op : shape.op + " " + shape.weight;
   }
 
-  const Options& options_;
+  const OpBenchOptions& options_;
   size_t name_ = 2, shape_ = 5;
 };
 
@@ -142,14 +143,7 @@ Json json_of(const Result& result, int64_t depth) {
   return json;
 }
 
-template <typename Rows>
-std::vector<std::string> names_of(const Rows& rows) {
-  std::vector<std::string> names;
-  for (const auto& row : rows) names.emplace_back(row.name);
-  return names;
-}
-
-void collect(const Options& options, OpShapes& shapes) {
+void collect(const OpBenchOptions& options, OpShapes& shapes) {
   if (!options.file.empty()) return shapes.add_file(options.file);
   for (const gguf::SynthModel& model : gguf::synth_models()) {
     if (!options.models.empty() && std::ranges::count(options.models, model.name) == 0) continue;
@@ -173,8 +167,8 @@ void check_memory(double rotate_bytes, const std::vector<const OpShape*>& shapes
   }
 }
 
-Result measure(const Options& options, program::Backend& backend, OpShapes& shapes, const OpShape& shape,
-               int64_t rows, double rotate_bytes) {
+Result measure(const OpBenchOptions& options, program::Backend& backend, OpShapes& shapes,
+               const OpShape& shape, int64_t rows, double rotate_bytes) {
   Result result{shape, rows, {}, {}};
   const auto run = [&](double rotate) {
     profile::OpBench bench(
@@ -187,7 +181,7 @@ Result measure(const Options& options, program::Backend& backend, OpShapes& shap
   return result;
 }
 
-void opbench(Options options) {
+void opbench(OpBenchOptions options) {
   if (!options.cold && !options.warm) options.cold = options.warm = true;
   const auto rows_list = number_list("--rows", options.rows, 1);
   const double rotate_bytes = parse_rate("--rotate", options.rotate);
@@ -241,7 +235,7 @@ void opbench(Options options) {
 }  // namespace
 
 void add_opbench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<OpBenchOptions>();
   CLI::App* command = app.add_subcommand(
       "opbench", "Measure every op by itself at the models' real shapes, its weights cold and warm");
   command->footer(

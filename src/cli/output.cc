@@ -82,6 +82,8 @@ std::string short_count(double count, const char* unit) {
   return fmt::format("{:.0f} {}", count, unit);
 }
 
+std::string size_text(int64_t bytes) { return short_count(static_cast<double>(bytes), "B"); }
+
 std::string terminal_safe(std::string_view text) {
   std::string out;
   out.reserve(text.size());

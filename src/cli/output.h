@@ -49,6 +49,8 @@ std::string piped_input();
 
 /// "17.18 GB": three or four digits and a decimal unit.
 std::string short_count(double count, const char* unit);
+/// Of bytes, as short_count has it.
+std::string size_text(int64_t bytes);
 
 /// A text out of a model or a file made safe for a terminal: control characters other than tabs and newlines,
 /// those that override the direction of text, and bytes that are no UTF-8 become U+FFFD.

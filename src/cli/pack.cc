@@ -15,13 +15,13 @@
 namespace sluice::cli {
 namespace {
 
-struct Options {
+struct PackOptions {
   std::string file, out;
   int threads = 0;
   bool verify = false;
 };
 
-void pack(const Options& options) {
+void pack(const PackOptions& options) {
   const int64_t began = now_ns();
   if (options.verify) {
     verify_pack(options.file, options.threads);
@@ -38,7 +38,7 @@ void pack(const Options& options) {
 }  // namespace
 
 void add_pack(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PackOptions>();
   CLI::App* command = app.add_subcommand(
       "pack", "Pack a model's weights into a file that the backend cpu maps and runs at once");
   command->add_option("FILE", options->file, "GGUF file; with --verify a packed one")->required();

@@ -26,7 +26,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Options {
+struct PerplexityOptions {
   std::string model, file, tokens, save, against, backend = "cpu";
   int64_t context = 0, stride = 0, windows = 0;
   int threads = 0;
@@ -48,7 +48,7 @@ struct Text {
   Cut cut;
 };
 
-Text read_text(const Options& options, const model::Model& model, const SavedLogits* against) {
+Text read_text(const PerplexityOptions& options, const model::Model& model, const SavedLogits* against) {
   if (against != nullptr) {
     if (against->vocabulary() != model.spec.vocabulary) {
       fail("{}: logits of {} tokens, the model has {}", options.against, against->vocabulary(),
@@ -154,7 +154,7 @@ void print_json_report(const Measured& m, const Text& text) {
   print("{}\n", json.dump(2));
 }
 
-void perplexity(const Options& options) {
+void perplexity(const PerplexityOptions& options) {
   if (follows(options.ranks, {options.model, options.backend, options.threads, false, options.cache})) return;
   const OpenedModel model = open_model(model_path_or_bundled(options.model), options.cache);
   std::optional<SavedLogits> against;
@@ -192,7 +192,7 @@ void perplexity(const Options& options) {
 }  // namespace
 
 void add_perplexity(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PerplexityOptions>();
   CLI::App* command = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
   command->add_option("-m,--model", options->model, "GGUF file; without it the bundled model");
   auto* source = command->add_option_group("source", "the text");

@@ -39,7 +39,7 @@ constexpr size_t kTracedSteps = 4;
 constexpr int64_t kDepthSteps = 5;  // for each point of the speed over depth
 constexpr int64_t kDepthBudgetNs = 20'000'000'000;
 
-struct Options {
+struct ProfileOptions {
   std::string model, backend = "cpu", json, trace, html;
   int64_t prompt = 0, gen = -1, depth = 0;
   int batch = 1, threads = 0;
@@ -51,7 +51,7 @@ struct Options {
 };
 
 /// What one kind of step was measured at: the report's input.
-struct Measured {
+struct MeasuredOps {
   std::string test;
   std::vector<profile::Sample> samples;
   std::vector<double> untimed_ns;
@@ -66,7 +66,7 @@ struct Measured {
 /// A model ready to be measured.
 class Profiler {
  public:
-  explicit Profiler(const Options& options)
+  explicit Profiler(const ProfileOptions& options)
       : options_(options), model_(open_model(model_path_or_bundled(options.model), options.cache)) {
     const int64_t last = options.depth + std::max(options.prompt, 2 * options.decode_steps() + 1);
     if (last > model_.spec.context) {
@@ -92,9 +92,9 @@ class Profiler {
   const program::Program& program() const { return executable_->program(); }
 
   /// Decode steps of all sequences: timed and untimed ones take turns, after one of each that warms up.
-  Measured decode() {
+  MeasuredOps decode() {
     const int64_t count = 2 * options_.decode_steps();
-    Measured result;
+    MeasuredOps result;
     result.test = fmt::format("tg{}{}{}", options_.decode_steps(),
                               options_.batch > 1 ? fmt::format(" x {}", options_.batch) : "", depth_text());
     steps_->fill(options_.depth, options_.batch, prompt_bar());
@@ -115,9 +115,9 @@ class Profiler {
   }
 
   /// Steps over a prompt, all of the same number of rows, again and again until there are enough.
-  Measured prompt() {
+  MeasuredOps prompt() {
     const int64_t count = (options_.prompt + kStepRows - 1) / kStepRows, rows = options_.prompt / count;
-    Measured result;
+    MeasuredOps result;
     result.test = fmt::format("pp{}{}", rows * count, depth_text());
     steps_->fill(options_.depth, 1, prompt_bar());
     const auto depth = static_cast<double>(options_.depth), all = static_cast<double>(rows * count);
@@ -181,7 +181,7 @@ class Profiler {
   }
 
   template <typename Step>
-  void add(Measured& result, bool timed, Step step, int64_t rows) {
+  void add(MeasuredOps& result, bool timed, Step step, int64_t rows) {
     steps_->time_into(timed ? &times_ : nullptr);
     const int64_t ns = step();
     steps_->time_into(nullptr);
@@ -199,7 +199,7 @@ class Profiler {
     if (!options_.trace.empty() && result.traced.size() < kTracedSteps) result.traced.push_back(times_);
   }
 
-  void finish(Measured& result, program::StepShape shape, const ReadTurns& turns) const {
+  void finish(MeasuredOps& result, program::StepShape shape, const ReadTurns& turns) const {
     steps_->read_between(nullptr);
     result.peaks = backend_->peaks();
     if (turns.bytes_per_second() > 0) result.peaks.bytes_per_second = turns.bytes_per_second();
@@ -211,7 +211,7 @@ class Profiler {
     result.shape = shape;
   }
 
-  const Options& options_;
+  const ProfileOptions& options_;
   OpenedModel model_;
   int64_t context_ = 0;
   std::unique_ptr<program::Backend> backend_;
@@ -220,7 +220,7 @@ class Profiler {
   program::StepTimes times_;
 };
 
-profile::Report report_of(const Options& options, Profiler& profiler, const Measured& measured) {
+profile::Report report_of(const ProfileOptions& options, Profiler& profiler, const MeasuredOps& measured) {
   const profile::Group group = options.layers    ? profile::Group::Layer
                                : options.weights ? profile::Group::Weight
                                : options.records ? profile::Group::Record
@@ -267,7 +267,7 @@ std::vector<profile::Fact> facts_of(Profiler& profiler) {
   return facts;
 }
 
-void profile(const Options& options) {
+void profile(const ProfileOptions& options) {
   if (options.prompt == 0 && options.decode_steps() == 0) throw UsageError("-p 0 -n 0: nothing to profile");
   for (const std::string* file : {&options.json, &options.trace, &options.html}) expect_writable(*file);
   Profiler profiler(options);
@@ -278,7 +278,7 @@ void profile(const Options& options) {
   program::Peaks peaks;                       // of the last, too: the page has one limit
   for (const bool prompt : {true, false}) {
     if (prompt ? options.prompt == 0 : options.decode_steps() == 0) continue;
-    const Measured measured = prompt ? profiler.prompt() : profiler.decode();
+    const MeasuredOps measured = prompt ? profiler.prompt() : profiler.decode();
     kernels = measured.kernels;
     peaks = measured.peaks;
     reports.push_back(report_of(options, profiler, measured));
@@ -370,7 +370,7 @@ void add_diff(CLI::App& command) {
 }  // namespace
 
 void add_profile(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ProfileOptions>();
   CLI::App* command = app.add_subcommand(
       "profile", "Show where the time of a step goes, op by op, and how far from the hardware's limit");
   command->require_subcommand(0, 1);

@@ -22,12 +22,12 @@ namespace {
 
 constexpr const char* kOpening = "Once upon a time";
 
-struct Options : GenerationOptions {
+struct RunOptions : GenerationOptions {
   std::string prompt, file, system, think;
   bool chat = false;
 };
 
-engine::Result continue_text(LoadedModel& model, const Options& options, const std::string& prompt,
+engine::Result continue_text(LoadedModel& model, const RunOptions& options, const std::string& prompt,
                              ModelText& printer) {
   engine::Request request;
   if (model.tokenizer().add_bos()) request.prompt.push_back(model.tokenizer().bos());
@@ -42,7 +42,7 @@ engine::Result continue_text(LoadedModel& model, const Options& options, const s
   return model.generator().run(request, print_it, nullptr, prompt_bar());
 }
 
-engine::Result answer(LoadedModel& model, const Options& options, const std::string& prompt) {
+engine::Result answer(LoadedModel& model, const RunOptions& options, const std::string& prompt) {
   ChatSession session(model);
   session.settings.max_tokens = options.tokens;
   session.settings.stops = options.stops;
@@ -55,7 +55,7 @@ engine::Result answer(LoadedModel& model, const Options& options, const std::str
   return reply.result;
 }
 
-void run(const CLI::App& command, const Options& options) {
+void run(const CLI::App& command, const RunOptions& options) {
   if (follows(options.ranks, options.rank_model())) return;
   const bool given = command.count("-p") + command.count("-f") > 0;
   std::string prompt = options.prompt;
@@ -81,7 +81,7 @@ void run(const CLI::App& command, const Options& options) {
 }  // namespace
 
 void add_run(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand("run", "Continue a text; without a prompt, tell a tale");
   auto* prompt = command->add_option("-p,--prompt", options->prompt, "text to continue");
   command->add_option("-f,--file", options->file, "file with the text to continue")->excludes(prompt);

@@ -31,7 +31,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-struct Options : ServingOptions {
+struct ServeOptions : ServingOptions {
   server::ServerOptions server;
   std::string key_file;
   std::vector<std::string> keys;
@@ -84,7 +84,7 @@ bool is_local(const server::HttpOptions& http) {
 }
 
 /// Loads beside the server, which answers meanwhile that it is loading. Null: a signal came first.
-std::unique_ptr<ServingModel> load(const CLI::App& command, const Options& options,
+std::unique_ptr<ServingModel> load(const CLI::App& command, const ServeOptions& options,
                                    const StopSignals& signals, ServiceManager& manager) {
   auto loading =
       std::async(std::launch::async, [&] { return std::make_unique<ServingModel>(command, options); });
@@ -110,7 +110,7 @@ int64_t ns_of(double seconds) { return static_cast<int64_t>(1e9 * seconds); }
 
 /// First it only says that it will stop; then it takes no more requests, but still tells how it is, until
 /// those that run have ended or their time is over. A second signal ends either.
-void end_answers(server::Server& server, const Options& options, const Engines& engines,
+void end_answers(server::Server& server, const ServeOptions& options, const Engines& engines,
                  const StopSignals& signals) {
   server.leave();
   if (options.drain_delay > 0) {
@@ -128,7 +128,7 @@ void end_answers(server::Server& server, const Options& options, const Engines& 
 
 /// Serves until a signal comes; then lets running answers end, for some time. A second signal ends them at
 /// once. Throws Error when an engine has failed, unless it is to serve on.
-void serve_until_signal(server::Server& server, const Options& options, const Engines& engines,
+void serve_until_signal(server::Server& server, const ServeOptions& options, const Engines& engines,
                         const StopSignals& signals, ServiceManager& manager) {
   if (!options.server.api_keys.empty()) {
     note("  keys     {}\n", options.server.api_keys.size());
@@ -152,7 +152,7 @@ void serve_until_signal(server::Server& server, const Options& options, const En
   note("sluice: stopped\n");
 }
 
-void serve_one(const CLI::App& command, const Options& options, const StopSignals& signals) {
+void serve_one(const CLI::App& command, const ServeOptions& options, const StopSignals& signals) {
   std::unique_ptr<ServingModel> model;  // goes after the server
   ServiceManager manager;
   server::Server server(options.server);
@@ -176,7 +176,7 @@ void serve_one(const CLI::App& command, const Options& options, const StopSignal
 }
 
 /// All models that the flags name.
-std::vector<ShelfModel> shelf_models(const Options& options) {
+std::vector<ShelfModel> shelf_models(const ServeOptions& options) {
   std::vector<ShelfModel> models;
   for (size_t i = 0; i < options.models.size(); ++i) {
     const std::string& model = options.models[i];
@@ -193,7 +193,7 @@ std::vector<ShelfModel> shelf_models(const Options& options) {
   return models;
 }
 
-void serve_several(const CLI::App& command, const Options& options, const StopSignals& signals) {
+void serve_several(const CLI::App& command, const ServeOptions& options, const StopSignals& signals) {
   const auto make = [&](const ShelfModel& model, bool whole, const program::Progress& progress) {
     ServingOptions one = options;
     one.model = model.path;
@@ -216,8 +216,8 @@ void serve_several(const CLI::App& command, const Options& options, const StopSi
                      signals, manager);
 }
 
-void serve(const CLI::App& command, const Options& given) {
-  Options options = given;
+void serve(const CLI::App& command, const ServeOptions& given) {
+  ServeOptions options = given;
   if (!options.key_file.empty()) options.server.api_keys = server::read_api_keys(options.key_file);
   for (const std::string& key : options.keys) {
     if (key.empty()) throw UsageError("--api-key: a key is empty");
@@ -240,7 +240,7 @@ void serve(const CLI::App& command, const Options& given) {
   serve_one(command, options, signals);
 }
 
-void add_models(CLI::App& command, Options& options) {
+void add_models(CLI::App& command, ServeOptions& options) {
   add_models_option(
       command, options.models,
       "GGUF file; without it the bundled model; may be given again: a request names one of several, and "
@@ -273,7 +273,7 @@ std::string origin_problem(const std::string& text) {
   return fmt::format("{}: expected an origin, as https://chat.example, or *", text);
 }
 
-void add_network(CLI::App& command, Options& options) {
+void add_network(CLI::App& command, ServeOptions& options) {
   server::HttpOptions& http = options.server.http;
   command.add_option("--host", http.host, "address to listen at; 0.0.0.0: all")->capture_default_str();
   command.add_option("--port", http.port, "port; 0: any that is free")
@@ -345,7 +345,7 @@ void add_network(CLI::App& command, Options& options) {
       ->capture_default_str();
 }
 
-void add_metrics(CLI::App& command, Options& options) {
+void add_metrics(CLI::App& command, ServeOptions& options) {
   using Names = server::MetricNames;
   command
       .add_option("--metrics-names", options.server.metric_names,
@@ -360,7 +360,7 @@ void add_metrics(CLI::App& command, Options& options) {
 }  // namespace
 
 void add_serve(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs");
   add_models(*command, *options);
   command

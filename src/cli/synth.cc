@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "gguf/synth.h"
@@ -56,14 +57,6 @@ void synth(const SynthFlags& flags) {
   });
   print("{}: {} tensors, {} bytes in {:.1f} s\n", flags.out, plan.tensors.size(), plan.file_bytes(),
         1e-9 * static_cast<double>(now_ns() - begin));
-}
-
-/// The names of a table's rows.
-template <typename Rows>
-std::vector<std::string> names_of(const Rows& rows) {
-  std::vector<std::string> names;
-  for (const auto& row : rows) names.emplace_back(row.name);
-  return names;
 }
 
 std::string mix_help() {

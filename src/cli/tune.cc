@@ -6,6 +6,7 @@
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/hardware.h"
 #include "cli/number_list.h"
@@ -18,7 +19,7 @@
 namespace sluice::cli {
 namespace {
 
-struct Options {
+struct TuneOptions {
   std::string file, shapes, mix = gguf::synth_mixes()[0].name, backend = "cpu", rows = "1", rotate = "0.4GB";
   int threads = 0;
   double seconds = 0.3;
@@ -56,7 +57,7 @@ void check_memory(double rotate_bytes) {
        1e-9 * kValues * rotate_bytes, 1e-9 * static_cast<double>(available));
 }
 
-void tune(const Options& options) {
+void tune(const TuneOptions& options) {
   const int threads = threads_for(options.threads);
   const auto make = [&](const program::Tuning& tuning) {
     return make_backend(options.backend, threads, tuning);
@@ -93,17 +94,10 @@ void tune(const Options& options) {
   print_text(fmt::format("kept in {} for {}\n", tuning_path(), device));
 }
 
-template <typename Rows>
-std::vector<std::string> names_of(const Rows& rows) {
-  std::vector<std::string> names;
-  for (const auto& row : rows) names.emplace_back(row.name);
-  return names;
-}
-
 }  // namespace
 
 void add_tune(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TuneOptions>();
   CLI::App* command = app.add_subcommand(
       "tune", "Measure the choices that kernels leave open at a model's shapes, and keep the winners");
   command->footer(

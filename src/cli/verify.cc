@@ -38,7 +38,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct VerifyOptions {
   std::string model, output = "sluice-verify.json", backend = "auto";
   int threads = 0;
   bool force = false;
@@ -172,7 +172,7 @@ Json speeds(program::Executable& executable, int64_t rows, int64_t context) {
           {"answer_tokens_per_second", answers}};
 }
 
-void verify(const Options& options) {
+void verify(const VerifyOptions& options) {
   const int64_t began = now_ns();
   expect_writable(options.output);
   const model::Model model = open_unpacked_model(model_path_or_bundled(options.model));
@@ -241,7 +241,7 @@ void verify(const Options& options) {
 }  // namespace
 
 void add_verify(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<VerifyOptions>();
   CLI::App* command =
       app.add_subcommand("verify", "Check that a model computes here what it should, and write a report");
   add_model_option(*command, options->model);

@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "models--";
-constexpr int kMostDepth = 16;
-constexpr size_t kMostFiles = 100'000;
+constexpr int kMostFolders = 16;
+constexpr size_t kMostCachedFiles = 100'000;
 
 /// A name beside this one that no other process or thread makes now.
 fs::path fresh_name(const fs::path& path) {
@@ -41,8 +41,8 @@ std::vector<File> files_below(const fs::path& folder) {
   std::vector<File> files;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
-  while (!error && entry != end && files.size() < kMostFiles) {
-    if (entry.depth() > kMostDepth) entry.disable_recursion_pending();
+  while (!error && entry != end && files.size() < kMostCachedFiles) {
+    if (entry.depth() > kMostFolders) entry.disable_recursion_pending();
     std::error_code unreadable;  // a link to nowhere is a file that is not there
     if (entry->is_regular_file(unreadable) && !unreadable) {
       const auto size = entry->file_size(unreadable);

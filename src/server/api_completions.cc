@@ -16,7 +16,6 @@ namespace sluice::server {
 
 namespace {
 
-constexpr int64_t kMostChoices = 64;
 constexpr int64_t kDefaultTokens = 16;  ///< as the API has it
 /// Log-probabilities of all prompts of a request.
 constexpr int64_t kMostScores = 1 << 19;

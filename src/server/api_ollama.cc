@@ -173,7 +173,7 @@ Json details(const ModelState& model) {
   return out;
 }
 
-Json model_json(const ModelState& model) {
+Json listed_model(const ModelState& model) {
   return {{"name", model.id},
           {"model", model.id},
           {"modified_at", utc_text(server_start())},
@@ -216,7 +216,7 @@ void ollama_show(const Call& call) {
 
 void ollama_tags(ModelSet& models, Exchange& exchange) {
   Json list = Json::array();
-  for (const ModelState& model : models.list()) list.push_back(model_json(model));
+  for (const ModelState& model : models.list()) list.push_back(listed_model(model));
   exchange.respond(json_response({{"models", std::move(list)}}));
 }
 
@@ -224,7 +224,7 @@ void ollama_ps(ModelSet& models, Exchange& exchange) {
   Json list = Json::array();
   for (const ModelState& model : models.list()) {
     if (!model.service) continue;
-    Json one = model_json(model);
+    Json one = listed_model(model);
     one["expires_at"] = utc_text(unix_now() + 86400);
     one["size_vram"] = model.service->backend == "cpu" ? 0 : model.bytes;
     one["context_length"] = model.service->engine.options().context;

@@ -6,8 +6,6 @@ namespace sluice::server {
 
 namespace {
 
-constexpr int64_t kMostChoices = 64;
-
 ToolChoice read_tool_choice(const Json& value) {
   using Kind = ToolChoice::Kind;
   if (value.is_string()) {

@@ -13,6 +13,9 @@
 
 namespace sluice::server {
 
+/// Answers to one request.
+inline constexpr int64_t kMostChoices = 64;
+
 struct ToolChoice {
   enum class Kind { Auto, None, Required, Named } kind = Kind::Auto;
   std::string name = {};  ///< of Named

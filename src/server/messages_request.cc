@@ -25,8 +25,8 @@ std::string type_of(Fields& fields) {
 }
 
 constexpr ContentRule kSystemRule{.from_user = true, .separator = "\n"};
-constexpr ContentRule kUserRule{.from_user = true, .separator = "\n"};
-constexpr ContentRule kHistoryRule{.from_user = false, .separator = "\n"};
+constexpr ContentRule kUserBlocks{.from_user = true, .separator = "\n"};
+constexpr ContentRule kHistoryBlocks{.from_user = false, .separator = "\n"};
 constexpr ContentRule kAnswerRule{.from_user = false, .separator = ""};
 
 /// A string, or blocks of text, without the line that changes with every request.
@@ -49,7 +49,7 @@ Json tool_result(Fields& block, LeftOut& left_out) {
   if (!id) bad_field(block.path_of("tool_use_id"), "is missing");
   const Json* content = block.any("content");
   std::string text =
-      content ? read_content(*content, block.path_of("content"), kHistoryRule, left_out).text : "";
+      content ? read_content(*content, block.path_of("content"), kHistoryBlocks, left_out).text : "";
   if (block.boolean("is_error").value_or(false)) text = "Error: " + text;
   return {{"role", "tool"}, {"tool_call_id", *id}, {"content", std::move(text)}};
 }
@@ -58,7 +58,7 @@ void add_user(const Json& content, const std::string& path, const std::string& r
   Json& messages = request.conversation.messages;
   if (!content.is_array()) {
     messages.push_back(
-        {{"role", role}, {"content", read_content(content, path, kUserRule, request.left_out).text}});
+        {{"role", role}, {"content", read_content(content, path, kUserBlocks, request.left_out).text}});
     return;
   }
   Content said;
@@ -70,7 +70,7 @@ void add_user(const Json& content, const std::string& path, const std::string& r
       messages.push_back(tool_result(block, request.left_out));
       results = true;
     } else {
-      read_part(content[i], where, kUserRule, said, request.left_out);
+      read_part(content[i], where, kUserBlocks, said, request.left_out);
     }
   }
   if (!said.text.empty() || !results) messages.push_back({{"role", role}, {"content", std::move(said.text)}});

@@ -155,7 +155,7 @@ void allow_tools(Fields& fields, ChatRequest& chat) {
   if (mode == "required") chat.tool_choice = {ToolChoice::Kind::Required};
 }
 
-void read_tool_choice(const Json& value, ChatRequest& chat) {
+void take_tool_choice(const Json& value, ChatRequest& chat) {
   using Kind = ToolChoice::Kind;
   if (value == "auto") return;
   if (value == "none" || value == "required") {
@@ -187,7 +187,7 @@ ResponsesRequest read_responses(const Json& body, const Service& service) {
     chat.conversation.tools = responses_tools(*tools, chat.origins, chat.left_out);
   for (Json& tool : responses_tools(found_tools, chat.origins, chat.left_out))
     chat.conversation.tools.push_back(std::move(tool));
-  if (const Json* choice = fields.any("tool_choice")) read_tool_choice(*choice, chat);
+  if (const Json* choice = fields.any("tool_choice")) take_tool_choice(*choice, chat);
   chat.parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (const Json* text = fields.object("text")) {
     Fields inner(*text, "text");

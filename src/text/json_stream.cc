@@ -8,7 +8,7 @@
 namespace sluice::text {
 namespace {
 
-constexpr std::string_view kReplacement = "\\ufffd";
+constexpr std::string_view kEscapedReplacement = "\\ufffd";
 
 bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
@@ -139,12 +139,12 @@ void JsonStream::end_escape(std::string& out) {
   if (code >= 0xD800 && code < 0xDC00)
     surrogate_ = token_;
   else
-    out += low ? kReplacement : std::string_view(token_);
+    out += low ? kEscapedReplacement : std::string_view(token_);
 }
 
 void JsonStream::drop_surrogate(std::string& out) {
   if (surrogate_.empty()) return;
-  out += kReplacement;
+  out += kEscapedReplacement;
   surrogate_.clear();
 }
 

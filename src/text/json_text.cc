@@ -7,7 +7,7 @@
 namespace sluice::text {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // Takes every event, counts the depth.
 class DepthCounter : public nlohmann::json_sax<Json> {

@@ -16,20 +16,21 @@ constexpr int64_t kProbeSteps = 1'000'000;
 // Words that no template has in it. The name of a call has nine letters and digits, as some templates ask.
 constexpr const char* kWords = "sluicewords";
 constexpr const char* kMoreWords = "sluiceothers";
-constexpr const char* kName = "sluicename";
+constexpr const char* kProbeName = "sluicename";
 constexpr const char* kArguments = R"({"sluicekey": "sluicevalue"})";
 
 Json message(const char* role, const Json& content) { return {{"role", role}, {"content", content}}; }
 
 Json call_message(const Json& content, const Json& arguments) {
   Json out = message("assistant", content);
-  out["tool_calls"] = {
-      {{"id", "callslu01"}, {"type", "function"}, {"function", {{"name", kName}, {"arguments", arguments}}}}};
+  out["tool_calls"] = {{{"id", "callslu01"},
+                        {"type", "function"},
+                        {"function", {{"name", kProbeName}, {"arguments", arguments}}}}};
   return out;
 }
 
 Json result_message(const Json& content) {
-  return {{"role", "tool"}, {"tool_call_id", "callslu01"}, {"name", kName}, {"content", content}};
+  return {{"role", "tool"}, {"tool_call_id", "callslu01"}, {"name", kProbeName}, {"content", content}};
 }
 
 /// Renders small conversations.
@@ -71,12 +72,12 @@ void find_call_form(const Probe& probe, MessageForm& form) {
   const auto shows_object = [&](const Json& content) {
     const std::string prompt = probe.render(with_call(content, Json::parse(kArguments)));
     // In single quotes: that is no JSON, the template meant to join a text.
-    return prompt.find(kName) != std::string::npos && prompt.find("sluicekey") != std::string::npos &&
+    return prompt.find(kProbeName) != std::string::npos && prompt.find("sluicekey") != std::string::npos &&
            prompt.find("sluicevalue") != std::string::npos && prompt.find("'sluicekey'") == std::string::npos;
   };
   const auto shows_text = [&](const Json& content) {
     const std::string prompt = probe.render(with_call(content, kArguments));
-    return prompt.find(kName) != std::string::npos && prompt.find(kArguments) != std::string::npos;
+    return prompt.find(kProbeName) != std::string::npos && prompt.find(kArguments) != std::string::npos;
   };
   const bool text_at_all = shows_text("") || shows_text(nullptr);
   if (shows_object("")) {
@@ -93,12 +94,13 @@ void find_call_form(const Probe& probe, MessageForm& form) {
   form.shows_calls = true;
   const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
   const std::string beside = probe.render(with_call(kWords, arguments));
-  if (beside.find(kWords) != std::string::npos && beside.find(kName) != std::string::npos) return;
+  if (beside.find(kWords) != std::string::npos && beside.find(kProbeName) != std::string::npos) return;
   const Json empty = form.null_beside_calls ? Json() : Json("");
   const std::string apart =
       probe.render(Json::array({message("user", "hello"), message("assistant", kWords),
                                 call_message(empty, arguments), result_message("done")}));
-  form.text_before_calls = apart.find(kWords) != std::string::npos && apart.find(kName) != std::string::npos;
+  form.text_before_calls =
+      apart.find(kWords) != std::string::npos && apart.find(kProbeName) != std::string::npos;
 }
 
 /// Under which key a message's reasoning is shown, beside a call at least.
@@ -163,7 +165,7 @@ void find_tool_form(const Probe& probe, MessageForm& form) {
   const bool parts = form.parts.contains("user");
   const Json hello = parts ? Json::array({{{"type", "text"}, {"text", "hello"}}}) : Json("hello");
   const auto renders = [&](const char* without) {
-    Json function = {{"name", kName},
+    Json function = {{"name", kProbeName},
                      {"description", kWords},
                      {"parameters", {{"type", "object"}, {"properties", Json::object()}}}};
     function.erase(without);
@@ -243,11 +245,12 @@ std::string call_shape(const jinja::Template& chat_template, const Json& variabl
   const size_t begin = text.find(open), end = text.rfind(close);
   if (begin == std::string::npos || end == std::string::npos || end < begin) return {};
   text = text.substr(begin, end + close.size() - begin);
-  const size_t name = text.find(kName), first = text.find(R"({"sluicekey")"), last = text.find('}', first);
+  const size_t name = text.find(kProbeName), first = text.find(R"({"sluicekey")"),
+               last = text.find('}', first);
   if (name == std::string::npos || first == std::string::npos || last == std::string::npos || first < name)
     return {};
   text.replace(first, last + 1 - first, "tool_call_arguments");
-  return text.replace(name, std::string_view(kName).size(), "tool_call_name");
+  return text.replace(name, std::string_view(kProbeName).size(), "tool_call_name");
 }
 
 void put_in_form(const MessageForm& form, Json& messages) {

@@ -11,6 +11,7 @@
 #include "program/builder.h"
 #include "program/op_info.h"
 #include "program/places.h"
+#include "support/error_of.h"
 
 namespace sluice::program {
 namespace {
@@ -18,23 +19,14 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 /// One dense layer and one of experts, as models build them, without attention.
-struct Network {
+struct TwoLayers {
   static constexpr int64_t kDim = 256, kWidth = 1280, kExpertWidth = 96, kExperts = 8, kUsed = 2,
                            kVocabulary = 100;
   Program program;
   Builder b{program};
 
-  explicit Network(quant::Type down = quant::Type::Q4_K) {
+  explicit TwoLayers(quant::Type down = quant::Type::Q4_K) {
     using quant::Type;
     const TensorId norm = b.weight("norm", Type::F32, 1, 1, kDim);
     TensorId x = b.embed(b.weight("table", Type::Q8_0, 1, kVocabulary, kDim));
@@ -66,7 +58,7 @@ struct Network {
   }
 };
 
-Program cut(const Network& network, std::vector<double> shares) {
+Program cut(const TwoLayers& network, std::vector<double> shares) {
   Program out = split(network.program, shares);
   verify(out);
   return out;
@@ -88,7 +80,7 @@ Views views_of(const Program& program, const std::string& name) {
 }
 
 TEST(Split, CutsInnerColumnsBetweenBlocksOfTheTypeBehindThem) {
-  const Network network;
+  const TwoLayers network;
   // 1280 columns are 5 blocks of Q4_K; 96 are 3 of Q5_0; 100 rows of the vocabulary go by 32.
   const Program two = cut(network, {1, 1});
   EXPECT_EQ(views_of(two, "gate"), (Views{{0, {0, 768, 0, 256}}, {1, {768, 512, 0, 256}}}));
@@ -100,12 +92,12 @@ TEST(Split, CutsInnerColumnsBetweenBlocksOfTheTypeBehindThem) {
   EXPECT_EQ(views_of(two, "output"), (Views{{0, {0, 64, 0, 256}}, {1, {64, 36, 0, 256}}}));
   EXPECT_EQ(views_of(two, "table").size(), 1u) << "rows of it are copied";
   // Where blocks are shorter, the shares are met better.
-  EXPECT_EQ(views_of(cut(Network(quant::Type::Q8_0), {1, 1}), "down"),
+  EXPECT_EQ(views_of(cut(TwoLayers(quant::Type::Q8_0), {1, 1}), "down"),
             (Views{{0, {0, 256, 0, 640}}, {1, {0, 256, 640, 640}}}));
 }
 
 TEST(Split, GivesAPlaceLessThanABlockNothing) {
-  const Network network;
+  const TwoLayers network;
   const Program three = cut(network, {8, 1, 3});
   EXPECT_EQ(views_of(three, "down"),
             (Views{{0, {0, 256, 0, 768}}, {1, {0, 256, 768, 256}}, {2, {0, 256, 1024, 256}}}));
@@ -121,7 +113,7 @@ TEST(Split, GivesAPlaceLessThanABlockNothing) {
 }
 
 TEST(Split, AddsTheResidualOnceBehindTheSum) {
-  const Network network;
+  const TwoLayers network;
   const std::string text = dump(cut(network, {1, 1}));
   EXPECT_THAT(text, HasSubstr("embed@0 table=table[1, 100, 256]:Q8_0 -> out=embedding[rows, 1, 256]\n"
                               "copy in=embedding[rows, 1, 256]@0 -> out=embedding[rows, 1, 256]@1\n"));
@@ -139,7 +131,7 @@ TEST(Split, AddsTheResidualOnceBehindTheSum) {
 }
 
 TEST(Split, ReadsTheTableEverywhereWhereThatIsWanted) {
-  const Network network;
+  const TwoLayers network;
   const Program two = split(network.program, std::vector<double>{1, 1}, Tables::Everywhere);
   EXPECT_NO_THROW(verify(two));
   EXPECT_EQ(views_of(two, "table"), (Views{{0, {0, 100, 0, 256}}, {1, {0, 100, 0, 256}}}));
@@ -148,7 +140,7 @@ TEST(Split, ReadsTheTableEverywhereWhereThatIsWanted) {
 }
 
 TEST(Split, KeepsTheFilesTensorsAndTheirBytes) {
-  const Network network;
+  const TwoLayers network;
   const Program two = cut(network, {1, 1});
   for (size_t i = 0; i < network.program.tensors().size(); ++i)
     EXPECT_EQ(two.tensors()[i].name, network.program.tensors()[i].name);
@@ -156,7 +148,7 @@ TEST(Split, KeepsTheFilesTensorsAndTheirBytes) {
 }
 
 TEST(Split, CostsOfWeightsAddUp) {
-  const Network network;
+  const TwoLayers network;
   const StepShape shape{.rows = 3, .outputs = 2, .selected = 4};
   const auto flops = [&](const Program& program) {
     double sum = 0;
@@ -168,12 +160,13 @@ TEST(Split, CostsOfWeightsAddUp) {
     }
     return sum;
   };
-  const double columns = Network::kWidth + Network::kUsed * Network::kExpertWidth + 64;
-  EXPECT_NEAR(flops(cut(network, {1, 2})), 3 * 2 * Network::kDim * columns, 3 * 3 * 2 * Network::kDim * 2);
+  const double columns = TwoLayers::kWidth + TwoLayers::kUsed * TwoLayers::kExpertWidth + 64;
+  EXPECT_NEAR(flops(cut(network, {1, 2})), 3 * 2 * TwoLayers::kDim * columns,
+              3 * 3 * 2 * TwoLayers::kDim * 2);
 }
 
 TEST(Places, RunTheirPartsBetweenTheOpsAcross) {
-  const Program two = cut(Network{}, {1, 1});
+  const Program two = cut(TwoLayers{}, {1, 1});
   const Program first = program_at(two, 0), second = program_at(two, 1);
   // copy, two all_reduces, all_gather.
   ASSERT_EQ(parts(first).size(), 5u);
@@ -187,11 +180,11 @@ TEST(Places, RunTheirPartsBetweenTheOpsAcross) {
   EXPECT_THAT(dump(second),
               HasSubstr("0.all_reduce in=partial[rows, 1, 256]@1 -> out=sum[rows, 1, 256]@1\n"));
   // What is handed over lies in the arena from the op that makes it to the one that takes it, no longer.
-  EXPECT_LT(plan_memory(second, 8, 8).arena_bytes, plan_memory(Network{}.program, 8, 8).arena_bytes);
+  EXPECT_LT(plan_memory(second, 8, 8).arena_bytes, plan_memory(TwoLayers{}.program, 8, 8).arena_bytes);
 }
 
 TEST(Split, RefusesByName) {
-  const Network network;
+  const TwoLayers network;
   const auto refusal = [&](std::vector<double> shares) {
     return error_of([&] { split(network.program, shares); });
   };
@@ -202,7 +195,7 @@ TEST(Split, RefusesByName) {
     EXPECT_THAT(refusal({1, bad}), HasSubstr("shares of places: expected numbers"));
   EXPECT_THAT(refusal({0, 0}), HasSubstr("a sum above 0"));
   EXPECT_THAT(refusal({1e308, 1e308}), HasSubstr("shares of places: expected numbers"));
-  Network other;
+  TwoLayers other;
   other.b.set_layer(2);
   other.b.silu_mul(other.program.output(), other.program.output());
   EXPECT_EQ(error_of([&] {

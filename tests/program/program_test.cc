@@ -9,20 +9,12 @@
 #include "program/builder.h"
 #include "program/op_info.h"
 #include "program/program.h"
+#include "support/error_of.h"
 
 namespace sluice::program {
 namespace {
 
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// A feed-forward network of two layers around one embedding.
 struct Network {

@@ -44,7 +44,7 @@ Usage usage_of(const std::string& path, const json& answer) {
   return {usage.at("prompt_tokens"), usage.at("prompt_tokens_details").at("cached_tokens")};
 }
 
-struct Lines {
+struct CacheLines {
   std::mutex mutex;
   std::vector<std::string> all;
 
@@ -78,7 +78,7 @@ class AgentSessions : public testing::TestWithParam<const char*> {};
 TEST_P(AgentSessions, ATurnReadsWhatIsNew) {
   std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/server/agent_sessions/" + GetParam() +
                      ".jsonl");
-  Lines lines;
+  CacheLines lines;
   test::ParrotServer server(lines.options(), large(), "Qwen3-Coder");
   nlohmann::ordered_json body;  // a client's order of keys is what the template renders
   int64_t before = 0, said = 0;
@@ -140,7 +140,7 @@ class TemplateFamilies : public testing::TestWithParam<std::tuple<Family, bool>>
 
 TEST_P(TemplateFamilies, ATurnReadsAgainWhatTheTemplateRendersOtherwise) {
   const auto& [family, sorts] = GetParam();
-  Lines lines;
+  CacheLines lines;
   test::ParrotServer server(lines.options(), large(), family.chat_template);
   json body = conversation();
   std::string said = family.said;
@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // What a client changes early in a prompt: the log names the token, and the words.
 TEST(CacheLog, SaysFromWhichTokenOnAndWhy) {
-  Lines lines;
+  CacheLines lines;
   test::ParrotServer server(lines.options(), large(), "Qwen3-Coder");
   server.parrot.say("Sun.");
   const auto ask = [&](const json& body) {
@@ -239,7 +239,7 @@ TEST(CacheLog, SaysFromWhichTokenOnAndWhy) {
 }
 
 TEST(CacheLog, TellsNothingOfOtherKeys) {
-  Lines lines;
+  CacheLines lines;
   ServerOptions options = lines.options();
   options.api_keys = {"alice-key", "bob-key"};
   test::ParrotServer server(options, large(), "Qwen3-Coder");

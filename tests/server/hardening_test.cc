@@ -23,10 +23,10 @@ using testing::HasSubstr;
 
 std::string key(const std::string& name) { return "x-api-key: " + name + "\r\n"; }
 
-struct Usage {
+struct PromptTokens {
   int64_t prompt, cached;
 };
-Usage ask(uint16_t port, const std::string& name, const std::string& text) {
+PromptTokens ask(uint16_t port, const std::string& name, const std::string& text) {
   const json body = {{"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", 1}};
   const json usage =
       Client(port).post("/v1/chat/completions", body, name.empty() ? "" : key(name)).json()["usage"];
@@ -66,9 +66,9 @@ TEST(PromptsOfOthers, AreSharedByWholePagesWhereTheOperatorSaysSo) {
   ParrotServer server(options);
   server.parrot.say("Hi.");
   const std::string text = std::string(300, 'x') + "and an end";
-  const Usage first = ask(server.port(), "alice", text);
+  const PromptTokens first = ask(server.port(), "alice", text);
   EXPECT_EQ(first.cached, 0);
-  const Usage second = ask(server.port(), "mallory", text);
+  const PromptTokens second = ask(server.port(), "mallory", text);
   EXPECT_EQ(second.cached, (first.prompt - 1) / 64 * 64) << "whole pages, and nothing of the last one";
   EXPECT_GT(ask(server.port(), "alice", text).cached, second.cached);
 }
@@ -78,7 +78,7 @@ TEST(PromptsOfOthers, AreSharedWithoutKeys) {
   server.parrot.say("Hi.");
   const std::string text(150, 'x');
   EXPECT_EQ(ask(server.port(), "", text).cached, 0);
-  const Usage again = ask(server.port(), "", text);
+  const PromptTokens again = ask(server.port(), "", text);
   EXPECT_EQ(again.cached, again.prompt - 1);
 }
 

@@ -14,6 +14,7 @@
 #include "backend/ranks/ranks_backend.h"
 #include "base/error.h"
 #include "model/model.h"
+#include "support/error_of.h"
 
 namespace sluice::test {
 
@@ -26,15 +27,6 @@ inline backend::ChannelOptions rank_options(int rank, int ranks, int port) {
   options.identity = {"test", "model", "matmul, avx512; rope, avx512", int64_t{1} << 30};
   options.patience_s = 30;
   return options;
-}
-
-inline std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 /// Runs `body` once a rank, side by side.

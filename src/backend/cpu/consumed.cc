@@ -7,8 +7,8 @@
 namespace sluice::backend::cpu {
 namespace {
 
-constexpr int64_t kPiece = 4 << 20;  // of the page cache, at most
-constexpr int64_t kGap = 64 << 10;   // small weights between large ones: read again, if at all, one by one
+constexpr int64_t kDropped = 4 << 20;  // of the page cache, at most
+constexpr int64_t kGap = 64 << 10;     // small weights between large ones: read again, if at all, one by one
 
 }  // namespace
 
@@ -28,9 +28,9 @@ void Consumed::add(std::span<const std::byte> bytes) {
     }
     parts_[begin] = end;
   }
-  const std::byte* from = bytes.data() - std::min(kPiece, bytes.data() - begin);
+  const std::byte* from = bytes.data() - std::min(kDropped, bytes.data() - begin);
   const std::byte* to = bytes.data() + bytes.size();
-  to += std::min(kPiece, end - to);
+  to += std::min(kDropped, end - to);
   drop_pages({from, to});
 }
 

@@ -69,6 +69,10 @@ struct Kernel {
   int line = __builtin_LINE();
 };
 
+inline int64_t no_scratch(const program::Program&, const program::Op&, const program::CompileOptions&) {
+  return 0;
+}
+
 /// The kernel for an op, or null when there is none: a pure function of the op and its types (bind.cc).
 const Kernel* bind(const program::Program& program, const program::Op& op);
 

@@ -48,7 +48,7 @@ ReadLoop read_loop(Isa isa) {
 }
 
 /// A unit that multiplies: its loop, and the operations of a round.
-struct Unit {
+struct PeakUnit {
   const char* name;
   Isa isa;          // the tier that it needs at least
   bool matrix;      // kernels multiply weights with it, when no quicker one is there
@@ -66,7 +66,7 @@ bool has_avx512_bf16() {
 }
 
 // A tile instruction multiplies 16 rows by 16 columns, along 64 int8 or 32 bf16.
-constexpr Unit kUnits[] = {
+constexpr PeakUnit kUnits[] = {
     {"f32", Isa::Generic, true, nullptr, f32_generic, 2.0 * kChains * 4},
     {"f32 FMA AVX2", Isa::Avx2, true, nullptr, f32_avx2, 2.0 * kChains * 8},
     {"int4 x int8 AVX2", Isa::Avx2, true, nullptr, int4_avx2, 2.0 * kChains * 32},
@@ -83,7 +83,7 @@ constexpr Unit kUnits[] = {
 
 #elif defined(__aarch64__)
 
-constexpr Unit kUnits[] = {
+constexpr PeakUnit kUnits[] = {
     {"f32", Isa::Generic, true, nullptr, f32_generic, 2.0 * kChains * 4},
     {"f32 FMA NEON", Isa::Neon, true, nullptr, f32_neon, 2.0 * kChains * 4},
     {"int8 dot NEON", Isa::Neon, true, nullptr, int8_neon, 2.0 * kChains * 16},
@@ -92,7 +92,7 @@ constexpr Unit kUnits[] = {
 
 #else
 
-constexpr Unit kUnits[] = {{"f32", Isa::Generic, true, nullptr, f32_generic, 2.0 * kChains * 4}};
+constexpr PeakUnit kUnits[] = {{"f32", Isa::Generic, true, nullptr, f32_generic, 2.0 * kChains * 4}};
 
 #endif
 
@@ -109,7 +109,7 @@ double best_ns(Team& team, Work work) {
   return static_cast<double>(std::max<int64_t>(best, 1));
 }
 
-double unit_rate(Team& team, const Unit& unit) {
+double unit_rate(Team& team, const PeakUnit& unit) {
   int64_t rounds = 1 << 14;
   while (true) {
     const double ns = best_ns(team, [&](int) { unit.loop(rounds); });
@@ -182,20 +182,20 @@ class ReadBuffer {
   std::byte* data_;
 };
 
-struct Read {
+struct ReadRate {
   double bytes_per_second = 0;
   ReadPattern pattern = ReadPattern::Plain;
   bool huge = false;
 };
 
 /// How the machine read fastest when its peaks were measured, by threads.
-std::map<int, Read>& best_reads() {
-  static std::map<int, Read> reads;
+std::map<int, ReadRate>& best_reads() {
+  static std::map<int, ReadRate> reads;
   return reads;
 }
 
-Read best_read(Team& team, Isa isa) {
-  Read best;
+ReadRate best_read(Team& team, Isa isa) {
+  ReadRate best;
   for (const bool huge : {false, true}) {
     ReadBuffer buffer(team, read_bytes(), huge);
     for (const ReadPattern pattern : kPatterns) {
@@ -251,12 +251,12 @@ class CpuBandwidthProbe : public program::BandwidthProbe {
 Peaks measure(int threads, Isa isa) {
   Team team(threads);
   Peaks peaks;
-  const Read read = best_read(team, isa);
+  const ReadRate read = best_read(team, isa);
   best_reads()[threads] = read;
   peaks.bytes_per_second = read.bytes_per_second;
   peaks.read_how = fmt::format("{}, {} pages", kPatternNames[static_cast<size_t>(read.pattern)],
                                read.huge ? "2 MB" : "4 KB");
-  for (const Unit& unit : kUnits) {
+  for (const PeakUnit& unit : kUnits) {
     if (unit.isa > isa || (unit.there != nullptr && !unit.there())) continue;
     const double rate = unit_rate(team, unit);
     peaks.rates.push_back({unit.name, rate});
@@ -275,7 +275,7 @@ const Peaks& machine_peaks(int threads) {
 
 double measure_read_bandwidth(int threads) {
   machine_peaks(threads);
-  const Read& best = best_reads().at(threads);
+  const ReadRate& best = best_reads().at(threads);
   Team team(threads);
   ReadBuffer buffer(team, read_bytes(), best.huge);
   return buffer.bytes_per_second(read_loop(chosen_isa()), best.pattern);

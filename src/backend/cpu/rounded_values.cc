@@ -15,9 +15,9 @@ using namespace program;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 /// Rows of a step from which on ops can leave an activation rounded, or take it so.
-class Finder {
+class RoundingFinder {
  public:
-  Finder(const Program& program, const WeightTable& table) : program_(program), table_(table) {}
+  RoundingFinder(const Program& program, const WeightTable& table) : program_(program), table_(table) {}
 
   int64_t left(const Op& op, TensorId id) const {
     if (std::holds_alternative<RmsNorm>(op.args)) return program_[id].heads() == 1 ? 0 : kNever;
@@ -68,7 +68,7 @@ std::vector<int64_t> rounded_from(const Program& program, const WeightTable& tab
   const size_t count = program.tensors().size();
   std::vector<int64_t> from(count, tiles ? kLeastRounded : kNever);
   std::vector<bool> written(count), read(count);
-  const Finder finder(program, table);
+  const RoundingFinder finder(program, table);
   for (size_t i = 0; i < count; ++i) {
     const Tensor& t = program.tensors()[i];
     const bool plain = t.kind == Kind::Activation && t.type == quant::Type::F32 && t.base == kNoTensor &&

@@ -17,12 +17,9 @@
 namespace sluice::backend {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kFirstWord = 2 * kSecond, kNextWord = 10 * kSecond;  // that others are waited for
-constexpr int kStrangerSeconds = 2;          // in which a connection says what it is
-constexpr uint64_t kMostHello = 1 << 16;     // bytes
-constexpr uint64_t kMostFrame = 1ULL << 31;  // of ranks that are known
-constexpr int kLeaveSeconds = 10;            // that a rank has to clear up
+constexpr uint64_t kMostFrame = 1ULL << 31;                            // of ranks that are known
+constexpr int kLeaveSeconds = 10;                                      // that a rank has to clear up
 constexpr int kDefaultPort = 29500;
 constexpr int64_t kProtocol = 2;
 

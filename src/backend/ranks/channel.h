@@ -22,6 +22,10 @@
 
 namespace sluice::backend {
 
+inline constexpr int64_t kSecond = 1'000'000'000;  ///< ns
+inline constexpr int kStrangerSeconds = 2;         ///< in which a connection says what it is
+inline constexpr uint64_t kMostHello = 1 << 16;    ///< bytes of that
+
 /// What is to be the same at every rank, and what memory this one has.
 struct RankIdentity {
   std::string build;    ///< "0.2.0 (abc1234)"

@@ -6,12 +6,6 @@
 #include "base/clock.h"
 
 namespace sluice::backend {
-namespace {
-
-constexpr int kStrangerSeconds = 2;  // in which a connection says what it is
-constexpr uint64_t kMostHello = 1 << 16;
-
-}  // namespace
 
 void Channel::give(int other, std::span<const float> values) {
   if (lost_) broken();

@@ -13,7 +13,6 @@
 namespace sluice::backend {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kSilence = 4 * kSecond;
 constexpr char kAlive = '.', kEnds = 'E', kFails = 'X';
 constexpr uint32_t kMostWords = 4096;

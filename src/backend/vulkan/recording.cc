@@ -13,7 +13,7 @@ namespace {
 
 using namespace program;
 
-constexpr int64_t kAlign = 256;
+constexpr int64_t kCacheAlign = 256;
 /// Where shaders see weights, and where once more, 16 bytes at a time (of a vector: nowhere).
 constexpr std::array<size_t, 4> kWeightsAt = {4, 5, 6, 10};
 constexpr std::array<size_t, 4> kQuadsAt = {8, 9, 6, 11};
@@ -21,13 +21,13 @@ constexpr std::array<size_t, 4> kQuadsAt = {8, 9, 6, 11};
 /// Of a layer of a paged cache.
 int64_t layer_bytes(const Tensor& cache, const CompileOptions& options) {
   const int64_t bytes = options.cache_pages * kPageRows * cache.cache_row().bytes();
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+  return (bytes + kCacheAlign - 1) / kCacheAlign * kCacheAlign;
 }
 
 int64_t buffer_bytes(const Tensor& cache, const CompileOptions& options) {
   const int64_t bytes = cache.kind == Kind::Cache ? cache.shape[0] * layer_bytes(cache, options)
                                                   : cache_bytes(cache, options.cache_room());
-  return std::max(bytes, kAlign);
+  return std::max(bytes, kCacheAlign);
 }
 
 }  // namespace

@@ -24,6 +24,13 @@ struct Node {
   virtual ~Node() = default;
 };
 
+template <typename T>
+std::unique_ptr<T> make(int line) {
+  auto node = std::make_unique<T>();
+  node->line = line;
+  return node;
+}
+
 struct Expr : Node {
   virtual Value eval(Interp& in) const = 0;
 };

@@ -8,13 +8,6 @@ namespace sluice::text::jinja {
 
 namespace {
 
-template <typename T>
-std::unique_ptr<T> make(int line) {
-  auto node = std::make_unique<T>();
-  node->line = line;
-  return node;
-}
-
 ExprPtr literal(int line, Value value) {
   auto node = make<LiteralExpr>(line);
   node->value = std::move(value);

@@ -85,11 +85,11 @@ Value otherwise(Interp& in, const Value& value, Arguments& arguments) {
   return args[0] != nullptr ? *args[0] : in.heap().string({});
 }
 
-constexpr Row<Filter> kFilters[] = {{"abs", absolute},   {"d", otherwise}, {"default", otherwise},
-                                    {"float", to_float}, {"int", to_int},  {"round", round}};
+constexpr Row<Filter> kNumberFilters[] = {{"abs", absolute},   {"d", otherwise}, {"default", otherwise},
+                                          {"float", to_float}, {"int", to_int},  {"round", round}};
 
 }  // namespace
 
-std::span<const Row<Filter>> number_filters() { return kFilters; }
+std::span<const Row<Filter>> number_filters() { return kNumberFilters; }
 
 }  // namespace sluice::text::jinja

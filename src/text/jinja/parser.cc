@@ -13,13 +13,6 @@ namespace {
 using StmtPtr = std::unique_ptr<const Stmt>;
 using Names = std::initializer_list<std::string_view>;
 
-template <typename T>
-std::unique_ptr<T> make(int line) {
-  auto node = std::make_unique<T>();
-  node->line = line;
-  return node;
-}
-
 class Parser {
  public:
   Parser(std::string_view source, Symbols& symbols)

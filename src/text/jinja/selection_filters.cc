@@ -85,14 +85,14 @@ Value rejectattr(Interp& in, const Value& value, Arguments& arguments) {
   return chosen(in, value, arguments, false, true);
 }
 
-constexpr Row<Filter> kFilters[] = {{"map", map},
-                                    {"reject", reject},
-                                    {"rejectattr", rejectattr},
-                                    {"select", select},
-                                    {"selectattr", selectattr}};
+constexpr Row<Filter> kSelectionFilters[] = {{"map", map},
+                                             {"reject", reject},
+                                             {"rejectattr", rejectattr},
+                                             {"select", select},
+                                             {"selectattr", selectattr}};
 
 }  // namespace
 
-std::span<const Row<Filter>> selection_filters() { return kFilters; }
+std::span<const Row<Filter>> selection_filters() { return kSelectionFilters; }
 
 }  // namespace sluice::text::jinja

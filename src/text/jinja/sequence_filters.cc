@@ -131,7 +131,7 @@ Value sum(Interp& in, const Value& value, Arguments& arguments) {
   return total;
 }
 
-Value items(Interp& in, const Value& value, Arguments& arguments) {
+Value pairs(Interp& in, const Value& value, Arguments& arguments) {
   const Bound none("items", arguments);
   std::vector<Value> out;
   if (!value.is_undefined()) {
@@ -214,14 +214,14 @@ Value attr(Interp& in, const Value& value, Arguments& arguments) {
   return get_attribute(in, value, name);
 }
 
-constexpr Row<Filter> kFilters[] = {
+constexpr Row<Filter> kSequenceFilters[] = {
     {"attr", attr},       {"batch", batch}, {"count", length}, {"dictsort", dictsort}, {"first", first},
-    {"groupby", groupby}, {"items", items}, {"join", join},    {"last", last},         {"length", length},
+    {"groupby", groupby}, {"items", pairs}, {"join", join},    {"last", last},         {"length", length},
     {"list", list},       {"max", max},     {"min", min},      {"reverse", reverse},   {"slice", slices},
     {"sort", sort},       {"sum", sum},     {"unique", unique}};
 
 }  // namespace
 
-std::span<const Row<Filter>> sequence_filters() { return kFilters; }
+std::span<const Row<Filter>> sequence_filters() { return kSequenceFilters; }
 
 }  // namespace sluice::text::jinja

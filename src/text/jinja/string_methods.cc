@@ -169,7 +169,7 @@ Value find(Interp& in, const Value& self, Arguments& arguments) {
   return Value::integer(-1);
 }
 
-Value count(Interp& in, const Value& self, Arguments& arguments) {
+Value count_text(Interp& in, const Value& self, Arguments& arguments) {
   const Bound args("count", arguments, {"sub", "start", "end"}, 1);
   const std::string_view text = selected(in, self.as_string(), args, 1);
   const std::string wanted = args.string(0, "");
@@ -202,7 +202,7 @@ Value remove_affix(Interp& in, const Value& self, Arguments& arguments) {
   return self;
 }
 
-Value join(Interp& in, const Value& self, Arguments& arguments) {
+Value join_strings(Interp& in, const Value& self, Arguments& arguments) {
   const Bound args("join", arguments, {"iterable"}, 1);
   Text out(in.heap());
   bool first = true;
@@ -262,48 +262,48 @@ Value format(Interp& in, const Value& self, Arguments& arguments) {
   return format_braces(in, self.as_string(), arguments);
 }
 
-constexpr Row<Method> kMethods[] = {{"capitalize", rewritten<capitalize>},
-                                    {"casefold", rewritten<to_lower>},
-                                    {"center", pad<Align::Center>},
-                                    {"count", count},
-                                    {"endswith", has_affix<true>},
-                                    {"find", find<false, false>},
-                                    {"format", format},
-                                    {"index", find<false, true>},
-                                    {"isalnum", all_are<is_alnum>},
-                                    {"isalpha", all_are<is_alpha>},
-                                    {"isascii", all_are<is_ascii>},
-                                    {"isdecimal", all_are<is_digit>},
-                                    {"isdigit", all_are<is_digit>},
-                                    {"islower", is_case<true>},
-                                    {"isnumeric", all_are<is_digit>},
-                                    {"isspace", all_are<is_space>},
-                                    {"isupper", is_case<false>},
-                                    {"join", join},
-                                    {"ljust", pad<Align::Left>},
-                                    {"lower", rewritten<to_lower>},
-                                    {"lstrip", strip<true, false>},
-                                    {"partition", partition<false>},
-                                    {"removeprefix", remove_affix<true>},
-                                    {"removesuffix", remove_affix<false>},
-                                    {"replace", replace},
-                                    {"rfind", find<true, false>},
-                                    {"rindex", find<true, true>},
-                                    {"rjust", pad<Align::Right>},
-                                    {"rpartition", partition<true>},
-                                    {"rsplit", split<true>},
-                                    {"rstrip", strip<false, true>},
-                                    {"split", split<false>},
-                                    {"splitlines", splitlines},
-                                    {"startswith", has_affix<false>},
-                                    {"strip", strip<true, true>},
-                                    {"swapcase", rewritten<swap_case>},
-                                    {"title", rewritten<title>},
-                                    {"upper", rewritten<to_upper>},
-                                    {"zfill", zfill}};
+constexpr Row<Method> kStringMethods[] = {{"capitalize", rewritten<capitalize>},
+                                          {"casefold", rewritten<to_lower>},
+                                          {"center", pad<Align::Center>},
+                                          {"count", count_text},
+                                          {"endswith", has_affix<true>},
+                                          {"find", find<false, false>},
+                                          {"format", format},
+                                          {"index", find<false, true>},
+                                          {"isalnum", all_are<is_alnum>},
+                                          {"isalpha", all_are<is_alpha>},
+                                          {"isascii", all_are<is_ascii>},
+                                          {"isdecimal", all_are<is_digit>},
+                                          {"isdigit", all_are<is_digit>},
+                                          {"islower", is_case<true>},
+                                          {"isnumeric", all_are<is_digit>},
+                                          {"isspace", all_are<is_space>},
+                                          {"isupper", is_case<false>},
+                                          {"join", join_strings},
+                                          {"ljust", pad<Align::Left>},
+                                          {"lower", rewritten<to_lower>},
+                                          {"lstrip", strip<true, false>},
+                                          {"partition", partition<false>},
+                                          {"removeprefix", remove_affix<true>},
+                                          {"removesuffix", remove_affix<false>},
+                                          {"replace", replace},
+                                          {"rfind", find<true, false>},
+                                          {"rindex", find<true, true>},
+                                          {"rjust", pad<Align::Right>},
+                                          {"rpartition", partition<true>},
+                                          {"rsplit", split<true>},
+                                          {"rstrip", strip<false, true>},
+                                          {"split", split<false>},
+                                          {"splitlines", splitlines},
+                                          {"startswith", has_affix<false>},
+                                          {"strip", strip<true, true>},
+                                          {"swapcase", rewritten<swap_case>},
+                                          {"title", rewritten<title>},
+                                          {"upper", rewritten<to_upper>},
+                                          {"zfill", zfill}};
 
 }  // namespace
 
-std::span<const Row<Method>> string_methods() { return kMethods; }
+std::span<const Row<Method>> string_methods() { return kStringMethods; }
 
 }  // namespace sluice::text::jinja

@@ -15,7 +15,7 @@ namespace {
 
 /// A filter that rewrites str(value) and takes no arguments.
 template <std::string (*rewrite)(std::string_view)>
-Value rewritten(Interp& in, const Value& value, Arguments& arguments) {
+Value rewritten_text(Interp& in, const Value& value, Arguments& arguments) {
   const Bound none("the filter", arguments);
   const Value text = to_string(in.heap(), value);
   in.heap().check_room(text.as_string().size(), 3);
@@ -63,7 +63,7 @@ std::string html_escaped(std::string_view text) {
 Value escape(Interp& in, const Value& value, Arguments& arguments) {
   const Value text = to_string(in.heap(), value);
   in.heap().check_room(text.as_string().size(), 5);
-  return rewritten<html_escaped>(in, text, arguments);
+  return rewritten_text<html_escaped>(in, text, arguments);
 }
 
 Value string(Interp& in, const Value& value, Arguments& arguments) {
@@ -81,7 +81,7 @@ Value trim(Interp& in, const Value& value, Arguments& arguments) {
   return in.heap().string(std::string(inner));
 }
 
-Value replace(Interp& in, const Value& value, Arguments& arguments) {
+Value replace_text(Interp& in, const Value& value, Arguments& arguments) {
   const Bound args("replace", arguments, {"old", "new", "count"}, 2);
   const Value text = to_string(in.heap(), value);
   return replaced(in.heap(), text.as_string(), str_of(in.heap(), *args[0]), str_of(in.heap(), *args[1]),
@@ -166,7 +166,7 @@ Value urlencode(Interp& in, const Value& value, Arguments& arguments) {
   return out.value();
 }
 
-Value format(Interp& in, const Value& value, Arguments& arguments) {
+Value format_text(Interp& in, const Value& value, Arguments& arguments) {
   const Value text = to_string(in.heap(), value);
   if (!arguments.named.empty() && !arguments.positional.empty())
     refuse("format takes either positional or named arguments");
@@ -204,27 +204,27 @@ Value tojson(Interp& in, const Value& value, Arguments& arguments) {
   return out.value();
 }
 
-constexpr Row<Filter> kFilters[] = {{"capitalize", rewritten<capitalize>},
-                                    {"center", center},
-                                    {"e", escape},
-                                    {"escape", escape},
-                                    {"forceescape", escape},
-                                    {"format", format},
-                                    {"indent", indent},
-                                    {"lower", rewritten<to_lower>},
-                                    {"replace", replace},
-                                    {"safe", string},
-                                    {"string", string},
-                                    {"title", rewritten<title_words>},
-                                    {"tojson", tojson},
-                                    {"trim", trim},
-                                    {"truncate", truncate},
-                                    {"upper", rewritten<to_upper>},
-                                    {"urlencode", urlencode},
-                                    {"wordcount", wordcount}};
+constexpr Row<Filter> kTextFilters[] = {{"capitalize", rewritten_text<capitalize>},
+                                        {"center", center},
+                                        {"e", escape},
+                                        {"escape", escape},
+                                        {"forceescape", escape},
+                                        {"format", format_text},
+                                        {"indent", indent},
+                                        {"lower", rewritten_text<to_lower>},
+                                        {"replace", replace_text},
+                                        {"safe", string},
+                                        {"string", string},
+                                        {"title", rewritten_text<title_words>},
+                                        {"tojson", tojson},
+                                        {"trim", trim},
+                                        {"truncate", truncate},
+                                        {"upper", rewritten_text<to_upper>},
+                                        {"urlencode", urlencode},
+                                        {"wordcount", wordcount}};
 
 }  // namespace
 
-std::span<const Row<Filter>> text_filters() { return kFilters; }
+std::span<const Row<Filter>> text_filters() { return kTextFilters; }
 
 }  // namespace sluice::text::jinja

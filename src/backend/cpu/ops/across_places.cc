@@ -9,8 +9,6 @@ namespace {
 
 using namespace program;
 
-int64_t no_scratch(const Program&, const Op&, const CompileOptions&) { return 0; }
-
 void copy(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Copy>(record.args);
   const auto copy_rows = [&](const auto& in, const auto& out) {

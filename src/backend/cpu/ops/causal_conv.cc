@@ -10,8 +10,8 @@ namespace {
 
 using namespace program;
 
-constexpr int64_t kColumns = 16;    // a cache line of them
-constexpr int64_t kTogether = 512;  // columns
+constexpr int64_t kColumns = 16;       // a cache line of them
+constexpr int64_t kConvColumns = 512;  // columns
 
 /// The weights of some columns, tap after tap.
 void take_weights(const Weight& weight, Slice columns, const SmallKernels& kernels, float* room, float* out) {
@@ -38,12 +38,12 @@ class Convolution {
         count_(columns.last - columns.first),
         taps_(p[op.weight.id].columns()),
         weights_(c.scratch()),
-        zeros_(weights_ + taps_ * kTogether) {
-    std::fill_n(zeros_, kTogether, 0.0f);
-    take_weights(c.memory.weight(op.weight.id), columns, kernels_, zeros_ + kTogether, weights_);
+        zeros_(weights_ + taps_ * kConvColumns) {
+    std::fill_n(zeros_, kConvColumns, 0.0f);
+    take_weights(c.memory.weight(op.weight.id), columns, kernels_, zeros_ + kConvColumns, weights_);
   }
 
-  static int64_t scratch(int64_t taps) { return (2 * taps + 1) * kTogether; }
+  static int64_t scratch(int64_t taps) { return (2 * taps + 1) * kConvColumns; }
 
   /// The rows [first, end), of one sequence.
   void run(StateSlots slots, bool begins, int64_t first, int64_t end) const {
@@ -76,8 +76,8 @@ class Convolution {
 void causal_conv(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<CausalConv>(record.args);
   const Slice columns = c.slice(p[op.in.id].columns(), kColumns);
-  for (int64_t at = columns.first; at < columns.last; at += kTogether) {
-    const Convolution some(p, op, c, {at, std::min(columns.last, at + kTogether)});
+  for (int64_t at = columns.first; at < columns.last; at += kConvColumns) {
+    const Convolution some(p, op, c, {at, std::min(columns.last, at + kConvColumns)});
     for (int64_t first = 0, end = 0; first < c.input.rows(); first = end) {
       end = c.input.end_of_sequence(first);
       some.run(c.input.states[static_cast<size_t>(c.input.sequences[static_cast<size_t>(first)])],

@@ -20,7 +20,7 @@ int64_t columns_scratch(const Program& p, const Op& record, const CompileOptions
 }
 
 /// Numbers of a stored row that a worker decodes at once: whole blocks of every type.
-constexpr int64_t kPart = 256;
+constexpr int64_t kColumnsAtOnce = 256;
 
 /// Stored as [inputs, outputs] a head: each stored row, times one input, is added to the outputs. The workers
 /// share (head, part of the outputs).
@@ -30,12 +30,12 @@ void reduce_rows(const Program& p, const Op& record, const Context& c) {
   const quant::TypeInfo& type = quant::type_info(p[op.weight.id].type);
   const Rows<float> in = c.memory.rows(op.in.id), out = c.memory.rows(op.out.id);
   const SmallKernels& kernels = small_kernels(c.isa);
-  const int64_t rows = c.rows(p, op.in.id), parts = (weight.columns + kPart - 1) / kPart;
+  const int64_t rows = c.rows(p, op.in.id), parts = (weight.columns + kColumnsAtOnce - 1) / kColumnsAtOnce;
   const Slice mine = c.slice(weight.matrices * parts);
   float* w = c.scratch();
   for (int64_t item = mine.first; item < mine.last; ++item) {
-    const int64_t head = item / parts, first = item % parts * kPart;
-    const int64_t count = std::min(kPart, weight.columns - first);
+    const int64_t head = item / parts, first = item % parts * kColumnsAtOnce;
+    const int64_t count = std::min(kColumnsAtOnce, weight.columns - first);
     for (int64_t r = 0; r < rows; ++r) std::fill_n(out(r, head) + first, count, 0.0f);
     for (int64_t i = 0; i < weight.rows; ++i) {
       type.decode(weight.row(head, i) + quant::bytes_of(type, first), w, count);
@@ -44,7 +44,7 @@ void reduce_rows(const Program& p, const Op& record, const Context& c) {
   }
 }
 
-int64_t rows_scratch(const Program&, const Op&, const CompileOptions&) { return kPart; }
+int64_t rows_scratch(const Program&, const Op&, const CompileOptions&) { return kColumnsAtOnce; }
 
 }  // namespace
 

@@ -50,12 +50,12 @@ bool fits(const ExpandedShape& shape) {
 /// A worker's scratch: the right sides that a head's weights are, those that its keys and values are, its
 /// queries, the angles by which all rows rotate, and what kernels work with.
 template <typename Number>
-struct Scratch {
+struct ValuesScratch {
   Number *k_b, *v_b, *keys, *values, *queries, *unpacked;
   float *angles, *rotated, *tiles, *rows, *work, *largest, *total, *sums;
   int64_t tile_floats, floats;
 
-  Scratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
+  ValuesScratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
     int64_t at = 0;
     const auto take = [&](int64_t count) {
       float* begin = base == nullptr ? nullptr : base + at;
@@ -284,7 +284,7 @@ class Expanded {
   int64_t heads_;
   Cache cache_;
   Matrix k_b_, v_b_;
-  Scratch<Number> scratch_;
+  ValuesScratch<Number> scratch_;
 };
 
 /// The queries' rotary columns of a step's rows, shared by heads of rows.
@@ -349,7 +349,7 @@ int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOpti
   for (const Isa isa : {Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon}) {
     const auto take = [&](const auto* kernels, auto number) {
       if (isa > best_isa() || kernels == nullptr) return;
-      const Scratch<decltype(number)> scratch(nullptr, attend_kernels(isa), shape, options.max_rows);
+      const ValuesScratch<decltype(number)> scratch(nullptr, attend_kernels(isa), shape, options.max_rows);
       floats = std::max(floats, scratch.floats);
     };
     take(expanded_kernels<uint16_t>(isa), uint16_t{});

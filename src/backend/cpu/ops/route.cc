@@ -10,7 +10,7 @@ namespace {
 
 using namespace program;
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kNeverSelected = -std::numeric_limits<float>::infinity();
 
 /// The index of the first largest value.
 int64_t argmax(const float* values, int64_t count) {
@@ -19,7 +19,7 @@ int64_t argmax(const float* values, int64_t count) {
 
 /// A group's worth: its best expert (softmax) or its two best together (sigmoid).
 float group_value(const float* members, int64_t size, Gating gating) {
-  float best = kNever, second = kNever;
+  float best = kNeverSelected, second = kNeverSelected;
   for (int64_t i = 0; i < size; ++i) {
     if (members[i] > best) {
       second = best;
@@ -36,10 +36,10 @@ void keep_best_groups(const Route& op, float* selection, int64_t experts, float*
   const int64_t size = experts / op.groups;
   for (int64_t g = 0; g < op.groups; ++g) values[g] = group_value(selection + g * size, size, op.gating);
   for (int32_t kept = 0; kept < op.groups_used; ++kept) {
-    values[argmax(values, op.groups)] = kNever;  // marks it as taken
+    values[argmax(values, op.groups)] = kNeverSelected;  // marks it as taken
   }
   for (int64_t g = 0; g < op.groups; ++g) {
-    if (values[g] != kNever) std::fill_n(selection + g * size, size, kNever);
+    if (values[g] != kNeverSelected) std::fill_n(selection + g * size, size, kNeverSelected);
   }
 }
 
@@ -64,7 +64,7 @@ void route(const Program& p, const Op& record, const Context& c) {
     float sum = 0;
     for (int64_t k = 0; k < used; ++k) {
       const int64_t id = argmax(selection, experts);
-      selection[id] = kNever;
+      selection[id] = kNeverSelected;
       ids(r)[k] = static_cast<int32_t>(id);
       weights(r)[k] = scores[id];
       sum += scores[id];

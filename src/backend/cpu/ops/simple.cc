@@ -12,8 +12,6 @@ namespace {
 
 using namespace program;
 
-int64_t no_scratch(const Program&, const Op&, const CompileOptions&) { return 0; }
-
 void embed(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<Embed>(record.args);
   const Rows<float> out = c.memory.rows(op.out.id);
