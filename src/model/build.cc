@@ -105,12 +105,6 @@ std::array<TensorId, 3> products_of_row(Builder& b, const Spec& s, const Layer& 
   return products;
 }
 
-/// A projection of the row: its bias and the norm of each head where the model has them.
-TensorId finish_projection(Builder& b, const Spec& s, TensorId x, TensorId bias, TensorId norm) {
-  if (bias != kNoTensor) x = b.add_bias(x, bias);
-  return norm != kNoTensor ? b.rms_norm(x, norm, s.epsilon) : x;
-}
-
 /// Multi-head attention whose heads share kv_heads heads of keys and values in groups.
 TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
                            int32_t layer, TensorId x) {
@@ -119,15 +113,25 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
       products_of_row(b, s, w, x, {{"queries", w.q, s.heads}, {"keys", w.k, s.kv_heads}, {"values", w.v}});
   const TensorId q = s.gated_queries ? b.columns(queries, "q", 0, s.key()) : queries;
 
-  const TensorId key = b.activation("key", kStepRows, s.kv_heads, s.key());
-  b.rope(finish_projection(b, s, k, w.k_bias, w.k_norm), s.rope_params, key, all.rope_factors, s.nope);
-  b.kv_append(b.flatten(key), finish_projection(b, s, v, w.v_bias, kNoTensor), cache,
-              static_cast<int32_t>(s.alike_before(layer)));
-  const TensorId query = b.activation("query", kStepRows, s.heads, s.key());
-  b.rope(finish_projection(b, s, q, w.q_bias, w.q_norm), s.rope_params, query, all.rope_factors, s.nope);
+  const auto biased = [&](TensorId product, TensorId bias) {
+    return bias != kNoTensor ? b.add_bias(product, bias) : product;
+  };
   const auto index = static_cast<int32_t>(s.alike_before(layer));
+  program::GqaQuery op{.k = {biased(k, w.k_bias)},
+                       .v = {biased(v, w.v_bias)},
+                       .q_norm = {w.q_norm},
+                       .k_norm = {w.k_norm},
+                       .factors = {all.rope_factors},
+                       .cache = {cache},
+                       .out = {b.activation("query", kStepRows, s.heads, s.key())},
+                       .rope = s.rope_params,
+                       .passed = s.nope,
+                       .epsilon = s.epsilon,
+                       .cache_layer = index};
+  op.q.id = biased(q, w.q_bias);
+  b.emit(op);
   TensorId context =
-      b.attend(query, cache, s.kv_heads, s.value, s.attention_scale, index, s.window_of(layer), w.sinks);
+      b.attend(op.out.id, cache, s.kv_heads, s.value, s.attention_scale, index, s.window_of(layer), w.sinks);
   if (s.gated_queries) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
   const TensorId out = b.matmul_add(context, w.attn_output, x);
   return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;

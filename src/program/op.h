@@ -22,6 +22,7 @@
 #include "program/ops/gate_up.h"
 #include "program/ops/gated_norm.h"
 #include "program/ops/gather_rows.h"
+#include "program/ops/gqa_query.h"
 #include "program/ops/head_matmul.h"
 #include "program/ops/kv_append.h"
 #include "program/ops/matmul.h"
@@ -48,8 +49,8 @@ namespace sluice::program {
 using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
                             ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
                             MoeGateUp, MoeDownAdd, NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery,
-                            MlaValues, MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce, AllGather,
-                            AttentionTemperature, ExpertBias, SigmoidMul, GatedNorm, DeltaRule>;
+                            GqaQuery, MlaValues, MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce,
+                            AllGather, AttentionTemperature, ExpertBias, SigmoidMul, GatedNorm, DeltaRule>;
 
 struct Op {
   OpArgs args;

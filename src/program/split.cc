@@ -83,6 +83,9 @@ class Plan {
     if (kv_heads_ > 0) set_by_heads(op.latent.id), set_by_heads(op.rope_key.id);
   }
   void operator()(const Rope& op) { set_like(op.in.id, op.out.id); }
+  void operator()(const GqaQuery& op) {
+    set_like(op.q.id, op.out.id), set_by_heads(op.k.id), set_by_heads(op.v.id);
+  }
   void operator()(const AddBias& op) { set_like(op.in.id, op.out.id); }
   void operator()(const RmsNorm& op) { set_like(op.in.id, op.out.id); }
   void operator()(const NormGateUp& op) {
@@ -323,6 +326,16 @@ class Splitter {
     each_holder(op.latent.id, [&](int32_t p, Range) {
       const TensorId keys = b_.flatten(at(op.latent.id, p)), values = b_.flatten(at(op.rope_key.id, p));
       b_.emit(KvAppend{{keys}, {values}, {grouped_cache(op.cache.id, p)}, op.cache_layer});
+    });
+  }
+  void operator()(const GqaQuery& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      GqaQuery mine = op;
+      mine.q.id = at(op.q.id, p), mine.k.id = at(op.k.id, p), mine.v.id = b_.flatten(at(op.v.id, p));
+      mine.q_norm = whole(op.q_norm), mine.k_norm = whole(op.k_norm), mine.factors = whole(op.factors);
+      mine.cache.id = grouped_cache(op.cache.id, p);
+      mine.out = make(op.out.id, p);
+      b_.emit(mine);
     });
   }
   void operator()(const Attend& op) {

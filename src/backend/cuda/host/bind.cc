@@ -73,6 +73,7 @@ struct Bind {
     return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch}) : nullptr;
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
+  const Kernel* operator()(const GqaQuery&) const { return first({&kGqaQuery}); }
   const Kernel* operator()(const MlaQuery&) const {
     return first({&kMlaQuerySmallBatch, &kMlaQueryGemm, &kMlaQuery});
   }

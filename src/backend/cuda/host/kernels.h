@@ -31,7 +31,7 @@ extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulSmallBatch;
 extern const Kernel kHeadMatmulColumns, kHeadMatmulRows;
 extern const Kernel kGateUp, kNormGateUp, kNormGateUpSmallBatch, kMoeGateUp, kExpertMatmul;
 extern const Kernel kMoeDownAdd, kMoeDownAddRows;
-extern const Kernel kMlaAttend, kAttend, kMlaQuery, kMlaQuerySmallBatch, kMlaQueryGemm, kMlaHeads,
+extern const Kernel kMlaAttend, kAttend, kGqaQuery, kMlaQuery, kMlaQuerySmallBatch, kMlaQueryGemm, kMlaHeads,
     kMlaHeadsSplitKv, kMlaHeadsSm80, kMlaHeadsPrefill, kMlaHeadsSmallBatch, kNormMlaHeads;
 
 // Steps of many rows, on tensor cores.
