@@ -176,7 +176,8 @@ bool takes_quantized(Type type) { return format_of(type) >= kFloatFormats; }
 const Product& product_of(const MatmulKernels& kernels, Type type) {
   const int format = format_of(type);
   CHECK(format >= 0, "{} has no packed form", quant::type_info(type).name);
-  if (format < kFirstLarge) return kernels.small_blocks[format];
+  if (format < kFirstLow) return kernels.small_blocks[format];
+  if (format < kFirstLarge) return kernels.low_blocks[format - kFirstLow];
   if (format < kFirstGrid) return kernels.large_blocks[format - kFirstLarge];
   return kernels.grid_blocks[format - kFirstGrid];
 }

@@ -85,8 +85,8 @@ struct MatmulKernels {
   void (*silu_mul)(const float* gate, const float* up, int64_t count, float* out);
   /// Rows from which a ManyProduct is quicker than PanelProducts.
   int many_from;
-  /// As the lists of formats.h have them: floats and small blocks, large ones, grids.
-  const Product *small_blocks, *large_blocks, *grid_blocks;
+  /// As the lists of formats.h have them: floats and small blocks, low ones, large ones, grids.
+  const Product *small_blocks, *low_blocks, *large_blocks, *grid_blocks;
 };
 
 /// The table of a tier; the nearest one below where a tier has none of its own.

@@ -8,8 +8,9 @@ namespace {
 
 }  // namespace
 
-extern const Product kLargeAvx2[], kGridAvx2[];
+extern const Product kLowAvx2[], kLargeAvx2[], kGridAvx2[];
 extern const MatmulKernels kMatmulAvx2;
-const MatmulKernels kMatmulAvx2{quantize, silu_mul, L::kManyFrom, kSmallProducts, kLargeAvx2, kGridAvx2};
+const MatmulKernels kMatmulAvx2{quantize, silu_mul,   L::kManyFrom, kSmallProducts,
+                                kLowAvx2, kLargeAvx2, kGridAvx2};
 
 }  // namespace sluice::backend::cpu

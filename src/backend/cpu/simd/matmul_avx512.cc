@@ -8,9 +8,9 @@ namespace {
 
 }  // namespace
 
-extern const Product kLargeAvx512[], kGridAvx512[];
+extern const Product kLowAvx512[], kLargeAvx512[], kGridAvx512[];
 extern const MatmulKernels kMatmulAvx512;
-const MatmulKernels kMatmulAvx512{quantize,       silu_mul,     L::kManyFrom,
-                                  kSmallProducts, kLargeAvx512, kGridAvx512};
+const MatmulKernels kMatmulAvx512{quantize,   silu_mul,     L::kManyFrom, kSmallProducts,
+                                  kLowAvx512, kLargeAvx512, kGridAvx512};
 
 }  // namespace sluice::backend::cpu

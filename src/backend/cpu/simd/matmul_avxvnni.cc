@@ -8,9 +8,9 @@ namespace {
 
 }  // namespace
 
-extern const Product kLargeAvxVnni[], kGridAvxVnni[];
+extern const Product kLowAvxVnni[], kLargeAvxVnni[], kGridAvxVnni[];
 extern const MatmulKernels kMatmulAvxVnni;
-const MatmulKernels kMatmulAvxVnni{quantize,       silu_mul,      L::kManyFrom,
-                                   kSmallProducts, kLargeAvxVnni, kGridAvxVnni};
+const MatmulKernels kMatmulAvxVnni{quantize,    silu_mul,      L::kManyFrom, kSmallProducts,
+                                   kLowAvxVnni, kLargeAvxVnni, kGridAvxVnni};
 
 }  // namespace sluice::backend::cpu

@@ -22,13 +22,14 @@ namespace {
 #include "backend/cpu/simd/panel_body.h"
 #include "backend/cpu/simd/panel_table.h"
 
+constexpr Product kLowProducts[] = {SLUICE_CPU_LOW_BLOCKS(SLUICE_BLOCK_PRODUCT)};
 constexpr Product kLargeProducts[] = {SLUICE_CPU_LARGE_BLOCKS(SLUICE_BLOCK_PRODUCT)};
 constexpr Product kGridProducts[] = {SLUICE_CPU_GRID_BLOCKS(SLUICE_BLOCK_PRODUCT)};
 
 }  // namespace
 
 extern const MatmulKernels kMatmulGeneric;
-const MatmulKernels kMatmulGeneric{quantize,       silu_mul,       L::kManyFrom,
-                                   kSmallProducts, kLargeProducts, kGridProducts};
+const MatmulKernels kMatmulGeneric{quantize,     silu_mul,       L::kManyFrom, kSmallProducts,
+                                   kLowProducts, kLargeProducts, kGridProducts};
 
 }  // namespace sluice::backend::cpu

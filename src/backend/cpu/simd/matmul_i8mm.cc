@@ -55,13 +55,14 @@ requires(R % 2 == 0) inline void dot_codes(const Codec& codec, int group, int ha
 
 #include "backend/cpu/simd/panel_table.h"
 
+constexpr Product kLowProducts[] = {SLUICE_CPU_LOW_BLOCKS(SLUICE_BLOCK_PRODUCT)};
 constexpr Product kLargeProducts[] = {SLUICE_CPU_LARGE_BLOCKS(SLUICE_BLOCK_PRODUCT)};
 constexpr Product kGridProducts[] = {SLUICE_CPU_GRID_BLOCKS(SLUICE_BLOCK_PRODUCT)};
 
 }  // namespace
 
 extern const MatmulKernels kMatmulI8mm;
-const MatmulKernels kMatmulI8mm{quantize,       silu_mul,       L::kManyFrom,
-                                kSmallProducts, kLargeProducts, kGridProducts};
+const MatmulKernels kMatmulI8mm{quantize,     silu_mul,       L::kManyFrom, kSmallProducts,
+                                kLowProducts, kLargeProducts, kGridProducts};
 
 }  // namespace sluice::backend::cpu
