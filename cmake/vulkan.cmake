@@ -10,8 +10,8 @@ else()
   return()
 endif()
 
-# Each shader becomes words of SPIR-V that pipelines.cc includes, with all functions inlined (-Os): not every driver
-# does that, and a call a unit of weights, through memory, is most of a product's time.
+# Each shader becomes words of SPIR-V that pipelines.cc includes; those that multiply codes once more, as NAME_dot4,
+# for devices that multiply four bytes at a time.
 set(shader_folder ${CMAKE_SOURCE_DIR}/src/backend/vulkan/shaders)
 set(words_folder ${CMAKE_BINARY_DIR}/generated/vulkan_shaders)
 file(MAKE_DIRECTORY ${words_folder})
@@ -19,14 +19,22 @@ file(GLOB shaders CONFIGURE_DEPENDS ${shader_folder}/*.comp)
 file(GLOB shader_parts CONFIGURE_DEPENDS ${shader_folder}/*.glsl)
 set(all "")
 set(words_files "")
-foreach(shader ${shaders})
-  get_filename_component(name ${shader} NAME_WE)
+function(add_shader name shader)
   add_custom_command(OUTPUT ${words_folder}/${name}.inc ${words_folder}/${name}.spv
-    COMMAND ${SLUICE_GLSLANG} --quiet -V -Os --target-env vulkan1.1 -o ${words_folder}/${name}.spv ${shader}
-    COMMAND ${SLUICE_GLSLANG} --quiet -V -Os --target-env vulkan1.1 -x -o ${words_folder}/${name}.inc ${shader}
+    COMMAND ${SLUICE_GLSLANG} --quiet -V --target-env vulkan1.1 ${ARGN} -o ${words_folder}/${name}.spv ${shader}
+    COMMAND ${SLUICE_GLSLANG} --quiet -V --target-env vulkan1.1 ${ARGN} -x -o ${words_folder}/${name}.inc ${shader}
     DEPENDS ${shader} ${shader_parts} VERBATIM)
   string(APPEND all "constexpr uint32_t ${name}[] = {\n#include \"vulkan_shaders/${name}.inc\"\n};\n")
   list(APPEND words_files ${words_folder}/${name}.inc)
+  set(all "${all}" PARENT_SCOPE)
+  set(words_files "${words_files}" PARENT_SCOPE)
+endfunction()
+foreach(shader ${shaders})
+  get_filename_component(name ${shader} NAME_WE)
+  add_shader(${name} ${shader})
+endforeach()
+foreach(name product down)
+  add_shader(${name}_dot4 ${shader_folder}/${name}.comp -DDOT4)
 endforeach()
 file(CONFIGURE OUTPUT ${words_folder}/all.inc CONTENT "${all}" @ONLY)
 room(backend_vulkan backend/vulkan program)

@@ -62,6 +62,28 @@ TEST_P(VulkanOps, AgreeWithReference) {
   expect_agreement(run, *backend::make_ref_backend(), vulkan);
 }
 
+/// Devices that do not multiply four bytes at a time have kernels of their own.
+TEST(VulkanOpsWithoutDot4, AgreeWithReference) {
+  std::string why;
+  const auto without = backend::make_vulkan_backend({.dot4 = false}, why);
+  if (!without) GTEST_SKIP() << "skipped: vulkan: " << why;
+  const auto judge = backend::make_ref_backend();
+  size_t seen = 0;
+  for (const char* kind : {"matmul", "moe_down_add", "norm_gate_up"}) {
+    for (const OpInfo& op : all_ops()) {
+      if (std::string(op.name) != kind) continue;
+      for (const OpCase& op_case : op.cases()) {
+        if (op_case.rows > 4) continue;
+        SCOPED_TRACE(fmt::format("{} {}", kind, op_case.name));
+        CaseRun run(op_case, 11);
+        expect_agreement(run, *judge, *without);
+        ++seen;
+      }
+    }
+  }
+  EXPECT_GT(seen, 20U);
+}
+
 std::string name_of(const testing::TestParamInfo<Param>& param) {
   std::string name = param.param.name();
   for (char& c : name) {

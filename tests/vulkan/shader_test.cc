@@ -34,6 +34,7 @@ TEST(Shaders, AreTranslatedToMetal) {
   if (!is_installed("spirv-cross") || shaders().empty())
     GTEST_SKIP() << "skipped: spirv-cross: not installed";
   for (const auto& shader : shaders()) {
+    if (shader.stem().string().ends_with("_dot4")) continue;  // Apple's GPUs have the form without
     const std::string out = testing::TempDir() + shader.stem().string() + ".metal";
     EXPECT_EQ(std::system(fmt::format("spirv-cross --msl --msl-version 20300 --msl-argument-buffers "
                                       "--msl-fixed-subgroup-size 32 '{}' --output '{}'",

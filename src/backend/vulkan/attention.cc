@@ -22,12 +22,19 @@ RowWords row_words(const Tensor& cache) {
 }  // namespace
 
 Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
-  constexpr int64_t kWorkgroup = 128, kMostSteps = 5;
+  constexpr int64_t kWorkgroup = 256, kMostSteps = 5, kWorkgroups = 256;
   const uint32_t rotated = op.rotated != nullptr ? op.rotated->columns : 0;
   const int64_t heads = op.q.heads, key = op.q.columns + rotated, value = op.out.columns;
   const int64_t of_group = heads / op.kv_heads;
-  const int64_t tile = std::min<int64_t>(4, of_group), tiles = (of_group + tile - 1) / tile;
   const Stretches cut = stretches(emit.layout, emit.sizes);
+  // Heads of a tile share what is read; more workgroups are quicker, as long as a large device has room for
+  // them.
+  int64_t tile = std::min<int64_t>(4, of_group);
+  const auto tiles_of_group = [&] { return (of_group + tile - 1) / tile; };
+  while (tile > 1 && cut.count * emit.sizes.rows * op.kv_heads * tiles_of_group() < kWorkgroups) tile /= 2;
+  const int64_t tiles = tiles_of_group();
+  int64_t lanes = kWorkgroup;
+  while (lanes > 32 && lanes / 2 * 4 >= value) lanes /= 2;
   const Place q = op.q.place, out = op.out.place, last = op.rotated != nullptr ? op.rotated->place : Place{};
   const RowWords row = row_words(emit[op.cache]);
   const StepLayout& step = emit.layout.step;
@@ -38,14 +45,15 @@ Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
   dispatch.constants = {static_cast<uint32_t>(emit[op.cache].type),
                         u(tile),
                         u(key),
-                        groups(value, 4 * kWorkgroup),
+                        groups(value, 4 * lanes),
                         sinks,
                         op.q.aligned,
                         rotated,
                         rotated > 0 && op.rope->pairs == RopePairs::Halves,
                         u(emit.layout.subgroup_size >= 16
                               ? std::min<int64_t>(kMostSteps, groups(key / 4, emit.layout.subgroup_size))
-                              : 1)};
+                              : 1),
+                        u(lanes)};
   dispatch.params = {q.at,
                      q.row,
                      q.head,
@@ -74,7 +82,8 @@ Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
                      last.at,
                      last.row,
                      last.head,
-                     rotated > 0 ? step.angles_at(*op.rope, rotated / 2, op.factors) : 0};
+                     rotated > 0 ? step.angles_at(*op.rope, rotated / 2, op.factors) : 0,
+                     emit.sizes.rows <= kExactRows ? u(emit.sizes.rows) : 0};
   dispatch.groups = {u(cut.count), u(emit.sizes.rows), u(op.kv_heads * tiles)};
   if (sinks) dispatch.weights[0] = emit.vector(op.sinks);
   dispatch.cache = op.cache, dispatch.cache_layer = op.layer;
@@ -121,8 +130,8 @@ void emit_latent_rows(Emit& emit, const LatentRows& latent) {
 /// Queries, then latent space, then attention, then out of it again; the cache's rows are made beside the
 /// second.
 void emit(Emit& emit, const MlaHeads& op) {
-  /// What is merged in a workgroup's memory, and how many stretches are worth it.
-  constexpr int64_t kMergedBytes = 16384, kMergedStretches = 16;
+  /// Stretches that are worth merging where they are multiplied.
+  constexpr int64_t kMergedStretches = 16;
   const MlaQuery& query = op.query;
   const Program& program = emit.layout.program;
   const int64_t heads = emit[op.out.id].heads(), rank = query.rank(program), rows = emit.sizes.rows;
@@ -161,7 +170,9 @@ void emit(Emit& emit, const MlaHeads& op) {
   emit.wait();
   const Operand last = queries.part(nope, rotated), context = emit.scratch(heads, rank),
                 out = emit.operand(op.out.id);
-  const bool merges = tiled || std::min<int64_t>(rows, 8) * rank * 4 > kMergedBytes ||
+  // In a workgroup's memory, where the same stands once more, as codes or as floats.
+  const int64_t merged_bytes = is_of_runs(emit[op.v_b.id]) ? 16384 : 8192;
+  const bool merges = tiled || std::min<int64_t>(rows, 8) * rank * 4 > merged_bytes ||
                       stretches(emit.layout, emit.sizes).count > kMergedStretches;
   const Merge left = emit_attention(emit,
                                     {.q = to_latent,

@@ -11,7 +11,7 @@
 namespace sluice::backend::vulkan {
 
 struct Context {
-  Context(int number, bool staged, const std::string& cache_folder);
+  Context(int number, bool staged, bool dot4, const std::string& cache_folder);
 
   std::shared_ptr<const Device> device;
   Pipelines pipelines;

@@ -78,9 +78,26 @@ uint32_t largest_heap(const VkPhysicalDeviceMemoryProperties& memory) {
   return largest;
 }
 
+/// Of queues those that draw nothing: from kernel to kernel they are quicker. The families' count: there is
+/// none.
+uint32_t family_for_kernels(const std::vector<VkQueueFamilyProperties>& families) {
+  const auto count = static_cast<uint32_t>(families.size());
+  uint32_t found = count;
+  for (uint32_t family = count; family-- > 0;) {
+    const VkQueueFlags flags = families[family].queueFlags;
+    if ((flags & VK_QUEUE_COMPUTE_BIT) == 0) continue;
+    if (found == count || (flags & VK_QUEUE_GRAPHICS_BIT) == 0 ||
+        (families[found].queueFlags & VK_QUEUE_GRAPHICS_BIT) != 0)
+      found = family;
+  }
+  return found;
+}
+
 constexpr uint32_t kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
 
-/// What owners are told of, and what kernels may use one day.
+constexpr const char* kDot4 = "VK_KHR_shader_integer_dot_product";
+
+/// What owners are told of: what kernels use, and what they may use one day.
 constexpr const char* kInteresting[] = {
     "VK_KHR_cooperative_matrix",  "VK_NV_cooperative_matrix",    "VK_KHR_shader_integer_dot_product",
     "VK_EXT_memory_budget",       "VK_EXT_external_memory_host", "VK_EXT_subgroup_size_control",
@@ -161,6 +178,7 @@ DeviceInfo Instance::info(VkPhysicalDevice device) const {
   for (const char* name : kInteresting) {
     if (std::find(names.begin(), names.end(), name) != names.end()) info.features.emplace_back(name);
   }
+  info.dot4 = std::find(names.begin(), names.end(), kDot4) != names.end();
   constexpr uint32_t kNeeded = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT;
   if (properties.properties.apiVersion < VK_API_VERSION_1_1) info.lacks = "Vulkan 1.1";
   if ((subgroups.supportedOperations & kNeeded) != kNeeded ||
@@ -180,7 +198,7 @@ std::vector<DeviceInfo> list_devices(std::string& why) {
   return list;
 }
 
-Device::Device(int number, bool staged) : staged_(staged) {
+Device::Device(int number, bool staged, bool dot4) : staged_(staged) {
   std::string why;
   instance_ = instance(why);
   if (!instance_) fail("{}", why);
@@ -191,6 +209,7 @@ Device::Device(int number, bool staged) : staged_(staged) {
   physical_ = devices[static_cast<size_t>(number)];
   info_ = instance_->info(physical_);
   if (!info_.lacks.empty()) fail("{} lacks {}", info_.name, info_.lacks);
+  info_.dot4 = info_.dot4 && dot4;
   VkPhysicalDeviceMemoryProperties2 memory{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
   api.GetPhysicalDeviceMemoryProperties2(physical_, &memory);
   memory_ = memory.memoryProperties;
@@ -198,8 +217,7 @@ Device::Device(int number, bool staged) : staged_(staged) {
       enumerate<VkQueueFamilyProperties>([&](uint32_t* count, VkQueueFamilyProperties* list) {
         api.GetPhysicalDeviceQueueFamilyProperties(physical_, count, list);
       });
-  uint32_t family = 0;
-  while (family < families.size() && (families[family].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) ++family;
+  const uint32_t family = family_for_kernels(families);
   if (family == families.size()) fail("{} computes nothing", info_.name);
   if (families[family].timestampValidBits == 0) info_.timestamp_ns = 0;
   const float priority = 1;
@@ -212,7 +230,11 @@ Device::Device(int number, bool staged) : staged_(staged) {
   has_budget_ = has("VK_EXT_memory_budget");
   if (has_budget_) names.push_back("VK_EXT_memory_budget");
   if (has("VK_KHR_portability_subset")) names.push_back("VK_KHR_portability_subset");
+  VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dots{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR};
+  dots.shaderIntegerDotProduct = VK_TRUE;
   VkDeviceCreateInfo create{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
+  if (info_.dot4) names.push_back(kDot4), create.pNext = &dots;
   create.queueCreateInfoCount = 1, create.pQueueCreateInfos = &queue;
   create.enabledExtensionCount = static_cast<uint32_t>(names.size());
   create.ppEnabledExtensionNames = names.data();

@@ -25,6 +25,7 @@ struct DeviceInfo {
   int64_t shared_bytes = 0;          ///< of a workgroup
   int64_t offset_alignment = 1;      ///< of a buffer's part that a kernel sees
   double timestamp_ns = 0;           ///< of a tick; 0: it has no clock
+  bool dot4 = false;                 ///< kernels may multiply four bytes at a time
   std::vector<std::string> features;
   std::string lacks;  ///< why kernels cannot run on it; empty: they can
 };
@@ -38,7 +39,8 @@ std::vector<DeviceInfo> list_devices(std::string& why);
 class Device {
  public:
   /// staged: weights go through the host's memory even where the device's own can be written.
-  explicit Device(int number, bool staged = false);
+  /// dot4: kernels multiply four bytes at a time where the device can.
+  explicit Device(int number, bool staged = false, bool dot4 = true);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;

@@ -112,6 +112,8 @@ struct ProductOf {
   const LatentRows* latent = nullptr;
 };
 void emit_product(Emit& emit, const ProductOf& product);
+/// Formats whose rows few rows of activations are multiplied with by runs, in eight bits (shaders/runs.glsl).
+bool is_of_runs(const program::Tensor& weight);
 /// Whether steps of so many rows are multiplied in tiles.
 bool is_tiled(const Emit& emit, int64_t rows);
 void emit_latent_rows(Emit& emit, const LatentRows& latent);

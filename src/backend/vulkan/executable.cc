@@ -15,9 +15,6 @@ namespace {
 
 using namespace program;
 
-/// Up to so many rows each count has a recording of its own.
-constexpr int64_t kExactRows = 8;
-
 int64_t bucket(int64_t count, int64_t most) {
   if (count <= kExactRows) return count;
   int64_t size = kExactRows;

@@ -12,6 +12,9 @@
 
 namespace sluice::backend::vulkan {
 
+/// Up to so many rows each count has a recording of its own.
+inline constexpr int64_t kExactRows = 8;
+
 /// Of the steps that a recording is for.
 struct Sizes {
   int64_t rows = 1, outputs = 1;

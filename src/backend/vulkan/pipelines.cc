@@ -16,7 +16,9 @@ namespace code {
 #include <vulkan_shaders/all.inc>  // made by cmake/vulkan.cmake: a constant array of words a shader
 }
 
-std::span<const uint32_t> code_of(Shader shader) {
+std::span<const uint32_t> code_of(Shader shader, bool dot4) {
+  if (dot4 && shader == Shader::product) return code::product_dot4;
+  if (dot4 && shader == Shader::down) return code::down_dot4;
 #define SLUICE_VK_CASE(name) \
   case Shader::name: return code::name;
   switch (shader) { SLUICE_VK_SHADERS(SLUICE_VK_CASE) }
@@ -91,7 +93,7 @@ VkPipeline Pipelines::get(Shader shader, const std::vector<uint32_t>& constants)
   VkPipeline& pipeline = known_[{shader, constants}];
   if (pipeline != nullptr) return pipeline;
   const DeviceApi& api = device_.api();
-  const auto words = code_of(shader);
+  const auto words = code_of(shader, device_.info().dot4);
   VkShaderModuleCreateInfo create{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   create.codeSize = words.size_bytes(), create.pCode = words.data();
   VkShaderModule module = nullptr;

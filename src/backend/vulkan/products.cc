@@ -10,7 +10,8 @@ using namespace program;
 
 namespace {
 
-constexpr int64_t kWorkgroup = 128;  ///< of product.comp and down.comp
+constexpr int64_t kWorkgroup = 256;  ///< of product.comp and down.comp
+constexpr int64_t kRun = 32;         ///< columns
 /// In place of infinity, which not every device has.
 constexpr float kUnlimited = 3.4e38F;
 /// From so many rows on tiles are quicker.
@@ -18,58 +19,83 @@ constexpr int64_t kTiledFrom = 9;
 
 /// Experts that group.comp has shared memory for.
 constexpr int64_t kMostGrouped = 1024;
+/// Which of its constants says how many quads of its memory rows take; the next one, how many steps.
+constexpr size_t kRoomConstant = 28;
 /// Which of its parameters is the norm's epsilon.
-constexpr size_t kEpsilonParam = 19;
+constexpr size_t kEpsilonParam = 20;
 
+uint32_t u(int64_t number) { return static_cast<uint32_t>(number); }
 uint32_t type_of(const Tensor& tensor) { return static_cast<uint32_t>(tensor.type); }
 
-/// What an invocation of product.comp has at once: registers are shared by units under way, outputs and rows.
+/// How product.comp shares its work out: `lanes` invocations have the same outputs, with `ahead` runs of each
+/// under way.
 struct Shares {
-  int64_t outputs, ahead;
+  int64_t outputs, ahead, lanes;
 };
 
-/// Units whose loads an invocation has under way. A device with small subgroups is a processor, for which
+/// Runs whose loads an invocation has under way. A device with small subgroups is a processor, for which
 /// that many are nothing but more to compile.
-int64_t units_under_way(const Emit& emit) { return emit.layout.subgroup_size >= 16 ? 8 : 2; }
+int64_t runs_under_way(const Emit& emit) { return emit.layout.subgroup_size >= 16 ? 10 : 2; }
 
-/// Units under way of so many: all trips to memory about alike, and no more under way than `most`.
-int64_t units_ahead(int64_t units, int64_t invocations, int64_t most) {
-  const int64_t each = std::max<int64_t>(1, (units + invocations - 1) / invocations);
+/// Runs under way of so many: all trips to memory about alike, and no more under way than `most`.
+int64_t runs_ahead(int64_t runs, int64_t lanes, int64_t most) {
+  most = std::max<int64_t>(1, most);
+  const int64_t each = std::max<int64_t>(1, (runs + lanes - 1) / lanes);
   const int64_t trips = (each + most - 1) / most;
   return (each + trips - 1) / trips;
 }
 
-/// Outputs share what is read of the activations; more workgroups keep a large device busy.
-Shares shares_of(const Emit& emit, int64_t columns, int64_t outputs, int64_t rows, bool gated) {
-  const bool several = rows >= 4;
-  const int64_t workgroups = several ? 128 : 512;  // that keep a large device busy
-  const int64_t subgroups = std::max<int64_t>(1, kWorkgroup / emit.layout.subgroup_size);
-  Shares shares{1, 1};
-  const int64_t most_outputs = several && !gated ? 4 : 2;
-  while (shares.outputs < most_outputs && outputs >= 2 * shares.outputs * workgroups * subgroups)
+/// Lanes of which few are idle in the last turn.
+int64_t lanes_for(int64_t runs) {
+  int64_t best = 32, waste = runs;
+  for (const int64_t lanes : {32, 16, 8}) {
+    const int64_t idle = (runs + lanes - 1) / lanes * lanes - runs;
+    if (idle * 8 < runs) return lanes;
+    if (idle < waste) best = lanes, waste = idle;
+  }
+  return best;
+}
+
+/// Outputs share what is made and read of the activations; workgroups keep a large device busy.
+Shares shares_of(const Emit& emit, const Tensor& weight, int64_t outputs, int64_t rows, bool gated) {
+  constexpr int64_t kWorkgroups = 128, kMostOutputs = 4;
+  const int64_t runs = weight.columns() / kRun, lanes = is_of_runs(weight) ? lanes_for(runs) : 32;
+  Shares shares{1, 1, lanes};
+  while (shares.outputs < (rows >= 4 && gated ? 2 : kMostOutputs) &&
+         outputs >= 2 * shares.outputs * kWorkgroup / lanes * kWorkgroups)
     shares.outputs *= 2;
-  const int64_t most =
-      std::max<int64_t>(1, units_under_way(emit) / (several ? 4 : 1) / (shares.outputs * (gated ? 2 : 1)));
-  shares.ahead = units_ahead((columns + 7) / 8, emit.layout.subgroup_size, most);
+  const int64_t each = shares.outputs * (gated ? 2 : 1) * (rows >= 4 ? 2 : 1);
+  shares.ahead = runs_ahead(runs, lanes, runs_under_way(emit) / each);
   return shares;
 }
 
-/// Columns of rows that product.comp has in a workgroup's memory at a time; 0: they have no such place there.
-uint32_t staged_columns(const ProductOf& product, int64_t columns, int64_t rows) {
-  constexpr int64_t kMostFloats = 6144;  ///< of 32 KB, which every device has
-  constexpr int64_t kBlock = 256;        ///< columns that no format's unit goes beyond
-  if (product.merge != nullptr) return static_cast<uint32_t>(columns);
-  if (columns % 8 != 0 || !product.in.aligned) return 0;
-  if (columns * rows <= kMostFloats) return static_cast<uint32_t>(columns);
-  return static_cast<uint32_t>(kMostFloats / rows / kBlock * kBlock);
+/// Of a workgroup's memory, for rows of activations: 16 codes or four floats each, and a step for 16 codes.
+struct Room {
+  int64_t quads = 1, steps = 1;
+};
+/// For so many rows of the products beside each other; as much as there is of them, and no more than `most`
+/// quads.
+Room room_for(int64_t rows, int64_t columns, bool any_coded, bool any_floats, int64_t most) {
+  Room room;
+  if (any_coded) room.steps = std::min(rows * columns / 16, most * 2 / 3);
+  room.quads = room.steps;
+  if (any_floats)
+    room.quads = std::max(room.quads, std::min(rows * ((columns + 7) / 8 * 2), most - room.steps / 2));
+  return room;
 }
 
-/// Workgroups of subgroups that have `each` outputs.
-uint32_t output_groups(const Emit& emit, int64_t outputs, int64_t each) {
-  return groups(outputs, std::max<int64_t>(1, kWorkgroup / emit.layout.subgroup_size) * each);
+/// Workgroups whose lanes have `each` outputs.
+uint32_t output_groups(int64_t outputs, const Shares& shares) {
+  return groups(outputs, kWorkgroup / shares.lanes * shares.outputs);
 }
 
 }  // namespace
+
+bool is_of_runs(const Tensor& weight) {
+  using enum quant::Type;
+  constexpr std::array kOfRuns = {Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K};
+  return std::find(kOfRuns.begin(), kOfRuns.end(), weight.type) != kOfRuns.end();
+}
 
 bool is_tiled(const Emit& emit, int64_t rows) {
   return rows >= kTiledFrom && !emit.layout.options.batch_invariant;
@@ -79,14 +105,14 @@ namespace {
 
 /// What product.comp does beside a product (its constants from 12 on, and `more`), for a dispatch that does
 /// the product already.
-void add_side(const Emit& emit, const SideProduct& side, int64_t each, Dispatch& dispatch) {
+void add_side(const Emit& emit, const SideProduct& side, const Shares& shares, Dispatch& dispatch) {
   const Tensor& weight = emit[side.weight];
   const WeightBytesAt at = bytes_at(weight);
   const auto outputs = static_cast<uint32_t>(weight.shape[1]);
   dispatch.constants.insert(dispatch.constants.end(), {1, type_of(weight)});
   dispatch.params.insert(dispatch.params.end(), {dispatch.groups[0], at.first, at.row, outputs,
                                                  side.out.place.at, side.out.place.row});
-  dispatch.groups[0] += output_groups(emit, outputs, each);
+  dispatch.groups[0] += output_groups(outputs, shares);
   dispatch.weights[3] = emit.weight(side.weight);
 }
 
@@ -168,22 +194,16 @@ void emit_product(Emit& emit, const ProductOf& product) {
   const bool by_head = product.by_head || selected;
   const uint32_t in_head = !by_head || (selected && in.heads == 1) ? 0 : in.place.head;
   const int64_t each_head = by_head ? out.heads : 1;
-  Shares shares = shares_of(emit, columns, outputs * each_head * groups(rows, together), together, gated);
+  Shares shares = shares_of(emit, weight, outputs * each_head * groups(rows, together), together, gated);
   // What is merged, is merged by every workgroup again: few of them have all outputs.
-  if (product.merge != nullptr) shares = {4, units_ahead(columns / 8, emit.layout.subgroup_size, 2)};
+  if (product.merge != nullptr) shares.outputs = 4, shares.ahead = 1;
   Dispatch dispatch{.shader = tiled ? Shader::tiled : Shader::product};
-  dispatch.constants = {type_of(weight),
-                        gated ? type_of(emit[product.gate]) : type_of(weight),
-                        static_cast<uint32_t>(together),
-                        static_cast<uint32_t>(shares.outputs),
-                        selected,
-                        adds,
-                        normed,
-                        gated,
-                        in.aligned,
-                        columns % 8 == 0,
-                        static_cast<uint32_t>(shares.ahead),
-                        tiled ? 0 : staged_columns(product, columns, together)};
+  dispatch.constants = {type_of(weight), gated ? type_of(emit[product.gate]) : type_of(weight),
+                        u(together),     u(shares.outputs),
+                        selected,        adds,
+                        normed,          gated,
+                        in.aligned,      columns % 8 == 0};
+  if (!tiled) dispatch.constants.insert(dispatch.constants.end(), {u(shares.ahead), u(shares.lanes)});
   dispatch.params = {in.place.at,
                      in.place.row,
                      in_head,
@@ -202,24 +222,33 @@ void emit_product(Emit& emit, const ProductOf& product) {
                      gate.row,
                      static_cast<uint32_t>(columns),
                      static_cast<uint32_t>(outputs),
+                     rows <= kExactRows ? static_cast<uint32_t>(rows) : 0,
                      out.rows_word,
                      bits(product.epsilon),
                      bits(product.form.alpha),
                      bits(std::min(product.form.limit, kUnlimited)),
                      bits(product.form.shift)};
   const auto z = static_cast<uint32_t>(each_head);
-  dispatch.groups = tiled
-                        ? std::array{groups(outputs, 64), groups(rows, 64), z}
-                        : std::array{output_groups(emit, outputs, shares.outputs), groups(rows, together), z};
+  dispatch.groups = tiled ? std::array{groups(outputs, 64), groups(rows, 64), z}
+                          : std::array{output_groups(outputs, shares), groups(rows, together), z};
   dispatch.weights[0] = emit.weight(product.weight);
   if (gated) dispatch.weights[1] = emit.weight(product.gate);
   if (normed) dispatch.weights[2] = emit.vector(product.norm);
   if (tiled && selected)
     add_groups(emit, *product.ids, weight.shape[0], static_cast<uint32_t>(outputs), dispatch);
-  if (product.side != nullptr) add_side(emit, *product.side, shares.outputs, dispatch);
+  if (product.side != nullptr) add_side(emit, *product.side, shares, dispatch);
   if (product.merge != nullptr) add_merge(*product.merge, dispatch);
   if (product.choice != nullptr) add_choice(emit, *product.choice, dispatch);
   if (product.latent != nullptr) add_latent(emit, *product.latent, dispatch);
+  if (!tiled) {
+    const bool coded = is_of_runs(weight) && (!gated || is_of_runs(emit[product.gate]));
+    const bool side = product.side != nullptr, side_coded = side && is_of_runs(emit[product.side->weight]);
+    // Of 32 KB, which every device has, beside what lanes give each other and the choice of experts.
+    const Room room = room_for(together, columns, coded || side_coded, !coded || (side && !side_coded),
+                               gated && shares.outputs > 2 ? 1024 : 1376);
+    dispatch.constants.resize(kRoomConstant);
+    dispatch.constants.insert(dispatch.constants.end(), {u(room.quads), u(room.steps)});
+  }
   emit.add(std::move(dispatch));
 }
 
@@ -259,25 +288,29 @@ void emit(Emit& emit, const MoeDownAdd& op) {
   const WeightBytesAt at = bytes_at(down),
                       at_shared = shared ? bytes_at(emit[op.shared_down.id]) : WeightBytesAt{};
   const uint32_t outputs = emit.columns(op.out.id);
-  constexpr int64_t kTogether = 2;
-  const int64_t under_way = units_under_way(emit) / kTogether;
-  const int64_t units = down.columns() / 8, used = emit.columns(op.ids.id);
-  const int64_t shared_units = shared ? emit[op.shared_down.id].columns() / 8 : 1;
-  const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
+  constexpr int64_t kOutputs = 2, kLanes = 32, kMostColumns = 16 * 1270;  // 24 bytes for 16
+  const int64_t columns = down.columns(), used = emit.columns(op.ids.id);
+  const int64_t shared_columns = shared ? emit[op.shared_down.id].columns() : 0;
+  const bool coded = is_of_runs(down) && (!shared || is_of_runs(emit[op.shared_down.id])) &&
+                     used * columns + shared_columns <= kMostColumns;
+  const int64_t under_way = runs_under_way(emit) / kOutputs;
   Dispatch dispatch{.shader = Shader::down};
   dispatch.constants = {type_of(down),
                         shared ? type_of(emit[op.shared_down.id]) : type_of(down),
                         shared,
-                        u(kTogether),
-                        u(units_ahead(used * units, kWorkgroup, under_way)),
+                        u(kOutputs),
+                        u(runs_ahead(used * columns / kRun, kLanes, under_way)),
                         adds,
-                        u(units),
-                        u(shared_units),
-                        u(units_ahead(shared_units, kWorkgroup, under_way))};
+                        u(columns),
+                        u(shared_columns),
+                        u(runs_ahead(shared_columns / kRun, kLanes, under_way)),
+                        u(kLanes),
+                        coded,
+                        u(used)};
   dispatch.params = {in.at,   in.row,   in.head,         out.at,        out.row,  other.at,  other.row,
                      ids.at,  ids.row,  weights.at,      weights.row,   at.first, at.matrix, at.row,
-                     from.at, from.row, at_shared.first, at_shared.row, outputs,  u(used)};
-  dispatch.groups = {groups(outputs, kTogether), static_cast<uint32_t>(emit.sizes.rows), 1};
+                     from.at, from.row, at_shared.first, at_shared.row, outputs};
+  dispatch.groups = {groups(outputs, kWorkgroup / kLanes * kOutputs), u(emit.sizes.rows), 1};
   dispatch.weights[0] = emit.weight(op.down.id);
   if (shared) dispatch.weights[1] = emit.weight(op.shared_down.id);
   emit.add(std::move(dispatch));

@@ -32,8 +32,8 @@ int64_t buffer_bytes(const Tensor& cache, const CompileOptions& options) {
 
 }  // namespace
 
-Context::Context(int number, bool staged, const std::string& cache_folder)
-    : device(std::make_shared<const Device>(number, staged)), pipelines(*device, cache_folder) {
+Context::Context(int number, bool staged, bool dot4, const std::string& cache_folder)
+    : device(std::make_shared<const Device>(number, staged, dot4)), pipelines(*device, cache_folder) {
   const std::vector<uint32_t> words = format_tables();
   tables = Buffer(*device, static_cast<int64_t>(words.size() * sizeof(uint32_t)), Device::Place::Device);
   tables.write(0, std::as_bytes(std::span(words)));

@@ -15,7 +15,7 @@ namespace {
 using namespace program;
 
 /// Raised where kernels become quicker or slower: tuned values and figures hold for a version.
-constexpr int kKernels = 3;
+constexpr int kKernels = 4;
 
 std::string version_of(uint32_t version) {
   return fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),
@@ -87,7 +87,8 @@ class VulkanBackend : public Backend {
 
 std::unique_ptr<Backend> make_vulkan_backend(const VulkanOptions& options, std::string& why) {
   try {
-    auto context = std::make_shared<vulkan::Context>(options.device, options.staged, options.cache_folder);
+    auto context =
+        std::make_shared<vulkan::Context>(options.device, options.staged, options.dot4, options.cache_folder);
     return std::make_unique<VulkanBackend>(std::move(context));
   } catch (const Error& error) {
     why = error.what();

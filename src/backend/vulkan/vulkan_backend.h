@@ -13,6 +13,7 @@ struct VulkanOptions {
   int device = 0;            ///< its number, as Vulkan's loader counts them
   std::string cache_folder;  ///< where what drivers make of kernels is kept; empty: nowhere
   bool staged = false;       ///< copies go through the host's memory even where it could write the device's
+  bool dot4 = true;          ///< four bytes are multiplied at a time where the device can
 };
 
 /// Null, and why in one line, where there is no such device to use.

@@ -1,12 +1,14 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Attention of a row's heads that share keys and values over a stretch of the paged cache: 32 positions at a
-// time. Subgroups have positions where scores are made, invocations have columns where values are added up.
-// Latent attention is the case of one head of keys whose values are its own first columns.
+// time. Subgroups have positions where scores are made; where values are added up, kLanes invocations have all
+// columns, and those beside them other positions. Latent attention is the case of one head of keys whose values
+// are its own first columns.
 #include "common.glsl"
+const uint kSize = 256;
+layout(local_size_x = kSize) in;
 #include "subgroups.glsl"
 #include "cache_row.glsl"
-layout(local_size_x = 128) in;
 
 layout(push_constant) uniform Params {
   uint q_at, q_row, q_head, out_at, out_row, out_head;
@@ -19,6 +21,7 @@ layout(push_constant) uniform Params {
   uint window, stretch, stretches, partial_at;
   float scale;
   uint rotated_at, rotated_row, rotated_head, angles_at;  // the queries' last columns, which are rotated here
+  uint rows;                        // 0: the step's data says how many
 } p;
 layout(constant_id = 1) const uint kHeads = 4;     // of a tile
 layout(constant_id = 2) const uint kKey = 576;     // columns
@@ -28,13 +31,16 @@ layout(constant_id = 5) const bool kAligned = true;
 layout(constant_id = 6) const uint kRotated = 0;     // columns
 layout(constant_id = 7) const bool kHalves = false;
 layout(constant_id = 8) const uint kSteps = 1;  // of a subgroup through a key, under way together
+layout(constant_id = 9) const uint kLanes = 128;
 
 const uint kChunk = 32;
-const uint kKeysAhead = 4, kValuesAhead = 8;  // positions that are under way together
+const uint kEach = kChunk / (kSize / kLanes);  // positions of a chunk whose values an invocation adds up
+const uint kKeysAhead = 4, kValuesAhead = kEach < 8u ? kEach : 8u;  // positions that are under way together
 shared vec4 queries[kHeads * kKey / 4];
 shared float scores[kHeads * kChunk];
 shared uint rows_at[kChunk];
 shared float largest[kHeads], totals[kHeads], factors[kHeads];
+shared vec4 others[kSize];
 
 uint row_of(uint table, uint position) {
   uint page = step_data.words[table + position / 64u];
@@ -113,7 +119,7 @@ void weigh_scores() {
 
 void main() {
   uint row = gl_WorkGroupID.y, group = gl_WorkGroupID.z / p.tiles, tile = gl_WorkGroupID.z % p.tiles;
-  if (row >= step_data.words[kRowsAt]) return;
+  if (p.rows == 0u && row >= step_data.words[kRowsAt]) return;
   uint length = step_data.words[p.positions_at + row] + 1u;
   uint begin = p.window > 0u && length > p.window ? length - p.window : 0u;
   uint end = min(length, (gl_WorkGroupID.x + 1u) * p.stretch), i = gl_LocalInvocationID.x;
@@ -139,10 +145,10 @@ void main() {
     weigh_scores();
     barrier();
     [[unroll]] for (uint k = 0; k < kFours; ++k) {
-      uint c = 4u * (i + k * gl_WorkGroupSize.x);
+      uint c = 4u * (i % kLanes + k * kLanes);
       if (c >= p.value) break;
       [[unroll]] for (uint h = 0; h < kHeads; ++h) sums[h * kFours + k] *= factors[h];
-      for (uint t = 0; t < min(kChunk, end - base); t += kValuesAhead) {
+      for (uint t = i / kLanes * kEach; t < min(i / kLanes * kEach + kEach, end - base); t += kValuesAhead) {
         vec4 v[kValuesAhead];
         [[unroll]] for (uint ahead = 0; ahead < kValuesAhead; ++ahead)
           v[ahead] = cached_four(rows_at[t + ahead], p.values_at + group * p.value_step + c, p.coded, p.exact_word,
@@ -165,9 +171,16 @@ void main() {
     float total = whole ? totals[h] : 1.0;
     if (whole && kSinks) total += exp(vector_of(0, head) - largest[h]);
     [[unroll]] for (uint k = 0; k < kFours; ++k) {
-      uint c = 4u * (i + k * gl_WorkGroupSize.x);
-      vec4 v = sums[h * kFours + k] / total;
-      for (uint e = 0; e < 4u && c < p.value; ++e) arena.numbers[at + c + e] = v[e];
+      uint c = 4u * (i + k * kLanes);
+      vec4 v = sums[h * kFours + k];
+      if (kLanes < kSize) {
+        barrier();
+        others[i] = v;
+        barrier();
+        for (uint n = i + kLanes; n < kSize; n += kLanes) v += others[n];
+      }
+      v /= total;
+      for (uint e = 0; e < 4u && i < kLanes && c < p.value; ++e) arena.numbers[at + c + e] = v[e];
     }
   }
 }

@@ -1,9 +1,13 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// What a row's experts give, weighted and added up, with the shared expert and what came before: a workgroup has
-// some outputs of all of them.
+// What a row's experts give, weighted and added up, with the shared expert and what came before. An invocation
+// has some outputs at a time, kLanes of them share these, and take turns at the runs of all experts' rows; the
+// activations of all experts stand in the workgroup's memory in eight bits (runs.glsl). Rows of formats without
+// runs are multiplied as floats, a unit at a time.
 #include "formats.glsl"
-layout(local_size_x = 128) in;
+#include "runs.glsl"
+const uint kSize = 256;
+layout(local_size_x = kSize) in;
 
 layout(push_constant) uniform Params {
   uint in_at, in_row, in_head;
@@ -13,94 +17,137 @@ layout(push_constant) uniform Params {
   uint first, matrix, row;       // bytes, of the experts' weights
   uint shared_at, shared_row;    // the shared expert's rows
   uint shared_first, shared_bytes;
-  uint outputs, used;
+  uint outputs;
 } p;
 
 layout(constant_id = 0) const uint kFormat = 2;
 layout(constant_id = 1) const uint kSharedFormat = 2;
 layout(constant_id = 2) const bool kShared = false;
 layout(constant_id = 3) const uint kOutputs = 2;
-layout(constant_id = 4) const uint kAhead = 1;        // units that an invocation has under way
+layout(constant_id = 4) const uint kAhead = 1;         // runs that an invocation has under way
 layout(constant_id = 5) const bool kAdds = false;
-layout(constant_id = 6) const uint kUnits = 1;        // of an expert's row
-layout(constant_id = 7) const uint kSharedUnits = 1;  // of the shared expert's
+layout(constant_id = 6) const uint kColumns = 32;        // of an expert's row
+layout(constant_id = 7) const uint kSharedColumns = 32;  // of the shared expert's
 layout(constant_id = 8) const uint kSharedAhead = 1;
+layout(constant_id = 9) const uint kLanes = 32;
+layout(constant_id = 11) const uint kUsed = 1;
+layout(constant_id = 10) const bool kCoded = true;
+// 16 columns each, of all experts and of the shared one; the workgroup's memory has them.
+const uint kSteps = !kCoded ? 1u : kUsed * kColumns / 16u + (kShared ? kSharedColumns / 16u : 0u), kQuads = kSteps;
+#include "coded_rows.glsl"
 
+const uint kSlots = kSize + kSize / 32u;  // of which no 32 lanes apart share a bank
+shared float parts[kOutputs * kSlots];
 float sums[kOutputs];
-shared float parts[kOutputs * 128];
 
-uint shared_row(uint output_row) { return p.shared_first + min(output_row, p.outputs - 1u) * p.shared_bytes; }
+uint row_at(uint first, uint row, uint output_) { return first + min(output_, p.outputs - 1u) * row; }
+uint block_at(uint format, uint row, uint run) { return row + block_bytes(format) * (run / runs_of_block(format)); }
 
-float multiplied(uint format, uint source, Raw raw, uint row, uint unit, vec4 xa, vec4 xb) {
-  vec4 a, b;
-  if (is_read_raw(format)) decode_raw(format, raw, row, unit, a, b);
-  else decode8(format, source, row, unit, a, b);
-  return dot(a, xa) + dot(b, xb);
+// Of a row of columns that begins at a number of the arena, and is multiplied by a factor.
+void put_sixteen(uint item, uint from, uint c, float factor) {
+  vec4 x[4];
+  float most = 0;
+  [[unroll]] for (uint k = 0; k < 4u; ++k) {
+    x[k] = arena4.numbers[((from + c) >> 2) + k];
+    most = max(most, max(largest_of(x[k]), largest_of(arena4.numbers[((from + (c ^ 16u)) >> 2) + k])));
+  }
+  put_codes(item, x, most, factor);
 }
 
-// Units of all experts one after the other, so that no expert waits for another.
-void add_experts(uint row, uint first_output) {
-  uint count = p.used * kUnits, ids = p.ids_at + row * p.ids_row, factors = p.weights_at + row * p.weights_row;
-  for (uint first = gl_LocalInvocationID.x; first < count; first += kAhead * gl_WorkGroupSize.x) {
-    Raw raws[kAhead * kOutputs];
-    uint weights[kAhead];
+// The experts' columns one after the other, then the shared expert's.
+void stage(uint row) {
+  const uint each = kColumns / 16u, of_experts = kUsed * each;
+  for (uint item = gl_LocalInvocationID.x; item < kSteps; item += kSize) {
+    uint k = item / each, from = p.in_at + row * p.in_row + k * p.in_head;
+    if (item < of_experts)
+      put_sixteen(item, from, item % each * 16u, arena.numbers[p.weights_at + row * p.weights_row + k]);
+    else put_sixteen(item, p.shared_at + row * p.shared_row, (item - of_experts) * 16u, 1.0);
+  }
+}
+
+void add_run(uint format, Run read, uint at, uint run, uint first, bool is_there, uint output_) {
+  uvec2 place = first + sixteens(format, run);
+  uvec4 a, b;
+  vec2 scales, added;
+  codes_of(format, read, at, run, a, b);
+  scales_of(format, read, at, run, scales, added);
+  float sum = coded_product(a, b, scales, added, place.x, place.y);
+  sums[output_] += is_there ? sum : 0.0;
+}
+
+void add_coded(uint row, uint lane, uint n) {
+  const uint runs = kColumns / 32u, shared_runs = kSharedColumns / 32u, count = kUsed * runs;
+  uint ids = p.ids_at + row * p.ids_row;
+  for (uint first = 0; first < count; first += kAhead * kLanes) {
+    Run reads[kAhead * kOutputs];
+    uint matrices[kAhead];
     [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
-      uint item = min(first + ahead * gl_WorkGroupSize.x, count - 1u), k = item / kUnits;
-      weights[ahead] = p.first + uint(arena.numbers[ids + k]) * p.matrix;
+      uint item = min(first + lane + ahead * kLanes, count - 1u), run = item % runs;
+      matrices[ahead] = p.first + uint(arena.numbers[ids + item / runs]) * p.matrix;
       [[unroll]] for (uint i = 0; i < kOutputs; ++i)
-        raws[ahead * kOutputs + i] =
-            read_raw(kFormat, 0, weights[ahead] + min(first_output + i, p.outputs - 1u) * p.row, item % kUnits);
+        reads[ahead * kOutputs + i] =
+            read_run(kFormat, 0, block_at(kFormat, row_at(matrices[ahead], p.row, n + i), run), run);
+    }
+    if (first == 0u) {
+      stage(row);
+      barrier();
     }
     [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
-      uint item = first + ahead * gl_WorkGroupSize.x;
-      bool is_there = item < count;
-      item = min(item, count - 1u);
-      uint k = item / kUnits, unit = item % kUnits, from = p.in_at + row * p.in_row + k * p.in_head;
-      float factor = is_there ? arena.numbers[factors + k] : 0.0;
-      uvec2 c = columns8(kFormat, unit);
-      vec4 xa = four_at(from + c.x, true), xb = four_at(from + c.y, true);
+      bool is_there = first + lane + ahead * kLanes < count;
+      uint item = min(first + lane + ahead * kLanes, count - 1u), run = item % runs;
       [[unroll]] for (uint i = 0; i < kOutputs; ++i)
-        sums[i] += factor * multiplied(kFormat, 0, raws[ahead * kOutputs + i],
-                                       weights[ahead] + min(first_output + i, p.outputs - 1u) * p.row, unit, xa, xb);
+        add_run(kFormat, reads[ahead * kOutputs + i], block_at(kFormat, row_at(matrices[ahead], p.row, n + i), run), run,
+                item / runs * (kColumns / 16u), is_there, i);
+    }
+  }
+  if (!kShared) return;
+  for (uint first = 0; first < shared_runs; first += kSharedAhead * kLanes) {
+    [[unroll]] for (uint k = 0; k < kSharedAhead * kOutputs; ++k) {
+      bool is_there = first + lane + k / kOutputs * kLanes < shared_runs;
+      uint run = min(first + lane + k / kOutputs * kLanes, shared_runs - 1u);
+      uint at = block_at(kSharedFormat, row_at(p.shared_first, p.shared_bytes, n + k % kOutputs), run);
+      add_run(kSharedFormat, read_run(kSharedFormat, 1, at, run), at, run, 2u * count, is_there, k % kOutputs);
     }
   }
 }
 
-void add_shared(uint row, uint first_output) {
-  uint from = p.shared_at + row * p.shared_row;
-  for (uint first = gl_LocalInvocationID.x; first < kSharedUnits; first += kSharedAhead * gl_WorkGroupSize.x) {
-    Raw raws[kSharedAhead * kOutputs];
-    [[unroll]] for (uint k = 0; k < kSharedAhead * kOutputs; ++k)
-      raws[k] = read_raw(kSharedFormat, 1, shared_row(first_output + k % kOutputs),
-                         min(first + k / kOutputs * gl_WorkGroupSize.x, kSharedUnits - 1u));
-    [[unroll]] for (uint ahead = 0; ahead < kSharedAhead; ++ahead) {
-      uint unit = first + ahead * gl_WorkGroupSize.x;
-      bool is_there = unit < kSharedUnits;
-      unit = min(unit, kSharedUnits - 1u);
-      uvec2 c = columns8(kSharedFormat, unit);
-      vec4 xa = four_at(from + c.x, true), xb = four_at(from + c.y, true);
-      [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-        float sum = multiplied(kSharedFormat, 1, raws[ahead * kOutputs + i], shared_row(first_output + i), unit, xa, xb);
-        sums[i] += is_there ? sum : 0.0;
-      }
-    }
+float multiplied(uint format, uint source, uint row, uint unit, uint from) {
+  uvec2 c = columns8(format, unit);
+  vec4 a, b;
+  decode8(format, source, row, unit, a, b);
+  return dot(a, four_at(from + c.x, true)) + dot(b, four_at(from + c.y, true));
+}
+
+void add_floats(uint row, uint lane, uint n) {
+  const uint units = kColumns / 8u, shared_units = kSharedColumns / 8u;
+  uint count = kUsed * units, ids = p.ids_at + row * p.ids_row, factors = p.weights_at + row * p.weights_row;
+  for (uint item = lane; item < count; item += kLanes) {
+    uint k = item / units, from = p.in_at + row * p.in_row + k * p.in_head;
+    uint matrix = p.first + uint(arena.numbers[ids + k]) * p.matrix;
+    float factor = arena.numbers[factors + k];
+    [[unroll]] for (uint i = 0; i < kOutputs; ++i)
+      sums[i] += factor * multiplied(kFormat, 0, row_at(matrix, p.row, n + i), item % units, from);
+  }
+  for (uint unit = lane; kShared && unit < shared_units; unit += kLanes) {
+    [[unroll]] for (uint i = 0; i < kOutputs; ++i)
+      sums[i] += multiplied(kSharedFormat, 1, row_at(p.shared_first, p.shared_bytes, n + i), unit,
+                            p.shared_at + row * p.shared_row);
   }
 }
 
 void main() {
-  uint row = gl_WorkGroupID.y, i = gl_LocalInvocationID.x, first_output = gl_WorkGroupID.x * kOutputs;
+  uint row = gl_WorkGroupID.y, i = gl_LocalInvocationID.x, outputs = kSize / kLanes * kOutputs;
   if (row >= step_data.words[kRowsAt]) return;
-  [[unroll]] for (uint n = 0; n < kOutputs; ++n) sums[n] = 0;
-  add_experts(row, first_output);
-  if (kShared) add_shared(row, first_output);
-  [[unroll]] for (uint n = 0; n < kOutputs; ++n) {
-    float sum = subgroupAdd(sums[n]);
-    if (subgroupElect()) parts[n * 128u + gl_SubgroupID] = sum;
-  }
+  uint lane = i % kLanes, first_output = gl_WorkGroupID.x * outputs, n = first_output + i / kLanes * kOutputs;
+  [[unroll]] for (uint k = 0; k < kOutputs; ++k) sums[k] = 0;
+  if (kCoded) add_coded(row, lane, n);
+  else add_floats(row, lane, n);
+  [[unroll]] for (uint k = 0; k < kOutputs; ++k) parts[k * kSlots + i + i / 32u] = sums[k];
   barrier();
-  uint n = first_output + i;
-  if (i >= kOutputs || n >= p.outputs) return;
+  n = first_output + i;
+  if (i >= outputs || n >= p.outputs) return;
   float sum = kAdds ? arena.numbers[p.other_at + row * p.other_row + n] : 0.0;
-  for (uint g = 0; g < gl_NumSubgroups; ++g) sum += parts[i * 128u + g];
+  uint slot = i / kOutputs;
+  for (uint l = slot * kLanes; l < (slot + 1u) * kLanes; ++l) sum += parts[i % kOutputs * kSlots + l + l / 32u];
   arena.numbers[p.out_at + row * p.out_row + n] = sum;
 }

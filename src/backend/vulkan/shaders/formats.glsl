@@ -1,6 +1,6 @@
 // Number formats as src/quant has them: units of eight numbers, four from each of two columns, out of the
 // bytes that a file holds. The format is a constant of the pipeline, so that all others fall away. Nothing
-// here branches by data: loads behind a branch wait for those before it, and many have to be under way.
+// here branches by data: loads behind a branch wait for those before it.
 #ifndef FORMATS_GLSL
 #define FORMATS_GLSL
 
@@ -96,77 +96,12 @@ uvec2 columns8(uint format, uint unit) {
   return uvec2(8u * unit, 8u * unit + 4u);
 }
 
-// What is read of a unit before any of it is decoded, so that the loads of many units are under way together:
-// of the most usual formats all words. Of the others it is nothing, and decoding reads.
-struct Raw {
-  uvec4 first, more;
-};
-
-bool is_read_raw(uint format) {
-  return format == kQ4_0 || format == kQ4_1 || format == kQ8_0 || format == kQ4_K || format == kQ5_K ||
-         format == kQ6_K || format == kF16 || format == kBF16 || format == kF32;
-}
-
-// The unit of the row that begins at a byte of a source of weights.
-Raw read_raw(uint format, uint source, uint row, uint unit) {
-  Raw raw = Raw(uvec4(0), uvec4(0));
-  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, u = unit & 31u;
-  switch (format) {
-    case kQ4_0: {
-      uint codes = (at + 2u + 4u * j) >> 2;
-      raw.first.xyz = uvec3(word_at(source, at), word_of(source, codes), word_of(source, codes + 1u));
-      break;
-    }
-    case kQ4_1: raw.first.xy = uvec2(word_at(source, at), word_at(source, at + 4u + 4u * j)); break;
-    case kQ8_0: {
-      uint codes = (at + 2u + 8u * j) >> 2;
-      raw.first = uvec4(word_at(source, at), word_of(source, codes), word_of(source, codes + 1u),
-                        word_of(source, codes + 2u));
-      break;
-    }
-    case kQ4_K: case kQ5_K: {  // blocks are multiples of 16 bytes, and begin at one
-      at = row + block_bytes(format) * (unit >> 5);
-      raw.first = quad_of(source, at >> 4);
-      raw.more.x = word_at(source, at + (format == kQ5_K ? 48u : 16u) + 32u * (u >> 3) + 4u * (u & 7u));
-      if (format == kQ5_K) raw.more.y = word_at(source, at + 16u + 4u * (u & 7u));
-      break;
-    }
-    case kQ6_K: {
-      at = row + block_bytes(format) * (unit >> 5);
-      uint h = u >> 4, q = u >> 3 & 1u, k = u & 7u;
-      uint codes = (at + 64u * h + 32u * q + 4u * k) >> 2, pairs = (at + 128u + 32u * h + 4u * k) >> 2;
-      uint group = at + 192u + 8u * h + 2u * q + (k >> 2);
-      raw.first = uvec4(word_of(source, codes), word_of(source, codes + 1u), word_of(source, pairs),
-                        word_of(source, pairs + 1u));
-      raw.more.xyz = uvec3(word_at(source, at + 208u), word_at(source, group), word_at(source, group + 4u));
-      break;
-    }
-    case kF16: case kBF16: {
-      uint words = (row + 16u * unit) >> 2;
-      raw.first = uvec4(word_of(source, words), word_of(source, words + 1u), word_of(source, words + 2u),
-                        word_of(source, words + 3u));
-      raw.more.x = word_of(source, words + 4u);
-      break;
-    }
-    case kF32: {
-      uint words = (row + 32u * unit) >> 2;
-      raw.first = uvec4(word_of(source, words), word_of(source, words + 1u), word_of(source, words + 2u),
-                        word_of(source, words + 3u));
-      raw.more = uvec4(word_of(source, words + 4u), word_of(source, words + 5u), word_of(source, words + 6u),
-                       word_of(source, words + 7u));
-      break;
-    }
-  }
-  return raw;
-}
-
 // Four bytes from a place within the first of two words, which may be any byte; a binary16 at an even one.
 uint bytes_of(uint low, uint high, uint at) {
   uint shift = (at & 3u) * 8u;
   return low >> shift | high << (31u - shift) << 1;
 }
 float half_in(uint word, uint at) { return half_at(word >> ((at & 2u) * 8u)); }
-float signed_in(uint word, uint at) { return float(bitfieldExtract(int(word), int(8u * (at & 3u)), 8)); }
 
 // Scales and minima of Q4_K and Q5_K, of the groups 2k and 2k + 1, from a block's first 16 bytes.
 void scales_and_minima(uvec4 head, uint k, out vec2 scales, out vec2 minima) {
@@ -178,71 +113,21 @@ void scales_and_minima(uvec4 head, uint k, out vec2 scales, out vec2 minima) {
   scales = d.x * vec2(scale & 255u, scale >> 8), minima = d.y * vec2(minimum & 255u, minimum >> 8);
 }
 
-// The numbers of such a unit.
-void decode_raw(uint format, Raw raw, uint row, uint unit, out vec4 a, out vec4 b) {
-  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, u = unit & 31u;
-  a = b = vec4(0);
+void of_32(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b) {
+  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, v = 0;
   switch (format) {
     case kQ4_0: {
-      float d = half_in(raw.first.x, at);
-      uint v = bytes_of(raw.first.y, raw.first.z, at + 2u);
+      float d = half1(source, at);
+      v = bytes4(source, at + 2u + 4u * j);
       a = d * bytes_less(v & 0x0F0F0F0Fu, 8.0), b = d * bytes_less(v >> 4 & 0x0F0F0F0Fu, 8.0);
       return;
     }
     case kQ4_1: {
-      vec2 d = unpackHalf2x16(raw.first.x);
-      a = d.x * nibbles(raw.first.y) + d.y, b = d.x * nibbles(raw.first.y >> 4) + d.y;
+      vec2 d = unpackHalf2x16(word_at(source, at));
+      v = word_at(source, at + 4u + 4u * j);
+      a = d.x * nibbles(v) + d.y, b = d.x * nibbles(v >> 4) + d.y;
       return;
     }
-    case kQ8_0: {
-      float d = half_in(raw.first.x, at);
-      a = d * signed_bytes(bytes_of(raw.first.y, raw.first.z, at + 2u));
-      b = d * signed_bytes(bytes_of(raw.first.z, raw.first.w, at + 2u));
-      return;
-    }
-    case kQ4_K: case kQ5_K: {
-      uint k = u >> 3;
-      vec2 scales, minima;
-      scales_and_minima(raw.first, k, scales, minima);
-      uint first = raw.more.x & 0x0F0F0F0Fu, second = raw.more.x >> 4 & 0x0F0F0F0Fu;
-      if (format == kQ5_K) {
-        uint fifth = raw.more.y >> (2u * k);
-        first |= (fifth & 0x01010101u) << 4, second |= (fifth >> 1 & 0x01010101u) << 4;
-      }
-      a = scales.x * unpack_bytes(first) - minima.x, b = scales.y * unpack_bytes(second) - minima.y;
-      return;
-    }
-    case kQ6_K: {
-      at = row + block_bytes(format) * (unit >> 5);
-      uint q = u >> 3 & 1u, group = at + 2u * q + ((u & 7u) >> 2);  // blocks begin at even places
-      float d = half_in(raw.more.x, at);
-      uint v = bytes_of(raw.first.x, raw.first.y, at), pairs = bytes_of(raw.first.z, raw.first.w, at) >> (2u * q);
-      uint first = (v & 0x0F0F0F0Fu) | (pairs & 0x03030303u) << 4;
-      uint second = (v >> 4 & 0x0F0F0F0Fu) | (pairs >> 4 & 0x03030303u) << 4;
-      a = d * signed_in(raw.more.y, group) * bytes_less(first, 32.0);
-      b = d * signed_in(raw.more.z, group) * bytes_less(second, 32.0);
-      return;
-    }
-    case kF16: case kBF16: {
-      uvec4 words = uvec4(bytes_of(raw.first.x, raw.first.y, row), bytes_of(raw.first.y, raw.first.z, row),
-                          bytes_of(raw.first.z, raw.first.w, row), bytes_of(raw.first.w, raw.more.x, row));
-      if (format == kF16) {
-        a = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
-        b = vec4(unpackHalf2x16(words.z), unpackHalf2x16(words.w));
-      } else {
-        uvec4 low = words << 16, high = words & 0xFFFF0000u;
-        a = uintBitsToFloat(uvec4(low.x, high.x, low.y, high.y));
-        b = uintBitsToFloat(uvec4(low.z, high.z, low.w, high.w));
-      }
-      return;
-    }
-    case kF32: a = uintBitsToFloat(raw.first), b = uintBitsToFloat(raw.more); return;
-  }
-}
-
-void of_32(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b) {
-  uint at = row + block_bytes(format) * (unit >> 2), j = unit & 3u, v = 0;
-  switch (format) {
     case kQ5_0: case kQ5_1: {
       uint more = format == kQ5_1 ? 2u : 0u;
       float d = half1(source, at);
@@ -296,6 +181,29 @@ void of_256(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 
       vec4 second = unpack_bytes((v >> 2 & 0x03030303u) | (third >> 1 & 0x01010101u) << 2);
       a = d * float(int(scales & 63u) - 32) * (first - 4.0);
       b = d * float(int(scales >> 16) - 32) * (second - 4.0);
+      return;
+    }
+    case kQ4_K: case kQ5_K: {  // blocks are multiples of 16 bytes, and begin at one
+      uint k = u >> 3, codes = word_at(source, at + (format == kQ5_K ? 48u : 16u) + 32u * k + 4u * j);
+      vec2 scales, minima;
+      scales_and_minima(quad_of(source, at >> 4), k, scales, minima);
+      uint first = codes & 0x0F0F0F0Fu, second = codes >> 4 & 0x0F0F0F0Fu;
+      if (format == kQ5_K) {
+        uint fifth = word_at(source, at + 16u + 4u * j) >> (2u * k);
+        first |= (fifth & 0x01010101u) << 4, second |= (fifth >> 1 & 0x01010101u) << 4;
+      }
+      a = scales.x * unpack_bytes(first) - minima.x, b = scales.y * unpack_bytes(second) - minima.y;
+      return;
+    }
+    case kQ6_K: {
+      uint group = at + 192u + 8u * h + 2u * q + (j >> 2);
+      float d = half1(source, at + 208u);
+      uint v = bytes4(source, at + 64u * h + 32u * q + 4u * j);
+      uint pairs = bytes4(source, at + 128u + 32u * h + 4u * j) >> (2u * q);
+      uint first = (v & 0x0F0F0F0Fu) | (pairs & 0x03030303u) << 4;
+      uint second = (v >> 4 & 0x0F0F0F0Fu) | (pairs >> 4 & 0x03030303u) << 4;
+      a = d * float(signed1(source, group)) * bytes_less(first, 32.0);
+      b = d * float(signed1(source, group + 4u)) * bytes_less(second, 32.0);
       return;
     }
     case kIQ4_XS: {
@@ -392,12 +300,37 @@ void of_iq1(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 
 
 // The numbers of a unit of the row that begins at a byte of a source of weights.
 void decode8(uint format, uint source, uint row, uint unit, out vec4 a, out vec4 b) {
-  if (is_read_raw(format)) {
-    decode_raw(format, read_raw(format, source, row, unit), row, unit, a, b);
-    return;
-  }
   switch (format) {
-    case kQ5_0: case kQ5_1: case kIQ4_NL: case kMXFP4:
+    case kF32: {
+      uint words = (row + 32u * unit) >> 2;
+      a = uintBitsToFloat(uvec4(word_of(source, words), word_of(source, words + 1u), word_of(source, words + 2u),
+                                word_of(source, words + 3u)));
+      b = uintBitsToFloat(uvec4(word_of(source, words + 4u), word_of(source, words + 5u),
+                                word_of(source, words + 6u), word_of(source, words + 7u)));
+      return;
+    }
+    case kF16: case kBF16: {
+      uint words = (row + 16u * unit) >> 2;
+      uvec4 w = uvec4(word_of(source, words), word_of(source, words + 1u), word_of(source, words + 2u),
+                      word_of(source, words + 3u));
+      uint last = word_of(source, words + 4u);
+      w = uvec4(bytes_of(w.x, w.y, row), bytes_of(w.y, w.z, row), bytes_of(w.z, w.w, row), bytes_of(w.w, last, row));
+      if (format == kF16) {
+        a = vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y)), b = vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w));
+      } else {
+        uvec4 low = w << 16, high = w & 0xFFFF0000u;
+        a = uintBitsToFloat(uvec4(low.x, high.x, low.y, high.y));
+        b = uintBitsToFloat(uvec4(low.z, high.z, low.w, high.w));
+      }
+      return;
+    }
+    case kQ8_0: {
+      uint at = row + 34u * (unit >> 2), codes = at + 2u + 8u * (unit & 3u);
+      float d = half1(source, at);
+      a = d * signed_bytes(bytes4(source, codes)), b = d * signed_bytes(bytes4(source, codes + 4u));
+      return;
+    }
+    case kQ4_0: case kQ4_1: case kQ5_0: case kQ5_1: case kIQ4_NL: case kMXFP4:
       of_32(format, source, row, unit, a, b);
       return;
     case kIQ2_XXS: case kIQ2_XS: case kIQ2_S: case kIQ3_XXS: case kIQ3_S:

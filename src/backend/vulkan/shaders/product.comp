@@ -1,9 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Few rows times a matrix: a subgroup has some rows of the weight at a time, and its invocations take turns at
-// their units, with kAhead of them under way: a row is read in one or a few trips to memory. Normalising costs
-// nothing here: the sum of squares comes along. Loops over arrays are unrolled throughout: what is indexed by a
-// variable has no registers.
+// Few rows times a matrix. An invocation has some rows of the weight at a time, kLanes of them share these, and
+// take turns at their runs of 32 columns with kAhead of them under way. Rows of activations stand in the
+// workgroup's memory in eight bits (runs.glsl); what is read of weights first is under way meanwhile. Rows of
+// formats without runs are multiplied as floats. Normalising costs nothing here: the sum of squares comes along.
 //
 // What stands beside a product or before it is done here, too, where it would otherwise be a dispatch of its
 // own; at most one of these:
@@ -12,12 +12,14 @@
 // - kMerged: the rows are what stretches of a context gave (attend.comp), put together on the way in;
 // - kAppends: the last of z makes the rows of the latent cache.
 #include "formats.glsl"
+const uint kSize = 256;
+layout(local_size_x = kSize) in;
 #include "subgroups.glsl"
 #include "product_params.glsl"
-layout(local_size_x = 128) in;
+#include "runs.glsl"
 
-// Of rows so many columns at a time are put where the whole workgroup reads them, normalised; 0: none.
-layout(constant_id = 11) const uint kStaged = 0;
+layout(constant_id = 10) const uint kAhead = 1;    // runs, or units, that an invocation has under way
+layout(constant_id = 11) const uint kLanes = 32;   // invocations that share a row of the weight
 layout(constant_id = 12) const bool kSide = false;
 layout(constant_id = 13) const uint kSideFormat = 0;
 layout(constant_id = 14) const uint kMerged = 0;  // stretches
@@ -26,83 +28,105 @@ layout(constant_id = 16) const bool kSigmoid = false;
 layout(constant_id = 17) const bool kBiased = false;
 layout(constant_id = 18) const bool kNormalized = false;
 layout(constant_id = 19) const bool kAppends = false;
+// Of rows in the workgroup's memory: 16 codes or four floats each, and steps of the codes.
+layout(constant_id = 28) const uint kQuads = 128;
+layout(constant_id = 29) const uint kSteps = 128;
 const uint kBiasSource = 3;
+#include "coded_rows.glsl"
 #include "scores.glsl"
 #include "latent_row.glsl"
 
-const uint kStagedFours = kStaged / 4u, kStageSteps = (kStagedFours + 127u) / 128u;
-shared vec4 staged[kRows * kStagedFours + 1u];
-shared float row_squares[kRows * 128u];
+const uint kSlots = kSize + kSize / 32u;  // of which no 32 lanes apart share a bank
+shared float parts[kOutputs * (kGated ? 2u : 1u) * kSlots];
 
-// Columns of rows from one on; and what their squares add up to, in this invocation.
-void stage(uint first_row, uint rows, uint head, uint first_column, inout float squares[kRows]) {
-  uint fours = min(kStaged, p.columns - first_column) / 4u;
-  [[unroll]] for (uint r = 0; r < kRows; ++r) {
-    uint from = p.in_at + min(first_row + r, rows - 1u) * p.in_row + head * p.in_head + first_column;
-    vec4 x[kStageSteps + 1u];
-    [[unroll]] for (uint step = 0; step < kStageSteps; ++step)
-      x[step] = four_at(from + 4u * min(step * 128u + gl_LocalInvocationID.x, fours - 1u), true);
-    [[unroll]] for (uint step = 0; step < kStageSteps; ++step) {
-      uint c = step * 128u + gl_LocalInvocationID.x;
-      if (c >= fours) continue;
-      if (kNormed) {
-        squares[r] += dot(x[step], x[step]);
-        x[step] *= norm_weights(first_column + 4u * c);
-      }
-      staged[r * kStagedFours + c] = x[step];
-    }
-  }
-}
+const uint kMergedFours = kMerged == 0u ? 1u : kSteps > 1u ? kSteps * 4u : kQuads;
+shared vec4 merged[kMergedFours];
 
-// What normalises each row, of all that was staged.
-void make_factors(float squares[kRows], out float factors[kRows]) {
-  [[unroll]] for (uint r = 0; r < kRows; ++r) {
-    float sum = subgroupAdd(squares[r]);
-    if (subgroupElect()) row_squares[r * 128u + gl_SubgroupID] = sum;
-  }
-  barrier();
-  [[unroll]] for (uint r = 0; r < kRows; ++r) {
-    float sum = 0;
-    for (uint g = 0; g < gl_NumSubgroups; ++g) sum += row_squares[r * 128u + g];
-    factors[r] = inversesqrt(sum / float(p.columns) + p.epsilon);
-  }
-  barrier();
-}
-
-// What the workgroup's rows have of a head. more: where the partial results begin.
+// What the workgroup's rows have of a head. more: where the partial results of stretches begin.
 void merge(uint first_row, uint rows, uint head) {
-  uint each = kStaged + 4u;
-  for (uint r = 0; r < kRows; ++r) {
-    uint row = min(first_row + r, rows - 1u), at = p.more[0] + (row * gl_NumWorkGroups.z + head) * kMerged * each;
-    float largest = -kInfinity, total = 0, weights[kMerged + 1u];
+  uint fours = p.columns / 4u, each = fours + 1u;
+  for (uint item = gl_LocalInvocationID.x; item < kRows * fours; item += kSize) {
+    uint row = min(first_row + item / fours, rows - 1u);
+    uint at = (p.more[0] >> 2) + (row * gl_NumWorkGroups.z + head) * kMerged * each;
+    vec4 parts[kMerged + 1u];
+    vec2 heads[kMerged + 1u];  // the largest score, and the sum of weights
+    float largest = -kInfinity, total = 0;
     [[unroll]] for (uint s = 0; s < kMerged; ++s) {
-      weights[s] = arena.numbers[at + s * each];
-      largest = max(largest, weights[s]);
+      heads[s] = arena4.numbers[at + s * each].xy;
+      parts[s] = arena4.numbers[at + s * each + 1u + item % fours];
     }
+    [[unroll]] for (uint s = 0; s < kMerged; ++s) largest = max(largest, heads[s].x);
+    vec4 sum = vec4(0);
     [[unroll]] for (uint s = 0; s < kMerged; ++s) {
-      weights[s] = exp(weights[s] - largest);
-      total += arena.numbers[at + s * each + 1u] * weights[s];
+      float weight = exp(heads[s].x - largest);
+      total += weight * heads[s].y, sum += weight * parts[s];
     }
-    for (uint c = gl_LocalInvocationID.x; c < kStaged / 4u; c += gl_WorkGroupSize.x) {
-      vec4 sum = vec4(0);
-      [[unroll]] for (uint s = 0; s < kMerged; ++s)
-        sum += weights[s] * arena4.numbers[((at + s * each) >> 2) + 1u + c];
-      staged[r * kStaged / 4u + c] = sum / total;
+    merged[item] = sum / total;
+  }
+  barrier();
+}
+
+// Four columns of one of the workgroup's rows.
+vec4 four_of(uint row, uint first_row, uint head, uint c) {
+  return kMerged > 0u ? merged[(row - first_row) * (p.columns / 4u) + c / 4u] : four_of_row(row, head, c);
+}
+vec4 normed_four(uint row, uint first_row, uint head, uint c) {
+  vec4 x = four_of(row, first_row, head, c);
+  return kNormed ? x * norm_weights(c) : x;
+}
+
+// Rows' columns from one on, `count` of them, become codes; and what their squares add up to, of this invocation's.
+void stage_codes(uint first_row, uint rows, uint head, uint begin, uint count, inout float squares[kRows]) {
+  uint each = count / 16u, all = kRows * each;
+  if (kMerged > 0u) merge(first_row, rows, head);
+  for (uint item = gl_LocalInvocationID.x; item < all; item += kSize) {
+    uint r = item / each, column = begin + item % each * 16u, row = min(first_row + r, rows - 1u);
+    vec4 x[4];
+    float most = 0;
+    [[unroll]] for (uint k = 0; k < 4u; ++k) {
+      x[k] = four_of(row, first_row, head, column + 4u * k);
+      if (kNormed) {
+        [[unroll]] for (uint n = 0; n < kRows; ++n) squares[n] += n == r ? dot(x[k], x[k]) : 0.0;
+        x[k] *= norm_weights(column + 4u * k);
+      }
+      most = max(most, largest_of(x[k]));
+      most = max(most, largest_of(normed_four(row, first_row, head, (column ^ 16u) + 4u * k)));
+    }
+    put_codes(item, x, most, 1.0);
+  }
+}
+
+// The same as floats.
+void stage_floats(uint first_row, uint rows, uint head, uint begin, uint count, inout float squares[kRows]) {
+  uint each = count / 4u;
+  if (kMerged > 0u) merge(first_row, rows, head);
+  [[unroll]] for (uint r = 0; r < kRows; ++r) {
+    for (uint c = gl_LocalInvocationID.x; c < each; c += kSize) {
+      vec4 x = four_of(min(first_row + r, rows - 1u), first_row, head, begin + 4u * c);
+      if (kNormed) squares[r] += dot(x, x), x *= norm_weights(begin + 4u * c);
+      staged[r * each + c] = floatBitsToUint(x);
     }
   }
 }
 
-// The row's experts: those than which fewer are better. more: where logits are (and from row to row), where
-// weights go (likewise), and what they are scaled by.
+// The row's experts: those than which fewer are better, which several invocations count for each. more: where
+// logits are (and from row to row), where weights go (likewise), and what they are scaled by.
+const uint kCounting = kExperts == 0u || kExperts > kSize ? 1u : kSize / kExperts;
+shared uint better_ones[kExperts + 1u];
 void choose(uint row, bool writes) {
-  uint used = gl_NumWorkGroups.z, i = gl_LocalInvocationID.x;
+  uint used = gl_NumWorkGroups.z, i = gl_LocalInvocationID.x, each = (kExperts + kCounting - 1u) / kCounting;
+  for (uint e = i; e < kExperts; e += kSize) better_ones[e] = 0;
   make_scores(p.more[0] + row * p.more[1]);
-  for (uint e = i; e < kExperts; e += gl_WorkGroupSize.x) {
+  for (uint item = i; item < kCounting * kExperts; item += kSize) {
+    uint e = item % kExperts, begin = item / kExperts * each, better = 0;
     float own = selection[e];
-    uint better = 0;
-    for (uint f = 0; f < kExperts; ++f)
+    for (uint f = begin; f < min(begin + each, kExperts); ++f)
       better += selection[f] > own || (selection[f] == own && f < e) ? 1u : 0u;
-    if (better < used) chosen[better] = e;
+    if (better > 0u) atomicAdd(better_ones[e], better);
+  }
+  barrier();
+  for (uint e = i; e < kExperts; e += kSize) {
+    if (better_ones[e] < used) chosen[better_ones[e]] = e;
   }
   barrier();
   if (!writes) return;
@@ -125,89 +149,154 @@ struct Matrix {
   uint outputs;
   uint out_at, out_row;
 };
+const uint kSums = kRows * kOutputs;  // output by output
 
-const uint kRaws = kAhead * kOutputs;
+uint block_at(uint format, uint row, uint run) { return row + block_bytes(format) * (run / runs_of_block(format)); }
 
-// Workgroup `group` of `groups` multiplies its share. What weights are read first is under way while rows are
-// staged.
-void multiply(uint format, uint source, bool gated, bool adds, Matrix m, uint gates, uint first_row, uint rows,
-              uint head, uint group, uint groups) {
-  uint together = gl_NumSubgroups * kOutputs, stage_columns = kStaged > 0u ? kStaged : p.columns;
-  float squares[kRows], factors[kRows];
-  [[unroll]] for (uint r = 0; r < kRows; ++r) squares[r] = 0, factors[r] = 1;
-  for (uint base = group * together; base < m.outputs; base += groups * together) {
-    uint n = base + gl_SubgroupID * kOutputs;
-    bool is_first = base == group * together;
-    float sums[kRows * kOutputs], gate_sums[kRows * kOutputs];
-    [[unroll]] for (uint i = 0; i < kRows * kOutputs; ++i) sums[i] = gate_sums[i] = 0;
-    for (uint first_column = 0; first_column < p.columns; first_column += stage_columns) {
-      uint end = (min(p.columns, first_column + stage_columns) + 7u) / 8u;
-      Raw raws[kRaws], gate_raws[kRaws];
-      bool is_staged = kStaged == 0u || (!is_first && kStaged >= p.columns);
-      for (uint first = first_column / 8u; first < end; first += kAhead * gl_SubgroupSize) {
-        uint own = first + gl_SubgroupInvocationID;
-        [[unroll]] for (uint k = 0; k < kRaws; ++k) {
-          uint unit = min(own + k / kOutputs * gl_SubgroupSize, end - 1u), output_row = min(n + k % kOutputs, m.outputs - 1u);
-          raws[k] = read_raw(format, source, m.first + output_row * m.row, unit);
-          if (gated) gate_raws[k] = read_raw(kGateFormat, 1, gates + output_row * p.gate_row, unit);
-        }
-        if (!is_staged) {
-          if (first_column > 0u || !is_first) barrier();
-          if (kMerged > 0u) merge(first_row, rows, head);
-          else stage(first_row, rows, head, first_column, squares);
-          barrier();
-          is_staged = true;
-        }
-        [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
-          uint unit = min(own + ahead * gl_SubgroupSize, end - 1u);
-          bool is_there = own + ahead * gl_SubgroupSize < end;
-          uvec2 c = columns8(format, unit);
-          vec4 xa[kRows], xb[kRows];
-          [[unroll]] for (uint r = 0; r < kRows; ++r) {
-            if (kStaged > 0u) {
-              uint at = r * kStagedFours;
-              xa[r] = staged[at + (c.x - first_column >> 2)], xb[r] = staged[at + (c.y - first_column >> 2)];
-            } else {
-              load_unit(min(first_row + r, rows - 1u), head, c, xa[r], xb[r]);
-              if (kNormed) {
-                squares[r] += is_there && is_first ? dot(xa[r], xa[r]) + dot(xb[r], xb[r]) : 0.0;
-                xa[r] *= norm_weights(c.x), xb[r] *= norm_weights(c.y);
-              }
-            }
-          }
-          [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-            uint output_row = min(n + i, m.outputs - 1u), k = ahead * kOutputs + i;
-            vec4 a, b;
-            decode(format, source, raws[k], m.first + output_row * m.row, unit, c, a, b);
-            [[unroll]] for (uint r = 0; r < kRows; ++r)
-              sums[i * kRows + r] += is_there ? dot(a, xa[r]) + dot(b, xb[r]) : 0.0;
-            if (gated) {
-              decode(kGateFormat, 1, gate_raws[k], gates + output_row * p.gate_row, unit, c, a, b);
-              [[unroll]] for (uint r = 0; r < kRows; ++r)
-                gate_sums[i * kRows + r] += is_there ? dot(a, xa[r]) + dot(b, xb[r]) : 0.0;
-            }
-          }
-        }
-      }
+// A run of some rows of a matrix, taken apart.
+struct Decoded {
+  uvec4 a, b;
+  vec2 scales, added;
+};
+Decoded decoded(uint format, Run read, uint at, uint run, bool is_there) {
+  Decoded d;
+  codes_of(format, read, at, run, d.a, d.b);
+  scales_of(format, read, at, run, d.scales, d.added);
+  if (!is_there) d.scales = d.added = vec2(0);
+  return d;
+}
+
+// Of the columns from one on, `count` of them.
+void multiply_runs(uint format, uint source, bool gated, Matrix m, uint gates, uint first_row, uint rows, uint head,
+                   uint n, uint begin, uint count, inout float sums[kSums], inout float gate_sums[kSums],
+                   inout float squares[kRows]) {
+  uint lane = gl_LocalInvocationID.x % kLanes, first_run = begin / 32u, end = (begin + count) / 32u, each = count / 16u;
+  for (uint first = first_run; first < end; first += kAhead * kLanes) {
+    Run reads[kAhead * kOutputs], gate_reads[kAhead * kOutputs];
+    [[unroll]] for (uint k = 0; k < kAhead * kOutputs; ++k) {
+      uint run = min(first + lane + k / kOutputs * kLanes, end - 1u), output_row = min(n + k % kOutputs, m.outputs - 1u);
+      reads[k] = read_run(format, source, block_at(format, m.first + output_row * m.row, run), run);
+      if (gated)
+        gate_reads[k] = read_run(kGateFormat, 1, block_at(kGateFormat, gates + output_row * p.gate_row, run), run);
     }
-    if (kNormed && kStaged > 0u && is_first) make_factors(squares, factors);
-    [[unroll]] for (uint r = 0; r < kRows; ++r) {
-      if (kNormed && kStaged == 0u)
-        factors[r] = inversesqrt(subgroupAdd(squares[r]) / float(p.columns) + p.epsilon);
+    if (first == first_run) {
+      if (begin > 0u) barrier();
+      stage_codes(first_row, rows, head, begin, count, squares);
+      barrier();
+    }
+    [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
+      bool is_there = first + lane + ahead * kLanes < end;
+      uint run = min(first + lane + ahead * kLanes, end - 1u);
+      Decoded weights[kOutputs], gate_weights[kOutputs];
       [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
-        float sum = factors[r] * subgroupAdd(sums[i * kRows + r]), gate = 0;
-        if (gated) gate = factors[r] * subgroupAdd(gate_sums[i * kRows + r]);
-        uint row = first_row + r, at = m.out_at + row * m.out_row + n + i;
-        if (!subgroupElect() || row >= rows || n + i >= m.outputs) continue;
-        if (adds) sum += arena.numbers[p.other_at + row * p.other_row + n + i];
-        arena.numbers[at] = gated ? swiglu(gate, sum) : sum;
+        uint output_row = min(n + i, m.outputs - 1u), k = ahead * kOutputs + i;
+        weights[i] = decoded(format, reads[k], block_at(format, m.first + output_row * m.row, run), run, is_there);
+        if (gated)
+          gate_weights[i] = decoded(kGateFormat, gate_reads[k],
+                                    block_at(kGateFormat, gates + output_row * p.gate_row, run), run, is_there);
+      }
+      // What is read of activations serves all outputs.
+      uvec2 place = sixteens(format, run) - begin / 16u, gate_place = sixteens(kGateFormat, run) - begin / 16u;
+      [[unroll]] for (uint r = 0; r < kRows; ++r) {
+        [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
+          Decoded w = weights[i];
+          sums[i * kRows + r] +=
+              coded_product(w.a, w.b, w.scales, w.added, r * each + place.x, r * each + place.y);
+          if (!gated) continue;
+          w = gate_weights[i];
+          gate_sums[i * kRows + r] +=
+              coded_product(w.a, w.b, w.scales, w.added, r * each + gate_place.x, r * each + gate_place.y);
+        }
       }
     }
   }
 }
 
+// The same of formats without runs.
+const uint kUnits = kOutputs < 8u ? 8u / kOutputs : 1u;  // under way
+float unit_product(vec4 a, vec4 b, uint from, uvec2 place) {
+  return dot(a, uintBitsToFloat(staged[from + place.x])) + dot(b, uintBitsToFloat(staged[from + place.y]));
+}
+
+void multiply_units(uint format, uint source, bool gated, Matrix m, uint gates, uint first_row, uint rows, uint head,
+                    uint n, uint begin, uint count, inout float sums[kSums], inout float gate_sums[kSums],
+                    inout float squares[kRows]) {
+  uint lane = gl_LocalInvocationID.x % kLanes, end = (begin + count) / 8u, each = count / 4u;
+  for (uint first = begin / 8u; first < end; first += kUnits * kLanes) {
+    vec4 a[kUnits * kOutputs], b[kUnits * kOutputs], gate_a[kUnits * kOutputs], gate_b[kUnits * kOutputs];
+    [[unroll]] for (uint k = 0; k < kUnits * kOutputs; ++k) {
+      uint unit = min(first + lane + k / kOutputs * kLanes, end - 1u), output_row = min(n + k % kOutputs, m.outputs - 1u);
+      uvec2 c = columns8(format, unit);
+      load_weights(format, source, m.first + output_row * m.row, unit, c, a[k], b[k]);
+      if (gated) load_weights(kGateFormat, 1, gates + output_row * p.gate_row, unit, c, gate_a[k], gate_b[k]);
+    }
+    if (first == begin / 8u) {
+      if (begin > 0u) barrier();
+      stage_floats(first_row, rows, head, begin, count, squares);
+      barrier();
+    }
+    [[unroll]] for (uint k = 0; k < kUnits * kOutputs; ++k) {
+      bool is_there = first + lane + k / kOutputs * kLanes < end;
+      uvec2 place = (columns8(format, min(first + lane + k / kOutputs * kLanes, end - 1u)) - begin) >> 2;
+      [[unroll]] for (uint r = 0; r < kRows; ++r) {
+        float sum = unit_product(a[k], b[k], r * each, place);
+        sums[k % kOutputs * kRows + r] += is_there ? sum : 0.0;
+        if (!gated) continue;
+        sum = unit_product(gate_a[k], gate_b[k], r * each, place);
+        gate_sums[k % kOutputs * kRows + r] += is_there ? sum : 0.0;
+      }
+    }
+  }
+}
+
+// What each row of the workgroup is multiplied by where it is normalised.
+float norm_factor(float squares) { return kNormed ? inversesqrt(workgroup_sum(squares) / float(p.columns) + p.epsilon) : 1.0; }
+
+// Workgroup `group` multiplies its share.
+void multiply(uint format, uint source, bool gated, bool adds, Matrix m, uint gates, uint first_row, uint rows,
+              uint head, uint group) {
+  bool runs = is_of_runs(format) && (!gated || is_of_runs(kGateFormat));
+  // Columns that there is room for: a block's are not parted.
+  uint columns = (p.columns + 7u) & ~7u, room = (runs ? kSteps * 16u : kQuads * 4u) / kRows;
+  uint step = room < columns ? room & ~255u : columns;
+  uint i = gl_LocalInvocationID.x, n = (group * (kSize / kLanes) + i / kLanes) * kOutputs;
+  float sums[kSums], gate_sums[kSums], squares[kRows];
+  [[unroll]] for (uint k = 0; k < kSums; ++k) sums[k] = gate_sums[k] = 0;
+  [[unroll]] for (uint r = 0; r < kRows; ++r) squares[r] = 0;
+  for (uint begin = 0; begin < columns; begin += step) {
+    uint count = min(step, columns - begin);
+    if (runs)
+      multiply_runs(format, source, gated, m, gates, first_row, rows, head, n, begin, count, sums, gate_sums, squares);
+    else
+      multiply_units(format, source, gated, m, gates, first_row, rows, head, n, begin, count, sums, gate_sums, squares);
+  }
+  // Lanes' sums become one.
+  uint slot = i / kOutputs, output_ = group * (kSize / kLanes) * kOutputs + i;
+  [[unroll]] for (uint r = 0; r < kRows; ++r) {
+    float factor = norm_factor(squares[r]);
+    if (r > 0u) barrier();
+    [[unroll]] for (uint k = 0; k < kOutputs; ++k) {
+      parts[k * kSlots + i + i / 32u] = sums[k * kRows + r];
+      if (gated) parts[(kOutputs + k) * kSlots + i + i / 32u] = gate_sums[k * kRows + r];
+    }
+    barrier();
+    uint row = first_row + r;
+    if (i < kSize / kLanes * kOutputs && output_ < m.outputs && row < rows) {
+      float sum = 0, gate = 0;
+      for (uint l = slot * kLanes; l < (slot + 1u) * kLanes; ++l) {
+        sum += parts[i % kOutputs * kSlots + l + l / 32u];
+        if (gated) gate += parts[(kOutputs + i % kOutputs) * kSlots + l + l / 32u];
+      }
+      sum *= factor;
+      if (adds) sum += arena.numbers[p.other_at + row * p.other_row + output_];
+      arena.numbers[m.out_at + row * m.out_row + output_] = gated ? swiglu(factor * gate, sum) : sum;
+    }
+  }
+}
+
 void main() {
-  uint rows = step_data.words[p.rows_word], first_row = gl_WorkGroupID.y * kRows, head = gl_WorkGroupID.z;
+  uint rows = p.rows, first_row = gl_WorkGroupID.y * kRows, head = gl_WorkGroupID.z;
+  if (rows == 0u) rows = step_data.words[p.rows_word];
   if (first_row >= rows) return;
   uint group = gl_WorkGroupID.x, groups = gl_NumWorkGroups.x;
   if (kAppends && head == gl_NumWorkGroups.z - 1u) {
@@ -218,10 +307,9 @@ void main() {
     uint first_group = p.more[0];
     if (group >= first_group) {
       Matrix side = Matrix(p.more[1], p.more[2], p.more[3], p.more[4], p.more[5]);
-      multiply(kSideFormat, 3, false, false, side, 0, first_row, rows, 0, group - first_group, groups - first_group);
+      multiply(kSideFormat, 3, false, false, side, 0, first_row, rows, 0, group - first_group);
       return;
     }
-    groups = first_group;
   }
   uint matrix = head;
   if (kExperts > 0u) {
@@ -231,5 +319,5 @@ void main() {
     matrix = uint(arena.numbers[p.ids_at + first_row * p.ids_row + head]);
   }
   Matrix m = Matrix(p.first + matrix * p.matrix, p.row, p.outputs, p.out_at + head * p.out_head, p.out_row);
-  multiply(kFormat, 0, kGated, kAdds, m, p.gate_first + matrix * p.gate_matrix, first_row, rows, head, group, groups);
+  multiply(kFormat, 0, kGated, kAdds, m, p.gate_first + matrix * p.gate_matrix, first_row, rows, head, group);
 }

@@ -7,7 +7,7 @@ layout(push_constant) uniform Params {
   uint first, matrix, row;         // bytes: where the weight begins, and from one to the next
   uint gate_first, gate_matrix, gate_row;
   uint columns, outputs;
-  uint rows_word;                  // of the step's data: how many rows there are
+  uint rows, rows_word;            // how many rows there are; 0: a word of the step's data says it
   float epsilon, alpha, limit, shift;
   uint more[7];                    // what else the dispatch does, as product.comp says
 } p;
@@ -22,25 +22,13 @@ layout(constant_id = 6) const bool kNormed = false;    // rows are normalised, b
 layout(constant_id = 7) const bool kGated = false;     // weights1 is the gate of what weights0 lifts
 layout(constant_id = 8) const bool kAligned = true;    // all offsets and strides of `in` are multiples of 4
 layout(constant_id = 9) const bool kWhole = true;      // rows of the weight are whole units
-layout(constant_id = 10) const uint kAhead = 1;        // units that an invocation has under way
 
-// A unit of `in`, normalised up to the factor that all columns share.
-void load_unit(uint row, uint head, uvec2 c, out vec4 a, out vec4 b) {
-  uint at = p.in_at + row * p.in_row + head * p.in_head;
-  if (kWhole) {
-    a = four_at(at + c.x, kAligned), b = four_at(at + c.y, kAligned);
-  } else {
-    a = four_within(at + c.x, c.x, p.columns), b = four_within(at + c.y, c.y, p.columns);
-  }
+// Four columns of a row; those behind its end are none.
+vec4 four_of_row(uint row, uint head, uint c) {
+  uint at = p.in_at + row * p.in_row + head * p.in_head + c;
+  return kWhole ? four_at(at, kAligned) : four_within(at, c, p.columns);
 }
 vec4 norm_weights(uint c) { return weights2.numbers[c >> 2]; }
-
-// The numbers of a unit of which read_raw has read what it reads.
-void decode(uint format, uint source, Raw raw, uint row, uint unit, uvec2 c, out vec4 a, out vec4 b) {
-  if (is_read_raw(format)) decode_raw(format, raw, row, unit, a, b);
-  else decode8(format, source, row, unit, a, b);
-  if (!kWhole) a = within(a, c.x, p.columns), b = within(b, c.y, p.columns);
-}
 
 void load_weights(uint format, uint source, uint at, uint unit, uvec2 c, out vec4 a, out vec4 b) {
   decode8(format, source, at, unit, a, b);

@@ -1,5 +1,5 @@
 // Sums over a subgroup or a workgroup of any size.
-shared float subgroup_results[128];
+shared float subgroup_results[256];
 
 // All invocations of the workgroup call it together.
 float workgroup_sum(float value) {

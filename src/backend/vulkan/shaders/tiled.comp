@@ -7,7 +7,7 @@
 #include "product_params.glsl"
 layout(local_size_x = 256) in;
 
-layout(constant_id = 12) const bool kGrouped = false;  // more: the list, its tiles, experts of a row
+layout(constant_id = 10) const bool kGrouped = false;  // more: the list, its tiles, experts of a row
 
 const uint kTile = 64, kDepth = 32;
 const uint kGateDepth = kGated ? kDepth : 1u;
@@ -52,7 +52,7 @@ void main() {
     vec4 a = vec4(0), b = vec4(0), wa = vec4(0), wb = vec4(0), ga = vec4(0), gb = vec4(0);
     if (unit < units) {
       uvec2 c = columns8(kFormat, unit);
-      load_unit(own.x, own.y, c, a, b);
+      a = four_of_row(own.x, own.y, c.x), b = four_of_row(own.x, own.y, c.y);
       if (kNormed) {
         squares += dot(a, a) + dot(b, b);
         a *= norm_weights(c.x), b *= norm_weights(c.y);
