@@ -33,10 +33,11 @@ std::vector<int32_t> depths_from(int32_t deepest, int32_t rows) {
 
 class CudaDepth : public testing::TestWithParam<Param> {};
 
-/// Values of rows of a sequence each at these depths: fills the cache in one step, each row as a sequence's
-/// first, then takes the rows in another. most_pages: of a sequence, for the executable; 0: those it has.
+/// Values of rows of a sequence each at these depths, or together of one, of neighbouring depths: fills the
+/// cache in one step, each row as a sequence's first, then takes the rows in another. most_pages: of a
+/// sequence, for the executable; 0: those it has.
 std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std::vector<int32_t>& depths,
-                             int32_t most_pages = 0) {
+                             int32_t most_pages = 0, bool together = false) {
   constexpr auto kPage = static_cast<int32_t>(kPageRows);
   const auto count = static_cast<int32_t>(depths.size());
   const int32_t pages = kFilled / kPage, used = *std::max_element(depths.begin(), depths.end()) / kPage + 1;
@@ -48,19 +49,25 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std:
   std::iota(slots.begin(), slots.end(), 0);
   std::iota(rows.begin(), rows.end(), 0);
   const auto depth_of = [&](int32_t row) { return depths[static_cast<size_t>(row)]; };
+  const auto sequence_of = [&](int32_t row) { return together ? 0 : row; };
+  // The row's own page.
+  const auto page_of = [&](int32_t row) {
+    return pages + (together ? depth_of(row) / kPage - depth_of(0) / kPage : row);
+  };
   std::vector<int32_t> tables;
   for (int32_t row = 0; row < count; ++row) {
-    for (int32_t i = 0; i < used; ++i) tables.push_back(i % pages);
-    const int32_t own = row * used + depth_of(row) / kPage;
-    tables[static_cast<size_t>(own)] = pages + row;  // the row's own page
+    if (sequence_of(row) == row)
+      for (int32_t i = 0; i < used; ++i) tables.push_back(i % pages);
+    const int32_t own = sequence_of(row) * used + depth_of(row) / kPage;
+    tables[static_cast<size_t>(own)] = page_of(row);
   }
   run_step(*executable, {.input = {tokens, positions, sequences, slots, tables, used, rows}});
   // The page of a row holds earlier ones too.
   for (int32_t row = 0; row < count; ++row) {
     const int32_t own = depth_of(row) % kPage;
-    if (own == 0) continue;
+    if (own == 0 || sequence_of(row) != row) continue;
     std::vector<int32_t> more(static_cast<size_t>(own));
-    std::iota(more.begin(), more.end(), (pages + row) * kPage);
+    std::iota(more.begin(), more.end(), page_of(row) * kPage);
     const auto first = [&](const std::vector<int32_t>& list) {
       return std::span<const int32_t>(list).first(static_cast<size_t>(own));
     };
@@ -70,9 +77,9 @@ std::vector<float> values_at(CaseRun& run, program::Backend& backend, const std:
   std::vector<int32_t> deep, own_slots;
   for (int32_t row = 0; row < count; ++row) {
     deep.push_back(depth_of(row));
-    own_slots.push_back((pages + row) * kPage + depth_of(row) % kPage);
+    own_slots.push_back(page_of(row) * kPage + depth_of(row) % kPage);
+    sequences[static_cast<size_t>(row)] = sequence_of(row);
   }
-  std::iota(sequences.begin(), sequences.end(), 0);
   const auto first = [&](const std::vector<int32_t>& list) {
     return std::span<const int32_t>(list).first(depths.size());
   };
@@ -98,11 +105,12 @@ OpCase case_of(std::string_view op, std::string_view name) {
   throw std::invalid_argument(fmt::format("no case {} of {}", name, op));
 }
 
-void expect_agreement(const OpCase& of, const std::vector<int32_t>& depths) {
+void expect_agreement(const OpCase& of, const std::vector<int32_t>& depths, bool together = false) {
   CUDA_OR_SKIP(cuda);
   CaseRun run(of, 7);
-  const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), depths);
-  const std::vector<float> seen = values_at(run, cuda, depths), again = values_at(run, cuda, depths);
+  const std::vector<float> expected = values_at(run, *backend::make_ref_backend(), depths, 0, together);
+  const std::vector<float> seen = values_at(run, cuda, depths, 0, together),
+                           again = values_at(run, cuda, depths, 0, together);
   double error = 0, norm = 0;
   for (size_t i = 0; i < seen.size(); ++i) {
     ASSERT_TRUE(std::isfinite(seen[i])) << i;
@@ -126,6 +134,16 @@ TEST(CudaPage, OfFewRowsAgreesWithReference) {
   for (const std::vector<int32_t>& depths :
        {std::vector<int32_t>{0, 1}, {63, 15, 16}, {47, 48, 31, 32, 33}, {63, 0, 62, 17, 40, 5, 16, 63}})
     expect_agreement(case_of("mla_heads", "20 heads with q rows 1"), depths);
+}
+
+// The second row sees the first one's, which enters the cache while it attends: the ends of a block's 32
+// positions and of a page.
+TEST(CudaPage, OfTwoRowsOfASequenceAgreesWithReference) {
+  for (const int32_t depth : {0, 30, 31, 32, 62, 63, 64, 190, 191, 300, 510})
+    for (const char* name : {"20 heads Q4_0 rows 1", "16 heads Q6_K, cache of Q8_0, rows 1"}) {
+      SCOPED_TRACE(fmt::format("{} at {}", name, depth));
+      expect_agreement(case_of("norm_mla_heads", name), {depth, depth + 1}, true);
+    }
 }
 
 struct Neighbours {
@@ -208,7 +226,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{kWhole, kFew, 5000}, Param{kWhole, kWide, 400}, Param{kWhole, kWide, 700},
                     Param{kWhole, kWide, 4097}, Param{kWhole, kFourK, 300}, Param{kWhole, kFourK, 2100},
                     Param{kWhole, kFourK, 9001}, Param{kHeads, kHeadsK, 4095, 8},
-                    Param{kHeads, kHeadsK, 500, 7}),
+                    Param{kHeads, kHeadsK, 500, 7}, Param{kWhole, kFour, 300, 2},
+                    Param{kWhole, kDirect, 511, 2}, Param{kWhole, kSix, 450, 2}, Param{kWhole, kFew, 288, 2},
+                    Param{kWhole, kFourK, 95, 2}, Param{kWhole, kFour, 600, 2}),
     name_of);
 
 }  // namespace

@@ -219,6 +219,7 @@ INSTANTIATE_TEST_SUITE_P(
     Forms, CudaForms,
     testing::Values(Param{"a row in codes", "RowCodes", 1, 1, row_codes},
                     Param{"rows in codes", "RowsCodes", 5, 1, rows_codes},
+                    Param{"rows in codes", "RowsCodesOfTwoRows", 2, 1, row_codes},
                     Param{"rows for a norm in codes", "NormedCodes", 5, 1, normed_codes},
                     Param{"rows for a norm in codes", "NormedCodesOfTwoRows", 2, 1, normed_codes},
                     Param{"order of experts", "ExpertOrder", 300, 1, expert_order},

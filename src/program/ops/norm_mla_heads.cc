@@ -85,6 +85,9 @@ std::vector<OpCase> NormMlaHeads::cases() {
           {"4 heads of 1024 columns Q8_0 rows 1", 1, build({1024, 4, 64, 96, Type::Q8_0})},
           {"16 heads Q4_0, low-rank query of 1536, rows 1", 1,
            build({2048, 16, 128, 128, Type::Q4_0, Type::Q8_0, Type::F16, true, 1536})},
+          {"20 heads Q4_0 rows 2", 2, build({2048, 20, 192, 256, Type::Q4_0})},
+          {"16 heads Q4_0, no low-rank query, rows 2", 2,
+           build({2048, 16, 128, 128, Type::Q4_0, Type::Q4_0, Type::F16, false})},
           {"20 heads Q4_0 rows 5", 5, build({2048, 20, 192, 256, Type::Q4_0})},
           {"20 heads of 1280 columns Q4_K rows 1", 1,
            build({1280, 20, 192, 256, Type::Q4_K, Type::Q5_0, Type::F16, true, 0, Type::Q4_K})}};

@@ -1,9 +1,10 @@
-// norm_mla_heads of one row: whether a kernel serves, what it gets. The kernels: norm_mla_heads_ctx512.cuh
-// and, over a long context, norm_mla_heads_ctx8k.cu.
+// norm_mla_heads of one row, and of two over a short context: whether a kernel serves, what it gets. The
+// kernels: norm_mla_heads_ctx512.cuh and, over a long context, norm_mla_heads_ctx8k.cu.
 #include <algorithm>
 
 #include "backend/cuda/attention/norm_mla_heads.cuh"
 #include "backend/cuda/gemv/gemv.h"
+#include "backend/cuda/gemv/head_matmul_small_batch.h"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "program/op.h"
@@ -14,6 +15,11 @@ namespace {
 using namespace program;
 using namespace first_half;
 
+/// Of the mailbox, of a row over a short context.
+int64_t flagged_slots(int64_t low, int64_t heads, int64_t blocks) {
+  return kQuerySlots + low + heads * blocks * (kRank + 2);
+}
+
 /// How `blocks` blocks a head share the work.
 void share_out(Args& args, int blocks) {
   MlaHeadsArgs& h = args.heads;
@@ -22,6 +28,7 @@ void share_out(Args& args, int blocks) {
   h.each = ((h.out.columns + blocks - 1) / blocks + 31) / 32 * 32;
   args.shared = std::min(shares, blocks);
   args.head_slots = blocks * (kRank + 2);
+  args.row_slots = static_cast<int>(flagged_slots(args.a.rows, h.out.heads, blocks));
   for (int rank = 0; rank < blocks; ++rank) {
     Share& share = args.shares[rank];
     share.shares = (shares - rank + blocks - 1) / blocks;
@@ -42,7 +49,8 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   const MlaQuery& query = op.heads.query;
   Args args{};
   args.a = memory.matrix(op.products.a.id), args.b = memory.matrix(op.products.b.id);
-  args.in = memory.rows(op.products.in.id).data, args.norm = memory.vector(op.products.norm.id);
+  const Rows<float> in = memory.rows(op.products.in.id);
+  args.in = in.data, args.in_stride = in.row_stride, args.norm = memory.vector(op.products.norm.id);
   args.epsilon = op.products.epsilon, args.columns = args.a.columns;
   args.mailbox = context.mailbox();
   MlaHeadsArgs& h = args.heads;
@@ -57,6 +65,7 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   h.layer = query.cache_layer, h.epsilon = query.epsilon, h.scale = op.heads.scale;
   h.rope = rope_table(query.rope, kRotated);
   if (context.produces != nullptr) h.form_at = context.produces->at;
+  args.coded = coded_values_token(int64_t{h.out.heads} * h.out.columns);
   share_out(args, blocks_of_head(h.out.heads, context.sm_count));
   if (context.longest > kCtx512) return start_long_context(args, context);
   with_types(args, [&]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
@@ -64,12 +73,24 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   });
 }
 
+/// Two rows share the SMs, and so their shared memory. Measured with these types alone (takes_two_rows).
+bool serves_two_rows(const Program& program, const NormMlaHeads& op, const Sizes& sizes) {
+  using quant::Type;
+  const MlaQuery& query = op.heads.query;
+  const auto are = [&](Type type, std::initializer_list<TensorId> weights) {
+    return std::ranges::all_of(weights, [&](TensorId id) { return program[id].type == type; });
+  };
+  return sizes.longest <= kCtx512 && (sizes.architecture == 90 || sizes.architecture == 100) && query.q &&
+         are(Type::Q4_0, {op.products.a.id, op.products.b.id, query.q.id}) &&
+         are(Type::Q8_0, {query.k_b.id, op.heads.v_b.id});
+}
+
 bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMlaHeads>(record.args);
   const MlaQuery& query = op.heads.query;
   const quant::CacheRow row = program[query.cache.id].cache_row();
   if (row.type == quant::Type::Q8_0 && row.coded() != kRank) return false;
-  if (sizes.rows > 1) return false;
+  if (sizes.rows > (serves_two_rows(program, op, sizes) ? kMostRows : 1)) return false;
   if (query.k_b_reduce != Reduce::Columns) return false;
   for (const TensorId id : {op.products.a.id, op.products.b.id, query.q ? query.q.id : query.k_b.id,
                             query.k_b.id, op.heads.v_b.id}) {
@@ -87,17 +108,19 @@ bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes
          out.heads() <= sizes.sm_count && out.columns() <= kMostValues;
 }
 
-std::optional<FormSpec> produces(const Program& program, const Op& record, const Sizes&) {
-  return given_row_codes(program, std::get<NormMlaHeads>(record.args).heads.out.id);
+std::optional<FormSpec> produces(const Program& program, const Op& record, const Sizes& sizes) {
+  const TensorId out = std::get<NormMlaHeads>(record.args).heads.out.id;
+  const std::optional<FormSpec> one = given_row_codes(program, out);
+  return one && sizes.rows > 1 ? given_rows_codes(program, out, sizes) : one;
 }
 MailboxNeeds mailbox(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMlaHeads>(record.args);
   const int64_t heads = program[op.heads.out.id].heads(), blocks = blocks_of_head(heads, sizes.sm_count);
   const bool is_ctx512 = sizes.longest <= kCtx512;
   const Ctx8kSlots parts = is_ctx512 ? Ctx8kSlots{} : ctx8k_slots(heads, sizes.sm_count);
-  return {.flagged = kQuerySlots + program[op.products.a.id].shape[1] +
-                     (is_ctx512 ? heads * blocks * (kRank + 2) : 0),
-          .zeroed = kCountedSlots + parts.slots,
+  const int64_t low = program[op.products.a.id].shape[1];
+  return {.flagged = is_ctx512 ? sizes.rows * flagged_slots(low, heads, blocks) : kQuerySlots + low,
+          .zeroed = sizes.rows * kCountedSlots + parts.slots,
           .layout = parts.layout};
 }
 

@@ -1,8 +1,8 @@
-// norm_mla_heads of one row, as far as its kernels over a short context (norm_mla_heads_ctx512.cuh) and over
-// a long one (norm_mla_heads_ctx8k.cu) are the same: the row normed, its products with a (low-rank query, or
-// queries) and b (latent), by all blocks for all of them over the mailbox; the queries of a head shared by
-// its blocks, and what each of them gives of the head's latent queries, in sums of all (prim/mailbox.cuh:
-// add_part); the row that enters the cache.
+// norm_mla_heads of one or two rows, as far as its kernels over a short context (norm_mla_heads_ctx512.cuh)
+// and over a long one (norm_mla_heads_ctx8k.cu, one row) are the same: the row normed, its products with a
+// (low-rank query, or queries) and b (latent), by all blocks for all of them over the mailbox; the queries of
+// a head shared by its blocks, and what each of them gives of the head's latent queries, in sums of all
+// (prim/mailbox.cuh: add_part); the row that enters the cache.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -14,6 +14,7 @@
 #include "backend/cuda/attention/mla_row.cuh"
 #include "backend/cuda/gemv/lane_rows.cuh"
 #include "backend/cuda/prim/any_type.cuh"
+#include "backend/cuda/prim/int8_mma.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/mailbox.cuh"
 #include "backend/cuda/prim/prefetch.cuh"
@@ -28,6 +29,7 @@ inline constexpr int kMostLow = 4096;                   // numbers of the low-ra
 inline constexpr int kMostShares = 6;                   // of a head's queries that are not rotated
 inline constexpr int kMostValues = 256;                 // of a head
 inline constexpr int kMostBlocks = 8, kMostHeads = 32;  // kMostBlocks: of a head
+inline constexpr int kMostRows = 2;                     // of a step
 static_assert(kRank == kThreads, "a thread has a column");
 
 /// What a block makes of its head's queries: every blocks-th share of 32, and some of those to be rotated.
@@ -49,15 +51,29 @@ struct Args {
   int groups;                 ///< ctx8k: of heads that a block attends for
   int in_cluster;             ///< ctx8k: blocks of a part that have its rows brought together
   int piece;                  ///< ctx8k: positions of a block at a time, whole sixteens
+  int64_t in_stride;          ///< two rows: from a row of the step to the next
+  int row_slots;              ///< two rows: flagged ones of the mailbox, of a row
+  int8_mma::TokenRows coded;  ///< two rows: how values lie in codes
 };
 
-/// Where numbers lie on the mailbox, in words: the cache's row before its norm, the low-rank query (or
-/// queries), and what heads have.
+/// The row of the step that a block works for: two rows have blocks of their own.
+__device__ inline int own_row() { return static_cast<int>(blockIdx.z); }
+/// Of one row there is nothing to be computed of it, which took 1% of a token.
+template <int kRows>
+__device__ inline void assume_rows() {
+  if constexpr (kRows == 1) __builtin_assume(blockIdx.z == 0);
+}
+
+/// Where a row's numbers lie on the mailbox, in words: the cache's row before its norm, the low-rank query
+/// (or queries), and what heads have.
 inline constexpr int kLatentSlots = 0, kQuerySlots = kLatentSlots + kWidth;
 /// Among its zeroed slots: sums with counts (add_part), then what the kernel for a long context has.
 inline constexpr int kCountedSlots = kMostHeads * kWidth;
 __device__ inline int head_slots(const Args& args, int head) {
   return kQuerySlots + args.a.rows + head * args.head_slots;
+}
+__device__ inline uint64_t* flagged_slots(const Args& args, int row) {
+  return args.mailbox.slots + row * args.row_slots;
 }
 
 constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
@@ -104,7 +120,8 @@ struct LowRows {
     while (!done()) {
       const float product = ahead.times(matrix(), first_block(), x, shape) * factor;
       const int at = (task < args.a_tasks ? kQuerySlots : kLatentSlots) + row;
-      if (row < matrix().rows && shape.lane() == 0) put_slot(args.mailbox.slots + at, product, flag);
+      if (row < matrix().rows && shape.lane() == 0)
+        put_slot(flagged_slots(args, own_row()) + at, product, flag);
       task += blocks() * kWarps;
       ask();
     }
@@ -113,7 +130,7 @@ struct LowRows {
 
 /// Sums of a head's latent queries, and behind them its queries to be rotated: kWidth words.
 __device__ inline uint64_t* query_sums(const Args& args, int head) {
-  return args.mailbox.zeroed + head * kWidth;
+  return args.mailbox.zeroed + own_row() * kCountedSlots + head * kWidth;
 }
 
 /// Query i of a block's among all heads' queries.
@@ -123,7 +140,8 @@ __device__ inline int query_row(const MlaHeadsArgs& args, const Share& share, in
          (at < 0 ? (rank + i / kShare * args.cluster) * kShare + i % kShare : args.nope + share.rotated + at);
 }
 
-/// Numbers of the row that this step adds, on their way: a column of the latent, a pair to be rotated.
+/// Numbers of a row that this step adds to the cache, on their way: a column of the latent, a pair to be
+/// rotated.
 struct NewRow {
   static constexpr int kSlots = 3;
   int first, second;
@@ -131,36 +149,42 @@ struct NewRow {
   const uint64_t* at[kSlots];
 
   /// wanted: whether this block reads it.
-  __device__ NewRow(const Args& args, bool wanted)
+  __device__ NewRow(const Args& args, int row, bool wanted)
       : first(args.heads.rope.first(thread())),
         second(args.heads.rope.second(thread(), kRotated / 2)),
         rotates(wanted && thread() < kRotated / 2) {
-    const uint64_t* const slots = args.mailbox.slots + kLatentSlots;
+    const uint64_t* const slots = flagged_slots(args, row) + kLatentSlots;
     at[0] = wanted ? slots + thread() : nullptr;
     at[1] = rotates ? slots + kRank + first : nullptr;
     at[2] = rotates ? slots + kRank + second : nullptr;
   }
-  /// The row as the cache holds it, to shared memory, and from the first block to the cache. The block meets,
+  /// The row as the cache holds it, to shared memory. partial: there, too, a float a warp. The block meets,
   /// and meets again before the row is read.
-  template <typename Row, typename Shared>
-  __device__ void put(const Args& args, Shared& s, const float* value) const {
+  template <typename Row>
+  __device__ void put(const Args& args, const float* value, const SinCos* angles, float* partial,
+                      char* to) const {
     const MlaHeadsArgs& h = args.heads;
     const float norm = __ldg(h.kv_norm + thread());
     const float squares = lane_sum(value[0] * value[0]);
-    if (thread() % 32 == 0) s.partial[2][thread() / 32] = squares;
+    if (thread() % 32 == 0) partial[thread() / 32] = squares;
     __syncthreads();
-    Row::put_latent(s.current, thread(), value[0] * factor_of(s.partial[2], kRank, h.epsilon) * norm);
+    Row::put_latent(to, thread(), value[0] * factor_of(partial, kRank, h.epsilon) * norm);
     if (rotates) {
-      const SinCos sin_cos = s.angles[thread()];
-      put_exact<Row>(s.current, first, value[1] * sin_cos.cosine - value[2] * sin_cos.sine);
-      put_exact<Row>(s.current, second, value[1] * sin_cos.sine + value[2] * sin_cos.cosine);
+      const SinCos sin_cos = angles[thread()];
+      put_exact<Row>(to, first, value[1] * sin_cos.cosine - value[2] * sin_cos.sine);
+      put_exact<Row>(to, second, value[1] * sin_cos.sine + value[2] * sin_cos.cosine);
     }
-    if (blockIdx.x + blockIdx.y != 0) return;
-    __syncthreads();
-    const int slot = __ldg(h.step.slots);
-    if (slot >= 0) copy_row<Row>(h.cache.row(h.layer, slot), s.current);
   }
 };
+
+/// From a row's first block to the cache, the row that NewRow has put. The block meets.
+template <typename Row>
+__device__ inline void append(const MlaHeadsArgs& h, const char* current) {
+  if (blockIdx.x + blockIdx.y != 0) return;
+  __syncthreads();
+  const int slot = __ldg(h.step.slots + own_row());
+  if (slot >= 0) copy_row<Row>(h.cache.row(h.layer, slot), current);
+}
 
 /// The low-rank query, quantised; returns the factor of its norm. The block meets.
 template <int kLowSlots, typename Shared>
@@ -267,8 +291,8 @@ inline int blocks_of_head(int64_t heads, int sm_count) {
 /// (Youtu-LLM-2B's 1,536) in less time.
 constexpr int ctx512_low_columns(int architecture) { return architecture >= 90 ? 1024 : 1536; }
 inline constexpr int kCtx512LowColumns = ctx512_low_columns(0);
-/// norm_mla_heads over a short context (norm_mla_heads_ctx512.cuh): the launch, for types of a and b, of q,
-/// of k_b and of v_b.
+/// norm_mla_heads of one row or two over a short context (norm_mla_heads_ctx512.cuh): the launch, for types
+/// of a and b, of q, of k_b and of v_b.
 template <typename Low, typename Q, typename K, typename V>
 void start_ctx512(const Args& args, const Context& context);
 

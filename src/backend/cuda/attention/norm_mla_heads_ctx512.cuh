@@ -1,20 +1,26 @@
-// norm_mla_heads of one row over a short context: a layer's first half, from the row to the values of its
-// heads, in one launch of plain thread blocks, some to a head. They hand each other numbers over the mailbox
-// (prim/mailbox.cuh), three times:
+// norm_mla_heads of one or two rows over a short context: a layer's first half, from the row to the values of
+// its heads, in one launch of plain thread blocks, some to a head. They hand each other numbers over the
+// mailbox (prim/mailbox.cuh), three times:
 //
 //   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
 //   blocks, their part of its latent queries (q, k_b) | attention over a block's chunks of the context | sums
 //   put together, values (v_b)
 //
-// The blocks wait for each other, so there are no more of them than SMs. Most begin when the kernel before
-// ends, which fills the SMs: between that and a product stands as little code as can be, for every warp runs
-// all of it.
+// Of two rows each has blocks of its own, which read the same weights at about the same time and share the
+// SMs: one computes while the other waits. Where both are of one sequence, the second row's blocks make the
+// first one's row of the cache for themselves.
+//
+// The blocks wait for each other, so there are no more of them (of a row) than SMs. Most begin when the
+// kernel before ends, which fills the SMs: between that and a product stands as little code as can be, for
+// every warp runs all of it.
 //
 // Compiled for some types each by several files (norm_mla_heads_4bit.cu, ...), so that none takes a compiler
 // long.
 #pragma once
 
 #include <cstddef>
+#include <tuple>
+#include <type_traits>
 
 #include "backend/cuda/attention/norm_mla_heads.cuh"
 #include "backend/cuda/host/kernels.h"
@@ -43,6 +49,8 @@ struct alignas(16) Shared {
   alignas(16) float other_half[kRank];  // of sums of values
   alignas(16) float partial[3][kWarps];
   alignas(16) char chunk[kChunk * HalfRow::kBytes];  // rows of the cache as they are
+  alignas(16) char earlier[HalfRow::kBytes];         // the step's other row, where this one sees it
+  SinCos earlier_angles[kRotated / 2];
 };
 
 __device__ inline Shared& shared() { return *reinterpret_cast<Shared*>(dynamic_shared(0)); }
@@ -80,10 +88,12 @@ __device__ inline int attending(const MlaHeadsArgs& args, int position) {
   return min(args.cluster, position / kChunk + 1);
 }
 
-/// Attention over this block's chunks, to the mailbox. Either half of the threads has every other position, a
-/// thread of it two columns of the latent.
+/// Attention over this block's chunks, to the mailbox. earlier: position of another row of this step that
+/// this one sees, or -1. Either half of the threads has every other position, a thread of it two columns of
+/// the latent.
 template <typename Row>
-__device__ inline void attend_share(const Args& args, int head, int rank, int position, uint32_t flag) {
+__device__ inline void attend_share(const Args& args, int head, int rank, int position, int earlier,
+                                    uint32_t flag) {
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
   constexpr float kNone = -INFINITY;
@@ -95,12 +105,16 @@ __device__ inline void attend_share(const Args& args, int head, int rank, int po
     const int end = min(begin + kChunk, position + 1);
     if (begin != rank * kChunk) {  // the first chunk was fetched before
       __syncthreads();
-      fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, h.step.slot_of(0, begin)),
+      fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, h.step.slot_of(own_row(), begin)),
                                 min(end, position) - begin);
     }
     wait_for_copies();
-    // This step's row is not in the cache yet.
+    // This step's rows are not in the cache yet.
     if (position < end) copy_row<Row>(s.chunk + (position - begin) * Row::kBytes, s.current);
+    if (earlier >= 0 && earlier >= begin && earlier < end) {
+      __syncthreads();  // what came of the cache in its place has come
+      copy_row<Row>(s.chunk + (earlier - begin) * Row::kBytes, s.earlier);
+    }
     __syncthreads();
     const int count = end - begin;
     score_rows<Row, kChunk, kWarps>(s.chunk, s.query, count, h.scale, s.weights);
@@ -123,7 +137,7 @@ __device__ inline void attend_share(const Args& args, int head, int rank, int po
   __syncthreads();
   if (half == 1) return;
   const float2 other = reinterpret_cast<const float2*>(s.other_half)[pair];
-  uint64_t* const slots = args.mailbox.slots + sum_slots(args, head, rank);
+  uint64_t* const slots = flagged_slots(args, own_row()) + sum_slots(args, head, rank);
   put_slot(slots + 2 * pair, x + other.x, flag), put_slot(slots + 2 * pair + 1, y + other.y, flag);
   if (thread() == 0) put_slot(slots + kRank, largest, flag), put_slot(slots + kRank + 1, total, flag);
 }
@@ -132,13 +146,14 @@ __device__ inline void attend_share(const Args& args, int head, int rank, int po
 __device__ inline void take_context(const Args& args, const Activations& x, int head, int blocks,
                                     uint32_t flag) {
   const int lane = thread() % 32;
+  const uint64_t* const slots = flagged_slots(args, own_row());
   const uint64_t* at[kMostBlocks + 2];
   float value[kMostBlocks + 2];
 #pragma unroll
   for (int i = 0; i < kMostBlocks; ++i)
-    at[i] = i < blocks ? args.mailbox.slots + sum_slots(args, head, i) + thread() : nullptr;
+    at[i] = i < blocks ? slots + sum_slots(args, head, i) + thread() : nullptr;
   // A lane finds the factor of a block.
-  const uint64_t* const mine = args.mailbox.slots + sum_slots(args, head, min(lane, blocks - 1)) + kRank;
+  const uint64_t* const mine = slots + sum_slots(args, head, min(lane, blocks - 1)) + kRank;
   at[kMostBlocks] = mine, at[kMostBlocks + 1] = mine + 1;
   take_each(at, flag, value);
   const float best = lane < blocks ? value[kMostBlocks] : -INFINITY;
@@ -152,9 +167,35 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
   __syncthreads();
 }
 
-template <typename Low, typename Q, typename K, typename V, typename Row>
-__global__ void __launch_bounds__(kThreads, 1)
+/// Leaves the block's values of a head, from column `first` of all heads' on, in codes for the launch behind.
+template <int kRows>
+__device__ inline void put_codes(const Args& args, const float* values, int count, int first) {
+  const MlaHeadsArgs& h = args.heads;
+  const int warp = thread() / 32, all = h.out.heads * h.out.columns;
+  if constexpr (kRows == 1) {
+    if (warp * 32 < count) quantize_lanes(h.form_at, all / 32, first / 32 + warp, values[thread()]);
+  } else {
+    if (warp * 128 >= count) return;
+    const int four = thread() % (count / 4);  // so lanes beyond the last do what others do
+    const int column = first + 4 * four, quad = column / int8_mma::kQuad;
+    int8_mma::store_codes(reinterpret_cast<const float4*>(values)[four],
+                          h.form_at + own_row() * args.coded.pitch, args.coded, quad,
+                          column % int8_mma::kQuad / 32, column % 32 / 4);
+  }
+}
+
+/// Position of the step's other row, if this one sees it: an earlier one of the same sequence; or -1.
+__device__ inline int earlier_position(const StepView& step, int position, int sequence) {
+  const int other = 1 - own_row();
+  if (step.header->rows <= other || __ldg(step.sequences + other) != sequence) return -1;
+  const int at = __ldg(step.positions + other);
+  return at < position ? at : -1;
+}
+
+template <int kRows, typename Low, typename Q, typename K, typename V, typename Row>
+__global__ void __launch_bounds__(kThreads, kRows)
     norm_mla_heads(const Timestamps timestamps, const __grid_constant__ Args args) {
+  assume_rows<kRows>();
   const PdlLink pdl(timestamps);
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
@@ -165,14 +206,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (h.q_norm != nullptr) fetch_norm(s.q_norm, h.q_norm, h.in.columns);
   // The step's data was there before the first kernel began.
   const uint32_t flag = args.mailbox.flag();
-  const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
+  if (kRows > 1 && own_row() >= h.step.header->rows) return;
+  const int position = __ldg(h.step.positions + own_row()), sequence = __ldg(h.step.sequences + own_row()),
             pages = __ldg(&h.step.header->pages_per_sequence);
+  const int earlier = kRows > 1 ? earlier_position(h.step, position, sequence) : -1;
   pdl.wait();
 
   wait_for_copies();
   const Activations row{offsetof(Shared, row), args.columns, true, false};
   int page = 0;  // of this block's first chunk; if the context is shorter, any page
-  float squares = quantize_row(row, args.in, s.norm, [&] {
+  float squares = quantize_row(row, args.in + own_row() * args.in_stride, s.norm, [&] {
     page = __ldg(h.step.page_tables + int64_t{sequence} * pages + min(rank * kChunk / kPage, pages - 1));
   });
   squares = lane_sum(squares);
@@ -189,27 +232,38 @@ __global__ void __launch_bounds__(kThreads, 1)
   K k_b;
   if (share.shares > 0) load_latent_row(h, head, rank, k_b);
   const bool adds = position / kChunk % h.cluster == rank || (rank == 0 && head == 0);
-  const NewRow added(args, adds);
+  const NewRow added(args, own_row(), adds);
   const uint64_t* at[kTaken];
 #pragma unroll
   for (int i = 0; i < kMostLowSlots; ++i) {
     const int n = i * kThreads + thread();
     const bool wanted = multiplies ? n < h.in.columns : n < share.count;
     const int word = multiplies ? n : query_row(h, share, head, rank, n);
-    at[i] = wanted ? args.mailbox.slots + kQuerySlots + word : nullptr;
+    at[i] = wanted ? flagged_slots(args, own_row()) + kQuerySlots + word : nullptr;
   }
 #pragma unroll
   for (int i = 0; i < NewRow::kSlots; ++i) at[kMostLowSlots + i] = added.at[i];
   float taken[kTaken];
   if (thread() % kWarps == 0)  // some threads of each warp
     s.angles[thread() / kWarps] = h.rope.sin_cos(position, thread() / kWarps, h.factors);
+  if (earlier >= 0 && thread() % kWarps == 1)
+    s.earlier_angles[thread() / kWarps] = h.rope.sin_cos(earlier, thread() / kWarps, h.factors);
   // Rows of earlier positions were there before this step.
   fetch_rows<Row, kThreads>(s.chunk, h.cache.row(h.layer, int64_t{page} * kPage + rank * kChunk % kPage),
                             min(kChunk, position - rank * kChunk));
   take_each(at, flag, taken);
   make_queries<kMostLowSlots>(args, s, {offsetof(Shared, x), h.in.columns, true, false}, q, taken);
   add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
-  if (adds) added.put<Row>(args, s, taken + kMostLowSlots);
+  if (adds) {
+    added.put<Row>(args, taken + kMostLowSlots, s.angles, s.partial[2], s.current);
+    append<Row>(h, s.current);
+  }
+  if (earlier >= 0 && earlier / kChunk % h.cluster == rank) {
+    const NewRow seen(args, 1 - own_row(), true);
+    float numbers[NewRow::kSlots];
+    take_each(seen.at, flag, numbers);
+    seen.put<Row>(args, numbers, s.earlier_angles, s.partial[0], s.earlier);
+  }
 
   const int values = h.out.columns, v_first = min(rank * h.each, values);
   const int v_row = static_cast<int>(h.v_b.row(head, v_first));
@@ -219,32 +273,43 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int blocks = attending(h, position);
   if (rank < blocks) {
     take_queries(args, head);
-    attend_share<Row>(args, head, rank, position, flag);
+    attend_share<Row>(args, head, rank, position, earlier, flag);
   }
   if (v.count <= 0) return;
   v.ask();
   const Activations context{offsetof(Shared, context), kRank, true, false};
   take_context(args, context, head, blocks, flag);
   if (rank == 0) clear_queries(args, head);
-  v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
+  v.multiply(context, [&](int i, float value) { h.out(own_row(), head)[v_first + i] = s.values[i] = value; });
   if (h.form_at == nullptr) return;
   __syncthreads();
-  const int block = thread() / 32;
-  if (block * 32 < v.count)
-    quantize_lanes(h.form_at, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
-                   s.values[thread()]);
+  put_codes<kRows>(args, s.values, v.count, head * values + v_first);
 }
 
-static_assert(sizeof(Shared) <= kMostShared);
+static_assert(sizeof(Shared) <= kMostShared && kMostRows * sizeof(Shared) <= 2 * kMostShared);
+
+/// Whether there is a kernel of two rows: of the types that it was measured with (serves_two_rows).
+template <typename Low, typename Q, typename K, typename V>
+constexpr bool takes_two_rows() {
+  using Four = TypedRaw<quant::Type::Q4_0>;
+  using Eight = TypedRaw<quant::Type::Q8_0>;
+  return std::is_same_v<std::tuple<Low, Q, K, V>, std::tuple<Four, Four, Eight, Eight>>;
+}
 
 template <typename Low, typename Q, typename K, typename V>
 void start_ctx512(const Args& args, const Context& context) {
   const MlaHeadsArgs& h = args.heads;
-  launch(context,
-         h.cache.coded > 0 ? norm_mla_heads<Low, Q, K, V, CodedRow> : norm_mla_heads<Low, Q, K, V, HalfRow>,
-         {dim3(static_cast<unsigned>(h.cluster), static_cast<unsigned>(h.out.heads)), dim3(kThreads),
-          static_cast<int64_t>(sizeof(Shared))},
-         args);
+  const auto start = [&]<int kRows>() {
+    launch(context,
+           h.cache.coded > 0 ? norm_mla_heads<kRows, Low, Q, K, V, CodedRow>
+                             : norm_mla_heads<kRows, Low, Q, K, V, HalfRow>,
+           {dim3(static_cast<unsigned>(h.cluster), static_cast<unsigned>(h.out.heads), kRows), dim3(kThreads),
+            static_cast<int64_t>(sizeof(Shared))},
+           args);
+  };
+  if constexpr (takes_two_rows<Low, Q, K, V>())
+    if (context.step_rows > 1) return start.template operator()<2>();
+  start.template operator()<1>();
 }
 
 }  // namespace sluice::backend::cuda::first_half

@@ -356,6 +356,7 @@ template <typename Low, typename Q, typename K, typename V, bool kBoth>
 __global__ void __launch_bounds__(kThreads, 1)
     norm_mla_heads_ctx8k(const Timestamps timestamps, const __grid_constant__ LongArgs args) {
 #if __CUDA_ARCH__ >= 900
+  assume_rows<1>();
   const PdlLink pdl(timestamps);
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
@@ -414,7 +415,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const Work work(args, position + 1);
   const bool adds = work.begin <= position && position < work.end;
-  const NewRow added(args, adds || (rank == 0 && head == 0));
+  const NewRow added(args, 0, adds || (rank == 0 && head == 0));
   clear_parts(args, launch_count);
   const PieceRows first_piece(args, work, 0, position, sequence, pages);
   constexpr int kLowSlots = kMostLowColumns / kThreads;
@@ -455,7 +456,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (share.shares > 0) CopiedShare<K>::take(k_b);
   }
   add_queries(args, s, {offsetof(Shared, q_blocks), 32 * kWarps, true, false}, head, rank, share, k_b);
-  if (adds || (rank == 0 && head == 0)) added.put<HalfRow>(args, s, taken + kLowSlots);
+  if (adds || (rank == 0 && head == 0)) {
+    added.put<HalfRow>(args, taken + kLowSlots, s.angles, s.partial[2], s.current);
+    append<HalfRow>(h, s.current);
+  }
   if (!args.early) {
     cluster_all();  // they have their queries
     // Not before: what warps ask of shared memory would wait behind the copies.
