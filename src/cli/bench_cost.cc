@@ -9,7 +9,7 @@
 namespace sluice::cli {
 namespace {
 
-/// Calls step(its shape, how many there are) for all kinds of steps of a test.
+/// Calls step(its shape, how many there are, whether it is a prompt's) for all kinds of steps of a test.
 template <typename F>
 void for_steps(const BenchTest& test, int64_t max_rows, const profile::ExpertCount& experts, const F& step) {
   for (int64_t done = 0; done < test.prompt; done += max_rows) {
@@ -21,7 +21,7 @@ void for_steps(const BenchTest& test, int64_t max_rows, const profile::ExpertCou
                             .context = before + (rows + 1) / 2,
                             .cache_rows = before + rows,
                             .selected = test.gen == 0 && full ? experts.distinct : 0},
-         1.0);
+         1.0, true);
   }
   if (test.gen == 0) return;
   const auto parallel = static_cast<double>(test.parallel);
@@ -33,7 +33,7 @@ void for_steps(const BenchTest& test, int64_t max_rows, const profile::ExpertCou
                           .cache_rows = parallel * context,
                           .sequences = parallel,
                           .selected = experts.distinct},
-       static_cast<double>(test.gen));
+       static_cast<double>(test.gen), false);
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ void for_steps(const BenchTest& test, int64_t max_rows, const profile::ExpertCou
 program::Cost cost_of(const program::Program& program, const BenchTest& test, int64_t max_rows,
                       const profile::ExpertCount& experts) {
   program::Cost sum;
-  for_steps(test, max_rows, experts, [&](const program::StepShape& shape, double count) {
+  for_steps(test, max_rows, experts, [&](const program::StepShape& shape, double count, bool) {
     const program::Cost step = program::total_cost(program, shape);
     sum += {count * step.bytes_read, count * step.bytes_written, count * step.flops};
   });
@@ -65,9 +65,14 @@ double shared_seconds(const program::Executable& executable, const program::Prog
   const program::Program cut = use.layers > 0
                                    ? program::offload_experts(uncut, static_cast<size_t>(use.layers))
                                    : executable.program();
+  // A prompt selects all experts, of which some have copies.
+  int64_t all = 0;
+  for (const int64_t one : program::slots_of(uncut, static_cast<size_t>(use.layers), kUnknownMemory))
+    all += one;
+  const double kept = all > 0 ? static_cast<double>(use.slots) / static_cast<double>(all) : 0;
   double sum = 0;
-  for_steps(test, max_rows, experts, [&](const program::StepShape& shape, double count) {
-    sum += count * shared_limit(cut, shape, peaks, use.hit_rate()).seconds;
+  for_steps(test, max_rows, experts, [&](const program::StepShape& shape, double count, bool prompt) {
+    sum += count * shared_limit(cut, shape, peaks, prompt ? kept : use.hit_rate()).seconds;
   });
   return sum;
 }

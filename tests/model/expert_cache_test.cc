@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -19,7 +20,9 @@
 #include "base/error.h"
 #include "program/expert_slots.h"
 #include "program/offload.h"
+#include "program/slot_reader.h"
 #include "support/golden_cases.h"
+#include "support/wrapped_executable.h"
 
 namespace sluice::test {
 namespace {
@@ -306,6 +309,134 @@ TEST_F(BundledSlots, AreFilledByOneExecutable) {
 
 TEST_F(BundledSlots, AreNotUsedWhereRowsMustNotFeelEachOther) {
   EXPECT_EQ(use_of(*compile(experts, true)).layers, 0);
+}
+
+/// What slots hold, by the weight and the slot: where the file has it.
+using Held = std::map<std::pair<program::TensorId, int64_t>, const std::byte*>;
+
+/// The first place's executable, which notes what is put into its slots.
+class NotedSlots : public WrappedExecutable, public program::SlotFiller {
+ public:
+  NotedSlots(std::unique_ptr<program::Executable> of, Held& held)
+      : WrappedExecutable(std::move(of)), held_(held) {}
+  program::Executable& inner() { return *of_; }
+  program::Ticket submit(const program::Step& step) override { return of_->submit(step); }
+  program::StepResult collect(program::Ticket ticket) override { return of_->collect(ticket); }
+  void run_part(const program::Step& step, size_t part) override { of_->run_part(step, part); }
+  void fill(program::TensorId weight, int64_t slot, std::span<const std::byte> matrix) override {
+    dynamic_cast<program::SlotFiller&>(*of_).fill(weight, slot, matrix);
+    const std::lock_guard lock(mutex_);
+    held_[{weight, slot}] = matrix.data();
+  }
+
+ private:
+  Held& held_;
+  std::mutex mutex_;
+};
+
+/// The executable of streamed steps, which looks at what its tables name.
+class SlotsThatAreRead : public WrappedExecutable, public program::SlotReader {
+ public:
+  SlotsThatAreRead(std::unique_ptr<program::Executable> of, const Held& held, program::WeightBytes files)
+      : WrappedExecutable(std::move(of)), held_(held), files_(std::move(files)) {}
+  int64_t hits = 0, misses = 0;
+
+  void take_from(program::TensorId weight, program::SlotFiller&, program::TensorId slots,
+                 std::span<const int32_t> slot_of) override {
+    tables_[weight] = {slots, slot_of};
+  }
+  program::Ticket submit(const program::Step& step) override {
+    for (const auto& [weight, table] : tables_) {
+      const auto& [slots, slot_of] = table;
+      const program::Tensor& tensor = program()[weight];
+      const std::span<const std::byte> file = files_[static_cast<size_t>(program().storage(weight))];
+      EXPECT_EQ(std::ssize(slot_of), tensor.shape[0]);
+      const size_t each = file.size() / static_cast<size_t>(tensor.shape[0]);
+      for (size_t e = 0; e < slot_of.size(); ++e) {
+        slot_of[e] < 0 ? ++misses : ++hits;
+        if (slot_of[e] >= 0) {
+          EXPECT_EQ(held_.at({slots, slot_of[e]}), file.data() + e * each) << tensor.name << " " << e;
+        }
+      }
+    }
+    return of_->submit(step);
+  }
+  program::StepResult collect(program::Ticket ticket) override { return of_->collect(ticket); }
+  size_t tables() const { return tables_.size(); }
+
+ private:
+  const Held& held_;
+  program::WeightBytes files_;
+  std::map<program::TensorId, std::pair<program::TensorId, std::span<const int32_t>>> tables_;
+};
+
+/// A CPU that stands for a GPU, whose streamed steps look for copies.
+class NotingBackend : public program::Backend {
+ public:
+  std::string name() const override { return of_->name(); }
+  program::Facts facts() const override { return of_->facts(); }
+  bool has(const program::Program& program, const program::Op& op) const override {
+    return of_->has(program, op);
+  }
+  program::Binding bind(const program::Source& source,
+                        const program::CompileOptions& options) const override {
+    return of_->bind(source, options);
+  }
+  program::MemoryNeeds memory_needs(const program::Program& program,
+                                    const program::CompileOptions& options) const override {
+    return of_->memory_needs(program, options);
+  }
+  std::shared_ptr<const program::WeightSet> load(std::span<const program::Source> sources,
+                                                 const program::Progress& progress) override {
+    return of_->load(sources, progress);
+  }
+  std::unique_ptr<program::Executable> compile(const program::Source& source,
+                                               std::shared_ptr<const program::WeightSet> weights,
+                                               const program::CompileOptions& asked) override {
+    program::CompileOptions options = asked;
+    auto* const caches_of = dynamic_cast<NotedSlots*>(asked.caches_of);
+    if (caches_of != nullptr) options.caches_of = &caches_of->inner();
+    auto made = of_->compile(source, std::move(weights), options);
+    if (caches_of == nullptr) return std::make_unique<NotedSlots>(std::move(made), held_);
+    auto reader = std::make_unique<SlotsThatAreRead>(std::move(made), held_, source.weights);
+    streamed = reader.get();
+    return reader;
+  }
+  const program::Peaks& peaks() override { return of_->peaks(); }
+  double measure_read_bandwidth() override { return of_->measure_read_bandwidth(); }
+
+  SlotsThatAreRead* streamed = nullptr;
+
+ private:
+  std::unique_ptr<program::Backend> of_ = backend::make_cpu_backend({.threads = 1});
+  Held held_;
+};
+
+// While the steps between them bring others.
+TEST_F(BundledSlots, StreamedStepsFindInASlotTheExpertThatItIsSaidToHold) {
+  const auto first = std::make_shared<NotingBackend>();
+  const auto backend =
+      backend::make_offload_backend(first, cpu(1),
+                                    {.mixtures = mixtures,
+                                     .bytes = int64_t{1} << 40,
+                                     .stream_rows = 8,
+                                     .slot_bytes = bytes_for(model.program, mixtures, experts / 2 + 1)});
+  const auto executable = backend->compile(model.program, model.weights, {.max_rows = 8, .cache_pages = 4});
+  ASSERT_NE(first->streamed, nullptr);
+  EXPECT_EQ(first->streamed->tables(), 3 * mixtures);
+  engine::KvPool pool(4);
+  std::vector<int32_t> table;
+  ASSERT_TRUE(pool.reserve(table, 64));
+  engine::Batch prompt(8, 1, 4);
+  prompt.set_pages(0, table);
+  for (int32_t i = 0; i < 8; ++i) prompt.add(i % 5, i, 0, i == 7);
+  for (const int64_t brought : {0, 2, 5}) {
+    run_rows(*executable, [&] { return use_of(*executable).brought >= brought; });
+    run_step(*executable, {.input = prompt.input()});
+  }
+  EXPECT_EQ(first->streamed->hits + first->streamed->misses,
+            3 * 3 * experts * static_cast<int64_t>(mixtures));
+  EXPECT_GE(first->streamed->hits, 3 * 3 * (experts / 2) * static_cast<int64_t>(mixtures));
 }
 
 TEST_F(BundledSlots, TakeTheBytesThatAreGiven) {

@@ -14,17 +14,12 @@
 
 namespace sluice::test {
 
-/// Logits of all tokens as one sequence by this model, at most `rows` a step: cut(begin) of them in the step
-/// that begins there.
-inline std::vector<float> logits_in_steps(const Golden& golden, const model::Model& model,
-                                          program::Backend& backend, int64_t rows,
-                                          const std::function<int64_t(int64_t)>& cut,
-                                          bool batch_invariant = false) {
+/// Logits of all tokens as one sequence, at most `rows` a step: cut(begin) of them in the step that begins
+/// there.
+inline std::vector<float> logits_in_steps(const Golden& golden, program::Executable& executable, int64_t rows,
+                                          const std::function<int64_t(int64_t)>& cut) {
   const auto count = static_cast<int64_t>(golden.tokens.size());
   const auto pages = static_cast<int32_t>(engine::KvPool::pages_for(count));
-  const auto executable = backend.compile(
-      model.program, model.weights,
-      {.max_rows = rows, .max_outputs = rows, .cache_pages = pages, .batch_invariant = batch_invariant});
   engine::KvPool pool(pages);
   std::vector<int32_t> table;
   EXPECT_TRUE(pool.reserve(table, count));
@@ -40,11 +35,23 @@ inline std::vector<float> logits_in_steps(const Golden& golden, const model::Mod
     for (int64_t i = begin; i < end; ++i) {
       batch.add(golden.tokens[static_cast<size_t>(i)], static_cast<int32_t>(i), 0, true);
     }
-    run_logits(*executable, batch.input(),
+    run_logits(executable, batch.input(),
                std::span(logits).subspan(static_cast<size_t>(begin * golden.vocabulary),
                                          static_cast<size_t>(batch.rows() * golden.vocabulary)));
   }
   return logits;
+}
+/// The same by this model on a backend.
+inline std::vector<float> logits_in_steps(const Golden& golden, const model::Model& model,
+                                          program::Backend& backend, int64_t rows,
+                                          const std::function<int64_t(int64_t)>& cut,
+                                          bool batch_invariant = false) {
+  const auto pages =
+      static_cast<int32_t>(engine::KvPool::pages_for(static_cast<int64_t>(golden.tokens.size())));
+  const auto executable = backend.compile(
+      model.program, model.weights,
+      {.max_rows = rows, .max_outputs = rows, .cache_pages = pages, .batch_invariant = batch_invariant});
+  return logits_in_steps(golden, *executable, rows, cut);
 }
 /// The same, `rows` a step.
 inline std::vector<float> logits_of(const Golden& golden, const model::Model& model,

@@ -32,10 +32,6 @@ int64_t ExpertCache::slots() const {
   return slots;
 }
 
-int32_t ExpertCache::slot_of(size_t layer, int32_t expert) const {
-  return layers_[layer].slot_of[static_cast<size_t>(expert)];
-}
-
 void ExpertCache::count(State& state, std::span<const float> ids) {
   const auto rows = static_cast<double>(ids.size()) / static_cast<double>(state.shape.used);
   const auto kept = static_cast<float>(std::exp2(-rows / kHalfLifeRows));

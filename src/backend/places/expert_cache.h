@@ -51,8 +51,9 @@ class ExpertCache {
   int64_t selected() const { return selected_; }
   int64_t hits() const { return hits_; }
   int64_t slots() const;
-  /// The slot that has a copy; -1: none has.
-  int32_t slot_of(size_t layer, int32_t expert) const;
+  /// By expert of a layer, the slot that has a copy; -1: none has. It stays where it is.
+  std::span<const int32_t> slots_of(size_t layer) const { return layers_[layer].slot_of; }
+  int32_t slot_of(size_t layer, int32_t expert) const { return slots_of(layer)[static_cast<size_t>(expert)]; }
 
  private:
   static constexpr int32_t kNone = -1;

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "program/slot_reader.h"
 
 namespace sluice::backend::places {
 
@@ -77,6 +78,15 @@ bool ExpertSlots::deal(size_t layer, std::span<const Executable::Peek> read) {
   first_.poke(slotted.slot_ids, rows, slot_ids);
   first_.poke(slotted.slot_weights, rows, slot_weights);
   return misses > 0;
+}
+
+void ExpertSlots::lend_to(Executable& streamed) {
+  auto* reader = dynamic_cast<SlotReader*>(&streamed);
+  if (!copies_ || reader == nullptr) return;
+  for (size_t l = 0; l < slotted_.size(); ++l) {
+    for (const SlottedExperts::Matrices& one : slotted_[l].matrices)
+      reader->take_from(one.experts, *filler_, one.slots, cache_.slots_of(l));
+  }
 }
 
 void ExpertSlots::count_step(Executable& ran, int64_t rows) {

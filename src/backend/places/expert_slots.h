@@ -31,6 +31,8 @@ class ExpertSlots {
   /// Deals a layer's selection out: what was read at the first place becomes what is written to the second,
   /// and the first gets its share. Whether the second has any.
   bool deal(size_t layer, std::span<const program::Executable::Peek> read);
+  /// What another executable streams, it takes from the slots where they have it.
+  void lend_to(program::Executable& streamed);
   /// Counts what a step selected that another executable ran.
   void count_step(program::Executable& ran, int64_t rows);
   /// Behind a step, of which nothing runs any more: copies that have arrived are used from now on, others

@@ -146,6 +146,7 @@ class PlacesExecutable : public Executable, public ExpertCounts {
     logits_.resize(static_cast<size_t>(options.max_outputs * program_[program_.output()].columns()));
     outputs_.reserve(static_cast<size_t>(options.max_outputs));
     if (streamed_ == nullptr) return;
+    if (slots_) slots_->lend_to(*streamed_);
     // What the smaller steps are made for is all that they can run.
     const int64_t most = options.max_rows + 1;
     const int64_t room = options.cache_pages * kPageRows;

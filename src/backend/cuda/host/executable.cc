@@ -25,6 +25,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "program/op_info.h"
+#include "program/slot_reader.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -54,7 +55,7 @@ int64_t table_entries(const CompileOptions& options) {
   return options.warm ? options.max_outputs * pages : 0;
 }
 
-class CudaExecutable : public Executable, public SlotLane {
+class CudaExecutable : public Executable, public SlotLane, public SlotReader {
  public:
   /// Of the current device, to which its calls go from then on.
   CudaExecutable(const Source& source, std::shared_ptr<const Weights> weights, const CompileOptions& options,
@@ -228,6 +229,13 @@ class CudaExecutable : public Executable, public SlotLane {
     write_numbers(memory_.rows(id), rows, program()[id].type == quant::Type::I32, values, stream_);
   }
 
+  void take_from(TensorId weight, SlotFiller& filler, TensorId slots,
+                 std::span<const int32_t> slot_of) override {
+    const auto* lane = dynamic_cast<const SlotLane*>(&filler);
+    CHECK(lane != nullptr && weight_stream_, "slots of another backend");
+    weight_stream_->take_from(weight, lane->planes_of(slots), slot_of);
+  }
+
   void take_rows(Executable& from, TensorId id, std::span<const RowCopy> rows) override {
     const OnDevice on(device_);
     auto* giver = dynamic_cast<CudaExecutable*>(&from);
@@ -388,16 +396,17 @@ class CudaExecutable : public Executable, public SlotLane {
   void stream_weights(const WeightBytes& files, const Weights& weights) {
     loads_ = streamed_ops(bound_.program);
     if (loads_.empty()) return;
-    std::vector<std::vector<Upload>> uploads;
+    std::vector<std::vector<StreamedWeight>> all;
     for (const StreamedOps& load : loads_) {
-      std::vector<Upload>& list = uploads.emplace_back();
+      std::vector<StreamedWeight>& list = all.emplace_back();
       for (const TensorId id : load.weights) {
         const Tensor& tensor = bound_.program[id];
         const std::span<const std::byte> file = files[static_cast<size_t>(id)];
-        list.push_back({tensor.type, file, planes_at(tensor, weights.at(file.data()).planes)});
+        const Upload upload{tensor.type, file, planes_at(tensor, weights.at(file.data()).planes)};
+        list.push_back({id, tensor.shape[0], upload});
       }
     }
-    weight_stream_.emplace(std::move(uploads), options_.stream_bytes_per_second);
+    weight_stream_.emplace(std::move(all), options_.stream_bytes_per_second);
   }
 
   /// Brings the first head's columns of some outputs and waits for the stream.

@@ -26,13 +26,17 @@ SlotLane::SlotLane(int device, const Source& source, std::shared_ptr<const Weigh
       weights_(std::move(weights)),
       most_bytes_per_second_(most_bytes_per_second) {}
 
+Planes SlotLane::planes_of(TensorId weight) const {
+  const auto id = static_cast<size_t>(weight);
+  return planes_at(tensors_[id], weights_->at(files_[id].data()).planes);
+}
+
 void SlotLane::fill(TensorId weight, int64_t slot, std::span<const std::byte> matrix) {
   const OnDevice on(device_);
   if (!lane_) lane_.emplace(kPieceBytes);
   const int64_t begin_ns = now_ns();
-  const auto id = static_cast<size_t>(weight);
-  const Tensor& tensor = tensors_[id];
-  Planes planes = planes_at(tensor, weights_->at(files_[id].data()).planes);
+  const Tensor& tensor = tensors_[static_cast<size_t>(weight)];
+  Planes planes = planes_of(weight);
   const PlaneBytes before = plane_bytes(tensor.type, slot * tensor.shape[1] * tensor.columns());
   planes.codes += before.codes, planes.high += before.high;
   planes.scale += before.scale, planes.super += before.super;

@@ -20,6 +20,8 @@ class SlotLane : public program::SlotFiller {
 
   /// Its pinned memory is taken when it is first called.
   void fill(program::TensorId weight, int64_t slot, std::span<const std::byte> matrix) override;
+  /// Where a weight of its program lies.
+  Planes planes_of(program::TensorId weight) const;
 
  private:
   int device_;

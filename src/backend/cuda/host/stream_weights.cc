@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "backend/cuda/host/cuda_check.h"
+#include "backend/cuda/host/matrix_copies.h"
 #include "backend/cuda/host/on_device.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -74,14 +75,16 @@ std::vector<Range> launched_parts(const Program& program) {
 
 int64_t WeightStream::device_bytes() { return threads() * UploadLane::device_bytes(kPieceBytes); }
 
-WeightStream::WeightStream(std::vector<std::vector<Upload>> loads, double most_bytes_per_second)
+WeightStream::WeightStream(std::vector<std::vector<StreamedWeight>> loads, double most_bytes_per_second)
     : device_(current_device()), most_bytes_per_second_(most_bytes_per_second), loads_(std::move(loads)) {
-  for (size_t load = 0; load < loads_.size(); ++load) {
-    const std::vector<UploadPiece> pieces = cut_uploads(loads_[load], kPieceBytes);
-    for (const UploadPiece& piece : pieces) pieces_.push_back({load, piece});
-    uploads_of_.push_back(pieces.size());
-  }
+  uploads_of_.resize(loads_.size());
   enqueued_.resize(loads_.size());
+  cut();
+  size_t matrices = 0;  // with slots each may end a piece early
+  for (const auto& load : loads_) {
+    for (const StreamedWeight& weight : load) matrices += static_cast<size_t>(weight.matrices);
+  }
+  pieces_.reserve(pieces_.size() + matrices);
   next_ = pieces_.size();  // no step has begun
   there_.resize(static_cast<size_t>(threads()));
   const auto create = [](cudaEvent_t& event) {
@@ -110,10 +113,39 @@ WeightStream::~WeightStream() {
   }
 }
 
+void WeightStream::take_from(TensorId id, const Planes& slots, std::span<const int32_t> slot_of) {
+  for (auto& load : loads_) {
+    for (StreamedWeight& weight : load) {
+      if (weight.id == id) weight.slots = slots, weight.slot_of = slot_of;
+    }
+  }
+}
+
+void WeightStream::cut() {
+  pieces_.clear();
+  for (size_t load = 0; load < loads_.size(); ++load) {
+    const size_t before = pieces_.size();
+    const auto add = [&](const UploadPiece& piece) { pieces_.push_back({load, piece}); };
+    for (const StreamedWeight& weight : loads_[load]) {
+      const int64_t numbers = weight.numbers();
+      for (int64_t first = 0, last = 0; first < weight.matrices; first = last + 1) {
+        last = weight.matrices;
+        if (!weight.slot_of.empty()) {
+          const auto from = weight.slot_of.begin() + first;
+          last = first + (std::find_if(from, weight.slot_of.end(), [](int32_t s) { return s >= 0; }) - from);
+        }
+        cut_upload(weight.upload, first * numbers, (last - first) * numbers, kPieceBytes, add);
+      }
+    }
+    uploads_of_[load] = pieces_.size() - before;
+  }
+}
+
 void WeightStream::begin() {
   {
     const std::lock_guard lock(mutex_);
     CHECK(next_ == pieces_.size() || failure_, "a step before this one has not ended");
+    cut();
     std::ranges::fill(enqueued_, 0);
     next_ = used_ = 0;
     sent_bytes_ = 0;
@@ -123,6 +155,10 @@ void WeightStream::begin() {
 }
 
 void WeightStream::wait(size_t load, cudaStream_t stream) {
+  for (const StreamedWeight& weight : loads_[load]) {
+    copy_matrices(weight.upload.type, weight.numbers(), weight.slots, weight.slot_of, weight.upload.planes,
+                  stream);
+  }
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return enqueued_[load] == uploads_of_[load] || failure_; });

@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -35,18 +36,32 @@ std::vector<program::Range> launched_parts(const program::Program& program);
 /// Rooms that loads take in turns.
 inline constexpr int kStreamRooms = 2;
 
+/// A streamed weight, and where matrices of it lie on the device already (program/expert_slots.h).
+struct StreamedWeight {
+  program::TensorId id;
+  int64_t matrices;
+  Upload upload;
+  Planes slots = {};
+  std::span<const int32_t> slot_of = {};  ///< by matrix; empty: none does
+
+  int64_t numbers() const { return upload.numbers() / matrices; }
+};
+
 /// Brings the loads of a step, one behind the other, as their rooms become free. All calls of one thread.
 class WeightStream {
  public:
   /// loads: by load, its tensors, which lie in room (load % kStreamRooms). most: bytes a second; 0: no limit.
-  WeightStream(std::vector<std::vector<Upload>> loads, double most_bytes_per_second);
+  WeightStream(std::vector<std::vector<StreamedWeight>> loads, double most_bytes_per_second);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
+  /// From the next step on; of a weight that it does not bring nothing changes.
+  void take_from(program::TensorId weight, const Planes& slots, std::span<const int32_t> slot_of);
   /// A step begins: its loads come.
   void begin();
-  /// What `stream` runs from now on finds the load in its place.
+  /// What `stream` runs from now on finds the load in its place. Slots are copied on `stream` itself, while
+  /// the others come.
   void wait(size_t load, cudaStream_t stream);
   /// What `stream` ran until now was all that needs the load.
   void used(size_t load, cudaStream_t stream);
@@ -59,14 +74,16 @@ class WeightStream {
     size_t load;
     UploadPiece piece;
   };
+  /// What a step's loads have to bring: matrices that have no slot.
+  void cut();
   void work(int thread);
   void bring(size_t i, size_t thread);
 
   int device_;
   double most_bytes_per_second_;
-  std::vector<std::vector<Upload>> loads_;
+  std::vector<std::vector<StreamedWeight>> loads_;
   std::vector<std::unique_ptr<UploadLane>> lanes_;            // by thread
-  std::vector<OnItsWay> pieces_;                              // in the order of the loads
+  std::vector<OnItsWay> pieces_;                              // of a step, in the order of the loads
   std::vector<size_t> uploads_of_;                            // by load, how many
   std::array<cudaEvent_t, kStreamRooms> free_{};              // by room: its last load was used
   std::vector<std::array<cudaEvent_t, kStreamRooms>> there_;  // by thread and room: its last copy is there

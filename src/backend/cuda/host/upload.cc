@@ -21,14 +21,8 @@ constexpr int kThreads = 8;
 
 std::vector<UploadPiece> cut_uploads(const std::vector<Upload>& uploads, int64_t piece_bytes) {
   std::vector<UploadPiece> pieces;
-  for (const Upload& upload : uploads) {
-    const quant::TypeInfo& info = quant::type_info(upload.type);
-    const int64_t numbers = static_cast<int64_t>(upload.bytes.size()) / info.bytes * info.block;
-    const int64_t step = piece_bytes / info.bytes * info.block / 256 * 256;
-    for (int64_t first = 0; first < numbers; first += step) {
-      pieces.push_back({&upload, first, std::min(step, numbers - first)});
-    }
-  }
+  const auto add = [&](const UploadPiece& piece) { pieces.push_back(piece); };
+  for (const Upload& upload : uploads) cut_upload(upload, 0, upload.numbers(), piece_bytes, add);
   return pieces;
 }
 

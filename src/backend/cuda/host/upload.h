@@ -3,6 +3,7 @@
 // meanwhile.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -17,6 +18,11 @@ struct Upload {
   quant::Type type;
   std::span<const std::byte> bytes;
   Planes planes;  ///< of a float type: codes alone, the bytes as they are
+
+  int64_t numbers() const {
+    const quant::TypeInfo& info = quant::type_info(type);
+    return static_cast<int64_t>(bytes.size()) / info.bytes * info.block;
+  }
 };
 
 /// A run of whole blocks of a tensor, a multiple of 256 numbers but for the last.
@@ -26,7 +32,15 @@ struct UploadPiece {
 
   int64_t bytes() const { return quant::bytes_of(quant::type_info(upload->type), count); }
 };
-/// Pieces of so many bytes at most. They point to the uploads.
+/// Calls add(piece) with pieces of a tensor, or of a run of it, of so many bytes at most. They point to it.
+template <typename F>
+void cut_upload(const Upload& upload, int64_t first, int64_t count, int64_t piece_bytes, const F& add) {
+  const quant::TypeInfo& info = quant::type_info(upload.type);
+  const int64_t step = piece_bytes / info.bytes * info.block / 256 * 256;
+  for (const int64_t end = first + count; first < end; first += step)
+    add(UploadPiece{&upload, first, std::min(step, end - first)});
+}
+/// Pieces of whole tensors. They point to the uploads.
 std::vector<UploadPiece> cut_uploads(const std::vector<Upload>& uploads, int64_t piece_bytes);
 
 /// What a thread works with: a stream, and pinned memory, of which one half is filled while the other is
