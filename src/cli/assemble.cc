@@ -163,7 +163,7 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   if (fitted.mixtures > 0) note("[ {} ]\n", fitted.text());
   return backend::make_offload_backend(
       std::move(backend), std::move(cpu),
-      {fitted.mixtures, fitted.bytes, fitted.stream_rows, fitted.slot_bytes});
+      {fitted.mixtures, fitted.bytes, fitted.stream_rows, fitted.slot_bytes, fitted.rows});
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

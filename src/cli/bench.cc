@@ -99,6 +99,14 @@ int32_t most_sequences(const std::vector<BenchTest>& tests) {
   return most;
 }
 
+/// Rows of a step at most, of all pairs of -b and -ub.
+int64_t most_rows(const Options& options, const std::vector<BenchTest>& tests) {
+  const auto most = [](const std::vector<int64_t>& list) { return *std::ranges::max_element(list); };
+  const int64_t rows =
+      std::min(most(number_list("-b", options.batches, 1)), most(number_list("-ub", options.ubatches, 1)));
+  return std::max<int64_t>(rows, most_sequences(tests));
+}
+
 void check_context(const model::Model& model, int64_t tokens) {
   if (tokens > model.spec.context) {
     fail("{}: its context is {} tokens, and {} are asked for", model.file.path(), model.spec.context, tokens);
@@ -334,7 +342,7 @@ bool bench_model(const BenchOptions& options, const std::string& path, int64_t t
   check_context(model, context);
   const auto backend =
       make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
-                   {options.gpu, context, most_sequences(tests)}, options.ranks);
+                   {options.gpu, context, most_sequences(tests), most_rows(options, tests)}, options.ranks);
   Bandwidth bandwidth(*backend);
   reset_peak_memory();
   for (const int64_t batch : number_list("-b", options.batches, 1)) {

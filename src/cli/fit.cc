@@ -27,6 +27,8 @@ constexpr int64_t kMargin = int64_t{384} << 20;
 constexpr int64_t kFittedContext = 8192;
 /// Rows of a step where the backend says nothing.
 constexpr int64_t kFittedRows = 512;
+/// Fewer rows of a step save little memory, and experts that stream come once a step.
+constexpr int64_t kFewestRows = 256;
 
 int64_t total(const program::MemoryNeeds& needs) {
   return needs.weights_bytes + needs.cache_bytes + needs.scratch_bytes;
@@ -64,10 +66,11 @@ void add_gpu_memory_option(CLI::App& command, GpuShare& share) {
       ->check(CLI::Range(-1, 1 << 20))
       ->capture_default_str();
   command
-      .add_option("--expert-cache", share.cache_mixtures,
-                  "layers whose experts the CPU computes beyond those that must: their room on the GPU holds "
-                  "copies of the experts that are used most, of all that the CPU has. More of them decode "
-                  "sooner and read prompts later; -1: half as many as must, 0: none")
+      .add_option(
+          "--expert-cache", share.cache_mixtures,
+          "layers whose experts the CPU computes beyond those that must: their room on the GPU holds "
+          "copies of the experts that are used most, of all that the CPU has. The more, the sooner are "
+          "answers whose experts repeat; -1: half as many as must, 0: none")
       ->check(CLI::Range(-1, 1 << 20))
       ->capture_default_str();
 }
@@ -121,16 +124,31 @@ std::string Fitted::text() const {
 
 namespace {
 
+/// The fewest mixtures that have to leave with steps of options.max_rows, or of half as many and so on, but
+/// no fewer than `least`: then options say how many. Throws Error where no number is enough.
+size_t mixtures_with_rows(const program::Backend& gpu, const program::Program& program,
+                          program::CompileOptions& options, int64_t least, const Fitted& fitted) {
+  while (true) {
+    try {
+      return mixtures_that_leave(gpu, program, options, fitted.bytes, fitted.stream_rows);
+    } catch (const Error&) {
+      if (options.max_rows / 2 < least) throw;
+      options.max_rows /= 2;
+    }
+  }
+}
+
 /// With experts that are streamed, where there is memory for it.
 std::optional<Fitted> fitted_streaming(const program::Backend& gpu, const model::Model& model,
-                                       const program::CompileOptions& options, Fitted fitted,
+                                       program::CompileOptions options, int64_t least, Fitted fitted,
                                        int64_t cpu_bytes) {
   if (!gpu.facts().streams || fitted.stream_rows == program::kNeverStream) return {};
   try {
-    fitted.mixtures = mixtures_that_leave(gpu, model.program, options, fitted.bytes, fitted.stream_rows);
+    fitted.mixtures = mixtures_with_rows(gpu, model.program, options, least, fitted);
   } catch (const Error&) {
     return {};
   }
+  fitted.rows = options.max_rows;
   fitted.moved_bytes = moved_bytes(model, fitted.mixtures);
   const bool has_room = cpu_bytes == kUnknownMemory || 2 * fitted.moved_bytes < cpu_bytes;
   return has_room ? std::optional(fitted) : std::nullopt;
@@ -164,31 +182,35 @@ std::optional<Fitted> fitted_with_cache(const program::Backend& gpu, const model
 }  // namespace
 
 Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit, int64_t cpu_bytes) {
-  Fitted fitted{.bytes = gpu.available_bytes(), .stream_rows = fit.share.stream_rows};
+  Fitted fitted{.bytes = gpu.available_bytes(), .stream_rows = program::kNeverStream};
   if (fitted.bytes != kUnknownMemory) fitted.bytes = std::max<int64_t>(0, fitted.bytes - kMargin);
   if (fit.share.bytes > 0) fitted.bytes = std::min(fitted.bytes, fit.share.bytes);
   const int64_t context =
       fit.context > 0 ? fit.context : std::min<int64_t>(model.spec.context, kFittedContext);
-  const int64_t wanted = gpu.facts().prompt_rows;
-  const program::CompileOptions options{.max_rows = wanted > 0 ? wanted : kFittedRows,
-                                        .max_outputs = fit.outputs,
-                                        .cache_pages = engine::KvPool::pages_for(context),
-                                        .context = context,
-                                        .warm = true};
+  const int64_t wanted = fit.rows > 0 ? fit.rows : gpu.facts().prompt_rows;
+  const int64_t least = fit.rows > 0 ? fit.rows : kFewestRows;
+  const program::CompileOptions most{.max_rows = wanted > 0 ? wanted : kFittedRows,
+                                     .max_outputs = fit.outputs,
+                                     .cache_pages = engine::KvPool::pages_for(context),
+                                     .context = context,
+                                     .warm = true};
+  program::CompileOptions options = most;
   fitted.all_mixtures = program::routed_experts(model.program).size();
   try {
-    fitted.mixtures = mixtures_that_leave(gpu, model.program, options, fitted.bytes, program::kNeverStream);
+    fitted.mixtures = mixtures_with_rows(gpu, model.program, options, least, fitted);
   } catch (const Error& error) {
     fail("{}: {}", model.file.path(), error.what());
   }
   fitted.moved_bytes = moved_bytes(model, fitted.mixtures);
-  const auto streaming =
-      fitted.mixtures > 0 ? fitted_streaming(gpu, model, options, fitted, cpu_bytes) : std::nullopt;
-  fitted.stream_rows = program::kNeverStream;
-  if (streaming) fitted = *streaming;
+  fitted.rows = options.max_rows;
+  if (fitted.mixtures == 0) return fitted;
+  Fitted asked = fitted;
+  asked.stream_rows = fit.share.stream_rows;
+  if (const auto streaming = fitted_streaming(gpu, model, most, least, asked, cpu_bytes)) fitted = *streaming;
+  options.max_rows = fitted.rows;
   const int64_t more = fit.share.cache_mixtures < 0 ? (static_cast<int64_t>(fitted.mixtures) + 1) / 2
                                                     : fit.share.cache_mixtures;
-  if (fitted.mixtures == 0 || more == 0) return fitted;
+  if (more == 0) return fitted;
   return fitted_with_cache(gpu, model, options, fitted, more, cpu_bytes).value_or(fitted);
 }
 

@@ -31,6 +31,7 @@ struct Fit {
   GpuShare share = {};
   int64_t context = 0;  ///< tokens; 0: some thousand
   int64_t outputs = 1;  ///< of a step
+  int64_t rows = 0;     ///< of a step; 0: as the backend wants them, or fewer where experts stream
 };
 
 /// The fewest mixtures of experts that have to leave for the rest to take `bytes` of this backend at most.
@@ -45,6 +46,7 @@ struct Fitted {
   int64_t bytes = 0;        ///< of the GPU's memory at most
   int64_t moved_bytes = 0;  ///< weights in the CPU's memory
   int64_t stream_rows = 0;  ///< program::Offload's: never, where there is no room for it
+  int64_t rows = 0;         ///< of a step at most
   int64_t slot_bytes = 0;   ///< for copies of the experts that are used most
   int64_t slots = 0;        ///< experts that they hold
 

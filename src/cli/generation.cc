@@ -109,8 +109,10 @@ PromptRows PromptRows::within(int64_t context) const {
 }
 
 PromptRows prefill_rows(const model::Spec& spec, const program::Backend& backend) {
-  const int64_t shallow = spec.experts > 0 ? 1024 : 512;
-  return {std::max(shallow, backend.facts().deep_rows), shallow};
+  const program::Facts facts = backend.facts();
+  const int64_t of_experts = facts.prompt_rows > 0 ? facts.prompt_rows : 1024;
+  const int64_t shallow = spec.experts > 0 ? of_experts : 512;
+  return {std::max(shallow, facts.deep_rows), shallow};
 }
 
 LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& options)

@@ -86,7 +86,7 @@ class Load {
         tokenizer_(model::load_tokenizer(model_.file)),
         backend_(make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
                               {options.gpu, std::max(options.prompt, options.depth) + kAnswer,
-                               *std::ranges::max_element(streams_) + 1})) {
+                               *std::ranges::max_element(streams_) + 1, options.rows})) {
     for (const int64_t streams : streams_)
       if (streams > 1000) throw UsageError(fmt::format("--streams {}: 1000 at most", streams));
     const int64_t most = *std::ranges::max_element(streams_);

@@ -91,9 +91,10 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
   if (!options.pages.disk.empty()) store::PageFolder::check(page_folder_of(options.pages.disk).path);
   const bool keeps_pages = options.pages.ram_bytes > 0 || !options.pages.disk.empty();
   const std::string identity = keeps_pages ? model_identity(file) : "";
-  backend_ = make_backend(options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
-                          {options.gpu, std::max(options.context, options.cache_tokens), options.parallel},
-                          options.ranks);
+  backend_ = make_backend(
+      options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
+      {options.gpu, std::max(options.context, options.cache_tokens), options.parallel, options.rows},
+      options.ranks);
   if (options.batch_invariant && options.ranks.pipeline_parallel > 1 && backend_->name().ends_with("cuda"))
     throw UsageError(
         "--batch-invariant: not with --pipeline-parallel on GPUs, which then run rows one by one");

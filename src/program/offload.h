@@ -37,6 +37,7 @@ struct Offload {
   int64_t stream_rows = kNeverStream;
   /// Of the first place's memory, for copies of the experts that are used most; 0: there are none.
   int64_t slot_bytes = 0;
+  int64_t prompt_rows = 0;  ///< that steps are to have at most (Facts); 0: what the first place wants
 };
 
 /// A mixture at the second place of which the first has copies of some experts, in slots: weights of its own

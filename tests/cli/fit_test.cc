@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <stdexcept>
 
 #include "base/error.h"
 #include "cli/assemble.h"
 #include "engine/kv_pool.h"
 #include "program/offload.h"
+#include "program/op_info.h"
 
 namespace sluice::cli {
 namespace {
@@ -100,6 +103,69 @@ TEST_F(FitTest, ExpertsThatLeaveMakeRoomForCopies) {
   }
   // They would lie in the CPU's memory twice.
   EXPECT_EQ(fitted_with(1, 1000).slots, 0);
+}
+
+/// A card of which only the needs are asked: weights that ops read, or room for a layer of those that stream,
+/// and so much a row.
+class Card : public program::Backend {
+ public:
+  explicit Card(int64_t row_bytes) : row_bytes_(row_bytes) {}
+  std::string name() const override { return "card"; }
+  program::Facts facts() const override { return {.prompt_rows = 1024, .streams = true}; }
+  bool has(const program::Program&, const program::Op&) const override { return true; }
+  program::Binding bind(const program::Source&, const program::CompileOptions&) const override { return {}; }
+  program::MemoryNeeds memory_needs(const program::Program& program,
+                                    const program::CompileOptions& options) const override {
+    program::MemoryNeeds needs{.scratch_bytes = row_bytes_ * options.max_rows};
+    std::set<program::TensorId> read;
+    int64_t streamed = 0;
+    for (const program::Op& op : program.ops()) {
+      program::info(op).operands(op, [&](const char*, program::TensorId id, bool) {
+        if (id == program::kNoTensor || program[id].kind != program::Kind::Weight) return;
+        if (!read.insert(program.storage(id)).second) return;
+        const program::Tensor& weight = program[program.storage(id)];
+        const int64_t bytes = quant::bytes_of(quant::type_info(weight.type),
+                                              weight.shape[0] * weight.shape[1] * weight.shape[2]);
+        weight.streamed ? streamed = std::max(streamed, 3 * bytes) : needs.weights_bytes += bytes;
+      });
+    }
+    needs.weights_bytes += streamed;
+    return needs;
+  }
+  std::unique_ptr<program::Executable> compile(const program::Source&,
+                                               std::shared_ptr<const program::WeightSet>,
+                                               const program::CompileOptions&) override {
+    throw std::logic_error("a fit compiles nothing");
+  }
+  const program::Peaks& peaks() override { throw std::logic_error("a fit measures nothing"); }
+  double measure_read_bandwidth() override { throw std::logic_error("a fit measures nothing"); }
+
+ private:
+  int64_t row_bytes_;
+};
+
+// A little memory is enough for shorter steps of prompts that stream.
+TEST_F(FitTest, StepsAreShorterWhereStreamingHasNoRoomForMore) {
+  const Card card(mixtures.back().bytes / 10'000);
+  const auto needed = [&](int64_t rows) {
+    const program::MemoryNeeds needs =
+        program::offload_needs(card, model.program, {.mixtures = mixtures.size(), .stream_rows = 0},
+                               {.max_rows = rows, .cache_pages = engine::KvPool::pages_for(256)});
+    return needs.weights_bytes + needs.cache_bytes + needs.scratch_bytes;
+  };
+  const auto fitted = [&](int64_t bytes, int64_t rows = 0) {
+    return fit_to(card, model,
+                  {.share = {.bytes = bytes, .cache_mixtures = 0}, .context = 256, .rows = rows});
+  };
+  for (const int64_t rows : {1024, 512, 256}) {
+    const Fitted shorter = fitted(needed(rows));
+    EXPECT_EQ(shorter.rows, rows);
+    EXPECT_EQ(shorter.mixtures, mixtures.size());
+    EXPECT_EQ(shorter.stream_rows, 0);
+    EXPECT_EQ(fitted(needed(rows), rows).stream_rows, 0);
+    EXPECT_EQ(fitted(needed(rows) - 1, rows).stream_rows, program::kNeverStream) << "so many rows or none";
+  }
+  EXPECT_EQ(fitted(needed(256) - 1).stream_rows, program::kNeverStream);
 }
 
 TEST_F(FitTest, SaysWhatIsLackingWhereNothingHelps) {

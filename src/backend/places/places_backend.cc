@@ -68,8 +68,12 @@ class PlacesBackend : public Backend {
   }
   /// Rows of a step read experts of their own, so drafts are worth what they are at the second place.
   Facts facts() const override {
-    return {.draft_rows = places_.back().backend->facts().draft_rows,
-            .prompt_rows = offload_ ? places_.front().backend->facts().prompt_rows : 0};
+    Facts facts{.draft_rows = places_.back().backend->facts().draft_rows};
+    if (offload_) {
+      facts.prompt_rows =
+          offload_->prompt_rows > 0 ? offload_->prompt_rows : places_.front().backend->facts().prompt_rows;
+    }
+    return facts;
   }
   std::string device() const override {
     std::vector<std::string> devices;
