@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/places/places_backend.h"
 #include "backend/ref/ref_backend.h"
 #include "base/clock.h"
 #include "engine/batch.h"
@@ -24,6 +25,7 @@
 #include "engine/perplexity.h"
 #include "engine/scorer.h"
 #include "model/model.h"
+#include "program/offload.h"
 #include "support/ahead_executable.h"
 #include "support/recorder.h"
 #include "support/small_model.h"
@@ -40,11 +42,21 @@ const char* const kTales = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
 constexpr int64_t kFewRows = 11;
 
 /// How executables keep the contract of stepping: as the CPU's does, with the obligatory alone, or with all
-/// that may be wanted.
-enum class Stepping : uint8_t { Cpu, Minimal, Full };
+/// that may be wanted; or as that of a GPU does whose experts are the CPU's, for which two CPUs stand.
+enum class Stepping : uint8_t { Cpu, Minimal, Full, Hybrid };
 
 void PrintTo(Stepping stepping, std::ostream* out) {
-  *out << (stepping == Stepping::Cpu ? "Cpu" : stepping == Stepping::Minimal ? "Minimal" : "Full");
+  constexpr const char* kNames[] = {"Cpu", "Minimal", "Full", "Hybrid"};
+  *out << kNames[static_cast<size_t>(stepping)];
+}
+
+/// Hybrid: half of the model's mixtures of experts are the second place's.
+std::unique_ptr<program::Backend> backend_of(Stepping stepping, const model::Model& model) {
+  if (stepping != Stepping::Hybrid) return backend::make_cpu_backend({.threads = 2});
+  const size_t mixtures = (program::routed_experts(model.program).size() + 1) / 2;
+  return backend::make_offload_backend(backend::make_cpu_backend({.threads = 1}),
+                                       backend::make_cpu_backend({.threads = 1}),
+                                       {.mixtures = mixtures, .bytes = int64_t{1} << 40});
 }
 
 std::unique_ptr<program::Executable> wrapped(Stepping stepping, std::unique_ptr<program::Executable> of) {
@@ -56,7 +68,7 @@ std::unique_ptr<program::Executable> wrapped(Stepping stepping, std::unique_ptr<
 class EngineModel : public testing::TestWithParam<Stepping> {};
 
 INSTANTIATE_TEST_SUITE_P(Steppings, EngineModel,
-                         testing::Values(Stepping::Cpu, Stepping::Minimal, Stepping::Full),
+                         testing::Values(Stepping::Cpu, Stepping::Minimal, Stepping::Full, Stepping::Hybrid),
                          testing::PrintToStringParamName());
 
 /// A model compiled for an engine's options.
@@ -72,7 +84,7 @@ struct Served {
       : model(model::Model::load(path)),
         tokenizer(model::load_tokenizer(model.file)),
         options(given),
-        backend(backend::make_cpu_backend({.threads = 2})) {
+        backend(backend_of(stepping, model)) {
     executable = wrapped(stepping, backend->compile(model.program, model.weights,
                                                     {.max_rows = options.max_rows,
                                                      .max_outputs = options.outputs(),
