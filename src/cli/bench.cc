@@ -100,7 +100,7 @@ int32_t most_sequences(const std::vector<BenchTest>& tests) {
 }
 
 /// Rows of a step at most, of all pairs of -b and -ub.
-int64_t most_rows(const Options& options, const std::vector<BenchTest>& tests) {
+int64_t most_rows(const BenchOptions& options, const std::vector<BenchTest>& tests) {
   const auto most = [](const std::vector<int64_t>& list) { return *std::ranges::max_element(list); };
   const int64_t rows =
       std::min(most(number_list("-b", options.batches, 1)), most(number_list("-ub", options.ubatches, 1)));
