@@ -8,8 +8,8 @@
 namespace sluice::backend::vulkan {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 30;  ///< far more than caches hold
-constexpr uint32_t kWorkgroups = 2048, kPasses = 6;
+constexpr int64_t kReadBytes = int64_t{1} << 30;  ///< far more than caches hold
+constexpr uint32_t kReadingGroups = 2048, kPasses = 6;
 
 /// A pool with the one set that reads `buffer`, and a clock of a reading before each pass and one at the end.
 struct Reading {
@@ -69,7 +69,7 @@ std::array<uint64_t, kPasses + 1> Reading::run(Context& context, uint32_t pieces
   api.CmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof pieces, &pieces);
   for (uint32_t pass = 0; pass < kPasses; ++pass) {
     api.CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, clock, pass);
-    api.CmdDispatch(commands, kWorkgroups, 1, 1);
+    api.CmdDispatch(commands, kReadingGroups, 1, 1);
     device.record_barrier(commands);
   }
   api.CmdWriteTimestamp(commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, clock, kPasses);
@@ -89,7 +89,7 @@ double measure_read_bandwidth(Context& context) {
   const Device& device = *context.device;
   const DeviceInfo& info = device.info();
   int64_t bytes =
-      std::min({kMostBytes, info.most_bound_bytes, info.most_allocated_bytes, device.available_bytes() / 4});
+      std::min({kReadBytes, info.most_bound_bytes, info.most_allocated_bytes, device.available_bytes() / 4});
   bytes -= bytes % 256;
   if (bytes <= 0 || info.timestamp_ns <= 0) return 0;
   Buffer buffer(device, bytes, Device::Place::Device);
