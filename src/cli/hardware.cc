@@ -15,7 +15,7 @@ namespace {
 // rates: halved here, and for GeForce halved again, whose 16-bit products are half as fast with 32-bit sums.
 // Apple states such a rate for the M2 alone: the others' is arithmetic units (128 a core) x clock x 2, clocks
 // as others have read them (reports for the M3 Max go from 1.40 to 1.60 GHz, for the M4 Max to 1.80).
-// GeForce cards before the 4090: matrix units of an SM make 256 products of halves with 32-bit sums a cycle
+// GeForce cards before the 4090: tensor cores of an SM make 256 products of halves with 32-bit sums a cycle
 // (Ampere GA102 white paper: 71 TFLOP/s of an RTX 3090; Ada keeps it), times SMs and boost clock of the
 // card's page. PCI Express, one way, before its packets' heads: 15.75 GB/s of 8 lanes of 4.0, 31.5 of 16, 63
 // of 16 of 5.0.

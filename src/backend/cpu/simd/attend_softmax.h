@@ -27,7 +27,7 @@ inline void softmax_chunk(float* scores, int64_t count, int64_t end, float scale
   *total = L::total(sum);
 }
 
-/// Asks for the next `bytes` of what lies ahead, into the second cache.
+/// Asks for the next `bytes` of what lies ahead, into L2.
 inline void ask_ahead(Ahead& ahead, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64, ahead.at += 64) {
     if (ahead.at >= ahead.end) {
