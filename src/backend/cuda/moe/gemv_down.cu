@@ -42,12 +42,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool early = args.selected.slots != nullptr;
   uint8_t* const stage = reinterpret_cast<uint8_t*>(dynamic_shared(args.staged)) + own * args.stage.bytes;
   const auto fetch = [&](int first, int count) {
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const int matrix = __shfl_sync(kWholeWarp, expert, first + i);
-      const int row = args.first_row + matrix * args.matrix_rows + n;
-      copy_rows(stage, args.stage, i, args.planes, row);
-    }
+    copy_rows(stage, args.stage, args.planes, count, [&](int i) {
+      return args.first_row + __shfl_sync(kWholeWarp, expert, first + i) * args.matrix_rows + n;
+    });
   };
   if (fetches && early) {
     // Weights depend on nothing but the selection.

@@ -37,9 +37,7 @@ struct Stage {
     return stage;
   }
   /// Whether copies can take rows of the type.
-  static bool takes(const PlaneBytes& row) {
-    return row.high % 4 == 0 && row.scale % 4 == 0 && row.super % 4 == 0;
-  }
+  static bool takes(const PlaneBytes& row) { return row.high % 4 == 0 && row.scale % 4 == 0; }
   static int row_bytes(const PlaneBytes& row) {
     return static_cast<int>(row.codes + row.high + row.scale + row.super);
   }
@@ -62,11 +60,34 @@ __device__ inline void copy_row(uint8_t* stage, const StagePlane& plane, int i, 
     for (int at = 4 * lane; at < plane.bytes; at += 128) copy_async_four(to + at, from + at);
   }
 }
-__device__ inline void copy_rows(uint8_t* to, const Stage& stage, int i, const CodePlanes& weights, int row) {
-  copy_row(to, stage.codes, i, weights.codes, row);
-  copy_row(to, stage.high, i, weights.high, row);
-  copy_row(to, stage.scale, i, weights.scale, row);
-  copy_row(to, stage.super, i, weights.super, row);
+/// The same of scales of superblocks that no asynchronous copy takes (Q6_K of 768 columns has 6 bytes a row):
+/// a stage's `count` rows, all at once.
+template <typename RowOf>
+__device__ inline void copy_halves(uint8_t* stage, const StagePlane& plane, const uint8_t* weights, int count,
+                                   RowOf&& row_of) {
+  const int halves = plane.bytes / 2, all = count * halves;
+#pragma unroll 1
+  for (int first = 0; first < all; first += 32) {
+    const int at = min(first + static_cast<int>(threadIdx.x) % 32, all - 1), i = at / halves;
+    const int64_t from = int64_t{row_of(i)} * halves + at - i * halves;
+    reinterpret_cast<uint16_t*>(stage + plane.at)[at] =
+        __ldg(reinterpret_cast<const uint16_t*>(weights) + from);
+  }
+}
+/// Copies row row_of(i) of the weights to be a stage's i-th, of `count`: the warp together.
+template <typename RowOf>
+__device__ inline void copy_rows(uint8_t* to, const Stage& stage, const CodePlanes& weights, int count,
+                                 RowOf&& row_of) {
+  const bool in_fours = stage.super.bytes % 4 == 0;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    const int row = row_of(i);
+    copy_row(to, stage.codes, i, weights.codes, row);
+    copy_row(to, stage.high, i, weights.high, row);
+    copy_row(to, stage.scale, i, weights.scale, row);
+    if (in_fours) copy_row(to, stage.super, i, weights.super, row);
+  }
+  if (!in_fours) copy_halves(to, stage.super, weights.super, count, row_of);
 }
 
 /// Calls start.template operator()<Routed, Shared>() for types that files mix; else false.

@@ -50,11 +50,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   int expert = 0;  // of pair `lane`
   uint8_t* const stage = reinterpret_cast<uint8_t*>(dynamic_shared(args.staged)) + own * args.stage.bytes;
   const auto fetch = [&] {
-#pragma unroll 1
-    for (int pair = 0; pair < pairs; ++pair) {
-      const int matrix = __shfl_sync(kWholeWarp, expert, pair);
-      copy_rows(stage, args.stage, pair, args.planes, args.first_row + matrix * args.matrix_rows + n);
-    }
+    copy_rows(stage, args.stage, args.planes, pairs, [&](int pair) {
+      return args.first_row + __shfl_sync(kWholeWarp, expert, pair) * args.matrix_rows + n;
+    });
   };
   const bool early = args.selected.slots != nullptr;
   if (fetches && early) {
