@@ -483,6 +483,20 @@ TEST(Launch, ReadsWhatStartersSay) {
   EXPECT_EQ(launch({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})->starter, "mpiexec");
 }
 
+TEST(Launch, NumbersRanksOfThisHostWhereNobodyDoes) {
+  for (const char* address : {"", "127.0.0.1", "localhost", "::1"}) {
+    const auto one = launch({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", address}});
+    ASSERT_TRUE(one);
+    EXPECT_EQ(one->local_rank, 2) << address;
+    EXPECT_EQ(one->local_ranks, 4) << address;
+    EXPECT_FALSE(one->several_hosts()) << address;
+  }
+  const auto told = launch({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}});
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->local_rank, 0);
+  EXPECT_EQ(launch({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}})->local_rank, 0);
+}
+
 TEST(Launch, RefusesWhatMakesNoSense) {
   const struct {
     const char *rank, *size, *expected;

@@ -33,6 +33,11 @@ std::optional<int> number(const Environment& environment, const char* name, int 
   return value;
 }
 
+/// Whether an address of rank 0 says that all ranks are on this host.
+bool is_this_host(std::string_view address) {
+  return address.empty() || address == "localhost" || address == "::1" || address.starts_with("127.");
+}
+
 }  // namespace
 
 std::optional<Launch> read_launch(const Environment& environment) {
@@ -45,11 +50,14 @@ std::optional<Launch> read_launch(const Environment& environment) {
     if (!rank) continue;
     Launch launch{.rank = *rank, .ranks = *ranks, .starter = starter.name};
     launch.open_mpi = environment("OMPI_COMM_WORLD_SIZE") != nullptr;
-    launch.local_rank = number(environment, starter.local_rank, 0, *ranks - 1).value_or(0);
-    launch.local_ranks = number(environment, starter.local_ranks, 1, *ranks).value_or(0);
-    if (launch.local_ranks == 0 && number(environment, "SLURM_NNODES", 1, 1 << 20) == 1)
-      launch.local_ranks = *ranks;
     if (const char* address = environment("MASTER_ADDR"); address != nullptr) launch.address = address;
+    const auto local_rank = number(environment, starter.local_rank, 0, *ranks - 1);
+    launch.local_ranks = number(environment, starter.local_ranks, 1, *ranks).value_or(0);
+    // Where nobody numbers a host's ranks, those that meet on this host are all its own.
+    const bool one_host =
+        number(environment, "SLURM_NNODES", 1, 1 << 20) == 1 || (!local_rank && is_this_host(launch.address));
+    if (launch.local_ranks == 0 && one_host) launch.local_ranks = *ranks;
+    launch.local_rank = local_rank.value_or(launch.local_ranks == *ranks ? *rank : 0);
     launch.port = number(environment, "MASTER_PORT", 1, 65535).value_or(0);
     return launch;
   }
