@@ -135,7 +135,7 @@ TensorId Builder::norm_matmul(TensorId in, TensorId norm, float epsilon, TensorI
 }
 
 TensorId Builder::matmul_add(TensorId in, TensorId weight, TensorId residual) {
-  const TensorId out = like("residual", in, 1, program_[weight].shape[1]);
+  const TensorId out = like(residual != kNoTensor ? "residual" : "partial", in, 1, program_[weight].shape[1]);
   emit(MatmulAdd{{in}, {weight}, {residual}, {out}});
   return out;
 }

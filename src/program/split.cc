@@ -218,10 +218,10 @@ class Splitter {
     std::vector<Read> partials;
     each_holder(op.in.id, [&](int32_t p, Range part) {
       const Write out{like("partial", op.out.id)};
-      b_.emit(Matmul{{at(op.in.id, p)}, columns(op.weight, part), out});
+      b_.emit(MatmulAdd{{at(op.in.id, p)}, columns(op.weight, part), once(op.residual, partials, p), out});
       partials.push_back({out.id});
     });
-    add_up(std::move(partials), op.residual, op.out);
+    add_up(std::move(partials), op.out);
   }
 
   void operator()(const NormGateUp& op) {
@@ -268,15 +268,16 @@ class Splitter {
       MoeDownAdd mine{.in = {at(op.in.id, p)},
                       .ids = {at(op.ids.id, p)},
                       .weights = {at(op.weights.id, p)},
-                      .down = columns(op.down, part)};
-      if (partials.empty()) mine.down_bias = whole(op.down_bias);  // one place adds it
+                      .down = columns(op.down, part),
+                      .residual = once(op.residual, partials, p)};
+      if (partials.empty()) mine.down_bias = whole(op.down_bias);  // likewise
       if (op.shared_in && range(op.shared_in.id, p).count() > 0) {
         mine.shared_in.id = at(op.shared_in.id, p);
         mine.shared_down = columns(op.shared_down, range(op.shared_in.id, p));
       }
       partials.push_back({b_.moe_down_add(mine)});
     });
-    add_up(std::move(partials), op.residual, op.out);
+    add_up(std::move(partials), op.out);
   }
 
   void operator()(const GatherRows& op) {
@@ -432,27 +433,20 @@ class Splitter {
     return cache_at(whole, place, each * kv[static_cast<size_t>(place)].count());
   }
 
-  /// The sum of what places have each a part of, and the residual behind it, at every place.
-  void add_up(std::vector<Read> partials, Read residual, Write out) {
+  /// The residual is a part of what the first place brings.
+  Read once(Read residual, const std::vector<Read>& partials, int32_t place) const {
+    return residual && partials.empty() ? Read{at(residual.id, place)} : Read{};
+  }
+
+  /// The sum of what places have each a part of, at every place.
+  void add_up(std::vector<Read> partials, Write out) {
+    if (places_.size() == 1) return set(out.id, places_[0], partials[0].id);
     AllReduce reduce{std::move(partials), {}};
-    const bool alone = places_.size() == 1;
-    if (!alone) {
-      for (const int32_t p : places_) {
-        b_.set_place(p);
-        reduce.out.push_back({like("sum", out.id)});
-      }
-      b_.emit(reduce);
-    }
-    for (size_t i = 0; i < places_.size(); ++i) {
-      const int32_t p = places_[i];
+    for (const int32_t p : places_) {
       b_.set_place(p);
-      const TensorId sum = alone ? reduce.in[0].id : reduce.out[i].id;
-      if (residual) {
-        b_.emit(Add{{sum}, {at(residual.id, p)}, make(out.id, p)});
-      } else {
-        set(out.id, p, sum);
-      }
+      reduce.out.push_back(make(out.id, p));
     }
+    b_.emit(reduce);
   }
 
   const Program& in_;

@@ -112,19 +112,17 @@ TEST(Split, GivesAPlaceLessThanABlockNothing) {
   }
 }
 
-TEST(Split, AddsTheResidualOnceBehindTheSum) {
+TEST(Split, AddsTheResidualOnce) {
   const TwoLayers network;
   const std::string text = dump(cut(network, {1, 1}));
   EXPECT_THAT(text, HasSubstr("embed@0 table=table[1, 100, 256]:Q8_0 -> out=embedding[rows, 1, 256]\n"
                               "copy in=embedding[rows, 1, 256]@0 -> out=embedding[rows, 1, 256]@1\n"));
-  EXPECT_THAT(
-      text,
-      HasSubstr("0.matmul@1 in=gated[rows, 1, 512] weight=down[1, 256, 512]:Q4_K -> "
-                "out=partial[rows, 1, 256]\n"
-                "0.all_reduce in=partial[rows, 1, 256]@0 in=partial[rows, 1, 256]@1 -> out=sum[rows, "
-                "1, 256]@0 out=sum[rows, 1, 256]@1\n"
-                "0.add@0 a=sum[rows, 1, 256] b=embedding[rows, 1, 256] -> out=residual[rows, 1, 256]\n"
-                "0.add@1 a=sum[rows, 1, 256] b=embedding[rows, 1, 256] -> out=residual[rows, 1, 256]\n"));
+  EXPECT_THAT(text, HasSubstr("0.matmul_add@0 in=gated[rows, 1, 768] weight=down[1, 256, 768]:Q4_K "
+                              "residual=embedding[rows, 1, 256] -> out=partial[rows, 1, 256]\n"));
+  EXPECT_THAT(text, HasSubstr("0.matmul_add@1 in=gated[rows, 1, 512] weight=down[1, 256, 512]:Q4_K -> "
+                              "out=partial[rows, 1, 256]\n"
+                              "0.all_reduce in=partial[rows, 1, 256]@0 in=partial[rows, 1, 256]@1 -> "
+                              "out=residual[rows, 1, 256]@0 out=residual[rows, 1, 256]@1\n"));
   EXPECT_THAT(text,
               testing::EndsWith("all_gather in=product[outputs, 1, 64]@0 in=product[outputs, 1, 36]@1 -> "
                                 "out=logits[outputs, 1, 100]@0\n"));
@@ -178,7 +176,7 @@ TEST(Places, RunTheirPartsBetweenTheOpsAcross) {
   EXPECT_EQ(first.output(), two.output());
   EXPECT_EQ(second.output(), kNoTensor);
   EXPECT_THAT(dump(second),
-              HasSubstr("0.all_reduce in=partial[rows, 1, 256]@1 -> out=sum[rows, 1, 256]@1\n"));
+              HasSubstr("0.all_reduce in=partial[rows, 1, 256]@1 -> out=residual[rows, 1, 256]@1\n"));
   // What is handed over lies in the arena from the op that makes it to the one that takes it, no longer.
   EXPECT_LT(plan_memory(second, 8, 8).arena_bytes, plan_memory(TwoLayers{}.program, 8, 8).arena_bytes);
 }

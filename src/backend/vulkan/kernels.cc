@@ -120,8 +120,11 @@ struct EmitOp {
     emit_product(to, {.in = of(op.in.id), .weight = op.weight.id, .out = of(op.out.id)});
   }
   void operator()(const MatmulAdd& op) const {
-    const Operand residual = of(op.residual.id);
-    emit_product(to, {.in = of(op.in.id), .weight = op.weight.id, .out = of(op.out.id), .added = &residual});
+    const Operand residual = op.residual ? of(op.residual.id) : Operand{};
+    emit_product(to, {.in = of(op.in.id),
+                      .weight = op.weight.id,
+                      .out = of(op.out.id),
+                      .added = op.residual ? &residual : nullptr});
   }
   void operator()(const GateUp& op) const {
     emit_product(to, {.in = of(op.in.id), .weight = op.up.id, .out = of(op.out.id), .gate = op.gate.id});

@@ -1,4 +1,4 @@
-// matmul_add: a projection back into the residual stream.
+// matmul_add: a projection back into the residual stream; without a residual, a part of what places add up.
 #pragma once
 
 #include "program/operand.h"
@@ -10,7 +10,7 @@ struct MatmulAdd {
   static constexpr const char* kName = "matmul_add";
   Read in;        // [rows, heads, columns], contiguous
   Read weight;    // [1, outputs, inputs]
-  Read residual;  // [rows, 1, outputs]
+  Read residual;  // [rows, 1, outputs], optional
   Write out;      // [rows, 1, outputs]
 
   template <typename F>

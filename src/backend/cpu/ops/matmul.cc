@@ -46,6 +46,7 @@ int64_t matmul_scratch(const Program& p, const Op& record, const CompileOptions&
 
 void matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
+  if (!op.residual) return matmul(p, {.args = Matmul{op.in, op.weight, op.out}}, c);
   const Rows<float> out = c.memory.rows(op.out.id), residual = c.memory.rows(op.residual.id);
   multiply_step(p, c, op.in.id, op.weight.id, [&](int64_t first) {
     return StoreTo{[&out, first](int64_t i) { return out(first + i); },

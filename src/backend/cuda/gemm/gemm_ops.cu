@@ -12,6 +12,7 @@
 #include "backend/cuda/gemv/router_sums.cuh"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
+#include "backend/cuda/host/residual.h"
 #include "backend/cuda/moe/add_experts_small_batch.h"
 #include "backend/cuda/moe/experts_small_batch.h"
 #include "program/op.h"
@@ -93,7 +94,8 @@ bool serves_matmul_add(const Program& p, const Op& op, const Sizes& sizes) {
 }
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  const Rows<float> residual = c.memory.rows(op.residual.id), out = flat(c.memory.rows(op.out.id));
+  const Rows<float> residual = residual_rows(c.memory, op.residual.id, op.out.id),
+                    out = flat(c.memory.rows(op.out.id));
   const RouterSums sums = c.produces != nullptr ? router_sums(c, *c.produces) : RouterSums{};
   if (c.consumes != nullptr) {
     return matmul_add_small_batch(
@@ -336,7 +338,7 @@ bool serves_moe_down_add(const Program& p, const Op& record, const Sizes& sizes)
 void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   const Rows<float> in = c.memory.rows(op.in.id), out = flat(c.memory.rows(op.out.id));
-  const Rows<float> residual = c.memory.rows(op.residual.id);
+  const Rows<float> residual = residual_rows(c.memory, op.residual.id, op.out.id);
   const int64_t rows = c.step_rows;
   Scratch scratch(c.scratch);
   const Matrix down = c.memory.matrix(op.down.id);

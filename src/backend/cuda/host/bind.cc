@@ -57,7 +57,7 @@ struct Bind {
     return op.is_plain() ? first({&kMoeGateUpGemm, &kMoeGateUp}) : nullptr;
   }
   const Kernel* operator()(const MoeDownAdd& op) const {
-    return op.residual && !op.down_bias ? first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd}) : nullptr;
+    return !op.down_bias ? first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd}) : nullptr;
   }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulGemm, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }

@@ -1,9 +1,11 @@
 #include "backend/cuda/host/memory.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "backend/cuda/host/cuda_check.h"
 #include "backend/cuda/host/format.h"
+#include "backend/cuda/host/residual.h"
 #include "backend/cuda/host/stream_weights.h"
 #include "backend/cuda/host/upload.h"
 #include "base/check.h"
@@ -17,6 +19,17 @@ namespace {
 
 /// Where nothing lies.
 char* made_up() { return reinterpret_cast<char*>(uintptr_t{1} << 20); }
+
+/// Before scratch, as many as a row of a step's activations has.
+int64_t zeroes_bytes(const Program& program) {
+  int64_t columns = 0;
+  for (const Tensor& tensor : program.tensors()) {
+    if (tensor.kind == Kind::Activation && tensor.shape[0] == kStepRows)
+      columns = std::max(columns, tensor.heads() * tensor.columns());
+  }
+  constexpr int64_t kAlign = 256;
+  return (columns * int64_t{sizeof(float)} + kAlign - 1) / kAlign * kAlign;
+}
 
 }  // namespace
 
@@ -49,8 +62,10 @@ Memory::Memory(const Program& program, const WeightBytes& files, std::shared_ptr
     const Buffer& cache = caches_->emplace_back(cache_bytes(program[id], options.cache_room()));
     if (cache.bytes() > 0) check(cudaMemset(cache.data(), 0, static_cast<size_t>(cache.bytes())));
   }
-  scratch_ = Buffer(scratch_bytes);
-  arena_at_ = arena_.data(), scratch_at_ = scratch_.data();
+  const int64_t zeroes = zeroes_bytes(program);
+  scratch_ = Buffer(zeroes + scratch_bytes);
+  if (zeroes > 0) check(cudaMemset(scratch_.data(), 0, static_cast<size_t>(zeroes)));
+  arena_at_ = arena_.data(), scratch_at_ = scratch_.data() + zeroes;
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i]) places_[i] = weights_->at(files[i].data());
   }
@@ -93,6 +108,12 @@ Rows<T> Memory::view(TensorId id) const {
 template Rows<float> Memory::view<float>(TensorId id) const;
 template Rows<int32_t> Memory::view<int32_t>(TensorId id) const;
 
+Rows<float> residual_rows(const Memory& memory, TensorId residual, TensorId out) {
+  if (residual != kNoTensor) return memory.rows(residual);
+  char* const zeroes = memory.scratch() - zeroes_bytes(memory.program());
+  return {reinterpret_cast<float*>(zeroes), 0, 0, 1, static_cast<int32_t>(memory.program()[out].columns())};
+}
+
 Cache Memory::cache(TensorId id) const {
   const Tensor& tensor = program_[id];
   const quant::CacheRow row = tensor.cache_row();
@@ -131,7 +152,7 @@ MemoryNeeds Memory::needs(const Program& program, const CompileOptions& options,
   needs.cache_bytes = program::cache_bytes(program, options.cache_room());
   needs.scratch_bytes +=
       plan_memory(program, options.max_rows, options.max_outputs, expansion_length).arena_bytes +
-      scratch_bytes;
+      zeroes_bytes(program) + scratch_bytes;
   return needs;
 }
 

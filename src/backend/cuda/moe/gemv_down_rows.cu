@@ -6,6 +6,7 @@
 #include "backend/cuda/gemv/norm_matmul_q8.h"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
+#include "backend/cuda/host/residual.h"
 #include "backend/cuda/moe/experts_small_batch.h"
 #include "backend/cuda/moe/gemv_down.cuh"
 #include "backend/cuda/prim/mailbox.cuh"
@@ -205,7 +206,7 @@ void launch_rows_down(const Program& program, const Op& record, const Context& c
   args.stage = plan.stage, args.staged = plan.staged;
   args.rows = &context.step.header->rows;
   args.in = memory.rows(op.in.id), args.weights = memory.rows(op.weights.id);
-  args.residual = memory.rows(op.residual.id), args.out = memory.rows(op.out.id);
+  args.residual = residual_rows(memory, op.residual.id, op.out.id), args.out = memory.rows(op.out.id);
   args.ids = memory.int_rows(op.ids.id);
   args.blocks = down.columns / 32, args.used = static_cast<int>(program[op.ids.id].columns());
   args.outputs = down.rows;

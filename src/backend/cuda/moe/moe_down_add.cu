@@ -7,6 +7,7 @@
 #include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
+#include "backend/cuda/host/residual.h"
 #include "backend/cuda/moe/experts_small_batch.h"
 #include "backend/cuda/prim/dot.cuh"
 #include "backend/cuda/prim/launch.cuh"
@@ -104,7 +105,7 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   Args args{};
   args.step = context.step, args.gemv = context.step_rows == 1;
   args.down = memory.matrix(op.down.id);
-  args.in = memory.rows(op.in.id), args.residual = memory.rows(op.residual.id),
+  args.in = memory.rows(op.in.id), args.residual = residual_rows(memory, op.residual.id, op.out.id),
   args.out = memory.rows(op.out.id);
   args.weights = memory.rows(op.weights.id), args.ids = memory.int_rows(op.ids.id);
   args.lanes = lanes_for(args.down.type, args.down.columns);
