@@ -39,7 +39,7 @@ struct BenchRecord {
   std::vector<double> samples_ns;
   double first_token_ns = 0;  ///< from the prompt's begin to its logits; 0: there was none
   double load_ns = 0;
-  double exchange_ns = 0;         ///< of all samples: between ranks' hosts, waiting for others included
+  double exchange_ns = 0;         ///< of all samples: between ranks, waiting for others included
   int64_t peak_memory_bytes = 0;  ///< of the process while this ran
   program::Cost cost;             ///< of a repetition
   program::Peaks peaks;           ///< their read bandwidth measured between this test's steps or around it

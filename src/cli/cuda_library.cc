@@ -77,4 +77,11 @@ void abort_cuda_ranks() {
   if (abort != nullptr) abort();
 }
 
+int64_t cuda_rank_sums_ns() {
+  std::string why;
+  using Sums = int64_t (*)();
+  const auto sums = reinterpret_cast<Sums>(function_of_library("sluice_cuda_rank_sums_ns", why));
+  return sums != nullptr ? sums() : 0;
+}
+
 }  // namespace sluice::cli

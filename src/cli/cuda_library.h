@@ -24,5 +24,8 @@ std::unique_ptr<program::Backend> load_cuda_rank(int device, int rank, int ranks
                                                  std::span<const std::byte> id, std::string& why);
 /// Steps that wait for a rank that is gone end. From any thread.
 void abort_cuda_ranks();
+/// Nanoseconds that this process's GPU has spent on sums of ranks, waiting for the others included; 0: not
+/// known. While no step runs.
+int64_t cuda_rank_sums_ns();
 
 }  // namespace sluice::cli

@@ -120,12 +120,13 @@ struct Joined {
 };
 
 /// GPUs find each other by what rank 0 makes up.
-std::shared_ptr<program::Backend> join_gpus(const Launch& launch, int device, Channel& channel) {
+std::shared_ptr<program::Backend> join_gpus(const char* flag, const Launch& launch, int device,
+                                            Channel& channel) {
   std::string why;
   std::vector<std::byte> id;
   if (launch.rank == 0) {
     id = make_cuda_rank_id(why);
-    if (id.empty()) fail("--tensor-parallel: {}", why);
+    if (id.empty()) fail("{}: {}", flag, why);
     channel.send(backend::Frame::Values, backend::Packet().add_list(std::span<const std::byte>(id)));
   } else {
     const backend::Received received = channel.receive();
@@ -133,7 +134,7 @@ std::shared_ptr<program::Backend> join_gpus(const Launch& launch, int device, Ch
     backend::PacketReader(received.data).list(id);
   }
   std::shared_ptr<program::Backend> backend = load_cuda_rank(device, launch.rank, launch.ranks, id, why);
-  if (backend == nullptr) fail("--tensor-parallel: {}", why);
+  if (backend == nullptr) fail("{}: {}", flag, why);
   return backend;
 }
 
@@ -144,10 +145,10 @@ Joined join(const RankOptions& options, const Launch& launch, const RankModel& w
   joined.backend = make_backend(device, threads_of(launch, wanted.threads), loading);
   joined.channel = meet(options, launch, *joined.backend, model);
   if (options.pipeline_parallel > 1) joined.together.deal = backend::Deal::Layers;
-  // Rows of layers that are dealt out go by the hosts, as those of offloaded experts do.
-  if (joined.backend->name() != "cuda" || options.pipeline_parallel > 1) return joined;
+  if (joined.backend->name() != "cuda") return joined;
   try {
-    joined.backend = join_gpus(launch, std::stoi(device.substr(device.find(':') + 1)), *joined.channel);
+    joined.backend =
+        join_gpus(options.flag(), launch, std::stoi(device.substr(device.find(':') + 1)), *joined.channel);
   } catch (const Error& error) {
     joined.channel->abort(error.what());
     throw;
@@ -196,14 +197,15 @@ std::unique_ptr<program::Backend> make_ranks_backend(const RankOptions& options,
                                                      int threads, const Loading& loading,
                                                      const model::Model& model) {
   Joined joined = join(options, launch_of(options), {.backend = device, .threads = threads}, loading, model);
-  note("[ {} ranks by {} ]\n", joined.channel->ranks(),
-       joined.together.exchange == backend::Exchange::ByDevices ? "NCCL" : joined.channel->carrier());
+  note(
+      "[ {} ranks by {} ]\n", joined.channel->ranks(),
+      joined.together.exchange == backend::Exchange::ByDevices ? "their devices" : joined.channel->carrier());
   return backend::make_ranks_backend(std::move(joined.backend), std::move(joined.channel), joined.together);
 }
 
 int64_t rank_exchange_ns() {
   const auto channel = channel_here().lock();
-  return channel ? channel->exchanged_ns() : 0;
+  return channel ? channel->exchanged_ns() + cuda_rank_sums_ns() : 0;
 }
 
 std::string rank_failure() {

@@ -30,8 +30,8 @@ std::unique_ptr<program::Backend> make_ranks_backend(const RankOptions& options,
                                                      int threads, const Loading& loading,
                                                      const model::Model& model);
 
-/// Nanoseconds that rank 0 has spent so far on what goes between ranks' hosts, waiting for others included; 0
-/// where there are no ranks, and where devices exchange by themselves.
+/// Nanoseconds that rank 0 has spent so far on what goes between ranks' hosts, or on sums that devices make
+/// themselves, waiting for others included; 0 where there are no ranks. While no step runs.
 int64_t rank_exchange_ns();
 
 /// Why no step runs any more: a rank that is gone. Empty: all is well, or there are no ranks.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "backend/cpu/cpu_backend.h"
@@ -189,8 +190,10 @@ class WholeSteps : public program::Executable {
       inner_->run_part({.input = step.input}, part++);
       if (const auto* sum = std::get_if<program::AllReduce>(&op.args)) {
         add_up(*sum, step.input);
+      } else if (const auto* all = std::get_if<program::AllGather>(&op.args)) {
+        gather(*all, step.input);
       } else {
-        gather(std::get<program::AllGather>(op.args), step.input);
+        copy(std::get<program::Copy>(op.args), step.input);
       }
     }
     inner_->run_part({.input = step.input}, part);
@@ -206,6 +209,7 @@ class WholeSteps : public program::Executable {
     return {};
   }
   program::StepResult collect(program::Ticket) override { return {.outputs = outputs_}; }
+  program::Facts facts() const override { return {.steps_in_flight = 2}; }
   void peek(program::TensorId id, int64_t rows, std::span<float> values) override {
     inner_->peek(id, rows, values);
   }
@@ -218,10 +222,12 @@ class WholeSteps : public program::Executable {
 
  private:
   size_t vocabulary() const { return static_cast<size_t>(program_[program_.output()].columns()); }
+  int64_t rows_of(program::TensorId id, const program::StepInput& input) const {
+    return program::Program::rows(program_[id], input.rows(), input.outputs());
+  }
   std::vector<float> values_of(program::TensorId id, const program::StepInput& input) const {
     const program::Tensor& t = program_[id];
-    const int64_t rows = program::Program::rows(t, input.rows(), input.outputs());
-    return std::vector<float>(static_cast<size_t>(rows * t.heads() * t.columns()));
+    return std::vector<float>(static_cast<size_t>(rows_of(id, input) * t.heads() * t.columns()));
   }
   void add_up(const program::AllReduce& op, const program::StepInput& input) {
     const auto ranks = static_cast<size_t>(channel_.ranks());
@@ -264,6 +270,19 @@ class WholeSteps : public program::Executable {
     inner_->poke(op.out[0].id, input.outputs(), all);
   }
 
+  void copy(const program::Copy& op, const program::StepInput& input) {
+    const int from = program_[op.in.id].place, to = program_[op.out.id].place;
+    std::vector<float> rows = values_of(op.in.id, input);
+    if (rows.empty()) return;
+    if (from == channel_.rank()) {
+      inner_->peek(op.in.id, rows_of(op.in.id, input), rows);
+      channel_.give(to, rows);
+    } else {
+      channel_.take(from, rows);
+      inner_->poke(op.out.id, rows_of(op.out.id, input), rows);
+    }
+  }
+
   program::Program program_;
   std::unique_ptr<program::Executable> inner_;
   backend::Channel& channel_;
@@ -288,18 +307,51 @@ class WholeStepsBackend : public Owning {
 TEST(Ranks, MayExchangeByThemselvesInWholeSteps) {
   for (const char* name : {"glm-q4_k_m", "lite-q4_k_m-yarn", "qwen2", "v3-groups"}) {
     const Golden golden = read_case(case_of(name));
-    for (const int count : {2, 3}) {
+    for (const auto& [count, deal] :
+         {std::pair{2, backend::Deal::Parts}, {3, backend::Deal::Parts}, {2, backend::Deal::Layers}}) {
       const int port = free_port();
-      const auto make = [&](int rank) {
+      const auto make = [&, count = count](int rank) {
         return std::make_shared<WholeStepsBackend>(rank_options(rank, count, port));
       };
-      const Ranks by_hosts(golden.model, count, one_thread),
-          by_themselves(golden.model, count, make, {backend::Exchange::ByDevices});
+      const Ranks by_hosts(golden.model, count, one_thread, {backend::Exchange::ByHosts, deal}),
+          by_themselves(golden.model, count, make, {backend::Exchange::ByDevices, deal});
       for (const int64_t rows : {1, 7})
         EXPECT_EQ(logits_of(golden, by_themselves.backend(), rows),
                   logits_of(golden, by_hosts.backend(), rows))
             << name << ", " << count << " ranks, " << rows << " rows";
     }
+  }
+}
+
+// Followers begin a step while the one before has not ended.
+TEST(Ranks, MayHaveTwoStepsInFlight) {
+  const std::string path = source_path("models/fairy-tales.gguf");
+  const model::Model model = model::Model::load(path);
+  const int port = free_port();
+  const Ranks ranks(
+      path, 2, [&](int rank) { return std::make_shared<WholeStepsBackend>(rank_options(rank, 2, port)); },
+      {backend::Exchange::ByDevices});
+  const auto executable = ranks.backend().compile(model.program, model.weights, {.max_rows = 4});
+  ASSERT_EQ(executable->facts().steps_in_flight, 2);
+  std::vector<engine::Batch> batches;
+  for (int32_t i = 0; i < 5; ++i) {
+    const int32_t pages[] = {0};
+    engine::Batch& batch = batches.emplace_back(1, 1, 1);
+    batch.set_pages(0, pages);
+    batch.add(1 + 7 * i, i, 0, i == 4);
+  }
+  std::optional<program::Ticket> before;
+  for (const engine::Batch& batch : batches) {
+    const program::Ticket ticket = executable->submit(batch.step());
+    if (before) executable->collect(*before);
+    before = ticket;
+  }
+  const program::StepResult last = executable->collect(*before);
+  const std::vector<float> logits(last.outputs[0].logits.begin(), last.outputs[0].logits.end());
+  for (const engine::Batch& batch : batches) {
+    const program::StepResult result = run_step(*executable, batch.step());
+    if (&batch == &batches.back())
+      EXPECT_EQ(logits, std::vector<float>(result.outputs[0].logits.begin(), result.outputs[0].logits.end()));
   }
 }
 

@@ -1,5 +1,8 @@
 // A rank that follows rank 0.
+#include <array>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "backend/ranks/kept.h"
 #include "backend/ranks/messages.h"
@@ -21,13 +24,18 @@ class Follower {
     while (true) {
       const Received received = channel_.receive();
       PacketReader reader(received.data);
+      if (received.kind != Frame::Step) end_all();
       switch (received.kind) {
         case Frame::Load: load(reader); break;
         case Frame::Compile: compile(reader); break;
         case Frame::Step: {
           Side& side = side_of(reader);
-          input_.read(reader);
-          together_.exchange == Exchange::ByHosts ? (void)side.run(input_.input(), nullptr) : run_whole(side);
+          if (together_.exchange == Exchange::ByDevices) {
+            begin(side, reader);
+            continue;
+          }
+          steps_[0].input.read(reader);
+          (void)side.run(steps_[0].input.input(), nullptr);
           break;
         }
         case Frame::Peek: peek(reader); break;
@@ -49,10 +57,20 @@ class Follower {
       fail("rank 0 runs another program; flags have to be the same at every rank");
     weights_ = std::make_shared<const RankWeights>(std::move(part), inner_, Progress{});
   }
-  /// Rank 0 gives what is wanted.
-  void run_whole(Side& side) {
-    wants_.assign(static_cast<size_t>(input_.input().outputs()), Want{.logits = false});
-    run_step(*side.executable(), {.input = input_.input(), .wants = wants_});
+  /// A step that devices run whole, while the one before it may still run. Rank 0 gives what is wanted.
+  void begin(Side& side, PacketReader& reader) {
+    Executable& executable = *side.executable();
+    if (running_ != &executable || executable.facts().steps_in_flight < 2) end_all();
+    running_ = &executable;
+    Begun& step = steps_[next_ = 1 - next_];
+    end(step);
+    step.input.read(reader);
+    step.wants.assign(static_cast<size_t>(step.input.input().outputs()), Want{.logits = false});
+    step.ticket = executable.submit({.input = step.input.input(), .wants = step.wants});
+  }
+  void end_all() {
+    for (const size_t one : {1 - next_, next_}) end(steps_[one]);
+    running_ = nullptr;
   }
   void compile(PacketReader& reader) {
     const int64_t number = reader.number();
@@ -104,8 +122,19 @@ class Follower {
   Together together_;
   std::shared_ptr<const RankWeights> weights_;
   std::map<int64_t, std::unique_ptr<Side>> sides_;
-  SentInput input_;
-  std::vector<Want> wants_;
+  /// A step, and its ticket until it is collected.
+  struct Begun {
+    SentInput input;
+    std::vector<Want> wants;
+    std::optional<Ticket> ticket;
+  };
+  void end(Begun& step) {
+    if (step.ticket) running_->collect(*std::exchange(step.ticket, std::nullopt));
+  }
+
+  std::array<Begun, 2> steps_;
+  size_t next_ = 0;                // of steps_, the one that began last
+  Executable* running_ = nullptr;  // whose they are
   std::vector<float> values_;
 };
 

@@ -1,5 +1,6 @@
 #include "backend/ranks/messages.h"
 
+#include "program/op_info.h"
 #include "program/places.h"
 
 namespace sluice::backend {
@@ -13,16 +14,26 @@ Program program_of_ranks(const Program& program, int ranks, Deal deal) {
 
 namespace {
 
-/// Of what is gathered rank 0's device has every rank's part, into which the others send theirs.
-Program with_whole_gathers(const Program& side, const Program& cut) {
-  std::vector<const Op*> gathers;
+/// What devices exchange by themselves: a copy has both of its ends at either, so that they know each other,
+/// and of what is gathered rank 0 has every rank's part, into which the others send theirs.
+Program for_devices(const Program& side, const Program& cut, int rank) {
+  std::vector<const Op*> across;
   for (const Op& op : cut.ops()) {
-    if (std::holds_alternative<AllGather>(op.args)) gathers.push_back(&op);
+    bool is_ours = false;
+    if (!info(op).across_places) continue;
+    info(op).operands(op,
+                      [&](const char*, TensorId id, bool) { is_ours = is_ours || cut[id].place == rank; });
+    if (is_ours) across.push_back(&op);
   }
   Program program;
   for (const Tensor& tensor : side.tensors()) program.add(tensor);
-  auto next = gathers.begin();
-  for (const Op& op : side.ops()) program.add(std::holds_alternative<AllGather>(op.args) ? **next++ : op);
+  auto next = across.begin();
+  for (const Op& op : side.ops()) {
+    const Op& whole = info(op).across_places ? **next++ : op;
+    const bool is_kept_whole =
+        std::holds_alternative<Copy>(op.args) || (std::holds_alternative<AllGather>(op.args) && rank == 0);
+    program.add(is_kept_whole ? whole : op);
+  }
   program.set_output(side.output());
   return program;
 }
@@ -33,7 +44,7 @@ Part::Part(const Program& program, const WeightBytes& files, int rank, int ranks
     : cut(program_of_ranks(program, ranks, together.deal)), mine(program_at(cut, rank)), weights(files) {
   if (!files.empty()) weights.resize(cut.tensors().size());
   if (together.exchange == Exchange::ByHosts) return;
-  OwnWeights own = own_weights(rank == 0 ? with_whole_gathers(mine, cut) : mine, weights);
+  OwnWeights own = own_weights(for_devices(mine, cut, rank), weights);
   mine = std::move(own.program), weights = std::move(own.weights), copies = std::move(own.copies);
 }
 

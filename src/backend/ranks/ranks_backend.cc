@@ -72,7 +72,7 @@ class RanksExecutable : public Executable {
   Facts facts() const override {
     if (exchange_ == Exchange::ByHosts) return {};
     const Facts inner = side_.executable()->facts();
-    return {.top = inner.top, .drawn = inner.drawn};
+    return {.steps_in_flight = inner.steps_in_flight, .top = inner.top, .drawn = inner.drawn};
   }
   Ticket submit(const Step& step) override {
     result_ = {};
@@ -98,10 +98,18 @@ class RanksExecutable : public Executable {
   }
   StepResult collect(Ticket ticket) override {
     if (exchange_ == Exchange::ByHosts) return result_;
-    const StepResult result = side_.executable()->collect(ticket);
-    // Devices that waited for a rank that is gone were told to stop.
-    if (const std::string why = channel_->failure(); !why.empty()) throw Error(why);
-    return result;
+    // Devices that waited for a rank that is gone were told to stop, or have failed for want of its memory.
+    const auto check_ranks = [this] {
+      if (const std::string why = channel_->failure(); !why.empty()) throw Error(why);
+    };
+    try {
+      const StepResult result = side_.executable()->collect(ticket);
+      check_ranks();
+      return result;
+    } catch (const Error&) {
+      check_ranks();
+      throw;
+    }
   }
 
   void peek(TensorId id, int64_t rows, std::span<float> values) override {

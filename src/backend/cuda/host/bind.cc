@@ -4,6 +4,7 @@
 #include <array>
 #include <initializer_list>
 
+#include "backend/cuda/host/collectives.h"
 #include "backend/cuda/host/format.h"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/stream_weights.h"
@@ -191,22 +192,27 @@ int add_leaves(const Node& node, Program& leaves) {
 
 /// Adds the kernels that a node runs as, in order.
 void add_launches(const Program& program, const Node& node, size_t number, const Sizes& sizes,
-                  StepPlan& plan) {
-  if (info(node.op).across_places) return;
+                  const Collectives* collectives, StepPlan& plan) {
+  if (info(node.op).across_places) {
+    if (collectives != nullptr)
+      plan.launches.push_back(
+          {.op = &node.op, .kernel = collectives->kernel(program, node.op, sizes), .node = number});
+    return;
+  }
   if (const Kernel* kernel = bind(program, node.op, sizes)) {
     plan.launches.push_back({.op = &node.op, .kernel = kernel, .node = number});
     return;
   }
   CHECK(!node.expansion.empty(), "{} of {} rows: neither a kernel nor an expansion", program.op_name(node.op),
         sizes.rows);
-  for (const Node& simpler : node.expansion) add_launches(program, simpler, number, sizes, plan);
+  for (const Node& simpler : node.expansion) add_launches(program, simpler, number, sizes, collectives, plan);
 }
 
 StepPlan plan_of(const Bound& bound, const Sizes& sizes) {
   StepPlan plan;
   for (size_t i = 0; i < bound.nodes.size(); ++i) {
     plan.first.push_back(plan.launches.size());
-    add_launches(bound.program, bound.nodes[i], i, sizes, plan);
+    add_launches(bound.program, bound.nodes[i], i, sizes, bound.collectives, plan);
   }
   plan.first.push_back(plan.launches.size());
   match_forms(bound.program, sizes, plan);

@@ -15,7 +15,7 @@ using namespace program;
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
-constexpr int kFloat = 7, kSum = 0;  // ncclFloat32, ncclSum
+constexpr int kByte = 1, kInt = 2, kFloat = 7, kSum = 0;  // ncclUint8, ncclInt32, ncclFloat32, ncclSum
 
 }  // namespace
 
@@ -77,6 +77,17 @@ Collectives::Collectives(const Id& id, int rank, int ranks) : rank_(rank), ranks
   std::copy_n(id.begin(), id.size(), unique.bytes);
   check(functions().init(&communicator_, ranks, unique, rank), "ncclCommInitRank");
   warm_up();
+  const auto add_up = [this](std::span<uint8_t> bytes) {
+    const Stream stream;
+    const Buffer there(std::ssize(bytes));
+    cuda::check(cudaMemcpyAsync(there.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream));
+    check(
+        functions().all_reduce(there.data(), there.data(), bytes.size(), kByte, kSum, communicator_, stream),
+        "ncclAllReduce");
+    cuda::check(cudaMemcpyAsync(bytes.data(), there.data(), bytes.size(), cudaMemcpyDeviceToHost, stream));
+    stream.wait();
+  };
+  peers_ = Peers::meet(rank, ranks, add_up);
 }
 
 Collectives::~Collectives() {
@@ -84,53 +95,82 @@ Collectives::~Collectives() {
 }
 
 void Collectives::abort() {
+  if (peers_) peers_->stop();
   if (!aborted_.exchange(true)) functions().abort(communicator_);
 }
 
 // Connections are made at first use, which is not to be while a graph is captured.
 void Collectives::warm_up() const {
   const Stream stream;
-  float* numbers = nullptr;
-  allocate_device(numbers, 2 * ranks_ * static_cast<int64_t>(sizeof(float)));
+  const Buffer memory((1 + int64_t{ranks_}) * int64_t{sizeof(float)});
+  auto* const numbers = reinterpret_cast<float*>(memory.data());
   check(functions().all_reduce(numbers, numbers, 1, kFloat, kSum, communicator_, stream), "ncclAllReduce");
   check(functions().group_start(), "ncclGroupStart");
-  for (int other = 1; other < ranks_ && rank_ == 0; ++other)
-    check(functions().receive(numbers + other, 1, kFloat, other, communicator_, stream), "ncclRecv");
-  if (rank_ != 0) check(functions().send(numbers, 1, kFloat, 0, communicator_, stream), "ncclSend");
+  for (int other = 0; other < ranks_; ++other) {
+    if (other == rank_) continue;
+    check(functions().send(numbers, 1, kFloat, other, communicator_, stream), "ncclSend");
+    check(functions().receive(numbers + 1 + other, 1, kFloat, other, communicator_, stream), "ncclRecv");
+  }
   check(functions().group_end(), "ncclGroupEnd");
   stream.wait();
-  cudaFree(numbers);
 }
 
-void Collectives::enqueue(const Op& op, const Program& program, const Memory& memory, int64_t step_rows,
-                          int64_t output_rows, cudaStream_t stream) const {
-  const auto rows_of = [&](TensorId id) { return Program::rows(program[id], step_rows, output_rows); };
+const Kernel* Collectives::kernel(const Program& program, const Op& op, const Sizes& sizes) const {
+  static constexpr Kernel kNccl{"NCCL", nullptr, nullptr};
+  const auto* sum = std::get_if<AllReduce>(&op.args);
+  return peers_ && sum != nullptr && serves_peer_sum(program, *sum, sizes) ? &kPeerSum : &kNccl;
+}
+
+void Collectives::enqueue(const Op& op, const Program& program, const Context& step) const {
   if (const auto* reduce = std::get_if<AllReduce>(&op.args)) {
-    all_reduce(*reduce, memory, rows_of(reduce->out.at(0).id), stream);
+    all_reduce(*reduce, program, step);
   } else if (const auto* all = std::get_if<AllGather>(&op.args)) {
-    gather(*all, program, memory, rows_of(all->in.empty() ? all->out[0].id : all->in[0].id), stream);
+    gather(*all, program, step);
   } else {
-    CHECK(false, "{} between GPUs", program.op_name(op));
+    copy(std::get<Copy>(op.args), program, step);
   }
 }
 
-// Rows beyond the step's are added up, too, and nobody reads them.
-void Collectives::all_reduce(const AllReduce& op, const Memory& memory, int64_t rows,
-                             cudaStream_t stream) const {
+// By NCCL rows beyond the step's are added up, too, and nobody reads them.
+void Collectives::all_reduce(const AllReduce& op, const Program& program, const Context& step) const {
   CHECK(op.in.size() <= 1 && op.out.size() == 1, "a sum of several parts of one rank");
-  const Rows<float> out = memory.rows(op.out[0].id);
-  const Rows<float> in = op.in.empty() ? out : memory.rows(op.in[0].id);
-  const int64_t columns = int64_t{out.heads} * out.columns;
+  const Rows<float> out = step.memory.rows(op.out[0].id);
+  const Rows<float> in = op.in.empty() ? out : step.memory.rows(op.in[0].id);
+  const int64_t columns = int64_t{out.heads} * out.columns, rows = step.rows(program[op.out[0].id]);
   CHECK(in.row_stride == columns && out.row_stride == columns, "rows with gaps");
+  if (peers_ && serves_peer_sum(program, op, step.sizes()))
+    return launch_peer_sum(peers_->memory(), program, op, step);
   const auto count = static_cast<size_t>(rows * columns);
   // Who has nothing of what is cut brings nothing.
-  if (op.in.empty()) cuda::check(cudaMemsetAsync(out.data, 0, count * sizeof(float), stream));
-  check(functions().all_reduce(in.data, out.data, count, kFloat, kSum, communicator_, stream),
+  if (op.in.empty()) cuda::check(cudaMemsetAsync(out.data, 0, count * sizeof(float), step.stream));
+  check(functions().all_reduce(in.data, out.data, count, kFloat, kSum, communicator_, step.stream),
         "ncclAllReduce");
 }
 
-void Collectives::gather(const AllGather& op, const Program& program, const Memory& memory, int64_t rows,
-                         cudaStream_t stream) const {
+void Collectives::copy(const Copy& op, const Program& program, const Context& step) const {
+  const int from = program[op.in.id].place, to = program[op.out.id].place;
+  const Rows<float> rows = step.memory.rows(from == rank_ ? op.in.id : op.out.id);
+  const int64_t columns = int64_t{rows.heads} * rows.columns;
+  CHECK(rows.row_stride == columns, "rows with gaps");
+  const auto count = static_cast<size_t>(step.rows(program[op.in.id]) * columns);
+  from == rank_
+      ? check(functions().send(rows.data, count, kFloat, to, communicator_, step.stream), "ncclSend")
+      : check(functions().receive(rows.data, count, kFloat, from, communicator_, step.stream), "ncclRecv");
+}
+
+void Collectives::hand_out(int32_t* numbers, int64_t count, cudaStream_t stream) const {
+  const auto all = static_cast<size_t>(count);
+  check(functions().group_start(), "ncclGroupStart");
+  for (int other = 1; other < ranks_ && rank_ == 0; ++other)
+    check(functions().send(numbers, all, kInt, other, communicator_, stream), "ncclSend");
+  if (rank_ != 0) check(functions().receive(numbers, all, kInt, 0, communicator_, stream), "ncclRecv");
+  check(functions().group_end(), "ncclGroupEnd");
+}
+
+void Collectives::gather(const AllGather& op, const Program& program, const Context& step) const {
+  const Memory& memory = step.memory;
+  const cudaStream_t stream = step.stream;
+  const int64_t rows = step.rows(program[op.in.empty() ? op.out[0].id : op.in[0].id]);
   check(functions().group_start(), "ncclGroupStart");
   for (const Read& in : op.in) {
     const Rows<float> part = memory.rows(in.id);

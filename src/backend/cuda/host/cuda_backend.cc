@@ -45,8 +45,8 @@ class CudaBackend : public Backend {
   std::string device() const override {
     cudaDeviceProp properties = {};
     cuda::check(cudaGetDeviceProperties(&properties, device_));
-    return fmt::format("{}, {} SMs, kernels {}", properties.name, properties.multiProcessorCount,
-                       SLUICE_CUDA_KERNELS);
+    return fmt::format("{}, {} SMs, kernels {}{}", properties.name, properties.multiProcessorCount,
+                       SLUICE_CUDA_KERNELS, collectives_ ? collectives_->carrier() : "");
   }
   bool has(const Program& program, const Op& op) const override {
     const cuda::OnDevice on(device_);
@@ -160,6 +160,11 @@ program::Backend* sluice_make_cuda_rank(int device, int rank, int ranks, const c
 
 void sluice_abort_cuda_ranks() {
   if (const auto collectives = collectives_here().lock()) collectives->abort();
+}
+
+int64_t sluice_cuda_rank_sums_ns() {
+  const auto collectives = collectives_here().lock();
+  return collectives ? collectives->sums_ns() : 0;
 }
 
 program::Backend* sluice_make_cuda_backend(int device, char* why, size_t why_size) {

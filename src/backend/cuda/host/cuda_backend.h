@@ -21,5 +21,8 @@ extern "C" __attribute__((visibility("default"))) program::Backend* sluice_make_
     int device, int rank, int ranks, const char* id, char* why, size_t why_size);
 /// From any thread: steps that wait for a rank that is gone end.
 extern "C" __attribute__((visibility("default"))) void sluice_abort_cuda_ranks();
+/// Nanoseconds that the device has spent on sums of ranks, waiting for the others included. While no step
+/// runs.
+extern "C" __attribute__((visibility("default"))) int64_t sluice_cuda_rank_sums_ns();
 
 }  // namespace sluice::backend

@@ -105,8 +105,8 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
 
   Facts facts() const override {
     if (!loads_.empty()) return {};
-    if (bound_.collectives != nullptr) return {.top = true, .drawn = true};
-    return {.steps_in_flight = kStepSlots, .top = true, .drawn = true, .parts = true};
+    return {
+        .steps_in_flight = kStepSlots, .top = true, .drawn = true, .parts = bound_.collectives == nullptr};
   }
 
   /// A timed step is the same graph, captured once more with a place for every launch's times.
@@ -366,6 +366,7 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
                   step_slot};
     if (block_.fill(step, bucket.rows, bucket.outputs, bucket.longest, step_slot, stream_)) graphs_.clear();
     bucket.prompts_alone = block_.prompts_alone();
+    bucket.no_outputs = input.outputs() == 0 && bound_.collectives != nullptr && graphs_.copies_outputs();
     return bucket;
   }
   /// Enqueues a step.

@@ -20,6 +20,12 @@ size_t graphs_of_step(const Bound& bound) {
   return count;
 }
 
+/// Whether rows that give logits go from place to place: of a step without outputs nobody waits for them.
+bool is_copy_of_outputs(const program::Program& program, const program::Op& op) {
+  const auto* copy = std::get_if<program::Copy>(&op.args);
+  return copy != nullptr && program[copy->in ? copy->in.id : copy->out.id].shape[0] == program::kOutputRows;
+}
+
 /// Memory that all graphs of a step take.
 int64_t step_bytes(const Bound& bound) {
   constexpr int64_t kOpBytes = 9 << 10;  // 8.4 KB on an H100 (fairy-tales.gguf, 59 ops, 34 graphs)
@@ -80,7 +86,13 @@ int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
 }
 
 Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const TopK& top_k)
-    : bound_(bound), memory_(memory), block_(block), top_k_(top_k), parts_(bound.parts()) {}
+    : bound_(bound), memory_(memory), block_(block), top_k_(top_k), parts_(bound.parts()) {
+  for (const Node& node : bound.nodes) {
+    copies_outputs_ = copies_outputs_ || is_copy_of_outputs(bound.program, node.op);
+    tokens_everywhere_ = tokens_everywhere_ || (bound.collectives != nullptr &&
+                                                std::holds_alternative<program::AllReduce>(node.op.args));
+  }
+}
 
 Graphs::~Graphs() { clear(); }
 
@@ -206,7 +218,11 @@ void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
     step.consumes = launch.consumes ? &taken : nullptr;
     step.produces = launch.produces ? &given : nullptr;
     step.zeroed = block_.mailbox() + zeroed + launch.zeroed;
-    launch.kernel->launch(bound_.program, *launch.op, step);
+    if (!program::info(*launch.op).across_places) {
+      launch.kernel->launch(bound_.program, *launch.op, step);
+    } else if (step.log == nullptr) {
+      bound_.collectives->enqueue(*launch.op, bound_.program, step);
+    }
   }
 }
 
@@ -220,16 +236,16 @@ void Graphs::enqueue(const Bucket& bucket, cudaStream_t stream, LaunchTimes* tim
                                     : parts_[static_cast<size_t>(bucket.part)];
   for (int64_t i = part.first; i < part.last; ++i) {
     const program::Op& op = bound_.nodes[static_cast<size_t>(i)].op;
-    if (bound_.collectives != nullptr && program::info(op).across_places) {
-      bound_.collectives->enqueue(op, bound_.program, memory_, bucket.rows, bucket.outputs, stream);
-    } else {
-      enqueue_op(bucket, static_cast<size_t>(i), step);
-    }
+    if (bucket.no_outputs && is_copy_of_outputs(bound_.program, op)) continue;
+    enqueue_op(bucket, static_cast<size_t>(i), step);
   }
-  if (!bucket.top_k) return;
-  step.times = nullptr;  // no op of the list
-  top_k_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,
-                 block_.draws(bucket.rows, bucket.outputs, bucket.step_slot), bucket.step_slot);
+  if (bucket.top_k) {
+    step.times = nullptr;  // no op of the list
+    top_k_.enqueue(step, memory_.rows(bound_.program.output()), bucket.outputs,
+                   block_.draws(bucket.rows, bucket.outputs, bucket.step_slot), bucket.step_slot);
+  }
+  // The next step may begin with what rank 0 has drawn.
+  if (tokens_everywhere_) bound_.collectives->hand_out(top_k_.drawn(), bucket.outputs, stream);
 }
 
 }  // namespace sluice::backend::cuda

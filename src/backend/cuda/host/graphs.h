@@ -25,6 +25,7 @@ struct Bucket {
   bool top_k = false;          ///< the top-k tokens of outputs are found
   int part = -1;               ///< of a step that runs part by part (program/places.h); -1: all of it
   int step_slot = 0;           ///< which slot of the steps in flight it has
+  bool no_outputs = false;     ///< where copies_outputs(): nothing gives logits
 
   auto operator<=>(const Bucket&) const = default;
 };
@@ -53,6 +54,8 @@ class Graphs {
   void prepare(const std::vector<Bucket>& buckets, cudaStream_t stream);
   /// What parts of a step are (launched_parts).
   const std::vector<program::Range>& parts() const { return parts_; }
+  /// Whether rows that give logits go from rank to rank.
+  bool copies_outputs() const { return copies_outputs_; }
   /// Launches the bucket's graph, captured now if it was not before. The first part of a step is never left
   /// out: the step's data comes with it.
   void launch(const Bucket& bucket, cudaStream_t stream);
@@ -88,6 +91,8 @@ class Graphs {
   const StepBlock& block_;
   const TopK& top_k_;
   std::vector<program::Range> parts_;
+  bool copies_outputs_ = false;
+  bool tokens_everywhere_ = false;  // every rank begins with a step's tokens, and rank 0 draws them
   std::map<Bucket, Captured> graphs_;
 };
 

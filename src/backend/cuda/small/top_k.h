@@ -30,7 +30,7 @@ class TopK {
   }
   /// On the device: what the last step that was searched has drawn, by output; 0 where there was nothing to
   /// draw from.
-  const int32_t* drawn() const { return reinterpret_cast<const int32_t*>(drawn_.data()); }
+  int32_t* drawn() const { return reinterpret_cast<int32_t*>(drawn_.data()); }
   int64_t bytes() const { return largest_.bytes() + drawn_.bytes(); }
 
  private:
