@@ -81,18 +81,20 @@ struct Product {
   int64_t heads = 1;
 };
 
-/// Up to three products of the normed row. Those with weights of one type are one op: kernels of one row are
-/// made for a type, and the norm is made again sooner than it is handed on.
-std::array<TensorId, 3> products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
-                                        std::initializer_list<Product> wanted) {
-  std::array<TensorId, 3> products{kNoTensor, kNoTensor, kNoTensor};
+using Products = std::array<TensorId, program::NormMatmul::kMostProducts>;
+
+/// Products of the normed row. Those with weights of one type are one op: kernels of one row are made for a
+/// type, and the norm is made again sooner than it is handed on.
+Products products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
+                         std::initializer_list<Product> wanted) {
+  Products products{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
   const std::span<const Product> all(wanted);
   const auto type = [&](size_t i) { return b.program()[all[i].weight].type; };
   for (size_t first = 0; first < all.size(); ++first) {
     if (products[first] != kNoTensor) continue;
     program::NormMatmul op{.in = {x}, .norm = {w.attn_norm}, .epsilon = s.epsilon};
-    const std::array<std::pair<program::Read*, program::Write*>, 3> places{
-        {{&op.a, &op.out_a}, {&op.b, &op.out_b}, {&op.c, &op.out_c}}};
+    const std::array<std::pair<program::Read*, program::Write*>, products.size()> places{
+        {{&op.a, &op.out_a}, {&op.b, &op.out_b}, {&op.c, &op.out_c}, {&op.d, &op.out_d}}};
     for (size_t i = first, place = 0; i < all.size(); ++i) {
       if (type(i) != type(first)) continue;
       const Product& one = all[i];
@@ -109,7 +111,7 @@ std::array<TensorId, 3> products_of_row(Builder& b, const Spec& s, const Layer& 
 TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
                            int32_t layer, TensorId x) {
   // queries: [rows, heads, rope + nope], and behind a head's query its gate where there is one
-  const auto [queries, k, v] =
+  const auto [queries, k, v, none] =
       products_of_row(b, s, w, x, {{"queries", w.q, s.heads}, {"keys", w.k, s.kv_heads}, {"values", w.v}});
   const TensorId q = s.gated_queries ? b.columns(queries, "q", 0, s.key()) : queries;
 
@@ -137,32 +139,38 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
   return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;
 }
 
-/// What a gated delta net makes of the row: queries, keys and values by one convolution, betas and decays.
-/// Gives the output's gate.
+/// Queries, keys and values by one convolution, and a number a head decays its matrix.
 TensorId delta_net(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId x,
-                   program::DeltaRule& op) {
-  const int64_t keys = s.linear_key_heads * s.linear_key, each = s.linear_heads / s.linear_key_heads;
+                   const program::DeltaRule& rule) {
+  const int64_t each = s.linear_heads / s.linear_key_heads;
   const Product qkv{"qkv", w.qkv}, gate{"gate", w.output_gate, s.linear_heads};
-  std::array<TensorId, 3> products;
+  program::DeltaNet op{.rule = rule};
+  Products products;
   if (w.beta_decay != kNoTensor) {
     products = products_of_row(b, s, w, x, {qkv, gate, {"beta_decay", w.beta_decay, s.linear_key_heads}});
-    op.beta = {b.columns(products[2], "beta", 0, each)};
-    op.decay = {b.columns(products[2], "decay", each, each)};
+    op.rule.beta = {b.columns(products[2], "beta", 0, each)};
+    op.rule.decay = {b.columns(products[2], "decay", each, each)};
   } else {
-    products = products_of_row(b, s, w, x, {qkv, gate});
-    const auto numbers = products_of_row(b, s, w, x, {{"beta", w.beta}, {"decay", w.decay}});
-    op.beta = {numbers[0]}, op.decay = {numbers[1]};
+    products = products_of_row(b, s, w, x, {qkv, gate, {"beta", w.beta}, {"decay", w.decay}});
+    op.rule.beta = {products[2]}, op.rule.decay = {products[3]};
   }
-  const TensorId mixed = b.causal_conv(products[0], w.conv, caches.conv, op.cache_layer, true);
-  op.q = {b.heads(mixed, "q", 0, s.linear_key_heads, s.linear_key)};
-  op.k = {b.heads(mixed, "k", keys, s.linear_key_heads, s.linear_key)};
-  op.v = {b.heads(mixed, "v", 2 * keys, s.linear_heads, s.linear_value)};
-  return products[1];
+  op.conv = {.in = {products[0]},
+             .weight = {w.conv},
+             .state = {caches.conv},
+             .cache_layer = rule.cache_layer,
+             .silu = true};
+  op.norm = {.weight = {w.linear_norm},
+             .gate = {products[1]},
+             .out = {b.activation("attended", kStepRows, s.linear_heads, s.linear_value)},
+             .epsilon = s.epsilon};
+  b.emit(op);
+  return op.norm.out.id;
 }
 
-/// The same of Kimi's: a convolution each, decays of a low rank, and so is the gate.
+/// Kimi's: a convolution each, a decay a channel of the keys, of a low rank, and so is the gate.
 TensorId channel_decays(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId x,
-                        program::DeltaRule& op) {
+                        const program::DeltaRule& rule) {
+  program::DeltaRule op = rule;
   const auto rows = products_of_row(b, s, w, x, {{"q", w.q}, {"k", w.k}, {"v", w.v}});
   const auto convolve = [&](size_t i, TensorId conv, TensorId state) {
     const TensorId mixed = b.causal_conv(rows[i], conv, state, op.cache_layer, true);
@@ -175,20 +183,19 @@ TensorId channel_decays(Builder& b, const Spec& s, const Layer& w, const Caches&
       b, s, w, x, {{"decay_low", w.decay_a}, {"beta", w.beta}, {"gate_low", w.output_gate_a}});
   op.decay = {b.matmul(low[0], w.decay)};
   op.beta = {low[1]};
-  return b.matmul(low[2], w.output_gate, s.linear_heads);
+  const TensorId gate = b.matmul(low[2], w.output_gate, s.linear_heads);
+  return b.gated_norm(b.delta_rule(op), w.linear_norm, gate, s.epsilon, program::GateForm::Sigmoid);
 }
 
 /// Linear attention by the gated delta rule, behind a short convolution.
 TensorId linear_attention(Builder& b, const Spec& s, const Layer& w, const Caches& caches, int32_t layer,
                           TensorId x) {
-  program::DeltaRule op{.rate = {w.decay_rate},
-                        .bias = {w.decay_bias},
-                        .state = {caches.matrices},
-                        .cache_layer = static_cast<int32_t>(s.alike_before(layer)),
-                        .in_turns = s.key_heads_in_turns};
-  const TensorId gate = (s.decay_by_channel ? channel_decays : delta_net)(b, s, w, caches, x, op);
-  const auto form = s.decay_by_channel ? program::GateForm::Sigmoid : program::GateForm::Silu;
-  const TensorId out = b.gated_norm(b.delta_rule(op), w.linear_norm, gate, s.epsilon, form);
+  const program::DeltaRule op{.rate = {w.decay_rate},
+                              .bias = {w.decay_bias},
+                              .state = {caches.matrices},
+                              .cache_layer = static_cast<int32_t>(s.alike_before(layer)),
+                              .in_turns = s.key_heads_in_turns};
+  const TensorId out = (s.decay_by_channel ? channel_decays : delta_net)(b, s, w, caches, x, op);
   return b.matmul_add(out, w.attn_output, x);
 }
 
@@ -216,17 +223,14 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
                 .shared_gate = {w.shared_gate},
                 .shared_up = {w.shared_up},
                 .form = s.expert_form};
-  // Scaling what goes into the shared experts' last product scales what comes out.
-  const bool scaled = w.shared_router != kNoTensor;
-  const TensorId share = scaled ? b.norm_matmul(x, w.ffn_norm, s.epsilon, w.shared_router) : kNoTensor;
+  op.shared_router = {w.shared_router};
   b.norm_moe_gate_up(op, s.experts_used);
-  const TensorId shared = scaled ? b.sigmoid_mul(op.experts.shared_out.id, share) : op.experts.shared_out.id;
   return b.moe_down_add({.in = {op.experts.out.id},
                          .ids = {op.route.route.ids.id},
                          .weights = {op.route.route.weights.id},
                          .down = {w.expert_down},
                          .down_bias = {w.down_bias},
-                         .shared_in = {shared},
+                         .shared_in = {op.experts.shared_out.id},
                          .shared_down = {w.shared_down},
                          .residual = {x}});
 }

@@ -76,8 +76,6 @@ class Offloader {
       b_.set_layer(op.layer);
       if (next < all.size() && i == all[next].gate_up) {
         select(std::get<NormMoeGateUp>(op.args));
-        // What stands between the two reads the shared experts' values.
-        if (all[next].down != i + 1) gate_up_shared();
       } else if (next < all.size() && i == all[next].down) {
         const auto& down = std::get<MoeDownAdd>(op.args);
         slots.empty() ? add_up(down) : add_up_slotted(down, op.layer, slots[next - stay]);
@@ -100,6 +98,7 @@ class Offloader {
     there_ = {copy(route.normed.id, kSecond), copy(selected_.ids, kSecond), copy(selected_.weights, kSecond)};
     gate_up_ = op.experts;
     gate_up_.in = {route.normed.id};
+    if (op.shared_router) gate_up_shared(b_.matmul(route.normed.id, op.shared_router.id));
   }
 
   /// Routed experts at the second place, shared ones and the residual at the first.
@@ -174,10 +173,16 @@ class Offloader {
     return sum;
   }
 
-  /// The shared experts' first half, once.
-  void gate_up_shared() {
+  /// The shared experts' first half, once. share: how much they count, or none.
+  void gate_up_shared(TensorId share = kNoTensor) {
     if (!gate_up_.shared_gate) return;
+    const Write out = gate_up_.shared_out;
+    if (share != kNoTensor) {
+      const Tensor gated = out_[out.id];
+      gate_up_.shared_out = {b_.activation(gated.name, gated.shape[0], 1, gated.columns())};
+    }
     b_.emit(GateUp{gate_up_.in, gate_up_.shared_gate, gate_up_.shared_up, gate_up_.shared_out});
+    if (share != kNoTensor) b_.emit(SigmoidMul{{gate_up_.shared_out.id}, {share}, out});
     gate_up_.shared_gate = gate_up_.shared_up = {};
     gate_up_.shared_out = {};
   }

@@ -14,6 +14,7 @@
 #include "program/ops/attention_temperature.h"
 #include "program/ops/causal_conv.h"
 #include "program/ops/copy.h"
+#include "program/ops/delta_net.h"
 #include "program/ops/delta_rule.h"
 #include "program/ops/embed.h"
 #include "program/ops/expert_bias.h"
@@ -46,11 +47,12 @@
 
 namespace sluice::program {
 
-using OpArgs = std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route,
-                            ExpertMatmul, ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd,
-                            MoeGateUp, MoeDownAdd, NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery,
-                            GqaQuery, MlaValues, MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce,
-                            AllGather, AttentionTemperature, ExpertBias, SigmoidMul, GatedNorm, DeltaRule>;
+using OpArgs =
+    std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
+                 ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
+                 NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, GqaQuery, MlaValues, MlaHeads,
+                 NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature, ExpertBias,
+                 SigmoidMul, GatedNorm, DeltaRule, DeltaNet>;
 
 struct Op {
   OpArgs args;

@@ -241,6 +241,7 @@ class Splitter {
       route.in.id = at(op.route.in.id, p);
       route.norm = whole(op.route.norm), route.router = whole(op.route.router);
       route.router_bias = whole(op.route.router_bias);
+      mine.shared_router = whole(op.shared_router);
       route.route.bias = whole(op.route.route.bias);
       route.route.ids = make(op.route.route.ids.id, p),
       route.route.weights = make(op.route.route.weights.id, p);
@@ -257,6 +258,7 @@ class Splitter {
         experts.shared_gate = has ? rows(op.experts.shared_gate, shared) : Read{};
         experts.shared_up = has ? rows(op.experts.shared_up, shared) : Read{};
         experts.shared_out = has ? make(op.experts.shared_out.id, p) : Write{};
+        if (!has) mine.shared_router = {};
       }
       b_.emit(mine);
     });
@@ -296,6 +298,7 @@ class Splitter {
                       .epsilon = op.epsilon};
       if (op.b) mine.b = rows(op.b, range(op.out_b.id, p)), mine.out_b = make(op.out_b.id, p);
       if (op.c) mine.c = rows(op.c, range(op.out_c.id, p)), mine.out_c = make(op.out_c.id, p);
+      if (op.d) mine.d = rows(op.d, range(op.out_d.id, p)), mine.out_d = make(op.out_d.id, p);
       b_.emit(mine);
     });
   }

@@ -201,6 +201,22 @@ void router_sums(Builder& b, const std::function<void()>& between) {
   }
 }
 
+/// The same with a logit more, which shared experts are scaled by.
+void router_sums_with_share(Builder& b, const std::function<void()>& between) {
+  for (const std::string name : {" 0", " 1"}) {
+    const TensorId row = b.matmul_add(b.activation("in" + name, kStepRows, 1, 4096),
+                                      b.weight("w" + name, Type::Q4_0, 1, kColumns, 4096),
+                                      b.activation("residual" + name, kStepRows, 1, kColumns));
+    between();
+    NormMoeGateUp op = gate_up_of(b, row, name);
+    op.experts.shared_gate.id = b.weight("shared_gate" + name, Type::Q4_0, 1, kInner, kColumns);
+    op.experts.shared_up.id = b.weight("shared_up" + name, Type::Q4_0, 1, kInner, kColumns);
+    op.experts.shared_out.id = b.activation("shared_gated" + name, kStepRows, 1, kInner);
+    op.shared_router.id = b.weight("shared_router" + name, Type::F32, 1, 1, kColumns);
+    b.emit(op);
+  }
+}
+
 /// The same of rows that come in codes to what makes the routed ones.
 void router_sums_of_codes(Builder& b, const std::function<void()>& between) {
   for (const std::string name : {" 0", " 1"}) {
@@ -227,6 +243,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{"selected experts", "SelectedExpertsOfRows", 5, 1, selected_experts},
                     Param{"selected experts", "SelectedExpertsOfTwoRows", 2, 1, selected_experts},
                     Param{"sums of the router", "RouterSums", 1, 2, router_sums},
+                    Param{"sums of the router", "RouterSumsWithShare", 1, 2, router_sums_with_share},
                     Param{"sums of the router", "RouterSumsOfTwoRows", 2, 2, router_sums},
                     Param{"sums of the router", "RouterSumsOfTwoRowsInCodes", 2, 2, router_sums_of_codes}),
     [](const testing::TestParamInfo<Param>& param) { return param.param.test; });

@@ -228,6 +228,28 @@ TEST(Cost, CountsEveryWeightByteOnceAndTheEmbeddingRowsOnly) {
   EXPECT_DOUBLE_EQ(total_cost(n.program, shape).bytes_read, weights + activations);
 }
 
+// Parts of a fused op have operands that are not there, which cost nothing.
+TEST(Cost, OfAFusedOpIsNoMoreThanThatOfItsExpansion) {
+  const auto primitive = [](const Program&, const Op& op) { return info(op).expand == nullptr; };
+  for (const OpInfo& op : all_ops()) {
+    if (op.expand == nullptr || op.across_places) continue;
+    for (const OpCase& one : op.cases()) {
+      Program program;
+      Builder b(program);
+      one.build(b);
+      const StepShape shape{.rows = 1, .outputs = 1};
+      const Cost fused = total_cost(program, shape),
+                 simple = total_cost(legalize(program, "test", primitive), shape);
+      SCOPED_TRACE(std::string(op.name) + " " + one.name);
+      EXPECT_GT(fused.bytes_read, 0);
+      EXPECT_LE(fused.bytes_read, simple.bytes_read * 1.001);
+      EXPECT_GT(fused.bytes_written, 0);
+      EXPECT_LE(fused.bytes_written, simple.bytes_written * 1.001);
+      EXPECT_GE(fused.flops, 0);
+    }
+  }
+}
+
 TEST(Caches, AreAListAndTakeWhatEachOfThemTakes) {
   Program program;
   Builder b(program);

@@ -51,6 +51,7 @@ struct Bind {
   const Kernel* operator()(const CausalConv&) const { return &kCausalConv; }
   const Kernel* operator()(const ExpertBias&) const { return &kExpertBias; }
   const Kernel* operator()(const SigmoidMul&) const { return &kSigmoidMul; }
+  const Kernel* operator()(const DeltaNet&) const { return nullptr; }
   const Kernel* operator()(const GatedNorm&) const { return nullptr; }
   const Kernel* operator()(const DeltaRule&) const { return &kDeltaRule; }
 };

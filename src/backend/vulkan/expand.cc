@@ -43,6 +43,7 @@ void expand(Builder& b, const NormRoute& op) {
 
 /// The shared expert needs no route, and runs beside it.
 void expand(Builder& b, const NormMoeGateUp& op) {
+  if (op.shared_router) return op.expand(b);
   const TensorId normed = b.activation("normed", kStepRows, 1, b.program()[op.route.in.id].columns());
   Route rest = op.route.route;
   rest.logits.id = expand_to_logits(b, op.route, normed);

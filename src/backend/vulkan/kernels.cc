@@ -78,8 +78,8 @@ struct Has {
   bool operator()(const NormMoeGateUp& op) const {
     const NormRoute& route = op.route;
     const MoeGateUp& experts = op.experts;
-    return !route.router_bias && vector(route.norm) && vector(route.route.bias) && matrix(route.router) &&
-           p[route.router.id].shape[1] <= kMostExperts && !experts.gate_bias &&
+    return !route.router_bias && !op.shared_router && vector(route.norm) && vector(route.route.bias) &&
+           matrix(route.router) && p[route.router.id].shape[1] <= kMostExperts && !experts.gate_bias &&
            same_units(experts.gate, experts.up) &&
            (!experts.shared_gate || same_units(experts.shared_gate, experts.shared_up));
   }
@@ -139,18 +139,18 @@ struct EmitOp {
   }
   /// Two of them are one dispatch.
   void operator()(const NormMatmul& op) const {
-    ProductOf product{.in = of(op.in.id),
-                      .weight = op.a.id,
-                      .out = of(op.out_a.id),
-                      .norm = op.norm.id,
-                      .epsilon = op.epsilon};
-    SideProduct side;
-    if (op.b) side = {op.b.id, of(op.out_b.id)}, product.side = &side;
-    emit_product(to, product);
-    if (!op.c) return;
-    product.side = nullptr;
-    product.weight = op.c.id, product.out = of(op.out_c.id);
-    emit_product(to, product);
+    const auto products = op.products();
+    for (size_t i = 0; i < products.size() && products[i].weight; i += 2) {
+      ProductOf product{.in = of(op.in.id),
+                        .weight = products[i].weight.id,
+                        .out = of(products[i].out.id),
+                        .norm = op.norm.id,
+                        .epsilon = op.epsilon};
+      SideProduct side;
+      if (const auto& [weight, out] = products[i + 1]; weight)
+        side = {weight.id, of(out.id)}, product.side = &side;
+      emit_product(to, product);
+    }
   }
   void operator()(const HeadMatmul& op) const {
     if (op.reduce == Reduce::Rows) return emit_rows_product(to, of(op.in.id), op.weight.id, of(op.out.id));

@@ -60,6 +60,11 @@ void DeltaRule::check(const Program& p) const {
   expect_shape(p, "q", q.id, {kStepRows, key_heads, keys});
   expect_shape(p, "v", v.id, {kStepRows, heads, values});
   expect_shape(p, "out", out.id, {kStepRows, heads, values});
+  check_shapes(p, {key_heads, heads, keys, values});
+}
+
+void DeltaRule::check_shapes(const Program& p, const Shape& shape) const {
+  const auto [key_heads, heads, keys, values] = shape;
   if (heads % key_heads != 0) fail("{} heads do not share {} heads of keys", heads, key_heads);
   const int64_t decays = row_numbers(p[decay.id]);
   if (decays != heads && decays != heads * keys)
@@ -78,10 +83,15 @@ void DeltaRule::check(const Program& p) const {
 }
 
 Cost DeltaRule::cost(const Program& p, const StepShape& shape) const {
+  Cost cost = cost_of_states(p, shape);
+  cost += {bytes_of(p, shape, {q.id, k.id, v.id}), p.bytes(out.id, shape), 0};
+  return cost;
+}
+
+Cost DeltaRule::cost_of_states(const Program& p, const StepShape& shape) const {
   const auto kept = static_cast<double>(p[state.id].shape[1] * p[state.id].shape[2]);
   const double moved = p.bytes(state.id, shape.sequences * kept);
-  return {bytes_of(p, shape, {q.id, k.id, v.id, decay.id, beta.id, rate.id, bias.id}) + moved,
-          p.bytes(out.id, shape) + moved, 7 * shape.rows * kept};
+  return {bytes_of(p, shape, {decay.id, beta.id, rate.id, bias.id}) + moved, moved, 7 * shape.rows * kept};
 }
 
 void DeltaRule::reference(RefMemory& memory, const StepInput& input) const {

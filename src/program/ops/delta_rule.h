@@ -28,6 +28,10 @@ struct DeltaRule {
   /// Which key head a head has: head % key heads, or (false) those of a key head stand together.
   bool in_turns = false;
 
+  struct Shape {
+    int64_t key_heads, heads, keys, values;  ///< keys, values: columns of a head
+  };
+
   template <typename F>
   void operands(F&& f) const {
     f("q", q), f("k", k), f("v", v), f("decay", decay), f("beta", beta), f("rate", rate), f("bias", bias);
@@ -38,7 +42,11 @@ struct DeltaRule {
   bool by_channel(const Program& p) const;
   std::string attributes() const;
   void check(const Program& p) const;
+  /// Of all operands but q, k, v and out.
+  void check_shapes(const Program& p, const Shape& shape) const;
   Cost cost(const Program& p, const StepShape& shape) const;
+  /// Without q, k, v and out.
+  Cost cost_of_states(const Program& p, const StepShape& shape) const;
   void reference(RefMemory& memory, const StepInput& input) const;
   static std::vector<OpCase> cases();
 };

@@ -10,26 +10,28 @@ void NormMatmul::check(const Program& p) const {
   expect_weight(p, "norm", norm.id);
   expect_shape(p, "norm", norm.id, {1, 1, p[in.id].columns()});
   if (p[in.id].heads() != 1) fail("in: {} has heads", p[in.id].name);
-  Matmul{in, a, out_a}.check(p);
-  for (const auto& [weight, out] : {std::pair{b, out_b}, {c, out_c}}) {
+  if (!a) fail("a: there is none");
+  for (const auto& [weight, out] : products()) {
     if (static_cast<bool>(weight) != (out.id != kNoTensor)) fail("a weight and its result go together");
     if (weight) Matmul{in, weight, out}.check(p);
   }
 }
 
 Cost NormMatmul::cost(const Program& p, const StepShape& shape) const {
-  Cost cost{bytes_of(p, shape, {in.id, norm.id, a.id, b.id, c.id}),
-            bytes_of(p, shape, {out_a.id, out_b.id, out_c.id}), 4 * p.elements(in.id, shape)};
+  Cost cost{bytes_of(p, shape, {in.id, norm.id}), 0, 4 * p.elements(in.id, shape)};
   const double rows = Program::rows(p[in.id], shape);
-  for (const Read weight : {a, b, c}) {
-    if (weight) cost.flops += 2 * rows * p.elements(weight.id, shape);
+  for (const auto& [weight, out] : products()) {
+    if (!weight) continue;
+    cost.bytes_read += p.bytes(weight.id, shape);
+    cost.bytes_written += bytes_of(p, shape, {out.id});  // what stays inside another op is not written
+    cost.flops += 2 * rows * p.elements(weight.id, shape);
   }
   return cost;
 }
 
 void NormMatmul::expand(Builder& builder) const {
   const TensorId normed = builder.rms_norm(in.id, norm.id, epsilon);
-  for (const auto& [weight, out] : {std::pair{a, out_a}, {b, out_b}, {c, out_c}}) {
+  for (const auto& [weight, out] : products()) {
     if (weight) builder.emit(Matmul{{normed}, weight, out});
   }
 }
@@ -50,10 +52,24 @@ std::vector<OpCase> NormMatmul::cases() {
       b.emit(op);
     };
   };
+  const auto build_four = [](Builder& b) {
+    NormMatmul op{.in = {b.activation("x", kStepRows, 1, 2048)},
+                  .norm = {b.weight("norm", quant::Type::F32, 1, 1, 2048)}};
+    const auto product = [&](Read& weight, Write& out, int64_t outputs) {
+      weight.id = b.weight("weight", quant::Type::Q4_K, 1, outputs, 2048);
+      out.id = b.activation("product", kStepRows, 1, outputs);
+    };
+    product(op.a, op.out_a, 512), product(op.b, op.out_b, 256);
+    product(op.c, op.out_c, 32), product(op.d, op.out_d, 32);
+    b.emit(op);
+  };
   return {{"Q4_0 and Q8_0 rows 1", 1, build(quant::Type::Q8_0, 0)},
           {"Q4_0 twice rows 7", 7, build(quant::Type::Q4_0, 0)},
           {"Q4_K twice rows 6", 6, build(quant::Type::Q4_K, 0, quant::Type::Q4_K)},
-          {"Q4_0, Q4_K and F16 rows 5", 5, build(quant::Type::Q4_K, 64)}};
+          {"Q4_0, Q4_K and F16 rows 5", 5, build(quant::Type::Q4_K, 64)},
+          {"four of Q4_K rows 1", 1, build_four},
+          {"four of Q4_K rows 6", 6, build_four},
+          {"four of Q4_K rows 70", 70, build_four}};
 }
 
 }  // namespace sluice::program

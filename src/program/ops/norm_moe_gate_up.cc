@@ -1,6 +1,7 @@
 #include "program/ops/norm_moe_gate_up.h"
 
 #include "program/ops/checks.h"
+#include "program/ops/sigmoid_mul.h"
 
 namespace sluice::program {
 namespace {
@@ -19,6 +20,10 @@ void NormMoeGateUp::check(const Program& p) const {
   // The normed row is as the row is: it stands for what is not in the Program.
   const auto [first, second] = halves(*this, route.in.id);
   first.check(p), second.check(p);
+  if (!shared_router) return;
+  if (!experts.shared_gate) fail("shared_router: there are no shared experts");
+  expect_weight(p, "shared_router", shared_router.id);
+  expect_shape(p, "shared_router", shared_router.id, {1, 1, p[route.in.id].columns()});
 }
 
 Cost NormMoeGateUp::cost(const Program& p, const StepShape& shape) const {
@@ -29,10 +34,25 @@ Cost NormMoeGateUp::cost(const Program& p, const StepShape& shape) const {
   const double inside = p.bytes(route.in.id, shape);
   cost.bytes_read -= inside + p.bytes(route.route.ids.id, shape);
   cost.bytes_written -= inside;
+  if (shared_router) {
+    cost.bytes_read += p.bytes(shared_router.id, shape);
+    cost.flops += 2 * Program::rows(p[route.in.id], shape) * p.elements(shared_router.id, shape) +
+                  p.elements(experts.shared_out.id, shape);
+  }
   return cost;
 }
 
 void NormMoeGateUp::expand(Builder& b) const {
+  if (shared_router) {
+    const TensorId share = b.norm_matmul(route.in.id, route.norm.id, route.epsilon, shared_router.id);
+    NormMoeGateUp rest = *this;
+    const Tensor out = b.program()[experts.shared_out.id];
+    rest.shared_router = {};
+    rest.experts.shared_out.id = b.activation("shared_gated", out.shape[0], 1, out.columns());
+    b.emit(rest);
+    b.emit(SigmoidMul{{rest.experts.shared_out.id}, {share}, experts.shared_out});
+    return;
+  }
   const auto [first, second] =
       halves(*this, b.activation("normed", kStepRows, 1, b.program()[route.in.id].columns()));
   b.emit(first);
@@ -42,7 +62,7 @@ void NormMoeGateUp::expand(Builder& b) const {
 std::vector<OpCase> NormMoeGateUp::cases() {
   const auto build = [](int64_t experts, int64_t used, quant::Type shared, const Route& route,
                         int64_t columns = 2048, int64_t shared_outputs = 160,
-                        quant::Type gate = quant::Type::Q4_0) {
+                        quant::Type gate = quant::Type::Q4_0, bool shares = false) {
     return [=](Builder& b) {
       constexpr int64_t kOutputs = 96;
       NormMoeGateUp op;
@@ -60,6 +80,7 @@ std::vector<OpCase> NormMoeGateUp::cases() {
         op.experts.shared_gate.id = b.weight("shared_gate", shared, 1, shared_outputs, columns);
         op.experts.shared_up.id = b.weight("shared_up", shared, 1, shared_outputs, columns);
         op.experts.shared_out.id = b.activation("shared_gated", kStepRows, 1, shared_outputs);
+        if (shares) op.shared_router.id = b.weight("shared_router", quant::Type::F32, 1, 1, columns);
       }
       op.experts.out.id = b.activation("gated", kStepRows, used, kOutputs);
       b.emit(op);
@@ -90,6 +111,10 @@ std::vector<OpCase> NormMoeGateUp::cases() {
           {"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
           {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
           {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},
+          {"softmax 8 of 256 of Q4_K with a share of shared rows 1", 1,
+           build(256, 8, Type::Q4_K, softmax, 2048, 160, Type::Q4_K, true)},
+          {"softmax 8 of 256 of Q4_K with a share of shared rows 3", 3,
+           build(256, 8, Type::Q4_K, softmax, 2048, 160, Type::Q4_K, true)},
           {"sigmoid 4 of 64 with shared rows 5", 5, build(64, 4, Type::Q5_K, sigmoid)},
           {"softmax 6 of 64 with wide shared rows 4", 4, build(64, 6, Type::Q5_K, softmax, 1280, 2816)},
           {"sigmoid 4 of 64 of Q4_K with shared rows 6", 6,

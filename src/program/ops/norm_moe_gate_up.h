@@ -8,16 +8,20 @@
 
 namespace sluice::program {
 
-/// norm_route, and moe_gate_up of what it normed and selected
+/// norm_route, and moe_gate_up of what it normed and selected. Scaling what goes into the shared experts'
+/// last product scales what comes out, so a share of theirs that the row decides is a factor of shared_out:
+/// 1 / (1 + e^-(normed * shared_router))
 struct NormMoeGateUp {
   static constexpr const char* kName = "norm_moe_gate_up";
-  NormRoute route;    ///< all but normed
-  MoeGateUp experts;  ///< all but in and ids
+  NormRoute route;     ///< all but normed
+  MoeGateUp experts;   ///< all but in and ids
+  Read shared_router;  // [1, 1, inputs], optional
 
   template <typename F>
   void operands(F&& f) const {
     f("in", route.in), f("norm", route.norm), f("router", route.router);
-    f("router_bias", route.router_bias), f("bias", route.route.bias), f("gate", experts.gate);
+    f("router_bias", route.router_bias), f("shared_router", shared_router), f("bias", route.route.bias),
+        f("gate", experts.gate);
     f("up", experts.up), f("gate_bias", experts.gate_bias), f("up_bias", experts.up_bias);
     f("shared_gate", experts.shared_gate);
     f("shared_up", experts.shared_up), f("ids", route.route.ids), f("weights", route.route.weights);

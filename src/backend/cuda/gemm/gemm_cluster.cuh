@@ -19,7 +19,7 @@ namespace cluster {
 
 inline constexpr int kThreads = 512, kGroups = kThreads / 128;  ///< warpgroups
 inline constexpr int kTileRows = 64;                            ///< outputs of a warpgroup
-inline constexpr int kMostBlocks = 4, kMostProducts = 3;
+inline constexpr int kMostBlocks = 4, kMostProducts = 4;
 inline constexpr int kNTileBytes = kNTileTokens * kChunkColumns * 2;
 /// Floats from a token's sums to the next one's: eight rows of four tokens fall on different banks.
 inline constexpr int kPitch = kTileRows + 4;

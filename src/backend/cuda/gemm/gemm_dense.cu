@@ -92,18 +92,19 @@ void multiply_dense(const Dense& d, const Context& context, Scratch scratch) {
 
 void multiply_together(std::span<const Dense> list, bool n_tiles, const Packed& packed,
                        const Context& context) {
-  if (list.size() >= 2 && !n_tiles) {
+  while (list.size() >= 2 && !n_tiles) {
     const Planned first = planned(list[0], n_tiles, packed), second = planned(list[1], n_tiles, packed);
     const Product both[] = {first.product, second.product};
     const int64_t tiles[] = {first.tiles, second.tiles};
-    if (multiply_streamed(both, tiles, context)) list = list.subspan(2);
+    if (!multiply_streamed(both, tiles, context)) break;
+    list = list.subspan(2);
   }
-  if (list.size() >= 2 && n_tiles && std::all_of(list.begin(), list.end(), by_cluster)) {
-    std::vector<Product> all;
-    for (const Dense& d : list) all.push_back(planned(d, n_tiles, packed).product);
-    if (multiply_cluster_together(all, list[0].rows, context)) return;
-  }
-  for (const Dense& d : list) multiply_packed(d, n_tiles, packed, context);
+  std::vector<Product> together;
+  for (const Dense& d : list)
+    if (n_tiles && by_cluster(d)) together.push_back(planned(d, n_tiles, packed).product);
+  const bool done = together.size() >= 2 && multiply_cluster_together(together, list[0].rows, context);
+  for (const Dense& d : list)
+    if (!done || !by_cluster(d)) multiply_packed(d, n_tiles, packed, context);
 }
 
 int64_t dense_scratch(int64_t rows, int64_t heads, int64_t columns) {

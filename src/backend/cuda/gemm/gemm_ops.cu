@@ -52,7 +52,7 @@ int64_t matmul_scratch(const Program& p, const Op& record, const Sizes& sizes) {
 bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMatmul>(record.args);
   if (sizes.rows <= kNarrowRows || p[op.in.id].columns() > kHeldColumns) return false;
-  for (const Read weight : {op.a, op.b, op.c}) {
+  for (const auto& [weight, out] : op.products()) {
     if (weight && (!known(p, weight.id) || p[weight.id].type == quant::Type::F32)) return false;
   }
   return true;
@@ -64,7 +64,7 @@ void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const int64_t rows = c.rows(p[op.in.id]);
   Scratch scratch(c.scratch);
   std::vector<Dense> products[2];  // of rows, of n-tiles
-  for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
+  for (const auto& [weight, out] : op.products()) {
     if (!weight) continue;
     const Dense d{.in = in,
                   .out = flat(c.memory.rows(out.id)),

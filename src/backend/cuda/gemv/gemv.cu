@@ -42,14 +42,17 @@ struct Place {
   }
 };
 
+/// Blocks of a lane at a time. Six where five would do by registers: 6,144 columns are six blocks a lane, and
+/// a trip for the last one costs as much as one for all.
+template <Type T>
+constexpr int kPiece = at_once<T>() == 5 ? 6 : at_once<T>();
+
 template <Type T>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     row_products(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ __align__(16) float partial[kGemvWarps];
   const PdlLink pdl(timestamps);
-  // Six where five would do by registers: 6,144 columns are six blocks a lane, and a trip for the last one
-  // costs as much as one for all.
-  using Piece = Asked<T, at_once<T>() == 5 ? 6 : at_once<T>()>;
+  using Piece = Asked<T, kPiece<T>>;
   const RowShape shape{args.blocks, args.lanes, 0};
   const int lane = shape.lane(), step = Piece::kAtOnce * args.lanes;
   int task = warp_of_launch(), b = lane;
@@ -101,6 +104,54 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   }
 }
 
+/// Of a row of so many blocks a lane has two: it asks for several rows at once.
+constexpr int kBlocksOfSeveral = 64;
+
+/// The same of a normed row of at most kBlocksOfSeveral blocks, with nothing added: all of a warp's first
+/// rows are asked for before the wait.
+template <Type T>
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    several_row_products(const Timestamps timestamps, const __grid_constant__ Args args) {
+  __shared__ __align__(16) float partial[kGemvWarps];
+  constexpr int kRows = kPiece<T> / 2;
+  const PdlLink pdl(timestamps);
+  const RowShape shape{args.blocks, 32, 0};
+  const int lane = shape.lane(), stride = warps_of_launch();
+  Asked<T, 2> pieces[kRows];
+  const auto ask = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i * stride >= args.tasks) break;
+      const Place place(args, first + i * stride);
+      pieces[i].ask(args.parts[place.part].planes, place.first_block, lane, shape);
+    }
+  };
+  int task = warp_of_launch();
+  ask(task);
+  float* const norm =
+      reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
+  fetch_norm(norm, args.norm, args.columns);
+  pdl.wait();
+  wait_for_copies();
+  const Activations x{0, args.columns, true, false};
+  const float squares = quantize_row(x, args.in, norm, [] {});
+  const float factor = reduce_for_norm(squares, partial, args.columns, args.epsilon);
+#pragma unroll 1
+  for (; task < args.tasks; task += kRows * stride) {
+    float sums[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) sums[i] = pieces[i].times(x, lane, shape);
+    ask(task + kRows * stride);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (task + i * stride >= args.tasks) break;
+      const Place place(args, task + i * stride);
+      const float sum = lane_sum(sums[i]);
+      if (lane == 0) args.parts[place.part].out[place.n] = sum * factor;
+    }
+  }
+}
+
 }  // namespace
 
 bool multiply_gemv(const Context& context, const GemvProducts& products) {
@@ -111,20 +162,27 @@ bool multiply_gemv(const Context& context, const GemvProducts& products) {
   args.epsilon = products.epsilon;
   args.columns = first.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
   if (!is_aligned(products.in) || !is_aligned(products.norm) || first.columns % 32 != 0) return false;
+  bool adds = false;
   for (int p = 0; p < products.count; ++p) {
     const Matrix& m = products.parts[p].weight;
+    adds = adds || products.parts[p].add != nullptr;
     if (m.type != first.type || !blocks_fit_int(m)) return false;
     args.parts[p] = {
         planes_from(m), static_cast<int>(m.first_row), products.parts[p].out, products.parts[p].add,
         m.rows,         row_shape(m).tasks()};
     args.tasks += args.parts[p].tasks;
   }
+  const LaunchShape launched = gemv_launch(
+      context, args.tasks,
+      Activations::row_bytes(args.columns, true, false) + (args.norm != nullptr ? 4 * args.columns : 0));
+  const bool several = args.tasks > static_cast<int>(launched.grid.x) * kGemvWarps;
+  const bool takes_several =
+      several && args.norm != nullptr && !adds && args.lanes == 32 && args.blocks <= kBlocksOfSeveral;
   return with_type(first.type, [&]<quant::Type T>() {
-    launch(context, row_products<T>,
-           gemv_launch(context, args.tasks,
-                       Activations::row_bytes(args.columns, true, false) +
-                           (args.norm != nullptr ? 4 * args.columns : 0)),
-           args);
+    if constexpr (kPiece<T> >= 4) {
+      if (takes_several) return launch(context, several_row_products<T>, launched, args);
+    }
+    launch(context, row_products<T>, launched, args);
   });
 }
 

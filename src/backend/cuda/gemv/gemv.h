@@ -8,14 +8,14 @@
 
 namespace sluice::backend::cuda {
 
-/// Products of one row with up to three weights of one type and as many columns.
+/// Products of one row with up to four weights of one type and as many columns.
 struct GemvProducts {
   struct Part {
     Matrix weight;
     float* out;
     const float* add;  ///< null, or what is added
   };
-  static constexpr int kMost = 3;
+  static constexpr int kMost = 4;
   Part parts[kMost];
   int count = 0;
   const float* in = nullptr;
@@ -33,13 +33,18 @@ bool multiply_gemv(const Context& context, const GemvProducts& products);
 struct RouterSums {
   static constexpr int kRows = 2, kCopies = 4;
   static constexpr float kOne = 1 << 30;  ///< 1 in fixed point
-  /// [kRows][kCopies][experts], zero before; null: nobody leaves them.
+  /// [kRows][kCopies][logits], zero before; null: nobody leaves them.
   unsigned long long* slots = nullptr;
   const float *router = nullptr, *norm = nullptr;  ///< [experts][columns], [columns]
-  int experts = 0, columns = 0;
+  const float* shared = nullptr;                   ///< null, or [columns] of one logit more
+  int logits = 0, columns = 0;
 
   /// Slots of a step of any of these rows: whoever has them next may have others.
-  static constexpr int64_t all_slots(int64_t experts) { return int64_t{kRows} * kCopies * experts; }
+  static constexpr int64_t all_slots(int64_t logits) { return int64_t{kRows} * kCopies * logits; }
+  /// The router's row of a logit.
+  SLUICE_BOTH const float* row(int logit) const {
+    return shared != nullptr && logit == logits - 1 ? shared : router + int64_t{logit} * columns;
+  }
 };
 /// Where matmul_add leaves them for the norm_moe_gate_up behind it (Form::RouterSums).
 RouterSums router_sums(const Context& context, const FormBuffer& form);
@@ -68,6 +73,7 @@ bool gates_gemv(quant::Type type);
 /// ids are null).
 struct GemvRoute {
   const float *router, *norm, *bias;  ///< router: [experts][columns]; bias: null, or [experts]
+  const float* shared_router;         ///< null, or [columns]: by how much the shared experts count
   float epsilon;
   RouteRule rule;
   int32_t* ids;

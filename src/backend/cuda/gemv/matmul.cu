@@ -21,7 +21,7 @@ using namespace program;
 constexpr int kMostNormedRows = 8;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMostParts = 3;
+constexpr int kMostParts = NormMatmul::kMostProducts;
 
 /// One weight and where its products go.
 struct Part {
@@ -166,9 +166,8 @@ void launch_norm_matmul(const Program& program, const Op& record, const Context&
   set_input(args, context, program, op.in.id);
   args.norm = context.memory.vector(op.norm.id);
   args.epsilon = op.epsilon;
-  args.parts[args.count++] = part_of(context, op.a.id, op.out_a.id);
-  if (op.b) args.parts[args.count++] = part_of(context, op.b.id, op.out_b.id);
-  if (op.c) args.parts[args.count++] = part_of(context, op.c.id, op.out_c.id);
+  for (const auto& [weight, out] : op.products())
+    if (weight) args.parts[args.count++] = part_of(context, weight.id, out.id);
   start(context, args, context.rows(program[op.in.id]));
 }
 

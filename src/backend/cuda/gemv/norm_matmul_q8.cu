@@ -27,8 +27,8 @@ struct Args {
     Matrix weight;
     Rows<float> out;
   };
-  Product product[3];
-  int32_t ends[3];  ///< thread blocks before the end of each
+  Product product[NormMatmul::kMostProducts];
+  int32_t ends[NormMatmul::kMostProducts];  ///< thread blocks before the end of each
   const int32_t* rows;
   NormedQ8Rows in;
   float epsilon;
@@ -46,7 +46,9 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float squares[kWarps][kTokens];
   const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int block = static_cast<int>(blockIdx.x), which = block < p.ends[0] ? 0 : block < p.ends[1] ? 1 : 2;
+  const int block = static_cast<int>(blockIdx.x);
+  int which = 0;
+  while (block >= p.ends[which]) ++which;
   const Args::Product& product = p.product[which];
   const int output = (block - (which > 0 ? p.ends[which - 1] : 0)) * int8_mma::kRows;
   const int columns = product.weight.columns, all_quads = columns / int8_mma::kQuad;
@@ -104,7 +106,7 @@ int64_t codes_bytes(int64_t rows, int64_t columns) {
 /// Whether norm_matmul may take its rows in codes.
 bool takes_q8(const Program& p, const NormMatmul& op, const Sizes& sizes) {
   if (sizes.rows <= kNarrowRows || sizes.rows > small_batch::kMostRows) return false;
-  for (const Read weight : {op.a, op.b, op.c}) {
+  for (const auto& [weight, out] : op.products()) {
     if (!weight) continue;
     const Tensor& w = p[weight.id];
     if (w.type != p[op.a.id].type || !int8_mma::fits_slot(w.type) || w.shape[1] % int8_mma::kRows != 0 ||
@@ -149,7 +151,7 @@ void norm_matmul_q8(const Program& p, const NormMatmul& op, const Context& c) {
   args.rows = &c.step.header->rows, args.epsilon = op.epsilon;
   args.in = q8_rows_at(c.consumes->at, c.step_rows, columns, nullptr);
   int32_t blocks = 0, i = 0;
-  for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
+  for (const auto& [weight, out] : op.products()) {
     if (weight) {
       args.product[i] = {c.memory.matrix(weight.id), flat(c.memory.rows(out.id))};
       blocks += args.product[i].weight.rows / int8_mma::kRows;

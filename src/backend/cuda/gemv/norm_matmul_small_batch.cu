@@ -36,9 +36,9 @@ struct Args {
   Rows<float> in;
   const float* norm;
   float epsilon;
-  Product product[3];
-  int32_t ends[3];  ///< thread blocks before the end of each
-  int32_t quads;    ///< of a warp at most
+  Product product[NormMatmul::kMostProducts];
+  int32_t ends[NormMatmul::kMostProducts];  ///< thread blocks before the end of each
+  int32_t quads;                            ///< of a warp at most
   int8_mma::Slot slot;
   int8_mma::TokenRows token;
 };
@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float squares[kTokens][kMostParts];
   const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int block = static_cast<int>(blockIdx.x), which = block < p.ends[0] ? 0 : block < p.ends[1] ? 1 : 2;
+  const int block = static_cast<int>(blockIdx.x);
+  int which = 0;
+  while (block >= p.ends[which]) ++which;
   const Args::Product& product = p.product[which];
   const int output = (block - (which > 0 ? p.ends[which - 1] : 0)) * int8_mma::kRows;
   const int all_quads = p.in.columns / kQuad, first_quad = warp * p.quads;
@@ -147,7 +149,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
   const auto& op = std::get<NormMatmul>(record.args);
   if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows) return false;
   int64_t blocks = 0;
-  for (const Read weight : {op.a, op.b, op.c}) {
+  for (const auto& [weight, out] : op.products()) {
     if (weight && !serves_weight(p, op.in.id, weight.id, p[op.a.id].type, sizes)) return false;
     if (weight) blocks += p[weight.id].shape[1] / int8_mma::kRows;
   }
@@ -162,7 +164,7 @@ void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   args.rows = count_of(p, op.in.id, c.step), args.in = flat(c.memory.rows(op.in.id));
   args.norm = c.memory.vector(op.norm.id), args.epsilon = op.epsilon;
   int32_t blocks = 0, i = 0;
-  for (const auto& [weight, out] : {std::pair{op.a, op.out_a}, {op.b, op.out_b}, {op.c, op.out_c}}) {
+  for (const auto& [weight, out] : op.products()) {
     if (weight) {
       args.product[i] = {c.memory.matrix(weight.id), flat(c.memory.rows(out.id))};
       blocks += args.product[i].weight.rows / int8_mma::kRows;

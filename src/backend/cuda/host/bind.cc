@@ -71,6 +71,7 @@ struct Bind {
   }
   const Kernel* operator()(const NormMoeGateUp& op) const {
     const bool is_plain = !op.route.router_bias && op.experts.is_plain();
+    if (op.shared_router) return is_plain ? first({&kNormMoeGateUp}) : nullptr;
     return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch}) : nullptr;
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
@@ -88,6 +89,7 @@ struct Bind {
   const Kernel* operator()(const SigmoidMul&) const { return first({&kSigmoidMul}); }
   const Kernel* operator()(const GatedNorm&) const { return first({&kGatedNorm}); }
   const Kernel* operator()(const DeltaRule&) const { return first({&kDeltaRule}); }
+  const Kernel* operator()(const DeltaNet&) const { return first({&kDeltaNet}); }
   // Ops across places are whoever's who runs several (Executable::run_part).
   const Kernel* operator()(const Copy&) const { return nullptr; }
   const Kernel* operator()(const AllReduce&) const { return nullptr; }

@@ -97,8 +97,8 @@ struct Walk {
     gate.ask(e.gate, gate_first, b, shape);
     up.ask(e.up, up_first, b, shape);
   }
-  /// factor: of the activations.
-  __device__ void run(const Activations& x, float factor = 1.0f) {
+  /// factor: of the activations; share: of what comes out.
+  __device__ void run(const Activations& x, float factor = 1.0f, float share = 1.0f) {
     float gate_sum = 0, up_sum = 0;
 #pragma unroll 1
     while (!done()) {
@@ -122,7 +122,7 @@ struct Walk {
       gate_sum = lane_sum(gate_sum, shape.lanes), up_sum = lane_sum(up_sum, shape.lanes);
       if (n < e.rows && shape.lane() == 0) {
         gate_sum *= factor, up_sum *= factor;
-        e.out[out] = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * up_sum;
+        e.out[out] = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share);
       }
       gate_sum = up_sum = 0;
     }

@@ -20,18 +20,11 @@ bool route_gemv(const Context& context, const GemvGated& gated, const GemvRoute&
   Args args{};
   args.in = gated.in, args.columns = first.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
   if (!take(gated.routed, shape, args.routed) || !take(gated.shared, shape, args.shared)) return false;
-  args.router = {route.router,
-                 route.norm,
-                 route.bias,
-                 route.epsilon,
-                 route.rule,
-                 context.mailbox(),
-                 route.sums != nullptr ? 1 : stretches_of(args.columns),
-                 route.ids,
-                 route.weights,
-                 route.selected,
-                 route.sums,
-                 route.clear};
+  args.router = {
+      route.router,  route.norm,    route.bias,        route.shared_router,
+      route.epsilon, route.rule,    context.mailbox(), route.sums != nullptr ? 1 : stretches_of(args.columns),
+      route.ids,     route.weights, route.selected,    route.sums,
+      route.clear};
   const int tasks = args.shared.slots * args.shared.tasks + args.routed.slots * args.routed.tasks;
   const LaunchShape launched =
       gemv_launch(context, tasks, Activations::row_bytes(args.columns, true, false) + 4 * args.columns);
@@ -43,7 +36,7 @@ bool route_gemv(const Context& context, const GemvGated& gated, const GemvRoute&
 }
 
 bool routes_gemv(quant::Type routed, quant::Type shared, int64_t columns, const RouteRule& rule) {
-  return columns % 32 == 0 && in_lanes(rule) && rule.experts * stretches_of(columns) <= kMostParts &&
+  return columns % 32 == 0 && in_lanes(rule) && (rule.experts + 1) * stretches_of(columns) <= kMostParts &&
          with_types(routed, shared, [&]<quant::Type, quant::Type>() {});
 }
 

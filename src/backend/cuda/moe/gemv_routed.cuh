@@ -12,11 +12,12 @@ namespace sluice::backend::cuda::routed {
 inline constexpr int kFours = 4;                  // of four columns, in a lane's registers
 inline constexpr int kStretch = kFours * 4 * 32;  // columns of a router's row that a warp takes
 
-/// A router's parts on the mailbox at most: words [stretch][expert].
+/// A router's parts on the mailbox at most: words [stretch][logit].
 inline constexpr int kMostParts = 2016;
 
 struct Router {
   const float *weights, *norm, *bias;  // weights: [experts][columns]
+  const float* shared;  // null, or [columns] of one logit more: the share of the shared experts
   float epsilon;
   RouteRule rule;
   Mailbox mailbox;
@@ -26,6 +27,8 @@ struct Router {
   uint64_t* selected;              // null, or where the ids are left, too
   const unsigned long long* sums;  // null: this launch multiplies the router
   unsigned long long* clear;
+
+  SLUICE_BOTH int logits() const { return rule.experts + (shared != nullptr ? 1 : 0); }
 };
 
 struct Args {

@@ -21,19 +21,21 @@ struct RouterPart {
   const Args& args;
   Stage& stage;  // shared memory of this warp
   const int stride;
-  int task, expert, first;  // first: column of the stretch
+  int task, logit, first;  // first: column of the stretch
 
   /// at, of: this warp's number and how many there are. Asks for the first stretch.
   __device__ RouterPart(const Args& all, Stage& own, int at, int of)
       : args(all), stage(own), stride(of), task(at) {
     fetch();
   }
-  __device__ bool done() const { return task >= args.router.rule.experts * args.router.stretches; }
+  __device__ bool done() const { return task >= args.router.logits() * args.router.stretches; }
   __device__ void fetch() {
     if (done()) return;
-    expert = task / args.router.stretches;
-    first = (task - expert * args.router.stretches) * kStretch;
-    const float* const row = args.router.weights + int64_t{expert} * args.columns;
+    logit = task / args.router.stretches;
+    first = (task - logit * args.router.stretches) * kStretch;
+    const float* const row = logit < args.router.rule.experts
+                                 ? args.router.weights + int64_t{logit} * args.columns
+                                 : args.router.shared;
 #pragma unroll 1
     for (int c = 4 * (static_cast<int>(threadIdx.x) % 32); c < min(kStretch, args.columns - first);
          c += 128) {
@@ -41,7 +43,7 @@ struct RouterPart {
       copy_async(stage.norm + c, args.router.norm + first + c);
     }
   }
-  /// Leaves the parts on the mailbox: word [stretch][expert].
+  /// Leaves the parts on the mailbox: word [stretch][logit].
   __device__ void run(uint32_t flag) {
     const Router& r = args.router;
 #pragma unroll 1
@@ -63,7 +65,7 @@ struct RouterPart {
         if (c <= last) sum += part;
       }
       sum = lane_sum(sum);
-      if (lane == 0) put_slot(r.mailbox.slots + first / kStretch * r.rule.experts + expert, sum, flag);
+      if (lane == 0) put_slot(r.mailbox.slots + first / kStretch * r.logits() + logit, sum, flag);
       task += stride;
       fetch();  // where there is one: each lane reads what it fetched itself
     }
@@ -83,29 +85,40 @@ __device__ inline void fetch_biases(const Router& r, Selection& s) {
     copy_async_four(s.bias + e, r.bias + e);
 }
 
-/// Takes the sums that the launch before has left. A whole warp calls it.
-__device__ inline void take_sums(const Router& r, Selection& s) {
-  const int experts = r.rule.experts;
-#pragma unroll 2
-  for (int e = static_cast<int>(threadIdx.x) % 32; e < experts; e += 32) {
-    long long sum = 0;
+/// A logit that the launch before has left.
+__device__ inline float sum_of(const Router& r, int logit) {
+  long long sum = 0;
 #pragma unroll
-    for (int i = 0; i < RouterSums::kCopies; ++i)
-      sum += static_cast<long long>(__ldcg(r.sums + i * experts + e));
-    s.parts[e] = static_cast<float>(sum) * (1.0f / RouterSums::kOne);
-  }
+  for (int i = 0; i < RouterSums::kCopies; ++i)
+    sum += static_cast<long long>(__ldcg(r.sums + i * r.logits() + logit));
+  return static_cast<float>(sum) * (1.0f / RouterSums::kOne);
+}
+
+/// Takes those of the experts. A whole warp calls it.
+__device__ inline void take_sums(const Router& r, Selection& s) {
+#pragma unroll 2
+  for (int e = static_cast<int>(threadIdx.x) % 32; e < r.rule.experts; e += 32) s.parts[e] = sum_of(r, e);
+}
+
+/// The shared experts' logit from the mailbox, before the norm's factor.
+__device__ inline float take_shared_logit(const Router& r) {
+  float sum = 0;
+#pragma unroll 1
+  for (int p = 0; p < r.stretches; ++p)
+    sum += take_slot(r.mailbox.slots + p * r.logits() + r.rule.experts, r.mailbox.flag());
+  return sum;
 }
 
 /// factor: of the norm. The first block's selection is the op's. A whole warp calls it.
 __device__ inline void select(const Router& r, uint32_t flag, float factor, Selection& s) {
   const int experts = r.rule.experts, lane = static_cast<int>(threadIdx.x) % 32;
-  if (r.sums == nullptr) take_slots(r.mailbox.slots, experts * r.stretches, flag, s.parts);
+  if (r.sums == nullptr) take_slots(r.mailbox.slots, r.logits() * r.stretches, flag, s.parts);
   with_experts_of_lane(experts, [&]<int kEach>() {
     float scores[kEach] = {};
 #pragma unroll 1
     for (int p = 0; p < r.stretches; ++p) {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) scores[i] += s.parts[p * experts + min(lane + 32 * i, experts - 1)];
+      for (int i = 0; i < kEach; ++i) scores[i] += s.parts[p * r.logits() + min(lane + 32 * i, experts - 1)];
     }
 #pragma unroll
     for (float& score : scores) score *= factor;
@@ -149,8 +162,16 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     walk.begin();
     pdl.wait();
     wait_for_copies();
-    const float squares = quantize_row(x, args.in, norm, others_wait);
-    walk.run(x, reduce_for_norm(squares, partial, args.columns, args.router.epsilon));
+    const bool shares = args.router.shared != nullptr;
+    float logit = 0;
+    const float squares = quantize_row(x, args.in, norm, [&] {
+      others_wait();
+      if (shares && !multiplies_router) logit = sum_of(args.router, args.router.rule.experts);
+    });
+    const float factor = reduce_for_norm(squares, partial, args.columns, args.router.epsilon);
+    if (shares && multiplies_router) logit = take_shared_logit(args.router);
+    const float share = shares ? __fdividef(1.0f, 1.0f + __expf(-factor * logit)) : 1.0f;
+    walk.run(x, factor, share);
     return;
   }
   const int from_last = kGemvWarps - 1 - static_cast<int>(threadIdx.x) / 32;
@@ -166,7 +187,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     pdl.wait();
     if (!multiplies_router && from_last == 0) take_sums(args.router, selection);
   }
-  if (from_last == 1) clear_sums(args.router.clear, args.router.rule.experts);
+  if (from_last == 1) clear_sums(args.router.clear, args.router.logits());
   wait_for_copies();
   const float squares = quantize_row(x, args.in, norm, [&] {
     if (!routes) others_wait();

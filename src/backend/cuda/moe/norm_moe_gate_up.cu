@@ -20,14 +20,15 @@ using namespace program;
 /// Columns of all rows that a thread block has in codes, in gates and ups.
 constexpr int64_t kMostHeldColumns = 32768;
 
-void launch_norm_moe_gate_up(const Program& program, const Op& record, const Context& context) {
-  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+void launch_norm_moe_gate_up(const Program&, const Op& record, const Context& context) {
+  const auto& [norm_route, experts, shared_router] = std::get<NormMoeGateUp>(record.args);
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(norm_route.router.id);
   const Rows<int32_t> ids = memory.int_rows(norm_route.route.ids.id);
   GemvRoute route{reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
                   memory.vector(norm_route.norm.id),
                   memory.vector(norm_route.route.bias.id),
+                  memory.vector(shared_router.id),
                   norm_route.epsilon,
                   route_rule(norm_route.route, router.rows, ids.columns),
                   ids.data,
@@ -54,7 +55,7 @@ void launch_norm_moe_gate_up(const Program& program, const Op& record, const Con
 
 /// Whether gates and ups can be read side by side, and rows by whole words.
 bool serves_any(const Program& program, const NormMoeGateUp& op) {
-  const auto& [norm_route, experts] = op;
+  const auto& [norm_route, experts, shared_router] = op;
   const auto pairs = [&](TensorId gate, TensorId up) {
     const auto blocks = [&](TensorId id) { return program.elements(program.storage(id), {}) / 32; };
     return program[gate].type == program[up].type && program[gate].shape[1] == program[up].shape[1] &&
@@ -93,7 +94,7 @@ bool serves_rows(const Program& program, const Op& record, const Sizes& sizes) {
 }
 
 void launch_rows(const Program& program, const Op& record, const Context& context) {
-  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+  const auto& [norm_route, experts, none] = std::get<NormMoeGateUp>(record.args);
   const Memory& memory = context.memory;
   const int64_t rows = context.step_rows;
   const RouteRule rule = rule_of(program, norm_route);
@@ -143,10 +144,9 @@ std::optional<FormSpec> produces(const Program& program, const Op& record, const
   return given_selection(program, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
 }
 std::optional<FormSpec> consumes(const Program& program, const Op& record, const Sizes&) {
-  const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
-  const int64_t experts = program[route.router.id].shape[1];
-  if (experts % 4 != 0) return std::nullopt;
-  return FormSpec{Form::RouterSums, route.in.id, RouterSums::all_slots(experts) * int64_t{sizeof(uint64_t)}};
+  const auto& [route, experts, shared_router] = std::get<NormMoeGateUp>(record.args);
+  const int64_t logits = program[route.router.id].shape[1] + (shared_router ? 1 : 0);
+  return FormSpec{Form::RouterSums, route.in.id, RouterSums::all_slots(logits) * int64_t{sizeof(uint64_t)}};
 }
 MailboxNeeds mailbox(const Program&, const Op&, const Sizes&) { return {.flagged = routed::kMostParts}; }
 MailboxNeeds mailbox_of_rows(const Program& program, const Op& record, const Sizes& sizes) {
@@ -157,11 +157,14 @@ MailboxNeeds mailbox_of_rows(const Program& program, const Op& record, const Siz
 }  // namespace
 
 RouterSums router_sums(const Context& context, const FormBuffer& form) {
-  const NormRoute& route = std::get<NormMoeGateUp>(form.other->args).route;
+  const auto& [route, experts, shared_router] = std::get<NormMoeGateUp>(form.other->args);
   const Matrix router = context.memory.matrix(route.router.id);
   return {reinterpret_cast<unsigned long long*>(form.at),
           reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
-          context.memory.vector(route.norm.id), router.rows, router.columns};
+          context.memory.vector(route.norm.id),
+          context.memory.vector(shared_router.id),
+          router.rows + (shared_router ? 1 : 0),
+          router.columns};
 }
 
 const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts",

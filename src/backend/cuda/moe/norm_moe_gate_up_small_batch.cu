@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+  const auto& [norm_route, experts, none] = std::get<NormMoeGateUp>(record.args);
   const Tensor &in = p[norm_route.in.id], &router = p[norm_route.router.id], &gate = p[experts.gate.id];
   const int64_t used = p[norm_route.route.ids.id].columns();
   if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows || router.type != quant::Type::F32) return false;
@@ -220,7 +220,7 @@ void launch_logits(const Args& args, int64_t blocks, const Context& context) {
 }
 
 void launch_norm_moe_small_batch(const Program&, const Op& record, const Context& context) {
-  const auto& [norm_route, experts] = std::get<NormMoeGateUp>(record.args);
+  const auto& [norm_route, experts, none] = std::get<NormMoeGateUp>(record.args);
   const Memory& memory = context.memory;
   const Rows<float> in = flat(memory.rows(norm_route.in.id));
   const Rows<int32_t> ids = memory.int_rows(norm_route.route.ids.id);
@@ -274,7 +274,7 @@ void launch_norm_moe_small_batch(const Program&, const Op& record, const Context
 }
 
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& [route, experts] = std::get<NormMoeGateUp>(record.args);
+  const auto& [route, experts, none] = std::get<NormMoeGateUp>(record.args);
   const int64_t columns = p[route.in.id].columns();
   Scratch scratch(nullptr);
   take(scratch, sizes.rows, columns, experts_token(p[experts.gate.id].type, columns));

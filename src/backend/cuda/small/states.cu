@@ -1,12 +1,17 @@
-// The ops that keep a state of every sequence: causal_conv and delta_rule.
+// The ops that keep a state of every sequence: causal_conv, delta_rule, and delta_net, which is both with a
+// gated norm behind.
 //
 // delta_rule: a row depends on the one before, so what counts is how long one takes. Of a block's warps half
 // keep 8 columns each of a head's matrix in registers, 8 lanes a pair of columns, and go through the rows of
 // a sequence one by one: a row is two products with what the lanes have, three rounds of shuffles, and the
 // change. The other half are ahead of them by some rows: they make unit vectors and decays of what rows
 // bring, in shared memory. The matrix is read and written once a step.
+//
+// delta_net, of few rows: those that prepare make the convolution, too, and a head's blocks are a cluster, in
+// which they tell each other what they have made for the norm. It gives the bits of the three ops.
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
+#include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/codes.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
@@ -107,12 +112,25 @@ constexpr int kColumns = 8;    ///< a warp's: a sector of a row of the matrix
 constexpr int kKeyLanes = 8;   ///< lanes that share two columns
 constexpr int kMostRuns = 32;  ///< blocks along the sequences of a step; more are taken in turns
 
+constexpr int kNetTaps = 4;           ///< of a delta_net's convolution at most
+constexpr int kNetRows = 2 * kWarps;  ///< of its step: a warp norms one
+
 struct DeltaArgs {
   Rows<float> q, k, v, decay, beta, out;
   const float *rate, *bias;
   State state;
   int layer;
   bool in_turns;
+};
+
+/// Of q, k and v only the shapes count: the numbers are those of `in`, before the convolution.
+struct NetArgs : DeltaArgs {
+  Rows<float> in, gate;
+  Matrix taps;
+  State before;
+  const float* norm;
+  float epsilon;
+  bool silu, sigmoid;  ///< silu: of the convolution; sigmoid: the gate's form
 };
 
 /// Number i of a row, its heads one after the other.
@@ -137,36 +155,37 @@ struct Place {
   float rate;
 };
 
-/// A warp prepares every kWarps-th of the rows from `first` on; what it loads of all of them is on its way
-/// before the first is needed.
+/// A lane's numbers of a row: of queries and keys every 32nd, and one value.
 template <int kKeys, bool kByChannel>
-__device__ __forceinline__ void prepare(const DeltaArgs& a, const Place& place, int first, int end, int warp,
-                                        int lane, Prepared<kKeys, kByChannel>& to) {
-  constexpr int kEach = kKeys / 32, kMine = Prepared<kKeys, kByChannel>::kRows / kWarps;
-  float q[kMine][kEach], k[kMine][kEach], decay[kMine][kByChannel ? kEach : 1], value[kMine], beta[kMine];
+struct RowPart {
+  static constexpr int kEach = kKeys / 32;
+  float q[kEach], k[kEach], decay[kByChannel ? kEach : 1], value, beta;
+
+  __device__ __forceinline__ void load_decay(const DeltaArgs& a, const Place& place, int row, int lane) {
 #pragma unroll
-  for (int n = 0; n < kMine; ++n) {
-    const int row = min(first + warp + n * kWarps, end - 1);
+    for (int i = 0; i < (kByChannel ? kEach : 1); ++i) {  // or one is for all
+      const int at = kByChannel ? place.head * kKeys + 32 * i + lane : place.head;
+      decay[i] = number_of(a.decay, row, at) + __ldg(a.bias + at);
+    }
+    beta = number_of(a.beta, row, place.head);
+  }
+  __device__ __forceinline__ void load(const DeltaArgs& a, const Place& place, int row, int lane) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      q[n][i] = __ldcg(a.q(row, place.key_head) + 32 * i + lane);
-      k[n][i] = __ldcg(a.k(row, place.key_head) + 32 * i + lane);
-      if (!kByChannel && i > 0) continue;  // one is for all
-      const int at = kByChannel ? place.head * kKeys + 32 * i + lane : place.head;
-      decay[n][i] = number_of(a.decay, row, at) + __ldg(a.bias + at);
+      q[i] = __ldcg(a.q(row, place.key_head) + 32 * i + lane);
+      k[i] = __ldcg(a.k(row, place.key_head) + 32 * i + lane);
     }
+    load_decay(a, place, row, lane);
     const int c = place.column + lane;
-    value[n] = c < a.v.columns ? __ldcg(a.v(row, place.head) + c) : 0.0f;
-    beta[n] = number_of(a.beta, row, place.head);
+    value = c < a.v.columns ? __ldcg(a.v(row, place.head) + c) : 0.0f;
   }
-#pragma unroll
-  for (int n = 0; n < kMine; ++n) {
-    const int at = warp + n * kWarps;
-    if (first + at >= end) break;
+  /// Leaves what the row brings as row `at`. A whole warp calls it.
+  __device__ __forceinline__ void prepare(const Place& place, int lane, int at,
+                                          Prepared<kKeys, kByChannel>& to) const {
     float products[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
-      products[0] += k[n][i] * k[n][i], products[1] += q[n][i] * q[n][i], products[2] += k[n][i] * q[n][i];
+      products[0] += k[i] * k[i], products[1] += q[i] * q[i], products[2] += k[i] * q[i];
     const float sums = lane_sums<4>(products);  // each of 8 lanes
     constexpr auto kEpsilon = static_cast<float>(DeltaRule::kEpsilon);
     const float by_k = 1.0f / sqrtf(__shfl_sync(kWholeWarp, sums, 0) + kEpsilon);
@@ -175,15 +194,108 @@ __device__ __forceinline__ void prepare(const DeltaArgs& a, const Place& place, 
     const float key_query = __shfl_sync(kWholeWarp, sums, 16) * by_k * by_q;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      to.k[at][32 * i + lane] = k[n][i] * by_k, to.q[at][32 * i + lane] = q[n][i] * by_q;
-      if constexpr (kByChannel) to.decays[at][32 * i + lane] = expf(place.rate * softplus(decay[n][i]));
+      to.k[at][32 * i + lane] = k[i] * by_k, to.q[at][32 * i + lane] = q[i] * by_q;
+      if constexpr (kByChannel) to.decays[at][32 * i + lane] = expf(place.rate * softplus(decay[i]));
     }
-    to.values[at][lane] = value[n];
+    to.values[at][lane] = value;
     if (lane == 0)
-      to.one[at] = {kByChannel ? 1.0f : expf(place.rate * softplus(decay[n][0])),
-                    1.0f / (1.0f + expf(-beta[n])), key_query, 0.0f};
+      to.one[at] = {kByChannel ? 1.0f : expf(place.rate * softplus(decay[0])), 1.0f / (1.0f + expf(-beta)),
+                    key_query, 0.0f};
+  }
+};
+
+/// A warp prepares every kWarps-th of the rows from `first` on; what it loads of all of them is on its way
+/// before the first is needed.
+template <int kKeys, bool kByChannel>
+__device__ __forceinline__ void prepare(const DeltaArgs& a, const Place& place, int first, int end, int warp,
+                                        int lane, Prepared<kKeys, kByChannel>& to) {
+  constexpr int kMine = Prepared<kKeys, kByChannel>::kRows / kWarps;
+  RowPart<kKeys, kByChannel> rows[kMine];
+#pragma unroll
+  for (int n = 0; n < kMine; ++n) rows[n].load(a, place, min(first + warp + n * kWarps, end - 1), lane);
+#pragma unroll
+  for (int n = 0; n < kMine; ++n) {
+    const int at = warp + n * kWarps;
+    if (first + at >= end) break;
+    rows[n].prepare(place, lane, at, to);
   }
 }
+
+/// What a lane convolves for a delta_net: columns of its key head and its own value.
+template <int kKeys>
+struct Convolved {
+  static constexpr int kEach = kKeys / 32, kCount = 2 * kEach + 1;
+  int column[kCount];
+  float weights[kCount][kNetTaps];  // fewer taps: the first are 0
+  int taps;
+
+  __device__ __forceinline__ Convolved(const NetArgs& a, const Place& place, int lane)
+      : taps(a.taps.columns) {
+    const int keys = a.k.heads * kKeys;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      column[i] = place.key_head * kKeys + 32 * i + lane;
+      column[kEach + i] = keys + column[i];
+    }
+    column[2 * kEach] = 2 * keys + place.head * a.v.columns + place.column + lane;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int t = 0; t < kNetTaps; ++t) {
+        const int tap = t - (kNetTaps - taps);
+        weights[i][t] =
+            tap >= 0 ? float_number(a.taps.type, a.taps.codes, a.taps.row(0, column[i]) * taps + tap) : 0.0f;
+      }
+    }
+  }
+  /// Column i of a row, which may lie before the run: then the state has it.
+  __device__ __forceinline__ float number(const NetArgs& a, const Run& run, bool begins, int row,
+                                          int i) const {
+    const int kept = row - run.first + taps - 1;
+    return row >= run.first     ? __ldcg(a.in(row) + column[i])
+           : begins || kept < 0 ? 0.0f
+                                : __ldcg(a.before.row(a.layer, run.from, kept) + column[i]);
+  }
+  /// Asks for what the state has.
+  __device__ __forceinline__ void prefetch_state(const NetArgs& a, const Run& run) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll 1
+      for (int kept = 0; kept < taps - 1; ++kept) prefetch(a.before.row(a.layer, run.from, kept) + column[i]);
+    }
+  }
+  __device__ __forceinline__ RowPart<kKeys, false> row(const NetArgs& a, const Place& place, const Run& run,
+                                                       bool begins, int r, int lane) const {
+    float x[kCount][kNetTaps];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int t = 0; t < kNetTaps; ++t) x[i][t] = number(a, run, begins, r - (kNetTaps - 1) + t, i);
+    }
+    RowPart<kKeys, false> part;
+    part.load_decay(a, place, r, lane);
+    const auto made = [&](int i) {
+      float sum = 0;
+#pragma unroll
+      for (int t = 0; t < kNetTaps; ++t) sum += weights[i][t] * x[i][t];
+      return a.silu ? sum / (1.0f + expf(-sum)) : sum;
+    };
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) part.q[i] = made(i), part.k[i] = made(kEach + i);
+    part.value = made(2 * kEach);
+    return part;
+  }
+  /// Leaves the rows behind the run: `which` of them. keys: those of queries and keys, too.
+  __device__ __forceinline__ void leave_state(const NetArgs& a, const Run& run, bool begins, int which,
+                                              bool keys) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (keys || i == 2 * kEach)
+        a.before.row(a.layer, run.to, which)[column[i]] =
+            number(a, run, begins, run.end - (taps - 1) + which, i);
+    }
+  }
+};
 
 /// A lane's part of the matrix: of every 32 keys four, and two columns.
 template <int kKeys, bool kByChannel>
@@ -323,6 +435,84 @@ __global__ void __launch_bounds__(64 * kWarps)
   }
 }
 
+/// A cluster has a head of a sequence: steps of kNetRows rows at most.
+template <int kKeys>
+__global__ void __launch_bounds__(64 * kWarps)
+    delta_net(const Timestamps timestamps, StepView step, const __grid_constant__ NetArgs a) {
+  using Rows = Prepared<kKeys, false>;
+  static_assert(Rows::kRows >= kNetRows);
+  __shared__ Rows prepared;
+  __shared__ float made[kNetRows][kMostInCluster * kWarps * kColumns];  // by all blocks of the cluster
+  __shared__ Arrivals arrivals;
+  const PdlLink pdl(timestamps);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const auto rank = static_cast<int>(cluster_rank());
+  const int blocks = a.v.columns / (kWarps * kColumns);  // of the cluster
+  Place place;
+  place.head = static_cast<int>(blockIdx.x) / blocks;
+  place.column = rank * kWarps * kColumns;
+  const int each = a.v.heads / a.k.heads;  // heads of a key head
+  place.key_head = a.in_turns ? place.head % a.k.heads : place.head / each;
+  const bool first_of_key = a.in_turns ? place.head < a.k.heads : place.head % each == 0;
+  place.rate = fminf(__ldg(a.rate + place.head), 0.0f);
+  const bool prepares = warp >= kWarps;
+  const int pair = warp % kWarps * (kColumns / 2) + lane / kKeyLanes;  // of the block's columns
+  const int column = place.column + 2 * pair;
+  if (static_cast<int>(blockIdx.y) >= step.header->runs) return;  // all of the cluster
+  const Run run = step.runs[blockIdx.y];
+  const int rows = run.end - run.first;
+  const bool begins = __ldg(step.positions + run.first) == 0;
+  // A warp norms a row, a lane has one of the block's columns.
+  static_assert(kWarps * kColumns == 32 && kNetRows == 2 * kWarps);
+  const int own = place.column + lane;
+  const float weight = __ldg(a.norm + own);
+  if (threadIdx.x == 0) arrivals.begin(), arrivals.expect(4 * rows * (a.v.columns - kWarps * kColumns));
+  cluster_here();
+  // States are an earlier step's.
+  Part<kKeys, false> part;
+  float gate = 0;
+  if (prepares) {
+    const Convolved<kKeys> convolved(a, place, lane);
+    if (!begins) convolved.prefetch_state(a, run);
+    pdl.wait();
+    if (warp < rows) gate = __ldcg(a.gate(run.first + warp, place.head) + own);
+#pragma unroll 1
+    for (int at = warp - kWarps; at < rows; at += kWarps)
+      convolved.row(a, place, run, begins, run.first + at, lane).prepare(place, lane, at, prepared);
+    __syncthreads();
+#pragma unroll 1
+    for (int which = warp - kWarps; which < convolved.taps - 1; which += kWarps)
+      convolved.leave_state(a, run, begins, which, first_of_key && rank == 0);
+  } else {
+    if (begins) {
+      part = {};
+    } else {
+      part.load(a.state, a.layer, run.from, place.head, lane, column);
+    }
+    pdl.wait();
+    if (warp < rows) gate = __ldcg(a.gate(run.first + warp, place.head) + own);
+    __syncthreads();
+#pragma unroll 1
+    for (int r = 0; r < rows; ++r) {
+      const float2 out = part.go_on(prepared, r, pair, lane);
+      if (lane % kKeyLanes == 0) made[r][column] = out.x, made[r][column + 1] = out.y;
+    }
+  }
+  __syncthreads();
+  cluster_all();  // everybody counts by now
+  const float value = warp < rows ? made[warp][own] : 0.0f;
+  for (int to = 0; to < blocks && warp < rows; ++to)
+    if (to != rank) arrivals.push(&made[warp][own], static_cast<unsigned>(to), value);
+  if (!prepares) part.store(a.state, a.layer, run.to, place.head, lane, column);
+  if (warp >= rows) return;
+  arrivals.wait();
+  float squares = 0;
+  for (int c = lane; c < a.v.columns; c += 32) squares += made[warp][c] * made[warp][c];
+  const float inverse = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(a.v.columns) + a.epsilon);
+  const float open = 1.0f / (1.0f + expf(-gate));
+  a.out(run.first + warp, place.head)[own] = value * inverse * weight * (a.sigmoid ? open : gate * open);
+}
+
 template <int kKeys>
 void launch_keys(const Context& c, const LaunchShape& shape, bool by_channel, const DeltaArgs& args) {
   launch(c, by_channel ? delta_rule<kKeys, true> : delta_rule<kKeys, false>, shape, c.step, args);
@@ -360,9 +550,44 @@ bool serves_delta_rule(const Program& program, const Op& record, const Sizes&) {
   return keys == 32 || keys == 64 || keys == 128 || keys == 256;
 }
 
+void launch_delta_net(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<DeltaNet>(record.args);
+  const DeltaRule::Shape shape = op.shape(program);
+  NetArgs args{};
+  args.q.heads = args.k.heads = static_cast<int>(shape.key_heads);
+  args.q.columns = args.k.columns = static_cast<int>(shape.keys);
+  args.v.heads = static_cast<int>(shape.heads), args.v.columns = static_cast<int>(shape.values);
+  args.decay = c.memory.rows(op.rule.decay.id), args.beta = c.memory.rows(op.rule.beta.id);
+  args.out = c.memory.rows(op.norm.out.id);
+  args.rate = c.memory.vector(op.rule.rate.id), args.bias = c.memory.vector(op.rule.bias.id);
+  args.state = c.memory.state(op.rule.state.id), args.layer = op.rule.cache_layer;
+  args.in_turns = op.rule.in_turns;
+  args.in = c.memory.rows(op.conv.in.id), args.gate = c.memory.rows(op.norm.gate.id);
+  args.taps = c.memory.matrix(op.conv.weight.id), args.before = c.memory.state(op.conv.state.id);
+  args.norm = c.memory.vector(op.norm.weight.id), args.epsilon = op.norm.epsilon;
+  args.silu = op.conv.silu, args.sigmoid = op.norm.form == GateForm::Sigmoid;
+  const auto blocks = static_cast<int>(shape.values / (kWarps * kColumns));
+  const LaunchShape launched{dim3(static_cast<unsigned>(shape.heads * blocks),
+                                  static_cast<unsigned>(c.rows(program[op.conv.in.id]))),
+                             dim3(64 * kWarps), 0, blocks};
+  if (shape.keys == 64) return launch(c, delta_net<64>, launched, c.step, args);
+  launch(c, delta_net<128>, launched, c.step, args);
+}
+
+bool serves_delta_net(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<DeltaNet>(record.args);
+  const Tensor& taps = program[op.conv.weight.id];
+  const DeltaRule::Shape shape = op.shape(program);
+  return sizes.rows <= kNetRows && sizes.architecture >= 90 && (shape.keys == 64 || shape.keys == 128) &&
+         shape.values % (kWarps * kColumns) == 0 && shape.values <= kMostInCluster * kWarps * kColumns &&
+         quant::type_info(taps.type).block == 1 && taps.columns() <= kNetTaps &&
+         op.conv.cache_layer == op.rule.cache_layer;
+}
+
 }  // namespace
 
 const Kernel kCausalConv{"causal_conv", serves_causal_conv, launch_causal_conv};
 const Kernel kDeltaRule{"delta_rule", serves_delta_rule, launch_delta_rule};
+const Kernel kDeltaNet{"convolution, delta_rule and gated norm", serves_delta_net, launch_delta_net};
 
 }  // namespace sluice::backend::cuda
