@@ -4,9 +4,17 @@
 #pragma once
 
 #include "backend/cuda/host/kernel.h"
+#include "backend/cuda/host/memory.h"
 #include "backend/cuda/router/route.cuh"
 
 namespace sluice::backend::cuda {
+
+/// Rows of an F32 matrix, one behind another; null where there is none.
+inline const float* floats_of(const Memory& memory, program::TensorId id) {
+  if (id == program::kNoTensor) return nullptr;
+  const Matrix m = memory.matrix(id);
+  return reinterpret_cast<const float*>(m.codes) + m.first_row * m.columns;
+}
 
 /// Products of one row with up to four weights of one type and as many columns.
 struct GemvProducts {
@@ -59,6 +67,8 @@ struct GemvGated {
     Rows<float> out;     ///< [1][slots][outputs]
     const int32_t* ids;  ///< [slots]; null: matrix 0
     int slots;
+    const float *gate_bias = nullptr, *up_bias = nullptr;  ///< null, or [matrices][outputs]: takes_biases()
+    program::Swiglu form = {};
   };
   Experts shared{}, routed{};
   const float* in = nullptr;
@@ -72,7 +82,8 @@ bool gates_gemv(quant::Type type);
 /// The norm of a row, a router and the selection, before gated products of the experts (GemvGated, whose
 /// ids are null).
 struct GemvRoute {
-  const float *router, *norm, *bias;  ///< router: [experts][columns]; bias: null, or [experts]
+  const float *router, *norm, *bias;  ///< router: [experts][columns]; bias: null, or [experts], of selection
+  const float* logit_bias;            ///< null, or [experts], without the other bias
   const float* shared_router;         ///< null, or [columns]: by how much the shared experts count
   float epsilon;
   RouteRule rule;
@@ -89,6 +100,7 @@ bool routes_gemv(quant::Type routed, quant::Type shared, int64_t columns, const 
 /// Down projections of selected and shared experts, weighted, with the residual.
 struct GemvDown {
   Matrix down, shared_down;  ///< shared_down.codes null: not there
+  const float* bias;         ///< null, or [experts][outputs], with routed experts of MXFP4
   Rows<float> in;            ///< [1][slots][columns]
   const float *shared_in, *weights, *residual;
   const int32_t* ids;

@@ -53,12 +53,13 @@ struct Bind {
   const Kernel* operator()(const AddBias&) const { return first({&kAddBias}); }
   const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
   const Kernel* operator()(const GateUp&) const { return first({&kGateUpGemm, &kGateUp}); }
-  // Experts with biases or another activation, and routers with biases, run as their expansions.
+  // Experts with biases or another activation, and routers with biases, run as their expansions, but those of
+  // one row that its kernels know.
   const Kernel* operator()(const MoeGateUp& op) const {
     return op.is_plain() ? first({&kMoeGateUpGemm, &kMoeGateUp}) : nullptr;
   }
   const Kernel* operator()(const MoeDownAdd& op) const {
-    return !op.down_bias ? first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd}) : nullptr;
+    return op.down_bias ? first({&kMoeDownAdd}) : first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd});
   }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulGemm, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
@@ -71,8 +72,8 @@ struct Bind {
   }
   const Kernel* operator()(const NormMoeGateUp& op) const {
     const bool is_plain = !op.route.router_bias && op.experts.is_plain();
-    if (op.shared_router) return is_plain ? first({&kNormMoeGateUp}) : nullptr;
-    return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch}) : nullptr;
+    if (op.shared_router || !is_plain) return first({&kNormMoeGateUp});
+    return first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch});
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
   const Kernel* operator()(const GqaQuery&) const { return first({&kGqaQuery}); }

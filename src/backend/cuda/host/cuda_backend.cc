@@ -83,12 +83,13 @@ class CudaBackend : public Backend {
   double tolerance(const Program& program) const override {
     const cuda::OnDevice on(device_);
     double tolerance = program::tolerance(program);
-    // Of an op that has a kernel for no sizes, its expansion's.
-    const Program runs = legalize(program, name(), [this](const Program& p, const Op& op) {
-      return cuda::bind(p, op, sizes_) != nullptr || cuda::bind(p, op, sizes_.of(64, kPageRows)) != nullptr;
-    });
-    for (const Op& op : runs.ops()) {
-      tolerance = std::max(tolerance, 4 * 0x1p-12 * cuda::products_of_halves(runs, op, sizes_));
+    // Of an op that has no kernel for few rows, or for many, its expansion's.
+    for (const cuda::Sizes& sizes : {sizes_, sizes_.of(64, kPageRows)}) {
+      const Program runs = legalize(program, name(), [&](const Program& p, const Op& op) {
+        return cuda::bind(p, op, sizes) != nullptr;
+      });
+      for (const Op& op : runs.ops())
+        tolerance = std::max(tolerance, 4 * 0x1p-12 * cuda::products_of_halves(runs, op, sizes_));
     }
     return tolerance;
   }

@@ -17,7 +17,7 @@ struct Args {
   CodePlanes planes, shared_planes;
   Stage stage;  // a warp's rows
   int first_row, matrix_rows, shared_row;
-  const float *in, *shared_in, *weights, *residual;
+  const float *in, *shared_in, *weights, *residual, *bias;
   const int32_t* ids;
   float* out;
   Mailbox selected;
@@ -28,6 +28,7 @@ struct Args {
 template <Type Routed, Type Shared>
 __global__ void __launch_bounds__(kThreads, 1)
     row_down(const Timestamps timestamps, const __grid_constant__ Args args) {
+  constexpr bool kBiased = Routed == Type::MXFP4;  // as files have them
   __shared__ float others[kOutputs];
   const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -55,6 +56,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   pdl.wait();
   if (fetches && !early && lane < args.slots) expert = load_result(args.ids + lane);
+  float bias = 0;
+  if (kBiased && fetches && args.bias != nullptr && lane < args.slots)
+    bias = load_result(args.weights + lane) * __ldg(args.bias + expert * args.rows + n);
   const float residual = lane == 0 ? load_result(args.residual + n) : 0.0f;
   const int routed_blocks = args.slots * args.blocks;
   const Activations x{0, (routed_blocks + args.shared_blocks) * 32, true, false};
@@ -102,6 +106,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           multiply<Routed>(load_block<Routed>(staged, b, FromShared{}), x.block(0, first * args.blocks + b));
     if (first + count < args.slots) __syncthreads();  // before stages are written again
   }
+  if constexpr (kBiased) sum += bias;
   sum = lane_sum(sum);
   if (fetches && lane == 0) others[own] = sum;
   __syncthreads();
@@ -116,6 +121,7 @@ bool add_down_gemv(const Context& context, const GemvDown& down) {
   Args args{};
   args.planes = planes_from(m), args.first_row = static_cast<int>(m.first_row),
   args.matrix_rows = static_cast<int>(m.matrix_rows);
+  args.bias = down.bias;
   args.in = down.in.data, args.weights = down.weights, args.residual = down.residual, args.ids = down.ids;
   args.out = down.out, args.selected = down.selected;
   args.blocks = m.columns / 32, args.slots = down.in.heads, args.rows = m.rows;
@@ -130,7 +136,7 @@ bool add_down_gemv(const Context& context, const GemvDown& down) {
       (static_cast<int>(most_shared(context.architecture)) - args.staged) / kOutputs - Stage::kPadding;
   args.at_once = std::min(args.slots, room / Stage::row_bytes(bytes));
   args.stage = Stage::of(bytes, args.at_once);
-  if (!Stage::takes(bytes)) return false;
+  if (!Stage::takes(bytes) || (down.bias != nullptr && m.type != Type::MXFP4)) return false;
   // Slots lie behind each other, and a lane of a warp knows each.
   if (down.in.head_stride != m.columns || args.slots > 32 || m.columns % 32 != 0 || args.at_once <= 0)
     return false;

@@ -37,7 +37,7 @@ struct Stage {
     return stage;
   }
   /// Whether copies can take rows of the type.
-  static bool takes(const PlaneBytes& row) { return row.high % 4 == 0 && row.scale % 4 == 0; }
+  static bool takes(const PlaneBytes& row) { return row.high % 4 == 0 && row.scale % 2 == 0; }
   static int row_bytes(const PlaneBytes& row) {
     return static_cast<int>(row.codes + row.high + row.scale + row.super);
   }
@@ -60,8 +60,8 @@ __device__ inline void copy_row(uint8_t* stage, const StagePlane& plane, int i, 
     for (int at = 4 * lane; at < plane.bytes; at += 128) copy_async_four(to + at, from + at);
   }
 }
-/// The same of scales of superblocks that no asynchronous copy takes (Q6_K of 768 columns has 6 bytes a row):
-/// a stage's `count` rows, all at once.
+/// The same of scales that no asynchronous copy takes (of superblocks of Q6_K 768 columns have 6 bytes, of
+/// MXFP4's blocks 2,880 columns 90): a stage's `count` rows, all at once.
 template <typename RowOf>
 __device__ inline void copy_halves(uint8_t* stage, const StagePlane& plane, const uint8_t* weights, int count,
                                    RowOf&& row_of) {
@@ -78,16 +78,17 @@ __device__ inline void copy_halves(uint8_t* stage, const StagePlane& plane, cons
 template <typename RowOf>
 __device__ inline void copy_rows(uint8_t* to, const Stage& stage, const CodePlanes& weights, int count,
                                  RowOf&& row_of) {
-  const bool in_fours = stage.super.bytes % 4 == 0;
+  const bool scale_in_fours = stage.scale.bytes % 4 == 0, super_in_fours = stage.super.bytes % 4 == 0;
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     const int row = row_of(i);
     copy_row(to, stage.codes, i, weights.codes, row);
     copy_row(to, stage.high, i, weights.high, row);
-    copy_row(to, stage.scale, i, weights.scale, row);
-    if (in_fours) copy_row(to, stage.super, i, weights.super, row);
+    if (scale_in_fours) copy_row(to, stage.scale, i, weights.scale, row);
+    if (super_in_fours) copy_row(to, stage.super, i, weights.super, row);
   }
-  if (!in_fours) copy_halves(to, stage.super, weights.super, count, row_of);
+  if (!scale_in_fours) copy_halves(to, stage.scale, weights.scale, count, row_of);
+  if (!super_in_fours) copy_halves(to, stage.super, weights.super, count, row_of);
 }
 
 /// Calls start.template operator()<Routed, Shared>() for types that files mix; else false.

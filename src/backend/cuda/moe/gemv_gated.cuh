@@ -17,8 +17,14 @@ struct GatedPlanes {
   float* out;
   int out_stride;  ///< elements a slot
   const int32_t* ids;
-  int slots, rows, tasks;  ///< rows of a matrix; tasks: of a slot
+  int slots, rows, tasks;            ///< rows of a matrix; tasks: of a slot
+  const float *gate_bias, *up_bias;  ///< null, or [matrices][rows]
+  program::Swiglu form;
 };
+
+/// Types whose routed experts may have biases and another activation than SwiGLU: files have no others, and a
+/// test for each output takes time.
+constexpr bool takes_biases(quant::Type type) { return type == quant::Type::MXFP4; }
 
 /// Whether the two matrices can be read side by side; fills e.
 inline bool take(const GemvGated::Experts& from, const RowShape& shape, GatedPlanes& e) {
@@ -37,7 +43,10 @@ inline bool take(const GemvGated::Experts& from, const RowShape& shape, GatedPla
        from.ids,
        from.slots,
        from.gate.rows,
-       row_shape(from.gate).tasks()};
+       row_shape(from.gate).tasks(),
+       from.gate_bias,
+       from.up_bias,
+       from.form};
   return true;
 }
 
@@ -113,6 +122,8 @@ struct Walk {
       b += kAtOnce * shape.lanes;
       const bool row_ends = b - shape.lane() >= shape.blocks;
       const int n = shape.row_of(task), out = slot * e.out_stride + n;
+      int matrix = 0;
+      if constexpr (takes_biases(T)) matrix = __shfl_sync(kWholeWarp, expert, slot);
       if (row_ends) {
         b = shape.lane(), task += stride;
         settle(), begin_row();
@@ -122,10 +133,24 @@ struct Walk {
       gate_sum = lane_sum(gate_sum, shape.lanes), up_sum = lane_sum(up_sum, shape.lanes);
       if (n < e.rows && shape.lane() == 0) {
         gate_sum *= factor, up_sum *= factor;
-        e.out[out] = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share);
+        if constexpr (takes_biases(T)) {
+          e.out[out] = gated_by_form(matrix, n, gate_sum, up_sum) * share;
+        } else {
+          e.out[out] = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share);
+        }
       }
       gate_sum = up_sum = 0;
     }
+  }
+  /// Output n of a matrix: biases added, and the activation that program::Swiglu says.
+  __device__ float gated_by_form(int matrix, int n, float gate_sum, float up_sum) const {
+    const program::Swiglu& form = e.form;
+    if (e.gate_bias != nullptr) {
+      gate_sum += __ldg(e.gate_bias + matrix * e.rows + n);
+      up_sum += __ldg(e.up_bias + matrix * e.rows + n);
+    }
+    gate_sum = fminf(gate_sum, form.limit), up_sum = fminf(fmaxf(up_sum, -form.limit), form.limit);
+    return __fdividef(gate_sum, 1.0f + __expf(-form.alpha * gate_sum)) * (up_sum + form.shift);
   }
   /// Of several rows, `used` slots each, whose activations lie one behind another in x.
   __device__ void run_rows(const Activations& x, const float (&factors)[kRows], int used,

@@ -16,7 +16,7 @@ inline constexpr int kStretch = kFours * 4 * 32;  // columns of a router's row t
 inline constexpr int kMostParts = 2016;
 
 struct Router {
-  const float *weights, *norm, *bias;  // weights: [experts][columns]
+  const float *weights, *norm, *bias, *logit_bias;  // weights: [experts][columns]; one bias is null
   const float* shared;  // null, or [columns] of one logit more: the share of the shared experts
   float epsilon;
   RouteRule rule;

@@ -80,9 +80,10 @@ struct Selection {
 
 /// Asks for the biases; they are there after wait_for_copies.
 __device__ inline void fetch_biases(const Router& r, Selection& s) {
+  const float* const bias = r.bias != nullptr ? r.bias : r.logit_bias;
 #pragma unroll 1
-  for (int e = static_cast<int>(threadIdx.x) % 32; e < r.rule.experts && r.bias != nullptr; e += 32)
-    copy_async_four(s.bias + e, r.bias + e);
+  for (int e = static_cast<int>(threadIdx.x) % 32; e < r.rule.experts && bias != nullptr; e += 32)
+    copy_async_four(s.bias + e, bias + e);
 }
 
 /// A logit that the launch before has left.
@@ -110,6 +111,7 @@ __device__ inline float take_shared_logit(const Router& r) {
 }
 
 /// factor: of the norm. The first block's selection is the op's. A whole warp calls it.
+template <bool kBiased>
 __device__ inline void select(const Router& r, uint32_t flag, float factor, Selection& s) {
   const int experts = r.rule.experts, lane = static_cast<int>(threadIdx.x) % 32;
   if (r.sums == nullptr) take_slots(r.mailbox.slots, r.logits() * r.stretches, flag, s.parts);
@@ -122,6 +124,11 @@ __device__ inline void select(const Router& r, uint32_t flag, float factor, Sele
     }
 #pragma unroll
     for (float& score : scores) score *= factor;
+    if constexpr (kBiased) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        scores[i] += r.logit_bias != nullptr ? s.bias[min(lane + 32 * i, experts - 1)] : 0.0f;
+    }
     int id;
     float weight;
     route_lanes(r.rule, scores, r.bias != nullptr ? s.bias : nullptr, id, weight);
@@ -193,7 +200,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     if (!routes) others_wait();
   });
   const float factor = reduce_for_norm(squares, partial, args.columns, args.router.epsilon);
-  if (from_last == 0) select(args.router, flag, factor, selection);
+  if (from_last == 0) select<takes_biases(Routed)>(args.router, flag, factor, selection);
   // The block's warps of the shared matrix are its first.
   sync_warps(kGemvWarps - (args.shared_warps - block + blocks - 1) / blocks);
   Walk<Routed> walk(args.routed, args.blocks, args.lanes, warp - args.shared_warps,

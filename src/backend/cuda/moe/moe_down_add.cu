@@ -29,6 +29,7 @@ struct Args {
   Rows<float> in, shared_in, residual, out;
   Rows<float> weights;
   Rows<int32_t> ids;
+  const float* bias;  // null, or [experts][outputs]
   int lanes, shared_lanes;
   bool bytes, floats, shared_bytes, shared_floats, gemv;
 };
@@ -83,7 +84,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int n = blockIdx.x * kOutputs + threadIdx.x;
   if (threadIdx.x >= kOutputs || n >= args.down.rows) return;
   float sum = 0;
-  for (int k = 0; k < used; ++k) sum += __ldcg(args.weights(row) + k) * products[k][threadIdx.x];
+  for (int k = 0; k < used; ++k) {
+    float product = products[k][threadIdx.x];
+    if (args.bias != nullptr)
+      product += __ldg(args.bias + int64_t{__ldcg(args.ids(row) + k)} * args.down.rows + n);
+    sum += __ldcg(args.weights(row) + k) * product;
+  }
   if (has_shared) sum += products[kMostExperts][threadIdx.x];
   args.out(row)[n] = sum + __ldcg(args.residual(row) + n);
 }
@@ -108,6 +114,7 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   args.in = memory.rows(op.in.id), args.residual = residual_rows(memory, op.residual.id, op.out.id),
   args.out = memory.rows(op.out.id);
   args.weights = memory.rows(op.weights.id), args.ids = memory.int_rows(op.ids.id);
+  args.bias = floats_of(memory, op.down_bias.id);
   args.lanes = lanes_for(args.down.type, args.down.columns);
   args.bytes = find_format(args.down.type) != nullptr, args.floats = !args.bytes;
   if (op.shared_in) {
@@ -118,8 +125,8 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
     args.shared_floats = !args.shared_bytes;
   }
   if (args.gemv &&
-      add_down_gemv(context, {args.down, args.shared_down, args.in, args.shared_in.data, args.weights.data,
-                              args.residual.data, args.ids.data, args.out.data,
+      add_down_gemv(context, {args.down, args.shared_down, args.bias, args.in, args.shared_in.data,
+                              args.weights.data, args.residual.data, args.ids.data, args.out.data,
                               context.consumes ? context.mailbox(*context.consumes) : Mailbox{}})) {
     return;
   }
@@ -129,8 +136,9 @@ void launch_moe_down_add(const Program& program, const Op& record, const Context
   launch(context, moe_down_add, shape, args);
 }
 
-bool serves_moe_down_add(const Program& program, const Op& record, const Sizes&) {
+bool serves_moe_down_add(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeDownAdd>(record.args);
+  if (op.down_bias && (sizes.rows > 1 || program[op.down_bias.id].type != quant::Type::F32)) return false;
   return program[op.in.id].heads() <= kMostExperts && shared_bytes(program, op) <= kMostShared;
 }
 

@@ -25,9 +25,10 @@ void launch_norm_moe_gate_up(const Program&, const Op& record, const Context& co
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(norm_route.router.id);
   const Rows<int32_t> ids = memory.int_rows(norm_route.route.ids.id);
-  GemvRoute route{reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
+  GemvRoute route{floats_of(memory, norm_route.router.id),
                   memory.vector(norm_route.norm.id),
                   memory.vector(norm_route.route.bias.id),
+                  memory.vector(norm_route.router_bias.id),
                   memory.vector(shared_router.id),
                   norm_route.epsilon,
                   route_rule(norm_route.route, router.rows, ids.columns),
@@ -42,8 +43,14 @@ void launch_norm_moe_gate_up(const Program&, const Op& record, const Context& co
     route.clear = reinterpret_cast<unsigned long long*>(context.consumes->clear);
   }
   GemvGated gated;
-  gated.routed = {memory.matrix(experts.gate.id), memory.matrix(experts.up.id), memory.rows(experts.out.id),
-                  nullptr, ids.columns};
+  gated.routed = {memory.matrix(experts.gate.id),
+                  memory.matrix(experts.up.id),
+                  memory.rows(experts.out.id),
+                  nullptr,
+                  ids.columns,
+                  floats_of(memory, experts.gate_bias.id),
+                  floats_of(memory, experts.up_bias.id),
+                  experts.form};
   if (experts.shared_gate) {
     gated.shared = {memory.matrix(experts.shared_gate.id), memory.matrix(experts.shared_up.id),
                     memory.rows(experts.shared_out.id), nullptr, 1};
@@ -73,9 +80,16 @@ RouteRule rule_of(const Program& program, const NormRoute& route) {
   return route_rule(route.route, program[route.router.id].shape[1], program[route.route.ids.id].columns());
 }
 
+/// Biases and an activation that the kernel of one row knows, if there are any.
+bool takes_form(const Program& program, const NormMoeGateUp& op) {
+  for (const Read bias : {op.experts.gate_bias, op.experts.up_bias})
+    if (bias && program[bias.id].type != quant::Type::F32) return false;
+  return (op.experts.is_plain() && !op.route.router_bias) ||
+         (takes_biases(program[op.experts.gate.id].type) && !op.experts.shared_gate && !op.route.route.bias);
+}
 bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMoeGateUp>(record.args);
-  return sizes.rows == 1 && serves_any(program, op) &&
+  return sizes.rows == 1 && serves_any(program, op) && takes_form(program, op) &&
          routes_gemv(program[op.experts.gate.id].type, shared_type(program, op.experts),
                      program[op.route.in.id].columns(), rule_of(program, op.route));
 }
