@@ -118,22 +118,21 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
   const auto biased = [&](TensorId product, TensorId bias) {
     return bias != kNoTensor ? b.add_bias(product, bias) : product;
   };
-  const auto index = static_cast<int32_t>(s.alike_before(layer));
-  program::GqaQuery op{.k = {biased(k, w.k_bias)},
-                       .v = {biased(v, w.v_bias)},
-                       .q_norm = {w.q_norm},
-                       .k_norm = {w.k_norm},
-                       .factors = {all.rope_factors},
-                       .cache = {cache},
-                       .out = {b.activation("query", kStepRows, s.heads, s.key())},
-                       .rope = s.rope_params,
-                       .passed = s.nope,
-                       .epsilon = s.epsilon,
-                       .cache_layer = index};
-  op.q.id = biased(q, w.q_bias);
-  b.emit(op);
-  TensorId context =
-      b.attend(op.out.id, cache, s.kv_heads, s.value, s.attention_scale, index, s.window_of(layer), w.sinks);
+  program::GqaAttend op{.query = {.k = {biased(k, w.k_bias)},
+                                  .v = {biased(v, w.v_bias)},
+                                  .q_norm = {w.q_norm},
+                                  .k_norm = {w.k_norm},
+                                  .factors = {all.rope_factors},
+                                  .cache = {cache},
+                                  .rope = s.rope_params,
+                                  .passed = s.nope,
+                                  .epsilon = s.epsilon,
+                                  .cache_layer = static_cast<int32_t>(s.alike_before(layer))},
+                        .sinks = {w.sinks},
+                        .scale = s.attention_scale,
+                        .window = s.window_of(layer)};
+  op.query.q.id = biased(q, w.q_bias);
+  TensorId context = b.gqa_attend(op, s.value);
   if (s.gated_queries) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
   const TensorId out = b.matmul_add(context, w.attn_output, x);
   return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;

@@ -177,6 +177,13 @@ TensorId Builder::attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t v
   return out;
 }
 
+TensorId Builder::gqa_attend(GqaAttend op, int64_t value_columns) {
+  const TensorId q = op.query.q.id;
+  op.out.id = like("context", q, program_[q].heads(), value_columns);
+  emit(op);
+  return op.out.id;
+}
+
 TensorId Builder::causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer, bool silu) {
   const TensorId out = like("convolved", in, 1, program_[in].columns());
   emit(CausalConv{{in}, {weight}, {state}, {out}, cache_layer, silu});

@@ -56,6 +56,8 @@ class Builder {
   TensorId mla_attend(TensorId q, TensorId cache, int64_t rank, float scale, int32_t cache_layer);
   TensorId attend(TensorId q, TensorId cache, int64_t kv_heads, int64_t value_columns, float scale,
                   int32_t cache_layer, int64_t window = 0, TensorId sinks = kNoTensor);
+  /// Fills in the output of `op`, whose inputs the caller has set.
+  TensorId gqa_attend(GqaAttend op, int64_t value_columns);
   TensorId causal_conv(TensorId in, TensorId weight, TensorId state, int32_t cache_layer, bool silu = false);
   /// Fills in the output of `op`, whose inputs the caller has set.
   TensorId delta_rule(DeltaRule op);

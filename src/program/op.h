@@ -23,6 +23,7 @@
 #include "program/ops/gate_up.h"
 #include "program/ops/gated_norm.h"
 #include "program/ops/gather_rows.h"
+#include "program/ops/gqa_attend.h"
 #include "program/ops/gqa_query.h"
 #include "program/ops/head_matmul.h"
 #include "program/ops/kv_append.h"
@@ -50,9 +51,9 @@ namespace sluice::program {
 using OpArgs =
     std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
                  ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
-                 NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, GqaQuery, MlaValues, MlaHeads,
-                 NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature, ExpertBias,
-                 SigmoidMul, GatedNorm, DeltaRule, DeltaNet>;
+                 NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, GqaQuery, GqaAttend, MlaValues,
+                 MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature,
+                 ExpertBias, SigmoidMul, GatedNorm, DeltaRule, DeltaNet>;
 
 struct Op {
   OpArgs args;

@@ -53,6 +53,7 @@ class Plan {
   Plan(const Program& program, std::span<const double> shares) : program_(program), shares_(shares) {
     for (const Op& op : program.ops()) {
       if (const auto* attend = std::get_if<Attend>(&op.args)) kv_heads_ = attend->kv_heads;
+      if (const auto* attend = std::get_if<GqaAttend>(&op.args)) kv_heads_ = attend->kv_heads(program);
       if (const auto* product = std::get_if<MatmulAdd>(&op.args)) find_units(product->in, product->weight);
       if (const auto* down = std::get_if<MoeDownAdd>(&op.args)) {
         find_units(down->in, down->down);
@@ -62,10 +63,12 @@ class Plan {
     // All layers' caches are cut alike: one that suits the output of each.
     int64_t together = 1;
     for (const Op& op : program.ops()) {
-      const auto* attend = std::get_if<Attend>(&op.args);
-      if (attend == nullptr) continue;
-      const int64_t columns = row_columns(program[attend->out.id]) / kv_heads_;
-      together = std::lcm(together, unit_of(attend->out.id, columns) / columns);
+      TensorId out = kNoTensor;
+      if (const auto* attend = std::get_if<Attend>(&op.args)) out = attend->out.id;
+      if (const auto* attend = std::get_if<GqaAttend>(&op.args)) out = attend->out.id;
+      if (out == kNoTensor) continue;
+      const int64_t columns = row_columns(program[out]) / kv_heads_;
+      together = std::lcm(together, unit_of(out, columns) / columns);
     }
     if (kv_heads_ > 0) kv_ = cut_columns(kv_heads_, together, shares);
     for (size_t i = program.ops().size(); i-- > 0;) std::visit(*this, program.ops()[i].args);
@@ -83,8 +86,9 @@ class Plan {
     if (kv_heads_ > 0) set_by_heads(op.latent.id), set_by_heads(op.rope_key.id);
   }
   void operator()(const Rope& op) { set_like(op.in.id, op.out.id); }
-  void operator()(const GqaQuery& op) {
-    set_like(op.q.id, op.out.id), set_by_heads(op.k.id), set_by_heads(op.v.id);
+  void operator()(const GqaAttend& op) {
+    set_by_heads(op.out.id), set_by_heads(op.query.q.id);
+    set_by_heads(op.query.k.id), set_by_heads(op.query.v.id);
   }
   void operator()(const AddBias& op) { set_like(op.in.id, op.out.id); }
   void operator()(const RmsNorm& op) { set_like(op.in.id, op.out.id); }
@@ -332,12 +336,14 @@ class Splitter {
       b_.emit(KvAppend{{keys}, {values}, {grouped_cache(op.cache.id, p)}, op.cache_layer});
     });
   }
-  void operator()(const GqaQuery& op) {
+  void operator()(const GqaAttend& op) {
     each_holder(op.out.id, [&](int32_t p, Range) {
-      GqaQuery mine = op;
-      mine.q.id = at(op.q.id, p), mine.k.id = at(op.k.id, p), mine.v.id = b_.flatten(at(op.v.id, p));
-      mine.q_norm = whole(op.q_norm), mine.k_norm = whole(op.k_norm), mine.factors = whole(op.factors);
-      mine.cache.id = grouped_cache(op.cache.id, p);
+      GqaAttend mine = op;
+      GqaQuery& q = mine.query;
+      q.q.id = at(q.q.id, p), q.k.id = at(q.k.id, p), q.v.id = b_.flatten(at(q.v.id, p));
+      q.q_norm = whole(q.q_norm), q.k_norm = whole(q.k_norm), q.factors = whole(q.factors);
+      q.cache.id = grouped_cache(q.cache.id, p);
+      mine.sinks = sinks_of(op.sinks, p, in_[op.query.q.id].heads() / op.kv_heads(in_));
       mine.out = make(op.out.id, p);
       b_.emit(mine);
     });
@@ -348,10 +354,8 @@ class Splitter {
       mine.q.id = at(op.q.id, p);
       mine.cache.id = grouped_cache(op.cache.id, p);
       mine.out = make(op.out.id, p);
-      const Range kv = plan_.kv()[static_cast<size_t>(p)];
-      const int64_t group = in_[op.q.id].heads() / op.kv_heads;
-      if (op.sinks) mine.sinks = columns(op.sinks, {kv.first * group, kv.last * group});
-      mine.kv_heads = kv.count();
+      mine.sinks = sinks_of(op.sinks, p, in_[op.q.id].heads() / op.kv_heads);
+      mine.kv_heads = plan_.kv()[static_cast<size_t>(p)].count();
       b_.emit(mine);
     });
   }
@@ -434,6 +438,12 @@ class Splitter {
     const Cut& kv = plan_.kv();
     const int64_t each = in_[whole].columns() / kv.back().last;
     return cache_at(whole, place, each * kv[static_cast<size_t>(place)].count());
+  }
+
+  /// The sinks of a place's groups, each of so many heads.
+  Read sinks_of(Read sinks, int32_t place, int64_t group) {
+    const Range kv = plan_.kv()[static_cast<size_t>(place)];
+    return sinks ? columns(sinks, {kv.first * group, kv.last * group}) : sinks;
   }
 
   /// The residual is a part of what the first place brings.

@@ -21,6 +21,7 @@ struct Shape {
   const char* name;
   int64_t heads, kv_heads, columns;
   quant::Type cache = quant::Type::F16;
+  bool makes = false;  ///< queries and keys are made ready by the same op
 };
 
 struct Param {
@@ -36,6 +37,16 @@ constexpr double kMostError = 0x1p-10;
 
 OpCase op_case(const Shape& s) {
   return {s.name, kMostRows, [s](Builder& b) {
+            if (s.makes) {
+              GqaAttend op{.query = GqaQuery::example(b, {.heads = s.heads,
+                                                          .kv_heads = s.kv_heads,
+                                                          .columns = s.columns,
+                                                          .value = s.columns,
+                                                          .cache = s.cache}),
+                           .scale = 0.125f};
+              b.gqa_attend(op, s.columns);
+              return;
+            }
             const TensorId rows = b.cache(2, 2 * s.kv_heads * s.columns, s.cache);
             const TensorId keys = b.activation("keys", kStepRows, s.kv_heads, s.columns);
             const TensorId values = b.activation("values", kStepRows, s.kv_heads, s.columns);
@@ -125,15 +136,21 @@ std::vector<Chunk> answers(int32_t count) {
 
 std::vector<Param> all_cases() {
   std::vector<Param> list;
-  for (const Shape& shape : {Shape{"8x128 by 2", 8, 2, 128}, Shape{"7x64 by 1", 7, 1, 64},
-                             Shape{"8x128 by 2 of Q8_0", 8, 2, 128, quant::Type::Q8_0},
-                             Shape{"6x64 by 3 of Q8_0", 6, 3, 64, quant::Type::Q8_0},
-                             Shape{"4x96 by 4", 4, 4, 96}, Shape{"16x80 by 1", 16, 1, 80}}) {
+  const auto q8_0 = quant::Type::Q8_0;
+  for (const Shape& shape :
+       {Shape{"8x128 by 2", 8, 2, 128}, Shape{"7x64 by 1", 7, 1, 64},
+        Shape{"8x128 by 2 of Q8_0", 8, 2, 128, q8_0}, Shape{"6x64 by 3 of Q8_0", 6, 3, 64, q8_0},
+        Shape{"4x96 by 4", 4, 4, 96}, Shape{"16x80 by 1", 16, 1, 80},
+        Shape{"products of 32x128 by 4", 32, 4, 128, quant::Type::F16, true},
+        Shape{"products of 32x128 by 4 of Q8_0", 32, 4, 128, q8_0, true},
+        Shape{"products of 6x64 by 3 of Q8_0", 6, 3, 64, q8_0, true},
+        Shape{"products of 16x256 by 1", 16, 1, 256, quant::Type::F16, true}}) {
     list.push_back({shape, "from 0", {}, {{0, 0, 1025}}});
     list.push_back({shape, "at depth", {{3, 0, 447}}, {{3, 447, 1217}}});
     list.push_back({shape, "an answer", {{3, 0, 1297}}, {{3, 1297, 1}}});
     list.push_back({shape, "two answers", {{3, 0, 1297}, {2, 0, 10}}, {{3, 1297, 1}, {2, 10, 1}}});
     list.push_back({shape, "a draft", {{3, 0, 800}}, {{3, 800, 5}}});
+    list.push_back({shape, "a draft across pages", {{3, 0, 61}, {1, 0, 128}}, {{3, 61, 7}, {1, 128, 1}}});
     std::vector<Chunk> cached;
     for (const Chunk& answer : answers(36)) cached.push_back({answer.sequence, 0, answer.first});
     cached.erase(cached.begin());  // empty

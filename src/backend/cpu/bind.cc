@@ -39,6 +39,7 @@ struct Bind {
   const Kernel* operator()(const NormMoeGateUp&) const { return nullptr; }
   const Kernel* operator()(const MlaQuery&) const { return nullptr; }
   const Kernel* operator()(const GqaQuery&) const { return nullptr; }
+  const Kernel* operator()(const GqaAttend&) const { return nullptr; }
   const Kernel* operator()(const MlaValues& op) const {
     const bool panels = op.queries.reduce == Reduce::Columns && op.values.reduce == Reduce::Columns;
     return panels ? &kMlaValues : nullptr;

@@ -33,7 +33,7 @@ KeptHere read_kept(PacketReader& reader) {
 // Grouped attention is cut by its heads of keys and values.
 bool keeps_the_same(const Program& cut, Deal deal) {
   return deal == Deal::Parts && std::ranges::none_of(cut.ops(), [](const Op& op) {
-           return std::holds_alternative<Attend>(op.args);
+           return std::holds_alternative<Attend>(op.args) || std::holds_alternative<GqaAttend>(op.args);
          });
 }
 

@@ -12,6 +12,11 @@ std::string GqaQuery::attributes() const {
 }
 
 void GqaQuery::check(const Program& p) const {
+  check_operands(p);
+  expect_shape(p, "out", out.id, {kStepRows, p[q.id].heads(), p[q.id].columns()});
+}
+
+void GqaQuery::check_operands(const Program& p) const {
   const Tensor &query = p[q.id], &key = p[k.id];
   const int64_t columns = query.columns(), values = p[v.id].columns(), rotated = rope_columns(p);
   if (passed < 0 || rotated < 2 || rotated % 2 != 0)
@@ -30,7 +35,6 @@ void GqaQuery::check(const Program& p) const {
     expect_weight(p, "factors", factors.id);
     expect_shape(p, "factors", factors.id, {1, 1, rotated / 2});
   }
-  expect_shape(p, "out", out.id, {kStepRows, query.heads(), columns});
   expect_shape(p, "cache", cache.id, {p[cache.id].shape[0], kPageRows, key.heads() * columns + values});
   if (cache_layer < 0 || cache_layer >= p[cache.id].shape[0])
     fail("cache layer {} is not there", cache_layer);
@@ -39,8 +43,9 @@ void GqaQuery::check(const Program& p) const {
 Cost GqaQuery::cost(const Program& p, const StepShape& shape) const {
   const double share = static_cast<double>(rope_columns(p)) / static_cast<double>(p[q.id].columns());
   const double cached = p.bytes(cache.id, shape.rows * static_cast<double>(p[cache.id].columns()));
-  return {bytes_of(p, shape, {q.id, k.id, v.id, q_norm.id, k_norm.id, factors.id}),
-          p.bytes(out.id, shape) + cached, 3 * share * (p.elements(q.id, shape) + p.elements(k.id, shape))};
+  const double queries = out.id == kNoTensor ? 0 : p.bytes(out.id, shape);
+  return {bytes_of(p, shape, {q.id, k.id, v.id, q_norm.id, k_norm.id, factors.id}), queries + cached,
+          3 * share * (p.elements(q.id, shape) + p.elements(k.id, shape))};
 }
 
 void GqaQuery::expand(Builder& b) const {
@@ -54,30 +59,29 @@ void GqaQuery::expand(Builder& b) const {
   b.rope(normed(q, q_norm), rope, out.id, factors.id, passed);
 }
 
+GqaQuery GqaQuery::example(Builder& b, const Example& of) {
+  GqaQuery op{.cache = {b.cache(2, of.kv_heads * (of.columns + of.value), of.cache)},
+              .rope = {1e6},
+              .passed = of.passed,
+              .cache_layer = 1};
+  op.rope.pairs = of.pairs;
+  op.q.id = b.activation("q", kStepRows, of.heads, of.columns);
+  op.k.id = b.activation("k", kStepRows, of.kv_heads, of.columns);
+  op.v.id = b.activation("v", kStepRows, 1, of.kv_heads * of.value);
+  if (of.norms) {
+    op.q_norm.id = b.weight("q_norm", quant::Type::F32, 1, 1, of.columns);
+    op.k_norm.id = b.weight("k_norm", quant::Type::F32, 1, 1, of.columns);
+  } else {
+    op.factors.id = b.weight("factors", quant::Type::F32, 1, 1, (of.columns - of.passed) / 2);
+  }
+  return op;
+}
+
 std::vector<OpCase> GqaQuery::cases() {
-  struct Of {
-    int64_t heads, kv_heads, columns, value, passed = 0;
-    bool norms = true;
-    RopePairs pairs = RopePairs::Halves;
-    quant::Type cache = quant::Type::F16;
-  };
   // What enters the cache is looked at through the attention behind.
-  const auto build = [](const Of& of) {
+  const auto build = [](const Example& of) {
     return [=](Builder& b) {
-      GqaQuery op{.cache = {b.cache(2, of.kv_heads * (of.columns + of.value), of.cache)},
-                  .rope = {1e6},
-                  .passed = of.passed,
-                  .cache_layer = 1};
-      op.rope.pairs = of.pairs;
-      op.q.id = b.activation("q", kStepRows, of.heads, of.columns);
-      op.k.id = b.activation("k", kStepRows, of.kv_heads, of.columns);
-      op.v.id = b.activation("v", kStepRows, 1, of.kv_heads * of.value);
-      if (of.norms) {
-        op.q_norm.id = b.weight("q_norm", quant::Type::F32, 1, 1, of.columns);
-        op.k_norm.id = b.weight("k_norm", quant::Type::F32, 1, 1, of.columns);
-      } else {
-        op.factors.id = b.weight("factors", quant::Type::F32, 1, 1, (of.columns - of.passed) / 2);
-      }
+      GqaQuery op = example(b, of);
       op.out.id = b.activation("query", kStepRows, of.heads, of.columns);
       b.emit(op);
       b.attend(op.out.id, op.cache.id, of.kv_heads, of.value, 0.0625f, 1);

@@ -18,7 +18,7 @@ struct GqaQuery {
   Read k_norm;   // [1, 1, columns], optional
   Read factors;  // [1, 1, rotated / 2], optional
   Write cache;   // [layers, kPageRows, kv_heads * (columns + value)] a page
-  Write out;     // [rows, heads, columns]
+  Write out;     // [rows, heads, columns]; none within GqaAttend
   RopeParams rope;
   int64_t passed = 0;  ///< last columns of a head that pass through (ops/rope.h)
   float epsilon = 1e-5f;
@@ -31,9 +31,20 @@ struct GqaQuery {
   }
   std::string attributes() const;
   void check(const Program& p) const;
+  /// All but the result.
+  void check_operands(const Program& p) const;
   Cost cost(const Program& p, const StepShape& shape) const;
   void expand(Builder& b) const;
   static std::vector<OpCase> cases();
+
+  struct Example {
+    int64_t heads, kv_heads, columns, value, passed = 0;
+    bool norms = true;
+    RopePairs pairs = RopePairs::Halves;
+    quant::Type cache = quant::Type::F16;
+  };
+  /// All but the result, with weights and a cache of its own.
+  static GqaQuery example(Builder& b, const Example& of);
 
   int64_t rope_columns(const Program& p) const;
 };

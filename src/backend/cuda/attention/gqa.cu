@@ -13,15 +13,33 @@ namespace {
 
 using namespace program;
 
-bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& op = std::get<Attend>(record.args);
-  const int64_t columns = p[op.q.id].columns();
-  const bool coded = p[op.cache.id].cache_row().type == quant::Type::Q8_0;
-  const bool known = columns == 64 || columns == 128 || (!coded && (columns == 80 || columns == 96));
+/// Whether kernels have this shape of a head of queries, keys and values, in a group of so many.
+bool known(int64_t columns, int64_t value, int64_t heads, bool coded, const Sizes& sizes) {
+  const bool narrow = columns == 64 || columns == 128 || (!coded && (columns == 80 || columns == 96));
   // Two pages of 256 columns want more shared memory than most devices have.
   const bool wide = columns == 256 && !coded && most_shared(sizes.architecture) > kMostShared;
-  return (known || wide) && columns == p[op.out.id].columns() &&
-         p[op.q.id].heads() / op.kv_heads <= kGroupQueries && sizes.rows <= kMostAttending && op.scale > 0;
+  return (narrow || wide) && columns == value && heads <= kGroupQueries;
+}
+
+bool is_coded(const Program& p, TensorId cache) { return p[cache].cache_row().type == quant::Type::Q8_0; }
+
+bool serves(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<Attend>(record.args);
+  const Tensor& q = p[op.q.id];
+  return known(q.columns(), p[op.out.id].columns(), q.heads() / op.kv_heads, is_coded(p, op.cache.id),
+               sizes) &&
+         sizes.rows <= kMostAttending && op.scale > 0;
+}
+
+/// Beside its pieces of 128 columns a block has no room for new rows on most devices.
+bool serves_made(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<GqaAttend>(record.args);
+  const Tensor& q = p[op.query.q.id];
+  const int64_t columns = q.columns();
+  const bool coded = is_coded(p, op.query.cache.id);
+  const bool fits = coded || columns == 64 || most_shared(sizes.architecture) > kMostShared;
+  return fits && columns % 64 == 0 && sizes.rows <= kMadeRows && op.scale > 0 &&
+         known(columns, p[op.out.id].columns(), q.heads() / op.kv_heads(p), coded, sizes);
 }
 
 /// Rows whose context may be split, and into how many chunks at most.
@@ -44,17 +62,22 @@ int64_t weights_bytes(const Split& split, int64_t heads) {
   return (split.rows * split.chunks * heads * static_cast<int64_t>(sizeof(float2)) + 255) / 256 * 256;
 }
 
-int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& op = std::get<Attend>(record.args);
+int64_t scratch_of(const Program& p, const Attend& op, const Sizes& sizes) {
   const int64_t heads = p[op.q.id].heads();
   const Split split = split_of(sizes, op.kv_heads);
   return split.chunks == 1
              ? 0
              : weights_bytes(split, heads) + split.rows * split.chunks * heads * p[op.q.id].columns() * 4;
 }
+int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
+  return scratch_of(p, std::get<Attend>(record.args), sizes);
+}
+int64_t scratch_bytes_made(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<GqaAttend>(record.args);
+  return scratch_of(p, op.attend(p, op.query.q.id), sizes);
+}
 
-void launch_groups(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<Attend>(record.args);
+AttendArgs attend_args(const Program& p, const Attend& op, const Context& c) {
   const Split split = split_of(c.sizes(), op.kv_heads);
   AttendArgs args{};
   args.step = c.step;
@@ -67,14 +90,26 @@ void launch_groups(const Program& p, const Op& record, const Context& c) {
   args.split = split.rows, args.chunks = split.chunks;
   args.weights = reinterpret_cast<float2*>(c.scratch);
   args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(split, args.q.heads));
+  return args;
+}
+
+void launch_groups(const Program& p, const Op& record, const Context& c) {
+  const AttendArgs args = attend_args(p, std::get<Attend>(record.args), c);
   if (args.few || !c.prompts_alone) gqa_split_kv(args, c);
   if (args.few) return;
   const bool by_wgmma = has_wgmma() && (args.q.columns == 64 || args.q.columns == 128);
   by_wgmma ? attend_wgmma(args, c) : attend_tiles(args, c);
 }
 
+void launch_made(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<GqaAttend>(record.args);
+  gqa_split_kv(attend_args(p, op.attend(p, op.query.q.id), c), gqa_query_args(p, op.query, c.memory), c);
+}
+
 }  // namespace
 
 const Kernel kAttendGqa{"attend on tensor cores", serves, launch_groups, scratch_bytes};
+const Kernel kGqaAttend{"queries, keys and attend on tensor cores", serves_made, launch_made,
+                        scratch_bytes_made};
 
 }  // namespace sluice::backend::cuda

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/attention/gqa_query.cuh"
 #include "backend/cuda/attention/mla_attend.cuh"
 #include "backend/cuda/attention/mla_expanded_rows.cuh"
 #include "backend/cuda/host/kernel.h"
@@ -26,6 +27,7 @@ inline constexpr int64_t kSplitKvRows = 32;      ///< rows of a step up to which
 inline constexpr int64_t kMostAttending = 8192;  ///< rows of a step at most
 inline constexpr int kStretch = 8;               ///< rows of a stretch from which on they attend by tiles
 inline constexpr int kAttendChunks = 64;         ///< of a row's context at most
+inline constexpr int64_t kMadeRows = 8;          ///< rows of a step whose heads are made where they attend
 /// In steps of more rows the first ones' contexts are split, too: answers come first.
 inline constexpr int kPrefillSplitRows = 128, kPrefillChunks = 8;
 
@@ -116,7 +118,8 @@ struct QueryOperands {
   uint32_t first[kSteps][4], rest[kRest ? kSteps : 1][4];
   float unscale[2];  ///< of rows g and g + 8, g = lane / 4
 
-  /// Of the numbers at from[0] (row g) and from[1] (row g + 8); null: zeroes.
+  /// Of the numbers at from[0] (row g) and from[1] (row g + 8), in global or in shared memory; null: zeroes.
+  template <bool kShared = false>
   __device__ __forceinline__ void load(const float* const (&from)[2]) {
     const int t = threadIdx.x % 4;
     float2 v[kSteps][4];
@@ -125,9 +128,8 @@ struct QueryOperands {
     for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const float* const at = from[k % 2];
-        v[s][k] = at == nullptr ? float2{0, 0}
-                                : __ldcg(reinterpret_cast<const float2*>(at + s * 16 + k / 2 * 8 + 2 * t));
+        const auto* const at = reinterpret_cast<const float2*>(from[k % 2]) + s * 8 + k / 2 * 4 + t;
+        v[s][k] = from[k % 2] == nullptr ? float2{0, 0} : kShared ? *at : __ldcg(at);
       }
     }
 #pragma unroll
@@ -267,6 +269,11 @@ __device__ __forceinline__ void store_rows(const AttendArgs& p, const AttendTile
 }
 
 void gqa_split_kv(const AttendArgs& args, const Context& context);
+/// Of rows whose heads nobody has made ready: at most kMadeRows, of 64, 128 or 256 columns.
+void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context);
+/// Its heads (attention/gqa_query.cu).
+GqaQueryArgs gqa_query_args(const program::Program& program, const program::GqaQuery& op,
+                            const Memory& memory);
 void attend_tiles(const AttendArgs& args, const Context& context);
 /// By wgmma, of 64 or 128 columns (sm_90a).
 void attend_wgmma(const AttendArgs& args, const Context& context);

@@ -7,8 +7,13 @@
 //
 // What earlier steps have left in the cache is asked for before the kernels before this one have ended.
 //
+// Steps of few rows come with heads that nobody has made ready (MadeHeads): every block norms and rotates its
+// group's queries, and those new keys that its chunk has, straight from the products. They are the same bits
+// that gqa_query would have left.
+//
 // Bound by the bandwidth of keys and values, once a row and group.
 #include "backend/cuda/attention/gqa.cuh"
+#include "backend/cuda/attention/gqa_query.cuh"
 #include "backend/cuda/attention/mla_expanded_rows.cuh"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/prim/launch.cuh"
@@ -117,9 +122,134 @@ struct Pieces {
   }
 };
 
-/// A warp's softmax and sums over its pieces.
+struct NoProducts {};
+
+/// Heads that lie ready, and their keys and values in the cache.
 template <int kColumns, bool kCoded>
-__device__ __forceinline__ void attend(Pieces<kColumns, kCoded>& pieces,
+struct ReadyHeads {
+  using Args = NoProducts;
+  static constexpr bool kMakes = false;
+  const AttendArgs& p;
+  const Work& work;
+
+  __device__ __forceinline__ ReadyHeads(const AttendArgs& args, const Args&, const Work& w)
+      : p(args), work(w) {}
+  __device__ __forceinline__ void load(QueryOperands<kColumns, true>& query) const {
+    const auto place = [&](int i) -> const float* {
+      return i < p.heads_a_group ? p.q(work.row, work.group * p.heads_a_group + i) : nullptr;
+    };
+    const int g = threadIdx.x % 32 / 4;
+    query.load({place(g), place(g + 8)});
+  }
+  __device__ __forceinline__ void put(int, uint32_t) const {}
+};
+
+/// Heads that are products yet: the block makes its group's queries, and a warp those rows of the step that
+/// its pieces have, as the cache gives them back. Its own row enters the cache here.
+template <int kColumns, bool kCoded>
+struct MadeHeads {
+  using Args = GqaQueryArgs;
+  using S = Shape<kColumns, kCoded>;
+  using Halves = HalfRows<kColumns>;
+  static constexpr bool kMakes = true;
+  static constexpr int kEach = kColumns / 32, kHeads = kGroupQueries / kWarps;
+  static_assert((kHeads + 1) * kColumns * 4 + kWarps * 32 <= S::kStageBytes);
+  const AttendArgs& p;
+  const GqaQueryArgs& h;
+  const Work& work;
+  int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  HeadAngles<kEach / 2> angles;
+  HeadNumbers<kEach> q_norm, k_norm;
+  int64_t slot;
+  int position;  ///< of the step's row `lane`, if the warp makes it; otherwise -1
+
+  /// Before the kernels before this one have ended.
+  __device__ __forceinline__ MadeHeads(const AttendArgs& args, const GqaQueryArgs& heads, const Work& w)
+      : p(args), h(heads), work(w), angles(heads, w.length - 1, lane), slot(args.step.slots[w.row]) {
+    q_norm.ask_weight(h.q_norm, kColumns, lane), k_norm.ask_weight(h.k_norm, kColumns, lane);
+    position = -1;
+    const StepView& step = p.step;
+    if (lane >= step.header->rows || step.sequences[lane] != step.sequences[work.row]) return;
+    const int at = step.positions[lane];
+    if (at >= work.begin && at < work.end && at % kPageRows / kPiece == warp) position = at;
+  }
+
+  /// Keys and values of the step's rows.
+  static __device__ __forceinline__ __half* made_row(int row) {
+    __shared__ __align__(16) __half rows[kMadeRows][2 * kColumns];
+    return rows[row];
+  }
+  /// Query i of the group (of the warp i % kWarps, in its piece that comes last; banks differ), or behind
+  /// them the warp's key.
+  static __device__ __forceinline__ float* head_at(int i) {
+    extern __shared__ __align__(128) char attend_shared[];
+    char* const piece = attend_shared + i % kWarps * (S::kWarpBytes + 32) + (S::kStages - 1) * S::kStageBytes;
+    return reinterpret_cast<float*>(piece) + i / kWarps * kColumns;
+  }
+
+  __device__ __forceinline__ void load(QueryOperands<kColumns, true>& query) const {
+    HeadNumbers<kEach> q[kHeads];
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      const int head = i * kWarps + warp;
+      if (head < p.heads_a_group)
+        q[i].ask(h.q(work.row, work.group * p.heads_a_group + head), kColumns, lane);
+    }
+    for (unsigned rows = __ballot_sync(kWholeWarp, position >= 0); rows != 0; rows &= rows - 1)
+      make_row(__ffs(static_cast<int>(rows)) - 1);
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      const int head = i * kWarps + warp;
+      if (head < p.heads_a_group)
+        make_ready(h, q[i], h.q_norm != nullptr, q_norm, angles, kColumns, lane, head_at(head));
+    }
+    __syncthreads();
+    const auto place = [&](int i) { return i < p.heads_a_group ? head_at(i) : nullptr; };
+    query.template load<true>({place(lane / 4), place(lane / 4 + 8)});
+    __syncthreads();  // pieces come where the queries are
+  }
+  /// Of the group.
+  __device__ __forceinline__ void make_row(int row) const {
+    HeadNumbers<kEach> k, v;
+    k.ask(h.k(row, work.group), kColumns, lane);
+    v.ask(h.v(row) + work.group * kColumns, kColumns, lane);
+    float* const key = head_at(kGroupQueries + warp);
+    const int at = __shfl_sync(kWholeWarp, position, row);
+    make_ready(h, k, h.k_norm != nullptr, k_norm,
+               row == work.row ? angles : HeadAngles<kEach / 2>(h, at, lane), kColumns, lane, key);
+    __half* const to = made_row(row);
+    char* const cached = row == work.row && slot >= 0 ? p.cache.row(p.layer, slot) : nullptr;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int c = lane + 32 * i;
+      to[c] = as_cached<kCoded>(key[c]), to[kColumns + c] = as_cached<kCoded>(v.of[i]);
+      if (cached == nullptr) continue;
+      put_number(p.cache, cached, p.first_column(work.group, false) + c, key[c]);
+      put_number(p.cache, cached, p.first_column(work.group, true) + c, v.of[i]);
+    }
+    __syncwarp();
+  }
+  /// Into the warp's piece from position `from` on, whose rows may be in the cache or not.
+  __device__ __forceinline__ void put(int from, uint32_t keys) const {
+    unsigned rows = __ballot_sync(kWholeWarp, position >= from && position < from + kPiece);
+    if (rows == 0) return;
+    for (; rows != 0; rows &= rows - 1) {
+      const int row = __ffs(static_cast<int>(rows)) - 1;
+      const int at = __shfl_sync(kWholeWarp, position, row) - from;
+      for (int unit = lane; unit < 2 * Halves::kUnits; unit += 32) {
+        const uint32_t to =
+            keys + unit / Halves::kUnits * S::kHalfBytes + Halves::unit(at, unit % Halves::kUnits);
+        *static_cast<uint4*>(__cvta_shared_to_generic(to)) =
+            reinterpret_cast<const uint4*>(made_row(row))[unit];
+      }
+    }
+    __syncwarp();
+  }
+};
+
+/// A warp's softmax and sums over its pieces.
+template <int kColumns, bool kCoded, typename Heads>
+__device__ __forceinline__ void attend(Pieces<kColumns, kCoded>& pieces, const Heads& heads,
                                        const QueryOperands<kColumns, true>& query,
                                        TwoRows<kPiece, kColumns>& rows) {
   using Halves = HalfRows<kColumns>;
@@ -127,6 +257,7 @@ __device__ __forceinline__ void attend(Pieces<kColumns, kCoded>& pieces,
   for (int i = 0; i < pieces.count; ++i) {
     const uint32_t keys = pieces.halves(i), values = keys + Shape<kColumns, kCoded>::kHalfBytes;
     pieces.bring();
+    heads.put(pieces.first + i * kPageRows, keys);
     float score[2][4] = {}, rest[2][4] = {};
 #pragma unroll
     for (int s = 0; s < kColumns / 16; ++s) {
@@ -243,41 +374,41 @@ struct Marks {
   }
 };
 
-template <int kColumns, bool kCoded>
+template <int kColumns, bool kCoded, template <int, bool> typename Source>
 __global__ void __launch_bounds__(kThreads, 2)
-    attend_chunks(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
+    attend_chunks(const Timestamps timestamps, const __grid_constant__ AttendArgs p,
+                  const __grid_constant__ typename Source<kColumns, kCoded>::Args products) {
+  using Heads = Source<kColumns, kCoded>;
   extern __shared__ __align__(128) char attend_shared[];
   __shared__ Marks marks;
   const PdlLink pdl(timestamps);
   const int rows = p.step.header->rows,
-            items = (p.few ? rows : marks.find(p.step, rows)) * p.groups * p.chunks;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+            items = (Heads::kMakes || p.few ? rows : marks.find(p.step, rows)) * p.groups * p.chunks;
+  const int warp = threadIdx.x / 32;
   auto& sums = *reinterpret_cast<Sums<kColumns>*>(attend_shared);
   bool waited = false;
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
-    const int number = item / p.chunks / p.groups, row = p.few ? number : marks.row(number);
+    const int number = item / p.chunks / p.groups, row = Heads::kMakes || p.few ? number : marks.row(number);
     const Work work = work_of(p, row, item);
     if (work.begin >= work.end) continue;
     Pieces<kColumns, kCoded> pieces(p, work, attend_shared + warp * Shape<kColumns, kCoded>::kWarpBytes,
                                     warp);
     constexpr int kAhead = Shape<kColumns, kCoded>::kStages - 1;
     int begun = 0;
-    while (!waited && begun < kAhead && pieces.next_settled()) pieces.bring(), ++begun;
+    while (!waited && begun < kAhead && (Heads::kMakes || pieces.next_settled())) pieces.bring(), ++begun;
+    const Heads heads(p, products, work);
     if (!waited) pdl.wait();
     waited = true;
     while (begun < kAhead) pieces.bring(), ++begun;
 
     QueryOperands<kColumns, true> query;
-    const auto place = [&](int i) -> const float* {
-      return i < p.heads_a_group ? p.q(row, work.group * p.heads_a_group + i) : nullptr;
-    };
-    query.load({place(g), place(g + 8)});
+    heads.load(query);
     TwoRows<kPiece, kColumns> two{
         .limit = {work.end, work.end},
         .least = work.end,
         .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
         .sum = {}};
-    attend(pieces, query, two);
+    attend(pieces, heads, query, two);
     reduce(p, work, sums, two);
   }
   if (!waited) pdl.wait();
@@ -341,13 +472,14 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
 }
 static_assert(kAttendChunks == 64, "a lane weighs two chunks");
 
-template <int kColumns, bool kCoded>
-void launch_chunks(const AttendArgs& args, const Context& context) {
+template <int kColumns, bool kCoded, template <int, bool> typename Source>
+void launch_chunks(const AttendArgs& args, const auto& products, const Context& context) {
+  static_assert(Shape<kColumns, kCoded>::kSharedBytes <= (kColumns > 128 ? most_shared(90) : kMostShared));
   const int64_t items = context.step_rows * args.groups * args.chunks;
-  launch(context, attend_chunks<kColumns, kCoded>,
+  launch(context, attend_chunks<kColumns, kCoded, Source>,
          {dim3(static_cast<unsigned>(std::min<int64_t>(items, 2 * context.sm_count))), dim3(kThreads),
           Shape<kColumns, kCoded>::kSharedBytes},
-         args);
+         args, products);
   if (args.chunks == 1) return;
   const int64_t rows = args.few ? context.step_rows : 8;
   launch(context, join_chunks<kColumns>,
@@ -356,27 +488,31 @@ void launch_chunks(const AttendArgs& args, const Context& context) {
          args);
 }
 
-template <int kColumns>
-void launch_halves(const AttendArgs& args, const Context& context) {
-  static_assert(Shape<kColumns, false>::kSharedBytes <= (kColumns > 128 ? most_shared(90) : kMostShared));
-  launch_chunks<kColumns, false>(args, context);
-}
-template <int kColumns>
-void launch_q8(const AttendArgs& args, const Context& context) {
-  static_assert(Shape<kColumns, true>::kSharedBytes <= kMostShared);
-  launch_chunks<kColumns, true>(args, context);
+template <int kColumns, template <int, bool> typename Source>
+void launch_cached(const AttendArgs& args, const auto& products, const Context& context) {
+  if constexpr (kColumns == 64 || kColumns == 128)
+    if (args.cache.coded > 0) return launch_chunks<kColumns, true, Source>(args, products, context);
+  launch_chunks<kColumns, false, Source>(args, products, context);
 }
 
 }  // namespace
 
 void gqa_split_kv(const AttendArgs& args, const Context& context) {
-  const bool coded = args.cache.coded > 0;
+  constexpr NoProducts kNone;
   switch (args.q.columns) {
-    case 64: return coded ? launch_q8<64>(args, context) : launch_halves<64>(args, context);
-    case 80: return launch_halves<80>(args, context);
-    case 96: return launch_halves<96>(args, context);
-    case 256: return launch_halves<256>(args, context);
-    default: return coded ? launch_q8<128>(args, context) : launch_halves<128>(args, context);
+    case 64: return launch_cached<64, ReadyHeads>(args, kNone, context);
+    case 80: return launch_cached<80, ReadyHeads>(args, kNone, context);
+    case 96: return launch_cached<96, ReadyHeads>(args, kNone, context);
+    case 256: return launch_cached<256, ReadyHeads>(args, kNone, context);
+    default: return launch_cached<128, ReadyHeads>(args, kNone, context);
+  }
+}
+
+void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context) {
+  switch (args.q.columns) {
+    case 64: return launch_cached<64, MadeHeads>(args, heads, context);
+    case 256: return launch_cached<256, MadeHeads>(args, heads, context);
+    default: return launch_cached<128, MadeHeads>(args, heads, context);
   }
 }
 

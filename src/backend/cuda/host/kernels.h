@@ -38,6 +38,6 @@ extern const Kernel kMlaAttend, kAttend, kGqaQuery, kMlaQuery, kMlaQuerySmallBat
 extern const Kernel kMatmulF32, kMatmulGemm, kNormMatmulGemm, kMatmulAddGemm, kGateUpGemm, kHeadMatmulGemm;
 extern const Kernel kHeadMatmulSmallBatch;
 extern const Kernel kMoeGateUpGemm, kMoeDownAddGemm, kExpertMatmulGemm;
-extern const Kernel kMlaAttendSm90, kMlaAttendSm80, kAttendGqa;
+extern const Kernel kMlaAttendSm90, kMlaAttendSm80, kAttendGqa, kGqaAttend;
 
 }  // namespace sluice::backend::cuda

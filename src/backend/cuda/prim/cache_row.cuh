@@ -38,6 +38,15 @@ __device__ __forceinline__ void put_number(const Cache& cache, char* row, int c,
   if (c % kCacheRun == 0) *reinterpret_cast<__half*>(row + cache.scales_at + c / kCacheRun * 2) = scale;
 }
 
+/// What the cache gives back of a number, as a kernel that decodes it has it. In eight bits a warp's lanes
+/// ask for a whole run.
+template <bool kCoded>
+__device__ __forceinline__ __half as_cached(float v) {
+  if (!kCoded) return __float2half_rn(v);
+  const __half scale = scale_of(lane_max(fabsf(v)));
+  return __hmul(__int2half_rn(code_of(v, scale)), scale);
+}
+
 __device__ __forceinline__ float half_at(const char* at) {
   return __half2float(__ushort_as_half(__ldcg(reinterpret_cast<const unsigned short*>(at))));
 }

@@ -1,0 +1,80 @@
+// Heads of queries and keys made ready (norm and rope), a warp a head: what gqa_query.cu does by itself and
+// gqa_split_kv.cu before it attends.
+#pragma once
+
+#include "backend/cuda/host/device.h"
+#include "backend/cuda/prim/rope.cuh"
+#include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/warp.cuh"
+
+namespace sluice::backend::cuda {
+
+struct GqaQueryArgs {
+  Rows<float> q, k, v;
+  const float *q_norm, *k_norm, *factors;
+  RopeTable table;
+  float epsilon;
+  int32_t rotated;
+};
+
+/// The angles of a position, every 32nd pair on a lane.
+template <int kPairs>
+struct HeadAngles {
+  SinCos of[kPairs];
+
+  __device__ __forceinline__ HeadAngles(const GqaQueryArgs& args, int position, int lane) {
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      of[k] = {0, 1};
+      if (lane + 32 * k < args.rotated / 2) of[k] = args.table.sin_cos(position, lane + 32 * k, args.factors);
+      asm volatile("" : "+f"(of[k].sine), "+f"(of[k].cosine));  // here, and not where they are used first
+    }
+  }
+};
+
+/// A head's numbers, every 32nd on a lane.
+template <int kEach>
+struct HeadNumbers {
+  float of[kEach];
+
+  __device__ __forceinline__ void ask(const float* from, int columns, int lane) {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) of[k] = 32 * k < columns ? load_result(from + lane + 32 * k) : 0.0f;
+  }
+  /// Of a norm's weight, or nothing.
+  __device__ __forceinline__ void ask_weight(const float* from, int columns, int lane) {
+    const auto* const bits = reinterpret_cast<const uint32_t*>(from) + lane;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k)
+      of[k] = from != nullptr && 32 * k < columns ? __uint_as_float(load_weight(bits + 32 * k)) : 0.0f;
+  }
+};
+
+/// The head normed where it has a weight, and rotated, in shared memory of the warp.
+template <int kEach, int kPairs>
+__device__ __forceinline__ void make_ready(const GqaQueryArgs& args, const HeadNumbers<kEach>& x,
+                                           bool has_norm, const HeadNumbers<kEach>& norm,
+                                           const HeadAngles<kPairs>& angles, int columns, int lane,
+                                           float* head) {
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) squares += x.of[k] * x.of[k];
+  const float inverse =
+      has_norm ? 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(columns) + args.epsilon) : 1.0f;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k)
+    if (32 * k < columns) head[lane + 32 * k] = has_norm ? x.of[k] * (inverse * norm.of[k]) : x.of[k];
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    const int i = lane + 32 * k, half = args.rotated / 2;
+    if (i >= half) continue;
+    const int first = args.table.first(i), second = args.table.second(i, half);
+    const float a = head[first], b = head[second];
+    head[first] = a * angles.of[k].cosine - b * angles.of[k].sine;
+    head[second] = a * angles.of[k].sine + b * angles.of[k].cosine;
+  }
+  __syncwarp();
+}
+
+}  // namespace sluice::backend::cuda
