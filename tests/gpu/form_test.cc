@@ -245,6 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{"sums of the router", "RouterSums", 1, 2, router_sums},
                     Param{"sums of the router", "RouterSumsWithShare", 1, 2, router_sums_with_share},
                     Param{"sums of the router", "RouterSumsOfTwoRows", 2, 2, router_sums},
+                    Param{"sums of the router", "RouterSumsWithShareOfTwoRows", 2, 2, router_sums_with_share},
                     Param{"sums of the router", "RouterSumsOfTwoRowsInCodes", 2, 2, router_sums_of_codes}),
     [](const testing::TestParamInfo<Param>& param) { return param.param.test; });
 

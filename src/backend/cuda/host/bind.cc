@@ -72,8 +72,8 @@ struct Bind {
   }
   const Kernel* operator()(const NormMoeGateUp& op) const {
     const bool is_plain = !op.route.router_bias && op.experts.is_plain();
-    if (op.shared_router || !is_plain) return first({&kNormMoeGateUp});
-    return first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch});
+    return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch})
+                    : first({&kNormMoeGateUp});
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
   const Kernel* operator()(const GqaQuery&) const { return first({&kGqaQuery}); }

@@ -79,7 +79,7 @@ __device__ __forceinline__ void multiply_resident_rows(const ResidentArgs& p, co
     barrier_init(own_barriers + 8 * static_cast<uint32_t>(lane), OwnRing::kArrivals), barrier_init_fence();
   for (int i = static_cast<int>(threadIdx.x); i < kMostExperts; i += kThreads) count[i] = 0;
   if (threadIdx.x < kTilesResident) *reinterpret_cast<uint4*>(list[threadIdx.x]) = {~0u, ~0u, ~0u, ~0u};
-  [[maybe_unused]] __shared__ float biases[kShared ? kMostExperts : 1];
+  [[maybe_unused]] __shared__ float biases[kShared ? kMostExperts : 1], shares[kTokens];
   if constexpr (kShared) {
     if (threadIdx.x < kMostExperts) biases[threadIdx.x] = bias;
   }
@@ -92,6 +92,8 @@ __device__ __forceinline__ void multiply_resident_rows(const ResidentArgs& p, co
     if (warp < rows) id = select_row(*selection, warp, biases, flag, blockIdx.x == 0);
     if (warp == kWarps - 1 && lane < rows)
       take_slot<true>(selection->mailbox.slots + kPackedSlots + lane, flag);
+    if (warp == kWarps - 2 && lane < rows)
+      shares[lane] = selection->shares != nullptr ? sigmoid(take_slot(selection->shares + lane, flag)) : 1.0f;
   } else {
     if (pair < pairs) id = __float_as_int(take_slot(p.selection.slots + pair, flag));
   }
@@ -171,7 +173,7 @@ __device__ __forceinline__ void multiply_resident_rows(const ResidentArgs& p, co
     pdl.wait();
     wait_copies<0>();
     __syncthreads();
-    shared.store(reduction, rows);
+    shared.store(reduction, rows, shares);
   } else {
     // Tokens come before a second round of weights.
     pdl.wait();

@@ -98,11 +98,9 @@ bool serves_experts_small_batch(const ExpertsShape& shape, int64_t rows, int arc
   return plan(shape, architecture, tokens, args);
 }
 
-bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up,
-                          const Sizes& sizes) {
-  return keeps_rows(shape, sizes.rows, sizes.architecture) && gate.type == up.type &&
-         keeps_with(shape.type, gate.type) &&
-         small_batch::serves_gate_up(gate.type, gate.rows, gate.columns, sizes.rows, sizes.sm_count);
+bool takes_shared_experts(const ExpertsShape& shape, quant::Type type, int64_t outputs, const Sizes& sizes) {
+  return keeps_rows(shape, sizes.rows, sizes.architecture) && keeps_with(shape.type, type) &&
+         small_batch::serves_gate_up(type, outputs, shape.columns, sizes.rows, sizes.sm_count);
 }
 
 void multiply_experts_small_batch(const ExpertsSmallBatch& product, const Context& context) {

@@ -18,6 +18,7 @@ struct RowSelection {
   Rows<float> weights;
   Mailbox mailbox;
   uint64_t* selected;
+  const uint64_t* shares;  ///< null, or a logit a row: by how much the shared experts count
 };
 
 /// Gates and ups of up to 8 rows select for themselves (and for all that is behind) and multiply the shared
@@ -57,8 +58,14 @@ inline constexpr int kPackedSlots = 0, kSelectionSlots = 32, kLogitsSlots = kSel
 std::optional<FormSpec> given_selection(const program::Program& program, program::TensorId ids,
                                         const Sizes& sizes);
 
-/// Leaves the logits of a step's rows on the launch's mailbox, from kLogitsSlots on.
-void leave_logits(const program::NormRoute& route, const Context& context);
+/// Leaves the logits of a step's rows on the launch's mailbox, from kLogitsSlots on: the experts' of all
+/// rows, and behind them those of the shared experts where they have a router.
+void leave_logits(const program::NormMoeGateUp& op, const Context& context);
+/// Slots that logits begin at and take. rows: of the step.
+inline int64_t shared_logits_at(int64_t rows, int64_t experts) { return kLogitsSlots + rows * experts; }
+inline int64_t slots_of_logits(int64_t rows, int64_t experts) {
+  return shared_logits_at(rows, experts) + rows;
+}
 
 /// Experts' weights as far as binding sees them.
 struct ExpertsShape {
@@ -72,9 +79,9 @@ struct ExpertsShape {
 int8_mma::TokenRows experts_token(quant::Type type, int64_t columns);
 /// Whether multiply_experts_small_batch takes these: steps of a few tokens an expert.
 bool serves_experts_small_batch(const ExpertsShape& shape, int64_t rows, int architecture);
-/// Whether it multiplies these shared experts beside, where there are `coded` and `taken`.
-bool takes_shared_experts(const ExpertsShape& shape, const Matrix& gate, const Matrix& up,
-                          const Sizes& sizes);
+/// Whether it multiplies shared experts of this type, [outputs][shape's columns], beside, where there are
+/// `coded` and `taken`.
+bool takes_shared_experts(const ExpertsShape& shape, quant::Type type, int64_t outputs, const Sizes& sizes);
 void multiply_experts_small_batch(const ExpertsSmallBatch& product, const Context& context);
 
 inline bool packs_beside(const Rows<float>& in) {

@@ -182,7 +182,8 @@ struct Walk {
     }
   }
   /// One matrix, and all rows.
-  __device__ void run_all(const Activations& x, const float (&factors)[kRows], int rows, int64_t row_stride) {
+  __device__ void run_all(const Activations& x, const float (&factors)[kRows], const float (&shares)[kRows],
+                          int rows, int64_t row_stride) {
     float gate_sum[kRows] = {}, up_sum[kRows] = {};
 #pragma unroll 1
     while (!done()) {
@@ -208,7 +209,7 @@ struct Walk {
       if (!row_ends) continue;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        if (r < rows) put(e.out + r * row_stride + n, n, gate_sum[r], up_sum[r], factors[r]);
+        if (r < rows) put(e.out + r * row_stride + n, n, gate_sum[r], up_sum[r], factors[r], shares[r]);
         gate_sum[r] = up_sum[r] = 0;
       }
     }
@@ -220,9 +221,11 @@ struct Walk {
     return factor;
   }
   /// Puts an element that the lanes of its row have made together.
-  __device__ void put(float* out, int n, float gate_sum, float up_sum, float factor) const {
+  __device__ void put(float* out, int n, float gate_sum, float up_sum, float factor,
+                      float share = 1.0f) const {
     gate_sum = lane_sum(gate_sum, shape.lanes) * factor, up_sum = lane_sum(up_sum, shape.lanes) * factor;
-    if (n < e.rows && shape.lane() == 0) *out = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * up_sum;
+    if (n < e.rows && shape.lane() == 0)
+      *out = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share);
   }
 };
 

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     });
     const float factor = reduce_for_norm(squares, partial, args.columns, args.router.epsilon);
     if (shares && multiplies_router) logit = take_shared_logit(args.router);
-    const float share = shares ? __fdividef(1.0f, 1.0f + __expf(-factor * logit)) : 1.0f;
+    const float share = shares ? sigmoid(factor * logit) : 1.0f;
     walk.run(x, factor, share);
     return;
   }

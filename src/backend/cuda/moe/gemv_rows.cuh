@@ -22,8 +22,12 @@ struct Args {
   uint64_t* selected;              // null, or where the ids are left, too: a slot a pair
   const unsigned long long* sums;  // of the router, or null
   unsigned long long* clear;
+  const uint64_t* shares;  // where there are no sums: the shared experts' logits, a slot a row
+  bool has_shares;
   int columns, blocks, lanes;  // blocks: of a row
   int shared_warps;            // of the launch
+
+  SLUICE_BOTH int logits() const { return rule.experts + (has_shares ? 1 : 0); }
 };
 
 inline constexpr int kRows = RouterSums::kRows;

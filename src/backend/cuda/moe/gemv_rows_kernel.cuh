@@ -23,21 +23,30 @@ __device__ inline void fetch_biases(const Args& args, float* to) {
     copy_async_four(to + e, args.bias + e);
 }
 
+/// A product with the router that the launch before has left.
+__device__ inline float sum_of(const Args& args, int row, int logit) {
+  long long sum = 0;
+#pragma unroll
+  for (int i = 0; i < RouterSums::kCopies; ++i)
+    sum +=
+        static_cast<long long>(__ldcg(args.sums + (row * RouterSums::kCopies + i) * args.logits() + logit));
+  return static_cast<float>(sum) * (1.0f / RouterSums::kOne);
+}
+
 /// Takes what the launch before has left of a row: its products with the router, or its logits.
 __device__ inline void take_parts(const Args& args, int row, uint32_t flag, float* parts) {
   const int experts = args.rule.experts;
 #pragma unroll 2
   for (int e = static_cast<int>(threadIdx.x) % 32; e < experts; e += 32) {
-    if (args.sums == nullptr) {
-      parts[e] = take_slot(args.mailbox.slots + kLogitsSlots + row * experts + e, flag);
-      continue;
-    }
-    long long sum = 0;
-#pragma unroll
-    for (int i = 0; i < RouterSums::kCopies; ++i)
-      sum += static_cast<long long>(__ldcg(args.sums + (row * RouterSums::kCopies + i) * experts + e));
-    parts[e] = static_cast<float>(sum) * (1.0f / RouterSums::kOne);
+    parts[e] = args.sums != nullptr ? sum_of(args, row, e)
+                                    : take_slot(args.mailbox.slots + kLogitsSlots + row * experts + e, flag);
   }
+}
+
+/// That of the shared experts: a product, or a logit.
+__device__ inline float shared_logit(const Args& args, int row) {
+  return args.sums != nullptr ? sum_of(args, row, args.rule.experts)
+                              : take_slot(args.shares + row, args.mailbox.flag());
 }
 
 /// factor: of the norm, for sums. The first block's selection is the op's. A whole warp calls it.
@@ -85,9 +94,16 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     walk.begin();
     pdl.wait();
     wait_for_copies();
+    float shares[kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      if (args.has_shares && r < rows) shares[r] = shared_logit(args, r);
     quantize_rows<kRows>(x, args.in, rows, norm, squares);
     reduce_for_norms<kRows>(squares, partial, args.columns, args.epsilon, factors);
-    walk.run_all(x, factors, rows, args.shared_stride);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      shares[r] = args.has_shares ? sigmoid(args.sums != nullptr ? factors[r] * shares[r] : shares[r]) : 1.0f;
+    walk.run_all(x, factors, shares, rows, args.shared_stride);
     return;
   }
   const int from_last = kGemvWarps - 1 - static_cast<int>(threadIdx.x) / 32;
@@ -96,7 +112,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   if (selects) fetch_biases(args, selection.bias[from_last]);
   pdl.wait();
   if (selects) take_parts(args, from_last, flag, selection.parts[from_last]);
-  if (from_last == kRows) clear_sums(args.clear, args.rule.experts);
+  if (from_last == kRows) clear_sums(args.clear, args.logits());
   wait_for_copies();
   quantize_rows<kRows>(x, args.in, rows, norm, squares);
   reduce_for_norms<kRows>(squares, partial, args.columns, args.epsilon, factors);

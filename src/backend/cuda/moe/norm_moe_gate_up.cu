@@ -108,7 +108,8 @@ bool serves_rows(const Program& program, const Op& record, const Sizes& sizes) {
 }
 
 void launch_rows(const Program& program, const Op& record, const Context& context) {
-  const auto& [norm_route, experts, none] = std::get<NormMoeGateUp>(record.args);
+  const auto& op = std::get<NormMoeGateUp>(record.args);
+  const auto& [norm_route, experts, shared_router] = op;
   const Memory& memory = context.memory;
   const int64_t rows = context.step_rows;
   const RouteRule rule = rule_of(program, norm_route);
@@ -135,8 +136,10 @@ void launch_rows(const Program& program, const Op& record, const Context& contex
     args.sums = reinterpret_cast<const unsigned long long*>(context.consumes->at);
     args.clear = reinterpret_cast<unsigned long long*>(context.consumes->clear);
   } else {
-    leave_logits(norm_route, context);
+    leave_logits(op, context);
+    args.shares = args.mailbox.slots + shared_logits_at(rows, rule.experts);
   }
+  args.has_shares = static_cast<bool>(shared_router);
   args.columns = routed.gate.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
   // A task of the shared matrix is one of all rows, and often of a finer type.
   const int shared_tasks = args.shared.slots * args.shared.tasks * static_cast<int>(rows) * 5 / 4;
@@ -165,7 +168,7 @@ std::optional<FormSpec> consumes(const Program& program, const Op& record, const
 MailboxNeeds mailbox(const Program&, const Op&, const Sizes&) { return {.flagged = routed::kMostParts}; }
 MailboxNeeds mailbox_of_rows(const Program& program, const Op& record, const Sizes& sizes) {
   const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
-  return {.flagged = kLogitsSlots + sizes.rows * program[route.router.id].shape[1]};
+  return {.flagged = slots_of_logits(sizes.rows, program[route.router.id].shape[1])};
 }
 
 }  // namespace

@@ -49,9 +49,13 @@ struct Args {
   Select select;
   Rows<float> in;
   const float *router, *norm;
+  const float* shared;      ///< null, or the router's row of the shared experts
+  uint64_t* shares;         ///< where their logits go, a slot a row
   int32_t experts, blocks;  ///< thread blocks that make logits
   float epsilon;
   PackPlan packing;
+
+  SLUICE_BOTH int logits() const { return experts + (shared != nullptr ? 1 : 0); }
 };
 
 /// A thread block' part of the logits. kHeld: of four columns, that a thread asks for before the wait.
@@ -61,12 +65,14 @@ __device__ __forceinline__ void make_logits(const Args& p, const PdlLink& pdl) {
   __shared__ float partial[kWarps][kValues], total[kValues];
   const int block = static_cast<int>(blockIdx.x);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int across = (p.experts + kExperts - 1) / kExperts;
+  const int across = (p.logits() + kExperts - 1) / kExperts;
   const int expert = block % across * kExperts, first = block / across * kRows, fours = p.in.columns / 4;
   const auto* const norm = reinterpret_cast<const float4*>(p.norm);
   const auto router_at = [&](int j, int c) {
-    return __ldg(reinterpret_cast<const float4*>(p.router) + int64_t{min(expert + j, p.experts - 1)} * fours +
-                 c);
+    const float* const row = p.shared != nullptr && expert + j >= p.experts
+                                 ? p.shared
+                                 : p.router + int64_t{min(expert + j, p.experts - 1)} * p.in.columns;
+    return __ldg(reinterpret_cast<const float4*>(row) + c);
   };
   float4 by[kHeld], w[kHeld][kExperts];
 #pragma unroll
@@ -129,10 +135,11 @@ __device__ __forceinline__ void make_logits(const Args& p, const PdlLink& pdl) {
   __syncthreads();
   if (i >= kSums) return;
   const int r = i / kExperts, e = expert + i % kExperts;
-  if (first + r >= rows || e >= p.experts) return;
+  if (first + r >= rows || e >= p.logits()) return;
   const float inverse = 1.0f / sqrtf(total[kSums + r] / static_cast<float>(p.in.columns) + p.epsilon);
-  put_slot(p.select.selection.mailbox.slots + kLogitsSlots + (first + r) * p.experts + e, total[i] * inverse,
-           p.select.selection.mailbox.flag());
+  const Mailbox& mailbox = p.select.selection.mailbox;
+  put_slot(e < p.experts ? mailbox.slots + kLogitsSlots + (first + r) * p.experts + e : p.shares + first + r,
+           total[i] * inverse, mailbox.flag());
 }
 
 /// A row packed, coded and maybe selected for by a thread block.
@@ -172,8 +179,14 @@ __global__ void __launch_bounds__(kThreads)
   pack_and_select(p, block - p.blocks, pdl);
 }
 
+/// Whether the routed experts' launch multiplies the shared ones, too.
+bool takes_shared(const Program& p, const ExpertsShape& shape, const MoeGateUp& op, const Sizes& sizes) {
+  const Tensor &gate = p[op.shared_gate.id], &up = p[op.shared_up.id];
+  return gate.type == up.type && takes_shared_experts(shape, gate.type, gate.shape[1], sizes);
+}
+
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
-  const auto& [norm_route, experts, none] = std::get<NormMoeGateUp>(record.args);
+  const auto& [norm_route, experts, shared_router] = std::get<NormMoeGateUp>(record.args);
   const Tensor &in = p[norm_route.in.id], &router = p[norm_route.router.id], &gate = p[experts.gate.id];
   const int64_t used = p[norm_route.route.ids.id].columns();
   if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows || router.type != quant::Type::F32) return false;
@@ -182,8 +195,9 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   if (p[experts.up.id].type != gate.type || !in_lanes(route_rule(norm_route.route, router.shape[1], used)))
     return false;
   if (experts.shared_gate && !alike(p, experts.shared_gate.id, experts.shared_up.id)) return false;
-  return serves_experts_small_batch({gate.type, gate.shape[0], gate.shape[1], gate.shape[2], used, true},
-                                    sizes.rows, sizes.architecture);
+  const ExpertsShape shape{gate.type, gate.shape[0], gate.shape[1], gate.shape[2], used, true};
+  if (shared_router && !takes_shared(p, shape, experts, sizes)) return false;
+  return serves_experts_small_batch(shape, sizes.rows, sizes.architecture);
 }
 
 struct Buffers {
@@ -197,18 +211,21 @@ Buffers take(Scratch& scratch, int64_t rows, int64_t columns, const int8_mma::To
 }
 
 /// The logits' part of a launch's arguments.
-Args logits_of(const NormRoute& route, const Context& context) {
+Args logits_of(const NormMoeGateUp& op, const Context& context) {
+  const NormRoute& route = op.route;
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(route.router.id);
   Args args{};
   args.rows = &context.step.header->rows, args.in = flat(memory.rows(route.in.id));
   args.router = reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns;
   args.norm = memory.vector(route.norm.id), args.epsilon = route.epsilon;
-  args.experts = router.rows;
+  args.experts = router.rows, args.shared = memory.vector(op.shared_router.id);
   const int64_t rows = context.step_rows;
+  args.select.selection.mailbox = context.mailbox();
+  args.shares = context.mailbox().slots + shared_logits_at(rows, args.experts);
   const bool few = rows <= kSmallMostRows;
   const int64_t rows_each = few ? kSmallRows : kLargeRows, experts_each = few ? kSmallExperts : kLargeExperts;
-  args.blocks = static_cast<int32_t>((router.rows + experts_each - 1) / experts_each *
+  args.blocks = static_cast<int32_t>((args.logits() + experts_each - 1) / experts_each *
                                      ((rows + rows_each - 1) / rows_each));
   return args;
 }
@@ -219,8 +236,9 @@ void launch_logits(const Args& args, int64_t blocks, const Context& context) {
          {dim3(static_cast<unsigned>(blocks)), dim3(kThreads)}, args);
 }
 
-void launch_norm_moe_small_batch(const Program&, const Op& record, const Context& context) {
-  const auto& [norm_route, experts, none] = std::get<NormMoeGateUp>(record.args);
+void launch_norm_moe_small_batch(const Program& program, const Op& record, const Context& context) {
+  const auto& op = std::get<NormMoeGateUp>(record.args);
+  const auto& [norm_route, experts, shared_router] = op;
   const Memory& memory = context.memory;
   const Rows<float> in = flat(memory.rows(norm_route.in.id));
   const Rows<int32_t> ids = memory.int_rows(norm_route.route.ids.id);
@@ -230,24 +248,24 @@ void launch_norm_moe_small_batch(const Program&, const Op& record, const Context
   const Matrix gate = memory.matrix(experts.gate.id);
   const int8_mma::TokenRows token = experts_token(gate.type, in.columns);
   const Buffers buffers = take(scratch, rows, in.columns, token);
-  Args args = logits_of(norm_route, context);
+  Args args = logits_of(op, context);
   const Mailbox mailbox = context.mailbox();
   Mailbox selected = context.produces != nullptr ? context.mailbox(*context.produces) : mailbox;
   if (context.produces == nullptr) selected.slots += kSelectionSlots;
-  args.select = {
-      buffers.codes,
-      buffers.taken,
-      token,
-      {route_rule(norm_route.route, args.experts, ids.columns), memory.vector(norm_route.route.bias.id), ids,
-       memory.rows(norm_route.route.weights.id), mailbox, selected.slots},
-      false};
+  args.select = {buffers.codes,
+                 buffers.taken,
+                 token,
+                 {route_rule(norm_route.route, args.experts, ids.columns),
+                  memory.vector(norm_route.route.bias.id), ids, memory.rows(norm_route.route.weights.id),
+                  mailbox, selected.slots, shared_router ? args.shares : nullptr},
+                 false};
   Dense shared{.in = in, .out = {}, .weight = {}, .up = {}, .gated = true, .rows = rows, .count = count};
   const ExpertsShape shape{gate.type, gate.matrices, gate.rows, gate.columns, ids.columns, true};
   bool n_tiles = false, beside = false;
   if (experts.shared_gate) {
     shared.weight = memory.matrix(experts.shared_gate.id), shared.up = memory.matrix(experts.shared_up.id);
     shared.out = flat(memory.rows(experts.shared_out.id));
-    beside = takes_shared_experts(shape, shared.weight, shared.up, context.sizes());
+    beside = takes_shared(program, shape, experts, context.sizes());
     n_tiles = !beside && by_wgmma(shared);
   }
   args.select.packs_alone = beside;
@@ -286,7 +304,7 @@ std::optional<FormSpec> produces(const Program& p, const Op& record, const Sizes
 }
 MailboxNeeds mailbox_needs(const Program& p, const Op& record, const Sizes& sizes) {
   const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
-  return {.flagged = kLogitsSlots + sizes.rows * p[route.router.id].shape[1]};
+  return {.flagged = slots_of_logits(sizes.rows, p[route.router.id].shape[1])};
 }
 
 }  // namespace
@@ -295,9 +313,8 @@ std::optional<FormSpec> given_selection(const Program& p, TensorId ids, const Si
   return FormSpec{Form::SelectedExperts, ids, sizes.rows * p[ids].columns() * int64_t{sizeof(uint64_t)}};
 }
 
-void leave_logits(const NormRoute& route, const Context& context) {
-  Args args = logits_of(route, context);
-  args.select.selection.mailbox = context.mailbox();
+void leave_logits(const NormMoeGateUp& op, const Context& context) {
+  const Args args = logits_of(op, context);
   launch_logits(args, args.blocks, context);
 }
 

@@ -58,8 +58,9 @@ class GateUpItems {
       for (int next = 1; next < kMostItems; ++next) unit_[next - 1] = unit_[next];
     }
   }
-  /// Sums of all warps, in their order: a thread has a gate or an up of a token.
-  __device__ __forceinline__ void store(const float* reduction, int rows) const {
+  /// Sums of all warps, in their order: a thread has a gate or an up of a token. shares: by which tokens'
+  /// results are multiplied.
+  __device__ __forceinline__ void store(const float* reduction, int rows, const float* shares) const {
     const int i = static_cast<int>(threadIdx.x) / kItemThreads;
     const int output = static_cast<int>(threadIdx.x) % (2 * kItemOutputs);
     if (i >= kMostItems || !has(i)) return;
@@ -70,7 +71,7 @@ class GateUpItems {
     sum *= scale_;
     const float up = __shfl_down_sync(kWholeWarp, sum, kItemOutputs);
     if (output < kItemOutputs && own_token() < rows)
-      p_.out(own_token())[item(i) * kItemOutputs + output] = silu(sum) * up;
+      p_.out(own_token())[item(i) * kItemOutputs + output] = silu(sum) * (up * shares[own_token()]);
   }
 
  private:

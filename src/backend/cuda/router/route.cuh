@@ -121,6 +121,9 @@ __device__ inline void route_warp(const RouteRule& rule, float* scores, float* s
   for (int k = lane; k < rule.used; k += 32) weights[k] = chosen[k] * factor;
 }
 
+/// By how much shared experts count that have this logit.
+__device__ inline float sigmoid(float logit) { return __fdividef(1.0f, 1.0f + __expf(-logit)); }
+
 /// Experts that a lane of route_lanes has at most: lane, lane + 32, ...
 inline constexpr int kMostEach = 8;
 
