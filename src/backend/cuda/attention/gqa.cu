@@ -103,13 +103,25 @@ void launch_groups(const Program& p, const Op& record, const Context& c) {
 
 void launch_made(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<GqaAttend>(record.args);
-  gqa_split_kv(attend_args(p, op.attend(p, op.query.q.id), c), gqa_query_args(p, op.query, c.memory), c);
+  AttendArgs args = attend_args(p, op.attend(p, op.query.q.id), c);
+  if (args.chunks <= kJoinedChunks) args.arrived = reinterpret_cast<unsigned long long*>(c.zeroed);
+  gqa_split_kv(args, gqa_query_args(p, op.query, c.memory), c);
+}
+
+/// A word a row and group, which every launch leaves zero.
+MailboxNeeds arrivals(const Program& p, const Op& record, const Sizes& sizes) {
+  return {.zeroed = sizes.rows * std::get<GqaAttend>(record.args).kv_heads(p)};
 }
 
 }  // namespace
 
 const Kernel kAttendGqa{"attend on tensor cores", serves, launch_groups, scratch_bytes};
-const Kernel kGqaAttend{"queries, keys and attend on tensor cores", serves_made, launch_made,
-                        scratch_bytes_made};
+const Kernel kGqaAttend{"queries, keys and attend on tensor cores",
+                        serves_made,
+                        launch_made,
+                        scratch_bytes_made,
+                        nullptr,
+                        nullptr,
+                        arrivals};
 
 }  // namespace sluice::backend::cuda

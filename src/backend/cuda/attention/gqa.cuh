@@ -27,6 +27,7 @@ inline constexpr int64_t kSplitKvRows = 32;      ///< rows of a step up to which
 inline constexpr int64_t kMostAttending = 8192;  ///< rows of a step at most
 inline constexpr int kStretch = 8;               ///< rows of a stretch from which on they attend by tiles
 inline constexpr int kAttendChunks = 64;         ///< of a row's context at most
+inline constexpr int kJoinedChunks = 8;          ///< at most that the last one's block puts together
 inline constexpr int64_t kMadeRows = 8;          ///< rows of a step whose heads are made where they attend
 /// In steps of more rows the first ones' contexts are split, too: answers come first.
 inline constexpr int kPrefillSplitRows = 128, kPrefillChunks = 8;
@@ -41,6 +42,9 @@ struct AttendArgs {
   int32_t split, chunks;  ///< the context of a row before `split` has so many chunks at most
   float2* weights;        ///< [row][chunk][head]: the largest score, the sum of the weights below it
   float* parts;           ///< [row][chunk][head][column]
+  /// [row][group], zero: counts chunks that have come, so that the last one's block puts them together; null:
+  /// a launch of its own does.
+  unsigned long long* arrived;
 
   /// Rows of a tile.
   SLUICE_BOTH int tile_rows() const { return kTileQueries / heads_a_group; }

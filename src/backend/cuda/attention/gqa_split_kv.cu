@@ -308,6 +308,40 @@ struct Weighed {
   }
 };
 
+/// The last of a group's chunks to come puts all of them together.
+template <int kColumns>
+__device__ __forceinline__ void join_arrived(const AttendArgs& p, const Work& work) {
+  __shared__ bool is_last;
+  const int positions = pages_of_chunk(work.length, p.chunks) * kPageRows;
+  const int chunks = (work.length + positions - 1) / positions;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    unsigned long long* const arrived = p.arrived + work.row * p.groups + work.group;
+    is_last = atomicAdd(arrived, 1ull) + 1 == chunks;
+    if (is_last) *arrived = 0;
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  for (int i = threadIdx.x; i < p.heads_a_group * (kColumns / 4); i += kThreads) {
+    const int head = work.group * p.heads_a_group + i / (kColumns / 4), column = i % (kColumns / 4) * 4;
+    float4 sum[kJoinedChunks];
+    float2 weight[kJoinedChunks];
+    Weighed all;
+#pragma unroll
+    for (int k = 0; k < kJoinedChunks; ++k) {
+      const int64_t part = (int64_t{work.row} * p.chunks + min(k, chunks - 1)) * p.q.heads + head;
+      sum[k] = __ldcg(reinterpret_cast<const float4*>(p.parts + part * kColumns + column));
+      weight[k] = k < chunks ? __ldcg(p.weights + part) : float2{-INFINITY, 0};
+      all.largest = fmaxf(all.largest, weight[k].x);
+    }
+#pragma unroll
+    for (int k = 0; k < kJoinedChunks; ++k) all.add(sum[k], weight[k]);
+    all.store(p.out(work.row, head) + column);
+  }
+}
+
 /// Puts the four warps' sums together: the result, or the chunk's part and what it has to be weighed with.
 template <int kColumns>
 __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, Sums<kColumns>& sums,
@@ -345,6 +379,7 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, Su
       if (column == 0) p.weights[part + head] = {all.largest, all.total};
     }
   }
+  if (!work.alone && p.arrived != nullptr) join_arrived<kColumns>(p, work);
   __syncthreads();
 }
 
@@ -480,7 +515,7 @@ void launch_chunks(const AttendArgs& args, const auto& products, const Context& 
          {dim3(static_cast<unsigned>(std::min<int64_t>(items, 2 * context.sm_count))), dim3(kThreads),
           Shape<kColumns, kCoded>::kSharedBytes},
          args, products);
-  if (args.chunks == 1) return;
+  if (args.chunks == 1 || args.arrived != nullptr) return;
   const int64_t rows = args.few ? context.step_rows : 8;
   launch(context, join_chunks<kColumns>,
          {dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(rows), (kColumns + 127) / 128),
