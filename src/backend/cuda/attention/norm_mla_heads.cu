@@ -80,9 +80,11 @@ bool serves_two_rows(const Program& program, const NormMlaHeads& op, const Sizes
   const auto are = [&](Type type, std::initializer_list<TensorId> weights) {
     return std::ranges::all_of(weights, [&](TensorId id) { return program[id].type == type; });
   };
-  return sizes.longest <= kCtx512 && (sizes.architecture == 90 || sizes.architecture == 100) && query.q &&
-         are(Type::Q4_0, {op.products.a.id, op.products.b.id, query.q.id}) &&
-         are(Type::Q8_0, {query.k_b.id, op.heads.v_b.id});
+  if (sizes.longest > kCtx512 || (sizes.architecture != 90 && sizes.architecture != 100) || !query.q)
+    return false;
+  const std::initializer_list<TensorId> first = {op.products.a.id, op.products.b.id, query.q.id};
+  return (are(Type::Q4_0, first) && are(Type::Q8_0, {query.k_b.id, op.heads.v_b.id})) ||
+         (are(Type::Q4_K, first) && are(Type::Q5_0, {query.k_b.id}) && are(Type::Q4_K, {op.heads.v_b.id}));
 }
 
 bool serves_norm_mla_heads(const Program& program, const Op& record, const Sizes& sizes) {

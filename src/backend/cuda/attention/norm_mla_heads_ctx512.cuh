@@ -292,8 +292,12 @@ static_assert(sizeof(Shared) <= kMostShared && kMostRows * sizeof(Shared) <= 2 *
 template <typename Low, typename Q, typename K, typename V>
 constexpr bool takes_two_rows() {
   using Four = TypedRaw<quant::Type::Q4_0>;
+  using FourK = TypedRaw<quant::Type::Q4_K>;
+  using Five = TypedRaw<quant::Type::Q5_0>;
   using Eight = TypedRaw<quant::Type::Q8_0>;
-  return std::is_same_v<std::tuple<Low, Q, K, V>, std::tuple<Four, Four, Eight, Eight>>;
+  using Types = std::tuple<Low, Q, K, V>;
+  return std::is_same_v<Types, std::tuple<Four, Four, Eight, Eight>> ||
+         std::is_same_v<Types, std::tuple<FourK, FourK, Five, FourK>>;
 }
 
 template <typename Low, typename Q, typename K, typename V>
