@@ -13,6 +13,10 @@ namespace {
 
 using namespace program;
 
+/// Neither a window nor sinks. With these contexts are not split, so answers have the plain kernel, which has
+/// a thread block a head.
+bool sees_all(const Attend& op) { return op.window == 0 && !op.sinks; }
+
 /// Whether kernels have this shape of a head of queries, keys and values, in a group of so many.
 bool known(int64_t columns, int64_t value, int64_t heads, bool coded, const Sizes& sizes) {
   const bool narrow = columns == 64 || columns == 128 || (!coded && (columns == 80 || columns == 96));
@@ -28,7 +32,7 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const Tensor& q = p[op.q.id];
   return known(q.columns(), p[op.out.id].columns(), q.heads() / op.kv_heads, is_coded(p, op.cache.id),
                sizes) &&
-         sizes.rows <= kMostAttending && op.scale > 0;
+         sizes.rows <= kMostAttending && op.scale > 0 && (sees_all(op) || sizes.rows > kSplitKvRows);
 }
 
 /// Beside its pieces of 128 columns a block has no room for new rows on most devices.
@@ -58,13 +62,17 @@ Split split_of(const Sizes& sizes, int64_t groups) {
           static_cast<int32_t>(std::clamp<int64_t>(std::min(room, pages), 1, kAttendChunks))};
 }
 
+Split split_of(const Attend& op, const Sizes& sizes) {
+  return sees_all(op) ? split_of(sizes, op.kv_heads) : Split{static_cast<int32_t>(sizes.rows), 1};
+}
+
 int64_t weights_bytes(const Split& split, int64_t heads) {
   return (split.rows * split.chunks * heads * static_cast<int64_t>(sizeof(float2)) + 255) / 256 * 256;
 }
 
 int64_t scratch_of(const Program& p, const Attend& op, const Sizes& sizes) {
   const int64_t heads = p[op.q.id].heads();
-  const Split split = split_of(sizes, op.kv_heads);
+  const Split split = split_of(op, sizes);
   return split.chunks == 1
              ? 0
              : weights_bytes(split, heads) + split.rows * split.chunks * heads * p[op.q.id].columns() * 4;
@@ -78,13 +86,14 @@ int64_t scratch_bytes_made(const Program& p, const Op& record, const Sizes& size
 }
 
 AttendArgs attend_args(const Program& p, const Attend& op, const Context& c) {
-  const Split split = split_of(c.sizes(), op.kv_heads);
+  const Split split = split_of(op, c.sizes());
   AttendArgs args{};
   args.step = c.step;
   args.cache = c.memory.cache(op.cache.id);
   args.q = c.memory.rows(op.q.id), args.out = c.memory.rows(op.out.id);
   args.layer = op.cache_layer, args.groups = static_cast<int32_t>(op.kv_heads);
   args.heads_a_group = static_cast<int32_t>(p[op.q.id].heads() / op.kv_heads);
+  args.window = static_cast<int32_t>(op.window), args.sinks = c.memory.vector(op.sinks.id);
   args.scale_log2 = op.scale * std::numbers::log2e_v<float>;
   args.few = c.step_rows <= kSplitKvRows;
   args.split = split.rows, args.chunks = split.chunks;
@@ -94,10 +103,11 @@ AttendArgs attend_args(const Program& p, const Attend& op, const Context& c) {
 }
 
 void launch_groups(const Program& p, const Op& record, const Context& c) {
-  const AttendArgs args = attend_args(p, std::get<Attend>(record.args), c);
+  const auto& op = std::get<Attend>(record.args);
+  const AttendArgs args = attend_args(p, op, c);
   if (args.few || !c.prompts_alone) gqa_split_kv(args, c);
   if (args.few) return;
-  const bool by_wgmma = has_wgmma() && (args.q.columns == 64 || args.q.columns == 128);
+  const bool by_wgmma = sees_all(op) && has_wgmma() && (args.q.columns == 64 || args.q.columns == 128);
   by_wgmma ? attend_wgmma(args, c) : attend_tiles(args, c);
 }
 

@@ -37,6 +37,8 @@ struct AttendArgs {
   Cache cache;
   Rows<float> q, out;
   int32_t layer, groups, heads_a_group;
+  int32_t window;         ///< positions that a row sees at the end of its context; 0: all
+  const float* sinks;     ///< null, or a score of each head that takes weight and has no value
   float scale_log2;       ///< the scale of the scores times log2(e): weights are powers of two
   bool few;               ///< all rows attend by themselves
   int32_t split, chunks;  ///< the context of a row before `split` has so many chunks at most
@@ -48,6 +50,14 @@ struct AttendArgs {
 
   /// Rows of a tile.
   SLUICE_BOTH int tile_rows() const { return kTileQueries / heads_a_group; }
+  /// The first page that a row sees of a context of this length, in positions.
+  SLUICE_BOTH int first_page(int length) const {
+    return window > 0 && length > window
+               ? (length - window) / int{program::kPageRows} * int{program::kPageRows}
+               : 0;
+  }
+  /// A head's sink as a power of two.
+  __device__ __forceinline__ float sink(int head) const { return __ldg(sinks + head) * 1.44269504f; }
   /// Numbers of a cache row before the group's keys or values.
   SLUICE_BOTH int first_column(int group, bool values) const {
     return (group + (values ? groups : 0)) * q.columns;

@@ -48,19 +48,29 @@ __device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTil
     }
     commit_copies();
   };
-  bring(0, 0);
+  const int begin = p.first_page(tile.position + 1);
+  bring(begin, 0);
   QueryOperands<kColumns, false> query;
   const auto place = [&](int i) { return p.q(tile.row(i), group * p.heads_a_group + tile.head(i)); };
   query.load({place(mine), place(mine + 8)});
   TwoRows<kPiece, kColumns> rows{.limit = {tile.limit(mine), tile.limit(mine + 8)},
                                  .least = tile.limit(warp * 16),
+                                 .window = p.window,
+                                 .lowest = p.window > 0 ? tile.limit(warp * 16 + 15) - p.window : 0,
                                  .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
                                  .sum = {}};
+  if (p.sinks != nullptr) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.largest[h] = p.sink(group * p.heads_a_group + tile.head(mine + 8 * h)) / rows.factor[h];
+      rows.all[h] = lane % 4 == 0 ? 1.0f : 0.0f;
+    }
+  }
   // Positions that any of the warp's queries sees; none where the tile has no query for it.
   const int most = warp * 16 < tile.queries() ? tile.limit(warp * 16 + 15) : 0;
 
   int buffer = 0;
-  for (int from = 0; from < tile.longest(); from += kPiece, buffer ^= kCoded ? 0 : 1) {
+  for (int from = begin; from < tile.longest(); from += kPiece, buffer ^= kCoded ? 0 : 1) {
     wait_copies<0>();
     __syncthreads();  // it is there, and everybody has done with the one before
     if constexpr (kCoded) {

@@ -58,6 +58,7 @@ __device__ __forceinline__ Work work_of(const AttendArgs& p, int row, int item) 
   const int pages = pages_of_chunk(w.length, w.row < p.split ? p.chunks : 1);
   w.begin = w.chunk * pages * kPageRows, w.end = min(w.begin + pages * kPageRows, w.length);
   w.alone = w.begin == 0 && w.end == w.length;
+  if (w.alone) w.begin = p.first_page(w.length);
   return w;
 }
 
@@ -368,6 +369,10 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, Su
     Weighed all;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) all.largest = fmaxf(all.largest, of_warp[w][query].x);
+    if (p.sinks != nullptr) {
+      const float sink = p.sink(head);
+      all.largest = fmaxf(all.largest, sink), all.total = exp2f(sink - all.largest);
+    }
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), of_warp[w][query]);
@@ -441,6 +446,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     TwoRows<kPiece, kColumns> two{
         .limit = {work.end, work.end},
         .least = work.end,
+        .window = p.window,
+        .lowest = p.window > 0 ? work.length - p.window : 0,
         .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
         .sum = {}};
     attend(pieces, heads, query, two);

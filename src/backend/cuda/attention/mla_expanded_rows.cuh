@@ -43,8 +43,12 @@ __device__ __forceinline__ float power_of_two(float v) {
 template <int kKeys, int kValue>
 struct TwoRows {
   using Scores = float[kKeys / 8][4];
-  int limit[2], least;  ///< positions that these rows see, and that all rows beside them do
-  float factor[2];      ///< makes scores powers of two
+  /// What a row's window leaves out: not minus infinity, since a row may see nothing of its first keys. Their
+  /// weights are wiped out by the first score that counts.
+  static constexpr float kOutside = -1e30f;
+  int limit[2], least;         ///< positions that these rows see, and that all rows beside them do
+  int window = 0, lowest = 0;  ///< positions of a row's context that it sees, 0: all; where all rows do so
+  float factor[2];             ///< makes scores powers of two
   float largest[2] = {-INFINITY, -INFINITY}, all[2] = {0, 0}, keep[2];
   float sum[kValue / 8][4];
 
@@ -59,6 +63,18 @@ struct TwoRows {
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
             if (from + n * 8 + 2 * t + k >= limit[h]) score[n][2 * h + k] = -INFINITY;
+          }
+        }
+      }
+    }
+    if (from < lowest) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            if (from + n * 8 + 2 * t + k < limit[h] - window) score[n][2 * h + k] = kOutside;
           }
         }
       }

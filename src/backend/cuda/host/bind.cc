@@ -44,9 +44,7 @@ struct Bind {
   const Kernel* operator()(const MlaAttend&) const {
     return first({&kMlaAttendSm90, &kMlaAttendSm80, &kMlaAttend});
   }
-  const Kernel* operator()(const Attend& op) const {
-    return op.window > 0 || op.sinks ? first({&kAttend}) : first({&kAttendGqa, &kAttend});
-  }
+  const Kernel* operator()(const Attend&) const { return first({&kAttendGqa, &kAttend}); }
   const Kernel* operator()(const Route&) const { return first({&kRoute}); }
   const Kernel* operator()(const SiluMul&) const { return first({&kSiluMul}); }
   const Kernel* operator()(const Add&) const { return first({&kAdd}); }
