@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/places/places_backend.h"
+#include "base/error.h"
 #include "program/offload.h"
 #include "support/cuda.h"
 #include "support/golden_cases.h"
@@ -106,6 +107,50 @@ TEST(CudaOffload, CopiesOfExpertsStayWithinTheLimits) {
               << name << ", " << slot_bytes << " bytes, rows " << rows << ", " << from;
         }
       }
+    }
+  }
+}
+
+/// Somebody else takes what the GPU's memory has left while the model runs: steps go on as they were, or end
+/// with an error that says so, and never with wrong numbers.
+TEST(CudaOffload, MemoryThatGoesAwayIsAnErrorAtMost) {
+  CudaForTest device(true);
+  if (device.backend == nullptr) GTEST_SKIP() << device.why;
+  const std::shared_ptr<program::Backend> cuda = std::move(device.backend),
+                                          cpu = backend::make_cpu_backend({.threads = 4});
+  const Golden golden = golden_of("glm-q4_k_m");
+  const model::Model model = model::Model::load(golden.model);
+  const size_t all = program::routed_experts(model.program).size();
+  const auto backend = backend::make_offload_backend(cuda, cpu,
+                                                     {.mixtures = all,
+                                                      .bytes = int64_t{1} << 40,
+                                                      .stream_rows = 7,
+                                                      .slot_bytes = bytes_of_last(golden, all) * 5 / 8});
+  const program::Source source{model.program, model.weights};
+  const auto weights = backend->load({&source, 1}, {});
+  const auto pages =
+      static_cast<int32_t>(engine::KvPool::pages_for(static_cast<int64_t>(golden.tokens.size())));
+  const auto executable =
+      backend->compile(source, weights, {.max_rows = 64, .max_outputs = 64, .cache_pages = pages});
+  // A model with a cache of all that is free; then of ever less, until nothing is.
+  std::vector<std::unique_ptr<program::Executable>> taken;
+  const int64_t page = program::cache_bytes(model.program, {.pages = 1});
+  for (int64_t bytes = cuda->available_bytes(); bytes > (int64_t{1} << 20);) {
+    try {
+      taken.push_back(cuda->compile(source, cuda->load({&source, 1}, {}),
+                                    {.max_rows = 1, .cache_pages = static_cast<int32_t>(bytes / page)}));
+    } catch (const Error&) {
+      bytes /= 2;
+    }
+  }
+  EXPECT_LT(cuda->available_bytes(), int64_t{64} << 20);
+  EXPECT_THROW(backend->compile(source, weights, {.max_rows = 64, .cache_pages = 4000}), Error);
+  for (const int64_t rows : {1, 7, 1, 7}) {
+    try {
+      const auto logits = logits_in_steps(golden, *executable, rows, [&](int64_t) { return rows; });
+      EXPECT_LT(divergence(golden, logits).best_90, 0.002) << rows;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("memory"), std::string::npos) << error.what();
     }
   }
 }
