@@ -209,9 +209,10 @@ void router_sums_with_share(Builder& b, const std::function<void()>& between) {
                                       b.activation("residual" + name, kStepRows, 1, kColumns));
     between();
     NormMoeGateUp op = gate_up_of(b, row, name);
-    op.experts.shared_gate.id = b.weight("shared_gate" + name, Type::Q4_0, 1, kInner, kColumns);
-    op.experts.shared_up.id = b.weight("shared_up" + name, Type::Q4_0, 1, kInner, kColumns);
-    op.experts.shared_out.id = b.activation("shared_gated" + name, kStepRows, 1, kInner);
+    constexpr int64_t kShared = 4096;  // so many that their mean error varies little
+    op.experts.shared_gate.id = b.weight("shared_gate" + name, Type::Q4_0, 1, kShared, kColumns);
+    op.experts.shared_up.id = b.weight("shared_up" + name, Type::Q4_0, 1, kShared, kColumns);
+    op.experts.shared_out.id = b.activation("shared_gated" + name, kStepRows, 1, kShared);
     op.shared_router.id = b.weight("shared_router" + name, Type::F32, 1, 1, kColumns);
     b.emit(op);
   }
