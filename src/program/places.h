@@ -20,12 +20,12 @@ inline constexpr size_t kMostPlaces = 64;
 /// heads, feed-forward networks (dense, shared and every expert) by their inner columns, the output matrix by
 /// the vocabulary's rows. Norms, routers and low-rank products run everywhere, and so every place selects the
 /// same experts; the latent cache is everywhere, too, that of grouped attention as far as its heads. A row
-/// that places have each a part of is added up (all_reduce), and the first of the parts has the residual. Cuts lie
-/// between heads and between blocks of the weights' types, so that a place may get less than its share, or
-/// nothing. Tensors of `program` keep their ids; weights of places are views of them, while its caches are
-/// there by name alone: places have their own. Throws Error for an op that cannot be cut, and for shares that
-/// are none.
-/// Of the token table every place has all (Tables::Everywhere), or the first one, which hands its rows over.
+/// that places have each a part of is added up (all_reduce), and the first of the parts has the residual.
+/// Cuts lie between heads and between blocks of the weights' types, so that a place may get less than its
+/// share, or nothing. Tensors of `program` keep their ids; weights of places are views of them, while its
+/// caches are there by name alone: places have their own. Throws Error for an op that cannot be cut, and for
+/// shares that are none. Of the token table every place has all (Tables::Everywhere), or the first one, which
+/// hands its rows over.
 enum class Tables : uint8_t { AtTheFirst, Everywhere };
 Program split(const Program& program, std::span<const double> shares, Tables tables = Tables::AtTheFirst);
 

@@ -184,7 +184,8 @@ bool serves_matmul_add(const Program& program, const Op& record, const Sizes&) {
 }
 std::optional<FormSpec> matmul_add_gives(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  if (sizes.rows != 1 || !op.residual || !adds_and_routes_gemv(program[op.weight.id], program[op.in.id])) return std::nullopt;
+  if (sizes.rows != 1 || !op.residual || !adds_and_routes_gemv(program[op.weight.id], program[op.in.id]))
+    return std::nullopt;
   return FormSpec{Form::RouterSums, op.out.id, 0};
 }
 std::optional<FormSpec> matmul_add_takes(const Program& program, const Op& record, const Sizes& sizes) {
