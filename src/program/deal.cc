@@ -55,20 +55,23 @@ void each_operand(OpArgs& args, F&& f) {
       args);
 }
 
-/// Which layer of its cache an op means; null: it has none.
-int32_t* cache_layer_of(OpArgs& args) {
+/// Where an op says which layer of its caches it means: once, or in each of its parts the same; none: it has
+/// no cache.
+std::vector<int32_t*> cache_layers_of(OpArgs& args) {
   return std::visit(
-      [](auto& op) -> int32_t* {
+      [](auto& op) -> std::vector<int32_t*> {
         if constexpr (requires { op.cache_layer; }) {
-          return &op.cache_layer;
+          return {&op.cache_layer};
         } else if constexpr (requires { op.query.cache_layer; }) {
-          return &op.query.cache_layer;
+          return {&op.query.cache_layer};
         } else if constexpr (requires { op.heads.query.cache_layer; }) {
-          return &op.heads.query.cache_layer;
+          return {&op.heads.query.cache_layer};
         } else if constexpr (requires { op.attend.cache_layer; }) {
-          return &op.attend.cache_layer;
+          return {&op.attend.cache_layer};
+        } else if constexpr (requires { op.conv.cache_layer, op.rule.cache_layer; }) {
+          return {&op.conv.cache_layer, &op.rule.cache_layer};
         } else {
-          return nullptr;
+          return {};
         }
       },
       args);
@@ -85,7 +88,7 @@ class Dealer {
     for (size_t i = 0; i < ops_.size(); ++i) {
       Op& op = ops_[i];
       b_.set_layer(op.layer);
-      if (int32_t* const layer = cache_layer_of(op.args)) move_layer(op, *layer);
+      move_layer(op);
       each_operand(op.args, [&](TensorId& id, bool) { id = at(id, op.place); });
       out_.add(op);
     }
@@ -133,7 +136,7 @@ class Dealer {
     std::vector<int32_t> place(in_.tensors().size(), -1);
     std::map<std::pair<TensorId, int32_t>, int32_t> owner;  // by cache and its layer
     for (Op& op : ops_) {
-      const int32_t* const layer = cache_layer_of(op.args);
+      const std::vector<int32_t*> layers = cache_layers_of(op.args);
       each_operand(op.args, [&](TensorId& id, bool) {
         const TensorId storage = in_.storage(id);
         int32_t& there = place[static_cast<size_t>(storage)];
@@ -143,7 +146,7 @@ class Dealer {
           return;
         }
         const bool known =
-            layer != nullptr && owner.try_emplace({id, *layer}, op.place).first->second == op.place;
+            !layers.empty() && owner.try_emplace({id, *layers[0]}, op.place).first->second == op.place;
         if (!known) fail("{}: its layer of the cache is at several places", in_.op_name(op));
       });
     }
@@ -167,13 +170,15 @@ class Dealer {
     }
   }
 
-  void move_layer(const Op& op, int32_t& layer) {
-    Op copy = op;
+  void move_layer(Op& op) const {
+    const std::vector<int32_t*> layers = cache_layers_of(op.args);
+    if (layers.empty()) return;
+    const int32_t layer = *layers[0];
     int32_t moved = layer;
-    each_operand(copy.args, [&](TensorId& id, bool) {
+    each_operand(op.args, [&](const TensorId& id, bool) {
       if (is_kept(in_[id])) moved = cache_layers_.at({id, layer});
     });
-    layer = moved;
+    for (int32_t* const one : layers) *one = moved;
   }
 
   /// What a place reads in place of a tensor: itself where it is there, or a copy.

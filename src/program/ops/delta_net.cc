@@ -20,6 +20,8 @@ void DeltaNet::check(const Program& p) const {
   if (s.keys < 1 || s.key_heads < 1) fail("in: {} columns hold no queries", p[conv.in.id].columns());
   expect_shape(p, "in", conv.in.id, {kStepRows, 1, 2 * s.key_heads * s.keys + s.heads * s.values});
   rule.check_shapes(p, s);
+  if (conv.cache_layer != rule.cache_layer)
+    fail("layers {} and {} of the states, expected the same", conv.cache_layer, rule.cache_layer);
   GatedNorm last = norm;
   last.in = norm.gate;
   last.check(p);
