@@ -16,6 +16,10 @@ inline const float* floats_of(const Memory& memory, program::TensorId id) {
   return reinterpret_cast<const float*>(m.codes) + m.first_row * m.columns;
 }
 
+/// Types whose routed experts may have biases and another activation than SwiGLU: files have no others, and a
+/// test for each output takes time.
+constexpr bool takes_biases(quant::Type type) { return type == quant::Type::MXFP4; }
+
 /// Products of one row with up to four weights of one type and as many columns.
 struct GemvProducts {
   struct Part {
@@ -100,7 +104,7 @@ bool routes_gemv(quant::Type routed, quant::Type shared, int64_t columns, const 
 /// Down projections of selected and shared experts, weighted, with the residual.
 struct GemvDown {
   Matrix down, shared_down;  ///< shared_down.codes null: not there
-  const float* bias;         ///< null, or [experts][outputs], with routed experts of MXFP4
+  const float* bias;         ///< null, or [experts][outputs], where takes_biases()
   Rows<float> in;            ///< [1][slots][columns]
   const float *shared_in, *weights, *residual;
   const int32_t* ids;

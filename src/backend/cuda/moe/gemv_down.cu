@@ -28,7 +28,7 @@ struct Args {
 template <Type Routed, Type Shared>
 __global__ void __launch_bounds__(kThreads, 1)
     row_down(const Timestamps timestamps, const __grid_constant__ Args args) {
-  constexpr bool kBiased = Routed == Type::MXFP4;  // as files have them
+  constexpr bool kBiased = takes_biases(Routed);
   __shared__ float others[kOutputs];
   const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -136,7 +136,7 @@ bool add_down_gemv(const Context& context, const GemvDown& down) {
       (static_cast<int>(most_shared(context.architecture)) - args.staged) / kOutputs - Stage::kPadding;
   args.at_once = std::min(args.slots, room / Stage::row_bytes(bytes));
   args.stage = Stage::of(bytes, args.at_once);
-  if (!Stage::takes(bytes) || (down.bias != nullptr && m.type != Type::MXFP4)) return false;
+  if (!Stage::takes(bytes) || (down.bias != nullptr && !takes_biases(m.type))) return false;
   // Slots lie behind each other, and a lane of a warp knows each.
   if (down.in.head_stride != m.columns || args.slots > 32 || m.columns % 32 != 0 || args.at_once <= 0)
     return false;

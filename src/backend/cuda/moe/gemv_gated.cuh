@@ -22,10 +22,6 @@ struct GatedPlanes {
   program::Swiglu form;
 };
 
-/// Types whose routed experts may have biases and another activation than SwiGLU: files have no others, and a
-/// test for each output takes time.
-constexpr bool takes_biases(quant::Type type) { return type == quant::Type::MXFP4; }
-
 /// Whether the two matrices can be read side by side; fills e.
 inline bool take(const GemvGated::Experts& from, const RowShape& shape, GatedPlanes& e) {
   if (from.gate.codes == nullptr) return true;
