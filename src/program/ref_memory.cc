@@ -20,8 +20,9 @@ std::vector<bool> used_storages(const Program& program) {
 
 }  // namespace
 
-RefMemory::RefMemory(const Program& program, const WeightBytes& weights, const CompileOptions& options)
-    : program_(program), weights_(weights) {
+RefMemory::RefMemory(const Program& program, const WeightBytes& weights, const CompileOptions& options,
+                     bool halves)
+    : program_(program), weights_(weights), halves_(halves) {
   const size_t count = program.tensors().size();
   floats_.resize(count);
   ints_.resize(count);
@@ -75,7 +76,7 @@ float* RefMemory::state_row(TensorId state, int64_t layer, int64_t slot, int64_t
 }
 
 void RefMemory::round_cache_row(TensorId cache, int64_t layer, int64_t slot) {
-  if (program_[cache].type != quant::Type::Q8_0) return;
+  if (program_[cache].type != quant::Type::Q8_0 && !halves_) return;
   const quant::CacheRow format = program_[cache].cache_row();
   float* const row = cache_row(cache, layer, slot);
   rounded_.resize(static_cast<size_t>(format.bytes()));

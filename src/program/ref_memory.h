@@ -14,7 +14,9 @@ namespace sluice::program {
 class RefMemory {
  public:
   /// Every float starts as NaN, so that a value read before it was written shows.
-  RefMemory(const Program& program, const WeightBytes& weights, const CompileOptions& options);
+  /// halves: caches of F16 keep halves; otherwise float32 stands for them.
+  RefMemory(const Program& program, const WeightBytes& weights, const CompileOptions& options,
+            bool halves = false);
 
   const Program& program() const { return program_; }
 
@@ -27,8 +29,7 @@ class RefMemory {
   float* cache_row(TensorId cache, int64_t layer, int64_t slot);
   /// One of the rows that a slot of a state has for a layer.
   float* state_row(TensorId state, int64_t layer, int64_t slot, int64_t row);
-  /// Gives a row that was written the numbers that the cache's type keeps of it: of eight bits that is what
-  /// is asked for, while float32 stands for binary16.
+  /// Gives a row that was written the numbers that the cache's type keeps of it.
   void round_cache_row(TensorId cache, int64_t layer, int64_t slot);
   int64_t bytes() const;
   /// What bytes() would be, by activations and caches.
@@ -37,6 +38,7 @@ class RefMemory {
  private:
   const Program& program_;
   const WeightBytes& weights_;
+  bool halves_;
   std::vector<std::vector<float>> floats_;  // by storage TensorId; of caches, too
   std::vector<std::vector<int32_t>> ints_;
   std::vector<std::byte> rounded_;  ///< a cache row in its type

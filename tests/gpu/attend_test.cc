@@ -99,7 +99,7 @@ class CudaAttention : public testing::TestWithParam<Param> {};
 TEST_P(CudaAttention, AgreesWithReference) {
   CUDA_OR_SKIP(cuda);
   const CaseRun run(op_case(GetParam().shape), 7);
-  const std::vector<float> expected = values_of(run, *backend::make_ref_backend(), GetParam());
+  const std::vector<float> expected = values_of(run, *backend::make_ref_backend(/*halves=*/true), GetParam());
   const std::vector<float> seen = values_of(run, cuda, GetParam());
   double error = 0, norm = 0, worst = 0;
   const auto columns = static_cast<size_t>(GetParam().shape.columns);

@@ -19,8 +19,8 @@ BoundKernel reference_of(const Op& op) {
 
 class RefExecutable : public Executable {
  public:
-  RefExecutable(Program program, const WeightBytes& weights, const CompileOptions& options)
-      : program_(std::move(program)), weights_(weights), memory_(program_, weights_, options) {
+  RefExecutable(Program program, const WeightBytes& weights, const CompileOptions& options, bool halves)
+      : program_(std::move(program)), weights_(weights), memory_(program_, weights_, options, halves) {
     // Expansion added tensors, all of them activations: they have no bytes.
     weights_.resize(program_.tensors().size());
     parts_ = parts(program_);
@@ -126,6 +126,7 @@ class RefExecutable : public Executable {
 
 class RefBackend : public Backend {
  public:
+  explicit RefBackend(bool halves) : halves_(halves) {}
   std::string name() const override { return "ref"; }
   Facts facts() const override { return {.parts = true, .hidden_rows = true}; }
   bool has(const Program&, const Op& op) const override { return info(op).reference != nullptr; }
@@ -141,7 +142,7 @@ class RefBackend : public Backend {
   using Backend::compile;
   std::unique_ptr<Executable> compile(const Source& source, std::shared_ptr<const WeightSet> /*mapped*/,
                                       const CompileOptions& options) override {
-    return std::make_unique<RefExecutable>(legal(source.program), source.weights, options);
+    return std::make_unique<RefExecutable>(legal(source.program), source.weights, options, halves_);
   }
 
  private:
@@ -152,12 +153,12 @@ class RefBackend : public Backend {
   const Peaks& peaks() override { return peaks_; }
   double measure_read_bandwidth() override { return 0; }
 
- private:
+  const bool halves_;
   Peaks peaks_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_ref_backend() { return std::make_unique<RefBackend>(); }
+std::unique_ptr<Backend> make_ref_backend(bool halves) { return std::make_unique<RefBackend>(halves); }
 
 }  // namespace sluice::backend
