@@ -55,6 +55,14 @@ std::vector<OpCase> Matmul::cases() {
                       b.matmul(x, b.weight("weight", type, 1, 37, inputs));
                     }});
   }
+  // More rows than one tile of tensor cores takes.
+  for (const quant::Type type :
+       {quant::Type::Q4_0, quant::Type::Q4_K, quant::Type::Q5_K, quant::Type::Q6_K, quant::Type::Q8_0}) {
+    list.push_back({fmt::format("{} 192x768 rows 150", quant::type_info(type).name), 150, [type](Builder& b) {
+                      const TensorId x = b.activation("x", kStepRows, 1, 768);
+                      b.matmul(x, b.weight("weight", type, 1, 192, 768));
+                    }});
+  }
   // As many outputs as an output matrix has: kernels of their own on some devices.
   list.push_back({"Q6_K 33792x256 rows 20", 20, [](Builder& b) {
                     const TensorId x = b.activation("x", kStepRows, 1, 256);

@@ -41,7 +41,8 @@ std::vector<OpCase> NormGateUp::cases() {
           {"Q4_0 6144x2048 rows 1", 1, build(Type::Q4_0, 6144, 2048)},
           {"Q6_K 1500x512 rows 1", 1, build(Type::Q6_K, 1500, 512)},
           {"F16 64x256 rows 1", 1, build(Type::F16, 64, 256)},
-          {"Q4_K 1024x768 rows 5", 5, build(Type::Q4_K, 1024, 768)}};
+          {"Q4_K 1024x768 rows 5", 5, build(Type::Q4_K, 1024, 768)},
+          {"Q4_K 192x512 rows 150", 150, build(Type::Q4_K, 192, 512)}};
 }
 
 }  // namespace sluice::program

@@ -12,10 +12,20 @@
 namespace sluice::backend::cuda {
 namespace {
 
-constexpr int64_t kLeastTokens = 9, kMostTokens = 128;
+constexpr int64_t kLeastTokens = 9, kMostTokens = 128;  ///< of a tile
 /// Outputs of a matrix at most, where tokens are more than 64: those of many tiles are left to
 /// gemm_wgmma.cuh, which reads tokens once for 128 outputs.
 constexpr int64_t kMostOutputs = 32768;
+/// Columns of products whose warpgroups share them two and two.
+constexpr int64_t kNarrowChunks = 2;
+/// Thread blocks at most of more tokens than a tile: three waves of an H100, or any number of short ones.
+/// Beyond that gemm_wgmma.cuh is faster, which unpacks a weight for 256 tokens.
+constexpr int64_t kMostTiles = 400, kMostNarrowTiles = 2000;
+
+/// Outputs of a thread block.
+int64_t outputs_of(const Product& product, bool narrow) {
+  return (product.gated ? cluster::kTileRows / 2 : cluster::kTileRows) * (narrow ? 2 : 1);
+}
 
 bool in_fours(const void* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 4 == 0;
@@ -42,28 +52,31 @@ int cluster_blocks(const MostClusters& most, int clusters, int chunks) {
 }
 
 template <Family kFamily, quant::Type kType, int kTokens, int kAlong>
-void start(cluster::Args args, const Context& context) {
+void start(cluster::Args args, int64_t tokens, const Context& context) {
   const auto kernel = multiply_cluster<kFamily, kType, kTokens, kAlong>;
-  const int clusters = args.item[cluster::kMostProducts - 1].end, chunks = args.item[0].product.tokens.chunks;
+  const int clusters = args.item[cluster::kMostProducts - 1].end,
+            tiles = static_cast<int>((tokens + kTokens - 1) / kTokens),
+            chunks = args.item[0].product.tokens.chunks;
   constexpr int64_t kShared = cluster::shared_bytes(kTokens);
   static PerDevice<MostClusters> counted;
   const MostClusters& most = counted.of_current([&] { return count_clusters(kernel, kShared); });
-  args.blocks = kAlong < cluster::kGroups ? 1 : cluster_blocks(most, clusters, chunks);
+  args.blocks = kAlong < cluster::kGroups ? 1 : cluster_blocks(most, clusters * tiles, chunks);
   launch(context, kernel,
-         {dim3(static_cast<unsigned>(clusters * args.blocks)), dim3(cluster::kThreads), kShared, args.blocks},
+         {dim3(static_cast<unsigned>(clusters * args.blocks), static_cast<unsigned>(tiles)),
+          dim3(cluster::kThreads), kShared, args.blocks},
          args);
 }
 
 template <Family kFamily, quant::Type kType, int kTokens>
-void start_tokens(const cluster::Args& args, bool narrow, const Context& context) {
-  narrow ? start<kFamily, kType, kTokens, 2>(args, context)
-         : start<kFamily, kType, kTokens, 4>(args, context);
+void start_tokens(const cluster::Args& args, int64_t tokens, bool narrow, const Context& context) {
+  narrow ? start<kFamily, kType, kTokens, 2>(args, tokens, context)
+         : start<kFamily, kType, kTokens, 4>(args, tokens, context);
 }
 template <Family kFamily, quant::Type kType>
 void start_type(const cluster::Args& args, int64_t tokens, bool narrow, const Context& context) {
-  tokens <= 32   ? start_tokens<kFamily, kType, 32>(args, narrow, context)
-  : tokens <= 64 ? start_tokens<kFamily, kType, 64>(args, narrow, context)
-                 : start_tokens<kFamily, kType, 128>(args, narrow, context);
+  tokens <= 32   ? start_tokens<kFamily, kType, 32>(args, tokens, narrow, context)
+  : tokens <= 64 ? start_tokens<kFamily, kType, 64>(args, tokens, narrow, context)
+                 : start_tokens<kFamily, kType, 128>(args, tokens, narrow, context);
 }
 
 /// A family's most common type has kernels of its own: they need not ask.
@@ -82,14 +95,20 @@ void start_family(const cluster::Args& args, int64_t tokens, bool narrow, const 
 
 bool serves_cluster(const Product& product, int64_t tokens) {
   Family family{};
-  if (tokens < kLeastTokens || tokens > kMostTokens || !has_wgmma() ||
-      !family_of(product.weight.type, family) || is_float(family) || family == Family::Bits2And3 ||
-      family == Family::Table || family == Family::Points) {
+  if (tokens < kLeastTokens || !has_wgmma() || !family_of(product.weight.type, family) || is_float(family) ||
+      family == Family::Bits2And3 || family == Family::Table || family == Family::Points) {
     return false;
   }
   const Sink& sink = product.sink;
   const int64_t chunks = (product.weight.columns + kChunkColumns - 1) / kChunkColumns;
   if (tokens > 64 && product.weight.rows * product.weight.matrices > kMostOutputs) return false;
+  if (tokens > kMostTokens) {
+    const bool narrow = chunks <= kNarrowChunks;
+    const int64_t tiles =
+        (tokens + kMostTokens - 1) / kMostTokens * product.weight.matrices *
+        ((product.weight.rows + outputs_of(product, narrow) - 1) / outputs_of(product, narrow));
+    if (tiles > (narrow ? kMostNarrowTiles : kMostTiles)) return false;
+  }
   return chunks <= cluster::kMostChunks &&
          product.weight.rows % (product.gated ? cluster::kTileRows / 2 : cluster::kTileRows) == 0 &&
          in_fours(sink.out.data, sink.out.row_stride) && sink.out.head_stride % 4 == 0 &&
@@ -111,8 +130,8 @@ bool multiply_cluster_together(std::span<const Product> products, int64_t tokens
       return false;
     }
   }
-  const bool narrow = first.tokens.chunks <= 2;
-  const int64_t outputs = (first.gated ? cluster::kTileRows / 2 : cluster::kTileRows) * (narrow ? 2 : 1);
+  const bool narrow = first.tokens.chunks <= kNarrowChunks;
+  const int64_t outputs = outputs_of(first, narrow);
   cluster::Args args{};
   if (added != nullptr) args.added = {added->each, added->ids, added->weights, added->used};
   int64_t all = 0;

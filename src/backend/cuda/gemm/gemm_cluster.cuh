@@ -147,13 +147,15 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     for (int i = kAlong + along * 2 + lane / 16; i < count; i += 2 * kAlong)
       prefetch(codes + (begin + i) * kBytes);
   }
-  const int rows = *product.plan.rows;  // uploaded before the step's first kernel: no wait
+  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  const int rows = min(*product.plan.rows - first_token, kTokens);  // uploaded before the step's first kernel
   pdl.wait();
+  if (rows <= 0) return;  // all blocks of the cluster
 
   const int copies = min(kCopies, (rows + kGroupTokens - 1) / kGroupTokens);
-  const char* const tokens =
-      reinterpret_cast<const char*>(product.tokens.data) +
-      static_cast<int64_t>(matrix) * product.plan.per_matrix * all_chunks * (kChunkColumns * 2);
+  const char* const tokens = reinterpret_cast<const char*>(product.tokens.data) +
+                             (static_cast<int64_t>(matrix) * product.plan.per_matrix + first_token) *
+                                 all_chunks * (kChunkColumns * 2);
   // A chunk's tokens, by the first lanes of a warpgroup's warps.
   const auto bring = [&](int i) {
     if (lane != 0) return;
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   // What sums meet with at last.
   const Added& added = p.added;
   if (threadIdx.x < kTokens) {
-    const int token = min(static_cast<int>(threadIdx.x), rows - 1);
+    const int token = first_token + min(static_cast<int>(threadIdx.x), rows - 1);
     scales[threadIdx.x] = load_result(product.tokens.scale + matrix * product.plan.per_matrix + token);
     if (added.each != nullptr) put_in_order(added, token, added_index, added_weight);
   }
@@ -218,8 +220,9 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     return total;
   };
   const Sink& sink = product.sink;
-  // What is added to four outputs from n on of a token.
-  const auto others = [&](int token, int64_t n) {
+  // What is added to four outputs from n on of the block's i-th token.
+  const auto others = [&](int i, int64_t n) {
+    const int token = first_token + i;
     float4 v{0, 0, 0, 0};
     if (sink.residual != nullptr)
       v = __ldcg(reinterpret_cast<const float4*>(sink.residual + token * sink.residual_stride + n));
@@ -228,14 +231,14 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
 #pragma unroll
       for (int k = 0; k < kMostAdded; ++k) {
         if (k < added.used) {
-          const int64_t pair = int64_t{token} * added.used + added_index[k][token];
+          const int64_t pair = int64_t{token} * added.used + added_index[k][i];
           each[k] = __ldcg(reinterpret_cast<const float4*>(added.each + pair * w.rows + n));
         }
       }
 #pragma unroll
       for (int k = 0; k < kMostAdded; ++k) {
         if (k >= added.used) break;
-        const float by = added_weight[k][token];
+        const float by = added_weight[k][i];
         v.x += by * each[k].x, v.y += by * each[k].y, v.z += by * each[k].z, v.w += by * each[k].w;
       }
     }
@@ -254,7 +257,7 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     }
     add(v, more);
     const int64_t n = output + column;
-    *reinterpret_cast<float4*>(sink.out.data + token * sink.out.row_stride +
+    *reinterpret_cast<float4*>(sink.out.data + (first_token + token) * sink.out.row_stride +
                                matrix * sink.head_per_matrix * sink.out.head_stride + n) = v;
   };
   constexpr int kApart = kTokens * kPitch;  // floats

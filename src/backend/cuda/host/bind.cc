@@ -65,9 +65,7 @@ struct Bind {
     return first({&kNormMatmulSmallBatch, &kNormMatmulGemm, &kNormMatmul});
   }
   const Kernel* operator()(const NormGateUp&) const { return first({&kNormGateUpSmallBatch, &kNormGateUp}); }
-  const Kernel* operator()(const NormRoute& op) const {
-    return op.router_bias ? nullptr : first({&kNormRouteBatch, &kNormRoute});
-  }
+  const Kernel* operator()(const NormRoute&) const { return first({&kNormRouteBatch, &kNormRoute}); }
   const Kernel* operator()(const NormMoeGateUp& op) const {
     const bool is_plain = !op.route.router_bias && op.experts.is_plain();
     return is_plain ? first({&kNormMoeGateUp, &kNormMoeGateUpRows, &kNormMoeGateUpSmallBatch})

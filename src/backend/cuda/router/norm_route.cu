@@ -167,7 +167,7 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
 bool serves_norm_route(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormRoute>(record.args);
   const int64_t columns = program[op.in.id].columns();
-  return sizes.architecture >= 90 && sizes.rows <= kMostRows &&
+  return sizes.architecture >= 90 && sizes.rows <= kMostRows && !op.router_bias &&
          program[op.router.id].type == quant::Type::F32 && program[op.router.id].shape[1] <= kMostRouted &&
          columns % 4 == 0 && columns <= int64_t{kStretch} * kMostStretches;
 }

@@ -1,13 +1,18 @@
-// norm_route of several rows in one launch: a cluster of blocks takes four rows. The blocks share the
-// experts; each of them goes over its four rows with its experts' weights in float32, columns shared by all
-// lanes, and pushes its logits to the block that selects for the row. The norm is a factor of a row, so it is
-// multiplied in at last.
+// norm_route of several rows in one launch: a cluster of blocks takes sixteen rows. The blocks share the
+// experts; each of them multiplies its rows with its experts' weights, warps sharing the columns, and pushes
+// its logits to the block that selects for the row. The norm is a factor of a row, so it is multiplied in at
+// last.
 //
-// Half a megabyte of router comes from L2 once a cluster: bound by that and by latency.
+// Tensor cores multiply, and float32 is what they see: a number is a sum of two of eleven bits (TF32), of
+// whose products the smallest is left out. So an error is some 2^-22 of a product, as small as float32's own
+// over some thousand columns.
+//
+// Rows and the router come from L2, once a block and once a cluster: bound by that and by latency.
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/launch.cuh"
+#include "backend/cuda/prim/mma.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/warp.cuh"
 #include "backend/cuda/router/route.cuh"
@@ -18,111 +23,137 @@ namespace {
 
 using namespace program;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kBlocks = kMostInCluster;
-constexpr int kRows = 4, kOutputs = 8;  ///< that a block's lanes take at once
-/// More rows are normed once, and their logits made by a kernel that reads less.
-constexpr int64_t kMostRows = 1024;
+constexpr int kThreads = 256, kWarps = kThreads / 32, kBlocks = 4;
+constexpr int kRows = 16, kRowsEach = kRows / kBlocks;  ///< of a cluster; that a block selects for
+constexpr int kTileExperts = 8, kFour = 4;              ///< columns that a lane has of 16
 
 struct Args {
   const int32_t* rows;
   Rows<float> in, normed, weights;
   Rows<int32_t> ids;
   const float *router, *norm, *bias;
+  const float* router_bias;  ///< of the logits, or null
   int32_t columns;
   float epsilon;
   RouteRule rule;
   bool lanes;  ///< the selection is made in registers
 };
 
-/// Lane l gets the sum over all lanes of value l.
-__device__ __forceinline__ float sum_by_lane(float (&value)[32]) {
-  const int lane = threadIdx.x % 32;
+/// A number as a sum of two of eleven bits; what is behind them the hardware does not read.
+struct Halved {
+  uint32_t high, low;
+
+  __device__ __forceinline__ explicit Halved(float v) {
+    high = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
+    low = __float_as_uint(v - __uint_as_float(high)) + 0x1000u;
+  }
+};
+
+/// The sums of a warp's columns: of products, and of what is left of them.
+template <int kTiles>
+struct Sums {
+  float of[kTiles][4] = {}, rest[kTiles][4] = {};
+
+  __device__ __forceinline__ void add(const float4 (&x)[2], const float4 (&w)[kTiles]) {
+    const Halved a[2][kFour] = {{Halved(x[0].x), Halved(x[0].y), Halved(x[0].z), Halved(x[0].w)},
+                                {Halved(x[1].x), Halved(x[1].y), Halved(x[1].z), Halved(x[1].w)}};
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const bool upper = (lane & step) != 0;
+    for (int j = 0; j < kTiles; ++j) {
+      const Halved b[kFour] = {Halved(w[j].x), Halved(w[j].y), Halved(w[j].z), Halved(w[j].w)};
 #pragma unroll
-    for (int i = 0; i < step; ++i) {
-      const float other = __shfl_xor_sync(kWholeWarp, upper ? value[i] : value[i + step], step);
-      value[i] = (upper ? value[i + step] : value[i]) + other;
+      for (int k = 0; k < kFour; k += 2) {  // any order of the columns is right, the same for both
+        const uint32_t high[4] = {a[0][k].high, a[1][k].high, a[0][k + 1].high, a[1][k + 1].high};
+        const uint32_t low[4] = {a[0][k].low, a[1][k].low, a[0][k + 1].low, a[1][k + 1].low};
+        mma_16x8x8(rest[j], low, b[k].high, b[k + 1].high);
+        mma_16x8x8(rest[j], high, b[k].low, b[k + 1].low);
+        mma_16x8x8(of[j], high, b[k].high, b[k + 1].high);
+      }
     }
   }
-  return value[0];
-}
+};
 
-__global__ void __launch_bounds__(kThreads)
+/// kTiles: of eight experts, that a block takes at once.
+template <int kTiles>
+__global__ void __launch_bounds__(kThreads, 2)
     norm_route_batch(const Timestamps timestamps, const __grid_constant__ Args p) {
-  __shared__ float logits[kMostRouted], selection[kMostRouted];
-  __shared__ float partial[kWarps][32], squares[kWarps][kRows], inverse[kRows];
+  constexpr int kExperts = kTiles * kTileExperts, kAhead = kTiles > 2 ? 2 : 4;
+  __shared__ float logits[kRowsEach][kMostRouted], selection[kMostRouted];
+  __shared__ float partial[kWarps][kRows][kExperts], squares[kWarps][kRows], inverse[kRows];
   const PdlLink pdl(timestamps);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster_rank());
-  const int share = (p.rule.experts + kBlocks - 1) / kBlocks;
-  prefetch_range(reinterpret_cast<const uint8_t*>(p.router + int64_t{rank} * share * p.columns),
-                 int64_t{max(0, min(share, p.rule.experts - rank * share))} * p.columns * 4);
-  const int fours = p.columns / 4, first = rank * share, last = min(first + share, p.rule.experts);
-  const auto router_at = [&](int n, int c) {
-    return __ldg(reinterpret_cast<const float4*>(p.router) + int64_t{min(n, p.rule.experts - 1)} * fours + c);
-  };
-  float4 w[kOutputs];  // what a thread multiplies next
-  const auto ask = [&](int n, int c) {
-#pragma unroll
-    for (int j = 0; j < kOutputs; ++j) w[j] = router_at(n + j, min(c, fours - 1));
-  };
-  ask(first, threadIdx.x);
-  if (p.lanes && warp == kWarps - 1 && p.bias != nullptr) {
-    for (int e = lane; e < p.rule.experts; e += 32) selection[e] = __ldg(p.bias + e);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int g = lane / 4, t = lane % 4, rank = static_cast<int>(cluster_rank());
+  const int share =
+      ((p.rule.experts + kBlocks - 1) / kBlocks + kTileExperts - 1) / kTileExperts * kTileExperts;
+  const int first = rank * share, last = min(first + share, p.rule.experts), fours = p.columns / 4;
+  if (blockIdx.y == 0) {
+    prefetch_range(reinterpret_cast<const uint8_t*>(p.router + int64_t{first} * p.columns),
+                   int64_t{max(0, last - first)} * p.columns * 4);
+  }
+  if (p.bias != nullptr && p.lanes) {
+    for (int e = static_cast<int>(threadIdx.x); e < p.rule.experts; e += kThreads)
+      selection[e] = __ldg(p.bias + e);
   }
   pdl.wait();
   const int first_row = static_cast<int>(blockIdx.y) * kRows, rows = *p.rows;
   if (first_row >= rows) return;  // all blocks of the cluster
   cluster_here();
-  const float4* x[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) x[r] = reinterpret_cast<const float4*>(p.in(min(first_row + r, rows - 1)));
+  const auto row_at = [&](int r) {
+    return reinterpret_cast<const float4*>(p.in(min(first_row + r, rows - 1)));
+  };
+  const float4* const x[2] = {row_at(g), row_at(g + 8)};
   const auto* const norm = reinterpret_cast<const float4*>(p.norm);
+  const int chunks = (fours + kFour - 1) / kFour, chunks_each = (chunks + kWarps - 1) / kWarps;
+  const int end = min((warp + 1) * chunks_each, chunks);
 
-  for (int n = first; n < last || n == first; n += kOutputs) {
-    float sum[32] = {}, square[kRows] = {};
-    if (n != first) ask(n, threadIdx.x);
-    for (int c = threadIdx.x; c < fours; c += kThreads) {
-      float4 v[kRows];
-      const float4 by = __ldg(norm + c);
+  for (int n = first; n < last || n == first; n += kExperts) {
+    const float4* w[kTiles];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) v[r] = __ldg(x[r] + c);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        square[r] += v[r].x * v[r].x + v[r].y * v[r].y + v[r].z * v[r].z + v[r].w * v[r].w;
-        v[r].x *= by.x, v[r].y *= by.y, v[r].z *= by.z, v[r].w *= by.w;
-#pragma unroll
-        for (int j = 0; j < kOutputs; ++j) {
-          sum[r * kOutputs + j] += v[r].x * w[j].x;
-          sum[r * kOutputs + j] += v[r].y * w[j].y;
-          sum[r * kOutputs + j] += v[r].z * w[j].z;
-          sum[r * kOutputs + j] += v[r].w * w[j].w;
-        }
-      }
-      ask(n, c + kThreads);
+    for (int j = 0; j < kTiles; ++j) {
+      const int expert = min(n + j * kTileExperts + g, p.rule.experts - 1);
+      w[j] = reinterpret_cast<const float4*>(p.router) + int64_t{expert} * fours;
     }
-    if (n == first) {
+    Sums<kTiles> sums;
+    float square[2] = {};
+#pragma unroll kAhead
+    for (int c = warp * chunks_each; c < end; ++c) {
+      const int at = c * kFour + t, in = min(at, fours - 1);
+      const float4 by = __ldg(norm + in);
+      float4 v[2] = {__ldg(x[0] + in), __ldg(x[1] + in)}, weights[kTiles];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float all = lane_sum(square[r]);
-        if (lane == 0) squares[warp][r] = all;
+      for (int j = 0; j < kTiles; ++j) weights[j] = __ldg(w[j] + in);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (at >= fours) v[h] = {0, 0, 0, 0};
+        square[h] += (v[h].x * v[h].x + v[h].y * v[h].y) + (v[h].z * v[h].z + v[h].w * v[h].w);
+        v[h].x *= by.x, v[h].y *= by.y, v[h].z *= by.z, v[h].w *= by.w;
       }
+      sums.add(v, weights);
     }
-    partial[warp][lane] = sum_by_lane(sum);
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        partial[warp][g + k / 2 * 8][j * kTileExperts + 2 * t + k % 2] = sums.of[j][k] + sums.rest[j][k];
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float all = lane_sum(square[h], 4);
+      if (t == 0) squares[warp][g + h * 8] = all;
+    }
     if (n == first) cluster_all();  // the others have begun: results go to their shared memory
     __syncthreads();
-    if (warp == 0) {
-      if (n == first && lane < kRows) {
-        float all = 0;
-        for (int i = 0; i < kWarps; ++i) all += squares[i][lane];
-        inverse[lane] = 1.0f / sqrtf(all / static_cast<float>(p.columns) + p.epsilon);
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * kExperts; i += kThreads) {
+      const int r = i / kExperts, e = i % kExperts;
+      float all = 0, sum = 0;
+#pragma unroll
+      for (int from = 0; from < kWarps; ++from) all += partial[from][r][e], sum += squares[from][r];
+      const float factor = 1.0f / sqrtf(sum / static_cast<float>(p.columns) + p.epsilon);
+      if (e == 0) inverse[r] = factor;
+      if (n + e < last) {
+        const float bias = p.router_bias != nullptr ? __ldg(p.router_bias + n + e) : 0.0f;
+        store_at_rank(&logits[r % kRowsEach][n + e], static_cast<unsigned>(r / kRowsEach),
+                      all * factor + bias);
       }
-      __syncwarp();
-      float all = 0;
-      for (int i = 0; i < kWarps; ++i) all += partial[i][lane];
-      const int r = lane / kOutputs, expert = n + lane % kOutputs;
-      if (expert < last) store_at_rank(logits + expert, static_cast<unsigned>(r), all * inverse[r]);
     }
     __syncthreads();
   }
@@ -131,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
 
   // The normed rows themselves: a slice of the columns a block.
   const int slice = (fours + kBlocks - 1) / kBlocks;
-  for (int i = threadIdx.x; i < kRows * slice; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * slice; i += kThreads) {
     const int r = i / slice, c = rank * slice + i % slice;
     if (first_row + r >= rows || c >= fours) continue;
     float4 v = __ldg(reinterpret_cast<const float4*>(p.in(first_row + r)) + c);
@@ -141,18 +172,26 @@ __global__ void __launch_bounds__(kThreads)
     *(reinterpret_cast<float4*>(p.normed(first_row + r)) + c) = v;
   }
   cluster_all();
-  if (rank >= kRows || first_row + rank >= rows || warp != 0) return;
-  int32_t* const ids = p.ids(first_row + rank);
-  float* const weights = p.weights(first_row + rank);
-  if (!p.lanes) return route_warp(p.rule, logits, selection, p.bias, ids, weights);
-  float scores[kMostEach];
+  // In lanes a warp selects for a row; otherwise one for all.
+  for (int r = warp; r < (p.lanes || warp == 0 ? kRowsEach : 0); r += p.lanes ? kWarps : 1) {
+    const int row = first_row + rank * kRowsEach + r;
+    if (row >= rows) return;
+    int32_t* const ids = p.ids(row);
+    float* const weights = p.weights(row);
+    if (!p.lanes) {
+      route_warp(p.rule, logits[r], selection, p.bias, ids, weights);
+      __syncwarp();
+      continue;
+    }
+    float scores[kMostEach];
 #pragma unroll
-  for (int i = 0; i < kMostEach; ++i)
-    scores[i] = 32 * i < p.rule.experts ? logits[min(lane + 32 * i, p.rule.experts - 1)] : 0.0f;
-  int id = 0;
-  float weight = 0;
-  route_lanes(p.rule, scores, p.bias != nullptr ? selection : nullptr, id, weight);
-  if (lane < p.rule.used) ids[lane] = id, weights[lane] = weight;
+    for (int i = 0; i < kMostEach; ++i)
+      scores[i] = 32 * i < p.rule.experts ? logits[r][min(lane + 32 * i, p.rule.experts - 1)] : 0.0f;
+    int id = 0;
+    float weight = 0;
+    route_lanes(p.rule, scores, p.bias != nullptr ? selection : nullptr, id, weight);
+    if (lane < p.rule.used) ids[lane] = id, weights[lane] = weight;
+  }
 }
 
 void launch_norm_route(const Program& program, const Op& record, const Context& context) {
@@ -167,12 +206,15 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
             reinterpret_cast<const float*>(router.codes) + router.first_row * router.columns,
             memory.vector(op.norm.id),
             memory.vector(op.route.bias.id),
+            memory.vector(op.router_bias.id),
             router.columns,
             op.epsilon,
             route_rule(op.route, program[op.router.id].shape[1], program[op.route.ids.id].columns())};
   args.lanes = in_lanes(args.rule);
   const int64_t rows = context.rows(program[op.in.id]);
-  launch(context, norm_route_batch,
+  const auto kernel =
+      args.rule.experts <= 2 * kTileExperts * kBlocks ? norm_route_batch<2> : norm_route_batch<4>;
+  launch(context, kernel,
          {dim3(kBlocks, static_cast<unsigned>((rows + kRows - 1) / kRows)), dim3(kThreads), 0, kBlocks},
          args);
 }
@@ -180,14 +222,14 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormRoute>(record.args);
   const auto fours = [&](TensorId id) { return p[id].stride[0] % 4 == 0 && p[id].offset % 4 == 0; };
-  return sizes.architecture >= 90 && sizes.rows > 1 && sizes.rows <= kMostRows &&
-         p[op.router.id].type == quant::Type::F32 && p[op.router.id].shape[1] <= kMostRouted &&
-         p[op.in.id].columns() % 4 == 0 && fours(op.in.id) && fours(op.normed.id);
+  return sizes.architecture >= 90 && sizes.rows > 1 && p[op.router.id].type == quant::Type::F32 &&
+         p[op.router.id].shape[1] <= kMostRouted && p[op.in.id].columns() % 4 == 0 && fours(op.in.id) &&
+         fours(op.normed.id);
 }
 
 }  // namespace
 
-const Kernel kNormRouteBatch{"norm, router and selection, a cluster for four rows", serves,
+const Kernel kNormRouteBatch{"norm, router and selection, a cluster for sixteen rows", serves,
                              launch_norm_route};
 
 }  // namespace sluice::backend::cuda
