@@ -22,6 +22,8 @@ struct Shape {
   int64_t heads, kv_heads, columns;
   quant::Type cache = quant::Type::F16;
   bool makes = false;  ///< queries and keys are made ready by the same op
+  int64_t window = 0;
+  bool sinks = false;
 };
 
 struct Param {
@@ -37,13 +39,16 @@ constexpr double kMostError = 0x1p-10;
 
 OpCase op_case(const Shape& s) {
   return {s.name, kMostRows, [s](Builder& b) {
+            const Read sinks{s.sinks ? b.weight("sinks", quant::Type::F32, 1, 1, s.heads) : kNoTensor};
             if (s.makes) {
               GqaAttend op{.query = GqaQuery::example(b, {.heads = s.heads,
                                                           .kv_heads = s.kv_heads,
                                                           .columns = s.columns,
                                                           .value = s.columns,
                                                           .cache = s.cache}),
-                           .scale = 0.125f};
+                           .sinks = sinks,
+                           .scale = 0.125f,
+                           .window = s.window};
               b.gqa_attend(op, s.columns);
               return;
             }
@@ -51,8 +56,8 @@ OpCase op_case(const Shape& s) {
             const TensorId keys = b.activation("keys", kStepRows, s.kv_heads, s.columns);
             const TensorId values = b.activation("values", kStepRows, s.kv_heads, s.columns);
             b.kv_append(b.flatten(keys), b.flatten(values), rows, 1);
-            b.attend(b.activation("q", kStepRows, s.heads, s.columns), rows, s.kv_heads, s.columns, 0.125f,
-                     1);
+            b.attend(b.activation("q", kStepRows, s.heads, s.columns), rows, s.kv_heads, s.columns, 0.125f, 1,
+                     s.window, sinks.id);
           }};
 }
 
@@ -144,7 +149,12 @@ std::vector<Param> all_cases() {
         Shape{"products of 32x128 by 4", 32, 4, 128, quant::Type::F16, true},
         Shape{"products of 32x128 by 4 of Q8_0", 32, 4, 128, q8_0, true},
         Shape{"products of 6x64 by 3 of Q8_0", 6, 3, 64, q8_0, true},
-        Shape{"products of 16x256 by 1", 16, 1, 256, quant::Type::F16, true}}) {
+        Shape{"products of 16x256 by 1", 16, 1, 256, quant::Type::F16, true},
+        Shape{"8x64 by 1, window 70", 8, 1, 64, quant::Type::F16, false, 70},
+        Shape{"16x64 by 2 of Q8_0, sinks", 16, 2, 64, q8_0, false, 0, true},
+        Shape{"products of 16x64 by 2, sinks, window 128", 16, 2, 64, quant::Type::F16, true, 128, true},
+        Shape{"products of 16x64 by 2, sinks", 16, 2, 64, quant::Type::F16, true, 0, true},
+        Shape{"products of 8x128 by 2 of Q8_0, window 9", 8, 2, 128, q8_0, true, 9}}) {
     list.push_back({shape, "from 0", {}, {{0, 0, 1025}}});
     list.push_back({shape, "at depth", {{3, 0, 447}}, {{3, 447, 1217}}});
     list.push_back({shape, "an answer", {{3, 0, 1297}}, {{3, 1297, 1}}});

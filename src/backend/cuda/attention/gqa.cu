@@ -13,8 +13,7 @@ namespace {
 
 using namespace program;
 
-/// Neither a window nor sinks. With these contexts are not split, so answers have the plain kernel, which has
-/// a thread block a head.
+/// Neither a window nor sinks, which the tiles of wgmma do not know.
 bool sees_all(const Attend& op) { return op.window == 0 && !op.sinks; }
 
 /// Whether kernels have this shape of a head of queries, keys and values, in a group of so many.
@@ -32,7 +31,7 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const Tensor& q = p[op.q.id];
   return known(q.columns(), p[op.out.id].columns(), q.heads() / op.kv_heads, is_coded(p, op.cache.id),
                sizes) &&
-         sizes.rows <= kMostAttending && op.scale > 0 && (sees_all(op) || sizes.rows > kSplitKvRows);
+         sizes.rows <= kMostAttending && op.scale > 0;
 }
 
 /// Beside its pieces of 128 columns a block has no room for new rows on most devices.
@@ -52,18 +51,15 @@ struct Split {
 };
 /// Two thread blocks an SM where each has some pages, otherwise one: two leave no room for the next kernel's
 /// to begin beside them (H100, 8 groups, one row: 16 chunks of 4,096 positions 10.2 us, 32 13.4).
-Split split_of(const Sizes& sizes, int64_t groups) {
+Split split_of(const Attend& op, const Sizes& sizes) {
   constexpr int64_t kLeastPages = 4;
-  const int64_t pages = std::max<int64_t>(1, (sizes.longest + kPageRows - 1) / kPageRows);
+  const int64_t seen = op.window > 0 ? std::min(sizes.longest, op.window + kPageRows - 1) : sizes.longest;
+  const int64_t pages = std::max<int64_t>(1, (seen + kPageRows - 1) / kPageRows);
   const bool few = sizes.rows <= kSplitKvRows;
-  int64_t room = few ? 2 * sizes.sm_count / (sizes.rows * groups) : kPrefillChunks;
+  int64_t room = few ? 2 * sizes.sm_count / (sizes.rows * op.kv_heads) : kPrefillChunks;
   if (few && pages <= (kLeastPages - 1) * room) room /= 2;
   return {static_cast<int32_t>(few ? sizes.rows : std::min<int64_t>(sizes.rows, kPrefillSplitRows)),
           static_cast<int32_t>(std::clamp<int64_t>(std::min(room, pages), 1, kAttendChunks))};
-}
-
-Split split_of(const Attend& op, const Sizes& sizes) {
-  return sees_all(op) ? split_of(sizes, op.kv_heads) : Split{static_cast<int32_t>(sizes.rows), 1};
 }
 
 int64_t weights_bytes(const Split& split, int64_t heads) {

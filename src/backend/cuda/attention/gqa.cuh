@@ -56,6 +56,17 @@ struct AttendArgs {
                ? (length - window) / int{program::kPageRows} * int{program::kPageRows}
                : 0;
   }
+  /// Positions of a chunk, whole pages, where a context of this length has `most` chunks at most.
+  SLUICE_BOTH int chunk_rows(int length, int most) const {
+    constexpr int kPage = program::kPageRows;
+    const int pages = (length - first_page(length) + kPage - 1) / kPage;
+    return (pages + most - 1) / most * kPage;
+  }
+  /// Into how many chunks the context of a row before `split` falls.
+  SLUICE_BOTH int chunks_of(int length) const {
+    const int rows = chunk_rows(length, chunks);
+    return (length - first_page(length) + rows - 1) / rows;
+  }
   /// A head's sink as a power of two.
   __device__ __forceinline__ float sink(int head) const { return __ldg(sinks + head) * 1.44269504f; }
   /// Numbers of a cache row before the group's keys or values.
@@ -68,12 +79,6 @@ struct AttendArgs {
     return cache.row(layer, index * program::kPageRows);
   }
 };
-
-/// Pages of a chunk of a context of this length.
-__device__ __forceinline__ int pages_of_chunk(int length, int chunks) {
-  const int pages = (length + program::kPageRows - 1) / program::kPageRows;
-  return (pages + chunks - 1) / chunks;
-}
 
 /// Whether row r goes on where the row before it ends.
 __device__ __forceinline__ bool goes_on(const StepView& step, int r) {

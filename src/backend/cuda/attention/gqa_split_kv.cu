@@ -48,17 +48,17 @@ struct Shape {
 /// A group of a row, and the positions that its queries meet.
 struct Work {
   int row, group, chunk, begin, end, length;
-  bool alone;  ///< the whole context
+  bool alone;  ///< all that the row sees
 };
 
 __device__ __forceinline__ Work work_of(const AttendArgs& p, int row, int item) {
   Work w;
   w.chunk = item % p.chunks, w.group = item / p.chunks % p.groups, w.row = row;
   w.length = p.step.positions[w.row] + 1;
-  const int pages = pages_of_chunk(w.length, w.row < p.split ? p.chunks : 1);
-  w.begin = w.chunk * pages * kPageRows, w.end = min(w.begin + pages * kPageRows, w.length);
-  w.alone = w.begin == 0 && w.end == w.length;
-  if (w.alone) w.begin = p.first_page(w.length);
+  const int first = p.first_page(w.length),
+            positions = p.chunk_rows(w.length, w.row < p.split ? p.chunks : 1);
+  w.begin = first + w.chunk * positions, w.end = min(w.begin + positions, w.length);
+  w.alone = w.begin == first && w.end == w.length;
   return w;
 }
 
@@ -313,8 +313,7 @@ struct Weighed {
 template <int kColumns>
 __device__ __forceinline__ void join_arrived(const AttendArgs& p, const Work& work) {
   __shared__ bool is_last;
-  const int positions = pages_of_chunk(work.length, p.chunks) * kPageRows;
-  const int chunks = (work.length + positions - 1) / positions;
+  const int chunks = p.chunks_of(work.length);
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -343,10 +342,11 @@ __device__ __forceinline__ void join_arrived(const AttendArgs& p, const Work& wo
   }
 }
 
-/// Puts the four warps' sums together: the result, or the chunk's part and what it has to be weighed with.
+/// Puts the four warps' sums together, with the group's sinks in its first chunk: the result, or the chunk's
+/// part and what it has to be weighed with.
 template <int kColumns>
-__device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, Sums<kColumns>& sums,
-                                       const TwoRows<kPiece, kColumns>& rows) {
+__device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, const float* sinks,
+                                       Sums<kColumns>& sums, const TwoRows<kPiece, kColumns>& rows) {
   __shared__ float2 of_warp[kWarps][kGroupQueries];  // the largest score and the sum below it
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   __syncthreads();  // everybody has done with keys and values
@@ -366,13 +366,10 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, Su
   for (int i = threadIdx.x; i < p.heads_a_group * (kColumns / 4); i += kThreads) {
     const int query = i / (kColumns / 4), column = i % (kColumns / 4) * 4;
     const int head = work.group * p.heads_a_group + query;
-    Weighed all;
+    Weighed all{.largest = sinks[query]};
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) all.largest = fmaxf(all.largest, of_warp[w][query].x);
-    if (p.sinks != nullptr) {
-      const float sink = p.sink(head);
-      all.largest = fmaxf(all.largest, sink), all.total = exp2f(sink - all.largest);
-    }
+    all.total = exp2f(sinks[query] - all.largest);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), of_warp[w][query]);
@@ -421,6 +418,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   using Heads = Source<kColumns, kCoded>;
   extern __shared__ __align__(128) char attend_shared[];
   __shared__ Marks marks;
+  __shared__ float sinks[kGroupQueries];
   const PdlLink pdl(timestamps);
   const int rows = p.step.header->rows,
             items = (Heads::kMakes || p.few ? rows : marks.find(p.step, rows)) * p.groups * p.chunks;
@@ -431,6 +429,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int number = item / p.chunks / p.groups, row = Heads::kMakes || p.few ? number : marks.row(number);
     const Work work = work_of(p, row, item);
     if (work.begin >= work.end) continue;
+    if (const int i = static_cast<int>(threadIdx.x); i < p.heads_a_group)
+      sinks[i] = p.sinks != nullptr && work.chunk == 0 ? p.sink(work.group * p.heads_a_group + i) : -INFINITY;
     Pieces<kColumns, kCoded> pieces(p, work, attend_shared + warp * Shape<kColumns, kCoded>::kWarpBytes,
                                     warp);
     constexpr int kAhead = Shape<kColumns, kCoded>::kStages - 1;
@@ -444,14 +444,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     QueryOperands<kColumns, true> query;
     heads.load(query);
     TwoRows<kPiece, kColumns> two{
-        .limit = {work.end, work.end},
-        .least = work.end,
+        .limit = {work.length, work.length},
+        .least = work.length,
         .window = p.window,
         .lowest = p.window > 0 ? work.length - p.window : 0,
         .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
         .sum = {}};
     attend(pieces, heads, query, two);
-    reduce(p, work, sums, two);
+    reduce(p, work, sinks, sums, two);
   }
   if (!waited) pdl.wait();
 }
@@ -471,8 +471,7 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
   bool waited = false;
   for (int row = static_cast<int>(blockIdx.y); row < rows; row += static_cast<int>(gridDim.y)) {
     if (!p.few && !attends_alone(p.step, row, p.step.header->rows)) continue;
-    const int length = p.step.positions[row] + 1, pages = pages_of_chunk(length, p.chunks);
-    const int chunks = ((length + kPageRows - 1) / kPageRows + pages - 1) / pages;
+    const int chunks = p.chunks_of(p.step.positions[row] + 1);
     if (chunks == 1) continue;
     if (!waited) pdl.wait();
     waited = true;

@@ -44,8 +44,9 @@ template <int kKeys, int kValue>
 struct TwoRows {
   using Scores = float[kKeys / 8][4];
   /// What a row's window leaves out: not minus infinity, since a row may see nothing of its first keys. Their
-  /// weights are wiped out by the first score that counts.
-  static constexpr float kOutside = -1e30f;
+  /// weights are wiped out by the first score that counts. A power of two, so that a factor rounds it
+  /// nowhere.
+  static constexpr float kOutside = -0x1p100f;
   int limit[2], least;         ///< positions that these rows see, and that all rows beside them do
   int window = 0, lowest = 0;  ///< positions of a row's context that it sees, 0: all; where all rows do so
   float factor[2];             ///< makes scores powers of two

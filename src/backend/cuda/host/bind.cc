@@ -73,9 +73,7 @@ struct Bind {
   }
   const Kernel* operator()(const MlaValues&) const { return nullptr; }
   const Kernel* operator()(const GqaQuery&) const { return first({&kGqaQuery}); }
-  const Kernel* operator()(const GqaAttend& op) const {
-    return op.window > 0 || op.sinks ? nullptr : first({&kGqaAttend});
-  }
+  const Kernel* operator()(const GqaAttend&) const { return first({&kGqaAttend}); }
   const Kernel* operator()(const MlaQuery&) const {
     return first({&kMlaQuerySmallBatch, &kMlaQueryGemm, &kMlaQuery});
   }
