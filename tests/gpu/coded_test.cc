@@ -70,6 +70,41 @@ INSTANTIATE_TEST_SUITE_P(
                     Values{12, 20, 256, 2048, kK4, kK6}),
     name_of_values);
 
+struct Grouped {
+  int64_t rows, heads, kv_heads, columns;
+  quant::Type cache = quant::Type::F16;
+};
+
+class CudaCodedAttention : public testing::TestWithParam<Grouped> {};
+
+TEST_P(CudaCodedAttention, IsMultipliedAsTheReferenceDoes) {
+  const Grouped p = GetParam();
+  expect_results_alike({"attention", p.rows, [p](Builder& b) {
+                          GqaAttend op{.query = GqaQuery::example(b, {.heads = p.heads,
+                                                                      .kv_heads = p.kv_heads,
+                                                                      .columns = p.columns,
+                                                                      .value = p.columns,
+                                                                      .cache = p.cache}),
+                                       .scale = 0.125f};
+                          const TensorId values = b.gqa_attend(op, p.columns);
+                          b.matmul_add(b.flatten(values),
+                                       b.weight("output", kK4, 1, 192, p.heads * p.columns),
+                                       b.activation("residual", kStepRows, 1, 192));
+                        }});
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, CudaCodedAttention,
+                         testing::Values(Grouped{1, 32, 4, 128}, Grouped{2, 32, 4, 128},
+                                         Grouped{8, 32, 4, 128}, Grouped{9, 32, 4, 128},
+                                         Grouped{32, 32, 4, 128}, Grouped{33, 32, 4, 128},
+                                         Grouped{7, 14, 2, 64}, Grouped{20, 14, 2, 64},
+                                         Grouped{8, 8, 2, 128, quant::Type::Q8_0}),
+                         [](const testing::TestParamInfo<Grouped>& param) {
+                           const Grouped& p = param.param;
+                           return fmt::format("{}_heads_by_{}x{}_{}_rows_{}", p.heads, p.kv_heads, p.columns,
+                                              quant::type_info(p.cache).name, p.rows);
+                         });
+
 struct Layers {
   int64_t rows, columns, experts, used;
   quant::Type first, second;                                         ///< of the products that take the rows

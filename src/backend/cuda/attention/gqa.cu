@@ -4,6 +4,7 @@
 
 #include "backend/cuda/attention/gqa.cuh"
 #include "backend/cuda/gemm/gemm_parts.h"
+#include "backend/cuda/gemv/head_matmul_small_batch.h"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "program/op.h"
@@ -95,7 +96,21 @@ AttendArgs attend_args(const Program& p, const Attend& op, const Context& c) {
   args.split = split.rows, args.chunks = split.chunks;
   args.weights = reinterpret_cast<float2*>(c.scratch);
   args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(split, args.q.heads));
+  if (c.produces != nullptr)
+    args.codes = c.produces->at, args.coded = coded_values_token(int64_t{args.out.heads} * args.out.columns);
   return args;
+}
+
+/// Results of 2 to 32 rows in codes, of heads of whole blocks.
+std::optional<FormSpec> codes_of(const Program& p, TensorId out, const Sizes& sizes) {
+  const bool few = sizes.rows > 1 && sizes.rows <= kSplitKvRows;
+  return few && p[out].columns() % 32 == 0 ? given_rows_codes(p, out, sizes) : std::nullopt;
+}
+std::optional<FormSpec> produces(const Program& p, const Op& record, const Sizes& sizes) {
+  return codes_of(p, std::get<Attend>(record.args).out.id, sizes);
+}
+std::optional<FormSpec> produces_made(const Program& p, const Op& record, const Sizes& sizes) {
+  return codes_of(p, std::get<GqaAttend>(record.args).out.id, sizes);
 }
 
 void launch_groups(const Program& p, const Op& record, const Context& c) {
@@ -121,12 +136,12 @@ MailboxNeeds arrivals(const Program& p, const Op& record, const Sizes& sizes) {
 
 }  // namespace
 
-const Kernel kAttendGqa{"attend on tensor cores", serves, launch_groups, scratch_bytes};
+const Kernel kAttendGqa{"attend on tensor cores", serves, launch_groups, scratch_bytes, produces};
 const Kernel kGqaAttend{"queries, keys and attend on tensor cores",
                         serves_made,
                         launch_made,
                         scratch_bytes_made,
-                        nullptr,
+                        produces_made,
                         nullptr,
                         arrivals};
 

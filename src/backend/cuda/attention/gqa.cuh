@@ -17,6 +17,7 @@
 #include "backend/cuda/attention/mla_expanded_rows.cuh"
 #include "backend/cuda/host/kernel.h"
 #include "backend/cuda/prim/cache_row.cuh"
+#include "backend/cuda/prim/int8_mma.cuh"
 #include "backend/cuda/prim/mma.cuh"
 
 namespace sluice::backend::cuda {
@@ -47,6 +48,8 @@ struct AttendArgs {
   /// [row][group], zero: counts chunks that have come, so that the last one's block puts them together; null:
   /// a launch of its own does.
   unsigned long long* arrived;
+  char* codes;  ///< null, or where a step of few rows leaves its results in codes, too (Form::RowsCodes)
+  int8_mma::TokenRows coded;
 
   /// Rows of a tile.
   SLUICE_BOTH int tile_rows() const { return kTileQueries / heads_a_group; }

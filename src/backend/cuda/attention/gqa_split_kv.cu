@@ -303,11 +303,33 @@ struct Weighed {
     total += factor * weight.y;
     sum.x += factor * v.x, sum.y += factor * v.y, sum.z += factor * v.z, sum.w += factor * v.w;
   }
-  __device__ __forceinline__ void store(float* to) const {
+  __device__ __forceinline__ float4 value() const {
     const float inverse = 1.0f / total;
-    *reinterpret_cast<float4*>(to) = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
+    return {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
   }
 };
+
+/// Four columns of a head's result in codes, where the launch behind takes them. Eight lanes have a block of
+/// 32; a warp comes together.
+__device__ __forceinline__ void leave_codes(const AttendArgs& p, int row, int head, int column,
+                                            float4 value) {
+  if (p.codes == nullptr) return;
+  const int at = head * p.out.columns + column, quad = at / int8_mma::kQuad;
+  int8_mma::store_codes(value, p.codes + int64_t{row} * p.coded.pitch, p.coded, quad,
+                        at % int8_mma::kQuad / 32, at % 32 / 4);
+}
+
+/// Calls put(head, column) for every four columns of a group's heads. Lanes that the last warp has too many
+/// do what others do, so that warps stay together.
+template <int kColumns, typename Put>
+__device__ __forceinline__ void each_four(const AttendArgs& p, int group, Put put) {
+  constexpr int kFours = kColumns / 4;
+  const int count = p.heads_a_group * kFours;
+  for (int n = threadIdx.x; n / 32 * 32 < count; n += kThreads) {
+    const int i = n < count ? n : n % count;
+    put(group * p.heads_a_group + i / kFours, i % kFours * 4);
+  }
+}
 
 /// The last of a group's chunks to come puts all of them together.
 template <int kColumns>
@@ -324,8 +346,7 @@ __device__ __forceinline__ void join_arrived(const AttendArgs& p, const Work& wo
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  for (int i = threadIdx.x; i < p.heads_a_group * (kColumns / 4); i += kThreads) {
-    const int head = work.group * p.heads_a_group + i / (kColumns / 4), column = i % (kColumns / 4) * 4;
+  each_four<kColumns>(p, work.group, [&](int head, int column) {
     float4 sum[kJoinedChunks];
     float2 weight[kJoinedChunks];
     Weighed all;
@@ -338,8 +359,10 @@ __device__ __forceinline__ void join_arrived(const AttendArgs& p, const Work& wo
     }
 #pragma unroll
     for (int k = 0; k < kJoinedChunks; ++k) all.add(sum[k], weight[k]);
-    all.store(p.out(work.row, head) + column);
-  }
+    const float4 value = all.value();
+    *reinterpret_cast<float4*>(p.out(work.row, head) + column) = value;
+    leave_codes(p, work.row, head, column, value);
+  });
 }
 
 /// Puts the four warps' sums together, with the group's sinks in its first chunk: the result, or the chunk's
@@ -363,9 +386,8 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, co
   }
   __syncthreads();
   const int64_t part = (int64_t{work.row} * p.chunks + work.chunk) * p.q.heads;
-  for (int i = threadIdx.x; i < p.heads_a_group * (kColumns / 4); i += kThreads) {
-    const int query = i / (kColumns / 4), column = i % (kColumns / 4) * 4;
-    const int head = work.group * p.heads_a_group + query;
+  each_four<kColumns>(p, work.group, [&](int head, int column) {
+    const int query = head - work.group * p.heads_a_group;
     Weighed all{.largest = sinks[query]};
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) all.largest = fmaxf(all.largest, of_warp[w][query].x);
@@ -375,12 +397,14 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, co
       all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), of_warp[w][query]);
     }
     if (work.alone) {
-      all.store(p.out(work.row, head) + column);
+      const float4 value = all.value();
+      *reinterpret_cast<float4*>(p.out(work.row, head) + column) = value;
+      leave_codes(p, work.row, head, column, value);
     } else {
       *reinterpret_cast<float4*>(p.parts + (part + head) * kColumns + column) = all.sum;
       if (column == 0) p.weights[part + head] = {all.largest, all.total};
     }
-  }
+  });
   if (!work.alone && p.arrived != nullptr) join_arrived<kColumns>(p, work);
   __syncthreads();
 }
@@ -465,6 +489,7 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
   constexpr int kHere = std::min(kColumns, 128);
   const int first_column = static_cast<int>(blockIdx.z) * kHere;
   __shared__ float4 sums[kJoinWarps][32];
+  __shared__ __align__(16) float values[kHere];
   const PdlLink pdl(timestamps);
   const int head = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int rows = min(p.step.header->rows, p.split);
@@ -506,8 +531,13 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
 #pragma unroll
       for (int w = 0; w < kJoinWarps; ++w) value += reinterpret_cast<const float*>(sums[w])[threadIdx.x];
       p.out(row, head)[first_column + threadIdx.x] = value * inverse;
+      values[threadIdx.x] = value * inverse;
     }
     __syncthreads();
+    if (warp == 0) {
+      const int four = lane % (kHere / 4);
+      leave_codes(p, row, head, first_column + 4 * four, reinterpret_cast<const float4*>(values)[four]);
+    }
   }
   if (!waited) pdl.wait();
 }
