@@ -84,19 +84,23 @@ struct Product {
 using Products = std::array<TensorId, program::NormMatmul::kMostProducts>;
 
 /// Products of the normed row. Those with weights of one type are one op: kernels of one row are made for a
-/// type, and the norm is made again sooner than it is handed on.
+/// type, and the norm is made again sooner than it is handed on. mixed: files mix types here, so all are one,
+/// but for float32.
 Products products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
-                         std::initializer_list<Product> wanted) {
+                         std::initializer_list<Product> wanted, bool mixed = false) {
   Products products{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
   const std::span<const Product> all(wanted);
   const auto type = [&](size_t i) { return b.program()[all[i].weight].type; };
+  const auto together = [&](size_t i, size_t j) {
+    return type(i) == type(j) || (mixed && type(i) != quant::Type::F32 && type(j) != quant::Type::F32);
+  };
   for (size_t first = 0; first < all.size(); ++first) {
     if (products[first] != kNoTensor) continue;
     program::NormMatmul op{.in = {x}, .norm = {w.attn_norm}, .epsilon = s.epsilon};
     const std::array<std::pair<program::Read*, program::Write*>, products.size()> places{
         {{&op.a, &op.out_a}, {&op.b, &op.out_b}, {&op.c, &op.out_c}, {&op.d, &op.out_d}}};
     for (size_t i = first, place = 0; i < all.size(); ++i) {
-      if (type(i) != type(first)) continue;
+      if (!together(i, first)) continue;
       const Product& one = all[i];
       const int64_t columns = b.program()[one.weight].shape[1] / one.heads;
       places[place].first->id = one.weight;
@@ -112,7 +116,8 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
                            int32_t layer, TensorId x) {
   // queries: [rows, heads, rope + nope], and behind a head's query its gate where there is one
   const auto [queries, k, v, none] =
-      products_of_row(b, s, w, x, {{"queries", w.q, s.heads}, {"keys", w.k, s.kv_heads}, {"values", w.v}});
+      products_of_row(b, s, w, x, {{"queries", w.q, s.heads}, {"keys", w.k, s.kv_heads}, {"values", w.v}},
+                      /*mixed=*/true);
   const TensorId q = s.gated_queries ? b.columns(queries, "q", 0, s.key()) : queries;
 
   const auto biased = [&](TensorId product, TensorId bias) {

@@ -37,16 +37,17 @@ void NormMatmul::expand(Builder& builder) const {
 }
 
 std::vector<OpCase> NormMatmul::cases() {
-  const auto build = [](quant::Type second, int64_t third, quant::Type first = quant::Type::Q4_0) {
+  using quant::Type;
+  const auto build = [](Type second, int64_t third, Type first = Type::Q4_0, Type last = Type::F16) {
     return [=](Builder& b) {
       NormMatmul op{.in = {b.activation("x", kStepRows, 1, 2048)},
-                    .norm = {b.weight("norm", quant::Type::F32, 1, 1, 2048)},
+                    .norm = {b.weight("norm", Type::F32, 1, 1, 2048)},
                     .a = {b.weight("a", first, 1, 768, 2048)},
                     .b = {b.weight("b", second, 1, 576, 2048)}};
       op.out_a.id = b.activation("out_a", kStepRows, 1, 768);
       op.out_b.id = b.activation("out_b", kStepRows, 1, 576);
       if (third > 0) {
-        op.c.id = b.weight("c", quant::Type::F16, 1, third, 2048);
+        op.c.id = b.weight("c", last, 1, third, 2048);
         op.out_c.id = b.activation("out_c", kStepRows, 4, third / 4);
       }
       b.emit(op);
@@ -54,19 +55,23 @@ std::vector<OpCase> NormMatmul::cases() {
   };
   const auto build_four = [](Builder& b) {
     NormMatmul op{.in = {b.activation("x", kStepRows, 1, 2048)},
-                  .norm = {b.weight("norm", quant::Type::F32, 1, 1, 2048)}};
+                  .norm = {b.weight("norm", Type::F32, 1, 1, 2048)}};
     const auto product = [&](Read& weight, Write& out, int64_t outputs) {
-      weight.id = b.weight("weight", quant::Type::Q4_K, 1, outputs, 2048);
+      weight.id = b.weight("weight", Type::Q4_K, 1, outputs, 2048);
       out.id = b.activation("product", kStepRows, 1, outputs);
     };
     product(op.a, op.out_a, 512), product(op.b, op.out_b, 256);
     product(op.c, op.out_c, 32), product(op.d, op.out_d, 32);
     b.emit(op);
   };
-  return {{"Q4_0 and Q8_0 rows 1", 1, build(quant::Type::Q8_0, 0)},
-          {"Q4_0 twice rows 7", 7, build(quant::Type::Q4_0, 0)},
-          {"Q4_K twice rows 6", 6, build(quant::Type::Q4_K, 0, quant::Type::Q4_K)},
-          {"Q4_0, Q4_K and F16 rows 5", 5, build(quant::Type::Q4_K, 64)},
+  return {{"Q4_0 and Q8_0 rows 1", 1, build(Type::Q8_0, 0)},
+          {"Q4_0 twice rows 7", 7, build(Type::Q4_0, 0)},
+          {"Q4_K twice rows 6", 6, build(Type::Q4_K, 0, Type::Q4_K)},
+          {"Q4_0, Q4_K and F16 rows 5", 5, build(Type::Q4_K, 64)},
+          {"Q4_K twice and Q6_K rows 1", 1, build(Type::Q4_K, 512, Type::Q4_K, Type::Q6_K)},
+          {"Q4_K twice and Q6_K rows 6", 6, build(Type::Q4_K, 512, Type::Q4_K, Type::Q6_K)},
+          {"Q4_K twice and Q6_K rows 150", 150, build(Type::Q4_K, 512, Type::Q4_K, Type::Q6_K)},
+          {"Q5_K, Q6_K and Q5_K rows 1", 1, build(Type::Q6_K, 64, Type::Q5_K, Type::Q5_K)},
           {"four of Q4_K rows 1", 1, build_four},
           {"four of Q4_K rows 6", 6, build_four},
           {"four of Q4_K rows 70", 70, build_four}};

@@ -90,14 +90,17 @@ void multiply_dense(const Dense& d, const Context& context, Scratch scratch) {
   multiply_packed(d, n_tiles, packed, context);
 }
 
-void multiply_together(std::span<const Dense> list, bool n_tiles, const Packed& packed,
+void multiply_together(std::span<const Dense> all, bool n_tiles, const Packed& packed,
                        const Context& context) {
+  std::vector<Dense> list, others;  // of the first's type, of other ones
+  for (const Dense& d : all) (d.weight.type == all[0].weight.type ? list : others).push_back(d);
+  if (!others.empty()) multiply_together(others, n_tiles, packed, context);
   while (list.size() >= 2 && !n_tiles) {
     const Planned first = planned(list[0], n_tiles, packed), second = planned(list[1], n_tiles, packed);
     const Product both[] = {first.product, second.product};
     const int64_t tiles[] = {first.tiles, second.tiles};
     if (!multiply_streamed(both, tiles, context)) break;
-    list = list.subspan(2);
+    list.erase(list.begin(), list.begin() + 2);
   }
   std::vector<Product> together;
   for (const Dense& d : list)

@@ -89,9 +89,25 @@ bool started_gemv(const Context& context, const Args& args, const char* form_at)
   return multiply_gemv(context, one);
 }
 
+void start(const Context& context, Args& args, int64_t rows, const char* form_at = nullptr);
+
+/// Weights of several types that no kernel has together: those of each have a launch. False: there is one.
+bool started_by_type(const Context& context, const Args& args, const char* form_at) {
+  Args alike = args, others = args;
+  alike.count = others.count = 0;
+  for (int p = 0; p < args.count; ++p) {
+    Args& of = args.parts[p].weight.type == args.parts[0].weight.type ? alike : others;
+    of.parts[of.count++] = args.parts[p];
+  }
+  if (others.count == 0) return false;
+  start(context, alike, 1, form_at);
+  start(context, others, 1, form_at);
+  return true;
+}
+
 /// handed: null, or one row's input as the op before has quantised it.
-void start(const Context& context, Args& args, int64_t rows, const char* form_at = nullptr) {
-  if (rows == 1 && started_gemv(context, args, form_at)) return;
+void start(const Context& context, Args& args, int64_t rows, const char* form_at) {
+  if (rows == 1 && (started_gemv(context, args, form_at) || started_by_type(context, args, form_at))) return;
   int weight_rows = 0;
   for (int p = 0; p < args.count; ++p) weight_rows += args.parts[p].weight.rows;
   // Several weight rows a warp's task where there are enough for all warps.
