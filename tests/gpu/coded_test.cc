@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, CudaCodedAttention,
                          testing::Values(Grouped{1, 32, 4, 128}, Grouped{2, 32, 4, 128},
                                          Grouped{8, 32, 4, 128}, Grouped{9, 32, 4, 128},
                                          Grouped{32, 32, 4, 128}, Grouped{33, 32, 4, 128},
-                                         Grouped{7, 14, 2, 64}, Grouped{20, 14, 2, 64},
+                                         Grouped{7, 12, 4, 64}, Grouped{20, 12, 4, 64},
                                          Grouped{8, 8, 2, 128, quant::Type::Q8_0}),
                          [](const testing::TestParamInfo<Grouped>& param) {
                            const Grouped& p = param.param;

@@ -55,6 +55,11 @@ std::vector<OpCase> Matmul::cases() {
                       b.matmul(x, b.weight("weight", type, 1, 37, inputs));
                     }});
   }
+  // A gate that a row has.
+  list.push_back({"F32 1x512 rows 20", 20, [](Builder& b) {
+                    const TensorId x = b.activation("x", kStepRows, 1, 512);
+                    b.matmul(x, b.weight("weight", quant::Type::F32, 1, 1, 512));
+                  }});
   // More rows than one tile of tensor cores takes.
   for (const quant::Type type :
        {quant::Type::Q4_0, quant::Type::Q4_K, quant::Type::Q5_K, quant::Type::Q6_K, quant::Type::Q8_0}) {

@@ -58,11 +58,12 @@ std::vector<OpCase> NormRoute::cases() {
       {"softmax 6 of 64", 3, build(64, 6, {.gating = Gating::Softmax}, false)},
       {"softmax 4 of 32, biased router", 3,
        build(32, 4, {.gating = Gating::Softmax, .normalize = true}, false, true)},
-      {"sigmoid 4 of 64", 37,
+      {"sigmoid 4 of 64, rows 37", 37,
        build(64, 4, {.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f}, true)},
-      {"softmax 8 of 128, biased router", 20,
+      {"softmax 8 of 200, rows 21", 21, build(200, 8, {.gating = Gating::Softmax, .normalize = true}, false)},
+      {"softmax 8 of 128, biased router, rows 20", 20,
        build(128, 8, {.gating = Gating::Softmax, .normalize = true}, false, true)},
-      {"sigmoid 6 of 72 in 9 groups", 18,
+      {"sigmoid 6 of 72 in 9 groups, rows 18", 18,
        build(72, 6, {.gating = Gating::Sigmoid, .normalize = true, .groups = 9, .groups_used = 3}, true)}};
 }
 

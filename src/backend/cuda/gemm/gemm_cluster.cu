@@ -110,7 +110,7 @@ bool serves_cluster(const Product& product, int64_t tokens) {
     if (tiles > (narrow ? kMostNarrowTiles : kMostTiles)) return false;
   }
   return chunks <= cluster::kMostChunks &&
-         product.weight.rows % (product.gated ? cluster::kTileRows / 2 : cluster::kTileRows) == 0 &&
+         product.weight.rows % (product.gated ? cluster::kTileRows / 2 : 4) == 0 &&
          in_fours(sink.out.data, sink.out.row_stride) && sink.out.head_stride % 4 == 0 &&
          in_fours(sink.residual, sink.residual_stride);
 }

@@ -129,9 +129,9 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   // Its gates lie in a warpgroup's first two warps, their ups in the others.
   Matrix w = gated && warp >= 2 ? product.up : product.weight;
   if constexpr (kType != quant::Type::F32) w.type = kType;
-  const int first_row =
-      min(first_output + group / kAlong * outputs, w.rows - outputs) + (gated ? warp % 2 : warp) * 16 + g;
-  const int64_t row[2] = {w.row(matrix, first_row), w.row(matrix, first_row + 8)};
+  const int first_row = first_output + group / kAlong * outputs + (gated ? warp % 2 : warp) * 16 + g;
+  const auto row_at = [&](int n) { return w.row(matrix, min(n, w.rows - 1)); };
+  const int64_t row[2] = {row_at(first_row), row_at(first_row + 8)};
   const int blocks = blocks_of(w);
   Block<kFamily> next[2];
   const auto load = [&](int i) {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   // Registers hold a chunk ahead; further ones are asked for here: lane l follows row l of the warp's 16.
   if constexpr (kAlong == kGroups) {
     constexpr int kBytes = 4 * 4 * Block<kFamily>::kCodeWords;  // of a chunk
-    const uint8_t* const codes = w.codes + w.row(matrix, first_row - g + lane % 16) * blocks * (kBytes / 4);
+    const uint8_t* const codes = w.codes + row_at(first_row - g + lane % 16) * blocks * (kBytes / 4);
     for (int i = kAlong + along * 2 + lane / 16; i < count; i += 2 * kAlong)
       prefetch(codes + (begin + i) * kBytes);
   }
@@ -224,6 +224,7 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
   const auto others = [&](int i, int64_t n) {
     const int token = first_token + i;
     float4 v{0, 0, 0, 0};
+    if (n >= w.rows) return v;
     if (sink.residual != nullptr)
       v = __ldcg(reinterpret_cast<const float4*>(sink.residual + token * sink.residual_stride + n));
     if (added.each != nullptr) {
@@ -244,9 +245,10 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     }
     return v;
   };
-  // Four outputs of a token; pieces of their sums lie `apart`.
+  // Four outputs of a token, if they are there; pieces of their sums lie `apart`.
   const auto finish = [&](const float* of, int pieces, int apart, int token, int at, int output, int column,
                           const float4& more) {
+    if (output + column >= w.rows) return;
     float4 v = all_sums(of, pieces, apart, at, column);
     const float scale = scales[token];
     v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
@@ -266,10 +268,8 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     for (int i = threadIdx.x; i < kTiles * rows * fours; i += kThreads) {
       const int column = i % fours * 4, token = i / fours % rows, tile = i / fours / rows;
       const int output = first_output + tile * outputs;
-      if (output < w.rows) {
-        finish(sums + tile * kAlong * kApart, kAlong, kApart, token, token, output, column,
-               others(token, output + column));
-      }
+      finish(sums + tile * kAlong * kApart, kAlong, kApart, token, token, output, column,
+             others(token, output + column));
     }
     return;
   }

@@ -6,6 +6,7 @@
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
+#include "backend/cuda/prim/warp.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
@@ -76,6 +77,26 @@ __global__ void __launch_bounds__(kThreads) multiply_f32(const Timestamps timest
   }
 }
 
+/// The same of a few outputs, as of a gate that a row has: a warp makes one.
+constexpr int kFewOutputs = 4;
+__global__ void __launch_bounds__(kThreads) multiply_few_f32(const Timestamps timestamps, const Args p) {
+  const PdlLink pdl(timestamps);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int row = static_cast<int>(blockIdx.x) * kWarps + warp, n = static_cast<int>(blockIdx.y);
+  pdl.wait();
+  if (row >= *p.rows) return;
+  const auto* const x = reinterpret_cast<const float4*>(p.in(row));
+  const auto* const w = reinterpret_cast<const float4*>(p.weight + int64_t{n} * p.columns);
+  float sum = 0;
+#pragma unroll 8
+  for (int c = lane; c < p.columns / 4; c += 32) {
+    const float4 a = __ldg(x + c), b = __ldg(w + c);
+    sum += (a.x * b.x + a.y * b.y) + (a.z * b.z + a.w * b.w);
+  }
+  sum = lane_sum(sum);
+  if (lane == 0) p.out(row)[n] = sum;
+}
+
 bool serves(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<Matmul>(record.args);
   return sizes.rows > 8 && p[op.weight.id].type == quant::Type::F32 && p[op.weight.id].columns() % 4 == 0 &&
@@ -92,7 +113,12 @@ void launch_f32(const Program& p, const Op& record, const Context& c) {
                   weight.rows,
                   weight.columns,
                   p[op.in.id].shape[0] == kOutputRows ? &c.step.header->outputs : &c.step.header->rows};
-  const auto blocks = static_cast<unsigned>((c.rows(p[op.in.id]) + kTileRows - 1) / kTileRows);
+  const int64_t rows = c.rows(p[op.in.id]);
+  if (weight.rows <= kFewOutputs) {
+    const dim3 grid(static_cast<unsigned>((rows + kWarps - 1) / kWarps), static_cast<unsigned>(weight.rows));
+    return launch(c, multiply_few_f32, {grid, dim3(kThreads)}, args);
+  }
+  const auto blocks = static_cast<unsigned>((rows + kTileRows - 1) / kTileRows);
   const auto across = static_cast<unsigned>((weight.rows + kTileOutputs - 1) / kTileOutputs);
   launch(c, multiply_f32, {dim3(blocks, across), dim3(kThreads)}, args);
 }

@@ -40,7 +40,7 @@ __device__ inline Source source_of(const PackPlan& p, int slot) {
   if (p.list != nullptr) {
     if (slot >= *p.slots) return {nullptr, false};
     const int32_t pair = p.list[slot];
-    if (pair < 0) return {nullptr, true};
+    if (pair < 0) return {nullptr, false};  // nobody stores what it is multiplied to
     return {p.in(pair / p.divisor, p.heads_of_pairs ? pair % p.divisor : 0), true};
   }
   if (p.heads_of_pairs) {

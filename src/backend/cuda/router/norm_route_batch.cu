@@ -23,9 +23,9 @@ namespace {
 
 using namespace program;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kBlocks = 4;
-constexpr int kRows = 16, kRowsEach = kRows / kBlocks;  ///< of a cluster; that a block selects for
-constexpr int kTileExperts = 8, kFour = 4;              ///< columns that a lane has of 16
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kRows = 16;                   ///< of a cluster
+constexpr int kTileExperts = 8, kFour = 4;  ///< columns that a lane has of 16
 
 struct Args {
   const int32_t* rows;
@@ -72,10 +72,11 @@ struct Sums {
   }
 };
 
-/// kTiles: of eight experts, that a block takes at once.
-template <int kTiles>
+/// kBlocks: of a cluster. kTiles: of eight experts, that a block takes at once.
+template <int kBlocks, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2)
     norm_route_batch(const Timestamps timestamps, const __grid_constant__ Args p) {
+  constexpr int kRowsEach = kRows / kBlocks;  // that a block selects for
   constexpr int kExperts = kTiles * kTileExperts, kAhead = kTiles > 2 ? 2 : 4;
   __shared__ float logits[kRowsEach][kMostRouted], selection[kMostRouted];
   __shared__ float partial[kWarps][kRows][kExperts], squares[kWarps][kRows], inverse[kRows];
@@ -212,10 +213,17 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
             route_rule(op.route, program[op.router.id].shape[1], program[op.route.ids.id].columns())};
   args.lanes = in_lanes(args.rule);
   const int64_t rows = context.rows(program[op.in.id]);
-  const auto kernel =
-      args.rule.experts <= 2 * kTileExperts * kBlocks ? norm_route_batch<2> : norm_route_batch<4>;
+  // Up to 16 or 32 experts a block; of more than 256 they go over their rows again.
+  constexpr int kFew = 4, kMany = 8;
+  const int experts = args.rule.experts;
+  const bool few = experts <= 4 * kTileExperts * kFew;
+  const auto kernel = !few                                 ? norm_route_batch<kMany, 4>
+                      : experts <= 2 * kTileExperts * kFew ? norm_route_batch<kFew, 2>
+                                                           : norm_route_batch<kFew, 4>;
+  const int blocks = few ? kFew : kMany;
   launch(context, kernel,
-         {dim3(kBlocks, static_cast<unsigned>((rows + kRows - 1) / kRows)), dim3(kThreads), 0, kBlocks},
+         {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>((rows + kRows - 1) / kRows)),
+          dim3(kThreads), 0, blocks},
          args);
 }
 

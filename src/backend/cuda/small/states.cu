@@ -435,9 +435,10 @@ __global__ void __launch_bounds__(64 * kWarps)
   }
 }
 
-/// A cluster has a head of a sequence: steps of kNetRows rows at most.
-template <int kKeys>
-__global__ void __launch_bounds__(64 * kWarps)
+/// A cluster has a head of a sequence: steps of kNetRows rows at most. kEachSm: thread blocks of an SM at a
+/// time.
+template <int kKeys, int kEachSm>
+__global__ void __launch_bounds__(64 * kWarps, kEachSm)
     delta_net(const Timestamps timestamps, StepView step, const __grid_constant__ NetArgs a) {
   using Rows = Prepared<kKeys, false>;
   static_assert(Rows::kRows >= kNetRows);
@@ -570,8 +571,11 @@ void launch_delta_net(const Program& program, const Op& record, const Context& c
   const LaunchShape launched{dim3(static_cast<unsigned>(shape.heads * blocks),
                                   static_cast<unsigned>(c.rows(program[op.conv.in.id]))),
                              dim3(64 * kWarps), 0, blocks};
-  if (shape.keys == 64) return launch(c, delta_net<64>, launched, c.step, args);
-  launch(c, delta_net<128>, launched, c.step, args);
+  // Of one sequence all thread blocks are there at a time as they are; of more, a third one an SM is worth
+  // registers that go to memory.
+  const bool one = c.rows(program[op.conv.in.id]) == 1;
+  if (shape.keys == 64) return launch(c, one ? delta_net<64, 2> : delta_net<64, 3>, launched, c.step, args);
+  launch(c, one ? delta_net<128, 2> : delta_net<128, 3>, launched, c.step, args);
 }
 
 bool serves_delta_net(const Program& program, const Op& record, const Sizes& sizes) {
