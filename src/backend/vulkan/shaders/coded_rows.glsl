@@ -8,6 +8,13 @@ float largest_of(vec4 v) {
   return max(max(m.x, m.y), max(m.z, m.w));
 }
 
+// What 16 codes add up to, exactly. A compiler may add floats in an order that loses bits, as NVIDIA's did.
+float sum16(uvec4 codes) {
+  uvec4 biased = codes ^ 0x80808080u, pairs = (biased & 0x00FF00FFu) + (biased >> 8 & 0x00FF00FFu);
+  uint both = pairs.x + pairs.y + pairs.z + pairs.w;
+  return float(int((both & 0xFFFFu) + (both >> 16)) - 16 * 128);
+}
+
 // Codes of the `at`th 16 columns. most: the largest of the 32 that they belong to; factor: what the row is
 // multiplied by.
 void put_codes(uint at, vec4 x[4], float most, float factor) {
@@ -20,7 +27,7 @@ void put_codes(uint at, vec4 x[4], float most, float factor) {
   }
   staged[at] = codes;
   float step = factor * most / 127.0;
-  steps[at] = vec2(step, step * dot16(codes, uvec4(0x01010101u)));
+  steps[at] = vec2(step, step * sum16(codes));
 }
 
 // What codes a and b of weights give with those of activations from two places on.
