@@ -169,7 +169,10 @@ DeviceInfo Instance::info(VkPhysicalDevice device) const {
       .offset_alignment = static_cast<int64_t>(limits.minStorageBufferOffsetAlignment),
       .timestamp_ns =
           limits.timestampComputeAndGraphics != 0 ? static_cast<double>(limits.timestampPeriod) : 0};
-  for (uint32_t type = 0; type < heaps.memoryTypeCount; ++type) {
+  // What the host sees of a card's own memory, it sees through a window: kernels need not be as quick there.
+  const bool apart = properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU ||
+                     properties.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU;
+  for (uint32_t type = 0; type < heaps.memoryTypeCount && !apart; ++type) {
     constexpr uint32_t kBoth = kVisible | VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
     if (heaps.memoryTypes[type].heapIndex == heap && (heaps.memoryTypes[type].propertyFlags & kBoth) == kBoth)
       info.unified = true;
@@ -310,7 +313,8 @@ int64_t Device::available_bytes() const {
 
 uint32_t Device::memory_type(Place place, uint32_t allowed) const {
   constexpr uint32_t kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
-  // What is wanted, the best first.
+  // What is wanted, the best first. Vulkan lists memory that the host does not see before the same that it
+  // sees.
   std::vector<uint32_t> wanted;
   if (place == Place::Device && writes_directly()) wanted = {kLocal | kVisible};
   if (place == Place::Device) wanted.insert(wanted.end(), {kLocal, 0});

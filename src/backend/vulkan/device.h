@@ -18,7 +18,7 @@ struct DeviceInfo {
   std::string name, kind, driver;  ///< kind: "discrete GPU"
   uint32_t api_version = 0;
   int64_t memory_bytes = 0;  ///< of its largest heap
-  bool unified = false;      ///< the host can write all of its memory
+  bool unified = false;      ///< its memory is the host's, too
   uint32_t subgroup_size = 0;
   int64_t most_bound_bytes = 0;      ///< of one buffer that a kernel sees
   int64_t most_allocated_bytes = 0;  ///< at once
@@ -38,7 +38,7 @@ std::vector<DeviceInfo> list_devices(std::string& why);
 /// A device in use, with its one queue.
 class Device {
  public:
-  /// staged: weights go through the host's memory even where the device's own can be written.
+  /// staged: weights go by way of a staging buffer even where the device's memory is the host's.
   /// dot4: kernels multiply four bytes at a time where the device can.
   explicit Device(int number, bool staged = false, bool dot4 = true);
   ~Device();
@@ -64,7 +64,7 @@ class Device {
   bool writes_directly() const { return !staged_ && info_.unified; }
 
   enum class Place : uint8_t {
-    Device,    ///< kernels are quick there; mapped where the device allows it
+    Device,    ///< kernels are quick there; mapped where memory is unified
     Written,   ///< the host writes, kernels read
     ReadBack,  ///< kernels write, the host reads
   };
