@@ -21,7 +21,7 @@ program::Program legal(const program::Program& program) {
 /// Dispatches of the last layer in steps of so many rows, with contexts of so many positions.
 size_t dispatches_of_a_layer(const char* name, int64_t rows, int64_t context, int64_t* waits = nullptr) {
   const program::Program program = legal(model::Model::load(golden_case(name).model).program);
-  const vulkan::Layout layout(program, {.max_rows = 512, .max_outputs = 8, .cache_pages = 64}, 32);
+  const vulkan::Layout layout(program, {.max_rows = 512, .max_outputs = 8, .cache_pages = 64}, 32, true);
   int last = 0;
   for (const program::Op& op : program.ops()) last = std::max(last, static_cast<int>(op.layer));
   size_t count = 0;
@@ -37,7 +37,11 @@ size_t dispatches_of_a_layer(const char* name, int64_t rows, int64_t context, in
 
 TEST(VulkanDispatches, AreNineForALayerOfLatentAttentionAndExperts) {
   EXPECT_EQ(dispatches_of_a_layer("glm-q4_k_m", 1, 512), 9U);
-  EXPECT_EQ(dispatches_of_a_layer("glm-q4_k_m", 8, 512), 9U);
+}
+
+/// Several rows are put into eight bits once for all workgroups of a product, and choose their experts once.
+TEST(VulkanDispatches, AreSeventeenForSeveralRows) {
+  EXPECT_EQ(dispatches_of_a_layer("glm-q4_k_m", 8, 512), 17U);
 }
 
 TEST(VulkanDispatches, AreTenInLongContexts) { EXPECT_EQ(dispatches_of_a_layer("glm-q4_k_m", 1, 4096), 10U); }
@@ -48,7 +52,7 @@ TEST(VulkanDispatches, HaveRoomForTheirParameters) {
     const bool other = std::string(name) == "gpt-oss-mxfp4";
     const Golden golden = golden_case(name, other ? "make_moe.py" : "make.py");
     const program::Program program = legal(model::Model::load(golden.model).program);
-    const vulkan::Layout layout(program, {.max_rows = 512, .max_outputs = 8, .cache_pages = 64}, 32);
+    const vulkan::Layout layout(program, {.max_rows = 512, .max_outputs = 8, .cache_pages = 64}, 32, true);
     for (const int64_t rows : {1, 8, 16, 512}) {
       for (const program::Op& op : program.ops()) {
         for (const auto& dispatch : vulkan::dispatches(layout, op, {rows, 1, 4096})) {

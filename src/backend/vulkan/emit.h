@@ -96,6 +96,12 @@ struct LatentRows {
   int64_t layer = 0, rank = 0, rotated = 0;
   float epsilon = 0;
 };
+/// Experts that group.comp has shared memory for.
+inline constexpr int64_t kMostGrouped = 1024;
+/// Rows in codes (codes.comp), in quads of the arena.
+struct Codes {
+  uint32_t at = 0, row = 0, head = 0;
+};
 struct ProductOf {
   Operand in = {};
   program::TensorId weight = program::kNoTensor;
@@ -110,7 +116,16 @@ struct ProductOf {
   const Choice* choice = nullptr;
   const Merge* merge = nullptr;
   const LatentRows* latent = nullptr;
+  /// Of `in`, where they are made already; norms are in them.
+  const Codes* codes = nullptr;
 };
+/// Whether rows of such steps become codes once, and not in every workgroup again.
+bool are_coded_once(const Emit& emit, int64_t rows);
+/// Whether such a product takes rows that became codes in a dispatch before it.
+bool takes_codes(const Emit& emit, const ProductOf& product);
+/// Makes them. columns: of a row, or of each of its heads; norm: kNoTensor: none.
+Codes emit_codes(Emit& emit, const Operand& in, int64_t columns, int64_t heads, program::TensorId norm,
+                 float epsilon);
 void emit_product(Emit& emit, const ProductOf& product);
 /// Formats whose rows few rows of activations are multiplied with by runs, in eight bits (shaders/runs.glsl).
 bool is_of_runs(const program::Tensor& weight);

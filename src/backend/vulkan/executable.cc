@@ -30,7 +30,7 @@ class VulkanExecutable : public Executable {
         program_(std::move(program)),
         bytes_(bytes),
         weights_(std::move(weights)),
-        layout_(program_, options, context_->device->info().subgroup_size),
+        layout_(program_, options, context_->device->info().subgroup_size, context_->device->info().dot4),
         memory_(*context_, layout_) {
     bytes_.resize(program_.tensors().size());  // expansion added tensors, all of them activations
     data_ = std::make_unique<StepData>(Source{program_, bytes_}, layout_.step);

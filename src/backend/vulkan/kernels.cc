@@ -140,15 +140,21 @@ struct EmitOp {
   /// Two of them are one dispatch.
   void operator()(const NormMatmul& op) const {
     const auto products = op.products();
+    ProductOf product{.in = of(op.in.id), .out = of(op.out_a.id), .norm = op.norm.id, .epsilon = op.epsilon};
+    bool coded = true;
+    for (const auto& [weight, out] : products)
+      if (weight) product.weight = weight.id, coded = coded && takes_codes(to, product);
+    Codes codes;
+    if (coded) {
+      codes = emit_codes(to, product.in, to[op.a.id].columns(), 1, op.norm.id, op.epsilon);
+      to.wait();
+      product.codes = &codes, product.norm = kNoTensor;
+    }
     for (size_t i = 0; i < products.size() && products[i].weight; i += 2) {
-      ProductOf product{.in = of(op.in.id),
-                        .weight = products[i].weight.id,
-                        .out = of(products[i].out.id),
-                        .norm = op.norm.id,
-                        .epsilon = op.epsilon};
-      SideProduct side;
-      if (const auto& [weight, out] = products[i + 1]; weight)
-        side = {weight.id, of(out.id)}, product.side = &side;
+      product.weight = products[i].weight.id, product.out = of(products[i].out.id);
+      const auto& [beside, out] = products[i + 1];
+      const SideProduct side = beside ? SideProduct{beside.id, of(out.id)} : SideProduct{};
+      product.side = beside ? &side : nullptr;
       emit_product(to, product);
     }
   }
@@ -187,7 +193,9 @@ struct EmitOp {
 int64_t scratch_bytes(const Layout& layout) {
   int64_t bytes = 0;
   const int64_t longest = layout.options.cache_pages * kPageRows;
-  for (const int64_t rows : {layout.options.max_rows, std::min(kStretchedRows, layout.options.max_rows)}) {
+  // An op of many rows may do with less than one of half as many.
+  for (int64_t next = 1, rows = 0; rows < layout.options.max_rows; next *= 2) {
+    rows = std::min(next, layout.options.max_rows);
     const Sizes sizes{rows, layout.options.max_outputs, longest};
     for (const Op& op : layout.program.ops()) {
       Emit to{layout, sizes};
@@ -207,10 +215,11 @@ int64_t scratch_bytes(const Layout& layout) {
 
 bool is_vector(const Tensor& tensor) { return tensor.shape[0] == 1 && tensor.shape[1] == 1; }
 
-Layout::Layout(const Program& of, const CompileOptions& asked, int64_t subgroup)
+Layout::Layout(const Program& of, const CompileOptions& asked, int64_t subgroup, bool four_bytes)
     : program(of),
       options(asked),
       subgroup_size(subgroup),
+      dot4(four_bytes),
       plan(plan_memory(of, asked.max_rows, asked.max_outputs, 2)),
       step(of, asked) {
   scratch_at = (plan.arena_bytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign;

@@ -40,11 +40,13 @@ struct Dispatch {
 
 /// Where activations lie, and what kernels are chosen by.
 struct Layout {
-  Layout(const program::Program& program, const program::CompileOptions& options, int64_t subgroup_size);
+  Layout(const program::Program& program, const program::CompileOptions& options, int64_t subgroup_size,
+         bool dot4);
 
   const program::Program& program;
   program::CompileOptions options;
   int64_t subgroup_size;
+  bool dot4;  ///< four bytes are multiplied at a time
   program::MemoryPlan plan;
   StepLayout step;
   int64_t scratch_at = 0;   ///< in the arena, in bytes: what an op's dispatches leave for each other

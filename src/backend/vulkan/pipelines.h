@@ -16,6 +16,7 @@ namespace sluice::backend::vulkan {
   F(attend)                  \
   F(attend_merge)            \
   F(causal_conv)             \
+  F(codes)                   \
   F(delta_rule)              \
   F(down)                    \
   F(elementwise)             \
@@ -29,6 +30,7 @@ namespace sluice::backend::vulkan {
   F(rope)                    \
   F(route)                   \
   F(tiled)                   \
+  F(tiled_dot4)              \
   F(transposed)
 
 #define SLUICE_VK_ENUM(name) name,

@@ -17,8 +17,6 @@ constexpr float kUnlimited = 3.4e38F;
 /// From so many rows on tiles are quicker.
 constexpr int64_t kTiledFrom = 9;
 
-/// Experts that group.comp has shared memory for.
-constexpr int64_t kMostGrouped = 1024;
 /// Which of its constants says how many quads of its memory rows take; the next one, how many steps.
 constexpr size_t kRoomConstant = 28;
 /// Which of its parameters is the norm's epsilon.
@@ -147,36 +145,88 @@ void add_latent(const Emit& emit, const LatentRows& latent, Dispatch& dispatch) 
   dispatch.cache = latent.cache, dispatch.cache_layer = latent.layer;
 }
 
-constexpr int64_t kTile = 64;  ///< rows and outputs of tiled.comp
+constexpr int64_t kTile = 64;  ///< rows and outputs of tiled.comp, outputs of tiled_dot4.comp
+
+/// Rows of tiled_dot4.comp: few where workgroups would be too few for a large device, or where an expert has
+/// no more.
+int64_t rows_of_tile(const ProductOf& product, int64_t outputs, int64_t experts) {
+  constexpr int64_t kWorkgroups = 256;
+  const bool few = product.ids != nullptr
+                       ? product.ids->rows * product.ids->columns < experts * kTile
+                       : groups(outputs, kTile) * groups(product.out.rows, kTile) < kWorkgroups;
+  return few ? kTile / 2 : kTile;
+}
 
 /// Rows of many go to their experts' tiles in the order of experts.
-void add_groups(Emit& emit, const Operand& ids, int64_t experts, uint32_t outputs, Dispatch& dispatch) {
+void add_groups(Emit& emit, const Operand& ids, int64_t experts, uint32_t outputs, int64_t tile,
+                Dispatch& dispatch) {
   const int64_t entries = ids.rows * ids.columns;
-  const int64_t tiles = (entries + kTile - 1) / kTile + std::min(experts, entries);
+  const int64_t tiles = (entries + tile - 1) / tile + std::min(experts, entries);
   const uint32_t list = emit.scratch_at(entries), tiles_at = emit.scratch_at(4 + 4 * tiles);
   Dispatch group{.shader = Shader::group};
-  group.constants = {static_cast<uint32_t>(experts), kTile};
+  group.constants = {static_cast<uint32_t>(experts), u(tile)};
   group.params = {ids.place.at, ids.place.row, ids.columns, list, tiles_at};
   emit.add(std::move(group));
   emit.wait();
-  dispatch.constants.push_back(1);
   dispatch.params.insert(dispatch.params.end(), {list, tiles_at, ids.columns});
   dispatch.groups = {groups(outputs, kTile), static_cast<uint32_t>(tiles), 1};
 }
 
+/// Whether codes of rows are what it multiplies.
+bool is_coded(const Emit& emit, const ProductOf& product) {
+  return is_of_runs(emit[product.weight]) && (product.gate == kNoTensor || is_of_runs(emit[product.gate])) &&
+         (product.side == nullptr || is_of_runs(emit[product.side->weight]));
+}
+
 /// Rows of a step that an invocation multiplies together.
-int64_t rows_together(const Emit& emit, int64_t rows, bool selected) {
+int64_t rows_together(const Emit& emit, int64_t rows, bool apart) {
   int64_t together = 1;
-  while (!selected && !emit.layout.options.batch_invariant && together < 8 && together < rows) together *= 2;
+  while (!apart && !emit.layout.options.batch_invariant && together < 8 && together < rows) together *= 2;
   return together;
 }
 
 }  // namespace
 
+bool are_coded_once(const Emit& emit, int64_t rows) {
+  return rows > 1 && !emit.layout.options.batch_invariant && (!is_tiled(emit, rows) || emit.layout.dot4);
+}
+
+bool takes_codes(const Emit& emit, const ProductOf& product) {
+  const int64_t rows = product.out.rows;
+  const bool selected = product.ids != nullptr;
+  if (!are_coded_once(emit, rows) || !is_coded(emit, product)) return false;
+  if (is_tiled(emit, rows)) return !selected || emit[product.weight].shape[0] <= kMostGrouped;
+  return !product.by_head && !selected && product.merge == nullptr;
+}
+
+Codes emit_codes(Emit& emit, const Operand& in, int64_t columns, int64_t heads, TensorId norm,
+                 float epsilon) {
+  constexpr int64_t kQuadFloats = 4;
+  const int64_t each = columns / 16 + columns / 32;  // codes, and two numbers for 16 of them
+  const Codes codes{u(emit.scratch_at(in.rows * heads * each * kQuadFloats) / kQuadFloats), u(heads * each),
+                    u(each)};
+  Dispatch dispatch{.shader = Shader::codes, .constants = {norm != kNoTensor, in.aligned}};
+  dispatch.params = {in.place.at, in.place.row, in.place.head, codes.at,     codes.row,
+                     codes.head,  u(columns),   in.rows_word,  bits(epsilon)};
+  dispatch.groups = {1, u(in.rows), u(heads)};
+  if (norm != kNoTensor) dispatch.weights[2] = emit.vector(norm);
+  emit.add(std::move(dispatch));
+  return codes;
+}
+
 void emit_product(Emit& emit, const ProductOf& product) {
   const Tensor& weight = emit[product.weight];
+  if (product.codes == nullptr && takes_codes(emit, product)) {
+    const int64_t heads = product.by_head || product.ids != nullptr ? product.in.heads : 1;
+    const Codes codes = emit_codes(emit, product.in, weight.columns(), heads, product.norm, product.epsilon);
+    emit.wait();
+    ProductOf of_codes = product;
+    of_codes.codes = &codes, of_codes.norm = kNoTensor;
+    return emit_product(emit, of_codes);
+  }
   const bool gated = product.gate != kNoTensor, selected = product.ids != nullptr,
-             normed = product.norm != kNoTensor, adds = product.added != nullptr;
+             normed = product.norm != kNoTensor, adds = product.added != nullptr,
+             made = product.codes != nullptr;
   const Operand &in = product.in, &out = product.out;
   const int64_t rows = out.rows, columns = weight.columns(), outputs = weight.shape[1];
   const bool tiled = is_tiled(emit, rows) && (!selected || weight.shape[0] <= kMostGrouped);
@@ -187,25 +237,32 @@ void emit_product(Emit& emit, const ProductOf& product) {
     alone.weight = product.side->weight, alone.out = product.side->out, alone.gate = kNoTensor;
     return emit_product(emit, alone);
   }
-  const int64_t together = rows_together(emit, rows, selected);
+  // Rows of a small matrix of floats, as a router is, keep more workgroups busy apart.
+  const bool small = !is_coded(emit, product) && outputs <= kWorkgroup;
+  const int64_t together = rows_together(emit, rows, selected || small);
   const Place added = adds ? product.added->place : Place{}, ids = selected ? product.ids->place : Place{};
   const WeightBytesAt at = bytes_at(weight), gate = gated ? bytes_at(emit[product.gate]) : WeightBytesAt{};
   // Heads of a plain product are more columns; experts may all have the same row.
   const bool by_head = product.by_head || selected;
-  const uint32_t in_head = !by_head || (selected && in.heads == 1) ? 0 : in.place.head;
+  const Place from = made ? Place{product.codes->at, product.codes->row, product.codes->head} : in.place;
+  const uint32_t in_head = !by_head || (selected && in.heads == 1) ? 0 : from.head;
   const int64_t each_head = by_head ? out.heads : 1;
   Shares shares = shares_of(emit, weight, outputs * each_head * groups(rows, together), together, gated);
   // What is merged, is merged by every workgroup again: few of them have all outputs.
   if (product.merge != nullptr) shares.outputs = 4, shares.ahead = 1;
-  Dispatch dispatch{.shader = tiled ? Shader::tiled : Shader::product};
+  Dispatch dispatch{.shader = !tiled ? Shader::product : made ? Shader::tiled_dot4 : Shader::tiled};
   dispatch.constants = {type_of(weight), gated ? type_of(emit[product.gate]) : type_of(weight),
                         u(together),     u(shares.outputs),
                         selected,        adds,
                         normed,          gated,
                         in.aligned,      columns % 8 == 0};
-  if (!tiled) dispatch.constants.insert(dispatch.constants.end(), {u(shares.ahead), u(shares.lanes)});
-  dispatch.params = {in.place.at,
-                     in.place.row,
+  const int64_t tile = made ? rows_of_tile(product, outputs, weight.shape[0]) : kTile;
+  if (tiled)
+    dispatch.constants.insert(dispatch.constants.end(), {selected, u(tile)});
+  else
+    dispatch.constants.insert(dispatch.constants.end(), {u(shares.ahead), u(shares.lanes)});
+  dispatch.params = {from.at,
+                     from.row,
                      in_head,
                      out.place.at,
                      out.place.row,
@@ -229,13 +286,13 @@ void emit_product(Emit& emit, const ProductOf& product) {
                      bits(std::min(product.form.limit, kUnlimited)),
                      bits(product.form.shift)};
   const auto z = static_cast<uint32_t>(each_head);
-  dispatch.groups = tiled ? std::array{groups(outputs, 64), groups(rows, 64), z}
+  dispatch.groups = tiled ? std::array{groups(outputs, kTile), groups(rows, tile), z}
                           : std::array{output_groups(outputs, shares), groups(rows, together), z};
   dispatch.weights[0] = emit.weight(product.weight);
   if (gated) dispatch.weights[1] = emit.weight(product.gate);
   if (normed) dispatch.weights[2] = emit.vector(product.norm);
   if (tiled && selected)
-    add_groups(emit, *product.ids, weight.shape[0], static_cast<uint32_t>(outputs), dispatch);
+    add_groups(emit, *product.ids, weight.shape[0], static_cast<uint32_t>(outputs), tile, dispatch);
   if (product.side != nullptr) add_side(emit, *product.side, shares, dispatch);
   if (product.merge != nullptr) add_merge(*product.merge, dispatch);
   if (product.choice != nullptr) add_choice(emit, *product.choice, dispatch);
@@ -244,10 +301,11 @@ void emit_product(Emit& emit, const ProductOf& product) {
     const bool coded = is_of_runs(weight) && (!gated || is_of_runs(emit[product.gate]));
     const bool side = product.side != nullptr, side_coded = side && is_of_runs(emit[product.side->weight]);
     // Of 32 KB, which every device has, beside what lanes give each other and the choice of experts.
-    const Room room = room_for(together, columns, coded || side_coded, !coded || (side && !side_coded),
-                               gated && shares.outputs > 2 ? 1024 : 1376);
+    const Room room = made ? Room{}
+                           : room_for(together, columns, coded || side_coded, !coded || (side && !side_coded),
+                                      gated && shares.outputs > 2 ? 1024 : 1376);
     dispatch.constants.resize(kRoomConstant);
-    dispatch.constants.insert(dispatch.constants.end(), {u(room.quads), u(room.steps)});
+    dispatch.constants.insert(dispatch.constants.end(), {u(room.quads), u(room.steps), made});
   }
   emit.add(std::move(dispatch));
 }
@@ -282,17 +340,27 @@ void emit(Emit& emit, const MoeDownAdd& op) {
   if (emit_down_of_many(emit, op)) return;
   const bool shared = bool(op.shared_in), adds = bool(op.residual);
   const Tensor& down = emit[op.down.id];
-  const Place in = emit.place(op.in.id), out = emit.place(op.out.id), ids = emit.place(op.ids.id),
-              weights = emit.place(op.weights.id), other = adds ? emit.place(op.residual.id) : Place{},
-              from = shared ? emit.place(op.shared_in.id) : Place{};
+  Place in = emit.place(op.in.id), from = shared ? emit.place(op.shared_in.id) : Place{};
+  const Place out = emit.place(op.out.id), ids = emit.place(op.ids.id), weights = emit.place(op.weights.id),
+              other = adds ? emit.place(op.residual.id) : Place{};
   const WeightBytesAt at = bytes_at(down),
                       at_shared = shared ? bytes_at(emit[op.shared_down.id]) : WeightBytesAt{};
   const uint32_t outputs = emit.columns(op.out.id);
   constexpr int64_t kOutputs = 2, kLanes = 32, kMostColumns = 16 * 1270;  // 24 bytes for 16
   const int64_t columns = down.columns(), used = emit.columns(op.ids.id);
   const int64_t shared_columns = shared ? emit[op.shared_down.id].columns() : 0;
-  const bool coded = is_of_runs(down) && (!shared || is_of_runs(emit[op.shared_down.id])) &&
-                     used * columns + shared_columns <= kMostColumns;
+  const bool of_runs = is_of_runs(down) && (!shared || is_of_runs(emit[op.shared_down.id]));
+  const bool made = of_runs && are_coded_once(emit, emit.sizes.rows);
+  const bool coded = made || (of_runs && used * columns + shared_columns <= kMostColumns);
+  if (made) {
+    const auto codes_of = [&](TensorId id, int64_t heads, int64_t each) {
+      const Codes codes = emit_codes(emit, emit.operand(id), each, heads, kNoTensor, 0);
+      return Place{codes.at, codes.row, codes.head};
+    };
+    in = codes_of(op.in.id, used, columns);
+    if (shared) from = codes_of(op.shared_in.id, 1, shared_columns);
+    emit.wait();
+  }
   const int64_t under_way = runs_under_way(emit) / kOutputs;
   Dispatch dispatch{.shader = Shader::down};
   dispatch.constants = {type_of(down),
@@ -306,7 +374,8 @@ void emit(Emit& emit, const MoeDownAdd& op) {
                         u(runs_ahead(shared_columns / kRun, kLanes, under_way)),
                         u(kLanes),
                         coded,
-                        u(used)};
+                        u(used),
+                        made};
   dispatch.params = {in.at,   in.row,   in.head,         out.at,        out.row,  other.at,  other.row,
                      ids.at,  ids.row,  weights.at,      weights.row,   at.first, at.matrix, at.row,
                      from.at, from.row, at_shared.first, at_shared.row, outputs};

@@ -15,7 +15,7 @@ namespace {
 using namespace program;
 
 /// Raised where kernels become quicker or slower: tuned values and figures hold for a version.
-constexpr int kKernels = 4;
+constexpr int kKernels = 5;
 
 std::string version_of(uint32_t version) {
   return fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),
@@ -34,13 +34,13 @@ class VulkanBackend : public Backend {
   int64_t available_bytes() const override { return context_->device->available_bytes(); }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     const Program runs = legal(program);
-    const vulkan::Layout layout(runs, options, info().subgroup_size);
+    const vulkan::Layout layout(runs, options, info().subgroup_size, info().dot4);
     return {bytes_of(vulkan::Weights::held(runs)), cache_bytes(runs, options.cache_room()),
             layout.arena_bytes};
   }
   Binding bind(const Source& source, const CompileOptions& options) const override {
     Binding binding{.program = legal(source.program), .needs = memory_needs(source.program, options)};
-    const vulkan::Layout layout(binding.program, options, info().subgroup_size);
+    const vulkan::Layout layout(binding.program, options, info().subgroup_size, info().dot4);
     binding.kernels = vulkan::bound_kernels(layout, {1, 1, kPageRows});
     binding.weights = vulkan::Weights::held(binding.program);
     return binding;

@@ -2,7 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 // What a row's experts give, weighted and added up, with the shared expert and what came before. An invocation
 // has some outputs at a time, kLanes of them share these, and take turns at the runs of all experts' rows; the
-// activations of all experts stand in the workgroup's memory in eight bits (runs.glsl). Rows of formats without
+// activations of all experts stand in the workgroup's memory in eight bits (runs.glsl), or, of several rows, where
+// codes.comp has put them. Rows of formats without
 // runs are multiplied as floats, a unit at a time.
 #include "formats.glsl"
 #include "runs.glsl"
@@ -32,8 +33,9 @@ layout(constant_id = 8) const uint kSharedAhead = 1;
 layout(constant_id = 9) const uint kLanes = 32;
 layout(constant_id = 11) const uint kUsed = 1;
 layout(constant_id = 10) const bool kCoded = true;
+layout(constant_id = 12) const bool kMade = false;  // `in` and the shared expert's rows are codes, in quads
 // 16 columns each, of all experts and of the shared one; the workgroup's memory has them.
-const uint kSteps = !kCoded ? 1u : kUsed * kColumns / 16u + (kShared ? kSharedColumns / 16u : 0u), kQuads = kSteps;
+const uint kSteps = !kCoded || kMade ? 1u : kUsed * kColumns / 16u + (kShared ? kSharedColumns / 16u : 0u), kQuads = kSteps;
 #include "coded_rows.glsl"
 
 const uint kSlots = kSize + kSize / 32u;  // of which no 32 lanes apart share a bank
@@ -65,14 +67,21 @@ void stage(uint row) {
   }
 }
 
-void add_run(uint format, Run read, uint at, uint run, uint first, bool is_there, uint output_) {
-  uvec2 place = first + sixteens(format, run);
+// 16 columns of expert k's row, or (k = kUsed) of the shared expert's.
+Sixteen sixteen_of(uint row, uint k, uint at) {
+  if (!kMade) return staged_sixteen(k * (kColumns / 16u) + at);
+  if (k == kUsed) return made_sixteen(p.shared_at + row * p.shared_row, kSharedColumns, at);
+  return made_sixteen(p.in_at + row * p.in_row + k * p.in_head, kColumns, at);
+}
+
+void add_run(uint format, Run read, uint at, uint run, uint row, uint k, float factor, uint output_) {
+  uvec2 place = sixteens(format, run);
   uvec4 a, b;
   vec2 scales, added;
   codes_of(format, read, at, run, a, b);
   scales_of(format, read, at, run, scales, added);
-  float sum = coded_product(a, b, scales, added, place.x, place.y);
-  sums[output_] += is_there ? sum : 0.0;
+  sums[output_] +=
+      factor * coded_product(a, b, scales, added, sixteen_of(row, k, place.x), sixteen_of(row, k, place.y));
 }
 
 void add_coded(uint row, uint lane, uint n) {
@@ -88,25 +97,26 @@ void add_coded(uint row, uint lane, uint n) {
         reads[ahead * kOutputs + i] =
             read_run(kFormat, 0, block_at(kFormat, row_at(matrices[ahead], p.row, n + i), run), run);
     }
-    if (first == 0u) {
+    if (!kMade && first == 0u) {
       stage(row);
       barrier();
     }
     [[unroll]] for (uint ahead = 0; ahead < kAhead; ++ahead) {
       bool is_there = first + lane + ahead * kLanes < count;
-      uint item = min(first + lane + ahead * kLanes, count - 1u), run = item % runs;
+      uint item = min(first + lane + ahead * kLanes, count - 1u), run = item % runs, k = item / runs;
+      float factor = kMade ? arena.numbers[p.weights_at + row * p.weights_row + k] : 1.0;
       [[unroll]] for (uint i = 0; i < kOutputs; ++i)
         add_run(kFormat, reads[ahead * kOutputs + i], block_at(kFormat, row_at(matrices[ahead], p.row, n + i), run), run,
-                item / runs * (kColumns / 16u), is_there, i);
+                row, k, is_there ? factor : 0.0, i);
     }
   }
   if (!kShared) return;
   for (uint first = 0; first < shared_runs; first += kSharedAhead * kLanes) {
     [[unroll]] for (uint k = 0; k < kSharedAhead * kOutputs; ++k) {
-      bool is_there = first + lane + k / kOutputs * kLanes < shared_runs;
+      float factor = first + lane + k / kOutputs * kLanes < shared_runs ? 1.0 : 0.0;
       uint run = min(first + lane + k / kOutputs * kLanes, shared_runs - 1u);
       uint at = block_at(kSharedFormat, row_at(p.shared_first, p.shared_bytes, n + k % kOutputs), run);
-      add_run(kSharedFormat, read_run(kSharedFormat, 1, at, run), at, run, 2u * count, is_there, k % kOutputs);
+      add_run(kSharedFormat, read_run(kSharedFormat, 1, at, run), at, run, row, kUsed, factor, k % kOutputs);
     }
   }
 }

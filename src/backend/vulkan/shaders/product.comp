@@ -31,6 +31,7 @@ layout(constant_id = 19) const bool kAppends = false;
 // Of rows in the workgroup's memory: 16 codes or four floats each, and steps of the codes.
 layout(constant_id = 28) const uint kQuads = 128;
 layout(constant_id = 29) const uint kSteps = 128;
+layout(constant_id = 30) const bool kMade = false;  // codes.comp made the rows' codes; they are read where they lie
 const uint kBiasSource = 3;
 #include "coded_rows.glsl"
 #include "scores.glsl"
@@ -41,6 +42,12 @@ shared float parts[kOutputs * (kGated ? 2u : 1u) * kSlots];
 
 const uint kMergedFours = kMerged == 0u ? 1u : kSteps > 1u ? kSteps * 4u : kQuads;
 shared vec4 merged[kMergedFours];
+
+// What there is of a row in codes, those that are staged or those made before.
+Sixteen sixteen_of(uint r, uint first_row, uint rows, uint each, uint at) {
+  if (!kMade) return staged_sixteen(r * each + at);
+  return made_sixteen(p.in_at + min(first_row + r, rows - 1u) * p.in_row, p.columns, at);
+}
 
 // What the workgroup's rows have of a head. more: where the partial results of stretches begin.
 void merge(uint first_row, uint rows, uint head) {
@@ -179,7 +186,7 @@ void multiply_runs(uint format, uint source, bool gated, Matrix m, uint gates, u
       if (gated)
         gate_reads[k] = read_run(kGateFormat, 1, block_at(kGateFormat, gates + output_row * p.gate_row, run), run);
     }
-    if (first == first_run) {
+    if (!kMade && first == first_run) {
       if (begin > 0u) barrier();
       stage_codes(first_row, rows, head, begin, count, squares);
       barrier();
@@ -198,14 +205,18 @@ void multiply_runs(uint format, uint source, bool gated, Matrix m, uint gates, u
       // What is read of activations serves all outputs.
       uvec2 place = sixteens(format, run) - begin / 16u, gate_place = sixteens(kGateFormat, run) - begin / 16u;
       [[unroll]] for (uint r = 0; r < kRows; ++r) {
+        Sixteen of_a = sixteen_of(r, first_row, rows, each, place.x), of_b = sixteen_of(r, first_row, rows, each, place.y);
+        Sixteen gate_a = of_a, gate_b = of_b;
+        if (gated) {
+          gate_a = sixteen_of(r, first_row, rows, each, gate_place.x);
+          gate_b = sixteen_of(r, first_row, rows, each, gate_place.y);
+        }
         [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
           Decoded w = weights[i];
-          sums[i * kRows + r] +=
-              coded_product(w.a, w.b, w.scales, w.added, r * each + place.x, r * each + place.y);
+          sums[i * kRows + r] += coded_product(w.a, w.b, w.scales, w.added, of_a, of_b);
           if (!gated) continue;
           w = gate_weights[i];
-          gate_sums[i * kRows + r] +=
-              coded_product(w.a, w.b, w.scales, w.added, r * each + gate_place.x, r * each + gate_place.y);
+          gate_sums[i * kRows + r] += coded_product(w.a, w.b, w.scales, w.added, gate_a, gate_b);
         }
       }
     }
@@ -258,7 +269,7 @@ void multiply(uint format, uint source, bool gated, bool adds, Matrix m, uint ga
   bool runs = is_of_runs(format) && (!gated || is_of_runs(kGateFormat));
   // Columns that there is room for: a block's are not parted.
   uint columns = (p.columns + 7u) & ~7u, room = (runs ? kSteps * 16u : kQuads * 4u) / kRows;
-  uint step = room < columns ? room & ~255u : columns;
+  uint step = room < columns && !kMade ? room & ~255u : columns;
   uint i = gl_LocalInvocationID.x, n = (group * (kSize / kLanes) + i / kLanes) * kOutputs;
   float sums[kSums], gate_sums[kSums], squares[kRows];
   [[unroll]] for (uint k = 0; k < kSums; ++k) sums[k] = gate_sums[k] = 0;

@@ -1,0 +1,134 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// As tiled.comp, of rows that codes.comp has put into eight bits and weights of formats that have runs, for devices
+// that multiply four bytes at a time: tiles of kTile rows and 64 outputs, some runs of 32 columns of both in the
+// workgroup's memory at a time, and the next ones under way meanwhile. An invocation has kTile / 16 by four results.
+#define DOT4
+#include "formats.glsl"
+#include "product_params.glsl"
+#include "runs.glsl"
+const uint kSize = 256;
+layout(local_size_x = kSize) in;
+
+layout(constant_id = 10) const bool kGrouped = false;  // more: the list, its tiles, experts of a row
+layout(constant_id = 11) const uint kTile = 64;
+const uint kQuads = 1, kSteps = 1;
+#include "coded_rows.glsl"
+
+const uint kRuns = kGated ? 2u : 4u, kHalves = 2u * kRuns;  // half a run: 16 columns
+const uint kWidth = 64, kMatrices = kGated ? 2u : 1u, kEach = kTile / 16u;
+// A half of all rows and outputs after the other, one place more apart than banks of memory are.
+const uint kRowsApart = kTile + 1u, kOutputsApart = kWidth + 1u, kGateAt = kHalves * kOutputsApart;
+shared uvec4 row_codes[kHalves * kRowsApart], output_codes[kMatrices * kHalves * kOutputsApart];
+shared vec2 row_steps[kHalves * kRowsApart];
+shared vec2 output_scales[kMatrices * kHalves * kOutputsApart];  // and what is added
+shared uvec2 row_and_head[kTile];
+
+// What an invocation brings to a tile: a run of an output or of its gate, and halves of rows' runs.
+const uint kLoads = (kTile * kHalves + kSize - 1u) / kSize;
+uint runs, weights_at, rows_at[kLoads];
+Run read;
+Sixteen read_rows[kLoads];
+uint own_run() { return gl_LocalInvocationID.x % kRuns; }
+uint own_output() { return gl_LocalInvocationID.x / kRuns % kWidth; }
+bool of_gate() { return kGated && gl_LocalInvocationID.x >= kRuns * kWidth; }
+uint own_block(uint run) { return weights_at + block_bytes(kFormat) * (run / runs_of_block(kFormat)); }
+
+void load(uint first) {
+  uint run = min(first + own_run(), runs - 1u);
+  if (of_gate()) read = read_run(kFormat, 1, own_block(run), run);
+  else read = read_run(kFormat, 0, own_block(run), run);
+  uint part = gl_LocalInvocationID.x % kHalves;
+  run = min(first + part / 2u, runs - 1u);
+  uvec2 place = sixteens(kFormat, run);
+  [[unroll]] for (uint k = 0; k < kLoads; ++k)
+    read_rows[k] = made_sixteen(rows_at[k], p.columns, part % 2u == 0u ? place.x : place.y);
+}
+
+void put(uint first) {
+  uint run = min(first + own_run(), runs - 1u);
+  uvec4 a, b;
+  vec2 scales, added;
+  codes_of(kFormat, read, own_block(run), run, a, b);
+  scales_of(kFormat, read, own_block(run), run, scales, added);
+  if (first + own_run() >= runs) scales = added = vec2(0);
+  uint to = (of_gate() ? kGateAt : 0u) + 2u * own_run() * kOutputsApart + own_output();
+  output_codes[to] = a, output_scales[to] = vec2(scales.x, added.x);
+  to += kOutputsApart;
+  output_codes[to] = b, output_scales[to] = vec2(scales.y, added.y);
+  uint part = gl_LocalInvocationID.x % kHalves;
+  [[unroll]] for (uint k = 0; k < kLoads; ++k) {
+    uint row = (gl_LocalInvocationID.x + k * kSize) / kHalves;
+    if (row >= kTile) break;
+    row_codes[part * kRowsApart + row] = read_rows[k].codes;
+    row_steps[part * kRowsApart + row] = read_rows[k].steps;
+  }
+}
+
+float half_product(uint output_, Sixteen row) {
+  vec2 scales = output_scales[output_];
+  return scales.x * (row.steps.x * dot16(output_codes[output_], row.codes)) + scales.y * row.steps.y;
+}
+
+void main() {
+  uint first_output = gl_WorkGroupID.x * kWidth, head = gl_WorkGroupID.z, i = gl_LocalInvocationID.x;
+  uint first_row = gl_WorkGroupID.y * kTile, rows = step_data.words[p.rows_word], matrix = head;
+  if (kGrouped) {
+    if (gl_WorkGroupID.y >= uint(arena.numbers[p.more[1]])) return;
+    uint at = p.more[1] + 4u * gl_WorkGroupID.y + 4u;
+    matrix = uint(arena.numbers[at]);
+    first_row = uint(arena.numbers[at + 1u]), rows = uint(arena.numbers[at + 2u]);
+  }
+  if (first_row >= rows) return;
+  if (i < kTile) {
+    uint row = min(first_row + i, rows - 1u);
+    row_and_head[i] = uvec2(row, head);
+    if (kGrouped) {
+      uint entry = uint(arena.numbers[p.more[0] + row]);
+      row_and_head[i] = uvec2(entry / p.more[2], entry % p.more[2]);
+    }
+  }
+  barrier();
+  uint output_row = min(first_output + own_output(), p.outputs - 1u);
+  weights_at = of_gate() ? p.gate_first + matrix * p.gate_matrix + output_row * p.gate_row
+                         : p.first + matrix * p.matrix + output_row * p.row;
+  [[unroll]] for (uint k = 0; k < kLoads; ++k) {
+    uvec2 own = row_and_head[(i + k * kSize) / kHalves % kTile];
+    rows_at[k] = p.in_at + own.x * p.in_row + own.y * p.in_head;
+  }
+  uint x = i & 15u, y = i >> 4;
+  float sums[kEach * 4u], gate_sums[kEach * 4u];
+  [[unroll]] for (uint k = 0; k < kEach * 4u; ++k) sums[k] = gate_sums[k] = 0;
+  runs = p.columns / 32u;
+  load(0);
+  for (uint first = 0; first < runs; first += kRuns) {
+    barrier();
+    put(first);
+    barrier();
+    load(first + kRuns);
+    for (uint part = 0; part < kHalves; ++part) {
+      [[unroll]] for (uint m = 0; m < kEach; ++m) {
+        uint at = part * kRowsApart + y * kEach + m;
+        Sixteen row = Sixteen(row_codes[at], row_steps[at]);
+        [[unroll]] for (uint j = 0; j < 4u; ++j) {
+          uint output_ = part * kOutputsApart + x + 16u * j;
+          sums[m * 4u + j] += half_product(output_, row);
+          if (kGated) gate_sums[m * 4u + j] += half_product(kGateAt + output_, row);
+        }
+      }
+    }
+  }
+  [[unroll]] for (uint m = 0; m < kEach; ++m) {
+    uint in_tile = kEach * y + m;
+    if (first_row + in_tile >= rows) break;
+    uvec2 to = row_and_head[in_tile];
+    [[unroll]] for (uint j = 0; j < 4u; ++j) {
+      uint n = first_output + x + 16u * j;
+      if (n >= p.outputs) break;
+      float sum = sums[m * 4u + j];
+      if (kGated) sum = swiglu(gate_sums[m * 4u + j], sum);
+      if (kAdds) sum += arena.numbers[p.other_at + to.x * p.other_row + n];
+      arena.numbers[p.out_at + to.x * p.out_row + to.y * p.out_head + n] = sum;
+    }
+  }
+}
