@@ -56,8 +56,8 @@ struct Emit {
   uint32_t heads(program::TensorId id) const { return static_cast<uint32_t>((*this)[id].heads()); }
   /// Whether all of its offsets are multiples of four floats.
   bool is_aligned(program::TensorId id) const;
-  BoundWeight weight(program::TensorId id) const { return {id, false}; }
-  BoundWeight vector(program::TensorId id) const { return {id, true}; }
+  BoundWeight weight(program::TensorId id, int at_param = -1) const { return {id, false, at_param}; }
+  BoundWeight vector(program::TensorId id, int at_param = -1) const { return {id, true, at_param}; }
 };
 
 inline uint32_t bits(float value) { return std::bit_cast<uint32_t>(value); }

@@ -26,6 +26,9 @@ struct Sizes {
 struct BoundWeight {
   program::TensorId id = program::kNoTensor;
   bool vector = false;
+  /// Which parameter says where it begins in the buffer that it lies in, all of which is bound; -1: the
+  /// weight alone is bound. Dispatches that bind the same buffers share a set of descriptors.
+  int at_param = -1;
 };
 
 struct Dispatch {

@@ -21,6 +21,10 @@ constexpr int64_t kTiledFrom = 9;
 constexpr size_t kRoomConstant = 28;
 /// Which of its parameters is the norm's epsilon.
 constexpr size_t kEpsilonParam = 20;
+/// Where the weight, its gate and the norm are; and what product.comp does beside them.
+constexpr int kWeightParam = 10, kGateParam = 13, kMoreParam = 24, kNormParam = 31;
+/// Likewise, of down.comp.
+constexpr int kExpertsParam = 11, kSharedParam = 16;
 
 uint32_t u(int64_t number) { return static_cast<uint32_t>(number); }
 uint32_t type_of(const Tensor& tensor) { return static_cast<uint32_t>(tensor.type); }
@@ -111,7 +115,7 @@ void add_side(const Emit& emit, const SideProduct& side, const Shares& shares, D
   dispatch.params.insert(dispatch.params.end(), {dispatch.groups[0], at.first, at.row, outputs,
                                                  side.out.place.at, side.out.place.row});
   dispatch.groups[0] += output_groups(outputs, shares);
-  dispatch.weights[3] = emit.weight(side.weight);
+  dispatch.weights[3] = emit.weight(side.weight, kMoreParam + 1);
 }
 
 void add_merge(const Merge& merge, Dispatch& dispatch) {
@@ -126,8 +130,8 @@ void add_choice(const Emit& emit, const Choice& choice, Dispatch& dispatch) {
       {0, 0, 0, choice.logits.columns, rule.gating == Gating::Sigmoid, bool(rule.bias), rule.normalize});
   const Place &logits = choice.logits.place, &weights = choice.weights.place;
   dispatch.params.insert(dispatch.params.end(),
-                         {logits.at, logits.row, weights.at, weights.row, bits(rule.scale)});
-  if (rule.bias) dispatch.weights[3] = emit.vector(rule.bias.id);
+                         {logits.at, logits.row, weights.at, weights.row, bits(rule.scale), 0});
+  if (rule.bias) dispatch.weights[3] = emit.vector(rule.bias.id, kMoreParam + 5);
 }
 
 void add_latent(const Emit& emit, const LatentRows& latent, Dispatch& dispatch) {
@@ -209,7 +213,9 @@ Codes emit_codes(Emit& emit, const Operand& in, int64_t columns, int64_t heads, 
   dispatch.params = {in.place.at, in.place.row, in.place.head, codes.at,     codes.row,
                      codes.head,  u(columns),   in.rows_word,  bits(epsilon)};
   dispatch.groups = {1, u(in.rows), u(heads)};
-  if (norm != kNoTensor) dispatch.weights[2] = emit.vector(norm);
+  dispatch.params.push_back(0);
+  if (norm != kNoTensor)
+    dispatch.weights[2] = emit.vector(norm, static_cast<int>(dispatch.params.size()) - 1);
   emit.add(std::move(dispatch));
   return codes;
 }
@@ -288,9 +294,9 @@ void emit_product(Emit& emit, const ProductOf& product) {
   const auto z = static_cast<uint32_t>(each_head);
   dispatch.groups = tiled ? std::array{groups(outputs, kTile), groups(rows, tile), z}
                           : std::array{output_groups(outputs, shares), groups(rows, together), z};
-  dispatch.weights[0] = emit.weight(product.weight);
-  if (gated) dispatch.weights[1] = emit.weight(product.gate);
-  if (normed) dispatch.weights[2] = emit.vector(product.norm);
+  dispatch.weights[0] = emit.weight(product.weight, kWeightParam);
+  if (gated) dispatch.weights[1] = emit.weight(product.gate, kGateParam);
+  if (normed) dispatch.weights[2] = emit.vector(product.norm, kNormParam);
   if (tiled && selected)
     add_groups(emit, *product.ids, weight.shape[0], static_cast<uint32_t>(outputs), tile, dispatch);
   if (product.side != nullptr) add_side(emit, *product.side, shares, dispatch);
@@ -307,6 +313,7 @@ void emit_product(Emit& emit, const ProductOf& product) {
     dispatch.constants.resize(kRoomConstant);
     dispatch.constants.insert(dispatch.constants.end(), {u(room.quads), u(room.steps), made});
   }
+  if (normed) dispatch.params.resize(kNormParam + 1);
   emit.add(std::move(dispatch));
 }
 
@@ -380,8 +387,8 @@ void emit(Emit& emit, const MoeDownAdd& op) {
                      ids.at,  ids.row,  weights.at,      weights.row,   at.first, at.matrix, at.row,
                      from.at, from.row, at_shared.first, at_shared.row, outputs};
   dispatch.groups = {groups(outputs, kWorkgroup / kLanes * kOutputs), u(emit.sizes.rows), 1};
-  dispatch.weights[0] = emit.weight(op.down.id);
-  if (shared) dispatch.weights[1] = emit.weight(op.shared_down.id);
+  dispatch.weights[0] = emit.weight(op.down.id, kExpertsParam);
+  if (shared) dispatch.weights[1] = emit.weight(op.shared_down.id, kSharedParam);
   emit.add(std::move(dispatch));
 }
 

@@ -17,6 +17,12 @@ constexpr int64_t kCacheAlign = 256;
 /// Where shaders see weights, and where once more, 16 bytes at a time (of a vector: nowhere).
 constexpr std::array<size_t, 4> kWeightsAt = {4, 5, 6, 10};
 constexpr std::array<size_t, 4> kQuadsAt = {8, 9, 6, 11};
+/// What shaders count vectors in there; matrices are counted in bytes.
+constexpr std::array<uint32_t, 4> kUnitBytes = {4, 4, 16, 4};
+
+const std::byte* file_of(const Source& source, const BoundWeight& weight) {
+  return source.weights[static_cast<size_t>(source.program.storage(weight.id))].data();
+}
 
 /// Of a layer of a paged cache.
 int64_t layer_bytes(const Tensor& cache, const CompileOptions& options) {
@@ -113,12 +119,13 @@ VkDescriptorSet Recording::set_for(const Source& source, const Weights& weights,
   for (size_t i = 0; i < dispatch.weights.size(); ++i) {
     const BoundWeight& weight = dispatch.weights[i];
     if (weight.id == kNoTensor) continue;
-    const auto storage = static_cast<size_t>(source.program.storage(weight.id));
-    parts[kWeightsAt[i]] = parts[kQuadsAt[i]] = weights.part(source.weights[storage].data(), weight.vector);
+    const std::byte* file = file_of(source, weight);
+    parts[kWeightsAt[i]] = parts[kQuadsAt[i]] =
+        weight.at_param >= 0 ? weights.whole(file) : weights.part(file, weight.vector);
   }
   if (dispatch.cache != kNoTensor) parts[7] = memory.part(layout_, dispatch.cache, dispatch.cache_layer);
   Bound key;
-  for (const auto& part : parts) key.emplace_back(part.buffer, part.at);
+  for (const auto& part : parts) key.emplace_back(part.buffer, part.at, part.bytes);
   VkDescriptorSet& set = sets_[key];
   if (set != nullptr) return set;
   const VkDescriptorSetLayout layout = context.pipelines.set_layout();
@@ -159,7 +166,15 @@ void Recording::record_dispatch(const Source& source, const Weights& weights, Co
     const std::lock_guard lock(context.mutex);
     pipeline = context.pipelines.get(dispatch.shader, dispatch.constants);
   }
-  add(context, set_for(source, weights, context, memory, dispatch), pipeline, dispatch);
+  Dispatch placed = dispatch;
+  for (size_t i = 0; i < dispatch.weights.size(); ++i) {
+    const BoundWeight& weight = dispatch.weights[i];
+    if (weight.id == kNoTensor || weight.at_param < 0) continue;
+    const auto at = weights.part(file_of(source, weight), weight.vector).at;
+    placed.params[static_cast<size_t>(weight.at_param)] +=
+        static_cast<uint32_t>(at) / (weight.vector ? kUnitBytes[i] : 1);
+  }
+  add(context, set_for(source, weights, context, memory, dispatch), pipeline, placed);
 }
 
 /// Logits, and what was found of them, go to the host.

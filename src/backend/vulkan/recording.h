@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "backend/vulkan/context.h"
@@ -55,7 +56,7 @@ class Recording {
   VkQueryPool queries_ = nullptr;
   uint32_t readings_ = 0;
   size_t dispatches_ = 0, barriers_ = 0;
-  using Bound = std::vector<std::pair<VkBuffer, VkDeviceSize>>;
+  using Bound = std::vector<std::tuple<VkBuffer, VkDeviceSize, VkDeviceSize>>;
   std::map<Bound, VkDescriptorSet> sets_;
 };
 

@@ -13,8 +13,8 @@ using namespace program;
 
 /// The largest alignment of a buffer's part that Vulkan lets a device ask for.
 constexpr int64_t kAlign = 256;
-/// A buffer ends with the tensor that takes it beyond this: not every device has room for one of everything.
-constexpr int64_t kArenaBytes = int64_t{512} << 20;
+/// A buffer ends with the tensor that takes it beyond this, as kernels count its bytes in 32 bits.
+constexpr int64_t kArenaBytes = int64_t{2} << 30;
 /// Shaders read words, and may read one behind the last; and 16 bytes at a time.
 constexpr int64_t kBehind = 8, kQuad = 16;
 
@@ -82,7 +82,7 @@ Weights::Weights(std::shared_ptr<const Device> device, std::span<const Source> s
              info.name, most >> 20);
       const auto [place, is_new] = places_.try_emplace(bytes.data());
       if (!is_new) continue;
-      const int64_t room = std::min(kArenaBytes, info.most_allocated_bytes - taken_bytes(tensor));
+      const int64_t room = std::min(kArenaBytes, most - taken_bytes(tensor));
       if (sizes.empty() || sizes.back() > room) sizes.push_back(0);
       place->second = {sizes.size() - 1, sizes.back(), seen_bytes(tensor),
                        sizes.back() + aligned(seen_bytes(tensor)), vector_bytes(tensor)};
@@ -124,6 +124,12 @@ Weights::Part Weights::part(const std::byte* file, bool vector) const {
   const int64_t at = vector ? place.vector_at : place.at;
   const int64_t bytes = vector ? place.vector_bytes : place.bytes;
   return {arenas_[place.arena].handle(), static_cast<VkDeviceSize>(at), static_cast<VkDeviceSize>(bytes)};
+}
+
+Weights::Part Weights::whole(const std::byte* file) const {
+  const Buffer& arena = arenas_[places_.at(file).arena];
+  return {arena.handle(), 0,
+          static_cast<VkDeviceSize>(std::min(arena.bytes(), device_->info().most_bound_bytes))};
 }
 
 }  // namespace sluice::backend::vulkan

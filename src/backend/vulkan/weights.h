@@ -28,6 +28,8 @@ class Weights : public program::WeightSet {
   };
   /// Of a weight whose bytes lie there in the file.
   Part part(const std::byte* file, bool vector) const;
+  /// All of the buffer that it lies in.
+  Part whole(const std::byte* file) const;
   const Device& device() const { return *device_; }
 
  private:

@@ -14,6 +14,7 @@ layout(push_constant) uniform Params {
   uint columns;
   uint rows_word;
   float epsilon;
+  uint norm_at;
 } p;
 layout(constant_id = 0) const bool kNormed = false;
 layout(constant_id = 1) const bool kAligned = true;
@@ -23,7 +24,7 @@ const uint kQuads = 1, kSteps = 1;
 uint from;
 vec4 normed_four(uint c) {
   vec4 x = four_at(from + c, kAligned);
-  return kNormed ? x * weights2.numbers[c >> 2] : x;
+  return kNormed ? x * weights2.numbers[p.norm_at + (c >> 2)] : x;
 }
 
 void main() {

@@ -33,6 +33,7 @@ layout(constant_id = 28) const uint kQuads = 128;
 layout(constant_id = 29) const uint kSteps = 128;
 layout(constant_id = 30) const bool kMade = false;  // codes.comp made the rows' codes; they are read where they lie
 const uint kBiasSource = 3;
+uint bias_at() { return p.more[5]; }
 #include "coded_rows.glsl"
 #include "scores.glsl"
 #include "latent_row.glsl"
@@ -117,7 +118,7 @@ void stage_floats(uint first_row, uint rows, uint head, uint begin, uint count, 
 }
 
 // The row's experts: those than which fewer are better, which several invocations count for each. more: where
-// logits are (and from row to row), where weights go (likewise), and what they are scaled by.
+// logits are (and from row to row), where weights go (likewise), what they are scaled by, and where biases are.
 const uint kCounting = kExperts == 0u || kExperts > kSize ? 1u : kSize / kExperts;
 shared uint better_ones[kExperts + 1u];
 void choose(uint row, bool writes) {

@@ -10,6 +10,7 @@ layout(push_constant) uniform Params {
   uint rows, rows_word;            // how many rows there are; 0: a word of the step's data says it
   float epsilon, alpha, limit, shift;
   uint more[7];                    // what else the dispatch does, as product.comp says
+  uint norm_at;                    // in weights2
 } p;
 
 layout(constant_id = 0) const uint kFormat = 2;
@@ -28,7 +29,7 @@ vec4 four_of_row(uint row, uint head, uint c) {
   uint at = p.in_at + row * p.in_row + head * p.in_head + c;
   return kWhole ? four_at(at, kAligned) : four_within(at, c, p.columns);
 }
-vec4 norm_weights(uint c) { return weights2.numbers[c >> 2]; }
+vec4 norm_weights(uint c) { return weights2.numbers[p.norm_at + (c >> 2)]; }
 
 void load_weights(uint format, uint source, uint at, uint unit, uvec2 c, out vec4 a, out vec4 b) {
   decode8(format, source, at, unit, a, b);

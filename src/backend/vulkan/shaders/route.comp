@@ -16,6 +16,7 @@ layout(constant_id = 2) const bool kBiased = false;
 layout(constant_id = 3) const bool kNormalized = false;
 
 const uint kBiasSource = 0;
+uint bias_at() { return 0u; }
 #include "scores.glsl"
 shared float group_values[kExperts];
 shared float best_value[128];

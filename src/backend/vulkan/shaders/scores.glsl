@@ -1,5 +1,5 @@
 // What experts are chosen by (program/ops/route.h): who includes it has kExperts, kSigmoid, kBiased, and
-// kBiasSource, the source of weights where biases are.
+// kBiasSource, the source of weights where biases are, and bias_at, the first of them there.
 const float kLowest = -1e30, kSmallestSum = 6.103515625e-5;
 shared float values[kExperts + 1u], selection[kExperts + 1u];
 shared uint chosen[kExperts + 1u];
@@ -20,7 +20,7 @@ void make_scores(uint from) {
   if (!kSigmoid) sum = workgroup_sum(sum);
   for (uint e = i; e < kExperts; e += gl_WorkGroupSize.x) {
     if (!kSigmoid) values[e] /= sum;
-    float value = values[e] + (kBiased ? vector_of(kBiasSource, e) : 0.0);
+    float value = values[e] + (kBiased ? vector_of(kBiasSource, bias_at() + e) : 0.0);
     selection[e] = value > kLowest ? value : kLowest;
   }
   barrier();
