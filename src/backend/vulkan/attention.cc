@@ -22,14 +22,16 @@ RowWords row_words(const Tensor& cache) {
 }  // namespace
 
 Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
-  constexpr int64_t kWorkgroup = 256, kMostSteps = 5, kWorkgroups = 256;
+  constexpr int64_t kWorkgroup = 256, kMostSteps = 5, kWorkgroups = 256, kMostQueries = 6144, kMostHeads = 10;
   const uint32_t rotated = op.rotated != nullptr ? op.rotated->columns : 0;
   const int64_t heads = op.q.heads, key = op.q.columns + rotated, value = op.out.columns;
   const int64_t of_group = heads / op.kv_heads;
   const Stretches cut = stretches(emit.layout, emit.sizes);
   // Heads of a tile share what is read; more workgroups are quicker, as long as a large device has room for
-  // them.
-  int64_t tile = std::min<int64_t>(4, of_group);
+  // them. Queries stand in the workgroup's memory.
+  const int64_t room = std::clamp<int64_t>(kMostQueries / key, 1, kMostHeads);
+  int64_t tile = std::min(is_tiled(emit, emit.sizes.rows) ? room : std::min<int64_t>(room, 4), of_group);
+  tile = groups(of_group, groups(of_group, tile));
   const auto tiles_of_group = [&] { return (of_group + tile - 1) / tile; };
   while (tile > 1 && cut.count * emit.sizes.rows * op.kv_heads * tiles_of_group() < kWorkgroups) tile /= 2;
   const int64_t tiles = tiles_of_group();
