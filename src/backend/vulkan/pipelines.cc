@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <future>
 #include <span>
 
 #include "base/error.h"
@@ -89,9 +90,23 @@ Pipelines::~Pipelines() {
   api.DestroyDescriptorSetLayout(device_.handle(), set_layout_, nullptr);
 }
 
+void Pipelines::make(const std::set<Key>& keys) {
+  std::vector<std::pair<Key, std::future<VkPipeline>>> made;
+  for (const Key& key : keys) {
+    if (!known_.contains(key))
+      made.emplace_back(key, std::async(std::launch::async, [&] { return made_of(key); }));
+  }
+  for (auto& [key, pipeline] : made) known_[key] = pipeline.get();
+}
+
 VkPipeline Pipelines::get(Shader shader, const std::vector<uint32_t>& constants) {
-  VkPipeline& pipeline = known_[{shader, constants}];
-  if (pipeline != nullptr) return pipeline;
+  const Key key{shader, constants};
+  make({key});
+  return known_.at(key);
+}
+
+VkPipeline Pipelines::made_of(const Key& key) const {
+  const auto& [shader, constants] = key;
   const DeviceApi& api = device_.api();
   const auto words = code_of(shader, device_.info().dot4);
   VkShaderModuleCreateInfo create{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -108,6 +123,7 @@ VkPipeline Pipelines::get(Shader shader, const std::vector<uint32_t>& constants)
   info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT, info.stage.module = module, info.stage.pName = "main";
   info.stage.pSpecializationInfo = &specialization;
   info.layout = layout_;
+  VkPipeline pipeline = nullptr;
   const VkResult result = api.CreateComputePipelines(device_.handle(), cache_, 1, &info, nullptr, &pipeline);
   api.DestroyShaderModule(device_.handle(), module, nullptr);
   check(result, name_of(shader));

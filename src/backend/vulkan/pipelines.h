@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,16 +55,21 @@ class Pipelines {
 
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   VkPipelineLayout layout() const { return layout_; }
-  /// With these constants, by id.
+  /// A shader, and its constants by id.
+  using Key = std::pair<Shader, std::vector<uint32_t>>;
+  /// Makes those that are missing, side by side: a driver may take a third of a second for each.
+  void make(const std::set<Key>& keys);
   VkPipeline get(Shader shader, const std::vector<uint32_t>& constants);
 
  private:
+  VkPipeline made_of(const Key& key) const;
+
   const Device& device_;
   std::string cache_path_;
   VkDescriptorSetLayout set_layout_ = nullptr;
   VkPipelineLayout layout_ = nullptr;
   VkPipelineCache cache_ = nullptr;
-  std::map<std::pair<Shader, std::vector<uint32_t>>, VkPipeline> known_;
+  std::map<Key, VkPipeline> known_;
   size_t kept_bytes_ = 0;
 };
 

@@ -24,6 +24,10 @@ const std::byte* file_of(const Source& source, const BoundWeight& weight) {
   return source.weights[static_cast<size_t>(source.program.storage(weight.id))].data();
 }
 
+bool is_empty(const Dispatch& dispatch) {
+  return std::ranges::find(dispatch.groups, 0U) != dispatch.groups.end();
+}
+
 /// Of a layer of a paged cache.
 int64_t layer_bytes(const Tensor& cache, const CompileOptions& options) {
   const int64_t bytes = options.cache_pages * kPageRows * cache.cache_row().bytes();
@@ -160,7 +164,7 @@ void Recording::add(const Context& context, VkDescriptorSet set, VkPipeline pipe
 
 void Recording::record_dispatch(const Source& source, const Weights& weights, Context& context,
                                 const Memory& memory, const Dispatch& dispatch) {
-  if (std::ranges::find(dispatch.groups, 0U) != dispatch.groups.end()) return;
+  if (is_empty(dispatch)) return;
   VkPipeline pipeline = nullptr;
   {
     const std::lock_guard lock(context.mutex);
@@ -204,6 +208,18 @@ void Recording::record(const Source& source, const Weights& weights, Context& co
     count += all.emplace_back(vulkan::dispatches(layout_, op, sizes_)).size();
   const Top found = sizes_.top ? top_of(layout_, sizes_) : Top{};
   begin_pool(context, count + found.dispatches.size());
+  std::set<Pipelines::Key> keys;
+  const auto needs = [&](const std::vector<Dispatch>& list) {
+    for (const Dispatch& dispatch : list) {
+      if (!is_empty(dispatch)) keys.emplace(dispatch.shader, dispatch.constants);
+    }
+  };
+  std::for_each(all.begin(), all.end(), needs);
+  needs(found.dispatches);
+  {
+    const std::lock_guard lock(context.mutex);
+    context.pipelines.make(keys);
+  }
   const VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   check(api.BeginCommandBuffer(commands_, &begin), "commands");
   if (readings_ > 0) {
