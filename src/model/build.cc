@@ -120,11 +120,12 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
                       /*mixed=*/true);
   const TensorId q = s.gated_queries ? b.columns(queries, "q", 0, s.key()) : queries;
 
-  const auto biased = [&](TensorId product, TensorId bias) {
-    return bias != kNoTensor ? b.add_bias(product, bias) : product;
-  };
-  program::GqaAttend op{.query = {.k = {biased(k, w.k_bias)},
-                                  .v = {biased(v, w.v_bias)},
+  program::GqaAttend op{.query = {.q = {q},
+                                  .k = {k},
+                                  .v = {v},
+                                  .q_bias = {w.q_bias},
+                                  .k_bias = {w.k_bias},
+                                  .v_bias = {w.v_bias},
                                   .q_norm = {w.q_norm},
                                   .k_norm = {w.k_norm},
                                   .factors = {all.rope_factors},
@@ -136,11 +137,9 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
                         .sinks = {w.sinks},
                         .scale = s.attention_scale,
                         .window = s.window_of(layer)};
-  op.query.q.id = biased(q, w.q_bias);
   TensorId context = b.gqa_attend(op, s.value);
   if (s.gated_queries) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
-  const TensorId out = b.matmul_add(context, w.attn_output, x);
-  return w.attn_output_bias != kNoTensor ? b.add_bias(out, w.attn_output_bias) : out;
+  return b.matmul_add(context, w.attn_output, x, w.attn_output_bias);
 }
 
 /// Queries, keys and values by one convolution, and a number a head decays its matrix.

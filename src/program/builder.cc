@@ -134,9 +134,9 @@ TensorId Builder::norm_matmul(TensorId in, TensorId norm, float epsilon, TensorI
   return out;
 }
 
-TensorId Builder::matmul_add(TensorId in, TensorId weight, TensorId residual) {
+TensorId Builder::matmul_add(TensorId in, TensorId weight, TensorId residual, TensorId bias) {
   const TensorId out = like(residual != kNoTensor ? "residual" : "partial", in, 1, program_[weight].shape[1]);
-  emit(MatmulAdd{{in}, {weight}, {residual}, {out}});
+  emit(MatmulAdd{{in}, {weight}, {residual}, {bias}, {out}});
   return out;
 }
 

@@ -46,7 +46,7 @@ class Builder {
   TensorId embed(TensorId table);
   TensorId rms_norm(TensorId in, TensorId weight, float epsilon);
   TensorId matmul(TensorId in, TensorId weight, int64_t heads = 1);
-  TensorId matmul_add(TensorId in, TensorId weight, TensorId residual);
+  TensorId matmul_add(TensorId in, TensorId weight, TensorId residual, TensorId bias = kNoTensor);
   void head_matmul(TensorId in, TensorId weight, Reduce reduce, TensorId out);
   TensorId add_bias(TensorId in, TensorId bias);
   void rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors = kNoTensor,

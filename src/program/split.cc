@@ -216,13 +216,21 @@ class Splitter {
   void operator()(const MatmulAdd& op) {
     if (!is_cut(op.in.id)) {
       return each_holder(op.out.id, [&](int32_t p, Range) {
-        b_.emit(MatmulAdd{{at(op.in.id, p)}, whole(op.weight), {at(op.residual.id, p)}, make(op.out.id, p)});
+        b_.emit(MatmulAdd{{at(op.in.id, p)},
+                          whole(op.weight),
+                          {at(op.residual.id, p)},
+                          whole(op.bias),
+                          make(op.out.id, p)});
       });
     }
     std::vector<Read> partials;
     each_holder(op.in.id, [&](int32_t p, Range part) {
       const Write out{like("partial", op.out.id)};
-      b_.emit(MatmulAdd{{at(op.in.id, p)}, columns(op.weight, part), once(op.residual, partials, p), out});
+      b_.emit(MatmulAdd{{at(op.in.id, p)},
+                        columns(op.weight, part),
+                        once(op.residual, partials, p),
+                        partials.empty() ? whole(op.bias) : Read{},
+                        out});
       partials.push_back({out.id});
     });
     add_up(std::move(partials), op.out);
@@ -341,9 +349,12 @@ class Splitter {
       GqaAttend mine = op;
       GqaQuery& q = mine.query;
       q.q.id = at(q.q.id, p), q.k.id = at(q.k.id, p), q.v.id = b_.flatten(at(q.v.id, p));
+      const int64_t group = in_[op.query.q.id].heads() / op.kv_heads(in_), key = in_[op.query.q.id].columns();
+      q.q_bias = of_groups(q.q_bias, p, group * key), q.k_bias = of_groups(q.k_bias, p, key);
+      q.v_bias = of_groups(q.v_bias, p, in_[op.out.id].columns());
       q.q_norm = whole(q.q_norm), q.k_norm = whole(q.k_norm), q.factors = whole(q.factors);
       q.cache.id = grouped_cache(q.cache.id, p);
-      mine.sinks = sinks_of(op.sinks, p, in_[op.query.q.id].heads() / op.kv_heads(in_));
+      mine.sinks = of_groups(op.sinks, p, group);
       mine.out = make(op.out.id, p);
       b_.emit(mine);
     });
@@ -354,7 +365,7 @@ class Splitter {
       mine.q.id = at(op.q.id, p);
       mine.cache.id = grouped_cache(op.cache.id, p);
       mine.out = make(op.out.id, p);
-      mine.sinks = sinks_of(op.sinks, p, in_[op.q.id].heads() / op.kv_heads);
+      mine.sinks = of_groups(op.sinks, p, in_[op.q.id].heads() / op.kv_heads);
       mine.kv_heads = plan_.kv()[static_cast<size_t>(p)].count();
       b_.emit(mine);
     });
@@ -440,13 +451,13 @@ class Splitter {
     return cache_at(whole, place, each * kv[static_cast<size_t>(place)].count());
   }
 
-  /// The sinks of a place's groups, each of so many heads.
-  Read sinks_of(Read sinks, int32_t place, int64_t group) {
+  /// The part of a vector that a place's groups of heads have, each so many columns.
+  Read of_groups(Read vector, int32_t place, int64_t each) {
     const Range kv = plan_.kv()[static_cast<size_t>(place)];
-    return sinks ? columns(sinks, {kv.first * group, kv.last * group}) : sinks;
+    return vector ? columns(vector, {kv.first * each, kv.last * each}) : vector;
   }
 
-  /// The residual is a part of what the first place brings.
+  /// The residual is a part of what the first place brings; so is a bias.
   Read once(Read residual, const std::vector<Read>& partials, int32_t place) const {
     return residual && partials.empty() ? Read{at(residual.id, place)} : Read{};
   }

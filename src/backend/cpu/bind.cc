@@ -14,7 +14,7 @@ struct Bind {
   const Kernel* operator()(const Embed&) const { return &kEmbed; }
   const Kernel* operator()(const RmsNorm&) const { return &kRmsNorm; }
   const Kernel* operator()(const Matmul&) const { return &kMatmul; }
-  const Kernel* operator()(const MatmulAdd&) const { return &kMatmulAdd; }
+  const Kernel* operator()(const MatmulAdd& op) const { return op.bias ? nullptr : &kMatmulAdd; }
   const Kernel* operator()(const HeadMatmul& op) const {
     return op.reduce == Reduce::Columns ? &kHeadMatmulColumns : &kHeadMatmulRows;
   }

@@ -46,7 +46,7 @@ struct Has {
   bool operator()(const Embed& op) const { return matrix(op.table); }
   bool operator()(const RmsNorm& op) const { return vector(op.weight); }
   bool operator()(const Matmul& op) const { return matrix(op.weight); }
-  bool operator()(const MatmulAdd& op) const { return matrix(op.weight); }
+  bool operator()(const MatmulAdd& op) const { return matrix(op.weight) && !op.bias; }
   bool operator()(const GateUp& op) const { return same_units(op.gate, op.up); }
   bool operator()(const NormGateUp& op) const {
     return vector(op.norm) && same_units(op.gate_up.gate, op.gate_up.up);

@@ -65,6 +65,10 @@ std::vector<OpCase> GqaAttend::cases() {
   GqaQuery::Example coded{.heads = 32, .kv_heads = 4, .columns = 128, .value = 128, .cache = Type::Q8_0};
   GqaQuery::Example narrow_coded = narrow;
   narrow_coded.cache = Type::Q8_0;
+  GqaQuery::Example biased{
+      .heads = 16, .kv_heads = 2, .columns = 64, .value = 64, .norms = false, .biases = true};
+  GqaQuery::Example biased_coded = coded;
+  biased_coded.biases = true;
   return {{"32 heads of 128 by 4, rows 1", 1, build({{32, 4, 128, 128}})},
           {"32 heads of 128 by 4, rows 5", 5, build({{32, 4, 128, 128}})},
           {"32 heads of 128 by 4, rows 70", 70, build({{32, 4, 128, 128}})},
@@ -75,7 +79,9 @@ std::vector<OpCase> GqaAttend::cases() {
           {"32 heads of 128 by 4, cache of Q8_0, rows 6", 6, build({coded})},
           {"4 heads of 80 by 2, rows 2", 2, build({{4, 2, 80, 80}})},
           {"6 heads of 64 by 3, values of 32, rows 2", 2, build({{6, 3, 64, 32}})},
-          {"16 heads of 64 by 2, sinks, window 3, rows 5", 5, build({{16, 2, 64, 64}, true, 3})}};
+          {"16 heads of 64 by 2, sinks, window 3, rows 5", 5, build({{16, 2, 64, 64}, true, 3})},
+          {"16 heads of 64 by 2, biases, sinks, rows 1", 1, build({biased, true})},
+          {"32 heads of 128 by 4, biases, cache of Q8_0, rows 3", 3, build({biased_coded})}};
 }
 
 }  // namespace sluice::program

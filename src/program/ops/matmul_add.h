@@ -5,17 +5,18 @@
 
 namespace sluice::program {
 
-/// out = residual + matmul(in, weight)
+/// out = residual + matmul(in, weight) + bias
 struct MatmulAdd {
   static constexpr const char* kName = "matmul_add";
   Read in;        // [rows, heads, columns], contiguous
   Read weight;    // [1, outputs, inputs]
   Read residual;  // [rows, 1, outputs], optional
+  Read bias;      // [1, 1, outputs], optional
   Write out;      // [rows, 1, outputs]
 
   template <typename F>
   void operands(F&& f) const {
-    f("in", in), f("weight", weight), f("residual", residual), f("out", out);
+    f("in", in), f("weight", weight), f("residual", residual), f("bias", bias), f("out", out);
   }
   std::string attributes() const { return ""; }
   void check(const Program& p) const;

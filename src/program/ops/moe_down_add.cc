@@ -51,7 +51,7 @@ void MoeDownAdd::expand(Builder& b) const {
   const TensorId sum = result(!shared_in && !residual, "experts_sum");
   b.emit(ExpertCombine{{biased}, weights, {sum}});
   const TensorId all = shared_in ? result(!residual, "with_shared") : sum;
-  if (shared_in) b.emit(MatmulAdd{shared_in, shared_down, {sum}, {all}});
+  if (shared_in) b.emit(MatmulAdd{shared_in, shared_down, {sum}, {}, {all}});
   if (residual) b.emit(Add{{all}, residual, out});
 }
 

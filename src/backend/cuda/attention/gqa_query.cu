@@ -18,6 +18,9 @@ GqaQueryArgs gqa_query_args(const Program& program, const GqaQuery& op, const Me
   return {.q = memory.rows(op.q.id),
           .k = memory.rows(op.k.id),
           .v = memory.rows(op.v.id),
+          .q_bias = memory.vector(op.q_bias.id),
+          .k_bias = memory.vector(op.k_bias.id),
+          .v_bias = memory.vector(op.v_bias.id),
           .q_norm = memory.vector(op.q_norm.id),
           .k_norm = memory.vector(op.k_norm.id),
           .factors = memory.vector(op.factors.id),
@@ -45,32 +48,38 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(blockIdx.x);
   const int columns = static_cast<int>(h.q.columns), kv_heads = static_cast<int>(h.k.heads);
   float* const head = heads[threadIdx.x / 32];
+  const int q_heads = static_cast<int>(h.q.heads), value = args.value;
   int at = static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32);
-  const bool is_query = at < h.q.heads;
+  const bool is_query = at < q_heads, is_value = at >= q_heads + kv_heads;
+  at -= is_query ? 0 : is_value ? q_heads + kv_heads : q_heads;
   const float* const weight = is_query ? h.q_norm : h.k_norm;
-  HeadNumbers<kEach> x, norm;
+  HeadNumbers<kEach> x, bias, norm;
   norm.ask_weight(weight, columns, lane);
+  if (is_query || at < kv_heads) {
+    bias.ask_bias(is_query ? h.q_bias : is_value ? h.v_bias : h.k_bias, at, is_value ? value : columns, lane);
+  }
   const HeadAngles<kEach / 2> angles(h, __ldg(step.positions + row), lane);
   const int64_t slot = __ldg(step.slots + row);
   pdl.wait();
   if (row >= step.header->rows) return;
   if (is_query) {
-    x.ask(h.q(row, at), columns, lane);
+    x.ask(h.q(row, at), columns, lane), x.add(bias);
     make_ready(h, x, weight != nullptr, norm, angles, columns, lane, head);
     for (int c = lane; c < columns; c += 32) args.out(row, at)[c] = head[c];
     return;
   }
-  at -= static_cast<int>(h.q.heads);
-  if (slot < 0 || at >= 2 * kv_heads) return;
+  if (slot < 0 || at >= kv_heads) return;
   char* const to = args.cache.row(args.layer, slot);
-  if (at < kv_heads) {
-    x.ask(h.k(row, at), columns, lane);
+  if (is_value) {
+    x.ask(h.v(row) + at * value, value, lane), x.add(bias);
+#pragma unroll
+    for (int k = 0; k < kEach; ++k)
+      if (32 * k < value)
+        put_number(args.cache, to, kv_heads * columns + at * value + 32 * k + lane, x.of[k]);
+  } else {
+    x.ask(h.k(row, at), columns, lane), x.add(bias);
     make_ready(h, x, weight != nullptr, norm, angles, columns, lane, head);
     for (int c = lane; c < columns; c += 32) put_number(args.cache, to, at * columns + c, head[c]);
-  } else {
-    const int first = (at - kv_heads) * args.value;
-    for (int c = lane; c < args.value; c += 32)
-      put_number(args.cache, to, kv_heads * columns + first + c, __ldcg(h.v(row) + first + c));
   }
 }
 
@@ -79,7 +88,7 @@ bool serves(const Program& program, const Op& record, const Sizes&) {
   const auto& op = std::get<GqaQuery>(record.args);
   const int64_t columns = program[op.q.id].columns(),
                 value = program[op.v.id].columns() / program[op.k.id].heads();
-  return columns % kCacheRun == 0 && value % kCacheRun == 0 && columns <= kMostColumns;
+  return columns % kCacheRun == 0 && value % kCacheRun == 0 && std::max(columns, value) <= kMostColumns;
 }
 
 void launch_gqa_query(const Program& program, const Op& record, const Context& c) {

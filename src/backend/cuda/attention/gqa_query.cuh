@@ -11,7 +11,7 @@ namespace sluice::backend::cuda {
 
 struct GqaQueryArgs {
   Rows<float> q, k, v;
-  const float *q_norm, *k_norm, *factors;
+  const float *q_bias, *k_bias, *v_bias, *q_norm, *k_norm, *factors;
   RopeTable table;
   float epsilon;
   int32_t rotated;
@@ -41,7 +41,15 @@ struct HeadNumbers {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) of[k] = 32 * k < columns ? load_result(from + lane + 32 * k) : 0.0f;
   }
-  /// Of a norm's weight, or nothing.
+  __device__ __forceinline__ void add(const HeadNumbers& other) {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) of[k] += other.of[k];
+  }
+  /// Of a head's part of a bias, or zeroes.
+  __device__ __forceinline__ void ask_bias(const float* bias, int head, int columns, int lane) {
+    ask_weight(bias != nullptr ? bias + head * columns : nullptr, columns, lane);
+  }
+  /// Of a norm's weight, or zeroes.
   __device__ __forceinline__ void ask_weight(const float* from, int columns, int lane) {
     const auto* const bits = reinterpret_cast<const uint32_t*>(from) + lane;
 #pragma unroll

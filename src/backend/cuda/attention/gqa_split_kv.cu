@@ -160,7 +160,7 @@ struct MadeHeads {
   const Work& work;
   int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   HeadAngles<kEach / 2> angles;
-  HeadNumbers<kEach> q_norm, k_norm;
+  HeadNumbers<kEach> q_norm, k_norm, q_bias[kHeads], k_bias, v_bias;
   int64_t slot;
   int position;  ///< of the step's row `lane`, if the warp makes it; otherwise -1
 
@@ -168,6 +168,14 @@ struct MadeHeads {
   __device__ __forceinline__ MadeHeads(const AttendArgs& args, const GqaQueryArgs& heads, const Work& w)
       : p(args), h(heads), work(w), angles(heads, w.length - 1, lane), slot(args.step.slots[w.row]) {
     q_norm.ask_weight(h.q_norm, kColumns, lane), k_norm.ask_weight(h.k_norm, kColumns, lane);
+    k_bias.ask_bias(h.k_bias, work.group, kColumns, lane),
+        v_bias.ask_bias(h.v_bias, work.group, kColumns, lane);
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      const int head = i * kWarps + warp;
+      if (head < p.heads_a_group)
+        q_bias[i].ask_bias(h.q_bias, work.group * p.heads_a_group + head, kColumns, lane);
+    }
     position = -1;
     const StepView& step = p.step;
     if (lane >= step.header->rows || step.sequences[lane] != step.sequences[work.row]) return;
@@ -201,8 +209,9 @@ struct MadeHeads {
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
       const int head = i * kWarps + warp;
-      if (head < p.heads_a_group)
-        make_ready(h, q[i], h.q_norm != nullptr, q_norm, angles, kColumns, lane, head_at(head));
+      if (head >= p.heads_a_group) break;
+      q[i].add(q_bias[i]);
+      make_ready(h, q[i], h.q_norm != nullptr, q_norm, angles, kColumns, lane, head_at(head));
     }
     __syncthreads();
     const auto place = [&](int i) { return i < p.heads_a_group ? head_at(i) : nullptr; };
@@ -214,6 +223,7 @@ struct MadeHeads {
     HeadNumbers<kEach> k, v;
     k.ask(h.k(row, work.group), kColumns, lane);
     v.ask(h.v(row) + work.group * kColumns, kColumns, lane);
+    k.add(k_bias), v.add(v_bias);
     float* const key = head_at(kGroupQueries + warp);
     const int at = __shfl_sync(kWholeWarp, position, row);
     make_ready(h, k, h.k_norm != nullptr, k_norm,

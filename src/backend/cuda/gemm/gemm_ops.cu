@@ -89,8 +89,9 @@ int64_t norm_matmul_scratch(const Program& p, const Op& record, const Sizes& siz
   return 2 * dense_scratch(sizes.rows, 1, p[std::get<NormMatmul>(record.args).in.id].columns());
 }
 
-bool serves_matmul_add(const Program& p, const Op& op, const Sizes& sizes) {
-  return sizes.rows > kNarrowRows && known(p, std::get<MatmulAdd>(op.args).weight.id);
+bool serves_matmul_add(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MatmulAdd>(record.args);
+  return sizes.rows > kNarrowRows && known(p, op.weight.id) && !op.bias;
 }
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);

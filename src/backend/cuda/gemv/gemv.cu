@@ -13,7 +13,7 @@ struct Part {
   CodePlanes planes;
   int first_row;
   float* out;
-  const float* add;
+  const float *add, *bias;
   int rows, tasks;
 };
 
@@ -65,8 +65,10 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   pdl.wait();
   wait_for_copies();
   const auto addend = [&] {
-    const float* from = args.parts[place.part].add;
-    return from != nullptr && place.valid && lane == 0 ? load_result(from + place.n) : 0.0f;
+    const Part& part = args.parts[place.part];
+    if (!place.valid || lane != 0) return 0.0f;
+    return (part.add != nullptr ? load_result(part.add + place.n) : 0.0f) +
+           (part.bias != nullptr ? __ldg(part.bias + place.n) : 0.0f);
   };
   float add = 0;
   const Activations x{0, args.columns, true, false};
@@ -165,11 +167,11 @@ bool multiply_gemv(const Context& context, const GemvProducts& products) {
   bool adds = false;
   for (int p = 0; p < products.count; ++p) {
     const Matrix& m = products.parts[p].weight;
-    adds = adds || products.parts[p].add != nullptr;
+    adds = adds || products.parts[p].add != nullptr || products.parts[p].bias != nullptr;
     if (m.type != first.type || !blocks_fit_int(m)) return false;
-    args.parts[p] = {
-        planes_from(m), static_cast<int>(m.first_row), products.parts[p].out, products.parts[p].add,
-        m.rows,         row_shape(m).tasks()};
+    args.parts[p] = {planes_from(m),        static_cast<int>(m.first_row), products.parts[p].out,
+                     products.parts[p].add, products.parts[p].bias,        m.rows,
+                     row_shape(m).tasks()};
     args.tasks += args.parts[p].tasks;
   }
   const LaunchShape launched = gemv_launch(

@@ -25,7 +25,8 @@ struct GemvProducts {
   struct Part {
     Matrix weight;
     float* out;
-    const float* add;  ///< null, or what is added
+    const float* add;             ///< null, or what is added
+    const float* bias = nullptr;  ///< the same, of weights
   };
   static constexpr int kMost = 4;
   Part parts[kMost];

@@ -14,8 +14,8 @@ static_assert(kOutputs == kRoutedOutputs);
 
 struct Args {
   CodePlanes planes;
-  int first_row, blocks, columns;  // blocks: of a weight's row
-  const float *in, *residual;
+  int first_row, blocks, columns;     // blocks: of a weight's row
+  const float *in, *residual, *bias;  // bias: null, or one an output
   const char* form_at;
   float* out;
   RouterSums sums;
@@ -38,11 +38,11 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   Asked<T> piece;
   piece.ask(args.planes, first_block, lane, shape);
   fetch_router<kGemvThreads>(args.sums, router_columns(args), norm, first);
+  float add = args.bias != nullptr && lane == 0 ? __ldg(args.bias + n) : 0.0f;
   pdl.wait();
   const Activations x{0, args.columns, true, false};
-  float add = 0;
   const auto addend = [&] {
-    if (lane == 0) add = load_result(args.residual + n);
+    if (lane == 0) add += load_result(args.residual + n);
   };
   if (args.form_at != nullptr) {
     copy_quantized(x, args.form_at);
@@ -82,15 +82,11 @@ bool adds_and_routes_gemv(const program::Tensor& weight, const program::Tensor& 
 bool add_and_route_gemv(const Context& context, const GemvProducts& product, const RouterSums& sums) {
   const GemvProducts::Part& part = product.parts[0];
   const Matrix& m = part.weight;
-  const Args args{planes_from(m),
-                  static_cast<int>(m.first_row),
-                  m.columns / 32,
-                  m.columns,
-                  product.in,
-                  part.add,
-                  product.form_at,
-                  part.out,
-                  sums};
+  const Args args{planes_from(m), static_cast<int>(m.first_row),
+                  m.columns / 32, m.columns,
+                  product.in,     part.add,
+                  part.bias,      product.form_at,
+                  part.out,       sums};
   return with_type(m.type, [&]<quant::Type T>() {
     launch(context, row_add_route<T>,
            {dim3(static_cast<unsigned>(m.rows / kOutputs)), dim3(kGemvThreads),

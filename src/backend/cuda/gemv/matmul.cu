@@ -26,8 +26,9 @@ constexpr int kMostParts = NormMatmul::kMostProducts;
 /// One weight and where its products go.
 struct Part {
   Matrix weight;
-  float* out;        // [rows][weight.rows]
-  const float* add;  // the same shape, or null
+  float* out;         // [rows][weight.rows]
+  const float* add;   // the same shape, or null
+  const float* bias;  // [weight.rows], or null
   int64_t out_stride, add_stride;
   int lanes, tasks;  // lanes a weight row; a task is a warp's: 32 / lanes weight rows
 };
@@ -56,7 +57,8 @@ __device__ void run_task(const Args& args, int task, const Activations& x, int64
 #pragma unroll
   for (int o = 0; o < kOut; ++o) {
     if (o >= count) break;
-    const float add = part.add != nullptr ? __ldcg(part.add + row * part.add_stride + n + o) : 0.0f;
+    float add = part.add != nullptr ? __ldcg(part.add + row * part.add_stride + n + o) : 0.0f;
+    if (part.bias != nullptr) add += __ldg(part.bias + n + o);
     part.out[row * part.out_stride + n + o] = sums.of[o] + add;
   }
 }
@@ -83,7 +85,7 @@ bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
 bool started_gemv(const Context& context, const Args& args, const char* form_at) {
   GemvProducts one;
   for (int p = 0; p < args.count; ++p)
-    one.parts[p] = {args.parts[p].weight, args.parts[p].out, args.parts[p].add};
+    one.parts[p] = {args.parts[p].weight, args.parts[p].out, args.parts[p].add, args.parts[p].bias};
   one.count = args.count, one.in = args.in, one.norm = args.norm, one.epsilon = args.epsilon;
   one.form_at = form_at;
   return multiply_gemv(context, one);
@@ -161,12 +163,13 @@ void launch_matmul_add(const Program& program, const Op& record, const Context& 
   const auto& op = std::get<MatmulAdd>(record.args);
   Args args{};
   set_input(args, context, program, op.in.id);
-  args.parts[args.count++] = part_of(context, op.weight.id, op.out.id, op.residual.id);
+  args.parts[args.count] = part_of(context, op.weight.id, op.out.id, op.residual.id);
+  args.parts[args.count++].bias = context.memory.vector(op.bias.id);
   const char* const form_at = context.consumes != nullptr ? context.consumes->at : nullptr;
   if (context.produces != nullptr) {
     const Part& part = args.parts[0];
     GemvProducts one;
-    one.parts[one.count++] = {part.weight, part.out, part.add};
+    one.parts[one.count++] = {part.weight, part.out, part.add, part.bias};
     one.in = args.in, one.form_at = form_at;
     // The router behind it takes its sums from here, so there is no other way now.
     if (!add_and_route_gemv(context, one, router_sums(context, *context.produces)))
@@ -195,8 +198,10 @@ bool fits(const Program& program, TensorId in) {
 bool serves_matmul(const Program& program, const Op& record, const Sizes&) {
   return fits(program, std::get<Matmul>(record.args).in.id);
 }
-bool serves_matmul_add(const Program& program, const Op& record, const Sizes&) {
-  return fits(program, std::get<MatmulAdd>(record.args).in.id);
+/// Rows beyond one have other kernels, which know no bias.
+bool serves_matmul_add(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<MatmulAdd>(record.args);
+  return fits(program, op.in.id) && (!op.bias || sizes.rows == 1);
 }
 std::optional<FormSpec> matmul_add_gives(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
