@@ -17,6 +17,7 @@ struct Param {
   quant::Type type;  ///< of what makes the row
   int layers;
   int64_t rows = 1;
+  bool biased = false;  ///< the row and the logits; experts of a type that may have biases
 };
 
 class CudaRouter : public testing::TestWithParam<Param> {};
@@ -26,19 +27,24 @@ OpCase layers_of(const Param& param) {
   return {"layers", param.rows, [param](Builder& b) {
             for (int layer = 0; layer < param.layers; ++layer) {
               const auto name = [&](const char* what) { return fmt::format("{} {}", what, layer); };
+              const auto bias = [&](const char* what, int64_t columns) {
+                return Read{param.biased ? b.weight(name(what), quant::Type::F32, 1, 1, columns) : kNoTensor};
+              };
+              const auto experts = param.biased ? quant::Type::MXFP4 : quant::Type::Q4_0;
               const TensorId in = b.activation(name("x"), kStepRows, 4, 1024);
               const TensorId row = b.matmul_add(in, b.weight(name("w"), param.type, 1, kColumns, 4096),
-                                                b.activation(name("residual"), kStepRows, 1, kColumns));
+                                                b.activation(name("residual"), kStepRows, 1, kColumns),
+                                                bias("bias", kColumns).id);
               NormMoeGateUp op;
               op.route = {.in = {row},
                           .norm = {b.weight(name("norm"), quant::Type::F32, 1, 1, kColumns)},
                           .router = {b.weight(name("router"), quant::Type::F32, 1, param.experts, kColumns)},
+                          .router_bias = bias("router_bias", param.experts),
                           .route = {.gating = param.gating, .normalize = true, .scale = 1.8f}};
               op.route.route.ids.id = b.activation(name("ids"), kStepRows, 1, param.used, quant::Type::I32);
               op.route.route.weights.id = b.activation(name("weights"), kStepRows, 1, param.used);
-              op.experts.gate.id =
-                  b.weight(name("gate"), quant::Type::Q4_0, param.experts, kOutputs, kColumns);
-              op.experts.up.id = b.weight(name("up"), quant::Type::Q4_0, param.experts, kOutputs, kColumns);
+              op.experts.gate.id = b.weight(name("gate"), experts, param.experts, kOutputs, kColumns);
+              op.experts.up.id = b.weight(name("up"), experts, param.experts, kOutputs, kColumns);
               op.experts.out.id = b.activation(name("gated"), kStepRows, param.used, kOutputs);
               b.emit(op);
             }
@@ -88,7 +94,8 @@ INSTANTIATE_TEST_SUITE_P(Layers, CudaRouter,
                                          Param{128, 8, Gating::Softmax, quant::Type::Q6_K, 3},
                                          Param{36, 3, Gating::Sigmoid, quant::Type::Q4_K, 4},
                                          Param{64, 4, Gating::Sigmoid, quant::Type::Q4_0, 1},
-                                         Param{64, 4, Gating::Sigmoid, quant::Type::Q4_0, 3, 2}));
+                                         Param{64, 4, Gating::Sigmoid, quant::Type::Q4_0, 3, 2},
+                                         Param{32, 4, Gating::Softmax, quant::Type::Q8_0, 3, 1, true}));
 
 }  // namespace
 }  // namespace sluice::test

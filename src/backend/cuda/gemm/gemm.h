@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/host/device.h"
+#include "program/ops/silu_mul.h"
 
 namespace sluice::backend::cuda {
 
@@ -63,13 +64,15 @@ struct Sink {
   int32_t head_per_matrix;  ///< 1: matrix h writes head h
 };
 
-/// out = tokens times weight, or silu(tokens times weight) * (tokens times up).
+/// out = tokens times weight, or that and tokens times up made one as `form` says. Biases come before.
 struct Product {
   Matrix weight, up;
   bool gated;
   Tokens tokens;
   TokenPlan plan;
   Sink sink;
+  const float *bias = nullptr, *up_bias = nullptr;  ///< null, or [matrix][output]
+  program::Swiglu form = {};
 };
 
 /// out = silu(tokens times gate) * (tokens times up) of a few rows, whose tokens lie in rows.

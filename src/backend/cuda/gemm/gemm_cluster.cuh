@@ -227,6 +227,8 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     if (n >= w.rows) return v;
     if (sink.residual != nullptr)
       v = __ldcg(reinterpret_cast<const float4*>(sink.residual + token * sink.residual_stride + n));
+    if (product.bias != nullptr)
+      add(v, __ldg(reinterpret_cast<const float4*>(product.bias + int64_t{matrix} * w.rows + n)));
     if (added.each != nullptr) {
       float4 each[kMostAdded];
 #pragma unroll
@@ -254,8 +256,9 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
     if (gated) {
       const float4 up = all_sums(of, pieces, apart, at, column + kTileRows / 2);
-      v.x = tiles::silu(v.x) * (up.x * scale), v.y = tiles::silu(v.y) * (up.y * scale);
-      v.z = tiles::silu(v.z) * (up.z * scale), v.w = tiles::silu(v.w) * (up.w * scale);
+      const program::Swiglu& form = product.form;
+      v.x = tiles::gate(form, v.x, up.x * scale), v.y = tiles::gate(form, v.y, up.y * scale);
+      v.z = tiles::gate(form, v.z, up.z * scale), v.w = tiles::gate(form, v.w, up.w * scale);
     }
     add(v, more);
     const int64_t n = output + column;

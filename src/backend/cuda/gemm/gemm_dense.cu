@@ -37,18 +37,18 @@ Planned planned(const Dense& d, bool n_tiles, const Packed& packed) {
   const int32_t tile = dense_tile(d.rows, d.weight.rows * (d.gated ? 2 : 1), heads, n_tiles);
   const TokenPlan plan{nullptr, nullptr, nullptr, d.count, static_cast<int32_t>(per_matrix), tile, 0};
   const Sink sink{d.out, d.residual, d.residual_stride, 1, heads > 1 ? 1 : 0};
-  return {{d.weight, d.up, d.gated, tokens_of(packed, d.in.columns), plan, sink},
+  return {{d.weight, d.up, d.gated, tokens_of(packed, d.in.columns), plan, sink, d.bias},
           heads * ((per_matrix + tile - 1) / tile)};
 }
 
 /// Whether clusters multiply it (gemm_cluster.h).
 bool by_cluster(const Dense& d) {
   const Sink sink{d.out, d.residual, d.residual_stride, 1, 0};
-  return serves_cluster({d.weight, d.up, d.gated, {}, {}, sink}, d.rows);
+  return serves_cluster({d.weight, d.up, d.gated, {}, {}, sink, d.bias}, d.rows);
 }
 bool by_resident(const Dense& d) {
   const Sink sink{d.out, d.residual, d.residual_stride, 1, 0};
-  return serves_resident({d.weight, d.up, d.gated, {}, {}, sink}, d.rows);
+  return serves_resident({d.weight, d.up, d.gated, {}, {}, sink, d.bias}, d.rows);
 }
 
 }  // namespace

@@ -47,13 +47,14 @@ inline const int32_t* count_of(const program::Program& p, program::TensorId id, 
   return p[id].shape[0] == program::kOutputRows ? &step.header->outputs : &step.header->rows;
 }
 
-/// out = in times weight of every matrix (head); or gated; or plus residual.
+/// out = in times weight of every matrix (head); or gated; or plus bias and residual.
 struct Dense {
   Rows<float> in, out;
   Matrix weight, up;
   bool gated = false;
   const float* residual = nullptr;
   int64_t residual_stride = 0;
+  const float* bias = nullptr;
   int64_t rows;
   const int32_t* count;
 };

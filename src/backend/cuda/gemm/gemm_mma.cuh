@@ -39,28 +39,43 @@ __device__ __forceinline__ Token token_of(const TokenPlan& plan, const TokenTile
   return {pair, plan.pair_divisor == 0 ? tile.first + i : pair / plan.pair_divisor};
 }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
+/// A gate and an up made one.
+__device__ __forceinline__ float gate(const program::Swiglu& form, float g, float up) {
+  g = fminf(g, form.limit), up = fminf(fmaxf(up, -form.limit), form.limit);
+  return g / (1.0f + __expf(-form.alpha * g)) * (up + form.shift);
+}
 
 /// Where a token's results go, in shared memory: looked up once a thread block.
 struct TokenSlot {
   int64_t out, residual;  ///< elements from the beginning of each; out -1: nowhere
   float scale;
+  int32_t matrix;
 };
 
 __device__ __forceinline__ TokenSlot place_of(const Product& p, const TokenTile& tile, int i) {
-  if (i >= tile.count) return {-1, 0, 0};
+  if (i >= tile.count) return {-1, 0, 0, 0};
   const Token token = token_of(p.plan, tile, i);
-  if (token.pair < 0) return {-1, 0, 0};
+  if (token.pair < 0) return {-1, 0, 0, 0};
   const int32_t row = token.pair / p.sink.used;
   const int32_t head = token.pair - row * p.sink.used + tile.matrix * p.sink.head_per_matrix;
   return {row * p.sink.out.row_stride + head * p.sink.out.head_stride, row * p.sink.residual_stride,
-          p.tokens.scale[token.slot]};
+          p.tokens.scale[token.slot], tile.matrix};
 }
 
-/// value + residual; results and residual are never the same memory.
-__device__ __forceinline__ void store(const Sink& sink, const TokenSlot& token_slot, int64_t n, float value) {
-  if (sink.residual != nullptr) value += __ldg(sink.residual + token_slot.residual + n);
-  sink.out.data[token_slot.out + n] = value;
+/// Output n of a token, of its sum and, beside a gate, the up's. Results and residual are never the same
+/// memory.
+__device__ __forceinline__ float result_of(const Product& p, const TokenSlot& token_slot, int n, float sum,
+                                           float up) {
+  const int64_t of_bias = int64_t{token_slot.matrix} * p.weight.rows + n;
+  float value = sum * token_slot.scale;
+  if (p.bias != nullptr) value += __ldg(p.bias + of_bias);
+  if (p.gated) {
+    up *= token_slot.scale;
+    if (p.up_bias != nullptr) up += __ldg(p.up_bias + of_bias);
+    value = gate(p.form, value, up);
+  }
+  if (p.sink.residual != nullptr) value += __ldg(p.sink.residual + token_slot.residual + n);
+  return value;
 }
 
 /// Asks for the lines of a row's codes (or scales) ahead of their use.
@@ -210,9 +225,8 @@ __global__ void __launch_bounds__(kTileThreads, kNTiles <= 2 && !kSharesColumns 
   const auto finish = [&](int i, float value, float up) {
     const TokenSlot token_slot = token_slots[i / 4 % kNTiles * kNTileTokens + 2 * t + i % 2];
     const int n = first_row + (p.gated ? 0 : i / kHalf * 16) + g + i / 2 % 2 * 8;
-    value *= token_slot.scale;
-    if (p.gated) value = silu(value) * (up * token_slot.scale);
-    if (token_slot.out >= 0 && n < p.weight.rows) store(p.sink, token_slot, n, value);
+    if (token_slot.out >= 0 && n < p.weight.rows)
+      p.sink.out.data[token_slot.out + n] = result_of(p, token_slot, n, value, up);
   };
   if constexpr (kSharesColumns) {
     const auto total = [&](int i) {

@@ -91,7 +91,7 @@ int64_t norm_matmul_scratch(const Program& p, const Op& record, const Sizes& siz
 
 bool serves_matmul_add(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  return sizes.rows > kNarrowRows && known(p, op.weight.id) && !op.bias;
+  return sizes.rows > kNarrowRows && known(p, op.weight.id);
 }
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
@@ -108,6 +108,7 @@ void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
                   .up = {},
                   .residual = residual.data,
                   .residual_stride = residual.row_stride,
+                  .bias = c.memory.vector(op.bias.id),
                   .rows = c.rows(p[op.in.id]),
                   .count = count_of(p, op.in.id, c.step)},
                  c, Scratch(c.scratch));
@@ -121,8 +122,9 @@ std::optional<FormSpec> matmul_add_gives(const Program& p, const Op& record, con
 }
 std::optional<FormSpec> matmul_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  return serves_matmul_add_small_batch(p[op.weight.id], sizes) ? given_rows_codes(p, op.in.id, sizes)
-                                                               : std::nullopt;
+  return !op.bias && serves_matmul_add_small_batch(p[op.weight.id], sizes)
+             ? given_rows_codes(p, op.in.id, sizes)
+             : std::nullopt;
 }
 int64_t matmul_add_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   return dense_scratch(sizes.rows, 1, p[std::get<MatmulAdd>(record.args).weight.id].columns());
@@ -190,10 +192,11 @@ Ordered take_order(Scratch& scratch, int64_t rows, int64_t used, int64_t experts
   order.plan.counts = scratch.take<int32_t>(2);
   return order;
 }
+bool known_bias(const Program& p, Read bias) { return !bias || p[bias.id].type == quant::Type::F32; }
 bool serves_moe_gate_up(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeGateUp>(record.args);
-  return sizes.rows > kNarrowRows && alike(p, op.gate.id, op.up.id) &&
-         (!op.shared_gate || alike(p, op.shared_gate.id, op.shared_up.id));
+  return sizes.rows > kNarrowRows && alike(p, op.gate.id, op.up.id) && known_bias(p, op.gate_bias) &&
+         known_bias(p, op.up_bias) && (!op.shared_gate || alike(p, op.shared_gate.id, op.shared_up.id));
 }
 
 /// Whether these experts' products order and pack for themselves (moe/experts_small_batch.h).
@@ -207,10 +210,10 @@ bool small_batch_each(const Program& p, TensorId in, TensorId weight, TensorId u
                                     sizes.architecture);
 }
 bool gate_up_small_batch_each(const Program& p, const MoeGateUp& op, const Sizes& sizes) {
-  return small_batch_each(p, op.in.id, op.gate.id, op.up.id, p[op.ids.id].columns(), sizes);
+  return op.is_plain() && small_batch_each(p, op.in.id, op.gate.id, op.up.id, p[op.ids.id].columns(), sizes);
 }
 bool down_small_batch_each(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
-  return small_batch_each(p, op.in.id, op.down.id, kNoTensor, p[op.ids.id].columns(), sizes);
+  return !op.down_bias && small_batch_each(p, op.in.id, op.down.id, kNoTensor, p[op.ids.id].columns(), sizes);
 }
 /// Whether the shared experts are multiplied where all is added up.
 bool small_batch_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
@@ -252,14 +255,16 @@ PackPlan expert_packing(const Ordered& order, Rows<float> in, bool by_pair, int6
           false, packed.data, packed.scale};
 }
 
-/// out[r, k] = weight[ids[r, k]] times in[r], or in[r, k] (by_pair), which are packed.
-void multiply_experts(const Ordered& order, Rows<float> in, bool by_pair, const Matrix& weight,
-                      const Matrix& up, bool gated, Rows<float> out, const Packed& packed, const Context& c) {
+/// out[r, k] = weight[ids[r, k]] times in[r], or in[r, k] (by_pair), which are packed. product: all but its
+/// tokens, plan and sink.
+void multiply_experts(const Ordered& order, Rows<float> in, bool by_pair, Product product, Rows<float> out,
+                      const Packed& packed, const Context& c) {
   const OrderPlan& o = order.plan;
-  const TokenPlan plan{
+  product.tokens = tokens_of(packed, in.columns);
+  product.plan = {
       o.tiles, o.counts, o.list, o.rows, 0, o.tile_tokens, order.by_wgmma ? 0 : by_pair ? 1 : o.used};
-  multiply_gemm({weight, up, gated, tokens_of(packed, in.columns), plan, {out, nullptr, 0, o.used, 0}},
-                order.tiles, order.by_wgmma, c);
+  product.sink = {out, nullptr, 0, o.used, 0};
+  multiply_gemm(product, order.tiles, order.by_wgmma, c);
 }
 
 void launch_moe_gate_up(const Program& p, const Op& record, const Context& c) {
@@ -295,8 +300,14 @@ void launch_moe_gate_up(const Program& p, const Op& record, const Context& c) {
       multiply_packed(shared, false, packed, c);
     }
   }
-  multiply_experts(order, in, false, gate, c.memory.matrix(op.up.id), true, c.memory.rows(op.out.id), packed,
-                   c);
+  multiply_experts(order, in, false,
+                   {.weight = gate,
+                    .up = c.memory.matrix(op.up.id),
+                    .gated = true,
+                    .bias = floats_of(c.memory, op.gate_bias.id),
+                    .up_bias = floats_of(c.memory, op.up_bias.id),
+                    .form = op.form},
+                   c.memory.rows(op.out.id), packed, c);
 }
 int64_t moe_gate_up_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeGateUp>(record.args);
@@ -319,7 +330,7 @@ void launch_expert_matmul(const Program& p, const Op& record, const Context& c) 
   const Packed packed = take_packed(scratch, expert_slots(order, c.step_rows, by_pair), in.columns);
   const int64_t slots = expert_slots(order, c.step_rows, by_pair);
   pack_tokens(expert_packing(order, in, by_pair, c.step_rows, packed), slots, c);
-  multiply_experts(order, in, by_pair, weight, {}, false, c.memory.rows(op.out.id), packed, c);
+  multiply_experts(order, in, by_pair, {.weight = weight}, c.memory.rows(op.out.id), packed, c);
 }
 int64_t expert_matmul_scratch(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<ExpertMatmul>(record.args);
@@ -332,7 +343,7 @@ int64_t expert_matmul_scratch(const Program& p, const Op& record, const Sizes& s
 bool serves_moe_down_add(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeDownAdd>(record.args);
   return sizes.rows > kNarrowRows && p[op.ids.id].columns() <= kMostUsed && known(p, op.down.id) &&
-         (!op.shared_in || known(p, op.shared_down.id));
+         known_bias(p, op.down_bias) && (!op.shared_in || known(p, op.shared_down.id));
 }
 /// Shared experts and the residual first, then every pair's result by itself, then a row's pairs in the order
 /// of ids (by add_experts_small_batch in that of the row's selection).
@@ -414,7 +425,8 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
     pack_tokens(packing, slots, c);
   }
   const Rows<float> pairs = take_pairs();
-  multiply_experts(order, in, true, down, {}, false, pairs, packed, c);
+  multiply_experts(order, in, true, {.weight = down, .bias = floats_of(c.memory, op.down_bias.id)}, pairs,
+                   packed, c);
   combine_experts(combined(pairs), c);
 }
 int64_t moe_down_add_scratch(const Program& p, const Op& record, const Sizes& sizes) {

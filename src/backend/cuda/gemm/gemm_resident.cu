@@ -37,7 +37,7 @@ bool serves_resident(const Product& product, int64_t tokens) {
   const int64_t chunks = m.columns / kChunkColumns;
   return (family == Family::Bits4 || family == Family::Bits5 || family == Family::Bits6 ||
           family == Family::Bits8) &&
-         !product.gated && product.sink.residual == nullptr && m.matrices == 1 &&
+         !product.gated && product.sink.residual == nullptr && product.bias == nullptr && m.matrices == 1 &&
          m.columns % (2 * kChunkColumns) == 0 && chunks <= resident::kMostChunks &&
          m.rows % resident::kTileRows == 0 &&
          m.rows / resident::kTileRows >= kLeastTiles * current_sm_count() &&

@@ -328,9 +328,9 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
     for (int i = thread; i < kNTiles * 4 * 32; i += group_threads) {
       const int of = i / 32, l = i % 32;
       const tiles::TokenSlot to = token_slots[of / 4 * kNTileTokens + 2 * (l % 4) + of % 2];
-      float value = total(i) * to.scale;
-      if constexpr (kGated) value = tiles::silu(value) * (total(i + kNTiles * 4 * 32) * to.scale);
-      if (to.out >= 0) tiles::store(product.sink, to, token_slot.row * kRows + l / 4 + of / 2 % 2 * 8, value);
+      const int n = token_slot.row * kRows + l / 4 + of / 2 % 2 * 8;
+      const float sum = total(i), up = kGated ? total(i + kNTiles * 4 * 32) : 0.0f;
+      if (to.out >= 0) product.sink.out.data[to.out + n] = tiles::result_of(product, to, n, sum, up);
     }
     group_barrier(group, group_threads);
   }

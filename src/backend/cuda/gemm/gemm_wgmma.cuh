@@ -173,11 +173,11 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
       const tiles::TokenSlot token_slot = ring.token_slots[n_tile * 8 + 2 * t + i];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float value = sum[n_tile / (kWidth / 8)][n_tile % (kWidth / 8)][2 * h + i] * token_slot.scale;
-        if (p.gated) value = tiles::silu(value) * (others[(n_tile * 4 + 2 * h + i) * 128] * token_slot.scale);
-        // Read even where nothing is stored (the first row's, then): loads without branches can be in flight
+        // Made even where nothing is stored (the first row's, then): loads without branches can be in flight
         // together.
-        if (p.sink.residual != nullptr) value += __ldg(p.sink.residual + token_slot.residual + n[h]);
+        const float value = tiles::result_of(p, token_slot, n[h],
+                                             sum[n_tile / (kWidth / 8)][n_tile % (kWidth / 8)][2 * h + i],
+                                             p.gated ? others[(n_tile * 4 + 2 * h + i) * 128] : 0.0f);
         if (there[h] && token_slot.out >= 0) p.sink.out.data[token_slot.out + n[h]] = value;
       }
     }

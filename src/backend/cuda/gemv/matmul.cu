@@ -198,10 +198,8 @@ bool fits(const Program& program, TensorId in) {
 bool serves_matmul(const Program& program, const Op& record, const Sizes&) {
   return fits(program, std::get<Matmul>(record.args).in.id);
 }
-/// Rows beyond one have other kernels, which know no bias.
-bool serves_matmul_add(const Program& program, const Op& record, const Sizes& sizes) {
-  const auto& op = std::get<MatmulAdd>(record.args);
-  return fits(program, op.in.id) && (!op.bias || sizes.rows == 1);
+bool serves_matmul_add(const Program& program, const Op& record, const Sizes&) {
+  return fits(program, std::get<MatmulAdd>(record.args).in.id);
 }
 std::optional<FormSpec> matmul_add_gives(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);

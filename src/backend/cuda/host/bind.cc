@@ -51,13 +51,13 @@ struct Bind {
   const Kernel* operator()(const AddBias&) const { return first({&kAddBias}); }
   const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
   const Kernel* operator()(const GateUp&) const { return first({&kGateUpGemm, &kGateUp}); }
-  // Experts with biases or another activation, and routers with biases, run as their expansions, but those of
-  // one row that its kernels know.
+  // Experts with biases or another activation, and routers with biases, have fewer kernels.
   const Kernel* operator()(const MoeGateUp& op) const {
-    return op.is_plain() ? first({&kMoeGateUpGemm, &kMoeGateUp}) : nullptr;
+    return op.is_plain() ? first({&kMoeGateUpGemm, &kMoeGateUp}) : first({&kMoeGateUpGemm});
   }
   const Kernel* operator()(const MoeDownAdd& op) const {
-    return op.down_bias ? first({&kMoeDownAdd}) : first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd});
+    return op.down_bias ? first({&kMoeDownAddGemm, &kMoeDownAdd})
+                        : first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd});
   }
   const Kernel* operator()(const ExpertMatmul&) const { return first({&kExpertMatmulGemm, &kExpertMatmul}); }
   const Kernel* operator()(const ExpertCombine&) const { return first({&kExpertCombine}); }
