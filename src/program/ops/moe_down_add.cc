@@ -110,6 +110,7 @@ std::vector<OpCase> MoeDownAdd::cases() {
           {"4 of 16 Q5_0 with shared Q4_K rows 1", 1, build_many(Type::Q5_0, 16, 1408, Type::Q4_K, 80, 2816)},
           {"4 of 16 Q8_0 with shared Q6_K rows 1", 1, build_many(Type::Q8_0, 16, 1408, Type::Q6_K, 80, 2816)},
           {"4 of 16 Q6_K of 768 columns rows 1", 1, build_many(Type::Q6_K, 16, 768, Type::F32)},
+          {"4 of 16 MXFP4 of 2880 columns rows 1", 1, build_many(Type::MXFP4, 16, 2880, Type::F32)},
           {"4 of 64 Q4_K rows 4", 4, build_many(Type::Q4_K, 64, 1536, Type::Q4_K)},
           {"4 of 64 Q6_K rows 5", 5, build_many(Type::Q6_K, 64, 1536, Type::Q6_K)},
           {"4 of 64 Q6_K with shared Q4_K, 128 outputs rows 7", 7,

@@ -65,13 +65,25 @@ __device__ inline void copy_row(uint8_t* stage, const StagePlane& plane, int i, 
 template <typename RowOf>
 __device__ inline void copy_halves(uint8_t* stage, const StagePlane& plane, const uint8_t* weights, int count,
                                    RowOf&& row_of) {
+  constexpr int kAtOnce = 6;  // of a lane: four rows of 90 bytes
   const int halves = plane.bytes / 2, all = count * halves;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-  for (int first = 0; first < all; first += 32) {
-    const int at = min(first + static_cast<int>(threadIdx.x) % 32, all - 1), i = at / halves;
-    const int64_t from = int64_t{row_of(i)} * halves + at - i * halves;
-    reinterpret_cast<uint16_t*>(stage + plane.at)[at] =
-        __ldg(reinterpret_cast<const uint16_t*>(weights) + from);
+  for (int first = 0; first < all; first += 32 * kAtOnce) {
+    uint16_t half[kAtOnce];
+    const auto place = [&](int k) { return min(first + 32 * k + lane, all - 1); };
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + 32 * k >= all) break;
+      const int i = place(k) / halves;
+      const int64_t from = int64_t{row_of(i)} * halves + place(k) - i * halves;
+      half[k] = __ldg(reinterpret_cast<const uint16_t*>(weights) + from);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + 32 * k >= all) break;
+      reinterpret_cast<uint16_t*>(stage + plane.at)[place(k)] = half[k];
+    }
   }
 }
 /// Copies row row_of(i) of the weights to be a stage's i-th, of `count`: the warp together.
