@@ -42,8 +42,10 @@ bool serves_made(const Program& p, const Op& record, const Sizes& sizes) {
   const int64_t columns = q.columns();
   const bool coded = is_coded(p, op.query.cache.id);
   const bool fits = coded || columns == 64 || most_shared(sizes.architecture) > kMostShared;
-  return fits && columns % 64 == 0 && sizes.rows <= kMadeRows && op.scale > 0 &&
-         known(columns, p[op.out.id].columns(), q.heads() / op.kv_heads(p), coded, sizes);
+  const GqaQuery& query = op.query;
+  const bool biased = query.q_bias || query.k_bias || query.v_bias;
+  return fits && columns % 64 == 0 && (!biased || columns <= kMostBiased) && sizes.rows <= kMadeRows &&
+         op.scale > 0 && known(columns, p[op.out.id].columns(), q.heads() / op.kv_heads(p), coded, sizes);
 }
 
 /// Rows whose context may be split, and into how many chunks at most.

@@ -30,6 +30,7 @@ inline constexpr int kStretch = 8;               ///< rows of a stretch from whi
 inline constexpr int kAttendChunks = 64;         ///< of a row's context at most
 inline constexpr int kJoinedChunks = 8;          ///< at most that the last one's block puts together
 inline constexpr int64_t kMadeRows = 8;          ///< rows of a step whose heads are made where they attend
+inline constexpr int kMostBiased = 64;           ///< columns of such heads with biases: more spill registers
 /// In steps of more rows the first ones' contexts are split, too: answers come first.
 inline constexpr int kPrefillSplitRows = 128, kPrefillChunks = 8;
 

@@ -152,7 +152,7 @@ struct MadeHeads {
   using Args = GqaQueryArgs;
   using S = Shape<kColumns, kCoded>;
   using Halves = HalfRows<kColumns>;
-  static constexpr bool kMakes = true;
+  static constexpr bool kMakes = true, kBiased = kColumns <= kMostBiased;
   static constexpr int kEach = kColumns / 32, kHeads = kGroupQueries / kWarps;
   static_assert((kHeads + 1) * kColumns * 4 + kWarps * 32 <= S::kStageBytes);
   const AttendArgs& p;
@@ -168,13 +168,15 @@ struct MadeHeads {
   __device__ __forceinline__ MadeHeads(const AttendArgs& args, const GqaQueryArgs& heads, const Work& w)
       : p(args), h(heads), work(w), angles(heads, w.length - 1, lane), slot(args.step.slots[w.row]) {
     q_norm.ask_weight(h.q_norm, kColumns, lane), k_norm.ask_weight(h.k_norm, kColumns, lane);
-    k_bias.ask_bias(h.k_bias, work.group, kColumns, lane),
-        v_bias.ask_bias(h.v_bias, work.group, kColumns, lane);
+    if constexpr (kBiased) {
+      k_bias.ask_bias(h.k_bias, work.group, kColumns, lane);
+      v_bias.ask_bias(h.v_bias, work.group, kColumns, lane);
 #pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      const int head = i * kWarps + warp;
-      if (head < p.heads_a_group)
-        q_bias[i].ask_bias(h.q_bias, work.group * p.heads_a_group + head, kColumns, lane);
+      for (int i = 0; i < kHeads; ++i) {
+        const int head = i * kWarps + warp;
+        if (head < p.heads_a_group)
+          q_bias[i].ask_bias(h.q_bias, work.group * p.heads_a_group + head, kColumns, lane);
+      }
     }
     position = -1;
     const StepView& step = p.step;
@@ -210,7 +212,7 @@ struct MadeHeads {
     for (int i = 0; i < kHeads; ++i) {
       const int head = i * kWarps + warp;
       if (head >= p.heads_a_group) break;
-      q[i].add(q_bias[i]);
+      if constexpr (kBiased) q[i].add(q_bias[i]);
       make_ready(h, q[i], h.q_norm != nullptr, q_norm, angles, kColumns, lane, head_at(head));
     }
     __syncthreads();
@@ -223,7 +225,7 @@ struct MadeHeads {
     HeadNumbers<kEach> k, v;
     k.ask(h.k(row, work.group), kColumns, lane);
     v.ask(h.v(row) + work.group * kColumns, kColumns, lane);
-    k.add(k_bias), v.add(v_bias);
+    if constexpr (kBiased) k.add(k_bias), v.add(v_bias);
     float* const key = head_at(kGroupQueries + warp);
     const int at = __shfl_sync(kWholeWarp, position, row);
     make_ready(h, k, h.k_norm != nullptr, k_norm,
