@@ -292,7 +292,7 @@ __device__ __forceinline__ void store_rows(const AttendArgs& p, const AttendTile
 }
 
 void gqa_split_kv(const AttendArgs& args, const Context& context);
-/// Of rows whose heads nobody has made ready: at most kMadeRows, of 64, 128 or 256 columns.
+/// Of rows whose heads nobody has made ready: at most kMadeRows, of 64 or 128 columns.
 void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context);
 /// Its heads (attention/gqa_query.cu).
 GqaQueryArgs gqa_query_args(const program::Program& program, const program::GqaQuery& op,

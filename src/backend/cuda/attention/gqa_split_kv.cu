@@ -592,11 +592,8 @@ void gqa_split_kv(const AttendArgs& args, const Context& context) {
 }
 
 void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context) {
-  switch (args.q.columns) {
-    case 64: return launch_cached<64, MadeHeads>(args, heads, context);
-    case 256: return launch_cached<256, MadeHeads>(args, heads, context);
-    default: return launch_cached<128, MadeHeads>(args, heads, context);
-  }
+  if (args.q.columns == 64) return launch_cached<64, MadeHeads>(args, heads, context);
+  launch_cached<128, MadeHeads>(args, heads, context);
 }
 
 }  // namespace sluice::backend::cuda

@@ -113,7 +113,7 @@ bool serves_cluster(const Product& product, int64_t tokens) {
          product.weight.rows % (product.gated ? cluster::kTileRows / 2 : 4) == 0 &&
          in_fours(sink.out.data, sink.out.row_stride) && sink.out.head_stride % 4 == 0 &&
          in_fours(sink.residual, sink.residual_stride) && in_fours(product.bias, 0) &&
-         !(product.gated && product.bias != nullptr);
+         (!product.gated || product.is_plain());
 }
 
 bool multiply_cluster_together(std::span<const Product> products, int64_t tokens, const Context& context,

@@ -256,9 +256,8 @@ __global__ void __launch_bounds__(cluster::kThreads, 1)
     v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
     if (gated) {
       const float4 up = all_sums(of, pieces, apart, at, column + kTileRows / 2);
-      const program::Swiglu& form = product.form;
-      v.x = tiles::gate(form, v.x, up.x * scale), v.y = tiles::gate(form, v.y, up.y * scale);
-      v.z = tiles::gate(form, v.z, up.z * scale), v.w = tiles::gate(form, v.w, up.w * scale);
+      v.x = tiles::silu(v.x) * (up.x * scale), v.y = tiles::silu(v.y) * (up.y * scale);
+      v.z = tiles::silu(v.z) * (up.z * scale), v.w = tiles::silu(v.w) * (up.w * scale);
     }
     add(v, more);
     const int64_t n = output + column;

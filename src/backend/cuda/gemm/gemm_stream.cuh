@@ -325,13 +325,17 @@ __global__ void __launch_bounds__(stream::kThreads, 1)
       return value;
     };
     // Sum i of lane l lies at 32 i + l: n-tile i / 4; i / 2 % 2 says which of two rows, i % 2 which token.
-    for (int i = thread; i < kNTiles * 4 * 32; i += group_threads) {
-      const int of = i / 32, l = i % 32;
-      const tiles::TokenSlot to = token_slots[of / 4 * kNTileTokens + 2 * (l % 4) + of % 2];
-      const int n = token_slot.row * kRows + l / 4 + of / 2 % 2 * 8;
-      const float sum = total(i), up = kGated ? total(i + kNTiles * 4 * 32) : 0.0f;
-      if (to.out >= 0) product.sink.out.data[to.out + n] = tiles::result_of(product, to, n, sum, up);
-    }
+    const auto finish_all = [&]<bool kPlain>() {
+      for (int i = thread; i < kNTiles * 4 * 32; i += group_threads) {
+        const int of = i / 32, l = i % 32;
+        const tiles::TokenSlot to = token_slots[of / 4 * kNTileTokens + 2 * (l % 4) + of % 2];
+        const int n = token_slot.row * kRows + l / 4 + of / 2 % 2 * 8;
+        const float sum = total(i), up = kGated ? total(i + kNTiles * 4 * 32) : 0.0f;
+        if (to.out >= 0)
+          product.sink.out.data[to.out + n] = tiles::result_of<kPlain>(product, to, n, sum, up);
+      }
+    };
+    product.is_plain() ? finish_all.template operator()<true>() : finish_all.template operator()<false>();
     group_barrier(group, group_threads);
   }
 #endif

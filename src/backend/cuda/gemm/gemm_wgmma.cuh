@@ -166,22 +166,25 @@ __device__ __forceinline__ void multiply(const Product& p, const TokenTile& tile
   barrier_wait(ring.token_slots_ready, 0);
   const bool there[2] = {first_row < w.rows, first_row + 8 < w.rows};
   const int n[2] = {min(first_row, w.rows - 1), min(first_row + 8, w.rows - 1)};
+  const auto finish_all = [&]<bool kPlain>() {
 #pragma unroll
-  for (int n_tile = 0; n_tile < kParts * kWidth / 8; ++n_tile) {
+    for (int n_tile = 0; n_tile < kParts * kWidth / 8; ++n_tile) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const tiles::TokenSlot token_slot = ring.token_slots[n_tile * 8 + 2 * t + i];
+      for (int i = 0; i < 2; ++i) {
+        const tiles::TokenSlot token_slot = ring.token_slots[n_tile * 8 + 2 * t + i];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        // Made even where nothing is stored (the first row's, then): loads without branches can be in flight
-        // together.
-        const float value = tiles::result_of(p, token_slot, n[h],
-                                             sum[n_tile / (kWidth / 8)][n_tile % (kWidth / 8)][2 * h + i],
-                                             p.gated ? others[(n_tile * 4 + 2 * h + i) * 128] : 0.0f);
-        if (there[h] && token_slot.out >= 0) p.sink.out.data[token_slot.out + n[h]] = value;
+        for (int h = 0; h < 2; ++h) {
+          // Made even where nothing is stored (the first row's, then): loads without branches can be in
+          // flight together.
+          const float value = tiles::result_of<kPlain>(
+              p, token_slot, n[h], sum[n_tile / (kWidth / 8)][n_tile % (kWidth / 8)][2 * h + i],
+              p.gated ? others[(n_tile * 4 + 2 * h + i) * 128] : 0.0f);
+          if (there[h] && token_slot.out >= 0) p.sink.out.data[token_slot.out + n[h]] = value;
+        }
       }
     }
-  }
+  };
+  p.is_plain() ? finish_all.template operator()<true>() : finish_all.template operator()<false>();
 }
 
 #endif
