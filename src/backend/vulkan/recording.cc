@@ -216,6 +216,12 @@ void Recording::record(const Source& source, const Weights& weights, Context& co
   };
   std::for_each(all.begin(), all.end(), needs);
   needs(found.dispatches);
+  // Of contexts as they get longer, too: they are cut into more stretches.
+  const int64_t most = layout_.options.cache_pages * kPageRows;
+  for (Sizes later = sizes_; later.longest < most;) {
+    later.longest = std::min(2 * later.longest, most);
+    for (const Op& op : program.ops()) needs(vulkan::dispatches(layout_, op, later));
+  }
   {
     const std::lock_guard lock(context.mutex);
     context.pipelines.make(keys);
