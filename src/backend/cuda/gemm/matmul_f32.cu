@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kThreads) multiply_f32(const Timestamps timest
 }
 
 /// The same of a few outputs, as of a gate that a row has: a warp makes one.
-constexpr int kFewOutputs = 4;
-__global__ void __launch_bounds__(kThreads) multiply_few_f32(const Timestamps timestamps, const Args p) {
+constexpr int kWarpOutputs = 4;
+__global__ void __launch_bounds__(kThreads) multiply_warp_f32(const Timestamps timestamps, const Args p) {
   const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int row = static_cast<int>(blockIdx.x) * kWarps + warp, n = static_cast<int>(blockIdx.y);
@@ -114,9 +114,9 @@ void launch_f32(const Program& p, const Op& record, const Context& c) {
                   weight.columns,
                   p[op.in.id].shape[0] == kOutputRows ? &c.step.header->outputs : &c.step.header->rows};
   const int64_t rows = c.rows(p[op.in.id]);
-  if (weight.rows <= kFewOutputs) {
+  if (weight.rows <= kWarpOutputs) {
     const dim3 grid(static_cast<unsigned>((rows + kWarps - 1) / kWarps), static_cast<unsigned>(weight.rows));
-    return launch(c, multiply_few_f32, {grid, dim3(kThreads)}, args);
+    return launch(c, multiply_warp_f32, {grid, dim3(kThreads)}, args);
   }
   const auto blocks = static_cast<unsigned>((rows + kTileRows - 1) / kTileRows);
   const auto across = static_cast<unsigned>((weight.rows + kTileOutputs - 1) / kTileOutputs);

@@ -214,13 +214,10 @@ void launch_norm_route(const Program& program, const Op& record, const Context& 
   args.lanes = in_lanes(args.rule);
   const int64_t rows = context.rows(program[op.in.id]);
   // Up to 16 or 32 experts a block; of more than 256 they go over their rows again.
-  constexpr int kFew = 4, kMany = 8;
-  const int experts = args.rule.experts;
-  const bool few = experts <= 4 * kTileExperts * kFew;
-  const auto kernel = !few                                 ? norm_route_batch<kMany, 4>
-                      : experts <= 2 * kTileExperts * kFew ? norm_route_batch<kFew, 2>
-                                                           : norm_route_batch<kFew, 4>;
-  const int blocks = few ? kFew : kMany;
+  const int experts = args.rule.experts, blocks = experts <= 128 ? 4 : 8;
+  const auto kernel = experts <= 64    ? norm_route_batch<4, 2>
+                      : experts <= 128 ? norm_route_batch<4, 4>
+                                       : norm_route_batch<8, 4>;
   launch(context, kernel,
          {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>((rows + kRows - 1) / kRows)),
           dim3(kThreads), 0, blocks},
