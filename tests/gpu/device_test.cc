@@ -1,6 +1,8 @@
 // A backend is of one device, and what is bound without weights is what is compiled.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <thread>
 
 #include "model/model.h"
@@ -18,9 +20,13 @@ TEST(CudaDevice, BindingIsWhatIsCompiled) {
   constexpr CompileOptions kOptions{.max_rows = 64, .max_outputs = 2, .cache_pages = 4};
   const Source source{model.program, model.weights};
   const Binding binding = cuda.bind(source, kOptions);  // loads the kernels' code
-  const int64_t before = cuda.available_bytes();
-  EXPECT_EQ(cuda.bind(source, kOptions).kernels.size(), binding.kernels.size());
-  EXPECT_GT(cuda.available_bytes(), before - (8 << 20)) << "what is bound takes no memory for its sizes";
+  int64_t taken = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < 5; ++i) {  // others on the GPU may take some meanwhile, but not every time
+    const int64_t before = cuda.available_bytes();
+    EXPECT_EQ(cuda.bind(source, kOptions).kernels.size(), binding.kernels.size());
+    taken = std::min(taken, before - cuda.available_bytes());
+  }
+  EXPECT_LT(taken, 8 << 20) << "what is bound takes no memory for its sizes";
   EXPECT_EQ(bytes_of(binding.weights), cuda.memory_needs(model.program, kOptions).weights_bytes);
   const auto executable = cuda.compile(model.program, model.weights, kOptions);
   EXPECT_EQ(dump(binding.program), dump(executable->program()));
