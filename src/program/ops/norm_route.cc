@@ -60,9 +60,9 @@ std::vector<OpCase> NormRoute::cases() {
        build(32, 4, {.gating = Gating::Softmax, .normalize = true}, false, true)},
       {"sigmoid 4 of 64, rows 37", 37,
        build(64, 4, {.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f}, true)},
-      {"softmax 8 of 200, rows 21", 21, build(200, 8, {.gating = Gating::Softmax, .normalize = true}, false)},
-      {"softmax 8 of 128, biased router, rows 20", 20,
-       build(128, 8, {.gating = Gating::Softmax, .normalize = true}, false, true)},
+      {"sigmoid 8 of 200, rows 21", 21, build(200, 8, {.gating = Gating::Sigmoid, .normalize = true}, true)},
+      {"softmax 4 of 32, biased router, rows 20", 20,
+       build(32, 4, {.gating = Gating::Softmax, .normalize = true}, false, true)},
       {"sigmoid 6 of 72 in 9 groups, rows 18", 18,
        build(72, 6, {.gating = Gating::Sigmoid, .normalize = true, .groups = 9, .groups_used = 3}, true)}};
 }
