@@ -171,7 +171,8 @@ Head read_header(int fd, uint64_t file_bytes, const std::string& path) {
   std::vector<uint64_t> sums(header.sums);
   const size_t segment_bytes = segments.size() * sizeof(PackSegment);
   std::memcpy(segments.data(), part.data() + sizeof header, segment_bytes);
-  std::memcpy(sums.data(), part.data() + sizeof header + segment_bytes, sums.size() * sizeof(uint64_t));
+  if (!sums.empty())
+    std::memcpy(sums.data(), part.data() + sizeof header + segment_bytes, sums.size() * sizeof(uint64_t));
 
   for (const uint64_t bytes : {header.original_bytes, header.panels_bytes}) {
     if (bytes == 0 || bytes > kMostBytes) damaged("sizes");
