@@ -1,4 +1,4 @@
-// Products of 9 to 128 tokens with plain matrices and heads (gemm/gemm_cluster.cuh): which shapes, and how
+// Products of 9 tokens and more with plain matrices and heads (gemm/gemm_cluster.cuh): which shapes, and how
 // many thread blocks share the columns.
 #include "backend/cuda/gemm/gemm_cluster.h"
 

@@ -1,5 +1,5 @@
-// Products of packed weights with some tens of tokens (up to 128), by wgmma (sm_90a): plain matrices and
-// heads, of which there are too few outputs to fill a device.
+// Products of packed weights with some tens to hundreds of tokens, by wgmma (sm_90a): plain matrices and
+// heads, of which there are too few outputs to fill a device. A thread block has a tile of up to 128 tokens.
 //
 // So columns are shared: four warpgroups of a thread block take a chunk of 128 columns of 64 outputs in turn,
 // and up to four blocks, a cluster, a stretch of the columns each. Weights go from global memory into

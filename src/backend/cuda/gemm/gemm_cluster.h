@@ -1,4 +1,4 @@
-// Products of 9 to 128 tokens with plain matrices and heads, whose columns warpgroups and clusters share.
+// Products of 9 tokens and more with plain matrices and heads, whose columns warpgroups and clusters share.
 #pragma once
 
 #include <span>
