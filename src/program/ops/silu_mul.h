@@ -15,7 +15,7 @@ struct Swiglu {
   float shift = 0.0f;
 
   friend bool operator==(const Swiglu&, const Swiglu&) = default;
-  bool is_plain() const { return *this == Swiglu{}; }
+  constexpr bool is_plain() const { return *this == Swiglu{}; }
   std::string attributes() const;
 };
 

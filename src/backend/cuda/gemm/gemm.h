@@ -75,10 +75,7 @@ struct Product {
   program::Swiglu form = {};
 
   /// Neither biases nor another activation than SiLU.
-  SLUICE_BOTH bool is_plain() const {
-    return bias == nullptr && up_bias == nullptr && form.alpha == 1.0f && form.shift == 0.0f &&
-           form.limit > 3e38f;
-  }
+  SLUICE_BOTH bool is_plain() const { return bias == nullptr && up_bias == nullptr && form.is_plain(); }
 };
 
 /// out = silu(tokens times gate) * (tokens times up) of a few rows, whose tokens lie in rows.
