@@ -20,12 +20,20 @@ bool route_gemv(const Context& context, const GemvGated& gated, const GemvRoute&
   Args args{};
   args.in = gated.in, args.columns = first.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
   if (!take(gated.routed, shape, args.routed) || !take(gated.shared, shape, args.shared)) return false;
-  args.router = {
-      route.router,     route.norm,          route.bias,
-      route.logit_bias, route.shared_router, route.epsilon,
-      route.rule,       context.mailbox(),   route.sums != nullptr ? 1 : stretches_of(args.columns),
-      route.ids,        route.weights,       route.selected,
-      route.sums,       route.clear};
+  args.router = {route.router,
+                 route.norm,
+                 route.bias,
+                 route.logit_bias,
+                 route.shared_router,
+                 route.epsilon,
+                 block_rule(route.rule, route.bias != nullptr),
+                 context.mailbox(),
+                 route.sums != nullptr ? 1 : stretches_of(args.columns),
+                 route.ids,
+                 route.weights,
+                 route.selected,
+                 route.sums,
+                 route.clear};
   const int tasks = args.shared.slots * args.shared.tasks + args.routed.slots * args.routed.tasks;
   const LaunchShape launched =
       gemv_launch(context, tasks, Activations::row_bytes(args.columns, true, false) + 4 * args.columns);

@@ -5,7 +5,7 @@
 
 #include "backend/cuda/moe/gemv_gated.cuh"
 #include "backend/cuda/prim/mailbox.cuh"
-#include "backend/cuda/router/route.cuh"
+#include "backend/cuda/router/select_block.cuh"
 
 namespace sluice::backend::cuda::routed {
 
@@ -19,7 +19,7 @@ struct Router {
   const float *weights, *norm, *bias, *logit_bias;  // weights: [experts][columns]; one bias is null
   const float* shared;  // null, or [columns] of one logit more: the share of the shared experts
   float epsilon;
-  RouteRule rule;
+  BlockRule rule;
   Mailbox mailbox;
   int stretches;  // of a row
   int32_t* ids;

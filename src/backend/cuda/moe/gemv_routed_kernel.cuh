@@ -72,20 +72,6 @@ struct RouterPart {
   }
 };
 
-/// What a thread block selects.
-struct Selection {
-  int32_t ids[32];
-  float bias[32 * kMostEach], parts[kMostParts];
-};
-
-/// Asks for the biases; they are there after wait_for_copies.
-__device__ inline void fetch_biases(const Router& r, Selection& s) {
-  const float* const bias = r.bias != nullptr ? r.bias : r.logit_bias;
-#pragma unroll 1
-  for (int e = static_cast<int>(threadIdx.x) % 32; e < r.rule.experts && bias != nullptr; e += 32)
-    copy_async_four(s.bias + e, bias + e);
-}
-
 /// A logit that the launch before has left.
 __device__ inline float sum_of(const Router& r, int logit) {
   long long sum = 0;
@@ -93,12 +79,6 @@ __device__ inline float sum_of(const Router& r, int logit) {
   for (int i = 0; i < RouterSums::kCopies; ++i)
     sum += static_cast<long long>(__ldcg(r.sums + i * r.logits() + logit));
   return static_cast<float>(sum) * (1.0f / RouterSums::kOne);
-}
-
-/// Takes those of the experts. A whole warp calls it.
-__device__ inline void take_sums(const Router& r, Selection& s) {
-#pragma unroll 2
-  for (int e = static_cast<int>(threadIdx.x) % 32; e < r.rule.experts; e += 32) s.parts[e] = sum_of(r, e);
 }
 
 /// The shared experts' logit from the mailbox, before the norm's factor.
@@ -110,34 +90,16 @@ __device__ inline float take_shared_logit(const Router& r) {
   return sum;
 }
 
-/// factor: of the norm. The first block's selection is the op's. A whole warp calls it.
-template <bool kBiased>
-__device__ inline void select(const Router& r, uint32_t flag, float factor, Selection& s) {
-  const int experts = r.rule.experts, lane = static_cast<int>(threadIdx.x) % 32;
-  if (r.sums == nullptr) take_slots(r.mailbox.slots, r.logits() * r.stretches, flag, s.parts);
-  with_experts_of_lane(experts, [&]<int kEach>() {
-    float scores[kEach] = {};
-#pragma unroll 1
-    for (int p = 0; p < r.stretches; ++p) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) scores[i] += s.parts[p * r.logits() + min(lane + 32 * i, experts - 1)];
-    }
-#pragma unroll
-    for (float& score : scores) score *= factor;
-    if constexpr (kBiased) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        scores[i] += r.logit_bias != nullptr ? s.bias[min(lane + 32 * i, experts - 1)] : 0.0f;
-    }
-    int id;
-    float weight;
-    route_lanes(r.rule, scores, r.bias != nullptr ? s.bias : nullptr, id, weight);
-    if (lane >= r.rule.used) return;
-    s.ids[lane] = id;
-    if (blockIdx.x != 0) return;
-    if (r.selected != nullptr) put_slot(r.selected + lane, __int_as_float(id), flag);
-    r.ids[lane] = id, r.expert_weights[lane] = weight;
-  });
+/// Leaves the selection and its weights for others. The warps that have selected call it.
+__device__ __forceinline__ void leave_selection(const Router& r, int expert, float logit, uint32_t flag,
+                                                BlockSelection& s) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, used = r.rule.used;
+  if (expert < used) {
+    r.ids[lane] = s.ids[lane];
+    if (r.selected != nullptr) put_slot(r.selected + lane, __int_as_float(s.ids[lane]), flag);
+  }
+  const float weight = weigh_block(r.rule, expert, logit, s);
+  if (expert < used) r.expert_weights[lane] = weight;
 }
 
 /// Named barrier 1: for the warps of a block that share it.
@@ -152,7 +114,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     row_routed(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ __align__(16) float partial[kGemvWarps];
   __shared__ __align__(16) RouterPart::Stage stages[kRouting];
-  __shared__ Selection selection;
+  __shared__ BlockSelection selection[1];
+  __shared__ float parts[kMostParts];  // of the router's products
   const PdlLink pdl(timestamps);
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x),
             warp = warp_of_launch();
@@ -181,9 +144,18 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     walk.run(x, factor, share);
     return;
   }
+  const Router& router = args.router;
   const int from_last = kGemvWarps - 1 - static_cast<int>(threadIdx.x) / 32;
-  const uint32_t flag = args.router.mailbox.flag();
-  if (from_last == 0) fetch_biases(args.router, selection);
+  const uint32_t flag = router.mailbox.flag();
+  // Of those that select, a lane's.
+  const bool selects = from_last < router.rule.warps;
+  const int expert = from_last * 32 + static_cast<int>(threadIdx.x) % 32;
+  const int known = min(expert, router.rule.experts - 1);
+  float logit[1] = {}, bias = 0;
+  if (const float* const of = router.bias != nullptr ? router.bias : router.logit_bias;
+      selects && of != nullptr)
+    bias = __ldg(of + known);
+  if (expert == 0) selection[0].count = 0;
   const bool routes = multiplies_router && from_last < kRouting && block < args.early;
   if (routes) {
     RouterPart part(args, stages[from_last], from_last * args.early + block, kRouting * args.early);
@@ -192,21 +164,33 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     sync_after_slots();
   } else {
     pdl.wait();
-    if (!multiplies_router && from_last == 0) take_sums(args.router, selection);
+    if (!multiplies_router && selects) logit[0] = sum_of(router, known);
   }
-  if (from_last == 1) clear_sums(args.router.clear, args.router.logits());
+  if (from_last == router.rule.warps) clear_sums(router.clear, router.logits());
   wait_for_copies();
   const float squares = quantize_row(x, args.in, norm, [&] {
     if (!routes) others_wait();
   });
   const float factor = reduce_for_norm(squares, partial, args.columns, args.router.epsilon);
-  if (from_last == 0) select<takes_biases(Routed)>(args.router, flag, factor, selection);
+  if (selects) {
+    if (multiplies_router) {
+      if (from_last == 0) take_slots(router.mailbox.slots, router.logits() * router.stretches, flag, parts);
+      sync_selecting(router.rule);
+#pragma unroll 1
+      for (int p = 0; p < router.stretches; ++p) logit[0] += parts[p * router.logits() + known];
+    }
+    logit[0] *= factor;
+    if constexpr (takes_biases(Routed))
+      if (router.logit_bias != nullptr) logit[0] += bias;
+    select_block(router.rule, expert, logit, bias, selection);
+  }
   // The block's warps of the shared matrix are its first.
   sync_warps(kGemvWarps - (args.shared_warps - block + blocks - 1) / blocks);
   Walk<Routed> walk(args.routed, args.blocks, args.lanes, warp - args.shared_warps,
                     warps_of_launch() - args.shared_warps);
-  walk.take_ids(selection.ids);
+  walk.take_ids(selection[0].ids);
   walk.begin();
+  if (block == 0 && selects) leave_selection(router, expert, logit[0], flag, selection[0]);
   walk.run(x, factor);
 }
 
@@ -231,7 +215,8 @@ bool launch_routed(const Context& context, Type shared, Args args, LaunchShape s
     const int64_t shared_tasks = int64_t{args.shared.slots} * args.shared.tasks;
     const int64_t tasks = shared_tasks + int64_t{args.routed.slots} * args.routed.tasks;
     args.shared_warps = static_cast<int>((blocks * kGemvWarps * shared_tasks + tasks - 1) / tasks);
-    args.shared_warps = std::min(args.shared_warps, blocks * (kGemvWarps - kRouting));
+    const int routing = std::max(kRouting, args.router.rule.warps + 1);
+    args.shared_warps = std::min(args.shared_warps, blocks * (kGemvWarps - routing));
     launch(context, kernel, shape, args);
   });
 }

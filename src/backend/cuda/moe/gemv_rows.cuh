@@ -4,7 +4,7 @@
 
 #include "backend/cuda/moe/gemv_gated.cuh"
 #include "backend/cuda/prim/mailbox.cuh"
-#include "backend/cuda/router/route.cuh"
+#include "backend/cuda/router/select_block.cuh"
 
 namespace sluice::backend::cuda::gemv_rows {
 
@@ -15,7 +15,7 @@ struct Args {
   const int32_t* rows;
   const float *norm, *bias;
   float epsilon;
-  RouteRule rule;
+  BlockRule rule;
   Rows<int32_t> ids;
   Rows<float> weights;
   Mailbox mailbox;                 // has the logits from kLogitsSlots on where there are no sums

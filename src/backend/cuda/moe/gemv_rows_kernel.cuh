@@ -10,19 +10,6 @@
 
 namespace sluice::backend::cuda::gemv_rows {
 
-/// What a thread block selects; a row has a warp.
-struct Selection {
-  int32_t ids[kMostSlots];  ///< of pairs, row by row
-  float bias[kRows][32 * kMostEach], parts[kRows][32 * kMostEach];
-};
-
-/// Asks for the biases; they are there after wait_for_copies.
-__device__ inline void fetch_biases(const Args& args, float* to) {
-#pragma unroll 1
-  for (int e = static_cast<int>(threadIdx.x) % 32; e < args.rule.experts && args.bias != nullptr; e += 32)
-    copy_async_four(to + e, args.bias + e);
-}
-
 /// A product with the router that the launch before has left.
 __device__ inline float sum_of(const Args& args, int row, int logit) {
   long long sum = 0;
@@ -33,14 +20,11 @@ __device__ inline float sum_of(const Args& args, int row, int logit) {
   return static_cast<float>(sum) * (1.0f / RouterSums::kOne);
 }
 
-/// Takes what the launch before has left of a row: its products with the router, or its logits.
-__device__ inline void take_parts(const Args& args, int row, uint32_t flag, float* parts) {
-  const int experts = args.rule.experts;
-#pragma unroll 2
-  for (int e = static_cast<int>(threadIdx.x) % 32; e < experts; e += 32) {
-    parts[e] = args.sums != nullptr ? sum_of(args, row, e)
-                                    : take_slot(args.mailbox.slots + kLogitsSlots + row * experts + e, flag);
-  }
+/// What the launch before has left of a row: its product with the router, or its logit.
+__device__ inline float part_of_row(const Args& args, int row, int expert, uint32_t flag) {
+  return args.sums != nullptr
+             ? sum_of(args, row, expert)
+             : take_slot(args.mailbox.slots + kLogitsSlots + row * args.rule.experts + expert, flag);
 }
 
 /// That of the shared experts: a product, or a logit.
@@ -49,25 +33,22 @@ __device__ inline float shared_logit(const Args& args, int row) {
                               : take_slot(args.shares + row, args.mailbox.flag());
 }
 
-/// factor: of the norm, for sums. The first block's selection is the op's. A whole warp calls it.
-__device__ inline void select(const Args& args, int row, uint32_t flag, float factor, Selection& s) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, experts = args.rule.experts, used = args.rule.used;
-  with_experts_of_lane(experts, [&]<int kEach>() {
-    float scores[kEach];
+/// Leaves the selection and its weights for others. The warps that have selected call it.
+__device__ inline void leave_selection(const Args& args, int rows, int expert, const float (&logits)[kRows],
+                                       uint32_t flag, BlockSelection (&s)[kRows]) {
+  const int used = args.rule.used;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      scores[i] = s.parts[row][min(lane + 32 * i, experts - 1)];
-      if (args.sums != nullptr) scores[i] *= factor;
-    }
-    int id;
-    float weight;
-    route_lanes(args.rule, scores, args.bias != nullptr ? s.bias[row] : nullptr, id, weight);
-    if (lane >= used) return;
-    s.ids[row * used + lane] = id;
-    if (blockIdx.x != 0) return;
-    if (args.selected != nullptr) put_slot(args.selected + row * used + lane, __int_as_float(id), flag);
-    args.ids(row)[lane] = id, args.weights(row)[lane] = weight;
-  });
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= rows || expert >= used) continue;
+    args.ids(r)[expert] = s[r].ids[expert];
+    if (args.selected != nullptr)
+      put_slot(args.selected + r * used + expert, __int_as_float(s[r].ids[expert]), flag);
+  }
+#pragma unroll 1
+  for (int r = 0; r < rows; ++r) {
+    const float weight = weigh_block(args.rule, expert, r == 0 ? logits[0] : logits[1], s[r]);
+    if (expert < used) args.weights(r)[expert] = weight;
+  }
 }
 
 /// Named barrier 1: for the warps of a block that share it.
@@ -78,7 +59,7 @@ template <Type Routed, Type Shared>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     rows_routed(const Timestamps timestamps, const __grid_constant__ Args args) {
   __shared__ __align__(16) float partial[kRows * kGemvWarps];
-  __shared__ Selection selection;
+  __shared__ BlockSelection selection[kRows];
   const PdlLink pdl(timestamps);
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x),
             warp = warp_of_launch();
@@ -108,22 +89,38 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   }
   const int from_last = kGemvWarps - 1 - static_cast<int>(threadIdx.x) / 32;
   const uint32_t flag = args.mailbox.flag();
-  const bool selects = from_last < rows;
-  if (selects) fetch_biases(args, selection.bias[from_last]);
+  // Of those that select, a lane's.
+  const bool selects = from_last < args.rule.warps;
+  const int expert = from_last * 32 + static_cast<int>(threadIdx.x) % 32;
+  const int known = min(expert, args.rule.experts - 1);
+  float bias = 0, logits[kRows] = {};
+  if (selects && args.bias != nullptr) bias = __ldg(args.bias + known);
+  if (expert < kRows) selection[expert].count = 0;
   pdl.wait();
-  if (selects) take_parts(args, from_last, flag, selection.parts[from_last]);
-  if (from_last == kRows) clear_sums(args.clear, args.logits());
+  if (selects) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      if (r < rows) logits[r] = part_of_row(args, r, known, flag);
+  }
+  if (from_last == args.rule.warps) clear_sums(args.clear, args.logits());
   wait_for_copies();
   quantize_rows<kRows>(x, args.in, rows, norm, squares);
   reduce_for_norms<kRows>(squares, partial, args.columns, args.epsilon, factors);
   Walk<Routed, kRows> walk(args.routed, args.blocks, args.lanes, warp - args.shared_warps,
                            warps_of_launch() - args.shared_warps);
-  if (selects) select(args, from_last, flag, walk.factor_of(factors, from_last), selection);
+  if (selects) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) logits[r] *= args.sums != nullptr ? factors[r] : 1.0f;
+    select_block(args.rule, expert, logits, bias, selection);
+  }
   // The block's warps of the shared matrix are its first.
   sync_warps(kGemvWarps - (args.shared_warps - block + blocks - 1) / blocks);
   walk.set_slots(rows * args.rule.used);
-  walk.take_ids(selection.ids);
+  static_assert(kRows == 2);
+  const int pair = static_cast<int>(threadIdx.x) % 32, used = args.rule.used;
+  walk.expert = pair < used ? selection[0].ids[pair] : selection[1].ids[pair - used];
   walk.begin();
+  if (block == 0 && selects) leave_selection(args, rows, expert, logits, flag, selection);
   walk.run_rows(x, factors, args.rule.used, args.routed_stride);
 }
 

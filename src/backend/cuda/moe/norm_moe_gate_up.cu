@@ -89,9 +89,11 @@ bool takes_form(const Program& program, const NormMoeGateUp& op) {
 }
 bool serves_norm_moe_gate_up(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMoeGateUp>(record.args);
+  const RouteRule rule = rule_of(program, op.route);
   return sizes.rows == 1 && serves_any(program, op) && takes_form(program, op) &&
+         in_block(rule, static_cast<bool>(op.route.route.bias)) &&
          routes_gemv(program[op.experts.gate.id].type, shared_type(program, op.experts),
-                     program[op.route.in.id].columns(), rule_of(program, op.route));
+                     program[op.route.in.id].columns(), rule);
 }
 
 bool serves_rows(const Program& program, const Op& record, const Sizes& sizes) {
@@ -101,9 +103,9 @@ bool serves_rows(const Program& program, const Op& record, const Sizes& sizes) {
   // Measured on 9.0 alone.
   if (sizes.rows != gemv_rows::kRows || most_shared(sizes.architecture) <= kMostShared) return false;
   if (!serves_any(program, op)) return false;
-  return gemv_rows::is_compiled(gate.type) && in_lanes(rule) && rule.experts % 4 == 0 &&
-         sizes.rows * rule.used <= kMostSlots && in.columns() % 32 == 0 && in.stride[0] % 4 == 0 &&
-         sizes.rows * in.columns() <= kMostHeldColumns &&
+  return gemv_rows::is_compiled(gate.type) && in_block(rule, static_cast<bool>(op.route.route.bias)) &&
+         rule.experts % 4 == 0 && sizes.rows * rule.used <= kMostSlots && in.columns() % 32 == 0 &&
+         in.stride[0] % 4 == 0 && sizes.rows * in.columns() <= kMostHeldColumns &&
          with_types(gate.type, shared_type(program, op.experts), [&]<quant::Type, quant::Type>() {});
 }
 
@@ -127,7 +129,7 @@ void launch_rows(const Program& program, const Op& record, const Context& contex
   args.shared_stride = shared.out.row_stride, args.routed_stride = routed.out.row_stride;
   args.in = memory.rows(norm_route.in.id), args.rows = &context.step.header->rows;
   args.norm = memory.vector(norm_route.norm.id), args.bias = memory.vector(norm_route.route.bias.id);
-  args.epsilon = norm_route.epsilon, args.rule = rule;
+  args.epsilon = norm_route.epsilon, args.rule = block_rule(rule, args.bias != nullptr);
   args.ids = memory.int_rows(norm_route.route.ids.id);
   args.weights = memory.rows(norm_route.route.weights.id);
   args.mailbox = context.mailbox();
@@ -150,7 +152,7 @@ void launch_rows(const Program& program, const Op& record, const Context& contex
   // Warps by work; those that select or clear are not the shared matrix's.
   const auto blocks = static_cast<int>(launched.grid.x);
   args.shared_warps = static_cast<int>((int64_t{blocks} * kGemvWarps * shared_tasks + tasks - 1) / tasks);
-  args.shared_warps = std::min(args.shared_warps, blocks * (kGemvWarps - RouterSums::kRows - 1));
+  args.shared_warps = std::min(args.shared_warps, blocks * (kGemvWarps - args.rule.warps - 1));
   with_type(routed.gate.type, [&]<quant::Type Routed>() {
     if constexpr (gemv_rows::is_compiled(Routed))
       gemv_rows::launch_rows<Routed>(context, shared_type(program, experts), args, launched);

@@ -163,29 +163,29 @@ __device__ inline void route_lanes(const RouteRule& rule, float (&scores)[kEach]
     const float value = scores[i] + (bias != nullptr && e < rule.experts ? bias[e] : 0.0f);
     order[i] = e < rule.experts ? order_of(value > kLowest ? value : kLowest) : 0;
   }
+  unsigned best, at;  // the lane's first: its order, and which expert
+  float score;
+  const auto find = [&] {
+    best = order[0], at = lane, score = scores[0];
+#pragma unroll
+    for (int i = 1; i < kEach; ++i)
+      if (order[i] > best) best = order[i], at = lane + 32 * i, score = scores[i];
+  };
+  find();
   id = 0, weight = 0;
   float sum = 0;
 #pragma unroll 1
   for (int k = 0; k < rule.used; ++k) {
-    unsigned best = 0;
-#pragma unroll
-    for (const unsigned one : order) best = max(best, one);
     const unsigned largest = __reduce_max_sync(kWholeWarp, best);
-    // The first expert of those: the lowest i, then the lowest lane.
-    int e = 0;
-    float score = 0;
+    const unsigned e = __reduce_min_sync(kWholeWarp, best == largest ? at : ~0u);  // among equals the lowest
+    const float its = __shfl_sync(kWholeWarp, score, static_cast<int>(e) % 32);
+    sum += its;
+    if (lane == k) id = static_cast<int>(e), weight = its;
+    if (at != e) continue;
 #pragma unroll
-    for (int i = kEach - 1; i >= 0; --i) {
-      const unsigned lanes = __ballot_sync(kWholeWarp, order[i] == largest);
-      if (lanes != 0) e = 32 * i + __ffs(static_cast<int>(lanes)) - 1;
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (lane + 32 * i == e) order[i] = 0, score = scores[i];
-    }
-    score = __shfl_sync(kWholeWarp, score, e % 32);
-    sum += score;
-    if (lane == k) id = e, weight = score;
+    for (int i = 0; i < kEach; ++i)
+      if (at == lane + 32 * i) order[i] = 0;
+    find();
   }
   weight *= rule.normalize ? rule.scale / fmaxf(sum, program::Route::kSmallestSum) : rule.scale;
 }
