@@ -86,7 +86,7 @@ struct Bind {
   const Kernel* operator()(const CausalConv&) const { return first({&kCausalConv}); }
   const Kernel* operator()(const SigmoidMul&) const { return first({&kSigmoidMul}); }
   const Kernel* operator()(const GatedNorm&) const { return first({&kGatedNorm}); }
-  const Kernel* operator()(const DeltaRule&) const { return first({&kDeltaRule}); }
+  const Kernel* operator()(const DeltaRule&) const { return first({&kDeltaRuleChunked, &kDeltaRule}); }
   const Kernel* operator()(const DeltaNet&) const { return first({&kDeltaNet}); }
   // Ops across places are whoever's who runs several (Executable::run_part).
   const Kernel* operator()(const Copy&) const { return nullptr; }

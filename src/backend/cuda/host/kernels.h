@@ -24,7 +24,7 @@ inline bool serves_all(const program::Program&, const program::Op&, const Sizes&
 
 extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kExpertBias,
     kAttentionTemperature, kGatherRows, kExpertCombine;
-extern const Kernel kCausalConv, kDeltaRule, kDeltaNet, kGatedNorm, kSigmoidMul;
+extern const Kernel kCausalConv, kDeltaRule, kDeltaRuleChunked, kDeltaNet, kGatedNorm, kSigmoidMul;
 extern const Kernel kRoute, kNormRoute, kNormRouteBatch, kNormMoeGateUp, kNormMoeGateUpRows,
     kNormMoeGateUpSmallBatch;
 extern const Kernel kMatmul, kMatmulAdd, kNormMatmul, kNormMatmulSmallBatch;

@@ -12,7 +12,7 @@
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/prim/cluster.cuh"
 #include "backend/cuda/prim/launch.cuh"
-#include "backend/cuda/prim/mma.cuh"
+#include "backend/cuda/prim/mma_float32.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/warp.cuh"
 #include "backend/cuda/router/route.cuh"
@@ -39,16 +39,6 @@ struct Args {
   bool lanes;  ///< the selection is made in registers
 };
 
-/// A number as a sum of two of eleven bits; what is behind them the hardware does not read.
-struct Halved {
-  uint32_t high, low;
-
-  __device__ __forceinline__ explicit Halved(float v) {
-    high = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
-    low = __float_as_uint(v - __uint_as_float(high)) + 0x1000u;
-  }
-};
-
 /// The sums of a warp's columns: of products, and of what is left of them.
 template <int kTiles>
 struct Sums {
@@ -62,11 +52,8 @@ struct Sums {
       const Halved b[kFour] = {Halved(w[j].x), Halved(w[j].y), Halved(w[j].z), Halved(w[j].w)};
 #pragma unroll
       for (int k = 0; k < kFour; k += 2) {  // any order of the columns is right, the same for both
-        const uint32_t high[4] = {a[0][k].high, a[1][k].high, a[0][k + 1].high, a[1][k + 1].high};
-        const uint32_t low[4] = {a[0][k].low, a[1][k].low, a[0][k + 1].low, a[1][k + 1].low};
-        mma_16x8x8(rest[j], low, b[k].high, b[k + 1].high);
-        mma_16x8x8(rest[j], high, b[k].low, b[k + 1].low);
-        mma_16x8x8(of[j], high, b[k].high, b[k + 1].high);
+        const Halved of_k[4] = {a[0][k], a[1][k], a[0][k + 1], a[1][k + 1]};
+        mma_float32(of[j], rest[j], of_k, b[k], b[k + 1]);
       }
     }
   }

@@ -7,6 +7,8 @@
 // change. The other half are ahead of them by some rows: they make unit vectors and decays of what rows
 // bring, in shared memory. The matrix is read and written once a step.
 //
+// Prompts take decays a head in chunks (delta_rule_chunked.cu).
+//
 // delta_net, of few rows: those that prepare make the convolution, too, and a head's blocks are a cluster, in
 // which they tell each other what they have made for the norm. It gives the bits of the three ops.
 #include "backend/cuda/host/kernels.h"
@@ -16,6 +18,7 @@
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/warp.cuh"
+#include "backend/cuda/small/delta_rule.cuh"
 #include "program/op.h"
 
 namespace sluice::backend::cuda {
@@ -112,31 +115,18 @@ constexpr int kColumns = 8;    ///< a warp's: a sector of a row of the matrix
 constexpr int kKeyLanes = 8;   ///< lanes that share two columns
 constexpr int kMostRuns = 32;  ///< blocks along the sequences of a step; more are taken in turns
 
-constexpr int kNetTaps = 4;           ///< of a delta_net's convolution at most
+constexpr int kNetTaps = 4;           ///< of a delta_net's convolution
 constexpr int kNetRows = 2 * kWarps;  ///< of its step: a warp norms one
-
-struct DeltaArgs {
-  Rows<float> q, k, v, decay, beta, out;
-  const float *rate, *bias;
-  State state;
-  int layer;
-  bool in_turns;
-};
 
 /// Of q, k and v only the shapes count: the numbers are those of `in`, before the convolution.
 struct NetArgs : DeltaArgs {
   Rows<float> in, gate;
-  Matrix taps;
+  const float4* taps;  ///< of a column
   State before;
   const float* norm;
   float epsilon;
   bool silu, sigmoid;  ///< silu: of the convolution; sigmoid: the gate's form
 };
-
-/// Number i of a row, its heads one after the other.
-__device__ __forceinline__ float number_of(const Rows<float>& rows, int row, int i) {
-  return __ldcg(rows(row, i / rows.columns) + i % rows.columns);
-}
 
 /// What some rows bring for the columns of a block.
 template <int kKeys, bool kByChannel>
@@ -144,10 +134,8 @@ struct Prepared {
   static constexpr int kRows = kKeys <= 64 ? 16 : 1024 / kKeys;
   alignas(16) float k[kRows][kKeys], q[kRows][kKeys], decays[kByChannel ? kRows : 1][kKeys];
   alignas(16) float values[kRows][kWarps * kColumns];
-  float4 one[kRows];  ///< decay of all keys, beta, k . q
+  float4 one[kRows];  ///< decay of all keys, beta, k . q, nothing
 };
-
-__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
 /// Which block's part of which head.
 struct Place {
@@ -179,9 +167,19 @@ struct RowPart {
     const int c = place.column + lane;
     value = c < a.v.columns ? __ldcg(a.v(row, place.head) + c) : 0.0f;
   }
-  /// Leaves what the row brings as row `at`. A whole warp calls it.
-  __device__ __forceinline__ void prepare(const Place& place, int lane, int at,
-                                          Prepared<kKeys, kByChannel>& to) const {
+  /// Leaves how much of the matrix stays and how much of the change counts as those of row `at`.
+  __device__ __forceinline__ void leave_decay(const Place& place, int lane, int at,
+                                              Prepared<kKeys, kByChannel>& to) const {
+    if constexpr (kByChannel) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) to.decays[at][32 * i + lane] = expf(place.rate * softplus(decay[i]));
+    }
+    if (lane != 0) return;
+    to.one[at].x = kByChannel ? 1.0f : expf(place.rate * softplus(decay[0]));
+    to.one[at].y = 1.0f / (1.0f + expf(-beta));
+  }
+  /// Leaves the unit vectors of row `at`. A whole warp calls it.
+  __device__ __forceinline__ void leave_vectors(int lane, int at, Prepared<kKeys, kByChannel>& to) const {
     float products[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
@@ -193,14 +191,9 @@ struct RowPart {
         1.0f / (sqrtf(__shfl_sync(kWholeWarp, sums, 8) + kEpsilon) * sqrtf(static_cast<float>(kKeys)));
     const float key_query = __shfl_sync(kWholeWarp, sums, 16) * by_k * by_q;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kEach; ++i)
       to.k[at][32 * i + lane] = k[i] * by_k, to.q[at][32 * i + lane] = q[i] * by_q;
-      if constexpr (kByChannel) to.decays[at][32 * i + lane] = expf(place.rate * softplus(decay[i]));
-    }
-    to.values[at][lane] = value;
-    if (lane == 0)
-      to.one[at] = {kByChannel ? 1.0f : expf(place.rate * softplus(decay[0])), 1.0f / (1.0f + expf(-beta)),
-                    key_query, 0.0f};
+    if (lane == 0) to.one[at].z = key_query;
   }
 };
 
@@ -217,82 +210,74 @@ __device__ __forceinline__ void prepare(const DeltaArgs& a, const Place& place, 
   for (int n = 0; n < kMine; ++n) {
     const int at = warp + n * kWarps;
     if (first + at >= end) break;
-    rows[n].prepare(place, lane, at, to);
+    rows[n].leave_vectors(lane, at, to), rows[n].leave_decay(place, lane, at, to);
+    to.values[at][lane] = rows[n].value;
   }
 }
 
-/// What a lane convolves for a delta_net: columns of its key head and its own value.
-template <int kKeys>
+/// What a thread convolves for a delta_net: a column of its key head's queries and keys, and those of the
+/// first warp a value.
+template <int kKeys, int kRows>
 struct Convolved {
-  static constexpr int kEach = kKeys / 32, kCount = 2 * kEach + 1;
+  static constexpr int kCount = 3, kBefore = kNetTaps - 1;
+  const NetArgs& a;
+  const int thread;
   int column[kCount];
-  float weights[kCount][kNetTaps];  // fewer taps: the first are 0
-  int taps;
+  float weights[kCount][kNetTaps], before[kCount][kBefore], in[kCount][kRows];
 
-  __device__ __forceinline__ Convolved(const NetArgs& a, const Place& place, int lane)
-      : taps(a.taps.columns) {
+  __device__ __forceinline__ bool has(int i) const { return thread < (i == 2 ? kWarps * kColumns : kKeys); }
+  /// Asks for the taps, and for what the state has.
+  __device__ __forceinline__ Convolved(const NetArgs& args, const Place& place, const Run& run, bool begins,
+                                       int number)
+      : a(args), thread(number) {
     const int keys = a.k.heads * kKeys;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      column[i] = place.key_head * kKeys + 32 * i + lane;
-      column[kEach + i] = keys + column[i];
-    }
-    column[2 * kEach] = 2 * keys + place.head * a.v.columns + place.column + lane;
+    column[0] = place.key_head * kKeys + thread, column[1] = keys + column[0];
+    column[2] = 2 * keys + place.head * a.v.columns + place.column + thread;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
+      const bool here = has(i);
+      const float4 w = here ? __ldg(a.taps + column[i]) : float4{0, 0, 0, 0};
+      weights[i][0] = w.x, weights[i][1] = w.y, weights[i][2] = w.z, weights[i][3] = w.w;
 #pragma unroll
-      for (int t = 0; t < kNetTaps; ++t) {
-        const int tap = t - (kNetTaps - taps);
-        weights[i][t] =
-            tap >= 0 ? float_number(a.taps.type, a.taps.codes, a.taps.row(0, column[i]) * taps + tap) : 0.0f;
+      for (int t = 0; t < kBefore; ++t)
+        before[i][t] = here && !begins ? __ldcg(a.before.row(a.layer, run.from, t) + column[i]) : 0.0f;
+    }
+  }
+  /// Asks for the run's rows.
+  __device__ __forceinline__ void ask(const Run& run) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        in[i][r] = has(i) && run.first + r < run.end ? __ldcg(a.in(run.first + r) + column[i]) : 0.0f;
+    }
+  }
+  /// Calls put(r, i, number) of each row and column. Behind it `before` is what the state behind the run has.
+  template <typename Put>
+  __device__ __forceinline__ void run(int rows, Put put) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        float sum = 0;
+#pragma unroll
+        for (int t = 0; t < kBefore; ++t) sum += weights[i][t] * before[i][t];
+        sum += weights[i][kBefore] * in[i][r];
+        if (has(i)) put(r, i, a.silu ? sum / (1.0f + expf(-sum)) : sum);
+#pragma unroll
+        for (int t = 0; t + 1 < kBefore; ++t) before[i][t] = before[i][t + 1];
+        before[i][kBefore - 1] = in[i][r];
       }
     }
   }
-  /// Column i of a row, which may lie before the run: then the state has it.
-  __device__ __forceinline__ float number(const NetArgs& a, const Run& run, bool begins, int row,
-                                          int i) const {
-    const int kept = row - run.first + taps - 1;
-    return row >= run.first     ? __ldcg(a.in(row) + column[i])
-           : begins || kept < 0 ? 0.0f
-                                : __ldcg(a.before.row(a.layer, run.from, kept) + column[i]);
-  }
-  /// Asks for what the state has.
-  __device__ __forceinline__ void prefetch_state(const NetArgs& a, const Run& run) const {
+  /// keys: those of queries and keys, too.
+  __device__ __forceinline__ void leave_state(const Run& run, bool keys) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-#pragma unroll 1
-      for (int kept = 0; kept < taps - 1; ++kept) prefetch(a.before.row(a.layer, run.from, kept) + column[i]);
-    }
-  }
-  __device__ __forceinline__ RowPart<kKeys, false> row(const NetArgs& a, const Place& place, const Run& run,
-                                                       bool begins, int r, int lane) const {
-    float x[kCount][kNetTaps];
+      if (!has(i) || (i != 2 && !keys)) continue;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-      for (int t = 0; t < kNetTaps; ++t) x[i][t] = number(a, run, begins, r - (kNetTaps - 1) + t, i);
-    }
-    RowPart<kKeys, false> part;
-    part.load_decay(a, place, r, lane);
-    const auto made = [&](int i) {
-      float sum = 0;
-#pragma unroll
-      for (int t = 0; t < kNetTaps; ++t) sum += weights[i][t] * x[i][t];
-      return a.silu ? sum / (1.0f + expf(-sum)) : sum;
-    };
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) part.q[i] = made(i), part.k[i] = made(kEach + i);
-    part.value = made(2 * kEach);
-    return part;
-  }
-  /// Leaves the rows behind the run: `which` of them. keys: those of queries and keys, too.
-  __device__ __forceinline__ void leave_state(const NetArgs& a, const Run& run, bool begins, int which,
-                                              bool keys) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (keys || i == 2 * kEach)
-        a.before.row(a.layer, run.to, which)[column[i]] =
-            number(a, run, begins, run.end - (taps - 1) + which, i);
+      for (int t = 0; t < kBefore; ++t) a.before.row(a.layer, run.to, t)[column[i]] = before[i][t];
     }
   }
 };
@@ -313,11 +298,12 @@ struct Part {
         call(s[i][e], state.row(layer, slot, head * kKeys + 4 * (kKeyLanes * i + lane % kKeyLanes) + e));
     }
   }
-  /// column: the lane's first one.
+  /// column: the lane's first one. kWhole: the state has both of them, and an even number in all.
+  template <bool kWhole>
   __device__ __forceinline__ void load(const State& state, int layer, int slot, int head, int lane,
                                        int column) {
     each(state, layer, slot, head, lane, [&](float(&two)[2], const float* row) {
-      if (state.columns % 2 == 0 && column < state.columns) {
+      if (kWhole || (state.columns % 2 == 0 && column < state.columns)) {
         const float2 pair = __ldcg(reinterpret_cast<const float2*>(row + column));
         two[0] = pair.x, two[1] = pair.y;
       } else {
@@ -326,10 +312,11 @@ struct Part {
       }
     });
   }
+  template <bool kWhole>
   __device__ __forceinline__ void store(const State& state, int layer, int slot, int head, int lane,
                                         int column) {
     each(state, layer, slot, head, lane, [&](float(&two)[2], float* row) {
-      if (state.columns % 2 == 0 && column < state.columns) {
+      if (kWhole || (state.columns % 2 == 0 && column < state.columns)) {
         *reinterpret_cast<float2*>(row + column) = {two[0], two[1]};
       } else {
         if (column < state.columns) row[column] = two[0];
@@ -412,7 +399,7 @@ __global__ void __launch_bounds__(64 * kWarps)
     } else if (__ldg(step.positions + run.first) == 0) {
       part = {};
     } else {
-      part.load(a.state, a.layer, run.from, place.head, lane, column);
+      part.load<false>(a.state, a.layer, run.from, place.head, lane, column);
     }
     __syncthreads();
     for (int first = run.first, turn = 0; first < run.end; first += Rows::kRows, turn ^= 1) {
@@ -431,19 +418,22 @@ __global__ void __launch_bounds__(64 * kWarps)
       }
       __syncthreads();
     }
-    if (!prepares) part.store(a.state, a.layer, run.to, place.head, lane, column);
+    if (!prepares) part.store<false>(a.state, a.layer, run.to, place.head, lane, column);
   }
 }
 
-/// A cluster has a head of a sequence: steps of kNetRows rows at most. kEachSm: thread blocks of an SM at a
+/// Named barrier 1: for the warps that prepare rows.
+__device__ inline void sync_preparing() { asm volatile("bar.sync 1, %0;" ::"n"(32 * kWarps) : "memory"); }
+
+/// A cluster has a head of a sequence: steps of kRows rows at most. kEachSm: thread blocks of an SM at a
 /// time.
-template <int kKeys, int kEachSm>
+template <int kKeys, int kRows, int kEachSm>
 __global__ void __launch_bounds__(64 * kWarps, kEachSm)
     delta_net(const Timestamps timestamps, StepView step, const __grid_constant__ NetArgs a) {
   using Rows = Prepared<kKeys, false>;
-  static_assert(Rows::kRows >= kNetRows);
+  static_assert(Rows::kRows >= kRows && kRows <= kNetRows && kKeys <= 32 * kWarps);
   __shared__ Rows prepared;
-  __shared__ float made[kNetRows][kMostInCluster * kWarps * kColumns];  // by all blocks of the cluster
+  __shared__ float made[kRows][kMostInCluster * kWarps * kColumns];  // by all blocks of the cluster
   __shared__ Arrivals arrivals;
   const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -455,7 +445,6 @@ __global__ void __launch_bounds__(64 * kWarps, kEachSm)
   const int each = a.v.heads / a.k.heads;  // heads of a key head
   place.key_head = a.in_turns ? place.head % a.k.heads : place.head / each;
   const bool first_of_key = a.in_turns ? place.head < a.k.heads : place.head % each == 0;
-  place.rate = fminf(__ldg(a.rate + place.head), 0.0f);
   const bool prepares = warp >= kWarps;
   const int pair = warp % kWarps * (kColumns / 2) + lane / kKeyLanes;  // of the block's columns
   const int column = place.column + 2 * pair;
@@ -466,29 +455,44 @@ __global__ void __launch_bounds__(64 * kWarps, kEachSm)
   // A warp norms a row, a lane has one of the block's columns.
   static_assert(kWarps * kColumns == 32 && kNetRows == 2 * kWarps);
   const int own = place.column + lane;
-  const float weight = __ldg(a.norm + own);
   if (threadIdx.x == 0) arrivals.begin(), arrivals.expect(4 * rows * (a.v.columns - kWarps * kColumns));
   cluster_here();
   // States are an earlier step's.
   Part<kKeys, false> part;
   float gate = 0;
   if (prepares) {
-    const Convolved<kKeys> convolved(a, place, lane);
-    if (!begins) convolved.prefetch_state(a, run);
+    place.rate = fminf(__ldg(a.rate + place.head), 0.0f);
+    const int preparing = warp - kWarps;
+    Convolved<kKeys, kRows> convolved(a, place, run, begins, static_cast<int>(threadIdx.x) - 32 * kWarps);
     pdl.wait();
+    convolved.ask(run);
     if (warp < rows) gate = __ldcg(a.gate(run.first + warp, place.head) + own);
+    // Another warp than the one that makes its vectors has a row's decay.
+    RowPart<kKeys, false> part_of_row;
 #pragma unroll 1
-    for (int at = warp - kWarps; at < rows; at += kWarps)
-      convolved.row(a, place, run, begins, run.first + at, lane).prepare(place, lane, at, prepared);
+    for (int at = kWarps - 1 - preparing; at < rows; at += kWarps) {
+      part_of_row.load_decay(a, place, run.first + at, lane);
+      part_of_row.leave_decay(place, lane, at, prepared);
+    }
+    convolved.run(rows, [&](int r, int i, float value) {
+      float* const to = i == 0 ? prepared.q[r] : i == 1 ? prepared.k[r] : prepared.values[r];
+      to[convolved.thread] = value;
+    });
+    sync_preparing();
+#pragma unroll 1
+    for (int at = preparing; at < rows; at += kWarps) {
+#pragma unroll
+      for (int i = 0; i < part_of_row.kEach; ++i)
+        part_of_row.q[i] = prepared.q[at][32 * i + lane], part_of_row.k[i] = prepared.k[at][32 * i + lane];
+      part_of_row.leave_vectors(lane, at, prepared);
+    }
     __syncthreads();
-#pragma unroll 1
-    for (int which = warp - kWarps; which < convolved.taps - 1; which += kWarps)
-      convolved.leave_state(a, run, begins, which, first_of_key && rank == 0);
+    convolved.leave_state(run, first_of_key && rank == 0);
   } else {
     if (begins) {
       part = {};
     } else {
-      part.load(a.state, a.layer, run.from, place.head, lane, column);
+      part.load<true>(a.state, a.layer, run.from, place.head, lane, column);
     }
     pdl.wait();
     if (warp < rows) gate = __ldcg(a.gate(run.first + warp, place.head) + own);
@@ -499,12 +503,13 @@ __global__ void __launch_bounds__(64 * kWarps, kEachSm)
       if (lane % kKeyLanes == 0) made[r][column] = out.x, made[r][column + 1] = out.y;
     }
   }
+  const float weight = __ldg(a.norm + own);
   __syncthreads();
   cluster_all();  // everybody counts by now
   const float value = warp < rows ? made[warp][own] : 0.0f;
   for (int to = 0; to < blocks && warp < rows; ++to)
     if (to != rank) arrivals.push(&made[warp][own], static_cast<unsigned>(to), value);
-  if (!prepares) part.store(a.state, a.layer, run.to, place.head, lane, column);
+  if (!prepares) part.store<true>(a.state, a.layer, run.to, place.head, lane, column);
   if (warp >= rows) return;
   arrivals.wait();
   float squares = 0;
@@ -521,17 +526,7 @@ void launch_keys(const Context& c, const LaunchShape& shape, bool by_channel, co
 
 void launch_delta_rule(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<DeltaRule>(record.args);
-  const DeltaArgs args{c.memory.rows(op.q.id),
-                       c.memory.rows(op.k.id),
-                       c.memory.rows(op.v.id),
-                       c.memory.rows(op.decay.id),
-                       c.memory.rows(op.beta.id),
-                       c.memory.rows(op.out.id),
-                       c.memory.vector(op.rate.id),
-                       c.memory.vector(op.bias.id),
-                       c.memory.state(op.state.id),
-                       op.cache_layer,
-                       op.in_turns};
+  const DeltaArgs args = delta_args(op, c);
   const Tensor& v = program[op.v.id];
   const int64_t blocks = v.heads() * ((v.columns() + kWarps * kColumns - 1) / (kWarps * kColumns));
   const int64_t runs = std::min<int64_t>(c.rows(v), kMostRuns);
@@ -564,7 +559,9 @@ void launch_delta_net(const Program& program, const Op& record, const Context& c
   args.state = c.memory.state(op.rule.state.id), args.layer = op.rule.cache_layer;
   args.in_turns = op.rule.in_turns;
   args.in = c.memory.rows(op.conv.in.id), args.gate = c.memory.rows(op.norm.gate.id);
-  args.taps = c.memory.matrix(op.conv.weight.id), args.before = c.memory.state(op.conv.state.id);
+  const Matrix taps = c.memory.matrix(op.conv.weight.id);
+  args.taps = reinterpret_cast<const float4*>(taps.codes) + taps.row(0, 0),
+  args.before = c.memory.state(op.conv.state.id);
   args.norm = c.memory.vector(op.norm.weight.id), args.epsilon = op.norm.epsilon;
   args.silu = op.conv.silu, args.sigmoid = op.norm.form == GateForm::Sigmoid;
   const auto blocks = static_cast<int>(shape.values / (kWarps * kColumns));
@@ -574,8 +571,9 @@ void launch_delta_net(const Program& program, const Op& record, const Context& c
   // Of one sequence all thread blocks are there at a time as they are; of more, a third one an SM is worth
   // registers that go to memory.
   const bool one = c.rows(program[op.conv.in.id]) == 1;
-  if (shape.keys == 64) return launch(c, one ? delta_net<64, 2> : delta_net<64, 3>, launched, c.step, args);
-  launch(c, one ? delta_net<128, 2> : delta_net<128, 3>, launched, c.step, args);
+  if (shape.keys == 64)
+    return launch(c, one ? delta_net<64, 1, 2> : delta_net<64, kNetRows, 3>, launched, c.step, args);
+  launch(c, one ? delta_net<128, 1, 2> : delta_net<128, kNetRows, 3>, launched, c.step, args);
 }
 
 bool serves_delta_net(const Program& program, const Op& record, const Sizes& sizes) {
@@ -584,7 +582,7 @@ bool serves_delta_net(const Program& program, const Op& record, const Sizes& siz
   const DeltaRule::Shape shape = op.shape(program);
   return sizes.rows <= kNetRows && sizes.architecture >= 90 && (shape.keys == 64 || shape.keys == 128) &&
          shape.values % (kWarps * kColumns) == 0 && shape.values <= kMostInCluster * kWarps * kColumns &&
-         quant::type_info(taps.type).block == 1 && taps.columns() <= kNetTaps &&
+         taps.type == quant::Type::F32 && taps.columns() == kNetTaps && taps.offset % 4 == 0 &&
          op.conv.cache_layer == op.rule.cache_layer;
 }
 
