@@ -137,9 +137,8 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
                         .sinks = {w.sinks},
                         .scale = s.attention_scale,
                         .window = s.window_of(layer)};
-  TensorId context = b.gqa_attend(op, s.value);
-  if (s.gated_queries) context = b.sigmoid_mul(context, b.columns(queries, "gate", s.key(), s.value));
-  return b.matmul_add(context, w.attn_output, x, w.attn_output_bias);
+  if (s.gated_queries) op.gate.id = b.columns(queries, "gate", s.key(), s.value);
+  return b.matmul_add(b.gqa_attend(op, s.value), w.attn_output, x, w.attn_output_bias);
 }
 
 /// Queries, keys and values by one convolution, and a number a head decays its matrix.

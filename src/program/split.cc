@@ -89,6 +89,7 @@ class Plan {
   void operator()(const GqaAttend& op) {
     set_by_heads(op.out.id), set_by_heads(op.query.q.id);
     set_by_heads(op.query.k.id), set_by_heads(op.query.v.id);
+    if (op.gate) set_by_heads(op.gate.id);
   }
   void operator()(const AddBias& op) { set_like(op.in.id, op.out.id); }
   void operator()(const RmsNorm& op) { set_like(op.in.id, op.out.id); }
@@ -355,6 +356,7 @@ class Splitter {
       q.q_norm = whole(q.q_norm), q.k_norm = whole(q.k_norm), q.factors = whole(q.factors);
       q.cache.id = grouped_cache(q.cache.id, p);
       mine.sinks = of_groups(op.sinks, p, group);
+      if (op.gate) mine.gate.id = at(op.gate.id, p);
       mine.out = make(op.out.id, p);
       b_.emit(mine);
     });

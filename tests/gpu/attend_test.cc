@@ -24,6 +24,7 @@ struct Shape {
   bool makes = false;  ///< queries and keys are made ready by the same op
   int64_t window = 0;
   bool sinks = false;
+  bool gate = false;
 };
 
 struct Param {
@@ -47,6 +48,7 @@ OpCase op_case(const Shape& s) {
                                                           .value = s.columns,
                                                           .cache = s.cache}),
                            .sinks = sinks,
+                           .gate = {s.gate ? b.activation("gate", kStepRows, s.heads, s.columns) : kNoTensor},
                            .scale = 0.125f,
                            .window = s.window};
               b.gqa_attend(op, s.columns);
@@ -150,6 +152,8 @@ std::vector<Param> all_cases() {
         Shape{"products of 32x128 by 4 of Q8_0", 32, 4, 128, q8_0, true},
         Shape{"products of 6x64 by 3 of Q8_0", 6, 3, 64, q8_0, true},
         Shape{"products of 16x256 by 1", 16, 1, 256, quant::Type::F16, true},
+        Shape{"products of 16x256 by 2, gate", 16, 2, 256, quant::Type::F16, true, 0, false, true},
+        Shape{"products of 8x64 by 2, gate", 8, 2, 64, quant::Type::F16, true, 0, false, true},
         Shape{"8x64 by 1, window 70", 8, 1, 64, quant::Type::F16, false, 70},
         Shape{"16x64 by 2 of Q8_0, sinks", 16, 2, 64, q8_0, false, 0, true},
         Shape{"products of 16x64 by 2, sinks, window 128", 16, 2, 64, quant::Type::F16, true, 128, true},

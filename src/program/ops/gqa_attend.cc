@@ -1,6 +1,7 @@
 #include "program/ops/gqa_attend.h"
 
 #include "program/ops/checks.h"
+#include "program/ops/sigmoid_mul.h"
 
 namespace sluice::program {
 
@@ -26,12 +27,18 @@ void GqaAttend::check(const Program& p) const {
   if (query.out.id != kNoTensor) fail("query: it stays inside");
   query.check_operands(p);
   attend(p, query.q.id).check(p);
+  if (gate) expect_shape(p, "gate", gate.id, p[out.id].shape);
 }
 
 Cost GqaAttend::cost(const Program& p, const StepShape& shape) const {
   Cost cost = query.cost(p, shape);
   cost += attend(p, query.q.id).cost(p, shape);
   cost.bytes_read -= p.bytes(query.q.id, shape);  // both count it
+  if (gate) {
+    cost += SigmoidMul{{out.id}, gate, out}.cost(p, shape);
+    cost.bytes_read -= p.bytes(out.id, shape);
+    cost.bytes_written -= p.bytes(out.id, shape);
+  }
   return cost;
 }
 
@@ -40,7 +47,11 @@ void GqaAttend::expand(Builder& b) const {
   GqaQuery first = query;
   first.out.id = b.activation("query", kStepRows, queries.heads(), queries.columns());
   b.emit(first);
-  b.emit(attend(b.program(), first.out.id));
+  Attend second = attend(b.program(), first.out.id);
+  if (gate)
+    second.out.id = b.activation("context", kStepRows, queries.heads(), b.program()[out.id].columns());
+  b.emit(second);
+  if (gate) b.emit(SigmoidMul{{second.out.id}, gate, out});
 }
 
 std::vector<OpCase> GqaAttend::cases() {
@@ -48,6 +59,7 @@ std::vector<OpCase> GqaAttend::cases() {
     GqaQuery::Example query;
     bool sinks = false;
     int64_t window = 0;
+    bool gate = false;
   };
   const auto build = [](const Of& of) {
     return [=](Builder& b) {
@@ -55,6 +67,8 @@ std::vector<OpCase> GqaAttend::cases() {
       GqaAttend op{.query = GqaQuery::example(b, of.query), .scale = 0.0625f, .window = of.window};
       if (of.sinks) op.sinks.id = b.weight("sinks", quant::Type::F32, 1, 1, heads);
       op.out.id = b.activation("context", kStepRows, heads, of.query.value);
+      // A head's gate lies behind its query in files; here by itself.
+      if (of.gate) op.gate.id = b.activation("gate", kStepRows, heads, of.query.value);
       b.emit(op);
     };
   };
@@ -81,7 +95,11 @@ std::vector<OpCase> GqaAttend::cases() {
           {"6 heads of 64 by 3, values of 32, rows 2", 2, build({{6, 3, 64, 32}})},
           {"16 heads of 64 by 2, sinks, window 3, rows 5", 5, build({{16, 2, 64, 64}, true, 3})},
           {"16 heads of 64 by 2, biases, sinks, rows 1", 1, build({biased, true})},
-          {"32 heads of 128 by 4, biases, cache of Q8_0, rows 3", 3, build({biased_coded})}};
+          {"32 heads of 128 by 4, biases, cache of Q8_0, rows 3", 3, build({biased_coded})},
+          {"16 heads of 256 by 2, 192 passed, gate, rows 1", 1, build({wide, false, 0, true})},
+          {"16 heads of 256 by 2, 192 passed, gate, rows 7", 7, build({wide, false, 0, true})},
+          {"32 heads of 128 by 4, gate, rows 4", 4, build({{32, 4, 128, 128}, false, 0, true})},
+          {"32 heads of 128 by 4, gate, rows 70", 70, build({{32, 4, 128, 128}, false, 0, true})}};
 }
 
 }  // namespace sluice::program

@@ -6,11 +6,13 @@
 
 namespace sluice::program {
 
-/// Queries and the cache's row (ops/gqa_query.h), then attention (ops/attend.h).
+/// Queries and the cache's row (ops/gqa_query.h), then attention (ops/attend.h), and its gate where there is
+/// one: out = attention / (1 + e^-gate).
 struct GqaAttend {
   static constexpr const char* kName = "gqa_attend";
   GqaQuery query;      ///< all but its result; the cache is read too
   Read sinks;          // [1, 1, heads], optional
+  Read gate;           // [rows, heads, value], optional
   Write out;           // [rows, heads, value]
   float scale = 1.0f;  ///< this and the window as in Attend
   int64_t window = 0;
@@ -18,7 +20,7 @@ struct GqaAttend {
   template <typename F>
   void operands(F&& f) const {
     query.operands(f);
-    f("sinks", sinks), f("out", out);
+    f("sinks", sinks), f("gate", gate), f("out", out);
   }
   std::string attributes() const;
   void check(const Program& p) const;
@@ -27,7 +29,7 @@ struct GqaAttend {
   static std::vector<OpCase> cases();
 
   int64_t kv_heads(const Program& p) const;
-  /// What follows with these queries.
+  /// What follows with these queries, before the gate.
   Attend attend(const Program& p, TensorId queries) const;
 };
 

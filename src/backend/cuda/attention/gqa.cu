@@ -35,8 +35,11 @@ bool serves(const Program& p, const Op& record, const Sizes& sizes) {
          sizes.rows <= kMostAttending && op.scale > 0;
 }
 
-/// Beside its pieces of 128 columns a block has no room for new rows on most devices. Of 256 columns the two
-/// ops are sooner: a block makes a group's heads one after another.
+/// Of so many columns a launch of its own makes heads ready: a block that attends would make a group's one
+/// after another.
+constexpr int64_t kMadeApart = 256;
+
+/// Beside its pieces of 128 columns a block has no room for new rows on most devices.
 bool serves_made(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<GqaAttend>(record.args);
   const Tensor& q = p[op.query.q.id];
@@ -45,8 +48,11 @@ bool serves_made(const Program& p, const Op& record, const Sizes& sizes) {
   const bool fits = coded || columns == 64 || most_shared(sizes.architecture) > kMostShared;
   const GqaQuery& query = op.query;
   const bool biased = query.q_bias || query.k_bias || query.v_bias;
-  return fits && (columns == 64 || columns == 128) && (!biased || columns <= kMostBiased) &&
-         sizes.rows <= kMadeRows && op.scale > 0 &&
+  const bool made = fits && (columns == 64 || columns == 128) && (!biased || columns <= kMostBiased) &&
+                    sizes.rows <= kMadeRows;
+  // Fours of a gate are read at once.
+  const bool aligned = !op.gate || (p[op.gate.id].offset % 4 == 0 && p[op.gate.id].stride[1] % 4 == 0);
+  return (made || (columns == kMadeApart && sizes.rows <= kSplitKvRows)) && aligned && op.scale > 0 &&
          known(columns, p[op.out.id].columns(), q.heads() / op.kv_heads(p), coded, sizes);
 }
 
@@ -81,12 +87,18 @@ int64_t scratch_of(const Program& p, const Attend& op, const Sizes& sizes) {
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   return scratch_of(p, std::get<Attend>(record.args), sizes);
 }
+/// Queries that a launch of its own makes ready come first.
+int64_t queries_bytes(const Program& p, const GqaAttend& op, int64_t rows) {
+  const Tensor& q = p[op.query.q.id];
+  return q.columns() == kMadeApart ? rows * q.heads() * q.columns() * int64_t{sizeof(float)} : 0;
+}
 int64_t scratch_bytes_made(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<GqaAttend>(record.args);
-  return scratch_of(p, op.attend(p, op.query.q.id), sizes);
+  return queries_bytes(p, op, sizes.rows) + scratch_of(p, op.attend(p, op.query.q.id), sizes);
 }
 
-AttendArgs attend_args(const Program& p, const Attend& op, const Context& c) {
+/// scratch: what scratch_of asks for.
+AttendArgs attend_args(const Program& p, const Attend& op, const Context& c, char* scratch) {
   const Split split = split_of(op, c.sizes());
   AttendArgs args{};
   args.step = c.step;
@@ -98,8 +110,8 @@ AttendArgs attend_args(const Program& p, const Attend& op, const Context& c) {
   args.scale_log2 = op.scale * std::numbers::log2e_v<float>;
   args.few = c.step_rows <= kSplitKvRows;
   args.split = split.rows, args.chunks = split.chunks;
-  args.weights = reinterpret_cast<float2*>(c.scratch);
-  args.parts = reinterpret_cast<float*>(c.scratch + weights_bytes(split, args.q.heads));
+  args.weights = reinterpret_cast<float2*>(scratch);
+  args.parts = reinterpret_cast<float*>(scratch + weights_bytes(split, args.q.heads));
   if (c.produces != nullptr)
     args.codes = c.produces->at, args.coded = coded_values_token(int64_t{args.out.heads} * args.out.columns);
   return args;
@@ -119,7 +131,7 @@ std::optional<FormSpec> produces_made(const Program& p, const Op& record, const 
 
 void launch_groups(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Attend>(record.args);
-  const AttendArgs args = attend_args(p, op, c);
+  const AttendArgs args = attend_args(p, op, c, c.scratch);
   if (args.few || !c.prompts_alone) gqa_split_kv(args, c);
   if (args.few) return;
   const bool by_wgmma = sees_all(op) && has_wgmma() && (args.q.columns == 64 || args.q.columns == 128);
@@ -128,9 +140,16 @@ void launch_groups(const Program& p, const Op& record, const Context& c) {
 
 void launch_made(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<GqaAttend>(record.args);
-  AttendArgs args = attend_args(p, op.attend(p, op.query.q.id), c);
+  AttendArgs args =
+      attend_args(p, op.attend(p, op.query.q.id), c, c.scratch + queries_bytes(p, op, c.step_rows));
+  if (op.gate) args.gate = c.memory.rows(op.gate.id);
   if (args.chunks <= kJoinedChunks) args.arrived = reinterpret_cast<unsigned long long*>(c.zeroed);
-  gqa_split_kv(args, gqa_query_args(p, op.query, c.memory), c);
+  const GqaQueryArgs heads = gqa_query_args(p, op.query, c.memory);
+  if (args.q.columns != kMadeApart) return gqa_split_kv(args, heads, c);
+  const int64_t row = int64_t{args.q.heads} * args.q.columns;
+  args.q = {reinterpret_cast<float*>(c.scratch), row, args.q.columns, args.q.heads, args.q.columns};
+  make_heads(heads, args.q, args.cache, args.layer, c);
+  gqa_split_kv(args, c);
 }
 
 /// A word a row and group, which every launch leaves zero.

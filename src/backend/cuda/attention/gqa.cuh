@@ -37,7 +37,7 @@ inline constexpr int kPrefillSplitRows = 128, kPrefillChunks = 8;
 struct AttendArgs {
   StepView step;
   Cache cache;
-  Rows<float> q, out;
+  Rows<float> q, out, gate;  ///< gate: no data, or results are times 1 / (1 + e^-gate)
   int32_t layer, groups, heads_a_group;
   int32_t window;         ///< positions that a row sees at the end of its context; 0: all
   const float* sinks;     ///< null, or a score of each head that takes weight and has no value
@@ -76,6 +76,13 @@ struct AttendArgs {
   /// Numbers of a cache row before the group's keys or values.
   SLUICE_BOTH int first_column(int group, bool values) const {
     return (group + (values ? groups : 0)) * q.columns;
+  }
+  /// Four columns of a head's result.
+  __device__ __forceinline__ float4 gated(int row, int head, int column, float4 value) const {
+    if (gate.data == nullptr) return value;
+    const float4 by = __ldcg(reinterpret_cast<const float4*>(gate(row, head) + column));
+    return {value.x / (1.0f + expf(-by.x)), value.y / (1.0f + expf(-by.y)), value.z / (1.0f + expf(-by.z)),
+            value.w / (1.0f + expf(-by.w))};
   }
   __device__ __forceinline__ const char* page(int row, int number) const {
     const int sequence = step.sequences[row];
@@ -161,20 +168,26 @@ struct QueryOperands {
       for (int k = 0; k < 4; ++k)
         largest[k % 2] = fmaxf(largest[k % 2], fmaxf(fabsf(v[s][k].x), fabsf(v[s][k].y)));
     }
-    float scale[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       unscale[h] = query_unscale(lane_max(largest[h], 4));
-      scale[h] = 1.0f / unscale[h];
-    }
+      const float scale = 1.0f / unscale[h];
+      const bool none =
+          kRest && __all_sync(kWholeWarp, from[h] == nullptr);  // groups of eight heads: half of the work
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
+      for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float2 w{v[s][k].x * scale[k % 2], v[s][k].y * scale[k % 2]};
-        const __half2 half = __floats2half2_rn(w.x, w.y);
-        first[s][k] = *reinterpret_cast<const uint32_t*>(&half);
-        if (kRest) rest[s][k] = pack_halves(w.x - __low2float(half), w.y - __high2float(half));
+        for (int k = h; k < 4; k += 2) {
+          if (none) {
+            first[s][k] = 0;
+            if (kRest) rest[s][k] = 0;
+            continue;
+          }
+          const float2 w{v[s][k].x * scale, v[s][k].y * scale};
+          const __half2 half = __floats2half2_rn(w.x, w.y);
+          first[s][k] = *reinterpret_cast<const uint32_t*>(&half);
+          if (kRest) rest[s][k] = pack_halves(w.x - __low2float(half), w.y - __high2float(half));
+        }
       }
     }
   }
@@ -297,6 +310,9 @@ void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Conte
 /// Its heads (attention/gqa_query.cu).
 GqaQueryArgs gqa_query_args(const program::Program& program, const program::GqaQuery& op,
                             const Memory& memory);
+/// Heads of queries to `queries`, and keys and values into the cache (attention/gqa_query.cu).
+void make_heads(const GqaQueryArgs& heads, const Rows<float>& queries, const Cache& cache, int layer,
+                const Context& context);
 void attend_tiles(const AttendArgs& args, const Context& context);
 /// By wgmma, of 64 or 128 columns (sm_90a).
 void attend_wgmma(const AttendArgs& args, const Context& context);

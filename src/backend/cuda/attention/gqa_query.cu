@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const bool is_query = at < q_heads, is_value = at >= q_heads + kv_heads;
   at -= is_query ? 0 : is_value ? q_heads + kv_heads : q_heads;
   const float* const weight = is_query ? h.q_norm : h.k_norm;
-  HeadNumbers<kEach> x, bias, norm;
+  HeadNumbers<kEach> x[1], bias, norm;
   norm.ask_weight(weight, columns, lane);
   if (is_query || at < kv_heads) {
     bias.ask_bias(is_query ? h.q_bias : is_value ? h.v_bias : h.k_bias, at, is_value ? value : columns, lane);
@@ -62,24 +62,31 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int64_t slot = __ldg(step.slots + row);
   pdl.wait();
   if (row >= step.header->rows) return;
+  const auto ready = [&](bool is_key) {
+    make_ready(
+        h, x, norm, norm, angles, columns, lane, [&](int) { return is_key; }, [&](int) { return head; });
+  };
   if (is_query) {
-    x.ask(h.q(row, at), columns, lane), x.add(bias);
-    make_ready(h, x, weight != nullptr, norm, angles, columns, lane, head);
+    x[0].ask(h.q(row, at), columns, lane), x[0].add(bias);
+    ready(false);
     for (int c = lane; c < columns; c += 32) args.out(row, at)[c] = head[c];
     return;
   }
   if (slot < 0 || at >= kv_heads) return;
   char* const to = args.cache.row(args.layer, slot);
+  const auto put = [&](int first, int count) {
+#pragma unroll 1  // code that is run once costs its fetch
+    for (int c = lane; c < count; c += 32) put_number(args.cache, to, first + c, head[c]);
+  };
   if (is_value) {
-    x.ask(h.v(row) + at * value, value, lane), x.add(bias);
+    x[0].ask(h.v(row) + at * value, value, lane), x[0].add(bias);
 #pragma unroll
-    for (int k = 0; k < kEach; ++k)
-      if (32 * k < value)
-        put_number(args.cache, to, kv_heads * columns + at * value + 32 * k + lane, x.of[k]);
+    for (int k = 0; k < kEach; ++k) head[32 * k + lane] = x[0].of[k];
+    put(kv_heads * columns + at * value, value);
   } else {
-    x.ask(h.k(row, at), columns, lane), x.add(bias);
-    make_ready(h, x, weight != nullptr, norm, angles, columns, lane, head);
-    for (int c = lane; c < columns; c += 32) put_number(args.cache, to, at * columns + c, head[c]);
+    x[0].ask(h.k(row, at), columns, lane), x[0].add(bias);
+    ready(true);
+    put(at * columns, columns);
   }
 }
 
@@ -93,19 +100,21 @@ bool serves(const Program& program, const Op& record, const Sizes&) {
 
 void launch_gqa_query(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<GqaQuery>(record.args);
-  const int64_t kv_heads = program[op.k.id].heads(), all = program[op.q.id].heads() + 2 * kv_heads;
-  const Args args{.heads = gqa_query_args(program, op, c.memory),
-                  .out = c.memory.rows(op.out.id),
-                  .cache = c.memory.cache(op.cache.id),
-                  .layer = op.cache_layer,
-                  .value = static_cast<int>(program[op.v.id].columns() / kv_heads)};
+  make_heads(gqa_query_args(program, op, c.memory), c.memory.rows(op.out.id), c.memory.cache(op.cache.id),
+             op.cache_layer, c);
+}
+
+}  // namespace
+
+void make_heads(const GqaQueryArgs& heads, const Rows<float>& queries, const Cache& cache, int layer,
+                const Context& c) {
+  const Args args{heads, queries, cache, layer, heads.v.columns / heads.k.heads};
+  const int all = heads.q.heads + 2 * heads.k.heads;
   const LaunchShape shape{
       dim3(static_cast<unsigned>(c.step_rows), static_cast<unsigned>((all + kWarps - 1) / kWarps)),
       dim3(kWarps * 32)};
   launch(c, gqa_query, shape, c.step, args);
 }
-
-}  // namespace
 
 const Kernel kGqaQuery{"gqa_query", serves, launch_gqa_query};
 

@@ -58,29 +58,45 @@ struct HeadNumbers {
   }
 };
 
-/// The head normed where it has a weight, and rotated, in shared memory of the warp.
-template <int kEach, int kPairs>
-__device__ __forceinline__ void make_ready(const GqaQueryArgs& args, const HeadNumbers<kEach>& x,
-                                           bool has_norm, const HeadNumbers<kEach>& norm,
+/// Heads normed where they have a weight, and rotated, each in shared memory of the warp: together, since the
+/// steps of one wait for each other. is_key(i) and at(i): of head i.
+template <int kHeads, int kEach, int kPairs, typename IsKey, typename At>
+__device__ __forceinline__ void make_ready(const GqaQueryArgs& args, const HeadNumbers<kEach> (&x)[kHeads],
+                                           const HeadNumbers<kEach>& q_norm, const HeadNumbers<kEach>& k_norm,
                                            const HeadAngles<kPairs>& angles, int columns, int lane,
-                                           float* head) {
-  float squares = 0;
+                                           IsKey is_key, At at) {
+  float inverse[kHeads] = {};
+  if (args.q_norm != nullptr || args.k_norm != nullptr) {
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) squares += x.of[k] * x.of[k];
-  const float inverse =
-      has_norm ? 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(columns) + args.epsilon) : 1.0f;
+    for (int i = 0; i < kHeads; ++i) {
+      float squares = 0;
 #pragma unroll
-  for (int k = 0; k < kEach; ++k)
-    if (32 * k < columns) head[lane + 32 * k] = has_norm ? x.of[k] * (inverse * norm.of[k]) : x.of[k];
+      for (int k = 0; k < kEach; ++k) squares += x[i].of[k] * x[i].of[k];
+      inverse[i] = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(columns) + args.epsilon);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    const bool has_norm = (is_key(i) ? args.k_norm : args.q_norm) != nullptr;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const float by = inverse[i] * (is_key(i) ? k_norm : q_norm).of[k];
+      if (32 * k < columns) at(i)[lane + 32 * k] = has_norm ? x[i].of[k] * by : x[i].of[k];
+    }
+  }
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
-    const int i = lane + 32 * k, half = args.rotated / 2;
-    if (i >= half) continue;
-    const int first = args.table.first(i), second = args.table.second(i, half);
-    const float a = head[first], b = head[second];
-    head[first] = a * angles.of[k].cosine - b * angles.of[k].sine;
-    head[second] = a * angles.of[k].sine + b * angles.of[k].cosine;
+    const int pair = lane + 32 * k, half = args.rotated / 2;
+    if (pair >= half) continue;
+    const int first = args.table.first(pair), second = args.table.second(pair, half);
+    const SinCos by = angles.of[k];
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      float* const head = at(i);
+      const float a = head[first], b = head[second];
+      head[first] = a * by.cosine - b * by.sine, head[second] = a * by.sine + b * by.cosine;
+    }
   }
   __syncwarp();
 }

@@ -12,9 +12,7 @@
 // that gqa_query would have left.
 //
 // Bound by the bandwidth of keys and values, once a row and group.
-#include "backend/cuda/attention/gqa.cuh"
-#include "backend/cuda/attention/gqa_query.cuh"
-#include "backend/cuda/attention/mla_expanded_rows.cuh"
+#include "backend/cuda/attention/gqa_split_kv.cuh"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
@@ -22,241 +20,33 @@
 namespace sluice::backend::cuda {
 namespace {
 
-using program::kPageRows;
+using namespace split_kv;
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps, kPiece = kPageRows / kWarps;
-static_assert(kPiece == 16, "positions of a matrix instruction");
 constexpr int kMostMarks = kMostAttending / 32;
 
-/// What the warps have in shared memory at the end of a chunk.
+/// The second halves of the queries, which all warps have alike: of many columns in shared memory, since they
+/// would leave a warp no registers for its sums.
 template <int kColumns>
-struct Sums {
-  float of_warp[kWarps][kGroupQueries][kColumns];
-};
+struct QueryRests {
+  static constexpr bool kKept = kColumns > 128;
+  uint4 of[kKept ? kColumns / 16 : 1][32];
 
-template <int kColumns, bool kCoded>
-struct Shape {
-  using Halves = HalfRows<kColumns>;
-  using Codes = CodedRows<kColumns>;
-  static constexpr int kStages = kColumns > 128 ? 2 : 3;      ///< pieces of a warp in shared memory
-  static constexpr int kHalfBytes = kPiece * Halves::kPitch;  ///< of a piece's keys, or values
-  static constexpr int kStageBytes = kCoded ? kPiece * Codes::kPitch : 2 * kHalfBytes;
-  static constexpr int kWarpBytes = kStages * kStageBytes + (kCoded ? 2 * kHalfBytes : 0);
-  static constexpr int kSharedBytes = std::max(kWarps * kWarpBytes, kWarps* kGroupQueries* kColumns * 4);
-};
-
-/// A group of a row, and the positions that its queries meet.
-struct Work {
-  int row, group, chunk, begin, end, length;
-  bool alone;  ///< all that the row sees
-};
-
-__device__ __forceinline__ Work work_of(const AttendArgs& p, int row, int item) {
-  Work w;
-  w.chunk = item % p.chunks, w.group = item / p.chunks % p.groups, w.row = row;
-  w.length = p.step.positions[w.row] + 1;
-  const int first = p.first_page(w.length),
-            positions = p.chunk_rows(w.length, w.row < p.split ? p.chunks : 1);
-  w.begin = first + w.chunk * positions, w.end = min(w.begin + positions, w.length);
-  w.alone = w.begin == first && w.end == w.length;
-  return w;
-}
-
-/// A warp's pieces, one of every page.
-template <int kColumns, bool kCoded>
-struct Pieces {
-  using S = Shape<kColumns, kCoded>;
-  const AttendArgs& p;
-  const Work& work;
-  char* shared;  ///< the warp's
-  int first;     ///< the first page's piece
-  int count, brought = 0;
-  int settled;  ///< positions that earlier steps have left
-  int lane = static_cast<int>(threadIdx.x) % 32;
-  int64_t pages = 0;  ///< this lane's page of 32
-
-  __device__ __forceinline__ Pieces(const AttendArgs& args, const Work& w, char* of_warp, int warp)
-      : p(args),
-        work(w),
-        shared(of_warp),
-        first(w.begin + warp * kPiece),
-        count(first < w.end ? (w.end - first + kPageRows - 1) / kPageRows : 0),
-        settled(w.length - p.step.header->rows) {}
-
-  /// Whether there is a next piece that earlier steps have left.
-  __device__ __forceinline__ bool next_settled() const {
-    return brought < count && first + brought * kPageRows + kPiece <= settled;
-  }
-  __device__ __forceinline__ void bring() {
-    if (brought < count) {
-      if (brought % 32 == 0) {
-        const int page = work.begin / kPageRows + brought + lane, last = (work.length - 1) / kPageRows;
-        pages = reinterpret_cast<int64_t>(p.page(work.row, min(page, last)));
-      }
-      const int from = first + brought * kPageRows;
-      const auto* const page = reinterpret_cast<const char*>(__shfl_sync(kWholeWarp, pages, brought % 32));
-      const char* const rows = page + int64_t{from % kPageRows} * p.cache.row_bytes;
-      const uint32_t to = shared_address(shared) + brought % S::kStages * S::kStageBytes;
-      const int there = work.end - from;
-      if constexpr (kCoded) {
-        S::Codes::template bring<kPiece, 32>(to, rows, p.cache.row_bytes, there, p, work.group, lane);
-      } else {
-        bring_halves<kColumns, kPiece, 32>(to, to + S::kHalfBytes, rows, p.cache.row_bytes, there, p,
-                                           work.group, lane);
-      }
-      ++brought;
-    }
-    commit_copies();
-  }
-  /// Piece i's keys and values as halves, once it is there; the warp's.
-  __device__ __forceinline__ uint32_t halves(int i) {
-    wait_copies<S::kStages - 2>();
-    __syncwarp();
-    char* const stage = shared + i % S::kStages * S::kStageBytes;
-    if constexpr (kCoded) {
-      char* const keys = shared + S::kStages * S::kStageBytes;
-      S::Codes::template decode<kPiece, 32>(stage, keys, keys + S::kHalfBytes, lane);
-      __syncwarp();
-      return shared_address(keys);
-    }
-    return shared_address(stage);
-  }
-};
-
-struct NoProducts {};
-
-/// Heads that lie ready, and their keys and values in the cache.
-template <int kColumns, bool kCoded>
-struct ReadyHeads {
-  using Args = NoProducts;
-  static constexpr bool kMakes = false;
-  const AttendArgs& p;
-  const Work& work;
-
-  __device__ __forceinline__ ReadyHeads(const AttendArgs& args, const Args&, const Work& w)
-      : p(args), work(w) {}
-  __device__ __forceinline__ void load(QueryOperands<kColumns, true>& query) const {
-    const auto place = [&](int i) -> const float* {
-      return i < p.heads_a_group ? p.q(work.row, work.group * p.heads_a_group + i) : nullptr;
-    };
-    const int g = threadIdx.x % 32 / 4;
-    query.load({place(g), place(g + 8)});
-  }
-  __device__ __forceinline__ void put(int, uint32_t) const {}
-};
-
-/// Heads that are products yet: the block makes its group's queries, and a warp those rows of the step that
-/// its pieces have, as the cache gives them back. Its own row enters the cache here.
-template <int kColumns, bool kCoded>
-struct MadeHeads {
-  using Args = GqaQueryArgs;
-  using S = Shape<kColumns, kCoded>;
-  using Halves = HalfRows<kColumns>;
-  static constexpr bool kMakes = true, kBiased = kColumns <= kMostBiased;
-  static constexpr int kEach = kColumns / 32, kHeads = kGroupQueries / kWarps;
-  static_assert((kHeads + 1) * kColumns * 4 + kWarps * 32 <= S::kStageBytes);
-  const AttendArgs& p;
-  const GqaQueryArgs& h;
-  const Work& work;
-  int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  HeadAngles<kEach / 2> angles;
-  HeadNumbers<kEach> q_norm, k_norm, q_bias[kHeads], k_bias, v_bias;
-  int64_t slot;
-  int position;  ///< of the step's row `lane`, if the warp makes it; otherwise -1
-
-  /// Before the kernels before this one have ended.
-  __device__ __forceinline__ MadeHeads(const AttendArgs& args, const GqaQueryArgs& heads, const Work& w)
-      : p(args), h(heads), work(w), angles(heads, w.length - 1, lane), slot(args.step.slots[w.row]) {
-    q_norm.ask_weight(h.q_norm, kColumns, lane), k_norm.ask_weight(h.k_norm, kColumns, lane);
-    if constexpr (kBiased) {
-      k_bias.ask_bias(h.k_bias, work.group, kColumns, lane);
-      v_bias.ask_bias(h.v_bias, work.group, kColumns, lane);
+  /// The block meets.
+  __device__ __forceinline__ void keep(const QueryOperands<kColumns, true>& query) {
+    if constexpr (kKept) {
+      if (threadIdx.x < 32) {
 #pragma unroll
-      for (int i = 0; i < kHeads; ++i) {
-        const int head = i * kWarps + warp;
-        if (head < p.heads_a_group)
-          q_bias[i].ask_bias(h.q_bias, work.group * p.heads_a_group + head, kColumns, lane);
+        for (int s = 0; s < kColumns / 16; ++s)
+          of[s][threadIdx.x] = {query.rest[s][0], query.rest[s][1], query.rest[s][2], query.rest[s][3]};
       }
+      __syncthreads();
     }
-    position = -1;
-    const StepView& step = p.step;
-    if (lane >= step.header->rows || step.sequences[lane] != step.sequences[work.row]) return;
-    const int at = step.positions[lane];
-    if (at >= work.begin && at < work.end && at % kPageRows / kPiece == warp) position = at;
   }
-
-  /// Keys and values of the step's rows.
-  static __device__ __forceinline__ __half* made_row(int row) {
-    __shared__ __align__(16) __half rows[kMadeRows][2 * kColumns];
-    return rows[row];
-  }
-  /// Query i of the group (of the warp i % kWarps, in its piece that comes last; banks differ), or behind
-  /// them the warp's key.
-  static __device__ __forceinline__ float* head_at(int i) {
-    extern __shared__ __align__(128) char attend_shared[];
-    char* const piece = attend_shared + i % kWarps * (S::kWarpBytes + 32) + (S::kStages - 1) * S::kStageBytes;
-    return reinterpret_cast<float*>(piece) + i / kWarps * kColumns;
-  }
-
-  __device__ __forceinline__ void load(QueryOperands<kColumns, true>& query) const {
-    HeadNumbers<kEach> q[kHeads];
-#pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      const int head = i * kWarps + warp;
-      if (head < p.heads_a_group)
-        q[i].ask(h.q(work.row, work.group * p.heads_a_group + head), kColumns, lane);
-    }
-    for (unsigned rows = __ballot_sync(kWholeWarp, position >= 0); rows != 0; rows &= rows - 1)
-      make_row(__ffs(static_cast<int>(rows)) - 1);
-#pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      const int head = i * kWarps + warp;
-      if (head >= p.heads_a_group) break;
-      if constexpr (kBiased) q[i].add(q_bias[i]);
-      make_ready(h, q[i], h.q_norm != nullptr, q_norm, angles, kColumns, lane, head_at(head));
-    }
-    __syncthreads();
-    const auto place = [&](int i) { return i < p.heads_a_group ? head_at(i) : nullptr; };
-    query.template load<true>({place(lane / 4), place(lane / 4 + 8)});
-    __syncthreads();  // pieces come where the queries are
-  }
-  /// Of the group.
-  __device__ __forceinline__ void make_row(int row) const {
-    HeadNumbers<kEach> k, v;
-    k.ask(h.k(row, work.group), kColumns, lane);
-    v.ask(h.v(row) + work.group * kColumns, kColumns, lane);
-    if constexpr (kBiased) k.add(k_bias), v.add(v_bias);
-    float* const key = head_at(kGroupQueries + warp);
-    const int at = __shfl_sync(kWholeWarp, position, row);
-    make_ready(h, k, h.k_norm != nullptr, k_norm,
-               row == work.row ? angles : HeadAngles<kEach / 2>(h, at, lane), kColumns, lane, key);
-    __half* const to = made_row(row);
-    char* const cached = row == work.row && slot >= 0 ? p.cache.row(p.layer, slot) : nullptr;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int c = lane + 32 * i;
-      to[c] = as_cached<kCoded>(key[c]), to[kColumns + c] = as_cached<kCoded>(v.of[i]);
-      if (cached == nullptr) continue;
-      put_number(p.cache, cached, p.first_column(work.group, false) + c, key[c]);
-      put_number(p.cache, cached, p.first_column(work.group, true) + c, v.of[i]);
-    }
-    __syncwarp();
-  }
-  /// Into the warp's piece from position `from` on, whose rows may be in the cache or not.
-  __device__ __forceinline__ void put(int from, uint32_t keys) const {
-    unsigned rows = __ballot_sync(kWholeWarp, position >= from && position < from + kPiece);
-    if (rows == 0) return;
-    for (; rows != 0; rows &= rows - 1) {
-      const int row = __ffs(static_cast<int>(rows)) - 1;
-      const int at = __shfl_sync(kWholeWarp, position, row) - from;
-      for (int unit = lane; unit < 2 * Halves::kUnits; unit += 32) {
-        const uint32_t to =
-            keys + unit / Halves::kUnits * S::kHalfBytes + Halves::unit(at, unit % Halves::kUnits);
-        *static_cast<uint4*>(__cvta_shared_to_generic(to)) =
-            reinterpret_cast<const uint4*>(made_row(row))[unit];
-      }
-    }
-    __syncwarp();
+  __device__ __forceinline__ void load(uint32_t (&rest)[4], const QueryOperands<kColumns, true>& query,
+                                       int s) const {
+    uint4 four{query.rest[s][0], query.rest[s][1], query.rest[s][2], query.rest[s][3]};
+    if constexpr (kKept) four = of[s][threadIdx.x % 32];
+    rest[0] = four.x, rest[1] = four.y, rest[2] = four.z, rest[3] = four.w;
   }
 };
 
@@ -264,7 +54,7 @@ struct MadeHeads {
 template <int kColumns, bool kCoded, typename Heads>
 __device__ __forceinline__ void attend(Pieces<kColumns, kCoded>& pieces, const Heads& heads,
                                        const QueryOperands<kColumns, true>& query,
-                                       TwoRows<kPiece, kColumns>& rows) {
+                                       const QueryRests<kColumns>& rests, TwoRows<kPiece, kColumns>& rows) {
   using Halves = HalfRows<kColumns>;
   const int lane = threadIdx.x % 32;
   for (int i = 0; i < pieces.count; ++i) {
@@ -276,10 +66,12 @@ __device__ __forceinline__ void attend(Pieces<kColumns, kCoded>& pieces, const H
     for (int s = 0; s < kColumns / 16; ++s) {
       uint32_t key[4];  // positions 0..7 columns 0..7 and 8..15, positions 8..15 likewise
       load_matrices(key, keys + Halves::unit(lane / 16 * 8 + lane % 8, 2 * s + lane / 8 % 2));
+      uint32_t query_rest[4];
+      rests.load(query_rest, query, s);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         mma_16x8x16(score[n], query.first[s], key[2 * n], key[2 * n + 1]);
-        mma_16x8x16(rest[n], query.rest[s], key[2 * n], key[2 * n + 1]);
+        mma_16x8x16(rest[n], query_rest, key[2 * n], key[2 * n + 1]);
       }
     }
 #pragma unroll
@@ -313,6 +105,9 @@ struct Weighed {
     if (weight.x == -INFINITY) return;
     const float factor = exp2f(weight.x - largest);
     total += factor * weight.y;
+    add(v, factor);
+  }
+  __device__ __forceinline__ void add(float4 v, float factor) {
     sum.x += factor * v.x, sum.y += factor * v.y, sum.z += factor * v.z, sum.w += factor * v.w;
   }
   __device__ __forceinline__ float4 value() const {
@@ -321,10 +116,11 @@ struct Weighed {
   }
 };
 
-/// Four columns of a head's result in codes, where the launch behind takes them. Eight lanes have a block of
-/// 32; a warp comes together.
-__device__ __forceinline__ void leave_codes(const AttendArgs& p, int row, int head, int column,
-                                            float4 value) {
+/// Leaves four columns of a head's result, gated, in codes, too, where the launch behind takes them. Eight
+/// lanes have a block of 32; a warp comes together.
+__device__ __forceinline__ void leave(const AttendArgs& p, int row, int head, int column, float4 value) {
+  value = p.gated(row, head, column, value);
+  *reinterpret_cast<float4*>(p.out(row, head) + column) = value;
   if (p.codes == nullptr) return;
   const int at = head * p.out.columns + column, quad = at / int8_mma::kQuad;
   int8_mma::store_codes(value, p.codes + int64_t{row} * p.coded.pitch, p.coded, quad,
@@ -371,9 +167,7 @@ __device__ __forceinline__ void join_arrived(const AttendArgs& p, const Work& wo
     }
 #pragma unroll
     for (int k = 0; k < kJoinedChunks; ++k) all.add(sum[k], weight[k]);
-    const float4 value = all.value();
-    *reinterpret_cast<float4*>(p.out(work.row, head) + column) = value;
-    leave_codes(p, work.row, head, column, value);
+    leave(p, work.row, head, column, all.value());
   });
 }
 
@@ -383,6 +177,8 @@ template <int kColumns>
 __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, const float* sinks,
                                        Sums<kColumns>& sums, const TwoRows<kPiece, kColumns>& rows) {
   __shared__ float2 of_warp[kWarps][kGroupQueries];  // the largest score and the sum below it
+  __shared__ float factors[kWarps][kGroupQueries];
+  __shared__ float2 of_all[kGroupQueries];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   __syncthreads();  // everybody has done with keys and values
 #pragma unroll
@@ -397,24 +193,32 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, co
       *reinterpret_cast<float2*>(to + 8 * n) = {rows.sum[n][2 * h], rows.sum[n][2 * h + 1]};
   }
   __syncthreads();
+  if (const int query = static_cast<int>(threadIdx.x); query < p.heads_a_group) {
+    float largest = sinks[query];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, of_warp[w][query].x);
+    float total = exp2f(sinks[query] - largest);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float2 one = of_warp[w][query];
+      const float factor = one.x == -INFINITY ? 0.0f : exp2f(one.x - largest);
+      total += factor * one.y, factors[w][query] = factor;
+    }
+    of_all[query] = {largest, total};
+  }
+  __syncthreads();
   const int64_t part = (int64_t{work.row} * p.chunks + work.chunk) * p.q.heads;
   each_four<kColumns>(p, work.group, [&](int head, int column) {
     const int query = head - work.group * p.heads_a_group;
-    Weighed all{.largest = sinks[query]};
+    Weighed all{.largest = of_all[query].x, .total = of_all[query].y};
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) all.largest = fmaxf(all.largest, of_warp[w][query].x);
-    all.total = exp2f(sinks[query] - all.largest);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), of_warp[w][query]);
-    }
+    for (int w = 0; w < kWarps; ++w)
+      all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), factors[w][query]);
     if (work.alone) {
-      const float4 value = all.value();
-      *reinterpret_cast<float4*>(p.out(work.row, head) + column) = value;
-      leave_codes(p, work.row, head, column, value);
+      leave(p, work.row, head, column, all.value());
     } else {
       *reinterpret_cast<float4*>(p.parts + (part + head) * kColumns + column) = all.sum;
-      if (column == 0) p.weights[part + head] = {all.largest, all.total};
+      if (column == 0) p.weights[part + head] = of_all[query];
     }
   });
   if (!work.alone && p.arrived != nullptr) join_arrived<kColumns>(p, work);
@@ -455,6 +259,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) char attend_shared[];
   __shared__ Marks marks;
   __shared__ float sinks[kGroupQueries];
+  __shared__ QueryRests<kColumns> rests;
   const PdlLink pdl(timestamps);
   const int rows = p.step.header->rows,
             items = (Heads::kMakes || p.few ? rows : marks.find(p.step, rows)) * p.groups * p.chunks;
@@ -479,6 +284,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     QueryOperands<kColumns, true> query;
     heads.load(query);
+    rests.keep(query);
     TwoRows<kPiece, kColumns> two{
         .limit = {work.length, work.length},
         .least = work.length,
@@ -486,7 +292,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         .lowest = p.window > 0 ? work.length - p.window : 0,
         .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
         .sum = {}};
-    attend(pieces, heads, query, two);
+    attend(pieces, heads, query, rests, two);
     reduce(p, work, sinks, sums, two);
   }
   if (!waited) pdl.wait();
@@ -542,13 +348,12 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
       float value = 0;
 #pragma unroll
       for (int w = 0; w < kJoinWarps; ++w) value += reinterpret_cast<const float*>(sums[w])[threadIdx.x];
-      p.out(row, head)[first_column + threadIdx.x] = value * inverse;
       values[threadIdx.x] = value * inverse;
     }
     __syncthreads();
     if (warp == 0) {
       const int four = lane % (kHere / 4);
-      leave_codes(p, row, head, first_column + 4 * four, reinterpret_cast<const float4*>(values)[four]);
+      leave(p, row, head, first_column + 4 * four, reinterpret_cast<const float4*>(values)[four]);
     }
   }
   if (!waited) pdl.wait();
