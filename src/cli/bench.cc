@@ -340,17 +340,17 @@ bool bench_model(const BenchOptions& options, const std::string& path, int64_t t
   const OpenedModel model = open_model(path, cache);
   const int64_t load_ns = now_ns() - began, context = std::max(longest(tests), options.sweep);
   check_context(model, context);
-  const auto backend =
-      make_backend(options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
-                   {options.gpu, context, most_sequences(tests), most_rows(options, tests)}, options.ranks);
+  const auto backend = make_backend(
+      options.backend, static_cast<int>(threads), {!options.no_repack, model.packed}, model,
+      {options.gpu, context, most_sequences(tests), most_rows(options, tests), false}, options.ranks);
   Bandwidth bandwidth(*backend);
   reset_peak_memory();
   for (const int64_t batch : number_list("-b", options.batches, 1)) {
     for (const int64_t ubatch : number_list("-ub", options.ubatches, 1)) {
       const bool sweeping = options.sweep > 0;
-      Setup setup = set_up(options, model, *backend, threads_or_all(threads), batch, ubatch,
-                           sweeping ? options.sweep + ubatch : longest(tests),
-                           sweeping ? 1 : most_sequences(tests), load_ns);
+      Setup setup = set_up(
+          options, model, *backend, threads_or_all(threads), batch, rows_with_room(*backend, ubatch),
+          sweeping ? options.sweep + ubatch : longest(tests), sweeping ? 1 : most_sequences(tests), load_ns);
       if (sweeping) {
         sweep(options, setup);
         continue;
@@ -432,13 +432,10 @@ void add_bench(CLI::App& app) {
   command->footer(
       "Numbers may be lists and ranges (1,2,4 or 512-2048+512 or 1-8*2), and flags be given again. Prompts\n"
       "and contexts are random tokens (--seed), a context is computed before the clock starts. MB/token are\n"
-      "the bytes that the ops must read; the limit is reading them at the bandwidth measured between steps "
-      "(of\n"
-      "small models and on GPUs around the test), or computing at the best measured rate; what a large "
-      "cache\n"
-      "holds, as all of a small model, may exceed it. Time to the first token, load time and memory are told "
-      "on\n"
-      "standard error, and in csv, json and sql.");
+      "the bytes that the ops must read; the limit is reading them at the bandwidth measured between steps\n"
+      "(of small models and on GPUs around the test), or computing at the best measured rate; what a large\n"
+      "cache holds, as all of a small model, may exceed it. Time to the first token, load time and memory\n"
+      "are told on standard error, and in csv, json and sql.");
   add_models_option(*command, options->models, "GGUF file, may be given again; without it the bundled model");
   command->add_option("-p,--n-prompt", options->prompts, "tokens of a prompt (pp)")
       ->join(',')

@@ -114,12 +114,18 @@ size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& 
   return count;
 }
 
+int64_t rows_with_room(const program::Backend& backend, int64_t wanted) {
+  const int64_t fitted = backend.places().empty() ? 0 : backend.facts().prompt_rows;
+  return fitted > 0 ? std::min(wanted, fitted) : wanted;
+}
+
 std::string Fitted::text() const {
-  return fmt::format(
-      "GPU memory: {}; experts of {} of {} layers, {}, are computed by the CPU{}{}", size_text(bytes),
-      mixtures, all_mixtures, size_text(moved_bytes),
-      mixtures > 0 && stream_rows != program::kNeverStream ? ", or come to the GPU for prompts" : "",
-      slots > 0 ? fmt::format("; the GPU has copies of {} of them", slots) : "");
+  return fmt::format("GPU memory: {}; experts of {} of {} layers, {}, are computed by the CPU{}{}",
+                     size_text(bytes), mixtures, all_mixtures, size_text(moved_bytes),
+                     mixtures > 0 && stream_rows != program::kNeverStream
+                         ? fmt::format(", or come to the GPU for prompts, {} rows a step at most", rows)
+                         : "",
+                     slots > 0 ? fmt::format("; the GPU has copies of {} of them", slots) : "");
 }
 
 namespace {
@@ -188,12 +194,12 @@ Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit&
   const int64_t context =
       fit.context > 0 ? fit.context : std::min<int64_t>(model.spec.context, kFittedContext);
   const int64_t wanted = fit.rows > 0 ? fit.rows : gpu.facts().prompt_rows;
-  const int64_t least = fit.rows > 0 ? fit.rows : kFewestRows;
+  const int64_t least = std::max(kFewestRows, fit.outputs);  // every output is a row
   const program::CompileOptions most{.max_rows = wanted > 0 ? wanted : kFittedRows,
                                      .max_outputs = fit.outputs,
                                      .cache_pages = engine::KvPool::pages_for(context),
                                      .context = context,
-                                     .warm = true};
+                                     .warm = fit.warm};
   program::CompileOptions options = most;
   fitted.all_mixtures = program::routed_experts(model.program).size();
   try {

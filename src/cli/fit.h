@@ -31,13 +31,19 @@ struct Fit {
   GpuShare share = {};
   int64_t context = 0;  ///< tokens; 0: some thousand
   int64_t outputs = 1;  ///< of a step
-  int64_t rows = 0;     ///< of a step; 0: as the backend wants them, or fewer where experts stream
+  /// Of a step at most; 0: as the backend wants them. Fewer, where experts have room to stream only so.
+  int64_t rows = 0;
+  bool warm = true;  ///< with the graphs of all steps of serving; false: what runs has steps of few sizes
 };
 
 /// The fewest mixtures of experts that have to leave for the rest to take `bytes` of this backend at most.
 /// Throws Error where no number is enough. stream_rows: program::Offload's.
 size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& program,
                            program::CompileOptions options, int64_t bytes, int64_t stream_rows);
+
+/// Rows of a step: as many as are wanted, and no more than were fitted where a GPU and the CPU share the
+/// model.
+int64_t rows_with_room(const program::Backend& backend, int64_t wanted);
 
 /// How a model is shared between a GPU and the CPU.
 struct Fitted {

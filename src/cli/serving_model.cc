@@ -64,6 +64,7 @@ PromptRows serving_rows(const model::Spec& spec, const program::Backend& backend
   const int64_t any = facts.prompt_rows;  // of any prompts, deep ones or not
   PromptRows rows = any > 0 ? PromptRows{any, any} : prefill_rows(spec, backend);
   if (wanted > 0) rows = {wanted, any > 0 ? wanted : std::min(wanted, rows.shallow)};
+  rows = {rows_with_room(backend, rows.most), rows_with_room(backend, rows.shallow)};
   return {std::max(parallel, rows.most), std::max(parallel, rows.shallow),
           facts.aside_rows > 0 ? std::max(parallel, facts.aside_rows) : 0};
 }

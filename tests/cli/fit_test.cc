@@ -8,8 +8,10 @@
 #include <set>
 #include <stdexcept>
 
+#include "backend/places/places_backend.h"
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/serving_model.h"
 #include "engine/kv_pool.h"
 #include "program/offload.h"
 #include "program/op_info.h"
@@ -144,7 +146,7 @@ class Card : public program::Backend {
   int64_t row_bytes_;
 };
 
-// A little memory is enough for shorter steps of prompts that stream.
+// A little memory is enough for shorter steps of prompts that stream, whatever rows are asked for at most.
 TEST_F(FitTest, StepsAreShorterWhereStreamingHasNoRoomForMore) {
   const Card card(mixtures.back().bytes / 10'000);
   const auto needed = [&](int64_t rows) {
@@ -162,10 +164,27 @@ TEST_F(FitTest, StepsAreShorterWhereStreamingHasNoRoomForMore) {
     EXPECT_EQ(shorter.rows, rows);
     EXPECT_EQ(shorter.mixtures, mixtures.size());
     EXPECT_EQ(shorter.stream_rows, 0);
-    EXPECT_EQ(fitted(needed(rows), rows).stream_rows, 0);
-    EXPECT_EQ(fitted(needed(rows) - 1, rows).stream_rows, program::kNeverStream) << "so many rows or none";
+    for (const int64_t asked : {rows, 2 * rows, int64_t{2048}}) {
+      EXPECT_EQ(fitted(needed(rows), asked).rows, rows) << asked;
+      EXPECT_EQ(fitted(needed(rows), asked).stream_rows, 0) << asked;
+    }
+    EXPECT_EQ(fitted(needed(rows), rows - 1).rows, rows - 1) << "no more than was asked for";
   }
   EXPECT_EQ(fitted(needed(256) - 1).stream_rows, program::kNeverStream);
+  EXPECT_EQ(fitted(needed(256) - 1, 2048).stream_rows, program::kNeverStream);
+}
+
+// What is measured and served has the rows that memory was fitted for, and not those that were asked for.
+TEST_F(FitTest, NoStepHasMoreRowsThanWereFitted) {
+  const std::shared_ptr<program::Backend> one = std::move(gpu);
+  const auto shared = backend::make_offload_backend(
+      one, make_backend("cpu", 1), {.mixtures = 1, .bytes = int64_t{1} << 30, .prompt_rows = 512});
+  EXPECT_EQ(rows_with_room(*shared, 2048), 512);
+  EXPECT_EQ(rows_with_room(*shared, 256), 256);
+  EXPECT_EQ(rows_with_room(*one, 2048), 2048);
+  EXPECT_EQ(serving_rows(model.spec, *shared, 2048, 1).most, 512);
+  EXPECT_EQ(serving_rows(model.spec, *shared, 256, 1).most, 256);
+  EXPECT_EQ(serving_rows(model.spec, *shared, 0, 1).most, 512);
 }
 
 TEST_F(FitTest, SaysWhatIsLackingWhereNothingHelps) {
@@ -186,7 +205,8 @@ TEST_F(FitTest, TellsWhatLiesWhere) {
   EXPECT_EQ(alone.text(), text);
   Fitted streams = alone;
   streams.stream_rows = 96;
-  EXPECT_EQ(streams.text(), text + ", or come to the GPU for prompts");
+  streams.rows = 512;
+  EXPECT_EQ(streams.text(), text + ", or come to the GPU for prompts, 512 rows a step at most");
   Fitted copies = alone;
   copies.slots = 512;
   EXPECT_EQ(copies.text(), text + "; the GPU has copies of 512 of them");
